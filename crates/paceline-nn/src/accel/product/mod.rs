@@ -1,0 +1,211 @@
+//! The one strided tile product behind dense layers and convolutions.
+//!
+//! `C[r, ·] = start + Σ_o Σ_i A[r, o, i] · B[o, i, ·]`, where the offsets in `A` and `B` are linear
+//! in the indices. With NHWC layout and the right strides the same loop is
+//!
+//! | product | rows | outer × inner | `A` | `B` |
+//! |---|---|---|---|---|
+//! | dense forward | samples | 1 × inputs | activations | weights |
+//! | dense weight gradient | inputs | 1 × samples | activations | output gradient |
+//! | convolution forward | pixels | kernel rows × taps | padded input | weights |
+//! | convolution weight gradient | taps | output rows × pixels | padded input | output gradient |
+//! | convolution input gradient | pixels | kernel rows × taps | padded output gradient | flipped weights |
+//!
+//! Nothing is packed on the way in: an element of `A` is broadcast, a vector of `B` is loaded where it
+//! lies, and a tile of `C` stays in registers for the whole sum.
+
+mod portable;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+#[cfg(target_arch = "x86_64")]
+use super::level::Isa;
+use super::level::Level;
+
+/// What a tile of the output starts from.
+#[derive(Clone, Copy, Debug)]
+pub enum Start<'a, T> {
+    /// Zero: the output is overwritten.
+    Zero,
+    /// One value per column.
+    Bias(&'a [T]),
+    /// The output's present content: the product is added to it.
+    Output,
+}
+
+/// One product; see the module's table for how layers use it.
+#[derive(Debug)]
+pub struct Product<'a, T> {
+    /// Rows of the output.
+    pub rows: usize,
+    /// Columns of the output, contiguous in `b` and `c`.
+    pub cols: usize,
+    /// Outer length of the sum.
+    pub outer: usize,
+    /// Inner length of the sum.
+    pub inner: usize,
+    /// The operand that is broadcast.
+    pub a: &'a [T],
+    /// Stride of a row in `a`.
+    pub a_row: usize,
+    /// Stride of an outer index in `a`.
+    pub a_outer: usize,
+    /// Stride of an inner index in `a`.
+    pub a_inner: usize,
+    /// The operand that is loaded as vectors.
+    pub b: &'a [T],
+    /// Stride of an outer index in `b`.
+    pub b_outer: usize,
+    /// Stride of an inner index in `b`.
+    pub b_inner: usize,
+    /// The output.
+    pub c: &'a mut [T],
+    /// Stride of a row in `c`.
+    pub c_row: usize,
+    /// What the output starts from.
+    pub start: Start<'a, T>,
+    /// Whether negative results become zero.
+    pub relu: bool,
+}
+
+impl<T> Product<'_, T> {
+    /// Panics unless every element that the product touches lies inside its slice. The kernels rely
+    /// on it.
+    fn check(&self) {
+        let last = |n: usize, stride: usize| (n - 1).checked_mul(stride).expect("strides fit");
+        let within = |len: usize, parts: &[usize]| {
+            parts.iter().try_fold(0usize, |sum, &p| sum.checked_add(p)).is_some_and(|end| end <= len)
+        };
+        if self.outer > 0 && self.inner > 0 {
+            let (o, i) = (self.outer, self.inner);
+            let a = [last(self.rows, self.a_row), last(o, self.a_outer), last(i, self.a_inner), 1];
+            assert!(within(self.a.len(), &a), "operand a is too short");
+            let b = [last(o, self.b_outer), last(i, self.b_inner), self.cols];
+            assert!(within(self.b.len(), &b), "operand b is too short");
+        }
+        assert!(within(self.c.len(), &[last(self.rows, self.c_row), self.cols]), "the output is too short");
+        if let Start::Bias(bias) = self.start {
+            assert!(bias.len() >= self.cols, "the bias is too short");
+        }
+    }
+}
+
+/// Cuts `n` into the fewest parts of at most `most`, as even as possible.
+fn parts(n: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
+    let count = n.div_ceil(most);
+    (0..count).map(move |i| (i * n / count, (i + 1) * n / count))
+}
+
+/// The product in `f32`, with the best kernel of `level`.
+pub(crate) fn product_f32(level: Level, task: Product<'_, f32>) {
+    if task.rows == 0 || task.cols == 0 {
+        return;
+    }
+    task.check();
+    match level.0 {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the level proves the CPU's features, and `check` the bounds.
+        Isa::Avx512 => unsafe { x86::avx512(task) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Isa::Avx2 => unsafe { x86::avx2(task) },
+        _ => portable::product(level, task),
+    }
+}
+
+/// The product in `f64`: the reference, so always the portable kernel.
+pub(crate) fn product_f64(level: Level, task: Product<'_, f64>) {
+    if task.rows == 0 || task.cols == 0 {
+        return;
+    }
+    task.check();
+    portable::product(level, task);
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::real::Real;
+
+    /// The definition, one element at a time, in f64.
+    fn definition(t: &Product<'_, f32>, r: usize, j: usize) -> f64 {
+        let mut sum = match t.start {
+            Start::Zero => 0.0,
+            Start::Bias(bias) => bias[j].to_f64(),
+            Start::Output => t.c[r * t.c_row + j].to_f64(),
+        };
+        for o in 0..t.outer {
+            for i in 0..t.inner {
+                sum += t.a[r * t.a_row + o * t.a_outer + i * t.a_inner].to_f64()
+                    * t.b[o * t.b_outer + i * t.b_inner + j].to_f64();
+            }
+        }
+        if t.relu { sum.max(0.0) } else { sum }
+    }
+
+    proptest! {
+        #[test]
+        fn every_level_computes_the_definition_on_any_shape(
+            (rows, cols, outer, inner) in (1usize..40, 1usize..70, 1usize..4, 0usize..20),
+            (a_row, a_inner) in (0usize..5, 0usize..5),
+            (slack, start, relu, seed) in (0usize..3, 0u8..3, any::<bool>(), any::<u64>()),
+        ) {
+            let (a_outer, b_inner, c_row) = (7 + slack, cols + slack, cols + slack);
+            let b_outer = inner * b_inner;
+            let s = paceline_random::Stream::new(seed, paceline_random::Purpose::Bench);
+            let fill = |n: usize, key: u64| -> Vec<f32> {
+                (0..n).map(|i| s.sub(key).uniform(i as u64, -1.0, 1.0) as f32).collect()
+            };
+            let a = fill((rows - 1) * a_row + (outer - 1) * a_outer + inner.max(1) * a_inner + 1, 0);
+            let b = fill(outer * b_outer.max(b_inner) + cols, 1);
+            let bias = fill(cols, 2);
+            let before = fill((rows - 1) * c_row + cols, 3);
+            let start = match start { 0 => Start::Zero, 1 => Start::Bias(&bias[..]), _ => Start::Output };
+            for level in Level::available() {
+                let mut c = before.clone();
+                let mut reference = before.clone();
+                let mut task = Product {
+                    rows, cols, outer, inner, a: &a, a_row, a_outer, a_inner, b: &b, b_outer, b_inner,
+                    c: &mut reference, c_row, start, relu,
+                };
+                product_f32(level, Product { c: &mut c, ..task });
+                task.start = start;
+                for r in 0..rows {
+                    for j in 0..c_row {
+                        let at = r * c_row + j;
+                        if at >= before.len() { continue; }
+                        let want = if j < cols { definition(&task, r, j) } else { before[at].to_f64() };
+                        prop_assert!((c[at].to_f64() - want).abs() <= 1e-5 * (1.0 + want.abs()),
+                            "{level} row {r} column {j}: {} instead of {want}", c[at]);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "operand b is too short")]
+    fn a_short_operand_is_refused_before_any_kernel_runs() {
+        let mut c = [0f32; 4];
+        let task = Product {
+            rows: 1,
+            cols: 4,
+            outer: 1,
+            inner: 2,
+            a: &[1.0, 1.0],
+            a_row: 0,
+            a_outer: 0,
+            a_inner: 1,
+            b: &[1.0; 7],
+            b_outer: 0,
+            b_inner: 4,
+            c: &mut c,
+            c_row: 4,
+            start: Start::Zero,
+            relu: false,
+        };
+        product_f32(Level::detect(), task);
+    }
+}

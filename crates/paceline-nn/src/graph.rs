@@ -1,0 +1,247 @@
+//! A network as data: layers, how they are connected, and where each tensor lies in the flat buffers.
+
+use std::ops::Range;
+
+use paceline_random::{Purpose, Stream};
+
+use crate::layers::{Init, Op};
+use crate::real::Real;
+use crate::shape::Shape;
+
+/// A value inside a network: the input, or a layer's output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Value(pub(crate) usize);
+
+/// A named tensor inside one of the flat buffers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tensor {
+    /// Layer and tensor, e.g. `conv1.weight`.
+    pub name: String,
+    /// Sizes, outermost first.
+    pub shape: Vec<usize>,
+    /// Its elements in the buffer.
+    pub range: Range<usize>,
+    /// How it starts.
+    pub init: Init,
+}
+
+/// One layer in its place.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// Unique name.
+    pub name: String,
+    /// The layer.
+    pub op: Op,
+    /// What it reads.
+    pub inputs: Vec<Value>,
+    /// Whether a ReLU is folded into it.
+    pub relu: bool,
+    /// Shape of the first input.
+    pub input: Shape,
+    /// Shape of the output.
+    pub output: Shape,
+    /// Its tensors among [`Graph::params`].
+    pub params: Range<usize>,
+    /// Its tensors among [`Graph::state`].
+    pub state: Range<usize>,
+}
+
+/// A layer that cannot stand where it was put.
+#[derive(Debug, thiserror::Error, PartialEq)]
+#[error("layer `{layer}` ({kind}) on an input of {input}: {problem}")]
+pub struct ShapeError {
+    /// The layer's name.
+    pub layer: String,
+    /// The layer's kind.
+    pub kind: &'static str,
+    /// Shape of the input.
+    pub input: Shape,
+    /// What does not fit.
+    pub problem: String,
+}
+
+/// A network as data.
+#[derive(Clone, Debug)]
+pub struct Graph {
+    input: Shape,
+    nodes: Vec<Node>,
+    params: Vec<Tensor>,
+    state: Vec<Tensor>,
+}
+
+impl Graph {
+    /// A network without layers.
+    pub fn new(input: Shape) -> Self {
+        Self { input, nodes: Vec::new(), params: Vec::new(), state: Vec::new() }
+    }
+
+    /// Appends a layer that reads `inputs`.
+    pub fn push(&mut self, name: &str, op: impl Into<Op>, inputs: &[Value]) -> Result<Value, ShapeError> {
+        let op = op.into();
+        let shapes: Vec<Shape> = inputs.iter().map(|&v| self.shape(v)).collect();
+        let refuse = |problem: String| ShapeError {
+            layer: name.to_owned(),
+            kind: op.kind(),
+            input: shapes.first().copied().unwrap_or(self.input),
+            problem,
+        };
+        if inputs.len() != op.spec().arity() {
+            return Err(refuse(format!("takes {} inputs, not {}", op.spec().arity(), inputs.len())));
+        }
+        if inputs.len() == 2 && inputs[0] == inputs[1] {
+            return Err(refuse("its two inputs must be different values".into()));
+        }
+        if self.nodes.iter().any(|n| n.name == name) {
+            return Err(refuse("a layer of this name exists already".into()));
+        }
+        let output = op.spec().output(&shapes).map_err(refuse)?;
+        let params = append(&mut self.params, name, op.spec().params(shapes[0]));
+        let state = append(&mut self.state, name, op.spec().state(shapes[0]));
+        self.nodes.push(Node {
+            name: name.to_owned(),
+            op,
+            inputs: inputs.to_vec(),
+            relu: false,
+            input: shapes[0],
+            output,
+            params,
+            state,
+        });
+        Ok(self.last())
+    }
+
+    /// Appends a layer that reads the last one's output.
+    pub fn then(&mut self, name: &str, op: impl Into<Op>) -> Result<Value, ShapeError> {
+        self.push(name, op, &[self.last()])
+    }
+
+    /// A ReLU on the last value, folded into the layer that makes it where that is possible.
+    pub fn relu(&mut self) -> Value {
+        let last = self.last();
+        let reused = self.nodes.iter().any(|n| n.inputs.contains(&last));
+        match self.nodes.last_mut() {
+            Some(node) if !reused && !node.relu && node.op.spec().fuses_relu() => {
+                node.relu = true;
+                last
+            }
+            _ => {
+                let name = format!("relu{}", self.nodes.len());
+                let op = crate::layers::Activation { function: crate::layers::Function::Relu };
+                self.then(&name, op).expect("an activation fits every shape")
+            }
+        }
+    }
+
+    /// The last layer's output, or the input where there is none.
+    pub fn last(&self) -> Value {
+        Value(self.nodes.len())
+    }
+
+    /// The network's input.
+    pub fn input(&self) -> Shape {
+        self.input
+    }
+
+    /// The network's output.
+    pub fn output(&self) -> Shape {
+        self.shape(self.last())
+    }
+
+    /// Shape of a value.
+    pub fn shape(&self, value: Value) -> Shape {
+        if value.0 == 0 { self.input } else { self.nodes[value.0 - 1].output }
+    }
+
+    /// The layers, in the order of the forward pass.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// The trained tensors, in the order of the parameter and gradient buffers.
+    pub fn params(&self) -> &[Tensor] {
+        &self.params
+    }
+
+    /// The tensors of the state buffer (batch norm's running statistics).
+    pub fn state(&self) -> &[Tensor] {
+        &self.state
+    }
+
+    /// Length of the parameter and of the gradient buffer.
+    pub fn param_count(&self) -> usize {
+        self.params.last().map_or(0, |t| t.range.end)
+    }
+
+    /// Length of the state buffer.
+    pub fn state_count(&self) -> usize {
+        self.state.last().map_or(0, |t| t.range.end)
+    }
+
+    /// The elements of a node's trained tensors in the flat buffer.
+    pub(crate) fn param_range(&self, node: &Node) -> Range<usize> {
+        span(&self.params[node.params.clone()])
+    }
+
+    /// The elements of a node's state tensors in the flat buffer.
+    pub(crate) fn state_range(&self, node: &Node) -> Range<usize> {
+        span(&self.state[node.state.clone()])
+    }
+
+    /// Whether each value's gradient is needed: some layer before it is trained.
+    pub(crate) fn trained(&self) -> Vec<bool> {
+        let mut trained = vec![false; self.nodes.len() + 1];
+        for (i, node) in self.nodes.iter().enumerate() {
+            trained[i + 1] = !node.params.is_empty() || node.inputs.iter().any(|v| trained[v.0]);
+        }
+        trained
+    }
+
+    /// Floating-point operations of one sample's forward pass: 2 × multiply-adds.
+    pub fn forward_flops(&self) -> u64 {
+        self.nodes.iter().map(|n| 2 * n.op.spec().multiply_adds(n.input, n.output)).sum()
+    }
+
+    /// Floating-point operations of one sample's forward and backward pass: 2 × multiply-adds, without
+    /// the input gradient of layers that have nothing to train before them.
+    pub fn training_flops(&self) -> u64 {
+        let trained = self.trained();
+        let passes = |n: &Node| if trained[n.inputs[0].0] { 3 } else { 2 };
+        self.nodes.iter().map(|n| 2 * passes(n) * n.op.spec().multiply_adds(n.input, n.output)).sum()
+    }
+
+    /// Fills `params` and `state` with the values that training starts from: a function of the seed and
+    /// of each tensor's place alone.
+    pub fn init<T: Real>(&self, seed: u64, params: &mut [T], state: &mut [T]) {
+        let stream = Stream::new(seed, Purpose::Init);
+        for (buffer, tensors) in [(params, &self.params), (state, &self.state)] {
+            for tensor in tensors {
+                match tensor.init {
+                    Init::Constant(value) => buffer[tensor.range.clone()].fill(T::of(value)),
+                    Init::Uniform(bound) => {
+                        for i in tensor.range.clone() {
+                            buffer[i] = T::of(stream.uniform(i as u64, -bound, bound));
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn append(table: &mut Vec<Tensor>, layer: &str, specs: Vec<crate::layers::TensorSpec>) -> Range<usize> {
+    let first = table.len();
+    for spec in specs {
+        let start = table.last().map_or(0, |t| t.range.end);
+        let end = start + spec.shape.iter().product::<usize>();
+        let name = format!("{layer}.{}", spec.name);
+        table.push(Tensor { name, shape: spec.shape, range: start..end, init: spec.init });
+    }
+    first..table.len()
+}
+
+fn span(tensors: &[Tensor]) -> Range<usize> {
+    match (tensors.first(), tensors.last()) {
+        (Some(first), Some(last)) => first.range.start..last.range.end,
+        _ => 0..0,
+    }
+}

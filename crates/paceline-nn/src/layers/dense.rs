@@ -1,0 +1,143 @@
+//! Fully connected layer.
+
+use super::{Backward, Forward, Init, Layer, Place, Spec, TensorSpec};
+use crate::accel::{Product, Start, elementwise};
+use crate::real::Real;
+use crate::shape::Shape;
+
+/// `y = x·W + b` with `W` of shape inputs × outputs; the input is flattened in NHWC order.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Dense {
+    /// Number of outputs.
+    pub outputs: usize,
+}
+
+impl Spec for Dense {
+    fn output(&self, _: &[Shape]) -> Result<Shape, String> {
+        if self.outputs == 0 {
+            return Err("needs at least one output".into());
+        }
+        Ok(Shape::vector(self.outputs))
+    }
+    fn params(&self, input: Shape) -> Vec<TensorSpec> {
+        let init = Init::Uniform(1.0 / (input.size() as f64).sqrt());
+        vec![
+            TensorSpec { name: "weight", shape: vec![input.size(), self.outputs], init },
+            TensorSpec { name: "bias", shape: vec![self.outputs], init },
+        ]
+    }
+    fn multiply_adds(&self, input: Shape, _: Shape) -> u64 {
+        (input.size() * self.outputs) as u64
+    }
+    fn fuses_relu(&self) -> bool {
+        true
+    }
+}
+
+impl Dense {
+    pub(super) fn layer<T: Real>(&self, at: Place<'_>) -> Box<dyn Layer<T>> {
+        Box::new(Exec {
+            inputs: at.input.size(),
+            outputs: self.outputs,
+            relu: at.relu,
+            input_gradient: at.input_gradient,
+        })
+    }
+}
+
+struct Exec {
+    inputs: usize,
+    outputs: usize,
+    relu: bool,
+    input_gradient: bool,
+}
+
+impl<T: Real> Layer<T> for Exec {
+    fn forward(&mut self, io: Forward<'_, T>) {
+        let (i, o) = (self.inputs, self.outputs);
+        let (weight, bias) = io.params.split_at(i * o);
+        let level = io.compute.level;
+        io.compute.pool.split(io.y, o, i * o, |first, y| {
+            let rows = y.len() / o;
+            let task = Product {
+                rows,
+                cols: o,
+                outer: 1,
+                inner: i,
+                a: &io.x[first * i..(first + rows) * i],
+                a_row: i,
+                a_outer: 0,
+                a_inner: 1,
+                b: weight,
+                b_outer: 0,
+                b_inner: o,
+                c: y,
+                c_row: o,
+                start: Start::Bias(bias),
+                relu: self.relu,
+            };
+            T::product(level, task);
+        });
+    }
+
+    fn backward(&mut self, io: Backward<'_, T>) {
+        let (i, o, n) = (self.inputs, self.outputs, io.pass.samples);
+        let (level, pool) = (io.compute.level, &io.compute.pool);
+        if self.relu {
+            io.compute.relu_backward(io.y, io.dy);
+        }
+        let dy = &*io.dy;
+        let (d_weight, d_bias) = io.grads.split_at_mut(i * o);
+        elementwise::column_sums(level, dy, d_bias);
+        pool.split(d_weight, o, n * o, |first, rows| {
+            let task = Product {
+                rows: rows.len() / o,
+                cols: o,
+                outer: 1,
+                inner: n,
+                a: &io.x[first..],
+                a_row: 1,
+                a_outer: 0,
+                a_inner: i,
+                b: dy,
+                b_outer: 0,
+                b_inner: o,
+                c: rows,
+                c_row: o,
+                start: Start::Zero,
+                relu: false,
+            };
+            T::product(level, task);
+        });
+        let Some(dx) = io.dx else { return };
+        let transposed = &mut io.scratch[..i * o];
+        let weight = &io.params[..i * o];
+        pool.split(transposed, i, i, |first, rows| elementwise::transpose(level, weight, i, o, first, rows));
+        let transposed = &*transposed;
+        pool.split(dx.values, i, i * o, |first, dx_rows| {
+            let rows = dx_rows.len() / i;
+            let task = Product {
+                rows,
+                cols: i,
+                outer: 1,
+                inner: o,
+                a: &dy[first * o..(first + rows) * o],
+                a_row: o,
+                a_outer: 0,
+                a_inner: 1,
+                b: transposed,
+                b_outer: 0,
+                b_inner: i,
+                c: dx_rows,
+                c_row: i,
+                start: if dx.add { Start::Output } else { Start::Zero },
+                relu: false,
+            };
+            T::product(level, task);
+        });
+    }
+
+    fn scratch(&self) -> usize {
+        if self.input_gradient { self.inputs * self.outputs } else { 0 }
+    }
+}

@@ -1,0 +1,227 @@
+//! Pooling: the largest or the mean of each window, or the mean of all pixels.
+
+use super::{Backward, Forward, Layer, Place, Spec};
+use crate::accel::elementwise;
+use crate::compute::Buffer;
+use crate::real::Real;
+use crate::shape::Shape;
+
+/// The largest value of each `size × size` window (what lies outside the image does not count).
+#[derive(Clone, Debug, PartialEq)]
+pub struct MaxPool {
+    /// Side of the window.
+    pub size: usize,
+    /// Distance between windows.
+    pub stride: usize,
+    /// Rows and columns of padding on each side, less than the window.
+    pub pad: usize,
+}
+
+/// The mean of each `size × size` window, padding counted as zeros.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AveragePool {
+    /// Side of the window.
+    pub size: usize,
+    /// Distance between windows.
+    pub stride: usize,
+    /// Rows and columns of zeros on each side, less than the window.
+    pub pad: usize,
+}
+
+/// The mean over all pixels of each channel.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GlobalAveragePool;
+
+fn pooled(x: Shape, size: usize, stride: usize, pad: usize) -> Result<Shape, String> {
+    if size == 0 || stride == 0 || pad >= size {
+        return Err("the window and stride must be at least 1, and the padding less than the window".into());
+    }
+    let side = |n: usize| {
+        (n + 2 * pad).checked_sub(size).map(|room| room / stride + 1).ok_or_else(|| {
+            format!("a window of {size} does not fit an input side of {} (padding included)", n + 2 * pad)
+        })
+    };
+    Ok(Shape::new(side(x.h)?, side(x.w)?, x.c))
+}
+
+impl Spec for MaxPool {
+    fn output(&self, inputs: &[Shape]) -> Result<Shape, String> {
+        pooled(inputs[0], self.size, self.stride, self.pad)
+    }
+    fn fuses_relu(&self) -> bool {
+        true
+    }
+    fn describe(&self) -> String {
+        format!("{0}×{0}, stride {1}, pad {2}", self.size, self.stride, self.pad)
+    }
+}
+
+impl Spec for AveragePool {
+    fn output(&self, inputs: &[Shape]) -> Result<Shape, String> {
+        pooled(inputs[0], self.size, self.stride, self.pad)
+    }
+    fn describe(&self) -> String {
+        format!("{0}×{0}, stride {1}, pad {2}", self.size, self.stride, self.pad)
+    }
+}
+
+impl Spec for GlobalAveragePool {
+    fn output(&self, inputs: &[Shape]) -> Result<Shape, String> {
+        Ok(Shape::vector(inputs[0].c))
+    }
+}
+
+impl MaxPool {
+    pub(super) fn layer<T: Real>(&self, at: Place<'_>) -> Box<dyn Layer<T>> {
+        Box::new(Max {
+            windows: Windows::new(at.input, at.output, [self.size; 2], self.stride, self.pad),
+            disjoint: self.stride >= self.size,
+            relu: at.relu,
+            which: Buffer::new(at.capacity * at.output.size()),
+        })
+    }
+}
+
+impl AveragePool {
+    pub(super) fn layer<T: Real>(&self, at: Place<'_>) -> Box<dyn Layer<T>> {
+        Box::new(Mean { windows: Windows::new(at.input, at.output, [self.size; 2], self.stride, self.pad) })
+    }
+}
+
+impl GlobalAveragePool {
+    pub(super) fn layer<T: Real>(&self, at: Place<'_>) -> Box<dyn Layer<T>> {
+        let windows = Windows::new(at.input, at.output, [at.input.h, at.input.w], 1, 0);
+        Box::new(Mean { windows })
+    }
+}
+
+/// The windows of a sample: for each output pixel, its taps as (number, offset into the input).
+struct Windows {
+    x: Shape,
+    y: Shape,
+    taps: Vec<(u32, u32)>,
+    /// `ends[i]` is the end of output pixel `i`'s taps.
+    ends: Vec<usize>,
+    /// Taps of a whole window, padding included.
+    area: usize,
+}
+
+impl Windows {
+    fn new(x: Shape, y: Shape, [height, width]: [usize; 2], stride: usize, pad: usize) -> Self {
+        let (mut taps, mut ends) = (Vec::new(), Vec::new());
+        for (i, j) in (0..y.h).flat_map(|i| (0..y.w).map(move |j| (i, j))) {
+            for (a, b) in (0..height).flat_map(|a| (0..width).map(move |b| (a, b))) {
+                let row = (i * stride + a).checked_sub(pad).filter(|&row| row < x.h);
+                let column = (j * stride + b).checked_sub(pad).filter(|&column| column < x.w);
+                if let (Some(row), Some(column)) = (row, column) {
+                    taps.push(((a * width + b) as u32, ((row * x.w + column) * x.c) as u32));
+                }
+            }
+            ends.push(taps.len());
+        }
+        Self { x, y, taps, ends, area: height * width }
+    }
+
+    /// Each output pixel with its taps.
+    fn each(&self) -> impl Iterator<Item = (usize, &[(u32, u32)])> {
+        let mut start = 0;
+        self.ends
+            .iter()
+            .enumerate()
+            .map(move |(pixel, &end)| (pixel, &self.taps[std::mem::replace(&mut start, end)..end]))
+    }
+}
+
+struct Max {
+    windows: Windows,
+    /// Whether no input pixel is in two windows.
+    disjoint: bool,
+    relu: bool,
+    /// The tap that was largest.
+    which: Buffer<u32>,
+}
+
+impl<T: Real> Layer<T> for Max {
+    fn forward(&mut self, io: Forward<'_, T>) {
+        let (windows, relu, level) = (&self.windows, self.relu, io.compute.level);
+        let (x_size, y_size, c) = (windows.x.size(), windows.y.size(), windows.y.c);
+        let which = &mut self.which[..io.pass.samples * y_size];
+        io.compute.pool.split2(io.y, y_size, which, y_size, x_size, |first, y, which| {
+            for (i, (y, which)) in y.chunks_exact_mut(y_size).zip(which.chunks_exact_mut(y_size)).enumerate()
+            {
+                let x = &io.x[(first + i) * x_size..(first + i + 1) * x_size];
+                for (pixel, taps) in windows.each() {
+                    let at = pixel * c..(pixel + 1) * c;
+                    elementwise::max_of_taps(level, x, taps, &mut y[at.clone()], &mut which[at], relu);
+                }
+            }
+        });
+    }
+
+    fn backward(&mut self, io: Backward<'_, T>) {
+        let (windows, which, level) = (&self.windows, &self.which, io.compute.level);
+        let (x_size, y_size, c) = (windows.x.size(), windows.y.size(), windows.y.c);
+        if self.relu {
+            io.compute.relu_backward(io.y, io.dy);
+        }
+        let Some(dx) = io.dx else { return };
+        let (dy, add) = (&*io.dy, dx.add || !self.disjoint);
+        io.compute.pool.split(dx.values, x_size, x_size, |first, part| {
+            if !dx.add {
+                part.fill(T::ZERO);
+            }
+            for (i, dx) in part.chunks_exact_mut(x_size).enumerate() {
+                let sample = (first + i) * y_size;
+                for (pixel, taps) in windows.each() {
+                    let at = sample + pixel * c..sample + (pixel + 1) * c;
+                    elementwise::max_of_taps_backward(level, &dy[at.clone()], &which[at], taps, dx, add);
+                }
+            }
+        });
+    }
+}
+
+struct Mean {
+    windows: Windows,
+}
+
+impl<T: Real> Layer<T> for Mean {
+    fn forward(&mut self, io: Forward<'_, T>) {
+        let (windows, level) = (&self.windows, io.compute.level);
+        let (x_size, y_size, c) = (windows.x.size(), windows.y.size(), windows.y.c);
+        let weight = T::of(1.0 / windows.area as f64);
+        io.compute.pool.split(io.y, y_size, x_size, |first, y| {
+            for (i, y) in y.chunks_exact_mut(y_size).enumerate() {
+                let x = &io.x[(first + i) * x_size..(first + i + 1) * x_size];
+                for (pixel, taps) in windows.each() {
+                    elementwise::mean_of_taps(level, x, taps, weight, &mut y[pixel * c..(pixel + 1) * c]);
+                }
+            }
+        });
+    }
+
+    fn backward(&mut self, io: Backward<'_, T>) {
+        let (windows, level) = (&self.windows, io.compute.level);
+        let (x_size, y_size, c) = (windows.x.size(), windows.y.size(), windows.y.c);
+        let weight = T::of(1.0 / windows.area as f64);
+        let Some(dx) = io.dx else { return };
+        let dy = &*io.dy;
+        io.compute.pool.split(dx.values, x_size, x_size, |first, part| {
+            if !dx.add {
+                part.fill(T::ZERO);
+            }
+            for (i, dx) in part.chunks_exact_mut(x_size).enumerate() {
+                let dy = &dy[(first + i) * y_size..(first + i + 1) * y_size];
+                for (pixel, taps) in windows.each() {
+                    elementwise::mean_of_taps_backward(
+                        level,
+                        &dy[pixel * c..(pixel + 1) * c],
+                        taps,
+                        weight,
+                        dx,
+                    );
+                }
+            }
+        });
+    }
+}

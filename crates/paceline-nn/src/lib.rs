@@ -1,0 +1,40 @@
+//! Networks, kernels and optimisers on flat buffers.
+//!
+//! A model is one flat parameter buffer, one flat gradient buffer of the same layout and one state
+//! buffer, all in memory that the caller supplies (so that it can be shared or registered), with a
+//! table of named tensors over them. Backward hands out each tensor's gradient as soon as it is final.
+//! No pass allocates, and results do not depend on the number of threads.
+//!
+//! # Layout
+//! - [`graph`]: a network as data: layers, connections, tensors, cost, initial values
+//! - [`network`]: a graph with memory: forward, loss, backward
+//! - [`layers`]: one file per layer
+//! - [`models`]: the registry of networks, one file per family
+//! - [`optim`]: the registry of optimisers; [`schedule`]: the learning rate over time
+//! - [`loss`]: what is minimised
+//! - [`real`]: `f32` and the reference `f64`
+//! - [`compute`]: instruction set and threads of a worker
+//! - [`accel`]: everything compiled per instruction set or shared between threads; the only `unsafe`
+//!
+//! # Deliberately absent
+//! Anything distributed; datasets; files; clocks.
+
+pub mod accel;
+pub mod compute;
+pub mod graph;
+pub mod layers;
+pub mod loss;
+pub mod models;
+pub mod network;
+pub mod optim;
+pub mod real;
+pub mod schedule;
+pub mod shape;
+
+pub use compute::Compute;
+pub use graph::Graph;
+pub use layers::Pass;
+pub use loss::{Outcome, Targets};
+pub use network::Network;
+pub use real::Real;
+pub use shape::Shape;

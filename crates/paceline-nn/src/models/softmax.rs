@@ -1,0 +1,19 @@
+//! Softmax regression: the smallest thing that learns.
+
+use super::Model;
+use crate::graph::{Graph, ShapeError};
+use crate::layers::Dense;
+use crate::shape::Shape;
+
+pub(super) const MODEL: Model = Model {
+    name: "softmax",
+    about: "softmax regression: one dense layer, convex",
+    native_input: Shape::new(28, 28, 1),
+    build,
+};
+
+fn build(input: Shape, classes: usize) -> Result<Graph, ShapeError> {
+    let mut g = Graph::new(input);
+    g.then("fc", Dense { outputs: classes })?;
+    Ok(g)
+}

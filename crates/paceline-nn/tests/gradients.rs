@@ -1,0 +1,175 @@
+//! Every layer's gradients agree with finite differences of the loss, in f64.
+//!
+//! The layer under test stands behind a small convolution, so that its input gradient is checked
+//! through that convolution's parameters, and in front of a dense layer.
+
+use std::sync::Arc;
+
+use paceline_nn::graph::ShapeError;
+use paceline_nn::layers::{
+    Activation, Add, AveragePool, BatchNorm, Conv2d, Dense, Dropout, Function, GlobalAveragePool, MaxPool,
+};
+use paceline_nn::{Compute, Graph, Network, Pass, Shape, Targets};
+use paceline_random::{Purpose, Stream};
+
+const SAMPLES: usize = 3;
+
+/// The loss at `params`, and its gradient if `grads` is given.
+fn loss(graph: &Arc<Graph>, params: &[f64], numbers: bool, grads: Option<&mut [f64]>) -> f64 {
+    let compute = Arc::new(Compute::new(1, false));
+    let mut net = Network::<f64>::new(Arc::clone(graph), SAMPLES, compute);
+    let noise = Stream::new(11, Purpose::Bench);
+    for (i, v) in net.input(SAMPLES).iter_mut().enumerate() {
+        *v = noise.uniform(i as u64, -1.0, 1.0);
+    }
+    let mut state = vec![0.5; graph.state_count()];
+    let pass = Pass { samples: SAMPLES, training: true, seed: 3, step: 7, ids: &[5, 9, 2] };
+    net.forward(&pass, params, &mut state);
+    let classes = [1u8, 0, 2];
+    let wanted: Vec<f64> =
+        (0..SAMPLES * graph.output().size()).map(|i| noise.sub(1).uniform(i as u64, -1.0, 1.0)).collect();
+    let targets = if numbers { Targets::Numbers(&wanted) } else { Targets::Classes(&classes) };
+    let outcome = net.loss(targets, 1.0);
+    if let Some(grads) = grads {
+        // A stale gradient must not shine through.
+        grads.fill(f64::NAN);
+        let mut announced = Vec::new();
+        net.backward(&pass, params, grads, &mut |at, g| announced.push((at, g.len())));
+        let expected: Vec<_> = graph.params().iter().rev().map(|t| (t.range.start, t.range.len())).collect();
+        assert_eq!(announced, expected, "each tensor once, from the last to the first");
+    }
+    outcome.loss
+}
+
+fn check_with(numbers: bool, build: impl Fn(&mut Graph) -> Result<(), ShapeError>) {
+    let mut graph = Graph::new(Shape::new(6, 5, 2));
+    graph.then("before", Conv2d::square(3, 3, 1, 1, true)).unwrap();
+    build(&mut graph).unwrap();
+    graph.then("after", Dense { outputs: 4 }).unwrap();
+    let graph = Arc::new(graph);
+    let n = graph.param_count();
+    let (mut params, mut state) = (vec![0.0; n], vec![0.0; graph.state_count()]);
+    graph.init(17, &mut params, &mut state);
+    // Away from the special points (batch norm's 1 and 0, biases that are alike).
+    let noise = Stream::new(23, Purpose::Bench);
+    for (i, p) in params.iter_mut().enumerate() {
+        *p += noise.uniform(i as u64, -0.2, 0.2);
+    }
+    let mut grads = vec![0.0; n];
+    loss(&graph, &params, numbers, Some(&mut grads));
+    let norm = grads.iter().map(|g| g * g).sum::<f64>().sqrt();
+    assert!(norm > 1e-3, "a gradient to speak of");
+    for tensor in graph.params() {
+        for i in tensor.range.clone() {
+            let h = 1e-6;
+            let mut at = |delta: f64| {
+                let kept = params[i];
+                params[i] = kept + delta;
+                let value = loss(&graph, &params, numbers, None);
+                params[i] = kept;
+                value
+            };
+            let slope = (at(h) - at(-h)) / (2.0 * h);
+            assert!(
+                (slope - grads[i]).abs() <= 1e-6 * (1.0 + slope.abs()),
+                "{} [{}]: {} instead of {slope}",
+                tensor.name,
+                i - tensor.range.start,
+                grads[i]
+            );
+        }
+    }
+}
+
+fn check(build: impl Fn(&mut Graph) -> Result<(), ShapeError>) {
+    check_with(false, build);
+}
+
+#[test]
+fn dense() {
+    check(|g| g.then("fc", Dense { outputs: 7 }).map(drop));
+}
+
+#[test]
+fn conv2d_of_any_kernel_stride_and_padding() {
+    for (kernel, stride, pad) in [
+        ([3, 3], [1, 1], [1, 1]),
+        ([5, 5], [1, 1], [2, 2]),
+        ([1, 1], [2, 2], [0, 0]),
+        ([3, 3], [2, 2], [1, 1]),
+        ([2, 3], [1, 2], [0, 1]),
+        ([3, 2], [3, 1], [2, 0]),
+        ([2, 2], [3, 3], [0, 0]),
+        ([1, 4], [2, 3], [1, 3]),
+        ([4, 1], [1, 1], [0, 2]),
+    ] {
+        for bias in [true, false] {
+            check(|g| g.then("conv", Conv2d { channels: 5, kernel, stride, pad, bias }).map(drop));
+        }
+    }
+}
+
+#[test]
+fn batch_norm() {
+    check(|g| g.then("bn", BatchNorm::default()).map(drop));
+    check(|g| {
+        g.then("bn", BatchNorm::default())?;
+        g.relu();
+        Ok(())
+    });
+}
+
+#[test]
+fn pooling_with_overlap_padding_and_remainders() {
+    for (size, stride, pad) in [(2, 2, 0), (3, 2, 1), (2, 1, 0), (3, 3, 0), (2, 3, 1)] {
+        check(|g| g.then("max", MaxPool { size, stride, pad }).map(drop));
+        check(|g| {
+            g.then("max", MaxPool { size, stride, pad })?;
+            g.relu();
+            Ok(())
+        });
+        check(|g| g.then("mean", AveragePool { size, stride, pad }).map(drop));
+    }
+    check(|g| g.then("all", GlobalAveragePool).map(drop));
+}
+
+#[test]
+fn activations() {
+    for function in [Function::Relu, Function::Gelu, Function::Tanh, Function::Sigmoid] {
+        check(|g| g.then("act", Activation { function }).map(drop));
+    }
+}
+
+#[test]
+fn relu_folded_into_dense_and_convolution() {
+    check(|g| {
+        g.then("conv", Conv2d::square(4, 3, 1, 1, true))?;
+        g.relu();
+        g.then("fc", Dense { outputs: 6 })?;
+        g.relu();
+        Ok(())
+    });
+}
+
+#[test]
+fn dropout() {
+    check(|g| g.then("drop", Dropout { rate: 0.4 }).map(drop));
+}
+
+#[test]
+fn a_value_that_is_read_three_times_collects_all_its_gradients() {
+    check(|g| {
+        let x = g.last();
+        let a = g.then("a", Conv2d::square(3, 3, 1, 1, true))?;
+        let sum = g.push("sum", Add, &[a, x])?;
+        g.relu();
+        let b = g.push("b", Activation { function: Function::Tanh }, &[x])?;
+        g.push("sum2", Add, &[b, sum])?;
+        Ok(())
+    });
+}
+
+#[test]
+fn mean_squared_error() {
+    check_with(true, |g| g.then("fc", Dense { outputs: 5 }).map(drop));
+}

@@ -1,0 +1,64 @@
+//! Whole networks agree between instruction sets within rounding, and bit for bit between numbers of
+//! threads and from run to run.
+
+use std::sync::Arc;
+
+use paceline_nn::accel::Level;
+use paceline_nn::{Compute, Network, Pass, Shape, Targets, models};
+use paceline_random::{Purpose, Stream};
+
+/// Three training passes of a model; its gradients and running statistics.
+fn gradients(model: &str, input: Shape, samples: usize, compute: Compute) -> (Vec<f32>, Vec<f32>) {
+    let graph = Arc::new(models::find(model).unwrap().build(input, 10).unwrap());
+    let (mut params, mut state) = (vec![0f32; graph.param_count()], vec![0f32; graph.state_count()]);
+    graph.init(1, &mut params, &mut state);
+    let mut net = Network::<f32>::new(Arc::clone(&graph), samples + 2, Arc::new(compute));
+    let mut grads = vec![f32::NAN; params.len()];
+    let noise = Stream::new(2, Purpose::Bench);
+    let classes: Vec<u8> = (0..samples).map(|i| (i % 10) as u8).collect();
+    let ids: Vec<u32> = (0..samples as u32).collect();
+    for step in 0..3 {
+        for (i, v) in net.input(samples).iter_mut().enumerate() {
+            *v = noise.sub(step).uniform(i as u64, -1.0, 1.0) as f32;
+        }
+        let pass = Pass { samples, training: true, seed: 1, step, ids: &ids };
+        net.forward(&pass, &params, &mut state);
+        net.loss(Targets::Classes(&classes), 1.0 / samples as f64);
+        net.backward(&pass, &params, &mut grads, &mut |_, _| {});
+        params.iter_mut().zip(&grads).for_each(|(p, g)| *p -= 0.05 * g);
+    }
+    (grads, state)
+}
+
+const CASES: &[(&str, Shape, usize)] = &[
+    ("softmax", Shape::new(8, 8, 1), 5),
+    ("mlp", Shape::new(8, 8, 1), 17),
+    ("lenet", Shape::new(12, 9, 1), 5),
+    ("resnet20", Shape::new(11, 9, 3), 5),
+];
+
+#[test]
+fn every_instruction_set_agrees_with_the_portable_path() {
+    for &(model, input, samples) in CASES {
+        let (want, want_state) =
+            gradients(model, input, samples, Compute::with_level(Level::PORTABLE, 1, false));
+        for level in Level::available() {
+            let (got, state) = gradients(model, input, samples, Compute::with_level(level, 1, false));
+            for (got, want) in [(got, &want), (state, &want_state)] {
+                let norm = want.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
+                let error = got.iter().zip(want).map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>().sqrt();
+                assert!(error <= 2e-5 * norm, "{model} with {level}: {error:e} of {norm:e}");
+            }
+        }
+    }
+}
+
+#[test]
+fn results_do_not_depend_on_the_number_of_threads() {
+    for &(model, input, samples) in CASES {
+        let one = gradients(model, input, samples, Compute::new(1, false));
+        for threads in [2, 3, 5] {
+            assert_eq!(one, gradients(model, input, samples, Compute::new(threads, threads == 2)), "{model}");
+        }
+    }
+}
