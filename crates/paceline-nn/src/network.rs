@@ -145,6 +145,7 @@ impl<T: Real> Network<T> {
                 y: &mut after[0][..pass.samples * node.output.size()],
                 params: &params[self.graph.param_range(node)],
                 state: &mut state[self.graph.state_range(node)],
+                scratch: &mut self.scratch,
             });
         }
     }

@@ -4,7 +4,7 @@ use std::fmt::{Debug, Display};
 use std::iter::Sum;
 use std::ops::{Add, AddAssign, Div, Mul, Neg, Sub, SubAssign};
 
-use crate::accel::{Level, Product};
+use crate::accel::{Level, Plain, Product, Vector};
 
 /// A floating-point type that every layer can compute in.
 ///
@@ -33,6 +33,14 @@ pub trait Real:
     /// 1.
     const ONE: Self;
 
+    /// The register that AVX-512 code computes in.
+    type Avx512: Vector<Self>;
+    /// The register that AVX2 code computes in.
+    type Avx2: Vector<Self>;
+
+    /// Whether layers may take algorithms that trade a little rounding for speed: not in the reference.
+    const FAST: bool;
+
     /// Rounds to the nearest representable value.
     fn of(value: f64) -> Self;
     /// Exact for `f32` and `f64`.
@@ -52,10 +60,13 @@ pub trait Real:
 }
 
 macro_rules! real {
-    ($t:ty, $erf:path, $product:path) => {
+    ($t:ty, $avx512:ty, $avx2:ty, $fast:literal, $erf:path, $product:path) => {
         impl Real for $t {
+            type Avx512 = $avx512;
+            type Avx2 = $avx2;
             const ZERO: Self = 0.0;
             const ONE: Self = 1.0;
+            const FAST: bool = $fast;
 
             #[inline(always)]
             fn of(value: f64) -> Self {
@@ -93,5 +104,8 @@ macro_rules! real {
     };
 }
 
-real!(f32, libm::erff, crate::accel::product_f32);
-real!(f64, libm::erf, crate::accel::product_f64);
+#[cfg(target_arch = "x86_64")]
+real!(f32, std::arch::x86_64::__m512, std::arch::x86_64::__m256, true, libm::erff, crate::accel::product_f32);
+#[cfg(not(target_arch = "x86_64"))]
+real!(f32, Plain<f32, 16>, Plain<f32, 8>, true, libm::erff, crate::accel::product_f32);
+real!(f64, Plain<f64, 8>, Plain<f64, 4>, false, libm::erf, crate::accel::product_f64);

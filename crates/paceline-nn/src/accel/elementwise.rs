@@ -1,29 +1,11 @@
 //! Loops over slices, compiled once per instruction set. Safe Rust throughout: the compiler makes the
 //! vectors, `per_level!` the choice.
 //!
-//! Per-channel loops walk blocks of [`L`] channels, so that a block's sums and factors stay in
+//! Per-channel loops walk blocks of 16 channels, so that a block's sums and factors stay in
 //! registers while the pixels pass by; NHWC makes each block's pixels contiguous vectors.
 
 use super::level::{Isa, Level};
 use crate::real::Real;
-
-/// Channels of a block.
-const L: usize = 16;
-
-/// Calls `$full` with blocks of exactly `L` channels and `$part` with what remains.
-macro_rules! channel_blocks {
-    ($c:expr, |$at:ident, $n:ident| $body:expr) => {{
-        let whole = $c / L * L;
-        for $at in (0..whole).step_by(L) {
-            const $n: usize = L;
-            $body
-        }
-        for $at in whole..$c {
-            const $n: usize = 1;
-            $body
-        }
-    }};
-}
 
 #[inline(always)]
 fn lanes<T: Real, const N: usize>(row: &[T], at: usize) -> &[T; N] {
@@ -63,6 +45,23 @@ fn two_sums<T: Real, const N: usize>(
     for k in 0..N {
         sums.0[k] = (acc[0].0[k] + acc[1].0[k]) + (acc[2].0[k] + acc[3].0[k]);
         sums.1[k] = (acc[0].1[k] + acc[1].1[k]) + (acc[2].1[k] + acc[3].1[k]);
+    }
+}
+
+/// Transposes in blocks that use every cache line while it is there.
+#[inline(always)]
+fn turn<T: Real>(from: &[T], rows: usize, cols: usize, first: usize, to: &mut [T], f: impl Fn(T, T) -> T) {
+    const BLOCK: usize = 16;
+    let count = to.len() / rows;
+    for j0 in (0..count).step_by(BLOCK) {
+        for r0 in (0..rows).step_by(BLOCK) {
+            let (j1, r1) = ((j0 + BLOCK).min(count), (r0 + BLOCK).min(rows));
+            for j in j0..j1 {
+                for (r, o) in (r0..r1).zip(&mut to[j * rows + r0..j * rows + r1]) {
+                    *o = f(*o, from[r * cols + first + j]);
+                }
+            }
+        }
     }
 }
 
@@ -262,22 +261,14 @@ per_level! {
         });
     }
 
-    /// Transposes a `rows × cols` matrix.
+    /// Columns `first..` of a matrix of `rows × cols`, as the rows of `to`.
     pub fn transpose<T: Real>(from: &[T], rows: usize, cols: usize, first: usize, to: &mut [T]) {
-        // `to` holds the transposed rows `first..`, that is, columns of `from`.
-        const BLOCK: usize = 16;
-        let count = to.len() / rows;
-        for j0 in (0..count).step_by(BLOCK) {
-            let j1 = (j0 + BLOCK).min(count);
-            for r0 in (0..rows).step_by(BLOCK) {
-                let r1 = (r0 + BLOCK).min(rows);
-                for j in j0..j1 {
-                    for (r, o) in (r0..r1).zip(&mut to[j * rows + r0..j * rows + r1]) {
-                        *o = from[r * cols + first + j];
-                    }
-                }
-            }
-        }
+        turn(from, rows, cols, first, to, |_, new| new);
+    }
+
+    /// Adds columns `first..` of a matrix of `rows × cols` to the rows of `to`.
+    pub fn transpose_add<T: Real>(from: &[T], rows: usize, cols: usize, first: usize, to: &mut [T]) {
+        turn(from, rows, cols, first, to, |old, new| old + new);
     }
 
     /// SGD with momentum, PyTorch's form: `v ← μ·v + (g + λ·p)`, `p ← p − η·v` (Nesterov: `g + μ·v`).

@@ -1,7 +1,7 @@
 //! Fully connected layer.
 
 use super::{Backward, Forward, Init, Layer, Place, Spec, TensorSpec};
-use crate::accel::{Product, Start, elementwise};
+use crate::accel::{Product, Repeat, Start, elementwise};
 use crate::real::Real;
 use crate::shape::Shape;
 
@@ -41,6 +41,7 @@ impl Dense {
             outputs: self.outputs,
             relu: at.relu,
             input_gradient: at.input_gradient,
+            capacity: at.capacity,
         })
     }
 }
@@ -50,6 +51,7 @@ struct Exec {
     outputs: usize,
     relu: bool,
     input_gradient: bool,
+    capacity: usize,
 }
 
 impl<T: Real> Layer<T> for Exec {
@@ -75,6 +77,7 @@ impl<T: Real> Layer<T> for Exec {
                 c_row: o,
                 start: Start::Bias(bias),
                 relu: self.relu,
+                repeat: Repeat::ONCE,
             };
             T::product(level, task);
         });
@@ -106,38 +109,47 @@ impl<T: Real> Layer<T> for Exec {
                 c_row: o,
                 start: Start::Zero,
                 relu: false,
+                repeat: Repeat::ONCE,
             };
             T::product(level, task);
         });
         let Some(dx) = io.dx else { return };
-        let transposed = &mut io.scratch[..i * o];
-        let weight = &io.params[..i * o];
-        pool.split(transposed, i, i, |first, rows| elementwise::transpose(level, weight, i, o, first, rows));
-        let transposed = &*transposed;
-        pool.split(dx.values, i, i * o, |first, dx_rows| {
-            let rows = dx_rows.len() / i;
+        // dxᵀ = W·dyᵀ: turning the samples is cheaper than turning the weights.
+        let (turned_dy, turned_dx) = io.scratch[..n * (o + i)].split_at_mut(n * o);
+        elementwise::transpose(level, dy, n, o, 0, turned_dy);
+        let (turned_dy, weight) = (&*turned_dy, &io.params[..i * o]);
+        pool.split(turned_dx, n, n * o, |first, rows| {
             let task = Product {
-                rows,
-                cols: i,
+                rows: rows.len() / n,
+                cols: n,
                 outer: 1,
                 inner: o,
-                a: &dy[first * o..(first + rows) * o],
+                a: &weight[first * o..],
                 a_row: o,
                 a_outer: 0,
                 a_inner: 1,
-                b: transposed,
+                b: turned_dy,
                 b_outer: 0,
-                b_inner: i,
-                c: dx_rows,
-                c_row: i,
-                start: if dx.add { Start::Output } else { Start::Zero },
+                b_inner: n,
+                c: rows,
+                c_row: n,
+                start: Start::Zero,
                 relu: false,
+                repeat: Repeat::ONCE,
             };
             T::product(level, task);
+        });
+        let turned_dx = &*turned_dx;
+        pool.split(dx.values, i, i, |first, rows| {
+            if dx.add {
+                elementwise::transpose_add(level, turned_dx, i, n, first, rows);
+            } else {
+                elementwise::transpose(level, turned_dx, i, n, first, rows);
+            }
         });
     }
 
     fn scratch(&self) -> usize {
-        if self.input_gradient { self.inputs * self.outputs } else { 0 }
+        if self.input_gradient { self.capacity * (self.inputs + self.outputs) } else { 0 }
     }
 }

@@ -164,6 +164,7 @@ pub(crate) struct Forward<'a, T> {
     pub y: &'a mut [T],
     pub params: &'a [T],
     pub state: &'a mut [T],
+    pub scratch: &'a mut [T],
 }
 
 pub(crate) struct Backward<'a, T> {

@@ -33,6 +33,24 @@ pub enum Start<'a, T> {
     Output,
 }
 
+/// Several products of one shape, each a fixed distance from the one before.
+#[derive(Clone, Copy, Debug)]
+pub struct Repeat {
+    /// How many.
+    pub count: usize,
+    /// Distance in `a`.
+    pub a: usize,
+    /// Distance in `b`.
+    pub b: usize,
+    /// Distance in `c`.
+    pub c: usize,
+}
+
+impl Repeat {
+    /// A single product.
+    pub const ONCE: Repeat = Repeat { count: 1, a: 0, b: 0, c: 0 };
+}
+
 /// One product; see the module's table for how layers use it.
 #[derive(Debug)]
 pub struct Product<'a, T> {
@@ -66,6 +84,8 @@ pub struct Product<'a, T> {
     pub start: Start<'a, T>,
     /// Whether negative results become zero.
     pub relu: bool,
+    /// Whether the product is one of several.
+    pub repeat: Repeat,
 }
 
 impl<T> Product<'_, T> {
@@ -76,14 +96,22 @@ impl<T> Product<'_, T> {
         let within = |len: usize, parts: &[usize]| {
             parts.iter().try_fold(0usize, |sum, &p| sum.checked_add(p)).is_some_and(|end| end <= len)
         };
+        let Repeat { count, a, b, c } = self.repeat;
         if self.outer > 0 && self.inner > 0 {
             let (o, i) = (self.outer, self.inner);
-            let a = [last(self.rows, self.a_row), last(o, self.a_outer), last(i, self.a_inner), 1];
-            assert!(within(self.a.len(), &a), "operand a is too short");
-            let b = [last(o, self.b_outer), last(i, self.b_inner), self.cols];
-            assert!(within(self.b.len(), &b), "operand b is too short");
+            let parts = [
+                last(count, a),
+                last(self.rows, self.a_row),
+                last(o, self.a_outer),
+                last(i, self.a_inner),
+                1,
+            ];
+            assert!(within(self.a.len(), &parts), "operand a is too short");
+            let parts = [last(count, b), last(o, self.b_outer), last(i, self.b_inner), self.cols];
+            assert!(within(self.b.len(), &parts), "operand b is too short");
         }
-        assert!(within(self.c.len(), &[last(self.rows, self.c_row), self.cols]), "the output is too short");
+        let parts = [last(count, c), last(self.rows, self.c_row), self.cols];
+        assert!(within(self.c.len(), &parts), "the output is too short");
         if let Start::Bias(bias) = self.start {
             assert!(bias.len() >= self.cols, "the bias is too short");
         }
@@ -98,7 +126,7 @@ fn parts(n: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
 
 /// The product in `f32`, with the best kernel of `level`.
 pub(crate) fn product_f32(level: Level, task: Product<'_, f32>) {
-    if task.rows == 0 || task.cols == 0 {
+    if task.rows == 0 || task.cols == 0 || task.repeat.count == 0 {
         return;
     }
     task.check();
@@ -115,7 +143,7 @@ pub(crate) fn product_f32(level: Level, task: Product<'_, f32>) {
 
 /// The product in `f64`: the reference, so always the portable kernel.
 pub(crate) fn product_f64(level: Level, task: Product<'_, f64>) {
-    if task.rows == 0 || task.cols == 0 {
+    if task.rows == 0 || task.cols == 0 || task.repeat.count == 0 {
         return;
     }
     task.check();
@@ -168,7 +196,7 @@ mod tests {
                 let mut reference = before.clone();
                 let mut task = Product {
                     rows, cols, outer, inner, a: &a, a_row, a_outer, a_inner, b: &b, b_outer, b_inner,
-                    c: &mut reference, c_row, start, relu,
+                    c: &mut reference, c_row, start, relu, repeat: Repeat::ONCE,
                 };
                 product_f32(level, Product { c: &mut c, ..task });
                 task.start = start;

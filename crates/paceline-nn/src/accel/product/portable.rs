@@ -13,16 +13,18 @@ per_level! {
     /// The whole product, tile by tile. The caller has checked the bounds.
     pub fn product<T: Real>(task: Product<'_, T>) {
         let mut task = task;
-        for (j0, j1) in parts(task.cols, L) {
-            for (r0, r1) in parts(task.rows, P) {
-                tile(&mut task, r0, r1 - r0, j0, j1 - j0);
+        for k in 0..task.repeat.count {
+            for (j0, j1) in parts(task.cols, L) {
+                for (r0, r1) in parts(task.rows, P) {
+                    tile(&mut task, k, r0, r1 - r0, j0, j1 - j0);
+                }
             }
         }
     }
 }
 
 #[inline(always)]
-fn tile<T: Real>(t: &mut Product<'_, T>, r0: usize, rows: usize, j0: usize, cols: usize) {
+fn tile<T: Real>(t: &mut Product<'_, T>, k: usize, r0: usize, rows: usize, j0: usize, cols: usize) {
     let mut acc = [[T::ZERO; L]; P];
     match t.start {
         Start::Zero => {}
@@ -33,15 +35,15 @@ fn tile<T: Real>(t: &mut Product<'_, T>, r0: usize, rows: usize, j0: usize, cols
         }
         Start::Output => {
             for (p, row) in acc[..rows].iter_mut().enumerate() {
-                let at = (r0 + p) * t.c_row + j0;
+                let at = k * t.repeat.c + (r0 + p) * t.c_row + j0;
                 row[..cols].copy_from_slice(&t.c[at..at + cols]);
             }
         }
     }
     for o in 0..t.outer {
         for i in 0..t.inner {
-            let a0 = r0 * t.a_row + o * t.a_outer + i * t.a_inner;
-            let b0 = o * t.b_outer + i * t.b_inner + j0;
+            let a0 = k * t.repeat.a + r0 * t.a_row + o * t.a_outer + i * t.a_inner;
+            let b0 = k * t.repeat.b + o * t.b_outer + i * t.b_inner + j0;
             let b = &t.b[b0..b0 + cols];
             for p in 0..rows {
                 let a = t.a[a0 + p * t.a_row];
@@ -63,7 +65,7 @@ fn tile<T: Real>(t: &mut Product<'_, T>, r0: usize, rows: usize, j0: usize, cols
                 *v = v.max(T::ZERO);
             }
         }
-        let at = (r0 + p) * t.c_row + j0;
+        let at = k * t.repeat.c + (r0 + p) * t.c_row + j0;
         t.c[at..at + cols].copy_from_slice(&row[..cols]);
     }
 }

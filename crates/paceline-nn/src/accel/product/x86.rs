@@ -147,18 +147,20 @@ unsafe fn panels<V: Vector>(mut t: Product<'_, f32>) {
     let (rows, cols) = (t.rows, t.cols);
     let panels = cols.div_ceil(width);
     let panel = |i: usize| (i * width, cols.min((i + 1) * width));
-    if rows > cols {
-        for (r0, r1) in parts(rows, V::ROWS) {
-            for (j0, j1) in (0..panels).map(panel) {
-                // SAFETY: the tile lies inside the checked task.
-                unsafe { tile_of::<V>(&mut t, r0, r1 - r0, j0, j1 - j0) }
-            }
-        }
-    } else {
-        for (j0, j1) in (0..panels).map(panel) {
+    for k in 0..t.repeat.count {
+        if rows > cols {
             for (r0, r1) in parts(rows, V::ROWS) {
-                // SAFETY: the tile lies inside the checked task.
-                unsafe { tile_of::<V>(&mut t, r0, r1 - r0, j0, j1 - j0) }
+                for (j0, j1) in (0..panels).map(panel) {
+                    // SAFETY: the tile lies inside the checked task.
+                    unsafe { tile_of::<V>(&mut t, k, r0, r1 - r0, j0, j1 - j0) }
+                }
+            }
+        } else {
+            for (j0, j1) in (0..panels).map(panel) {
+                for (r0, r1) in parts(rows, V::ROWS) {
+                    // SAFETY: the tile lies inside the checked task.
+                    unsafe { tile_of::<V>(&mut t, k, r0, r1 - r0, j0, j1 - j0) }
+                }
             }
         }
     }
@@ -166,20 +168,27 @@ unsafe fn panels<V: Vector>(mut t: Product<'_, f32>) {
 
 /// Picks the kernel for a tile's number of rows, width, and whether its rows are adjacent in `a`.
 #[inline(always)]
-unsafe fn tile_of<V: Vector>(t: &mut Product<'_, f32>, r0: usize, rows: usize, j0: usize, cols: usize) {
+unsafe fn tile_of<V: Vector>(
+    t: &mut Product<'_, f32>,
+    k: usize,
+    r0: usize,
+    rows: usize,
+    j0: usize,
+    cols: usize,
+) {
     macro_rules! pick {
         ($($p:literal)*) => {
             // SAFETY: `rows` and `cols` are those of a tile inside the checked task.
             unsafe {
                 match (rows, cols == 2 * V::LANES, t.a_row == 1) {
-                    $(($p, true, true) => tile::<V, $p, 2, false, true>(t, r0, j0, cols),
-                      ($p, true, false) => tile::<V, $p, 2, false, false>(t, r0, j0, cols),)*
+                    $(($p, true, true) => tile::<V, $p, 2, false, true>(t, k, r0, j0, cols),
+                      ($p, true, false) => tile::<V, $p, 2, false, false>(t, k, r0, j0, cols),)*
                     $(($p, false, unit) if cols == V::LANES => match unit {
-                        true => tile::<V, $p, 1, false, true>(t, r0, j0, cols),
-                        false => tile::<V, $p, 1, false, false>(t, r0, j0, cols),
+                        true => tile::<V, $p, 1, false, true>(t, k, r0, j0, cols),
+                        false => tile::<V, $p, 1, false, false>(t, k, r0, j0, cols),
                     },)*
-                    $(($p, false, _) if cols < V::LANES => tile::<V, $p, 1, true, false>(t, r0, j0, cols),
-                      ($p, false, _) => tile::<V, $p, 2, true, false>(t, r0, j0, cols),)*
+                    $(($p, false, _) if cols < V::LANES => tile::<V, $p, 1, true, false>(t, k, r0, j0, cols),
+                      ($p, false, _) => tile::<V, $p, 2, true, false>(t, k, r0, j0, cols),)*
                     _ => unreachable!("a tile has 1 to {} rows", V::ROWS),
                 }
             }
@@ -192,6 +201,7 @@ unsafe fn tile_of<V: Vector>(t: &mut Product<'_, f32>, r0: usize, rows: usize, j
 #[inline(always)]
 unsafe fn tile<V: Vector, const P: usize, const N: usize, const PART: bool, const UNIT: bool>(
     t: &mut Product<'_, f32>,
+    k: usize,
     r0: usize,
     j0: usize,
     cols: usize,
@@ -205,7 +215,7 @@ unsafe fn tile<V: Vector, const P: usize, const N: usize, const PART: bool, cons
             if PART && n == N - 1 { V::load_part(p, mask) } else { V::load(p) }
         };
         let a_row = if UNIT { 1 } else { t.a_row };
-        let c = t.c.as_mut_ptr().add(r0 * t.c_row + j0);
+        let c = t.c.as_mut_ptr().add(k * t.repeat.c + r0 * t.c_row + j0);
         let mut acc = [[V::splat(0.0); N]; P];
         match t.start {
             Start::Zero => {}
@@ -227,8 +237,8 @@ unsafe fn tile<V: Vector, const P: usize, const N: usize, const PART: bool, cons
         }
         if t.inner > 0 {
             for o in 0..t.outer {
-                let mut a = t.a.as_ptr().wrapping_add(r0 * a_row + o * t.a_outer);
-                let mut b = t.b.as_ptr().wrapping_add(j0 + o * t.b_outer);
+                let mut a = t.a.as_ptr().wrapping_add(k * t.repeat.a + r0 * a_row + o * t.a_outer);
+                let mut b = t.b.as_ptr().wrapping_add(k * t.repeat.b + j0 + o * t.b_outer);
                 for _ in 0..t.inner {
                     let mut w = [V::splat(0.0); N];
                     for (n, v) in w.iter_mut().enumerate() {

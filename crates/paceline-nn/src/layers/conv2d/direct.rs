@@ -1,93 +1,31 @@
-//! Two-dimensional convolution, computed directly (no im2col): a row of output pixels is one
-//! [`Product`] over the padded input.
+//! Convolution computed directly (no im2col): a row of output pixels is one [`Product`] over the padded
+//! input. Any kernel, stride and padding.
 
-use super::{Backward, Forward, Init, Layer, Place, Spec, TensorSpec};
-use crate::accel::{Level, Product, Start, elementwise};
-use crate::compute::{Buffer, Compute};
+use super::super::{Backward, Forward, Layer, Place};
+use super::{BiasGradient, Conv2d};
+use crate::accel::{Level, Product, Repeat, Start, elementwise};
+use crate::compute::Buffer;
 use crate::real::Real;
 use crate::shape::Shape;
 
-/// Convolution with a weight of shape kernel height × kernel width × input channels × channels.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Conv2d {
-    /// Output channels.
-    pub channels: usize,
-    /// Kernel height and width.
-    pub kernel: [usize; 2],
-    /// Vertical and horizontal stride.
-    pub stride: [usize; 2],
-    /// Zeros added on each side, vertically and horizontally.
-    pub pad: [usize; 2],
-    /// Whether a bias per channel is added.
-    pub bias: bool,
-}
-
-impl Conv2d {
-    /// A square kernel with equal strides and padding.
-    pub fn square(channels: usize, kernel: usize, stride: usize, pad: usize, bias: bool) -> Self {
-        Self { channels, kernel: [kernel; 2], stride: [stride; 2], pad: [pad; 2], bias }
-    }
-}
-
-impl Spec for Conv2d {
-    fn output(&self, inputs: &[Shape]) -> Result<Shape, String> {
-        let x = inputs[0];
-        if self.channels == 0 || self.kernel.contains(&0) || self.stride.contains(&0) {
-            return Err("channels, kernel and stride must be at least 1".into());
-        }
-        let side = |size: usize, d: usize| {
-            let padded = size + 2 * self.pad[d];
-            padded.checked_sub(self.kernel[d]).map(|room| room / self.stride[d] + 1).ok_or_else(|| {
-                format!(
-                    "a kernel of {} does not fit an input side of {padded} (padding included)",
-                    self.kernel[d]
-                )
-            })
-        };
-        Ok(Shape::new(side(x.h, 0)?, side(x.w, 1)?, self.channels))
-    }
-    fn params(&self, input: Shape) -> Vec<TensorSpec> {
-        let fan_in = self.kernel[0] * self.kernel[1] * input.c;
-        let init = Init::Uniform(1.0 / (fan_in as f64).sqrt());
-        let shape = vec![self.kernel[0], self.kernel[1], input.c, self.channels];
-        let mut tensors = vec![TensorSpec { name: "weight", shape, init }];
-        if self.bias {
-            tensors.push(TensorSpec { name: "bias", shape: vec![self.channels], init });
-        }
-        tensors
-    }
-    fn multiply_adds(&self, input: Shape, output: Shape) -> u64 {
-        (output.size() * self.kernel[0] * self.kernel[1] * input.c) as u64
-    }
-    fn fuses_relu(&self) -> bool {
-        true
-    }
-    fn describe(&self) -> String {
-        let ([kh, kw], [sh, sw], [ph, pw]) = (self.kernel, self.stride, self.pad);
-        format!("{kh}×{kw}, stride {sh}×{sw}, pad {ph}×{pw}")
-    }
-}
-
-impl Conv2d {
-    pub(super) fn layer<T: Real>(&self, at: Place<'_>) -> Box<dyn Layer<T>> {
-        let (x, y) = (at.input, at.output);
-        let padded = Shape::new(x.h + 2 * self.pad[0], x.w + 2 * self.pad[1], x.c);
-        let xp = if padded == x { 0 } else { at.capacity * padded.size() };
-        let phases = if at.input_gradient { Phases::new(self, x, y) } else { Phases::default() };
-        let flipped = if at.input_gradient { self.kernel[0] * self.kernel[1] * x.c * y.c } else { 0 };
-        Box::new(Exec {
-            conv: self.clone(),
-            x,
-            y,
-            padded,
-            relu: at.relu,
-            xp: Buffer::new(xp),
-            flipped: Buffer::new(flipped),
-            bias_sums: Buffer::new(if self.bias { at.capacity * y.c } else { 0 }),
-            scratch: phases.padded.size() * at.compute.pool.threads(),
-            phases,
-        })
-    }
+pub(super) fn layer<T: Real>(conv: &Conv2d, at: &Place<'_>) -> Box<dyn Layer<T>> {
+    let (x, y) = (at.input, at.output);
+    let padded = Shape::new(x.h + 2 * conv.pad[0], x.w + 2 * conv.pad[1], x.c);
+    let xp = if padded == x { 0 } else { at.capacity * padded.size() };
+    let phases = if at.input_gradient { Phases::new(conv, x, y) } else { Phases::default() };
+    let flipped = if at.input_gradient { conv.kernel[0] * conv.kernel[1] * x.c * y.c } else { 0 };
+    Box::new(Exec {
+        conv: conv.clone(),
+        x,
+        y,
+        padded,
+        relu: at.relu,
+        xp: Buffer::new(xp),
+        flipped: Buffer::new(flipped),
+        bias: BiasGradient::new(conv, at),
+        scratch: phases.padded.size() * at.compute.pool.threads(),
+        phases,
+    })
 }
 
 struct Exec<T> {
@@ -100,8 +38,7 @@ struct Exec<T> {
     xp: Buffer<T>,
     /// Weights as the input gradient needs them; see [`Phases`].
     flipped: Buffer<T>,
-    /// Each sample's bias gradient, summed in sample order.
-    bias_sums: Buffer<T>,
+    bias: BiasGradient<T>,
     phases: Phases,
     scratch: usize,
 }
@@ -131,6 +68,7 @@ impl<T: Real> Exec<T> {
                 c_row: co,
                 start,
                 relu: self.relu,
+                repeat: Repeat::ONCE,
             };
             T::product(level, task);
         }
@@ -161,25 +99,11 @@ impl<T: Real> Exec<T> {
                 c_row: co,
                 start: if fresh { Start::Zero } else { Start::Output },
                 relu: false,
+                repeat: Repeat::ONCE,
             };
             T::product(level, task);
             tap += count;
         }
-    }
-
-    fn bias_gradient(&mut self, compute: &Compute, samples: usize, dy: &[T], d_bias: &mut [T]) {
-        let (co, size) = (self.y.c, self.y.size());
-        let sums = &mut self.bias_sums[..samples * co];
-        compute.pool.split(sums, co, size, |first, sums| {
-            for (i, sums) in sums.chunks_exact_mut(co).enumerate() {
-                elementwise::column_sums(
-                    compute.level,
-                    &dy[(first + i) * size..(first + i + 1) * size],
-                    sums,
-                );
-            }
-        });
-        elementwise::column_sums(compute.level, sums, d_bias);
     }
 }
 
@@ -222,9 +146,7 @@ impl<T: Real> Layer<T> for Exec<T> {
         }
         let dy = &*io.dy;
         let (d_weight, d_bias) = io.grads.split_at_mut(taps * self.y.c);
-        if self.conv.bias {
-            self.bias_gradient(io.compute, n, dy, d_bias);
-        }
+        self.bias.sum(io.compute, n, dy, d_bias);
         let this = &*self;
         let (xp, xp_size) =
             if this.xp.is_empty() { (io.x, this.x.size()) } else { (&this.xp[..], this.padded.size()) };
@@ -353,6 +275,7 @@ impl Phases {
                     c_row: stride[1] * x.c,
                     start,
                     relu: false,
+                    repeat: Repeat::ONCE,
                 };
                 T::product(level, task);
             }

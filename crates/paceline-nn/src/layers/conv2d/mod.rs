@@ -1,0 +1,113 @@
+//! Two-dimensional convolution: its description, and the choice between the two ways to compute it.
+
+mod direct;
+mod winograd;
+
+use super::{Init, Layer, Place, Spec, TensorSpec};
+use crate::accel::elementwise;
+use crate::compute::{Buffer, Compute};
+use crate::real::Real;
+use crate::shape::Shape;
+
+/// Convolution with a weight of shape kernel height × kernel width × input channels × channels.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Conv2d {
+    /// Output channels.
+    pub channels: usize,
+    /// Kernel height and width.
+    pub kernel: [usize; 2],
+    /// Vertical and horizontal stride.
+    pub stride: [usize; 2],
+    /// Zeros added on each side, vertically and horizontally.
+    pub pad: [usize; 2],
+    /// Whether a bias per channel is added.
+    pub bias: bool,
+}
+
+impl Conv2d {
+    /// A square kernel with equal strides and padding.
+    pub fn square(channels: usize, kernel: usize, stride: usize, pad: usize, bias: bool) -> Self {
+        Self { channels, kernel: [kernel; 2], stride: [stride; 2], pad: [pad; 2], bias }
+    }
+}
+
+impl Spec for Conv2d {
+    fn output(&self, inputs: &[Shape]) -> Result<Shape, String> {
+        let x = inputs[0];
+        if self.channels == 0 || self.kernel.contains(&0) || self.stride.contains(&0) {
+            return Err("channels, kernel and stride must be at least 1".into());
+        }
+        let side = |size: usize, d: usize| {
+            let padded = size + 2 * self.pad[d];
+            padded.checked_sub(self.kernel[d]).map(|room| room / self.stride[d] + 1).ok_or_else(|| {
+                format!(
+                    "a kernel of {} does not fit an input side of {padded} (padding included)",
+                    self.kernel[d]
+                )
+            })
+        };
+        Ok(Shape::new(side(x.h, 0)?, side(x.w, 1)?, self.channels))
+    }
+    fn params(&self, input: Shape) -> Vec<TensorSpec> {
+        let fan_in = self.kernel[0] * self.kernel[1] * input.c;
+        let init = Init::Uniform(1.0 / (fan_in as f64).sqrt());
+        let shape = vec![self.kernel[0], self.kernel[1], input.c, self.channels];
+        let mut tensors = vec![TensorSpec { name: "weight", shape, init }];
+        if self.bias {
+            tensors.push(TensorSpec { name: "bias", shape: vec![self.channels], init });
+        }
+        tensors
+    }
+    fn multiply_adds(&self, input: Shape, output: Shape) -> u64 {
+        (output.size() * self.kernel[0] * self.kernel[1] * input.c) as u64
+    }
+    fn fuses_relu(&self) -> bool {
+        true
+    }
+    fn describe(&self) -> String {
+        let ([kh, kw], [sh, sw], [ph, pw]) = (self.kernel, self.stride, self.pad);
+        format!("{kh}×{kw}, stride {sh}×{sw}, pad {ph}×{pw}")
+    }
+}
+
+impl Conv2d {
+    pub(super) fn layer<T: Real>(&self, at: Place<'_>) -> Box<dyn Layer<T>> {
+        if T::FAST && winograd::suits(self, at.input) {
+            winograd::layer(self, &at)
+        } else {
+            direct::layer(self, &at)
+        }
+    }
+}
+
+/// The bias gradient: each sample's sums, added up in sample order.
+struct BiasGradient<T> {
+    size: usize,
+    channels: usize,
+    sums: Buffer<T>,
+}
+
+impl<T: Real> BiasGradient<T> {
+    fn new(conv: &Conv2d, at: &Place<'_>) -> Self {
+        let channels = if conv.bias { conv.channels } else { 0 };
+        Self { size: at.output.size(), channels, sums: Buffer::new(at.capacity * channels) }
+    }
+
+    fn sum(&mut self, compute: &Compute, samples: usize, dy: &[T], out: &mut [T]) {
+        let (c, size) = (self.channels, self.size);
+        if c == 0 {
+            return;
+        }
+        let sums = &mut self.sums[..samples * c];
+        compute.pool.split(sums, c, size, |first, sums| {
+            for (i, sums) in sums.chunks_exact_mut(c).enumerate() {
+                elementwise::column_sums(
+                    compute.level,
+                    &dy[(first + i) * size..(first + i + 1) * size],
+                    sums,
+                );
+            }
+        });
+        elementwise::column_sums(compute.level, sums, out);
+    }
+}

@@ -1,0 +1,278 @@
+//! Convolution by Winograd's transforms: 3×3 and 5×5 kernels of stride 1 with enough channels.
+//!
+//! Tiles of the image are transformed, multiplied by the transformed weights (36 products of matrices,
+//! one per point, in one [`Product`]), and transformed back. The input gradient is the same with the
+//! kernel flipped; the weight gradient multiplies the transformed input and output gradient.
+
+use super::super::{Backward, Forward, Layer, Place};
+use super::{BiasGradient, Conv2d};
+use crate::accel::winograd::{
+    Finish, POINTS, SIDE, Tiles, add_times, transform_gradients, transform_inputs, transform_outputs,
+    weight_matrix,
+};
+use crate::accel::{Level, Product, Repeat, Start, elementwise};
+use crate::compute::{Buffer, Compute};
+use crate::real::Real;
+use crate::shape::Shape;
+
+/// Bytes of transformed tiles that stay in the second-level cache beside the weights.
+const GROUP_BYTES: usize = 384 * 1024;
+
+/// The weight gradient is summed in this many parts of the batch, whatever the number of threads.
+const PARTS: usize = 8;
+
+/// Whether this way is the faster one: the transforms must be small beside the products.
+pub(super) fn suits(conv: &Conv2d, input: Shape) -> bool {
+    let [kernel, width] = conv.kernel;
+    kernel == width
+        && (kernel == 3 || kernel == 5)
+        && conv.stride == [1, 1]
+        && conv.pad[0] == conv.pad[1]
+        && conv.pad[0] < kernel
+        && input.c >= 16
+        && conv.channels >= 16
+}
+
+pub(super) fn layer<T: Real>(conv: &Conv2d, at: &Place<'_>) -> Box<dyn Layer<T>> {
+    let (x, y, kernel, pad) = (at.input, at.output, conv.kernel[0], conv.pad[0]);
+    let weights = POINTS * x.c * y.c;
+    let forward = Convolution::new(x, y, kernel, pad);
+    let backward = Convolution::new(y, x, kernel, kernel - 1 - pad);
+    Box::new(Exec {
+        x,
+        y,
+        matrix: weight_matrix(kernel),
+        relu: at.relu,
+        weights: Buffer::new(weights),
+        flipped: Buffer::new(if at.input_gradient { weights } else { 0 }),
+        turned: Buffer::new(if at.input_gradient { kernel * kernel * x.c * y.c } else { 0 }),
+        sums: Buffer::new(PARTS.min(at.capacity) * weights),
+        bias: BiasGradient::new(conv, at),
+        scratch: forward.scratch().max(backward.scratch()) * at.compute.pool.threads(),
+        forward,
+        backward,
+    })
+}
+
+/// One direction's geometry.
+struct Convolution {
+    input: Shape,
+    output: Shape,
+    /// Where tiles are read from the input.
+    reads: Tiles,
+    /// Where tiles are written to the output.
+    writes: Tiles,
+    /// Tiles that are worked on at once.
+    group: usize,
+}
+
+impl Convolution {
+    fn new(input: Shape, output: Shape, kernel: usize, pad: usize) -> Self {
+        let step = SIDE + 1 - kernel;
+        let grid = [output.h.div_ceil(step), output.w.div_ceil(step)];
+        let tile = POINTS * (input.c + output.c) * size_of::<f32>();
+        // Whole multiples of the product kernel's 14 rows.
+        let group = (GROUP_BYTES / tile / 14 * 14).clamp(14, 112);
+        let tiles = |image, before| Tiles { image, grid, step, before, stride: group };
+        Self { input, output, reads: tiles(input, pad), writes: tiles(output, 0), group }
+    }
+
+    fn scratch(&self) -> usize {
+        POINTS * self.group * (self.input.c + self.output.c)
+    }
+
+    /// Calls `f(first tile, count)` for the groups of a number of images.
+    fn groups(&self, images: usize, mut f: impl FnMut(usize, usize)) {
+        let tiles = images * self.reads.grid[0] * self.reads.grid[1];
+        for first in (0..tiles).step_by(self.group) {
+            f(first, self.group.min(tiles - first));
+        }
+    }
+
+    /// Convolves the images of `x` into those of `y`.
+    fn run<T: Real>(
+        &self,
+        level: Level,
+        x: &[T],
+        weights: &[T],
+        y: &mut [T],
+        finish: Finish<'_, T>,
+        scratch: &mut [T],
+    ) {
+        let (c, co, group) = (self.input.c, self.output.c, self.group);
+        let (u, m) = scratch.split_at_mut(POINTS * group * c);
+        self.groups(y.len() / self.output.size(), |first, count| {
+            transform_inputs(level, x, &self.reads, first, count, u);
+            let task = Product {
+                rows: count,
+                cols: co,
+                outer: 1,
+                inner: c,
+                a: u,
+                a_row: c,
+                a_outer: 0,
+                a_inner: 1,
+                b: weights,
+                b_outer: 0,
+                b_inner: co,
+                c: m,
+                c_row: co,
+                start: Start::Zero,
+                relu: false,
+                repeat: Repeat { count: POINTS, a: group * c, b: c * co, c: group * co },
+            };
+            T::product(level, task);
+            transform_outputs(level, m, &self.writes, first, count, y, finish);
+        });
+    }
+
+    /// Adds to `sums` the weight gradient's transform for the images of `x` and `dy`.
+    fn weight_sums<T: Real>(&self, level: Level, x: &[T], dy: &[T], sums: &mut [T], scratch: &mut [T]) {
+        let (c, co, group) = (self.input.c, self.output.c, self.group);
+        let (u, m) = scratch.split_at_mut(POINTS * group * c);
+        self.groups(dy.len() / self.output.size(), |first, count| {
+            transform_inputs(level, x, &self.reads, first, count, u);
+            transform_gradients(level, dy, &self.writes, first, count, m);
+            let task = Product {
+                rows: c,
+                cols: co,
+                outer: 1,
+                inner: count,
+                a: u,
+                a_row: 1,
+                a_outer: 0,
+                a_inner: c,
+                b: m,
+                b_outer: 0,
+                b_inner: co,
+                c: sums,
+                c_row: co,
+                start: Start::Output,
+                relu: false,
+                repeat: Repeat { count: POINTS, a: group * c, b: group * co, c: c * co },
+            };
+            T::product(level, task);
+        });
+    }
+}
+
+struct Exec<T> {
+    x: Shape,
+    y: Shape,
+    matrix: [Vec<f64>; SIDE],
+    relu: bool,
+    forward: Convolution,
+    backward: Convolution,
+    /// Transformed weights, `[36][inputs][outputs]`.
+    weights: Buffer<T>,
+    /// Transformed weights of the input gradient, `[36][outputs][inputs]`.
+    flipped: Buffer<T>,
+    /// The kernel flipped, with its channels swapped.
+    turned: Buffer<T>,
+    /// Transformed weight gradient of each part of the batch.
+    sums: Buffer<T>,
+    bias: BiasGradient<T>,
+    scratch: usize,
+}
+
+impl<T: Real> Exec<T> {
+    /// Each kernel tap with its factor at each point, zeros left out.
+    fn factors(matrix: &[Vec<f64>; SIDE]) -> impl Iterator<Item = (usize, usize, T)> + '_ {
+        let kernel = matrix[0].len();
+        (0..POINTS).flat_map(move |point| {
+            (0..kernel * kernel).filter_map(move |tap| {
+                let factor = matrix[point / SIDE][tap / kernel] * matrix[point % SIDE][tap % kernel];
+                (factor != 0.0).then(|| (point, tap, T::of(factor)))
+            })
+        })
+    }
+
+    fn transform_weights(level: Level, matrix: &[Vec<f64>; SIDE], kernel: &[T], out: &mut [T]) {
+        let block = out.len() / POINTS;
+        out.fill(T::ZERO);
+        for (point, tap, factor) in Self::factors(matrix) {
+            let (from, to) =
+                (&kernel[tap * block..(tap + 1) * block], &mut out[point * block..(point + 1) * block]);
+            add_times(level, factor, from, to);
+        }
+    }
+
+    fn weight_gradient(
+        &mut self,
+        compute: &Compute,
+        n: usize,
+        x: &[T],
+        dy: &[T],
+        out: &mut [T],
+        scratch: &mut [T],
+    ) {
+        let (level, parts) = (compute.level, PARTS.min(n));
+        let (x_size, y_size) = (self.x.size(), self.y.size());
+        let length = self.weights.len();
+        let (forward, each) = (&self.forward, self.forward.scratch());
+        let sums = &mut self.sums[..parts * length];
+        let cost = n / parts * y_size * self.x.c;
+        compute.pool.split_scratch(sums, length, scratch, each, cost, |first, sums, scratch| {
+            for (i, sums) in sums.chunks_exact_mut(length).enumerate() {
+                let (from, to) = ((first + i) * n / parts, (first + i + 1) * n / parts);
+                sums.fill(T::ZERO);
+                let (x, dy) = (&x[from * x_size..to * x_size], &dy[from * y_size..to * y_size]);
+                forward.weight_sums(level, x, dy, sums, scratch);
+            }
+        });
+        let (total, others) = sums.split_at_mut(length);
+        for part in others.chunks_exact(length) {
+            elementwise::accumulate(level, part, total);
+        }
+        let block = length / POINTS;
+        out.fill(T::ZERO);
+        for (point, tap, factor) in Self::factors(&self.matrix) {
+            let from = &total[point * block..(point + 1) * block];
+            add_times(level, factor, from, &mut out[tap * block..(tap + 1) * block]);
+        }
+    }
+}
+
+impl<T: Real> Layer<T> for Exec<T> {
+    fn forward(&mut self, io: Forward<'_, T>) {
+        let level = io.compute.level;
+        let (kernel, bias) = io.params.split_at(io.params.len() - self.bias.channels);
+        Self::transform_weights(level, &self.matrix, kernel, &mut self.weights);
+        let (this, x_size, y_size) = (&*self, self.x.size(), self.y.size());
+        let (each, cost) = (self.forward.scratch(), y_size * self.x.c);
+        io.compute.pool.split_scratch(io.y, y_size, io.scratch, each, cost, |first, y, scratch| {
+            let x = &io.x[first * x_size..first * x_size + y.len() / y_size * x_size];
+            let finish = Finish { bias, relu: this.relu, add: false };
+            this.forward.run(level, x, &this.weights, y, finish, scratch);
+        });
+    }
+
+    fn backward(&mut self, io: Backward<'_, T>) {
+        let (level, n) = (io.compute.level, io.pass.samples);
+        if self.relu {
+            io.compute.relu_backward(io.y, io.dy);
+        }
+        let (dy, taps) = (&*io.dy, io.params.len() - self.bias.channels);
+        let (d_weight, d_bias) = io.grads.split_at_mut(taps);
+        self.bias.sum(io.compute, n, dy, d_bias);
+        self.weight_gradient(io.compute, n, io.x, dy, d_weight, io.scratch);
+        let Some(dx) = io.dx else { return };
+        let block = self.x.c * self.y.c;
+        let blocks = io.params[..taps].chunks_exact(block).rev();
+        for (from, to) in blocks.zip(self.turned.chunks_exact_mut(block)) {
+            elementwise::transpose(level, from, self.x.c, self.y.c, 0, to);
+        }
+        Self::transform_weights(level, &self.matrix, &self.turned, &mut self.flipped);
+        let (this, x_size, y_size) = (&*self, self.x.size(), self.y.size());
+        let (each, cost) = (self.backward.scratch(), y_size * self.x.c);
+        io.compute.pool.split_scratch(dx.values, x_size, io.scratch, each, cost, |first, values, scratch| {
+            let dy = &dy[first * y_size..first * y_size + values.len() / x_size * y_size];
+            let finish = Finish { bias: &[], relu: false, add: dx.add };
+            this.backward.run(level, dy, &this.flipped, values, finish, scratch);
+        });
+    }
+
+    fn scratch(&self) -> usize {
+        self.scratch
+    }
+}
