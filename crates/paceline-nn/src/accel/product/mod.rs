@@ -158,16 +158,16 @@ mod tests {
     use crate::real::Real;
 
     /// The definition, one element at a time, in f64.
-    fn definition(t: &Product<'_, f32>, r: usize, j: usize) -> f64 {
+    fn definition(t: &Product<'_, f32>, k: usize, r: usize, j: usize) -> f64 {
         let mut sum = match t.start {
             Start::Zero => 0.0,
             Start::Bias(bias) => bias[j].to_f64(),
-            Start::Output => t.c[r * t.c_row + j].to_f64(),
+            Start::Output => t.c[k * t.repeat.c + r * t.c_row + j].to_f64(),
         };
         for o in 0..t.outer {
             for i in 0..t.inner {
-                sum += t.a[r * t.a_row + o * t.a_outer + i * t.a_inner].to_f64()
-                    * t.b[o * t.b_outer + i * t.b_inner + j].to_f64();
+                sum += t.a[k * t.repeat.a + r * t.a_row + o * t.a_outer + i * t.a_inner].to_f64()
+                    * t.b[k * t.repeat.b + o * t.b_outer + i * t.b_inner + j].to_f64();
             }
         }
         if t.relu { sum.max(0.0) } else { sum }
@@ -186,25 +186,24 @@ mod tests {
             let fill = |n: usize, key: u64| -> Vec<f32> {
                 (0..n).map(|i| s.sub(key).uniform(i as u64, -1.0, 1.0) as f32).collect()
             };
-            let a = fill((rows - 1) * a_row + (outer - 1) * a_outer + inner.max(1) * a_inner + 1, 0);
-            let b = fill(outer * b_outer.max(b_inner) + cols, 1);
+            let repeat = Repeat { count: 1 + slack, a: 3, b: 2, c: rows * c_row };
+            let a = fill((rows - 1) * a_row + (outer - 1) * a_outer + inner.max(1) * a_inner + 1 + slack * 3, 0);
+            let b = fill(outer * b_outer.max(b_inner) + cols + slack * 2, 1);
             let bias = fill(cols, 2);
-            let before = fill((rows - 1) * c_row + cols, 3);
+            let before = fill(repeat.count * rows * c_row, 3);
             let start = match start { 0 => Start::Zero, 1 => Start::Bias(&bias[..]), _ => Start::Output };
             for level in Level::available() {
                 let mut c = before.clone();
                 let mut reference = before.clone();
-                let mut task = Product {
+                let task = Product {
                     rows, cols, outer, inner, a: &a, a_row, a_outer, a_inner, b: &b, b_outer, b_inner,
-                    c: &mut reference, c_row, start, relu, repeat: Repeat::ONCE,
+                    c: &mut reference, c_row, start, relu, repeat,
                 };
                 product_f32(level, Product { c: &mut c, ..task });
-                task.start = start;
-                for r in 0..rows {
+                for (k, r) in (0..repeat.count).flat_map(|k| (0..rows).map(move |r| (k, r))) {
                     for j in 0..c_row {
-                        let at = r * c_row + j;
-                        if at >= before.len() { continue; }
-                        let want = if j < cols { definition(&task, r, j) } else { before[at].to_f64() };
+                        let at = k * repeat.c + r * c_row + j;
+                        let want = if j < cols { definition(&task, k, r, j) } else { before[at].to_f64() };
                         prop_assert!((c[at].to_f64() - want).abs() <= 1e-5 * (1.0 + want.abs()),
                             "{level} row {r} column {j}: {} instead of {want}", c[at]);
                     }
@@ -233,6 +232,7 @@ mod tests {
             c_row: 4,
             start: Start::Zero,
             relu: false,
+            repeat: Repeat::ONCE,
         };
         product_f32(Level::detect(), task);
     }
