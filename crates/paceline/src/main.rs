@@ -1,1 +1,57 @@
-fn main() {}
+//! The command line: one file per verb under `verbs/`, no logic of its own.
+//!
+//! Data goes to standard output, everything else to standard error; see [`failure`] for exit codes.
+
+#![forbid(unsafe_code)]
+
+mod failure;
+mod output;
+mod verbs;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use paceline_record::process::Started;
+
+/// A laboratory for distributed training.
+///
+/// Without a verb, trains a small network on the built-in digits and shows how well, how fast, and
+/// where the time went.
+#[derive(Parser)]
+#[command(name = "paceline", version, propagate_version = true, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Option<Verb>,
+    #[command(flatten)]
+    show: output::Show,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Train a network once and print the result
+    Train(verbs::train::Args),
+    /// List the models, or show one layer by layer
+    Model(verbs::model::Args),
+    /// List the datasets and where their files are looked for
+    Data(verbs::data::Args),
+    /// Measure this machine
+    Bench(verbs::bench::Args),
+}
+
+fn main() -> ExitCode {
+    let started = Started::now();
+    let matches = Cli::command().get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let show = cli.show;
+    let done = match cli.verb {
+        None => verbs::home::run(show, started),
+        Some(Verb::Train(args)) => verbs::train::run(&args, show, started),
+        Some(Verb::Model(args)) => verbs::model::run(&args, show),
+        Some(Verb::Data(args)) => verbs::data::run(&args, show),
+        Some(Verb::Bench(args)) => verbs::bench::run(&args, show),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}

@@ -1,0 +1,63 @@
+//! What can be wrong with a dataset's files.
+
+use std::path::PathBuf;
+
+/// A dataset that could not be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum DataError {
+    /// None of the folders has the file.
+    #[error("{dataset}: file {file} (or {file}.gz) was not found in {}", list(tried))]
+    NotFound {
+        /// The dataset.
+        dataset: &'static str,
+        /// The file.
+        file: &'static str,
+        /// Folders that were looked into.
+        tried: Vec<PathBuf>,
+    },
+    /// The operating system or the decompressor failed.
+    #[error("{}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The content is not what the format says.
+    #[error("{}: expected {expected}, found {found}", path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// What the format demands.
+        expected: String,
+        /// What is there.
+        found: String,
+    },
+}
+
+fn list(folders: &[PathBuf]) -> String {
+    if folders.is_empty() {
+        return "any folder (none was given)".into();
+    }
+    folders.iter().map(|f| f.display().to_string()).collect::<Vec<_>>().join(", ")
+}
+
+impl DataError {
+    /// What the user can do about it.
+    pub fn hint(&self) -> String {
+        match self {
+            DataError::NotFound { dataset, .. } => format!(
+                "put the files into a folder and name it with --data-dir DIR (tried as DIR/{dataset} and as DIR itself) or PACELINE_DATA{}",
+                if *dataset == "fashion-mnist" {
+                    "; on Debian: apt-get install dataset-fashion-mnist"
+                } else {
+                    ""
+                }
+            ),
+            DataError::Read { .. } => {
+                "check that the file is readable and complete, or fetch it again".into()
+            }
+            DataError::Content { .. } => "the file is damaged or of another kind: fetch it again".into(),
+        }
+    }
+}

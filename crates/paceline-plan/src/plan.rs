@@ -1,0 +1,220 @@
+//! One run, fully resolved.
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+/// How much a run trains.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Work {
+    /// Passes over the training split, by all workers together.
+    Epochs(f64),
+    /// Steps of the full global batch: `steps · workers · batch` samples.
+    Steps(u64),
+}
+
+/// One run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Plan {
+    /// Dataset.
+    pub data: String,
+    /// Model.
+    pub model: String,
+    /// Number of workers.
+    pub workers: usize,
+    /// Samples per worker and step.
+    pub batch: usize,
+    /// Optimiser.
+    pub optimizer: String,
+    /// Base learning rate.
+    pub lr: f64,
+    /// How the rate follows the number of workers: `none` or `linear`.
+    pub lr_scaling: String,
+    /// How the rate changes over the run, as the user wrote it.
+    pub schedule: String,
+    /// Fraction of the run over which the rate rises from zero.
+    pub warmup: f64,
+    /// Momentum of SGD.
+    pub momentum: f64,
+    /// Nesterov's form of momentum.
+    pub nesterov: bool,
+    /// Weight decay.
+    pub weight_decay: f64,
+    /// How much to train.
+    pub work: Work,
+    /// Test accuracy whose time is asked for.
+    pub target_accuracy: Option<f64>,
+    /// Whether to end the run when the target is reached.
+    pub stop_at_target: bool,
+    /// Steps between evaluations; at the end of each epoch if absent.
+    pub eval_every: Option<u64>,
+    /// Seed of everything random.
+    pub seed: u64,
+    /// Threads of each worker.
+    pub threads: usize,
+    /// Whether threads stay on their cores.
+    pub pin: bool,
+}
+
+/// A plan that cannot be run, and what would be possible.
+#[derive(Debug, PartialEq, thiserror::Error)]
+#[error("{flag} {value}: {problem}")]
+pub struct PlanError {
+    /// The flag at fault.
+    pub flag: &'static str,
+    /// Its value.
+    pub value: String,
+    /// Why it cannot be.
+    pub problem: String,
+}
+
+impl Plan {
+    /// Samples that the run trains on, for a training split of `samples`.
+    pub fn total_samples(&self, samples: usize) -> u64 {
+        match self.work {
+            Work::Epochs(epochs) => (epochs * samples as f64).round() as u64,
+            Work::Steps(steps) => steps * (self.workers * self.batch) as u64,
+        }
+    }
+
+    /// Whether the plan can be run on a training split of `samples`.
+    pub fn check(&self, samples: usize) -> Result<(), PlanError> {
+        let refuse = |flag, value: &dyn ToString, problem: &str| {
+            Err(PlanError { flag, value: value.to_string(), problem: problem.into() })
+        };
+        let rate = |v: f64| v.is_finite() && v >= 0.0;
+        if self.workers == 0 {
+            return refuse("--workers", &self.workers, "at least 1 is needed");
+        }
+        if self.workers > 1 {
+            return refuse("--workers", &self.workers, "this version trains with 1 worker");
+        }
+        if self.workers > samples {
+            let problem = format!("the training split has only {samples} samples: at most {samples} workers");
+            return refuse("--workers", &self.workers, &problem);
+        }
+        if self.batch == 0 || self.batch > samples {
+            return refuse(
+                "--batch",
+                &self.batch,
+                &format!("must be between 1 and the {samples} training samples"),
+            );
+        }
+        if self.threads == 0 || self.threads > 1024 {
+            return refuse("--threads", &self.threads, "must be between 1 and 1024");
+        }
+        if !(rate(self.lr) && self.lr > 0.0) {
+            return refuse("--lr", &self.lr, "must be a positive number");
+        }
+        if !(rate(self.momentum) && self.momentum < 1.0) {
+            return refuse("--momentum", &self.momentum, "must be at least 0 and below 1");
+        }
+        if self.nesterov && self.momentum == 0.0 {
+            return refuse("--nesterov", &"", "needs a momentum above 0");
+        }
+        if self.nesterov && self.optimizer != "sgd" {
+            return refuse("--nesterov", &"", "belongs to --optimizer sgd");
+        }
+        if !rate(self.weight_decay) {
+            return refuse("--weight-decay", &self.weight_decay, "must be a number of at least 0");
+        }
+        if !(rate(self.warmup) && self.warmup < 1.0) {
+            return refuse("--warmup", &self.warmup, "a fraction of the run: at least 0 and below 1");
+        }
+        if let Work::Epochs(epochs) = self.work
+            && !(rate(epochs) && epochs > 0.0)
+        {
+            return refuse("--epochs", &epochs, "must be a positive number");
+        }
+        if self.total_samples(samples) == 0 {
+            return match self.work {
+                Work::Epochs(epochs) => refuse("--epochs", &epochs, "comes to no sample at all"),
+                Work::Steps(steps) => refuse("--steps", &steps, "at least 1 is needed"),
+            };
+        }
+        if let Some(target) = self.target_accuracy.filter(|t| !(rate(*t) && *t <= 1.0)) {
+            return refuse("--target-accuracy", &target, "a fraction between 0 and 1, e.g. 0.98");
+        }
+        if self.stop_at_target && self.target_accuracy.is_none() {
+            return refuse("--stop-at-target", &"", "needs --target-accuracy");
+        }
+        if self.eval_every == Some(0) {
+            return refuse("--eval-every", &0, "at least 1 step is needed; leave it out for epoch ends");
+        }
+        Ok(())
+    }
+
+    /// SHA-256 of the plan, in hexadecimal.
+    pub fn hash(&self) -> String {
+        let text = serde_json::to_string(self).expect("a plan is plain data");
+        Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan() -> Plan {
+        Plan {
+            data: "digits".into(),
+            model: "mlp".into(),
+            workers: 1,
+            batch: 64,
+            optimizer: "sgd".into(),
+            lr: 0.05,
+            lr_scaling: "none".into(),
+            schedule: "constant".into(),
+            warmup: 0.0,
+            momentum: 0.9,
+            nesterov: false,
+            weight_decay: 0.0,
+            work: Work::Epochs(1.5),
+            target_accuracy: None,
+            stop_at_target: false,
+            eval_every: None,
+            seed: 1,
+            threads: 1,
+            pin: false,
+        }
+    }
+
+    #[test]
+    fn work_is_counted_in_samples() {
+        assert_eq!(plan().total_samples(1438), 2157);
+        assert_eq!(Plan { work: Work::Steps(10), ..plan() }.total_samples(1438), 640);
+    }
+
+    #[test]
+    fn impossible_plans_name_the_flag_at_fault() {
+        let cases: &[(&str, Plan)] = &[
+            ("--workers", Plan { workers: 0, ..plan() }),
+            ("--batch", Plan { batch: 0, ..plan() }),
+            ("--batch", Plan { batch: 101, ..plan() }),
+            ("--lr", Plan { lr: f64::NAN, ..plan() }),
+            ("--lr", Plan { lr: 0.0, ..plan() }),
+            ("--momentum", Plan { momentum: 1.0, ..plan() }),
+            ("--nesterov", Plan { nesterov: true, momentum: 0.0, ..plan() }),
+            ("--weight-decay", Plan { weight_decay: -1.0, ..plan() }),
+            ("--warmup", Plan { warmup: 1.0, ..plan() }),
+            ("--epochs", Plan { work: Work::Epochs(-1.0), ..plan() }),
+            ("--epochs", Plan { work: Work::Epochs(1e-9), ..plan() }),
+            ("--steps", Plan { work: Work::Steps(0), ..plan() }),
+            ("--target-accuracy", Plan { target_accuracy: Some(98.0), ..plan() }),
+            ("--stop-at-target", Plan { stop_at_target: true, ..plan() }),
+            ("--eval-every", Plan { eval_every: Some(0), ..plan() }),
+            ("--threads", Plan { threads: 0, ..plan() }),
+        ];
+        assert_eq!(plan().check(100), Ok(()));
+        for (flag, plan) in cases {
+            assert_eq!(&plan.check(100).unwrap_err().flag, flag, "{plan:?}");
+        }
+    }
+
+    #[test]
+    fn the_hash_tells_plans_apart() {
+        assert_eq!(plan().hash(), plan().hash());
+        assert_ne!(plan().hash(), Plan { seed: 2, ..plan() }.hash());
+    }
+}

@@ -1,0 +1,161 @@
+//! The events of a run. As JSON, each is one line whose `type` says which it is.
+
+use paceline_plan::Plan;
+use serde::Serialize;
+
+/// One fact of a run.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "type", rename_all = "kebab-case")]
+pub enum Event<'a> {
+    /// The run begins.
+    Start {
+        /// The run's id.
+        run: &'a str,
+        /// What will be run.
+        plan: &'a Plan,
+        /// SHA-256 of the plan.
+        plan_sha256: String,
+        /// Length of the parameter buffer.
+        parameters: usize,
+        /// Steps of the whole run.
+        steps: u64,
+        /// Instruction set of the kernels.
+        kernels: String,
+    },
+    /// How far the run has come; a few times per second.
+    Progress {
+        /// Steps done.
+        step: u64,
+        /// Samples done.
+        samples: u64,
+        /// Training clock, in seconds.
+        train_s: f64,
+        /// Mean loss of the last step.
+        train_loss: f64,
+    },
+    /// The model was evaluated on the whole test split.
+    Evaluation {
+        /// Steps done.
+        step: u64,
+        /// Samples done.
+        samples: u64,
+        /// Training clock, in seconds.
+        train_s: f64,
+        /// Mean loss.
+        loss: f64,
+        /// Fraction of samples classified rightly.
+        accuracy: f64,
+    },
+    /// Where a worker's training time went, in seconds.
+    Phases {
+        /// The worker.
+        rank: usize,
+        /// Gathering and normalising batches.
+        data_s: f64,
+        /// Forward pass and loss.
+        forward_s: f64,
+        /// Backward pass.
+        backward_s: f64,
+        /// Optimiser.
+        apply_s: f64,
+        /// Evaluation, outside the training clock.
+        evaluate_s: f64,
+    },
+    /// The run has ended well.
+    Result(RunResult),
+}
+
+/// The result of a run: the last line on standard output.
+#[derive(Clone, Debug, Serialize)]
+pub struct RunResult {
+    /// The run's id.
+    pub run: String,
+    /// Averaging path; `single` for one worker.
+    pub strategy: String,
+    /// Steps done.
+    pub steps: u64,
+    /// Samples done.
+    pub samples: u64,
+    /// Times.
+    pub seconds: Seconds,
+    /// Samples per second of the training clock.
+    pub samples_per_s: f64,
+    /// Sample-weighted mean loss of the last step.
+    pub train_loss: f64,
+    /// Mean loss over the whole test split.
+    pub final_loss: f64,
+    /// Accuracy over the whole test split.
+    pub final_accuracy: f64,
+    /// Least and greatest accuracy of single replicas, where they differ.
+    pub replicas: Option<Replicas>,
+    /// Training clock at the evaluation that reached the target.
+    pub time_to_accuracy_s: Option<f64>,
+    /// Training clock at the first evaluation within 1% of the final smoothed accuracy.
+    pub convergence_s: Option<f64>,
+    /// SHA-256 of the evaluated model's parameters.
+    pub params_sha256: String,
+    /// How old the parameters were that updates came from.
+    pub staleness: Staleness,
+    /// Each process.
+    pub ranks: Vec<Rank>,
+}
+
+/// Accuracy of single replicas.
+#[derive(Clone, Debug, Serialize)]
+pub struct Replicas {
+    /// The least.
+    pub min_accuracy: f64,
+    /// The greatest.
+    pub max_accuracy: f64,
+}
+
+/// Times of a run, in seconds.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Seconds {
+    /// Process start to result.
+    pub total: f64,
+    /// Process start to first step, loading included.
+    pub startup: f64,
+    /// The training clock.
+    pub train: f64,
+}
+
+/// Versions between the parameters that an update was computed from and those it was applied to.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Staleness {
+    /// Mean.
+    pub mean: f64,
+    /// 95th percentile.
+    pub p95: f64,
+    /// Largest.
+    pub max: f64,
+}
+
+/// One process of a run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Rank {
+    /// Its number.
+    pub rank: usize,
+    /// `worker` or `server`.
+    pub role: String,
+    /// The machine it ran on.
+    pub host: String,
+    /// SHA-256 of its parameters.
+    pub params_sha256: String,
+    /// Data, forward and backward.
+    pub compute_s: f64,
+    /// Sending.
+    pub send_s: f64,
+    /// Waiting for others.
+    pub wait_s: f64,
+    /// Applying updates.
+    pub apply_s: f64,
+    /// Bytes sent.
+    pub sent_bytes: u64,
+    /// Bytes received.
+    pub received_bytes: u64,
+    /// CPU time of the process.
+    pub cpu_s: f64,
+    /// Peak resident memory.
+    pub rss_peak_bytes: u64,
+}

@@ -1,0 +1,48 @@
+//! Readings of this process, from the kernel.
+
+use std::fs;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// CPU time of this process so far, all threads, in seconds.
+pub fn cpu_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+}
+
+/// Peak resident memory of this process in bytes; 0 where the kernel does not say.
+pub fn peak_memory_bytes() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix("kB")).and_then(|n| n.trim().parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
+}
+
+/// The machine's name.
+pub fn host() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    if name.trim().is_empty() { "localhost".into() } else { name.trim().into() }
+}
+
+/// A run id that sorts by time and differs between processes that start at once.
+pub fn new_run_id() -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    format!("r{:x}-{:x}", now.as_millis(), std::process::id())
+}
+
+/// When this process began, to within the time that the kernel needs to start it.
+#[derive(Clone, Copy, Debug)]
+pub struct Started(Instant);
+
+impl Started {
+    /// To be called first thing in `main`.
+    pub fn now() -> Self {
+        Self(Instant::now())
+    }
+
+    /// Seconds since.
+    pub fn seconds(self) -> f64 {
+        self.0.elapsed().as_secs_f64()
+    }
+}

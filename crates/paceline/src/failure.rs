@@ -1,0 +1,60 @@
+//! How the program fails: what happened, a hint, and an exit code.
+//!
+//! 0 ok, 1 failure, 2 usage (clap), 3 invalid plan, 5 storage.
+
+use std::process::ExitCode;
+
+use paceline_data::DataError;
+use paceline_plan::PlanError;
+use paceline_train::TrainError;
+
+/// An error on its way to the user.
+#[derive(Debug)]
+pub struct Failure {
+    code: u8,
+    message: String,
+    hint: String,
+}
+
+impl Failure {
+    /// Writes the error to standard error.
+    pub fn report(self) -> ExitCode {
+        crate::output::error(&self.message, &self.hint);
+        ExitCode::from(self.code)
+    }
+}
+
+impl From<PlanError> for Failure {
+    fn from(error: PlanError) -> Self {
+        let hint = "nothing was started; `paceline train --help` lists every flag".into();
+        Self { code: 3, message: format!("this plan cannot be run: {error}"), hint }
+    }
+}
+
+impl From<DataError> for Failure {
+    fn from(error: DataError) -> Self {
+        Self { code: 5, hint: error.hint(), message: error.to_string() }
+    }
+}
+
+impl From<TrainError> for Failure {
+    fn from(error: TrainError) -> Self {
+        let code = match error {
+            TrainError::Diverged { .. } => 1,
+            TrainError::Shape { .. } => 3,
+        };
+        Self { code, hint: error.hint().into(), message: error.to_string() }
+    }
+}
+
+impl From<paceline_nn::graph::ShapeError> for Failure {
+    fn from(error: paceline_nn::graph::ShapeError) -> Self {
+        Self { code: 3, message: error.to_string(), hint: "choose a larger --input".into() }
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Self { code: 1, message: format!("standard output: {error}"), hint: String::new() }
+    }
+}

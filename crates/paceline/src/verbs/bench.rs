@@ -1,0 +1,180 @@
+//! `paceline bench`: measurements of this machine.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use clap::Subcommand;
+use paceline_nn::accel::{Level, peak_gflops};
+use paceline_nn::models::{self, MODELS};
+use paceline_nn::optim::{self, Settings, Step};
+use paceline_nn::{Compute, Graph, Network, Pass, Targets};
+use paceline_random::{Purpose, Stream};
+use serde::Serialize;
+
+use super::train::names;
+use crate::failure::Failure;
+use crate::output::{self, Show};
+
+/// Flags of `paceline bench`.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand, Debug)]
+enum What {
+    /// Training speed of one worker: whole steps, from the batch's bytes to the updated parameters
+    Compute(ComputeArgs),
+}
+
+#[derive(clap::Args, Debug)]
+struct ComputeArgs {
+    /// The model, on samples of its own shape
+    #[arg(long, default_value = "lenet", value_parser = names(MODELS.iter().map(|m| (m.name, m.about))))]
+    model: String,
+    /// Samples per step
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    batch: u32,
+    /// Threads
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: u32,
+    /// Keep each thread on a core of its own
+    #[arg(long)]
+    pin: bool,
+    /// Seconds of measurement
+    #[arg(long, default_value_t = 3.0, value_parser = seconds)]
+    seconds: f64,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let value = text.parse::<f64>().ok().filter(|s| *s > 0.0 && *s <= 3600.0);
+    value.ok_or_else(|| "a number of seconds above 0, at most 3600, is needed".into())
+}
+
+#[derive(Serialize)]
+struct Measured<'a> {
+    model: &'a str,
+    batch: u32,
+    threads: u32,
+    samples_per_s: f64,
+    /// Nominal: FLOPs of the model (as DESIGN counts them) per second, whatever the algorithm saves.
+    gflops: f64,
+    /// Of all threads together.
+    peak_gflops: f64,
+    fraction_of_peak: f64,
+}
+
+/// `paceline bench compute`.
+pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
+    let What::Compute(args) = &args.what;
+    let measured = compute(args)?;
+    if show.json {
+        return Ok(output::json(&measured)?);
+    }
+    Ok(output::text(&format!(
+        "{} at batch {}, {} {}: {:.0} samples/s, {:.1} GFLOP/s = {:.0}% of the {:.1} GFLOP/s peak\n\
+         (FLOPs are the model's nominal ones: an algorithm that multiplies less can pass 100%)\n",
+        measured.model,
+        measured.batch,
+        measured.threads,
+        if measured.threads == 1 { "thread" } else { "threads" },
+        measured.samples_per_s,
+        measured.gflops,
+        100.0 * measured.fraction_of_peak,
+        measured.peak_gflops,
+    ))?)
+}
+
+/// Rounds that a measurement is the median of.
+const ROUNDS: usize = 5;
+
+fn compute(args: &ComputeArgs) -> Result<Measured<'_>, Failure> {
+    let model = models::find(&args.model).expect("clap lets registered names pass only");
+    let graph = Arc::new(model.build(model.native_input, 10)?);
+    let mut bench = Bench::new(&graph, args.batch as usize, args.threads as usize, args.pin);
+    let level = Level::detect();
+    let mut peak = peak_gflops(level, 3);
+    let warm = Instant::now();
+    let mut steps = 0;
+    while steps < 3 || (warm.elapsed().as_secs_f64() < args.seconds / 6.0 && steps < 10_000) {
+        bench.step();
+        steps += 1;
+    }
+    let each = warm.elapsed().as_secs_f64() / steps as f64;
+    let per_round = (args.seconds / ROUNDS as f64 / each).ceil().max(1.0) as usize;
+    let mut rates: Vec<f64> = (0..ROUNDS)
+        .map(|_| {
+            let start = Instant::now();
+            (0..per_round).for_each(|_| bench.step());
+            (per_round * args.batch as usize) as f64 / start.elapsed().as_secs_f64()
+        })
+        .collect();
+    peak = peak.max(peak_gflops(level, 3)) * f64::from(args.threads);
+    rates.sort_by(f64::total_cmp);
+    let samples_per_s = rates[ROUNDS / 2];
+    let gflops = samples_per_s * graph.training_flops() as f64 / 1e9;
+    Ok(Measured {
+        model: &args.model,
+        batch: args.batch,
+        threads: args.threads,
+        samples_per_s,
+        gflops,
+        peak_gflops: peak,
+        fraction_of_peak: gflops / peak,
+    })
+}
+
+/// Whole training steps on made-up samples.
+struct Bench {
+    network: Network<f32>,
+    params: Vec<f32>,
+    grads: Vec<f32>,
+    state: Vec<f32>,
+    memory: Vec<f32>,
+    samples: Vec<Vec<u8>>,
+    classes: Vec<u8>,
+    ids: Vec<u32>,
+    step: u64,
+}
+
+impl Bench {
+    fn new(graph: &Arc<Graph>, batch: usize, threads: usize, pin: bool) -> Self {
+        let compute = Arc::new(Compute::new(threads, pin));
+        let (mut params, mut state) = (vec![0.0; graph.param_count()], vec![0.0; graph.state_count()]);
+        graph.init(1, &mut params, &mut state);
+        let noise = Stream::new(1, Purpose::Bench);
+        let size = graph.input().size();
+        Self {
+            network: Network::new(Arc::clone(graph), batch, compute),
+            grads: vec![0.0; params.len()],
+            memory: vec![0.0; params.len()],
+            params,
+            state,
+            samples: (0..2048u64)
+                .map(|i| (0..size as u64).map(|j| noise.sub(i).at(j) as u8).collect())
+                .collect(),
+            classes: vec![0; batch],
+            ids: (0..batch as u32).collect(),
+            step: 0,
+        }
+    }
+
+    fn step(&mut self) {
+        let n = self.ids.len();
+        for i in 0..n {
+            let id = (self.step as usize * n + i) * 7919 % self.samples.len();
+            self.network.input_bytes(i, &self.samples[id], &[1.0 / 127.5], &[-1.0]);
+            self.classes[i] = (id % 10) as u8;
+        }
+        let pass = Pass { samples: n, training: true, seed: 1, step: self.step, ids: &self.ids };
+        self.network.forward(&pass, &self.params, &mut self.state);
+        self.network.loss(Targets::Classes(&self.classes), 1.0 / n as f64);
+        self.network.backward(&pass, &self.params, &mut self.grads, &mut |_, _| {});
+        let Self { network, params, grads, memory, .. } = self;
+        let update = Step { params, grads, memory, lr: 0.01, step: self.step + 1 };
+        let sgd = optim::find("sgd").expect("sgd is registered");
+        sgd.apply(network.compute(), &Settings::default(), update);
+        self.step += 1;
+    }
+}

@@ -1,0 +1,7 @@
+//! The verbs, one file each.
+
+pub mod bench;
+pub mod data;
+pub mod home;
+pub mod model;
+pub mod train;

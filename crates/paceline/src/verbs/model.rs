@@ -1,0 +1,180 @@
+//! `paceline model`: the models, and one of them layer by layer.
+
+use clap::Subcommand;
+use paceline_data::DATASETS;
+use paceline_nn::Shape;
+use paceline_nn::graph::Graph;
+use paceline_nn::models::{self, MODELS};
+use serde::Serialize;
+
+use super::train::names;
+use crate::failure::Failure;
+use crate::output::{self, Show};
+
+/// Flags of `paceline model`.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand, Debug)]
+enum What {
+    /// List the models
+    List,
+    /// Show a model's layers, shapes, parameters and cost
+    Show(ShowArgs),
+}
+
+#[derive(clap::Args, Debug)]
+struct ShowArgs {
+    /// The model
+    #[arg(value_parser = names(MODELS.iter().map(|m| (m.name, m.about))))]
+    model: String,
+    /// For this dataset's samples
+    #[arg(long, conflicts_with = "input", value_parser = names(DATASETS.iter().map(|d| (d.name, d.about))))]
+    data: Option<String>,
+    /// For samples of this height, width and channels, e.g. 28x28x1 [default: the model's own]
+    #[arg(long, value_name = "HxWxC", value_parser = parse_shape)]
+    input: Option<Shape>,
+    /// Number of classes
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=256))]
+    classes: u16,
+}
+
+fn parse_shape(text: &str) -> Result<Shape, String> {
+    let sides: Option<Vec<usize>> =
+        text.split('x').map(|s| s.parse().ok().filter(|&n| n > 0 && n <= 4096)).collect();
+    match sides.as_deref() {
+        Some(&[h, w, c]) => Ok(Shape::new(h, w, c)),
+        _ => Err("three sizes between 1 and 4096 are needed, e.g. 28x28x1".into()),
+    }
+}
+
+#[derive(Serialize)]
+struct Listed {
+    name: &'static str,
+    about: &'static str,
+    input: String,
+}
+
+#[derive(Serialize)]
+struct Layer {
+    name: String,
+    kind: &'static str,
+    settings: String,
+    relu: bool,
+    output: [usize; 3],
+    parameters: usize,
+}
+
+#[derive(Serialize)]
+struct Tensor<'a> {
+    name: &'a str,
+    shape: &'a [usize],
+    offset: usize,
+}
+
+#[derive(Serialize)]
+struct Shown<'a> {
+    model: &'a str,
+    input: [usize; 3],
+    layers: Vec<Layer>,
+    tensors: Vec<Tensor<'a>>,
+    parameters: usize,
+    state: usize,
+    forward_flops_per_sample: u64,
+    training_flops_per_sample: u64,
+    gradient_bytes_per_step: usize,
+}
+
+/// `paceline model list` and `paceline model show`.
+pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
+    match &args.what {
+        What::List => list(show),
+        What::Show(args) => show_one(args, show),
+    }
+}
+
+fn list(show: Show) -> Result<(), Failure> {
+    let rows: Vec<Listed> = MODELS
+        .iter()
+        .map(|m| Listed { name: m.name, about: m.about, input: m.native_input.to_string() })
+        .collect();
+    if show.json {
+        return Ok(output::json(&rows)?);
+    }
+    let text: String = rows.iter().map(|r| format!("{:<10} {}\n", r.name, r.about)).collect();
+    Ok(output::text(&text)?)
+}
+
+fn show_one(args: &ShowArgs, show: Show) -> Result<(), Failure> {
+    let model = models::find(&args.model).expect("clap lets registered names pass only");
+    let data = args.data.as_deref().and_then(paceline_data::find);
+    let input = match (data, args.input) {
+        (Some(data), _) => Shape::new(data.shape[0], data.shape[1], data.shape[2]),
+        (None, Some(input)) => input,
+        (None, None) => model.native_input,
+    };
+    let classes = data.map_or(usize::from(args.classes), |d| d.classes);
+    let graph = model.build(input, classes)?;
+    let shown = describe(&args.model, &graph);
+    if show.json {
+        return Ok(output::json(&shown)?);
+    }
+    let mut text = format!("{} on {input}\n\n", args.model);
+    text +=
+        &format!("{:<24} {:<20} {:<26} {:>12} {:>11}\n", "layer", "kind", "settings", "output", "parameters");
+    for (layer, node) in shown.layers.iter().zip(graph.nodes()) {
+        let kind = if layer.relu { format!("{} + relu", layer.kind) } else { layer.kind.to_owned() };
+        text += &format!(
+            "{:<24} {kind:<20} {:<26} {:>12} {:>11}\n",
+            layer.name,
+            layer.settings,
+            node.output.to_string(),
+            layer.parameters
+        );
+    }
+    text += &format!(
+        "\nparameters         {:>12}   ({:.2} MB; as many bytes of gradient per step)\n\
+         state              {:>12}   (running statistics)\n\
+         forward pass       {:>12.3} MFLOP per sample\n\
+         training           {:>12.3} MFLOP per sample\n",
+        shown.parameters,
+        shown.gradient_bytes_per_step as f64 / 1e6,
+        shown.state,
+        shown.forward_flops_per_sample as f64 / 1e6,
+        shown.training_flops_per_sample as f64 / 1e6,
+    );
+    Ok(output::text(&text)?)
+}
+
+fn describe<'a>(model: &'a str, graph: &'a Graph) -> Shown<'a> {
+    let sides = |s: Shape| [s.h, s.w, s.c];
+    let tensors = graph.params();
+    Shown {
+        model,
+        input: sides(graph.input()),
+        layers: graph
+            .nodes()
+            .iter()
+            .map(|node| Layer {
+                name: node.name.clone(),
+                kind: node.op.kind(),
+                settings: node.op.describe(),
+                relu: node.relu,
+                output: sides(node.output),
+                parameters: tensors[node.params.clone()].iter().map(|t| t.range.len()).sum(),
+            })
+            .collect(),
+        tensors: tensors
+            .iter()
+            .map(|t| Tensor { name: &t.name, shape: &t.shape, offset: t.range.start })
+            .collect(),
+        parameters: graph.param_count(),
+        state: graph.state_count(),
+        forward_flops_per_sample: graph.forward_flops(),
+        training_flops_per_sample: graph.training_flops(),
+        gradient_bytes_per_step: graph.param_count() * size_of::<f32>(),
+    }
+}

@@ -1,0 +1,147 @@
+//! `paceline train`: one run.
+
+use clap::builder::PossibleValue;
+use clap::builder::PossibleValuesParser;
+use paceline_data::DATASETS;
+use paceline_nn::models::MODELS;
+use paceline_nn::optim::OPTIMISERS;
+use paceline_nn::schedule::Schedule;
+use paceline_plan::{Plan, Work};
+use paceline_record::process::{self, Started};
+use paceline_record::{Event, RunResult};
+
+use super::data::{self, Place};
+use crate::failure::Failure;
+use crate::output::{self, Follow, Show};
+
+/// Epochs that are trained where nothing else is said.
+const EPOCHS: f64 = 5.0;
+
+/// Flags of `paceline train`.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Dataset
+    #[arg(long, default_value = "digits", value_parser = names(DATASETS.iter().map(|d| (d.name, d.about))))]
+    data: String,
+    #[command(flatten)]
+    place: Place,
+    /// Network
+    #[arg(long, default_value = "mlp", value_parser = names(MODELS.iter().map(|m| (m.name, m.about))))]
+    model: String,
+    /// Number of workers
+    #[arg(long, default_value_t = 1)]
+    workers: usize,
+    /// Samples per worker and step
+    #[arg(long, default_value_t = 64)]
+    batch: usize,
+    /// Learning rate
+    #[arg(long, default_value_t = 0.05)]
+    lr: f64,
+    /// How the learning rate follows the number of workers
+    #[arg(long, default_value = "none", value_parser = ["none", "linear"])]
+    lr_scaling: String,
+    /// How the learning rate changes: constant, cosine, or step,every=EPOCHS,factor=F
+    #[arg(long, default_value = "constant", value_parser = |s: &str| s.parse::<Schedule>())]
+    schedule: Schedule,
+    /// Fraction of the run over which the learning rate rises from zero
+    #[arg(long, default_value_t = 0.0)]
+    warmup: f64,
+    /// Optimiser
+    #[arg(long, default_value = "sgd", value_parser = names(OPTIMISERS.iter().map(|o| (o.name, o.about))))]
+    optimizer: String,
+    /// Momentum of sgd
+    #[arg(long, default_value_t = 0.9)]
+    momentum: f64,
+    /// Nesterov's form of momentum
+    #[arg(long)]
+    nesterov: bool,
+    /// Weight decay
+    #[arg(long, default_value_t = 0.0)]
+    weight_decay: f64,
+    /// Passes over the training split by all workers together, fractions allowed [default: 5]
+    #[arg(long, conflicts_with = "steps")]
+    epochs: Option<f64>,
+    /// Train steps·workers·batch samples. (The tail of an epoch is a smaller batch, so a run over
+    /// several epochs takes a few more steps.)
+    #[arg(long)]
+    steps: Option<u64>,
+    /// Test accuracy whose time is asked for, e.g. 0.98
+    #[arg(long)]
+    target_accuracy: Option<f64>,
+    /// End the run at the evaluation that reaches the target
+    #[arg(long)]
+    stop_at_target: bool,
+    /// Steps between evaluations; at epoch ends if left out
+    #[arg(long)]
+    eval_every: Option<u64>,
+    /// Seed of everything random
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Threads of each worker
+    #[arg(long, default_value_t = 1)]
+    threads: usize,
+    /// Keep each thread on a core of its own
+    #[arg(long)]
+    pin: bool,
+}
+
+/// A parser of registered names that shows what each one is.
+pub fn names(entries: impl Iterator<Item = (&'static str, &'static str)>) -> PossibleValuesParser {
+    PossibleValuesParser::new(
+        entries.map(|(name, about)| PossibleValue::new(name).help(about)).collect::<Vec<_>>(),
+    )
+}
+
+impl Args {
+    fn plan(&self) -> Plan {
+        Plan {
+            data: self.data.clone(),
+            model: self.model.clone(),
+            workers: self.workers,
+            batch: self.batch,
+            optimizer: self.optimizer.clone(),
+            lr: self.lr,
+            lr_scaling: self.lr_scaling.clone(),
+            schedule: self.schedule.to_string(),
+            warmup: self.warmup,
+            momentum: self.momentum,
+            nesterov: self.nesterov,
+            weight_decay: self.weight_decay,
+            work: self.steps.map_or(Work::Epochs(self.epochs.unwrap_or(EPOCHS)), Work::Steps),
+            target_accuracy: self.target_accuracy,
+            stop_at_target: self.stop_at_target,
+            eval_every: self.eval_every,
+            seed: self.seed,
+            threads: self.threads,
+            pin: self.pin,
+        }
+    }
+}
+
+/// Runs the plan that the flags describe; the result, and its summary in words.
+pub fn execute(args: &Args, show: Show, started: Started) -> Result<(RunResult, String), Failure> {
+    let plan = args.plan();
+    // What is wrong whatever the dataset is said before a large one is loaded.
+    plan.check(usize::MAX)?;
+    let source = paceline_data::find(&plan.data).expect("clap lets registered names pass only");
+    let dataset = source.load(&data::folders(&args.place))?;
+    plan.check(dataset.train.len())?;
+    let mut follow = Follow::new(show);
+    let id = process::new_run_id();
+    let result =
+        paceline_train::single::run(&plan, &dataset, &id, started, &mut |event| follow.event(&event));
+    follow.finish();
+    let result = result?;
+    let summary = follow.summary(&result);
+    Ok((result, summary))
+}
+
+/// `paceline train`: the summary for people, the result line for programs.
+pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
+    let (result, summary) = execute(args, show, started)?;
+    if !show.quiet {
+        output::note(summary.trim_end());
+    }
+    output::json(&Event::Result(result))?;
+    Ok(())
+}
