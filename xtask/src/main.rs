@@ -1,1 +1,46 @@
-fn main() {}
+//! `cargo xtask test | accept | bench`: how this repository is tested and measured.
+//!
+//! - `test`: correctness; installs what it needs; no timing decides (see [`test`](mod@test))
+//! - `accept`: what needs time or a quiet machine; raw runs go to `bench/` (see [`accept`])
+//! - `bench`: instruction counts of the kernels (see [`bench`])
+
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool for developers")]
+
+mod accept;
+mod bench;
+mod peers;
+mod process;
+mod test;
+
+use std::process::ExitCode;
+
+const HELP: &str = "\
+cargo xtask test            format, clippy, all tests, doc tests (installs what they need)
+cargo xtask accept [NAME…]  measurements against the contract and the peers; raw runs in bench/
+cargo xtask accept --list   what there is to measure
+cargo xtask bench           instruction counts of one training step per model (valgrind)";
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let done = match words.as_slice() {
+        ["test"] => test::run(),
+        ["accept", names @ ..] => accept::run(names),
+        ["bench"] => bench::run(),
+        ["help" | "--help" | "-h"] => {
+            println!("{HELP}");
+            Ok(())
+        }
+        _ => {
+            eprintln!("{HELP}");
+            return ExitCode::from(2);
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("xtask: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -30,7 +30,7 @@ impl Order {
             samples,
             global_batch,
             total,
-            permutation: shuffle.sub(0).permutation(samples),
+            permutation: shuffle.fork(0).permutation(samples),
             epoch: 0,
         }
     }
@@ -58,7 +58,7 @@ impl Order {
 
     /// Whether `step` is the last one of an epoch (or of the run).
     pub fn ends_epoch(&self, step: u64) -> bool {
-        (step + 1) % self.steps_per_epoch() == 0 || step + 1 == self.steps()
+        (step + 1).is_multiple_of(self.steps_per_epoch()) || step + 1 == self.steps()
     }
 
     /// Epochs that come before step `step`, as a fraction.
@@ -70,7 +70,7 @@ impl Order {
     pub fn batch(&mut self, step: u64, rank: usize, workers: usize) -> &[u32] {
         let epoch = step / self.steps_per_epoch();
         if epoch != self.epoch {
-            self.permutation = self.shuffle.sub(epoch).permutation(self.samples);
+            self.permutation = self.shuffle.fork(epoch).permutation(self.samples);
             self.epoch = epoch;
         }
         let start = (step % self.steps_per_epoch()) as usize * self.global_batch;

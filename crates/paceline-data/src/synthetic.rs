@@ -44,7 +44,7 @@ fn make(source: &Source, train: usize, test: usize) -> Dataset {
 fn pattern(class: Stream, channel: usize, y: f64, x: f64) -> f64 {
     (0..3)
         .map(|wave| {
-            let draw = |k: u64| class.sub(channel as u64).sub(wave).unit(k);
+            let draw = |k: u64| class.fork(channel as u64).fork(wave).unit(k);
             let (fy, fx) = (0.25 + 0.6 * draw(0), 0.25 + 0.6 * draw(1));
             (fy * y + fx * x + std::f64::consts::TAU * draw(2)).sin()
         })
@@ -55,7 +55,7 @@ fn pattern(class: Stream, channel: usize, y: f64, x: f64) -> f64 {
 fn split([h, w, c]: [usize; 3], all: Stream, which: u64, samples: usize) -> Split {
     let patterns: Vec<f64> = (0..CLASSES)
         .flat_map(|class| {
-            let class = all.sub(0).sub(class as u64);
+            let class = all.fork(0).fork(class as u64);
             // Larger than the image by the shift of a sample.
             (0..h + 4).flat_map(move |y| {
                 (0..w + 4).flat_map(move |x| (0..c).map(move |k| pattern(class, k, y as f64, x as f64)))
@@ -63,14 +63,14 @@ fn split([h, w, c]: [usize; 3], all: Stream, which: u64, samples: usize) -> Spli
         })
         .collect();
     let (row, size) = ((w + 4) * c, (h + 4) * (w + 4) * c);
-    let draws = all.sub(which);
+    let draws = all.fork(which);
     let (mut bytes, mut labels) = (Vec::with_capacity(samples * h * w * c), Vec::with_capacity(samples));
     for i in 0..samples {
-        let draw = draws.sub(i as u64);
+        let draw = draws.fork(i as u64);
         let class = draw.below(0, CLASSES as u64) as usize;
         let (dy, dx) = (draw.below(1, 5) as usize, draw.below(2, 5) as usize);
         let contrast = draw.uniform(3, 40.0, 90.0);
-        let noise = draw.sub(1);
+        let noise = draw.fork(1);
         for y in 0..h {
             for x in 0..w * c {
                 let clean = patterns[class * size + (y + dy) * row + dx * c + x];

@@ -27,7 +27,7 @@ fn loss(graph: &Arc<Graph>, params: &[f64], numbers: bool, grads: Option<&mut [f
     net.forward(&pass, params, &mut state);
     let classes = [1u8, 0, 2];
     let wanted: Vec<f64> =
-        (0..SAMPLES * graph.output().size()).map(|i| noise.sub(1).uniform(i as u64, -1.0, 1.0)).collect();
+        (0..SAMPLES * graph.output().size()).map(|i| noise.fork(1).uniform(i as u64, -1.0, 1.0)).collect();
     let targets = if numbers { Targets::Numbers(&wanted) } else { Targets::Classes(&classes) };
     let outcome = net.loss(targets, 1.0);
     if let Some(grads) = grads {

@@ -19,7 +19,7 @@ fn gradients(model: &str, input: Shape, samples: usize, compute: Compute) -> (Ve
     let ids: Vec<u32> = (0..samples as u32).collect();
     for step in 0..3 {
         for (i, v) in net.input(samples).iter_mut().enumerate() {
-            *v = noise.sub(step).uniform(i as u64, -1.0, 1.0) as f32;
+            *v = noise.fork(step).uniform(i as u64, -1.0, 1.0) as f32;
         }
         let pass = Pass { samples, training: true, seed: 1, step, ids: &ids };
         net.forward(&pass, &params, &mut state);

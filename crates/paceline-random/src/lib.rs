@@ -32,7 +32,7 @@ impl Stream {
     }
 
     /// A stream of its own for `key`, e.g. one per step or per sample.
-    pub fn sub(self, key: u64) -> Self {
+    pub fn fork(self, key: u64) -> Self {
         Self(mix(self.0 ^ mix(key.wrapping_add(0x5851_F42D_4C95_7F2D))))
     }
 
@@ -91,7 +91,7 @@ mod tests {
         let s = Stream::new(1, Purpose::Init);
         assert_ne!(s.at(0), Stream::new(1, Purpose::Shuffle).at(0));
         assert_ne!(s.at(0), Stream::new(2, Purpose::Init).at(0));
-        assert_ne!(s.at(0), s.sub(0).at(0));
+        assert_ne!(s.at(0), s.fork(0).at(0));
         assert_eq!(s.at(7), Stream::new(1, Purpose::Init).at(7));
     }
 

@@ -21,7 +21,7 @@ pub enum TrainError {
         /// The dataset.
         data: String,
         /// Which layer, and why.
-        source: paceline_nn::graph::ShapeError,
+        source: Box<paceline_nn::graph::ShapeError>,
     },
 }
 

@@ -18,7 +18,11 @@ const EVALUATION_BATCH: usize = 64;
 pub fn graph(plan: &Plan, dataset: &Dataset) -> Result<Graph, TrainError> {
     let model = models::find(&plan.model).expect("the plan's names come from the registries");
     let [h, w, c] = dataset.shape;
-    let refused = |source| TrainError::Shape { model: plan.model.clone(), data: plan.data.clone(), source };
+    let refused = |source| TrainError::Shape {
+        model: plan.model.clone(),
+        data: plan.data.clone(),
+        source: Box::new(source),
+    };
     model.build(Shape::new(h, w, c), dataset.classes).map_err(refused)
 }
 

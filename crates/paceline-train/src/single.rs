@@ -85,7 +85,7 @@ pub fn run(
             last_report = train_s;
             report(Event::Progress { step: done, samples, train_s, train_loss });
         }
-        let due = plan.eval_every.map_or(order.ends_epoch(step), |every| done % every == 0);
+        let due = plan.eval_every.map_or(order.ends_epoch(step), |every| done.is_multiple_of(every));
         if due || done == steps {
             let outcome = replica.evaluate(dataset);
             clock.lap(Phase::Evaluate);

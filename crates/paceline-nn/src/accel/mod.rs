@@ -15,6 +15,7 @@
 //! only be had for instructions that the CPU supports.
 
 #![allow(unsafe_code)]
+#![allow(clippy::needless_range_loop, reason = "kernels index several arrays in step")]
 
 /// Defines functions that are compiled once per instruction set and chosen by a [`Level`].
 ///

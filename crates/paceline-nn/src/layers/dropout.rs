@@ -41,7 +41,7 @@ struct Exec {
 impl Exec {
     /// Multiplies sample `i` by its mask.
     fn mask<T: Real>(&self, pass: &Pass<'_>, i: usize, values: &mut [T]) {
-        let mask = Stream::new(pass.seed, Purpose::Dropout).sub(pass.step).sub(u64::from(pass.ids[i]));
+        let mask = Stream::new(pass.seed, Purpose::Dropout).fork(pass.step).fork(u64::from(pass.ids[i]));
         let kept = T::of(1.0 / (1.0 - self.rate));
         for (j, v) in values.iter_mut().enumerate() {
             *v = if mask.unit(j as u64) < self.rate { T::ZERO } else { *v * kept };

@@ -152,7 +152,7 @@ impl Bench {
             params,
             state,
             samples: (0..2048u64)
-                .map(|i| (0..size as u64).map(|j| noise.sub(i).at(j) as u8).collect())
+                .map(|i| (0..size as u64).map(|j| noise.fork(i).at(j) as u8).collect())
                 .collect(),
             classes: vec![0; batch],
             ids: (0..batch as u32).collect(),

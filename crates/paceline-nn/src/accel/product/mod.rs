@@ -184,7 +184,7 @@ mod tests {
             let b_outer = inner * b_inner;
             let s = paceline_random::Stream::new(seed, paceline_random::Purpose::Bench);
             let fill = |n: usize, key: u64| -> Vec<f32> {
-                (0..n).map(|i| s.sub(key).uniform(i as u64, -1.0, 1.0) as f32).collect()
+                (0..n).map(|i| s.fork(key).uniform(i as u64, -1.0, 1.0) as f32).collect()
             };
             let repeat = Repeat { count: 1 + slack, a: 3, b: 2, c: rows * c_row };
             let a = fill((rows - 1) * a_row + (outer - 1) * a_outer + inner.max(1) * a_inner + 1 + slack * 3, 0);

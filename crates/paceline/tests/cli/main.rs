@@ -1,0 +1,9 @@
+//! What a user of the program sees.
+
+#![allow(clippy::print_stderr, reason = "skipped tests say so")]
+
+mod bad_input;
+mod home;
+mod measure;
+mod support;
+mod train;

@@ -1,0 +1,129 @@
+//! `cargo xtask accept`: what needs time or a quiet machine. Every raw run is kept in `bench/accept/`;
+//! speed is the ratio of medians of at least five runs that alternate with the peer's.
+
+mod accuracy;
+mod compute;
+mod footprint;
+
+use std::fs;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::process::{self, Outcome, cargo, root};
+
+/// One line of the contract, measured.
+pub struct Line {
+    /// What must hold.
+    pub claim: String,
+    /// The figure reached.
+    pub reached: f64,
+    /// The figure that is asked for.
+    pub wanted: f64,
+    /// Whether smaller is better.
+    pub at_most: bool,
+}
+
+impl Line {
+    fn holds(&self) -> bool {
+        if self.at_most { self.reached <= self.wanted } else { self.reached >= self.wanted }
+    }
+}
+
+/// A measurement: its lines, and every raw run.
+pub struct Report {
+    /// The lines.
+    pub lines: Vec<Line>,
+    /// The runs, in the order in which they were made.
+    pub runs: Vec<Value>,
+}
+
+struct Measurement {
+    name: &'static str,
+    about: &'static str,
+    run: fn() -> Outcome<Report>,
+}
+
+const MEASUREMENTS: &[Measurement] = &[
+    Measurement {
+        name: "compute",
+        about: "training speed beside PyTorch, one thread",
+        run: compute::beside_torch,
+    },
+    Measurement { name: "threads", about: "two threads beside one", run: compute::two_threads },
+    Measurement { name: "accuracy", about: "accuracies within a number of epochs", run: accuracy::measure },
+    Measurement { name: "footprint", about: "memory and startup of a run", run: footprint::measure },
+];
+
+/// Runs the named measurements (all without a name) and fails if a line does not hold.
+pub fn run(names: &[&str]) -> Outcome {
+    if names == ["--list"] {
+        MEASUREMENTS.iter().for_each(|m| println!("{:<12} {}", m.name, m.about));
+        return Ok(());
+    }
+    if let Some(unknown) = names.iter().find(|name| MEASUREMENTS.iter().all(|m| m.name != **name)) {
+        let known: Vec<_> = MEASUREMENTS.iter().map(|m| m.name).collect();
+        return Err(format!("no measurement `{unknown}`; possible: {}", known.join(", ")));
+    }
+    process::run(&mut cargo(&["build", "--release"]))?;
+    let mut missed = 0;
+    for measurement in MEASUREMENTS.iter().filter(|m| names.is_empty() || names.contains(&m.name)) {
+        println!("== {}: {}", measurement.name, measurement.about);
+        let report = (measurement.run)()?;
+        for line in &report.lines {
+            let (mark, sign) =
+                (if line.holds() { "ok  " } else { "MISS" }, if line.at_most { "≤" } else { "≥" });
+            println!("{mark} {:<62} {:>9.3} {sign} {}", line.claim, line.reached, line.wanted);
+            missed += usize::from(!line.holds());
+        }
+        save(measurement.name, &report)?;
+    }
+    if missed == 0 { Ok(()) } else { Err(format!("{missed} lines were not reached")) }
+}
+
+fn save(name: &str, report: &Report) -> Outcome {
+    let lines: Vec<Value> = report
+        .lines
+        .iter()
+        .map(|l| json!({"claim": l.claim, "reached": l.reached, "wanted": l.wanted, "at_most": l.at_most, "holds": l.holds()}))
+        .collect();
+    let folder = root().join("bench/accept");
+    let path = folder.join(format!("{name}.json"));
+    let document = json!({"machine": machine(), "lines": lines, "runs": report.runs});
+    let text = serde_json::to_string_pretty(&document).expect("plain data") + "\n";
+    fs::create_dir_all(&folder)
+        .and_then(|()| fs::write(&path, text))
+        .map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// The CPU's name and number of cores: a figure without its machine says little.
+fn machine() -> Value {
+    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = info.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("unknown");
+    let cores = info.lines().filter(|line| line.starts_with("processor")).count();
+    json!({"cpu": model.trim_start_matches([' ', '\t', ':']), "cores": cores})
+}
+
+/// The middle value.
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let n = sorted.len();
+    if n % 2 == 1 { sorted[n / 2] } else { (sorted[n / 2 - 1] + sorted[n / 2]) / 2.0 }
+}
+
+/// A number out of a JSON document.
+pub fn number(value: &Value, path: &str) -> Outcome<f64> {
+    value.pointer(path).and_then(Value::as_f64).ok_or_else(|| format!("no number at {path} in {value}"))
+}
+
+/// `paceline train`, with the datasets that lie beside the checkout.
+pub fn train(data: &str, model: &str) -> Command {
+    let mut command = Command::new(root().join("target/release/paceline"));
+    command.args(["train", "--quiet", "--data", data, "--model", model]);
+    let shared = root().join("../shared/data");
+    if std::env::var_os("PACELINE_DATA").is_none() && shared.is_dir() {
+        command.env("PACELINE_DATA", shared);
+    }
+    command
+}
