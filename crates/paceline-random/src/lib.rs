@@ -19,6 +19,10 @@ pub enum Purpose {
     Synthetic = 4,
     /// Inputs made up for benchmarks and tests.
     Bench = 5,
+    /// Delays, speeds and faults of virtual runs.
+    Virtual = 6,
+    /// Injected slowness of real runs.
+    Straggler = 7,
 }
 
 /// One stream of 64-bit numbers, addressed by index.

@@ -1,0 +1,137 @@
+//! What a strategy is told about a run, and how it cuts up the flat buffer.
+
+use std::ops::Range;
+
+use crate::vocabulary::{Rank, Unit};
+
+/// When a worker may go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sync {
+    /// Everybody waits for everybody after each step.
+    Bsp,
+    /// Nobody waits.
+    Asp,
+    /// A worker may be at most this many steps ahead of the slowest when it starts one.
+    Ssp(u64),
+}
+
+/// What a strategy is told about a run.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Number of workers: ranks `0..workers`.
+    pub workers: usize,
+    /// Number of servers: the ranks behind them.
+    pub servers: usize,
+    /// Length of the parameter buffer.
+    pub params: usize,
+    /// Most elements of a fused bucket.
+    pub bucket: usize,
+    /// Most elements of one message.
+    pub message: usize,
+    /// Global steps of the run.
+    pub steps: u64,
+    /// Consistency.
+    pub sync: Sync,
+    /// Generation of this run's messages.
+    pub generation: u32,
+}
+
+/// Why a strategy cannot be run with a setup.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The flag at fault.
+    pub flag: &'static str,
+    /// Why, and what would be valid.
+    pub problem: String,
+}
+
+impl Refusal {
+    /// A refusal.
+    pub fn new(flag: &'static str, problem: impl Into<String>) -> Self {
+        Self { flag, problem: problem.into() }
+    }
+}
+
+impl Setup {
+    /// The rank of a server shard.
+    pub fn server(&self, shard: usize) -> Rank {
+        self.workers + shard
+    }
+
+    /// Number of ranks.
+    pub fn world(&self) -> usize {
+        self.workers + self.servers
+    }
+
+    /// The unit with a running number.
+    pub fn unit(&self, number: u64) -> Unit {
+        let p = self.workers as u64;
+        Unit { step: number / p, share: (number % p) as usize }
+    }
+
+    /// The buckets: ranges of the flat buffer in the order in which backward finishes them, from the end
+    /// to the start.
+    pub fn buckets(&self) -> Vec<Range<usize>> {
+        let size = self.bucket.max(1);
+        (0..self.params.div_ceil(size))
+            .map(|i| {
+                let end = self.params - i * size;
+                end.saturating_sub(size)..end
+            })
+            .collect()
+    }
+
+    /// The servers' shards: contiguous, balanced to one element, large tensors split.
+    pub fn shards(&self) -> Vec<Range<usize>> {
+        split(&(0..self.params), self.servers)
+    }
+}
+
+/// Cuts a range into `n` contiguous parts whose lengths differ by one at most.
+pub fn split(range: &Range<usize>, n: usize) -> Vec<Range<usize>> {
+    (0..n).map(|i| part(range, n, i)).collect()
+}
+
+/// Part `i` of a range cut into `n`.
+pub fn part(range: &Range<usize>, n: usize, i: usize) -> Range<usize> {
+    let len = range.len();
+    range.start + len * i / n..range.start + len * (i + 1) / n
+}
+
+/// Cuts a range, from its end, into pieces of at most `most`.
+pub fn pieces(range: &Range<usize>, most: usize) -> Vec<Range<usize>> {
+    let count = range.len().div_ceil(most.max(1)).max(1);
+    let mut pieces = split(range, count);
+    pieces.reverse();
+    pieces
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn setup(params: usize, bucket: usize, servers: usize) -> Setup {
+        let (steps, sync, generation, message) = (1, Sync::Bsp, 0, 64);
+        Setup { workers: 2, servers, params, bucket, message, steps, sync, generation }
+    }
+
+    proptest! {
+        #[test]
+        fn buckets_and_shards_cover_every_element_once(params in 1usize..500, bucket in 1usize..600, servers in 1usize..7) {
+            let setup = setup(params, bucket, servers);
+            let mut at = params;
+            for b in setup.buckets() {
+                prop_assert_eq!(b.end, at);
+                prop_assert!(b.len() <= bucket && !b.is_empty());
+                at = b.start;
+            }
+            prop_assert_eq!(at, 0);
+            let shards = setup.shards();
+            prop_assert_eq!(shards.iter().map(ExactSizeIterator::len).sum::<usize>(), params);
+            let lens: Vec<usize> = shards.iter().map(ExactSizeIterator::len).collect();
+            prop_assert!(lens.iter().max().unwrap() - lens.iter().min().unwrap() <= 1);
+        }
+    }
+}

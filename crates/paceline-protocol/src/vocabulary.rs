@@ -1,0 +1,258 @@
+//! What strategies and drivers speak.
+
+use std::ops::Range;
+
+/// A process of a run: workers first, then servers.
+pub type Rank = usize;
+
+/// Nanoseconds of the driver's clock.
+pub type Time = u64;
+
+/// An operation that the driver will report as [`Input::Done`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OpId(pub u64);
+
+/// A received body that the driver keeps until it is released.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MsgId(pub u32);
+
+/// A buffer of a participant, owned by its driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Buf {
+    /// Parameters.
+    Param,
+    /// Gradients, laid out like the parameters.
+    Grad,
+    /// What the strategy asked for in [`Participant::scratch`].
+    Scratch(u16),
+    /// A received body; offsets count from its start.
+    Msg(MsgId),
+}
+
+/// Elements of a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Region {
+    /// The buffer.
+    pub buf: Buf,
+    /// First element.
+    pub offset: usize,
+    /// Number of elements.
+    pub len: usize,
+}
+
+impl Region {
+    /// A range of a buffer.
+    pub fn new(buf: Buf, range: Range<usize>) -> Self {
+        Self { buf, offset: range.start, len: range.len() }
+    }
+
+    /// The elements.
+    pub fn range(&self) -> Range<usize> {
+        self.offset..self.offset + self.len
+    }
+}
+
+/// What a message belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Tag {
+    /// Fences ranks that were declared dead: messages of another generation are dropped.
+    pub generation: u32,
+    /// The sender's step.
+    pub step: u32,
+    /// The lane (or part) of the flat buffer.
+    pub bucket: u16,
+    /// Round of a schedule, or kind of message.
+    pub phase: u16,
+}
+
+/// The few numbers that travel with a message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Head {
+    /// Version of the parameters: read (worker to server) or sent (server to worker).
+    pub version: u64,
+    /// The unit of work that a gradient comes from, or that is granted next.
+    pub unit: u64,
+}
+
+/// A piece of the run's work: one worker's share of one global batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Unit {
+    /// The global batch.
+    pub step: u64,
+    /// Which worker's share of it.
+    pub share: usize,
+}
+
+/// What a driver tells a participant.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Input {
+    /// The run begins (or goes on, after a restore).
+    Start,
+    /// Every gradient at or behind this offset is final.
+    GradReady {
+        /// First final element.
+        from: usize,
+    },
+    /// The backward pass is over: all gradients are final.
+    BackwardDone,
+    /// A message has arrived.
+    Message {
+        /// Sender.
+        from: Rank,
+        /// What it belongs to.
+        tag: Tag,
+        /// Its numbers.
+        head: Head,
+        /// Its body, to be released.
+        body: Option<MsgId>,
+    },
+    /// A send is over: its region may be written again.
+    Done(OpId),
+    /// A timer has run out.
+    Timer(u32),
+    /// How busy this rank is, for strategies that adapt.
+    Load {
+        /// Fraction of a core.
+        cpu: f64,
+        /// Seconds of the last step.
+        step_s: f64,
+    },
+    /// A rank is gone for good.
+    Lost(Rank),
+    /// A rank is back, in a new generation.
+    Rejoined {
+        /// The rank.
+        rank: Rank,
+        /// The generation from now on.
+        generation: u32,
+    },
+    /// End the run before this step.
+    StopAt(u64),
+    /// Say when the state can be saved.
+    Snapshot,
+}
+
+/// How a participant ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// All work is done.
+    Completed,
+    /// It cannot go on without this rank.
+    Lost(Rank),
+}
+
+/// What a participant asks of its driver. Computations are done in the order in which they are asked for,
+/// before anything that follows them; only sends go on beside.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Action {
+    /// Send a message; `Done(op)` when the region may be written again.
+    Send {
+        /// Reported when done.
+        op: OpId,
+        /// Receiver.
+        to: Rank,
+        /// What it belongs to.
+        tag: Tag,
+        /// Its numbers.
+        head: Head,
+        /// Its body.
+        src: Option<Region>,
+    },
+    /// `dst += src`.
+    Reduce {
+        /// Changed.
+        dst: Region,
+        /// Added.
+        src: Region,
+    },
+    /// `dst = src`.
+    Copy {
+        /// Changed.
+        dst: Region,
+        /// Read.
+        src: Region,
+    },
+    /// Update the parameters of a range with a gradient, at the learning rate of global step `step`.
+    Apply {
+        /// Parameters.
+        params: Region,
+        /// Their gradient.
+        grad: Region,
+        /// The global step that the rate belongs to.
+        step: u64,
+    },
+    /// The body is not needed any more.
+    Release(MsgId),
+    /// Compute the gradient of a unit of work.
+    BeginStep {
+        /// This worker's step.
+        step: u64,
+        /// The work.
+        unit: Unit,
+    },
+    /// Report [`Input::Timer`] after a while.
+    SetTimer {
+        /// Which timer.
+        id: u32,
+        /// Nanoseconds from now.
+        after: Time,
+    },
+    /// Nothing can be done before this rank sends something.
+    WaitingFor(Rank),
+    /// An update was computed from parameters this many versions old.
+    Staleness(u64),
+    /// The state can be saved now.
+    SnapshotReady,
+    /// The participant is finished.
+    Finish(Outcome),
+}
+
+/// Actions, in order.
+#[derive(Debug, Default)]
+pub struct Actions {
+    list: Vec<Action>,
+    next_op: u64,
+}
+
+impl Actions {
+    /// Asks for a computation or tells something.
+    pub fn push(&mut self, action: Action) {
+        self.list.push(action);
+    }
+
+    /// Asks for a send.
+    pub fn send(&mut self, to: Rank, tag: Tag, head: Head, src: Option<Region>) -> OpId {
+        let op = OpId(self.next_op);
+        self.next_op += 1;
+        self.list.push(Action::Send { op, to, tag, head, src });
+        op
+    }
+
+    /// Takes what was asked for, in order.
+    pub fn drain(&mut self) -> impl Iterator<Item = Action> + '_ {
+        self.list.drain(..)
+    }
+
+    /// Whether nothing was asked for.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+}
+
+/// One rank's part in a strategy.
+pub trait Participant: Send {
+    /// Takes an input and answers with actions.
+    fn on(&mut self, now: Time, input: Input, out: &mut Actions);
+
+    /// Lengths of the scratch buffers it needs.
+    fn scratch(&self) -> Vec<usize> {
+        Vec::new()
+    }
+
+    /// Its state at a step's boundary (after [`Action::SnapshotReady`]), to be given to
+    /// [`Participant::restore`].
+    fn save(&self) -> Vec<u64>;
+
+    /// Takes up a saved state; to be called before [`Input::Start`].
+    fn restore(&mut self, saved: &[u64]);
+}
