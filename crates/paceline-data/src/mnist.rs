@@ -12,7 +12,7 @@ pub(crate) const MNIST: Source = Source {
     shape: SHAPE,
     classes: CLASSES,
     files: &FILES,
-    load: |folders| load("mnist", folders, (0.1307, 0.3081)),
+    load: |folders| load("mnist", folders, (0.5, 0.5)),
 };
 
 pub(crate) const FASHION: Source = Source {
@@ -21,7 +21,7 @@ pub(crate) const FASHION: Source = Source {
     shape: SHAPE,
     classes: CLASSES,
     files: &FILES,
-    load: |folders| load("fashion-mnist", folders, (0.2860, 0.3530)),
+    load: |folders| load("fashion-mnist", folders, (0.5, 0.5)),
 };
 
 const SHAPE: [usize; 3] = [28, 28, 1];

@@ -12,4 +12,4 @@
 
 pub mod plan;
 
-pub use plan::{Plan, PlanError, Work};
+pub use plan::{Plan, PlanError, Straggler, Work};

@@ -1,5 +1,7 @@
 //! One run, fully resolved.
 
+use std::str::FromStr;
+
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -13,6 +15,54 @@ pub enum Work {
     Steps(u64),
 }
 
+/// Injected slowness: a worker's computation is stretched.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Straggler {
+    /// One worker takes `factor` times as long.
+    One {
+        /// The worker.
+        rank: usize,
+        /// At least 1.
+        factor: f64,
+    },
+    /// Every step of every worker takes e^(σ·z) times as long, z standard normal, where that is longer.
+    Lognormal {
+        /// σ.
+        sigma: f64,
+    },
+}
+
+impl Straggler {
+    /// The forms that a user can write.
+    pub const FORMS: &'static str = "rank=R,factor=F or lognormal,sigma=S";
+}
+
+impl FromStr for Straggler {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let value = |part: &str, key: &str| {
+            part.strip_prefix(key).and_then(|v| v.strip_prefix('=')).map(str::to_owned)
+        };
+        let number = |v: String| v.parse::<f64>().ok().filter(|v| v.is_finite());
+        let parts: Vec<&str> = text.split(',').collect();
+        let found = match parts.as_slice() {
+            ["lognormal", sigma] => value(sigma, "sigma")
+                .and_then(number)
+                .filter(|s| *s >= 0.0)
+                .map(|sigma| Straggler::Lognormal { sigma }),
+            [rank, factor] => {
+                let rank = value(rank, "rank").and_then(|v| v.parse().ok());
+                let factor = value(factor, "factor").and_then(number).filter(|f| *f >= 1.0);
+                rank.zip(factor).map(|(rank, factor)| Straggler::One { rank, factor })
+            }
+            _ => None,
+        };
+        found.ok_or_else(|| format!("possible: {} (factor at least 1)", Self::FORMS))
+    }
+}
+
 /// One run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -23,6 +73,22 @@ pub struct Plan {
     pub model: String,
     /// Number of workers.
     pub workers: usize,
+    /// Number of servers.
+    pub servers: usize,
+    /// Averaging path; `single` for one worker alone.
+    pub strategy: String,
+    /// Consistency: `bsp`, `asp` or `ssp`.
+    pub sync: String,
+    /// Steps that a worker may be ahead of the slowest, under `ssp`.
+    pub staleness: Option<u64>,
+    /// What the processes talk over.
+    pub transport: String,
+    /// Bytes of gradient that are fused and sent together.
+    pub bucket: usize,
+    /// Injected slowness.
+    pub straggler: Option<Straggler>,
+    /// End the run after this many steps, without changing what they are.
+    pub stop_after_step: Option<u64>,
     /// Samples per worker and step.
     pub batch: usize,
     /// Optimiser.
@@ -87,9 +153,6 @@ impl Plan {
         if self.workers == 0 {
             return refuse("--workers", &self.workers, "at least 1 is needed");
         }
-        if self.workers > 1 {
-            return refuse("--workers", &self.workers, "this version trains with 1 worker");
-        }
         if self.workers > samples {
             let problem = format!("the training split has only {samples} samples: at most {samples} workers");
             return refuse("--workers", &self.workers, &problem);
@@ -100,6 +163,29 @@ impl Plan {
                 &self.batch,
                 &format!("must be between 1 and the {samples} training samples"),
             );
+        }
+        if self.workers + self.servers > 4096 {
+            return refuse("--workers", &self.workers, "at most 4096 processes in all");
+        }
+        if (self.sync == "ssp") != self.staleness.is_some() {
+            let value = self.staleness.map_or_else(String::new, |s| s.to_string());
+            let problem = "belongs to --sync ssp, which needs it, e.g. --sync ssp --staleness 3";
+            return refuse("--staleness", &value, problem);
+        }
+        if self.bucket < size_of::<f32>() {
+            return refuse("--bucket", &self.bucket, "at least 4 bytes");
+        }
+        if let Some(Straggler::One { rank, .. }) = self.straggler
+            && rank >= self.workers
+        {
+            let problem = format!("there are {} workers, counted from 0", self.workers);
+            return refuse("--straggler", &format!("rank={rank}"), &problem);
+        }
+        if self.stop_at_target && self.workers > 1 {
+            return refuse("--stop-at-target", &"", "works with one worker");
+        }
+        if self.stop_after_step == Some(0) {
+            return refuse("--stop-after-step", &0, "at least 1 is needed");
         }
         if self.threads == 0 || self.threads > 1024 {
             return refuse("--threads", &self.threads, "must be between 1 and 1024");
@@ -161,6 +247,14 @@ mod tests {
             data: "digits".into(),
             model: "mlp".into(),
             workers: 1,
+            servers: 0,
+            strategy: "single".into(),
+            sync: "bsp".into(),
+            staleness: None,
+            transport: "tcp".into(),
+            bucket: 4 << 20,
+            straggler: None,
+            stop_after_step: None,
             batch: 64,
             optimizer: "sgd".into(),
             lr: 0.05,
@@ -192,6 +286,10 @@ mod tests {
             ("--workers", Plan { workers: 0, ..plan() }),
             ("--batch", Plan { batch: 0, ..plan() }),
             ("--batch", Plan { batch: 101, ..plan() }),
+            ("--workers", Plan { workers: 101, batch: 1, ..plan() }),
+            ("--staleness", Plan { staleness: Some(1), ..plan() }),
+            ("--staleness", Plan { sync: "ssp".into(), ..plan() }),
+            ("--straggler", Plan { straggler: Some(Straggler::One { rank: 1, factor: 2.0 }), ..plan() }),
             ("--lr", Plan { lr: f64::NAN, ..plan() }),
             ("--lr", Plan { lr: 0.0, ..plan() }),
             ("--momentum", Plan { momentum: 1.0, ..plan() }),
@@ -209,6 +307,15 @@ mod tests {
         assert_eq!(plan().check(100), Ok(()));
         for (flag, plan) in cases {
             assert_eq!(&plan.check(100).unwrap_err().flag, flag, "{plan:?}");
+        }
+    }
+
+    #[test]
+    fn stragglers_are_read_or_the_forms_are_shown() {
+        assert_eq!("rank=1,factor=3".parse(), Ok(Straggler::One { rank: 1, factor: 3.0 }));
+        assert_eq!("lognormal,sigma=0.5".parse(), Ok(Straggler::Lognormal { sigma: 0.5 }));
+        for bad in ["", "rank=1", "rank=1,factor=0.5", "lognormal", "lognormal,sigma=-1", "factor=2,rank=1"] {
+            assert!(bad.parse::<Straggler>().unwrap_err().contains("rank=R,factor=F"), "{bad}");
         }
     }
 

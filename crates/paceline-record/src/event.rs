@@ -56,10 +56,21 @@ pub enum Event<'a> {
         forward_s: f64,
         /// Backward pass.
         backward_s: f64,
+        /// Sending, receiving and summing.
+        send_s: f64,
+        /// Waiting for others.
+        wait_s: f64,
+        /// Waiting, by the rank that was waited for.
+        wait_for_s: Vec<f64>,
         /// Optimiser.
         apply_s: f64,
-        /// Evaluation, outside the training clock.
-        evaluate_s: f64,
+    },
+    /// A stranger was turned away; the run goes on.
+    Refused {
+        /// By whom.
+        rank: usize,
+        /// Who it was, and why.
+        cause: &'a str,
     },
     /// The run has ended well.
     Result(RunResult),

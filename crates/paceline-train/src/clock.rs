@@ -15,18 +15,20 @@ pub enum Phase {
     Apply,
     /// Evaluation, outside the training clock.
     Evaluate,
+    /// Exchanging with other ranks and waiting for them.
+    Exchange,
 }
 
 /// Seconds per phase.
 #[derive(Debug)]
 pub struct Clock {
     last: Instant,
-    spent: [Duration; 5],
+    spent: [Duration; 6],
 }
 
 impl Default for Clock {
     fn default() -> Self {
-        Self { last: Instant::now(), spent: [Duration::ZERO; 5] }
+        Self { last: Instant::now(), spent: [Duration::ZERO; 6] }
     }
 }
 
@@ -45,6 +47,14 @@ impl Clock {
 
     /// The training clock, in seconds.
     pub fn train(&self) -> f64 {
-        [Phase::Data, Phase::Forward, Phase::Backward, Phase::Apply].iter().map(|&p| self.seconds(p)).sum()
+        let all = self.spent.iter().map(Duration::as_secs_f64).sum::<f64>();
+        all - self.seconds(Phase::Evaluate)
+    }
+
+    /// Counts time that was spent in the one phase as spent in the other.
+    pub fn shift(&mut self, time: Duration, from: Phase, to: Phase) {
+        let time = time.min(self.spent[from as usize]);
+        self.spent[from as usize] -= time;
+        self.spent[to as usize] += time;
     }
 }

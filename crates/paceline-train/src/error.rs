@@ -13,6 +13,29 @@ pub enum TrainError {
         /// NaN or infinite.
         loss: f64,
     },
+    /// A peer is gone.
+    #[error("rank {rank} was lost at step {step}: {cause}")]
+    Lost {
+        /// The peer.
+        rank: usize,
+        /// This rank's step.
+        step: u64,
+        /// What the connection said.
+        cause: String,
+    },
+    /// Nothing came for too long.
+    #[error("nothing was heard of rank {rank} for {seconds} s at step {step}")]
+    Silent {
+        /// Who was waited for.
+        rank: usize,
+        /// How long.
+        seconds: u64,
+        /// This rank's step.
+        step: u64,
+    },
+    /// The transport failed.
+    #[error(transparent)]
+    Wire(#[from] paceline_wire::WireError),
     /// The model cannot take the dataset's samples.
     #[error("model {model} on {data}: {source}")]
     Shape {
@@ -30,6 +53,11 @@ impl TrainError {
     pub fn hint(&self) -> &'static str {
         match self {
             TrainError::Diverged { .. } => "try a smaller --lr, a --warmup, or a larger --batch",
+            TrainError::Lost { .. } => "the run ends when a process is lost; see the first error",
+            TrainError::Silent { .. } => {
+                "the process is alive but makes no progress: is the machine overloaded?"
+            }
+            TrainError::Wire(_) => "is something else using the ports, or the machine out of sockets?",
             TrainError::Shape { .. } => {
                 "choose a model for samples of this size; `paceline model list` shows them"
             }

@@ -2,6 +2,11 @@
 //!
 //! # Layout
 //! - [`single`]: one worker, alone
+//! - [`worker`], [`server`]: a rank of a distributed run, over any transport
+//! - [`engine`]: drives a strategy's participant with a transport, memory and the real clock
+//! - [`memory`]: what stands behind a participant's regions
+//! - [`meta`]: tags and heads as bytes
+//! - [`update`]: optimiser and learning rate
 //! - [`model`]: a replica: parameters, gradients, state, optimiser memory, network
 //! - [`clock`]: the training clock and the phases it is divided into
 //! - [`curve`]: accuracy over time: time to accuracy, convergence
@@ -14,9 +19,15 @@
 
 pub mod clock;
 pub mod curve;
+pub mod engine;
 pub mod error;
+pub mod memory;
+pub mod meta;
 pub mod model;
+pub mod server;
 pub mod single;
+pub mod update;
+pub mod worker;
 
 pub use error::TrainError;
 pub use model::Replica;

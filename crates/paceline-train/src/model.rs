@@ -1,9 +1,9 @@
 //! A replica of the model: flat buffers, network, optimiser.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use paceline_data::{Dataset, Split};
-use paceline_nn::optim::{self, Optimiser, Settings, Step};
 use paceline_nn::{Compute, Graph, Network, Outcome, Pass, Shape, Targets, models};
 use paceline_plan::Plan;
 use sha2::{Digest, Sha256};
@@ -28,18 +28,14 @@ pub fn graph(plan: &Plan, dataset: &Dataset) -> Result<Graph, TrainError> {
 
 /// One worker's copy of the model.
 pub struct Replica {
-    network: Network<f32>,
+    pub(crate) network: Network<f32>,
     /// The flat parameter buffer.
     pub params: Vec<f32>,
     /// The flat gradient buffer.
     pub grads: Vec<f32>,
     /// Batch norm's running statistics.
     pub state: Vec<f32>,
-    memory: Vec<f32>,
-    optimiser: &'static Optimiser,
-    settings: Settings,
-    classes: Vec<u8>,
-    seed: u64,
+    pub(crate) classes: Vec<u8>,
 }
 
 impl Replica {
@@ -49,19 +45,12 @@ impl Replica {
         let mut params = vec![0.0; graph.param_count()];
         let mut state = vec![0.0; graph.state_count()];
         graph.init(plan.seed, &mut params, &mut state);
-        let optimiser = optim::find(&plan.optimizer).expect("the plan's names come from the registries");
-        let settings =
-            Settings { momentum: plan.momentum, nesterov: plan.nesterov, weight_decay: plan.weight_decay };
         Self {
             grads: vec![0.0; params.len()],
-            memory: vec![0.0; (optimiser.memory)(&settings) * params.len()],
             network: Network::new(graph, capacity, compute),
             params,
             state,
-            optimiser,
-            settings,
             classes: Vec::with_capacity(capacity),
-            seed: plan.seed,
         }
     }
 
@@ -71,7 +60,7 @@ impl Replica {
     }
 
     /// Loads samples and their classes into the network.
-    fn load(&mut self, dataset: &Dataset, split: &Split, ids: impl Iterator<Item = usize>) {
+    pub(crate) fn load(&mut self, dataset: &Dataset, split: &Split, ids: impl Iterator<Item = usize>) {
         self.classes.clear();
         let normalisation = &dataset.normalisation;
         for (i, id) in ids.enumerate() {
@@ -80,40 +69,22 @@ impl Replica {
         }
     }
 
-    /// Computes the gradient of a batch's part in a global batch of `global` samples, and returns the
-    /// batch's outcome.
-    pub fn gradient(
-        &mut self,
-        dataset: &Dataset,
-        ids: &[u32],
-        global: usize,
-        step: u64,
-        clock: &mut Clock,
-    ) -> Outcome {
-        self.load(dataset, &dataset.train, ids.iter().map(|&id| id as usize));
+    /// Loads a batch and runs it forward; the loss's gradient is scaled by `scale`.
+    pub fn forward(&mut self, dataset: &Dataset, pass: &Pass<'_>, scale: f64, clock: &mut Clock) -> Outcome {
+        self.load(dataset, &dataset.train, pass.ids.iter().map(|&id| id as usize));
         clock.lap(Phase::Data);
-        let pass = Pass { samples: ids.len(), training: true, seed: self.seed, step, ids };
-        self.network.forward(&pass, &self.params, &mut self.state);
-        let outcome = self.network.loss(Targets::Classes(&self.classes), 1.0 / global as f64);
+        self.network.forward(pass, &self.params, &mut self.state);
+        let outcome = self.network.loss(Targets::Classes(&self.classes), scale);
         clock.lap(Phase::Forward);
-        self.network.backward(&pass, &self.params, &mut self.grads, &mut |_, _| {});
-        clock.lap(Phase::Backward);
         outcome
     }
 
-    /// Applies the gradient with learning rate `lr`; `step` counts from 1.
-    pub fn apply(&mut self, lr: f64, step: u64) {
-        let Self { network, params, grads, memory, .. } = self;
-        let update = Step { params, grads, memory, lr, step };
-        self.optimiser.apply(network.compute(), &self.settings, update);
-    }
-
-    /// Loss and accuracy on the whole test split.
-    pub fn evaluate(&mut self, dataset: &Dataset) -> Outcome {
+    /// Loss and accuracy on a part of the test split.
+    pub fn evaluate(&mut self, dataset: &Dataset, part: Range<usize>) -> Outcome {
         let mut total = Outcome::default();
-        let (n, batch) = (dataset.test.len(), self.network.capacity());
-        for first in (0..n).step_by(batch) {
-            let ids = first..n.min(first + batch);
+        let batch = self.network.capacity();
+        for first in part.clone().step_by(batch) {
+            let ids = first..part.end.min(first + batch);
             let pass = Pass::evaluation(ids.len());
             self.load(dataset, &dataset.test, ids);
             self.network.forward(&pass, &self.params, &mut self.state);
@@ -121,16 +92,16 @@ impl Replica {
         }
         total
     }
+}
 
-    /// SHA-256 of the parameters (little-endian), in hexadecimal.
-    pub fn params_sha256(&self) -> String {
-        let mut hash = Sha256::new();
-        let mut bytes = Vec::with_capacity(4096);
-        for part in self.params.chunks(1024) {
-            bytes.clear();
-            part.iter().for_each(|p| bytes.extend_from_slice(&p.to_le_bytes()));
-            hash.update(&bytes);
-        }
-        hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+/// SHA-256 of parameters (little-endian), in hexadecimal.
+pub fn params_sha256(params: &[f32]) -> String {
+    let mut hash = Sha256::new();
+    let mut bytes = Vec::with_capacity(4096);
+    for part in params.chunks(1024) {
+        bytes.clear();
+        part.iter().for_each(|p| bytes.extend_from_slice(&p.to_le_bytes()));
+        hash.update(&bytes);
     }
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use paceline_data::{Dataset, Order};
-use paceline_nn::Compute;
-use paceline_nn::schedule::{LrScaling, Progress, Schedule};
+use paceline_nn::{Compute, Pass};
 use paceline_plan::Plan;
 use paceline_record::process::{self, Started};
 use paceline_record::{Event, Rank, RunResult, Seconds, Staleness};
@@ -12,34 +11,11 @@ use paceline_record::{Event, Rank, RunResult, Seconds, Staleness};
 use crate::clock::{Clock, Phase};
 use crate::curve::Curve;
 use crate::error::TrainError;
-use crate::model::{self, Replica};
+use crate::model::{self, Replica, params_sha256};
+use crate::update::Update;
 
 /// Seconds between two progress events.
 const PROGRESS_EVERY: f64 = 0.2;
-
-/// The learning rate of a plan at each step.
-struct Rate {
-    base: f64,
-    schedule: Schedule,
-    warmup: f64,
-}
-
-impl Rate {
-    fn new(plan: &Plan) -> Self {
-        let scaling = if plan.lr_scaling == "linear" { LrScaling::Linear } else { LrScaling::None };
-        Self {
-            base: plan.lr * scaling.factor(plan.workers),
-            schedule: plan.schedule.parse().expect("the plan's schedule was checked when it was made"),
-            warmup: plan.warmup,
-        }
-    }
-
-    fn at(&self, order: &Order, step: u64, total: u64) -> f64 {
-        let before = order.samples_before(step);
-        let progress = Progress { fraction: before as f64 / total as f64, epochs: order.epochs_before(step) };
-        self.base * self.schedule.factor(progress, self.warmup)
-    }
-}
 
 /// Trains as the plan says, telling `report` what happens, and returns the result.
 pub fn run(
@@ -53,8 +29,9 @@ pub fn run(
     let compute = Arc::new(Compute::new(plan.threads, plan.pin));
     let total = plan.total_samples(dataset.train.len());
     let mut order = Order::new(plan.seed, dataset.train.len(), plan.batch * plan.workers, total);
+    let mut update = Update::new(plan, dataset.train.len(), Arc::clone(&compute));
     let mut replica = Replica::new(plan, graph, compute);
-    let (rate, steps) = (Rate::new(plan), order.steps());
+    let steps = order.steps().min(plan.stop_after_step.unwrap_or(u64::MAX));
     report(Event::Start {
         run,
         plan,
@@ -70,14 +47,17 @@ pub fn run(
     let (mut train_loss, mut last) = (f64::NAN, None);
     for step in 0..steps {
         let samples = order.samples_before(step);
-        let lr = rate.at(&order, step, total);
-        let global = order.batch_len(step);
-        let outcome = replica.gradient(dataset, order.batch(step, 0, 1), global, step, &mut clock);
+        let ids = order.batch(step, 0, 1);
+        let pass = Pass { samples: ids.len(), training: true, seed: plan.seed, step, ids };
+        let outcome = replica.forward(dataset, &pass, 1.0 / ids.len() as f64, &mut clock);
+        let Replica { network, params, grads, .. } = &mut replica;
+        network.backward(&pass, params, grads, &mut |_, _| {});
+        clock.lap(Phase::Backward);
         train_loss = outcome.mean_loss();
         if !train_loss.is_finite() {
             return Err(TrainError::Diverged { step: step + 1, samples, loss: train_loss });
         }
-        replica.apply(lr, step + 1);
+        update.apply(0, params, grads, step);
         clock.lap(Phase::Apply);
         done = step + 1;
         let (samples, train_s) = (order.samples_before(done), clock.train());
@@ -87,7 +67,7 @@ pub fn run(
         }
         let due = plan.eval_every.map_or(order.ends_epoch(step), |every| done.is_multiple_of(every));
         if due || done == steps {
-            let outcome = replica.evaluate(dataset);
+            let outcome = replica.evaluate(dataset, 0..dataset.test.len());
             clock.lap(Phase::Evaluate);
             let (loss, accuracy) = (outcome.mean_loss(), outcome.accuracy());
             if !loss.is_finite() {
@@ -108,11 +88,13 @@ pub fn run(
         data_s: clock.seconds(Phase::Data),
         forward_s: clock.seconds(Phase::Forward),
         backward_s: clock.seconds(Phase::Backward),
+        send_s: 0.0,
+        wait_s: 0.0,
+        wait_for_s: Vec::new(),
         apply_s: clock.seconds(Phase::Apply),
-        evaluate_s: clock.seconds(Phase::Evaluate),
     });
     let (samples, train) = (order.samples_before(done), clock.train());
-    let params_sha256 = replica.params_sha256();
+    let params_sha256 = params_sha256(&replica.params);
     Ok(RunResult {
         run: run.to_owned(),
         strategy: "single".into(),

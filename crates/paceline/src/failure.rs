@@ -1,10 +1,12 @@
 //! How the program fails: what happened, a hint, and an exit code.
 //!
-//! 0 ok, 1 failure, 2 usage (clap), 3 invalid plan, 5 storage.
+//! 0 ok, 1 failure, 2 usage (clap), 3 invalid plan, 4 a peer was lost, 5 storage, 6 authentication or
+//! protocol.
 
 use std::process::ExitCode;
 
 use paceline_data::DataError;
+use paceline_launch::LaunchError;
 use paceline_plan::PlanError;
 use paceline_train::TrainError;
 
@@ -42,8 +44,30 @@ impl From<TrainError> for Failure {
         let code = match error {
             TrainError::Diverged { .. } => 1,
             TrainError::Shape { .. } => 3,
+            TrainError::Lost { .. } | TrainError::Silent { .. } => 4,
+            TrainError::Wire(_) => 6,
         };
         Self { code, hint: error.hint().into(), message: error.to_string() }
+    }
+}
+
+impl From<LaunchError> for Failure {
+    fn from(error: LaunchError) -> Self {
+        let message = error.to_string();
+        match error {
+            LaunchError::Plan(error) => error.into(),
+            LaunchError::Train(error) => error.into(),
+            LaunchError::Lost { .. } => {
+                let hint =
+                    "the other processes were ended; the system's log may say who ended this one".into();
+                Self { code: 4, message, hint }
+            }
+            LaunchError::Failed { hint, code, .. } => Self { code, message, hint },
+            LaunchError::Late { .. } => {
+                Self { code: 4, message, hint: "is the machine overloaded, or out of memory?".into() }
+            }
+            LaunchError::System { .. } => Self { code: 1, message, hint: String::new() },
+        }
     }
 }
 

@@ -29,13 +29,16 @@ struct Cli {
 #[derive(Subcommand)]
 enum Verb {
     /// Train a network once and print the result
-    Train(verbs::train::Args),
+    Train(Box<verbs::train::Args>),
     /// List the models, or show one layer by layer
     Model(verbs::model::Args),
     /// List the datasets and where their files are looked for
     Data(verbs::data::Args),
     /// Measure this machine
     Bench(verbs::bench::Args),
+    /// Be one rank of a run (started by the launcher, never by hand)
+    #[command(hide = true)]
+    Rank,
 }
 
 fn main() -> ExitCode {
@@ -45,10 +48,14 @@ fn main() -> ExitCode {
     let show = cli.show;
     let done = match cli.verb {
         None => verbs::home::run(show, started),
-        Some(Verb::Train(args)) => verbs::train::run(&args, show, started),
+        Some(Verb::Train(args)) => verbs::train::train(&args, show, started),
         Some(Verb::Model(args)) => verbs::model::run(&args, show),
         Some(Verb::Data(args)) => verbs::data::run(&args, show),
         Some(Verb::Bench(args)) => verbs::bench::run(&args, show),
+        Some(Verb::Rank) => {
+            paceline_launch::rank::main();
+            Ok(())
+        }
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

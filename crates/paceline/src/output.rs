@@ -52,9 +52,13 @@ pub fn error(message: &str, hint: &str) {
 pub struct Follow {
     show: Show,
     bar: ProgressBar,
-    /// Where the time went, once the run has told.
-    pub phases: Vec<(&'static str, f64)>,
+    /// Where the workers' time went: sums over the workers, in the order of [`PHASES`].
+    phases: [f64; PHASES.len()],
+    workers: f64,
 }
+
+/// What the training time is divided into.
+const PHASES: [&str; 6] = ["data", "forward", "backward", "apply", "exchange", "wait"];
 
 impl Follow {
     /// A follower of one run.
@@ -66,7 +70,7 @@ impl Follow {
         if visible {
             bar.enable_steady_tick(Duration::from_millis(500));
         }
-        Self { show, bar, phases: Vec::new() }
+        Self { show, bar, phases: [0.0; PHASES.len()], workers: 0.0 }
     }
 
     /// Takes one event.
@@ -96,13 +100,14 @@ impl Follow {
                 "step {step:>6}  {train_s:>8.2} s  test loss {loss:.4}  accuracy {:.2}%",
                 100.0 * accuracy
             )),
-            Event::Phases { data_s, forward_s, backward_s, apply_s, .. } => {
-                self.phases = vec![
-                    ("data", data_s),
-                    ("forward", forward_s),
-                    ("backward", backward_s),
-                    ("apply", apply_s),
-                ];
+            Event::Phases { data_s, forward_s, backward_s, send_s, wait_s, apply_s, .. } => {
+                // Of several workers, the mean is shown.
+                let one = [data_s, forward_s, backward_s, apply_s, send_s, wait_s];
+                self.workers += 1.0;
+                self.phases.iter_mut().zip(one).for_each(|(sum, seconds)| *sum += seconds);
+            }
+            Event::Refused { rank, cause } => {
+                self.line(&format!("rank {rank} turned a stranger away: {cause}"))
             }
             Event::Result(_) => {}
         }
@@ -136,8 +141,10 @@ impl Follow {
         if let Some(seconds) = result.time_to_accuracy_s {
             text += &format!("target accuracy reached after {seconds:.2} s of training\n");
         }
-        text += "where the training time went:\n";
-        for (name, seconds) in &self.phases {
+        let whose = if self.workers > 1.0 { " (mean of the workers)" } else { "" };
+        text += &format!("where the training time went{whose}:\n");
+        for (name, sum) in PHASES.iter().zip(self.phases).filter(|(_, sum)| *sum > 0.0) {
+            let seconds = sum / self.workers;
             let share = seconds / result.seconds.train;
             let bar = "█".repeat((share * 40.0).round() as usize);
             text += &format!("  {name:<9} {seconds:>8.3} s {:>5.1}%  {bar}\n", 100.0 * share);

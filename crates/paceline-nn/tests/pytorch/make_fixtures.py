@@ -1,6 +1,7 @@
 """Records what PyTorch computes for the networks of `../pytorch.rs`, in float64 on the CPU.
 
-Made with torch 2.13.0 and numpy 2.4.6 on Python 3. To rerun (writes the JSON files beside this script):
+Made with torch 2.13.0 and numpy 2.4.6 on Python 3.11. To rerun (writes the JSON files beside this script,
+in less than a minute):
 
     pip install torch==2.13.0 numpy==2.4.6
     python make_fixtures.py
@@ -176,8 +177,9 @@ def from_ours(model, name, values, shape):
 
 
 def fill(model):
-    """Weights and biases within 1/√inputs. Batch norm's weights are near 1, its biases near 2 and -2 in
-    turn: its ReLUs then have their input's bulk away from the kink, and still switch pixel by pixel."""
+    """Weights and biases within 1/√inputs. Batch norm's weights are near 1/4, its biases near 1/2 and
+    -1/2 in turn: its ReLUs then have most of their input away from the kink, and still switch pixel by
+    pixel."""
     weights = {n.removesuffix(".weight"): p for n, p in model.named_parameters() if n.endswith(".weight")}
     for name, p in model.named_parameters():
         layer, kind = name.rsplit(".", 1)
@@ -185,9 +187,9 @@ def fill(model):
         if weight.dim() > 1:
             middle, spread = 0.0, 1.0 / np.sqrt(float(weight[0].numel()))
         elif kind == "weight":
-            middle, spread = 1.0, 0.1
+            middle, spread = 0.25, 0.025
         else:
-            middle, spread = np.where(np.arange(p.numel()) % 2 == 0, 2.0, -2.0), 0.1
+            middle, spread = np.where(np.arange(p.numel()) % 2 == 0, 0.5, -0.5), 0.025
         values = middle + spread * uniform(f"param/{name}", p.numel())
         p.data = from_ours(model, name, single(values), p.shape)
 

@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use clap::Subcommand;
+use paceline_launch::bench::{Bench as Exchange, Row};
 use paceline_nn::accel::{Level, peak_gflops};
 use paceline_nn::models::{self, MODELS};
 use paceline_nn::optim::{self, Settings, Step};
 use paceline_nn::{Compute, Graph, Network, Pass, Targets};
+use paceline_protocol::STRATEGIES;
 use paceline_random::{Purpose, Stream};
 use serde::Serialize;
 
@@ -26,6 +28,89 @@ pub struct Args {
 enum What {
     /// Training speed of one worker: whole steps, from the batch's bytes to the updated parameters
     Compute(ComputeArgs),
+    /// Time of an all-reduce between workers, the slowest rank's
+    Allreduce(ExchangeArgs),
+    /// Time of a message between two ranks: the floor of what two ranks can exchange
+    P2p(PointArgs),
+}
+
+#[derive(clap::Args, Debug)]
+struct ExchangeArgs {
+    /// Number of workers
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=256))]
+    workers: u32,
+    /// How they average
+    #[arg(long, default_value = "ring-allreduce", value_parser = collectives())]
+    strategy: String,
+    #[command(flatten)]
+    over: Over,
+}
+
+#[derive(clap::Args, Debug)]
+struct PointArgs {
+    /// Both sides send at once
+    #[arg(long)]
+    duplex: bool,
+    #[command(flatten)]
+    over: Over,
+}
+
+#[derive(clap::Args, Debug)]
+struct Over {
+    /// What they talk over
+    #[arg(long, default_value = "tcp", value_parser = ["tcp", "inproc"])]
+    transport: String,
+    /// Lengths in bytes, multiples of 4
+    #[arg(long, value_delimiter = ',', default_value = "4KiB,64KiB,1MiB,16MiB,64MiB", value_parser = length)]
+    sizes: Vec<usize>,
+    /// Seconds per length, roughly
+    #[arg(long, default_value_t = 2.0, value_parser = seconds)]
+    seconds: f64,
+}
+
+fn length(text: &str) -> Result<usize, String> {
+    let bytes = super::train::bytes(text)?;
+    if bytes % 4 == 0 && bytes <= 1 << 30 {
+        Ok(bytes / 4)
+    } else {
+        Err("a multiple of 4, at most 1GiB".into())
+    }
+}
+
+fn collectives() -> clap::builder::PossibleValuesParser {
+    names(STRATEGIES.iter().filter(|s| s.schedule.is_some()).map(|s| (s.name, s.about)))
+}
+
+#[derive(Serialize)]
+struct Exchanged {
+    results: Vec<Row>,
+}
+
+/// `paceline bench allreduce` and `paceline bench p2p`.
+fn exchange(what: &str, workers: usize, duplex: bool, over: &Over, show: Show) -> Result<(), Failure> {
+    let (sizes, seconds) = (over.sizes.clone(), over.seconds);
+    let bench = Exchange { what: what.into(), workers, duplex, sizes, seconds };
+    let results = if over.transport == "inproc" {
+        bench.as_threads()?
+    } else {
+        bench.as_processes(&std::env::current_exe()?, "rank")?
+    };
+    if show.json {
+        return Ok(output::json(&Exchanged { results })?);
+    }
+    let mut text =
+        format!("{:>12} {:>12} {:>12} {:>12} {:>12}\n", "bytes", "median µs", "p95 µs", "MB/s", "bus MB/s");
+    for r in &results {
+        text += &format!(
+            "{:>12} {:>12.1} {:>12.1} {:>12.0} {:>12.0}\n",
+            r.bytes,
+            r.seconds_median * 1e6,
+            r.seconds_p95 * 1e6,
+            r.algbw_bytes_per_s / 1e6,
+            r.busbw_bytes_per_s / 1e6
+        );
+    }
+    Ok(output::text(&text)?)
 }
 
 #[derive(clap::Args, Debug)]
@@ -65,9 +150,15 @@ struct Measured<'a> {
     fraction_of_peak: f64,
 }
 
-/// `paceline bench compute`.
+/// `paceline bench`.
 pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
-    let What::Compute(args) = &args.what;
+    let args = match &args.what {
+        What::Compute(args) => args,
+        What::Allreduce(args) => {
+            return exchange(&args.strategy, args.workers as usize, false, &args.over, show);
+        }
+        What::P2p(args) => return exchange("p2p", 2, args.duplex, &args.over, show),
+    };
     let measured = compute(args)?;
     if show.json {
         return Ok(output::json(&measured)?);

@@ -3,16 +3,22 @@
 use clap::builder::PossibleValue;
 use clap::builder::PossibleValuesParser;
 use paceline_data::DATASETS;
+use paceline_launch::run::{self, Launch};
 use paceline_nn::models::MODELS;
 use paceline_nn::optim::OPTIMISERS;
 use paceline_nn::schedule::Schedule;
-use paceline_plan::{Plan, Work};
+use paceline_plan::{Plan, PlanError, Straggler, Work};
+use paceline_protocol::STRATEGIES;
 use paceline_record::process::{self, Started};
 use paceline_record::{Event, RunResult};
+use paceline_train::single;
 
 use super::data::{self, Place};
 use crate::failure::Failure;
 use crate::output::{self, Follow, Show};
+
+/// The strategy of one worker alone.
+const SINGLE: &str = "single";
 
 /// Epochs that are trained where nothing else is said.
 const EPOCHS: f64 = 5.0;
@@ -31,6 +37,30 @@ pub struct Args {
     /// Number of workers
     #[arg(long, default_value_t = 1)]
     workers: usize,
+    /// Number of parameter servers (with --strategy ps)
+    #[arg(long, default_value_t = 0)]
+    servers: usize,
+    /// How the workers average [default: none with one worker, ring-allreduce with more]
+    #[arg(long, value_parser = names(STRATEGIES.iter().map(|s| (s.name, s.about))))]
+    strategy: Option<String>,
+    /// When a worker may go on: everybody waits (bsp), nobody waits (asp), a bounded lead (ssp)
+    #[arg(long, default_value = "bsp", value_parser = ["bsp", "asp", "ssp"])]
+    sync: String,
+    /// With --sync ssp: steps that a worker may be ahead of the slowest
+    #[arg(long)]
+    staleness: Option<u64>,
+    /// What the workers talk over: processes over tcp, or threads of one process
+    #[arg(long, default_value = "tcp", value_parser = ["tcp", "inproc"])]
+    transport: String,
+    /// Bytes of gradient that are fused and sent together while backward goes on, e.g. 4MiB
+    #[arg(long, default_value = "4MiB", value_parser = bytes)]
+    bucket: usize,
+    /// Slow workers down: rank=R,factor=F or lognormal,sigma=S
+    #[arg(long, value_parser = |s: &str| s.parse::<Straggler>())]
+    straggler: Option<Straggler>,
+    /// End the run after this many steps without changing what they are
+    #[arg(long)]
+    stop_after_step: Option<u64>,
     /// Samples per worker and step
     #[arg(long, default_value_t = 64)]
     batch: usize,
@@ -85,6 +115,22 @@ pub struct Args {
     pin: bool,
 }
 
+/// A number of bytes with an optional unit.
+pub fn bytes(text: &str) -> Result<usize, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let factor = match &text[digits..] {
+        "" | "B" => 1,
+        "KiB" | "K" => 1 << 10,
+        "MiB" | "M" => 1 << 20,
+        "GiB" | "G" => 1 << 30,
+        "kB" => 1_000,
+        "MB" => 1_000_000,
+        _ => 0,
+    };
+    let number = text[..digits].parse::<usize>().ok().and_then(|n| n.checked_mul(factor)).filter(|&n| n > 0);
+    number.ok_or_else(|| "a positive number of bytes is needed, e.g. 65536, 64KiB, 4MiB or 25MB".into())
+}
+
 /// A parser of registered names that shows what each one is.
 pub fn names(entries: impl Iterator<Item = (&'static str, &'static str)>) -> PossibleValuesParser {
     PossibleValuesParser::new(
@@ -98,6 +144,16 @@ impl Args {
             data: self.data.clone(),
             model: self.model.clone(),
             workers: self.workers,
+            servers: self.servers,
+            strategy: self.strategy.clone().unwrap_or_else(|| {
+                if self.workers == 1 && self.servers == 0 { SINGLE.into() } else { "ring-allreduce".into() }
+            }),
+            sync: self.sync.clone(),
+            staleness: self.staleness,
+            transport: self.transport.clone(),
+            bucket: self.bucket,
+            straggler: self.straggler,
+            stop_after_step: self.stop_after_step,
             batch: self.batch,
             optimizer: self.optimizer.clone(),
             lr: self.lr,
@@ -124,12 +180,27 @@ pub fn execute(args: &Args, show: Show, started: Started) -> Result<(RunResult, 
     // What is wrong whatever the dataset is said before a large one is loaded.
     plan.check(usize::MAX)?;
     let source = paceline_data::find(&plan.data).expect("clap lets registered names pass only");
-    let dataset = source.load(&data::folders(&args.place))?;
+    let folders = data::folders(&args.place);
+    let dataset = source.load(&folders)?;
     plan.check(dataset.train.len())?;
+    if plan.strategy == SINGLE && plan.sync != "bsp" {
+        return Err(PlanError {
+            flag: "--sync",
+            value: plan.sync,
+            problem: "one worker alone waits for nobody; give a --strategy that has it, e.g. ps".into(),
+        }
+        .into());
+    }
     let mut follow = Follow::new(show);
     let id = process::new_run_id();
-    let result =
-        paceline_train::single::run(&plan, &dataset, &id, started, &mut |event| follow.event(&event));
+    let report = &mut |event: Event<'_>| follow.event(&event);
+    let result = if plan.strategy == SINGLE {
+        single::run(&plan, &dataset, &id, started, report).map_err(Failure::from)
+    } else {
+        let program = (std::env::current_exe()?, "rank");
+        let launch = Launch { plan: &plan, dataset: &dataset, folders: &folders, run: &id, program, started };
+        run::run(&launch, report).map_err(Failure::from)
+    };
     follow.finish();
     let result = result?;
     let summary = follow.summary(&result);
@@ -137,7 +208,7 @@ pub fn execute(args: &Args, show: Show, started: Started) -> Result<(RunResult, 
 }
 
 /// `paceline train`: the summary for people, the result line for programs.
-pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
+pub fn train(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
     let (result, summary) = execute(args, show, started)?;
     if !show.quiet {
         output::note(summary.trim_end());

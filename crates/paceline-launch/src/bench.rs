@@ -1,0 +1,305 @@
+//! Measurements of the exchange itself: all-reduce through the real engine, and point to point as its
+//! floor. Every rank times each repetition; a repetition takes as long as its slowest rank.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use paceline_protocol::{Buf, Input, Region, Setup, Sync};
+use paceline_train::TrainError;
+use paceline_train::engine::Engine;
+use paceline_train::memory::{Gradient, Memory};
+use paceline_train::worker::MESSAGE;
+use paceline_wire::{Body, Event, Key, META, Source, Span, Transport, inproc};
+use serde::{Deserialize, Serialize};
+
+use crate::control::{FromRank, ToRank};
+use crate::error::LaunchError;
+use crate::fleet::{Fleet, News};
+
+/// Repetitions that are not counted.
+const WARM_UP: usize = 3;
+/// Longest silence between ranks.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What is measured.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Bench {
+    /// A strategy's name, or `p2p`.
+    pub what: String,
+    /// Number of ranks.
+    pub workers: usize,
+    /// Point to point: both sides send at once.
+    pub duplex: bool,
+    /// Lengths, in elements.
+    pub sizes: Vec<usize>,
+    /// Seconds per size, roughly.
+    pub seconds: f64,
+}
+
+/// One size's figures.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// Length.
+    pub bytes: usize,
+    /// Repetitions.
+    pub repetitions: usize,
+    /// Median time.
+    pub seconds_median: f64,
+    /// 95th percentile.
+    pub seconds_p95: f64,
+    /// Bytes per second of the operation.
+    pub algbw_bytes_per_s: f64,
+    /// Bytes per second that each link must move for it.
+    pub busbw_bytes_per_s: f64,
+}
+
+impl Bench {
+    /// Repetitions of a size: the same on every rank, without asking.
+    fn repetitions(&self, size: usize) -> usize {
+        let guess = 40e-6 + 4.0 * size as f64 / 0.8e9;
+        ((self.seconds / guess) as usize).clamp(5, 5_000)
+    }
+
+    fn setup(&self, size: usize, round: usize) -> Setup {
+        Setup {
+            workers: self.workers,
+            servers: 0,
+            params: size,
+            bucket: size,
+            message: MESSAGE,
+            steps: (WARM_UP + self.repetitions(size)) as u64,
+            sync: Sync::Bsp,
+            generation: round as u32,
+        }
+    }
+
+    /// The ranks that a rank talks with.
+    pub fn links(&self, rank: usize) -> Vec<usize> {
+        match paceline_protocol::find(&self.what) {
+            Some(strategy) => (strategy.links)(&self.setup(1, 0), rank),
+            None => vec![1 - rank],
+        }
+    }
+
+    /// Plays a rank's part: the seconds of every repetition of every size, one after the other.
+    pub fn play(&self, rank: usize, transport: Box<dyn Transport>) -> Result<Vec<f32>, TrainError> {
+        let mut all = Vec::new();
+        let Some(strategy) = paceline_protocol::find(&self.what) else {
+            self.point_to_point(rank, transport, &mut all)?;
+            return Ok(all);
+        };
+        let participant = |round: usize| (strategy.make)(&self.setup(self.sizes[round], round), rank);
+        let mut engine = Engine::new(participant(0), transport, self.links(rank), self.workers);
+        for (round, &size) in self.sizes.iter().enumerate() {
+            if round > 0 {
+                engine = engine.succeed(participant(round), round as u32);
+            }
+            self.allreduce(&mut engine, rank, size, &mut all)?;
+        }
+        engine.finish(&mut Flat(Vec::new()))?;
+        Ok(all)
+    }
+
+    /// All-reduces of one size, checked once and timed after the warm-up.
+    fn allreduce(
+        &self,
+        engine: &mut Engine,
+        rank: usize,
+        size: usize,
+        all: &mut Vec<f32>,
+    ) -> Result<(), TrainError> {
+        let mut memory = Flat(vec![(rank + 1) as f32; size]);
+        engine.start(&mut memory)?;
+        while let Some((step, _)) = engine.next_step(&mut memory)? {
+            let start = Instant::now();
+            engine.input(Input::GradReady { from: 0 }, &mut memory)?;
+            engine.input(Input::BackwardDone, &mut memory)?;
+            engine.step_over(&mut memory)?;
+            if step >= WARM_UP as u64 {
+                all.push(start.elapsed().as_secs_f32());
+            }
+            if step == 0 {
+                let sum = (self.workers * (self.workers + 1) / 2) as f32;
+                if let Some(wrong) = memory.0.iter().position(|&v| v != sum) {
+                    panic!("rank {rank}: element {wrong} of {size} is {} instead of {sum}", memory.0[wrong]);
+                }
+                memory.0.fill(0.0);
+            }
+        }
+        Ok(())
+    }
+
+    fn point_to_point(
+        &self,
+        rank: usize,
+        mut transport: Box<dyn Transport>,
+        all: &mut Vec<f32>,
+    ) -> Result<(), TrainError> {
+        let sends = rank == 0 || self.duplex;
+        let (mut events, mut received, mut expected) = (Vec::new(), 0, 0);
+        for (size, repetition) in
+            self.sizes.iter().flat_map(|&s| (0..WARM_UP + self.repetitions(s)).map(move |r| (s, r)))
+        {
+            let memory = Flat(vec![1.0; size]);
+            let start = Instant::now();
+            let mut leaving = 0;
+            let pieces = size.div_ceil(MESSAGE);
+            for first in (0..size).step_by(MESSAGE).filter(|_| sends) {
+                let span = Span { buffer: 0, offset: first, len: MESSAGE.min(size - first) };
+                transport.send(1 - rank, [0; META], span, 1)?;
+                leaving += 1;
+            }
+            // The side that only receives answers with an empty message; the other side waits for it. A
+            // faster peer's next messages may be among those that come.
+            expected += if rank == 1 || self.duplex { pieces } else { 1 };
+            let mut answered = sends;
+            while leaving > 0 || received < expected || !answered {
+                if received >= expected && !answered {
+                    transport.send(1 - rank, [0; META], Span::EMPTY, 1)?;
+                    (leaving, answered) = (leaving + 1, true);
+                }
+                transport.progress(&memory, Some(PATIENCE), &mut events)?;
+                if events.is_empty() && start.elapsed() > PATIENCE {
+                    let seconds = PATIENCE.as_secs();
+                    return Err(TrainError::Silent { rank: 1 - rank, seconds, step: repetition as u64 });
+                }
+                for event in events.drain(..) {
+                    match event {
+                        Event::Sent { .. } => leaving -= 1,
+                        Event::Message { .. } => received += 1,
+                        Event::Lost { rank, cause } if received < expected || leaving > 0 => {
+                            return Err(TrainError::Lost { rank, step: repetition as u64, cause });
+                        }
+                        Event::Lost { .. } | Event::Refused { .. } => {}
+                    }
+                }
+            }
+            if repetition >= WARM_UP {
+                all.push(start.elapsed().as_secs_f32());
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the ranks' times together.
+    pub fn rows(&self, times: &[Vec<f32>]) -> Vec<Row> {
+        let mut at = 0;
+        let factor = match self.what.as_str() {
+            "p2p" => 1.0,
+            _ => 2.0 * (self.workers - 1) as f64 / self.workers as f64,
+        };
+        self.sizes
+            .iter()
+            .map(|&size| {
+                let n = self.repetitions(size);
+                let slowest = |i: usize| times.iter().map(|t| f64::from(t[i])).fold(0.0, f64::max);
+                let mut each: Vec<f64> = (at..at + n).map(slowest).collect();
+                at += n;
+                each.sort_by(f64::total_cmp);
+                let (median, p95) = (each[n / 2], each[(n * 95).div_ceil(100) - 1]);
+                let bandwidth = 4.0 * size as f64 / median;
+                Row {
+                    bytes: 4 * size,
+                    repetitions: n,
+                    seconds_median: median,
+                    seconds_p95: p95,
+                    algbw_bytes_per_s: bandwidth,
+                    busbw_bytes_per_s: bandwidth * factor,
+                }
+            })
+            .collect()
+    }
+
+    /// Runs it with processes of `program WORD` over tcp.
+    pub fn as_processes(&self, program: &Path, word: &str) -> Result<Vec<Row>, LaunchError> {
+        let key = *Key::generate().map_err(TrainError::from)?.as_bytes();
+        let orders: Vec<ToRank> =
+            (0..self.workers).map(|rank| ToRank::Bench { bench: self.clone(), rank, key }).collect();
+        let mut fleet = Fleet::start(program, word, &orders)
+            .map_err(|source| LaunchError::System { what: "starting a process".into(), source })?;
+        let mut addresses = vec![String::new(); self.workers];
+        let mut times = vec![Vec::new(); self.workers];
+        let mut ended = vec![0; self.workers];
+        while times.iter().any(Vec::is_empty) {
+            match fleet.news.recv_timeout(2 * PATIENCE) {
+                Ok(News::Said(rank, FromRank::Bound { address }, _)) => {
+                    addresses[rank] = address;
+                    if addresses.iter().all(|a| !a.is_empty()) {
+                        for rank in 0..self.workers {
+                            let order = ToRank::Peers { addresses: addresses.clone() };
+                            fleet.tell(rank, &order).map_err(|source| LaunchError::System {
+                                what: format!("telling rank {rank}"),
+                                source,
+                            })?;
+                        }
+                    }
+                }
+                Ok(News::Said(rank, FromRank::Done(_), numbers)) => times[rank] = numbers,
+                Ok(News::Said(rank, FromRank::Failed { message, hint, code, .. }, _)) => {
+                    return Err(LaunchError::Failed { role: "worker", rank, message, hint, code });
+                }
+                Ok(News::Said(..)) => {}
+                Ok(News::Silent(rank) | News::Exited(rank)) => {
+                    ended[rank] += 1;
+                    if ended[rank] == 2 && times[rank].is_empty() {
+                        let (role, pid) = ("worker", fleet.pid(rank));
+                        let cause = fleet.status(rank).map_or_else(String::new, |s| s.to_string());
+                        return Err(LaunchError::Lost {
+                            role,
+                            rank,
+                            pid,
+                            when: "while measuring".into(),
+                            cause,
+                        });
+                    }
+                }
+                Err(_) => {
+                    let rank = times.iter().position(Vec::is_empty).unwrap_or(0);
+                    return Err(LaunchError::Late { role: "worker", rank, what: "answer", seconds: 60 });
+                }
+            }
+        }
+        Ok(self.rows(&times))
+    }
+
+    /// Runs it with threads over the in-process transport.
+    pub fn as_threads(&self) -> Result<Vec<Row>, LaunchError> {
+        let times: Result<Vec<_>, TrainError> = std::thread::scope(|scope| {
+            let ranks: Vec<_> = inproc::mesh(self.workers)
+                .into_iter()
+                .enumerate()
+                .map(|(rank, transport)| scope.spawn(move || self.play(rank, Box::new(transport))))
+                .collect();
+            ranks.into_iter().map(|r| r.join().expect("a rank does not panic")).collect()
+        });
+        Ok(self.rows(&times?))
+    }
+}
+
+/// A gradient buffer without a model.
+struct Flat(Vec<f32>);
+
+impl Source for Flat {
+    fn slices<'a>(&'a self, span: Span, f: &mut dyn FnMut(&'a [f32])) {
+        f(&self.0[span.offset..span.offset + span.len]);
+    }
+}
+
+impl Memory for Flat {
+    fn take(&mut self, dst: Region, body: &Body, add: bool) -> bool {
+        let dst = &mut self.0[dst.range()];
+        if add {
+            dst.iter_mut().zip(body.iter()).for_each(|(d, s)| *d += s);
+        } else {
+            dst.copy_from_slice(body);
+        }
+        true
+    }
+    fn copy(&mut self, _: Region, _: Region) -> bool {
+        unreachable!("collectives copy received bodies only")
+    }
+    fn apply(&mut self, params: Region, _: Gradient<'_>, _: u64) -> bool {
+        debug_assert_eq!(params.buf, Buf::Param);
+        true
+    }
+}

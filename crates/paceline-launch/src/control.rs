@@ -1,0 +1,204 @@
+//! What the launcher and its ranks say to each other: frames of a JSON document and, behind it, numbers.
+//!
+//! A frame is two little-endian `u32` (lengths of the document in bytes and of the numbers in elements),
+//! the document, the numbers. The pipes are private to the launcher and its child.
+
+use std::io::{self, Read, Write};
+use std::path::PathBuf;
+
+use paceline_plan::Plan;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::bench::Bench;
+
+/// Most bytes of a document: a table of addresses is the largest.
+const DOCUMENT: usize = 1 << 20;
+/// Most numbers of a frame: 4 GiB.
+const NUMBERS: usize = 1 << 30;
+
+/// What the launcher tells a rank.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "say", rename_all = "kebab-case")]
+pub enum ToRank {
+    /// What to do.
+    Config {
+        /// The plan.
+        plan: Box<Plan>,
+        /// The run's id.
+        run: String,
+        /// Which rank to be.
+        rank: usize,
+        /// The run's key. It travels over this pipe only.
+        key: [u8; 32],
+        /// Where datasets lie.
+        folders: Vec<PathBuf>,
+    },
+    /// What to measure.
+    Bench {
+        /// The measurement.
+        bench: Bench,
+        /// Which rank to be.
+        rank: usize,
+        /// The run's key.
+        key: [u8; 32],
+    },
+    /// Everybody's address, by rank.
+    Peers {
+        /// The addresses.
+        addresses: Vec<String>,
+    },
+}
+
+/// What a rank tells the launcher.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "say", rename_all = "kebab-case")]
+pub enum FromRank {
+    /// It listens.
+    Bound {
+        /// Where.
+        address: String,
+    },
+    /// Its first step begins.
+    Started,
+    /// Steps are done (not every step is told).
+    Step {
+        /// How many.
+        step: u64,
+        /// Mean loss of its share.
+        loss: f64,
+        /// Its training clock.
+        train_s: f64,
+    },
+    /// It has evaluated its part of the test split.
+    Evaluated {
+        /// Steps done.
+        step: u64,
+        /// Its training clock.
+        train_s: f64,
+        /// Summed loss.
+        loss: f64,
+        /// Samples classified rightly.
+        correct: usize,
+        /// Samples.
+        samples: usize,
+    },
+    /// A shard's parameters after so many rounds of evaluation; the numbers follow.
+    Snapshot {
+        /// Counts from 1.
+        round: u64,
+    },
+    /// A stranger was turned away.
+    Refused {
+        /// Who, and why.
+        cause: String,
+    },
+    /// It has finished. A server's parameters, or a worker's state, follow.
+    Done(Box<Done>),
+    /// It cannot go on.
+    Failed {
+        /// What happened.
+        message: String,
+        /// What to do.
+        hint: String,
+        /// The exit code that this calls for.
+        code: u8,
+        /// The peer it lost, if that is why.
+        lost: Option<usize>,
+    },
+}
+
+/// A rank's own account.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Done {
+    /// Steps done.
+    pub steps: u64,
+    /// Samples done.
+    pub samples: u64,
+    /// Training clock.
+    pub train_s: f64,
+    /// Summed loss of its last step.
+    pub last_loss: f64,
+    /// Samples of its last step.
+    pub last_samples: usize,
+    /// SHA-256 of its parameters.
+    pub params_sha256: String,
+    /// Data, forward and backward pass.
+    pub phases: [f64; 3],
+    /// Sending and receiving.
+    pub send_s: f64,
+    /// Waiting.
+    pub wait_s: f64,
+    /// Waiting, by the rank that was waited for.
+    pub wait_for_s: Vec<f64>,
+    /// Updating.
+    pub apply_s: f64,
+    /// Bytes sent.
+    pub sent_bytes: u64,
+    /// Bytes received.
+    pub received_bytes: u64,
+    /// CPU time.
+    pub cpu_s: f64,
+    /// Peak memory.
+    pub rss_peak_bytes: u64,
+    /// The machine.
+    pub host: String,
+    /// Versions between reading and writing, of every update (servers).
+    pub staleness: Vec<u64>,
+}
+
+/// Writes a frame.
+pub fn write(to: &mut impl Write, message: &impl Serialize, numbers: &[f32]) -> io::Result<()> {
+    let document = serde_json::to_vec(message)?;
+    to.write_all(&(document.len() as u32).to_le_bytes())?;
+    to.write_all(&(numbers.len() as u32).to_le_bytes())?;
+    to.write_all(&document)?;
+    for part in numbers.chunks(16 * 1024) {
+        let bytes: Vec<u8> = part.iter().flat_map(|n| n.to_le_bytes()).collect();
+        to.write_all(&bytes)?;
+    }
+    to.flush()
+}
+
+/// Reads a frame; `None` at the end of the pipe.
+pub fn read<M: DeserializeOwned>(from: &mut impl Read) -> io::Result<Option<(M, Vec<f32>)>> {
+    let mut lengths = [0; 8];
+    match from.read_exact(&mut lengths) {
+        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        other => other?,
+    }
+    let length = |i: usize| u32::from_le_bytes(lengths[i..i + 4].try_into().expect("four bytes")) as usize;
+    let (document, numbers) = (length(0), length(4));
+    if document > DOCUMENT || numbers > NUMBERS {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "a frame beyond the limits"));
+    }
+    let mut text = vec![0; document];
+    from.read_exact(&mut text)?;
+    let mut bytes = vec![0; numbers * 4];
+    from.read_exact(&mut bytes)?;
+    let numbers =
+        bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().expect("four bytes"))).collect();
+    Ok(Some((serde_json::from_slice(&text)?, numbers)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_read_as_written_and_a_broken_off_one_is_an_error() {
+        let mut pipe = Vec::new();
+        write(&mut pipe, &FromRank::Started, &[]).unwrap();
+        write(&mut pipe, &FromRank::Snapshot { round: 3 }, &[1.5, -2.0]).unwrap();
+        let mut from = &pipe[..];
+        assert!(matches!(read(&mut from).unwrap(), Some((FromRank::Started, _))));
+        let Some((FromRank::Snapshot { round: 3 }, numbers)) = read(&mut from).unwrap() else { panic!() };
+        assert_eq!(numbers, [1.5, -2.0]);
+        assert!(read::<FromRank>(&mut from).unwrap().is_none());
+        let mut broken = &pipe[..pipe.len() - 1];
+        read::<FromRank>(&mut broken).unwrap();
+        assert!(read::<FromRank>(&mut broken).is_err());
+        let mut huge = &[0xff; 8][..];
+        assert!(read::<FromRank>(&mut huge).is_err());
+    }
+}

@@ -1,0 +1,130 @@
+//! The processes of a run.
+//!
+//! Each child is watched by its pidfd, told its orders through a pipe on its standard input, and listened
+//! to through a pipe on its standard output. The end of the first pipe tells a child that the launcher is
+//! gone. Dropping the fleet ends and reaps every child.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use crate::control::{self, FromRank, ToRank};
+
+/// Time that children have to end by themselves.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// What comes from the ranks.
+#[derive(Debug)]
+pub enum News {
+    /// A rank says something.
+    Said(usize, FromRank, Vec<f32>),
+    /// A rank's pipe is closed: it will say nothing more.
+    Silent(usize),
+    /// A rank's process has ended.
+    Exited(usize),
+}
+
+/// Processes, one per rank.
+pub struct Fleet {
+    children: Vec<Child>,
+    orders: Vec<Option<ChildStdin>>,
+    /// What comes from the ranks.
+    pub news: Receiver<News>,
+}
+
+impl Fleet {
+    /// Starts a process of `program WORD` for each order.
+    pub fn start(program: &Path, word: &str, orders: &[ToRank]) -> io::Result<Self> {
+        let (sender, news) = channel();
+        let mut fleet = Self { children: Vec::new(), orders: Vec::new(), news };
+        let mut watched = Vec::new();
+        for (rank, order) in orders.iter().enumerate() {
+            let mut child =
+                Command::new(program).arg(word).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+            watched.push(pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?);
+            let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+            fleet.children.push(child);
+            fleet.orders.push(stdin);
+            fleet.tell(rank, order)?;
+            let sender = sender.clone();
+            let mut stdout = stdout.expect("standard output is a pipe");
+            std::thread::spawn(move || {
+                while let Ok(Some((said, numbers))) = control::read(&mut stdout) {
+                    if sender.send(News::Said(rank, said, numbers)).is_err() {
+                        return;
+                    }
+                }
+                let _ = sender.send(News::Silent(rank));
+            });
+        }
+        std::thread::spawn(move || watch(watched, &sender));
+        Ok(fleet)
+    }
+
+    /// Gives a rank an order.
+    pub fn tell(&mut self, rank: usize, order: &ToRank) -> io::Result<()> {
+        let pipe = self.orders[rank].as_mut().expect("orders go out before the end");
+        control::write(pipe, order, &[])
+    }
+
+    /// A rank's process.
+    pub fn pid(&self, rank: usize) -> u32 {
+        self.children[rank].id()
+    }
+
+    /// How a rank's process ended, if it has.
+    pub fn status(&mut self, rank: usize) -> Option<ExitStatus> {
+        self.children[rank].try_wait().ok().flatten()
+    }
+
+    /// Ends every child that has not ended by itself within `grace`, and reaps all.
+    pub fn end(&mut self, grace: Duration) {
+        // Closing their standard input tells children to end.
+        self.orders.iter_mut().for_each(|pipe| *pipe = None);
+        let start = Instant::now();
+        while start.elapsed() < grace && self.children.iter_mut().any(|c| matches!(c.try_wait(), Ok(None))) {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        for child in &mut self.children {
+            // An error means that it has ended already.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        self.end(GRACE);
+    }
+}
+
+/// Tells of each process's end.
+fn watch(fds: Vec<OwnedFd>, sender: &Sender<News>) {
+    let mut open: Vec<(usize, OwnedFd)> = fds.into_iter().enumerate().collect();
+    while !open.is_empty() {
+        let mut polled: Vec<PollFd<'_>> = open.iter().map(|(_, fd)| PollFd::new(fd, PollFlags::IN)).collect();
+        let timeout = Timespec { tv_sec: 1, tv_nsec: 0 };
+        if poll(&mut polled, Some(&timeout)).is_err() {
+            continue;
+        }
+        let ended: Vec<bool> = polled.iter().map(|p| !p.revents().is_empty()).collect();
+        drop(polled);
+        let mut flags = ended.into_iter();
+        let mut told = true;
+        open.retain(|(rank, _)| {
+            let over = flags.next().unwrap_or(false);
+            told &= !over || sender.send(News::Exited(*rank)).is_ok();
+            !over
+        });
+        if !told {
+            return;
+        }
+    }
+}

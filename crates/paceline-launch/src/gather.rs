@@ -1,0 +1,165 @@
+//! What the ranks of a run say, put together into one result.
+
+use std::collections::BTreeMap;
+
+use paceline_nn::Outcome;
+use paceline_plan::Plan;
+use paceline_record::process::Started;
+use paceline_record::{Event, Rank, RunResult, Seconds, Staleness};
+use paceline_train::curve::Curve;
+use paceline_train::model::params_sha256;
+
+use crate::control::Done;
+use crate::rank::role;
+
+/// The accounts of all ranks.
+pub struct Gather<'a> {
+    plan: &'a Plan,
+    /// Evaluations under way: ranks that have told, sums, and the latest clock.
+    parts: BTreeMap<u64, (usize, Outcome, f64)>,
+    curve: Curve,
+    last: Option<Outcome>,
+    /// Each rank's account.
+    pub done: Vec<Option<Done>>,
+    /// Each rank's numbers: a server's shard, a worker's state.
+    pub numbers: Vec<Vec<f32>>,
+    samples_per_step: u64,
+}
+
+impl<'a> Gather<'a> {
+    /// Nothing yet.
+    pub fn new(plan: &'a Plan) -> Self {
+        let world = plan.workers + plan.servers;
+        Self {
+            plan,
+            parts: BTreeMap::new(),
+            curve: Curve::default(),
+            last: None,
+            done: vec![None; world],
+            numbers: vec![Vec::new(); world],
+            samples_per_step: (plan.workers * plan.batch) as u64,
+        }
+    }
+
+    /// Adds a worker's part of an evaluation; tells of it when the last part is there.
+    pub fn part(&mut self, step: u64, train_s: f64, outcome: Outcome, report: &mut dyn FnMut(Event<'_>)) {
+        let (told, total, clock) = self.parts.entry(step).or_default();
+        *told += 1;
+        *total += outcome;
+        *clock = clock.max(train_s);
+        if *told == self.plan.workers {
+            let (_, total, clock) = self.parts.remove(&step).expect("it was just there");
+            self.whole(step, clock, total, report);
+        }
+    }
+
+    /// Adds an evaluation of the whole test split.
+    pub fn whole(&mut self, step: u64, train_s: f64, outcome: Outcome, report: &mut dyn FnMut(Event<'_>)) {
+        self.curve.push(train_s, outcome.accuracy());
+        self.last = Some(outcome);
+        let (loss, accuracy, samples) =
+            (outcome.mean_loss(), outcome.accuracy(), step * self.samples_per_step);
+        report(Event::Evaluation { step, samples, train_s, loss, accuracy });
+    }
+
+    /// Whether every rank has given its account.
+    pub fn complete(&self) -> bool {
+        self.done.iter().all(Option::is_some)
+    }
+
+    fn accounts(&self) -> impl Iterator<Item = &Done> {
+        self.done.iter().flatten()
+    }
+
+    /// The training clock: the longest of the workers'.
+    pub fn train_s(&self) -> f64 {
+        self.accounts().map(|d| d.train_s).fold(0.0, f64::max)
+    }
+
+    /// Steps done, as the workers count them.
+    pub fn steps(&self) -> u64 {
+        let workers = &self.done[..self.plan.workers];
+        let total: u64 = workers.iter().flatten().map(|d| d.steps).sum();
+        total / self.plan.workers as u64
+    }
+
+    /// The servers' parameters put together.
+    pub fn server_params(&self) -> Vec<f32> {
+        self.numbers[self.plan.workers..].concat()
+    }
+
+    /// The mean of the workers' state.
+    pub fn mean_state(&self) -> Vec<f32> {
+        let states = &self.numbers[..self.plan.workers];
+        let weight = 1.0 / states.len() as f32;
+        (0..states[0].len()).map(|i| states.iter().map(|s| s[i]).sum::<f32>() * weight).collect()
+    }
+
+    /// The result.
+    pub fn result(&self, run: &str, startup: f64, started: Started) -> RunResult {
+        let (plan, train) = (self.plan, self.train_s());
+        let outcome = self.last.unwrap_or_default();
+        let (loss, count) =
+            self.accounts().fold((0.0, 0), |(loss, n), d| (loss + d.last_loss, n + d.last_samples));
+        let samples: u64 = self.accounts().map(|d| d.samples).sum();
+        let sha = if plan.servers > 0 {
+            params_sha256(&self.server_params())
+        } else {
+            self.accounts().next().map_or_else(String::new, |d| d.params_sha256.clone())
+        };
+        RunResult {
+            run: run.to_owned(),
+            strategy: plan.strategy.clone(),
+            steps: self.steps(),
+            samples,
+            seconds: Seconds { total: started.seconds(), startup, train },
+            samples_per_s: samples as f64 / train,
+            train_loss: loss / count.max(1) as f64,
+            final_loss: outcome.mean_loss(),
+            final_accuracy: outcome.accuracy(),
+            replicas: None,
+            time_to_accuracy_s: plan.target_accuracy.and_then(|target| self.curve.time_to(target)),
+            convergence_s: self.curve.convergence(),
+            params_sha256: sha,
+            staleness: staleness(self.accounts().flat_map(|d| &d.staleness).copied().collect()),
+            ranks: self.done.iter().flatten().enumerate().map(|(rank, d)| self.rank(rank, d)).collect(),
+        }
+    }
+
+    fn rank(&self, rank: usize, d: &Done) -> Rank {
+        Rank {
+            rank,
+            role: role(self.plan, rank).into(),
+            host: d.host.clone(),
+            params_sha256: d.params_sha256.clone(),
+            compute_s: d.phases.iter().sum(),
+            send_s: d.send_s,
+            wait_s: d.wait_s,
+            apply_s: d.apply_s,
+            sent_bytes: d.sent_bytes,
+            received_bytes: d.received_bytes,
+            cpu_s: d.cpu_s,
+            rss_peak_bytes: d.rss_peak_bytes,
+        }
+    }
+}
+
+fn staleness(mut all: Vec<u64>) -> Staleness {
+    all.sort_unstable();
+    let Some(&max) = all.last() else { return Staleness::default() };
+    let p95 = all[(all.len() * 95).div_ceil(100).max(1) - 1];
+    let mean = all.iter().sum::<u64>() as f64 / all.len() as f64;
+    Staleness { mean, p95: p95 as f64, max: max as f64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn staleness_is_summed_up_as_mean_p95_and_max() {
+        let s = staleness((1..=100).collect());
+        assert_eq!((s.mean, s.p95, s.max), (50.5, 95.0, 100.0));
+        assert_eq!(staleness(Vec::new()).max, 0.0);
+    }
+}

@@ -1,0 +1,26 @@
+//! A distributed run from the outside: starts the processes, hands out ranks and addresses, watches over
+//! them, gathers what they say into one result, and leaves nothing behind.
+//!
+//! # Layout
+//! - [`control`]: what the launcher and its ranks say to each other over pipes
+//! - [`rank`]: inside a rank's process
+//! - [`fleet`]: the processes, watched by pidfd
+//! - [`run`]: the whole run
+//! - [`gather`]: evaluations and results of all ranks put together
+//! - [`bench`]: measurements of the exchange itself
+//! - [`error`]: how a run fails
+//!
+//! # Deliberately absent
+//! Training logic.
+
+#![forbid(unsafe_code)]
+
+pub mod bench;
+pub mod control;
+pub mod error;
+pub mod fleet;
+pub mod gather;
+pub mod rank;
+pub mod run;
+
+pub use error::LaunchError;

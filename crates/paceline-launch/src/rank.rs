@@ -1,0 +1,258 @@
+//! Inside a rank: what it does once it knows its plan and has its transport.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use paceline_data::{Dataset, Folders};
+use paceline_nn::Graph;
+use paceline_plan::Plan;
+use paceline_protocol::{Setup, Strategy, Sync};
+use paceline_record::process;
+use paceline_train::engine::Times;
+use paceline_train::worker::Said;
+use paceline_train::{TrainError, model, server, worker};
+use paceline_wire::{Identity, Key, Transport, tcp};
+use sha2::{Digest, Sha256};
+
+use crate::control::{self, Done, FromRank, ToRank};
+
+/// How long ranks may take to find each other.
+const CONNECT: Duration = Duration::from_secs(20);
+/// Time between two reports of steps.
+const REPORT: Duration = Duration::from_millis(50);
+
+/// `worker` or `server`.
+pub fn role(plan: &Plan, rank: usize) -> &'static str {
+    if rank < plan.workers { "worker" } else { "server" }
+}
+
+/// What every rank of a run must agree on: the plan, down to the last flag.
+pub fn model_hash(plan: &Plan) -> [u8; 32] {
+    Sha256::digest(plan.hash().as_bytes()).into()
+}
+
+/// A rank's view of a run.
+pub struct Seat<'a> {
+    /// The plan.
+    pub plan: &'a Plan,
+    /// The dataset.
+    pub dataset: &'a Dataset,
+    /// The network.
+    pub graph: Arc<Graph>,
+    /// The strategy.
+    pub strategy: &'static Strategy,
+    /// What it is told.
+    pub setup: Setup,
+    /// This rank.
+    pub rank: usize,
+}
+
+impl<'a> Seat<'a> {
+    /// Takes a seat.
+    pub fn new(plan: &'a Plan, dataset: &'a Dataset, rank: usize) -> Result<Self, TrainError> {
+        let graph = Arc::new(model::graph(plan, dataset)?);
+        let strategy =
+            paceline_protocol::find(&plan.strategy).expect("the plan's names come from the registries");
+        let setup = worker::setup(plan, graph.param_count(), dataset.train.len());
+        Ok(Self { plan, dataset, graph, strategy, setup, rank })
+    }
+
+    /// The part of the parameters that a server owns.
+    pub fn shard(&self) -> std::ops::Range<usize> {
+        self.setup.shards()[self.rank - self.plan.workers].clone()
+    }
+
+    /// Plays the rank's part to the end; `say` takes what it tells, the last thing being its account.
+    pub fn play(&self, transport: Box<dyn Transport>, say: &mut dyn FnMut(FromRank, &[f32])) {
+        let played = if self.rank < self.plan.workers {
+            self.work(transport, say)
+        } else {
+            self.serve(transport, say)
+        };
+        if let Err(error) = played {
+            say(failed(&error), &[]);
+        }
+    }
+
+    fn work(
+        &self,
+        transport: Box<dyn Transport>,
+        say: &mut dyn FnMut(FromRank, &[f32]),
+    ) -> Result<(), TrainError> {
+        let Self { plan, dataset, strategy, setup, rank, .. } = self;
+        let graph = Arc::clone(&self.graph);
+        let job = worker::Job { plan, dataset, graph, strategy, setup, rank: *rank, traced: false };
+        let mut told = Instant::now();
+        let summary = worker::run(&job, transport, &mut |said| match said {
+            Said::Started => say(FromRank::Started, &[]),
+            Said::Step { step, loss, train_s } => {
+                if told.elapsed() >= REPORT || step == 1 {
+                    told = Instant::now();
+                    say(FromRank::Step { step, loss, train_s }, &[]);
+                }
+            }
+            Said::Evaluated { step, train_s, outcome } => {
+                let (loss, correct, samples) = (outcome.loss, outcome.correct, outcome.samples);
+                say(FromRank::Evaluated { step, train_s, loss, correct, samples }, &[]);
+            }
+        })?;
+        let account = Done {
+            steps: summary.steps,
+            samples: summary.samples,
+            train_s: summary.train_s,
+            last_loss: summary.last.loss,
+            last_samples: summary.last.samples,
+            params_sha256: model::params_sha256(&summary.params),
+            phases: summary.phases,
+            ..account(&summary.times, summary.traffic)
+        };
+        say(FromRank::Done(Box::new(account)), &summary.state);
+        Ok(())
+    }
+
+    fn serve(
+        &self,
+        transport: Box<dyn Transport>,
+        say: &mut dyn FnMut(FromRank, &[f32]),
+    ) -> Result<(), TrainError> {
+        let Self { plan, graph, strategy, setup, rank, dataset } = self;
+        let samples = dataset.train.len();
+        let job = server::Job { plan, graph, samples, strategy, setup, rank: *rank, traced: false };
+        let shard = self.shard();
+        let every = self.snapshot_every();
+        let (mut round, all) = (0, setup.steps * plan.workers as u64);
+        let summary = server::run(&job, transport, &mut |updates, params| {
+            let updates = updates as u64;
+            // What all updates have made is evaluated at the end.
+            if updates < all && every.is_some_and(|every| updates / every > round) {
+                round += 1;
+                say(FromRank::Snapshot { round }, &params[shard.clone()]);
+            }
+        })?;
+        let own = &summary.params[shard.clone()];
+        let account = Done {
+            params_sha256: model::params_sha256(own),
+            staleness: summary.staleness,
+            ..account(&summary.times, summary.traffic)
+        };
+        say(FromRank::Done(Box::new(account)), own);
+        Ok(())
+    }
+
+    /// Pushes between two snapshots of an asynchronous run; none where workers evaluate by themselves, or
+    /// where the model has state that servers do not see.
+    fn snapshot_every(&self) -> Option<u64> {
+        if self.setup.sync == Sync::Bsp || self.graph.state_count() > 0 {
+            return None;
+        }
+        let per_epoch = self.dataset.train.len().div_ceil(self.plan.batch * self.plan.workers) as u64;
+        Some(self.plan.eval_every.unwrap_or(per_epoch) * self.plan.workers as u64)
+    }
+}
+
+fn account(times: &Times, (sent_bytes, received_bytes): (u64, u64)) -> Done {
+    Done {
+        send_s: times.send.as_secs_f64(),
+        wait_s: times.wait.as_secs_f64(),
+        wait_for_s: times.wait_for.iter().map(Duration::as_secs_f64).collect(),
+        apply_s: times.apply.as_secs_f64(),
+        sent_bytes,
+        received_bytes,
+        cpu_s: process::cpu_seconds(),
+        rss_peak_bytes: process::peak_memory_bytes(),
+        host: process::host(),
+        ..Done::default()
+    }
+}
+
+/// A failure as it is told to the launcher.
+fn failed(error: &TrainError) -> FromRank {
+    let (code, lost) = match error {
+        TrainError::Diverged { .. } => (1, None),
+        TrainError::Shape { .. } => (3, None),
+        TrainError::Lost { rank, .. } | TrainError::Silent { rank, .. } => (4, Some(*rank)),
+        TrainError::Wire(_) => (6, None),
+    };
+    FromRank::Failed { message: error.to_string(), hint: error.hint().into(), code, lost }
+}
+
+/// The whole life of a rank's process: its orders come from standard input, its words go to standard
+/// output. When the launcher is gone, so is the rank.
+pub fn main() {
+    let mut say = |message: FromRank, numbers: &[f32]| {
+        // A launcher that does not listen any more has ended: nothing is left to tell.
+        let _ = control::write(&mut std::io::stdout().lock(), &message, numbers);
+    };
+    if let Err(failure) = life(&mut say) {
+        say(failure, &[]);
+    }
+}
+
+fn life(say: &mut dyn FnMut(FromRank, &[f32])) -> Result<(), FromRank> {
+    let mut orders = std::io::stdin();
+    let Ok(Some((order, _))) = control::read(&mut orders) else { return Ok(()) };
+    let listener =
+        tcp::Listener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).map_err(|e| failed(&e.into()))?;
+    say(FromRank::Bound { address: listener.address().to_string() }, &[]);
+    match order {
+        ToRank::Config { plan, run, rank, key, folders } => {
+            let source = paceline_data::find(&plan.data).expect("the plan's names come from the registries");
+            let dataset = source.load(&Folders(folders)).map_err(|error| FromRank::Failed {
+                message: error.to_string(),
+                hint: error.hint(),
+                code: 5,
+                lost: None,
+            })?;
+            let seat = Seat::new(&plan, &dataset, rank).map_err(|e| failed(&e))?;
+            let identity = Identity {
+                run,
+                rank,
+                role: role(&plan, rank).into(),
+                world: seat.setup.world(),
+                model_hash: model_hash(&plan),
+                key: Key::from(key),
+            };
+            let links = (seat.strategy.links)(&seat.setup, rank);
+            let transport = connect(listener, orders, identity, &links)?;
+            seat.play(transport, say);
+        }
+        ToRank::Bench { bench, rank, key } => {
+            let identity = Identity {
+                run: "bench".into(),
+                rank,
+                role: "worker".into(),
+                world: bench.workers,
+                model_hash: [0; 32],
+                key: Key::from(key),
+            };
+            let transport = connect(listener, orders, identity, &bench.links(rank))?;
+            let times = bench.play(rank, transport).map_err(|e| failed(&e))?;
+            say(FromRank::Done(Box::default()), &times);
+        }
+        ToRank::Peers { .. } => {}
+    }
+    Ok(())
+}
+
+/// Waits for everybody's address and connects to the linked ranks.
+fn connect(
+    listener: tcp::Listener,
+    mut orders: std::io::Stdin,
+    identity: Identity,
+    links: &[usize],
+) -> Result<Box<dyn Transport>, FromRank> {
+    let Ok(Some((ToRank::Peers { addresses }, _))) = control::read(&mut orders) else {
+        std::process::exit(4)
+    };
+    std::thread::spawn(move || {
+        // Nothing more is said on this pipe: its end is the launcher's.
+        let _ = control::read::<ToRank>(&mut orders);
+        std::process::exit(4);
+    });
+    let address = |peer: usize| addresses[peer].parse().expect("addresses come from the ranks themselves");
+    let peers: Vec<(usize, SocketAddr)> = links.iter().map(|&peer| (peer, address(peer))).collect();
+    let options = tcp::Options { max_body: worker::MESSAGE, ..tcp::Options::default() };
+    let transport = listener.connect(identity, &peers, options, CONNECT).map_err(|e| failed(&e.into()))?;
+    Ok(Box::new(transport))
+}

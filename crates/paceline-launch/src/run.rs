@@ -1,0 +1,402 @@
+//! A distributed run, from the plan to the result.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use paceline_data::{Dataset, Folders};
+use paceline_nn::{Compute, Outcome};
+use paceline_plan::{Plan, PlanError};
+use paceline_protocol::Sync;
+use paceline_record::process::Started;
+use paceline_record::{Event, RunResult};
+use paceline_train::Replica;
+use paceline_wire::{Key, inproc};
+
+use crate::control::{FromRank, ToRank};
+use crate::error::LaunchError;
+use crate::fleet::{Fleet, News};
+use crate::gather::Gather;
+use crate::rank::{Seat, role};
+
+/// Time that ranks have to listen and to begin, loading included.
+const START: Duration = Duration::from_secs(60);
+/// Time that a lost rank's process has to end before the loss is told without its cause of death.
+const BLAME: Duration = Duration::from_secs(1);
+
+/// What a run needs from outside.
+pub struct Launch<'a> {
+    /// The plan.
+    pub plan: &'a Plan,
+    /// The dataset, loaded.
+    pub dataset: &'a Dataset,
+    /// Where ranks find it.
+    pub folders: &'a Folders,
+    /// The run's id.
+    pub run: &'a str,
+    /// The program, and the word that makes it a rank.
+    pub program: (PathBuf, &'static str),
+    /// When this process began.
+    pub started: Started,
+}
+
+/// Whether the strategy can be run with the plan.
+pub fn check(plan: &Plan, dataset: &Dataset) -> Result<(), LaunchError> {
+    let seat = Seat::new(plan, dataset, 0)?;
+    seat.strategy.check(&seat.setup).map_err(|refusal| {
+        let value = match refusal.flag {
+            "--sync" => plan.sync.clone(),
+            _ => plan.servers.to_string(),
+        };
+        PlanError { flag: refusal.flag, value, problem: refusal.problem }
+    })?;
+    Ok(())
+}
+
+/// Runs it.
+pub fn run(launch: &Launch<'_>, report: &mut dyn FnMut(Event<'_>)) -> Result<RunResult, LaunchError> {
+    check(launch.plan, launch.dataset)?;
+    std::thread::scope(|scope| {
+        let (jobs, to_do) = channel::<Snapshot>();
+        let (done, results) = channel();
+        // Snapshots are evaluated beside the run: watching it must not wait.
+        scope.spawn(move || {
+            for job in to_do {
+                let outcome = evaluate(launch, job.params, None);
+                if done.send((job.round, job.train_s, outcome)).is_err() {
+                    return;
+                }
+            }
+        });
+        let watch = Watch::new(launch, Some(jobs), results);
+        if launch.plan.transport == "inproc" {
+            as_threads(launch, watch, report)
+        } else {
+            as_processes(launch, watch, report)
+        }
+    })
+}
+
+/// Parameters of an asynchronous run, to be evaluated.
+struct Snapshot {
+    round: u64,
+    train_s: f64,
+    params: Vec<f32>,
+}
+
+/// A snapshot of which shards are missing.
+struct Incomplete {
+    round: u64,
+    train_s: f64,
+    shards: Vec<Option<Vec<f32>>>,
+}
+
+fn as_processes(
+    launch: &Launch<'_>,
+    mut watch: Watch<'_>,
+    report: &mut dyn FnMut(Event<'_>),
+) -> Result<RunResult, LaunchError> {
+    let system = |what: &str| {
+        let what = what.to_owned();
+        move |source| LaunchError::System { what, source }
+    };
+    let world = launch.plan.workers + launch.plan.servers;
+    let key = *Key::generate().map_err(paceline_train::TrainError::from)?.as_bytes();
+    let orders: Vec<ToRank> = (0..world)
+        .map(|rank| ToRank::Config {
+            plan: Box::new(launch.plan.clone()),
+            run: launch.run.to_owned(),
+            rank,
+            key,
+            folders: launch.folders.0.clone(),
+        })
+        .collect();
+    let mut fleet =
+        Fleet::start(&launch.program.0, launch.program.1, &orders).map_err(system("starting a process"))?;
+    watch.announce(report);
+    let mut ended = vec![(false, false); world];
+    let mut blamed: Option<(Instant, LaunchError, usize)> = None;
+    while !watch.gather.complete() {
+        let news = fleet.news.recv_timeout(Duration::from_millis(50)).ok();
+        watch.side_results(report);
+        let failure = match news {
+            Some(News::Said(rank, FromRank::Failed { lost: Some(peer), message, hint, code }, _)) => {
+                let role = role(launch.plan, rank);
+                let told = LaunchError::Failed { role, rank, message, hint, code };
+                blamed = blamed.or(Some((Instant::now(), told, peer)));
+                None
+            }
+            Some(News::Said(rank, said, numbers)) => {
+                let all_bound = watch.take(rank, said, numbers, report)?;
+                if all_bound {
+                    let order = ToRank::Peers { addresses: watch.addresses.clone() };
+                    for rank in 0..world {
+                        // A rank that has died meanwhile is told of by its process's end.
+                        let _ = fleet.tell(rank, &order);
+                    }
+                }
+                None
+            }
+            Some(News::Silent(rank)) => {
+                ended[rank].0 = true;
+                watch.died(rank, ended[rank], &mut fleet, blamed.as_ref().map(|b| b.2))
+            }
+            Some(News::Exited(rank)) => {
+                ended[rank].1 = true;
+                watch.died(rank, ended[rank], &mut fleet, blamed.as_ref().map(|b| b.2))
+            }
+            None => watch.late(),
+        };
+        if let Some(failure) = failure {
+            fleet.end(Duration::ZERO);
+            return Err(failure);
+        }
+        if blamed.as_ref().is_some_and(|(since, ..)| since.elapsed() > BLAME) {
+            fleet.end(Duration::ZERO);
+            return Err(blamed.expect("it was just there").1);
+        }
+    }
+    drop(fleet);
+    watch.finish(report)
+}
+
+/// All ranks as threads of this process, over the in-process transport.
+fn as_threads(
+    launch: &Launch<'_>,
+    mut watch: Watch<'_>,
+    report: &mut dyn FnMut(Event<'_>),
+) -> Result<RunResult, LaunchError> {
+    watch.announce(report);
+    let (sender, news) = channel();
+    let world = launch.plan.workers + launch.plan.servers;
+    std::thread::scope(|scope| {
+        for (rank, transport) in inproc::mesh(world).into_iter().enumerate() {
+            let sender = sender.clone();
+            scope.spawn(move || {
+                let say = &mut |said: FromRank, numbers: &[f32]| {
+                    // After a failure nobody listens any more.
+                    let _ = sender.send((rank, said, numbers.to_vec()));
+                };
+                if let Ok(seat) = Seat::new(launch.plan, launch.dataset, rank) {
+                    seat.play(Box::new(transport), say);
+                }
+            });
+        }
+        drop(sender);
+        while let Ok((rank, said, numbers)) = news.recv() {
+            watch.take(rank, said, numbers, report)?;
+            watch.side_results(report);
+        }
+        Ok::<(), LaunchError>(())
+    })?;
+    watch.finish(report)
+}
+
+/// What the launcher knows of a run under way.
+struct Watch<'a> {
+    launch: &'a Launch<'a>,
+    gather: Gather<'a>,
+    addresses: Vec<String>,
+    /// Ranks that have begun.
+    begun: usize,
+    startup: Option<f64>,
+    began: Instant,
+    /// The last step that each rank told of.
+    steps: Vec<u64>,
+    /// Snapshots of which shards are missing.
+    snapshots: Vec<Incomplete>,
+    /// Where complete ones go; none once the run is over.
+    jobs: Option<Sender<Snapshot>>,
+    results: Receiver<(u64, f64, Outcome)>,
+}
+
+impl<'a> Watch<'a> {
+    fn new(
+        launch: &'a Launch<'a>,
+        jobs: Option<Sender<Snapshot>>,
+        results: Receiver<(u64, f64, Outcome)>,
+    ) -> Self {
+        let world = launch.plan.workers + launch.plan.servers;
+        Self {
+            launch,
+            gather: Gather::new(launch.plan),
+            addresses: vec![String::new(); world],
+            begun: 0,
+            startup: None,
+            began: Instant::now(),
+            steps: vec![0; world],
+            snapshots: Vec::new(),
+            jobs,
+            results,
+        }
+    }
+
+    fn announce(&self, report: &mut dyn FnMut(Event<'_>)) {
+        if let Ok(seat) = Seat::new(self.launch.plan, self.launch.dataset, 0) {
+            report(Event::Start {
+                run: self.launch.run,
+                plan: self.launch.plan,
+                plan_sha256: self.launch.plan.hash(),
+                parameters: seat.setup.params,
+                steps: seat.setup.steps,
+                kernels: paceline_nn::accel::Level::detect().to_string(),
+            });
+        }
+    }
+
+    /// Takes what a rank says; true when the last address has come.
+    fn take(
+        &mut self,
+        rank: usize,
+        said: FromRank,
+        numbers: Vec<f32>,
+        report: &mut dyn FnMut(Event<'_>),
+    ) -> Result<bool, LaunchError> {
+        let plan = self.launch.plan;
+        match said {
+            FromRank::Bound { address } => {
+                self.addresses[rank] = address;
+                return Ok(self.addresses.iter().all(|a| !a.is_empty()));
+            }
+            FromRank::Started => {
+                self.begun += 1;
+                if self.begun == plan.workers {
+                    self.startup = Some(self.launch.started.seconds());
+                    self.began = Instant::now();
+                }
+            }
+            FromRank::Step { step, loss, train_s } => {
+                self.steps[rank] = step;
+                if rank == 0 {
+                    let samples = step * (plan.workers * plan.batch) as u64;
+                    report(Event::Progress { step, samples, train_s, train_loss: loss });
+                }
+            }
+            FromRank::Evaluated { step, train_s, loss, correct, samples } => {
+                self.steps[rank] = step;
+                self.gather.part(step, train_s, Outcome { loss, correct, samples }, report);
+            }
+            FromRank::Snapshot { round } => self.snapshot(rank, round, numbers),
+            FromRank::Refused { cause } => report(Event::Refused { rank, cause: &cause }),
+            FromRank::Done(account) => {
+                self.gather.done[rank] = Some(*account);
+                self.gather.numbers[rank] = numbers;
+            }
+            FromRank::Failed { message, hint, code, .. } => {
+                return Err(LaunchError::Failed { role: role(plan, rank), rank, message, hint, code });
+            }
+        }
+        Ok(false)
+    }
+
+    /// A server's shard at an evaluation of an asynchronous run; the last one sets off the evaluation.
+    fn snapshot(&mut self, rank: usize, round: u64, numbers: Vec<f32>) {
+        let plan = self.launch.plan;
+        let at = self.snapshots.iter().position(|s| s.round == round).unwrap_or_else(|| {
+            let train_s = self.began.elapsed().as_secs_f64();
+            self.snapshots.push(Incomplete { round, train_s, shards: vec![None; plan.servers] });
+            self.snapshots.len() - 1
+        });
+        self.snapshots[at].shards[rank - plan.workers] = Some(numbers);
+        if self.snapshots[at].shards.iter().all(Option::is_some) {
+            let Incomplete { round, train_s, shards } = self.snapshots.swap_remove(at);
+            let params = shards.into_iter().flatten().flatten().collect();
+            if let Some(jobs) = &self.jobs {
+                // The evaluator listens as long as the run lasts.
+                let _ = jobs.send(Snapshot { round, train_s, params });
+            }
+        }
+    }
+
+    fn side_results(&mut self, report: &mut dyn FnMut(Event<'_>)) {
+        while let Ok((round, train_s, outcome)) = self.results.try_recv() {
+            self.gather.whole(self.step_of(round), train_s, outcome, report);
+        }
+    }
+
+    /// The step that a round of evaluation stands for.
+    fn step_of(&self, round: u64) -> u64 {
+        let (plan, samples) = (self.launch.plan, self.launch.dataset.train.len());
+        round * plan.eval_every.unwrap_or(samples.div_ceil(plan.batch * plan.workers) as u64)
+    }
+
+    /// A rank whose process has ended and whose pipe is closed, without an account: the failure to tell.
+    fn died(
+        &self,
+        rank: usize,
+        ended: (bool, bool),
+        fleet: &mut Fleet,
+        blamed: Option<usize>,
+    ) -> Option<LaunchError> {
+        if ended != (true, true)
+            || self.gather.done[rank].is_some()
+            || blamed.is_some_and(|peer| peer != rank)
+        {
+            return None;
+        }
+        let cause = match fleet.status(rank) {
+            Some(status) => status.to_string(),
+            None => "its process has ended".into(),
+        };
+        let when = match self.steps[rank] {
+            0 if self.begun == 0 => "before the first step".into(),
+            step => format!("after step {step}"),
+        };
+        let role = role(self.launch.plan, rank);
+        Some(LaunchError::Lost { role, rank, pid: fleet.pid(rank), when, cause })
+    }
+
+    /// A rank that does not come up in time.
+    fn late(&self) -> Option<LaunchError> {
+        if self.startup.is_some() || self.began.elapsed() < START {
+            return None;
+        }
+        let rank = self.addresses.iter().position(String::is_empty).unwrap_or(0);
+        let role = role(self.launch.plan, rank);
+        Some(LaunchError::Late { role, rank, what: "begin", seconds: START.as_secs() })
+    }
+
+    fn finish(mut self, report: &mut dyn FnMut(Event<'_>)) -> Result<RunResult, LaunchError> {
+        self.jobs = None;
+        while let Ok((round, train_s, outcome)) = self.results.recv() {
+            self.gather.whole(self.step_of(round), train_s, outcome, report);
+        }
+        let (plan, launch) = (self.launch.plan, self.launch);
+        let seat = Seat::new(plan, launch.dataset, 0)?;
+        // Synchronous workers have evaluated the last step themselves.
+        if seat.setup.sync != Sync::Bsp {
+            let outcome = evaluate(launch, self.gather.server_params(), Some(self.gather.mean_state()));
+            let (steps, train_s) = (self.gather.steps(), self.gather.train_s());
+            self.gather.whole(steps, train_s, outcome, report);
+        }
+        for (rank, done) in self.gather.done[..plan.workers].iter().flatten().enumerate() {
+            let [data_s, forward_s, backward_s] = done.phases;
+            let (send_s, wait_s, apply_s) = (done.send_s, done.wait_s, done.apply_s);
+            let wait_for_s = done.wait_for_s.clone();
+            report(Event::Phases {
+                rank,
+                data_s,
+                forward_s,
+                backward_s,
+                send_s,
+                wait_s,
+                wait_for_s,
+                apply_s,
+            });
+        }
+        Ok(self.gather.result(launch.run, self.startup.unwrap_or_default(), launch.started))
+    }
+}
+
+/// Evaluates parameters on the whole test split, in this process.
+fn evaluate(launch: &Launch<'_>, params: Vec<f32>, state: Option<Vec<f32>>) -> Outcome {
+    let Ok(seat) = Seat::new(launch.plan, launch.dataset, 0) else { return Outcome::default() };
+    let compute = Arc::new(Compute::new(1, false));
+    let mut replica = Replica::new(launch.plan, seat.graph, compute);
+    replica.params = params;
+    if let Some(state) = state {
+        replica.state = state;
+    }
+    replica.evaluate(launch.dataset, 0..launch.dataset.test.len())
+}

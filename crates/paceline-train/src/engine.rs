@@ -1,0 +1,370 @@
+//! Drives a participant with a transport, real memory and the real clock.
+//!
+//! The engine runs on the thread that computes: while backward goes on it is called after each tensor,
+//! sends what is finished and takes in what has come; after backward it waits for what is missing.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use paceline_protocol::{
+    Action, Actions, Buf, Head, Input, MsgId, OpId, Outcome, Participant, Rank, Tag, Time, Trace, Unit,
+};
+use paceline_wire::{Body, Event, Span, Transport};
+
+use crate::error::TrainError;
+use crate::memory::{Gradient, Memory, span};
+use crate::meta::{GOODBYE, pack, unpack};
+
+/// Longest single wait, so that deadlines are looked at.
+const WAIT: Duration = Duration::from_millis(100);
+
+/// Least time without any progress before a run is given up.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Numbers of the goodbyes' sends, far from the participant's.
+const GOODBYES: u64 = 1 << 63;
+
+/// Seconds that a rank spent on others.
+#[derive(Clone, Debug, Default)]
+pub struct Times {
+    /// Sending, receiving and summing.
+    pub send: Duration,
+    /// Waiting with nothing to do.
+    pub wait: Duration,
+    /// The same, by the rank that was waited for.
+    pub wait_for: Vec<Duration>,
+    /// Updating parameters.
+    pub apply: Duration,
+}
+
+/// A participant at work.
+pub struct Engine {
+    participant: Box<dyn Participant>,
+    transport: Box<dyn Transport>,
+    links: Vec<Rank>,
+    actions: Actions,
+    bodies: Vec<Option<Body>>,
+    free: Vec<u32>,
+    /// What cannot be done before backward is over.
+    deferred: VecDeque<Action>,
+    events: Vec<Event>,
+    begin: Option<(u64, Unit)>,
+    outcome: Option<Outcome>,
+    /// Peers that have said goodbye: their leaving is no loss.
+    departed: Vec<bool>,
+    waiting_for: Option<Rank>,
+    /// Messages of another generation than this one are put by for a successor.
+    generation: u32,
+    later: Vec<Event>,
+    /// Why a peer was lost.
+    cause: String,
+    step: u64,
+    /// Peers whose goodbye has not left yet.
+    goodbyes: Vec<Rank>,
+    clock: Instant,
+    last_progress: Instant,
+    patience: Duration,
+    /// Time spent on others.
+    pub times: Times,
+    /// Staleness of every update.
+    pub staleness: Vec<u64>,
+    /// Strangers that were turned away.
+    pub refused: Vec<String>,
+    /// What was done, if somebody wants to know.
+    pub trace: Option<Trace>,
+}
+
+impl Engine {
+    /// A participant with its transport; `links` are the ranks it exchanges messages with.
+    pub fn new(
+        participant: Box<dyn Participant>,
+        transport: Box<dyn Transport>,
+        links: Vec<Rank>,
+        world: usize,
+    ) -> Self {
+        let now = Instant::now();
+        Self {
+            participant,
+            transport,
+            links,
+            actions: Actions::default(),
+            bodies: Vec::new(),
+            free: Vec::new(),
+            deferred: VecDeque::new(),
+            events: Vec::new(),
+            begin: None,
+            outcome: None,
+            departed: vec![false; world],
+            waiting_for: None,
+            generation: 0,
+            later: Vec::new(),
+            cause: String::new(),
+            step: 0,
+            goodbyes: Vec::new(),
+            clock: now,
+            last_progress: now,
+            patience: PATIENCE,
+            times: Times { wait_for: vec![Duration::ZERO; world], ..Times::default() },
+            staleness: Vec::new(),
+            refused: Vec::new(),
+            trace: None,
+        }
+    }
+
+    /// Bytes sent and received so far, over all peers.
+    pub fn traffic(&self) -> (u64, u64) {
+        let all = self.transport.traffic().iter();
+        all.fold((0, 0), |(sent, received), t| (sent + t.sent_bytes, received + t.received_bytes))
+    }
+
+    /// Lets another participant take over, of a later generation. What has come for it already is not
+    /// lost: a faster peer may have begun with it.
+    pub fn succeed(self, participant: Box<dyn Participant>, generation: u32) -> Self {
+        let next = Self::new(participant, self.transport, self.links, self.departed.len());
+        Self { generation, later: self.later, departed: self.departed, ..next }
+    }
+
+    /// Lengths of the scratch buffers that the participant needs.
+    pub fn scratch(&self) -> Vec<usize> {
+        self.participant.scratch()
+    }
+
+    /// Starts the participant.
+    pub fn start(&mut self, memory: &mut dyn Memory) -> Result<(), TrainError> {
+        self.input(Input::Start, memory)?;
+        for event in std::mem::take(&mut self.later) {
+            self.event(event, memory)?;
+        }
+        Ok(())
+    }
+
+    /// Gives the participant an input and does what it asks for.
+    pub fn input(&mut self, input: Input, memory: &mut dyn Memory) -> Result<(), TrainError> {
+        let now = self.clock.elapsed().as_nanos() as Time;
+        let mut actions = std::mem::take(&mut self.actions);
+        self.participant.on(now, input, &mut actions);
+        for action in actions.drain() {
+            if let Some(trace) = &mut self.trace {
+                trace.note(&action);
+            }
+            self.act(action, memory)?;
+        }
+        self.actions = actions;
+        Ok(())
+    }
+
+    /// Does an action now, or later if the memory says so.
+    fn act(&mut self, action: Action, memory: &mut dyn Memory) -> Result<(), TrainError> {
+        let done = match action {
+            Action::Send { op, to, tag, head, src } => {
+                let body = src.map_or(Span::EMPTY, span);
+                self.transport.send(to, pack(tag, head, src.is_some()), body, op.0)?;
+                true
+            }
+            Action::Reduce { dst, src } | Action::Copy { dst, src } => match src.buf {
+                Buf::Msg(msg) => {
+                    let add = matches!(action, Action::Reduce { .. });
+                    memory.take(dst, self.body(msg), add)
+                }
+                _ => memory.copy(dst, src),
+            },
+            Action::Apply { params, grad, step } => {
+                let start = Instant::now();
+                let gradient = match grad.buf {
+                    Buf::Msg(msg) => Gradient::Received(self.body(msg)),
+                    _ => Gradient::Own,
+                };
+                let done = memory.apply(params, gradient, step);
+                self.times.apply += start.elapsed();
+                done
+            }
+            // What is put off may still need the body.
+            Action::Release(_) if !self.deferred.is_empty() => false,
+            Action::Release(msg) => {
+                self.bodies[msg.0 as usize] = None;
+                self.free.push(msg.0);
+                true
+            }
+            Action::BeginStep { step, unit } => {
+                self.begin = Some((step, unit));
+                self.step = step;
+                true
+            }
+            Action::WaitingFor(rank) => {
+                self.waiting_for = Some(rank);
+                true
+            }
+            Action::Staleness(versions) => {
+                self.staleness.push(versions);
+                true
+            }
+            Action::Finish(outcome) => {
+                self.outcome = Some(outcome);
+                true
+            }
+            Action::SetTimer { .. } | Action::SnapshotReady => true,
+        };
+        if !done {
+            self.deferred.push_back(action);
+        }
+        Ok(())
+    }
+
+    fn body(&self, msg: MsgId) -> &Body {
+        self.bodies[msg.0 as usize].as_ref().expect("a body that was not released")
+    }
+
+    /// Does what was put off.
+    pub fn catch_up(&mut self, memory: &mut dyn Memory) -> Result<(), TrainError> {
+        for action in std::mem::take(&mut self.deferred) {
+            self.act(action, memory)?;
+        }
+        Ok(())
+    }
+
+    /// Moves messages without waiting.
+    pub fn poll(&mut self, memory: &mut dyn Memory) -> Result<(), TrainError> {
+        let start = Instant::now();
+        let done = self.exchange(None, memory);
+        self.times.send += start.elapsed();
+        done.map(drop)
+    }
+
+    /// Moves messages, waiting for some if there is nothing to do; an error after too long a silence.
+    pub fn wait(&mut self, memory: &mut dyn Memory) -> Result<(), TrainError> {
+        let start = Instant::now();
+        if self.exchange(None, memory)? {
+            self.times.send += start.elapsed();
+            return Ok(());
+        }
+        let moved = self.exchange(Some(WAIT), memory)?;
+        let spent = start.elapsed();
+        self.times.wait += spent;
+        if let Some(rank) = self.waiting_for {
+            self.times.wait_for[rank] += spent;
+        }
+        if !moved && self.last_progress.elapsed() > self.patience {
+            let rank = self.waiting_for.unwrap_or(0);
+            return Err(TrainError::Silent { rank, seconds: self.patience.as_secs(), step: self.step });
+        }
+        Ok(())
+    }
+
+    /// Gives a run more patience if its steps are long.
+    pub fn set_patience(&mut self, median_step: Duration) {
+        self.patience = PATIENCE.max(20 * median_step);
+    }
+
+    /// Whether anything happened.
+    fn exchange(&mut self, wait: Option<Duration>, memory: &mut dyn Memory) -> Result<bool, TrainError> {
+        let mut events = std::mem::take(&mut self.events);
+        self.transport.progress(&*memory, wait, &mut events)?;
+        let moved = !events.is_empty();
+        for event in events.drain(..) {
+            self.event(event, memory)?;
+        }
+        self.events = events;
+        if moved {
+            self.last_progress = Instant::now();
+        }
+        Ok(moved)
+    }
+
+    fn event(&mut self, event: Event, memory: &mut dyn Memory) -> Result<(), TrainError> {
+        match event {
+            Event::Message { from, meta, body } => {
+                let (tag, head, has_body) = unpack(&meta);
+                if tag.phase == GOODBYE {
+                    self.departed[from] = true;
+                    return Ok(());
+                }
+                if tag.generation > self.generation {
+                    self.later.push(Event::Message { from, meta, body });
+                    return Ok(());
+                }
+                let body = has_body.then(|| self.hold(body));
+                self.input(Input::Message { from, tag, head, body }, memory)
+            }
+            Event::Sent { op } if op >= GOODBYES => {
+                self.goodbyes.retain(|&peer| GOODBYES + peer as u64 != op);
+                Ok(())
+            }
+            Event::Sent { op } => self.input(Input::Done(OpId(op)), memory),
+            Event::Lost { rank, .. } if self.departed[rank] || !self.links.contains(&rank) => {
+                self.goodbyes.retain(|&peer| peer != rank);
+                Ok(())
+            }
+            Event::Lost { rank, cause } => {
+                self.cause = cause;
+                self.departed[rank] = true;
+                self.input(Input::Lost(rank), memory)
+            }
+            Event::Refused { cause } => {
+                self.refused.push(cause);
+                Ok(())
+            }
+        }
+    }
+
+    fn hold(&mut self, body: Body) -> MsgId {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.bodies.push(None);
+            self.bodies.len() as u32 - 1
+        });
+        self.bodies[slot as usize] = Some(body);
+        MsgId(slot)
+    }
+
+    /// The next step's work, once the participant has asked for it; `None` at the end of the run.
+    pub fn next_step(&mut self, memory: &mut dyn Memory) -> Result<Option<(u64, Unit)>, TrainError> {
+        loop {
+            if let Some(begin) = self.begin.take() {
+                return Ok(Some(begin));
+            }
+            if self.over()? {
+                return Ok(None);
+            }
+            self.wait(memory)?;
+        }
+    }
+
+    /// Waits until the step under way is over: the next one's work is known, or the run has ended.
+    pub fn step_over(&mut self, memory: &mut dyn Memory) -> Result<(), TrainError> {
+        while self.begin.is_none() && self.outcome.is_none() {
+            self.wait(memory)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the participant has finished; an error if it could not go on.
+    pub fn over(&mut self) -> Result<bool, TrainError> {
+        match self.outcome {
+            Some(Outcome::Completed) => Ok(true),
+            Some(Outcome::Lost(rank)) => {
+                Err(TrainError::Lost { rank, step: self.step, cause: std::mem::take(&mut self.cause) })
+            }
+            None => Ok(false),
+        }
+    }
+
+    /// Tells the engine that it was left alone on purpose (an evaluation): silence meanwhile is no loss.
+    pub fn rest(&mut self) {
+        self.last_progress = Instant::now();
+    }
+
+    /// Says goodbye to every peer and sees that it has left.
+    pub fn finish(&mut self, memory: &mut dyn Memory) -> Result<(), TrainError> {
+        let tag = Tag { generation: 0, step: 0, bucket: 0, phase: GOODBYE };
+        for to in self.links.clone() {
+            let op = GOODBYES + to as u64;
+            if self.transport.send(to, pack(tag, Head::default(), false), Span::EMPTY, op).is_ok() {
+                self.goodbyes.push(to);
+            }
+        }
+        let start = Instant::now();
+        while !self.goodbyes.is_empty() && start.elapsed() < Duration::from_secs(2) {
+            self.exchange(Some(WAIT), memory)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,43 @@
+//! How a message's tag and head travel: the wire's opaque bytes.
+
+use paceline_protocol::{Head, Tag};
+use paceline_wire::{META, Meta};
+
+/// A phase that no strategy uses: the sender has finished and will close its end.
+pub const GOODBYE: u16 = u16::MAX;
+
+/// Packs a tag and a head, and whether there is a body: an empty one is not the same as none.
+pub fn pack(tag: Tag, head: Head, body: bool) -> Meta {
+    let mut meta = [0; META];
+    meta[12] = u8::from(body);
+    meta[0..4].copy_from_slice(&tag.generation.to_le_bytes());
+    meta[4..8].copy_from_slice(&tag.step.to_le_bytes());
+    meta[8..10].copy_from_slice(&tag.bucket.to_le_bytes());
+    meta[10..12].copy_from_slice(&tag.phase.to_le_bytes());
+    meta[16..24].copy_from_slice(&head.version.to_le_bytes());
+    meta[24..32].copy_from_slice(&head.unit.to_le_bytes());
+    meta
+}
+
+/// The tag and head of received bytes, and whether there is a body; any bytes mean something.
+pub fn unpack(meta: &Meta) -> (Tag, Head, bool) {
+    let u16_at = |i: usize| u16::from_le_bytes([meta[i], meta[i + 1]]);
+    let u32_at = |i: usize| u32::from_le_bytes(meta[i..i + 4].try_into().expect("four bytes"));
+    let u64_at = |i: usize| u64::from_le_bytes(meta[i..i + 8].try_into().expect("eight bytes"));
+    let tag = Tag { generation: u32_at(0), step: u32_at(4), bucket: u16_at(8), phase: u16_at(10) };
+    (tag, Head { version: u64_at(16), unit: u64_at(24) }, meta[12] == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_packed_is_unpacked() {
+        let tag = Tag { generation: 1, step: 70_000, bucket: 513, phase: GOODBYE };
+        let head = Head { version: u64::MAX, unit: 1 << 40 };
+        for body in [false, true] {
+            assert_eq!(unpack(&pack(tag, head, body)), (tag, head, body));
+        }
+    }
+}

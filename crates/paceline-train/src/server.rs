@@ -1,0 +1,84 @@
+//! A server of a distributed run: one shard of the parameters.
+
+use std::sync::Arc;
+
+use paceline_nn::{Compute, Graph};
+use paceline_plan::Plan;
+use paceline_protocol::{Rank, Setup, Strategy, Trace};
+use paceline_wire::Transport;
+
+use crate::engine::{Engine, Times};
+use crate::error::TrainError;
+use crate::memory::Shard;
+use crate::update::Update;
+
+/// What came of a server.
+pub struct Summary {
+    /// The parameters; only the shard's part is its own.
+    pub params: Vec<f32>,
+    /// Time spent.
+    pub times: Times,
+    /// Bytes sent and received.
+    pub traffic: (u64, u64),
+    /// Versions between reading and writing, of every update.
+    pub staleness: Vec<u64>,
+    /// What was done, if asked for.
+    pub trace: Option<Trace>,
+}
+
+/// A server's place in a run.
+pub struct Job<'a> {
+    /// The plan.
+    pub plan: &'a Plan,
+    /// The network.
+    pub graph: &'a Graph,
+    /// Samples of the training split.
+    pub samples: usize,
+    /// The strategy.
+    pub strategy: &'static Strategy,
+    /// What it is told.
+    pub setup: &'a Setup,
+    /// This server.
+    pub rank: Rank,
+    /// Whether to keep a trace.
+    pub traced: bool,
+}
+
+/// Serves until every worker has finished. `look(updates, parameters)` is called after each exchange that
+/// applied something.
+pub fn run(
+    job: &Job<'_>,
+    transport: Box<dyn Transport>,
+    look: &mut dyn FnMut(usize, &[f32]),
+) -> Result<Summary, TrainError> {
+    let Job { plan, setup, rank, .. } = *job;
+    let compute = Arc::new(Compute::new(plan.threads, plan.pin));
+    let mut update = Update::new(plan, job.samples, compute);
+    let (mut params, mut state) = (vec![0.0; setup.params], vec![0.0; job.graph.state_count()]);
+    job.graph.init(plan.seed, &mut params, &mut state);
+    let mut grads = vec![0.0; setup.params];
+    let participant = (job.strategy.make)(setup, rank);
+    let mut engine = Engine::new(participant, transport, (job.strategy.links)(setup, rank), setup.world());
+    engine.trace = job.traced.then(Trace::default);
+    let mut scratch: Vec<Vec<f32>> = engine.scratch().into_iter().map(|len| vec![0.0; len]).collect();
+
+    let mut memory =
+        Shard { params: &mut params, grads: &mut grads, scratch: &mut scratch, update: &mut update };
+    engine.start(&mut memory)?;
+    let mut seen = 0;
+    while !engine.over()? {
+        engine.wait(&mut memory)?;
+        if engine.staleness.len() > seen {
+            seen = engine.staleness.len();
+            look(seen, memory.params);
+        }
+    }
+    engine.finish(&mut memory)?;
+    Ok(Summary {
+        traffic: engine.traffic(),
+        times: engine.times,
+        staleness: engine.staleness,
+        trace: engine.trace,
+        params,
+    })
+}

@@ -1,0 +1,80 @@
+//! The optimiser and the learning rate of a plan, applied to any range of the flat buffers.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use paceline_data::Order;
+use paceline_nn::Compute;
+use paceline_nn::optim::{self, Optimiser, Settings, Step};
+use paceline_nn::schedule::{LrScaling, Progress, Schedule};
+use paceline_plan::Plan;
+
+/// Applies gradients as a plan says.
+pub struct Update {
+    optimiser: &'static Optimiser,
+    settings: Settings,
+    rate: Rate,
+    compute: Arc<Compute>,
+    /// What the optimiser remembers of each range, by the range's start.
+    ranges: HashMap<usize, Range>,
+}
+
+#[derive(Default)]
+struct Range {
+    memory: Vec<f32>,
+    updates: u64,
+}
+
+/// The learning rate at each global step.
+struct Rate {
+    base: f64,
+    schedule: Schedule,
+    warmup: f64,
+    /// Where each step stands in the run.
+    order: Order,
+    total: u64,
+}
+
+impl Update {
+    /// The optimiser of a plan, for a training split of `samples`.
+    pub fn new(plan: &Plan, samples: usize, compute: Arc<Compute>) -> Self {
+        let total = plan.total_samples(samples);
+        let scaling = if plan.lr_scaling == "linear" { LrScaling::Linear } else { LrScaling::None };
+        let rate = Rate {
+            base: plan.lr * scaling.factor(plan.workers),
+            schedule: plan.schedule.parse().expect("the plan's schedule was checked when it was made"),
+            warmup: plan.warmup,
+            order: Order::new(plan.seed, samples, plan.batch * plan.workers, total),
+            total,
+        };
+        Self {
+            optimiser: optim::find(&plan.optimizer).expect("the plan's names come from the registries"),
+            settings: Settings {
+                momentum: plan.momentum,
+                nesterov: plan.nesterov,
+                weight_decay: plan.weight_decay,
+            },
+            rate,
+            compute,
+            ranges: HashMap::new(),
+        }
+    }
+
+    /// Updates the parameters that start at `offset` of the flat buffer, at the rate of global step `step`.
+    pub fn apply(&mut self, offset: usize, params: &mut [f32], grads: &[f32], step: u64) {
+        let lr = self.rate.at(step);
+        let range = self.ranges.entry(offset).or_default();
+        range.memory.resize((self.optimiser.memory)(&self.settings) * params.len(), 0.0);
+        range.updates += 1;
+        let update = Step { params, grads, memory: &mut range.memory, lr, step: range.updates };
+        self.optimiser.apply(&self.compute, &self.settings, update);
+    }
+}
+
+impl Rate {
+    fn at(&self, step: u64) -> f64 {
+        let fraction = self.order.samples_before(step) as f64 / self.total as f64;
+        let progress = Progress { fraction, epochs: self.order.epochs_before(step) };
+        self.base * self.schedule.factor(progress, self.warmup)
+    }
+}

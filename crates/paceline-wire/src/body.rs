@@ -1,0 +1,140 @@
+//! Received bodies and the pool that their memory returns to.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// New buffers are this much longer than asked for at most, so that nearly equal messages share them.
+const ROUND: usize = 1024;
+/// Buffers that rest in a pool at most.
+const BUFFERS: usize = 256;
+/// Elements that rest in a pool at most (256 MiB).
+const ELEMENTS: usize = 64 << 20;
+
+/// A received body. Its memory goes back to the pool when it is dropped.
+#[derive(Default)]
+pub struct Body {
+    /// May be longer than the body: it is never shortened, so that reuse need not fill it again.
+    buffer: Vec<f32>,
+    len: usize,
+    pool: Option<Arc<Pool>>,
+}
+
+impl Body {
+    /// The whole body as bytes to be received.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        bytemuck::cast_slice_mut(&mut self.buffer[..self.len])
+    }
+
+    pub(crate) fn as_mut_slice(&mut self) -> &mut [f32] {
+        &mut self.buffer[..self.len]
+    }
+}
+
+impl Deref for Body {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        &self.buffer[..self.len]
+    }
+}
+
+/// A body that belongs to no pool.
+impl From<Vec<f32>> for Body {
+    fn from(buffer: Vec<f32>) -> Self {
+        Self { len: buffer.len(), buffer, pool: None }
+    }
+}
+
+impl Drop for Body {
+    fn drop(&mut self) {
+        if let Some(pool) = self.pool.take() {
+            pool.put(std::mem::take(&mut self.buffer));
+        }
+    }
+}
+
+impl fmt::Debug for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Body({} elements)", self.len)
+    }
+}
+
+/// Buffers at rest, the one returned last at the back.
+#[derive(Default)]
+pub(crate) struct Pool {
+    rest: Mutex<Rest>,
+}
+
+#[derive(Default)]
+struct Rest {
+    buffers: VecDeque<Vec<f32>>,
+    elements: usize,
+}
+
+impl Pool {
+    /// A body of `len` elements with any content.
+    pub(crate) fn take(self: &Arc<Self>, len: usize) -> Body {
+        if len == 0 {
+            return Body::default();
+        }
+        // A buffer far too long is left for the messages that need it.
+        let longest = 2 * len + ROUND;
+        let mut rest = self.lock();
+        let fits = rest.buffers.iter().enumerate().filter(|(_, b)| (len..=longest).contains(&b.len()));
+        let best = fits.min_by_key(|(_, b)| b.len()).map(|(i, _)| i);
+        let buffer = best.and_then(|i| rest.buffers.swap_remove_back(i));
+        rest.elements -= buffer.as_ref().map_or(0, Vec::len);
+        drop(rest);
+        let buffer = buffer.unwrap_or_else(|| vec![0.0; len.next_multiple_of(ROUND)]);
+        Body { buffer, len, pool: Some(Arc::clone(self)) }
+    }
+
+    fn put(&self, buffer: Vec<f32>) {
+        let mut rest = self.lock();
+        rest.elements += buffer.len();
+        rest.buffers.push_back(buffer);
+        while rest.buffers.len() > BUFFERS || rest.elements > ELEMENTS {
+            let oldest = rest.buffers.pop_front().map_or(0, |b| b.len());
+            rest.elements -= oldest;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Rest> {
+        self.rest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_used_again_for_bodies_of_like_size() {
+        let pool = Arc::new(Pool::default());
+        let body = pool.take(5000);
+        let at = body.as_ptr();
+        drop(body);
+        let tiny = pool.take(3);
+        assert_ne!(tiny.as_ptr(), at, "a long buffer is not spent on a short body");
+        let again = pool.take(4800);
+        assert_eq!((again.as_ptr(), again.len()), (at, 4800));
+    }
+
+    #[test]
+    fn what_rests_in_the_pool_is_bounded() {
+        let pool = Arc::new(Pool::default());
+        drop((0..2 * BUFFERS).map(|_| pool.take(1)).collect::<Vec<_>>());
+        assert_eq!(pool.lock().buffers.len(), BUFFERS);
+        pool.put(vec![0.0; ELEMENTS + 1]);
+        let rest = pool.lock();
+        assert_eq!((rest.buffers.len(), rest.elements), (0, 0));
+    }
+
+    #[test]
+    fn a_body_may_be_made_of_a_vec_and_sent_to_another_thread() {
+        let body = Body::from(vec![1.0, 2.0]);
+        std::thread::spawn(move || assert_eq!(*body, [1.0, 2.0])).join().unwrap();
+    }
+}

@@ -1,0 +1,39 @@
+//! Messages between the ranks of a run: frames, handshake, authentication, limits.
+//!
+//! A message is 48 opaque bytes of the caller's and a body of `f32`s. Nothing blocks but a wait that the
+//! caller bounds, and one call moves both directions, so that two ranks which send first never wait for
+//! each other. A connection carries frames only after both ends have proved that they hold the run's key.
+//!
+//! # Layout
+//! - [`transport`]: the trait, its events, and how bodies are lent
+//! - [`inproc`]: the trait between threads of one process
+//! - [`tcp`]: the trait between processes: listening, dialling, strangers, one file each
+//! - [`frame`]: the header of a message on a byte stream, and its checks
+//! - [`hello`]: what an end says of itself; [`handshake`]: who may connect, without sockets or clocks
+//! - [`identity`]: one rank of one run, and the run's key
+//! - [`body`]: received bodies and the pool that their memory returns to
+//! - [`error`]: what can go wrong
+//!
+//! # Deliberately absent
+//! Strategies and what the 48 bytes mean; joining again after a loss; heartbeats. Frames carry checksums,
+//! not MACs: off loopback somebody who can alter packets in flight could alter messages.
+
+#![forbid(unsafe_code)]
+
+#[cfg(target_endian = "big")]
+compile_error!("bodies travel little-endian and are moved without conversion");
+
+pub mod body;
+pub mod error;
+pub mod frame;
+pub mod handshake;
+pub mod hello;
+pub mod identity;
+pub mod inproc;
+pub mod tcp;
+pub mod transport;
+
+pub use body::Body;
+pub use error::WireError;
+pub use identity::{Identity, Key};
+pub use transport::{Event, META, Meta, Source, Span, Traffic, Transport};

@@ -1,0 +1,143 @@
+//! Messages on their way in: headers and small bodies through a small buffer, long bodies into their place.
+
+use std::io::{ErrorKind, IoSliceMut, Read};
+use std::net::TcpStream;
+use std::sync::Arc;
+
+use crate::body::{Body, Pool};
+use crate::error::WireError;
+use crate::frame::{HEADER, Header};
+use crate::transport::Meta;
+
+/// Read beyond what is needed, so that a small message costs one call.
+const STAGING: usize = 16 << 10;
+/// Read of a long body at once: the checksum is taken while it is in the cache.
+const CHUNK: usize = 256 << 10;
+/// Bytes read before the other direction and the other peers get their turn.
+const BUDGET: usize = 4 << 20;
+
+/// One connection's incoming frames.
+pub(super) struct Inbound {
+    staging: Box<[u8]>,
+    /// Staged bytes not digested yet; none while a body is incomplete.
+    start: usize,
+    end: usize,
+    partial: Option<Partial>,
+    sequence: u32,
+    max_body: usize,
+}
+
+/// A message whose body is incomplete.
+struct Partial {
+    header: Header,
+    body: Body,
+    filled: usize,
+    sum: crc32fast::Hasher,
+}
+
+impl Partial {
+    fn rest(&mut self) -> &mut [u8] {
+        &mut self.body.bytes_mut()[self.filled..]
+    }
+
+    /// Counts bytes that are in place.
+    fn advance(&mut self, n: usize) {
+        self.sum.update(&self.body.bytes_mut()[self.filled..self.filled + n]);
+        self.filled += n;
+    }
+}
+
+impl Inbound {
+    pub(super) fn new(max_body: usize) -> Self {
+        let staging = vec![0; STAGING].into_boxed_slice();
+        Self { staging, start: 0, end: 0, partial: None, sequence: 0, max_body }
+    }
+
+    /// Reads what is there; `deliver` gets each whole message. Returns the number of bytes, or why nothing
+    /// more will come.
+    pub(super) fn read(
+        &mut self,
+        mut stream: &TcpStream,
+        pool: &Arc<Pool>,
+        mut deliver: impl FnMut(Meta, Body),
+    ) -> Result<usize, String> {
+        let mut total = 0;
+        while total < BUDGET {
+            let (room, result) = match &mut self.partial {
+                Some(partial) => {
+                    let rest = partial.rest();
+                    let long = rest.len() > CHUNK;
+                    let room = if long { CHUNK } else { rest.len() };
+                    let staged = if long { 0 } else { STAGING };
+                    let mut slices =
+                        [IoSliceMut::new(&mut rest[..room]), IoSliceMut::new(&mut self.staging[..staged])];
+                    (room + staged, stream.read_vectored(&mut slices))
+                }
+                None => (STAGING - self.end, stream.read(&mut self.staging[self.end..])),
+            };
+            let n = match result {
+                Ok(0) => return Err(self.end_of_stream()),
+                Ok(n) => n,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => break,
+                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+                Err(e) => return Err(e.to_string()),
+            };
+            total += n;
+            self.place(n);
+            self.digest(pool, &mut deliver).map_err(|e| e.to_string())?;
+            if n < room {
+                break;
+            }
+        }
+        Ok(total)
+    }
+
+    fn place(&mut self, n: usize) {
+        let mut staged = n;
+        if let Some(partial) = &mut self.partial {
+            let placed = n.min(partial.rest().len());
+            partial.advance(placed);
+            staged -= placed;
+        }
+        self.end += staged;
+    }
+
+    /// Turns bytes into messages as far as they go.
+    fn digest(&mut self, pool: &Arc<Pool>, deliver: &mut impl FnMut(Meta, Body)) -> Result<(), WireError> {
+        loop {
+            if let Some(mut partial) = self.partial.take() {
+                let n = partial.rest().len().min(self.end - self.start);
+                partial.rest()[..n].copy_from_slice(&self.staging[self.start..self.start + n]);
+                partial.advance(n);
+                self.start += n;
+                if !partial.rest().is_empty() {
+                    self.partial = Some(partial);
+                    (self.start, self.end) = (0, 0);
+                    return Ok(());
+                }
+                partial.header.check_body(partial.sum.finalize())?;
+                deliver(partial.header.meta, partial.body);
+            }
+            let Some(bytes) = self.staging[self.start..self.end].first_chunk::<HEADER>() else { break };
+            let header = Header::decode(bytes, self.sequence, self.max_body)?;
+            self.start += HEADER;
+            self.sequence = self.sequence.wrapping_add(1);
+            let body = pool.take(header.bytes as usize / 4);
+            self.partial = Some(Partial { header, body, filled: 0, sum: crc32fast::Hasher::new() });
+        }
+        self.staging.copy_within(self.start..self.end, 0);
+        (self.start, self.end) = (0, self.end - self.start);
+        Ok(())
+    }
+
+    fn end_of_stream(&mut self) -> String {
+        match &mut self.partial {
+            Some(partial) => {
+                let (have, all) = (partial.filled, partial.header.bytes);
+                format!("the connection was closed {have} bytes into a body of {all}")
+            }
+            None if self.end > 0 => format!("the connection was closed {} bytes into a header", self.end),
+            None => "the connection was closed".to_owned(),
+        }
+    }
+}

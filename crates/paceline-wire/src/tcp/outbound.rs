@@ -1,0 +1,143 @@
+//! Messages on their way out: headers and lent bodies go to the kernel together, without a copy.
+
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, IoSlice, Write};
+use std::net::TcpStream;
+
+use crate::error::WireError;
+use crate::frame::{HEADER, Header};
+use crate::transport::{Meta, Source, Span, lent};
+
+/// Slices handed to the kernel at once.
+const SLICES: usize = 64;
+/// Small messages are gathered into one call up to this many bytes.
+const GATHER: usize = 256 << 10;
+/// Bytes written before the other direction and the other peers get their turn.
+const BUDGET: usize = 4 << 20;
+
+struct Outgoing {
+    meta: Meta,
+    span: Span,
+    op: u64,
+    /// Made when the message comes near its turn, since the checksum needs the body.
+    header: Option<[u8; HEADER]>,
+}
+
+impl Outgoing {
+    fn bytes(&self) -> usize {
+        HEADER + 4 * self.span.len
+    }
+}
+
+/// One connection's queue.
+#[derive(Default)]
+pub(super) struct Outbound {
+    queue: VecDeque<Outgoing>,
+    /// Bytes of the first message that the kernel has.
+    written: usize,
+    sequence: u32,
+}
+
+impl Outbound {
+    pub(super) fn push(&mut self, meta: Meta, span: Span, op: u64) {
+        self.queue.push_back(Outgoing { meta, span, op, header: None });
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Writes as much as the kernel takes; `sent` gets the op and size of each message it has entirely. The
+    /// inner error is the connection's, the outer one the caller's.
+    pub(super) fn write(
+        &mut self,
+        mut stream: &TcpStream,
+        source: &dyn Source,
+        mut sent: impl FnMut(u64, usize),
+    ) -> Result<io::Result<()>, WireError> {
+        let mut total = 0;
+        while !self.queue.is_empty() && total < BUDGET {
+            self.seal(source)?;
+            let mut slices = [IoSlice::new(&[]); SLICES];
+            let (used, offered) = self.gather(source, &mut slices);
+            match stream.write_vectored(&slices[..used]) {
+                Ok(n) => {
+                    self.advance(n, &mut sent);
+                    total += n;
+                    if n < offered {
+                        break;
+                    }
+                }
+                Err(e) if e.kind() == ErrorKind::WouldBlock => break,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Ok(Err(e)),
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// Makes the headers of the messages that go out next.
+    fn seal(&mut self, source: &dyn Source) -> Result<(), WireError> {
+        let mut bytes = 0;
+        for message in self.queue.iter_mut().take(SLICES / 2) {
+            if message.header.is_none() {
+                let (checksum, found) = checksum(source, message.span);
+                lent(message.span, found)?;
+                let (sequence, bytes) = (self.sequence, 4 * message.span.len as u32);
+                let header = Header { sequence, bytes, checksum, meta: message.meta };
+                message.header = Some(header.encode());
+                self.sequence = self.sequence.wrapping_add(1);
+            }
+            bytes += message.bytes();
+            if bytes >= GATHER {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Collects the slices of all sealed messages, less what was written already; returns how many there are
+    /// and their bytes.
+    fn gather<'a>(&'a self, source: &'a dyn Source, slices: &mut [IoSlice<'a>; SLICES]) -> (usize, usize) {
+        let (mut used, mut offered, mut skip) = (0, 0, self.written);
+        let mut add = |bytes: &'a [u8]| {
+            let skipped = skip.min(bytes.len());
+            skip -= skipped;
+            let bytes = &bytes[skipped..];
+            if !bytes.is_empty() && used < SLICES {
+                slices[used] = IoSlice::new(bytes);
+                used += 1;
+                offered += bytes.len();
+            }
+        };
+        for message in &self.queue {
+            let Some(header) = &message.header else { break };
+            add(header);
+            if message.span.len > 0 {
+                source.slices(message.span, &mut |slice| add(bytemuck::cast_slice(slice)));
+            }
+        }
+        (used, offered)
+    }
+
+    fn advance(&mut self, n: usize, sent: &mut impl FnMut(u64, usize)) {
+        self.written += n;
+        while let Some(first) = self.queue.front().filter(|first| self.written >= first.bytes()) {
+            self.written -= first.bytes();
+            sent(first.op, first.bytes());
+            self.queue.pop_front();
+        }
+    }
+}
+
+/// The CRC-32 of a span and the number of elements lent for it.
+fn checksum(source: &dyn Source, span: Span) -> (u32, usize) {
+    let (mut sum, mut found) = (crc32fast::Hasher::new(), 0);
+    if span.len > 0 {
+        source.slices(span, &mut |slice| {
+            sum.update(bytemuck::cast_slice(slice));
+            found += slice.len();
+        });
+    }
+    (sum.finalize(), found)
+}

@@ -1,0 +1,82 @@
+//! One handshake on one non-blocking socket.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsFd;
+use std::time::Instant;
+
+use rustix::event::PollFd;
+
+use super::{BOTH, READABLE};
+use crate::handshake::{Handshake, Standing};
+use crate::hello::HELLO;
+
+/// How a handshake on a socket stands.
+pub(super) enum Shaken {
+    /// Waiting for the other end.
+    Pending,
+    /// The other end proved itself.
+    Proven,
+    /// The ends do not belong together.
+    Refused { cause: String },
+    /// The connection did not live long enough to tell.
+    Broken { cause: String },
+}
+
+pub(super) struct Shake {
+    pub(super) stream: TcpStream,
+    pub(super) address: SocketAddr,
+    pub(super) handshake: Handshake,
+    /// A stranger has one; a dialler waits as long as its caller does.
+    pub(super) deadline: Option<Instant>,
+}
+
+impl Shake {
+    /// Moves the handshake on as far as the socket allows.
+    pub(super) fn drive(&mut self, now: Instant) -> Shaken {
+        loop {
+            if let Err(e) = self.flush() {
+                return Shaken::Broken { cause: e.to_string() };
+            }
+            match self.handshake.standing() {
+                Standing::Proven => return Shaken::Proven,
+                Standing::Refused { cause } => return Shaken::Refused { cause },
+                Standing::Pending => {}
+            }
+            let mut bytes = [0; HELLO];
+            let wanted = self.handshake.wants().min(HELLO);
+            match self.stream.read(&mut bytes[..wanted]) {
+                Ok(0) => return Shaken::Broken { cause: "closed during the handshake".into() },
+                Ok(n) => self.handshake.receive(&bytes[..n]),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                    if self.deadline.is_none_or(|deadline| now < deadline) {
+                        return Shaken::Pending;
+                    }
+                    return Shaken::Broken { cause: "no proof before the deadline of the handshake".into() };
+                }
+                Err(e) => return Shaken::Broken { cause: e.to_string() },
+            }
+        }
+    }
+
+    /// Writes what the handshake has to say; it always fits into a socket's empty buffer, so what does not is
+    /// tried again at the next drive.
+    pub(super) fn flush(&mut self) -> std::io::Result<()> {
+        let output = self.handshake.output();
+        while !output.is_empty() {
+            match self.stream.write(output) {
+                Ok(n) => drop(output.drain(..n)),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => break,
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn interest(&self) -> PollFd<'_> {
+        let events = if self.handshake.has_output() { BOTH } else { READABLE };
+        PollFd::from_borrowed_fd(self.stream.as_fd(), events)
+    }
+}

@@ -1,0 +1,252 @@
+//! Those who do not belong: each is turned away or cut off while a healthy pair goes on.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use paceline_wire::frame::{HEADER, Header};
+use paceline_wire::handshake::{Handshake, Standing, VERDICT};
+use paceline_wire::hello::{HELLO, Hello};
+use paceline_wire::tcp::{Listener, Options, Tcp};
+use paceline_wire::{Identity, Key, Transport, WireError};
+
+use crate::memory::{Memory, both, lost, messages, meta, numbers, refused, until};
+use crate::{PATIENCE, identity, listeners};
+
+/// Two connected ranks of a world of three, and the address of rank 0.
+fn healthy() -> ([Tcp; 2], SocketAddr) {
+    let (mut listeners, addresses) = listeners(2);
+    let (one, zero) = (listeners.pop().unwrap(), listeners.pop().unwrap());
+    let (door, other) = (addresses[0], addresses[1]);
+    let options = Options { handshake: Duration::from_millis(100), ..Options::default() };
+    let one = thread::spawn(move || one.connect(identity(1, 3), &[door], options, PATIENCE).unwrap());
+    let zero = zero.connect(identity(0, 3), &[other], options, PATIENCE).unwrap();
+    ([zero, one.join().unwrap()], door.1)
+}
+
+/// A pair that exchanges messages until rank 0 has refused somebody; returns the cause.
+fn exchange_until_refused([mut zero, mut one]: [Tcp; 2]) -> String {
+    let memory = Memory::new(vec![numbers(1, 1000)]);
+    let mut rounds = 0;
+    loop {
+        zero.send(1, meta(rounds), memory.span(0), rounds).unwrap();
+        one.send(0, meta(rounds), memory.span(0), rounds).unwrap();
+        let enough = |a: &[_], b: &[_]| messages(a).len() == 1 && messages(b).len() == 1;
+        let [events, _] = both([&mut zero, &mut one], &memory, enough);
+        if let Some(cause) = refused(&events).first() {
+            return cause.to_string();
+        }
+        rounds += 1;
+    }
+}
+
+/// Lets a stranger of some identity dial rank 0 of a healthy pair: what rank 0 reports and what the stranger
+/// is told.
+fn stranger(change: impl FnOnce(&mut Identity)) -> (String, String) {
+    let (pair, door) = healthy();
+    let mut stranger = identity(1, 3);
+    change(&mut stranger);
+    let listener = Listener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let peers = [(0, door)];
+    let dialler = thread::spawn(move || listener.connect(stranger, &peers, Options::default(), PATIENCE));
+    let reported = exchange_until_refused(pair);
+    let Err(error @ WireError::Refused { .. }) = dialler.join().unwrap().map(|_| ()) else {
+        panic!("connected")
+    };
+    (reported, error.to_string())
+}
+
+fn expect(change: impl FnOnce(&mut Identity), what: &str, values: [&str; 2]) {
+    let (reported, told) = stranger(change);
+    let [theirs, ours] = values;
+    for (text, theirs, ours) in [(&reported, theirs, ours), (&told, ours, theirs)] {
+        assert!(text.contains(&format!(": {what} (theirs: ")), "{text}");
+        let (left, right) = text.split_once("; ours: ").unwrap();
+        assert!(left.contains(theirs) && right.contains(ours), "{text}");
+    }
+}
+
+#[test]
+fn a_wrong_key_is_refused() {
+    expect(|i| i.key = Key::from([8; 32]), "wrong key", ["rank 1 of 3", "rank 0 of 3"]);
+}
+
+#[test]
+fn a_wrong_run_id_is_refused_and_both_are_named() {
+    expect(|i| i.run = "run-2".into(), "run id differs", ["\"run-2\"", "\"run-1\""]);
+}
+
+#[test]
+fn a_wrong_model_is_refused_and_both_are_named() {
+    expect(|i| i.model_hash = [1; 32], "model hash differs", ["model 01010101", "model abababab"]);
+}
+
+#[test]
+fn a_wrong_rank_is_refused() {
+    let values = ["rank 2 of 3", "rank 0 of 3"];
+    expect(|i| i.rank = 2, "rank 2 is not expected by rank 0", values);
+    let values = ["rank 1 of 3", "rank 0 of 3"];
+    expect(|_| {}, "rank 1 is already connected to rank 0", values);
+}
+
+#[test]
+fn a_wrong_version_is_refused_and_both_are_named() {
+    let (pair, door) = healthy();
+    let mut stream = TcpStream::connect(door).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut hello = Hello::new(&identity(1, 3), [0; 32]);
+    hello.version = 99;
+    stream.write_all(&hello.encode()).unwrap();
+    let cause = exchange_until_refused(pair);
+    assert!(cause.contains("wire version differs (theirs: wire version 99, run"), "{cause}");
+    assert!(cause.contains("; ours: wire version 1, run"), "{cause}");
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    assert_eq!(answer.len(), HELLO + VERDICT);
+    assert!(answer[HELLO + 2..].starts_with(b"wire version differs"));
+}
+
+#[test]
+fn garbage_and_silence_are_refused_and_get_no_answer() {
+    for (said, what) in [(&b"GET / HTTP/1.1\r\n\r\n"[..], "found \"GET / HT\""), (b"", "no proof before")] {
+        let (pair, door) = healthy();
+        let mut stream = TcpStream::connect(door).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(said).unwrap();
+        let cause = exchange_until_refused(pair);
+        assert!(cause.starts_with("127.0.0.1:") && cause.contains(what), "{cause}");
+        // The end of the stream, or a reset, since something unread was thrown away.
+        assert_eq!(stream.read(&mut [0; 64]).unwrap_or(0), 0);
+    }
+}
+
+/// Rank 2 by hand: a blocking stream after a valid handshake with each of ranks 0 and 1.
+fn join_by_hand(door: SocketAddr, rank: usize) -> TcpStream {
+    let mut stream = TcpStream::connect(door).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut handshake = Handshake::dial(&identity(2, 3), [9; 32], rank);
+    while handshake.standing() == Standing::Pending {
+        let output = std::mem::take(handshake.output());
+        stream.write_all(&output).unwrap();
+        let mut bytes = vec![0; handshake.wants()];
+        stream.read_exact(&mut bytes).unwrap();
+        handshake.receive(&bytes);
+    }
+    assert_eq!(handshake.standing(), Standing::Proven);
+    stream
+}
+
+/// Rank 2 says something to rank 0 after a valid handshake; returns why rank 0 dropped it. Ranks 0 and 1
+/// go on.
+fn dropped_for(bytes: &[u8]) -> String {
+    let (listeners, addresses) = listeners(3);
+    let mut listeners = listeners.into_iter();
+    let (zero, one) = (listeners.next().unwrap(), listeners.next().unwrap());
+    let (doors, peers) = ((addresses[0].1, addresses[1].1), addresses.clone());
+    let options = Options { max_body: 1000, ..Options::default() };
+    let zero = thread::spawn(move || zero.connect(identity(0, 3), &peers[1..], options, PATIENCE).unwrap());
+    let peers = [addresses[0], addresses[2]];
+    let one = thread::spawn(move || one.connect(identity(1, 3), &peers, options, PATIENCE).unwrap());
+    let (mut to_zero, _to_one) = (join_by_hand(doors.0, 0), join_by_hand(doors.1, 1));
+    let (mut zero, mut one) = (zero.join().unwrap(), one.join().unwrap());
+
+    to_zero.write_all(bytes).unwrap();
+    let memory = Memory::new(vec![numbers(1, 1000)]);
+    let events = until(&mut zero, &memory, |e| !lost(e).is_empty());
+    assert_eq!((events.len(), lost(&events)[0].0), (1, 2), "nothing of it is delivered");
+    zero.send(1, meta(1), memory.span(0), 1).unwrap();
+    one.send(0, meta(1), memory.span(0), 1).unwrap();
+    both([&mut zero, &mut one], &memory, |a, b| messages(a).len() == 1 && messages(b).len() == 1);
+    lost(&events)[0].1.to_owned()
+}
+
+fn framed(change: impl FnOnce(&mut Header)) -> Vec<u8> {
+    let body = [1, 2, 3, 4, 5, 6, 7, 8];
+    // CRC-32 of the body above.
+    let mut header = Header { sequence: 0, bytes: 8, checksum: 0x3fca_88c5, meta: meta(0) };
+    change(&mut header);
+    [&header.encode()[..], &body].concat()
+}
+
+#[test]
+fn bad_frames_end_the_connection_and_are_never_delivered() {
+    for bytes in [4004, 7, 1 << 31, u32::MAX] {
+        let cause = dropped_for(&framed(|header| header.bytes = bytes));
+        assert!(cause.ends_with(&format!("whole elements, at most 1000, found {bytes} bytes")), "{cause}");
+    }
+    let mut flipped = framed(|_| {});
+    flipped[HEADER + 3] ^= 0x10;
+    let cause = dropped_for(&flipped);
+    assert!(cause.contains("expected body checksum 0x3fca88c5, found 0x"), "{cause}");
+    let cause = dropped_for(&framed(|header| header.sequence = 1));
+    assert!(cause.contains("expected frame number 0, found frame number 1"), "{cause}");
+    assert!(
+        dropped_for(b"nothing like a frame at all, but long enough that it could have been a header")
+            .contains("expected magic bytes")
+    );
+}
+
+#[test]
+fn a_body_that_breaks_off_is_never_delivered() {
+    let (listeners, addresses) = listeners(1);
+    let zero = listeners.into_iter().next().unwrap();
+    let peers = [(2, addresses[0].1)];
+    let zero =
+        thread::spawn(move || zero.connect(identity(0, 3), &peers, Options::default(), PATIENCE).unwrap());
+    let mut by_hand = join_by_hand(addresses[0].1, 0);
+    by_hand.write_all(&framed(|_| {})[..HEADER + 5]).unwrap();
+    drop(by_hand);
+    let mut zero = zero.join().unwrap();
+    let events = until(&mut zero, &Memory::new(vec![]), |e| !e.is_empty());
+    assert_eq!(lost(&events), [(2, "the connection was closed 5 bytes into a body of 8")]);
+}
+
+#[test]
+fn the_deadline_names_the_missing_ranks_and_their_addresses() {
+    let (mut listeners, addresses) = listeners(4);
+    let two = listeners.remove(2);
+    // Ranks 0 and 3 never come: 0 is not there at all, 3 does not dial. Rank 1 listens but never answers.
+    drop(listeners.remove(0));
+    let peers = [addresses[0], addresses[1], addresses[3]];
+    let deadline = Duration::from_millis(200);
+    let error = two.connect(identity(2, 4), &peers, Options::default(), deadline).err().unwrap().to_string();
+    let [(_, zero), (_, one), (_, three)] = peers;
+    let expected = [
+        "rank 2 waited 0.2 s in vain for rank 0 at ".to_owned() + &format!("{zero} (Connection refused"),
+        format!("rank 1 at {one} (connected, but it never answered)"),
+        format!("rank 3 at {three} (it never dialled)"),
+    ];
+    assert!(expected.iter().all(|text| error.contains(text)), "{error}");
+}
+
+#[test]
+fn strangers_neither_keep_peers_from_joining_nor_go_unreported() {
+    let (mut listeners, addresses) = listeners(2);
+    let (one, zero) = (listeners.pop().unwrap(), listeners.pop().unwrap());
+    let silent: Vec<_> = (0..100).map(|_| TcpStream::connect(addresses[0].1).unwrap()).collect();
+    let (to_zero, to_one) = ([addresses[0]], [addresses[1]]);
+    let options = Options { handshake: Duration::from_millis(100), ..Options::default() };
+    let one = thread::spawn(move || one.connect(identity(1, 2), &to_zero, options, PATIENCE).unwrap());
+    let mut zero = zero.connect(identity(0, 2), &to_one, options, PATIENCE).unwrap();
+    let _one = one.join().unwrap();
+    until(&mut zero, &Memory::new(vec![]), |e| refused(e).len() >= 64);
+    drop(silent);
+}
+
+#[test]
+fn identities_and_peers_that_make_no_sense_are_errors() {
+    let at = SocketAddr::from(([127, 0, 0, 1], 1));
+    for (rank, peers) in [(2, vec![]), (0, vec![(0, at)]), (0, vec![(2, at)]), (0, vec![(1, at), (1, at)])] {
+        let listener = Listener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        let result = listener.connect(identity(rank, 2), &peers, Options::default(), PATIENCE);
+        assert!(matches!(result, Err(WireError::Identity { .. })));
+    }
+}
+
+#[test]
+fn a_message_that_is_too_long_is_not_queued() {
+    let ([mut zero, _one], _) = healthy();
+    let span = paceline_wire::Span { buffer: 0, offset: 0, len: (16 << 20) + 1 };
+    assert!(matches!(zero.send(1, meta(0), span, 0), Err(WireError::TooLong { to: 1, .. })));
+}
