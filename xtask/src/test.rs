@@ -24,13 +24,15 @@ pub fn run() -> Outcome {
         "-D",
         "warnings",
     ]))?;
+    // Doc tests first: the last summary printed is that of the tests proper.
+    process::run(&mut cargo(&["test", "--workspace", "--profile", PROFILE, "--doc"]))?;
     if exists("cargo-nextest", "--version") {
         process::run(&mut cargo(&["nextest", "run", "--workspace", "--cargo-profile", PROFILE]))?;
     } else {
         println!("cargo-nextest is not here: plain `cargo test`, without the 120 s limit for hung tests");
         process::run(&mut cargo(&["test", "--workspace", "--profile", PROFILE, "--all-targets"]))?;
     }
-    process::run(&mut cargo(&["test", "--workspace", "--profile", PROFILE, "--doc"]))
+    Ok(())
 }
 
 /// Installs Debian packages where they are missing; without the right to, says how.

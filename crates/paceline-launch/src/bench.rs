@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use paceline_protocol::{Buf, Input, Region, Setup, Sync};
 use paceline_train::TrainError;
 use paceline_train::engine::Engine;
-use paceline_train::memory::{Gradient, Memory};
+use paceline_train::memory::{Gradient, Memory, combine};
 use paceline_train::worker::MESSAGE;
 use paceline_wire::{Body, Event, Key, META, Source, Span, Transport, inproc};
 use serde::{Deserialize, Serialize};
@@ -287,12 +287,7 @@ impl Source for Flat {
 
 impl Memory for Flat {
     fn take(&mut self, dst: Region, body: &Body, add: bool) -> bool {
-        let dst = &mut self.0[dst.range()];
-        if add {
-            dst.iter_mut().zip(body.iter()).for_each(|(d, s)| *d += s);
-        } else {
-            dst.copy_from_slice(body);
-        }
+        combine(&mut self.0[dst.range()], body, add);
         true
     }
     fn copy(&mut self, _: Region, _: Region) -> bool {

@@ -214,7 +214,7 @@ fn life(say: &mut dyn FnMut(FromRank, &[f32])) -> Result<(), FromRank> {
                 key: Key::from(key),
             };
             let links = (seat.strategy.links)(&seat.setup, rank);
-            let transport = connect(listener, orders, identity, &links)?;
+            let transport = connect(listener, orders, identity, &links, plan.threads)?;
             seat.play(transport, say);
         }
         ToRank::Bench { bench, rank, key } => {
@@ -226,7 +226,7 @@ fn life(say: &mut dyn FnMut(FromRank, &[f32])) -> Result<(), FromRank> {
                 model_hash: [0; 32],
                 key: Key::from(key),
             };
-            let transport = connect(listener, orders, identity, &bench.links(rank))?;
+            let transport = connect(listener, orders, identity, &bench.links(rank), 1)?;
             let times = bench.play(rank, transport).map_err(|e| failed(&e))?;
             say(FromRank::Done(Box::default()), &times);
         }
@@ -241,6 +241,7 @@ fn connect(
     mut orders: std::io::Stdin,
     identity: Identity,
     links: &[usize],
+    threads: usize,
 ) -> Result<Box<dyn Transport>, FromRank> {
     let Ok(Some((ToRank::Peers { addresses }, _))) = control::read(&mut orders) else {
         std::process::exit(4)
@@ -252,7 +253,9 @@ fn connect(
     });
     let address = |peer: usize| addresses[peer].parse().expect("addresses come from the ranks themselves");
     let peers: Vec<(usize, SocketAddr)> = links.iter().map(|&peer| (peer, address(peer))).collect();
-    let options = tcp::Options { max_body: worker::MESSAGE, ..tcp::Options::default() };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let own_core = identity.world * threads <= cores;
+    let options = tcp::Options { max_body: worker::MESSAGE, own_core, ..tcp::Options::default() };
     let transport = listener.connect(identity, &peers, options, CONNECT).map_err(|e| failed(&e.into()))?;
     Ok(Box::new(transport))
 }

@@ -1,5 +1,8 @@
 //! The memory behind a participant's regions.
 
+use std::sync::LazyLock;
+
+use paceline_nn::accel::{Level, accumulate};
 use paceline_protocol::{Buf, Region};
 use paceline_wire::{Body, Source, Span};
 
@@ -40,9 +43,12 @@ pub enum Gradient<'a> {
     Received(&'a Body),
 }
 
-fn combine(dst: &mut [f32], src: &[f32], add: bool) {
+/// `dst += src` or `dst = src`, for regions of equal length.
+pub fn combine(dst: &mut [f32], src: &[f32], add: bool) {
+    assert_eq!(dst.len(), src.len(), "a body of the region's length");
     if add {
-        dst.iter_mut().zip(src).for_each(|(d, s)| *d += s);
+        static LEVEL: LazyLock<Level> = LazyLock::new(Level::detect);
+        accumulate(*LEVEL, src, dst);
     } else {
         dst.copy_from_slice(src);
     }

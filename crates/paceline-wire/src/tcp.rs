@@ -32,6 +32,9 @@ use strangers::{Strangers, Visit};
 /// How long a wait asks again before it sleeps: an answer to a small message comes within that time, and a
 /// sleep costs more than it.
 const SPIN: Duration = Duration::from_micros(30);
+/// The same where each rank has a core of its own. A rank that sleeps is woken on its peer's core, and the
+/// two then take turns there instead of working side by side.
+const OWN_CORE_SPIN: Duration = Duration::from_micros(300);
 /// A rank that never waits looks this often whether somebody knocks.
 const KNOCKS: Duration = Duration::from_millis(10);
 
@@ -44,11 +47,13 @@ pub struct Options {
     pub buffer: Option<usize>,
     /// The time a stranger has to prove that it belongs here.
     pub handshake: Duration,
+    /// Whether this host has a core for each of its ranks, so that a short wait may keep it busy.
+    pub own_core: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { max_body: 16 << 20, buffer: None, handshake: Duration::from_secs(1) }
+        Self { max_body: 16 << 20, buffer: None, handshake: Duration::from_secs(1), own_core: false }
     }
 }
 
@@ -200,7 +205,9 @@ impl Transport for Tcp {
             if elapsed >= wait {
                 return Ok(());
             }
-            if elapsed < SPIN {
+            if self.options.own_core && elapsed < OWN_CORE_SPIN {
+                std::hint::spin_loop();
+            } else if elapsed < SPIN {
                 // The peer may be waiting for this very core.
                 rustix::thread::sched_yield();
             } else {

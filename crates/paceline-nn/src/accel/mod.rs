@@ -99,6 +99,7 @@ mod product;
 mod vector;
 pub(crate) mod winograd;
 
+pub use elementwise::accumulate;
 pub use level::Level;
 pub use peak::peak_gflops;
 pub use pool::Pool;
