@@ -10,6 +10,7 @@ use paceline_plan::Plan;
 use paceline_protocol::{Setup, Strategy, Sync};
 use paceline_record::process;
 use paceline_train::engine::Times;
+use paceline_train::server::Seen;
 use paceline_train::worker::Said;
 use paceline_train::{TrainError, model, server, worker};
 use paceline_wire::{Identity, Key, Transport, tcp};
@@ -85,6 +86,7 @@ impl<'a> Seat<'a> {
         let job = worker::Job { plan, dataset, graph, strategy, setup, rank: *rank, traced: false };
         let mut told = Instant::now();
         let summary = worker::run(&job, transport, &mut |said| match said {
+            Said::Refused(cause) => say(FromRank::Refused { cause }, &[]),
             Said::Started => say(FromRank::Started, &[]),
             Said::Step { step, loss, train_s } => {
                 if told.elapsed() >= REPORT || step == 1 {
@@ -122,12 +124,15 @@ impl<'a> Seat<'a> {
         let shard = self.shard();
         let every = self.snapshot_every();
         let (mut round, all) = (0, setup.steps * plan.workers as u64);
-        let summary = server::run(&job, transport, &mut |updates, params| {
-            let updates = updates as u64;
-            // What all updates have made is evaluated at the end.
-            if updates < all && every.is_some_and(|every| updates / every > round) {
-                round += 1;
-                say(FromRank::Snapshot { round }, &params[shard.clone()]);
+        let summary = server::run(&job, transport, &mut |seen| match seen {
+            Seen::Refused(cause) => say(FromRank::Refused { cause }, &[]),
+            Seen::Updates(updates, params) => {
+                let updates = updates as u64;
+                // What all updates have made is evaluated at the end.
+                if updates < all && every.is_some_and(|every| updates / every > round) {
+                    round += 1;
+                    say(FromRank::Snapshot { round }, &params[shard.clone()]);
+                }
             }
         })?;
         let own = &summary.params[shard.clone()];

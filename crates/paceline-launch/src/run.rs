@@ -116,15 +116,17 @@ fn as_processes(
         Fleet::start(&launch.program.0, launch.program.1, &orders).map_err(system("starting a process"))?;
     watch.announce(report);
     let mut ended = vec![(false, false); world];
-    let mut blamed: Option<(Instant, LaunchError, usize)> = None;
+    // A rank that gave up because it lost a peer is a victim; who died without a word is not.
+    let mut blamed: Option<(Instant, LaunchError)> = None;
     while !watch.gather.complete() {
         let news = fleet.news.recv_timeout(Duration::from_millis(50)).ok();
         watch.side_results(report);
         let failure = match news {
-            Some(News::Said(rank, FromRank::Failed { lost: Some(peer), message, hint, code }, _)) => {
+            Some(News::Said(rank, FromRank::Failed { lost: Some(_), message, hint, code }, _)) => {
+                watch.victims[rank] = true;
                 let role = role(launch.plan, rank);
                 let told = LaunchError::Failed { role, rank, message, hint, code };
-                blamed = blamed.or(Some((Instant::now(), told, peer)));
+                blamed = blamed.or(Some((Instant::now(), told)));
                 None
             }
             Some(News::Said(rank, said, numbers)) => {
@@ -140,11 +142,11 @@ fn as_processes(
             }
             Some(News::Silent(rank)) => {
                 ended[rank].0 = true;
-                watch.died(rank, ended[rank], &mut fleet, blamed.as_ref().map(|b| b.2))
+                watch.died(rank, ended[rank], &mut fleet)
             }
             Some(News::Exited(rank)) => {
                 ended[rank].1 = true;
-                watch.died(rank, ended[rank], &mut fleet, blamed.as_ref().map(|b| b.2))
+                watch.died(rank, ended[rank], &mut fleet)
             }
             None => watch.late(),
         };
@@ -152,7 +154,7 @@ fn as_processes(
             fleet.end(Duration::ZERO);
             return Err(failure);
         }
-        if blamed.as_ref().is_some_and(|(since, ..)| since.elapsed() > BLAME) {
+        if blamed.as_ref().is_some_and(|(since, _)| since.elapsed() > BLAME) {
             fleet.end(Duration::ZERO);
             return Err(blamed.expect("it was just there").1);
         }
@@ -204,6 +206,8 @@ struct Watch<'a> {
     began: Instant,
     /// The last step that each rank told of.
     steps: Vec<u64>,
+    /// Ranks that gave up because they lost a peer.
+    victims: Vec<bool>,
     /// Snapshots of which shards are missing.
     snapshots: Vec<Incomplete>,
     /// Where complete ones go; none once the run is over.
@@ -226,6 +230,7 @@ impl<'a> Watch<'a> {
             startup: None,
             began: Instant::now(),
             steps: vec![0; world],
+            victims: vec![false; world],
             snapshots: Vec::new(),
             jobs,
             results,
@@ -322,17 +327,8 @@ impl<'a> Watch<'a> {
     }
 
     /// A rank whose process has ended and whose pipe is closed, without an account: the failure to tell.
-    fn died(
-        &self,
-        rank: usize,
-        ended: (bool, bool),
-        fleet: &mut Fleet,
-        blamed: Option<usize>,
-    ) -> Option<LaunchError> {
-        if ended != (true, true)
-            || self.gather.done[rank].is_some()
-            || blamed.is_some_and(|peer| peer != rank)
-        {
+    fn died(&self, rank: usize, ended: (bool, bool), fleet: &mut Fleet) -> Option<LaunchError> {
+        if ended != (true, true) || self.gather.done[rank].is_some() || self.victims[rank] {
             return None;
         }
         let cause = match fleet.status(rank) {

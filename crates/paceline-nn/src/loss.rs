@@ -54,7 +54,18 @@ impl Outcome {
 
 /// The loss of `output`, which has `size` numbers per sample.
 pub(crate) fn value<T: Real>(output: &[T], size: usize, targets: Targets<'_, T>) -> Outcome {
-    run(output, size, targets, |_, _| {})
+    let mut outcome = Outcome { samples: targets.samples(size), ..Outcome::default() };
+    for (sample, row) in output.chunks_exact(size).take(outcome.samples).enumerate() {
+        match targets {
+            Targets::Classes(classes) => {
+                let (class, best) = (usize::from(classes[sample]), largest(row));
+                let sum: T = row.iter().map(|&v| (v - row[best]).exp()).sum();
+                outcome.classified(row, class, best, sum);
+            }
+            Targets::Numbers(numbers) => outcome.compared(row, &numbers[sample * size..(sample + 1) * size]),
+        }
+    }
+    outcome
 }
 
 /// The loss of `output`, and `scale` × its gradient in `gradient`.
@@ -65,43 +76,51 @@ pub(crate) fn with_gradient<T: Real>(
     scale: T,
     gradient: &mut [T],
 ) -> Outcome {
-    run(output, size, targets, |i, slope| gradient[i] = slope * scale)
-}
-
-/// Calls `slope(index, derivative of the sample's loss)` for every element of the output.
-fn run<T: Real>(
-    output: &[T],
-    size: usize,
-    targets: Targets<'_, T>,
-    mut slope: impl FnMut(usize, T),
-) -> Outcome {
-    let samples = targets.samples(size);
-    let mut outcome = Outcome { samples, ..Outcome::default() };
-    for (sample, row) in output[..samples * size].chunks_exact(size).enumerate() {
-        let at = sample * size;
+    let mut outcome = Outcome { samples: targets.samples(size), ..Outcome::default() };
+    let rows = output.chunks_exact(size).zip(gradient.chunks_exact_mut(size));
+    for (sample, (row, slope)) in rows.take(outcome.samples).enumerate() {
         match targets {
             Targets::Classes(classes) => {
-                let class = usize::from(classes[sample]);
-                assert!(class < size, "class {class} of {size}");
-                let best = (1..size).fold(0, |best, k| if row[k] > row[best] { k } else { best });
-                outcome.correct += usize::from(best == class);
-                let sum: T = row.iter().map(|&v| (v - row[best]).exp()).sum();
-                outcome.loss += sum.to_f64().ln() - (row[class] - row[best]).to_f64();
-                for (k, &v) in row.iter().enumerate() {
-                    let hit = if k == class { T::ONE } else { T::ZERO };
-                    slope(at + k, (v - row[best]).exp() / sum - hit);
+                let (class, best) = (usize::from(classes[sample]), largest(row));
+                let mut sum = T::ZERO;
+                for (s, &v) in slope.iter_mut().zip(row) {
+                    *s = (v - row[best]).exp();
+                    sum += *s;
                 }
+                let factor = scale / sum;
+                slope.iter_mut().for_each(|s| *s = *s * factor);
+                slope[class] -= scale;
+                outcome.classified(row, class, best, sum);
             }
             Targets::Numbers(numbers) => {
-                let weight = T::of(2.0 / size as f64);
-                for (k, (&y, &t)) in row.iter().zip(&numbers[at..at + size]).enumerate() {
-                    outcome.loss += (y - t).to_f64().powi(2) / size as f64;
-                    slope(at + k, weight * (y - t));
-                }
+                let numbers = &numbers[sample * size..(sample + 1) * size];
+                let weight = T::of(2.0 / size as f64) * scale;
+                slope.iter_mut().zip(row.iter().zip(numbers)).for_each(|(s, (&y, &t))| *s = weight * (y - t));
+                outcome.compared(row, numbers);
             }
         }
     }
     outcome
+}
+
+/// The place of the largest number, the first of equals.
+fn largest<T: Real>(row: &[T]) -> usize {
+    (1..row.len()).fold(0, |best, k| if row[k] > row[best] { k } else { best })
+}
+
+impl Outcome {
+    /// Adds a sample's cross-entropy; `sum` is that of the exponentials, the largest number being 1.
+    fn classified<T: Real>(&mut self, row: &[T], class: usize, best: usize, sum: T) {
+        assert!(class < row.len(), "class {class} of {}", row.len());
+        self.correct += usize::from(best == class);
+        self.loss += sum.to_f64().ln() - (row[class] - row[best]).to_f64();
+    }
+
+    /// Adds a sample's mean squared error.
+    fn compared<T: Real>(&mut self, row: &[T], numbers: &[T]) {
+        let squares: f64 = row.iter().zip(numbers).map(|(&y, &t)| (y - t).to_f64().powi(2)).sum();
+        self.loss += squares / row.len() as f64;
+    }
 }
 
 #[cfg(test)]

@@ -44,12 +44,19 @@ pub struct Job<'a> {
     pub traced: bool,
 }
 
-/// Serves until every worker has finished. `look(updates, parameters)` is called after each exchange that
-/// applied something.
+/// What can be seen of a server while it serves.
+pub enum Seen<'a> {
+    /// So many updates were applied; the parameters now.
+    Updates(usize, &'a [f32]),
+    /// A stranger was turned away.
+    Refused(String),
+}
+
+/// Serves until every worker has finished, showing `look` what happens.
 pub fn run(
     job: &Job<'_>,
     transport: Box<dyn Transport>,
-    look: &mut dyn FnMut(usize, &[f32]),
+    look: &mut dyn FnMut(Seen<'_>),
 ) -> Result<Summary, TrainError> {
     let Job { plan, setup, rank, .. } = *job;
     let compute = Arc::new(Compute::new(plan.threads, plan.pin));
@@ -68,9 +75,10 @@ pub fn run(
     let mut seen = 0;
     while !engine.over()? {
         engine.wait(&mut memory)?;
+        engine.refused.drain(..).for_each(|cause| look(Seen::Refused(cause)));
         if engine.staleness.len() > seen {
             seen = engine.staleness.len();
-            look(seen, memory.params);
+            look(Seen::Updates(seen, memory.params));
         }
     }
     engine.finish(&mut memory)?;

@@ -41,8 +41,10 @@ pub fn setup(plan: &Plan, params: usize, samples: usize) -> Setup {
 }
 
 /// What a worker tells while it trains.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub enum Said {
+    /// A stranger was turned away.
+    Refused(String),
     /// The first step begins.
     Started,
     /// A step is done.
@@ -178,6 +180,7 @@ pub fn run(
         engine.step_over(&mut memory)?;
         clock.lap(Phase::Exchange);
         done = step + 1;
+        engine.refused.drain(..).for_each(|cause| say(Said::Refused(cause)));
         say(Said::Step { step: done, loss: last.mean_loss(), train_s: clock.train() });
         let due = plan.eval_every.map_or(order.ends_epoch(step), |every| done.is_multiple_of(every));
         if synchronous && (due || done == setup.steps) {

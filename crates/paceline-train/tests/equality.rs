@@ -77,8 +77,7 @@ fn distributed(plan: &Plan, dataset: &Dataset, strategy: &'static Strategy) -> R
                 servers.push(scope.spawn(move || {
                     let samples = dataset.train.len();
                     let job = server::Job { plan, graph, samples, strategy, setup, rank, traced: true };
-                    server::run(&job, transport, &mut |_, _| {})
-                        .unwrap_or_else(|e| panic!("server {rank}: {e}"))
+                    server::run(&job, transport, &mut |_| {}).unwrap_or_else(|e| panic!("server {rank}: {e}"))
                 }));
             }
         }

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use paceline_data::DataError;
 use paceline_launch::LaunchError;
 use paceline_plan::PlanError;
+use paceline_record::RecordError;
 use paceline_train::TrainError;
 
 /// An error on its way to the user.
@@ -68,6 +69,14 @@ impl From<LaunchError> for Failure {
             }
             LaunchError::System { .. } => Self { code: 1, message, hint: String::new() },
         }
+    }
+}
+
+impl From<RecordError> for Failure {
+    fn from(error: RecordError) -> Self {
+        let hint =
+            "is the disk full or the folder not yours? --store DIR or PACELINE_STORE choose another".into();
+        Self { code: 5, message: format!("the run's record could not be written: {error}"), hint }
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod accuracy;
 mod compute;
+mod exchange;
 mod footprint;
 
 use std::fs;
@@ -52,6 +53,12 @@ const MEASUREMENTS: &[Measurement] = &[
     },
     Measurement { name: "threads", about: "two threads beside one", run: compute::two_threads },
     Measurement { name: "accuracy", about: "accuracies within a number of epochs", run: accuracy::measure },
+    Measurement {
+        name: "allreduce",
+        about: "all-reduce beside gloo, OpenMPI and the floor",
+        run: exchange::allreduce,
+    },
+    Measurement { name: "distributed", about: "training with processes beside DDP", run: exchange::training },
     Measurement { name: "footprint", about: "memory and startup of a run", run: footprint::measure },
 ];
 

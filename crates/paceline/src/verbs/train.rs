@@ -1,5 +1,7 @@
 //! `paceline train`: one run.
 
+use std::path::PathBuf;
+
 use clap::builder::PossibleValue;
 use clap::builder::PossibleValuesParser;
 use paceline_data::DATASETS;
@@ -10,7 +12,7 @@ use paceline_nn::schedule::Schedule;
 use paceline_plan::{Plan, PlanError, Straggler, Work};
 use paceline_protocol::STRATEGIES;
 use paceline_record::process::{self, Started};
-use paceline_record::{Event, RunResult};
+use paceline_record::{Event, RunDirectory, RunResult};
 use paceline_train::single;
 
 use super::data::{self, Place};
@@ -113,6 +115,9 @@ pub struct Args {
     /// Keep each thread on a core of its own
     #[arg(long)]
     pin: bool,
+    /// Folder that runs are recorded in [default: PACELINE_STORE, then .paceline]
+    #[arg(long, value_name = "DIR")]
+    store: Option<PathBuf>,
 }
 
 /// A number of bytes with an optional unit.
@@ -174,6 +179,12 @@ impl Args {
     }
 }
 
+/// The flag, else the environment, else a folder here.
+fn store(args: &Args) -> PathBuf {
+    let from_environment = || std::env::var_os("PACELINE_STORE").filter(|v| !v.is_empty()).map(PathBuf::from);
+    args.store.clone().or_else(from_environment).unwrap_or_else(|| ".paceline".into())
+}
+
 /// Runs the plan that the flags describe; the result, and its summary in words.
 pub fn execute(args: &Args, show: Show, started: Started) -> Result<(RunResult, String), Failure> {
     let plan = args.plan();
@@ -193,7 +204,11 @@ pub fn execute(args: &Args, show: Show, started: Started) -> Result<(RunResult, 
     }
     let mut follow = Follow::new(show);
     let id = process::new_run_id();
-    let report = &mut |event: Event<'_>| follow.event(&event);
+    let mut record = RunDirectory::create(&store(args), &id, &plan)?;
+    let report = &mut |event: Event<'_>| {
+        record.event(&event);
+        follow.event(&event);
+    };
     let result = if plan.strategy == SINGLE {
         single::run(&plan, &dataset, &id, started, report).map_err(Failure::from)
     } else {
@@ -203,7 +218,8 @@ pub fn execute(args: &Args, show: Show, started: Started) -> Result<(RunResult, 
     };
     follow.finish();
     let result = result?;
-    let summary = follow.summary(&result);
+    let summary = format!("{}recorded in {}\n", follow.summary(&result), record.path().display());
+    record.finish(&result)?;
     Ok((result, summary))
 }
 

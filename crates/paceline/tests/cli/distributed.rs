@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::support::paceline;
+use crate::support::{STORE, paceline};
 
 fn result(words: &str) -> Value {
     let ran = paceline(words);
@@ -111,6 +111,7 @@ impl Endless {
         let mut launcher = Command::new(env!("CARGO_BIN_EXE_paceline"))
             .args("train --json --epochs 1000000 --eval-every 1000000000".split(' '))
             .args(words.split(' '))
+            .env("PACELINE_STORE", STORE)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()

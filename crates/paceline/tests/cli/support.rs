@@ -5,6 +5,9 @@ use std::process::Command;
 
 use serde_json::Value;
 
+/// Where the tests' runs are recorded.
+pub const STORE: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/store");
+
 /// What the program did.
 pub struct Ran {
     pub code: i32,
@@ -26,7 +29,7 @@ pub fn paceline(words: &str) -> Ran {
 }
 
 pub fn run(command: &mut Command) -> Ran {
-    let out = command.env_remove("PACELINE_STORE").output().expect("the program starts");
+    let out = command.env("PACELINE_STORE", STORE).output().expect("the program starts");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
     Ran { code: out.status.code().unwrap_or(-1), stdout: text(out.stdout), stderr: text(out.stderr) }
 }
