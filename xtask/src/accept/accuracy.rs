@@ -6,23 +6,31 @@ use super::{Line, Report, number, train};
 use crate::process::{Outcome, last_json};
 use crate::test::packages;
 
-/// Dataset, batch, epochs, seeds, accuracy.
-const CASES: &[(&str, u32, f64, &[u64], f64)] =
-    &[("fashion-mnist", 128, 1.3, &[1, 2, 3], 0.88), ("mnist", 64, 3.0, &[1], 0.989)];
+/// Dataset, batch, epochs, schedule, seeds, accuracy.
+const CASES: &[(&str, u32, f64, &str, &[u64], f64)] =
+    &[("mnist", 64, 3.0, "cosine", &[1], 0.989), ("fashion-mnist", 128, 1.3, "constant", &[1, 2, 3], 0.88)];
 
 /// lenet, lr 0.05, momentum 0.9.
 pub fn measure() -> Outcome<Report> {
     packages(&["dataset-fashion-mnist"])?;
     let mut report = Report { lines: Vec::new(), runs: Vec::new() };
-    for &(data, batch, epochs, seeds, wanted) in CASES {
+    for &(data, batch, epochs, schedule, seeds, wanted) in CASES {
         for seed in seeds {
             let mut command = train(data, "lenet");
             command
                 .args(["--threads", "2", "--lr", "0.05", "--momentum", "0.9", "--seed", &seed.to_string()])
-                .args(["--batch", &batch.to_string(), "--epochs", &epochs.to_string()]);
+                .args([
+                    "--batch",
+                    &batch.to_string(),
+                    "--epochs",
+                    &epochs.to_string(),
+                    "--schedule",
+                    schedule,
+                ]);
             let result = last_json(&mut command)?;
             let reached = number(&result, "/final_accuracy")?;
-            let claim = format!("{data}/lenet, batch {batch}, {epochs} epochs, seed {seed}: accuracy");
+            let claim =
+                format!("{data}/lenet, batch {batch}, {epochs} epochs, {schedule}, seed {seed}: accuracy");
             report.lines.push(Line { claim, reached, wanted, at_most: false });
             report.runs.push(json!({"data": data, "seed": seed, "result": result}));
         }
