@@ -12,7 +12,7 @@ use paceline_wire::tcp::{Listener, Options, Tcp};
 use paceline_wire::{Identity, Key, Transport, inproc};
 
 /// No wait in these tests is longer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn identity(rank: usize, world: usize) -> Identity {
     let (run, role) = ("run-1".to_owned(), "worker".to_owned());
