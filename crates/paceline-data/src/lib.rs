@@ -8,6 +8,7 @@
 //! - [`idx`]: the IDX format of the MNIST family
 //! - [`folders`]: where files are looked for
 //! - [`order`]: the global batch of each step, the same for any number of workers
+//! - [`sharding`]: which samples each worker holds, where they are not drawn from the whole
 //! - [`error`]: what can be wrong with files
 //!
 //! # Deliberately absent
@@ -23,6 +24,7 @@ pub mod idx;
 mod mnist;
 pub mod order;
 pub mod registry;
+pub mod sharding;
 mod synthetic;
 
 pub use dataset::{Dataset, Normalisation, Split};
@@ -30,3 +32,4 @@ pub use error::DataError;
 pub use folders::Folders;
 pub use order::Order;
 pub use registry::{DATASETS, Source, find};
+pub use sharding::Sharding;

@@ -6,9 +6,13 @@
 //!
 //! # Layout
 //! - [`vocabulary`]: inputs, actions, regions, tags: what strategies and drivers speak
-//! - [`setup`]: what a strategy is told about a run; lanes and shards of the flat buffer
-//! - [`schedule`]: the rounds of a collective as data
-//! - [`collective`]: the one executor of schedules
+//! - [`setup`]: what a strategy is told about a run; buckets and shards of the flat buffer
+//! - [`options`]: parameters that users can set; [`consistency`]: when a worker may go on
+//! - [`schedule`]: the rounds of a collective as data; [`exchange`]: the one executor of schedules
+//! - [`stepper`]: what the workers of all serverless strategies have in common
+//! - [`collective`]: workers of the exact paths: gradients, weights, codes, factors
+//! - [`codec`]: how messages are made shorter; [`linear`]: small matrices for PowerSGD
+//! - [`memory`]: the arithmetic of actions, shared by drivers with real numbers
 //! - [`trace`]: what a participant did, comparable between drivers
 //! - [`strategies`]: the registry, one file or folder per strategy
 //!
@@ -17,16 +21,28 @@
 
 #![forbid(unsafe_code)]
 
+pub mod codec;
 pub mod collective;
+pub mod consistency;
+pub mod exchange;
+pub mod linear;
+pub mod memory;
+pub mod options;
 pub mod schedule;
 pub mod setup;
+pub mod stepper;
 pub mod strategies;
 pub mod trace;
 pub mod vocabulary;
 
-pub use setup::{Refusal, Setup, Sync};
-pub use strategies::{STRATEGIES, Strategy, find};
+pub use codec::{CODECS, Coder};
+pub use consistency::{CONSISTENCIES, Sync};
+pub use memory::Buffers;
+pub use options::{Options, Parameter};
+pub use setup::{Averages, Refusal, Setup, Tensor};
+pub use strategies::{Agreement, STRATEGIES, Strategy, find};
 pub use trace::Trace;
 pub use vocabulary::{
-    Action, Actions, Buf, Head, Input, MsgId, OpId, Outcome, Participant, Rank, Region, Tag, Time, Unit,
+    Action, Actions, Buf, Head, Input, Load, Matrix, MsgId, OpId, Outcome, Participant, Rank, Region, Tag,
+    Time, Transposed, Unit, Weigh,
 };

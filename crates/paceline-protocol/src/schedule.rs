@@ -1,143 +1,161 @@
-//! The rounds of a collective as data: who sends which chunk to whom, and what is done with it.
+//! The rounds of a collective as data: who sends which chunks to whom, and what is done with them.
 
 use crate::vocabulary::Rank;
 
-/// What is done with a received chunk.
+/// What is done with received chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Combine {
     /// Added to the rank's own.
     Add,
-    /// Takes its place.
+    /// They take its place.
     Replace,
+}
+
+/// Neighbouring chunks that travel in one message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// To or from whom.
+    pub peer: Rank,
+    /// The first chunk.
+    pub first: usize,
+    /// How many.
+    pub count: usize,
+    /// What the receiver does with them.
+    pub combine: Combine,
+}
+
+impl Piece {
+    /// Chunks that are added.
+    pub fn add(peer: Rank, first: usize, count: usize) -> Option<Self> {
+        Some(Self { peer, first, count, combine: Combine::Add })
+    }
+
+    /// Chunks that take the others' place.
+    pub fn replace(peer: Rank, first: usize, count: usize) -> Option<Self> {
+        Some(Self { peer, first, count, combine: Combine::Replace })
+    }
 }
 
 /// One rank's part in one round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Move {
-    /// The round, counted over the whole collective.
+    /// The round, counted over the whole collective: the same number on both ends of a message.
     pub round: u16,
-    /// To whom, and which chunk.
-    pub send: Option<(Rank, usize)>,
-    /// From whom, which chunk, and what is done with it. The next move begins after that.
-    pub receive: Option<(Rank, usize, Combine)>,
+    /// What is sent.
+    pub send: Option<Piece>,
+    /// What is received. The next move begins after that.
+    pub receive: Option<Piece>,
 }
 
-/// A collective: chunks per lane, and each rank's moves.
+/// A collective: chunks per lane, and one rank's moves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
     /// Into how many chunks a lane is cut.
     pub chunks: usize,
+    /// Most chunks of one message, on any rank.
+    pub piece: usize,
     /// The moves of one rank.
     pub moves: Vec<Move>,
 }
 
-/// Ring all-reduce: reduce-scatter, then all-gather, over p chunks.
-pub fn ring_allreduce(rank: Rank, p: usize) -> Schedule {
-    let (next, before) = ((rank + 1) % p, (rank + p - 1) % p);
-    let chunk = |back: usize| (rank + 2 * p - back) % p;
-    let rounds = p - 1;
-    let scatter = (0..rounds).map(|k| Move {
-        round: k as u16,
-        send: Some((next, chunk(k))),
-        receive: Some((before, chunk(k + 1), Combine::Add)),
-    });
-    let gather = (0..rounds).map(|k| Move {
-        round: (rounds + k) as u16,
-        send: Some((next, (chunk(k) + 1) % p)),
-        receive: Some((before, chunk(k), Combine::Replace)),
-    });
-    Schedule { chunks: p, moves: scatter.chain(gather).collect() }
-}
-
-/// Ring reduce: the whole lane travels from rank 1 round the ring to the root (rank 0), and the result
-/// travels back round.
-pub fn ring_reduce(rank: Rank, p: usize) -> Schedule {
-    let mut moves = Vec::new();
-    if p > 1 {
-        let (next, before) = ((rank + 1) % p, (rank + p - 1) % p);
-        // On the way in, rank r (the root counts as p) receives in round r − 2 and sends in round r − 1;
-        // on the way out it receives in round p + r − 2 and sends in round p + r − 1.
-        let turn = if rank == 0 { p } else { rank };
-        if turn >= 2 {
-            let receive = Some((before, 0, Combine::Add));
-            moves.push(Move { round: (turn - 2) as u16, send: None, receive });
-        }
-        if rank != 0 {
-            moves.push(Move { round: (turn - 1) as u16, send: Some((next, 0)), receive: None });
-            let receive = Some((before, 0, Combine::Replace));
-            moves.push(Move { round: (p + rank - 2) as u16, send: None, receive });
-        }
-        if rank != p - 1 {
-            moves.push(Move { round: (p + rank - 1) as u16, send: Some((next, 0)), receive: None });
-        }
-    }
-    Schedule { chunks: 1, moves }
+/// The path of an exact average: how a rank takes part in summing, and in gathering what each rank has.
+#[derive(Clone, Copy, Debug)]
+pub struct Path {
+    /// In the end every rank has every chunk's sum.
+    pub reduce: fn(Rank, usize) -> Schedule,
+    /// There are p chunks, chunk r being rank r's own; in the end every rank has all of them.
+    pub gather: fn(Rank, usize) -> Schedule,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::strategies::STRATEGIES;
 
-    /// Runs a schedule on sets of contributions: in the end every rank must have every one exactly once.
-    fn check(make: fn(Rank, usize) -> Schedule) {
-        for p in 1..=9 {
-            let schedules: Vec<_> = (0..p).map(|r| make(r, p)).collect();
-            let chunks = schedules[0].chunks;
-            let mut held: Vec<Vec<Vec<u32>>> = (0..p)
-                .map(|r| (0..chunks).map(|_| (0..p).map(|q| u32::from(q == r)).collect()).collect())
-                .collect();
-            let mut at = vec![0; p];
-            let mut flying: Vec<(Rank, Rank, u16, Vec<u32>)> = Vec::new();
-            let mut sent = vec![false; p];
-            loop {
-                let mut moved = false;
-                for r in 0..p {
-                    let Some(m) = schedules[r].moves.get(at[r]) else { continue };
-                    if let (Some((to, chunk)), false) = (m.send, sent[r]) {
-                        flying.push((r, to, m.round, held[r][chunk].clone()));
-                        sent[r] = true;
-                        moved = true;
-                    }
-                    if let Some((from, chunk, combine)) = m.receive {
-                        let Some(i) = flying.iter().position(|f| (f.0, f.1, f.2) == (from, r, m.round))
-                        else {
-                            continue;
-                        };
-                        let body = flying.remove(i).3;
-                        for (own, new) in held[r][chunk].iter_mut().zip(body) {
-                            *own = if combine == Combine::Add { *own + new } else { new };
-                        }
-                    }
-                    at[r] += 1;
-                    sent[r] = false;
+    /// Runs a schedule on counts of contributions, `own(rank, chunk, contribution)` being what is there at
+    /// first; what every rank has in the end.
+    fn run(
+        make: fn(Rank, usize) -> Schedule,
+        p: usize,
+        own: fn(Rank, usize, Rank) -> bool,
+    ) -> Vec<Vec<Vec<u32>>> {
+        let schedules: Vec<_> = (0..p).map(|r| make(r, p)).collect();
+        let chunks = schedules[0].chunks;
+        let first = |r| (0..chunks).map(|c| (0..p).map(|q| u32::from(own(r, c, q))).collect()).collect();
+        let mut held: Vec<Vec<Vec<u32>>> = (0..p).map(first).collect();
+        let (mut at, mut sent) = (vec![0; p], vec![false; p]);
+        let mut flying: Vec<(Rank, Rank, u16, Piece, Vec<Vec<u32>>)> = Vec::new();
+        loop {
+            let mut moved = false;
+            for r in 0..p {
+                let Some(m) = schedules[r].moves.get(at[r]) else { continue };
+                if let (Some(piece), false) = (m.send, sent[r]) {
+                    assert!(piece.count <= schedules[r].piece && piece.count > 0);
+                    let body = held[r][piece.first..piece.first + piece.count].to_vec();
+                    flying.push((r, piece.peer, m.round, piece, body));
+                    sent[r] = true;
                     moved = true;
                 }
-                if !moved {
-                    break;
+                if let Some(piece) = m.receive {
+                    let found = flying.iter().position(|f| (f.0, f.1, f.2) == (piece.peer, r, m.round));
+                    let Some(i) = found else { continue };
+                    let (.., told, body) = flying.remove(i);
+                    let (ours, theirs) = ((piece.first, piece.count), (told.first, told.count));
+                    assert_eq!((ours, piece.combine), (theirs, told.combine), "both ends agree");
+                    for (own, new) in held[r][piece.first..].iter_mut().zip(body) {
+                        match piece.combine {
+                            Combine::Add => own.iter_mut().zip(new).for_each(|(o, n)| *o += n),
+                            Combine::Replace => *own = new,
+                        }
+                    }
                 }
+                at[r] += 1;
+                sent[r] = false;
+                moved = true;
             }
-            assert!(flying.is_empty(), "p = {p}: a message that nobody takes");
-            for r in 0..p {
-                assert_eq!(at[r], schedules[r].moves.len(), "p = {p}: rank {r} is stuck");
-                assert!(held[r].iter().flatten().all(|&n| n == 1), "p = {p}, rank {r}: {:?}", held[r]);
+            if !moved {
+                break;
+            }
+        }
+        assert!(flying.is_empty(), "p = {p}: a message that nobody takes");
+        (0..p).for_each(|r| assert_eq!(at[r], schedules[r].moves.len(), "p = {p}: rank {r} is stuck"));
+        held
+    }
+
+    #[test]
+    fn every_path_gives_every_rank_every_contribution_once() {
+        for strategy in STRATEGIES {
+            let Some(path) = strategy.path else { continue };
+            for p in 1..=17 {
+                for (r, chunks) in run(path.reduce, p, |r, _, q| r == q).iter().enumerate() {
+                    let once = chunks.iter().flatten().all(|&n| n == 1);
+                    assert!(once, "{} sums, p = {p}, rank {r}: {chunks:?}", strategy.name);
+                }
+                for (r, chunks) in run(path.gather, p, |r, c, q| r == c && c == q).iter().enumerate() {
+                    let own =
+                        |c: usize, n: &Vec<u32>| n.iter().enumerate().all(|(q, &n)| n == u32::from(q == c));
+                    let all = chunks.len() == p && chunks.iter().enumerate().all(|(c, n)| own(c, n));
+                    assert!(all, "{} gathers, p = {p}, rank {r}: {chunks:?}", strategy.name);
+                }
             }
         }
     }
 
     #[test]
-    fn ring_allreduce_gives_every_rank_every_contribution_once() {
-        check(ring_allreduce);
-    }
-
-    #[test]
-    fn ring_reduce_gives_every_rank_every_contribution_once() {
-        check(ring_reduce);
-    }
-
-    #[test]
-    fn ring_allreduce_sends_two_times_p_minus_1_chunks_to_one_neighbour() {
-        let s = ring_allreduce(2, 5);
-        assert_eq!((s.moves.len(), s.chunks), (8, 5));
-        assert!(s.moves.iter().all(|m| m.send.unwrap().0 == 3 && m.receive.unwrap().0 == 1));
+    fn a_rank_talks_with_its_links_only() {
+        for strategy in STRATEGIES {
+            let Some(path) = strategy.path else { continue };
+            for p in 1..=9 {
+                let setup = crate::Setup::new(p, 0, 10, 1);
+                for rank in 0..p {
+                    let links = (strategy.links)(&setup, rank);
+                    let moves = [(path.reduce)(rank, p), (path.gather)(rank, p)].map(|s| s.moves).concat();
+                    let peers =
+                        moves.iter().flat_map(|m| [m.send, m.receive]).flatten().map(|piece| piece.peer);
+                    peers
+                        .for_each(|peer| assert!(links.contains(&peer), "{} {rank} → {peer}", strategy.name));
+                }
+            }
+        }
     }
 }

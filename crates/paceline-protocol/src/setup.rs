@@ -2,17 +2,39 @@
 
 use std::ops::Range;
 
+use crate::codec::Coder;
+use crate::consistency::Sync;
+use crate::options::Options;
 use crate::vocabulary::{Rank, Unit};
 
-/// When a worker may go on.
+/// What is averaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sync {
-    /// Everybody waits for everybody after each step.
-    Bsp,
-    /// Nobody waits.
-    Asp,
-    /// A worker may be at most this many steps ahead of the slowest when it starts one.
-    Ssp(u64),
+pub enum Averages {
+    /// Gradients, before the update.
+    Gradients,
+    /// Weights, after each worker's own update: the same thing for SGD and momentum, which are linear.
+    Weights,
+}
+
+impl Averages {
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Gradients => "gradients",
+            Self::Weights => "weights",
+        }
+    }
+}
+
+/// A tensor of the model, as a matrix: a vector has one row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tensor {
+    /// First element in the flat buffer.
+    pub offset: usize,
+    /// Rows.
+    pub rows: usize,
+    /// Columns.
+    pub cols: usize,
 }
 
 /// What a strategy is told about a run.
@@ -24,6 +46,8 @@ pub struct Setup {
     pub servers: usize,
     /// Length of the parameter buffer.
     pub params: usize,
+    /// Its tensors, where a strategy looks at them.
+    pub tensors: Vec<Tensor>,
     /// Most elements of a fused bucket.
     pub bucket: usize,
     /// Most elements of one message.
@@ -32,6 +56,14 @@ pub struct Setup {
     pub steps: u64,
     /// Consistency.
     pub sync: Sync,
+    /// What is averaged.
+    pub averages: Averages,
+    /// How messages are made shorter.
+    pub coder: Option<Coder>,
+    /// The strategy's parameters.
+    pub options: Options,
+    /// Seed of a strategy's choices.
+    pub seed: u64,
     /// Generation of this run's messages.
     pub generation: u32,
 }
@@ -40,19 +72,40 @@ pub struct Setup {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The flag at fault.
-    pub flag: &'static str,
+    pub flag: String,
+    /// Its value.
+    pub value: String,
     /// Why, and what would be valid.
     pub problem: String,
 }
 
 impl Refusal {
     /// A refusal.
-    pub fn new(flag: &'static str, problem: impl Into<String>) -> Self {
-        Self { flag, problem: problem.into() }
+    pub fn new(flag: &str, value: impl ToString, problem: impl Into<String>) -> Self {
+        Self { flag: flag.into(), value: value.to_string(), problem: problem.into() }
     }
 }
 
 impl Setup {
+    /// A synchronous run with everything else left out: one bucket, one message, gradients in full.
+    pub fn new(workers: usize, servers: usize, params: usize, steps: u64) -> Self {
+        Self {
+            workers,
+            servers,
+            params,
+            tensors: Vec::new(),
+            bucket: params,
+            message: params,
+            steps,
+            sync: Sync::Bsp,
+            averages: Averages::Gradients,
+            coder: None,
+            options: Options::default(),
+            seed: 0,
+            generation: 0,
+        }
+    }
+
     /// The rank of a server shard.
     pub fn server(&self, shard: usize) -> Rank {
         self.workers + shard
@@ -112,15 +165,10 @@ mod tests {
 
     use super::*;
 
-    fn setup(params: usize, bucket: usize, servers: usize) -> Setup {
-        let (steps, sync, generation, message) = (1, Sync::Bsp, 0, 64);
-        Setup { workers: 2, servers, params, bucket, message, steps, sync, generation }
-    }
-
     proptest! {
         #[test]
         fn buckets_and_shards_cover_every_element_once(params in 1usize..500, bucket in 1usize..600, servers in 1usize..7) {
-            let setup = setup(params, bucket, servers);
+            let setup = Setup { bucket, ..Setup::new(2, servers, params, 1) };
             let mut at = params;
             for b in setup.buckets() {
                 prop_assert_eq!(b.end, at);

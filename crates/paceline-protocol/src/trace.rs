@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::codec::Into;
 use crate::vocabulary::{Action, Buf, Rank, Region, Tag};
 
 /// What a sequence is about.
@@ -11,39 +12,78 @@ use crate::vocabulary::{Action, Buf, Rank, Region, Tag};
 pub enum Subject {
     /// Messages of a bucket to a rank.
     Link(Rank, u16),
-    /// Computations on a place of the flat buffer.
-    Place(usize),
+    /// Computations on a place of the flat buffers (0) or of a scratch buffer (from 1).
+    Place(u16, usize),
 }
 
 /// One action, without what only the driver chooses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Did {
     /// Sent a region under a tag.
     Sent(Tag, Option<Region>),
-    /// Added a message of this length.
+    /// Added something of this length.
     Reduced(Region),
-    /// Took over a message of this length.
+    /// Took something over.
     Copied(Region),
+    /// Mixed something in.
+    Mixed(Region, f32, f32),
+    /// Scaled.
+    Scaled(Region, f32),
+    /// Encoded into this region.
+    Encoded(Region),
+    /// Decoded into this region.
+    Decoded(Region, Into),
+    /// Put a product here.
+    Multiplied(Region),
+    /// Made orthonormal.
+    Orthonormalised(Region),
     /// Updated parameters, at the rate of this step.
     Applied(Region, u64),
 }
 
 /// The sequences of one participant.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Trace(pub BTreeMap<Subject, Vec<Did>>);
 
 impl Trace {
     /// Notes an action; what is no communication or computation is passed over.
     pub fn note(&mut self, action: &Action) {
-        let (subject, did) = match *action {
-            Action::Send { to, tag, src, .. } => (Subject::Link(to, tag.bucket), Did::Sent(tag, src)),
-            Action::Reduce { dst, .. } => (Subject::Place(dst.offset), Did::Reduced(dst)),
-            Action::Copy { dst, .. } if !matches!(dst.buf, Buf::Scratch(_)) => {
-                (Subject::Place(dst.offset), Did::Copied(dst))
+        let (place, did) = match *action {
+            Action::Send { to, tag, src, .. } => {
+                self.add(Subject::Link(to, tag.bucket), Did::Sent(tag, src));
+                return;
             }
-            Action::Apply { params, step, .. } => (Subject::Place(params.offset), Did::Applied(params, step)),
+            Action::Reduce { dst, .. } => (dst, Did::Reduced(dst)),
+            // Copies for answers are made when somebody asks.
+            Action::Copy {
+                dst: Region { buf: Buf::Scratch(_), .. },
+                src: Region { buf: Buf::Param, .. },
+            } => return,
+            Action::Copy { dst, .. } => (dst, Did::Copied(dst)),
+            Action::Mix { dst, keep, add, .. } => (dst, Did::Mixed(dst, keep, add)),
+            Action::Scale { dst, by } => (dst, Did::Scaled(dst, by)),
+            Action::Encode { dst, .. } => (dst, Did::Encoded(dst)),
+            Action::Decode { dst, into, .. } => (dst, Did::Decoded(dst, into)),
+            Action::MatMul { dst, .. } => (dst.region, Did::Multiplied(dst.region)),
+            Action::Orthonormalise(matrix) => (matrix.region, Did::Orthonormalised(matrix.region)),
+            Action::Apply { params, step, .. } => (params, Did::Applied(params, step)),
             _ => return,
         };
+        // Regions without elements share their place with a neighbour.
+        if place.len > 0 {
+            self.add(Subject::Place(buffer(place.buf), place.offset), did);
+        }
+    }
+
+    fn add(&mut self, subject: Subject, did: Did) {
         self.0.entry(subject).or_default().push(did);
+    }
+}
+
+/// A buffer's number. What happens in the flat buffers is told by place alone: an update follows its sum.
+fn buffer(buf: Buf) -> u16 {
+    match buf {
+        Buf::Param | Buf::Grad | Buf::Msg(_) => 0,
+        Buf::Scratch(n) => n + 1,
     }
 }

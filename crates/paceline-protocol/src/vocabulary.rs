@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use crate::codec::{Coder, Into};
+
 /// A process of a run: workers first, then servers.
 pub type Rank = usize;
 
@@ -66,12 +68,25 @@ pub struct Tag {
 }
 
 /// The few numbers that travel with a message.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Head {
     /// Version of the parameters: read (worker to server) or sent (server to worker).
     pub version: u64,
     /// The unit of work that a gradient comes from, or that is granted next.
     pub unit: u64,
+    /// Whether that unit is part of a synchronous step.
+    pub together: bool,
+    /// How busy the sender is.
+    pub load: Load,
+}
+
+/// How busy a worker was in its last step.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Load {
+    /// The fraction of a core that it had while it computed.
+    pub cpu: f32,
+    /// Seconds that it computed.
+    pub step_s: f32,
 }
 
 /// A piece of the run's work: one worker's share of one global batch.
@@ -81,6 +96,29 @@ pub struct Unit {
     pub step: u64,
     /// Which worker's share of it.
     pub share: usize,
+}
+
+/// How a worker's gradient is weighted by samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Weigh {
+    /// Its part of the mean over the whole global batch: the workers' gradients add up to that mean.
+    Part,
+    /// The mean over its own samples.
+    Own,
+    /// p times its part: the *mean* of the workers' gradients is the mean over the global batch. For
+    /// strategies that update first and then average weights evenly.
+    Even,
+}
+
+/// A matrix in a buffer, row by row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Matrix {
+    /// Its elements.
+    pub region: Region,
+    /// Rows.
+    pub rows: usize,
+    /// Columns.
+    pub cols: usize,
 }
 
 /// What a driver tells a participant.
@@ -110,13 +148,8 @@ pub enum Input {
     Done(OpId),
     /// A timer has run out.
     Timer(u32),
-    /// How busy this rank is, for strategies that adapt.
-    Load {
-        /// Fraction of a core.
-        cpu: f64,
-        /// Seconds of the last step.
-        step_s: f64,
-    },
+    /// How busy this worker was, for strategies that adapt; told before [`Input::BackwardDone`].
+    Load(Load),
     /// A rank is gone for good.
     Lost(Rank),
     /// A rank is back, in a new generation.
@@ -172,6 +205,66 @@ pub enum Action {
         /// Read.
         src: Region,
     },
+    /// `dst = keep·dst + add·src`.
+    Mix {
+        /// Changed.
+        dst: Region,
+        /// What remains of it.
+        keep: f32,
+        /// Read.
+        src: Region,
+        /// How much of it is added.
+        add: f32,
+    },
+    /// `dst = by·dst`.
+    Scale {
+        /// Changed.
+        dst: Region,
+        /// The factor.
+        by: f32,
+    },
+    /// Fills a region with standard normal numbers, the same for the same key on every rank.
+    Randomise {
+        /// Changed.
+        dst: Region,
+        /// Which numbers.
+        key: u64,
+    },
+    /// Writes the code of `src`.
+    Encode {
+        /// How.
+        coder: Coder,
+        /// The code.
+        dst: Region,
+        /// What is encoded.
+        src: Region,
+        /// Whether `src` keeps what the code does not say (error feedback) instead of itself.
+        feedback: bool,
+    },
+    /// Puts decoded values into `dst`.
+    Decode {
+        /// How.
+        coder: Coder,
+        /// Changed.
+        dst: Region,
+        /// The code.
+        src: Region,
+        /// Whether they replace what is there, or are added to it.
+        into: Into,
+    },
+    /// `dst = a·b`; the first factor may be stored transposed, or the second.
+    MatMul {
+        /// Changed.
+        dst: Matrix,
+        /// First factor, as stored.
+        a: Matrix,
+        /// Second factor, as stored.
+        b: Matrix,
+        /// Which of them is stored transposed.
+        transposed: Transposed,
+    },
+    /// Makes a matrix's columns orthonormal.
+    Orthonormalise(Matrix),
     /// Update the parameters of a range with a gradient, at the learning rate of global step `step`.
     Apply {
         /// Parameters.
@@ -180,6 +273,9 @@ pub enum Action {
         grad: Region,
         /// The global step that the rate belongs to.
         step: u64,
+        /// Whether this is the update of a whole global batch, whose rate follows the number of workers if
+        /// the plan says so.
+        whole: bool,
     },
     /// The body is not needed any more.
     Release(MsgId),
@@ -189,6 +285,8 @@ pub enum Action {
         step: u64,
         /// The work.
         unit: Unit,
+        /// How its gradient is weighted.
+        weigh: Weigh,
     },
     /// Report [`Input::Timer`] after a while.
     SetTimer {
@@ -205,6 +303,17 @@ pub enum Action {
     SnapshotReady,
     /// The participant is finished.
     Finish(Outcome),
+}
+
+/// Which factor of a product is stored transposed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transposed {
+    /// Neither.
+    None,
+    /// The first.
+    First,
+    /// The second.
+    Second,
 }
 
 /// Actions, in order.
@@ -250,7 +359,7 @@ pub trait Participant: Send {
     }
 
     /// Its state at a step's boundary (after [`Action::SnapshotReady`]), to be given to
-    /// [`Participant::restore`].
+    /// [`Participant::restore`]. What lies in its scratch buffers is the driver's to keep.
     fn save(&self) -> Vec<u64>;
 
     /// Takes up a saved state; to be called before [`Input::Start`].

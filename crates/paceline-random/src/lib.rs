@@ -23,6 +23,10 @@ pub enum Purpose {
     Virtual = 6,
     /// Injected slowness of real runs.
     Straggler = 7,
+    /// Which worker holds which samples.
+    Shard = 8,
+    /// Choices of strategies, e.g. where a wave starts.
+    Protocol = 9,
 }
 
 /// One stream of 64-bit numbers, addressed by index.
@@ -59,6 +63,29 @@ impl Stream {
     pub fn normal(self, index: u64) -> f64 {
         let radius = (-2.0 * (1.0 - self.unit(2 * index)).ln()).sqrt();
         radius * (std::f64::consts::TAU * self.unit(2 * index + 1)).cos()
+    }
+
+    /// Logarithm of a draw from the gamma distribution of this shape and scale 1 (Marsaglia–Tsang, boosted
+    /// below shape 1). The logarithm, because draws of small shapes underflow; for the same reason shapes
+    /// below 10⁻³⁰⁰ count as 10⁻³⁰⁰.
+    pub fn gamma_ln(self, index: u64, shape: f64) -> f64 {
+        let (normals, units) = (self.fork(index).fork(0), self.fork(index).fork(1));
+        let (shape, boost) = if shape < 1.0 {
+            (shape + 1.0, (1.0 - units.unit(0)).ln() / shape.max(1e-300))
+        } else {
+            (shape, 0.0)
+        };
+        let d = shape - 1.0 / 3.0;
+        let mut attempt = 1;
+        loop {
+            let x = normals.normal(attempt);
+            let root = 1.0 + x / (9.0 * d).sqrt();
+            let v = root * root * root;
+            if root > 0.0 && (1.0 - units.unit(attempt)).ln() < 0.5 * x * x + d * (1.0 - v + v.ln()) {
+                return d.ln() + v.ln() + boost;
+            }
+            attempt += 1;
+        }
     }
 
     /// Uniform in `0..n` (multiply-shift; the bias is below 2⁻³² for any `n` that fits `u32`).
@@ -115,5 +142,21 @@ mod tests {
         let (sum, sq) = (0..n).map(|i| s.normal(i)).fold((0.0, 0.0), |(a, b), v| (a + v, b + v * v));
         assert!((sum / n as f64).abs() < 0.03);
         assert!((sq / n as f64 - 1.0).abs() < 0.05);
+    }
+
+    #[test]
+    fn gamma_draws_have_the_moments_of_their_shape_and_their_logarithms_stay_finite() {
+        let s = Stream::new(5, Purpose::Bench);
+        let n = 20_000u64;
+        for shape in [0.1, 0.5, 1.0, 2.5, 40.0] {
+            let draws = || (0..n).map(|i| s.gamma_ln(i, shape).exp());
+            let mean = draws().sum::<f64>() / n as f64;
+            let variance = draws().map(|v| (v - mean).powi(2)).sum::<f64>() / n as f64;
+            assert!((mean / shape - 1.0).abs() < 0.08, "shape {shape}: mean {mean}");
+            assert!((variance / shape - 1.0).abs() < 0.15, "shape {shape}: variance {variance}");
+        }
+        for shape in [f64::from_bits(1), 1e-300, 1e-3, 1e9, 1e20, f64::MAX] {
+            assert!((0..1000).all(|i| s.gamma_ln(i, shape).is_finite()), "shape {shape}");
+        }
     }
 }

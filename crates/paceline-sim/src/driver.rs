@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
 use paceline_protocol::{
-    Action, Actions, Head, Input, MsgId, OpId, Outcome, Participant, Rank, Region, Setup, Tag, Time, Trace,
-    Unit,
+    Action, Actions, Head, Input, Load, Matrix, MsgId, OpId, Outcome, Participant, Rank, Region, Setup, Tag,
+    Time, Trace, Unit, Weigh,
 };
 
 use crate::costs::Costs;
@@ -36,6 +36,8 @@ pub struct Started {
     pub step: u64,
     /// On which work.
     pub unit: Unit,
+    /// How its gradient is weighted.
+    pub weigh: Weigh,
 }
 
 /// A message that arrived.
@@ -253,23 +255,24 @@ impl<M: Memory> Driver<'_, M> {
                 self.links.insert((rank, to), (end, arrival));
                 self.schedule(end, Event::Transferred { from: rank, to, op, tag, head, src, arrival });
             }
-            Action::Reduce { dst, src } => {
+            Action::Reduce { dst, .. }
+            | Action::Copy { dst, .. }
+            | Action::Mix { dst, .. }
+            | Action::Scale { dst, .. }
+            | Action::Randomise { dst, .. }
+            | Action::Encode { src: dst, .. }
+            | Action::Decode { dst, .. }
+            | Action::MatMul { dst: Matrix { region: dst, .. }, .. }
+            | Action::Orthonormalise(Matrix { region: dst, .. })
+            | Action::Apply { params: dst, .. } => {
                 self.busy[rank] += self.costs.elements(dst.len);
-                self.memory.combine(rank, dst, src, true);
-            }
-            Action::Copy { dst, src } => {
-                self.busy[rank] += self.costs.elements(dst.len);
-                self.memory.combine(rank, dst, src, false);
-            }
-            Action::Apply { params, grad, step } => {
-                self.busy[rank] += self.costs.elements(params.len);
-                self.memory.apply(rank, params, grad, step);
+                self.memory.compute(rank, &action);
             }
             Action::Release(msg) => self.memory.release(rank, msg),
-            Action::BeginStep { step, unit } => {
+            Action::BeginStep { step, unit, weigh } => {
                 let start = self.busy[rank];
-                self.report.steps.push(Started { at: start, rank, step, unit });
-                self.memory.gradient(rank, unit);
+                self.report.steps.push(Started { at: start, rank, step, unit, weigh });
+                self.memory.gradient(rank, unit, weigh);
                 let (whole, params) = (self.costs.step(rank, step), self.setup.params);
                 // Forward takes a third; backward announces its gradients on the way.
                 for i in 1..=ANNOUNCEMENTS {
@@ -277,6 +280,8 @@ impl<M: Memory> Driver<'_, M> {
                     let from = params - params * i / ANNOUNCEMENTS;
                     self.schedule(at, Event::Input(rank, Input::GradReady { from }));
                 }
+                let load = Load { cpu: 1.0, step_s: whole as f32 * 1e-9 };
+                self.schedule(start + whole, Event::Input(rank, Input::Load(load)));
                 self.schedule(start + whole, Event::Input(rank, Input::BackwardDone));
             }
             Action::SetTimer { id, after } => {

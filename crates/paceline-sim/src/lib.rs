@@ -15,6 +15,6 @@ pub mod costs;
 pub mod driver;
 pub mod memory;
 
-pub use costs::Costs;
+pub use costs::{Costs, Straggler};
 pub use driver::{Arrival, Crash, Report, Started, simulate};
 pub use memory::{Memory, Nothing, Numbers};

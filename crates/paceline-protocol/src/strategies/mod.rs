@@ -1,12 +1,21 @@
 //! The registry of strategies. To add one: write its file, then add its line to [`STRATEGIES`]; it then
-//! appears in the command line's help, the plan's checks, the simulator and the conformance suite.
+//! appears in the command line's help, the plan's checks, the simulator, the docs and the conformance suite.
 
+mod gossip;
+mod halving_doubling;
+mod local;
 mod ps;
 mod ring_allreduce;
 mod ring_reduce;
+mod stepwise;
+mod tree;
 
-use crate::schedule::Schedule;
-use crate::setup::{Refusal, Setup, Sync};
+use crate::codec;
+use crate::collective;
+use crate::consistency::{self, CONSISTENCIES};
+use crate::options::{Options, Parameter};
+use crate::schedule::Path;
+use crate::setup::{Averages, Refusal, Setup};
 use crate::vocabulary::{Participant, Rank};
 
 /// A strategy that users can name.
@@ -15,55 +24,157 @@ pub struct Strategy {
     pub name: &'static str,
     /// One line for help texts and tables.
     pub about: &'static str,
+    /// What it does, for the docs.
+    pub detail: &'static str,
     /// Time of one step's communication, with fixed costs and without overlap.
     pub cost: &'static str,
+    /// When it is good.
+    pub good: &'static str,
+    /// What it is bad at.
+    pub bad: &'static str,
     /// Whether it needs servers.
     pub servers: bool,
     /// Consistency models that it can be run with.
     pub syncs: &'static [&'static str],
+    /// What it can average; the first is the default.
+    pub averages: &'static [Averages],
+    /// Its parameters.
+    pub parameters: &'static [&'static Parameter],
+    /// Fills in what a preset stands for, before defaults are.
+    pub presets: fn(&mut Options),
+    /// What it refuses by itself.
+    pub check: fn(&Setup) -> Result<(), Refusal>,
+    /// How far the workers' models agree after a step.
+    pub agreement: fn(&Setup) -> Agreement,
     /// The participant of a rank.
     pub make: fn(&Setup, Rank) -> Box<dyn Participant>,
     /// The ranks that a rank exchanges messages with.
     pub links: fn(&Setup, Rank) -> Vec<Rank>,
-    /// The moves of a rank, where the strategy is a schedule.
-    pub schedule: Option<fn(Rank, usize) -> Schedule>,
+    /// The path, where the strategy is an exact average along one.
+    pub path: Option<Path>,
 }
 
+/// How far the workers' models agree after a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Agreement {
+    /// They are the model that one worker with the whole batch would have.
+    Exact,
+    /// They are identical.
+    Common,
+    /// They differ: the model is the servers', or the mean of the workers'.
+    Apart,
+}
+
+/// What most serverless strategies have in common.
+const COLLECTIVE: Strategy = Strategy {
+    name: "",
+    about: "",
+    detail: "",
+    cost: "",
+    good: "",
+    bad: "",
+    servers: false,
+    syncs: &["bsp"],
+    averages: &[Averages::Gradients, Averages::Weights],
+    parameters: &[],
+    presets: |_| {},
+    check: collective::check,
+    agreement: collective::agreement,
+    make: |_, _| unreachable!("every strategy makes its own participants"),
+    links: ring_links,
+    path: None,
+};
+
 /// Every strategy.
-pub const STRATEGIES: &[Strategy] = &[ring_allreduce::RING_ALLREDUCE, ring_reduce::RING_REDUCE, ps::PS];
+pub const STRATEGIES: &[Strategy] = &[
+    ring_allreduce::RING_ALLREDUCE,
+    ring_reduce::RING_REDUCE,
+    tree::TREE,
+    halving_doubling::HALVING_DOUBLING,
+    stepwise::STEPWISE,
+    gossip::GOSSIP,
+    local::LOCAL,
+    ps::PS,
+];
 
 /// The strategy of that name.
 pub fn find(name: &str) -> Option<&'static Strategy> {
     STRATEGIES.iter().find(|s| s.name == name)
 }
 
-impl Strategy {
-    /// Whether the strategy can be run with a setup.
-    pub fn check(&self, setup: &Setup) -> Result<(), Refusal> {
-        let sync = match setup.sync {
-            Sync::Bsp => "bsp",
-            Sync::Asp => "asp",
-            Sync::Ssp(_) => "ssp",
-        };
-        if !self.syncs.contains(&sync) {
-            let valid = self.syncs.join(", ");
-            return Err(Refusal::new("--sync", format!("{} has no {sync}; valid: {valid}", self.name)));
+/// Every parameter that a strategy or a consistency model has, once.
+pub fn parameters() -> Vec<&'static Parameter> {
+    let all =
+        STRATEGIES.iter().flat_map(|s| s.parameters).chain(CONSISTENCIES.iter().flat_map(|c| c.parameters));
+    let mut parameters: Vec<&'static Parameter> = Vec::new();
+    for parameter in all {
+        if parameters.iter().all(|known| known.name != parameter.name) {
+            parameters.push(parameter);
         }
+    }
+    parameters
+}
+
+/// To whom a parameter belongs, as flags.
+fn owners(name: &str) -> String {
+    let has = |parameters: &[&Parameter]| parameters.iter().any(|p| p.name == name);
+    let strategies =
+        STRATEGIES.iter().filter(|s| has(s.parameters)).map(|s| format!("--strategy {}", s.name));
+    let syncs = CONSISTENCIES.iter().filter(|c| has(c.parameters)).map(|c| format!("--sync {}", c.name));
+    strategies.chain(syncs).collect::<Vec<_>>().join(", ")
+}
+
+impl Strategy {
+    /// Refuses what does not belong to this strategy with this consistency model, and fills in the rest.
+    pub fn resolve(&self, sync: &str, options: &mut Options) -> Result<(), Refusal> {
+        if !self.syncs.contains(&sync) {
+            let problem = format!("{} has no {sync}; valid: {}", self.name, self.syncs.join(", "));
+            return Err(Refusal::new("--sync", sync, problem));
+        }
+        let of_sync = consistency::find(sync).map_or(&[][..], |c| c.parameters);
+        let known: Vec<_> = self.parameters.iter().chain(of_sync).copied().collect();
+        (self.presets)(options);
+        options.resolve(&known, owners)
+    }
+
+    /// Whether the strategy can be run with a setup whose options are resolved.
+    pub fn check(&self, setup: &Setup) -> Result<(), Refusal> {
         match (self.servers, setup.servers) {
-            (true, 0) => Err(Refusal::new("--servers", format!("{} needs at least 1 server", self.name))),
+            (true, 0) => {
+                return Err(Refusal::new("--servers", 0, format!("{} needs at least 1 server", self.name)));
+            }
             (false, 1..) => {
-                Err(Refusal::new("--servers", format!("{} has no servers: leave it out", self.name)))
+                let problem = format!("{} has no servers: leave it out", self.name);
+                return Err(Refusal::new("--servers", setup.servers, problem));
             }
             (_, servers) if servers > setup.params => {
-                Err(Refusal::new("--servers", format!("at most one server per parameter ({})", setup.params)))
+                let problem = format!("at most one server per parameter ({})", setup.params);
+                return Err(Refusal::new("--servers", servers, problem));
             }
-            _ => Ok(()),
+            _ => {}
         }
+        if !self.averages.contains(&setup.averages) {
+            let valid: Vec<_> = self.averages.iter().map(|a| a.name()).collect();
+            let problem = format!("{} averages {}", self.name, valid.join(" or "));
+            return Err(Refusal::new("--averages", setup.averages.name(), problem));
+        }
+        (self.check)(setup)
     }
 
     /// Whether a run's result does not depend on timing.
-    pub fn deterministic(&self, sync: Sync) -> bool {
-        sync == Sync::Bsp
+    pub fn deterministic(&self, setup: &Setup) -> bool {
+        setup.sync.always_together(setup.steps)
+    }
+
+    /// The codecs that it can be run with, by name.
+    pub fn codecs(&self) -> Vec<&'static str> {
+        let setup = |coder| Setup {
+            coder: Some(coder),
+            averages: self.averages[0],
+            ..Setup::new(2, usize::from(self.servers), 100, 1)
+        };
+        let coders = codec::CODECS.iter().map(codec::Coder::new);
+        coders.filter(|coder| (self.check)(&setup(*coder)).is_ok()).map(|coder| coder.codec.name).collect()
     }
 }
 

@@ -1,25 +1,49 @@
 //! Parameter server: every worker ⇄ k server shards.
 //!
 //! A worker pushes each part of its gradient (a bucket's overlap with a shard) as soon as backward has
-//! finished it, and pulls the parameters after its own push. The shard applies the optimiser. Each shard
-//! keeps its own clocks: it answers a worker only when the consistency model allows it, so a worker that
-//! has heard from every shard may go on. Shard 0 also hands out the work of asynchronous runs, a unit
-//! (one share of a global batch) with each answer.
+//! finished it, and pulls the parameters after its own push. The shard applies the optimiser.
+//!
+//! A synchronous push is held until its part is there from everybody, and summed in rank order; the answer
+//! goes to all. An asynchronous push is applied on arrival; its worker is answered when its gate opens. Under
+//! asp, ssp and essp each shard has its own gate over its own clocks, and a worker goes on when it has heard
+//! from every shard. Where a decision depends on time (dssp, adaptive, the greedy switch), shard 0 decides
+//! and tells the other shards, which obey. Shard 0 also hands out the work, a unit (one share of a global
+//! batch) with each answer, and says with it whether that unit is part of a synchronous step.
 
+mod gate;
 mod server;
+mod straggling;
 mod worker;
 
 use std::ops::Range;
 
-use super::Strategy;
-use crate::setup::{Setup, pieces};
+use super::{Agreement, COLLECTIVE, Strategy};
+use crate::codec::Family;
+use crate::consistency::Sync;
+use crate::setup::{Averages, Refusal, Setup, pieces};
 
 pub(super) const PS: Strategy = Strategy {
     name: "ps",
     about: "parameter server: workers push gradients to server shards and pull parameters",
+    detail: "The parameters are split evenly over k servers. Each worker sends the servers its gradient and \
+             gets parameters back; the optimiser runs on the servers. The only strategy with a choice of \
+             consistency: how far workers may be apart.",
     cost: "2(α + p·n/(k·B)) at a server, n each way at a worker",
+    good: "Uneven or unreliable workers: with asp or a bounded lead nobody waits for a straggler. Two messages \
+           in a row whatever the number of workers.",
+    bad: "Many workers on few servers: each server moves p·n/k bytes each way, and its link sets the pace.",
     servers: true,
-    syncs: &["bsp", "asp", "ssp"],
+    syncs: &["bsp", "asp", "ssp", "essp", "dssp", "adaptive", "switch"],
+    averages: &[Averages::Gradients, Averages::Weights],
+    check,
+    agreement: |setup| {
+        let rounded = setup.coder.is_some_and(|coder| coder.codec.family == Family::PerHop);
+        match (setup.sync.always_together(setup.steps), setup.coder) {
+            (true, None) => Agreement::Exact,
+            (true, Some(_)) if !rounded => Agreement::Common,
+            _ => Agreement::Apart,
+        }
+    },
     make: |setup, rank| {
         if rank < setup.workers {
             Box::new(worker::Worker::new(setup, rank))
@@ -28,19 +52,46 @@ pub(super) const PS: Strategy = Strategy {
         }
     },
     links: |setup, rank| {
-        if rank < setup.workers {
-            (setup.workers..setup.world()).collect()
-        } else {
-            (0..setup.workers).collect()
+        let first = setup.workers;
+        let others = if obeyed(setup.sync) { first + 1..setup.world() } else { 0..0 };
+        match rank {
+            worker if worker < first => (first..setup.world()).collect(),
+            server if server == first => (0..first).chain(others).collect(),
+            _ => (0..first).chain(others.start.checked_sub(1)).collect(),
         }
     },
-    schedule: None,
+    ..COLLECTIVE
 };
 
-/// Kinds of messages.
+fn check(setup: &Setup) -> Result<(), Refusal> {
+    let low_rank = setup.coder.filter(|coder| coder.codec.family == Family::LowRank);
+    if let Some(coder) = low_rank {
+        let problem = "its factors have to be summed over all workers twice, which a server's push and pull do not do; use an exact path, e.g. --strategy ring-allreduce";
+        return Err(Refusal::new("--compression", coder, problem));
+    }
+    if setup.averages == Averages::Weights {
+        if setup.sync != Sync::Bsp {
+            let problem = "averaging weights needs everybody's at the same step: use --sync bsp";
+            return Err(Refusal::new("--averages", "weights", problem));
+        }
+        return crate::collective::check(setup);
+    }
+    Ok(())
+}
+
+/// Whether shard 0 decides for all shards.
+fn obeyed(sync: Sync) -> bool {
+    matches!(sync, Sync::Dssp { .. } | Sync::Adaptive { .. } | Sync::Switch { greedy: true, .. })
+}
+
+/// Kinds of messages: a part of a gradient, a part of the parameters (asked for, or fresh by itself), a
+/// worker's and a server's last words, and shard 0's word that a worker may go on.
 const PUSH: u16 = 0;
 const PULL: u16 = 1;
-const BYE: u16 = 2;
+const FRESH: u16 = 2;
+const BYE: u16 = 3;
+const FAREWELL: u16 = 4;
+const GO: u16 = 5;
 
 /// "No more work" in place of a unit.
 const NONE: u64 = u64::MAX;
@@ -55,12 +106,19 @@ struct Part {
 /// The parts, in the order in which backward finishes them: the same on every rank.
 fn parts(setup: &Setup) -> Vec<Part> {
     let shards = setup.shards();
+    // A code may be a little longer than what it stands for: a scale goes with it.
+    let longest = setup.coder.map_or(setup.message, |coder| {
+        let fits = |len: &usize| {
+            *len <= 1 || coder.codec.family == Family::LowRank || coder.words(*len) <= setup.message
+        };
+        (1..).map(|n| setup.message / n).find(fits).unwrap_or(1)
+    });
     let mut parts = Vec::new();
     for bucket in setup.buckets() {
         for (shard, owned) in shards.iter().enumerate().rev() {
             let range = bucket.start.max(owned.start)..bucket.end.min(owned.end);
             if range.start < range.end {
-                parts.extend(pieces(&range, setup.message).into_iter().map(|range| Part { range, shard }));
+                parts.extend(pieces(&range, longest).into_iter().map(|range| Part { range, shard }));
             }
         }
     }

@@ -2,8 +2,12 @@
 
 use std::collections::HashMap;
 
-use super::{BYE, NONE, PULL, PUSH, Part, parts};
-use crate::setup::{Setup, Sync};
+use super::gate::{Gate, Race, gate};
+use super::straggling::Straggling;
+use super::{BYE, FAREWELL, FRESH, GO, NONE, PULL, PUSH, Part, obeyed, parts};
+use crate::codec::{Coder, Family, Into};
+use crate::consistency::Sync;
+use crate::setup::{Averages, Setup};
 use crate::vocabulary::{
     Action, Actions, Buf, Head, Input, MsgId, OpId, Outcome, Participant, Rank, Region, Tag, Time,
 };
@@ -13,40 +17,72 @@ pub(super) struct Server {
     shard: usize,
     /// This shard's parts: their number among all parts, and the part.
     parts: Vec<(usize, Part)>,
-    /// Pushes applied (asynchronous runs).
+    /// Where each own part lies in a copy for a worker, and the length of such a copy.
+    slots: Vec<usize>,
+    copy_len: usize,
+    /// Updates applied: synchronous steps, and single pushes.
     version: u64,
     workers: Vec<Peer>,
-    /// Per own part, what has come of the present step under BSP.
+    race: Race,
+    gate: Box<dyn Gate>,
+    /// Per own part, what has come of the present synchronous step.
     gathered: Vec<Gather>,
-    /// The next unit to be handed out (shard 0 of an asynchronous run).
+    /// Own parts of the present synchronous step that are updated.
+    updated: usize,
+    /// The next unit to be handed out (shard 0).
     next_unit: u64,
-    /// Sends that are under way, with the own part that they read.
-    sends: HashMap<OpId, usize>,
+    /// Whether the step after this one is synchronous: decided once per step (shard 0).
+    verdict: Option<(u64, bool)>,
+    /// Between a greedy fall to single pushes and the return to steps together (shard 0).
+    fallen: bool,
+    straggling: Straggling,
+    /// Sends that are under way.
+    sends: HashMap<OpId, Leaving>,
     finished: bool,
+}
+
+/// What a send reads.
+#[derive(Clone, Copy)]
+enum Leaving {
+    /// The parameters of an own part.
+    Part(usize),
+    /// A worker's copy.
+    Copy,
+    /// Fresh values for a worker.
+    Fresh(Rank),
 }
 
 /// What the shard knows of a worker.
 #[derive(Clone, Debug, Default)]
 struct Peer {
-    /// Steps whose push is complete on this shard.
-    clock: u64,
     /// Parts of the present push that have come.
     arrived: usize,
-    /// The version that the present push was computed from.
+    /// The oldest version that the present push was computed from.
     read: u64,
     /// Whether it waits for an answer to its push.
     waiting: bool,
-    gone: bool,
+    /// Shard 0's word: up to which clock it may go on, and what must be here before it is answered.
+    told: Option<Told>,
+    /// Fresh values are still on their way to it.
+    refreshing: bool,
 }
 
-/// One part's gradients under BSP.
+/// Shard 0's word that a worker may go on.
+#[derive(Clone, Copy, Debug)]
+struct Told {
+    clock: u64,
+    slowest: u64,
+    version: u64,
+}
+
+/// One part's gradients of a synchronous step.
 #[derive(Clone, Debug, Default)]
 struct Gather {
     /// Held bodies by worker; early ones wait for their turn.
     held: Vec<Option<MsgId>>,
     /// Workers whose gradient is in the sum: always a prefix of the ranks.
     summed: usize,
-    /// Steps whose update was applied and sent.
+    /// The step that it is about.
     step: u64,
     /// Answers that have not left yet.
     leaving: usize,
@@ -56,13 +92,23 @@ impl Server {
     pub fn new(setup: &Setup, shard: usize) -> Self {
         let parts: Vec<_> = parts(setup).into_iter().enumerate().filter(|(_, p)| p.shard == shard).collect();
         let p = setup.workers;
+        let back = back(setup);
+        let len = |part: &Part| back.map_or(part.range.len(), |coder| coder.words(part.range.len()));
         Self {
             shard,
             gathered: vec![Gather { held: vec![None; p], ..Gather::default() }; parts.len()],
+            slots: parts.iter().scan(0, |at, (_, p)| Some(std::mem::replace(at, *at + len(p)))).collect(),
+            copy_len: parts.iter().map(|(_, p)| len(p)).sum(),
             parts,
             version: 0,
             workers: vec![Peer::default(); p],
+            race: Race::new(p),
+            gate: gate(setup.sync, p),
+            updated: 0,
             next_unit: p as u64,
+            verdict: None,
+            fallen: false,
+            straggling: Straggling::new(p),
             sends: HashMap::new(),
             finished: false,
             setup: setup.clone(),
@@ -73,169 +119,361 @@ impl Server {
         self.parts.binary_search_by_key(&usize::from(bucket), |(number, _)| *number).ok()
     }
 
-    /// Sums in rank order, so that the result does not depend on arrival; then updates and answers.
-    fn gather(&mut self, i: usize, out: &mut Actions) {
-        let range = self.parts[i].1.range.clone();
-        let sum = Region::new(Buf::Grad, range.clone());
-        let gather = &mut self.gathered[i];
-        while let Some(msg) = gather.held.get_mut(gather.summed).and_then(Option::take) {
-            let src = Region { buf: Buf::Msg(msg), offset: 0, len: sum.len };
-            out.push(match gather.summed {
-                0 => Action::Copy { dst: sum, src },
-                _ => Action::Reduce { dst: sum, src },
-            });
-            out.push(Action::Release(msg));
-            gather.summed += 1;
-        }
-        // Parameters that are still being sent must not change. (They have left when a worker pushes again,
-        // but the driver may not have said so yet.)
-        if gather.summed < self.setup.workers || gather.leaving > 0 {
-            return;
-        }
-        let params = Region::new(Buf::Param, range);
-        out.push(Action::Apply { params, grad: sum, step: gather.step });
-        out.push(Action::Staleness(0));
-        let tag = Tag {
-            generation: self.setup.generation,
-            step: gather.step as u32,
-            bucket: self.parts[i].0 as u16,
-            phase: PULL,
-        };
-        (gather.summed, gather.step, gather.leaving) = (0, gather.step + 1, self.setup.workers);
-        let head = Head { version: gather.step, unit: NONE };
-        for worker in 0..self.setup.workers {
-            let op = out.send(worker, tag, head, Some(params));
-            self.sends.insert(op, i);
+    /// Whether answers of synchronous steps are sent from the parameters themselves, which do not change
+    /// before everybody has them.
+    fn direct(&self) -> bool {
+        self.setup.sync == Sync::Bsp && back(&self.setup).is_none()
+    }
+
+    fn tag(&self, step: u64, part: usize, phase: u16) -> Tag {
+        let bucket = self.parts[part].0 as u16;
+        Tag { generation: self.setup.generation, step: step as u32, bucket, phase }
+    }
+
+    fn total(&self) -> u64 {
+        self.setup.steps * self.setup.workers as u64
+    }
+
+    /// Takes a body into a region: as it is, or decoded.
+    fn take(&self, dst: Region, msg: MsgId, add: bool, out: &mut Actions) {
+        let src = Region { buf: Buf::Msg(msg), offset: 0, len: dst.len };
+        out.push(match (self.setup.coder, add) {
+            (None, true) => Action::Reduce { dst, src },
+            (None, false) => Action::Copy { dst, src },
+            (Some(coder), add) => {
+                let into = if add { Into::Add } else { Into::Set };
+                Action::Decode { coder, dst, src: Region { len: coder.words(dst.len), ..src }, into }
+            }
+        });
+    }
+
+    /// A worker's copy of a part, as it is sent.
+    fn copy(&self, i: usize, copy: usize, out: &mut Actions) -> Region {
+        let src = Region::new(Buf::Param, self.parts[i].1.range.clone());
+        let (buf, offset) = (Buf::Scratch(copy as u16), self.slots[i]);
+        match back(&self.setup) {
+            None => {
+                let dst = Region { buf, offset, len: src.len };
+                out.push(Action::Copy { dst, src });
+                dst
+            }
+            Some(coder) => {
+                let dst = Region { buf, offset, len: coder.words(src.len) };
+                out.push(Action::Encode { coder, dst, src, feedback: false });
+                dst
+            }
         }
     }
 
-    /// Applies an asynchronous push part on arrival.
-    fn update(&mut self, i: usize, from: Rank, head: Head, msg: MsgId, out: &mut Actions) {
+    /// Sums in rank order, so that the result does not depend on arrival; then updates and answers.
+    fn gather(&mut self, i: usize, out: &mut Actions) {
+        let sum = Region::new(Buf::Grad, self.parts[i].1.range.clone());
+        while let Some(msg) = self.next_held(i) {
+            self.take(sum, msg, self.gathered[i].summed > 0, out);
+            out.push(Action::Release(msg));
+            self.gathered[i].summed += 1;
+        }
+        let Gather { summed, step, leaving, .. } = self.gathered[i];
+        // What is still being sent must not change. (It has left when a worker pushes again, but the driver
+        // may not have said so yet.)
+        if summed < self.setup.workers || leaving > 0 {
+            return;
+        }
+        let params = Region { buf: Buf::Param, ..sum };
+        match self.setup.averages {
+            Averages::Gradients => out.push(Action::Apply { params, grad: sum, step, whole: true }),
+            Averages::Weights => {
+                let add = 1.0 / self.setup.workers as f32;
+                out.push(Action::Mix { dst: params, keep: 0.0, src: sum, add });
+            }
+        }
+        self.answer_all(i, step, out);
+        self.gathered[i].summed = 0;
+        self.updated += 1;
+        if self.updated == self.parts.len() {
+            (self.updated, self.version) = (0, self.version + 1);
+            (0..self.setup.workers).for_each(|_| out.push(Action::Staleness(0)));
+        }
+    }
+
+    fn next_held(&mut self, i: usize) -> Option<MsgId> {
+        let gather = &mut self.gathered[i];
+        gather.held.get_mut(gather.summed).and_then(Option::take)
+    }
+
+    /// Answers everybody's synchronous push of a part.
+    fn answer_all(&mut self, i: usize, step: u64, out: &mut Actions) {
+        let p = self.setup.workers;
+        let together = self.stays_together(step);
+        let first = (step + 1) * p as u64;
+        let more = first < self.total();
+        self.next_unit = first + p as u64;
+        let shared = (!self.direct() && self.setup.sync == Sync::Bsp).then(|| self.copy(i, 0, out));
+        for worker in 0..p {
+            let unit = if more { first + worker as u64 } else { NONE };
+            let head = Head { version: self.version + 1, unit, together, ..Head::default() };
+            let (body, leaving) = match (self.direct(), shared) {
+                (true, _) => {
+                    let range = self.parts[i].1.range.clone();
+                    (Region::new(Buf::Param, range), Leaving::Part(i))
+                }
+                (_, Some(copy)) => (copy, Leaving::Part(i)),
+                _ => (self.copy(i, worker, out), Leaving::Copy),
+            };
+            // The worker counts its own steps, and tells them in its pushes.
+            let tag = self.tag(self.race.clocks[worker] - 1, i, PULL);
+            let op = out.send(worker, tag, head, Some(body));
+            self.gathered[i].leaving += usize::from(matches!(leaving, Leaving::Part(_)));
+            self.sends.insert(op, leaving);
+        }
+    }
+
+    /// Whether the step after this one is synchronous; the same answer for all parts of a step.
+    fn stays_together(&mut self, step: u64) -> bool {
+        let Sync::Switch { from, greedy } = self.setup.sync else { return true };
+        if let Some((_, together)) = self.verdict.filter(|(decided, _)| *decided == step) {
+            return together;
+        }
+        let falls = greedy && self.shard == 0 && self.straggling.any();
+        let together = step + 1 < from && !falls;
+        self.fallen = falls && step + 1 < from;
+        self.verdict = Some((step, together));
+        together
+    }
+
+    /// Applies a part of a single push on arrival.
+    fn update(&mut self, i: usize, unit: u64, msg: MsgId, out: &mut Actions) {
         let params = Region::new(Buf::Param, self.parts[i].1.range.clone());
-        let grad = Region { buf: Buf::Msg(msg), offset: 0, len: params.len };
-        out.push(Action::Apply { params, grad, step: self.setup.unit(head.unit).step });
+        let mut grad = Region { buf: Buf::Msg(msg), offset: 0, len: params.len };
+        if self.setup.coder.is_some() {
+            grad = Region { buf: Buf::Grad, ..params };
+            self.take(grad, msg, false, out);
+        }
+        out.push(Action::Apply { params, grad, step: self.setup.unit(unit).step, whole: false });
         out.push(Action::Release(msg));
+    }
+
+    fn push(&mut self, now: Time, from: Rank, i: usize, head: Head, msg: MsgId, out: &mut Actions) {
+        let slowest = self.race.slowest();
         let peer = &mut self.workers[from];
-        (peer.read, peer.arrived) = (head.version, peer.arrived + 1);
-        if peer.arrived == self.parts.len() {
+        peer.read = if peer.arrived == 0 { head.version } else { peer.read.min(head.version) };
+        peer.arrived += 1;
+        let whole = peer.arrived == self.parts.len();
+        // Answers name the step by the clock, which a synchronous part needs before the push is whole.
+        if peer.arrived == 1 {
+            self.race.clocks[from] += u64::from(head.together);
+        }
+        if whole {
             peer.arrived = 0;
-            peer.clock += 1;
+            self.straggling.step(from, head.load.step_s);
+        }
+        if head.together {
+            self.gathered[i].step = self.setup.unit(head.unit).step;
+            self.gathered[i].held[from] = Some(msg);
+            self.gather(i, out);
+            return;
+        }
+        self.update(i, head.unit, msg, out);
+        if whole {
+            let peer = &mut self.workers[from];
             peer.waiting = true;
             out.push(Action::Staleness(self.version - peer.read));
+            self.race.clocks[from] += 1;
             self.version += 1;
+            self.gate.pushed(now, from, head.load);
             self.answer(out);
+            self.refresh(slowest, out);
         }
     }
 
     /// Answers every waiting worker that may start its next step.
     fn answer(&mut self, out: &mut Actions) {
-        let slowest = self.workers.iter().filter(|w| !w.gone).map(|w| w.clock).min().unwrap_or(u64::MAX);
+        if self.shard == 0 && self.fallen && !self.straggling.any() && self.return_together(out) {
+            return;
+        }
         for worker in 0..self.workers.len() {
-            let Peer { waiting, clock, .. } = self.workers[worker];
-            let lead = clock.saturating_sub(slowest);
-            let allowed = match self.setup.sync {
-                Sync::Ssp(bound) => lead <= bound,
-                Sync::Bsp | Sync::Asp => true,
-            };
-            if !waiting || !allowed {
+            if !self.workers[worker].waiting || !self.may_go(worker) {
                 continue;
             }
-            self.workers[worker].waiting = false;
             let mut unit = NONE;
-            if self.shard == 0 && self.next_unit < self.setup.steps * self.setup.workers as u64 {
+            if self.shard == 0 && self.next_unit < self.total() {
                 unit = self.next_unit;
                 self.next_unit += 1;
             }
-            let head = Head { version: self.version, unit };
-            let base = self.parts.iter().map(|(_, p)| p.range.start).min().unwrap_or(0);
-            for (i, (number, part)) in self.parts.iter().enumerate() {
-                // Updates go on while the answer leaves: it is sent from a copy.
-                let at = part.range.start - base..part.range.end - base;
-                let copy = Region::new(Buf::Scratch(worker as u16), at);
-                out.push(Action::Copy { dst: copy, src: Region::new(Buf::Param, part.range.clone()) });
-                let tag = Tag {
-                    generation: self.setup.generation,
-                    step: (clock - 1) as u32,
-                    bucket: *number as u16,
-                    phase: PULL,
-                };
-                let op = out.send(worker, tag, head, Some(copy));
-                self.sends.insert(op, i);
+            self.release(worker, unit, false, 0, out);
+        }
+    }
+
+    fn may_go(&mut self, worker: Rank) -> bool {
+        if self.shard == 0 || !obeyed(self.setup.sync) {
+            return self.gate.open(worker, &self.race);
+        }
+        self.workers[worker].told.is_some_and(|told| {
+            told.clock == self.race.clocks[worker]
+                && told.slowest <= self.race.slowest()
+                && told.version <= self.version
+        })
+    }
+
+    /// After the last straggler is gone: lets single pushes run out at the end of a global batch, then has
+    /// everybody start the next step together. Whether answers are held back for that.
+    fn return_together(&mut self, out: &mut Actions) -> bool {
+        let p = self.setup.workers as u64;
+        let ends = match self.setup.sync {
+            Sync::Switch { from, .. } => from * p,
+            _ => 0,
+        };
+        if !self.next_unit.is_multiple_of(p) || self.next_unit >= self.total().min(ends) {
+            return false;
+        }
+        if self.workers.iter().all(|peer| peer.waiting) {
+            self.fallen = false;
+            let first = self.next_unit;
+            self.next_unit += p;
+            for worker in 0..self.workers.len() {
+                self.release(worker, first + worker as u64, true, self.version, out);
+            }
+        }
+        true
+    }
+
+    /// Sends a waiting worker its parameters and its next unit; tells the shards that obey.
+    fn release(&mut self, worker: Rank, unit: u64, together: bool, version: u64, out: &mut Actions) {
+        self.workers[worker].waiting = false;
+        let clock = self.race.clocks[worker];
+        let head = Head { version: self.version, unit, together, ..Head::default() };
+        for i in 0..self.parts.len() {
+            // Updates go on while the answer leaves: it is sent from a copy.
+            let copy = self.copy(i, worker, out);
+            let op = out.send(worker, self.tag(clock - 1, i, PULL), head, Some(copy));
+            self.sends.insert(op, Leaving::Copy);
+        }
+        if self.shard == 0 && obeyed(self.setup.sync) {
+            let (generation, step) = (self.setup.generation, clock as u32);
+            let tag = Tag { generation, step, bucket: worker as u16, phase: GO };
+            let head = Head { version, unit: self.race.slowest(), ..Head::default() };
+            for shard in 1..self.setup.servers {
+                out.send(self.setup.server(shard), tag, head, None);
             }
         }
     }
 
-    fn message(&mut self, from: Rank, tag: Tag, head: Head, body: Option<MsgId>, out: &mut Actions) {
-        let own = self.own_part(tag.bucket);
-        match (tag.phase, own, body) {
-            (PUSH, Some(i), Some(msg)) if self.setup.sync == Sync::Bsp => {
-                self.gathered[i].held[from] = Some(msg);
-                self.gather(i, out);
+    /// Under essp: pushes fresh values to everybody when the slowest worker has made a step.
+    fn refresh(&mut self, slowest_before: u64, out: &mut Actions) {
+        let Sync::Essp(_) = self.setup.sync else { return };
+        if self.race.slowest() <= slowest_before {
+            return;
+        }
+        for worker in 0..self.workers.len() {
+            if self.race.gone[worker] || self.workers[worker].refreshing || self.workers[worker].waiting {
+                continue;
             }
-            (PUSH, Some(i), Some(msg)) => self.update(i, from, head, msg, out),
-            (BYE, _, None) => {
-                self.workers[from].gone = true;
+            self.workers[worker].refreshing = true;
+            let head = Head { version: self.version, unit: NONE, ..Head::default() };
+            for i in 0..self.parts.len() {
+                let copy = self.copy(i, self.setup.workers + worker, out);
+                let op = out.send(worker, self.tag(0, i, FRESH), head, Some(copy));
+                self.sends.insert(op, Leaving::Fresh(worker));
+            }
+        }
+    }
+
+    fn message(
+        &mut self,
+        now: Time,
+        from: Rank,
+        tag: Tag,
+        head: Head,
+        body: Option<MsgId>,
+        out: &mut Actions,
+    ) {
+        match (tag.phase, self.own_part(tag.bucket), body) {
+            (PUSH, Some(i), Some(msg)) if from < self.workers.len() => {
+                self.push(now, from, i, head, msg, out)
+            }
+            (BYE, _, None) if from < self.workers.len() => {
+                let slowest = self.race.slowest();
+                self.race.gone[from] = true;
+                let (generation, step) = (self.setup.generation, tag.step);
+                let tag = Tag { generation, step, bucket: 0, phase: FAREWELL };
+                out.send(from, tag, Head::default(), None);
                 self.answer(out);
+                self.refresh(slowest, out);
+            }
+            (GO, _, None) => {
+                if let Some(peer) = self.workers.get_mut(usize::from(tag.bucket)) {
+                    let (clock, slowest, version) = (u64::from(tag.step), head.unit, head.version);
+                    peer.told = Some(Told { clock, slowest, version });
+                    self.answer(out);
+                }
             }
             (_, _, body) => body.into_iter().for_each(|msg| out.push(Action::Release(msg))),
         }
     }
+
+    fn sent(&mut self, op: OpId, out: &mut Actions) {
+        match self.sends.remove(&op) {
+            Some(Leaving::Part(i)) => {
+                self.gathered[i].leaving -= 1;
+                self.gather(i, out);
+            }
+            Some(Leaving::Fresh(worker)) => {
+                let fresh = |leaving: &Leaving| matches!(leaving, Leaving::Fresh(w) if *w == worker);
+                self.workers[worker].refreshing = self.sends.values().any(fresh);
+            }
+            Some(Leaving::Copy) | None => {}
+        }
+    }
+}
+
+/// How parameters are sent back: in full, unless the codec is good enough for them.
+fn back(setup: &Setup) -> Option<Coder> {
+    setup.coder.filter(|coder| coder.codec.family == Family::PerHop)
 }
 
 impl Participant for Server {
-    fn on(&mut self, _now: Time, input: Input, out: &mut Actions) {
+    fn on(&mut self, now: Time, input: Input, out: &mut Actions) {
         match input {
-            Input::Message { body, .. } if self.finished => {
+            Input::Message { tag, body, .. } if self.finished || tag.generation != self.setup.generation => {
                 body.into_iter().for_each(|msg| out.push(Action::Release(msg)));
             }
-            Input::Message { tag, body, .. } if tag.generation != self.setup.generation => {
-                body.into_iter().for_each(|msg| out.push(Action::Release(msg)));
-            }
-            Input::Message { from, tag, head, body } => self.message(from, tag, head, body, out),
-            Input::Done(op) => {
-                let part = self.sends.remove(&op);
-                if let (Some(i), Sync::Bsp) = (part, self.setup.sync) {
-                    self.gathered[i].leaving -= 1;
-                    self.gather(i, out);
-                }
-            }
-            Input::Lost(rank) if !self.finished && self.workers.get(rank).is_none_or(|w| !w.gone) => {
+            _ if self.finished => return,
+            Input::Message { from, tag, head, body } => self.message(now, from, tag, head, body, out),
+            Input::Done(op) => self.sent(op, out),
+            Input::Lost(rank) => {
                 self.finished = true;
                 for msg in self.gathered.iter_mut().flat_map(|g| g.held.iter_mut().filter_map(Option::take)) {
                     out.push(Action::Release(msg));
                 }
                 out.push(Action::Finish(Outcome::Lost(rank)));
+                return;
             }
             Input::Snapshot => out.push(Action::SnapshotReady),
             _ => {}
         }
-        if self.finished {
-            return;
-        }
-        if self.workers.iter().all(|w| w.gone) && self.sends.is_empty() {
+        if self.race.gone.iter().all(|&gone| gone) && self.sends.is_empty() {
             self.finished = true;
             out.push(Action::Finish(Outcome::Completed));
         }
     }
 
     fn scratch(&self) -> Vec<usize> {
-        if self.setup.sync == Sync::Bsp {
-            return Vec::new();
-        }
-        let len = self.parts.iter().map(|(_, p)| p.range.len()).sum();
-        vec![len; self.setup.workers]
+        let copies = match self.setup.sync {
+            Sync::Bsp => usize::from(!self.direct()),
+            Sync::Essp(_) => 2 * self.setup.workers,
+            _ => self.setup.workers,
+        };
+        vec![self.copy_len; copies]
     }
 
     fn save(&self) -> Vec<u64> {
-        let step = self.gathered.first().map_or(0, |g| g.step);
-        let mut saved = vec![self.version, self.next_unit, step];
-        saved.extend(self.workers.iter().map(|w| w.clock));
+        let mut saved = vec![self.version, self.next_unit];
+        saved.extend(&self.race.clocks);
         saved
     }
 
     fn restore(&mut self, saved: &[u64]) {
         (self.version, self.next_unit) = (saved[0], saved[1]);
-        self.gathered.iter_mut().for_each(|g| g.step = saved[2]);
-        self.workers.iter_mut().zip(&saved[3..]).for_each(|(w, &clock)| w.clock = clock);
+        self.race.clocks.copy_from_slice(&saved[2..]);
     }
 }

@@ -2,29 +2,41 @@
 
 use std::collections::HashSet;
 
-use super::{BYE, NONE, PULL, PUSH, Part, parts};
-use crate::setup::{Setup, Sync};
+use super::{BYE, FAREWELL, FRESH, NONE, PULL, PUSH, Part, parts};
+use crate::codec::{Coder, Family, Into};
+use crate::setup::{Averages, Setup};
 use crate::vocabulary::{
-    Action, Actions, Buf, Head, Input, OpId, Outcome, Participant, Rank, Region, Tag, Time,
+    Action, Actions, Buf, Head, Input, Load, MsgId, OpId, Outcome, Participant, Rank, Region, Tag, Time,
+    Weigh,
 };
+
+/// What has not been sent yet, laid out like the gradients; and the codes on their way out.
+const REST: Buf = Buf::Scratch(0);
+const CODES: Buf = Buf::Scratch(1);
 
 pub(super) struct Worker {
     setup: Setup,
     parts: Vec<Part>,
+    /// Where each part's code lies.
+    codes: Vec<usize>,
     step: u64,
     stop: u64,
-    /// The unit of work of this step, by its running number.
+    /// The unit of work of this step, by its running number, and whether all work on its step together.
     unit: u64,
+    together: bool,
     /// The next one, once shard 0 has told.
-    next: u64,
-    /// Parameter version read from each shard.
+    next: (u64, bool),
+    /// Parameter version read, by part.
     versions: Vec<u64>,
     /// Parts pushed and pulled in this step.
     pushed: usize,
     pulled: Vec<bool>,
     missing: usize,
     sends: HashSet<OpId>,
+    load: Load,
     backward_done: bool,
+    /// Shards that have not said farewell, once this worker is leaving.
+    leaving: Option<HashSet<Rank>>,
     snapshot_wanted: bool,
     finished: bool,
 }
@@ -32,19 +44,24 @@ pub(super) struct Worker {
 impl Worker {
     pub fn new(setup: &Setup, rank: Rank) -> Self {
         let parts = parts(setup);
+        let words = |part: &Part| setup.coder.map_or(0, |coder| coder.words(part.range.len()));
+        let codes = parts.iter().scan(0, |at, part| Some(std::mem::replace(at, *at + words(part)))).collect();
         Self {
             pulled: vec![false; parts.len()],
+            versions: vec![0; parts.len()],
             missing: 0,
+            codes,
             parts,
             step: 0,
-            // Asynchronous workers go on until shard 0 has no more work.
-            stop: if setup.sync == Sync::Bsp { setup.steps } else { u64::MAX },
+            stop: u64::MAX,
             unit: rank as u64,
-            next: rank as u64,
-            versions: vec![0; setup.servers],
+            together: false,
+            next: (if setup.steps > 0 { rank as u64 } else { NONE }, setup.sync.begins_together()),
             pushed: 0,
             sends: HashSet::new(),
+            load: Load::default(),
             backward_done: false,
+            leaving: None,
             snapshot_wanted: false,
             finished: false,
             setup: setup.clone(),
@@ -55,118 +72,175 @@ impl Worker {
         Tag { generation: self.setup.generation, step: self.step as u32, bucket: bucket as u16, phase }
     }
 
+    /// How parameters come back.
+    fn back(&self) -> Option<Coder> {
+        self.setup.coder.filter(|coder| coder.codec.family == Family::PerHop)
+    }
+
     fn begin(&mut self, out: &mut Actions) {
         if self.snapshot_wanted {
             self.snapshot_wanted = false;
             out.push(Action::SnapshotReady);
         }
-        self.unit = self.next;
+        (self.unit, self.together) = self.next;
         if self.unit == NONE || self.step >= self.stop {
-            for shard in 0..self.setup.servers {
-                let op = out.send(self.setup.server(shard), self.tag(0, BYE), Head::default(), None);
-                self.sends.insert(op);
+            let shards: HashSet<Rank> =
+                (0..self.setup.servers).map(|shard| self.setup.server(shard)).collect();
+            for &shard in &shards {
+                out.send(shard, self.tag(0, BYE), Head::default(), None);
             }
-            self.finished = true;
-            out.push(Action::Finish(Outcome::Completed));
+            self.leaving = Some(shards);
             return;
         }
         self.pushed = 0;
         self.pulled.fill(false);
         self.missing = self.parts.len();
         self.backward_done = false;
-        out.push(Action::BeginStep { step: self.step, unit: self.setup.unit(self.unit) });
+        let weigh = match (self.setup.averages, self.together) {
+            (Averages::Weights, _) => Weigh::Even,
+            (Averages::Gradients, true) => Weigh::Part,
+            (Averages::Gradients, false) => Weigh::Own,
+        };
+        out.push(Action::BeginStep { step: self.step, unit: self.setup.unit(self.unit), weigh });
     }
 
     fn push_parts(&mut self, final_from: usize, out: &mut Actions) {
         while let Some(part) = self.parts.get(self.pushed).filter(|part| part.range.start >= final_from) {
-            let (to, shard) = (self.setup.server(part.shard), part.shard);
-            let src = Region::new(Buf::Grad, part.range.clone());
-            let head = Head { version: self.versions[shard], unit: self.unit };
-            let op = out.send(to, self.tag(self.pushed, PUSH), head, Some(src));
+            let (to, range) = (self.setup.server(part.shard), part.range.clone());
+            let body = self.body(self.pushed, range, out);
+            let head = Head {
+                version: self.versions[self.pushed],
+                unit: self.unit,
+                together: self.together,
+                load: self.load,
+            };
+            let op = out.send(to, self.tag(self.pushed, PUSH), head, Some(body));
             self.sends.insert(op);
             self.pushed += 1;
         }
     }
 
+    /// What is pushed of a part.
+    fn body(&self, i: usize, range: std::ops::Range<usize>, out: &mut Actions) -> Region {
+        let [params, grad, rest] = [Buf::Param, Buf::Grad, REST].map(|buf| Region::new(buf, range.clone()));
+        let weights = self.setup.averages == Averages::Weights;
+        if weights {
+            let step = self.setup.unit(self.unit).step;
+            out.push(Action::Apply { params, grad, step, whole: true });
+        }
+        let Some(coder) = self.setup.coder else { return if weights { params } else { grad } };
+        let dst = Region { buf: CODES, offset: self.codes[i], len: coder.words(range.len()) };
+        if weights {
+            out.push(Action::Encode { coder, dst, src: params, feedback: false });
+        } else {
+            out.push(Action::Reduce { dst: rest, src: grad });
+            out.push(Action::Encode { coder, dst, src: rest, feedback: true });
+        }
+        dst
+    }
+
+    fn pull(&mut self, tag: Tag, head: Head, msg: MsgId, out: &mut Actions) {
+        let i = usize::from(tag.bucket);
+        let asked = tag.phase == PULL && self.pulled.get(i) == Some(&false);
+        // Fresher values are welcome as long as the next step has not begun.
+        let fresher = tag.phase == FRESH
+            && self.backward_done
+            && self.pulled.get(i) == Some(&true)
+            && head.version > self.versions[i];
+        if asked && u64::from(tag.step) == self.step || fresher {
+            let dst = Region::new(Buf::Param, self.parts[i].range.clone());
+            let src = Region { buf: Buf::Msg(msg), offset: 0, len: dst.len };
+            out.push(match self.back() {
+                None => Action::Copy { dst, src },
+                Some(coder) => {
+                    let src = Region { len: coder.words(dst.len), ..src };
+                    Action::Decode { coder, dst, src, into: Into::Set }
+                }
+            });
+            self.versions[i] = head.version;
+        }
+        if asked && u64::from(tag.step) == self.step {
+            if self.parts[i].shard == 0 {
+                self.next = (head.unit, head.together);
+            }
+            self.pulled[i] = true;
+            self.missing -= 1;
+        }
+        out.push(Action::Release(msg));
+    }
+
     fn end_step(&mut self, out: &mut Actions) {
-        if !self.backward_done || self.finished {
+        if let Some(shards) = &self.leaving {
+            match shards.iter().min() {
+                None => self.finish(Outcome::Completed, out),
+                Some(&shard) => out.push(Action::WaitingFor(shard)),
+            }
+            return;
+        }
+        if !self.backward_done {
             return;
         }
         if self.missing == 0 && self.sends.is_empty() {
             self.step += 1;
-            if self.setup.sync == Sync::Bsp {
-                self.next = self.unit + self.setup.workers as u64;
-            }
             self.begin(out);
         } else if let Some(i) = self.pulled.iter().position(|pulled| !pulled) {
             out.push(Action::WaitingFor(self.setup.server(self.parts[i].shard)));
         }
     }
+
+    fn finish(&mut self, outcome: Outcome, out: &mut Actions) {
+        self.finished = true;
+        out.push(Action::Finish(outcome));
+    }
 }
 
 impl Participant for Worker {
     fn on(&mut self, _now: Time, input: Input, out: &mut Actions) {
-        if self.finished {
-            if let Input::Message { body: Some(msg), .. } = input {
-                out.push(Action::Release(msg));
-            }
-            return;
-        }
         match input {
-            Input::Start => return self.begin(out),
+            Input::Message { tag, body, .. } if self.finished || tag.generation != self.setup.generation => {
+                body.into_iter().for_each(|msg| out.push(Action::Release(msg)));
+                return;
+            }
+            _ if self.finished => return,
+            Input::Start => self.begin(out),
+            // Weights can only be pushed once they are updated.
+            Input::GradReady { .. } if self.setup.averages == Averages::Weights => {}
             Input::GradReady { from } => self.push_parts(from, out),
             Input::BackwardDone => {
                 self.push_parts(0, out);
                 self.backward_done = true;
             }
-            Input::Message { tag, head, body: Some(msg), .. } => {
-                let i = usize::from(tag.bucket);
-                let fresh = tag.generation == self.setup.generation
-                    && u64::from(tag.step) == self.step
-                    && tag.phase == PULL
-                    && self.pulled.get(i) == Some(&false);
-                if fresh {
-                    let part = &self.parts[i];
-                    let dst = Region::new(Buf::Param, part.range.clone());
-                    out.push(Action::Copy {
-                        dst,
-                        src: Region { buf: Buf::Msg(msg), offset: 0, len: dst.len },
-                    });
-                    self.versions[part.shard] = head.version;
-                    if part.shard == 0 {
-                        self.next = head.unit;
-                    }
-                    self.pulled[i] = true;
-                    self.missing -= 1;
+            Input::Message { tag, head, body: Some(msg), .. } => self.pull(tag, head, msg, out),
+            Input::Message { from, tag, body: None, .. } => {
+                if let (FAREWELL, Some(shards)) = (tag.phase, &mut self.leaving) {
+                    shards.remove(&from);
                 }
-                out.push(Action::Release(msg));
             }
             Input::Done(op) => {
                 self.sends.remove(&op);
             }
-            Input::Lost(rank) => {
-                self.finished = true;
-                out.push(Action::Finish(Outcome::Lost(rank)));
-                return;
-            }
+            Input::Lost(rank) => return self.finish(Outcome::Lost(rank), out),
             Input::StopAt(step) => self.stop = self.stop.min(step),
             Input::Snapshot => self.snapshot_wanted = true,
-            Input::Message { body: None, .. }
-            | Input::Timer(_)
-            | Input::Load { .. }
-            | Input::Rejoined { .. } => {}
+            Input::Load(load) => self.load = load,
+            Input::Timer(_) | Input::Rejoined { .. } => {}
         }
         self.end_step(out);
     }
 
+    fn scratch(&self) -> Vec<usize> {
+        let words = |coder: Coder| self.parts.iter().map(|part| coder.words(part.range.len())).sum();
+        self.setup.coder.map_or_else(Vec::new, |coder| vec![self.setup.params, words(coder)])
+    }
+
     fn save(&self) -> Vec<u64> {
-        let mut saved = vec![self.step, self.next];
+        let mut saved = vec![self.step, self.next.0, u64::from(self.next.1)];
         saved.extend(&self.versions);
         saved
     }
 
     fn restore(&mut self, saved: &[u64]) {
-        (self.step, self.next) = (saved[0], saved[1]);
-        self.versions.copy_from_slice(&saved[2..]);
+        (self.step, self.next) = (saved[0], (saved[1], saved[2] == 1));
+        self.versions.copy_from_slice(&saved[3..]);
     }
 }

@@ -1,0 +1,59 @@
+//! Workers of the exact paths. Which path is a schedule; what is sent along it is one of:
+//!
+//! - [`sum`]: gradients, summed while backward goes on, then one common update
+//! - [`average`]: weights, after each worker's own update, every step or every H steps
+//! - [`gather`]: encoded gradients, gathered from everybody, decoded and summed by each
+//! - [`low_rank`]: factors of gradient matrices, summed in two small all-reduces
+
+pub mod average;
+pub mod gather;
+pub mod low_rank;
+pub mod sum;
+
+use crate::codec::Family;
+use crate::schedule::Path;
+use crate::setup::{Averages, Refusal, Setup};
+use crate::stepper::Stepper;
+use crate::strategies::Agreement;
+use crate::vocabulary::{Buf, Participant, Rank, Region};
+
+/// The worker of an exact path.
+pub fn make(path: Path, setup: &Setup, rank: Rank) -> Box<dyn Participant> {
+    match (setup.averages, setup.coder.map(|coder| (coder, coder.codec.family))) {
+        (Averages::Weights, _) => {
+            Box::new(Stepper::new(setup, rank, average::Average::new(setup, rank, path, 1, None)))
+        }
+        (_, Some((coder, Family::Gathered))) => {
+            Box::new(Stepper::new(setup, rank, gather::Gather::new(setup, rank, path, coder)))
+        }
+        (_, Some((coder, Family::LowRank))) => {
+            Box::new(Stepper::new(setup, rank, low_rank::LowRank::new(setup, rank, path, coder)))
+        }
+        (_, None | Some((_, Family::PerHop))) => {
+            Box::new(Stepper::new(setup, rank, sum::Sum::new(setup, rank, path)))
+        }
+    }
+}
+
+/// What an exact path refuses.
+pub fn check(setup: &Setup) -> Result<(), Refusal> {
+    let lossy = setup.coder.filter(|coder| coder.codec.family != Family::PerHop);
+    match (setup.averages, lossy) {
+        (Averages::Weights, Some(coder)) => Err(Refusal::new(
+            "--compression",
+            coder,
+            "is for gradients: weights that lose this much do not come back; use --averages gradients, or fp16",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Without a codec, an exact path is exact; with one, everybody still gets the same.
+pub fn agreement(setup: &Setup) -> Agreement {
+    if setup.coder.is_none() { Agreement::Exact } else { Agreement::Common }
+}
+
+/// Ranges of a buffer as regions.
+fn regions(buf: Buf, ranges: Vec<std::ops::Range<usize>>) -> Vec<Region> {
+    ranges.into_iter().map(|range| Region::new(buf, range)).collect()
+}

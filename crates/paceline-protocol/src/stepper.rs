@@ -1,0 +1,144 @@
+//! What the workers of all serverless strategies have in common: the steps of a run, its end, losses,
+//! generations and snapshots. A strategy fills in what happens within a step.
+
+use crate::setup::Setup;
+use crate::vocabulary::{
+    Action, Actions, Input, MsgId, OpId, Outcome, Participant, Rank, Tag, Time, Unit, Weigh,
+};
+
+/// What happens within a worker's steps.
+pub trait Rounds: Send {
+    /// How the gradient is weighted.
+    fn weigh(&self) -> Weigh;
+    /// A step begins.
+    fn begin(&mut self, step: u64, out: &mut Actions);
+    /// Every gradient at or behind this offset is final.
+    fn gradients(&mut self, from: usize, out: &mut Actions);
+    /// The backward pass is over, and all gradients were announced.
+    fn backward_done(&mut self, out: &mut Actions);
+    /// A message of this run has come; `msg` is to be released.
+    fn message(&mut self, from: Rank, tag: Tag, msg: Option<MsgId>, out: &mut Actions);
+    /// A send is over.
+    fn sent(&mut self, op: OpId, out: &mut Actions);
+    /// Whether the next step may begin.
+    fn over(&self) -> bool;
+    /// Whether the run may end here: nobody will send anything more to this rank.
+    fn settled(&self) -> bool {
+        true
+    }
+    /// For whom this worker waits.
+    fn waiting_for(&self) -> Option<Rank>;
+    /// Gives back every message that is held.
+    fn release(&mut self, out: &mut Actions);
+    /// Lengths of the scratch buffers.
+    fn scratch(&self) -> Vec<usize>;
+    /// Takes up a run at a step.
+    fn resume(&mut self, _step: u64) {}
+}
+
+/// A worker of a serverless strategy.
+pub struct Stepper<R> {
+    rounds: R,
+    rank: Rank,
+    generation: u32,
+    step: u64,
+    stop: u64,
+    backward_done: bool,
+    /// All steps are done; the end waits until everything has settled.
+    ending: bool,
+    snapshot_wanted: bool,
+    finished: bool,
+}
+
+impl<R: Rounds> Stepper<R> {
+    /// The participant of one rank.
+    pub fn new(setup: &Setup, rank: Rank, rounds: R) -> Self {
+        Self {
+            rounds,
+            rank,
+            generation: setup.generation,
+            step: 0,
+            stop: setup.steps,
+            backward_done: false,
+            ending: false,
+            snapshot_wanted: false,
+            finished: false,
+        }
+    }
+
+    fn begin(&mut self, out: &mut Actions) {
+        if self.snapshot_wanted {
+            self.snapshot_wanted = false;
+            out.push(Action::SnapshotReady);
+        }
+        if self.step >= self.stop {
+            self.ending = true;
+            return;
+        }
+        self.backward_done = false;
+        self.rounds.begin(self.step, out);
+        let unit = Unit { step: self.step, share: self.rank };
+        out.push(Action::BeginStep { step: self.step, unit, weigh: self.rounds.weigh() });
+    }
+
+    fn finish(&mut self, outcome: Outcome, out: &mut Actions) {
+        self.finished = true;
+        self.rounds.release(out);
+        out.push(Action::Finish(outcome));
+    }
+
+    /// Goes on to the next step, or ends, once nothing of this one is left.
+    fn go_on(&mut self, out: &mut Actions) {
+        if !self.ending && self.backward_done {
+            if self.rounds.over() {
+                self.step += 1;
+                self.begin(out);
+            } else if let Some(rank) = self.rounds.waiting_for() {
+                out.push(Action::WaitingFor(rank));
+            }
+        }
+        if self.ending && self.rounds.settled() {
+            self.finish(Outcome::Completed, out);
+        }
+    }
+}
+
+impl<R: Rounds> Participant for Stepper<R> {
+    fn on(&mut self, _now: Time, input: Input, out: &mut Actions) {
+        let stale = |tag: Tag| tag.generation != self.generation;
+        match input {
+            Input::Message { tag, body, .. } if self.finished || stale(tag) => {
+                body.into_iter().for_each(|msg| out.push(Action::Release(msg)));
+                return;
+            }
+            _ if self.finished => return,
+            Input::Start => self.begin(out),
+            Input::GradReady { from } => self.rounds.gradients(from, out),
+            Input::BackwardDone => {
+                self.rounds.gradients(0, out);
+                self.backward_done = true;
+                self.rounds.backward_done(out);
+            }
+            Input::Message { from, tag, body, .. } => self.rounds.message(from, tag, body, out),
+            Input::Done(op) => self.rounds.sent(op, out),
+            Input::Lost(rank) => return self.finish(Outcome::Lost(rank), out),
+            Input::StopAt(step) => self.stop = self.stop.min(step),
+            Input::Snapshot => self.snapshot_wanted = true,
+            Input::Timer(_) | Input::Load(_) | Input::Rejoined { .. } => {}
+        }
+        self.go_on(out);
+    }
+
+    fn scratch(&self) -> Vec<usize> {
+        self.rounds.scratch()
+    }
+
+    fn save(&self) -> Vec<u64> {
+        vec![self.step]
+    }
+
+    fn restore(&mut self, saved: &[u64]) {
+        self.step = saved[0];
+        self.rounds.resume(saved[0]);
+    }
+}

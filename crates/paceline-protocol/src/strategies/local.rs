@@ -1,0 +1,68 @@
+//! Local SGD: workers train by themselves and average their weights every H steps.
+
+use super::{Agreement, COLLECTIVE, Strategy, ring_allreduce, ring_links};
+use crate::collective::average::{Average, Outer};
+use crate::collective::check;
+use crate::options::{Kind, Parameter};
+use crate::setup::{Averages, Setup};
+use crate::stepper::Stepper;
+
+pub(super) const LOCAL: Strategy = Strategy {
+    name: "local",
+    about: "local SGD / DiLoCo: weights are averaged every H steps",
+    detail: "Each worker makes H steps on its own; then the weights are averaged by a ring all-reduce. With \
+             the outer optimiser (DiLoCo), what the average has moved since the last one is taken as a \
+             gradient and applied with Nesterov's momentum. With H = 1 and no outer optimiser it is \
+             ring-allreduce of weights.",
+    cost: "1/H of a ring all-reduce per step",
+    good: "Slow networks: bytes and waiting shrink by H, and a passing straggler is only felt every H steps.",
+    bad: "Workers whose data differ drift apart between averages; accuracy falls as H grows.",
+    parameters: &[&LOCAL_STEPS, &OUTER, &OUTER_LR, &OUTER_MOMENTUM],
+    averages: &[Averages::Weights],
+    make: |setup, rank| {
+        let every = setup.options.count(&LOCAL_STEPS);
+        let rounds = Average::new(setup, rank, ring_allreduce::PATH, every, outer(setup));
+        Box::new(Stepper::new(setup, rank, rounds))
+    },
+    links: ring_links,
+    check,
+    agreement: |setup| match (setup.options.count(&LOCAL_STEPS), outer(setup), setup.coder) {
+        (1, None, None) => Agreement::Exact,
+        (1, ..) => Agreement::Common,
+        _ => Agreement::Apart,
+    },
+    ..COLLECTIVE
+};
+
+const LOCAL_STEPS: Parameter = Parameter {
+    name: "local-steps",
+    about: "steps between two averages (H)",
+    default: "8",
+    kind: Kind::Count { least: 1 },
+};
+const OUTER: Parameter = Parameter {
+    name: "outer",
+    about: "what is done with the average: taken over, or used as a gradient with Nesterov's momentum",
+    default: "none",
+    kind: Kind::Choice(&["none", "nesterov"]),
+};
+const OUTER_LR: Parameter = Parameter {
+    name: "outer-lr",
+    about: "learning rate of the outer optimiser",
+    default: "0.7",
+    kind: Kind::Number { least: 0.0, most: 10.0 },
+};
+const OUTER_MOMENTUM: Parameter = Parameter {
+    name: "outer-momentum",
+    about: "momentum of the outer optimiser",
+    default: "0.9",
+    kind: Kind::Number { least: 0.0, most: 0.999 },
+};
+
+fn outer(setup: &Setup) -> Option<Outer> {
+    let options = &setup.options;
+    (options.text(&OUTER) == "nesterov").then(|| Outer {
+        lr: options.number(&OUTER_LR) as f32,
+        momentum: options.number(&OUTER_MOMENTUM) as f32,
+    })
+}
