@@ -1,5 +1,6 @@
 //! One run, fully resolved.
 
+use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -26,6 +27,11 @@ pub enum Straggler {
         /// At least 1.
         factor: f64,
     },
+    /// In each step one worker, drawn at random, takes `factor` times as long.
+    Moving {
+        /// At least 1.
+        factor: f64,
+    },
     /// Every step of every worker takes e^(σ·z) times as long, z standard normal, where that is longer.
     Lognormal {
         /// σ.
@@ -35,7 +41,7 @@ pub enum Straggler {
 
 impl Straggler {
     /// The forms that a user can write.
-    pub const FORMS: &'static str = "rank=R,factor=F or lognormal,sigma=S";
+    pub const FORMS: &'static str = "rank=R,factor=F, moving,factor=F or lognormal,sigma=S";
 }
 
 impl FromStr for Straggler {
@@ -52,6 +58,10 @@ impl FromStr for Straggler {
                 .and_then(number)
                 .filter(|s| *s >= 0.0)
                 .map(|sigma| Straggler::Lognormal { sigma }),
+            ["moving", factor] => value(factor, "factor")
+                .and_then(number)
+                .filter(|f| *f >= 1.0)
+                .map(|factor| Straggler::Moving { factor }),
             [rank, factor] => {
                 let rank = value(rank, "rank").and_then(|v| v.parse().ok());
                 let factor = value(factor, "factor").and_then(number).filter(|f| *f >= 1.0);
@@ -77,10 +87,16 @@ pub struct Plan {
     pub servers: usize,
     /// Averaging path; `single` for one worker alone.
     pub strategy: String,
-    /// Consistency: `bsp`, `asp` or `ssp`.
+    /// Consistency model.
     pub sync: String,
-    /// Steps that a worker may be ahead of the slowest, under `ssp`.
-    pub staleness: Option<u64>,
+    /// Parameters of the strategy and the consistency model, by their flags.
+    pub options: BTreeMap<String, String>,
+    /// What is averaged: `gradients` or `weights`.
+    pub averages: String,
+    /// How messages are made shorter, as the codec writes itself.
+    pub compression: Option<String>,
+    /// Which worker sees which samples, as the sharding writes itself.
+    pub shard: String,
     /// What the processes talk over.
     pub transport: String,
     /// Bytes of gradient that are fused and sent together.
@@ -128,7 +144,7 @@ pub struct Plan {
 #[error("{flag} {value}: {problem}")]
 pub struct PlanError {
     /// The flag at fault.
-    pub flag: &'static str,
+    pub flag: String,
     /// Its value.
     pub value: String,
     /// Why it cannot be.
@@ -146,8 +162,8 @@ impl Plan {
 
     /// Whether the plan can be run on a training split of `samples`.
     pub fn check(&self, samples: usize) -> Result<(), PlanError> {
-        let refuse = |flag, value: &dyn ToString, problem: &str| {
-            Err(PlanError { flag, value: value.to_string(), problem: problem.into() })
+        let refuse = |flag: &str, value: &dyn ToString, problem: &str| {
+            Err(PlanError { flag: flag.into(), value: value.to_string(), problem: problem.into() })
         };
         let rate = |v: f64| v.is_finite() && v >= 0.0;
         if self.workers == 0 {
@@ -166,11 +182,6 @@ impl Plan {
         }
         if self.workers + self.servers > 4096 {
             return refuse("--workers", &self.workers, "at most 4096 processes in all");
-        }
-        if (self.sync == "ssp") != self.staleness.is_some() {
-            let value = self.staleness.map_or_else(String::new, |s| s.to_string());
-            let problem = "belongs to --sync ssp, which needs it, e.g. --sync ssp --staleness 3";
-            return refuse("--staleness", &value, problem);
         }
         if self.bucket < size_of::<f32>() {
             return refuse("--bucket", &self.bucket, "at least 4 bytes");
@@ -250,7 +261,10 @@ mod tests {
             servers: 0,
             strategy: "single".into(),
             sync: "bsp".into(),
-            staleness: None,
+            options: BTreeMap::new(),
+            averages: "gradients".into(),
+            compression: None,
+            shard: "iid".into(),
             transport: "tcp".into(),
             bucket: 4 << 20,
             straggler: None,
@@ -287,8 +301,6 @@ mod tests {
             ("--batch", Plan { batch: 0, ..plan() }),
             ("--batch", Plan { batch: 101, ..plan() }),
             ("--workers", Plan { workers: 101, batch: 1, ..plan() }),
-            ("--staleness", Plan { staleness: Some(1), ..plan() }),
-            ("--staleness", Plan { sync: "ssp".into(), ..plan() }),
             ("--straggler", Plan { straggler: Some(Straggler::One { rank: 1, factor: 2.0 }), ..plan() }),
             ("--lr", Plan { lr: f64::NAN, ..plan() }),
             ("--lr", Plan { lr: 0.0, ..plan() }),
@@ -313,6 +325,7 @@ mod tests {
     #[test]
     fn stragglers_are_read_or_the_forms_are_shown() {
         assert_eq!("rank=1,factor=3".parse(), Ok(Straggler::One { rank: 1, factor: 3.0 }));
+        assert_eq!("moving,factor=2".parse(), Ok(Straggler::Moving { factor: 2.0 }));
         assert_eq!("lognormal,sigma=0.5".parse(), Ok(Straggler::Lognormal { sigma: 0.5 }));
         for bad in ["", "rank=1", "rank=1,factor=0.5", "lognormal", "lognormal,sigma=-1", "factor=2,rank=1"] {
             assert!(bad.parse::<Straggler>().unwrap_err().contains("rank=R,factor=F"), "{bad}");

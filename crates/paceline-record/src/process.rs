@@ -11,6 +11,12 @@ pub fn cpu_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }
 
+/// CPU time of the calling thread so far, in seconds.
+pub fn thread_cpu_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+}
+
 /// Peak resident memory of this process in bytes; 0 where the kernel does not say.
 pub fn peak_memory_bytes() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();

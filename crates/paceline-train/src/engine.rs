@@ -7,12 +7,12 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use paceline_protocol::{
-    Action, Actions, Buf, Head, Input, MsgId, OpId, Outcome, Participant, Rank, Tag, Time, Trace, Unit,
+    Action, Actions, Head, Input, MsgId, OpId, Outcome, Participant, Rank, Tag, Time, Trace, Unit, Weigh,
 };
 use paceline_wire::{Body, Event, Span, Transport};
 
 use crate::error::TrainError;
-use crate::memory::{Gradient, Memory, span};
+use crate::memory::{Bodies, Memory, span};
 use crate::meta::{GOODBYE, pack, unpack};
 
 /// Longest single wait, so that deadlines are looked at.
@@ -37,6 +37,17 @@ pub struct Times {
     pub apply: Duration,
 }
 
+/// A step to be computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Begin {
+    /// This worker's step.
+    pub step: u64,
+    /// The work.
+    pub unit: Unit,
+    /// How its gradient is weighted.
+    pub weigh: Weigh,
+}
+
 /// A participant at work.
 pub struct Engine {
     participant: Box<dyn Participant>,
@@ -48,7 +59,9 @@ pub struct Engine {
     /// What cannot be done before backward is over.
     deferred: VecDeque<Action>,
     events: Vec<Event>,
-    begin: Option<(u64, Unit)>,
+    begin: Option<Begin>,
+    /// Timers that have not run out.
+    timers: Vec<(Instant, u32)>,
     outcome: Option<Outcome>,
     /// Peers that have said goodbye: their leaving is no loss.
     departed: Vec<bool>,
@@ -70,6 +83,8 @@ pub struct Engine {
     pub staleness: Vec<u64>,
     /// Strangers that were turned away.
     pub refused: Vec<String>,
+    /// The participant's state at its last snapshot.
+    pub saved: Option<Vec<u64>>,
     /// What was done, if somebody wants to know.
     pub trace: Option<Trace>,
 }
@@ -93,6 +108,8 @@ impl Engine {
             deferred: VecDeque::new(),
             events: Vec::new(),
             begin: None,
+            timers: Vec::new(),
+            saved: None,
             outcome: None,
             departed: vec![false; world],
             waiting_for: None,
@@ -161,20 +178,18 @@ impl Engine {
                 self.transport.send(to, pack(tag, head, src.is_some()), body, op.0)?;
                 true
             }
-            Action::Reduce { dst, src } | Action::Copy { dst, src } => match src.buf {
-                Buf::Msg(msg) => {
-                    let add = matches!(action, Action::Reduce { .. });
-                    memory.take(dst, self.body(msg), add)
-                }
-                _ => memory.copy(dst, src),
-            },
-            Action::Apply { params, grad, step } => {
+            Action::Reduce { .. }
+            | Action::Copy { .. }
+            | Action::Mix { .. }
+            | Action::Scale { .. }
+            | Action::Randomise { .. }
+            | Action::Encode { .. }
+            | Action::Decode { .. }
+            | Action::MatMul { .. }
+            | Action::Orthonormalise(_) => memory.compute(&action, Bodies(&self.bodies)),
+            Action::Apply { .. } => {
                 let start = Instant::now();
-                let gradient = match grad.buf {
-                    Buf::Msg(msg) => Gradient::Received(self.body(msg)),
-                    _ => Gradient::Own,
-                };
-                let done = memory.apply(params, gradient, step);
+                let done = memory.compute(&action, Bodies(&self.bodies));
                 self.times.apply += start.elapsed();
                 done
             }
@@ -185,8 +200,8 @@ impl Engine {
                 self.free.push(msg.0);
                 true
             }
-            Action::BeginStep { step, unit } => {
-                self.begin = Some((step, unit));
+            Action::BeginStep { step, unit, weigh } => {
+                self.begin = Some(Begin { step, unit, weigh });
                 self.step = step;
                 true
             }
@@ -202,16 +217,19 @@ impl Engine {
                 self.outcome = Some(outcome);
                 true
             }
-            Action::SetTimer { .. } | Action::SnapshotReady => true,
+            Action::SetTimer { id, after } => {
+                self.timers.push((Instant::now() + Duration::from_nanos(after), id));
+                true
+            }
+            Action::SnapshotReady => {
+                self.saved = Some(self.participant.save());
+                true
+            }
         };
         if !done {
             self.deferred.push_back(action);
         }
         Ok(())
-    }
-
-    fn body(&self, msg: MsgId) -> &Body {
-        self.bodies[msg.0 as usize].as_ref().expect("a body that was not released")
     }
 
     /// Does what was put off.
@@ -237,7 +255,10 @@ impl Engine {
             self.times.send += start.elapsed();
             return Ok(());
         }
-        let moved = self.exchange(Some(WAIT), memory)?;
+        let now = Instant::now();
+        let next_timer = self.timers.iter().map(|(at, _)| at.saturating_duration_since(now)).min();
+        let moved = self.exchange(Some(WAIT.min(next_timer.unwrap_or(WAIT))), memory)?;
+        self.ring(memory)?;
         let spent = start.elapsed();
         self.times.wait += spent;
         if let Some(rank) = self.waiting_for {
@@ -250,6 +271,21 @@ impl Engine {
         Ok(())
     }
 
+    /// Tells the participant of timers that have run out.
+    fn ring(&mut self, memory: &mut dyn Memory) -> Result<(), TrainError> {
+        let now = Instant::now();
+        while let Some(i) = self.timers.iter().position(|(at, _)| *at <= now) {
+            let (_, id) = self.timers.swap_remove(i);
+            self.input(Input::Timer(id), memory)?;
+        }
+        Ok(())
+    }
+
+    /// Takes up a state that was saved; to be called before the start.
+    pub fn restore(&mut self, saved: &[u64]) {
+        self.participant.restore(saved);
+    }
+
     /// Gives a run more patience if its steps are long.
     pub fn set_patience(&mut self, median_step: Duration) {
         self.patience = PATIENCE.max(20 * median_step);
@@ -260,11 +296,13 @@ impl Engine {
         let mut events = std::mem::take(&mut self.events);
         self.transport.progress(&*memory, wait, &mut events)?;
         let moved = !events.is_empty();
+        // Strangers who knock do not bring a run forward.
+        let progress = events.iter().any(|event| !matches!(event, Event::Refused { .. }));
         for event in events.drain(..) {
             self.event(event, memory)?;
         }
         self.events = events;
-        if moved {
+        if progress {
             self.last_progress = Instant::now();
         }
         Ok(moved)
@@ -316,7 +354,7 @@ impl Engine {
     }
 
     /// The next step's work, once the participant has asked for it; `None` at the end of the run.
-    pub fn next_step(&mut self, memory: &mut dyn Memory) -> Result<Option<(u64, Unit)>, TrainError> {
+    pub fn next_step(&mut self, memory: &mut dyn Memory) -> Result<Option<Begin>, TrainError> {
         loop {
             if let Some(begin) = self.begin.take() {
                 return Ok(Some(begin));

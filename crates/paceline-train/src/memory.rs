@@ -3,7 +3,8 @@
 use std::sync::LazyLock;
 
 use paceline_nn::accel::{Level, accumulate};
-use paceline_protocol::{Buf, Region};
+use paceline_protocol::codec::Into;
+use paceline_protocol::{Action, Buf, Buffers, MsgId, Region};
 use paceline_wire::{Body, Source, Span};
 
 use crate::update::Update;
@@ -24,33 +25,55 @@ pub fn span(region: Region) -> Span {
     Span { buffer, offset: region.offset, len: region.len }
 }
 
+/// A span as a region.
+fn region(span: Span) -> Region {
+    let buf = match span.buffer {
+        PARAM => Buf::Param,
+        GRAD => Buf::Grad,
+        n => Buf::Scratch((n - SCRATCH) as u16),
+    };
+    Region { buf, offset: span.offset, len: span.len }
+}
+
+/// Received bodies, by their number.
+#[derive(Clone, Copy)]
+pub struct Bodies<'a>(pub &'a [Option<Body>]);
+
+impl<'a> Bodies<'a> {
+    /// A body that was not released.
+    pub fn get(self, msg: MsgId) -> &'a [f32] {
+        self.0[msg.0 as usize].as_ref().expect("a body that was not released")
+    }
+}
+
 /// Does a participant's computations, or says that now is not the time.
 pub trait Memory: Source {
-    /// `dst += body` or `dst = body`; false if `dst` cannot be written yet.
-    fn take(&mut self, dst: Region, body: &Body, add: bool) -> bool;
-    /// `dst = src` inside this memory; false if that cannot be done yet.
-    fn copy(&mut self, dst: Region, src: Region) -> bool;
-    /// Updates parameters with a gradient of this memory or a received one; false if not yet.
-    fn apply(&mut self, params: Region, grad: Gradient<'_>, step: u64) -> bool;
+    /// Does a computation or an update; false if that cannot be done yet.
+    fn compute(&mut self, action: &Action, bodies: Bodies<'_>) -> bool;
 }
 
-/// Where a gradient lies.
-#[derive(Clone, Copy)]
-pub enum Gradient<'a> {
-    /// In the gradient buffer, in the parameters' place.
-    Own,
-    /// In a received body.
-    Received(&'a Body),
-}
-
-/// `dst += src` or `dst = src`, for regions of equal length.
-pub fn combine(dst: &mut [f32], src: &[f32], add: bool) {
+/// `dst += src`.
+pub fn add(dst: &mut [f32], src: &[f32]) {
+    static LEVEL: LazyLock<Level> = LazyLock::new(Level::detect);
     assert_eq!(dst.len(), src.len(), "a body of the region's length");
-    if add {
-        static LEVEL: LazyLock<Level> = LazyLock::new(Level::detect);
-        accumulate(*LEVEL, src, dst);
-    } else {
-        dst.copy_from_slice(src);
+    accumulate(*LEVEL, src, dst);
+}
+
+/// What a rank has besides parameters and gradients.
+#[derive(Default)]
+pub struct Scratch {
+    /// What the strategy asked for.
+    pub buffers: Vec<Vec<f32>>,
+    /// Room for codecs to work in.
+    work: Vec<u32>,
+    /// Room for gradients that are not in one piece yet.
+    piece: Vec<f32>,
+}
+
+impl Scratch {
+    /// Buffers of these lengths.
+    pub fn new(lens: Vec<usize>) -> Self {
+        Self { buffers: lens.into_iter().map(|len| vec![0.0; len]).collect(), ..Self::default() }
     }
 }
 
@@ -79,146 +102,133 @@ impl<'g> Finished<'g> {
         })
     }
 
-    fn take(&mut self, dst: Region, body: &Body, add: bool) {
+    /// Lets `f` change the parts of a region, each beside its part of `src`.
+    fn change(&mut self, dst: Region, src: &[f32], f: impl Fn(&mut [f32], &[f32])) {
         let parts: Vec<_> = self.parts(dst).collect();
         for (i, range, at) in parts {
             let len = range.len();
-            combine(&mut self.slices[i].1[range], &body[at..at + len], add);
+            f(&mut self.slices[i].1[range], &src[at..at + len]);
         }
+    }
+
+    /// Shows `f` the parts of a region, with their offset in it.
+    fn read(&self, src: Region, mut f: impl FnMut(usize, &[f32])) {
+        self.parts(src).for_each(|(i, range, at)| f(at, &self.slices[i].1[range]));
     }
 }
 
-/// A worker's memory while backward runs: only finished gradients can be touched.
+/// A worker's memory while backward runs: only finished gradients and scratch can be touched.
 pub struct DuringBackward<'a, 'g> {
     /// The gradients.
     pub grads: &'a mut Finished<'g>,
+    /// The rest.
+    pub scratch: &'a mut Scratch,
 }
 
 impl Source for DuringBackward<'_, '_> {
     fn slices<'a>(&'a self, span: Span, f: &mut dyn FnMut(&'a [f32])) {
-        lend(self.grads, span, f);
-    }
-}
-
-fn lend<'a>(grads: &'a Finished<'_>, span: Span, f: &mut dyn FnMut(&'a [f32])) {
-    let region = Region { buf: Buf::Grad, offset: span.offset, len: span.len };
-    for (i, range, _) in grads.parts(region) {
-        f(&grads.slices[i].1[range]);
+        match region(span) {
+            Region { buf: Buf::Scratch(n), offset, len } => {
+                f(&self.scratch.buffers[usize::from(n)][offset..offset + len]);
+            }
+            region => {
+                for (i, range, _) in self.grads.parts(region) {
+                    f(&self.grads.slices[i].1[range]);
+                }
+            }
+        }
     }
 }
 
 impl Memory for DuringBackward<'_, '_> {
-    fn take(&mut self, dst: Region, body: &Body, add: bool) -> bool {
-        if dst.buf == Buf::Grad {
-            self.grads.take(dst, body, add);
-        }
-        dst.buf == Buf::Grad
-    }
-    fn copy(&mut self, _: Region, _: Region) -> bool {
-        false
-    }
-    fn apply(&mut self, _: Region, _: Gradient<'_>, _: u64) -> bool {
-        false
-    }
-}
-
-/// A worker's memory after backward.
-pub struct AfterBackward<'a, 'g> {
-    /// The gradients.
-    pub grads: &'a mut Finished<'g>,
-    /// The parameters.
-    pub params: &'a mut [f32],
-    /// The optimiser.
-    pub update: &'a mut Update,
-}
-
-impl Source for AfterBackward<'_, '_> {
-    fn slices<'a>(&'a self, span: Span, f: &mut dyn FnMut(&'a [f32])) {
-        match span.buffer {
-            GRAD => lend(self.grads, span, f),
-            _ => f(&self.params[span.offset..span.offset + span.len]),
-        }
-    }
-}
-
-impl Memory for AfterBackward<'_, '_> {
-    fn take(&mut self, dst: Region, body: &Body, add: bool) -> bool {
-        match dst.buf {
-            Buf::Grad => self.grads.take(dst, body, add),
-            _ => combine(&mut self.params[dst.range()], body, add),
-        }
-        true
-    }
-    fn copy(&mut self, _: Region, _: Region) -> bool {
-        unreachable!("workers copy received bodies only")
-    }
-    fn apply(&mut self, params: Region, grad: Gradient<'_>, step: u64) -> bool {
-        let Gradient::Own = grad else { unreachable!("workers apply their own gradients") };
-        for (i, range, at) in self.grads.parts(Region { buf: Buf::Grad, ..params }) {
-            let start = params.offset + at;
-            let grads = &self.grads.slices[i].1[range];
-            self.update.apply(start, &mut self.params[start..start + grads.len()], grads, step);
+    fn compute(&mut self, action: &Action, bodies: Bodies<'_>) -> bool {
+        let Self { grads, scratch: Scratch { buffers, work, piece } } = self;
+        match *action {
+            Action::Reduce { dst: dst @ Region { buf: Buf::Grad, .. }, src: Region { buf: Buf::Msg(msg), .. } } => {
+                grads.change(dst, bodies.get(msg), add);
+            }
+            Action::Copy { dst: dst @ Region { buf: Buf::Grad, .. }, src: Region { buf: Buf::Msg(msg), .. } } => {
+                grads.change(dst, bodies.get(msg), <[f32]>::copy_from_slice);
+            }
+            Action::Reduce { dst: Region { buf: Buf::Scratch(n), offset, .. }, src } if src.buf == Buf::Grad => {
+                let dst = &mut buffers[usize::from(n)][offset..];
+                grads.read(src, |at, part| add(&mut dst[at..at + part.len()], part));
+            }
+            Action::Encode { coder, dst, src, feedback: false } if src.buf == Buf::Grad => {
+                let Buf::Scratch(n) = dst.buf else { return false };
+                piece.resize(src.len, 0.0);
+                grads.read(src, |at, part| piece[at..at + part.len()].copy_from_slice(part));
+                coder.encode(piece, &mut buffers[usize::from(n)][dst.range()], work);
+            }
+            Action::Decode { coder, dst, src, into } if dst.buf == Buf::Grad => {
+                let code = match src.buf {
+                    Buf::Msg(msg) => bodies.get(msg),
+                    Buf::Scratch(n) => &buffers[usize::from(n)][src.range()],
+                    _ => return false,
+                };
+                piece.resize(dst.len, 0.0);
+                coder.decode(code, piece, Into::Set);
+                match into {
+                    Into::Set => grads.change(dst, piece, <[f32]>::copy_from_slice),
+                    Into::Add => grads.change(dst, piece, add),
+                    Into::Subtract => return false,
+                }
+            }
+            Action::Encode { dst: Region { buf: Buf::Scratch(_), .. }, src: Region { buf: Buf::Scratch(_), .. }, .. } => {
+                // Neither parameters nor gradients are looked at.
+                let (param, grad) = (&mut Vec::new(), &mut Vec::new());
+                let mut all = Buffers { param, grad, scratch: buffers, work, accumulate: add };
+                all.compute(action, &|msg| bodies.get(msg));
+            }
+            _ => return false,
         }
         true
     }
 }
 
-/// A server's memory.
-pub struct Shard<'a> {
-    /// Parameters (the whole flat buffer; only the shard's part is used).
-    pub params: &'a mut [f32],
-    /// Sums of gradients, laid out like the parameters.
-    pub grads: &'a mut [f32],
-    /// What the strategy asked for.
-    pub scratch: &'a mut [Vec<f32>],
+/// A rank's memory in one piece: a worker's after backward, or a server's.
+pub struct Whole<'a> {
+    /// Parameters. (A server has the whole flat buffer; only its shard's part is used.)
+    pub params: &'a mut Vec<f32>,
+    /// Gradients, or sums of them, laid out like the parameters.
+    pub grads: &'a mut Vec<f32>,
+    /// The rest.
+    pub scratch: &'a mut Scratch,
     /// The optimiser.
     pub update: &'a mut Update,
 }
 
-impl Shard<'_> {
-    fn buffer(&self, buf: Buf) -> &[f32] {
-        match buf {
-            Buf::Param => self.params,
-            Buf::Grad => self.grads,
-            Buf::Scratch(n) => &self.scratch[usize::from(n)],
+impl Whole<'_> {
+    fn get(&self, region: Region) -> &[f32] {
+        let buffer = match region.buf {
+            Buf::Param => &*self.params,
+            Buf::Grad => &*self.grads,
+            Buf::Scratch(n) => &self.scratch.buffers[usize::from(n)],
             Buf::Msg(_) => unreachable!("bodies are handed over as bodies"),
-        }
+        };
+        &buffer[region.range()]
     }
 }
 
-impl Source for Shard<'_> {
+impl Source for Whole<'_> {
     fn slices<'a>(&'a self, span: Span, f: &mut dyn FnMut(&'a [f32])) {
-        let buf = match span.buffer {
-            PARAM => Buf::Param,
-            GRAD => Buf::Grad,
-            n => Buf::Scratch((n - SCRATCH) as u16),
-        };
-        f(&self.buffer(buf)[span.offset..span.offset + span.len]);
+        f(self.get(region(span)));
     }
 }
 
-impl Memory for Shard<'_> {
-    fn take(&mut self, dst: Region, body: &Body, add: bool) -> bool {
-        let buffer = match dst.buf {
-            Buf::Param => &mut *self.params,
-            _ => &mut *self.grads,
-        };
-        combine(&mut buffer[dst.range()], body, add);
-        true
-    }
-    fn copy(&mut self, dst: Region, src: Region) -> bool {
-        let (Buf::Scratch(n), Buf::Param) = (dst.buf, src.buf) else {
-            unreachable!("servers copy parameters to scratch")
-        };
-        self.scratch[usize::from(n)][dst.range()].copy_from_slice(&self.params[src.range()]);
-        true
-    }
-    fn apply(&mut self, params: Region, grad: Gradient<'_>, step: u64) -> bool {
-        let grads = match grad {
-            Gradient::Own => &self.grads[params.range()],
-            Gradient::Received(body) => body,
-        };
-        self.update.apply(params.offset, &mut self.params[params.range()], grads, step);
+impl Memory for Whole<'_> {
+    fn compute(&mut self, action: &Action, bodies: Bodies<'_>) -> bool {
+        let Self { params: param, grads: grad, scratch: Scratch { buffers: scratch, work, .. }, update } = self;
+        if let Action::Apply { params, grad: from, step, whole } = *action {
+            let grads = match from.buf {
+                Buf::Msg(msg) => bodies.get(msg),
+                _ => &grad[from.range()],
+            };
+            update.apply(params.offset, &mut param[params.range()], grads, step, whole);
+            return true;
+        }
+        let mut all = Buffers { param, grad, scratch, work, accumulate: add };
+        all.compute(action, &|msg| bodies.get(msg));
         true
     }
 }
@@ -236,11 +246,26 @@ mod tests {
         grads.push(7, third);
         grads.push(3, second);
         grads.push(0, first);
+        let memory = DuringBackward { grads: &mut grads, scratch: &mut Scratch::default() };
         for (offset, len) in [(0, 10), (2, 3), (3, 4), (8, 2), (6, 2), (1, 1), (5, 0)] {
             let mut seen = Vec::new();
             let span = Span { buffer: GRAD, offset, len };
-            lend(&grads, span, &mut |s| seen.extend_from_slice(s));
+            memory.slices(span, &mut |s| seen.extend_from_slice(s));
             assert_eq!(seen, (offset..offset + len).map(|i| i as f32).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn what_touches_parameters_waits_for_the_end_of_backward() {
+        let mut grads = Finished::default();
+        let mut memory = DuringBackward { grads: &mut grads, scratch: &mut Scratch::default() };
+        let [params, grad] = [Buf::Param, Buf::Grad].map(|buf| Region { buf, offset: 0, len: 4 });
+        for action in [
+            Action::Apply { params, grad, step: 0, whole: true },
+            Action::Scale { dst: params, by: 2.0 },
+            Action::Copy { dst: params, src: Region { buf: Buf::Msg(MsgId(0)), ..grad } },
+        ] {
+            assert!(!memory.compute(&action, Bodies(&[])), "{action:?}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! How a message's tag and head travel: the wire's opaque bytes.
 
-use paceline_protocol::{Head, Tag};
+use paceline_protocol::{Head, Load, Tag};
 use paceline_wire::{META, Meta};
 
 /// A phase that no strategy uses: the sender has finished and will close its end.
@@ -10,12 +10,15 @@ pub const GOODBYE: u16 = u16::MAX;
 pub fn pack(tag: Tag, head: Head, body: bool) -> Meta {
     let mut meta = [0; META];
     meta[12] = u8::from(body);
+    meta[13] = u8::from(head.together);
     meta[0..4].copy_from_slice(&tag.generation.to_le_bytes());
     meta[4..8].copy_from_slice(&tag.step.to_le_bytes());
     meta[8..10].copy_from_slice(&tag.bucket.to_le_bytes());
     meta[10..12].copy_from_slice(&tag.phase.to_le_bytes());
     meta[16..24].copy_from_slice(&head.version.to_le_bytes());
     meta[24..32].copy_from_slice(&head.unit.to_le_bytes());
+    meta[32..36].copy_from_slice(&head.load.cpu.to_le_bytes());
+    meta[36..40].copy_from_slice(&head.load.step_s.to_le_bytes());
     meta
 }
 
@@ -25,7 +28,8 @@ pub fn unpack(meta: &Meta) -> (Tag, Head, bool) {
     let u32_at = |i: usize| u32::from_le_bytes(meta[i..i + 4].try_into().expect("four bytes"));
     let u64_at = |i: usize| u64::from_le_bytes(meta[i..i + 8].try_into().expect("eight bytes"));
     let tag = Tag { generation: u32_at(0), step: u32_at(4), bucket: u16_at(8), phase: u16_at(10) };
-    (tag, Head { version: u64_at(16), unit: u64_at(24) }, meta[12] == 1)
+    let load = Load { cpu: f32::from_bits(u32_at(32)), step_s: f32::from_bits(u32_at(36)) };
+    (tag, Head { version: u64_at(16), unit: u64_at(24), together: meta[13] == 1, load }, meta[12] == 1)
 }
 
 #[cfg(test)]
@@ -35,7 +39,8 @@ mod tests {
     #[test]
     fn what_is_packed_is_unpacked() {
         let tag = Tag { generation: 1, step: 70_000, bucket: 513, phase: GOODBYE };
-        let head = Head { version: u64::MAX, unit: 1 << 40 };
+        let load = Load { cpu: 0.25, step_s: 1e-3 };
+        let head = Head { version: u64::MAX, unit: 1 << 40, together: true, load };
         for body in [false, true] {
             assert_eq!(unpack(&pack(tag, head, body)), (tag, head, body));
         }

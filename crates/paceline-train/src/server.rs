@@ -9,7 +9,7 @@ use paceline_wire::Transport;
 
 use crate::engine::{Engine, Times};
 use crate::error::TrainError;
-use crate::memory::Shard;
+use crate::memory::{Scratch, Whole};
 use crate::update::Update;
 
 /// What came of a server.
@@ -67,10 +67,10 @@ pub fn run(
     let participant = (job.strategy.make)(setup, rank);
     let mut engine = Engine::new(participant, transport, (job.strategy.links)(setup, rank), setup.world());
     engine.trace = job.traced.then(Trace::default);
-    let mut scratch: Vec<Vec<f32>> = engine.scratch().into_iter().map(|len| vec![0.0; len]).collect();
+    let mut scratch = Scratch::new(engine.scratch());
 
     let mut memory =
-        Shard { params: &mut params, grads: &mut grads, scratch: &mut scratch, update: &mut update };
+        Whole { params: &mut params, grads: &mut grads, scratch: &mut scratch, update: &mut update };
     engine.start(&mut memory)?;
     let mut seen = 0;
     while !engine.over()? {

@@ -57,7 +57,7 @@ pub fn run(
         if !train_loss.is_finite() {
             return Err(TrainError::Diverged { step: step + 1, samples, loss: train_loss });
         }
-        update.apply(0, params, grads, step);
+        update.apply(0, params, grads, step, true);
         clock.lap(Phase::Apply);
         done = step + 1;
         let (samples, train_s) = (order.samples_before(done), clock.train());

@@ -28,6 +28,8 @@ struct Range {
 /// The learning rate at each global step.
 struct Rate {
     base: f64,
+    /// What the updates of whole global batches are multiplied by.
+    whole: f64,
     schedule: Schedule,
     warmup: f64,
     /// Where each step stands in the run.
@@ -41,7 +43,8 @@ impl Update {
         let total = plan.total_samples(samples);
         let scaling = if plan.lr_scaling == "linear" { LrScaling::Linear } else { LrScaling::None };
         let rate = Rate {
-            base: plan.lr * scaling.factor(plan.workers),
+            base: plan.lr,
+            whole: scaling.factor(plan.workers),
             schedule: plan.schedule.parse().expect("the plan's schedule was checked when it was made"),
             warmup: plan.warmup,
             order: Order::new(plan.seed, samples, plan.batch * plan.workers, total),
@@ -60,9 +63,13 @@ impl Update {
         }
     }
 
-    /// Updates the parameters that start at `offset` of the flat buffer, at the rate of global step `step`.
-    pub fn apply(&mut self, offset: usize, params: &mut [f32], grads: &[f32], step: u64) {
-        let lr = self.rate.at(step);
+    /// Updates the parameters that start at `offset` of the flat buffer, at the rate of global step `step`;
+    /// `whole` if the gradient is that of a whole global batch.
+    pub fn apply(&mut self, offset: usize, params: &mut [f32], grads: &[f32], step: u64, whole: bool) {
+        if params.is_empty() {
+            return;
+        }
+        let lr = self.rate.at(step) * if whole { self.rate.whole } else { 1.0 };
         let range = self.ranges.entry(offset).or_default();
         range.memory.resize((self.optimiser.memory)(&self.settings) * params.len(), 0.0);
         range.updates += 1;

@@ -3,41 +3,62 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use paceline_data::{Dataset, Order, order};
+use paceline_data::{Dataset, Order, Sharding, order};
 use paceline_nn::{Compute, Graph, Outcome, Pass};
 use paceline_plan::{Plan, Straggler};
-use paceline_protocol::{Input, Rank, Setup, Strategy, Sync, Trace};
+use paceline_protocol::{
+    Agreement, Averages, Input, Load, Options, Rank, Setup, Strategy, Sync, Tensor, Trace, Weigh, consistency,
+};
 use paceline_random::{Purpose, Stream};
+use paceline_record::process::thread_cpu_seconds;
 use paceline_wire::Transport;
 
 use crate::clock::{Clock, Phase};
-use crate::engine::{Engine, Times};
+use crate::engine::{Begin, Engine, Times};
 use crate::error::TrainError;
-use crate::memory::{AfterBackward, DuringBackward, Finished};
+use crate::memory::{DuringBackward, Finished, Scratch, Whole};
 use crate::model::Replica;
 use crate::update::Update;
 
 /// Most elements of one message: half a megabyte stays in cache between receiving and summing.
 pub const MESSAGE: usize = 128 * 1024;
 
-/// What a strategy is told about a plan.
-pub fn setup(plan: &Plan, params: usize, samples: usize) -> Setup {
+/// What a strategy is told about a plan whose names and options were checked.
+pub fn setup(plan: &Plan, graph: &Graph, samples: usize) -> Setup {
     let total = plan.total_samples(samples);
     let order = Order::new(plan.seed, samples, plan.batch * plan.workers, total);
+    let steps = order.steps().min(plan.stop_after_step.unwrap_or(u64::MAX));
+    let options = Options(plan.options.clone());
+    // Where a run switches is a fraction of the whole plan, wherever it is stopped.
+    let sync = consistency::find(&plan.sync).map_or(Sync::Bsp, |model| (model.make)(&options, order.steps()));
     Setup {
-        workers: plan.workers,
-        servers: plan.servers,
-        params,
         bucket: (plan.bucket / size_of::<f32>()).max(1),
         message: MESSAGE,
-        steps: order.steps().min(plan.stop_after_step.unwrap_or(u64::MAX)),
-        sync: match plan.sync.as_str() {
-            "asp" => Sync::Asp,
-            "ssp" => Sync::Ssp(plan.staleness.unwrap_or(0)),
-            _ => Sync::Bsp,
-        },
-        generation: 0,
+        tensors: graph.params().iter().map(|tensor| matrix(&tensor.shape, tensor.range.start)).collect(),
+        sync,
+        averages: if plan.averages == "weights" { Averages::Weights } else { Averages::Gradients },
+        coder: plan.compression.as_ref().map(|text| text.parse().expect("the plan's codec was checked")),
+        options,
+        seed: plan.seed,
+        ..Setup::new(plan.workers, plan.servers, graph.param_count(), steps)
     }
+}
+
+/// A tensor as a matrix, as square as its sizes allow.
+fn matrix(shape: &[usize], offset: usize) -> Tensor {
+    let split = |at: usize| (shape[..at].iter().product(), shape[at..].iter().product());
+    let (rows, cols) = (0..=shape.len()).map(split).min_by_key(|(rows, cols): &(usize, usize)| rows + cols).unwrap_or((1, 1));
+    Tensor { offset, rows, cols }
+}
+
+/// The order of a plan's samples.
+pub fn order(plan: &Plan, dataset: &Dataset) -> Order {
+    let sharding = match plan.workers {
+        1 => Sharding::Iid,
+        _ => plan.shard.parse().expect("the plan's sharding was checked"),
+    };
+    let (global, total) = (plan.batch * plan.workers, plan.total_samples(dataset.train.len()));
+    Order::sharded(plan.seed, dataset.train.labels(), plan.workers, global, total, sharding)
 }
 
 /// What a worker tells while it trains.
@@ -65,6 +86,15 @@ pub enum Said {
         /// Sums over its part.
         outcome: Outcome,
     },
+    /// Its model at an evaluation that it cannot make alone: parameters (where they count) and state.
+    Snapshot {
+        /// Steps done.
+        step: u64,
+        /// Its training clock, in seconds.
+        train_s: f64,
+        /// Parameters, then state.
+        numbers: Vec<f32>,
+    },
 }
 
 /// What came of a worker.
@@ -83,6 +113,8 @@ pub struct Summary {
     pub state: Vec<f32>,
     /// Time spent on others.
     pub times: Times,
+    /// Accuracy of its own replica on the whole test split, where replicas differ.
+    pub accuracy: Option<f64>,
     /// Where the compute time went: data, forward, backward.
     pub phases: [f64; 3],
     /// Bytes sent and received.
@@ -120,29 +152,35 @@ pub fn run(
     let samples = dataset.train.len();
     let mut update = Update::new(plan, samples, Arc::clone(&compute));
     let mut replica = Replica::new(plan, Arc::clone(&job.graph), compute);
-    let mut order = Order::new(plan.seed, samples, plan.batch * plan.workers, plan.total_samples(samples));
+    let mut order = order(plan, dataset);
     let participant = (job.strategy.make)(setup, rank);
     let mut engine = Engine::new(participant, transport, (job.strategy.links)(setup, rank), setup.world());
     engine.trace = job.traced.then(Trace::default);
-    let slowness = Slowness { straggler: plan.straggler, rank, seed: plan.seed };
-    let synchronous = setup.sync == Sync::Bsp;
+    let mut scratch = Scratch::new(engine.scratch());
+    let slowness = Slowness { straggler: plan.straggler, rank, workers: plan.workers, seed: plan.seed };
+    let agreement = (job.strategy.agreement)(setup);
+    let own_share = plan.shard != "iid" && !setup.sync.always_together(setup.steps);
 
-    let mut none = Finished::default();
-    let Replica { params, .. } = &mut replica;
-    engine.start(&mut AfterBackward { grads: &mut none, params, update: &mut update })?;
+    let Replica { params, grads, .. } = &mut replica;
+    engine.start(&mut Whole { params, grads, scratch: &mut scratch, update: &mut update })?;
     say(Said::Started);
     let (mut clock, mut last, mut done, mut taken) = (Clock::default(), Outcome::default(), 0, 0u64);
     loop {
-        let Replica { params, .. } = &mut replica;
-        let mut memory = AfterBackward { grads: &mut none, params, update: &mut update };
-        let Some((step, unit)) = engine.next_step(&mut memory)? else { break };
+        let Replica { params, grads, .. } = &mut replica;
+        let mut memory = Whole { params, grads, scratch: &mut scratch, update: &mut update };
+        let Some(Begin { step, unit, weigh }) = engine.next_step(&mut memory)? else { break };
         clock.lap(Phase::Exchange);
-        let began = Instant::now();
-        let global = order.batch_len(unit.step);
-        let ids = order.batch(unit.step, unit.share, plan.workers);
+        let (began, cpu) = (Instant::now(), thread_cpu_seconds());
+        // A worker that holds data of its own takes it in its own order, whatever unit it was handed.
+        let (at, share) = if own_share { (step % order.steps(), rank) } else { (unit.step, unit.share) };
+        let global = order.batch_len(at);
+        let ids = order.batch(at, share, plan.workers);
         let pass = Pass { samples: ids.len(), training: true, seed: plan.seed, step: unit.step, ids };
-        // An asynchronous push is an update of its own: the mean over its own samples.
-        let scale = 1.0 / if synchronous { global } else { ids.len().max(1) } as f64;
+        let scale = match weigh {
+            Weigh::Part => 1.0 / global as f64,
+            Weigh::Own => 1.0 / ids.len().max(1) as f64,
+            Weigh::Even => plan.workers as f64 / global as f64,
+        };
         last = replica.forward(dataset, &pass, scale, &mut clock);
         if !last.loss.is_finite() {
             return Err(TrainError::Diverged {
@@ -159,7 +197,7 @@ pub fn run(
         network.backward(&pass, params, grads, &mut |offset, slice| {
             finished.push(offset, slice);
             if failed.is_none() {
-                let mut memory = DuringBackward { grads: &mut finished };
+                let mut memory = DuringBackward { grads: &mut finished, scratch: &mut scratch };
                 let input = engine.input(Input::GradReady { from: offset }, &mut memory);
                 failed = input.and_then(|()| engine.poll(&mut memory)).err();
             }
@@ -173,45 +211,78 @@ pub fn run(
         clock.lap(Phase::Backward);
         clock.shift(exchanged, Phase::Backward, Phase::Exchange);
 
-        let mut memory = AfterBackward { grads: &mut finished, params, update: &mut update };
+        let mut memory = Whole { params, grads, scratch: &mut scratch, update: &mut update };
         engine.catch_up(&mut memory)?;
+        let step_s = began.elapsed().saturating_sub(exchanged).as_secs_f64();
+        let cpu = (thread_cpu_seconds() - cpu - exchanged.as_secs_f64()).max(0.0) / step_s;
+        engine.input(Input::Load(Load { cpu: cpu as f32, step_s: step_s as f32 }), &mut memory)?;
         engine.input(Input::BackwardDone, &mut memory)?;
-        // Wait here for the step's end: the gradients are lent until then.
         engine.step_over(&mut memory)?;
         clock.lap(Phase::Exchange);
         done = step + 1;
         engine.refused.drain(..).for_each(|cause| say(Said::Refused(cause)));
         say(Said::Step { step: done, loss: last.mean_loss(), train_s: clock.train() });
         let due = plan.eval_every.map_or(order.ends_epoch(step), |every| done.is_multiple_of(every));
-        if synchronous && (due || done == setup.steps) {
-            let part = order::share(dataset.test.len(), rank, plan.workers);
-            let outcome = replica.evaluate(dataset, part);
-            clock.lap(Phase::Evaluate);
-            say(Said::Evaluated { step: done, train_s: clock.train(), outcome });
+        if due || done == setup.steps {
+            evaluate(job, agreement, &mut replica, &mut clock, done, say);
         }
         engine.rest();
     }
-    let Replica { params, .. } = &mut replica;
-    engine.finish(&mut AfterBackward { grads: &mut none, params, update: &mut update })?;
+    let Replica { params, grads, .. } = &mut replica;
+    engine.finish(&mut Whole { params, grads, scratch: &mut scratch, update: &mut update })?;
+    let train_s = clock.train();
+    let apart = agreement == Agreement::Apart && setup.servers == 0;
+    let accuracy = apart.then(|| replica.evaluate(dataset, 0..dataset.test.len()).accuracy());
     let phases = [Phase::Data, Phase::Forward, Phase::Backward].map(|p| clock.seconds(p));
     Ok(Summary {
         steps: done,
         samples: taken,
-        train_s: clock.train(),
+        train_s,
         last,
         params: replica.params,
         state: replica.state,
         traffic: engine.traffic(),
         times: engine.times,
+        accuracy,
         phases,
         trace: engine.trace,
     })
+}
+
+/// Evaluates what is this worker's to evaluate. Models that agree are evaluated by all workers together,
+/// each on its share of the test split; statistics that differ are averaged first, elsewhere, as are models
+/// that differ. Servers show theirs themselves.
+fn evaluate(
+    job: &Job<'_>,
+    agreement: Agreement,
+    replica: &mut Replica,
+    clock: &mut Clock,
+    step: u64,
+    say: &mut dyn FnMut(Said),
+) {
+    let Job { plan, dataset, setup, rank, .. } = *job;
+    let train_s = clock.train();
+    let common = agreement != Agreement::Apart;
+    if common && (replica.state.is_empty() || plan.workers == 1) {
+        let part = order::share(dataset.test.len(), rank, plan.workers);
+        let outcome = replica.evaluate(dataset, part);
+        clock.lap(Phase::Evaluate);
+        say(Said::Evaluated { step, train_s, outcome });
+    } else if common {
+        let params = if rank == 0 { &replica.params[..] } else { &[] };
+        say(Said::Snapshot { step, train_s, numbers: [params, &replica.state].concat() });
+        clock.lap(Phase::Evaluate);
+    } else if setup.servers == 0 && step < setup.steps {
+        say(Said::Snapshot { step, train_s, numbers: [&replica.params[..], &replica.state].concat() });
+        clock.lap(Phase::Evaluate);
+    }
 }
 
 /// Stretches a worker's computation.
 struct Slowness {
     straggler: Option<Straggler>,
     rank: Rank,
+    workers: usize,
     seed: u64,
 }
 
@@ -219,6 +290,10 @@ impl Slowness {
     fn pause(&self, step: u64, computed: Duration) -> Duration {
         let factor = match self.straggler {
             Some(Straggler::One { rank, factor }) if rank == self.rank => factor,
+            Some(Straggler::Moving { factor }) => {
+                let slow = Stream::new(self.seed, Purpose::Straggler).below(step, self.workers as u64);
+                if slow == self.rank as u64 { factor } else { 1.0 }
+            }
             Some(Straggler::Lognormal { sigma }) => {
                 let draws = Stream::new(self.seed, Purpose::Straggler).fork(self.rank as u64);
                 (sigma * draws.normal(step)).exp()
