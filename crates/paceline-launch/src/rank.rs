@@ -13,7 +13,7 @@ use paceline_train::engine::Times;
 use paceline_train::server::Seen;
 use paceline_train::worker::Said;
 use paceline_train::{TrainError, model, server, worker};
-use paceline_wire::{Identity, Key, Transport, tcp};
+use paceline_wire::{Identity, Key, Transport, identity, tcp};
 use sha2::{Digest, Sha256};
 
 use crate::control::{self, Done, FromRank, ToRank};
@@ -25,7 +25,7 @@ const REPORT: Duration = Duration::from_millis(50);
 
 /// `worker` or `server`.
 pub fn role(plan: &Plan, rank: usize) -> &'static str {
-    if rank < plan.workers { "worker" } else { "server" }
+    identity::role(plan.workers, rank)
 }
 
 /// What every rank of a run must agree on: the plan, down to the last flag.
@@ -213,7 +213,7 @@ fn life(say: &mut dyn FnMut(FromRank, &[f32])) -> Result<(), FromRank> {
             let identity = Identity {
                 run,
                 rank,
-                role: role(&plan, rank).into(),
+                workers: plan.workers,
                 world: seat.setup.world(),
                 model_hash: model_hash(&plan),
                 key: Key::from(key),
@@ -226,7 +226,7 @@ fn life(say: &mut dyn FnMut(FromRank, &[f32])) -> Result<(), FromRank> {
             let identity = Identity {
                 run: "bench".into(),
                 rank,
-                role: "worker".into(),
+                workers: bench.workers,
                 world: bench.workers,
                 model_hash: [0; 32],
                 key: Key::from(key),

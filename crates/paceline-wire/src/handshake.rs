@@ -74,6 +74,8 @@ pub struct Handshake {
     key: Key,
     ours: Hello,
     theirs: Option<Hello>,
+    /// What the other end's role is measured by.
+    workers: usize,
     /// A dialler knows whom it dialled.
     dialled: Option<u32>,
     input: Vec<u8>,
@@ -101,6 +103,7 @@ impl Handshake {
             key: identity.key.clone(),
             ours: Hello::new(identity, nonce),
             theirs: None,
+            workers: identity.workers,
             dialled: None,
             input: Vec::with_capacity(HELLO.max(VERDICT)),
             output: Vec::with_capacity(HELLO + VERDICT),
@@ -179,15 +182,20 @@ impl Handshake {
         if self.side == Side::Acceptor {
             self.output.extend(self.ours.encode());
         }
-        if let Some(what) = self.ours.conflict(&theirs) {
-            self.refuse(what);
-        } else if let Some(rank) = self.dialled {
-            if rank == theirs.rank {
-                self.say(PROOF, &self.mac(self.side).finalize().into_bytes());
-            } else {
-                self.refuse(&format!("dialled rank {rank}, found rank {}", theirs.rank));
-            }
+        if let Some(what) = self.misfit(&theirs) {
+            self.refuse(&what);
+        } else if self.side == Side::Dialler {
+            self.say(PROOF, &self.mac(self.side).finalize().into_bytes());
         }
+    }
+
+    /// Why the other end cannot be who it should be, whether or not it holds the key.
+    fn misfit(&self, theirs: &Hello) -> Option<String> {
+        let conflict = self.ours.conflict(theirs).map(str::to_owned);
+        let other = self.dialled.filter(|rank| *rank != theirs.rank);
+        conflict
+            .or_else(|| other.map(|rank| format!("dialled rank {rank}, found rank {}", theirs.rank)))
+            .or_else(|| theirs.misplaced(self.workers))
     }
 
     fn receive_verdict(&mut self) {
@@ -240,8 +248,8 @@ mod tests {
     use super::*;
 
     fn identity(rank: usize, key: u8) -> Identity {
-        let (run, role) = ("r".to_owned(), "worker".to_owned());
-        Identity { run, rank, role, world: 3, model_hash: [1; 32], key: Key::from([key; 32]) }
+        let key = Key::from([key; 32]);
+        Identity { run: "r".into(), rank, workers: 3, world: 3, model_hash: [1; 32], key }
     }
 
     /// Carries bytes between two ends, a few at a time, until both are silent.
@@ -292,6 +300,22 @@ mod tests {
         exchange(&mut dialler, &mut acceptor);
         for end in [&dialler, &acceptor] {
             assert!(cause(end).starts_with("dialled rank 2, found rank 0 (theirs"));
+        }
+    }
+
+    #[test]
+    fn a_dialler_too_refuses_a_role_that_does_not_fit_the_rank() {
+        let with = |workers, rank| Identity { workers, ..identity(rank, 7) };
+        // Both take rank 2 for a server; of rank 1 they think differently.
+        let mut dialler = Handshake::dial(&with(2, 2), [1; 32], 1);
+        let mut acceptor = Handshake::accept(&with(1, 1), [2; 32]);
+        exchange(&mut dialler, &mut acceptor);
+        for end in [&dialler, &acceptor] {
+            assert!(
+                cause(end).starts_with(r#"expected rank 1 to be a worker, found role "server" (theirs"#),
+                "{}",
+                cause(end)
+            );
         }
     }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use sha2::{Digest, Sha256};
 
 use crate::frame::VERSION;
-use crate::identity::Identity;
+use crate::identity::{Identity, role};
 
 /// Bytes of a hello.
 pub const HELLO: usize = 132;
@@ -38,13 +38,12 @@ impl Hello {
     /// The hello of an identity.
     pub fn new(identity: &Identity, nonce: [u8; 32]) -> Self {
         let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        let role = identity.role.as_bytes();
         Self {
             version: VERSION,
             rank: number(identity.rank),
             world: number(identity.world),
             run: padded(short(&identity.run).as_bytes()),
-            role: padded(&role[..role.len().min(ROLE)]),
+            role: padded(role(identity.workers, identity.rank).as_bytes()),
             model_hash: identity.model_hash,
             nonce,
         }
@@ -78,7 +77,8 @@ impl Hello {
         }
     }
 
-    /// What keeps two ends from being of one run, if anything. Ranks are the caller's matter.
+    /// What keeps two ends from being of one run, if anything. Ranks are the caller's matter, and roles depend on
+    /// them.
     pub fn conflict(&self, other: &Self) -> Option<&'static str> {
         let differs = [
             (self.version != other.version, "wire version differs"),
@@ -88,12 +88,19 @@ impl Hello {
         ];
         differs.into_iter().find_map(|(differs, what)| differs.then_some(what))
     }
+
+    /// What is wrong with the role, if anything, in a run with so many workers. A rank that does not exist has
+    /// no role to be wrong.
+    pub fn misplaced(&self, workers: usize) -> Option<String> {
+        let (rank, expected) = (self.rank, role(workers, self.rank as usize));
+        let wrong = rank < self.world && self.role != padded(expected.as_bytes());
+        wrong.then(|| format!("expected rank {rank} to be a {expected}, found role {:?}", text(&self.role)))
+    }
 }
 
 /// For people; everything that came from outside is escaped.
 impl fmt::Display for Hello {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end_matches('\0').to_owned();
         let model: String = self.model_hash[..4].iter().map(|b| format!("{b:02x}")).collect();
         write!(
             f,
@@ -115,6 +122,10 @@ fn short(run: &str) -> String {
     Sha256::digest(run.as_bytes())[..RUN / 2].iter().map(|b| format!("{b:02x}")).collect()
 }
 
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).trim_end_matches('\0').to_owned()
+}
+
 fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
     std::array::from_fn(|i| bytes.get(i).copied().unwrap_or(0))
 }
@@ -129,9 +140,8 @@ mod tests {
     use crate::identity::Key;
 
     fn hello(run: &str) -> Hello {
-        let key = Key::from([0; 32]);
-        let (run, role) = (run.to_owned(), "worker".to_owned());
-        Hello::new(&Identity { run, rank: 1, role, world: 4, model_hash: [0xab; 32], key }, [5; 32])
+        let (run, key) = (run.to_owned(), Key::from([0; 32]));
+        Hello::new(&Identity { run, rank: 1, workers: 2, world: 4, model_hash: [0xab; 32], key }, [5; 32])
     }
 
     #[test]
@@ -147,5 +157,17 @@ mod tests {
         let long = "x".repeat(40);
         assert_eq!(hello(&long).conflict(&hello(&long)), None);
         assert_eq!(hello(&long).conflict(&hello(&(long + "y"))), Some("run id differs"));
+    }
+
+    #[test]
+    fn a_role_must_fit_the_rank_if_there_is_such_a_rank() {
+        let worker = hello("r");
+        assert_eq!(worker.misplaced(2), None);
+        let what = r#"expected rank 1 to be a server, found role "worker""#;
+        assert_eq!(worker.misplaced(1).as_deref(), Some(what));
+        let what = r#"expected rank 2 to be a server, found role "work\0r""#;
+        let role = padded(b"work\0r");
+        assert_eq!(Hello { rank: 2, role, ..worker }.misplaced(2).as_deref(), Some(what));
+        assert_eq!(Hello { rank: 4, ..worker }.misplaced(2), None);
     }
 }

@@ -45,14 +45,19 @@ pub struct Identity {
     pub run: String,
     /// The rank of this end.
     pub rank: usize,
-    /// What this rank does, for messages; at most 16 bytes travel.
-    pub role: String,
+    /// How many of the ranks work; what any rank does follows from it.
+    pub workers: usize,
     /// The number of ranks.
     pub world: usize,
     /// The hash of the model, which all ranks must share.
     pub model_hash: [u8; 32],
     /// The run's key.
     pub key: Key,
+}
+
+/// What a rank does in a run with so many workers: they come first, servers after them.
+pub fn role(workers: usize, rank: usize) -> &'static str {
+    if rank < workers { "worker" } else { "server" }
 }
 
 /// Fresh random bytes from the system.

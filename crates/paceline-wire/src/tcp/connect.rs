@@ -117,6 +117,9 @@ fn check(identity: &Identity, peers: &[(usize, SocketAddr)]) -> Result<(), WireE
     if us >= world {
         return wrong("the rank must be below the number of ranks".into());
     }
+    if identity.workers > world {
+        return wrong(format!("{} workers are more than there are ranks", identity.workers));
+    }
     for (i, (rank, _)) in peers.iter().enumerate() {
         if *rank >= world || *rank == us {
             return wrong(format!("rank {rank} cannot be its peer"));

@@ -91,6 +91,12 @@ fn a_wrong_rank_is_refused() {
 }
 
 #[test]
+fn a_role_that_does_not_fit_the_rank_is_refused_and_both_are_named() {
+    let what = r#"expected rank 1 to be a worker, found role "server""#;
+    expect(|i| i.workers = 1, what, ["rank 1 of 3, role \"server\"", "rank 0 of 3, role \"worker\""]);
+}
+
+#[test]
 fn a_wrong_version_is_refused_and_both_are_named() {
     let (pair, door) = healthy();
     let mut stream = TcpStream::connect(door).unwrap();
@@ -242,6 +248,10 @@ fn identities_and_peers_that_make_no_sense_are_errors() {
         let result = listener.connect(identity(rank, 2), &peers, Options::default(), PATIENCE);
         assert!(matches!(result, Err(WireError::Identity { .. })));
     }
+    let listener = Listener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let crowded = Identity { workers: 3, ..identity(0, 2) };
+    let result = listener.connect(crowded, &[], Options::default(), PATIENCE);
+    assert!(matches!(result, Err(WireError::Identity { .. })));
 }
 
 #[test]

@@ -15,8 +15,8 @@ use paceline_wire::{Identity, Key, Transport, inproc};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn identity(rank: usize, world: usize) -> Identity {
-    let (run, role) = ("run-1".to_owned(), "worker".to_owned());
-    Identity { run, rank, role, world, model_hash: [0xab; 32], key: Key::from([7; 32]) }
+    let key = Key::from([7; 32]);
+    Identity { run: "run-1".into(), rank, workers: world, world, model_hash: [0xab; 32], key }
 }
 
 fn listeners(world: usize) -> (Vec<Listener>, Vec<(usize, SocketAddr)>) {

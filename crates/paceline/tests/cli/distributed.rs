@@ -1,12 +1,10 @@
 //! `paceline train` with several processes.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::support::{STORE, paceline};
+use crate::support::{ENDLESS, PATIENCE, Running, paceline, signal};
 
 fn result(words: &str) -> Value {
     let ran = paceline(words);
@@ -101,48 +99,6 @@ fn impossible_plans_are_refused_with_what_would_be_valid() {
     assert_eq!(paceline("train --straggler rank=1").code, 2);
 }
 
-/// A run that would take for ever, once its training has begun.
-struct Endless {
-    launcher: Child,
-}
-
-impl Endless {
-    fn start(words: &str) -> Self {
-        let mut launcher = Command::new(env!("CARGO_BIN_EXE_paceline"))
-            .args("train --json --epochs 1000000 --eval-every 1000000000".split(' '))
-            .args(words.split(' '))
-            .env("PACELINE_STORE", STORE)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the program starts");
-        let out = BufReader::new(launcher.stdout.take().expect("a pipe"));
-        let begun = out.lines().map_while(Result::ok).any(|line| line.contains("\"progress\""));
-        assert!(begun, "the run tells of its progress");
-        Self { launcher }
-    }
-
-    /// Its rank processes, in the order of the ranks.
-    fn ranks(&self) -> Vec<u32> {
-        let id = self.launcher.id();
-        let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
-        children.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
-    }
-
-    /// Exit code and messages of the run, which must end soon.
-    fn end(mut self) -> (i32, String, Duration) {
-        let start = Instant::now();
-        let status = self.launcher.wait().unwrap();
-        let mut text = String::new();
-        std::io::Read::read_to_string(&mut self.launcher.stderr.take().unwrap(), &mut text).unwrap();
-        (status.code().unwrap_or(-1), text, start.elapsed())
-    }
-}
-
-fn kill(pid: u32) {
-    assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
-}
-
 /// A process that has ended, or is only waiting to be reaped.
 fn gone(pid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -158,10 +114,10 @@ fn a_process_that_dies_ends_the_run_and_is_named() {
         ("--workers 2 --servers 2 --strategy ps", 3, "server 3"),
         ("--workers 2 --servers 1 --strategy ps --sync asp", 2, "server 2"),
     ] {
-        let run = Endless::start(words);
+        let run = Running::start(&format!("{ENDLESS} {words}"));
         let ranks = run.ranks();
-        kill(ranks[rank]);
-        let (code, text, _) = run.end();
+        assert!(signal("KILL", ranks[rank]));
+        let (code, text) = run.end();
         assert_eq!(code, 4, "{words}: {text}");
         let error = text.lines().find(|l| l.starts_with("error:")).unwrap_or_default();
         assert!(
@@ -174,14 +130,14 @@ fn a_process_that_dies_ends_the_run_and_is_named() {
 
 #[test]
 fn when_the_launcher_dies_its_ranks_die_too() {
-    let mut run = Endless::start("--workers 2 --servers 1 --strategy ps");
+    let run = Running::start(&format!("{ENDLESS} --workers 2 --servers 1 --strategy ps"));
     let ranks = run.ranks();
     assert_eq!(ranks.len(), 3);
-    kill(run.launcher.id());
-    run.launcher.wait().unwrap();
+    // Dropping the run kills its launcher, and nobody else.
+    drop(run);
     let start = Instant::now();
     while !ranks.iter().all(|&pid| gone(pid)) {
-        assert!(start.elapsed() < Duration::from_secs(20), "ranks outlive their launcher");
+        assert!(start.elapsed() < PATIENCE, "ranks outlive their launcher");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

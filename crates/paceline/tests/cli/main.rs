@@ -6,5 +6,6 @@ mod bad_input;
 mod distributed;
 mod home;
 mod measure;
+mod strangers;
 mod support;
 mod train;
