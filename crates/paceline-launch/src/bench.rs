@@ -4,12 +4,12 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use paceline_protocol::{Buf, Input, Region, Setup, Sync};
+use paceline_protocol::{Action, Buf, Input, Region, Setup};
 use paceline_train::TrainError;
-use paceline_train::engine::Engine;
-use paceline_train::memory::{Gradient, Memory, combine};
+use paceline_train::engine::{Begin, Engine};
+use paceline_train::memory::{Bodies, Memory, add};
 use paceline_train::worker::MESSAGE;
-use paceline_wire::{Body, Event, Key, META, Source, Span, Transport, inproc};
+use paceline_wire::{Event, Key, META, Source, Span, Transport, inproc};
 use serde::{Deserialize, Serialize};
 
 use crate::control::{FromRank, ToRank};
@@ -62,14 +62,9 @@ impl Bench {
 
     fn setup(&self, size: usize, round: usize) -> Setup {
         Setup {
-            workers: self.workers,
-            servers: 0,
-            params: size,
-            bucket: size,
             message: MESSAGE,
-            steps: (WARM_UP + self.repetitions(size)) as u64,
-            sync: Sync::Bsp,
             generation: round as u32,
+            ..Setup::new(self.workers, 0, size, (WARM_UP + self.repetitions(size)) as u64)
         }
     }
 
@@ -110,7 +105,7 @@ impl Bench {
     ) -> Result<(), TrainError> {
         let mut memory = Flat(vec![(rank + 1) as f32; size]);
         engine.start(&mut memory)?;
-        while let Some((step, _)) = engine.next_step(&mut memory)? {
+        while let Some(Begin { step, .. }) = engine.next_step(&mut memory)? {
             let start = Instant::now();
             engine.input(Input::GradReady { from: 0 }, &mut memory)?;
             engine.input(Input::BackwardDone, &mut memory)?;
@@ -286,15 +281,18 @@ impl Source for Flat {
 }
 
 impl Memory for Flat {
-    fn take(&mut self, dst: Region, body: &Body, add: bool) -> bool {
-        combine(&mut self.0[dst.range()], body, add);
-        true
-    }
-    fn copy(&mut self, _: Region, _: Region) -> bool {
-        unreachable!("collectives copy received bodies only")
-    }
-    fn apply(&mut self, params: Region, _: Gradient<'_>, _: u64) -> bool {
-        debug_assert_eq!(params.buf, Buf::Param);
+    fn compute(&mut self, action: &Action, bodies: Bodies<'_>) -> bool {
+        match *action {
+            Action::Reduce { dst, src: Region { buf: Buf::Msg(msg), .. } } => {
+                add(&mut self.0[dst.range()], bodies.get(msg));
+            }
+            Action::Copy { dst, src: Region { buf: Buf::Msg(msg), .. } } => {
+                self.0[dst.range()].copy_from_slice(bodies.get(msg));
+            }
+            // There is no model to update.
+            Action::Apply { .. } => {}
+            _ => unreachable!("a plain sum needs nothing but {action:?}"),
+        }
         true
     }
 }

@@ -43,6 +43,8 @@ pub enum ToRank {
         /// The run's key.
         key: [u8; 32],
     },
+    /// An evaluation that the rank waits for is over.
+    GoOn,
     /// Everybody's address, by rank.
     Peers {
         /// The addresses.
@@ -83,17 +85,20 @@ pub enum FromRank {
         /// Samples.
         samples: usize,
     },
-    /// A shard's parameters after so many rounds of evaluation; the numbers follow.
+    /// Its model, or its part of it, at an evaluation; the numbers follow.
     Snapshot {
-        /// Counts from 1.
-        round: u64,
+        /// Steps done.
+        step: u64,
+        /// A worker's training clock; a server has none.
+        train_s: Option<f64>,
     },
     /// A stranger was turned away.
     Refused {
         /// Who, and why.
         cause: String,
     },
-    /// It has finished. A server's parameters, or a worker's state, follow.
+    /// It has finished. A server's parameters, or a worker's state (after its parameters, where they count),
+    /// follow.
     Done(Box<Done>),
     /// It cannot go on.
     Failed {
@@ -123,6 +128,8 @@ pub struct Done {
     pub last_samples: usize,
     /// SHA-256 of its parameters.
     pub params_sha256: String,
+    /// Accuracy of its own replica, where replicas differ.
+    pub accuracy: Option<f64>,
     /// Data, forward and backward pass.
     pub phases: [f64; 3],
     /// Sending and receiving.

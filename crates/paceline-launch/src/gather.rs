@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use paceline_nn::Outcome;
 use paceline_plan::Plan;
 use paceline_record::process::Started;
-use paceline_record::{Event, Rank, RunResult, Seconds, Staleness};
+use paceline_record::{Event, Rank, Replicas, RunResult, Seconds, Staleness};
 use paceline_train::curve::Curve;
 use paceline_train::model::params_sha256;
 
@@ -21,7 +21,7 @@ pub struct Gather<'a> {
     last: Option<Outcome>,
     /// Each rank's account.
     pub done: Vec<Option<Done>>,
-    /// Each rank's numbers: a server's shard, a worker's state.
+    /// Each rank's numbers: a server's shard; a worker's state, after its parameters where they count.
     pub numbers: Vec<Vec<f32>>,
     samples_per_step: u64,
 }
@@ -88,21 +88,22 @@ impl<'a> Gather<'a> {
         self.numbers[self.plan.workers..].concat()
     }
 
-    /// The mean of the workers' state.
-    pub fn mean_state(&self) -> Vec<f32> {
-        let states = &self.numbers[..self.plan.workers];
-        let weight = 1.0 / states.len() as f32;
-        (0..states[0].len()).map(|i| states.iter().map(|s| s[i]).sum::<f32>() * weight).collect()
+    /// The mean of the workers' numbers.
+    pub fn workers_mean(&self) -> Vec<f32> {
+        mean(&self.numbers[..self.plan.workers])
     }
 
     /// The result.
-    pub fn result(&self, run: &str, startup: f64, started: Started) -> RunResult {
+    /// `model` is the hash of the evaluated model, where that is no rank's own.
+    pub fn result(&self, run: &str, startup: f64, started: Started, model: Option<String>) -> RunResult {
         let (plan, train) = (self.plan, self.train_s());
         let outcome = self.last.unwrap_or_default();
         let (loss, count) =
             self.accounts().fold((0.0, 0), |(loss, n), d| (loss + d.last_loss, n + d.last_samples));
         let samples: u64 = self.accounts().map(|d| d.samples).sum();
-        let sha = if plan.servers > 0 {
+        let sha = if let Some(model) = model {
+            model
+        } else if plan.servers > 0 {
             params_sha256(&self.server_params())
         } else {
             self.accounts().next().map_or_else(String::new, |d| d.params_sha256.clone())
@@ -117,13 +118,21 @@ impl<'a> Gather<'a> {
             train_loss: loss / count.max(1) as f64,
             final_loss: outcome.mean_loss(),
             final_accuracy: outcome.accuracy(),
-            replicas: None,
+            replicas: self.replicas(),
             time_to_accuracy_s: plan.target_accuracy.and_then(|target| self.curve.time_to(target)),
             convergence_s: self.curve.convergence(),
             params_sha256: sha,
             staleness: staleness(self.accounts().flat_map(|d| &d.staleness).copied().collect()),
             ranks: self.done.iter().flatten().enumerate().map(|(rank, d)| self.rank(rank, d)).collect(),
         }
+    }
+
+    fn replicas(&self) -> Option<Replicas> {
+        let all: Vec<f64> = self.accounts().filter_map(|d| d.accuracy).collect();
+        (!all.is_empty()).then(|| Replicas {
+            min_accuracy: all.iter().copied().fold(1.0, f64::min),
+            max_accuracy: all.iter().copied().fold(0.0, f64::max),
+        })
     }
 
     fn rank(&self, rank: usize, d: &Done) -> Rank {
@@ -142,6 +151,13 @@ impl<'a> Gather<'a> {
             rss_peak_bytes: d.rss_peak_bytes,
         }
     }
+}
+
+/// The mean of vectors of one length.
+pub fn mean(vectors: &[Vec<f32>]) -> Vec<f32> {
+    let weight = 1.0 / vectors.len() as f64;
+    let at = |i: usize| vectors.iter().map(|v| f64::from(v[i])).sum::<f64>() * weight;
+    (0..vectors.first().map_or(0, Vec::len)).map(|i| at(i) as f32).collect()
 }
 
 fn staleness(mut all: Vec<u64>) -> Staleness {

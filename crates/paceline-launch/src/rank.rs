@@ -2,12 +2,13 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use paceline_data::{Dataset, Folders};
 use paceline_nn::Graph;
 use paceline_plan::Plan;
-use paceline_protocol::{Setup, Strategy, Sync};
+use paceline_protocol::{Agreement, Setup, Strategy};
 use paceline_record::process;
 use paceline_train::engine::Times;
 use paceline_train::server::Seen;
@@ -20,6 +21,8 @@ use crate::control::{self, Done, FromRank, ToRank};
 
 /// How long ranks may take to find each other.
 const CONNECT: Duration = Duration::from_secs(20);
+/// Longest time that an evaluation which everybody waits for may take.
+const EVALUATION: Duration = Duration::from_secs(600);
 /// Time between two reports of steps.
 const REPORT: Duration = Duration::from_millis(50);
 
@@ -55,7 +58,7 @@ impl<'a> Seat<'a> {
         let graph = Arc::new(model::graph(plan, dataset)?);
         let strategy =
             paceline_protocol::find(&plan.strategy).expect("the plan's names come from the registries");
-        let setup = worker::setup(plan, graph.param_count(), dataset.train.len());
+        let setup = worker::setup(plan, &graph, dataset.train.len());
         Ok(Self { plan, dataset, graph, strategy, setup, rank })
     }
 
@@ -64,10 +67,21 @@ impl<'a> Seat<'a> {
         self.setup.shards()[self.rank - self.plan.workers].clone()
     }
 
+    /// How far the workers' models agree.
+    pub fn agreement(&self) -> Agreement {
+        (self.strategy.agreement)(&self.setup)
+    }
+
     /// Plays the rank's part to the end; `say` takes what it tells, the last thing being its account.
-    pub fn play(&self, transport: Box<dyn Transport>, say: &mut dyn FnMut(FromRank, &[f32])) {
+    /// `go_on` ends the waiting for an evaluation that others make.
+    pub fn play(
+        &self,
+        transport: Box<dyn Transport>,
+        go_on: &Receiver<()>,
+        say: &mut dyn FnMut(FromRank, &[f32]),
+    ) {
         let played = if self.rank < self.plan.workers {
-            self.work(transport, say)
+            self.work(transport, go_on, say)
         } else {
             self.serve(transport, say)
         };
@@ -79,12 +93,15 @@ impl<'a> Seat<'a> {
     fn work(
         &self,
         transport: Box<dyn Transport>,
+        go_on: &Receiver<()>,
         say: &mut dyn FnMut(FromRank, &[f32]),
     ) -> Result<(), TrainError> {
         let Self { plan, dataset, strategy, setup, rank, .. } = self;
         let graph = Arc::clone(&self.graph);
         let job = worker::Job { plan, dataset, graph, strategy, setup, rank: *rank, traced: false };
         let mut told = Instant::now();
+        // Workers that go on together stand still during an evaluation; those that do not must not.
+        let waits = self.agreement() != Agreement::Apart;
         let summary = worker::run(&job, transport, &mut |said| match said {
             Said::Refused(cause) => say(FromRank::Refused { cause }, &[]),
             Said::Started => say(FromRank::Started, &[]),
@@ -98,6 +115,13 @@ impl<'a> Seat<'a> {
                 let (loss, correct, samples) = (outcome.loss, outcome.correct, outcome.samples);
                 say(FromRank::Evaluated { step, train_s, loss, correct, samples }, &[]);
             }
+            Said::Snapshot { step, train_s, numbers } => {
+                say(FromRank::Snapshot { step, train_s: Some(train_s) }, &numbers);
+                if waits {
+                    // A launcher that has ended lets nobody wait: its ranks end with it.
+                    let _ = go_on.recv_timeout(EVALUATION);
+                }
+            }
         })?;
         let account = Done {
             steps: summary.steps,
@@ -106,10 +130,12 @@ impl<'a> Seat<'a> {
             last_loss: summary.last.loss,
             last_samples: summary.last.samples,
             params_sha256: model::params_sha256(&summary.params),
+            accuracy: summary.accuracy,
             phases: summary.phases,
             ..account(&summary.times, summary.traffic)
         };
-        say(FromRank::Done(Box::new(account)), &summary.state);
+        let params = if summary.accuracy.is_some() { &summary.params[..] } else { &[] };
+        say(FromRank::Done(Box::new(account)), &[params, &summary.state].concat());
         Ok(())
     }
 
@@ -131,7 +157,8 @@ impl<'a> Seat<'a> {
                 // What all updates have made is evaluated at the end.
                 if updates < all && every.is_some_and(|every| updates / every > round) {
                     round += 1;
-                    say(FromRank::Snapshot { round }, &params[shard.clone()]);
+                    let step = round * every.unwrap_or(1) / plan.workers as u64;
+                    say(FromRank::Snapshot { step, train_s: None }, &params[shard.clone()]);
                 }
             }
         })?;
@@ -145,10 +172,10 @@ impl<'a> Seat<'a> {
         Ok(())
     }
 
-    /// Pushes between two snapshots of an asynchronous run; none where workers evaluate by themselves, or
-    /// where the model has state that servers do not see.
+    /// Units of work between two snapshots of the servers' model; none where workers evaluate by themselves,
+    /// or where the model has state that servers do not see.
     fn snapshot_every(&self) -> Option<u64> {
-        if self.setup.sync == Sync::Bsp || self.graph.state_count() > 0 {
+        if self.agreement() != Agreement::Apart || self.graph.state_count() > 0 {
             return None;
         }
         let per_epoch = self.dataset.train.len().div_ceil(self.plan.batch * self.plan.workers) as u64;
@@ -219,8 +246,8 @@ fn life(say: &mut dyn FnMut(FromRank, &[f32])) -> Result<(), FromRank> {
                 key: Key::from(key),
             };
             let links = (seat.strategy.links)(&seat.setup, rank);
-            let transport = connect(listener, orders, identity, &links, plan.threads)?;
-            seat.play(transport, say);
+            let (transport, go_on) = connect(listener, orders, identity, &links, plan.threads)?;
+            seat.play(transport, &go_on, say);
         }
         ToRank::Bench { bench, rank, key } => {
             let identity = Identity {
@@ -231,29 +258,33 @@ fn life(say: &mut dyn FnMut(FromRank, &[f32])) -> Result<(), FromRank> {
                 model_hash: [0; 32],
                 key: Key::from(key),
             };
-            let transport = connect(listener, orders, identity, &bench.links(rank), 1)?;
+            let (transport, _) = connect(listener, orders, identity, &bench.links(rank), 1)?;
             let times = bench.play(rank, transport).map_err(|e| failed(&e))?;
             say(FromRank::Done(Box::default()), &times);
         }
-        ToRank::Peers { .. } => {}
+        ToRank::Peers { .. } | ToRank::GoOn => {}
     }
     Ok(())
 }
 
-/// Waits for everybody's address and connects to the linked ranks.
+/// Waits for everybody's address and connects to the linked ranks. What the launcher says from then on comes
+/// out of the channel; its end is this process's.
 fn connect(
     listener: tcp::Listener,
     mut orders: std::io::Stdin,
     identity: Identity,
     links: &[usize],
     threads: usize,
-) -> Result<Box<dyn Transport>, FromRank> {
+) -> Result<(Box<dyn Transport>, Receiver<()>), FromRank> {
     let Ok(Some((ToRank::Peers { addresses }, _))) = control::read(&mut orders) else {
         std::process::exit(4)
     };
+    let (told, go_on) = channel();
     std::thread::spawn(move || {
-        // Nothing more is said on this pipe: its end is the launcher's.
-        let _ = control::read::<ToRank>(&mut orders);
+        while let Ok(Some((ToRank::GoOn, _))) = control::read(&mut orders) {
+            // A rank that does not listen any more does not wait.
+            let _ = told.send(());
+        }
         std::process::exit(4);
     });
     let address = |peer: usize| addresses[peer].parse().expect("addresses come from the ranks themselves");
@@ -262,5 +293,5 @@ fn connect(
     let own_core = identity.world * threads <= cores;
     let options = tcp::Options { max_body: worker::MESSAGE, own_core, ..tcp::Options::default() };
     let transport = listener.connect(identity, &peers, options, CONNECT).map_err(|e| failed(&e.into()))?;
-    Ok(Box::new(transport))
+    Ok((Box::new(transport), go_on))
 }

@@ -2,22 +2,23 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use paceline_data::{Dataset, Folders};
 use paceline_nn::{Compute, Outcome};
 use paceline_plan::{Plan, PlanError};
-use paceline_protocol::Sync;
+use paceline_protocol::{Agreement, Refusal};
 use paceline_record::process::Started;
 use paceline_record::{Event, RunResult};
 use paceline_train::Replica;
+use paceline_train::model::params_sha256;
 use paceline_wire::{Key, inproc};
 
 use crate::control::{FromRank, ToRank};
 use crate::error::LaunchError;
 use crate::fleet::{Fleet, News};
-use crate::gather::Gather;
+use crate::gather::{Gather, mean};
 use crate::rank::{Seat, role};
 
 /// Time that ranks have to listen and to begin, loading included.
@@ -45,11 +46,8 @@ pub struct Launch<'a> {
 pub fn check(plan: &Plan, dataset: &Dataset) -> Result<(), LaunchError> {
     let seat = Seat::new(plan, dataset, 0)?;
     seat.strategy.check(&seat.setup).map_err(|refusal| {
-        let value = match refusal.flag {
-            "--sync" => plan.sync.clone(),
-            _ => plan.servers.to_string(),
-        };
-        PlanError { flag: refusal.flag, value, problem: refusal.problem }
+        let Refusal { flag, value, problem } = refusal;
+        PlanError { flag, value, problem }
     })?;
     Ok(())
 }
@@ -63,8 +61,9 @@ pub fn run(launch: &Launch<'_>, report: &mut dyn FnMut(Event<'_>)) -> Result<Run
         // Snapshots are evaluated beside the run: watching it must not wait.
         scope.spawn(move || {
             for job in to_do {
-                let outcome = evaluate(launch, job.params, None);
-                if done.send((job.round, job.train_s, outcome)).is_err() {
+                let Snapshot { step, train_s, params, state } = job;
+                let outcome = evaluate(launch, params, state);
+                if done.send((step, train_s, outcome)).is_err() {
                     return;
                 }
             }
@@ -78,18 +77,20 @@ pub fn run(launch: &Launch<'_>, report: &mut dyn FnMut(Event<'_>)) -> Result<Run
     })
 }
 
-/// Parameters of an asynchronous run, to be evaluated.
+/// A model to be evaluated.
 struct Snapshot {
-    round: u64,
+    step: u64,
     train_s: f64,
     params: Vec<f32>,
+    state: Option<Vec<f32>>,
 }
 
-/// A snapshot of which shards are missing.
+/// A snapshot of which parts are missing.
 struct Incomplete {
-    round: u64,
+    step: u64,
     train_s: f64,
-    shards: Vec<Option<Vec<f32>>>,
+    /// What the servers, or the workers, have shown.
+    parts: Vec<Option<Vec<f32>>>,
 }
 
 fn as_processes(
@@ -119,8 +120,11 @@ fn as_processes(
     // A rank that gave up because it lost a peer is a victim; who died without a word is not.
     let mut blamed: Option<(Instant, LaunchError)> = None;
     while !watch.gather.complete() {
-        let news = fleet.news.recv_timeout(Duration::from_millis(50)).ok();
-        watch.side_results(report);
+        let news = fleet.news.recv_timeout(watch.patience()).ok();
+        if watch.side_results(report) {
+            // A rank that has died meanwhile is told of by its process's end.
+            (0..launch.plan.workers).for_each(|rank| drop(fleet.tell(rank, &ToRank::GoOn)));
+        }
         let failure = match news {
             Some(News::Said(rank, FromRank::Failed { lost: Some(_), message, hint, code }, _)) => {
                 watch.victims[rank] = true;
@@ -173,22 +177,32 @@ fn as_threads(
     let (sender, news) = channel();
     let world = launch.plan.workers + launch.plan.servers;
     std::thread::scope(|scope| {
+        let mut go_ons = Vec::new();
         for (rank, transport) in inproc::mesh(world).into_iter().enumerate() {
             let sender = sender.clone();
+            let (go_on, told) = channel();
+            go_ons.push(go_on);
             scope.spawn(move || {
                 let say = &mut |said: FromRank, numbers: &[f32]| {
                     // After a failure nobody listens any more.
                     let _ = sender.send((rank, said, numbers.to_vec()));
                 };
                 if let Ok(seat) = Seat::new(launch.plan, launch.dataset, rank) {
-                    seat.play(Box::new(transport), say);
+                    seat.play(Box::new(transport), &told, say);
                 }
             });
         }
         drop(sender);
-        while let Ok((rank, said, numbers)) = news.recv() {
-            watch.take(rank, said, numbers, report)?;
-            watch.side_results(report);
+        loop {
+            match news.recv_timeout(watch.patience()) {
+                Ok((rank, said, numbers)) => drop(watch.take(rank, said, numbers, report)?),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            if watch.side_results(report) {
+                // A rank that has ended does not wait.
+                go_ons.iter().for_each(|go_on| go_on.send(()).unwrap_or_default());
+            }
         }
         Ok::<(), LaunchError>(())
     })?;
@@ -208,8 +222,13 @@ struct Watch<'a> {
     steps: Vec<u64>,
     /// Ranks that gave up because they lost a peer.
     victims: Vec<bool>,
-    /// Snapshots of which shards are missing.
+    agreement: Agreement,
+    /// Length of the parameters.
+    params: usize,
+    /// Snapshots of which parts are missing.
     snapshots: Vec<Incomplete>,
+    /// Snapshots that are being evaluated.
+    under_way: usize,
     /// Where complete ones go; none once the run is over.
     jobs: Option<Sender<Snapshot>>,
     results: Receiver<(u64, f64, Outcome)>,
@@ -222,7 +241,11 @@ impl<'a> Watch<'a> {
         results: Receiver<(u64, f64, Outcome)>,
     ) -> Self {
         let world = launch.plan.workers + launch.plan.servers;
+        let seat = Seat::new(launch.plan, launch.dataset, 0);
         Self {
+            agreement: seat.as_ref().map_or(Agreement::Apart, Seat::agreement),
+            params: seat.map_or(0, |seat| seat.setup.params),
+            under_way: 0,
             launch,
             gather: Gather::new(launch.plan),
             addresses: vec![String::new(); world],
@@ -282,7 +305,7 @@ impl<'a> Watch<'a> {
                 self.steps[rank] = step;
                 self.gather.part(step, train_s, Outcome { loss, correct, samples }, report);
             }
-            FromRank::Snapshot { round } => self.snapshot(rank, round, numbers),
+            FromRank::Snapshot { step, train_s } => self.snapshot(rank, step, train_s, numbers),
             FromRank::Refused { cause } => report(Event::Refused { rank, cause: &cause }),
             FromRank::Done(account) => {
                 self.gather.done[rank] = Some(*account);
@@ -295,35 +318,68 @@ impl<'a> Watch<'a> {
         Ok(false)
     }
 
-    /// A server's shard at an evaluation of an asynchronous run; the last one sets off the evaluation.
-    fn snapshot(&mut self, rank: usize, round: u64, numbers: Vec<f32>) {
+    /// How long to wait for news: not long while somebody waits for an evaluation.
+    fn patience(&self) -> Duration {
+        Duration::from_millis(if self.under_way > 0 { 1 } else { 50 })
+    }
+
+    /// A part of the model at an evaluation that the ranks cannot make alone; the last one sets it off.
+    fn snapshot(&mut self, rank: usize, step: u64, train_s: Option<f64>, numbers: Vec<f32>) {
         let plan = self.launch.plan;
-        let at = self.snapshots.iter().position(|s| s.round == round).unwrap_or_else(|| {
-            let train_s = self.began.elapsed().as_secs_f64();
-            self.snapshots.push(Incomplete { round, train_s, shards: vec![None; plan.servers] });
+        let (index, parts) =
+            if rank < plan.workers { (rank, plan.workers) } else { (rank - plan.workers, plan.servers) };
+        let at = self.snapshots.iter().position(|s| s.step == step).unwrap_or_else(|| {
+            let train_s = train_s.unwrap_or_else(|| self.began.elapsed().as_secs_f64());
+            self.snapshots.push(Incomplete { step, train_s, parts: vec![None; parts] });
             self.snapshots.len() - 1
         });
-        self.snapshots[at].shards[rank - plan.workers] = Some(numbers);
-        if self.snapshots[at].shards.iter().all(Option::is_some) {
-            let Incomplete { round, train_s, shards } = self.snapshots.swap_remove(at);
-            let params = shards.into_iter().flatten().flatten().collect();
+        let snapshot = &mut self.snapshots[at];
+        snapshot.train_s = snapshot.train_s.max(train_s.unwrap_or_default());
+        snapshot.parts[index] = Some(numbers);
+        if snapshot.parts.iter().all(Option::is_some) {
+            let Incomplete { step, train_s, parts } = self.snapshots.swap_remove(at);
+            let parts: Vec<Vec<f32>> = parts.into_iter().flatten().collect();
+            let (params, state) =
+                if rank < plan.workers { self.model(parts) } else { (parts.concat(), None) };
             if let Some(jobs) = &self.jobs {
+                self.under_way += 1;
                 // The evaluator listens as long as the run lasts.
-                let _ = jobs.send(Snapshot { round, train_s, params });
+                let _ = jobs.send(Snapshot { step, train_s, params, state });
             }
         }
     }
 
-    fn side_results(&mut self, report: &mut dyn FnMut(Event<'_>)) {
-        while let Ok((round, train_s, outcome)) = self.results.try_recv() {
-            self.gather.whole(self.step_of(round), train_s, outcome, report);
+    /// The model out of what each worker has shown: parameters (if they agree, the first worker's alone) and
+    /// state, whose mean counts.
+    fn model(&self, mut parts: Vec<Vec<f32>>) -> (Vec<f32>, Option<Vec<f32>>) {
+        let params = match self.agreement {
+            Agreement::Apart => None,
+            _ => {
+                let states = parts.get(1).map_or(0, Vec::len);
+                let at = parts[0].len() - states;
+                let state = parts[0].split_off(at);
+                Some(std::mem::replace(&mut parts[0], state))
+            }
+        };
+        let mut mean = mean(&parts);
+        match params {
+            Some(params) => (params, Some(mean)),
+            None => {
+                let state = mean.split_off(self.params);
+                (mean, Some(state))
+            }
         }
     }
 
-    /// The step that a round of evaluation stands for.
-    fn step_of(&self, round: u64) -> u64 {
-        let (plan, samples) = (self.launch.plan, self.launch.dataset.train.len());
-        round * plan.eval_every.unwrap_or(samples.div_ceil(plan.batch * plan.workers) as u64)
+    /// Takes what was evaluated beside the run; whether something was.
+    fn side_results(&mut self, report: &mut dyn FnMut(Event<'_>)) -> bool {
+        let mut any = false;
+        while let Ok((step, train_s, outcome)) = self.results.try_recv() {
+            self.under_way -= 1;
+            self.gather.whole(step, train_s, outcome, report);
+            any = true;
+        }
+        any
     }
 
     /// A rank whose process has ended and whose pipe is closed, without an account: the failure to tell.
@@ -355,14 +411,22 @@ impl<'a> Watch<'a> {
 
     fn finish(mut self, report: &mut dyn FnMut(Event<'_>)) -> Result<RunResult, LaunchError> {
         self.jobs = None;
-        while let Ok((round, train_s, outcome)) = self.results.recv() {
-            self.gather.whole(self.step_of(round), train_s, outcome, report);
+        while let Ok((step, train_s, outcome)) = self.results.recv() {
+            self.gather.whole(step, train_s, outcome, report);
         }
         let (plan, launch) = (self.launch.plan, self.launch);
-        let seat = Seat::new(plan, launch.dataset, 0)?;
-        // Synchronous workers have evaluated the last step themselves.
-        if seat.setup.sync != Sync::Bsp {
-            let outcome = evaluate(launch, self.gather.server_params(), Some(self.gather.mean_state()));
+        let mut model = None;
+        // Workers whose models agree have evaluated the last step themselves.
+        if self.agreement == Agreement::Apart {
+            let mut mean = self.gather.workers_mean();
+            let (params, state) = if plan.servers > 0 {
+                (self.gather.server_params(), mean)
+            } else {
+                let state = mean.split_off(self.params);
+                (mean, state)
+            };
+            model = Some(params_sha256(&params));
+            let outcome = evaluate(launch, params, Some(state));
             let (steps, train_s) = (self.gather.steps(), self.gather.train_s());
             self.gather.whole(steps, train_s, outcome, report);
         }
@@ -381,7 +445,7 @@ impl<'a> Watch<'a> {
                 apply_s,
             });
         }
-        Ok(self.gather.result(launch.run, self.startup.unwrap_or_default(), launch.started))
+        Ok(self.gather.result(launch.run, self.startup.unwrap_or_default(), launch.started, model))
     }
 }
 

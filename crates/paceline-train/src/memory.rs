@@ -144,13 +144,21 @@ impl Memory for DuringBackward<'_, '_> {
     fn compute(&mut self, action: &Action, bodies: Bodies<'_>) -> bool {
         let Self { grads, scratch: Scratch { buffers, work, piece } } = self;
         match *action {
-            Action::Reduce { dst: dst @ Region { buf: Buf::Grad, .. }, src: Region { buf: Buf::Msg(msg), .. } } => {
+            Action::Reduce {
+                dst: dst @ Region { buf: Buf::Grad, .. },
+                src: Region { buf: Buf::Msg(msg), .. },
+            } => {
                 grads.change(dst, bodies.get(msg), add);
             }
-            Action::Copy { dst: dst @ Region { buf: Buf::Grad, .. }, src: Region { buf: Buf::Msg(msg), .. } } => {
+            Action::Copy {
+                dst: dst @ Region { buf: Buf::Grad, .. },
+                src: Region { buf: Buf::Msg(msg), .. },
+            } => {
                 grads.change(dst, bodies.get(msg), <[f32]>::copy_from_slice);
             }
-            Action::Reduce { dst: Region { buf: Buf::Scratch(n), offset, .. }, src } if src.buf == Buf::Grad => {
+            Action::Reduce { dst: Region { buf: Buf::Scratch(n), offset, .. }, src }
+                if src.buf == Buf::Grad =>
+            {
                 let dst = &mut buffers[usize::from(n)][offset..];
                 grads.read(src, |at, part| add(&mut dst[at..at + part.len()], part));
             }
@@ -174,7 +182,11 @@ impl Memory for DuringBackward<'_, '_> {
                     Into::Subtract => return false,
                 }
             }
-            Action::Encode { dst: Region { buf: Buf::Scratch(_), .. }, src: Region { buf: Buf::Scratch(_), .. }, .. } => {
+            Action::Encode {
+                dst: Region { buf: Buf::Scratch(_), .. },
+                src: Region { buf: Buf::Scratch(_), .. },
+                ..
+            } => {
                 // Neither parameters nor gradients are looked at.
                 let (param, grad) = (&mut Vec::new(), &mut Vec::new());
                 let mut all = Buffers { param, grad, scratch: buffers, work, accumulate: add };
@@ -218,7 +230,8 @@ impl Source for Whole<'_> {
 
 impl Memory for Whole<'_> {
     fn compute(&mut self, action: &Action, bodies: Bodies<'_>) -> bool {
-        let Self { params: param, grads: grad, scratch: Scratch { buffers: scratch, work, .. }, update } = self;
+        let Self { params: param, grads: grad, scratch: Scratch { buffers: scratch, work, .. }, update } =
+            self;
         if let Action::Apply { params, grad: from, step, whole } = *action {
             let grads = match from.buf {
                 Buf::Msg(msg) => bodies.get(msg),

@@ -47,7 +47,10 @@ pub fn setup(plan: &Plan, graph: &Graph, samples: usize) -> Setup {
 /// A tensor as a matrix, as square as its sizes allow.
 fn matrix(shape: &[usize], offset: usize) -> Tensor {
     let split = |at: usize| (shape[..at].iter().product(), shape[at..].iter().product());
-    let (rows, cols) = (0..=shape.len()).map(split).min_by_key(|(rows, cols): &(usize, usize)| rows + cols).unwrap_or((1, 1));
+    let (rows, cols) = (0..=shape.len())
+        .map(split)
+        .min_by_key(|(rows, cols): &(usize, usize)| rows + cols)
+        .unwrap_or((1, 1));
     Tensor { offset, rows, cols }
 }
 

@@ -116,7 +116,7 @@ pub fn parameters() -> Vec<&'static Parameter> {
 }
 
 /// To whom a parameter belongs, as flags.
-fn owners(name: &str) -> String {
+pub fn owners(name: &str) -> String {
     let has = |parameters: &[&Parameter]| parameters.iter().any(|p| p.name == name);
     let strategies =
         STRATEGIES.iter().filter(|s| has(s.parameters)).map(|s| format!("--strategy {}", s.name));

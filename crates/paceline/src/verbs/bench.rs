@@ -78,7 +78,7 @@ fn length(text: &str) -> Result<usize, String> {
 }
 
 fn collectives() -> clap::builder::PossibleValuesParser {
-    names(STRATEGIES.iter().filter(|s| s.schedule.is_some()).map(|s| (s.name, s.about)))
+    names(STRATEGIES.iter().filter(|s| s.path.is_some()).map(|s| (s.name, s.about)))
 }
 
 #[derive(Serialize)]

@@ -1,16 +1,20 @@
 //! `paceline train`: one run.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::builder::PossibleValue;
 use clap::builder::PossibleValuesParser;
-use paceline_data::DATASETS;
+use clap::{Arg, ArgMatches, Command};
+use paceline_data::{DATASETS, Sharding};
 use paceline_launch::run::{self, Launch};
 use paceline_nn::models::MODELS;
 use paceline_nn::optim::OPTIMISERS;
 use paceline_nn::schedule::Schedule;
 use paceline_plan::{Plan, PlanError, Straggler, Work};
-use paceline_protocol::STRATEGIES;
+use paceline_protocol::{
+    Averages, CONSISTENCIES, Coder, Options, Parameter, Refusal, STRATEGIES, strategies,
+};
 use paceline_record::process::{self, Started};
 use paceline_record::{Event, RunDirectory, RunResult};
 use paceline_train::single;
@@ -45,19 +49,25 @@ pub struct Args {
     /// How the workers average [default: none with one worker, ring-allreduce with more]
     #[arg(long, value_parser = names(STRATEGIES.iter().map(|s| (s.name, s.about))))]
     strategy: Option<String>,
-    /// When a worker may go on: everybody waits (bsp), nobody waits (asp), a bounded lead (ssp)
-    #[arg(long, default_value = "bsp", value_parser = ["bsp", "asp", "ssp"])]
+    /// When a worker may go on
+    #[arg(long, default_value = "bsp", value_parser = names(CONSISTENCIES.iter().map(|c| (c.name, c.about))))]
     sync: String,
-    /// With --sync ssp: steps that a worker may be ahead of the slowest
-    #[arg(long)]
-    staleness: Option<u64>,
+    /// What is averaged [default: gradients; weights with stepwise, gossip and local]
+    #[arg(long, value_parser = ["gradients", "weights"])]
+    averages: Option<String>,
+    /// Make messages shorter: fp16, int8, 2bit,threshold=T, topk,ratio=R, sign or powersgd,rank=R
+    #[arg(long, value_parser = |s: &str| s.parse::<Coder>())]
+    compression: Option<Coder>,
+    /// Which worker sees which samples: iid, by-label or dirichlet(A) (small A: few classes per worker)
+    #[arg(long, default_value = "iid", value_parser = |s: &str| s.parse::<Sharding>())]
+    shard: Sharding,
     /// What the workers talk over: processes over tcp, or threads of one process
     #[arg(long, default_value = "tcp", value_parser = ["tcp", "inproc"])]
     transport: String,
     /// Bytes of gradient that are fused and sent together while backward goes on, e.g. 4MiB
     #[arg(long, default_value = "4MiB", value_parser = bytes)]
     bucket: usize,
-    /// Slow workers down: rank=R,factor=F or lognormal,sigma=S
+    /// Slow workers down: rank=R,factor=F, moving,factor=F (another one in each step) or lognormal,sigma=S
     #[arg(long, value_parser = |s: &str| s.parse::<Straggler>())]
     straggler: Option<Straggler>,
     /// End the run after this many steps without changing what they are
@@ -118,6 +128,46 @@ pub struct Args {
     /// Folder that runs are recorded in [default: PACELINE_STORE, then .paceline]
     #[arg(long, value_name = "DIR")]
     store: Option<PathBuf>,
+    #[command(flatten)]
+    parameters: Parameters,
+}
+
+/// The flags of the strategies' and consistency models' own parameters, as the registries declare them.
+#[derive(Clone, Debug, Default)]
+struct Parameters(BTreeMap<String, String>);
+
+impl clap::FromArgMatches for Parameters {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let given = |p: &&Parameter| {
+            matches.get_one::<String>(p.name).map(|value| (p.name.to_owned(), value.clone()))
+        };
+        Ok(Self(strategies::parameters().iter().filter_map(given).collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl clap::Args for Parameters {
+    fn augment_args(command: Command) -> Command {
+        strategies::parameters().into_iter().fold(command, |command, p| {
+            let owners = strategies::owners(p.name);
+            let help = format!("{} ({owners}; {}) [default: {}]", p.about, p.range(), p.default);
+            command.arg(
+                Arg::new(p.name)
+                    .long(p.name)
+                    .help(help)
+                    .help_heading("Parameters of single strategies and consistency models")
+                    .value_parser(move |value: &str| p.check(value).map(|()| value.to_owned())),
+            )
+        })
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
 }
 
 /// A number of bytes with an optional unit.
@@ -144,17 +194,40 @@ pub fn names(entries: impl Iterator<Item = (&'static str, &'static str)>) -> Pos
 }
 
 impl Args {
-    fn plan(&self) -> Plan {
-        Plan {
+    /// The plan that the flags describe, with everything that they leave open filled in.
+    fn plan(&self) -> Result<Plan, PlanError> {
+        let strategy = self.strategy.clone().unwrap_or_else(|| {
+            if self.workers == 1 && self.servers == 0 { SINGLE.into() } else { "ring-allreduce".into() }
+        });
+        let refuse = |refusal: Refusal| {
+            let Refusal { flag, value, problem } = refusal;
+            PlanError { flag, value, problem }
+        };
+        let mut options = Options(self.parameters.0.clone());
+        let mut averages = Averages::Gradients;
+        match strategies::find(&strategy) {
+            Some(strategy) => {
+                strategy.resolve(&self.sync, &mut options).map_err(refuse)?;
+                averages = strategy.averages[0];
+            }
+            None => self.check_alone(&options).map_err(refuse)?,
+        }
+        let asynchronous = !["bsp", "switch"].contains(&self.sync.as_str());
+        if asynchronous && self.lr_scaling == "linear" {
+            let problem = format!("is for steps of whole global batches; {} makes single pushes", self.sync);
+            return Err(refuse(Refusal::new("--lr-scaling", "linear", problem)));
+        }
+        Ok(Plan {
+            options: options.0,
+            averages: self.averages.clone().unwrap_or_else(|| averages.name().into()),
+            compression: self.compression.map(|coder| coder.to_string()),
+            shard: self.shard.to_string(),
             data: self.data.clone(),
             model: self.model.clone(),
             workers: self.workers,
             servers: self.servers,
-            strategy: self.strategy.clone().unwrap_or_else(|| {
-                if self.workers == 1 && self.servers == 0 { SINGLE.into() } else { "ring-allreduce".into() }
-            }),
+            strategy,
             sync: self.sync.clone(),
-            staleness: self.staleness,
             transport: self.transport.clone(),
             bucket: self.bucket,
             straggler: self.straggler,
@@ -175,7 +248,27 @@ impl Args {
             seed: self.seed,
             threads: self.threads,
             pin: self.pin,
+        })
+    }
+
+    /// What makes no sense without anybody to talk to.
+    fn check_alone(&self, options: &Options) -> Result<(), Refusal> {
+        let problem = "one worker alone waits for nobody; give a --strategy that has it, e.g. ps";
+        if self.sync != "bsp" {
+            return Err(Refusal::new("--sync", &self.sync, problem));
         }
+        if let Some((name, value)) = options.0.iter().next() {
+            let problem = format!("belongs to {}", strategies::owners(name));
+            return Err(Refusal::new(&format!("--{name}"), value, problem));
+        }
+        let problem = "one worker alone sends nothing; give more --workers or a --strategy";
+        if let Some(coder) = self.compression {
+            return Err(Refusal::new("--compression", coder, problem));
+        }
+        if let Some(averages) = &self.averages {
+            return Err(Refusal::new("--averages", averages, problem));
+        }
+        Ok(())
     }
 }
 
@@ -187,21 +280,13 @@ fn store(args: &Args) -> PathBuf {
 
 /// Runs the plan that the flags describe; the result, and its summary in words.
 pub fn execute(args: &Args, show: Show, started: Started) -> Result<(RunResult, String), Failure> {
-    let plan = args.plan();
+    let plan = args.plan()?;
     // What is wrong whatever the dataset is said before a large one is loaded.
     plan.check(usize::MAX)?;
     let source = paceline_data::find(&plan.data).expect("clap lets registered names pass only");
     let folders = data::folders(&args.place);
     let dataset = source.load(&folders)?;
     plan.check(dataset.train.len())?;
-    if plan.strategy == SINGLE && plan.sync != "bsp" {
-        return Err(PlanError {
-            flag: "--sync",
-            value: plan.sync,
-            problem: "one worker alone waits for nobody; give a --strategy that has it, e.g. ps".into(),
-        }
-        .into());
-    }
     let mut follow = Follow::new(show);
     let id = process::new_run_id();
     let mut record = RunDirectory::create(&store(args), &id, &plan)?;
