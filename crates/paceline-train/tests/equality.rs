@@ -1,18 +1,23 @@
-//! Synchronous strategies are provably the same algorithm: p workers equal one worker with the p-fold
-//! batch, over the in-process transport.
+//! Exact strategies are provably the same algorithm: p workers equal one worker with the p-fold batch; and
+//! what a strategy does over real transports is what it does in virtual time.
 //!
 //! The distance is ‖θ − θref‖ / ‖θref − θ0‖, where θref comes from a run in f64. What a right run may
 //! differ by is set by the f32 single worker's own distance; mutants must lie far outside.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use paceline_data::{Dataset, Folders, Order, order};
 use paceline_nn::optim::{self, Settings, Step};
 use paceline_nn::{Compute, Graph, Network, Pass, Targets};
 use paceline_plan::{Plan, Work};
-use paceline_protocol::{Action, Actions, Input, Participant, STRATEGIES, Strategy, Time, Trace, find};
+use paceline_protocol::{
+    Action, Actions, Agreement, Averages, Coder, Input, Options, Participant, STRATEGIES, Setup, Strategy,
+    Time, Trace, find,
+};
 use paceline_train::{model, server, worker};
-use paceline_wire::inproc;
+use paceline_wire::{Identity, Key, Transport, inproc, tcp};
 
 fn plan(model: &str, strategy: &str, workers: usize, servers: usize) -> Plan {
     Plan {
@@ -22,7 +27,10 @@ fn plan(model: &str, strategy: &str, workers: usize, servers: usize) -> Plan {
         servers,
         strategy: strategy.into(),
         sync: "bsp".into(),
-        staleness: None,
+        options: BTreeMap::new(),
+        averages: "gradients".into(),
+        compression: None,
+        shard: "iid".into(),
         transport: "inproc".into(),
         bucket: 50_000,
         straggler: None,
@@ -57,16 +65,64 @@ struct Ran {
     staleness: Vec<Vec<u64>>,
 }
 
+/// A plan with a strategy's parameters, resolved.
+fn choose(plan: Plan, strategy: &str, sync: &str, options: &[(&str, &str)]) -> Plan {
+    let found = find(strategy).unwrap();
+    let mut options = Options::of(options);
+    found.resolve(sync, &mut options).unwrap();
+    let averages = found.averages[0].name().into();
+    Plan { strategy: strategy.into(), sync: sync.into(), options: options.0, averages, ..plan }
+}
+
+/// What the ranks talk over: threads either way.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Over {
+    Inproc,
+    Tcp,
+}
+
+/// Connects the ranks of a run over loopback.
+fn sockets(setup: &Setup, strategy: &Strategy) -> Vec<Box<dyn Transport>> {
+    let any = || tcp::Listener::bind(([127, 0, 0, 1], 0).into()).unwrap();
+    let listeners: Vec<_> = (0..setup.world()).map(|_| any()).collect();
+    let addresses: Vec<_> = listeners.iter().map(tcp::Listener::address).collect();
+    let addresses = &addresses;
+    std::thread::scope(|scope| {
+        let connect = |(rank, listener): (usize, tcp::Listener)| {
+            let links = (strategy.links)(setup, rank);
+            let identity = Identity {
+                run: "equality".into(),
+                rank,
+                workers: setup.workers,
+                world: setup.world(),
+                model_hash: [7; 32],
+                key: Key::from([9; 32]),
+            };
+            scope.spawn(move || -> Box<dyn Transport> {
+                let peers: Vec<_> = links.iter().map(|&peer| (peer, addresses[peer])).collect();
+                let options = tcp::Options { max_body: worker::MESSAGE, ..tcp::Options::default() };
+                Box::new(listener.connect(identity, &peers, options, Duration::from_secs(60)).unwrap())
+            })
+        };
+        let all: Vec<_> = listeners.into_iter().enumerate().map(connect).collect();
+        all.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
 /// Every rank of a plan as a thread of this process.
-fn distributed(plan: &Plan, dataset: &Dataset, strategy: &'static Strategy) -> Ran {
+fn distributed(plan: &Plan, dataset: &Dataset, strategy: &'static Strategy, over: Over) -> Ran {
     let graph = Arc::new(model::graph(plan, dataset).unwrap());
-    let setup = worker::setup(plan, graph.param_count(), dataset.train.len());
-    let transports = inproc::mesh(setup.world());
+    let setup = worker::setup(plan, &graph, dataset.train.len());
+    let transports = match over {
+        Over::Tcp => sockets(&setup, strategy),
+        Over::Inproc => {
+            inproc::mesh(setup.world()).into_iter().map(|t| Box::new(t) as Box<dyn Transport>).collect()
+        }
+    };
     let (setup, graph) = (&setup, &graph);
     std::thread::scope(|scope| {
         let (mut workers, mut servers) = (Vec::new(), Vec::new());
         for (rank, transport) in transports.into_iter().enumerate() {
-            let transport = Box::new(transport);
             if rank < plan.workers {
                 workers.push(scope.spawn(move || {
                     let graph = Arc::clone(graph);
@@ -194,25 +250,45 @@ impl Reference {
 /// and carry a run visibly away; that does not happen with every seed, a wrong sum does.
 const SEEDS: [u64; 3] = [5, 6, 7];
 
-fn check_equality(model: &str, epochs: f64) {
+/// Plans whose strategies are exact: every path, with gradients and with weights, and what is an exact
+/// average with the right parameters.
+fn exact_plans(base: &Plan, weights: bool) -> Vec<Plan> {
+    let mut plans = Vec::new();
+    for strategy in STRATEGIES.iter().filter(|s| s.path.is_some() || s.servers) {
+        for servers in shards(strategy) {
+            let plan = choose(Plan { servers, ..base.clone() }, strategy.name, "bsp", &[]);
+            if weights {
+                plans.push(Plan { averages: "weights".into(), ..plan.clone() });
+            } else {
+                plans.push(plan);
+            }
+        }
+    }
+    if weights {
+        plans.push(choose(base.clone(), "local", "bsp", &[("local-steps", "1")]));
+        for variant in ["naive", "push-sum", "chunked"] {
+            plans.push(choose(base.clone(), "stepwise", "bsp", &[("variant", variant), ("sync-every", "1")]));
+        }
+    }
+    plans
+}
+
+fn check_equality(model: &str, epochs: f64, workers: impl Iterator<Item = usize>, weights: bool) {
     let dataset = digits();
-    let plan = |seed, p, strategy, servers| Plan {
-        work: Work::Epochs(epochs),
-        seed,
-        ..plan(model, strategy, p, servers)
-    };
-    for p in 1..=8 {
+    for p in workers {
         let mut references: Vec<Reference> = Vec::new();
-        for (strategy, servers) in STRATEGIES.iter().flat_map(|s| shards(s).map(move |servers| (s, servers)))
-        {
-            let what = format!("{model}, {} with {p} workers and {servers} servers", strategy.name);
+        let base = Plan { work: Work::Epochs(epochs), ..plan(model, "single", p, 0) };
+        for plan in exact_plans(&base, weights) {
+            let strategy = find(&plan.strategy).unwrap();
+            let (name, servers) = (strategy.name, plan.servers);
+            let what = format!("{model}, {name} of {} with {p} workers and {servers} servers", plan.averages);
             let mut errors = Vec::new();
             for (i, seed) in SEEDS.into_iter().enumerate() {
                 if references.len() <= i {
-                    references.push(Reference::new(&plan(seed, p, "single", 0), &dataset));
+                    references.push(Reference::new(&Plan { seed, ..base.clone() }, &dataset));
                 }
                 let Reference { end, begin, single, allowed } = &references[i];
-                let ran = distributed(&plan(seed, p, strategy.name, servers), &dataset, strategy);
+                let ran = distributed(&Plan { seed, ..plan.clone() }, &dataset, strategy, Over::Inproc);
                 for replica in &ran.params {
                     assert_eq!(replica, &ran.params[0], "{what}: replicas are bit-identical");
                 }
@@ -233,13 +309,23 @@ fn check_equality(model: &str, epochs: f64) {
 
 #[test]
 fn mlp_with_up_to_8_workers_equals_one_worker_with_the_whole_batch() {
-    check_equality("mlp", 1.0);
+    check_equality("mlp", 1.0, 1..=8, false);
+}
+
+#[test]
+fn mlp_with_averaged_weights_equals_one_worker_with_the_whole_batch() {
+    check_equality("mlp", 1.0, [1, 2, 3, 5, 8].into_iter(), true);
 }
 
 #[test]
 fn lenet_with_up_to_8_workers_equals_one_worker_with_the_whole_batch() {
     // A fraction of an epoch whose last step is a small one: the f64 reference is slow.
-    check_equality("lenet", 0.3);
+    check_equality("lenet", 0.3, 1..=8, false);
+}
+
+#[test]
+fn lenet_with_averaged_weights_equals_one_worker_with_the_whole_batch() {
+    check_equality("lenet", 0.3, [2, 3].into_iter(), true);
 }
 
 /// A participant that forgets to add what comes for the first bucket.
@@ -271,16 +357,24 @@ fn mutants_are_caught_by_the_tolerance() {
         },
         links: |setup, rank| (find("ring-allreduce").unwrap().links)(setup, rank),
         name: "drops-a-bucket",
+        agreement: |_| Agreement::Exact,
+        check: |_| Ok(()),
+        presets: |_| {},
         about: "",
+        detail: "",
         cost: "",
+        good: "",
+        bad: "",
         servers: false,
         syncs: &["bsp"],
-        schedule: None,
+        averages: &[Averages::Gradients],
+        parameters: &[],
+        path: None,
     };
     let dataset = digits();
     let plan = plan("mlp", "ring-allreduce", 3, 0);
     let Reference { end: reference, begin, allowed, .. } = Reference::new(&plan, &dataset);
-    let ran = distributed(&plan, &dataset, &DROPS);
+    let ran = distributed(&plan, &dataset, &DROPS, Over::Inproc);
     let dropped = distance(&wide(&ran.params[0]), &reference, &begin);
     assert!(dropped > 10.0 * allowed, "a dropped bucket: {dropped:e}, allowed {allowed:e}");
     let tail = order::share(dataset.train.len() % (plan.batch * 3), 0, 3).len();
@@ -294,21 +388,85 @@ fn mutants_are_caught_by_the_tolerance() {
     assert!(means > 2.0 * allowed, "a mean of means: {means:e}, allowed {allowed:e}");
 }
 
+/// What each rank does in virtual time.
+fn virtual_traces(plan: &Plan, dataset: &Dataset, strategy: &Strategy) -> Vec<Trace> {
+    let graph = model::graph(plan, dataset).unwrap();
+    let setup = worker::setup(plan, &graph, dataset.train.len());
+    let participants = (0..setup.world()).map(|r| (strategy.make)(&setup, r)).collect();
+    let costs = paceline_sim::Costs::constant(plan.workers, 1_000_000, 10_000, 1.0);
+    paceline_sim::simulate(&setup, participants, &costs, &mut paceline_sim::Nothing, None, &[]).traces
+}
+
 #[test]
-fn actions_are_the_same_as_in_virtual_time() {
+fn actions_over_tcp_and_in_process_are_the_same_as_in_virtual_time() {
     let dataset = digits();
     for strategy in STRATEGIES {
-        for (p, servers) in [(2, 1), (3, 2), (4, 3)] {
-            let servers = if strategy.servers { servers } else { 0 };
-            let plan = Plan { work: Work::Steps(3), ..plan("mlp", strategy.name, p, servers) };
-            let ran = distributed(&plan, &dataset, strategy);
-            let graph = model::graph(&plan, &dataset).unwrap();
-            let setup = worker::setup(&plan, graph.param_count(), dataset.train.len());
-            let participants = (0..setup.world()).map(|r| (strategy.make)(&setup, r)).collect();
-            let costs = paceline_sim::Costs::constant(p, 1_000_000, 10_000, 1.0);
-            let virtually =
-                paceline_sim::simulate(&setup, participants, &costs, &mut paceline_sim::Nothing, None, &[]);
-            assert_eq!(ran.traces, virtually.traces, "{} with {p} workers", strategy.name);
+        let codecs = [None, Some("fp16"), Some("2bit"), Some("powersgd")];
+        for coder in codecs.into_iter().filter(|c| c.is_none_or(|c| strategy.codecs().contains(&c))) {
+            for (p, servers, over) in
+                [(2, 1, Over::Tcp), (3, 2, Over::Tcp), (4, 3, Over::Tcp), (3, 2, Over::Inproc)]
+            {
+                let servers = if strategy.servers { servers } else { 0 };
+                let base = Plan { work: Work::Steps(3), ..plan("mlp", strategy.name, p, servers) };
+                let compression = coder.map(|c| c.parse::<Coder>().unwrap().to_string());
+                let plan = Plan { compression, ..choose(base, strategy.name, "bsp", &[]) };
+                let ran = distributed(&plan, &dataset, strategy, over);
+                let same = ran.traces == virtual_traces(&plan, &dataset, strategy);
+                assert!(same, "{} {coder:?} with {p} workers over {over:?}", strategy.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn identities_hold_over_tcp() {
+    let dataset = digits();
+    let run = |p, servers, strategy, sync, options: &[(&str, &str)], averages: Option<&str>| {
+        let base = Plan { work: Work::Epochs(0.5), ..plan("mlp", strategy, p, servers) };
+        let mut plan = choose(base, strategy, sync, options);
+        plan.averages = averages.map_or(plan.averages, Into::into);
+        distributed(&plan, &dataset, find(strategy).unwrap(), Over::Tcp)
+    };
+    let weights = Some("weights");
+    for p in [2, 3] {
+        let bsp = run(p, 2, "ps", "bsp", &[], None);
+        let switch = run(p, 2, "ps", "switch", &[("switch-at", "1")], None);
+        assert!(bsp.params == switch.params && bsp.staleness == switch.staleness, "switch(1) is bsp");
+        let ring = run(p, 0, "ring-allreduce", "bsp", &[], weights);
+        let local = run(p, 0, "local", "bsp", &[("local-steps", "1")], None);
+        assert!(ring.params == local.params, "local(1) is ring-allreduce");
+        for variant in ["naive", "random-start", "push-sum", "chunked"] {
+            let together = run(p, 0, "stepwise", "bsp", &[("variant", variant), ("sync-every", "1")], None);
+            let zero = vec![0.0; ring.params[0].len()];
+            let off = distance(&wide(&together.params[0]), &wide(&ring.params[0]), &zero);
+            assert!(off < 1e-6, "stepwise {variant} with sync-every 1 is ring-allreduce of weights: {off:e}");
+        }
+        // Asynchronous runs depend on timing; what they do not depend on is how much they may be apart.
+        let bounded = |ran: &Ran, s: u64| {
+            let most = (p as u64 - 1) * (2 * s + 1);
+            ran.staleness.iter().flatten().all(|&stale| stale <= most)
+        };
+        for s in [0, 2] {
+            let (one, both) = (s.to_string(), format!("{s},{s}"));
+            assert!(bounded(&run(p, 2, "ps", "ssp", &[("staleness", &one)], None), s), "ssp({s})");
+            assert!(
+                bounded(&run(p, 2, "ps", "dssp", &[("staleness-bounds", &both)], None), s),
+                "dssp({s},{s})"
+            );
+        }
+        let asp = run(p, 2, "ps", "switch", &[("switch-at", "0")], None);
+        let pushes = bsp.staleness[0].len();
+        assert!(asp.staleness.iter().all(|s| s.len() == pushes), "switch(0) pushes as often as asp");
+    }
+    // One worker is plain SGD, whatever the strategy.
+    let plain = {
+        let alone = Plan { work: Work::Epochs(0.5), ..plan("mlp", "single", 1, 0) };
+        alone_f32(&alone, &dataset, Mean::OfSamples).0
+    };
+    for strategy in STRATEGIES {
+        for sync in strategy.syncs {
+            let ran = run(1, usize::from(strategy.servers), strategy.name, sync, &[], None);
+            assert!(wide(&ran.params[0]) == plain, "one worker with {} {sync}", strategy.name);
         }
     }
 }
@@ -317,11 +475,11 @@ fn actions_are_the_same_as_in_virtual_time() {
 fn asynchronous_runs_do_all_the_work_and_record_true_staleness() {
     let dataset = digits();
     let strategy = find("ps").unwrap();
-    for (sync, staleness) in [("asp", None), ("ssp", Some(1))] {
-        let plan = Plan { sync: sync.into(), staleness, ..plan("mlp", "ps", 4, 2) };
-        let ran = distributed(&plan, &dataset, strategy);
+    for sync in strategy.syncs.iter().filter(|sync| **sync != "bsp") {
+        let plan = choose(plan("mlp", "ps", 4, 2), "ps", sync, &[]);
+        let ran = distributed(&plan, &dataset, strategy, Over::Inproc);
         let graph = model::graph(&plan, &dataset).unwrap();
-        let setup = worker::setup(&plan, graph.param_count(), dataset.train.len());
+        let setup = worker::setup(&plan, &graph, dataset.train.len());
         let pushes = setup.steps as usize * 4;
         assert!(
             ran.staleness.iter().all(|s| s.len() == pushes),
@@ -331,8 +489,11 @@ fn asynchronous_runs_do_all_the_work_and_record_true_staleness() {
         // staleness adds up to at most p − 1 per push, and under ssp(s) no single one exceeds (p − 1)(2s + 1).
         let sum: u64 = ran.staleness[0].iter().sum();
         assert!(sum <= 3 * pushes as u64, "{sync}: {sum} over {pushes} pushes");
-        if sync == "ssp" {
-            assert!(ran.staleness.iter().flatten().all(|&s| s <= 3 * 3), "{:?}", ran.staleness);
-        }
+        let bound = match *sync {
+            "ssp" | "essp" => 3,
+            "dssp" | "adaptive" => 15,
+            _ => continue,
+        };
+        assert!(ran.staleness.iter().flatten().all(|&s| s <= 3 * (2 * bound + 1)), "{sync}");
     }
 }

@@ -23,7 +23,7 @@ fn start(setup: &Setup, step: u64, chunk: usize) -> usize {
 
 fn together(setup: &Setup, step: u64) -> bool {
     let every: u64 = setup.options.0["sync-every"].parse().unwrap();
-    every > 0 && (step + 1) % every == 0
+    every > 0 && (step + 1).is_multiple_of(every)
 }
 
 /// The matrix by which a step mixes the workers' weights: row = who, column = whose.
