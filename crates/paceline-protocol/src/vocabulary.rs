@@ -48,6 +48,12 @@ impl Region {
         Self { buf, offset: range.start, len: range.len() }
     }
 
+    /// Whether both have some element.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        let (a, b) = (self.range(), other.range());
+        self.buf == other.buf && a.start < b.end && b.start < a.end
+    }
+
     /// The elements.
     pub fn range(&self) -> Range<usize> {
         self.offset..self.offset + self.len
@@ -303,6 +309,37 @@ pub enum Action {
     SnapshotReady,
     /// The participant is finished.
     Finish(Outcome),
+}
+
+impl Action {
+    /// The regions that it reads or changes.
+    pub fn regions(&self) -> [Option<Region>; 3] {
+        match *self {
+            Self::Send { src, .. } => [src, None, None],
+            Self::Reduce { dst, src }
+            | Self::Copy { dst, src }
+            | Self::Mix { dst, src, .. }
+            | Self::Encode { dst, src, .. }
+            | Self::Decode { dst, src, .. } => [Some(dst), Some(src), None],
+            Self::Scale { dst, .. } | Self::Randomise { dst, .. } => [Some(dst), None, None],
+            Self::MatMul { dst, a, b, .. } => [Some(dst.region), Some(a.region), Some(b.region)],
+            Self::Orthonormalise(matrix) => [Some(matrix.region), None, None],
+            Self::Apply { params, grad, .. } => [Some(params), Some(grad), None],
+            Self::Release(_)
+            | Self::BeginStep { .. }
+            | Self::SetTimer { .. }
+            | Self::WaitingFor(_)
+            | Self::Staleness(_)
+            | Self::SnapshotReady
+            | Self::Finish(_) => [None; 3],
+        }
+    }
+
+    /// Whether both have to do with some element.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        let pairs = self.regions().into_iter().flatten();
+        pairs.into_iter().any(|a| other.regions().into_iter().flatten().any(|b| a.overlaps(&b)))
+    }
 }
 
 /// Which factor of a product is stored transposed.

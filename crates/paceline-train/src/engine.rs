@@ -172,6 +172,11 @@ impl Engine {
 
     /// Does an action now, or later if the memory says so.
     fn act(&mut self, action: Action, memory: &mut dyn Memory) -> Result<(), TrainError> {
+        // Nothing overtakes what was put off if the two have anything to do with each other.
+        if self.deferred.iter().any(|earlier| earlier.overlaps(&action)) {
+            self.deferred.push_back(action);
+            return Ok(());
+        }
         let done = match action {
             Action::Send { op, to, tag, head, src } => {
                 let body = src.map_or(Span::EMPTY, span);

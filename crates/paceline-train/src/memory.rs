@@ -162,6 +162,14 @@ impl Memory for DuringBackward<'_, '_> {
                 let dst = &mut buffers[usize::from(n)][offset..];
                 grads.read(src, |at, part| add(&mut dst[at..at + part.len()], part));
             }
+            Action::Copy { dst: Region { buf: Buf::Scratch(n), offset, len }, src } => {
+                let Buf::Msg(msg) = src.buf else { return false };
+                buffers[usize::from(n)][offset..offset + len].copy_from_slice(bodies.get(msg));
+            }
+            Action::Reduce { dst: Region { buf: Buf::Scratch(n), offset, len }, src } => {
+                let Buf::Msg(msg) = src.buf else { return false };
+                add(&mut buffers[usize::from(n)][offset..offset + len], bodies.get(msg));
+            }
             Action::Encode { coder, dst, src, feedback: false } if src.buf == Buf::Grad => {
                 let Buf::Scratch(n) = dst.buf else { return false };
                 piece.resize(src.len, 0.0);

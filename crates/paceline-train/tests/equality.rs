@@ -419,6 +419,32 @@ fn actions_over_tcp_and_in_process_are_the_same_as_in_virtual_time() {
 }
 
 #[test]
+fn a_codec_that_loses_nothing_changes_nothing_and_one_that_loses_little_little() {
+    // The codes take the same ways whatever they lose.
+    let dataset = digits();
+    let base = Plan { work: Work::Epochs(0.5), ..plan("mlp", "single", 3, 0) };
+    let Reference { end, begin, allowed, .. } = Reference::new(&base, &dataset);
+    for strategy in STRATEGIES.iter().filter(|s| s.path.is_some() || s.servers) {
+        let servers = if strategy.servers { 2 } else { 0 };
+        let exact = choose(Plan { servers, ..base.clone() }, strategy.name, "bsp", &[]);
+        for (coder, most) in [("topk,ratio=1", allowed), ("fp16", 2e-2), ("int8", 2e-2)] {
+            let coder: Coder = coder.parse().unwrap();
+            let plan = Plan { compression: Some(coder.to_string()), ..exact.clone() };
+            for over in [Over::Inproc, Over::Tcp] {
+                let ran = distributed(&plan, &dataset, strategy, over);
+                assert!(
+                    ran.params.iter().all(|p| *p == ran.params[0]),
+                    "{} {coder}: replicas",
+                    strategy.name
+                );
+                let off = distance(&wide(&ran.params[0]), &end, &begin);
+                assert!(off <= most, "{} {coder} over {over:?}: {off:e}, allowed {most:e}", strategy.name);
+            }
+        }
+    }
+}
+
+#[test]
 fn identities_hold_over_tcp() {
     let dataset = digits();
     let run = |p, servers, strategy, sync, options: &[(&str, &str)], averages: Option<&str>| {

@@ -2,9 +2,12 @@
 //! speed is the ratio of medians of at least five runs that alternate with the peer's.
 
 mod accuracy;
+mod averaging;
+mod compression;
 mod compute;
 mod exchange;
 mod footprint;
+mod stragglers;
 
 use std::fs;
 use std::process::Command;
@@ -59,6 +62,21 @@ const MEASUREMENTS: &[Measurement] = &[
         run: exchange::allreduce,
     },
     Measurement { name: "distributed", about: "training with processes beside DDP", run: exchange::training },
+    Measurement {
+        name: "averaging",
+        about: "every averaging technique on digits, alike data and split by label",
+        run: averaging::measure,
+    },
+    Measurement {
+        name: "stragglers",
+        about: "consistency models with a worker that is 3 times slower",
+        run: stragglers::measure,
+    },
+    Measurement {
+        name: "compression",
+        about: "codecs on MNIST: bytes and accuracy",
+        run: compression::measure,
+    },
     Measurement { name: "footprint", about: "memory and startup of a run", run: footprint::measure },
 ];
 

@@ -17,9 +17,15 @@ fn processes_over_tcp_give_the_parameters_of_threads_bit_for_bit() {
     // Threads in process equal one worker with the whole batch (paceline-train's tests).
     for model in ["mlp", "lenet"] {
         for workers in [2, 3, 4] {
-            for strategy in
-                ["ring-allreduce", "ring-reduce", "ps --servers 1", "ps --servers 2", "ps --servers 3"]
-            {
+            for strategy in [
+                "ring-allreduce",
+                "ring-reduce",
+                "tree",
+                "halving-doubling",
+                "ps --servers 1",
+                "ps --servers 2",
+                "ps --servers 3",
+            ] {
                 let words = format!(
                     "train --quiet --model {model} --workers {workers} --strategy {strategy} --steps 6 --batch 24 --bucket 64KiB"
                 );
@@ -35,19 +41,118 @@ fn processes_over_tcp_give_the_parameters_of_threads_bit_for_bit() {
     }
 }
 
+/// Whether processes and threads end with the same model, and what each said.
+fn same_model(words: &str) -> Value {
+    let (threads, processes) = (result(&format!("{words} --transport inproc")), result(words));
+    assert_eq!(threads["params_sha256"], processes["params_sha256"], "{words}");
+    assert_eq!(threads["final_accuracy"], processes["final_accuracy"], "{words}");
+    processes
+}
+
+#[test]
+fn what_is_averaged_and_how_it_is_encoded_gives_the_same_over_tcp_as_between_threads() {
+    let train = "train --quiet --workers 3 --steps 6 --batch 24 --bucket 64KiB";
+    for strategy in ["ring-allreduce", "ring-reduce", "tree", "halving-doubling", "ps --servers 2"] {
+        same_model(&format!("{train} --strategy {strategy} --averages weights"));
+        for codec in ["fp16", "int8", "2bit,threshold=0.001", "topk", "sign", "powersgd"] {
+            if !(strategy.starts_with("ps") && codec == "powersgd") {
+                same_model(&format!("{train} --strategy {strategy} --compression {codec}"));
+            }
+        }
+    }
+    // Whatever is averaged along whichever exact path, SGD with momentum goes the same way.
+    let accuracy = |strategy: &str| result(&format!("{train} {strategy}"))["final_accuracy"].clone();
+    assert_eq!(accuracy("--strategy tree --averages weights"), accuracy("--strategy ring-allreduce"));
+}
+
+#[test]
+fn strategies_whose_replicas_differ_give_the_same_over_tcp_as_between_threads() {
+    let train = "train --quiet --workers 4 --steps 9 --batch 16 --eval-every 4 --shard by-label";
+    for strategy in [
+        "stepwise --variant naive",
+        "stepwise --variant rotate",
+        "stepwise --variant random-start",
+        "stepwise --variant push-sum",
+        "stepwise --variant periodic",
+        "stepwise --variant chunked",
+        "stepwise --variant rotate --start rotate-1 --compression fp16",
+        "stepwise --averages gradients --sync-every 4",
+        "gossip",
+        "gossip --neighbours 1 --compression fp16",
+        "local --local-steps 4",
+        "local --local-steps 4 --outer nesterov",
+    ] {
+        let result = same_model(&format!("{train} --strategy {strategy}"));
+        let accuracy = |name: &str| result["replicas"][name].as_f64().unwrap();
+        assert!(accuracy("min_accuracy") <= accuracy("max_accuracy"), "{strategy}");
+        let workers = result["ranks"].as_array().unwrap();
+        let differ = workers.iter().any(|w| w["params_sha256"] != workers[0]["params_sha256"]);
+        assert!(differ, "{strategy}: replicas differ");
+        assert!(
+            workers.iter().all(|w| w["params_sha256"] != result["params_sha256"]),
+            "{strategy}: the mean"
+        );
+    }
+}
+
+#[test]
+fn with_a_fixed_start_the_fleet_follows_the_start_workers_data() {
+    // Worker 0 holds the lowest labels only: in the naive wave nobody tells it of the others.
+    let accuracy = |variant: &str| {
+        let words = format!(
+            "train --quiet --workers 4 --batch 16 --epochs 12 --lr 0.02 --shard by-label --strategy stepwise --variant {variant}"
+        );
+        result(&words)["final_accuracy"].as_f64().unwrap()
+    };
+    let naive = accuracy("naive");
+    assert!(naive < 0.5, "{naive}");
+    for variant in ["random-start", "rotate", "push-sum", "chunked"] {
+        assert!(accuracy(variant) > 0.85, "{variant}: {}", accuracy(variant));
+    }
+}
+
+#[test]
+fn batch_norms_statistics_are_averaged_over_the_workers_at_an_evaluation() {
+    // Each worker's own would give each share of the test split another model, and the parameters depend
+    // on the workers' batches; what is evaluated is one model either way.
+    let words =
+        "train --quiet --model resnet20 --data synthetic --workers 2 --batch 8 --steps 4 --eval-every 2";
+    let processes = same_model(words);
+    let again = result(words);
+    assert_eq!(processes["final_loss"], again["final_loss"]);
+    let ps = same_model(&format!("{words} --strategy ps --servers 1"));
+    assert!((ps["final_loss"].as_f64().unwrap() - again["final_loss"].as_f64().unwrap()).abs() < 1e-3);
+}
+
 #[test]
 fn every_strategy_learns_digits_with_4_workers() {
     for options in [
         "--strategy ring-allreduce",
         "--strategy ring-reduce",
         "--strategy ps --servers 2",
+        "--strategy tree --averages weights",
+        "--strategy halving-doubling --compression fp16",
+        "--strategy ring-allreduce --compression powersgd,rank=4",
+        "--strategy gossip",
+        "--strategy local",
+        "--strategy stepwise",
+        "--strategy stepwise --variant chunked",
         "--strategy ps --servers 1 --sync asp --lr 0.02 --momentum 0.5",
         "--strategy ps --servers 2 --sync ssp --staleness 2 --lr 0.02 --momentum 0.5",
+        "--strategy ps --servers 2 --sync essp --lr 0.02 --momentum 0.5",
+        "--strategy ps --servers 3 --sync dssp --lr 0.02 --momentum 0.5",
+        "--strategy ps --servers 2 --sync adaptive --lr 0.02 --momentum 0.5",
+        "--strategy ps --servers 2 --sync switch --lr 0.02 --momentum 0.5",
+        "--strategy ps --servers 2 --sync switch --switch-at 1 --straggler-policy greedy --straggler rank=1,factor=4 --lr 0.02",
+        "--strategy ps --servers 1 --sync asp --shard dirichlet(1) --lr 0.02 --momentum 0.5",
     ] {
         let result = result(&format!("train --quiet --workers 4 --batch 16 --epochs 12 {options}"));
         let accuracy = result["final_accuracy"].as_f64().unwrap();
         assert!(accuracy >= 0.93, "{options}: {accuracy}");
-        assert_eq!(result["samples"].as_u64(), Some(12 * 1438), "{options}");
+        // Who holds data of its own takes batches of it, which are not always as long as the unit's.
+        let samples = result["samples"].as_u64().unwrap();
+        let off = samples.abs_diff(12 * 1438);
+        assert!(off == 0 || options.contains("--shard") && off < 100, "{options}: {samples}");
     }
 }
 
@@ -81,11 +186,23 @@ fn a_run_can_be_stopped_after_a_step_without_changing_the_steps_before() {
 #[test]
 fn impossible_plans_are_refused_with_what_would_be_valid() {
     for (words, reason) in [
-        ("--workers 2 --staleness 3", "--sync ssp --staleness 3"),
+        ("--workers 2 --staleness 3", "belongs to --sync ssp"),
+        ("--workers 2 --local-steps 3", "belongs to --strategy local"),
+        ("--local-steps 3", "belongs to --strategy local"),
+        ("--workers 2 --strategy stepwise --averages gradients", "drift apart"),
+        ("--workers 2 --strategy local --averages gradients", "local averages weights"),
+        ("--workers 2 --strategy gossip --compression 2bit", "valid: fp16"),
+        ("--workers 2 --strategy stepwise --compression topk", "valid: fp16"),
+        ("--workers 2 --strategy stepwise --compression powersgd", "valid: fp16"),
+        ("--workers 2 --servers 1 --strategy ps --compression powersgd", "summed over all workers twice"),
+        ("--workers 2 --averages weights --compression sign", "is for gradients"),
+        ("--workers 2 --servers 1 --strategy ps --sync asp --averages weights", "use --sync bsp"),
+        ("--workers 2 --servers 1 --strategy ps --sync asp --lr-scaling linear", "single pushes"),
+        ("--compression fp16", "sends nothing"),
         ("--workers 2 --servers 1", "ring-allreduce has no servers"),
         ("--workers 2 --strategy ps", "needs at least 1 server"),
         ("--workers 2 --sync asp", "valid: bsp"),
-        ("--workers 2 --sync ssp", "e.g. --sync ssp --staleness 3"),
+        ("--workers 2 --sync ssp", "valid: bsp"),
         ("--sync asp", "one worker alone"),
         ("--workers 1500 --batch 1", "1438 samples"),
         ("--workers 2 --straggler rank=2,factor=3", "counted from 0"),
@@ -96,7 +213,19 @@ fn impossible_plans_are_refused_with_what_would_be_valid() {
         assert!(ran.stderr.contains(reason), "{words}: {}", ran.stderr);
     }
     assert_eq!(paceline("train --strategy rings").code, 2);
-    assert_eq!(paceline("train --straggler rank=1").code, 2);
+    for words in [
+        "--straggler rank=1",
+        "--compression 3bit",
+        "--compression topk,ratio=2",
+        "--shard by-name",
+        "--shard dirichlet(0)",
+        "--local-steps 0",
+        "--staleness-bounds 5,3",
+        "--variant sideways",
+    ] {
+        let ran = paceline(&format!("train --workers 2 {words}"));
+        assert_eq!(ran.code, 2, "{words}: {}", ran.stderr);
+    }
 }
 
 /// A process that has ended, or is only waiting to be reaped.
@@ -113,6 +242,12 @@ fn a_process_that_dies_ends_the_run_and_is_named() {
         ("--workers 2 --servers 2 --strategy ps", 0, "worker 0"),
         ("--workers 2 --servers 2 --strategy ps", 3, "server 3"),
         ("--workers 2 --servers 1 --strategy ps --sync asp", 2, "server 2"),
+        ("--workers 3 --servers 2 --strategy ps --sync dssp", 3, "server 3"),
+        ("--workers 3 --servers 2 --strategy ps --sync adaptive", 1, "worker 1"),
+        ("--workers 4 --strategy tree", 3, "worker 3"),
+        ("--workers 3 --strategy halving-doubling --compression 2bit", 2, "worker 2"),
+        ("--workers 3 --strategy stepwise", 1, "worker 1"),
+        ("--workers 3 --strategy gossip", 0, "worker 0"),
     ] {
         let run = Running::start(&format!("{ENDLESS} {words}"));
         let ranks = run.ranks();
