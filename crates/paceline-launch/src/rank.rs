@@ -15,6 +15,7 @@ use paceline_train::server::Seen;
 use paceline_train::worker::Said;
 use paceline_train::{TrainError, model, server, worker};
 use paceline_wire::{Identity, Key, Transport, identity, tcp};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use sha2::{Digest, Sha256};
 
 use crate::control::{self, Done, FromRank, ToRank};
@@ -198,6 +199,17 @@ fn account(times: &Times, (sent_bytes, received_bytes): (u64, u64)) -> Done {
     }
 }
 
+/// Keeps this process to cores of its own, the next ones in turn for each rank. (Threads that it starts stay
+/// there too.)
+fn keep_to_own_cores(rank: usize, threads: usize) {
+    let Ok(allowed) = sched_getaffinity(None) else { return };
+    let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).collect();
+    let mut own = CpuSet::new();
+    (0..threads).for_each(|thread| own.set(cores[(rank * threads + thread) % cores.len()]));
+    // A rank that may not choose its cores is only slower.
+    let _ = sched_setaffinity(None, &own);
+}
+
 /// A failure as it is told to the launcher.
 fn failed(error: &TrainError) -> FromRank {
     let (code, lost) = match error {
@@ -229,6 +241,9 @@ fn life(say: &mut dyn FnMut(FromRank, &[f32])) -> Result<(), FromRank> {
     say(FromRank::Bound { address: listener.address().to_string() }, &[]);
     match order {
         ToRank::Config { plan, run, rank, key, folders } => {
+            if plan.pin {
+                keep_to_own_cores(rank, plan.threads);
+            }
             let source = paceline_data::find(&plan.data).expect("the plan's names come from the registries");
             let dataset = source.load(&Folders(folders)).map_err(|error| FromRank::Failed {
                 message: error.to_string(),
@@ -250,6 +265,10 @@ fn life(say: &mut dyn FnMut(FromRank, &[f32])) -> Result<(), FromRank> {
             seat.play(transport, &go_on, say);
         }
         ToRank::Bench { bench, rank, key } => {
+            // As MPI's launchers do: a scheduler that puts two ranks on one core would be measured instead.
+            if bench.workers <= std::thread::available_parallelism().map_or(1, usize::from) {
+                keep_to_own_cores(rank, 1);
+            }
             let identity = Identity {
                 run: "bench".into(),
                 rank,

@@ -394,14 +394,14 @@ mod tests {
             assert_eq!(coder(text).to_string(), text);
             assert_eq!(format!("{:?}", coder(text)), text);
         }
-        assert_eq!(coder("2bit").to_string(), "2bit,threshold=0.002");
+        assert_eq!(coder("2bit").to_string(), "2bit,threshold=0.01");
         assert_ne!(coder("2bit"), coder("2bit,threshold=0.01"));
         assert_ne!(coder("fp16"), coder("int8"));
     }
 
     #[test]
     fn errors_say_what_is_wrong_and_what_is_possible() {
-        let possible = "possible: fp16, int8, 2bit[,threshold=X] (X above 0; 0.002 if left out), \
+        let possible = "possible: fp16, int8, 2bit[,threshold=X] (X above 0; 0.01 if left out), \
                         topk[,ratio=X] (X above 0, at most 1; 0.01 if left out), sign, \
                         powersgd[,rank=X] (X a whole number from 1 to 64; 2 if left out)";
         for (text, wrong) in [

@@ -14,7 +14,7 @@ pub(super) const TWO_BIT: Codec = Codec {
     setting: Some(Setting {
         name: "threshold",
         about: "magnitude that is sent, and from which on something is sent",
-        default: 0.002,
+        default: 0.01,
         valid: |threshold| threshold as f32 > 0.0 && (threshold as f32).is_finite(),
         range: "above 0",
     }),
