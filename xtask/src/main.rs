@@ -1,6 +1,7 @@
-//! `cargo xtask test | accept | bench`: how this repository is tested and measured.
+//! `cargo xtask test | docs | accept | bench`: how this repository is tested and measured.
 //!
 //! - `test`: correctness; installs what it needs; no timing decides (see [`test`](mod@test))
+//! - `docs`: the pages in `docs/`, out of the registries and the measurements (see [`docs`])
 //! - `accept`: what needs time or a quiet machine; raw runs go to `bench/` (see [`accept`])
 //! - `bench`: instruction counts of the kernels (see [`bench`])
 
@@ -8,6 +9,7 @@
 
 mod accept;
 mod bench;
+mod docs;
 mod peers;
 mod process;
 mod test;
@@ -15,7 +17,9 @@ mod test;
 use std::process::ExitCode;
 
 const HELP: &str = "\
-cargo xtask test            format, clippy, all tests, doc tests (installs what they need)
+cargo xtask test            format, docs, clippy, all tests, doc tests (installs what they need)
+cargo xtask docs            writes docs/ out of the registries and the measurements
+cargo xtask docs --check    fails if docs/ is out of date
 cargo xtask accept [NAME…]  measurements against the contract and the peers; raw runs in bench/
 cargo xtask accept --list   what there is to measure
 cargo xtask bench           instruction counts of one training step per model (valgrind)";
@@ -25,6 +29,8 @@ fn main() -> ExitCode {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let done = match words.as_slice() {
         ["test"] => test::run(),
+        ["docs"] => docs::write(),
+        ["docs", "--check"] => docs::check(),
         ["accept", names @ ..] => accept::run(names),
         ["bench"] => bench::run(),
         ["help" | "--help" | "-h"] => {

@@ -2,6 +2,7 @@
 
 use std::process::{Command, Stdio};
 
+use crate::docs;
 use crate::process::{self, Outcome, cargo, exists};
 
 /// Debian packages that tests read from.
@@ -14,6 +15,8 @@ const PROFILE: &str = "checked";
 pub fn run() -> Outcome {
     packages(PACKAGES)?;
     process::run(&mut cargo(&["fmt", "--all", "--check"]))?;
+    println!("$ cargo xtask docs --check");
+    docs::check()?;
     process::run(&mut cargo(&[
         "clippy",
         "--workspace",

@@ -102,9 +102,8 @@ const STRAGGLER_POLICY: Parameter = Parameter {
 pub const CONSISTENCIES: &[Consistency] = &[
     Consistency {
         name: "bsp",
-        about: "everybody waits for everybody after each step",
-        detail: "The reference: p workers do exactly what one worker does with the p-fold batch. A step takes \
-                 as long as its slowest worker.",
+        about: "everybody waits for everybody (or for whom its path needs) after each step",
+        detail: "With ps or an exact path this is the reference: p workers do exactly what one worker does with the p-fold batch, and a step takes as long as its slowest worker. With the other strategies workers wait for those whose message they need.",
         parameters: &[],
         make: |_, _| Sync::Bsp,
     },
@@ -112,8 +111,7 @@ pub const CONSISTENCIES: &[Consistency] = &[
         name: "asp",
         about: "nobody waits",
         detail: "Each push is an update of its own, applied on arrival to whatever the parameters are by then. \
-                 The fastest; updates are as stale as the others are busy, so it wants a smaller rate or less \
-                 momentum than bsp.",
+                 The fastest; updates are as stale as the others are busy, so it wants a smaller learning rate or less momentum than bsp.",
         parameters: &[],
         make: |_, _| Sync::Asp,
     },
@@ -151,9 +149,8 @@ pub const CONSISTENCIES: &[Consistency] = &[
         name: "adaptive",
         about: "ssp with a bound per worker that follows its speed",
         detail: "Zhang et al. 2018; the full text was not found, this is our reading. A worker's speed is its \
-                 share of a core divided by the CPU seconds of its steps, both smoothed; its bound is the base \
-                 times its speed relative to the slowest, between L and U. When the fastest has made U steps \
-                 since the last synchronisation and the slowest fewer than the least, everybody waits for it.",
+                 share of a core divided by the CPU seconds of its steps, both smoothed; its bound is --staleness times its speed relative to the slowest, between L and U. When the fastest has made U steps \
+                 since the last synchronisation and the slowest fewer than --least-steps, everybody waits for it.",
         parameters: &[&STALENESS, &BOUNDS, &LEAST_STEPS],
         make: |o, _| {
             let (lower, upper) = o.bounds(&BOUNDS);

@@ -65,7 +65,7 @@ impl Parameter {
         match self.kind {
             Kind::Count { least } => format!("a whole number from {least}"),
             Kind::Number { least, most } => format!("{least} to {most}"),
-            Kind::Bounds => "L,U".into(),
+            Kind::Bounds => "two whole numbers L,U with L ≤ U".into(),
             Kind::Choice(words) => words.join(", "),
         }
     }

@@ -334,12 +334,6 @@ impl Action {
             | Self::Finish(_) => [None; 3],
         }
     }
-
-    /// Whether both have to do with some element.
-    pub fn overlaps(&self, other: &Self) -> bool {
-        let pairs = self.regions().into_iter().flatten();
-        pairs.into_iter().any(|a| other.regions().into_iter().flatten().any(|b| a.overlaps(&b)))
-    }
 }
 
 /// Which factor of a product is stored transposed.

@@ -7,7 +7,8 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use paceline_protocol::{
-    Action, Actions, Head, Input, MsgId, OpId, Outcome, Participant, Rank, Tag, Time, Trace, Unit, Weigh,
+    Action, Actions, Buf, Head, Input, MsgId, OpId, Outcome, Participant, Rank, Region, Tag, Time, Trace,
+    Unit, Weigh,
 };
 use paceline_wire::{Body, Event, Span, Transport};
 
@@ -56,8 +57,9 @@ pub struct Engine {
     actions: Actions,
     bodies: Vec<Option<Body>>,
     free: Vec<u32>,
-    /// What cannot be done before backward is over.
+    /// What cannot be done before backward is over, and the elements that it has to do with.
     deferred: VecDeque<Action>,
+    untouchable: Vec<Region>,
     events: Vec<Event>,
     begin: Option<Begin>,
     /// Timers that have not run out.
@@ -106,6 +108,7 @@ impl Engine {
             bodies: Vec::new(),
             free: Vec::new(),
             deferred: VecDeque::new(),
+            untouchable: Vec::new(),
             events: Vec::new(),
             begin: None,
             timers: Vec::new(),
@@ -173,8 +176,9 @@ impl Engine {
     /// Does an action now, or later if the memory says so.
     fn act(&mut self, action: Action, memory: &mut dyn Memory) -> Result<(), TrainError> {
         // Nothing overtakes what was put off if the two have anything to do with each other.
-        if self.deferred.iter().any(|earlier| earlier.overlaps(&action)) {
-            self.deferred.push_back(action);
+        let awaits = |region: Region| self.untouchable.iter().any(|other| other.overlaps(&region));
+        if action.regions().into_iter().flatten().any(awaits) {
+            self.defer(action);
             return Ok(());
         }
         let done = match action {
@@ -232,13 +236,34 @@ impl Engine {
             }
         };
         if !done {
-            self.deferred.push_back(action);
+            self.defer(action);
         }
         Ok(())
     }
 
+    /// Puts an action off. Lanes are finished one after the other, so their regions grow together.
+    fn defer(&mut self, action: Action) {
+        for region in action.regions().into_iter().flatten().filter(|r| !matches!(r.buf, Buf::Msg(_))) {
+            let touches = |other: &&mut Region| {
+                other.buf == region.buf
+                    && other.offset <= region.offset + region.len
+                    && region.offset <= other.offset + other.len
+            };
+            match self.untouchable.iter_mut().find(touches) {
+                Some(other) => {
+                    let end = (other.offset + other.len).max(region.offset + region.len);
+                    other.offset = other.offset.min(region.offset);
+                    other.len = end - other.offset;
+                }
+                None => self.untouchable.push(region),
+            }
+        }
+        self.deferred.push_back(action);
+    }
+
     /// Does what was put off.
     pub fn catch_up(&mut self, memory: &mut dyn Memory) -> Result<(), TrainError> {
+        self.untouchable.clear();
         for action in std::mem::take(&mut self.deferred) {
             self.act(action, memory)?;
         }

@@ -4,9 +4,9 @@ use super::{Codec, Family, Into, pack, unpack};
 
 pub(super) const INT8: Codec = Codec {
     name: "int8",
-    about: "8-bit integers with one scale per message: a quarter of the bytes",
+    about: "8-bit integers with one scale per message: a quarter of each message",
     detail: "Each value is sent as a whole multiple, from −127 to 127, of a scale that makes the greatest \
-             magnitude of the message 127: one word for the scale and a quarter of the bytes. The multiple \
+             magnitude of the message 127: one word for the scale and a quarter of the message. The multiple \
              is the nearest (ties to even), so that at most half a scale is left over; the sender keeps it \
              and adds it to the next message. One great value makes the scale coarse for all others of its \
              message.",

@@ -4,9 +4,9 @@ use super::{Codec, Family, Into, pack, unpack};
 
 pub(super) const SIGN: Codec = Codec {
     name: "sign",
-    about: "signs and one mean magnitude: a thirty-second of the bytes",
+    about: "signs and one mean magnitude: a thirty-second of each message",
     detail: "Each value is sent as its sign, and all of a message share one magnitude, the mean of theirs: \
-             one word for the mean and one bit per value, a thirty-second of the bytes. The sender keeps the \
+             one word for the mean and one bit per value, a thirty-second of the message. The sender keeps the \
              difference and adds it to the next message; without that, signs need not converge at all. Bad \
              where few values are great and most are nearly zero: the great ones come late, the others are \
              overshot, and zero cannot be said.",

@@ -4,7 +4,7 @@ use super::{Codec, Family, Into, Setting, pack, unpack};
 
 pub(super) const TWO_BIT: Codec = Codec {
     name: "2bit",
-    about: "plus or minus a threshold, or nothing: a sixteenth of the bytes",
+    about: "plus or minus a threshold, or nothing: a sixteenth of each message",
     detail: "MXNet's rule: a value of at least the threshold is sent as plus the threshold, one of at most \
              minus the threshold as minus the threshold, any other as zero: two bits each, a sixteenth of \
              the bytes. The sender keeps the difference and adds it to the next message, so that small \
@@ -13,7 +13,7 @@ pub(super) const TWO_BIT: Codec = Codec {
              to fit the gradients. A NaN is sent as zero and stays with the sender.",
     setting: Some(Setting {
         name: "threshold",
-        about: "magnitude that is sent, and from which on something is sent",
+        about: "the magnitude that is sent; smaller values wait until they add up to it",
         default: 0.01,
         valid: |threshold| threshold as f32 > 0.0 && (threshold as f32).is_finite(),
         range: "above 0",

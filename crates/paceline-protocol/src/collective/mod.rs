@@ -42,7 +42,7 @@ pub fn check(setup: &Setup) -> Result<(), Refusal> {
         (Averages::Weights, Some(coder)) => Err(Refusal::new(
             "--compression",
             coder,
-            "is for gradients: weights that lose this much do not come back; use --averages gradients, or fp16",
+            "this codec is for gradients: weights that lose this much do not come back; fp16 is valid for weights, and every codec with --averages gradients where the strategy has it",
         )),
         _ => Ok(()),
     }

@@ -19,8 +19,7 @@ pub(super) const GOSSIP: Strategy = Strategy {
     cost: "α + n/B per neighbour",
     good: "Latency: one exchange per step whatever the number of workers, and a slow worker holds up its \
            neighbours only.",
-    bad: "Many workers with different data: on a ring of 64 three quarters of the disagreement are left after \
-          each step.",
+    bad: "Many workers with different data: on a ring of 64 about three quarters of the disagreement (variance) is left after each step.",
     parameters: &[&NEIGHBOURS],
     averages: &[Averages::Weights],
     make: |setup, rank| Box::new(Stepper::new(setup, rank, Gossip::new(setup, rank))),

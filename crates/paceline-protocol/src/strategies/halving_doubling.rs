@@ -10,9 +10,8 @@ pub(super) const HALVING_DOUBLING: Strategy = Strategy {
     about: "recursive halving reduce-scatter, then recursive doubling all-gather",
     detail: "In each round workers whose numbers differ in one bit exchange halves of what they still share, \
              until each holds the sum of one chunk; the same exchanges in reverse spread the sums. Where p is \
-             no power of two, the workers beyond the largest one fold their buffer into a partner's first and \
-             get the result last.",
-    cost: "2·log2(p)·α + 2·(p−1)/p·n/B for p = 2^k; otherwise + 2α + 2n/B",
+             no power of two, the workers beyond the largest power of two first fold their buffers into a partner's, and get the result last.",
+    cost: "2·log2(p)·α + 2·(p−1)/p·n/B for powers of two; for other p, 2α + 2n/B more",
     good: "Powers of two: as few bytes as the ring, and only 2·log2(p) messages in a row.",
     bad: "Other numbers of workers (the fold moves the whole buffer twice), and networks where distant pairs \
           share links.",

@@ -9,7 +9,7 @@ pub(super) const RING_ALLREDUCE: Strategy = Strategy {
     name: "ring-allreduce",
     about: "reduce-scatter, then all-gather round the ring: the fewest bytes",
     detail: "The buffer is cut into p chunks. In p − 1 rounds each chunk travels once round the ring and \
-             gathers its sum, in p − 1 more the sums travel round. Every worker sends and receives the same, \
+             gathers its sum; in p − 1 more the sums travel round to everybody. Every worker sends and receives the same, \
              at the same time, with two neighbours only.",
     cost: "2(p−1)α + 2·(p−1)/p·n/B",
     good: "Large models and any number of workers: no other path moves fewer bytes per worker.",

@@ -8,11 +8,11 @@ use crate::vocabulary::Rank;
 pub(super) const TREE: Strategy = Strategy {
     name: "tree",
     about: "binomial tree: sums travel up to the root, the result travels down",
-    detail: "In round k, a worker whose k-th bit is set hands its sum to the one without that bit; after \
+    detail: "In round i, a worker whose i-th bit is set hands its sum to the one without that bit; after \
              ⌈log2 p⌉ rounds worker 0 has the sum of all, and the same edges carry it back.",
     cost: "2⌈log2 p⌉(α + n/B); the root sends ⌈log2 p⌉·n",
     good: "Small models and many workers: the number of rounds grows with log p only.",
-    bad: "Large models: every message is the whole buffer, and the root sends most of them.",
+    bad: "Large models: every message is the whole buffer, and the root sends more of them than anybody.",
     make: |setup, rank| collective::make(PATH, setup, rank),
     links: |setup, rank| {
         let mut links: Vec<Rank> = children(rank, setup.workers).map(|(_, child)| child).collect();

@@ -29,7 +29,7 @@ pub(super) const PS: Strategy = Strategy {
              gets parameters back; the optimiser runs on the servers. The only strategy with a choice of \
              consistency: how far workers may be apart.",
     cost: "2(α + p·n/(k·B)) at a server, n each way at a worker",
-    good: "Uneven or unreliable workers: with asp or a bounded lead nobody waits for a straggler. Two messages \
+    good: "Uneven or unreliable workers: with asp nobody waits for a straggler, and a bounded lead absorbs one that passes. Two messages \
            in a row whatever the number of workers.",
     bad: "Many workers on few servers: each server moves p·n/k bytes each way, and its link sets the pace.",
     servers: true,

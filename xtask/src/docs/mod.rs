@@ -1,0 +1,231 @@
+//! `cargo xtask docs`: the pages in `docs/`, out of the registries and out of what was measured. Nothing in
+//! them is written by hand, so nothing in them can say what the program does not do.
+//!
+//! - `strategies`, `consistency`, `codecs`: one function per page
+//! - `measured`: tables out of `bench/accept/`
+//! - `markdown`: headings, paragraphs, tables
+
+mod codecs;
+mod consistency;
+mod markdown;
+mod measured;
+mod strategies;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use paceline_protocol::codec::Codec;
+use paceline_protocol::{
+    Averages, CODECS, CONSISTENCIES, Coder, Options, Parameter, Refusal, STRATEGIES, Setup, Strategy,
+    consistency as models,
+};
+
+use crate::process::{Outcome, root};
+use markdown::{MARK, Page, code};
+use measured::Measured;
+
+/// Texts by path from the repository's root.
+type Pages = BTreeMap<String, String>;
+
+/// Writes every page, and removes those that were generated once and are not any more.
+pub fn write() -> Outcome {
+    let pages = generated()?;
+    for path in strangers(&root(), &pages) {
+        fs::remove_file(root().join(&path)).map_err(|error| format!("{path}: {error}"))?;
+    }
+    for (path, text) in &pages {
+        let file = root().join(path);
+        let folder = file.parent().expect("pages lie in folders");
+        fs::create_dir_all(folder)
+            .and_then(|()| fs::write(&file, text))
+            .map_err(|error| format!("{path}: {error}"))?;
+    }
+    println!("{} pages in docs/", pages.len());
+    Ok(())
+}
+
+/// Fails if a page on disk is not what would be written.
+pub fn check() -> Outcome {
+    compare(&root(), &generated()?)
+}
+
+fn generated() -> Outcome<Pages> {
+    pages(&Measured::read(&root().join("bench/accept"))?)
+}
+
+fn compare(root: &Path, pages: &Pages) -> Outcome {
+    let same = |(path, text): &(&String, &String)| {
+        fs::read_to_string(root.join(path)).is_ok_and(|there| there == **text)
+    };
+    let wrong = pages.iter().find(|page| !same(page)).map(|(path, _)| path.clone());
+    match wrong.or_else(|| strangers(root, pages).into_iter().next()) {
+        Some(path) => Err(format!("{path} is not what would be generated: run cargo xtask docs")),
+        None => Ok(()),
+    }
+}
+
+/// Generated pages on disk that are not among these.
+fn strangers(root: &Path, pages: &Pages) -> Vec<String> {
+    let mut strangers = Vec::new();
+    for folder in ["docs", "docs/strategies"] {
+        for entry in fs::read_dir(root.join(folder)).into_iter().flatten().flatten() {
+            let path = format!("{folder}/{}", entry.file_name().to_string_lossy());
+            let text = fs::read_to_string(entry.path()).unwrap_or_default();
+            if text.starts_with(MARK) && !pages.contains_key(&path) {
+                strangers.push(path);
+            }
+        }
+    }
+    strangers.sort();
+    strangers
+}
+
+fn pages(measured: &Measured) -> Outcome<Pages> {
+    let mut pages = Pages::from([
+        ("docs/README.md".into(), index()),
+        ("docs/consistency.md".into(), consistency::page(measured)?),
+        ("docs/codecs.md".into(), codecs::page(measured)?),
+        ("docs/strategies/README.md".into(), strategies::index(measured)?),
+    ]);
+    for strategy in STRATEGIES {
+        let text = strategies::page(strategy, measured)?;
+        pages.insert(format!("docs/strategies/{}.md", strategy.name), text);
+    }
+    Ok(pages)
+}
+
+fn index() -> String {
+    let mut page = Page::new("How workers train together");
+    page.text(
+        "Reference pages for `paceline train` with more than one worker. A run chooses one of each: along \
+         which path workers average, when a worker may go on, and how messages are made shorter.",
+    );
+    let names = |names: Vec<&str>| names.join(", ");
+    let of = |about: &str, all: Vec<&str>| format!("{about}: {}.", names(all));
+    page.items([
+        of("[Strategies](strategies/README.md) (`--strategy`)", STRATEGIES.iter().map(|s| s.name).collect()),
+        of("[Consistency models](consistency.md) (`--sync`)", CONSISTENCIES.iter().map(|c| c.name).collect()),
+        of("[Codecs](codecs.md) (`--compression`)", CODECS.iter().map(|c| c.name).collect()),
+    ]);
+    page.text(
+        "`cargo xtask docs` writes all of this out of the registries in `crates/paceline-protocol` and the \
+         raw runs in `bench/accept/`; `cargo xtask test` fails if a page is out of date.",
+    );
+    page.done()
+}
+
+/// The table of a strategy's or model's parameters.
+fn parameters(page: &mut Page, parameters: &[&Parameter]) {
+    if parameters.is_empty() {
+        page.text("None.");
+        return;
+    }
+    let row =
+        |p: &&Parameter| vec![code(&format!("--{}", p.name)), p.about.to_owned(), p.range(), code(p.default)];
+    let rows: Vec<_> = parameters.iter().map(row).collect();
+    page.table(&["flag", "what it sets", "possible values", "default"], &rows);
+}
+
+/// The command that a page shows, up to what is particular; the rest is as in `accept averaging`.
+fn command(strategy: &Strategy, rest: &str) -> String {
+    let servers = if strategy.servers { " --servers 2" } else { "" };
+    let name = strategy.name;
+    format!("paceline train --workers 4{servers} --batch 16 --epochs 12 --lr 0.02 --strategy {name}{rest}")
+}
+
+/// A consistency model with its parameters, as flags.
+fn sync_flags(model: &models::Consistency) -> String {
+    let flags = model.parameters.iter().map(|p| format!(" --{} {}", p.name, p.default));
+    format!(" --sync {}{}", model.name, flags.collect::<String>())
+}
+
+/// What a strategy says to a combination, with its other parameters left out.
+fn tried(
+    strategy: &Strategy,
+    averages: Averages,
+    sync: &str,
+    codec: Option<&'static Codec>,
+) -> Result<(), Refusal> {
+    const STEPS: u64 = 100;
+    let mut options = Options::default();
+    strategy.resolve(sync, &mut options)?;
+    let model = models::find(sync).expect("strategies name models that exist");
+    strategy.check(&Setup {
+        sync: (model.make)(&options, STEPS),
+        averages,
+        coder: codec.map(Coder::new),
+        options,
+        ..Setup::new(4, usize::from(strategy.servers), 1000, STEPS)
+    })
+}
+
+/// Names by the reason that they are refused for; allowed ones have none.
+fn by_reason<'a>(
+    tries: impl IntoIterator<Item = (&'a str, Result<(), Refusal>)>,
+) -> Vec<(Option<String>, Vec<&'a str>)> {
+    let mut reasons: Vec<(Option<String>, Vec<&str>)> = Vec::new();
+    for (name, tried) in tries {
+        let reason = tried.err().map(|refusal| refusal.problem);
+        match reasons.iter_mut().find(|(known, _)| *known == reason) {
+            Some((_, names)) => names.push(name),
+            None => reasons.push((reason, vec![name])),
+        }
+    }
+    reasons
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all() -> Pages {
+        pages(&Measured::default()).unwrap()
+    }
+
+    #[test]
+    fn there_is_a_page_per_strategy_and_each_says_that_it_is_generated() {
+        let pages = all();
+        assert_eq!(pages.len(), 4 + STRATEGIES.len());
+        for (path, text) in &pages {
+            assert!(text.starts_with(MARK) && text.ends_with('\n') && !text.ends_with("\n\n"), "{path}");
+        }
+    }
+
+    #[test]
+    fn every_link_leads_to_a_page_and_a_heading_that_exist() {
+        let pages = all();
+        for (path, text) in &pages {
+            for target in text.split("](").skip(1).map(|rest| rest.split(')').next().unwrap()) {
+                let (file, heading) = target.split_once('#').unwrap_or((target, ""));
+                let folder = Path::new(path).parent().unwrap();
+                let file = match file.strip_prefix("../") {
+                    _ if file.is_empty() => path.into(),
+                    Some(file) => folder.parent().unwrap().join(file),
+                    None => folder.join(file),
+                };
+                let there = pages.get(file.to_str().unwrap());
+                let there = there.unwrap_or_else(|| panic!("{path}: {target}"));
+                let found = there.lines().any(|line| line.to_lowercase() == format!("## {heading}"));
+                assert!(heading.is_empty() || found, "{path}: {target}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_page_that_differs_is_missing_or_is_left_over_is_named() {
+        let root = std::env::temp_dir().join(format!("xtask-docs-{}", std::process::id()));
+        fs::create_dir_all(root.join("docs/strategies")).unwrap();
+        let pages = Pages::from([("docs/a.md".into(), format!("{MARK}\n"))]);
+        let problem = || compare(&root, &pages).unwrap_err();
+        assert!(problem().starts_with("docs/a.md is not"), "missing: {}", problem());
+        fs::write(root.join("docs/a.md"), "other").unwrap();
+        assert!(problem().contains("docs/a.md") && problem().contains("run cargo xtask docs"));
+        fs::write(root.join("docs/a.md"), format!("{MARK}\n")).unwrap();
+        fs::write(root.join("docs/by-hand.md"), "left alone").unwrap();
+        assert_eq!(compare(&root, &pages), Ok(()));
+        fs::write(root.join("docs/strategies/old.md"), MARK).unwrap();
+        assert!(problem().starts_with("docs/strategies/old.md"));
+        fs::remove_dir_all(root).unwrap();
+    }
+}
