@@ -196,10 +196,12 @@ mod tests {
     fn frames_are_read_as_written_and_a_broken_off_one_is_an_error() {
         let mut pipe = Vec::new();
         write(&mut pipe, &FromRank::Started, &[]).unwrap();
-        write(&mut pipe, &FromRank::Snapshot { round: 3 }, &[1.5, -2.0]).unwrap();
+        write(&mut pipe, &FromRank::Snapshot { step: 3, train_s: None }, &[1.5, -2.0]).unwrap();
         let mut from = &pipe[..];
         assert!(matches!(read(&mut from).unwrap(), Some((FromRank::Started, _))));
-        let Some((FromRank::Snapshot { round: 3 }, numbers)) = read(&mut from).unwrap() else { panic!() };
+        let Some((FromRank::Snapshot { step: 3, train_s: None }, numbers)) = read(&mut from).unwrap() else {
+            panic!()
+        };
         assert_eq!(numbers, [1.5, -2.0]);
         assert!(read::<FromRank>(&mut from).unwrap().is_none());
         let mut broken = &pipe[..pipe.len() - 1];

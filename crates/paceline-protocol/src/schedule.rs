@@ -72,19 +72,21 @@ mod tests {
     use super::*;
     use crate::strategies::STRATEGIES;
 
+    /// What a rank has of each chunk: how often each contribution is in it.
+    type Held = Vec<Vec<u32>>;
+
+    /// A message: from, to, round, what it is, and its content.
+    type Flying = (Rank, Rank, u16, Piece, Held);
+
     /// Runs a schedule on counts of contributions, `own(rank, chunk, contribution)` being what is there at
     /// first; what every rank has in the end.
-    fn run(
-        make: fn(Rank, usize) -> Schedule,
-        p: usize,
-        own: fn(Rank, usize, Rank) -> bool,
-    ) -> Vec<Vec<Vec<u32>>> {
+    fn run(make: fn(Rank, usize) -> Schedule, p: usize, own: fn(Rank, usize, Rank) -> bool) -> Vec<Held> {
         let schedules: Vec<_> = (0..p).map(|r| make(r, p)).collect();
         let chunks = schedules[0].chunks;
         let first = |r| (0..chunks).map(|c| (0..p).map(|q| u32::from(own(r, c, q))).collect()).collect();
-        let mut held: Vec<Vec<Vec<u32>>> = (0..p).map(first).collect();
+        let mut held: Vec<Held> = (0..p).map(first).collect();
         let (mut at, mut sent) = (vec![0; p], vec![false; p]);
-        let mut flying: Vec<(Rank, Rank, u16, Piece, Vec<Vec<u32>>)> = Vec::new();
+        let mut flying: Vec<Flying> = Vec::new();
         loop {
             let mut moved = false;
             for r in 0..p {

@@ -395,7 +395,7 @@ mod tests {
             assert_eq!(format!("{:?}", coder(text)), text);
         }
         assert_eq!(coder("2bit").to_string(), "2bit,threshold=0.01");
-        assert_ne!(coder("2bit"), coder("2bit,threshold=0.01"));
+        assert_ne!(coder("2bit"), coder("2bit,threshold=0.02"));
         assert_ne!(coder("fp16"), coder("int8"));
     }
 
