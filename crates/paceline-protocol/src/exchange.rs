@@ -105,11 +105,6 @@ impl Exchange {
         self.lanes.is_empty()
     }
 
-    /// Phases that it uses.
-    pub fn phases(&self) -> u16 {
-        self.schedule.moves.iter().map(|m| m.round + 1).max().unwrap_or(0)
-    }
-
     /// Where a lane lies.
     pub fn region(&self, lane: usize) -> Region {
         self.lanes[lane].region
@@ -121,11 +116,6 @@ impl Exchange {
         for lane in &mut self.lanes {
             (lane.state, lane.at, lane.sent) = (State::Idle, 0, false);
         }
-    }
-
-    /// Whether a lane has not been started in this step.
-    pub fn idle(&self, lane: usize) -> bool {
-        self.lanes[lane].state == State::Idle
     }
 
     /// Runs a lane as far as it goes; true if that is to its end.

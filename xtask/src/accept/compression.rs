@@ -24,7 +24,7 @@ pub fn measure() -> Outcome<Report> {
     for (name, factor) in CODECS {
         let mut command = train("mnist", "lenet");
         command.args(["--workers", "2", "--batch", "64", "--epochs", "2"]);
-        command.args(["--lr", "0.05", "--momentum", "0", "--eval-every", "1000000"]);
+        command.args(["--lr", "0.01", "--eval-every", "1000000"]);
         if *name != "none" {
             command.args(["--compression", name]);
         }

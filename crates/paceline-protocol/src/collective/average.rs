@@ -1,12 +1,12 @@
 //! Weights are averaged along an exact path after each worker's own update: every step, or every H steps
 //! (local SGD), with an optional outer optimiser that treats what the average has moved as a gradient.
 
+use super::by_lane::{ByLane, Lanes};
 use super::regions;
 use crate::exchange::{Exchange, lanes};
 use crate::schedule::Path;
 use crate::setup::Setup;
-use crate::stepper::Rounds;
-use crate::vocabulary::{Action, Actions, Buf, MsgId, OpId, Rank, Region, Tag, Weigh};
+use crate::vocabulary::{Action, Actions, Buf, Rank, Region, Weigh};
 
 /// Nesterov's momentum on the averages.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -19,18 +19,16 @@ pub struct Outer {
 
 /// Averages weights.
 pub struct Average {
-    exchange: Exchange,
     workers: usize,
     /// Steps between two averages.
     every: u64,
     outer: Option<Outer>,
     scratch: Vec<usize>,
-    step: u64,
 }
 
 impl Average {
     /// A worker's part along a path.
-    pub fn new(setup: &Setup, rank: Rank, path: Path, every: u64, outer: Option<Outer>) -> Self {
+    pub fn along(path: Path, setup: &Setup, rank: Rank, every: u64, outer: Option<Outer>) -> ByLane<Self> {
         let schedule = (path.reduce)(rank, setup.workers);
         let lanes = regions(Buf::Param, lanes(setup, &schedule));
         let mut exchange = Exchange::new(setup, schedule, lanes, 0).patient();
@@ -43,17 +41,42 @@ impl Average {
             scratch.push(exchange.outbox_len(coder));
             exchange = exchange.with_hops(coder, outbox);
         }
-        Self { exchange, workers: setup.workers, every, outer, scratch, step: 0 }
+        ByLane::new(Self { workers: setup.workers, every, outer, scratch }, exchange)
+    }
+}
+
+impl Lanes for Average {
+    fn weigh(&self) -> Weigh {
+        Weigh::Even
     }
 
-    /// Whether the weights are averaged after the present step.
-    fn due(&self) -> bool {
-        (self.step + 1).is_multiple_of(self.every)
+    fn begin(&self, step: u64, exchange: &Exchange, out: &mut Actions) {
+        if self.outer.is_some() && step == 0 {
+            for lane in 0..exchange.len() {
+                let src = exchange.region(lane);
+                out.push(Action::Copy { dst: Region { buf: Buf::Scratch(0), ..src }, src });
+            }
+        }
+    }
+
+    /// Weights are averaged once they are updated.
+    fn starts(&self, _: usize, _: &Exchange) -> Option<usize> {
+        None
+    }
+
+    fn prepare(&self, lane: usize, step: u64, exchange: &Exchange, out: &mut Actions) {
+        let params = exchange.region(lane);
+        let grad = Region { buf: Buf::Grad, ..params };
+        out.push(Action::Apply { params, grad, step, whole: true });
+    }
+
+    fn due(&self, step: u64) -> bool {
+        (step + 1).is_multiple_of(self.every)
     }
 
     /// The sum is there: makes it the mean, or what the outer optimiser makes of it.
-    fn settle(&self, lane: usize, out: &mut Actions) {
-        let params = self.exchange.region(lane);
+    fn settle(&self, lane: usize, _: u64, exchange: &Exchange, out: &mut Actions) {
+        let params = exchange.region(lane);
         if self.workers > 1 {
             out.push(Action::Scale { dst: params, by: 1.0 / self.workers as f32 });
         }
@@ -65,62 +88,6 @@ impl Average {
         out.push(Action::Mix { dst: anchor, keep: 1.0, src: params, add: lr });
         out.push(Action::Mix { dst: anchor, keep: 1.0, src: velocity, add: lr * momentum });
         out.push(Action::Copy { dst: params, src: anchor });
-    }
-}
-
-impl Rounds for Average {
-    fn weigh(&self) -> Weigh {
-        Weigh::Even
-    }
-
-    fn begin(&mut self, step: u64, out: &mut Actions) {
-        self.step = step;
-        if self.outer.is_some() && step == 0 {
-            for lane in 0..self.exchange.len() {
-                let src = self.exchange.region(lane);
-                out.push(Action::Copy { dst: Region { buf: Buf::Scratch(0), ..src }, src });
-            }
-        }
-        if self.due() {
-            self.exchange.begin(step);
-        }
-    }
-
-    fn gradients(&mut self, _: usize, _: &mut Actions) {}
-
-    fn backward_done(&mut self, out: &mut Actions) {
-        for lane in 0..self.exchange.len() {
-            let params = self.exchange.region(lane);
-            let grad = Region { buf: Buf::Grad, ..params };
-            out.push(Action::Apply { params, grad, step: self.step, whole: true });
-            if self.due() && self.exchange.start(lane, out) {
-                self.settle(lane, out);
-            }
-        }
-    }
-
-    fn message(&mut self, _: Rank, tag: Tag, msg: Option<MsgId>, out: &mut Actions) {
-        if let Some(lane) = msg.and_then(|msg| self.exchange.message(tag, msg, out)) {
-            self.settle(lane, out);
-        }
-    }
-
-    fn sent(&mut self, op: OpId, out: &mut Actions) {
-        if let Some(lane) = self.exchange.sent(op, out) {
-            self.settle(lane, out);
-        }
-    }
-
-    fn over(&self) -> bool {
-        !self.due() || self.exchange.over()
-    }
-
-    fn waiting_for(&self) -> Option<Rank> {
-        self.exchange.waiting_for()
-    }
-
-    fn release(&mut self, out: &mut Actions) {
-        self.exchange.release(out);
     }
 
     fn scratch(&self) -> Vec<usize> {

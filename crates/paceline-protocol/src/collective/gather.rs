@@ -4,12 +4,12 @@
 
 use std::ops::Range;
 
+use super::by_lane::{ByLane, Lanes};
 use crate::codec::{Coder, Into};
 use crate::exchange::Exchange;
 use crate::schedule::{Path, Schedule};
 use crate::setup::{Setup, pieces};
-use crate::stepper::Rounds;
-use crate::vocabulary::{Action, Actions, Buf, MsgId, OpId, Rank, Region, Tag, Weigh};
+use crate::vocabulary::{Action, Actions, Buf, Rank, Region, Weigh};
 
 /// What has not been sent yet, laid out like the gradients.
 const REST: Buf = Buf::Scratch(0);
@@ -18,13 +18,11 @@ const CODES: Buf = Buf::Scratch(1);
 
 /// Gathers encoded gradients.
 pub struct Gather {
-    exchange: Exchange,
     lanes: Vec<Range<usize>>,
     coder: Coder,
     rank: Rank,
     workers: usize,
     params: usize,
-    step: u64,
 }
 
 /// The lanes: short enough that the codes which travel together fit into a message.
@@ -36,7 +34,7 @@ fn lanes(setup: &Setup, schedule: &Schedule, coder: Coder) -> Vec<Range<usize>> 
 
 impl Gather {
     /// A worker's part along a path.
-    pub fn new(setup: &Setup, rank: Rank, path: Path, coder: Coder) -> Self {
+    pub fn along(path: Path, setup: &Setup, rank: Rank, coder: Coder) -> ByLane<Self> {
         let schedule = (path.gather)(rank, setup.workers);
         let lanes = lanes(setup, &schedule, coder);
         let mut at = 0;
@@ -47,86 +45,46 @@ impl Gather {
         });
         let exchange = Exchange::new(setup, schedule, slots.collect(), 0);
         let (workers, params) = (setup.workers, setup.params);
-        Self { exchange, lanes, coder, rank, workers, params, step: 0 }
+        ByLane::new(Self { lanes, coder, rank, workers, params }, exchange)
     }
 
     /// A rank's slot in a lane.
-    fn slot(&self, lane: usize, rank: Rank) -> Region {
+    fn slot(&self, lane: usize, rank: Rank, exchange: &Exchange) -> Region {
         let len = self.coder.words(self.lanes[lane].len());
-        Region { buf: CODES, offset: self.exchange.region(lane).offset + rank * len, len }
-    }
-
-    fn start(&mut self, lane: usize, out: &mut Actions) {
-        let [rest, grad] = [REST, Buf::Grad].map(|buf| Region::new(buf, self.lanes[lane].clone()));
-        out.push(Action::Reduce { dst: rest, src: grad });
-        let dst = self.slot(lane, self.rank);
-        out.push(Action::Encode { coder: self.coder, dst, src: rest, feedback: true });
-        if self.exchange.start(lane, out) {
-            self.apply(lane, out);
-        }
-    }
-
-    /// All codes are there.
-    fn apply(&self, lane: usize, out: &mut Actions) {
-        let grad = Region::new(Buf::Grad, self.lanes[lane].clone());
-        for rank in 0..self.workers {
-            let into = if rank == 0 { Into::Set } else { Into::Add };
-            out.push(Action::Decode { coder: self.coder, dst: grad, src: self.slot(lane, rank), into });
-        }
-        let params = Region { buf: Buf::Param, ..grad };
-        out.push(Action::Apply { params, grad, step: self.step, whole: true });
+        Region { buf: CODES, offset: exchange.region(lane).offset + rank * len, len }
     }
 }
 
-impl Rounds for Gather {
+impl Lanes for Gather {
     fn weigh(&self) -> Weigh {
         Weigh::Part
     }
 
-    fn begin(&mut self, step: u64, _: &mut Actions) {
-        self.step = step;
-        self.exchange.begin(step);
+    fn starts(&self, lane: usize, _: &Exchange) -> Option<usize> {
+        Some(self.lanes[lane].start)
     }
 
-    fn gradients(&mut self, from: usize, out: &mut Actions) {
-        for lane in 0..self.lanes.len() {
-            if self.exchange.idle(lane) {
-                if self.lanes[lane].start < from {
-                    break;
-                }
-                self.start(lane, out);
-            }
+    fn prepare(&self, lane: usize, _: u64, exchange: &Exchange, out: &mut Actions) {
+        let [rest, grad] = [REST, Buf::Grad].map(|buf| Region::new(buf, self.lanes[lane].clone()));
+        out.push(Action::Reduce { dst: rest, src: grad });
+        let dst = self.slot(lane, self.rank, exchange);
+        out.push(Action::Encode { coder: self.coder, dst, src: rest, feedback: true });
+    }
+
+    /// All codes are there.
+    fn settle(&self, lane: usize, step: u64, exchange: &Exchange, out: &mut Actions) {
+        let grad = Region::new(Buf::Grad, self.lanes[lane].clone());
+        for rank in 0..self.workers {
+            let into = if rank == 0 { Into::Set } else { Into::Add };
+            let src = self.slot(lane, rank, exchange);
+            out.push(Action::Decode { coder: self.coder, dst: grad, src, into });
         }
-    }
-
-    fn backward_done(&mut self, _: &mut Actions) {}
-
-    fn message(&mut self, _: Rank, tag: Tag, msg: Option<MsgId>, out: &mut Actions) {
-        if let Some(lane) = msg.and_then(|msg| self.exchange.message(tag, msg, out)) {
-            self.apply(lane, out);
-        }
-    }
-
-    fn sent(&mut self, op: OpId, out: &mut Actions) {
-        if let Some(lane) = self.exchange.sent(op, out) {
-            self.apply(lane, out);
-        }
-    }
-
-    fn over(&self) -> bool {
-        self.exchange.over()
-    }
-
-    fn waiting_for(&self) -> Option<Rank> {
-        self.exchange.waiting_for()
-    }
-
-    fn release(&mut self, out: &mut Actions) {
-        self.exchange.release(out);
+        let params = Region { buf: Buf::Param, ..grad };
+        out.push(Action::Apply { params, grad, step, whole: true });
     }
 
     fn scratch(&self) -> Vec<usize> {
-        let codes = (0..self.lanes.len()).map(|lane| self.exchange.region(lane).len).sum();
+        let codes = self.lanes.iter().map(|lane| self.coder.words(lane.len()) * self.workers).sum();
         vec![self.params, codes]
     }
 }

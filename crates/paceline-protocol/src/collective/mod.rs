@@ -3,9 +3,11 @@
 //! - [`sum`]: gradients, summed while backward goes on, then one common update
 //! - [`average`]: weights, after each worker's own update, every step or every H steps
 //! - [`gather`]: encoded gradients, gathered from everybody, decoded and summed by each
+//! - [`by_lane`]: what these three have in common
 //! - [`low_rank`]: factors of gradient matrices, summed in two small all-reduces
 
 pub mod average;
+pub mod by_lane;
 pub mod gather;
 pub mod low_rank;
 pub mod sum;
@@ -21,16 +23,16 @@ use crate::vocabulary::{Buf, Participant, Rank, Region};
 pub fn make(path: Path, setup: &Setup, rank: Rank) -> Box<dyn Participant> {
     match (setup.averages, setup.coder.map(|coder| (coder, coder.codec.family))) {
         (Averages::Weights, _) => {
-            Box::new(Stepper::new(setup, rank, average::Average::new(setup, rank, path, 1, None)))
+            Box::new(Stepper::new(setup, rank, average::Average::along(path, setup, rank, 1, None)))
         }
         (_, Some((coder, Family::Gathered))) => {
-            Box::new(Stepper::new(setup, rank, gather::Gather::new(setup, rank, path, coder)))
+            Box::new(Stepper::new(setup, rank, gather::Gather::along(path, setup, rank, coder)))
         }
         (_, Some((coder, Family::LowRank))) => {
             Box::new(Stepper::new(setup, rank, low_rank::LowRank::new(setup, rank, path, coder)))
         }
         (_, None | Some((_, Family::PerHop))) => {
-            Box::new(Stepper::new(setup, rank, sum::Sum::new(setup, rank, path)))
+            Box::new(Stepper::new(setup, rank, sum::Sum::along(path, setup, rank)))
         }
     }
 }

@@ -1,24 +1,22 @@
 //! Gradients are summed lane by lane, each lane as soon as backward has finished it, and every worker
 //! applies the same update.
 
+use super::by_lane::{ByLane, Lanes};
 use super::regions;
 use crate::exchange::{Exchange, lanes};
 use crate::schedule::Path;
 use crate::setup::Setup;
-use crate::stepper::Rounds;
-use crate::vocabulary::{Action, Actions, Buf, MsgId, OpId, Rank, Region, Tag, Weigh};
+use crate::vocabulary::{Action, Actions, Buf, Rank, Region, Weigh};
 
 /// Sums gradients.
 pub struct Sum {
-    exchange: Exchange,
     /// Elements of the scratch buffer for codes.
     outbox: Option<usize>,
-    step: u64,
 }
 
 impl Sum {
     /// A worker's part along a path.
-    pub fn new(setup: &Setup, rank: Rank, path: Path) -> Self {
+    pub fn along(path: Path, setup: &Setup, rank: Rank) -> ByLane<Self> {
         let schedule = (path.reduce)(rank, setup.workers);
         let lanes = regions(Buf::Grad, lanes(setup, &schedule));
         let mut exchange = Exchange::new(setup, schedule, lanes, 0);
@@ -27,64 +25,23 @@ impl Sum {
             outbox = Some(exchange.outbox_len(coder));
             exchange = exchange.with_hops(coder, Buf::Scratch(0));
         }
-        Self { exchange, outbox, step: 0 }
-    }
-
-    fn apply(&self, lane: usize, out: &mut Actions) {
-        let grad = self.exchange.region(lane);
-        let params = Region { buf: Buf::Param, ..grad };
-        out.push(Action::Apply { params, grad, step: self.step, whole: true });
+        ByLane::new(Self { outbox }, exchange)
     }
 }
 
-impl Rounds for Sum {
+impl Lanes for Sum {
     fn weigh(&self) -> Weigh {
         Weigh::Part
     }
 
-    fn begin(&mut self, step: u64, _: &mut Actions) {
-        self.step = step;
-        self.exchange.begin(step);
+    fn starts(&self, lane: usize, exchange: &Exchange) -> Option<usize> {
+        Some(exchange.region(lane).offset)
     }
 
-    /// Lanes become final in their order.
-    fn gradients(&mut self, from: usize, out: &mut Actions) {
-        for lane in 0..self.exchange.len() {
-            if self.exchange.idle(lane) {
-                if self.exchange.region(lane).offset < from {
-                    break;
-                }
-                if self.exchange.start(lane, out) {
-                    self.apply(lane, out);
-                }
-            }
-        }
-    }
-
-    fn backward_done(&mut self, _: &mut Actions) {}
-
-    fn message(&mut self, _: Rank, tag: Tag, msg: Option<MsgId>, out: &mut Actions) {
-        if let Some(lane) = msg.and_then(|msg| self.exchange.message(tag, msg, out)) {
-            self.apply(lane, out);
-        }
-    }
-
-    fn sent(&mut self, op: OpId, out: &mut Actions) {
-        if let Some(lane) = self.exchange.sent(op, out) {
-            self.apply(lane, out);
-        }
-    }
-
-    fn over(&self) -> bool {
-        self.exchange.over()
-    }
-
-    fn waiting_for(&self) -> Option<Rank> {
-        self.exchange.waiting_for()
-    }
-
-    fn release(&mut self, out: &mut Actions) {
-        self.exchange.release(out);
+    fn settle(&self, lane: usize, step: u64, exchange: &Exchange, out: &mut Actions) {
+        let grad = exchange.region(lane);
+        let params = Region { buf: Buf::Param, ..grad };
+        out.push(Action::Apply { params, grad, step, whole: true });
     }
 
     fn scratch(&self) -> Vec<usize> {

@@ -21,7 +21,7 @@ pub(super) const LOCAL: Strategy = Strategy {
     averages: &[Averages::Weights],
     make: |setup, rank| {
         let every = setup.options.count(&LOCAL_STEPS);
-        let rounds = Average::new(setup, rank, ring_allreduce::PATH, every, outer(setup));
+        let rounds = Average::along(ring_allreduce::PATH, setup, rank, every, outer(setup));
         Box::new(Stepper::new(setup, rank, rounds))
     },
     links: ring_links,
