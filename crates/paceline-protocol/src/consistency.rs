@@ -103,14 +103,17 @@ pub const CONSISTENCIES: &[Consistency] = &[
     Consistency {
         name: "bsp",
         about: "everybody waits for everybody (or for whom its path needs) after each step",
-        detail: "With ps or an exact path this is the reference: p workers do exactly what one worker does with the p-fold batch, and a step takes as long as its slowest worker. With the other strategies workers wait for those whose message they need.",
+        detail: "With ps or an exact path this is the reference: p workers do exactly what one worker \
+                 does with the p-fold batch, and a step takes as long as its slowest worker. With the \
+                 other strategies workers wait for those whose message they need.",
         parameters: &[],
         make: |_, _| Sync::Bsp,
     },
     Consistency {
         name: "asp",
         about: "nobody waits",
-        detail: "Each push is an update of its own, applied on arrival to whatever the parameters are by then. \
+        detail: "Each push is an update of its own, applied on arrival to whatever the parameters are by \
+                 then. \
                  The fastest; updates are as stale as the others are busy, so it wants a smaller learning rate or less momentum than bsp.",
         parameters: &[],
         make: |_, _| Sync::Asp,
@@ -127,7 +130,8 @@ pub const CONSISTENCIES: &[Consistency] = &[
     Consistency {
         name: "essp",
         about: "ssp, with fresh values pushed when the slowest has made a step",
-        detail: "The bound of ssp. Whenever the slowest worker has made a step, each shard pushes its values to \
+        detail: "The bound of ssp. Whenever the slowest worker has made a step, each shard pushes its \
+                 values to \
                  all workers; one that waits for another shard takes them and starts from fresher parameters. \
                  More bytes for less observed staleness.",
         parameters: &[&STALENESS],
@@ -136,7 +140,8 @@ pub const CONSISTENCIES: &[Consistency] = &[
     Consistency {
         name: "dssp",
         about: "ssp whose bound is raised where that shortens the predicted wait",
-        detail: "Zhao et al. 2019. Up to a lead of L everybody goes on. The fastest worker beyond it is granted \
+        detail: "Zhao et al. 2019. Up to a lead of L everybody goes on. The fastest worker beyond it is \
+                 granted \
                  r extra steps, at most U − L: the r whose predicted end lies nearest to a predicted push of \
                  the slowest, from the last push intervals of both. No new grant until its lead is L again.",
         parameters: &[&BOUNDS],
@@ -148,7 +153,8 @@ pub const CONSISTENCIES: &[Consistency] = &[
     Consistency {
         name: "adaptive",
         about: "ssp with a bound per worker that follows its speed",
-        detail: "Zhang et al. 2018; the full text was not found, this is our reading. A worker's speed is its \
+        detail: "Zhang et al. 2018; the full text was not found, this is our reading. A worker's speed is \
+                 its \
                  share of a core divided by the CPU seconds of its steps, both smoothed; its bound is --staleness times its speed relative to the slowest, between L and U. When the fastest has made U steps \
                  since the last synchronisation and the slowest fewer than --least-steps, everybody waits for it.",
         parameters: &[&STALENESS, &BOUNDS, &LEAST_STEPS],
@@ -160,7 +166,8 @@ pub const CONSISTENCIES: &[Consistency] = &[
     Consistency {
         name: "switch",
         about: "bsp first, asp after a fraction of the samples",
-        detail: "Sync-Switch (ICDCS'21). Synchronous for the first fraction of the samples, asynchronous after; \
+        detail: "Sync-Switch (ICDCS'21). Synchronous for the first fraction of the samples, asynchronous \
+                 after; \
                  the momentum is kept. The authors' configuration policy is --lr-scaling linear: p times the \
                  rate while a step is a whole global batch, the plain rate for single pushes. Greedy straggler \
                  policy: asynchronous also while a worker's step time is over median + 3·MAD for 5 steps.",

@@ -44,16 +44,22 @@ pub fn measure() -> Outcome<Report> {
             if wanted.is_none() && !BY_LABEL.iter().any(|family| name.starts_with(family)) {
                 continue;
             }
-            let results = runs(name, words, shard, &mut report)?;
+            let (results, diverged) = runs(name, words, shard, &mut report)?;
             let of = |path: &str| results.iter().map(|r| number(r, path)).collect::<Outcome<Vec<f64>>>();
-            let accuracy = median(&of("/final_accuracy")?);
+            // A run that diverges has learned nothing.
+            let accuracy = median(&[of("/final_accuracy")?, vec![0.0; diverged]].concat());
+            if results.is_empty() {
+                println!("     {name:<24} diverged in every run");
+                continue;
+            }
             let steps = median(&of("/steps")?);
             let period = median(&of("/seconds/train")?) / steps;
             let sent = results.iter().map(|r| sent_bytes(r) / 4.0 / steps).collect::<Vec<_>>();
             let replicas = of("/replicas/min_accuracy").ok().map(|min| median(&min));
             let replicas = replicas.map_or_else(String::new, |min| format!(" (from {min:.3})"));
+            let diverged = if diverged > 0 { format!(", {diverged} diverged") } else { String::new() };
             println!(
-                "     {name:<24} {accuracy:.3}{replicas:<14} {:>7.3} {:>7.3}",
+                "     {name:<24} {accuracy:.3}{replicas:<14} {:>7.3} {:>7.3}{diverged}",
                 period * 1e3,
                 median(&sent) / 1e6
             );
@@ -66,19 +72,28 @@ pub fn measure() -> Outcome<Report> {
     Ok(report)
 }
 
-fn runs(name: &str, words: &str, shard: &str, report: &mut Report) -> Outcome<Vec<Value>> {
-    let mut results = Vec::new();
+/// The results of all seeds, and how many runs diverged.
+fn runs(name: &str, words: &str, shard: &str, report: &mut Report) -> Outcome<(Vec<Value>, usize)> {
+    let (mut results, mut diverged) = (Vec::new(), 0);
     for seed in SEEDS {
         let mut command = train("digits", "mlp");
         command
             .args(["--workers", "4", "--batch", "16", "--epochs", "12", "--lr", "0.02", "--shard", shard])
             .args(["--seed", &seed.to_string()])
             .args(words.split(' '));
-        let result = last_json(&mut command)?;
-        report.runs.push(json!({"strategy": name, "shard": shard, "seed": seed, "result": result}));
-        results.push(result);
+        match last_json(&mut command) {
+            Ok(result) => {
+                report.runs.push(json!({"strategy": name, "shard": shard, "seed": seed, "result": result}));
+                results.push(result);
+            }
+            Err(error) if error.contains("diverged") => {
+                report.runs.push(json!({"strategy": name, "shard": shard, "seed": seed, "diverged": true}));
+                diverged += 1;
+            }
+            Err(error) => return Err(error),
+        }
     }
-    Ok(results)
+    Ok((results, diverged))
 }
 
 /// Bytes that the workers sent in a run.

@@ -65,10 +65,16 @@ impl Measured {
         ];
         let mut rows = Vec::new();
         for (name, of_name) in groups(&runs, &["strategy"]) {
-            let mut columns = vec![vec![name]];
+            let diverged = of_name.iter().filter(|run| run.get("result").is_none()).count();
+            let note = format!(" (diverged in {diverged} of {} runs)", of_name.len());
+            let mut columns = vec![vec![if diverged > 0 { name + &note } else { name }]];
             columns.extend(vec![Vec::new(); 4]);
             for shard in ["iid", "by-label"] {
-                let alike: Vec<_> = of_name.iter().copied().filter(|run| run["shard"] == shard).collect();
+                let alike: Vec<_> = of_name
+                    .iter()
+                    .copied()
+                    .filter(|run| run["shard"] == shard && run.get("result").is_some())
+                    .collect();
                 for (column, cell) in columns[1..].iter_mut().zip(costs(&alike)?) {
                     column.push(cell);
                 }

@@ -44,7 +44,8 @@ pub fn check(setup: &Setup) -> Result<(), Refusal> {
         (Averages::Weights, Some(coder)) => Err(Refusal::new(
             "--compression",
             coder,
-            "this codec is for gradients: weights that lose this much do not come back; fp16 is valid for weights, and every codec with --averages gradients where the strategy has it",
+            "this codec is for gradients: weights that lose this much do not come back; fp16 is valid for \
+             weights, and every codec with --averages gradients where the strategy has it",
         )),
         _ => Ok(()),
     }

@@ -19,7 +19,8 @@ pub(super) const GOSSIP: Strategy = Strategy {
     cost: "α + n/B per neighbour",
     good: "Latency: one exchange per step whatever the number of workers, and a slow worker holds up its \
            neighbours only.",
-    bad: "Many workers with different data: on a ring of 64 about three quarters of the disagreement (variance) is left after each step.",
+    bad: "Many workers with different data: on a ring of 64 about three quarters of the disagreement \
+          (variance) is left after each step.",
     parameters: &[&NEIGHBOURS],
     averages: &[Averages::Weights],
     make: |setup, rank| Box::new(Stepper::new(setup, rank, Gossip::new(setup, rank))),
@@ -43,7 +44,8 @@ pub(super) fn refuse_lossy(setup: &Setup, name: &str) -> Result<(), Refusal> {
             "--compression",
             coder,
             format!(
-                "{name} passes on weights, not gradients: there is no residual that could bring back what this loses; valid: fp16"
+                "{name} passes on weights, not gradients: there is no residual that could bring back what \
+                 this loses; valid: fp16"
             ),
         )),
         _ => Ok(()),

@@ -42,7 +42,8 @@ const LOCAL_STEPS: Parameter = Parameter {
 };
 const OUTER: Parameter = Parameter {
     name: "outer",
-    about: "what is done with the average: adopted as it is (none), or used as a gradient with Nesterov's momentum",
+    about: "what is done with the average: adopted as it is (none), or used as a gradient with Nesterov's \
+            momentum",
     default: "none",
     kind: Kind::Choice(&["none", "nesterov"]),
 };

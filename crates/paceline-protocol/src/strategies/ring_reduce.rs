@@ -8,7 +8,8 @@ use crate::vocabulary::Rank;
 pub(super) const RING_REDUCE: Strategy = Strategy {
     name: "ring-reduce",
     about: "the whole buffer travels the ring to the root, the result travels back round",
-    detail: "The running sum of the whole buffer goes from worker 1 round the ring to the root (worker 0), and \
+    detail: "The running sum of the whole buffer goes from worker 1 round the ring to the root (worker \
+             0), and \
              the result goes round once more. Buckets pipeline it.",
     cost: "2(p−1)(α + n/B)",
     good: "Two or three workers, and as the plain reference for what a ring can save.",

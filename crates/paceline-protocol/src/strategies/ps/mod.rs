@@ -29,7 +29,8 @@ pub(super) const PS: Strategy = Strategy {
              gets parameters back; the optimiser runs on the servers. The only strategy with a choice of \
              consistency: how far workers may be apart.",
     cost: "2(α + p·n/(k·B)) at a server, n each way at a worker",
-    good: "Uneven or unreliable workers: with asp nobody waits for a straggler, and a bounded lead absorbs one that passes. Two messages \
+    good: "Uneven or unreliable workers: with asp nobody waits for a straggler, and a bounded lead \
+           absorbs one that passes. Two messages \
            in a row whatever the number of workers.",
     bad: "Many workers on few servers: each server moves p·n/k bytes each way, and its link sets the pace.",
     servers: true,
@@ -66,7 +67,8 @@ pub(super) const PS: Strategy = Strategy {
 fn check(setup: &Setup) -> Result<(), Refusal> {
     let low_rank = setup.coder.filter(|coder| coder.codec.family == Family::LowRank);
     if let Some(coder) = low_rank {
-        let problem = "its factors have to be summed over all workers twice, which a server's push and pull do not do; use an exact path, e.g. --strategy ring-allreduce";
+        let problem = "its factors have to be summed over all workers twice, which a server's push and \
+                       pull do not do; use an exact path, e.g. --strategy ring-allreduce";
         return Err(Refusal::new("--compression", coder, problem));
     }
     if setup.averages == Averages::Weights {

@@ -19,15 +19,23 @@ use paceline_random::{Purpose, Stream};
 pub(super) const STEPWISE: Strategy = Strategy {
     name: "stepwise",
     about: "each worker goes on with the running average up to that worker: no second pass",
-    detail: "The running sum of the weights travels the ring from a start worker; the worker at position i adds its own, continues at once with the mean of the first i + 1 contributions, and forwards the sum. With --path wave, the whole buffer goes in one wave per iteration; iterations follow one another like waves, \
+    detail: "The running sum of the weights travels the ring from a start worker; the worker at position \
+             i adds its own, continues at once with the mean of the first i + 1 contributions, and \
+             forwards the sum. With --path wave, the whole buffer goes in one wave per iteration; \
+             iterations follow one another like waves, \
              without a barrier. With --path chunked, there are p chunks whose waves start at different workers: balanced links, but \
              every worker is last for some chunk. With push-sum, position j spreads its mass evenly over the \
              positions behind it, which removes the bias towards early positions; the weights follow from the \
              schedule and cost no bytes.",
     cost: "wave: α + n/B per hop, pipelined over iterations; chunked: (p−1)(α + n/(p·B))",
-    good: "A wave with a fixed start, or one that moves with it (rotate+1), hardly waits at all: at p = 64 an iteration costs about its \
+    good: "A wave with a fixed start, or one that moves with it (rotate+1), hardly waits at all: at p = \
+           64 an iteration costs about its \
            computation, where an exact average waits for 2(p − 1) hops.",
-    bad: "The average is poor. With a fixed start the start worker never hears from anybody, and the whole fleet follows its data. What mixes better (random starts) waits longer: mixing is paid for in waiting.",
+    bad: "The average is poor. With a fixed start the start worker never hears from anybody, and the \
+          whole fleet follows its data. What mixes better (random starts) waits longer: mixing is paid \
+          for in waiting. Push-sum divides \
+          each step by a weight that starts in a row at one worker make small (1/p each time): the step grows, \
+          and with a usual learning rate some runs diverge.",
     parameters: &[&VARIANT, &PATH, &START, &DEBIAS, &SYNC_EVERY],
     averages: &[Averages::Weights, Averages::Gradients],
     presets,
@@ -99,7 +107,8 @@ fn check(setup: &Setup) -> Result<(), Refusal> {
         return Err(Refusal::new(
             "--averages",
             "gradients",
-            "nothing would ever contract the weights, and replicas would drift apart for ever; use --averages weights, or --sync-every H",
+            "nothing would ever contract the weights, and replicas would drift apart for ever; use \
+             --averages weights, or --sync-every H",
         ));
     }
     if setup.averages == Averages::Gradients && axes.push_sum {
