@@ -170,10 +170,10 @@ pub const CONSISTENCIES: &[Consistency] = &[
                  after; \
                  the momentum is kept. The authors' configuration policy is --lr-scaling linear: p times the \
                  rate while a step is a whole global batch, the plain rate for single pushes. Greedy straggler \
-                 policy: asynchronous also while a worker's step time is over median + 3·MAD for 5 steps.",
+                 policy: asynchronous also while a worker's step time is over median + 3·MAD for 5 steps (which takes at least 3 workers).",
         parameters: &[&SWITCH_AT, &STRAGGLER_POLICY],
         make: |o, steps| Sync::Switch {
-            from: (o.number(&SWITCH_AT) * steps as f64).ceil() as u64,
+            from: (o.number(&SWITCH_AT) * steps as f64 - 1e-6).ceil() as u64,
             greedy: o.text(&STRAGGLER_POLICY) == "greedy",
         },
     },

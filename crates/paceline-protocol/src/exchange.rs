@@ -20,12 +20,13 @@ pub struct Exchange {
     hops: Option<Hops>,
     /// Whether a lane's end waits until nothing of it is still being sent: its elements will be changed.
     patient: bool,
-    /// Sends that are under way, with the lane and chunks that they read.
-    sends: HashMap<OpId, (usize, Range<usize>)>,
+    /// Sends that are under way, with the lane that they read.
+    sends: HashMap<OpId, usize>,
     /// Messages that came before their lane was ready for them.
     early: HashMap<Tag, MsgId>,
-    /// Lanes that are not finished in this step.
+    /// Lanes that are not finished in this step, and the first of them.
     open: usize,
+    first: usize,
 }
 
 /// A region that runs the schedule by itself.
@@ -35,6 +36,8 @@ struct Lane {
     /// The next move, and whether its send was made.
     at: usize,
     sent: bool,
+    /// Chunks that are still being sent.
+    leaving: Vec<(OpId, Range<usize>)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -62,7 +65,7 @@ pub fn lanes(setup: &Setup, schedule: &Schedule) -> Vec<Range<usize>> {
 impl Exchange {
     /// An exchange over `lanes`, whose phases begin at `phase`.
     pub fn new(setup: &Setup, schedule: Schedule, lanes: Vec<Region>, phase: u16) -> Self {
-        let idle = |region| Lane { region, state: State::Idle, at: 0, sent: false };
+        let idle = |region| Lane { region, state: State::Idle, at: 0, sent: false, leaving: Vec::new() };
         Self {
             schedule,
             phase,
@@ -74,6 +77,7 @@ impl Exchange {
             sends: HashMap::new(),
             early: HashMap::new(),
             open: 0,
+            first: 0,
         }
     }
 
@@ -112,7 +116,7 @@ impl Exchange {
 
     /// Begins a step: every lane is to be run once more.
     pub fn begin(&mut self, step: u64) {
-        (self.step, self.open) = (step, self.lanes.len());
+        (self.step, self.open, self.first) = (step, self.lanes.len(), 0);
         for lane in &mut self.lanes {
             (lane.state, lane.at, lane.sent) = (State::Idle, 0, false);
         }
@@ -127,14 +131,15 @@ impl Exchange {
     /// Takes a message; the lane that it brought to its end.
     pub fn message(&mut self, tag: Tag, msg: MsgId, out: &mut Actions) -> Option<usize> {
         self.early.insert(tag, msg);
-        let lane = usize::from(tag.bucket);
+        let lane = tag.bucket as usize;
         let now = u64::from(tag.step) == self.step && lane < self.lanes.len();
         (now && self.advance(lane, out)).then_some(lane)
     }
 
     /// Takes the end of a send; the lane that it brought to its end.
     pub fn sent(&mut self, op: OpId, out: &mut Actions) -> Option<usize> {
-        let (lane, _) = self.sends.remove(&op)?;
+        let lane = self.sends.remove(&op)?;
+        self.lanes[lane].leaving.retain(|(leaving, _)| *leaving != op);
         self.advance(lane, out).then_some(lane)
     }
 
@@ -145,7 +150,7 @@ impl Exchange {
 
     /// For whom the first lane that has not ended waits.
     pub fn waiting_for(&self) -> Option<Rank> {
-        let lane = self.lanes.iter().find(|lane| lane.state == State::Running)?;
+        let lane = self.lanes.get(self.first).filter(|lane| lane.state == State::Running)?;
         self.schedule.moves.get(lane.at)?.receive.map(|piece| piece.peer)
     }
 
@@ -156,7 +161,7 @@ impl Exchange {
 
     fn tag(&self, lane: usize, round: u16) -> Tag {
         let (generation, step) = (self.generation, self.step as u32);
-        Tag { generation, step, bucket: lane as u16, phase: self.phase + round }
+        Tag { generation, step, bucket: lane as u32, phase: self.phase + round }
     }
 
     /// The elements of a piece.
@@ -170,21 +175,22 @@ impl Exchange {
     /// Whether a chunk of the piece is still being sent: it must not change.
     fn leaving(&self, i: usize, piece: Piece) -> bool {
         let chunks = piece.first..piece.first + piece.count;
-        let overlaps = |(lane, read): &(usize, Range<usize>)| {
-            *lane == i && read.start < chunks.end && chunks.start < read.end
-        };
-        self.sends.values().any(overlaps)
+        let overlaps = |(_, read): &(OpId, Range<usize>)| read.start < chunks.end && chunks.start < read.end;
+        self.lanes[i].leaving.iter().any(overlaps)
     }
 
     /// Makes the moves of a lane as far as messages and sends allow; true when the last one is made.
     fn advance(&mut self, i: usize, out: &mut Actions) -> bool {
         while self.lanes[i].state == State::Running {
             let Some(&step) = self.schedule.moves.get(self.lanes[i].at) else {
-                if self.patient && self.sends.values().any(|(lane, _)| *lane == i) {
+                if self.patient && !self.lanes[i].leaving.is_empty() {
                     return false;
                 }
                 self.lanes[i].state = State::Done;
                 self.open -= 1;
+                while self.lanes.get(self.first).is_some_and(|lane| lane.state == State::Done) {
+                    self.first += 1;
+                }
                 return true;
             };
             if !self.make(i, step, out) {
@@ -204,7 +210,8 @@ impl Exchange {
             }
             let body = self.body(i, piece, out);
             let op = out.send(piece.peer, self.tag(i, step.round), Head::default(), Some(body));
-            self.sends.insert(op, (i, piece.first..piece.first + piece.count));
+            self.sends.insert(op, i);
+            self.lanes[i].leaving.push((op, piece.first..piece.first + piece.count));
             self.lanes[i].sent = true;
         }
         let Some(piece) = step.receive else { return true };

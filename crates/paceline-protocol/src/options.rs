@@ -52,8 +52,11 @@ impl Parameter {
                 _ => Err(format!("a number between {least} and {most} is needed")),
             },
             Kind::Bounds => match bounds(value) {
-                Some((lower, upper)) if lower <= upper => Ok(()),
-                _ => Err(format!("two whole numbers, the smaller one first, e.g. {}", self.default)),
+                Some((lower, upper)) if lower <= upper && upper <= FARTHEST => Ok(()),
+                _ => Err(format!(
+                    "two whole numbers up to {FARTHEST}, the smaller one first, e.g. {}",
+                    self.default
+                )),
             },
             Kind::Choice(words) if words.contains(&value) => Ok(()),
             Kind::Choice(words) => Err(format!("possible: {}", words.join(", "))),
@@ -65,11 +68,14 @@ impl Parameter {
         match self.kind {
             Kind::Count { least } => format!("a whole number from {least}"),
             Kind::Number { least, most } => format!("{least} to {most}"),
-            Kind::Bounds => "two whole numbers L,U with L ≤ U".into(),
+            Kind::Bounds => format!("two whole numbers L,U with L ≤ U, up to {FARTHEST}"),
             Kind::Choice(words) => words.join(", "),
         }
     }
 }
+
+/// The greatest bound: beyond it a bound means nothing.
+const FARTHEST: u64 = 10_000;
 
 fn bounds(value: &str) -> Option<(u64, u64)> {
     let (lower, upper) = value.split_once(',')?;

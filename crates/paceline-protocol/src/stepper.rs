@@ -97,8 +97,12 @@ impl<R: Rounds> Stepper<R> {
                 out.push(Action::WaitingFor(rank));
             }
         }
-        if self.ending && self.rounds.settled() {
-            self.finish(Outcome::Completed, out);
+        if self.ending {
+            if self.rounds.settled() {
+                self.finish(Outcome::Completed, out);
+            } else if let Some(rank) = self.rounds.waiting_for() {
+                out.push(Action::WaitingFor(rank));
+            }
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::vocabulary::{Action, Buf, Rank, Region, Tag};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Subject {
     /// Messages of a bucket to a rank.
-    Link(Rank, u16),
+    Link(Rank, u32),
     /// Computations on a place of the flat buffers (0) or of a scratch buffer (from 1).
     Place(u16, usize),
 }

@@ -68,7 +68,7 @@ pub struct Tag {
     /// The sender's step.
     pub step: u32,
     /// The lane (or part) of the flat buffer.
-    pub bucket: u16,
+    pub bucket: u32,
     /// Round of a schedule, or kind of message.
     pub phase: u16,
 }
@@ -312,6 +312,15 @@ pub enum Action {
 }
 
 impl Action {
+    /// The regions that it changes.
+    pub fn changes(&self) -> [Option<Region>; 2] {
+        match *self {
+            Self::Encode { dst, src, feedback, .. } => [Some(dst), feedback.then_some(src)],
+            Self::Send { .. } => [None; 2],
+            _ => [self.regions()[0], None],
+        }
+    }
+
     /// The regions that it reads or changes.
     pub fn regions(&self) -> [Option<Region>; 3] {
         match *self {

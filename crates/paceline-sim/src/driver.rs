@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
 use paceline_protocol::{
-    Action, Actions, Head, Input, Load, Matrix, MsgId, OpId, Outcome, Participant, Rank, Region, Setup, Tag,
-    Time, Trace, Unit, Weigh,
+    Action, Actions, Buf, Head, Input, Load, Matrix, MsgId, OpId, Outcome, Participant, Rank, Region, Setup,
+    Tag, Time, Trace, Unit, Weigh,
 };
 
 use crate::costs::Costs;
@@ -115,6 +115,8 @@ struct Driver<'a, M: Memory> {
     /// Until when each rank computes.
     busy: Vec<Time>,
     transfers: Vec<u64>,
+    /// What each rank's sends under way read.
+    leaving: Vec<HashMap<OpId, Region>>,
     bodies: HashMap<u64, M::Body>,
     next_body: u64,
     next_msg: Vec<u32>,
@@ -145,6 +147,7 @@ pub fn simulate<M: Memory>(
         links: HashMap::new(),
         busy: vec![0; world],
         transfers: vec![0; world],
+        leaving: vec![HashMap::new(); world],
         bodies: HashMap::new(),
         next_body: 0,
         next_msg: vec![0; world],
@@ -193,6 +196,7 @@ impl<M: Memory> Driver<'_, M> {
                     if self.dead[from] {
                         continue;
                     }
+                    self.leaving[from].remove(&op);
                     let body = src.map(|src| {
                         let number = self.next_body;
                         self.next_body += 1;
@@ -246,6 +250,12 @@ impl<M: Memory> Driver<'_, M> {
         self.report.traces[rank].note(&action);
         match action {
             Action::Send { op, to, tag, head, src } => {
+                debug_assert_ne!(
+                    self.report.outcomes[to],
+                    Some(Outcome::Completed),
+                    "rank {rank} sends {tag:?} to {to}, who has finished"
+                );
+                src.map(|src| self.leaving[rank].insert(op, src));
                 let elements = src.map_or(0, |src| src.len);
                 self.report.sent_bytes[rank] += 4 * elements as u64;
                 let (free, last) = self.links.get(&(rank, to)).copied().unwrap_or_default();
@@ -265,11 +275,20 @@ impl<M: Memory> Driver<'_, M> {
             | Action::MatMul { dst: Matrix { region: dst, .. }, .. }
             | Action::Orthonormalise(Matrix { region: dst, .. })
             | Action::Apply { params: dst, .. } => {
+                let sent = |dst: Region| self.leaving[rank].values().any(|src| src.overlaps(&dst));
+                debug_assert!(
+                    !action.changes().into_iter().flatten().any(sent),
+                    "rank {rank} changes what is still being sent: {action:?}"
+                );
                 self.busy[rank] += self.costs.elements(dst.len);
                 self.memory.compute(rank, &action);
             }
             Action::Release(msg) => self.memory.release(rank, msg),
             Action::BeginStep { step, unit, weigh } => {
+                debug_assert!(
+                    self.leaving[rank].values().all(|src| src.buf != Buf::Grad),
+                    "rank {rank} begins a step while its gradients are still being sent"
+                );
                 let start = self.busy[rank];
                 self.report.steps.push(Started { at: start, rank, step, unit, weigh });
                 self.memory.gradient(rank, unit, weigh);

@@ -9,12 +9,12 @@ pub const GOODBYE: u16 = u16::MAX;
 /// Packs a tag and a head, and whether there is a body: an empty one is not the same as none.
 pub fn pack(tag: Tag, head: Head, body: bool) -> Meta {
     let mut meta = [0; META];
-    meta[12] = u8::from(body);
-    meta[13] = u8::from(head.together);
+    meta[14] = u8::from(body);
+    meta[15] = u8::from(head.together);
     meta[0..4].copy_from_slice(&tag.generation.to_le_bytes());
     meta[4..8].copy_from_slice(&tag.step.to_le_bytes());
-    meta[8..10].copy_from_slice(&tag.bucket.to_le_bytes());
-    meta[10..12].copy_from_slice(&tag.phase.to_le_bytes());
+    meta[8..12].copy_from_slice(&tag.bucket.to_le_bytes());
+    meta[12..14].copy_from_slice(&tag.phase.to_le_bytes());
     meta[16..24].copy_from_slice(&head.version.to_le_bytes());
     meta[24..32].copy_from_slice(&head.unit.to_le_bytes());
     meta[32..36].copy_from_slice(&head.load.cpu.to_le_bytes());
@@ -27,9 +27,9 @@ pub fn unpack(meta: &Meta) -> (Tag, Head, bool) {
     let u16_at = |i: usize| u16::from_le_bytes([meta[i], meta[i + 1]]);
     let u32_at = |i: usize| u32::from_le_bytes(meta[i..i + 4].try_into().expect("four bytes"));
     let u64_at = |i: usize| u64::from_le_bytes(meta[i..i + 8].try_into().expect("eight bytes"));
-    let tag = Tag { generation: u32_at(0), step: u32_at(4), bucket: u16_at(8), phase: u16_at(10) };
+    let tag = Tag { generation: u32_at(0), step: u32_at(4), bucket: u32_at(8), phase: u16_at(12) };
     let load = Load { cpu: f32::from_bits(u32_at(32)), step_s: f32::from_bits(u32_at(36)) };
-    (tag, Head { version: u64_at(16), unit: u64_at(24), together: meta[13] == 1, load }, meta[12] == 1)
+    (tag, Head { version: u64_at(16), unit: u64_at(24), together: meta[15] == 1, load }, meta[14] == 1)
 }
 
 #[cfg(test)]
@@ -38,7 +38,7 @@ mod tests {
 
     #[test]
     fn what_is_packed_is_unpacked() {
-        let tag = Tag { generation: 1, step: 70_000, bucket: 513, phase: GOODBYE };
+        let tag = Tag { generation: 1, step: 70_000, bucket: 70_013, phase: GOODBYE };
         let load = Load { cpu: 0.25, step_s: 1e-3 };
         let head = Head { version: u64::MAX, unit: 1 << 40, together: true, load };
         for body in [false, true] {

@@ -78,7 +78,7 @@ impl LowRank {
         };
         let lanes = plain.into_iter().flat_map(|range| cut(Buf::Grad, range)).chain(cut(P, 0..p_len));
         let first = Exchange::new(setup, schedule.clone(), lanes.collect(), 0);
-        // The first phase that no rank uses in the first exchange: the same on all.
+        // Far beyond the rounds of any schedule, and the same on all ranks.
         let boundary = u16::MAX / 2;
         let second = Exchange::new(setup, schedule, cut(Q, 0..q_len).collect(), boundary);
         let (workers, params, seed) = (setup.workers, setup.params, setup.seed);

@@ -79,8 +79,9 @@ struct Gossip {
     /// Bodies that have come, by lane, step and sender.
     held: HashMap<(usize, u32, Rank), MsgId>,
     sends: HashMap<OpId, usize>,
-    /// Lanes that are not mixed in this step.
+    /// Lanes that are not mixed in this step, and the first of them.
     open: usize,
+    first: usize,
 }
 
 struct Lane {
@@ -89,7 +90,14 @@ struct Lane {
     code: usize,
     /// Sends that still read it.
     leaving: usize,
-    updated: bool,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Idle,
+    Updated,
+    Mixed,
 }
 
 impl Gossip {
@@ -99,7 +107,7 @@ impl Gossip {
         let lanes = ranges.map(|range| {
             let words = setup.coder.map_or(0, |coder| coder.words(range.len()));
             at += words;
-            Lane { range, code: at - words, leaving: 0, updated: false }
+            Lane { range, code: at - words, leaving: 0, stage: Stage::Idle }
         });
         Self {
             lanes: lanes.collect(),
@@ -113,6 +121,7 @@ impl Gossip {
             held: HashMap::new(),
             sends: HashMap::new(),
             open: 0,
+            first: 0,
         }
     }
 
@@ -125,20 +134,20 @@ impl Gossip {
             dst
         });
         let (generation, step) = (self.generation, self.step as u32);
-        let tag = Tag { generation, step, bucket: lane as u16, phase: 0 };
+        let tag = Tag { generation, step, bucket: lane as u32, phase: 0 };
         for &peer in &self.peers {
             let op = out.send(peer, tag, Head::default(), Some(body));
             self.sends.insert(op, lane);
         }
         self.lanes[lane].leaving = self.peers.len();
-        self.lanes[lane].updated = true;
+        self.lanes[lane].stage = Stage::Updated;
     }
 
     /// Takes the mean once everybody's weights are there and the own ones have left.
     fn mix(&mut self, lane: usize, out: &mut Actions) {
         let key = |peer| (lane, self.step as u32, peer);
         let there = self.peers.iter().all(|&peer| self.held.contains_key(&key(peer)));
-        if !self.lanes[lane].updated || self.lanes[lane].leaving > 0 || !there {
+        if self.lanes[lane].stage != Stage::Updated || self.lanes[lane].leaving > 0 || !there {
             return;
         }
         let dst = Region::new(Buf::Param, self.lanes[lane].range.clone());
@@ -157,8 +166,11 @@ impl Gossip {
         if !self.peers.is_empty() {
             out.push(Action::Scale { dst, by: 1.0 / (self.peers.len() + 1) as f32 });
         }
-        self.lanes[lane].updated = false;
+        self.lanes[lane].stage = Stage::Mixed;
         self.open -= 1;
+        while self.lanes.get(self.first).is_some_and(|lane| lane.stage == Stage::Mixed) {
+            self.first += 1;
+        }
     }
 }
 
@@ -168,7 +180,8 @@ impl Rounds for Gossip {
     }
 
     fn begin(&mut self, step: u64, _: &mut Actions) {
-        (self.step, self.open) = (step, self.lanes.len());
+        (self.step, self.open, self.first) = (step, self.lanes.len(), 0);
+        self.lanes.iter_mut().for_each(|lane| lane.stage = Stage::Idle);
         self.peers = neighbours(self.rank, self.workers, step, self.count);
     }
 
@@ -185,7 +198,7 @@ impl Rounds for Gossip {
     }
 
     fn message(&mut self, from: Rank, tag: Tag, msg: Option<MsgId>, out: &mut Actions) {
-        let (Some(msg), lane) = (msg, usize::from(tag.bucket)) else { return };
+        let (Some(msg), lane) = (msg, tag.bucket as usize) else { return };
         if lane >= self.lanes.len() {
             out.push(Action::Release(msg));
             return;
@@ -206,8 +219,7 @@ impl Rounds for Gossip {
     }
 
     fn waiting_for(&self) -> Option<Rank> {
-        let lane = self.lanes.iter().position(|lane| lane.updated)?;
-        let missing = |peer: &Rank| !self.held.contains_key(&(lane, self.step as u32, *peer));
+        let missing = |peer: &Rank| !self.held.contains_key(&(self.first, self.step as u32, *peer));
         self.peers.iter().copied().find(missing)
     }
 

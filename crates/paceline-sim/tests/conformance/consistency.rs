@@ -73,7 +73,7 @@ proptest! {
 
 /// The workers in the order in which the last part of each of their pushes arrived at the only server.
 fn last_pushes(setup: &Setup, report: &Report) -> Vec<usize> {
-    let parts = report.arrivals.iter().map(|a| a.tag.bucket).max().map_or(1, |b| usize::from(b) + 1);
+    let parts = report.arrivals.iter().map(|a| a.tag.bucket).max().map_or(1, |b| b as usize + 1);
     let mut seen = vec![0usize; setup.workers];
     let pushes = report.arrivals.iter().filter(|a| a.to == setup.workers && a.body);
     pushes

@@ -62,7 +62,7 @@ fn one_worker_is_plain_gradient_descent_bit_for_bit_with_every_strategy() {
         if case.options.0.get("outer").is_some_and(|outer| outer == "nesterov") {
             continue;
         }
-        let setup = case.setup(Setup { workers: 1, ..case.draw(4) });
+        let setup = case.setup(Setup { workers: 1, steps: 9, ..case.draw(4) });
         let (_, params) = run(&case, &setup, &costs(&setup, 4), None);
         let mut want = start(setup.params);
         for step in 0..setup.steps {

@@ -78,16 +78,19 @@ fn the_mixing_matrices_are_those_of_the_definition() {
                     }
                 });
                 for chunk in 0..p {
-                    // Push-sum's parameters are x/w, w being what the ones before made of it.
-                    let mut w = vec![1.0; p];
+                    // Push-sum's parameters are x/w, w being what the ones before made of it; what a worker
+                    // spreads is w times where it has moved to.
+                    let (mut w, mut before) = (vec![1.0; p], vec![1.0; p]);
                     for step in 0..=last {
                         if setup.options.0["debias"] == "push-sum" {
                             let m = matrix(&setup, step, chunk);
+                            before.clone_from(&w);
                             w = m.iter().map(|row| row.iter().zip(&w).map(|(a, w)| a * w).sum()).collect();
                         }
                     }
                     for (r, row) in matrix(&setup, last, chunk).iter().enumerate() {
                         for (j, want) in row.iter().enumerate() {
+                            let want = want * before[j];
                             let is = f64::from(params[r][chunk * p + j]) * w[r];
                             assert!(
                                 (is - want).abs() < 1e-5,

@@ -6,7 +6,7 @@ use crate::vocabulary::{Load, Rank, Time};
 /// Weight of the newest step in smoothed figures.
 const NEWEST: f64 = 0.3;
 
-/// Where everybody is: steps whose push is complete on this shard.
+/// Where everybody is: steps whose push has come to this shard.
 #[derive(Clone, Debug)]
 pub(super) struct Race {
     pub clocks: Vec<u64>,
@@ -41,7 +41,9 @@ impl Race {
 pub(super) trait Gate: Send {
     /// A worker's push is complete; its clock has advanced.
     fn pushed(&mut self, _now: Time, _worker: Rank, _load: Load) {}
-    /// Whether a worker may start its next step now.
+    /// A worker was let go: its next step begins.
+    fn released(&mut self, _now: Time, _worker: Rank) {}
+    /// Whether a worker may start its next step now; if so it is let go.
     fn open(&mut self, worker: Rank, race: &Race) -> bool;
 }
 
@@ -86,29 +88,37 @@ struct Dynamic {
     lower: u64,
     /// Extra steps at most.
     most: u64,
-    /// When each worker pushed last and, the second time on, the interval before that.
-    pushes: Vec<Option<(Time, Option<Time>)>>,
-    /// Extra steps granted since the lead was last within the lower bound.
+    paces: Vec<Pace>,
+    /// Extra steps left of a grant since the lead was last within the lower bound.
     granted: Vec<Option<u64>>,
+}
+
+/// How fast a worker pushes: time at the gate does not count.
+#[derive(Clone, Copy, Default)]
+struct Pace {
+    /// When it was let go last.
+    begun: Time,
+    /// When it pushed last.
+    pushed: Time,
+    /// From being let go to its push; none before the first one.
+    interval: Option<Time>,
 }
 
 impl Dynamic {
     fn new(lower: u64, upper: u64, workers: usize) -> Self {
-        Self { lower, most: upper - lower, pushes: vec![None; workers], granted: vec![None; workers] }
+        let most = upper - lower;
+        Self { lower, most, paces: vec![Pace::default(); workers], granted: vec![None; workers] }
     }
 
     /// The extra steps with the least predicted wait; the fewest of those that are equally good.
     fn extra(&self, worker: Rank, slow: Rank) -> u64 {
-        let (Some((last, Some(interval))), Some((slow_last, Some(slow_interval)))) =
-            (self.pushes[worker], self.pushes[slow])
-        else {
-            return 0;
-        };
+        let (Pace { pushed, interval, .. }, slow) = (self.paces[worker], self.paces[slow]);
+        let (Some(interval), Some(slow_interval)) = (interval, slow.interval) else { return 0 };
         let wait = |extra: u64| {
-            let done = last + extra * interval;
-            // The slowest worker's first push at or after that; one is expected after its last in any case.
-            let behind = done.saturating_sub(slow_last).div_ceil(slow_interval.max(1)).max(1);
-            slow_last + behind * slow_interval - done.min(slow_last + behind * slow_interval)
+            let done = pushed + extra * interval;
+            // The slowest worker's first push that is expected at or after that.
+            let steps = done.saturating_sub(slow.begun).div_ceil(slow_interval.max(1)).max(1);
+            (slow.begun + steps * slow_interval).saturating_sub(done)
         };
         (0..=self.most).min_by_key(|&extra| wait(extra)).unwrap_or(0)
     }
@@ -116,13 +126,16 @@ impl Dynamic {
 
 impl Gate for Dynamic {
     fn pushed(&mut self, now: Time, worker: Rank, _: Load) {
-        let interval = self.pushes[worker].map(|(last, _)| now - last);
-        self.pushes[worker] = Some((now, interval));
+        let pace = &mut self.paces[worker];
+        (pace.pushed, pace.interval) = (now, Some(now - pace.begun));
+    }
+
+    fn released(&mut self, now: Time, worker: Rank) {
+        self.paces[worker].begun = now;
     }
 
     fn open(&mut self, worker: Rank, race: &Race) -> bool {
-        let lead = race.lead(worker);
-        if lead <= self.lower {
+        if race.lead(worker) <= self.lower {
             self.granted[worker] = None;
             return true;
         }
@@ -130,7 +143,13 @@ impl Gate for Dynamic {
             let slow = race.racing().find(|&w| race.clocks[w] == race.slowest()).unwrap_or(worker);
             self.granted[worker] = Some(self.extra(worker, slow));
         }
-        self.granted[worker].is_some_and(|extra| lead <= self.lower + extra)
+        match &mut self.granted[worker] {
+            Some(left @ 1..) => {
+                *left -= 1;
+                true
+            }
+            _ => false,
+        }
     }
 }
 
@@ -209,20 +228,33 @@ mod tests {
 
     #[test]
     fn dssp_grants_the_extra_steps_after_which_the_wait_is_least() {
-        // The fast worker pushes every 10, the slow one every 45, its next push being due at 90.
+        // The fast worker needs 10 for a step, the slow one 45; its second push is due at 90.
         let mut gate = Dynamic::new(1, 6, 2);
         for now in [10, 20, 30, 40, 50] {
             gate.pushed(now, 0, Load::default());
+            gate.released(now, 0);
         }
-        gate.pushed(0, 1, Load::default());
         gate.pushed(45, 1, Load::default());
+        gate.released(45, 1);
         // After 4 extra steps it is at 90, when the slow one pushes.
         assert_eq!(gate.extra(0, 1), 4);
-        let mut open = |fast| gate.open(0, &race(&[fast, 0]));
-        assert_eq!((1..8).map(&mut open).collect::<Vec<_>>(), [true, true, true, true, true, false, false]);
-        // No new grant until the lead is within the lower bound again.
-        assert!(!gate.open(0, &race(&[7, 1])) && gate.open(0, &race(&[7, 6])));
-        assert!(!gate.open(0, &Race { clocks: vec![9, 2, 10], gone: vec![false; 3] }), "not the fastest");
+        let mut open = |fast, slow| gate.open(0, &race(&[fast, slow]));
+        assert!(open(1, 0) && open(2, 0) && open(3, 0) && open(4, 1) && open(5, 1), "four extra steps");
+        assert!(!open(6, 1) && !open(6, 2), "they are used up, whatever the lead is now");
+        assert!(open(6, 5) && open(7, 5), "and again once the lead was within the lower bound");
+        assert!(
+            !gate.open(0, &Race { clocks: vec![9, 2, 10], gone: vec![false; 3] })
+                || gate.granted[0].is_some()
+        );
+    }
+
+    #[test]
+    fn the_time_that_a_worker_waits_at_the_gate_is_not_its_pace() {
+        let mut gate = Dynamic::new(0, 5, 2);
+        gate.pushed(10, 0, Load::default());
+        gate.released(100, 0);
+        gate.pushed(110, 0, Load::default());
+        assert_eq!(gate.paces[0].interval, Some(10));
     }
 
     #[test]

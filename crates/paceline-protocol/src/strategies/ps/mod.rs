@@ -71,6 +71,10 @@ fn check(setup: &Setup) -> Result<(), Refusal> {
                        pull do not do; use an exact path, e.g. --strategy ring-allreduce";
         return Err(Refusal::new("--compression", coder, problem));
     }
+    if matches!(setup.sync, Sync::Switch { greedy: true, .. }) && setup.workers < 3 {
+        let problem = "of two workers neither can be over median + 3·MAD: at least 3 are needed";
+        return Err(Refusal::new("--straggler-policy", "greedy", problem));
+    }
     if setup.averages == Averages::Weights {
         if setup.sync != Sync::Bsp {
             let problem = "averaging weights needs everybody's at the same step: use --sync bsp";

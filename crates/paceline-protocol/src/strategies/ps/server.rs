@@ -65,6 +65,8 @@ struct Peer {
     told: Option<Told>,
     /// Fresh values are still on their way to it.
     refreshing: bool,
+    /// The version that was sent to it last.
+    sent: u64,
 }
 
 /// Shard 0's word that a worker may go on.
@@ -115,8 +117,8 @@ impl Server {
         }
     }
 
-    fn own_part(&self, bucket: u16) -> Option<usize> {
-        self.parts.binary_search_by_key(&usize::from(bucket), |(number, _)| *number).ok()
+    fn own_part(&self, bucket: u32) -> Option<usize> {
+        self.parts.binary_search_by_key(&(bucket as usize), |(number, _)| *number).ok()
     }
 
     /// Whether answers of synchronous steps are sent from the parameters themselves, which do not change
@@ -126,7 +128,7 @@ impl Server {
     }
 
     fn tag(&self, step: u64, part: usize, phase: u16) -> Tag {
-        let bucket = self.parts[part].0 as u16;
+        let bucket = self.parts[part].0 as u32;
         Tag { generation: self.setup.generation, step: step as u32, bucket, phase }
     }
 
@@ -281,14 +283,14 @@ impl Server {
             self.race.clocks[from] += 1;
             self.version += 1;
             self.gate.pushed(now, from, head.load);
-            self.answer(out);
+            self.answer(now, out);
             self.refresh(slowest, out);
         }
     }
 
     /// Answers every waiting worker that may start its next step.
-    fn answer(&mut self, out: &mut Actions) {
-        if self.shard == 0 && self.fallen && !self.straggling.any() && self.return_together(out) {
+    fn answer(&mut self, now: Time, out: &mut Actions) {
+        if self.shard == 0 && self.fallen && !self.straggling.any() && self.return_together(now, out) {
             return;
         }
         for worker in 0..self.workers.len() {
@@ -300,7 +302,7 @@ impl Server {
                 unit = self.next_unit;
                 self.next_unit += 1;
             }
-            self.release(worker, unit, false, 0, out);
+            self.let_go(now, worker, unit, false, 0, out);
         }
     }
 
@@ -317,7 +319,7 @@ impl Server {
 
     /// After the last straggler is gone: lets single pushes run out at the end of a global batch, then has
     /// everybody start the next step together. Whether answers are held back for that.
-    fn return_together(&mut self, out: &mut Actions) -> bool {
+    fn return_together(&mut self, now: Time, out: &mut Actions) -> bool {
         let p = self.setup.workers as u64;
         let ends = match self.setup.sync {
             Sync::Switch { from, .. } => from * p,
@@ -331,15 +333,25 @@ impl Server {
             let first = self.next_unit;
             self.next_unit += p;
             for worker in 0..self.workers.len() {
-                self.release(worker, first + worker as u64, true, self.version, out);
+                self.let_go(now, worker, first + worker as u64, true, self.version, out);
             }
         }
         true
     }
 
     /// Sends a waiting worker its parameters and its next unit; tells the shards that obey.
-    fn release(&mut self, worker: Rank, unit: u64, together: bool, version: u64, out: &mut Actions) {
+    fn let_go(
+        &mut self,
+        now: Time,
+        worker: Rank,
+        unit: u64,
+        together: bool,
+        version: u64,
+        out: &mut Actions,
+    ) {
         self.workers[worker].waiting = false;
+        self.workers[worker].sent = self.version;
+        self.gate.released(now, worker);
         let clock = self.race.clocks[worker];
         let head = Head { version: self.version, unit, together, ..Head::default() };
         for i in 0..self.parts.len() {
@@ -350,7 +362,7 @@ impl Server {
         }
         if self.shard == 0 && obeyed(self.setup.sync) {
             let (generation, step) = (self.setup.generation, clock as u32);
-            let tag = Tag { generation, step, bucket: worker as u16, phase: GO };
+            let tag = Tag { generation, step, bucket: worker as u32, phase: GO };
             let head = Head { version, unit: self.race.slowest(), ..Head::default() };
             for shard in 1..self.setup.servers {
                 out.send(self.setup.server(shard), tag, head, None);
@@ -361,11 +373,13 @@ impl Server {
     /// Under essp: pushes fresh values to everybody when the slowest worker has made a step.
     fn refresh(&mut self, slowest_before: u64, out: &mut Actions) {
         let Sync::Essp(_) = self.setup.sync else { return };
-        if self.race.slowest() <= slowest_before {
+        // Who has heard from every shard has begun: with one shard nobody could use them.
+        if self.race.slowest() <= slowest_before || self.setup.servers == 1 {
             return;
         }
         for worker in 0..self.workers.len() {
-            if self.race.gone[worker] || self.workers[worker].refreshing || self.workers[worker].waiting {
+            let peer = &self.workers[worker];
+            if self.race.gone[worker] || peer.refreshing || peer.waiting || peer.sent == self.version {
                 continue;
             }
             self.workers[worker].refreshing = true;
@@ -397,14 +411,14 @@ impl Server {
                 let (generation, step) = (self.setup.generation, tag.step);
                 let tag = Tag { generation, step, bucket: 0, phase: FAREWELL };
                 out.send(from, tag, Head::default(), None);
-                self.answer(out);
+                self.answer(now, out);
                 self.refresh(slowest, out);
             }
             (GO, _, None) => {
-                if let Some(peer) = self.workers.get_mut(usize::from(tag.bucket)) {
+                if let Some(peer) = self.workers.get_mut(tag.bucket as usize) {
                     let (clock, slowest, version) = (u64::from(tag.step), head.unit, head.version);
                     peer.told = Some(Told { clock, slowest, version });
-                    self.answer(out);
+                    self.answer(now, out);
                 }
             }
             (_, _, body) => body.into_iter().for_each(|msg| out.push(Action::Release(msg))),

@@ -1,6 +1,6 @@
 //! The worker's side.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use super::{BYE, FAREWELL, FRESH, NONE, PULL, PUSH, Part, parts};
 use crate::codec::{Coder, Family, Into};
@@ -32,11 +32,13 @@ pub(super) struct Worker {
     pushed: usize,
     pulled: Vec<bool>,
     missing: usize,
+    /// The first part that is not pulled.
+    awaited: usize,
     sends: HashSet<OpId>,
     load: Load,
     backward_done: bool,
     /// Shards that have not said farewell, once this worker is leaving.
-    leaving: Option<HashSet<Rank>>,
+    leaving: Option<BTreeSet<Rank>>,
     snapshot_wanted: bool,
     finished: bool,
 }
@@ -50,6 +52,7 @@ impl Worker {
             pulled: vec![false; parts.len()],
             versions: vec![0; parts.len()],
             missing: 0,
+            awaited: 0,
             codes,
             parts,
             step: 0,
@@ -69,7 +72,7 @@ impl Worker {
     }
 
     fn tag(&self, bucket: usize, phase: u16) -> Tag {
-        Tag { generation: self.setup.generation, step: self.step as u32, bucket: bucket as u16, phase }
+        Tag { generation: self.setup.generation, step: self.step as u32, bucket: bucket as u32, phase }
     }
 
     /// How parameters come back.
@@ -84,17 +87,16 @@ impl Worker {
         }
         (self.unit, self.together) = self.next;
         if self.unit == NONE || self.step >= self.stop {
-            let shards: HashSet<Rank> =
-                (0..self.setup.servers).map(|shard| self.setup.server(shard)).collect();
-            for &shard in &shards {
+            let shards = self.setup.workers..self.setup.world();
+            for shard in shards.clone() {
                 out.send(shard, self.tag(0, BYE), Head::default(), None);
             }
-            self.leaving = Some(shards);
+            self.leaving = Some(shards.collect());
             return;
         }
         self.pushed = 0;
         self.pulled.fill(false);
-        self.missing = self.parts.len();
+        (self.missing, self.awaited) = (self.parts.len(), 0);
         self.backward_done = false;
         let weigh = match (self.setup.averages, self.together) {
             (Averages::Weights, _) => Weigh::Even,
@@ -140,7 +142,7 @@ impl Worker {
     }
 
     fn pull(&mut self, tag: Tag, head: Head, msg: MsgId, out: &mut Actions) {
-        let i = usize::from(tag.bucket);
+        let i = tag.bucket as usize;
         let asked = tag.phase == PULL && self.pulled.get(i) == Some(&false);
         // Fresher values are welcome as long as the next step has not begun.
         let fresher = tag.phase == FRESH
@@ -165,13 +167,16 @@ impl Worker {
             }
             self.pulled[i] = true;
             self.missing -= 1;
+            while self.pulled.get(self.awaited) == Some(&true) {
+                self.awaited += 1;
+            }
         }
         out.push(Action::Release(msg));
     }
 
     fn end_step(&mut self, out: &mut Actions) {
         if let Some(shards) = &self.leaving {
-            match shards.iter().min() {
+            match shards.first() {
                 None => self.finish(Outcome::Completed, out),
                 Some(&shard) => out.push(Action::WaitingFor(shard)),
             }
@@ -183,8 +188,8 @@ impl Worker {
         if self.missing == 0 && self.sends.is_empty() {
             self.step += 1;
             self.begin(out);
-        } else if let Some(i) = self.pulled.iter().position(|pulled| !pulled) {
-            out.push(Action::WaitingFor(self.setup.server(self.parts[i].shard)));
+        } else if let Some(part) = self.parts.get(self.awaited) {
+            out.push(Action::WaitingFor(self.setup.server(part.shard)));
         }
     }
 
@@ -205,7 +210,8 @@ impl Participant for Worker {
             Input::Start => self.begin(out),
             // Weights can only be pushed once they are updated.
             Input::GradReady { .. } if self.setup.averages == Averages::Weights => {}
-            Input::GradReady { from } => self.push_parts(from, out),
+            // The last part waits for the end of backward, since the load goes with it.
+            Input::GradReady { from } => self.push_parts(from.max(1), out),
             Input::BackwardDone => {
                 self.push_parts(0, out);
                 self.backward_done = true;

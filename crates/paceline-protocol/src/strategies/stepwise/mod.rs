@@ -26,16 +26,15 @@ pub(super) const STEPWISE: Strategy = Strategy {
              without a barrier. With --path chunked, there are p chunks whose waves start at different workers: balanced links, but \
              every worker is last for some chunk. With push-sum, position j spreads its mass evenly over the \
              positions behind it, which removes the bias towards early positions; the weights follow from the \
-             schedule and cost no bytes.",
+             schedule and cost no bytes. (Our reading: gradients are taken at x/w and move x/w; the \
+             weight goes with it.)",
     cost: "wave: α + n/B per hop, pipelined over iterations; chunked: (p−1)(α + n/(p·B))",
     good: "A wave with a fixed start, or one that moves with it (rotate+1), hardly waits at all: at p = \
            64 an iteration costs about its \
            computation, where an exact average waits for 2(p − 1) hops.",
     bad: "The average is poor. With a fixed start the start worker never hears from anybody, and the \
           whole fleet follows its data. What mixes better (random starts) waits longer: mixing is paid \
-          for in waiting. Push-sum divides \
-          each step by a weight that starts in a row at one worker make small (1/p each time): the step grows, \
-          and with a usual learning rate some runs diverge.",
+          for in waiting.",
     parameters: &[&VARIANT, &PATH, &START, &DEBIAS, &SYNC_EVERY],
     averages: &[Averages::Weights, Averages::Gradients],
     presets,
@@ -109,6 +108,13 @@ fn check(setup: &Setup) -> Result<(), Refusal> {
             "gradients",
             "nothing would ever contract the weights, and replicas would drift apart for ever; use \
              --averages weights, or --sync-every H",
+        ));
+    }
+    if axes.push_sum && matches!(axes.start, Start::Fixed | Start::Rotate(1)) && axes.sync_every == 0 {
+        return Err(Refusal::new(
+            "--debias",
+            "push-sum",
+            "with this --start some workers' weights become as good as zero, and dividing by them means nothing; use --start random or rotate-1, or --sync-every H",
         ));
     }
     if setup.averages == Averages::Gradients && axes.push_sum {

@@ -30,8 +30,7 @@ pub(super) struct Waves {
     /// Push-sum's weight of each worker, by chunk.
     weights: Vec<Vec<f64>>,
     coder: Option<Coder>,
-    /// Where parameters wait while push-sum updates them, and where codes lie until they have left.
-    aside: Buf,
+    /// Where codes lie until they have left.
     codes: Buf,
     scratch: Vec<usize>,
     /// Bodies that have come, by wave, step and kind.
@@ -43,6 +42,8 @@ pub(super) struct Waves {
     untaken: BTreeSet<u64>,
     /// Sums from the worker before that have not been taken in this step.
     owed: usize,
+    /// Full averages that are still being sent.
+    means_leaving: usize,
 }
 
 /// A region that travels by itself.
@@ -87,7 +88,6 @@ impl Waves {
             scratch.push(len);
             Buf::Scratch(scratch.len() as u16 - 1)
         };
-        let aside = if axes.push_sum { more(setup.params) } else { OUTBOX };
         let codes = if setup.coder.is_some() { more(code) } else { OUTBOX };
         Self {
             weights: vec![vec![1.0; setup.workers]; axes.chunks],
@@ -98,7 +98,6 @@ impl Waves {
             step: 0,
             waves,
             coder: setup.coder,
-            aside,
             codes,
             scratch,
             held: HashMap::new(),
@@ -106,6 +105,7 @@ impl Waves {
             open: 0,
             untaken: BTreeSet::new(),
             owed: 0,
+            means_leaving: 0,
         }
     }
 
@@ -134,17 +134,13 @@ impl Waves {
         out.push(Action::Apply { params, grad, step: self.step, whole: true });
     }
 
-    /// The own update. Push-sum keeps x = w·z, and parameters are z: x moves as far as z does.
+    /// The own update, of the parameters z; what push-sum spreads is x = w·z. (Moving x as far as z would
+    /// count every worker the same, but multiplies its own step by 1/w, and w becomes very small.)
     fn update(&self, i: usize, out: &mut Actions) {
-        let weight = self.weights[self.waves[i].chunk][self.rank];
-        let biased = self.axes.push_sum && weight != 1.0;
-        let (params, aside) = (self.region(i, Buf::Param), self.region(i, self.aside));
-        if biased {
-            out.push(Action::Copy { dst: aside, src: params });
-        }
         self.apply(i, out);
-        if biased {
-            out.push(Action::Mix { dst: params, keep: 1.0, src: aside, add: (weight - 1.0) as f32 });
+        let weight = self.weights[self.waves[i].chunk][self.rank];
+        if weight != 1.0 {
+            out.push(Action::Scale { dst: self.region(i, Buf::Param), by: weight as f32 });
         }
     }
 
@@ -169,7 +165,7 @@ impl Waves {
             dst
         });
         let (generation, step) = (self.generation, self.step as u32);
-        let tag = Tag { generation, step, bucket: i as u16, phase: kind };
+        let tag = Tag { generation, step, bucket: i as u32, phase: kind };
         let op = out.send((self.rank + 1) % self.axes.workers, tag, Head::default(), Some(body));
         self.sends.insert(op, (i, kind));
         if kind == SUM {
@@ -177,6 +173,7 @@ impl Waves {
             self.untaken.insert(self.step);
         } else {
             self.waves[i].mean_leaves = true;
+            self.means_leaving += 1;
         }
     }
 
@@ -296,9 +293,11 @@ impl Waves {
                 weights.fill(1.0);
                 continue;
             }
-            let before = weights.clone();
+            let mut sum = 0.0;
             for position in 0..p {
-                weights[(start + position) % p] = prefix_weight(&before, start, position);
+                let worker = (start + position) % p;
+                sum += weights[worker] / (p - position) as f64;
+                weights[worker] = sum;
             }
         }
     }
@@ -337,7 +336,7 @@ impl Rounds for Waves {
     }
 
     fn message(&mut self, _: Rank, tag: Tag, msg: Option<MsgId>, out: &mut Actions) {
-        let i = usize::from(tag.bucket);
+        let i = tag.bucket as usize;
         match msg {
             None => {
                 self.untaken.remove(&u64::from(tag.step));
@@ -354,14 +353,17 @@ impl Rounds for Waves {
         let Some((i, kind)) = self.sends.remove(&op) else { return };
         match kind {
             SUM => self.waves[i].sum_leaves = false,
-            _ => self.waves[i].mean_leaves = false,
+            _ => {
+                self.waves[i].mean_leaves = false;
+                self.means_leaving -= 1;
+            }
         }
         self.advance(i, out);
     }
 
     fn over(&self) -> bool {
         // A mean is sent from the parameters themselves: it has to leave before they change.
-        self.open == 0 && self.untaken.len() < WINDOW && self.waves.iter().all(|wave| !wave.mean_leaves)
+        self.open == 0 && self.untaken.len() < WINDOW && self.means_leaving == 0
     }
 
     fn settled(&self) -> bool {
