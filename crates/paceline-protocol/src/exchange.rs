@@ -221,16 +221,8 @@ impl Exchange {
         }
         let Some(msg) = self.early.remove(&tag) else { return false };
         let dst = self.of(i, piece);
-        let src = Region { buf: Buf::Msg(msg), offset: 0, len: dst.len };
-        out.push(match (&self.hops, piece.combine) {
-            (None, Combine::Add) => Action::Reduce { dst, src },
-            (None, Combine::Replace) => Action::Copy { dst, src },
-            (Some(Hops { coder, .. }), combine) => {
-                let into = if combine == Combine::Add { Into::Add } else { Into::Set };
-                let src = Region { len: coder.words(dst.len), ..src };
-                Action::Decode { coder: *coder, dst, src, into }
-            }
-        });
+        let into = if piece.combine == Combine::Add { Into::Add } else { Into::Set };
+        out.push(Action::take(self.hops.as_ref().map(|hops| hops.coder), dst, msg, into));
         out.push(Action::Release(msg));
         true
     }

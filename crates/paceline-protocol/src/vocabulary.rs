@@ -312,6 +312,18 @@ pub enum Action {
 }
 
 impl Action {
+    /// Takes a received body into a region, as it is or decoded.
+    pub fn take(coder: Option<Coder>, dst: Region, msg: MsgId, into: Into) -> Self {
+        let len = coder.map_or(dst.len, |coder| coder.words(dst.len));
+        let src = Region { buf: Buf::Msg(msg), offset: 0, len };
+        match (coder, into) {
+            (Some(coder), into) => Self::Decode { coder, dst, src, into },
+            (None, Into::Set) => Self::Copy { dst, src },
+            (None, Into::Add) => Self::Reduce { dst, src },
+            (None, Into::Subtract) => Self::Mix { dst, keep: 1.0, src, add: -1.0 },
+        }
+    }
+
     /// The regions that it changes.
     pub fn changes(&self) -> [Option<Region>; 2] {
         match *self {

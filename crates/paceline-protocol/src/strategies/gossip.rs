@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::{Agreement, COLLECTIVE, Strategy, ring_links};
-use crate::codec::{Coder, Family, Into};
+use super::{Agreement, COLLECTIVE, Strategy, refuse_lossy, ring_links};
+use crate::codec::{Coder, Into};
 use crate::options::{Kind, Parameter};
-use crate::setup::{Averages, Refusal, Setup, pieces};
+use crate::setup::{Averages, Setup, pieces};
 use crate::stepper::{Rounds, Stepper};
 use crate::vocabulary::{Action, Actions, Buf, Head, MsgId, OpId, Rank, Region, Tag, Weigh};
 
@@ -36,21 +36,6 @@ const NEIGHBOURS: Parameter = Parameter {
     default: "2",
     kind: Kind::Choice(&["1", "2"]),
 };
-
-/// Strategies that pass on weights have no place for a residual.
-pub(super) fn refuse_lossy(setup: &Setup, name: &str) -> Result<(), Refusal> {
-    match setup.coder {
-        Some(coder) if coder.codec.family != Family::PerHop => Err(Refusal::new(
-            "--compression",
-            coder,
-            format!(
-                "{name} passes on weights, not gradients: there is no residual that could bring back what \
-                 this loses; valid: fp16"
-            ),
-        )),
-        _ => Ok(()),
-    }
-}
 
 /// With whom a worker exchanges in a step.
 fn neighbours(rank: Rank, p: usize, step: u64, count: u64) -> Vec<Rank> {
@@ -153,14 +138,7 @@ impl Gossip {
         let dst = Region::new(Buf::Param, self.lanes[lane].range.clone());
         for peer in self.peers.clone() {
             let Some(msg) = self.held.remove(&(lane, self.step as u32, peer)) else { continue };
-            let src = Region { buf: Buf::Msg(msg), offset: 0, len: dst.len };
-            out.push(match self.coder {
-                None => Action::Reduce { dst, src },
-                Some(coder) => {
-                    let src = Region { len: coder.words(dst.len), ..src };
-                    Action::Decode { coder, dst, src, into: Into::Add }
-                }
-            });
+            out.push(Action::take(self.coder, dst, msg, Into::Add));
             out.push(Action::Release(msg));
         }
         if !self.peers.is_empty() {

@@ -178,6 +178,21 @@ impl Strategy {
     }
 }
 
+/// Strategies that pass on weights have no place for a residual.
+fn refuse_lossy(setup: &Setup, name: &str) -> Result<(), Refusal> {
+    match setup.coder {
+        Some(coder) if coder.codec.family != codec::Family::PerHop => Err(Refusal::new(
+            "--compression",
+            coder,
+            format!(
+                "{name} passes on weights, not gradients: there is no residual that could bring back what \
+                 this loses; valid: fp16"
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// The two neighbours on the ring.
 fn ring_links(setup: &Setup, rank: Rank) -> Vec<Rank> {
     let p = setup.workers;

@@ -198,6 +198,8 @@ fn impossible_plans_are_refused_with_what_would_be_valid() {
         ("--workers 2 --averages weights --compression sign", "is for gradients"),
         ("--workers 2 --servers 1 --strategy ps --sync asp --averages weights", "use --sync bsp"),
         ("--workers 2 --servers 1 --strategy ps --sync asp --lr-scaling linear", "single pushes"),
+        ("--workers 4 --strategy stepwise --variant naive --debias push-sum", "as good as zero"),
+        ("--workers 2 --servers 1 --strategy ps --sync switch --straggler-policy greedy", "at least 3"),
         ("--compression fp16", "sends nothing"),
         ("--workers 2 --servers 1", "ring-allreduce has no servers"),
         ("--workers 2 --strategy ps", "needs at least 1 server"),

@@ -18,7 +18,7 @@ mod worker;
 use std::ops::Range;
 
 use super::{Agreement, COLLECTIVE, Strategy};
-use crate::codec::Family;
+use crate::codec::{Coder, Family};
 use crate::consistency::Sync;
 use crate::setup::{Averages, Refusal, Setup, pieces};
 
@@ -83,6 +83,11 @@ fn check(setup: &Setup) -> Result<(), Refusal> {
         return crate::collective::check(setup);
     }
     Ok(())
+}
+
+/// How parameters are sent back: in full, unless the codec is good enough for them.
+fn back(setup: &Setup) -> Option<Coder> {
+    setup.coder.filter(|coder| coder.codec.family == Family::PerHop)
 }
 
 /// Whether shard 0 decides for all shards.

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use super::gate::{Gate, Race, gate};
 use super::straggling::Straggling;
-use super::{BYE, FAREWELL, FRESH, GO, NONE, PULL, PUSH, Part, obeyed, parts};
-use crate::codec::{Coder, Family, Into};
+use super::{BYE, FAREWELL, FRESH, GO, NONE, PULL, PUSH, Part, back, obeyed, parts};
+use crate::codec::Into;
 use crate::consistency::Sync;
 use crate::setup::{Averages, Setup};
 use crate::vocabulary::{
@@ -136,19 +136,6 @@ impl Server {
         self.setup.steps * self.setup.workers as u64
     }
 
-    /// Takes a body into a region: as it is, or decoded.
-    fn take(&self, dst: Region, msg: MsgId, add: bool, out: &mut Actions) {
-        let src = Region { buf: Buf::Msg(msg), offset: 0, len: dst.len };
-        out.push(match (self.setup.coder, add) {
-            (None, true) => Action::Reduce { dst, src },
-            (None, false) => Action::Copy { dst, src },
-            (Some(coder), add) => {
-                let into = if add { Into::Add } else { Into::Set };
-                Action::Decode { coder, dst, src: Region { len: coder.words(dst.len), ..src }, into }
-            }
-        });
-    }
-
     /// A worker's copy of a part, as it is sent.
     fn copy(&self, i: usize, copy: usize, out: &mut Actions) -> Region {
         let src = Region::new(Buf::Param, self.parts[i].1.range.clone());
@@ -171,7 +158,8 @@ impl Server {
     fn gather(&mut self, i: usize, out: &mut Actions) {
         let sum = Region::new(Buf::Grad, self.parts[i].1.range.clone());
         while let Some(msg) = self.next_held(i) {
-            self.take(sum, msg, self.gathered[i].summed > 0, out);
+            let into = if self.gathered[i].summed > 0 { Into::Add } else { Into::Set };
+            out.push(Action::take(self.setup.coder, sum, msg, into));
             out.push(Action::Release(msg));
             self.gathered[i].summed += 1;
         }
@@ -249,7 +237,7 @@ impl Server {
         let mut grad = Region { buf: Buf::Msg(msg), offset: 0, len: params.len };
         if self.setup.coder.is_some() {
             grad = Region { buf: Buf::Grad, ..params };
-            self.take(grad, msg, false, out);
+            out.push(Action::take(self.setup.coder, grad, msg, Into::Set));
         }
         out.push(Action::Apply { params, grad, step: self.setup.unit(unit).step, whole: false });
         out.push(Action::Release(msg));
@@ -438,11 +426,6 @@ impl Server {
             Some(Leaving::Copy) | None => {}
         }
     }
-}
-
-/// How parameters are sent back: in full, unless the codec is good enough for them.
-fn back(setup: &Setup) -> Option<Coder> {
-    setup.coder.filter(|coder| coder.codec.family == Family::PerHop)
 }
 
 impl Participant for Server {

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use super::{BYE, FAREWELL, FRESH, NONE, PULL, PUSH, Part, parts};
-use crate::codec::{Coder, Family, Into};
+use super::{BYE, FAREWELL, FRESH, NONE, PULL, PUSH, Part, back, parts};
+use crate::codec::{Coder, Into};
 use crate::setup::{Averages, Setup};
 use crate::vocabulary::{
     Action, Actions, Buf, Head, Input, Load, MsgId, OpId, Outcome, Participant, Rank, Region, Tag, Time,
@@ -73,11 +73,6 @@ impl Worker {
 
     fn tag(&self, bucket: usize, phase: u16) -> Tag {
         Tag { generation: self.setup.generation, step: self.step as u32, bucket: bucket as u32, phase }
-    }
-
-    /// How parameters come back.
-    fn back(&self) -> Option<Coder> {
-        self.setup.coder.filter(|coder| coder.codec.family == Family::PerHop)
     }
 
     fn begin(&mut self, out: &mut Actions) {
@@ -151,14 +146,7 @@ impl Worker {
             && head.version > self.versions[i];
         if asked && u64::from(tag.step) == self.step || fresher {
             let dst = Region::new(Buf::Param, self.parts[i].range.clone());
-            let src = Region { buf: Buf::Msg(msg), offset: 0, len: dst.len };
-            out.push(match self.back() {
-                None => Action::Copy { dst, src },
-                Some(coder) => {
-                    let src = Region { len: coder.words(dst.len), ..src };
-                    Action::Decode { coder, dst, src, into: Into::Set }
-                }
-            });
+            out.push(Action::take(back(&self.setup), dst, msg, Into::Set));
             self.versions[i] = head.version;
         }
         if asked && u64::from(tag.step) == self.step {

@@ -9,7 +9,7 @@
 
 mod waves;
 
-use super::{Agreement, COLLECTIVE, Strategy, gossip, ring_links};
+use super::{Agreement, COLLECTIVE, Strategy, refuse_lossy, ring_links};
 use crate::options::{Kind, Options, Parameter};
 use crate::setup::{Averages, Refusal, Setup};
 use crate::stepper::Stepper;
@@ -120,7 +120,7 @@ fn check(setup: &Setup) -> Result<(), Refusal> {
     if setup.averages == Averages::Gradients && axes.push_sum {
         return Err(Refusal::new("--debias", "push-sum", "is about weights; use --averages weights"));
     }
-    gossip::refuse_lossy(setup, "stepwise")
+    refuse_lossy(setup, "stepwise")
 }
 
 /// The axes of the strategy.

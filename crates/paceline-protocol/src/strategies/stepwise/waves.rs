@@ -179,14 +179,7 @@ impl Waves {
 
     /// Takes a held body into a region, and gives it back.
     fn take(&self, msg: MsgId, dst: Region, into: Into, out: &mut Actions) {
-        let src = Region { buf: Buf::Msg(msg), offset: 0, len: dst.len };
-        out.push(match (self.coder, into) {
-            (None, Into::Add) => Action::Reduce { dst, src },
-            (None, _) => Action::Copy { dst, src },
-            (Some(coder), into) => {
-                Action::Decode { coder, dst, src: Region { len: coder.words(dst.len), ..src }, into }
-            }
-        });
+        out.push(Action::take(self.coder, dst, msg, into));
         out.push(Action::Release(msg));
     }
 
