@@ -16,8 +16,9 @@ fn off(case: &Case, servers: usize, steps: u64) -> f64 {
     let participants = make(case.strategy, &setup);
     let scratch = participants.iter().map(|p| p.scratch()).collect();
     // Every worker has its own; entries of very different size, in a matrix of full rank.
-    let entry =
-        |rank: usize, i: usize| ((i * 7 + rank * 3) as f32).sin() * if i % 9 == 0 { 0.02 } else { 0.001 };
+    let entry = |rank: usize, i: usize| {
+        ((i * 7 + rank * 3) as f32).sin() * if i.is_multiple_of(9) { 0.02 } else { 0.001 }
+    };
     let gradient = |rank: usize, _: Unit, _: Weigh, _: &[f32], grads: &mut [f32]| {
         grads.iter_mut().enumerate().for_each(|(i, g)| *g = entry(rank, i) / p as f32);
     };

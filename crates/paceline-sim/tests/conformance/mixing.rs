@@ -56,7 +56,7 @@ fn gossip_takes_the_mean_with_its_neighbours() {
             let want = direct(&setup, |step, all| {
                 let before = all.clone();
                 for (r, own) in all.iter_mut().enumerate() {
-                    let up = (r as u64 + step) % 2 == 0;
+                    let up = (r as u64 + step).is_multiple_of(2);
                     let pair = if up { (r + 1) % p } else { (r + p - 1) % p };
                     let rests = p % 2 == 1 && if step % 2 == 0 { r == p - 1 } else { r == 0 };
                     let mut group = match count {
@@ -86,7 +86,7 @@ fn local_averages_every_h_steps_and_diloco_adds_nesterov() {
         let every: u64 = steps.parse().unwrap();
         let (mut anchor, mut velocity) = (vec![0.5; setup.params], vec![0.0; setup.params]);
         let want = direct(&setup, |step, all| {
-            if (step + 1) % every != 0 {
+            if !(step + 1).is_multiple_of(every) {
                 return;
             }
             for i in 0..setup.params {
