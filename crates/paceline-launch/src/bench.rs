@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::control::{FromRank, ToRank};
 use crate::error::LaunchError;
 use crate::fleet::{Fleet, News};
+use crate::run;
 
 /// Repetitions that are not counted.
 const WARM_UP: usize = 3;
@@ -26,6 +27,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub struct Bench {
     /// A strategy's name, or `p2p`.
     pub what: String,
+    /// What they talk over.
+    pub transport: String,
+    /// Bytes of each connection's buffer.
+    pub buffer: Option<usize>,
     /// Number of ranks.
     pub workers: usize,
     /// Point to point: both sides send at once.
@@ -205,8 +210,15 @@ impl Bench {
             .collect()
     }
 
-    /// Runs it with processes of `program WORD` over tcp.
-    pub fn as_processes(&self, program: &Path, word: &str) -> Result<Vec<Row>, LaunchError> {
+    /// Runs it with processes of `program WORD`, or with threads if that is what the transport is for.
+    pub fn run(&self, program: &Path, word: &str) -> Result<Vec<Row>, LaunchError> {
+        match run::transport(&self.transport, self.buffer)?.bind {
+            Some(_) => self.as_processes(program, word),
+            None => self.as_threads(),
+        }
+    }
+
+    fn as_processes(&self, program: &Path, word: &str) -> Result<Vec<Row>, LaunchError> {
         let key = *Key::generate().map_err(TrainError::from)?.as_bytes();
         let orders: Vec<ToRank> =
             (0..self.workers).map(|rank| ToRank::Bench { bench: self.clone(), rank, key }).collect();
@@ -257,8 +269,7 @@ impl Bench {
         Ok(self.rows(&times))
     }
 
-    /// Runs it with threads over the in-process transport.
-    pub fn as_threads(&self) -> Result<Vec<Row>, LaunchError> {
+    fn as_threads(&self) -> Result<Vec<Row>, LaunchError> {
         let times: Result<Vec<_>, TrainError> = std::thread::scope(|scope| {
             let ranks: Vec<_> = inproc::mesh(self.workers)
                 .into_iter()

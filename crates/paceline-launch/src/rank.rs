@@ -1,6 +1,5 @@
 //! Inside a rank: what it does once it knows its plan and has its transport.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -14,7 +13,7 @@ use paceline_train::engine::Times;
 use paceline_train::server::Seen;
 use paceline_train::worker::Said;
 use paceline_train::{TrainError, model, server, worker};
-use paceline_wire::{Identity, Key, Transport, identity, tcp};
+use paceline_wire::{Door, Identity, Key, Options, Transport, identity, registry};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use sha2::{Digest, Sha256};
 
@@ -236,9 +235,14 @@ pub fn main() {
 fn life(say: &mut dyn FnMut(FromRank, &[f32])) -> Result<(), FromRank> {
     let mut orders = std::io::stdin();
     let Ok(Some((order, _))) = control::read(&mut orders) else { return Ok(()) };
-    let listener =
-        tcp::Listener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).map_err(|e| failed(&e.into()))?;
-    say(FromRank::Bound { address: listener.address().to_string() }, &[]);
+    let (transport, buffer) = match &order {
+        ToRank::Config { plan, .. } => (&plan.transport, plan.buffer),
+        ToRank::Bench { bench, .. } => (&bench.transport, bench.buffer),
+        ToRank::Peers { .. } | ToRank::GoOn => return Ok(()),
+    };
+    let bind = registry::find(transport).and_then(|kind| kind.bind).expect("the launcher knows who listens");
+    let door = bind().map_err(|e| failed(&e.into()))?;
+    say(FromRank::Bound { address: door.address() }, &[]);
     match order {
         ToRank::Config { plan, run, rank, key, folders } => {
             if plan.pin {
@@ -261,7 +265,7 @@ fn life(say: &mut dyn FnMut(FromRank, &[f32])) -> Result<(), FromRank> {
                 key: Key::from(key),
             };
             let links = (seat.strategy.links)(&seat.setup, rank);
-            let (transport, go_on) = connect(listener, orders, identity, &links, plan.threads)?;
+            let (transport, go_on) = connect(door, orders, identity, &links, plan.threads, buffer)?;
             seat.play(transport, &go_on, say);
         }
         ToRank::Bench { bench, rank, key } => {
@@ -277,7 +281,7 @@ fn life(say: &mut dyn FnMut(FromRank, &[f32])) -> Result<(), FromRank> {
                 model_hash: [0; 32],
                 key: Key::from(key),
             };
-            let (transport, _) = connect(listener, orders, identity, &bench.links(rank), 1)?;
+            let (transport, _) = connect(door, orders, identity, &bench.links(rank), 1, buffer)?;
             let times = bench.play(rank, transport).map_err(|e| failed(&e))?;
             say(FromRank::Done(Box::default()), &times);
         }
@@ -289,11 +293,12 @@ fn life(say: &mut dyn FnMut(FromRank, &[f32])) -> Result<(), FromRank> {
 /// Waits for everybody's address and connects to the linked ranks. What the launcher says from then on comes
 /// out of the channel; its end is this process's.
 fn connect(
-    listener: tcp::Listener,
+    door: Box<dyn Door>,
     mut orders: std::io::Stdin,
     identity: Identity,
     links: &[usize],
     threads: usize,
+    buffer: Option<usize>,
 ) -> Result<(Box<dyn Transport>, Receiver<()>), FromRank> {
     let Ok(Some((ToRank::Peers { addresses }, _))) = control::read(&mut orders) else {
         std::process::exit(4)
@@ -306,11 +311,10 @@ fn connect(
         }
         std::process::exit(4);
     });
-    let address = |peer: usize| addresses[peer].parse().expect("addresses come from the ranks themselves");
-    let peers: Vec<(usize, SocketAddr)> = links.iter().map(|&peer| (peer, address(peer))).collect();
+    let peers: Vec<(usize, String)> = links.iter().map(|&peer| (peer, addresses[peer].clone())).collect();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let own_core = identity.world * threads <= cores;
-    let options = tcp::Options { max_body: worker::MESSAGE, own_core, ..tcp::Options::default() };
-    let transport = listener.connect(identity, &peers, options, CONNECT).map_err(|e| failed(&e.into()))?;
-    Ok((Box::new(transport), go_on))
+    let options = Options { max_body: worker::MESSAGE, own_core, buffer, ..Options::default() };
+    let transport = door.connect(identity, &peers, options, CONNECT).map_err(|e| failed(&e.into()))?;
+    Ok((transport, go_on))
 }

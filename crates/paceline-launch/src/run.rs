@@ -1,5 +1,6 @@
 //! A distributed run, from the plan to the result.
 
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -13,7 +14,7 @@ use paceline_record::process::Started;
 use paceline_record::{Event, RunResult};
 use paceline_train::Replica;
 use paceline_train::model::params_sha256;
-use paceline_wire::{Key, inproc};
+use paceline_wire::{Key, TRANSPORTS, TransportKind, inproc, registry};
 
 use crate::control::{FromRank, ToRank};
 use crate::error::LaunchError;
@@ -23,6 +24,8 @@ use crate::rank::{Seat, role};
 
 /// Time that ranks have to listen and to begin, loading included.
 const START: Duration = Duration::from_secs(60);
+/// Sizes of a connection's buffer that can be asked for.
+const BUFFERS: RangeInclusive<usize> = 4 << 10..=1 << 30;
 /// Time that a lost rank's process has to end before the loss is told without its cause of death.
 const BLAME: Duration = Duration::from_secs(1);
 
@@ -42,8 +45,32 @@ pub struct Launch<'a> {
     pub started: Started,
 }
 
+/// The transport that a run asks for, if its buffers can be what it asks for.
+pub fn transport(name: &str, buffer: Option<usize>) -> Result<&'static TransportKind, PlanError> {
+    let refuse = |flag: &str, value: &str, problem: String| {
+        Err(PlanError { flag: flag.into(), value: value.into(), problem })
+    };
+    let names = |which: fn(&TransportKind) -> bool| {
+        TRANSPORTS.iter().filter(|kind| which(kind)).map(|kind| kind.name).collect::<Vec<_>>().join(", ")
+    };
+    let Some(kind) = registry::find(name) else {
+        return refuse("--transport", name, format!("valid: {}", names(|_| true)));
+    };
+    let Some(bytes) = buffer else { return Ok(kind) };
+    if kind.buffer.is_none() {
+        let with = names(|kind| kind.buffer.is_some());
+        let problem = format!("{name} has no buffer to size ({}); valid with {with}", kind.about);
+        return refuse("--buffer", &bytes.to_string(), problem);
+    }
+    if !BUFFERS.contains(&bytes) {
+        return refuse("--buffer", &bytes.to_string(), "must be between 4KiB and 1GiB".into());
+    }
+    Ok(kind)
+}
+
 /// Whether the strategy can be run with the plan.
 pub fn check(plan: &Plan, dataset: &Dataset) -> Result<(), LaunchError> {
+    transport(&plan.transport, plan.buffer)?;
     let seat = Seat::new(plan, dataset, 0)?;
     seat.strategy.check(&seat.setup).map_err(|refusal| {
         let Refusal { flag, value, problem } = refusal;
@@ -69,10 +96,9 @@ pub fn run(launch: &Launch<'_>, report: &mut dyn FnMut(Event<'_>)) -> Result<Run
             }
         });
         let watch = Watch::new(launch, Some(jobs), results);
-        if launch.plan.transport == "inproc" {
-            as_threads(launch, watch, report)
-        } else {
-            as_processes(launch, watch, report)
+        match transport(&launch.plan.transport, launch.plan.buffer)?.bind {
+            Some(_) => as_processes(launch, watch, report),
+            None => as_threads(launch, watch, report),
         }
     })
 }

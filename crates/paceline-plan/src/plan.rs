@@ -99,6 +99,8 @@ pub struct Plan {
     pub shard: String,
     /// What the processes talk over.
     pub transport: String,
+    /// Bytes of each connection's buffer; left to the transport if absent.
+    pub buffer: Option<usize>,
     /// Bytes of gradient that are fused and sent together.
     pub bucket: usize,
     /// Injected slowness.
@@ -266,6 +268,7 @@ mod tests {
             compression: None,
             shard: "iid".into(),
             transport: "tcp".into(),
+            buffer: None,
             bucket: 4 << 20,
             straggler: None,
             stop_after_step: None,

@@ -17,7 +17,7 @@ use paceline_protocol::{
     Time, Trace, find,
 };
 use paceline_train::{model, server, worker};
-use paceline_wire::{Identity, Key, Transport, inproc, tcp};
+use paceline_wire::{Door, Identity, Key, Options as Wire, TRANSPORTS, Transport, inproc, registry};
 
 fn plan(model: &str, strategy: &str, workers: usize, servers: usize) -> Plan {
     Plan {
@@ -32,6 +32,7 @@ fn plan(model: &str, strategy: &str, workers: usize, servers: usize) -> Plan {
         compression: None,
         shard: "iid".into(),
         transport: "inproc".into(),
+        buffer: None,
         bucket: 50_000,
         straggler: None,
         stop_after_step: None,
@@ -74,21 +75,14 @@ fn choose(plan: Plan, strategy: &str, sync: &str, options: &[(&str, &str)]) -> P
     Plan { strategy: strategy.into(), sync: sync.into(), options: options.0, averages, ..plan }
 }
 
-/// What the ranks talk over: threads either way.
-#[derive(Clone, Copy, PartialEq, Debug)]
-enum Over {
-    Inproc,
-    Tcp,
-}
-
-/// Connects the ranks of a run over loopback.
-fn sockets(setup: &Setup, strategy: &Strategy) -> Vec<Box<dyn Transport>> {
-    let any = || tcp::Listener::bind(([127, 0, 0, 1], 0).into()).unwrap();
-    let listeners: Vec<_> = (0..setup.world()).map(|_| any()).collect();
-    let addresses: Vec<_> = listeners.iter().map(tcp::Listener::address).collect();
+/// Connects the ranks of a run over a transport between processes.
+fn sockets(setup: &Setup, strategy: &Strategy, over: &str) -> Vec<Box<dyn Transport>> {
+    let bind = registry::find(over).unwrap().bind.unwrap();
+    let doors: Vec<_> = (0..setup.world()).map(|_| bind().unwrap()).collect();
+    let addresses: Vec<_> = doors.iter().map(|door| door.address()).collect();
     let addresses = &addresses;
     std::thread::scope(|scope| {
-        let connect = |(rank, listener): (usize, tcp::Listener)| {
+        let connect = |(rank, door): (usize, Box<dyn Door>)| {
             let links = (strategy.links)(setup, rank);
             let identity = Identity {
                 run: "equality".into(),
@@ -98,26 +92,26 @@ fn sockets(setup: &Setup, strategy: &Strategy) -> Vec<Box<dyn Transport>> {
                 model_hash: [7; 32],
                 key: Key::from([9; 32]),
             };
-            scope.spawn(move || -> Box<dyn Transport> {
-                let peers: Vec<_> = links.iter().map(|&peer| (peer, addresses[peer])).collect();
-                let options = tcp::Options { max_body: worker::MESSAGE, ..tcp::Options::default() };
-                Box::new(listener.connect(identity, &peers, options, Duration::from_secs(60)).unwrap())
+            scope.spawn(move || {
+                let peers: Vec<_> = links.iter().map(|&peer| (peer, addresses[peer].clone())).collect();
+                let options = Wire { max_body: worker::MESSAGE, ..Wire::default() };
+                door.connect(identity, &peers, options, Duration::from_secs(60)).unwrap()
             })
         };
-        let all: Vec<_> = listeners.into_iter().enumerate().map(connect).collect();
+        let all: Vec<_> = doors.into_iter().enumerate().map(connect).collect();
         all.into_iter().map(|rank| rank.join().unwrap()).collect()
     })
 }
 
 /// Every rank of a plan as a thread of this process.
-fn distributed(plan: &Plan, dataset: &Dataset, strategy: &'static Strategy, over: Over) -> Ran {
+fn distributed(plan: &Plan, dataset: &Dataset, strategy: &'static Strategy, over: &str) -> Ran {
     let graph = Arc::new(model::graph(plan, dataset).unwrap());
     let setup = worker::setup(plan, &graph, dataset.train.len());
     let transports = match over {
-        Over::Tcp => sockets(&setup, strategy),
-        Over::Inproc => {
+        "inproc" => {
             inproc::mesh(setup.world()).into_iter().map(|t| Box::new(t) as Box<dyn Transport>).collect()
         }
+        _ => sockets(&setup, strategy, over),
     };
     let (setup, graph) = (&setup, &graph);
     std::thread::scope(|scope| {
@@ -288,7 +282,7 @@ fn check_equality(model: &str, epochs: f64, workers: impl Iterator<Item = usize>
                     references.push(Reference::new(&Plan { seed, ..base.clone() }, &dataset));
                 }
                 let Reference { end, begin, single, allowed } = &references[i];
-                let ran = distributed(&Plan { seed, ..plan.clone() }, &dataset, strategy, Over::Inproc);
+                let ran = distributed(&Plan { seed, ..plan.clone() }, &dataset, strategy, "inproc");
                 for replica in &ran.params {
                     assert_eq!(replica, &ran.params[0], "{what}: replicas are bit-identical");
                 }
@@ -374,7 +368,7 @@ fn mutants_are_caught_by_the_tolerance() {
     let dataset = digits();
     let plan = plan("mlp", "ring-allreduce", 3, 0);
     let Reference { end: reference, begin, allowed, .. } = Reference::new(&plan, &dataset);
-    let ran = distributed(&plan, &dataset, &DROPS, Over::Inproc);
+    let ran = distributed(&plan, &dataset, &DROPS, "inproc");
     let dropped = distance(&wide(&ran.params[0]), &reference, &begin);
     assert!(dropped > 10.0 * allowed, "a dropped bucket: {dropped:e}, allowed {allowed:e}");
     let tail = order::share(dataset.train.len() % (plan.batch * 3), 0, 3).len();
@@ -398,13 +392,13 @@ fn virtual_traces(plan: &Plan, dataset: &Dataset, strategy: &Strategy) -> Vec<Tr
 }
 
 #[test]
-fn actions_over_tcp_and_in_process_are_the_same_as_in_virtual_time() {
+fn actions_over_every_transport_are_the_same_as_in_virtual_time() {
     let dataset = digits();
     for strategy in STRATEGIES {
         let codecs = [None, Some("fp16"), Some("2bit"), Some("powersgd")];
         for coder in codecs.into_iter().filter(|c| c.is_none_or(|c| strategy.codecs().contains(&c))) {
             for (p, servers, over) in
-                [(2, 1, Over::Tcp), (3, 2, Over::Tcp), (4, 3, Over::Tcp), (3, 2, Over::Inproc)]
+                [(2, 1, "tcp"), (4, 3, "tcp"), (3, 2, "tcp"), (3, 2, "uds"), (3, 2, "shm"), (3, 2, "inproc")]
             {
                 let servers = if strategy.servers { servers } else { 0 };
                 let base = Plan { work: Work::Steps(3), ..plan("mlp", strategy.name, p, servers) };
@@ -412,7 +406,7 @@ fn actions_over_tcp_and_in_process_are_the_same_as_in_virtual_time() {
                 let plan = Plan { compression, ..choose(base, strategy.name, "bsp", &[]) };
                 let ran = distributed(&plan, &dataset, strategy, over);
                 let same = ran.traces == virtual_traces(&plan, &dataset, strategy);
-                assert!(same, "{} {coder:?} with {p} workers over {over:?}", strategy.name);
+                assert!(same, "{} {coder:?} with {p} workers over {over}", strategy.name);
             }
         }
     }
@@ -430,7 +424,7 @@ fn a_codec_that_loses_nothing_changes_nothing_and_one_that_loses_little_little()
         for (coder, most) in [("topk,ratio=1", allowed), ("fp16", 2e-2), ("int8", 2e-2)] {
             let coder: Coder = coder.parse().unwrap();
             let plan = Plan { compression: Some(coder.to_string()), ..exact.clone() };
-            for over in [Over::Inproc, Over::Tcp] {
+            for over in TRANSPORTS.iter().map(|transport| transport.name) {
                 let ran = distributed(&plan, &dataset, strategy, over);
                 assert!(
                     ran.params.iter().all(|p| *p == ran.params[0]),
@@ -438,7 +432,7 @@ fn a_codec_that_loses_nothing_changes_nothing_and_one_that_loses_little_little()
                     strategy.name
                 );
                 let off = distance(&wide(&ran.params[0]), &end, &begin);
-                assert!(off <= most, "{} {coder} over {over:?}: {off:e}, allowed {most:e}", strategy.name);
+                assert!(off <= most, "{} {coder} over {over}: {off:e}, allowed {most:e}", strategy.name);
             }
         }
     }
@@ -451,7 +445,7 @@ fn identities_hold_over_tcp() {
         let base = Plan { work: Work::Epochs(0.5), ..plan("mlp", strategy, p, servers) };
         let mut plan = choose(base, strategy, sync, options);
         plan.averages = averages.map_or(plan.averages, Into::into);
-        distributed(&plan, &dataset, find(strategy).unwrap(), Over::Tcp)
+        distributed(&plan, &dataset, find(strategy).unwrap(), "tcp")
     };
     let weights = Some("weights");
     for p in [2, 3] {
@@ -503,7 +497,7 @@ fn asynchronous_runs_do_all_the_work_and_record_true_staleness() {
     let strategy = find("ps").unwrap();
     for sync in strategy.syncs.iter().filter(|sync| **sync != "bsp") {
         let plan = choose(plan("mlp", "ps", 4, 2), "ps", sync, &[]);
-        let ran = distributed(&plan, &dataset, strategy, Over::Inproc);
+        let ran = distributed(&plan, &dataset, strategy, "inproc");
         let graph = model::graph(&plan, &dataset).unwrap();
         let setup = worker::setup(&plan, &graph, dataset.train.len());
         let pushes = setup.steps as usize * 4;

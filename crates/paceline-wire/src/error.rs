@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use thiserror::Error;
@@ -16,7 +15,7 @@ pub enum WireError {
     #[error("cannot listen on {address}: {source}")]
     Listen {
         /// The address asked for.
-        address: SocketAddr,
+        address: String,
         /// What the system said.
         source: io::Error,
     },
@@ -59,7 +58,7 @@ pub enum WireError {
         /// The peer that was dialled.
         rank: usize,
         /// Its address.
-        address: SocketAddr,
+        address: String,
         /// Why, with both sides' values.
         cause: String,
     },
@@ -120,7 +119,7 @@ pub struct Missing {
     /// Its rank.
     pub rank: usize,
     /// The address it should have.
-    pub address: SocketAddr,
+    pub address: String,
     /// What is known of it.
     pub cause: String,
 }

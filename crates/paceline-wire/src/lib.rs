@@ -6,8 +6,11 @@
 //!
 //! # Layout
 //! - [`transport`]: the trait, its events, and how bodies are lent
+//! - [`registry`]: every transport by its name
 //! - [`inproc`]: the trait between threads of one process
-//! - [`tcp`]: the trait between processes: listening, dialling, strangers, one file each
+//! - [`stream`]: the trait between processes, over any stream of bytes: listening, dialling, strangers, one
+//!   file each
+//! - [`tcp`], [`uds`], [`shm`]: what such streams are made of
 //! - [`frame`]: the header of a message on a byte stream, and its checks
 //! - [`hello`]: what an end says of itself; [`handshake`]: who may connect, without sockets or clocks
 //! - [`identity`]: one rank of one run, and the run's key
@@ -18,7 +21,8 @@
 //! Strategies and what the 48 bytes mean; joining again after a loss; heartbeats. Frames carry checksums,
 //! not MACs: off loopback somebody who can alter packets in flight could alter messages.
 
-#![forbid(unsafe_code)]
+// Only `shm::segment` allows it.
+#![deny(unsafe_code)]
 
 #[cfg(target_endian = "big")]
 compile_error!("bodies travel little-endian and are moved without conversion");
@@ -30,10 +34,16 @@ pub mod handshake;
 pub mod hello;
 pub mod identity;
 pub mod inproc;
+pub mod registry;
+pub mod shm;
+pub mod stream;
 pub mod tcp;
 pub mod transport;
+pub mod uds;
 
 pub use body::Body;
 pub use error::WireError;
 pub use identity::{Identity, Key};
+pub use registry::{Door, TRANSPORTS, TransportKind};
+pub use stream::Options;
 pub use transport::{Event, META, Meta, Source, Span, Traffic, Transport};

@@ -64,6 +64,38 @@ pub fn allreduce() -> Outcome<Report> {
     Ok(report)
 }
 
+/// All-reduce through shared memory with two and four processes, beside OpenMPI's: small messages are not
+/// compared, with four processes on two cores only long ones.
+pub fn shared_memory() -> Outcome<Report> {
+    packages(&["openmpi-bin", "libopenmpi-dev"])?;
+    let torch = Torch::ready()?;
+    let mut report = Report { lines: Vec::new(), runs: Vec::new() };
+    for (workers, least) in [(2, 64 * KIB), (4, KIB * KIB)] {
+        let (mut ours, mut mpi) = <(Times, Times)>::default();
+        for round in 0..RUNS {
+            let mut own = torch.paceline();
+            own.args(["bench", "allreduce", "--transport", "shm", "--json", "--seconds", "1", "--workers"]);
+            let mut peer = torch.script("mpi_allreduce.py");
+            peer.args(["--btl", "shm", "--budget", "1", "--workers"]);
+            for (side, mut command, times) in [("paceline", own, &mut ours), ("openmpi shm", peer, &mut mpi)]
+            {
+                let result = last_json(command.arg(workers.to_string()))?;
+                for (i, size) in SIZES.iter().enumerate() {
+                    times[i].push(time_of(&result, *size)?);
+                }
+                report.runs.push(json!({"round": round, "side": side, "workers": workers, "result": result}));
+            }
+        }
+        for (i, size) in SIZES.into_iter().enumerate().filter(|(_, size)| *size >= least) {
+            let what = format!("all-reduce of {} KiB, {workers} processes, shared memory", size / KIB);
+            let claim = format!("{what}: times faster than OpenMPI");
+            let reached = median(&mpi[i]) / median(&ours[i]);
+            report.lines.push(Line { claim, reached, wanted: 1.0, at_most: false });
+        }
+    }
+    Ok(report)
+}
+
 /// A size's median in microseconds, from our form or the peers'.
 fn time_of(result: &Value, size: usize) -> Outcome<f64> {
     let rows = result.get("results").or_else(|| result.get("rows")).and_then(Value::as_array);

@@ -61,6 +61,11 @@ const MEASUREMENTS: &[Measurement] = &[
         about: "all-reduce beside gloo, OpenMPI and the floor",
         run: exchange::allreduce,
     },
+    Measurement {
+        name: "shared-memory",
+        about: "all-reduce through shared memory beside OpenMPI's",
+        run: exchange::shared_memory,
+    },
     Measurement { name: "distributed", about: "training with processes beside DDP", run: exchange::training },
     Measurement {
         name: "averaging",

@@ -1,32 +1,34 @@
 //! Those who do not belong: each is turned away or cut off while a healthy pair goes on.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::Duration;
 
 use paceline_wire::frame::{HEADER, Header};
-use paceline_wire::handshake::{Handshake, Standing, VERDICT};
+use paceline_wire::handshake::VERDICT;
 use paceline_wire::hello::{HELLO, Hello};
-use paceline_wire::tcp::{Listener, Options, Tcp};
-use paceline_wire::{Identity, Key, Transport, WireError};
+use paceline_wire::stream::medium::Medium;
+use paceline_wire::stream::{Listener, Streams};
+use paceline_wire::{Identity, Key, Options, Transport, WireError};
 
+use crate::hand::{join, knock};
 use crate::memory::{Memory, both, lost, messages, meta, numbers, refused, until};
 use crate::{PATIENCE, identity, listeners};
 
 /// Two connected ranks of a world of three, and the address of rank 0.
-fn healthy() -> ([Tcp; 2], SocketAddr) {
-    let (mut listeners, addresses) = listeners(2);
+fn healthy<M: Medium>() -> ([Streams<M>; 2], M::Address) {
+    let (mut listeners, addresses) = listeners::<M>(2);
     let (one, zero) = (listeners.pop().unwrap(), listeners.pop().unwrap());
-    let (door, other) = (addresses[0], addresses[1]);
+    let (door, other) = (addresses[0].clone(), addresses[1].clone());
+    let dialled = door.clone();
     let options = Options { handshake: Duration::from_millis(100), ..Options::default() };
-    let one = thread::spawn(move || one.connect(identity(1, 3), &[door], options, PATIENCE).unwrap());
+    let one = thread::spawn(move || one.connect(identity(1, 3), &[dialled], options, PATIENCE).unwrap());
     let zero = zero.connect(identity(0, 3), &[other], options, PATIENCE).unwrap();
     ([zero, one.join().unwrap()], door.1)
 }
 
 /// A pair that exchanges messages until rank 0 has refused somebody; returns the cause.
-fn exchange_until_refused([mut zero, mut one]: [Tcp; 2]) -> String {
+fn exchange_until_refused<M: Medium>([mut zero, mut one]: [Streams<M>; 2]) -> String {
     let memory = Memory::new(vec![numbers(1, 1000)]);
     let mut rounds = 0;
     loop {
@@ -43,11 +45,11 @@ fn exchange_until_refused([mut zero, mut one]: [Tcp; 2]) -> String {
 
 /// Lets a stranger of some identity dial rank 0 of a healthy pair: what rank 0 reports and what the stranger
 /// is told.
-fn stranger(change: impl FnOnce(&mut Identity)) -> (String, String) {
-    let (pair, door) = healthy();
+fn stranger<M: Medium>(change: impl FnOnce(&mut Identity)) -> (String, String) {
+    let (pair, door) = healthy::<M>();
     let mut stranger = identity(1, 3);
     change(&mut stranger);
-    let listener = Listener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let listener = Listener::<M>::anywhere().unwrap();
     let peers = [(0, door)];
     let dialler = thread::spawn(move || listener.connect(stranger, &peers, Options::default(), PATIENCE));
     let reported = exchange_until_refused(pair);
@@ -57,8 +59,8 @@ fn stranger(change: impl FnOnce(&mut Identity)) -> (String, String) {
     (reported, error.to_string())
 }
 
-fn expect(change: impl FnOnce(&mut Identity), what: &str, values: [&str; 2]) {
-    let (reported, told) = stranger(change);
+fn expect<M: Medium>(change: impl FnOnce(&mut Identity), what: &str, values: [&str; 2]) {
+    let (reported, told) = stranger::<M>(change);
     let [theirs, ours] = values;
     for (text, theirs, ours) in [(&reported, theirs, ours), (&told, ours, theirs)] {
         assert!(text.contains(&format!(": {what} (theirs: ")), "{text}");
@@ -67,40 +69,33 @@ fn expect(change: impl FnOnce(&mut Identity), what: &str, values: [&str; 2]) {
     }
 }
 
-#[test]
-fn a_wrong_key_is_refused() {
-    expect(|i| i.key = Key::from([8; 32]), "wrong key", ["rank 1 of 3", "rank 0 of 3"]);
+fn a_wrong_key_is_refused<M: Medium>() {
+    expect::<M>(|i| i.key = Key::from([8; 32]), "wrong key", ["rank 1 of 3", "rank 0 of 3"]);
 }
 
-#[test]
-fn a_wrong_run_id_is_refused_and_both_are_named() {
-    expect(|i| i.run = "run-2".into(), "run id differs", ["\"run-2\"", "\"run-1\""]);
+fn a_wrong_run_id_is_refused_and_both_are_named<M: Medium>() {
+    expect::<M>(|i| i.run = "run-2".into(), "run id differs", ["\"run-2\"", "\"run-1\""]);
 }
 
-#[test]
-fn a_wrong_model_is_refused_and_both_are_named() {
-    expect(|i| i.model_hash = [1; 32], "model hash differs", ["model 01010101", "model abababab"]);
+fn a_wrong_model_is_refused_and_both_are_named<M: Medium>() {
+    expect::<M>(|i| i.model_hash = [1; 32], "model hash differs", ["model 01010101", "model abababab"]);
 }
 
-#[test]
-fn a_wrong_rank_is_refused() {
+fn a_wrong_rank_is_refused<M: Medium>() {
     let values = ["rank 2 of 3", "rank 0 of 3"];
-    expect(|i| i.rank = 2, "rank 2 is not expected by rank 0", values);
+    expect::<M>(|i| i.rank = 2, "rank 2 is not expected by rank 0", values);
     let values = ["rank 1 of 3", "rank 0 of 3"];
-    expect(|_| {}, "rank 1 is already connected to rank 0", values);
+    expect::<M>(|_| {}, "rank 1 is already connected to rank 0", values);
 }
 
-#[test]
-fn a_role_that_does_not_fit_the_rank_is_refused_and_both_are_named() {
+fn a_role_that_does_not_fit_the_rank_is_refused_and_both_are_named<M: Medium>() {
     let what = r#"expected rank 1 to be a worker, found role "server""#;
-    expect(|i| i.workers = 1, what, ["rank 1 of 3, role \"server\"", "rank 0 of 3, role \"worker\""]);
+    expect::<M>(|i| i.workers = 1, what, ["rank 1 of 3, role \"server\"", "rank 0 of 3, role \"worker\""]);
 }
 
-#[test]
-fn a_wrong_version_is_refused_and_both_are_named() {
-    let (pair, door) = healthy();
-    let mut stream = TcpStream::connect(door).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+fn a_wrong_version_is_refused_and_both_are_named<M: Medium>() {
+    let (pair, door) = healthy::<M>();
+    let mut stream = knock::<M>(&door);
     let mut hello = Hello::new(&identity(1, 3), [0; 32]);
     hello.version = 99;
     stream.write_all(&hello.encode()).unwrap();
@@ -113,48 +108,31 @@ fn a_wrong_version_is_refused_and_both_are_named() {
     assert!(answer[HELLO + 2..].starts_with(b"wire version differs"));
 }
 
-#[test]
-fn garbage_and_silence_are_refused_and_get_no_answer() {
+fn garbage_and_silence_are_refused_and_get_no_answer<M: Medium>() {
     for (said, what) in [(&b"GET / HTTP/1.1\r\n\r\n"[..], "found \"GET / HT\""), (b"", "no proof before")] {
-        let (pair, door) = healthy();
-        let mut stream = TcpStream::connect(door).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let (pair, door) = healthy::<M>();
+        let mut stream = knock::<M>(&door);
         stream.write_all(said).unwrap();
         let cause = exchange_until_refused(pair);
-        assert!(cause.starts_with("127.0.0.1:") && cause.contains(what), "{cause}");
+        let known = cause.starts_with("127.0.0.1:") || cause.starts_with("process ");
+        assert!(known && cause.contains(what), "{cause}");
         // The end of the stream, or a reset, since something unread was thrown away.
         assert_eq!(stream.read(&mut [0; 64]).unwrap_or(0), 0);
     }
 }
 
-/// Rank 2 by hand: a blocking stream after a valid handshake with each of ranks 0 and 1.
-fn join_by_hand(door: SocketAddr, rank: usize) -> TcpStream {
-    let mut stream = TcpStream::connect(door).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let mut handshake = Handshake::dial(&identity(2, 3), [9; 32], rank);
-    while handshake.standing() == Standing::Pending {
-        let output = std::mem::take(handshake.output());
-        stream.write_all(&output).unwrap();
-        let mut bytes = vec![0; handshake.wants()];
-        stream.read_exact(&mut bytes).unwrap();
-        handshake.receive(&bytes);
-    }
-    assert_eq!(handshake.standing(), Standing::Proven);
-    stream
-}
-
 /// Rank 2 says something to rank 0 after a valid handshake; returns why rank 0 dropped it. Ranks 0 and 1
 /// go on.
-fn dropped_for(bytes: &[u8]) -> String {
-    let (listeners, addresses) = listeners(3);
+fn dropped_for<M: Medium>(bytes: &[u8]) -> String {
+    let (listeners, addresses) = listeners::<M>(3);
     let mut listeners = listeners.into_iter();
     let (zero, one) = (listeners.next().unwrap(), listeners.next().unwrap());
-    let (doors, peers) = ((addresses[0].1, addresses[1].1), addresses.clone());
+    let peers = addresses.clone();
     let options = Options { max_body: 1000, ..Options::default() };
     let zero = thread::spawn(move || zero.connect(identity(0, 3), &peers[1..], options, PATIENCE).unwrap());
-    let peers = [addresses[0], addresses[2]];
+    let peers = [addresses[0].clone(), addresses[2].clone()];
     let one = thread::spawn(move || one.connect(identity(1, 3), &peers, options, PATIENCE).unwrap());
-    let (mut to_zero, _to_one) = (join_by_hand(doors.0, 0), join_by_hand(doors.1, 1));
+    let (mut to_zero, _to_one) = (join::<M>(&addresses[0].1, 0), join::<M>(&addresses[1].1, 1));
     let (mut zero, mut one) = (zero.join().unwrap(), one.join().unwrap());
 
     to_zero.write_all(bytes).unwrap();
@@ -175,32 +153,30 @@ fn framed(change: impl FnOnce(&mut Header)) -> Vec<u8> {
     [&header.encode()[..], &body].concat()
 }
 
-#[test]
-fn bad_frames_end_the_connection_and_are_never_delivered() {
+fn bad_frames_end_the_connection_and_are_never_delivered<M: Medium>() {
     for bytes in [4004, 7, 1 << 31, u32::MAX] {
-        let cause = dropped_for(&framed(|header| header.bytes = bytes));
+        let cause = dropped_for::<M>(&framed(|header| header.bytes = bytes));
         assert!(cause.ends_with(&format!("whole elements, at most 1000, found {bytes} bytes")), "{cause}");
     }
     let mut flipped = framed(|_| {});
     flipped[HEADER + 3] ^= 0x10;
-    let cause = dropped_for(&flipped);
+    let cause = dropped_for::<M>(&flipped);
     assert!(cause.contains("expected body checksum 0x3fca88c5, found 0x"), "{cause}");
-    let cause = dropped_for(&framed(|header| header.sequence = 1));
+    let cause = dropped_for::<M>(&framed(|header| header.sequence = 1));
     assert!(cause.contains("expected frame number 0, found frame number 1"), "{cause}");
     assert!(
-        dropped_for(b"nothing like a frame at all, but long enough that it could have been a header")
+        dropped_for::<M>(b"nothing like a frame at all, but long enough that it could have been a header")
             .contains("expected magic bytes")
     );
 }
 
-#[test]
-fn a_body_that_breaks_off_is_never_delivered() {
-    let (listeners, addresses) = listeners(1);
+fn a_body_that_breaks_off_is_never_delivered<M: Medium>() {
+    let (listeners, addresses) = listeners::<M>(1);
     let zero = listeners.into_iter().next().unwrap();
-    let peers = [(2, addresses[0].1)];
+    let peers = [(2, addresses[0].1.clone())];
     let zero =
         thread::spawn(move || zero.connect(identity(0, 3), &peers, Options::default(), PATIENCE).unwrap());
-    let mut by_hand = join_by_hand(addresses[0].1, 0);
+    let mut by_hand = join::<M>(&addresses[0].1, 0);
     by_hand.write_all(&framed(|_| {})[..HEADER + 5]).unwrap();
     drop(by_hand);
     let mut zero = zero.join().unwrap();
@@ -208,13 +184,12 @@ fn a_body_that_breaks_off_is_never_delivered() {
     assert_eq!(lost(&events), [(2, "the connection was closed 5 bytes into a body of 8")]);
 }
 
-#[test]
-fn the_deadline_names_the_missing_ranks_and_their_addresses() {
-    let (mut listeners, addresses) = listeners(4);
+fn the_deadline_names_the_missing_ranks_and_their_addresses<M: Medium>() {
+    let (mut listeners, addresses) = listeners::<M>(4);
     let two = listeners.remove(2);
     // Ranks 0 and 3 never come: 0 is not there at all, 3 does not dial. Rank 1 listens but never answers.
     drop(listeners.remove(0));
-    let peers = [addresses[0], addresses[1], addresses[3]];
+    let peers = [addresses[0].clone(), addresses[1].clone(), addresses[3].clone()];
     let deadline = Duration::from_millis(200);
     let error = two.connect(identity(2, 4), &peers, Options::default(), deadline).err().unwrap().to_string();
     let [(_, zero), (_, one), (_, three)] = peers;
@@ -226,12 +201,11 @@ fn the_deadline_names_the_missing_ranks_and_their_addresses() {
     assert!(expected.iter().all(|text| error.contains(text)), "{error}");
 }
 
-#[test]
-fn strangers_neither_keep_peers_from_joining_nor_go_unreported() {
-    let (mut listeners, addresses) = listeners(2);
+fn strangers_neither_keep_peers_from_joining_nor_go_unreported<M: Medium>() {
+    let (mut listeners, addresses) = listeners::<M>(2);
     let (one, zero) = (listeners.pop().unwrap(), listeners.pop().unwrap());
-    let silent: Vec<_> = (0..100).map(|_| TcpStream::connect(addresses[0].1).unwrap()).collect();
-    let (to_zero, to_one) = ([addresses[0]], [addresses[1]]);
+    let silent: Vec<_> = (0..100).map(|_| knock::<M>(&addresses[0].1)).collect();
+    let (to_zero, to_one) = ([addresses[0].clone()], [addresses[1].clone()]);
     let options = Options { handshake: Duration::from_millis(100), ..Options::default() };
     let one = thread::spawn(move || one.connect(identity(1, 2), &to_zero, options, PATIENCE).unwrap());
     let mut zero = zero.connect(identity(0, 2), &to_one, options, PATIENCE).unwrap();
@@ -240,23 +214,50 @@ fn strangers_neither_keep_peers_from_joining_nor_go_unreported() {
     drop(silent);
 }
 
-#[test]
-fn identities_and_peers_that_make_no_sense_are_errors() {
-    let at = SocketAddr::from(([127, 0, 0, 1], 1));
-    for (rank, peers) in [(2, vec![]), (0, vec![(0, at)]), (0, vec![(2, at)]), (0, vec![(1, at), (1, at)])] {
-        let listener = Listener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+fn identities_and_peers_that_make_no_sense_are_errors<M: Medium>() {
+    let peer = |rank| (rank, M::anywhere().unwrap());
+    for (rank, peers) in [(2, vec![]), (0, vec![peer(0)]), (0, vec![peer(2)]), (0, vec![peer(1), peer(1)])] {
+        let listener = Listener::<M>::anywhere().unwrap();
         let result = listener.connect(identity(rank, 2), &peers, Options::default(), PATIENCE);
         assert!(matches!(result, Err(WireError::Identity { .. })));
     }
-    let listener = Listener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let listener = Listener::<M>::anywhere().unwrap();
     let crowded = Identity { workers: 3, ..identity(0, 2) };
     let result = listener.connect(crowded, &[], Options::default(), PATIENCE);
     assert!(matches!(result, Err(WireError::Identity { .. })));
 }
 
-#[test]
-fn a_message_that_is_too_long_is_not_queued() {
-    let ([mut zero, _one], _) = healthy();
+fn a_message_that_is_too_long_is_not_queued<M: Medium>() {
+    let ([mut zero, _one], _) = healthy::<M>();
     let span = paceline_wire::Span { buffer: 0, offset: 0, len: (16 << 20) + 1 };
     assert!(matches!(zero.send(1, meta(0), span, 0), Err(WireError::TooLong { to: 1, .. })));
+}
+
+macro_rules! over {
+    ($($test:ident)*) => {
+        over! { tcp: paceline_wire::tcp::Net; $($test)* }
+        over! { uds: paceline_wire::uds::Unix; $($test)* }
+        over! { shm: paceline_wire::shm::Memory; $($test)* }
+    };
+    ($name:ident: $medium:ty; $($test:ident)*) => {
+        mod $name {
+            $(#[test] fn $test() { super::$test::<$medium>() })*
+        }
+    };
+}
+
+over! {
+    a_wrong_key_is_refused
+    a_wrong_run_id_is_refused_and_both_are_named
+    a_wrong_model_is_refused_and_both_are_named
+    a_wrong_rank_is_refused
+    a_role_that_does_not_fit_the_rank_is_refused_and_both_are_named
+    a_wrong_version_is_refused_and_both_are_named
+    garbage_and_silence_are_refused_and_get_no_answer
+    bad_frames_end_the_connection_and_are_never_delivered
+    a_body_that_breaks_off_is_never_delivered
+    the_deadline_names_the_missing_ranks_and_their_addresses
+    strangers_neither_keep_peers_from_joining_nor_go_unreported
+    identities_and_peers_that_make_no_sense_are_errors
+    a_message_that_is_too_long_is_not_queued
 }

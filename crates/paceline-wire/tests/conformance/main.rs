@@ -1,15 +1,16 @@
-//! What every transport must do, and what the one over TCP must do about those who do not belong.
+//! What every transport must do, and what those between processes must do about whoever does not belong.
 
+mod hand;
 mod hostile;
 mod memory;
 mod suite;
 
-use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
-use paceline_wire::tcp::{Listener, Options, Tcp};
-use paceline_wire::{Identity, Key, Transport, inproc};
+use paceline_wire::stream::medium::Medium;
+use paceline_wire::stream::{Listener, Streams};
+use paceline_wire::{Identity, Key, Options, Transport, inproc};
 
 /// No wait in these tests is longer.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -19,21 +20,25 @@ fn identity(rank: usize, world: usize) -> Identity {
     Identity { run: "run-1".into(), rank, workers: world, world, model_hash: [0xab; 32], key }
 }
 
-fn listeners(world: usize) -> (Vec<Listener>, Vec<(usize, SocketAddr)>) {
-    let any = SocketAddr::from(([127, 0, 0, 1], 0));
-    let listeners: Vec<_> = (0..world).map(|_| Listener::bind(any).unwrap()).collect();
+/// Listeners, and their addresses by rank.
+type Doors<M> = (Vec<Listener<M>>, Vec<(usize, <M as Medium>::Address)>);
+
+fn listeners<M: Medium>(world: usize) -> Doors<M> {
+    let listeners: Vec<_> = (0..world).map(|_| Listener::anywhere().unwrap()).collect();
     let addresses = listeners.iter().map(Listener::address).enumerate().collect();
     (listeners, addresses)
 }
 
-fn tcp_mesh(world: usize, options: Options) -> Vec<Tcp> {
-    let (listeners, addresses) = listeners(world);
-    let connect = |(rank, listener): (usize, Listener)| {
-        let peers: Vec<_> = addresses.iter().copied().filter(|(peer, _)| *peer != rank).collect();
-        thread::spawn(move || listener.connect(identity(rank, world), &peers, options, PATIENCE).unwrap())
-    };
-    let threads: Vec<_> = listeners.into_iter().enumerate().map(connect).collect();
-    threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+fn mesh<M: Medium>(world: usize, options: Options) -> Vec<Streams<M>> {
+    let (listeners, addresses) = listeners::<M>(world);
+    thread::scope(|scope| {
+        let connect = |(rank, listener): (usize, Listener<M>)| {
+            let peers: Vec<_> = addresses.iter().filter(|(peer, _)| *peer != rank).cloned().collect();
+            scope.spawn(move || listener.connect(identity(rank, world), &peers, options, PATIENCE).unwrap())
+        };
+        let threads: Vec<_> = listeners.into_iter().enumerate().map(connect).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
 }
 
 fn boxed<T: Transport + 'static>(ends: Vec<T>) -> Vec<Box<dyn Transport>> {
@@ -45,16 +50,21 @@ macro_rules! conformance {
         mod inprocess {
             $(#[test] fn $test() { super::suite::$test(|world| super::boxed(super::inproc::mesh(world))) })*
         }
-        mod tcp {
+        conformance! { between processes: tcp, tcp_with_small_buffers: paceline_wire::tcp::Net; $($test)* }
+        conformance! { between processes: uds, uds_with_small_buffers: paceline_wire::uds::Unix; $($test)* }
+        conformance! { between processes: shm, shm_with_small_buffers: paceline_wire::shm::Memory; $($test)* }
+    };
+    (between processes: $usual:ident, $small:ident: $medium:ty; $($test:ident)*) => {
+        mod $usual {
             $(#[test] fn $test() {
-                super::suite::$test(|world| super::boxed(super::tcp_mesh(world, Default::default())))
+                super::suite::$test(|world| super::boxed(super::mesh::<$medium>(world, Default::default())))
             })*
         }
-        mod tcp_with_small_buffers {
-            use paceline_wire::tcp::Options;
+        mod $small {
+            use paceline_wire::Options;
             $(#[test] fn $test() {
                 let options = Options { buffer: Some(8 << 10), ..Options::default() };
-                super::suite::$test(|world| super::boxed(super::tcp_mesh(world, options)))
+                super::suite::$test(|world| super::boxed(super::mesh::<$medium>(world, options)))
             })*
         }
     };

@@ -11,6 +11,7 @@ use paceline_nn::optim::{self, Settings, Step};
 use paceline_nn::{Compute, Graph, Network, Pass, Targets};
 use paceline_protocol::STRATEGIES;
 use paceline_random::{Purpose, Stream};
+use paceline_wire::TRANSPORTS;
 use serde::Serialize;
 
 use super::train::names;
@@ -55,11 +56,14 @@ struct PointArgs {
     over: Over,
 }
 
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args, Clone, Debug)]
 struct Over {
     /// What they talk over
-    #[arg(long, default_value = "tcp", value_parser = ["tcp", "inproc"])]
+    #[arg(long, default_value = "tcp", value_parser = names(TRANSPORTS.iter().map(|t| (t.name, t.about))))]
     transport: String,
+    /// Bytes of each connection's buffer, e.g. 256KiB (tcp and uds: the kernel's; shm: the ring)
+    #[arg(long, value_parser = super::train::bytes)]
+    buffer: Option<usize>,
     /// Lengths in bytes, multiples of 4
     #[arg(long, value_delimiter = ',', default_value = "4KiB,64KiB,1MiB,16MiB,64MiB", value_parser = length)]
     sizes: Vec<usize>,
@@ -88,13 +92,9 @@ struct Exchanged {
 
 /// `paceline bench allreduce` and `paceline bench p2p`.
 fn exchange(what: &str, workers: usize, duplex: bool, over: &Over, show: Show) -> Result<(), Failure> {
-    let (sizes, seconds) = (over.sizes.clone(), over.seconds);
-    let bench = Exchange { what: what.into(), workers, duplex, sizes, seconds };
-    let results = if over.transport == "inproc" {
-        bench.as_threads()?
-    } else {
-        bench.as_processes(&std::env::current_exe()?, "rank")?
-    };
+    let Over { transport, buffer, sizes, seconds } = over.clone();
+    let bench = Exchange { what: what.into(), transport, buffer, workers, duplex, sizes, seconds };
+    let results = bench.run(&std::env::current_exe()?, "rank")?;
     if show.json {
         return Ok(output::json(&Exchanged { results })?);
     }

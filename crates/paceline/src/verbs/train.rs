@@ -18,6 +18,7 @@ use paceline_protocol::{
 use paceline_record::process::{self, Started};
 use paceline_record::{Event, RunDirectory, RunResult};
 use paceline_train::single;
+use paceline_wire::TRANSPORTS;
 
 use super::data::{self, Place};
 use crate::failure::Failure;
@@ -61,9 +62,12 @@ pub struct Args {
     /// Which worker sees which samples: iid, by-label or dirichlet(A) (small A: few classes per worker)
     #[arg(long, default_value = "iid", value_parser = |s: &str| s.parse::<Sharding>())]
     shard: Sharding,
-    /// What the workers talk over: processes over tcp, or threads of one process
-    #[arg(long, default_value = "tcp", value_parser = ["tcp", "inproc"])]
+    /// What the workers talk over
+    #[arg(long, default_value = "tcp", value_parser = names(TRANSPORTS.iter().map(|t| (t.name, t.about))))]
     transport: String,
+    /// Bytes of each connection's buffer, e.g. 256KiB (tcp and uds: the kernel's; shm: the ring)
+    #[arg(long, value_parser = bytes)]
+    buffer: Option<usize>,
     /// Bytes of gradient that are fused and sent together while backward goes on, e.g. 4MiB
     #[arg(long, default_value = "4MiB", value_parser = bytes)]
     bucket: usize,
@@ -229,6 +233,7 @@ impl Args {
             strategy,
             sync: self.sync.clone(),
             transport: self.transport.clone(),
+            buffer: self.buffer,
             bucket: self.bucket,
             straggler: self.straggler,
             stop_after_step: self.stop_after_step,
@@ -264,6 +269,9 @@ impl Args {
         let problem = "one worker alone sends nothing; give more --workers or a --strategy";
         if let Some(coder) = self.compression {
             return Err(Refusal::new("--compression", coder, problem));
+        }
+        if let Some(buffer) = self.buffer {
+            return Err(Refusal::new("--buffer", buffer, problem));
         }
         if let Some(averages) = &self.averages {
             return Err(Refusal::new("--averages", averages, problem));

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::support::{ENDLESS, PATIENCE, Running, paceline, signal};
+use crate::support::{ENDLESS, PATIENCE, Running, gone, paceline, signal};
 
 fn result(words: &str) -> Value {
     let ran = paceline(words);
@@ -228,12 +228,6 @@ fn impossible_plans_are_refused_with_what_would_be_valid() {
         let ran = paceline(&format!("train --workers 2 {words}"));
         assert_eq!(ran.code, 2, "{words}: {}", ran.stderr);
     }
-}
-
-/// A process that has ended, or is only waiting to be reaped.
-fn gone(pid: u32) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    status.is_empty() || status.contains(") Z ")
 }
 
 #[test]

@@ -9,3 +9,4 @@ mod measure;
 mod strangers;
 mod support;
 mod train;
+mod transports;

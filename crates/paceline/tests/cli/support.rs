@@ -130,6 +130,12 @@ pub fn signal(name: &str, pid: u32) -> bool {
     Command::new("kill").args(["-s", name, &pid.to_string()]).status().unwrap().success()
 }
 
+/// A process that has ended, or is only waiting to be reaped.
+pub fn gone(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    status.is_empty() || status.contains(") Z ")
+}
+
 /// The folder of real datasets, or `None` with a message where there is none.
 pub fn datasets(name: &str) -> Option<PathBuf> {
     let folder = std::env::var_os("PACELINE_DATA").map(PathBuf::from);

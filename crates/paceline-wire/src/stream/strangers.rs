@@ -1,14 +1,13 @@
 //! Whoever knocks at the listener, until it is known who it is.
 
 use std::io::ErrorKind;
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::PollFd;
 
+use super::medium::Medium;
 use super::shake::{Shake, Shaken};
-use super::{Options, READABLE, prepare};
+use super::{Options, READABLE};
 use crate::error::WireError;
 use crate::handshake::Handshake;
 use crate::identity::{Identity, random};
@@ -19,21 +18,21 @@ const PENDING: usize = 64;
 const REST: Duration = Duration::from_millis(100);
 
 /// What became of a stranger.
-pub(super) enum Visit {
-    Admitted { rank: usize, stream: TcpStream },
+pub(super) enum Visit<M: Medium> {
+    Admitted { rank: usize, socket: M::Socket },
     Refused { cause: String },
 }
 
-pub(super) struct Strangers {
-    listener: TcpListener,
+pub(super) struct Strangers<M: Medium> {
+    listener: M::Listener,
     identity: Identity,
     options: Options,
-    pending: Vec<Shake>,
+    pending: Vec<Shake<M>>,
     resting_until: Option<Instant>,
 }
 
-impl Strangers {
-    pub(super) fn new(listener: TcpListener, identity: Identity, options: Options) -> Self {
+impl<M: Medium> Strangers<M> {
+    pub(super) fn new(listener: M::Listener, identity: Identity, options: Options) -> Self {
         Self { listener, identity, options, pending: Vec::new(), resting_until: None }
     }
 
@@ -43,7 +42,7 @@ impl Strangers {
         &mut self,
         now: Instant,
         mut admit: impl FnMut(usize) -> Result<(), String>,
-    ) -> Result<Vec<Visit>, WireError> {
+    ) -> Result<Vec<Visit<M>>, WireError> {
         self.accept(now)?;
         let mut visits = Vec::new();
         let mut i = 0;
@@ -62,12 +61,12 @@ impl Strangers {
                 }
                 shaken = stranger.drive(now);
                 if matches!(shaken, Shaken::Proven) {
-                    visits.push(Visit::Admitted { rank, stream: stranger.stream });
+                    visits.push(Visit::Admitted { rank, socket: stranger.socket });
                     continue;
                 }
             }
             if let Shaken::Refused { cause } | Shaken::Broken { cause } = shaken {
-                visits.push(Visit::Refused { cause: format!("{}: {cause}", stranger.address) });
+                visits.push(Visit::Refused { cause: format!("{}: {cause}", stranger.who) });
             }
         }
         Ok(visits)
@@ -79,8 +78,8 @@ impl Strangers {
         }
         self.resting_until = None;
         while self.pending.len() < PENDING {
-            match self.listener.accept() {
-                Ok((stream, address)) => self.greet(stream, address, now)?,
+            match M::accept(&self.listener) {
+                Ok((socket, who)) => self.greet(socket, who, now)?,
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == ErrorKind::WouldBlock => break,
                 Err(_) => {
@@ -92,12 +91,12 @@ impl Strangers {
         Ok(())
     }
 
-    fn greet(&mut self, stream: TcpStream, address: SocketAddr, now: Instant) -> Result<(), WireError> {
-        // These fail only for a connection that is gone already.
-        if stream.set_nonblocking(true).is_ok() && prepare(&stream, &self.options).is_ok() {
+    fn greet(&mut self, socket: M::Socket, who: String, now: Instant) -> Result<(), WireError> {
+        // This fails only for a connection that is gone already.
+        if M::prepare(&socket, &self.options).is_ok() {
             let handshake = Handshake::accept(&self.identity, random()?);
             let deadline = Some(now + self.options.handshake);
-            self.pending.push(Shake { stream, address, handshake, deadline });
+            self.pending.push(Shake { socket, who, handshake, deadline });
         }
         Ok(())
     }
@@ -105,7 +104,7 @@ impl Strangers {
     /// Adds the sockets to wait for.
     pub(super) fn interests<'a>(&'a self, sockets: &mut Vec<PollFd<'a>>) {
         if self.pending.len() < PENDING && self.resting_until.is_none() {
-            sockets.push(PollFd::from_borrowed_fd(self.listener.as_fd(), READABLE));
+            sockets.push(PollFd::new(&self.listener, READABLE));
         }
         sockets.extend(self.pending.iter().map(Shake::interest));
     }

@@ -1,12 +1,11 @@
 //! One handshake on one non-blocking socket.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::os::fd::AsFd;
 use std::time::Instant;
 
 use rustix::event::PollFd;
 
+use super::medium::Medium;
 use super::{BOTH, READABLE};
 use crate::handshake::{Handshake, Standing};
 use crate::hello::HELLO;
@@ -23,29 +22,30 @@ pub(super) enum Shaken {
     Broken { cause: String },
 }
 
-pub(super) struct Shake {
-    pub(super) stream: TcpStream,
-    pub(super) address: SocketAddr,
+pub(super) struct Shake<M: Medium> {
+    pub(super) socket: M::Socket,
+    /// The other end, as far as it is known.
+    pub(super) who: String,
     pub(super) handshake: Handshake,
     /// A stranger has one; a dialler waits as long as its caller does.
     pub(super) deadline: Option<Instant>,
 }
 
-impl Shake {
+impl<M: Medium> Shake<M> {
     /// Moves the handshake on as far as the socket allows.
     pub(super) fn drive(&mut self, now: Instant) -> Shaken {
         loop {
-            if let Err(e) = self.flush() {
-                return Shaken::Broken { cause: e.to_string() };
-            }
-            match self.handshake.standing() {
-                Standing::Proven => return Shaken::Proven,
-                Standing::Refused { cause } => return Shaken::Refused { cause },
-                Standing::Pending => {}
+            // An end that hung up may have said why before: that is read first.
+            let broken = self.flush().err().map(|e| e.to_string());
+            match (self.handshake.standing(), broken) {
+                (Standing::Refused { cause }, _) => return Shaken::Refused { cause },
+                (Standing::Proven, None) => return Shaken::Proven,
+                (Standing::Proven, Some(cause)) => return Shaken::Broken { cause },
+                (Standing::Pending, _) => {}
             }
             let mut bytes = [0; HELLO];
             let wanted = self.handshake.wants().min(HELLO);
-            match self.stream.read(&mut bytes[..wanted]) {
+            match self.socket.read(&mut bytes[..wanted]) {
                 Ok(0) => return Shaken::Broken { cause: "closed during the handshake".into() },
                 Ok(n) => self.handshake.receive(&bytes[..n]),
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
@@ -65,7 +65,7 @@ impl Shake {
     pub(super) fn flush(&mut self) -> std::io::Result<()> {
         let output = self.handshake.output();
         while !output.is_empty() {
-            match self.stream.write(output) {
+            match self.socket.write(output) {
                 Ok(n) => drop(output.drain(..n)),
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == ErrorKind::WouldBlock => break,
@@ -77,6 +77,6 @@ impl Shake {
 
     pub(super) fn interest(&self) -> PollFd<'_> {
         let events = if self.handshake.has_output() { BOTH } else { READABLE };
-        PollFd::from_borrowed_fd(self.stream.as_fd(), events)
+        PollFd::new(&self.socket, events)
     }
 }

@@ -1,41 +1,47 @@
 //! One connection that has been proved to be a peer's.
 
-use std::net::TcpStream;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use rustix::event::PollFlags;
+use rustix::event::PollFd;
 
 use super::inbound::Inbound;
+use super::medium::{Medium, Stream};
 use super::outbound::Outbound;
-use super::{BOTH, READABLE};
 use crate::body::Pool;
 use crate::error::WireError;
 use crate::frame::HEADER;
 use crate::transport::{Event, Meta, Source, Span, Traffic};
 
-pub(super) struct Peer {
+pub(super) struct Peer<M: Medium> {
     rank: usize,
-    stream: TcpStream,
+    stream: M::Stream,
     outbound: Outbound,
     inbound: Inbound,
 }
 
-impl Peer {
-    pub(super) fn new(rank: usize, stream: TcpStream, max_body: usize) -> Self {
-        Self { rank, stream, outbound: Outbound::default(), inbound: Inbound::new(max_body) }
+impl<M: Medium> Peer<M> {
+    pub(super) fn new(rank: usize, stream: M::Stream, max_body: usize) -> Self {
+        let inbound = Inbound::new(max_body, M::Stream::AHEAD);
+        Self { rank, stream, outbound: Outbound::default(), inbound }
     }
 
     pub(super) fn queue(&mut self, meta: Meta, body: Span, op: u64) {
         self.outbound.push(meta, body, op);
     }
 
-    pub(super) fn socket(&self) -> BorrowedFd<'_> {
-        self.stream.as_fd()
+    /// What to wait for.
+    pub(super) fn interest(&self) -> PollFd<'_> {
+        self.stream.interest(!self.outbound.is_empty())
     }
 
-    pub(super) fn interest(&self) -> PollFlags {
-        if self.outbound.is_empty() { READABLE } else { BOTH }
+    /// To be called before a sleep: whether there is something to do already.
+    pub(super) fn lie_down(&mut self) -> bool {
+        self.stream.lie_down(!self.outbound.is_empty())
+    }
+
+    /// To be called after a sleep.
+    pub(super) fn get_up(&mut self) {
+        self.stream.get_up();
     }
 
     /// Moves what can be moved in both directions; says why the peer is lost, if it is.
@@ -46,12 +52,12 @@ impl Peer {
         traffic: &mut Traffic,
         events: &mut Vec<Event>,
     ) -> Result<Option<String>, WireError> {
-        let written = self.outbound.write(&self.stream, source, |op, bytes| {
+        let written = self.outbound.write(&mut self.stream, source, |op, bytes| {
             traffic.count_sent(bytes);
             events.push(Event::Sent { op });
         })?;
         let from = self.rank;
-        let read = self.inbound.read(&self.stream, pool, |meta, body| {
+        let read = self.inbound.read(&mut self.stream, pool, |meta, body| {
             traffic.count_received(HEADER + 4 * body.len());
             events.push(Event::Message { from, meta, body });
         });

@@ -1,20 +1,19 @@
 //! From a list of peers to connections: dials the smaller ranks, waits for the larger ones.
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
+use rustix::net::sockopt;
 
+use super::medium::Medium;
 use super::peer::Peer;
 use super::shake::{Shake, Shaken};
 use super::strangers::{Strangers, Visit};
-use super::{Options, Slot, Tcp, await_any, buffers, prepare};
+use super::{Options, Slot, Streams, await_any};
 use crate::error::{Missing, WireError};
-use crate::handshake::Handshake;
+use crate::handshake::{Handshake, Side};
 use crate::identity::{Identity, random};
 use crate::transport::{Event, Traffic};
 
@@ -24,44 +23,45 @@ const REDIAL: Duration = Duration::from_millis(10);
 const REMEMBERED: usize = 64;
 
 /// A peer of smaller rank on the way to a connection.
-struct Dial {
+struct Dial<M: Medium> {
     rank: usize,
-    address: SocketAddr,
-    stage: Stage,
+    address: M::Address,
+    stage: Stage<M>,
     /// Why the last attempt failed.
     cause: String,
 }
 
-enum Stage {
+enum Stage<M: Medium> {
     Resting { until: Instant },
-    Opening(TcpStream),
-    Shaking(Box<Shake>),
+    Opening(M::Socket),
+    Shaking(Box<Shake<M>>),
     Connected,
 }
 
-pub(super) fn connect(
-    listener: TcpListener,
+pub(super) fn connect<M: Medium>(
+    listener: M::Listener,
     identity: Identity,
-    peers: &[(usize, SocketAddr)],
+    peers: &[(usize, M::Address)],
     options: Options,
     deadline: Duration,
-) -> Result<Tcp, WireError> {
-    check(&identity, peers)?;
-    buffers(&listener, &options).map_err(WireError::system("size the buffers of a socket"))?;
+) -> Result<Streams<M>, WireError> {
+    check::<M>(&identity, peers)?;
+    M::size(&listener, &options).map_err(WireError::system("size the buffers of a socket"))?;
     let begun = Instant::now();
     let end = begun + deadline;
     let us = identity.rank;
-    let mut slots: Vec<Slot> = (0..identity.world).map(|_| Slot::Unknown).collect();
+    let mut slots: Vec<Slot<M>> = (0..identity.world).map(|_| Slot::Unknown).collect();
     let mut refused = Vec::new();
     let dialled = peers.iter().filter(|(rank, _)| *rank < us);
-    let mut dials: Vec<Dial> = dialled.map(|&(rank, address)| Dial::new(rank, address, begun)).collect();
+    let mut dials: Vec<Dial<M>> =
+        dialled.map(|(rank, address)| Dial::new(*rank, address.clone(), begun)).collect();
     let mut strangers = Strangers::new(listener, identity.clone(), options);
 
     loop {
         let now = Instant::now();
         for dial in &mut dials {
-            if let Some(stream) = dial.drive(&identity, &options, now)? {
-                slots[dial.rank] = Slot::Connected(Box::new(Peer::new(dial.rank, stream, options.max_body)));
+            if let Some(socket) = dial.drive(&identity, &options, now)? {
+                slots[dial.rank] = connected(dial.rank, socket, Side::Dialler, &options)?;
             }
         }
         let mut taken = Vec::new();
@@ -78,8 +78,8 @@ pub(super) fn connect(
         })?;
         for visit in visits {
             match visit {
-                Visit::Admitted { rank, stream } => {
-                    slots[rank] = Slot::Connected(Box::new(Peer::new(rank, stream, options.max_body)));
+                Visit::Admitted { rank, socket } => {
+                    slots[rank] = connected(rank, socket, Side::Acceptor, &options)?;
                 }
                 Visit::Refused { cause } if refused.len() < REMEMBERED => refused.push(cause),
                 Visit::Refused { .. } => {}
@@ -91,13 +91,13 @@ pub(super) fn connect(
             break;
         }
         if now >= end {
-            let missing = missing.iter().map(|&&(rank, address)| missed(rank, address, &dials)).collect();
+            let missing = missing.iter().map(|(rank, address)| missed(*rank, address, &dials)).collect();
             return Err(WireError::Deadline { rank: us, deadline, missing, refused });
         }
         wait(&dials, &strangers, end)?;
     }
 
-    Ok(Tcp {
+    Ok(Streams {
         rank: us,
         options,
         slots,
@@ -110,8 +110,19 @@ pub(super) fn connect(
     })
 }
 
+/// A slot with a connection whose other end has proved itself.
+fn connected<M: Medium>(
+    rank: usize,
+    socket: M::Socket,
+    side: Side,
+    options: &Options,
+) -> Result<Slot<M>, WireError> {
+    let stream = M::stream(socket, side, options).map_err(WireError::system("set up a connection"))?;
+    Ok(Slot::Connected(Box::new(Peer::new(rank, stream, options.max_body))))
+}
+
 /// Finds mistakes of the caller.
-fn check(identity: &Identity, peers: &[(usize, SocketAddr)]) -> Result<(), WireError> {
+fn check<M: Medium>(identity: &Identity, peers: &[(usize, M::Address)]) -> Result<(), WireError> {
     let (us, world) = (identity.rank, identity.world);
     let wrong = |problem: String| Err(WireError::Identity { rank: us, world, problem });
     if us >= world {
@@ -131,17 +142,17 @@ fn check(identity: &Identity, peers: &[(usize, SocketAddr)]) -> Result<(), WireE
     Ok(())
 }
 
-fn missed(rank: usize, address: SocketAddr, dials: &[Dial]) -> Missing {
+fn missed<M: Medium>(rank: usize, address: &M::Address, dials: &[Dial<M>]) -> Missing {
     let dial = dials.iter().find(|dial| dial.rank == rank);
     let cause = dial.map_or("it never dialled".to_owned(), |dial| match dial.stage {
         Stage::Shaking(_) => "connected, but it never answered".to_owned(),
         _ => dial.cause.clone(),
     });
-    Missing { rank, address, cause }
+    Missing { rank, address: address.to_string(), cause }
 }
 
 /// Sleeps until a socket is ready or something is due.
-fn wait(dials: &[Dial], strangers: &Strangers, end: Instant) -> Result<(), WireError> {
+fn wait<M: Medium>(dials: &[Dial<M>], strangers: &Strangers<M>, end: Instant) -> Result<(), WireError> {
     let due = dials.iter().filter_map(|dial| match &dial.stage {
         Stage::Resting { until } => Some(*until),
         _ => None,
@@ -150,9 +161,7 @@ fn wait(dials: &[Dial], strangers: &Strangers, end: Instant) -> Result<(), WireE
     let mut sockets = Vec::new();
     for dial in dials {
         match &dial.stage {
-            Stage::Opening(stream) => {
-                sockets.push(PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::OUT));
-            }
+            Stage::Opening(socket) => sockets.push(PollFd::new(socket, PollFlags::OUT)),
             Stage::Shaking(shake) => sockets.push(shake.interest()),
             Stage::Resting { .. } | Stage::Connected => {}
         }
@@ -161,8 +170,8 @@ fn wait(dials: &[Dial], strangers: &Strangers, end: Instant) -> Result<(), WireE
     await_any(&mut sockets, until.saturating_duration_since(Instant::now()))
 }
 
-impl Dial {
-    fn new(rank: usize, address: SocketAddr, now: Instant) -> Self {
+impl<M: Medium> Dial<M> {
+    fn new(rank: usize, address: M::Address, now: Instant) -> Self {
         Self { rank, address, stage: Stage::Resting { until: now }, cause: "it did not answer".into() }
     }
 
@@ -173,7 +182,7 @@ impl Dial {
         identity: &Identity,
         options: &Options,
         now: Instant,
-    ) -> Result<Option<TcpStream>, WireError> {
+    ) -> Result<Option<M::Socket>, WireError> {
         loop {
             match std::mem::replace(&mut self.stage, Stage::Connected) {
                 Stage::Connected => return Ok(None),
@@ -181,31 +190,33 @@ impl Dial {
                     self.stage = Stage::Resting { until };
                     return Ok(None);
                 }
-                Stage::Resting { .. } => match open(self.address, options) {
-                    Ok(stream) => self.stage = Stage::Opening(stream),
+                Stage::Resting { .. } => match M::open(&self.address, options) {
+                    Ok(socket) => self.stage = Stage::Opening(socket),
                     Err(e) => self.rest(now, e.to_string()),
                 },
-                Stage::Opening(stream) => match opened(&stream) {
+                Stage::Opening(socket) => match opened(&socket) {
                     Ok(true) => {
                         let handshake = Handshake::dial(identity, random()?, self.rank);
                         // It may still be busy before its own `connect`: no deadline but the caller's.
-                        let shake = Shake { stream, address: self.address, handshake, deadline: None };
+                        let who = self.address.to_string();
+                        let shake = Shake { socket, who, handshake, deadline: None };
                         self.stage = Stage::Shaking(Box::new(shake));
                     }
                     Ok(false) => {
-                        self.stage = Stage::Opening(stream);
+                        self.stage = Stage::Opening(socket);
                         return Ok(None);
                     }
                     Err(e) => self.rest(now, e.to_string()),
                 },
                 Stage::Shaking(mut shake) => match shake.drive(now) {
-                    Shaken::Proven => return Ok(Some(shake.stream)),
+                    Shaken::Proven => return Ok(Some(shake.socket)),
                     Shaken::Pending => {
                         self.stage = Stage::Shaking(shake);
                         return Ok(None);
                     }
                     Shaken::Refused { cause } => {
-                        return Err(WireError::Refused { rank: self.rank, address: self.address, cause });
+                        let (rank, address) = (self.rank, self.address.to_string());
+                        return Err(WireError::Refused { rank, address, cause });
                     }
                     Shaken::Broken { cause } => self.rest(now, cause),
                 },
@@ -219,25 +230,13 @@ impl Dial {
     }
 }
 
-/// Starts to open a connection.
-fn open(address: SocketAddr, options: &Options) -> std::io::Result<TcpStream> {
-    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let socket = socket_with(family, SocketType::STREAM, flags, None)?;
-    prepare(&socket, options)?;
-    match rustix::net::connect(&socket, &address) {
-        Ok(()) | Err(Errno::INPROGRESS) => Ok(TcpStream::from(socket)),
-        Err(e) => Err(e.into()),
-    }
-}
-
 /// Whether a connection is open by now.
-fn opened(stream: &TcpStream) -> std::io::Result<bool> {
-    let mut sockets = [PollFd::new(stream, PollFlags::OUT)];
+fn opened(socket: &impl AsFd) -> std::io::Result<bool> {
+    let mut sockets = [PollFd::new(socket, PollFlags::OUT)];
     await_any(&mut sockets, Duration::ZERO).map_err(std::io::Error::other)?;
     if sockets[0].revents().is_empty() {
         return Ok(false);
     }
-    sockopt::socket_error(stream)??;
+    sockopt::socket_error(socket)??;
     Ok(true)
 }

@@ -1,9 +1,9 @@
 //! Messages on their way out: headers and lent bodies go to the kernel together, without a copy.
 
 use std::collections::VecDeque;
-use std::io::{self, ErrorKind, IoSlice, Write};
-use std::net::TcpStream;
+use std::io::{self, ErrorKind, IoSlice};
 
+use super::medium::Stream;
 use crate::error::WireError;
 use crate::frame::{HEADER, Header};
 use crate::transport::{Meta, Source, Span, lent};
@@ -12,8 +12,6 @@ use crate::transport::{Meta, Source, Span, lent};
 const SLICES: usize = 64;
 /// Small messages are gathered into one call up to this many bytes.
 const GATHER: usize = 256 << 10;
-/// Bytes written before the other direction and the other peers get their turn.
-const BUDGET: usize = 4 << 20;
 
 struct Outgoing {
     meta: Meta,
@@ -49,14 +47,14 @@ impl Outbound {
 
     /// Writes as much as the kernel takes; `sent` gets the op and size of each message it has entirely. The
     /// inner error is the connection's, the outer one the caller's.
-    pub(super) fn write(
+    pub(super) fn write<S: Stream>(
         &mut self,
-        mut stream: &TcpStream,
+        stream: &mut S,
         source: &dyn Source,
         mut sent: impl FnMut(u64, usize),
     ) -> Result<io::Result<()>, WireError> {
         let mut total = 0;
-        while !self.queue.is_empty() && total < BUDGET {
+        while !self.queue.is_empty() && total < S::TURN {
             self.seal(source)?;
             let mut slices = [IoSlice::new(&[]); SLICES];
             let (used, offered) = self.gather(source, &mut slices);

@@ -1,20 +1,13 @@
 //! Messages on their way in: headers and small bodies through a small buffer, long bodies into their place.
 
-use std::io::{ErrorKind, IoSliceMut, Read};
-use std::net::TcpStream;
+use std::io::{ErrorKind, IoSliceMut};
 use std::sync::Arc;
 
+use super::medium::Stream;
 use crate::body::{Body, Pool};
 use crate::error::WireError;
 use crate::frame::{HEADER, Header};
 use crate::transport::Meta;
-
-/// Read beyond what is needed, so that a small message costs one call.
-const STAGING: usize = 16 << 10;
-/// Read of a long body at once: the checksum is taken while it is in the cache.
-const CHUNK: usize = 256 << 10;
-/// Bytes read before the other direction and the other peers get their turn.
-const BUDGET: usize = 4 << 20;
 
 /// One connection's incoming frames.
 pub(super) struct Inbound {
@@ -48,32 +41,33 @@ impl Partial {
 }
 
 impl Inbound {
-    pub(super) fn new(max_body: usize) -> Self {
-        let staging = vec![0; STAGING].into_boxed_slice();
+    /// Reads at most `ahead` bytes beyond what is needed.
+    pub(super) fn new(max_body: usize, ahead: usize) -> Self {
+        let staging = vec![0; ahead].into_boxed_slice();
         Self { staging, start: 0, end: 0, partial: None, sequence: 0, max_body }
     }
 
     /// Reads what is there; `deliver` gets each whole message. Returns the number of bytes, or why nothing
     /// more will come.
-    pub(super) fn read(
+    pub(super) fn read<S: Stream>(
         &mut self,
-        mut stream: &TcpStream,
+        stream: &mut S,
         pool: &Arc<Pool>,
         mut deliver: impl FnMut(Meta, Body),
     ) -> Result<usize, String> {
         let mut total = 0;
-        while total < BUDGET {
+        while total < S::TURN {
             let (room, result) = match &mut self.partial {
                 Some(partial) => {
                     let rest = partial.rest();
-                    let long = rest.len() > CHUNK;
-                    let room = if long { CHUNK } else { rest.len() };
-                    let staged = if long { 0 } else { STAGING };
+                    let long = rest.len() > S::CHUNK;
+                    let room = if long { S::CHUNK } else { rest.len() };
+                    let staged = if long { 0 } else { self.staging.len() };
                     let mut slices =
                         [IoSliceMut::new(&mut rest[..room]), IoSliceMut::new(&mut self.staging[..staged])];
                     (room + staged, stream.read_vectored(&mut slices))
                 }
-                None => (STAGING - self.end, stream.read(&mut self.staging[self.end..])),
+                None => (self.staging.len() - self.end, stream.read(&mut self.staging[self.end..])),
             };
             let n = match result {
                 Ok(0) => return Err(self.end_of_stream()),

@@ -1,0 +1,333 @@
+//! Connections through shared memory: between processes of one machine.
+//!
+//! Ranks find and prove each other over Unix sockets. Then the dialler makes a segment, which has no name and
+//! goes with its last user, and hands its descriptor over; from there on bytes go through its rings. The
+//! socket stays as doorbell for whoever sleeps, and as the sign of life: its end is the peer's.
+
+mod ring;
+mod segment;
+
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+
+use rustix::event::PollFd;
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recv, recvmsg, send, sendmsg,
+};
+
+use crate::error::WireError;
+use crate::frame::HEADER;
+use crate::handshake::Side;
+use crate::registry::{TransportKind, door};
+pub use crate::stream::Options;
+use crate::stream::medium::{self, Medium};
+use crate::stream::{self, READABLE, Streams};
+use crate::uds::{Name, Unix};
+use ring::Rings;
+use segment::Segment;
+
+/// Its line in the registry.
+pub const KIND: TransportKind = TransportKind {
+    name: "shm",
+    about: "processes of one machine through shared memory",
+    buffer: Some("the ring of each connection and direction, rounded up to a power of two"),
+    bind: Some(door::<Memory>),
+};
+
+/// A bound socket.
+pub type Listener = stream::Listener<Memory>;
+/// One rank's connections.
+pub type Shm = Streams<Memory>;
+
+/// Bytes of a ring where nothing else is said.
+const RING: usize = 4 << 20;
+/// Reads that find nothing before the socket is asked whether the peer lives: that costs a call to the
+/// kernel, a look into the ring costs next to nothing.
+const PATIENCE: u32 = 64;
+
+/// Connections made of shared memory.
+pub struct Memory;
+
+impl Medium for Memory {
+    type Address = Name;
+    type Listener = UnixListener;
+    type Socket = UnixStream;
+    type Stream = Stream;
+
+    fn anywhere() -> Result<Name, WireError> {
+        Unix::anywhere()
+    }
+
+    fn bind(name: &Name) -> io::Result<(UnixListener, Name)> {
+        Unix::bind(name)
+    }
+
+    fn size(_: &UnixListener, _: &Options) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn accept(listener: &UnixListener) -> io::Result<(UnixStream, String)> {
+        Unix::accept(listener)
+    }
+
+    fn prepare(socket: &UnixStream, options: &Options) -> io::Result<()> {
+        Unix::prepare(socket, &Options { buffer: None, ..*options })
+    }
+
+    fn open(name: &Name, options: &Options) -> io::Result<UnixStream> {
+        Unix::open(name, &Options { buffer: None, ..*options })
+    }
+
+    fn stream(socket: UnixStream, side: Side, options: &Options) -> io::Result<Stream> {
+        let rings = match side {
+            Side::Dialler => {
+                let (segment, file) = Segment::create(options.buffer.unwrap_or(RING))?;
+                hand_over(&socket, &file)?;
+                Some(Rings::new(segment, side))
+            }
+            Side::Acceptor => None,
+        };
+        Ok(Stream { socket, rings, ask: false, idle: 0, closed: false })
+    }
+}
+
+/// One connection.
+pub struct Stream {
+    socket: UnixStream,
+    /// None as long as an acceptor waits for the dialler's segment.
+    rings: Option<Rings>,
+    /// Whether to ask the socket at the next occasion.
+    ask: bool,
+    /// Reads in turn that found nothing.
+    idle: u32,
+    /// The peer has closed its end: what is in the ring is all that comes.
+    closed: bool,
+}
+
+impl Stream {
+    /// Takes the segment if it has come.
+    fn take_over(&mut self) -> io::Result<()> {
+        if let Some(file) = receive(&self.socket)? {
+            self.rings = Some(Rings::new(Segment::open(&file)?, Side::Acceptor));
+        } else {
+            self.closed = true;
+        }
+        Ok(())
+    }
+
+    /// Hears the bell out; notices if the peer is gone.
+    fn listen(&mut self) -> io::Result<()> {
+        let mut bytes = [0; 64];
+        loop {
+            match recv(&self.socket, &mut bytes, RecvFlags::DONTWAIT) {
+                Ok((_, 0)) | Err(Errno::CONNRESET) => self.closed = true,
+                // More than that is not the bell; what is left rings at the next sleep.
+                Ok(_) | Err(Errno::AGAIN) => {}
+                Err(Errno::INTR) => continue,
+                Err(e) => return Err(e.into()),
+            }
+            return Ok(());
+        }
+    }
+}
+
+/// Wakes the peer. If the bell cannot be rung it is ringing already, or nobody is there to hear it.
+fn ring(socket: &UnixStream) {
+    let _ = send(socket, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+}
+
+impl Read for Stream {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.read_vectored(&mut [IoSliceMut::new(bytes)])
+    }
+
+    fn read_vectored(&mut self, slices: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        if self.rings.is_none() && !self.closed {
+            self.take_over()?;
+        }
+        loop {
+            let Self { socket, rings: Some(rings), .. } = self else { return Ok(0) };
+            // What the peer wrote before it left is there when its end is noticed.
+            let n = rings.read(slices, || ring(socket))?;
+            if n > 0 || self.closed {
+                self.idle = 0;
+                return Ok(n);
+            }
+            self.idle += 1;
+            if self.idle >= PATIENCE || self.ask {
+                (self.idle, self.ask) = (0, false);
+                self.listen()?;
+            }
+            if !self.closed {
+                return Err(ErrorKind::WouldBlock.into());
+            }
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(bytes)])
+    }
+
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        let Self { socket, rings: Some(rings), .. } = self else { return Err(ErrorKind::WouldBlock.into()) };
+        match rings.write(slices, || ring(socket))? {
+            0 => Err(ErrorKind::WouldBlock.into()),
+            n => Ok(n),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl medium::Stream for Stream {
+    const AHEAD: usize = HEADER;
+
+    fn lie_down(&mut self, writing: bool) -> bool {
+        self.rings.as_mut().is_some_and(|rings| rings.lie_down(writing))
+    }
+
+    fn interest(&self, _: bool) -> PollFd<'_> {
+        PollFd::new(&self.socket, READABLE)
+    }
+
+    fn get_up(&mut self) {
+        if let Some(rings) = &mut self.rings {
+            rings.get_up();
+        }
+        self.ask = true;
+    }
+}
+
+/// Gives the peer a descriptor, with a byte since nothing travels alone. The socket's buffer is empty.
+fn hand_over(socket: &UnixStream, file: &OwnedFd) -> io::Result<()> {
+    let files = [file.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !control.push(SendAncillaryMessage::ScmRights(&files)) {
+        return Err(io::Error::other("a descriptor does not fit into a message"));
+    }
+    sendmsg(socket, &[IoSlice::new(&[0])], &mut control, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// The descriptor from the peer; none if the peer is gone.
+fn receive(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let came = match recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, flags) {
+        Err(Errno::CONNRESET) => return Ok(None),
+        came => came?,
+    };
+    // Those after the first are closed here.
+    let mut files = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(files) => Some(files),
+        _ => None,
+    });
+    match files.next().and_then(|mut files| files.next()) {
+        None if came.bytes == 0 => Ok(None),
+        None => Err(io::Error::new(ErrorKind::InvalidData, "expected shared memory, found no descriptor")),
+        file => Ok(file),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use medium::Stream as _;
+
+    fn sockets() -> [UnixStream; 2] {
+        let (a, b) = UnixStream::pair().unwrap();
+        [a, b].map(|socket| {
+            socket.set_nonblocking(true).unwrap();
+            socket
+        })
+    }
+
+    fn pair() -> [Stream; 2] {
+        let [a, b] = sockets();
+        let options = Options { buffer: Some(4096), ..Options::default() };
+        let a = Memory::stream(a, Side::Dialler, &options).unwrap();
+        [a, Memory::stream(b, Side::Acceptor, &options).unwrap()]
+    }
+
+    fn blocks<T: std::fmt::Debug>(result: io::Result<T>) -> bool {
+        result.unwrap_err().kind() == ErrorKind::WouldBlock
+    }
+
+    #[test]
+    fn bytes_go_both_ways_and_an_end_comes_after_the_last_of_them() {
+        let [mut a, mut b] = pair();
+        assert!(blocks(b.write(&[1])), "no segment yet");
+        assert!(blocks(b.read(&mut [0])));
+        assert_eq!((a.write(&[1, 2, 3]).unwrap(), b.write(&[4]).unwrap()), (3, 1));
+        let mut bytes = [0; 9];
+        assert_eq!((b.read(&mut bytes).unwrap(), bytes[2]), (3, 3));
+        assert_eq!((a.read(&mut bytes).unwrap(), bytes[0]), (1, 4));
+        assert_eq!(a.write(&[7; 5000]).unwrap(), 4096);
+        assert!(blocks(a.write(&[7])));
+        drop(a);
+        let mut all = vec![0; 5000];
+        assert_eq!(b.read(&mut all).unwrap(), 4096);
+        let end = (0..=PATIENCE).find_map(|_| b.read(&mut bytes).ok());
+        assert_eq!(end, Some(0), "the end is noticed after some reads");
+        assert_eq!(b.read(&mut bytes).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_sleeper_hears_the_bell_and_a_silent_end() {
+        let [mut a, mut b] = pair();
+        assert!(blocks(b.read(&mut [0])));
+        assert!(!b.lie_down(false));
+        a.write_all(&[1]).unwrap();
+        let heard = |b: &Stream| {
+            let mut sockets = [b.interest(false)];
+            rustix::event::poll(&mut sockets, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 }))
+                .unwrap()
+        };
+        assert_eq!(heard(&b), 1);
+        b.get_up();
+        assert_eq!(b.read(&mut [0; 9]).unwrap(), 1);
+        assert!(blocks(b.read(&mut [0])));
+        assert_eq!(heard(&b), 0, "the bell was heard out");
+        assert!(!b.lie_down(false));
+        drop(a);
+        assert_eq!(heard(&b), 1);
+        b.get_up();
+        assert_eq!(b.read(&mut [0]).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_peer_that_hands_over_nothing_or_something_else_is_refused() {
+        let [a, b] = sockets();
+        let mut b = Memory::stream(b, Side::Acceptor, &Options::default()).unwrap();
+        (&a).write_all(&[0]).unwrap();
+        assert_eq!(b.read(&mut [0]).unwrap_err().to_string(), "expected shared memory, found no descriptor");
+
+        let [a, b] = sockets();
+        let mut b = Memory::stream(b, Side::Acceptor, &Options::default()).unwrap();
+        hand_over(&a, &std::fs::File::open("/dev/null").unwrap().into()).unwrap();
+        let error = b.read(&mut [0]).unwrap_err().to_string();
+        assert!(error.starts_with("expected shared memory of sealed size"), "{error}");
+
+        let [a, b] = sockets();
+        let mut b = Memory::stream(b, Side::Acceptor, &Options::default()).unwrap();
+        drop(a);
+        assert_eq!(b.read(&mut [0]).unwrap(), 0);
+    }
+}

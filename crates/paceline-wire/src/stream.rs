@@ -1,0 +1,257 @@
+//! Connections that carry frames as a stream of bytes: one non-blocking connection per peer, whatever it is
+//! made of.
+//!
+//! - [`medium`]: what a connection is made of; one file each outside: `tcp`, `uds`, `shm`
+//! - `connect`: from a list of peers to connections
+//! - `shake`: one handshake on one socket; `strangers`: whoever knocks at the listener
+//! - `peer`: one connection; `outbound` and `inbound`: its two directions
+//!
+//! Dropping a [`Streams`] closes its connections. Over TCP the kernel forgets what it still has to send if
+//! something unread came from the same peer, so ranks say goodbye to each other before they drop theirs.
+
+mod connect;
+mod inbound;
+pub mod medium;
+mod outbound;
+mod peer;
+mod shake;
+mod strangers;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::body::Pool;
+use crate::error::WireError;
+use crate::frame::LONGEST;
+use crate::identity::Identity;
+use crate::transport::{Event, Meta, Source, Span, Traffic, Transport};
+use medium::Medium;
+use peer::Peer;
+use strangers::{Strangers, Visit};
+
+/// How long a wait asks again before it sleeps: an answer to a small message comes within that time, and a
+/// sleep costs more than it.
+const SPIN: Duration = Duration::from_micros(30);
+/// The same where each rank has a core of its own. A rank that sleeps is woken on its peer's core, and the
+/// two then take turns there instead of working side by side.
+const OWN_CORE_SPIN: Duration = Duration::from_micros(300);
+/// A rank that never waits looks this often whether somebody knocks.
+const KNOCKS: Duration = Duration::from_millis(10);
+
+/// Limits and sizes.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// The longest body to send or to take, in elements.
+    pub max_body: usize,
+    /// Bytes of the buffer per connection and direction, the kernel's or the ring's; `None` leaves them to
+    /// the kernel or the medium.
+    pub buffer: Option<usize>,
+    /// The time a stranger has to prove that it belongs here.
+    pub handshake: Duration,
+    /// Whether this host has a core for each of its ranks, so that a short wait may keep it busy.
+    pub own_core: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { max_body: 16 << 20, buffer: None, handshake: Duration::from_secs(1), own_core: false }
+    }
+}
+
+/// A bound socket that is not connected to anybody yet.
+pub struct Listener<M: Medium> {
+    socket: M::Listener,
+    address: M::Address,
+}
+
+impl<M: Medium> Listener<M> {
+    /// Listens on an address of this machine that nobody else has.
+    pub fn anywhere() -> Result<Self, WireError> {
+        Self::bind(M::anywhere()?)
+    }
+
+    /// Listens on an address.
+    pub fn bind(address: M::Address) -> Result<Self, WireError> {
+        let failed = |source| WireError::Listen { address: address.to_string(), source };
+        let (socket, address) = M::bind(&address).map_err(failed)?;
+        Ok(Self { socket, address })
+    }
+
+    /// The address to tell the peers.
+    pub fn address(&self) -> M::Address {
+        self.address.clone()
+    }
+
+    /// Connects to every listed peer within `deadline`: those of smaller rank are dialled, those of larger
+    /// rank are waited for. Strangers that knock meanwhile are refused and reported by the first `progress`.
+    pub fn connect(
+        self,
+        identity: Identity,
+        peers: &[(usize, M::Address)],
+        options: Options,
+        deadline: Duration,
+    ) -> Result<Streams<M>, WireError> {
+        let options = Options { max_body: options.max_body.min(LONGEST), ..options };
+        connect::connect(self.socket, identity, peers, options, deadline)
+    }
+}
+
+/// What is known of a rank.
+enum Slot<M: Medium> {
+    Unknown,
+    Connected(Box<Peer<M>>),
+    Lost { cause: String },
+}
+
+impl<M: Medium> Slot<M> {
+    fn connected(&mut self) -> Option<&mut Peer<M>> {
+        if let Self::Connected(peer) = self { Some(peer) } else { None }
+    }
+}
+
+/// One rank's connections.
+pub struct Streams<M: Medium> {
+    rank: usize,
+    options: Options,
+    slots: Vec<Slot<M>>,
+    traffic: Vec<Traffic>,
+    pool: Arc<Pool>,
+    strangers: Strangers<M>,
+    /// Somebody knocks, or may do so by now.
+    knocked: bool,
+    looked: Instant,
+    /// Refusals from before the first `progress`.
+    early: Vec<Event>,
+}
+
+impl<M: Medium> Streams<M> {
+    /// One round over all connections.
+    fn round(&mut self, source: &dyn Source, events: &mut Vec<Event>) -> Result<(), WireError> {
+        for (rank, slot) in self.slots.iter_mut().enumerate() {
+            let Slot::Connected(peer) = slot else { continue };
+            if let Some(cause) = peer.exchange(source, &self.pool, &mut self.traffic[rank], events)? {
+                events.push(Event::Lost { rank, cause: cause.clone() });
+                *slot = Slot::Lost { cause };
+            }
+        }
+        let now = Instant::now();
+        if self.knocked || now.duration_since(self.looked) >= KNOCKS {
+            (self.knocked, self.looked) = (false, now);
+            self.answer_the_door(now, events)?;
+        }
+        Ok(())
+    }
+
+    /// Everybody who belongs here is here already, so whoever comes is refused, once it is known who it is.
+    fn answer_the_door(&mut self, now: Instant, events: &mut Vec<Event>) -> Result<(), WireError> {
+        let (slots, us) = (&self.slots, self.rank);
+        let visits = self.strangers.visit(now, |rank| {
+            Err(match slots.get(rank) {
+                Some(Slot::Connected(_)) => format!("rank {rank} is already connected to rank {us}"),
+                Some(Slot::Lost { .. }) => format!("rank {rank} was lost by rank {us} and cannot come back"),
+                _ => format!("rank {rank} is not expected by rank {us}"),
+            })
+        })?;
+        for visit in visits {
+            if let Visit::Refused { cause } = visit {
+                events.push(Event::Refused { cause });
+            }
+        }
+        Ok(())
+    }
+
+    /// Sleeps until a socket is ready, at most for `wait`.
+    fn sleep(&mut self, wait: Duration) -> Result<(), WireError> {
+        // Every peer must know, even if one of them has something already.
+        let peers = self.slots.iter_mut().filter_map(Slot::connected);
+        if peers.fold(false, |ready, peer| peer.lie_down() | ready) {
+            self.slots.iter_mut().filter_map(Slot::connected).for_each(Peer::get_up);
+            return Ok(());
+        }
+        let mut sockets = Vec::with_capacity(self.slots.len() + 1);
+        for slot in &self.slots {
+            if let Slot::Connected(peer) = slot {
+                sockets.push(peer.interest());
+            }
+        }
+        let own = sockets.len();
+        self.strangers.interests(&mut sockets);
+        let now = Instant::now();
+        let wait =
+            self.strangers.next_deadline().map_or(wait, |at| wait.min(at.saturating_duration_since(now)));
+        await_any(&mut sockets, wait)?;
+        let knocked = sockets[own..].iter().any(|socket| !socket.revents().is_empty());
+        drop(sockets);
+        self.slots.iter_mut().filter_map(Slot::connected).for_each(Peer::get_up);
+        self.knocked |= knocked || self.strangers.next_deadline().is_some_and(|at| at <= Instant::now());
+        Ok(())
+    }
+}
+
+impl<M: Medium> Transport for Streams<M> {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn send(&mut self, to: usize, meta: Meta, body: Span, op: u64) -> Result<(), WireError> {
+        if body.len > self.options.max_body {
+            return Err(WireError::TooLong { to, len: body.len, max: self.options.max_body });
+        }
+        match self.slots.get_mut(to) {
+            Some(Slot::Connected(peer)) => peer.queue(meta, body, op),
+            Some(Slot::Lost { cause }) => return Err(WireError::Gone { to, cause: cause.clone() }),
+            _ => return Err(WireError::NoPeer { rank: self.rank, to }),
+        }
+        Ok(())
+    }
+
+    fn progress(
+        &mut self,
+        source: &dyn Source,
+        wait: Option<Duration>,
+        events: &mut Vec<Event>,
+    ) -> Result<(), WireError> {
+        let before = events.len();
+        let begun = Instant::now();
+        events.append(&mut self.early);
+        loop {
+            self.round(source, events)?;
+            let Some(wait) = wait.filter(|_| events.len() == before) else { return Ok(()) };
+            let elapsed = begun.elapsed();
+            if elapsed >= wait {
+                return Ok(());
+            }
+            if self.options.own_core && elapsed < OWN_CORE_SPIN {
+                std::hint::spin_loop();
+            } else if elapsed < SPIN {
+                // The peer may be waiting for this very core.
+                rustix::thread::sched_yield();
+            } else {
+                self.sleep(wait - elapsed)?;
+            }
+        }
+    }
+
+    fn traffic(&self) -> &[Traffic] {
+        &self.traffic
+    }
+}
+
+/// Waits until one of the sockets is ready; a signal ends the wait early.
+fn await_any(sockets: &mut [PollFd<'_>], wait: Duration) -> Result<(), WireError> {
+    let timeout = Timespec {
+        tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(wait.subsec_nanos()),
+    };
+    match poll(sockets, Some(&timeout)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(e) => Err(WireError::system("wait for sockets")(e)),
+    }
+}
+
+/// What to wait for to read.
+pub(crate) const READABLE: PollFlags = PollFlags::IN;
+/// What to wait for to read and to write.
+const BOTH: PollFlags = PollFlags::IN.union(PollFlags::OUT);
