@@ -158,7 +158,9 @@ impl clap::Args for Parameters {
     fn augment_args(command: Command) -> Command {
         strategies::parameters().into_iter().fold(command, |command, p| {
             let owners = strategies::owners(p.name);
-            let help = format!("{} ({owners}; {}) [default: {}]", p.about, p.range(), p.default);
+            let (first, rest) = p.about.split_at(1);
+            let about = first.to_uppercase() + rest;
+            let help = format!("{about} ({owners}; {}) [default: {}]", p.range(), p.default);
             command.arg(
                 Arg::new(p.name)
                     .long(p.name)
