@@ -10,7 +10,7 @@ use paceline_protocol::{
     Action, Actions, Buf, Head, Input, MsgId, OpId, Outcome, Participant, Rank, Region, Tag, Time, Trace,
     Unit, Weigh,
 };
-use paceline_wire::{Body, Event, Span, Transport};
+use paceline_wire::{Body, Event, Span, Transport, WireError};
 
 use crate::error::TrainError;
 use crate::memory::{Bodies, Memory, span};
@@ -184,7 +184,12 @@ impl Engine {
         let done = match action {
             Action::Send { op, to, tag, head, src } => {
                 let body = src.map_or(Span::EMPTY, span);
-                self.transport.send(to, pack(tag, head, src.is_some()), body, op.0)?;
+                let sent = self.transport.send(to, pack(tag, head, src.is_some()), body, op.0);
+                sent.map_err(|error| match error {
+                    // Messages that came before the loss was noticed are answered before it is told.
+                    WireError::Gone { to, cause } => TrainError::Lost { rank: to, step: self.step, cause },
+                    error => error.into(),
+                })?;
                 true
             }
             Action::Reduce { .. }

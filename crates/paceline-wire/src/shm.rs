@@ -44,7 +44,7 @@ pub type Listener = stream::Listener<Memory>;
 pub type Shm = Streams<Memory>;
 
 /// Bytes of a ring where nothing else is said.
-const RING: usize = 4 << 20;
+const RING: usize = 1 << 20;
 /// Reads that find nothing before the socket is asked whether the peer lives: that costs a call to the
 /// kernel, a look into the ring costs next to nothing.
 const PATIENCE: u32 = 64;
