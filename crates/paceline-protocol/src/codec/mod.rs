@@ -116,6 +116,12 @@ impl Coder {
         (self.codec.words)(self.setting, len)
     }
 
+    /// A length of at most `most` whose code fits into `room` words.
+    pub fn fitting(&self, most: usize, room: usize) -> usize {
+        let fits = |len: &usize| *len <= 1 || self.words(*len) <= room;
+        (1..).map(|n| most / n).find(fits).unwrap_or(1)
+    }
+
     /// Writes the code of the values into all of `code`, which must have the [length](Self::words) of it.
     /// `work` is room to work in, of any content, that grows as needed.
     pub fn encode(&self, values: &[f32], code: &mut [f32], work: &mut Vec<u32>) {

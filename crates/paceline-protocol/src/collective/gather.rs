@@ -27,8 +27,7 @@ pub struct Gather {
 
 /// The lanes: short enough that the codes which travel together fit into a message.
 fn lanes(setup: &Setup, schedule: &Schedule, coder: Coder) -> Vec<Range<usize>> {
-    let fits = |len: &usize| *len <= 1 || coder.words(*len) * schedule.piece <= setup.message;
-    let most = (1..).map(|n| setup.message / n).find(fits).unwrap_or(1);
+    let most = coder.fitting(setup.message, setup.message / schedule.piece);
     setup.buckets().iter().flat_map(|bucket| pieces(bucket, most)).collect()
 }
 

@@ -15,12 +15,13 @@ const REST: Buf = Buf::Scratch(0);
 const P: Buf = Buf::Scratch(1);
 const Q: Buf = Buf::Scratch(2);
 
+/// Phases from here on belong to the second exchange: far beyond the rounds of any schedule.
+const SECOND: u16 = u16::MAX / 2;
+
 /// Sums factors of gradients.
 pub struct LowRank {
     first: Exchange,
     second: Exchange,
-    /// Phases from here on belong to the second exchange.
-    boundary: u16,
     matrices: Vec<Factored>,
     workers: usize,
     params: usize,
@@ -78,12 +79,10 @@ impl LowRank {
         };
         let lanes = plain.into_iter().flat_map(|range| cut(Buf::Grad, range)).chain(cut(P, 0..p_len));
         let first = Exchange::new(setup, schedule.clone(), lanes.collect(), 0);
-        // Far beyond the rounds of any schedule, and the same on all ranks.
-        let boundary = u16::MAX / 2;
-        let second = Exchange::new(setup, schedule, cut(Q, 0..q_len).collect(), boundary);
+        let second = Exchange::new(setup, schedule, cut(Q, 0..q_len).collect(), SECOND);
         let (workers, params, seed) = (setup.workers, setup.params, setup.seed);
         let (step, halfway, applied) = (0, false, false);
-        Self { first, second, boundary, matrices, workers, params, seed, step, halfway, applied }
+        Self { first, second, matrices, workers, params, seed, step, halfway, applied }
     }
 
     /// Goes on with what has become possible.
@@ -145,7 +144,7 @@ impl Rounds for LowRank {
     }
 
     fn message(&mut self, _: Rank, tag: Tag, msg: Option<MsgId>, out: &mut Actions) {
-        let exchange = if tag.phase < self.boundary { &mut self.first } else { &mut self.second };
+        let exchange = if tag.phase < SECOND { &mut self.first } else { &mut self.second };
         msg.and_then(|msg| exchange.message(tag, msg, out));
         self.go_on(out);
     }

@@ -4,13 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::support::{ENDLESS, PATIENCE, Running, gone, paceline, signal};
-
-fn result(words: &str) -> Value {
-    let ran = paceline(words);
-    assert_eq!(ran.code, 0, "{words}: {}", ran.stderr);
-    ran.result()
-}
+use crate::support::{ENDLESS, PATIENCE, Running, gone, paceline, result, signal};
 
 #[test]
 fn processes_over_tcp_give_the_parameters_of_threads_bit_for_bit() {

@@ -37,6 +37,13 @@ pub fn paceline(words: &str) -> Ran {
     run(Command::new(env!("CARGO_BIN_EXE_paceline")).args(words.split_whitespace()))
 }
 
+/// The result line of a run that must end well.
+pub fn result(words: &str) -> Value {
+    let ran = paceline(words);
+    assert_eq!(ran.code, 0, "{words}: {}", ran.stderr);
+    ran.result()
+}
+
 pub fn run(command: &mut Command) -> Ran {
     let out = command.env("PACELINE_STORE", STORE).output().expect("the program starts");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");

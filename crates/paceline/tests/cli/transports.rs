@@ -4,16 +4,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::support::{ENDLESS, PATIENCE, Running, gone, paceline, signal};
+use crate::support::{ENDLESS, PATIENCE, Running, gone, paceline, result, signal};
 
 /// Transports between processes of one machine.
 const LOCAL: [&str; 2] = ["uds", "shm"];
-
-fn result(words: &str) -> Value {
-    let ran = paceline(words);
-    assert_eq!(ran.code, 0, "{words}: {}", ran.stderr);
-    ran.result()
-}
 
 #[test]
 fn processes_over_uds_and_shm_give_the_parameters_of_threads_bit_for_bit() {

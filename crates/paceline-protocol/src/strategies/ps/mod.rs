@@ -118,12 +118,7 @@ struct Part {
 fn parts(setup: &Setup) -> Vec<Part> {
     let shards = setup.shards();
     // A code may be a little longer than what it stands for: a scale goes with it.
-    let longest = setup.coder.map_or(setup.message, |coder| {
-        let fits = |len: &usize| {
-            *len <= 1 || coder.codec.family == Family::LowRank || coder.words(*len) <= setup.message
-        };
-        (1..).map(|n| setup.message / n).find(fits).unwrap_or(1)
-    });
+    let longest = setup.coder.map_or(setup.message, |coder| coder.fitting(setup.message, setup.message));
     let mut parts = Vec::new();
     for bucket in setup.buckets() {
         for (shard, owned) in shards.iter().enumerate().rev() {
