@@ -3,6 +3,7 @@
 //!
 //! # Layout
 //! - [`plan`]: the plan itself and what makes one impossible
+//! - [`hosts`]: where ranks sit, and what lies between their hosts
 //!
 //! # Deliberately absent
 //! Flags and the environment (the binary resolves them), registries (names are checked where they are
@@ -10,6 +11,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod hosts;
 pub mod plan;
 
+pub use hosts::{Hosts, Network, Placement};
 pub use plan::{Plan, PlanError, Straggler, Work};

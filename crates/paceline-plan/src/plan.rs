@@ -6,6 +6,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::hosts::{Hosts, Network, Placement};
+
 /// How much a run trains.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -101,6 +103,12 @@ pub struct Plan {
     pub transport: String,
     /// Bytes of each connection's buffer; left to the transport if absent.
     pub buffer: Option<usize>,
+    /// Emulated links between hosts.
+    pub network: Option<Network>,
+    /// Which hosts there are; absent: one, or with a network each worker is its own.
+    pub hosts: Option<Hosts>,
+    /// Where servers sit.
+    pub placement: Placement,
     /// Bytes of gradient that are fused and sent together.
     pub bucket: usize,
     /// Injected slowness.
@@ -185,6 +193,7 @@ impl Plan {
         if self.workers + self.servers > 4096 {
             return refuse("--workers", &self.workers, "at most 4096 processes in all");
         }
+        self.check_hosts()?;
         if self.bucket < size_of::<f32>() {
             return refuse("--bucket", &self.bucket, "at least 4 bytes");
         }
@@ -252,10 +261,10 @@ impl Plan {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn plan() -> Plan {
+    pub(crate) fn plan() -> Plan {
         Plan {
             data: "digits".into(),
             model: "mlp".into(),
@@ -269,6 +278,9 @@ mod tests {
             shard: "iid".into(),
             transport: "tcp".into(),
             buffer: None,
+            network: None,
+            hosts: None,
+            placement: Placement::default(),
             bucket: 4 << 20,
             straggler: None,
             stop_after_step: None,

@@ -11,7 +11,7 @@ use std::time::Duration;
 use paceline_data::{Dataset, Folders, Order, order};
 use paceline_nn::optim::{self, Settings, Step};
 use paceline_nn::{Compute, Graph, Network, Pass, Targets};
-use paceline_plan::{Plan, Work};
+use paceline_plan::{Placement, Plan, Work};
 use paceline_protocol::{
     Action, Actions, Agreement, Averages, Coder, Input, Options, Participant, STRATEGIES, Setup, Strategy,
     Time, Trace, find,
@@ -34,6 +34,9 @@ fn plan(model: &str, strategy: &str, workers: usize, servers: usize) -> Plan {
         transport: "inproc".into(),
         buffer: None,
         bucket: 50_000,
+        network: None,
+        hosts: None,
+        placement: Placement::default(),
         straggler: None,
         stop_after_step: None,
         batch: 48,

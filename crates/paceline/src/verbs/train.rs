@@ -11,7 +11,7 @@ use paceline_launch::run::{self, Launch};
 use paceline_nn::models::MODELS;
 use paceline_nn::optim::OPTIMISERS;
 use paceline_nn::schedule::Schedule;
-use paceline_plan::{Plan, PlanError, Straggler, Work};
+use paceline_plan::{Hosts, Network, Placement, Plan, PlanError, Straggler, Work};
 use paceline_protocol::{
     Averages, CONSISTENCIES, Coder, Options, Parameter, Refusal, STRATEGIES, strategies,
 };
@@ -68,6 +68,16 @@ pub struct Args {
     /// Bytes of each connection's buffer, e.g. 256KiB (tcp and uds: the kernel's; shm: the ring)
     #[arg(long, value_parser = bytes)]
     buffer: Option<usize>,
+    /// Emulate links between hosts: BANDWIDTH,LATENCY, e.g. 1gbit,200us (each worker is its own host unless
+    /// --hosts says otherwise; traffic inside a host is not slowed)
+    #[arg(long, value_parser = |s: &str| s.parse::<Network>())]
+    network: Option<Network>,
+    /// Hosts: their number, over which ranks are spread, or the host of each worker, e.g. 0,0,1,1
+    #[arg(long, value_parser = |s: &str| s.parse::<Hosts>())]
+    hosts: Option<Hosts>,
+    /// Where servers sit, with --network or several --hosts
+    #[arg(long, default_value = "colocated", value_parser = names(Placement::ALL.iter().copied()))]
+    placement: String,
     /// Bytes of gradient that are fused and sent together while backward goes on, e.g. 4MiB
     #[arg(long, default_value = "4MiB", value_parser = bytes)]
     bucket: usize,
@@ -236,6 +246,9 @@ impl Args {
             sync: self.sync.clone(),
             transport: self.transport.clone(),
             buffer: self.buffer,
+            network: self.network,
+            hosts: self.hosts.clone(),
+            placement: self.placement.parse().expect("clap lets registered names pass only"),
             bucket: self.bucket,
             straggler: self.straggler,
             stop_after_step: self.stop_after_step,
@@ -274,6 +287,12 @@ impl Args {
         }
         if let Some(buffer) = self.buffer {
             return Err(Refusal::new("--buffer", buffer, problem));
+        }
+        if let Some(network) = self.network {
+            return Err(Refusal::new("--network", network, problem));
+        }
+        if let Some(hosts) = &self.hosts {
+            return Err(Refusal::new("--hosts", hosts, problem));
         }
         if let Some(averages) = &self.averages {
             return Err(Refusal::new("--averages", averages, problem));
