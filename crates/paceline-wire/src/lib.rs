@@ -11,6 +11,8 @@
 //! - [`stream`]: the trait between processes, over any stream of bytes: listening, dialling, strangers, one
 //!   file each
 //! - [`tcp`], [`uds`], [`shm`]: what such streams are made of
+//! - `shared`: memory that several processes have mapped
+//! - [`shaped`]: any transport with the bandwidth and latency of an emulated network
 //! - [`frame`]: the header of a message on a byte stream, and its checks
 //! - [`hello`]: what an end says of itself; [`handshake`]: who may connect, without sockets or clocks
 //! - [`identity`]: one rank of one run, and the run's key
@@ -21,7 +23,7 @@
 //! Strategies and what the 48 bytes mean; joining again after a loss; heartbeats. Frames carry checksums,
 //! not MACs: off loopback somebody who can alter packets in flight could alter messages.
 
-// Only `shm::segment` allows it.
+// Only `shared` allows it.
 #![deny(unsafe_code)]
 
 #[cfg(target_endian = "big")]
@@ -35,6 +37,8 @@ pub mod hello;
 pub mod identity;
 pub mod inproc;
 pub mod registry;
+pub mod shaped;
+mod shared;
 pub mod shm;
 pub mod stream;
 pub mod tcp;
@@ -45,5 +49,6 @@ pub use body::Body;
 pub use error::WireError;
 pub use identity::{Identity, Key};
 pub use registry::{Door, TRANSPORTS, TransportKind};
+pub use shaped::{Interfaces, Link, Shaped};
 pub use stream::Options;
 pub use transport::{Event, META, Meta, Source, Span, Traffic, Transport};
