@@ -8,6 +8,7 @@
 //! - [`run`]: the whole run
 //! - [`emulated`]: emulated hosts and the links between them
 //! - [`gather`]: evaluations and results of all ranks put together
+//! - [`trial`]: one run of a study, under a keeper
 //! - [`bench`]: measurements of the exchange itself
 //! - [`error`]: how a run fails
 //!
@@ -24,5 +25,6 @@ pub mod fleet;
 pub mod gather;
 pub mod rank;
 pub mod run;
+pub mod trial;
 
 pub use error::LaunchError;

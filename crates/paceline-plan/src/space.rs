@@ -112,7 +112,7 @@ impl Space {
         let mut space = Self { axes, constraints, order: Vec::new(), listed: None };
         let names: Vec<&str> = space.axes.iter().map(|a| a.name.as_str()).collect();
         let known = |subject: &dyn Fn() -> String, condition: &Condition| {
-            for name in condition.names().into_iter().filter(|name| !names.contains(name)) {
+            if let Some(name) = condition.names().into_iter().find(|name| !names.contains(name)) {
                 let hint = nearest(name, names.iter().copied()).map_or_else(
                     || format!("axes: {}", names.join(", ")),
                     |n| format!("did you mean `{n}`?"),

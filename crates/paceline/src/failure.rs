@@ -6,6 +6,7 @@
 use std::process::ExitCode;
 
 use paceline_data::DataError;
+use paceline_explore::table::TableError;
 use paceline_launch::LaunchError;
 use paceline_plan::PlanError;
 use paceline_record::RecordError;
@@ -20,6 +21,11 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// A command line that says too little or too much.
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self { code: 2, message: message.into(), hint: "--help lists every flag".into() }
+    }
+
     /// Writes the error to standard error.
     pub fn report(self) -> ExitCode {
         crate::output::error(&self.message, &self.hint);
@@ -31,6 +37,18 @@ impl From<PlanError> for Failure {
     fn from(error: PlanError) -> Self {
         let hint = "nothing was started; `paceline train --help` lists every flag".into();
         Self { code: 3, message: format!("this plan cannot be run: {error}"), hint }
+    }
+}
+
+impl From<TableError> for Failure {
+    fn from(error: TableError) -> Self {
+        let (code, hint) = match error {
+            TableError::File { .. } => (5, "a header and comma-separated rows are expected, also gzipped"),
+            TableError::Ask { .. } | TableError::Sampler(_) => {
+                (2, "`paceline explore --help` lists every flag")
+            }
+        };
+        Self { code, message: error.to_string(), hint: hint.into() }
     }
 }
 

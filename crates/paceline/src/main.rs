@@ -34,6 +34,8 @@ enum Verb {
     Model(verbs::model::Args),
     /// List the datasets and where their files are looked for
     Data(verbs::data::Args),
+    /// Explore a space of configurations
+    Explore(Box<verbs::explore::Args>),
     /// Measure this machine
     Bench(verbs::bench::Args),
     /// Be one rank of a run (started by the launcher, never by hand)
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
         Some(Verb::Train(args)) => verbs::train::train(&args, show, started),
         Some(Verb::Model(args)) => verbs::model::run(&args, show),
         Some(Verb::Data(args)) => verbs::data::run(&args, show),
+        Some(Verb::Explore(args)) => verbs::explore::run(&args, show),
         Some(Verb::Bench(args)) => verbs::bench::run(&args, show),
         Some(Verb::Rank) => {
             paceline_launch::rank::main();

@@ -187,9 +187,7 @@ fn space(
         // be either, so only figures that look like figures count.
         let is_axis = |name: &&str| axes.iter().any(|a| a.name == **name);
         let names = condition.names();
-        if names.iter().any(is_axis) && !names.iter().any(|n| n.contains('_'))
-            || names.iter().all(|n| is_axis(n))
-        {
+        if names.iter().any(is_axis) && !names.iter().any(|n| n.contains('_')) || names.iter().all(is_axis) {
             numbers.push(i);
             on_axes.push(condition);
         } else {
@@ -298,7 +296,7 @@ fn check_command(source: &Source, command: &file::CommandFile, space: &Space) ->
     }
     let used: Vec<&str> = command.run.iter().flat_map(|word| placeholders(word)).collect();
     let names: Vec<&str> = space.axes().iter().map(|a| a.name.as_str()).collect();
-    for name in used.iter().filter(|n| !["seed", "cores"].contains(n) && !names.contains(n)) {
+    if let Some(name) = used.iter().find(|n| !["seed", "cores"].contains(n) && !names.contains(n)) {
         let hint = crate::value::nearest(name, names.iter().copied());
         let hint = hint.map(|n| format!("; did you mean {{{n}}}?")).unwrap_or_default();
         return Err(source.error("command.run", format!("{{{name}}} is not an axis{hint}")));
