@@ -1,14 +1,15 @@
 //! How the program fails: what happened, a hint, and an exit code.
 //!
 //! 0 ok, 1 failure, 2 usage (clap), 3 invalid plan, 4 a peer was lost, 5 storage, 6 authentication or
-//! protocol.
+//! protocol, 130 interrupted (state saved).
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use paceline_data::DataError;
 use paceline_explore::table::TableError;
 use paceline_launch::LaunchError;
-use paceline_plan::PlanError;
+use paceline_plan::{PlanError, StudyError};
 use paceline_record::RecordError;
 use paceline_train::TrainError;
 
@@ -26,6 +27,60 @@ impl Failure {
         Self { code: 2, message: message.into(), hint: "--help lists every flag".into() }
     }
 
+    /// A file that cannot be read or written.
+    pub fn file(path: &Path, error: &std::io::Error) -> Self {
+        let hint = "is the name right? `paceline init` writes a new study file".into();
+        Self { code: 5, message: format!("{}: {error}", path.display()), hint }
+    }
+
+    /// A journal that contradicts itself.
+    pub fn damaged(path: &Path, why: &str) -> Self {
+        let hint = "the study cannot be resumed; its runs are still in the store".into();
+        Self { code: 5, message: format!("{} is damaged: {why}", path.display()), hint }
+    }
+
+    /// A study of that name is in the store already.
+    pub fn exists(name: &str, finished: bool, same: bool) -> Self {
+        let hint = match (same, finished) {
+            (true, false) => format!("`paceline resume {name}` goes on with it"),
+            (true, true) => {
+                format!(
+                    "it is finished: `paceline resume {name} --add-budget RUNS` adds to it, `paceline status {name}` shows it"
+                )
+            }
+            (false, _) => "give this one another `name`, or choose another --store".into(),
+        };
+        Self { code: 3, message: format!("the study {name} is in the store already"), hint }
+    }
+
+    /// There is no such study.
+    pub fn no_study(store: &Path, name: &str) -> Self {
+        let names = || std::fs::read_dir(store.join("studies")).ok();
+        let mut there: Vec<String> = names()
+            .into_iter()
+            .flatten()
+            .filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned()))
+            .collect();
+        there.sort();
+        let hint = match there.as_slice() {
+            [] => "there is none at all; --store DIR or PACELINE_STORE choose another store".into(),
+            _ => format!("there are: {}", there.join(", ")),
+        };
+        Self { code: 2, message: format!("there is no study {name} in {}", store.display()), hint }
+    }
+
+    /// The first run of a study did not work.
+    pub fn first_run(name: &str, cause: &str) -> Self {
+        let hint = format!("mend the study file, or go on regardless with `paceline resume {name}`");
+        Self { code: 1, message: format!("the warm-up run failed, so the others would: {cause}"), hint }
+    }
+
+    /// A study that was interrupted.
+    pub fn interrupted(name: &str) -> Self {
+        let hint = format!("everything so far is recorded; `paceline resume {name}` goes on");
+        Self { code: 130, message: "interrupted".into(), hint }
+    }
+
     /// Writes the error to standard error.
     pub fn report(self) -> ExitCode {
         crate::output::error(&self.message, &self.hint);
@@ -37,6 +92,13 @@ impl From<PlanError> for Failure {
     fn from(error: PlanError) -> Self {
         let hint = "nothing was started; `paceline train --help` lists every flag".into();
         Self { code: 3, message: format!("this plan cannot be run: {error}"), hint }
+    }
+}
+
+impl From<StudyError> for Failure {
+    fn from(error: StudyError) -> Self {
+        let hint = "`paceline init` writes a commented study file; `paceline check FILE` looks at one".into();
+        Self { code: 3, message: error.to_string(), hint }
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod failure;
 mod output;
+mod study;
 mod verbs;
 
 use std::process::ExitCode;
@@ -15,8 +16,8 @@ use paceline_record::process::Started;
 
 /// A laboratory for distributed training.
 ///
-/// Without a verb, trains a small network on the built-in digits and shows how well, how fast, and
-/// where the time went.
+/// Without a verb, makes a small study of real runs on the built-in digits and shows which configuration
+/// is the best, what mattered most, and how one worker compares.
 #[derive(Parser)]
 #[command(name = "paceline", version, propagate_version = true, max_term_width = 100)]
 struct Cli {
@@ -34,13 +35,30 @@ enum Verb {
     Model(verbs::model::Args),
     /// List the datasets and where their files are looked for
     Data(verbs::data::Args),
-    /// Explore a space of configurations
+    /// Write a commented study file
+    Init(verbs::init::Args),
+    /// Check a study file: every mistake with its line and what would be right
+    Check(verbs::check::Args),
+    /// List what a study would run, and how long it will take
+    Plan(verbs::plan::Args),
+    /// Explore a space of configurations: a study of real runs, or a table of runs made by others
     Explore(Box<verbs::explore::Args>),
+    /// Go on with a study
+    Resume(verbs::resume::Args),
+    /// How far studies are
+    Status(verbs::status::Args),
     /// Measure this machine
     Bench(verbs::bench::Args),
     /// Be one rank of a run (started by the launcher, never by hand)
     #[command(hide = true)]
     Rank,
+    /// Keep one run of a study (started by the study, never by hand)
+    #[command(hide = true)]
+    Keeper {
+        /// Mark, cores, program and arguments
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<String>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -53,8 +71,22 @@ fn main() -> ExitCode {
         Some(Verb::Train(args)) => verbs::train::train(&args, show, started),
         Some(Verb::Model(args)) => verbs::model::run(&args, show),
         Some(Verb::Data(args)) => verbs::data::run(&args, show),
+        Some(Verb::Init(args)) => verbs::init::run(&args, show),
+        Some(Verb::Check(args)) => verbs::check::run(&args, show),
+        Some(Verb::Plan(args)) => verbs::plan::run(&args, show),
+        Some(Verb::Resume(args)) => verbs::resume::run(&args, show),
+        Some(Verb::Status(args)) => verbs::status::run(&args, show),
         Some(Verb::Explore(args)) => verbs::explore::run(&args, show),
         Some(Verb::Bench(args)) => verbs::bench::run(&args, show),
+        Some(Verb::Keeper { words }) => {
+            return paceline_launch::trial::keep(&words).map_or_else(
+                |error| {
+                    output::error(&error.to_string(), "");
+                    ExitCode::from(127)
+                },
+                ExitCode::from,
+            );
+        }
         Some(Verb::Rank) => {
             paceline_launch::rank::main();
             Ok(())

@@ -8,6 +8,7 @@ mod compute;
 mod exchange;
 mod footprint;
 mod network;
+mod samplers;
 mod stragglers;
 
 use std::fs;
@@ -87,6 +88,11 @@ const MEASUREMENTS: &[Measurement] = &[
         name: "compression",
         about: "codecs on MNIST: bytes and accuracy",
         run: compression::measure,
+    },
+    Measurement {
+        name: "samplers",
+        about: "bayes beside Optuna's TPE and GP on tables",
+        run: samplers::measure,
     },
     Measurement { name: "footprint", about: "memory and startup of a run", run: footprint::measure },
 ];

@@ -1,8 +1,13 @@
 //! The verbs, one file each.
 
 pub mod bench;
+pub mod check;
 pub mod data;
 pub mod explore;
 pub mod home;
+pub mod init;
 pub mod model;
+pub mod plan;
+pub mod resume;
+pub mod status;
 pub mod train;

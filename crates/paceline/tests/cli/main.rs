@@ -8,6 +8,8 @@ mod home;
 mod measure;
 mod network;
 mod strangers;
+mod studies;
 mod support;
+mod tables;
 mod train;
 mod transports;
