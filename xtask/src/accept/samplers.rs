@@ -1,7 +1,7 @@
 //! Samplers on tables of runs made by others, beside Optuna's.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::{Value, json};
@@ -171,7 +171,7 @@ pub fn measure() -> Outcome<Report> {
     Ok(report)
 }
 
-fn bench(table: &PathBuf, spec: &Value, samplers: &str, budget: usize, seeds: usize) -> Outcome<Value> {
+fn bench(table: &Path, spec: &Value, samplers: &str, budget: usize, seeds: usize) -> Outcome<Value> {
     let mut command = Command::new(root().join("target/release/paceline"));
     command.args(["bench", "samplers", "--json", "--samplers", samplers]).arg("--table").arg(table);
     command.args(["--budget", &budget.to_string(), "--repeats", &seeds.to_string()]);
@@ -184,7 +184,7 @@ fn bench(table: &PathBuf, spec: &Value, samplers: &str, budget: usize, seeds: us
 }
 
 /// The peers' curves, out of the rows that they asked for: regret as `paceline bench samplers` defines it.
-fn optuna(raw: &PathBuf, table: &PathBuf, spec: &Value, budget: usize) -> Outcome<Vec<Curves>> {
+fn optuna(raw: &Path, table: &Path, spec: &Value, budget: usize) -> Outcome<Vec<Curves>> {
     let script = "import csv,gzip,json,sys\np,o,m,l=sys.argv[1:5]\nf=(gzip.open if p.endswith('.gz') else open)(p,'rt',encoding='utf-8-sig')\nprint(json.dumps([float(r[o]) if float(r[m])>=float(l) else None for r in csv.DictReader(f)]))";
     let mut read = Command::new("python3");
     read.args(["-c", script]).arg(table).arg(spec["objective"].as_str().unwrap_or_default());

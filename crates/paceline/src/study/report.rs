@@ -21,6 +21,9 @@ pub fn configuration(levels: &BTreeMap<String, Value>) -> String {
     levels.iter().map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", ")
 }
 
+/// The best of some runs: its levels and its first objective.
+type Side = Option<(String, f64)>;
+
 /// What a study found.
 pub struct Findings<'a> {
     known: &'a Known,
@@ -31,9 +34,9 @@ pub struct Findings<'a> {
     /// By objective, where controls have shown a pace.
     drifts: Vec<(String, Drift)>,
     /// The best run of one worker alone: its levels and its first objective.
-    single: Option<(String, f64)>,
+    single: Side,
     /// The best point of several workers.
-    several: Option<(String, f64)>,
+    several: Side,
 }
 
 impl<'a> Findings<'a> {
@@ -57,7 +60,7 @@ impl<'a> Findings<'a> {
         };
         let values: Vec<_> = whole.filter_map(|o| Some((o.point.clone(), figure(o)?))).collect();
         let effects = effects(&study.space, &values);
-        let (mut single, mut several): (Option<(String, f64)>, Option<(String, f64)>) = (None, None);
+        let (mut single, mut several): (Side, Side) = (None, None);
         let better = |a: f64, b: f64| if objective.goal == Goal::Minimize { a < b } else { a > b };
         for group in groups(&corrected) {
             let (count, figures) = (workload::workers(study, &group[0].job), means(&group));
@@ -112,9 +115,8 @@ impl<'a> Findings<'a> {
                 e.levels.iter().map(|(v, mean, n)| json!({"level": v, "mean": mean, "points": n})).collect();
             json!({"axis": e.axis, "share": e.share, "levels": levels})
         };
-        let side = |side: &Option<(String, f64)>| {
-            side.as_ref().map(|(what, value)| json!({"configuration": what, "value": value}))
-        };
+        let side =
+            |side: &Side| side.as_ref().map(|(what, value)| json!({"configuration": what, "value": value}));
         json!({
             "type": "result",
             "study": study.name,

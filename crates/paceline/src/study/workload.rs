@@ -196,7 +196,7 @@ fn check_metrics<'a, I: Iterator<Item = &'a str>>(
         let hint = near.map(|n| format!("did you mean `{n}`? ")).unwrap_or_default();
         format!("`{name}` is not measured; {hint}possible: {}", names().collect::<Vec<_>>().join(", "))
     };
-    for (i, objective) in study.objectives.iter().enumerate().filter(|(_, o)| !known(&o.metric)) {
+    if let Some((i, objective)) = study.objectives.iter().enumerate().find(|(_, o)| !known(&o.metric)) {
         return Err(study.source.error(&format!("objectives[{i}].metric"), problem(&objective.metric)));
     }
     let axis = |name: &str| study.space.axes().iter().any(|a| a.name == name);

@@ -1,6 +1,6 @@
 //! `paceline explore --table` and `paceline bench samplers`: a table of runs made by others as the workload.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use paceline_explore::table::{Ask, Exploration, Table};
 use paceline_plan::{Condition, Goal, Objective};
@@ -38,7 +38,7 @@ pub struct Asked {
 }
 
 impl Asked {
-    fn exploration(&self, table: &PathBuf) -> Result<Exploration, Failure> {
+    fn exploration(&self, table: &Path) -> Result<Exploration, Failure> {
         let goal = if self.maximize { Goal::Maximize } else { Goal::Minimize };
         if self.objectives.is_empty() {
             return Err(Failure::usage("--objective COLUMN is missing: what is wanted?"));
@@ -58,7 +58,7 @@ impl Asked {
 }
 
 /// `paceline explore --table`.
-pub fn explore(table: &PathBuf, sampler: &str, asked: &Asked, show: Show) -> Result<(), Failure> {
+pub fn explore(table: &Path, sampler: &str, asked: &Asked, show: Show) -> Result<(), Failure> {
     let exploration = asked.exploration(table)?;
     let explored = exploration.run(sampler, asked.seed)?;
     let problem = exploration.problem();
