@@ -49,6 +49,9 @@ struct Kept {
 /// Bytes of standard error that are kept.
 const KEPT: usize = 4096;
 
+/// Time that streams have to close after the keeper has ended.
+const GRACE: Duration = Duration::from_secs(2);
+
 /// A run under way. Dropping it ends it.
 pub struct Trial {
     keeper: Child,
@@ -58,7 +61,8 @@ pub struct Trial {
     heard: Receiver<Raw>,
     started: Instant,
     open_streams: usize,
-    gone: bool,
+    /// When the keeper had ended.
+    gone: Option<Instant>,
     kept: Option<Kept>,
     mark: String,
     stderr: Vec<u8>,
@@ -103,7 +107,7 @@ impl Trial {
             heard,
             started: Instant::now(),
             open_streams: 2,
-            gone: false,
+            gone: None,
             kept: None,
             mark,
             stderr: Vec::new(),
@@ -137,16 +141,22 @@ impl Trial {
                 }
                 Ok(Raw::Closed) => self.open_streams -= 1,
                 Ok(Raw::Gone) => {
-                    self.gone = true;
+                    self.gone = Some(Instant::now());
                     self.kill();
                 }
+                Err(RecvTimeoutError::Timeout) if self.deserted() => {}
                 Err(RecvTimeoutError::Timeout) => return None,
                 Err(RecvTimeoutError::Disconnected) => self.open_streams = 0,
             }
-            if self.gone && self.open_streams == 0 {
+            if self.gone.is_some() && (self.open_streams == 0 || self.deserted()) {
                 return Some(Heard::Ended(self.ended()));
             }
         }
+    }
+
+    /// Whether somebody who left the group still holds a stream open, long after the keeper has ended.
+    fn deserted(&self) -> bool {
+        self.gone.is_some_and(|gone| gone.elapsed() > GRACE)
     }
 
     /// Ends the run at once.

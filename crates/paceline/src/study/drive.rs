@@ -58,10 +58,11 @@ pub fn drive(state: &mut State, store: &Path, how: How) -> Result<(), Failure> {
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
     }
-    let line = Line::new(how.show, schedule.expected() + state.known.added);
+    let line = Line::new(how.show, schedule.expected());
     let lanes = lanes(how.parallel)?;
     let mut again: VecDeque<Job> =
         state.known.made.iter().filter(|m| m.end.is_none()).map(|m| m.job.clone()).collect();
+    let minutes = study.minutes.map(|minutes| minutes + state.known.added_minutes);
     let (started, earlier_s) = (Instant::now(), state.known.wall_s / how.parallel as f64);
     let program = std::env::current_exe()?;
     let mut active: Vec<Active> = Vec::new();
@@ -74,7 +75,7 @@ pub fn drive(state: &mut State, store: &Path, how: How) -> Result<(), Failure> {
             return Err(Failure::interrupted(&study.name));
         }
         let spent_s = earlier_s + started.elapsed().as_secs_f64();
-        let over = study.minutes.is_some_and(|minutes| spent_s > 60.0 * minutes);
+        let over = minutes.is_some_and(|minutes| spent_s > 60.0 * minutes);
         let mut finished = over && active.is_empty();
         while active.len() < lanes.len() && !over {
             let job = match again.pop_front() {
@@ -101,8 +102,14 @@ pub fn drive(state: &mut State, store: &Path, how: How) -> Result<(), Failure> {
         }
         if finished {
             line.clear();
-            if over && !how.show.quiet {
-                output::note("the study's time is over; `paceline resume` goes on if `minutes` allows more");
+            if over && schedule.next(&state.known.made) != Next::Finished {
+                if !how.show.quiet {
+                    let name = &study.name;
+                    output::note(&format!(
+                        "the study's time is over; `paceline resume {name} --add-minutes M` goes on"
+                    ));
+                }
+                return Ok(());
             }
             return state.finish();
         }

@@ -21,8 +21,8 @@ enum Entry {
     Begin { job: Job, at_ms: u64 },
     /// A run has ended.
     End { id: u64, end: End, wall_s: f64, run: Option<String>, at_ms: u64 },
-    /// More runs.
-    Budget { runs: u64 },
+    /// More runs, more time.
+    Budget { runs: u64, minutes: f64 },
     /// A run that failed is to be made again.
     Retry { id: u64 },
     /// Nothing is left to do.
@@ -45,13 +45,23 @@ pub struct Known {
     pub wall_s: f64,
     /// Runs added to the budget.
     pub added: u64,
+    /// Minutes added to the budget.
+    pub added_minutes: f64,
     /// Whether nothing was left to do.
     pub finished: bool,
 }
 
 impl Known {
     fn new(study: Study) -> Self {
-        Self { study, made: Vec::new(), runs: Vec::new(), wall_s: 0.0, added: 0, finished: false }
+        Self {
+            study,
+            made: Vec::new(),
+            runs: Vec::new(),
+            wall_s: 0.0,
+            added: 0,
+            added_minutes: 0.0,
+            finished: false,
+        }
     }
 
     fn from(entries: Vec<serde_json::Value>, path: &Path) -> Result<Self, Failure> {
@@ -91,8 +101,9 @@ impl Known {
                 }
                 _ => return Err("a run ends that is not under way"),
             },
-            Entry::Budget { runs } => {
+            Entry::Budget { runs, minutes } => {
                 self.added += runs;
+                self.added_minutes += minutes;
                 self.finished = false;
             }
             Entry::Retry { id } => match self.made.get_mut(id as usize) {
@@ -192,9 +203,9 @@ impl State {
         self.write(Entry::End { id, end, wall_s, run, at_ms: now_ms() })
     }
 
-    /// Adds runs to the budget.
-    pub fn add(&mut self, runs: u64) -> Result<(), Failure> {
-        self.write(Entry::Budget { runs })
+    /// Adds runs and minutes to the budget.
+    pub fn add(&mut self, runs: u64, minutes: f64) -> Result<(), Failure> {
+        self.write(Entry::Budget { runs, minutes })
     }
 
     /// Makes a run again.

@@ -18,6 +18,9 @@ pub struct Args {
     /// Add this many runs to the study's budget
     #[arg(long, value_name = "RUNS", default_value_t = 0)]
     add_budget: u64,
+    /// Add this many minutes to the study's time
+    #[arg(long, value_name = "MINUTES", default_value_t = 0)]
+    add_minutes: u32,
     #[command(flatten)]
     running: Running,
 }
@@ -34,11 +37,15 @@ pub fn name(text: &str) -> Result<String, Failure> {
 /// `paceline resume`.
 pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     let mut state = State::open(&args.running.store.folder(), &name(&args.study)?)?;
-    if args.add_budget > 0 {
-        if state.known.study.runs.is_none() {
-            return Err(Failure::usage("--add-budget: the study has no `runs` in its [budget] to add to"));
-        }
-        state.add(args.add_budget)?;
+    let (runs, minutes) = (args.add_budget, f64::from(args.add_minutes));
+    if runs > 0 && state.known.study.runs.is_none() {
+        return Err(Failure::usage("--add-budget: the study has no `runs` in its [budget] to add to"));
+    }
+    if minutes > 0.0 && state.known.study.minutes.is_none() {
+        return Err(Failure::usage("--add-minutes: the study has no `minutes` in its [budget] to add to"));
+    }
+    if runs > 0 || minutes > 0.0 {
+        state.add(runs, minutes)?;
     }
     if args.failed {
         for id in state.known.failed() {
