@@ -5,7 +5,7 @@ use paceline_protocol::{Agreement, Input, Outcome, Setup, Strategy, Sync};
 use paceline_random::{Purpose, Stream};
 use paceline_sim::{Costs, Nothing, Report, simulate};
 
-use super::{Case, all, costs, make, numbers, run, start};
+use super::{all, costs, make, numbers, run, start};
 
 /// One worker that computes all shares itself, in f64.
 fn reference(setup: &Setup) -> Vec<f64> {
