@@ -137,8 +137,9 @@ impl Engine {
     /// Lets another participant take over, of a later generation. What has come for it already is not
     /// lost: a faster peer may have begun with it.
     pub fn succeed(self, participant: Box<dyn Participant>, generation: u32) -> Self {
-        let next = Self::new(participant, self.transport, self.links, self.departed.len());
-        Self { generation, later: self.later, departed: self.departed, ..next }
+        let Self { later, departed, times, staleness, refused, trace, .. } = self;
+        let next = Self::new(participant, self.transport, self.links, departed.len());
+        Self { generation, later, departed, times, staleness, refused, trace, ..next }
     }
 
     /// Lengths of the scratch buffers that the participant needs.

@@ -36,6 +36,12 @@ pub enum TrainError {
     /// The transport failed.
     #[error(transparent)]
     Wire(#[from] paceline_wire::WireError),
+    /// What was kept at a pause does not fit.
+    #[error("the checkpoint does not fit this run: {problem}")]
+    Restore {
+        /// What, and why.
+        problem: String,
+    },
     /// The model cannot take the dataset's samples.
     #[error("model {model} on {data}: {source}")]
     Shape {
@@ -58,6 +64,7 @@ impl TrainError {
                 "the process is alive but makes no progress: is the machine overloaded?"
             }
             TrainError::Wire(_) => "is something else using the ports, or the machine out of sockets?",
+            TrainError::Restore { .. } => "was it made by another version? start the run again without it",
             TrainError::Shape { .. } => {
                 "choose a model for samples of this size; `paceline model list` shows them"
             }

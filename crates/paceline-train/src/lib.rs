@@ -8,6 +8,7 @@
 //! - [`meta`]: tags and heads as bytes
 //! - [`update`]: optimiser and learning rate
 //! - [`model`]: a replica: parameters, gradients, state, optimiser memory, network
+//! - [`course`]: where a run pauses and goes on
 //! - [`clock`]: the training clock and the phases it is divided into
 //! - [`curve`]: accuracy over time: time to accuracy, convergence
 //! - [`error`]: how training fails
@@ -18,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 pub mod clock;
+pub mod course;
 pub mod curve;
 pub mod engine;
 pub mod error;
@@ -29,5 +31,6 @@ pub mod single;
 pub mod update;
 pub mod worker;
 
+pub use course::{Brake, Course, Pause, Stretch};
 pub use error::TrainError;
 pub use model::Replica;

@@ -9,22 +9,27 @@ use paceline_record::process::{self, Started};
 use paceline_record::{Event, Rank, RunResult, Seconds, Staleness};
 
 use crate::clock::{Clock, Phase};
+use crate::course::{Account, Course, Pause, part, restore};
 use crate::curve::Curve;
+use crate::engine::Times;
 use crate::error::TrainError;
+use crate::memory::Scratch;
 use crate::model::{self, Replica, params_sha256};
 use crate::update::Update;
 
 /// Seconds between two progress events.
 const PROGRESS_EVERY: f64 = 0.2;
 
-/// Trains as the plan says, telling `report` what happens, and returns the result.
+/// Trains as the plan says, telling `report` what happens, and returns the result; `None` if the run pauses and does
+/// not go on.
 pub fn run(
     plan: &Plan,
     dataset: &Dataset,
     run: &str,
     started: Started,
+    course: &mut Course<'_>,
     report: &mut dyn FnMut(Event<'_>),
-) -> Result<RunResult, TrainError> {
+) -> Result<Option<RunResult>, TrainError> {
     let graph = Arc::new(model::graph(plan, dataset)?);
     let compute = Arc::new(Compute::new(plan.threads, plan.pin));
     let total = plan.total_samples(dataset.train.len());
@@ -42,10 +47,31 @@ pub fn run(
     });
 
     let startup = started.seconds();
-    let mut clock = Clock::default();
-    let (mut curve, mut last_report, mut done) = (Curve::default(), 0.0, 0);
-    let (mut train_loss, mut last) = (f64::NAN, None);
-    for step in 0..steps {
+    let (mut account, mut nothing) = (Account::default(), Scratch::default());
+    if let Some(part) = course.restored.take() {
+        let named = &mut [("params", &mut replica.params[..]), ("state", &mut replica.state[..])];
+        account = restore(&part, named, &mut update, &mut nothing)?;
+    }
+    let mut clock = Clock::resumed(&account.clock);
+    let (mut curve, mut last_report) = (Curve::new(account.curve), clock.train());
+    let (mut done, mut last, mut train_loss) = (account.steps, account.evaluated, account.last_loss);
+    while done < steps {
+        let step = done;
+        let stop = course.brake.step(step);
+        if step == course.stretch.to || stop.is_some() {
+            let account = Account {
+                steps: done,
+                last_loss: train_loss,
+                curve: curve.points().to_vec(),
+                evaluated: last,
+                ..Account::default()
+            };
+            let named = [("params", &replica.params[..]), ("state", &replica.state[..])];
+            let part = part(account.note(&clock, &Times::default()), &named, &update, &nothing);
+            let Some(next) = (course.pause)(Pause { step: Some(done), part }) else { return Ok(None) };
+            course.stretch = next;
+            clock.lap(Phase::Evaluate);
+        }
         let samples = order.samples_before(step);
         let ids = order.batch(step, 0, 1);
         let pass = Pass { samples: ids.len(), training: true, seed: plan.seed, step, ids };
@@ -95,7 +121,7 @@ pub fn run(
     });
     let (samples, train) = (order.samples_before(done), clock.train());
     let params_sha256 = params_sha256(&replica.params);
-    Ok(RunResult {
+    Ok(Some(RunResult {
         run: run.to_owned(),
         strategy: "single".into(),
         steps: done,
@@ -124,5 +150,5 @@ pub fn run(
             cpu_s: process::cpu_seconds(),
             rss_peak_bytes: process::peak_memory_bytes(),
         }],
-    })
+    }))
 }

@@ -63,6 +63,18 @@ impl Update {
         }
     }
 
+    /// What the optimiser remembers of each range: its start, its updates, its numbers.
+    pub(crate) fn remembered(&self) -> impl Iterator<Item = (usize, u64, &[f32])> {
+        let mut starts: Vec<_> = self.ranges.keys().copied().collect();
+        starts.sort_unstable();
+        starts.into_iter().map(|start| (start, self.ranges[&start].updates, &self.ranges[&start].memory[..]))
+    }
+
+    /// Takes up what another one remembered of a range.
+    pub(crate) fn remember(&mut self, start: usize, updates: u64, memory: &[f32]) {
+        self.ranges.insert(start, Range { memory: memory.to_vec(), updates });
+    }
+
     /// Updates the parameters that start at `offset` of the flat buffer, at the rate of global step `step`;
     /// `whole` if the gradient is that of a whole global batch.
     pub fn apply(&mut self, offset: usize, params: &mut [f32], grads: &[f32], step: u64, whole: bool) {

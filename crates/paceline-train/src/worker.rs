@@ -14,6 +14,7 @@ use paceline_record::process::thread_cpu_seconds;
 use paceline_wire::Transport;
 
 use crate::clock::{Clock, Phase};
+use crate::course::{Account, Course, Pause, Stretch, part, restore};
 use crate::engine::{Begin, Engine, Times};
 use crate::error::TrainError;
 use crate::memory::{DuringBackward, Finished, Scratch, Whole};
@@ -144,34 +145,74 @@ pub struct Job<'a> {
     pub traced: bool,
 }
 
-/// Trains until the run ends.
+/// Trains until the run ends; `None` if it pauses and does not go on.
 pub fn run(
     job: &Job<'_>,
     transport: Box<dyn Transport>,
+    course: &mut Course<'_>,
     say: &mut dyn FnMut(Said),
-) -> Result<Summary, TrainError> {
+) -> Result<Option<Summary>, TrainError> {
     let Job { plan, dataset, setup, rank, .. } = *job;
     let compute = Arc::new(Compute::new(plan.threads, plan.pin));
     let samples = dataset.train.len();
     let mut update = Update::new(plan, samples, Arc::clone(&compute));
     let mut replica = Replica::new(plan, Arc::clone(&job.graph), compute);
     let mut order = order(plan, dataset);
-    let participant = (job.strategy.make)(setup, rank);
-    let mut engine = Engine::new(participant, transport, (job.strategy.links)(setup, rank), setup.world());
+    let participant = |Stretch { from, to: steps, generation }: Stretch| {
+        (job.strategy.make)(&Setup { from, steps, generation, ..setup.clone() }, rank)
+    };
+    let links = (job.strategy.links)(setup, rank);
+    let mut engine = Engine::new(participant(course.stretch), transport, links, setup.world());
     engine.trace = job.traced.then(Trace::default);
     let mut scratch = Scratch::new(engine.scratch());
     let slowness = Slowness { straggler: plan.straggler, rank, workers: plan.workers, seed: plan.seed };
     let agreement = (job.strategy.agreement)(setup);
     let own_share = plan.shard != "iid" && !setup.sync.always_together(setup.steps);
 
+    let mut account = Account::default();
+    if let Some(part) = course.restored.take() {
+        let named = &mut [("params", &mut replica.params[..]), ("state", &mut replica.state[..])];
+        account = restore(&part, named, &mut update, &mut scratch)?;
+        engine.times = account.times(setup.world());
+    }
     let Replica { params, grads, .. } = &mut replica;
     engine.start(&mut Whole { params, grads, scratch: &mut scratch, update: &mut update })?;
     say(Said::Started);
-    let (mut clock, mut last, mut done, mut taken) = (Clock::default(), Outcome::default(), 0, 0u64);
+    let (mut done, mut taken) = (account.steps, account.samples);
+    let mut last = Outcome { loss: account.last_loss, samples: account.last_samples, ..Outcome::default() };
+    let mut clock = Clock::resumed(&account.clock);
     loop {
         let Replica { params, grads, .. } = &mut replica;
         let mut memory = Whole { params, grads, scratch: &mut scratch, update: &mut update };
-        let Some(Begin { step, unit, weigh }) = engine.next_step(&mut memory)? else { break };
+        let Some(Begin { step, unit, weigh }) = engine.next_step(&mut memory)? else {
+            clock.lap(Phase::Exchange);
+            let alone = setup.servers == 0;
+            let (stretch, stopped) = (course.stretch, course.brake.stop().is_some());
+            if stretch.to == setup.steps && (!stopped || alone && done == setup.steps) {
+                break;
+            }
+            let account = Account {
+                steps: done,
+                samples: taken,
+                last_loss: last.loss,
+                last_samples: last.samples,
+                ..Account::default()
+            };
+            let named = [("params", &replica.params[..]), ("state", &replica.state[..])];
+            let part = part(account.note(&clock, &engine.times), &named, &update, &scratch);
+            let Some(next) = (course.pause)(Pause { step: alone.then_some(done), part }) else {
+                return Ok(None);
+            };
+            clock.lap(Phase::Evaluate);
+            course.stretch = next;
+            engine = engine.succeed(participant(next), next.generation);
+            let Replica { params, grads, .. } = &mut replica;
+            engine.start(&mut Whole { params, grads, scratch: &mut scratch, update: &mut update })?;
+            continue;
+        };
+        if let Some(stop) = course.brake.step(step) {
+            engine.input(Input::StopAt(stop), &mut memory)?;
+        }
         clock.lap(Phase::Exchange);
         let (began, cpu) = (Instant::now(), thread_cpu_seconds());
         // A worker that holds data of its own takes it in its own order, whatever unit it was handed.
@@ -237,7 +278,7 @@ pub fn run(
     let apart = agreement == Agreement::Apart && setup.servers == 0;
     let accuracy = apart.then(|| replica.evaluate(dataset, 0..dataset.test.len()).accuracy());
     let phases = [Phase::Data, Phase::Forward, Phase::Backward].map(|p| clock.seconds(p));
-    Ok(Summary {
+    Ok(Some(Summary {
         steps: done,
         samples: taken,
         train_s,
@@ -249,7 +290,7 @@ pub fn run(
         accuracy,
         phases,
         trace: engine.trace,
-    })
+    }))
 }
 
 /// Evaluates what is this worker's to evaluate. Models that agree are evaluated by all workers together,

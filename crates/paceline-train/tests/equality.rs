@@ -5,7 +5,7 @@
 //! differ by is set by the f32 single worker's own distance; mutants must lie far outside.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use paceline_data::{Dataset, Folders, Order, order};
@@ -16,7 +16,8 @@ use paceline_protocol::{
     Action, Actions, Agreement, Averages, Coder, Input, Options, Participant, STRATEGIES, Setup, Strategy,
     Time, Trace, find,
 };
-use paceline_train::{model, server, worker};
+use paceline_record::Part;
+use paceline_train::{Course, Pause, Stretch, model, server, worker};
 use paceline_wire::{Door, Identity, Key, Options as Wire, TRANSPORTS, Transport, inproc, registry};
 
 fn plan(model: &str, strategy: &str, workers: usize, servers: usize) -> Plan {
@@ -108,6 +109,21 @@ fn sockets(setup: &Setup, strategy: &Strategy, over: &str) -> Vec<Box<dyn Transp
 
 /// Every rank of a plan as a thread of this process.
 fn distributed(plan: &Plan, dataset: &Dataset, strategy: &'static Strategy, over: &str) -> Ran {
+    let setup = worker::setup(plan, &model::graph(plan, dataset).unwrap(), dataset.train.len());
+    let whole = [Stretch { from: 0, to: setup.steps, generation: 0 }];
+    pausing(plan, dataset, strategy, over, &whole, Vec::new()).expect("it does not stop")
+}
+
+/// The same in stretches, beginning with what the ranks had when the run stopped. If it does not end with the last
+/// stretch, what the ranks had then.
+fn pausing(
+    plan: &Plan,
+    dataset: &Dataset,
+    strategy: &'static Strategy,
+    over: &str,
+    stretches: &[Stretch],
+    restored: Vec<Part>,
+) -> Result<Ran, Vec<Part>> {
     let graph = Arc::new(model::graph(plan, dataset).unwrap());
     let setup = worker::setup(plan, &graph, dataset.train.len());
     let transports = match over {
@@ -117,32 +133,51 @@ fn distributed(plan: &Plan, dataset: &Dataset, strategy: &'static Strategy, over
         _ => sockets(&setup, strategy, over),
     };
     let (setup, graph) = (&setup, &graph);
-    std::thread::scope(|scope| {
+    let parts = Mutex::new(vec![None; setup.world()]);
+    let kept = &parts;
+    let ran = std::thread::scope(|scope| {
         let (mut workers, mut servers) = (Vec::new(), Vec::new());
         for (rank, transport) in transports.into_iter().enumerate() {
+            let restored = restored.get(rank).cloned();
+            let mut left = stretches.iter().copied();
+            let stretch = left.next().unwrap();
+            let mut pause = move |Pause { step, part }: Pause| {
+                let next = left.next();
+                if let (Some(next), Some(step)) = (next, step) {
+                    assert_eq!(next.from, step, "rank {rank}");
+                }
+                kept.lock().unwrap()[rank] = Some(part);
+                next
+            };
             if rank < plan.workers {
                 workers.push(scope.spawn(move || {
                     let graph = Arc::clone(graph);
                     let job = worker::Job { plan, dataset, graph, strategy, setup, rank, traced: true };
-                    worker::run(&job, transport, &mut |_| {}).unwrap_or_else(|e| panic!("worker {rank}: {e}"))
+                    let course = &mut Course { restored, stretch, brake: Arc::default(), pause: &mut pause };
+                    let done = worker::run(&job, transport, course, &mut |_| {});
+                    done.unwrap_or_else(|e| panic!("worker {rank}: {e}"))
                 }));
             } else {
                 servers.push(scope.spawn(move || {
                     let samples = dataset.train.len();
                     let job = server::Job { plan, graph, samples, strategy, setup, rank, traced: true };
-                    server::run(&job, transport, &mut |_| {}).unwrap_or_else(|e| panic!("server {rank}: {e}"))
+                    let course = &mut Course { restored, stretch, brake: Arc::default(), pause: &mut pause };
+                    let done = server::run(&job, transport, course, &mut |_| {});
+                    done.unwrap_or_else(|e| panic!("server {rank}: {e}"))
                 }));
             }
         }
-        let workers: Vec<_> = workers.into_iter().map(|w| w.join().unwrap()).collect();
-        let servers: Vec<_> = servers.into_iter().map(|s| s.join().unwrap()).collect();
+        let workers: Option<Vec<_>> = workers.into_iter().map(|w| w.join().unwrap()).collect();
+        let servers: Option<Vec<_>> = servers.into_iter().map(|s| s.join().unwrap()).collect();
+        let (workers, servers) = workers.zip(servers)?;
         let traces = workers.iter().map(|w| w.trace.clone().unwrap());
-        Ran {
+        Some(Ran {
             traces: traces.chain(servers.iter().map(|s| s.trace.clone().unwrap())).collect(),
             staleness: servers.iter().map(|s| s.staleness.clone()).collect(),
             params: workers.into_iter().map(|w| w.params).collect(),
-        }
-    })
+        })
+    });
+    ran.ok_or_else(|| parts.into_inner().unwrap().into_iter().map(|part| part.unwrap()).collect())
 }
 
 /// How the shares of a global batch are put together.
@@ -512,5 +547,51 @@ fn asynchronous_runs_do_all_the_work_and_record_true_staleness() {
             _ => continue,
         };
         assert!(ran.staleness.iter().flatten().all(|&s| s <= 3 * (2 * bound + 1)), "{sync}");
+    }
+}
+
+#[test]
+fn a_run_that_pauses_or_is_started_again_at_any_step_ends_with_the_same_numbers() {
+    let dataset = digits();
+    let steps = 5;
+    for (strategy, options, compression) in [
+        ("ring-allreduce", &[][..], None),
+        ("ring-allreduce", &[], Some("topk,ratio=0.1")),
+        ("ring-reduce", &[], None),
+        ("tree", &[], Some("powersgd,rank=2")),
+        ("halving-doubling", &[], Some("fp16")),
+        ("stepwise", &[], None),
+        ("stepwise", &[("variant", "push-sum")], None),
+        ("stepwise", &[("variant", "naive")], None),
+        ("gossip", &[], None),
+        ("local", &[("local-steps", "2"), ("outer", "nesterov")], None),
+        ("ps", &[], None),
+        ("ps", &[], Some("2bit")),
+    ] {
+        let servers = if strategy == "ps" { 2 } else { 0 };
+        let base = Plan { batch: 16, work: Work::Steps(steps), ..plan("mlp", strategy, 3, servers) };
+        let mut plan = choose(base, strategy, "bsp", options);
+        plan.compression = compression.map(|c: &str| c.parse::<Coder>().unwrap().to_string());
+        let strategy = find(strategy).unwrap();
+        let whole = distributed(&plan, &dataset, strategy, "inproc");
+        let stretch = |from: u64, to: u64, generation: u64| {
+            let generation = generation as u32;
+            Stretch { from, to, generation }
+        };
+        let what = format!("{} {options:?} {compression:?}", strategy.name);
+        // In one process, with a pause after each step.
+        let each: Vec<_> = (0..steps).map(|step| stretch(step, step + 1, step)).collect();
+        let paused = pausing(&plan, &dataset, strategy, "inproc", &each, Vec::new()).ok().unwrap();
+        assert!(paused.params == whole.params, "{what}: in stretches");
+        // Stopped after some step, and started again.
+        for stop in 1..steps {
+            let first = [stretch(0, stop, 0)];
+            let Err(parts) = pausing(&plan, &dataset, strategy, "inproc", &first, Vec::new()) else {
+                panic!("{what}: it should have stopped");
+            };
+            let rest = [stretch(stop, steps, 0)];
+            let again = pausing(&plan, &dataset, strategy, "inproc", &rest, parts).ok().unwrap();
+            assert!(again.params == whole.params, "{what}: started again after step {stop}");
+        }
     }
 }
