@@ -10,7 +10,7 @@
 //! - [`inproc`]: the trait between threads of one process
 //! - [`stream`]: the trait between processes, over any stream of bytes: listening, dialling, strangers, one
 //!   file each
-//! - [`tcp`], [`uds`], [`shm`]: what such streams are made of
+//! - [`tcp`], [`uds`], [`shm`]: what such streams are made of; [`tls`]: the same between machines
 //! - [`frame`]: the header of a message on a byte stream, and its checks
 //! - [`hello`]: what an end says of itself; [`handshake`]: who may connect, without sockets or clocks
 //! - [`identity`]: one rank of one run, and the run's key
@@ -19,7 +19,7 @@
 //!
 //! # Deliberately absent
 //! Strategies and what the 48 bytes mean; joining again after a loss; heartbeats. Frames carry checksums,
-//! not MACs: off loopback somebody who can alter packets in flight could alter messages.
+//! not MACs: `tcp` is for one machine, and what leaves it goes through `tls`.
 
 // Only `shm::segment` allows it.
 #![deny(unsafe_code)]
@@ -38,6 +38,7 @@ pub mod registry;
 pub mod shm;
 pub mod stream;
 pub mod tcp;
+pub mod tls;
 pub mod transport;
 pub mod uds;
 

@@ -254,4 +254,4 @@ fn await_any(sockets: &mut [PollFd<'_>], wait: Duration) -> Result<(), WireError
 /// What to wait for to read.
 pub(crate) const READABLE: PollFlags = PollFlags::IN;
 /// What to wait for to read and to write.
-const BOTH: PollFlags = PollFlags::IN.union(PollFlags::OUT);
+pub(crate) const BOTH: PollFlags = PollFlags::IN.union(PollFlags::OUT);

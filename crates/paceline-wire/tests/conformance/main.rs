@@ -3,6 +3,7 @@
 mod hand;
 mod hostile;
 mod memory;
+mod secure;
 mod suite;
 
 use std::thread;
@@ -51,6 +52,7 @@ macro_rules! conformance {
             $(#[test] fn $test() { super::suite::$test(|world| super::boxed(super::inproc::mesh(world))) })*
         }
         conformance! { between processes: tcp, tcp_with_small_buffers: paceline_wire::tcp::Net; $($test)* }
+        conformance! { between processes: tls, tls_with_small_buffers: paceline_wire::tls::Secure; $($test)* }
         conformance! { between processes: uds, uds_with_small_buffers: paceline_wire::uds::Unix; $($test)* }
         conformance! { between processes: shm, shm_with_small_buffers: paceline_wire::shm::Memory; $($test)* }
     };
