@@ -11,6 +11,7 @@
 //! - [`stream`]: the trait between processes, over any stream of bytes: listening, dialling, strangers, one
 //!   file each
 //! - [`tcp`], [`uds`], [`shm`]: what such streams are made of; [`tls`]: the same between machines
+//! - [`line`]: documents and heartbeats between the machines of a run, and the port where they join
 //! - [`frame`]: the header of a message on a byte stream, and its checks
 //! - [`hello`]: what an end says of itself; [`handshake`]: who may connect, without sockets or clocks
 //! - [`identity`]: one rank of one run, and the run's key
@@ -18,7 +19,7 @@
 //! - [`error`]: what can go wrong
 //!
 //! # Deliberately absent
-//! Strategies and what the 48 bytes mean; joining again after a loss; heartbeats. Frames carry checksums,
+//! Strategies and what the 48 bytes mean; joining again after a loss. Frames carry checksums,
 //! not MACs: `tcp` is for one machine, and what leaves it goes through `tls`.
 
 // Only `shm::segment` allows it.
@@ -34,6 +35,7 @@ pub mod handshake;
 pub mod hello;
 pub mod identity;
 pub mod inproc;
+pub mod line;
 pub mod registry;
 pub mod shm;
 pub mod stream;

@@ -121,6 +121,10 @@ impl Stream {
         Ok((self.socket.local_addr()?, self.socket.peer_addr()?))
     }
 
+    pub(crate) fn socket(&self) -> &TcpStream {
+        &self.socket
+    }
+
     /// Whether both ends have proved that they hold the key.
     pub fn proven(&self) -> bool {
         !self.tls.is_handshaking()

@@ -2,6 +2,7 @@
 
 mod hand;
 mod hostile;
+mod line;
 mod memory;
 mod secure;
 mod suite;
