@@ -2,17 +2,20 @@
 //! floor. Every rank times each repetition; a repetition takes as long as its slowest rank.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use paceline_plan::Network;
 use paceline_protocol::{Action, Buf, Input, Region, Setup};
 use paceline_train::TrainError;
 use paceline_train::engine::{Begin, Engine};
 use paceline_train::memory::{Bodies, Memory, add};
 use paceline_train::worker::MESSAGE;
-use paceline_wire::{Event, Key, META, Source, Span, Transport, inproc};
+use paceline_wire::{Event, Interfaces, Key, META, Source, Span, Transport, inproc};
 use serde::{Deserialize, Serialize};
 
 use crate::control::{FromRank, ToRank};
+use crate::emulated::Emulated;
 use crate::error::LaunchError;
 use crate::fleet::{Fleet, News};
 use crate::run;
@@ -31,6 +34,8 @@ pub struct Bench {
     pub transport: String,
     /// Bytes of each connection's buffer.
     pub buffer: Option<usize>,
+    /// Emulated links; each rank is a host of its own.
+    pub network: Option<Network>,
     /// Number of ranks.
     pub workers: usize,
     /// Point to point: both sides send at once.
@@ -61,7 +66,10 @@ pub struct Row {
 impl Bench {
     /// Repetitions of a size: the same on every rank, without asking.
     fn repetitions(&self, size: usize) -> usize {
-        let guess = 40e-6 + 4.0 * size as f64 / 0.8e9;
+        let (latency, rate) = self.network.map_or((40e-6, 0.8e9), |network| {
+            (40e-6 + 2e-9 * network.latency_ns as f64, (network.bits_per_s as f64 / 8.0).min(0.8e9))
+        });
+        let guess = latency + 4.0 * size as f64 / rate;
         ((self.seconds / guess) as usize).clamp(5, 5_000)
     }
 
@@ -71,6 +79,11 @@ impl Bench {
             generation: round as u32,
             ..Setup::new(self.workers, 0, size, (WARM_UP + self.repetitions(size)) as u64)
         }
+    }
+
+    /// The emulated network, if there is one.
+    pub fn emulated(&self) -> Option<Emulated> {
+        self.network.map(|network| Emulated { network, hosts: (0..self.workers).collect() })
     }
 
     /// The ranks that a rank talks with.
@@ -222,6 +235,7 @@ impl Bench {
         let key = *Key::generate().map_err(TrainError::from)?.as_bytes();
         let orders: Vec<ToRank> =
             (0..self.workers).map(|rank| ToRank::Bench { bench: self.clone(), rank, key }).collect();
+        let interfaces = self.emulated().map(|emulated| emulated.interfaces()).transpose()?;
         let mut fleet = Fleet::start(program, word, &orders)
             .map_err(|source| LaunchError::System { what: "starting a process".into(), source })?;
         let mut addresses = vec![String::new(); self.workers];
@@ -233,7 +247,8 @@ impl Bench {
                     addresses[rank] = address;
                     if addresses.iter().all(|a| !a.is_empty()) {
                         for rank in 0..self.workers {
-                            let order = ToRank::Peers { addresses: addresses.clone() };
+                            let interfaces = interfaces.as_ref().and_then(Interfaces::path);
+                            let order = ToRank::Peers { addresses: addresses.clone(), interfaces };
                             fleet.tell(rank, &order).map_err(|source| LaunchError::System {
                                 what: format!("telling rank {rank}"),
                                 source,
@@ -270,11 +285,22 @@ impl Bench {
     }
 
     fn as_threads(&self) -> Result<Vec<Row>, LaunchError> {
+        let emulated = self.emulated();
+        let interfaces = emulated.as_ref().map(Emulated::interfaces).transpose()?.map(Arc::new);
+        let own_core = self.workers <= std::thread::available_parallelism().map_or(1, usize::from);
         let times: Result<Vec<_>, TrainError> = std::thread::scope(|scope| {
+            let wrap = |transport| -> Box<dyn Transport> {
+                match (&emulated, &interfaces) {
+                    (Some(emulated), Some(interfaces)) => {
+                        emulated.wrap(Box::new(transport), Arc::clone(interfaces), None, own_core)
+                    }
+                    _ => Box::new(transport),
+                }
+            };
             let ranks: Vec<_> = inproc::mesh(self.workers)
                 .into_iter()
                 .enumerate()
-                .map(|(rank, transport)| scope.spawn(move || self.play(rank, Box::new(transport))))
+                .map(|(rank, transport)| scope.spawn(move || self.play(rank, wrap(transport))))
                 .collect();
             ranks.into_iter().map(|r| r.join().expect("a rank does not panic")).collect()
         });

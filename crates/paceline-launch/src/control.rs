@@ -49,6 +49,8 @@ pub enum ToRank {
     Peers {
         /// The addresses.
         addresses: Vec<String>,
+        /// Where the emulated hosts' interfaces are, if there are some.
+        interfaces: Option<String>,
     },
 }
 

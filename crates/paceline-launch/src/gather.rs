@@ -139,7 +139,10 @@ impl<'a> Gather<'a> {
         Rank {
             rank,
             role: role(self.plan, rank).into(),
-            host: d.host.clone(),
+            host: match self.plan.network {
+                Some(_) => format!("{}#{}", d.host, self.plan.layout()[rank]),
+                None => d.host.clone(),
+            },
             params_sha256: d.params_sha256.clone(),
             compute_s: d.phases.iter().sum(),
             send_s: d.send_s,

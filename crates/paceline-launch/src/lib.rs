@@ -6,6 +6,7 @@
 //! - [`rank`]: inside a rank's process
 //! - [`fleet`]: the processes, watched by pidfd
 //! - [`run`]: the whole run
+//! - [`emulated`]: emulated hosts and the links between them
 //! - [`gather`]: evaluations and results of all ranks put together
 //! - [`bench`]: measurements of the exchange itself
 //! - [`error`]: how a run fails
@@ -17,6 +18,7 @@
 
 pub mod bench;
 pub mod control;
+pub mod emulated;
 pub mod error;
 pub mod fleet;
 pub mod gather;

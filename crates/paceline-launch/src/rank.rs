@@ -13,11 +13,12 @@ use paceline_train::engine::Times;
 use paceline_train::server::Seen;
 use paceline_train::worker::Said;
 use paceline_train::{TrainError, model, server, worker};
-use paceline_wire::{Door, Identity, Key, Options, Transport, identity, registry};
+use paceline_wire::{Door, Identity, Interfaces, Key, Options, Transport, WireError, identity, registry};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use sha2::{Digest, Sha256};
 
 use crate::control::{self, Done, FromRank, ToRank};
+use crate::emulated::Emulated;
 
 /// How long ranks may take to find each other.
 const CONNECT: Duration = Duration::from_secs(20);
@@ -265,7 +266,8 @@ fn life(say: &mut dyn FnMut(FromRank, &[f32])) -> Result<(), FromRank> {
                 key: Key::from(key),
             };
             let links = (seat.strategy.links)(&seat.setup, rank);
-            let (transport, go_on) = connect(door, orders, identity, &links, plan.threads, buffer)?;
+            let emulated = Emulated::of(&plan);
+            let (transport, go_on) = connect(door, orders, identity, &links, plan.threads, buffer, emulated)?;
             seat.play(transport, &go_on, say);
         }
         ToRank::Bench { bench, rank, key } => {
@@ -281,7 +283,8 @@ fn life(say: &mut dyn FnMut(FromRank, &[f32])) -> Result<(), FromRank> {
                 model_hash: [0; 32],
                 key: Key::from(key),
             };
-            let (transport, _) = connect(door, orders, identity, &bench.links(rank), 1, buffer)?;
+            let links = bench.links(rank);
+            let (transport, _) = connect(door, orders, identity, &links, 1, buffer, bench.emulated())?;
             let times = bench.play(rank, transport).map_err(|e| failed(&e))?;
             say(FromRank::Done(Box::default()), &times);
         }
@@ -299,8 +302,9 @@ fn connect(
     links: &[usize],
     threads: usize,
     buffer: Option<usize>,
+    emulated: Option<Emulated>,
 ) -> Result<(Box<dyn Transport>, Receiver<()>), FromRank> {
-    let Ok(Some((ToRank::Peers { addresses }, _))) = control::read(&mut orders) else {
+    let Ok(Some((ToRank::Peers { addresses, interfaces }, _))) = control::read(&mut orders) else {
         std::process::exit(4)
     };
     let (told, go_on) = channel();
@@ -316,5 +320,8 @@ fn connect(
     let own_core = identity.world * threads <= cores;
     let options = Options { max_body: worker::MESSAGE, own_core, buffer, ..Options::default() };
     let transport = door.connect(identity, &peers, options, CONNECT).map_err(|e| failed(&e.into()))?;
-    Ok((transport, go_on))
+    let (Some(emulated), Some(path)) = (emulated, interfaces) else { return Ok((transport, go_on)) };
+    let interfaces = Interfaces::open(&path, emulated.count())
+        .map_err(|e| failed(&WireError::system("open the emulated interfaces")(e).into()))?;
+    Ok((emulated.wrap(transport, Arc::new(interfaces), buffer, own_core), go_on))
 }

@@ -14,9 +14,10 @@ use paceline_record::process::Started;
 use paceline_record::{Event, RunResult};
 use paceline_train::Replica;
 use paceline_train::model::params_sha256;
-use paceline_wire::{Key, TRANSPORTS, TransportKind, inproc, registry};
+use paceline_wire::{Interfaces, Key, TRANSPORTS, Transport, TransportKind, inproc, registry};
 
 use crate::control::{FromRank, ToRank};
+use crate::emulated::Emulated;
 use crate::error::LaunchError;
 use crate::fleet::{Fleet, News};
 use crate::gather::{Gather, mean};
@@ -71,6 +72,11 @@ pub fn transport(name: &str, buffer: Option<usize>) -> Result<&'static Transport
 /// Whether the strategy can be run with the plan.
 pub fn check(plan: &Plan, dataset: &Dataset) -> Result<(), LaunchError> {
     transport(&plan.transport, plan.buffer)?;
+    if let (Some(hosts), None) = (&plan.hosts, plan.network) {
+        let problem =
+            "says where ranks sit; give --network as well, e.g. 1gbit,200us, to emulate hosts".into();
+        return Err(PlanError { flag: "--hosts".into(), value: hosts.to_string(), problem }.into());
+    }
     let seat = Seat::new(plan, dataset, 0)?;
     seat.strategy.check(&seat.setup).map_err(|refusal| {
         let Refusal { flag, value, problem } = refusal;
@@ -139,6 +145,7 @@ fn as_processes(
             folders: launch.folders.0.clone(),
         })
         .collect();
+    let interfaces = Emulated::of(launch.plan).map(|emulated| emulated.interfaces()).transpose()?;
     let mut fleet =
         Fleet::start(&launch.program.0, launch.program.1, &orders).map_err(system("starting a process"))?;
     watch.announce(report);
@@ -162,7 +169,8 @@ fn as_processes(
             Some(News::Said(rank, said, numbers)) => {
                 let all_bound = watch.take(rank, said, numbers, report)?;
                 if all_bound {
-                    let order = ToRank::Peers { addresses: watch.addresses.clone() };
+                    let interfaces = interfaces.as_ref().and_then(Interfaces::path);
+                    let order = ToRank::Peers { addresses: watch.addresses.clone(), interfaces };
                     for rank in 0..world {
                         // A rank that has died meanwhile is told of by its process's end.
                         let _ = fleet.tell(rank, &order);
@@ -202,9 +210,13 @@ fn as_threads(
     watch.announce(report);
     let (sender, news) = channel();
     let world = launch.plan.workers + launch.plan.servers;
+    let emulated = Emulated::of(launch.plan);
+    let interfaces = emulated.as_ref().map(Emulated::interfaces).transpose()?.map(Arc::new);
+    let own_core = world * launch.plan.threads <= std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         let mut go_ons = Vec::new();
         for (rank, transport) in inproc::mesh(world).into_iter().enumerate() {
+            let (emulated, interfaces) = (&emulated, &interfaces);
             let sender = sender.clone();
             let (go_on, told) = channel();
             go_ons.push(go_on);
@@ -213,8 +225,12 @@ fn as_threads(
                     // After a failure nobody listens any more.
                     let _ = sender.send((rank, said, numbers.to_vec()));
                 };
+                let mut transport: Box<dyn Transport> = Box::new(transport);
+                if let (Some(emulated), Some(interfaces)) = (emulated, interfaces) {
+                    transport = emulated.wrap(transport, Arc::clone(interfaces), None, own_core);
+                }
                 if let Ok(seat) = Seat::new(launch.plan, launch.dataset, rank) {
-                    seat.play(Box::new(transport), &told, say);
+                    seat.play(transport, &told, say);
                 }
             });
         }

@@ -108,7 +108,7 @@ pub enum WireError {
 
 impl WireError {
     /// For `map_err` on calls to the system.
-    pub(crate) fn system<E: Into<io::Error>>(what: &'static str) -> impl Fn(E) -> Self {
+    pub fn system<E: Into<io::Error>>(what: &'static str) -> impl Fn(E) -> Self {
         move |source| Self::System { what, source: source.into() }
     }
 }

@@ -11,6 +11,8 @@
 //! - [`stream`]: the trait between processes, over any stream of bytes: listening, dialling, strangers, one
 //!   file each
 //! - [`tcp`], [`uds`], [`shm`]: what such streams are made of; [`tls`]: the same between machines
+//! - `shared`: memory that several processes have mapped
+//! - [`shaped`]: any transport with the bandwidth and latency of an emulated network
 //! - [`line`]: documents and heartbeats between the machines of a run, and the port where they join
 //! - [`frame`]: the header of a message on a byte stream, and its checks
 //! - [`hello`]: what an end says of itself; [`handshake`]: who may connect, without sockets or clocks
@@ -22,7 +24,7 @@
 //! Strategies and what the 48 bytes mean; joining again after a loss. Frames carry checksums,
 //! not MACs: `tcp` is for one machine, and what leaves it goes through `tls`.
 
-// Only `shm::segment` allows it.
+// Only `shared` allows it.
 #![deny(unsafe_code)]
 
 #[cfg(target_endian = "big")]
@@ -37,6 +39,8 @@ pub mod identity;
 pub mod inproc;
 pub mod line;
 pub mod registry;
+pub mod shaped;
+mod shared;
 pub mod shm;
 pub mod stream;
 pub mod tcp;
@@ -48,5 +52,6 @@ pub use body::Body;
 pub use error::WireError;
 pub use identity::{Identity, Key};
 pub use registry::{Door, TRANSPORTS, TransportKind};
+pub use shaped::{Interfaces, Link, Shaped};
 pub use stream::Options;
 pub use transport::{Event, META, Meta, Source, Span, Traffic, Transport};

@@ -5,7 +5,8 @@ use std::time::Duration;
 use crate::body::Body;
 use crate::error::WireError;
 
-/// Bytes of the caller's that travel with each message.
+/// Bytes that travel with each message. The last eight are the time stamp of emulated networks; callers leave
+/// them zero.
 pub const META: usize = 48;
 
 /// The caller's tag and head of a message; the wire never looks at it.

@@ -7,6 +7,7 @@ mod compression;
 mod compute;
 mod exchange;
 mod footprint;
+mod network;
 mod stragglers;
 
 use std::fs;
@@ -65,6 +66,11 @@ const MEASUREMENTS: &[Measurement] = &[
         name: "shared-memory",
         about: "all-reduce through shared memory beside OpenMPI's",
         run: exchange::shared_memory,
+    },
+    Measurement {
+        name: "emulated-links",
+        about: "bandwidth, latency and cost of emulated links",
+        run: network::honest,
     },
     Measurement { name: "distributed", about: "training with processes beside DDP", run: exchange::training },
     Measurement {

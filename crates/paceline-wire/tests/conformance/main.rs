@@ -7,12 +7,13 @@ mod memory;
 mod secure;
 mod suite;
 
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use paceline_wire::stream::medium::Medium;
 use paceline_wire::stream::{Listener, Streams};
-use paceline_wire::{Identity, Key, Options, Transport, inproc};
+use paceline_wire::{Identity, Interfaces, Key, Link, Options, Shaped, Transport, inproc};
 
 /// No wait in these tests is longer.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -47,8 +48,31 @@ fn boxed<T: Transport + 'static>(ends: Vec<T>) -> Vec<Box<dyn Transport>> {
     ends.into_iter().map(|end| Box::new(end) as Box<dyn Transport>).collect()
 }
 
+/// Every rank a host of its own on an emulated network, fast enough for the suite.
+fn emulated(ends: Vec<Box<dyn Transport>>) -> Vec<Box<dyn Transport>> {
+    let link = Link { bits_per_s: 2_000_000_000, latency: Duration::from_micros(100) };
+    let hosts: Vec<usize> = (0..ends.len()).collect();
+    let interfaces = Arc::new(Interfaces::create(hosts.len()).unwrap());
+    let shape = |end| -> Box<dyn Transport> {
+        Box::new(Shaped::new(end, hosts.clone(), link, Arc::clone(&interfaces), None, false))
+    };
+    ends.into_iter().map(shape).collect()
+}
+
 macro_rules! conformance {
     ($($test:ident)*) => {
+        mod emulated_inprocess {
+            $(#[test] fn $test() {
+                super::suite::$test(|world| super::emulated(super::boxed(super::inproc::mesh(world))))
+            })*
+        }
+        mod emulated_tcp {
+            use paceline_wire::tcp::Net;
+            $(#[test] fn $test() {
+                let ends = |world| super::boxed(super::mesh::<Net>(world, Default::default()));
+                super::suite::$test(|world| super::emulated(ends(world)))
+            })*
+        }
         mod inprocess {
             $(#[test] fn $test() { super::suite::$test(|world| super::boxed(super::inproc::mesh(world))) })*
         }

@@ -64,6 +64,9 @@ struct Over {
     /// Bytes of each connection's buffer, e.g. 256KiB (tcp and uds: the kernel's; shm: the ring)
     #[arg(long, value_parser = super::train::bytes)]
     buffer: Option<usize>,
+    /// Emulate the network between them: BANDWIDTH,LATENCY, e.g. 1gbit,200us
+    #[arg(long, value_parser = |s: &str| s.parse::<paceline_plan::Network>())]
+    network: Option<paceline_plan::Network>,
     /// Lengths in bytes, multiples of 4
     #[arg(long, value_delimiter = ',', default_value = "4KiB,64KiB,1MiB,16MiB,64MiB", value_parser = length)]
     sizes: Vec<usize>,
@@ -92,8 +95,8 @@ struct Exchanged {
 
 /// `paceline bench allreduce` and `paceline bench p2p`.
 fn exchange(what: &str, workers: usize, duplex: bool, over: &Over, show: Show) -> Result<(), Failure> {
-    let Over { transport, buffer, sizes, seconds } = over.clone();
-    let bench = Exchange { what: what.into(), transport, buffer, workers, duplex, sizes, seconds };
+    let Over { transport, buffer, network, sizes, seconds } = over.clone();
+    let bench = Exchange { what: what.into(), transport, buffer, network, workers, duplex, sizes, seconds };
     let results = bench.run(&std::env::current_exe()?, "rank")?;
     if show.json {
         return Ok(output::json(&Exchanged { results })?);

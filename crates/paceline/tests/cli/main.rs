@@ -6,6 +6,7 @@ mod bad_input;
 mod distributed;
 mod home;
 mod measure;
+mod network;
 mod strangers;
 mod support;
 mod train;

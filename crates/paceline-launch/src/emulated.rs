@@ -1,0 +1,49 @@
+//! A run on an emulated network: which rank is on which host, and what lies between them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use paceline_plan::{Network, Plan};
+use paceline_wire::{Interfaces, Link, Shaped, Transport};
+
+use crate::error::LaunchError;
+
+/// Hosts and what lies between them.
+#[derive(Clone, Debug)]
+pub struct Emulated {
+    /// The links.
+    pub network: Network,
+    /// The host of each rank.
+    pub hosts: Vec<usize>,
+}
+
+impl Emulated {
+    /// The emulated network of a plan that has one.
+    pub fn of(plan: &Plan) -> Option<Self> {
+        plan.network.map(|network| Self { network, hosts: plan.layout() })
+    }
+
+    /// The number of hosts.
+    pub fn count(&self) -> usize {
+        self.hosts.iter().max().map_or(1, |last| last + 1)
+    }
+
+    /// The hosts' interfaces, for all ranks of a run.
+    pub fn interfaces(&self) -> Result<Interfaces, LaunchError> {
+        let failed = |source| LaunchError::System { what: "sharing the emulated interfaces".into(), source };
+        Interfaces::create(self.count()).map_err(failed)
+    }
+
+    /// Puts a rank's transport on the network.
+    pub fn wrap(
+        &self,
+        transport: Box<dyn Transport>,
+        interfaces: Arc<Interfaces>,
+        buffer: Option<usize>,
+        own_core: bool,
+    ) -> Box<dyn Transport> {
+        let Network { bits_per_s, latency_ns } = self.network;
+        let link = Link { bits_per_s, latency: Duration::from_nanos(latency_ns) };
+        Box::new(Shaped::new(transport, self.hosts.clone(), link, interfaces, buffer, own_core))
+    }
+}

@@ -1,0 +1,92 @@
+//! `--network`, `--hosts`, `--placement`: emulated links change when things happen, never what.
+
+use serde_json::Value;
+
+use crate::support::{ENDLESS, Running, gone, paceline, result, signal};
+
+fn hosts(result: &Value) -> Vec<String> {
+    let host = |rank: &Value| rank["host"].as_str().unwrap().rsplit('#').next().unwrap().to_owned();
+    result["ranks"].as_array().unwrap().iter().map(host).collect()
+}
+
+#[test]
+fn an_emulated_network_changes_no_number() {
+    for (transport, words) in [
+        ("tcp", "--workers 2 --strategy ring-allreduce"),
+        ("shm", "--workers 3 --strategy ring-reduce --hosts 2"),
+        ("uds", "--workers 4 --strategy halving-doubling --hosts 0,1,0,1"),
+        ("inproc", "--workers 4 --strategy tree --hosts 2"),
+        ("tcp", "--workers 2 --servers 2 --strategy ps --placement dedicated"),
+        ("inproc", "--workers 3 --servers 1 --strategy ps --placement colocated"),
+        ("shm", "--workers 3 --strategy stepwise"),
+    ] {
+        let train =
+            format!("train --quiet --steps 4 --batch 16 --transport {transport} --bucket 64KiB {words}");
+        let network = format!("{train} --network 200mbit,300us");
+        let plain = train.split(" --hosts").next().unwrap();
+        let (near, far) = (result(plain), result(&network));
+        assert_eq!(near["params_sha256"], far["params_sha256"], "{network}");
+    }
+}
+
+#[test]
+fn a_run_is_never_faster_than_its_links() {
+    for words in ["--workers 2", "--workers 3", "--workers 2 --servers 1 --strategy ps"] {
+        for transport in ["tcp", "inproc"] {
+            let words =
+                format!("train --quiet --steps 3 --network 50mbit,1ms {words} --transport {transport}");
+            let ran = result(&words);
+            let train = ran["seconds"]["train"].as_f64().unwrap();
+            for rank in ran["ranks"].as_array().unwrap() {
+                // The last goodbyes are under way when the clock stops.
+                let sent = rank["sent_bytes"].as_f64().unwrap() - 1e4;
+                assert!(train >= sent * 8.0 / 50e6, "{words}: {sent} bytes in {train} s");
+            }
+        }
+    }
+}
+
+#[test]
+fn ranks_sit_where_the_plan_says() {
+    for (words, expected) in [
+        ("--workers 2", vec!["0", "1"]),
+        ("--workers 4 --hosts 2", vec!["0", "0", "1", "1"]),
+        ("--workers 3 --hosts 1,0,1", vec!["1", "0", "1"]),
+        ("--workers 2 --servers 2 --strategy ps", vec!["0", "1", "0", "1"]),
+        ("--workers 2 --servers 2 --strategy ps --placement dedicated", vec!["0", "1", "2", "3"]),
+        ("--workers 2 --servers 2 --strategy ps --placement dedicated --hosts 2", vec!["0", "0", "1", "1"]),
+    ] {
+        let ran = result(&format!("train --quiet --steps 1 --network 1gbit,50us {words}"));
+        assert_eq!(hosts(&ran), expected, "{words}");
+    }
+}
+
+#[test]
+fn a_lost_rank_is_named_over_an_emulated_network_too() {
+    let run = Running::start(&format!("{ENDLESS} --workers 3 --network 100mbit,5ms"));
+    let ranks = run.ranks();
+    assert!(signal("KILL", ranks[1]));
+    let (code, text) = run.end();
+    assert_eq!(code, 4, "{text}");
+    assert!(text.contains("worker 1") && text.contains("SIGKILL"), "{text}");
+    assert!(ranks.iter().all(|&pid| gone(pid)));
+}
+
+#[test]
+fn networks_and_hosts_that_cannot_be_are_refused_with_the_reason() {
+    for (words, code, reason) in [
+        ("train --workers 2 --network fast", 2, "1gbit,200us"),
+        ("train --workers 2 --network 1gbit,20", 2, "a latency between 0us and 10s"),
+        ("bench p2p --network 0gbit,1us", 2, "a bandwidth between 1kbit and 400gbit"),
+        ("train --network 1gbit,200us", 3, "sends nothing"),
+        ("train --workers 2 --hosts 2", 3, "give --network"),
+        ("train --workers 2 --hosts 3 --network 1gbit", 3, "fill at most 2 hosts"),
+        ("train --workers 2 --hosts 0,2 --network 1gbit", 3, "host 1 has nobody"),
+        ("train --workers 2 --hosts x --network 1gbit", 2, "the host of each worker"),
+        ("train --workers 2 --placement moon", 2, "colocated"),
+    ] {
+        let ran = paceline(words);
+        assert_eq!((ran.code, ran.stdout.as_str()), (code, ""), "{words}: {}", ran.stderr);
+        assert!(ran.stderr.contains(reason), "{words}: {}", ran.stderr);
+    }
+}

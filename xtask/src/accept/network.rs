@@ -1,0 +1,99 @@
+//! Emulated links: whether they are what was asked for, what they cost, and how they compare with the kernel's.
+
+use std::process::Command;
+use std::time::Instant;
+
+use serde_json::json;
+
+use super::{Line, Report, median, number};
+use crate::process::{Outcome, last_json, root};
+
+/// Runs that each median is made from.
+const RUNS: usize = 5;
+/// Bandwidths as users write them, in bits per second, and two lengths in KiB whose difference is pure transmission.
+const BANDWIDTHS: [(&str, f64, [usize; 2]); 4] = [
+    ("10mbit", 10e6, [16, 64]),
+    ("100mbit", 100e6, [64, 256]),
+    ("1gbit", 1e9, [256, 1024]),
+    ("2gbit", 2e9, [256, 1024]),
+];
+/// Latencies in seconds.
+const LATENCIES: [(&str, f64); 4] = [("50us", 50e-6), ("200us", 200e-6), ("2ms", 2e-3), ("20ms", 20e-3)];
+/// Bytes of a message's header.
+const HEADER: f64 = 72.0;
+
+fn program() -> Command {
+    Command::new(root().join("target/release/paceline"))
+}
+
+/// Bandwidth and latency as measured, beside what was asked for; the cost of waiting.
+pub fn honest() -> Outcome<Report> {
+    let mut report = Report { lines: Vec::new(), runs: Vec::new() };
+    let (mut worst_bandwidth, mut worst_latency) = ((0.0, String::new()), (0.0, String::new()));
+    for transport in ["tcp", "shm"] {
+        for (bandwidth, bits_per_s, [short, long]) in BANDWIDTHS {
+            for (latency, latency_s) in LATENCIES {
+                let network = format!("{bandwidth},{latency}");
+                let (mut bandwidths, mut latencies) = (Vec::new(), Vec::new());
+                for round in 0..RUNS {
+                    let mut command = program();
+                    let sizes = format!("4,{short}KiB,{long}KiB");
+                    command.args(["bench", "p2p", "--json", "--seconds", "0.3", "--sizes", &sizes]);
+                    let result = last_json(command.args(["--transport", transport, "--network", &network]))?;
+                    let seconds = |row: usize| number(&result, &format!("/results/{row}/seconds_median"));
+                    // There and back: 4 bytes, and an empty answer, each with a header.
+                    let headers = (2.0 * HEADER + 4.0) * 8.0 / bits_per_s;
+                    latencies.push((seconds(0)? - headers) / 2.0);
+                    bandwidths.push((long - short) as f64 * 8192.0 / (seconds(2)? - seconds(1)?));
+                    report.runs.push(json!({
+                        "round": round, "transport": transport, "network": network, "result": result
+                    }));
+                }
+                let off = |reached: f64, asked: f64| (reached / asked - 1.0).abs();
+                for (worst, off) in [
+                    (&mut worst_bandwidth, off(median(&bandwidths), bits_per_s)),
+                    (&mut worst_latency, off(median(&latencies), latency_s)),
+                ] {
+                    if off > worst.0 {
+                        *worst = (off, format!("{network} over {transport}"));
+                    }
+                }
+            }
+        }
+    }
+    let mut line = |claim: String, reached: f64, wanted: f64| {
+        report.lines.push(Line { claim, reached, wanted, at_most: true });
+    };
+    let (off, at) = worst_bandwidth;
+    line(format!("bandwidth off by at most (worst: {at})"), off, 0.05);
+    let (off, at) = worst_latency;
+    line(format!("latency off by at most (worst: {at})"), off, 0.05);
+    let mut shares = Vec::new();
+    for _ in 0..RUNS {
+        // What starting costs is in both.
+        let (short, long) = (waiting("0.2")?, waiting("4")?);
+        shares.push((long.0 - short.0) / (long.1 - short.1) / 2.0);
+        report.runs.push(json!({"waiting": {"short_cpu_wall_s": short, "long_cpu_wall_s": long}}));
+    }
+    line("cores that a rank needs to wait for messages 20 ms away".into(), median(&shares), 0.02);
+    Ok(report)
+}
+
+/// CPU and wall seconds of two ranks that wait for each other's small messages nearly all the time.
+fn waiting(seconds: &str) -> Outcome<(f64, f64)> {
+    let (cpu, start) = (children_cpu()?, Instant::now());
+    let mut command = program();
+    command.args(["bench", "p2p", "--json", "--sizes", "4", "--network", "1gbit,20ms", "--seconds", seconds]);
+    last_json(&mut command)?;
+    Ok((children_cpu()? - cpu, start.elapsed().as_secs_f64()))
+}
+
+/// CPU seconds of all children that have ended, and of theirs.
+fn children_cpu() -> Outcome<f64> {
+    let stat = std::fs::read_to_string("/proc/self/stat").map_err(|e| format!("/proc/self/stat: {e}"))?;
+    let after = stat.rsplit(')').next().unwrap_or_default();
+    let fields: Vec<&str> = after.split_whitespace().collect();
+    let ticks: u64 = fields.get(13..15).into_iter().flatten().filter_map(|f| f.parse::<u64>().ok()).sum();
+    // USER_HZ is 100 on every Linux that this runs on.
+    Ok(ticks as f64 / 100.0)
+}
