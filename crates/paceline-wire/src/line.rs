@@ -108,6 +108,12 @@ impl Line {
         self.remote
     }
 
+    /// Says nothing more: the other end hears the rest, and then the end.
+    pub fn hang_up(&mut self) {
+        self.words = None;
+        self.bell.ring();
+    }
+
     /// Hangs up, and waits until the other end has heard everything, or a short time.
     pub fn close(mut self) {
         let thread = self.thread.take();
@@ -120,8 +126,7 @@ impl Line {
 
 impl Drop for Line {
     fn drop(&mut self) {
-        self.words = None;
-        self.bell.ring();
+        self.hang_up();
     }
 }
 
