@@ -4,6 +4,7 @@
 //! the document, the numbers. The pipes are private to the launcher and its child.
 
 use std::io::{self, Read, Write};
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use paceline_plan::Plan;
@@ -17,6 +18,17 @@ const DOCUMENT: usize = 1 << 20;
 /// Most numbers of a frame: 4 GiB.
 const NUMBERS: usize = 1 << 30;
 
+/// A rank's place on its machine, in a run of several.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Place {
+    /// Where the other machines reach this one.
+    pub address: IpAddr,
+    /// Which of the machine's ranks it is, counted from 0.
+    pub index: usize,
+    /// How many ranks the machine has.
+    pub ranks: usize,
+}
+
 /// What the launcher tells a rank.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "kebab-case")]
@@ -29,10 +41,12 @@ pub enum ToRank {
         run: String,
         /// Which rank to be.
         rank: usize,
-        /// The run's key. It travels over this pipe only.
+        /// The run's key. It travels over this pipe, and encrypted to other machines.
         key: [u8; 32],
         /// Where datasets lie.
         folders: Vec<PathBuf>,
+        /// Its place, in a run of several machines.
+        place: Option<Place>,
     },
     /// What to measure.
     Bench {

@@ -6,6 +6,8 @@
 //! - [`rank`]: inside a rank's process
 //! - [`fleet`]: the processes, watched by pidfd
 //! - [`run`]: the whole run
+//! - [`crew`]: all ranks, on this machine and on those that joined; `muster`: waiting for them; [`agent`]: what
+//!   such a machine does; [`joining`]: what they say to each other; [`key_file`]: the key that lets them in
 //! - [`emulated`]: emulated hosts and the links between them
 //! - [`gather`]: evaluations and results of all ranks put together
 //! - [`bench`]: measurements of the exchange itself
@@ -16,12 +18,17 @@
 
 #![forbid(unsafe_code)]
 
+pub mod agent;
 pub mod bench;
 pub mod control;
+pub mod crew;
 pub mod emulated;
 pub mod error;
 pub mod fleet;
 pub mod gather;
+pub mod joining;
+pub mod key_file;
+pub mod muster;
 pub mod rank;
 pub mod run;
 

@@ -22,6 +22,8 @@ use crate::emulated::Emulated;
 
 /// How long ranks may take to find each other.
 const CONNECT: Duration = Duration::from_secs(20);
+/// Time for a handshake between machines.
+const FAR_HANDSHAKE: Duration = Duration::from_secs(5);
 /// Longest time that an evaluation which everybody waits for may take.
 const EVALUATION: Duration = Duration::from_secs(600);
 /// Time between two reports of steps.
@@ -241,13 +243,18 @@ fn life(say: &mut dyn FnMut(FromRank, &[f32])) -> Result<(), FromRank> {
         ToRank::Bench { bench, .. } => (&bench.transport, bench.buffer),
         ToRank::Peers { .. } | ToRank::GoOn => return Ok(()),
     };
-    let bind = registry::find(transport).and_then(|kind| kind.bind).expect("the launcher knows who listens");
-    let door = bind().map_err(|e| failed(&e.into()))?;
+    let kind = registry::find(transport).expect("the plan's names come from the registries");
+    let place = if let ToRank::Config { place, .. } = &order { *place } else { None };
+    let door = match place {
+        Some(place) => kind.bind_at.expect("the launcher knows who leaves its machine")(place.address),
+        None => kind.bind.expect("the launcher knows who listens")(),
+    };
+    let door = door.map_err(|e| failed(&e.into()))?;
     say(FromRank::Bound { address: door.address() }, &[]);
     match order {
-        ToRank::Config { plan, run, rank, key, folders } => {
+        ToRank::Config { plan, run, rank, key, folders, .. } => {
             if plan.pin {
-                keep_to_own_cores(rank, plan.threads);
+                keep_to_own_cores(place.map_or(rank, |place| place.index), plan.threads);
             }
             let source = paceline_data::find(&plan.data).expect("the plan's names come from the registries");
             let dataset = source.load(&Folders(folders)).map_err(|error| FromRank::Failed {
@@ -267,7 +274,13 @@ fn life(say: &mut dyn FnMut(FromRank, &[f32])) -> Result<(), FromRank> {
             };
             let links = (seat.strategy.links)(&seat.setup, rank);
             let emulated = Emulated::of(&plan);
-            let (transport, go_on) = connect(door, orders, identity, &links, plan.threads, buffer, emulated)?;
+            let ranks = place.map_or(identity.world, |place| place.ranks);
+            let mut options = options(ranks * plan.threads, buffer);
+            if place.is_some() {
+                // Packets between machines may have to be sent again.
+                options.handshake = FAR_HANDSHAKE;
+            }
+            let (transport, go_on) = connect(door, orders, identity, &links, options, emulated)?;
             seat.play(transport, &go_on, say);
         }
         ToRank::Bench { bench, rank, key } => {
@@ -284,13 +297,20 @@ fn life(say: &mut dyn FnMut(FromRank, &[f32])) -> Result<(), FromRank> {
                 key: Key::from(key),
             };
             let links = bench.links(rank);
-            let (transport, _) = connect(door, orders, identity, &links, 1, buffer, bench.emulated())?;
+            let options = options(bench.workers, buffer);
+            let (transport, _) = connect(door, orders, identity, &links, options, bench.emulated())?;
             let times = bench.play(rank, transport).map_err(|e| failed(&e))?;
             say(FromRank::Done(Box::default()), &times);
         }
         ToRank::Peers { .. } | ToRank::GoOn => {}
     }
     Ok(())
+}
+
+/// Options of a rank's connections, where so many threads compute on its machine.
+fn options(threads: usize, buffer: Option<usize>) -> Options {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    Options { max_body: worker::MESSAGE, own_core: threads <= cores, buffer, ..Options::default() }
 }
 
 /// Waits for everybody's address and connects to the linked ranks. What the launcher says from then on comes
@@ -300,8 +320,7 @@ fn connect(
     mut orders: std::io::Stdin,
     identity: Identity,
     links: &[usize],
-    threads: usize,
-    buffer: Option<usize>,
+    options: Options,
     emulated: Option<Emulated>,
 ) -> Result<(Box<dyn Transport>, Receiver<()>), FromRank> {
     let Ok(Some((ToRank::Peers { addresses, interfaces }, _))) = control::read(&mut orders) else {
@@ -316,12 +335,10 @@ fn connect(
         std::process::exit(4);
     });
     let peers: Vec<(usize, String)> = links.iter().map(|&peer| (peer, addresses[peer].clone())).collect();
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let own_core = identity.world * threads <= cores;
-    let options = Options { max_body: worker::MESSAGE, own_core, buffer, ..Options::default() };
     let transport = door.connect(identity, &peers, options, CONNECT).map_err(|e| failed(&e.into()))?;
     let (Some(emulated), Some(path)) = (emulated, interfaces) else { return Ok((transport, go_on)) };
     let interfaces = Interfaces::open(&path, emulated.count())
         .map_err(|e| failed(&WireError::system("open the emulated interfaces")(e).into()))?;
+    let Options { buffer, own_core, .. } = options;
     Ok((emulated.wrap(transport, Arc::new(interfaces), buffer, own_core), go_on))
 }

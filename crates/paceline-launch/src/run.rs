@@ -16,11 +16,15 @@ use paceline_train::Replica;
 use paceline_train::model::params_sha256;
 use paceline_wire::{Interfaces, Key, TRANSPORTS, Transport, TransportKind, inproc, registry};
 
+use crate::agent;
 use crate::control::{FromRank, ToRank};
+use crate::crew::{Crew, Hosts, Raw, Tidings};
 use crate::emulated::Emulated;
 use crate::error::LaunchError;
-use crate::fleet::{Fleet, News};
+use crate::fleet::News;
 use crate::gather::{Gather, mean};
+use crate::joining::{self, Over};
+use crate::muster::{self, Listen};
 use crate::rank::{Seat, role};
 
 /// Time that ranks have to listen and to begin, loading included.
@@ -69,14 +73,48 @@ pub fn transport(name: &str, buffer: Option<usize>) -> Result<&'static Transport
     Ok(kind)
 }
 
+/// Whether the hosts of a plan can be what the run asks for: other machines that join it, or emulated ones.
+pub fn check_hosts(plan: &Plan, joined: bool) -> Result<(), PlanError> {
+    let refuse = |flag: &str, value: &dyn ToString, problem: String| {
+        Err(PlanError { flag: flag.into(), value: value.to_string(), problem })
+    };
+    if !joined {
+        let problem = "says where ranks sit; give --network, e.g. 1gbit,200us, to emulate hosts, or --listen for \
+                       other machines to join";
+        return match (&plan.hosts, plan.network) {
+            (Some(hosts), None) => refuse("--hosts", hosts, problem.into()),
+            _ => Ok(()),
+        };
+    }
+    let kind = transport(&plan.transport, plan.buffer)?;
+    if kind.bind_at.is_none() {
+        let far: Vec<_> = TRANSPORTS.iter().filter(|k| k.bind_at.is_some()).map(|k| k.name).collect();
+        let problem = format!(
+            "does not go to other machines ({}); valid with --listen: {}",
+            kind.about,
+            far.join(", ")
+        );
+        return refuse("--transport", &kind.name, problem);
+    }
+    if let Some(network) = plan.network {
+        return refuse("--network", &network, "emulates links on one machine; --listen has real ones".into());
+    }
+    let hosts = plan.host_count();
+    if hosts < 2 {
+        let problem = "with --listen at least 2 hosts are needed, this one included: --hosts 2".into();
+        return refuse("--hosts", &hosts, problem);
+    }
+    let layout = plan.layout();
+    if let Some(idle) = (0..hosts).find(|host| !layout.contains(host)) {
+        let problem = format!("host {idle} would have nothing to do; give more --workers or fewer hosts");
+        return refuse("--hosts", &hosts, problem);
+    }
+    Ok(())
+}
+
 /// Whether the strategy can be run with the plan.
 pub fn check(plan: &Plan, dataset: &Dataset) -> Result<(), LaunchError> {
     transport(&plan.transport, plan.buffer)?;
-    if let (Some(hosts), None) = (&plan.hosts, plan.network) {
-        let problem =
-            "says where ranks sit; give --network as well, e.g. 1gbit,200us, to emulate hosts".into();
-        return Err(PlanError { flag: "--hosts".into(), value: hosts.to_string(), problem }.into());
-    }
     let seat = Seat::new(plan, dataset, 0)?;
     seat.strategy.check(&seat.setup).map_err(|refusal| {
         let Refusal { flag, value, problem } = refusal;
@@ -85,9 +123,22 @@ pub fn check(plan: &Plan, dataset: &Dataset) -> Result<(), LaunchError> {
     Ok(())
 }
 
-/// Runs it.
-pub fn run(launch: &Launch<'_>, report: &mut dyn FnMut(Event<'_>)) -> Result<RunResult, LaunchError> {
+/// Runs it; with `listen` on other machines too, which it waits for first.
+pub fn run(
+    launch: &Launch<'_>,
+    listen: Option<Listen>,
+    report: &mut dyn FnMut(Event<'_>),
+) -> Result<RunResult, LaunchError> {
+    check_hosts(launch.plan, listen.is_some())?;
     check(launch.plan, launch.dataset)?;
+    let (sender, heard) = channel();
+    let hosts = match listen {
+        Some(listen) => {
+            let limit = longest_word(launch)?;
+            Some(muster::muster(launch, listen, limit, sender.clone(), &heard, report)?)
+        }
+        None => None,
+    };
     std::thread::scope(|scope| {
         let (jobs, to_do) = channel::<Snapshot>();
         let (done, results) = channel();
@@ -103,7 +154,7 @@ pub fn run(launch: &Launch<'_>, report: &mut dyn FnMut(Event<'_>)) -> Result<Run
         });
         let watch = Watch::new(launch, Some(jobs), results);
         match transport(&launch.plan.transport, launch.plan.buffer)?.bind {
-            Some(_) => as_processes(launch, watch, report),
+            Some(_) => as_processes(launch, watch, hosts, (sender, heard), report),
             None => as_threads(launch, watch, report),
         }
     })
@@ -125,80 +176,114 @@ struct Incomplete {
     parts: Vec<Option<Vec<f32>>>,
 }
 
+/// Most bytes of what a machine may say at once: a model, its state, and some words.
+fn longest_word(launch: &Launch<'_>) -> Result<usize, LaunchError> {
+    let seat = Seat::new(launch.plan, launch.dataset, 0)?;
+    Ok(joining::DOCUMENT + size_of::<f32>() * (seat.setup.params + seat.graph.state_count()))
+}
+
 fn as_processes(
     launch: &Launch<'_>,
     mut watch: Watch<'_>,
+    hosts: Option<Hosts>,
+    channel: (Sender<Raw>, Receiver<Raw>),
     report: &mut dyn FnMut(Event<'_>),
 ) -> Result<RunResult, LaunchError> {
-    let system = |what: &str| {
-        let what = what.to_owned();
-        move |source| LaunchError::System { what, source }
-    };
-    let world = launch.plan.workers + launch.plan.servers;
     let key = *Key::generate().map_err(paceline_train::TrainError::from)?.as_bytes();
-    let orders: Vec<ToRank> = (0..world)
-        .map(|rank| ToRank::Config {
-            plan: Box::new(launch.plan.clone()),
-            run: launch.run.to_owned(),
-            rank,
-            key,
-            folders: launch.folders.0.clone(),
-        })
-        .collect();
+    let mut crew = Crew::start(launch, key, hosts, channel)?;
+    let done = lead(launch, &mut watch, &mut crew, report).and_then(|()| watch.finish(report));
+    crew.dismiss(match &done {
+        Ok(result) => Over { result: serde_json::to_value(result).ok(), ..Over::default() },
+        Err(e) => Over { code: e.code(), message: e.to_string(), hint: e.hint(), result: None },
+    });
+    done
+}
+
+/// Watches over every rank until all have given their accounts.
+fn lead(
+    launch: &Launch<'_>,
+    watch: &mut Watch<'_>,
+    crew: &mut Crew,
+    report: &mut dyn FnMut(Event<'_>),
+) -> Result<(), LaunchError> {
+    let world = launch.plan.workers + launch.plan.servers;
     let interfaces = Emulated::of(launch.plan).map(|emulated| emulated.interfaces()).transpose()?;
-    let mut fleet =
-        Fleet::start(&launch.program.0, launch.program.1, &orders).map_err(system("starting a process"))?;
     watch.announce(report);
     let mut ended = vec![(false, false); world];
     // A rank that gave up because it lost a peer is a victim; who died without a word is not.
-    let mut blamed: Option<(Instant, LaunchError)> = None;
+    let mut blamed: Option<(Instant, usize, LaunchError)> = None;
     while !watch.gather.complete() {
-        let news = fleet.news.recv_timeout(watch.patience()).ok();
+        let tidings = crew.next(watch.patience());
         if watch.side_results(report) {
-            // A rank that has died meanwhile is told of by its process's end.
-            (0..launch.plan.workers).for_each(|rank| drop(fleet.tell(rank, &ToRank::GoOn)));
+            (0..launch.plan.workers).for_each(|rank| crew.tell(rank, ToRank::GoOn));
         }
-        let failure = match news {
-            Some(News::Said(rank, FromRank::Failed { lost: Some(_), message, hint, code }, _)) => {
-                watch.victims[rank] = true;
-                let role = role(launch.plan, rank);
-                let told = LaunchError::Failed { role, rank, message, hint, code };
-                blamed = blamed.or(Some((Instant::now(), told)));
-                None
-            }
-            Some(News::Said(rank, said, numbers)) => {
-                let all_bound = watch.take(rank, said, numbers, report)?;
-                if all_bound {
-                    let interfaces = interfaces.as_ref().and_then(Interfaces::path);
-                    let order = ToRank::Peers { addresses: watch.addresses.clone(), interfaces };
+        let failure = match tidings {
+            Some(Tidings::Rank(News::Said(rank, mut said, numbers))) => {
+                locate(&mut said, rank, crew);
+                if let FromRank::Failed { lost: Some(lost), message, hint, code } = said {
+                    watch.victims[rank] = true;
+                    let role = role(launch.plan, rank);
+                    let told = LaunchError::Failed { role, rank, message, hint, code };
+                    blamed = blamed.or(Some((Instant::now(), lost, told)));
+                } else if watch.take(rank, said, numbers, report)? {
                     for rank in 0..world {
-                        // A rank that has died meanwhile is told of by its process's end.
-                        let _ = fleet.tell(rank, &order);
+                        let interfaces = interfaces.as_ref().and_then(Interfaces::path);
+                        crew.tell(rank, ToRank::Peers { addresses: watch.addresses.clone(), interfaces });
                     }
                 }
                 None
             }
-            Some(News::Silent(rank)) => {
+            Some(Tidings::Rank(News::Silent(rank))) => {
                 ended[rank].0 = true;
-                watch.died(rank, ended[rank], &mut fleet)
+                watch.died(rank, ended[rank], crew)
             }
-            Some(News::Exited(rank)) => {
+            Some(Tidings::Rank(News::Exited(rank))) => {
                 ended[rank].1 = true;
-                watch.died(rank, ended[rank], &mut fleet)
+                watch.died(rank, ended[rank], crew)
             }
+            Some(Tidings::Lost { host, cause }) => Some(watch.host_lost(crew.host(host), cause)),
+            Some(Tidings::Seen { host, there }) => {
+                let (name, _) = crew.host(host);
+                report(Event::Host { host, name: &name, state: if there { "back" } else { "quiet" } });
+                None
+            }
+            Some(Tidings::Refused { cause }) => {
+                report(Event::Refused { rank: None, cause: &cause });
+                None
+            }
+            Some(Tidings::Nothing) => None,
             None => watch.late(),
         };
         if let Some(failure) = failure {
-            fleet.end(Duration::ZERO);
             return Err(failure);
         }
-        if blamed.as_ref().is_some_and(|(since, _)| since.elapsed() > BLAME) {
-            fleet.end(Duration::ZERO);
-            return Err(blamed.expect("it was just there").1);
+        // Of a machine that is under suspicion it is soon known whether it is lost: then that is the cause.
+        let ripe = |(since, lost, _): &(Instant, usize, _)| since.elapsed() > BLAME && !crew.quiet(*lost);
+        if let Some((_, _, told)) = blamed.take_if(|blamed| ripe(blamed)) {
+            return Err(told);
         }
     }
-    drop(fleet);
-    watch.finish(report)
+    Ok(())
+}
+
+/// Adds the machine to what a rank says, where it matters which one it was.
+fn locate(said: &mut FromRank, rank: usize, crew: &Crew) {
+    match said {
+        FromRank::Failed { message, lost, .. } => {
+            if let Some(place) = crew.place(rank) {
+                *message = format!("on {place}: {message}");
+            }
+            if let Some((lost, place)) = lost.and_then(|lost| Some((lost, crew.place(lost)?))) {
+                *message += &format!(" (rank {lost} is on {place})");
+            }
+        }
+        FromRank::Done(account) => {
+            if let (None, Some(name)) = (crew.place(rank), crew.own_name()) {
+                account.host = name;
+            }
+        }
+        _ => {}
+    }
 }
 
 /// All ranks as threads of this process, over the in-process transport.
@@ -348,7 +433,7 @@ impl<'a> Watch<'a> {
                 self.gather.part(step, train_s, Outcome { loss, correct, samples }, report);
             }
             FromRank::Snapshot { step, train_s } => self.snapshot(rank, step, train_s, numbers),
-            FromRank::Refused { cause } => report(Event::Refused { rank, cause: &cause }),
+            FromRank::Refused { cause } => report(Event::Refused { rank: Some(rank), cause: &cause }),
             FromRank::Done(account) => {
                 self.gather.done[rank] = Some(*account);
                 self.gather.numbers[rank] = numbers;
@@ -425,20 +510,30 @@ impl<'a> Watch<'a> {
     }
 
     /// A rank whose process has ended and whose pipe is closed, without an account: the failure to tell.
-    fn died(&self, rank: usize, ended: (bool, bool), fleet: &mut Fleet) -> Option<LaunchError> {
+    fn died(&self, rank: usize, ended: (bool, bool), crew: &mut Crew) -> Option<LaunchError> {
         if ended != (true, true) || self.gather.done[rank].is_some() || self.victims[rank] {
             return None;
         }
-        let cause = match fleet.status(rank) {
-            Some(status) => status.to_string(),
-            None => "its process has ended".into(),
-        };
-        let when = match self.steps[rank] {
-            0 if self.begun == 0 => "before the first step".into(),
-            step => format!("after step {step}"),
-        };
+        let mut cause = crew.status(rank).unwrap_or_else(|| "its process has ended".into());
+        if let Some(place) = crew.place(rank) {
+            cause += &format!(", on {place}");
+        }
         let role = role(self.launch.plan, rank);
-        Some(LaunchError::Lost { role, rank, pid: fleet.pid(rank), when, cause })
+        Some(LaunchError::Lost { role, rank, pid: crew.pid(rank), when: self.when(&[rank]), cause })
+    }
+
+    /// How far ranks had come, as far as they told.
+    fn when(&self, ranks: &[usize]) -> String {
+        match ranks.iter().map(|&rank| self.steps[rank]).max() {
+            Some(0) | None if self.begun == 0 => "before the first step".into(),
+            step => format!("after step {}", step.unwrap_or_default()),
+        }
+    }
+
+    /// A machine that is gone, with all its ranks.
+    fn host_lost(&self, (host, ranks): (String, Vec<usize>), cause: String) -> LaunchError {
+        let when = self.when(&ranks);
+        LaunchError::HostLost { host, ranks: agent::words(self.launch.plan, &ranks), when, cause }
     }
 
     /// A rank that does not come up in time.
@@ -451,7 +546,7 @@ impl<'a> Watch<'a> {
         Some(LaunchError::Late { role, rank, what: "begin", seconds: START.as_secs() })
     }
 
-    fn finish(mut self, report: &mut dyn FnMut(Event<'_>)) -> Result<RunResult, LaunchError> {
+    fn finish(&mut self, report: &mut dyn FnMut(Event<'_>)) -> Result<RunResult, LaunchError> {
         self.jobs = None;
         while let Ok((step, train_s, outcome)) = self.results.recv() {
             self.gather.whole(step, train_s, outcome, report);

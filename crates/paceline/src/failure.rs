@@ -20,6 +20,11 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// A failure of the command line itself.
+    pub fn new(code: u8, message: String, hint: String) -> Self {
+        Self { code, message, hint }
+    }
+
     /// Writes the error to standard error.
     pub fn report(self) -> ExitCode {
         crate::output::error(&self.message, &self.hint);
@@ -54,20 +59,9 @@ impl From<TrainError> for Failure {
 
 impl From<LaunchError> for Failure {
     fn from(error: LaunchError) -> Self {
-        let message = error.to_string();
         match error {
             LaunchError::Plan(error) => error.into(),
-            LaunchError::Train(error) => error.into(),
-            LaunchError::Lost { .. } => {
-                let hint =
-                    "the other processes were ended; the system's log may say who ended this one".into();
-                Self { code: 4, message, hint }
-            }
-            LaunchError::Failed { hint, code, .. } => Self { code, message, hint },
-            LaunchError::Late { .. } => {
-                Self { code: 4, message, hint: "is the machine overloaded, or out of memory?".into() }
-            }
-            LaunchError::System { .. } => Self { code: 1, message, hint: String::new() },
+            error => Self { code: error.code(), message: error.to_string(), hint: error.hint() },
         }
     }
 }

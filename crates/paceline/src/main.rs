@@ -30,6 +30,8 @@ struct Cli {
 enum Verb {
     /// Train a network once and print the result
     Train(Box<verbs::train::Args>),
+    /// Take part in a run that another machine leads (`paceline train --listen`)
+    Join(verbs::join::Args),
     /// List the models, or show one layer by layer
     Model(verbs::model::Args),
     /// List the datasets and where their files are looked for
@@ -49,6 +51,7 @@ fn main() -> ExitCode {
     let done = match cli.verb {
         None => verbs::home::run(show, started),
         Some(Verb::Train(args)) => verbs::train::train(&args, show, started),
+        Some(Verb::Join(args)) => verbs::join::run(&args, show),
         Some(Verb::Model(args)) => verbs::model::run(&args, show),
         Some(Verb::Data(args)) => verbs::data::run(&args, show),
         Some(Verb::Bench(args)) => verbs::bench::run(&args, show),

@@ -190,7 +190,7 @@ impl<M: Medium> Dial<M> {
                     self.stage = Stage::Resting { until };
                     return Ok(None);
                 }
-                Stage::Resting { .. } => match M::open(&self.address, options) {
+                Stage::Resting { .. } => match M::open(&self.address, &identity.key, options) {
                     Ok(socket) => self.stage = Stage::Opening(socket),
                     Err(e) => self.rest(now, e.to_string()),
                 },

@@ -10,6 +10,7 @@ use rustix::event::PollFd;
 use super::{BOTH, Options, READABLE};
 use crate::error::WireError;
 use crate::handshake::Side;
+use crate::identity::Key;
 
 /// A kind of connection: how to listen, to dial, and to carry bytes. Nothing here blocks.
 pub trait Medium: Sized + 'static {
@@ -31,14 +32,19 @@ pub trait Medium: Sized + 'static {
     /// Sizes the buffers that accepted connections inherit.
     fn size(listener: &Self::Listener, options: &Options) -> io::Result<()>;
 
-    /// Takes whoever knocks, and what is known of it.
-    fn accept(listener: &Self::Listener) -> io::Result<(Self::Socket, String)>;
+    /// Takes whoever knocks, and what is known of it. Few media need the run's key before the handshake.
+    fn accept(listener: &Self::Listener, key: &Key) -> io::Result<(Self::Socket, String)>;
 
     /// Sets what every accepted connection has; it must not block.
     fn prepare(socket: &Self::Socket, options: &Options) -> io::Result<()>;
 
     /// Starts to open a connection.
-    fn open(address: &Self::Address, options: &Options) -> io::Result<Self::Socket>;
+    fn open(address: &Self::Address, key: &Key, options: &Options) -> io::Result<Self::Socket>;
+
+    /// What to wait for during the handshake.
+    fn interest(socket: &Self::Socket, writing: bool) -> PollFd<'_> {
+        PollFd::new(socket, if writing { BOTH } else { READABLE })
+    }
 
     /// Goes over from the handshake to frames.
     fn stream(socket: Self::Socket, side: Side, options: &Options) -> io::Result<Self::Stream>;

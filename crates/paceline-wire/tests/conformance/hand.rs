@@ -44,7 +44,7 @@ impl<S: Write> Write for Hand<S> {
 
 /// Knocks at a door.
 pub fn knock<M: Medium>(door: &M::Address) -> Hand<M::Socket> {
-    Hand(M::open(door, &Options::default()).unwrap())
+    Hand(M::open(door, &identity(1, 3).key, &Options::default()).unwrap())
 }
 
 /// Rank 2 of 3 by hand: a connection after a valid handshake with `rank`.

@@ -21,6 +21,7 @@ use paceline_train::single;
 use paceline_wire::TRANSPORTS;
 
 use super::data::{self, Place};
+use super::listen::Listening;
 use crate::failure::Failure;
 use crate::output::{self, Follow, Show};
 
@@ -142,6 +143,8 @@ pub struct Args {
     /// Folder that runs are recorded in [default: PACELINE_STORE, then .paceline]
     #[arg(long, value_name = "DIR")]
     store: Option<PathBuf>,
+    #[command(flatten)]
+    listening: Listening,
     #[command(flatten)]
     parameters: Parameters,
 }
@@ -312,6 +315,7 @@ pub fn execute(args: &Args, show: Show, started: Started) -> Result<(RunResult, 
     let plan = args.plan()?;
     // What is wrong whatever the dataset is said before a large one is loaded.
     plan.check(usize::MAX)?;
+    args.listening.check(&plan, plan.strategy == SINGLE)?;
     let source = paceline_data::find(&plan.data).expect("clap lets registered names pass only");
     let folders = data::folders(&args.place);
     let dataset = source.load(&folders)?;
@@ -319,6 +323,7 @@ pub fn execute(args: &Args, show: Show, started: Started) -> Result<(RunResult, 
     let mut follow = Follow::new(show);
     let id = process::new_run_id();
     let mut record = RunDirectory::create(&store(args), &id, &plan)?;
+    let folder = record.path().to_owned();
     let report = &mut |event: Event<'_>| {
         record.event(&event);
         follow.event(&event);
@@ -326,9 +331,10 @@ pub fn execute(args: &Args, show: Show, started: Started) -> Result<(RunResult, 
     let result = if plan.strategy == SINGLE {
         single::run(&plan, &dataset, &id, started, report).map_err(Failure::from)
     } else {
+        let (listen, _key) = args.listening.open(&plan, &folder, show)?;
         let program = (std::env::current_exe()?, "rank");
         let launch = Launch { plan: &plan, dataset: &dataset, folders: &folders, run: &id, program, started };
-        run::run(&launch, report).map_err(Failure::from)
+        run::run(&launch, listen, report).map_err(Failure::from)
     };
     follow.finish();
     let result = result?;
