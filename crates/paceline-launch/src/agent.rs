@@ -70,7 +70,7 @@ pub fn join(join: &Join, tell: &mut dyn FnMut(&str)) -> Result<Joined, LaunchErr
     let (sender, heard) = channel();
     let from_launcher = sender.clone();
     let hear = move |heard| drop(from_launcher.send(Raw::Launcher(heard)));
-    let line = Line::new(link, joining::DOCUMENT, Pulse::default(), hear)?;
+    let line = Line::new(link, joining::LARGEST, Pulse::default(), hear)?;
     let launcher = line.remote().to_string();
     let mut agent = Agent { join, line, launcher, run: String::new(), host: 0, fleet: None, sender };
     let done = agent.take_part(&heard, tell);
@@ -133,8 +133,8 @@ impl Agent<'_> {
             let Ok(heard) = heard.recv() else { return Err(self.lost("this end stopped listening".into())) };
             match heard {
                 Raw::Launcher(Heard::Document(document)) => {
-                    let (said, _) = joining::decode(&document).map_err(|cause| self.lost(cause))?;
-                    if let Some(over) = self.obey(said, tell)? {
+                    let (said, numbers) = joining::decode(&document).map_err(|cause| self.lost(cause))?;
+                    if let Some(over) = self.obey(said, &numbers, tell)? {
                         return self.over(over);
                     }
                 }
@@ -149,7 +149,12 @@ impl Agent<'_> {
     }
 
     /// Does what the launcher says; how the run ended, if it has.
-    fn obey(&mut self, said: ToHost, tell: &mut dyn FnMut(&str)) -> Result<Option<Over>, LaunchError> {
+    fn obey(
+        &mut self,
+        said: ToHost,
+        numbers: &[f32],
+        tell: &mut dyn FnMut(&str),
+    ) -> Result<Option<Over>, LaunchError> {
         match said {
             ToHost::Refused { message, hint } => {
                 let address = self.launcher.clone();
@@ -181,7 +186,7 @@ impl Agent<'_> {
             ToHost::Tell { rank, order } => {
                 if let Some((fleet, _)) = &mut self.fleet {
                     // A rank that has died meanwhile is told of by its process's end.
-                    let _ = fleet.tell(rank, &order);
+                    let _ = fleet.tell(rank, &order, numbers);
                 }
             }
             ToHost::Over(over) => return Ok(Some(over)),

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use paceline_plan::Network;
 use paceline_protocol::{Action, Buf, Input, Region, Setup};
-use paceline_train::TrainError;
 use paceline_train::engine::{Begin, Engine};
 use paceline_train::memory::{Bodies, Memory, add};
 use paceline_train::worker::MESSAGE;
+use paceline_train::{Stretch, TrainError};
 use paceline_wire::{Event, Interfaces, Key, META, Source, Span, Transport, inproc};
 use serde::{Deserialize, Serialize};
 
@@ -248,8 +248,10 @@ impl Bench {
                     if addresses.iter().all(|a| !a.is_empty()) {
                         for rank in 0..self.workers {
                             let interfaces = interfaces.as_ref().and_then(Interfaces::path);
-                            let order = ToRank::Peers { addresses: addresses.clone(), interfaces };
-                            fleet.tell(rank, &order).map_err(|source| LaunchError::System {
+                            let stretch = Stretch { from: 0, to: 0, generation: 0 };
+                            let addresses = addresses.clone();
+                            let order = ToRank::Peers { addresses, interfaces, stretch, restored: None };
+                            fleet.tell(rank, &order, &[]).map_err(|source| LaunchError::System {
                                 what: format!("telling rank {rank}"),
                                 source,
                             })?;

@@ -179,14 +179,19 @@ impl Crew {
     }
 
     /// Tells a rank something. One that has died meanwhile is told of by its end.
-    pub fn tell(&mut self, rank: usize, order: ToRank) {
+    pub fn tell(&mut self, rank: usize, order: ToRank, numbers: &[f32]) {
         match self.elsewhere(rank) {
             Some(host) => {
                 let tell = ToHost::Tell { rank, order: Box::new(order) };
-                host.line.say(joining::encode(&tell, &[]));
+                host.line.say(joining::encode(&tell, numbers));
             }
-            None => drop(self.fleet.tell(rank, &order)),
+            None => drop(self.fleet.tell(rank, &order, numbers)),
         }
+    }
+
+    /// Tells every rank the same.
+    pub fn tell_all(&mut self, order: &ToRank) {
+        (0..self.layout.len()).for_each(|rank| self.tell(rank, order.clone(), &[]));
     }
 
     /// The machine of a rank, if it is not this one.

@@ -60,6 +60,21 @@ pub enum LaunchError {
         /// The deadline.
         seconds: u64,
     },
+    /// Somebody asked for it.
+    #[error("interrupted after step {step} of {steps}; saved in {}", path.display())]
+    Interrupted {
+        /// Steps done.
+        step: u64,
+        /// Steps of the run.
+        steps: u64,
+        /// The checkpoint.
+        path: std::path::PathBuf,
+        /// The run.
+        run: String,
+    },
+    /// A checkpoint could not be written or read.
+    #[error("the checkpoint could not be kept: {0}")]
+    Record(#[from] paceline_record::RecordError),
     /// Training failed in this process.
     #[error(transparent)]
     Train(#[from] TrainError),
@@ -163,7 +178,10 @@ impl LaunchError {
                 TrainError::Shape { .. } => 3,
                 TrainError::Lost { .. } | TrainError::Silent { .. } => 4,
                 TrainError::Wire(_) => 6,
+                TrainError::Restore { .. } => 5,
             },
+            Self::Interrupted { .. } => 130,
+            Self::Record(_) => 5,
             Self::Lost { .. } | Self::Late { .. } | Self::Missing { .. } | Self::HostLost { .. } => 4,
             Self::Unreachable { .. } | Self::LauncherLost { .. } => 4,
             Self::Wire(_) | Self::Key(_) | Self::Stranger { .. } | Self::NotAdmitted { .. } => 6,
@@ -202,6 +220,8 @@ impl LaunchError {
             Self::LauncherLost { .. } => {
                 "this machine's processes were ended; are the launcher and the network to it up?".into()
             }
+            Self::Interrupted { run, .. } => format!("`paceline resume {run}` goes on from there"),
+            Self::Record(_) => "is the disk full? the last checkpoint before is still there".into(),
             Self::Plan(_) | Self::System { .. } | Self::Wire(_) => String::new(),
         }
     }

@@ -64,7 +64,7 @@ impl Fleet {
             fleet.children.push(child);
             fleet.orders.push(stdin);
             fleet.ranks.push(rank);
-            fleet.tell(rank, order.borrow())?;
+            fleet.tell(rank, order.borrow(), &[])?;
             let sender = sender.clone();
             let mut stdout = stdout.expect("standard output is a pipe");
             std::thread::spawn(move || {
@@ -91,10 +91,10 @@ impl Fleet {
     }
 
     /// Gives a rank an order.
-    pub fn tell(&mut self, rank: usize, order: &ToRank) -> io::Result<()> {
+    pub fn tell(&mut self, rank: usize, order: &ToRank, numbers: &[f32]) -> io::Result<()> {
         let index = self.index(rank)?;
         let pipe = self.orders[index].as_mut().expect("orders go out before the end");
-        control::write(pipe, order, &[])
+        control::write(pipe, order, numbers)
     }
 
     /// A rank's process.

@@ -8,9 +8,18 @@ use paceline_record::process::Started;
 use paceline_record::{Event, Rank, Replicas, RunResult, Seconds, Staleness};
 use paceline_train::curve::Curve;
 use paceline_train::model::params_sha256;
+use serde::{Deserialize, Serialize};
 
 use crate::control::Done;
 use crate::rank::role;
+
+/// What the launcher keeps at a pause: evaluations so far.
+#[derive(Default, Serialize, Deserialize)]
+struct Account {
+    curve: Vec<(f64, f64)>,
+    /// Loss, hits and samples of the last one.
+    last: Option<(f64, usize, usize)>,
+}
 
 /// The accounts of all ranks.
 pub struct Gather<'a> {
@@ -27,18 +36,27 @@ pub struct Gather<'a> {
 }
 
 impl<'a> Gather<'a> {
-    /// Nothing yet.
-    pub fn new(plan: &'a Plan) -> Self {
+    /// Nothing yet, or what was there when the run paused.
+    pub fn new(plan: &'a Plan, account: Option<&str>) -> Self {
         let world = plan.workers + plan.servers;
+        let account: Account = account.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+        let outcome = |(loss, correct, samples)| Outcome { loss, correct, samples };
         Self {
             plan,
             parts: BTreeMap::new(),
-            curve: Curve::default(),
-            last: None,
+            curve: Curve::new(account.curve),
+            last: account.last.map(outcome),
             done: vec![None; world],
             numbers: vec![Vec::new(); world],
             samples_per_step: (plan.workers * plan.batch) as u64,
         }
+    }
+
+    /// What is to be kept at a pause.
+    pub fn account(&self) -> String {
+        let last = self.last.map(|outcome| (outcome.loss, outcome.correct, outcome.samples));
+        let account = Account { curve: self.curve.points().to_vec(), last };
+        serde_json::to_string(&account).expect("an account is plain data")
     }
 
     /// Adds a worker's part of an evaluation; tells of it when the last part is there.

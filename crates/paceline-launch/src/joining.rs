@@ -139,6 +139,8 @@ pub enum FromHost {
 
 /// Most bytes that come with numbers: lengths and a document.
 pub const DOCUMENT: usize = 2 << 20;
+/// Most bytes that a machine takes from the launcher that it has joined: what a rank goes on from.
+pub const LARGEST: usize = 4 << 30;
 
 /// A document as it travels.
 pub fn encode(message: &impl Serialize, numbers: &[f32]) -> Vec<u8> {

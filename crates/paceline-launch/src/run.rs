@@ -12,8 +12,8 @@ use paceline_plan::{Plan, PlanError};
 use paceline_protocol::{Agreement, Refusal};
 use paceline_record::process::Started;
 use paceline_record::{Event, RunResult};
-use paceline_train::Replica;
 use paceline_train::model::params_sha256;
+use paceline_train::{Brake, Replica, TrainError};
 use paceline_wire::{Interfaces, Key, TRANSPORTS, Transport, TransportKind, inproc, registry};
 
 use crate::agent;
@@ -25,7 +25,8 @@ use crate::fleet::News;
 use crate::gather::{Gather, mean};
 use crate::joining::{self, Over};
 use crate::muster::{self, Listen};
-use crate::rank::{Seat, role};
+use crate::pauses::{Decision, Harbour, Pauses, pack, unpack};
+use crate::rank::{Leash, Seat, Told, role};
 
 /// Time that ranks have to listen and to begin, loading included.
 const START: Duration = Duration::from_secs(60);
@@ -35,6 +36,7 @@ const BUFFERS: RangeInclusive<usize> = 4 << 10..=1 << 30;
 const BLAME: Duration = Duration::from_secs(1);
 
 /// What a run needs from outside.
+#[derive(Clone)]
 pub struct Launch<'a> {
     /// The plan.
     pub plan: &'a Plan,
@@ -48,6 +50,8 @@ pub struct Launch<'a> {
     pub program: (PathBuf, &'static str),
     /// When this process began.
     pub started: Started,
+    /// Where the run's checkpoints are, and what may end it early.
+    pub harbour: &'a Harbour,
 }
 
 /// The transport that a run asks for, if its buffers can be what it asks for.
@@ -123,14 +127,41 @@ pub fn check(plan: &Plan, dataset: &Dataset) -> Result<(), LaunchError> {
     Ok(())
 }
 
-/// Runs it; with `listen` on other machines too, which it waits for first.
+/// Runs it; with `listen` on other machines too, which it waits for first. A run that loses a rank starts again from
+/// its last checkpoint, as often as the plan says.
 pub fn run(
     launch: &Launch<'_>,
     listen: Option<Listen>,
     report: &mut dyn FnMut(Event<'_>),
 ) -> Result<RunResult, LaunchError> {
-    check_hosts(launch.plan, listen.is_some())?;
-    check(launch.plan, launch.dataset)?;
+    let plan = launch.plan;
+    check_hosts(plan, listen.is_some())?;
+    check(plan, launch.dataset)?;
+    if plan.restarts > 0 && listen.is_some() {
+        let problem = "a machine that is lost does not come back by itself: not with --listen".into();
+        return Err(PlanError { flag: "--on-loss".into(), value: "restart".into(), problem }.into());
+    }
+    let mut done = attempt(launch, listen, report);
+    let mut harbour = launch.harbour.clone();
+    for left in (0..plan.restarts).rev() {
+        let Err(error) = &done else { break };
+        if error.code() != 4 {
+            break;
+        }
+        harbour.resumed = harbour.checkpoints.latest(&plan.hash())?.0.map(Arc::new);
+        let step = harbour.resumed.as_ref().map_or(0, |checkpoint| checkpoint.step);
+        report(Event::Restarted { step, cause: &error.to_string(), left });
+        done = attempt(&Launch { harbour: &harbour, ..launch.clone() }, None, report);
+    }
+    done
+}
+
+/// Runs it once, from the beginning or from where it was saved.
+fn attempt(
+    launch: &Launch<'_>,
+    listen: Option<Listen>,
+    report: &mut dyn FnMut(Event<'_>),
+) -> Result<RunResult, LaunchError> {
     let (sender, heard) = channel();
     let hosts = match listen {
         Some(listen) => {
@@ -179,7 +210,10 @@ struct Incomplete {
 /// Most bytes of what a machine may say at once: a model, its state, and some words.
 fn longest_word(launch: &Launch<'_>) -> Result<usize, LaunchError> {
     let seat = Seat::new(launch.plan, launch.dataset, 0)?;
-    Ok(joining::DOCUMENT + size_of::<f32>() * (seat.setup.params + seat.graph.state_count()))
+    // Parameters, what the optimiser remembers and what a strategy puts by; and a line for each update.
+    let numbers = 8 * seat.setup.params + seat.graph.state_count();
+    let updates = 24 * seat.setup.steps as usize * launch.plan.workers;
+    Ok(joining::DOCUMENT + size_of::<f32>() * numbers + updates)
 }
 
 fn as_processes(
@@ -189,7 +223,7 @@ fn as_processes(
     channel: (Sender<Raw>, Receiver<Raw>),
     report: &mut dyn FnMut(Event<'_>),
 ) -> Result<RunResult, LaunchError> {
-    let key = *Key::generate().map_err(paceline_train::TrainError::from)?.as_bytes();
+    let key = *Key::generate().map_err(TrainError::from)?.as_bytes();
     let mut crew = Crew::start(launch, key, hosts, channel)?;
     let done = lead(launch, &mut watch, &mut crew, report).and_then(|()| watch.finish(report));
     crew.dismiss(match &done {
@@ -215,7 +249,10 @@ fn lead(
     while !watch.gather.complete() {
         let tidings = crew.next(watch.patience());
         if watch.side_results(report) {
-            (0..launch.plan.workers).for_each(|rank| crew.tell(rank, ToRank::GoOn));
+            (0..launch.plan.workers).for_each(|rank| crew.tell(rank, ToRank::GoOn, &[]));
+        }
+        if let Some(order) = watch.pauses.interrupted() {
+            crew.tell_all(&order);
         }
         let failure = match tidings {
             Some(Tidings::Rank(News::Said(rank, mut said, numbers))) => {
@@ -225,10 +262,17 @@ fn lead(
                     let role = role(launch.plan, rank);
                     let told = LaunchError::Failed { role, rank, message, hint, code };
                     blamed = blamed.or(Some((Instant::now(), lost, told)));
-                } else if watch.take(rank, said, numbers, report)? {
-                    for rank in 0..world {
-                        let interfaces = interfaces.as_ref().and_then(Interfaces::path);
-                        crew.tell(rank, ToRank::Peers { addresses: watch.addresses.clone(), interfaces });
+                } else {
+                    match watch.take(rank, said, numbers, report)? {
+                        Then::Nothing => {}
+                        Then::Connect => {
+                            for rank in 0..world {
+                                let interfaces = interfaces.as_ref().and_then(Interfaces::path);
+                                let (order, numbers) = watch.peers(rank, interfaces);
+                                crew.tell(rank, order, &numbers);
+                            }
+                        }
+                        Then::TellAll(order) => crew.tell_all(&order),
                     }
                 }
                 None
@@ -299,12 +343,14 @@ fn as_threads(
     let interfaces = emulated.as_ref().map(Emulated::interfaces).transpose()?.map(Arc::new);
     let own_core = world * launch.plan.threads <= std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
-        let mut go_ons = Vec::new();
+        let mut leashes: Vec<(Sender<Told>, Arc<Brake>)> = Vec::new();
         for (rank, transport) in inproc::mesh(world).into_iter().enumerate() {
             let (emulated, interfaces) = (&emulated, &interfaces);
             let sender = sender.clone();
-            let (go_on, told) = channel();
-            go_ons.push(go_on);
+            let (tell, told) = channel();
+            let (stretch, restored) = (watch.pauses.stretch(), watch.pauses.restored(rank).cloned());
+            let leash = Leash { stretch, restored, brake: Arc::default(), told };
+            leashes.push((tell, Arc::clone(&leash.brake)));
             scope.spawn(move || {
                 let say = &mut |said: FromRank, numbers: &[f32]| {
                     // After a failure nobody listens any more.
@@ -315,20 +361,41 @@ fn as_threads(
                     transport = emulated.wrap(transport, Arc::clone(interfaces), None, own_core);
                 }
                 if let Ok(seat) = Seat::new(launch.plan, launch.dataset, rank) {
-                    seat.play(transport, &told, say);
+                    seat.play(transport, leash, say);
                 }
             });
         }
         drop(sender);
         loop {
+            let mut then = watch.pauses.interrupted().map_or(Then::Nothing, Then::TellAll);
             match news.recv_timeout(watch.patience()) {
-                Ok((rank, said, numbers)) => drop(watch.take(rank, said, numbers, report)?),
+                Ok((rank, said, numbers)) => match watch.take(rank, said, numbers, report)? {
+                    Then::Nothing => {}
+                    other => then = other,
+                },
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
             if watch.side_results(report) {
                 // A rank that has ended does not wait.
-                go_ons.iter().for_each(|go_on| go_on.send(()).unwrap_or_default());
+                leashes.iter().for_each(|(tell, _)| tell.send(Told::GoOn).unwrap_or_default());
+            }
+            match then {
+                Then::TellAll(ToRank::Hold) => {
+                    let workers = leashes[..launch.plan.workers].iter().enumerate();
+                    let held: Vec<_> = workers.map(|(rank, (_, brake))| (rank, brake.hold())).collect();
+                    let stops = held.into_iter().filter_map(|(rank, step)| watch.pauses.held(rank, step));
+                    if let Some(ToRank::StopAt { step }) = stops.last() {
+                        leashes.iter().for_each(|(_, brake)| brake.stop_at(step));
+                    }
+                }
+                Then::TellAll(ToRank::StopAt { step }) => {
+                    leashes.iter().for_each(|(_, brake)| brake.stop_at(step));
+                }
+                Then::TellAll(ToRank::Next { stretch }) => {
+                    leashes.iter().for_each(|(tell, _)| tell.send(Told::Next(stretch)).unwrap_or_default());
+                }
+                Then::Nothing | Then::Connect | Then::TellAll(_) => {}
             }
         }
         Ok::<(), LaunchError>(())
@@ -336,9 +403,19 @@ fn as_threads(
     watch.finish(report)
 }
 
+/// What is to be done about something that a rank has said.
+enum Then {
+    Nothing,
+    /// Everybody's address is known.
+    Connect,
+    TellAll(ToRank),
+}
+
 /// What the launcher knows of a run under way.
 struct Watch<'a> {
     launch: &'a Launch<'a>,
+    pauses: Pauses<'a>,
+    steps_in_all: u64,
     gather: Gather<'a>,
     addresses: Vec<String>,
     /// Ranks that have begun.
@@ -369,12 +446,16 @@ impl<'a> Watch<'a> {
     ) -> Self {
         let world = launch.plan.workers + launch.plan.servers;
         let seat = Seat::new(launch.plan, launch.dataset, 0);
+        let steps_in_all = seat.as_ref().map_or(0, |seat| seat.setup.steps);
+        let account = launch.harbour.resumed.as_ref().map(|checkpoint| &checkpoint.account[..]);
         Self {
+            pauses: Pauses::new(launch.plan, launch.harbour, steps_in_all),
+            steps_in_all,
             agreement: seat.as_ref().map_or(Agreement::Apart, Seat::agreement),
             params: seat.map_or(0, |seat| seat.setup.params),
             under_way: 0,
             launch,
-            gather: Gather::new(launch.plan),
+            gather: Gather::new(launch.plan, account),
             addresses: vec![String::new(); world],
             begun: 0,
             startup: None,
@@ -400,19 +481,49 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Takes what a rank says; true when the last address has come.
+    /// What a rank is told when everybody's address is known.
+    fn peers(&self, rank: usize, interfaces: Option<String>) -> (ToRank, Vec<f32>) {
+        let packed = self.pauses.restored(rank).map(pack);
+        let (restored, numbers) = packed.unzip();
+        let (addresses, stretch) = (self.addresses.clone(), self.pauses.stretch());
+        (ToRank::Peers { addresses, interfaces, stretch, restored }, numbers.unwrap_or_default())
+    }
+
+    /// Everybody has paused: saves, and goes on or stops.
+    fn pause(&mut self, report: &mut dyn FnMut(Event<'_>)) -> Result<Then, LaunchError> {
+        // What was shown before the pause belongs to what is saved.
+        while self.under_way > 0 {
+            let Ok((step, train_s, outcome)) = self.results.recv() else { break };
+            self.under_way -= 1;
+            self.gather.whole(step, train_s, outcome, report);
+        }
+        match self.pauses.decide(self.gather.account())? {
+            Decision::GoOn(stretch) => {
+                report(Event::Checkpoint { step: stretch.from });
+                Ok(Then::TellAll(ToRank::Next { stretch: Some(stretch) }))
+            }
+            Decision::Stop { step, path } => {
+                report(Event::Checkpoint { step });
+                let (steps, run) = (self.steps_in_all, self.launch.run.to_owned());
+                Err(LaunchError::Interrupted { step, steps, path, run })
+            }
+        }
+    }
+
+    /// Takes what a rank says; what is to be done then.
     fn take(
         &mut self,
         rank: usize,
         said: FromRank,
         numbers: Vec<f32>,
         report: &mut dyn FnMut(Event<'_>),
-    ) -> Result<bool, LaunchError> {
+    ) -> Result<Then, LaunchError> {
         let plan = self.launch.plan;
         match said {
             FromRank::Bound { address } => {
                 self.addresses[rank] = address;
-                return Ok(self.addresses.iter().all(|a| !a.is_empty()));
+                let all = self.addresses.iter().all(|a| !a.is_empty());
+                return Ok(if all { Then::Connect } else { Then::Nothing });
             }
             FromRank::Started => {
                 self.begun += 1;
@@ -433,6 +544,18 @@ impl<'a> Watch<'a> {
                 self.gather.part(step, train_s, Outcome { loss, correct, samples }, report);
             }
             FromRank::Snapshot { step, train_s } => self.snapshot(rank, step, train_s, numbers),
+            FromRank::Held { step } => {
+                return Ok(self.pauses.held(rank, step).map_or(Then::Nothing, Then::TellAll));
+            }
+            FromRank::Paused { step, part } => {
+                let Some(part) = unpack(part, &numbers) else {
+                    let problem = format!("rank {rank} sent only a part of what it keeps");
+                    return Err(TrainError::Restore { problem }.into());
+                };
+                if self.pauses.paused(rank, step, part) {
+                    return self.pause(report);
+                }
+            }
             FromRank::Refused { cause } => report(Event::Refused { rank: Some(rank), cause: &cause }),
             FromRank::Done(account) => {
                 self.gather.done[rank] = Some(*account);
@@ -442,7 +565,7 @@ impl<'a> Watch<'a> {
                 return Err(LaunchError::Failed { role: role(plan, rank), rank, message, hint, code });
             }
         }
-        Ok(false)
+        Ok(Then::Nothing)
     }
 
     /// How long to wait for news: not long while somebody waits for an evaluation.

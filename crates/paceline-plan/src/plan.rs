@@ -135,6 +135,12 @@ pub struct Plan {
     pub weight_decay: f64,
     /// How much to train.
     pub work: Work,
+    /// Steps between checkpoints; none if absent.
+    pub checkpoint_every: Option<u64>,
+    /// Checkpoints that are kept.
+    pub keep: usize,
+    /// How often a run that has lost a rank starts again from its last checkpoint.
+    pub restarts: u32,
     /// Test accuracy whose time is asked for.
     pub target_accuracy: Option<f64>,
     /// Whether to end the run when the target is reached.
@@ -247,6 +253,12 @@ impl Plan {
         if self.stop_at_target && self.target_accuracy.is_none() {
             return refuse("--stop-at-target", &"", "needs --target-accuracy");
         }
+        if self.checkpoint_every == Some(0) {
+            return refuse("--checkpoint-every", &0, "at least 1 step is needed; leave it out for none");
+        }
+        if self.keep == 0 {
+            return refuse("--keep", &0, "at least 1 checkpoint must be kept");
+        }
         if self.eval_every == Some(0) {
             return refuse("--eval-every", &0, "at least 1 step is needed; leave it out for epoch ends");
         }
@@ -294,6 +306,9 @@ pub(crate) mod tests {
             nesterov: false,
             weight_decay: 0.0,
             work: Work::Epochs(1.5),
+            checkpoint_every: None,
+            keep: 2,
+            restarts: 0,
             target_accuracy: None,
             stop_at_target: false,
             eval_every: None,

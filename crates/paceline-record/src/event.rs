@@ -83,6 +83,20 @@ pub enum Event<'a> {
         /// `joined`, `left` before the run began, `quiet` (nothing heard for a while) or `back`.
         state: &'static str,
     },
+    /// The run has paused and was saved.
+    Checkpoint {
+        /// Steps done.
+        step: u64,
+    },
+    /// A rank was lost; the run starts again from its last checkpoint.
+    Restarted {
+        /// The steps that were saved.
+        step: u64,
+        /// What happened.
+        cause: &'a str,
+        /// How often it may still do so.
+        left: u32,
+    },
     /// A stranger was turned away; the run goes on.
     Refused {
         /// By whom; absent if it came to where machines join.

@@ -42,7 +42,7 @@ pub struct Course<'a> {
     /// Ends a stretch early.
     pub brake: Arc<Brake>,
     /// Told at the end of each stretch but the run's last; answers with the next one, or with none if the run stops.
-    pub pause: &'a mut (dyn FnMut(Pause) -> Option<Stretch> + Send),
+    pub pause: &'a mut dyn FnMut(Pause) -> Option<Stretch>,
 }
 
 /// Lets a run be stopped at a step that all workers agree on, or at one that the servers choose.

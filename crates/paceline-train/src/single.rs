@@ -20,6 +20,13 @@ use crate::update::Update;
 /// Seconds between two progress events.
 const PROGRESS_EVERY: f64 = 0.2;
 
+/// The order of a plan's samples, out of so many, and the steps to do.
+pub fn order(plan: &Plan, samples: usize) -> (Order, u64) {
+    let order = Order::new(plan.seed, samples, plan.batch * plan.workers, plan.total_samples(samples));
+    let steps = order.steps().min(plan.stop_after_step.unwrap_or(u64::MAX));
+    (order, steps)
+}
+
 /// Trains as the plan says, telling `report` what happens, and returns the result; `None` if the run pauses and does
 /// not go on.
 pub fn run(
@@ -32,11 +39,9 @@ pub fn run(
 ) -> Result<Option<RunResult>, TrainError> {
     let graph = Arc::new(model::graph(plan, dataset)?);
     let compute = Arc::new(Compute::new(plan.threads, plan.pin));
-    let total = plan.total_samples(dataset.train.len());
-    let mut order = Order::new(plan.seed, dataset.train.len(), plan.batch * plan.workers, total);
+    let (mut order, steps) = order(plan, dataset.train.len());
     let mut update = Update::new(plan, dataset.train.len(), Arc::clone(&compute));
     let mut replica = Replica::new(plan, graph, compute);
-    let steps = order.steps().min(plan.stop_after_step.unwrap_or(u64::MAX));
     report(Event::Start {
         run,
         plan,

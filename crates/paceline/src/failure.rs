@@ -52,6 +52,7 @@ impl From<TrainError> for Failure {
             TrainError::Shape { .. } => 3,
             TrainError::Lost { .. } | TrainError::Silent { .. } => 4,
             TrainError::Wire(_) => 6,
+            TrainError::Restore { .. } => 5,
         };
         Self { code, hint: error.hint().into(), message: error.to_string() }
     }

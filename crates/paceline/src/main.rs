@@ -7,6 +7,7 @@
 mod failure;
 mod output;
 mod verbs;
+mod voyage;
 
 use std::process::ExitCode;
 
@@ -32,6 +33,8 @@ enum Verb {
     Train(Box<verbs::train::Args>),
     /// Take part in a run that another machine leads (`paceline train --listen`)
     Join(verbs::join::Args),
+    /// Go on with a run that was interrupted or failed, from its last checkpoint
+    Resume(verbs::resume::Args),
     /// List the models, or show one layer by layer
     Model(verbs::model::Args),
     /// List the datasets and where their files are looked for
@@ -52,6 +55,7 @@ fn main() -> ExitCode {
         None => verbs::home::run(show, started),
         Some(Verb::Train(args)) => verbs::train::train(&args, show, started),
         Some(Verb::Join(args)) => verbs::join::run(&args, show),
+        Some(Verb::Resume(args)) => verbs::resume::run(&args, show, started),
         Some(Verb::Model(args)) => verbs::model::run(&args, show),
         Some(Verb::Data(args)) => verbs::data::run(&args, show),
         Some(Verb::Bench(args)) => verbs::bench::run(&args, show),

@@ -121,6 +121,11 @@ impl Follow {
             Event::Refused { rank: None, cause } => {
                 self.line(&format!("a stranger was turned away where machines join: {cause}"))
             }
+            Event::Checkpoint { step } => self.bar.set_position(step),
+            Event::Restarted { step, cause, left } => self.line(&format!(
+                "{cause}\nstarts again from step {step}; {left} more {} possible",
+                if left == 1 { "restart is" } else { "restarts are" }
+            )),
             Event::Result(_) => {}
         }
     }

@@ -6,4 +6,5 @@ pub mod home;
 pub mod join;
 pub mod listen;
 pub mod model;
+pub mod resume;
 pub mod train;

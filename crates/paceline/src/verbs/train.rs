@@ -1,13 +1,12 @@
 //! `paceline train`: one run.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::builder::PossibleValue;
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgMatches, Command};
 use paceline_data::{DATASETS, Sharding};
-use paceline_launch::run::{self, Launch};
 use paceline_nn::models::MODELS;
 use paceline_nn::optim::OPTIMISERS;
 use paceline_nn::schedule::Schedule;
@@ -16,17 +15,14 @@ use paceline_protocol::{
     Averages, CONSISTENCIES, Coder, Options, Parameter, Refusal, STRATEGIES, strategies,
 };
 use paceline_record::process::{self, Started};
-use paceline_record::{Event, RunDirectory, RunResult};
-use paceline_train::single;
+use paceline_record::{Event, RunResult};
 use paceline_wire::TRANSPORTS;
 
 use super::data::{self, Place};
 use super::listen::Listening;
 use crate::failure::Failure;
-use crate::output::{self, Follow, Show};
-
-/// The strategy of one worker alone.
-const SINGLE: &str = "single";
+use crate::output::{self, Show};
+use crate::voyage::{SINGLE, Voyage};
 
 /// Epochs that are trained where nothing else is said.
 const EPOCHS: f64 = 5.0;
@@ -131,6 +127,18 @@ pub struct Args {
     /// Steps between evaluations; at epoch ends if left out
     #[arg(long)]
     eval_every: Option<u64>,
+    /// Save the run every so many steps, so that `paceline resume` can go on from there
+    #[arg(long, value_name = "STEPS")]
+    checkpoint_every: Option<u64>,
+    /// Checkpoints to keep
+    #[arg(long, default_value_t = 2)]
+    keep: usize,
+    /// What to do when a process is lost: fail, or restart all from the last checkpoint
+    #[arg(long, default_value = "fail", value_parser = ["fail", "restart"])]
+    on_loss: String,
+    /// How often a run may restart (with --on-loss restart)
+    #[arg(long, default_value_t = 3)]
+    restarts: u32,
     /// Seed of everything random
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -265,6 +273,9 @@ impl Args {
             nesterov: self.nesterov,
             weight_decay: self.weight_decay,
             work: self.steps.map_or(Work::Epochs(self.epochs.unwrap_or(EPOCHS)), Work::Steps),
+            checkpoint_every: self.checkpoint_every,
+            keep: self.keep,
+            restarts: if self.on_loss == "restart" { self.restarts } else { 0 },
             target_accuracy: self.target_accuracy,
             stop_at_target: self.stop_at_target,
             eval_every: self.eval_every,
@@ -305,9 +316,9 @@ impl Args {
 }
 
 /// The flag, else the environment, else a folder here.
-fn store(args: &Args) -> PathBuf {
+pub fn store(flag: Option<&Path>) -> PathBuf {
     let from_environment = || std::env::var_os("PACELINE_STORE").filter(|v| !v.is_empty()).map(PathBuf::from);
-    args.store.clone().or_else(from_environment).unwrap_or_else(|| ".paceline".into())
+    flag.map(Path::to_owned).or_else(from_environment).unwrap_or_else(|| ".paceline".into())
 }
 
 /// Runs the plan that the flags describe; the result, and its summary in words.
@@ -316,31 +327,14 @@ pub fn execute(args: &Args, show: Show, started: Started) -> Result<(RunResult, 
     // What is wrong whatever the dataset is said before a large one is loaded.
     plan.check(usize::MAX)?;
     args.listening.check(&plan, plan.strategy == SINGLE)?;
-    let source = paceline_data::find(&plan.data).expect("clap lets registered names pass only");
-    let folders = data::folders(&args.place);
-    let dataset = source.load(&folders)?;
-    plan.check(dataset.train.len())?;
-    let mut follow = Follow::new(show);
-    let id = process::new_run_id();
-    let mut record = RunDirectory::create(&store(args), &id, &plan)?;
-    let folder = record.path().to_owned();
-    let report = &mut |event: Event<'_>| {
-        record.event(&event);
-        follow.event(&event);
+    let voyage = Voyage {
+        plan,
+        folders: data::folders(&args.place),
+        store: store(args.store.as_deref()),
+        run: process::new_run_id(),
+        resumes: false,
     };
-    let result = if plan.strategy == SINGLE {
-        single::run(&plan, &dataset, &id, started, report).map_err(Failure::from)
-    } else {
-        let (listen, _key) = args.listening.open(&plan, &folder, show)?;
-        let program = (std::env::current_exe()?, "rank");
-        let launch = Launch { plan: &plan, dataset: &dataset, folders: &folders, run: &id, program, started };
-        run::run(&launch, listen, report).map_err(Failure::from)
-    };
-    follow.finish();
-    let result = result?;
-    let summary = format!("{}recorded in {}\n", follow.summary(&result), record.path().display());
-    record.finish(&result)?;
-    Ok((result, summary))
+    voyage.sail(&args.listening, show, started)
 }
 
 /// `paceline train`: the summary for people, the result line for programs.
