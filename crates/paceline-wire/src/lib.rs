@@ -10,7 +10,7 @@
 //! - [`inproc`]: the trait between threads of one process
 //! - [`stream`]: the trait between processes, over any stream of bytes: listening, dialling, strangers, one
 //!   file each
-//! - [`tcp`], [`uds`], [`shm`]: what such streams are made of
+//! - [`tcp`], [`uds`], [`shm`], [`grpc`]: what such streams are made of
 //! - [`frame`]: the header of a message on a byte stream, and its checks
 //! - [`hello`]: what an end says of itself; [`handshake`]: who may connect, without sockets or clocks
 //! - [`identity`]: one rank of one run, and the run's key
@@ -30,6 +30,7 @@ compile_error!("bodies travel little-endian and are moved without conversion");
 pub mod body;
 pub mod error;
 pub mod frame;
+pub mod grpc;
 pub mod handshake;
 pub mod hello;
 pub mod identity;

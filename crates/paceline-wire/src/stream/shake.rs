@@ -5,8 +5,7 @@ use std::time::Instant;
 
 use rustix::event::PollFd;
 
-use super::medium::Medium;
-use super::{BOTH, READABLE};
+use super::medium::{Medium, Stream};
 use crate::handshake::{Handshake, Standing};
 use crate::hello::HELLO;
 
@@ -76,7 +75,6 @@ impl<M: Medium> Shake<M> {
     }
 
     pub(super) fn interest(&self) -> PollFd<'_> {
-        let events = if self.handshake.has_output() { BOTH } else { READABLE };
-        PollFd::new(&self.socket, events)
+        self.socket.interest(self.handshake.has_output())
     }
 }

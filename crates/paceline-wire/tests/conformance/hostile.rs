@@ -238,6 +238,7 @@ macro_rules! over {
         over! { tcp: paceline_wire::tcp::Net; $($test)* }
         over! { uds: paceline_wire::uds::Unix; $($test)* }
         over! { shm: paceline_wire::shm::Memory; $($test)* }
+        over! { grpc: paceline_wire::grpc::Rpc; $($test)* }
     };
     ($name:ident: $medium:ty; $($test:ident)*) => {
         mod $name {

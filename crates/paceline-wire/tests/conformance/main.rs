@@ -53,6 +53,7 @@ macro_rules! conformance {
         conformance! { between processes: tcp, tcp_with_small_buffers: paceline_wire::tcp::Net; $($test)* }
         conformance! { between processes: uds, uds_with_small_buffers: paceline_wire::uds::Unix; $($test)* }
         conformance! { between processes: shm, shm_with_small_buffers: paceline_wire::shm::Memory; $($test)* }
+        conformance! { between processes: grpc, grpc_with_small_buffers: paceline_wire::grpc::Rpc; $($test)* }
     };
     (between processes: $usual:ident, $small:ident: $medium:ty; $($test:ident)*) => {
         mod $usual {
