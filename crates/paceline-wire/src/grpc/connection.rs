@@ -1,7 +1,7 @@
 //! One connection as a task: HTTP/2 over TCP, and in it the one call that both ends exchange bytes by.
 //!
-//! Either end finishes by ending its direction of the call; the other then ends its own, so that both know
-//! that everything was heard before they hang up.
+//! An end that is done ends its direction of the call; the other, once it has heard everything, ends its own.
+//! Only then do they hang up: a TCP connection that is closed earlier may lose what is still under way.
 
 use std::error::Error;
 use std::future::poll_fn;
@@ -179,18 +179,18 @@ impl Service<http::Request<Body>> for Requests {
     }
 }
 
-/// Ready when this end is done with a connection and the other has had its time to hear the rest.
+/// Ready when this end is done with a connection and the other has heard the rest, or has had the time to. An
+/// end that is done or has heard the other's end says so by ending its own direction.
 async fn over(link: &Link, lingering: &Semaphore) {
-    match poll_fn(|cx| link.poll_closed(cx)).await {
-        Reached::Nothing => {}
-        Reached::Proof => tokio::time::sleep(LINGER).await,
+    let reached = poll_fn(|cx| link.poll_closed(cx)).await;
+    let permission = lingering.try_acquire();
+    let patience = match reached {
+        Reached::Proof => LINGER,
+        Reached::Call if permission.is_ok() => LAST_WORDS,
         // A crowd of strangers is not waited for.
-        Reached::Call => {
-            if let Ok(_permission) = lingering.try_acquire() {
-                tokio::time::sleep(LAST_WORDS).await;
-            }
-        }
-    }
+        Reached::Call | Reached::Nothing => return,
+    };
+    until(tokio::time::sleep(patience), poll_fn(|cx| link.poll_ended(cx))).await;
 }
 
 /// What the first comes to, unless the second is ready before.

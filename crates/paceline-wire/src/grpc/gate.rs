@@ -29,7 +29,11 @@ impl Gate {
 }
 
 impl AsyncRead for Gate {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        out: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let this = &mut *self;
         let Some(left) = this.left.filter(|left| *left > 0) else {
             if this.left.is_some() {

@@ -42,7 +42,7 @@ struct State {
     sender: Option<Waker>,
     /// Who waits for the proof.
     gate: Option<Waker>,
-    /// Who waits for the end of this side.
+    /// Who waits for the end of this side, then for that of the other.
     closer: Option<Waker>,
 }
 
@@ -207,7 +207,8 @@ impl Link {
         let mut state = self.lock();
         state.ended.get_or_insert(how);
         state.outgoing = Queue::default();
-        wake(&mut state.sender);
+        let State { sender, closer, .. } = &mut *state;
+        [sender, closer].into_iter().for_each(wake);
         self.ring(&mut state);
     }
 
@@ -230,6 +231,13 @@ impl Link {
         let mut state = self.lock();
         let State { proven, gate, .. } = &mut *state;
         ready_or(*proven, gate, cx)
+    }
+
+    /// Ready when the other end has said all that it will say.
+    pub(super) fn poll_ended(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.lock();
+        let State { ended, closer, .. } = &mut *state;
+        ready_or(ended.is_some(), closer, cx)
     }
 
     /// Ready when this end is done with it: how far it had come.
@@ -363,5 +371,8 @@ mod tests {
         assert!(link.poll_room(&mut context()).is_ready(), "it is thrown away");
         assert_eq!(link.poll_outgoing(&mut context()), Poll::Ready(Some(piece(3))));
         assert_eq!(link.poll_outgoing(&mut context()), Poll::Ready(None));
+        assert!(link.poll_ended(&mut context()).is_pending());
+        link.ended(Ok(()));
+        assert!(link.poll_ended(&mut context()).is_ready());
     }
 }

@@ -1,11 +1,12 @@
 //! Those who do not belong: each is turned away or cut off while a healthy pair goes on.
 
+use std::borrow::BorrowMut;
 use std::io::{Read, Write};
 use std::thread;
 use std::time::Duration;
 
 use paceline_wire::frame::{HEADER, Header};
-use paceline_wire::handshake::VERDICT;
+use paceline_wire::handshake::{Handshake, Standing, VERDICT};
 use paceline_wire::hello::{HELLO, Hello};
 use paceline_wire::stream::medium::Medium;
 use paceline_wire::stream::{Listener, Streams};
@@ -16,26 +17,32 @@ use crate::memory::{Memory, both, lost, messages, meta, numbers, refused, until}
 use crate::{PATIENCE, identity, listeners};
 
 /// Two connected ranks of a world of three, and the address of rank 0.
-fn healthy<M: Medium>() -> ([Streams<M>; 2], M::Address) {
+pub fn healthy<M: Medium>() -> ([Streams<M>; 2], M::Address) {
+    healthy_within(PATIENCE)
+}
+
+/// The same, with the time that strangers have.
+pub fn healthy_within<M: Medium>(handshake: Duration) -> ([Streams<M>; 2], M::Address) {
     let (mut listeners, addresses) = listeners::<M>(2);
     let (one, zero) = (listeners.pop().unwrap(), listeners.pop().unwrap());
     let (door, other) = (addresses[0].clone(), addresses[1].clone());
     let dialled = door.clone();
-    let options = Options { handshake: Duration::from_millis(100), ..Options::default() };
+    let options = Options { handshake, ..Options::default() };
     let one = thread::spawn(move || one.connect(identity(1, 3), &[dialled], options, PATIENCE).unwrap());
     let zero = zero.connect(identity(0, 3), &[other], options, PATIENCE).unwrap();
     ([zero, one.join().unwrap()], door.1)
 }
 
 /// A pair that exchanges messages until rank 0 has refused somebody; returns the cause.
-fn exchange_until_refused<M: Medium>([mut zero, mut one]: [Streams<M>; 2]) -> String {
+pub fn exchange_until_refused<M: Medium>(mut pair: impl BorrowMut<[Streams<M>; 2]>) -> String {
+    let [zero, one] = pair.borrow_mut();
     let memory = Memory::new(vec![numbers(1, 1000)]);
     let mut rounds = 0;
     loop {
         zero.send(1, meta(rounds), memory.span(0), rounds).unwrap();
         one.send(0, meta(rounds), memory.span(0), rounds).unwrap();
         let enough = |a: &[_], b: &[_]| messages(a).len() == 1 && messages(b).len() == 1;
-        let [events, _] = both([&mut zero, &mut one], &memory, enough);
+        let [events, _] = both([zero, one], &memory, enough);
         if let Some(cause) = refused(&events).first() {
             return cause.to_string();
         }
@@ -110,7 +117,8 @@ fn a_wrong_version_is_refused_and_both_are_named<M: Medium>() {
 
 fn garbage_and_silence_are_refused_and_get_no_answer<M: Medium>() {
     for (said, what) in [(&b"GET / HTTP/1.1\r\n\r\n"[..], "found \"GET / HT\""), (b"", "no proof before")] {
-        let (pair, door) = healthy::<M>();
+        let within = if said.is_empty() { Duration::from_millis(100) } else { PATIENCE };
+        let (pair, door) = healthy_within::<M>(within);
         let mut stream = knock::<M>(&door);
         stream.write_all(said).unwrap();
         let cause = exchange_until_refused(pair);
@@ -119,6 +127,48 @@ fn garbage_and_silence_are_refused_and_get_no_answer<M: Medium>() {
         // The end of the stream, or a reset, since something unread was thrown away.
         assert_eq!(stream.read(&mut [0; 64]).unwrap_or(0), 0);
     }
+}
+
+fn a_replayed_handshake_is_refused<M: Medium>() {
+    let (mut pair, door) = healthy::<M>();
+    // Somebody who holds the key but is not expected: its hello and its proof, as an eavesdropper hears them.
+    let mut stream = knock::<M>(&door);
+    let eavesdropper = thread::spawn(move || {
+        let (mut handshake, mut heard) = (Handshake::dial(&identity(2, 3), [9; 32], 0), Vec::new());
+        while handshake.standing() == Standing::Pending {
+            let output = std::mem::take(handshake.output());
+            stream.write_all(&output).unwrap();
+            heard.extend(output);
+            let mut bytes = vec![0; handshake.wants()];
+            stream.read_exact(&mut bytes).unwrap();
+            handshake.receive(&bytes);
+        }
+        heard
+    });
+    let cause = exchange_until_refused(&mut pair);
+    assert!(cause.contains(": rank 2 is not expected by rank 0 (theirs: "), "{cause}");
+    let heard = eavesdropper.join().unwrap();
+    assert_eq!(heard.len(), HELLO + VERDICT);
+    let mut stream = knock::<M>(&door);
+    let replay = thread::spawn(move || stream.write_all(&heard).map(|()| stream).unwrap());
+    let cause = exchange_until_refused(&mut pair);
+    assert!(cause.contains(": wrong key (theirs: "), "{cause}");
+    drop(replay.join().unwrap());
+}
+
+fn a_frame_that_comes_twice_is_delivered_once<M: Medium>() {
+    let (listeners, addresses) = listeners::<M>(1);
+    let zero = listeners.into_iter().next().unwrap();
+    let peers = [(2, addresses[0].1.clone())];
+    let zero =
+        thread::spawn(move || zero.connect(identity(0, 3), &peers, Options::default(), PATIENCE).unwrap());
+    let mut by_hand = join::<M>(&addresses[0].1, 0);
+    by_hand.write_all(&framed(|_| {}).repeat(2)).unwrap();
+    let mut zero = zero.join().unwrap();
+    let events = until(&mut zero, &Memory::new(vec![]), |e| !lost(e).is_empty());
+    assert_eq!(messages(&events).len(), 1);
+    let cause = lost(&events)[0].1;
+    assert!(cause.contains("expected frame number 1, found frame number 0"), "{cause}");
 }
 
 /// Rank 2 says something to rank 0 after a valid handshake; returns why rank 0 dropped it. Ranks 0 and 1
@@ -145,7 +195,7 @@ fn dropped_for<M: Medium>(bytes: &[u8]) -> String {
     lost(&events)[0].1.to_owned()
 }
 
-fn framed(change: impl FnOnce(&mut Header)) -> Vec<u8> {
+pub fn framed(change: impl FnOnce(&mut Header)) -> Vec<u8> {
     let body = [1, 2, 3, 4, 5, 6, 7, 8];
     // CRC-32 of the body above.
     let mut header = Header { sequence: 0, bytes: 8, checksum: 0x3fca_88c5, meta: meta(0) };
@@ -204,7 +254,7 @@ fn the_deadline_names_the_missing_ranks_and_their_addresses<M: Medium>() {
 fn strangers_neither_keep_peers_from_joining_nor_go_unreported<M: Medium>() {
     let (mut listeners, addresses) = listeners::<M>(2);
     let (one, zero) = (listeners.pop().unwrap(), listeners.pop().unwrap());
-    let silent: Vec<_> = (0..100).map(|_| knock::<M>(&addresses[0].1)).collect();
+    let silent: Vec<_> = (0..200).map(|_| knock::<M>(&addresses[0].1)).collect();
     let (to_zero, to_one) = ([addresses[0].clone()], [addresses[1].clone()]);
     let options = Options { handshake: Duration::from_millis(100), ..Options::default() };
     let one = thread::spawn(move || one.connect(identity(1, 2), &to_zero, options, PATIENCE).unwrap());
@@ -254,7 +304,9 @@ over! {
     a_wrong_rank_is_refused
     a_role_that_does_not_fit_the_rank_is_refused_and_both_are_named
     a_wrong_version_is_refused_and_both_are_named
+    a_replayed_handshake_is_refused
     garbage_and_silence_are_refused_and_get_no_answer
+    a_frame_that_comes_twice_is_delivered_once
     bad_frames_end_the_connection_and_are_never_delivered
     a_body_that_breaks_off_is_never_delivered
     the_deadline_names_the_missing_ranks_and_their_addresses

@@ -2,7 +2,9 @@
 
 mod hand;
 mod hostile;
+mod hostile_grpc;
 mod memory;
+mod rpc;
 mod suite;
 
 use std::thread;

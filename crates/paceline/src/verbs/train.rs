@@ -65,7 +65,7 @@ pub struct Args {
     /// What the workers talk over
     #[arg(long, default_value = "tcp", value_parser = names(TRANSPORTS.iter().map(|t| (t.name, t.about))))]
     transport: String,
-    /// Bytes of each connection's buffer, e.g. 256KiB (tcp and uds: the kernel's; shm: the ring)
+    /// Bytes of each connection's buffer, e.g. 256KiB (tcp and uds: the kernel's; shm: the ring; grpc: the window)
     #[arg(long, value_parser = bytes)]
     buffer: Option<usize>,
     /// Bytes of gradient that are fused and sent together while backward goes on, e.g. 4MiB

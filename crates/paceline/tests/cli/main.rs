@@ -6,6 +6,9 @@ mod bad_input;
 mod distributed;
 mod home;
 mod measure;
+#[allow(dead_code, reason = "its own crate attacks in more ways")]
+#[path = "../../../paceline-wire/tests/conformance/rpc.rs"]
+mod rpc;
 mod strangers;
 mod support;
 mod train;
