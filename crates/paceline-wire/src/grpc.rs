@@ -3,6 +3,8 @@
 //! A connection is one call of `Link.Exchange` (`proto/link.proto`) on an HTTP/2 connection of its own: a
 //! stream of bytes each way, in which everything is as over TCP. One thread per process moves what all of them
 //! have queued, so that reading and writing here never wait, and HTTP/2 is spoken while the ranks compute.
+//! Dropping the last connection of a process waits until the peers have what was written, for a few seconds at
+//! most: no kernel does it for this one.
 //!
 //! - `runtime`: the thread; `connection`: one connection as a task on it
 //! - `link`: what the two sides share; `gate`: how little is believed before a proof
@@ -115,7 +117,6 @@ impl Medium for Rpc {
             return Err(io::Error::other("the listener has no sizes yet"));
         };
         let (socket, who) = Net::accept(&ear.socket)?;
-        Net::prepare(&socket, &Options::default())?;
         let call = Call::new(runtime, *sizes)?;
         let lingering = Arc::clone(&runtime.lingering);
         runtime.spawn(connection::serve(socket, Arc::clone(&call.link), *sizes, lingering));

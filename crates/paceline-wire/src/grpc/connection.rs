@@ -22,7 +22,7 @@ use tonic::codegen::{Service, http};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::Sizes;
-use super::gate::Gate;
+use super::gate::{BEFORE_PROOF, Gate};
 use super::link::{Link, Reached};
 use proto::Chunk;
 use proto::link_client::LinkClient;
@@ -46,7 +46,7 @@ const MESSAGE: usize = 16;
 /// The listening end's task.
 pub(super) async fn serve(stream: TcpStream, link: Arc<Link>, sizes: Sizes, lingering: Arc<Semaphore>) {
     let answer = async {
-        let io = open(stream, &link).map_err(|e| e.to_string())?;
+        let io = open(stream, &link, BEFORE_PROOF).map_err(|e| e.to_string())?;
         let service = LinkServer::new(Answer(Arc::clone(&link)))
             .max_decoding_message_size(sizes.chunk + MESSAGE)
             .max_encoding_message_size(sizes.chunk + MESSAGE);
@@ -96,7 +96,9 @@ pub(super) async fn dial(
     lingering: Arc<Semaphore>,
 ) {
     let talk = async {
-        let io = open(stream, &link).map_err(|e| e.to_string())?;
+        // The listening end's proof may come in one frame with what it says next.
+        let before_proof = BEFORE_PROOF + sizes.frame as usize;
+        let io = open(stream, &link, before_proof).map_err(|e| e.to_string())?;
         let mut http2 = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
         http2
             .initial_stream_window_size(sizes.window)
@@ -124,8 +126,11 @@ pub(super) async fn dial(
 }
 
 /// The stream of a connection, in the terms of HTTP/2's implementation.
-fn open(stream: TcpStream, link: &Arc<Link>) -> std::io::Result<TokioIo<Gate>> {
-    Ok(TokioIo::new(Gate::new(tokio::net::TcpStream::from_std(stream)?, Arc::clone(link))))
+fn open(stream: TcpStream, link: &Arc<Link>, before_proof: usize) -> std::io::Result<TokioIo<Gate>> {
+    stream.set_nonblocking(true)?;
+    stream.set_nodelay(true)?;
+    let stream = tokio::net::TcpStream::from_std(stream)?;
+    Ok(TokioIo::new(Gate::new(stream, Arc::clone(link), before_proof)))
 }
 
 /// Takes in what the other end says, to its end.

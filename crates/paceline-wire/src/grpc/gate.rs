@@ -23,8 +23,9 @@ pub(super) struct Gate {
 }
 
 impl Gate {
-    pub(super) fn new(stream: TcpStream, link: Arc<Link>) -> Self {
-        Self { stream, link, left: Some(BEFORE_PROOF) }
+    /// A stream of which `most` bytes are read before a proof.
+    pub(super) fn new(stream: TcpStream, link: Arc<Link>, most: usize) -> Self {
+        Self { stream, link, left: Some(most) }
     }
 }
 
@@ -108,7 +109,7 @@ mod tests {
             let stream = listener.accept().unwrap().0;
             stream.set_nonblocking(true).unwrap();
             let link = Arc::new(Link::new(1000).unwrap());
-            let mut gate = Gate::new(TcpStream::from_std(stream).unwrap(), Arc::clone(&link));
+            let mut gate = Gate::new(TcpStream::from_std(stream).unwrap(), Arc::clone(&link), BEFORE_PROOF);
             stranger.write_all(&[1; 50_000]).unwrap();
             let mut read = 0;
             while read < BEFORE_PROOF {

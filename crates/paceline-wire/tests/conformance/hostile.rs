@@ -12,7 +12,7 @@ use paceline_wire::stream::medium::Medium;
 use paceline_wire::stream::{Listener, Streams};
 use paceline_wire::{Identity, Key, Options, Transport, WireError};
 
-use crate::hand::{join, knock};
+use crate::hand::{join, join_when, knock};
 use crate::memory::{Memory, both, lost, messages, meta, numbers, refused, until};
 use crate::{PATIENCE, identity, listeners};
 
@@ -264,6 +264,31 @@ fn strangers_neither_keep_peers_from_joining_nor_go_unreported<M: Medium>() {
     drop(silent);
 }
 
+fn whoever_is_connected_first_may_send_at_once<M: Medium>() {
+    let (mut listeners, addresses) = listeners::<M>(1);
+    let (zero, door) = (listeners.pop().unwrap(), addresses[0].1.clone());
+    let peers = [(2, door.clone())];
+    let (said, heard) = std::sync::mpsc::channel();
+    let zero = thread::spawn(move || {
+        let mut zero = zero.connect(identity(0, 3), &peers, Options::default(), PATIENCE).unwrap();
+        let memory = Memory::new(vec![numbers(1, 1 << 20)]);
+        zero.send(2, meta(1), memory.span(0), 1).unwrap();
+        // As much of it as goes is under way before the other end knows that it may join.
+        for _ in 0..100 {
+            zero.progress(&memory, Some(Duration::from_millis(1)), &mut Vec::new()).unwrap();
+        }
+        said.send(()).unwrap();
+        until(&mut zero, &memory, |e| !lost(e).is_empty());
+    });
+    let mut two = join_when::<M>(&door, 0, || heard.recv().unwrap());
+    let mut came = vec![0; HEADER + (4 << 20)];
+    two.read_exact(&mut came).unwrap();
+    let body: Vec<u8> = numbers(1, 1 << 20).iter().flat_map(|number| number.to_le_bytes()).collect();
+    assert!(came[HEADER..] == body[..]);
+    drop(two);
+    zero.join().unwrap();
+}
+
 fn identities_and_peers_that_make_no_sense_are_errors<M: Medium>() {
     let peer = |rank| (rank, M::anywhere().unwrap());
     for (rank, peers) in [(2, vec![]), (0, vec![peer(0)]), (0, vec![peer(2)]), (0, vec![peer(1), peer(1)])] {
@@ -311,6 +336,7 @@ over! {
     a_body_that_breaks_off_is_never_delivered
     the_deadline_names_the_missing_ranks_and_their_addresses
     strangers_neither_keep_peers_from_joining_nor_go_unreported
+    whoever_is_connected_first_may_send_at_once
     identities_and_peers_that_make_no_sense_are_errors
     a_message_that_is_too_long_is_not_queued
 }

@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use paceline_wire::frame::Header;
 use paceline_wire::grpc::Rpc;
-use paceline_wire::handshake::{Handshake, Standing};
-use paceline_wire::hello::Hello;
+use paceline_wire::handshake::{Handshake, Standing, VERDICT};
+use paceline_wire::hello::{HELLO, Hello};
 use paceline_wire::{Options, Transport};
 
 use crate::hostile::{exchange_until_refused, framed, healthy, healthy_within};
 use crate::memory::{Memory, lost, messages, refused, until};
 use crate::rpc::{
-    Answer, CONTINUATION, DATA, EXCHANGE, HEADERS, PREFACE, SETTINGS, call, chunk, fields, frame, headers,
-    message, varint,
+    Answer, CONTINUATION, DATA, END_STREAM, EXCHANGE, HEADERS, PREFACE, SETTINGS, call, chunk, fields, frame,
+    headers, message, varint,
 };
 use crate::{PATIENCE, identity, listeners};
 
@@ -150,6 +150,25 @@ fn whoever_does_not_listen_to_its_refusal_keeps_nobody_waiting() {
     assert!(cause.contains("wire version differs"), "{cause}");
     // The pair is gone by now, and with it the connection.
     stranger.read_to_end(&mut Vec::new()).unwrap_or(0);
+}
+
+#[test]
+fn whoever_listens_is_told_why() {
+    let (pair, door) = healthy::<Rpc>();
+    let stranger = thread::spawn(move || {
+        let mut stranger = Answer::new(knock(door));
+        let hello = Hello { version: 99, ..Hello::new(&identity(1, 3), [0; 32]) };
+        stranger.connection().write_all(&[call(), chunk(&hello.encode())].concat()).unwrap();
+        let ours = Hello::decode(&stranger.hears::<HELLO>());
+        let verdict: [u8; VERDICT] = stranger.hears();
+        // It hangs up as gRPC has it.
+        stranger.connection().write_all(&frame(DATA, END_STREAM, 1, &[])).unwrap();
+        (ours.version, verdict, stranger.rest())
+    });
+    let cause = exchange_until_refused(pair);
+    assert!(cause.contains(": wire version differs (theirs: wire version 99, "), "{cause}");
+    let (version, verdict, rest) = stranger.join().unwrap();
+    assert_eq!((version, &verdict[2..22], &rest[..]), (1, &b"wire version differs"[..], &[][..]));
 }
 
 #[test]

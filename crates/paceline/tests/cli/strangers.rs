@@ -108,7 +108,7 @@ impl Stranger {
         if self.calls {
             // An error means that the connection has ended already.
             let _ = self.stream.connection().write_all(&frame(DATA, END_STREAM, 1, &[]));
-            assert_eq!(self.stream.rest(), [], "{cause}: nothing more is said");
+            assert!(self.stream.rest().is_empty(), "{cause}: nothing more is said");
             return format!("{address}: {cause}");
         }
         match self.stream.connection().read(&mut [0]) {
