@@ -432,9 +432,15 @@ fn actions_over_every_transport_are_the_same_as_in_virtual_time() {
     for strategy in STRATEGIES {
         let codecs = [None, Some("fp16"), Some("2bit"), Some("powersgd")];
         for coder in codecs.into_iter().filter(|c| c.is_none_or(|c| strategy.codecs().contains(&c))) {
-            for (p, servers, over) in
-                [(2, 1, "tcp"), (4, 3, "tcp"), (3, 2, "tcp"), (3, 2, "uds"), (3, 2, "shm"), (3, 2, "inproc")]
-            {
+            for (p, servers, over) in [
+                (2, 1, "tcp"),
+                (4, 3, "tcp"),
+                (3, 2, "tcp"),
+                (3, 2, "uds"),
+                (3, 2, "shm"),
+                (3, 2, "grpc"),
+                (3, 2, "inproc"),
+            ] {
                 let servers = if strategy.servers { servers } else { 0 };
                 let base = Plan { work: Work::Steps(3), ..plan("mlp", strategy.name, p, servers) };
                 let compression = coder.map(|c| c.parse::<Coder>().unwrap().to_string());

@@ -10,7 +10,7 @@
 //! - [`inproc`]: the trait between threads of one process
 //! - [`stream`]: the trait between processes, over any stream of bytes: listening, dialling, strangers, one
 //!   file each
-//! - [`tcp`], [`uds`], [`shm`]: what such streams are made of; [`tls`]: the same between machines
+//! - [`tcp`], [`uds`], [`shm`], [`grpc`]: what such streams are made of; [`tls`]: the same between machines
 //! - `shared`: memory that several processes have mapped
 //! - [`shaped`]: any transport with the bandwidth and latency of an emulated network
 //! - [`line`]: documents and heartbeats between the machines of a run, and the port where they join
@@ -33,6 +33,7 @@ compile_error!("bodies travel little-endian and are moved without conversion");
 pub mod body;
 pub mod error;
 pub mod frame;
+pub mod grpc;
 pub mod handshake;
 pub mod hello;
 pub mod identity;

@@ -8,7 +8,7 @@ use crate::identity::Identity;
 use crate::stream::medium::Medium;
 use crate::stream::{Listener, Options};
 use crate::transport::Transport;
-use crate::{inproc, shm, tcp, uds};
+use crate::{grpc, inproc, shm, tcp, uds};
 
 /// Lets a rank's process listen on this machine.
 pub type Bind = fn() -> Result<Box<dyn Door>, WireError>;
@@ -31,7 +31,7 @@ pub struct TransportKind {
 }
 
 /// The transports.
-pub const TRANSPORTS: &[TransportKind] = &[tcp::KIND, uds::KIND, shm::KIND, inproc::KIND];
+pub const TRANSPORTS: &[TransportKind] = &[tcp::KIND, uds::KIND, shm::KIND, grpc::KIND, inproc::KIND];
 
 /// The transport of a name.
 pub fn find(name: &str) -> Option<&'static TransportKind> {

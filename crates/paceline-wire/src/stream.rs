@@ -223,7 +223,7 @@ impl<M: Medium> Transport for Streams<M> {
             if elapsed >= wait {
                 return Ok(());
             }
-            if self.options.own_core && elapsed < OWN_CORE_SPIN {
+            if self.options.own_core && !M::OWN_THREAD && elapsed < OWN_CORE_SPIN {
                 std::hint::spin_loop();
             } else if elapsed < SPIN {
                 // The peer may be waiting for this very core.

@@ -2,12 +2,14 @@
 
 use std::fmt::Display;
 use std::io::{self, Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::str::FromStr;
+use std::time::Duration;
 
-use rustix::event::PollFd;
+use rustix::event::{PollFd, PollFlags};
+use rustix::net::sockopt;
 
-use super::{BOTH, Options, READABLE};
+use super::{BOTH, Options, READABLE, await_any};
 use crate::error::WireError;
 use crate::handshake::Side;
 use crate::identity::Key;
@@ -19,9 +21,12 @@ pub trait Medium: Sized + 'static {
     /// Somebody who listens.
     type Listener: AsFd + Send;
     /// A connection during the handshake.
-    type Socket: Read + Write + AsFd + Send;
+    type Socket: Stream;
     /// A connection after it.
     type Stream: Stream;
+
+    /// Whether a thread of the medium's own moves the bytes: it may need the core that a wait keeps busy.
+    const OWN_THREAD: bool = false;
 
     /// An address of this machine to listen on that nobody else has.
     fn anywhere() -> Result<Self::Address, WireError>;
@@ -43,7 +48,7 @@ pub trait Medium: Sized + 'static {
 
     /// What to wait for during the handshake.
     fn interest(socket: &Self::Socket, writing: bool) -> PollFd<'_> {
-        PollFd::new(socket, if writing { BOTH } else { READABLE })
+        socket.interest(writing)
     }
 
     /// Goes over from the handshake to frames.
@@ -62,6 +67,11 @@ pub trait Stream: Read + Write + AsFd + Send {
     /// Bytes to move in one direction before the other direction and the other peers get their turn.
     const TURN: usize = 4 << 20;
 
+    /// Whether a connection that was dialled is open by now.
+    fn opened(&mut self) -> io::Result<bool> {
+        writable(self.as_fd())
+    }
+
     /// Prepares a sleep that ends when bytes have come or, if `writing`, can be written; true if there is no
     /// need to sleep.
     fn lie_down(&mut self, _writing: bool) -> bool {
@@ -75,4 +85,15 @@ pub trait Stream: Read + Write + AsFd + Send {
 
     /// Ends a sleep.
     fn get_up(&mut self) {}
+}
+
+/// Whether a socket has finished connecting.
+fn writable(socket: BorrowedFd<'_>) -> io::Result<bool> {
+    let mut sockets = [PollFd::from_borrowed_fd(socket, PollFlags::OUT)];
+    await_any(&mut sockets, Duration::ZERO).map_err(io::Error::other)?;
+    if sockets[0].revents().is_empty() {
+        return Ok(false);
+    }
+    sockopt::socket_error(socket)??;
+    Ok(true)
 }

@@ -2,8 +2,10 @@
 
 mod hand;
 mod hostile;
+mod hostile_grpc;
 mod line;
 mod memory;
+mod rpc;
 mod secure;
 mod suite;
 
@@ -80,6 +82,7 @@ macro_rules! conformance {
         conformance! { between processes: tls, tls_with_small_buffers: paceline_wire::tls::Secure; $($test)* }
         conformance! { between processes: uds, uds_with_small_buffers: paceline_wire::uds::Unix; $($test)* }
         conformance! { between processes: shm, shm_with_small_buffers: paceline_wire::shm::Memory; $($test)* }
+        conformance! { between processes: grpc, grpc_with_small_buffers: paceline_wire::grpc::Rpc; $($test)* }
     };
     (between processes: $usual:ident, $small:ident: $medium:ty; $($test:ident)*) => {
         mod $usual {

@@ -61,7 +61,7 @@ struct Over {
     /// What they talk over
     #[arg(long, default_value = "tcp", value_parser = names(TRANSPORTS.iter().map(|t| (t.name, t.about))))]
     transport: String,
-    /// Bytes of each connection's buffer, e.g. 256KiB (tcp and uds: the kernel's; shm: the ring)
+    /// Bytes of each connection's buffer, e.g. 256KiB (tcp and uds: the kernel's; shm: the ring; grpc: the window)
     #[arg(long, value_parser = super::train::bytes)]
     buffer: Option<usize>,
     /// Emulate the network between them: BANDWIDTH,LATENCY, e.g. 1gbit,200us

@@ -62,7 +62,7 @@ pub struct Args {
     /// What the workers talk over
     #[arg(long, default_value = "tcp", value_parser = names(TRANSPORTS.iter().map(|t| (t.name, t.about))))]
     transport: String,
-    /// Bytes of each connection's buffer, e.g. 256KiB (tcp and uds: the kernel's; shm: the ring)
+    /// Bytes of each connection's buffer, e.g. 256KiB (tcp and uds: the kernel's; shm: the ring; grpc: the window)
     #[arg(long, value_parser = bytes)]
     buffer: Option<usize>,
     /// Emulate links between hosts: BANDWIDTH,LATENCY, e.g. 1gbit,200us (each worker is its own host unless

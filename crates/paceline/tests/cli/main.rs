@@ -8,6 +8,9 @@ mod home;
 mod measure;
 mod network;
 mod resume;
+#[allow(dead_code, reason = "its own crate attacks in more ways")]
+#[path = "../../../paceline-wire/tests/conformance/rpc.rs"]
+mod rpc;
 mod strangers;
 mod support;
 mod train;
