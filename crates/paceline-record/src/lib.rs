@@ -4,6 +4,7 @@
 //! # Layout
 //! - [`event`]: everything that a run reports, ending with its [`event::RunResult`]
 //! - [`directory`]: a run's folder in the store
+//! - [`machine`]: what the figures of a measurement were measured on
 //! - [`process`]: CPU time, memory and host of this process
 //!
 //! # Deliberately absent
@@ -13,7 +14,9 @@
 
 pub mod directory;
 pub mod event;
+pub mod machine;
 pub mod process;
 
 pub use directory::{RecordError, RunDirectory};
 pub use event::{Event, Rank, Replicas, RunResult, Seconds, Staleness};
+pub use machine::Machine;
