@@ -25,10 +25,21 @@ pub struct Channels {
     pub seed: u64,
     /// The model whose tensors are the skewed sizes.
     pub model: String,
+    /// How sizes are distributed.
+    pub payloads: Vec<Scheme>,
     /// Combinations that cannot be, and why.
     pub left_out: Vec<String>,
     /// What was measured.
     pub points: Vec<Channel>,
+}
+
+/// A way in which the sizes of messages are distributed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Scheme {
+    /// Its name.
+    pub name: String,
+    /// What it is.
+    pub about: String,
 }
 
 /// One kind of message over one kind of channel.
@@ -149,8 +160,10 @@ impl Channels {
             self.transports().into_iter().map(line).filter(|line| !line.dots.is_empty()).collect()
         };
         let pairs = if self.pairs == 1 { "1 pair".into() } else { format!("{} pairs", self.pairs) };
-        let buffer_words =
-            buffer.map_or_else(|| "default buffers".into(), |bytes| format!("buffers of {}", Unit::Bytes.show(bytes as f64)));
+        let buffer_words = buffer.map_or_else(
+            || "default buffers".into(),
+            |bytes| format!("buffers of {}", Unit::Bytes.show(bytes as f64)),
+        );
         Chart {
             title: format!("Channels between ranks of one machine, {payload} payload"),
             subtitle: format!(

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use crate::channels::distinct;
 use crate::statistics::Spread;
 
 /// What a number counts.
@@ -91,7 +92,7 @@ pub struct Chart {
 
 /// A panel's room with its axes, and the rectangle inside them.
 const PANEL: (f64, f64) = (480.0, 360.0);
-const INSET: (f64, f64, f64, f64) = (70.0, 34.0, 16.0, 50.0);
+const INSET: (f64, f64, f64, f64) = (86.0, 34.0, 30.0, 50.0);
 /// Room above the panels: title, subtitle, legend.
 const HEAD: f64 = 88.0;
 
@@ -140,7 +141,7 @@ impl Chart {
 
     fn names(&self) -> Vec<&str> {
         let lines = self.panels.iter().flat_map(|panel| &panel.lines);
-        crate::channels::distinct(lines.map(|line| line.name.as_str()))
+        distinct(lines.map(|line| line.name.as_str()))
     }
 }
 
@@ -149,12 +150,16 @@ impl Panel {
         let (left, top, right, bottom) = INSET;
         let (far, low) = (PANEL.0 - right, PANEL.1 - bottom);
         let dots = || self.lines.iter().flat_map(|line| &line.dots);
-        let xs = range(dots().map(|dot| dot.x), 1.0);
+        let xs = range(dots().map(|dot| dot.x), 1.3);
         let ys = range(dots().flat_map(|dot| [dot.y.least, dot.y.greatest]), 1.25);
         let x = |value: f64| round(left + (far - left) * part(value, xs));
         let y = |value: f64| round(low - (low - top) * part(value, ys));
         text(svg, (left, 20.0), "panel", "start", &self.title);
-        for tick in self.x.1.ticks(xs) {
+        // Labels where something was measured, if there is room for them.
+        let mut measured = distinct(dots().map(|dot| dot.x));
+        measured.sort_by(f64::total_cmp);
+        let labels = if measured.len() <= 7 { measured } else { self.x.1.ticks(xs) };
+        for tick in labels {
             let at = x(tick);
             let _ = writeln!(svg, "<path class=\"grid\" d=\"M{at} {top}V{low}\"/>");
             text(svg, (at, low + 18.0), "faint", "middle", &self.x.1.show(tick));
@@ -164,8 +169,7 @@ impl Panel {
             let _ = writeln!(svg, "<path class=\"grid\" d=\"M{left} {at}H{far}\"/>");
             text(svg, (left - 6.0, at + 4.0), "faint", "end", &self.y.1.show(tick));
         }
-        let _ =
-            writeln!(svg, "<path class=\"frame\" d=\"M{left} {top}V{low}H{far}\"/>");
+        let _ = writeln!(svg, "<path class=\"frame\" d=\"M{left} {top}V{low}H{far}\"/>");
         text(svg, ((left + far) / 2.0, low + 40.0), "", "middle", &format!("{} (log)", self.x.0));
         let middle = (top + low) / 2.0;
         let _ = writeln!(
@@ -220,7 +224,8 @@ fn round(value: f64) -> f64 {
 
 fn text(svg: &mut String, (x, y): (f64, f64), class: &str, anchor: &str, words: &str) {
     let words = escape(words);
-    let _ = writeln!(svg, "<text x=\"{x}\" y=\"{y}\" class=\"{class}\" text-anchor=\"{anchor}\">{words}</text>");
+    let _ =
+        writeln!(svg, "<text x=\"{x}\" y=\"{y}\" class=\"{class}\" text-anchor=\"{anchor}\">{words}</text>");
 }
 
 fn escape(words: &str) -> String {

@@ -3,6 +3,7 @@
 use paceline_record::Machine;
 use serde::{Deserialize, Serialize};
 
+use crate::channels::Scheme;
 use crate::statistics::{Quantiles, Spread};
 
 /// Parameter servers, measured.
@@ -22,6 +23,8 @@ pub struct Servers {
     pub seed: u64,
     /// The model whose tensors are the skewed sizes, and whose number of tensors is that of all schemes.
     pub model: String,
+    /// How the sizes of buckets are distributed.
+    pub payloads: Vec<Scheme>,
     /// Combinations that cannot be, and why.
     pub left_out: Vec<String>,
     /// What was measured.

@@ -130,8 +130,7 @@ impl Setup {
     pub fn buckets(&self) -> Vec<Range<usize>> {
         if !self.cuts.is_empty() {
             let ends = self.cuts[1..].iter().copied().chain([self.params]);
-            let mut buckets: Vec<_> =
-                self.cuts.iter().zip(ends).map(|(&start, end)| start..end).collect();
+            let mut buckets: Vec<_> = self.cuts.iter().zip(ends).map(|(&start, end)| start..end).collect();
             buckets.reverse();
             return buckets;
         }

@@ -44,7 +44,8 @@ mod tests {
 
     #[test]
     fn processors_are_named_and_counted() {
-        let info = "processor\t: 0\nmodel name\t: Abacus 9: fast\nprocessor\t: 1\nmodel name\t: Abacus 9: fast\n";
+        let info =
+            "processor\t: 0\nmodel name\t: Abacus 9: fast\nprocessor\t: 1\nmodel name\t: Abacus 9: fast\n";
         assert_eq!(processors(info), ("Abacus 9: fast".into(), 2));
         assert_eq!(processors(""), ("unknown".into(), 0));
         assert!(Machine::here().cores >= 1);
