@@ -14,6 +14,8 @@ pub enum Unit {
     Seconds,
     /// Bytes per second, in powers of 1000.
     BytesPerSecond,
+    /// Things.
+    Count,
 }
 
 impl Unit {
@@ -23,6 +25,7 @@ impl Unit {
             Self::Bytes => (1024.0, &["B", "KiB", "MiB", "GiB"]),
             Self::Seconds => (1000.0, &["ns", "µs", "ms", "s"]),
             Self::BytesPerSecond => (1000.0, &["B/s", "kB/s", "MB/s", "GB/s"]),
+            Self::Count => (f64::INFINITY, &[""]),
         };
         let mut value = if self == Self::Seconds { value * 1e9 } else { value };
         let mut at = 0;
@@ -33,12 +36,12 @@ impl Unit {
         let digits = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
         let text = format!("{value:.digits$}");
         let text = if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
-        format!("{text} {}", names[at])
+        format!("{text} {}", names[at]).trim_end().to_owned()
     }
 
     /// Where an axis has its labels.
     fn ticks(self, (low, high): (f64, f64)) -> Vec<f64> {
-        let base: f64 = if self == Self::Bytes { 2.0 } else { 10.0 };
+        let base: f64 = if matches!(self, Self::Bytes | Self::Count) { 2.0 } else { 10.0 };
         let first = (low.ln() / base.ln() - 1e-9).ceil() as i32;
         let last = (high.ln() / base.ln() + 1e-9).floor() as i32;
         // At most seven labels; sizes go in steps of 4, 16, 64, …
@@ -246,6 +249,8 @@ mod tests {
             (Unit::Seconds, 0.12, "120 ms"),
             (Unit::Seconds, 0.9999e-3, "1 ms"),
             (Unit::BytesPerSecond, 3.0e9, "3 GB/s"),
+            (Unit::Count, 4.0, "4"),
+            (Unit::Count, 2048.0, "2048"),
             (Unit::BytesPerSecond, 812_345_678.0, "812 MB/s"),
         ] {
             assert_eq!(unit.show(value), shown);

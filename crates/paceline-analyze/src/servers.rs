@@ -3,7 +3,8 @@
 use paceline_record::Machine;
 use serde::{Deserialize, Serialize};
 
-use crate::channels::Scheme;
+use crate::channels::{Scheme, distinct};
+use crate::chart::{Chart, Dot, Line, Panel, Unit};
 use crate::statistics::{Quantiles, Spread};
 
 /// Parameter servers, measured.
@@ -155,6 +156,60 @@ impl ServersPoint {
             }),
             server_busy: over(&|r| 1.0 - sum(r, |s| s.wait_s) / sum(r, |s| s.seconds)),
             repeats,
+        }
+    }
+}
+
+impl Servers {
+    /// Bytes served and rounds by the number of workers, a line per transport and number of servers, with all
+    /// else as at one point.
+    pub fn chart(&self, as_at: &ServersPoint) -> Chart {
+        let alike = |point: &&ServersPoint| {
+            point.buffer_bytes == as_at.buffer_bytes
+                && point.payload == as_at.payload
+                && point.sync == as_at.sync
+                && point.bytes == as_at.bytes
+        };
+        let points: Vec<_> = self.points.iter().filter(alike).collect();
+        let name = |point: &ServersPoint| {
+            let plural = if point.servers == 1 { "" } else { "s" };
+            format!("{}, {} server{plural}", point.transport, point.servers)
+        };
+        let lines = |figure: &dyn Fn(&ServersPoint) -> Spread| {
+            let line = |of: String| {
+                let own = points.iter().filter(|point| name(point) == of);
+                let mut dots: Vec<_> =
+                    own.map(|point| Dot { x: point.workers as f64, y: figure(point) }).collect();
+                dots.sort_by(|a, b| a.x.total_cmp(&b.x));
+                Line { name: of, dots }
+            };
+            distinct(points.iter().map(|point| name(point))).into_iter().map(line).collect()
+        };
+        let rounds =
+            |point: &ServersPoint| Spread::of(point.repeats.iter().map(|repeat| repeat.round_s.median));
+        let panel =
+            |title: &str, (what, unit): (&str, Unit), figure: &dyn Fn(&ServersPoint) -> Spread| Panel {
+                title: title.into(),
+                x: ("workers".into(), Unit::Count),
+                y: (what.into(), unit),
+                lines: lines(figure),
+            };
+        let model = Unit::Bytes.show(as_at.bytes as f64);
+        Chart {
+            title: format!(
+                "Parameter servers, {} and {model} of parameters, {} payload",
+                as_at.sync, as_at.payload
+            ),
+            subtitle: format!(
+                "{}, {} cores; medians of n = {} repeats, bars from the least to the greatest",
+                self.machine.cpu, self.machine.cores, self.repeats
+            ),
+            panels: vec![
+                panel("Bytes in and out of all servers", ("bytes served", Unit::BytesPerSecond), &|point| {
+                    point.bytes_per_s
+                }),
+                panel("A worker's round (push and pull)", ("round", Unit::Seconds), &rounds),
+            ],
         }
     }
 }

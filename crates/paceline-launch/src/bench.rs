@@ -31,6 +31,9 @@ const WARM_UP: usize = 3;
 /// Longest silence between ranks.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Bytes per second that even an overloaded machine moves.
+const SLOWEST: f64 = 20e6;
+
 /// What a rank tells at its end: its account, and the seconds of what it timed.
 pub type Account = (Done, Vec<f32>);
 
@@ -105,6 +108,16 @@ impl Bench {
             Task::Serve(task) => self.workers + task.servers,
             Task::Exchange | Task::Channel(_) => self.workers,
         }
+    }
+
+    /// Bytes that are moved however little time was asked for.
+    fn least_bytes(&self) -> u64 {
+        let elements = match &self.task {
+            Task::Exchange => 0,
+            Task::Channel(task) => 6 * task.sizes.iter().sum::<usize>() * self.workers,
+            Task::Serve(task) => 2 * task.params * self.workers * (WARM_UP + task.rounds as usize),
+        };
+        4 * elements as u64
     }
 
     /// The ranks that a rank talks with.
@@ -290,7 +303,8 @@ impl Bench {
         let mut ended = vec![0; world];
         let role = |rank| identity::role(self.workers, rank);
         // Ranks say nothing while they measure.
-        let patience = 2 * PATIENCE + Duration::from_secs_f64(4.0 * self.seconds);
+        let slowest = 4.0 * self.seconds + self.least_bytes() as f64 / SLOWEST;
+        let patience = 2 * PATIENCE + Duration::from_secs_f64(slowest);
         while accounts.iter().any(Option::is_none) {
             match fleet.news.recv_timeout(patience) {
                 Ok(News::Said(rank, FromRank::Bound { address }, _)) => {

@@ -26,6 +26,9 @@ use crate::error::LaunchError;
 const WINDOW: usize = 64;
 /// Round trips that are timed at most.
 const ROUND_TRIPS: usize = 20_000;
+/// Elements that messages are sent from: far more than caches hold, and no more than needed. Longer messages
+/// begin again at its start.
+const MEMORY: usize = 128 * MESSAGE;
 /// Part of the time that goes by before anything counts.
 const WARM_UP: f64 = 0.1;
 
@@ -127,7 +130,7 @@ fn repeat(order: usize, accounts: &[Account]) -> ChannelRepeat {
 pub(super) fn links(world: usize, rank: usize) -> Vec<usize> {
     match rank {
         0 => [1].into_iter().chain((2..world).step_by(2)).collect(),
-        rank if rank % 2 == 0 => vec![0, rank + 1],
+        rank if rank.is_multiple_of(2) => vec![0, rank + 1],
         rank => vec![rank - 1],
     }
 }
@@ -163,14 +166,18 @@ impl Task {
         let largest = *self.sizes.iter().max().expect("a size");
         let mut end = End {
             transport,
-            memory: Flat((0..largest).map(|i| (i % 251 + 1) as f32).collect()),
+            memory: Flat((0..largest.min(MEMORY)).map(|i| (i % 251 + 1) as f32).collect()),
             events: Vec::new(),
             inbox: VecDeque::new(),
             partial: vec![0; bench.workers],
             lost: vec![None; bench.workers],
             leaving: 0,
         };
-        if rank % 2 == 0 { self.lead(bench, rank, &mut end) } else { follow(bench, rank - 1, &mut end) }
+        if rank.is_multiple_of(2) {
+            self.lead(bench, rank, &mut end)
+        } else {
+            follow(bench, rank - 1, &mut end)
+        }
     }
 
     fn lead(&self, bench: &Bench, rank: usize, end: &mut End) -> Result<Account, TrainError> {
@@ -283,7 +290,7 @@ impl End {
             let last = at + len == elements;
             let mut meta = [0; META];
             meta[0] = if last { kind } else { PART };
-            let span = if len == 0 { Span::EMPTY } else { Span { buffer: 0, offset: at, len } };
+            let span = if len == 0 { Span::EMPTY } else { Span { buffer: 0, offset: at % MEMORY, len } };
             self.transport.send(to, meta, span, 1)?;
             self.leaving += 1;
             at += len;

@@ -6,6 +6,9 @@ use paceline_wire::TRANSPORTS;
 
 use crate::run;
 
+/// A transport and the bytes of its buffers.
+pub type Combination = (String, Option<usize>);
+
 /// What ranks talk over: transports and the sizes of their buffers.
 #[derive(Clone, Debug)]
 pub struct Over {
@@ -18,7 +21,7 @@ pub struct Over {
 impl Over {
     /// Every transport with every buffer, and what was left out and why. Only what was not asked for by name
     /// is left out; the rest is refused.
-    pub fn combinations(&self) -> Result<(Vec<(String, Option<usize>)>, Vec<String>), PlanError> {
+    pub fn combinations(&self) -> Result<(Vec<Combination>, Vec<String>), PlanError> {
         let named = !self.transports.is_empty();
         let all = || TRANSPORTS.iter().map(|kind| kind.name.to_owned()).collect();
         let transports: Vec<String> = if named { self.transports.clone() } else { all() };

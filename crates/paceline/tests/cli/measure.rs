@@ -205,9 +205,13 @@ fn tables_of_measurements_have_a_row_per_point_and_units() {
     let lines: Vec<_> = ran.stdout.lines().collect();
     assert_eq!(lines.len(), 4, "{}", ran.stdout);
     assert!(lines[3].contains("4 KiB") && lines[3].contains("B/s"), "{}", ran.stdout);
-    let ran = paceline(
-        "bench ps --transport inproc --workers 1 --servers 1 --sync bsp --sizes 4KiB --repeats 1 --seconds 0.01",
-    );
+    let plot = format!("{}/ps.svg", env!("CARGO_TARGET_TMPDIR"));
+    let ran = paceline(&format!(
+        "bench ps --transport inproc --workers 1,2 --servers 1 --sync bsp --sizes 4KiB --repeats 1 \
+         --seconds 0.01 --plot {plot}"
+    ));
+    let svg = std::fs::read_to_string(plot).unwrap();
+    assert!(svg.starts_with("<svg") && svg.contains("inproc, 1 server<"), "{svg}");
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     assert!(ran.stdout.lines().nth(2).unwrap().starts_with("inproc"), "{}", ran.stdout);
 }

@@ -6,7 +6,7 @@ use paceline_analyze::chart::Unit;
 use paceline_analyze::{Channel, Channels};
 use paceline_launch::bench::channels::Sweep;
 
-use super::sweep::{Common, Follow, buffer_words, distinct, models, percent, table};
+use super::sweep::{Common, Follow, buffer_words, distinct, draw, left_out, models, percent, prepare, table};
 use crate::failure::Failure;
 use crate::output::{self, Show};
 
@@ -65,19 +65,13 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
         seconds: common.seconds,
         seed: common.seed,
     };
-    // A file that cannot be written is better known before than after.
-    if let Some(path) = plot {
-        std::fs::write(path, "").map_err(|error| Failure::file(path, &error))?;
-    }
+    prepare(plot.as_deref())?;
     let follow = Follow::new(show);
     let measured = sweep.run(&std::env::current_exe()?, "rank", &mut |progress| follow.progress(progress));
+    follow.finish();
     let measured = measured.map_err(|error| Failure::measurement(error, "channels"))?;
-    follow.finish(show, &measured.left_out);
-    if let Some(path) = plot {
-        let (buffer, payload) = (sweep.over.buffers[0], sweep.payloads[0].name);
-        let svg = measured.chart(buffer, payload).svg();
-        std::fs::write(path, svg).map_err(|error| Failure::file(path, &error))?;
-    }
+    left_out(show, &measured.left_out);
+    draw(plot.as_deref(), &|| measured.chart(sweep.over.buffers[0], sweep.payloads[0].name))?;
     if show.json {
         return Ok(output::json(&measured)?);
     }

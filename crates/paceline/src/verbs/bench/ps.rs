@@ -1,5 +1,7 @@
 //! `paceline bench ps`: what parameter servers can take.
 
+use std::path::PathBuf;
+
 use clap::builder::PossibleValuesParser;
 use paceline_analyze::chart::Unit;
 use paceline_analyze::{Servers, ServersPoint};
@@ -7,7 +9,7 @@ use paceline_launch::bench::ps::{Sweep, syncs};
 use paceline_protocol::consistency;
 
 use super::super::train::names;
-use super::sweep::{Common, Follow, buffer_words, distinct, models, percent, table};
+use super::sweep::{Common, Follow, buffer_words, distinct, draw, left_out, models, percent, prepare, table};
 use crate::failure::Failure;
 use crate::output::{self, Show};
 
@@ -44,6 +46,9 @@ pub struct Args {
     /// When a worker may go on, separated by commas (parameters at their defaults)
     #[arg(long, value_delimiter = ',', value_name = "NAME,…", default_value = "bsp,asp", value_parser = models_of_consistency())]
     sync: Vec<String>,
+    /// Also draw bytes served and rounds by workers (first size, buffer, payload and consistency model)
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
 }
 
 const HELP: &str = "\
@@ -74,7 +79,7 @@ fn models_of_consistency() -> PossibleValuesParser {
 
 /// `paceline bench ps`.
 pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
-    let Args { common, workers, servers, sizes, model, sync } = args;
+    let Args { common, workers, servers, sizes, model, sync, plot } = args;
     let numbers = |values: &[u32]| distinct(values).into_iter().map(|n| n as usize).collect();
     let sweep = Sweep {
         over: common.over(),
@@ -88,10 +93,13 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
         seconds: common.seconds,
         seed: common.seed,
     };
+    prepare(plot.as_deref())?;
     let follow = Follow::new(show);
     let measured = sweep.run(&std::env::current_exe()?, "rank", &mut |progress| follow.progress(progress));
+    follow.finish();
     let measured = measured.map_err(|error| Failure::measurement(error, "ps"))?;
-    follow.finish(show, &measured.left_out);
+    left_out(show, &measured.left_out);
+    draw(plot.as_deref(), &|| measured.chart(&measured.points[0]))?;
     if show.json {
         return Ok(output::json(&measured)?);
     }

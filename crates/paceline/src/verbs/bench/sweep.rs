@@ -1,11 +1,12 @@
 //! What `bench channels` and `bench ps` have in common.
 
 use std::io::IsTerminal;
+use std::path::Path;
 use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
 use indicatif::{ProgressBar, ProgressStyle};
-use paceline_analyze::chart::Unit;
+use paceline_analyze::chart::{Chart, Unit};
 use paceline_analyze::statistics::Spread;
 use paceline_launch::bench::payload::{self, PAYLOADS, Payload};
 use paceline_launch::bench::sweep::{Over, Progress};
@@ -13,6 +14,7 @@ use paceline_nn::models::MODELS;
 use paceline_wire::TRANSPORTS;
 
 use super::super::train;
+use crate::failure::Failure;
 use crate::output::{self, Show};
 
 /// Flags of every measurement of many points.
@@ -109,13 +111,28 @@ impl Follow {
         self.0.set_message(progress.next.to_owned());
     }
 
-    /// Removes the line, and says what could not be measured.
-    pub fn finish(&self, show: Show, left_out: &[String]) {
+    /// Removes the line.
+    pub fn finish(&self) {
         self.0.finish_and_clear();
-        if !show.quiet {
-            left_out.iter().for_each(|reason| output::note(&format!("left out: {reason}")));
-        }
     }
+}
+
+/// Says what could not be measured.
+pub fn left_out(show: Show, reasons: &[String]) {
+    if !show.quiet {
+        reasons.iter().for_each(|reason| output::note(&format!("left out: {reason}")));
+    }
+}
+
+/// Where a drawing is to go: that it cannot be written is better known before than after.
+pub fn prepare(plot: Option<&Path>) -> Result<(), Failure> {
+    plot.map_or(Ok(()), |path| std::fs::write(path, "").map_err(|error| Failure::file(path, &error)))
+}
+
+/// Draws, if asked to.
+pub fn draw(plot: Option<&Path>, chart: &dyn Fn() -> Chart) -> Result<(), Failure> {
+    let write = |path| std::fs::write(path, chart().svg()).map_err(|error| Failure::file(path, &error));
+    plot.map_or(Ok(()), write)
 }
 
 /// A buffer's size in words.
