@@ -15,6 +15,8 @@ pub struct Channels {
     pub version: String,
     /// What it was measured on.
     pub machine: Machine,
+    /// Processes that wanted to run before the measurement began, on average over a minute.
+    pub load_average: f64,
     /// Pairs of ranks that exchanged messages at the same time.
     pub pairs: usize,
     /// Repeats of each point.

@@ -47,7 +47,13 @@ impl Unit {
         // At most seven labels; sizes go in steps of 4, 16, 64, …
         let steps = if self == Self::Bytes { [2, 4, 6, 8, 10] } else { [1, 2, 3, 4, 5] };
         let step = steps.into_iter().find(|step| (last - first) / step < 7).unwrap_or(20);
-        (first..=last).filter(|power| power % step == 0).map(|power| base.powi(power)).collect()
+        let powers: Vec<f64> =
+            (first..=last).filter(|power| power % step == 0).map(|power| base.powi(power)).collect();
+        if base == 2.0 || powers.len() >= 3 {
+            return powers;
+        }
+        let between = (first - 1..=last).flat_map(|power| [1.0, 2.0, 5.0].map(|n| n * base.powi(power)));
+        between.filter(|tick| (low..=high).contains(tick)).collect()
     }
 }
 
@@ -96,8 +102,8 @@ pub struct Chart {
 /// A panel's room with its axes, and the rectangle inside them.
 const PANEL: (f64, f64) = (480.0, 360.0);
 const INSET: (f64, f64, f64, f64) = (86.0, 34.0, 30.0, 50.0);
-/// Room above the panels: title, subtitle, legend.
-const HEAD: f64 = 88.0;
+/// Room between the legend and the panels.
+const HEAD: f64 = 22.0;
 
 /// Colours that differ for colour-blind eyes too, on light and on dark ground.
 const STYLE: &str = "\
@@ -116,7 +122,10 @@ const COLOURS: usize = 6;
 impl Chart {
     /// The drawing.
     pub fn svg(&self) -> String {
-        let (width, height) = (PANEL.0 * self.panels.len() as f64, HEAD + PANEL.1);
+        let (names, width) = (self.names(), PANEL.0 * self.panels.len() as f64);
+        let places = legend(&names, width);
+        let head = places.last().map_or(0.0, |(_, y)| *y) + HEAD;
+        let height = head + PANEL.1;
         let mut svg = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" \
              height=\"{height}\" role=\"img\" aria-label=\"{0}\">\n<title>{0}</title>\n<style>{STYLE}</style>\n\
@@ -125,17 +134,13 @@ impl Chart {
         );
         text(&mut svg, (16.0, 26.0), "title", "start", &self.title);
         text(&mut svg, (16.0, 46.0), "faint", "start", &self.subtitle);
-        let names = self.names();
-        let mut at = 16.0;
-        for (i, name) in names.iter().enumerate() {
-            let y = 66.0;
+        for (i, (name, (at, y))) in names.iter().zip(places).enumerate() {
             let _ = writeln!(svg, "<path class=\"line c{}\" d=\"M{at} {y}h24\"/>", i % COLOURS);
             svg += &mark(i, (at + 12.0, y));
             text(&mut svg, (at + 30.0, y + 4.0), "", "start", name);
-            at += 54.0 + 7.0 * name.chars().count() as f64;
         }
         for (i, panel) in self.panels.iter().enumerate() {
-            let _ = writeln!(svg, "<g transform=\"translate({} {HEAD})\">", PANEL.0 * i as f64);
+            let _ = writeln!(svg, "<g transform=\"translate({} {head})\">", PANEL.0 * i as f64);
             panel.draw(&names, &mut svg);
             svg += "</g>\n";
         }
@@ -192,6 +197,21 @@ impl Panel {
             }
         }
     }
+}
+
+/// Where the legend's entries begin: in rows below title and subtitle.
+fn legend(names: &[&str], width: f64) -> Vec<(f64, f64)> {
+    let (mut x, mut y) = (16.0, 66.0);
+    let place = |name: &&str| {
+        let room = 54.0 + 7.0 * name.chars().count() as f64;
+        if x > 16.0 && x + room > width {
+            (x, y) = (16.0, y + 20.0);
+        }
+        let place = (x, y);
+        x += room;
+        place
+    };
+    names.iter().map(place).collect()
 }
 
 /// A shape of its own for each line, so that colour is not all that tells them apart.
@@ -263,6 +283,14 @@ mod tests {
         let decades = Unit::Seconds.ticks((2e-6, 0.3));
         assert_eq!(decades.len(), 5);
         assert!(decades[0] > 9e-6 && decades[0] < 11e-6);
+        assert_eq!(Unit::Seconds.ticks((0.3, 3.0)), [0.5, 1.0, 2.0]);
+    }
+
+    #[test]
+    fn a_legend_that_is_too_long_for_one_row_has_several() {
+        let places = legend(&["a long name"; 9], 480.0);
+        assert!(places.iter().all(|(x, _)| *x < 400.0), "{places:?}");
+        assert_eq!((places[0], places[8].1), ((16.0, 66.0), 66.0 + 20.0 * 2.0));
     }
 
     #[test]

@@ -16,6 +16,8 @@ pub struct Servers {
     pub version: String,
     /// What it was measured on.
     pub machine: Machine,
+    /// Processes that wanted to run before the measurement began, on average over a minute.
+    pub load_average: f64,
     /// Repeats of each point.
     pub repeats: usize,
     /// Seconds per repeat that were asked for.

@@ -114,6 +114,9 @@ impl Figures<'_> {
         let cpu = format!("CPU of both ends, {}", show(large));
         let head = ["transport", "ranks are", &latency, &bandwidth, &cpu, "choose it"];
         page.table(&head, &TRANSPORTS.iter().map(row).collect::<Vec<_>>());
+        if let Some(words) = self.disturbed() {
+            page.text(&words);
+        }
         page.text(
             "What is “of one machine” cannot leave it. Where repeats of two transports overlap, neither is called \
              faster. What the figures say of transports between processes:",
@@ -311,6 +314,17 @@ impl Figures<'_> {
         page.items(items);
     }
 
+    /// A warning, if the machine had other things to do.
+    fn disturbed(&self) -> Option<String> {
+        let (load, cores) = (self.0.load_average, self.0.machine.cores);
+        (load > 0.5).then(|| {
+            format!(
+                "**The machine had other work to do** (load average {load:.1} on {cores} cores before the \
+                 measurement began): these figures show that too, and are worth measuring again."
+            )
+        })
+    }
+
     fn method(&self, page: &mut Page) {
         let Channels { machine, pairs, repeats, seconds, seed, version, .. } = self.0;
         page.text(&format!(
@@ -406,6 +420,7 @@ mod tests {
                 serde_json::json!({"cpu": "Abacus", "cores": 2, "usable_cores": 2, "kernel": "Linux"}),
             )
             .unwrap(),
+            load_average: 0.1,
             pairs: 1,
             repeats: 2,
             seconds: 0.1,
@@ -446,11 +461,13 @@ mod tests {
         ] {
             assert!(text.contains(words), "{words}\n{text}");
         }
+        assert!(!text.contains("other work to do"));
         // Other figures, other words.
-        let mut other = measured();
+        let mut other = Channels { load_average: 7.0, ..measured() };
         other.points[2] = point("shm", None, "uniform", 64, 0.5e6);
         let text = flat(&page(Some(&other)));
         assert!(text.contains("at 64 B uds and tcp cannot be told apart"), "{text}");
+        assert!(text.contains("load average 7.0 on 2 cores"), "{text}");
     }
 
     #[test]

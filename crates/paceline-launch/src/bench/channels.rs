@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use paceline_analyze::channels::distinct;
 use paceline_analyze::{Channel, ChannelRepeat, Channels, Quantiles};
-use paceline_record::Machine;
+use paceline_record::{Machine, process};
 use paceline_train::TrainError;
 use paceline_train::worker::MESSAGE;
 use paceline_wire::{Event, META, Span, Transport};
@@ -61,6 +61,7 @@ impl Sweep {
         report: &mut dyn FnMut(Progress<'_>),
     ) -> Result<Channels, LaunchError> {
         let (combinations, left_out) = self.over.combinations()?;
+        let load_average = process::load_average();
         let tensors = payload::tensors(&self.model).expect("the model's name comes from the registry");
         let mut points = Vec::new();
         for (transport, buffer) in &combinations {
@@ -95,6 +96,7 @@ impl Sweep {
             bench: "channels".into(),
             version: env!("CARGO_PKG_VERSION").into(),
             machine: Machine::here(),
+            load_average,
             pairs: self.pairs,
             repeats: self.repeats,
             seconds: self.seconds,

@@ -15,7 +15,7 @@ use paceline_nn::optim::{self, Optimiser, Settings, Step};
 use paceline_plan::PlanError;
 use paceline_protocol::strategies::ps_messages;
 use paceline_protocol::{Action, Buf, Buffers, Input, Options, Refusal, Setup, Strategy, Sync, consistency};
-use paceline_record::Machine;
+use paceline_record::{Machine, process};
 use paceline_train::TrainError;
 use paceline_train::engine::{Begin, Engine};
 use paceline_train::memory::{Bodies, Memory, add};
@@ -75,6 +75,7 @@ impl Sweep {
         report: &mut dyn FnMut(Progress<'_>),
     ) -> Result<Servers, LaunchError> {
         let (combinations, left_out) = self.over.combinations()?;
+        let load_average = process::load_average();
         let mut points = Vec::new();
         for (transport, buffer) in &combinations {
             for (&workers, &servers) in
@@ -121,6 +122,7 @@ impl Sweep {
             bench: "ps".into(),
             version: env!("CARGO_PKG_VERSION").into(),
             machine: Machine::here(),
+            load_average,
             repeats: self.repeats,
             seconds: self.seconds,
             seed: self.seed,

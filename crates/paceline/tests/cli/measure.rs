@@ -64,6 +64,7 @@ fn bench_channels_measures_every_transport_and_keeps_every_repeat() {
     for field in ["cpu", "cores", "kernel"] {
         assert!(measured["machine"].get(field).is_some(), "{field} is missing");
     }
+    assert!(measured["load_average"].as_f64().unwrap() >= 0.0);
     let points = measured["points"].as_array().unwrap();
     let names: Vec<_> = paceline_wire::TRANSPORTS.iter().map(|kind| kind.name).collect();
     assert_eq!(points.len(), names.len() * 2);
