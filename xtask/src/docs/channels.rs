@@ -122,9 +122,9 @@ impl Figures<'_> {
              faster. What the figures say of transports between processes:",
         );
         page.items([
-            self.best("Latency", "delivers", |p| p.latency_spread_s, Better::Less),
-            self.best("Bandwidth", "moves", |p| p.bandwidth_bytes_per_s, Better::More),
-            self.best("CPU time", "moves, in CPU time of both ends,", both_ends, Better::Less),
+            self.best("Latency", "times as fast as", |p| p.latency_spread_s, Better::Less),
+            self.best("Bandwidth", "times as fast as", |p| p.bandwidth_bytes_per_s, Better::More),
+            self.best("CPU time of both ends", "times less than", both_ends, Better::Less),
         ]);
     }
 
@@ -174,8 +174,11 @@ impl Figures<'_> {
         };
         let latency = wins(|p| p.latency_spread_s, Better::Less);
         let bandwidth = wins(|p| p.bandwidth_bytes_per_s, Better::More);
-        let part =
-            |what: &str, sizes: &[String]| (!sizes.is_empty()).then(|| format!("{what} of {}", list(sizes)));
+        let part = |what: &str, sizes: &[String]| {
+            let all = sizes.len() == self.sizes().len();
+            let which = if all { "every size".into() } else { list(sizes) };
+            (!sizes.is_empty()).then(|| format!("{what} at {which}"))
+        };
         let parts: Vec<_> =
             [part("latency", &latency), part("bandwidth", &bandwidth)].into_iter().flatten().collect();
         match parts.as_slice() {
@@ -185,32 +188,32 @@ impl Figures<'_> {
     }
 
     /// Who is best at which sizes, beside the default.
-    fn best(&self, what: &str, does: &str, figure: fn(&Channel) -> Spread, better: Better) -> String {
+    fn best(&self, what: &str, than: &str, figure: fn(&Channel) -> Spread, better: Better) -> String {
         let default = TRANSPORTS[0].name;
         let mut sentences = Vec::new();
         for bytes in self.sizes() {
             let (leaders, ranking) =
                 (self.leaders(bytes, figure, better), self.ranking(bytes, figure, better));
             let (Some(&(best, spread)), size) = (ranking.first(), show(bytes)) else { continue };
-            let beside = if best == default {
-                ranking.get(1)
-            } else {
-                ranking.iter().find(|(name, _)| *name == default)
-            };
+            let usual = ranking.iter().find(|(name, _)| *name == default && best != default);
+            let beside = usual.or_else(|| ranking.get(1));
             let times =
                 beside.and_then(|(name, other)| times(spread, *other, better).map(|times| (name, times)));
             sentences.push(match (leaders.as_slice(), times) {
                 ([_], Some((name, times))) => {
-                    format!("{best} {does} {size} messages {times:.1} times as fast as {name}")
+                    format!("{best} with messages of {size}, {times:.1} {than} {name}")
                 }
+                ([_], None) => format!("{best} alone was measured with messages of {size}"),
                 (leaders, Some((name, times))) => format!(
-                    "at {size} {} cannot be told apart; the first of them is {times:.1} times as fast as {name}",
+                    "{} with messages of {size}, which cannot be told apart, {best} {times:.1} {than} {name}",
                     list(leaders)
                 ),
-                (leaders, None) => format!("at {size} {} cannot be told apart", list(leaders)),
+                (leaders, None) => {
+                    format!("{} with messages of {size}, which cannot be told apart", list(leaders))
+                }
             });
         }
-        format!("{what}: {}.", sentences.join("; "))
+        format!("{what}, the best: {}.", sentences.join("; "))
     }
 
     fn by_size(&self, page: &mut Page) {
@@ -450,8 +453,9 @@ mod tests {
     fn words_follow_from_the_figures() {
         let text = flat(&page(Some(&measured())));
         for words in [
-            "shm moves 64 B messages 5.0 times as fast as tcp",
-            "at 1 MiB shm and uds cannot be told apart; the first of them is 2.0 times as fast as tcp",
+            "Bandwidth, the best: shm with messages of 64 B, 5.0 times as fast as tcp",
+            "shm and uds with messages of 1 MiB, which cannot be told apart, shm 2.0 times as fast as tcp",
+            "none is better in latency at every size",
             "`tcp` with 64 KiB: 0.50 times the bandwidth at 1 MiB.",
             "`skewed` over `tcp`: no difference beyond the spread.",
             "`skewed` over `uds`: 2.00 times the bandwidth at 1 MiB.",
@@ -466,7 +470,7 @@ mod tests {
         let mut other = Channels { load_average: 7.0, ..measured() };
         other.points[2] = point("shm", None, "uniform", 64, 0.5e6);
         let text = flat(&page(Some(&other)));
-        assert!(text.contains("at 64 B uds and tcp cannot be told apart"), "{text}");
+        assert!(text.contains("uds and tcp with messages of 64 B, which cannot be told apart"), "{text}");
         assert!(text.contains("load average 7.0 on 2 cores"), "{text}");
     }
 
