@@ -302,22 +302,22 @@ fn life(say: &mut dyn FnMut(FromRank, &[f32])) -> Result<(), FromRank> {
         }
         ToRank::Bench { bench, rank, key } => {
             // As MPI's launchers do: a scheduler that puts two ranks on one core would be measured instead.
-            if bench.workers <= std::thread::available_parallelism().map_or(1, usize::from) {
+            if bench.world() <= std::thread::available_parallelism().map_or(1, usize::from) {
                 keep_to_own_cores(rank, 1);
             }
             let identity = Identity {
                 run: "bench".into(),
                 rank,
                 workers: bench.workers,
-                world: bench.workers,
+                world: bench.world(),
                 model_hash: [0; 32],
                 key: Key::from(key),
             };
             let links = bench.links(rank);
-            let options = options(bench.workers, buffer);
+            let options = options(bench.world(), buffer);
             let (transport, _) = connect(door, orders, identity, &links, options, bench.emulated())?;
-            let times = bench.play(rank, transport).map_err(|e| failed(&e))?;
-            say(FromRank::Done(Box::default()), &times);
+            let (account, times) = bench.play(rank, transport).map_err(|e| failed(&e))?;
+            say(FromRank::Done(Box::new(account)), &times);
         }
         _ => {}
     }

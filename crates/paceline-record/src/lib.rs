@@ -5,6 +5,7 @@
 //! - [`event`]: everything that a run reports, ending with its [`event::RunResult`]
 //! - [`directory`]: a run's folder in the store
 //! - [`checkpoint`]: where a run can go on
+//! - [`machine`]: what the figures of a measurement were measured on
 //! - [`process`]: CPU time, memory and host of this process
 //!
 //! # Deliberately absent
@@ -15,8 +16,10 @@
 pub mod checkpoint;
 pub mod directory;
 pub mod event;
+pub mod machine;
 pub mod process;
 
 pub use checkpoint::{Checkpoint, Checkpoints, Damaged, Part};
 pub use directory::{RecordError, RunDirectory};
 pub use event::{Event, Rank, Replicas, RunResult, Seconds, Staleness};
+pub use machine::Machine;

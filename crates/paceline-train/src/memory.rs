@@ -26,7 +26,7 @@ pub fn span(region: Region) -> Span {
 }
 
 /// A span as a region.
-fn region(span: Span) -> Region {
+pub fn region(span: Span) -> Region {
     let buf = match span.buffer {
         PARAM => Buf::Param,
         GRAD => Buf::Grad,

@@ -25,6 +25,23 @@ impl Failure {
         Self { code, message, hint }
     }
 
+    /// A measurement that cannot be made as it was asked for.
+    pub fn measurement(error: LaunchError, verb: &str) -> Self {
+        match error {
+            LaunchError::Plan(error) => {
+                let hint = format!("nothing was measured; `paceline bench {verb} --help` lists every flag");
+                Self { code: 3, message: format!("this cannot be measured: {error}"), hint }
+            }
+            error => error.into(),
+        }
+    }
+
+    /// A file that could not be written.
+    pub fn file(path: &std::path::Path, error: &std::io::Error) -> Self {
+        let message = format!("{}: {error}", path.display());
+        Self { code: 5, message, hint: "is the folder there, and yours to write to?".into() }
+    }
+
     /// Writes the error to standard error.
     pub fn report(self) -> ExitCode {
         crate::output::error(&self.message, &self.hint);

@@ -1,10 +1,14 @@
 //! `paceline bench`: measurements of this machine.
 
+mod channels;
+mod ps;
+mod sweep;
+
 use std::sync::Arc;
 use std::time::Instant;
 
 use clap::Subcommand;
-use paceline_launch::bench::{Bench as Exchange, Row};
+use paceline_launch::bench::{Bench as Exchange, Row, Task};
 use paceline_nn::accel::{Level, peak_gflops};
 use paceline_nn::models::{self, MODELS};
 use paceline_nn::optim::{self, Settings, Step};
@@ -33,6 +37,10 @@ enum What {
     Allreduce(ExchangeArgs),
     /// Time of a message between two ranks: the floor of what two ranks can exchange
     P2p(PointArgs),
+    /// Latency, bandwidth and CPU time of every transport, by size, buffer and payload
+    Channels(channels::Args),
+    /// Throughput of parameter servers, by workers, servers, transport, size, buffer and payload
+    Ps(ps::Args),
 }
 
 #[derive(clap::Args, Debug)]
@@ -96,7 +104,8 @@ struct Exchanged {
 /// `paceline bench allreduce` and `paceline bench p2p`.
 fn exchange(what: &str, workers: usize, duplex: bool, over: &Over, show: Show) -> Result<(), Failure> {
     let Over { transport, buffer, network, sizes, seconds } = over.clone();
-    let bench = Exchange { what: what.into(), transport, buffer, network, workers, duplex, sizes, seconds };
+    let (what, task) = (what.into(), Task::Exchange);
+    let bench = Exchange { what, task, transport, buffer, network, workers, duplex, sizes, seconds };
     let results = bench.run(&std::env::current_exe()?, "rank")?;
     if show.json {
         return Ok(output::json(&Exchanged { results })?);
@@ -161,6 +170,8 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
             return exchange(&args.strategy, args.workers as usize, false, &args.over, show);
         }
         What::P2p(args) => return exchange("p2p", 2, args.duplex, &args.over, show),
+        What::Channels(args) => return channels::run(args, show),
+        What::Ps(args) => return ps::run(args, show),
     };
     let measured = compute(args)?;
     if show.json {
