@@ -52,7 +52,9 @@ pub struct Setup {
     pub bucket: usize,
     /// Most elements of one message.
     pub message: usize,
-    /// Global steps of the run.
+    /// The first step: those before it were done by another generation.
+    pub from: u64,
+    /// Global steps of the run, those before included.
     pub steps: u64,
     /// Consistency.
     pub sync: Sync,
@@ -96,6 +98,7 @@ impl Setup {
             tensors: Vec::new(),
             bucket: params,
             message: params,
+            from: 0,
             steps,
             sync: Sync::Bsp,
             averages: Averages::Gradients,

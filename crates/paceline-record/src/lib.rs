@@ -4,6 +4,7 @@
 //! # Layout
 //! - [`event`]: everything that a run reports, ending with its [`event::RunResult`]
 //! - [`directory`]: a run's folder in the store
+//! - [`checkpoint`]: where a run can go on
 //! - [`process`]: CPU time, memory and host of this process
 //!
 //! # Deliberately absent
@@ -11,9 +12,11 @@
 
 #![forbid(unsafe_code)]
 
+pub mod checkpoint;
 pub mod directory;
 pub mod event;
 pub mod process;
 
+pub use checkpoint::{Checkpoint, Checkpoints, Damaged, Part};
 pub use directory::{RecordError, RunDirectory};
 pub use event::{Event, Rank, Replicas, RunResult, Seconds, Staleness};

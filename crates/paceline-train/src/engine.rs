@@ -85,8 +85,6 @@ pub struct Engine {
     pub staleness: Vec<u64>,
     /// Strangers that were turned away.
     pub refused: Vec<String>,
-    /// The participant's state at its last snapshot.
-    pub saved: Option<Vec<u64>>,
     /// What was done, if somebody wants to know.
     pub trace: Option<Trace>,
 }
@@ -112,7 +110,6 @@ impl Engine {
             events: Vec::new(),
             begin: None,
             timers: Vec::new(),
-            saved: None,
             outcome: None,
             departed: vec![false; world],
             waiting_for: None,
@@ -235,10 +232,6 @@ impl Engine {
                 self.timers.push((Instant::now() + Duration::from_nanos(after), id));
                 true
             }
-            Action::SnapshotReady => {
-                self.saved = Some(self.participant.save());
-                true
-            }
         };
         if !done {
             self.defer(action);
@@ -314,11 +307,6 @@ impl Engine {
             self.input(Input::Timer(id), memory)?;
         }
         Ok(())
-    }
-
-    /// Takes up a state that was saved; to be called before the start.
-    pub fn restore(&mut self, saved: &[u64]) {
-        self.participant.restore(saved);
     }
 
     /// Gives a run more patience if its steps are long.

@@ -338,12 +338,6 @@ impl Participant for DropsABucket {
             }
         }
     }
-    fn save(&self) -> Vec<u64> {
-        self.0.save()
-    }
-    fn restore(&mut self, saved: &[u64]) {
-        self.0.restore(saved);
-    }
 }
 
 #[test]

@@ -197,6 +197,7 @@ impl AsFd for Stream {
 
 impl medium::Stream for Stream {
     const AHEAD: usize = HEADER;
+    const SUMMED: bool = false;
 
     fn lie_down(&mut self, writing: bool) -> bool {
         self.rings.as_mut().is_some_and(|rings| rings.lie_down(writing))

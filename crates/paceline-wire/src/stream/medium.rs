@@ -55,6 +55,8 @@ pub trait Stream: Read + Write + AsFd + Send {
     /// Bytes to read beyond what is needed, so that a small message costs one call: at least a header's, and
     /// no more where a call costs nothing, since they are copied twice.
     const AHEAD: usize = 16 << 10;
+    /// Whether bodies are summed: not where there is no line on which a bit could flip.
+    const SUMMED: bool = true;
     /// Bytes of a long body to read at once: few enough to be in the cache when their checksum is taken.
     const CHUNK: usize = 256 << 10;
     /// Bytes to move in one direction before the other direction and the other peers get their turn.

@@ -164,6 +164,7 @@ fn bad_frames_end_the_connection_and_are_never_delivered<M: Medium>() {
         assert!(cause.ends_with(&format!("whole elements, at most 1000, found {bytes} bytes")), "{cause}");
     }
     let mut flipped = framed(|_| {});
+    // Where bodies are summed, one that does not fit its sum; elsewhere one with a sum.
     flipped[HEADER + 3] ^= 0x10;
     let cause = dropped_for::<M>(&flipped);
     assert!(cause.contains("expected body checksum 0x3fca88c5, found 0x"), "{cause}");
