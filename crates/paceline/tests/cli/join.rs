@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::bad_input::write_mnist;
 use crate::machines::{Listening, Process, all_gone, error};
-use crate::support::{ENDLESS, STORE, paceline, result, run, signal};
+use crate::support::{ENDLESS, paceline, result, run, signal};
 
 const HERE: &str = "127.0.0.1:0";
 
@@ -36,6 +36,21 @@ fn machines_that_join_give_the_parameters_of_one_machine_bit_for_bit() {
         assert!(ranks.iter().all(|rank| rank["host"].as_str().unwrap().ends_with(" (127.0.0.1)")), "{words}");
         assert!(!Path::new(&listening.key_file).exists(), "the run's own key goes with it");
     }
+}
+
+#[test]
+fn machines_join_over_ipv6_too() {
+    if std::net::TcpListener::bind("[::1]:0").is_err() {
+        eprintln!("skipped: this machine has no IPv6");
+        return;
+    }
+    let words = "--workers 2 --steps 3";
+    let listening = Listening::start(&[], "[::1]:0", &format!("--hosts 2 {words}"));
+    let joiner = listening.join(&[], "");
+    let together = listening.launcher.result();
+    assert_eq!(joiner.end().0, 0);
+    assert_eq!(together["params_sha256"], result(&format!("train --quiet {words}"))["params_sha256"]);
+    assert!(together["ranks"][1]["host"].as_str().unwrap().ends_with(" (::1)"));
 }
 
 #[test]
@@ -280,6 +295,22 @@ fn a_launcher_that_ends_takes_the_joiners_with_it() {
         assert!(said.contains("with worker 1") && said.contains("closed"), "{text}");
         all_gone(&ranks);
     }
+}
+
+#[test]
+fn a_machine_that_stands_still_for_a_while_is_suspected_and_comes_back() {
+    let listening = Listening::start(&[], HERE, &format!("--hosts 2 --workers 2 {ENDLESS}"));
+    let joiner = listening.join(&[], "");
+    listening.launcher.trains_on();
+    assert!(signal("STOP", joiner.id()));
+    listening.launcher.says("may be lost: nothing heard for 2 s");
+    assert!(signal("CONT", joiner.id()));
+    listening.launcher.says("is there again");
+    for state in ["quiet", "back"] {
+        let event = listening.launcher.prints(&format!(r#""state":"{state}""#), 0);
+        assert!(event.contains(r#""host":1"#) && event.contains("(127.0.0.1)"), "{event}");
+    }
+    listening.launcher.trains_on();
 }
 
 #[test]
