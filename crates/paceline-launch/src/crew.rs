@@ -283,7 +283,7 @@ pub(crate) fn orders(
     ranks.iter().enumerate().map(order).collect()
 }
 
-/// A deadline in words.
+/// The time until then.
 pub(crate) fn left(end: Instant) -> Duration {
     end.saturating_duration_since(Instant::now())
 }
