@@ -90,6 +90,8 @@ pub struct Crew {
     heard: Receiver<Raw>,
     /// Processes elsewhere that have ended: which, and how.
     ends: Vec<Option<(u32, String)>>,
+    /// How many were turned away where machines join.
+    refused: usize,
 }
 
 impl Crew {
@@ -117,7 +119,7 @@ impl Crew {
             let start = ToHost::Start { plan: Box::new(plan.clone()), ranks: of(i + 1), key };
             host.line.say(joining::encode(&start, &[]));
         }
-        Ok(Self { fleet, layout, hosts, heard, ends: vec![None; world] })
+        Ok(Self { fleet, layout, hosts, heard, ends: vec![None; world], refused: 0 })
     }
 
     /// What is heard next, if something is within a time.
@@ -125,14 +127,19 @@ impl Crew {
         Some(match self.heard.recv_timeout(wait).ok()? {
             Raw::Here(news) => Tidings::Rank(news),
             Raw::There(id, heard) => self.hear_host(id, heard),
-            Raw::Door(Visit::Refused { cause }) => Tidings::Refused { cause },
+            Raw::Door(Visit::Refused { cause }) => self.refused(cause),
             Raw::Door(Visit::Arrived { link, greeting }) => {
                 let who = link.addresses().map_or_else(|_| "somebody".into(), |(_, who)| who.to_string());
                 let name = muster::name(&greeting);
                 muster::refuse(*link, "the run has begun already, with all its hosts", "");
-                Tidings::Refused { cause: format!("{who}: {name} came after the run had begun") }
+                self.refused(format!("{who}: {name} came after the run had begun"))
             }
         })
+    }
+
+    fn refused(&mut self, cause: String) -> Tidings {
+        self.refused += 1;
+        if self.refused <= muster::TOLD { Tidings::Refused { cause } } else { Tidings::Nothing }
     }
 
     fn hear_host(&mut self, id: usize, heard: Heard) -> Tidings {
@@ -281,7 +288,7 @@ pub(crate) fn orders(
     ranks.iter().enumerate().map(order).collect()
 }
 
-/// A deadline in words.
+/// The time until then.
 pub(crate) fn left(end: Instant) -> Duration {
     end.saturating_duration_since(Instant::now())
 }

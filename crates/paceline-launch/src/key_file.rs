@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_key_file_is_private_and_read_as_written() {
-        let folder = std::env::temp_dir().join(format!("paceline-key-{}", std::process::id()));
+        let folder = std::env::temp_dir().join(format!("key-file-test-{}", std::process::id()));
         fs::create_dir(&folder).unwrap();
         let path = folder.join("key");
         assert!(read(&path).unwrap_err().hint().contains("--listen"));

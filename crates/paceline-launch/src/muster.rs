@@ -14,8 +14,8 @@ use crate::error::LaunchError;
 use crate::joining::{self, Greeting, ToHost, Version, printable};
 use crate::run::Launch;
 
-/// Refusals that are told of one by one before a run: whoever floods the port must not fill the disk.
-const TOLD: usize = 1000;
+/// Refusals that are told of one by one, before the run and during it: a flood must not fill the disk.
+pub(crate) const TOLD: usize = 1000;
 
 /// How other machines come to a run.
 pub struct Listen {

@@ -115,7 +115,7 @@ impl Expected {
     }
 }
 
-/// TLS 1.2 is not offered.
+/// TLS 1.2 is not offered, so nobody asks; if somebody did, this is the nearest that TLS has to say.
 fn older() -> Error {
     PeerIncompatible::Tls13RequiredForQuic.into()
 }

@@ -5,7 +5,11 @@
 mod bad_input;
 mod distributed;
 mod home;
+mod join;
+mod join_strangers;
+mod machines;
 mod measure;
+mod namespaces;
 mod network;
 mod resume;
 #[allow(dead_code, reason = "its own crate attacks in more ways")]
