@@ -175,7 +175,8 @@ fn visit(pid: u32, transport: &str) -> Vec<String> {
     accounts.push(silent.account("no proof before the deadline of the handshake"));
     if door.calls {
         let browser = door.say(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
-        accounts.push(browser.account("no gRPC: connection error detected: unspecific protocol error detected"));
+        accounts
+            .push(browser.account("no gRPC: connection error detected: unspecific protocol error detected"));
     }
     accounts
 }
