@@ -187,7 +187,7 @@ fn crowds_neither_keep_peers_from_joining_nor_go_unreported() {
     });
     // More than are let in at a time; the rest waits in the kernel's queue, or for a place in it.
     heard.iter().take(100).for_each(drop);
-    let (to_zero, to_one) = ([addresses[0].clone()], [addresses[1].clone()]);
+    let (to_zero, to_one) = ([addresses[0]], [addresses[1]]);
     let options = Options { handshake: SHORT, ..Options::default() };
     let one = thread::spawn(move || one.connect(identity(1, 2), &to_zero, options, PATIENCE).unwrap());
     let mut zero = zero.connect(identity(0, 2), &to_one, options, PATIENCE).unwrap();
