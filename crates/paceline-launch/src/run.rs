@@ -367,7 +367,7 @@ fn as_threads(
         }
         drop(sender);
         loop {
-            let mut then = watch.pauses.interrupted().map_or(Then::Nothing, Then::TellAll);
+            let mut then = watch.pauses.interrupted().map_or(Then::Nothing, Then::tell_all);
             match news.recv_timeout(watch.patience()) {
                 Ok((rank, said, numbers)) => match watch.take(rank, said, numbers, report)? {
                     Then::Nothing => {}
@@ -380,8 +380,9 @@ fn as_threads(
                 // A rank that has ended does not wait.
                 leashes.iter().for_each(|(tell, _)| tell.send(Told::GoOn).unwrap_or_default());
             }
-            match then {
-                Then::TellAll(ToRank::Hold) => {
+            let Then::TellAll(order) = then else { continue };
+            match *order {
+                ToRank::Hold => {
                     let workers = leashes[..launch.plan.workers].iter().enumerate();
                     let held: Vec<_> = workers.map(|(rank, (_, brake))| (rank, brake.hold())).collect();
                     let stops = held.into_iter().filter_map(|(rank, step)| watch.pauses.held(rank, step));
@@ -389,13 +390,11 @@ fn as_threads(
                         leashes.iter().for_each(|(_, brake)| brake.stop_at(step));
                     }
                 }
-                Then::TellAll(ToRank::StopAt { step }) => {
-                    leashes.iter().for_each(|(_, brake)| brake.stop_at(step));
-                }
-                Then::TellAll(ToRank::Next { stretch }) => {
+                ToRank::StopAt { step } => leashes.iter().for_each(|(_, brake)| brake.stop_at(step)),
+                ToRank::Next { stretch } => {
                     leashes.iter().for_each(|(tell, _)| tell.send(Told::Next(stretch)).unwrap_or_default());
                 }
-                Then::Nothing | Then::Connect | Then::TellAll(_) => {}
+                _ => {}
             }
         }
         Ok::<(), LaunchError>(())
@@ -408,7 +407,13 @@ enum Then {
     Nothing,
     /// Everybody's address is known.
     Connect,
-    TellAll(ToRank),
+    TellAll(Box<ToRank>),
+}
+
+impl Then {
+    fn tell_all(order: ToRank) -> Self {
+        Self::TellAll(Box::new(order))
+    }
 }
 
 /// What the launcher knows of a run under way.
@@ -500,7 +505,7 @@ impl<'a> Watch<'a> {
         match self.pauses.decide(self.gather.account())? {
             Decision::GoOn(stretch) => {
                 report(Event::Checkpoint { step: stretch.from });
-                Ok(Then::TellAll(ToRank::Next { stretch: Some(stretch) }))
+                Ok(Then::TellAll(Box::new(ToRank::Next { stretch: Some(stretch) })))
             }
             Decision::Stop { step, path } => {
                 report(Event::Checkpoint { step });
@@ -545,7 +550,7 @@ impl<'a> Watch<'a> {
             }
             FromRank::Snapshot { step, train_s } => self.snapshot(rank, step, train_s, numbers),
             FromRank::Held { step } => {
-                return Ok(self.pauses.held(rank, step).map_or(Then::Nothing, Then::TellAll));
+                return Ok(self.pauses.held(rank, step).map_or(Then::Nothing, Then::tell_all));
             }
             FromRank::Paused { step, part } => {
                 let Some(part) = unpack(part, &numbers) else {

@@ -171,14 +171,13 @@ fn make(strategy: &Strategy, setup: &Setup) -> Vec<Box<dyn Participant>> {
     (0..setup.world()).map(|r| (strategy.make)(setup, r)).collect()
 }
 
+/// Puts a unit's gradient into a rank's buffer.
+type Gradient = Box<dyn FnMut(usize, Unit, Weigh, &[f32], &mut [f32])>;
+
 /// Real numbers for every rank.
-fn numbers(
-    setup: &Setup,
-    scratch: Vec<Vec<usize>>,
-) -> Numbers<impl FnMut(usize, Unit, Weigh, &[f32], &mut [f32]) + use<>> {
+fn numbers(setup: &Setup, scratch: Vec<Vec<usize>>) -> Numbers<Gradient> {
     let workers = setup.workers;
-    let gradient =
-        move |_: usize, unit, weigh, p: &[f32], g: &mut [f32]| gradient(workers, unit, weigh, p, g);
+    let gradient: Gradient = Box::new(move |_, unit, weigh, p, g| gradient(workers, unit, weigh, p, g));
     Numbers::new(&start(setup.params), scratch, gradient)
 }
 
