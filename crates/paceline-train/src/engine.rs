@@ -74,6 +74,8 @@ pub struct Engine {
     /// Why a peer was lost.
     cause: String,
     step: u64,
+    /// Messages that have not left yet.
+    leaving: usize,
     /// Peers whose goodbye has not left yet.
     goodbyes: Vec<Rank>,
     clock: Instant,
@@ -117,6 +119,7 @@ impl Engine {
             later: Vec::new(),
             cause: String::new(),
             step: 0,
+            leaving: 0,
             goodbyes: Vec::new(),
             clock: now,
             last_progress: now,
@@ -188,6 +191,7 @@ impl Engine {
                     WireError::Gone { to, cause } => TrainError::Lost { rank: to, step: self.step, cause },
                     error => error.into(),
                 })?;
+                self.leaving += 1;
                 true
             }
             Action::Reduce { .. }
@@ -351,12 +355,17 @@ impl Engine {
                 self.goodbyes.retain(|&peer| GOODBYES + peer as u64 != op);
                 Ok(())
             }
-            Event::Sent { op } => self.input(Input::Done(OpId(op)), memory),
+            Event::Sent { op } => {
+                self.leaving = self.leaving.saturating_sub(1);
+                self.input(Input::Done(OpId(op)), memory)
+            }
             Event::Lost { rank, .. } if self.departed[rank] || !self.links.contains(&rank) => {
                 self.goodbyes.retain(|&peer| peer != rank);
                 Ok(())
             }
             Event::Lost { rank, cause } => {
+                // What was still to go there is dropped without a word.
+                self.leaving = 0;
                 self.cause = cause;
                 self.departed[rank] = true;
                 self.input(Input::Lost(rank), memory)
@@ -412,6 +421,14 @@ impl Engine {
     /// Tells the engine that it was left alone on purpose (an evaluation): silence meanwhile is no loss.
     pub fn rest(&mut self) {
         self.last_progress = Instant::now();
+    }
+
+    /// Sees that everything has left: to be called before a pause, in which nothing moves.
+    pub fn settle(&mut self, memory: &mut dyn Memory) -> Result<(), TrainError> {
+        while self.leaving > 0 {
+            self.wait(memory)?;
+        }
+        Ok(())
     }
 
     /// Says goodbye to every peer and sees that it has left.

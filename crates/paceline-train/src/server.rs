@@ -92,6 +92,7 @@ pub fn run(
             if stretch.to == setup.steps && !stopped {
                 break;
             }
+            engine.settle(&mut memory)?;
             // Every unit of work has left one update here.
             let step = engine.staleness.len() / setup.workers;
             let account = Account { staleness: engine.staleness.clone(), ..Account::default() };
@@ -99,6 +100,7 @@ pub fn run(
             let part =
                 part(account, &[("params", &memory.params[shard.clone()])], memory.update, memory.scratch);
             let Some(next) = (course.pause)(Pause { step: Some(step as u64), part }) else {
+                engine.finish(&mut memory)?;
                 return Ok(None);
             };
             course.stretch = next;

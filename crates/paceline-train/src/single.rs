@@ -73,7 +73,9 @@ pub fn run(
             };
             let named = [("params", &replica.params[..]), ("state", &replica.state[..])];
             let part = part(account.note(&clock, &Times::default()), &named, &update, &nothing);
-            let Some(next) = (course.pause)(Pause { step: Some(done), part }) else { return Ok(None) };
+            let next = (course.pause)(Pause { step: Some(done), part });
+            report(Event::Checkpoint { step: done });
+            let Some(next) = next else { return Ok(None) };
             course.stretch = next;
             clock.lap(Phase::Evaluate);
         }

@@ -191,6 +191,7 @@ pub fn run(
             if stretch.to == setup.steps && (!stopped || alone && done == setup.steps) {
                 break;
             }
+            engine.settle(&mut memory)?;
             let account = Account {
                 steps: done,
                 samples: taken,
@@ -200,14 +201,17 @@ pub fn run(
             };
             let named = [("params", &replica.params[..]), ("state", &replica.state[..])];
             let part = part(account.note(&clock, &engine.times), &named, &update, &scratch);
-            let Some(next) = (course.pause)(Pause { step: alone.then_some(done), part }) else {
+            let next = (course.pause)(Pause { step: alone.then_some(done), part });
+            let Replica { params, grads, .. } = &mut replica;
+            let mut memory = Whole { params, grads, scratch: &mut scratch, update: &mut update };
+            let Some(next) = next else {
+                engine.finish(&mut memory)?;
                 return Ok(None);
             };
             clock.lap(Phase::Evaluate);
             course.stretch = next;
             engine = engine.succeed(participant(next), next.generation);
-            let Replica { params, grads, .. } = &mut replica;
-            engine.start(&mut Whole { params, grads, scratch: &mut scratch, update: &mut update })?;
+            engine.start(&mut memory)?;
             continue;
         };
         if let Some(stop) = course.brake.step(step) {

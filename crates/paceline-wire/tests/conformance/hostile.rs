@@ -8,7 +8,7 @@ use std::time::Duration;
 use paceline_wire::frame::{HEADER, Header};
 use paceline_wire::handshake::{Handshake, Standing, VERDICT};
 use paceline_wire::hello::{HELLO, Hello};
-use paceline_wire::stream::medium::Medium;
+use paceline_wire::stream::medium::{Medium, Stream};
 use paceline_wire::stream::{Listener, Streams};
 use paceline_wire::{Identity, Key, Options, Transport, WireError};
 
@@ -168,7 +168,7 @@ fn a_frame_that_comes_twice_is_delivered_once<M: Medium>() {
     let zero =
         thread::spawn(move || zero.connect(identity(0, 3), &peers, Options::default(), PATIENCE).unwrap());
     let mut by_hand = join::<M>(&addresses[0].1, 0);
-    by_hand.write_all(&framed(|_| {}).repeat(2)).unwrap();
+    by_hand.write_all(&framed::<M>(|_| {}).repeat(2)).unwrap();
     let mut zero = zero.join().unwrap();
     let events = until(&mut zero, &Memory::new(vec![]), |e| !lost(e).is_empty());
     assert_eq!(messages(&events).len(), 1);
@@ -200,25 +200,29 @@ fn dropped_for<M: Medium>(bytes: &[u8]) -> String {
     lost(&events)[0].1.to_owned()
 }
 
-pub fn framed(change: impl FnOnce(&mut Header)) -> Vec<u8> {
+/// CRC-32 of the body below.
+const SUM: u32 = 0x3fca_88c5;
+
+/// A frame; its body is summed where bodies are.
+pub fn framed<M: Medium>(change: impl FnOnce(&mut Header)) -> Vec<u8> {
     let body = [1, 2, 3, 4, 5, 6, 7, 8];
-    // CRC-32 of the body above.
-    let mut header = Header { sequence: 0, bytes: 8, checksum: 0x3fca_88c5, meta: meta(0) };
+    let checksum = if <M::Stream as Stream>::SUMMED { SUM } else { 0 };
+    let mut header = Header { sequence: 0, bytes: 8, checksum, meta: meta(0) };
     change(&mut header);
     [&header.encode()[..], &body].concat()
 }
 
 fn bad_frames_end_the_connection_and_are_never_delivered<M: Medium>() {
     for bytes in [4004, 7, 1 << 31, u32::MAX] {
-        let cause = dropped_for::<M>(&framed(|header| header.bytes = bytes));
+        let cause = dropped_for::<M>(&framed::<M>(|header| header.bytes = bytes));
         assert!(cause.ends_with(&format!("whole elements, at most 1000, found {bytes} bytes")), "{cause}");
     }
-    let mut flipped = framed(|_| {});
+    let mut flipped = framed::<M>(|header| header.checksum = SUM);
     // Where bodies are summed, one that does not fit its sum; elsewhere one with a sum.
     flipped[HEADER + 3] ^= 0x10;
     let cause = dropped_for::<M>(&flipped);
     assert!(cause.contains("expected body checksum 0x3fca88c5, found 0x"), "{cause}");
-    let cause = dropped_for::<M>(&framed(|header| header.sequence = 1));
+    let cause = dropped_for::<M>(&framed::<M>(|header| header.sequence = 1));
     assert!(cause.contains("expected frame number 0, found frame number 1"), "{cause}");
     assert!(
         dropped_for::<M>(b"nothing like a frame at all, but long enough that it could have been a header")
@@ -233,7 +237,7 @@ fn a_body_that_breaks_off_is_never_delivered<M: Medium>() {
     let zero =
         thread::spawn(move || zero.connect(identity(0, 3), &peers, Options::default(), PATIENCE).unwrap());
     let mut by_hand = join::<M>(&addresses[0].1, 0);
-    by_hand.write_all(&framed(|_| {})[..HEADER + 5]).unwrap();
+    by_hand.write_all(&framed::<M>(|_| {})[..HEADER + 5]).unwrap();
     drop(by_hand);
     let mut zero = zero.join().unwrap();
     let events = until(&mut zero, &Memory::new(vec![]), |e| !e.is_empty());

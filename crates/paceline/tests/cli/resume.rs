@@ -63,7 +63,7 @@ fn checkpoints_change_no_number() {
 fn an_interrupted_run_saves_and_goes_on_bit_for_bit() {
     for kind in KINDS {
         // Long enough that the signal comes in the middle.
-        let base = format!("--epochs 60 --batch 8 {kind}");
+        let base = format!("--epochs 20 --batch 8 {kind}");
         let (plain, cut) = (store(), store());
         let expected = result(plain.path(), &format!("train --quiet {base}"));
         let mut resumed = None;
@@ -93,13 +93,13 @@ fn an_interrupted_run_saves_and_goes_on_bit_for_bit() {
 fn asynchronous_runs_go_on_with_exact_counts() {
     for sync in ["asp", "ssp", "switch --switch-at 0.5"] {
         let (cut, base) =
-            (store(), format!("--epochs 40 --batch 8 --workers 2 --servers 2 --strategy ps --sync {sync}"));
+            (store(), format!("--epochs 20 --batch 8 --workers 2 --servers 2 --strategy ps --sync {sync}"));
         let running = Running::start(&format!("{base} --store {}", cut.path().display()));
         assert!(signal("INT", running.id()));
         let (code, text) = running.end();
         assert!([0, 130].contains(&code), "{sync}: {text}");
         let ran = result(cut.path(), "resume last --quiet");
-        assert_eq!(ran["samples"].as_u64().unwrap(), 40 * 1438, "{sync}");
+        assert_eq!(ran["samples"].as_u64().unwrap(), 20 * 1438, "{sync}");
     }
 }
 
@@ -107,7 +107,7 @@ fn asynchronous_runs_go_on_with_exact_counts() {
 fn a_run_that_loses_a_rank_starts_again_from_its_checkpoint() {
     for (kind, victim) in [("--workers 2", 1), ("--workers 2 --servers 1 --strategy ps", 2)] {
         let (plain, lossy) = (store(), store());
-        let base = format!("--epochs 40 --batch 8 {kind} --checkpoint-every 50");
+        let base = format!("--epochs 20 --batch 8 {kind} --checkpoint-every 200");
         let expected = result(plain.path(), &format!("train --quiet {base}"));
         let text = format!("{base} --on-loss restart --store {}", lossy.path().display());
         let running = Running::start(&text);
@@ -125,7 +125,7 @@ fn a_run_that_loses_a_rank_starts_again_from_its_checkpoint() {
 #[test]
 fn damaged_checkpoints_are_named_and_the_one_before_is_taken() {
     let (plain, cut) = (store(), store());
-    let base = "--epochs 60 --batch 8 --workers 1 --checkpoint-every 20";
+    let base = "--epochs 60 --batch 8 --workers 1 --checkpoint-every 500";
     let expected = result(plain.path(), &format!("train --quiet {base}"));
     let running = Running::start(&format!("{base} --store {}", cut.path().display()));
     running.next("checkpoint");
@@ -164,7 +164,7 @@ fn a_second_signal_ends_the_run_at_once() {
     let cut = store();
     // Steps of several seconds: the first signal waits for one of them.
     let running = Running::start(&format!(
-        "{ENDLESS} --workers 2 --straggler rank=0,factor=100000 --store {}",
+        "{ENDLESS} --workers 2 --straggler rank=0,factor=3000 --store {}",
         cut.path().display()
     ));
     let ranks = running.ranks();
