@@ -12,7 +12,7 @@ use paceline_plan::{Plan, PlanError};
 use paceline_protocol::{Agreement, Refusal};
 use paceline_record::process::Started;
 use paceline_record::{Event, RunResult};
-use paceline_train::Replica;
+use paceline_train::{Replica, TrainError};
 use paceline_train::model::params_sha256;
 use paceline_wire::{Key, TRANSPORTS, TransportKind, inproc, registry};
 
@@ -111,6 +111,9 @@ struct Snapshot {
     state: Option<Vec<f32>>,
 }
 
+/// Step and training clock of a snapshot, and what came of it.
+type Evaluated = (u64, f64, Result<Outcome, TrainError>);
+
 /// A snapshot of which parts are missing.
 struct Incomplete {
     step: u64,
@@ -129,7 +132,7 @@ fn as_processes(
         move |source| LaunchError::System { what, source }
     };
     let world = launch.plan.workers + launch.plan.servers;
-    let key = *Key::generate().map_err(paceline_train::TrainError::from)?.as_bytes();
+    let key = *Key::generate().map_err(TrainError::from)?.as_bytes();
     let orders: Vec<ToRank> = (0..world)
         .map(|rank| ToRank::Config {
             plan: Box::new(launch.plan.clone()),
@@ -147,7 +150,7 @@ fn as_processes(
     let mut blamed: Option<(Instant, LaunchError)> = None;
     while !watch.gather.complete() {
         let news = fleet.news.recv_timeout(watch.patience()).ok();
-        if watch.side_results(report) {
+        if watch.side_results(report)? {
             // A rank that has died meanwhile is told of by its process's end.
             (0..launch.plan.workers).for_each(|rank| drop(fleet.tell(rank, &ToRank::GoOn)));
         }
@@ -225,7 +228,7 @@ fn as_threads(
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
-            if watch.side_results(report) {
+            if watch.side_results(report)? {
                 // A rank that has ended does not wait.
                 go_ons.iter().for_each(|go_on| go_on.send(()).unwrap_or_default());
             }
@@ -257,14 +260,14 @@ struct Watch<'a> {
     under_way: usize,
     /// Where complete ones go; none once the run is over.
     jobs: Option<Sender<Snapshot>>,
-    results: Receiver<(u64, f64, Outcome)>,
+    results: Receiver<Evaluated>,
 }
 
 impl<'a> Watch<'a> {
     fn new(
         launch: &'a Launch<'a>,
         jobs: Option<Sender<Snapshot>>,
-        results: Receiver<(u64, f64, Outcome)>,
+        results: Receiver<Evaluated>,
     ) -> Self {
         let world = launch.plan.workers + launch.plan.servers;
         let seat = Seat::new(launch.plan, launch.dataset, 0);
@@ -327,9 +330,10 @@ impl<'a> Watch<'a> {
                     report(Event::Progress { step, samples, train_s, train_loss: loss });
                 }
             }
-            FromRank::Evaluated { step, train_s, loss, correct, samples } => {
+            FromRank::Evaluated { step, train_s, loss, correct, predictions, samples } => {
                 self.steps[rank] = step;
-                self.gather.part(step, train_s, Outcome { loss, correct, samples }, report);
+                let outcome = Outcome { loss, correct, predictions, samples };
+                self.gather.part(step, train_s, outcome, report);
             }
             FromRank::Snapshot { step, train_s } => self.snapshot(rank, step, train_s, numbers),
             FromRank::Refused { cause } => report(Event::Refused { rank, cause: &cause }),
@@ -398,14 +402,14 @@ impl<'a> Watch<'a> {
     }
 
     /// Takes what was evaluated beside the run; whether something was.
-    fn side_results(&mut self, report: &mut dyn FnMut(Event<'_>)) -> bool {
+    fn side_results(&mut self, report: &mut dyn FnMut(Event<'_>)) -> Result<bool, LaunchError> {
         let mut any = false;
         while let Ok((step, train_s, outcome)) = self.results.try_recv() {
             self.under_way -= 1;
-            self.gather.whole(step, train_s, outcome, report);
+            self.gather.whole(step, train_s, outcome?, report);
             any = true;
         }
-        any
+        Ok(any)
     }
 
     /// A rank whose process has ended and whose pipe is closed, without an account: the failure to tell.
@@ -438,7 +442,7 @@ impl<'a> Watch<'a> {
     fn finish(mut self, report: &mut dyn FnMut(Event<'_>)) -> Result<RunResult, LaunchError> {
         self.jobs = None;
         while let Ok((step, train_s, outcome)) = self.results.recv() {
-            self.gather.whole(step, train_s, outcome, report);
+            self.gather.whole(step, train_s, outcome?, report);
         }
         let (plan, launch) = (self.launch.plan, self.launch);
         let mut model = None;
@@ -452,7 +456,7 @@ impl<'a> Watch<'a> {
                 (mean, state)
             };
             model = Some(params_sha256(&params));
-            let outcome = evaluate(launch, params, Some(state));
+            let outcome = evaluate(launch, params, Some(state))?;
             let (steps, train_s) = (self.gather.steps(), self.gather.train_s());
             self.gather.whole(steps, train_s, outcome, report);
         }
@@ -476,8 +480,12 @@ impl<'a> Watch<'a> {
 }
 
 /// Evaluates parameters on the whole test split, in this process.
-fn evaluate(launch: &Launch<'_>, params: Vec<f32>, state: Option<Vec<f32>>) -> Outcome {
-    let Ok(seat) = Seat::new(launch.plan, launch.dataset, 0) else { return Outcome::default() };
+fn evaluate(
+    launch: &Launch<'_>,
+    params: Vec<f32>,
+    state: Option<Vec<f32>>,
+) -> Result<Outcome, TrainError> {
+    let seat = Seat::new(launch.plan, launch.dataset, 0)?;
     let compute = Arc::new(Compute::new(1, false));
     let mut replica = Replica::new(launch.plan, seat.graph, compute);
     replica.params = params;

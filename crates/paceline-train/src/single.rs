@@ -47,9 +47,14 @@ pub fn run(
     let (mut train_loss, mut last) = (f64::NAN, None);
     for step in 0..steps {
         let samples = order.samples_before(step);
+        if dataset.train.streamed() {
+            for ahead in [step, step + 1].into_iter().filter(|&ahead| ahead < steps) {
+                replica.ahead(dataset, plan.seed, ahead, order.batch(ahead, 0, 1));
+            }
+        }
         let ids = order.batch(step, 0, 1);
         let pass = Pass { samples: ids.len(), training: true, seed: plan.seed, step, ids };
-        let outcome = replica.forward(dataset, &pass, 1.0 / ids.len() as f64, &mut clock);
+        let outcome = replica.forward(dataset, &pass, 1.0 / ids.len() as f64, &mut clock)?;
         let Replica { network, params, grads, .. } = &mut replica;
         network.backward(&pass, params, grads, &mut |_, _| {});
         clock.lap(Phase::Backward);
@@ -67,7 +72,7 @@ pub fn run(
         }
         let due = plan.eval_every.map_or(order.ends_epoch(step), |every| done.is_multiple_of(every));
         if due || done == steps {
-            let outcome = replica.evaluate(dataset, 0..dataset.test.len());
+            let outcome = replica.evaluate(dataset, 0..dataset.test.len())?;
             clock.lap(Phase::Evaluate);
             let (loss, accuracy) = (outcome.mean_loss(), outcome.accuracy());
             if !loss.is_finite() {
