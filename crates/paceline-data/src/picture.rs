@@ -47,7 +47,8 @@ fn jpeg(bytes: &[u8]) -> Result<Picture, String> {
         .set_max_height(SIDE)
         .jpeg_set_out_colorspace(ColorSpace::RGB);
     let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);
-    let failed = |error: zune_jpeg::errors::DecodeErrors| format!("a damaged JPEG ({})", error.to_string().trim());
+    let failed =
+        |error: zune_jpeg::errors::DecodeErrors| format!("a damaged JPEG ({})", error.to_string().trim());
     decoder.decode_headers().map_err(failed)?;
     let (width, height) = decoder.dimensions().ok_or("a JPEG without a size")?;
     within_limits(width, height)?;

@@ -12,8 +12,8 @@ use paceline_plan::{Plan, PlanError};
 use paceline_protocol::{Agreement, Refusal};
 use paceline_record::process::Started;
 use paceline_record::{Event, RunResult};
-use paceline_train::{Replica, TrainError};
 use paceline_train::model::params_sha256;
+use paceline_train::{Replica, TrainError};
 use paceline_wire::{Key, TRANSPORTS, TransportKind, inproc, registry};
 
 use crate::control::{FromRank, ToRank};
@@ -264,11 +264,7 @@ struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    fn new(
-        launch: &'a Launch<'a>,
-        jobs: Option<Sender<Snapshot>>,
-        results: Receiver<Evaluated>,
-    ) -> Self {
+    fn new(launch: &'a Launch<'a>, jobs: Option<Sender<Snapshot>>, results: Receiver<Evaluated>) -> Self {
         let world = launch.plan.workers + launch.plan.servers;
         let seat = Seat::new(launch.plan, launch.dataset, 0);
         Self {
@@ -480,11 +476,7 @@ impl<'a> Watch<'a> {
 }
 
 /// Evaluates parameters on the whole test split, in this process.
-fn evaluate(
-    launch: &Launch<'_>,
-    params: Vec<f32>,
-    state: Option<Vec<f32>>,
-) -> Result<Outcome, TrainError> {
+fn evaluate(launch: &Launch<'_>, params: Vec<f32>, state: Option<Vec<f32>>) -> Result<Outcome, TrainError> {
     let seat = Seat::new(launch.plan, launch.dataset, 0)?;
     let compute = Arc::new(Compute::new(1, false));
     let mut replica = Replica::new(launch.plan, seat.graph, compute);

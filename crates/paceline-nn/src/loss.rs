@@ -89,7 +89,10 @@ pub(crate) fn value<T: Real>(output: &[T], shape: Shape, targets: Targets<'_, T>
         }
         Targets::Numbers(numbers) => {
             let size = shape.size();
-            output.chunks_exact(size).zip(numbers.chunks_exact(size)).for_each(|(y, t)| outcome.compared(y, t));
+            output
+                .chunks_exact(size)
+                .zip(numbers.chunks_exact(size))
+                .for_each(|(y, t)| outcome.compared(y, t));
         }
     }
     outcome
@@ -191,7 +194,8 @@ mod tests {
         for (i, class) in classes.iter().enumerate() {
             let row = 4 * i..4 * i + 4;
             let targets = Targets::Classes(std::slice::from_ref(class));
-            apart += with_gradient(&output[row.clone()], Shape::vector(4), targets, 0.5 / 3.0, &mut slopes[row]);
+            apart +=
+                with_gradient(&output[row.clone()], Shape::vector(4), targets, 0.5 / 3.0, &mut slopes[row]);
         }
         let mut gradient = vec![0.0; 24];
         let shape = Shape::new(1, 3, 4);

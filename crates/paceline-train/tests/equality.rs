@@ -59,7 +59,10 @@ fn plan(model: &str, strategy: &str, workers: usize, servers: usize) -> Plan {
 }
 
 fn digits() -> Dataset {
-    paceline_data::find("digits").unwrap().load(&Folders::default(), &paceline_data::Settings::default()).unwrap()
+    paceline_data::find("digits")
+        .unwrap()
+        .load(&Folders::default(), &paceline_data::Settings::default())
+        .unwrap()
 }
 
 struct Ran {
