@@ -2,7 +2,8 @@
 //!
 //! Each channel is standardised with the training series' mean and deviation. Series shorter than the
 //! longest are filled up with zeros at the front, so that the last step is always a real one; missing values
-//! become the channel's mean.
+//! become the channel's mean. A single channel gets a second one beside it that tells real steps (1) from
+//! filled-up ones (0): one row of single numbers would be taken for a text.
 
 use std::path::{Path, PathBuf};
 
@@ -163,7 +164,7 @@ fn load(source: &Source, files: &[PathBuf]) -> Result<Dataset, DataError> {
     let moments = moments(&train);
     Ok(Dataset {
         name: source.name,
-        shape: [1, steps, train.channels],
+        shape: [1, steps, train.channels.max(2)],
         classes: train.classes.len(),
         positions: 1,
         train: split(&train, steps, &moments),
@@ -189,13 +190,18 @@ fn moments(series: &Series) -> Vec<(f64, f64)> {
 }
 
 fn split(series: &Series, steps: usize, moments: &[(f64, f64)]) -> Split {
-    let size = steps * series.channels;
+    let channels = series.channels.max(2);
+    let size = steps * channels;
     let mut numbers = vec![0.0; size * series.labels.len()];
     for (i, target) in numbers.chunks_exact_mut(size).enumerate() {
         let own = series.series(i);
-        let real = &mut target[size - own.len()..];
-        for (to, (value, (mean, factor))) in real.iter_mut().zip(own.iter().zip(moments.iter().cycle())) {
-            *to = if value.is_nan() { 0.0 } else { ((f64::from(*value) - mean) * factor) as f32 };
+        let real = size - own.len() / series.channels * channels;
+        for (to, own) in target[real..].chunks_exact_mut(channels).zip(own.chunks_exact(series.channels)) {
+            // Where there is one channel, what stays of this is the sign of a real step.
+            to.fill(1.0);
+            for (to, (value, (mean, factor))) in to.iter_mut().zip(own.iter().zip(moments)) {
+                *to = if value.is_nan() { 0.0 } else { ((f64::from(*value) - mean) * factor) as f32 };
+            }
         }
     }
     Split::numbers(numbers, size, series.labels.clone())
@@ -240,6 +246,18 @@ mod tests {
         assert!(error.contains("A_TRAIN.ts, B_TRAIN.ts"), "{error}");
         let error = pair(&Folders(vec![folder.path().join("B_TRAIN.ts")])).unwrap_err().to_string();
         assert!(error.contains("NAME_TEST.ts beside it"), "{error}");
+    }
+
+    #[test]
+    fn a_single_channel_gets_one_that_tells_real_steps() {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, lines) in [("A_TRAIN.ts", "1,3:x\n1:x\n3:x\n"), ("A_TEST.ts", "3:x\n")] {
+            std::fs::write(folder.path().join(name), format!("@classLabel true x\n@data\n{lines}")).unwrap();
+        }
+        let dataset = TS.load(&Folders(vec![folder.path().into()]), &Settings::default()).unwrap();
+        assert_eq!(dataset.shape, [1, 2, 2]);
+        assert_eq!(series(&dataset.train, 0).0, [-1.0, 1.0, 1.0, 1.0]);
+        assert_eq!(series(&dataset.test, 0).0, [0.0, 0.0, 1.0, 1.0]);
     }
 
     #[test]

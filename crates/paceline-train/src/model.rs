@@ -117,6 +117,11 @@ impl Replica {
         Ok(outcome)
     }
 
+    /// The gradient of the batch that was run forward, in `grads`.
+    pub fn backward(&mut self, pass: &Pass<'_>) {
+        self.network.backward(pass, &self.params, &mut self.grads, &mut |_, _| {});
+    }
+
     /// Loss and accuracy on a part of the test split.
     pub fn evaluate(&mut self, dataset: &Dataset, part: Range<usize>) -> Result<Outcome, TrainError> {
         let mut total = Outcome::default();

@@ -55,13 +55,13 @@ pub fn run(
         let ids = order.batch(step, 0, 1);
         let pass = Pass { samples: ids.len(), training: true, seed: plan.seed, step, ids };
         let outcome = replica.forward(dataset, &pass, 1.0 / ids.len() as f64, &mut clock)?;
-        let Replica { network, params, grads, .. } = &mut replica;
-        network.backward(&pass, params, grads, &mut |_, _| {});
+        replica.backward(&pass);
         clock.lap(Phase::Backward);
         train_loss = outcome.mean_loss();
         if !train_loss.is_finite() {
             return Err(TrainError::Diverged { step: step + 1, samples, loss: train_loss });
         }
+        let Replica { params, grads, .. } = &mut replica;
         update.apply(0, params, grads, step, true);
         clock.lap(Phase::Apply);
         done = step + 1;

@@ -20,6 +20,11 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// What happened, what to do, and the exit code that this calls for.
+    pub fn new(code: u8, message: String, hint: String) -> Self {
+        Self { code, message, hint }
+    }
+
     /// Writes the error to standard error.
     pub fn report(self) -> ExitCode {
         crate::output::error(&self.message, &self.hint);
@@ -44,11 +49,12 @@ impl From<TrainError> for Failure {
     fn from(error: TrainError) -> Self {
         let code = match error {
             TrainError::Diverged { .. } => 1,
-            TrainError::Shape { .. } => 3,
+            TrainError::Shape { .. } | TrainError::Positions { .. } => 3,
+            TrainError::Data(_) => 5,
             TrainError::Lost { .. } | TrainError::Silent { .. } => 4,
             TrainError::Wire(_) => 6,
         };
-        Self { code, hint: error.hint().into(), message: error.to_string() }
+        Self { code, hint: error.hint(), message: error.to_string() }
     }
 }
 

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use clap::builder::PossibleValue;
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgMatches, Command};
-use paceline_data::{DATASETS, Sharding};
+use paceline_data::registry::BadSetting;
+use paceline_data::{DATASETS, Settings, Sharding};
 use paceline_launch::run::{self, Launch};
 use paceline_nn::models::MODELS;
 use paceline_nn::optim::OPTIMISERS;
@@ -17,7 +18,7 @@ use paceline_protocol::{
 };
 use paceline_record::process::{self, Started};
 use paceline_record::{Event, RunDirectory, RunResult};
-use paceline_train::single;
+use paceline_train::{model, single};
 use paceline_wire::TRANSPORTS;
 
 use super::data::{self, Place};
@@ -38,6 +39,15 @@ pub struct Args {
     data: String,
     #[command(flatten)]
     place: Place,
+    /// Side of the squares that images on disk are made to, in pixels (image-folder) [default: 224]
+    #[arg(long, value_name = "N")]
+    image_size: Option<usize>,
+    /// Characters of a window of text (text, tinyshakespeare, letters) [default: 64]
+    #[arg(long, value_name = "N")]
+    window: Option<usize>,
+    /// Threads of each worker that decode images (image-folder) [default: 1, more if cores are left]
+    #[arg(long, value_name = "N")]
+    decoders: Option<usize>,
     /// Network
     #[arg(long, default_value = "mlp", value_parser = names(MODELS.iter().map(|m| (m.name, m.about))))]
     model: String,
@@ -229,6 +239,9 @@ impl Args {
             compression: self.compression.map(|coder| coder.to_string()),
             shard: self.shard.to_string(),
             data: self.data.clone(),
+            image_size: self.image_size,
+            window: self.window,
+            decoders: self.decoders,
             model: self.model.clone(),
             workers: self.workers,
             servers: self.servers,
@@ -295,7 +308,12 @@ pub fn execute(args: &Args, show: Show, started: Started) -> Result<(RunResult, 
     plan.check(usize::MAX)?;
     let source = paceline_data::find(&plan.data).expect("clap lets registered names pass only");
     let folders = data::folders(&args.place);
-    let dataset = source.load(&folders)?;
+    let Plan { image_size, window, decoders, .. } = plan;
+    source.check(&Settings { image_size, window, decoders }).map_err(|bad| {
+        let BadSetting { flag, value, problem } = bad;
+        PlanError { flag, value: value.to_string(), problem }
+    })?;
+    let dataset = source.load(&folders, &model::settings(&plan))?;
     plan.check(dataset.train.len())?;
     let mut follow = Follow::new(show);
     let id = process::new_run_id();
