@@ -120,7 +120,7 @@ impl Decoders {
 
     /// Has a batch decoded, unless it was asked for already.
     pub(crate) fn ask(&mut self, look: Look, ids: &[u32]) {
-        if self.asked.iter().any(|batch| batch.look == look && batch.ids == ids) {
+        if ids.is_empty() || self.asked.iter().any(|batch| batch.look == look && batch.ids == ids) {
             return;
         }
         let first = self.tickets;

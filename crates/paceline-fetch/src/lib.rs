@@ -66,10 +66,12 @@ pub fn addresses(dataset: &str, parcel: &Parcel, mirrors: &[String]) -> Vec<Stri
     }
 }
 
-/// Whether a file is there as it must be, gzipped or not.
-pub fn verified(folder: &Path, file: &File) -> bool {
-    let path = folder.join(file.name);
-    path.is_file() && content::sha256(&path).is_ok_and(|(_, sha256)| sha256 == file.sha256)
+/// The path of a file that is there as it must be, gzipped or not.
+fn verified(folder: &Path, file: &File) -> Option<PathBuf> {
+    let paths = [folder.join(file.name), folder.join(format!("{}.gz", file.name))];
+    paths
+        .into_iter()
+        .find(|path| path.is_file() && content::sha256(path).is_ok_and(|(_, sha256)| sha256 == file.sha256))
 }
 
 /// Fetches a parcel into `folder`, from the first of the addresses that has it. Returns its files.
@@ -80,15 +82,15 @@ pub fn fetch(
     folder: &Path,
     news: &mut dyn FnMut(News<'_>),
 ) -> Result<Vec<PathBuf>, FetchError> {
-    let here = || parcel.files.iter().map(|file| folder.join(file.name)).collect();
-    if parcel.files.iter().all(|file| verified(folder, file)) {
-        return Ok(here());
+    let here: Option<Vec<PathBuf>> = parcel.files.iter().map(|file| verified(folder, file)).collect();
+    if let Some(here) = here {
+        return Ok(here);
     }
     fs::create_dir_all(folder).map_err(|source| FetchError::Io { path: folder.into(), source })?;
     let mut last = FetchError::NoAddress { file: parcel.name };
     for (i, address) in addresses.iter().enumerate() {
         match fetch_from(client, parcel, address, folder, news) {
-            Ok(()) => return Ok(here()),
+            Ok(()) => return Ok(parcel.files.iter().map(|file| folder.join(file.name)).collect()),
             Err(error) if error.is_ours() => return Err(error),
             Err(error) => {
                 if i + 1 < addresses.len() {

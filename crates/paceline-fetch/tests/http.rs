@@ -157,6 +157,16 @@ fn plain_gzipped_and_archived_files_arrive_under_their_names_and_nothing_else_is
 }
 
 #[test]
+fn what_is_there_gzipped_is_there() {
+    let content = noise(10_000);
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("f.gz"), zipped(&content)).unwrap();
+    let parcel = parcel("f.gz", Packing::Gz, &[("f", &content)]);
+    let paths = fetch(&Client::default(), &parcel, &[], folder.path(), &mut |_| {}).unwrap();
+    assert_eq!(paths, [folder.path().join("f.gz")]);
+}
+
+#[test]
 fn a_transfer_that_is_cut_goes_on_where_it_was() {
     let content = noise(300_000);
     let bytes = content.clone();

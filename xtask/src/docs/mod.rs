@@ -1,12 +1,13 @@
 //! `cargo xtask docs`: the pages in `docs/`, out of the registries and out of what was measured. Nothing in
 //! them is written by hand, so nothing in them can say what the program does not do.
 //!
-//! - `strategies`, `consistency`, `codecs`: one function per page
+//! - `strategies`, `consistency`, `codecs`, `datasets`: one function per page
 //! - `measured`: tables out of `bench/accept/`
 //! - `markdown`: headings, paragraphs, tables
 
 mod codecs;
 mod consistency;
+mod datasets;
 mod markdown;
 mod measured;
 mod strategies;
@@ -15,6 +16,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use paceline_data::DATASETS;
 use paceline_protocol::codec::Codec;
 use paceline_protocol::{
     Averages, CODECS, CONSISTENCIES, Coder, Options, Parameter, Refusal, STRATEGIES, Setup, Strategy,
@@ -86,6 +88,7 @@ fn pages(measured: &Measured) -> Outcome<Pages> {
         ("docs/README.md".into(), index()),
         ("docs/consistency.md".into(), consistency::page(measured)?),
         ("docs/codecs.md".into(), codecs::page(measured)?),
+        ("docs/datasets.md".into(), datasets::page()),
         ("docs/strategies/README.md".into(), strategies::index(measured)?),
     ]);
     for strategy in STRATEGIES {
@@ -99,7 +102,8 @@ fn index() -> String {
     let mut page = Page::new("How workers train together");
     page.text(
         "Reference pages for `paceline train` with more than one worker. A run chooses one of each: along \
-         which path workers average, when a worker may go on, and how messages are made shorter.",
+         which path workers average, when a worker may go on, and how messages are made shorter; and what \
+         is trained on.",
     );
     let names = |names: Vec<&str>| names.join(", ");
     let of = |about: &str, all: Vec<&str>| format!("{about}: {}.", names(all));
@@ -107,10 +111,11 @@ fn index() -> String {
         of("[Strategies](strategies/README.md) (`--strategy`)", STRATEGIES.iter().map(|s| s.name).collect()),
         of("[Consistency models](consistency.md) (`--sync`)", CONSISTENCIES.iter().map(|c| c.name).collect()),
         of("[Codecs](codecs.md) (`--compression`)", CODECS.iter().map(|c| c.name).collect()),
+        of("[Datasets](datasets.md) (`--data`)", DATASETS.iter().map(|d| d.name).collect()),
     ]);
     page.text(
-        "`cargo xtask docs` writes all of this out of the registries in `crates/paceline-protocol` and the \
-         raw runs in `bench/accept/`; `cargo xtask test` fails if a page is out of date.",
+        "`cargo xtask docs` writes all of this out of the registries in `crates/paceline-protocol` and \
+         `crates/paceline-data`, and the raw runs in `bench/accept/`; `cargo xtask test` fails if a page is out of date.",
     );
     page.done()
 }
@@ -186,7 +191,7 @@ mod tests {
     #[test]
     fn there_is_a_page_per_strategy_and_each_says_that_it_is_generated() {
         let pages = all();
-        assert_eq!(pages.len(), 4 + STRATEGIES.len());
+        assert_eq!(pages.len(), 5 + STRATEGIES.len());
         for (path, text) in &pages {
             assert!(text.starts_with(MARK) && text.ends_with('\n') && !text.ends_with("\n\n"), "{path}");
         }

@@ -315,14 +315,14 @@ fn get(args: &Get, show: Show) -> Result<(), Failure> {
         return Err(Failure::new(2, message.into(), "name one with --to DIR".into()));
     };
     let folder = root.join(source.name);
-    let (client, mirrors) = (Client::default(), mirrors(args));
+    let (client, mirrors, mut files) = (Client::default(), mirrors(args), Vec::new());
     for parcel in parcels {
         let addresses = paceline_fetch::addresses(source.name, parcel, &mirrors);
         let mut follow = Follow::new(parcel, show);
         let fetched =
             paceline_fetch::fetch(&client, parcel, &addresses, &folder, &mut |news| follow.take(&news));
         follow.bar.finish_and_clear();
-        fetched.map_err(|error| {
+        let paths = fetched.map_err(|error| {
             let names: Vec<&str> = parcel.files.iter().map(|file| file.name).collect();
             let mut hint = error.hint(&folder, &names.join(", "));
             if let (true, Origin::Published(published)) = (addresses.is_empty(), source.origin) {
@@ -330,9 +330,10 @@ fn get(args: &Get, show: Show) -> Result<(), Failure> {
             }
             Failure::new(error.code(), error.to_string(), hint)
         })?;
+        for path in paths {
+            files.push(state(source, &path)?);
+        }
     }
-    let paths = source.origin.files().map(|file| folder.join(file.name));
-    let files = paths.map(|path| state(source, &path)).collect::<Result<Vec<_>, _>>()?;
     if parcels.is_empty() && !show.json {
         output::note(&format!("{} is part of the program: there is nothing to fetch", source.name));
         return Ok(());
