@@ -114,8 +114,10 @@ pub enum FromRank {
         train_s: f64,
         /// Summed loss.
         loss: f64,
-        /// Samples classified rightly.
+        /// Predictions that were right.
         correct: usize,
+        /// Predictions.
+        predictions: usize,
         /// Samples.
         samples: usize,
     },

@@ -17,8 +17,8 @@ use crate::rank::role;
 #[derive(Default, Serialize, Deserialize)]
 struct Account {
     curve: Vec<(f64, f64)>,
-    /// Loss, hits and samples of the last one.
-    last: Option<(f64, usize, usize)>,
+    /// Loss, hits, predictions and samples of the last one.
+    last: Option<(f64, usize, usize, usize)>,
 }
 
 /// The accounts of all ranks.
@@ -40,7 +40,7 @@ impl<'a> Gather<'a> {
     pub fn new(plan: &'a Plan, account: Option<&str>) -> Self {
         let world = plan.workers + plan.servers;
         let account: Account = account.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
-        let outcome = |(loss, correct, samples)| Outcome { loss, correct, samples };
+        let outcome = |(loss, correct, predictions, samples)| Outcome { loss, correct, predictions, samples };
         Self {
             plan,
             parts: BTreeMap::new(),
@@ -54,7 +54,7 @@ impl<'a> Gather<'a> {
 
     /// What is to be kept at a pause.
     pub fn account(&self) -> String {
-        let last = self.last.map(|outcome| (outcome.loss, outcome.correct, outcome.samples));
+        let last = self.last.map(|o| (o.loss, o.correct, o.predictions, o.samples));
         let account = Account { curve: self.curve.points().to_vec(), last };
         serde_json::to_string(&account).expect("an account is plain data")
     }

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use paceline_data::{Dataset, Folders};
-use paceline_nn::Graph;
+use paceline_nn::{Graph, Outcome};
 use paceline_plan::Plan;
 use paceline_protocol::{Agreement, Setup, Strategy};
 use paceline_record::{Part, process};
@@ -127,8 +127,8 @@ impl<'a> Seat<'a> {
                 }
             }
             Said::Evaluated { step, train_s, outcome } => {
-                let (loss, correct, samples) = (outcome.loss, outcome.correct, outcome.samples);
-                say(FromRank::Evaluated { step, train_s, loss, correct, samples }, &[]);
+                let Outcome { loss, correct, predictions, samples } = outcome;
+                say(FromRank::Evaluated { step, train_s, loss, correct, predictions, samples }, &[]);
             }
             Said::Snapshot { step, train_s, numbers } => {
                 say(FromRank::Snapshot { step, train_s: Some(train_s) }, &numbers);
@@ -232,12 +232,13 @@ fn keep_to_own_cores(rank: usize, threads: usize) {
 fn failed(error: &TrainError) -> FromRank {
     let (code, lost) = match error {
         TrainError::Diverged { .. } => (1, None),
-        TrainError::Shape { .. } => (3, None),
+        TrainError::Shape { .. } | TrainError::Positions { .. } => (3, None),
+        TrainError::Data(_) => (5, None),
         TrainError::Lost { rank, .. } | TrainError::Silent { rank, .. } => (4, Some(*rank)),
         TrainError::Wire(_) => (6, None),
         TrainError::Restore { .. } => (5, None),
     };
-    FromRank::Failed { message: error.to_string(), hint: error.hint().into(), code, lost }
+    FromRank::Failed { message: error.to_string(), hint: error.hint(), code, lost }
 }
 
 /// The whole life of a rank's process: its orders come from standard input, its words go to standard
@@ -274,12 +275,8 @@ fn life(say: &mut dyn FnMut(FromRank, &[f32])) -> Result<(), FromRank> {
                 keep_to_own_cores(place.map_or(rank, |place| place.index), plan.threads);
             }
             let source = paceline_data::find(&plan.data).expect("the plan's names come from the registries");
-            let dataset = source.load(&Folders(folders)).map_err(|error| FromRank::Failed {
-                message: error.to_string(),
-                hint: error.hint(),
-                code: 5,
-                lost: None,
-            })?;
+            let loaded = source.load(&Folders(folders), &model::settings(&plan));
+            let dataset = loaded.map_err(|error| failed(&error.into()))?;
             let seat = Seat::new(&plan, &dataset, rank).map_err(|e| failed(&e))?;
             let identity = Identity {
                 run,

@@ -199,6 +199,9 @@ struct Snapshot {
     state: Option<Vec<f32>>,
 }
 
+/// Step and training clock of a snapshot, and what came of it.
+type Evaluated = (u64, f64, Result<Outcome, TrainError>);
+
 /// A snapshot of which parts are missing.
 struct Incomplete {
     step: u64,
@@ -248,7 +251,7 @@ fn lead(
     let mut blamed: Option<(Instant, usize, LaunchError)> = None;
     while !watch.gather.complete() {
         let tidings = crew.next(watch.patience());
-        if watch.side_results(report) {
+        if watch.side_results(report)? {
             (0..launch.plan.workers).for_each(|rank| crew.tell(rank, ToRank::GoOn, &[]));
         }
         if let Some(order) = watch.pauses.interrupted() {
@@ -376,7 +379,7 @@ fn as_threads(
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
-            if watch.side_results(report) {
+            if watch.side_results(report)? {
                 // A rank that has ended does not wait.
                 leashes.iter().for_each(|(tell, _)| tell.send(Told::GoOn).unwrap_or_default());
             }
@@ -440,15 +443,11 @@ struct Watch<'a> {
     under_way: usize,
     /// Where complete ones go; none once the run is over.
     jobs: Option<Sender<Snapshot>>,
-    results: Receiver<(u64, f64, Outcome)>,
+    results: Receiver<Evaluated>,
 }
 
 impl<'a> Watch<'a> {
-    fn new(
-        launch: &'a Launch<'a>,
-        jobs: Option<Sender<Snapshot>>,
-        results: Receiver<(u64, f64, Outcome)>,
-    ) -> Self {
+    fn new(launch: &'a Launch<'a>, jobs: Option<Sender<Snapshot>>, results: Receiver<Evaluated>) -> Self {
         let world = launch.plan.workers + launch.plan.servers;
         let seat = Seat::new(launch.plan, launch.dataset, 0);
         let steps_in_all = seat.as_ref().map_or(0, |seat| seat.setup.steps);
@@ -500,7 +499,7 @@ impl<'a> Watch<'a> {
         while self.under_way > 0 {
             let Ok((step, train_s, outcome)) = self.results.recv() else { break };
             self.under_way -= 1;
-            self.gather.whole(step, train_s, outcome, report);
+            self.gather.whole(step, train_s, outcome?, report);
         }
         match self.pauses.decide(self.gather.account())? {
             Decision::GoOn(stretch) => {
@@ -544,9 +543,10 @@ impl<'a> Watch<'a> {
                     report(Event::Progress { step, samples, train_s, train_loss: loss });
                 }
             }
-            FromRank::Evaluated { step, train_s, loss, correct, samples } => {
+            FromRank::Evaluated { step, train_s, loss, correct, predictions, samples } => {
                 self.steps[rank] = step;
-                self.gather.part(step, train_s, Outcome { loss, correct, samples }, report);
+                let outcome = Outcome { loss, correct, predictions, samples };
+                self.gather.part(step, train_s, outcome, report);
             }
             FromRank::Snapshot { step, train_s } => self.snapshot(rank, step, train_s, numbers),
             FromRank::Held { step } => {
@@ -627,14 +627,14 @@ impl<'a> Watch<'a> {
     }
 
     /// Takes what was evaluated beside the run; whether something was.
-    fn side_results(&mut self, report: &mut dyn FnMut(Event<'_>)) -> bool {
+    fn side_results(&mut self, report: &mut dyn FnMut(Event<'_>)) -> Result<bool, LaunchError> {
         let mut any = false;
         while let Ok((step, train_s, outcome)) = self.results.try_recv() {
             self.under_way -= 1;
-            self.gather.whole(step, train_s, outcome, report);
+            self.gather.whole(step, train_s, outcome?, report);
             any = true;
         }
-        any
+        Ok(any)
     }
 
     /// A rank whose process has ended and whose pipe is closed, without an account: the failure to tell.
@@ -677,7 +677,7 @@ impl<'a> Watch<'a> {
     fn finish(&mut self, report: &mut dyn FnMut(Event<'_>)) -> Result<RunResult, LaunchError> {
         self.jobs = None;
         while let Ok((step, train_s, outcome)) = self.results.recv() {
-            self.gather.whole(step, train_s, outcome, report);
+            self.gather.whole(step, train_s, outcome?, report);
         }
         let (plan, launch) = (self.launch.plan, self.launch);
         let mut model = None;
@@ -691,7 +691,7 @@ impl<'a> Watch<'a> {
                 (mean, state)
             };
             model = Some(params_sha256(&params));
-            let outcome = evaluate(launch, params, Some(state));
+            let outcome = evaluate(launch, params, Some(state))?;
             let (steps, train_s) = (self.gather.steps(), self.gather.train_s());
             self.gather.whole(steps, train_s, outcome, report);
         }
@@ -715,8 +715,8 @@ impl<'a> Watch<'a> {
 }
 
 /// Evaluates parameters on the whole test split, in this process.
-fn evaluate(launch: &Launch<'_>, params: Vec<f32>, state: Option<Vec<f32>>) -> Outcome {
-    let Ok(seat) = Seat::new(launch.plan, launch.dataset, 0) else { return Outcome::default() };
+fn evaluate(launch: &Launch<'_>, params: Vec<f32>, state: Option<Vec<f32>>) -> Result<Outcome, TrainError> {
+    let seat = Seat::new(launch.plan, launch.dataset, 0)?;
     let compute = Arc::new(Compute::new(1, false));
     let mut replica = Replica::new(launch.plan, seat.graph, compute);
     replica.params = params;

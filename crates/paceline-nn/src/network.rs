@@ -150,18 +150,18 @@ impl<T: Real> Network<T> {
         }
     }
 
-    /// The loss of the last forward pass, summed over the samples, and how many were classified
-    /// rightly. Leaves `scale` × the loss's gradient for [`Network::backward`]: with
+    /// The loss of the last forward pass, summed over the samples, and how many predictions (one per
+    /// pixel of the output) were right. Leaves `scale` × the loss's gradient for [`Network::backward`]: with
     /// `scale = 1 / samples of the global batch`, the workers' gradients add up to the mean.
     pub fn loss(&mut self, targets: Targets<'_, T>, scale: f64) -> Outcome {
         let output = &self.values[self.values.len() - 1];
         let gradient = &mut self.gradients[self.output_gradient];
-        loss::with_gradient(output, self.graph.output().size(), targets, T::of(scale), gradient)
+        loss::with_gradient(output, self.graph.output(), targets, T::of(scale), gradient)
     }
 
     /// Like [`Network::loss`] without a gradient.
     pub fn evaluate(&self, targets: Targets<'_, T>) -> Outcome {
-        loss::value(self.output(self.capacity), self.graph.output().size(), targets)
+        loss::value(self.output(self.capacity), self.graph.output(), targets)
     }
 
     /// Runs the layers backward from the loss. `grads` is overwritten from its end to its start;

@@ -25,7 +25,7 @@ fn loss(graph: &Arc<Graph>, params: &[f64], numbers: bool, grads: Option<&mut [f
     let mut state = vec![0.5; graph.state_count()];
     let pass = Pass { samples: SAMPLES, training: true, seed: 3, step: 7, ids: &[5, 9, 2] };
     net.forward(&pass, params, &mut state);
-    let classes = [1u8, 0, 2];
+    let classes = [1u16, 0, 2];
     let wanted: Vec<f64> =
         (0..SAMPLES * graph.output().size()).map(|i| noise.fork(1).uniform(i as u64, -1.0, 1.0)).collect();
     let targets = if numbers { Targets::Numbers(&wanted) } else { Targets::Classes(&classes) };

@@ -15,7 +15,7 @@ fn gradients(model: &str, input: Shape, samples: usize, compute: Compute) -> (Ve
     let mut net = Network::<f32>::new(Arc::clone(&graph), samples + 2, Arc::new(compute));
     let mut grads = vec![f32::NAN; params.len()];
     let noise = Stream::new(2, Purpose::Bench);
-    let classes: Vec<u8> = (0..samples).map(|i| (i % 10) as u8).collect();
+    let classes: Vec<u16> = (0..samples).map(|i| (i % 10) as u16).collect();
     let ids: Vec<u32> = (0..samples as u32).collect();
     for step in 0..3 {
         for (i, v) in net.input(samples).iter_mut().enumerate() {

@@ -116,12 +116,12 @@ fn fill<T: Real>(graph: &Graph, params: &mut [T]) {
 }
 
 /// Fills the input with the hashed batch of this number; returns its labels.
-fn load<T: Real>(net: &mut Network<T>, recording: &Recording, batch: usize) -> Vec<u8> {
+fn load<T: Real>(net: &mut Network<T>, recording: &Recording, batch: usize) -> Vec<u16> {
     for (x, u) in net.input(recording.samples).iter_mut().zip(uniform(&format!("input/{batch}"))) {
         *x = single(u);
     }
     let classes = recording.classes as u64;
-    bits(&format!("label/{batch}")).take(recording.samples).map(|z| (z % classes) as u8).collect()
+    bits(&format!("label/{batch}")).take(recording.samples).map(|z| (z % classes) as u16).collect()
 }
 
 /// The largest error that is let pass, relative to the tensor's norm or to the loss.

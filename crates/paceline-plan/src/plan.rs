@@ -81,6 +81,12 @@ impl FromStr for Straggler {
 pub struct Plan {
     /// Dataset.
     pub data: String,
+    /// Side of the squares that images on disk are made to; the dataset's own if absent.
+    pub image_size: Option<usize>,
+    /// Characters of a window of text; the dataset's own if absent.
+    pub window: Option<usize>,
+    /// Threads of each worker that decode images; as cores allow if absent.
+    pub decoders: Option<usize>,
     /// Model.
     pub model: String,
     /// Number of workers.
@@ -279,6 +285,9 @@ pub(crate) mod tests {
     pub(crate) fn plan() -> Plan {
         Plan {
             data: "digits".into(),
+            image_size: None,
+            window: None,
+            decoders: None,
             model: "mlp".into(),
             workers: 1,
             servers: 0,

@@ -42,6 +42,23 @@ pub enum TrainError {
         /// What, and why.
         problem: String,
     },
+    /// The dataset could not be read on.
+    #[error(transparent)]
+    Data(#[from] paceline_data::DataError),
+    /// The model answers another number of questions than the dataset asks.
+    #[error(
+        "model {model} on {data}: the model gives {answers} answers per sample, the dataset asks for {asked}"
+    )]
+    Positions {
+        /// The model.
+        model: String,
+        /// The dataset.
+        data: String,
+        /// Answers per sample.
+        answers: usize,
+        /// Answers that are asked for.
+        asked: usize,
+    },
     /// The model cannot take the dataset's samples.
     #[error("model {model} on {data}: {source}")]
     Shape {
@@ -56,8 +73,8 @@ pub enum TrainError {
 
 impl TrainError {
     /// What the user can do about it.
-    pub fn hint(&self) -> &'static str {
-        match self {
+    pub fn hint(&self) -> String {
+        let hint = match self {
             TrainError::Diverged { .. } => "try a smaller --lr, a --warmup, or a larger --batch",
             TrainError::Lost { .. } => "the run ends when a process is lost; see the first error",
             TrainError::Silent { .. } => {
@@ -65,9 +82,15 @@ impl TrainError {
             }
             TrainError::Wire(_) => "is something else using the ports, or the machine out of sockets?",
             TrainError::Restore { .. } => "was it made by another version? start the run again without it",
+            TrainError::Data(error) => return error.hint(),
+            TrainError::Positions { .. } => {
+                "text asks for the next character at every position: take a model of sequences for it, and \
+                 only for it; `paceline model list` shows them"
+            }
             TrainError::Shape { .. } => {
                 "choose a model for samples of this size; `paceline model list` shows them"
             }
-        }
+        };
+        hint.into()
     }
 }

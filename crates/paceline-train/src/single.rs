@@ -80,16 +80,21 @@ pub fn run(
             clock.lap(Phase::Evaluate);
         }
         let samples = order.samples_before(step);
+        if dataset.train.streamed() {
+            for ahead in [step, step + 1].into_iter().filter(|&ahead| ahead < steps) {
+                replica.ahead(dataset, plan.seed, ahead, order.batch(ahead, 0, 1));
+            }
+        }
         let ids = order.batch(step, 0, 1);
         let pass = Pass { samples: ids.len(), training: true, seed: plan.seed, step, ids };
-        let outcome = replica.forward(dataset, &pass, 1.0 / ids.len() as f64, &mut clock);
-        let Replica { network, params, grads, .. } = &mut replica;
-        network.backward(&pass, params, grads, &mut |_, _| {});
+        let outcome = replica.forward(dataset, &pass, 1.0 / ids.len() as f64, &mut clock)?;
+        replica.backward(&pass);
         clock.lap(Phase::Backward);
         train_loss = outcome.mean_loss();
         if !train_loss.is_finite() {
             return Err(TrainError::Diverged { step: step + 1, samples, loss: train_loss });
         }
+        let Replica { params, grads, .. } = &mut replica;
         update.apply(0, params, grads, step, true);
         clock.lap(Phase::Apply);
         done = step + 1;
@@ -100,7 +105,7 @@ pub fn run(
         }
         let due = plan.eval_every.map_or(order.ends_epoch(step), |every| done.is_multiple_of(every));
         if due || done == steps {
-            let outcome = replica.evaluate(dataset, 0..dataset.test.len());
+            let outcome = replica.evaluate(dataset, 0..dataset.test.len())?;
             clock.lap(Phase::Evaluate);
             let (loss, accuracy) = (outcome.mean_loss(), outcome.accuracy());
             if !loss.is_finite() {

@@ -167,7 +167,8 @@ pub fn run(
     let mut scratch = Scratch::new(engine.scratch());
     let slowness = Slowness { straggler: plan.straggler, rank, workers: plan.workers, seed: plan.seed };
     let agreement = (job.strategy.agreement)(setup);
-    let own_share = plan.shard != "iid" && !setup.sync.always_together(setup.steps);
+    let together = setup.sync.always_together(setup.steps);
+    let own_share = plan.shard != "iid" && !together;
 
     let mut account = Account::default();
     if let Some(part) = course.restored.take() {
@@ -222,6 +223,14 @@ pub fn run(
         // A worker that holds data of its own takes it in its own order, whatever unit it was handed.
         let (at, share) = if own_share { (step % order.steps(), rank) } else { (unit.step, unit.share) };
         let global = order.batch_len(at);
+        if dataset.train.streamed() {
+            replica.ahead(dataset, plan.seed, unit.step, order.batch(at, share, plan.workers));
+            // Where workers do not go on together, who does what next is not known yet.
+            if together && step + 1 < setup.steps {
+                let (next, own) = (unit.step + 1, order.batch(at + 1, share, plan.workers));
+                replica.ahead(dataset, plan.seed, next, own);
+            }
+        }
         let ids = order.batch(at, share, plan.workers);
         let pass = Pass { samples: ids.len(), training: true, seed: plan.seed, step: unit.step, ids };
         let scale = match weigh {
@@ -229,7 +238,7 @@ pub fn run(
             Weigh::Own => 1.0 / ids.len().max(1) as f64,
             Weigh::Even => plan.workers as f64 / global as f64,
         };
-        last = replica.forward(dataset, &pass, scale, &mut clock);
+        last = replica.forward(dataset, &pass, scale, &mut clock)?;
         if !last.loss.is_finite() {
             return Err(TrainError::Diverged {
                 step: step + 1,
@@ -272,7 +281,7 @@ pub fn run(
         say(Said::Step { step: done, loss: last.mean_loss(), train_s: clock.train() });
         let due = plan.eval_every.map_or(order.ends_epoch(step), |every| done.is_multiple_of(every));
         if due || done == setup.steps {
-            evaluate(job, agreement, &mut replica, &mut clock, done, say);
+            evaluate(job, agreement, &mut replica, &mut clock, done, say)?;
         }
         engine.rest();
     }
@@ -280,7 +289,10 @@ pub fn run(
     engine.finish(&mut Whole { params, grads, scratch: &mut scratch, update: &mut update })?;
     let train_s = clock.train();
     let apart = agreement == Agreement::Apart && setup.servers == 0;
-    let accuracy = apart.then(|| replica.evaluate(dataset, 0..dataset.test.len()).accuracy());
+    let accuracy = match apart {
+        true => Some(replica.evaluate(dataset, 0..dataset.test.len())?.accuracy()),
+        false => None,
+    };
     let phases = [Phase::Data, Phase::Forward, Phase::Backward].map(|p| clock.seconds(p));
     Ok(Some(Summary {
         steps: done,
@@ -307,13 +319,13 @@ fn evaluate(
     clock: &mut Clock,
     step: u64,
     say: &mut dyn FnMut(Said),
-) {
+) -> Result<(), TrainError> {
     let Job { plan, dataset, setup, rank, .. } = *job;
     let train_s = clock.train();
     let common = agreement != Agreement::Apart;
     if common && (replica.state.is_empty() || plan.workers == 1) {
         let part = order::share(dataset.test.len(), rank, plan.workers);
-        let outcome = replica.evaluate(dataset, part);
+        let outcome = replica.evaluate(dataset, part)?;
         clock.lap(Phase::Evaluate);
         say(Said::Evaluated { step, train_s, outcome });
     } else if common {
@@ -324,6 +336,7 @@ fn evaluate(
         say(Said::Snapshot { step, train_s, numbers: [&replica.params[..], &replica.state].concat() });
         clock.lap(Phase::Evaluate);
     }
+    Ok(())
 }
 
 /// Stretches a worker's computation.

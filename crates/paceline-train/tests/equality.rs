@@ -23,6 +23,9 @@ use paceline_wire::{Door, Identity, Key, Options as Wire, TRANSPORTS, Transport,
 fn plan(model: &str, strategy: &str, workers: usize, servers: usize) -> Plan {
     Plan {
         data: "digits".into(),
+        image_size: None,
+        window: None,
+        decoders: None,
         model: model.into(),
         workers,
         servers,
@@ -63,7 +66,10 @@ fn plan(model: &str, strategy: &str, workers: usize, servers: usize) -> Plan {
 }
 
 fn digits() -> Dataset {
-    paceline_data::find("digits").unwrap().load(&Folders::default()).unwrap()
+    paceline_data::find("digits")
+        .unwrap()
+        .load(&Folders::default(), &paceline_data::Settings::default())
+        .unwrap()
 }
 
 struct Ran {
@@ -217,7 +223,7 @@ macro_rules! alone {
                     let ids = order.batch(step, share, shares).to_vec();
                     let mut classes = Vec::new();
                     for (i, &id) in ids.iter().enumerate() {
-                        net.input_bytes(i, dataset.train.sample(id as usize), &scale, &shift);
+                        net.input_bytes(i, dataset.train.image(id as usize).unwrap(), &scale, &shift);
                         classes.push(dataset.train.label(id as usize));
                     }
                     let pass = Pass { samples: ids.len(), training: true, seed: plan.seed, step, ids: &ids };

@@ -20,7 +20,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure of the command line itself.
+    /// What happened, what to do, and the exit code that this calls for.
     pub fn new(code: u8, message: String, hint: String) -> Self {
         Self { code, message, hint }
     }
@@ -66,12 +66,13 @@ impl From<TrainError> for Failure {
     fn from(error: TrainError) -> Self {
         let code = match error {
             TrainError::Diverged { .. } => 1,
-            TrainError::Shape { .. } => 3,
+            TrainError::Shape { .. } | TrainError::Positions { .. } => 3,
+            TrainError::Data(_) => 5,
             TrainError::Lost { .. } | TrainError::Silent { .. } => 4,
             TrainError::Wire(_) => 6,
             TrainError::Restore { .. } => 5,
         };
-        Self { code, hint: error.hint().into(), message: error.to_string() }
+        Self { code, hint: error.hint(), message: error.to_string() }
     }
 }
 

@@ -37,7 +37,7 @@ enum Verb {
     Resume(verbs::resume::Args),
     /// List the models, or show one layer by layer
     Model(verbs::model::Args),
-    /// List the datasets and where their files are looked for
+    /// List, fetch and describe the datasets
     Data(verbs::data::Args),
     /// Measure this machine
     Bench(verbs::bench::Args),

@@ -11,6 +11,7 @@ use paceline_launch::run::{self, Launch};
 use paceline_plan::Plan;
 use paceline_record::process::Started;
 use paceline_record::{Checkpoints, Damaged, Event, RunDirectory, RunResult};
+use paceline_train::model;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
@@ -41,7 +42,7 @@ impl Voyage {
     ) -> Result<(RunResult, String), Failure> {
         let Self { plan, folders, store, run: id, resumes } = self;
         let source = paceline_data::find(&plan.data).expect("the plan's names come from the registries");
-        let dataset = source.load(&folders)?;
+        let dataset = source.load(&folders, &model::settings(&plan))?;
         plan.check(dataset.train.len())?;
         let mut follow = Follow::new(show);
         let mut record = match resumes {

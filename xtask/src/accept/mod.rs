@@ -5,6 +5,7 @@ mod accuracy;
 mod averaging;
 mod compression;
 mod compute;
+mod datasets;
 mod exchange;
 mod footprint;
 mod network;
@@ -87,6 +88,16 @@ const MEASUREMENTS: &[Measurement] = &[
         name: "compression",
         about: "codecs on MNIST: bytes and accuracy",
         run: compression::measure,
+    },
+    Measurement {
+        name: "datasets",
+        about: "what is learnt on images, series and text",
+        run: datasets::learning,
+    },
+    Measurement {
+        name: "streaming",
+        about: "training on images from disk beside images in memory",
+        run: datasets::streaming,
     },
     Measurement { name: "footprint", about: "memory and startup of a run", run: footprint::measure },
 ];

@@ -1,13 +1,14 @@
 //! `cargo xtask docs`: the pages in `docs/`, out of the registries and out of what was measured. Nothing in
 //! them is written by hand, so nothing in them can say what the program does not do.
 //!
-//! - `strategies`, `consistency`, `codecs`, `channels`: one function per page
+//! - `strategies`, `consistency`, `codecs`, `channels`, `datasets`: one function per page
 //! - `measured`: tables out of `bench/accept/`
 //! - `markdown`: headings, paragraphs, tables
 
 mod channels;
 mod codecs;
 mod consistency;
+mod datasets;
 mod markdown;
 mod measured;
 mod strategies;
@@ -16,6 +17,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use paceline_data::DATASETS;
 use paceline_protocol::codec::Codec;
 use paceline_protocol::{
     Averages, CODECS, CONSISTENCIES, Coder, Options, Parameter, Refusal, STRATEGIES, Setup, Strategy,
@@ -92,6 +94,7 @@ fn pages(measured: &Measured) -> Outcome<Pages> {
         ("docs/consistency.md".into(), consistency::page(measured)?),
         ("docs/codecs.md".into(), codecs::page(measured)?),
         ("docs/channels.md".into(), channels::page(measured.channels.as_ref())),
+        ("docs/datasets.md".into(), datasets::page()),
         ("docs/strategies/README.md".into(), strategies::index(measured)?),
     ]);
     if let Some(measured) = &measured.channels {
@@ -108,8 +111,8 @@ fn index() -> String {
     let mut page = Page::new("How workers train together");
     page.text(
         "Reference pages for `paceline train` with more than one worker. A run chooses one of each: along \
-         which path workers average, when a worker may go on, how messages are made shorter, and what they \
-         travel over.",
+         which path workers average, when a worker may go on, how messages are made shorter, what they \
+         travel over, and what is trained on.",
     );
     let names = |names: Vec<&str>| names.join(", ");
     let of = |about: &str, all: Vec<&str>| format!("{about}: {}.", names(all));
@@ -118,10 +121,12 @@ fn index() -> String {
         of("[Consistency models](consistency.md) (`--sync`)", CONSISTENCIES.iter().map(|c| c.name).collect()),
         of("[Codecs](codecs.md) (`--compression`)", CODECS.iter().map(|c| c.name).collect()),
         of("[Channels](channels.md) (`--transport`)", TRANSPORTS.iter().map(|t| t.name).collect()),
+        of("[Datasets](datasets.md) (`--data`)", DATASETS.iter().map(|d| d.name).collect()),
     ]);
     page.text(
-        "`cargo xtask docs` writes all of this out of the registries in `crates/paceline-protocol` and \
-         `crates/paceline-wire` and the raw runs in `bench/`; `cargo xtask test` fails if a page is out of date.",
+        "`cargo xtask docs` writes all of this out of the registries in `crates/paceline-protocol`, \
+         `crates/paceline-wire` and `crates/paceline-data`, and the raw runs in `bench/`; `cargo xtask test` fails if \
+         a page is out of date.",
     );
     page.done()
 }

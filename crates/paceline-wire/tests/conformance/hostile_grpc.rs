@@ -217,7 +217,7 @@ fn any_implementation_of_grpc_with_the_key_is_a_peer() {
     assert_eq!(handshake.standing(), Standing::Proven);
     let mut zero = zero.join().unwrap();
     // Chunks and frames have nothing to do with each other.
-    let frame = framed::<paceline_wire::grpc::Rpc>(|_| {});
+    let frame = framed::<Rpc>(|_| {});
     for part in frame.chunks(7) {
         two.connection().write_all(&chunk(part)).unwrap();
     }

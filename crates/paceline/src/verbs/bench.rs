@@ -238,7 +238,7 @@ struct Bench {
     state: Vec<f32>,
     memory: Vec<f32>,
     samples: Vec<Vec<u8>>,
-    classes: Vec<u8>,
+    classes: Vec<u16>,
     ids: Vec<u32>,
     step: u64,
 }
@@ -270,7 +270,7 @@ impl Bench {
         for i in 0..n {
             let id = (self.step as usize * n + i) * 7919 % self.samples.len();
             self.network.input_bytes(i, &self.samples[id], &[1.0 / 127.5], &[-1.0]);
-            self.classes[i] = (id % 10) as u8;
+            self.classes[i] = (id % 10) as u16;
         }
         let pass = Pass { samples: n, training: true, seed: 1, step: self.step, ids: &self.ids };
         self.network.forward(&pass, &self.params, &mut self.state);

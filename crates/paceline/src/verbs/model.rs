@@ -1,12 +1,13 @@
 //! `paceline model`: the models, and one of them layer by layer.
 
 use clap::Subcommand;
-use paceline_data::DATASETS;
+use paceline_data::{DATASETS, Form, Settings};
 use paceline_nn::Shape;
 use paceline_nn::graph::Graph;
 use paceline_nn::models::{self, MODELS};
 use serde::Serialize;
 
+use super::data::{self, Place};
 use super::train::names;
 use crate::failure::Failure;
 use crate::output::{self, Show};
@@ -34,11 +35,13 @@ struct ShowArgs {
     /// For this dataset's samples
     #[arg(long, conflicts_with = "input", value_parser = names(DATASETS.iter().map(|d| (d.name, d.about))))]
     data: Option<String>,
+    #[command(flatten)]
+    place: Place,
     /// For samples of this height, width and channels, e.g. 28x28x1 [default: the model's own]
     #[arg(long, value_name = "HxWxC", value_parser = parse_shape)]
     input: Option<Shape>,
     /// Number of classes
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..))]
     classes: u16,
 }
 
@@ -111,12 +114,20 @@ fn list(show: Show) -> Result<(), Failure> {
 fn show_one(args: &ShowArgs, show: Show) -> Result<(), Failure> {
     let model = models::find(&args.model).expect("clap lets registered names pass only");
     let data = args.data.as_deref().and_then(paceline_data::find);
-    let input = match (data, args.input) {
-        (Some(data), _) => Shape::new(data.shape[0], data.shape[1], data.shape[2]),
+    let sample = match data.map(|source| (source, source.form)) {
+        Some((_, Form::Fixed { shape, classes })) => Some((shape, classes)),
+        Some((source, Form::FromFiles(_))) => {
+            let dataset = source.load(&data::folders(&args.place), &Settings::default())?;
+            Some((dataset.shape, dataset.classes))
+        }
+        None => None,
+    };
+    let input = match (sample, args.input) {
+        (Some(([h, w, c], _)), _) => Shape::new(h, w, c),
         (None, Some(input)) => input,
         (None, None) => model.native_input,
     };
-    let classes = data.map_or(usize::from(args.classes), |d| d.classes);
+    let classes = sample.map_or(usize::from(args.classes), |(_, classes)| classes);
     let graph = model.build(input, classes)?;
     let shown = describe(&args.model, &graph);
     if show.json {

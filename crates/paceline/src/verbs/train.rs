@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use clap::builder::PossibleValue;
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgMatches, Command};
-use paceline_data::{DATASETS, Sharding};
+use paceline_data::registry::BadSetting;
+use paceline_data::{DATASETS, Settings, Sharding};
 use paceline_nn::models::MODELS;
 use paceline_nn::optim::OPTIMISERS;
 use paceline_nn::schedule::Schedule;
@@ -35,6 +36,15 @@ pub struct Args {
     data: String,
     #[command(flatten)]
     place: Place,
+    /// Side of the squares that images on disk are made to, in pixels (image-folder) [default: 224]
+    #[arg(long, value_name = "N")]
+    image_size: Option<usize>,
+    /// Characters of a window of text (text, tinyshakespeare, letters) [default: 64]
+    #[arg(long, value_name = "N")]
+    window: Option<usize>,
+    /// Threads of each worker that decode images (image-folder) [default: 1, more if cores are left]
+    #[arg(long, value_name = "N")]
+    decoders: Option<usize>,
     /// Network
     #[arg(long, default_value = "mlp", value_parser = names(MODELS.iter().map(|m| (m.name, m.about))))]
     model: String,
@@ -250,6 +260,9 @@ impl Args {
             compression: self.compression.map(|coder| coder.to_string()),
             shard: self.shard.to_string(),
             data: self.data.clone(),
+            image_size: self.image_size,
+            window: self.window,
+            decoders: self.decoders,
             model: self.model.clone(),
             workers: self.workers,
             servers: self.servers,
@@ -327,6 +340,12 @@ pub fn execute(args: &Args, show: Show, started: Started) -> Result<(RunResult, 
     // What is wrong whatever the dataset is said before a large one is loaded.
     plan.check(usize::MAX)?;
     args.listening.check(&plan, plan.strategy == SINGLE)?;
+    let source = paceline_data::find(&plan.data).expect("clap lets registered names pass only");
+    let Plan { image_size, window, decoders, .. } = plan;
+    source.check(&Settings { image_size, window, decoders }).map_err(|bad| {
+        let BadSetting { flag, value, problem } = bad;
+        PlanError { flag, value: value.to_string(), problem }
+    })?;
     let voyage = Voyage {
         plan,
         folders: data::folders(&args.place),

@@ -3,6 +3,7 @@
 #![allow(clippy::print_stderr, reason = "skipped tests say so")]
 
 mod bad_input;
+mod data;
 mod distributed;
 mod home;
 mod join;
