@@ -15,15 +15,19 @@ fn gradients(model: &str, input: Shape, samples: usize, compute: Compute) -> (Ve
     let mut net = Network::<f32>::new(Arc::clone(&graph), samples + 2, Arc::new(compute));
     let mut grads = vec![f32::NAN; params.len()];
     let noise = Stream::new(2, Purpose::Bench);
-    let classes: Vec<u8> = (0..samples).map(|i| (i % 10) as u8).collect();
+    let answers = samples * graph.output().w;
+    let classes: Vec<u8> = (0..answers).map(|i| (i % 10) as u8).collect();
     let ids: Vec<u32> = (0..samples as u32).collect();
     for step in 0..3 {
         for (i, v) in net.input(samples).iter_mut().enumerate() {
-            *v = noise.fork(step).uniform(i as u64, -1.0, 1.0) as f32;
+            *v = match graph.vocabulary() {
+                Some(tokens) => noise.fork(step).below(i as u64, tokens as u64) as f32,
+                None => noise.fork(step).uniform(i as u64, -1.0, 1.0) as f32,
+            };
         }
         let pass = Pass { samples, training: true, seed: 1, step, ids: &ids };
         net.forward(&pass, &params, &mut state);
-        net.loss(Targets::Classes(&classes), 1.0 / samples as f64);
+        net.loss(Targets::Classes(&classes), 1.0 / answers as f64);
         net.backward(&pass, &params, &mut grads, &mut |_, _| {});
         params.iter_mut().zip(&grads).for_each(|(p, g)| *p -= 0.05 * g);
     }
@@ -35,6 +39,11 @@ const CASES: &[(&str, Shape, usize)] = &[
     ("mlp", Shape::new(8, 8, 1), 17),
     ("lenet", Shape::new(12, 9, 1), 5),
     ("resnet20", Shape::new(11, 9, 3), 5),
+    ("conv1d", Shape::new(1, 19, 5), 5),
+    ("gru", Shape::new(7, 5, 3), 17),
+    ("lstm", Shape::new(1, 9, 3), 5),
+    ("transformer", Shape::new(1, 37, 1), 3),
+    ("transformer", Shape::new(6, 4, 2), 5),
 ];
 
 #[test]

@@ -4,19 +4,31 @@
 
 mod activation;
 mod add;
+mod attention;
 mod batch_norm;
+mod conv1d;
 mod conv2d;
 mod dense;
 mod dropout;
+mod embedding;
+mod layer_norm;
 mod pool;
+mod recurrent;
+mod sequence;
 
 pub use activation::{Activation, Function};
 pub use add::Add;
+pub use attention::Attention;
 pub use batch_norm::BatchNorm;
+pub use conv1d::Conv1d;
 pub use conv2d::Conv2d;
 pub use dense::Dense;
 pub use dropout::Dropout;
+pub use embedding::Embedding;
+pub use layer_norm::LayerNorm;
 pub use pool::{AveragePool, GlobalAveragePool, MaxPool};
+pub use recurrent::{Gru, Lstm};
+pub use sequence::{LastStep, Positions, Rows};
 
 use crate::compute::Compute;
 use crate::real::Real;
@@ -59,8 +71,12 @@ ops! {
     Dense("dense"),
     /// Two-dimensional convolution.
     Conv2d("conv2d"),
+    /// Convolution along a sequence.
+    Conv1d("conv1d"),
     /// Batch normalisation.
     BatchNorm("batch-norm"),
+    /// Layer normalisation.
+    LayerNorm("layer-norm"),
     /// Largest of each window.
     MaxPool("max-pool"),
     /// Mean of each window.
@@ -73,6 +89,20 @@ ops! {
     Dropout("dropout"),
     /// Sum of two values (a residual connection).
     Add("add"),
+    /// An image read as a sequence of its rows.
+    Rows("rows"),
+    /// The last step of a sequence.
+    LastStep("last-step"),
+    /// A vector for each token.
+    Embedding("embedding"),
+    /// A learned vector added to each step.
+    Positions("positions"),
+    /// Gated recurrent unit.
+    Gru("gru"),
+    /// Long short-term memory.
+    Lstm("lstm"),
+    /// Multi-head attention.
+    Attention("attention"),
 }
 
 /// How a tensor's values start.
@@ -80,6 +110,8 @@ ops! {
 pub enum Init {
     /// Uniform in `±bound`.
     Uniform(f64),
+    /// Normal with this standard deviation.
+    Normal(f64),
     /// All the same.
     Constant(f64),
 }
@@ -110,6 +142,10 @@ pub(crate) trait Spec {
     /// Multiply-adds of one sample's forward pass.
     fn multiply_adds(&self, _input: Shape, _output: Shape) -> u64 {
         0
+    }
+    /// Number of tokens, where the layer reads tokens: they have no gradient.
+    fn vocabulary(&self) -> Option<usize> {
+        None
     }
     /// Whether a following ReLU can be folded into this layer.
     fn fuses_relu(&self) -> bool {

@@ -3,6 +3,8 @@
 mod lenet;
 mod mlp;
 mod resnet;
+mod resnet50;
+mod sequence;
 mod softmax;
 
 use crate::graph::{Graph, ShapeError};
@@ -16,7 +18,18 @@ pub struct Model {
     pub about: &'static str,
     /// The input it was made for, used where no dataset says otherwise.
     pub native_input: Shape,
+    /// What it tells about tokens.
+    pub output: Output,
     build: fn(Shape, usize) -> Result<Graph, ShapeError>,
+}
+
+/// What a network tells about a sequence of tokens, `1 × t × 1`. Of any other sample it tells the class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// One class.
+    PerSample,
+    /// The next token at every position: its output is `1 × t × vocabulary`.
+    PerPosition,
 }
 
 impl Model {
@@ -27,7 +40,18 @@ impl Model {
 }
 
 /// Every model.
-pub const MODELS: &[Model] = &[softmax::MODEL, mlp::MODEL, lenet::MODEL, resnet::RESNET20, resnet::RESNET32];
+pub const MODELS: &[Model] = &[
+    softmax::MODEL,
+    mlp::MODEL,
+    lenet::MODEL,
+    resnet::RESNET20,
+    resnet::RESNET32,
+    resnet50::MODEL,
+    sequence::CONV1D,
+    sequence::GRU,
+    sequence::LSTM,
+    sequence::TRANSFORMER,
+];
 
 /// The model of that name.
 pub fn find(name: &str) -> Option<&'static Model> {
