@@ -213,7 +213,7 @@ fn keep_to_own_cores(rank: usize, threads: usize) {
 fn failed(error: &TrainError) -> FromRank {
     let (code, lost) = match error {
         TrainError::Diverged { .. } => (1, None),
-        TrainError::Shape { .. } => (3, None),
+        TrainError::Shape { .. } | TrainError::Description { .. } => (3, None),
         TrainError::Lost { rank, .. } | TrainError::Silent { rank, .. } => (4, Some(*rank)),
         TrainError::Wire(_) => (6, None),
     };

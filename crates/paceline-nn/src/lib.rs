@@ -7,6 +7,7 @@
 //!
 //! # Layout
 //! - [`graph`]: a network as data: layers, connections, tensors, cost, initial values
+//! - [`description`]: a network as text
 //! - [`network`]: a graph with memory: forward, loss, backward
 //! - [`layers`]: one file per layer
 //! - [`models`]: the registry of networks, one file per family
@@ -21,6 +22,7 @@
 
 pub mod accel;
 pub mod compute;
+pub mod description;
 mod functions;
 pub mod graph;
 pub mod layers;

@@ -79,8 +79,11 @@ impl FromStr for Straggler {
 pub struct Plan {
     /// Dataset.
     pub data: String,
-    /// Model.
+    /// Model; the file's name where a file describes it.
     pub model: String,
+    /// What the file says: the network itself, so that every rank builds the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model_file: Option<String>,
     /// Number of workers.
     pub workers: usize,
     /// Number of servers.
@@ -259,6 +262,7 @@ mod tests {
         Plan {
             data: "digits".into(),
             model: "mlp".into(),
+            model_file: None,
             workers: 1,
             servers: 0,
             strategy: "single".into(),

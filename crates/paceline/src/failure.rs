@@ -20,6 +20,13 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// A model file that describes no network.
+    pub fn description(file: &str, error: &paceline_nn::description::DescriptionError) -> Self {
+        let hint = "docs/models.md shows the form, examples/models/ has examples; --data or --input say for \
+                    which samples";
+        Self { code: 3, message: format!("model file {file}, {error}"), hint: hint.into() }
+    }
+
     /// Writes the error to standard error.
     pub fn report(self) -> ExitCode {
         crate::output::error(&self.message, &self.hint);
@@ -44,7 +51,7 @@ impl From<TrainError> for Failure {
     fn from(error: TrainError) -> Self {
         let code = match error {
             TrainError::Diverged { .. } => 1,
-            TrainError::Shape { .. } => 3,
+            TrainError::Shape { .. } | TrainError::Description { .. } => 3,
             TrainError::Lost { .. } | TrainError::Silent { .. } => 4,
             TrainError::Wire(_) => 6,
         };

@@ -2,6 +2,7 @@
 
 use super::{Backward, Forward, Layer, Place, Spec};
 use crate::accel::{elementwise, gates};
+use crate::description::{Fields, Problem};
 use crate::real::Real;
 use crate::shape::Shape;
 
@@ -35,6 +36,17 @@ impl Spec for Activation {
 }
 
 impl Activation {
+    /// From a description.
+    pub(super) fn read(fields: &mut Fields<'_>) -> Result<Self, Problem> {
+        let functions = [
+            ("relu", Function::Relu),
+            ("gelu", Function::Gelu),
+            ("tanh", Function::Tanh),
+            ("sigmoid", Function::Sigmoid),
+        ];
+        Ok(Self { function: fields.choice("function", &functions)? })
+    }
+
     pub(super) fn layer<T: Real>(&self, _: Place<'_>) -> Box<dyn Layer<T>> {
         Box::new(Exec { function: self.function })
     }

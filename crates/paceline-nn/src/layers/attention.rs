@@ -4,6 +4,7 @@ use super::sequence::steps;
 use super::{Backward, Forward, Layer, Place, Spec};
 use crate::accel::{Level, Product, Start, elementwise, rows};
 use crate::compute::Buffer;
+use crate::description::{Fields, Problem};
 use crate::real::Real;
 use crate::shape::Shape;
 
@@ -39,6 +40,11 @@ impl Spec for Attention {
 }
 
 impl Attention {
+    /// From a description.
+    pub(super) fn read(fields: &mut Fields<'_>) -> Result<Self, Problem> {
+        Ok(Self { heads: fields.needed("heads")?, causal: fields.flag("causal")?.unwrap_or(true) })
+    }
+
     pub(super) fn layer<T: Real>(&self, at: Place<'_>) -> Box<dyn Layer<T>> {
         let (t, width) = (at.input.w, at.output.c);
         let head = width / self.heads;

@@ -2,6 +2,7 @@
 
 use super::sequence::steps;
 use super::{Conv2d, Layer, Place, Spec, TensorSpec};
+use crate::description::{Fields, Problem};
 use crate::real::Real;
 use crate::shape::Shape;
 
@@ -64,6 +65,18 @@ impl Spec for Conv1d {
 }
 
 impl Conv1d {
+    /// From a description.
+    pub(super) fn read(fields: &mut Fields<'_>) -> Result<Self, Problem> {
+        Ok(Self {
+            channels: fields.needed("channels")?,
+            kernel: fields.size("kernel")?.unwrap_or(1),
+            stride: fields.size("stride")?.unwrap_or(1),
+            pad: fields.size("pad")?.unwrap_or(0),
+            groups: fields.size("groups")?.unwrap_or(1),
+            bias: fields.flag("bias")?.unwrap_or(true),
+        })
+    }
+
     pub(super) fn layer<T: Real>(&self, at: Place<'_>) -> Box<dyn Layer<T>> {
         self.flat().layer(at)
     }

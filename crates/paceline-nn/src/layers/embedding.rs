@@ -2,6 +2,7 @@
 
 use super::{Backward, Forward, Init, Layer, Place, Spec, TensorSpec};
 use crate::accel::elementwise;
+use crate::description::{Fields, Problem};
 use crate::real::Real;
 use crate::shape::Shape;
 
@@ -38,6 +39,12 @@ impl Spec for Embedding {
 }
 
 impl Embedding {
+    /// From a description.
+    pub(super) fn read(fields: &mut Fields<'_>) -> Result<Self, Problem> {
+        let vocabulary = fields.size("vocabulary")?.unwrap_or(fields.classes());
+        Ok(Self { vocabulary, width: fields.needed("width")? })
+    }
+
     pub(super) fn layer<T: Real>(&self, _: Place<'_>) -> Box<dyn Layer<T>> {
         Box::new(Exec { vocabulary: self.vocabulary, width: self.width })
     }

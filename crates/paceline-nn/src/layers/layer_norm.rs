@@ -3,6 +3,7 @@
 use super::{Backward, Forward, Init, Layer, Place, Spec, TensorSpec};
 use crate::accel::{elementwise, rows};
 use crate::compute::Buffer;
+use crate::description::{Fields, Problem};
 use crate::real::Real;
 use crate::shape::Shape;
 
@@ -36,6 +37,12 @@ impl Spec for LayerNorm {
 }
 
 impl LayerNorm {
+    /// From a description.
+    pub(super) fn read(fields: &mut Fields<'_>) -> Result<Self, Problem> {
+        let usual = Self::default();
+        Ok(Self { epsilon: fields.real("epsilon")?.map_or(usual.epsilon, |(value, _)| value) })
+    }
+
     pub(super) fn layer<T: Real>(&self, at: Place<'_>) -> Box<dyn Layer<T>> {
         let Shape { h, w, c } = at.input;
         Box::new(Exec {

@@ -31,11 +31,12 @@ pub use recurrent::{Gru, Lstm};
 pub use sequence::{LastStep, Positions, Rows};
 
 use crate::compute::Compute;
+use crate::description::{Fields, Problem};
 use crate::real::Real;
 use crate::shape::Shape;
 
 macro_rules! ops {
-    ($($(#[$doc:meta])* $name:ident($kind:literal)),* $(,)?) => {
+    ($($(#[$doc:meta])* $name:ident($kind:literal: $settings:literal)),* $(,)?) => {
         /// Any layer.
         #[derive(Clone, Debug, PartialEq)]
         pub enum Op { $($(#[$doc])* $name($name)),* }
@@ -55,6 +56,17 @@ macro_rules! ops {
                 self.spec().describe()
             }
 
+            /// Every kind and its own settings, as users write them in a description.
+            pub const KINDS: &'static [(&'static str, &'static str)] = &[$(($kind, $settings)),*];
+
+            /// The layer of this kind with the settings of a description; none if there is no such kind.
+            pub(crate) fn read(kind: &str, fields: &mut Fields<'_>) -> Option<Result<Op, Problem>> {
+                match kind {
+                    $($kind => Some($name::read(fields).map(Op::$name)),)*
+                    _ => None,
+                }
+            }
+
             pub(crate) fn spec(&self) -> &dyn Spec {
                 match self { $(Op::$name(spec) => spec),* }
             }
@@ -68,41 +80,41 @@ macro_rules! ops {
 
 ops! {
     /// `y = x·W + b`.
-    Dense("dense"),
+    Dense("dense": "outputs"),
     /// Two-dimensional convolution.
-    Conv2d("conv2d"),
+    Conv2d("conv2d": "channels, kernel, stride, pad, groups, bias"),
     /// Convolution along a sequence.
-    Conv1d("conv1d"),
+    Conv1d("conv1d": "channels, kernel, stride, pad, groups, bias"),
     /// Batch normalisation.
-    BatchNorm("batch-norm"),
+    BatchNorm("batch-norm": "epsilon, momentum"),
     /// Layer normalisation.
-    LayerNorm("layer-norm"),
+    LayerNorm("layer-norm": "epsilon"),
     /// Largest of each window.
-    MaxPool("max-pool"),
+    MaxPool("max-pool": "size, stride, pad"),
     /// Mean of each window.
-    AveragePool("average-pool"),
+    AveragePool("average-pool": "size, stride, pad"),
     /// Mean over all pixels.
-    GlobalAveragePool("global-average-pool"),
+    GlobalAveragePool("global-average-pool": ""),
     /// A function of each element.
-    Activation("activation"),
+    Activation("activation": "function"),
     /// Random zeros while training.
-    Dropout("dropout"),
+    Dropout("dropout": "rate"),
     /// Sum of two values (a residual connection).
-    Add("add"),
+    Add("add": ""),
     /// An image read as a sequence of its rows.
-    Rows("rows"),
+    Rows("rows": ""),
     /// The last step of a sequence.
-    LastStep("last-step"),
+    LastStep("last-step": ""),
     /// A vector for each token.
-    Embedding("embedding"),
+    Embedding("embedding": "vocabulary, width"),
     /// A learned vector added to each step.
-    Positions("positions"),
+    Positions("positions": ""),
     /// Gated recurrent unit.
-    Gru("gru"),
+    Gru("gru": "width"),
     /// Long short-term memory.
-    Lstm("lstm"),
+    Lstm("lstm": "width"),
     /// Multi-head attention.
-    Attention("attention"),
+    Attention("attention": "heads, causal"),
 }
 
 /// How a tensor's values start.

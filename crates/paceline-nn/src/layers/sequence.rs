@@ -4,6 +4,7 @@
 
 use super::{Backward, Forward, Init, Layer, Place, Spec, TensorSpec};
 use crate::accel::elementwise;
+use crate::description::{Fields, Problem};
 use crate::real::Real;
 use crate::shape::Shape;
 
@@ -27,6 +28,11 @@ impl Spec for Rows {
 }
 
 impl Rows {
+    /// From a description.
+    pub(super) fn read(_: &mut Fields<'_>) -> Result<Self, Problem> {
+        Ok(Self)
+    }
+
     pub(super) fn layer<T: Real>(&self, _: Place<'_>) -> Box<dyn Layer<T>> {
         Box::new(Same)
     }
@@ -56,6 +62,11 @@ impl Spec for LastStep {
 }
 
 impl LastStep {
+    /// From a description.
+    pub(super) fn read(_: &mut Fields<'_>) -> Result<Self, Problem> {
+        Ok(Self)
+    }
+
     pub(super) fn layer<T: Real>(&self, at: Place<'_>) -> Box<dyn Layer<T>> {
         Box::new(Last { size: at.input.size(), c: at.input.c })
     }
@@ -101,6 +112,11 @@ impl Spec for Positions {
 }
 
 impl Positions {
+    /// From a description.
+    pub(super) fn read(_: &mut Fields<'_>) -> Result<Self, Problem> {
+        Ok(Self)
+    }
+
     pub(super) fn layer<T: Real>(&self, at: Place<'_>) -> Box<dyn Layer<T>> {
         Box::new(Added { shape: at.input })
     }

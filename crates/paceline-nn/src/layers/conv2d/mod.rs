@@ -8,8 +8,12 @@ mod winograd;
 use super::{Init, Layer, Place, Spec, TensorSpec};
 use crate::accel::elementwise;
 use crate::compute::{Buffer, Compute};
+use crate::description::{Fields, Problem};
 use crate::real::Real;
 use crate::shape::Shape;
+
+/// Longest side of a kernel: sizes of weights stay within what can be counted.
+const KERNEL: usize = 1024;
 
 /// Convolution with a weight of shape kernel height × kernel width × input channels of a group × channels.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,6 +44,9 @@ impl Spec for Conv2d {
         let x = inputs[0];
         if self.channels == 0 || self.kernel.contains(&0) || self.stride.contains(&0) {
             return Err("channels, kernel and stride must be at least 1".into());
+        }
+        if self.kernel.iter().any(|&side| side > KERNEL) {
+            return Err(format!("a kernel has at most {KERNEL} rows and columns"));
         }
         if self.groups == 0 || x.c % self.groups != 0 || self.channels % self.groups != 0 {
             return Err(format!(
@@ -83,6 +90,18 @@ impl Spec for Conv2d {
 }
 
 impl Conv2d {
+    /// From a description.
+    pub(super) fn read(fields: &mut Fields<'_>) -> Result<Self, Problem> {
+        Ok(Self {
+            channels: fields.needed("channels")?,
+            kernel: fields.sides("kernel")?.unwrap_or([3, 3]),
+            stride: fields.sides("stride")?.unwrap_or([1, 1]),
+            pad: fields.sides("pad")?.unwrap_or([0, 0]),
+            groups: fields.size("groups")?.unwrap_or(1),
+            bias: fields.flag("bias")?.unwrap_or(true),
+        })
+    }
+
     pub(super) fn layer<T: Real>(&self, at: Place<'_>) -> Box<dyn Layer<T>> {
         if self.groups > 1 {
             grouped::layer(self, &at)

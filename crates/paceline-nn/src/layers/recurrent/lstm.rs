@@ -3,6 +3,7 @@
 use super::Sizes;
 use crate::accel::{Product, Start, elementwise, gates};
 use crate::compute::Buffer;
+use crate::description::{Fields, Problem};
 use crate::layers::{Backward, Forward, Layer, Place, Spec, TensorSpec};
 use crate::real::Real;
 use crate::shape::Shape;
@@ -33,6 +34,11 @@ impl Spec for Lstm {
 }
 
 impl Lstm {
+    /// From a description.
+    pub(in crate::layers) fn read(fields: &mut Fields<'_>) -> Result<Self, Problem> {
+        Ok(Self { width: fields.needed("width")? })
+    }
+
     pub(in crate::layers) fn layer<T: Real>(&self, at: Place<'_>) -> Box<dyn Layer<T>> {
         let sizes = Sizes::new(&at, self.width, GATES, 6);
         Box::new(Exec {
