@@ -192,7 +192,7 @@ impl Builder {
 }
 
 fn kinds() -> String {
-    Op::KINDS.iter().map(|(kind, _)| *kind).collect::<Vec<_>>().join(", ")
+    Op::KINDS.iter().map(|kind| kind.name).collect::<Vec<_>>().join(", ")
 }
 
 /// Lets the weights of a layer start normal with this deviation, its biases at 0.

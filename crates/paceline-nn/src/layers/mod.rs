@@ -36,10 +36,10 @@ use crate::real::Real;
 use crate::shape::Shape;
 
 macro_rules! ops {
-    ($($(#[$doc:meta])* $name:ident($kind:literal: $settings:literal)),* $(,)?) => {
+    ($(#[doc = $about:literal] $name:ident($kind:literal: $settings:literal)),* $(,)?) => {
         /// Any layer.
         #[derive(Clone, Debug, PartialEq)]
-        pub enum Op { $($(#[$doc])* $name($name)),* }
+        pub enum Op { $(#[doc = $about] $name($name)),* }
 
         $(impl From<$name> for Op {
             fn from(spec: $name) -> Op { Op::$name(spec) }
@@ -56,8 +56,9 @@ macro_rules! ops {
                 self.spec().describe()
             }
 
-            /// Every kind and its own settings, as users write them in a description.
-            pub const KINDS: &'static [(&'static str, &'static str)] = &[$(($kind, $settings)),*];
+            /// Every kind of layer.
+            pub const KINDS: &'static [Kind] =
+                &[$(Kind { name: $kind, about: $about.trim_ascii(), settings: $settings }),*];
 
             /// The layer of this kind with the settings of a description; none if there is no such kind.
             pub(crate) fn read(kind: &str, fields: &mut Fields<'_>) -> Option<Result<Op, Problem>> {
@@ -115,6 +116,16 @@ ops! {
     Lstm("lstm": "width"),
     /// Multi-head attention.
     Attention("attention": "heads, causal"),
+}
+
+/// A kind of layer, as users write it in a description.
+pub struct Kind {
+    /// Its name.
+    pub name: &'static str,
+    /// One line for tables.
+    pub about: &'static str,
+    /// Its own settings.
+    pub settings: &'static str,
 }
 
 /// How a tensor's values start.

@@ -1,11 +1,14 @@
 //! The registry of models. To add one: write its file, then add its line to [`MODELS`].
 
+mod conv1d;
 mod lenet;
 mod mlp;
+mod recurrent;
 mod resnet;
 mod resnet50;
 mod sequence;
 mod softmax;
+mod transformer;
 
 use crate::graph::{Graph, ShapeError};
 use crate::shape::Shape;
@@ -47,10 +50,10 @@ pub const MODELS: &[Model] = &[
     resnet::RESNET20,
     resnet::RESNET32,
     resnet50::MODEL,
-    sequence::CONV1D,
-    sequence::GRU,
-    sequence::LSTM,
-    sequence::TRANSFORMER,
+    conv1d::MODEL,
+    recurrent::GRU,
+    recurrent::LSTM,
+    transformer::MODEL,
 ];
 
 /// The model of that name.

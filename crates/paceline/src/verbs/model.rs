@@ -47,7 +47,7 @@ struct ShowArgs {
     #[arg(long, value_name = "HxWxC", value_parser = parse_shape)]
     input: Option<Shape>,
     /// Number of classes
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=65535))]
     classes: u16,
 }
 

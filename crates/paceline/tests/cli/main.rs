@@ -6,6 +6,7 @@ mod bad_input;
 mod distributed;
 mod home;
 mod measure;
+mod model_files;
 mod strangers;
 mod support;
 mod train;
