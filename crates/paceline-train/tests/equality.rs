@@ -23,6 +23,7 @@ fn plan(model: &str, strategy: &str, workers: usize, servers: usize) -> Plan {
     Plan {
         data: "digits".into(),
         model: model.into(),
+        model_file: None,
         workers,
         servers,
         strategy: strategy.into(),

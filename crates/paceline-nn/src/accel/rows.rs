@@ -26,7 +26,7 @@ fn total<T: Real>(a: &[T], b: &[T], f: impl Fn(T, T) -> T) -> T {
     let mut width = LANES / 2;
     while width > 0 {
         for k in 0..width {
-            acc[k] = acc[k] + acc[k + width];
+            acc[k] += acc[k + width];
         }
         width /= 2;
     }

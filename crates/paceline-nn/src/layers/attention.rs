@@ -119,9 +119,7 @@ impl<T: Real> Exec<T> {
     fn backward_sample(
         &self,
         level: Level,
-        x: &[T],
-        saved: &[T],
-        dy: &[T],
+        (x, saved, dy): (&[T], &[T], &[T]),
         dx: &mut [T],
         start: Start<'_, T>,
         scratch: &mut [T],
@@ -178,7 +176,7 @@ impl<T: Real> Layer<T> for Exec<T> {
                 let i = first + i;
                 let (x, dy) = (&io.x[i * x_size..(i + 1) * x_size], &dy[i * y_size..(i + 1) * y_size]);
                 let saved = &this.saved[i * each..(i + 1) * each];
-                this.backward_sample(level, x, saved, dy, dx, start, scratch);
+                this.backward_sample(level, (x, saved, dy), dx, start, scratch);
             }
         });
     }

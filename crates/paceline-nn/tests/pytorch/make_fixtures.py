@@ -346,26 +346,26 @@ def fill(model):
         p.data = from_ours(model, name, single(values), p.shape)
 
 
-def batch(h, w, c, number):
+def batch(samples, h, w, c, number):
     tokens = h == 1 and c == 1
     if tokens:
-        pixels = (bits(f"input/{number}", BATCH * w) % np.uint64(CLASSES)).astype(np.float64)
+        pixels = (bits(f"input/{number}", samples * w) % np.uint64(CLASSES)).astype(np.float64)
     else:
-        pixels = single(uniform(f"input/{number}", BATCH * h * w * c))
-    pixels = pixels.reshape(BATCH, h, w, c)
-    answers = BATCH * w if tokens else BATCH
+        pixels = single(uniform(f"input/{number}", samples * h * w * c))
+    pixels = pixels.reshape(samples, h, w, c)
+    answers = samples * w if tokens else samples
     labels = (bits(f"label/{number}", answers) % np.uint64(CLASSES)).astype(np.int64)
     return torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(labels)
 
 
-def clear_batch(model, shape, number):
+def clear_batch(model, shape, number, clear):
     """The first batch from `number` on that leaves no unit near a tie."""
     while True:
         nearest.clear()
         with torch.no_grad():
             # On a copy: the pass would count in the running statistics.
             copy.deepcopy(model)(batch(*shape, number)[0])
-        if min(nearest, default=1.0) >= CLEAR:
+        if min(nearest, default=1.0) >= clear:
             return number
         number += 1
 
@@ -381,7 +381,7 @@ def summary(name, values):
     }
 
 
-def record(model, shape, optimiser, steps=STEPS, **settings):
+def record(model, shape, optimiser, steps=STEPS, samples=BATCH, clear=CLEAR, **settings):
     """Training steps, each on its own batch, then a further batch in evaluation mode."""
     model = model().double()
     fill(model)
@@ -390,8 +390,8 @@ def record(model, shape, optimiser, steps=STEPS, **settings):
     model.train()
     recorded, number = [], 0
     for _ in range(steps):
-        number = clear_batch(model, shape, number)
-        pixels, labels = batch(*shape, number)
+        number = clear_batch(model, [samples, *shape], number, clear)
+        pixels, labels = batch(samples, *shape, number)
         optim.zero_grad()
         loss = F.cross_entropy(model(pixels), labels)
         loss.backward()
@@ -406,7 +406,7 @@ def record(model, shape, optimiser, steps=STEPS, **settings):
     running = {n: b for n, b in model.named_buffers() if not n.endswith("num_batches_tracked")}
     state = {n: summary(n, b) for n, b in running.items()}
     model.eval()
-    pixels, labels = batch(*shape, number)
+    pixels, labels = batch(samples, *shape, number)
     with torch.no_grad():
         outputs = model(pixels)
     loss = F.cross_entropy(outputs, labels).item()
@@ -414,7 +414,7 @@ def record(model, shape, optimiser, steps=STEPS, **settings):
     return {
         "torch": torch.__version__,
         "input": shape,
-        "samples": BATCH,
+        "samples": samples,
         "classes": CLASSES,
         "optimiser": {"name": optimiser, "momentum": 0.0, "nesterov": False, "weight_decay": 0.0} | settings,
         "steps": recorded,
@@ -443,7 +443,8 @@ def main():
         "mlp": (Mlp, [28, 28, 1], sgd),
         "lenet": (LeNet, [28, 28, 1], sgd),
         "resnet20": (ResNet20, [32, 32, 3], sgd),
-        "resnet50": (ResNet50, [32, 32, 3], sgd | {"steps": 1}),
+        # 48x48, so that the last stage has more than one pixel; the rest, so that some batch is clear.
+        "resnet50": (ResNet50, [48, 48, 3], sgd | {"steps": 1, "samples": 2, "clear": 1e-5}),
         "grouped": (Grouped, [6, 7, 2], sgd),
         "conv1d": (Conv1d, [1, 19, 3], sgd),
         "gru": (lambda: Recurrent(nn.GRU), [7, 4, 3], sgd),

@@ -48,7 +48,7 @@ impl Spec for Conv2d {
         if self.kernel.iter().any(|&side| side > KERNEL) {
             return Err(format!("a kernel has at most {KERNEL} rows and columns"));
         }
-        if self.groups == 0 || x.c % self.groups != 0 || self.channels % self.groups != 0 {
+        if self.groups == 0 || [x.c, self.channels].iter().any(|c| !c.is_multiple_of(self.groups)) {
             return Err(format!(
                 "{} channels in and {} out cannot be cut into {} groups",
                 x.c, self.channels, self.groups
