@@ -175,7 +175,7 @@ impl LaunchError {
             Self::Plan(_) => 3,
             Self::Train(error) => match error {
                 TrainError::Diverged { .. } => 1,
-                TrainError::Shape { .. } | TrainError::Positions { .. } => 3,
+                TrainError::Shape { .. } | TrainError::Positions { .. } | TrainError::Description { .. } => 3,
                 TrainError::Data(_) => 5,
                 TrainError::Lost { .. } | TrainError::Silent { .. } => 4,
                 TrainError::Wire(_) => 6,

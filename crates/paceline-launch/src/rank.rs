@@ -232,7 +232,7 @@ fn keep_to_own_cores(rank: usize, threads: usize) {
 fn failed(error: &TrainError) -> FromRank {
     let (code, lost) = match error {
         TrainError::Diverged { .. } => (1, None),
-        TrainError::Shape { .. } | TrainError::Positions { .. } => (3, None),
+        TrainError::Shape { .. } | TrainError::Positions { .. } | TrainError::Description { .. } => (3, None),
         TrainError::Data(_) => (5, None),
         TrainError::Lost { rank, .. } | TrainError::Silent { rank, .. } => (4, Some(*rank)),
         TrainError::Wire(_) => (6, None),

@@ -32,6 +32,7 @@ pub struct Network<T: Real> {
 struct Flow {
     /// The buffer that holds it.
     from: usize,
+    /// For each input; none where neither the layer nor anything before it is trained.
     to: Vec<Hop>,
 }
 
@@ -199,8 +200,9 @@ impl<T: Real> Network<T> {
     fn node_backward(&mut self, i: usize, pass: &Pass<'_>, params: &[T], own: &mut [T]) {
         let (node, flow, n) = (&self.graph.nodes()[i], &self.flows[i], pass.samples);
         let (x_size, y_size) = (n * node.input.size(), n * node.output.size());
-        let (dy, dx) = match flow.to[0] {
-            Hop::Written { to, add } => {
+        let (dy, dx) = match flow.to.first() {
+            None => return,
+            Some(&Hop::Written { to, add }) => {
                 let [dy, dx] = self.gradients.get_disjoint_mut([flow.from, to]).expect("two buffers");
                 (dy, Some(InputGradient { values: &mut dx[..x_size], add }))
             }
@@ -249,6 +251,10 @@ impl GradientPlan {
         plan.output = plan.take(graph.output().size());
         held[graph.nodes().len()] = Some(plan.output);
         for (i, (node, layer)) in graph.nodes().iter().zip(layers).enumerate().rev() {
+            if !trained[i + 1] && i + 1 < graph.nodes().len() {
+                plan.flows.push(Flow { from: 0, to: Vec::new() });
+                continue;
+            }
             let from = held[i + 1].expect("every layer's output is read by another, or is the last");
             let mut passed_on = false;
             let mut hop = |plan: &mut Self, value: usize| {

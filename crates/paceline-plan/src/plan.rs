@@ -87,8 +87,11 @@ pub struct Plan {
     pub window: Option<usize>,
     /// Threads of each worker that decode images; as cores allow if absent.
     pub decoders: Option<usize>,
-    /// Model.
+    /// Model; the file's name where a file describes it.
     pub model: String,
+    /// What the file says: the network itself, so that every rank builds the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model_file: Option<String>,
     /// Number of workers.
     pub workers: usize,
     /// Number of servers.
@@ -289,6 +292,7 @@ pub(crate) mod tests {
             window: None,
             decoders: None,
             model: "mlp".into(),
+            model_file: None,
             workers: 1,
             servers: 0,
             strategy: "single".into(),

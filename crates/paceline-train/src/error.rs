@@ -69,6 +69,16 @@ pub enum TrainError {
         /// Which layer, and why.
         source: Box<paceline_nn::graph::ShapeError>,
     },
+    /// The model file describes no network for the dataset's samples.
+    #[error("model file {file} on {data}, {source}")]
+    Description {
+        /// The file's name.
+        file: String,
+        /// The dataset.
+        data: String,
+        /// Which line, and why.
+        source: Box<paceline_nn::description::DescriptionError>,
+    },
 }
 
 impl TrainError {
@@ -89,6 +99,9 @@ impl TrainError {
             }
             TrainError::Shape { .. } => {
                 "choose a model for samples of this size; `paceline model list` shows them"
+            }
+            TrainError::Description { .. } => {
+                "`paceline model show --model-file FILE --data NAME` shows what a file describes"
             }
         };
         hint.into()

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use paceline_data::{Dataset, Look, Reader, Sample, Settings};
-use paceline_nn::{Compute, Graph, Network, Outcome, Pass, Shape, Targets, models};
+use paceline_nn::{Compute, Graph, Network, Outcome, Pass, Shape, Targets, description, models};
 use paceline_plan::Plan;
 use sha2::{Digest, Sha256};
 
@@ -29,8 +29,16 @@ pub fn settings(plan: &Plan) -> Settings {
 
 /// The network of a plan, as data.
 pub fn graph(plan: &Plan, dataset: &Dataset) -> Result<Graph, TrainError> {
-    let model = models::find(&plan.model).expect("the plan's names come from the registries");
     let [h, w, c] = dataset.shape;
+    if let Some(text) = &plan.model_file {
+        let refused = |source| TrainError::Description {
+            file: plan.model.clone(),
+            data: plan.data.clone(),
+            source: Box::new(source),
+        };
+        return description::build(text, Shape::new(h, w, c), dataset.classes).map_err(refused);
+    }
+    let model = models::find(&plan.model).expect("the plan's names come from the registries");
     let refused = |source| TrainError::Shape {
         model: plan.model.clone(),
         data: plan.data.clone(),

@@ -27,6 +27,7 @@ fn plan(model: &str, strategy: &str, workers: usize, servers: usize) -> Plan {
         window: None,
         decoders: None,
         model: model.into(),
+        model_file: None,
         workers,
         servers,
         strategy: strategy.into(),

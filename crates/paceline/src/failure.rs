@@ -42,6 +42,13 @@ impl Failure {
         Self { code: 5, message, hint: "is the folder there, and yours to write to?".into() }
     }
 
+    /// A model file that describes no network.
+    pub fn description(file: &str, error: &paceline_nn::description::DescriptionError) -> Self {
+        let hint = "docs/models.md shows the form, examples/models/ has examples; --data or --input say for \
+                    which samples";
+        Self { code: 3, message: format!("model file {file}, {error}"), hint: hint.into() }
+    }
+
     /// Writes the error to standard error.
     pub fn report(self) -> ExitCode {
         crate::output::error(&self.message, &self.hint);
@@ -66,7 +73,7 @@ impl From<TrainError> for Failure {
     fn from(error: TrainError) -> Self {
         let code = match error {
             TrainError::Diverged { .. } => 1,
-            TrainError::Shape { .. } | TrainError::Positions { .. } => 3,
+            TrainError::Shape { .. } | TrainError::Positions { .. } | TrainError::Description { .. } => 3,
             TrainError::Data(_) => 5,
             TrainError::Lost { .. } | TrainError::Silent { .. } => 4,
             TrainError::Wire(_) => 6,

@@ -2,6 +2,7 @@
 //! them is written by hand, so nothing in them can say what the program does not do.
 //!
 //! - `strategies`, `consistency`, `codecs`, `channels`, `datasets`: one function per page
+//! - `networks`: the page of models and layers
 //! - `measured`: tables out of `bench/accept/`
 //! - `markdown`: headings, paragraphs, tables
 
@@ -11,6 +12,7 @@ mod consistency;
 mod datasets;
 mod markdown;
 mod measured;
+mod networks;
 mod strategies;
 
 use std::collections::BTreeMap;
@@ -95,6 +97,7 @@ fn pages(measured: &Measured) -> Outcome<Pages> {
         ("docs/codecs.md".into(), codecs::page(measured)?),
         ("docs/channels.md".into(), channels::page(measured.channels.as_ref())),
         ("docs/datasets.md".into(), datasets::page()),
+        ("docs/models.md".into(), networks::page()?),
         ("docs/strategies/README.md".into(), strategies::index(measured)?),
     ]);
     if let Some(measured) = &measured.channels {
@@ -123,10 +126,11 @@ fn index() -> String {
         of("[Channels](channels.md) (`--transport`)", TRANSPORTS.iter().map(|t| t.name).collect()),
         of("[Datasets](datasets.md) (`--data`)", DATASETS.iter().map(|d| d.name).collect()),
     ]);
+    page.text("What they train is on a page of its own: [models and layers](models.md).");
     page.text(
         "`cargo xtask docs` writes all of this out of the registries in `crates/paceline-protocol`, \
-         `crates/paceline-wire` and `crates/paceline-data`, and the raw runs in `bench/`; `cargo xtask test` fails if \
-         a page is out of date.",
+         `crates/paceline-wire`, `crates/paceline-data` and `crates/paceline-nn`, and the raw runs in `bench/`; \
+         `cargo xtask test` fails if a page is out of date.",
     );
     page.done()
 }

@@ -191,12 +191,20 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     ))?)
 }
 
+/// Ten, or for a model of tokens as many as a text has characters.
+fn classes(model: &models::Model) -> usize {
+    if model.output == models::Output::PerPosition && model.native_input.c == 1 { 65 } else { 10 }
+}
+
+/// Bytes of made-up samples, about.
+const SAMPLES: usize = 32 << 20;
+
 /// Rounds that a measurement is the median of.
 const ROUNDS: usize = 5;
 
 fn compute(args: &ComputeArgs) -> Result<Measured<'_>, Failure> {
     let model = models::find(&args.model).expect("clap lets registered names pass only");
-    let graph = Arc::new(model.build(model.native_input, 10)?);
+    let graph = Arc::new(model.build(model.native_input, classes(model))?);
     let mut bench = Bench::new(&graph, args.batch as usize, args.threads as usize, args.pin);
     let level = Level::detect();
     let mut peak = peak_gflops(level, 3);
@@ -256,10 +264,10 @@ impl Bench {
             memory: vec![0.0; params.len()],
             params,
             state,
-            samples: (0..2048u64)
+            samples: (0..(SAMPLES / size).clamp(16, 2048) as u64)
                 .map(|i| (0..size as u64).map(|j| noise.fork(i).at(j) as u8).collect())
                 .collect(),
-            classes: vec![0; batch],
+            classes: vec![0; batch * graph.output().w],
             ids: (0..batch as u32).collect(),
             step: 0,
         }
@@ -269,8 +277,18 @@ impl Bench {
         let n = self.ids.len();
         for i in 0..n {
             let id = (self.step as usize * n + i) * 7919 % self.samples.len();
-            self.network.input_bytes(i, &self.samples[id], &[1.0 / 127.5], &[-1.0]);
-            self.classes[i] = (id % 10) as u16;
+            match self.network.graph().vocabulary() {
+                None => self.network.input_bytes(i, &self.samples[id], &[1.0 / 127.5], &[-1.0]),
+                Some(tokens) => {
+                    let size = self.samples[id].len();
+                    let input = &mut self.network.input(n)[i * size..(i + 1) * size];
+                    for (token, &byte) in input.iter_mut().zip(&self.samples[id]) {
+                        *token = (usize::from(byte) % tokens) as f32;
+                    }
+                }
+            }
+            let positions = self.classes.len() / n;
+            self.classes[i * positions..(i + 1) * positions].fill((id % 10) as u16);
         }
         let pass = Pass { samples: n, training: true, seed: 1, step: self.step, ids: &self.ids };
         self.network.forward(&pass, &self.params, &mut self.state);

@@ -21,6 +21,7 @@ use paceline_wire::TRANSPORTS;
 
 use super::data::{self, Place};
 use super::listen::Listening;
+use super::model;
 use crate::failure::Failure;
 use crate::output::{self, Show};
 use crate::voyage::{SINGLE, Voyage};
@@ -48,6 +49,9 @@ pub struct Args {
     /// Network
     #[arg(long, default_value = "mlp", value_parser = names(MODELS.iter().map(|m| (m.name, m.about))))]
     model: String,
+    /// Network from a file: a list of layers in TOML, e.g. examples/models/lenet.toml
+    #[arg(long, value_name = "FILE", conflicts_with = "model")]
+    model_file: Option<PathBuf>,
     /// Number of workers
     #[arg(long, default_value_t = 1)]
     workers: usize,
@@ -240,6 +244,7 @@ impl Args {
             let Refusal { flag, value, problem } = refusal;
             PlanError { flag, value, problem }
         };
+        let model_file = self.model_file.as_deref().map(model::description).transpose()?;
         let mut options = Options(self.parameters.0.clone());
         let mut averages = Averages::Gradients;
         match strategies::find(&strategy) {
@@ -263,7 +268,8 @@ impl Args {
             image_size: self.image_size,
             window: self.window,
             decoders: self.decoders,
-            model: self.model.clone(),
+            model: model_file.as_ref().map_or_else(|| self.model.clone(), |(name, _)| name.clone()),
+            model_file: model_file.map(|(_, text)| text),
             workers: self.workers,
             servers: self.servers,
             strategy,

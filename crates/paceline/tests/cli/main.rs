@@ -10,6 +10,7 @@ mod join;
 mod join_strangers;
 mod machines;
 mod measure;
+mod model_files;
 mod namespaces;
 mod network;
 mod resume;

@@ -17,6 +17,10 @@ fn models_have_the_parameters_that_their_descriptions_promise() {
     {
         assert_eq!(json(&format!("model show {model} --json"))["parameters"], parameters, "{model}");
     }
+    let large = json("model show resnet50 --classes 1000 --json");
+    assert_eq!(large["parameters"], 25_557_032);
+    // He et al. count 3.8 billion multiply-adds, with the stride on the first convolution of a block.
+    assert_eq!(large["forward_flops_per_sample"].as_u64().unwrap() / 2 / 1_000_000, 4_089);
     let listed = json("model list --json");
     assert!(listed.as_array().unwrap().iter().any(|m| m["name"] == "softmax"));
 }
