@@ -14,7 +14,8 @@ fn plan() -> Plan {
         "sync": "bsp", "options": {}, "averages": "gradients", "shard": "iid", "transport": "tcp",
         "bucket": 4194304, "batch": 32, "optimizer": "sgd", "lr": 0.05, "lr-scaling": "none",
         "schedule": "constant", "warmup": 0.0, "momentum": 0.9, "nesterov": false, "weight-decay": 0.0,
-        "work": {"epochs": 1.0}, "stop-at-target": false, "seed": 1, "threads": 1, "pin": false}"#;
+        "work": {"epochs": 1.0}, "stop-at-target": false, "seed": 1, "threads": 1, "pin": false,
+        "placement": "colocated", "keep": 2, "restarts": 0}"#;
     serde_json::from_str(text).expect("a plan")
 }
 

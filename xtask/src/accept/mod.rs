@@ -73,6 +73,11 @@ const MEASUREMENTS: &[Measurement] = &[
         about: "bandwidth, latency and cost of emulated links",
         run: network::honest,
     },
+    Measurement {
+        name: "kernel-links",
+        about: "emulated links beside the kernel's shaping, between network namespaces (root)",
+        run: network::beside_the_kernel,
+    },
     Measurement { name: "distributed", about: "training with processes beside DDP", run: exchange::training },
     Measurement {
         name: "averaging",
