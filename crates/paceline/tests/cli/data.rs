@@ -140,23 +140,22 @@ fn every_kind_of_file_is_trained_on_alone_and_by_several() {
     example::series(&dir.join("ts"), 60, 30).unwrap();
     example::images(&dir.join("image-folder"), 60, 20, 3, 40).unwrap();
     for (data, steps) in
-        [("cifar-10", 60), ("ts", 200), ("image-folder --image-size 16", 60), ("series", 200)]
+        [("cifar-10", 50), ("ts", 150), ("image-folder --image-size 16", 50), ("series", 200)]
     {
-        for workers in
-            ["", "--workers 2 --transport inproc", "--workers 2 --servers 1 --strategy ps --sync asp"]
-        {
-            let words = format!(
-                "train --data {data} --data-dir {} --model mlp --batch 10 --steps {steps} --lr 0.01 {workers}",
-                dir.display()
-            );
-            let result = result(&words);
-            let accuracy = result["final_accuracy"].as_f64().unwrap();
-            // How stale gradients are is a matter of timing, and so is how well they teach.
-            let least = if workers.ends_with("asp") { 0.0 } else { 0.6 };
-            assert!(accuracy > least, "{words}: {accuracy}");
-            assert_eq!(result["samples"].as_u64(), Some(steps * if workers.is_empty() { 10 } else { 20 }));
+        let train = |workers: &str| {
+            let words = format!("--data {data} --model mlp --batch 10 --steps {steps} --lr 0.01 {workers}");
+            result(&format!("train {words} --eval-every 1000 --data-dir {}", dir.display()))
+        };
+        for workers in ["", "--workers 2 --transport inproc"] {
+            let accuracy = train(workers)["final_accuracy"].as_f64().unwrap();
+            assert!(accuracy > 0.6, "{data} {workers}: {accuracy}");
         }
     }
+    // Who does what next is not known beforehand here, and how well it goes depends on the machine.
+    let words =
+        "train --data image-folder --image-size 16 --batch 10 --steps 5 --lr 0.01 --workers 2 --servers 1";
+    let result = result(&format!("{words} --strategy ps --sync asp --data-dir {}", dir.display()));
+    assert!(result["final_loss"].as_f64().unwrap() < 10.0, "{result}");
 }
 
 #[test]
