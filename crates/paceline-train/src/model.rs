@@ -10,6 +10,7 @@ use sha2::{Digest, Sha256};
 
 use crate::clock::{Clock, Phase};
 use crate::error::TrainError;
+use crate::weights;
 
 /// Fewest samples of an evaluation's batch: small training batches should not make it slow.
 const EVALUATION_BATCH: usize = 64;
@@ -75,14 +76,14 @@ pub struct Replica {
 
 impl Replica {
     /// A replica with the plan's initial parameters.
-    pub fn new(plan: &Plan, graph: Arc<Graph>, compute: Arc<Compute>) -> Self {
+    pub fn new(plan: &Plan, graph: Arc<Graph>, compute: Arc<Compute>) -> Result<Self, TrainError> {
         let per_sample: usize = graph.nodes().iter().map(|node| node.output.size()).sum();
         let affordable = EVALUATION_NUMBERS / per_sample.max(1);
         let capacity = plan.batch.max(EVALUATION_BATCH.min(affordable));
         let mut params = vec![0.0; graph.param_count()];
         let mut state = vec![0.0; graph.state_count()];
-        graph.init(plan.seed, &mut params, &mut state);
-        Self {
+        weights::start(plan, &graph, &mut params, &mut state)?;
+        Ok(Self {
             grads: vec![0.0; params.len()],
             network: Network::new(graph, capacity, compute),
             params,
@@ -91,7 +92,7 @@ impl Replica {
             ids: Vec::with_capacity(capacity),
             training: Reader::default(),
             testing: Reader::default(),
-        }
+        })
     }
 
     /// The network's threads and instruction set.

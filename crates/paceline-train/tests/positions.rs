@@ -33,7 +33,7 @@ fn graph(dataset: &Dataset) -> Arc<Graph> {
 }
 
 fn replica(plan: &Plan, dataset: &Dataset) -> Replica {
-    Replica::new(plan, graph(dataset), Arc::new(Compute::new(1, false)))
+    Replica::new(plan, graph(dataset), Arc::new(Compute::new(1, false))).expect("no weights to read")
 }
 
 fn gradient(replica: &mut Replica, dataset: &Dataset, ids: &[u32], scale: f64) -> (Outcome, Vec<f32>) {

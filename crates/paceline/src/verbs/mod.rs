@@ -8,3 +8,4 @@ pub mod listen;
 pub mod model;
 pub mod resume;
 pub mod train;
+pub mod weights;
