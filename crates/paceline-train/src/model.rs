@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use paceline_data::{Dataset, Look, Reader, Sample, Settings};
 use paceline_nn::{Compute, Graph, Network, Outcome, Pass, Shape, Targets, description, models};
@@ -129,6 +130,17 @@ impl Replica {
     /// The gradient of the batch that was run forward, in `grads`.
     pub fn backward(&mut self, pass: &Pass<'_>) {
         self.network.backward(pass, &self.params, &mut self.grads, &mut |_, _| {});
+    }
+
+    /// Answers samples of the test split, at most the plan's batch of them; how long the forward pass took.
+    pub fn answer(&mut self, dataset: &Dataset, ids: &[u32]) -> Result<Duration, TrainError> {
+        self.classes.clear();
+        let Self { network, classes, testing, .. } = self;
+        let take = &mut |place: usize, sample: Sample<'_>| load(network, classes, dataset, place, sample);
+        testing.read(&dataset.test, Look::Plain, ids, take)?;
+        let begun = Instant::now();
+        self.network.forward(&Pass::evaluation(ids.len()), &self.params, &mut self.state);
+        Ok(begun.elapsed())
     }
 
     /// Loss and accuracy on a part of the test split.

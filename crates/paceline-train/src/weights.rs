@@ -72,7 +72,7 @@ impl Slot {
 
     /// The place of each of our elements in PyTorch's order.
     fn places(&self) -> impl Iterator<Item = usize> + '_ {
-        (0..self.range.len()).map(|mut i| {
+        (0..self.range.len()).map(move |mut i| {
             let mut place = 0;
             for &(size, distance) in self.walk.iter().rev() {
                 place += i % size * distance;

@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod data;
 pub mod home;
+pub mod infer;
 pub mod join;
 pub mod listen;
 pub mod model;

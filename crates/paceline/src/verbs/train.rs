@@ -1,11 +1,12 @@
 //! `paceline train`: one run.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::builder::PossibleValue;
 use clap::builder::PossibleValuesParser;
-use clap::{Arg, ArgMatches, Command};
+use clap::{Arg, ArgMatches, Args as _, Command, FromArgMatches as _};
 use paceline_data::registry::BadSetting;
 use paceline_data::{DATASETS, Settings, Sharding};
 use paceline_nn::models::MODELS;
@@ -343,6 +344,13 @@ impl Args {
         }
         Ok(())
     }
+}
+
+/// The plan of these flags of `paceline train`, which must be valid.
+pub fn planned(words: Vec<OsString>) -> Result<Plan, PlanError> {
+    let command = Args::augment_args(Command::new("train").no_binary_name(true));
+    let matches = command.try_get_matches_from(words).expect("the caller's flags are valid");
+    Args::from_arg_matches(&matches).expect("the flags match").plan()
 }
 
 /// The flag, else the environment, else a folder here.

@@ -7,11 +7,12 @@ use serde_json::Value;
 
 use crate::support::{paceline, result};
 
-/// Trains with checkpoints and exports the weights after step 4; the file, and what was said about it.
+/// Trains with checkpoints, six steps if nothing else is said, and exports the weights of the last one; the file, and what was said about it.
 fn exported(place: &Path, name: &str, words: &str) -> (PathBuf, Value) {
     let (store, file) = (place.join(name), place.join(format!("{name}.safetensors")));
-    let base = "train --quiet --steps 6 --batch 16 --checkpoint-every 2";
-    result(&format!("{base} {words} --store {}", store.display()));
+    let usual = "--steps 6 --checkpoint-every 2";
+    let work = if words.contains("--checkpoint-every") { "" } else { usual };
+    result(&format!("train --quiet --batch 16 {work} {words} --store {}", store.display()));
     let words = format!("export-weights last --json --store {} --out {}", store.display(), file.display());
     let ran = paceline(&words);
     assert_eq!(ran.code, 0, "{words}: {}", ran.stderr);
@@ -47,6 +48,33 @@ fn exported_weights_start_another_run_whatever_the_strategy() {
 }
 
 #[test]
+fn infer_tells_accuracy_latency_and_throughput_of_given_weights() {
+    let place = tempfile::tempdir().unwrap();
+    let (file, _) = exported(place.path(), "first", "--workers 1 --epochs 3 --checkpoint-every 60");
+    let infer = format!("infer --init {} --batch 1,8 --threads 1,2 --seconds 0.05", file.display());
+    let ran = paceline(&format!("{infer} --json --quiet"));
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
+    let report: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert!(report["accuracy"].as_f64().unwrap() > 0.7, "{report}");
+    let rows = report["rows"].as_array().unwrap();
+    let measured: Vec<_> = rows.iter().map(|row| [&row["threads"], &row["batch"]]).collect();
+    assert_eq!(serde_json::json!(measured), serde_json::json!([[1, 1], [1, 8], [2, 1], [2, 8]]));
+    for row in rows {
+        let [p50, p95, p99, rate] =
+            ["p50_ms", "p95_ms", "p99_ms", "samples_per_s"].map(|key| row[key].as_f64().unwrap());
+        assert!(0.0 < p50 && p50 <= p95 && p95 <= p99 && rate > 0.0, "{row}");
+    }
+    let table = paceline(&infer);
+    for word in ["accuracy", "p99 (ms)", "samples/s", "first.safetensors"] {
+        assert!(table.stdout.contains(word), "{word}: {}", table.stdout);
+    }
+    let untrained = paceline("infer --seconds 0.02 --batch 4 --quiet");
+    assert!(untrained.stdout.contains("untrained"), "{} {}", untrained.stdout, untrained.stderr);
+    assert_eq!(paceline("infer --batch 0").code, 2);
+    assert_eq!(paceline(&format!("infer --model lenet --init {}", file.display())).code, 3);
+}
+
+#[test]
 fn frozen_layers_do_not_change_whatever_moves_the_others() {
     let place = tempfile::tempdir().unwrap();
     let (file, _) = exported(place.path(), "first", "--workers 1");
@@ -56,8 +84,8 @@ fn frozen_layers_do_not_change_whatever_moves_the_others() {
         "--workers 3 --compression topk,ratio=0.2",
         "--workers 3 --strategy gossip --weight-decay 0.1",
         "--workers 3 --strategy stepwise",
-        "--workers 3 --strategy tree --averages weights --compression fp16",
-        "--workers 2 --servers 2 --strategy ps --weight-decay 0.1",
+        "--workers 3 --strategy tree --averages weights",
+        "--workers 2 --servers 2 --strategy ps --weight-decay 0.1 --compression fp16",
     ] {
         let words = format!("{kind} --init {} --freeze fc1,fc3", file.display());
         let (after, _) = exported(place.path(), &kind.replace([' ', '-', ',', '='], ""), &words);
