@@ -197,7 +197,7 @@ impl LaunchError {
             Self::Failed { hint, .. } | Self::Elsewhere { hint, .. } | Self::NotAdmitted { hint, .. } => {
                 hint.clone()
             }
-            Self::Train(error) => error.hint().into(),
+            Self::Train(error) => error.hint(),
             Self::Key(error) => error.hint(),
             Self::Wire(WireError::Listen { .. }) => {
                 "give --listen an address of this machine and another port; port 0 takes any that is free"
