@@ -33,7 +33,8 @@ fn exported_weights_start_another_run_whatever_the_strategy() {
     let place = tempfile::tempdir().unwrap();
     let (file, first) = exported(place.path(), "first", "--workers 1");
     assert_eq!((&first["model"], &first["step"]), (&"mlp".into(), &4.into()));
-    // With so small a rate that no number changes, what comes out is what went in.
+    // With so small a rate that no number changes, what comes out is what went in. (It is also one that plain
+    // JSON parsers read back a bit off: the plan would no longer be the checkpoints'.)
     for kind in [
         "--workers 1",
         "--workers 2",
@@ -41,7 +42,7 @@ fn exported_weights_start_another_run_whatever_the_strategy() {
         "--workers 2 --servers 2 --strategy ps",
         "--workers 2 --strategy gossip",
     ] {
-        let words = format!("{kind} --lr 1e-22 --seed 2 --init {}", file.display());
+        let words = format!("{kind} --lr 1e-30 --seed 2 --init {}", file.display());
         let (_, again) = exported(place.path(), &kind.replace([' ', '-'], ""), &words);
         assert_eq!(again["params_sha256"], first["params_sha256"], "{kind}");
     }
