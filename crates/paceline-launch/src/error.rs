@@ -176,6 +176,7 @@ impl LaunchError {
             Self::Train(error) => match error {
                 TrainError::Diverged { .. } => 1,
                 TrainError::Shape { .. } | TrainError::Positions { .. } | TrainError::Description { .. } => 3,
+                TrainError::Weights { .. } | TrainError::Frozen { .. } => 3,
                 TrainError::Data(_) => 5,
                 TrainError::Lost { .. } | TrainError::Silent { .. } => 4,
                 TrainError::Wire(_) => 6,

@@ -233,6 +233,7 @@ fn failed(error: &TrainError) -> FromRank {
     let (code, lost) = match error {
         TrainError::Diverged { .. } => (1, None),
         TrainError::Shape { .. } | TrainError::Positions { .. } | TrainError::Description { .. } => (3, None),
+        TrainError::Weights { .. } | TrainError::Frozen { .. } => (3, None),
         TrainError::Data(_) => (5, None),
         TrainError::Lost { rank, .. } | TrainError::Silent { rank, .. } => (4, Some(*rank)),
         TrainError::Wire(_) => (6, None),

@@ -718,7 +718,7 @@ impl<'a> Watch<'a> {
 fn evaluate(launch: &Launch<'_>, params: Vec<f32>, state: Option<Vec<f32>>) -> Result<Outcome, TrainError> {
     let seat = Seat::new(launch.plan, launch.dataset, 0)?;
     let compute = Arc::new(Compute::new(1, false));
-    let mut replica = Replica::new(launch.plan, seat.graph, compute);
+    let mut replica = Replica::new(launch.plan, seat.graph, compute)?;
     replica.params = params;
     if let Some(state) = state {
         replica.state = state;

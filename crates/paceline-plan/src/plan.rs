@@ -75,6 +75,18 @@ impl FromStr for Straggler {
     }
 }
 
+/// Weights that training starts from: a safetensors file with PyTorch's names and layouts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Weights {
+    /// The file, at the same place on every machine.
+    pub file: String,
+    /// SHA-256 of its content, in hexadecimal: every rank must find the same.
+    pub sha256: String,
+    /// Whether tensors may be missing, left over or of another shape.
+    pub partial: bool,
+}
+
 /// One run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -92,6 +104,12 @@ pub struct Plan {
     /// What the file says: the network itself, so that every rank builds the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_file: Option<String>,
+    /// Weights that training starts from; those of the seed if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub init: Option<Weights>,
+    /// Layers whose parameters do not change, by name or by the beginning of it up to a dot.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub frozen: Vec<String>,
     /// Number of workers.
     pub workers: usize,
     /// Number of servers.
@@ -293,6 +311,8 @@ pub(crate) mod tests {
             decoders: None,
             model: "mlp".into(),
             model_file: None,
+            init: None,
+            frozen: Vec::new(),
             workers: 1,
             servers: 0,
             strategy: "single".into(),

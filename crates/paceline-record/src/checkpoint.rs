@@ -173,6 +173,11 @@ impl Checkpoints {
         Ok(folders)
     }
 
+    /// The checkpoint of this folder, which must be one of the plan's; otherwise what is wrong with it.
+    pub fn open(path: &Path, plan_sha256: &str) -> Result<Checkpoint, Damaged> {
+        load(path, plan_sha256).map_err(|problem| Damaged { path: path.to_owned(), problem })
+    }
+
     /// The newest valid checkpoint of a plan, and the newer ones that are not.
     pub fn latest(&self, plan_sha256: &str) -> Result<(Option<Checkpoint>, Vec<Damaged>), RecordError> {
         let mut damaged = Vec::new();

@@ -69,6 +69,22 @@ pub enum TrainError {
         /// Which layer, and why.
         source: Box<paceline_nn::graph::ShapeError>,
     },
+    /// The weights that training should start from cannot be used.
+    #[error("weights {file}: {problem}")]
+    Weights {
+        /// The file.
+        file: String,
+        /// Why not.
+        problem: String,
+    },
+    /// A layer cannot be frozen.
+    #[error("frozen layer {layer}: {problem}")]
+    Frozen {
+        /// Its name.
+        layer: String,
+        /// Why not.
+        problem: String,
+    },
     /// The model file describes no network for the dataset's samples.
     #[error("model file {file} on {data}, {source}")]
     Description {
@@ -100,6 +116,11 @@ impl TrainError {
             TrainError::Shape { .. } => {
                 "choose a model for samples of this size; `paceline model list` shows them"
             }
+            TrainError::Weights { .. } => {
+                "--init takes a PyTorch state_dict in float32, saved as safetensors, at the same place on every \
+                 machine; --init-partial takes what fits and starts the rest from the seed"
+            }
+            TrainError::Frozen { .. } => "`paceline model show` lists a model's layers",
             TrainError::Description { .. } => {
                 "`paceline model show --model-file FILE --data NAME` shows what a file describes"
             }

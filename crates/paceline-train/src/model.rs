@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use paceline_data::{Dataset, Look, Reader, Sample, Settings};
 use paceline_nn::{Compute, Graph, Network, Outcome, Pass, Shape, Targets, description, models};
@@ -10,6 +11,7 @@ use sha2::{Digest, Sha256};
 
 use crate::clock::{Clock, Phase};
 use crate::error::TrainError;
+use crate::weights;
 
 /// Fewest samples of an evaluation's batch: small training batches should not make it slow.
 const EVALUATION_BATCH: usize = 64;
@@ -75,14 +77,14 @@ pub struct Replica {
 
 impl Replica {
     /// A replica with the plan's initial parameters.
-    pub fn new(plan: &Plan, graph: Arc<Graph>, compute: Arc<Compute>) -> Self {
+    pub fn new(plan: &Plan, graph: Arc<Graph>, compute: Arc<Compute>) -> Result<Self, TrainError> {
         let per_sample: usize = graph.nodes().iter().map(|node| node.output.size()).sum();
         let affordable = EVALUATION_NUMBERS / per_sample.max(1);
         let capacity = plan.batch.max(EVALUATION_BATCH.min(affordable));
         let mut params = vec![0.0; graph.param_count()];
         let mut state = vec![0.0; graph.state_count()];
-        graph.init(plan.seed, &mut params, &mut state);
-        Self {
+        weights::start(plan, &graph, &mut params, &mut state)?;
+        Ok(Self {
             grads: vec![0.0; params.len()],
             network: Network::new(graph, capacity, compute),
             params,
@@ -91,7 +93,7 @@ impl Replica {
             ids: Vec::with_capacity(capacity),
             training: Reader::default(),
             testing: Reader::default(),
-        }
+        })
     }
 
     /// The network's threads and instruction set.
@@ -128,6 +130,17 @@ impl Replica {
     /// The gradient of the batch that was run forward, in `grads`.
     pub fn backward(&mut self, pass: &Pass<'_>) {
         self.network.backward(pass, &self.params, &mut self.grads, &mut |_, _| {});
+    }
+
+    /// Answers samples of the test split, at most the plan's batch of them; how long the forward pass took.
+    pub fn answer(&mut self, dataset: &Dataset, ids: &[u32]) -> Result<Duration, TrainError> {
+        self.classes.clear();
+        let Self { network, classes, testing, .. } = self;
+        let take = &mut |place: usize, sample: Sample<'_>| load(network, classes, dataset, place, sample);
+        testing.read(&dataset.test, Look::Plain, ids, take)?;
+        let begun = Instant::now();
+        self.network.forward(&Pass::evaluation(ids.len()), &self.params, &mut self.state);
+        Ok(begun.elapsed())
     }
 
     /// Loss and accuracy on a part of the test split.

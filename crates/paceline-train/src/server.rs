@@ -13,6 +13,7 @@ use crate::engine::{Engine, Times};
 use crate::error::TrainError;
 use crate::memory::{Scratch, Whole};
 use crate::update::Update;
+use crate::weights;
 
 /// What came of a server.
 pub struct Summary {
@@ -65,7 +66,8 @@ pub fn run(
     let compute = Arc::new(Compute::new(plan.threads, plan.pin));
     let mut update = Update::new(plan, job.samples, compute);
     let (mut params, mut state) = (vec![0.0; setup.params], vec![0.0; job.graph.state_count()]);
-    job.graph.init(plan.seed, &mut params, &mut state);
+    weights::start(plan, job.graph, &mut params, &mut state)?;
+    update.freeze(&weights::frozen(plan, job.graph)?, &params);
     let mut grads = vec![0.0; setup.params];
     let participant = |Stretch { from, to: steps, generation }: Stretch| {
         (job.strategy.make)(&Setup { from, steps, generation, ..setup.clone() }, rank)

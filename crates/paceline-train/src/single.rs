@@ -16,6 +16,7 @@ use crate::error::TrainError;
 use crate::memory::Scratch;
 use crate::model::{self, Replica, params_sha256};
 use crate::update::Update;
+use crate::weights;
 
 /// Seconds between two progress events.
 const PROGRESS_EVERY: f64 = 0.2;
@@ -41,7 +42,9 @@ pub fn run(
     let compute = Arc::new(Compute::new(plan.threads, plan.pin));
     let (mut order, steps) = order(plan, dataset.train.len());
     let mut update = Update::new(plan, dataset.train.len(), Arc::clone(&compute));
-    let mut replica = Replica::new(plan, graph, compute);
+    let frozen = weights::frozen(plan, &graph)?;
+    let mut replica = Replica::new(plan, graph, compute)?;
+    update.freeze(&frozen, &replica.params);
     report(Event::Start {
         run,
         plan,

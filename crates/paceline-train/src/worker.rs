@@ -20,6 +20,7 @@ use crate::error::TrainError;
 use crate::memory::{DuringBackward, Finished, Scratch, Whole};
 use crate::model::Replica;
 use crate::update::Update;
+use crate::weights;
 
 /// Most elements of one message: half a megabyte stays in cache between receiving and summing.
 pub const MESSAGE: usize = 128 * 1024;
@@ -156,7 +157,8 @@ pub fn run(
     let compute = Arc::new(Compute::new(plan.threads, plan.pin));
     let samples = dataset.train.len();
     let mut update = Update::new(plan, samples, Arc::clone(&compute));
-    let mut replica = Replica::new(plan, Arc::clone(&job.graph), compute);
+    let mut replica = Replica::new(plan, Arc::clone(&job.graph), compute)?;
+    update.freeze(&weights::frozen(plan, &job.graph)?, &replica.params);
     let mut order = order(plan, dataset);
     let participant = |Stretch { from, to: steps, generation }: Stretch| {
         (job.strategy.make)(&Setup { from, steps, generation, ..setup.clone() }, rank)
@@ -252,6 +254,7 @@ pub fn run(
         let mut finished = Finished::default();
         let (mut failed, before) = (None, engine.times.send);
         network.backward(&pass, params, grads, &mut |offset, slice| {
+            update.quiet(offset, slice);
             finished.push(offset, slice);
             if failed.is_none() {
                 let mut memory = DuringBackward { grads: &mut finished, scratch: &mut scratch };

@@ -28,6 +28,8 @@ fn plan(model: &str, strategy: &str, workers: usize, servers: usize) -> Plan {
         decoders: None,
         model: model.into(),
         model_file: None,
+        init: None,
+        frozen: Vec::new(),
         workers,
         servers,
         strategy: strategy.into(),

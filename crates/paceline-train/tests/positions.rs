@@ -12,7 +12,7 @@ use paceline_train::{Replica, TrainError, model};
 fn plan() -> Plan {
     let text = r#"{"data": "letters", "model": "mlp", "workers": 1, "servers": 0, "strategy": "single",
         "sync": "bsp", "options": {}, "averages": "gradients", "shard": "iid", "transport": "tcp",
-        "bucket": 4194304, "batch": 32, "optimizer": "sgd", "lr": 0.05, "lr-scaling": "none",
+        "placement": "colocated", "keep": 2, "restarts": 0, "bucket": 4194304, "batch": 32, "optimizer": "sgd", "lr": 0.05, "lr-scaling": "none",
         "schedule": "constant", "warmup": 0.0, "momentum": 0.9, "nesterov": false, "weight-decay": 0.0,
         "work": {"epochs": 1.0}, "stop-at-target": false, "seed": 1, "threads": 1, "pin": false,
         "placement": "colocated", "keep": 2, "restarts": 0}"#;
@@ -34,7 +34,7 @@ fn graph(dataset: &Dataset) -> Arc<Graph> {
 }
 
 fn replica(plan: &Plan, dataset: &Dataset) -> Replica {
-    Replica::new(plan, graph(dataset), Arc::new(Compute::new(1, false)))
+    Replica::new(plan, graph(dataset), Arc::new(Compute::new(1, false))).expect("no weights to read")
 }
 
 fn gradient(replica: &mut Replica, dataset: &Dataset, ids: &[u32], scale: f64) -> (Outcome, Vec<f32>) {

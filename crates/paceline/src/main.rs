@@ -35,6 +35,10 @@ enum Verb {
     Join(verbs::join::Args),
     /// Go on with a run that was interrupted or failed, from its last checkpoint
     Resume(verbs::resume::Args),
+    /// Write the weights of a run's checkpoint to a file that PyTorch can load
+    ExportWeights(verbs::weights::Args),
+    /// Measure how long a network takes to answer, and how often it is right
+    Infer(verbs::infer::Args),
     /// List the models, or show one layer by layer
     Model(verbs::model::Args),
     /// List, fetch and describe the datasets
@@ -56,6 +60,8 @@ fn main() -> ExitCode {
         Some(Verb::Train(args)) => verbs::train::train(&args, show, started),
         Some(Verb::Join(args)) => verbs::join::run(&args, show),
         Some(Verb::Resume(args)) => verbs::resume::run(&args, show, started),
+        Some(Verb::ExportWeights(args)) => verbs::weights::export(&args, show),
+        Some(Verb::Infer(args)) => verbs::infer::run(&args, show),
         Some(Verb::Model(args)) => verbs::model::run(&args, show),
         Some(Verb::Data(args)) => verbs::data::run(&args, show),
         Some(Verb::Bench(args)) => verbs::bench::run(&args, show),

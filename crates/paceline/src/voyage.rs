@@ -18,6 +18,7 @@ use signal_hook::flag;
 use crate::failure::Failure;
 use crate::output::{self, Follow, Show};
 use crate::verbs::listen::Listening;
+use crate::verbs::weights;
 
 /// The strategy of one worker alone.
 pub const SINGLE: &str = "single";
@@ -44,6 +45,7 @@ impl Voyage {
         let source = paceline_data::find(&plan.data).expect("the plan's names come from the registries");
         let dataset = source.load(&folders, &model::settings(&plan))?;
         plan.check(dataset.train.len())?;
+        weights::check(&plan, &dataset, show)?;
         let mut follow = Follow::new(show);
         let mut record = match resumes {
             true => RunDirectory::reopen(&store, &id)?,

@@ -3,8 +3,10 @@
 pub mod bench;
 pub mod data;
 pub mod home;
+pub mod infer;
 pub mod join;
 pub mod listen;
 pub mod model;
 pub mod resume;
 pub mod train;
+pub mod weights;

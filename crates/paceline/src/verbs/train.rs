@@ -1,11 +1,12 @@
 //! `paceline train`: one run.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::builder::PossibleValue;
 use clap::builder::PossibleValuesParser;
-use clap::{Arg, ArgMatches, Command};
+use clap::{Arg, ArgMatches, Args as _, Command, FromArgMatches as _};
 use paceline_data::registry::BadSetting;
 use paceline_data::{DATASETS, Settings, Sharding};
 use paceline_nn::models::MODELS;
@@ -21,7 +22,7 @@ use paceline_wire::TRANSPORTS;
 
 use super::data::{self, Place};
 use super::listen::Listening;
-use super::model;
+use super::{model, weights};
 use crate::failure::Failure;
 use crate::output::{self, Show};
 use crate::voyage::{SINGLE, Voyage};
@@ -52,6 +53,15 @@ pub struct Args {
     /// Network from a file: a list of layers in TOML, e.g. examples/models/lenet.toml
     #[arg(long, value_name = "FILE", conflicts_with = "model")]
     model_file: Option<PathBuf>,
+    /// Start from these weights: a PyTorch state_dict saved as safetensors
+    #[arg(long, value_name = "FILE")]
+    init: Option<PathBuf>,
+    /// Take what fits of --init and start the rest from the seed
+    #[arg(long, requires = "init")]
+    init_partial: bool,
+    /// Layers whose parameters do not change, e.g. conv1,layer1 (layer1 and all of layer1.*)
+    #[arg(long, value_name = "LAYER,...", value_delimiter = ',')]
+    freeze: Vec<String>,
     /// Number of workers
     #[arg(long, default_value_t = 1)]
     workers: usize,
@@ -270,6 +280,8 @@ impl Args {
             decoders: self.decoders,
             model: model_file.as_ref().map_or_else(|| self.model.clone(), |(name, _)| name.clone()),
             model_file: model_file.map(|(_, text)| text),
+            init: self.init.as_deref().map(|file| weights::plan(file, self.init_partial)).transpose()?,
+            frozen: self.freeze.clone(),
             workers: self.workers,
             servers: self.servers,
             strategy,
@@ -332,6 +344,13 @@ impl Args {
         }
         Ok(())
     }
+}
+
+/// The plan of these flags of `paceline train`, which must be valid.
+pub fn planned(words: Vec<OsString>) -> Result<Plan, PlanError> {
+    let command = Args::augment_args(Command::new("train").no_binary_name(true));
+    let matches = command.try_get_matches_from(words).expect("the caller's flags are valid");
+    Args::from_arg_matches(&matches).expect("the flags match").plan()
 }
 
 /// The flag, else the environment, else a folder here.

@@ -21,3 +21,4 @@ mod strangers;
 mod support;
 mod train;
 mod transports;
+mod weights;
