@@ -24,8 +24,8 @@ struct Account {
 /// The accounts of all ranks.
 pub struct Gather<'a> {
     plan: &'a Plan,
-    /// Evaluations under way: ranks that have told, sums, and the latest clock.
-    parts: BTreeMap<u64, (usize, Outcome, f64)>,
+    /// Evaluations under way: what each worker has told, and the latest clock.
+    parts: BTreeMap<u64, (Vec<Option<Outcome>>, f64)>,
     curve: Curve,
     last: Option<Outcome>,
     /// Each rank's account.
@@ -60,13 +60,23 @@ impl<'a> Gather<'a> {
     }
 
     /// Adds a worker's part of an evaluation; tells of it when the last part is there.
-    pub fn part(&mut self, step: u64, train_s: f64, outcome: Outcome, report: &mut dyn FnMut(Event<'_>)) {
-        let (told, total, clock) = self.parts.entry(step).or_default();
-        *told += 1;
-        *total += outcome;
+    pub fn part(
+        &mut self,
+        rank: usize,
+        step: u64,
+        train_s: f64,
+        outcome: Outcome,
+        report: &mut dyn FnMut(Event<'_>),
+    ) {
+        let (told, clock) = self.parts.entry(step).or_insert_with(|| (vec![None; self.plan.workers], 0.0));
+        told[rank] = Some(outcome);
         *clock = clock.max(train_s);
-        if *told == self.plan.workers {
-            let (_, total, clock) = self.parts.remove(&step).expect("it was just there");
+        if told.iter().all(Option::is_some) {
+            // In the order of the ranks, so that the sum does not depend on who was first.
+            let mut total = Outcome::default();
+            told.iter().flatten().for_each(|part| total += *part);
+            let clock = *clock;
+            self.parts.remove(&step);
             self.whole(step, clock, total, report);
         }
     }

@@ -546,7 +546,7 @@ impl<'a> Watch<'a> {
             FromRank::Evaluated { step, train_s, loss, correct, predictions, samples } => {
                 self.steps[rank] = step;
                 let outcome = Outcome { loss, correct, predictions, samples };
-                self.gather.part(step, train_s, outcome, report);
+                self.gather.part(rank, step, train_s, outcome, report);
             }
             FromRank::Snapshot { step, train_s } => self.snapshot(rank, step, train_s, numbers),
             FromRank::Held { step } => {

@@ -12,7 +12,7 @@ use paceline_train::{Replica, TrainError, model};
 fn plan() -> Plan {
     let text = r#"{"data": "letters", "model": "mlp", "workers": 1, "servers": 0, "strategy": "single",
         "sync": "bsp", "options": {}, "averages": "gradients", "shard": "iid", "transport": "tcp",
-        "placement": "colocated", "keep": 2, "restarts": 0, "bucket": 4194304, "batch": 32, "optimizer": "sgd", "lr": 0.05, "lr-scaling": "none",
+        "bucket": 4194304, "batch": 32, "optimizer": "sgd", "lr": 0.05, "lr-scaling": "none",
         "schedule": "constant", "warmup": 0.0, "momentum": 0.9, "nesterov": false, "weight-decay": 0.0,
         "work": {"epochs": 1.0}, "stop-at-target": false, "seed": 1, "threads": 1, "pin": false,
         "placement": "colocated", "keep": 2, "restarts": 0}"#;
