@@ -26,7 +26,7 @@ pub mod value;
 
 pub use expression::{Condition, ConditionError};
 pub use hosts::{Hosts, Network, Placement};
-pub use plan::{Plan, PlanError, Straggler, Work};
+pub use plan::{Plan, PlanError, Straggler, Weights, Work};
 pub use space::{Axis, Point, Scale, Space};
 pub use study::{Goal, Objective, Study, StudyError, Workload};
 pub use value::Value;

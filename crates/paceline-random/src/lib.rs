@@ -29,6 +29,8 @@ pub enum Purpose {
     Protocol = 9,
     /// Points of a study and the order of its runs.
     Explore = 20,
+    /// How training varies samples.
+    Augment = 10,
 }
 
 /// One stream of 64-bit numbers, addressed by index.

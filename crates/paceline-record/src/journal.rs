@@ -11,7 +11,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
-use crate::directory::RecordError;
+/// A journal that could not be read or written.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {source}", path.display())]
+pub struct JournalError {
+    /// The journal.
+    pub path: PathBuf,
+    /// Why.
+    pub source: io::Error,
+}
 
 /// An open journal; nobody else can open it until it is dropped.
 #[derive(Debug)]
@@ -59,8 +67,8 @@ fn whole(text: &[u8]) -> Result<(Vec<serde_json::Value>, usize), String> {
 
 impl Journal {
     /// Opens a journal, making it if it is not there; the entries so far.
-    pub fn open(path: &Path) -> Result<(Self, Vec<serde_json::Value>), RecordError> {
-        let at = |source| RecordError { path: path.into(), source };
+    pub fn open(path: &Path) -> Result<(Self, Vec<serde_json::Value>), JournalError> {
+        let at = |source| JournalError { path: path.into(), source };
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder).map_err(at)?;
         }
@@ -86,16 +94,16 @@ impl Journal {
     }
 
     /// The entries of a journal that somebody may be writing to.
-    pub fn peek(path: &Path) -> Result<Vec<serde_json::Value>, RecordError> {
-        let at = |source| RecordError { path: path.into(), source };
+    pub fn peek(path: &Path) -> Result<Vec<serde_json::Value>, JournalError> {
+        let at = |source| JournalError { path: path.into(), source };
         let text = std::fs::read(path).map_err(at)?;
         let (entries, _) = whole(&text).map_err(|e| at(io::Error::new(io::ErrorKind::InvalidData, e)))?;
         Ok(entries)
     }
 
     /// Adds an entry; it is on disk when this returns.
-    pub fn append(&mut self, entry: &impl Serialize) -> Result<(), RecordError> {
-        let at = |source| RecordError { path: self.path.clone(), source };
+    pub fn append(&mut self, entry: &impl Serialize) -> Result<(), JournalError> {
+        let at = |source| JournalError { path: self.path.clone(), source };
         let raw = serde_json::value::to_raw_value(entry).expect("entries are plain data");
         let line = Line { sum: sum(self.next, raw.get()), seq: self.next, entry: &raw };
         let text = serde_json::to_string(&line).expect("plain data") + "\n";

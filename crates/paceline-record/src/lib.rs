@@ -5,6 +5,8 @@
 //! - [`event`]: everything that a run reports, ending with its [`event::RunResult`]
 //! - [`directory`]: a run's folder in the store
 //! - [`journal`]: entries that survive a crash, for the state of studies
+//! - [`checkpoint`]: where a run can go on
+//! - [`machine`]: what the figures of a measurement were measured on
 //! - [`process`]: CPU time, memory and host of this process
 //!
 //! # Deliberately absent
@@ -12,11 +14,15 @@
 
 #![forbid(unsafe_code)]
 
+pub mod checkpoint;
 pub mod directory;
 pub mod event;
 pub mod journal;
+pub mod machine;
 pub mod process;
 
+pub use checkpoint::{Checkpoint, Checkpoints, Damaged, Part};
 pub use directory::{RecordError, RunDirectory};
 pub use event::{Event, Rank, Replicas, RunResult, Seconds, Staleness};
-pub use journal::Journal;
+pub use journal::{Journal, JournalError};
+pub use machine::Machine;

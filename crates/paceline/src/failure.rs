@@ -10,7 +10,7 @@ use paceline_data::DataError;
 use paceline_explore::table::TableError;
 use paceline_launch::LaunchError;
 use paceline_plan::{PlanError, StudyError};
-use paceline_record::RecordError;
+use paceline_record::{JournalError, RecordError};
 use paceline_train::TrainError;
 
 /// An error on its way to the user.
@@ -27,8 +27,8 @@ impl Failure {
         Self { code: 2, message: message.into(), hint: "--help lists every flag".into() }
     }
 
-    /// A file that cannot be read or written.
-    pub fn file(path: &Path, error: &std::io::Error) -> Self {
+    /// A study file that cannot be read or written.
+    pub fn study_file(path: &Path, error: &std::io::Error) -> Self {
         let hint = "is the name right? `paceline init` writes a new study file".into();
         Self { code: 5, message: format!("{}: {error}", path.display()), hint }
     }
@@ -55,18 +55,26 @@ impl Failure {
 
     /// There is no such study.
     pub fn no_study(store: &Path, name: &str) -> Self {
-        let names = || std::fs::read_dir(store.join("studies")).ok();
-        let mut there: Vec<String> = names()
-            .into_iter()
-            .flatten()
-            .filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned()))
-            .collect();
-        there.sort();
+        let there = crate::study::state::names(store);
         let hint = match there.as_slice() {
             [] => "there is none at all; --store DIR or PACELINE_STORE choose another store".into(),
             _ => format!("there are: {}", there.join(", ")),
         };
         Self { code: 2, message: format!("there is no study {name} in {}", store.display()), hint }
+    }
+
+    /// A flag of studies, for what is none.
+    pub fn for_studies(flag: &str, store: &Path, name: &str) -> Self {
+        let missing = Self::no_study(store, name);
+        Self { message: format!("{flag} is for studies, and {}", missing.message), ..missing }
+    }
+
+    /// What is neither a run nor a study.
+    pub fn neither(self, store: &Path) -> Self {
+        match crate::study::state::names(store).as_slice() {
+            [] => self,
+            names => Self { hint: format!("there are the studies {}; {}", names.join(", "), self.hint), ..self },
+        }
     }
 
     /// The first run of a study did not work.
@@ -79,6 +87,35 @@ impl Failure {
     pub fn interrupted(name: &str) -> Self {
         let hint = format!("everything so far is recorded; `paceline resume {name}` goes on");
         Self { code: 130, message: "interrupted".into(), hint }
+    }
+
+    /// What happened, what to do, and the exit code that this calls for.
+    pub fn new(code: u8, message: String, hint: String) -> Self {
+        Self { code, message, hint }
+    }
+
+    /// A measurement that cannot be made as it was asked for.
+    pub fn measurement(error: LaunchError, verb: &str) -> Self {
+        match error {
+            LaunchError::Plan(error) => {
+                let hint = format!("nothing was measured; `paceline bench {verb} --help` lists every flag");
+                Self { code: 3, message: format!("this cannot be measured: {error}"), hint }
+            }
+            error => error.into(),
+        }
+    }
+
+    /// A file that could not be written.
+    pub fn file(path: &Path, error: &std::io::Error) -> Self {
+        let message = format!("{}: {error}", path.display());
+        Self { code: 5, message, hint: "is the folder there, and yours to write to?".into() }
+    }
+
+    /// A model file that describes no network.
+    pub fn description(file: &str, error: &paceline_nn::description::DescriptionError) -> Self {
+        let hint = "docs/models.md shows the form, examples/models/ has examples; --data or --input say for \
+                    which samples";
+        Self { code: 3, message: format!("model file {file}, {error}"), hint: hint.into() }
     }
 
     /// Writes the error to standard error.
@@ -124,31 +161,34 @@ impl From<TrainError> for Failure {
     fn from(error: TrainError) -> Self {
         let code = match error {
             TrainError::Diverged { .. } => 1,
-            TrainError::Shape { .. } => 3,
+            TrainError::Shape { .. } | TrainError::Positions { .. } | TrainError::Description { .. } => 3,
+            TrainError::Weights { .. } | TrainError::Frozen { .. } => 3,
+            TrainError::Data(_) => 5,
             TrainError::Lost { .. } | TrainError::Silent { .. } => 4,
             TrainError::Wire(_) => 6,
+            TrainError::Restore { .. } => 5,
         };
-        Self { code, hint: error.hint().into(), message: error.to_string() }
+        Self { code, hint: error.hint(), message: error.to_string() }
     }
 }
 
 impl From<LaunchError> for Failure {
     fn from(error: LaunchError) -> Self {
-        let message = error.to_string();
         match error {
             LaunchError::Plan(error) => error.into(),
-            LaunchError::Train(error) => error.into(),
-            LaunchError::Lost { .. } => {
-                let hint =
-                    "the other processes were ended; the system's log may say who ended this one".into();
-                Self { code: 4, message, hint }
-            }
-            LaunchError::Failed { hint, code, .. } => Self { code, message, hint },
-            LaunchError::Late { .. } => {
-                Self { code: 4, message, hint: "is the machine overloaded, or out of memory?".into() }
-            }
-            LaunchError::System { .. } => Self { code: 1, message, hint: String::new() },
+            error => Self { code: error.code(), message: error.to_string(), hint: error.hint() },
         }
+    }
+}
+
+impl From<JournalError> for Failure {
+    fn from(error: JournalError) -> Self {
+        let hint = match error.source.kind() {
+            std::io::ErrorKind::WouldBlock => "wait for it, or interrupt it first",
+            std::io::ErrorKind::InvalidData => "the study cannot be resumed; its runs are still in the store",
+            _ => "is the disk full or the folder not yours? --store DIR or PACELINE_STORE choose another",
+        };
+        Self { code: 5, message: format!("the study's journal: {error}"), hint: hint.into() }
     }
 }
 

@@ -8,6 +8,7 @@ mod failure;
 mod output;
 mod study;
 mod verbs;
+mod voyage;
 
 use std::process::ExitCode;
 
@@ -31,9 +32,15 @@ struct Cli {
 enum Verb {
     /// Train a network once and print the result
     Train(Box<verbs::train::Args>),
+    /// Take part in a run that another machine leads (`paceline train --listen`)
+    Join(verbs::join::Args),
+    /// Write the weights of a run's checkpoint to a file that PyTorch can load
+    ExportWeights(verbs::weights::Args),
+    /// Measure how long a network takes to answer, and how often it is right
+    Infer(verbs::infer::Args),
     /// List the models, or show one layer by layer
     Model(verbs::model::Args),
-    /// List the datasets and where their files are looked for
+    /// List, fetch and describe the datasets
     Data(verbs::data::Args),
     /// Write a commented study file
     Init(verbs::init::Args),
@@ -43,7 +50,7 @@ enum Verb {
     Plan(verbs::plan::Args),
     /// Explore a space of configurations: a study of real runs, or a table of runs made by others
     Explore(Box<verbs::explore::Args>),
-    /// Go on with a study
+    /// Go on with a run from its last checkpoint, or with a study
     Resume(verbs::resume::Args),
     /// How far studies are
     Status(verbs::status::Args),
@@ -69,12 +76,15 @@ fn main() -> ExitCode {
     let done = match cli.verb {
         None => verbs::home::run(show, started),
         Some(Verb::Train(args)) => verbs::train::train(&args, show, started),
+        Some(Verb::Join(args)) => verbs::join::run(&args, show),
+        Some(Verb::Resume(args)) => verbs::resume::run(&args, show, started),
+        Some(Verb::ExportWeights(args)) => verbs::weights::export(&args, show),
+        Some(Verb::Infer(args)) => verbs::infer::run(&args, show),
         Some(Verb::Model(args)) => verbs::model::run(&args, show),
         Some(Verb::Data(args)) => verbs::data::run(&args, show),
         Some(Verb::Init(args)) => verbs::init::run(&args, show),
         Some(Verb::Check(args)) => verbs::check::run(&args, show),
         Some(Verb::Plan(args)) => verbs::plan::run(&args, show),
-        Some(Verb::Resume(args)) => verbs::resume::run(&args, show),
         Some(Verb::Status(args)) => verbs::status::run(&args, show),
         Some(Verb::Explore(args)) => verbs::explore::run(&args, show),
         Some(Verb::Bench(args)) => verbs::bench::run(&args, show),

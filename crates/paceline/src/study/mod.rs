@@ -38,7 +38,7 @@ impl Store {
 
 /// Reads a study file and checks all that can be checked without running anything.
 pub fn read(path: &Path) -> Result<Study, Failure> {
-    let text = std::fs::read_to_string(path).map_err(|error| Failure::file(path, &error))?;
+    let text = std::fs::read_to_string(path).map_err(|error| Failure::study_file(path, &error))?;
     let stem = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
     let study = Study::read(&path.display().to_string(), &stem, &text)?;
     workload::check(&study)?;

@@ -138,6 +138,17 @@ pub fn journal(store: &Path, name: &str) -> PathBuf {
     store.join("studies").join(name).join("journal.ndjson")
 }
 
+/// The studies of a store, by name.
+pub fn names(store: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(store.join("studies")).into_iter().flatten();
+    let mut names: Vec<String> = entries
+        .filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned()))
+        .filter(|name| journal(store, name).is_file())
+        .collect();
+    names.sort();
+    names
+}
+
 impl State {
     /// A new study; one of the same name must not be there.
     pub fn create(store: &Path, study: Study) -> Result<Self, Failure> {

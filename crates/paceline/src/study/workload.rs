@@ -215,6 +215,9 @@ fn check_train(study: &Study, fixed: &BTreeMap<String, Value>) -> Result<(), Stu
         if ["json", "quiet", "store"].contains(&name.as_str()) {
             return Err(source.error(&key, "is set by the study itself: leave it out"));
         }
+        if ["listen", "key-file", "join-timeout"].contains(&name.as_str()) {
+            return Err(source.error(&key, "runs of a study stay on this machine: leave it out"));
+        }
         if let Err(problem) = try_flag(name, value) {
             return Err(source.error(&key, problem));
         }
@@ -296,14 +299,16 @@ fn try_plan(
     let parsed = parsed.map_err(|e| e.to_string().lines().next().unwrap_or_default().to_owned())?;
     let plan = parsed.args.plan().map_err(|e| e.to_string())?;
     plan.check(usize::MAX).map_err(|e| e.to_string())?;
+    let settings = paceline_train::model::settings(&plan);
+    let source = paceline_data::find(&plan.data).expect("clap lets registered names pass only");
+    source.check(&settings).map_err(|bad| format!("{} {}: {}", bad.flag, bad.value, bad.problem))?;
     // Where the dataset is not at hand, the runs will tell.
-    let dataset = datasets.entry(plan.data.clone()).or_insert_with(|| {
-        let source = paceline_data::find(&plan.data)?;
-        source.load(&crate::verbs::data::folders(parsed.args.place())).ok()
-    });
+    let dataset = datasets
+        .entry(format!("{} {:?} {:?}", plan.data, plan.image_size, plan.window))
+        .or_insert_with(|| source.load(&crate::verbs::data::folders(parsed.args.place()), &settings).ok());
     if let Some(dataset) = dataset {
         plan.check(dataset.train.len()).map_err(|e| e.to_string())?;
-        if plan.strategy != train::SINGLE {
+        if plan.strategy != crate::voyage::SINGLE {
             paceline_launch::run::check(&plan, dataset).map_err(|e| e.to_string())?;
         }
     }

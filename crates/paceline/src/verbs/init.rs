@@ -26,7 +26,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
         .create_new(true)
         .open(&args.file)
         .and_then(|mut file| file.write_all(text.as_bytes()));
-    written.map_err(|error| Failure::file(&args.file, &error))?;
+    written.map_err(|error| Failure::study_file(&args.file, &error))?;
     if !show.quiet {
         let file = args.file.display();
         output::note(&format!(

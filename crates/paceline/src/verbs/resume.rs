@@ -1,43 +1,101 @@
-//! `paceline resume`: goes on with a study where it was left.
+//! `paceline resume`: goes on with a run from its last checkpoint, or with a study where it was left.
 
 use std::path::Path;
 
+use paceline_record::process::Started;
+use paceline_record::{Event, RunDirectory};
+
+use super::data::{self, Place};
 use super::explore::{Running, tell};
+use super::listen::Listening;
 use crate::failure::Failure;
 use crate::output::{self, Show};
-use crate::study::state::State;
+use crate::study::state::{self, State};
+use crate::voyage::Voyage;
 
 /// Flags of `paceline resume`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The study's name, or its file
-    study: String,
+    /// A run: its id, the beginning of it, or `last`; or a study: its name or its file
+    #[arg(value_name = "RUN|STUDY")]
+    what: String,
+    #[command(flatten)]
+    running: Running,
+    #[command(flatten, next_help_heading = "Of studies")]
+    study: StudyArgs,
+    #[command(flatten, next_help_heading = "Of runs")]
+    place: Place,
+    #[command(flatten, next_help_heading = "Of runs")]
+    listening: Listening,
+}
+
+/// Flags that make sense for studies only.
+#[derive(clap::Args, Debug)]
+struct StudyArgs {
     /// Make runs again that failed or diverged
     #[arg(long)]
     failed: bool,
     /// Add this many runs to the study's budget
-    #[arg(long, value_name = "RUNS", default_value_t = 0)]
+    #[arg(long, value_name = "RUNS", default_value_t = 0, hide_default_value = true)]
     add_budget: u64,
     /// Add this many minutes to the study's time
-    #[arg(long, value_name = "MINUTES", default_value_t = 0)]
+    #[arg(long, value_name = "MINUTES", default_value_t = 0, hide_default_value = true)]
     add_minutes: u32,
-    #[command(flatten)]
-    running: Running,
 }
 
-/// A study's name, from its name or its file's.
-pub fn name(text: &str) -> Result<String, Failure> {
+/// The name of the study that `text` stands for: a study file's, or one that is in the store.
+pub fn study(store: &Path, text: &str) -> Result<Option<String>, Failure> {
     let path = Path::new(text);
     if path.extension().is_some_and(|e| e == "toml") && path.is_file() {
-        return Ok(crate::study::read(path)?.name);
+        return Ok(Some(crate::study::read(path)?.name));
     }
-    Ok(text.to_owned())
+    Ok(state::names(store).into_iter().find(|name| name == text))
 }
 
 /// `paceline resume`.
-pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
-    let mut state = State::open(&args.running.store.folder(), &name(&args.study)?)?;
-    let (runs, minutes) = (args.add_budget, f64::from(args.add_minutes));
+pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
+    match study(&args.running.store.folder(), &args.what)? {
+        Some(name) => resume_study(args, &name, show),
+        None => resume_run(args, show, started),
+    }
+}
+
+fn resume_run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
+    let store = args.running.store.folder();
+    let of_studies = [
+        ("--failed", args.study.failed),
+        ("--add-budget", args.study.add_budget > 0),
+        ("--add-minutes", args.study.add_minutes > 0),
+        ("--parallel", args.running.parallel > 1),
+    ];
+    if let Some((flag, _)) = of_studies.iter().find(|(_, given)| *given) {
+        return Err(Failure::for_studies(flag, &store, &args.what));
+    }
+    let (run, plan, result) =
+        RunDirectory::find(&store, &args.what).map_err(|error| Failure::from(error).neither(&store))?;
+    if let Some(result) = result {
+        if !show.quiet {
+            output::note(&format!("run {run} has ended already; this is its result"));
+        }
+        return Ok(output::json(&result)?);
+    }
+    plan.check(usize::MAX)?;
+    args.listening.check(&plan, plan.strategy == crate::voyage::SINGLE)?;
+    let voyage = Voyage { plan, folders: data::folders(&args.place), store, run, resumes: true };
+    let (result, summary) = voyage.sail(&args.listening, show, started)?;
+    if !show.quiet {
+        output::note(summary.trim_end());
+    }
+    Ok(output::json(&Event::Result(result))?)
+}
+
+fn resume_study(args: &Args, name: &str, show: Show) -> Result<(), Failure> {
+    if args.listening.given() || args.place.given() {
+        let problem = "is a study: its file says where its data are, and its runs stay on this machine";
+        return Err(Failure::usage(format!("{name} {problem}; leave --listen and --data-dir out")));
+    }
+    let mut state = State::open(&args.running.store.folder(), name)?;
+    let (runs, minutes) = (args.study.add_budget, f64::from(args.study.add_minutes));
     if runs > 0 && state.known.study.runs.is_none() {
         return Err(Failure::usage("--add-budget: the study has no `runs` in its [budget] to add to"));
     }
@@ -47,7 +105,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     if runs > 0 || minutes > 0.0 {
         state.add(runs, minutes)?;
     }
-    if args.failed {
+    if args.study.failed {
         for id in state.known.failed() {
             state.retry(id)?;
         }

@@ -3,7 +3,7 @@
 use paceline_explore::schedule::{End, Role};
 use serde_json::json;
 
-use super::resume::name;
+use super::resume;
 use crate::failure::Failure;
 use crate::output::{self, Show};
 use crate::study::report::Findings;
@@ -23,7 +23,7 @@ pub struct Args {
 pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     let store = args.store.folder();
     if let Some(text) = &args.study {
-        let name = name(text)?;
+        let name = resume::study(&store, text)?.ok_or_else(|| Failure::no_study(&store, text))?;
         let known = State::peek(&store, &name)?;
         let path = state::journal(&store, &name);
         let findings = Findings::new(&known);
@@ -44,15 +44,8 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
         };
         return Ok(output::text(&format!("{name}: {state}\n{}", findings.text(folder)))?);
     }
-    let mut names: Vec<String> = std::fs::read_dir(store.join("studies"))
-        .into_iter()
-        .flatten()
-        .filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned()))
-        .filter(|name| state::journal(&store, name).is_file())
-        .collect();
-    names.sort();
     let (mut rows, mut text) = (Vec::new(), String::new());
-    for name in names {
+    for name in state::names(&store) {
         let known = State::peek(&store, &name)?;
         let count = |which: &dyn Fn(&paceline_explore::schedule::Made) -> bool| {
             known.made.iter().filter(|m| which(m)).count()

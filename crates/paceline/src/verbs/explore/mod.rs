@@ -37,7 +37,7 @@ pub struct Args {
 pub struct Running {
     /// Runs side by side, each on its part of the cores
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
-    parallel: u32,
+    pub parallel: u32,
     #[command(flatten)]
     pub store: Store,
 }
