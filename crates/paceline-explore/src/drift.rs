@@ -16,9 +16,9 @@ pub struct Drift {
 /// Least spread between controls that is corrected for.
 pub const NOTICED: f64 = 1.10;
 
-/// Whether a figure follows the machine's pace: seconds, and what is done per second.
+/// Whether a figure follows the machine's pace: times, what is done per second, and what time costs.
 pub fn follows_pace(metric: &str) -> bool {
-    metric.ends_with("_s") || metric.starts_with("seconds.")
+    metric.ends_with("_s") || metric.ends_with("_ms") || metric.starts_with("seconds.") || metric == "cost"
 }
 
 impl Drift {
@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(drift.corrected(3, 7.0), 7.0);
         assert!(Drift::new(&runs, "final_accuracy").is_none() && Drift::new(&runs[..1], "time_s").is_none());
         assert!(
-            follows_pace("samples_per_s") && follows_pace("seconds.train") && !follows_pace("sent_bytes")
+            follows_pace("samples_per_s") && follows_pace("infer.p95_ms") && follows_pace("seconds.train") && !follows_pace("sent_bytes")
         );
     }
 }

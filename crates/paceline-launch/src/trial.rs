@@ -11,6 +11,7 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
+use paceline_record::tree::{Summary, Tree};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -34,6 +35,8 @@ pub struct Ended {
     pub cpu_s: Option<f64>,
     /// Wall seconds.
     pub wall_s: f64,
+    /// What its process tree took, as far as it was sampled.
+    pub tree: Option<Summary>,
     /// The end of what it wrote to standard error.
     pub stderr: String,
 }
@@ -44,6 +47,7 @@ struct Kept {
     paceline_keeper: String,
     code: Option<i32>,
     cpu_s: f64,
+    tree: Summary,
 }
 
 /// Bytes of standard error that are kept.
@@ -76,12 +80,20 @@ enum Raw {
 }
 
 impl Trial {
-    /// Starts `command` under `program WORD`, on these cores if any are named.
-    pub fn start(program: &Path, word: &str, cores: &[usize], command: &[String]) -> io::Result<Self> {
+    /// Starts `command` under `program WORD`, on these cores if any are named. What its process tree takes is
+    /// sampled into `record`, if there is one.
+    pub fn start(
+        program: &Path,
+        word: &str,
+        cores: &[usize],
+        record: Option<&Path>,
+        command: &[String],
+    ) -> io::Result<Self> {
         let mark = format!("{:x}-{:p}", std::process::id(), &command);
         let mut keeper = Command::new(program);
         keeper.arg(word).arg(&mark);
         keeper.arg(cores.iter().map(ToString::to_string).collect::<Vec<_>>().join(","));
+        keeper.arg(record.unwrap_or(Path::new("")));
         keeper.args(command).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut keeper = keeper.process_group(0).spawn()?;
         let group = Pid::from_child(&keeper);
@@ -171,7 +183,8 @@ impl Trial {
         let kept = self.kept.take();
         Ended {
             code: kept.as_ref().map_or_else(|| status.and_then(|s| s.code()), |kept| kept.code),
-            cpu_s: kept.map(|kept| kept.cpu_s),
+            cpu_s: kept.as_ref().map(|kept| kept.cpu_s),
+            tree: kept.map(|kept| kept.tree).filter(|tree| tree.processes > 0),
             wall_s: self.seconds(),
             stderr: String::from_utf8_lossy(&self.stderr).into_owned(),
         }
@@ -217,10 +230,13 @@ pub fn cores() -> Vec<usize> {
     (0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect()
 }
 
-/// Inside the keeper: `MARK CORES PROGRAM ARGS…`. Returns the exit code.
+/// Time between two samples of a process tree.
+const SAMPLE: Duration = Duration::from_millis(200);
+
+/// Inside the keeper: `MARK CORES RECORD PROGRAM ARGS…`. Returns the exit code.
 pub fn keep(words: &[String]) -> io::Result<u8> {
-    let [mark, cores, program, arguments @ ..] = words else {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "MARK CORES PROGRAM ARGS… are needed"));
+    let [mark, cores, record, program, arguments @ ..] = words else {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "MARK CORES RECORD PROGRAM ARGS… are needed"));
     };
     let mut set = CpuSet::new();
     cores.split(',').filter_map(|core| core.parse().ok()).for_each(|core: usize| set.set(core));
@@ -232,9 +248,30 @@ pub fn keep(words: &[String]) -> io::Result<u8> {
         while let Ok(1..) = io::stdin().read(&mut nothing) {}
         let _ = kill_process_group(rustix::process::getpgrp(), Signal::KILL);
     });
-    let status = Command::new(program).args(arguments).stdin(Stdio::null()).status();
-    let status = status.map_err(|error| io::Error::new(error.kind(), format!("{program}: {error}")))?;
-    let kept = Kept { paceline_keeper: mark.clone(), code: status.code(), cpu_s: children_cpu_seconds() };
+    // Whoever loses its parent stays below this process, and is sampled and ended with the others.
+    let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
+    let child = Command::new(program).args(arguments).stdin(Stdio::null()).spawn();
+    let mut child = child.map_err(|error| io::Error::new(error.kind(), format!("{program}: {error}")))?;
+    let (status, tree) = if record.is_empty() {
+        (child.wait()?, Summary::default())
+    } else {
+        let mut tree = Tree::new(std::process::id(), Some(Path::new(record)))?;
+        let (over, ended) = channel::<()>();
+        let watch = std::thread::spawn(move || {
+            // A full disk ends the samples, not the run.
+            while tree.sample().is_ok() {
+                if ended.recv_timeout(SAMPLE) != Err(RecvTimeoutError::Timeout) {
+                    break;
+                }
+            }
+            tree.summary()
+        });
+        let status = child.wait()?;
+        drop(over);
+        (status, watch.join().unwrap_or_default())
+    };
+    let kept =
+        Kept { paceline_keeper: mark.clone(), code: status.code(), cpu_s: children_cpu_seconds(), tree };
     // Its line begins on a line of its own, whatever the program wrote last.
     let text = format!("\n{}\n", serde_json::to_string(&kept).expect("plain data"));
     io::Write::write_all(&mut io::stdout(), text.as_bytes())?;

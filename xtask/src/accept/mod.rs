@@ -6,11 +6,13 @@ mod averaging;
 mod compression;
 mod compute;
 mod datasets;
+mod drift;
 mod exchange;
 mod footprint;
 mod network;
 mod samplers;
 mod stragglers;
+mod studies;
 
 use std::fs;
 use std::process::Command;
@@ -99,6 +101,16 @@ const MEASUREMENTS: &[Measurement] = &[
         name: "samplers",
         about: "bayes beside Optuna's TPE and GP on tables",
         run: samplers::measure,
+    },
+    Measurement {
+        name: "studies",
+        about: "a study that is killed 20 times, and resumed",
+        run: studies::killed,
+    },
+    Measurement {
+        name: "drift",
+        about: "a busy core through half of a study: controls and corrected ranking",
+        run: drift::measure,
     },
     Measurement {
         name: "datasets",

@@ -7,7 +7,8 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use super::{Line, Report, number};
-use crate::process::{self, Outcome, last_json, root};
+use crate::peers;
+use crate::process::{self, Outcome, last_json, program, root};
 
 /// The version that figures refer to, and what its Gaussian process needs.
 const PACKAGES: &[&str] = &["optuna==5.0.0", "scipy", "torch"];
@@ -28,18 +29,6 @@ fn tables() -> Outcome<PathBuf> {
     } else {
         Err(format!("no tables in {}: set PACELINE_DATA", tables.display()))
     }
-}
-
-/// A Python with Optuna, in a virtual environment of its own.
-fn python() -> Outcome<PathBuf> {
-    let home = root().join("target/peers/optuna");
-    let python = home.join("bin/python");
-    let works = Command::new(&python).args(["-c", "import optuna, scipy, torch"]).output();
-    if !works.is_ok_and(|out| out.status.success()) {
-        process::run(Command::new("python3").args(["-m", "venv"]).arg(&home))?;
-        process::run(Command::new(&python).args(["-m", "pip", "install", "--quiet"]).args(PACKAGES))?;
-    }
-    Ok(python)
 }
 
 /// Regret after each evaluation, by seed, of a sampler.
@@ -104,7 +93,7 @@ fn difference(a: &[f64], b: &[f64]) -> (f64, f64) {
 
 /// `bayes` beside Optuna's multivariate TPE and GP, and beside chance.
 pub fn measure() -> Outcome<Report> {
-    let (tables, python) = (tables()?, python()?);
+    let tables = tables()?;
     let folder = root().join("bench/samplers");
     let mut report = Report { lines: Vec::new(), runs: Vec::new() };
     for name in SPECS {
@@ -117,7 +106,7 @@ pub fn measure() -> Outcome<Report> {
         // Optuna takes an hour: what is there is used; remove the file to measure it again.
         if !raw.is_file() {
             let draft = raw.with_extension("tmp");
-            let mut peer = Command::new(&python);
+            let mut peer = Command::new(peers::python("import optuna, scipy, torch", PACKAGES)?);
             peer.env("OMP_NUM_THREADS", "1").arg(folder.join("optuna_tables.py")).arg(&table).arg(&spec_path);
             process::run(peer.arg(SEEDS.to_string()).arg(budget.to_string()).arg(&draft))?;
             fs::rename(&draft, &raw).map_err(|e| format!("{}: {e}", raw.display()))?;
@@ -172,7 +161,7 @@ pub fn measure() -> Outcome<Report> {
 }
 
 fn bench(table: &Path, spec: &Value, samplers: &str, budget: usize, seeds: usize) -> Outcome<Value> {
-    let mut command = Command::new(root().join("target/release/paceline"));
+    let mut command = Command::new(program());
     command.args(["bench", "samplers", "--json", "--samplers", samplers]).arg("--table").arg(table);
     command.args(["--budget", &budget.to_string(), "--repeats", &seeds.to_string()]);
     for axis in spec["axes"].as_array().into_iter().flatten().filter_map(Value::as_str) {

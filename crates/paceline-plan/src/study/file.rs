@@ -44,6 +44,11 @@ pub struct StudyFile {
     /// The control point.
     #[serde(default)]
     pub control: ControlFile,
+    /// How answers of the trained networks are timed, where `infer.…` is wanted.
+    #[serde(default)]
+    pub infer: Infer,
+    /// What runs cost, where `cost` is wanted.
+    pub prices: Option<Prices>,
 }
 
 fn sampler() -> String {
@@ -173,6 +178,50 @@ impl Default for ControlFile {
 
 fn every() -> u64 {
     8
+}
+
+/// How answers of the trained networks are timed, after each run, by `paceline infer`.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub struct Infer {
+    /// Samples that are answered together.
+    pub batch: u32,
+    /// Threads.
+    pub threads: u32,
+    /// Seconds of the measurement.
+    pub seconds: f64,
+}
+
+impl Default for Infer {
+    fn default() -> Self {
+        Self { batch: 1, threads: 1, seconds: 0.5 }
+    }
+}
+
+/// What runs cost, in any currency: `cost` is the sum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub struct Prices {
+    /// Price of an hour of a run, whatever it consists of.
+    pub run_hour: f64,
+    /// Price of an hour of a worker; for `paceline train` only.
+    pub worker_hour: f64,
+    /// Price of an hour of a server; for `paceline train` only.
+    pub server_hour: f64,
+    /// Price of 10⁹ bytes that are sent; for `paceline train` only.
+    pub gigabyte: f64,
+}
+
+impl Prices {
+    /// Each price with its key.
+    pub fn all(&self) -> [(&'static str, f64); 4] {
+        [
+            ("run-hour", self.run_hour),
+            ("worker-hour", self.worker_hour),
+            ("server-hour", self.server_hour),
+            ("gigabyte", self.gigabyte),
+        ]
+    }
 }
 
 impl<'de> Deserialize<'de> for Axes {

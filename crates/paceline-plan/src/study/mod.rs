@@ -10,7 +10,7 @@ use crate::expression::Condition;
 use crate::space::{Axis, Scale, Space, SpaceError};
 use crate::value::Value;
 
-pub use file::{AxisFile, AxisTable, Goal, MetricsFile, ScaleFile, StudyFile};
+pub use file::{AxisFile, AxisTable, Goal, Infer, MetricsFile, Prices, ScaleFile, StudyFile};
 pub use source::{Source, StudyError};
 
 /// What a study's runs are.
@@ -67,6 +67,10 @@ pub struct Study {
     pub control_every: u64,
     /// Levels of the control point.
     pub control: BTreeMap<String, Value>,
+    /// How answers of the trained networks are timed, where that is wanted.
+    pub infer: Infer,
+    /// What runs cost.
+    pub prices: Option<Prices>,
     /// The text it was read from.
     pub source: Source,
 }
@@ -150,6 +154,13 @@ impl Study {
                 );
             }
         }
+        if !(1..=4096).contains(&raw.infer.batch) || !(1..=1024).contains(&raw.infer.threads) {
+            return fail("infer", "`batch` must be between 1 and 4096, `threads` between 1 and 1024");
+        }
+        if !(0.01..=3600.0).contains(&raw.infer.seconds) {
+            return fail("infer.seconds", "must be between 0.01 and 3600 seconds");
+        }
+        check_prices(&source, raw.prices.as_ref(), &workload)?;
         let objectives =
             raw.objectives.into_iter().map(|o| Objective { metric: o.metric, goal: o.goal }).collect();
         Ok(Self {
@@ -166,8 +177,22 @@ impl Study {
             minutes: raw.budget.minutes,
             control_every: raw.control.every,
             control: raw.control.point,
+            infer: raw.infer,
+            prices: raw.prices,
             source,
         })
+    }
+
+    /// Every figure that objectives and conditions name, with where they do.
+    pub fn figures(&self) -> Vec<(String, &str)> {
+        let wanted = self.objectives.iter().enumerate();
+        let wanted = wanted.map(|(i, o)| (format!("objectives[{i}].metric"), o.metric.as_str()));
+        let is_axis = |name: &str| self.space.axes().iter().any(|axis| axis.name == name);
+        let limits = self.outcomes.iter().flat_map(|(i, condition)| {
+            let names = condition.names().into_iter().filter(|name| !is_axis(name));
+            names.map(move |name| (format!("constraints[{i}]"), name)).collect::<Vec<_>>()
+        });
+        wanted.chain(limits).collect()
     }
 }
 
@@ -304,6 +329,24 @@ fn check_command(source: &Source, command: &file::CommandFile, space: &Space) ->
     if let Some(unused) = names.iter().find(|name| !used.contains(name)) {
         let problem = format!("the command does not use it: write {{{unused}}} where its level belongs");
         return Err(source.error(&format!("axes.{unused}"), problem));
+    }
+    Ok(())
+}
+
+/// Prices are prices, and belong to what the runs are.
+fn check_prices(source: &Source, prices: Option<&Prices>, workload: &Workload) -> Result<(), StudyError> {
+    let Some(prices) = prices else { return Ok(()) };
+    if let Some((key, _)) = prices.all().iter().find(|(_, price)| !(*price >= 0.0 && price.is_finite())) {
+        return Err(source.error(&format!("prices.{key}"), "must be a number of at least 0"));
+    }
+    if prices.all().iter().all(|(_, price)| *price == 0.0) {
+        return Err(source.error("prices", "nothing costs anything: give one of run-hour, worker-hour, \
+                                           server-hour and gigabyte"));
+    }
+    let of_train = prices.all().into_iter().find(|(key, price)| *key != "run-hour" && *price > 0.0);
+    if let (Workload::Command { .. }, Some((key, _))) = (workload, of_train) {
+        let problem = "nothing is known about the command's workers and bytes: use run-hour";
+        return Err(source.error(&format!("prices.{key}"), problem));
     }
     Ok(())
 }

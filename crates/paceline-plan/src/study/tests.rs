@@ -65,7 +65,7 @@ fn typical_mistakes_are_named_with_line_and_key_and_what_would_be_right() {
             "repeats = 2\n",
             "repaets = 2\n",
             "study.toml:4: repaets: there is no key `repaets`; did you mean `repeats`? possible: name, sampler, \
-             seed, repeats, max-repeats, constraints, workload, command, axes, objectives, budget, control",
+             seed, repeats, max-repeats, constraints, workload, command, axes, objectives, budget, control, infer, prices",
         ),
         // A typo in a key of an axis.
         (
@@ -169,6 +169,24 @@ fn typical_mistakes_are_named_with_line_and_key_and_what_would_be_right() {
             "repeats = 2\n",
             "repeats = 1\n",
             "study.toml:5: max-repeats: noise shows only in repeats: set `repeats` to at least 2",
+        ),
+        // A price that pays.
+        (
+            "[budget]",
+            "[prices]\nworker-hour = -1\n[budget]",
+            "study.toml:25: prices.worker-hour: must be a number of at least 0",
+        ),
+        // Prices of nothing.
+        (
+            "[budget]",
+            "[prices]\n[budget]",
+            "study.toml:24: prices: nothing costs anything: give one of run-hour, worker-hour, server-hour and gigabyte",
+        ),
+        // No time to measure in.
+        (
+            "[budget]",
+            "[infer]\nseconds = 0\n[budget]",
+            "study.toml:25: infer.seconds: must be between 0.01 and 3600 seconds",
         ),
         // A name that leads out of the store.
         (

@@ -11,6 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use paceline_explore::schedule::{End, Job, Made, Next, Role, observations};
 use paceline_launch::trial::{self, Ended, Heard, Trial};
 use paceline_plan::{Goal, Study, Workload};
+use paceline_record::figures::COST;
 use serde_json::json;
 
 use super::report::configuration;
@@ -42,6 +43,15 @@ struct Active {
     lane: usize,
     /// Why this process ended it, if it did.
     stopped: Option<Stop>,
+    /// How the training ended, while the network's answers are timed.
+    trained: Option<Ended>,
+}
+
+impl Active {
+    /// Whether this is the end of a training that went well.
+    fn has_trained(&self, ended: &Ended) -> bool {
+        self.trained.is_none() && self.stopped.is_none() && ended.code == Some(0) && self.reader.complete
+    }
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -65,6 +75,7 @@ pub fn drive(state: &mut State, store: &Path, how: How) -> Result<(), Failure> {
     let minutes = study.minutes.map(|minutes| minutes + state.known.added_minutes);
     let (started, earlier_s) = (Instant::now(), state.known.wall_s / how.parallel as f64);
     let program = std::env::current_exe()?;
+    let own = program.to_string_lossy().into_owned();
     let mut active: Vec<Active> = Vec::new();
     line.show(&state.known.made, &study);
     loop {
@@ -94,11 +105,12 @@ pub fn drive(state: &mut State, store: &Path, how: How) -> Result<(), Failure> {
             let cores = &lanes[lane];
             let count = if cores.is_empty() { trial::cores().len() } else { cores.len() };
             let call = workload::call(&study, &job, &store.to_string_lossy(), count);
-            let own = program.to_string_lossy().into_owned();
-            let mut words = vec![call.program.unwrap_or(own)];
+            let tree = call.program.as_ref().map(|_| state.tree(job.id));
+            let mut words = vec![call.program.unwrap_or_else(|| own.clone())];
             words.extend(call.arguments);
-            let trial = Trial::start(&program, "keeper", cores, &words)?;
-            active.push(Active { job, trial, reader: Reader::new(&study), lane, stopped: None });
+            let trial = Trial::start(&program, "keeper", cores, tree.as_deref(), &words)?;
+            let reader = Reader::new(&study);
+            active.push(Active { job, trial, reader, lane, stopped: None, trained: None });
         }
         if finished {
             line.clear();
@@ -118,8 +130,19 @@ pub fn drive(state: &mut State, store: &Path, how: How) -> Result<(), Failure> {
             match listen(&mut active[i], &study, &state.known.made) {
                 None => i += 1,
                 Some(ended) => {
-                    let one = active.swap_remove(i);
-                    settle(state, &study, one, ended, how, &line)?;
+                    let one = &mut active[i];
+                    match workload::inference(&study, &one.job).filter(|_| one.has_trained(&ended)) {
+                        Some(words) => {
+                            let words = [&[own.clone()], &words[..]].concat();
+                            one.trial = Trial::start(&program, "keeper", &lanes[one.lane], None, &words)?;
+                            one.reader.answers = true;
+                            one.trained = Some(ended);
+                        }
+                        None => {
+                            let one = active.swap_remove(i);
+                            settle(state, &study, one, ended, how, &line)?;
+                        }
+                    }
                 }
             }
         }
@@ -189,7 +212,7 @@ fn target_reached(one: &Active, study: &Study) -> bool {
     let fixed =
         if let Workload::Train(fixed) = &study.workload { fixed.get("target-accuracy") } else { None };
     let target = levels.get("target-accuracy").or(fixed).and_then(paceline_plan::Value::number);
-    let accuracy = one.reader.metrics(0.0, None).get("final_accuracy").copied();
+    let accuracy = one.reader.metrics(0.0, None, None).get("final_accuracy").copied();
     accuracy.zip(target).is_some_and(|(accuracy, target)| accuracy >= target)
 }
 
@@ -208,8 +231,15 @@ fn settle(
         let code = ended.code.map_or("was killed".into(), |code| format!("ended with code {code}"));
         said.map_or(code, |said| said.trim_start_matches("error: ").to_owned())
     };
-    let mut metrics = one.reader.metrics(ended.wall_s, ended.cpu_s);
+    let of = one.trained.as_ref().unwrap_or(&ended);
+    let mut metrics = one.reader.metrics(of.wall_s, of.cpu_s, of.tree);
+    if let Some(cost) = workload::cost(study, &one.job, &metrics) {
+        metrics.insert(COST.into(), cost);
+    }
     let end = match (one.stopped, ended.code) {
+        (None, code) if one.trained.is_some() && code != Some(0) => {
+            End::Failed { cause: format!("its network's answers could not be timed: {}", cause()) }
+        }
         (Some(Stop::Late), _) => {
             End::Failed { cause: format!("ran past its timeout of {:.0} s", ended.wall_s.floor()) }
         }

@@ -29,6 +29,8 @@ pub struct Findings<'a> {
     known: &'a Known,
     /// Points, their means corrected for drift.
     history: Vec<Observation>,
+    /// The same, as they were measured.
+    raw: Vec<Observation>,
     best: Vec<usize>,
     effects: Vec<Effect>,
     /// By objective, where controls have shown a pace.
@@ -51,6 +53,7 @@ impl<'a> Findings<'a> {
             .collect();
         let corrected: Vec<Made> = made.iter().map(|m| correct(m, &drifts)).collect();
         let history = observations(&problem, &corrected);
+        let raw = observations(&problem, made);
         let best = problem.best(&history);
         let objective = &study.objectives[0];
         let whole = history.iter().filter(|o| o.share >= 1.0);
@@ -80,7 +83,7 @@ impl<'a> Findings<'a> {
                 *slot = Some((configuration(&workload::levels(study, &group[0].job)), value));
             }
         }
-        Self { known, history, best, effects, drifts, single, several }
+        Self { known, history, raw, best, effects, drifts, single, several }
     }
 
     fn levels(&self, at: usize) -> BTreeMap<String, Value> {
@@ -92,6 +95,20 @@ impl<'a> Findings<'a> {
             Outcome::Measured(metrics) => metrics.clone(),
             _ => BTreeMap::new(),
         }
+    }
+
+    /// A point, with its figures as measured and as corrected for drift.
+    fn point(&self, at: usize) -> Json {
+        let one = &self.history[at];
+        let raw = self.raw.iter().find(|o| o.point == one.point && o.share == one.share);
+        let figures = |o: &Observation| match &o.outcome {
+            Outcome::Measured(metrics) => json!(metrics),
+            _ => Json::Null,
+        };
+        json!({
+            "levels": self.levels(at), "share": one.share, "metrics": figures(one),
+            "measured": raw.map(figures),
+        })
     }
 
     fn count(&self, which: fn(&End) -> bool) -> usize {
@@ -130,6 +147,7 @@ impl<'a> Findings<'a> {
             "points": self.history.len(),
             "finished": self.known.finished,
             "best": self.best.first().map(best),
+            "history": (0..self.history.len()).map(|at| self.point(at)).collect::<Vec<_>>(),
             "front": self.best.iter().map(best).collect::<Vec<_>>(),
             "effects": self.effects.iter().map(effect).collect::<Vec<_>>(),
             "drift": self.drifts.iter().map(drift).collect::<Vec<_>>(),

@@ -194,6 +194,11 @@ impl State {
         Known::from(Journal::peek(&path)?, &path)
     }
 
+    /// Where samples of a run's process tree are kept.
+    pub fn tree(&self, id: u64) -> PathBuf {
+        self.folder.join("trees").join(format!("{id}.ndjson"))
+    }
+
     /// Its folder.
     pub fn folder(&self) -> &Path {
         &self.folder

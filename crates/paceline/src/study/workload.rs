@@ -8,33 +8,12 @@ use paceline_explore::schedule::{Job, Role};
 use paceline_plan::study::MetricsFile;
 use paceline_plan::value::nearest;
 use paceline_plan::{Plan, Point, Study, StudyError, Value, Workload};
+use paceline_record::figures::{COST, FIGURES, Figure, INFER, OF_COMMANDS};
+use paceline_record::tree::Summary;
 use regex::Regex;
 use serde_json::Value as Json;
 
 use crate::verbs::train;
-
-/// Figures that `paceline train` gives, and what they are.
-pub const METRICS: &[(&str, &str)] = &[
-    ("time_to_accuracy_s", "training clock when the target accuracy was reached, in seconds"),
-    ("final_accuracy", "accuracy over the test split, 0 to 1"),
-    ("final_loss", "loss over the test split"),
-    ("train_loss", "loss of the last step"),
-    ("samples_per_s", "samples per second of the training clock"),
-    ("convergence_s", "training clock when accuracy came within 1% of its end, in seconds"),
-    ("seconds.train", "the training clock, in seconds"),
-    ("seconds.startup", "process start to first step, in seconds"),
-    ("seconds.total", "process start to result, in seconds"),
-    ("wall_s", "the whole process, in seconds"),
-    ("cpu_s", "CPU time of all processes, in seconds"),
-    ("sent_bytes", "bytes sent by all ranks"),
-    ("received_bytes", "bytes received by all ranks"),
-    ("rss_peak_bytes", "peak memory of the largest rank, in bytes"),
-    ("staleness.mean", "mean age of parameters, in versions"),
-    ("staleness.p95", "95th percentile of the age of parameters"),
-    ("staleness.max", "greatest age of parameters"),
-    ("steps", "steps done"),
-    ("samples", "samples done"),
-];
 
 #[derive(Parser)]
 #[command(no_binary_name = true)]
@@ -121,6 +100,40 @@ pub fn call(study: &Study, job: &Job, store: &str, cores: usize) -> Call {
     }
 }
 
+/// What is typed to time the answers of a run's network; `None` where nobody wants to know.
+pub fn inference(study: &Study, job: &Job) -> Option<Vec<String>> {
+    let Workload::Train(fixed) = &study.workload else { return None };
+    if !study.figures().iter().any(|(_, name)| name.starts_with(INFER)) {
+        return None;
+    }
+    let mut settings = fixed.clone();
+    settings.extend(levels(study, job));
+    let mut words: Vec<String> = vec!["infer".into(), "--json".into(), "--quiet".into()];
+    for name in ["data", "data-dir", "model", "model-file"] {
+        settings.get(name).into_iter().for_each(|value| words.extend(flag(name, value)));
+    }
+    let paceline_plan::study::Infer { batch, threads, seconds } = study.infer;
+    words.extend([format!("--batch={batch}"), format!("--threads={threads}"), format!("--seconds={seconds}")]);
+    Some(words)
+}
+
+/// What a run costs by the study's prices.
+pub fn cost(study: &Study, job: &Job, metrics: &BTreeMap<String, f64>) -> Option<f64> {
+    let prices = study.prices.as_ref()?;
+    let hours = metrics.get("seconds.total").or_else(|| metrics.get("wall_s"))? / 3600.0;
+    let workers = workers(study, job).unwrap_or(0.0);
+    let servers = number(study, job, "servers").filter(|_| job.role != Role::Baseline).unwrap_or(0.0);
+    let gigabytes = metrics.get("sent_bytes").filter(|_| prices.gigabyte > 0.0).map_or(0.0, |b| b / 1e9);
+    let hourly = prices.run_hour + prices.worker_hour * workers + prices.server_hour * servers;
+    Some(hours * hourly + gigabytes * prices.gigabyte)
+}
+
+/// A number that a run of `paceline train` is given, by its levels or by the workload.
+fn number(study: &Study, job: &Job, name: &str) -> Option<f64> {
+    let Workload::Train(fixed) = &study.workload else { return None };
+    levels(study, job).get(name).or_else(|| fixed.get(name)).and_then(Value::number)
+}
+
 /// Settings that make no sense for one worker alone.
 const OF_SEVERAL: &[&str] = &[
     "workers",
@@ -143,13 +156,11 @@ fn alone(fixed: &BTreeMap<String, Value>) -> BTreeMap<String, Value> {
 
 /// The number of workers of a run of `paceline train`.
 pub fn workers(study: &Study, job: &Job) -> Option<f64> {
-    let Workload::Train(fixed) = &study.workload else { return None };
+    matches!(study.workload, Workload::Train(_)).then_some(())?;
     if job.role == Role::Baseline {
         return Some(1.0);
     }
-    let levels = levels(study, job);
-    let workers = levels.get("workers").or_else(|| fixed.get("workers"));
-    Some(workers.and_then(Value::number).unwrap_or(1.0))
+    Some(number(study, job, "workers").unwrap_or(1.0))
 }
 
 /// Whether one worker alone has to be run apart from the control.
@@ -168,7 +179,7 @@ pub fn check(study: &Study) -> Result<(), StudyError> {
     match &study.workload {
         Workload::Train(fixed) => check_train(study, fixed),
         Workload::Command { metrics: MetricsFile::Patterns(patterns), .. } => check_patterns(study, patterns),
-        Workload::Command { .. } => Ok(()),
+        Workload::Command { .. } => check_figures(study, &|name| !name.starts_with(INFER), &[]),
     }
 }
 
@@ -182,27 +193,23 @@ fn check_patterns(study: &Study, patterns: &BTreeMap<String, String>) -> Result<
             return Err(study.source.error(&key, problem));
         }
     }
-    let known = || patterns.keys().map(String::as_str).chain(["wall_s", "cpu_s"]);
-    check_metrics(study, &|name| known().any(|k| k == name), known)
+    let always = OF_COMMANDS.iter().map(|f| f.name);
+    let known: Vec<&str> = patterns.keys().map(String::as_str).chain(always).collect();
+    check_figures(study, &|name| known.contains(&name), &known)
 }
 
-fn check_metrics<'a, I: Iterator<Item = &'a str>>(
-    study: &Study,
-    known: &dyn Fn(&str) -> bool,
-    names: impl Fn() -> I,
-) -> Result<(), StudyError> {
-    let problem = |name: &str| {
-        let near = nearest(name, names());
-        let hint = near.map(|n| format!("did you mean `{n}`? ")).unwrap_or_default();
-        format!("`{name}` is not measured; {hint}possible: {}", names().collect::<Vec<_>>().join(", "))
-    };
-    if let Some((i, objective)) = study.objectives.iter().enumerate().find(|(_, o)| !known(&o.metric)) {
-        return Err(study.source.error(&format!("objectives[{i}].metric"), problem(&objective.metric)));
-    }
-    let axis = |name: &str| study.space.axes().iter().any(|a| a.name == name);
-    for (i, condition) in &study.outcomes {
-        if let Some(name) = condition.names().into_iter().find(|name| !known(name) && !axis(name)) {
-            return Err(study.source.error(&format!("constraints[{i}]"), problem(name)));
+/// Whether everything that is wanted is measured.
+fn check_figures(study: &Study, known: &dyn Fn(&str) -> bool, names: &[&str]) -> Result<(), StudyError> {
+    for (key, name) in study.figures() {
+        if !known(name) {
+            let near = nearest(name, names.iter().copied());
+            let hint = near.map(|n| format!("did you mean `{n}`? ")).unwrap_or_default();
+            let all = if names.is_empty() { "what the command prints".into() } else { names.join(", ") };
+            return Err(study.source.error(&key, format!("`{name}` is not measured; {hint}possible: {all}")));
+        }
+        if name == COST && study.prices.is_none() {
+            let problem = "needs prices: write worker-hour = 0.5 (or another price) into [prices]";
+            return Err(study.source.error(&key, problem));
         }
     }
     Ok(())
@@ -229,9 +236,8 @@ fn check_train(study: &Study, fixed: &BTreeMap<String, Value>) -> Result<(), Stu
             }
         }
     }
-    check_metrics(study, &|name| METRICS.iter().any(|(n, _)| *n == name), || {
-        METRICS.iter().map(|(n, _)| *n)
-    })?;
+    let names: Vec<&str> = FIGURES.iter().map(|f: &Figure| f.name).collect();
+    check_figures(study, &|name| names.contains(&name), &names)?;
     let named = |name: &str| fixed.contains_key(name) || study.space.axes().iter().any(|a| a.name == name);
     for (i, objective) in study.objectives.iter().enumerate() {
         if objective.metric == "time_to_accuracy_s" && !named("target-accuracy") {
@@ -325,6 +331,8 @@ pub struct Reader {
     pub train_s: f64,
     /// Whether the whole result has come.
     pub complete: bool,
+    /// Whether it is the network's answers that are listened to.
+    pub answers: bool,
     train: bool,
 }
 
@@ -338,7 +346,7 @@ impl Reader {
             _ => None,
         };
         let train = matches!(study.workload, Workload::Train(_));
-        Self { patterns, metrics: BTreeMap::new(), run: None, train_s: 0.0, complete: false, train }
+        Self { patterns, metrics: BTreeMap::new(), run: None, train_s: 0.0, complete: false, answers: false, train }
     }
 
     /// Takes a line.
@@ -359,6 +367,13 @@ impl Reader {
             self.metrics.clear();
             flatten("", &event, &mut self.metrics);
             self.complete = true;
+            return;
+        }
+        if self.answers {
+            for name in ["p50_ms", "p95_ms", "p99_ms", "samples_per_s"] {
+                let value = event["rows"][0][name].as_f64();
+                value.and_then(|value| self.metrics.insert(format!("{INFER}{name}"), value));
+            }
             return;
         }
         self.train_s = event["train_s"].as_f64().unwrap_or(self.train_s);
@@ -385,12 +400,23 @@ impl Reader {
         }
     }
 
-    /// The figures so far, with what the process itself took.
-    pub fn metrics(&self, wall_s: f64, cpu_s: Option<f64>) -> BTreeMap<String, f64> {
+    /// The figures so far, with what the processes took, as seen from outside.
+    pub fn metrics(&self, wall_s: f64, cpu_s: Option<f64>, tree: Option<Summary>) -> BTreeMap<String, f64> {
         let mut metrics = self.metrics.clone();
         metrics.insert("wall_s".into(), wall_s);
         if let Some(cpu_s) = cpu_s.filter(|_| !self.train) {
             metrics.insert("cpu_s".into(), cpu_s);
+        }
+        let Summary { rss_peak_bytes, processes, read_bytes, written_bytes } = tree.unwrap_or_default();
+        let sampled = [
+            ("rss_peak_bytes", rss_peak_bytes),
+            ("processes", processes),
+            ("read_bytes", read_bytes),
+            ("written_bytes", written_bytes),
+        ];
+        for (name, value) in sampled.into_iter().filter(|_| tree.is_some()) {
+            // What a program says of itself is not overruled.
+            metrics.entry(name.into()).or_insert(value as f64);
         }
         metrics
     }

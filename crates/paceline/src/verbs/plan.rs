@@ -86,12 +86,15 @@ fn probe(study: &paceline_plan::Study, store: &Store) -> Result<f64, Failure> {
     let program = std::env::current_exe()?;
     let mut words = vec![call.program.unwrap_or_else(|| program.to_string_lossy().into_owned())];
     words.extend(call.arguments);
-    let mut trial = Trial::start(&program, "keeper", &[], &words)?;
+    let mut trial = Trial::start(&program, "keeper", &[], None, &words)?;
     let mut reader = Reader::new(study);
     loop {
         match trial.hear(Duration::from_secs(1)) {
             Some(Heard::Line(line)) => reader.line(&line),
-            Some(Heard::Ended(ended)) if ended.code == Some(0) && reader.complete => return Ok(ended.wall_s),
+            Some(Heard::Ended(ended)) if ended.code == Some(0) && reader.complete => {
+                let answers = workload::inference(study, &job).map_or(0.0, |_| study.infer.seconds);
+                return Ok(ended.wall_s + answers);
+            }
             Some(Heard::Ended(ended)) => return Err(Failure::first_run(&study.name, ended.stderr.trim())),
             None => {}
         }

@@ -25,8 +25,7 @@ pub struct Args {
     /// A table as the workload: comma-separated values with a header, also gzipped
     #[arg(long, value_name = "FILE", group = "workload", help_heading = "Instead of a study, a table")]
     table: Option<PathBuf>,
-    /// How rows are chosen: grid, fractional, random, lhs, sobol or bayes
-    #[arg(long, default_value = "bayes", help_heading = "Instead of a study, a table")]
+    #[arg(long, default_value = "bayes", help = table::samplers(), help_heading = "Instead of a study, a table")]
     sampler: String,
     #[command(flatten, next_help_heading = "Instead of a study, a table")]
     asked: table::Asked,

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use paceline_explore::samplers::SAMPLERS;
 use paceline_explore::table::{Ask, Exploration, Table};
 use paceline_plan::{Condition, Goal, Objective};
 use paceline_random::{Purpose, Stream};
@@ -10,6 +11,12 @@ use serde_json::{Map, Value, json};
 
 use crate::failure::Failure;
 use crate::output::{self, Show};
+
+/// Which samplers can be used with a table: rows cannot be made shorter.
+pub fn samplers() -> String {
+    let all = SAMPLERS.iter().filter(|kind| !kind.shortens).map(|kind| kind.name);
+    format!("How rows are chosen: {}", all.collect::<Vec<_>>().join(", "))
+}
 
 /// What is asked of a table.
 #[derive(clap::Args, Clone, Debug)]
@@ -119,8 +126,7 @@ pub struct BenchArgs {
     /// The table: comma-separated values with a header, also gzipped
     #[arg(long, value_name = "FILE")]
     table: PathBuf,
-    /// Samplers to compare
-    #[arg(long, value_delimiter = ',', default_value = "random,lhs,sobol,bayes")]
+    #[arg(long, help = samplers(), value_delimiter = ',', default_value = "random,lhs,sobol,bayes")]
     samplers: Vec<String>,
     /// How often each explores the table, with seeds that follow --seed
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=10_000))]
