@@ -14,7 +14,7 @@ use paceline_plan::{Goal, Study, Workload};
 use paceline_record::figures::COST;
 use serde_json::json;
 
-use super::report::configuration;
+use super::report::{configuration, figure};
 use super::state::State;
 use super::workload::{self, Reader};
 use crate::failure::Failure;
@@ -308,7 +308,7 @@ impl Line {
         let best = problem.best(&history).first().and_then(|i| problem.losses(&history[*i])).map(|losses| {
             let objective = &study.objectives[0];
             let value = if objective.goal == Goal::Minimize { losses[0] } else { -losses[0] };
-            format!("best {} {value:.4}, ", objective.metric)
+            format!("best {}, ", figure(&objective.metric, value))
         });
         let text = format!("{left} left, {}about {}", best.unwrap_or_default(), duration(each * left as f64));
         self.bar.set_length(self.expected.max(done.len() as u64));
@@ -330,7 +330,7 @@ impl Line {
             let one = |o: &paceline_plan::Objective| {
                 metrics
                     .get(&o.metric)
-                    .map_or(format!("{} not reached", o.metric), |v| format!("{} {v:.4}", o.metric))
+                    .map_or_else(|| format!("{} not reached", o.metric), |v| figure(&o.metric, *v))
             };
             study.objectives.iter().map(one).collect::<Vec<_>>().join(", ")
         };

@@ -8,6 +8,7 @@ use paceline_explore::effects::{Effect, effects};
 use paceline_explore::schedule::{End, Made, Role, observations};
 use paceline_explore::{Observation, Outcome};
 use paceline_plan::{Goal, Value};
+use paceline_record::figures::{FIGURES, OF_COMMANDS};
 use serde_json::{Value as Json, json};
 
 use super::state::Known;
@@ -180,15 +181,15 @@ impl<'a> Findings<'a> {
         }
         for at in self.best.iter().take(8) {
             let metrics = self.metrics(*at);
-            let figure =
-                |o: &paceline_plan::Objective| format!("{} {}", o.metric, number(metrics[&o.metric]));
-            let figures: Vec<String> = study.objectives.iter().map(figure).collect();
+            let one = |o: &paceline_plan::Objective| figure(&o.metric, metrics[&o.metric]);
+            let figures: Vec<String> = study.objectives.iter().map(one).collect();
             text += &format!("best: {}\n      {}\n", configuration(&self.levels(*at)), figures.join(", "));
         }
         if !self.effects.is_empty() {
             text += &format!(
-                "\nwhat mattered most for {} (share of its variation; means by level):\n",
-                objective.metric
+                "\nwhat mattered most for {} (share of its variation; means by level{}):\n",
+                objective.metric,
+                unit(&objective.metric).replacen(' ', " in ", 1)
             );
         }
         for effect in self.effects.iter().take(6) {
@@ -200,18 +201,16 @@ impl<'a> Findings<'a> {
         if let (Some((one, a)), Some((several, b)), Some(loses)) =
             (&self.single, &self.several, self.distribution_loses())
         {
-            let (a_text, b_text) = (number(*a), number(*b));
+            let (a_text, b_text) = (figure(&objective.metric, *a), figure(&objective.metric, *b));
             let ratio = if a > b { a / b } else { b / a };
             text += &if loses {
                 format!(
-                    "one worker: {} {a_text} ({one}); the best of several: {b_text} ({several})\n\
-                     distribution loses here: one worker alone is {ratio:.2} times as good\n",
-                    objective.metric
+                    "one worker: {a_text} ({one}); the best of several: {b_text} ({several})\n\
+                     distribution loses here: one worker alone is {ratio:.2} times as good\n"
                 )
             } else {
                 format!(
-                    "one worker: {} {a_text} ({one}); the best of several: {b_text} ({several}), {ratio:.2} times as good\n",
-                    objective.metric
+                    "one worker: {a_text} ({one}); the best of several: {b_text} ({several}), {ratio:.2} times as good\n"
                 )
             };
         }
@@ -264,6 +263,17 @@ fn means(group: &[&Made]) -> BTreeMap<String, f64> {
         (name.clone(), values.iter().sum::<f64>() / values.len() as f64)
     };
     names.into_iter().map(mean).collect()
+}
+
+/// The unit of a figure, behind a space; nothing for plain numbers and for what commands print.
+fn unit(metric: &str) -> String {
+    let known = FIGURES.iter().chain(OF_COMMANDS).find(|figure| figure.name == metric);
+    known.filter(|figure| !figure.unit.is_empty()).map(|figure| format!(" {}", figure.unit)).unwrap_or_default()
+}
+
+/// A figure with its name and unit.
+pub fn figure(metric: &str, value: f64) -> String {
+    format!("{metric} {}{}", number(value), unit(metric))
 }
 
 /// A figure with four digits that matter.
