@@ -7,6 +7,7 @@ use std::io::{self, Read, Write};
 use std::path::PathBuf;
 
 use paceline_plan::Plan;
+use paceline_record::{Batch, Recording};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -33,6 +34,8 @@ pub enum ToRank {
         key: [u8; 32],
         /// Where datasets lie.
         folders: Vec<PathBuf>,
+        /// What to record, if anything.
+        recording: Option<Recording>,
     },
     /// What to measure.
     Bench {
@@ -99,6 +102,8 @@ pub enum FromRank {
         /// Who, and why.
         cause: String,
     },
+    /// Rows of its record; those of steps and traces follow as numbers.
+    Recorded(Box<Batch>),
     /// It has finished. A server's parameters, or a worker's state (after its parameters, where they count),
     /// follow.
     Done(Box<Done>),

@@ -8,7 +8,8 @@ use paceline_data::{Dataset, Folders};
 use paceline_nn::Graph;
 use paceline_plan::Plan;
 use paceline_protocol::{Agreement, Setup, Strategy};
-use paceline_record::process;
+use paceline_record::recorder::{Ship, Wait};
+use paceline_record::{Batch, Recorder, process};
 use paceline_train::engine::Times;
 use paceline_train::server::Seen;
 use paceline_train::worker::Said;
@@ -26,6 +27,9 @@ const CONNECT: Duration = Duration::from_secs(20);
 const EVALUATION: Duration = Duration::from_secs(600);
 /// Time between two reports of steps.
 const REPORT: Duration = Duration::from_millis(50);
+
+/// Bytes of the pipe to the launcher.
+const PIPE: usize = 1 << 20;
 
 /// `worker` or `server`.
 pub fn role(plan: &Plan, rank: usize) -> &'static str {
@@ -79,12 +83,13 @@ impl<'a> Seat<'a> {
         &self,
         transport: Box<dyn Transport>,
         go_on: &Receiver<()>,
+        recorder: Option<Recorder>,
         say: &mut dyn FnMut(FromRank, &[f32]),
     ) {
         let played = if self.rank < self.plan.workers {
-            self.work(transport, go_on, say)
+            self.work(transport, go_on, recorder, say)
         } else {
-            self.serve(transport, say)
+            self.serve(transport, recorder, say)
         };
         if let Err(error) = played {
             say(failed(&error), &[]);
@@ -95,22 +100,25 @@ impl<'a> Seat<'a> {
         &self,
         transport: Box<dyn Transport>,
         go_on: &Receiver<()>,
+        mut recorder: Option<Recorder>,
         say: &mut dyn FnMut(FromRank, &[f32]),
     ) -> Result<(), TrainError> {
         let Self { plan, dataset, strategy, setup, rank, .. } = self;
         let graph = Arc::clone(&self.graph);
-        let job = worker::Job { plan, dataset, graph, strategy, setup, rank: *rank, traced: false };
+        let observer = recorder.as_ref().map(Recorder::observer);
+        let job = worker::Job { plan, dataset, graph, strategy, setup, rank: *rank, observer, traced: false };
         let mut told = Instant::now();
         // Workers that go on together stand still during an evaluation; those that do not must not.
         let waits = self.agreement() != Agreement::Apart;
         let summary = worker::run(&job, transport, &mut |said| match said {
             Said::Refused(cause) => say(FromRank::Refused { cause }, &[]),
             Said::Started => say(FromRank::Started, &[]),
-            Said::Step { step, loss, train_s } => {
-                if told.elapsed() >= REPORT || step == 1 {
+            Said::Step { row, train_s } => {
+                if told.elapsed() >= REPORT || row.step == 1 {
                     told = Instant::now();
-                    say(FromRank::Step { step, loss, train_s }, &[]);
+                    say(FromRank::Step { step: row.step, loss: row.loss, train_s }, &[]);
                 }
+                recorder.iter_mut().for_each(|recorder| recorder.step(row));
             }
             Said::Evaluated { step, train_s, outcome } => {
                 let (loss, correct, samples) = (outcome.loss, outcome.correct, outcome.samples);
@@ -124,6 +132,8 @@ impl<'a> Seat<'a> {
                 }
             }
         })?;
+        // The last rows come before the account.
+        drop(recorder);
         let account = Done {
             steps: summary.steps,
             samples: summary.samples,
@@ -143,18 +153,21 @@ impl<'a> Seat<'a> {
     fn serve(
         &self,
         transport: Box<dyn Transport>,
+        mut recorder: Option<Recorder>,
         say: &mut dyn FnMut(FromRank, &[f32]),
     ) -> Result<(), TrainError> {
         let Self { plan, graph, strategy, setup, rank, dataset } = self;
         let samples = dataset.train.len();
-        let job = server::Job { plan, graph, samples, strategy, setup, rank: *rank, traced: false };
+        let observer = recorder.as_ref().map(Recorder::observer);
+        let job = server::Job { plan, graph, samples, strategy, setup, rank: *rank, observer, traced: false };
         let shard = self.shard();
         let every = self.snapshot_every();
         let (mut round, all) = (0, setup.steps * plan.workers as u64);
         let summary = server::run(&job, transport, &mut |seen| match seen {
             Seen::Refused(cause) => say(FromRank::Refused { cause }, &[]),
-            Seen::Updates(updates, params) => {
-                let updates = updates as u64;
+            Seen::Updates(row, params) => {
+                let updates = row.step;
+                recorder.iter_mut().for_each(|recorder| recorder.step(row));
                 // What all updates have made is evaluated at the end.
                 if updates < all && every.is_some_and(|every| updates / every > round) {
                     round += 1;
@@ -163,6 +176,7 @@ impl<'a> Seat<'a> {
                 }
             }
         })?;
+        drop(recorder);
         let own = &summary.params[shard.clone()];
         let account = Done {
             params_sha256: model::params_sha256(own),
@@ -210,6 +224,25 @@ fn keep_to_own_cores(rank: usize, threads: usize) {
     let _ = sched_setaffinity(None, &own);
 }
 
+/// Ships batches over standard output, beside what the rank says there, as long as the pipe has room.
+fn to_launcher() -> Ship {
+    let stdout = std::io::stdout();
+    // A longer pipe holds what the launcher has not read yet; a shorter one only drops rows sooner.
+    let size = rustix::pipe::fcntl_setpipe_size(&stdout, PIPE);
+    let size = size.or_else(|_| rustix::pipe::fcntl_getpipe_size(&stdout)).unwrap_or(0);
+    Box::new(move |batch: &Batch, wait: Wait| {
+        let message = FromRank::Recorded(Box::new(batch.clone()));
+        let numbers = batch.numbers();
+        // A frame that does not fit would keep the rank's next word waiting behind it.
+        let waiting = rustix::io::ioctl_fionread(&stdout).unwrap_or(0) as usize;
+        if !wait.0 && waiting + 4 * numbers.len() > size / 2 {
+            return false;
+        }
+        // A launcher that does not listen any more has ended: nothing is left to tell.
+        control::write(&mut stdout.lock(), &message, &numbers).is_ok()
+    })
+}
+
 /// A failure as it is told to the launcher.
 fn failed(error: &TrainError) -> FromRank {
     let (code, lost) = match error {
@@ -245,7 +278,7 @@ fn life(say: &mut dyn FnMut(FromRank, &[f32])) -> Result<(), FromRank> {
     let door = bind().map_err(|e| failed(&e.into()))?;
     say(FromRank::Bound { address: door.address() }, &[]);
     match order {
-        ToRank::Config { plan, run, rank, key, folders } => {
+        ToRank::Config { plan, run, rank, key, folders, recording } => {
             if plan.pin {
                 keep_to_own_cores(rank, plan.threads);
             }
@@ -268,7 +301,8 @@ fn life(say: &mut dyn FnMut(FromRank, &[f32])) -> Result<(), FromRank> {
             let links = (seat.strategy.links)(&seat.setup, rank);
             let emulated = Emulated::of(&plan);
             let (transport, go_on) = connect(door, orders, identity, &links, plan.threads, buffer, emulated)?;
-            seat.play(transport, &go_on, say);
+            let recorder = recording.map(|recording| Recorder::start(recording, to_launcher()));
+            seat.play(transport, &go_on, recorder, say);
         }
         ToRank::Bench { bench, rank, key } => {
             // As MPI's launchers do: a scheduler that puts two ranks on one core would be measured instead.

@@ -10,8 +10,9 @@ use paceline_data::{Dataset, Folders};
 use paceline_nn::{Compute, Outcome};
 use paceline_plan::{Plan, PlanError};
 use paceline_protocol::{Agreement, Refusal};
+use paceline_record::event::SCHEMA;
 use paceline_record::process::Started;
-use paceline_record::{Event, RunResult};
+use paceline_record::{Batch, Event, Recorder, Recording, RunResult};
 use paceline_train::Replica;
 use paceline_train::model::params_sha256;
 use paceline_wire::{Interfaces, Key, TRANSPORTS, Transport, TransportKind, inproc, registry};
@@ -44,6 +45,8 @@ pub struct Launch<'a> {
     pub program: (PathBuf, &'static str),
     /// When this process began.
     pub started: Started,
+    /// What to record of each rank, if anything.
+    pub recording: Option<Recording>,
 }
 
 /// The transport that a run asks for, if its buffers can be what it asks for.
@@ -143,6 +146,8 @@ fn as_processes(
             rank,
             key,
             folders: launch.folders.0.clone(),
+            // Of several ranks on one machine, one tells of it.
+            recording: launch.recording.map(|r| Recording { host: rank == 0, ..r }),
         })
         .collect();
     let interfaces = Emulated::of(launch.plan).map(|emulated| emulated.interfaces()).transpose()?;
@@ -218,6 +223,9 @@ fn as_threads(
         for (rank, transport) in inproc::mesh(world).into_iter().enumerate() {
             let (emulated, interfaces) = (&emulated, &interfaces);
             let sender = sender.clone();
+            let to_launcher = sender.clone();
+            // Of several ranks in one process, one tells of it.
+            let recording = launch.recording.map(|r| Recording { process: rank == 0, host: rank == 0, ..r });
             let (go_on, told) = channel();
             go_ons.push(go_on);
             scope.spawn(move || {
@@ -230,7 +238,14 @@ fn as_threads(
                     transport = emulated.wrap(transport, Arc::clone(interfaces), None, own_core);
                 }
                 if let Ok(seat) = Seat::new(launch.plan, launch.dataset, rank) {
-                    seat.play(transport, &told, say);
+                    let recorder = recording.map(|recording| {
+                        let ship = move |batch: &Batch, _| {
+                            let said = FromRank::Recorded(Box::new(batch.clone()));
+                            to_launcher.send((rank, said, batch.numbers())).is_ok()
+                        };
+                        Recorder::start(recording, Box::new(ship))
+                    });
+                    seat.play(transport, &told, recorder, say);
                 }
             });
         }
@@ -305,6 +320,7 @@ impl<'a> Watch<'a> {
     fn announce(&self, report: &mut dyn FnMut(Event<'_>)) {
         if let Ok(seat) = Seat::new(self.launch.plan, self.launch.dataset, 0) {
             report(Event::Start {
+                schema: SCHEMA,
                 run: self.launch.run,
                 plan: self.launch.plan,
                 plan_sha256: self.launch.plan.hash(),
@@ -349,6 +365,9 @@ impl<'a> Watch<'a> {
             }
             FromRank::Snapshot { step, train_s } => self.snapshot(rank, step, train_s, numbers),
             FromRank::Refused { cause } => report(Event::Refused { rank, cause: &cause }),
+            FromRank::Recorded(batch) => {
+                report(Event::Batch { rank, batch: &batch.with_numbers(&numbers) });
+            }
             FromRank::Done(account) => {
                 self.gather.done[rank] = Some(*account);
                 self.gather.numbers[rank] = numbers;

@@ -40,6 +40,11 @@ impl Clock {
         self.last = now;
     }
 
+    /// Time spent in a phase.
+    pub fn spent(&self, phase: Phase) -> Duration {
+        self.spent[phase as usize]
+    }
+
     /// Seconds spent in a phase.
     pub fn seconds(&self, phase: Phase) -> f64 {
         self.spent[phase as usize].as_secs_f64()

@@ -9,6 +9,7 @@
 //! - [`update`]: optimiser and learning rate
 //! - [`model`]: a replica: parameters, gradients, state, optimiser memory, network
 //! - [`clock`]: the training clock and the phases it is divided into
+//! - [`observe`]: what is recorded of steps, links and messages
 //! - [`curve`]: accuracy over time: time to accuracy, convergence
 //! - [`error`]: how training fails
 //!
@@ -24,6 +25,7 @@ pub mod error;
 pub mod memory;
 pub mod meta;
 pub mod model;
+pub mod observe;
 pub mod server;
 pub mod single;
 pub mod update;

@@ -5,11 +5,14 @@ use std::sync::Arc;
 use paceline_nn::{Compute, Graph};
 use paceline_plan::Plan;
 use paceline_protocol::{Rank, Setup, Strategy, Trace};
+use paceline_record::{Observer, StepRow};
 use paceline_wire::Transport;
 
+use crate::clock::Clock;
 use crate::engine::{Engine, Times};
 use crate::error::TrainError;
 use crate::memory::{Scratch, Whole};
+use crate::observe::{Steps, Watch};
 use crate::update::Update;
 
 /// What came of a server.
@@ -40,14 +43,16 @@ pub struct Job<'a> {
     pub setup: &'a Setup,
     /// This server.
     pub rank: Rank,
+    /// Who records its links and messages.
+    pub observer: Option<Arc<Observer>>,
     /// Whether to keep a trace.
     pub traced: bool,
 }
 
 /// What can be seen of a server while it serves.
 pub enum Seen<'a> {
-    /// So many updates were applied; the parameters now.
-    Updates(usize, &'a [f32]),
+    /// Updates were applied: what they took, with how many there are now; the parameters now.
+    Updates(StepRow, &'a [f32]),
     /// A stranger was turned away.
     Refused(String),
 }
@@ -67,18 +72,23 @@ pub fn run(
     let participant = (job.strategy.make)(setup, rank);
     let mut engine = Engine::new(participant, transport, (job.strategy.links)(setup, rank), setup.world());
     engine.trace = job.traced.then(Trace::default);
+    engine.watch = job.observer.clone().map(|observer| Watch::new(observer, setup.world()));
     let mut scratch = Scratch::new(engine.scratch());
 
     let mut memory =
         Whole { params: &mut params, grads: &mut grads, scratch: &mut scratch, update: &mut update };
     engine.start(&mut memory)?;
-    let mut seen = 0;
+    // A server's phases are all its engine's.
+    let (mut seen, clock) = (0, Clock::default());
+    let mut steps = Steps::begin(&clock, &engine.times);
     while !engine.over()? {
         engine.wait(&mut memory)?;
         engine.refused.drain(..).for_each(|cause| look(Seen::Refused(cause)));
         if engine.staleness.len() > seen {
+            let staleness = engine.staleness[seen..].iter().max().copied();
             seen = engine.staleness.len();
-            look(Seen::Updates(seen, memory.params));
+            let row = StepRow { staleness, ..steps.end(seen as u64, &clock, &engine.times) };
+            look(Seen::Updates(row, memory.params));
         }
     }
     engine.finish(&mut memory)?;

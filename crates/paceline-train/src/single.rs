@@ -1,21 +1,48 @@
 //! One worker, alone: plain training.
 
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
 
 use paceline_data::{Dataset, Order};
 use paceline_nn::{Compute, Pass};
 use paceline_plan::Plan;
+use paceline_record::event::SCHEMA;
 use paceline_record::process::{self, Started};
-use paceline_record::{Event, Rank, RunResult, Seconds, Staleness};
+use paceline_record::{Batch, Event, Rank, Recorder, Recording, RunResult, Seconds, Staleness, StepRow};
 
 use crate::clock::{Clock, Phase};
 use crate::curve::Curve;
+use crate::engine::Times;
 use crate::error::TrainError;
 use crate::model::{self, Replica, params_sha256};
+use crate::observe::Steps;
 use crate::update::Update;
 
 /// Seconds between two progress events.
 const PROGRESS_EVERY: f64 = 0.2;
+
+/// The record of the one worker: its batches come back to the thread that trains, which reports them.
+struct Own {
+    recorder: Recorder,
+    batches: Receiver<Batch>,
+}
+
+impl Own {
+    fn start(recording: Recording) -> Self {
+        let (shipped, batches) = channel();
+        let ship = move |batch: &Batch, _| shipped.send(batch.clone()).is_ok();
+        Self { recorder: Recorder::start(recording, Box::new(ship)), batches }
+    }
+
+    fn deliver(&self, report: &mut dyn FnMut(Event<'_>)) {
+        self.batches.try_iter().for_each(|batch| report(Event::Batch { rank: 0, batch: &batch }));
+    }
+
+    fn finish(self, report: &mut dyn FnMut(Event<'_>)) {
+        self.recorder.finish();
+        self.batches.try_iter().for_each(|batch| report(Event::Batch { rank: 0, batch: &batch }));
+    }
+}
 
 /// Trains as the plan says, telling `report` what happens, and returns the result.
 pub fn run(
@@ -23,6 +50,7 @@ pub fn run(
     dataset: &Dataset,
     run: &str,
     started: Started,
+    recording: Option<Recording>,
     report: &mut dyn FnMut(Event<'_>),
 ) -> Result<RunResult, TrainError> {
     let graph = Arc::new(model::graph(plan, dataset)?);
@@ -33,6 +61,7 @@ pub fn run(
     let mut replica = Replica::new(plan, graph, compute);
     let steps = order.steps().min(plan.stop_after_step.unwrap_or(u64::MAX));
     report(Event::Start {
+        schema: SCHEMA,
         run,
         plan,
         plan_sha256: plan.hash(),
@@ -41,8 +70,11 @@ pub fn run(
         kernels: replica.compute().level.to_string(),
     });
 
+    let mut record = recording.map(Own::start);
     let startup = started.seconds();
     let mut clock = Clock::default();
+    let alone = Times::default();
+    let mut rows = Steps::begin(&clock, &alone);
     let (mut curve, mut last_report, mut done) = (Curve::default(), 0.0, 0);
     let (mut train_loss, mut last) = (f64::NAN, None);
     for step in 0..steps {
@@ -55,22 +87,30 @@ pub fn run(
         clock.lap(Phase::Backward);
         train_loss = outcome.mean_loss();
         if !train_loss.is_finite() {
+            record.into_iter().for_each(|record| record.finish(report));
             return Err(TrainError::Diverged { step: step + 1, samples, loss: train_loss });
         }
         update.apply(0, params, grads, step, true);
         clock.lap(Phase::Apply);
         done = step + 1;
+        if let Some(record) = &mut record {
+            let row = rows.end(done, &clock, &alone);
+            record.recorder.step(StepRow { samples: pass.samples as u64, loss: train_loss, ..row });
+        }
         let (samples, train_s) = (order.samples_before(done), clock.train());
         if train_s - last_report >= PROGRESS_EVERY {
             last_report = train_s;
             report(Event::Progress { step: done, samples, train_s, train_loss });
+            record.iter().for_each(|record| record.deliver(report));
         }
         let due = plan.eval_every.map_or(order.ends_epoch(step), |every| done.is_multiple_of(every));
         if due || done == steps {
             let outcome = replica.evaluate(dataset, 0..dataset.test.len());
             clock.lap(Phase::Evaluate);
+            rows.skip(&clock, &alone);
             let (loss, accuracy) = (outcome.mean_loss(), outcome.accuracy());
             if !loss.is_finite() {
+                record.into_iter().for_each(|record| record.finish(report));
                 return Err(TrainError::Diverged { step: done, samples, loss });
             }
             curve.push(train_s, accuracy);
@@ -82,6 +122,7 @@ pub fn run(
         }
     }
 
+    record.into_iter().for_each(|record| record.finish(report));
     let (final_loss, final_accuracy) = last.expect("the last step is always evaluated");
     report(Event::Phases {
         rank: 0,
@@ -110,6 +151,7 @@ pub fn run(
         convergence_s: curve.convergence(),
         params_sha256: params_sha256.clone(),
         staleness: Staleness::default(),
+        dropped_rows: 0,
         ranks: vec![Rank {
             rank: 0,
             role: "worker".into(),

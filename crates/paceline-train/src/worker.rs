@@ -11,6 +11,7 @@ use paceline_protocol::{
 };
 use paceline_random::{Purpose, Stream};
 use paceline_record::process::thread_cpu_seconds;
+use paceline_record::{Observer, StepRow};
 use paceline_wire::Transport;
 
 use crate::clock::{Clock, Phase};
@@ -18,6 +19,7 @@ use crate::engine::{Begin, Engine, Times};
 use crate::error::TrainError;
 use crate::memory::{DuringBackward, Finished, Scratch, Whole};
 use crate::model::Replica;
+use crate::observe::{Steps, Watch};
 use crate::update::Update;
 
 /// Most elements of one message: half a megabyte stays in cache between receiving and summing.
@@ -73,10 +75,8 @@ pub enum Said {
     Started,
     /// A step is done.
     Step {
-        /// Steps done by this worker.
-        step: u64,
-        /// Mean loss of its share.
-        loss: f64,
+        /// What it took.
+        row: StepRow,
         /// Its training clock, in seconds.
         train_s: f64,
     },
@@ -140,6 +140,8 @@ pub struct Job<'a> {
     pub setup: &'a Setup,
     /// This worker.
     pub rank: Rank,
+    /// Who records its links and messages.
+    pub observer: Option<Arc<Observer>>,
     /// Whether to keep a trace.
     pub traced: bool,
 }
@@ -159,6 +161,7 @@ pub fn run(
     let participant = (job.strategy.make)(setup, rank);
     let mut engine = Engine::new(participant, transport, (job.strategy.links)(setup, rank), setup.world());
     engine.trace = job.traced.then(Trace::default);
+    engine.watch = job.observer.clone().map(|observer| Watch::new(observer, setup.world()));
     let mut scratch = Scratch::new(engine.scratch());
     let slowness = Slowness { straggler: plan.straggler, rank, workers: plan.workers, seed: plan.seed };
     let agreement = (job.strategy.agreement)(setup);
@@ -168,6 +171,7 @@ pub fn run(
     engine.start(&mut Whole { params, grads, scratch: &mut scratch, update: &mut update })?;
     say(Said::Started);
     let (mut clock, mut last, mut done, mut taken) = (Clock::default(), Outcome::default(), 0, 0u64);
+    let mut steps = Steps::begin(&clock, &engine.times);
     loop {
         let Replica { params, grads, .. } = &mut replica;
         let mut memory = Whole { params, grads, scratch: &mut scratch, update: &mut update };
@@ -224,10 +228,17 @@ pub fn run(
         clock.lap(Phase::Exchange);
         done = step + 1;
         engine.refused.drain(..).for_each(|cause| say(Said::Refused(cause)));
-        say(Said::Step { step: done, loss: last.mean_loss(), train_s: clock.train() });
+        let row = StepRow {
+            overlap_ns: exchanged.as_nanos() as u64,
+            samples: last.samples as u64,
+            loss: last.mean_loss(),
+            ..steps.end(done, &clock, &engine.times)
+        };
+        say(Said::Step { row, train_s: clock.train() });
         let due = plan.eval_every.map_or(order.ends_epoch(step), |every| done.is_multiple_of(every));
         if due || done == setup.steps {
             evaluate(job, agreement, &mut replica, &mut clock, done, say);
+            steps.skip(&clock, &engine.times);
         }
         engine.rest();
     }

@@ -123,13 +123,31 @@ fn distributed(plan: &Plan, dataset: &Dataset, strategy: &'static Strategy, over
             if rank < plan.workers {
                 workers.push(scope.spawn(move || {
                     let graph = Arc::clone(graph);
-                    let job = worker::Job { plan, dataset, graph, strategy, setup, rank, traced: true };
+                    let job = worker::Job {
+                        plan,
+                        dataset,
+                        graph,
+                        strategy,
+                        setup,
+                        rank,
+                        observer: None,
+                        traced: true,
+                    };
                     worker::run(&job, transport, &mut |_| {}).unwrap_or_else(|e| panic!("worker {rank}: {e}"))
                 }));
             } else {
                 servers.push(scope.spawn(move || {
                     let samples = dataset.train.len();
-                    let job = server::Job { plan, graph, samples, strategy, setup, rank, traced: true };
+                    let job = server::Job {
+                        plan,
+                        graph,
+                        samples,
+                        strategy,
+                        setup,
+                        rank,
+                        observer: None,
+                        traced: true,
+                    };
                     server::run(&job, transport, &mut |_| {}).unwrap_or_else(|e| panic!("server {rank}: {e}"))
                 }));
             }

@@ -17,13 +17,14 @@
 //! - [`hello`]: what an end says of itself; [`handshake`]: who may connect, without sockets or clocks
 //! - [`identity`]: one rank of one run, and the run's key
 //! - [`body`]: received bodies and the pool that their memory returns to
+//! - [`kernel`]: what the kernel knows of a connection
 //! - [`error`]: what can go wrong
 //!
 //! # Deliberately absent
 //! Strategies and what the 48 bytes mean; joining again after a loss; heartbeats. Frames carry checksums,
 //! not MACs: off loopback somebody who can alter packets in flight could alter messages.
 
-// Only `shared` allows it.
+// Only `shared` and `kernel` allow it.
 #![deny(unsafe_code)]
 
 #[cfg(target_endian = "big")]
@@ -36,6 +37,7 @@ pub mod handshake;
 pub mod hello;
 pub mod identity;
 pub mod inproc;
+pub mod kernel;
 pub mod registry;
 pub mod shaped;
 mod shared;
@@ -48,6 +50,7 @@ pub mod uds;
 pub use body::Body;
 pub use error::WireError;
 pub use identity::{Identity, Key};
+pub use kernel::KernelView;
 pub use registry::{Door, TRANSPORTS, TransportKind};
 pub use shaped::{Interfaces, Link, Shaped};
 pub use stream::Options;

@@ -26,6 +26,7 @@ use crate::body::Pool;
 use crate::error::WireError;
 use crate::frame::LONGEST;
 use crate::identity::Identity;
+use crate::kernel::KernelView;
 use crate::transport::{Event, Meta, Source, Span, Traffic, Transport};
 use medium::Medium;
 use peer::Peer;
@@ -236,6 +237,10 @@ impl<M: Medium> Transport for Streams<M> {
 
     fn traffic(&self) -> &[Traffic] {
         &self.traffic
+    }
+
+    fn kernel(&self, peer: usize) -> Option<KernelView> {
+        if let Some(Slot::Connected(peer)) = self.slots.get(peer) { peer.kernel() } else { None }
     }
 }
 

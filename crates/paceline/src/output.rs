@@ -38,6 +38,30 @@ pub fn note(line: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{line}");
 }
 
+/// Cells in columns, the first of each row to the left and the others to the right.
+pub fn table<S: AsRef<str>>(head: &[S], rows: &[Vec<String>]) -> String {
+    let head: Vec<String> = head.iter().map(|cell| cell.as_ref().to_owned()).collect();
+    let all: Vec<&Vec<String>> = std::iter::once(&head).chain(rows).collect();
+    let width = |i: usize| all.iter().map(|row| row[i].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..head.len()).map(width).collect();
+    let mut text = String::new();
+    for row in all {
+        let cells: Vec<String> = row
+            .iter()
+            .zip(&widths)
+            .enumerate()
+            .map(
+                |(i, (cell, &width))| {
+                    if i == 0 { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+                },
+            )
+            .collect();
+        text += cells.join("  ").trim_end();
+        text.push('\n');
+    }
+    text
+}
+
 /// Writes an error and its hint.
 pub fn error(message: &str, hint: &str) {
     let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
@@ -75,7 +99,8 @@ impl Follow {
 
     /// Takes one event.
     pub fn event(&mut self, event: &Event<'_>) {
-        if self.show.json {
+        // Rows are for the store; a stream of them would bury everything else.
+        if self.show.json && !matches!(event, Event::Batch { .. }) {
             // A reader that has gone away is noticed when the result is written.
             let _ = json(event);
         }
@@ -109,7 +134,7 @@ impl Follow {
             Event::Refused { rank, cause } => {
                 self.line(&format!("rank {rank} turned a stranger away: {cause}"))
             }
-            Event::Result(_) => {}
+            Event::Batch { .. } | Event::Result(_) => {}
         }
     }
 

@@ -8,6 +8,7 @@ mod compute;
 mod exchange;
 mod footprint;
 mod network;
+mod overhead;
 mod stragglers;
 
 use std::fs;
@@ -88,6 +89,7 @@ const MEASUREMENTS: &[Measurement] = &[
         about: "codecs on MNIST: bytes and accuracy",
         run: compression::measure,
     },
+    Measurement { name: "overhead", about: "what recording costs", run: overhead::measure },
     Measurement { name: "footprint", about: "memory and startup of a run", run: footprint::measure },
 ];
 

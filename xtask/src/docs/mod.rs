@@ -1,7 +1,7 @@
 //! `cargo xtask docs`: the pages in `docs/`, out of the registries and out of what was measured. Nothing in
 //! them is written by hand, so nothing in them can say what the program does not do.
 //!
-//! - `strategies`, `consistency`, `codecs`: one function per page
+//! - `strategies`, `consistency`, `codecs`, `record`: one function per page
 //! - `measured`: tables out of `bench/accept/`
 //! - `markdown`: headings, paragraphs, tables
 
@@ -9,6 +9,7 @@ mod codecs;
 mod consistency;
 mod markdown;
 mod measured;
+mod record;
 mod strategies;
 
 use std::collections::BTreeMap;
@@ -86,6 +87,7 @@ fn pages(measured: &Measured) -> Outcome<Pages> {
         ("docs/README.md".into(), index()),
         ("docs/consistency.md".into(), consistency::page(measured)?),
         ("docs/codecs.md".into(), codecs::page(measured)?),
+        ("docs/record.md".into(), record::page()),
         ("docs/strategies/README.md".into(), strategies::index(measured)?),
     ]);
     for strategy in STRATEGIES {
@@ -108,6 +110,9 @@ fn index() -> String {
         of("[Consistency models](consistency.md) (`--sync`)", CONSISTENCIES.iter().map(|c| c.name).collect()),
         of("[Codecs](codecs.md) (`--compression`)", CODECS.iter().map(|c| c.name).collect()),
     ]);
+    page.text(
+        "What every run leaves behind: [the record](record.md), its tables, its metrics and where they come from.",
+    );
     page.text(
         "`cargo xtask docs` writes all of this out of the registries in `crates/paceline-protocol` and the \
          raw runs in `bench/accept/`; `cargo xtask test` fails if a page is out of date.",
@@ -186,7 +191,7 @@ mod tests {
     #[test]
     fn there_is_a_page_per_strategy_and_each_says_that_it_is_generated() {
         let pages = all();
-        assert_eq!(pages.len(), 4 + STRATEGIES.len());
+        assert_eq!(pages.len(), 5 + STRATEGIES.len());
         for (path, text) in &pages {
             assert!(text.starts_with(MARK) && text.ends_with('\n') && !text.ends_with("\n\n"), "{path}");
         }

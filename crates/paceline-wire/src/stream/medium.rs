@@ -10,6 +10,7 @@ use rustix::event::PollFd;
 use super::{BOTH, Options, READABLE};
 use crate::error::WireError;
 use crate::handshake::Side;
+use crate::kernel::KernelView;
 
 /// A kind of connection: how to listen, to dial, and to carry bytes. Nothing here blocks.
 pub trait Medium: Sized + 'static {
@@ -67,4 +68,9 @@ pub trait Stream: Read + Write + AsFd + Send {
 
     /// Ends a sleep.
     fn get_up(&mut self) {}
+
+    /// What the kernel knows of it, if it is a connection that the kernel measures.
+    fn kernel(&self) -> Option<KernelView> {
+        None
+    }
 }

@@ -33,6 +33,8 @@ enum What {
     Allreduce(ExchangeArgs),
     /// Time of a message between two ranks: the floor of what two ranks can exchange
     P2p(PointArgs),
+    /// What recording costs: recorded and unrecorded runs in turn, by throughput and CPU time
+    Overhead(super::overhead::Args),
 }
 
 #[derive(clap::Args, Debug)]
@@ -160,6 +162,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
         What::Allreduce(args) => {
             return exchange(&args.strategy, args.workers as usize, false, &args.over, show);
         }
+        What::Overhead(args) => return super::overhead::run(args, show),
         What::P2p(args) => return exchange("p2p", 2, args.duplex, &args.over, show),
     };
     let measured = compute(args)?;

@@ -2,6 +2,11 @@
 
 pub mod bench;
 pub mod data;
+pub mod export;
 pub mod home;
 pub mod model;
+pub mod overhead;
+pub mod runs;
+pub mod show;
+pub mod store;
 pub mod train;

@@ -1,7 +1,6 @@
 //! `paceline train`: one run.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use clap::builder::PossibleValue;
 use clap::builder::PossibleValuesParser;
@@ -16,11 +15,13 @@ use paceline_protocol::{
     Averages, CONSISTENCIES, Coder, Options, Parameter, Refusal, STRATEGIES, strategies,
 };
 use paceline_record::process::{self, Started};
-use paceline_record::{Event, RunDirectory, RunResult};
+use paceline_record::recorder::SAMPLE_HZ;
+use paceline_record::{Event, Record, Recording, RunResult};
 use paceline_train::single;
 use paceline_wire::TRANSPORTS;
 
 use super::data::{self, Place};
+use super::store::{BUILD, Where};
 use crate::failure::Failure;
 use crate::output::{self, Follow, Show};
 
@@ -139,9 +140,17 @@ pub struct Args {
     /// Keep each thread on a core of its own
     #[arg(long)]
     pin: bool,
-    /// Folder that runs are recorded in [default: PACELINE_STORE, then .paceline]
-    #[arg(long, value_name = "DIR")]
-    store: Option<PathBuf>,
+    #[command(flatten)]
+    store: Where,
+    /// Samples of each rank's resources per second; 0 for none
+    #[arg(long, default_value_t = SAMPLE_HZ, value_parser = hertz)]
+    sample_hz: f64,
+    /// Record single messages and waits for `export --format trace`, at most so many per rank
+    #[arg(long, value_name = "MESSAGES", num_args = 0..=1, default_missing_value = "50000", default_value_t = 0, hide_default_value = true)]
+    trace: u64,
+    /// Leave no record of the run
+    #[arg(long, conflicts_with_all = ["store", "sample_hz", "trace"])]
+    no_record: bool,
     #[command(flatten)]
     parameters: Parameters,
 }
@@ -301,10 +310,10 @@ impl Args {
     }
 }
 
-/// The flag, else the environment, else a folder here.
-fn store(args: &Args) -> PathBuf {
-    let from_environment = || std::env::var_os("PACELINE_STORE").filter(|v| !v.is_empty()).map(PathBuf::from);
-    args.store.clone().or_else(from_environment).unwrap_or_else(|| ".paceline".into())
+/// A rate of samples.
+fn hertz(text: &str) -> Result<f64, String> {
+    let value = text.parse::<f64>().ok().filter(|hz| (0.0..=1000.0).contains(hz));
+    value.ok_or_else(|| "a number of samples per second from 0 to 1000 is needed".into())
 }
 
 /// Runs the plan that the flags describe; the result, and its summary in words.
@@ -318,22 +327,49 @@ pub fn execute(args: &Args, show: Show, started: Started) -> Result<(RunResult, 
     plan.check(dataset.train.len())?;
     let mut follow = Follow::new(show);
     let id = process::new_run_id();
-    let mut record = RunDirectory::create(&store(args), &id, &plan)?;
+    let mut record = match args.no_record {
+        false => Some(Record::create(&args.store.folder(), &id, &plan, BUILD)?),
+        true => None,
+    };
+    let recording = record.as_ref().map(|_| Recording {
+        sample_hz: args.sample_hz,
+        trace: args.trace,
+        ..Recording::default()
+    });
     let report = &mut |event: Event<'_>| {
-        record.event(&event);
+        record.iter_mut().for_each(|record| record.event(&event));
         follow.event(&event);
     };
     let result = if plan.strategy == SINGLE {
-        single::run(&plan, &dataset, &id, started, report).map_err(Failure::from)
+        single::run(&plan, &dataset, &id, started, recording, report).map_err(Failure::from)
     } else {
         let program = (std::env::current_exe()?, "rank");
-        let launch = Launch { plan: &plan, dataset: &dataset, folders: &folders, run: &id, program, started };
+        let launch = Launch {
+            plan: &plan,
+            dataset: &dataset,
+            folders: &folders,
+            run: &id,
+            program,
+            started,
+            recording,
+        };
         run::run(&launch, report).map_err(Failure::from)
     };
     follow.finish();
-    let result = result?;
-    let summary = format!("{}recorded in {}\n", follow.summary(&result), record.path().display());
-    record.finish(&result)?;
+    let mut result = match result {
+        Ok(result) => result,
+        Err(failure) => {
+            // What went wrong with the run is told, whatever becomes of its record.
+            let _ = record.map(|record| record.fail(failure.message(), failure.code()));
+            return Err(failure);
+        }
+    };
+    let mut summary = follow.summary(&result);
+    if let Some(record) = record {
+        result.dropped_rows = record.dropped();
+        summary += &format!("recorded in {}: paceline show {id}\n", record.path().display());
+        record.finish(&result)?;
+    }
     Ok((result, summary))
 }
 

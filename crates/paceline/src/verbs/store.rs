@@ -1,0 +1,35 @@
+//! Where runs are recorded: what every verb that writes or reads them shares.
+
+use std::path::PathBuf;
+
+use paceline_record::store::Build;
+use paceline_record::{RecordError, Store};
+
+/// This program.
+pub const BUILD: Build = Build {
+    version: env!("CARGO_PKG_VERSION"),
+    commit: env!("PACELINE_COMMIT"),
+    rustc: env!("PACELINE_RUSTC"),
+};
+
+/// The folder of the store.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Where {
+    /// Folder that runs are recorded in [default: PACELINE_STORE, then .paceline]
+    #[arg(long, value_name = "DIR")]
+    store: Option<PathBuf>,
+}
+
+impl Where {
+    /// The flag, else the environment, else a folder here.
+    pub fn folder(&self) -> PathBuf {
+        let from_environment =
+            || std::env::var_os("PACELINE_STORE").filter(|v| !v.is_empty()).map(PathBuf::from);
+        self.store.clone().or_else(from_environment).unwrap_or_else(|| ".paceline".into())
+    }
+
+    /// The store, which must be there.
+    pub fn open(&self) -> Result<Store, RecordError> {
+        Store::open(&self.folder())
+    }
+}
