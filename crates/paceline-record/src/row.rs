@@ -110,6 +110,9 @@ impl Traced {
     }
 }
 
+/// The peer of a wait for nobody in particular; in the store it is -1.
+pub const NOBODY: u64 = u64::MAX;
+
 /// One message, or one wait, of a run with `--trace`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TraceRow {
@@ -117,7 +120,7 @@ pub struct TraceRow {
     pub kind: Traced,
     /// When, in nanoseconds of `CLOCK_MONOTONIC`.
     pub at_ns: u64,
-    /// The other side, or who was waited for.
+    /// The other side, or who was waited for ([`NOBODY`] in particular).
     pub peer: u64,
     /// Which message it is of all on this link in this direction, from 0: the n-th that one side sends is the
     /// n-th that the other receives.

@@ -178,7 +178,7 @@ const TRACE: &[Column] = &[
     RANK,
     TIME,
     column("kind", Text, "", "`send`, `receive` or `wait`"),
-    column("peer", Integer, "", "the other side, or who was waited for"),
+    column("peer", Integer, "", "the other side, or who was waited for; -1: nobody in particular"),
     column(
         "n",
         Integer,

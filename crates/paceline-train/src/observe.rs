@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use paceline_protocol::{Rank, Tag};
 use paceline_record::metric::{LinkReading, TcpReading};
 use paceline_record::process::monotonic_ns;
-use paceline_record::row::{TraceRow, Traced};
+use paceline_record::row::{NOBODY, TraceRow, Traced};
 use paceline_record::{Observer, StepRow};
 use paceline_wire::Transport;
 
@@ -82,7 +82,7 @@ impl Watch {
             self.observer.trace(TraceRow {
                 kind: Traced::Wait,
                 at_ns,
-                peer: peer.unwrap_or(0) as u64,
+                peer: peer.map_or(NOBODY, |peer| peer as u64),
                 // Waits are told apart by their time.
                 n: 0,
                 step,

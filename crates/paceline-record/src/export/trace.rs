@@ -101,10 +101,10 @@ fn messages(rows: &Rows, events: &mut Vec<Json>) {
     for row in &rows.rows {
         let (get, kind) = (reader(rows, row), text(row));
         let whole = |name: &str| get(name) as u64;
-        let (rank, peer, ts) = (whole("rank"), whole("peer"), get("t_ns") / 1e3);
+        let (rank, peer, ts) = (whole("rank"), get("peer"), get("t_ns") / 1e3);
         if kind == "wait" {
             events.push(json!({
-                "ph": "X", "cat": "wait", "name": format!("wait for {peer}"), "pid": rank, "tid": 2,
+                "ph": "X", "cat": "wait", "name": if peer < 0.0 { "wait".into() } else { format!("wait for {peer}") }, "pid": rank, "tid": 2,
                 "ts": ts, "dur": get("duration_ns") / 1e3, "args": {"step": whole("step")},
             }));
             continue;

@@ -196,13 +196,17 @@ impl Store {
     /// Runs whose process has died without a word are lost, from the moment that they last wrote.
     pub(super) fn note_the_lost(&mut self) -> Result<(), RecordError> {
         let failed = at(&self.path);
-        let running = |c: &Connection| -> rusqlite::Result<Vec<(i64, String, String, u32, i64)>> {
+        let looked_at = |r: &Row<'_>| {
+            let (host, boot) = (r.get::<_, String>(1)?, r.get::<_, String>(2)?);
+            Ok((r.get(0)?, alive(&host, &boot, r.get(3)?, r.get::<_, i64>(4)? as u64)))
+        };
+        let running = |c: &Connection| -> rusqlite::Result<Vec<(i64, Option<bool>)>> {
             c.prepare("SELECT id, host, boot_id, pid, pid_started FROM runs WHERE state = 'running'")?
-                .query_map([], |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?, r.get(3)?, r.get(4)?)))?
+                .query_map([], looked_at)?
                 .collect()
         };
-        for (id, host, boot, pid, started) in running(&self.connection).map_err(&failed)? {
-            if alive(&host, &boot, pid, started as u64) == Some(false) {
+        for (id, alive) in running(&self.connection).map_err(&failed)? {
+            if alive == Some(false) {
                 // It may have ended between the two looks: then its own word counts.
                 self.connection
                     .execute(
