@@ -6,8 +6,10 @@
 //! - [`row`]: the dense part of it: steps, samples, traced messages, in batches
 //! - [`metric`]: the registry of what is sampled, and the readers
 //! - [`recorder`], [`observer`]: recording inside a rank, beside the thread that trains
-//! - [`process`], [`machine`]: this process and this machine
+//! - [`process`], [`machine`], [`site`]: this process, this machine, and both together
+//! - [`table`]: the registry of the store's tables
 //! - [`store`]: the database of runs, and the one writer of each run
+//! - [`checkpoint`]: where a run can go on
 //! - [`export`]: one file per format
 //!
 //! # Deliberately absent
@@ -15,8 +17,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod checkpoint;
 pub mod event;
-#[cfg(feature = "store")]
 pub mod export;
 pub mod machine;
 pub mod metric;
@@ -24,13 +26,14 @@ pub mod observer;
 pub mod process;
 pub mod recorder;
 pub mod row;
-#[cfg(feature = "store")]
+pub mod site;
 pub mod store;
 pub mod table;
 
+pub use checkpoint::{Checkpoint, Checkpoints, Damaged, Part};
 pub use event::{Event, Rank, Replicas, RunResult, Seconds, Staleness};
+pub use machine::Machine;
 pub use observer::Observer;
 pub use recorder::{Recorder, Recording};
 pub use row::{Batch, StepRow};
-#[cfg(feature = "store")]
 pub use store::{Record, RecordError, Store};

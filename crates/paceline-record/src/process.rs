@@ -19,12 +19,12 @@ pub fn thread_cpu_seconds() -> f64 {
 
 /// The clock that all processes of one machine share, in nanoseconds.
 pub fn monotonic_ns() -> u64 {
-    crate::machine::clock_ns(ClockId::Monotonic)
+    crate::site::clock_ns(ClockId::Monotonic)
 }
 
 /// The calendar, in nanoseconds since 1970.
 pub fn realtime_ns() -> u64 {
-    crate::machine::clock_ns(ClockId::Realtime)
+    crate::site::clock_ns(ClockId::Realtime)
 }
 
 /// Peak resident memory of this process in bytes; 0 where the kernel does not say.
@@ -33,6 +33,13 @@ pub fn peak_memory_bytes() -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kib = line.and_then(|line| line.trim().strip_suffix("kB")).and_then(|n| n.trim().parse::<u64>().ok());
     kib.unwrap_or(0) * 1024
+}
+
+/// How many processes wanted to run on this machine, on average over the last minute; 0 where the kernel does
+/// not say.
+pub fn load_average() -> f64 {
+    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split_whitespace().next().and_then(|load| load.parse().ok()).unwrap_or(0.0)
 }
 
 /// The machine's name.

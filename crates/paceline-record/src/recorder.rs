@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::machine::Machine;
 use crate::metric::cgroup::Cgroup;
 use crate::metric::{HOST, HostReading, INTERFACE, InterfaceReading, PROCESS, ProcessReading, values};
 use crate::observer::Observer;
 use crate::process::monotonic_ns;
 use crate::row::{Batch, Sample, StepRow};
+use crate::site::Site;
 
 /// Samples per second where nothing else is said.
 pub const SAMPLE_HZ: f64 = 10.0;
@@ -55,12 +55,19 @@ pub type Ship = Box<dyn FnMut(&Batch, Wait) -> bool + Send>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wait(pub bool);
 
+/// What the second thread is handed.
+enum Packet {
+    Rows(Vec<StepRow>),
+    /// Everything is to be shipped now; told when it is.
+    Flush(SyncSender<()>),
+}
+
 /// A rank's record, as the thread that trains sees it.
 pub struct Recorder {
     rows: Vec<StepRow>,
     /// When rows were last handed over.
     handed_ns: u64,
-    to: Option<SyncSender<Vec<StepRow>>>,
+    to: Option<SyncSender<Packet>>,
     dropped: Arc<AtomicU64>,
     observer: Arc<Observer>,
     thread: Option<JoinHandle<()>>,
@@ -78,7 +85,7 @@ impl Recorder {
             observer: Arc::clone(&observer),
             dropped: Arc::clone(&dropped),
             cgroup: Cgroup::own(),
-            batch: Batch { machine: Some(Box::new(Machine::own())), ..Batch::default() },
+            batch: Batch { site: Some(Box::new(Site::own())), ..Batch::default() },
         };
         let spawned = std::thread::Builder::new().name("record".into()).spawn(move || clerk.work(&from));
         // Without a second thread nothing is recorded, and everything counts as dropped.
@@ -107,12 +114,23 @@ impl Recorder {
     fn hand_over(&mut self) {
         let Some(to) = self.to.as_ref().filter(|_| !self.rows.is_empty()) else { return };
         let rows = std::mem::replace(&mut self.rows, Vec::with_capacity(256));
-        match to.try_send(rows) {
-            Ok(()) => {}
-            Err(TrySendError::Full(rows)) => self.rows = rows,
-            Err(TrySendError::Disconnected(rows)) => {
+        match to.try_send(Packet::Rows(rows)) {
+            Err(TrySendError::Full(Packet::Rows(rows))) => self.rows = rows,
+            Err(TrySendError::Disconnected(Packet::Rows(rows))) => {
                 self.dropped.fetch_add(rows.len() as u64, Ordering::Relaxed);
             }
+            _ => {}
+        }
+    }
+
+    /// Ships everything so far and waits until it has left: for pauses, in which nobody trains.
+    pub fn flush(&mut self) {
+        let Some(to) = &self.to else { return };
+        let rows = std::mem::take(&mut self.rows);
+        let (done, shipped) = sync_channel(1);
+        if to.send(Packet::Rows(rows)).is_ok() && to.send(Packet::Flush(done)).is_ok() {
+            // A clerk that panicked has said so on standard error.
+            let _ = shipped.recv();
         }
     }
 
@@ -127,7 +145,7 @@ impl Recorder {
             // Training is over: now there is time to wait.
             let rows = std::mem::take(&mut self.rows);
             let lost = rows.len() as u64;
-            if to.send(rows).is_err() {
+            if to.send(Packet::Rows(rows)).is_err() {
                 self.dropped.fetch_add(lost, Ordering::Relaxed);
             }
         }
@@ -155,7 +173,7 @@ struct Clerk {
 }
 
 impl Clerk {
-    fn work(mut self, from: &Receiver<Vec<StepRow>>) {
+    fn work(mut self, from: &Receiver<Packet>) {
         let period =
             (self.recording.sample_hz > 0.0).then(|| Duration::from_secs_f64(1.0 / self.recording.sample_hz));
         let begun = Instant::now();
@@ -174,7 +192,13 @@ impl Clerk {
             }
             let until = if period.is_some() { next_sample.min(next_shipment) } else { next_shipment };
             match from.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(rows) => {
+                Ok(Packet::Flush(done)) => {
+                    self.take_traces();
+                    self.ship(Wait(true));
+                    // Whoever asked may have stopped waiting.
+                    let _ = done.send(());
+                }
+                Ok(Packet::Rows(rows)) => {
                     let room = WAITING.saturating_sub(self.batch.steps.len()).min(rows.len());
                     self.batch.steps.extend_from_slice(&rows[..room]);
                     self.dropped.fetch_add((rows.len() - room) as u64, Ordering::Relaxed);
@@ -218,14 +242,14 @@ impl Clerk {
             let cut = |len: usize| len.min(SHIPMENT);
             let samples = self.batch.samples.len().min(SAMPLES);
             let mut part = Batch {
-                machine: self.batch.machine.take(),
+                site: self.batch.site.take(),
                 samples: self.batch.samples.drain(..samples).collect(),
                 steps: self.batch.steps.drain(..cut(self.batch.steps.len())).collect(),
                 trace: self.batch.trace.drain(..cut(self.batch.trace.len())).collect(),
                 dropped: self.dropped.load(Ordering::Relaxed),
             };
             let rest = self.batch.rows() > 0;
-            if part.rows() == 0 && part.machine.is_none() && !wait.0 {
+            if part.rows() == 0 && part.site.is_none() && !wait.0 {
                 return;
             }
             if !(self.ship)(&part, wait) {
@@ -280,11 +304,23 @@ mod tests {
         let all = all.lock().unwrap();
         let steps: Vec<u64> = all.iter().flat_map(|b| b.steps.iter().map(|s| s.step)).collect();
         assert_eq!((steps, dropped), ((1..=5000).collect(), 0));
-        assert!(all[0].machine.is_some() && all[1..].iter().all(|batch| batch.machine.is_none()));
+        assert!(all[0].site.is_some() && all[1..].iter().all(|batch| batch.site.is_none()));
         let samples: Vec<&Sample> = all.iter().flat_map(|b| &b.samples).collect();
         assert!(samples.len() >= 2, "one at the start and one at the end");
         assert!(samples.is_sorted_by_key(|s| s.at_ns));
         assert!(samples.iter().all(|s| s.process.len() == PROCESS.len() && s.process[0].is_some()));
+    }
+
+    #[test]
+    fn a_flush_ships_every_step_so_far() {
+        let (mut recorder, all) = kept(Recording { sample_hz: 0.0, ..Recording::default() }, |_| false);
+        for last in [1, 7, 3000] {
+            let steps = || all.lock().unwrap().iter().map(|b| b.steps.len() as u64).sum::<u64>();
+            (steps() + 1..=last).for_each(|step| recorder.step(row(step)));
+            recorder.flush();
+            assert_eq!(steps(), last);
+        }
+        assert_eq!(recorder.finish(), 0);
     }
 
     #[test]

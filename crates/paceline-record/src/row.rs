@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::machine::Machine;
+use crate::site::Site;
 
 /// One step of a worker, or the updates that a server has applied since its last row.
 ///
@@ -175,7 +175,7 @@ pub struct Sample {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Batch {
     /// Where the rank runs; in its first batch.
-    pub machine: Option<Box<Machine>>,
+    pub site: Option<Box<Site>>,
     /// Samples.
     pub samples: Vec<Sample>,
     /// Steps.
@@ -243,7 +243,7 @@ mod tests {
             trace: vec![trace; 3],
             samples: vec![sample.clone()],
             dropped: 4,
-            machine: None,
+            site: None,
         };
         let text = serde_json::to_string(&batch).unwrap();
         let back = serde_json::from_str::<Batch>(&text).unwrap().with_numbers(&batch.numbers());

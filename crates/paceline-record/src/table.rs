@@ -62,15 +62,23 @@ const RANK: Column = column("rank", Integer, "", "the rank");
 const HOST: Column = column("host", Text, "", "the machine's name");
 const TIME: Column = column("t_ns", Integer, "ns", "when, from the start of the run");
 
+const ATTEMPT: Column = column("attempt", Integer, "", "which start of the run it belongs to, from 1");
+
 const RUNS: &[Column] = &[
     column("id", Integer, "", "number of the run in this store"),
     column("run", Text, "", "the run's id"),
     column("schema", Integer, "", "version of the event schema"),
     column("origin", Text, "", "`measured`, or `simulated` in virtual time"),
-    column("state", Text, "", "`running`, `ok`, `failed`, or `lost` (its process died without a word)"),
+    column(
+        "state",
+        Text,
+        "",
+        "`running`, `ok`, `failed`, `interrupted` (saved), or `lost` (its process died without a word)",
+    ),
     column("started_s", Real, "s", "when it began, since 1970"),
     column("seen_s", Real, "s", "when it last wrote, since 1970"),
     column("ended_s", Real, "s", "when it ended, since 1970"),
+    column("attempts", Integer, "", "how often it was started: resumed and restarted runs more than once"),
     column("host", Text, "", "the machine of its launcher"),
     column("boot_id", Text, "", "that machine's life since it was started"),
     column("pid", Integer, "", "process of its launcher"),
@@ -97,7 +105,7 @@ const RUNS: &[Column] = &[
     column("exit_code", Integer, "", "what the program returned"),
     column("error", Text, "", "why it failed"),
     column("dropped_rows", Integer, "rows", "rows that there was no room for: they are missing here"),
-    column("launcher_cpu_s", Real, "s", "CPU time of the launcher's process"),
+    column("launcher_cpu_s", Real, "s", "CPU time of the launcher's processes"),
     column("kernels", Text, "", "instruction set of the kernels"),
     column("version", Text, "", "version of the program"),
     column("git_commit", Text, "", "commit that the program was built from"),
@@ -127,7 +135,8 @@ const HOSTS: &[Column] = &[
     HOST,
     column("boot_id", Text, "", "the machine's life since it was started"),
     column("cpu", Text, "", "the CPU's name"),
-    column("cores", Integer, "cores", "cores that a rank may use"),
+    column("cores", Integer, "cores", "logical cores of the machine"),
+    column("usable_cores", Integer, "cores", "cores that a rank may use"),
     column("kernel", Text, "", "name and release of the kernel"),
     column("memory_bytes", Integer, "bytes", "memory of the machine"),
     column("clock_shift_ns", Integer, "ns", "what was added to its clock to get the launcher's"),
@@ -143,6 +152,7 @@ const STEPS: &[Column] = &[
         "the worker's steps so far, this one included; a server's updates so far",
     ),
     TIME,
+    ATTEMPT,
     column("data_ns", Integer, "ns", "gathering and normalising the batch"),
     column("forward_ns", Integer, "ns", "forward pass and loss"),
     column("backward_ns", Integer, "ns", "backward pass, without what was exchanged meanwhile"),
@@ -177,6 +187,7 @@ const TRACE: &[Column] = &[
     RUN,
     RANK,
     TIME,
+    ATTEMPT,
     column("kind", Text, "", "`send`, `receive` or `wait`"),
     column("peer", Integer, "", "the other side, or who was waited for; -1: nobody in particular"),
     column(
@@ -206,7 +217,12 @@ pub fn tables() -> Vec<Table> {
         table("runs", "a run", &["id"], RUNS),
         table("ranks", "a process of a run", &["run", "rank"], RANKS),
         table("hosts", "a machine of a run", &["run", "host"], HOSTS),
-        table("steps", "a step of a worker, or updates of a server", &["run", "rank", "step"], STEPS),
+        table(
+            "steps",
+            "a step of a worker, or updates of a server; of a step that was done again, how it was done last",
+            &["run", "rank", "step"],
+            STEPS,
+        ),
         table("evaluations", "an evaluation on the test split", &["run", "step"], EVALUATIONS),
         table("waits", "how long one rank waited for another", &["run", "rank", "wait_for"], WAITS),
         table(
@@ -221,10 +237,14 @@ pub fn tables() -> Vec<Table> {
     let peer = column("peer", Integer, "", "the other rank");
     for (name, metrics) in metric::tables() {
         let (about, key, first): (_, &'static [&'static str], _) = match name {
-            "samples" => ("a rank's process at a moment", &["run", "rank", "t_ns"], vec![RUN, RANK, TIME]),
-            "links" => {
-                ("a rank's link at a moment", &["run", "rank", "peer", "t_ns"], vec![RUN, RANK, peer, TIME])
+            "samples" => {
+                ("a rank's process at a moment", &["run", "rank", "t_ns"], vec![RUN, RANK, TIME, ATTEMPT])
             }
+            "links" => (
+                "a rank's link at a moment",
+                &["run", "rank", "peer", "t_ns"],
+                vec![RUN, RANK, peer, TIME, ATTEMPT],
+            ),
             "host_samples" => ("a machine at a moment", &["run", "host", "t_ns"], vec![RUN, HOST, TIME]),
             _ => (
                 "a network interface at a moment",
@@ -251,7 +271,7 @@ pub const VIEWS: &[(&str, &str, &str)] = &[
         "SELECT run, rank, t_ns, \
          100e9 * (cpu_user_s - lag(cpu_user_s) OVER w) / (t_ns - lag(t_ns) OVER w) AS user_percent, \
          100e9 * (cpu_system_s - lag(cpu_system_s) OVER w) / (t_ns - lag(t_ns) OVER w) AS system_percent \
-         FROM samples WINDOW w AS (PARTITION BY run, rank ORDER BY t_ns)",
+         FROM samples WINDOW w AS (PARTITION BY run, rank, attempt ORDER BY t_ns)",
     ),
     (
         "throughput",
@@ -260,7 +280,7 @@ pub const VIEWS: &[(&str, &str, &str)] = &[
          1e9 * (sent_bytes - lag(sent_bytes) OVER w) / (t_ns - lag(t_ns) OVER w) AS sent_bytes_per_s, \
          1e9 * (received_bytes - lag(received_bytes) OVER w) / (t_ns - lag(t_ns) OVER w) \
          AS received_bytes_per_s \
-         FROM links WINDOW w AS (PARTITION BY run, rank, peer ORDER BY t_ns)",
+         FROM links WINDOW w AS (PARTITION BY run, rank, peer, attempt ORDER BY t_ns)",
     ),
 ];
 

@@ -72,8 +72,6 @@ pub struct Report {
     pub sent_bytes: Vec<u64>,
     /// For whom each rank said that it waits, in order.
     pub waits: Vec<Vec<Rank>>,
-    /// States that ranks were ready to save, in order.
-    pub snapshots: Vec<Vec<Vec<u64>>>,
     /// Virtual time at the end.
     pub end: Time,
 }
@@ -161,7 +159,6 @@ pub fn simulate<M: Memory>(
             traces: vec![Trace::default(); world],
             sent_bytes: vec![0; world],
             waits: vec![Vec::new(); world],
-            snapshots: vec![Vec::new(); world],
             end: 0,
         },
     };
@@ -308,10 +305,6 @@ impl<M: Memory> Driver<'_, M> {
             }
             Action::WaitingFor(peer) => self.report.waits[rank].push(peer),
             Action::Staleness(versions) => self.report.staleness[rank].push(versions),
-            Action::SnapshotReady => {
-                let saved = self.participants[rank].save();
-                self.report.snapshots[rank].push(saved);
-            }
             Action::Finish(outcome) => self.report.outcomes[rank] = Some(outcome),
         }
     }

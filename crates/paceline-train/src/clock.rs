@@ -40,9 +40,16 @@ impl Clock {
         self.last = now;
     }
 
-    /// Time spent in a phase.
-    pub fn spent(&self, phase: Phase) -> Duration {
-        self.spent[phase as usize]
+    /// Goes on from what another clock has measured.
+    pub(crate) fn resumed(spent: &[u64]) -> Self {
+        let mut clock = Self::default();
+        clock.spent.iter_mut().zip(spent).for_each(|(own, &ns)| *own = Duration::from_nanos(ns));
+        clock
+    }
+
+    /// Time spent in each phase.
+    pub(crate) fn spent(&self) -> [Duration; 6] {
+        self.spent
     }
 
     /// Seconds spent in a phase.

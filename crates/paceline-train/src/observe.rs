@@ -106,7 +106,11 @@ const PHASES: [Phase; 4] = [Phase::Data, Phase::Forward, Phase::Backward, Phase:
 impl Steps {
     /// The first step begins now.
     pub fn begin(clock: &Clock, times: &Times) -> Self {
-        Self { begin_ns: monotonic_ns(), clock: PHASES.map(|p| clock.spent(p)), times: times.clone() }
+        Self {
+            begin_ns: monotonic_ns(),
+            clock: PHASES.map(|p| clock.spent()[p as usize]),
+            times: times.clone(),
+        }
     }
 
     /// A step (or some updates) ends now: what it took since the last one.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use paceline_record::{Event, RunResult};
+use paceline_record::{Event, RecordError, RunResult};
 use serde::Serialize;
 
 /// How much is shown, and in which form.
@@ -75,6 +75,8 @@ pub fn error(message: &str, hint: &str) {
 /// Follows a run: a bar on a terminal, a line per evaluation, NDJSON if asked for.
 pub struct Follow {
     show: Show,
+    /// Whether the stream of `--json` is written here; if a run is recorded, its record does, once events are stored.
+    streams: bool,
     bar: ProgressBar,
     /// Where the workers' time went: sums over the workers, in the order of [`PHASES`].
     phases: [f64; PHASES.len()],
@@ -86,7 +88,7 @@ const PHASES: [&str; 6] = ["data", "forward", "backward", "apply", "exchange", "
 
 impl Follow {
     /// A follower of one run.
-    pub fn new(show: Show) -> Self {
+    pub fn new(show: Show, streams: bool) -> Self {
         let visible = !show.quiet && std::io::stderr().is_terminal();
         let bar = if visible { ProgressBar::new(0) } else { ProgressBar::hidden() };
         let style = "{bar:30} {percent:>3}%  step {pos}/{len}  {msg}  {elapsed} of about {duration}";
@@ -94,13 +96,13 @@ impl Follow {
         if visible {
             bar.enable_steady_tick(Duration::from_millis(500));
         }
-        Self { show, bar, phases: [0.0; PHASES.len()], workers: 0.0 }
+        Self { show, streams, bar, phases: [0.0; PHASES.len()], workers: 0.0 }
     }
 
     /// Takes one event.
     pub fn event(&mut self, event: &Event<'_>) {
         // Rows are for the store; a stream of them would bury everything else.
-        if self.show.json && !matches!(event, Event::Batch { .. }) {
+        if self.show.json && self.streams && !matches!(event, Event::Batch { .. }) {
             // A reader that has gone away is noticed when the result is written.
             let _ = json(event);
         }
@@ -131,11 +133,35 @@ impl Follow {
                 self.workers += 1.0;
                 self.phases.iter_mut().zip(one).for_each(|(sum, seconds)| *sum += seconds);
             }
-            Event::Refused { rank, cause } => {
+            Event::Waiting { hosts, joined, address } if joined < hosts => {
+                self.line(&format!("waiting for {} of {hosts} hosts at {address}", hosts - joined));
+            }
+            Event::Waiting { .. } => {}
+            Event::Host { host, name, state } => self.line(&match state {
+                "quiet" => format!("host {host}, {name}, may be lost: nothing heard for 2 s"),
+                "back" => format!("host {host}, {name}, is there again"),
+                state => format!("host {host} {state}: {name}"),
+            }),
+            Event::Refused { rank: Some(rank), cause } => {
                 self.line(&format!("rank {rank} turned a stranger away: {cause}"))
             }
+            Event::Refused { rank: None, cause } => {
+                self.line(&format!("a stranger was turned away where machines join: {cause}"))
+            }
+            Event::Checkpoint { step } => self.bar.set_position(step),
+            Event::Restarted { step, cause, left } => self.line(&format!(
+                "{cause}\nstarts again from step {step}; {left} more {} possible",
+                if left == 1 { "restart is" } else { "restarts are" }
+            )),
             Event::Batch { .. } | Event::Result(_) => {}
         }
+    }
+
+    /// The record cannot be written any more: says so at once, and streams without it.
+    pub fn unrecorded(&mut self, error: &RecordError) {
+        self.streams = true;
+        let line = format!("the run goes on, but its record cannot be written any more: {error}");
+        self.bar.suspend(|| note(&line));
     }
 
     fn line(&self, line: &str) {

@@ -5,6 +5,7 @@ mod accuracy;
 mod averaging;
 mod compression;
 mod compute;
+mod datasets;
 mod exchange;
 mod footprint;
 mod network;
@@ -73,6 +74,11 @@ const MEASUREMENTS: &[Measurement] = &[
         about: "bandwidth, latency and cost of emulated links",
         run: network::honest,
     },
+    Measurement {
+        name: "kernel-links",
+        about: "emulated links beside the kernel's shaping, between network namespaces (root)",
+        run: network::beside_the_kernel,
+    },
     Measurement { name: "distributed", about: "training with processes beside DDP", run: exchange::training },
     Measurement {
         name: "averaging",
@@ -88,6 +94,16 @@ const MEASUREMENTS: &[Measurement] = &[
         name: "compression",
         about: "codecs on MNIST: bytes and accuracy",
         run: compression::measure,
+    },
+    Measurement {
+        name: "datasets",
+        about: "what is learnt on images, series and text",
+        run: datasets::learning,
+    },
+    Measurement {
+        name: "streaming",
+        about: "training on images from disk beside images in memory",
+        run: datasets::streaming,
     },
     Measurement { name: "overhead", about: "what recording costs", run: overhead::measure },
     Measurement { name: "footprint", about: "memory and startup of a run", run: footprint::measure },

@@ -123,7 +123,7 @@ pub(crate) mod tests {
     pub fn recorded(folder: &Path) -> (Store, RunRow) {
         let plan = crate::store::tests::plan();
         let build = Build { version: "1.0", commit: "abc", rustc: "rustc" };
-        let mut record = Record::create(folder, "r1", &plan, build).unwrap();
+        let mut record = Record::create(folder, "r1", &plan, build, None).unwrap();
         let begin = crate::process::monotonic_ns();
         for rank in 0..2u64 {
             let steps = (1..=3).map(|step| StepRow {
@@ -151,7 +151,7 @@ pub(crate) mod tests {
                 ..TraceRow::default()
             };
             let batch = Batch {
-                machine: Some(Box::new(crate::machine::Machine::own())),
+                site: Some(Box::new(crate::site::Site::own())),
                 steps: steps.collect(),
                 samples: vec![Sample { at_ns: begin + 500, process: vec![Some(0.5)], ..Sample::default() }],
                 trace: vec![message(Traced::Send, begin + 1350), message(Traced::Receive, begin + 1400)],

@@ -10,7 +10,7 @@ use crate::store::{RecordError, Value, number};
 pub struct Summary {
     /// The run's id.
     pub run: String,
-    /// `running`, `ok`, `failed` or `lost`.
+    /// `running`, `ok`, `failed`, `interrupted` or `lost`.
     pub state: String,
     /// Why it failed.
     pub error: Option<String>,
@@ -18,6 +18,8 @@ pub struct Summary {
     pub started_s: f64,
     /// How long it took, or has taken so far.
     pub seconds: f64,
+    /// How often it was started: resumed and restarted runs more than once.
+    pub attempts: u64,
     /// What was run, in words.
     pub what: String,
     /// Steps of the whole run.
@@ -141,6 +143,7 @@ impl Summary {
             error: run.error.clone(),
             started_s: run.started_s,
             seconds: run.age_s(),
+            attempts: run.attempts,
             what,
             steps: run.steps,
             steps_done: run.steps_done,
@@ -236,6 +239,9 @@ impl Summary {
             self.what.clone(),
             format!("{}: {} of {steps} steps in {:.1} s{rate}", self.state, self.steps_done, self.seconds),
         ];
+        if self.attempts > 1 {
+            lines.push(format!("started {} times", self.attempts));
+        }
         lines.extend(self.error.iter().map(|error| format!("error: {error}")));
         lines.extend(self.hosts.clone());
         lines.push(format!("paceline {} ({}, {})", self.build[0], self.build[1], self.build[2]));
@@ -262,9 +268,13 @@ fn ranks(exported: &Exported<'_>) -> Result<Vec<RankSummary>, RecordError> {
         run,
     )?;
     let samples = store.numbers(
-        "SELECT rank, 100e9 * (max(cpu_user_s) + max(cpu_system_s) - min(cpu_user_s) - min(cpu_system_s)) \
-         / nullif(max(t_ns) - min(t_ns), 0), max(resident_peak_bytes), max(disk_read_bytes + disk_write_bytes), \
-         max(voluntary_switches + involuntary_switches) FROM samples WHERE run = ? GROUP BY rank",
+        // Counters are a process's: each start of the run has its own.
+        "SELECT rank, 100e9 * sum(cpu_s) / nullif(sum(ns), 0), max(resident), sum(disk), sum(switches) FROM ( \
+         SELECT rank, max(cpu_user_s) + max(cpu_system_s) - min(cpu_user_s) - min(cpu_system_s) AS cpu_s, \
+         max(t_ns) - min(t_ns) AS ns, max(resident_peak_bytes) AS resident, \
+         max(disk_read_bytes + disk_write_bytes) AS disk, \
+         max(voluntary_switches + involuntary_switches) AS switches \
+         FROM samples WHERE run = ? GROUP BY rank, attempt) GROUP BY rank",
         run,
     )?;
     let one = |row: &Vec<Value>| {
@@ -301,8 +311,10 @@ fn ranks(exported: &Exported<'_>) -> Result<Vec<RankSummary>, RecordError> {
 
 fn links(exported: &Exported<'_>) -> Result<Vec<LinkSummary>, RecordError> {
     let rows = exported.store.numbers(
-        "SELECT rank, peer, max(sent_bytes), max(sent_messages), avg(round_trip_s), max(retransmits) \
-         FROM links WHERE run = ? GROUP BY rank, peer",
+        "SELECT rank, peer, sum(bytes), sum(messages), avg(round_trip), sum(again) FROM ( \
+         SELECT rank, peer, max(sent_bytes) AS bytes, max(sent_messages) AS messages, \
+         avg(round_trip_s) AS round_trip, max(retransmits) AS again \
+         FROM links WHERE run = ? GROUP BY rank, peer, attempt) GROUP BY rank, peer",
         exported.run,
     )?;
     let one = |row: &Vec<f64>| LinkSummary {

@@ -84,12 +84,13 @@ fn steps(rows: &Rows, events: &mut Vec<Json>) {
 fn messages(rows: &Rows, events: &mut Vec<Json>) {
     let kind = rows.column("kind");
     let text = |row: &[Value]| if let Value::Text(text) = &row[kind] { text.clone() } else { String::new() };
-    // The n-th message that one side sends is the n-th that the other receives.
-    let mut ends: HashMap<(u64, u64, u64), u8> = HashMap::new();
+    // Of each start of the run, the n-th message that one side sends is the n-th that the other receives.
+    let mut ends: HashMap<(u64, u64, u64, u64), u8> = HashMap::new();
     let link = |row: &[Value], kind: &str| {
         let get = reader(rows, row);
         let (rank, peer, n) = (get("rank") as u64, get("peer") as u64, get("n") as u64);
-        if kind == "send" { (rank, peer, n) } else { (peer, rank, n) }
+        let attempt = get("attempt") as u64;
+        if kind == "send" { (attempt, rank, peer, n) } else { (attempt, peer, rank, n) }
     };
     for row in &rows.rows {
         let kind = text(row);
@@ -97,7 +98,7 @@ fn messages(rows: &Rows, events: &mut Vec<Json>) {
             *ends.entry(link(row, &kind)).or_default() |= if kind == "send" { 1 } else { 2 };
         }
     }
-    let mut ids: HashMap<(u64, u64, u64), usize> = HashMap::new();
+    let mut ids: HashMap<(u64, u64, u64, u64), usize> = HashMap::new();
     for row in &rows.rows {
         let (get, kind) = (reader(rows, row), text(row));
         let whole = |name: &str| get(name) as u64;
@@ -131,7 +132,7 @@ fn messages(rows: &Rows, events: &mut Vec<Json>) {
 fn counters(rows: &Rows, events: &mut Vec<Json>) {
     for pair in rows.rows.windows(2) {
         let (before, now) = (reader(rows, &pair[0]), reader(rows, &pair[1]));
-        if before("rank") != now("rank") {
+        if ["rank", "attempt"].iter().any(|name| before(name) != now(name)) {
             continue;
         }
         let (rank, ts) = (now("rank") as u64, now("t_ns") / 1e3);

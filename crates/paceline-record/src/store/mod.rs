@@ -1,13 +1,15 @@
 //! The store: one SQLite database, `paceline.db`, of all runs. Any SQLite tool opens it.
 //!
 //! - `schema`: how the database is made and brought up to date
-//! - `write`: [`Record`], the one writer of one run
+//! - `record`: [`Record`], the record of a run under way
+//! - `write`: the thread that writes it
 //! - `read`: what was recorded
 //!
 //! Several processes write at once: every run has its own rows, transactions are short, and whoever finds the
 //! database busy waits.
 
 mod read;
+mod record;
 mod schema;
 mod write;
 
@@ -17,8 +19,8 @@ use std::time::Duration;
 use rusqlite::Connection;
 
 pub use read::{Rows, RunRow, number};
+pub use record::{Build, Record, Told};
 pub use rusqlite::types::Value;
-pub use write::{Build, Record};
 
 /// Name of the database in the store's folder.
 pub const FILE: &str = "paceline.db";
@@ -29,10 +31,10 @@ const BUSY: Duration = Duration::from_secs(30);
 /// A record that could not be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// The folder could not be made.
+    /// A file or a folder could not be read or written.
     #[error("{}: {source}", path.display())]
-    Folder {
-        /// The folder.
+    File {
+        /// The file or folder.
         path: PathBuf,
         /// Why.
         source: std::io::Error,
@@ -84,7 +86,7 @@ pub struct Store {
 impl Store {
     /// Opens the store in a folder, making it if it is not there.
     pub fn create(folder: &Path) -> Result<Self, RecordError> {
-        let failed = |source| RecordError::Folder { path: folder.to_owned(), source };
+        let failed = |source| RecordError::File { path: folder.to_owned(), source };
         std::fs::create_dir_all(folder).map_err(failed)?;
         Self::open_file(folder.join(FILE))
     }
@@ -122,6 +124,7 @@ fn at(path: &Path) -> impl Fn(rusqlite::Error) -> RecordError + use<> {
 #[cfg(test)]
 pub(crate) mod tests {
     use std::collections::BTreeMap;
+    use std::sync::{Arc, Mutex};
 
     use paceline_plan::{Placement, Plan, Work};
 
@@ -134,7 +137,13 @@ pub(crate) mod tests {
     pub(crate) fn plan() -> Plan {
         Plan {
             data: "digits".into(),
+            image_size: None,
+            window: None,
+            decoders: None,
             model: "mlp".into(),
+            model_file: None,
+            init: None,
+            frozen: Vec::new(),
             workers: 2,
             servers: 0,
             strategy: "ring-allreduce".into(),
@@ -161,6 +170,9 @@ pub(crate) mod tests {
             nesterov: false,
             weight_decay: 0.0,
             work: Work::Steps(10),
+            checkpoint_every: None,
+            keep: 2,
+            restarts: 0,
             target_accuracy: None,
             stop_at_target: false,
             eval_every: None,
@@ -182,10 +194,11 @@ pub(crate) mod tests {
             for run in 0..20 {
                 let folder = folder.path();
                 scope.spawn(move || {
-                    let mut record = Record::create(folder, &format!("r{run:02}"), &plan(), BUILD).unwrap();
+                    let mut record =
+                        Record::create(folder, &format!("r{run:02}"), &plan(), BUILD, None).unwrap();
                     for i in 0..10 {
                         record.event(&Event::Batch { rank: 0, batch: &batch(1 + 50 * i, 50) });
-                        record.event(&Event::Refused { rank: 0, cause: "knock" });
+                        record.event(&Event::Refused { rank: Some(0), cause: "knock" });
                     }
                     assert_eq!(record.dropped(), 0);
                     record.fail("enough", 1).unwrap();
@@ -207,7 +220,7 @@ pub(crate) mod tests {
     fn a_run_is_found_by_a_prefix_that_fits_no_other() {
         let folder = tempfile::tempdir().unwrap();
         for run in ["ra1", "ra2", "rb", "rb1"] {
-            Record::create(folder.path(), run, &plan(), BUILD).unwrap().fail("", 1).unwrap();
+            Record::create(folder.path(), run, &plan(), BUILD, None).unwrap().fail("", 1).unwrap();
         }
         let store = Store::open(folder.path()).unwrap();
         let found = |name: &str| store.find(name).map(|run| run.run).map_err(|error| error.to_string());
@@ -222,7 +235,7 @@ pub(crate) mod tests {
     #[test]
     fn a_run_under_way_says_so_and_one_whose_process_died_is_lost() {
         let folder = tempfile::tempdir().unwrap();
-        let record = Record::create(folder.path(), "r1", &plan(), BUILD).unwrap();
+        let record = Record::create(folder.path(), "r1", &plan(), BUILD, None).unwrap();
         assert_eq!(Store::open(folder.path()).unwrap().find("r1").unwrap().state, "running");
         let store = Store::open(folder.path()).unwrap();
         store.connection.execute_batch("UPDATE runs SET pid_started = pid_started + 1").unwrap();
@@ -235,12 +248,72 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_run_that_goes_on_stays_one_run_and_nobody_else_can_take_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let again = || Record::reopen(folder.path(), "r1", &plan(), BUILD, None);
+        let mut record = Record::create(folder.path(), "r1", &plan(), BUILD, None).unwrap();
+        assert!(again().err().unwrap().to_string().contains("run r1 is under way: process"));
+        record.event(&Event::Batch { rank: 0, batch: &batch(1, 5) });
+        record.event(&Event::Checkpoint { step: 4 });
+        record.fail("interrupted", 130).unwrap();
+        assert_eq!(Store::open(folder.path()).unwrap().find("r1").unwrap().state, "interrupted");
+
+        let mut record = again().unwrap();
+        record.event(&Event::Batch { rank: 0, batch: &batch(5, 2) });
+        record.event(&Event::Restarted { step: 4, cause: "a loss", left: 0 });
+        record.event(&Event::Batch { rank: 0, batch: &Batch { dropped: 3, ..batch(6, 1) } });
+        record.fail("enough", 1).unwrap();
+        let store = Store::open(folder.path()).unwrap();
+        let run = store.find("r1").unwrap();
+        assert_eq!((run.state.as_str(), run.attempts, run.dropped_rows), ("failed", 3, 3));
+        let steps = store.rows("steps", &run).unwrap();
+        assert_eq!(steps.numbers("step"), (1..=6).map(|n| Some(f64::from(n))).collect::<Vec<_>>());
+        assert_eq!(steps.numbers("attempt"), [1, 1, 1, 1, 2, 3].map(|n| Some(f64::from(n))));
+        let events = store.rows("events", &run).unwrap();
+        assert_eq!(events.numbers("n"), [Some(0.0), Some(1.0)]);
+        let times = events.numbers("t_ns");
+        assert!(times[0] < times[1], "one clock over all starts: {times:?}");
+    }
+
+    #[test]
+    fn events_are_told_once_they_can_be_read_from_the_store() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, seen) = (folder.path().to_owned(), Arc::new(Mutex::new(Vec::new())));
+        let kept = Arc::clone(&seen);
+        let told = Box::new(move |line: &str| {
+            let store = Store::open_file(path.join(FILE)).unwrap();
+            let events = store.rows("events", &store.find("r1").unwrap()).unwrap();
+            kept.lock().unwrap().push((line.to_owned(), events.rows.len()));
+        });
+        let mut record = Record::create(folder.path(), "r1", &plan(), BUILD, Some(told)).unwrap();
+        for step in 1..=20 {
+            record.event(&Event::Checkpoint { step });
+            record.event(&Event::Progress { step, samples: step, train_s: 0.0, train_loss: 1.0 });
+        }
+        record.fail("enough", 1).unwrap();
+        let seen = seen.lock().unwrap();
+        assert_eq!(seen.len(), 40, "progress is told too, though it is no event of the store");
+        let mut told = 0;
+        for (line, stored) in seen.iter() {
+            told += usize::from(line.contains("checkpoint"));
+            assert!(*stored >= told, "{line}: {stored} stored");
+        }
+    }
+
+    #[test]
     fn a_store_that_cannot_be_written_is_told_when_the_run_ends() {
         let folder = tempfile::tempdir().unwrap();
-        let mut record = Record::create(folder.path(), "r1", &plan(), BUILD).unwrap();
+        let mut record = Record::create(folder.path(), "r1", &plan(), BUILD, None).unwrap();
         let store = Store::open(folder.path()).unwrap();
         store.connection.execute_batch("DROP TABLE steps").unwrap();
         record.event(&Event::Batch { rank: 0, batch: &batch(1, 5) });
+        // The writer notices with its next transaction; the run is told once, and again at its end.
+        let noticed = (0..1000).find_map(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            record.trouble().map(ToString::to_string)
+        });
+        assert!(noticed.unwrap().contains("paceline.db"));
+        assert!(record.trouble().is_none());
         let error = record.fail("enough", 1).unwrap_err();
         assert!(error.to_string().contains("paceline.db"), "{error}");
     }

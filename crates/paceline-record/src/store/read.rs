@@ -6,8 +6,8 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::{RecordError, Store, at};
 use crate::event::RunResult;
-use crate::machine::alive;
 use crate::process::realtime_ns;
+use crate::site::alive;
 use crate::table::{Table, tables};
 
 /// A run, as its row says.
@@ -17,7 +17,7 @@ pub struct RunRow {
     pub id: i64,
     /// Its id.
     pub run: String,
-    /// `running`, `ok`, `failed` or `lost`.
+    /// `running`, `ok`, `failed`, `interrupted` or `lost`.
     pub state: String,
     /// When it began, in seconds since 1970.
     pub started_s: f64,
@@ -25,6 +25,12 @@ pub struct RunRow {
     pub seen_s: f64,
     /// When it ended.
     pub ended_s: Option<f64>,
+    /// How often it was started.
+    pub attempts: u64,
+    /// The machine of its launcher.
+    pub host: String,
+    /// Its launcher's process.
+    pub pid: u32,
     /// Its plan.
     pub plan: Option<Plan>,
     /// Steps of the whole run.
@@ -52,7 +58,8 @@ pub struct RunRow {
 }
 
 const COLUMNS: &str = "id, run, state, started_s, seen_s, ended_s, plan, steps, steps_done, samples_done, train_s, \
-                       train_loss, accuracy, result, error, dropped_rows, launcher_cpu_s, version, git_commit, rustc";
+                       train_loss, accuracy, result, error, dropped_rows, launcher_cpu_s, version, git_commit, rustc, \
+                       attempts, host, pid";
 
 fn run_row(row: &Row<'_>) -> rusqlite::Result<RunRow> {
     let count = |i: usize| Ok::<_, rusqlite::Error>(row.get::<_, Option<i64>>(i)?.map(|n| n as u64));
@@ -78,6 +85,9 @@ fn run_row(row: &Row<'_>) -> rusqlite::Result<RunRow> {
         dropped_rows: count(15)?.unwrap_or(0),
         launcher_cpu_s: row.get(16)?,
         build: [json(17)?, json(18)?, json(19)?],
+        attempts: count(20)?.unwrap_or(1),
+        host: json(21)?,
+        pid: row.get::<_, Option<u32>>(22)?.unwrap_or(0),
     })
 }
 

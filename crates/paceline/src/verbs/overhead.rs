@@ -158,10 +158,8 @@ fn once(args: &Args, store: Option<&std::path::Path>) -> Result<Once, Failure> {
     let result: Value = serde_json::from_str(&line).unwrap_or_default();
     let Some(samples_per_s) = result["samples_per_s"].as_f64().filter(|_| out.status.success()) else {
         let seconds = (monotonic_ns() - begun) as f64 * 1e-9;
-        return Err(Failure::of(
-            1,
-            format!("a run to be measured failed after {seconds:.1} s: {}", out.status),
-        ));
+        let message = format!("a run to be measured failed after {seconds:.1} s: {}", out.status);
+        return Err(Failure::new(1, message, String::new()));
     };
     Ok(Once { samples_per_s, cpu_s, dropped_rows: result["dropped_rows"].as_u64().unwrap_or(0) })
 }

@@ -1,12 +1,14 @@
 //! `paceline train`: one run.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
 
 use clap::builder::PossibleValue;
 use clap::builder::PossibleValuesParser;
-use clap::{Arg, ArgMatches, Command};
-use paceline_data::{DATASETS, Sharding};
-use paceline_launch::run::{self, Launch};
+use clap::{Arg, ArgMatches, Args as _, Command, FromArgMatches as _};
+use paceline_data::registry::BadSetting;
+use paceline_data::{DATASETS, Settings, Sharding};
 use paceline_nn::models::MODELS;
 use paceline_nn::optim::OPTIMISERS;
 use paceline_nn::schedule::Schedule;
@@ -15,18 +17,16 @@ use paceline_protocol::{
     Averages, CONSISTENCIES, Coder, Options, Parameter, Refusal, STRATEGIES, strategies,
 };
 use paceline_record::process::{self, Started};
-use paceline_record::recorder::SAMPLE_HZ;
-use paceline_record::{Event, Record, Recording, RunResult};
-use paceline_train::single;
+use paceline_record::{Event, RunResult};
 use paceline_wire::TRANSPORTS;
 
 use super::data::{self, Place};
-use super::store::{BUILD, Where};
+use super::listen::Listening;
+use super::store::{Kept, Where};
+use super::{model, weights};
 use crate::failure::Failure;
-use crate::output::{self, Follow, Show};
-
-/// The strategy of one worker alone.
-const SINGLE: &str = "single";
+use crate::output::{self, Show};
+use crate::voyage::{SINGLE, Voyage};
 
 /// Epochs that are trained where nothing else is said.
 const EPOCHS: f64 = 5.0;
@@ -39,9 +39,30 @@ pub struct Args {
     data: String,
     #[command(flatten)]
     place: Place,
+    /// Side of the squares that images on disk are made to, in pixels (image-folder) [default: 224]
+    #[arg(long, value_name = "N")]
+    image_size: Option<usize>,
+    /// Characters of a window of text (text, tinyshakespeare, letters) [default: 64]
+    #[arg(long, value_name = "N")]
+    window: Option<usize>,
+    /// Threads of each worker that decode images (image-folder) [default: 1, more if cores are left]
+    #[arg(long, value_name = "N")]
+    decoders: Option<usize>,
     /// Network
     #[arg(long, default_value = "mlp", value_parser = names(MODELS.iter().map(|m| (m.name, m.about))))]
     model: String,
+    /// Network from a file: a list of layers in TOML, e.g. examples/models/lenet.toml
+    #[arg(long, value_name = "FILE", conflicts_with = "model")]
+    model_file: Option<PathBuf>,
+    /// Start from these weights: a PyTorch state_dict saved as safetensors
+    #[arg(long, value_name = "FILE")]
+    init: Option<PathBuf>,
+    /// Take what fits of --init and start the rest from the seed
+    #[arg(long, requires = "init")]
+    init_partial: bool,
+    /// Layers whose parameters do not change, e.g. conv1,layer1 (layer1 and all of layer1.*)
+    #[arg(long, value_name = "LAYER,...", value_delimiter = ',')]
+    freeze: Vec<String>,
     /// Number of workers
     #[arg(long, default_value_t = 1)]
     workers: usize,
@@ -66,7 +87,7 @@ pub struct Args {
     /// What the workers talk over
     #[arg(long, default_value = "tcp", value_parser = names(TRANSPORTS.iter().map(|t| (t.name, t.about))))]
     transport: String,
-    /// Bytes of each connection's buffer, e.g. 256KiB (tcp and uds: the kernel's; shm: the ring)
+    /// Bytes of each connection's buffer, e.g. 256KiB (tcp and uds: the kernel's; shm: the ring; grpc: the window)
     #[arg(long, value_parser = bytes)]
     buffer: Option<usize>,
     /// Emulate links between hosts: BANDWIDTH,LATENCY, e.g. 1gbit,200us (each worker is its own host unless
@@ -131,6 +152,18 @@ pub struct Args {
     /// Steps between evaluations; at epoch ends if left out
     #[arg(long)]
     eval_every: Option<u64>,
+    /// Save the run every so many steps, so that `paceline resume` can go on from there
+    #[arg(long, value_name = "STEPS")]
+    checkpoint_every: Option<u64>,
+    /// Checkpoints to keep
+    #[arg(long, default_value_t = 2)]
+    keep: usize,
+    /// What to do when a process is lost: fail, or restart all from the last checkpoint
+    #[arg(long, default_value = "fail", value_parser = ["fail", "restart"])]
+    on_loss: String,
+    /// How often a run may restart (with --on-loss restart)
+    #[arg(long, default_value_t = 3)]
+    restarts: u32,
     /// Seed of everything random
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -142,15 +175,13 @@ pub struct Args {
     pin: bool,
     #[command(flatten)]
     store: Where,
-    /// Samples of each rank's resources per second; 0 for none
-    #[arg(long, default_value_t = SAMPLE_HZ, value_parser = hertz)]
-    sample_hz: f64,
-    /// Record single messages and waits for `export --format trace`, at most so many per rank
-    #[arg(long, value_name = "MESSAGES", num_args = 0..=1, default_missing_value = "50000", default_value_t = 0, hide_default_value = true)]
-    trace: u64,
-    /// Leave no record of the run
-    #[arg(long, conflicts_with_all = ["store", "sample_hz", "trace"])]
+    #[command(flatten)]
+    kept: Kept,
+    /// Leave no record of the run, and no checkpoint: it cannot be resumed
+    #[arg(long, conflicts_with_all = ["store", "sample_hz", "trace", "checkpoint_every", "on_loss"])]
     no_record: bool,
+    #[command(flatten)]
+    listening: Listening,
     #[command(flatten)]
     parameters: Parameters,
 }
@@ -228,6 +259,7 @@ impl Args {
             let Refusal { flag, value, problem } = refusal;
             PlanError { flag, value, problem }
         };
+        let model_file = self.model_file.as_deref().map(model::description).transpose()?;
         let mut options = Options(self.parameters.0.clone());
         let mut averages = Averages::Gradients;
         match strategies::find(&strategy) {
@@ -248,7 +280,13 @@ impl Args {
             compression: self.compression.map(|coder| coder.to_string()),
             shard: self.shard.to_string(),
             data: self.data.clone(),
-            model: self.model.clone(),
+            image_size: self.image_size,
+            window: self.window,
+            decoders: self.decoders,
+            model: model_file.as_ref().map_or_else(|| self.model.clone(), |(name, _)| name.clone()),
+            model_file: model_file.map(|(_, text)| text),
+            init: self.init.as_deref().map(|file| weights::plan(file, self.init_partial)).transpose()?,
+            frozen: self.freeze.clone(),
             workers: self.workers,
             servers: self.servers,
             strategy,
@@ -271,6 +309,9 @@ impl Args {
             nesterov: self.nesterov,
             weight_decay: self.weight_decay,
             work: self.steps.map_or(Work::Epochs(self.epochs.unwrap_or(EPOCHS)), Work::Steps),
+            checkpoint_every: self.checkpoint_every,
+            keep: self.keep,
+            restarts: if self.on_loss == "restart" { self.restarts } else { 0 },
             target_accuracy: self.target_accuracy,
             stop_at_target: self.stop_at_target,
             eval_every: self.eval_every,
@@ -310,10 +351,11 @@ impl Args {
     }
 }
 
-/// A rate of samples.
-fn hertz(text: &str) -> Result<f64, String> {
-    let value = text.parse::<f64>().ok().filter(|hz| (0.0..=1000.0).contains(hz));
-    value.ok_or_else(|| "a number of samples per second from 0 to 1000 is needed".into())
+/// The plan of these flags of `paceline train`, which must be valid.
+pub fn planned(words: Vec<OsString>) -> Result<Plan, PlanError> {
+    let command = Args::augment_args(Command::new("train").no_binary_name(true));
+    let matches = command.try_get_matches_from(words).expect("the caller's flags are valid");
+    Args::from_arg_matches(&matches).expect("the flags match").plan()
 }
 
 /// Runs the plan that the flags describe; the result, and its summary in words.
@@ -321,56 +363,22 @@ pub fn execute(args: &Args, show: Show, started: Started) -> Result<(RunResult, 
     let plan = args.plan()?;
     // What is wrong whatever the dataset is said before a large one is loaded.
     plan.check(usize::MAX)?;
+    args.listening.check(&plan, plan.strategy == SINGLE)?;
     let source = paceline_data::find(&plan.data).expect("clap lets registered names pass only");
-    let folders = data::folders(&args.place);
-    let dataset = source.load(&folders)?;
-    plan.check(dataset.train.len())?;
-    let mut follow = Follow::new(show);
-    let id = process::new_run_id();
-    let mut record = match args.no_record {
-        false => Some(Record::create(&args.store.folder(), &id, &plan, BUILD)?),
-        true => None,
+    let Plan { image_size, window, decoders, .. } = plan;
+    source.check(&Settings { image_size, window, decoders }).map_err(|bad| {
+        let BadSetting { flag, value, problem } = bad;
+        PlanError { flag, value: value.to_string(), problem }
+    })?;
+    let voyage = Voyage {
+        plan,
+        folders: data::folders(&args.place),
+        store: args.store.folder(),
+        run: process::new_run_id(),
+        resumes: false,
+        recording: (!args.no_record).then(|| args.kept.recording()),
     };
-    let recording = record.as_ref().map(|_| Recording {
-        sample_hz: args.sample_hz,
-        trace: args.trace,
-        ..Recording::default()
-    });
-    let report = &mut |event: Event<'_>| {
-        record.iter_mut().for_each(|record| record.event(&event));
-        follow.event(&event);
-    };
-    let result = if plan.strategy == SINGLE {
-        single::run(&plan, &dataset, &id, started, recording, report).map_err(Failure::from)
-    } else {
-        let program = (std::env::current_exe()?, "rank");
-        let launch = Launch {
-            plan: &plan,
-            dataset: &dataset,
-            folders: &folders,
-            run: &id,
-            program,
-            started,
-            recording,
-        };
-        run::run(&launch, report).map_err(Failure::from)
-    };
-    follow.finish();
-    let mut result = match result {
-        Ok(result) => result,
-        Err(failure) => {
-            // What went wrong with the run is told, whatever becomes of its record.
-            let _ = record.map(|record| record.fail(failure.message(), failure.code()));
-            return Err(failure);
-        }
-    };
-    let mut summary = follow.summary(&result);
-    if let Some(record) = record {
-        result.dropped_rows = record.dropped();
-        summary += &format!("recorded in {}: paceline show {id}\n", record.path().display());
-        record.finish(&result)?;
-    }
-    Ok((result, summary))
+    voyage.sail(&args.listening, show, started)
 }
 
 /// `paceline train`: the summary for people, the result line for programs.

@@ -1,0 +1,155 @@
+//! One run, from its plan to its record: made by `train`, gone on with by `resume`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use paceline_data::Folders;
+use paceline_launch::alone;
+use paceline_launch::pauses::Harbour;
+use paceline_launch::run::{self, Launch};
+use paceline_plan::Plan;
+use paceline_record::process::Started;
+use paceline_record::store::Told;
+use paceline_record::{Checkpoints, Damaged, Event, Record, Recording, RunResult};
+use paceline_train::model;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+
+use crate::failure::Failure;
+use crate::output::{self, Follow, Show};
+use crate::verbs::listen::Listening;
+use crate::verbs::store::BUILD;
+use crate::verbs::weights;
+
+/// The strategy of one worker alone.
+pub const SINGLE: &str = "single";
+
+/// A run to be made, or to go on.
+pub struct Voyage {
+    pub plan: Plan,
+    pub folders: Folders,
+    pub store: PathBuf,
+    pub run: String,
+    /// Whether it goes on from its last checkpoint.
+    pub resumes: bool,
+    /// What is recorded, if anything is.
+    pub recording: Option<Recording>,
+}
+
+/// The folder of a run's files, in the store's.
+pub fn folder(store: &Path, run: &str) -> PathBuf {
+    store.join("runs").join(run)
+}
+
+impl Voyage {
+    /// Runs it; the result, and its summary in words.
+    pub fn sail(
+        self,
+        listening: &Listening,
+        show: Show,
+        started: Started,
+    ) -> Result<(RunResult, String), Failure> {
+        let mut record = None;
+        let mut follow = Follow::new(show, self.recording.is_none());
+        let done = self.run(listening, show, started, &mut record, &mut follow);
+        follow.finish();
+        // It may hold nothing: a key that went with the run, checkpoints that were never made.
+        let _ = std::fs::remove_dir(folder(&self.store, &self.run));
+        let mut result = match done {
+            Ok(result) => result,
+            Err(failure) => {
+                // What went wrong with the run is told, whatever becomes of its record.
+                let _ = record.map(|record: Record| record.fail(failure.message(), failure.code()));
+                return Err(failure);
+            }
+        };
+        let mut summary = follow.summary(&result);
+        if let Some(record) = record {
+            result.dropped_rows = record.dropped();
+            summary += &format!("recorded in {}: paceline show {}\n", record.path().display(), self.run);
+            record.finish(&result)?;
+        }
+        Ok((result, summary))
+    }
+
+    fn run(
+        &self,
+        listening: &Listening,
+        show: Show,
+        started: Started,
+        record: &mut Option<Record>,
+        follow: &mut Follow,
+    ) -> Result<RunResult, Failure> {
+        let Self { plan, folders, run: id, recording, .. } = self;
+        let source = paceline_data::find(&plan.data).expect("the plan's names come from the registries");
+        let dataset = source.load(folders, &model::settings(plan))?;
+        plan.check(dataset.train.len())?;
+        weights::check(plan, &dataset, show)?;
+        *record = self.record(show)?;
+        let folder = folder(&self.store, id);
+        let harbour = self.harbour(&folder, show)?;
+        let report = &mut |event: Event<'_>| {
+            if let Some(record) = record {
+                record.event(&event);
+                record.trouble().into_iter().for_each(|error| follow.unrecorded(error));
+            }
+            follow.event(&event);
+        };
+        if plan.strategy == SINGLE {
+            return Ok(alone::run(plan, &dataset, id, started, &harbour, *recording, report)?);
+        }
+        let (listen, _key) = listening.open(plan, &folder, show)?;
+        let launch = Launch {
+            plan,
+            dataset: &dataset,
+            folders,
+            run: id,
+            program: (std::env::current_exe()?, "rank"),
+            started,
+            harbour: &harbour,
+            recording: *recording,
+        };
+        Ok(run::run(&launch, listen, report)?)
+    }
+
+    /// The record, if one is kept. With `--json` it tells each event once it is stored.
+    fn record(&self, show: Show) -> Result<Option<Record>, Failure> {
+        if self.recording.is_none() {
+            return Ok(None);
+        }
+        let told = show.json.then(|| {
+            // A reader that has gone away is noticed when the result is written.
+            Box::new(|line: &str| drop(output::text(&format!("{line}\n")))) as Told
+        });
+        let open = if self.resumes { Record::reopen } else { Record::create };
+        Ok(Some(open(&self.store, &self.run, &self.plan, BUILD, told)?))
+    }
+
+    /// Where the run's checkpoints are, what it goes on from, and what ends it early: Ctrl-C or a polite request to
+    /// end, once; the second time the program ends at once. A run without a record has nothing to save.
+    fn harbour(&self, folder: &Path, show: Show) -> Result<Harbour, Failure> {
+        let checkpoints = Checkpoints::of(folder);
+        let mut resumed = None;
+        if self.resumes {
+            let (found, damaged) = checkpoints.latest(&self.plan.hash())?;
+            for Damaged { path, problem } in damaged {
+                output::note(&format!("{} cannot be used: {problem}", path.display()));
+            }
+            let step = found.as_ref().map_or(0, |checkpoint| checkpoint.step);
+            if !show.quiet {
+                let from =
+                    if found.is_some() { "goes on" } else { "there is no checkpoint: it begins again" };
+                output::note(&format!("{from} after step {step}"));
+            }
+            resumed = found.map(Arc::new);
+        }
+        let interrupt = Arc::new(AtomicBool::new(false));
+        let ends = if self.recording.is_some() { Arc::clone(&interrupt) } else { Arc::new(true.into()) };
+        for signal in [SIGINT, SIGTERM] {
+            flag::register_conditional_shutdown(signal, 130, Arc::clone(&ends))?;
+            flag::register(signal, Arc::clone(&interrupt))?;
+        }
+        Ok(Harbour { checkpoints, resumed, interrupt })
+    }
+}
