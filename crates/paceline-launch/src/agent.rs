@@ -15,7 +15,7 @@ use paceline_wire::line::{Heard, Line, Link, Pulse, may_come_yet};
 
 use crate::crew::{left, orders};
 use crate::error::LaunchError;
-use crate::fleet::{Fleet, News};
+use crate::fleet::{self, Fleet, News};
 use crate::joining::{self, FromHost, Greeting, Over, ToHost, Version, printable};
 use crate::rank::role;
 
@@ -219,7 +219,7 @@ impl Agent<'_> {
             News::Silent(rank) => joining::encode(&FromHost::Silent { rank }, &[]),
             News::Exited(rank) => {
                 let Some((fleet, _)) = &mut self.fleet else { return };
-                let status = fleet.status(rank).map_or("its process has ended".into(), |s| s.to_string());
+                let status = fleet.status(rank).map_or("its process has ended".into(), fleet::how);
                 joining::encode(&FromHost::Exited { rank, pid: fleet.pid(rank), status }, &[])
             }
         };

@@ -98,6 +98,8 @@ pub enum FromRank {
         /// Where.
         address: String,
     },
+    /// It lives, whatever it does; several times per second.
+    Alive,
     /// Its first step begins.
     Started,
     /// Steps are done (not every step is told).

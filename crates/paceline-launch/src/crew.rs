@@ -10,7 +10,7 @@ use paceline_wire::line::{Heard, Line};
 
 use crate::control::{FromRank, Place, ToRank};
 use crate::error::LaunchError;
-use crate::fleet::{Fleet, News};
+use crate::fleet::{self, Fleet, News};
 use crate::joining::{self, FromHost, Over, ToHost};
 use crate::muster;
 use crate::run::Launch;
@@ -261,7 +261,7 @@ impl Crew {
     pub fn status(&mut self, rank: usize) -> Option<String> {
         match &self.ends[rank] {
             Some((_, status)) => Some(status.clone()),
-            None => self.fleet.status(rank).map(|status| status.to_string()),
+            None => self.fleet.status(rank).map(fleet::how),
         }
     }
 

@@ -20,8 +20,10 @@ use sha2::{Digest, Sha256};
 
 use crate::control::{self, Done, FromRank, ToRank};
 use crate::emulated::Emulated;
+use crate::fault;
 use crate::ledger::{self, Ledger};
 use crate::pauses::{pack, unpack};
+use crate::vitals;
 
 /// How long ranks may take to find each other.
 const CONNECT: Duration = Duration::from_secs(20);
@@ -131,10 +133,11 @@ impl<'a> Seat<'a> {
         let ran = worker::run(&job, transport, course, &mut |said| match said {
             Said::Refused(cause) => say(FromRank::Refused { cause }, &[]),
             Said::Started => say(FromRank::Started, &[]),
-            Said::Step { row, train_s } => {
-                if told.elapsed() >= REPORT || row.step == 1 {
+            Said::Step { step, row, train_s } => {
+                fault::strike(*rank, step);
+                if told.elapsed() >= REPORT || step == 1 {
                     told = Instant::now();
-                    say(FromRank::Step { step: row.step, loss: row.loss, train_s }, &[]);
+                    say(FromRank::Step { step, loss: row.loss, train_s }, &[]);
                 }
                 ledger.step(row);
             }
@@ -272,11 +275,26 @@ pub fn main() {
     }
 }
 
+/// Tells the launcher, from a thread of its own, that this process lives.
+fn pulse() {
+    let beat = || {
+        while control::write(&mut std::io::stdout().lock(), &FromRank::Alive, &[]).is_ok() {
+            std::thread::sleep(vitals::PULSE);
+        }
+    };
+    // A rank that cannot start a thread says nothing, and is not missed.
+    let _ = std::thread::Builder::new().name("pulse".into()).spawn(beat);
+}
+
 fn life(say: &mut dyn FnMut(FromRank, &[f32])) -> Result<(), FromRank> {
     let mut orders = std::io::stdin();
     let Ok(Some((order, _))) = control::read(&mut orders) else { return Ok(()) };
     let (transport, buffer) = match &order {
-        ToRank::Config { plan, .. } => (&plan.transport, plan.buffer),
+        ToRank::Config { plan, rank, .. } => {
+            fault::strike(*rank, 0);
+            pulse();
+            (&plan.transport, plan.buffer)
+        }
         ToRank::Bench { bench, .. } => (&bench.transport, bench.buffer),
         _ => return Ok(()),
     };

@@ -29,6 +29,7 @@ use crate::ledger::Ledger;
 use crate::muster::{self, Listen};
 use crate::pauses::{Decision, Harbour, Pauses, pack, unpack};
 use crate::rank::{Leash, Seat, Told, role};
+use crate::vitals::{self, Sign, Vitals};
 
 /// Time that ranks have to listen and to begin, loading included.
 const START: Duration = Duration::from_secs(60);
@@ -253,8 +254,21 @@ fn lead(
     let mut ended = vec![(false, false); world];
     // A rank that gave up because it lost a peer is a victim; who died without a word is not.
     let mut blamed: Option<(Instant, usize, LaunchError)> = None;
+    let (mut vitals, clock) = (Vitals::new(world), Instant::now());
     while !watch.gather.complete() {
         let tidings = crew.next(watch.patience());
+        let mut signs = vitals.look(clock.elapsed());
+        match &tidings {
+            Some(Tidings::Rank(News::Said(rank, said, _))) => {
+                signs.extend(vitals.heard(*rank));
+                if let FromRank::Done(_) | FromRank::Failed { .. } = said {
+                    vitals.forget(*rank);
+                }
+            }
+            Some(Tidings::Rank(News::Silent(rank) | News::Exited(rank))) => vitals.forget(*rank),
+            _ => {}
+        }
+        watch.signs(&signs, crew, report)?;
         if watch.side_results(report)? {
             (0..launch.plan.workers).for_each(|rank| crew.tell(rank, ToRank::GoOn, &[]));
         }
@@ -519,6 +533,7 @@ impl<'a> Watch<'a> {
             self.under_way -= 1;
             self.gather.whole(step, train_s, outcome?, report);
         }
+        report(Event::Paused);
         match self.pauses.decide(self.gather.account())? {
             Decision::GoOn(stretch) => {
                 report(Event::Checkpoint { step: stretch.from });
@@ -566,6 +581,7 @@ impl<'a> Watch<'a> {
                 let outcome = Outcome { loss, correct, predictions, samples };
                 self.gather.part(rank, step, train_s, outcome, report);
             }
+            FromRank::Alive => {}
             FromRank::Snapshot { step, train_s } => self.snapshot(rank, step, train_s, numbers),
             FromRank::Held { step } => {
                 return Ok(self.pauses.held(rank, step).map_or(Then::Nothing, Then::tell_all));
@@ -669,6 +685,31 @@ impl<'a> Watch<'a> {
         }
         let role = role(self.launch.plan, rank);
         Some(LaunchError::Lost { role, rank, pid: crew.pid(rank), when: self.when(&[rank]), cause })
+    }
+
+    /// Tells of ranks that are silent, and gives those up that are for too long: ending the run ends their processes,
+    /// stopped ones too, so that nothing of them comes late. (A machine that is silent is told of by itself.)
+    fn signs(
+        &self,
+        signs: &[Sign],
+        crew: &Crew,
+        report: &mut dyn FnMut(Event<'_>),
+    ) -> Result<(), LaunchError> {
+        for &sign in signs {
+            match sign {
+                Sign::Suspect(rank) | Sign::Dead(rank) if crew.quiet(rank) => {}
+                Sign::Suspect(rank) => report(Event::Liveness { rank, state: "suspect" }),
+                Sign::Back(rank) => report(Event::Liveness { rank, state: "back" }),
+                Sign::Dead(rank) => {
+                    let place = crew.place(rank).map_or_else(String::new, |place| format!(", on {place}"));
+                    let cause = format!("nothing was heard of it for {} s{place}", vitals::DEAD.as_secs());
+                    let (role, pid, when) =
+                        (role(self.launch.plan, rank), crew.pid(rank), self.when(&[rank]));
+                    return Err(LaunchError::Lost { role, rank, pid, when, cause });
+                }
+            }
+        }
+        Ok(())
     }
 
     /// How far ranks had come, as far as they told.

@@ -90,6 +90,17 @@ pub enum Event<'a> {
         /// `joined`, `left` before the run began, `quiet` (nothing heard for a while) or `back`.
         state: &'static str,
     },
+    /// Whether a rank gives signs of life.
+    Liveness {
+        /// Which rank.
+        rank: usize,
+        /// `suspect` (nothing heard for 2 s) or `back`.
+        state: &'static str,
+    },
+    /// Everybody has paused, and the run is about to be saved: what was told so far is stored first. Not part of the
+    /// stream of `--json`.
+    #[serde(skip)]
+    Paused,
     /// The run has paused and was saved.
     Checkpoint {
         /// Steps done.
@@ -133,6 +144,8 @@ impl Event<'_> {
             Self::Phases { .. } => "phases",
             Self::Waiting { .. } => "waiting",
             Self::Host { .. } => "host",
+            Self::Liveness { .. } => "liveness",
+            Self::Paused => "paused",
             Self::Checkpoint { .. } => "checkpoint",
             Self::Restarted { .. } => "restarted",
             Self::Refused { .. } => "refused",

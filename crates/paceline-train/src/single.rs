@@ -114,6 +114,7 @@ pub fn run(
             let named = [("params", &replica.params[..]), ("state", &replica.state[..])];
             let part = part(account.note(&clock, &alone), &named, &update, &nothing);
             record.iter_mut().for_each(|record| record.flush(report));
+            report(Event::Paused);
             let next = (course.pause)(Pause { step: Some(done), part });
             report(Event::Checkpoint { step: done });
             let Some(next) = next else {

@@ -77,7 +77,9 @@ pub enum Said {
     Started,
     /// A step is done.
     Step {
-        /// What it took.
+        /// Steps done, in the count of the whole run.
+        step: u64,
+        /// What it took, in the worker's own count.
         row: StepRow,
         /// Its training clock, in seconds.
         train_s: f64,
@@ -184,7 +186,7 @@ pub fn run(
     let Replica { params, grads, .. } = &mut replica;
     engine.start(&mut Whole { params, grads, scratch: &mut scratch, update: &mut update })?;
     say(Said::Started);
-    let (mut done, mut taken) = (account.steps, account.samples);
+    let (mut done, mut own, mut taken) = (account.steps, account.own_steps, account.samples);
     let mut last = Outcome { loss: account.last_loss, samples: account.last_samples, ..Outcome::default() };
     let mut clock = Clock::resumed(&account.clock);
     let mut steps = Steps::begin(&clock, &engine.times);
@@ -201,6 +203,7 @@ pub fn run(
             engine.settle(&mut memory)?;
             let account = Account {
                 steps: done,
+                own_steps: own,
                 samples: taken,
                 last_loss: last.loss,
                 last_samples: last.samples,
@@ -284,15 +287,15 @@ pub fn run(
         engine.input(Input::BackwardDone, &mut memory)?;
         engine.step_over(&mut memory)?;
         clock.lap(Phase::Exchange);
-        done = step + 1;
+        (done, own) = (step + 1, own + 1);
         engine.refused.drain(..).for_each(|cause| say(Said::Refused(cause)));
         let row = StepRow {
             overlap_ns: exchanged.as_nanos() as u64,
             samples: last.samples as u64,
             loss: last.mean_loss(),
-            ..steps.end(done, &clock, &engine.times)
+            ..steps.end(own, &clock, &engine.times)
         };
-        say(Said::Step { row, train_s: clock.train() });
+        say(Said::Step { step: done, row, train_s: clock.train() });
         let due = plan.eval_every.map_or(order.ends_epoch(step), |every| done.is_multiple_of(every));
         if due || done == setup.steps {
             evaluate(job, agreement, &mut replica, &mut clock, done, say)?;

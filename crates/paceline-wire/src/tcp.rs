@@ -11,7 +11,6 @@ use crate::error::WireError;
 use crate::handshake::Side;
 use crate::identity::Key;
 use crate::kernel::{self, KernelView};
-use crate::registry::{TransportKind, door};
 use crate::registry::{TransportKind, door, door_at};
 pub use crate::stream::Options;
 use crate::stream::medium::{Medium, Stream};

@@ -102,7 +102,7 @@ impl Follow {
     /// Takes one event.
     pub fn event(&mut self, event: &Event<'_>) {
         // Rows are for the store; a stream of them would bury everything else.
-        if self.show.json && self.streams && !matches!(event, Event::Batch { .. }) {
+        if self.show.json && self.streams && !matches!(event, Event::Batch { .. } | Event::Paused) {
             // A reader that has gone away is noticed when the result is written.
             let _ = json(event);
         }
@@ -142,6 +142,10 @@ impl Follow {
                 "back" => format!("host {host}, {name}, is there again"),
                 state => format!("host {host} {state}: {name}"),
             }),
+            Event::Liveness { rank, state: "suspect" } => {
+                self.line(&format!("suspect rank {rank}: nothing heard of it for 2 s"));
+            }
+            Event::Liveness { rank, .. } => self.line(&format!("rank {rank} is there again")),
             Event::Refused { rank: Some(rank), cause } => {
                 self.line(&format!("rank {rank} turned a stranger away: {cause}"))
             }
@@ -153,7 +157,7 @@ impl Follow {
                 "{cause}\nstarts again from step {step}; {left} more {} possible",
                 if left == 1 { "restart is" } else { "restarts are" }
             )),
-            Event::Batch { .. } | Event::Result(_) => {}
+            Event::Batch { .. } | Event::Paused | Event::Result(_) => {}
         }
     }
 

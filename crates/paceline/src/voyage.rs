@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use paceline_data::Folders;
+use paceline_data::{Dataset, Folders};
 use paceline_launch::alone;
 use paceline_launch::pauses::Harbour;
 use paceline_launch::run::{self, Launch};
 use paceline_plan::Plan;
 use paceline_record::process::Started;
-use paceline_record::store::Told;
+use paceline_record::store::{Scarce, Told, scarce};
 use paceline_record::{Checkpoints, Damaged, Event, Record, Recording, RunResult};
 use paceline_train::model;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -86,6 +86,7 @@ impl Voyage {
         let dataset = source.load(folders, &model::settings(plan))?;
         plan.check(dataset.train.len())?;
         weights::check(plan, &dataset, show)?;
+        self.check_space(&dataset)?;
         *record = self.record(show)?;
         let folder = folder(&self.store, id);
         let harbour = self.harbour(&folder, show)?;
@@ -113,6 +114,29 @@ impl Voyage {
         Ok(run::run(&launch, listen, report)?)
     }
 
+    /// Refuses a run whose record and checkpoints the disk has no room for, before anything starts.
+    fn check_space(&self, dataset: &Dataset) -> Result<(), Failure> {
+        if self.recording.is_none() {
+            return Ok(());
+        }
+        let plan = &self.plan;
+        // Parameters and what an optimiser remembers of each, at most twice as much; servers share one model.
+        let model = 3 * size_of::<f32>() as u64 * model::graph(plan, dataset)?.param_count() as u64;
+        let checkpoint = model * (plan.workers as u64 + u64::from(plan.servers > 0));
+        // One is written before the oldest goes; without any, an interrupt may ask for one.
+        let kept = plan.checkpoint_every.map_or(1, |_| plan.keep as u64 + 1);
+        let Some(Scarce { needed, free }) = scarce(&self.store, kept, checkpoint) else { return Ok(()) };
+        let mb = |bytes: u64| bytes as f64 / 1e6;
+        let message = format!(
+            "{} has {:.1} MB of free space; the record and {kept} checkpoints of this run need about {:.1} MB",
+            self.store.display(),
+            mb(free),
+            mb(needed)
+        );
+        let hint = "free some space, or choose another place with --store DIR; --no-record keeps nothing";
+        Err(Failure::new(5, message, hint.into()))
+    }
+
     /// The record, if one is kept. With `--json` it tells each event once it is stored.
     fn record(&self, show: Show) -> Result<Option<Record>, Failure> {
         if self.recording.is_none() {
@@ -132,6 +156,7 @@ impl Voyage {
         let checkpoints = Checkpoints::of(folder);
         let mut resumed = None;
         if self.resumes {
+            checkpoints.tidy()?;
             let (found, damaged) = checkpoints.latest(&self.plan.hash())?;
             for Damaged { path, problem } in damaged {
                 output::note(&format!("{} cannot be used: {problem}", path.display()));

@@ -3,11 +3,11 @@
 use std::process::Command;
 
 use super::{Line, Report, number};
-use crate::process::{Outcome, last_json, root};
+use crate::process::{Outcome, last_json, program};
 
 /// Recorded and unrecorded runs in turn, at least 20 pairs.
 pub fn measure() -> Outcome<Report> {
-    let mut command = Command::new(root().join("target/release/paceline"));
+    let mut command = Command::new(program());
     let result = last_json(command.args(["bench", "overhead", "--pairs", "24", "--json"]))?;
     let line = |claim: &str, path: &str| {
         Ok(Line { claim: claim.into(), reached: number(&result, path)?, wanted: 0.02, at_most: true })

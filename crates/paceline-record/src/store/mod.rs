@@ -4,6 +4,7 @@
 //! - `record`: [`Record`], the record of a run under way
 //! - `write`: the thread that writes it
 //! - `read`: what was recorded
+//! - `space`: whether the disk has room
 //!
 //! Several processes write at once: every run has its own rows, transactions are short, and whoever finds the
 //! database busy waits.
@@ -11,6 +12,7 @@
 mod read;
 mod record;
 mod schema;
+mod space;
 mod write;
 
 use std::path::{Path, PathBuf};
@@ -21,6 +23,7 @@ use rusqlite::Connection;
 pub use read::{Rows, RunRow, number};
 pub use record::{Build, Record, Told};
 pub use rusqlite::types::Value;
+pub use space::{Scarce, scarce};
 
 /// Name of the database in the store's folder.
 pub const FILE: &str = "paceline.db";
@@ -254,12 +257,16 @@ pub(crate) mod tests {
         let mut record = Record::create(folder.path(), "r1", &plan(), BUILD, None).unwrap();
         assert!(again().err().unwrap().to_string().contains("run r1 is under way: process"));
         record.event(&Event::Batch { rank: 0, batch: &batch(1, 5) });
+        record.event(&Event::Paused);
+        let store = Store::open(folder.path()).unwrap();
+        let rows = store.rows("steps", &store.find("r1").unwrap()).unwrap().rows.len();
+        assert_eq!(rows, 5, "a pause waits until everything is stored");
         record.event(&Event::Checkpoint { step: 4 });
         record.fail("interrupted", 130).unwrap();
         assert_eq!(Store::open(folder.path()).unwrap().find("r1").unwrap().state, "interrupted");
 
         let mut record = again().unwrap();
-        record.event(&Event::Batch { rank: 0, batch: &batch(5, 2) });
+        record.event(&Event::Batch { rank: 0, batch: &batch(5, 4) });
         record.event(&Event::Restarted { step: 4, cause: "a loss", left: 0 });
         record.event(&Event::Batch { rank: 0, batch: &Batch { dropped: 3, ..batch(6, 1) } });
         record.fail("enough", 1).unwrap();
@@ -314,6 +321,7 @@ pub(crate) mod tests {
         });
         assert!(noticed.unwrap().contains("paceline.db"));
         assert!(record.trouble().is_none());
+        record.event(&Event::Paused);
         let error = record.fail("enough", 1).unwrap_err();
         assert!(error.to_string().contains("paceline.db"), "{error}");
     }

@@ -1,7 +1,7 @@
 //! The record of a run under way, as whoever runs it sees it. Events are taken at once; a thread writes them, a
 //! transaction at a time, so that nobody who watches over a run waits for a disk.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -122,6 +122,7 @@ impl Record {
             site,
             workers: plan.workers,
             hosts: HashMap::new(),
+            told_steps: HashSet::new(),
             events,
             sql: super::write::Sql::new(),
             queued: Arc::clone(&queued),
@@ -155,7 +156,7 @@ impl Record {
         monotonic_ns() as i64 - self.began_ns
     }
 
-    /// Takes an event; never waits for the disk.
+    /// Takes an event; never waits for the disk, but for pauses, in which nobody trains.
     pub fn event(&mut self, event: &Event<'_>) {
         let at_ns = self.now();
         let text = || serde_json::to_string(event).expect("an event is plain data");
@@ -165,6 +166,7 @@ impl Record {
                 return self.push(Job::Progress { step, samples, train_s, train_loss, text });
             }
             Event::Batch { rank, batch } => return self.batch(rank, batch),
+            Event::Paused => return self.sync(),
             // The end stores it.
             Event::Result(_) => return,
             Event::Start { parameters, steps, ref kernels, .. } => {
@@ -182,7 +184,9 @@ impl Record {
                 self.dropped += std::mem::take(&mut self.dropped_by_rank).values().sum::<u64>();
                 Some(Job::Restarted { step })
             }
-            Event::Waiting { .. } | Event::Host { .. } | Event::Refused { .. } => None,
+            Event::Waiting { .. } | Event::Host { .. } | Event::Liveness { .. } | Event::Refused { .. } => {
+                None
+            }
         };
         self.push(Job::Event { at_ns, kind: event.kind(), text: text() });
         job.into_iter().for_each(|job| self.push(job));
@@ -196,6 +200,14 @@ impl Record {
         }
         self.queued.fetch_add(batch.rows(), Ordering::Relaxed);
         self.push(Job::Batch { rank, batch: Box::new(batch.clone()) });
+    }
+
+    /// Waits until everything so far is stored: a checkpoint never has steps behind it that the record lacks.
+    fn sync(&self) {
+        let (done, stored) = channel();
+        self.push(Job::Sync(done));
+        // A writer that has failed answers by going away.
+        let _ = stored.recv();
     }
 
     fn push(&self, job: Job) {

@@ -1,9 +1,9 @@
 //! The thread that writes a run's record, a transaction at a time.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ToSql, Transaction, TransactionBehavior, params};
@@ -20,14 +20,47 @@ const COMMIT: Duration = Duration::from_millis(200);
 
 /// What the writer is given to do.
 pub(super) enum Job {
-    Event { at_ns: i64, kind: &'static str, text: String },
-    Start { parameters: usize, steps: u64, kernels: String },
-    Progress { step: u64, samples: u64, train_s: f64, train_loss: f64, text: Option<String> },
-    Evaluation { at_ns: i64, step: u64, samples: u64, train_s: f64, loss: f64, accuracy: f64 },
-    Waits { rank: usize, seconds: Vec<f64> },
-    Batch { rank: usize, batch: Box<Batch> },
-    Saved { step: u64 },
-    Restarted { step: u64 },
+    Event {
+        at_ns: i64,
+        kind: &'static str,
+        text: String,
+    },
+    Start {
+        parameters: usize,
+        steps: u64,
+        kernels: String,
+    },
+    Progress {
+        step: u64,
+        samples: u64,
+        train_s: f64,
+        train_loss: f64,
+        text: Option<String>,
+    },
+    Evaluation {
+        at_ns: i64,
+        step: u64,
+        samples: u64,
+        train_s: f64,
+        loss: f64,
+        accuracy: f64,
+    },
+    Waits {
+        rank: usize,
+        seconds: Vec<f64>,
+    },
+    Batch {
+        rank: usize,
+        batch: Box<Batch>,
+    },
+    /// To be told when everything before is stored.
+    Sync(Sender<()>),
+    Saved {
+        step: u64,
+    },
+    Restarted {
+        step: u64,
+    },
     End(Box<End>),
 }
 
@@ -78,6 +111,8 @@ pub(super) struct Writer {
     pub workers: usize,
     /// The machine of each rank, and what to add to its clock.
     pub hosts: HashMap<usize, (String, i64)>,
+    /// Ranks that have told of steps since the run was last started.
+    pub told_steps: HashSet<usize>,
     pub events: i64,
     pub sql: Sql,
     pub queued: Arc<AtomicUsize>,
@@ -97,7 +132,7 @@ impl Writer {
             };
             let mut list: Vec<Job> = first.into_iter().collect();
             let begun = Instant::now();
-            while !matches!(list.last(), None | Some(Job::End(_))) {
+            while !matches!(list.last(), None | Some(Job::End(_) | Job::Sync(_))) {
                 match jobs.recv_timeout(COMMIT.saturating_sub(begun.elapsed())) {
                     Ok(job) => list.push(job),
                     Err(_) => break,
@@ -110,6 +145,7 @@ impl Writer {
             }
             self.write(&list)?;
             self.tell(&list);
+            Self::answer(list);
         }
         Ok(())
     }
@@ -126,11 +162,22 @@ impl Writer {
         }
     }
 
+    fn answer(jobs: Vec<Job>) {
+        for job in jobs {
+            if let Job::Sync(done) = job {
+                // Who asked may be gone.
+                let _ = done.send(());
+            }
+        }
+    }
+
     fn write(&mut self, jobs: &[Job]) -> rusqlite::Result<()> {
-        let Self { connection, run, began_ns, attempt, site, workers, hosts, events, sql, queued, .. } = self;
+        let Self { connection, run, began_ns, attempt, site, workers, hosts, .. } = self;
+        let Self { events, sql, queued, told_steps, .. } = self;
         let change = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let (run, began_ns, workers) = (*run, *began_ns, *workers);
-        let mut open = Open { change: &change, run, began_ns, attempt: *attempt, site, workers, hosts, sql };
+        let mut open =
+            Open { change: &change, run, began_ns, attempt: *attempt, site, workers, hosts, told_steps, sql };
         open.execute("UPDATE runs SET seen_s = ? WHERE id = ?", params![realtime_ns() as f64 * 1e-9, run])?;
         for job in jobs {
             match job {
@@ -164,6 +211,7 @@ struct Open<'a> {
     site: &'a Site,
     workers: usize,
     hosts: &'a mut HashMap<usize, (String, i64)>,
+    told_steps: &'a mut HashSet<usize>,
     sql: &'a Sql,
 }
 
@@ -196,6 +244,7 @@ impl Open<'_> {
             }
             Job::Restarted { step } => {
                 self.attempt += 1;
+                self.told_steps.clear();
                 self.execute(
                     "UPDATE runs SET attempts = ?, steps_done = ? WHERE id = ?",
                     params![self.attempt, *step as i64, self.run],
@@ -218,6 +267,13 @@ impl Open<'_> {
             self.execute(
                 "UPDATE ranks SET dropped_rows = ? WHERE run = ? AND rank = ?",
                 params![batch.dropped as i64, self.run, rank as i64],
+            )?;
+        }
+        if let Some(first) = batch.steps.first().filter(|_| self.told_steps.insert(rank)) {
+            // What was done after the checkpoint that the run goes on from is done again, perhaps by others.
+            self.execute(
+                "DELETE FROM steps WHERE run = ? AND rank = ? AND step >= ? AND attempt < ?",
+                params![self.run, rank as i64, first.step as i64, self.attempt],
             )?;
         }
         for s in &batch.steps {

@@ -5,6 +5,7 @@
 mod bad_input;
 mod data;
 mod distributed;
+mod faults;
 mod home;
 mod join;
 mod join_strangers;
