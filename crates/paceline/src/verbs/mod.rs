@@ -2,11 +2,16 @@
 
 pub mod bench;
 pub mod data;
+pub mod export;
 pub mod home;
 pub mod infer;
 pub mod join;
 pub mod listen;
 pub mod model;
+pub mod overhead;
 pub mod resume;
+pub mod runs;
+pub mod show;
+pub mod store;
 pub mod train;
 pub mod weights;

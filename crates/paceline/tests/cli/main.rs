@@ -5,6 +5,7 @@
 mod bad_input;
 mod data;
 mod distributed;
+mod faults;
 mod home;
 mod join;
 mod join_strangers;
@@ -14,6 +15,7 @@ mod measure;
 mod model_files;
 mod namespaces;
 mod network;
+mod record;
 mod resume;
 #[allow(dead_code, reason = "its own crate attacks in more ways")]
 #[path = "../../../paceline-wire/tests/conformance/rpc.rs"]

@@ -24,9 +24,8 @@ fn the_record_holds_the_network_itself() {
     let store = tempfile::tempdir().unwrap();
     let place = store.path().display();
     result(&format!("train --quiet --steps 2 --store {place} --model-file {}", example("gru")));
-    let run = fs::read_dir(store.path().join("runs")).unwrap().next().unwrap().unwrap().path();
-    let plan: serde_json::Value =
-        serde_json::from_str(&fs::read_to_string(run.join("plan.json")).unwrap()).unwrap();
+    let tables = paceline(&format!("export last --format json --store {place}")).result();
+    let plan = &tables["tables"]["runs"][0]["plan"];
     assert_eq!(plan["model"], "gru.toml");
     assert_eq!(plan["model-file"], fs::read_to_string(example("gru")).unwrap());
 }
