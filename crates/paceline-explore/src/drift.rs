@@ -115,7 +115,10 @@ mod tests {
         assert_eq!(drift.corrected(3, 7.0), 7.0);
         assert!(Drift::new(&runs, "final_accuracy").is_none() && Drift::new(&runs[..1], "time_s").is_none());
         assert!(
-            follows_pace("samples_per_s") && follows_pace("infer.p95_ms") && follows_pace("seconds.train") && !follows_pace("sent_bytes")
+            follows_pace("samples_per_s")
+                && follows_pace("infer.p95_ms")
+                && follows_pace("seconds.train")
+                && !follows_pace("sent_bytes")
         );
     }
 }

@@ -236,7 +236,10 @@ const SAMPLE: Duration = Duration::from_millis(200);
 /// Inside the keeper: `MARK CORES RECORD PROGRAM ARGS…`. Returns the exit code.
 pub fn keep(words: &[String]) -> io::Result<u8> {
     let [mark, cores, record, program, arguments @ ..] = words else {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "MARK CORES RECORD PROGRAM ARGS… are needed"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "MARK CORES RECORD PROGRAM ARGS… are needed",
+        ));
     };
     let mut set = CpuSet::new();
     cores.split(',').filter_map(|core| core.parse().ok()).for_each(|core: usize| set.set(core));

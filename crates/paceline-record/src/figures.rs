@@ -36,7 +36,11 @@ pub const FIGURES: &[Figure] = &[
     figure("staleness.max", "versions", "greatest age of parameters"),
     figure("steps", "", "steps done"),
     figure("samples", "", "samples done"),
-    figure("infer.p50_ms", "ms", "median latency of the trained network's answer, by `paceline infer` after the run"),
+    figure(
+        "infer.p50_ms",
+        "ms",
+        "median latency of the trained network's answer, by `paceline infer` after the run",
+    ),
     figure("infer.p95_ms", "ms", "95th percentile of that latency"),
     figure("infer.p99_ms", "ms", "99th percentile of that latency"),
     figure("infer.samples_per_s", "samples/s", "samples that the network answers per second"),
@@ -47,7 +51,11 @@ pub const FIGURES: &[Figure] = &[
 pub const OF_COMMANDS: &[Figure] = &[
     figure("wall_s", "s", "the whole program"),
     figure("cpu_s", "s", "CPU time of the program and all that it started and waited for"),
-    figure("rss_peak_bytes", "bytes", "most memory of the process tree at a moment, sampled five times a second"),
+    figure(
+        "rss_peak_bytes",
+        "bytes",
+        "most memory of the process tree at a moment, sampled five times a second",
+    ),
     figure("processes", "", "most processes of the tree at a moment, sampled"),
     figure("read_bytes", "bytes", "read from storage by the process tree, sampled"),
     figure("written_bytes", "bytes", "written to storage by the process tree, sampled"),

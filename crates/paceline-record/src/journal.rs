@@ -6,6 +6,7 @@
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -65,6 +66,17 @@ fn whole(text: &[u8]) -> Result<(Vec<serde_json::Value>, usize), String> {
     Ok((entries, good))
 }
 
+/// Locks it for this process. Somebody who only looks holds it for a moment.
+fn lock(file: &File) -> Result<(), TryLockError> {
+    for _ in 0..5 {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(10)),
+            done => return done,
+        }
+    }
+    file.try_lock()
+}
+
 impl Journal {
     /// Opens a journal, making it if it is not there; the entries so far.
     pub fn open(path: &Path) -> Result<(Self, Vec<serde_json::Value>), JournalError> {
@@ -74,7 +86,7 @@ impl Journal {
         }
         let mut file =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).map_err(at)?;
-        file.try_lock().map_err(|error| match error {
+        lock(&file).map_err(|error| match error {
             TryLockError::Error(error) => at(error),
             TryLockError::WouldBlock => {
                 let busy = "another process is at work on this study; `paceline status` shows how far it is";
@@ -99,6 +111,12 @@ impl Journal {
         let text = std::fs::read(path).map_err(at)?;
         let (entries, _) = whole(&text).map_err(|e| at(io::Error::new(io::ErrorKind::InvalidData, e)))?;
         Ok(entries)
+    }
+
+    /// Whether somebody has it open.
+    pub fn busy(path: &Path) -> bool {
+        let file = File::open(path);
+        file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
     }
 
     /// Adds an entry; it is on disk when this returns.
@@ -172,8 +190,10 @@ mod tests {
         filled(&path, 1);
         let (held, _) = Journal::open(&path).unwrap();
         assert!(Journal::open(&path).unwrap_err().to_string().contains("another process"));
+        assert!(Journal::busy(&path));
         assert_eq!(Journal::peek(&path).unwrap().len(), 1);
         drop(held);
+        assert!(!Journal::busy(&path));
         assert!(Journal::open(&path).is_ok());
         std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
     }

@@ -57,13 +57,7 @@ impl Tree {
             File::create(path).map(BufWriter::new)
         };
         let lines = record.map(create).transpose()?;
-        Ok(Self {
-            root,
-            started: Instant::now(),
-            lines,
-            io: BTreeMap::new(),
-            summary: Summary::default(),
-        })
+        Ok(Self { root, started: Instant::now(), lines, io: BTreeMap::new(), summary: Summary::default() })
     }
 
     /// Takes a sample; whether anybody was there.
@@ -82,7 +76,8 @@ impl Tree {
         self.summary.rss_peak_bytes = self.summary.rss_peak_bytes.max(resident);
         self.summary.processes = self.summary.processes.max(readings.len() as u64);
         if let Some(lines) = &mut self.lines {
-            let line = serde_json::json!({"t_s": self.started.elapsed().as_secs_f64(), "processes": readings});
+            let line =
+                serde_json::json!({"t_s": self.started.elapsed().as_secs_f64(), "processes": readings});
             writeln!(lines, "{line}").and_then(|()| lines.flush())?;
         }
         Ok(true)
@@ -99,7 +94,8 @@ impl Tree {
 fn below(root: u32) -> Vec<u32> {
     let children = |pid: u32| -> Vec<u32> {
         let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-        let of_task = |task: fs::DirEntry| fs::read_to_string(task.path().join("children")).unwrap_or_default();
+        let of_task =
+            |task: fs::DirEntry| fs::read_to_string(task.path().join("children")).unwrap_or_default();
         let texts: Vec<String> = tasks.map(of_task).collect();
         texts.iter().flat_map(|text| text.split_whitespace()).filter_map(|pid| pid.parse().ok()).collect()
     };

@@ -52,8 +52,14 @@ enum Verb {
     Explore(Box<verbs::explore::Args>),
     /// Go on with a run from its last checkpoint, or with a study
     Resume(verbs::resume::Args),
-    /// How far studies are
+    /// List the recorded runs
+    Runs(verbs::runs::Args),
+    /// Show where a run's time went, its links, evaluations and resources
+    Show(verbs::show::Args),
+    /// Show what is under way, and how far studies are
     Status(verbs::status::Args),
+    /// Write a run for other tools
+    Export(verbs::export::Args),
     /// Measure this machine
     Bench(verbs::bench::Args),
     /// Be one rank of a run (started by the launcher, never by hand)
@@ -87,6 +93,9 @@ fn main() -> ExitCode {
         Some(Verb::Plan(args)) => verbs::plan::run(&args, show),
         Some(Verb::Status(args)) => verbs::status::run(&args, show),
         Some(Verb::Explore(args)) => verbs::explore::run(&args, show),
+        Some(Verb::Runs(args)) => verbs::runs::run(&args, show),
+        Some(Verb::Show(args)) => verbs::show::run(&args, show),
+        Some(Verb::Export(args)) => verbs::export::run(&args, show),
         Some(Verb::Bench(args)) => verbs::bench::run(&args, show),
         Some(Verb::Keeper { words }) => {
             return paceline_launch::trial::keep(&words).map_or_else(

@@ -102,7 +102,9 @@ pub fn measure() -> Outcome<Report> {
     let by = |result: &Value, which: &str| agreement(&truth, &figures(result, which));
     let (floor, raw, corrected) =
         (by(&again, "measured"), by(&disturbed, "measured"), by(&disturbed, "metrics"));
-    println!("     agreement with the quiet study: quiet again {floor:.3}, disturbed {raw:.3}, corrected {corrected:.3}");
+    println!(
+        "     agreement with the quiet study: quiet again {floor:.3}, disturbed {raw:.3}, corrected {corrected:.3}"
+    );
     let spread = disturbed["drift"][0]["spread"].as_f64().unwrap_or(0.0);
     // By how much the corrected choice is slower than the best, on the quiet machine.
     let chosen = disturbed["best"]["levels"].to_string();
@@ -121,9 +123,7 @@ pub fn measure() -> Outcome<Report> {
             line("correction helps (Spearman, corrected less measured)", corrected - raw, 0.0, false),
             line("the corrected choice is slower than the best by (share)", lost, 0.05, true),
         ],
-        runs: vec![
-            json!({"study": STUDY, "quiet": quiet, "again": again, "disturbed": disturbed,
-                   "agreement": {"quiet again": floor, "disturbed": raw, "corrected": corrected}}),
-        ],
+        runs: vec![json!({"study": STUDY, "quiet": quiet, "again": again, "disturbed": disturbed,
+                   "agreement": {"quiet again": floor, "disturbed": raw, "corrected": corrected}})],
     })
 }

@@ -1,7 +1,7 @@
 //! `cargo xtask docs`: the pages in `docs/`, out of the registries and out of what was measured. Nothing in
 //! them is written by hand, so nothing in them can say what the program does not do.
 //!
-//! - `strategies`, `consistency`, `codecs`, `channels`, `datasets`: one function per page
+//! - `strategies`, `consistency`, `codecs`, `channels`, `datasets`, `record`: one function per page
 //! - `networks`: the page of models and layers
 //! - `studies`: the page of studies, its words from `studies.md`
 //! - `measured`: tables out of `bench/accept/`
@@ -14,6 +14,7 @@ mod datasets;
 mod markdown;
 mod measured;
 mod networks;
+mod record;
 mod strategies;
 mod studies;
 
@@ -97,6 +98,7 @@ fn pages(measured: &Measured) -> Outcome<Pages> {
         ("docs/README.md".into(), index()),
         ("docs/consistency.md".into(), consistency::page(measured)?),
         ("docs/codecs.md".into(), codecs::page(measured)?),
+        ("docs/record.md".into(), record::page()),
         ("docs/channels.md".into(), channels::page(measured.channels.as_ref())),
         ("docs/datasets.md".into(), datasets::page()),
         ("docs/models.md".into(), networks::page()?),
@@ -132,6 +134,9 @@ fn index() -> String {
     page.text(
         "What they train is on a page of its own: [models and layers](models.md). Which combination is the best is \
          a question for [studies](studies.md).",
+    );
+    page.text(
+        "What every run leaves behind: [the record](record.md), its tables, its metrics and where they come from.",
     );
     page.text(
         "`cargo xtask docs` writes all of this out of the registries in `crates/paceline-protocol`, \

@@ -9,7 +9,8 @@ const WORDS: &str = include_str!("studies.md");
 
 /// Study files, samplers, figures, and how measurement is kept honest.
 pub fn page() -> String {
-    let parts = [("samplers", samplers()), ("figures", figures(FIGURES)), ("of-commands", figures(OF_COMMANDS))];
+    let parts =
+        [("samplers", samplers()), ("figures", figures(FIGURES)), ("of-commands", figures(OF_COMMANDS))];
     let mut text = format!("{MARK}\n\n{WORDS}");
     for (name, table) in parts {
         let place = format!("<!-- {name} -->\n");

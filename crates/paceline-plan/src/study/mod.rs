@@ -340,8 +340,11 @@ fn check_prices(source: &Source, prices: Option<&Prices>, workload: &Workload) -
         return Err(source.error(&format!("prices.{key}"), "must be a number of at least 0"));
     }
     if prices.all().iter().all(|(_, price)| *price == 0.0) {
-        return Err(source.error("prices", "nothing costs anything: give one of run-hour, worker-hour, \
-                                           server-hour and gigabyte"));
+        return Err(source.error(
+            "prices",
+            "nothing costs anything: give one of run-hour, worker-hour, \
+                                           server-hour and gigabyte",
+        ));
     }
     let of_train = prices.all().into_iter().find(|(key, price)| *key != "run-hour" && *price > 0.0);
     if let (Workload::Command { .. }, Some((key, _))) = (workload, of_train) {

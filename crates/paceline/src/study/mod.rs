@@ -11,30 +11,13 @@ pub mod report;
 pub mod state;
 pub mod workload;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use paceline_explore::Problem;
 use paceline_explore::schedule::{Rules, Schedule};
 use paceline_plan::{Study, StudyError};
 
 use crate::failure::Failure;
-
-/// Where studies are kept.
-#[derive(clap::Args, Clone, Debug, Default)]
-pub struct Store {
-    /// Folder that studies and runs are recorded in [default: PACELINE_STORE, then .paceline]
-    #[arg(long, value_name = "DIR")]
-    store: Option<PathBuf>,
-}
-
-impl Store {
-    /// The flag, else the environment, else a folder here.
-    pub fn folder(&self) -> PathBuf {
-        let from_environment =
-            || std::env::var_os("PACELINE_STORE").filter(|v| !v.is_empty()).map(PathBuf::from);
-        self.store.clone().or_else(from_environment).unwrap_or_else(|| ".paceline".into())
-    }
-}
 
 /// Reads a study file and checks all that can be checked without running anything.
 pub fn read(path: &Path) -> Result<Study, Failure> {

@@ -268,7 +268,10 @@ fn means(group: &[&Made]) -> BTreeMap<String, f64> {
 /// The unit of a figure, behind a space; nothing for plain numbers and for what commands print.
 fn unit(metric: &str) -> String {
     let known = FIGURES.iter().chain(OF_COMMANDS).find(|figure| figure.name == metric);
-    known.filter(|figure| !figure.unit.is_empty()).map(|figure| format!(" {}", figure.unit)).unwrap_or_default()
+    known
+        .filter(|figure| !figure.unit.is_empty())
+        .map(|figure| format!(" {}", figure.unit))
+        .unwrap_or_default()
 }
 
 /// A figure with its name and unit.

@@ -194,6 +194,11 @@ impl State {
         Known::from(Journal::peek(&path)?, &path)
     }
 
+    /// Whether somebody is at work on a study.
+    pub fn busy(store: &Path, name: &str) -> bool {
+        Journal::busy(&journal(store, name))
+    }
+
     /// Where samples of a run's process tree are kept.
     pub fn tree(&self, id: u64) -> PathBuf {
         self.folder.join("trees").join(format!("{id}.ndjson"))

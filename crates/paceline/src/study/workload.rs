@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use clap::Parser;
-use paceline_data::Dataset;
+use paceline_data::{Dataset, Settings};
 use paceline_explore::schedule::{Job, Role};
 use paceline_plan::study::MetricsFile;
 use paceline_plan::value::nearest;
@@ -113,7 +113,11 @@ pub fn inference(study: &Study, job: &Job) -> Option<Vec<String>> {
         settings.get(name).into_iter().for_each(|value| words.extend(flag(name, value)));
     }
     let paceline_plan::study::Infer { batch, threads, seconds } = study.infer;
-    words.extend([format!("--batch={batch}"), format!("--threads={threads}"), format!("--seconds={seconds}")]);
+    words.extend([
+        format!("--batch={batch}"),
+        format!("--threads={threads}"),
+        format!("--seconds={seconds}"),
+    ]);
     Some(words)
 }
 
@@ -219,7 +223,7 @@ fn check_train(study: &Study, fixed: &BTreeMap<String, Value>) -> Result<(), Stu
     let source = &study.source;
     for (name, value) in fixed {
         let key = format!("workload.{name}");
-        if ["json", "quiet", "store"].contains(&name.as_str()) {
+        if ["json", "quiet", "store", "no-record"].contains(&name.as_str()) {
             return Err(source.error(&key, "is set by the study itself: leave it out"));
         }
         if ["listen", "key-file", "join-timeout"].contains(&name.as_str()) {
@@ -307,7 +311,8 @@ fn try_plan(
     plan.check(usize::MAX).map_err(|e| e.to_string())?;
     let settings = paceline_train::model::settings(&plan);
     let source = paceline_data::find(&plan.data).expect("clap lets registered names pass only");
-    source.check(&settings).map_err(|bad| format!("{} {}: {}", bad.flag, bad.value, bad.problem))?;
+    let asked = Settings { image_size: plan.image_size, window: plan.window, decoders: plan.decoders };
+    source.check(&asked).map_err(|bad| format!("{} {}: {}", bad.flag, bad.value, bad.problem))?;
     // Where the dataset is not at hand, the runs will tell.
     let dataset = datasets
         .entry(format!("{} {:?} {:?}", plan.data, plan.image_size, plan.window))
@@ -346,7 +351,15 @@ impl Reader {
             _ => None,
         };
         let train = matches!(study.workload, Workload::Train(_));
-        Self { patterns, metrics: BTreeMap::new(), run: None, train_s: 0.0, complete: false, answers: false, train }
+        Self {
+            patterns,
+            metrics: BTreeMap::new(),
+            run: None,
+            train_s: 0.0,
+            complete: false,
+            answers: false,
+            train,
+        }
     }
 
     /// Takes a line.

@@ -4,11 +4,12 @@ use paceline_plan::Study;
 use paceline_record::process::{self, Started};
 
 use super::explore::tell;
+use super::store::Where;
 use crate::failure::Failure;
 use crate::output::{self, Show};
 use crate::study::drive::{How, drive};
 use crate::study::state::State;
-use crate::study::{Store, workload};
+use crate::study::workload;
 
 /// The study.
 const STUDY: &str = include_str!("home.toml");
@@ -26,14 +27,14 @@ pub fn run(show: Show, started: Started) -> Result<(), Failure> {
             study.space.axes().len()
         ));
     }
-    let store = Store::default().folder();
+    let store = Where::default().folder();
     let mut state = State::create(&store, study)?;
     drive(&mut state, &store, How { parallel: 1, show })?;
     tell(&state, show)?;
     if !show.quiet {
         output::note(&format!("{:.0} s in all", started.seconds()));
         output::note(
-            "next: `paceline init` writes a study file; `paceline train --help`, `paceline model list`",
+            "next: `paceline init` writes a study file; `paceline runs`, `paceline show last`, `paceline train --help`",
         );
     }
     Ok(())

@@ -7,12 +7,13 @@ use paceline_explore::schedule::{End, Job, Made, Next, Role};
 use paceline_launch::trial::{self, Heard, Trial};
 use serde_json::json;
 
+use super::store::Where;
 use crate::failure::Failure;
 use crate::output::{self, Show};
+use crate::study;
 use crate::study::drive::duration;
 use crate::study::report::configuration;
 use crate::study::workload::{self, Reader};
-use crate::study::{self, Store};
 
 /// Flags of `paceline plan`.
 #[derive(clap::Args, Debug)]
@@ -24,7 +25,7 @@ pub struct Args {
     #[arg(long)]
     no_probe: bool,
     #[command(flatten)]
-    store: Store,
+    store: Where,
 }
 
 /// `paceline plan`.
@@ -80,7 +81,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
 }
 
 /// Wall seconds of the control.
-fn probe(study: &paceline_plan::Study, store: &Store) -> Result<f64, Failure> {
+fn probe(study: &paceline_plan::Study, store: &Where) -> Result<f64, Failure> {
     let job = Job { id: 0, role: Role::Control, levels: Vec::new(), share: 1.0, repeat: 0 };
     let call = workload::call(study, &job, &store.folder().to_string_lossy(), trial::cores().len());
     let program = std::env::current_exe()?;

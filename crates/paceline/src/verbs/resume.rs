@@ -2,12 +2,13 @@
 
 use std::path::Path;
 
+use paceline_record::Event;
 use paceline_record::process::Started;
-use paceline_record::{Event, RunDirectory};
 
 use super::data::{self, Place};
 use super::explore::{Running, tell};
 use super::listen::Listening;
+use super::store::Kept;
 use crate::failure::Failure;
 use crate::output::{self, Show};
 use crate::study::state::{self, State};
@@ -25,6 +26,8 @@ pub struct Args {
     study: StudyArgs,
     #[command(flatten, next_help_heading = "Of runs")]
     place: Place,
+    #[command(flatten, next_help_heading = "Of runs")]
+    kept: Kept,
     #[command(flatten, next_help_heading = "Of runs")]
     listening: Listening,
 }
@@ -71,17 +74,26 @@ fn resume_run(args: &Args, show: Show, started: Started) -> Result<(), Failure> 
     if let Some((flag, _)) = of_studies.iter().find(|(_, given)| *given) {
         return Err(Failure::for_studies(flag, &store, &args.what));
     }
-    let (run, plan, result) =
-        RunDirectory::find(&store, &args.what).map_err(|error| Failure::from(error).neither(&store))?;
-    if let Some(result) = result {
+    let found = args.running.store.open().and_then(|store| store.find(&args.what));
+    let found = found.map_err(|error| Failure::from(error).neither(&store))?;
+    let run = found.run;
+    if let Some(result) = found.result {
         if !show.quiet {
             output::note(&format!("run {run} has ended already; this is its result"));
         }
-        return Ok(output::json(&result)?);
+        return Ok(output::json(&Event::Result(result))?);
     }
+    let plan = found.plan.ok_or_else(|| Failure::plan(&run))?;
     plan.check(usize::MAX)?;
     args.listening.check(&plan, plan.strategy == crate::voyage::SINGLE)?;
-    let voyage = Voyage { plan, folders: data::folders(&args.place), store, run, resumes: true };
+    let voyage = Voyage {
+        plan,
+        folders: data::folders(&args.place),
+        store,
+        run,
+        resumes: true,
+        recording: Some(args.kept.recording()),
+    };
     let (result, summary) = voyage.sail(&args.listening, show, started)?;
     if !show.quiet {
         output::note(summary.trim_end());

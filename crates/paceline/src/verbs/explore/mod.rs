@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 
 use clap::ArgGroup;
 
+use super::store::Where;
 use crate::failure::Failure;
 use crate::output::{self, Show};
+use crate::study;
 use crate::study::drive::{How, drive};
 use crate::study::report::Findings;
 use crate::study::state::State;
-use crate::study::{self, Store};
 
 /// Flags of `paceline explore`.
 #[derive(clap::Args, Debug)]
@@ -38,7 +39,7 @@ pub struct Running {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub parallel: u32,
     #[command(flatten)]
-    pub store: Store,
+    pub store: Where,
 }
 
 impl Running {
