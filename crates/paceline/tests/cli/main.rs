@@ -10,6 +10,7 @@ mod home;
 mod join;
 mod join_strangers;
 mod machines;
+mod matrix;
 mod measure;
 mod model_files;
 mod namespaces;

@@ -68,3 +68,11 @@ fn a_wrong_file_is_refused_with_its_line_before_anything_starts() {
     assert_eq!(paceline(&format!("train --model mlp --model-file {place}")).code, 2);
     assert_eq!(paceline("model show").code, 2);
 }
+
+#[test]
+fn one_answer_per_sample_is_too_few_for_text() {
+    let ran = paceline(&format!("train --data letters --model-file {} --steps 1", example("mlp")));
+    assert_eq!((ran.code, ran.stdout.as_str()), (3, ""), "{}", ran.stderr);
+    let reason = "the model gives 1 answers per sample, the dataset asks for 64";
+    assert!(ran.stderr.contains(reason), "{}", ran.stderr);
+}
