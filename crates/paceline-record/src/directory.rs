@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use paceline_plan::Plan;
 
-use crate::event::{Event, RunResult};
+use crate::event::{Event, Marked, Origin, RunResult};
 
 /// A record that could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -23,6 +23,7 @@ pub struct RecordError {
 #[derive(Debug)]
 pub struct RunDirectory {
     path: PathBuf,
+    origin: Origin,
     events: BufWriter<File>,
     /// The first event that could not be written; the run goes on without a record.
     failed: Option<RecordError>,
@@ -42,7 +43,12 @@ impl RunDirectory {
         fs::write(&plan_file, text + "\n").map_err(at(&plan_file))?;
         let events = path.join("events.ndjson");
         let events = BufWriter::new(File::create(&events).map_err(at(&events))?);
-        Ok(Self { path, events, failed: None })
+        Ok(Self { path, origin: Origin::Measured, events, failed: None })
+    }
+
+    /// Marks everything that follows as simulated.
+    pub fn simulated(self) -> Self {
+        Self { origin: Origin::Simulated, ..self }
     }
 
     /// The folder.
@@ -55,7 +61,7 @@ impl RunDirectory {
         if self.failed.is_some() {
             return;
         }
-        let line = serde_json::to_string(event).expect("an event is plain data") + "\n";
+        let line = serde_json::to_string(&self.marked(event)).expect("an event is plain data") + "\n";
         let mut written = self.events.write_all(line.as_bytes());
         if !matches!(event, Event::Progress { .. }) {
             written = written.and_then(|()| self.events.flush());
@@ -65,14 +71,18 @@ impl RunDirectory {
         }
     }
 
+    fn marked<'a, T: serde::Serialize>(&self, what: &'a T) -> Marked<'a, T> {
+        Marked { what, origin: self.origin }
+    }
+
     /// Writes the result: under another name first, so that a result is whole or not there.
     pub fn finish(mut self, result: &RunResult) -> Result<(), RecordError> {
         self.event(&Event::Result(result.clone()));
+        let text = serde_json::to_string_pretty(&self.marked(result)).expect("a result is plain data");
         if let Some(failed) = self.failed {
             return Err(failed);
         }
         let (path, draft) = (self.path.join("result.json"), self.path.join("result.json.tmp"));
-        let text = serde_json::to_string_pretty(result).expect("a result is plain data");
         let write = || {
             let mut file = File::create(&draft)?;
             file.write_all((text + "\n").as_bytes())?;

@@ -3,6 +3,27 @@
 use paceline_plan::Plan;
 use serde::Serialize;
 
+/// Where an event comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Origin {
+    /// A real run.
+    #[default]
+    Measured,
+    /// Virtual time.
+    Simulated,
+}
+
+/// An event or a result as it is written: with where it comes from.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Marked<'a, T: Serialize> {
+    /// The event, or the result.
+    #[serde(flatten)]
+    pub what: &'a T,
+    /// Where it comes from.
+    pub origin: Origin,
+}
+
 /// One fact of a run.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "type", rename_all = "kebab-case")]
@@ -109,6 +130,28 @@ pub struct RunResult {
     pub staleness: Staleness,
     /// Each process.
     pub ranks: Vec<Rank>,
+    /// SHA-256 of every worker's finish times of its steps, of simulated runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace_sha256: Option<String>,
+    /// How virtual time was made, of simulated runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub simulation: Option<Simulation>,
+    /// What the hosts cost over the training clock, where their prices are known, in the prices' unit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost: Option<f64>,
+}
+
+/// How virtual time was made.
+#[derive(Clone, Debug, Serialize)]
+pub struct Simulation {
+    /// `schedule`: as a recurrence over the path's schedule; `events`: event by event.
+    pub by: &'static str,
+    /// Messages that arrived.
+    pub messages: u64,
+    /// Seconds that it took, learning included.
+    pub seconds: f64,
+    /// Peak memory of the simulating process.
+    pub rss_peak_bytes: u64,
 }
 
 /// Accuracy of single replicas.

@@ -16,4 +16,4 @@ pub mod event;
 pub mod process;
 
 pub use directory::{RecordError, RunDirectory};
-pub use event::{Event, Rank, Replicas, RunResult, Seconds, Staleness};
+pub use event::{Event, Marked, Origin, Rank, Replicas, RunResult, Seconds, Simulation, Staleness};

@@ -19,8 +19,10 @@ pub struct Costs {
     pub compute: Vec<Time>,
     /// How a pass is divided; if empty, a third is forward, and backward announces gradients four times.
     pub parts: Vec<Part>,
-    /// How much longer a worker's step takes because it is slowed down on purpose.
-    pub slowness: Option<Slowness>,
+    /// How much of a whole pass a worker's step is; none: always all of it.
+    pub size: Option<Factor>,
+    /// How many times as long a worker's step takes because it is slowed down on purpose.
+    pub slowness: Option<Factor>,
     /// Compute times relative to their median, at equally spaced probabilities; none: always the median.
     pub jitter: Vec<f64>,
     /// Each compute time and latency is stretched by up to this fraction, at random.
@@ -45,6 +47,8 @@ pub struct Costs {
     pub work: Work,
     /// The host of each rank; if empty, each its own.
     pub layout: Vec<usize>,
+    /// The host whose cores each rank uses; if empty, its own. (Emulated hosts are all on one machine.)
+    pub machines: Vec<usize>,
     /// Hosts that differ; those behind the end are as above.
     pub hosts: Vec<Host>,
 }
@@ -118,13 +122,13 @@ impl Work {
     }
 }
 
-/// How many times as long a step of a worker takes: at least 1.
+/// A factor of a worker's step.
 #[derive(Clone)]
-pub struct Slowness(pub Arc<dyn Fn(Rank, u64) -> f64 + Send + Sync>);
+pub struct Factor(pub Arc<dyn Fn(Rank, u64) -> f64 + Send + Sync>);
 
-impl fmt::Debug for Slowness {
+impl fmt::Debug for Factor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Slowness(…)")
+        f.write_str("Factor(…)")
     }
 }
 
@@ -134,6 +138,7 @@ impl Costs {
         Self {
             compute: vec![compute; workers],
             parts: Vec::new(),
+            size: None,
             slowness: None,
             jitter: Vec::new(),
             spread: 0.0,
@@ -147,6 +152,7 @@ impl Costs {
             byte: 0.0,
             work: Work::default(),
             layout: Vec::new(),
+            machines: Vec::new(),
             hosts: Vec::new(),
         }
     }
@@ -170,6 +176,11 @@ impl Costs {
         self.layout.get(rank).copied().unwrap_or(rank)
     }
 
+    /// The host whose cores a rank uses.
+    pub fn machine_of(&self, rank: Rank) -> usize {
+        self.machines.get(rank).copied().unwrap_or_else(|| self.host_of(rank))
+    }
+
     /// A host.
     pub fn host(&self, host: usize) -> Host {
         let alike =
@@ -186,6 +197,9 @@ impl Costs {
     /// Time of a worker's pass, without what it is slowed down by.
     pub fn pass(&self, rank: Rank, step: u64) -> Time {
         let mut time = self.compute[rank] as f64;
+        if let Some(size) = &self.size {
+            time *= (size.0)(rank, step);
+        }
         if self.spread > 0.0 {
             time *= self.stretch(0, rank, step);
         }

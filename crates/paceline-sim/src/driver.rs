@@ -56,6 +56,8 @@ struct Seat {
     participant: Box<dyn Participant>,
     actions: Actions,
     host: usize,
+    /// The host whose cores it uses.
+    machine: usize,
     /// Until when it is at work.
     busy: Time,
     pass: Option<Pass>,
@@ -150,7 +152,8 @@ impl<'a, M: Memory> Driver<'a, M> {
         detailed: bool,
     ) -> Self {
         let world = participants.len();
-        let hosts = (0..world).map(|rank| costs.host_of(rank)).max().map_or(0, |last| last + 1);
+        let last = |rank: Rank| costs.host_of(rank).max(costs.machine_of(rank));
+        let hosts = (0..world).map(last).max().map_or(0, |last| last + 1);
         let site = |host: usize| Site {
             host: costs.host(host),
             shared: (0..world).filter(|rank| costs.host_of(*rank) == host).nth(1).is_some(),
@@ -162,6 +165,7 @@ impl<'a, M: Memory> Driver<'a, M> {
             participant,
             actions: Actions::default(),
             host: costs.host_of(rank),
+            machine: costs.machine_of(rank),
             busy: 0,
             pass: None,
             inbox: VecDeque::new(),
@@ -330,7 +334,7 @@ impl<'a, M: Memory> Driver<'a, M> {
     /// Time that work takes for a rank whose host is shared.
     fn stretched(&self, rank: Rank, time: Time) -> Time {
         let seat = &self.seats[rank];
-        let site = &self.sites[seat.host];
+        let site = &self.sites[seat.machine];
         if site.host.slowdown.is_empty() {
             return time;
         }
@@ -360,7 +364,7 @@ impl<'a, M: Memory> Driver<'a, M> {
                 let bytes = self.costs.bytes(elements);
                 self.report.sent_bytes[rank] += 4 * elements as u64;
                 self.report.spent[rank].sent_bytes += bytes as u64;
-                let speed = self.sites[self.seats[rank].host].host.speed;
+                let speed = self.sites[self.seats[rank].machine].host.speed;
                 let time = self.work(rank, self.costs.handling(bytes, speed));
                 self.report.spent[rank].exchange += time;
                 let seat = &mut self.seats[rank];
@@ -385,7 +389,7 @@ impl<'a, M: Memory> Driver<'a, M> {
             }
             Action::Release(msg) => {
                 let bytes = self.seats[rank].held.remove(msg.0);
-                let speed = self.sites[self.seats[rank].host].host.speed;
+                let speed = self.sites[self.seats[rank].machine].host.speed;
                 let time = self.work(rank, self.costs.handling(bytes, speed));
                 self.report.spent[rank].exchange += time;
                 self.memory.release(rank, msg);
@@ -427,7 +431,7 @@ impl<'a, M: Memory> Driver<'a, M> {
             !action.changes().into_iter().flatten().any(sent),
             "rank {rank} changes what is still being sent: {action:?}"
         );
-        let speed = self.sites[self.seats[rank].host].host.speed;
+        let speed = self.sites[self.seats[rank].machine].host.speed;
         let time = self.work(rank, (self.costs.work.of(action) / speed) as Time);
         let spent = &mut self.report.spent[rank];
         match action {
@@ -463,7 +467,7 @@ impl<'a, M: Memory> Driver<'a, M> {
         let pause = self.costs.pause(rank, step, whole);
         let seat = &mut self.seats[rank];
         (seat.pass, seat.began) = (Some(Pass { whole, pause, part: 0, done: 0, took: 0 }), true);
-        self.sites[seat.host].computing += 1;
+        self.sites[seat.machine].computing += 1;
         self.next_part(rank);
     }
 
@@ -472,7 +476,7 @@ impl<'a, M: Memory> Driver<'a, M> {
     fn next_part(&mut self, rank: Rank) {
         let Some(Pass { whole, part, done, .. }) = self.seats[rank].pass else { return };
         let mut time = (whole as f64 * self.parts[part].end) as Time - done;
-        if !self.sites[self.seats[rank].host].host.slowdown.is_empty() {
+        if !self.sites[self.seats[rank].machine].host.slowdown.is_empty() {
             time = time.min(whole / SLICES + 1);
         }
         let took = self.work(rank, time);
@@ -516,7 +520,7 @@ impl<'a, M: Memory> Driver<'a, M> {
         }
         let seat = &mut self.seats[rank];
         seat.pass = None;
-        self.sites[seat.host].computing -= 1;
+        self.sites[seat.machine].computing -= 1;
         let step = took + pause;
         let cpu = if step == 0 { 1.0 } else { took as f32 / step as f32 };
         self.handle(now, rank, Input::Load(Load { cpu, step_s: step as f32 * 1e-9 }));

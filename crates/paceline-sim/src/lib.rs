@@ -20,7 +20,7 @@ mod queue;
 pub mod recurrence;
 pub mod report;
 
-pub use costs::{Costs, Host, Part, Slowness, Work};
+pub use costs::{Costs, Factor, Host, Part, Work};
 pub use driver::{Crash, run, simulate};
 pub use memory::{Begin, Memory, Nothing, Numbers};
 pub use recurrence::{Unsuited, evaluate};

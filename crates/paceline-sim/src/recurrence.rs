@@ -142,11 +142,16 @@ pub fn evaluate(setup: &Setup, path: Path, costs: &Costs) -> Result<Report, Unsu
 
 /// What all hosts are, if they are alike and nobody shares their cores.
 fn alike(setup: &Setup, costs: &Costs) -> Result<Host, Unsuited> {
-    let hosts: Vec<usize> = (0..setup.workers).map(|rank| costs.host_of(rank)).collect();
-    let mut ranks = vec![0; hosts.iter().max().map_or(0, |last| last + 1)];
-    hosts.iter().for_each(|host| ranks[*host] += 1);
-    let first = Host { slowdown: Vec::new(), ..costs.host(hosts[0]) };
-    for (host, count) in ranks.into_iter().enumerate().filter(|(_, count)| *count > 0) {
+    let all = |rank: Rank| [costs.host_of(rank), costs.machine_of(rank)];
+    let last = (0..setup.workers).flat_map(all).max().unwrap_or(0);
+    // Ranks that compute on each host, and hosts that somebody uses.
+    let (mut ranks, mut used) = (vec![0; last + 1], vec![false; last + 1]);
+    for rank in 0..setup.workers {
+        ranks[costs.machine_of(rank)] += 1;
+        all(rank).into_iter().for_each(|host| used[host] = true);
+    }
+    let first = Host { slowdown: Vec::new(), ..costs.host(costs.host_of(0)) };
+    for (host, count) in ranks.into_iter().enumerate().filter(|(host, _)| used[*host]) {
         let own = costs.host(host);
         let shared = (1..=count).any(|n| own.shared_by(n) != 1.0);
         if shared || (Host { slowdown: Vec::new(), ..own }) != first {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use paceline_protocol::schedule::{Move, Path, Piece, Schedule};
 use paceline_protocol::{Participant, STRATEGIES, Setup, Time, collective, find};
-use paceline_sim::{Costs, Host, Nothing, Report, Slowness, Unsuited, Work, evaluate, run};
+use paceline_sim::{Costs, Factor, Host, Nothing, Report, Unsuited, Work, evaluate, run};
 
 fn along(path: Path, setup: &Setup) -> Vec<Box<dyn Participant>> {
     (0..setup.workers).map(|rank| collective::make(path, setup, rank)).collect()
@@ -198,7 +198,7 @@ fn ranks_of_a_host_share_its_interface_and_its_cores() {
 fn what_comes_during_a_pass_waits_for_the_end_of_a_part_and_costs_the_pass_time() {
     // Rank 1 is held up after its pass: rank 0's message waits for it.
     let setup = Setup::new(2, 0, 1_000, 1);
-    let slowness = Some(Slowness(Arc::new(|rank, _| if rank == 1 { 3.0 } else { 1.0 })));
+    let slowness = Some(Factor(Arc::new(|rank, _| if rank == 1 { 3.0 } else { 1.0 })));
     let costs = Costs { slowness, work: Work::uniform(1.0), ..Costs::constant(2, 60_000, 100, 0.0) };
     let report = event_by_event("ring-reduce", &setup, &costs);
     assert_eq!(report.spent[1].compute, 180_000);

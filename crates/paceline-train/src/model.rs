@@ -79,6 +79,11 @@ impl Replica {
         outcome
     }
 
+    /// Runs the loaded batch backward; the gradient is complete at the end.
+    pub fn backward(&mut self, pass: &Pass<'_>) {
+        self.network.backward(pass, &self.params, &mut self.grads, &mut |_, _| {});
+    }
+
     /// Loss and accuracy on a part of the test split.
     pub fn evaluate(&mut self, dataset: &Dataset, part: Range<usize>) -> Outcome {
         let mut total = Outcome::default();

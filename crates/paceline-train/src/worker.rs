@@ -64,6 +64,27 @@ pub fn order(plan: &Plan, dataset: &Dataset) -> Order {
     Order::sharded(plan.seed, dataset.train.labels(), plan.workers, global, total, sharding)
 }
 
+/// The samples of a worker's step, and what their summed loss's gradient is scaled by.
+pub fn batch<'a>(
+    plan: &Plan,
+    setup: &Setup,
+    order: &'a mut Order,
+    rank: Rank,
+    Begin { step, unit, weigh }: Begin,
+) -> (Pass<'a>, f64) {
+    // A worker that holds data of its own takes it in its own order, whatever unit it was handed.
+    let own_share = plan.shard != "iid" && !setup.sync.always_together(setup.steps);
+    let (at, share) = if own_share { (step % order.steps(), rank) } else { (unit.step, unit.share) };
+    let global = order.batch_len(at);
+    let ids = order.batch(at, share, plan.workers);
+    let scale = match weigh {
+        Weigh::Part => 1.0 / global as f64,
+        Weigh::Own => 1.0 / ids.len().max(1) as f64,
+        Weigh::Even => plan.workers as f64 / global as f64,
+    };
+    (Pass { samples: ids.len(), training: true, seed: plan.seed, step: unit.step, ids }, scale)
+}
+
 /// What a worker tells while it trains.
 #[derive(Clone, Debug)]
 pub enum Said {
@@ -162,7 +183,6 @@ pub fn run(
     let mut scratch = Scratch::new(engine.scratch());
     let slowness = Slowness { straggler: plan.straggler, rank, workers: plan.workers, seed: plan.seed };
     let agreement = (job.strategy.agreement)(setup);
-    let own_share = plan.shard != "iid" && !setup.sync.always_together(setup.steps);
 
     let Replica { params, grads, .. } = &mut replica;
     engine.start(&mut Whole { params, grads, scratch: &mut scratch, update: &mut update })?;
@@ -174,25 +194,18 @@ pub fn run(
         let Some(Begin { step, unit, weigh }) = engine.next_step(&mut memory)? else { break };
         clock.lap(Phase::Exchange);
         let (began, cpu) = (Instant::now(), thread_cpu_seconds());
-        // A worker that holds data of its own takes it in its own order, whatever unit it was handed.
-        let (at, share) = if own_share { (step % order.steps(), rank) } else { (unit.step, unit.share) };
-        let global = order.batch_len(at);
-        let ids = order.batch(at, share, plan.workers);
-        let pass = Pass { samples: ids.len(), training: true, seed: plan.seed, step: unit.step, ids };
-        let scale = match weigh {
-            Weigh::Part => 1.0 / global as f64,
-            Weigh::Own => 1.0 / ids.len().max(1) as f64,
-            Weigh::Even => plan.workers as f64 / global as f64,
-        };
+        let before = order.samples_before(unit.step);
+        let (pass, scale) = batch(plan, setup, &mut order, rank, Begin { step, unit, weigh });
+        let taken_now = pass.samples as u64;
         last = replica.forward(dataset, &pass, scale, &mut clock);
         if !last.loss.is_finite() {
             return Err(TrainError::Diverged {
                 step: step + 1,
-                samples: order.samples_before(unit.step),
+                samples: before,
                 loss: last.loss,
             });
         }
-        taken += ids.len() as u64;
+        taken += taken_now;
 
         let Replica { network, params, grads, .. } = &mut replica;
         let mut finished = Finished::default();
@@ -282,16 +295,21 @@ fn evaluate(
 }
 
 /// Stretches a worker's computation.
-struct Slowness {
-    straggler: Option<Straggler>,
-    rank: Rank,
-    workers: usize,
-    seed: u64,
+pub struct Slowness {
+    /// What the plan says.
+    pub straggler: Option<Straggler>,
+    /// The worker.
+    pub rank: Rank,
+    /// Number of workers.
+    pub workers: usize,
+    /// The plan's seed.
+    pub seed: u64,
 }
 
 impl Slowness {
-    fn pause(&self, step: u64, computed: Duration) -> Duration {
-        let factor = match self.straggler {
+    /// How many times as long a step takes: at least 1.
+    pub fn factor(&self, step: u64) -> f64 {
+        let factor: f64 = match self.straggler {
             Some(Straggler::One { rank, factor }) if rank == self.rank => factor,
             Some(Straggler::Moving { factor }) => {
                 let slow = Stream::new(self.seed, Purpose::Straggler).below(step, self.workers as u64);
@@ -303,6 +321,10 @@ impl Slowness {
             }
             _ => 1.0,
         };
-        computed.mul_f64((factor - 1.0).max(0.0))
+        factor.max(1.0)
+    }
+
+    fn pause(&self, step: u64, computed: Duration) -> Duration {
+        computed.mul_f64(self.factor(step) - 1.0)
     }
 }

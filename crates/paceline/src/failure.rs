@@ -10,6 +10,7 @@ use paceline_launch::LaunchError;
 use paceline_plan::PlanError;
 use paceline_record::RecordError;
 use paceline_train::TrainError;
+use paceline_virtual::VirtualError;
 
 /// An error on its way to the user.
 #[derive(Debug)]
@@ -68,6 +69,23 @@ impl From<LaunchError> for Failure {
                 Self { code: 4, message, hint: "is the machine overloaded, or out of memory?".into() }
             }
             LaunchError::System { .. } => Self { code: 1, message, hint: String::new() },
+        }
+    }
+}
+
+impl From<VirtualError> for Failure {
+    fn from(error: VirtualError) -> Self {
+        let message = error.to_string();
+        match error {
+            VirtualError::Plan(error) => error.into(),
+            VirtualError::Train(error) => error.into(),
+            VirtualError::Launch(error) => error.into(),
+            VirtualError::File { .. } => {
+                Self { code: 5, message, hint: "is the path right, and the file yours to read or write?".into() }
+            }
+            VirtualError::Stuck { .. } => {
+                Self { code: 1, message, hint: "this is a fault of the strategy; please report it".into() }
+            }
         }
     }
 }

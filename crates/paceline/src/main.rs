@@ -30,6 +30,10 @@ struct Cli {
 enum Verb {
     /// Train a network once and print the result
     Train(Box<verbs::train::Args>),
+    /// Train in virtual time, on a cluster that need not be there, and print what would come out
+    Simulate(Box<verbs::simulate::Args>),
+    /// Measure what things cost on this machine, for `simulate --calibration`
+    Calibrate(verbs::calibrate::Args),
     /// List the models, or show one layer by layer
     Model(verbs::model::Args),
     /// List the datasets and where their files are looked for
@@ -49,6 +53,8 @@ fn main() -> ExitCode {
     let done = match cli.verb {
         None => verbs::home::run(show, started),
         Some(Verb::Train(args)) => verbs::train::train(&args, show, started),
+        Some(Verb::Simulate(args)) => verbs::simulate::run(&args, show, started),
+        Some(Verb::Calibrate(args)) => verbs::calibrate::run(&args, show),
         Some(Verb::Model(args)) => verbs::model::run(&args, show),
         Some(Verb::Data(args)) => verbs::data::run(&args, show),
         Some(Verb::Bench(args)) => verbs::bench::run(&args, show),

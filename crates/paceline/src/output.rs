@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use paceline_record::{Event, RunResult};
+use paceline_record::{Event, Marked, Origin, RunResult};
 use serde::Serialize;
 
 /// How much is shown, and in which form.
@@ -51,6 +51,7 @@ pub fn error(message: &str, hint: &str) {
 /// Follows a run: a bar on a terminal, a line per evaluation, NDJSON if asked for.
 pub struct Follow {
     show: Show,
+    origin: Origin,
     bar: ProgressBar,
     /// Where the workers' time went: sums over the workers, in the order of [`PHASES`].
     phases: [f64; PHASES.len()],
@@ -62,7 +63,7 @@ const PHASES: [&str; 6] = ["data", "forward", "backward", "apply", "exchange", "
 
 impl Follow {
     /// A follower of one run.
-    pub fn new(show: Show) -> Self {
+    pub fn new(show: Show, origin: Origin) -> Self {
         let visible = !show.quiet && std::io::stderr().is_terminal();
         let bar = if visible { ProgressBar::new(0) } else { ProgressBar::hidden() };
         let style = "{bar:30} {percent:>3}%  step {pos}/{len}  {msg}  {elapsed} of about {duration}";
@@ -70,14 +71,14 @@ impl Follow {
         if visible {
             bar.enable_steady_tick(Duration::from_millis(500));
         }
-        Self { show, bar, phases: [0.0; PHASES.len()], workers: 0.0 }
+        Self { show, origin, bar, phases: [0.0; PHASES.len()], workers: 0.0 }
     }
 
     /// Takes one event.
     pub fn event(&mut self, event: &Event<'_>) {
         if self.show.json {
             // A reader that has gone away is noticed when the result is written.
-            let _ = json(event);
+            let _ = json(&Marked { what: event, origin: self.origin });
         }
         match *event {
             Event::Start { plan, parameters, steps, ref kernels, .. } => {

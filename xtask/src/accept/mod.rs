@@ -8,6 +8,7 @@ mod compute;
 mod exchange;
 mod footprint;
 mod network;
+mod simulate;
 mod stragglers;
 
 use std::fs;
@@ -88,6 +89,16 @@ const MEASUREMENTS: &[Measurement] = &[
         about: "codecs on MNIST: bytes and accuracy",
         run: compression::measure,
     },
+    Measurement {
+        name: "simulate-speed",
+        about: "virtual time: messages per second, a thousand workers, memory",
+        run: simulate::speed,
+    },
+    Measurement {
+        name: "simulate-learn",
+        about: "time to accuracy in virtual time beside real runs, with a straggler",
+        run: simulate::learn,
+    },
     Measurement { name: "footprint", about: "memory and startup of a run", run: footprint::measure },
 ];
 
@@ -155,8 +166,13 @@ pub fn number(value: &Value, path: &str) -> Outcome<f64> {
 
 /// `paceline train`, with the datasets that lie beside the checkout.
 pub fn train(data: &str, model: &str) -> Command {
+    paceline("train", data, model)
+}
+
+/// A verb with the flags of `train`, with the same datasets.
+pub fn paceline(verb: &str, data: &str, model: &str) -> Command {
     let mut command = Command::new(root().join("target/release/paceline"));
-    command.args(["train", "--quiet", "--data", data, "--model", model]);
+    command.args([verb, "--quiet", "--data", data, "--model", model]);
     let shared = root().join("../shared/data");
     if std::env::var_os("PACELINE_DATA").is_none() && shared.is_dir() {
         command.env("PACELINE_DATA", shared);

@@ -1,7 +1,7 @@
 //! The consistency models of the parameter server: bounds, staleness, switching.
 
 use paceline_protocol::{Setup, Weigh};
-use paceline_sim::{Costs, Nothing, Report, Slowness, Started, Work, simulate};
+use paceline_sim::{Costs, Factor, Nothing, Report, Started, Work, simulate};
 use proptest::prelude::*;
 
 use super::{Case, costs, make};
@@ -148,7 +148,7 @@ fn the_greedy_policy_falls_to_single_pushes_while_a_straggler_lasts_and_returns(
         let case = Case::new("ps", "switch", &[("switch-at", "1"), ("straggler-policy", "greedy")]);
         let setup = case.setup(Setup { steps: 60, workers: 4, servers, ..case.draw(5) });
         let slow = |rank, step| if rank == 2 && (8..18).contains(&step) { 6.0 } else { 1.0 };
-        let slowness = Some(Slowness(std::sync::Arc::new(slow)));
+        let slowness = Some(Factor(std::sync::Arc::new(slow)));
         let costs = Costs { slowness, ..Costs::constant(4, 10_000, 20, 0.1) };
         let report = simulated(&case, &setup, &costs);
         assert!(report.stuck.is_empty());

@@ -16,7 +16,7 @@ use paceline_protocol::{
     Averages, CONSISTENCIES, Coder, Options, Parameter, Refusal, STRATEGIES, strategies,
 };
 use paceline_record::process::{self, Started};
-use paceline_record::{Event, RunDirectory, RunResult};
+use paceline_record::{Event, Marked, Origin, RunDirectory, RunResult};
 use paceline_train::single;
 use paceline_wire::TRANSPORTS;
 
@@ -37,7 +37,7 @@ pub struct Args {
     #[arg(long, default_value = "digits", value_parser = names(DATASETS.iter().map(|d| (d.name, d.about))))]
     data: String,
     #[command(flatten)]
-    place: Place,
+    pub place: Place,
     /// Network
     #[arg(long, default_value = "mlp", value_parser = names(MODELS.iter().map(|m| (m.name, m.about))))]
     model: String,
@@ -211,7 +211,7 @@ pub fn names(entries: impl Iterator<Item = (&'static str, &'static str)>) -> Pos
 
 impl Args {
     /// The plan that the flags describe, with everything that they leave open filled in.
-    fn plan(&self) -> Result<Plan, PlanError> {
+    pub fn plan(&self) -> Result<Plan, PlanError> {
         let strategy = self.strategy.clone().unwrap_or_else(|| {
             if self.workers == 1 && self.servers == 0 { SINGLE.into() } else { "ring-allreduce".into() }
         });
@@ -302,7 +302,7 @@ impl Args {
 }
 
 /// The flag, else the environment, else a folder here.
-fn store(args: &Args) -> PathBuf {
+pub fn store(args: &Args) -> PathBuf {
     let from_environment = || std::env::var_os("PACELINE_STORE").filter(|v| !v.is_empty()).map(PathBuf::from);
     args.store.clone().or_else(from_environment).unwrap_or_else(|| ".paceline".into())
 }
@@ -316,7 +316,7 @@ pub fn execute(args: &Args, show: Show, started: Started) -> Result<(RunResult, 
     let folders = data::folders(&args.place);
     let dataset = source.load(&folders)?;
     plan.check(dataset.train.len())?;
-    let mut follow = Follow::new(show);
+    let mut follow = Follow::new(show, Origin::Measured);
     let id = process::new_run_id();
     let mut record = RunDirectory::create(&store(args), &id, &plan)?;
     let report = &mut |event: Event<'_>| {
@@ -343,6 +343,6 @@ pub fn train(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
     if !show.quiet {
         output::note(summary.trim_end());
     }
-    output::json(&Event::Result(result))?;
+    output::json(&Marked { what: &Event::Result(result), origin: Origin::Measured })?;
     Ok(())
 }

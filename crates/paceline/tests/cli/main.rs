@@ -7,6 +7,7 @@ mod distributed;
 mod home;
 mod measure;
 mod network;
+mod simulate;
 mod strangers;
 mod support;
 mod train;

@@ -1,0 +1,28 @@
+//! Whole runs in virtual time: a plan, a cluster and a calibration become costs, the simulator drives the
+//! plan's participants with them, and what comes out is told as a real run would tell it.
+//!
+//! # Layout
+//! - [`cluster`]: the hosts of a cluster that need not be there, as a file
+//! - [`calibration`]: what things cost on a machine, as a file; the defaults where there is none
+//! - [`calibrate`]: measures a machine
+//! - [`price`]: a plan's costs, out of the two
+//! - [`learn`]: real gradients in the simulated order
+//! - [`run`]: a plan from its costs to its result
+//! - [`error`]: how that fails
+//!
+//! # Deliberately absent
+//! Protocols (they are `paceline-protocol`'s), virtual time itself (`paceline-sim`'s), flags.
+
+#![forbid(unsafe_code)]
+
+pub mod calibrate;
+pub mod calibration;
+pub mod cluster;
+pub mod error;
+pub mod learn;
+pub mod price;
+pub mod run;
+
+pub use calibration::Calibration;
+pub use cluster::Cluster;
+pub use error::VirtualError;

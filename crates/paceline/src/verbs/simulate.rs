@@ -1,0 +1,96 @@
+//! `paceline simulate`: one run in virtual time.
+
+use std::path::PathBuf;
+
+use paceline_record::process::{self, Started};
+use paceline_record::{Event, Marked, Origin, RunDirectory, RunResult};
+use paceline_virtual::price::Terms;
+use paceline_virtual::run::{self, Scenario};
+use paceline_virtual::{Calibration, Cluster};
+
+use super::{data, train};
+use crate::failure::Failure;
+use crate::output::{self, Follow, Show};
+
+/// Flags of `paceline simulate`.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    #[command(flatten)]
+    train: train::Args,
+    /// Compute real gradients in the simulated order: accuracy against virtual time
+    #[arg(long)]
+    learn: bool,
+    /// The cluster: a file of hosts with cores, speed, bandwidth, latency and price (see docs/simulate.md)
+    #[arg(long, value_name = "FILE")]
+    cluster: Option<PathBuf>,
+    /// What things cost, as `paceline calibrate` measured it [default: round numbers]
+    #[arg(long, value_name = "FILE")]
+    calibration: Option<PathBuf>,
+    /// Whether compute times vary [default: on with a calibration]
+    #[arg(long, value_parser = ["on", "off"])]
+    jitter: Option<String>,
+}
+
+/// `paceline simulate`: the summary for people, the result line for programs.
+pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
+    let plan = args.train.plan()?;
+    // What is wrong whatever the dataset is said before a large one is loaded.
+    plan.check(usize::MAX)?;
+    let cluster = args.cluster.as_deref().map(Cluster::load).transpose()?;
+    let calibration = args.calibration.as_deref().map(Calibration::load).transpose()?;
+    let source = paceline_data::find(&plan.data).expect("clap lets registered names pass only");
+    let dataset = source.load(&data::folders(&args.train.place))?;
+    plan.check(dataset.train.len())?;
+    if calibration.is_none() && !show.quiet {
+        output::note(
+            "no --calibration: times come from round numbers (docs/simulate.md lists them); \
+             `paceline calibrate --out FILE` measures this machine",
+        );
+    }
+    let id = process::new_run_id();
+    let terms = Terms {
+        calibration: calibration.as_ref(),
+        cluster: cluster.as_ref(),
+        jitter: args.jitter.as_deref().map(|jitter| jitter == "on"),
+    };
+    let scenario = Scenario { plan: &plan, dataset: &dataset, terms, learn: args.learn, run: &id, started };
+    let mut follow = Follow::new(show, Origin::Simulated);
+    let mut record = RunDirectory::create(&train::store(&args.train), &id, &plan)?.simulated();
+    let result = run::run(&scenario, &mut |event: Event<'_>| {
+        record.event(&event);
+        follow.event(&event);
+    });
+    follow.finish();
+    let result = result?;
+    let summary = if args.learn { follow.summary(&result) } else { summary(&result) };
+    let cost = result.cost.map_or_else(String::new, |cost| format!("cost {cost:.4}\n"));
+    let path = record.path().display().to_string();
+    record.finish(&result)?;
+    if !show.quiet {
+        output::note(&format!("in virtual time:\n{summary}{cost}recorded in {path}"));
+    }
+    output::json(&Marked { what: &Event::Result(result), origin: Origin::Simulated })?;
+    Ok(())
+}
+
+/// A result without a model, in words.
+fn summary(result: &RunResult) -> String {
+    let workers: Vec<_> = result.ranks.iter().filter(|rank| rank.role == "worker").collect();
+    let mean = |f: fn(&paceline_record::Rank) -> f64| {
+        let all: f64 = workers.iter().map(|rank| f(rank)).sum();
+        100.0 * all / workers.len().max(1) as f64 / result.seconds.train
+    };
+    format!(
+        "{} steps in {:.3} s, {:.3} ms each, {:.0} samples/s (simulated in {:.2} s)\n\
+         of the workers' time {:.1}% computing, {:.1}% exchanging, {:.1}% updating, {:.1}% waiting\n",
+        result.steps,
+        result.seconds.train,
+        1e3 * result.seconds.train / result.steps.max(1) as f64,
+        result.samples_per_s,
+        result.seconds.total,
+        mean(|rank| rank.compute_s),
+        mean(|rank| rank.send_s),
+        mean(|rank| rank.apply_s),
+        mean(|rank| rank.wait_s),
+    )
+}
