@@ -77,7 +77,9 @@ struct Seat {
 /// A forward and backward pass under way.
 #[derive(Clone, Copy)]
 struct Pass {
+    step: u64,
     whole: Time,
+    /// How long it is held up afterwards, once that has begun.
     pause: Time,
     /// The part under way; behind the last one, the pause.
     part: usize,
@@ -373,8 +375,18 @@ impl<'a, M: Memory> Driver<'a, M> {
                 }
                 let (at, local) = (seat.busy, self.costs.host_of(to) == seat.host);
                 let later = !local && at > now && self.sites[seat.host].shared;
-                let flight =
-                    Flight { from: rank, to, op, tag, head, src, bytes, body: None, left: false, last_bit: 0 };
+                let flight = Flight {
+                    from: rank,
+                    to,
+                    op,
+                    tag,
+                    head,
+                    src,
+                    bytes,
+                    body: None,
+                    left: false,
+                    last_bit: 0,
+                };
                 let place = self.flights.insert(flight);
                 if local {
                     self.queue.push(at, Event::Sent(place));
@@ -464,9 +476,8 @@ impl<'a, M: Memory> Driver<'a, M> {
         }
         self.memory.gradient(rank, begin);
         let whole = self.costs.pass(rank, step);
-        let pause = self.costs.pause(rank, step, whole);
         let seat = &mut self.seats[rank];
-        (seat.pass, seat.began) = (Some(Pass { whole, pause, part: 0, done: 0, took: 0 }), true);
+        (seat.pass, seat.began) = (Some(Pass { step, whole, pause: 0, part: 0, done: 0, took: 0 }), true);
         self.sites[seat.machine].computing += 1;
         self.next_part(rank);
     }
@@ -490,7 +501,7 @@ impl<'a, M: Memory> Driver<'a, M> {
 
     /// A part of a pass is over, or the pause behind it.
     fn part_over(&mut self, now: Time, rank: Rank) {
-        let Some(Pass { whole, part, pause, done, took }) = self.seats[rank].pass else { return };
+        let Some(Pass { step, whole, part, pause, done, took }) = self.seats[rank].pass else { return };
         if self.seats[rank].dead {
             return;
         }
@@ -504,14 +515,17 @@ impl<'a, M: Memory> Driver<'a, M> {
                     self.handle(now, rank, input);
                 }
             }
+            let last = part + 1 == self.parts.len();
+            let pause = if last { self.costs.pause(rank, step, took) } else { 0 };
             if let Some(pass) = &mut self.seats[rank].pass {
-                pass.part += 1;
+                (pass.part, pass.pause) = (part + 1, pause);
             }
-            if part + 1 < self.parts.len() {
+            if !last {
                 return self.next_part(rank);
             }
             if pause > 0 || self.seats[rank].busy > now {
                 // Sleeping takes nothing from the other ranks of the host.
+                self.sites[self.seats[rank].machine].computing -= usize::from(pause > 0);
                 self.seats[rank].busy += pause;
                 self.report.spent[rank].compute += pause;
                 self.queue.push(self.seats[rank].busy, Event::Part(rank as u32));
@@ -520,7 +534,7 @@ impl<'a, M: Memory> Driver<'a, M> {
         }
         let seat = &mut self.seats[rank];
         seat.pass = None;
-        self.sites[seat.machine].computing -= 1;
+        self.sites[seat.machine].computing -= usize::from(pause == 0);
         let step = took + pause;
         let cpu = if step == 0 { 1.0 } else { took as f32 / step as f32 };
         self.handle(now, rank, Input::Load(Load { cpu, step_s: step as f32 * 1e-9 }));

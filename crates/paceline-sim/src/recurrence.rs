@@ -87,7 +87,8 @@ struct Compiled {
 pub fn evaluate(setup: &Setup, path: Path, costs: &Costs) -> Result<Report, Unsuited> {
     let p = setup.workers;
     let first = (path.reduce)(0, p);
-    let [lane] = <[Range<usize>; 1]>::try_from(exchange::lanes(setup, &first)).map_err(|_| Unsuited::Lanes)?;
+    let [lane] =
+        <[Range<usize>; 1]>::try_from(exchange::lanes(setup, &first)).map_err(|_| Unsuited::Lanes)?;
     let whole = |part: &crate::Part| part.announces.is_some_and(|from| from <= lane.start);
     let parts = costs.division(setup.params);
     if parts[..parts.len() - 1].iter().any(whole) || parts[parts.len() - 1].end != 1.0 {

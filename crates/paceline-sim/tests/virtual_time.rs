@@ -45,7 +45,8 @@ fn same(a: &Report, b: &Report) -> bool {
 fn schedules_evaluated_as_data_take_the_time_of_their_participants_to_the_nanosecond() {
     let (mut both, mut refused) = (0, 0);
     for strategy in STRATEGIES {
-        for (p, elements) in [(1, 50), (2, 4_096), (3, 1_000), (4, 1_003), (8, 6_400), (13, 5_001), (32, 640)] {
+        for (p, elements) in [(1, 50), (2, 4_096), (3, 1_000), (4, 1_003), (8, 6_400), (13, 5_001), (32, 640)]
+        {
             for seed in 0..6 {
                 let setup = Setup::new(p, 0, elements, 12);
                 let Some(path) = strategy.sums_along(&setup) else { continue };
@@ -191,7 +192,10 @@ fn ranks_of_a_host_share_its_interface_and_its_cores() {
     let host = Host { speed: 1.0, slowdown: vec![1.0, 2.0], latency: 1_000, per_byte: 2.0 };
     let layout = vec![0, 0, 1, 1];
     let one_core = took(&Costs { layout, hosts: vec![host.clone(), host], ..base });
-    assert!((250_000..400_000).contains(&(one_core - near)), "three steps of 100 µs twice as long: {one_core} {near}");
+    assert!(
+        (250_000..400_000).contains(&(one_core - near)),
+        "three steps of 100 µs twice as long: {one_core} {near}"
+    );
 }
 
 #[test]

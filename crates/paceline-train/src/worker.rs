@@ -199,11 +199,7 @@ pub fn run(
         let taken_now = pass.samples as u64;
         last = replica.forward(dataset, &pass, scale, &mut clock);
         if !last.loss.is_finite() {
-            return Err(TrainError::Diverged {
-                step: step + 1,
-                samples: before,
-                loss: last.loss,
-            });
+            return Err(TrainError::Diverged { step: step + 1, samples: before, loss: last.loss });
         }
         taken += taken_now;
 

@@ -50,13 +50,8 @@ const FULL: Effort = Effort {
     rounds: 5,
 };
 
-const QUICK: Effort = Effort {
-    each: Duration::from_millis(60),
-    least: 5,
-    batches: &[16, 64],
-    models: &["mlp"],
-    rounds: 3,
-};
+const QUICK: Effort =
+    Effort { each: Duration::from_millis(60), least: 5, batches: &[16, 64], models: &["mlp"], rounds: 3 };
 
 /// Measures this machine, telling `say` what comes next. `program` is this program, `rank` the word that makes it
 /// a rank.

@@ -36,9 +36,9 @@ pub struct Calibration {
     pub pass: Vec<Pass>,
 }
 
-/// A measured number, and where its median lies with 95% confidence.
+/// A measured number, and where its median lies with 95% confidence; in the file `[median, low, high]`.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq)]
-#[serde(deny_unknown_fields)]
+#[serde(from = "[f64; 3]", into = "[f64; 3]")]
 pub struct Estimate {
     /// The median.
     pub median: f64,
@@ -85,9 +85,9 @@ pub struct Transport {
     pub measured: Vec<Exchange>,
 }
 
-/// A message of a length, measured.
+/// A message of a length, measured; in the file `[bytes, duplex, median, p95]`.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+#[serde(from = "(usize, bool, f64, f64)", into = "(usize, bool, f64, f64)")]
 pub struct Exchange {
     /// Bytes.
     pub bytes: usize,
@@ -121,9 +121,9 @@ pub struct Pass {
     pub layer: Vec<Layer>,
 }
 
-/// A layer's medians.
+/// A layer's medians; in the file `[name, forward, backward]`.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+#[serde(from = "(String, f64, f64)", into = "(String, f64, f64)")]
 pub struct Layer {
     /// Its name.
     pub name: String,
@@ -131,6 +131,47 @@ pub struct Layer {
     pub forward_s: f64,
     /// Seconds of backward until its gradients were final, since the gradients before.
     pub backward_s: f64,
+}
+
+/// A number with four digits: more than a repetition would give again.
+fn four_digits(value: f64) -> f64 {
+    format!("{value:.3e}").parse().unwrap_or(value)
+}
+
+impl From<[f64; 3]> for Estimate {
+    fn from([median, low, high]: [f64; 3]) -> Self {
+        Self { median, low, high }
+    }
+}
+
+impl From<Estimate> for [f64; 3] {
+    fn from(Estimate { median, low, high }: Estimate) -> Self {
+        [median, low, high].map(four_digits)
+    }
+}
+
+impl From<(usize, bool, f64, f64)> for Exchange {
+    fn from((bytes, duplex, median_s, p95_s): (usize, bool, f64, f64)) -> Self {
+        Self { bytes, duplex, median_s, p95_s }
+    }
+}
+
+impl From<Exchange> for (usize, bool, f64, f64) {
+    fn from(Exchange { bytes, duplex, median_s, p95_s }: Exchange) -> Self {
+        (bytes, duplex, four_digits(median_s), four_digits(p95_s))
+    }
+}
+
+impl From<(String, f64, f64)> for Layer {
+    fn from((name, forward_s, backward_s): (String, f64, f64)) -> Self {
+        Self { name, forward_s, backward_s }
+    }
+}
+
+impl From<Layer> for (String, f64, f64) {
+    fn from(Layer { name, forward_s, backward_s }: Layer) -> Self {
+        (name, four_digits(forward_s), four_digits(backward_s))
+    }
 }
 
 impl Estimate {
@@ -178,8 +219,10 @@ impl Calibration {
 
     /// The file.
     pub fn text(&self) -> String {
-        let head = "# What things cost on this machine, measured by `paceline calibrate`. Numbers come with the \
-                    bounds between\n# which their median lies with 95% confidence.\n\n";
+        let head = "# What things cost on this machine, measured by `paceline calibrate`.\n\
+                    # Numbers are [median, low, high]: the median lies between the two with 95% confidence.\n\
+                    # Names end with the unit. Messages: [bytes, both sides at once, median s, 95th percentile s].\n\
+                    # Layers: [name, forward s, s of backward until its gradients were final].\n\n";
         head.to_owned() + &toml::to_string(self).expect("plain data")
     }
 

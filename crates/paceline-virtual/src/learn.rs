@@ -142,7 +142,8 @@ impl<'a, 'r> Learning<'a, 'r> {
     /// The mean of the workers' parameters and statistics, or the servers' parameters.
     pub fn model(&self) -> (Vec<f32>, Vec<f32>) {
         let workers = &self.ranks[..self.setup.workers];
-        let of = |f: fn(&Own) -> &Vec<f32>| mean(&workers.iter().map(|own| f(own).clone()).collect::<Vec<_>>());
+        let of =
+            |f: fn(&Own) -> &Vec<f32>| mean(&workers.iter().map(|own| f(own).clone()).collect::<Vec<_>>());
         let state = of(|own| &own.state);
         if self.setup.servers == 0 {
             return (of(|own| &own.params), state);
@@ -267,7 +268,9 @@ impl Memory for Learning<'_, '_> {
 
     fn updated(&mut self, rank: Rank, updates: usize, at: Time) {
         let (shard, updates) = (rank - self.setup.workers, updates as u64);
-        let (Some(every), all) = (self.look_every(), self.setup.steps * self.setup.workers as u64) else { return };
+        let (Some(every), all) = (self.look_every(), self.setup.steps * self.setup.workers as u64) else {
+            return;
+        };
         if updates < all && updates / every > self.rounds[shard] {
             self.rounds[shard] += 1;
             let step = self.rounds[shard] * every / self.setup.workers as u64;

@@ -120,7 +120,13 @@ fn between(passes: &[&Pass], batch: usize) -> f64 {
 }
 
 /// The costs of a plan that is laid out on its hosts.
-pub fn costs(placed: &Plan, graph: &Graph, setup: &Setup, order: Order, terms: &Terms<'_>) -> (Costs, Timing) {
+pub fn costs(
+    placed: &Plan,
+    graph: &Graph,
+    setup: &Setup,
+    order: Order,
+    terms: &Terms<'_>,
+) -> (Costs, Timing) {
     let defaults = Calibration::defaults();
     let calibration = terms.calibration.unwrap_or(&defaults);
     let timing = timing(placed, graph, calibration);
@@ -136,7 +142,8 @@ pub fn costs(placed: &Plan, graph: &Graph, setup: &Setup, order: Order, terms: &
         _ if timing.quantiles.len() > 1 => timing.quantiles.clone(),
         _ => lognormal(),
     };
-    let slowness = Slowness { straggler: placed.straggler, rank: 0, workers: placed.workers, seed: placed.seed };
+    let slowness =
+        Slowness { straggler: placed.straggler, rank: 0, workers: placed.workers, seed: placed.seed };
     let slowness = move |rank, step| Slowness { rank, ..slowness }.factor(step);
     let (batch, workers) = (placed.batch as f64, placed.workers);
     let size = move |rank, step: u64| {

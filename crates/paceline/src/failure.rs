@@ -80,9 +80,11 @@ impl From<VirtualError> for Failure {
             VirtualError::Plan(error) => error.into(),
             VirtualError::Train(error) => error.into(),
             VirtualError::Launch(error) => error.into(),
-            VirtualError::File { .. } => {
-                Self { code: 5, message, hint: "is the path right, and the file yours to read or write?".into() }
-            }
+            VirtualError::File { .. } => Self {
+                code: 5,
+                message,
+                hint: "is the path right, and the file yours to read or write?".into(),
+            },
             VirtualError::Stuck { .. } => {
                 Self { code: 1, message, hint: "this is a fault of the strategy; please report it".into() }
             }

@@ -29,7 +29,9 @@ pub fn speed() -> Outcome<Report> {
             let mut result = last_json(paceline("simulate", "synthetic", "lenet").args(words.split(' ')))?;
             seconds.push(number(&result, "/seconds/total")?);
             memory.push(number(&result, "/simulation/rss_peak_bytes")? / 1e6);
-            rates.push(number(&result, "/simulation/messages")? / number(&result, "/simulation/seconds")? / 1e6);
+            rates.push(
+                number(&result, "/simulation/messages")? / number(&result, "/simulation/seconds")? / 1e6,
+            );
             hashes.push(result["trace_sha256"].clone());
             // A thousand ranks' accounts five times over say nothing that the rest does not.
             result["ranks"] = json!("left out");
@@ -57,22 +59,19 @@ pub fn learn() -> Outcome<Report> {
     let calibration = root().join("target/calibration.toml");
     let mut command = std::process::Command::new(root().join("target/release/paceline"));
     let calibrated = last_json(command.args(["calibrate", "--quiet", "--out"]).arg(&calibration))?;
-    let text = std::fs::read_to_string(&calibration).map_err(|e| format!("{}: {e}", calibration.display()))?;
+    let text =
+        std::fs::read_to_string(&calibration).map_err(|e| format!("{}: {e}", calibration.display()))?;
     let seconds = number(&calibrated, "/seconds")?;
     report.runs.push(json!({"calibration": text, "seconds": seconds}));
-    report.lines.push(Line {
-        claim: "calibrate: s".into(),
-        reached: seconds,
-        wanted: 120.0,
-        at_most: true,
-    });
+    report.lines.push(Line { claim: "calibrate: s".into(), reached: seconds, wanted: 120.0, at_most: true });
     let words = "--workers 2 --servers 1 --strategy ps --batch 64 --epochs 3 --lr 0.02 --eval-every 50 \
                  --target-accuracy 0.97 --straggler rank=1,factor=3";
     for (name, sync) in MODELS {
         let flags: Vec<&str> = words.split_whitespace().chain(sync.split(' ')).collect();
         let mut real = Vec::new();
         for round in 0..RUNS {
-            let result = last_json(train("mnist", "mlp").args(&flags).args(["--seed", &(round + 1).to_string()]))?;
+            let result =
+                last_json(train("mnist", "mlp").args(&flags).args(["--seed", &(round + 1).to_string()]))?;
             real.push(number(&result, "/time_to_accuracy_s")?);
             report.runs.push(json!({"round": round, "model": name, "result": result}));
         }

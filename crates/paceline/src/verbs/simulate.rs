@@ -14,6 +14,7 @@ use crate::output::{self, Follow, Show};
 
 /// Flags of `paceline simulate`.
 #[derive(clap::Args, Debug)]
+#[group(skip)]
 pub struct Args {
     #[command(flatten)]
     train: train::Args,
