@@ -124,9 +124,7 @@ impl<'a> Gather<'a> {
             params_sha256: sha,
             staleness: staleness(self.accounts().flat_map(|d| &d.staleness).copied().collect()),
             ranks: self.done.iter().flatten().enumerate().map(|(rank, d)| self.rank(rank, d)).collect(),
-            trace_sha256: None,
-            simulation: None,
-            cost: None,
+            simulated: None,
         }
     }
 

@@ -130,15 +130,21 @@ pub struct RunResult {
     pub staleness: Staleness,
     /// Each process.
     pub ranks: Vec<Rank>,
-    /// SHA-256 of every worker's finish times of its steps, of simulated runs.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub trace_sha256: Option<String>,
-    /// How virtual time was made, of simulated runs.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub simulation: Option<Simulation>,
+    /// What only simulated runs tell.
+    #[serde(flatten)]
+    pub simulated: Option<Box<Simulated>>,
+}
+
+/// What only simulated runs tell.
+#[derive(Clone, Debug, Serialize)]
+pub struct Simulated {
+    /// SHA-256 of every worker's finish times of its steps.
+    pub trace_sha256: String,
     /// What the hosts cost over the training clock, where their prices are known, in the prices' unit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<f64>,
+    /// How virtual time was made.
+    pub simulation: Simulation,
 }
 
 /// How virtual time was made.

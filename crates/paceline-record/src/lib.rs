@@ -16,4 +16,6 @@ pub mod event;
 pub mod process;
 
 pub use directory::{RecordError, RunDirectory};
-pub use event::{Event, Marked, Origin, Rank, Replicas, RunResult, Seconds, Simulation, Staleness};
+pub use event::{
+    Event, Marked, Origin, Rank, Replicas, RunResult, Seconds, Simulated, Simulation, Staleness,
+};

@@ -124,8 +124,6 @@ pub fn run(
             cpu_s: process::cpu_seconds(),
             rss_peak_bytes: process::peak_memory_bytes(),
         }],
-        trace_sha256: None,
-        simulation: None,
-        cost: None,
+        simulated: None,
     })
 }

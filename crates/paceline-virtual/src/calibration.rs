@@ -194,6 +194,11 @@ impl Estimate {
         Self { median, low: sorted[low.min(last)], high: sorted[high] }
     }
 
+    /// Whether it is a number above 0.
+    pub fn is_positive(self) -> bool {
+        self.median.is_finite() && self.median > 0.0
+    }
+
     /// The same estimate of a multiple.
     pub fn times(self, factor: f64) -> Self {
         Self { median: self.median * factor, low: self.low * factor, high: self.high * factor }
@@ -206,9 +211,9 @@ impl Calibration {
         let found: Self = read("--calibration", path)?;
         let problem = if found.version != VERSION {
             format!("has version {}; this program reads version {VERSION}", found.version)
-        } else if found.cores == 0 || found.flops_per_s.median <= 0.0 || !(found.flops_per_s.median > 0.0) {
+        } else if found.cores == 0 || !found.flops_per_s.is_positive() {
             "cores and flops-per-s must be positive".into()
-        } else if let Some(pass) = found.pass.iter().find(|pass| !(pass.seconds.median > 0.0)) {
+        } else if let Some(pass) = found.pass.iter().find(|pass| !pass.seconds.is_positive()) {
             format!("the pass of {} with a batch of {} takes no time", pass.model, pass.batch)
         } else {
             return Ok(found);

@@ -74,7 +74,7 @@ impl Cluster {
         let cluster: Self = read("--cluster", path)?;
         let check = |kind: &Kind| {
             let whole = kind.count > 0 && kind.cores > 0 && kind.speed > 0.0 && kind.speed.is_finite();
-            if !whole || kind.price_per_hour.is_some_and(|price| !(price >= 0.0)) {
+            if !whole || kind.price_per_hour.is_some_and(|price| price.is_nan() || price < 0.0) {
                 return Err("count, cores and speed must be positive, a price at least 0".into());
             }
             kind.link().map(drop)

@@ -11,7 +11,7 @@ use paceline_nn::Graph;
 use paceline_plan::Plan;
 use paceline_protocol::{Agreement, Participant, STRATEGIES, Setup, Strategy};
 use paceline_record::process::{self, Started};
-use paceline_record::{Event, RunResult, Simulation};
+use paceline_record::{Event, RunResult, Simulated, Simulation};
 use paceline_sim::{Costs, Nothing, Report, evaluate};
 use paceline_train::model::{self, params_sha256};
 use paceline_train::worker;
@@ -107,10 +107,12 @@ pub fn run(scenario: &Scenario<'_>, report: &mut dyn FnMut(Event<'_>)) -> Result
     let startup =
         scenario.terms.calibration.map_or_else(|| Calibration::defaults().startup_s, |c| c.startup_s).median;
     let mut result = gather.result(scenario.run, startup, scenario.started, model);
-    result.trace_sha256 = Some(happened.trace_sha256());
     let (messages, rss_peak_bytes) = (happened.messages, process::peak_memory_bytes());
-    result.simulation = Some(Simulation { by, messages, seconds, rss_peak_bytes });
-    result.cost = cost(scenario, placed, result.seconds.train);
+    result.simulated = Some(Box::new(Simulated {
+        trace_sha256: happened.trace_sha256(),
+        cost: cost(scenario, placed, result.seconds.train),
+        simulation: Simulation { by, messages, seconds, rss_peak_bytes },
+    }));
     if !scenario.learn {
         // Nothing was computed that could be told.
         [result.train_loss, result.final_loss, result.final_accuracy] = [f64::NAN; 3];

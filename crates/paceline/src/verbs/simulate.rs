@@ -64,7 +64,8 @@ pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
     follow.finish();
     let result = result?;
     let summary = if args.learn { follow.summary(&result) } else { summary(&result) };
-    let cost = result.cost.map_or_else(String::new, |cost| format!("cost {cost:.4}\n"));
+    let cost = result.simulated.as_ref().and_then(|simulated| simulated.cost);
+    let cost = cost.map_or_else(String::new, |cost| format!("cost {cost:.4}\n"));
     let path = record.path().display().to_string();
     record.finish(&result)?;
     if !show.quiet {
