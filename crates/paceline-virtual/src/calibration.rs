@@ -259,8 +259,8 @@ impl Calibration {
             transport: transport
                 .map(|(name, us)| Transport {
                     name: name.into(),
-                    latency_s: round(us * 1e-6),
-                    message_s: round(us * 0.2e-6),
+                    latency_s: round(us / 1e6),
+                    message_s: round(us / 5e6),
                     ns_per_byte: round(0.2),
                     measured: Vec::new(),
                 })

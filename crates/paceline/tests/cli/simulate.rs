@@ -178,3 +178,25 @@ fn files_that_cannot_be_used_are_told_of_before_anything_runs() {
     assert_eq!(ran.code, 1, "{}", ran.stderr);
     assert!(ran.stderr.contains("training has diverged"), "{}", ran.stderr);
 }
+
+#[test]
+fn a_machine_is_measured_and_its_file_used() {
+    let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("here.toml");
+    let out = out.to_str().unwrap();
+    let measured = result(&format!("calibrate --quick --quiet --out {out}"));
+    assert_eq!((&measured["type"], &measured["transports"]), (&"calibration".into(), &4.into()));
+    let text = std::fs::read_to_string(out).unwrap();
+    for part in ["[[pass]]", "[[work]]", "[[transport]]", "[[sharing]]", "startup-s = ["] {
+        assert!(text.contains(part), "no {part}: {text}");
+    }
+    // Compute times vary as measured unless told otherwise; nothing is said of round numbers.
+    let words = format!("simulate --workers 3 --steps 30 --calibration {out}");
+    let ran = paceline(&words);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    assert!(!ran.stderr.contains("round numbers"), "{}", ran.stderr);
+    let steady = result(&format!("{words} --jitter off"));
+    assert_ne!(ran.result()["trace_sha256"], steady["trace_sha256"]);
+    assert_ne!(steady["trace_sha256"], result("simulate --workers 3 --steps 30")["trace_sha256"]);
+    let ran = paceline("calibrate --quick --out /nowhere/here.toml");
+    assert_eq!(ran.code, 5, "{}", ran.stderr);
+}
