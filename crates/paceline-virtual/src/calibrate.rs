@@ -40,6 +40,8 @@ struct Effort {
     models: &'static [&'static str],
     /// Rounds of each transport, and runs that start.
     rounds: usize,
+    /// Seconds of messages of one length, roughly.
+    exchange_s: f64,
 }
 
 const FULL: Effort = Effort {
@@ -48,10 +50,17 @@ const FULL: Effort = Effort {
     batches: &[16, 64, 256],
     models: &["softmax", "mlp", "lenet", "resnet20", "resnet32"],
     rounds: 5,
+    exchange_s: 0.03,
 };
 
-const QUICK: Effort =
-    Effort { each: Duration::from_millis(60), least: 5, batches: &[16, 64], models: &["mlp"], rounds: 3 };
+const QUICK: Effort = Effort {
+    each: Duration::from_millis(60),
+    least: 5,
+    batches: &[16, 64],
+    models: &["mlp"],
+    rounds: 3,
+    exchange_s: 0.003,
+};
 
 /// Measures this machine, telling `say` what comes next. `program` is this program, `rank` the word that makes it
 /// a rank.
@@ -375,7 +384,7 @@ fn exchange(name: &str, effort: &Effort, program: &Path, rank: &str) -> Result<T
                 workers: 2,
                 duplex,
                 sizes: sizes.to_vec(),
-                seconds: 0.03,
+                seconds: effort.exchange_s,
             };
             let rows = bench.run(program, rank)?;
             if duplex {
