@@ -3,12 +3,13 @@
 //! - `test`: correctness; installs what it needs; no timing decides (see [`test`](mod@test))
 //! - `docs`: the pages in `docs/`, out of the registries and the measurements (see [`docs`])
 //! - `accept`: what needs time or a quiet machine; raw runs go to `bench/` (see [`accept`])
-//! - `bench`: instruction counts of the kernels (see [`bench`])
+//! - `bench`: instruction counts of the kernels (see [`bench`]), or channels (see [`channels`])
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool for developers")]
 
 mod accept;
 mod bench;
+mod channels;
 mod docs;
 mod peers;
 mod process;
@@ -22,7 +23,8 @@ cargo xtask docs            writes docs/ out of the registries and the measureme
 cargo xtask docs --check    fails if docs/ is out of date
 cargo xtask accept [NAME…]  measurements against the contract and the peers; raw runs in bench/
 cargo xtask accept --list   what there is to measure
-cargo xtask bench           instruction counts of one training step per model (valgrind)";
+cargo xtask bench           instruction counts of one training step per model (valgrind)
+cargo xtask bench channels  every transport by size, buffer and payload; raw repeats in bench/channels/";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -33,6 +35,7 @@ fn main() -> ExitCode {
         ["docs", "--check"] => docs::check(),
         ["accept", names @ ..] => accept::run(names),
         ["bench"] => bench::run(),
+        ["bench", "channels"] => channels::measure(),
         ["help" | "--help" | "-h"] => {
             println!("{HELP}");
             Ok(())

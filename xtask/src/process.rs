@@ -18,6 +18,12 @@ pub fn cargo(words: &[&str]) -> Command {
     command
 }
 
+/// The program as `cargo build --release` leaves it.
+pub fn program() -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    target.join("release/paceline")
+}
+
 /// Runs a command to its end, its output going to the terminal.
 pub fn run(command: &mut Command) -> Outcome {
     let shown = show(command);

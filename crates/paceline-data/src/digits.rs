@@ -5,18 +5,23 @@ use std::io::Read;
 use flate2::read::GzDecoder;
 
 use crate::dataset::{Dataset, Normalisation, Split};
-use crate::registry::Source;
+use crate::origin::Origin;
+use crate::registry::{Form, Source};
 
 const SIDE: usize = 8;
 const PIXELS: usize = SIDE * SIDE;
+const SHAPE: [usize; 3] = [SIDE, SIDE, 1];
+const CLASSES: usize = 10;
 
 pub(crate) const DIGITS: Source = Source {
     name: "digits",
     about: "built in: handwritten digits, 8×8 (1,438 / 359)",
-    shape: [SIDE, SIDE, 1],
-    classes: 10,
-    files: &[],
-    load: |_| Ok(load()),
+    form: Form::Fixed { shape: SHAPE, classes: CLASSES },
+    settings: &[],
+    places: &[],
+    origin: Origin::BuiltIn { note: "UCI optical digits, as scikit-learn ships them; CC BY 4.0" },
+    locate: |_| Ok(Vec::new()),
+    load: |_, _| Ok(load()),
 };
 
 fn load() -> Dataset {
@@ -31,14 +36,15 @@ fn load() -> Dataset {
     for (i, row) in rows.enumerate() {
         let (pixels, labels) = if i % 5 == 4 { &mut test } else { &mut train };
         pixels.extend(row);
-        labels.push(pixels.pop().expect("a label ends each row"));
+        labels.push(u16::from(pixels.pop().expect("a label ends each row")));
     }
     Dataset {
         name: DIGITS.name,
-        shape: DIGITS.shape,
-        classes: DIGITS.classes,
-        train: Split::new(train.0, 0, PIXELS, train.1),
-        test: Split::new(test.0, 0, PIXELS, test.1),
+        shape: SHAPE,
+        classes: CLASSES,
+        positions: 1,
+        train: Split::bytes(train.0, 0, PIXELS, train.1),
+        test: Split::bytes(test.0, 0, PIXELS, test.1),
         normalisation: Normalisation::standard(16.0, &[(0.3058, 0.3764)]),
     }
 }
@@ -55,6 +61,6 @@ mod tests {
         let mut counts = [0; 10];
         all.for_each(|&label| counts[usize::from(label)] += 1);
         assert_eq!(counts, [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]);
-        assert!((0..digits.train.len()).all(|i| digits.train.sample(i).iter().all(|&p| p <= 16)));
+        assert!((0..digits.train.len()).all(|i| digits.train.image(i).unwrap().iter().all(|&p| p <= 16)));
     }
 }

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::registry;
+
 /// A dataset that could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
@@ -11,7 +13,7 @@ pub enum DataError {
         /// The dataset.
         dataset: &'static str,
         /// The file.
-        file: &'static str,
+        file: String,
         /// Folders that were looked into.
         tried: Vec<PathBuf>,
     },
@@ -22,6 +24,26 @@ pub enum DataError {
         path: PathBuf,
         /// Why.
         source: std::io::Error,
+    },
+    /// A line is not what the format says.
+    #[error("{}:{line}: expected {expected}, found {found}", path.display())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// The line, counted from 1.
+        line: usize,
+        /// What the format demands.
+        expected: String,
+        /// What is there.
+        found: String,
+    },
+    /// An image cannot be decoded.
+    #[error("{}: {problem}", path.display())]
+    Image {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
     },
     /// The content is not what the format says.
     #[error("{}: expected {expected}, found {found}", path.display())]
@@ -46,18 +68,30 @@ impl DataError {
     /// What the user can do about it.
     pub fn hint(&self) -> String {
         match self {
-            DataError::NotFound { dataset, .. } => format!(
-                "put the files into a folder and name it with --data-dir DIR (tried as DIR/{dataset} and as DIR itself) or PACELINE_DATA{}",
-                if *dataset == "fashion-mnist" {
+            DataError::NotFound { dataset, .. } => {
+                let place = format!(
+                    "put the files into a folder and name it with --data-dir DIR (tried as DIR/{dataset} and as \
+                     DIR itself) or PACELINE_DATA"
+                );
+                let fetched = registry::find(dataset).is_some_and(|s| !s.origin.parcels().is_empty());
+                let debian = if *dataset == "fashion-mnist" {
                     "; on Debian: apt-get install dataset-fashion-mnist"
                 } else {
                     ""
+                };
+                if fetched {
+                    format!("`paceline data get {dataset}` fetches it; or {place}{debian}")
+                } else {
+                    place
                 }
-            ),
+            }
             DataError::Read { .. } => {
                 "check that the file is readable and complete, or fetch it again".into()
             }
-            DataError::Content { .. } => "the file is damaged or of another kind: fetch it again".into(),
+            DataError::Content { .. } | DataError::Line { .. } => {
+                "the file is damaged or of another kind: mend it or fetch it again".into()
+            }
+            DataError::Image { .. } => "replace the file or take it out of the folder".into(),
         }
     }
 }

@@ -1,11 +1,9 @@
 //! The IDX format of the MNIST family: a magic number, big-endian sizes, then bytes.
 
-use std::fs::File;
-use std::io::{BufReader, Read};
+use std::io::Read;
 use std::path::Path;
 
-use flate2::bufread::GzDecoder;
-
+use crate::content;
 use crate::error::DataError;
 
 /// An IDX file of bytes, header included (so that large files are never copied).
@@ -22,11 +20,7 @@ pub struct Idx {
 /// Reads a file of unsigned bytes with the given number of dimensions, gzipped (by its first bytes, not
 /// its name) or raw. `expected` are the sizes it must have, `None` for any.
 pub fn read(path: &Path, expected: &[Option<usize>]) -> Result<Idx, DataError> {
-    let failed = |source| DataError::Read { path: path.to_owned(), source };
-    let file = File::open(path).map_err(failed)?;
-    let mut file = BufReader::with_capacity(1 << 16, file);
-    let zipped = std::io::BufRead::fill_buf(&mut file).map_err(failed)?.starts_with(&[0x1f, 0x8b]);
-    if zipped { decode(GzDecoder::new(file), path, expected) } else { decode(file, path, expected) }
+    decode(content::open(path)?, path, expected)
 }
 
 /// Decodes a stream; `path` is for error messages.

@@ -1,35 +1,57 @@
 //! Datasets: where they lie, how they are decoded, and which samples a step gets.
 //!
-//! Pixels stay bytes in memory; the network normalises each batch with the dataset's scale and shift.
+//! Pixels stay bytes in memory; the network normalises each batch with the dataset's scale and shift. Series
+//! are numbers, texts are tokens, and large images stay on disk until their batch comes.
 //!
 //! # Layout
-//! - [`registry`]: every dataset by name; one file each: `digits`, `mnist`, `synthetic`
+//! - [`registry`]: every dataset by name; one file each: `digits`, `mnist`, `cifar`, `image_folder`, `ts`, `text`,
+//!   and made-up ones: `synthetic`, `series`, `letters`
+//! - [`origin`]: where datasets come from: addresses, hashes, licences
 //! - [`dataset`]: a loaded dataset
-//! - [`idx`]: the IDX format of the MNIST family
+//! - [`reader`]: reading samples, varied for training by `augment`; `decoders` decode ahead what lies on disk
+//! - [`content`], [`idx`], `uea`, `picture`: files, gzipped or not, and their formats
 //! - [`folders`]: where files are looked for
 //! - [`order`]: the global batch of each step, the same for any number of workers
 //! - [`sharding`]: which samples each worker holds, where they are not drawn from the whole
 //! - [`error`]: what can be wrong with files
+//! - `example`: small files in the real formats, for tests and measurements (feature `example`)
 //!
 //! # Deliberately absent
-//! Training; the environment (folders are given); downloads.
+//! Training; the environment (folders are given); downloads (`paceline-fetch`).
 
 #![forbid(unsafe_code)]
 
+mod augment;
+mod cifar;
+pub mod content;
 pub mod dataset;
+mod decoders;
 mod digits;
 pub mod error;
+#[cfg(any(test, feature = "example"))]
+pub mod example;
 pub mod folders;
 pub mod idx;
+mod image_folder;
+mod letters;
 mod mnist;
 pub mod order;
+pub mod origin;
+mod picture;
+pub mod reader;
 pub mod registry;
+mod series;
 pub mod sharding;
 mod synthetic;
+mod text;
+mod ts;
+mod uea;
 
 pub use dataset::{Dataset, Normalisation, Split};
 pub use error::DataError;
 pub use folders::Folders;
 pub use order::Order;
-pub use registry::{DATASETS, Source, find};
+pub use origin::Origin;
+pub use reader::{Look, Reader, Sample};
+pub use registry::{DATASETS, Form, Settings, Source, find};
 pub use sharding::Sharding;

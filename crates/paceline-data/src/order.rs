@@ -24,9 +24,9 @@ pub struct Order {
     total: u64,
     /// The workers' parts, unless every worker draws from the whole.
     parts: Option<Parts>,
-    /// The permutation at hand, and its epoch.
-    permutation: Vec<u32>,
-    epoch: u64,
+    /// The permutations at hand and their epochs: an even and an odd one, so that looking ahead into the next
+    /// epoch and back costs nothing.
+    permutations: [(u64, Vec<u32>); 2],
 }
 
 impl Order {
@@ -47,7 +47,7 @@ impl Order {
     /// samples than workers) borrows.
     pub fn sharded(
         seed: u64,
-        labels: &[u8],
+        labels: &[u16],
         workers: usize,
         global_batch: usize,
         total: u64,
@@ -63,10 +63,8 @@ impl Order {
     fn of(seed: u64, samples: usize, global_batch: usize, total: u64, parts: Option<Parts>) -> Self {
         assert!(samples > 0 && global_batch > 0, "samples to train on, in batches of at least one");
         let shuffle = Stream::new(seed, Purpose::Shuffle);
-        let mut order =
-            Self { shuffle, samples, global_batch, total, parts, permutation: Vec::new(), epoch: 0 };
-        order.permutation = order.permutation_of(0);
-        order
+        let permutations = [(0, Vec::new()), (1, Vec::new())];
+        Self { shuffle, samples, global_batch, total, parts, permutations }
     }
 
     /// The samples of an epoch, step by step and in each step rank by rank.
@@ -132,13 +130,13 @@ impl Order {
             "the parts are those of another number of workers than {workers}"
         );
         let epoch = step / self.steps_per_epoch();
-        if epoch != self.epoch {
-            self.permutation = self.permutation_of(epoch);
-            self.epoch = epoch;
+        let (known, permutation) = &self.permutations[(epoch % 2) as usize];
+        if *known != epoch || permutation.is_empty() {
+            self.permutations[(epoch % 2) as usize] = (epoch, self.permutation_of(epoch));
         }
         let start = (step % self.steps_per_epoch()) as usize * self.global_batch;
         let share = share(self.batch_len(step), rank, workers);
-        &self.permutation[start + share.start..start + share.end]
+        &self.permutations[(epoch % 2) as usize].1[start + share.start..start + share.end]
     }
 }
 
@@ -162,8 +160,8 @@ mod tests {
         ]
     }
 
-    fn labels() -> impl Strategy<Value = Vec<u8>> {
-        prop::collection::vec(0u8..5, 1..120)
+    fn labels() -> impl Strategy<Value = Vec<u16>> {
+        prop::collection::vec(0u16..5, 1..120)
     }
 
     /// Whose sample each one is, where workers have parts.
@@ -309,7 +307,7 @@ mod tests {
 
     /// The batches of worker 0, for two epochs of 100 samples.
     fn batches(seed: u64, sharding: Sharding) -> Vec<Vec<u32>> {
-        let labels: Vec<u8> = (0..100).map(|i| i % 5).collect();
+        let labels: Vec<u16> = (0..100).map(|i| i % 5).collect();
         let mut order = Order::sharded(seed, &labels, 4, 20, 200, sharding);
         (0..order.steps()).map(|step| order.batch(step, 0, 4).to_vec()).collect()
     }
@@ -327,7 +325,7 @@ mod tests {
 
     #[test]
     fn a_step_is_the_same_whatever_was_asked_before() {
-        let labels: Vec<u8> = (0..100).map(|i| i % 5).collect();
+        let labels: Vec<u16> = (0..100).map(|i| i % 5).collect();
         let mut jumping = Order::sharded(1, &labels, 4, 20, 200, Sharding::ByLabel);
         let in_order = batches(1, Sharding::ByLabel);
         for step in [7, 0, 9, 3, 7] {
@@ -338,7 +336,7 @@ mod tests {
     #[test]
     fn a_worker_whose_part_is_used_up_repeats_its_own_where_the_run_ends_early() {
         // Of the whole tail of three, rank 2 of five gets nothing; of a tail of two, it gets one.
-        let labels = [0u8; 8];
+        let labels = [0u16; 8];
         assert_eq!((share(3, 2, 5).len(), share(2, 2, 5).len()), (0, 1));
         let mut order = Order::sharded(1, &labels, 5, 5, 7, Sharding::ByLabel);
         let first = order.batch(0, 2, 5).to_vec();

@@ -1,9 +1,12 @@
 //! Every dataset by name. To add one: write its file, then add its line to [`DATASETS`].
 
+use std::path::PathBuf;
+
 use crate::dataset::Dataset;
 use crate::error::DataError;
 use crate::folders::Folders;
-use crate::{digits, mnist, synthetic};
+use crate::origin::Origin;
+use crate::{cifar, digits, image_folder, letters, mnist, series, synthetic, text, ts};
 
 /// A dataset that users can name.
 pub struct Source {
@@ -11,31 +14,132 @@ pub struct Source {
     pub name: &'static str,
     /// One line for help texts and tables.
     pub about: &'static str,
-    /// Height, width and channels of a sample.
-    pub shape: [usize; 3],
-    /// Number of classes.
-    pub classes: usize,
-    pub(crate) files: &'static [&'static str],
-    pub(crate) load: fn(&Folders) -> Result<Dataset, DataError>,
+    /// What a sample looks like.
+    pub form: Form,
+    /// The settings that it takes, by their flags.
+    pub settings: &'static [&'static str],
+    /// Names of its folder within a folder of datasets, the preferred one first.
+    pub(crate) places: &'static [&'static str],
+    /// Where it comes from.
+    pub origin: Origin,
+    /// Finds what it is made of.
+    pub(crate) locate: fn(&Folders) -> Result<Vec<PathBuf>, DataError>,
+    pub(crate) load: fn(&Folders, &Settings) -> Result<Dataset, DataError>,
+}
+
+/// What a sample looks like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Always the same.
+    Fixed {
+        /// Height, width and channels.
+        shape: [usize; 3],
+        /// Number of classes.
+        classes: usize,
+    },
+    /// The files decide; in words.
+    FromFiles(&'static str),
+}
+
+/// What a dataset is asked for beyond its name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// Side of the squares that images are made to.
+    pub image_size: Option<usize>,
+    /// Characters of a window of text.
+    pub window: Option<usize>,
+    /// Threads that decode images.
+    pub decoders: Option<usize>,
+}
+
+/// A setting that cannot be.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{flag} {value}: {problem}")]
+pub struct BadSetting {
+    /// The flag.
+    pub flag: String,
+    /// Its value.
+    pub value: usize,
+    /// Why not.
+    pub problem: String,
 }
 
 impl Source {
-    /// The files it is made of; none for a built-in one.
-    pub fn files(&self) -> &'static [&'static str] {
-        self.files
+    /// Files, or the folder, that it is made of; none for a built-in one.
+    pub fn locate(&self, folders: &Folders) -> Result<Vec<PathBuf>, DataError> {
+        (self.locate)(folders)
     }
 
-    /// Loads it, looking for files in `folders`.
-    pub fn load(&self, folders: &Folders) -> Result<Dataset, DataError> {
-        (self.load)(folders)
+    /// Whether it takes these settings.
+    pub fn check(&self, settings: &Settings) -> Result<(), BadSetting> {
+        let all = [
+            ("image-size", settings.image_size, 8..=1024),
+            ("window", settings.window, 2..=4096),
+            ("decoders", settings.decoders, 1..=64),
+        ];
+        for (name, value, range) in all {
+            let Some(value) = value else { continue };
+            let refuse = |problem| Err(BadSetting { flag: format!("--{name}"), value, problem });
+            if !self.settings.contains(&name) {
+                let owners = DATASETS.iter().filter(|s| s.settings.contains(&name)).map(|s| s.name);
+                return refuse(format!("belongs to --data {}", owners.collect::<Vec<_>>().join(", ")));
+            }
+            if !range.contains(&value) {
+                return refuse(format!("must be between {} and {}", range.start(), range.end()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Loads it, looking for files in `folders`. The settings must have been checked.
+    pub fn load(&self, folders: &Folders, settings: &Settings) -> Result<Dataset, DataError> {
+        (self.load)(folders, settings)
     }
 }
 
 /// Every dataset.
-pub const DATASETS: &[Source] =
-    &[digits::DIGITS, mnist::MNIST, mnist::FASHION, synthetic::GREY, synthetic::COLOUR];
+pub const DATASETS: &[Source] = &[
+    digits::DIGITS,
+    mnist::MNIST,
+    mnist::FASHION,
+    cifar::CIFAR,
+    image_folder::IMAGE_FOLDER,
+    ts::JAPANESE_VOWELS,
+    ts::BASIC_MOTIONS,
+    ts::TS,
+    text::TINYSHAKESPEARE,
+    text::TEXT,
+    synthetic::GREY,
+    synthetic::COLOUR,
+    series::SERIES,
+    letters::LETTERS,
+];
 
 /// The dataset of that name.
 pub fn find(name: &str) -> Option<&'static Source> {
     DATASETS.iter().find(|s| s.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_belong_to_datasets_and_have_ranges() {
+        let images = Settings { image_size: Some(32), ..Settings::default() };
+        assert_eq!(find("image-folder").unwrap().check(&images), Ok(()));
+        let error = find("mnist").unwrap().check(&images).unwrap_err().to_string();
+        assert_eq!(error, "--image-size 32: belongs to --data image-folder");
+        let window = Settings { window: Some(1), ..Settings::default() };
+        let error = find("text").unwrap().check(&window).unwrap_err().to_string();
+        assert_eq!(error, "--window 1: must be between 2 and 4096");
+        assert_eq!(find("digits").unwrap().check(&Settings::default()), Ok(()));
+    }
+
+    #[test]
+    fn names_are_told_apart() {
+        for (i, source) in DATASETS.iter().enumerate() {
+            assert!(DATASETS[..i].iter().all(|other| other.name != source.name));
+        }
+    }
 }

@@ -33,7 +33,7 @@ impl Sharding {
     pub(crate) fn parts(
         self,
         seed: u64,
-        labels: &[u8],
+        labels: &[u16],
         capacities: impl Iterator<Item = usize>,
     ) -> Option<Parts> {
         let stream = Stream::new(seed, Purpose::Shard);
@@ -120,8 +120,9 @@ impl Parts {
 }
 
 /// The samples of each class that occurs, in order of the classes and within a class shuffled.
-fn pools(stream: Stream, labels: &[u8]) -> Vec<Vec<u32>> {
-    let mut pools = vec![Vec::new(); 1 + usize::from(u8::MAX)];
+fn pools(stream: Stream, labels: &[u16]) -> Vec<Vec<u32>> {
+    let classes = labels.iter().max().map_or(0, |&largest| 1 + usize::from(largest));
+    let mut pools = vec![Vec::new(); classes];
     for sample in stream.permutation(labels.len()) {
         pools[usize::from(labels[sample as usize])].push(sample);
     }
@@ -175,20 +176,20 @@ mod tests {
     const CLASSES: usize = 10;
 
     /// `per_class` samples of each of ten classes, interleaved.
-    fn labels(per_class: usize) -> Vec<u8> {
-        (0..CLASSES * per_class).map(|i| (i % CLASSES) as u8).collect()
+    fn labels(per_class: usize) -> Vec<u16> {
+        (0..CLASSES * per_class).map(|i| (i % CLASSES) as u16).collect()
     }
 
     /// The labels of each worker's part, with parts of equal size.
-    fn parts(seed: u64, labels: &[u8], workers: usize, sharding: Sharding) -> Vec<Vec<u8>> {
+    fn parts(seed: u64, labels: &[u16], workers: usize, sharding: Sharding) -> Vec<Vec<u16>> {
         let capacity = labels.len() / workers;
         let parts = sharding.parts(seed, labels, (0..workers).map(|_| capacity)).unwrap();
         (0..workers).map(|r| parts.part(r).iter().map(|&i| labels[i as usize]).collect()).collect()
     }
 
     /// Mean over workers of the share of the class that a worker has most of.
-    fn concentration(parts: &[Vec<u8>]) -> f64 {
-        let largest = |part: &Vec<u8>| {
+    fn concentration(parts: &[Vec<u16>]) -> f64 {
+        let largest = |part: &Vec<u16>| {
             let counts = (0..CLASSES).map(|c| part.iter().filter(|&&l| usize::from(l) == c).count());
             counts.max().unwrap() as f64 / part.len() as f64
         };
@@ -226,14 +227,14 @@ mod tests {
         let labels = labels(13);
         let all = parts(1, &labels, 5, Sharding::ByLabel).concat();
         assert!(all.is_sorted());
-        let other: Vec<u8> = labels.iter().rev().copied().collect();
+        let other: Vec<u16> = labels.iter().rev().copied().collect();
         assert_eq!(parts(2, &other, 5, Sharding::ByLabel).concat(), all);
     }
 
     #[test]
     fn with_as_many_workers_as_classes_each_sees_one() {
         for (class, part) in parts(1, &labels(20), CLASSES, Sharding::ByLabel).iter().enumerate() {
-            assert_eq!(part, &[class as u8; 20]);
+            assert_eq!(part, &[class as u16; 20]);
         }
         // A few samples more in one class: each worker sees about one.
         let mut uneven = labels(20);

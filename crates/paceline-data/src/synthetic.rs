@@ -4,39 +4,48 @@
 use paceline_random::{Purpose, Stream};
 
 use crate::dataset::{Dataset, Normalisation, Split};
-use crate::registry::Source;
+use crate::origin::Origin;
+use crate::registry::{Form, Source};
 
 pub(crate) const GREY: Source = Source {
     name: "synthetic",
     about: "made up: patterns with noise, 28×28 (10,000 / 2,000)",
-    shape: [28, 28, 1],
-    classes: CLASSES,
-    files: &[],
-    load: |_| Ok(make(&GREY, 10_000, 2_000)),
+    form: Form::Fixed { shape: GREY_SHAPE, classes: CLASSES },
+    settings: &[],
+    places: &[],
+    origin: ORIGIN,
+    locate: |_| Ok(Vec::new()),
+    load: |_, _| Ok(make(GREY.name, GREY_SHAPE, 10_000, 2_000)),
 };
 
 pub(crate) const COLOUR: Source = Source {
     name: "synthetic-colour",
     about: "made up: patterns with noise, 32×32×3 (10,000 / 2,000)",
-    shape: [32, 32, 3],
-    classes: CLASSES,
-    files: &[],
-    load: |_| Ok(make(&COLOUR, 10_000, 2_000)),
+    form: Form::Fixed { shape: COLOUR_SHAPE, classes: CLASSES },
+    settings: &[],
+    places: &[],
+    origin: ORIGIN,
+    locate: |_| Ok(Vec::new()),
+    load: |_, _| Ok(make(COLOUR.name, COLOUR_SHAPE, 10_000, 2_000)),
 };
 
+const GREY_SHAPE: [usize; 3] = [28, 28, 1];
+const COLOUR_SHAPE: [usize; 3] = [32, 32, 3];
 const CLASSES: usize = 10;
+const ORIGIN: Origin = Origin::BuiltIn { note: "made up by the program" };
 /// The set is a constant: a run's seed chooses its order, not its content.
 const SEED: u64 = 1;
 
-fn make(source: &Source, train: usize, test: usize) -> Dataset {
+fn make(name: &'static str, shape: [usize; 3], train: usize, test: usize) -> Dataset {
     let all = Stream::new(SEED, Purpose::Synthetic);
     Dataset {
-        name: source.name,
-        shape: source.shape,
+        name,
+        shape,
         classes: CLASSES,
-        train: split(source.shape, all, 1, train),
-        test: split(source.shape, all, 2, test),
-        normalisation: Normalisation::standard(255.0, &vec![(0.5, 0.25); source.shape[2]]),
+        positions: 1,
+        train: split(shape, all, 1, train),
+        test: split(shape, all, 2, test),
+        normalisation: Normalisation::standard(255.0, &vec![(0.5, 0.25); shape[2]]),
     }
 }
 
@@ -78,7 +87,7 @@ fn split([h, w, c]: [usize; 3], all: Stream, which: u64, samples: usize) -> Spli
                 bytes.push((127.5 + contrast * clean + noise).clamp(0.0, 255.0) as u8);
             }
         }
-        labels.push(class as u8);
+        labels.push(class as u16);
     }
-    Split::new(bytes, 0, h * w * c, labels)
+    Split::bytes(bytes, 0, h * w * c, labels)
 }

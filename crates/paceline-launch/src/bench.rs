@@ -1,5 +1,13 @@
 //! Measurements of the exchange itself: all-reduce through the real engine, and point to point as its
 //! floor. Every rank times each repetition; a repetition takes as long as its slowest rank.
+//!
+//! - [`channels`]: latency and bandwidth of every transport; [`ps`]: throughput of parameter servers
+//! - [`payload`]: sizes of messages; [`sweep`]: which points, and in which order
+
+pub mod channels;
+pub mod payload;
+pub mod ps;
+pub mod sweep;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,14 +15,15 @@ use std::time::{Duration, Instant};
 
 use paceline_plan::Network;
 use paceline_protocol::{Action, Buf, Input, Region, Setup};
-use paceline_train::TrainError;
+use paceline_record::process;
 use paceline_train::engine::{Begin, Engine};
 use paceline_train::memory::{Bodies, Memory, add};
 use paceline_train::worker::MESSAGE;
-use paceline_wire::{Event, Interfaces, Key, META, Source, Span, Transport, inproc};
+use paceline_train::{Stretch, TrainError};
+use paceline_wire::{Event, Interfaces, Key, META, Source, Span, Transport, identity, inproc, registry};
 use serde::{Deserialize, Serialize};
 
-use crate::control::{FromRank, ToRank};
+use crate::control::{Done, FromRank, ToRank};
 use crate::emulated::Emulated;
 use crate::error::LaunchError;
 use crate::fleet::{Fleet, News};
@@ -25,18 +34,38 @@ const WARM_UP: usize = 3;
 /// Longest silence between ranks.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Bytes per second that even an overloaded machine moves.
+const SLOWEST: f64 = 20e6;
+
+/// What a rank tells at its end: its account, and the seconds of what it timed.
+pub type Account = (Done, Vec<f32>);
+
+/// What ranks do in a measurement.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub enum Task {
+    /// A strategy's all-reduce, or point to point.
+    #[default]
+    Exchange,
+    /// Messages within pairs of ranks.
+    Channel(channels::Task),
+    /// Pushes to parameter servers, and pulls.
+    Serve(ps::Task),
+}
+
 /// What is measured.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Bench {
     /// A strategy's name, or `p2p`.
     pub what: String,
+    /// What the ranks do.
+    pub task: Task,
     /// What they talk over.
     pub transport: String,
     /// Bytes of each connection's buffer.
     pub buffer: Option<usize>,
     /// Emulated links; each rank is a host of its own.
     pub network: Option<Network>,
-    /// Number of ranks.
+    /// Number of ranks, servers left out.
     pub workers: usize,
     /// Point to point: both sides send at once.
     pub duplex: bool,
@@ -83,19 +112,57 @@ impl Bench {
 
     /// The emulated network, if there is one.
     pub fn emulated(&self) -> Option<Emulated> {
-        self.network.map(|network| Emulated { network, hosts: (0..self.workers).collect() })
+        self.network.map(|network| Emulated { network, hosts: (0..self.world()).collect() })
+    }
+
+    /// Number of ranks.
+    pub fn world(&self) -> usize {
+        match &self.task {
+            Task::Serve(task) => self.workers + task.servers,
+            Task::Exchange | Task::Channel(_) => self.workers,
+        }
+    }
+
+    /// Bytes that are moved however little time was asked for.
+    fn least_bytes(&self) -> u64 {
+        let elements = match &self.task {
+            Task::Exchange => 0,
+            Task::Channel(task) => 6 * task.sizes.iter().sum::<usize>() * self.workers,
+            Task::Serve(task) => 2 * task.params * self.workers * (WARM_UP + task.rounds as usize),
+        };
+        4 * elements as u64
     }
 
     /// The ranks that a rank talks with.
     pub fn links(&self, rank: usize) -> Vec<usize> {
+        match &self.task {
+            Task::Exchange => {}
+            Task::Channel(_) => return channels::links(self.workers, rank),
+            Task::Serve(task) => return task.links(self.workers, rank),
+        }
         match paceline_protocol::find(&self.what) {
             Some(strategy) => (strategy.links)(&self.setup(1, 0), rank),
             None => vec![1 - rank],
         }
     }
 
-    /// Plays a rank's part: the seconds of every repetition of every size, one after the other.
-    pub fn play(&self, rank: usize, transport: Box<dyn Transport>) -> Result<Vec<f32>, TrainError> {
+    /// Plays a rank's part.
+    pub fn play(&self, rank: usize, transport: Box<dyn Transport>) -> Result<Account, TrainError> {
+        match &self.task {
+            Task::Exchange => self.exchange(rank, transport).map(|times| (Done::default(), times)),
+            Task::Channel(task) => task.play(self, rank, transport),
+            Task::Serve(task) => task.play(self, rank, transport),
+        }
+    }
+
+    /// CPU seconds so far of what this rank is: a process, or a thread where ranks are threads.
+    fn cpu_seconds(&self) -> f64 {
+        let threads = registry::find(&self.transport).is_some_and(|kind| kind.bind.is_none());
+        if threads { process::thread_cpu_seconds() } else { process::cpu_seconds() }
+    }
+
+    /// The seconds of every repetition of every size, one after the other.
+    fn exchange(&self, rank: usize, transport: Box<dyn Transport>) -> Result<Vec<f32>, TrainError> {
         let mut all = Vec::new();
         let Some(strategy) = paceline_protocol::find(&self.what) else {
             self.point_to_point(rank, transport, &mut all)?;
@@ -225,46 +292,61 @@ impl Bench {
 
     /// Runs it with processes of `program WORD`, or with threads if that is what the transport is for.
     pub fn run(&self, program: &Path, word: &str) -> Result<Vec<Row>, LaunchError> {
+        let accounts = self.accounts(program, word)?;
+        Ok(self.rows(&accounts.into_iter().map(|(_, times)| times).collect::<Vec<_>>()))
+    }
+
+    /// The same, with what each rank tells.
+    pub fn accounts(&self, program: &Path, word: &str) -> Result<Vec<Account>, LaunchError> {
         match run::transport(&self.transport, self.buffer)?.bind {
             Some(_) => self.as_processes(program, word),
             None => self.as_threads(),
         }
     }
 
-    fn as_processes(&self, program: &Path, word: &str) -> Result<Vec<Row>, LaunchError> {
+    fn as_processes(&self, program: &Path, word: &str) -> Result<Vec<Account>, LaunchError> {
         let key = *Key::generate().map_err(TrainError::from)?.as_bytes();
+        let world = self.world();
         let orders: Vec<ToRank> =
-            (0..self.workers).map(|rank| ToRank::Bench { bench: self.clone(), rank, key }).collect();
+            (0..world).map(|rank| ToRank::Bench { bench: self.clone(), rank, key }).collect();
         let interfaces = self.emulated().map(|emulated| emulated.interfaces()).transpose()?;
         let mut fleet = Fleet::start(program, word, &orders)
             .map_err(|source| LaunchError::System { what: "starting a process".into(), source })?;
-        let mut addresses = vec![String::new(); self.workers];
-        let mut times = vec![Vec::new(); self.workers];
-        let mut ended = vec![0; self.workers];
-        while times.iter().any(Vec::is_empty) {
-            match fleet.news.recv_timeout(2 * PATIENCE) {
+        let mut addresses = vec![String::new(); world];
+        let mut accounts: Vec<Option<Account>> = vec![None; world];
+        let mut ended = vec![0; world];
+        let role = |rank| identity::role(self.workers, rank);
+        // Ranks say nothing while they measure.
+        let slowest = 4.0 * self.seconds + self.least_bytes() as f64 / SLOWEST;
+        let patience = 2 * PATIENCE + Duration::from_secs_f64(slowest);
+        while accounts.iter().any(Option::is_none) {
+            match fleet.news.recv_timeout(patience) {
                 Ok(News::Said(rank, FromRank::Bound { address }, _)) => {
                     addresses[rank] = address;
                     if addresses.iter().all(|a| !a.is_empty()) {
-                        for rank in 0..self.workers {
+                        for rank in 0..world {
                             let interfaces = interfaces.as_ref().and_then(Interfaces::path);
-                            let order = ToRank::Peers { addresses: addresses.clone(), interfaces };
-                            fleet.tell(rank, &order).map_err(|source| LaunchError::System {
+                            let stretch = Stretch { from: 0, to: 0, generation: 0 };
+                            let addresses = addresses.clone();
+                            let order = ToRank::Peers { addresses, interfaces, stretch, restored: None };
+                            fleet.tell(rank, &order, &[]).map_err(|source| LaunchError::System {
                                 what: format!("telling rank {rank}"),
                                 source,
                             })?;
                         }
                     }
                 }
-                Ok(News::Said(rank, FromRank::Done(_), numbers)) => times[rank] = numbers,
+                Ok(News::Said(rank, FromRank::Done(done), numbers)) => {
+                    accounts[rank] = Some((*done, numbers));
+                }
                 Ok(News::Said(rank, FromRank::Failed { message, hint, code, .. }, _)) => {
-                    return Err(LaunchError::Failed { role: "worker", rank, message, hint, code });
+                    return Err(LaunchError::Failed { role: role(rank), rank, message, hint, code });
                 }
                 Ok(News::Said(..)) => {}
                 Ok(News::Silent(rank) | News::Exited(rank)) => {
                     ended[rank] += 1;
-                    if ended[rank] == 2 && times[rank].is_empty() {
-                        let (role, pid) = ("worker", fleet.pid(rank));
+                    if ended[rank] == 2 && accounts[rank].is_none() {
+                        let (role, pid) = (role(rank), fleet.pid(rank));
                         let cause = fleet.status(rank).map_or_else(String::new, |s| s.to_string());
                         return Err(LaunchError::Lost {
                             role,
@@ -276,19 +358,20 @@ impl Bench {
                     }
                 }
                 Err(_) => {
-                    let rank = times.iter().position(Vec::is_empty).unwrap_or(0);
-                    return Err(LaunchError::Late { role: "worker", rank, what: "answer", seconds: 60 });
+                    let rank = accounts.iter().position(Option::is_none).unwrap_or(0);
+                    let (role, seconds) = (role(rank), patience.as_secs());
+                    return Err(LaunchError::Late { role, rank, what: "answer", seconds });
                 }
             }
         }
-        Ok(self.rows(&times))
+        Ok(accounts.into_iter().flatten().collect())
     }
 
-    fn as_threads(&self) -> Result<Vec<Row>, LaunchError> {
+    fn as_threads(&self) -> Result<Vec<Account>, LaunchError> {
         let emulated = self.emulated();
         let interfaces = emulated.as_ref().map(Emulated::interfaces).transpose()?.map(Arc::new);
-        let own_core = self.workers <= std::thread::available_parallelism().map_or(1, usize::from);
-        let times: Result<Vec<_>, TrainError> = std::thread::scope(|scope| {
+        let own_core = self.world() <= std::thread::available_parallelism().map_or(1, usize::from);
+        let accounts: Result<Vec<_>, TrainError> = std::thread::scope(|scope| {
             let wrap = |transport| -> Box<dyn Transport> {
                 match (&emulated, &interfaces) {
                     (Some(emulated), Some(interfaces)) => {
@@ -297,14 +380,14 @@ impl Bench {
                     _ => Box::new(transport),
                 }
             };
-            let ranks: Vec<_> = inproc::mesh(self.workers)
+            let ranks: Vec<_> = inproc::mesh(self.world())
                 .into_iter()
                 .enumerate()
                 .map(|(rank, transport)| scope.spawn(move || self.play(rank, wrap(transport))))
                 .collect();
             ranks.into_iter().map(|r| r.join().expect("a rank does not panic")).collect()
         });
-        Ok(self.rows(&times?))
+        Ok(accounts?)
     }
 }
 

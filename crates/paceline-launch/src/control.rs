@@ -4,21 +4,35 @@
 //! the document, the numbers. The pipes are private to the launcher and its child.
 
 use std::io::{self, Read, Write};
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use paceline_plan::Plan;
+use paceline_train::Stretch;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::bench::Bench;
+use crate::pauses::Packed;
 
-/// Most bytes of a document: a table of addresses is the largest.
-const DOCUMENT: usize = 1 << 20;
+/// Most bytes of a document: a server's account of every update is the largest.
+const DOCUMENT: usize = 256 << 20;
 /// Most numbers of a frame: 4 GiB.
 const NUMBERS: usize = 1 << 30;
 
+/// A rank's place on its machine, in a run of several.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Place {
+    /// Where the other machines reach this one.
+    pub address: IpAddr,
+    /// Which of the machine's ranks it is, counted from 0.
+    pub index: usize,
+    /// How many ranks the machine has.
+    pub ranks: usize,
+}
+
 /// What the launcher tells a rank.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "kebab-case")]
 pub enum ToRank {
     /// What to do.
@@ -29,10 +43,12 @@ pub enum ToRank {
         run: String,
         /// Which rank to be.
         rank: usize,
-        /// The run's key. It travels over this pipe only.
+        /// The run's key. It travels over this pipe, and encrypted to other machines.
         key: [u8; 32],
         /// Where datasets lie.
         folders: Vec<PathBuf>,
+        /// Its place, in a run of several machines.
+        place: Option<Place>,
     },
     /// What to measure.
     Bench {
@@ -45,12 +61,28 @@ pub enum ToRank {
     },
     /// An evaluation that the rank waits for is over.
     GoOn,
+    /// Begin no further step, and say where you could stop.
+    Hold,
+    /// Stop before this step, or where the servers decide.
+    StopAt {
+        /// The step.
+        step: u64,
+    },
+    /// The pause is over.
+    Next {
+        /// What to do now; nothing if the run stops.
+        stretch: Option<Stretch>,
+    },
     /// Everybody's address, by rank.
     Peers {
         /// The addresses.
         addresses: Vec<String>,
         /// Where the emulated hosts' interfaces are, if there are some.
         interfaces: Option<String>,
+        /// The steps to begin with.
+        stretch: Stretch,
+        /// What the rank had when the run paused, if it goes on; its numbers follow.
+        restored: Option<Packed>,
     },
 }
 
@@ -82,8 +114,10 @@ pub enum FromRank {
         train_s: f64,
         /// Summed loss.
         loss: f64,
-        /// Samples classified rightly.
+        /// Predictions that were right.
         correct: usize,
+        /// Predictions.
+        predictions: usize,
         /// Samples.
         samples: usize,
     },
@@ -93,6 +127,18 @@ pub enum FromRank {
         step: u64,
         /// A worker's training clock; a server has none.
         train_s: Option<f64>,
+    },
+    /// Where it could stop.
+    Held {
+        /// Before this step.
+        step: u64,
+    },
+    /// It has paused; its numbers follow.
+    Paused {
+        /// Steps done by everybody together, if it knows.
+        step: Option<u64>,
+        /// What it needs to go on.
+        part: Packed,
     },
     /// A stranger was turned away.
     Refused {

@@ -2,6 +2,9 @@
 
 use paceline_plan::PlanError;
 use paceline_train::TrainError;
+use paceline_wire::WireError;
+
+use crate::key_file::KeyError;
 
 /// A run that did not come to its end.
 #[derive(Debug, thiserror::Error)]
@@ -57,7 +60,183 @@ pub enum LaunchError {
         /// The deadline.
         seconds: u64,
     },
+    /// Somebody asked for it.
+    #[error("interrupted after step {step} of {steps}; saved in {}", path.display())]
+    Interrupted {
+        /// Steps done.
+        step: u64,
+        /// Steps of the run.
+        steps: u64,
+        /// The checkpoint.
+        path: std::path::PathBuf,
+        /// The run.
+        run: String,
+    },
+    /// A checkpoint could not be written or read.
+    #[error("the checkpoint could not be kept: {0}")]
+    Record(#[from] paceline_record::RecordError),
     /// Training failed in this process.
     #[error(transparent)]
     Train(#[from] TrainError),
+    /// The port where machines join, or a connection to one, could not be made.
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    /// The key file cannot be used.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// Other machines did not come.
+    #[error(
+        "waited {seconds:.0} s in vain at {address}: {} of {hosts} hosts came ({}){}",
+        came.len() + 1, present(came), turned_away(*refused)
+    )]
+    Missing {
+        /// How many hosts the run has.
+        hosts: usize,
+        /// Those that came.
+        came: Vec<String>,
+        /// Where they should have come.
+        address: String,
+        /// How long was waited.
+        seconds: f64,
+        /// Strangers that came instead.
+        refused: usize,
+    },
+    /// A machine is gone.
+    #[error("host {host} with {ranks} was lost {when}: {cause}")]
+    HostLost {
+        /// Its name and address.
+        host: String,
+        /// The ranks that it had.
+        ranks: String,
+        /// The last step they had told of.
+        when: String,
+        /// Why.
+        cause: String,
+    },
+    /// Nobody answers where the launcher should be.
+    #[error("nobody answered at {address} within {seconds:.0} s: {source}")]
+    Unreachable {
+        /// Where.
+        address: String,
+        /// How long was tried.
+        seconds: f64,
+        /// Why the last attempt failed.
+        source: std::io::Error,
+    },
+    /// Whoever is where the launcher should be holds another key, or is something else.
+    #[error("the launcher at {address} and this machine cannot prove themselves to each other: {cause}")]
+    Stranger {
+        /// Where.
+        address: String,
+        /// Why not.
+        cause: String,
+    },
+    /// The launcher has no use for this machine.
+    #[error("the launcher at {address} refuses: {message}")]
+    NotAdmitted {
+        /// Where.
+        address: String,
+        /// Why.
+        message: String,
+        /// What to do.
+        hint: String,
+    },
+    /// The launcher is gone.
+    #[error("the launcher {launcher} was lost by host {host}, {ranks}: {cause}")]
+    LauncherLost {
+        /// Its name and address.
+        launcher: String,
+        /// Which host this is.
+        host: usize,
+        /// The ranks that it had.
+        ranks: String,
+        /// Why.
+        cause: String,
+    },
+    /// The run that this machine took part in failed.
+    #[error("the run led by {launcher} failed: {message}")]
+    Elsewhere {
+        /// Who led it.
+        launcher: String,
+        /// What happened.
+        message: String,
+        /// What to do.
+        hint: String,
+        /// The exit code that the failure calls for.
+        code: u8,
+    },
+}
+
+impl LaunchError {
+    /// The exit code that it calls for.
+    pub fn code(&self) -> u8 {
+        match self {
+            Self::System { .. } | Self::Wire(WireError::Listen { .. }) => 1,
+            Self::Plan(_) => 3,
+            Self::Train(error) => match error {
+                TrainError::Diverged { .. } => 1,
+                TrainError::Shape { .. } | TrainError::Positions { .. } | TrainError::Description { .. } => 3,
+                TrainError::Weights { .. } | TrainError::Frozen { .. } => 3,
+                TrainError::Data(_) => 5,
+                TrainError::Lost { .. } | TrainError::Silent { .. } => 4,
+                TrainError::Wire(_) => 6,
+                TrainError::Restore { .. } => 5,
+            },
+            Self::Interrupted { .. } => 130,
+            Self::Record(_) => 5,
+            Self::Lost { .. } | Self::Late { .. } | Self::Missing { .. } | Self::HostLost { .. } => 4,
+            Self::Unreachable { .. } | Self::LauncherLost { .. } => 4,
+            Self::Wire(_) | Self::Key(_) | Self::Stranger { .. } | Self::NotAdmitted { .. } => 6,
+            Self::Failed { code, .. } | Self::Elsewhere { code, .. } => *code,
+        }
+    }
+
+    /// What to do about it; nothing where nothing can be said.
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Failed { hint, .. } | Self::Elsewhere { hint, .. } | Self::NotAdmitted { hint, .. } => {
+                hint.clone()
+            }
+            Self::Train(error) => error.hint(),
+            Self::Key(error) => error.hint(),
+            Self::Wire(WireError::Listen { .. }) => {
+                "give --listen an address of this machine and another port; port 0 takes any that is free"
+                    .into()
+            }
+            Self::Lost { .. } => {
+                "the other processes were ended; the system's log may say who ended this one".into()
+            }
+            Self::Late { .. } => "is the machine overloaded, or out of memory?".into(),
+            Self::Missing { .. } => {
+                "start `paceline join` on the other machines; --join-timeout SECONDS waits longer".into()
+            }
+            Self::HostLost { .. } => {
+                "the run was ended everywhere; are that machine and the network to it up?".into()
+            }
+            Self::Unreachable { .. } => {
+                "is `paceline train --listen` running there, and does a firewall let its port through?".into()
+            }
+            Self::Stranger { .. } => {
+                "copy the launcher's key file to this machine again, and name it with --key-file".into()
+            }
+            Self::LauncherLost { .. } => {
+                "this machine's processes were ended; are the launcher and the network to it up?".into()
+            }
+            Self::Interrupted { run, .. } => format!("`paceline resume {run}` goes on from there"),
+            Self::Record(_) => "is the disk full? the last checkpoint before is still there".into(),
+            Self::Plan(_) | Self::System { .. } | Self::Wire(_) => String::new(),
+        }
+    }
+}
+
+fn present(came: &[String]) -> String {
+    if came.is_empty() { "only this one".into() } else { format!("this one, {}", came.join(", ")) }
+}
+
+fn turned_away(refused: usize) -> String {
+    match refused {
+        0 => String::new(),
+        1 => "; 1 stranger was turned away".into(),
+        n => format!("; {n} strangers were turned away"),
+    }
 }

@@ -4,6 +4,7 @@
 //! to through a pipe on its standard output. The end of the first pipe tells a child that the launcher is
 //! gone. Dropping the fleet ends and reaps every child.
 
+use std::borrow::Borrow;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -32,6 +33,8 @@ pub enum News {
 
 /// Processes, one per rank.
 pub struct Fleet {
+    /// The rank of each child.
+    ranks: Vec<usize>,
     children: Vec<Child>,
     orders: Vec<Option<ChildStdin>>,
     /// What comes from the ranks.
@@ -39,19 +42,29 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Starts a process of `program WORD` for each order.
+    /// Starts a process of `program WORD` for each order, the ranks counted from 0.
     pub fn start(program: &Path, word: &str, orders: &[ToRank]) -> io::Result<Self> {
+        Self::start_ranks(program, word, orders.iter().enumerate())
+    }
+
+    /// Starts a process of `program WORD` for each rank and its order.
+    pub fn start_ranks<O: Borrow<ToRank>>(
+        program: &Path,
+        word: &str,
+        orders: impl IntoIterator<Item = (usize, O)>,
+    ) -> io::Result<Self> {
         let (sender, news) = channel();
-        let mut fleet = Self { children: Vec::new(), orders: Vec::new(), news };
+        let mut fleet = Self { ranks: Vec::new(), children: Vec::new(), orders: Vec::new(), news };
         let mut watched = Vec::new();
-        for (rank, order) in orders.iter().enumerate() {
+        for (rank, order) in orders {
             let mut child =
                 Command::new(program).arg(word).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-            watched.push(pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?);
+            watched.push((rank, pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?));
             let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
             fleet.children.push(child);
             fleet.orders.push(stdin);
-            fleet.tell(rank, order)?;
+            fleet.ranks.push(rank);
+            fleet.tell(rank, order.borrow(), &[])?;
             let sender = sender.clone();
             let mut stdout = stdout.expect("standard output is a pipe");
             std::thread::spawn(move || {
@@ -67,20 +80,32 @@ impl Fleet {
         Ok(fleet)
     }
 
+    /// What comes from the ranks from now on, for somebody who listens to more than that.
+    pub fn take_news(&mut self) -> Receiver<News> {
+        std::mem::replace(&mut self.news, channel().1)
+    }
+
+    fn index(&self, rank: usize) -> io::Result<usize> {
+        let index = self.ranks.iter().position(|&other| other == rank);
+        index.ok_or_else(|| io::Error::other(format!("rank {rank} is not here")))
+    }
+
     /// Gives a rank an order.
-    pub fn tell(&mut self, rank: usize, order: &ToRank) -> io::Result<()> {
-        let pipe = self.orders[rank].as_mut().expect("orders go out before the end");
-        control::write(pipe, order, &[])
+    pub fn tell(&mut self, rank: usize, order: &ToRank, numbers: &[f32]) -> io::Result<()> {
+        let index = self.index(rank)?;
+        let pipe = self.orders[index].as_mut().expect("orders go out before the end");
+        control::write(pipe, order, numbers)
     }
 
     /// A rank's process.
     pub fn pid(&self, rank: usize) -> u32 {
-        self.children[rank].id()
+        self.index(rank).map_or(0, |index| self.children[index].id())
     }
 
     /// How a rank's process ended, if it has.
     pub fn status(&mut self, rank: usize) -> Option<ExitStatus> {
-        self.children[rank].try_wait().ok().flatten()
+        let index = self.index(rank).ok()?;
+        self.children[index].try_wait().ok().flatten()
     }
 
     /// Ends every child that has not ended by itself within `grace`, and reaps all.
@@ -106,8 +131,7 @@ impl Drop for Fleet {
 }
 
 /// Tells of each process's end.
-fn watch(fds: Vec<OwnedFd>, sender: &Sender<News>) {
-    let mut open: Vec<(usize, OwnedFd)> = fds.into_iter().enumerate().collect();
+fn watch(mut open: Vec<(usize, OwnedFd)>, sender: &Sender<News>) {
     while !open.is_empty() {
         let mut polled: Vec<PollFd<'_>> = open.iter().map(|(_, fd)| PollFd::new(fd, PollFlags::IN)).collect();
         let timeout = Timespec { tv_sec: 1, tv_nsec: 0 };

@@ -8,15 +8,24 @@ use paceline_record::process::Started;
 use paceline_record::{Event, Rank, Replicas, RunResult, Seconds, Staleness};
 use paceline_train::curve::Curve;
 use paceline_train::model::params_sha256;
+use serde::{Deserialize, Serialize};
 
 use crate::control::Done;
 use crate::rank::role;
 
+/// What the launcher keeps at a pause: evaluations so far.
+#[derive(Default, Serialize, Deserialize)]
+struct Account {
+    curve: Vec<(f64, f64)>,
+    /// Loss, hits, predictions and samples of the last one.
+    last: Option<(f64, usize, usize, usize)>,
+}
+
 /// The accounts of all ranks.
 pub struct Gather<'a> {
     plan: &'a Plan,
-    /// Evaluations under way: ranks that have told, sums, and the latest clock.
-    parts: BTreeMap<u64, (usize, Outcome, f64)>,
+    /// Evaluations under way: what each worker has told, and the latest clock.
+    parts: BTreeMap<u64, (Vec<Option<Outcome>>, f64)>,
     curve: Curve,
     last: Option<Outcome>,
     /// Each rank's account.
@@ -27,28 +36,47 @@ pub struct Gather<'a> {
 }
 
 impl<'a> Gather<'a> {
-    /// Nothing yet.
-    pub fn new(plan: &'a Plan) -> Self {
+    /// Nothing yet, or what was there when the run paused.
+    pub fn new(plan: &'a Plan, account: Option<&str>) -> Self {
         let world = plan.workers + plan.servers;
+        let account: Account = account.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+        let outcome = |(loss, correct, predictions, samples)| Outcome { loss, correct, predictions, samples };
         Self {
             plan,
             parts: BTreeMap::new(),
-            curve: Curve::default(),
-            last: None,
+            curve: Curve::new(account.curve),
+            last: account.last.map(outcome),
             done: vec![None; world],
             numbers: vec![Vec::new(); world],
             samples_per_step: (plan.workers * plan.batch) as u64,
         }
     }
 
+    /// What is to be kept at a pause.
+    pub fn account(&self) -> String {
+        let last = self.last.map(|o| (o.loss, o.correct, o.predictions, o.samples));
+        let account = Account { curve: self.curve.points().to_vec(), last };
+        serde_json::to_string(&account).expect("an account is plain data")
+    }
+
     /// Adds a worker's part of an evaluation; tells of it when the last part is there.
-    pub fn part(&mut self, step: u64, train_s: f64, outcome: Outcome, report: &mut dyn FnMut(Event<'_>)) {
-        let (told, total, clock) = self.parts.entry(step).or_default();
-        *told += 1;
-        *total += outcome;
+    pub fn part(
+        &mut self,
+        rank: usize,
+        step: u64,
+        train_s: f64,
+        outcome: Outcome,
+        report: &mut dyn FnMut(Event<'_>),
+    ) {
+        let (told, clock) = self.parts.entry(step).or_insert_with(|| (vec![None; self.plan.workers], 0.0));
+        told[rank] = Some(outcome);
         *clock = clock.max(train_s);
-        if *told == self.plan.workers {
-            let (_, total, clock) = self.parts.remove(&step).expect("it was just there");
+        if told.iter().all(Option::is_some) {
+            // In the order of the ranks, so that the sum does not depend on who was first.
+            let mut total = Outcome::default();
+            told.iter().flatten().for_each(|part| total += *part);
+            let clock = *clock;
+            self.parts.remove(&step);
             self.whole(step, clock, total, report);
         }
     }

@@ -5,8 +5,11 @@
 //! - [`control`]: what the launcher and its ranks say to each other over pipes
 //! - [`rank`]: inside a rank's process
 //! - [`fleet`]: the processes, watched by pidfd
-//! - [`run`]: the whole run
+//! - [`run`]: the whole run; [`alone`]: that of one worker alone
+//! - [`crew`]: all ranks, on this machine and on those that joined; `muster`: waiting for them; [`agent`]: what
+//!   such a machine does; [`joining`]: what they say to each other; [`key_file`]: the key that lets them in
 //! - [`emulated`]: emulated hosts and the links between them
+//! - [`pauses`]: checkpoints, and where a run goes on or stops
 //! - [`gather`]: evaluations and results of all ranks put together
 //! - [`bench`]: measurements of the exchange itself
 //! - [`error`]: how a run fails
@@ -16,12 +19,19 @@
 
 #![forbid(unsafe_code)]
 
+pub mod agent;
+pub mod alone;
 pub mod bench;
 pub mod control;
+pub mod crew;
 pub mod emulated;
 pub mod error;
 pub mod fleet;
 pub mod gather;
+pub mod joining;
+pub mod key_file;
+pub mod muster;
+pub mod pauses;
 pub mod rank;
 pub mod run;
 

@@ -1,27 +1,31 @@
 //! Inside a rank: what it does once it knows its plan and has its transport.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use paceline_data::{Dataset, Folders};
-use paceline_nn::Graph;
+use paceline_nn::{Graph, Outcome};
 use paceline_plan::Plan;
 use paceline_protocol::{Agreement, Setup, Strategy};
-use paceline_record::process;
+use paceline_record::{Part, process};
 use paceline_train::engine::Times;
 use paceline_train::server::Seen;
 use paceline_train::worker::Said;
-use paceline_train::{TrainError, model, server, worker};
+use paceline_train::{Brake, Course, Pause, Stretch, TrainError, model, server, worker};
 use paceline_wire::{Door, Identity, Interfaces, Key, Options, Transport, WireError, identity, registry};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use sha2::{Digest, Sha256};
 
 use crate::control::{self, Done, FromRank, ToRank};
 use crate::emulated::Emulated;
+use crate::pauses::{pack, unpack};
 
 /// How long ranks may take to find each other.
 const CONNECT: Duration = Duration::from_secs(20);
+/// Time for a handshake between machines.
+const FAR_HANDSHAKE: Duration = Duration::from_secs(5);
 /// Longest time that an evaluation which everybody waits for may take.
 const EVALUATION: Duration = Duration::from_secs(600);
 /// Time between two reports of steps.
@@ -74,17 +78,26 @@ impl<'a> Seat<'a> {
     }
 
     /// Plays the rank's part to the end; `say` takes what it tells, the last thing being its account.
-    /// `go_on` ends the waiting for an evaluation that others make.
-    pub fn play(
-        &self,
-        transport: Box<dyn Transport>,
-        go_on: &Receiver<()>,
-        say: &mut dyn FnMut(FromRank, &[f32]),
-    ) {
+    pub fn play(&self, transport: Box<dyn Transport>, leash: Leash, say: &mut dyn FnMut(FromRank, &[f32])) {
+        let Leash { stretch, restored, brake, told } = leash;
+        let say = RefCell::new(say);
+        let say = |said: FromRank, numbers: &[f32]| (say.borrow_mut())(said, numbers);
+        let pause = &mut |Pause { step, part }: Pause| {
+            let (part, numbers) = pack(&part);
+            say(FromRank::Paused { step, part }, &numbers);
+            loop {
+                match told.recv() {
+                    Ok(Told::Next(stretch)) => return stretch,
+                    Ok(Told::GoOn) => {}
+                    Err(_) => return None,
+                }
+            }
+        };
+        let course = &mut Course { restored, stretch, brake, pause };
         let played = if self.rank < self.plan.workers {
-            self.work(transport, go_on, say)
+            self.work(transport, course, &told, &say)
         } else {
-            self.serve(transport, say)
+            self.serve(transport, course, &say)
         };
         if let Err(error) = played {
             say(failed(&error), &[]);
@@ -94,8 +107,9 @@ impl<'a> Seat<'a> {
     fn work(
         &self,
         transport: Box<dyn Transport>,
-        go_on: &Receiver<()>,
-        say: &mut dyn FnMut(FromRank, &[f32]),
+        course: &mut Course<'_>,
+        told_by_launcher: &Receiver<Told>,
+        say: &dyn Fn(FromRank, &[f32]),
     ) -> Result<(), TrainError> {
         let Self { plan, dataset, strategy, setup, rank, .. } = self;
         let graph = Arc::clone(&self.graph);
@@ -103,7 +117,7 @@ impl<'a> Seat<'a> {
         let mut told = Instant::now();
         // Workers that go on together stand still during an evaluation; those that do not must not.
         let waits = self.agreement() != Agreement::Apart;
-        let summary = worker::run(&job, transport, &mut |said| match said {
+        let ran = worker::run(&job, transport, course, &mut |said| match said {
             Said::Refused(cause) => say(FromRank::Refused { cause }, &[]),
             Said::Started => say(FromRank::Started, &[]),
             Said::Step { step, loss, train_s } => {
@@ -113,17 +127,18 @@ impl<'a> Seat<'a> {
                 }
             }
             Said::Evaluated { step, train_s, outcome } => {
-                let (loss, correct, samples) = (outcome.loss, outcome.correct, outcome.samples);
-                say(FromRank::Evaluated { step, train_s, loss, correct, samples }, &[]);
+                let Outcome { loss, correct, predictions, samples } = outcome;
+                say(FromRank::Evaluated { step, train_s, loss, correct, predictions, samples }, &[]);
             }
             Said::Snapshot { step, train_s, numbers } => {
                 say(FromRank::Snapshot { step, train_s: Some(train_s) }, &numbers);
                 if waits {
                     // A launcher that has ended lets nobody wait: its ranks end with it.
-                    let _ = go_on.recv_timeout(EVALUATION);
+                    let _ = told_by_launcher.recv_timeout(EVALUATION);
                 }
             }
         })?;
+        let Some(summary) = ran else { return Ok(()) };
         let account = Done {
             steps: summary.steps,
             samples: summary.samples,
@@ -143,15 +158,17 @@ impl<'a> Seat<'a> {
     fn serve(
         &self,
         transport: Box<dyn Transport>,
-        say: &mut dyn FnMut(FromRank, &[f32]),
+        course: &mut Course<'_>,
+        say: &dyn Fn(FromRank, &[f32]),
     ) -> Result<(), TrainError> {
         let Self { plan, graph, strategy, setup, rank, dataset } = self;
         let samples = dataset.train.len();
         let job = server::Job { plan, graph, samples, strategy, setup, rank: *rank, traced: false };
         let shard = self.shard();
         let every = self.snapshot_every();
-        let (mut round, all) = (0, setup.steps * plan.workers as u64);
-        let summary = server::run(&job, transport, &mut |seen| match seen {
+        let all = setup.steps * plan.workers as u64;
+        let mut round = every.map_or(0, |every| course.stretch.from * plan.workers as u64 / every);
+        let ran = server::run(&job, transport, course, &mut |seen| match seen {
             Seen::Refused(cause) => say(FromRank::Refused { cause }, &[]),
             Seen::Updates(updates, params) => {
                 let updates = updates as u64;
@@ -163,6 +180,7 @@ impl<'a> Seat<'a> {
                 }
             }
         })?;
+        let Some(summary) = ran else { return Ok(()) };
         let own = &summary.params[shard.clone()];
         let account = Done {
             params_sha256: model::params_sha256(own),
@@ -214,11 +232,14 @@ fn keep_to_own_cores(rank: usize, threads: usize) {
 fn failed(error: &TrainError) -> FromRank {
     let (code, lost) = match error {
         TrainError::Diverged { .. } => (1, None),
-        TrainError::Shape { .. } => (3, None),
+        TrainError::Shape { .. } | TrainError::Positions { .. } | TrainError::Description { .. } => (3, None),
+        TrainError::Weights { .. } | TrainError::Frozen { .. } => (3, None),
+        TrainError::Data(_) => (5, None),
         TrainError::Lost { rank, .. } | TrainError::Silent { rank, .. } => (4, Some(*rank)),
         TrainError::Wire(_) => (6, None),
+        TrainError::Restore { .. } => (5, None),
     };
-    FromRank::Failed { message: error.to_string(), hint: error.hint().into(), code, lost }
+    FromRank::Failed { message: error.to_string(), hint: error.hint(), code, lost }
 }
 
 /// The whole life of a rank's process: its orders come from standard input, its words go to standard
@@ -239,23 +260,24 @@ fn life(say: &mut dyn FnMut(FromRank, &[f32])) -> Result<(), FromRank> {
     let (transport, buffer) = match &order {
         ToRank::Config { plan, .. } => (&plan.transport, plan.buffer),
         ToRank::Bench { bench, .. } => (&bench.transport, bench.buffer),
-        ToRank::Peers { .. } | ToRank::GoOn => return Ok(()),
+        _ => return Ok(()),
     };
-    let bind = registry::find(transport).and_then(|kind| kind.bind).expect("the launcher knows who listens");
-    let door = bind().map_err(|e| failed(&e.into()))?;
+    let kind = registry::find(transport).expect("the plan's names come from the registries");
+    let place = if let ToRank::Config { place, .. } = &order { *place } else { None };
+    let door = match place {
+        Some(place) => kind.bind_at.expect("the launcher knows who leaves its machine")(place.address),
+        None => kind.bind.expect("the launcher knows who listens")(),
+    };
+    let door = door.map_err(|e| failed(&e.into()))?;
     say(FromRank::Bound { address: door.address() }, &[]);
     match order {
-        ToRank::Config { plan, run, rank, key, folders } => {
+        ToRank::Config { plan, run, rank, key, folders, .. } => {
             if plan.pin {
-                keep_to_own_cores(rank, plan.threads);
+                keep_to_own_cores(place.map_or(rank, |place| place.index), plan.threads);
             }
             let source = paceline_data::find(&plan.data).expect("the plan's names come from the registries");
-            let dataset = source.load(&Folders(folders)).map_err(|error| FromRank::Failed {
-                message: error.to_string(),
-                hint: error.hint(),
-                code: 5,
-                lost: None,
-            })?;
+            let loaded = source.load(&Folders(folders), &model::settings(&plan));
+            let dataset = loaded.map_err(|error| failed(&error.into()))?;
             let seat = Seat::new(&plan, &dataset, rank).map_err(|e| failed(&e))?;
             let identity = Identity {
                 run,
@@ -267,61 +289,107 @@ fn life(say: &mut dyn FnMut(FromRank, &[f32])) -> Result<(), FromRank> {
             };
             let links = (seat.strategy.links)(&seat.setup, rank);
             let emulated = Emulated::of(&plan);
-            let (transport, go_on) = connect(door, orders, identity, &links, plan.threads, buffer, emulated)?;
-            seat.play(transport, &go_on, say);
+            let ranks = place.map_or(identity.world, |place| place.ranks);
+            let mut options = options(ranks * plan.threads, buffer);
+            if place.is_some() {
+                // Packets between machines may have to be sent again.
+                options.handshake = FAR_HANDSHAKE;
+            }
+            let (transport, leash) = connect(door, orders, identity, &links, options, emulated)?;
+            seat.play(transport, leash, say);
         }
         ToRank::Bench { bench, rank, key } => {
             // As MPI's launchers do: a scheduler that puts two ranks on one core would be measured instead.
-            if bench.workers <= std::thread::available_parallelism().map_or(1, usize::from) {
+            if bench.world() <= std::thread::available_parallelism().map_or(1, usize::from) {
                 keep_to_own_cores(rank, 1);
             }
             let identity = Identity {
                 run: "bench".into(),
                 rank,
                 workers: bench.workers,
-                world: bench.workers,
+                world: bench.world(),
                 model_hash: [0; 32],
                 key: Key::from(key),
             };
             let links = bench.links(rank);
-            let (transport, _) = connect(door, orders, identity, &links, 1, buffer, bench.emulated())?;
-            let times = bench.play(rank, transport).map_err(|e| failed(&e))?;
-            say(FromRank::Done(Box::default()), &times);
+            let options = options(bench.world(), buffer);
+            let (transport, _) = connect(door, orders, identity, &links, options, bench.emulated())?;
+            let (account, times) = bench.play(rank, transport).map_err(|e| failed(&e))?;
+            say(FromRank::Done(Box::new(account)), &times);
         }
-        ToRank::Peers { .. } | ToRank::GoOn => {}
+        _ => {}
     }
     Ok(())
 }
 
-/// Waits for everybody's address and connects to the linked ranks. What the launcher says from then on comes
-/// out of the channel; its end is this process's.
+/// Options of a rank's connections, where so many threads compute on its machine.
+fn options(threads: usize, buffer: Option<usize>) -> Options {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    Options { max_body: worker::MESSAGE, own_core: threads <= cores, buffer, ..Options::default() }
+}
+
+/// How the launcher leads a rank: where it begins, and what it is told on the way.
+pub struct Leash {
+    /// The steps to begin with.
+    pub stretch: Stretch,
+    /// What the rank had when the run paused, if it goes on.
+    pub restored: Option<Part>,
+    /// Stops it early.
+    pub brake: Arc<Brake>,
+    /// What it waits for.
+    pub told: Receiver<Told>,
+}
+
+/// What a rank waits for.
+#[derive(Clone, Copy, Debug)]
+pub enum Told {
+    /// An evaluation that others make is over.
+    GoOn,
+    /// A pause is over: what to do now, or nothing if the run stops.
+    Next(Option<Stretch>),
+}
+
+/// Waits for everybody's address and connects to the linked ranks. What the launcher says from then on goes to the
+/// leash; its end is this process's.
 fn connect(
     door: Box<dyn Door>,
     mut orders: std::io::Stdin,
     identity: Identity,
     links: &[usize],
-    threads: usize,
-    buffer: Option<usize>,
+    options: Options,
     emulated: Option<Emulated>,
-) -> Result<(Box<dyn Transport>, Receiver<()>), FromRank> {
-    let Ok(Some((ToRank::Peers { addresses, interfaces }, _))) = control::read(&mut orders) else {
+) -> Result<(Box<dyn Transport>, Leash), FromRank> {
+    let Ok(Some((ToRank::Peers { addresses, interfaces, stretch, restored }, numbers))) =
+        control::read(&mut orders)
+    else {
         std::process::exit(4)
     };
-    let (told, go_on) = channel();
+    let restored = restored.and_then(|packed| unpack(packed, &numbers));
+    let (tell, told) = channel();
+    let brake = Arc::new(Brake::default());
+    let leash = Leash { stretch, restored, brake: Arc::clone(&brake), told };
     std::thread::spawn(move || {
-        while let Ok(Some((ToRank::GoOn, _))) = control::read(&mut orders) {
-            // A rank that does not listen any more does not wait.
-            let _ = told.send(());
+        while let Ok(Some((order, _))) = control::read(&mut orders) {
+            match order {
+                // A rank that does not listen any more does not wait.
+                ToRank::GoOn => drop(tell.send(Told::GoOn)),
+                ToRank::Next { stretch } => drop(tell.send(Told::Next(stretch))),
+                ToRank::StopAt { step } => brake.stop_at(step),
+                ToRank::Hold => {
+                    let said = FromRank::Held { step: brake.hold() };
+                    // A launcher that does not listen any more has ended, and this process ends with it.
+                    let _ = control::write(&mut std::io::stdout().lock(), &said, &[]);
+                }
+                ToRank::Config { .. } | ToRank::Bench { .. } | ToRank::Peers { .. } => break,
+            }
         }
         std::process::exit(4);
     });
     let peers: Vec<(usize, String)> = links.iter().map(|&peer| (peer, addresses[peer].clone())).collect();
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let own_core = identity.world * threads <= cores;
-    let options = Options { max_body: worker::MESSAGE, own_core, buffer, ..Options::default() };
     let transport = door.connect(identity, &peers, options, CONNECT).map_err(|e| failed(&e.into()))?;
-    let (Some(emulated), Some(path)) = (emulated, interfaces) else { return Ok((transport, go_on)) };
+    let (Some(emulated), Some(path)) = (emulated, interfaces) else { return Ok((transport, leash)) };
     let interfaces = Interfaces::open(&path, emulated.count())
         .map_err(|e| failed(&WireError::system("open the emulated interfaces")(e).into()))?;
-    Ok((emulated.wrap(transport, Arc::new(interfaces), buffer, own_core), go_on))
+    let Options { buffer, own_core, .. } = options;
+    Ok((emulated.wrap(transport, Arc::new(interfaces), buffer, own_core), leash))
 }

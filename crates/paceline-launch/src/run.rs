@@ -12,16 +12,21 @@ use paceline_plan::{Plan, PlanError};
 use paceline_protocol::{Agreement, Refusal};
 use paceline_record::process::Started;
 use paceline_record::{Event, RunResult};
-use paceline_train::Replica;
 use paceline_train::model::params_sha256;
+use paceline_train::{Brake, Replica, TrainError};
 use paceline_wire::{Interfaces, Key, TRANSPORTS, Transport, TransportKind, inproc, registry};
 
+use crate::agent;
 use crate::control::{FromRank, ToRank};
+use crate::crew::{Crew, Hosts, Raw, Tidings};
 use crate::emulated::Emulated;
 use crate::error::LaunchError;
-use crate::fleet::{Fleet, News};
+use crate::fleet::News;
 use crate::gather::{Gather, mean};
-use crate::rank::{Seat, role};
+use crate::joining::{self, Over};
+use crate::muster::{self, Listen};
+use crate::pauses::{Decision, Harbour, Pauses, pack, unpack};
+use crate::rank::{Leash, Seat, Told, role};
 
 /// Time that ranks have to listen and to begin, loading included.
 const START: Duration = Duration::from_secs(60);
@@ -31,6 +36,7 @@ const BUFFERS: RangeInclusive<usize> = 4 << 10..=1 << 30;
 const BLAME: Duration = Duration::from_secs(1);
 
 /// What a run needs from outside.
+#[derive(Clone)]
 pub struct Launch<'a> {
     /// The plan.
     pub plan: &'a Plan,
@@ -44,6 +50,8 @@ pub struct Launch<'a> {
     pub program: (PathBuf, &'static str),
     /// When this process began.
     pub started: Started,
+    /// Where the run's checkpoints are, and what may end it early.
+    pub harbour: &'a Harbour,
 }
 
 /// The transport that a run asks for, if its buffers can be what it asks for.
@@ -69,14 +77,48 @@ pub fn transport(name: &str, buffer: Option<usize>) -> Result<&'static Transport
     Ok(kind)
 }
 
+/// Whether the hosts of a plan can be what the run asks for: other machines that join it, or emulated ones.
+pub fn check_hosts(plan: &Plan, joined: bool) -> Result<(), PlanError> {
+    let refuse = |flag: &str, value: &dyn ToString, problem: String| {
+        Err(PlanError { flag: flag.into(), value: value.to_string(), problem })
+    };
+    if !joined {
+        let problem = "says where ranks sit; give --network, e.g. 1gbit,200us, to emulate hosts, or --listen for \
+                       other machines to join";
+        return match (&plan.hosts, plan.network) {
+            (Some(hosts), None) => refuse("--hosts", hosts, problem.into()),
+            _ => Ok(()),
+        };
+    }
+    let kind = transport(&plan.transport, plan.buffer)?;
+    if kind.bind_at.is_none() {
+        let far: Vec<_> = TRANSPORTS.iter().filter(|k| k.bind_at.is_some()).map(|k| k.name).collect();
+        let problem = format!(
+            "does not go to other machines ({}); valid with --listen: {}",
+            kind.about,
+            far.join(", ")
+        );
+        return refuse("--transport", &kind.name, problem);
+    }
+    if let Some(network) = plan.network {
+        return refuse("--network", &network, "emulates links on one machine; --listen has real ones".into());
+    }
+    let hosts = plan.host_count();
+    if hosts < 2 {
+        let problem = "with --listen at least 2 hosts are needed, this one included: --hosts 2".into();
+        return refuse("--hosts", &hosts, problem);
+    }
+    let layout = plan.layout();
+    if let Some(idle) = (0..hosts).find(|host| !layout.contains(host)) {
+        let problem = format!("host {idle} would have nothing to do; give more --workers or fewer hosts");
+        return refuse("--hosts", &hosts, problem);
+    }
+    Ok(())
+}
+
 /// Whether the strategy can be run with the plan.
 pub fn check(plan: &Plan, dataset: &Dataset) -> Result<(), LaunchError> {
     transport(&plan.transport, plan.buffer)?;
-    if let (Some(hosts), None) = (&plan.hosts, plan.network) {
-        let problem =
-            "says where ranks sit; give --network as well, e.g. 1gbit,200us, to emulate hosts".into();
-        return Err(PlanError { flag: "--hosts".into(), value: hosts.to_string(), problem }.into());
-    }
     let seat = Seat::new(plan, dataset, 0)?;
     seat.strategy.check(&seat.setup).map_err(|refusal| {
         let Refusal { flag, value, problem } = refusal;
@@ -85,9 +127,49 @@ pub fn check(plan: &Plan, dataset: &Dataset) -> Result<(), LaunchError> {
     Ok(())
 }
 
-/// Runs it.
-pub fn run(launch: &Launch<'_>, report: &mut dyn FnMut(Event<'_>)) -> Result<RunResult, LaunchError> {
-    check(launch.plan, launch.dataset)?;
+/// Runs it; with `listen` on other machines too, which it waits for first. A run that loses a rank starts again from
+/// its last checkpoint, as often as the plan says.
+pub fn run(
+    launch: &Launch<'_>,
+    listen: Option<Listen>,
+    report: &mut dyn FnMut(Event<'_>),
+) -> Result<RunResult, LaunchError> {
+    let plan = launch.plan;
+    check_hosts(plan, listen.is_some())?;
+    check(plan, launch.dataset)?;
+    if plan.restarts > 0 && listen.is_some() {
+        let problem = "a machine that is lost does not come back by itself: not with --listen".into();
+        return Err(PlanError { flag: "--on-loss".into(), value: "restart".into(), problem }.into());
+    }
+    let mut done = attempt(launch, listen, report);
+    let mut harbour = launch.harbour.clone();
+    for left in (0..plan.restarts).rev() {
+        let Err(error) = &done else { break };
+        if error.code() != 4 {
+            break;
+        }
+        harbour.resumed = harbour.checkpoints.latest(&plan.hash())?.0.map(Arc::new);
+        let step = harbour.resumed.as_ref().map_or(0, |checkpoint| checkpoint.step);
+        report(Event::Restarted { step, cause: &error.to_string(), left });
+        done = attempt(&Launch { harbour: &harbour, ..launch.clone() }, None, report);
+    }
+    done
+}
+
+/// Runs it once, from the beginning or from where it was saved.
+fn attempt(
+    launch: &Launch<'_>,
+    listen: Option<Listen>,
+    report: &mut dyn FnMut(Event<'_>),
+) -> Result<RunResult, LaunchError> {
+    let (sender, heard) = channel();
+    let hosts = match listen {
+        Some(listen) => {
+            let limit = longest_word(launch)?;
+            Some(muster::muster(launch, listen, limit, sender.clone(), &heard, report)?)
+        }
+        None => None,
+    };
     std::thread::scope(|scope| {
         let (jobs, to_do) = channel::<Snapshot>();
         let (done, results) = channel();
@@ -103,7 +185,7 @@ pub fn run(launch: &Launch<'_>, report: &mut dyn FnMut(Event<'_>)) -> Result<Run
         });
         let watch = Watch::new(launch, Some(jobs), results);
         match transport(&launch.plan.transport, launch.plan.buffer)?.bind {
-            Some(_) => as_processes(launch, watch, report),
+            Some(_) => as_processes(launch, watch, hosts, (sender, heard), report),
             None => as_threads(launch, watch, report),
         }
     })
@@ -117,6 +199,9 @@ struct Snapshot {
     state: Option<Vec<f32>>,
 }
 
+/// Step and training clock of a snapshot, and what came of it.
+type Evaluated = (u64, f64, Result<Outcome, TrainError>);
+
 /// A snapshot of which parts are missing.
 struct Incomplete {
     step: u64,
@@ -125,80 +210,127 @@ struct Incomplete {
     parts: Vec<Option<Vec<f32>>>,
 }
 
+/// Most bytes of what a machine may say at once: a model, its state, and some words.
+fn longest_word(launch: &Launch<'_>) -> Result<usize, LaunchError> {
+    let seat = Seat::new(launch.plan, launch.dataset, 0)?;
+    // Parameters, what the optimiser remembers and what a strategy puts by; and a line for each update.
+    let numbers = 8 * seat.setup.params + seat.graph.state_count();
+    let updates = 24 * seat.setup.steps as usize * launch.plan.workers;
+    Ok(joining::DOCUMENT + size_of::<f32>() * numbers + updates)
+}
+
 fn as_processes(
     launch: &Launch<'_>,
     mut watch: Watch<'_>,
+    hosts: Option<Hosts>,
+    channel: (Sender<Raw>, Receiver<Raw>),
     report: &mut dyn FnMut(Event<'_>),
 ) -> Result<RunResult, LaunchError> {
-    let system = |what: &str| {
-        let what = what.to_owned();
-        move |source| LaunchError::System { what, source }
-    };
+    let key = *Key::generate().map_err(TrainError::from)?.as_bytes();
+    let mut crew = Crew::start(launch, key, hosts, channel)?;
+    let done = lead(launch, &mut watch, &mut crew, report).and_then(|()| watch.finish(report));
+    crew.dismiss(match &done {
+        Ok(result) => Over { result: serde_json::to_value(result).ok(), ..Over::default() },
+        Err(e) => Over { code: e.code(), message: e.to_string(), hint: e.hint(), result: None },
+    });
+    done
+}
+
+/// Watches over every rank until all have given their accounts.
+fn lead(
+    launch: &Launch<'_>,
+    watch: &mut Watch<'_>,
+    crew: &mut Crew,
+    report: &mut dyn FnMut(Event<'_>),
+) -> Result<(), LaunchError> {
     let world = launch.plan.workers + launch.plan.servers;
-    let key = *Key::generate().map_err(paceline_train::TrainError::from)?.as_bytes();
-    let orders: Vec<ToRank> = (0..world)
-        .map(|rank| ToRank::Config {
-            plan: Box::new(launch.plan.clone()),
-            run: launch.run.to_owned(),
-            rank,
-            key,
-            folders: launch.folders.0.clone(),
-        })
-        .collect();
     let interfaces = Emulated::of(launch.plan).map(|emulated| emulated.interfaces()).transpose()?;
-    let mut fleet =
-        Fleet::start(&launch.program.0, launch.program.1, &orders).map_err(system("starting a process"))?;
     watch.announce(report);
     let mut ended = vec![(false, false); world];
     // A rank that gave up because it lost a peer is a victim; who died without a word is not.
-    let mut blamed: Option<(Instant, LaunchError)> = None;
+    let mut blamed: Option<(Instant, usize, LaunchError)> = None;
     while !watch.gather.complete() {
-        let news = fleet.news.recv_timeout(watch.patience()).ok();
-        if watch.side_results(report) {
-            // A rank that has died meanwhile is told of by its process's end.
-            (0..launch.plan.workers).for_each(|rank| drop(fleet.tell(rank, &ToRank::GoOn)));
+        let tidings = crew.next(watch.patience());
+        if watch.side_results(report)? {
+            (0..launch.plan.workers).for_each(|rank| crew.tell(rank, ToRank::GoOn, &[]));
         }
-        let failure = match news {
-            Some(News::Said(rank, FromRank::Failed { lost: Some(_), message, hint, code }, _)) => {
-                watch.victims[rank] = true;
-                let role = role(launch.plan, rank);
-                let told = LaunchError::Failed { role, rank, message, hint, code };
-                blamed = blamed.or(Some((Instant::now(), told)));
-                None
-            }
-            Some(News::Said(rank, said, numbers)) => {
-                let all_bound = watch.take(rank, said, numbers, report)?;
-                if all_bound {
-                    let interfaces = interfaces.as_ref().and_then(Interfaces::path);
-                    let order = ToRank::Peers { addresses: watch.addresses.clone(), interfaces };
-                    for rank in 0..world {
-                        // A rank that has died meanwhile is told of by its process's end.
-                        let _ = fleet.tell(rank, &order);
+        if let Some(order) = watch.pauses.interrupted() {
+            crew.tell_all(&order);
+        }
+        let failure = match tidings {
+            Some(Tidings::Rank(News::Said(rank, mut said, numbers))) => {
+                locate(&mut said, rank, crew);
+                if let FromRank::Failed { lost: Some(lost), message, hint, code } = said {
+                    watch.victims[rank] = true;
+                    let role = role(launch.plan, rank);
+                    let told = LaunchError::Failed { role, rank, message, hint, code };
+                    blamed = blamed.or(Some((Instant::now(), lost, told)));
+                } else {
+                    match watch.take(rank, said, numbers, report)? {
+                        Then::Nothing => {}
+                        Then::Connect => {
+                            for rank in 0..world {
+                                let interfaces = interfaces.as_ref().and_then(Interfaces::path);
+                                let (order, numbers) = watch.peers(rank, interfaces);
+                                crew.tell(rank, order, &numbers);
+                            }
+                        }
+                        Then::TellAll(order) => crew.tell_all(&order),
                     }
                 }
                 None
             }
-            Some(News::Silent(rank)) => {
+            Some(Tidings::Rank(News::Silent(rank))) => {
                 ended[rank].0 = true;
-                watch.died(rank, ended[rank], &mut fleet)
+                watch.died(rank, ended[rank], crew)
             }
-            Some(News::Exited(rank)) => {
+            Some(Tidings::Rank(News::Exited(rank))) => {
                 ended[rank].1 = true;
-                watch.died(rank, ended[rank], &mut fleet)
+                watch.died(rank, ended[rank], crew)
             }
+            Some(Tidings::Lost { host, cause }) => Some(watch.host_lost(crew.host(host), cause)),
+            Some(Tidings::Seen { host, there }) => {
+                let (name, _) = crew.host(host);
+                report(Event::Host { host, name: &name, state: if there { "back" } else { "quiet" } });
+                None
+            }
+            Some(Tidings::Refused { cause }) => {
+                report(Event::Refused { rank: None, cause: &cause });
+                None
+            }
+            Some(Tidings::Nothing) => None,
             None => watch.late(),
         };
         if let Some(failure) = failure {
-            fleet.end(Duration::ZERO);
             return Err(failure);
         }
-        if blamed.as_ref().is_some_and(|(since, _)| since.elapsed() > BLAME) {
-            fleet.end(Duration::ZERO);
-            return Err(blamed.expect("it was just there").1);
+        // Of a machine that is under suspicion it is soon known whether it is lost: then that is the cause.
+        let ripe = |(since, lost, _): &(Instant, usize, _)| since.elapsed() > BLAME && !crew.quiet(*lost);
+        if let Some((_, _, told)) = blamed.take_if(|blamed| ripe(blamed)) {
+            return Err(told);
         }
     }
-    drop(fleet);
-    watch.finish(report)
+    Ok(())
+}
+
+/// Adds the machine to what a rank says, where it matters which one it was.
+fn locate(said: &mut FromRank, rank: usize, crew: &Crew) {
+    match said {
+        FromRank::Failed { message, lost, .. } => {
+            if let Some(place) = crew.place(rank) {
+                *message = format!("on {place}: {message}");
+            }
+            if let Some((lost, place)) = lost.and_then(|lost| Some((lost, crew.place(lost)?))) {
+                *message += &format!(" (rank {lost} is on {place})");
+            }
+        }
+        FromRank::Done(account) => {
+            if let (None, Some(name)) = (crew.place(rank), crew.own_name()) {
+                account.host = name;
+            }
+        }
+        _ => {}
+    }
 }
 
 /// All ranks as threads of this process, over the in-process transport.
@@ -214,12 +346,14 @@ fn as_threads(
     let interfaces = emulated.as_ref().map(Emulated::interfaces).transpose()?.map(Arc::new);
     let own_core = world * launch.plan.threads <= std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
-        let mut go_ons = Vec::new();
+        let mut leashes: Vec<(Sender<Told>, Arc<Brake>)> = Vec::new();
         for (rank, transport) in inproc::mesh(world).into_iter().enumerate() {
             let (emulated, interfaces) = (&emulated, &interfaces);
             let sender = sender.clone();
-            let (go_on, told) = channel();
-            go_ons.push(go_on);
+            let (tell, told) = channel();
+            let (stretch, restored) = (watch.pauses.stretch(), watch.pauses.restored(rank).cloned());
+            let leash = Leash { stretch, restored, brake: Arc::default(), told };
+            leashes.push((tell, Arc::clone(&leash.brake)));
             scope.spawn(move || {
                 let say = &mut |said: FromRank, numbers: &[f32]| {
                     // After a failure nobody listens any more.
@@ -230,20 +364,40 @@ fn as_threads(
                     transport = emulated.wrap(transport, Arc::clone(interfaces), None, own_core);
                 }
                 if let Ok(seat) = Seat::new(launch.plan, launch.dataset, rank) {
-                    seat.play(transport, &told, say);
+                    seat.play(transport, leash, say);
                 }
             });
         }
         drop(sender);
         loop {
+            let mut then = watch.pauses.interrupted().map_or(Then::Nothing, Then::tell_all);
             match news.recv_timeout(watch.patience()) {
-                Ok((rank, said, numbers)) => drop(watch.take(rank, said, numbers, report)?),
+                Ok((rank, said, numbers)) => match watch.take(rank, said, numbers, report)? {
+                    Then::Nothing => {}
+                    other => then = other,
+                },
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
-            if watch.side_results(report) {
+            if watch.side_results(report)? {
                 // A rank that has ended does not wait.
-                go_ons.iter().for_each(|go_on| go_on.send(()).unwrap_or_default());
+                leashes.iter().for_each(|(tell, _)| tell.send(Told::GoOn).unwrap_or_default());
+            }
+            let Then::TellAll(order) = then else { continue };
+            match *order {
+                ToRank::Hold => {
+                    let workers = leashes[..launch.plan.workers].iter().enumerate();
+                    let held: Vec<_> = workers.map(|(rank, (_, brake))| (rank, brake.hold())).collect();
+                    let stops = held.into_iter().filter_map(|(rank, step)| watch.pauses.held(rank, step));
+                    if let Some(ToRank::StopAt { step }) = stops.last() {
+                        leashes.iter().for_each(|(_, brake)| brake.stop_at(step));
+                    }
+                }
+                ToRank::StopAt { step } => leashes.iter().for_each(|(_, brake)| brake.stop_at(step)),
+                ToRank::Next { stretch } => {
+                    leashes.iter().for_each(|(tell, _)| tell.send(Told::Next(stretch)).unwrap_or_default());
+                }
+                _ => {}
             }
         }
         Ok::<(), LaunchError>(())
@@ -251,9 +405,25 @@ fn as_threads(
     watch.finish(report)
 }
 
+/// What is to be done about something that a rank has said.
+enum Then {
+    Nothing,
+    /// Everybody's address is known.
+    Connect,
+    TellAll(Box<ToRank>),
+}
+
+impl Then {
+    fn tell_all(order: ToRank) -> Self {
+        Self::TellAll(Box::new(order))
+    }
+}
+
 /// What the launcher knows of a run under way.
 struct Watch<'a> {
     launch: &'a Launch<'a>,
+    pauses: Pauses<'a>,
+    steps_in_all: u64,
     gather: Gather<'a>,
     addresses: Vec<String>,
     /// Ranks that have begun.
@@ -273,23 +443,23 @@ struct Watch<'a> {
     under_way: usize,
     /// Where complete ones go; none once the run is over.
     jobs: Option<Sender<Snapshot>>,
-    results: Receiver<(u64, f64, Outcome)>,
+    results: Receiver<Evaluated>,
 }
 
 impl<'a> Watch<'a> {
-    fn new(
-        launch: &'a Launch<'a>,
-        jobs: Option<Sender<Snapshot>>,
-        results: Receiver<(u64, f64, Outcome)>,
-    ) -> Self {
+    fn new(launch: &'a Launch<'a>, jobs: Option<Sender<Snapshot>>, results: Receiver<Evaluated>) -> Self {
         let world = launch.plan.workers + launch.plan.servers;
         let seat = Seat::new(launch.plan, launch.dataset, 0);
+        let steps_in_all = seat.as_ref().map_or(0, |seat| seat.setup.steps);
+        let account = launch.harbour.resumed.as_ref().map(|checkpoint| &checkpoint.account[..]);
         Self {
+            pauses: Pauses::new(launch.plan, launch.harbour, steps_in_all),
+            steps_in_all,
             agreement: seat.as_ref().map_or(Agreement::Apart, Seat::agreement),
             params: seat.map_or(0, |seat| seat.setup.params),
             under_way: 0,
             launch,
-            gather: Gather::new(launch.plan),
+            gather: Gather::new(launch.plan, account),
             addresses: vec![String::new(); world],
             begun: 0,
             startup: None,
@@ -315,19 +485,49 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Takes what a rank says; true when the last address has come.
+    /// What a rank is told when everybody's address is known.
+    fn peers(&self, rank: usize, interfaces: Option<String>) -> (ToRank, Vec<f32>) {
+        let packed = self.pauses.restored(rank).map(pack);
+        let (restored, numbers) = packed.unzip();
+        let (addresses, stretch) = (self.addresses.clone(), self.pauses.stretch());
+        (ToRank::Peers { addresses, interfaces, stretch, restored }, numbers.unwrap_or_default())
+    }
+
+    /// Everybody has paused: saves, and goes on or stops.
+    fn pause(&mut self, report: &mut dyn FnMut(Event<'_>)) -> Result<Then, LaunchError> {
+        // What was shown before the pause belongs to what is saved.
+        while self.under_way > 0 {
+            let Ok((step, train_s, outcome)) = self.results.recv() else { break };
+            self.under_way -= 1;
+            self.gather.whole(step, train_s, outcome?, report);
+        }
+        match self.pauses.decide(self.gather.account())? {
+            Decision::GoOn(stretch) => {
+                report(Event::Checkpoint { step: stretch.from });
+                Ok(Then::TellAll(Box::new(ToRank::Next { stretch: Some(stretch) })))
+            }
+            Decision::Stop { step, path } => {
+                report(Event::Checkpoint { step });
+                let (steps, run) = (self.steps_in_all, self.launch.run.to_owned());
+                Err(LaunchError::Interrupted { step, steps, path, run })
+            }
+        }
+    }
+
+    /// Takes what a rank says; what is to be done then.
     fn take(
         &mut self,
         rank: usize,
         said: FromRank,
         numbers: Vec<f32>,
         report: &mut dyn FnMut(Event<'_>),
-    ) -> Result<bool, LaunchError> {
+    ) -> Result<Then, LaunchError> {
         let plan = self.launch.plan;
         match said {
             FromRank::Bound { address } => {
                 self.addresses[rank] = address;
-                return Ok(self.addresses.iter().all(|a| !a.is_empty()));
+                let all = self.addresses.iter().all(|a| !a.is_empty());
+                return Ok(if all { Then::Connect } else { Then::Nothing });
             }
             FromRank::Started => {
                 self.begun += 1;
@@ -343,12 +543,25 @@ impl<'a> Watch<'a> {
                     report(Event::Progress { step, samples, train_s, train_loss: loss });
                 }
             }
-            FromRank::Evaluated { step, train_s, loss, correct, samples } => {
+            FromRank::Evaluated { step, train_s, loss, correct, predictions, samples } => {
                 self.steps[rank] = step;
-                self.gather.part(step, train_s, Outcome { loss, correct, samples }, report);
+                let outcome = Outcome { loss, correct, predictions, samples };
+                self.gather.part(rank, step, train_s, outcome, report);
             }
             FromRank::Snapshot { step, train_s } => self.snapshot(rank, step, train_s, numbers),
-            FromRank::Refused { cause } => report(Event::Refused { rank, cause: &cause }),
+            FromRank::Held { step } => {
+                return Ok(self.pauses.held(rank, step).map_or(Then::Nothing, Then::tell_all));
+            }
+            FromRank::Paused { step, part } => {
+                let Some(part) = unpack(part, &numbers) else {
+                    let problem = format!("rank {rank} sent only a part of what it keeps");
+                    return Err(TrainError::Restore { problem }.into());
+                };
+                if self.pauses.paused(rank, step, part) {
+                    return self.pause(report);
+                }
+            }
+            FromRank::Refused { cause } => report(Event::Refused { rank: Some(rank), cause: &cause }),
             FromRank::Done(account) => {
                 self.gather.done[rank] = Some(*account);
                 self.gather.numbers[rank] = numbers;
@@ -357,7 +570,7 @@ impl<'a> Watch<'a> {
                 return Err(LaunchError::Failed { role: role(plan, rank), rank, message, hint, code });
             }
         }
-        Ok(false)
+        Ok(Then::Nothing)
     }
 
     /// How long to wait for news: not long while somebody waits for an evaluation.
@@ -414,31 +627,41 @@ impl<'a> Watch<'a> {
     }
 
     /// Takes what was evaluated beside the run; whether something was.
-    fn side_results(&mut self, report: &mut dyn FnMut(Event<'_>)) -> bool {
+    fn side_results(&mut self, report: &mut dyn FnMut(Event<'_>)) -> Result<bool, LaunchError> {
         let mut any = false;
         while let Ok((step, train_s, outcome)) = self.results.try_recv() {
             self.under_way -= 1;
-            self.gather.whole(step, train_s, outcome, report);
+            self.gather.whole(step, train_s, outcome?, report);
             any = true;
         }
-        any
+        Ok(any)
     }
 
     /// A rank whose process has ended and whose pipe is closed, without an account: the failure to tell.
-    fn died(&self, rank: usize, ended: (bool, bool), fleet: &mut Fleet) -> Option<LaunchError> {
+    fn died(&self, rank: usize, ended: (bool, bool), crew: &mut Crew) -> Option<LaunchError> {
         if ended != (true, true) || self.gather.done[rank].is_some() || self.victims[rank] {
             return None;
         }
-        let cause = match fleet.status(rank) {
-            Some(status) => status.to_string(),
-            None => "its process has ended".into(),
-        };
-        let when = match self.steps[rank] {
-            0 if self.begun == 0 => "before the first step".into(),
-            step => format!("after step {step}"),
-        };
+        let mut cause = crew.status(rank).unwrap_or_else(|| "its process has ended".into());
+        if let Some(place) = crew.place(rank) {
+            cause += &format!(", on {place}");
+        }
         let role = role(self.launch.plan, rank);
-        Some(LaunchError::Lost { role, rank, pid: fleet.pid(rank), when, cause })
+        Some(LaunchError::Lost { role, rank, pid: crew.pid(rank), when: self.when(&[rank]), cause })
+    }
+
+    /// How far ranks had come, as far as they told.
+    fn when(&self, ranks: &[usize]) -> String {
+        match ranks.iter().map(|&rank| self.steps[rank]).max() {
+            Some(0) | None if self.begun == 0 => "before the first step".into(),
+            step => format!("after step {}", step.unwrap_or_default()),
+        }
+    }
+
+    /// A machine that is gone, with all its ranks.
+    fn host_lost(&self, (host, ranks): (String, Vec<usize>), cause: String) -> LaunchError {
+        let when = self.when(&ranks);
+        LaunchError::HostLost { host, ranks: agent::words(self.launch.plan, &ranks), when, cause }
     }
 
     /// A rank that does not come up in time.
@@ -451,10 +674,10 @@ impl<'a> Watch<'a> {
         Some(LaunchError::Late { role, rank, what: "begin", seconds: START.as_secs() })
     }
 
-    fn finish(mut self, report: &mut dyn FnMut(Event<'_>)) -> Result<RunResult, LaunchError> {
+    fn finish(&mut self, report: &mut dyn FnMut(Event<'_>)) -> Result<RunResult, LaunchError> {
         self.jobs = None;
         while let Ok((step, train_s, outcome)) = self.results.recv() {
-            self.gather.whole(step, train_s, outcome, report);
+            self.gather.whole(step, train_s, outcome?, report);
         }
         let (plan, launch) = (self.launch.plan, self.launch);
         let mut model = None;
@@ -468,7 +691,7 @@ impl<'a> Watch<'a> {
                 (mean, state)
             };
             model = Some(params_sha256(&params));
-            let outcome = evaluate(launch, params, Some(state));
+            let outcome = evaluate(launch, params, Some(state))?;
             let (steps, train_s) = (self.gather.steps(), self.gather.train_s());
             self.gather.whole(steps, train_s, outcome, report);
         }
@@ -492,10 +715,10 @@ impl<'a> Watch<'a> {
 }
 
 /// Evaluates parameters on the whole test split, in this process.
-fn evaluate(launch: &Launch<'_>, params: Vec<f32>, state: Option<Vec<f32>>) -> Outcome {
-    let Ok(seat) = Seat::new(launch.plan, launch.dataset, 0) else { return Outcome::default() };
+fn evaluate(launch: &Launch<'_>, params: Vec<f32>, state: Option<Vec<f32>>) -> Result<Outcome, TrainError> {
+    let seat = Seat::new(launch.plan, launch.dataset, 0)?;
     let compute = Arc::new(Compute::new(1, false));
-    let mut replica = Replica::new(launch.plan, seat.graph, compute);
+    let mut replica = Replica::new(launch.plan, seat.graph, compute)?;
     replica.params = params;
     if let Some(state) = state {
         replica.state = state;

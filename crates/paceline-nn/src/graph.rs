@@ -91,6 +91,9 @@ impl Graph {
         if inputs.len() == 2 && inputs[0] == inputs[1] {
             return Err(refuse("its two inputs must be different values".into()));
         }
+        if op.spec().vocabulary().is_some() && inputs[0] != Value(0) {
+            return Err(refuse("tokens have no gradient: it can only read the network's input".into()));
+        }
         if self.nodes.iter().any(|n| n.name == name) {
             return Err(refuse("a layer of this name exists already".into()));
         }
@@ -132,6 +135,15 @@ impl Graph {
         }
     }
 
+    /// Changes how the trained tensor of this name starts.
+    ///
+    /// # Panics
+    /// If there is no such tensor.
+    pub fn start(&mut self, tensor: &str, init: Init) {
+        let found = self.params.iter_mut().find(|t| t.name == tensor);
+        found.unwrap_or_else(|| panic!("no tensor {tensor}")).init = init;
+    }
+
     /// The last layer's output, or the input where there is none.
     pub fn last(&self) -> Value {
         Value(self.nodes.len())
@@ -145,6 +157,11 @@ impl Graph {
     /// The network's output.
     pub fn output(&self) -> Shape {
         self.shape(self.last())
+    }
+
+    /// How many different tokens the network reads, where its samples are tokens.
+    pub fn vocabulary(&self) -> Option<usize> {
+        self.nodes.iter().find_map(|node| node.op.spec().vocabulary())
     }
 
     /// Shape of a value.
@@ -221,10 +238,17 @@ impl Graph {
     /// of each tensor's place alone.
     pub fn init<T: Real>(&self, seed: u64, params: &mut [T], state: &mut [T]) {
         let stream = Stream::new(seed, Purpose::Init);
+        // Numbers of their own: a normal one is made from two uniform ones.
+        let normals = stream.fork(1);
         for (buffer, tensors) in [(params, &self.params), (state, &self.state)] {
             for tensor in tensors {
                 match tensor.init {
                     Init::Constant(value) => buffer[tensor.range.clone()].fill(T::of(value)),
+                    Init::Normal(deviation) => {
+                        for i in tensor.range.clone() {
+                            buffer[i] = T::of(deviation * normals.normal(i as u64));
+                        }
+                    }
                     Init::Uniform(bound) => {
                         for i in tensor.range.clone() {
                             buffer[i] = T::of(stream.uniform(i as u64, -bound, bound));

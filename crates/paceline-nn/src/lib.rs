@@ -7,12 +7,13 @@
 //!
 //! # Layout
 //! - [`graph`]: a network as data: layers, connections, tensors, cost, initial values
+//! - [`description`]: a network as text
 //! - [`network`]: a graph with memory: forward, loss, backward
 //! - [`layers`]: one file per layer
 //! - [`models`]: the registry of networks, one file per family
 //! - [`optim`]: the registry of optimisers; [`schedule`]: the learning rate over time
 //! - [`loss`]: what is minimised
-//! - [`real`]: `f32` and the reference `f64`
+//! - [`real`]: `f32` and the reference `f64`; `functions`: exponentials in `f32`
 //! - [`compute`]: instruction set and threads of a worker
 //! - [`accel`]: everything compiled per instruction set or shared between threads; the only `unsafe`
 //!
@@ -21,6 +22,8 @@
 
 pub mod accel;
 pub mod compute;
+pub mod description;
+mod functions;
 pub mod graph;
 pub mod layers;
 pub mod loss;

@@ -32,6 +32,7 @@ pub struct Network<T: Real> {
 struct Flow {
     /// The buffer that holds it.
     from: usize,
+    /// For each input; none where neither the layer nor anything before it is trained.
     to: Vec<Hop>,
 }
 
@@ -162,18 +163,18 @@ impl<T: Real> Network<T> {
         }
     }
 
-    /// The loss of the last forward pass, summed over the samples, and how many were classified
-    /// rightly. Leaves `scale` × the loss's gradient for [`Network::backward`]: with
+    /// The loss of the last forward pass, summed over the samples, and how many predictions (one per
+    /// pixel of the output) were right. Leaves `scale` × the loss's gradient for [`Network::backward`]: with
     /// `scale = 1 / samples of the global batch`, the workers' gradients add up to the mean.
     pub fn loss(&mut self, targets: Targets<'_, T>, scale: f64) -> Outcome {
         let output = &self.values[self.values.len() - 1];
         let gradient = &mut self.gradients[self.output_gradient];
-        loss::with_gradient(output, self.graph.output().size(), targets, T::of(scale), gradient)
+        loss::with_gradient(output, self.graph.output(), targets, T::of(scale), gradient)
     }
 
     /// Like [`Network::loss`] without a gradient.
     pub fn evaluate(&self, targets: Targets<'_, T>) -> Outcome {
-        loss::value(self.output(self.capacity), self.graph.output().size(), targets)
+        loss::value(self.output(self.capacity), self.graph.output(), targets)
     }
 
     /// Runs the layers backward from the loss. `grads` is overwritten from its end to its start;
@@ -211,8 +212,9 @@ impl<T: Real> Network<T> {
     fn node_backward(&mut self, i: usize, pass: &Pass<'_>, params: &[T], own: &mut [T]) {
         let (node, flow, n) = (&self.graph.nodes()[i], &self.flows[i], pass.samples);
         let (x_size, y_size) = (n * node.input.size(), n * node.output.size());
-        let (dy, dx) = match flow.to[0] {
-            Hop::Written { to, add } => {
+        let (dy, dx) = match flow.to.first() {
+            None => return,
+            Some(&Hop::Written { to, add }) => {
                 let [dy, dx] = self.gradients.get_disjoint_mut([flow.from, to]).expect("two buffers");
                 (dy, Some(InputGradient { values: &mut dx[..x_size], add }))
             }
@@ -261,6 +263,10 @@ impl GradientPlan {
         plan.output = plan.take(graph.output().size());
         held[graph.nodes().len()] = Some(plan.output);
         for (i, (node, layer)) in graph.nodes().iter().zip(layers).enumerate().rev() {
+            if !trained[i + 1] && i + 1 < graph.nodes().len() {
+                plan.flows.push(Flow { from: 0, to: Vec::new() });
+                continue;
+            }
             let from = held[i + 1].expect("every layer's output is read by another, or is the last");
             let mut passed_on = false;
             let mut hop = |plan: &mut Self, value: usize| {

@@ -5,6 +5,7 @@ use std::iter::Sum;
 use std::ops::{Add, AddAssign, Div, Mul, Neg, Sub, SubAssign};
 
 use crate::accel::{Level, Plain, Product, Vector};
+use crate::functions;
 
 /// A floating-point type that every layer can compute in.
 ///
@@ -60,7 +61,7 @@ pub trait Real:
 }
 
 macro_rules! real {
-    ($t:ty, $avx512:ty, $avx2:ty, $fast:literal, $erf:path, $product:path) => {
+    ($t:ty, $avx512:ty, $avx2:ty, $fast:literal, $exp:path, $tanh:path, $erf:path, $product:path) => {
         impl Real for $t {
             type Avx512 = $avx512;
             type Avx2 = $avx2;
@@ -83,7 +84,7 @@ macro_rules! real {
             }
             #[inline(always)]
             fn exp(self) -> Self {
-                <$t>::exp(self)
+                $exp(self)
             }
             #[inline(always)]
             fn sqrt(self) -> Self {
@@ -91,7 +92,7 @@ macro_rules! real {
             }
             #[inline(always)]
             fn tanh(self) -> Self {
-                <$t>::tanh(self)
+                $tanh(self)
             }
             #[inline(always)]
             fn erf(self) -> Self {
@@ -105,7 +106,25 @@ macro_rules! real {
 }
 
 #[cfg(target_arch = "x86_64")]
-real!(f32, std::arch::x86_64::__m512, std::arch::x86_64::__m256, true, libm::erff, crate::accel::product_f32);
+real!(
+    f32,
+    std::arch::x86_64::__m512,
+    std::arch::x86_64::__m256,
+    true,
+    functions::exp,
+    functions::tanh,
+    functions::erf,
+    crate::accel::product_f32
+);
 #[cfg(not(target_arch = "x86_64"))]
-real!(f32, Plain<f32, 16>, Plain<f32, 8>, true, libm::erff, crate::accel::product_f32);
-real!(f64, Plain<f64, 8>, Plain<f64, 4>, false, libm::erf, crate::accel::product_f64);
+real!(
+    f32,
+    Plain<f32, 16>,
+    Plain<f32, 8>,
+    true,
+    functions::exp,
+    functions::tanh,
+    functions::erf,
+    crate::accel::product_f32
+);
+real!(f64, Plain<f64, 8>, Plain<f64, 4>, false, f64::exp, f64::tanh, libm::erf, crate::accel::product_f64);

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use paceline_nn::graph::ShapeError;
 use paceline_nn::layers::{
-    Activation, Add, AveragePool, BatchNorm, Conv2d, Dense, Dropout, Function, GlobalAveragePool, MaxPool,
+    Activation, Add, Attention, AveragePool, BatchNorm, Conv1d, Conv2d, Dense, Dropout, Embedding, Function,
+    GlobalAveragePool, Gru, LastStep, LayerNorm, Lstm, MaxPool, Op, Positions, Rows,
 };
 use paceline_nn::{Compute, Graph, Network, Pass, Shape, Targets};
 use paceline_random::{Purpose, Stream};
@@ -20,12 +21,15 @@ fn loss(graph: &Arc<Graph>, params: &[f64], numbers: bool, grads: Option<&mut [f
     let mut net = Network::<f64>::new(Arc::clone(graph), SAMPLES, compute);
     let noise = Stream::new(11, Purpose::Bench);
     for (i, v) in net.input(SAMPLES).iter_mut().enumerate() {
-        *v = noise.uniform(i as u64, -1.0, 1.0);
+        *v = match &graph.nodes()[0].op {
+            Op::Embedding(embedding) => noise.below(i as u64, embedding.vocabulary as u64) as f64,
+            _ => noise.uniform(i as u64, -1.0, 1.0),
+        };
     }
     let mut state = vec![0.5; graph.state_count()];
     let pass = Pass { samples: SAMPLES, training: true, seed: 3, step: 7, ids: &[5, 9, 2] };
     net.forward(&pass, params, &mut state);
-    let classes = [1u8, 0, 2];
+    let classes = [1u16, 0, 2];
     let wanted: Vec<f64> =
         (0..SAMPLES * graph.output().size()).map(|i| noise.fork(1).uniform(i as u64, -1.0, 1.0)).collect();
     let targets = if numbers { Targets::Numbers(&wanted) } else { Targets::Classes(&classes) };
@@ -42,8 +46,19 @@ fn loss(graph: &Arc<Graph>, params: &[f64], numbers: bool, grads: Option<&mut [f
 }
 
 fn check_with(numbers: bool, build: impl Fn(&mut Graph) -> Result<(), ShapeError>) {
-    let mut graph = Graph::new(Shape::new(6, 5, 2));
-    graph.then("before", Conv2d::square(3, 3, 1, 1, true)).unwrap();
+    check_on(Shape::new(6, 5, 2), numbers, |graph| {
+        graph.then("before", Conv2d::square(3, 3, 1, 1, true))?;
+        build(graph)
+    });
+}
+
+/// The layer under test reads the input itself.
+fn check_first(input: Shape, build: impl Fn(&mut Graph) -> Result<(), ShapeError>) {
+    check_on(input, false, build);
+}
+
+fn check_on(input: Shape, numbers: bool, build: impl Fn(&mut Graph) -> Result<(), ShapeError>) {
+    let mut graph = Graph::new(input);
     build(&mut graph).unwrap();
     graph.then("after", Dense { outputs: 4 }).unwrap();
     let graph = Arc::new(graph);
@@ -104,9 +119,116 @@ fn conv2d_of_any_kernel_stride_and_padding() {
         ([4, 1], [1, 1], [0, 2]),
     ] {
         for bias in [true, false] {
-            check(|g| g.then("conv", Conv2d { channels: 5, kernel, stride, pad, bias }).map(drop));
+            check(|g| g.then("conv", Conv2d { channels: 5, kernel, stride, pad, groups: 1, bias }).map(drop));
         }
     }
+}
+
+#[test]
+fn grouped_convolution() {
+    for (channels, groups, kernel, stride) in [(6, 3, 3, 1), (3, 3, 2, 2), (6, 2, 1, 1), (4, 2, 1, 2)] {
+        for bias in [true, false] {
+            check(|g| {
+                g.then("wider", Conv2d::square(2 * groups, 1, 1, 0, true))?;
+                let conv = Conv2d { groups, ..Conv2d::square(channels, kernel, stride, kernel / 2, bias) };
+                g.then("conv", conv)?;
+                g.relu();
+                Ok(())
+            });
+        }
+    }
+}
+
+#[test]
+fn conv1d_of_any_kernel_stride_and_padding() {
+    for (kernel, stride, pad, groups) in
+        [(3, 1, 1, 1), (1, 1, 0, 1), (4, 2, 3, 1), (2, 3, 0, 3), (1, 2, 0, 5)]
+    {
+        let conv = Conv1d { channels: 15, kernel, stride, pad, groups, bias: true };
+        check(|g| {
+            g.then("rows", Rows)?;
+            g.then("conv", conv.clone()).map(drop)
+        });
+        check_first(Shape::new(1, 7, 15), |g| g.then("conv", conv.clone()).map(drop));
+    }
+}
+
+#[test]
+fn layer_norm_of_pixels_and_of_steps() {
+    check(|g| g.then("norm", LayerNorm::default()).map(drop));
+    check(|g| {
+        g.then("rows", Rows)?;
+        g.then("norm", LayerNorm::default()).map(drop)
+    });
+    // More channels than the widest vector, and not a multiple of it.
+    check(|g| {
+        g.then("wider", Conv2d::square(37, 1, 1, 0, true))?;
+        g.then("pool", GlobalAveragePool)?;
+        g.then("norm", LayerNorm { epsilon: 1e-3 }).map(drop)
+    });
+}
+
+#[test]
+fn recurrent_layers() {
+    for width in [1, 5, 18] {
+        check(|g| {
+            g.then("rows", Rows)?;
+            g.then("rnn", Gru { width })?;
+            g.then("second", Gru { width: 3 })?;
+            g.then("last", LastStep).map(drop)
+        });
+        check(|g| {
+            g.then("rows", Rows)?;
+            g.then("rnn", Lstm { width })?;
+            g.then("second", Lstm { width: 3 }).map(drop)
+        });
+    }
+    for steps in [1, 2, 7] {
+        check_first(Shape::new(1, steps, 4), |g| g.then("rnn", Gru { width: 3 }).map(drop));
+        check_first(Shape::new(1, steps, 4), |g| g.then("rnn", Lstm { width: 3 }).map(drop));
+    }
+}
+
+#[test]
+fn attention_with_and_without_looking_ahead() {
+    for (heads, causal) in [(1, true), (5, true), (5, false)] {
+        check(|g| {
+            g.then("rows", Rows)?;
+            g.then("attention", Attention { heads, causal }).map(drop)
+        });
+    }
+    // More steps than are worked on at once.
+    for causal in [true, false] {
+        check_first(Shape::new(1, 33, 2), |g| {
+            g.then("qkv", Conv1d::each_step(6))?;
+            g.then("attention", Attention { heads: 2, causal })?;
+            g.then("last", LastStep).map(drop)
+        });
+    }
+}
+
+#[test]
+fn tokens_and_positions() {
+    check_first(Shape::new(1, 9, 1), |g| {
+        g.then("embedding", Embedding { vocabulary: 6, width: 4 })?;
+        g.then("positions", Positions).map(drop)
+    });
+}
+
+#[test]
+fn a_value_with_a_residual_past_layers_that_are_not_in_place() {
+    check(|g| {
+        let x = g.then("rows", Rows)?;
+        g.then("norm", LayerNorm::default())?;
+        g.then("qkv", Conv1d::each_step(45))?;
+        let y = g.then("attention", Attention { heads: 3, causal: true })?;
+        let x = g.push("add", Add, &[x, y])?;
+        let y = g.then("rnn", Gru { width: 15 })?;
+        let x = g.push("add2", Add, &[x, y])?;
+        let last = g.push("last", LastStep, &[x])?;
+        let first = g.push("first", LastStep, &[y])?;
+        g.push("add3", Add, &[first, last]).map(drop)
+    });
 }
 
 #[test]

@@ -15,11 +15,15 @@ fn gradients(model: &str, input: Shape, samples: usize, compute: Compute) -> (Ve
     let mut net = Network::<f32>::new(Arc::clone(&graph), samples + 2, Arc::new(compute));
     let mut grads = vec![f32::NAN; params.len()];
     let noise = Stream::new(2, Purpose::Bench);
-    let classes: Vec<u8> = (0..samples).map(|i| (i % 10) as u8).collect();
+    let answers = samples * graph.output().w;
+    let classes: Vec<u16> = (0..answers).map(|i| (i % 10) as u16).collect();
     let ids: Vec<u32> = (0..samples as u32).collect();
     for step in 0..3 {
         for (i, v) in net.input(samples).iter_mut().enumerate() {
-            *v = noise.fork(step).uniform(i as u64, -1.0, 1.0) as f32;
+            *v = match graph.vocabulary() {
+                Some(tokens) => noise.fork(step).below(i as u64, tokens as u64) as f32,
+                None => noise.fork(step).uniform(i as u64, -1.0, 1.0) as f32,
+            };
         }
         let pass = Pass { samples, training: true, seed: 1, step, ids: &ids };
         net.forward(&pass, &params, &mut state);
@@ -30,16 +34,25 @@ fn gradients(model: &str, input: Shape, samples: usize, compute: Compute) -> (Ve
     (grads, state)
 }
 
-const CASES: &[(&str, Shape, usize)] = &[
+type Case = (&'static str, Shape, usize);
+
+const IMAGES: &[Case] = &[
     ("softmax", Shape::new(8, 8, 1), 5),
     ("mlp", Shape::new(8, 8, 1), 17),
     ("lenet", Shape::new(12, 9, 1), 5),
     ("resnet20", Shape::new(11, 9, 3), 5),
 ];
 
-#[test]
-fn every_instruction_set_agrees_with_the_portable_path() {
-    for &(model, input, samples) in CASES {
+const SEQUENCES: &[Case] = &[
+    ("conv1d", Shape::new(1, 19, 5), 5),
+    ("gru", Shape::new(7, 5, 3), 17),
+    ("lstm", Shape::new(1, 9, 3), 5),
+    ("transformer", Shape::new(1, 31, 1), 3),
+    ("transformer", Shape::new(6, 4, 2), 5),
+];
+
+fn levels_agree(cases: &[Case]) {
+    for &(model, input, samples) in cases {
         let (want, want_state) =
             gradients(model, input, samples, Compute::with_level(Level::PORTABLE, 1, false));
         for level in Level::available() {
@@ -53,12 +66,31 @@ fn every_instruction_set_agrees_with_the_portable_path() {
     }
 }
 
-#[test]
-fn results_do_not_depend_on_the_number_of_threads() {
-    for &(model, input, samples) in CASES {
+fn threads_agree(cases: &[Case]) {
+    for &(model, input, samples) in cases {
         let one = gradients(model, input, samples, Compute::new(1, false));
         for threads in [2, 3, 5] {
             assert_eq!(one, gradients(model, input, samples, Compute::new(threads, threads == 2)), "{model}");
         }
     }
+}
+
+#[test]
+fn every_instruction_set_agrees_with_the_portable_path() {
+    levels_agree(IMAGES);
+}
+
+#[test]
+fn every_instruction_set_agrees_with_the_portable_path_on_sequences() {
+    levels_agree(SEQUENCES);
+}
+
+#[test]
+fn results_do_not_depend_on_the_number_of_threads() {
+    threads_agree(IMAGES);
+}
+
+#[test]
+fn results_on_sequences_do_not_depend_on_the_number_of_threads() {
+    threads_agree(SEQUENCES);
 }

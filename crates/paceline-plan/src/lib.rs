@@ -15,4 +15,4 @@ pub mod hosts;
 pub mod plan;
 
 pub use hosts::{Hosts, Network, Placement};
-pub use plan::{Plan, PlanError, Straggler, Work};
+pub use plan::{Plan, PlanError, Straggler, Weights, Work};

@@ -75,14 +75,41 @@ impl FromStr for Straggler {
     }
 }
 
+/// Weights that training starts from: a safetensors file with PyTorch's names and layouts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Weights {
+    /// The file, at the same place on every machine.
+    pub file: String,
+    /// SHA-256 of its content, in hexadecimal: every rank must find the same.
+    pub sha256: String,
+    /// Whether tensors may be missing, left over or of another shape.
+    pub partial: bool,
+}
+
 /// One run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Plan {
     /// Dataset.
     pub data: String,
-    /// Model.
+    /// Side of the squares that images on disk are made to; the dataset's own if absent.
+    pub image_size: Option<usize>,
+    /// Characters of a window of text; the dataset's own if absent.
+    pub window: Option<usize>,
+    /// Threads of each worker that decode images; as cores allow if absent.
+    pub decoders: Option<usize>,
+    /// Model; the file's name where a file describes it.
     pub model: String,
+    /// What the file says: the network itself, so that every rank builds the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model_file: Option<String>,
+    /// Weights that training starts from; those of the seed if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub init: Option<Weights>,
+    /// Layers whose parameters do not change, by name or by the beginning of it up to a dot.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub frozen: Vec<String>,
     /// Number of workers.
     pub workers: usize,
     /// Number of servers.
@@ -135,6 +162,12 @@ pub struct Plan {
     pub weight_decay: f64,
     /// How much to train.
     pub work: Work,
+    /// Steps between checkpoints; none if absent.
+    pub checkpoint_every: Option<u64>,
+    /// Checkpoints that are kept.
+    pub keep: usize,
+    /// How often a run that has lost a rank starts again from its last checkpoint.
+    pub restarts: u32,
     /// Test accuracy whose time is asked for.
     pub target_accuracy: Option<f64>,
     /// Whether to end the run when the target is reached.
@@ -247,6 +280,12 @@ impl Plan {
         if self.stop_at_target && self.target_accuracy.is_none() {
             return refuse("--stop-at-target", &"", "needs --target-accuracy");
         }
+        if self.checkpoint_every == Some(0) {
+            return refuse("--checkpoint-every", &0, "at least 1 step is needed; leave it out for none");
+        }
+        if self.keep == 0 {
+            return refuse("--keep", &0, "at least 1 checkpoint must be kept");
+        }
         if self.eval_every == Some(0) {
             return refuse("--eval-every", &0, "at least 1 step is needed; leave it out for epoch ends");
         }
@@ -267,7 +306,13 @@ pub(crate) mod tests {
     pub(crate) fn plan() -> Plan {
         Plan {
             data: "digits".into(),
+            image_size: None,
+            window: None,
+            decoders: None,
             model: "mlp".into(),
+            model_file: None,
+            init: None,
+            frozen: Vec::new(),
             workers: 1,
             servers: 0,
             strategy: "single".into(),
@@ -294,6 +339,9 @@ pub(crate) mod tests {
             nesterov: false,
             weight_decay: 0.0,
             work: Work::Epochs(1.5),
+            checkpoint_every: None,
+            keep: 2,
+            restarts: 0,
             target_accuracy: None,
             stop_at_target: false,
             eval_every: None,

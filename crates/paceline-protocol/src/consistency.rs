@@ -42,9 +42,9 @@ pub enum Sync {
 }
 
 impl Sync {
-    /// Whether the first step is a synchronous one.
-    pub fn begins_together(self) -> bool {
-        matches!(self, Self::Bsp | Self::Switch { from: 1.., .. })
+    /// Whether a run that begins, or goes on, with this step begins it together.
+    pub fn together_at(self, step: u64) -> bool {
+        self == Self::Bsp || matches!(self, Self::Switch { from, .. } if step < from)
     }
 
     /// Whether every step of a run of so many is synchronous.

@@ -50,9 +50,13 @@ pub struct Setup {
     pub tensors: Vec<Tensor>,
     /// Most elements of a fused bucket.
     pub bucket: usize,
+    /// Where buckets begin, in rising order from 0, where they are not all of one length.
+    pub cuts: Vec<usize>,
     /// Most elements of one message.
     pub message: usize,
-    /// Global steps of the run.
+    /// The first step: those before it were done by another generation.
+    pub from: u64,
+    /// Global steps of the run, those before included.
     pub steps: u64,
     /// Consistency.
     pub sync: Sync,
@@ -95,7 +99,9 @@ impl Setup {
             params,
             tensors: Vec::new(),
             bucket: params,
+            cuts: Vec::new(),
             message: params,
+            from: 0,
             steps,
             sync: Sync::Bsp,
             averages: Averages::Gradients,
@@ -125,6 +131,12 @@ impl Setup {
     /// The buckets: ranges of the flat buffer in the order in which backward finishes them, from the end
     /// to the start.
     pub fn buckets(&self) -> Vec<Range<usize>> {
+        if !self.cuts.is_empty() {
+            let ends = self.cuts[1..].iter().copied().chain([self.params]);
+            let mut buckets: Vec<_> = self.cuts.iter().zip(ends).map(|(&start, end)| start..end).collect();
+            buckets.reverse();
+            return buckets;
+        }
         let size = self.bucket.max(1);
         (0..self.params.div_ceil(size))
             .map(|i| {
@@ -164,6 +176,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn buckets_begin_where_they_are_cut() {
+        let setup = Setup { cuts: vec![0, 3, 4], ..Setup::new(2, 1, 10, 1) };
+        assert_eq!(setup.buckets(), [4..10, 3..4, 0..3]);
+    }
 
     proptest! {
         #[test]

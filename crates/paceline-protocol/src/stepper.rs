@@ -1,5 +1,5 @@
-//! What the workers of all serverless strategies have in common: the steps of a run, its end, losses,
-//! generations and snapshots. A strategy fills in what happens within a step.
+//! What the workers of all serverless strategies have in common: the steps of a run, its end, losses
+//! and generations. A strategy fills in what happens within a step.
 
 use crate::setup::Setup;
 use crate::vocabulary::{
@@ -32,7 +32,7 @@ pub trait Rounds: Send {
     fn release(&mut self, out: &mut Actions);
     /// Lengths of the scratch buffers.
     fn scratch(&self) -> Vec<usize>;
-    /// Takes up a run at a step.
+    /// Takes up a run at a step, before it begins.
     fn resume(&mut self, _step: u64) {}
 }
 
@@ -46,31 +46,26 @@ pub struct Stepper<R> {
     backward_done: bool,
     /// All steps are done; the end waits until everything has settled.
     ending: bool,
-    snapshot_wanted: bool,
     finished: bool,
 }
 
 impl<R: Rounds> Stepper<R> {
     /// The participant of one rank.
-    pub fn new(setup: &Setup, rank: Rank, rounds: R) -> Self {
+    pub fn new(setup: &Setup, rank: Rank, mut rounds: R) -> Self {
+        rounds.resume(setup.from);
         Self {
             rounds,
             rank,
             generation: setup.generation,
-            step: 0,
+            step: setup.from,
             stop: setup.steps,
             backward_done: false,
             ending: false,
-            snapshot_wanted: false,
             finished: false,
         }
     }
 
     fn begin(&mut self, out: &mut Actions) {
-        if self.snapshot_wanted {
-            self.snapshot_wanted = false;
-            out.push(Action::SnapshotReady);
-        }
         if self.step >= self.stop {
             self.ending = true;
             return;
@@ -127,7 +122,6 @@ impl<R: Rounds> Participant for Stepper<R> {
             Input::Done(op) => self.rounds.sent(op, out),
             Input::Lost(rank) => return self.finish(Outcome::Lost(rank), out),
             Input::StopAt(step) => self.stop = self.stop.min(step),
-            Input::Snapshot => self.snapshot_wanted = true,
             Input::Timer(_) | Input::Load(_) | Input::Rejoined { .. } => {}
         }
         self.go_on(out);
@@ -135,14 +129,5 @@ impl<R: Rounds> Participant for Stepper<R> {
 
     fn scratch(&self) -> Vec<usize> {
         self.rounds.scratch()
-    }
-
-    fn save(&self) -> Vec<u64> {
-        vec![self.step]
-    }
-
-    fn restore(&mut self, saved: &[u64]) {
-        self.step = saved[0];
-        self.rounds.resume(saved[0]);
     }
 }

@@ -130,7 +130,7 @@ pub struct Matrix {
 /// What a driver tells a participant.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Input {
-    /// The run begins (or goes on, after a restore).
+    /// The run begins, or goes on at [`crate::Setup::from`].
     Start,
     /// Every gradient at or behind this offset is final.
     GradReady {
@@ -165,10 +165,9 @@ pub enum Input {
         /// The generation from now on.
         generation: u32,
     },
-    /// End the run before this step.
+    /// End the run before this step, or as soon after it as everybody can stop together. Workers without
+    /// servers must all be told the same step, before any of them begins it; servers decide by themselves.
     StopAt(u64),
-    /// Say when the state can be saved.
-    Snapshot,
 }
 
 /// How a participant ended.
@@ -305,8 +304,6 @@ pub enum Action {
     WaitingFor(Rank),
     /// An update was computed from parameters this many versions old.
     Staleness(u64),
-    /// The state can be saved now.
-    SnapshotReady,
     /// The participant is finished.
     Finish(Outcome),
 }
@@ -351,7 +348,6 @@ impl Action {
             | Self::SetTimer { .. }
             | Self::WaitingFor(_)
             | Self::Staleness(_)
-            | Self::SnapshotReady
             | Self::Finish(_) => [None; 3],
         }
     }
@@ -400,7 +396,8 @@ impl Actions {
     }
 }
 
-/// One rank's part in a strategy.
+/// One rank's part in a strategy. It has no state at the end of a run that another one, made to go on from there,
+/// would need; what lies in its scratch buffers is the driver's to keep.
 pub trait Participant: Send {
     /// Takes an input and answers with actions.
     fn on(&mut self, now: Time, input: Input, out: &mut Actions);
@@ -409,11 +406,4 @@ pub trait Participant: Send {
     fn scratch(&self) -> Vec<usize> {
         Vec::new()
     }
-
-    /// Its state at a step's boundary (after [`Action::SnapshotReady`]), to be given to
-    /// [`Participant::restore`]. What lies in its scratch buffers is the driver's to keep.
-    fn save(&self) -> Vec<u64>;
-
-    /// Takes up a saved state; to be called before [`Input::Start`].
-    fn restore(&mut self, saved: &[u64]);
 }

@@ -27,6 +27,8 @@ pub enum Purpose {
     Shard = 8,
     /// Choices of strategies, e.g. where a wave starts.
     Protocol = 9,
+    /// How training varies samples.
+    Augment = 10,
 }
 
 /// One stream of 64-bit numbers, addressed by index.

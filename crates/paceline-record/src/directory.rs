@@ -51,6 +51,47 @@ impl RunDirectory {
         Self { origin: Origin::Simulated, ..self }
     }
 
+    /// Opens the folder of a run that goes on: its events are added to.
+    pub fn reopen(store: &Path, run: &str) -> Result<Self, RecordError> {
+        let path = store.join("runs").join(run);
+        let events = path.join("events.ndjson");
+        let failed = |source| RecordError { path: events.clone(), source };
+        let file = File::options().append(true).create(true).open(&events).map_err(failed)?;
+        Ok(Self { path, origin: Origin::Measured, events: BufWriter::new(file), failed: None })
+    }
+
+    /// A run by its id, the beginning of it, or `last`: its id, its plan, and its result if it has ended well.
+    pub fn find(store: &Path, name: &str) -> Result<(String, Plan, Option<serde_json::Value>), RecordError> {
+        let runs = store.join("runs");
+        let wrong = |problem: String| RecordError { path: runs.clone(), source: io::Error::other(problem) };
+        let mut ids = Vec::new();
+        for entry in fs::read_dir(&runs).map_err(|source| RecordError { path: runs.clone(), source })? {
+            let entry = entry.map_err(|source| RecordError { path: runs.clone(), source })?;
+            let id = entry.file_name().to_string_lossy().into_owned();
+            if entry.path().join("plan.json").is_file() && (name == "last" || id.starts_with(name)) {
+                let made = entry.metadata().and_then(|m| m.created().or_else(|_| m.modified())).ok();
+                ids.push((made, id));
+            }
+        }
+        ids.sort();
+        if let Some(exact) = ids.iter().position(|(_, id)| id == name) {
+            ids = vec![ids.swap_remove(exact)];
+        }
+        if ids.len() > 1 && name != "last" {
+            let all: Vec<_> = ids.into_iter().map(|(_, id)| id).collect();
+            return Err(wrong(format!("{name} may be any of {}", all.join(", "))));
+        }
+        let (_, id) = ids.pop().ok_or_else(|| wrong(format!("there is no run {name}")))?;
+        let read = |file: &str| {
+            let path = runs.join(&id).join(file);
+            fs::read_to_string(&path).map_err(|source| RecordError { path, source })
+        };
+        let plan = serde_json::from_str(&read("plan.json")?)
+            .map_err(|e| wrong(format!("{id}/plan.json: {e}; was it made by another version?")))?;
+        let result = read("result.json").ok().and_then(|text| serde_json::from_str(&text).ok());
+        Ok((id, plan, result))
+    }
+
     /// The folder.
     pub fn path(&self) -> &Path {
         &self.path

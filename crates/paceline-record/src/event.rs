@@ -86,10 +86,42 @@ pub enum Event<'a> {
         /// Optimiser.
         apply_s: f64,
     },
+    /// The run waits for other machines.
+    Waiting {
+        /// How many hosts it needs, the launcher's included.
+        hosts: usize,
+        /// How many are there.
+        joined: usize,
+        /// Where they come.
+        address: &'a str,
+    },
+    /// What became of another machine.
+    Host {
+        /// Which host.
+        host: usize,
+        /// Its name and address.
+        name: &'a str,
+        /// `joined`, `left` before the run began, `quiet` (nothing heard for a while) or `back`.
+        state: &'static str,
+    },
+    /// The run has paused and was saved.
+    Checkpoint {
+        /// Steps done.
+        step: u64,
+    },
+    /// A rank was lost; the run starts again from its last checkpoint.
+    Restarted {
+        /// The steps that were saved.
+        step: u64,
+        /// What happened.
+        cause: &'a str,
+        /// How often it may still do so.
+        left: u32,
+    },
     /// A stranger was turned away; the run goes on.
     Refused {
-        /// By whom.
-        rank: usize,
+        /// By whom; absent if it came to where machines join.
+        rank: Option<usize>,
         /// Who it was, and why.
         cause: &'a str,
     },

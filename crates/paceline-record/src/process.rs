@@ -25,6 +25,13 @@ pub fn peak_memory_bytes() -> u64 {
     kib.unwrap_or(0) * 1024
 }
 
+/// How many processes wanted to run on this machine, on average over the last minute; 0 where the kernel does
+/// not say.
+pub fn load_average() -> f64 {
+    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split_whitespace().next().and_then(|load| load.parse().ok()).unwrap_or(0.0)
+}
+
 /// The machine's name.
 pub fn host() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();

@@ -200,7 +200,6 @@ impl<'a, M: Memory> Driver<'a, M> {
                 sent_bytes: vec![0; world],
                 traces: vec![Trace::default(); many],
                 waits: vec![Vec::new(); many],
-                snapshots: vec![Vec::new(); many],
                 ..Report::default()
             },
         }
@@ -420,12 +419,6 @@ impl<'a, M: Memory> Driver<'a, M> {
                 self.report.staleness[rank].push(versions);
                 let updates = self.report.staleness[rank].len();
                 self.memory.updated(rank, updates, self.seats[rank].busy);
-            }
-            Action::SnapshotReady => {
-                if self.detailed {
-                    let saved = self.seats[rank].participant.save();
-                    self.report.snapshots[rank].push(saved);
-                }
             }
             Action::Finish(outcome) => {
                 self.step_over(rank);

@@ -103,17 +103,18 @@ pub fn evaluate(setup: &Setup, path: Path, costs: &Costs) -> Result<Report, Unsu
     let update = Action::Apply { params, grad: Region { buf: Buf::Grad, ..params }, step: 0, whole: true };
     let apply = (costs.work.of(&update) / host.speed) as Time;
 
+    let steps = setup.steps - setup.from;
     let mut ranks = Ranks::new(p, compiled.kept, costs, &host);
     let mut report = Report {
         spent: compiled.spent.clone(),
-        finished: vec![Vec::with_capacity(setup.steps as usize); p],
+        finished: vec![Vec::with_capacity(steps as usize); p],
         outcomes: vec![Some(Outcome::Completed); p],
         staleness: vec![Vec::new(); p],
-        sent_bytes: compiled.sent_bytes.iter().map(|bytes| bytes * setup.steps).collect(),
-        messages: compiled.messages * setup.steps,
+        sent_bytes: compiled.sent_bytes.iter().map(|bytes| bytes * steps).collect(),
+        messages: compiled.messages * steps,
         ..Report::default()
     };
-    for step in 0..setup.steps {
+    for step in setup.from..setup.steps {
         for rank in 0..p {
             let pass = costs.pass(rank, step);
             report.spent[rank].compute += pass;
@@ -131,10 +132,10 @@ pub fn evaluate(setup: &Setup, path: Path, costs: &Costs) -> Result<Report, Unsu
         }
     }
     for (rank, spent) in report.spent.iter_mut().enumerate() {
-        spent.exchange *= setup.steps;
-        spent.sent_bytes *= setup.steps;
-        spent.received_bytes *= setup.steps;
-        spent.apply = apply * setup.steps;
+        spent.exchange *= steps;
+        spent.sent_bytes *= steps;
+        spent.received_bytes *= steps;
+        spent.apply = apply * steps;
         spent.end = ranks.time[rank] as Time;
         report.end = report.end.max(spent.end);
     }

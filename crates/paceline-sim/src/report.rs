@@ -85,8 +85,6 @@ pub struct Report {
     pub traces: Vec<Trace>,
     /// For whom each rank said that it waits, in order.
     pub waits: Vec<Vec<Rank>>,
-    /// States that ranks were ready to save, in order.
-    pub snapshots: Vec<Vec<Vec<u64>>>,
 }
 
 impl Report {

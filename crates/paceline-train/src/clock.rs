@@ -40,6 +40,18 @@ impl Clock {
         self.last = now;
     }
 
+    /// Goes on from what another clock has measured.
+    pub(crate) fn resumed(spent: &[u64]) -> Self {
+        let mut clock = Self::default();
+        clock.spent.iter_mut().zip(spent).for_each(|(own, &ns)| *own = Duration::from_nanos(ns));
+        clock
+    }
+
+    /// Time spent in each phase.
+    pub(crate) fn spent(&self) -> [Duration; 6] {
+        self.spent
+    }
+
     /// Seconds spent in a phase.
     pub fn seconds(&self, phase: Phase) -> f64 {
         self.spent[phase as usize].as_secs_f64()

@@ -10,6 +10,16 @@ pub struct Curve {
 }
 
 impl Curve {
+    /// Goes on from earlier evaluations.
+    pub fn new(points: Vec<(f64, f64)>) -> Self {
+        Self { points }
+    }
+
+    /// The evaluations: seconds and accuracy.
+    pub fn points(&self) -> &[(f64, f64)] {
+        &self.points
+    }
+
     /// Adds an evaluation at `seconds` of the training clock.
     pub fn push(&mut self, seconds: f64, accuracy: f64) {
         self.points.push((seconds, accuracy));

@@ -74,6 +74,8 @@ pub struct Engine {
     /// Why a peer was lost.
     cause: String,
     step: u64,
+    /// Messages that have not left yet.
+    leaving: usize,
     /// Peers whose goodbye has not left yet.
     goodbyes: Vec<Rank>,
     clock: Instant,
@@ -85,8 +87,6 @@ pub struct Engine {
     pub staleness: Vec<u64>,
     /// Strangers that were turned away.
     pub refused: Vec<String>,
-    /// The participant's state at its last snapshot.
-    pub saved: Option<Vec<u64>>,
     /// What was done, if somebody wants to know.
     pub trace: Option<Trace>,
 }
@@ -112,7 +112,6 @@ impl Engine {
             events: Vec::new(),
             begin: None,
             timers: Vec::new(),
-            saved: None,
             outcome: None,
             departed: vec![false; world],
             waiting_for: None,
@@ -120,6 +119,7 @@ impl Engine {
             later: Vec::new(),
             cause: String::new(),
             step: 0,
+            leaving: 0,
             goodbyes: Vec::new(),
             clock: now,
             last_progress: now,
@@ -140,8 +140,9 @@ impl Engine {
     /// Lets another participant take over, of a later generation. What has come for it already is not
     /// lost: a faster peer may have begun with it.
     pub fn succeed(self, participant: Box<dyn Participant>, generation: u32) -> Self {
-        let next = Self::new(participant, self.transport, self.links, self.departed.len());
-        Self { generation, later: self.later, departed: self.departed, ..next }
+        let Self { later, departed, times, staleness, refused, trace, .. } = self;
+        let next = Self::new(participant, self.transport, self.links, departed.len());
+        Self { generation, later, departed, times, staleness, refused, trace, ..next }
     }
 
     /// Lengths of the scratch buffers that the participant needs.
@@ -190,6 +191,7 @@ impl Engine {
                     WireError::Gone { to, cause } => TrainError::Lost { rank: to, step: self.step, cause },
                     error => error.into(),
                 })?;
+                self.leaving += 1;
                 true
             }
             Action::Reduce { .. }
@@ -233,10 +235,6 @@ impl Engine {
             }
             Action::SetTimer { id, after } => {
                 self.timers.push((Instant::now() + Duration::from_nanos(after), id));
-                true
-            }
-            Action::SnapshotReady => {
-                self.saved = Some(self.participant.save());
                 true
             }
         };
@@ -316,11 +314,6 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes up a state that was saved; to be called before the start.
-    pub fn restore(&mut self, saved: &[u64]) {
-        self.participant.restore(saved);
-    }
-
     /// Gives a run more patience if its steps are long.
     pub fn set_patience(&mut self, median_step: Duration) {
         self.patience = PATIENCE.max(20 * median_step);
@@ -362,12 +355,17 @@ impl Engine {
                 self.goodbyes.retain(|&peer| GOODBYES + peer as u64 != op);
                 Ok(())
             }
-            Event::Sent { op } => self.input(Input::Done(OpId(op)), memory),
+            Event::Sent { op } => {
+                self.leaving = self.leaving.saturating_sub(1);
+                self.input(Input::Done(OpId(op)), memory)
+            }
             Event::Lost { rank, .. } if self.departed[rank] || !self.links.contains(&rank) => {
                 self.goodbyes.retain(|&peer| peer != rank);
                 Ok(())
             }
             Event::Lost { rank, cause } => {
+                // What was still to go there is dropped without a word.
+                self.leaving = 0;
                 self.cause = cause;
                 self.departed[rank] = true;
                 self.input(Input::Lost(rank), memory)
@@ -423,6 +421,14 @@ impl Engine {
     /// Tells the engine that it was left alone on purpose (an evaluation): silence meanwhile is no loss.
     pub fn rest(&mut self) {
         self.last_progress = Instant::now();
+    }
+
+    /// Sees that everything has left: to be called before a pause, in which nothing moves.
+    pub fn settle(&mut self, memory: &mut dyn Memory) -> Result<(), TrainError> {
+        while self.leaving > 0 {
+            self.wait(memory)?;
+        }
+        Ok(())
     }
 
     /// Says goodbye to every peer and sees that it has left.

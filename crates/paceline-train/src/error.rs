@@ -36,6 +36,29 @@ pub enum TrainError {
     /// The transport failed.
     #[error(transparent)]
     Wire(#[from] paceline_wire::WireError),
+    /// What was kept at a pause does not fit.
+    #[error("the checkpoint does not fit this run: {problem}")]
+    Restore {
+        /// What, and why.
+        problem: String,
+    },
+    /// The dataset could not be read on.
+    #[error(transparent)]
+    Data(#[from] paceline_data::DataError),
+    /// The model answers another number of questions than the dataset asks.
+    #[error(
+        "model {model} on {data}: the model gives {answers} answers per sample, the dataset asks for {asked}"
+    )]
+    Positions {
+        /// The model.
+        model: String,
+        /// The dataset.
+        data: String,
+        /// Answers per sample.
+        answers: usize,
+        /// Answers that are asked for.
+        asked: usize,
+    },
     /// The model cannot take the dataset's samples.
     #[error("model {model} on {data}: {source}")]
     Shape {
@@ -46,21 +69,62 @@ pub enum TrainError {
         /// Which layer, and why.
         source: Box<paceline_nn::graph::ShapeError>,
     },
+    /// The weights that training should start from cannot be used.
+    #[error("weights {file}: {problem}")]
+    Weights {
+        /// The file.
+        file: String,
+        /// Why not.
+        problem: String,
+    },
+    /// A layer cannot be frozen.
+    #[error("frozen layer {layer}: {problem}")]
+    Frozen {
+        /// Its name.
+        layer: String,
+        /// Why not.
+        problem: String,
+    },
+    /// The model file describes no network for the dataset's samples.
+    #[error("model file {file} on {data}, {source}")]
+    Description {
+        /// The file's name.
+        file: String,
+        /// The dataset.
+        data: String,
+        /// Which line, and why.
+        source: Box<paceline_nn::description::DescriptionError>,
+    },
 }
 
 impl TrainError {
     /// What the user can do about it.
-    pub fn hint(&self) -> &'static str {
-        match self {
+    pub fn hint(&self) -> String {
+        let hint = match self {
             TrainError::Diverged { .. } => "try a smaller --lr, a --warmup, or a larger --batch",
             TrainError::Lost { .. } => "the run ends when a process is lost; see the first error",
             TrainError::Silent { .. } => {
                 "the process is alive but makes no progress: is the machine overloaded?"
             }
             TrainError::Wire(_) => "is something else using the ports, or the machine out of sockets?",
+            TrainError::Restore { .. } => "was it made by another version? start the run again without it",
+            TrainError::Data(error) => return error.hint(),
+            TrainError::Positions { .. } => {
+                "text asks for the next character at every position: take a model of sequences for it, and \
+                 only for it; `paceline model list` shows them"
+            }
             TrainError::Shape { .. } => {
                 "choose a model for samples of this size; `paceline model list` shows them"
             }
-        }
+            TrainError::Weights { .. } => {
+                "--init takes a PyTorch state_dict in float32, saved as safetensors, at the same place on every \
+                 machine; --init-partial takes what fits and starts the rest from the seed"
+            }
+            TrainError::Frozen { .. } => "`paceline model show` lists a model's layers",
+            TrainError::Description { .. } => {
+                "`paceline model show --model-file FILE --data NAME` shows what a file describes"
+            }
+        };
+        hint.into()
     }
 }

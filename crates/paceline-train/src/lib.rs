@@ -8,16 +8,19 @@
 //! - [`meta`]: tags and heads as bytes
 //! - [`update`]: optimiser and learning rate
 //! - [`model`]: a replica: parameters, gradients, state, optimiser memory, network
+//! - [`weights`]: where training starts: safetensors files, frozen layers
+//! - [`course`]: where a run pauses and goes on
 //! - [`clock`]: the training clock and the phases it is divided into
 //! - [`curve`]: accuracy over time: time to accuracy, convergence
 //! - [`error`]: how training fails
 //!
 //! # Deliberately absent
-//! Policy (what to train is the plan's), processes, files.
+//! Policy (what to train is the plan's), processes; files, but for weights.
 
 #![forbid(unsafe_code)]
 
 pub mod clock;
+pub mod course;
 pub mod curve;
 pub mod engine;
 pub mod error;
@@ -27,7 +30,9 @@ pub mod model;
 pub mod server;
 pub mod single;
 pub mod update;
+pub mod weights;
 pub mod worker;
 
+pub use course::{Brake, Course, Pause, Stretch};
 pub use error::TrainError;
 pub use model::Replica;

@@ -26,7 +26,7 @@ pub fn span(region: Region) -> Span {
 }
 
 /// A span as a region.
-fn region(span: Span) -> Region {
+pub fn region(span: Span) -> Region {
     let buf = match span.buffer {
         PARAM => Buf::Param,
         GRAD => Buf::Grad,
@@ -250,7 +250,27 @@ impl Memory for Whole<'_> {
         }
         let mut all = Buffers { param, grad, scratch, work, accumulate: add };
         all.compute(action, &|msg| bodies.get(msg));
+        // Averages of equal numbers are not always equal to them, codes even less.
+        if let Some(dst) = written(action).filter(|dst| dst.buf == Buf::Param) {
+            update.hold(dst.offset, &mut param[dst.range()]);
+        }
         true
+    }
+}
+
+/// The region that a computation changes.
+fn written(action: &Action) -> Option<Region> {
+    match *action {
+        Action::Reduce { dst, .. }
+        | Action::Copy { dst, .. }
+        | Action::Mix { dst, .. }
+        | Action::Scale { dst, .. }
+        | Action::Randomise { dst, .. }
+        | Action::Decode { dst, .. } => Some(dst),
+        // What the code does not say stays where it was read.
+        Action::Encode { src, feedback: true, .. } => Some(src),
+        Action::MatMul { dst, .. } | Action::Orthonormalise(dst) => Some(dst.region),
+        _ => None,
     }
 }
 

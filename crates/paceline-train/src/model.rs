@@ -2,28 +2,61 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use paceline_data::{Dataset, Split};
-use paceline_nn::{Compute, Graph, Network, Outcome, Pass, Shape, Targets, models};
+use paceline_data::{Dataset, Look, Reader, Sample, Settings};
+use paceline_nn::{Compute, Graph, Network, Outcome, Pass, Shape, Targets, description, models};
 use paceline_plan::Plan;
 use sha2::{Digest, Sha256};
 
 use crate::clock::{Clock, Phase};
 use crate::error::TrainError;
+use crate::weights;
 
 /// Fewest samples of an evaluation's batch: small training batches should not make it slow.
 const EVALUATION_BATCH: usize = 64;
+/// Most numbers that a larger batch for evaluation may add: 256 MiB.
+const EVALUATION_NUMBERS: usize = 64 << 20;
+/// Most threads that decode images where the plan leaves it open.
+const DECODERS: usize = 8;
+
+/// What a plan asks of its dataset.
+pub fn settings(plan: &Plan) -> Settings {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    // One per worker, and more where cores are left over.
+    let spare = (cores / (plan.workers + plan.servers)).saturating_sub(plan.threads).clamp(1, DECODERS);
+    let decoders = Some(plan.decoders.unwrap_or(spare));
+    Settings { image_size: plan.image_size, window: plan.window, decoders }
+}
 
 /// The network of a plan, as data.
 pub fn graph(plan: &Plan, dataset: &Dataset) -> Result<Graph, TrainError> {
-    let model = models::find(&plan.model).expect("the plan's names come from the registries");
     let [h, w, c] = dataset.shape;
+    if let Some(text) = &plan.model_file {
+        let refused = |source| TrainError::Description {
+            file: plan.model.clone(),
+            data: plan.data.clone(),
+            source: Box::new(source),
+        };
+        return description::build(text, Shape::new(h, w, c), dataset.classes).map_err(refused);
+    }
+    let model = models::find(&plan.model).expect("the plan's names come from the registries");
     let refused = |source| TrainError::Shape {
         model: plan.model.clone(),
         data: plan.data.clone(),
         source: Box::new(source),
     };
-    model.build(Shape::new(h, w, c), dataset.classes).map_err(refused)
+    let graph = model.build(Shape::new(h, w, c), dataset.classes).map_err(refused)?;
+    let output = graph.output();
+    if output.h * output.w != dataset.positions {
+        return Err(TrainError::Positions {
+            model: plan.model.clone(),
+            data: plan.data.clone(),
+            answers: output.h * output.w,
+            asked: dataset.positions,
+        });
+    }
+    Ok(graph)
 }
 
 /// One worker's copy of the model.
@@ -35,23 +68,32 @@ pub struct Replica {
     pub grads: Vec<f32>,
     /// Batch norm's running statistics.
     pub state: Vec<f32>,
-    pub(crate) classes: Vec<u8>,
+    classes: Vec<u16>,
+    /// Samples of the batch that is evaluated.
+    ids: Vec<u32>,
+    training: Reader,
+    testing: Reader,
 }
 
 impl Replica {
     /// A replica with the plan's initial parameters.
-    pub fn new(plan: &Plan, graph: Arc<Graph>, compute: Arc<Compute>) -> Self {
-        let capacity = plan.batch.max(EVALUATION_BATCH);
+    pub fn new(plan: &Plan, graph: Arc<Graph>, compute: Arc<Compute>) -> Result<Self, TrainError> {
+        let per_sample: usize = graph.nodes().iter().map(|node| node.output.size()).sum();
+        let affordable = EVALUATION_NUMBERS / per_sample.max(1);
+        let capacity = plan.batch.max(EVALUATION_BATCH.min(affordable));
         let mut params = vec![0.0; graph.param_count()];
         let mut state = vec![0.0; graph.state_count()];
-        graph.init(plan.seed, &mut params, &mut state);
-        Self {
+        weights::start(plan, &graph, &mut params, &mut state)?;
+        Ok(Self {
             grads: vec![0.0; params.len()],
             network: Network::new(graph, capacity, compute),
             params,
             state,
             classes: Vec::with_capacity(capacity),
-        }
+            ids: Vec::with_capacity(capacity),
+            training: Reader::default(),
+            testing: Reader::default(),
+        })
     }
 
     /// The network's threads and instruction set.
@@ -59,43 +101,101 @@ impl Replica {
         self.network.compute()
     }
 
-    /// Loads samples and their classes into the network.
-    pub(crate) fn load(&mut self, dataset: &Dataset, split: &Split, ids: impl Iterator<Item = usize>) {
-        self.classes.clear();
-        let normalisation = &dataset.normalisation;
-        for (i, id) in ids.enumerate() {
-            self.network.input_bytes(i, split.sample(id), &normalisation.scale, &normalisation.shift);
-            self.classes.push(split.label(id));
-        }
+    /// Says what a step will train on, in the order of the steps: images on disk are decoded while the steps
+    /// before it compute.
+    pub fn ahead(&mut self, dataset: &Dataset, seed: u64, step: u64, ids: &[u32]) {
+        self.training.ahead(&dataset.train, Look::Training { seed, step }, ids);
     }
 
     /// Loads a batch and runs it forward; the loss's gradient is scaled by `scale`.
-    pub fn forward(&mut self, dataset: &Dataset, pass: &Pass<'_>, scale: f64, clock: &mut Clock) -> Outcome {
-        self.load(dataset, &dataset.train, pass.ids.iter().map(|&id| id as usize));
+    pub fn forward(
+        &mut self,
+        dataset: &Dataset,
+        pass: &Pass<'_>,
+        scale: f64,
+        clock: &mut Clock,
+    ) -> Result<Outcome, TrainError> {
+        let look = Look::Training { seed: pass.seed, step: pass.step };
+        self.classes.clear();
+        let Self { network, classes, training, .. } = self;
+        let take = &mut |place: usize, sample: Sample<'_>| load(network, classes, dataset, place, sample);
+        training.read(&dataset.train, look, pass.ids, take)?;
         clock.lap(Phase::Data);
         self.network.forward(pass, &self.params, &mut self.state);
         let outcome = self.network.loss(Targets::Classes(&self.classes), scale);
         clock.lap(Phase::Forward);
-        outcome
+        Ok(outcome)
     }
 
-    /// Runs the loaded batch backward; the gradient is complete at the end.
+    /// The gradient of the batch that was run forward, in `grads`.
     pub fn backward(&mut self, pass: &Pass<'_>) {
         self.network.backward(pass, &self.params, &mut self.grads, &mut |_, _| {});
     }
 
+    /// Answers samples of the test split, at most the plan's batch of them; how long the forward pass took.
+    pub fn answer(&mut self, dataset: &Dataset, ids: &[u32]) -> Result<Duration, TrainError> {
+        self.classes.clear();
+        let Self { network, classes, testing, .. } = self;
+        let take = &mut |place: usize, sample: Sample<'_>| load(network, classes, dataset, place, sample);
+        testing.read(&dataset.test, Look::Plain, ids, take)?;
+        let begun = Instant::now();
+        self.network.forward(&Pass::evaluation(ids.len()), &self.params, &mut self.state);
+        Ok(begun.elapsed())
+    }
+
     /// Loss and accuracy on a part of the test split.
-    pub fn evaluate(&mut self, dataset: &Dataset, part: Range<usize>) -> Outcome {
+    pub fn evaluate(&mut self, dataset: &Dataset, part: Range<usize>) -> Result<Outcome, TrainError> {
         let mut total = Outcome::default();
-        let batch = self.network.capacity();
+        let (batch, test) = (self.network.capacity(), &dataset.test);
         for first in part.clone().step_by(batch) {
-            let ids = first..part.end.min(first + batch);
+            let Self { network, classes, testing, ids, .. } = self;
+            let fill = |ids: &mut Vec<u32>, first: usize| {
+                ids.clear();
+                ids.extend((first..part.end.min(first + batch)).map(|id| id as u32));
+            };
+            if test.streamed() {
+                // What comes next is decoded while this batch computes.
+                for first in [first, first + batch] {
+                    fill(ids, first);
+                    testing.ahead(test, Look::Plain, ids);
+                }
+            }
+            fill(ids, first);
+            classes.clear();
+            let take = &mut |place: usize, sample: Sample<'_>| load(network, classes, dataset, place, sample);
+            testing.read(test, Look::Plain, ids, take)?;
             let pass = Pass::evaluation(ids.len());
-            self.load(dataset, &dataset.test, ids);
             self.network.forward(&pass, &self.params, &mut self.state);
             total += self.network.evaluate(Targets::Classes(&self.classes));
         }
-        total
+        Ok(total)
+    }
+}
+
+/// Puts a sample into its place of the network's input, and what should be answered behind the others.
+fn load(
+    network: &mut Network<f32>,
+    classes: &mut Vec<u16>,
+    dataset: &Dataset,
+    place: usize,
+    sample: Sample<'_>,
+) {
+    let size = network.graph().input().size();
+    match sample {
+        Sample::Bytes(bytes, class) => {
+            let normalisation = &dataset.normalisation;
+            network.input_bytes(place, bytes, &normalisation.scale, &normalisation.shift);
+            classes.push(class);
+        }
+        Sample::Numbers(numbers, class) => {
+            network.input(place + 1)[place * size..].copy_from_slice(numbers);
+            classes.push(class);
+        }
+        Sample::Tokens(window) => {
+            let input = &mut network.input(place + 1)[place * size..];
+            input.iter_mut().zip(window).for_each(|(x, &token)| *x = f32::from(token));
+            classes.extend_from_slice(&window[1..]);
+        }
     }
 }
 

@@ -4,13 +4,16 @@ use std::sync::Arc;
 
 use paceline_nn::{Compute, Graph};
 use paceline_plan::Plan;
-use paceline_protocol::{Rank, Setup, Strategy, Trace};
+use paceline_protocol::{Input, Rank, Setup, Strategy, Trace};
 use paceline_wire::Transport;
 
+use crate::clock::Clock;
+use crate::course::{Account, Course, Pause, Stretch, part, restore};
 use crate::engine::{Engine, Times};
 use crate::error::TrainError;
 use crate::memory::{Scratch, Whole};
 use crate::update::Update;
+use crate::weights;
 
 /// What came of a server.
 pub struct Summary {
@@ -52,28 +55,66 @@ pub enum Seen<'a> {
     Refused(String),
 }
 
-/// Serves until every worker has finished, showing `look` what happens.
+/// Serves until every worker has finished, showing `look` what happens; `None` if the run pauses and does not go on.
 pub fn run(
     job: &Job<'_>,
     transport: Box<dyn Transport>,
+    course: &mut Course<'_>,
     look: &mut dyn FnMut(Seen<'_>),
-) -> Result<Summary, TrainError> {
+) -> Result<Option<Summary>, TrainError> {
     let Job { plan, setup, rank, .. } = *job;
     let compute = Arc::new(Compute::new(plan.threads, plan.pin));
     let mut update = Update::new(plan, job.samples, compute);
     let (mut params, mut state) = (vec![0.0; setup.params], vec![0.0; job.graph.state_count()]);
-    job.graph.init(plan.seed, &mut params, &mut state);
+    weights::start(plan, job.graph, &mut params, &mut state)?;
+    update.freeze(&weights::frozen(plan, job.graph)?, &params);
     let mut grads = vec![0.0; setup.params];
-    let participant = (job.strategy.make)(setup, rank);
-    let mut engine = Engine::new(participant, transport, (job.strategy.links)(setup, rank), setup.world());
+    let participant = |Stretch { from, to: steps, generation }: Stretch| {
+        (job.strategy.make)(&Setup { from, steps, generation, ..setup.clone() }, rank)
+    };
+    let links = (job.strategy.links)(setup, rank);
+    let mut engine = Engine::new(participant(course.stretch), transport, links, setup.world());
     engine.trace = job.traced.then(Trace::default);
     let mut scratch = Scratch::new(engine.scratch());
+    let shard = setup.shards()[rank - setup.workers].clone();
+    if let Some(part) = course.restored.take() {
+        let named = &mut [("params", &mut params[shard.clone()])];
+        let account = restore(&part, named, &mut update, &mut scratch)?;
+        engine.times = account.times(setup.world());
+        engine.staleness = account.staleness;
+    }
 
     let mut memory =
         Whole { params: &mut params, grads: &mut grads, scratch: &mut scratch, update: &mut update };
     engine.start(&mut memory)?;
-    let mut seen = 0;
-    while !engine.over()? {
+    let (mut seen, mut told) = (engine.staleness.len(), false);
+    loop {
+        if engine.over()? {
+            let (stretch, stopped) = (course.stretch, course.brake.stop().is_some());
+            if stretch.to == setup.steps && !stopped {
+                break;
+            }
+            engine.settle(&mut memory)?;
+            // Every unit of work has left one update here.
+            let step = engine.staleness.len() / setup.workers;
+            let account = Account { staleness: engine.staleness.clone(), ..Account::default() };
+            let account = account.note(&Clock::default(), &engine.times);
+            let part =
+                part(account, &[("params", &memory.params[shard.clone()])], memory.update, memory.scratch);
+            let Some(next) = (course.pause)(Pause { step: Some(step as u64), part }) else {
+                engine.finish(&mut memory)?;
+                return Ok(None);
+            };
+            course.stretch = next;
+            engine = engine.succeed(participant(next), next.generation);
+            engine.start(&mut memory)?;
+            told = false;
+            continue;
+        }
+        if let Some(stop) = course.brake.stop().filter(|_| !told) {
+            told = true;
+            engine.input(Input::StopAt(stop), &mut memory)?;
+        }
         engine.wait(&mut memory)?;
         engine.refused.drain(..).for_each(|cause| look(Seen::Refused(cause)));
         if engine.staleness.len() > seen {
@@ -82,11 +123,11 @@ pub fn run(
         }
     }
     engine.finish(&mut memory)?;
-    Ok(Summary {
+    Ok(Some(Summary {
         traffic: engine.traffic(),
         times: engine.times,
         staleness: engine.staleness,
         trace: engine.trace,
         params,
-    })
+    }))
 }

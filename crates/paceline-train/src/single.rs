@@ -9,29 +9,42 @@ use paceline_record::process::{self, Started};
 use paceline_record::{Event, Rank, RunResult, Seconds, Staleness};
 
 use crate::clock::{Clock, Phase};
+use crate::course::{Account, Course, Pause, part, restore};
 use crate::curve::Curve;
+use crate::engine::Times;
 use crate::error::TrainError;
+use crate::memory::Scratch;
 use crate::model::{self, Replica, params_sha256};
 use crate::update::Update;
+use crate::weights;
 
 /// Seconds between two progress events.
 const PROGRESS_EVERY: f64 = 0.2;
 
-/// Trains as the plan says, telling `report` what happens, and returns the result.
+/// The order of a plan's samples, out of so many, and the steps to do.
+pub fn order(plan: &Plan, samples: usize) -> (Order, u64) {
+    let order = Order::new(plan.seed, samples, plan.batch * plan.workers, plan.total_samples(samples));
+    let steps = order.steps().min(plan.stop_after_step.unwrap_or(u64::MAX));
+    (order, steps)
+}
+
+/// Trains as the plan says, telling `report` what happens, and returns the result; `None` if the run pauses and does
+/// not go on.
 pub fn run(
     plan: &Plan,
     dataset: &Dataset,
     run: &str,
     started: Started,
+    course: &mut Course<'_>,
     report: &mut dyn FnMut(Event<'_>),
-) -> Result<RunResult, TrainError> {
+) -> Result<Option<RunResult>, TrainError> {
     let graph = Arc::new(model::graph(plan, dataset)?);
     let compute = Arc::new(Compute::new(plan.threads, plan.pin));
-    let total = plan.total_samples(dataset.train.len());
-    let mut order = Order::new(plan.seed, dataset.train.len(), plan.batch * plan.workers, total);
+    let (mut order, steps) = order(plan, dataset.train.len());
     let mut update = Update::new(plan, dataset.train.len(), Arc::clone(&compute));
-    let mut replica = Replica::new(plan, graph, compute);
-    let steps = order.steps().min(plan.stop_after_step.unwrap_or(u64::MAX));
+    let frozen = weights::frozen(plan, &graph)?;
+    let mut replica = Replica::new(plan, graph, compute)?;
+    update.freeze(&frozen, &replica.params);
     report(Event::Start {
         run,
         plan,
@@ -42,21 +55,49 @@ pub fn run(
     });
 
     let startup = started.seconds();
-    let mut clock = Clock::default();
-    let (mut curve, mut last_report, mut done) = (Curve::default(), 0.0, 0);
-    let (mut train_loss, mut last) = (f64::NAN, None);
-    for step in 0..steps {
+    let (mut account, mut nothing) = (Account::default(), Scratch::default());
+    if let Some(part) = course.restored.take() {
+        let named = &mut [("params", &mut replica.params[..]), ("state", &mut replica.state[..])];
+        account = restore(&part, named, &mut update, &mut nothing)?;
+    }
+    let mut clock = Clock::resumed(&account.clock);
+    let (mut curve, mut last_report) = (Curve::new(account.curve), clock.train());
+    let (mut done, mut last, mut train_loss) = (account.steps, account.evaluated, account.last_loss);
+    while done < steps {
+        let step = done;
+        let stop = course.brake.step(step);
+        if step == course.stretch.to || stop.is_some() {
+            let account = Account {
+                steps: done,
+                last_loss: train_loss,
+                curve: curve.points().to_vec(),
+                evaluated: last,
+                ..Account::default()
+            };
+            let named = [("params", &replica.params[..]), ("state", &replica.state[..])];
+            let part = part(account.note(&clock, &Times::default()), &named, &update, &nothing);
+            let next = (course.pause)(Pause { step: Some(done), part });
+            report(Event::Checkpoint { step: done });
+            let Some(next) = next else { return Ok(None) };
+            course.stretch = next;
+            clock.lap(Phase::Evaluate);
+        }
         let samples = order.samples_before(step);
+        if dataset.train.streamed() {
+            for ahead in [step, step + 1].into_iter().filter(|&ahead| ahead < steps) {
+                replica.ahead(dataset, plan.seed, ahead, order.batch(ahead, 0, 1));
+            }
+        }
         let ids = order.batch(step, 0, 1);
         let pass = Pass { samples: ids.len(), training: true, seed: plan.seed, step, ids };
-        let outcome = replica.forward(dataset, &pass, 1.0 / ids.len() as f64, &mut clock);
-        let Replica { network, params, grads, .. } = &mut replica;
-        network.backward(&pass, params, grads, &mut |_, _| {});
+        let outcome = replica.forward(dataset, &pass, 1.0 / ids.len() as f64, &mut clock)?;
+        replica.backward(&pass);
         clock.lap(Phase::Backward);
         train_loss = outcome.mean_loss();
         if !train_loss.is_finite() {
             return Err(TrainError::Diverged { step: step + 1, samples, loss: train_loss });
         }
+        let Replica { params, grads, .. } = &mut replica;
         update.apply(0, params, grads, step, true);
         clock.lap(Phase::Apply);
         done = step + 1;
@@ -67,7 +108,7 @@ pub fn run(
         }
         let due = plan.eval_every.map_or(order.ends_epoch(step), |every| done.is_multiple_of(every));
         if due || done == steps {
-            let outcome = replica.evaluate(dataset, 0..dataset.test.len());
+            let outcome = replica.evaluate(dataset, 0..dataset.test.len())?;
             clock.lap(Phase::Evaluate);
             let (loss, accuracy) = (outcome.mean_loss(), outcome.accuracy());
             if !loss.is_finite() {
@@ -95,7 +136,7 @@ pub fn run(
     });
     let (samples, train) = (order.samples_before(done), clock.train());
     let params_sha256 = params_sha256(&replica.params);
-    Ok(RunResult {
+    Ok(Some(RunResult {
         run: run.to_owned(),
         strategy: "single".into(),
         steps: done,
@@ -125,5 +166,5 @@ pub fn run(
             rss_peak_bytes: process::peak_memory_bytes(),
         }],
         simulated: None,
-    })
+    }))
 }

@@ -1,6 +1,7 @@
 //! The optimiser and the learning rate of a plan, applied to any range of the flat buffers.
 
 use std::collections::HashMap;
+use std::ops;
 use std::sync::Arc;
 
 use paceline_data::Order;
@@ -17,6 +18,8 @@ pub struct Update {
     compute: Arc<Compute>,
     /// What the optimiser remembers of each range, by the range's start.
     ranges: HashMap<usize, Range>,
+    /// Parameters that stay as they are: where they start, and what they are.
+    frozen: Vec<(usize, Vec<f32>)>,
 }
 
 #[derive(Default)]
@@ -60,7 +63,47 @@ impl Update {
             rate,
             compute,
             ranges: HashMap::new(),
+            frozen: Vec::new(),
         }
+    }
+
+    /// Keeps ranges of the flat buffer as they are in `params` now.
+    pub fn freeze(&mut self, ranges: &[ops::Range<usize>], params: &[f32]) {
+        self.frozen = ranges.iter().map(|range| (range.start, params[range.clone()].to_vec())).collect();
+    }
+
+    /// Puts frozen parameters back, among those that start at `offset` of the flat buffer: no average, codec or
+    /// decay may move them.
+    pub fn hold(&self, offset: usize, params: &mut [f32]) {
+        self.still(offset, params, |part, frozen| part.copy_from_slice(frozen));
+    }
+
+    /// Makes gradients of frozen parameters 0, among those that start at `offset` of the flat buffer: no codec should
+    /// spend anything on them.
+    pub fn quiet(&self, offset: usize, grads: &mut [f32]) {
+        self.still(offset, grads, |part, _| part.fill(0.0));
+    }
+
+    fn still(&self, offset: usize, numbers: &mut [f32], f: impl Fn(&mut [f32], &[f32])) {
+        for (start, frozen) in &self.frozen {
+            let from = offset.max(*start);
+            let to = (offset + numbers.len()).min(start + frozen.len());
+            if from < to {
+                f(&mut numbers[from - offset..to - offset], &frozen[from - start..to - start]);
+            }
+        }
+    }
+
+    /// What the optimiser remembers of each range: its start, its updates, its numbers.
+    pub(crate) fn remembered(&self) -> impl Iterator<Item = (usize, u64, &[f32])> {
+        let mut starts: Vec<_> = self.ranges.keys().copied().collect();
+        starts.sort_unstable();
+        starts.into_iter().map(|start| (start, self.ranges[&start].updates, &self.ranges[&start].memory[..]))
+    }
+
+    /// Takes up what another one remembered of a range.
+    pub(crate) fn remember(&mut self, start: usize, updates: u64, memory: &[f32]) {
+        self.ranges.insert(start, Range { memory: memory.to_vec(), updates });
     }
 
     /// Updates the parameters that start at `offset` of the flat buffer, at the rate of global step `step`;
@@ -73,8 +116,9 @@ impl Update {
         let range = self.ranges.entry(offset).or_default();
         range.memory.resize((self.optimiser.memory)(&self.settings) * params.len(), 0.0);
         range.updates += 1;
-        let update = Step { params, grads, memory: &mut range.memory, lr, step: range.updates };
+        let update = Step { params: &mut *params, grads, memory: &mut range.memory, lr, step: range.updates };
         self.optimiser.apply(&self.compute, &self.settings, update);
+        self.hold(offset, params);
     }
 }
 

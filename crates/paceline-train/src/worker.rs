@@ -14,11 +14,13 @@ use paceline_record::process::thread_cpu_seconds;
 use paceline_wire::Transport;
 
 use crate::clock::{Clock, Phase};
+use crate::course::{Account, Course, Pause, Stretch, part, restore};
 use crate::engine::{Begin, Engine, Times};
 use crate::error::TrainError;
 use crate::memory::{DuringBackward, Finished, Scratch, Whole};
 use crate::model::Replica;
 use crate::update::Update;
+use crate::weights;
 
 /// Most elements of one message: half a megabyte stays in cache between receiving and summing.
 pub const MESSAGE: usize = 128 * 1024;
@@ -70,19 +72,27 @@ pub fn batch<'a>(
     setup: &Setup,
     order: &'a mut Order,
     rank: Rank,
-    Begin { step, unit, weigh }: Begin,
+    begin: Begin,
 ) -> (Pass<'a>, f64) {
-    // A worker that holds data of its own takes it in its own order, whatever unit it was handed.
-    let own_share = plan.shard != "iid" && !setup.sync.always_together(setup.steps);
-    let (at, share) = if own_share { (step % order.steps(), rank) } else { (unit.step, unit.share) };
+    let (at, share) = place(plan, setup, order, rank, &begin);
     let global = order.batch_len(at);
     let ids = order.batch(at, share, plan.workers);
-    let scale = match weigh {
+    let scale = match begin.weigh {
         Weigh::Part => 1.0 / global as f64,
         Weigh::Own => 1.0 / ids.len().max(1) as f64,
         Weigh::Even => plan.workers as f64 / global as f64,
     };
-    (Pass { samples: ids.len(), training: true, seed: plan.seed, step: unit.step, ids }, scale)
+    (Pass { samples: ids.len(), training: true, seed: plan.seed, step: begin.unit.step, ids }, scale)
+}
+
+/// The step and the share of it that a worker takes samples from.
+fn place(plan: &Plan, setup: &Setup, order: &Order, rank: Rank, begin: &Begin) -> (u64, usize) {
+    // A worker that holds data of its own takes it in its own order, whatever unit it was handed.
+    let own_share = plan.shard != "iid" && !setup.sync.always_together(setup.steps);
+    match own_share {
+        true => (begin.step % order.steps(), rank),
+        false => (begin.unit.step, begin.unit.share),
+    }
 }
 
 /// What a worker tells while it trains.
@@ -165,39 +175,95 @@ pub struct Job<'a> {
     pub traced: bool,
 }
 
-/// Trains until the run ends.
+/// Trains until the run ends; `None` if it pauses and does not go on.
 pub fn run(
     job: &Job<'_>,
     transport: Box<dyn Transport>,
+    course: &mut Course<'_>,
     say: &mut dyn FnMut(Said),
-) -> Result<Summary, TrainError> {
+) -> Result<Option<Summary>, TrainError> {
     let Job { plan, dataset, setup, rank, .. } = *job;
     let compute = Arc::new(Compute::new(plan.threads, plan.pin));
     let samples = dataset.train.len();
     let mut update = Update::new(plan, samples, Arc::clone(&compute));
-    let mut replica = Replica::new(plan, Arc::clone(&job.graph), compute);
+    let mut replica = Replica::new(plan, Arc::clone(&job.graph), compute)?;
+    update.freeze(&weights::frozen(plan, &job.graph)?, &replica.params);
     let mut order = order(plan, dataset);
-    let participant = (job.strategy.make)(setup, rank);
-    let mut engine = Engine::new(participant, transport, (job.strategy.links)(setup, rank), setup.world());
+    let participant = |Stretch { from, to: steps, generation }: Stretch| {
+        (job.strategy.make)(&Setup { from, steps, generation, ..setup.clone() }, rank)
+    };
+    let links = (job.strategy.links)(setup, rank);
+    let mut engine = Engine::new(participant(course.stretch), transport, links, setup.world());
     engine.trace = job.traced.then(Trace::default);
     let mut scratch = Scratch::new(engine.scratch());
     let slowness = Slowness { straggler: plan.straggler, rank, workers: plan.workers, seed: plan.seed };
     let agreement = (job.strategy.agreement)(setup);
+    let together = setup.sync.always_together(setup.steps);
 
+    let mut account = Account::default();
+    if let Some(part) = course.restored.take() {
+        let named = &mut [("params", &mut replica.params[..]), ("state", &mut replica.state[..])];
+        account = restore(&part, named, &mut update, &mut scratch)?;
+        engine.times = account.times(setup.world());
+    }
     let Replica { params, grads, .. } = &mut replica;
     engine.start(&mut Whole { params, grads, scratch: &mut scratch, update: &mut update })?;
     say(Said::Started);
-    let (mut clock, mut last, mut done, mut taken) = (Clock::default(), Outcome::default(), 0, 0u64);
+    let (mut done, mut taken) = (account.steps, account.samples);
+    let mut last = Outcome { loss: account.last_loss, samples: account.last_samples, ..Outcome::default() };
+    let mut clock = Clock::resumed(&account.clock);
     loop {
         let Replica { params, grads, .. } = &mut replica;
         let mut memory = Whole { params, grads, scratch: &mut scratch, update: &mut update };
-        let Some(Begin { step, unit, weigh }) = engine.next_step(&mut memory)? else { break };
+        let Some(Begin { step, unit, weigh }) = engine.next_step(&mut memory)? else {
+            clock.lap(Phase::Exchange);
+            let alone = setup.servers == 0;
+            let (stretch, stopped) = (course.stretch, course.brake.stop().is_some());
+            if stretch.to == setup.steps && (!stopped || alone && done == setup.steps) {
+                break;
+            }
+            engine.settle(&mut memory)?;
+            let account = Account {
+                steps: done,
+                samples: taken,
+                last_loss: last.loss,
+                last_samples: last.samples,
+                ..Account::default()
+            };
+            let named = [("params", &replica.params[..]), ("state", &replica.state[..])];
+            let part = part(account.note(&clock, &engine.times), &named, &update, &scratch);
+            let next = (course.pause)(Pause { step: alone.then_some(done), part });
+            let Replica { params, grads, .. } = &mut replica;
+            let mut memory = Whole { params, grads, scratch: &mut scratch, update: &mut update };
+            let Some(next) = next else {
+                engine.finish(&mut memory)?;
+                return Ok(None);
+            };
+            clock.lap(Phase::Evaluate);
+            course.stretch = next;
+            engine = engine.succeed(participant(next), next.generation);
+            engine.start(&mut memory)?;
+            continue;
+        };
+        if let Some(stop) = course.brake.step(step) {
+            engine.input(Input::StopAt(stop), &mut memory)?;
+        }
         clock.lap(Phase::Exchange);
         let (began, cpu) = (Instant::now(), thread_cpu_seconds());
         let before = order.samples_before(unit.step);
-        let (pass, scale) = batch(plan, setup, &mut order, rank, Begin { step, unit, weigh });
+        let begin = Begin { step, unit, weigh };
+        if dataset.train.streamed() {
+            let (at, share) = place(plan, setup, &order, rank, &begin);
+            replica.ahead(dataset, plan.seed, unit.step, order.batch(at, share, plan.workers));
+            // Where workers do not go on together, who does what next is not known yet.
+            if together && step + 1 < setup.steps {
+                let (next, own) = (unit.step + 1, order.batch(at + 1, share, plan.workers));
+                replica.ahead(dataset, plan.seed, next, own);
+            }
+        }
+        let (pass, scale) = batch(plan, setup, &mut order, rank, begin);
         let taken_now = pass.samples as u64;
-        last = replica.forward(dataset, &pass, scale, &mut clock);
+        last = replica.forward(dataset, &pass, scale, &mut clock)?;
         if !last.loss.is_finite() {
             return Err(TrainError::Diverged { step: step + 1, samples: before, loss: last.loss });
         }
@@ -207,6 +273,7 @@ pub fn run(
         let mut finished = Finished::default();
         let (mut failed, before) = (None, engine.times.send);
         network.backward(&pass, params, grads, &mut |offset, slice| {
+            update.quiet(offset, slice);
             finished.push(offset, slice);
             if failed.is_none() {
                 let mut memory = DuringBackward { grads: &mut finished, scratch: &mut scratch };
@@ -236,7 +303,7 @@ pub fn run(
         say(Said::Step { step: done, loss: last.mean_loss(), train_s: clock.train() });
         let due = plan.eval_every.map_or(order.ends_epoch(step), |every| done.is_multiple_of(every));
         if due || done == setup.steps {
-            evaluate(job, agreement, &mut replica, &mut clock, done, say);
+            evaluate(job, agreement, &mut replica, &mut clock, done, say)?;
         }
         engine.rest();
     }
@@ -244,9 +311,12 @@ pub fn run(
     engine.finish(&mut Whole { params, grads, scratch: &mut scratch, update: &mut update })?;
     let train_s = clock.train();
     let apart = agreement == Agreement::Apart && setup.servers == 0;
-    let accuracy = apart.then(|| replica.evaluate(dataset, 0..dataset.test.len()).accuracy());
+    let accuracy = match apart {
+        true => Some(replica.evaluate(dataset, 0..dataset.test.len())?.accuracy()),
+        false => None,
+    };
     let phases = [Phase::Data, Phase::Forward, Phase::Backward].map(|p| clock.seconds(p));
-    Ok(Summary {
+    Ok(Some(Summary {
         steps: done,
         samples: taken,
         train_s,
@@ -258,7 +328,7 @@ pub fn run(
         accuracy,
         phases,
         trace: engine.trace,
-    })
+    }))
 }
 
 /// Evaluates what is this worker's to evaluate. Models that agree are evaluated by all workers together,
@@ -271,13 +341,13 @@ fn evaluate(
     clock: &mut Clock,
     step: u64,
     say: &mut dyn FnMut(Said),
-) {
+) -> Result<(), TrainError> {
     let Job { plan, dataset, setup, rank, .. } = *job;
     let train_s = clock.train();
     let common = agreement != Agreement::Apart;
     if common && (replica.state.is_empty() || plan.workers == 1) {
         let part = order::share(dataset.test.len(), rank, plan.workers);
-        let outcome = replica.evaluate(dataset, part);
+        let outcome = replica.evaluate(dataset, part)?;
         clock.lap(Phase::Evaluate);
         say(Said::Evaluated { step, train_s, outcome });
     } else if common {
@@ -288,6 +358,7 @@ fn evaluate(
         say(Said::Snapshot { step, train_s, numbers: [&replica.params[..], &replica.state].concat() });
         clock.lap(Phase::Evaluate);
     }
+    Ok(())
 }
 
 /// Stretches a worker's computation.

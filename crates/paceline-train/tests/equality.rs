@@ -5,7 +5,7 @@
 //! differ by is set by the f32 single worker's own distance; mutants must lie far outside.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use paceline_data::{Dataset, Folders, Order, order};
@@ -16,13 +16,20 @@ use paceline_protocol::{
     Action, Actions, Agreement, Averages, Coder, Input, Options, Participant, STRATEGIES, Setup, Strategy,
     Time, Trace, find,
 };
-use paceline_train::{model, server, worker};
+use paceline_record::Part;
+use paceline_train::{Course, Pause, Stretch, model, server, worker};
 use paceline_wire::{Door, Identity, Key, Options as Wire, TRANSPORTS, Transport, inproc, registry};
 
 fn plan(model: &str, strategy: &str, workers: usize, servers: usize) -> Plan {
     Plan {
         data: "digits".into(),
+        image_size: None,
+        window: None,
+        decoders: None,
         model: model.into(),
+        model_file: None,
+        init: None,
+        frozen: Vec::new(),
         workers,
         servers,
         strategy: strategy.into(),
@@ -49,6 +56,9 @@ fn plan(model: &str, strategy: &str, workers: usize, servers: usize) -> Plan {
         nesterov: false,
         weight_decay: 0.0,
         work: Work::Epochs(1.0),
+        checkpoint_every: None,
+        keep: 2,
+        restarts: 0,
         target_accuracy: None,
         stop_at_target: false,
         eval_every: Some(1_000_000),
@@ -59,7 +69,10 @@ fn plan(model: &str, strategy: &str, workers: usize, servers: usize) -> Plan {
 }
 
 fn digits() -> Dataset {
-    paceline_data::find("digits").unwrap().load(&Folders::default()).unwrap()
+    paceline_data::find("digits")
+        .unwrap()
+        .load(&Folders::default(), &paceline_data::Settings::default())
+        .unwrap()
 }
 
 struct Ran {
@@ -108,6 +121,21 @@ fn sockets(setup: &Setup, strategy: &Strategy, over: &str) -> Vec<Box<dyn Transp
 
 /// Every rank of a plan as a thread of this process.
 fn distributed(plan: &Plan, dataset: &Dataset, strategy: &'static Strategy, over: &str) -> Ran {
+    let setup = worker::setup(plan, &model::graph(plan, dataset).unwrap(), dataset.train.len());
+    let whole = [Stretch { from: 0, to: setup.steps, generation: 0 }];
+    pausing(plan, dataset, strategy, over, &whole, Vec::new()).expect("it does not stop")
+}
+
+/// The same in stretches, beginning with what the ranks had when the run stopped. If it does not end with the last
+/// stretch, what the ranks had then.
+fn pausing(
+    plan: &Plan,
+    dataset: &Dataset,
+    strategy: &'static Strategy,
+    over: &str,
+    stretches: &[Stretch],
+    restored: Vec<Part>,
+) -> Result<Ran, Vec<Part>> {
     let graph = Arc::new(model::graph(plan, dataset).unwrap());
     let setup = worker::setup(plan, &graph, dataset.train.len());
     let transports = match over {
@@ -117,32 +145,51 @@ fn distributed(plan: &Plan, dataset: &Dataset, strategy: &'static Strategy, over
         _ => sockets(&setup, strategy, over),
     };
     let (setup, graph) = (&setup, &graph);
-    std::thread::scope(|scope| {
+    let parts = Mutex::new(vec![None; setup.world()]);
+    let kept = &parts;
+    let ran = std::thread::scope(|scope| {
         let (mut workers, mut servers) = (Vec::new(), Vec::new());
         for (rank, transport) in transports.into_iter().enumerate() {
+            let restored = restored.get(rank).cloned();
+            let mut left = stretches.iter().copied();
+            let stretch = left.next().unwrap();
+            let mut pause = move |Pause { step, part }: Pause| {
+                let next = left.next();
+                if let (Some(next), Some(step)) = (next, step) {
+                    assert_eq!(next.from, step, "rank {rank}");
+                }
+                kept.lock().unwrap()[rank] = Some(part);
+                next
+            };
             if rank < plan.workers {
                 workers.push(scope.spawn(move || {
                     let graph = Arc::clone(graph);
                     let job = worker::Job { plan, dataset, graph, strategy, setup, rank, traced: true };
-                    worker::run(&job, transport, &mut |_| {}).unwrap_or_else(|e| panic!("worker {rank}: {e}"))
+                    let course = &mut Course { restored, stretch, brake: Arc::default(), pause: &mut pause };
+                    let done = worker::run(&job, transport, course, &mut |_| {});
+                    done.unwrap_or_else(|e| panic!("worker {rank}: {e}"))
                 }));
             } else {
                 servers.push(scope.spawn(move || {
                     let samples = dataset.train.len();
                     let job = server::Job { plan, graph, samples, strategy, setup, rank, traced: true };
-                    server::run(&job, transport, &mut |_| {}).unwrap_or_else(|e| panic!("server {rank}: {e}"))
+                    let course = &mut Course { restored, stretch, brake: Arc::default(), pause: &mut pause };
+                    let done = server::run(&job, transport, course, &mut |_| {});
+                    done.unwrap_or_else(|e| panic!("server {rank}: {e}"))
                 }));
             }
         }
-        let workers: Vec<_> = workers.into_iter().map(|w| w.join().unwrap()).collect();
-        let servers: Vec<_> = servers.into_iter().map(|s| s.join().unwrap()).collect();
+        let workers: Option<Vec<_>> = workers.into_iter().map(|w| w.join().unwrap()).collect();
+        let servers: Option<Vec<_>> = servers.into_iter().map(|s| s.join().unwrap()).collect();
+        let (workers, servers) = workers.zip(servers)?;
         let traces = workers.iter().map(|w| w.trace.clone().unwrap());
-        Ran {
+        Some(Ran {
             traces: traces.chain(servers.iter().map(|s| s.trace.clone().unwrap())).collect(),
             staleness: servers.iter().map(|s| s.staleness.clone()).collect(),
             params: workers.into_iter().map(|w| w.params).collect(),
-        }
-    })
+        })
+    });
+    ran.ok_or_else(|| parts.into_inner().unwrap().into_iter().map(|part| part.unwrap()).collect())
 }
 
 /// How the shares of a global batch are put together.
@@ -179,7 +226,7 @@ macro_rules! alone {
                     let ids = order.batch(step, share, shares).to_vec();
                     let mut classes = Vec::new();
                     for (i, &id) in ids.iter().enumerate() {
-                        net.input_bytes(i, dataset.train.sample(id as usize), &scale, &shift);
+                        net.input_bytes(i, dataset.train.image(id as usize).unwrap(), &scale, &shift);
                         classes.push(dataset.train.label(id as usize));
                     }
                     let pass = Pass { samples: ids.len(), training: true, seed: plan.seed, step, ids: &ids };
@@ -338,12 +385,6 @@ impl Participant for DropsABucket {
             }
         }
     }
-    fn save(&self) -> Vec<u64> {
-        self.0.save()
-    }
-    fn restore(&mut self, saved: &[u64]) {
-        self.0.restore(saved);
-    }
 }
 
 #[test]
@@ -400,9 +441,15 @@ fn actions_over_every_transport_are_the_same_as_in_virtual_time() {
     for strategy in STRATEGIES {
         let codecs = [None, Some("fp16"), Some("2bit"), Some("powersgd")];
         for coder in codecs.into_iter().filter(|c| c.is_none_or(|c| strategy.codecs().contains(&c))) {
-            for (p, servers, over) in
-                [(2, 1, "tcp"), (4, 3, "tcp"), (3, 2, "tcp"), (3, 2, "uds"), (3, 2, "shm"), (3, 2, "inproc")]
-            {
+            for (p, servers, over) in [
+                (2, 1, "tcp"),
+                (4, 3, "tcp"),
+                (3, 2, "tcp"),
+                (3, 2, "uds"),
+                (3, 2, "shm"),
+                (3, 2, "grpc"),
+                (3, 2, "inproc"),
+            ] {
                 let servers = if strategy.servers { servers } else { 0 };
                 let base = Plan { work: Work::Steps(3), ..plan("mlp", strategy.name, p, servers) };
                 let compression = coder.map(|c| c.parse::<Coder>().unwrap().to_string());
@@ -518,5 +565,51 @@ fn asynchronous_runs_do_all_the_work_and_record_true_staleness() {
             _ => continue,
         };
         assert!(ran.staleness.iter().flatten().all(|&s| s <= 3 * (2 * bound + 1)), "{sync}");
+    }
+}
+
+#[test]
+fn a_run_that_pauses_or_is_started_again_at_any_step_ends_with_the_same_numbers() {
+    let dataset = digits();
+    let steps = 5;
+    for (strategy, options, compression) in [
+        ("ring-allreduce", &[][..], None),
+        ("ring-allreduce", &[], Some("topk,ratio=0.1")),
+        ("ring-reduce", &[], None),
+        ("tree", &[], Some("powersgd,rank=2")),
+        ("halving-doubling", &[], Some("fp16")),
+        ("stepwise", &[], None),
+        ("stepwise", &[("variant", "push-sum")], None),
+        ("stepwise", &[("variant", "naive")], None),
+        ("gossip", &[], None),
+        ("local", &[("local-steps", "2"), ("outer", "nesterov")], None),
+        ("ps", &[], None),
+        ("ps", &[], Some("2bit")),
+    ] {
+        let servers = if strategy == "ps" { 2 } else { 0 };
+        let base = Plan { batch: 16, work: Work::Steps(steps), ..plan("mlp", strategy, 3, servers) };
+        let mut plan = choose(base, strategy, "bsp", options);
+        plan.compression = compression.map(|c: &str| c.parse::<Coder>().unwrap().to_string());
+        let strategy = find(strategy).unwrap();
+        let whole = distributed(&plan, &dataset, strategy, "inproc");
+        let stretch = |from: u64, to: u64, generation: u64| {
+            let generation = generation as u32;
+            Stretch { from, to, generation }
+        };
+        let what = format!("{} {options:?} {compression:?}", strategy.name);
+        // In one process, with a pause after each step.
+        let each: Vec<_> = (0..steps).map(|step| stretch(step, step + 1, step)).collect();
+        let paused = pausing(&plan, &dataset, strategy, "inproc", &each, Vec::new()).ok().unwrap();
+        assert!(paused.params == whole.params, "{what}: in stretches");
+        // Stopped after some step, and started again.
+        for stop in 1..steps {
+            let first = [stretch(0, stop, 0)];
+            let Err(parts) = pausing(&plan, &dataset, strategy, "inproc", &first, Vec::new()) else {
+                panic!("{what}: it should have stopped");
+            };
+            let rest = [stretch(stop, steps, 0)];
+            let again = pausing(&plan, &dataset, strategy, "inproc", &rest, parts).ok().unwrap();
+            assert!(again.params == whole.params, "{what}: started again after step {stop}");
+        }
     }
 }

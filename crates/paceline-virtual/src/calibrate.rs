@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use paceline_data::DATASETS;
+use paceline_data::{DATASETS, Form, Source};
 use paceline_launch::LaunchError;
-use paceline_launch::bench::Bench;
+use paceline_launch::bench::{Bench, Task};
 use paceline_nn::models::{self, MODELS};
 use paceline_nn::optim::{OPTIMISERS, Settings, Step};
 use paceline_nn::{Compute, Graph, Network, Pass as Batch, Shape, Targets};
@@ -111,7 +111,7 @@ struct Subject {
     state: Vec<f32>,
     grads: Vec<f32>,
     bytes: Vec<u8>,
-    classes: Vec<u8>,
+    classes: Vec<u16>,
     ids: Vec<u32>,
 }
 
@@ -131,7 +131,7 @@ impl Subject {
         Self {
             grads: vec![0.0; params.len()],
             bytes: (0..size as u64).map(|i| draws.at(i) as u8).collect(),
-            classes: (0..batch).map(|i| (i % CLASSES) as u8).collect(),
+            classes: (0..batch).map(|i| (i % CLASSES) as u16).collect(),
             ids: (0..batch as u32).collect(),
             network: Network::new(graph, batch, Arc::new(Compute::new(threads, false))),
             params,
@@ -186,7 +186,11 @@ fn repeat<T>(effort: &Effort, mut once: impl FnMut() -> T) -> Vec<T> {
 /// Every model's passes; nanoseconds per byte of input; operations per second of one thread.
 fn passes(effort: &Effort, cores: usize) -> (Vec<Pass>, Vec<f64>, Vec<f64>) {
     let (mut passes, mut data, mut rates) = (Vec::new(), Vec::new(), Vec::new());
-    let mut shapes: Vec<[usize; 3]> = DATASETS.iter().map(|source| source.shape).collect();
+    let shape = |source: &Source| match source.form {
+        Form::Fixed { shape, .. } => Some(shape),
+        Form::FromFiles(_) => None,
+    };
+    let mut shapes: Vec<[usize; 3]> = DATASETS.iter().filter_map(shape).collect();
     shapes.sort_unstable();
     shapes.dedup();
     for model in MODELS.iter().filter(|model| effort.models.contains(&model.name)) {
@@ -378,6 +382,7 @@ fn exchange(name: &str, effort: &Effort, program: &Path, rank: &str) -> Result<T
         for duplex in [false, true] {
             let bench = Bench {
                 what: "p2p".into(),
+                task: Task::Exchange,
                 transport: name.into(),
                 buffer: None,
                 network: None,

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use paceline_data::{Dataset, Order};
+use paceline_data::{Dataset, Order, order};
 use paceline_launch::gather::{Gather, mean};
 use paceline_nn::{Compute, Graph, Outcome};
 use paceline_plan::Plan;
@@ -16,7 +16,7 @@ use paceline_train::clock::Clock;
 use paceline_train::engine;
 use paceline_train::memory::{Bodies, Memory as _, Scratch, Whole, span};
 use paceline_train::update::Update;
-use paceline_train::{Replica, TrainError, worker};
+use paceline_train::{Replica, TrainError, weights, worker};
 use paceline_wire::{Body, Source};
 
 /// Progress events of a run, roughly.
@@ -95,20 +95,25 @@ impl<'a, 'r> Learning<'a, 'r> {
         scratch: Vec<Vec<usize>>,
         gather: Gather<'a>,
         report: &'r mut dyn FnMut(Event<'_>),
-    ) -> Self {
+    ) -> Result<Self, TrainError> {
         let compute = Arc::new(Compute::new(plan.threads, plan.pin));
-        let replica = Replica::new(plan, graph, Arc::clone(&compute));
-        let own = |lens: Vec<usize>| Own {
-            params: replica.params.clone(),
-            state: replica.state.clone(),
-            last: Outcome::default(),
-            samples: 0,
-            grads: vec![0.0; replica.params.len()],
-            scratch: Scratch::new(lens),
-            update: Update::new(plan, dataset.train.len(), Arc::clone(&compute)),
-            bodies: Vec::new(),
+        let frozen = weights::frozen(plan, &graph)?;
+        let replica = Replica::new(plan, graph, Arc::clone(&compute))?;
+        let own = |lens: Vec<usize>| {
+            let mut update = Update::new(plan, dataset.train.len(), Arc::clone(&compute));
+            update.freeze(&frozen, &replica.params);
+            Own {
+                params: replica.params.clone(),
+                state: replica.state.clone(),
+                last: Outcome::default(),
+                samples: 0,
+                grads: vec![0.0; replica.params.len()],
+                scratch: Scratch::new(lens),
+                update,
+                bodies: Vec::new(),
+            }
         };
-        Self {
+        Ok(Self {
             plan,
             dataset,
             setup,
@@ -122,13 +127,26 @@ impl<'a, 'r> Learning<'a, 'r> {
             report,
             failed: None,
             reached: false,
-        }
+        })
     }
 
-    /// Evaluates a model on the whole test split.
+    /// Evaluates a model on the whole test split: share by share where workers do, so that sums are theirs.
     pub fn evaluate(&mut self, params: Vec<f32>, state: Vec<f32>) -> Outcome {
+        let shares = match self.agreement {
+            Agreement::Apart => 1,
+            _ if state.is_empty() => self.setup.workers,
+            _ => 1,
+        };
         (self.replica.params, self.replica.state) = (params, state);
-        self.replica.evaluate(self.dataset, 0..self.dataset.test.len())
+        let mut total = Outcome::default();
+        for share in 0..shares {
+            let part = order::share(self.dataset.test.len(), share, shares);
+            match self.replica.evaluate(self.dataset, part) {
+                Ok(outcome) => total += outcome,
+                Err(error) => self.failed = self.failed.take().or(Some(error)),
+            }
+        }
+        total
     }
 
     /// Evaluates a model and tells of it.
@@ -208,10 +226,15 @@ impl Memory for Learning<'_, '_> {
             std::mem::swap(&mut replica.state, &mut own.state);
         };
         swap(replica, own);
-        own.last = replica.forward(dataset, &pass, scale, &mut Clock::default());
+        let forward = replica.forward(dataset, &pass, scale, &mut Clock::default());
         replica.backward(&pass);
         swap(replica, own);
+        own.update.quiet(0, &mut own.grads);
         own.samples += pass.samples as u64;
+        match forward {
+            Ok(outcome) => own.last = outcome,
+            Err(error) => return self.failed = self.failed.take().or(Some(error)),
+        }
         let loss = own.last.loss;
         if !loss.is_finite() && self.failed.is_none() {
             self.failed = Some(TrainError::Diverged { step: step + 1, samples, loss });

@@ -6,7 +6,7 @@ use std::time::Instant;
 use paceline_data::Dataset;
 use paceline_launch::control::Done;
 use paceline_launch::gather::Gather;
-use paceline_launch::run::check;
+use paceline_launch::run::{check, check_hosts};
 use paceline_nn::Graph;
 use paceline_plan::Plan;
 use paceline_protocol::{Agreement, Participant, STRATEGIES, Setup, Strategy};
@@ -57,6 +57,7 @@ impl Stage {
             Some(cluster) => cluster.place(plan)?,
             None => (*plan).clone(),
         };
+        check_hosts(&placed, false)?;
         if plan.strategy != SINGLE {
             check(&placed, dataset)?;
         }
@@ -88,7 +89,7 @@ pub fn run(scenario: &Scenario<'_>, report: &mut dyn FnMut(Event<'_>)) -> Result
         steps: setup.steps,
         kernels: paceline_nn::accel::Level::detect().to_string(),
     });
-    let gather = Gather::new(placed);
+    let gather = Gather::new(placed, None);
     let began = Instant::now();
     let mut by = "events";
     let (happened, mut gather, model) = if scenario.learn {
@@ -144,7 +145,7 @@ fn learn<'a>(
     let scratch = participants.iter().map(|participant| participant.scratch()).collect();
     let (dataset, graph) = (scenario.dataset, Arc::clone(graph));
     let lesson = Lesson { plan: placed, dataset, setup, agreement, graph };
-    let mut learning = Learning::new(lesson, scratch, gather, report);
+    let mut learning = Learning::new(lesson, scratch, gather, report)?;
     let mut happened = paceline_sim::run(setup, participants, costs, &mut learning);
     if let Some(failed) = learning.failed.take() {
         return Err(failed.into());

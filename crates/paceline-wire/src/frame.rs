@@ -7,7 +7,7 @@
 //! | 6..8 | flags, all zero |
 //! | 8..12 | number of the frame on this connection and direction, from 0 |
 //! | 12..16 | length of the body in bytes |
-//! | 16..20 | CRC-32 of the body |
+//! | 16..20 | CRC-32 of the body; 0 over shared memory, where there is no line on which a bit could flip |
 //! | 20..68 | the caller's 48 bytes |
 //! | 68..72 | CRC-32 of the bytes before |
 //!

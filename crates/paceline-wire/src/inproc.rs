@@ -11,8 +11,13 @@ use crate::registry::TransportKind;
 use crate::transport::{Event, Meta, Source, Span, Traffic, Transport, lent};
 
 /// Its line in the registry.
-pub const KIND: TransportKind =
-    TransportKind { name: "inproc", about: "threads of one process", buffer: None, bind: None };
+pub const KIND: TransportKind = TransportKind {
+    name: "inproc",
+    about: "threads of one process",
+    buffer: None,
+    bind: None,
+    bind_at: None,
+};
 
 /// A queue that holds this many elements takes no further message (16 MiB).
 const FULL: usize = 4 << 20;

@@ -10,9 +10,10 @@
 //! - [`inproc`]: the trait between threads of one process
 //! - [`stream`]: the trait between processes, over any stream of bytes: listening, dialling, strangers, one
 //!   file each
-//! - [`tcp`], [`uds`], [`shm`]: what such streams are made of
+//! - [`tcp`], [`uds`], [`shm`], [`grpc`]: what such streams are made of; [`tls`]: the same between machines
 //! - `shared`: memory that several processes have mapped
 //! - [`shaped`]: any transport with the bandwidth and latency of an emulated network
+//! - [`line`]: documents and heartbeats between the machines of a run, and the port where they join
 //! - [`frame`]: the header of a message on a byte stream, and its checks
 //! - [`hello`]: what an end says of itself; [`handshake`]: who may connect, without sockets or clocks
 //! - [`identity`]: one rank of one run, and the run's key
@@ -20,8 +21,8 @@
 //! - [`error`]: what can go wrong
 //!
 //! # Deliberately absent
-//! Strategies and what the 48 bytes mean; joining again after a loss; heartbeats. Frames carry checksums,
-//! not MACs: off loopback somebody who can alter packets in flight could alter messages.
+//! Strategies and what the 48 bytes mean; joining again after a loss. Frames carry checksums,
+//! not MACs: `tcp` is for one machine, and what leaves it goes through `tls`.
 
 // Only `shared` allows it.
 #![deny(unsafe_code)]
@@ -32,16 +33,19 @@ compile_error!("bodies travel little-endian and are moved without conversion");
 pub mod body;
 pub mod error;
 pub mod frame;
+pub mod grpc;
 pub mod handshake;
 pub mod hello;
 pub mod identity;
 pub mod inproc;
+pub mod line;
 pub mod registry;
 pub mod shaped;
 mod shared;
 pub mod shm;
 pub mod stream;
 pub mod tcp;
+pub mod tls;
 pub mod transport;
 pub mod uds;
 

@@ -1,5 +1,6 @@
 //! Every transport by its name: what the command line offers and the launcher uses.
 
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use crate::error::WireError;
@@ -7,10 +8,13 @@ use crate::identity::Identity;
 use crate::stream::medium::Medium;
 use crate::stream::{Listener, Options};
 use crate::transport::Transport;
-use crate::{inproc, shm, tcp, uds};
+use crate::{grpc, inproc, shm, tcp, uds};
 
 /// Lets a rank's process listen on this machine.
 pub type Bind = fn() -> Result<Box<dyn Door>, WireError>;
+
+/// Lets a rank's process listen at an address that other machines reach; what it says there is encrypted.
+pub type BindAt = fn(IpAddr) -> Result<Box<dyn Door>, WireError>;
 
 /// A transport and what it can do.
 pub struct TransportKind {
@@ -22,10 +26,12 @@ pub struct TransportKind {
     pub buffer: Option<&'static str>,
     /// How a rank's process listens; none if ranks are threads of one process.
     pub bind: Option<Bind>,
+    /// How it listens for other machines; none if it cannot leave this one.
+    pub bind_at: Option<BindAt>,
 }
 
 /// The transports.
-pub const TRANSPORTS: &[TransportKind] = &[tcp::KIND, uds::KIND, shm::KIND, inproc::KIND];
+pub const TRANSPORTS: &[TransportKind] = &[tcp::KIND, uds::KIND, shm::KIND, grpc::KIND, inproc::KIND];
 
 /// The transport of a name.
 pub fn find(name: &str) -> Option<&'static TransportKind> {
@@ -74,4 +80,9 @@ impl<M: Medium> Door for Listener<M> {
 /// Listens anywhere on this machine.
 pub(crate) fn door<M: Medium>() -> Result<Box<dyn Door>, WireError> {
     Ok(Box::new(Listener::<M>::anywhere()?))
+}
+
+/// Listens at an address of this machine that others reach, on any free port.
+pub(crate) fn door_at<M: Medium<Address = SocketAddr>>(address: IpAddr) -> Result<Box<dyn Door>, WireError> {
+    Ok(Box::new(Listener::<M>::bind(SocketAddr::new(address, 0))?))
 }

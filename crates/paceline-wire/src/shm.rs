@@ -22,6 +22,7 @@ use rustix::net::{
 use crate::error::WireError;
 use crate::frame::HEADER;
 use crate::handshake::Side;
+use crate::identity::Key;
 use crate::registry::{TransportKind, door};
 pub use crate::stream::Options;
 use crate::stream::medium::{self, Medium};
@@ -36,6 +37,7 @@ pub const KIND: TransportKind = TransportKind {
     about: "processes of one machine through shared memory",
     buffer: Some("the ring of each connection and direction, rounded up to a power of two"),
     bind: Some(door::<Memory>),
+    bind_at: None,
 };
 
 /// A bound socket.
@@ -70,16 +72,16 @@ impl Medium for Memory {
         Ok(())
     }
 
-    fn accept(listener: &UnixListener) -> io::Result<(UnixStream, String)> {
-        Unix::accept(listener)
+    fn accept(listener: &UnixListener, key: &Key) -> io::Result<(UnixStream, String)> {
+        Unix::accept(listener, key)
     }
 
     fn prepare(socket: &UnixStream, options: &Options) -> io::Result<()> {
         Unix::prepare(socket, &Options { buffer: None, ..*options })
     }
 
-    fn open(name: &Name, options: &Options) -> io::Result<UnixStream> {
-        Unix::open(name, &Options { buffer: None, ..*options })
+    fn open(name: &Name, key: &Key, options: &Options) -> io::Result<UnixStream> {
+        Unix::open(name, key, &Options { buffer: None, ..*options })
     }
 
     fn stream(socket: UnixStream, side: Side, options: &Options) -> io::Result<Stream> {
@@ -195,6 +197,7 @@ impl AsFd for Stream {
 
 impl medium::Stream for Stream {
     const AHEAD: usize = HEADER;
+    const SUMMED: bool = false;
 
     fn lie_down(&mut self, writing: bool) -> bool {
         self.rings.as_mut().is_some_and(|rings| rings.lie_down(writing))

@@ -223,7 +223,7 @@ impl<M: Medium> Transport for Streams<M> {
             if elapsed >= wait {
                 return Ok(());
             }
-            if self.options.own_core && elapsed < OWN_CORE_SPIN {
+            if self.options.own_core && !M::OWN_THREAD && elapsed < OWN_CORE_SPIN {
                 std::hint::spin_loop();
             } else if elapsed < SPIN {
                 // The peer may be waiting for this very core.
@@ -240,7 +240,7 @@ impl<M: Medium> Transport for Streams<M> {
 }
 
 /// Waits until one of the sockets is ready; a signal ends the wait early.
-fn await_any(sockets: &mut [PollFd<'_>], wait: Duration) -> Result<(), WireError> {
+pub(crate) fn await_any(sockets: &mut [PollFd<'_>], wait: Duration) -> Result<(), WireError> {
     let timeout = Timespec {
         tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: i64::from(wait.subsec_nanos()),
@@ -254,4 +254,4 @@ fn await_any(sockets: &mut [PollFd<'_>], wait: Duration) -> Result<(), WireError
 /// What to wait for to read.
 pub(crate) const READABLE: PollFlags = PollFlags::IN;
 /// What to wait for to read and to write.
-const BOTH: PollFlags = PollFlags::IN.union(PollFlags::OUT);
+pub(crate) const BOTH: PollFlags = PollFlags::IN.union(PollFlags::OUT);

@@ -1,4 +1,4 @@
-//! Connections over TCP: between processes, on one machine or several.
+//! Connections over TCP: between processes of one machine. Off it, `tls` goes over the same sockets.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -9,10 +9,12 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 
 use crate::error::WireError;
 use crate::handshake::Side;
-use crate::registry::{TransportKind, door};
+use crate::identity::Key;
+use crate::registry::{TransportKind, door, door_at};
 pub use crate::stream::Options;
 use crate::stream::medium::{Medium, Stream};
 use crate::stream::{self, Streams};
+use crate::tls::Secure;
 
 /// Its line in the registry.
 pub const KIND: TransportKind = TransportKind {
@@ -20,6 +22,7 @@ pub const KIND: TransportKind = TransportKind {
     about: "processes over TCP",
     buffer: Some("the kernel's buffer of each connection and direction"),
     bind: Some(door::<Net>),
+    bind_at: Some(door_at::<Secure>),
 };
 
 /// A bound socket; port 0 means any that is free.
@@ -53,7 +56,7 @@ impl Medium for Net {
         buffers(listener, options)
     }
 
-    fn accept(listener: &TcpListener) -> io::Result<(TcpStream, String)> {
+    fn accept(listener: &TcpListener, _: &Key) -> io::Result<(TcpStream, String)> {
         listener.accept().map(|(socket, address)| (socket, address.to_string()))
     }
 
@@ -63,7 +66,7 @@ impl Medium for Net {
         buffers(socket, options)
     }
 
-    fn open(address: &SocketAddr, options: &Options) -> io::Result<TcpStream> {
+    fn open(address: &SocketAddr, _: &Key, options: &Options) -> io::Result<TcpStream> {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = socket_with(family, SocketType::STREAM, flags, None)?;

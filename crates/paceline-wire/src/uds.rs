@@ -13,7 +13,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket
 
 use crate::error::WireError;
 use crate::handshake::Side;
-use crate::identity::random;
+use crate::identity::{Key, random};
 use crate::registry::{TransportKind, door};
 pub use crate::stream::Options;
 use crate::stream::medium::{Medium, Stream};
@@ -26,6 +26,7 @@ pub const KIND: TransportKind = TransportKind {
     about: "processes of one machine over Unix sockets",
     buffer: Some("the kernel's buffer of each connection and direction"),
     bind: Some(door::<Unix>),
+    bind_at: None,
 };
 
 /// A bound socket.
@@ -94,7 +95,7 @@ impl Medium for Unix {
         Ok(())
     }
 
-    fn accept(listener: &UnixListener) -> io::Result<(UnixStream, String)> {
+    fn accept(listener: &UnixListener, _: &Key) -> io::Result<(UnixStream, String)> {
         let (socket, _) = listener.accept()?;
         let who = sockopt::socket_peercred(&socket)
             .map_or("a process".to_owned(), |peer| format!("process {}", peer.pid.as_raw_nonzero()));
@@ -106,7 +107,7 @@ impl Medium for Unix {
         buffers(socket, options)
     }
 
-    fn open(name: &Name, options: &Options) -> io::Result<UnixStream> {
+    fn open(name: &Name, _: &Key, options: &Options) -> io::Result<UnixStream> {
         let socket = socket()?;
         buffers(&socket, options)?;
         rustix::net::connect(&socket, &name.address()?)?;

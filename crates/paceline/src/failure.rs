@@ -21,6 +21,35 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// What happened, what to do, and the exit code that this calls for.
+    pub fn new(code: u8, message: String, hint: String) -> Self {
+        Self { code, message, hint }
+    }
+
+    /// A measurement that cannot be made as it was asked for.
+    pub fn measurement(error: LaunchError, verb: &str) -> Self {
+        match error {
+            LaunchError::Plan(error) => {
+                let hint = format!("nothing was measured; `paceline bench {verb} --help` lists every flag");
+                Self { code: 3, message: format!("this cannot be measured: {error}"), hint }
+            }
+            error => error.into(),
+        }
+    }
+
+    /// A file that could not be written.
+    pub fn file(path: &std::path::Path, error: &std::io::Error) -> Self {
+        let message = format!("{}: {error}", path.display());
+        Self { code: 5, message, hint: "is the folder there, and yours to write to?".into() }
+    }
+
+    /// A model file that describes no network.
+    pub fn description(file: &str, error: &paceline_nn::description::DescriptionError) -> Self {
+        let hint = "docs/models.md shows the form, examples/models/ has examples; --data or --input say for \
+                    which samples";
+        Self { code: 3, message: format!("model file {file}, {error}"), hint: hint.into() }
+    }
+
     /// Writes the error to standard error.
     pub fn report(self) -> ExitCode {
         crate::output::error(&self.message, &self.hint);
@@ -45,30 +74,22 @@ impl From<TrainError> for Failure {
     fn from(error: TrainError) -> Self {
         let code = match error {
             TrainError::Diverged { .. } => 1,
-            TrainError::Shape { .. } => 3,
+            TrainError::Shape { .. } | TrainError::Positions { .. } | TrainError::Description { .. } => 3,
+            TrainError::Weights { .. } | TrainError::Frozen { .. } => 3,
+            TrainError::Data(_) => 5,
             TrainError::Lost { .. } | TrainError::Silent { .. } => 4,
             TrainError::Wire(_) => 6,
+            TrainError::Restore { .. } => 5,
         };
-        Self { code, hint: error.hint().into(), message: error.to_string() }
+        Self { code, hint: error.hint(), message: error.to_string() }
     }
 }
 
 impl From<LaunchError> for Failure {
     fn from(error: LaunchError) -> Self {
-        let message = error.to_string();
         match error {
             LaunchError::Plan(error) => error.into(),
-            LaunchError::Train(error) => error.into(),
-            LaunchError::Lost { .. } => {
-                let hint =
-                    "the other processes were ended; the system's log may say who ended this one".into();
-                Self { code: 4, message, hint }
-            }
-            LaunchError::Failed { hint, code, .. } => Self { code, message, hint },
-            LaunchError::Late { .. } => {
-                Self { code: 4, message, hint: "is the machine overloaded, or out of memory?".into() }
-            }
-            LaunchError::System { .. } => Self { code: 1, message, hint: String::new() },
+            error => Self { code: error.code(), message: error.to_string(), hint: error.hint() },
         }
     }
 }

@@ -7,6 +7,7 @@
 mod failure;
 mod output;
 mod verbs;
+mod voyage;
 
 use std::process::ExitCode;
 
@@ -34,9 +35,17 @@ enum Verb {
     Simulate(Box<verbs::simulate::Args>),
     /// Measure what things cost on this machine, for `simulate --calibration`
     Calibrate(verbs::calibrate::Args),
+    /// Take part in a run that another machine leads (`paceline train --listen`)
+    Join(verbs::join::Args),
+    /// Go on with a run that was interrupted or failed, from its last checkpoint
+    Resume(verbs::resume::Args),
+    /// Write the weights of a run's checkpoint to a file that PyTorch can load
+    ExportWeights(verbs::weights::Args),
+    /// Measure how long a network takes to answer, and how often it is right
+    Infer(verbs::infer::Args),
     /// List the models, or show one layer by layer
     Model(verbs::model::Args),
-    /// List the datasets and where their files are looked for
+    /// List, fetch and describe the datasets
     Data(verbs::data::Args),
     /// Measure this machine
     Bench(verbs::bench::Args),
@@ -55,6 +64,10 @@ fn main() -> ExitCode {
         Some(Verb::Train(args)) => verbs::train::train(&args, show, started),
         Some(Verb::Simulate(args)) => verbs::simulate::run(&args, show, started),
         Some(Verb::Calibrate(args)) => verbs::calibrate::run(&args, show),
+        Some(Verb::Join(args)) => verbs::join::run(&args, show),
+        Some(Verb::Resume(args)) => verbs::resume::run(&args, show, started),
+        Some(Verb::ExportWeights(args)) => verbs::weights::export(&args, show),
+        Some(Verb::Infer(args)) => verbs::infer::run(&args, show),
         Some(Verb::Model(args)) => verbs::model::run(&args, show),
         Some(Verb::Data(args)) => verbs::data::run(&args, show),
         Some(Verb::Bench(args)) => verbs::bench::run(&args, show),

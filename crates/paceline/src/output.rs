@@ -26,6 +26,11 @@ pub fn json(value: &impl Serialize) -> std::io::Result<()> {
     text(&line)
 }
 
+/// Writes a run's result: the last line on standard output.
+pub fn result(result: RunResult, origin: Origin) -> std::io::Result<()> {
+    json(&Marked { what: &Event::Result(result), origin })
+}
+
 /// Writes text to standard output.
 pub fn text(text: &str) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
@@ -107,9 +112,26 @@ impl Follow {
                 self.workers += 1.0;
                 self.phases.iter_mut().zip(one).for_each(|(sum, seconds)| *sum += seconds);
             }
-            Event::Refused { rank, cause } => {
+            Event::Waiting { hosts, joined, address } if joined < hosts => {
+                self.line(&format!("waiting for {} of {hosts} hosts at {address}", hosts - joined));
+            }
+            Event::Waiting { .. } => {}
+            Event::Host { host, name, state } => self.line(&match state {
+                "quiet" => format!("host {host}, {name}, may be lost: nothing heard for 2 s"),
+                "back" => format!("host {host}, {name}, is there again"),
+                state => format!("host {host} {state}: {name}"),
+            }),
+            Event::Refused { rank: Some(rank), cause } => {
                 self.line(&format!("rank {rank} turned a stranger away: {cause}"))
             }
+            Event::Refused { rank: None, cause } => {
+                self.line(&format!("a stranger was turned away where machines join: {cause}"))
+            }
+            Event::Checkpoint { step } => self.bar.set_position(step),
+            Event::Restarted { step, cause, left } => self.line(&format!(
+                "{cause}\nstarts again from step {step}; {left} more {} possible",
+                if left == 1 { "restart is" } else { "restarts are" }
+            )),
             Event::Result(_) => {}
         }
     }

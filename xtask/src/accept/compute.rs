@@ -11,16 +11,20 @@ use crate::process::{Outcome, last_json};
 /// Runs that each median is made from.
 const RUNS: usize = 5;
 
-/// Our model, PyTorch's name for it, and the ratio of the contract.
-const MODELS: &[(&str, &str, f64)] =
-    &[("mlp", "mlp", 1.6), ("lenet", "cnn", 1.25), ("resnet20", "resnet20", 1.1)];
+/// Our model, PyTorch's name for it, the ratio of the contract, and the batches.
+const MODELS: &[(&str, &str, f64, &[u32])] = &[
+    ("mlp", "mlp", 1.6, &[32, 64, 128]),
+    ("lenet", "cnn", 1.25, &[32, 64, 128]),
+    ("resnet20", "resnet20", 1.1, &[32, 64, 128]),
+    ("resnet50", "resnet50", 0.9, &[8]),
+];
 
 /// `paceline bench compute` beside the better of PyTorch's layouts.
 pub fn beside_torch() -> Outcome<Report> {
     let torch = Torch::ready()?;
     let mut report = Report { lines: Vec::new(), runs: Vec::new() };
-    for &(model, peer, wanted) in MODELS {
-        for batch in [32, 64, 128] {
+    for &(model, peer, wanted, batches) in MODELS {
+        for &batch in batches {
             let (mut ours, mut plain, mut last, mut peak) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
             for round in 0..RUNS {
                 let own = last_json(bench(&mut torch.paceline(), model, batch, 1))?;
@@ -59,8 +63,8 @@ fn bench<'a>(command: &'a mut Command, model: &str, batch: u32, threads: u32) ->
 }
 
 fn peer_command(torch: &Torch, model: &str, batch: u32, channels_last: bool) -> Command {
-    let mut command = if model == "resnet20" {
-        torch.own_script("bench/peers/torch_resnet20.py")
+    let mut command = if model.starts_with("resnet") {
+        torch.own_script(&format!("bench/peers/torch_{model}.py"))
     } else {
         let mut command = torch.script("torch_ddp.py");
         command.args(["--local", "--workers", "1", "--model", model]);
@@ -69,6 +73,7 @@ fn peer_command(torch: &Torch, model: &str, batch: u32, channels_last: bool) -> 
     let samples = match model {
         "mlp" => 60_000,
         "cnn" => 2_560,
+        "resnet50" => 40,
         _ => 1_024,
     };
     command.args(["--batch", &batch.to_string(), "--steps", &(samples / batch).to_string()]);

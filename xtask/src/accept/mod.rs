@@ -5,6 +5,7 @@ mod accuracy;
 mod averaging;
 mod compression;
 mod compute;
+mod datasets;
 mod exchange;
 mod footprint;
 mod network;
@@ -73,6 +74,11 @@ const MEASUREMENTS: &[Measurement] = &[
         about: "bandwidth, latency and cost of emulated links",
         run: network::honest,
     },
+    Measurement {
+        name: "kernel-links",
+        about: "emulated links beside the kernel's shaping, between network namespaces (root)",
+        run: network::beside_the_kernel,
+    },
     Measurement { name: "distributed", about: "training with processes beside DDP", run: exchange::training },
     Measurement {
         name: "averaging",
@@ -90,14 +96,24 @@ const MEASUREMENTS: &[Measurement] = &[
         run: compression::measure,
     },
     Measurement {
-        name: "simulate-speed",
+        name: "simulator",
         about: "virtual time: messages per second, a thousand workers, memory",
         run: simulate::speed,
     },
     Measurement {
-        name: "simulate-learn",
+        name: "time-to-accuracy",
         about: "time to accuracy in virtual time beside real runs, with a straggler",
         run: simulate::learn,
+    },
+    Measurement {
+        name: "datasets",
+        about: "what is learnt on images, series and text",
+        run: datasets::learning,
+    },
+    Measurement {
+        name: "streaming",
+        about: "training on images from disk beside images in memory",
+        run: datasets::streaming,
     },
     Measurement { name: "footprint", about: "memory and startup of a run", run: footprint::measure },
 ];

@@ -1,12 +1,14 @@
 //! Emulated links: whether they are what was asked for, what they cost, and how they compare with the kernel's.
 
-use std::process::Command;
-use std::time::Instant;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Line, Report, median, number};
 use crate::process::{Outcome, last_json, root};
+use crate::test::packages;
 
 /// Runs that each median is made from.
 const RUNS: usize = 5;
@@ -96,4 +98,110 @@ fn children_cpu() -> Outcome<f64> {
     let ticks: u64 = fields.get(13..15).into_iter().flatten().filter_map(|f| f.parse::<u64>().ok()).sum();
     // USER_HZ is 100 on every Linux that this runs on.
     Ok(ticks as f64 / 100.0)
+}
+
+/// Rates at which emulated links are compared with the kernel's.
+const RATES: [&str; 2] = ["50mbit", "200mbit"];
+/// Ring all-reduce of 0.2 MB in each step.
+const TRAINING: &str = "train --quiet --workers 2 --steps 60 --eval-every 1000000";
+
+/// The same training run over emulated links and between two network namespaces whose links the kernel shapes.
+pub fn beside_the_kernel() -> Outcome<Report> {
+    packages(&["iproute2"])?;
+    let mut report = Report { lines: Vec::new(), runs: Vec::new() };
+    let folder = std::env::temp_dir().join(format!("paceline-accept-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    for rate in RATES {
+        let machines = Machines::new(rate)?;
+        let (mut emulated, mut shaped) = (Vec::new(), Vec::new());
+        for round in 0..RUNS {
+            let key = folder.join(format!("{rate}-{round}.key"));
+            let by_kernel = machines.train(&key)?;
+            let mut command = program();
+            command.args(TRAINING.split(' ')).args(["--network", &format!("{rate},50us")]);
+            let by_us = last_json(command.env("PACELINE_STORE", &folder))?;
+            for (side, times, result) in
+                [("kernel", &mut shaped, by_kernel), ("emulated", &mut emulated, by_us)]
+            {
+                times.push(number(&result, "/seconds/train")?);
+                report.runs.push(json!({"round": round, "rate": rate, "side": side, "result": result}));
+            }
+        }
+        let off = (median(&emulated) / median(&shaped) - 1.0).abs();
+        let claim = format!("ring all-reduce training at {rate}: emulated beside tbf, off by");
+        report.lines.push(Line { claim, reached: off, wanted: 0.10, at_most: true });
+    }
+    std::fs::remove_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    Ok(report)
+}
+
+/// Two network namespaces with a link of a given rate; removed when dropped.
+struct Machines([String; 2]);
+
+impl Machines {
+    fn new(rate: &str) -> Outcome<Self> {
+        let name = |host: usize| format!("paceline-a{}-{host}", std::process::id());
+        let machines = Self([name(0), name(1)]);
+        let [one, two] = &machines.0;
+        for words in [
+            format!("netns add {one}"),
+            format!("netns add {two}"),
+            format!("-n {one} link add eth0 type veth peer name eth0 netns {two}"),
+        ] {
+            ip(&words)?;
+        }
+        for (host, name) in machines.0.iter().enumerate() {
+            ip(&format!("-n {name} addr add 10.78.0.{}/24 dev eth0", host + 1))?;
+            ip(&format!("-n {name} link set eth0 up"))?;
+            ip(&format!("-n {name} link set lo up"))?;
+            let shape = format!("netns exec {name} tc qdisc add dev eth0 root tbf rate {rate}");
+            ip(&format!("{shape} burst 32kb latency 400ms"))?;
+        }
+        Ok(machines)
+    }
+
+    /// A run of two machines; its result.
+    fn train(&self, key: &Path) -> Outcome<Value> {
+        let on = |host: usize| {
+            let mut command = Command::new("ip");
+            command.args(["netns", "exec", &self.0[host]]).arg(program().get_program());
+            command.env("PACELINE_STORE", key.with_extension("store"));
+            command
+        };
+        let mut listening = on(0);
+        listening.args(TRAINING.split(' ')).args([
+            "--listen",
+            "10.78.0.1:7700",
+            "--hosts",
+            "2",
+            "--key-file",
+        ]);
+        let listening = listening.arg(key).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
+        let listening = listening.map_err(|e| format!("ip netns exec: {e}"))?;
+        let begun = Instant::now();
+        while !key.is_file() && begun.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let joined = on(1).args(["join", "10.78.0.1:7700", "--key-file"]).arg(key).output();
+        let out = listening.wait_with_output().map_err(|e| format!("waiting for the launcher: {e}"))?;
+        let text = String::from_utf8_lossy(&out.stdout);
+        let last = text.lines().last().unwrap_or_default();
+        serde_json::from_str(last).map_err(|e| format!("no result between namespaces ({e}): {joined:?}"))
+    }
+}
+
+impl Drop for Machines {
+    fn drop(&mut self) {
+        // One that was never made is not there either.
+        self.0.iter().for_each(|name| drop(ip(&format!("netns del {name}"))));
+    }
+}
+
+fn ip(words: &str) -> Outcome {
+    let out = Command::new("ip").args(words.split(' ')).output();
+    match out {
+        Ok(out) if out.status.success() => Ok(()),
+        Ok(out) => Err(format!("ip {words}: {}", String::from_utf8_lossy(&out.stderr).trim())),
+        Err(e) => Err(format!("ip {words}: {e}")),
+    }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use paceline_analyze::Channels;
 use paceline_protocol::STRATEGIES;
 use serde_json::Value;
 
@@ -17,6 +18,8 @@ pub struct Measured {
     averaging: Option<Value>,
     stragglers: Option<Value>,
     compression: Option<Value>,
+    /// Channels, out of a folder of their own.
+    pub channels: Option<Channels>,
 }
 
 impl Measured {
@@ -33,6 +36,7 @@ impl Measured {
             averaging: read("averaging")?,
             stragglers: read("stragglers")?,
             compression: read("compression")?,
+            channels: None,
         })
     }
 

@@ -1,25 +1,31 @@
 //! `cargo xtask docs`: the pages in `docs/`, out of the registries and out of what was measured. Nothing in
 //! them is written by hand, so nothing in them can say what the program does not do.
 //!
-//! - `strategies`, `consistency`, `codecs`: one function per page
+//! - `strategies`, `consistency`, `codecs`, `channels`, `datasets`: one function per page
+//! - `networks`: the page of models and layers
 //! - `measured`: tables out of `bench/accept/`
 //! - `markdown`: headings, paragraphs, tables
 
+mod channels;
 mod codecs;
 mod consistency;
+mod datasets;
 mod markdown;
 mod measured;
+mod networks;
 mod strategies;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use paceline_data::DATASETS;
 use paceline_protocol::codec::Codec;
 use paceline_protocol::{
     Averages, CODECS, CONSISTENCIES, Coder, Options, Parameter, Refusal, STRATEGIES, Setup, Strategy,
     consistency as models,
 };
+use paceline_wire::TRANSPORTS;
 
 use crate::process::{Outcome, root};
 use markdown::{MARK, Page, code};
@@ -51,7 +57,10 @@ pub fn check() -> Outcome {
 }
 
 fn generated() -> Outcome<Pages> {
-    pages(&Measured::read(&root().join("bench/accept"))?)
+    let channels = crate::channels::read(&root().join(crate::channels::FILE))?;
+    let mut measured = Measured::read(&root().join("bench/accept"))?;
+    measured.channels = channels;
+    pages(&measured)
 }
 
 fn compare(root: &Path, pages: &Pages) -> Outcome {
@@ -86,8 +95,14 @@ fn pages(measured: &Measured) -> Outcome<Pages> {
         ("docs/README.md".into(), index()),
         ("docs/consistency.md".into(), consistency::page(measured)?),
         ("docs/codecs.md".into(), codecs::page(measured)?),
+        ("docs/channels.md".into(), channels::page(measured.channels.as_ref())),
+        ("docs/datasets.md".into(), datasets::page()),
+        ("docs/models.md".into(), networks::page()?),
         ("docs/strategies/README.md".into(), strategies::index(measured)?),
     ]);
+    if let Some(measured) = &measured.channels {
+        pages.insert("docs/channels.svg".into(), measured.chart(None, channels::PAYLOAD).svg());
+    }
     for strategy in STRATEGIES {
         let text = strategies::page(strategy, measured)?;
         pages.insert(format!("docs/strategies/{}.md", strategy.name), text);
@@ -99,7 +114,8 @@ fn index() -> String {
     let mut page = Page::new("How workers train together");
     page.text(
         "Reference pages for `paceline train` with more than one worker. A run chooses one of each: along \
-         which path workers average, when a worker may go on, and how messages are made shorter.",
+         which path workers average, when a worker may go on, how messages are made shorter, what they \
+         travel over, and what is trained on.",
     );
     let names = |names: Vec<&str>| names.join(", ");
     let of = |about: &str, all: Vec<&str>| format!("{about}: {}.", names(all));
@@ -107,10 +123,14 @@ fn index() -> String {
         of("[Strategies](strategies/README.md) (`--strategy`)", STRATEGIES.iter().map(|s| s.name).collect()),
         of("[Consistency models](consistency.md) (`--sync`)", CONSISTENCIES.iter().map(|c| c.name).collect()),
         of("[Codecs](codecs.md) (`--compression`)", CODECS.iter().map(|c| c.name).collect()),
+        of("[Channels](channels.md) (`--transport`)", TRANSPORTS.iter().map(|t| t.name).collect()),
+        of("[Datasets](datasets.md) (`--data`)", DATASETS.iter().map(|d| d.name).collect()),
     ]);
+    page.text("What they train is on a page of its own: [models and layers](models.md).");
     page.text(
-        "`cargo xtask docs` writes all of this out of the registries in `crates/paceline-protocol` and the \
-         raw runs in `bench/accept/`; `cargo xtask test` fails if a page is out of date.",
+        "`cargo xtask docs` writes all of this out of the registries in `crates/paceline-protocol`, \
+         `crates/paceline-wire`, `crates/paceline-data` and `crates/paceline-nn`, and the raw runs in `bench/`; \
+         `cargo xtask test` fails if a page is out of date.",
     );
     page.done()
 }
@@ -186,7 +206,7 @@ mod tests {
     #[test]
     fn there_is_a_page_per_strategy_and_each_says_that_it_is_generated() {
         let pages = all();
-        assert_eq!(pages.len(), 4 + STRATEGIES.len());
+        assert_eq!(pages.len(), 7 + STRATEGIES.len());
         for (path, text) in &pages {
             assert!(text.starts_with(MARK) && text.ends_with('\n') && !text.ends_with("\n\n"), "{path}");
         }

@@ -8,7 +8,7 @@
 //! | `product/` | the one strided tile product behind dense layers and convolutions |
 //! | [`vector`](Vector) | a register's worth of numbers |
 //! | `winograd` | the tile transforms of the fast convolution |
-//! | `elementwise` | loops over slices, compiled once per level |
+//! | `elementwise`, `gates`, `rows` | loops over slices, compiled once per level |
 //! | `peak` | the register-only FMA loop that "fraction of peak" refers to |
 //!
 //! What leaves this module is safe to call: shapes are asserted at the border, and a [`Level`] can
@@ -92,10 +92,12 @@ macro_rules! channel_blocks {
 }
 
 pub(crate) mod elementwise;
+pub(crate) mod gates;
 mod level;
 mod peak;
 mod pool;
 mod product;
+pub(crate) mod rows;
 mod vector;
 pub(crate) mod winograd;
 

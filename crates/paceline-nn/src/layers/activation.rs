@@ -1,7 +1,8 @@
 //! Functions of single elements.
 
 use super::{Backward, Forward, Layer, Place, Spec};
-use crate::accel::elementwise;
+use crate::accel::{elementwise, gates};
+use crate::description::{Fields, Problem};
 use crate::real::Real;
 use crate::shape::Shape;
 
@@ -35,6 +36,17 @@ impl Spec for Activation {
 }
 
 impl Activation {
+    /// From a description.
+    pub(super) fn read(fields: &mut Fields<'_>) -> Result<Self, Problem> {
+        let functions = [
+            ("relu", Function::Relu),
+            ("gelu", Function::Gelu),
+            ("tanh", Function::Tanh),
+            ("sigmoid", Function::Sigmoid),
+        ];
+        Ok(Self { function: fields.choice("function", &functions)? })
+    }
+
     pub(super) fn layer<T: Real>(&self, _: Place<'_>) -> Box<dyn Layer<T>> {
         Box::new(Exec { function: self.function })
     }
@@ -44,28 +56,6 @@ struct Exec {
     function: Function,
 }
 
-/// `y = f(x)` for each element.
-fn map<T: Real>(x: &[T], y: &mut [T], f: impl Fn(T) -> T) {
-    for (y, &x) in y.iter_mut().zip(x) {
-        *y = f(x);
-    }
-}
-
-/// `dy = dy · slope` for each element, the slope from the input or the output.
-fn chain<T: Real>(from: &[T], dy: &mut [T], slope: impl Fn(T) -> T) {
-    for (d, &v) in dy.iter_mut().zip(from) {
-        *d = *d * slope(v);
-    }
-}
-
-fn normal_cdf<T: Real>(x: T) -> T {
-    T::of(0.5) * (T::ONE + (x * T::of(std::f64::consts::FRAC_1_SQRT_2)).erf())
-}
-
-fn normal_density<T: Real>(x: T) -> T {
-    T::of(1.0 / std::f64::consts::TAU.sqrt()) * (-(x * x) * T::of(0.5)).exp()
-}
-
 impl<T: Real> Layer<T> for Exec {
     fn forward(&mut self, io: Forward<'_, T>) {
         let level = io.compute.level;
@@ -73,9 +63,9 @@ impl<T: Real> Layer<T> for Exec {
             let x = &io.x[first..first + y.len()];
             match self.function {
                 Function::Relu => elementwise::relu(level, x, y),
-                Function::Gelu => map(x, y, |x| x * normal_cdf(x)),
-                Function::Tanh => map(x, y, T::tanh),
-                Function::Sigmoid => map(x, y, |x| T::ONE / (T::ONE + (-x).exp())),
+                Function::Gelu => gates::gelu(level, x, y),
+                Function::Tanh => gates::tanh(level, x, y),
+                Function::Sigmoid => gates::sigmoid(level, x, y),
             }
         });
     }
@@ -87,9 +77,9 @@ impl<T: Real> Layer<T> for Exec {
             let (x, y) = (&io.x[at.clone()], &io.y[at]);
             match self.function {
                 Function::Relu => elementwise::relu_backward(level, y, dy),
-                Function::Gelu => chain(x, dy, |x| normal_cdf(x) + x * normal_density(x)),
-                Function::Tanh => chain(y, dy, |y| T::ONE - y * y),
-                Function::Sigmoid => chain(y, dy, |y| y * (T::ONE - y)),
+                Function::Gelu => gates::gelu_backward(level, x, dy),
+                Function::Tanh => gates::tanh_backward(level, y, dy),
+                Function::Sigmoid => gates::sigmoid_backward(level, y, dy),
             }
         });
     }

@@ -2,6 +2,7 @@
 
 use super::{Backward, Forward, Layer, Place, Spec};
 use crate::accel::elementwise;
+use crate::description::{Fields, Problem};
 use crate::real::Real;
 use crate::shape::Shape;
 
@@ -25,6 +26,11 @@ impl Spec for Add {
 }
 
 impl Add {
+    /// From a description.
+    pub(super) fn read(_: &mut Fields<'_>) -> Result<Self, Problem> {
+        Ok(Self)
+    }
+
     pub(super) fn layer<T: Real>(&self, at: Place<'_>) -> Box<dyn Layer<T>> {
         Box::new(Exec { relu: at.relu })
     }

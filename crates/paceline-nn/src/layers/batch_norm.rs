@@ -3,6 +3,7 @@
 use super::{Backward, Forward, Init, Layer, Place, Spec, TensorSpec};
 use crate::accel::elementwise;
 use crate::compute::Buffer;
+use crate::description::{Fields, Problem};
 use crate::real::Real;
 use crate::shape::Shape;
 
@@ -24,6 +25,9 @@ impl Default for BatchNorm {
 
 impl Spec for BatchNorm {
     fn output(&self, inputs: &[Shape]) -> Result<Shape, String> {
+        if !(self.epsilon.is_finite() && self.epsilon > 0.0 && (0.0..=1.0).contains(&self.momentum)) {
+            return Err("epsilon must be above 0, momentum between 0 and 1".into());
+        }
         Ok(inputs[0])
     }
     fn params(&self, input: Shape) -> Vec<TensorSpec> {
@@ -44,6 +48,15 @@ impl Spec for BatchNorm {
 }
 
 impl BatchNorm {
+    /// From a description.
+    pub(super) fn read(fields: &mut Fields<'_>) -> Result<Self, Problem> {
+        let usual = Self::default();
+        Ok(Self {
+            epsilon: fields.real("epsilon")?.map_or(usual.epsilon, |(value, _)| value),
+            momentum: fields.real("momentum")?.map_or(usual.momentum, |(value, _)| value),
+        })
+    }
+
     pub(super) fn layer<T: Real>(&self, at: Place<'_>) -> Box<dyn Layer<T>> {
         let c = at.input.c;
         Box::new(Exec {

@@ -2,6 +2,7 @@
 
 use super::{Backward, Forward, Init, Layer, Place, Spec, TensorSpec};
 use crate::accel::{Product, Repeat, Start, elementwise};
+use crate::description::{Fields, Problem};
 use crate::real::Real;
 use crate::shape::Shape;
 
@@ -35,6 +36,11 @@ impl Spec for Dense {
 }
 
 impl Dense {
+    /// From a description.
+    pub(super) fn read(fields: &mut Fields<'_>) -> Result<Self, Problem> {
+        Ok(Self { outputs: fields.needed("outputs")? })
+    }
+
     pub(super) fn layer<T: Real>(&self, at: Place<'_>) -> Box<dyn Layer<T>> {
         Box::new(Exec {
             inputs: at.input.size(),

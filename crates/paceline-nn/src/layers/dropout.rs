@@ -3,6 +3,7 @@
 use paceline_random::{Purpose, Stream};
 
 use super::{Backward, Forward, Layer, Pass, Place, Spec};
+use crate::description::{Fields, Problem};
 use crate::real::Real;
 use crate::shape::Shape;
 
@@ -28,6 +29,13 @@ impl Spec for Dropout {
 }
 
 impl Dropout {
+    /// From a description.
+    pub(super) fn read(fields: &mut Fields<'_>) -> Result<Self, Problem> {
+        let place = fields.place();
+        let rate = fields.real("rate")?.ok_or_else(|| Problem::new(place, "needs `rate`"))?;
+        Ok(Self { rate: rate.0 })
+    }
+
     pub(super) fn layer<T: Real>(&self, at: Place<'_>) -> Box<dyn Layer<T>> {
         Box::new(Exec { rate: self.rate, size: at.input.size() })
     }

@@ -4,29 +4,42 @@
 
 mod activation;
 mod add;
+mod attention;
 mod batch_norm;
+mod conv1d;
 mod conv2d;
 mod dense;
 mod dropout;
+mod embedding;
+mod layer_norm;
 mod pool;
+mod recurrent;
+mod sequence;
 
 pub use activation::{Activation, Function};
 pub use add::Add;
+pub use attention::Attention;
 pub use batch_norm::BatchNorm;
+pub use conv1d::Conv1d;
 pub use conv2d::Conv2d;
 pub use dense::Dense;
 pub use dropout::Dropout;
+pub use embedding::Embedding;
+pub use layer_norm::LayerNorm;
 pub use pool::{AveragePool, GlobalAveragePool, MaxPool};
+pub use recurrent::{Gru, Lstm};
+pub use sequence::{LastStep, Positions, Rows};
 
 use crate::compute::Compute;
+use crate::description::{Fields, Problem};
 use crate::real::Real;
 use crate::shape::Shape;
 
 macro_rules! ops {
-    ($($(#[$doc:meta])* $name:ident($kind:literal)),* $(,)?) => {
+    ($(#[doc = $about:literal] $name:ident($kind:literal: $settings:literal)),* $(,)?) => {
         /// Any layer.
         #[derive(Clone, Debug, PartialEq)]
-        pub enum Op { $($(#[$doc])* $name($name)),* }
+        pub enum Op { $(#[doc = $about] $name($name)),* }
 
         $(impl From<$name> for Op {
             fn from(spec: $name) -> Op { Op::$name(spec) }
@@ -43,6 +56,18 @@ macro_rules! ops {
                 self.spec().describe()
             }
 
+            /// Every kind of layer.
+            pub const KINDS: &'static [Kind] =
+                &[$(Kind { name: $kind, about: $about.trim_ascii(), settings: $settings }),*];
+
+            /// The layer of this kind with the settings of a description; none if there is no such kind.
+            pub(crate) fn read(kind: &str, fields: &mut Fields<'_>) -> Option<Result<Op, Problem>> {
+                match kind {
+                    $($kind => Some($name::read(fields).map(Op::$name)),)*
+                    _ => None,
+                }
+            }
+
             pub(crate) fn spec(&self) -> &dyn Spec {
                 match self { $(Op::$name(spec) => spec),* }
             }
@@ -56,23 +81,51 @@ macro_rules! ops {
 
 ops! {
     /// `y = x·W + b`.
-    Dense("dense"),
+    Dense("dense": "outputs"),
     /// Two-dimensional convolution.
-    Conv2d("conv2d"),
+    Conv2d("conv2d": "channels, kernel, stride, pad, groups, bias"),
+    /// Convolution along a sequence.
+    Conv1d("conv1d": "channels, kernel, stride, pad, groups, bias"),
     /// Batch normalisation.
-    BatchNorm("batch-norm"),
+    BatchNorm("batch-norm": "epsilon, momentum"),
+    /// Layer normalisation.
+    LayerNorm("layer-norm": "epsilon"),
     /// Largest of each window.
-    MaxPool("max-pool"),
+    MaxPool("max-pool": "size, stride, pad"),
     /// Mean of each window.
-    AveragePool("average-pool"),
+    AveragePool("average-pool": "size, stride, pad"),
     /// Mean over all pixels.
-    GlobalAveragePool("global-average-pool"),
+    GlobalAveragePool("global-average-pool": ""),
     /// A function of each element.
-    Activation("activation"),
+    Activation("activation": "function"),
     /// Random zeros while training.
-    Dropout("dropout"),
+    Dropout("dropout": "rate"),
     /// Sum of two values (a residual connection).
-    Add("add"),
+    Add("add": ""),
+    /// An image read as a sequence of its rows.
+    Rows("rows": ""),
+    /// The last step of a sequence.
+    LastStep("last-step": ""),
+    /// A vector for each token.
+    Embedding("embedding": "vocabulary, width"),
+    /// A learned vector added to each step.
+    Positions("positions": ""),
+    /// Gated recurrent unit.
+    Gru("gru": "width"),
+    /// Long short-term memory.
+    Lstm("lstm": "width"),
+    /// Multi-head attention.
+    Attention("attention": "heads, causal"),
+}
+
+/// A kind of layer, as users write it in a description.
+pub struct Kind {
+    /// Its name.
+    pub name: &'static str,
+    /// One line for tables.
+    pub about: &'static str,
+    /// Its own settings.
+    pub settings: &'static str,
 }
 
 /// How a tensor's values start.
@@ -80,6 +133,8 @@ ops! {
 pub enum Init {
     /// Uniform in `±bound`.
     Uniform(f64),
+    /// Normal with this standard deviation.
+    Normal(f64),
     /// All the same.
     Constant(f64),
 }
@@ -110,6 +165,10 @@ pub(crate) trait Spec {
     /// Multiply-adds of one sample's forward pass.
     fn multiply_adds(&self, _input: Shape, _output: Shape) -> u64 {
         0
+    }
+    /// Number of tokens, where the layer reads tokens: they have no gradient.
+    fn vocabulary(&self) -> Option<usize> {
+        None
     }
     /// Whether a following ReLU can be folded into this layer.
     fn fuses_relu(&self) -> bool {

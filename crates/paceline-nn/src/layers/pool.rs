@@ -3,6 +3,7 @@
 use super::{Backward, Forward, Layer, Place, Spec};
 use crate::accel::elementwise;
 use crate::compute::Buffer;
+use crate::description::{Fields, Problem};
 use crate::real::Real;
 use crate::shape::Shape;
 
@@ -72,6 +73,13 @@ impl Spec for GlobalAveragePool {
 }
 
 impl MaxPool {
+    /// From a description.
+    pub(super) fn read(fields: &mut Fields<'_>) -> Result<Self, Problem> {
+        let size = fields.needed("size")?;
+        let stride = fields.size("stride")?.unwrap_or(size);
+        Ok(Self { size, stride, pad: fields.size("pad")?.unwrap_or(0) })
+    }
+
     pub(super) fn layer<T: Real>(&self, at: Place<'_>) -> Box<dyn Layer<T>> {
         Box::new(Max {
             windows: Windows::new(at.input, at.output, [self.size; 2], self.stride, self.pad),
@@ -83,12 +91,24 @@ impl MaxPool {
 }
 
 impl AveragePool {
+    /// From a description.
+    pub(super) fn read(fields: &mut Fields<'_>) -> Result<Self, Problem> {
+        let size = fields.needed("size")?;
+        let stride = fields.size("stride")?.unwrap_or(size);
+        Ok(Self { size, stride, pad: fields.size("pad")?.unwrap_or(0) })
+    }
+
     pub(super) fn layer<T: Real>(&self, at: Place<'_>) -> Box<dyn Layer<T>> {
         Box::new(Mean { windows: Windows::new(at.input, at.output, [self.size; 2], self.stride, self.pad) })
     }
 }
 
 impl GlobalAveragePool {
+    /// From a description.
+    pub(super) fn read(_: &mut Fields<'_>) -> Result<Self, Problem> {
+        Ok(Self)
+    }
+
     pub(super) fn layer<T: Real>(&self, at: Place<'_>) -> Box<dyn Layer<T>> {
         let windows = Windows::new(at.input, at.output, [at.input.h, at.input.w], 1, 0);
         Box::new(Mean { windows })

@@ -1,6 +1,6 @@
 //! The convolutional network that the peers are measured with.
 
-use super::Model;
+use super::{Model, Output};
 use crate::graph::{Graph, ShapeError};
 use crate::layers::{Conv2d, Dense, MaxPool};
 use crate::shape::Shape;
@@ -9,6 +9,7 @@ pub(super) const MODEL: Model = Model {
     name: "lenet",
     about: "two 5×5 convolutions (32, 64 channels) with pooling, dense 512 (1,663,370 parameters on 28×28)",
     native_input: Shape::new(28, 28, 1),
+    output: Output::PerSample,
     build,
 };
 

@@ -1,6 +1,6 @@
 //! Multi-layer perceptron.
 
-use super::Model;
+use super::{Model, Output};
 use crate::graph::{Graph, ShapeError};
 use crate::layers::Dense;
 use crate::shape::Shape;
@@ -9,6 +9,7 @@ pub(super) const MODEL: Model = Model {
     name: "mlp",
     about: "perceptron inputs-256-128-classes with ReLU (235,146 parameters on 28×28)",
     native_input: Shape::new(28, 28, 1),
+    output: Output::PerSample,
     build,
 };
 

@@ -1,9 +1,14 @@
 //! The registry of models. To add one: write its file, then add its line to [`MODELS`].
 
+mod conv1d;
 mod lenet;
 mod mlp;
+mod recurrent;
 mod resnet;
+mod resnet50;
+mod sequence;
 mod softmax;
+mod transformer;
 
 use crate::graph::{Graph, ShapeError};
 use crate::shape::Shape;
@@ -16,7 +21,18 @@ pub struct Model {
     pub about: &'static str,
     /// The input it was made for, used where no dataset says otherwise.
     pub native_input: Shape,
+    /// What it tells about tokens.
+    pub output: Output,
     build: fn(Shape, usize) -> Result<Graph, ShapeError>,
+}
+
+/// What a network tells about a sequence of tokens, `1 × t × 1`. Of any other sample it tells the class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// One class.
+    PerSample,
+    /// The next token at every position: its output is `1 × t × vocabulary`.
+    PerPosition,
 }
 
 impl Model {
@@ -27,7 +43,18 @@ impl Model {
 }
 
 /// Every model.
-pub const MODELS: &[Model] = &[softmax::MODEL, mlp::MODEL, lenet::MODEL, resnet::RESNET20, resnet::RESNET32];
+pub const MODELS: &[Model] = &[
+    softmax::MODEL,
+    mlp::MODEL,
+    lenet::MODEL,
+    resnet::RESNET20,
+    resnet::RESNET32,
+    resnet50::MODEL,
+    conv1d::MODEL,
+    recurrent::GRU,
+    recurrent::LSTM,
+    transformer::MODEL,
+];
 
 /// The model of that name.
 pub fn find(name: &str) -> Option<&'static Model> {

@@ -1,6 +1,6 @@
 //! Residual networks for small images (He et al. 2015), 6n + 2 layers deep.
 
-use super::Model;
+use super::{Model, Output};
 use crate::graph::{Graph, ShapeError, Value};
 use crate::layers::{Add, BatchNorm, Conv2d, Dense, GlobalAveragePool};
 use crate::shape::Shape;
@@ -9,6 +9,7 @@ pub(super) const RESNET20: Model = Model {
     name: "resnet20",
     about: "residual network, 20 layers, batch norm (272,474 parameters on 32×32×3)",
     native_input: Shape::new(32, 32, 3),
+    output: Output::PerSample,
     build: |input, classes| build(3, input, classes),
 };
 
@@ -16,6 +17,7 @@ pub(super) const RESNET32: Model = Model {
     name: "resnet32",
     about: "residual network, 32 layers, batch norm (466,906 parameters on 32×32×3)",
     native_input: Shape::new(32, 32, 3),
+    output: Output::PerSample,
     build: |input, classes| build(5, input, classes),
 };
 

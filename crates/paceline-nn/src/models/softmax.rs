@@ -1,6 +1,6 @@
 //! Softmax regression: the smallest thing that learns.
 
-use super::Model;
+use super::{Model, Output};
 use crate::graph::{Graph, ShapeError};
 use crate::layers::Dense;
 use crate::shape::Shape;
@@ -9,6 +9,7 @@ pub(super) const MODEL: Model = Model {
     name: "softmax",
     about: "softmax regression: one dense layer, convex",
     native_input: Shape::new(28, 28, 1),
+    output: Output::PerSample,
     build,
 };
 

@@ -1,10 +1,10 @@
 """Records what PyTorch computes for the networks of `../pytorch.rs`, in float64 on the CPU.
 
 Made with torch 2.13.0 and numpy 2.4.6 on Python 3.11. To rerun (writes the JSON files beside this script,
-in less than a minute):
+in some minutes; names of recordings choose among them):
 
     pip install torch==2.13.0 numpy==2.4.6
-    python make_fixtures.py
+    python make_fixtures.py [NAME ...]
 
 Parameters, inputs and labels are not stored: both sides make them from names with the same integer hash
 (`bits`), in Paceline's layout: activations NHWC, convolutions [kernel height, kernel width, inputs,
@@ -21,6 +21,7 @@ step. So batches with such a tie are passed over (`CLEAR`): each step records wh
 import copy
 import json
 import pathlib
+import sys
 
 import numpy as np
 import torch
@@ -66,13 +67,13 @@ def relu(x):
     return F.relu(x)
 
 
-def max_pool(x):
-    """A 2x2 pooling of ReLU outputs that notes how near the two largest of a window come to each other."""
-    v = x.detach()
-    first, second = v.unfold(2, 2, 2).unfold(3, 2, 2).flatten(-2).topk(2).values.unbind(-1)
-    # Where all four are 0, the ReLU before lets no gradient through anyway.
+def max_pool(x, size=2, pad=0):
+    """A pooling of ReLU outputs, stride 2, that notes how near the two largest of a window come."""
+    v = F.pad(x.detach(), (pad,) * 4)
+    first, second = v.unfold(2, size, 2).unfold(3, size, 2).flatten(-2).topk(2).values.unbind(-1)
+    # Where all are 0, the ReLU before lets no gradient through anyway.
     nearest.append(((first - second)[first > 0].min() / v.square().mean().sqrt()).item())
-    return F.max_pool2d(x, 2)
+    return F.max_pool2d(x, size, 2, pad)
 
 
 class Softmax(nn.Module):
@@ -159,12 +160,162 @@ class ResNet20(nn.Module):
         return self.fc(x.mean((2, 3)))
 
 
+class Bottleneck(nn.Module):
+    def __init__(self, inputs, channels, stride):
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, channels, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.conv3 = nn.Conv2d(channels, 4 * channels, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(4 * channels)
+        self.downsample = None
+        if stride != 1 or inputs != 4 * channels:
+            self.downsample = nn.Sequential(
+                nn.Conv2d(inputs, 4 * channels, 1, stride, bias=False), nn.BatchNorm2d(4 * channels)
+            )
+
+    def forward(self, x):
+        skip = x if self.downsample is None else self.downsample(x)
+        x = relu(self.bn1(self.conv1(x)))
+        x = relu(self.bn2(self.conv2(x)))
+        return relu(self.bn3(self.conv3(x)) + skip)
+
+
+class ResNet50(nn.Module):
+    flattened = {}
+
+    def __init__(self):
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 64, 7, 2, padding=3, bias=False)
+        self.bn1 = nn.BatchNorm2d(64)
+        inputs = 64
+        for stage, (channels, blocks) in enumerate([(64, 3), (128, 4), (256, 6), (512, 3)], 1):
+            stack = []
+            for i in range(blocks):
+                stack.append(Bottleneck(inputs, channels, 2 if stage > 1 and i == 0 else 1))
+                inputs = 4 * channels
+            setattr(self, f"layer{stage}", nn.Sequential(*stack))
+        self.fc = nn.Linear(2048, CLASSES)
+
+    def forward(self, x):
+        x = max_pool(relu(self.bn1(self.conv1(x))), 3, 1)
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return self.fc(x.mean((2, 3)))
+
+
+class Grouped(nn.Module):
+    flattened = {"fc": (8, 3, 4)}
+
+    def __init__(self):
+        super().__init__()
+        self.conv1 = nn.Conv2d(2, 12, 3, padding=1)
+        self.conv2 = nn.Conv2d(12, 8, 3, 2, padding=1, groups=4)
+        self.conv3 = nn.Conv2d(8, 8, 3, padding=1, groups=8)
+        self.fc = nn.Linear(96, CLASSES)
+
+    def forward(self, x):
+        return self.fc(relu(self.conv3(relu(self.conv2(relu(self.conv1(x)))))).flatten(1))
+
+
+class Conv1d(nn.Module):
+    """On a series: N, channels, 1, steps."""
+
+    flattened = {}
+
+    def __init__(self):
+        super().__init__()
+        self.conv1 = nn.Conv1d(3, 64, 5, padding=2)
+        self.conv2 = nn.Conv1d(64, 128, 3, 2, padding=1)
+        self.conv3 = nn.Conv1d(128, 128, 3, 2, padding=1)
+        self.fc = nn.Linear(128, CLASSES)
+
+    def forward(self, x):
+        x = relu(self.conv3(relu(self.conv2(relu(self.conv1(x.squeeze(2)))))))
+        return self.fc(x.mean(2))
+
+
+class Recurrent(nn.Module):
+    """On an image, row by row; answers after the last one."""
+
+    flattened = {}
+
+    def __init__(self, kind):
+        super().__init__()
+        self.rnn = kind(4 * 3, 128, batch_first=True)
+        self.fc = nn.Linear(128, CLASSES)
+
+    def forward(self, x):
+        rows = x.permute(0, 2, 3, 1).flatten(2)
+        return self.fc(self.rnn(rows)[0][:, -1])
+
+
+class Positions(nn.Module):
+    def __init__(self, steps, width):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(steps, width))
+
+    def forward(self, x):
+        return x + self.weight
+
+
+class TransformerBlock(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.fc1, self.fc2 = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        split = lambda v: v.unflatten(2, (self.heads, -1)).transpose(1, 2)
+        q, k, v = (split(part) for part in self.qkv(self.norm1(x)).chunk(3, 2))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+        x = x + self.out(y)
+        return x + self.fc2(F.gelu(self.fc1(self.norm2(x))))
+
+
+class Transformer(nn.Module):
+    """On tokens an answer at every position, on a series one after the last step."""
+
+    flattened = {}
+    # Tables, which both sides write row by row.
+    tables = ("embedding.weight", "positions.weight")
+
+    def __init__(self, steps, channels):
+        super().__init__()
+        self.channels = channels
+        if channels == 1:
+            self.embedding = nn.Embedding(CLASSES, 128)
+        else:
+            self.projection = nn.Linear(channels, 128)
+        self.positions = Positions(steps, 128)
+        self.blocks = nn.ModuleList(TransformerBlock(128, 4) for _ in range(4))
+        self.norm, self.head = nn.LayerNorm(128), nn.Linear(128, CLASSES)
+
+    def forward(self, x):
+        x = x.squeeze(2).transpose(1, 2)
+        x = self.embedding(x.squeeze(2).long()) if self.channels == 1 else self.projection(x)
+        x = self.positions(x)
+        for block in self.blocks:
+            x = block(x)
+        x = self.norm(x)
+        return self.head(x).flatten(0, 1) if self.channels == 1 else self.head(x[:, -1])
+
+
+def ours(name):
+    """A parameter's name in Paceline: recurrent networks here have one layer."""
+    return name.removesuffix("_l0")
+
+
 def to_ours(model, name, tensor):
     """A parameter (or its gradient) in Paceline's layout."""
+    if name in getattr(model, "tables", ()):
+        return tensor
     chw = model.flattened.get(name.removesuffix(".weight"))
     if chw and tensor.dim() == 2:
         return tensor.reshape(-1, *chw).permute(2, 3, 1, 0).reshape(-1, tensor.shape[0])
-    return tensor.permute({1: (0,), 2: (1, 0), 4: (2, 3, 1, 0)}[tensor.dim()])
+    return tensor.permute({1: (0,), 2: (1, 0), 3: (2, 1, 0), 4: (2, 3, 1, 0)}[tensor.dim()])
 
 
 def from_ours(model, name, values, shape):
@@ -180,34 +331,41 @@ def fill(model):
     """Weights and biases within 1/√inputs. Batch norm's weights are near 1/4, its biases near 1/2 and
     -1/2 in turn: its ReLUs then have most of their input away from the kink, and still switch pixel by
     pixel."""
-    weights = {n.removesuffix(".weight"): p for n, p in model.named_parameters() if n.endswith(".weight")}
     for name, p in model.named_parameters():
-        layer, kind = name.rsplit(".", 1)
-        weight = weights[layer]
-        if weight.dim() > 1:
-            middle, spread = 0.0, 1.0 / np.sqrt(float(weight[0].numel()))
-        elif kind == "weight":
+        weight = name.rsplit(".", 1)[1].startswith("weight")
+        if weight:
+            # All sizes of the layer's last weight but the last, in Paceline's layout.
+            inputs = to_ours(model, name, p).shape[:-1]
+        if inputs:
+            middle, spread = 0.0, 1.0 / np.sqrt(float(np.prod(inputs)))
+        elif weight:
             middle, spread = 0.25, 0.025
         else:
             middle, spread = np.where(np.arange(p.numel()) % 2 == 0, 0.5, -0.5), 0.025
-        values = middle + spread * uniform(f"param/{name}", p.numel())
+        values = middle + spread * uniform(f"param/{ours(name)}", p.numel())
         p.data = from_ours(model, name, single(values), p.shape)
 
 
-def batch(h, w, c, number):
-    pixels = single(uniform(f"input/{number}", BATCH * h * w * c)).reshape(BATCH, h, w, c)
-    labels = (bits(f"label/{number}", BATCH) % np.uint64(CLASSES)).astype(np.int64)
+def batch(samples, h, w, c, number):
+    tokens = h == 1 and c == 1
+    if tokens:
+        pixels = (bits(f"input/{number}", samples * w) % np.uint64(CLASSES)).astype(np.float64)
+    else:
+        pixels = single(uniform(f"input/{number}", samples * h * w * c))
+    pixels = pixels.reshape(samples, h, w, c)
+    answers = samples * w if tokens else samples
+    labels = (bits(f"label/{number}", answers) % np.uint64(CLASSES)).astype(np.int64)
     return torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(labels)
 
 
-def clear_batch(model, shape, number):
+def clear_batch(model, shape, number, clear):
     """The first batch from `number` on that leaves no unit near a tie."""
     while True:
         nearest.clear()
         with torch.no_grad():
             # On a copy: the pass would count in the running statistics.
             copy.deepcopy(model)(batch(*shape, number)[0])
-        if min(nearest, default=1.0) >= CLEAR:
+        if min(nearest, default=1.0) >= clear:
             return number
         number += 1
 
@@ -223,29 +381,32 @@ def summary(name, values):
     }
 
 
-def record(model, shape, optimiser, **settings):
-    """Three training steps, each on its own batch, then a further batch in evaluation mode."""
+def record(model, shape, optimiser, steps=STEPS, samples=BATCH, clear=CLEAR, **settings):
+    """Training steps, each on its own batch, then a further batch in evaluation mode."""
     model = model().double()
     fill(model)
     kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
     optim = kinds[optimiser](model.parameters(), **settings)
     model.train()
-    steps, number = [], 0
-    for _ in range(STEPS):
-        number = clear_batch(model, shape, number)
-        pixels, labels = batch(*shape, number)
+    recorded, number = [], 0
+    for _ in range(steps):
+        number = clear_batch(model, [samples, *shape], number, clear)
+        pixels, labels = batch(samples, *shape, number)
         optim.zero_grad()
         loss = F.cross_entropy(model(pixels), labels)
         loss.backward()
-        grads = {n: summary(n, to_ours(model, n, p.grad)) for n, p in model.named_parameters()}
-        steps.append({"batch": number, "loss": loss.item(), "grads": grads})
+        grads = {ours(n): summary(ours(n), to_ours(model, n, p.grad)) for n, p in model.named_parameters()}
+        recorded.append({"batch": number, "loss": loss.item(), "grads": grads})
         optim.step()
         number += 1
-    params = {n: summary(n, to_ours(model, n, p)) for n, p in model.named_parameters()}
+    params = {ours(n): summary(ours(n), to_ours(model, n, p)) for n, p in model.named_parameters()}
+    if len(params) > 100:
+        # The file would be large, and the optimisers are compared elsewhere.
+        params = {}
     running = {n: b for n, b in model.named_buffers() if not n.endswith("num_batches_tracked")}
     state = {n: summary(n, b) for n, b in running.items()}
     model.eval()
-    pixels, labels = batch(*shape, number)
+    pixels, labels = batch(samples, *shape, number)
     with torch.no_grad():
         outputs = model(pixels)
     loss = F.cross_entropy(outputs, labels).item()
@@ -253,10 +414,10 @@ def record(model, shape, optimiser, **settings):
     return {
         "torch": torch.__version__,
         "input": shape,
-        "samples": BATCH,
+        "samples": samples,
         "classes": CLASSES,
         "optimiser": {"name": optimiser, "momentum": 0.0, "nesterov": False, "weight_decay": 0.0} | settings,
-        "steps": steps,
+        "steps": recorded,
         "params": params,
         "state": state,
         "evaluation": evaluation,
@@ -282,6 +443,14 @@ def main():
         "mlp": (Mlp, [28, 28, 1], sgd),
         "lenet": (LeNet, [28, 28, 1], sgd),
         "resnet20": (ResNet20, [32, 32, 3], sgd),
+        # 48x48, so that the last stage has more than one pixel; the rest, so that some batch is clear.
+        "resnet50": (ResNet50, [48, 48, 3], sgd | {"steps": 1, "samples": 2, "clear": 1e-5}),
+        "grouped": (Grouped, [6, 7, 2], sgd),
+        "conv1d": (Conv1d, [1, 19, 3], sgd),
+        "gru": (lambda: Recurrent(nn.GRU), [7, 4, 3], sgd),
+        "lstm": (lambda: Recurrent(nn.LSTM), [7, 4, 3], sgd),
+        "transformer": (lambda: Transformer(37, 1), [1, 37, 1], sgd),
+        "transformer-series": (lambda: Transformer(9, 5), [1, 9, 5], sgd | {"steps": 1}),
         "tiny-sgd": (Tiny, [4, 3, 2], {"optimiser": "sgd", "lr": 0.1, "weight_decay": 0.01}),
         "tiny-nesterov": (Tiny, [4, 3, 2], sgd | {"nesterov": True, "weight_decay": 0.01}),
         "tiny-adam": (Tiny, [4, 3, 2], {"optimiser": "adam", "lr": 0.01}),
@@ -289,6 +458,8 @@ def main():
         "tiny-adamw": (Tiny, [4, 3, 2], {"optimiser": "adamw", "lr": 0.01, "weight_decay": 0.01}),
     }
     for name, (model, shape, settings) in cases.items():
+        if len(sys.argv) > 1 and name not in sys.argv[1:]:
+            continue
         path = pathlib.Path(__file__).parent / f"{name}.json"
         path.write_text(text(record(model, shape, **settings)) + "\n")
 

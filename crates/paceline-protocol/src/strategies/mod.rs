@@ -10,6 +10,8 @@ mod ring_reduce;
 mod stepwise;
 mod tree;
 
+pub use ps::messages as ps_messages;
+
 use crate::codec;
 use crate::collective;
 use crate::consistency::{self, CONSISTENCIES};

@@ -1,11 +1,11 @@
 //! Equality: exact strategies are one worker with the whole batch, replicas are identical, and nothing
 //! depends on timing that should not.
 
-use paceline_protocol::{Agreement, Input, Outcome, STRATEGIES, Setup, Strategy};
+use paceline_protocol::{Agreement, Input, Outcome, Setup, Strategy, Sync};
 use paceline_random::{Purpose, Stream};
-use paceline_sim::{Costs, Nothing, simulate};
+use paceline_sim::{Costs, Nothing, Report, simulate};
 
-use super::{Case, all, costs, make, run, start};
+use super::{all, costs, make, numbers, run, start};
 
 /// One worker that computes all shares itself, in f64.
 fn reference(setup: &Setup) -> Vec<f64> {
@@ -153,19 +153,35 @@ fn collectives_take_the_time_and_bytes_of_their_formulas() {
 }
 
 #[test]
-fn a_run_goes_on_from_a_snapshot_as_if_it_had_not_stopped() {
-    for strategy in STRATEGIES.iter().filter(|s| !s.servers) {
-        let case = Case::new(strategy.name, "bsp", &[]);
-        let setup = case.setup(Setup { steps: 6, workers: 4, ..case.draw(7) });
-        let costs = costs(&setup, 7);
-        let stop = [Input::StopAt(3), Input::Snapshot];
-        let first = simulate(&setup, make(strategy, &setup), &costs, &mut Nothing, None, &stop);
-        assert!(first.steps.iter().all(|s| s.step < 3));
-        let mut again = make(strategy, &setup);
-        again.iter_mut().for_each(|p| p.restore(&[3]));
-        let second = simulate(&setup, again, &costs, &mut Nothing, None, &[]);
-        let steps: Vec<u64> = second.steps.iter().filter(|s| s.rank == 0).map(|s| s.step).collect();
-        assert_eq!(steps, [3, 4, 5], "{}", strategy.name);
-        assert!(first.snapshots.iter().all(|s| s == &[vec![0]]), "{}", strategy.name);
+fn a_run_that_stops_goes_on_with_exactly_the_work_that_is_left_as_if_it_had_not() {
+    for case in all() {
+        for seed in 0..10 {
+            let drawn = Setup { steps: 6, workers: 4, ..case.draw(seed) };
+            let setup = case.setup(drawn);
+            let (costs, name) = (costs(&setup, seed), case.name());
+            let rest = Setup { from: 3, generation: setup.generation + 1, ..setup.clone() };
+            let participants = make(case.strategy, &setup);
+            let scratch = participants.iter().map(|p| p.scratch()).collect();
+            let mut memory = numbers(&setup, scratch);
+            let stop = [Input::StopAt(3)];
+            let first = simulate(&setup, participants, &costs, &mut memory, None, &stop);
+            let second = simulate(&rest, make(case.strategy, &rest), &costs, &mut memory, None, &[]);
+            let units = |report: &Report| {
+                let mut units: Vec<_> = report.steps.iter().map(|s| (s.unit.step, s.unit.share)).collect();
+                units.sort_unstable();
+                units
+            };
+            let all = |steps: std::ops::Range<u64>| -> Vec<_> {
+                steps.flat_map(|step| (0..4).map(move |share| (step, share))).collect()
+            };
+            assert_eq!(units(&first), all(0..3), "{name}, seed {seed}");
+            assert_eq!(units(&second), all(3..6), "{name}, seed {seed}");
+            if setup.servers == 0 || setup.sync == Sync::Bsp {
+                let (_, whole) = run(&case, &setup, &costs, None);
+                for (rank, params) in whole.iter().enumerate() {
+                    assert_eq!(memory.params(rank), params, "{name}, seed {seed}, rank {rank}");
+                }
+            }
+        }
     }
 }

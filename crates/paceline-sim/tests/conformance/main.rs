@@ -171,13 +171,21 @@ fn make(strategy: &Strategy, setup: &Setup) -> Vec<Box<dyn Participant>> {
     (0..setup.world()).map(|r| (strategy.make)(setup, r)).collect()
 }
 
+/// Puts a unit's gradient into a rank's buffer.
+type Gradient = Box<dyn FnMut(usize, Unit, Weigh, &[f32], &mut [f32])>;
+
+/// Real numbers for every rank.
+fn numbers(setup: &Setup, scratch: Vec<Vec<usize>>) -> Numbers<Gradient> {
+    let workers = setup.workers;
+    let gradient: Gradient = Box::new(move |_, unit, weigh, p, g| gradient(workers, unit, weigh, p, g));
+    Numbers::new(&start(setup.params), scratch, gradient)
+}
+
 /// Runs with real numbers; the report and each rank's parameters.
 fn run(case: &Case, setup: &Setup, costs: &Costs, crash: Option<Crash>) -> (Report, Vec<Vec<f32>>) {
     let participants = make(case.strategy, setup);
     let scratch = participants.iter().map(|p| p.scratch()).collect();
-    let workers = setup.workers;
-    let gradient = |_, unit, weigh, p: &[f32], g: &mut [f32]| gradient(workers, unit, weigh, p, g);
-    let mut memory = Numbers::new(&start(setup.params), scratch, gradient);
+    let mut memory = numbers(setup, scratch);
     let report = simulate(setup, participants, costs, &mut memory, crash, &[]);
     let dead = crash.map(|crash| crash.rank);
     let released = (0..setup.world()).filter(|r| Some(*r) != dead).all(|r| memory.held(r) == 0);

@@ -1,13 +1,9 @@
 //! From a list of peers to connections: dials the smaller ranks, waits for the larger ones.
 
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags};
-use rustix::net::sockopt;
-
-use super::medium::Medium;
+use super::medium::{Medium, Stream};
 use super::peer::Peer;
 use super::shake::{Shake, Shaken};
 use super::strangers::{Strangers, Visit};
@@ -161,7 +157,7 @@ fn wait<M: Medium>(dials: &[Dial<M>], strangers: &Strangers<M>, end: Instant) ->
     let mut sockets = Vec::new();
     for dial in dials {
         match &dial.stage {
-            Stage::Opening(socket) => sockets.push(PollFd::new(socket, PollFlags::OUT)),
+            Stage::Opening(socket) => sockets.push(socket.interest(true)),
             Stage::Shaking(shake) => sockets.push(shake.interest()),
             Stage::Resting { .. } | Stage::Connected => {}
         }
@@ -190,11 +186,11 @@ impl<M: Medium> Dial<M> {
                     self.stage = Stage::Resting { until };
                     return Ok(None);
                 }
-                Stage::Resting { .. } => match M::open(&self.address, options) {
+                Stage::Resting { .. } => match M::open(&self.address, &identity.key, options) {
                     Ok(socket) => self.stage = Stage::Opening(socket),
                     Err(e) => self.rest(now, e.to_string()),
                 },
-                Stage::Opening(socket) => match opened(&socket) {
+                Stage::Opening(mut socket) => match socket.opened() {
                     Ok(true) => {
                         let handshake = Handshake::dial(identity, random()?, self.rank);
                         // It may still be busy before its own `connect`: no deadline but the caller's.
@@ -228,15 +224,4 @@ impl<M: Medium> Dial<M> {
         self.cause = cause;
         self.stage = Stage::Resting { until: now + REDIAL };
     }
-}
-
-/// Whether a connection is open by now.
-fn opened(socket: &impl AsFd) -> std::io::Result<bool> {
-    let mut sockets = [PollFd::new(socket, PollFlags::OUT)];
-    await_any(&mut sockets, Duration::ZERO).map_err(std::io::Error::other)?;
-    if sockets[0].revents().is_empty() {
-        return Ok(false);
-    }
-    sockopt::socket_error(socket)??;
-    Ok(true)
 }

@@ -25,7 +25,7 @@ struct Partial {
     header: Header,
     body: Body,
     filled: usize,
-    sum: crc32fast::Hasher,
+    sum: Option<crc32fast::Hasher>,
 }
 
 impl Partial {
@@ -35,7 +35,9 @@ impl Partial {
 
     /// Counts bytes that are in place.
     fn advance(&mut self, n: usize) {
-        self.sum.update(&self.body.bytes_mut()[self.filled..self.filled + n]);
+        if let Some(sum) = &mut self.sum {
+            sum.update(&self.body.bytes_mut()[self.filled..self.filled + n]);
+        }
         self.filled += n;
     }
 }
@@ -78,7 +80,7 @@ impl Inbound {
             };
             total += n;
             self.place(n);
-            self.digest(pool, &mut deliver).map_err(|e| e.to_string())?;
+            self.digest::<S>(pool, &mut deliver).map_err(|e| e.to_string())?;
             if n < room {
                 break;
             }
@@ -97,7 +99,11 @@ impl Inbound {
     }
 
     /// Turns bytes into messages as far as they go.
-    fn digest(&mut self, pool: &Arc<Pool>, deliver: &mut impl FnMut(Meta, Body)) -> Result<(), WireError> {
+    fn digest<S: Stream>(
+        &mut self,
+        pool: &Arc<Pool>,
+        deliver: &mut impl FnMut(Meta, Body),
+    ) -> Result<(), WireError> {
         loop {
             if let Some(mut partial) = self.partial.take() {
                 let n = partial.rest().len().min(self.end - self.start);
@@ -109,7 +115,7 @@ impl Inbound {
                     (self.start, self.end) = (0, 0);
                     return Ok(());
                 }
-                partial.header.check_body(partial.sum.finalize())?;
+                partial.header.check_body(partial.sum.map_or(0, crc32fast::Hasher::finalize))?;
                 deliver(partial.header.meta, partial.body);
             }
             let Some(bytes) = self.staging[self.start..self.end].first_chunk::<HEADER>() else { break };
@@ -117,7 +123,8 @@ impl Inbound {
             self.start += HEADER;
             self.sequence = self.sequence.wrapping_add(1);
             let body = pool.take(header.bytes as usize / 4);
-            self.partial = Some(Partial { header, body, filled: 0, sum: crc32fast::Hasher::new() });
+            let sum = S::SUMMED.then(crc32fast::Hasher::new);
+            self.partial = Some(Partial { header, body, filled: 0, sum });
         }
         self.staging.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);

@@ -2,14 +2,17 @@
 
 use std::fmt::Display;
 use std::io::{self, Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::str::FromStr;
+use std::time::Duration;
 
-use rustix::event::PollFd;
+use rustix::event::{PollFd, PollFlags};
+use rustix::net::sockopt;
 
-use super::{BOTH, Options, READABLE};
+use super::{BOTH, Options, READABLE, await_any};
 use crate::error::WireError;
 use crate::handshake::Side;
+use crate::identity::Key;
 
 /// A kind of connection: how to listen, to dial, and to carry bytes. Nothing here blocks.
 pub trait Medium: Sized + 'static {
@@ -18,9 +21,12 @@ pub trait Medium: Sized + 'static {
     /// Somebody who listens.
     type Listener: AsFd + Send;
     /// A connection during the handshake.
-    type Socket: Read + Write + AsFd + Send;
+    type Socket: Stream;
     /// A connection after it.
     type Stream: Stream;
+
+    /// Whether a thread of the medium's own moves the bytes: it may need the core that a wait keeps busy.
+    const OWN_THREAD: bool = false;
 
     /// An address of this machine to listen on that nobody else has.
     fn anywhere() -> Result<Self::Address, WireError>;
@@ -31,14 +37,19 @@ pub trait Medium: Sized + 'static {
     /// Sizes the buffers that accepted connections inherit.
     fn size(listener: &Self::Listener, options: &Options) -> io::Result<()>;
 
-    /// Takes whoever knocks, and what is known of it.
-    fn accept(listener: &Self::Listener) -> io::Result<(Self::Socket, String)>;
+    /// Takes whoever knocks, and what is known of it. Few media need the run's key before the handshake.
+    fn accept(listener: &Self::Listener, key: &Key) -> io::Result<(Self::Socket, String)>;
 
     /// Sets what every accepted connection has; it must not block.
     fn prepare(socket: &Self::Socket, options: &Options) -> io::Result<()>;
 
     /// Starts to open a connection.
-    fn open(address: &Self::Address, options: &Options) -> io::Result<Self::Socket>;
+    fn open(address: &Self::Address, key: &Key, options: &Options) -> io::Result<Self::Socket>;
+
+    /// What to wait for during the handshake.
+    fn interest(socket: &Self::Socket, writing: bool) -> PollFd<'_> {
+        socket.interest(writing)
+    }
 
     /// Goes over from the handshake to frames.
     fn stream(socket: Self::Socket, side: Side, options: &Options) -> io::Result<Self::Stream>;
@@ -49,10 +60,17 @@ pub trait Stream: Read + Write + AsFd + Send {
     /// Bytes to read beyond what is needed, so that a small message costs one call: at least a header's, and
     /// no more where a call costs nothing, since they are copied twice.
     const AHEAD: usize = 16 << 10;
+    /// Whether bodies are summed: not where there is no line on which a bit could flip.
+    const SUMMED: bool = true;
     /// Bytes of a long body to read at once: few enough to be in the cache when their checksum is taken.
     const CHUNK: usize = 256 << 10;
     /// Bytes to move in one direction before the other direction and the other peers get their turn.
     const TURN: usize = 4 << 20;
+
+    /// Whether a connection that was dialled is open by now.
+    fn opened(&mut self) -> io::Result<bool> {
+        writable(self.as_fd())
+    }
 
     /// Prepares a sleep that ends when bytes have come or, if `writing`, can be written; true if there is no
     /// need to sleep.
@@ -67,4 +85,15 @@ pub trait Stream: Read + Write + AsFd + Send {
 
     /// Ends a sleep.
     fn get_up(&mut self) {}
+}
+
+/// Whether a socket has finished connecting.
+fn writable(socket: BorrowedFd<'_>) -> io::Result<bool> {
+    let mut sockets = [PollFd::from_borrowed_fd(socket, PollFlags::OUT)];
+    await_any(&mut sockets, Duration::ZERO).map_err(io::Error::other)?;
+    if sockets[0].revents().is_empty() {
+        return Ok(false);
+    }
+    sockopt::socket_error(socket)??;
+    Ok(true)
 }

@@ -55,7 +55,7 @@ impl Outbound {
     ) -> Result<io::Result<()>, WireError> {
         let mut total = 0;
         while !self.queue.is_empty() && total < S::TURN {
-            self.seal(source)?;
+            self.seal::<S>(source)?;
             let mut slices = [IoSlice::new(&[]); SLICES];
             let (used, offered) = self.gather(source, &mut slices);
             match stream.write_vectored(&slices[..used]) {
@@ -75,11 +75,11 @@ impl Outbound {
     }
 
     /// Makes the headers of the messages that go out next.
-    fn seal(&mut self, source: &dyn Source) -> Result<(), WireError> {
+    fn seal<S: Stream>(&mut self, source: &dyn Source) -> Result<(), WireError> {
         let mut bytes = 0;
         for message in self.queue.iter_mut().take(SLICES / 2) {
             if message.header.is_none() {
-                let (checksum, found) = checksum(source, message.span);
+                let (checksum, found) = checksum(source, message.span, S::SUMMED);
                 lent(message.span, found)?;
                 let (sequence, bytes) = (self.sequence, 4 * message.span.len as u32);
                 let header = Header { sequence, bytes, checksum, meta: message.meta };
@@ -128,14 +128,16 @@ impl Outbound {
     }
 }
 
-/// The CRC-32 of a span and the number of elements lent for it.
-fn checksum(source: &dyn Source, span: Span) -> (u32, usize) {
+/// The CRC-32 of a span (0 if bodies are not summed) and the number of elements lent for it.
+fn checksum(source: &dyn Source, span: Span, summed: bool) -> (u32, usize) {
     let (mut sum, mut found) = (crc32fast::Hasher::new(), 0);
     if span.len > 0 {
         source.slices(span, &mut |slice| {
-            sum.update(bytemuck::cast_slice(slice));
+            if summed {
+                sum.update(bytemuck::cast_slice(slice));
+            }
             found += slice.len();
         });
     }
-    (sum.finalize(), found)
+    (if summed { sum.finalize() } else { 0 }, found)
 }

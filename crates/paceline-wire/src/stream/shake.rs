@@ -6,7 +6,6 @@ use std::time::Instant;
 use rustix::event::PollFd;
 
 use super::medium::Medium;
-use super::{BOTH, READABLE};
 use crate::handshake::{Handshake, Standing};
 use crate::hello::HELLO;
 
@@ -55,6 +54,10 @@ impl<M: Medium> Shake<M> {
                     }
                     return Shaken::Broken { cause: "no proof before the deadline of the handshake".into() };
                 }
+                // It speaks something else, or holds another key: it would do so again.
+                Err(e) if e.kind() == ErrorKind::InvalidData => {
+                    return Shaken::Refused { cause: e.to_string() };
+                }
                 Err(e) => return Shaken::Broken { cause: e.to_string() },
             }
         }
@@ -76,7 +79,6 @@ impl<M: Medium> Shake<M> {
     }
 
     pub(super) fn interest(&self) -> PollFd<'_> {
-        let events = if self.handshake.has_output() { BOTH } else { READABLE };
-        PollFd::new(&self.socket, events)
+        M::interest(&self.socket, self.handshake.has_output())
     }
 }

@@ -78,7 +78,7 @@ impl<M: Medium> Strangers<M> {
         }
         self.resting_until = None;
         while self.pending.len() < PENDING {
-            match M::accept(&self.listener) {
+            match M::accept(&self.listener, &self.identity.key) {
                 Ok((socket, who)) => self.greet(socket, who, now)?,
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == ErrorKind::WouldBlock => break,

@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::time::{Duration, Instant};
 
 use paceline_wire::Options;
-use paceline_wire::handshake::{Handshake, Side, Standing};
+use paceline_wire::handshake::{Handshake, Side, Standing, VERDICT};
 use paceline_wire::stream::medium::Medium;
 
 use crate::{PATIENCE, identity};
@@ -44,16 +44,24 @@ impl<S: Write> Write for Hand<S> {
 
 /// Knocks at a door.
 pub fn knock<M: Medium>(door: &M::Address) -> Hand<M::Socket> {
-    Hand(M::open(door, &Options::default()).unwrap())
+    Hand(M::open(door, &identity(1, 3).key, &Options::default()).unwrap())
 }
 
 /// Rank 2 of 3 by hand: a connection after a valid handshake with `rank`.
 pub fn join<M: Medium>(door: &M::Address, rank: usize) -> Hand<M::Stream> {
+    join_when::<M>(door, rank, || {})
+}
+
+/// The same; before it hears the last that the other end says in the handshake, it waits.
+pub fn join_when<M: Medium>(door: &M::Address, rank: usize, wait: impl Fn()) -> Hand<M::Stream> {
     let mut stream = knock::<M>(door);
     let mut handshake = Handshake::dial(&identity(2, 3), [9; 32], rank);
     while handshake.standing() == Standing::Pending {
         let output = std::mem::take(handshake.output());
         stream.write_all(&output).unwrap();
+        if handshake.wants() == VERDICT {
+            wait();
+        }
         let mut bytes = vec![0; handshake.wants()];
         stream.read_exact(&mut bytes).unwrap();
         handshake.receive(&bytes);

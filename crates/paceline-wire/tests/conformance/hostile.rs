@@ -1,41 +1,48 @@
 //! Those who do not belong: each is turned away or cut off while a healthy pair goes on.
 
+use std::borrow::BorrowMut;
 use std::io::{Read, Write};
 use std::thread;
 use std::time::Duration;
 
 use paceline_wire::frame::{HEADER, Header};
-use paceline_wire::handshake::VERDICT;
+use paceline_wire::handshake::{Handshake, Standing, VERDICT};
 use paceline_wire::hello::{HELLO, Hello};
-use paceline_wire::stream::medium::Medium;
+use paceline_wire::stream::medium::{Medium, Stream};
 use paceline_wire::stream::{Listener, Streams};
 use paceline_wire::{Identity, Key, Options, Transport, WireError};
 
-use crate::hand::{join, knock};
+use crate::hand::{join, join_when, knock};
 use crate::memory::{Memory, both, lost, messages, meta, numbers, refused, until};
 use crate::{PATIENCE, identity, listeners};
 
 /// Two connected ranks of a world of three, and the address of rank 0.
-fn healthy<M: Medium>() -> ([Streams<M>; 2], M::Address) {
+pub fn healthy<M: Medium>() -> ([Streams<M>; 2], M::Address) {
+    healthy_within(PATIENCE)
+}
+
+/// The same, with the time that strangers have.
+pub fn healthy_within<M: Medium>(handshake: Duration) -> ([Streams<M>; 2], M::Address) {
     let (mut listeners, addresses) = listeners::<M>(2);
     let (one, zero) = (listeners.pop().unwrap(), listeners.pop().unwrap());
     let (door, other) = (addresses[0].clone(), addresses[1].clone());
     let dialled = door.clone();
-    let options = Options { handshake: Duration::from_millis(100), ..Options::default() };
+    let options = Options { handshake, ..Options::default() };
     let one = thread::spawn(move || one.connect(identity(1, 3), &[dialled], options, PATIENCE).unwrap());
     let zero = zero.connect(identity(0, 3), &[other], options, PATIENCE).unwrap();
     ([zero, one.join().unwrap()], door.1)
 }
 
 /// A pair that exchanges messages until rank 0 has refused somebody; returns the cause.
-fn exchange_until_refused<M: Medium>([mut zero, mut one]: [Streams<M>; 2]) -> String {
+pub fn exchange_until_refused<M: Medium>(mut pair: impl BorrowMut<[Streams<M>; 2]>) -> String {
+    let [zero, one] = pair.borrow_mut();
     let memory = Memory::new(vec![numbers(1, 1000)]);
     let mut rounds = 0;
     loop {
         zero.send(1, meta(rounds), memory.span(0), rounds).unwrap();
         one.send(0, meta(rounds), memory.span(0), rounds).unwrap();
         let enough = |a: &[_], b: &[_]| messages(a).len() == 1 && messages(b).len() == 1;
-        let [events, _] = both([&mut zero, &mut one], &memory, enough);
+        let [events, _] = both([zero, one], &memory, enough);
         if let Some(cause) = refused(&events).first() {
             return cause.to_string();
         }
@@ -98,19 +105,25 @@ fn a_wrong_version_is_refused_and_both_are_named<M: Medium>() {
     let mut stream = knock::<M>(&door);
     let mut hello = Hello::new(&identity(1, 3), [0; 32]);
     hello.version = 99;
-    stream.write_all(&hello.encode()).unwrap();
+    // Over some media nothing can be said before the door was answered.
+    let stranger = thread::spawn(move || {
+        stream.write_all(&hello.encode()).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        answer
+    });
     let cause = exchange_until_refused(pair);
     assert!(cause.contains("wire version differs (theirs: wire version 99, run"), "{cause}");
     assert!(cause.contains("; ours: wire version 1, run"), "{cause}");
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).unwrap();
+    let answer = stranger.join().unwrap();
     assert_eq!(answer.len(), HELLO + VERDICT);
     assert!(answer[HELLO + 2..].starts_with(b"wire version differs"));
 }
 
 fn garbage_and_silence_are_refused_and_get_no_answer<M: Medium>() {
     for (said, what) in [(&b"GET / HTTP/1.1\r\n\r\n"[..], "found \"GET / HT\""), (b"", "no proof before")] {
-        let (pair, door) = healthy::<M>();
+        let within = if said.is_empty() { Duration::from_millis(100) } else { PATIENCE };
+        let (pair, door) = healthy_within::<M>(within);
         let mut stream = knock::<M>(&door);
         stream.write_all(said).unwrap();
         let cause = exchange_until_refused(pair);
@@ -119,6 +132,48 @@ fn garbage_and_silence_are_refused_and_get_no_answer<M: Medium>() {
         // The end of the stream, or a reset, since something unread was thrown away.
         assert_eq!(stream.read(&mut [0; 64]).unwrap_or(0), 0);
     }
+}
+
+fn a_replayed_handshake_is_refused<M: Medium>() {
+    let (mut pair, door) = healthy::<M>();
+    // Somebody who holds the key but is not expected: its hello and its proof, as an eavesdropper hears them.
+    let mut stream = knock::<M>(&door);
+    let eavesdropper = thread::spawn(move || {
+        let (mut handshake, mut heard) = (Handshake::dial(&identity(2, 3), [9; 32], 0), Vec::new());
+        while handshake.standing() == Standing::Pending {
+            let output = std::mem::take(handshake.output());
+            stream.write_all(&output).unwrap();
+            heard.extend(output);
+            let mut bytes = vec![0; handshake.wants()];
+            stream.read_exact(&mut bytes).unwrap();
+            handshake.receive(&bytes);
+        }
+        heard
+    });
+    let cause = exchange_until_refused(&mut pair);
+    assert!(cause.contains(": rank 2 is not expected by rank 0 (theirs: "), "{cause}");
+    let heard = eavesdropper.join().unwrap();
+    assert_eq!(heard.len(), HELLO + VERDICT);
+    let mut stream = knock::<M>(&door);
+    let replay = thread::spawn(move || stream.write_all(&heard).map(|()| stream).unwrap());
+    let cause = exchange_until_refused(&mut pair);
+    assert!(cause.contains(": wrong key (theirs: "), "{cause}");
+    drop(replay.join().unwrap());
+}
+
+fn a_frame_that_comes_twice_is_delivered_once<M: Medium>() {
+    let (listeners, addresses) = listeners::<M>(1);
+    let zero = listeners.into_iter().next().unwrap();
+    let peers = [(2, addresses[0].1.clone())];
+    let zero =
+        thread::spawn(move || zero.connect(identity(0, 3), &peers, Options::default(), PATIENCE).unwrap());
+    let mut by_hand = join::<M>(&addresses[0].1, 0);
+    by_hand.write_all(&framed::<M>(|_| {}).repeat(2)).unwrap();
+    let mut zero = zero.join().unwrap();
+    let events = until(&mut zero, &Memory::new(vec![]), |e| !lost(e).is_empty());
+    assert_eq!(messages(&events).len(), 1);
+    let cause = lost(&events)[0].1;
+    assert!(cause.contains("expected frame number 1, found frame number 0"), "{cause}");
 }
 
 /// Rank 2 says something to rank 0 after a valid handshake; returns why rank 0 dropped it. Ranks 0 and 1
@@ -145,24 +200,29 @@ fn dropped_for<M: Medium>(bytes: &[u8]) -> String {
     lost(&events)[0].1.to_owned()
 }
 
-fn framed(change: impl FnOnce(&mut Header)) -> Vec<u8> {
+/// CRC-32 of the body below.
+const SUM: u32 = 0x3fca_88c5;
+
+/// A frame; its body is summed where bodies are.
+pub fn framed<M: Medium>(change: impl FnOnce(&mut Header)) -> Vec<u8> {
     let body = [1, 2, 3, 4, 5, 6, 7, 8];
-    // CRC-32 of the body above.
-    let mut header = Header { sequence: 0, bytes: 8, checksum: 0x3fca_88c5, meta: meta(0) };
+    let checksum = if <M::Stream as Stream>::SUMMED { SUM } else { 0 };
+    let mut header = Header { sequence: 0, bytes: 8, checksum, meta: meta(0) };
     change(&mut header);
     [&header.encode()[..], &body].concat()
 }
 
 fn bad_frames_end_the_connection_and_are_never_delivered<M: Medium>() {
     for bytes in [4004, 7, 1 << 31, u32::MAX] {
-        let cause = dropped_for::<M>(&framed(|header| header.bytes = bytes));
+        let cause = dropped_for::<M>(&framed::<M>(|header| header.bytes = bytes));
         assert!(cause.ends_with(&format!("whole elements, at most 1000, found {bytes} bytes")), "{cause}");
     }
-    let mut flipped = framed(|_| {});
+    let mut flipped = framed::<M>(|header| header.checksum = SUM);
+    // Where bodies are summed, one that does not fit its sum; elsewhere one with a sum.
     flipped[HEADER + 3] ^= 0x10;
     let cause = dropped_for::<M>(&flipped);
     assert!(cause.contains("expected body checksum 0x3fca88c5, found 0x"), "{cause}");
-    let cause = dropped_for::<M>(&framed(|header| header.sequence = 1));
+    let cause = dropped_for::<M>(&framed::<M>(|header| header.sequence = 1));
     assert!(cause.contains("expected frame number 0, found frame number 1"), "{cause}");
     assert!(
         dropped_for::<M>(b"nothing like a frame at all, but long enough that it could have been a header")
@@ -177,7 +237,7 @@ fn a_body_that_breaks_off_is_never_delivered<M: Medium>() {
     let zero =
         thread::spawn(move || zero.connect(identity(0, 3), &peers, Options::default(), PATIENCE).unwrap());
     let mut by_hand = join::<M>(&addresses[0].1, 0);
-    by_hand.write_all(&framed(|_| {})[..HEADER + 5]).unwrap();
+    by_hand.write_all(&framed::<M>(|_| {})[..HEADER + 5]).unwrap();
     drop(by_hand);
     let mut zero = zero.join().unwrap();
     let events = until(&mut zero, &Memory::new(vec![]), |e| !e.is_empty());
@@ -204,7 +264,7 @@ fn the_deadline_names_the_missing_ranks_and_their_addresses<M: Medium>() {
 fn strangers_neither_keep_peers_from_joining_nor_go_unreported<M: Medium>() {
     let (mut listeners, addresses) = listeners::<M>(2);
     let (one, zero) = (listeners.pop().unwrap(), listeners.pop().unwrap());
-    let silent: Vec<_> = (0..100).map(|_| knock::<M>(&addresses[0].1)).collect();
+    let silent: Vec<_> = (0..200).map(|_| knock::<M>(&addresses[0].1)).collect();
     let (to_zero, to_one) = ([addresses[0].clone()], [addresses[1].clone()]);
     let options = Options { handshake: Duration::from_millis(100), ..Options::default() };
     let one = thread::spawn(move || one.connect(identity(1, 2), &to_zero, options, PATIENCE).unwrap());
@@ -212,6 +272,31 @@ fn strangers_neither_keep_peers_from_joining_nor_go_unreported<M: Medium>() {
     let _one = one.join().unwrap();
     until(&mut zero, &Memory::new(vec![]), |e| refused(e).len() >= 64);
     drop(silent);
+}
+
+fn whoever_is_connected_first_may_send_at_once<M: Medium>() {
+    let (mut listeners, addresses) = listeners::<M>(1);
+    let (zero, door) = (listeners.pop().unwrap(), addresses[0].1.clone());
+    let peers = [(2, door.clone())];
+    let (said, heard) = std::sync::mpsc::channel();
+    let zero = thread::spawn(move || {
+        let mut zero = zero.connect(identity(0, 3), &peers, Options::default(), PATIENCE).unwrap();
+        let memory = Memory::new(vec![numbers(1, 1 << 20)]);
+        zero.send(2, meta(1), memory.span(0), 1).unwrap();
+        // As much of it as goes is under way before the other end knows that it may join.
+        for _ in 0..100 {
+            zero.progress(&memory, Some(Duration::from_millis(1)), &mut Vec::new()).unwrap();
+        }
+        said.send(()).unwrap();
+        until(&mut zero, &memory, |e| !lost(e).is_empty());
+    });
+    let mut two = join_when::<M>(&door, 0, || heard.recv().unwrap());
+    let mut came = vec![0; HEADER + (4 << 20)];
+    two.read_exact(&mut came).unwrap();
+    let body: Vec<u8> = numbers(1, 1 << 20).iter().flat_map(|number| number.to_le_bytes()).collect();
+    assert!(came[HEADER..] == body[..]);
+    drop(two);
+    zero.join().unwrap();
 }
 
 fn identities_and_peers_that_make_no_sense_are_errors<M: Medium>() {
@@ -236,8 +321,10 @@ fn a_message_that_is_too_long_is_not_queued<M: Medium>() {
 macro_rules! over {
     ($($test:ident)*) => {
         over! { tcp: paceline_wire::tcp::Net; $($test)* }
+        over! { tls: paceline_wire::tls::Secure; $($test)* }
         over! { uds: paceline_wire::uds::Unix; $($test)* }
         over! { shm: paceline_wire::shm::Memory; $($test)* }
+        over! { grpc: paceline_wire::grpc::Rpc; $($test)* }
     };
     ($name:ident: $medium:ty; $($test:ident)*) => {
         mod $name {
@@ -247,17 +334,40 @@ macro_rules! over {
 }
 
 over! {
-    a_wrong_key_is_refused
     a_wrong_run_id_is_refused_and_both_are_named
     a_wrong_model_is_refused_and_both_are_named
     a_wrong_rank_is_refused
     a_role_that_does_not_fit_the_rank_is_refused_and_both_are_named
     a_wrong_version_is_refused_and_both_are_named
-    garbage_and_silence_are_refused_and_get_no_answer
+    a_frame_that_comes_twice_is_delivered_once
     bad_frames_end_the_connection_and_are_never_delivered
     a_body_that_breaks_off_is_never_delivered
     the_deadline_names_the_missing_ranks_and_their_addresses
     strangers_neither_keep_peers_from_joining_nor_go_unreported
+    whoever_is_connected_first_may_send_at_once
     identities_and_peers_that_make_no_sense_are_errors
     a_message_that_is_too_long_is_not_queued
+}
+
+// What cannot be told from the hellos within TLS: those who do not hold the key never get that far.
+mod in_the_open {
+    use super::{
+        a_replayed_handshake_is_refused, a_wrong_key_is_refused,
+        garbage_and_silence_are_refused_and_get_no_answer,
+    };
+
+    macro_rules! open {
+        ($($test:ident)*) => {
+            over! { tcp: paceline_wire::tcp::Net; $($test)* }
+            over! { uds: paceline_wire::uds::Unix; $($test)* }
+            over! { shm: paceline_wire::shm::Memory; $($test)* }
+            over! { grpc: paceline_wire::grpc::Rpc; $($test)* }
+        };
+    }
+
+    open! {
+        a_wrong_key_is_refused
+        a_replayed_handshake_is_refused
+        garbage_and_silence_are_refused_and_get_no_answer
+    }
 }

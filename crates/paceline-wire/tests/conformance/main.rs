@@ -2,7 +2,11 @@
 
 mod hand;
 mod hostile;
+mod hostile_grpc;
+mod line;
 mod memory;
+mod rpc;
+mod secure;
 mod suite;
 
 use std::sync::Arc;
@@ -75,8 +79,10 @@ macro_rules! conformance {
             $(#[test] fn $test() { super::suite::$test(|world| super::boxed(super::inproc::mesh(world))) })*
         }
         conformance! { between processes: tcp, tcp_with_small_buffers: paceline_wire::tcp::Net; $($test)* }
+        conformance! { between processes: tls, tls_with_small_buffers: paceline_wire::tls::Secure; $($test)* }
         conformance! { between processes: uds, uds_with_small_buffers: paceline_wire::uds::Unix; $($test)* }
         conformance! { between processes: shm, shm_with_small_buffers: paceline_wire::shm::Memory; $($test)* }
+        conformance! { between processes: grpc, grpc_with_small_buffers: paceline_wire::grpc::Rpc; $($test)* }
     };
     (between processes: $usual:ident, $small:ident: $medium:ty; $($test:ident)*) => {
         mod $usual {

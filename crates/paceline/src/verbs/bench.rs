@@ -1,10 +1,14 @@
 //! `paceline bench`: measurements of this machine.
 
+mod channels;
+mod ps;
+mod sweep;
+
 use std::sync::Arc;
 use std::time::Instant;
 
 use clap::Subcommand;
-use paceline_launch::bench::{Bench as Exchange, Row};
+use paceline_launch::bench::{Bench as Exchange, Row, Task};
 use paceline_nn::accel::{Level, peak_gflops};
 use paceline_nn::models::{self, MODELS};
 use paceline_nn::optim::{self, Settings, Step};
@@ -33,6 +37,10 @@ enum What {
     Allreduce(ExchangeArgs),
     /// Time of a message between two ranks: the floor of what two ranks can exchange
     P2p(PointArgs),
+    /// Latency, bandwidth and CPU time of every transport, by size, buffer and payload
+    Channels(channels::Args),
+    /// Throughput of parameter servers, by workers, servers, transport, size, buffer and payload
+    Ps(ps::Args),
 }
 
 #[derive(clap::Args, Debug)]
@@ -61,7 +69,7 @@ struct Over {
     /// What they talk over
     #[arg(long, default_value = "tcp", value_parser = names(TRANSPORTS.iter().map(|t| (t.name, t.about))))]
     transport: String,
-    /// Bytes of each connection's buffer, e.g. 256KiB (tcp and uds: the kernel's; shm: the ring)
+    /// Bytes of each connection's buffer, e.g. 256KiB (tcp and uds: the kernel's; shm: the ring; grpc: the window)
     #[arg(long, value_parser = super::train::bytes)]
     buffer: Option<usize>,
     /// Emulate the network between them: BANDWIDTH,LATENCY, e.g. 1gbit,200us
@@ -96,7 +104,8 @@ struct Exchanged {
 /// `paceline bench allreduce` and `paceline bench p2p`.
 fn exchange(what: &str, workers: usize, duplex: bool, over: &Over, show: Show) -> Result<(), Failure> {
     let Over { transport, buffer, network, sizes, seconds } = over.clone();
-    let bench = Exchange { what: what.into(), transport, buffer, network, workers, duplex, sizes, seconds };
+    let (what, task) = (what.into(), Task::Exchange);
+    let bench = Exchange { what, task, transport, buffer, network, workers, duplex, sizes, seconds };
     let results = bench.run(&std::env::current_exe()?, "rank")?;
     if show.json {
         return Ok(output::json(&Exchanged { results })?);
@@ -161,6 +170,8 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
             return exchange(&args.strategy, args.workers as usize, false, &args.over, show);
         }
         What::P2p(args) => return exchange("p2p", 2, args.duplex, &args.over, show),
+        What::Channels(args) => return channels::run(args, show),
+        What::Ps(args) => return ps::run(args, show),
     };
     let measured = compute(args)?;
     if show.json {
@@ -180,12 +191,20 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     ))?)
 }
 
+/// Ten, or for a model of tokens as many as a text has characters.
+fn classes(model: &models::Model) -> usize {
+    if model.output == models::Output::PerPosition && model.native_input.c == 1 { 65 } else { 10 }
+}
+
+/// Bytes of made-up samples, about.
+const SAMPLES: usize = 32 << 20;
+
 /// Rounds that a measurement is the median of.
 const ROUNDS: usize = 5;
 
 fn compute(args: &ComputeArgs) -> Result<Measured<'_>, Failure> {
     let model = models::find(&args.model).expect("clap lets registered names pass only");
-    let graph = Arc::new(model.build(model.native_input, 10)?);
+    let graph = Arc::new(model.build(model.native_input, classes(model))?);
     let mut bench = Bench::new(&graph, args.batch as usize, args.threads as usize, args.pin);
     let level = Level::detect();
     let mut peak = peak_gflops(level, 3);
@@ -227,7 +246,7 @@ struct Bench {
     state: Vec<f32>,
     memory: Vec<f32>,
     samples: Vec<Vec<u8>>,
-    classes: Vec<u8>,
+    classes: Vec<u16>,
     ids: Vec<u32>,
     step: u64,
 }
@@ -245,10 +264,10 @@ impl Bench {
             memory: vec![0.0; params.len()],
             params,
             state,
-            samples: (0..2048u64)
+            samples: (0..(SAMPLES / size).clamp(16, 2048) as u64)
                 .map(|i| (0..size as u64).map(|j| noise.fork(i).at(j) as u8).collect())
                 .collect(),
-            classes: vec![0; batch],
+            classes: vec![0; batch * graph.output().w],
             ids: (0..batch as u32).collect(),
             step: 0,
         }
@@ -258,8 +277,18 @@ impl Bench {
         let n = self.ids.len();
         for i in 0..n {
             let id = (self.step as usize * n + i) * 7919 % self.samples.len();
-            self.network.input_bytes(i, &self.samples[id], &[1.0 / 127.5], &[-1.0]);
-            self.classes[i] = (id % 10) as u8;
+            match self.network.graph().vocabulary() {
+                None => self.network.input_bytes(i, &self.samples[id], &[1.0 / 127.5], &[-1.0]),
+                Some(tokens) => {
+                    let size = self.samples[id].len();
+                    let input = &mut self.network.input(n)[i * size..(i + 1) * size];
+                    for (token, &byte) in input.iter_mut().zip(&self.samples[id]) {
+                        *token = (usize::from(byte) % tokens) as f32;
+                    }
+                }
+            }
+            let positions = self.classes.len() / n;
+            self.classes[i * positions..(i + 1) * positions].fill((id % 10) as u16);
         }
         let pass = Pass { samples: n, training: true, seed: 1, step: self.step, ids: &self.ids };
         self.network.forward(&pass, &self.params, &mut self.state);

@@ -1,10 +1,16 @@
-//! `paceline data`: the datasets, and where their files are looked for.
+//! `paceline data`: the datasets, where they lie, what is in them, and fetching them.
 
-use std::path::PathBuf;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
 
-use paceline_data::{DATASETS, Folders};
+use clap::Subcommand;
+use indicatif::{ProgressBar, ProgressStyle};
+use paceline_data::origin::{Origin, Parcel};
+use paceline_data::{DATASETS, Folders, Form, Settings, Source, content};
+use paceline_fetch::{Client, News};
 use serde::Serialize;
 
+use super::train::names;
 use crate::failure::Failure;
 use crate::output::{self, Show};
 
@@ -13,71 +19,368 @@ const SYSTEM: &str = "/usr/share/datasets";
 
 /// Flags of `paceline data`.
 #[derive(clap::Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
+    #[command(subcommand)]
+    what: Option<What>,
     #[command(flatten)]
     place: Place,
+}
+
+#[derive(Subcommand, Debug)]
+enum What {
+    /// List the datasets and where their files are looked for (as without a word)
+    List(Place),
+    /// Fetch a dataset: resumes, and checks the SHA-256 of every file
+    Get(Get),
+    /// Print where a dataset lies
+    Path(One),
+    /// Show what is in a dataset: samples, shape, classes, files, licence
+    Info(One),
+}
+
+/// A dataset, and where to look for it.
+#[derive(clap::Args, Debug)]
+struct One {
+    /// The dataset
+    #[arg(value_parser = names(DATASETS.iter().map(|d| (d.name, d.about))))]
+    name: String,
+    #[command(flatten)]
+    place: Place,
+}
+
+#[derive(clap::Args, Debug)]
+struct Get {
+    /// The dataset
+    #[arg(value_parser = names(DATASETS.iter().map(|d| (d.name, d.about))))]
+    name: String,
+    /// Folder of datasets to put it into, as DIR/<name> [default: PACELINE_DATA, then the user's data
+    /// directory]
+    #[arg(long, value_name = "DIR")]
+    to: Option<PathBuf>,
+    /// Fetch from here instead: a folder of datasets on the net (URL/<name>/<file>), or an address with
+    /// {name} and {file} in it; several are tried in order [default: PACELINE_MIRROR, then the publisher's]
+    #[arg(long, value_name = "URL")]
+    mirror: Vec<String>,
 }
 
 /// Where datasets lie.
 #[derive(clap::Args, Debug)]
 pub struct Place {
-    /// Folder of datasets, tried as DIR/<name> and as the dataset's own folder [default: PACELINE_DATA,
-    /// then the user's data directory]
+    /// Folder of datasets, tried as DIR/<name> and as the dataset's own folder (or file) [default:
+    /// PACELINE_DATA, then the user's data directory]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
 }
 
+/// A variable of the environment that is not empty.
+fn variable(name: &str) -> Option<PathBuf> {
+    std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
+/// The user's data directory.
+fn own() -> Option<PathBuf> {
+    let share = variable("XDG_DATA_HOME").or_else(|| Some(variable("HOME")?.join(".local/share")));
+    share.map(|share| share.join("paceline"))
+}
+
 /// The folders to look into: the flag, else the environment, else the user's and the system's own.
 pub fn folders(place: &Place) -> Folders {
-    let from_environment = || std::env::var_os("PACELINE_DATA").filter(|v| !v.is_empty()).map(PathBuf::from);
     if let Some(folder) = place.data_dir.clone() {
         return Folders(vec![folder]);
     }
-    let share =
-        std::env::var_os("XDG_DATA_HOME").filter(|v| !v.is_empty()).map(PathBuf::from).or_else(|| {
-            std::env::var_os("HOME")
-                .filter(|v| !v.is_empty())
-                .map(|home| PathBuf::from(home).join(".local/share"))
-        });
-    let user = share.map(|share| share.join("paceline"));
-    Folders(from_environment().into_iter().chain(user).chain([PathBuf::from(SYSTEM)]).collect())
+    Folders(variable("PACELINE_DATA").into_iter().chain(own()).chain([PathBuf::from(SYSTEM)]).collect())
+}
+
+fn source(name: &str) -> &'static Source {
+    paceline_data::find(name).expect("clap lets registered names pass only")
+}
+
+/// `paceline data list | get | path | info`.
+pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
+    match &args.what {
+        None => list(&args.place, show),
+        Some(What::List(place)) => list(place, show),
+        Some(What::Get(args)) => get(args, show),
+        Some(What::Path(args)) => path(args, show),
+        Some(What::Info(args)) => info(args, show),
+    }
 }
 
 #[derive(Serialize)]
 struct Row {
     name: &'static str,
     about: &'static str,
-    shape: [usize; 3],
-    classes: usize,
+    /// None where the files decide.
+    shape: Option<[usize; 3]>,
+    classes: Option<usize>,
     available: bool,
 }
 
-/// Lists the datasets.
-pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
-    let folders = folders(&args.place);
+fn list(place: &Place, show: Show) -> Result<(), Failure> {
+    let folders = folders(place);
     let rows: Vec<Row> = DATASETS
         .iter()
-        .map(|d| Row {
-            name: d.name,
-            about: d.about,
-            shape: d.shape,
-            classes: d.classes,
-            available: d.files().iter().all(|file| folders.find(d.name, file).is_ok()),
+        .map(|d| {
+            let (shape, classes) = match d.form {
+                Form::Fixed { shape, classes } => (Some(shape), Some(classes)),
+                Form::FromFiles(_) => (None, None),
+            };
+            Row { name: d.name, about: d.about, shape, classes, available: d.locate(&folders).is_ok() }
         })
         .collect();
     if show.json {
-        output::json(&rows)?;
-        return Ok(());
+        return Ok(output::json(&rows)?);
     }
     let mut text = String::new();
-    for row in &rows {
-        let here = if row.available { "ready" } else { "files not found" };
+    for (row, source) in rows.iter().zip(DATASETS) {
+        let here = match (row.available, &source.origin) {
+            (true, _) => "ready",
+            (false, Origin::Yours) => "give --data-dir",
+            (false, _) => "files not found",
+        };
         text += &format!("{:<17} {:<16} {}\n", row.name, here, row.about);
     }
     text += "\nfolders that are looked into:\n";
     for folder in &folders.0 {
         text += &format!("  {}\n", folder.display());
     }
-    output::text(&text)?;
+    Ok(output::text(&text)?)
+}
+
+/// The folder of several files, or the one file or folder.
+fn place_of(files: &[PathBuf]) -> Option<&Path> {
+    match files {
+        [] => None,
+        [one] => Some(one),
+        [first, ..] => first.parent(),
+    }
+}
+
+#[derive(Serialize)]
+struct Lies<'a> {
+    name: &'a str,
+    path: Option<&'a Path>,
+    files: &'a [PathBuf],
+}
+
+fn path(args: &One, show: Show) -> Result<(), Failure> {
+    let files = source(&args.name).locate(&folders(&args.place))?;
+    let path = place_of(&files);
+    if show.json {
+        return Ok(output::json(&Lies { name: &args.name, path, files: &files })?);
+    }
+    match path {
+        Some(path) => output::text(&format!("{}\n", path.display()))?,
+        None => output::note(&format!("{} is part of the program: it has no files", args.name)),
+    }
     Ok(())
+}
+
+#[derive(Serialize)]
+struct Contents {
+    name: &'static str,
+    about: &'static str,
+    train_samples: usize,
+    test_samples: usize,
+    shape: [usize; 3],
+    classes: usize,
+    /// Answers per sample.
+    positions: usize,
+    memory_bytes: usize,
+    disk_bytes: u64,
+    path: Option<PathBuf>,
+    files: Vec<FileState>,
+    home: Option<&'static str>,
+    licence: Option<&'static str>,
+}
+
+#[derive(Serialize)]
+struct FileState {
+    path: PathBuf,
+    bytes: u64,
+    /// `verified`, `differs`, or `unknown` where no hash is known.
+    hash: &'static str,
+}
+
+/// How a file compares with the published one of its name.
+fn state(source: &Source, path: &Path) -> Result<FileState, Failure> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let name = name.strip_suffix(".gz").unwrap_or(&name);
+    let published = source.origin.parcels().iter().find_map(|parcel| {
+        let single = parcel.files.len() == 1 && parcel.name == name;
+        parcel.files.iter().find(|file| single || file.name == name)
+    });
+    let hash = match published {
+        Some(file) if content::sha256(path)?.1 == file.sha256 => "verified",
+        Some(_) => "differs",
+        None => "unknown",
+    };
+    let bytes = std::fs::metadata(path).map_or(0, |file| file.len());
+    Ok(FileState { path: path.to_owned(), bytes, hash })
+}
+
+fn info(args: &One, show: Show) -> Result<(), Failure> {
+    let (source, folders) = (source(&args.name), folders(&args.place));
+    let located = source.locate(&folders)?;
+    let dataset = source.load(&folders, &Settings::default())?;
+    let files = located.iter().filter(|path| path.is_file());
+    let files = files.map(|path| state(source, path)).collect::<Result<Vec<_>, _>>()?;
+    let (home, licence) = match source.origin {
+        Origin::Published(published) => (Some(published.home), Some(published.licence)),
+        Origin::BuiltIn { note } => (None, Some(note)),
+        Origin::Yours => (None, None),
+    };
+    let contents = Contents {
+        name: source.name,
+        about: source.about,
+        train_samples: dataset.train.len(),
+        test_samples: dataset.test.len(),
+        shape: dataset.shape,
+        classes: dataset.classes,
+        positions: dataset.positions,
+        memory_bytes: dataset.train.memory_bytes() + dataset.test.memory_bytes(),
+        disk_bytes: files.iter().map(|file| file.bytes).sum(),
+        path: place_of(&located).map(Path::to_owned),
+        files,
+        home,
+        licence,
+    };
+    if show.json {
+        return Ok(output::json(&contents)?);
+    }
+    Ok(output::text(&words(&contents, dataset.train.streamed()))?)
+}
+
+fn words(contents: &Contents, streamed: bool) -> String {
+    let [h, w, c] = contents.shape;
+    let mut text = format!("{}: {}\n\n", contents.name, contents.about);
+    let mut line = |name: &str, value: String| text += &format!("{name:<10} {value}\n");
+    line("samples", format!("{} to train, {} to test", contents.train_samples, contents.test_samples));
+    line("shape", format!("{h}×{w}×{c}"));
+    line("classes", contents.classes.to_string());
+    if contents.positions > 1 {
+        line("answers", format!("{} per sample: what comes next at each position", contents.positions));
+    }
+    let streamed = if streamed { " (names only; images are decoded while training goes on)" } else { "" };
+    line("memory", format!("{:.1} MB{streamed}", contents.memory_bytes as f64 / 1e6));
+    if let Some(path) = &contents.path {
+        line("lies in", path.display().to_string());
+    }
+    for file in &contents.files {
+        let name = file.path.file_name().unwrap_or_default().to_string_lossy();
+        let hash = match file.hash {
+            "verified" => "SHA-256 verified",
+            "differs" => "SHA-256 differs from the published file's",
+            _ => "no SHA-256 known",
+        };
+        line("file", format!("{name}, {} bytes, {hash}", file.bytes));
+    }
+    for (name, value) in [("licence", contents.licence), ("source", contents.home)] {
+        if let Some(value) = value {
+            line(name, value.into());
+        }
+    }
+    text
+}
+
+#[derive(Serialize)]
+struct Fetched<'a> {
+    name: &'a str,
+    folder: PathBuf,
+    files: Vec<FileState>,
+}
+
+/// The mirrors to use instead of the publisher's address.
+fn mirrors(args: &Get) -> Vec<String> {
+    if !args.mirror.is_empty() {
+        return args.mirror.clone();
+    }
+    let from_environment = std::env::var("PACELINE_MIRROR").unwrap_or_default();
+    from_environment.split_whitespace().map(str::to_owned).collect()
+}
+
+fn get(args: &Get, show: Show) -> Result<(), Failure> {
+    let source = source(&args.name);
+    let parcels = source.origin.parcels();
+    if matches!(source.origin, Origin::Yours) {
+        let message = format!("{} is for files of your own: there is nothing to fetch", source.name);
+        let hint =
+            format!("`paceline train --data {} --data-dir DIR` takes them from where they are", source.name);
+        return Err(Failure::new(2, message, hint));
+    }
+    let root = args.to.clone().or_else(|| variable("PACELINE_DATA")).or_else(own);
+    let Some(root) = root else {
+        let message = "there is no folder to put it into: neither PACELINE_DATA nor HOME is set";
+        return Err(Failure::new(2, message.into(), "name one with --to DIR".into()));
+    };
+    let folder = root.join(source.name);
+    let (client, mirrors, mut files) = (Client::default(), mirrors(args), Vec::new());
+    for parcel in parcels {
+        let addresses = paceline_fetch::addresses(source.name, parcel, &mirrors);
+        let mut follow = Follow::new(parcel, show);
+        let fetched =
+            paceline_fetch::fetch(&client, parcel, &addresses, &folder, &mut |news| follow.take(&news));
+        follow.bar.finish_and_clear();
+        let paths = fetched.map_err(|error| {
+            let names: Vec<&str> = parcel.files.iter().map(|file| file.name).collect();
+            let mut hint = error.hint(&folder, &names.join(", "));
+            if let (true, Origin::Published(published)) = (addresses.is_empty(), source.origin) {
+                hint += &format!("; {} has it", published.home);
+            }
+            Failure::new(error.code(), error.to_string(), hint)
+        })?;
+        for path in paths {
+            files.push(state(source, &path)?);
+        }
+    }
+    if parcels.is_empty() && !show.json {
+        output::note(&format!("{} is part of the program: there is nothing to fetch", source.name));
+        return Ok(());
+    }
+    if show.json {
+        return Ok(output::json(&Fetched { name: source.name, folder, files })?);
+    }
+    if !show.quiet {
+        output::note(&format!("{}: {} files are there, SHA-256 verified", source.name, files.len()));
+    }
+    Ok(output::text(&format!("{}\n", folder.display()))?)
+}
+
+/// Shows how a parcel comes in: a bar on a terminal, a line where something happens.
+struct Follow {
+    bar: ProgressBar,
+    name: &'static str,
+    quiet: bool,
+}
+
+impl Follow {
+    fn new(parcel: &Parcel, show: Show) -> Self {
+        let visible = !show.quiet && std::io::stderr().is_terminal();
+        let bar = if visible { ProgressBar::new(0) } else { ProgressBar::hidden() };
+        let style = "{msg} {bar:30} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
+        bar.set_style(ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()));
+        bar.set_message(parcel.name);
+        Self { bar, name: parcel.name, quiet: show.quiet }
+    }
+
+    fn take(&mut self, news: &News<'_>) {
+        let note = |line: String| {
+            if !self.quiet {
+                self.bar.suspend(|| output::note(&line));
+            }
+        };
+        match news {
+            News::Asking { address, have: 0 } => note(format!("{}: from {address}", self.name)),
+            News::Asking { address, have } => {
+                note(format!("{}: from {address}, going on after {have} bytes", self.name));
+            }
+            News::Bytes { have, total } => {
+                self.bar.set_length(total.unwrap_or(*have));
+                self.bar.set_position(*have);
+            }
+            News::Resuming { cause } => note(format!("{}: broken off ({cause}), trying again", self.name)),
+            News::GaveUp(error) => note(format!("{error}; trying the next address")),
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! `paceline` alone: the main job.
 
 use clap::Parser;
+use paceline_record::Origin;
 use paceline_record::process::Started;
 
 use super::train;
@@ -25,7 +26,7 @@ pub fn run(show: Show, started: Started) -> Result<(), Failure> {
     let words = Words::parse_from(RUN.split(' ').skip(1));
     let (result, summary) = train::execute(&words.args, show, started)?;
     if show.json {
-        output::json(&paceline_record::Event::Result(result))?;
+        output::result(result, Origin::Measured)?;
     } else {
         output::text(&summary)?;
         if !show.quiet {

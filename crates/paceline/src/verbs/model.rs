@@ -1,12 +1,18 @@
 //! `paceline model`: the models, and one of them layer by layer.
 
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
 use clap::Subcommand;
-use paceline_data::DATASETS;
+use paceline_data::{DATASETS, Form, Settings};
 use paceline_nn::Shape;
 use paceline_nn::graph::Graph;
 use paceline_nn::models::{self, MODELS};
+use paceline_plan::PlanError;
 use serde::Serialize;
 
+use super::data::{self, Place};
 use super::train::names;
 use crate::failure::Failure;
 use crate::output::{self, Show};
@@ -29,17 +35,43 @@ enum What {
 #[derive(clap::Args, Debug)]
 struct ShowArgs {
     /// The model
-    #[arg(value_parser = names(MODELS.iter().map(|m| (m.name, m.about))))]
-    model: String,
+    #[arg(required_unless_present = "model_file", value_parser = names(MODELS.iter().map(|m| (m.name, m.about))))]
+    model: Option<String>,
+    /// The network that a file describes: a list of layers in TOML
+    #[arg(long, value_name = "FILE", conflicts_with = "model")]
+    model_file: Option<PathBuf>,
     /// For this dataset's samples
     #[arg(long, conflicts_with = "input", value_parser = names(DATASETS.iter().map(|d| (d.name, d.about))))]
     data: Option<String>,
-    /// For samples of this height, width and channels, e.g. 28x28x1 [default: the model's own]
+    #[command(flatten)]
+    place: Place,
+    /// For samples of this height, width and channels, e.g. 28x28x1 [default: the model's own; 28x28x1
+    /// for a file]
     #[arg(long, value_name = "HxWxC", value_parser = parse_shape)]
     input: Option<Shape>,
     /// Number of classes
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..))]
     classes: u16,
+}
+
+/// Longest model file that is read, in bytes.
+const LONGEST: u64 = 1 << 20;
+
+/// The name and the text of a model file.
+pub fn description(path: &Path) -> Result<(String, String), PlanError> {
+    let refused = |problem: String| PlanError {
+        flag: "--model-file".into(),
+        value: path.display().to_string(),
+        problem,
+    };
+    let mut text = String::new();
+    let file = File::open(path).map_err(|e| refused(e.to_string()))?;
+    file.take(LONGEST + 1).read_to_string(&mut text).map_err(|e| refused(e.to_string()))?;
+    if text.len() as u64 > LONGEST {
+        return Err(refused(format!("a model file has at most {LONGEST} bytes")));
+    }
+    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+    Ok((name, text))
 }
 
 fn parse_shape(text: &str) -> Result<Shape, String> {
@@ -104,25 +136,44 @@ fn list(show: Show) -> Result<(), Failure> {
     if show.json {
         return Ok(output::json(&rows)?);
     }
-    let text: String = rows.iter().map(|r| format!("{:<10} {}\n", r.name, r.about)).collect();
+    let text: String = rows.iter().map(|r| format!("{:<11} {}\n", r.name, r.about)).collect();
     Ok(output::text(&text)?)
 }
 
 fn show_one(args: &ShowArgs, show: Show) -> Result<(), Failure> {
-    let model = models::find(&args.model).expect("clap lets registered names pass only");
+    let file = args.model_file.as_deref().map(description).transpose()?;
+    let model =
+        args.model.as_deref().map(|name| models::find(name).expect("clap lets registered names pass only"));
     let data = args.data.as_deref().and_then(paceline_data::find);
-    let input = match (data, args.input) {
-        (Some(data), _) => Shape::new(data.shape[0], data.shape[1], data.shape[2]),
-        (None, Some(input)) => input,
-        (None, None) => model.native_input,
+    let sample = match data.map(|source| (source, source.form)) {
+        Some((_, Form::Fixed { shape, classes })) => Some((shape, classes)),
+        Some((source, Form::FromFiles(_))) => {
+            let dataset = source.load(&data::folders(&args.place), &Settings::default())?;
+            Some((dataset.shape, dataset.classes))
+        }
+        None => None,
     };
-    let classes = data.map_or(usize::from(args.classes), |d| d.classes);
-    let graph = model.build(input, classes)?;
-    let shown = describe(&args.model, &graph);
+    let input = match (sample, args.input) {
+        (Some(([h, w, c], _)), _) => Shape::new(h, w, c),
+        (None, Some(input)) => input,
+        (None, None) => model.map_or(Shape::new(28, 28, 1), |m| m.native_input),
+    };
+    let classes = sample.map_or(usize::from(args.classes), |(_, classes)| classes);
+    let (name, graph) = match (&file, model) {
+        (Some((name, text)), _) => {
+            let refused = |error| Failure::description(name, &error);
+            (name.as_str(), paceline_nn::description::build(text, input, classes).map_err(refused)?)
+        }
+        (None, model) => {
+            let model = model.expect("clap asks for a model or a file");
+            (model.name, model.build(input, classes)?)
+        }
+    };
+    let shown = describe(name, &graph);
     if show.json {
         return Ok(output::json(&shown)?);
     }
-    let mut text = format!("{} on {input}\n\n", args.model);
+    let mut text = format!("{name} on {input}\n\n");
     text +=
         &format!("{:<24} {:<20} {:<26} {:>12} {:>11}\n", "layer", "kind", "settings", "output", "parameters");
     for (layer, node) in shown.layers.iter().zip(graph.nodes()) {

@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 
 use paceline_record::process::{self, Started};
-use paceline_record::{Event, Marked, Origin, RunDirectory, RunResult};
+use paceline_record::{Event, Origin, RunDirectory, RunResult};
+use paceline_train::model;
 use paceline_virtual::price::Terms;
 use paceline_virtual::run::{self, Scenario};
 use paceline_virtual::{Calibration, Cluster};
 
-use super::{data, train};
+use super::{data, train, weights};
 use crate::failure::Failure;
 use crate::output::{self, Follow, Show};
 
@@ -34,14 +35,14 @@ pub struct Args {
 
 /// `paceline simulate`: the summary for people, the result line for programs.
 pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
-    let plan = args.train.plan()?;
-    // What is wrong whatever the dataset is said before a large one is loaded.
-    plan.check(usize::MAX)?;
+    let plan = args.train.checked()?;
+    args.train.listening.refuse("virtual time has no other machines; --cluster FILE describes some")?;
     let cluster = args.cluster.as_deref().map(Cluster::load).transpose()?;
     let calibration = args.calibration.as_deref().map(Calibration::load).transpose()?;
     let source = paceline_data::find(&plan.data).expect("clap lets registered names pass only");
-    let dataset = source.load(&data::folders(&args.train.place))?;
+    let dataset = source.load(&data::folders(&args.train.place), &model::settings(&plan))?;
     plan.check(dataset.train.len())?;
+    weights::check(&plan, &dataset, show)?;
     if calibration.is_none() && !show.quiet {
         output::note(
             "no --calibration: times come from round numbers (docs/simulate.md lists them); \
@@ -56,7 +57,7 @@ pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
     };
     let scenario = Scenario { plan: &plan, dataset: &dataset, terms, learn: args.learn, run: &id, started };
     let mut follow = Follow::new(show, Origin::Simulated);
-    let mut record = RunDirectory::create(&train::store(&args.train), &id, &plan)?.simulated();
+    let mut record = RunDirectory::create(&train::store(args.train.store.as_deref()), &id, &plan)?.simulated();
     let result = run::run(&scenario, &mut |event: Event<'_>| {
         record.event(&event);
         follow.event(&event);
@@ -71,7 +72,7 @@ pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
     if !show.quiet {
         output::note(&format!("in virtual time:\n{summary}{cost}recorded in {path}"));
     }
-    output::json(&Marked { what: &Event::Result(result), origin: Origin::Simulated })?;
+    output::result(result, Origin::Simulated)?;
     Ok(())
 }
 

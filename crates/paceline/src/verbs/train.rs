@@ -1,13 +1,14 @@
 //! `paceline train`: one run.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 
 use clap::builder::PossibleValue;
 use clap::builder::PossibleValuesParser;
-use clap::{Arg, ArgMatches, Command};
-use paceline_data::{DATASETS, Sharding};
-use paceline_launch::run::{self, Launch};
+use clap::{Arg, ArgMatches, Args as _, Command, FromArgMatches as _};
+use paceline_data::registry::BadSetting;
+use paceline_data::{DATASETS, Settings, Sharding};
 use paceline_nn::models::MODELS;
 use paceline_nn::optim::OPTIMISERS;
 use paceline_nn::schedule::Schedule;
@@ -16,16 +17,15 @@ use paceline_protocol::{
     Averages, CONSISTENCIES, Coder, Options, Parameter, Refusal, STRATEGIES, strategies,
 };
 use paceline_record::process::{self, Started};
-use paceline_record::{Event, Marked, Origin, RunDirectory, RunResult};
-use paceline_train::single;
+use paceline_record::{Origin, RunResult};
 use paceline_wire::TRANSPORTS;
 
 use super::data::{self, Place};
+use super::listen::Listening;
+use super::{model, weights};
 use crate::failure::Failure;
-use crate::output::{self, Follow, Show};
-
-/// The strategy of one worker alone.
-const SINGLE: &str = "single";
+use crate::output::{self, Show};
+use crate::voyage::{SINGLE, Voyage};
 
 /// Epochs that are trained where nothing else is said.
 const EPOCHS: f64 = 5.0;
@@ -38,9 +38,30 @@ pub struct Args {
     data: String,
     #[command(flatten)]
     pub place: Place,
+    /// Side of the squares that images on disk are made to, in pixels (image-folder) [default: 224]
+    #[arg(long, value_name = "N")]
+    image_size: Option<usize>,
+    /// Characters of a window of text (text, tinyshakespeare, letters) [default: 64]
+    #[arg(long, value_name = "N")]
+    window: Option<usize>,
+    /// Threads of each worker that decode images (image-folder) [default: 1, more if cores are left]
+    #[arg(long, value_name = "N")]
+    decoders: Option<usize>,
     /// Network
     #[arg(long, default_value = "mlp", value_parser = names(MODELS.iter().map(|m| (m.name, m.about))))]
     model: String,
+    /// Network from a file: a list of layers in TOML, e.g. examples/models/lenet.toml
+    #[arg(long, value_name = "FILE", conflicts_with = "model")]
+    model_file: Option<PathBuf>,
+    /// Start from these weights: a PyTorch state_dict saved as safetensors
+    #[arg(long, value_name = "FILE")]
+    init: Option<PathBuf>,
+    /// Take what fits of --init and start the rest from the seed
+    #[arg(long, requires = "init")]
+    init_partial: bool,
+    /// Layers whose parameters do not change, e.g. conv1,layer1 (layer1 and all of layer1.*)
+    #[arg(long, value_name = "LAYER,...", value_delimiter = ',')]
+    freeze: Vec<String>,
     /// Number of workers
     #[arg(long, default_value_t = 1)]
     workers: usize,
@@ -65,7 +86,7 @@ pub struct Args {
     /// What the workers talk over
     #[arg(long, default_value = "tcp", value_parser = names(TRANSPORTS.iter().map(|t| (t.name, t.about))))]
     transport: String,
-    /// Bytes of each connection's buffer, e.g. 256KiB (tcp and uds: the kernel's; shm: the ring)
+    /// Bytes of each connection's buffer, e.g. 256KiB (tcp and uds: the kernel's; shm: the ring; grpc: the window)
     #[arg(long, value_parser = bytes)]
     buffer: Option<usize>,
     /// Emulate links between hosts: BANDWIDTH,LATENCY, e.g. 1gbit,200us (each worker is its own host unless
@@ -130,6 +151,18 @@ pub struct Args {
     /// Steps between evaluations; at epoch ends if left out
     #[arg(long)]
     eval_every: Option<u64>,
+    /// Save the run every so many steps, so that `paceline resume` can go on from there
+    #[arg(long, value_name = "STEPS")]
+    checkpoint_every: Option<u64>,
+    /// Checkpoints to keep
+    #[arg(long, default_value_t = 2)]
+    keep: usize,
+    /// What to do when a process is lost: fail, or restart all from the last checkpoint
+    #[arg(long, default_value = "fail", value_parser = ["fail", "restart"])]
+    on_loss: String,
+    /// How often a run may restart (with --on-loss restart)
+    #[arg(long, default_value_t = 3)]
+    restarts: u32,
     /// Seed of everything random
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -141,7 +174,9 @@ pub struct Args {
     pin: bool,
     /// Folder that runs are recorded in [default: PACELINE_STORE, then .paceline]
     #[arg(long, value_name = "DIR")]
-    store: Option<PathBuf>,
+    pub store: Option<PathBuf>,
+    #[command(flatten)]
+    pub listening: Listening,
     #[command(flatten)]
     parameters: Parameters,
 }
@@ -219,6 +254,7 @@ impl Args {
             let Refusal { flag, value, problem } = refusal;
             PlanError { flag, value, problem }
         };
+        let model_file = self.model_file.as_deref().map(model::description).transpose()?;
         let mut options = Options(self.parameters.0.clone());
         let mut averages = Averages::Gradients;
         match strategies::find(&strategy) {
@@ -239,7 +275,13 @@ impl Args {
             compression: self.compression.map(|coder| coder.to_string()),
             shard: self.shard.to_string(),
             data: self.data.clone(),
-            model: self.model.clone(),
+            image_size: self.image_size,
+            window: self.window,
+            decoders: self.decoders,
+            model: model_file.as_ref().map_or_else(|| self.model.clone(), |(name, _)| name.clone()),
+            model_file: model_file.map(|(_, text)| text),
+            init: self.init.as_deref().map(|file| weights::plan(file, self.init_partial)).transpose()?,
+            frozen: self.freeze.clone(),
             workers: self.workers,
             servers: self.servers,
             strategy,
@@ -262,6 +304,9 @@ impl Args {
             nesterov: self.nesterov,
             weight_decay: self.weight_decay,
             work: self.steps.map_or(Work::Epochs(self.epochs.unwrap_or(EPOCHS)), Work::Steps),
+            checkpoint_every: self.checkpoint_every,
+            keep: self.keep,
+            restarts: if self.on_loss == "restart" { self.restarts } else { 0 },
             target_accuracy: self.target_accuracy,
             stop_at_target: self.stop_at_target,
             eval_every: self.eval_every,
@@ -301,40 +346,47 @@ impl Args {
     }
 }
 
+impl Args {
+    /// The plan, after everything that can be wrong with it whatever the dataset: that is said before a large one is
+    /// loaded.
+    pub fn checked(&self) -> Result<Plan, Failure> {
+        let plan = self.plan()?;
+        plan.check(usize::MAX)?;
+        let source = paceline_data::find(&plan.data).expect("clap lets registered names pass only");
+        let Plan { image_size, window, decoders, .. } = plan;
+        source.check(&Settings { image_size, window, decoders }).map_err(|bad| {
+            let BadSetting { flag, value, problem } = bad;
+            PlanError { flag, value: value.to_string(), problem }
+        })?;
+        Ok(plan)
+    }
+}
+
+/// The plan of these flags of `paceline train`, which must be valid.
+pub fn planned(words: Vec<OsString>) -> Result<Plan, PlanError> {
+    let command = Args::augment_args(Command::new("train").no_binary_name(true));
+    let matches = command.try_get_matches_from(words).expect("the caller's flags are valid");
+    Args::from_arg_matches(&matches).expect("the flags match").plan()
+}
+
 /// The flag, else the environment, else a folder here.
-pub fn store(args: &Args) -> PathBuf {
+pub fn store(flag: Option<&Path>) -> PathBuf {
     let from_environment = || std::env::var_os("PACELINE_STORE").filter(|v| !v.is_empty()).map(PathBuf::from);
-    args.store.clone().or_else(from_environment).unwrap_or_else(|| ".paceline".into())
+    flag.map(Path::to_owned).or_else(from_environment).unwrap_or_else(|| ".paceline".into())
 }
 
 /// Runs the plan that the flags describe; the result, and its summary in words.
 pub fn execute(args: &Args, show: Show, started: Started) -> Result<(RunResult, String), Failure> {
-    let plan = args.plan()?;
-    // What is wrong whatever the dataset is said before a large one is loaded.
-    plan.check(usize::MAX)?;
-    let source = paceline_data::find(&plan.data).expect("clap lets registered names pass only");
-    let folders = data::folders(&args.place);
-    let dataset = source.load(&folders)?;
-    plan.check(dataset.train.len())?;
-    let mut follow = Follow::new(show, Origin::Measured);
-    let id = process::new_run_id();
-    let mut record = RunDirectory::create(&store(args), &id, &plan)?;
-    let report = &mut |event: Event<'_>| {
-        record.event(&event);
-        follow.event(&event);
+    let plan = args.checked()?;
+    args.listening.check(&plan, plan.strategy == SINGLE)?;
+    let voyage = Voyage {
+        plan,
+        folders: data::folders(&args.place),
+        store: store(args.store.as_deref()),
+        run: process::new_run_id(),
+        resumes: false,
     };
-    let result = if plan.strategy == SINGLE {
-        single::run(&plan, &dataset, &id, started, report).map_err(Failure::from)
-    } else {
-        let program = (std::env::current_exe()?, "rank");
-        let launch = Launch { plan: &plan, dataset: &dataset, folders: &folders, run: &id, program, started };
-        run::run(&launch, report).map_err(Failure::from)
-    };
-    follow.finish();
-    let result = result?;
-    let summary = format!("{}recorded in {}\n", follow.summary(&result), record.path().display());
-    record.finish(&result)?;
-    Ok((result, summary))
+    voyage.sail(&args.listening, show, started)
 }
 
 /// `paceline train`: the summary for people, the result line for programs.
@@ -343,6 +395,6 @@ pub fn train(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
     if !show.quiet {
         output::note(summary.trim_end());
     }
-    output::json(&Marked { what: &Event::Result(result), origin: Origin::Measured })?;
+    output::result(result, Origin::Measured)?;
     Ok(())
 }

@@ -70,7 +70,7 @@ fn zipped(bytes: &[u8]) -> Vec<u8> {
     out.finish().unwrap()
 }
 
-fn write_mnist(folder: &Path) {
+pub fn write_mnist(folder: &Path) {
     for (name, bytes) in [
         ("train-images-idx3-ubyte", idx(80, &[28, 28])),
         ("train-labels-idx1-ubyte", idx(80, &[])),

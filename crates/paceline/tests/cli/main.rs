@@ -3,12 +3,23 @@
 #![allow(clippy::print_stderr, reason = "skipped tests say so")]
 
 mod bad_input;
+mod data;
 mod distributed;
 mod home;
+mod join;
+mod join_strangers;
+mod machines;
 mod measure;
+mod model_files;
+mod namespaces;
 mod network;
+mod resume;
+#[allow(dead_code, reason = "its own crate attacks in more ways")]
+#[path = "../../../paceline-wire/tests/conformance/rpc.rs"]
+mod rpc;
 mod simulate;
 mod strangers;
 mod support;
 mod train;
 mod transports;
+mod weights;

@@ -1,4 +1,6 @@
 //! Those who knock at the ranks of a real run: each is turned away and told of, and the run goes on.
+//!
+//! They come over TCP, or over gRPC, which they speak by hand.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -8,6 +10,7 @@ use paceline_wire::hello::{HELLO, Hello};
 use paceline_wire::{Identity, Key};
 use serde_json::Value;
 
+use crate::rpc::{Answer, DATA, END_STREAM, call, chunk, frame};
 use crate::support::{ENDLESS, PATIENCE, Running, paceline, signal};
 
 /// Workers of the runs here; ranks behind them are servers.
@@ -33,11 +36,13 @@ impl Drop for Still {
 struct Door {
     pid: u32,
     address: SocketAddr,
+    /// Whether gRPC is spoken there.
+    calls: bool,
 }
 
 impl Door {
     /// A process's door as the kernel knows it: the run itself tells nobody.
-    fn of(pid: u32) -> Self {
+    fn of(pid: u32, calls: bool) -> Self {
         let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
         let links: Vec<_> = fds.filter_map(|fd| std::fs::read_link(fd.path()).ok()).collect();
         let table = std::fs::read_to_string(format!("/proc/{pid}/net/tcp")).unwrap();
@@ -50,27 +55,42 @@ impl Door {
         let address = listening.unwrap_or_else(|| panic!("process {pid} does not listen:\n{table}"));
         let port = address.strip_prefix("0100007F:").expect("ranks listen on loopback alone");
         let port = u16::from_str_radix(port, 16).unwrap();
-        Self { pid, address: SocketAddr::from(([127, 0, 0, 1], port)) }
+        Self { pid, address: SocketAddr::from(([127, 0, 0, 1], port)), calls }
     }
 
     /// Somebody comes and says something. The rank takes no notice before all is said, so that a stranger who
     /// is slow on a busy machine is not taken for a silent one.
     fn knock(&self, bytes: &[u8]) -> Stranger {
+        match (self.calls, bytes) {
+            (false, bytes) => self.say(bytes),
+            (true, []) => self.say(&call()),
+            (true, bytes) => self.say(&[call(), chunk(bytes)].concat()),
+        }
+    }
+
+    /// The same, as it is.
+    fn say(&self, bytes: &[u8]) -> Stranger {
         let _still = Still::new(self.pid);
         let mut stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.write_all(bytes).unwrap();
-        Stranger(stream)
+        Stranger { stream: Answer::new(stream), calls: self.calls }
     }
 }
 
 /// A connection of somebody without the run's key.
-struct Stranger(TcpStream);
+struct Stranger {
+    stream: Answer<TcpStream>,
+    calls: bool,
+}
 
 impl Stranger {
     fn hears<const N: usize>(&mut self) -> [u8; N] {
+        if self.calls {
+            return self.stream.hears();
+        }
         let mut bytes = [0; N];
-        self.0.read_exact(&mut bytes).unwrap();
+        self.stream.connection().read_exact(&mut bytes).unwrap();
         bytes
     }
 
@@ -79,17 +99,26 @@ impl Stranger {
         let verdict: [u8; VERDICT] = self.hears();
         let [kind, length, text @ ..] = &verdict;
         assert_eq!(*kind, 2, "a refusal");
+        if self.calls {
+            // It hangs up as gRPC has it. An error means that the connection has ended already.
+            let _ = self.stream.connection().write_all(&frame(DATA, END_STREAM, 1, &[]));
+        }
         String::from_utf8(text[..usize::from(*length)].to_vec()).unwrap()
     }
 
     /// The run's account of this stranger, once it has hung up.
     fn account(mut self, cause: &str) -> String {
-        match self.0.read(&mut [0]) {
+        let address = self.stream.connection().local_addr().unwrap();
+        if self.calls {
+            assert!(self.stream.rest().is_empty(), "{cause}: nothing more is said");
+            return format!("{address}: {cause}");
+        }
+        match self.stream.connection().read(&mut [0]) {
             Ok(n) => assert_eq!(n, 0, "{cause}: nothing more is said"),
             // What the stranger still said was thrown away unread.
             Err(e) => assert_eq!(e.kind(), ErrorKind::ConnectionReset, "{cause}: {e}"),
         }
-        format!("{}: {cause}", self.0.local_addr().unwrap())
+        format!("{address}: {cause}")
     }
 }
 
@@ -98,8 +127,8 @@ fn padded<const N: usize>(text: &str) -> [u8; N] {
 }
 
 /// Lets every kind of stranger knock at a rank's door; returns what the run must tell of each.
-fn visit(pid: u32) -> Vec<String> {
-    let door = Door::of(pid);
+fn visit(pid: u32, transport: &str) -> Vec<String> {
+    let door = Door::of(pid, transport == "grpc");
     let mut accounts = Vec::new();
     let silent = door.knock(b"");
 
@@ -144,6 +173,11 @@ fn visit(pid: u32) -> Vec<String> {
     let garbage = door.knock(b"GET / HTTP/1.1\r\n\r\n");
     accounts.push(account(garbage, r#"expected a hello, found "GET / HT""#, &"no hello"));
     accounts.push(silent.account("no proof before the deadline of the handshake"));
+    if door.calls {
+        let browser = door.say(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        accounts
+            .push(browser.account("no gRPC: connection error detected: unspecific protocol error detected"));
+    }
     accounts
 }
 
@@ -154,12 +188,18 @@ fn refusal(event: &Value) -> (usize, String) {
 
 #[test]
 fn strangers_are_turned_away_with_both_sides_values_and_training_goes_on() {
-    for (words, world) in [("--workers 2", 2), ("--workers 2 --servers 1 --strategy ps", 3)] {
+    for (transport, words, world) in [
+        ("tcp", "--workers 2", 2),
+        ("tcp", "--workers 2 --servers 1 --strategy ps", 3),
+        ("grpc", "--workers 2", 2),
+        ("grpc", "--workers 2 --servers 1 --strategy ps", 3),
+    ] {
+        let words = format!("{words} --transport {transport}");
         let run = Running::start(&format!("{ENDLESS} {words}"));
         let ranks = run.ranks();
         assert_eq!(ranks.len(), world, "{words}");
         for (rank, pid) in ranks.into_iter().enumerate() {
-            let mut expected = visit(pid);
+            let mut expected = visit(pid, transport);
             let mut told: Vec<_> = expected.iter().map(|_| refusal(&run.next("refused"))).collect();
             expected.sort();
             told.sort();
@@ -172,15 +212,24 @@ fn strangers_are_turned_away_with_both_sides_values_and_training_goes_on() {
 
 #[test]
 fn strangers_change_neither_the_result_nor_the_parameters() {
-    let words = "--workers 2 --epochs 200 --eval-every 1000000000 --seed 3";
+    disturb("tcp", "--workers 2 --epochs 200 --eval-every 1000000000 --seed 3");
+}
+
+#[test]
+fn nor_do_they_over_grpc() {
+    disturb("grpc", "--workers 2 --epochs 100 --eval-every 1000000000 --seed 3");
+}
+
+/// Lets strangers knock at a run, which must come to the same as undisturbed.
+fn disturb(transport: &str, words: &str) {
     let undisturbed = paceline(&format!("train --quiet {words}")).result();
-    let run = Running::start(words);
+    let run = Running::start(&format!("{words} --transport {transport}"));
     let ranks = run.ranks();
     let mut expected = Vec::new();
     for (rank, other) in [(0, 1), (1, 0)] {
         // While one worker stands still the other cannot finish, however slow the strangers are.
         let _still = Still::new(ranks[other]);
-        expected.extend(visit(ranks[rank]).into_iter().map(|cause| (rank, cause)));
+        expected.extend(visit(ranks[rank], transport).into_iter().map(|cause| (rank, cause)));
     }
     let events = run.rest();
     let (code, text) = run.end();
@@ -192,6 +241,6 @@ fn strangers_change_neither_the_result_nor_the_parameters() {
     let result = events.last().unwrap();
     assert_eq!(result["type"], "result");
     for field in ["params_sha256", "steps", "samples", "final_accuracy"] {
-        assert_eq!(result[field], undisturbed[field], "{field}");
+        assert_eq!(result[field], undisturbed[field], "{words}: {field}");
     }
 }

@@ -60,8 +60,17 @@ pub struct Running {
 impl Running {
     /// Starts `paceline train` with these words; returns when training has begun.
     pub fn start(words: &str) -> Self {
+        Self::verb("train", words)
+    }
+
+    /// The same with `paceline resume`.
+    pub fn resume(words: &str) -> Self {
+        Self::verb("resume", words)
+    }
+
+    fn verb(verb: &str, words: &str) -> Self {
         let mut launcher = Command::new(env!("CARGO_BIN_EXE_paceline"))
-            .args(["train", "--json"])
+            .args([verb, "--json"])
             .args(words.split_whitespace())
             .env("PACELINE_STORE", STORE)
             .stdout(Stdio::piped())
@@ -106,6 +115,11 @@ impl Running {
                 Err(RecvTimeoutError::Timeout) => panic!("the run stands still after {:?}", events.last()),
             }
         }
+    }
+
+    /// The launcher's process.
+    pub fn id(&self) -> u32 {
+        self.launcher.id()
     }
 
     /// Its rank processes, in the order of the ranks.

@@ -16,8 +16,18 @@ fn digits_with_mlp_reach_95_percent() {
 
 #[test]
 fn every_model_learns_digits() {
-    for (model, wanted) in [("softmax", 0.9), ("lenet", 0.95), ("resnet20", 0.9), ("resnet32", 0.85)] {
-        let ran = paceline(&format!("train --data digits --model {model} --epochs 6 --lr 0.02 --threads 2"));
+    let adam = "--lr 0.002 --optimizer adam";
+    for (model, options, wanted) in [
+        ("softmax", "--lr 0.02", 0.9),
+        ("lenet", "--lr 0.02", 0.95),
+        ("resnet20", "--lr 0.02", 0.9),
+        ("resnet32", "--lr 0.02", 0.85),
+        ("conv1d", adam, 0.9),
+        ("gru", adam, 0.9),
+        ("lstm", adam, 0.9),
+        ("transformer", adam, 0.9),
+    ] {
+        let ran = paceline(&format!("train --data digits --model {model} --epochs 6 --threads 2 {options}"));
         let accuracy = ran.result()["final_accuracy"].as_f64().unwrap();
         assert!(accuracy >= wanted, "{model}: {accuracy}");
     }

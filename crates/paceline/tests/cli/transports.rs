@@ -6,31 +6,32 @@ use serde_json::Value;
 
 use crate::support::{ENDLESS, PATIENCE, Running, gone, paceline, result, signal};
 
-/// Transports between processes of one machine.
+/// Transports whose names only this machine knows.
 const LOCAL: [&str; 2] = ["uds", "shm"];
 
 #[test]
-fn processes_over_uds_and_shm_give_the_parameters_of_threads_bit_for_bit() {
-    // Every pair of strategy and transport, of strategy and number of workers, of transport and buffer.
-    for (strategy, workers, uds, shm) in [
-        ("ring-allreduce", 2, "", "--buffer 4KiB"),
-        ("ring-allreduce", 3, "--buffer 8KiB", ""),
-        ("ring-allreduce", 4, "", ""),
-        ("ring-reduce", 3, "", "--buffer 64KiB"),
-        ("tree", 4, "--buffer 64KiB", ""),
-        ("halving-doubling", 4, "", "--buffer 5000"),
-        ("ps --servers 1", 3, "", ""),
-        ("ps --servers 2", 2, "--buffer 1MiB", "--buffer 1MiB"),
-        ("stepwise", 3, "", ""),
-        ("gossip", 4, "", ""),
-        ("local --local-steps 2", 2, "", ""),
-        ("tree --compression powersgd", 3, "", ""),
+fn processes_over_every_transport_give_the_parameters_of_threads_bit_for_bit() {
+    // Every pair of strategy and transport, of strategy and number of workers, of transport and buffer. (Those
+    // over tcp have a test of their own.)
+    for (strategy, workers, uds, shm, grpc) in [
+        ("ring-allreduce", 2, "", "--buffer 4KiB", ""),
+        ("ring-allreduce", 3, "--buffer 8KiB", "", "--buffer 4KiB"),
+        ("ring-allreduce", 4, "", "", ""),
+        ("ring-reduce", 3, "", "--buffer 64KiB", ""),
+        ("tree", 4, "--buffer 64KiB", "", "--buffer 5000"),
+        ("halving-doubling", 4, "", "--buffer 5000", ""),
+        ("ps --servers 1", 3, "", "", "--buffer 64KiB"),
+        ("ps --servers 2", 2, "--buffer 1MiB", "--buffer 1MiB", "--buffer 4MiB"),
+        ("stepwise", 3, "", "", ""),
+        ("gossip", 4, "", "", ""),
+        ("local --local-steps 2", 2, "", "", ""),
+        ("tree --compression powersgd", 3, "", "", ""),
     ] {
         let train = format!(
             "train --quiet --workers {workers} --strategy {strategy} --steps 6 --batch 24 --bucket 64KiB"
         );
         let threads = result(&format!("{train} --transport inproc"));
-        for (transport, buffer) in LOCAL.into_iter().zip([uds, shm]) {
+        for (transport, buffer) in [("uds", uds), ("shm", shm), ("grpc", grpc)] {
             let words = format!("{train} --transport {transport} {buffer}");
             let processes = result(&words);
             assert_eq!(threads["params_sha256"], processes["params_sha256"], "{words}");
@@ -55,7 +56,7 @@ fn names(pid: u32) -> Vec<String> {
 }
 
 /// What is called after this program where things could be left lying about.
-fn lying_about() -> Vec<std::path::PathBuf> {
+pub fn lying_about() -> Vec<std::path::PathBuf> {
     let folders = [std::path::PathBuf::from("/dev/shm"), std::env::temp_dir()];
     let entries = folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten().flatten();
     let ours = |path: &std::path::PathBuf| path.to_string_lossy().contains("paceline-");
@@ -71,12 +72,14 @@ fn a_process_that_dies_is_named_and_leaves_nothing_behind() {
         ("shm", "--workers 3", 2, "worker 2"),
         ("uds", "--workers 2 --servers 2 --strategy ps", 3, "server 3"),
         ("shm", "--workers 2 --servers 1 --strategy ps --sync asp", 0, "worker 0"),
+        ("grpc", "--workers 3", 0, "worker 0"),
+        ("grpc", "--workers 2 --servers 1 --strategy ps --sync ssp", 2, "server 2"),
     ] {
         let before = lying_about();
         let run = Running::start(&format!("{ENDLESS} {words} --transport {transport}"));
         let ranks = run.ranks();
         let doors: Vec<_> = ranks.iter().flat_map(|&pid| names(pid)).collect();
-        assert!(doors.len() >= ranks.len(), "every rank listens: {doors:?}");
+        assert!(doors.len() >= ranks.len() || transport == "grpc", "every rank listens: {doors:?}");
         assert!(signal("KILL", ranks[rank]));
         let (code, text) = run.end();
         assert_eq!(code, 4, "{transport} {words}: {text}");
@@ -117,6 +120,8 @@ fn every_transport_is_measured_and_its_buffer_sized_if_it_has_one() {
         "allreduce --workers 2 --sizes 4KiB,1MiB --transport uds",
         "p2p --sizes 64KiB,4MiB --transport uds --buffer 64KiB",
         "p2p --duplex --sizes 64KiB,4MiB --transport shm",
+        "allreduce --workers 2 --sizes 4KiB,1MiB --transport grpc",
+        "p2p --duplex --sizes 64KiB,4MiB --transport grpc --buffer 64KiB",
     ] {
         let ran = paceline(&format!("bench {words} --seconds 0.01 --json"));
         assert_eq!(ran.code, 0, "{words}: {}", ran.stderr);
@@ -129,10 +134,11 @@ fn every_transport_is_measured_and_its_buffer_sized_if_it_has_one() {
 #[test]
 fn a_buffer_that_cannot_be_is_refused_with_the_reason() {
     for (words, reason) in [
-        ("train --workers 2 --transport inproc --buffer 64KiB", "valid with tcp, uds, shm"),
+        ("train --workers 2 --transport inproc --buffer 64KiB", "valid with tcp, uds, shm, grpc"),
         ("bench allreduce --transport inproc --buffer 64KiB", "inproc has no buffer to size"),
         ("train --workers 2 --transport shm --buffer 100", "between 4KiB and 1GiB"),
         ("bench p2p --transport tcp --buffer 2GiB", "between 4KiB and 1GiB"),
+        ("bench p2p --transport grpc --buffer 1000", "between 4KiB and 1GiB"),
         ("train --buffer 64KiB", "sends nothing"),
     ] {
         let ran = paceline(words);

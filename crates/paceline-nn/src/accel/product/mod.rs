@@ -88,7 +88,38 @@ pub struct Product<'a, T> {
     pub repeat: Repeat,
 }
 
-impl<T> Product<'_, T> {
+impl<'a, T> Product<'a, T> {
+    /// The plain product of two matrices, `[rows, columns, length of the sum]`: `a` with the strides of its
+    /// rows and of the sum, `b` with that of the sum, `c` with that of its rows.
+    pub fn matrices(
+        [rows, cols, inner]: [usize; 3],
+        (a, a_row, a_inner): (&'a [T], usize, usize),
+        (b, b_inner): (&'a [T], usize),
+        (c, c_row): (&'a mut [T], usize),
+        start: Start<'a, T>,
+    ) -> Self {
+        let (outer, a_outer, b_outer) = (1, 0, 0);
+        let (relu, repeat) = (false, Repeat::ONCE);
+        Self {
+            rows,
+            cols,
+            outer,
+            inner,
+            a,
+            a_row,
+            a_outer,
+            a_inner,
+            b,
+            b_outer,
+            b_inner,
+            c,
+            c_row,
+            start,
+            relu,
+            repeat,
+        }
+    }
+
     /// Panics unless every element that the product touches lies inside its slice. The kernels rely
     /// on it.
     fn check(&self) {

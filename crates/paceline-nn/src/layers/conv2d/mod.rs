@@ -1,15 +1,21 @@
-//! Two-dimensional convolution: its description, and the choice between the two ways to compute it.
+//! Two-dimensional convolution: its description, and the choice between the ways to compute it.
 
 mod direct;
+mod grouped;
+mod pointwise;
 mod winograd;
 
 use super::{Init, Layer, Place, Spec, TensorSpec};
 use crate::accel::elementwise;
 use crate::compute::{Buffer, Compute};
+use crate::description::{Fields, Problem};
 use crate::real::Real;
 use crate::shape::Shape;
 
-/// Convolution with a weight of shape kernel height × kernel width × input channels × channels.
+/// Longest side of a kernel: sizes of weights stay within what can be counted.
+const KERNEL: usize = 1024;
+
+/// Convolution with a weight of shape kernel height × kernel width × input channels of a group × channels.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conv2d {
     /// Output channels.
@@ -20,6 +26,8 @@ pub struct Conv2d {
     pub stride: [usize; 2],
     /// Zeros added on each side, vertically and horizontally.
     pub pad: [usize; 2],
+    /// Groups of channels that are convolved on their own.
+    pub groups: usize,
     /// Whether a bias per channel is added.
     pub bias: bool,
 }
@@ -27,7 +35,7 @@ pub struct Conv2d {
 impl Conv2d {
     /// A square kernel with equal strides and padding.
     pub fn square(channels: usize, kernel: usize, stride: usize, pad: usize, bias: bool) -> Self {
-        Self { channels, kernel: [kernel; 2], stride: [stride; 2], pad: [pad; 2], bias }
+        Self { channels, kernel: [kernel; 2], stride: [stride; 2], pad: [pad; 2], groups: 1, bias }
     }
 }
 
@@ -36,6 +44,15 @@ impl Spec for Conv2d {
         let x = inputs[0];
         if self.channels == 0 || self.kernel.contains(&0) || self.stride.contains(&0) {
             return Err("channels, kernel and stride must be at least 1".into());
+        }
+        if self.kernel.iter().any(|&side| side > KERNEL) {
+            return Err(format!("a kernel has at most {KERNEL} rows and columns"));
+        }
+        if self.groups == 0 || [x.c, self.channels].iter().any(|c| !c.is_multiple_of(self.groups)) {
+            return Err(format!(
+                "{} channels in and {} out cannot be cut into {} groups",
+                x.c, self.channels, self.groups
+            ));
         }
         let side = |size: usize, d: usize| {
             let padded = size + 2 * self.pad[d];
@@ -49,9 +66,10 @@ impl Spec for Conv2d {
         Ok(Shape::new(side(x.h, 0)?, side(x.w, 1)?, self.channels))
     }
     fn params(&self, input: Shape) -> Vec<TensorSpec> {
-        let fan_in = self.kernel[0] * self.kernel[1] * input.c;
+        let channels = input.c / self.groups;
+        let fan_in = self.kernel[0] * self.kernel[1] * channels;
         let init = Init::Uniform(1.0 / (fan_in as f64).sqrt());
-        let shape = vec![self.kernel[0], self.kernel[1], input.c, self.channels];
+        let shape = vec![self.kernel[0], self.kernel[1], channels, self.channels];
         let mut tensors = vec![TensorSpec { name: "weight", shape, init }];
         if self.bias {
             tensors.push(TensorSpec { name: "bias", shape: vec![self.channels], init });
@@ -59,20 +77,37 @@ impl Spec for Conv2d {
         tensors
     }
     fn multiply_adds(&self, input: Shape, output: Shape) -> u64 {
-        (output.size() * self.kernel[0] * self.kernel[1] * input.c) as u64
+        (output.size() * self.kernel[0] * self.kernel[1] * (input.c / self.groups)) as u64
     }
     fn fuses_relu(&self) -> bool {
         true
     }
     fn describe(&self) -> String {
         let ([kh, kw], [sh, sw], [ph, pw]) = (self.kernel, self.stride, self.pad);
-        format!("{kh}×{kw}, stride {sh}×{sw}, pad {ph}×{pw}")
+        let groups = if self.groups > 1 { format!(", {} groups", self.groups) } else { String::new() };
+        format!("{kh}×{kw}, stride {sh}×{sw}, pad {ph}×{pw}{groups}")
     }
 }
 
 impl Conv2d {
+    /// From a description.
+    pub(super) fn read(fields: &mut Fields<'_>) -> Result<Self, Problem> {
+        Ok(Self {
+            channels: fields.needed("channels")?,
+            kernel: fields.sides("kernel")?.unwrap_or([3, 3]),
+            stride: fields.sides("stride")?.unwrap_or([1, 1]),
+            pad: fields.sides("pad")?.unwrap_or([0, 0]),
+            groups: fields.size("groups")?.unwrap_or(1),
+            bias: fields.flag("bias")?.unwrap_or(true),
+        })
+    }
+
     pub(super) fn layer<T: Real>(&self, at: Place<'_>) -> Box<dyn Layer<T>> {
-        if T::FAST && winograd::suits(self, at.input) {
+        if self.groups > 1 {
+            grouped::layer(self, &at)
+        } else if pointwise::suits(self) {
+            pointwise::layer(self, &at)
+        } else if T::FAST && winograd::suits(self, at.input) {
             winograd::layer(self, &at)
         } else {
             direct::layer(self, &at)

@@ -18,8 +18,23 @@ use crate::shape::Shape;
 /// Bytes of transformed tiles that stay in the second-level cache beside the weights.
 const GROUP_BYTES: usize = 384 * 1024;
 
-/// The weight gradient is summed in this many parts of the batch, whatever the number of threads.
+/// Bytes of transformed weights that stay in the second-level cache beside a group of tiles.
+const NEAR_BYTES: usize = 768 * 1024;
+
+/// Tiles that share a pass over weights which lie further away.
+const FAR_GROUP: usize = 56;
+
+/// Transformed weights above this are slower to move than the products that they save.
+const MOST_BYTES: usize = 16 << 20;
+
+/// The weight gradient is summed in at most this many parts of the batch, whatever the number of threads.
 const PARTS: usize = 8;
+
+/// Bytes of all parts of a large weight gradient, about.
+const PARTS_BYTES: usize = 4 << 20;
+
+/// Weights that are transformed at once: all their taps and points stay in cache.
+const STRETCH: usize = 512;
 
 /// Whether this way is the faster one: the transforms must be small beside the products.
 pub(super) fn suits(conv: &Conv2d, input: Shape) -> bool {
@@ -31,6 +46,12 @@ pub(super) fn suits(conv: &Conv2d, input: Shape) -> bool {
         && conv.pad[0] < kernel
         && input.c >= 16
         && conv.channels >= 16
+        && transformed_bytes(input.c, conv.channels) <= MOST_BYTES
+}
+
+/// Bytes of the transformed weights.
+fn transformed_bytes(inputs: usize, outputs: usize) -> usize {
+    POINTS * inputs * outputs * size_of::<f32>()
 }
 
 pub(super) fn layer<T: Real>(conv: &Conv2d, at: &Place<'_>) -> Box<dyn Layer<T>> {
@@ -38,15 +59,17 @@ pub(super) fn layer<T: Real>(conv: &Conv2d, at: &Place<'_>) -> Box<dyn Layer<T>>
     let weights = POINTS * x.c * y.c;
     let forward = Convolution::new(x, y, kernel, pad);
     let backward = Convolution::new(y, x, kernel, kernel - 1 - pad);
+    let parts = (PARTS_BYTES / transformed_bytes(x.c, y.c)).clamp(2, PARTS).min(at.capacity);
     Box::new(Exec {
         x,
         y,
-        matrix: weight_matrix(kernel),
+        factors: factors(&weight_matrix(kernel)),
+        parts,
         relu: at.relu,
         weights: Buffer::new(weights),
         flipped: Buffer::new(if at.input_gradient { weights } else { 0 }),
         turned: Buffer::new(if at.input_gradient { kernel * kernel * x.c * y.c } else { 0 }),
-        sums: Buffer::new(PARTS.min(at.capacity) * weights),
+        sums: Buffer::new(parts * weights),
         bias: BiasGradient::new(conv, at),
         scratch: forward.scratch().max(backward.scratch()) * at.compute.pool.threads(),
         forward,
@@ -72,7 +95,11 @@ impl Convolution {
         let grid = [output.h.div_ceil(step), output.w.div_ceil(step)];
         let tile = POINTS * (input.c + output.c) * size_of::<f32>();
         // Whole multiples of the product kernel's 14 rows.
-        let group = (GROUP_BYTES / tile / 14 * 14).clamp(14, 112);
+        let group = if transformed_bytes(input.c, output.c) <= NEAR_BYTES {
+            (GROUP_BYTES / tile / 14 * 14).clamp(14, 112)
+        } else {
+            FAR_GROUP
+        };
         let tiles = |image, before| Tiles { image, grid, step, before, stride: group };
         Self { input, output, reads: tiles(input, pad), writes: tiles(output, 0), group }
     }
@@ -126,7 +153,7 @@ impl Convolution {
         });
     }
 
-    /// Adds to `sums` the weight gradient's transform for the images of `x` and `dy`.
+    /// The weight gradient's transform for the images of `x` and `dy`.
     fn weight_sums<T: Real>(&self, level: Level, x: &[T], dy: &[T], sums: &mut [T], scratch: &mut [T]) {
         let (c, co, group) = (self.input.c, self.output.c, self.group);
         let (u, m) = scratch.split_at_mut(POINTS * group * c);
@@ -147,7 +174,7 @@ impl Convolution {
                 b_inner: co,
                 c: sums,
                 c_row: co,
-                start: Start::Output,
+                start: if first == 0 { Start::Zero } else { Start::Output },
                 relu: false,
                 repeat: Repeat { count: POINTS, a: group * c, b: group * co, c: c * co },
             };
@@ -159,7 +186,10 @@ impl Convolution {
 struct Exec<T> {
     x: Shape,
     y: Shape,
-    matrix: [Vec<f64>; SIDE],
+    /// Each point and kernel tap with the tap's factor at the point.
+    factors: Vec<(usize, usize, T)>,
+    /// Parts of the batch that the weight gradient is summed in.
+    parts: usize,
     relu: bool,
     forward: Convolution,
     backward: Convolution,
@@ -175,25 +205,30 @@ struct Exec<T> {
     scratch: usize,
 }
 
-impl<T: Real> Exec<T> {
-    /// Each kernel tap with its factor at each point, zeros left out.
-    fn factors(matrix: &[Vec<f64>; SIDE]) -> impl Iterator<Item = (usize, usize, T)> + '_ {
-        let kernel = matrix[0].len();
-        (0..POINTS).flat_map(move |point| {
-            (0..kernel * kernel).filter_map(move |tap| {
-                let factor = matrix[point / SIDE][tap / kernel] * matrix[point % SIDE][tap % kernel];
-                (factor != 0.0).then(|| (point, tap, T::of(factor)))
-            })
-        })
-    }
+/// Each point and kernel tap with the tap's factor at the point, zeros left out.
+fn factors<T: Real>(matrix: &[Vec<f64>; SIDE]) -> Vec<(usize, usize, T)> {
+    let kernel = matrix[0].len();
+    let factor = |point: usize, tap: usize| {
+        let factor = matrix[point / SIDE][tap / kernel] * matrix[point % SIDE][tap % kernel];
+        (factor != 0.0).then(|| (point, tap, T::of(factor)))
+    };
+    (0..POINTS).flat_map(|point| (0..kernel * kernel).filter_map(move |tap| factor(point, tap))).collect()
+}
 
-    fn transform_weights(level: Level, matrix: &[Vec<f64>; SIDE], kernel: &[T], out: &mut [T]) {
+/// The stretches of `0..block`.
+fn stretches(block: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+    (0..block).step_by(STRETCH).map(move |start| start..block.min(start + STRETCH))
+}
+
+impl<T: Real> Exec<T> {
+    fn transform_weights(level: Level, factors: &[(usize, usize, T)], kernel: &[T], out: &mut [T]) {
         let block = out.len() / POINTS;
-        out.fill(T::ZERO);
-        for (point, tap, factor) in Self::factors(matrix) {
-            let (from, to) =
-                (&kernel[tap * block..(tap + 1) * block], &mut out[point * block..(point + 1) * block]);
-            add_times(level, factor, from, to);
+        for at in stretches(block) {
+            let place = |i: usize| i * block + at.start..i * block + at.end;
+            (0..POINTS).for_each(|point| out[place(point)].fill(T::ZERO));
+            for &(point, tap, factor) in factors {
+                add_times(level, factor, &kernel[place(tap)], &mut out[place(point)]);
+            }
         }
     }
 
@@ -206,7 +241,7 @@ impl<T: Real> Exec<T> {
         out: &mut [T],
         scratch: &mut [T],
     ) {
-        let (level, parts) = (compute.level, PARTS.min(n));
+        let (level, parts) = (compute.level, self.parts.min(n));
         let (x_size, y_size) = (self.x.size(), self.y.size());
         let length = self.weights.len();
         let (forward, each) = (&self.forward, self.forward.scratch());
@@ -215,7 +250,6 @@ impl<T: Real> Exec<T> {
         compute.pool.split_scratch(sums, length, scratch, each, cost, |first, sums, scratch| {
             for (i, sums) in sums.chunks_exact_mut(length).enumerate() {
                 let (from, to) = ((first + i) * n / parts, (first + i + 1) * n / parts);
-                sums.fill(T::ZERO);
                 let (x, dy) = (&x[from * x_size..to * x_size], &dy[from * y_size..to * y_size]);
                 forward.weight_sums(level, x, dy, sums, scratch);
             }
@@ -224,11 +258,13 @@ impl<T: Real> Exec<T> {
         for part in others.chunks_exact(length) {
             elementwise::accumulate(level, part, total);
         }
-        let block = length / POINTS;
+        let (block, total) = (length / POINTS, &*total);
         out.fill(T::ZERO);
-        for (point, tap, factor) in Self::factors(&self.matrix) {
-            let from = &total[point * block..(point + 1) * block];
-            add_times(level, factor, from, &mut out[tap * block..(tap + 1) * block]);
+        for at in stretches(block) {
+            let place = |i: usize| i * block + at.start..i * block + at.end;
+            for &(point, tap, factor) in &self.factors {
+                add_times(level, factor, &total[place(point)], &mut out[place(tap)]);
+            }
         }
     }
 }
@@ -237,7 +273,7 @@ impl<T: Real> Layer<T> for Exec<T> {
     fn forward(&mut self, io: Forward<'_, T>) {
         let level = io.compute.level;
         let (kernel, bias) = io.params.split_at(io.params.len() - self.bias.channels);
-        Self::transform_weights(level, &self.matrix, kernel, &mut self.weights);
+        Self::transform_weights(level, &self.factors, kernel, &mut self.weights);
         let (this, x_size, y_size) = (&*self, self.x.size(), self.y.size());
         let (each, cost) = (self.forward.scratch(), y_size * self.x.c);
         io.compute.pool.split_scratch(io.y, y_size, io.scratch, each, cost, |first, y, scratch| {
@@ -262,7 +298,7 @@ impl<T: Real> Layer<T> for Exec<T> {
         for (from, to) in blocks.zip(self.turned.chunks_exact_mut(block)) {
             elementwise::transpose(level, from, self.x.c, self.y.c, 0, to);
         }
-        Self::transform_weights(level, &self.matrix, &self.turned, &mut self.flipped);
+        Self::transform_weights(level, &self.factors, &self.turned, &mut self.flipped);
         let (this, x_size, y_size) = (&*self, self.x.size(), self.y.size());
         let (each, cost) = (self.backward.scratch(), y_size * self.x.c);
         io.compute.pool.split_scratch(dx.values, x_size, io.scratch, each, cost, |first, values, scratch| {

@@ -114,6 +114,11 @@ struct Part {
     shard: usize,
 }
 
+/// Messages in which a worker pushes its whole gradient, over all shards; as many come back.
+pub fn messages(setup: &Setup) -> usize {
+    parts(setup).len()
+}
+
 /// The parts, in the order in which backward finishes them: the same on every rank.
 fn parts(setup: &Setup) -> Vec<Part> {
     let shards = setup.shards();

@@ -29,8 +29,9 @@ pub(super) struct Server {
     gathered: Vec<Gather>,
     /// Own parts of the present synchronous step that are updated.
     updated: usize,
-    /// The next unit to be handed out (shard 0).
+    /// The next unit to be handed out, and the step before which that ends (shard 0).
     next_unit: u64,
+    stop: u64,
     /// Whether the step after this one is synchronous: decided once per step (shard 0).
     verdict: Option<(u64, bool)>,
     /// Between a greedy fall to single pushes and the return to steps together (shard 0).
@@ -104,10 +105,11 @@ impl Server {
             parts,
             version: 0,
             workers: vec![Peer::default(); p],
-            race: Race::new(p),
+            race: Race { clocks: vec![setup.from; p], ..Race::new(p) },
             gate: gate(setup.sync, p),
             updated: 0,
-            next_unit: p as u64,
+            next_unit: (setup.from + 1) * p as u64,
+            stop: setup.steps,
             verdict: None,
             fallen: false,
             straggling: Straggling::new(p),
@@ -133,7 +135,7 @@ impl Server {
     }
 
     fn total(&self) -> u64 {
-        self.setup.steps * self.setup.workers as u64
+        self.stop * self.setup.workers as u64
     }
 
     /// A worker's copy of a part, as it is sent.
@@ -445,7 +447,11 @@ impl Participant for Server {
                 out.push(Action::Finish(Outcome::Lost(rank)));
                 return;
             }
-            Input::Snapshot => out.push(Action::SnapshotReady),
+            Input::StopAt(step) => {
+                // What was handed out already is done, and the step that it belongs to.
+                let p = self.setup.workers as u64;
+                self.stop = self.stop.min(step.max(self.next_unit.div_ceil(p)));
+            }
             _ => {}
         }
         if self.race.gone.iter().all(|&gone| gone) && self.sends.is_empty() {
@@ -461,16 +467,5 @@ impl Participant for Server {
             _ => self.setup.workers,
         };
         vec![self.copy_len; copies]
-    }
-
-    fn save(&self) -> Vec<u64> {
-        let mut saved = vec![self.version, self.next_unit];
-        saved.extend(&self.race.clocks);
-        saved
-    }
-
-    fn restore(&mut self, saved: &[u64]) {
-        (self.version, self.next_unit) = (saved[0], saved[1]);
-        self.race.clocks.copy_from_slice(&saved[2..]);
     }
 }

@@ -20,7 +20,6 @@ pub(super) struct Worker {
     /// Where each part's code lies.
     codes: Vec<usize>,
     step: u64,
-    stop: u64,
     /// The unit of work of this step, by its running number, and whether all work on its step together.
     unit: u64,
     together: bool,
@@ -39,7 +38,6 @@ pub(super) struct Worker {
     backward_done: bool,
     /// Shards that have not said farewell, once this worker is leaving.
     leaving: Option<BTreeSet<Rank>>,
-    snapshot_wanted: bool,
     finished: bool,
 }
 
@@ -55,17 +53,18 @@ impl Worker {
             awaited: 0,
             codes,
             parts,
-            step: 0,
-            stop: u64::MAX,
-            unit: rank as u64,
+            step: setup.from,
+            unit: NONE,
             together: false,
-            next: (if setup.steps > 0 { rank as u64 } else { NONE }, setup.sync.begins_together()),
+            next: (
+                if setup.steps > setup.from { setup.from * setup.workers as u64 + rank as u64 } else { NONE },
+                setup.sync.together_at(setup.from),
+            ),
             pushed: 0,
             sends: HashSet::new(),
             load: Load::default(),
             backward_done: false,
             leaving: None,
-            snapshot_wanted: false,
             finished: false,
             setup: setup.clone(),
         }
@@ -76,12 +75,8 @@ impl Worker {
     }
 
     fn begin(&mut self, out: &mut Actions) {
-        if self.snapshot_wanted {
-            self.snapshot_wanted = false;
-            out.push(Action::SnapshotReady);
-        }
         (self.unit, self.together) = self.next;
-        if self.unit == NONE || self.step >= self.stop {
+        if self.unit == NONE {
             let shards = self.setup.workers..self.setup.world();
             for shard in shards.clone() {
                 out.send(shard, self.tag(0, BYE), Head::default(), None);
@@ -214,10 +209,8 @@ impl Participant for Worker {
                 self.sends.remove(&op);
             }
             Input::Lost(rank) => return self.finish(Outcome::Lost(rank), out),
-            Input::StopAt(step) => self.stop = self.stop.min(step),
-            Input::Snapshot => self.snapshot_wanted = true,
             Input::Load(load) => self.load = load,
-            Input::Timer(_) | Input::Rejoined { .. } => {}
+            Input::Timer(_) | Input::Rejoined { .. } | Input::StopAt(_) => {}
         }
         self.end_step(out);
     }
@@ -225,16 +218,5 @@ impl Participant for Worker {
     fn scratch(&self) -> Vec<usize> {
         let words = |coder: Coder| self.parts.iter().map(|part| coder.words(part.range.len())).sum();
         self.setup.coder.map_or_else(Vec::new, |coder| vec![self.setup.params, words(coder)])
-    }
-
-    fn save(&self) -> Vec<u64> {
-        let mut saved = vec![self.step, self.next.0, u64::from(self.next.1)];
-        saved.extend(&self.versions);
-        saved
-    }
-
-    fn restore(&mut self, saved: &[u64]) {
-        (self.step, self.next) = (saved[0], (saved[1], saved[2] == 1));
-        self.versions.copy_from_slice(&saved[3..]);
     }
 }

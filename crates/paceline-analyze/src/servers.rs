@@ -1,0 +1,254 @@
+//! The document of `paceline bench ps`: every repeat as it was measured, and what they come to.
+
+use paceline_record::Machine;
+use serde::{Deserialize, Serialize};
+
+use crate::channels::{Scheme, distinct};
+use crate::chart::{Chart, Dot, Line, Panel, Unit};
+use crate::statistics::{Quantiles, Spread};
+
+/// Parameter servers, measured.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Servers {
+    /// `ps`.
+    pub bench: String,
+    /// The program's version.
+    pub version: String,
+    /// What it was measured on.
+    pub machine: Machine,
+    /// Processes that wanted to run before the measurement began, on average over a minute.
+    pub load_average: f64,
+    /// Repeats of each point.
+    pub repeats: usize,
+    /// Seconds per repeat that were asked for.
+    pub seconds: f64,
+    /// Seed of the order and of random sizes.
+    pub seed: u64,
+    /// The model whose tensors are the skewed sizes, and whose number of tensors is that of all schemes.
+    pub model: String,
+    /// How the sizes of buckets are distributed.
+    pub payloads: Vec<Scheme>,
+    /// Combinations that cannot be, and why.
+    pub left_out: Vec<String>,
+    /// What was measured.
+    pub points: Vec<ServersPoint>,
+}
+
+/// One configuration.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ServersPoint {
+    /// What the ranks talk over.
+    pub transport: String,
+    /// Bytes of each connection's buffer; what the transport chooses if absent.
+    pub buffer_bytes: Option<usize>,
+    /// Workers.
+    pub workers: usize,
+    /// Servers.
+    pub servers: usize,
+    /// Consistency model, with the defaults of its parameters.
+    pub sync: String,
+    /// How the sizes of buckets are distributed.
+    pub payload: String,
+    /// Bytes of the model.
+    pub bytes: usize,
+    /// Sizes of the buckets in the order in which they are pushed.
+    pub buckets_bytes: Vec<usize>,
+    /// Messages of one push of the whole model, and of one pull.
+    pub messages_per_push: usize,
+    /// Pushes and pulls of whole models that the servers serve per second, over repeats.
+    pub pushes_and_pulls_per_s: Spread,
+    /// Messages per second in and out of the servers, over repeats.
+    pub messages_per_s: Spread,
+    /// Bytes per second in and out of the servers, over repeats.
+    pub bytes_per_s: Spread,
+    /// A worker's round (push and pull): the median over repeats of each repeat's quantiles.
+    pub round_s: Quantiles,
+    /// CPU seconds per second of one server, over repeats (waits of under a millisecond keep it busy).
+    pub server_cpu: Spread,
+    /// CPU seconds of all servers per 10⁹ bytes in and out, over repeats.
+    pub server_cpu_s_per_gb: Spread,
+    /// Part of a server's time that it did not wait, over repeats.
+    pub server_busy: Spread,
+    /// As measured.
+    pub repeats: Vec<ServerRepeat>,
+}
+
+/// One repeat: processes of its own.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ServerRepeat {
+    /// Its place in the order of all repeats of all points.
+    pub order: usize,
+    /// Rounds timed, by worker (the first few of each are not).
+    pub rounds: Vec<u64>,
+    /// A worker's round.
+    pub round_s: Quantiles,
+    /// From the first timed round's begin to the last one's end: the slowest worker's.
+    pub seconds: f64,
+    /// What each server did, untimed rounds included.
+    pub servers: Vec<ServerUse>,
+}
+
+/// What one server did in one repeat.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ServerUse {
+    /// From its start to the last worker's leave.
+    pub seconds: f64,
+    /// CPU seconds meanwhile.
+    pub cpu_s: f64,
+    /// Seconds without anything to do.
+    pub wait_s: f64,
+    /// Seconds of updating.
+    pub apply_s: f64,
+    /// Bytes sent, with headers.
+    pub sent_bytes: u64,
+    /// Bytes received, with headers.
+    pub received_bytes: u64,
+}
+
+/// What distinguishes a configuration from the others.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Configuration {
+    /// What the ranks talk over.
+    pub transport: String,
+    /// Bytes of each connection's buffer.
+    pub buffer: Option<usize>,
+    /// Workers.
+    pub workers: usize,
+    /// Servers.
+    pub servers: usize,
+    /// Consistency model.
+    pub sync: String,
+    /// How the sizes of buckets are distributed.
+    pub payload: String,
+}
+
+impl ServersPoint {
+    /// A point out of its repeats, at least one.
+    pub fn new(
+        of: &Configuration,
+        buckets_bytes: Vec<usize>,
+        messages_per_push: usize,
+        repeats: Vec<ServerRepeat>,
+    ) -> Self {
+        let bytes: usize = buckets_bytes.iter().sum();
+        let per_second = |r: &ServerRepeat| 2.0 * r.rounds.iter().sum::<u64>() as f64 / r.seconds;
+        let over = |figure: &dyn Fn(&ServerRepeat) -> f64| Spread::of(repeats.iter().map(figure));
+        let sum = |r: &ServerRepeat, figure: fn(&ServerUse) -> f64| r.servers.iter().map(figure).sum::<f64>();
+        Self {
+            transport: of.transport.clone(),
+            buffer_bytes: of.buffer,
+            workers: of.workers,
+            servers: of.servers,
+            sync: of.sync.clone(),
+            payload: of.payload.clone(),
+            bytes,
+            buckets_bytes,
+            messages_per_push,
+            pushes_and_pulls_per_s: over(&per_second),
+            messages_per_s: over(&|r| messages_per_push as f64 * per_second(r)),
+            bytes_per_s: over(&|r| bytes as f64 * per_second(r)),
+            round_s: Quantiles {
+                p5: over(&|r| r.round_s.p5).median,
+                median: over(&|r| r.round_s.median).median,
+                p95: over(&|r| r.round_s.p95).median,
+            },
+            server_cpu: over(&|r| sum(r, |s| s.cpu_s) / sum(r, |s| s.seconds)),
+            server_cpu_s_per_gb: over(&|r| {
+                sum(r, |s| s.cpu_s) / sum(r, |s| (s.sent_bytes + s.received_bytes) as f64 / 1e9)
+            }),
+            server_busy: over(&|r| 1.0 - sum(r, |s| s.wait_s) / sum(r, |s| s.seconds)),
+            repeats,
+        }
+    }
+}
+
+impl Servers {
+    /// Bytes served and rounds by the number of workers, a line per transport and number of servers, with all
+    /// else as at one point.
+    pub fn chart(&self, as_at: &ServersPoint) -> Chart {
+        let alike = |point: &&ServersPoint| {
+            point.buffer_bytes == as_at.buffer_bytes
+                && point.payload == as_at.payload
+                && point.sync == as_at.sync
+                && point.bytes == as_at.bytes
+        };
+        let points: Vec<_> = self.points.iter().filter(alike).collect();
+        let name = |point: &ServersPoint| {
+            let plural = if point.servers == 1 { "" } else { "s" };
+            format!("{}, {} server{plural}", point.transport, point.servers)
+        };
+        let lines = |figure: &dyn Fn(&ServersPoint) -> Spread| {
+            let line = |of: String| {
+                let own = points.iter().filter(|point| name(point) == of);
+                let mut dots: Vec<_> =
+                    own.map(|point| Dot { x: point.workers as f64, y: figure(point) }).collect();
+                dots.sort_by(|a, b| a.x.total_cmp(&b.x));
+                Line { name: of, dots }
+            };
+            distinct(points.iter().map(|point| name(point))).into_iter().map(line).collect()
+        };
+        let rounds =
+            |point: &ServersPoint| Spread::of(point.repeats.iter().map(|repeat| repeat.round_s.median));
+        let panel =
+            |title: &str, (what, unit): (&str, Unit), figure: &dyn Fn(&ServersPoint) -> Spread| Panel {
+                title: title.into(),
+                x: ("workers".into(), Unit::Count),
+                y: (what.into(), unit),
+                lines: lines(figure),
+            };
+        let model = Unit::Bytes.show(as_at.bytes as f64);
+        Chart {
+            title: format!(
+                "Parameter servers, {} and {model} of parameters, {} payload",
+                as_at.sync, as_at.payload
+            ),
+            subtitle: format!(
+                "{}, {} cores; medians of n = {} repeats, bars from the least to the greatest",
+                self.machine.cpu, self.machine.cores, self.repeats
+            ),
+            panels: vec![
+                panel("Bytes in and out of all servers", ("bytes served", Unit::BytesPerSecond), &|point| {
+                    point.bytes_per_s
+                }),
+                panel("A worker's round (push and pull)", ("round", Unit::Seconds), &rounds),
+            ],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn throughput_counts_pushes_and_pulls_of_all_workers() {
+        let server = ServerUse {
+            seconds: 4.0,
+            cpu_s: 2.0,
+            wait_s: 1.0,
+            apply_s: 0.5,
+            sent_bytes: 500_000_000,
+            received_bytes: 500_000_000,
+        };
+        let repeat = ServerRepeat {
+            order: 0,
+            rounds: vec![10, 30],
+            round_s: Quantiles { p5: 1.0, median: 2.0, p95: 3.0 },
+            seconds: 2.0,
+            servers: vec![server.clone(), server],
+        };
+        let of = Configuration {
+            transport: "tcp".into(),
+            buffer: None,
+            workers: 2,
+            servers: 2,
+            sync: "asp".into(),
+            payload: "uniform".into(),
+        };
+        let point = ServersPoint::new(&of, vec![600, 400], 3, vec![repeat]);
+        assert_eq!(point.pushes_and_pulls_per_s.median, 40.0);
+        assert_eq!((point.messages_per_s.median, point.bytes_per_s.median), (120.0, 40_000.0));
+        assert_eq!((point.server_cpu.median, point.server_busy.median), (0.5, 0.75));
+        assert_eq!(point.server_cpu_s_per_gb.median, 2.0);
+    }
+}

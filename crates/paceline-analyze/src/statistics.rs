@@ -1,0 +1,90 @@
+//! Medians, quantiles, spreads.
+
+use serde::{Deserialize, Serialize};
+
+/// The middle value; the mean of the two middle ones where their number is even.
+///
+/// # Panics
+/// Without values.
+pub fn median(values: &[f64]) -> f64 {
+    Quantiles::of(values).median
+}
+
+/// The quantile `q` of sorted values, between the two nearest ones in proportion.
+fn quantile(sorted: &[f64], q: f64) -> f64 {
+    let at = q * (sorted.len() - 1) as f64;
+    let (below, part) = (at.floor() as usize, at.fract());
+    let above = (below + 1).min(sorted.len() - 1);
+    sorted[below] + part * (sorted[above] - sorted[below])
+}
+
+fn sorted(values: &[f64]) -> Vec<f64> {
+    assert!(!values.is_empty(), "values to sum up");
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted
+}
+
+/// How values are distributed.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Quantiles {
+    /// One value in twenty is lower.
+    pub p5: f64,
+    /// The middle.
+    pub median: f64,
+    /// One value in twenty is greater.
+    pub p95: f64,
+}
+
+impl Quantiles {
+    /// Those of values, at least one.
+    pub fn of(values: &[f64]) -> Self {
+        let sorted = sorted(values);
+        let [p5, median, p95] = [0.05, 0.5, 0.95].map(|q| quantile(&sorted, q));
+        Self { p5, median, p95 }
+    }
+}
+
+/// What several repeats of one measurement gave.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Spread {
+    /// The middle one.
+    pub median: f64,
+    /// The least one.
+    pub least: f64,
+    /// The greatest one.
+    pub greatest: f64,
+}
+
+impl Spread {
+    /// That of values, at least one.
+    pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
+        let sorted = sorted(&values.into_iter().collect::<Vec<_>>());
+        Self { median: quantile(&sorted, 0.5), least: sorted[0], greatest: sorted[sorted.len() - 1] }
+    }
+
+    /// Whether some repeat of each lies within the range of the other: then the two cannot be told apart.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        self.least <= other.greatest && other.least <= self.greatest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_lie_between_the_nearest_values() {
+        let values: Vec<f64> = (0..=100).rev().map(f64::from).collect();
+        assert_eq!(Quantiles::of(&values), Quantiles { p5: 5.0, median: 50.0, p95: 95.0 });
+        assert_eq!(median(&[4.0, 1.0]), 2.5);
+        assert_eq!(Quantiles::of(&[3.0]), Quantiles { p5: 3.0, median: 3.0, p95: 3.0 });
+    }
+
+    #[test]
+    fn spreads_overlap_if_neither_lies_beside_the_other() {
+        let a = Spread::of([3.0, 1.0, 2.0]);
+        assert_eq!(a, Spread { median: 2.0, least: 1.0, greatest: 3.0 });
+        assert!(a.overlaps(&Spread::of([2.9, 9.0])) && !a.overlaps(&Spread::of([3.1, 9.0])));
+    }
+}

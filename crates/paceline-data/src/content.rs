@@ -1,0 +1,64 @@
+//! Reading files, gzipped or not.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+
+use flate2::bufread::MultiGzDecoder;
+use sha2::{Digest, Sha256};
+
+use crate::error::DataError;
+
+/// Most bytes of a text that is read whole: no damaged archive makes us ask for any amount of memory.
+const TEXT: u64 = 1 << 30;
+
+/// Opens a file; what is gzipped (by its first bytes, not its name) is unpacked while it is read.
+pub fn open(path: &Path) -> Result<Box<dyn Read>, DataError> {
+    let failed = |source| DataError::Read { path: path.to_owned(), source };
+    let mut file = BufReader::with_capacity(1 << 16, File::open(path).map_err(failed)?);
+    let zipped = file.fill_buf().map_err(failed)?.starts_with(&[0x1f, 0x8b]);
+    Ok(if zipped { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) })
+}
+
+/// The whole text of a file.
+pub fn text(path: &Path) -> Result<String, DataError> {
+    let mut bytes = Vec::new();
+    let failed = |source| DataError::Read { path: path.to_owned(), source };
+    open(path)?.take(TEXT + 1).read_to_end(&mut bytes).map_err(failed)?;
+    let content = |expected: &str, found: String| DataError::Content {
+        path: path.to_owned(),
+        expected: expected.into(),
+        found,
+    };
+    if bytes.len() as u64 > TEXT {
+        return Err(content("a text of at most 1 GiB", "a longer one".into()));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let (at, bytes) = (error.utf8_error().valid_up_to(), error.as_bytes());
+        let line = 1 + bytes[..at].iter().filter(|&&b| b == b'\n').count();
+        content("a text in UTF-8", format!("byte {:#04x} in line {line} (at byte {at})", bytes[at]))
+    })
+}
+
+/// Length and SHA-256 (in hexadecimal) of a file's content, unpacked.
+pub fn sha256(path: &Path) -> Result<(u64, String), DataError> {
+    let (mut from, mut hash, mut length) = (open(path)?, Sha256::new(), 0);
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        match from.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(n) => {
+                hash.update(&buffer[..n]);
+                length += n as u64;
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(source) => return Err(DataError::Read { path: path.to_owned(), source }),
+        }
+    }
+    Ok((length, hex(&hash.finalize())))
+}
+
+/// Bytes in hexadecimal.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

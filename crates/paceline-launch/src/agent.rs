@@ -1,0 +1,243 @@
+//! The part of a run that another machine leads: joins the launcher, starts the ranks that it is given, and
+//! carries word between them and the launcher until the run is over.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use paceline_data::Folders;
+use paceline_plan::Plan;
+use paceline_record::process;
+use paceline_wire::Key;
+use paceline_wire::line::{Heard, Line, Link, Pulse, may_come_yet};
+
+use crate::crew::{left, orders};
+use crate::error::LaunchError;
+use crate::fleet::{Fleet, News};
+use crate::joining::{self, FromHost, Greeting, Over, ToHost, Version, printable};
+use crate::rank::role;
+
+/// Pause before dialling again.
+const REDIAL: Duration = Duration::from_millis(200);
+/// Time for one attempt.
+const ATTEMPT: Duration = Duration::from_secs(5);
+
+/// What joining needs from outside.
+pub struct Join {
+    /// Where the launcher may be; the first that answers is taken.
+    pub addresses: Vec<SocketAddr>,
+    /// The key that it holds too.
+    pub key: Key,
+    /// Where datasets lie on this machine.
+    pub folders: Folders,
+    /// Which host to be, if it matters.
+    pub host: Option<usize>,
+    /// How many hosts the run must have, if that is known.
+    pub hosts: Option<usize>,
+    /// The program, and the word that makes it a rank.
+    pub program: (PathBuf, &'static str),
+    /// How long to try.
+    pub patience: Duration,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Joined {
+    /// The run's id.
+    pub run: String,
+    /// Which host this was.
+    pub host: usize,
+    /// The ranks that it had, in words.
+    pub ranks: String,
+    /// The run's result.
+    pub result: serde_json::Value,
+}
+
+/// What an agent hears.
+enum Raw {
+    Launcher(Heard),
+    Rank(News),
+}
+
+/// Joins a run and takes part until it is over; `tell` gets lines for people.
+pub fn join(join: &Join, tell: &mut dyn FnMut(&str)) -> Result<Joined, LaunchError> {
+    let mut link = dial(join, tell)?;
+    let (host, hosts) = (join.host, join.hosts);
+    let greeting = Greeting { version: Version::own(), name: process::host(), host, hosts };
+    link.queue(&joining::encode(&greeting, &[]));
+    let (sender, heard) = channel();
+    let from_launcher = sender.clone();
+    let hear = move |heard| drop(from_launcher.send(Raw::Launcher(heard)));
+    let line = Line::new(link, joining::LARGEST, Pulse::default(), hear)?;
+    let launcher = line.remote().to_string();
+    let mut agent = Agent { join, line, launcher, run: String::new(), host: 0, fleet: None, sender };
+    let done = agent.take_part(&heard, tell);
+    if let Some((mut fleet, _)) = agent.fleet.take() {
+        fleet.end(if done.is_ok() { Duration::from_secs(2) } else { Duration::ZERO });
+    }
+    agent.line.close();
+    done
+}
+
+/// Dials until somebody answers who holds the key.
+fn dial(join: &Join, tell: &mut dyn FnMut(&str)) -> Result<Link, LaunchError> {
+    let end = Instant::now() + join.patience;
+    let mut told = false;
+    loop {
+        let mut why = None;
+        for &address in &join.addresses {
+            match Link::dial(address, &join.key, ATTEMPT.min(left(end).max(REDIAL))) {
+                Ok(link) => return Ok(link),
+                Err(e) if may_come_yet(&e) => why = why.or(Some((address, e))),
+                Err(e) => {
+                    return Err(LaunchError::Stranger { address: address.to_string(), cause: e.to_string() });
+                }
+            }
+        }
+        let (address, source) =
+            why.unwrap_or_else(|| (([0, 0, 0, 0], 0).into(), io::Error::other("no address")));
+        if left(end).is_zero() {
+            let seconds = join.patience.as_secs_f64();
+            return Err(LaunchError::Unreachable { address: address.to_string(), seconds, source });
+        }
+        if !std::mem::replace(&mut told, true) {
+            let seconds = join.patience.as_secs_f64();
+            tell(&format!("nobody answers at {address} yet ({source}); trying for {seconds:.0} s"));
+        }
+        std::thread::sleep(REDIAL.min(left(end)));
+    }
+}
+
+struct Agent<'a> {
+    join: &'a Join,
+    line: Line,
+    /// The launcher, for people.
+    launcher: String,
+    run: String,
+    host: usize,
+    /// The processes, and their ranks in words.
+    fleet: Option<(Fleet, String)>,
+    sender: Sender<Raw>,
+}
+
+impl Agent<'_> {
+    fn take_part(
+        &mut self,
+        heard: &Receiver<Raw>,
+        tell: &mut dyn FnMut(&str),
+    ) -> Result<Joined, LaunchError> {
+        loop {
+            // The line tells when the launcher is lost, so this does not wait forever.
+            let Ok(heard) = heard.recv() else { return Err(self.lost("this end stopped listening".into())) };
+            match heard {
+                Raw::Launcher(Heard::Document(document)) => {
+                    let (said, numbers) = joining::decode(&document).map_err(|cause| self.lost(cause))?;
+                    if let Some(over) = self.obey(said, &numbers, tell)? {
+                        return self.over(over);
+                    }
+                }
+                Raw::Launcher(Heard::Quiet) => {
+                    tell(&format!("nothing heard from the launcher at {} for 2 s", self.launcher));
+                }
+                Raw::Launcher(Heard::Back) => tell("the launcher is there again"),
+                Raw::Launcher(Heard::Lost { cause }) => return Err(self.lost(cause)),
+                Raw::Rank(news) => self.pass_on(news),
+            }
+        }
+    }
+
+    /// Does what the launcher says; how the run ended, if it has.
+    fn obey(
+        &mut self,
+        said: ToHost,
+        numbers: &[f32],
+        tell: &mut dyn FnMut(&str),
+    ) -> Result<Option<Over>, LaunchError> {
+        match said {
+            ToHost::Refused { message, hint } => {
+                let address = self.launcher.clone();
+                return Err(LaunchError::NotAdmitted { address, message, hint });
+            }
+            ToHost::Welcome { name, run, host, hosts } => {
+                self.launcher = format!("{} ({})", printable(&name), self.launcher);
+                tell(&format!(
+                    "joined {} as host {host} of {hosts} (0 to {}), run {}",
+                    self.launcher,
+                    hosts - 1,
+                    printable(&run)
+                ));
+                (self.run, self.host) = (run, host);
+            }
+            ToHost::Start { plan, ranks, key } => {
+                let words = words(&plan, &ranks);
+                match self.start(&plan, &ranks, key) {
+                    Ok(fleet) => {
+                        tell(&format!("runs {words} here"));
+                        self.fleet = Some((fleet, words));
+                    }
+                    Err(e) => {
+                        let message = format!("starting a process: {e}");
+                        self.line.say(joining::encode(&FromHost::Failed { message }, &[]));
+                    }
+                }
+            }
+            ToHost::Tell { rank, order } => {
+                if let Some((fleet, _)) = &mut self.fleet {
+                    // A rank that has died meanwhile is told of by its process's end.
+                    let _ = fleet.tell(rank, &order, numbers);
+                }
+            }
+            ToHost::Over(over) => return Ok(Some(over)),
+        }
+        Ok(None)
+    }
+
+    fn start(&mut self, plan: &Plan, ranks: &[usize], key: [u8; 32]) -> io::Result<Fleet> {
+        let address = Some(self.line.local().ip());
+        let orders = orders(plan, &self.run, key, &self.join.folders.0, ranks, address);
+        let (program, word) = &self.join.program;
+        let mut fleet = Fleet::start_ranks(program, word, orders)?;
+        let (news, sender) = (fleet.take_news(), self.sender.clone());
+        std::thread::spawn(move || {
+            // Until nobody listens any more, or the last process has ended.
+            news.into_iter().all(|news| sender.send(Raw::Rank(news)).is_ok());
+        });
+        Ok(fleet)
+    }
+
+    fn pass_on(&mut self, news: News) {
+        let document = match news {
+            News::Said(rank, said, numbers) => joining::encode(&FromHost::Said { rank, said }, &numbers),
+            News::Silent(rank) => joining::encode(&FromHost::Silent { rank }, &[]),
+            News::Exited(rank) => {
+                let Some((fleet, _)) = &mut self.fleet else { return };
+                let status = fleet.status(rank).map_or("its process has ended".into(), |s| s.to_string());
+                joining::encode(&FromHost::Exited { rank, pid: fleet.pid(rank), status }, &[])
+            }
+        };
+        self.line.say(document);
+    }
+
+    fn over(&self, over: Over) -> Result<Joined, LaunchError> {
+        let Over { code, message, hint, result } = over;
+        let ranks = self.fleet.as_ref().map_or_else(String::new, |(_, ranks)| ranks.clone());
+        match result {
+            Some(result) if code == 0 => Ok(Joined { run: self.run.clone(), host: self.host, ranks, result }),
+            _ => Err(LaunchError::Elsewhere { launcher: self.launcher.clone(), message, hint, code }),
+        }
+    }
+
+    fn lost(&self, cause: String) -> LaunchError {
+        let ranks =
+            self.fleet.as_ref().map_or("before it started anything".into(), |(_, r)| format!("with {r}"));
+        LaunchError::LauncherLost { launcher: self.launcher.clone(), host: self.host, ranks, cause }
+    }
+}
+
+/// Ranks and what they do, for people.
+pub(crate) fn words(plan: &Plan, ranks: &[usize]) -> String {
+    let one = |&rank: &usize| format!("{} {rank}", role(plan, rank));
+    ranks.iter().map(one).collect::<Vec<_>>().join(", ")
+}

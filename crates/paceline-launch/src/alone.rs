@@ -1,0 +1,66 @@
+//! One worker without anybody to talk to, in this process.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use paceline_data::Dataset;
+use paceline_plan::Plan;
+use paceline_record::process::Started;
+use paceline_record::{Event, RunResult};
+use paceline_train::{Brake, Course, Pause, single};
+
+use crate::error::LaunchError;
+use crate::pauses::{Decision, Harbour, Pauses};
+
+/// How often somebody looks whether the run should stop.
+const WATCH: Duration = Duration::from_millis(20);
+
+/// Runs it.
+pub fn run(
+    plan: &Plan,
+    dataset: &Dataset,
+    id: &str,
+    started: Started,
+    harbour: &Harbour,
+    report: &mut dyn FnMut(Event<'_>),
+) -> Result<RunResult, LaunchError> {
+    let steps = single::order(plan, dataset.train.len()).1;
+    let pauses = RefCell::new(Pauses::new(plan, harbour, steps));
+    let (restored, stretch) = (pauses.borrow().restored(0).cloned(), pauses.borrow().stretch());
+    let brake = Arc::new(Brake::default());
+    let over = AtomicBool::new(false);
+    let mut stopped = None;
+    let mut pause = |Pause { step, part }: Pause| {
+        let mut pauses = pauses.borrow_mut();
+        pauses.paused(0, step, part);
+        match pauses.decide("{}".into()) {
+            Ok(Decision::GoOn(next)) => Some(next),
+            Ok(Decision::Stop { step, path }) => {
+                stopped = Some(LaunchError::Interrupted { step, steps, path, run: id.to_owned() });
+                None
+            }
+            Err(error) => {
+                stopped = Some(error);
+                None
+            }
+        }
+    };
+    let course = &mut Course { restored, stretch, brake: Arc::clone(&brake), pause: &mut pause };
+    let ran = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                if harbour.interrupt.load(Ordering::Relaxed) {
+                    brake.stop_at(0);
+                    return;
+                }
+                std::thread::sleep(WATCH);
+            }
+        });
+        let ran = single::run(plan, dataset, id, started, course, report);
+        over.store(true, Ordering::Relaxed);
+        ran
+    })?;
+    ran.ok_or_else(|| stopped.expect("a run that does not go on says why"))
+}

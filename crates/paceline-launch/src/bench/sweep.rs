@@ -1,0 +1,101 @@
+//! Which points a benchmark measures, and in which order.
+
+use paceline_plan::PlanError;
+use paceline_random::{Purpose, Stream};
+use paceline_wire::TRANSPORTS;
+
+use crate::run;
+
+/// A transport and the bytes of its buffers.
+pub type Combination = (String, Option<usize>);
+
+/// What ranks talk over: transports and the sizes of their buffers.
+#[derive(Clone, Debug)]
+pub struct Over {
+    /// Names; all that there are if empty.
+    pub transports: Vec<String>,
+    /// Bytes of each connection's buffer; the transport's own choice if absent.
+    pub buffers: Vec<Option<usize>>,
+}
+
+impl Over {
+    /// Every transport with every buffer, and what was left out and why. Only what was not asked for by name
+    /// is left out; the rest is refused.
+    pub fn combinations(&self) -> Result<(Vec<Combination>, Vec<String>), PlanError> {
+        let named = !self.transports.is_empty();
+        let all = || TRANSPORTS.iter().map(|kind| kind.name.to_owned()).collect();
+        let transports: Vec<String> = if named { self.transports.clone() } else { all() };
+        let (mut combinations, mut left_out) = (Vec::new(), Vec::new());
+        for transport in &transports {
+            for &buffer in &self.buffers {
+                match run::transport(transport, buffer) {
+                    Ok(_) => combinations.push((transport.clone(), buffer)),
+                    Err(error) if !named && cannot_be_sized(transport) => left_out.push(error.problem),
+                    Err(error) => return Err(PlanError { flag: error.flag + "s", ..error }),
+                }
+            }
+        }
+        left_out.dedup();
+        if combinations.is_empty() {
+            let names = transports.join(",");
+            let problem = "nothing is left to measure".into();
+            return Err(PlanError { flag: "--transport".into(), value: names, problem });
+        }
+        Ok((combinations, left_out))
+    }
+}
+
+fn cannot_be_sized(transport: &str) -> bool {
+    TRANSPORTS.iter().any(|kind| kind.name == transport && kind.buffer.is_none())
+}
+
+/// The order in which points are measured: each repeat goes through all of them once, every time in another
+/// order, so that what changes while everything is measured does not hit one point alone.
+pub fn order(seed: u64, points: usize, repeats: usize) -> Vec<usize> {
+    let draws = Stream::new(seed, Purpose::Bench);
+    let repeat = |r: usize| draws.fork(r as u64).permutation(points).into_iter().map(|i| i as usize);
+    (0..repeats).flat_map(repeat).collect()
+}
+
+/// How far a benchmark has come.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress<'a> {
+    /// What has been done.
+    pub done: usize,
+    /// What there is to do.
+    pub total: usize,
+    /// What is next.
+    pub next: &'a str,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_repeat_goes_through_all_points_in_an_order_of_its_own() {
+        let order = order(1, 20, 3);
+        for repeat in order.chunks(20) {
+            let mut sorted = repeat.to_vec();
+            sorted.sort_unstable();
+            assert_eq!(sorted, (0..20).collect::<Vec<_>>());
+        }
+        assert_ne!(order[..20], order[20..40]);
+        assert_eq!(order, super::order(1, 20, 3));
+        assert_ne!(order, super::order(2, 20, 3));
+    }
+
+    #[test]
+    fn what_cannot_be_is_left_out_by_default_and_refused_by_name() {
+        let buffers = vec![None, Some(64 << 10)];
+        let (all, left_out) =
+            Over { transports: Vec::new(), buffers: buffers.clone() }.combinations().unwrap();
+        assert!(all.contains(&("inproc".into(), None)) && all.contains(&("tcp".into(), Some(64 << 10))));
+        assert!(!all.contains(&("inproc".into(), Some(64 << 10))));
+        assert!(left_out.iter().any(|reason| reason.contains("inproc has no buffer")), "{left_out:?}");
+        let error = Over { transports: vec!["inproc".into()], buffers }.combinations().unwrap_err();
+        assert_eq!(error.flag, "--buffers");
+        let only = Over { transports: Vec::new(), buffers: vec![Some(100)] };
+        assert!(only.combinations().unwrap_err().problem.contains("between 4KiB and 1GiB"));
+    }
+}

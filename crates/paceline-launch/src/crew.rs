@@ -1,0 +1,294 @@
+//! All ranks of a run, wherever they are: the processes of this machine, and those of machines that joined.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::{Duration, Instant};
+
+use paceline_wire::line::porch::{Attended, Visit};
+use paceline_wire::line::{Heard, Line};
+
+use crate::control::{FromRank, Place, ToRank};
+use crate::error::LaunchError;
+use crate::fleet::{Fleet, News};
+use crate::joining::{self, FromHost, Over, ToHost};
+use crate::muster;
+use crate::run::Launch;
+
+/// Time that this machine's processes have to end by themselves after a run that ended well.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// What a crew hears, before it is understood.
+pub(crate) enum Raw {
+    /// From a process of this machine.
+    Here(News),
+    /// From a machine that joined.
+    There(usize, Heard),
+    /// At the port where machines join.
+    Door(Visit),
+}
+
+/// What is heard of a crew.
+#[derive(Debug)]
+pub enum Tidings {
+    /// Of a rank.
+    Rank(News),
+    /// A machine is lost.
+    Lost {
+        /// Which host.
+        host: usize,
+        /// Why.
+        cause: String,
+    },
+    /// A machine is under suspicion (`false`), or there again.
+    Seen {
+        /// Which host.
+        host: usize,
+        /// Whether it is there.
+        there: bool,
+    },
+    /// Somebody was turned away where machines join.
+    Refused {
+        /// Who, and why.
+        cause: String,
+    },
+    /// Nothing to tell.
+    Nothing,
+}
+
+/// A machine that joined.
+pub(crate) struct Host {
+    /// Which connection it is.
+    pub id: usize,
+    /// Its own name.
+    pub name: String,
+    pub line: Line,
+    pub quiet: bool,
+}
+
+impl Host {
+    /// Name and address, for people.
+    pub fn label(&self) -> String {
+        format!("{} ({})", self.name, self.line.remote().ip())
+    }
+}
+
+/// The machines of a run besides this one, all here.
+pub(crate) struct Hosts {
+    /// Hosts from 1 up.
+    pub others: Vec<Host>,
+    /// Where the others reach this machine.
+    pub here: SocketAddr,
+    pub door: Attended,
+}
+
+/// Every rank of a run.
+pub struct Crew {
+    fleet: Fleet,
+    /// The host of each rank.
+    layout: Vec<usize>,
+    hosts: Option<Hosts>,
+    heard: Receiver<Raw>,
+    /// Processes elsewhere that have ended: which, and how.
+    ends: Vec<Option<(u32, String)>>,
+    /// How many were turned away where machines join.
+    refused: usize,
+}
+
+impl Crew {
+    /// Starts every rank: here, and on the machines that joined.
+    pub(crate) fn start(
+        launch: &Launch<'_>,
+        key: [u8; 32],
+        hosts: Option<Hosts>,
+        (sender, heard): (Sender<Raw>, Receiver<Raw>),
+    ) -> Result<Self, LaunchError> {
+        let plan = launch.plan;
+        let world = plan.workers + plan.servers;
+        let layout = if hosts.is_some() { plan.layout() } else { vec![0; world] };
+        let of = |host: usize| -> Vec<usize> { (0..world).filter(|&rank| layout[rank] == host).collect() };
+        let here = hosts.as_ref().map(|hosts| hosts.here.ip());
+        let orders = orders(plan, launch.run, key, &launch.folders.0, &of(0), here);
+        let failed = |source| LaunchError::System { what: "starting a process".into(), source };
+        let mut fleet = Fleet::start_ranks(&launch.program.0, launch.program.1, orders).map_err(failed)?;
+        let news = fleet.take_news();
+        std::thread::spawn(move || {
+            // Until nobody listens any more, or the last process has ended.
+            news.into_iter().all(|news| sender.send(Raw::Here(news)).is_ok());
+        });
+        for (i, host) in hosts.iter().flat_map(|hosts| hosts.others.iter().enumerate()) {
+            let start = ToHost::Start { plan: Box::new(plan.clone()), ranks: of(i + 1), key };
+            host.line.say(joining::encode(&start, &[]));
+        }
+        Ok(Self { fleet, layout, hosts, heard, ends: vec![None; world], refused: 0 })
+    }
+
+    /// What is heard next, if something is within a time.
+    pub fn next(&mut self, wait: Duration) -> Option<Tidings> {
+        Some(match self.heard.recv_timeout(wait).ok()? {
+            Raw::Here(news) => Tidings::Rank(news),
+            Raw::There(id, heard) => self.hear_host(id, heard),
+            Raw::Door(Visit::Refused { cause }) => self.refused(cause),
+            Raw::Door(Visit::Arrived { link, greeting }) => {
+                let who = link.addresses().map_or_else(|_| "somebody".into(), |(_, who)| who.to_string());
+                let name = muster::name(&greeting);
+                muster::refuse(*link, "the run has begun already, with all its hosts", "");
+                self.refused(format!("{who}: {name} came after the run had begun"))
+            }
+        })
+    }
+
+    fn refused(&mut self, cause: String) -> Tidings {
+        self.refused += 1;
+        if self.refused <= muster::TOLD { Tidings::Refused { cause } } else { Tidings::Nothing }
+    }
+
+    fn hear_host(&mut self, id: usize, heard: Heard) -> Tidings {
+        let others = self.hosts.as_mut().map_or(&mut [][..], |hosts| &mut hosts.others);
+        let Some(at) = others.iter().position(|host| host.id == id) else { return Tidings::Nothing };
+        let host = at + 1;
+        match heard {
+            Heard::Document(document) => match joining::decode(&document) {
+                Ok((said, numbers)) => self.understand(host, said, numbers),
+                Err(cause) => Tidings::Lost { host, cause },
+            },
+            Heard::Quiet | Heard::Back => {
+                let there = matches!(heard, Heard::Back);
+                others[at].quiet = !there;
+                Tidings::Seen { host, there }
+            }
+            Heard::Lost { cause } => Tidings::Lost { host, cause },
+        }
+    }
+
+    fn understand(&mut self, host: usize, said: FromHost, numbers: Vec<f32>) -> Tidings {
+        let rank = match &said {
+            FromHost::Said { rank, .. } | FromHost::Silent { rank } | FromHost::Exited { rank, .. } => *rank,
+            FromHost::Failed { message } => {
+                return Tidings::Lost { host, cause: joining::printable(message) };
+            }
+        };
+        if self.layout.get(rank) != Some(&host) {
+            return Tidings::Lost { host, cause: format!("it spoke for rank {rank}, which is not its own") };
+        }
+        Tidings::Rank(match said {
+            FromHost::Said { said: FromRank::Done(mut account), .. } => {
+                account.host = self.host_name(host);
+                News::Said(rank, FromRank::Done(account), numbers)
+            }
+            FromHost::Said { said, .. } => News::Said(rank, said, numbers),
+            FromHost::Silent { .. } => News::Silent(rank),
+            FromHost::Exited { pid, status, .. } => {
+                self.ends[rank] = Some((pid, joining::printable(&status)));
+                News::Exited(rank)
+            }
+            FromHost::Failed { .. } => unreachable!("it was looked at above"),
+        })
+    }
+
+    /// Tells a rank something. One that has died meanwhile is told of by its end.
+    pub fn tell(&mut self, rank: usize, order: ToRank, numbers: &[f32]) {
+        match self.elsewhere(rank) {
+            Some(host) => {
+                let tell = ToHost::Tell { rank, order: Box::new(order) };
+                host.line.say(joining::encode(&tell, numbers));
+            }
+            None => drop(self.fleet.tell(rank, &order, numbers)),
+        }
+    }
+
+    /// Tells every rank the same.
+    pub fn tell_all(&mut self, order: &ToRank) {
+        (0..self.layout.len()).for_each(|rank| self.tell(rank, order.clone(), &[]));
+    }
+
+    /// The machine of a rank, if it is not this one.
+    fn elsewhere(&self, rank: usize) -> Option<&Host> {
+        self.hosts.as_ref()?.others.get(self.layout[rank].checked_sub(1)?)
+    }
+
+    /// The name and address of a rank's machine, if it is not this one.
+    pub fn place(&self, rank: usize) -> Option<String> {
+        self.elsewhere(rank).map(Host::label)
+    }
+
+    /// Whether nothing has been heard of a rank's machine for a while.
+    pub fn quiet(&self, rank: usize) -> bool {
+        self.elsewhere(rank).is_some_and(|host| host.quiet)
+    }
+
+    /// The name and address of a host that joined, and its ranks.
+    pub fn host(&self, host: usize) -> (String, Vec<usize>) {
+        let others = self.hosts.as_ref().map_or(&[][..], |hosts| &hosts.others);
+        let label = others.get(host - 1).map(Host::label).unwrap_or_default();
+        (label, (0..self.layout.len()).filter(|&rank| self.layout[rank] == host).collect())
+    }
+
+    /// What a host is called in results: its name, and its address where several have that name.
+    fn host_name(&self, host: usize) -> String {
+        let Some(hosts) = &self.hosts else { return String::new() };
+        let own = paceline_record::process::host();
+        let all = || hosts.others.iter().map(|host| (&host.name, host.line.remote().ip()));
+        let (name, address) =
+            [(&own, hosts.here.ip())].into_iter().chain(all()).nth(host).unwrap_or((&own, hosts.here.ip()));
+        let namesakes = all().filter(|other| other.0 == name).count() + usize::from(*name == own);
+        if namesakes > 1 { format!("{name} ({address})") } else { name.clone() }
+    }
+
+    /// What this host is called in results, if there are others.
+    pub fn own_name(&self) -> Option<String> {
+        self.hosts.as_ref().map(|_| self.host_name(0))
+    }
+
+    /// A rank's process.
+    pub fn pid(&self, rank: usize) -> u32 {
+        match &self.ends[rank] {
+            Some((pid, _)) => *pid,
+            None => self.fleet.pid(rank),
+        }
+    }
+
+    /// How a rank's process ended, if it has.
+    pub fn status(&mut self, rank: usize) -> Option<String> {
+        match &self.ends[rank] {
+            Some((_, status)) => Some(status.clone()),
+            None => self.fleet.status(rank).map(|status| status.to_string()),
+        }
+    }
+
+    /// Ends it all: the machines that joined are told how the run ended.
+    pub(crate) fn dismiss(mut self, over: Over) {
+        let grace = if over.code == 0 { GRACE } else { Duration::ZERO };
+        let Some(Hosts { others, door, .. }) = self.hosts.take() else { return self.fleet.end(grace) };
+        let document = joining::encode(&ToHost::Over(over), &[]);
+        let mut lines: Vec<Line> = others.into_iter().map(|host| host.line).collect();
+        for line in &mut lines {
+            line.say(document.clone());
+            line.hang_up();
+        }
+        drop(door);
+        self.fleet.end(grace);
+        lines.into_iter().for_each(Line::close);
+    }
+}
+
+/// The orders of a machine's ranks.
+pub(crate) fn orders(
+    plan: &paceline_plan::Plan,
+    run: &str,
+    key: [u8; 32],
+    folders: &[std::path::PathBuf],
+    ranks: &[usize],
+    address: Option<IpAddr>,
+) -> Vec<(usize, ToRank)> {
+    let order = |(index, &rank): (usize, &usize)| {
+        let place = address.map(|address| Place { address, index, ranks: ranks.len() });
+        let (plan, run, folders) = (Box::new(plan.clone()), run.to_owned(), folders.to_vec());
+        (rank, ToRank::Config { plan, run, rank, key, folders, place })
+    };
+    ranks.iter().enumerate().map(order).collect()
+}
+
+/// The time until then.
+pub(crate) fn left(end: Instant) -> Duration {
+    end.saturating_duration_since(Instant::now())
+}

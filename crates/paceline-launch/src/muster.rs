@@ -1,0 +1,192 @@
+//! Waiting until every machine of a run has come.
+
+use std::net::SocketAddr;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
+
+use paceline_record::{Event, process};
+use paceline_wire::Key;
+use paceline_wire::line::porch::{Porch, Visit};
+use paceline_wire::line::{Heard, Line, Link, Pulse};
+
+use crate::crew::{Host, Hosts, Raw, left};
+use crate::error::LaunchError;
+use crate::joining::{self, Greeting, ToHost, Version, printable};
+use crate::run::Launch;
+
+/// Refusals that are told of one by one, before the run and during it: a flood must not fill the disk.
+pub(crate) const TOLD: usize = 1000;
+
+/// How other machines come to a run.
+pub struct Listen {
+    /// Where.
+    pub porch: Porch,
+    /// What they must hold.
+    pub key: Key,
+    /// How long to wait for them.
+    pub timeout: Duration,
+}
+
+/// Those who are here so far.
+struct Muster<'a> {
+    launch: &'a Launch<'a>,
+    /// By host number less one.
+    seats: Vec<Option<Host>>,
+    /// Where this machine is reached.
+    here: Option<SocketAddr>,
+    sender: Sender<Raw>,
+    limit: usize,
+    /// Connections so far.
+    ids: usize,
+}
+
+/// Waits for all machines that the plan counts besides this one. `limit`: most bytes of what one may say.
+pub(crate) fn muster(
+    launch: &Launch<'_>,
+    listen: Listen,
+    limit: usize,
+    sender: Sender<Raw>,
+    heard: &Receiver<Raw>,
+    report: &mut dyn FnMut(Event<'_>),
+) -> Result<Hosts, LaunchError> {
+    let hosts = launch.plan.host_count();
+    let address = listen.porch.address();
+    let given = (!address.ip().is_unspecified()).then_some(address);
+    let seats = (1..hosts).map(|_| None).collect();
+    let mut muster = Muster { launch, seats, here: given, sender: sender.clone(), limit, ids: 0 };
+    let door = listen.porch.attend(listen.key, move |visit| drop(sender.send(Raw::Door(visit))))?;
+    let end = Instant::now() + listen.timeout;
+    let text = address.to_string();
+    report(Event::Waiting { hosts, joined: 1, address: &text });
+    let mut refused = 0;
+    while muster.joined() < hosts {
+        let mut turned_away = |cause: &str| {
+            refused += 1;
+            if refused <= TOLD {
+                report(Event::Refused { rank: None, cause });
+            }
+        };
+        match heard.recv_timeout(left(end)) {
+            Ok(Raw::Door(Visit::Refused { cause })) => turned_away(&cause),
+            Ok(Raw::Door(Visit::Arrived { link, greeting })) => match muster.admit(*link, &greeting) {
+                Err(cause) => turned_away(&cause),
+                Ok((host, name)) => {
+                    report(Event::Host { host, name: &name, state: "joined" });
+                    report(Event::Waiting { hosts, joined: muster.joined(), address: &text });
+                }
+            },
+            Ok(Raw::There(id, Heard::Lost { cause })) => {
+                if let Some((host, name)) = muster.left(id) {
+                    report(Event::Host { host, name: &format!("{name}: {cause}"), state: "left" });
+                    report(Event::Waiting { hosts, joined: muster.joined(), address: &text });
+                }
+            }
+            Ok(_) => {}
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                let came = muster.seats.iter().flatten().map(Host::label).collect();
+                muster.send_home();
+                let seconds = listen.timeout.as_secs_f64();
+                return Err(LaunchError::Missing { hosts, came, address: text, seconds, refused });
+            }
+        }
+    }
+    let here = muster.here.unwrap_or(address);
+    Ok(Hosts { others: muster.seats.into_iter().flatten().collect(), here, door })
+}
+
+impl Muster<'_> {
+    /// Hosts that are here, this one included.
+    fn joined(&self) -> usize {
+        1 + self.seats.iter().flatten().count()
+    }
+
+    /// Gives somebody who holds the key a seat, or says why not; the host's number and label.
+    fn admit(&mut self, link: Link, greeting: &[u8]) -> Result<(usize, String), String> {
+        let failed = |e: std::io::Error| format!("somebody: {e}");
+        let (local, remote) = link.addresses().map_err(failed)?;
+        let refuse = |link, message: &str, hint: &str| {
+            refuse(link, message, hint);
+            Err(format!("{remote}: {message}"))
+        };
+        let greeting: Greeting = match joining::decode(greeting) {
+            Ok((greeting, _)) => greeting,
+            Err(cause) => return refuse(link, &format!("the greeting: {cause}"), ""),
+        };
+        let (ours, theirs) = (Version::own(), &greeting.version);
+        if *theirs != ours {
+            let message = format!("versions differ: the launcher has {ours}; the joiner has {theirs}");
+            return refuse(link, &message, "install the same version on both machines");
+        }
+        let hosts = self.seats.len() + 1;
+        if let Some(expected) = greeting.hosts.filter(|&expected| expected != hosts) {
+            let message =
+                format!("the number of hosts differs: the launcher has {hosts}; the joiner has {expected}");
+            return refuse(link, &message, "--hosts (or WORLD_SIZE) must be the same on both sides");
+        }
+        if let Some(here) = self.here.filter(|here| here.ip() != local.ip()) {
+            let message = format!("it came to {local}, but others reach this machine at {here}");
+            return refuse(link, &message, &format!("join at {here}"));
+        }
+        let free = self.seats.iter().position(Option::is_none);
+        let seat = match (greeting.host, free) {
+            (Some(host), _) if host == 0 || host >= hosts => {
+                let message = format!("host {host}: others than the launcher's are 1 to {}", hosts - 1);
+                return refuse(link, &message, "--host (or RANK) chooses");
+            }
+            (Some(host), _) if self.seats[host - 1].is_some() => {
+                let message = format!("host {host} is {} already", self.label(host));
+                return refuse(link, &message, "--host (or RANK) chooses another; without it any will do");
+            }
+            (Some(host), _) => host - 1,
+            (None, Some(seat)) => seat,
+            (None, None) => return refuse(link, &format!("all {hosts} hosts are here already"), ""),
+        };
+        self.here = self.here.or(Some(local));
+        self.ids += 1;
+        let (id, sender) = (self.ids, self.sender.clone());
+        let hear = move |heard| drop(sender.send(Raw::There(id, heard)));
+        let line =
+            Line::new(link, self.limit, Pulse::default(), hear).map_err(|e| format!("{remote}: {e}"))?;
+        let (name, run) = (process::host(), self.launch.run.to_owned());
+        line.say(joining::encode(&ToHost::Welcome { name, run, host: seat + 1, hosts }, &[]));
+        let host = Host { id, name: printable(&greeting.name), line, quiet: false };
+        let label = host.label();
+        self.seats[seat] = Some(host);
+        Ok((seat + 1, label))
+    }
+
+    fn label(&self, host: usize) -> String {
+        self.seats[host - 1].as_ref().map(Host::label).unwrap_or_default()
+    }
+
+    /// Frees the seat of somebody who left.
+    fn left(&mut self, id: usize) -> Option<(usize, String)> {
+        let seat = self.seats.iter().position(|seat| seat.as_ref().is_some_and(|host| host.id == id))?;
+        let label = self.seats[seat].take()?.label();
+        Some((seat + 1, label))
+    }
+
+    /// Tells those who came that others did not.
+    fn send_home(self) {
+        let (message, hint) = ("not all hosts came in time".to_owned(), String::new());
+        let over = joining::Over { code: 4, message, hint, result: None };
+        let document = joining::encode(&ToHost::Over(over), &[]);
+        for host in self.seats.into_iter().flatten() {
+            host.line.say(document.clone());
+            host.line.close();
+        }
+    }
+}
+
+/// Tells somebody who holds the key why it cannot take part. Nobody waits until it has heard.
+pub(crate) fn refuse(link: Link, message: &str, hint: &str) {
+    let (message, hint) = (message.to_owned(), hint.to_owned());
+    if let Ok(line) = Line::new(link, joining::DOCUMENT, Pulse::default(), |_| {}) {
+        line.say(joining::encode(&ToHost::Refused { message, hint }, &[]));
+    }
+}
+
+/// What somebody calls itself.
+pub(crate) fn name(greeting: &[u8]) -> String {
+    joining::decode::<Greeting>(greeting).map_or("somebody".into(), |(greeting, _)| printable(&greeting.name))
+}

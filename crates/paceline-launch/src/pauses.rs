@@ -1,0 +1,184 @@
+//! The launcher's side of pauses: gathers what the ranks keep into checkpoints, and says where the run goes on, or
+//! that it stops.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use paceline_plan::Plan;
+use paceline_record::{Checkpoint, Checkpoints, Part};
+use paceline_train::Stretch;
+use serde::{Deserialize, Serialize};
+
+use crate::control::ToRank;
+use crate::error::LaunchError;
+
+/// Where a run's checkpoints are, and what may end it early.
+#[derive(Clone, Debug)]
+pub struct Harbour {
+    /// Where checkpoints are written.
+    pub checkpoints: Checkpoints,
+    /// What the run goes on from.
+    pub resumed: Option<Arc<Checkpoint>>,
+    /// Set by whoever wants the run to save and stop.
+    pub interrupt: Arc<AtomicBool>,
+}
+
+/// A part without its numbers, which travel behind it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Packed {
+    /// Names and lengths, in the order of the numbers.
+    tensors: Vec<(String, usize)>,
+    account: String,
+}
+
+/// A part as it travels.
+pub fn pack(part: &Part) -> (Packed, Vec<f32>) {
+    let tensors = part.tensors.iter().map(|(name, numbers)| (name.clone(), numbers.len())).collect();
+    let numbers = part.tensors.iter().flat_map(|(_, numbers)| numbers).copied().collect();
+    (Packed { tensors, account: part.account.clone() }, numbers)
+}
+
+/// A part that has travelled; none if numbers are missing.
+pub fn unpack(packed: Packed, numbers: &[f32]) -> Option<Part> {
+    let mut rest = numbers;
+    let mut tensors = Vec::with_capacity(packed.tensors.len());
+    for (name, len) in packed.tensors {
+        let (own, others) = rest.split_at_checked(len)?;
+        tensors.push((name, own.to_vec()));
+        rest = others;
+    }
+    rest.is_empty().then_some(Part { tensors, account: packed.account })
+}
+
+/// What happens when everybody has paused.
+#[derive(Debug)]
+pub enum Decision {
+    /// The run goes on.
+    GoOn(Stretch),
+    /// It stops here; where it was saved.
+    Stop {
+        /// Steps done.
+        step: u64,
+        /// The checkpoint.
+        path: PathBuf,
+    },
+}
+
+/// The pauses of a run under way.
+pub struct Pauses<'a> {
+    plan: &'a Plan,
+    harbour: &'a Harbour,
+    /// Steps of the run.
+    steps: u64,
+    stretch: Stretch,
+    parts: Vec<Option<Part>>,
+    /// Steps done, as those who know have told.
+    told: Option<u64>,
+    /// Where each worker could stop.
+    held: Vec<Option<u64>>,
+    stopping: bool,
+}
+
+impl<'a> Pauses<'a> {
+    /// Those of a run of so many steps.
+    pub fn new(plan: &'a Plan, harbour: &'a Harbour, steps: u64) -> Self {
+        let from = harbour.resumed.as_ref().map_or(0, |checkpoint| checkpoint.step).min(steps);
+        let mut pauses = Self {
+            plan,
+            harbour,
+            steps,
+            stretch: Stretch { from, to: steps, generation: 0 },
+            parts: vec![None; plan.workers + plan.servers],
+            told: None,
+            held: vec![None; plan.workers],
+            stopping: false,
+        };
+        pauses.stretch.to = pauses.end_of(from);
+        pauses
+    }
+
+    /// Where a stretch that begins here ends.
+    fn end_of(&self, from: u64) -> u64 {
+        self.plan.checkpoint_every.map_or(self.steps, |every| ((from / every + 1) * every).min(self.steps))
+    }
+
+    /// The stretch under way.
+    pub fn stretch(&self) -> Stretch {
+        self.stretch
+    }
+
+    /// What a rank begins with.
+    pub fn restored(&self, rank: usize) -> Option<&Part> {
+        self.harbour.resumed.as_ref().and_then(|checkpoint| checkpoint.parts.get(rank))
+    }
+
+    /// What to tell every rank if somebody has just asked for a stop.
+    pub fn interrupted(&mut self) -> Option<ToRank> {
+        if self.stopping || !self.harbour.interrupt.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.stopping = true;
+        // Servers choose the step by themselves; workers without any have to agree on one.
+        Some(if self.plan.servers > 0 { ToRank::StopAt { step: 0 } } else { ToRank::Hold })
+    }
+
+    /// A worker says where it could stop; what to tell everybody once all have.
+    pub fn held(&mut self, rank: usize, step: u64) -> Option<ToRank> {
+        *self.held.get_mut(rank)? = Some(step);
+        let all: Option<Vec<u64>> = self.held.iter().copied().collect();
+        Some(ToRank::StopAt { step: all?.into_iter().max()?.min(self.steps) })
+    }
+
+    /// A rank has paused; whether all have.
+    pub fn paused(&mut self, rank: usize, step: Option<u64>, part: Part) -> bool {
+        self.parts[rank] = Some(part);
+        self.told = self.told.or(step);
+        self.parts.iter().all(Option::is_some)
+    }
+
+    /// Saves what all ranks have kept, with the launcher's own account, and decides.
+    pub fn decide(&mut self, account: String) -> Result<Decision, LaunchError> {
+        let mut parts: Vec<Part> = self.parts.iter_mut().filter_map(Option::take).collect();
+        let step = self.told.take().unwrap_or(self.stretch.to);
+        self.hand_out_server_params(&mut parts);
+        let plan_sha256 = self.plan.hash();
+        let checkpoint = Checkpoint { step, plan_sha256, account, parts };
+        let path = self.harbour.checkpoints.save(&checkpoint, self.plan.keep)?;
+        if self.stopping && step < self.steps {
+            return Ok(Decision::Stop { step, path });
+        }
+        let generation = self.stretch.generation + 1;
+        self.stretch = Stretch { from: step, to: self.end_of(step), generation };
+        Ok(Decision::GoOn(self.stretch))
+    }
+
+    /// Workers that go on from servers' parameters begin with the newest ones.
+    fn hand_out_server_params(&self, parts: &mut [Part]) {
+        if self.plan.servers == 0 {
+            return;
+        }
+        let (workers, servers) = parts.split_at_mut(self.plan.workers);
+        let params: Vec<f32> = servers.iter().flat_map(|part| part.numbers("params")).copied().collect();
+        for part in workers {
+            if let Some((_, own)) = part.tensors.iter_mut().find(|(name, _)| name == "params") {
+                own.clone_from(&params);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_travel_whole_or_not_at_all() {
+        let tensors = vec![("a".into(), vec![1.0, 2.0]), ("b".into(), vec![]), ("c".into(), vec![3.0])];
+        let part = Part { tensors, account: "{}".into() };
+        let (packed, numbers) = pack(&part);
+        assert_eq!(unpack(packed.clone(), &numbers), Some(part));
+        assert_eq!(unpack(packed.clone(), &numbers[..2]), None);
+        assert_eq!(unpack(packed, &[&numbers[..], &[4.0]].concat()), None);
+    }
+}

@@ -1,0 +1,227 @@
+//! Where a run pauses and goes on: stretches of steps, the brake that ends one early, and what a rank keeps from one
+//! to the next, in this process or in another one.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use paceline_record::Part;
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Clock;
+use crate::engine::Times;
+use crate::error::TrainError;
+use crate::memory::Scratch;
+use crate::update::Update;
+
+/// Steps that are done without a pause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stretch {
+    /// The first one.
+    pub from: u64,
+    /// The one before which the stretch ends.
+    pub to: u64,
+    /// Which generation of messages it has.
+    pub generation: u32,
+}
+
+/// A rank at the end of a stretch: nothing is under way, and the run can go on from here.
+#[derive(Debug)]
+pub struct Pause {
+    /// Steps done by everybody together, if this rank knows.
+    pub step: Option<u64>,
+    /// What the rank needs to go on.
+    pub part: Part,
+}
+
+/// A rank's way through a run.
+pub struct Course<'a> {
+    /// What the rank had when the run paused, if it goes on.
+    pub restored: Option<Part>,
+    /// The stretch to begin with.
+    pub stretch: Stretch,
+    /// Ends a stretch early.
+    pub brake: Arc<Brake>,
+    /// Told at the end of each stretch but the run's last; answers with the next one, or with none if the run stops.
+    pub pause: &'a mut dyn FnMut(Pause) -> Option<Stretch>,
+}
+
+/// Lets a run be stopped at a step that all workers agree on, or at one that the servers choose.
+///
+/// Workers without servers must be told the same step before any of them begins it. So they are first held: each
+/// computes no step beyond the present one until it is told, and says before which step it could stop. The largest
+/// of these is where all stop.
+#[derive(Debug, Default)]
+pub struct Brake {
+    state: Mutex<Braking>,
+    bell: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Braking {
+    /// The step that is being computed, or the next one.
+    step: u64,
+    /// Compute no step from this one on.
+    limit: Option<u64>,
+    /// Where to stop.
+    stop: Option<u64>,
+}
+
+impl Brake {
+    fn lock(&self) -> MutexGuard<'_, Braking> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Holds the worker; the first step before which it could stop.
+    pub fn hold(&self) -> u64 {
+        let mut state = self.lock();
+        state.limit = Some(state.step + 1);
+        // The step after the present one may have begun, but not been computed.
+        state.step + 2
+    }
+
+    /// Tells where to stop, and lets the worker go on until then.
+    pub fn stop_at(&self, step: u64) {
+        let mut state = self.lock();
+        (state.stop, state.limit) = (Some(step), None);
+        self.bell.notify_all();
+    }
+
+    /// Where to stop, if that was told.
+    pub fn stop(&self) -> Option<u64> {
+        self.lock().stop
+    }
+
+    /// To be called before a step is computed: waits while the worker is held. Where to stop, if that was told.
+    pub(crate) fn step(&self, step: u64) -> Option<u64> {
+        let mut state = self.lock();
+        while state.limit.is_some_and(|limit| step >= limit) {
+            state = self.bell.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.step = step;
+        state.stop
+    }
+}
+
+/// What a rank has done so far.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Account {
+    pub steps: u64,
+    pub samples: u64,
+    /// The last step's summed loss and samples.
+    pub last_loss: f64,
+    pub last_samples: usize,
+    /// Nanoseconds of each of the clock's phases.
+    pub clock: Vec<u64>,
+    /// Nanoseconds spent on others.
+    pub send: u64,
+    pub wait: u64,
+    pub wait_for: Vec<u64>,
+    pub apply: u64,
+    pub staleness: Vec<u64>,
+    /// Evaluations that this rank made alone: the curve, and the last loss and accuracy.
+    pub curve: Vec<(f64, f64)>,
+    pub evaluated: Option<(f64, f64)>,
+    /// Updates of each range that the optimiser has memory of, by the range's start.
+    pub updates: Vec<(usize, u64)>,
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Account {
+    /// Notes what the clock and the engine have measured.
+    pub(crate) fn note(mut self, clock: &Clock, times: &Times) -> Self {
+        self.clock = clock.spent().map(nanoseconds).to_vec();
+        (self.send, self.wait) = (nanoseconds(times.send), nanoseconds(times.wait));
+        self.wait_for = times.wait_for.iter().copied().map(nanoseconds).collect();
+        self.apply = nanoseconds(times.apply);
+        self
+    }
+
+    /// The times that were noted.
+    pub(crate) fn times(&self, world: usize) -> Times {
+        let mut wait_for: Vec<_> = self.wait_for.iter().copied().map(Duration::from_nanos).collect();
+        wait_for.resize(world, Duration::ZERO);
+        Times {
+            send: Duration::from_nanos(self.send),
+            wait: Duration::from_nanos(self.wait),
+            wait_for,
+            apply: Duration::from_nanos(self.apply),
+        }
+    }
+}
+
+/// Puts together what a rank needs to go on.
+pub(crate) fn part(
+    mut account: Account,
+    named: &[(&str, &[f32])],
+    update: &Update,
+    scratch: &Scratch,
+) -> Part {
+    let mut tensors: Vec<(String, Vec<f32>)> =
+        named.iter().map(|(name, numbers)| ((*name).to_owned(), numbers.to_vec())).collect();
+    for (offset, updates, memory) in update.remembered() {
+        account.updates.push((offset, updates));
+        tensors.push((format!("optimiser.{offset}"), memory.to_vec()));
+    }
+    for (n, buffer) in scratch.buffers.iter().enumerate() {
+        tensors.push((format!("scratch.{n}"), buffer.clone()));
+    }
+    tensors.sort_by(|(a, _), (b, _)| a.cmp(b));
+    Part { tensors, account: serde_json::to_string(&account).expect("an account is plain data") }
+}
+
+/// Takes up what a rank had; `named` are filled.
+pub(crate) fn restore(
+    part: &Part,
+    named: &mut [(&str, &mut [f32])],
+    update: &mut Update,
+    scratch: &mut Scratch,
+) -> Result<Account, TrainError> {
+    let account: Account = serde_json::from_str(&part.account)
+        .map_err(|e| TrainError::Restore { problem: format!("the account: {e}") })?;
+    for (name, numbers) in named {
+        fill(part, name, numbers)?;
+    }
+    for &(offset, updates) in &account.updates {
+        update.remember(offset, updates, part.numbers(&format!("optimiser.{offset}")));
+    }
+    for (n, buffer) in scratch.buffers.iter_mut().enumerate() {
+        fill(part, &format!("scratch.{n}"), buffer)?;
+    }
+    Ok(account)
+}
+
+fn fill(part: &Part, name: &str, numbers: &mut [f32]) -> Result<(), TrainError> {
+    let found = part.numbers(name);
+    if found.len() != numbers.len() {
+        let (expected, found) = (numbers.len(), found.len());
+        let problem = format!("{name}: {expected} numbers were expected, {found} were found");
+        return Err(TrainError::Restore { problem });
+    }
+    numbers.copy_from_slice(found);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_held_worker_computes_no_step_that_the_others_may_not_reach() {
+        let brake = Arc::new(Brake::default());
+        assert_eq!(brake.step(0), None);
+        assert_eq!(brake.step(1), None);
+        // It computes step 1, and step 2 may have begun: before step 3 it can stop.
+        assert_eq!(brake.hold(), 3);
+        let worker = std::thread::spawn({
+            let brake = Arc::clone(&brake);
+            move || brake.step(2)
+        });
+        brake.stop_at(5);
+        assert_eq!(worker.join().unwrap(), Some(5));
+        assert_eq!(brake.step(3), Some(5));
+    }
+}

@@ -1,0 +1,94 @@
+//! Text asks for an answer at every position: a network that gives them learns, and shares of a batch add up.
+
+use std::sync::Arc;
+
+use paceline_data::{Dataset, Folders, Order, Settings};
+use paceline_nn::layers::Conv2d;
+use paceline_nn::{Compute, Graph, Outcome, Pass, Shape};
+use paceline_plan::{Plan, Work};
+use paceline_train::clock::Clock;
+use paceline_train::{Replica, TrainError, model};
+
+fn plan() -> Plan {
+    let text = r#"{"data": "letters", "model": "mlp", "workers": 1, "servers": 0, "strategy": "single",
+        "sync": "bsp", "options": {}, "averages": "gradients", "shard": "iid", "transport": "tcp",
+        "bucket": 4194304, "batch": 32, "optimizer": "sgd", "lr": 0.05, "lr-scaling": "none",
+        "schedule": "constant", "warmup": 0.0, "momentum": 0.9, "nesterov": false, "weight-decay": 0.0,
+        "work": {"epochs": 1.0}, "stop-at-target": false, "seed": 1, "threads": 1, "pin": false,
+        "placement": "colocated", "keep": 2, "restarts": 0}"#;
+    serde_json::from_str(text).expect("a plan")
+}
+
+fn letters() -> Dataset {
+    let settings = Settings { window: Some(16), ..Settings::default() };
+    paceline_data::find("letters").unwrap().load(&Folders::default(), &settings).unwrap()
+}
+
+/// Looks at each character alone.
+fn graph(dataset: &Dataset) -> Arc<Graph> {
+    let mut graph = Graph::new(Shape::new(1, dataset.positions, 1));
+    graph.then("wide", Conv2d::square(32, 1, 1, 0, true)).unwrap();
+    graph.relu();
+    graph.then("out", Conv2d::square(dataset.classes, 1, 1, 0, true)).unwrap();
+    Arc::new(graph)
+}
+
+fn replica(plan: &Plan, dataset: &Dataset) -> Replica {
+    Replica::new(plan, graph(dataset), Arc::new(Compute::new(1, false))).expect("no weights to read")
+}
+
+fn gradient(replica: &mut Replica, dataset: &Dataset, ids: &[u32], scale: f64) -> (Outcome, Vec<f32>) {
+    let pass = Pass { samples: ids.len(), training: true, seed: 1, step: 3, ids };
+    let outcome = replica.forward(dataset, &pass, scale, &mut Clock::default()).unwrap();
+    replica.backward(&pass);
+    (outcome, replica.grads.clone())
+}
+
+#[test]
+fn shares_of_a_batch_add_up_to_the_whole() {
+    let (plan, dataset) = (plan(), letters());
+    let mut replica = replica(&plan, &dataset);
+    let (whole, gradients) = gradient(&mut replica, &dataset, &[5, 1, 9, 30], 0.25);
+    assert_eq!((whole.samples, whole.predictions), (4, 4 * dataset.positions));
+    let (mut parts, one) = gradient(&mut replica, &dataset, &[5], 0.25);
+    let (rest, three) = gradient(&mut replica, &dataset, &[1, 9, 30], 0.25);
+    parts += rest;
+    assert!((parts.loss - whole.loss).abs() < 1e-9 && parts.correct == whole.correct);
+    for ((g, a), b) in gradients.iter().zip(&one).zip(&three) {
+        assert!((g - a - b).abs() < 1e-6, "{g} {a} {b}");
+    }
+}
+
+#[test]
+fn text_is_learnt_and_the_loss_is_in_nats_per_character() {
+    let (plan, dataset) = (plan(), letters());
+    let mut replica = replica(&plan, &dataset);
+    let before = replica.evaluate(&dataset, 0..dataset.test.len()).unwrap();
+    assert_eq!(before.predictions, dataset.test.len() * dataset.positions);
+    let mut order = Order::new(1, dataset.train.len(), plan.batch, 4 * dataset.train.len() as u64);
+    for step in 0..order.steps() {
+        let ids = order.batch(step, 0, 1);
+        let pass = Pass { samples: ids.len(), training: true, seed: 1, step, ids };
+        replica.forward(&dataset, &pass, 1.0 / ids.len() as f64, &mut Clock::default()).unwrap();
+        replica.backward(&pass);
+        let Replica { params, grads, .. } = &mut replica;
+        params.iter_mut().zip(grads).for_each(|(p, g)| *p -= 0.02 * *g);
+    }
+    let after = replica.evaluate(&dataset, 0..dataset.test.len()).unwrap();
+    // Better than guessing evenly among all characters.
+    let guessing = (dataset.classes as f64).ln();
+    assert!(after.mean_loss() < before.mean_loss().min(guessing - 0.3), "{before:?} {after:?} {guessing}");
+    assert!(after.accuracy() > 2.0 / dataset.classes as f64, "{after:?}");
+}
+
+#[test]
+fn a_model_with_one_answer_is_refused_for_text() {
+    let refused = model::graph(&plan(), &letters());
+    let Err(error @ TrainError::Positions { answers: 1, asked: 16, .. }) = refused else {
+        panic!("{refused:?}")
+    };
+    assert!(error.hint().contains("model list"));
+    let images = Plan { data: "digits".into(), work: Work::Steps(1), ..plan() };
+    let digits = paceline_data::find("digits").unwrap();
+    assert!(model::graph(&images, &digits.load(&Folders::default(), &Settings::default()).unwrap()).is_ok());
+}

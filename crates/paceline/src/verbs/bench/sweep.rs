@@ -1,0 +1,184 @@
+//! What `bench channels` and `bench ps` have in common.
+
+use std::io::IsTerminal;
+use std::path::Path;
+use std::time::Duration;
+
+use clap::builder::PossibleValuesParser;
+use indicatif::{ProgressBar, ProgressStyle};
+use paceline_analyze::chart::{Chart, Unit};
+use paceline_analyze::statistics::Spread;
+use paceline_launch::bench::payload::{self, PAYLOADS, Payload};
+use paceline_launch::bench::sweep::{Over, Progress};
+use paceline_nn::models::MODELS;
+use paceline_wire::TRANSPORTS;
+
+use super::super::train;
+use crate::failure::Failure;
+use crate::output::{self, Show};
+
+/// Flags of every measurement of many points.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Common {
+    /// What the ranks talk over, separated by commas [default: all there are]
+    #[arg(long, value_delimiter = ',', value_name = "NAME,…", value_parser = transports())]
+    transport: Vec<String>,
+    /// Bytes of each connection's buffer, e.g. default,64KiB,1MiB; `default` leaves them to the transport
+    #[arg(long, value_delimiter = ',', value_name = "BYTES,…", default_value = "default", value_parser = buffer)]
+    buffers: Vec<Buffer>,
+    /// How the sizes of messages are distributed, separated by commas
+    #[arg(long, value_delimiter = ',', value_name = "NAME,…", default_value = "uniform", value_parser = payloads())]
+    payload: Vec<String>,
+    /// Repeats of each point, each with processes of its own
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    repeats: u32,
+    /// Seconds per repeat, roughly; at least one round of sizes is always measured
+    #[arg(long, default_value_t = 0.4, value_parser = super::seconds)]
+    pub seconds: f64,
+    /// Seed of the order of points and of random sizes
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
+/// A buffer's size as it was asked for.
+#[derive(Clone, Copy, Debug)]
+struct Buffer(Option<usize>);
+
+fn buffer(text: &str) -> Result<Buffer, String> {
+    match text {
+        "default" => Ok(Buffer(None)),
+        text => train::bytes(text).map(|bytes| Buffer(Some(bytes))).map_err(|e| format!("`default`, or {e}")),
+    }
+}
+
+fn transports() -> PossibleValuesParser {
+    train::names(TRANSPORTS.iter().map(|kind| (kind.name, kind.about)))
+}
+
+fn payloads() -> PossibleValuesParser {
+    train::names(PAYLOADS.iter().map(|payload| (payload.name, payload.about)))
+}
+
+/// Models of the registry.
+pub fn models() -> PossibleValuesParser {
+    train::names(MODELS.iter().map(|model| (model.name, model.about)))
+}
+
+impl Common {
+    /// Transports and buffers.
+    pub fn over(&self) -> Over {
+        let transports = distinct(&self.transport);
+        Over {
+            transports,
+            buffers: distinct(&self.buffers.iter().map(|buffer| buffer.0).collect::<Vec<_>>()),
+        }
+    }
+
+    /// The payload schemes.
+    pub fn payloads(&self) -> Vec<&'static Payload> {
+        distinct(&self.payload).iter().filter_map(|name| payload::find(name)).collect()
+    }
+
+    /// Repeats of each point.
+    pub fn repeats(&self) -> usize {
+        self.repeats as usize
+    }
+}
+
+/// Values without repetition, in order.
+pub fn distinct<T: PartialEq + Clone>(values: &[T]) -> Vec<T> {
+    paceline_analyze::channels::distinct(values.iter().cloned())
+}
+
+/// A line on a terminal that says how far a measurement has come, and how long the rest will take.
+pub struct Follow(ProgressBar);
+
+impl Follow {
+    pub fn new(show: Show) -> Self {
+        let visible = !show.quiet && std::io::stderr().is_terminal();
+        let bar = if visible { ProgressBar::new(0) } else { ProgressBar::hidden() };
+        let style = "{bar:30} {percent:>3}%  {pos}/{len}  {msg}  {elapsed}, {eta} left";
+        bar.set_style(ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()));
+        if visible {
+            bar.enable_steady_tick(Duration::from_millis(500));
+        }
+        Self(bar)
+    }
+
+    pub fn progress(&self, progress: Progress<'_>) {
+        self.0.set_length(progress.total as u64);
+        self.0.set_position(progress.done as u64);
+        self.0.set_message(progress.next.to_owned());
+    }
+
+    /// Removes the line.
+    pub fn finish(&self) {
+        self.0.finish_and_clear();
+    }
+}
+
+/// Says what could not be measured.
+pub fn left_out(show: Show, reasons: &[String]) {
+    if !show.quiet {
+        reasons.iter().for_each(|reason| output::note(&format!("left out: {reason}")));
+    }
+}
+
+/// Where a drawing is to go: that it cannot be written is better known before than after.
+pub fn prepare(plot: Option<&Path>) -> Result<(), Failure> {
+    plot.map_or(Ok(()), |path| std::fs::write(path, "").map_err(|error| Failure::file(path, &error)))
+}
+
+/// Draws, if asked to.
+pub fn draw(plot: Option<&Path>, chart: &dyn Fn() -> Chart) -> Result<(), Failure> {
+    let write = |path| std::fs::write(path, chart().svg()).map_err(|error| Failure::file(path, &error));
+    plot.map_or(Ok(()), write)
+}
+
+/// A buffer's size in words.
+pub fn buffer_words(buffer: Option<usize>) -> String {
+    buffer.map_or_else(|| "default".into(), |bytes| Unit::Bytes.show(bytes as f64))
+}
+
+/// Half of the distance between the least and the greatest repeat, in percent of the median.
+pub fn percent(spread: &Spread) -> String {
+    format!("±{:.0}%", 50.0 * (spread.greatest - spread.least) / spread.median)
+}
+
+/// Aligned columns: words to the left, figures to the right.
+pub fn table(head: &[&str], words: usize, rows: &[Vec<String>]) -> String {
+    let width = |column: usize| {
+        let cells = rows.iter().map(|row| row[column].chars().count());
+        cells.chain([head[column].chars().count()]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..head.len()).map(width).collect();
+    let line = |cells: &mut dyn Iterator<Item = &str>| {
+        let cell = |(i, cell): (usize, &str)| {
+            let width = widths[i];
+            if i < words { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+        };
+        cells.enumerate().map(cell).collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
+    };
+    let mut text = line(&mut head.iter().copied());
+    rows.iter().for_each(|row| text += &line(&mut row.iter().map(String::as_str)));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let rows = [vec!["tcp".into(), "2.5 µs".into()], vec!["inproc".into(), "700 ns".into()]];
+        assert_eq!(
+            table(&["transport", "latency"], 1, &rows),
+            "transport  latency\ntcp         2.5 µs\ninproc      700 ns\n"
+        );
+    }
+
+    #[test]
+    fn spreads_are_shown_as_percent_of_the_median() {
+        assert_eq!(percent(&Spread { median: 2.0, least: 1.5, greatest: 2.5 }), "±25%");
+    }
+}

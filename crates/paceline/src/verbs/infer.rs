@@ -1,0 +1,199 @@
+//! `paceline infer`: how long a trained network takes to answer, and how often it is right.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use paceline_data::DATASETS;
+use paceline_nn::Compute;
+use paceline_nn::models::MODELS;
+use paceline_record::Machine;
+use paceline_train::{Replica, model};
+use serde::Serialize;
+
+use super::data::{self, Place};
+use super::train::{self, names};
+use super::weights;
+use crate::failure::Failure;
+use crate::output::{self, Show};
+
+/// Part of the time asked for that is run before anything is counted.
+const WARM_UP: f64 = 0.1;
+
+/// Flags of `paceline infer`.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Dataset
+    #[arg(long, default_value = "digits", value_parser = names(DATASETS.iter().map(|d| (d.name, d.about))))]
+    data: String,
+    #[command(flatten)]
+    place: Place,
+    /// Network
+    #[arg(long, default_value = "mlp", value_parser = names(MODELS.iter().map(|m| (m.name, m.about))))]
+    model: String,
+    /// Network from a file: a list of layers in TOML, e.g. examples/models/lenet.toml
+    #[arg(long, value_name = "FILE", conflicts_with = "model")]
+    model_file: Option<PathBuf>,
+    /// Its weights: a PyTorch state_dict saved as safetensors, e.g. from `paceline export-weights` [default: untrained]
+    #[arg(long, value_name = "FILE")]
+    init: Option<PathBuf>,
+    /// Samples that are answered together, one measurement for each number
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1,8,64",
+          value_parser = clap::value_parser!(u32).range(1..=4096))]
+    batch: Vec<u32>,
+    /// Threads, one measurement for each number
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1",
+          value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: Vec<u32>,
+    /// Seconds of each measurement
+    #[arg(long, value_name = "S", default_value = "2", value_parser = seconds)]
+    seconds: f64,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|s| (0.01..=3600.0).contains(s));
+    number.ok_or_else(|| "between 0.01 and 3600 seconds".into())
+}
+
+#[derive(Serialize)]
+struct Row {
+    batch: usize,
+    threads: usize,
+    /// Batches that were measured.
+    batches: usize,
+    p50_ms: f64,
+    p95_ms: f64,
+    p99_ms: f64,
+    samples_per_s: f64,
+}
+
+#[derive(Serialize)]
+struct Report {
+    model: String,
+    data: String,
+    /// Whether weights were given; without any the network is as untrained as it starts.
+    weights: Option<String>,
+    parameters: usize,
+    test_samples: usize,
+    accuracy: f64,
+    loss: f64,
+    kernels: String,
+    machine: Machine,
+    rows: Vec<Row>,
+}
+
+/// The latency that a fraction of the batches stays within, in milliseconds.
+fn quantile(sorted: &[Duration], fraction: f64) -> f64 {
+    let place = (sorted.len() as f64 * fraction).ceil() as usize;
+    sorted[place.clamp(1, sorted.len()) - 1].as_secs_f64() * 1e3
+}
+
+impl Row {
+    fn new(batch: usize, threads: usize, mut latencies: Vec<Duration>) -> Self {
+        latencies.sort_unstable();
+        let total: Duration = latencies.iter().sum();
+        let [p50_ms, p95_ms, p99_ms] = [0.50, 0.95, 0.99].map(|fraction| quantile(&latencies, fraction));
+        let batches = latencies.len();
+        let samples_per_s = (batches * batch) as f64 / total.as_secs_f64();
+        Self { batch, threads, batches, p50_ms, p95_ms, p99_ms, samples_per_s }
+    }
+}
+
+/// `paceline infer`.
+pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
+    let mut words: Vec<OsString> = vec!["--data".into(), (&args.data).into()];
+    match &args.model_file {
+        Some(file) => words.extend(["--model-file".into(), file.into()]),
+        None => words.extend(["--model".into(), (&args.model).into()]),
+    }
+    if let Some(file) = &args.init {
+        words.extend(["--init".into(), file.into()]);
+    }
+    // The network, its samples and its weights are what a run of these flags would begin with.
+    let mut plan = train::planned(words)?;
+    let source = paceline_data::find(&plan.data).expect("clap lets registered names pass only");
+    let dataset = source.load(&data::folders(&args.place), &model::settings(&plan))?;
+    weights::check(&plan, &dataset, show)?;
+    let graph = Arc::new(model::graph(&plan, &dataset)?);
+
+    let (mut rows, mut outcome, mut kernels) = (Vec::new(), None, String::new());
+    for &threads in &args.threads {
+        let compute = Arc::new(Compute::new(threads as usize, false));
+        kernels = compute.level.to_string();
+        for &batch in &args.batch {
+            plan.batch = batch as usize;
+            let mut replica = Replica::new(&plan, Arc::clone(&graph), Arc::clone(&compute))?;
+            if outcome.is_none() {
+                outcome = Some(replica.evaluate(&dataset, 0..dataset.test.len())?);
+            }
+            if !show.quiet {
+                output::note(&format!("batch {batch}, threads {threads}: {} s", args.seconds));
+            }
+            let mut samples = (0..dataset.test.len() as u32).cycle();
+            let mut answer = || {
+                let ids: Vec<u32> = samples.by_ref().take(plan.batch).collect();
+                replica.answer(&dataset, &ids)
+            };
+            let begun = Instant::now();
+            answer()?;
+            while begun.elapsed().as_secs_f64() < WARM_UP * args.seconds {
+                answer()?;
+            }
+            let (begun, mut latencies) = (Instant::now(), Vec::new());
+            while latencies.is_empty() || begun.elapsed().as_secs_f64() < args.seconds {
+                latencies.push(answer()?);
+            }
+            rows.push(Row::new(plan.batch, threads as usize, latencies));
+        }
+    }
+    let outcome = outcome.expect("clap asks for at least one batch and one number of threads");
+    let report = Report {
+        model: plan.model.clone(),
+        data: plan.data.clone(),
+        weights: plan.init.as_ref().map(|init| init.file.clone()),
+        parameters: graph.param_count(),
+        test_samples: dataset.test.len(),
+        accuracy: outcome.accuracy(),
+        loss: outcome.mean_loss(),
+        kernels,
+        machine: Machine::here(),
+        rows,
+    };
+    if show.json {
+        return Ok(output::json(&report)?);
+    }
+    Ok(output::text(&table(&report))?)
+}
+
+fn table(report: &Report) -> String {
+    let Report { model, data, weights, parameters, accuracy, loss, test_samples, .. } = report;
+    let from = weights.as_deref().unwrap_or("untrained: give --init FILE");
+    let mut text = format!("{model} on {data}, {parameters} parameters ({from})\n");
+    text += &format!("accuracy {:.2} %, loss {loss:.4} on {test_samples} test samples\n\n", 100.0 * accuracy);
+    text += &format!(
+        "{:>6} {:>8} {:>10} {:>10} {:>10} {:>14} {:>8}\n",
+        "batch", "threads", "p50 (ms)", "p95 (ms)", "p99 (ms)", "samples/s", "batches"
+    );
+    for row in &report.rows {
+        text += &format!(
+            "{:>6} {:>8} {:>10.3} {:>10.3} {:>10.3} {:>14.1} {:>8}\n",
+            row.batch, row.threads, row.p50_ms, row.p95_ms, row.p99_ms, row.samples_per_s, row.batches
+        );
+    }
+    text += &format!("\nlatency of the forward pass of a batch in memory; kernels: {}\n", report.kernels);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_latencies_that_occurred() {
+        let row = Row::new(2, 1, (1..=100).rev().map(Duration::from_millis).collect());
+        assert_eq!((row.p50_ms, row.p95_ms, row.p99_ms), (50.0, 95.0, 99.0));
+        assert!((row.samples_per_s - 200.0 / 5.05).abs() < 1e-9);
+        assert_eq!(Row::new(1, 1, vec![Duration::from_millis(3)]).p99_ms, 3.0);
+    }
+}

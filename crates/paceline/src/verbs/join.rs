@@ -1,0 +1,125 @@
+//! `paceline join`: one machine's part of a run that another machine leads.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use paceline_launch::agent::{self, Join};
+use paceline_launch::{LaunchError, key_file};
+use serde_json::json;
+
+use super::data::{self, Place};
+use super::listen::{Address, key_path, seconds};
+use crate::failure::Failure;
+use crate::output::{self, Show};
+
+/// Flags of `paceline join`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+The machine that leads runs `paceline train --listen ADDR --hosts N --key-file FILE ...`; it decides what is \
+trained, and which ranks each machine gets. Copy its key file here first, readable by you alone. Started once \
+per machine by torchrun or a scheduler, the environment is enough:
+
+  MASTER_ADDR=10.0.0.1 MASTER_PORT=7700 WORLD_SIZE=2 RANK=1 PACELINE_KEY_FILE=run.key paceline join")]
+pub struct Args {
+    /// Where `paceline train --listen` waits [default: MASTER_ADDR and MASTER_PORT]
+    #[arg(value_name = "ADDR[:PORT]", value_parser = |s: &str| s.parse::<Address>())]
+    address: Option<Address>,
+    /// File with the launcher's key [default: PACELINE_KEY_FILE]
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
+    /// Which host to be, from 1 up; 0 is the launcher's [default: RANK, else the first that is free]
+    #[arg(long, value_name = "N")]
+    host: Option<usize>,
+    /// Number of hosts that the run must have [default: WORLD_SIZE, else any]
+    #[arg(long, value_name = "N")]
+    hosts: Option<usize>,
+    /// Seconds to try until the launcher answers
+    #[arg(long, default_value_t = 300.0, value_parser = seconds)]
+    join_timeout: f64,
+    #[command(flatten)]
+    place: Place,
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// A number from the environment.
+fn number(name: &str) -> Result<Option<usize>, Failure> {
+    let wrong = |value: &str| Failure::new(2, format!("{name}={value}: a number is needed"), String::new());
+    variable(name).map(|value| value.trim().parse().map_err(|_| wrong(&value))).transpose()
+}
+
+impl Args {
+    /// The flag, else the environment.
+    fn address(&self) -> Result<Address, Failure> {
+        if let Some(address) = &self.address {
+            return Ok(address.clone());
+        }
+        let Some(name) = variable("MASTER_ADDR") else {
+            let message = "where is the launcher? No ADDR was given, and MASTER_ADDR is not set".into();
+            let hint = "paceline join ADDR:PORT --key-file FILE, as `paceline train --listen` says".into();
+            return Err(Failure::new(2, message, hint));
+        };
+        let text = match variable("MASTER_PORT") {
+            Some(port) if name.contains(':') => format!("[{name}]:{port}"),
+            Some(port) => format!("{name}:{port}"),
+            None => name,
+        };
+        text.parse().map_err(|e| {
+            let message = format!("MASTER_ADDR and MASTER_PORT say {text:?}: {e}");
+            Failure::new(2, message, "give the launcher's ADDR:PORT".into())
+        })
+    }
+}
+
+/// `paceline join`.
+pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
+    let address = args.address()?;
+    let host = args.host.map_or_else(|| number("RANK"), |host| Ok(Some(host)))?;
+    let hosts = args.hosts.map_or_else(|| number("WORLD_SIZE"), |hosts| Ok(Some(hosts)))?;
+    if host == Some(0) {
+        let message = "host 0 (RANK=0) is the machine where `paceline train --listen` runs".into();
+        return Err(Failure::new(2, message, "the others join as 1 and up, or without a number".into()));
+    }
+    let Some(path) = key_path(args.key_file.as_ref()) else {
+        let message = "joining needs the launcher's key".into();
+        let hint =
+            "--key-file FILE or PACELINE_KEY_FILE; `paceline train --listen` says where its key is".into();
+        return Err(Failure::new(6, message, hint));
+    };
+    let key = key_file::read(&path).map_err(LaunchError::from)?;
+    let join = Join {
+        addresses: address.all,
+        key,
+        folders: data::folders(&args.place),
+        host,
+        hosts,
+        program: (std::env::current_exe()?, "rank"),
+        patience: Duration::from_secs_f64(args.join_timeout),
+    };
+    let tell = &mut |line: &str| {
+        if !show.quiet {
+            output::note(line);
+        }
+    };
+    let joined = agent::join(&join, tell)?;
+    if show.json {
+        let (run, host, result) = (&joined.run, joined.host, &joined.result);
+        output::json(&json!({ "type": "joined", "run": run, "host": host, "result": result }))?;
+    } else if !show.quiet {
+        let number = |name: &str| joined.result[name].as_f64().unwrap_or(f64::NAN);
+        output::note(&format!(
+            "run {} ended well: accuracy {:.2}% after {} samples in {} steps, {:.2} s of training; this was host {} \
+             with {}",
+            joined.run,
+            100.0 * number("final_accuracy"),
+            number("samples"),
+            number("steps"),
+            joined.result["seconds"]["train"].as_f64().unwrap_or(f64::NAN),
+            joined.host,
+            joined.ranks,
+        ));
+    }
+    Ok(())
+}

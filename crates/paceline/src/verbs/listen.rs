@@ -1,0 +1,160 @@
+//! The flags of a run that other machines join, and what the user must know to let them.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use paceline_launch::key_file::{self, Temporary};
+use paceline_launch::muster::Listen;
+use paceline_launch::{LaunchError, run};
+use paceline_plan::{Plan, PlanError};
+use paceline_wire::line::porch::Porch;
+
+use crate::failure::Failure;
+use crate::output::{self, Show};
+
+/// The port where nothing else is said.
+const PORT: u16 = 7700;
+/// The environment's name of the key file.
+const KEY_FILE: &str = "PACELINE_KEY_FILE";
+
+/// Flags of runs that other machines join.
+#[derive(clap::Args, Debug)]
+pub struct Listening {
+    /// Wait here for other machines that `paceline join`, until there are as many --hosts (this one included);
+    /// what they say to each other is encrypted (TLS 1.3)
+    #[arg(long, value_name = "ADDR[:PORT]", value_parser = |s: &str| s.parse::<Address>())]
+    listen: Option<Address>,
+    /// File with the key that lets machines join; made if there is none [default: PACELINE_KEY_FILE]. Needed
+    /// unless --listen is on loopback
+    #[arg(long, value_name = "FILE", requires = "listen")]
+    key_file: Option<PathBuf>,
+    /// Seconds to wait for the other machines
+    #[arg(long, default_value_t = 300.0, value_parser = seconds, requires = "listen")]
+    join_timeout: f64,
+}
+
+/// A time to wait.
+pub fn seconds(text: &str) -> Result<f64, String> {
+    let value = text.parse::<f64>().ok().filter(|s| *s > 0.0 && *s <= 1e6);
+    value.ok_or_else(|| "a number of seconds above 0, at most a million, is needed".into())
+}
+
+/// The flag, else the environment.
+pub fn key_path(flag: Option<&PathBuf>) -> Option<PathBuf> {
+    flag.cloned().or_else(|| std::env::var_os(KEY_FILE).filter(|v| !v.is_empty()).map(PathBuf::from))
+}
+
+/// An address as the user wrote it, and what it stands for.
+#[derive(Clone, Debug)]
+pub struct Address {
+    text: String,
+    /// What it stands for, at least one.
+    pub all: Vec<SocketAddr>,
+}
+
+impl std::str::FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let all = if let Ok(address) = text.parse::<IpAddr>() {
+            vec![SocketAddr::new(address, PORT)]
+        } else {
+            let named = if text.contains(':') { text.to_owned() } else { format!("{text}:{PORT}") };
+            let found = named.to_socket_addrs().map_err(|e| {
+                format!("{e}; an address and a port are needed, e.g. 10.0.0.1:{PORT} or [fd00::1]:{PORT}")
+            })?;
+            found.collect()
+        };
+        if all.is_empty() {
+            return Err("no address has that name".into());
+        }
+        Ok(Self { text: text.to_owned(), all })
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl Listening {
+    /// Refuses to listen at all.
+    pub fn refuse(&self, problem: &str) -> Result<(), PlanError> {
+        let Some(address) = &self.listen else { return Ok(()) };
+        Err(PlanError { flag: "--listen".into(), value: address.to_string(), problem: problem.into() })
+    }
+
+    /// Refuses what cannot be, before anything is loaded or made.
+    pub fn check(&self, plan: &Plan, single: bool) -> Result<(), Failure> {
+        let Some(address) = &self.listen else {
+            return if single { Ok(()) } else { Ok(run::check_hosts(plan, false)?) };
+        };
+        if single {
+            let problem = "one worker alone runs on one machine; give more --workers, and --hosts".into();
+            return Err(PlanError { flag: "--listen".into(), value: address.to_string(), problem }.into());
+        }
+        run::check_hosts(plan, true)?;
+        if !address.all[0].ip().is_loopback() && key_path(self.key_file.as_ref()).is_none() {
+            let message = format!(
+                "other machines can reach {}: without a key this would let anybody in",
+                address.all[0]
+            );
+            let hint = "give --key-file FILE (it is made if there is none), or listen at 127.0.0.1";
+            return Err(Failure::new(6, message, hint.into()));
+        }
+        Ok(())
+    }
+
+    /// Listens, with the user's key or with one that goes with the run in `folder`; tells how to join.
+    pub fn open(
+        &self,
+        plan: &Plan,
+        folder: &Path,
+        show: Show,
+    ) -> Result<(Option<Listen>, Option<Temporary>), Failure> {
+        let Some(address) = &self.listen else { return Ok((None, None)) };
+        let given = key_path(self.key_file.as_ref());
+        let path = given.clone().unwrap_or_else(|| folder.join("join.key"));
+        let (key, made) = key_file::read_or_create(&path).map_err(LaunchError::from)?;
+        let temporary = given.is_none().then(|| Temporary(path.clone()));
+        let porch = Porch::bind(address.all[0]).map_err(LaunchError::from)?;
+        if !show.quiet {
+            output::note(&how_to_join(&porch, plan.host_count() - 1, &path, made && given.is_some()));
+        }
+        let timeout = Duration::from_secs_f64(self.join_timeout);
+        Ok((Some(Listen { porch, key, timeout }), temporary))
+    }
+}
+
+/// What to type on the other machines.
+fn how_to_join(porch: &Porch, others: usize, path: &Path, made: bool) -> String {
+    let (at, file) = (porch.address(), path.display());
+    let reached = match at.ip().is_unspecified() {
+        true => format!("ADDRESS_OF_THIS_MACHINE:{}", at.port()),
+        false => at.to_string(),
+    };
+    let who =
+        if others == 1 { "the other machine".into() } else { format!("each of the {others} other machines") };
+    let made = if made { "a new key is in" } else { "the key is in" };
+    let copy = if at.ip().is_loopback() { "" } else { "; copy it there first, e.g. with scp -p" };
+    format!("listening at {at}; {made} {file}{copy}\non {who}:\n  paceline join {reached} --key-file {file}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_have_a_port_or_get_one() {
+        let first = |text: &str| text.parse::<Address>().map(|a| a.all[0].to_string());
+        assert_eq!(first("10.0.0.1").unwrap(), "10.0.0.1:7700");
+        assert_eq!(first("10.0.0.1:80").unwrap(), "10.0.0.1:80");
+        assert_eq!(first("::1").unwrap(), "[::1]:7700");
+        assert_eq!(first("[::1]:0").unwrap(), "[::1]:0");
+        assert!(first("10.0.0.1:99999").unwrap_err().contains("a port are needed"));
+        assert!(first("").is_err());
+    }
+}

@@ -1,0 +1,148 @@
+//! Weights: those that a run starts from, and `paceline export-weights`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use paceline_data::Dataset;
+use paceline_launch::gather;
+use paceline_plan::{Plan, PlanError, Weights};
+use paceline_record::{Checkpoint, Checkpoints, Damaged, RunDirectory};
+use paceline_train::{model, weights};
+use serde::Serialize;
+
+use super::data::{self, Place};
+use super::train;
+use crate::failure::Failure;
+use crate::output::{self, Show};
+
+/// Flags of `paceline export-weights`.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// The run: its id, the beginning of it, or `last`; or the folder of one checkpoint
+    run: String,
+    /// File to write
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+    #[command(flatten)]
+    place: Place,
+    /// Folder that runs are recorded in [default: PACELINE_STORE, then .paceline]
+    #[arg(long, value_name = "DIR")]
+    store: Option<PathBuf>,
+}
+
+#[derive(Serialize)]
+struct Exported<'a> {
+    file: &'a Path,
+    model: &'a str,
+    step: u64,
+    parameters: usize,
+    params_sha256: String,
+}
+
+/// A file of weights, as plans name it.
+pub fn plan(file: &Path, partial: bool) -> Result<Weights, PlanError> {
+    let refused =
+        |problem: String| PlanError { flag: "--init".into(), value: file.display().to_string(), problem };
+    let path = fs::canonicalize(file).map_err(|e| refused(e.to_string()))?;
+    let sha256 = weights::sha256(&path).map_err(|e| refused(e.to_string()))?;
+    let file = path.into_os_string().into_string().map_err(|_| refused("its path is not UTF-8".into()))?;
+    Ok(Weights { file, sha256, partial })
+}
+
+/// Whether a run can start from its weights and freeze its layers; says what is left out of a partial load.
+pub fn check(plan: &Plan, dataset: &Dataset, show: Show) -> Result<(), Failure> {
+    let Some(init) = &plan.init else {
+        if !plan.frozen.is_empty() {
+            weights::frozen(plan, &model::graph(plan, dataset)?)?;
+        }
+        return Ok(());
+    };
+    let graph = model::graph(plan, dataset)?;
+    weights::frozen(plan, &graph)?;
+    let (mut params, mut state) = (vec![0.0; graph.param_count()], vec![0.0; graph.state_count()]);
+    let left = weights::start(plan, &graph, &mut params, &mut state)?;
+    if !left.is_empty() && !show.quiet {
+        output::note(&format!("left out of {}: {left}", init.file));
+    }
+    Ok(())
+}
+
+/// A run's plan, and the checkpoint that is meant.
+fn checkpoint(args: &Args) -> Result<(Plan, Checkpoint), Failure> {
+    let folder = Path::new(&args.run);
+    let damaged = |Damaged { path, problem }: Damaged| {
+        let hint = "another checkpoint of the run may be whole; the run's id takes the newest that is";
+        Failure::new(5, format!("{} cannot be used: {problem}", path.display()), hint.into())
+    };
+    if folder.join("manifest.json").is_file() {
+        let file = folder.join("..").join("..").join("plan.json");
+        let text = fs::read_to_string(&file).map_err(|e| Failure::file(&file, &e))?;
+        let plan: Plan = serde_json::from_str(&text).map_err(|e| {
+            let message = format!("{}: {e}", file.display());
+            Failure::new(5, message, "was it made by another version?".into())
+        })?;
+        let found = Checkpoints::open(folder, &plan.hash()).map_err(damaged)?;
+        return Ok((plan, found));
+    }
+    let store = train::store(args.store.as_deref());
+    let (run, plan, _) = RunDirectory::find(&store, &args.run)?;
+    let (found, unusable) = Checkpoints::of(&store.join("runs").join(&run)).latest(&plan.hash())?;
+    for Damaged { path, problem } in unusable {
+        output::note(&format!("{} cannot be used: {problem}", path.display()));
+    }
+    let found = found.ok_or_else(|| {
+        let hint = "train with --checkpoint-every STEPS; the last checkpoint is what can be exported";
+        Failure::new(1, format!("run {run} has no checkpoint"), hint.into())
+    })?;
+    Ok((plan, found))
+}
+
+/// `paceline export-weights`.
+pub fn export(args: &Args, show: Show) -> Result<(), Failure> {
+    let (plan, checkpoint) = checkpoint(args)?;
+    let source = paceline_data::find(&plan.data).ok_or_else(|| {
+        Failure::new(
+            3,
+            format!("there is no dataset {}", plan.data),
+            "was it made by another version?".into(),
+        )
+    })?;
+    // The shapes of a network's layers follow from its samples.
+    let dataset = source.load(&data::folders(&args.place), &model::settings(&plan))?;
+    let graph = model::graph(&plan, &dataset)?;
+    let workers = &checkpoint.parts[..plan.workers.min(checkpoint.parts.len())];
+    let servers = &checkpoint.parts[workers.len()..];
+    let numbers = |name: &str| workers.iter().map(|part| part.numbers(name).to_vec()).collect::<Vec<_>>();
+    let params = match servers {
+        [] => gather::mean(&numbers("params")),
+        shards => shards.iter().flat_map(|part| part.numbers("params")).copied().collect(),
+    };
+    let state = gather::mean(&numbers("state"));
+    if (params.len(), state.len()) != (graph.param_count(), graph.state_count()) {
+        let message = format!(
+            "the checkpoint has {} parameters and {} numbers of state, the network {} and {}",
+            params.len(),
+            state.len(),
+            graph.param_count(),
+            graph.state_count()
+        );
+        return Err(Failure::new(5, message, "is the dataset still the one of the run?".into()));
+    }
+    weights::save(&args.out, &graph, &params, &state).map_err(|e| Failure::file(&args.out, &e))?;
+    let exported = Exported {
+        file: &args.out,
+        model: &plan.model,
+        step: checkpoint.step,
+        parameters: params.len(),
+        params_sha256: model::params_sha256(&params),
+    };
+    if show.json {
+        return Ok(output::json(&exported)?);
+    }
+    let Exported { model, step, parameters, .. } = exported;
+    let text = format!(
+        "{}: {parameters} parameters of {model} after step {step}, with PyTorch's names and layouts\n",
+        args.out.display()
+    );
+    Ok(output::text(&text)?)
+}
