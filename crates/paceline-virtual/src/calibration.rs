@@ -270,6 +270,28 @@ impl Calibration {
         }
     }
 
+    /// The same machine at the fast or the slow end of every confidence interval.
+    pub fn bound(&self, slow: bool) -> Self {
+        let of = |estimate: &mut Estimate| {
+            *estimate = Estimate::round(if slow { estimate.high } else { estimate.low });
+        };
+        let mut bound = self.clone();
+        for estimate in [&mut bound.startup_s, &mut bound.data_ns_per_byte] {
+            of(estimate);
+        }
+        let rate = self.flops_per_s;
+        bound.flops_per_s = Estimate::round(if slow { rate.low } else { rate.high });
+        bound.sharing.iter_mut().for_each(|sharing| of(&mut sharing.slowdown));
+        bound.work.iter_mut().for_each(|work| of(&mut work.ns_per_element));
+        for transport in &mut bound.transport {
+            for estimate in [&mut transport.latency_s, &mut transport.message_s, &mut transport.ns_per_byte] {
+                of(estimate);
+            }
+        }
+        bound.pass.iter_mut().for_each(|pass| of(&mut pass.seconds));
+        bound
+    }
+
     /// Nanoseconds per element of a computation: that of the name in full, else of its first word.
     pub fn ns_per_element(&self, what: &str) -> f64 {
         let found = |name: &str| self.work.iter().find(|work| work.what == name);

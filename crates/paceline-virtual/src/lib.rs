@@ -8,6 +8,7 @@
 //! - [`price`]: a plan's costs, out of the two
 //! - [`learn`]: real gradients in the simulated order
 //! - [`run`]: a plan from its costs to its result
+//! - [`predict`]: what a plan will take, and how sure that is; [`compare`]: how right that was
 //! - [`error`]: how that fails
 //!
 //! # Deliberately absent
@@ -18,8 +19,10 @@
 pub mod calibrate;
 pub mod calibration;
 pub mod cluster;
+pub mod compare;
 pub mod error;
 pub mod learn;
+pub mod predict;
 pub mod price;
 pub mod run;
 

@@ -22,6 +22,13 @@ pub struct Args {
     /// Compute real gradients in the simulated order: accuracy against virtual time
     #[arg(long)]
     learn: bool,
+    #[command(flatten)]
+    hardware: Hardware,
+}
+
+/// Flags that say what things cost in virtual time.
+#[derive(clap::Args, Debug)]
+pub struct Hardware {
     /// The cluster: a file of hosts with cores, speed, bandwidth, latency and price (see docs/simulate.md)
     #[arg(long, value_name = "FILE")]
     cluster: Option<PathBuf>,
@@ -33,28 +40,54 @@ pub struct Args {
     jitter: Option<String>,
 }
 
+/// What the flags name, read.
+pub struct Known {
+    cluster: Option<Cluster>,
+    calibration: Option<Calibration>,
+    jitter: Option<bool>,
+}
+
+impl Hardware {
+    /// Reads the files that the flags name.
+    pub fn read(&self) -> Result<Known, Failure> {
+        Ok(Known {
+            cluster: self.cluster.as_deref().map(Cluster::load).transpose()?,
+            calibration: self.calibration.as_deref().map(Calibration::load).transpose()?,
+            jitter: self.jitter.as_deref().map(|jitter| jitter == "on"),
+        })
+    }
+}
+
+impl Known {
+    /// What runs are priced with.
+    pub fn terms(&self) -> Terms<'_> {
+        let Self { cluster, calibration, jitter } = self;
+        Terms { calibration: calibration.as_ref(), cluster: cluster.as_ref(), jitter: *jitter }
+    }
+
+    /// Says where times come from, if from nowhere.
+    pub fn tell(&self, show: Show) {
+        if self.calibration.is_none() && !show.quiet {
+            output::note(
+                "no --calibration: times come from round numbers (docs/simulate.md lists them); \
+                 `paceline calibrate --out FILE` measures this machine",
+            );
+        }
+    }
+}
+
 /// `paceline simulate`: the summary for people, the result line for programs.
 pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
     let plan = args.train.checked()?;
     args.train.listening.refuse("virtual time has no other machines; --cluster FILE describes some")?;
-    let cluster = args.cluster.as_deref().map(Cluster::load).transpose()?;
-    let calibration = args.calibration.as_deref().map(Calibration::load).transpose()?;
+    let known = args.hardware.read()?;
     let source = paceline_data::find(&plan.data).expect("clap lets registered names pass only");
     let dataset = source.load(&data::folders(&args.train.place), &model::settings(&plan))?;
     plan.check(dataset.train.len())?;
     weights::check(&plan, &dataset, show)?;
-    if calibration.is_none() && !show.quiet {
-        output::note(
-            "no --calibration: times come from round numbers (docs/simulate.md lists them); \
-             `paceline calibrate --out FILE` measures this machine",
-        );
-    }
+    known.tell(show);
     let id = process::new_run_id();
-    let terms = Terms {
-        calibration: calibration.as_ref(),
-        cluster: cluster.as_ref(),
-        jitter: args.jitter.as_deref().map(|jitter| jitter == "on"),
-    };
+    let terms = known.terms();
     let scenario = Scenario { plan: &plan, dataset: &dataset, terms, learn: args.learn, run: &id, started };
     let mut follow = Follow::new(show, Origin::Simulated);
     let mut record = RunDirectory::create(&train::store(args.train.store.as_deref()), &id, &plan)?.simulated();
