@@ -71,6 +71,8 @@ struct Seat {
     waits_for: Option<Rank>,
     /// Whether it has begun a step that is not over.
     began: bool,
+    /// Whether it is held up on purpose, which takes nothing from the other ranks of its host.
+    asleep: bool,
     dead: bool,
 }
 
@@ -95,7 +97,8 @@ struct Site {
     shared: bool,
     sends: Time,
     receives: Time,
-    computing: usize,
+    /// The ranks that use its cores, if sharing them slows anybody down.
+    crowd: Vec<Rank>,
 }
 
 struct Driver<'a, M: Memory> {
@@ -161,7 +164,10 @@ impl<'a, M: Memory> Driver<'a, M> {
             shared: (0..world).filter(|rank| costs.host_of(*rank) == host).nth(1).is_some(),
             sends: 0,
             receives: 0,
-            computing: 0,
+            crowd: match costs.host(host).slowdown.is_empty() {
+                true => Vec::new(),
+                false => (0..world).filter(|rank| costs.machine_of(*rank) == host).collect(),
+            },
         };
         let seat = |(rank, participant)| Seat {
             participant,
@@ -176,6 +182,7 @@ impl<'a, M: Memory> Driver<'a, M> {
             transfers: 0,
             waits_for: None,
             began: false,
+            asleep: false,
             dead: false,
         };
         let spent = Spent { wait_for: vec![0; if world <= FEW { world } else { 0 }], ..Spent::default() };
@@ -332,15 +339,17 @@ impl<'a, M: Memory> Driver<'a, M> {
         self.seats[rank].actions = actions;
     }
 
-    /// Time that work takes for a rank whose host is shared.
+    /// Time that work takes for a rank whose host is shared: as long as those make it that are at work when it
+    /// begins.
     fn stretched(&self, rank: Rank, time: Time) -> Time {
-        let seat = &self.seats[rank];
-        let site = &self.sites[seat.machine];
-        if site.host.slowdown.is_empty() {
+        let Site { host, crowd, .. } = &self.sites[self.seats[rank].machine];
+        if crowd.len() < 2 {
             return time;
         }
-        let ranks = site.computing + usize::from(seat.pass.is_none());
-        (time as f64 * site.host.shared_by(ranks)) as Time
+        let begin = self.seats[rank].busy;
+        let at_work = |seat: &Seat| !seat.asleep && !seat.dead && (seat.pass.is_some() || seat.busy > begin);
+        let others = crowd.iter().filter(|other| **other != rank && at_work(&self.seats[**other]));
+        (time as f64 * host.shared_by(1 + others.count())) as Time
     }
 
     /// Lets a rank work on something.
@@ -471,7 +480,6 @@ impl<'a, M: Memory> Driver<'a, M> {
         let whole = self.costs.pass(rank, step);
         let seat = &mut self.seats[rank];
         (seat.pass, seat.began) = (Some(Pass { step, whole, pause: 0, part: 0, done: 0, took: 0 }), true);
-        self.sites[seat.machine].computing += 1;
         self.next_part(rank);
     }
 
@@ -517,17 +525,16 @@ impl<'a, M: Memory> Driver<'a, M> {
                 return self.next_part(rank);
             }
             if pause > 0 || self.seats[rank].busy > now {
-                // Sleeping takes nothing from the other ranks of the host.
-                self.sites[self.seats[rank].machine].computing -= usize::from(pause > 0);
-                self.seats[rank].busy += pause;
+                let seat = &mut self.seats[rank];
+                seat.asleep = pause > 0;
+                seat.busy += pause;
                 self.report.spent[rank].compute += pause;
                 self.queue.push(self.seats[rank].busy, Event::Part(rank as u32));
                 return;
             }
         }
         let seat = &mut self.seats[rank];
-        seat.pass = None;
-        self.sites[seat.machine].computing -= usize::from(pause == 0);
+        (seat.pass, seat.asleep) = (None, false);
         let step = took + pause;
         let cpu = if step == 0 { 1.0 } else { took as f32 / step as f32 };
         self.handle(now, rank, Input::Load(Load { cpu, step_s: step as f32 * 1e-9 }));

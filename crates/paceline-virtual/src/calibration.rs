@@ -243,7 +243,7 @@ impl Calibration {
             ("encode", 2.0),
             ("decode", 2.0),
         ];
-        let transport = [("tcp", 25.0), ("uds", 15.0), ("shm", 5.0), ("inproc", 5.0)];
+        let transport = [("tcp", 25.0), ("uds", 15.0), ("shm", 5.0), ("inproc", 5.0), ("grpc", 100.0)];
         Self {
             version: VERSION,
             cpu: "nobody's".into(),

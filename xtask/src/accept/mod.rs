@@ -187,7 +187,7 @@ pub fn train(data: &str, model: &str) -> Command {
 
 /// A verb with the flags of `train`, with the same datasets.
 pub fn paceline(verb: &str, data: &str, model: &str) -> Command {
-    let mut command = Command::new(root().join("target/release/paceline"));
+    let mut command = Command::new(process::program());
     command.args([verb, "--quiet", "--data", data, "--model", model]);
     let shared = root().join("../shared/data");
     if std::env::var_os("PACELINE_DATA").is_none() && shared.is_dir() {

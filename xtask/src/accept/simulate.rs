@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{Line, Report, median, number, paceline, train};
-use crate::process::{Outcome, last_json, root};
+use crate::process::{Outcome, last_json, program};
 
 /// Runs that each median is made from.
 const RUNS: usize = 5;
@@ -56,8 +56,8 @@ const MODELS: &[(&str, &str)] =
 /// Time to 97% on MNIST/mlp with a worker that is three times slower: virtual beside real.
 pub fn learn() -> Outcome<Report> {
     let mut report = Report { lines: Vec::new(), runs: Vec::new() };
-    let calibration = root().join("target/calibration.toml");
-    let mut command = std::process::Command::new(root().join("target/release/paceline"));
+    let calibration = program().with_file_name("calibration.toml");
+    let mut command = std::process::Command::new(program());
     let calibrated = last_json(command.args(["calibrate", "--quiet", "--out"]).arg(&calibration))?;
     let text =
         std::fs::read_to_string(&calibration).map_err(|e| format!("{}: {e}", calibration.display()))?;
