@@ -31,9 +31,9 @@ use medium::Medium;
 use peer::Peer;
 use strangers::{Strangers, Visit};
 
-/// How long a wait asks again before it sleeps: an answer to a small message comes within that time, and a
-/// sleep costs more than it.
-const SPIN: Duration = Duration::from_micros(30);
+/// How long a wait asks again before it sleeps, leaving the core to others in between: what they work on comes
+/// within that time, and a sleep and a waking cost more than it.
+const SPIN: Duration = Duration::from_micros(200);
 /// The same where each rank has a core of its own. A rank that sleeps is woken on its peer's core, and the
 /// two then take turns there instead of working side by side.
 const OWN_CORE_SPIN: Duration = Duration::from_micros(300);
