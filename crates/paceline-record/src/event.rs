@@ -1,7 +1,14 @@
 //! The events of a run. As JSON, each is one line whose `type` says which it is.
 
+use std::borrow::Cow;
+
 use paceline_plan::Plan;
-use serde::Serialize;
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::row::Batch;
+
+/// Version of the schema: of events, rows and tables.
+pub const SCHEMA: u32 = 1;
 
 /// Where an event comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -30,6 +37,8 @@ pub struct Marked<'a, T: Serialize> {
 pub enum Event<'a> {
     /// The run begins.
     Start {
+        /// Version of the schema ([`SCHEMA`]).
+        schema: u32,
         /// The run's id.
         run: &'a str,
         /// What will be run.
@@ -104,6 +113,17 @@ pub enum Event<'a> {
         /// `joined`, `left` before the run began, `quiet` (nothing heard for a while) or `back`.
         state: &'static str,
     },
+    /// Whether a rank gives signs of life.
+    Liveness {
+        /// Which rank.
+        rank: usize,
+        /// `suspect` (nothing heard for 2 s) or `back`.
+        state: &'static str,
+    },
+    /// Everybody has paused, and the run is about to be saved: what was told so far is stored first. Not part of the
+    /// stream of `--json`.
+    #[serde(skip)]
+    Paused,
     /// The run has paused and was saved.
     Checkpoint {
         /// Steps done.
@@ -125,12 +145,51 @@ pub enum Event<'a> {
         /// Who it was, and why.
         cause: &'a str,
     },
+    /// Rows that a rank ships: steps, samples, traces. Kept in the store; not part of the stream of `--json`.
+    #[serde(skip)]
+    Batch {
+        /// Whose.
+        rank: usize,
+        /// The rows.
+        batch: &'a Batch,
+    },
     /// The run has ended well.
     Result(RunResult),
 }
 
+impl Origin {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Measured => "measured",
+            Self::Simulated => "simulated",
+        }
+    }
+}
+
+impl Event<'_> {
+    /// Its `type`.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Start { .. } => "start",
+            Self::Progress { .. } => "progress",
+            Self::Evaluation { .. } => "evaluation",
+            Self::Phases { .. } => "phases",
+            Self::Waiting { .. } => "waiting",
+            Self::Host { .. } => "host",
+            Self::Liveness { .. } => "liveness",
+            Self::Paused => "paused",
+            Self::Checkpoint { .. } => "checkpoint",
+            Self::Restarted { .. } => "restarted",
+            Self::Refused { .. } => "refused",
+            Self::Batch { .. } => "batch",
+            Self::Result(_) => "result",
+        }
+    }
+}
+
 /// The result of a run: the last line on standard output.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RunResult {
     /// The run's id.
     pub run: String,
@@ -145,10 +204,13 @@ pub struct RunResult {
     /// Samples per second of the training clock.
     pub samples_per_s: f64,
     /// Sample-weighted mean loss of the last step.
+    #[serde(deserialize_with = "number")]
     pub train_loss: f64,
     /// Mean loss over the whole test split.
+    #[serde(deserialize_with = "number")]
     pub final_loss: f64,
     /// Accuracy over the whole test split.
+    #[serde(deserialize_with = "number")]
     pub final_accuracy: f64,
     /// Least and greatest accuracy of single replicas, where they differ.
     pub replicas: Option<Replicas>,
@@ -160,6 +222,9 @@ pub struct RunResult {
     pub params_sha256: String,
     /// How old the parameters were that updates came from.
     pub staleness: Staleness,
+    /// Rows of the record that there was no room for, steps, samples and traces together.
+    #[serde(default)]
+    pub dropped_rows: u64,
     /// Each process.
     pub ranks: Vec<Rank>,
     /// What only simulated runs tell.
@@ -167,8 +232,13 @@ pub struct RunResult {
     pub simulated: Option<Box<Simulated>>,
 }
 
+/// A number; what is none is written as null.
+fn number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
+}
+
 /// What only simulated runs tell.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Simulated {
     /// SHA-256 of every worker's finish times of its steps.
     pub trace_sha256: String,
@@ -180,10 +250,10 @@ pub struct Simulated {
 }
 
 /// How virtual time was made.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Simulation {
     /// `schedule`: as a recurrence over the path's schedule; `events`: event by event.
-    pub by: &'static str,
+    pub by: Cow<'static, str>,
     /// Messages that arrived.
     pub messages: u64,
     /// Seconds that it took, learning included.
@@ -193,7 +263,7 @@ pub struct Simulation {
 }
 
 /// Accuracy of single replicas.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Replicas {
     /// The least.
     pub min_accuracy: f64,
@@ -202,7 +272,7 @@ pub struct Replicas {
 }
 
 /// Times of a run, in seconds.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Seconds {
     /// Process start to result.
     pub total: f64,
@@ -213,7 +283,7 @@ pub struct Seconds {
 }
 
 /// Versions between the parameters that an update was computed from and those it was applied to.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Staleness {
     /// Mean.
     pub mean: f64,
@@ -224,7 +294,7 @@ pub struct Staleness {
 }
 
 /// One process of a run.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Rank {
     /// Its number.
     pub rank: usize,

@@ -11,6 +11,7 @@ use paceline_nn::Graph;
 use paceline_plan::Plan;
 use paceline_protocol::{Agreement, Participant, STRATEGIES, Setup, Strategy};
 use paceline_record::process::{self, Started};
+use paceline_record::event::SCHEMA;
 use paceline_record::{Event, RunResult, Simulated, Simulation};
 use paceline_sim::{Costs, Nothing, Report, evaluate};
 use paceline_train::model::{self, params_sha256};
@@ -82,6 +83,7 @@ pub fn run(scenario: &Scenario<'_>, report: &mut dyn FnMut(Event<'_>)) -> Result
     let Stage { placed, setup, .. } = &stage;
     let plan = scenario.plan;
     report(Event::Start {
+        schema: SCHEMA,
         run: scenario.run,
         plan,
         plan_sha256: plan.hash(),
@@ -112,7 +114,7 @@ pub fn run(scenario: &Scenario<'_>, report: &mut dyn FnMut(Event<'_>)) -> Result
     result.simulated = Some(Box::new(Simulated {
         trace_sha256: happened.trace_sha256(),
         cost: cost(scenario, placed, result.seconds.train),
-        simulation: Simulation { by, messages, seconds, rss_peak_bytes },
+        simulation: Simulation { by: by.into(), messages, seconds, rss_peak_bytes },
     }));
     if !scenario.learn {
         // Nothing was computed that could be told.

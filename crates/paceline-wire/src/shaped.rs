@@ -23,6 +23,7 @@ use rustix::time::{ClockId, clock_gettime};
 pub use self::interfaces::{Interfaces, Link};
 use crate::error::WireError;
 use crate::frame::HEADER;
+use crate::kernel::KernelView;
 use crate::transport::{Event, META, Meta, Source, Span, Traffic, Transport};
 
 /// Bytes that wait at an interface before a send has to, where nothing else is said.
@@ -270,6 +271,10 @@ impl Transport for Shaped {
 
     fn traffic(&self) -> &[Traffic] {
         self.inner.traffic()
+    }
+
+    fn kernel(&self, peer: usize) -> Option<KernelView> {
+        self.inner.kernel(peer)
     }
 }
 

@@ -47,6 +47,14 @@ enum Verb {
     Model(verbs::model::Args),
     /// List, fetch and describe the datasets
     Data(verbs::data::Args),
+    /// List the recorded runs
+    Runs(verbs::runs::Args),
+    /// Show where a run's time went, its links, evaluations and resources
+    Show(verbs::show::Args),
+    /// List the runs that are under way
+    Status(verbs::runs::Args),
+    /// Write a run for other tools
+    Export(verbs::export::Args),
     /// Measure this machine
     Bench(verbs::bench::Args),
     /// Be one rank of a run (started by the launcher, never by hand)
@@ -70,6 +78,10 @@ fn main() -> ExitCode {
         Some(Verb::Infer(args)) => verbs::infer::run(&args, show),
         Some(Verb::Model(args)) => verbs::model::run(&args, show),
         Some(Verb::Data(args)) => verbs::data::run(&args, show),
+        Some(Verb::Runs(args)) => verbs::runs::run(&args, show),
+        Some(Verb::Show(args)) => verbs::show::run(&args, show),
+        Some(Verb::Status(args)) => verbs::runs::status(&args, show),
+        Some(Verb::Export(args)) => verbs::export::run(&args, show),
         Some(Verb::Bench(args)) => verbs::bench::run(&args, show),
         Some(Verb::Rank) => {
             paceline_launch::rank::main();

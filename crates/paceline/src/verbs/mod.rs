@@ -3,12 +3,17 @@
 pub mod bench;
 pub mod calibrate;
 pub mod data;
+pub mod export;
 pub mod home;
 pub mod infer;
 pub mod join;
 pub mod listen;
 pub mod model;
+pub mod overhead;
 pub mod resume;
+pub mod runs;
+pub mod show;
 pub mod simulate;
+pub mod store;
 pub mod train;
 pub mod weights;

@@ -3,12 +3,14 @@
 use std::path::PathBuf;
 
 use paceline_record::process::{self, Started};
-use paceline_record::{Event, Origin, RunDirectory, RunResult};
+use paceline_record::store::Told;
+use paceline_record::{Event, Origin, Record, RunResult};
 use paceline_train::model;
 use paceline_virtual::price::Terms;
 use paceline_virtual::run::{self, Scenario};
 use paceline_virtual::{Calibration, Cluster};
 
+use super::store::BUILD;
 use super::{data, train, weights};
 use crate::failure::Failure;
 use crate::output::{self, Follow, Show};
@@ -89,21 +91,39 @@ pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
     let id = process::new_run_id();
     let terms = known.terms();
     let scenario = Scenario { plan: &plan, dataset: &dataset, terms, learn: args.learn, run: &id, started };
-    let mut follow = Follow::new(show, Origin::Simulated);
-    let mut record = RunDirectory::create(&train::store(args.train.store.as_deref()), &id, &plan)?.simulated();
+    let told = show.json.then(|| Box::new(|line: &str| drop(output::text(&format!("{line}\n")))) as Told);
+    let mut record = match args.train.no_record {
+        true => None,
+        false => Some(Record::simulated(&args.train.store.folder(), &id, &plan, BUILD, told)?),
+    };
+    let mut follow = Follow::new(show, Origin::Simulated, record.is_none());
     let result = run::run(&scenario, &mut |event: Event<'_>| {
-        record.event(&event);
+        if let Some(record) = &mut record {
+            record.event(&event);
+            record.trouble().into_iter().for_each(|error| follow.unrecorded(error));
+        }
         follow.event(&event);
     });
     follow.finish();
-    let result = result?;
+    let result = match result {
+        Ok(result) => result,
+        Err(error) => {
+            let failure = Failure::from(error);
+            // What went wrong with the run is told, whatever becomes of its record.
+            let _ = record.map(|record| record.fail(failure.message(), failure.code()));
+            return Err(failure);
+        }
+    };
     let summary = if args.learn { follow.summary(&result) } else { summary(&result) };
     let cost = result.simulated.as_ref().and_then(|simulated| simulated.cost);
     let cost = cost.map_or_else(String::new, |cost| format!("cost {cost:.4}\n"));
-    let path = record.path().display().to_string();
-    record.finish(&result)?;
+    let mut text = format!("in virtual time:\n{summary}{cost}");
+    if let Some(record) = record {
+        text += &format!("recorded in {}: paceline show {id}\n", record.path().display());
+        record.finish(&result)?;
+    }
     if !show.quiet {
-        output::note(&format!("in virtual time:\n{summary}{cost}recorded in {path}"));
+        output::note(text.trim_end());
     }
     output::result(result, Origin::Simulated)?;
     Ok(())

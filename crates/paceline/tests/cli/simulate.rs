@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use paceline_protocol::{CODECS, Coder, Options, STRATEGIES, Setup, consistency};
 use serde_json::Value;
 
-use crate::support::{STORE, paceline, result};
+use crate::support::{paceline, result};
 
 /// A file for a test, with its content.
 fn file(name: &str, content: &str) -> String {
@@ -99,9 +99,12 @@ fn events_are_a_real_runs_marked_as_simulated() {
     assert_eq!(evaluations.last().unwrap()["accuracy"], last["final_accuracy"]);
     assert!(last["time_to_accuracy_s"].as_f64().unwrap() <= last["seconds"]["train"].as_f64().unwrap());
     assert!(ran.stderr.contains("no --calibration: times come from round numbers"), "{}", ran.stderr);
-    let kept = format!("{STORE}/runs/{}/result.json", last["run"].as_str().unwrap());
-    let kept: Value = serde_json::from_str(&std::fs::read_to_string(kept).unwrap()).unwrap();
+    let run = last["run"].as_str().unwrap();
+    // What has ended is told again, as it was recorded.
+    let kept = result(&format!("resume --quiet {run}"));
     assert_eq!((&kept["origin"], &kept["trace_sha256"]), (&"simulated".into(), &last["trace_sha256"]));
+    let shown = paceline(&format!("show {run}"));
+    assert!(shown.stdout.contains("ok in virtual time"), "{}", shown.stdout);
     let real = paceline("train --json --workers 2 --steps 2 --transport inproc");
     assert!(real.stdout.lines().all(|line| line.contains("\"origin\":\"measured\"")), "{}", real.stdout);
 }
@@ -115,6 +118,8 @@ fn time_alone_needs_no_gradients_and_a_thousand_workers_no_time() {
     assert_eq!(one["simulation"]["by"], "schedule");
     assert_eq!(one["simulation"]["messages"], 20 * 1000 * 2 * 999);
     assert_eq!((&one["final_accuracy"], &one["params_sha256"]), (&Value::Null, &"".into()));
+    let kept = result(&format!("resume --quiet {}", one["run"].as_str().unwrap()));
+    assert_eq!((&kept["final_accuracy"], &kept["simulation"]), (&Value::Null, &one["simulation"]));
     assert_ne!(one["trace_sha256"], result(&format!("{words} --jitter off"))["trace_sha256"]);
     assert_ne!(one["trace_sha256"], result(&format!("{words} --jitter on --seed 2"))["trace_sha256"]);
 }
