@@ -7,12 +7,16 @@ mod chaos;
 mod compression;
 mod compute;
 mod datasets;
+mod drift;
 mod exchange;
 mod footprint;
 mod network;
 mod overhead;
+mod prediction;
+mod samplers;
 mod simulate;
 mod stragglers;
+mod studies;
 
 use std::fs;
 use std::process::Command;
@@ -106,6 +110,31 @@ const MEASUREMENTS: &[Measurement] = &[
         name: "time-to-accuracy",
         about: "time to accuracy in virtual time beside real runs, with a straggler",
         run: simulate::learn,
+    },
+    Measurement {
+        name: "prediction",
+        about: "predictions of a study beside its runs",
+        run: prediction::errors,
+    },
+    Measurement {
+        name: "prior",
+        about: "real runs that bayes needs with the simulator as prior, and without",
+        run: prediction::prior,
+    },
+    Measurement {
+        name: "samplers",
+        about: "bayes beside Optuna's TPE and GP on tables",
+        run: samplers::measure,
+    },
+    Measurement {
+        name: "studies",
+        about: "a study that is killed 20 times, and resumed",
+        run: studies::killed,
+    },
+    Measurement {
+        name: "drift",
+        about: "a busy core through half of a study: controls and corrected ranking",
+        run: drift::measure,
     },
     Measurement {
         name: "datasets",

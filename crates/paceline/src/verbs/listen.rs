@@ -81,6 +81,11 @@ impl fmt::Display for Address {
 }
 
 impl Listening {
+    /// Whether other machines are waited for.
+    pub fn given(&self) -> bool {
+        self.listen.is_some()
+    }
+
     /// Refuses to listen at all.
     pub fn refuse(&self, problem: &str) -> Result<(), PlanError> {
         let Some(address) = &self.listen else { return Ok(()) };

@@ -250,6 +250,11 @@ pub fn names(entries: impl Iterator<Item = (&'static str, &'static str)>) -> Pos
 }
 
 impl Args {
+    /// Where datasets are looked for.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
     /// The plan that the flags describe, with everything that they leave open filled in.
     pub fn plan(&self) -> Result<Plan, PlanError> {
         let strategy = self.strategy.clone().unwrap_or_else(|| {
