@@ -103,6 +103,18 @@ pub fn predict(
     })
 }
 
+/// Figures that are predicted, by the names that results and studies give them.
+pub const FIGURES: &[&str] = &[
+    "seconds.train",
+    "seconds.total",
+    "wall_s",
+    "samples_per_s",
+    "time_to_accuracy_s",
+    "final_accuracy",
+    "sent_bytes",
+    "received_bytes",
+];
+
 impl Prediction {
     /// A figure by the name that results and studies give it; `None` for those that are not predicted.
     pub fn figure(&self, name: &str) -> Option<Estimate> {

@@ -14,6 +14,7 @@ pub mod listen;
 pub mod model;
 pub mod overhead;
 pub mod plan;
+pub mod predict;
 pub mod resume;
 pub mod runs;
 pub mod show;

@@ -61,6 +61,11 @@ impl Hardware {
 }
 
 impl Known {
+    /// The same, with this calibration where the flags name none.
+    pub fn or(self, calibration: Option<Calibration>) -> Self {
+        Self { calibration: self.calibration.or(calibration), ..self }
+    }
+
     /// What runs are priced with.
     pub fn terms(&self) -> Terms<'_> {
         let Self { cluster, calibration, jitter } = self;

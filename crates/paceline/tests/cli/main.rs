@@ -20,6 +20,7 @@ mod resume;
 #[allow(dead_code, reason = "its own crate attacks in more ways")]
 #[path = "../../../paceline-wire/tests/conformance/rpc.rs"]
 mod rpc;
+mod predict;
 mod simulate;
 mod strangers;
 mod studies;
