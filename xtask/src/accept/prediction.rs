@@ -61,8 +61,8 @@ pub fn errors() -> Outcome<Report> {
     let document = study(STUDIES[0], &calibration)?;
     let of = |metric: &str| {
         let all = document["compared"].as_array().into_iter().flatten();
-        let found = all.filter(|compared| compared["metric"] == metric).map(|c| c["comparison"].clone());
-        found.last().ok_or_else(|| format!("{metric} was not compared"))
+        let mut found = all.filter(|compared| compared["metric"] == metric).map(|c| c["comparison"].clone());
+        found.next_back().ok_or_else(|| format!("{metric} was not compared"))
     };
     let (steps, rate) = (of("step_s")?, of("samples_per_s")?);
     let noise = number(&steps, "/noise_floor")?;
@@ -83,8 +83,8 @@ pub fn errors() -> Outcome<Report> {
 fn table(name: &str, document: &Value) -> Outcome<(PathBuf, Vec<String>)> {
     let empty = Vec::new();
     let compared = document["compared"].as_array().into_iter().flatten();
-    let rates = compared.filter(|c| c["metric"] == "samples_per_s").next_back();
-    let pairs = rates.and_then(|c| c["points"].as_array()).unwrap_or(&empty);
+    let mut compared = compared.filter(|c| c["metric"] == "samples_per_s");
+    let pairs = compared.next_back().and_then(|c| c["points"].as_array()).unwrap_or(&empty);
     let points = document["points"].as_array().unwrap_or(&empty);
     let mut axes: Vec<String> = Vec::new();
     for levels in points.iter().filter_map(|point| point["levels"].as_object()) {
@@ -132,7 +132,9 @@ pub fn prior() -> Outcome<Report> {
             let mut command = Command::new(program());
             command.args(["bench", "samplers", "--json", "--samplers", "bayes", "--maximize"]);
             command.args(["--objective", "measured", "--budget", "40"]).args(["--repeats", &SEEDS.to_string()]);
-            axes.iter().for_each(|axis| drop(command.args(["--axis", axis])));
+            for axis in &axes {
+                command.args(["--axis", axis]);
+            }
             last_json(command.args(prior).arg("--table").arg(&path))
         };
         let (with, without) = (bench(&["--prior", "predicted"])?, bench(&[])?);

@@ -327,9 +327,9 @@ pub fn planned<'d>(
     settings.extend(levels.clone());
     settings.entry("seed".into()).or_insert(Value::Number(study.seed as f64));
     let plan = try_plan(&settings, datasets)?;
-    let dataset = datasets.get(&asked(&plan)).and_then(Option::as_ref);
     let missing = || format!("the dataset {} is not at hand (`paceline data` says where it is looked for)", plan.data);
-    Ok((plan.clone(), dataset.ok_or_else(missing)?))
+    let dataset = datasets.get(&asked(&plan)).and_then(Option::as_ref).ok_or_else(missing)?;
+    Ok((plan, dataset))
 }
 
 fn try_plan(settings: &BTreeMap<String, Value>, datasets: &mut Datasets) -> Result<Plan, String> {
