@@ -31,6 +31,9 @@ fn tables() -> Outcome<PathBuf> {
     }
 }
 
+/// One number per seed.
+type Figure = fn(&Curves) -> Vec<f64>;
+
 /// Regret after each evaluation, by seed, of a sampler.
 struct Curves {
     name: String,
@@ -116,10 +119,10 @@ pub fn measure() -> Outcome<Report> {
         let (random, bayes) = (of(0)?, of(1)?);
         let peers = optuna(&raw, &table, &spec, budget)?;
         report.runs.push(json!({"table": name, "spec": spec, "ours": ours["curves"]}));
-        let figures: [(&str, Box<dyn Fn(&Curves) -> Vec<f64>>); 3] = [
-            ("evaluations until within 5%", Box::new(Curves::until)),
-            ("regret after 15", Box::new(|c| c.at(15))),
-            ("regret after 30", Box::new(|c| c.at(30))),
+        let figures: [(&str, Figure); 3] = [
+            ("evaluations until within 5%", Curves::until),
+            ("regret after 15", |c| c.at(15)),
+            ("regret after 30", |c| c.at(30)),
         ];
         for (what, figure) in &figures {
             let own = figure(&bayes);

@@ -134,7 +134,7 @@ pub fn drive(state: &mut State, store: &Path, how: How) -> Result<(), Failure> {
                     let one = &mut active[i];
                     match workload::inference(&study, &one.job).filter(|_| one.has_trained(&ended)) {
                         Some(words) => {
-                            let words = [&[own.clone()], &words[..]].concat();
+                            let words = [std::slice::from_ref(&own), &words[..]].concat();
                             one.trial = Trial::start(&program, "keeper", &lanes[one.lane], None, &words)?;
                             one.reader.answers = true;
                             one.trained = Some(ended);
