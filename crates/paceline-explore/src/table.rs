@@ -406,12 +406,8 @@ mod tests {
     #[test]
     fn a_column_may_say_what_was_expected() {
         let table = "x,cost,expected\n1,5,9\n2,4,8\n3,1,7\n4,3,10\n";
-        let ask = Ask {
-            axes: vec!["x".into()],
-            constraints: Vec::new(),
-            prior: Some("expected".into()),
-            ..ask()
-        };
+        let ask =
+            Ask { axes: vec!["x".into()], constraints: Vec::new(), prior: Some("expected".into()), ..ask() };
         let exploration = Exploration::new(Table::parse(table).unwrap(), &ask).unwrap();
         assert_eq!(exploration.run("bayes", 1).unwrap().rows[..2], [2, 1]);
         let wrong = Ask { prior: Some("x y".into()), ..ask };

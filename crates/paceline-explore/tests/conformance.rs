@@ -316,7 +316,8 @@ fn bayes_begins_with_what_is_expected_to_be_best_and_learns_where_that_is_wrong(
             let metrics = [("time".to_owned(), sign * value(&point))].into();
             history.push(Observation { point, share: 1.0, outcome: Outcome::Measured(metrics) });
         }
-        let best = |count: usize| history[..count].iter().map(|o| value(&o.point)).fold(f64::INFINITY, f64::min);
+        let best =
+            |count: usize| history[..count].iter().map(|o| value(&o.point)).fold(f64::INFINITY, f64::min);
         [best(1), best(8), best(30)]
     };
     for goal in [Goal::Minimize, Goal::Maximize] {

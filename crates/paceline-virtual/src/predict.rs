@@ -159,7 +159,10 @@ pub fn outside(plan: &Plan, graph: &Graph, calibration: &Calibration) -> Vec<Str
     let ranks = (plan.workers + plan.servers) * plan.threads;
     let most = calibration.sharing.iter().map(|sharing| sharing.processes).max().unwrap_or(1);
     if ranks > most && ranks > calibration.cores {
-        all.push(format!("{ranks} computing threads on {} cores: up to {most} were measured", calibration.cores));
+        all.push(format!(
+            "{ranks} computing threads on {} cores: up to {most} were measured",
+            calibration.cores
+        ));
     }
     let several = plan.workers + plan.servers > 1;
     if several && calibration.transport.iter().all(|transport| transport.name != plan.transport) {

@@ -22,8 +22,7 @@ fn folder() -> PathBuf {
 /// What things cost here, measured anew.
 fn calibrate(report: &mut Report) -> Outcome<PathBuf> {
     let file = folder().join("calibration.toml");
-    let calibrated =
-        last_json(Command::new(program()).args(["calibrate", "--quiet", "--out"]).arg(&file))?;
+    let calibrated = last_json(Command::new(program()).args(["calibrate", "--quiet", "--out"]).arg(&file))?;
     let reached = number(&calibrated, "/seconds")?;
     report.lines.push(Line { claim: "calibrate: s".into(), reached, wanted: 120.0, at_most: true });
     Ok(file)
@@ -41,7 +40,13 @@ fn study(name: &str, calibration: &Path) -> Outcome<Value> {
     let mut explore = Command::new(program());
     process::run(explore.arg("explore").arg(&file).arg("--quiet").arg("--store").arg(&store))?;
     let mut predict = Command::new(program());
-    predict.arg("predict").arg(&file).args(["--json", "--quiet", "--against", "--time-only", "--calibration"]);
+    predict.arg("predict").arg(&file).args([
+        "--json",
+        "--quiet",
+        "--against",
+        "--time-only",
+        "--calibration",
+    ]);
     let document = last_json(predict.arg(calibration).arg("--store").arg(&store))?;
     let keep = |from: PathBuf, to: &str| {
         let to = folder().join(to);
@@ -102,7 +107,9 @@ fn table(name: &str, document: &Value) -> Outcome<(PathBuf, Vec<String>)> {
     let mut pairs = pairs.iter().peekable();
     for point in points {
         let predicted = number(point, "/prediction/samples_per_s/0")?;
-        let Some(pair) = pairs.next_if(|pair| pair["predicted"].as_f64() == Some(predicted)) else { continue };
+        let Some(pair) = pairs.next_if(|pair| pair["predicted"].as_f64() == Some(predicted)) else {
+            continue;
+        };
         let measured: Vec<f64> =
             pair["measured"].as_array().into_iter().flatten().filter_map(Value::as_f64).collect();
         let levels: Vec<String> = axes.iter().map(|axis| cell(&point["levels"][axis])).collect();
@@ -131,7 +138,9 @@ pub fn prior() -> Outcome<Report> {
         let bench = |prior: &[&str]| -> Outcome<Value> {
             let mut command = Command::new(program());
             command.args(["bench", "samplers", "--json", "--samplers", "bayes", "--maximize"]);
-            command.args(["--objective", "measured", "--budget", "40"]).args(["--repeats", &SEEDS.to_string()]);
+            command
+                .args(["--objective", "measured", "--budget", "40"])
+                .args(["--repeats", &SEEDS.to_string()]);
             for axis in &axes {
                 command.args(["--axis", axis]);
             }
@@ -141,7 +150,9 @@ pub fn prior() -> Outcome<Report> {
         let until = |curves: &Value| number(curves, "/curves/0/evaluations_to_5_percent/mean");
         let (a, b) = (until(&with)?, until(&without)?);
         println!("     {name}: {a:.1} runs with the prior, {b:.1} without");
-        let claim = format!("{name}: runs until within 5% of the best, with the simulator as prior, of those without");
+        let claim = format!(
+            "{name}: runs until within 5% of the best, with the simulator as prior, of those without"
+        );
         report.lines.push(Line { claim, reached: a / b, wanted: 0.5, at_most: true });
         report.runs.push(json!({"study": name, "with": with["curves"], "without": without["curves"]}));
     }

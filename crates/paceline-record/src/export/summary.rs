@@ -241,7 +241,10 @@ impl Summary {
         let virtually = if self.origin == "simulated" { " in virtual time" } else { "" };
         let mut lines = vec![
             self.what.clone(),
-            format!("{}{virtually}: {} of {steps} steps in {:.1} s{rate}", self.state, self.steps_done, self.seconds),
+            format!(
+                "{}{virtually}: {} of {steps} steps in {:.1} s{rate}",
+                self.state, self.steps_done, self.seconds
+            ),
         ];
         if self.attempts > 1 {
             lines.push(format!("started {} times", self.attempts));

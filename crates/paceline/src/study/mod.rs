@@ -16,8 +16,8 @@ pub mod workload;
 
 use std::path::Path;
 
-use paceline_explore::{Prior, Problem};
 use paceline_explore::schedule::{Rules, Schedule};
+use paceline_explore::{Prior, Problem};
 use paceline_plan::{Study, StudyError};
 
 use crate::failure::Failure;

@@ -58,7 +58,13 @@ pub fn measured_points(study: &Study, known: &Known) -> Result<Vec<Point>, Failu
         }
     }
     if known.study.space.axes().len() != study.space.axes().len()
-        || known.study.space.axes().iter().zip(study.space.axes()).any(|(a, b)| (&a.name, &a.levels) != (&b.name, &b.levels))
+        || known
+            .study
+            .space
+            .axes()
+            .iter()
+            .zip(study.space.axes())
+            .any(|(a, b)| (&a.name, &a.levels) != (&b.name, &b.levels))
     {
         let problem = format!("the study {} in the store has other axes", known.study.name);
         return Err(study.source.error("axes", problem).into());

@@ -246,7 +246,8 @@ impl State {
 
     /// What is expected of points before any is run.
     pub fn expect(&mut self, Prior(figures): Prior) -> Result<(), Failure> {
-        let mut figures: Vec<_> = figures.into_iter().map(|(Point(levels), figure)| (levels, figure)).collect();
+        let mut figures: Vec<_> =
+            figures.into_iter().map(|(Point(levels), figure)| (levels, figure)).collect();
         figures.sort_by(|a, b| a.0.cmp(&b.0));
         self.write(Entry::Prior { figures })
     }

@@ -7,10 +7,10 @@ use paceline_data::{Dataset, Settings};
 use paceline_explore::schedule::{Job, Role};
 use paceline_plan::study::MetricsFile;
 use paceline_plan::value::nearest;
-use paceline_virtual::predict::FIGURES;
 use paceline_plan::{Plan, Point, Study, StudyError, Value, Workload};
 use paceline_record::figures::{COST, FIGURES, Figure, INFER, OF_COMMANDS};
 use paceline_record::tree::Summary;
+use paceline_virtual::predict::FIGURES;
 use regex::Regex;
 use serde_json::Value as Json;
 
@@ -327,7 +327,8 @@ pub fn planned<'d>(
     settings.extend(levels.clone());
     settings.entry("seed".into()).or_insert(Value::Number(study.seed as f64));
     let plan = try_plan(&settings, datasets)?;
-    let missing = || format!("the dataset {} is not at hand (`paceline data` says where it is looked for)", plan.data);
+    let missing =
+        || format!("the dataset {} is not at hand (`paceline data` says where it is looked for)", plan.data);
     let dataset = datasets.get(&asked(&plan)).and_then(Option::as_ref).ok_or_else(missing)?;
     Ok((plan, dataset))
 }

@@ -116,7 +116,8 @@ fn table(predicted: &[Predicted]) -> String {
 /// How right predictions were, in words.
 fn summary(Compared { metric, comparison, .. }: &Compared) -> String {
     let percent = |fraction: f64| format!("{:.1}%", 100.0 * fraction);
-    let Comparison { points, mean_error, p90_error, rank_correlation, regret, noise_floor, covered } = comparison;
+    let Comparison { points, mean_error, p90_error, rank_correlation, regret, noise_floor, covered } =
+        comparison;
     let noise = noise_floor.map_or("unknown without repeats".into(), percent);
     let rank = rank_correlation.map_or("unknown".into(), |value| format!("{value:.3}"));
     format!(

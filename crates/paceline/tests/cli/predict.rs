@@ -68,8 +68,7 @@ fn every_point_is_predicted_with_an_interval_and_what_it_learns() {
     assert_eq!(points.len(), 8);
     for point in points {
         for figure in ["step_s", "train_s", "total_s", "samples_per_s"] {
-            let [middle, low, high] =
-                [0, 1, 2].map(|i| number(point, &format!("/prediction/{figure}/{i}")));
+            let [middle, low, high] = [0, 1, 2].map(|i| number(point, &format!("/prediction/{figure}/{i}")));
             assert!(0.0 < low && low < middle && middle < high, "{figure}: {point}");
         }
         let workers = number(point, "/levels/workers");

@@ -62,7 +62,8 @@ fn what_is_learned_in_virtual_time_is_what_a_real_run_learns_bit_for_bit() {
         };
         assert_eq!(real["params_sha256"], learned["params_sha256"], "{words}");
         assert_eq!(hashes(&real), hashes(&learned), "{words}");
-        for same in ["final_accuracy", "final_loss", "train_loss", "samples", "steps", "replicas", "strategy"] {
+        for same in ["final_accuracy", "final_loss", "train_loss", "samples", "steps", "replicas", "strategy"]
+        {
             assert_eq!(real[same], learned[same], "{words}: {same}");
         }
         assert_eq!((&real["origin"], &learned["origin"]), (&"measured".into(), &"simulated".into()));
