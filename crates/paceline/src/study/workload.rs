@@ -10,7 +10,7 @@ use paceline_plan::value::nearest;
 use paceline_plan::{Plan, Point, Study, StudyError, Value, Workload};
 use paceline_record::figures::{COST, FIGURES, Figure, INFER, OF_COMMANDS};
 use paceline_record::tree::Summary;
-use paceline_virtual::predict::FIGURES;
+use paceline_virtual::predict::FIGURES as PREDICTED;
 use regex::Regex;
 use serde_json::Value as Json;
 
@@ -251,8 +251,8 @@ fn check_train(study: &Study, fixed: &BTreeMap<String, Value>) -> Result<(), Stu
         }
     }
     let figure = &study.objectives[0].metric;
-    if study.prior.is_some() && !FIGURES.contains(&figure.as_str()) {
-        let problem = format!("{figure} is not predicted; possible objectives: {}", FIGURES.join(", "));
+    if study.prior.is_some() && !PREDICTED.contains(&figure.as_str()) {
+        let problem = format!("{figure} is not predicted; possible objectives: {}", PREDICTED.join(", "));
         return Err(source.error("prior", problem));
     }
     check_points(study, fixed)
