@@ -67,6 +67,8 @@ pub struct Study {
     pub runs: Option<u64>,
     /// Minutes after which no run is begun.
     pub minutes: Option<f64>,
+    /// A run whose clock is beyond so many times the best is ended; 0 for never.
+    pub give_up: f64,
     /// Runs between two controls; 0 for none.
     pub control_every: u64,
     /// Levels of the control point.
@@ -83,6 +85,9 @@ pub struct Study {
 pub fn schema() -> serde_json::Value {
     serde_json::to_value(schemars::schema_for!(StudyFile)).expect("a schema is plain data")
 }
+
+/// A run beyond so many times the best can no longer win, whatever the machine does meanwhile.
+const GIVE_UP: f64 = 3.0;
 
 /// Names that are safe as a folder's.
 fn good_name(name: &str) -> bool {
@@ -133,6 +138,9 @@ impl Study {
             if raw.objectives.len() != 1 || raw.workload.is_none() {
                 return fail("prior", "needs one objective, and runs of paceline train ([workload])");
             }
+        }
+        if raw.budget.give_up.is_some_and(|g| g != 0.0 && !(g >= 1.0 && g.is_finite())) {
+            return fail("budget.give-up", "must be at least 1 (times the best), or 0 for never");
         }
         let (space, outcomes) = space(&source, &raw.axes.0, &raw.constraints)?;
         let workload = match (raw.workload, raw.command) {
@@ -189,6 +197,7 @@ impl Study {
             objectives,
             runs: raw.budget.runs,
             minutes: raw.budget.minutes,
+            give_up: raw.budget.give_up.unwrap_or(GIVE_UP),
             control_every: raw.control.every,
             control: raw.control.point,
             infer: raw.infer,
