@@ -34,10 +34,7 @@ use medium::Medium;
 use peer::Peer;
 use strangers::{Strangers, Visit};
 
-/// How long a wait asks again before it sleeps, leaving the core to others in between: what they work on comes
-/// within that time, and a sleep and a waking cost more than it.
-const SPIN: Duration = Duration::from_micros(200);
-/// The same where each rank has a core of its own. A rank that sleeps is woken on its peer's core, and the
+/// How long a wait asks again before it sleeps where each rank has a core of its own. A rank that sleeps is woken on its peer's core, and the
 /// two then take turns there instead of working side by side.
 const OWN_CORE_SPIN: Duration = Duration::from_micros(300);
 /// A rank that never waits looks this often whether somebody knocks.
@@ -228,7 +225,7 @@ impl<M: Medium> Transport for Streams<M> {
             }
             if self.options.own_core && !M::OWN_THREAD && elapsed < OWN_CORE_SPIN {
                 std::hint::spin_loop();
-            } else if elapsed < SPIN {
+            } else if elapsed < M::SPIN {
                 // The peer may be waiting for this very core.
                 rustix::thread::sched_yield();
             } else {

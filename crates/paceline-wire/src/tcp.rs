@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
+use socket2::SockRef;
 
 use crate::error::WireError;
 use crate::handshake::Side;
@@ -58,7 +59,7 @@ impl Medium for Net {
     }
 
     fn size(listener: &TcpListener, options: &Options) -> io::Result<()> {
-        buffers(listener, options)
+        buffers_and_segments(listener, options)
     }
 
     fn accept(listener: &TcpListener, _: &Key) -> io::Result<(TcpStream, String)> {
@@ -76,7 +77,7 @@ impl Medium for Net {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = socket_with(family, SocketType::STREAM, flags, None)?;
         sockopt::set_tcp_nodelay(&socket, true)?;
-        buffers(&socket, options)?;
+        buffers_and_segments(&socket, options)?;
         match rustix::net::connect(&socket, address) {
             Ok(()) | Err(Errno::INPROGRESS) => Ok(TcpStream::from(socket)),
             Err(e) => Err(e.into()),
@@ -88,6 +89,11 @@ impl Medium for Net {
     }
 }
 
+/// The longest segment that can be asked for.
+const LONGEST_SEGMENT: usize = 32 << 10;
+/// The shortest that every network must carry.
+const SHORTEST_SEGMENT: usize = 536;
+
 /// Sizes the kernel's buffers of a socket.
 pub(crate) fn buffers(socket: impl AsFd, options: &Options) -> io::Result<()> {
     if let Some(bytes) = options.buffer {
@@ -95,4 +101,16 @@ pub(crate) fn buffers(socket: impl AsFd, options: &Options) -> io::Result<()> {
         sockopt::set_socket_recv_buffer_size(&socket, bytes)?;
     }
     Ok(())
+}
+
+/// The same for TCP, before there is a connection. Segments stay well below a small buffer: one that the other
+/// side's window cannot hold leaves only when a timer of 0.2 s runs out.
+pub(crate) fn buffers_and_segments(socket: impl AsFd, options: &Options) -> io::Result<()> {
+    buffers(&socket, options)?;
+    match options.buffer {
+        Some(bytes) if bytes < 4 * LONGEST_SEGMENT => {
+            SockRef::from(&socket).set_tcp_mss((bytes / 4).max(SHORTEST_SEGMENT) as u32)
+        }
+        _ => Ok(()),
+    }
 }

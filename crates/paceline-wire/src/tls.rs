@@ -22,7 +22,7 @@ use crate::kernel::{self, KernelView};
 pub use crate::stream::Options;
 use crate::stream::medium::{self, Medium};
 use crate::stream::{self, BOTH, READABLE, Streams};
-use crate::tcp::{Net, buffers};
+use crate::tcp::{Net, buffers_and_segments};
 
 /// A bound socket; port 0 means any that is free.
 pub type Listener = stream::Listener<Secure>;
@@ -64,7 +64,7 @@ impl Medium for Secure {
     }
 
     fn size(listener: &Bell, options: &Options) -> io::Result<()> {
-        buffers(&listener.socket, options)
+        buffers_and_segments(&listener.socket, options)
     }
 
     fn accept(listener: &Bell, key: &Key) -> io::Result<(Stream, String)> {

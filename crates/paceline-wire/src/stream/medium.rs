@@ -28,6 +28,9 @@ pub trait Medium: Sized + 'static {
 
     /// Whether a thread of the medium's own moves the bytes: it may need the core that a wait keeps busy.
     const OWN_THREAD: bool = false;
+    /// How long a wait asks again before it sleeps, where ranks share cores: an answer to a small message comes
+    /// within that time, and a sleep costs more than it.
+    const SPIN: Duration = Duration::from_micros(30);
 
     /// An address of this machine to listen on that nobody else has.
     fn anywhere() -> Result<Self::Address, WireError>;

@@ -387,6 +387,8 @@ fn all_gone(processes: &[u32]) {
     }
 }
 
+const RANK: &str = "worker or server";
+
 /// What kind of process of a study this is.
 fn kind(pid: u32) -> &'static str {
     let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -395,7 +397,7 @@ fn kind(pid: u32) -> &'static str {
         Some(b"explore" | b"resume") => "study",
         Some(b"keeper") => "keeper",
         Some(b"train") => "launcher",
-        Some(b"rank") => "worker or server",
+        Some(b"rank") => RANK,
         _ => "program",
     }
 }
@@ -416,7 +418,13 @@ fn ends(entries: &[Value]) -> BTreeMap<u64, Vec<&Value>> {
 
 /// Kills the study, or something that it started, when the journal has grown to a random length; again and again,
 /// until it ends by itself. Each planned run must have ended well exactly once. What was killed.
-fn survive(place: &Place, seed: u64, kills: usize, planned: &[String]) -> Vec<&'static str> {
+fn survive(
+    place: &Place,
+    seed: u64,
+    kills: usize,
+    planned: &[String],
+    distributed: bool,
+) -> Vec<&'static str> {
     let draw = Stream::new(seed, Purpose::Bench);
     let store = place.path().join("store");
     let mut killed: Vec<&'static str> = Vec::new();
@@ -434,12 +442,26 @@ fn survive(place: &Place, seed: u64, kills: usize, planned: &[String]) -> Vec<&'
                 break;
             }
             std::thread::sleep(Duration::from_millis(draw.below(1, 40)));
-            let family = descendants(study.id());
-            // The study itself, or anybody of its run, as likely.
-            let pick = draw.below(2, 2 * family.len() as u64 + 1) as usize;
-            let victim = family.get(pick).copied().unwrap_or(study.id());
+            let pid = study.id();
+            let ranks =
+                || -> Vec<u32> { descendants(pid).into_iter().filter(|pid| kind(*pid) == RANK).collect() };
+            // The study itself, or anybody of its run, as likely; a third of the time, one who trains or serves.
+            let of_ranks = distributed && draw.below(3, 3) == 0;
+            if of_ranks && !wait_for(&mut study, &|| !ranks().is_empty()) {
+                break;
+            }
+            let family = descendants(pid);
+            let candidates = if of_ranks { ranks() } else { family.clone() };
+            let spread = if of_ranks { candidates.len() } else { 2 * candidates.len() + 1 };
+            let pick = draw.below(2, spread.max(1) as u64) as usize;
+            let victim = candidates.get(pick).copied().unwrap_or(pid);
             families.extend(family);
-            killed.push(kind(victim));
+            // Whoever has just ended by itself is not killed.
+            let kind = kind(victim);
+            if gone(victim) {
+                continue;
+            }
+            killed.push(kind);
             signal("KILL", victim);
             if victim == study.id() {
                 break;
@@ -487,7 +509,7 @@ fn planned(study: &str) -> Vec<String> {
 fn a_study_killed_at_random_moments_ends_with_exactly_the_planned_runs_each_once() {
     let planned = planned(COMMAND);
     for seed in 1..=3 {
-        survive(&Place::new(COMMAND), seed, 4, &planned);
+        survive(&Place::new(COMMAND), seed, 4, &planned, false);
     }
 }
 
@@ -499,7 +521,7 @@ fn so_does_a_study_of_distributed_training() {
     let study = repeats + &TRAIN.replace("workers = [1, 2]", "workers = [2]");
     let planned = planned(&study);
     let place = Place::new(&study);
-    let killed = survive(&place, 7, kills, &planned);
+    let killed = survive(&place, 7, kills, &planned, true);
     if let Some(path) = std::env::var_os("PACELINE_KILLS_REPORT") {
         let ended_once = ends(&place.entries()).values().filter(|ends| ends.len() == 1).count();
         let report = serde_json::json!({
