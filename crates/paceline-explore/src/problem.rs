@@ -1,6 +1,6 @@
 //! What is asked of a sampler, what it has been told, and which observation is the best.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use paceline_plan::{Condition, Goal, Objective, Point, Space, Value};
 
@@ -19,7 +19,13 @@ pub struct Problem {
     pub budget: Option<usize>,
     /// Whether a point may be suggested more than once.
     pub duplicates: bool,
+    /// What is expected of points before any was run.
+    pub prior: Option<Prior>,
 }
+
+/// What is expected of points: the first objective's figure, in its own unit.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Prior(pub HashMap<Point, f64>);
 
 /// A point to be run.
 #[derive(Clone, Debug, PartialEq)]
@@ -60,6 +66,14 @@ pub struct Observation {
 }
 
 impl Problem {
+    /// What the prior expects of a point, less being better; of points that it says nothing about, the worst that it
+    /// expects of any.
+    pub fn expected(&self, point: &Point) -> Option<f64> {
+        let Prior(figures) = self.prior.as_ref()?;
+        let loss = |figure: &f64| if self.objectives[0].goal == Goal::Minimize { *figure } else { -figure };
+        figures.get(point).map(loss).or_else(|| figures.values().map(loss).reduce(f64::max))
+    }
+
     /// The figures of an observation by the objectives, less being better; `None` where one is missing.
     pub fn losses(&self, observation: &Observation) -> Option<Vec<f64>> {
         let Outcome::Measured(metrics) = &observation.outcome else { return None };
@@ -118,6 +132,7 @@ mod tests {
             seed: 1,
             budget: None,
             duplicates: false,
+            prior: None,
         }
     }
 

@@ -359,6 +359,7 @@ mod tests {
             seed: 1,
             budget: None,
             duplicates: false,
+            prior: None,
         }
     }
 

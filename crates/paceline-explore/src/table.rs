@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use paceline_plan::value::nearest;
 use paceline_plan::{Axis, Condition, Objective, Point, Space, Value};
 
-use crate::problem::{Observation, Outcome, Problem};
+use crate::problem::{Observation, Outcome, Prior, Problem};
 use crate::samplers::{self, SamplerError};
 
 /// A table that cannot be used.
@@ -157,6 +157,8 @@ pub struct Ask {
     pub constraints: Vec<Condition>,
     /// How often a row is looked up.
     pub budget: usize,
+    /// The column that says what was expected of the first objective.
+    pub prior: Option<String>,
 }
 
 /// A table ready to be explored.
@@ -220,6 +222,13 @@ impl Exploration {
             }
             limits.push(constraint.clone());
         }
+        let expected = match &ask.prior {
+            Some(name) => {
+                figures("--prior", name)?;
+                Some(table.column("--prior", name)?)
+            }
+            None => None,
+        };
         let mut rows: Vec<(Point, usize)> = Vec::new();
         for (i, row) in table.rows.iter().enumerate() {
             let level = |(column, axis): &(usize, Axis)| {
@@ -257,6 +266,10 @@ impl Exploration {
             seed: 1,
             budget: Some(ask.budget),
             duplicates: false,
+            prior: expected.map(|column| {
+                let figure = |row: usize| table.rows[row][column].number().unwrap_or(f64::NAN);
+                Prior(rows.iter().map(|(point, row)| (point.clone(), figure(*row))).collect())
+            }),
         };
         let all = rows
             .iter()
@@ -354,6 +367,7 @@ mod tests {
             objectives: vec![Objective { metric: "cost".into(), goal: Goal::Minimize }],
             constraints: vec![Condition::parse("accuracy >= 0.85").unwrap()],
             budget: 9,
+            prior: None,
         }
     }
 
@@ -387,6 +401,18 @@ mod tests {
         // Feasible: 3.5 and 2. Row 1 is not, so the worst feasible one counts.
         assert_eq!(exploration.regrets(&[1, 0, 2]).unwrap(), [0.75, 0.75, 0.0]);
         assert!(exploration.run("halving", 1).unwrap_err().to_string().contains("shortened"));
+    }
+
+    #[test]
+    fn a_column_may_say_what_was_expected() {
+        let table = "x,cost,expected\n1,5,9\n2,4,8\n3,1,7\n4,3,10\n";
+        let ask =
+            Ask { axes: vec!["x".into()], constraints: Vec::new(), prior: Some("expected".into()), ..ask() };
+        let exploration = Exploration::new(Table::parse(table).unwrap(), &ask).unwrap();
+        assert_eq!(exploration.run("bayes", 1).unwrap().rows[..2], [2, 1]);
+        let wrong = Ask { prior: Some("x y".into()), ..ask };
+        let error = Exploration::new(Table::parse(table).unwrap(), &wrong).unwrap_err().to_string();
+        assert!(error.contains("--prior x y: there is no such column"), "{error}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use paceline_explore::samplers::{self, Kind};
-use paceline_explore::{Observation, Outcome, Problem, SAMPLERS, Suggestion};
+use paceline_explore::{Observation, Outcome, Prior, Problem, SAMPLERS, Suggestion};
 use paceline_plan::{Axis, Condition, Goal, Objective, Point, Space, Value};
 
 fn numbers(name: &str, levels: impl IntoIterator<Item = u32>) -> Axis {
@@ -54,6 +54,7 @@ fn problem(space: Space, seed: u64, budget: usize) -> Problem {
         seed,
         budget: Some(budget),
         duplicates: false,
+        prior: None,
     }
 }
 
@@ -288,4 +289,46 @@ fn bayes_finds_the_best_of_a_smooth_function_sooner_than_chance() {
     let mean = |name: &str| (1..=5).map(|seed| reached(name, seed)).sum::<f64>() / 5.0;
     let (bayes, random) = (mean("bayes"), mean("random"));
     assert!(bayes < 1.06 && random > bayes + 0.1, "bayes {bayes}, random {random}");
+}
+
+#[test]
+fn bayes_begins_with_what_is_expected_to_be_best_and_learns_where_that_is_wrong() {
+    let axes = vec![numbers("x", 0..20), numbers("y", 0..20), words("c", &["a", "b", "c"])];
+    let space = Space::new(axes, vec![]).unwrap();
+    let value = |p: &Point| {
+        let at = |i: usize| f64::from(p.0[i].unwrap());
+        1.0 + (at(0) - 13.0).powi(2) / 20.0 + (at(1) - 4.0).powi(2) / 20.0 + 2.0 * at(2)
+    };
+    let with = |expected: &dyn Fn(&Point) -> f64, goal: Goal| {
+        let points = space.points(10_000).unwrap();
+        let sign = if goal == Goal::Minimize { 1.0 } else { -1.0 };
+        let prior = points.into_iter().map(|p| (p.clone(), sign * expected(&p))).collect();
+        let problem = Problem {
+            limits: Vec::new(),
+            objectives: vec![Objective { metric: "time".into(), goal }],
+            prior: Some(Prior(prior)),
+            ..problem(space.clone(), 1, 30)
+        };
+        let mut sampler = samplers::make("bayes", &problem).unwrap();
+        let mut history: Vec<Observation> = Vec::new();
+        while history.len() < 30 {
+            let point = sampler.next(&history).unwrap().point;
+            let metrics = [("time".to_owned(), sign * value(&point))].into();
+            history.push(Observation { point, share: 1.0, outcome: Outcome::Measured(metrics) });
+        }
+        let best =
+            |count: usize| history[..count].iter().map(|o| value(&o.point)).fold(f64::INFINITY, f64::min);
+        [best(1), best(8), best(30)]
+    };
+    for goal in [Goal::Minimize, Goal::Maximize] {
+        // The right order, all figures wrong: the first run is the best.
+        assert_eq!(with(&|p| 3.0 * value(p), goal)[0], 1.0);
+        // One name is thought to be twice as good as it is.
+        let misled = |p: &Point| value(p) / if p.0[2] == Some(1) { 4.0 } else { 1.0 };
+        let [first, soon, _] = with(&misled, goal);
+        assert!(first > 2.5 && soon < 1.2, "{first} {soon}");
+    }
+    // A prior that says the contrary is outlearnt.
+    let [first, _, last] = with(&|p| 100.0 / value(p), Goal::Minimize);
+    assert!(first > 10.0 && last < 1.5, "{first} {last}");
 }

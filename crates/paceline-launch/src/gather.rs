@@ -153,6 +153,7 @@ impl<'a> Gather<'a> {
             staleness: staleness(self.accounts().flat_map(|d| &d.staleness).copied().collect()),
             dropped_rows: 0,
             ranks: self.done.iter().flatten().enumerate().map(|(rank, d)| self.rank(rank, d)).collect(),
+            simulated: None,
         }
     }
 

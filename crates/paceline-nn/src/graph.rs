@@ -218,6 +218,14 @@ impl Graph {
         self.nodes.iter().map(|n| 2 * n.op.spec().multiply_adds(n.input, n.output)).sum()
     }
 
+    /// Floating-point operations of one sample's forward and backward pass through each layer.
+    pub fn layer_flops(&self) -> Vec<(u64, u64)> {
+        let trained = self.trained();
+        let passes = |n: &Node| if trained[n.inputs[0].0] { 2 } else { 1 };
+        let one = |n: &Node| 2 * n.op.spec().multiply_adds(n.input, n.output);
+        self.nodes.iter().map(|n| (one(n), passes(n) * one(n))).collect()
+    }
+
     /// Floating-point operations of one sample's forward and backward pass: 2 × multiply-adds, without
     /// the input gradient of layers that have nothing to train before them.
     pub fn training_flops(&self) -> u64 {

@@ -125,6 +125,17 @@ impl<T: Real> Network<T> {
 
     /// Runs the layers forward on the input. Training updates `state`.
     pub fn forward(&mut self, pass: &Pass<'_>, params: &[T], state: &mut [T]) {
+        self.forward_watched(pass, params, state, &mut |_| {});
+    }
+
+    /// Like [`Network::forward`], telling `done` of each layer that is.
+    pub fn forward_watched(
+        &mut self,
+        pass: &Pass<'_>,
+        params: &[T],
+        state: &mut [T],
+        done: &mut dyn FnMut(usize),
+    ) {
         assert!(pass.samples <= self.capacity, "a batch within the network's capacity");
         assert_eq!(params.len(), self.graph.param_count(), "the parameter buffer's length");
         assert_eq!(state.len(), self.graph.state_count(), "the state buffer's length");
@@ -148,6 +159,7 @@ impl<T: Real> Network<T> {
                 state: &mut state[self.graph.state_range(node)],
                 scratch: &mut self.scratch,
             });
+            done(i);
         }
     }
 

@@ -1,12 +1,35 @@
 //! The events of a run. As JSON, each is one line whose `type` says which it is.
 
+use std::borrow::Cow;
+
 use paceline_plan::Plan;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::row::Batch;
 
 /// Version of the schema: of events, rows and tables.
 pub const SCHEMA: u32 = 1;
+
+/// Where an event comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Origin {
+    /// A real run.
+    #[default]
+    Measured,
+    /// Virtual time.
+    Simulated,
+}
+
+/// An event or a result as it is written: with where it comes from.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Marked<'a, T: Serialize> {
+    /// The event, or the result.
+    #[serde(flatten)]
+    pub what: &'a T,
+    /// Where it comes from.
+    pub origin: Origin,
+}
 
 /// One fact of a run.
 #[derive(Clone, Debug, Serialize)]
@@ -134,6 +157,16 @@ pub enum Event<'a> {
     Result(RunResult),
 }
 
+impl Origin {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Measured => "measured",
+            Self::Simulated => "simulated",
+        }
+    }
+}
+
 impl Event<'_> {
     /// Its `type`.
     pub fn kind(&self) -> &'static str {
@@ -171,10 +204,13 @@ pub struct RunResult {
     /// Samples per second of the training clock.
     pub samples_per_s: f64,
     /// Sample-weighted mean loss of the last step.
+    #[serde(deserialize_with = "number")]
     pub train_loss: f64,
     /// Mean loss over the whole test split.
+    #[serde(deserialize_with = "number")]
     pub final_loss: f64,
     /// Accuracy over the whole test split.
+    #[serde(deserialize_with = "number")]
     pub final_accuracy: f64,
     /// Least and greatest accuracy of single replicas, where they differ.
     pub replicas: Option<Replicas>,
@@ -191,6 +227,39 @@ pub struct RunResult {
     pub dropped_rows: u64,
     /// Each process.
     pub ranks: Vec<Rank>,
+    /// What only simulated runs tell.
+    #[serde(flatten)]
+    pub simulated: Option<Box<Simulated>>,
+}
+
+/// A number; what is none is written as null.
+fn number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
+}
+
+/// What only simulated runs tell.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Simulated {
+    /// SHA-256 of every worker's finish times of its steps.
+    pub trace_sha256: String,
+    /// What the hosts cost over the training clock, where their prices are known, in the prices' unit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost: Option<f64>,
+    /// How virtual time was made.
+    pub simulation: Simulation,
+}
+
+/// How virtual time was made.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Simulation {
+    /// `schedule`: as a recurrence over the path's schedule; `events`: event by event.
+    pub by: Cow<'static, str>,
+    /// Messages that arrived.
+    pub messages: u64,
+    /// Seconds that it took, learning included.
+    pub seconds: f64,
+    /// Peak memory of the simulating process.
+    pub rss_peak_bytes: u64,
 }
 
 /// Accuracy of single replicas.

@@ -37,7 +37,9 @@ pub mod table;
 pub mod tree;
 
 pub use checkpoint::{Checkpoint, Checkpoints, Damaged, Part};
-pub use event::{Event, Rank, Replicas, RunResult, Seconds, Staleness};
+pub use event::{
+    Event, Marked, Origin, Rank, Replicas, RunResult, Seconds, Simulated, Simulation, Staleness,
+};
 pub use journal::{Journal, JournalError};
 pub use machine::Machine;
 pub use observer::Observer;

@@ -1,56 +1,191 @@
 //! What things cost in virtual time.
 
-use paceline_protocol::{Rank, Time};
+use std::fmt;
+use std::sync::Arc;
+
+use paceline_protocol::{Action, Rank, Time, Transposed};
 use paceline_random::{Purpose, Stream};
 
 /// Bytes of a frame's header.
 pub const HEADER: usize = 72;
 
-/// Constant costs, with a random spread.
+/// Parts of a backward pass after which gradients are announced, where nothing else is said.
+const ANNOUNCEMENTS: usize = 4;
+
+/// What a run costs. Hosts that are not listed are alike; without a layout every rank is a host of its own.
 #[derive(Clone, Debug)]
 pub struct Costs {
     /// Nanoseconds of each worker's forward and backward pass.
     pub compute: Vec<Time>,
-    /// Nanoseconds from the end of a transfer to its arrival.
-    pub latency: Time,
-    /// Nanoseconds per byte of a link.
-    pub per_byte: f64,
-    /// Bytes of a message besides its body.
-    pub header: usize,
-    /// Nanoseconds per element that is reduced, copied or applied.
-    pub per_element: f64,
+    /// How a pass is divided; if empty, a third is forward, and backward announces gradients four times.
+    pub parts: Vec<Part>,
+    /// How much of a whole pass a worker's step is; none: always all of it.
+    pub size: Option<Factor>,
+    /// How many times as long a worker's step takes because it is slowed down on purpose.
+    pub slowness: Option<Factor>,
+    /// Compute times relative to their median, at equally spaced probabilities; none: always the median.
+    pub jitter: Vec<f64>,
     /// Each compute time and latency is stretched by up to this fraction, at random.
     pub spread: f64,
-    /// Seed of the spread.
+    /// Seed of jitter and spread.
     pub seed: u64,
-    /// A worker that is slow for some of its steps.
-    pub straggler: Option<Straggler>,
+    /// Nanoseconds that a bit is under way between hosts.
+    pub latency: Time,
+    /// Nanoseconds that a host's interface needs per byte, in each direction.
+    pub per_byte: f64,
+    /// Bytes that an interface takes before they can leave.
+    pub buffer: usize,
+    /// Nanoseconds of a message inside a host.
+    pub local_latency: Time,
+    /// Bytes of a message besides its body.
+    pub header: usize,
+    /// Nanoseconds of a rank's own time for sending a message, and for taking one in.
+    pub message: Time,
+    /// The same, per byte.
+    pub byte: f64,
+    /// Computations on elements.
+    pub work: Work,
+    /// The host of each rank; if empty, each its own.
+    pub layout: Vec<usize>,
+    /// The host whose cores each rank uses; if empty, its own. (Emulated hosts are all on one machine.)
+    pub machines: Vec<usize>,
+    /// Hosts that differ; those behind the end are as above.
+    pub hosts: Vec<Host>,
 }
 
-/// A worker that is slow for some of its steps.
-#[derive(Clone, Debug)]
-pub struct Straggler {
-    /// Who.
-    pub rank: Rank,
-    /// Its slow steps.
-    pub steps: std::ops::Range<u64>,
-    /// How many times as long they take.
-    pub factor: f64,
+/// A piece of a pass, and the gradients that are final after it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Part {
+    /// Its end, as a fraction of the pass.
+    pub end: f64,
+    /// The first element that is final from then on; none within the forward pass.
+    pub announces: Option<usize>,
+}
+
+/// A host that is not like the others.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Host {
+    /// How fast its ranks handle messages, relative to the costs. (Their passes are in `compute`.)
+    pub speed: f64,
+    /// How much slower each of 1, 2, … computing ranks is; beyond the last, they share what it had.
+    pub slowdown: Vec<f64>,
+    /// Nanoseconds that a bit is under way to or from it; between two hosts the longer counts.
+    pub latency: Time,
+    /// Nanoseconds that its interface needs per byte, in each direction.
+    pub per_byte: f64,
+}
+
+/// Nanoseconds per element of each kind of computation.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Work {
+    /// Adding.
+    pub reduce: f64,
+    /// Copying.
+    pub copy: f64,
+    /// Scaling and mixing.
+    pub mix: f64,
+    /// Encoding, per element that is encoded.
+    pub encode: f64,
+    /// Decoding, per element that comes out.
+    pub decode: f64,
+    /// Updating.
+    pub apply: f64,
+    /// A multiplication and an addition of a matrix product.
+    pub product: f64,
+}
+
+impl Work {
+    /// The same for everything.
+    pub fn uniform(per_element: f64) -> Self {
+        let [reduce, copy, mix, encode, decode, apply, product] = [per_element; 7];
+        Self { reduce, copy, mix, encode, decode, apply, product }
+    }
+
+    /// Nanoseconds of an action.
+    pub fn of(&self, action: &Action) -> f64 {
+        match *action {
+            Action::Reduce { dst, .. } => self.reduce * dst.len as f64,
+            Action::Copy { dst, .. } => self.copy * dst.len as f64,
+            Action::Mix { dst, .. } | Action::Scale { dst, .. } | Action::Randomise { dst, .. } => {
+                self.mix * dst.len as f64
+            }
+            Action::Encode { src, .. } => self.encode * src.len as f64,
+            Action::Decode { dst, .. } => self.decode * dst.len as f64,
+            Action::Apply { params, .. } => self.apply * params.len as f64,
+            Action::MatMul { dst, a, transposed, .. } => {
+                let inner = if transposed == Transposed::First { a.rows } else { a.cols };
+                self.product * (dst.rows * dst.cols * inner) as f64
+            }
+            Action::Orthonormalise(matrix) => self.product * (matrix.region.len * matrix.cols) as f64,
+            _ => 0.0,
+        }
+    }
+}
+
+/// A factor of a worker's step.
+#[derive(Clone)]
+pub struct Factor(pub Arc<dyn Fn(Rank, u64) -> f64 + Send + Sync>);
+
+impl fmt::Debug for Factor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Factor(…)")
+    }
 }
 
 impl Costs {
-    /// The same constants for every worker.
+    /// The same constants for every worker; a rank's own time costs nothing.
     pub fn constant(workers: usize, compute: Time, latency: Time, per_byte: f64) -> Self {
         Self {
             compute: vec![compute; workers],
-            latency,
-            per_byte,
-            header: HEADER,
-            per_element: 0.0,
+            parts: Vec::new(),
+            size: None,
+            slowness: None,
+            jitter: Vec::new(),
             spread: 0.0,
             seed: 0,
-            straggler: None,
+            latency,
+            per_byte,
+            buffer: 0,
+            local_latency: 0,
+            header: HEADER,
+            message: 0,
+            byte: 0.0,
+            work: Work::default(),
+            layout: Vec::new(),
+            machines: Vec::new(),
+            hosts: Vec::new(),
         }
+    }
+
+    /// How a pass over so many parameters is divided.
+    pub fn division(&self, params: usize) -> Vec<Part> {
+        if !self.parts.is_empty() {
+            return self.parts.clone();
+        }
+        let part = |i: usize| Part {
+            end: 1.0 / 3.0 + 2.0 / 3.0 * i as f64 / ANNOUNCEMENTS as f64,
+            announces: Some(params - params * i / ANNOUNCEMENTS),
+        };
+        let mut parts: Vec<Part> = (1..=ANNOUNCEMENTS).map(part).collect();
+        parts[ANNOUNCEMENTS - 1].end = 1.0;
+        parts
+    }
+
+    /// The host of a rank.
+    pub fn host_of(&self, rank: Rank) -> usize {
+        self.layout.get(rank).copied().unwrap_or(rank)
+    }
+
+    /// The host whose cores a rank uses.
+    pub fn machine_of(&self, rank: Rank) -> usize {
+        self.machines.get(rank).copied().unwrap_or_else(|| self.host_of(rank))
+    }
+
+    /// A host.
+    pub fn host(&self, host: usize) -> Host {
+        let alike =
+            || Host { speed: 1.0, slowdown: Vec::new(), latency: self.latency, per_byte: self.per_byte };
+        self.hosts.get(host).cloned().unwrap_or_else(alike)
     }
 
     /// Number `n` of a rank's random stretches.
@@ -59,25 +194,93 @@ impl Costs {
         1.0 + self.spread * draw
     }
 
-    /// Time of a worker's step.
+    /// Time of a worker's pass, without what it is slowed down by.
+    pub fn pass(&self, rank: Rank, step: u64) -> Time {
+        let mut time = self.compute[rank] as f64;
+        if let Some(size) = &self.size {
+            time *= (size.0)(rank, step);
+        }
+        if self.spread > 0.0 {
+            time *= self.stretch(0, rank, step);
+        }
+        if !self.jitter.is_empty() {
+            let draw = Stream::new(self.seed, Purpose::Virtual).fork(2).fork(rank as u64).unit(step);
+            time *= quantile(&self.jitter, draw);
+        }
+        time as Time
+    }
+
+    /// Time that a worker is held up after a pass that took `pass`.
+    pub fn pause(&self, rank: Rank, step: u64, pass: Time) -> Time {
+        let factor = self.slowness.as_ref().map_or(1.0, |slowness| (slowness.0)(rank, step));
+        (pass as f64 * (factor - 1.0).max(0.0)) as Time
+    }
+
+    /// Time of a worker's step that nothing interrupts.
     pub fn step(&self, rank: Rank, step: u64) -> Time {
-        let slow = self.straggler.iter().find(|s| s.rank == rank && s.steps.contains(&step));
-        let factor = slow.map_or(1.0, |s| s.factor);
-        (self.compute[rank] as f64 * self.stretch(0, rank, step) * factor) as Time
+        let pass = self.pass(rank, step);
+        pass + self.pause(rank, step, pass)
     }
 
-    /// Time on the link, for a body of so many elements.
-    pub fn transfer(&self, elements: usize) -> Time {
-        (self.per_byte * (self.header + 4 * elements) as f64) as Time
+    /// How many times the usual latency a rank's `n`-th transfer takes.
+    pub(crate) fn delay(&self, rank: Rank, n: u64, latency: Time) -> Time {
+        if self.spread == 0.0 { latency } else { (latency as f64 * self.stretch(1, rank, n)) as Time }
     }
 
-    /// Time from the end of a rank's `n`-th transfer to its arrival.
-    pub fn delay(&self, rank: Rank, n: u64) -> Time {
-        (self.latency as f64 * self.stretch(1, rank, n)) as Time
+    /// Bytes of a message with a body of so many elements.
+    pub(crate) fn bytes(&self, elements: usize) -> usize {
+        self.header + 4 * elements
     }
 
-    /// Time of a computation on so many elements.
-    pub fn elements(&self, n: usize) -> Time {
-        (self.per_element * n as f64) as Time
+    /// A rank's own time for sending or taking in a message, on a host of this speed.
+    pub(crate) fn handling(&self, bytes: usize, speed: f64) -> Time {
+        ((self.message as f64 + self.byte * bytes as f64) / speed) as Time
+    }
+}
+
+impl Host {
+    /// Time that the interface needs.
+    pub(crate) fn transfer(&self, bytes: usize) -> Time {
+        (self.per_byte * bytes as f64) as Time
+    }
+
+    /// How much slower each of so many computing ranks is.
+    pub(crate) fn shared_by(&self, ranks: usize) -> f64 {
+        match (self.slowdown.get(ranks.max(1) - 1), self.slowdown.last()) {
+            (Some(factor), _) => *factor,
+            (None, Some(last)) => last * ranks as f64 / self.slowdown.len() as f64,
+            (None, None) => 1.0,
+        }
+    }
+}
+
+/// The value at a probability, between values at equally spaced ones.
+fn quantile(values: &[f64], probability: f64) -> f64 {
+    let at = probability * (values.len() - 1) as f64;
+    let below = (at as usize).min(values.len() - 1);
+    let above = (below + 1).min(values.len() - 1);
+    values[below] + (values[above] - values[below]) * (at - below as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn draws_follow_the_quantiles() {
+        let jitter = vec![0.9, 1.0, 1.0, 1.5];
+        let costs = Costs { jitter, ..Costs::constant(2, 1_000_000, 0, 0.0) };
+        let all: Vec<Time> = (0..10_000).map(|step| costs.pass(1, step)).collect();
+        assert!(all.iter().all(|t| (900_000..=1_500_000).contains(t)));
+        let slow = all.iter().filter(|t| **t > 1_250_000).count() as f64 / 10_000.0;
+        assert!((slow - 1.0 / 6.0).abs() < 0.02, "{slow}");
+        assert_ne!(costs.pass(0, 3), costs.pass(1, 3), "ranks have draws of their own");
+    }
+
+    #[test]
+    fn beyond_the_measured_number_ranks_share_what_there_is() {
+        let host = Host { speed: 1.0, slowdown: vec![1.0, 1.2], latency: 0, per_byte: 0.0 };
+        assert_eq!([1, 2, 4].map(|n| host.shared_by(n)), [1.0, 1.2, 2.4]);
+        assert_eq!(Costs::constant(1, 0, 0, 0.0).host(0).shared_by(9), 1.0);
     }
 }

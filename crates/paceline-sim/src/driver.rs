@@ -1,18 +1,27 @@
 //! Events in virtual time.
+//!
+//! A rank is one thread, as in real runs. While it computes, what comes waits until a part of its pass is over;
+//! otherwise it is handled when it comes, or as soon as the rank has done what came before. Messages between
+//! hosts pass through the sender's and the receiver's interface, whole and one after the other, in the order in
+//! which they come to each.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{HashMap, VecDeque};
 
 use paceline_protocol::{
-    Action, Actions, Buf, Head, Input, Load, Matrix, MsgId, OpId, Outcome, Participant, Rank, Region, Setup,
-    Tag, Time, Trace, Unit, Weigh,
+    Action, Actions, Buf, Head, Input, Load, MsgId, OpId, Outcome, Participant, Rank, Region, Setup, Tag,
+    Time, Trace,
 };
 
-use crate::costs::Costs;
-use crate::memory::Memory;
+use crate::costs::{Costs, Host, Part};
+use crate::memory::{Begin, Memory};
+use crate::queue::{Event, Queue, Slab};
+use crate::report::{Arrival, Report, Spent, Started};
 
-/// Parts of a backward pass after which gradients are announced.
-const ANNOUNCEMENTS: usize = 4;
+/// Most ranks of a run whose waiting is told by the rank that was waited for.
+const FEW: usize = 64;
+
+/// Slices of a pass on a host that is shared.
+const SLICES: Time = 16;
 
 /// A rank that dies.
 #[derive(Clone, Copy, Debug)]
@@ -25,105 +34,91 @@ pub struct Crash {
     pub noticed_after: Time,
 }
 
-/// A step that was started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Started {
-    /// When.
-    pub at: Time,
-    /// By whom.
-    pub rank: Rank,
-    /// Which step of its own.
-    pub step: u64,
-    /// On which work.
-    pub unit: Unit,
-    /// How its gradient is weighted.
-    pub weigh: Weigh,
+/// A message under way.
+struct Flight<B> {
+    from: Rank,
+    to: Rank,
+    op: OpId,
+    tag: Tag,
+    head: Head,
+    src: Option<Region>,
+    bytes: usize,
+    /// What was read when it had left.
+    body: Option<B>,
+    /// Whether it has left: a rank that dies before that has sent nothing.
+    left: bool,
+    /// When its last bit leaves the sender's interface and is under way no more.
+    last_bit: Time,
 }
 
-/// A message that arrived.
-#[derive(Clone, Copy, Debug)]
-pub struct Arrival {
-    /// Sender.
-    pub from: Rank,
-    /// Receiver.
-    pub to: Rank,
-    /// What it belongs to.
-    pub tag: Tag,
-    /// Whether it had a body.
-    pub body: bool,
+/// A rank.
+struct Seat {
+    participant: Box<dyn Participant>,
+    actions: Actions,
+    host: usize,
+    /// The host whose cores it uses.
+    machine: usize,
+    /// Until when it is at work.
+    busy: Time,
+    pass: Option<Pass>,
+    /// What has come while it was at work.
+    inbox: VecDeque<Input>,
+    /// Bytes of each body that it holds.
+    held: Slab<usize>,
+    /// What its sends under way read, where somebody checks.
+    leaving: Vec<(OpId, Region)>,
+    transfers: u64,
+    waits_for: Option<Rank>,
+    /// Whether it has begun a step that is not over.
+    began: bool,
+    /// Whether it is held up on purpose, which takes nothing from the other ranks of its host.
+    asleep: bool,
+    dead: bool,
 }
 
-/// What happened.
-#[derive(Debug)]
-pub struct Report {
-    /// Every arrival, in time.
-    pub arrivals: Vec<Arrival>,
-    /// How each rank ended; `None` if it crashed or never ended.
-    pub outcomes: Vec<Option<Outcome>>,
-    /// Live ranks that never ended although nothing was left to happen: a deadlock.
-    pub stuck: Vec<Rank>,
-    /// Every step's start, in time.
-    pub steps: Vec<Started>,
-    /// Every update's staleness, by rank.
-    pub staleness: Vec<Vec<u64>>,
-    /// What each rank did.
-    pub traces: Vec<Trace>,
-    /// Bytes of bodies that each rank sent.
-    pub sent_bytes: Vec<u64>,
-    /// For whom each rank said that it waits, in order.
-    pub waits: Vec<Vec<Rank>>,
-    /// Virtual time at the end.
-    pub end: Time,
+/// A forward and backward pass under way.
+#[derive(Clone, Copy)]
+struct Pass {
+    step: u64,
+    whole: Time,
+    /// How long it is held up afterwards, once that has begun.
+    pause: Time,
+    /// The part under way; behind the last one, the pause.
+    part: usize,
+    /// How much of the pass is done, and the time that this took on a shared host.
+    done: Time,
+    took: Time,
 }
 
-enum Event {
-    Input(Rank, Input),
-    /// A transfer is over: its body is read, the sender told, the message on its way.
-    Transferred {
-        from: Rank,
-        to: Rank,
-        op: OpId,
-        tag: Tag,
-        head: Head,
-        src: Option<Region>,
-        arrival: Time,
-    },
-    Arrived {
-        from: Rank,
-        to: Rank,
-        tag: Tag,
-        head: Head,
-        body: Option<u64>,
-    },
-    Crash(Crash),
+/// A host's interface and what else its ranks share.
+struct Site {
+    host: Host,
+    /// Whether it has several ranks.
+    shared: bool,
+    sends: Time,
+    receives: Time,
+    /// The ranks that use its cores, if sharing them slows anybody down.
+    crowd: Vec<Rank>,
 }
 
 struct Driver<'a, M: Memory> {
-    setup: &'a Setup,
     costs: &'a Costs,
+    parts: Vec<Part>,
     memory: &'a mut M,
-    participants: Vec<Box<dyn Participant>>,
-    actions: Vec<Actions>,
-    /// What happens when; the second number keeps the order of things that happen at once.
-    queue: BinaryHeap<Reverse<(Time, u64)>>,
-    events: HashMap<u64, Event>,
-    sequence: u64,
-    /// When each link is free, and when its last message arrives.
-    links: HashMap<(Rank, Rank), (Time, Time)>,
-    /// Until when each rank computes.
-    busy: Vec<Time>,
-    transfers: Vec<u64>,
-    /// What each rank's sends under way read.
-    leaving: Vec<HashMap<OpId, Region>>,
-    bodies: HashMap<u64, M::Body>,
-    next_body: u64,
-    next_msg: Vec<u32>,
-    dead: Vec<bool>,
+    seats: Vec<Seat>,
+    sites: Vec<Site>,
+    queue: Queue,
+    inputs: Slab<(Rank, Input)>,
+    flights: Slab<Flight<M::Body>>,
+    /// When the first bit of each pair's last message arrives, where latencies vary.
+    last: HashMap<(Rank, Rank), Time>,
+    crash: Option<Crash>,
+    detailed: bool,
     report: Report,
 }
 
-/// Runs the participants of `setup` until all have ended or nothing is left to happen. `inputs` are given
-/// to every rank right after its start.
+/// Runs the participants of `setup` until all have ended or nothing is left to happen, keeping every detail.
+/// `inputs` are given to every rank right before its start.
 pub fn simulate<M: Memory>(
     setup: &Setup,
     participants: Vec<Box<dyn Participant>>,
@@ -132,119 +127,242 @@ pub fn simulate<M: Memory>(
     crash: Option<Crash>,
     inputs: &[Input],
 ) -> Report {
-    let world = participants.len();
-    let mut driver = Driver {
-        setup,
-        costs,
-        memory,
-        actions: participants.iter().map(|_| Actions::default()).collect(),
-        participants,
-        queue: BinaryHeap::new(),
-        events: HashMap::new(),
-        sequence: 0,
-        links: HashMap::new(),
-        busy: vec![0; world],
-        transfers: vec![0; world],
-        leaving: vec![HashMap::new(); world],
-        bodies: HashMap::new(),
-        next_body: 0,
-        next_msg: vec![0; world],
-        dead: vec![false; world],
-        report: Report {
-            arrivals: Vec::new(),
-            outcomes: vec![None; world],
-            stuck: Vec::new(),
-            steps: Vec::new(),
-            staleness: vec![Vec::new(); world],
-            traces: vec![Trace::default(); world],
-            sent_bytes: vec![0; world],
-            waits: vec![Vec::new(); world],
-            end: 0,
-        },
-    };
-    for rank in 0..world {
-        for input in inputs.iter().chain([&Input::Start]) {
-            driver.schedule(0, Event::Input(rank, *input));
-        }
-    }
+    let mut driver = Driver::new(setup, participants, costs, memory, true);
+    driver.start(inputs);
     if let Some(crash) = crash {
-        driver.schedule(crash.at, Event::Crash(crash));
+        driver.crash = Some(crash);
+        driver.queue.push(crash.at, Event::Crash);
     }
-    driver.run();
-    let report = &mut driver.report;
-    report.stuck = (0..world).filter(|&r| !driver.dead[r] && report.outcomes[r].is_none()).collect();
-    driver.report
+    driver.finish()
 }
 
-impl<M: Memory> Driver<'_, M> {
-    fn schedule(&mut self, at: Time, event: Event) {
-        self.queue.push(Reverse((at, self.sequence)));
-        self.events.insert(self.sequence, event);
-        self.sequence += 1;
+/// Runs the participants of `setup` without keeping details.
+pub fn run<M: Memory>(
+    setup: &Setup,
+    participants: Vec<Box<dyn Participant>>,
+    costs: &Costs,
+    memory: &mut M,
+) -> Report {
+    let mut driver = Driver::new(setup, participants, costs, memory, false);
+    driver.start(&[]);
+    driver.finish()
+}
+
+impl<'a, M: Memory> Driver<'a, M> {
+    fn new(
+        setup: &Setup,
+        participants: Vec<Box<dyn Participant>>,
+        costs: &'a Costs,
+        memory: &'a mut M,
+        detailed: bool,
+    ) -> Self {
+        let world = participants.len();
+        let last = |rank: Rank| costs.host_of(rank).max(costs.machine_of(rank));
+        let hosts = (0..world).map(last).max().map_or(0, |last| last + 1);
+        let site = |host: usize| Site {
+            host: costs.host(host),
+            shared: (0..world).filter(|rank| costs.host_of(*rank) == host).nth(1).is_some(),
+            sends: 0,
+            receives: 0,
+            crowd: match costs.host(host).slowdown.is_empty() {
+                true => Vec::new(),
+                false => (0..world).filter(|rank| costs.machine_of(*rank) == host).collect(),
+            },
+        };
+        let seat = |(rank, participant)| Seat {
+            participant,
+            actions: Actions::default(),
+            host: costs.host_of(rank),
+            machine: costs.machine_of(rank),
+            busy: 0,
+            pass: None,
+            inbox: VecDeque::new(),
+            held: Slab::default(),
+            leaving: Vec::new(),
+            transfers: 0,
+            waits_for: None,
+            began: false,
+            asleep: false,
+            dead: false,
+        };
+        let spent = Spent { wait_for: vec![0; if world <= FEW { world } else { 0 }], ..Spent::default() };
+        let many = if detailed { world } else { 0 };
+        Self {
+            costs,
+            parts: costs.division(setup.params),
+            memory,
+            seats: participants.into_iter().enumerate().map(seat).collect(),
+            sites: (0..hosts).map(site).collect(),
+            queue: Queue::default(),
+            inputs: Slab::default(),
+            flights: Slab::default(),
+            last: HashMap::new(),
+            crash: None,
+            detailed,
+            report: Report {
+                spent: vec![spent; world],
+                finished: vec![Vec::new(); setup.workers],
+                outcomes: vec![None; world],
+                staleness: vec![Vec::new(); world],
+                sent_bytes: vec![0; world],
+                traces: vec![Trace::default(); many],
+                waits: vec![Vec::new(); many],
+                ..Report::default()
+            },
+        }
     }
 
-    fn run(&mut self) {
-        while let Some(Reverse((now, number))) = self.queue.pop() {
-            let event = self.events.remove(&number).expect("every number has its event");
-            self.report.end = now;
-            match event {
-                Event::Input(rank, input) => self.input(now, rank, input),
-                Event::Transferred { from, to, op, tag, head, src, arrival } => {
-                    if self.dead[from] {
-                        continue;
-                    }
-                    self.leaving[from].remove(&op);
-                    let body = src.map(|src| {
-                        let number = self.next_body;
-                        self.next_body += 1;
-                        self.bodies.insert(number, self.memory.read(from, src));
-                        number
-                    });
-                    self.schedule(arrival, Event::Arrived { from, to, tag, head, body });
-                    self.input(now, from, Input::Done(op));
-                }
-                Event::Arrived { from, to, tag, head, body } => {
-                    let body = body.and_then(|number| self.bodies.remove(&number));
-                    if self.dead[to] {
-                        continue;
-                    }
-                    let msg = body.map(|body| {
-                        let msg = MsgId(self.next_msg[to]);
-                        self.next_msg[to] += 1;
-                        self.memory.hold(to, msg, body);
-                        msg
-                    });
-                    self.report.arrivals.push(Arrival { from, to, tag, body: msg.is_some() });
-                    self.input(now, to, Input::Message { from, tag, head, body: msg });
-                }
-                Event::Crash(crash) => {
-                    if self.report.outcomes[crash.rank].is_some() {
-                        continue;
-                    }
-                    self.dead[crash.rank] = true;
-                    for rank in (0..self.participants.len()).filter(|&r| r != crash.rank) {
-                        self.schedule(now + crash.noticed_after, Event::Input(rank, Input::Lost(crash.rank)));
-                    }
-                }
+    fn start(&mut self, inputs: &[Input]) {
+        for rank in 0..self.seats.len() {
+            for input in inputs.iter().chain([&Input::Start]) {
+                self.put_by(0, rank, *input);
             }
         }
     }
 
-    fn input(&mut self, now: Time, rank: Rank, input: Input) {
-        if self.dead[rank] {
-            return;
+    fn finish(mut self) -> Report {
+        while let Some((now, event)) = self.queue.pop() {
+            self.report.end = now;
+            self.event(now, event);
+            if self.memory.enough() {
+                break;
+            }
         }
-        let mut actions = std::mem::take(&mut self.actions[rank]);
-        self.participants[rank].on(now, input, &mut actions);
-        self.busy[rank] = self.busy[rank].max(now);
-        for action in actions.drain() {
-            self.act(rank, action);
-        }
-        self.actions[rank] = actions;
+        let last = self.report.spent.iter().map(|spent| spent.end).max();
+        self.report.end = self.report.end.max(last.unwrap_or(0));
+        let open = |rank: &Rank| !self.seats[*rank].dead && self.report.outcomes[*rank].is_none();
+        self.report.stuck = (0..self.seats.len()).filter(open).collect();
+        self.report
     }
 
-    fn act(&mut self, rank: Rank, action: Action) {
-        self.report.traces[rank].note(&action);
+    fn put_by(&mut self, at: Time, rank: Rank, input: Input) {
+        let place = self.inputs.insert((rank, input));
+        self.queue.push(at, Event::Input(place));
+    }
+
+    fn event(&mut self, now: Time, event: Event) {
+        match event {
+            Event::Input(place) => {
+                let (rank, input) = self.inputs.remove(place);
+                self.take(now, rank, input);
+            }
+            Event::Part(rank) => self.part_over(now, rank as Rank),
+            Event::Free(rank) => self.catch_up(now, rank as Rank),
+            Event::Departs(flight) => self.depart(now, flight),
+            Event::Sent(flight) => self.sent(now, flight),
+            Event::Reaches(place) => {
+                let Flight { to, bytes, last_bit, .. } = *self.flights.get(place);
+                let site = &mut self.sites[self.seats[to].host];
+                site.receives = site.receives.max(now) + site.host.transfer(bytes);
+                self.queue.push(site.receives.max(last_bit), Event::Arrived(place));
+            }
+            Event::Arrived(place) => {
+                let Flight { from, to, tag, head, body, left, bytes, .. } = self.flights.remove(place);
+                if !left || self.seats[to].dead {
+                    return;
+                }
+                let msg = body.map(|body| {
+                    let msg = MsgId(self.seats[to].held.insert(bytes));
+                    self.memory.hold(to, msg, body);
+                    msg
+                });
+                self.report.messages += 1;
+                self.report.spent[to].received_bytes += bytes as u64;
+                if self.detailed {
+                    self.report.arrivals.push(Arrival { from, to, tag, body: msg.is_some() });
+                }
+                self.take(now, to, Input::Message { from, tag, head, body: msg });
+            }
+            Event::Crash => self.die(now),
+        }
+    }
+
+    fn die(&mut self, now: Time) {
+        let Some(Crash { rank: dead, noticed_after, .. }) = self.crash else { return };
+        if self.report.outcomes[dead].is_some() {
+            return;
+        }
+        self.seats[dead].dead = true;
+        for rank in (0..self.seats.len()).filter(|&rank| rank != dead) {
+            self.put_by(now + noticed_after, rank, Input::Lost(dead));
+        }
+    }
+
+    /// Gives a rank an input, now or when it has time.
+    fn take(&mut self, now: Time, rank: Rank, input: Input) {
+        let seat = &mut self.seats[rank];
+        if seat.dead {
+            return;
+        }
+        if seat.pass.is_some() || seat.busy > now || !seat.inbox.is_empty() {
+            seat.inbox.push_back(input);
+            // Parts of a pass end by themselves.
+            if seat.pass.is_none() && seat.inbox.len() == 1 {
+                self.queue.push(self.seats[rank].busy, Event::Free(rank as u32));
+            }
+            return;
+        }
+        self.handle(now, rank, input);
+    }
+
+    /// Handles what has come, until that takes time.
+    fn catch_up(&mut self, now: Time, rank: Rank) {
+        while self.seats[rank].pass.is_none() && self.seats[rank].busy <= now {
+            let Some(input) = self.seats[rank].inbox.pop_front() else { return };
+            self.handle(now, rank, input);
+        }
+        let seat = &self.seats[rank];
+        if seat.pass.is_none() && !seat.inbox.is_empty() {
+            self.queue.push(seat.busy, Event::Free(rank as u32));
+        }
+    }
+
+    /// Gives a rank an input at a time at which it has nothing else to do.
+    fn handle(&mut self, now: Time, rank: Rank, input: Input) {
+        let seat = &mut self.seats[rank];
+        if seat.dead {
+            return;
+        }
+        if seat.pass.is_none()
+            && now > seat.busy
+            && let Some(peer) = seat.waits_for
+            && let Some(waited) = self.report.spent[rank].wait_for.get_mut(peer)
+        {
+            *waited += now - seat.busy;
+        }
+        seat.busy = seat.busy.max(now);
+        let mut actions = std::mem::take(&mut seat.actions);
+        seat.participant.on(seat.busy, input, &mut actions);
+        for action in actions.drain() {
+            self.act(now, rank, action);
+        }
+        self.seats[rank].actions = actions;
+    }
+
+    /// Time that work takes for a rank whose host is shared: as long as those make it that are at work when it
+    /// begins.
+    fn stretched(&self, rank: Rank, time: Time) -> Time {
+        let Site { host, crowd, .. } = &self.sites[self.seats[rank].machine];
+        if crowd.len() < 2 {
+            return time;
+        }
+        let begin = self.seats[rank].busy;
+        let at_work = |seat: &Seat| !seat.asleep && !seat.dead && (seat.pass.is_some() || seat.busy > begin);
+        let others = crowd.iter().filter(|other| **other != rank && at_work(&self.seats[**other]));
+        (time as f64 * host.shared_by(1 + others.count())) as Time
+    }
+
+    /// Lets a rank work on something.
+    fn work(&mut self, rank: Rank, time: Time) -> Time {
+        let time = self.stretched(rank, time);
+        self.seats[rank].busy += time;
+        time
+    }
+
+    fn act(&mut self, now: Time, rank: Rank, action: Action) {
+        if self.detailed {
+            self.report.traces[rank].note(&action);
+        }
         match action {
             Action::Send { op, to, tag, head, src } => {
                 debug_assert_ne!(
@@ -252,60 +370,218 @@ impl<M: Memory> Driver<'_, M> {
                     Some(Outcome::Completed),
                     "rank {rank} sends {tag:?} to {to}, who has finished"
                 );
-                src.map(|src| self.leaving[rank].insert(op, src));
                 let elements = src.map_or(0, |src| src.len);
+                let bytes = self.costs.bytes(elements);
                 self.report.sent_bytes[rank] += 4 * elements as u64;
-                let (free, last) = self.links.get(&(rank, to)).copied().unwrap_or_default();
-                let end = free.max(self.busy[rank]) + self.costs.transfer(elements);
-                let arrival = (end + self.costs.delay(rank, self.transfers[rank])).max(last);
-                self.transfers[rank] += 1;
-                self.links.insert((rank, to), (end, arrival));
-                self.schedule(end, Event::Transferred { from: rank, to, op, tag, head, src, arrival });
-            }
-            Action::Reduce { dst, .. }
-            | Action::Copy { dst, .. }
-            | Action::Mix { dst, .. }
-            | Action::Scale { dst, .. }
-            | Action::Randomise { dst, .. }
-            | Action::Encode { src: dst, .. }
-            | Action::Decode { dst, .. }
-            | Action::MatMul { dst: Matrix { region: dst, .. }, .. }
-            | Action::Orthonormalise(Matrix { region: dst, .. })
-            | Action::Apply { params: dst, .. } => {
-                let sent = |dst: Region| self.leaving[rank].values().any(|src| src.overlaps(&dst));
-                debug_assert!(
-                    !action.changes().into_iter().flatten().any(sent),
-                    "rank {rank} changes what is still being sent: {action:?}"
-                );
-                self.busy[rank] += self.costs.elements(dst.len);
-                self.memory.compute(rank, &action);
-            }
-            Action::Release(msg) => self.memory.release(rank, msg),
-            Action::BeginStep { step, unit, weigh } => {
-                debug_assert!(
-                    self.leaving[rank].values().all(|src| src.buf != Buf::Grad),
-                    "rank {rank} begins a step while its gradients are still being sent"
-                );
-                let start = self.busy[rank];
-                self.report.steps.push(Started { at: start, rank, step, unit, weigh });
-                self.memory.gradient(rank, unit, weigh);
-                let (whole, params) = (self.costs.step(rank, step), self.setup.params);
-                // Forward takes a third; backward announces its gradients on the way.
-                for i in 1..=ANNOUNCEMENTS {
-                    let at = start + whole / 3 + whole * 2 / 3 * i as Time / ANNOUNCEMENTS as Time;
-                    let from = params - params * i / ANNOUNCEMENTS;
-                    self.schedule(at, Event::Input(rank, Input::GradReady { from }));
+                self.report.spent[rank].sent_bytes += bytes as u64;
+                let speed = self.sites[self.seats[rank].machine].host.speed;
+                let time = self.work(rank, self.costs.handling(bytes, speed));
+                self.report.spent[rank].exchange += time;
+                let seat = &mut self.seats[rank];
+                if cfg!(debug_assertions) {
+                    src.into_iter().for_each(|src| seat.leaving.push((op, src)));
                 }
-                let load = Load { cpu: 1.0, step_s: whole as f32 * 1e-9 };
-                self.schedule(start + whole, Event::Input(rank, Input::Load(load)));
-                self.schedule(start + whole, Event::Input(rank, Input::BackwardDone));
+                let (at, local) = (seat.busy, self.costs.host_of(to) == seat.host);
+                let later = !local && at > now && self.sites[seat.host].shared;
+                let flight = Flight {
+                    from: rank,
+                    to,
+                    op,
+                    tag,
+                    head,
+                    src,
+                    bytes,
+                    body: None,
+                    left: false,
+                    last_bit: 0,
+                };
+                let place = self.flights.insert(flight);
+                if local {
+                    self.queue.push(at, Event::Sent(place));
+                    let arrives = self.under_way(rank, to, at, self.costs.local_latency);
+                    self.queue.push(arrives, Event::Arrived(place));
+                } else if later {
+                    // Other ranks of the host may send something before.
+                    self.queue.push(at, Event::Departs(place));
+                } else {
+                    self.depart(at, place);
+                }
             }
+            Action::Release(msg) => {
+                let bytes = self.seats[rank].held.remove(msg.0);
+                let speed = self.sites[self.seats[rank].machine].host.speed;
+                let time = self.work(rank, self.costs.handling(bytes, speed));
+                self.report.spent[rank].exchange += time;
+                self.memory.release(rank, msg);
+            }
+            Action::BeginStep { step, unit, weigh } => self.begin(rank, Begin { step, unit, weigh }),
             Action::SetTimer { id, after } => {
-                self.schedule(self.busy[rank] + after, Event::Input(rank, Input::Timer(id)));
+                self.put_by(self.seats[rank].busy + after, rank, Input::Timer(id));
             }
-            Action::WaitingFor(peer) => self.report.waits[rank].push(peer),
-            Action::Staleness(versions) => self.report.staleness[rank].push(versions),
-            Action::Finish(outcome) => self.report.outcomes[rank] = Some(outcome),
+            Action::WaitingFor(peer) => {
+                self.seats[rank].waits_for = Some(peer);
+                if self.detailed {
+                    self.report.waits[rank].push(peer);
+                }
+            }
+            Action::Staleness(versions) => {
+                self.report.staleness[rank].push(versions);
+                let updates = self.report.staleness[rank].len();
+                self.memory.updated(rank, updates, self.seats[rank].busy);
+            }
+            Action::Finish(outcome) => {
+                self.step_over(rank);
+                self.report.outcomes[rank] = Some(outcome);
+                self.report.spent[rank].end = self.seats[rank].busy;
+            }
+            action => self.compute(rank, &action),
         }
+    }
+
+    fn compute(&mut self, rank: Rank, action: &Action) {
+        let leaving = &self.seats[rank].leaving;
+        let sent = |dst: Region| leaving.iter().any(|(_, src)| src.overlaps(&dst));
+        debug_assert!(
+            !action.changes().into_iter().flatten().any(sent),
+            "rank {rank} changes what is still being sent: {action:?}"
+        );
+        let speed = self.sites[self.seats[rank].machine].host.speed;
+        let time = self.work(rank, (self.costs.work.of(action) / speed) as Time);
+        let spent = &mut self.report.spent[rank];
+        match action {
+            Action::Apply { .. } => spent.apply += time,
+            _ => spent.exchange += time,
+        }
+        self.memory.compute(rank, action);
+    }
+
+    /// A worker has finished a step, if it has begun one.
+    fn step_over(&mut self, rank: Rank) {
+        let seat = &mut self.seats[rank];
+        if !std::mem::take(&mut seat.began) {
+            return;
+        }
+        let times = &mut self.report.finished[rank];
+        times.push(seat.busy);
+        self.memory.step_over(rank, times.len() as u64, seat.busy);
+    }
+
+    fn begin(&mut self, rank: Rank, begin: Begin) {
+        let Begin { step, unit, weigh } = begin;
+        debug_assert!(
+            self.seats[rank].leaving.iter().all(|(_, src)| src.buf != Buf::Grad),
+            "rank {rank} begins a step while its gradients are still being sent"
+        );
+        self.step_over(rank);
+        if self.detailed {
+            self.report.steps.push(Started { at: self.seats[rank].busy, rank, step, unit, weigh });
+        }
+        self.memory.gradient(rank, begin);
+        let whole = self.costs.pass(rank, step);
+        let seat = &mut self.seats[rank];
+        (seat.pass, seat.began) = (Some(Pass { step, whole, pause: 0, part: 0, done: 0, took: 0 }), true);
+        self.next_part(rank);
+    }
+
+    /// Sets out on the next part of a pass, or a slice of it: how many others compute is looked at again for
+    /// each.
+    fn next_part(&mut self, rank: Rank) {
+        let Some(Pass { whole, part, done, .. }) = self.seats[rank].pass else { return };
+        let mut time = (whole as f64 * self.parts[part].end) as Time - done;
+        if !self.sites[self.seats[rank].machine].host.slowdown.is_empty() {
+            time = time.min(whole / SLICES + 1);
+        }
+        let took = self.work(rank, time);
+        self.report.spent[rank].compute += took;
+        if let Some(pass) = &mut self.seats[rank].pass {
+            pass.done += time;
+            pass.took += took;
+        }
+        self.queue.push(self.seats[rank].busy, Event::Part(rank as u32));
+    }
+
+    /// A part of a pass is over, or the pause behind it.
+    fn part_over(&mut self, now: Time, rank: Rank) {
+        let Some(Pass { step, whole, part, pause, done, took }) = self.seats[rank].pass else { return };
+        if self.seats[rank].dead {
+            return;
+        }
+        if let Some(Part { announces, end }) = self.parts.get(part) {
+            if done < (whole as f64 * end) as Time {
+                return self.next_part(rank);
+            }
+            if let Some(from) = *announces {
+                self.handle(now, rank, Input::GradReady { from });
+                while let Some(input) = self.seats[rank].inbox.pop_front() {
+                    self.handle(now, rank, input);
+                }
+            }
+            let last = part + 1 == self.parts.len();
+            let pause = if last { self.costs.pause(rank, step, took) } else { 0 };
+            if let Some(pass) = &mut self.seats[rank].pass {
+                (pass.part, pass.pause) = (part + 1, pause);
+            }
+            if !last {
+                return self.next_part(rank);
+            }
+            if pause > 0 || self.seats[rank].busy > now {
+                let seat = &mut self.seats[rank];
+                seat.asleep = pause > 0;
+                seat.busy += pause;
+                self.report.spent[rank].compute += pause;
+                self.queue.push(self.seats[rank].busy, Event::Part(rank as u32));
+                return;
+            }
+        }
+        let seat = &mut self.seats[rank];
+        (seat.pass, seat.asleep) = (None, false);
+        let step = took + pause;
+        let cpu = if step == 0 { 1.0 } else { took as f32 / step as f32 };
+        self.handle(now, rank, Input::Load(Load { cpu, step_s: step as f32 * 1e-9 }));
+        self.handle(now, rank, Input::BackwardDone);
+        self.catch_up(now, rank);
+    }
+
+    /// A message comes to the interface of its sender's host.
+    fn depart(&mut self, at: Time, place: u32) {
+        let Flight { from, to, bytes, .. } = *self.flights.get(place);
+        let there = self.sites[self.seats[to].host].host.latency;
+        let site = &mut self.sites[self.seats[from].host];
+        let (begin, time) = (site.sends.max(at), site.host.transfer(bytes));
+        site.sends = begin + time;
+        let room = site.host.transfer(self.costs.buffer);
+        let latency = there.max(site.host.latency);
+        self.queue.push(at.max((begin + time).saturating_sub(room)), Event::Sent(place));
+        let first_bit = self.under_way(from, to, begin, latency);
+        self.flights.get(place).last_bit = first_bit + time;
+        self.queue.push(first_bit, Event::Reaches(place));
+    }
+
+    /// When something that leaves now is there; what one rank sends to another does not overtake.
+    fn under_way(&mut self, from: Rank, to: Rank, now: Time, latency: Time) -> Time {
+        let count = &mut self.seats[from].transfers;
+        let there = now + self.costs.delay(from, *count, latency);
+        *count += 1;
+        if self.costs.spread == 0.0 {
+            return there;
+        }
+        let last = self.last.entry((from, to)).or_default();
+        *last = there.max(*last);
+        *last
+    }
+
+    /// A message has left: its body is read, and the sender told.
+    fn sent(&mut self, now: Time, place: u32) {
+        let Flight { from, op, src, .. } = *self.flights.get(place);
+        if self.seats[from].dead {
+            return;
+        }
+        if cfg!(debug_assertions) {
+            self.seats[from].leaving.retain(|(leaving, _)| *leaving != op);
+        }
+        let body = src.map(|src| self.memory.read(from, src));
+        let flight = self.flights.get(place);
+        (flight.body, flight.left) = (body, true);
+        self.take(now, from, Input::Done(op));
     }
 }

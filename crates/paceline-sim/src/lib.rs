@@ -2,19 +2,26 @@
 //! event. Delays, reorderings across peers and crashes all come from a seed, so every run can be replayed.
 //!
 //! # Layout
-//! - [`driver`]: events, links, faults; what happened
-//! - [`costs`]: what things cost in virtual time (constants, with random spread)
+//! - [`driver`]: the participants, event by event; [`report`]: what happened
+//! - [`recurrence`]: collectives that are one schedule, evaluated without their participants
+//! - [`costs`]: what things cost in virtual time: passes, links, hosts, a rank's own work
 //! - [`memory`]: what stands behind regions: nothing, or real numbers
+//! - `queue`: what happens when
 //!
 //! # Deliberately absent
-//! Its own copy of any protocol.
+//! Its own copy of any protocol, and any strategy's name.
 
 #![forbid(unsafe_code)]
 
 pub mod costs;
 pub mod driver;
 pub mod memory;
+mod queue;
+pub mod recurrence;
+pub mod report;
 
-pub use costs::{Costs, Straggler};
-pub use driver::{Arrival, Crash, Report, Started, simulate};
-pub use memory::{Memory, Nothing, Numbers};
+pub use costs::{Costs, Factor, Host, Part, Work};
+pub use driver::{Crash, run, simulate};
+pub use memory::{Begin, Memory, Nothing, Numbers};
+pub use recurrence::{Unsuited, evaluate};
+pub use report::{Arrival, Report, Spent, Started};

@@ -2,14 +2,25 @@
 
 use std::collections::HashMap;
 
-use paceline_protocol::{Action, Buf, Buffers, MsgId, Rank, Region, Unit, Weigh};
+use paceline_protocol::{Action, Buf, Buffers, MsgId, Rank, Region, Time, Unit, Weigh};
+
+/// A step that a worker begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Begin {
+    /// This worker's step.
+    pub step: u64,
+    /// The work.
+    pub unit: Unit,
+    /// How its gradient is weighted.
+    pub weigh: Weigh,
+}
 
 /// The participants' buffers, as far as somebody looks at them.
 pub trait Memory {
     /// A message's body on its way.
     type Body;
     /// Puts the gradient of a unit into a worker's gradient buffer.
-    fn gradient(&mut self, rank: Rank, unit: Unit, weigh: Weigh);
+    fn gradient(&mut self, rank: Rank, begin: Begin);
     /// Reads a body when its transfer ends: a region that changes before that arrives changed.
     fn read(&mut self, rank: Rank, region: Region) -> Self::Body;
     /// Keeps a received body.
@@ -18,6 +29,14 @@ pub trait Memory {
     fn release(&mut self, rank: Rank, msg: MsgId);
     /// Does a computation.
     fn compute(&mut self, rank: Rank, action: &Action);
+    /// A worker has finished so many steps.
+    fn step_over(&mut self, _rank: Rank, _steps: u64, _at: Time) {}
+    /// A server has applied so many updates.
+    fn updated(&mut self, _rank: Rank, _updates: usize, _at: Time) {}
+    /// Whether nobody wants to know how it goes on.
+    fn enough(&self) -> bool {
+        false
+    }
 }
 
 /// Sizes only.
@@ -26,7 +45,7 @@ pub struct Nothing;
 
 impl Memory for Nothing {
     type Body = ();
-    fn gradient(&mut self, _: Rank, _: Unit, _: Weigh) {}
+    fn gradient(&mut self, _: Rank, _: Begin) {}
     fn read(&mut self, _: Rank, _: Region) {}
     fn hold(&mut self, _: Rank, _: MsgId, (): ()) {}
     fn release(&mut self, _: Rank, _: MsgId) {}
@@ -85,7 +104,7 @@ impl<G: FnMut(Rank, Unit, Weigh, &[f32], &mut [f32])> Numbers<G> {
 impl<G: FnMut(Rank, Unit, Weigh, &[f32], &mut [f32])> Memory for Numbers<G> {
     type Body = Vec<f32>;
 
-    fn gradient(&mut self, rank: Rank, unit: Unit, weigh: Weigh) {
+    fn gradient(&mut self, rank: Rank, Begin { unit, weigh, .. }: Begin) {
         let Own { param, grad, .. } = &mut self.ranks[rank];
         (self.gradient)(rank, unit, weigh, param, grad);
     }

@@ -218,5 +218,6 @@ pub fn run(
             cpu_s: process::cpu_seconds(),
             rss_peak_bytes: process::peak_memory_bytes(),
         }],
+        simulated: None,
     }))
 }

@@ -68,6 +68,35 @@ pub fn order(plan: &Plan, dataset: &Dataset) -> Order {
     Order::sharded(plan.seed, dataset.train.labels(), plan.workers, global, total, sharding)
 }
 
+/// The samples of a worker's step, and what their summed loss's gradient is scaled by.
+pub fn batch<'a>(
+    plan: &Plan,
+    setup: &Setup,
+    order: &'a mut Order,
+    rank: Rank,
+    begin: Begin,
+) -> (Pass<'a>, f64) {
+    let (at, share) = place(plan, setup, order, rank, &begin);
+    let global = order.batch_len(at);
+    let ids = order.batch(at, share, plan.workers);
+    let scale = match begin.weigh {
+        Weigh::Part => 1.0 / global as f64,
+        Weigh::Own => 1.0 / ids.len().max(1) as f64,
+        Weigh::Even => plan.workers as f64 / global as f64,
+    };
+    (Pass { samples: ids.len(), training: true, seed: plan.seed, step: begin.unit.step, ids }, scale)
+}
+
+/// The step and the share of it that a worker takes samples from.
+fn place(plan: &Plan, setup: &Setup, order: &Order, rank: Rank, begin: &Begin) -> (u64, usize) {
+    // A worker that holds data of its own takes it in its own order, whatever unit it was handed.
+    let own_share = plan.shard != "iid" && !setup.sync.always_together(setup.steps);
+    match own_share {
+        true => (begin.step % order.steps(), rank),
+        false => (begin.unit.step, begin.unit.share),
+    }
+}
+
 /// What a worker tells while it trains.
 #[derive(Clone, Debug)]
 pub enum Said {
@@ -175,7 +204,6 @@ pub fn run(
     let slowness = Slowness { straggler: plan.straggler, rank, workers: plan.workers, seed: plan.seed };
     let agreement = (job.strategy.agreement)(setup);
     let together = setup.sync.always_together(setup.steps);
-    let own_share = plan.shard != "iid" && !together;
 
     let mut account = Account::default();
     if let Some(part) = course.restored.take() {
@@ -230,10 +258,10 @@ pub fn run(
         }
         clock.lap(Phase::Exchange);
         let (began, cpu) = (Instant::now(), thread_cpu_seconds());
-        // A worker that holds data of its own takes it in its own order, whatever unit it was handed.
-        let (at, share) = if own_share { (step % order.steps(), rank) } else { (unit.step, unit.share) };
-        let global = order.batch_len(at);
+        let before = order.samples_before(unit.step);
+        let begin = Begin { step, unit, weigh };
         if dataset.train.streamed() {
+            let (at, share) = place(plan, setup, &order, rank, &begin);
             replica.ahead(dataset, plan.seed, unit.step, order.batch(at, share, plan.workers));
             // Where workers do not go on together, who does what next is not known yet.
             if together && step + 1 < setup.steps {
@@ -241,22 +269,13 @@ pub fn run(
                 replica.ahead(dataset, plan.seed, next, own);
             }
         }
-        let ids = order.batch(at, share, plan.workers);
-        let pass = Pass { samples: ids.len(), training: true, seed: plan.seed, step: unit.step, ids };
-        let scale = match weigh {
-            Weigh::Part => 1.0 / global as f64,
-            Weigh::Own => 1.0 / ids.len().max(1) as f64,
-            Weigh::Even => plan.workers as f64 / global as f64,
-        };
+        let (pass, scale) = batch(plan, setup, &mut order, rank, begin);
+        let taken_now = pass.samples as u64;
         last = replica.forward(dataset, &pass, scale, &mut clock)?;
         if !last.loss.is_finite() {
-            return Err(TrainError::Diverged {
-                step: step + 1,
-                samples: order.samples_before(unit.step),
-                loss: last.loss,
-            });
+            return Err(TrainError::Diverged { step: step + 1, samples: before, loss: last.loss });
         }
-        taken += ids.len() as u64;
+        taken += taken_now;
 
         let Replica { network, params, grads, .. } = &mut replica;
         let mut finished = Finished::default();
@@ -358,16 +377,21 @@ fn evaluate(
 }
 
 /// Stretches a worker's computation.
-struct Slowness {
-    straggler: Option<Straggler>,
-    rank: Rank,
-    workers: usize,
-    seed: u64,
+pub struct Slowness {
+    /// What the plan says.
+    pub straggler: Option<Straggler>,
+    /// The worker.
+    pub rank: Rank,
+    /// Number of workers.
+    pub workers: usize,
+    /// The plan's seed.
+    pub seed: u64,
 }
 
 impl Slowness {
-    fn pause(&self, step: u64, computed: Duration) -> Duration {
-        let factor = match self.straggler {
+    /// How many times as long a step takes: at least 1.
+    pub fn factor(&self, step: u64) -> f64 {
+        let factor: f64 = match self.straggler {
             Some(Straggler::One { rank, factor }) if rank == self.rank => factor,
             Some(Straggler::Moving { factor }) => {
                 let slow = Stream::new(self.seed, Purpose::Straggler).below(step, self.workers as u64);
@@ -379,6 +403,10 @@ impl Slowness {
             }
             _ => 1.0,
         };
-        computed.mul_f64((factor - 1.0).max(0.0))
+        factor.max(1.0)
+    }
+
+    fn pause(&self, step: u64, computed: Duration) -> Duration {
+        computed.mul_f64(self.factor(step) - 1.0)
     }
 }

@@ -13,6 +13,7 @@ use paceline_plan::{PlanError, StudyError};
 use paceline_record::export::ExportError;
 use paceline_record::{JournalError, RecordError};
 use paceline_train::TrainError;
+use paceline_virtual::VirtualError;
 
 /// An error on its way to the user.
 #[derive(Debug)]
@@ -196,6 +197,25 @@ impl From<LaunchError> for Failure {
         match error {
             LaunchError::Plan(error) => error.into(),
             error => Self { code: error.code(), message: error.to_string(), hint: error.hint() },
+        }
+    }
+}
+
+impl From<VirtualError> for Failure {
+    fn from(error: VirtualError) -> Self {
+        let message = error.to_string();
+        match error {
+            VirtualError::Plan(error) => error.into(),
+            VirtualError::Train(error) => error.into(),
+            VirtualError::Launch(error) => error.into(),
+            VirtualError::File { .. } => Self {
+                code: 5,
+                message,
+                hint: "is the path right, and the file yours to read or write?".into(),
+            },
+            VirtualError::Stuck { .. } => {
+                Self { code: 1, message, hint: "this is a fault of the strategy; please report it".into() }
+            }
         }
     }
 }

@@ -32,6 +32,12 @@ struct Cli {
 enum Verb {
     /// Train a network once and print the result
     Train(Box<verbs::train::Args>),
+    /// Train in virtual time, on a cluster that need not be there, and print what would come out
+    Simulate(Box<verbs::simulate::Args>),
+    /// Predict what the runs of a study will take, or compare predictions with them
+    Predict(verbs::predict::Args),
+    /// Measure what things cost on this machine, for `simulate --calibration`
+    Calibrate(verbs::calibrate::Args),
     /// Take part in a run that another machine leads (`paceline train --listen`)
     Join(verbs::join::Args),
     /// Write the weights of a run's checkpoint to a file that PyTorch can load
@@ -82,6 +88,9 @@ fn main() -> ExitCode {
     let done = match cli.verb {
         None => verbs::home::run(show, started),
         Some(Verb::Train(args)) => verbs::train::train(&args, show, started),
+        Some(Verb::Simulate(args)) => verbs::simulate::run(&args, show, started),
+        Some(Verb::Predict(args)) => verbs::predict::run(&args, show),
+        Some(Verb::Calibrate(args)) => verbs::calibrate::run(&args, show),
         Some(Verb::Join(args)) => verbs::join::run(&args, show),
         Some(Verb::Resume(args)) => verbs::resume::run(&args, show, started),
         Some(Verb::ExportWeights(args)) => verbs::weights::export(&args, show),

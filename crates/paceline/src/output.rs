@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use paceline_record::{Event, RecordError, RunResult};
+use paceline_record::{Event, Marked, Origin, RecordError, RunResult};
 use serde::Serialize;
 
 /// How much is shown, and in which form.
@@ -24,6 +24,11 @@ pub fn json(value: &impl Serialize) -> std::io::Result<()> {
     let mut line = serde_json::to_string(value)?;
     line.push('\n');
     text(&line)
+}
+
+/// Writes a run's result: the last line on standard output.
+pub fn result(result: RunResult, origin: Origin) -> std::io::Result<()> {
+    json(&Marked { what: &Event::Result(result), origin })
 }
 
 /// Writes text to standard output.
@@ -75,6 +80,7 @@ pub fn error(message: &str, hint: &str) {
 /// Follows a run: a bar on a terminal, a line per evaluation, NDJSON if asked for.
 pub struct Follow {
     show: Show,
+    origin: Origin,
     /// Whether the stream of `--json` is written here; if a run is recorded, its record does, once events are stored.
     streams: bool,
     bar: ProgressBar,
@@ -88,7 +94,7 @@ const PHASES: [&str; 6] = ["data", "forward", "backward", "apply", "exchange", "
 
 impl Follow {
     /// A follower of one run.
-    pub fn new(show: Show, streams: bool) -> Self {
+    pub fn new(show: Show, origin: Origin, streams: bool) -> Self {
         let visible = !show.quiet && std::io::stderr().is_terminal();
         let bar = if visible { ProgressBar::new(0) } else { ProgressBar::hidden() };
         let style = "{bar:30} {percent:>3}%  step {pos}/{len}  {msg}  {elapsed} of about {duration}";
@@ -96,7 +102,7 @@ impl Follow {
         if visible {
             bar.enable_steady_tick(Duration::from_millis(500));
         }
-        Self { show, streams, bar, phases: [0.0; PHASES.len()], workers: 0.0 }
+        Self { show, origin, streams, bar, phases: [0.0; PHASES.len()], workers: 0.0 }
     }
 
     /// Takes one event.
@@ -104,7 +110,7 @@ impl Follow {
         // Rows are for the store; a stream of them would bury everything else.
         if self.show.json && self.streams && !matches!(event, Event::Batch { .. } | Event::Paused) {
             // A reader that has gone away is noticed when the result is written.
-            let _ = json(event);
+            let _ = json(&Marked { what: event, origin: self.origin });
         }
         match *event {
             Event::Start { plan, parameters, steps, ref kernels, .. } => {

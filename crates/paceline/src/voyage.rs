@@ -11,7 +11,7 @@ use paceline_launch::run::{self, Launch};
 use paceline_plan::Plan;
 use paceline_record::process::Started;
 use paceline_record::store::{Scarce, Told, scarce};
-use paceline_record::{Checkpoints, Damaged, Event, Record, Recording, RunResult};
+use paceline_record::{Checkpoints, Damaged, Event, Origin, Record, Recording, RunResult};
 use paceline_train::model;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -51,7 +51,7 @@ impl Voyage {
         started: Started,
     ) -> Result<(RunResult, String), Failure> {
         let mut record = None;
-        let mut follow = Follow::new(show, self.recording.is_none());
+        let mut follow = Follow::new(show, Origin::Measured, self.recording.is_none());
         let done = self.run(listening, show, started, &mut record, &mut follow);
         follow.finish();
         // It may hold nothing: a key that went with the run, checkpoints that were never made.

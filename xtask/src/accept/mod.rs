@@ -12,7 +12,9 @@ mod exchange;
 mod footprint;
 mod network;
 mod overhead;
+mod prediction;
 mod samplers;
+mod simulate;
 mod stragglers;
 mod studies;
 
@@ -98,6 +100,26 @@ const MEASUREMENTS: &[Measurement] = &[
         name: "compression",
         about: "codecs on MNIST: bytes and accuracy",
         run: compression::measure,
+    },
+    Measurement {
+        name: "simulator",
+        about: "virtual time: messages per second, a thousand workers, memory",
+        run: simulate::speed,
+    },
+    Measurement {
+        name: "time-to-accuracy",
+        about: "time to accuracy in virtual time beside real runs, with a straggler",
+        run: simulate::learn,
+    },
+    Measurement {
+        name: "prediction",
+        about: "predictions of a study beside its runs",
+        run: prediction::errors,
+    },
+    Measurement {
+        name: "prior",
+        about: "real runs that bayes needs with the simulator as prior, and without",
+        run: prediction::prior,
     },
     Measurement {
         name: "samplers",
@@ -211,8 +233,13 @@ pub fn number(value: &Value, path: &str) -> Outcome<f64> {
 
 /// `paceline train`, with the datasets that lie beside the checkout.
 pub fn train(data: &str, model: &str) -> Command {
-    let mut command = Command::new(root().join("target/release/paceline"));
-    command.args(["train", "--quiet", "--data", data, "--model", model]);
+    paceline("train", data, model)
+}
+
+/// A verb with the flags of `train`, with the same datasets.
+pub fn paceline(verb: &str, data: &str, model: &str) -> Command {
+    let mut command = Command::new(process::program());
+    command.args([verb, "--quiet", "--data", data, "--model", model]);
     let shared = root().join("../shared/data");
     if std::env::var_os("PACELINE_DATA").is_none() && shared.is_dir() {
         command.env("PACELINE_DATA", shared);

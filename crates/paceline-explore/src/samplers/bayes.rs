@@ -68,6 +68,26 @@ impl Bayes {
         open
     }
 
+    /// The point of which most is expected, where somebody expects anything.
+    fn promising(&self, used: &HashSet<&Point>) -> Option<Point> {
+        let fresh = |point: &&Point| self.problem.duplicates || !used.contains(*point);
+        let all = self.all.iter().flatten().filter(fresh);
+        let scored = all.filter_map(|point| Some((self.problem.expected(point)?, point)));
+        let best = scored.reduce(|best, other| if other.0 < best.0 { other } else { best });
+        best.map(|(_, point)| point.clone())
+    }
+
+    /// What is expected of points, in the scale of the targets: a process then learns by how much that is wrong.
+    fn expected<'p>(&self, losses: &[Vec<f64>], points: impl IntoIterator<Item = &'p Point>) -> Vec<f64> {
+        let one = |point: &Point| match self.problem.expected(point) {
+            Some(loss) if losses.iter().all(|l| l[0] > 0.0) && loss > 0.0 => loss.ln(),
+            Some(loss) if losses.iter().all(|l| l[0] < 0.0) && loss < 0.0 => -(-loss).ln(),
+            _ => 0.0,
+        };
+        let usable = self.problem.objectives.len() == 1 && self.problem.prior.is_some();
+        points.into_iter().map(|point| if usable { one(point) } else { 0.0 }).collect()
+    }
+
     /// A point far from those before, out of a few random ones.
     fn spread(&self, used: &HashSet<&Point>, history: &[Observation]) -> Option<Point> {
         let draw = self.stream.fork(history.len() as u64);
@@ -155,14 +175,26 @@ impl Sampler for Bayes {
             .iter()
             .filter_map(|o| Some((o, self.problem.losses(o)?, self.problem.margins(o)?)))
             .collect();
-        if history.len() < self.start() || measured.len() < 2 {
+        if self.problem.prior.is_some() {
+            // What is expected to be good is as good a start as any.
+            if measured.len() < 2
+                && let Some(point) = self.promising(&used)
+            {
+                return Some(Suggestion::whole(point));
+            }
+        } else if history.len() < self.start() || measured.len() < 2 {
+            return self.spread(&used, history).map(Suggestion::whole);
+        }
+        if measured.len() < 2 {
             return self.spread(&used, history).map(Suggestion::whole);
         }
         let space = &self.problem.space;
         let seen = Features::new(space, measured.iter().map(|(o, ..)| &o.point));
         let losses: Vec<Vec<f64>> = measured.iter().map(|(_, losses, _)| losses.clone()).collect();
         let step = self.stream.fork(history.len() as u64);
-        let targets = self.targets(&losses, step.fork(1));
+        let mut targets = self.targets(&losses, step.fork(1));
+        let before = self.expected(&losses, measured.iter().map(|(o, ..)| &o.point));
+        targets.iter_mut().zip(&before).for_each(|(target, expected)| *target -= expected);
         let mut objective = Gaussian::fit(&seen, &targets);
 
         let pending: Vec<&Point> =
@@ -173,7 +205,8 @@ impl Sampler for Bayes {
         let fits: Vec<bool> =
             measured.iter().map(|(_, _, margins)| margins.iter().all(|m| *m >= 0.0)).collect();
         // What was reached is what the process makes of it: single figures are noisy.
-        let means: Vec<f64> = objective.predict(&seen).into_iter().map(|(mean, _)| mean).collect();
+        let learnt = objective.predict(&seen).into_iter().zip(&before);
+        let means: Vec<f64> = learnt.map(|((mean, _), expected)| mean + expected).collect();
         let reached = |only: bool| {
             let good = means.iter().zip(&fits).filter(|(_, fits)| **fits || !only);
             good.map(|(mean, _)| *mean).fold(f64::INFINITY, f64::min)
@@ -190,7 +223,10 @@ impl Sampler for Bayes {
             Some(goal) => objective
                 .predict(&places)
                 .into_iter()
-                .map(|(mean, sigma)| sigma.ln() + normal::ln_expected_improvement((goal - mean) / sigma))
+                .zip(self.expected(&losses, &open))
+                .map(|((mean, sigma), expected)| {
+                    sigma.ln() + normal::ln_expected_improvement((goal - mean - expected) / sigma)
+                })
                 .collect(),
             // Nothing is feasible yet: only that counts.
             None => vec![0.0; open.len()],

@@ -19,6 +19,10 @@ pub struct StudyFile {
     /// How points are chosen.
     #[serde(default = "sampler")]
     pub sampler: String,
+    /// Where a sampler that learns begins (`bayes`): with what the simulator expects of every point.
+    pub prior: Option<PriorFile>,
+    /// The simulator's costs, as `paceline calibrate` wrote them; a path relative to this file.
+    pub calibration: Option<String>,
     /// Seed of the sampler and of the order of runs.
     #[serde(default = "one")]
     pub seed: u64,
@@ -116,6 +120,14 @@ pub struct AxisTable {
     pub scale: Option<ScaleFile>,
     /// Where the axis is there at all, e.g. `sync = "ssp"`.
     pub when: Option<String>,
+}
+
+/// Who expects something of points before any is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum PriorFile {
+    /// Virtual time.
+    Simulator,
 }
 
 /// How levels relate.

@@ -10,7 +10,7 @@ use crate::expression::Condition;
 use crate::space::{Axis, Scale, Space, SpaceError};
 use crate::value::Value;
 
-pub use file::{AxisFile, AxisTable, Goal, Infer, MetricsFile, Prices, ScaleFile, StudyFile};
+pub use file::{AxisFile, AxisTable, Goal, Infer, MetricsFile, Prices, PriorFile, ScaleFile, StudyFile};
 pub use source::{Source, StudyError};
 
 /// What a study's runs are.
@@ -45,6 +45,10 @@ pub struct Study {
     pub name: String,
     /// The sampler's name.
     pub sampler: String,
+    /// Who expects something of points before any is run.
+    pub prior: Option<PriorFile>,
+    /// The simulator's costs: a file, relative to the study's.
+    pub calibration: Option<String>,
     /// Seed of the sampler and of the order of runs.
     pub seed: u64,
     /// How often each point is run.
@@ -127,6 +131,14 @@ impl Study {
         if raw.budget.minutes.is_some_and(|m| !(m > 0.0 && m.is_finite())) {
             return fail("budget.minutes", "must be a number above 0");
         }
+        if raw.prior.is_some() {
+            if raw.sampler != "bayes" {
+                return fail("prior", "belongs to `sampler = \"bayes\"`");
+            }
+            if raw.objectives.len() != 1 || raw.workload.is_none() {
+                return fail("prior", "needs one objective, and runs of paceline train ([workload])");
+            }
+        }
         if raw.budget.give_up.is_some_and(|g| g != 0.0 && !(g >= 1.0 && g.is_finite())) {
             return fail("budget.give-up", "must be at least 1 (times the best), or 0 for never");
         }
@@ -174,6 +186,8 @@ impl Study {
         Ok(Self {
             name,
             sampler: raw.sampler,
+            prior: raw.prior,
+            calibration: raw.calibration,
             seed: raw.seed,
             repeats: raw.repeats,
             max_repeats,

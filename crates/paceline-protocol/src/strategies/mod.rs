@@ -163,6 +163,11 @@ impl Strategy {
         (self.check)(setup)
     }
 
+    /// The path, where a run is nothing but gradients that are summed along it, lane by lane, and then applied.
+    pub fn sums_along(&self, setup: &Setup) -> Option<Path> {
+        self.path.filter(|_| setup.averages == Averages::Gradients && setup.coder.is_none())
+    }
+
     /// Whether a run's result does not depend on timing.
     pub fn deterministic(&self, setup: &Setup) -> bool {
         setup.sync.always_together(setup.steps)

@@ -12,6 +12,8 @@ pub struct Summary {
     pub run: String,
     /// `running`, `ok`, `failed`, `interrupted` or `lost`.
     pub state: String,
+    /// `measured` or `simulated`.
+    pub origin: String,
     /// Why it failed.
     pub error: Option<String>,
     /// When it began, in seconds since 1970.
@@ -140,6 +142,7 @@ impl Summary {
         Ok(Self {
             run: run.run.clone(),
             state: run.state.clone(),
+            origin: run.origin.clone(),
             error: run.error.clone(),
             started_s: run.started_s,
             seconds: run.age_s(),
@@ -235,9 +238,13 @@ impl Summary {
     pub fn lines(&self) -> Vec<String> {
         let steps = self.steps.map_or_else(|| "?".into(), |n| n.to_string());
         let rate = self.samples_per_s.map_or_else(String::new, |rate| format!(", {rate:.0} samples/s"));
+        let virtually = if self.origin == "simulated" { " in virtual time" } else { "" };
         let mut lines = vec![
             self.what.clone(),
-            format!("{}: {} of {steps} steps in {:.1} s{rate}", self.state, self.steps_done, self.seconds),
+            format!(
+                "{}{virtually}: {} of {steps} steps in {:.1} s{rate}",
+                self.state, self.steps_done, self.seconds
+            ),
         ];
         if self.attempts > 1 {
             lines.push(format!("started {} times", self.attempts));

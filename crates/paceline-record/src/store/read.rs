@@ -19,6 +19,8 @@ pub struct RunRow {
     pub run: String,
     /// `running`, `ok`, `failed`, `interrupted` or `lost`.
     pub state: String,
+    /// `measured` or `simulated`.
+    pub origin: String,
     /// When it began, in seconds since 1970.
     pub started_s: f64,
     /// When it last wrote, in seconds since 1970.
@@ -59,7 +61,7 @@ pub struct RunRow {
 
 const COLUMNS: &str = "id, run, state, started_s, seen_s, ended_s, plan, steps, steps_done, samples_done, train_s, \
                        train_loss, accuracy, result, error, dropped_rows, launcher_cpu_s, version, git_commit, rustc, \
-                       attempts, host, pid";
+                       attempts, host, pid, origin";
 
 fn run_row(row: &Row<'_>) -> rusqlite::Result<RunRow> {
     let count = |i: usize| Ok::<_, rusqlite::Error>(row.get::<_, Option<i64>>(i)?.map(|n| n as u64));
@@ -88,6 +90,7 @@ fn run_row(row: &Row<'_>) -> rusqlite::Result<RunRow> {
         attempts: count(20)?.unwrap_or(1),
         host: json(21)?,
         pid: row.get::<_, Option<u32>>(22)?.unwrap_or(0),
+        origin: json(23)?,
     })
 }
 

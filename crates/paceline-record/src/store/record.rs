@@ -13,7 +13,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::write::{End, Job, Writer};
 use super::{RecordError, Store, at};
-use crate::event::{Event, RunResult, SCHEMA};
+use crate::event::{Event, Marked, Origin, RunResult, SCHEMA};
 use crate::process::{monotonic_ns, realtime_ns};
 use crate::row::Batch;
 use crate::site::Site;
@@ -38,6 +38,7 @@ pub type Told = Box<dyn FnMut(&str) + Send>;
 /// The record of a run under way. A record that is dropped without an end says that the run failed.
 pub struct Record {
     path: PathBuf,
+    origin: Origin,
     /// The zero of the run's clock, in nanoseconds of `CLOCK_MONOTONIC`: of a run that goes on it may lie before
     /// the machine's start.
     began_ns: i64,
@@ -75,10 +76,34 @@ impl Record {
         build: Build,
         told: Option<Told>,
     ) -> Result<Self, RecordError> {
+        Self::begin(folder, run, plan, build, told, Origin::Measured)
+    }
+
+    /// Begins the record of a run in virtual time.
+    pub fn simulated(
+        folder: &Path,
+        run: &str,
+        plan: &Plan,
+        build: Build,
+        told: Option<Told>,
+    ) -> Result<Self, RecordError> {
+        Self::begin(folder, run, plan, build, told, Origin::Simulated)
+    }
+
+    fn begin(
+        folder: &Path,
+        run: &str,
+        plan: &Plan,
+        build: Build,
+        told: Option<Told>,
+        origin: Origin,
+    ) -> Result<Self, RecordError> {
         let store = Store::create(folder)?;
         let site = Site::own();
-        let beginning = begin(&store.connection, run, plan, build, &site).map_err(at(&store.path))?;
-        Self::start(store, site, plan, beginning, told)
+        let beginning = begin(&store.connection, run, plan, build, &site, origin).map_err(at(&store.path))?;
+        let mut record = Self::start(store, site, plan, beginning, told)?;
+        record.origin = origin;
+        Ok(record)
     }
 
     /// Goes on with the record of a run that did not end well and is not under way.
@@ -95,6 +120,9 @@ impl Record {
             let there = store.find(run)?;
             let problem = match there.state.as_str() {
                 "running" => format!("run {run} is under way: process {} on {}", there.pid, there.host),
+                _ if there.origin == "simulated" => {
+                    format!("run {run} was made in virtual time: simulate it again")
+                }
                 state => format!("run {run} cannot go on, it is {state}"),
             };
             return Err(RecordError::Which { problem });
@@ -136,6 +164,7 @@ impl Record {
             .map_err(failed)?;
         Ok(Self {
             path,
+            origin: Origin::Measured,
             began_ns,
             tells,
             to: Some(to),
@@ -159,7 +188,8 @@ impl Record {
     /// Takes an event; never waits for the disk, but for pauses, in which nobody trains.
     pub fn event(&mut self, event: &Event<'_>) {
         let at_ns = self.now();
-        let text = || serde_json::to_string(event).expect("an event is plain data");
+        let marked = Marked { what: event, origin: self.origin };
+        let text = || serde_json::to_string(&marked).expect("an event is plain data");
         let job = match *event {
             Event::Progress { step, samples, train_s, train_loss } => {
                 let text = self.tells.then(text);
@@ -239,7 +269,8 @@ impl Record {
 
     /// The run has ended well: when this returns, everything is stored.
     pub fn finish(mut self, result: &RunResult) -> Result<(), RecordError> {
-        let text = serde_json::to_string(&Event::Result(result.clone())).expect("a result is plain data");
+        let marked = Marked { what: &Event::Result(result.clone()), origin: self.origin };
+        let text = serde_json::to_string(&marked).expect("a result is plain data");
         self.push(Job::Event { at_ns: self.now(), kind: RESULT, text });
         self.end("ok", Some(result.clone()), None, 0)
     }
@@ -285,6 +316,7 @@ fn begin(
     plan: &Plan,
     build: Build,
     site: &Site,
+    origin: Origin,
 ) -> rusqlite::Result<Beginning> {
     let now = realtime_ns() as f64 * 1e-9;
     let text = serde_json::to_string(plan).expect("a plan is plain data");
@@ -292,10 +324,11 @@ fn begin(
         "INSERT INTO runs (run, schema, origin, state, started_s, seen_s, attempts, host, boot_id, pid, \
          pid_started, strategy, sync, transport, data, model, workers, servers, batch, seed, plan, plan_sha256, \
          dropped_rows, steps_done, version, git_commit, rustc) \
-         VALUES (?, ?, 'measured', 'running', ?3, ?3, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, ?, ?, ?)",
+         VALUES (?, ?, ?, 'running', ?4, ?4, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, ?, ?, ?)",
         params![
             run,
             SCHEMA,
+            origin.name(),
             now,
             site.host,
             site.boot_id,
@@ -335,7 +368,7 @@ fn go_on(
             "UPDATE runs SET state = 'running', seen_s = ?1, ended_s = NULL, error = NULL, exit_code = NULL, \
              attempts = coalesce(attempts, 1) + 1, host = ?2, boot_id = ?3, pid = ?4, pid_started = ?5, \
              version = ?6, git_commit = ?7, rustc = ?8 \
-             WHERE run = ?9 AND state NOT IN ('running', 'ok') RETURNING id, started_s, attempts, dropped_rows",
+             WHERE run = ?9 AND state NOT IN ('running', 'ok') AND origin = 'measured' RETURNING id, started_s, attempts, dropped_rows",
             params![
                 now,
                 site.host,

@@ -1,7 +1,7 @@
 //! The consistency models of the parameter server: bounds, staleness, switching.
 
 use paceline_protocol::{Setup, Weigh};
-use paceline_sim::{Costs, Nothing, Report, Started, Straggler, simulate};
+use paceline_sim::{Costs, Factor, Nothing, Report, Started, Work, simulate};
 use proptest::prelude::*;
 
 use super::{Case, costs, make};
@@ -92,7 +92,7 @@ fn eager_pushes_lower_the_observed_staleness_at_the_same_bound() {
             let case = Case::new("ps", sync, &[("staleness", "1")]);
             let setup = case.setup(Setup { steps: 12, servers: 3, workers: 5, ..case.draw(seed) });
             // Bytes cost nothing here: otherwise the eager ones delay the others.
-            let costs = Costs { per_byte: 0.0, per_element: 0.0, ..costs(&setup, seed) };
+            let costs = Costs { per_byte: 0.0, work: Work::default(), ..costs(&setup, seed) };
             let report = simulated(&case, &setup, &costs);
             *sum += report.staleness.iter().flatten().sum::<u64>();
         };
@@ -147,8 +147,9 @@ fn the_greedy_policy_falls_to_single_pushes_while_a_straggler_lasts_and_returns(
     for servers in [1, 3] {
         let case = Case::new("ps", "switch", &[("switch-at", "1"), ("straggler-policy", "greedy")]);
         let setup = case.setup(Setup { steps: 60, workers: 4, servers, ..case.draw(5) });
-        let straggler = Some(Straggler { rank: 2, steps: 8..18, factor: 6.0 });
-        let costs = Costs { straggler, ..Costs::constant(4, 10_000, 20, 0.1) };
+        let slow = |rank, step| if rank == 2 && (8..18).contains(&step) { 6.0 } else { 1.0 };
+        let slowness = Some(Factor(std::sync::Arc::new(slow)));
+        let costs = Costs { slowness, ..Costs::constant(4, 10_000, 20, 0.1) };
         let report = simulated(&case, &setup, &costs);
         assert!(report.stuck.is_empty());
         let weights = weights(&report);

@@ -61,7 +61,8 @@ enum Stop {
 /// Makes all runs that are left. Interrupted, it ends what is under way and says so.
 pub fn drive(state: &mut State, store: &Path, how: How) -> Result<(), Failure> {
     let study = state.known.study.clone();
-    let mut schedule = super::schedule(&study, state.known.added)?;
+    let prior = super::prior::prior(state, how.show)?;
+    let mut schedule = super::schedule_expecting(&study, state.known.added, prior)?;
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&interrupted))?;

@@ -5,16 +5,19 @@
 //! - [`state`]: the study in the store
 //! - [`drive`]: making the runs
 //! - [`report`]: what came of them
+//! - [`predict`]: what they would take, in virtual time; [`prior`]: samplers that begin with that
 
 pub mod drive;
+pub mod predict;
+pub mod prior;
 pub mod report;
 pub mod state;
 pub mod workload;
 
 use std::path::Path;
 
-use paceline_explore::Problem;
 use paceline_explore::schedule::{Rules, Schedule};
+use paceline_explore::{Prior, Problem};
 use paceline_plan::{Study, StudyError};
 
 use crate::failure::Failure;
@@ -38,11 +41,17 @@ pub fn problem(study: &Study) -> Problem {
         seed: study.seed,
         budget: None,
         duplicates: false,
+        prior: None,
     }
 }
 
 /// The study's schedule, with runs added to its budget.
 pub fn schedule(study: &Study, added: u64) -> Result<Schedule, StudyError> {
+    schedule_expecting(study, added, None)
+}
+
+/// The same, with what is expected of points before any is run.
+pub fn schedule_expecting(study: &Study, added: u64, prior: Option<Prior>) -> Result<Schedule, StudyError> {
     let rules = Rules {
         sampler: study.sampler.clone(),
         runs: study.runs.map(|runs| runs + added),
@@ -51,5 +60,6 @@ pub fn schedule(study: &Study, added: u64) -> Result<Schedule, StudyError> {
         control_every: study.control_every,
         baseline: workload::needs_baseline(study),
     };
-    Schedule::new(&problem(study), rules).map_err(|error| study.source.error("sampler", error.0))
+    let problem = Problem { prior, ..problem(study) };
+    Schedule::new(&problem, rules).map_err(|error| study.source.error("sampler", error.0))
 }

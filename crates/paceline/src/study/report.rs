@@ -299,7 +299,7 @@ pub fn figure(metric: &str, value: f64) -> String {
 }
 
 /// A figure with four digits that matter.
-fn number(value: f64) -> String {
+pub fn number(value: f64) -> String {
     match value.abs() {
         v if v >= 10_000.0 => format!("{value:.0}"),
         v if v >= 100.0 => format!("{value:.1}"),

@@ -4,8 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use paceline_explore::Prior;
 use paceline_explore::schedule::{End, Job, Made};
-use paceline_plan::Study;
+use paceline_plan::{Point, Study};
 use paceline_record::Journal;
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +26,8 @@ enum Entry {
     Budget { runs: u64, minutes: f64 },
     /// A run that failed is to be made again.
     Retry { id: u64 },
+    /// What is expected of points before any is run: levels and the first objective.
+    Prior { figures: Vec<(Vec<Option<u32>>, f64)> },
     /// Nothing is left to do.
     Finish { at_ms: u64 },
 }
@@ -47,6 +50,8 @@ pub struct Known {
     pub added: u64,
     /// Minutes added to the budget.
     pub added_minutes: f64,
+    /// What is expected of points before any is run.
+    pub prior: Option<Prior>,
     /// Whether nothing was left to do.
     pub finished: bool,
 }
@@ -60,6 +65,7 @@ impl Known {
             wall_s: 0.0,
             added: 0,
             added_minutes: 0.0,
+            prior: None,
             finished: false,
         }
     }
@@ -113,6 +119,10 @@ impl Known {
                 }
                 None => return Err("a run is to be made again that never was"),
             },
+            Entry::Prior { figures } => {
+                let point = |(levels, figure)| (Point(levels), figure);
+                self.prior = Some(Prior(figures.into_iter().map(point).collect()));
+            }
             Entry::Finish { .. } => self.finished = true,
         }
         Ok(())
@@ -232,6 +242,14 @@ impl State {
     /// Makes a run again.
     pub fn retry(&mut self, id: u64) -> Result<(), Failure> {
         self.write(Entry::Retry { id })
+    }
+
+    /// What is expected of points before any is run.
+    pub fn expect(&mut self, Prior(figures): Prior) -> Result<(), Failure> {
+        let mut figures: Vec<_> =
+            figures.into_iter().map(|(Point(levels), figure)| (levels, figure)).collect();
+        figures.sort_by(|a, b| a.0.cmp(&b.0));
+        self.write(Entry::Prior { figures })
     }
 
     /// Nothing is left to do.

@@ -10,6 +10,7 @@ use paceline_plan::value::nearest;
 use paceline_plan::{Plan, Point, Study, StudyError, Value, Workload};
 use paceline_record::figures::{COST, FIGURES, Figure, INFER, OF_COMMANDS};
 use paceline_record::tree::Summary;
+use paceline_virtual::predict::FIGURES as PREDICTED;
 use regex::Regex;
 use serde_json::Value as Json;
 
@@ -249,6 +250,11 @@ fn check_train(study: &Study, fixed: &BTreeMap<String, Value>) -> Result<(), Stu
             return Err(source.error(&format!("objectives[{i}].metric"), problem));
         }
     }
+    let figure = &study.objectives[0].metric;
+    if study.prior.is_some() && !PREDICTED.contains(&figure.as_str()) {
+        let problem = format!("{figure} is not predicted; possible objectives: {}", PREDICTED.join(", "));
+        return Err(source.error("prior", problem));
+    }
     check_points(study, fixed)
 }
 
@@ -257,7 +263,7 @@ fn check_points(study: &Study, fixed: &BTreeMap<String, Value>) -> Result<(), St
     let points = study.space.points(paceline_plan::space::ENUMERABLE);
     let Some(points) = points else { return Ok(()) };
     let step = points.len().div_ceil(TRIED).max(1);
-    let mut datasets: BTreeMap<String, Option<Dataset>> = BTreeMap::new();
+    let mut datasets = Datasets::new();
     let (mut refused, mut tried, mut first) = (0, 0, None);
     for point in points.iter().step_by(step) {
         let levels = study.space.named(point);
@@ -300,10 +306,34 @@ fn try_flag(name: &str, value: &Value) -> Result<(), String> {
     Err(lines.collect::<Vec<_>>().join("; ").trim_start_matches("error: ").to_owned())
 }
 
-fn try_plan(
-    settings: &BTreeMap<String, Value>,
-    datasets: &mut BTreeMap<String, Option<Dataset>>,
-) -> Result<Plan, String> {
+/// Datasets that were looked for, by what was asked of them; none where a dataset is not at hand.
+pub type Datasets = BTreeMap<String, Option<Dataset>>;
+
+/// What a plan asks of its dataset.
+fn asked(plan: &Plan) -> String {
+    format!("{} {:?} {:?}", plan.data, plan.image_size, plan.window)
+}
+
+/// The plan of a point, and its dataset.
+pub fn planned<'d>(
+    study: &Study,
+    levels: &BTreeMap<String, Value>,
+    datasets: &'d mut Datasets,
+) -> Result<(Plan, &'d Dataset), String> {
+    let Workload::Train(fixed) = &study.workload else {
+        return Err("only runs of paceline train can be predicted".into());
+    };
+    let mut settings = fixed.clone();
+    settings.extend(levels.clone());
+    settings.entry("seed".into()).or_insert(Value::Number(study.seed as f64));
+    let plan = try_plan(&settings, datasets)?;
+    let missing =
+        || format!("the dataset {} is not at hand (`paceline data` says where it is looked for)", plan.data);
+    let dataset = datasets.get(&asked(&plan)).and_then(Option::as_ref).ok_or_else(missing)?;
+    Ok((plan, dataset))
+}
+
+fn try_plan(settings: &BTreeMap<String, Value>, datasets: &mut Datasets) -> Result<Plan, String> {
     let words = settings.iter().flat_map(|(name, value)| flag(name, value));
     let parsed = Words::try_parse_from(words);
     let parsed = parsed.map_err(|e| e.to_string().lines().next().unwrap_or_default().to_owned())?;
@@ -311,11 +341,11 @@ fn try_plan(
     plan.check(usize::MAX).map_err(|e| e.to_string())?;
     let settings = paceline_train::model::settings(&plan);
     let source = paceline_data::find(&plan.data).expect("clap lets registered names pass only");
-    let asked = Settings { image_size: plan.image_size, window: plan.window, decoders: plan.decoders };
-    source.check(&asked).map_err(|bad| format!("{} {}: {}", bad.flag, bad.value, bad.problem))?;
+    let wanted = Settings { image_size: plan.image_size, window: plan.window, decoders: plan.decoders };
+    source.check(&wanted).map_err(|bad| format!("{} {}: {}", bad.flag, bad.value, bad.problem))?;
     // Where the dataset is not at hand, the runs will tell.
     let dataset = datasets
-        .entry(format!("{} {:?} {:?}", plan.data, plan.image_size, plan.window))
+        .entry(asked(&plan))
         .or_insert_with(|| source.load(&crate::verbs::data::folders(parsed.args.place()), &settings).ok());
     if let Some(dataset) = dataset {
         plan.check(dataset.train.len()).map_err(|e| e.to_string())?;

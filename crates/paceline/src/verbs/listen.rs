@@ -86,6 +86,12 @@ impl Listening {
         self.listen.is_some()
     }
 
+    /// Refuses to listen at all.
+    pub fn refuse(&self, problem: &str) -> Result<(), PlanError> {
+        let Some(address) = &self.listen else { return Ok(()) };
+        Err(PlanError { flag: "--listen".into(), value: address.to_string(), problem: problem.into() })
+    }
+
     /// Refuses what cannot be, before anything is loaded or made.
     pub fn check(&self, plan: &Plan, single: bool) -> Result<(), Failure> {
         let Some(address) = &self.listen else {

@@ -1,6 +1,7 @@
 //! The verbs, one file each.
 
 pub mod bench;
+pub mod calibrate;
 pub mod check;
 pub mod data;
 pub mod explore;
@@ -13,9 +14,11 @@ pub mod listen;
 pub mod model;
 pub mod overhead;
 pub mod plan;
+pub mod predict;
 pub mod resume;
 pub mod runs;
 pub mod show;
+pub mod simulate;
 pub mod status;
 pub mod store;
 pub mod train;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use paceline_record::Event;
+use paceline_record::Origin;
 use paceline_record::process::Started;
 
 use super::data::{self, Place};
@@ -81,7 +81,8 @@ fn resume_run(args: &Args, show: Show, started: Started) -> Result<(), Failure> 
         if !show.quiet {
             output::note(&format!("run {run} has ended already; this is its result"));
         }
-        return Ok(output::json(&Event::Result(result))?);
+        let origin = if result.simulated.is_some() { Origin::Simulated } else { Origin::Measured };
+        return Ok(output::result(result, origin)?);
     }
     let plan = found.plan.ok_or_else(|| Failure::plan(&run))?;
     plan.check(usize::MAX)?;
@@ -98,7 +99,7 @@ fn resume_run(args: &Args, show: Show, started: Started) -> Result<(), Failure> 
     if !show.quiet {
         output::note(summary.trim_end());
     }
-    Ok(output::json(&Event::Result(result))?)
+    Ok(output::result(result, Origin::Measured)?)
 }
 
 fn resume_study(args: &Args, name: &str, show: Show) -> Result<(), Failure> {

@@ -19,6 +19,7 @@ pub struct Args {
 pub struct Listed<'a> {
     run: &'a str,
     state: &'a str,
+    origin: &'a str,
     started_s: f64,
     seconds: f64,
     strategy: &'a str,
@@ -41,6 +42,7 @@ pub fn listed(run: &RunRow) -> Listed<'_> {
     Listed {
         run: &run.run,
         state: &run.state,
+        origin: &run.origin,
         started_s: run.started_s,
         seconds: run.age_s(),
         strategy: plan.map_or("?", |p| &p.strategy),
@@ -84,7 +86,7 @@ pub fn table(rows: &[Listed<'_>]) -> String {
                 if r.servers > 0 { format!("{}+{}", r.workers, r.servers) } else { r.workers.to_string() };
             vec![
                 r.run.into(),
-                r.state.into(),
+                if r.origin == "simulated" { format!("{}, simulated", r.state) } else { r.state.into() },
                 format!("{} on {}", r.model, r.data),
                 r.strategy.into(),
                 ranks,

@@ -17,7 +17,7 @@ use paceline_protocol::{
     Averages, CONSISTENCIES, Coder, Options, Parameter, Refusal, STRATEGIES, strategies,
 };
 use paceline_record::process::{self, Started};
-use paceline_record::{Event, RunResult};
+use paceline_record::{Origin, RunResult};
 use paceline_wire::TRANSPORTS;
 
 use super::data::{self, Place};
@@ -38,7 +38,7 @@ pub struct Args {
     #[arg(long, default_value = "digits", value_parser = names(DATASETS.iter().map(|d| (d.name, d.about))))]
     data: String,
     #[command(flatten)]
-    place: Place,
+    pub place: Place,
     /// Side of the squares that images on disk are made to, in pixels (image-folder) [default: 224]
     #[arg(long, value_name = "N")]
     image_size: Option<usize>,
@@ -174,14 +174,14 @@ pub struct Args {
     #[arg(long)]
     pin: bool,
     #[command(flatten)]
-    store: Where,
+    pub store: Where,
     #[command(flatten)]
     kept: Kept,
     /// Leave no record of the run, and no checkpoint: it cannot be resumed
     #[arg(long, conflicts_with_all = ["store", "sample_hz", "trace", "checkpoint_every", "on_loss"])]
-    no_record: bool,
+    pub no_record: bool,
     #[command(flatten)]
-    listening: Listening,
+    pub listening: Listening,
     #[command(flatten)]
     parameters: Parameters,
 }
@@ -356,6 +356,22 @@ impl Args {
     }
 }
 
+impl Args {
+    /// The plan, after everything that can be wrong with it whatever the dataset: that is said before a large one is
+    /// loaded.
+    pub fn checked(&self) -> Result<Plan, Failure> {
+        let plan = self.plan()?;
+        plan.check(usize::MAX)?;
+        let source = paceline_data::find(&plan.data).expect("clap lets registered names pass only");
+        let Plan { image_size, window, decoders, .. } = plan;
+        source.check(&Settings { image_size, window, decoders }).map_err(|bad| {
+            let BadSetting { flag, value, problem } = bad;
+            PlanError { flag, value: value.to_string(), problem }
+        })?;
+        Ok(plan)
+    }
+}
+
 /// The plan of these flags of `paceline train`, which must be valid.
 pub fn planned(words: Vec<OsString>) -> Result<Plan, PlanError> {
     let command = Args::augment_args(Command::new("train").no_binary_name(true));
@@ -365,16 +381,8 @@ pub fn planned(words: Vec<OsString>) -> Result<Plan, PlanError> {
 
 /// Runs the plan that the flags describe; the result, and its summary in words.
 pub fn execute(args: &Args, show: Show, started: Started) -> Result<(RunResult, String), Failure> {
-    let plan = args.plan()?;
-    // What is wrong whatever the dataset is said before a large one is loaded.
-    plan.check(usize::MAX)?;
+    let plan = args.checked()?;
     args.listening.check(&plan, plan.strategy == SINGLE)?;
-    let source = paceline_data::find(&plan.data).expect("clap lets registered names pass only");
-    let Plan { image_size, window, decoders, .. } = plan;
-    source.check(&Settings { image_size, window, decoders }).map_err(|bad| {
-        let BadSetting { flag, value, problem } = bad;
-        PlanError { flag, value: value.to_string(), problem }
-    })?;
     let voyage = Voyage {
         plan,
         folders: data::folders(&args.place),
@@ -392,6 +400,6 @@ pub fn train(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
     if !show.quiet {
         output::note(summary.trim_end());
     }
-    output::json(&Event::Result(result))?;
+    output::result(result, Origin::Measured)?;
     Ok(())
 }

@@ -15,11 +15,13 @@ mod measure;
 mod model_files;
 mod namespaces;
 mod network;
+mod predict;
 mod record;
 mod resume;
 #[allow(dead_code, reason = "its own crate attacks in more ways")]
 #[path = "../../../paceline-wire/tests/conformance/rpc.rs"]
 mod rpc;
+mod simulate;
 mod strangers;
 mod studies;
 mod support;

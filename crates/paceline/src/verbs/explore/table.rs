@@ -36,6 +36,9 @@ pub struct Asked {
     /// A condition on columns, e.g. "accuracy >= 0.85"
     #[arg(long = "constraint", value_name = "CONDITION", value_parser = |s: &str| Condition::parse(s))]
     constraints: Vec<Condition>,
+    /// A column with what was expected of the objective before anything was run, e.g. by `paceline predict` (bayes)
+    #[arg(long, value_name = "COLUMN")]
+    prior: Option<String>,
     /// How many rows are looked up
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     budget: u64,
@@ -59,6 +62,7 @@ impl Asked {
                 .collect(),
             constraints: self.constraints.clone(),
             budget: self.budget as usize,
+            prior: self.prior.clone(),
         };
         Ok(Exploration::new(Table::read(table)?, &ask)?)
     }

@@ -1,0 +1,103 @@
+//! What happened in virtual time.
+
+use paceline_protocol::{Outcome, Rank, Tag, Time, Trace, Unit, Weigh};
+use sha2::{Digest, Sha256};
+
+/// A step that was started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Started {
+    /// When.
+    pub at: Time,
+    /// By whom.
+    pub rank: Rank,
+    /// Which step of its own.
+    pub step: u64,
+    /// On which work.
+    pub unit: Unit,
+    /// How its gradient is weighted.
+    pub weigh: Weigh,
+}
+
+/// A message that arrived.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival {
+    /// Sender.
+    pub from: Rank,
+    /// Receiver.
+    pub to: Rank,
+    /// What it belongs to.
+    pub tag: Tag,
+    /// Whether it had a body.
+    pub body: bool,
+}
+
+/// Where a rank's time went, in nanoseconds; the rest it waited.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Spent {
+    /// Forward and backward passes, pauses included.
+    pub compute: Time,
+    /// Sending, receiving, summing.
+    pub exchange: Time,
+    /// Updating parameters.
+    pub apply: Time,
+    /// When it had finished.
+    pub end: Time,
+    /// Waiting, by the rank that was waited for; empty where nobody asked.
+    pub wait_for: Vec<Time>,
+    /// Bytes sent, headers included.
+    pub sent_bytes: u64,
+    /// Bytes received, headers included.
+    pub received_bytes: u64,
+}
+
+impl Spent {
+    /// Time without anything to do.
+    pub fn wait(&self) -> Time {
+        self.end.saturating_sub(self.compute + self.exchange + self.apply)
+    }
+}
+
+/// What happened.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Where each rank's time went.
+    pub spent: Vec<Spent>,
+    /// When each worker had finished each of its steps: its next one began, or its run was over.
+    pub finished: Vec<Vec<Time>>,
+    /// How each rank ended; `None` if it crashed or never ended.
+    pub outcomes: Vec<Option<Outcome>>,
+    /// Live ranks that never ended although nothing was left to happen: a deadlock.
+    pub stuck: Vec<Rank>,
+    /// Every update's staleness, by rank.
+    pub staleness: Vec<Vec<u64>>,
+    /// Bytes of bodies that each rank sent.
+    pub sent_bytes: Vec<u64>,
+    /// Messages that arrived.
+    pub messages: u64,
+    /// Virtual time at the end.
+    pub end: Time,
+    // The rest is empty unless it was asked for.
+    /// Every arrival, in time.
+    pub arrivals: Vec<Arrival>,
+    /// Every step's start, in time.
+    pub steps: Vec<Started>,
+    /// What each rank did.
+    pub traces: Vec<Trace>,
+    /// For whom each rank said that it waits, in order.
+    pub waits: Vec<Vec<Rank>>,
+}
+
+impl Report {
+    /// SHA-256 of every worker's finish times, in hexadecimal.
+    pub fn trace_sha256(&self) -> String {
+        let mut hash = Sha256::new();
+        for times in &self.finished {
+            hash.update((times.len() as u64).to_le_bytes());
+            for part in times.chunks(512) {
+                let bytes: Vec<u8> = part.iter().flat_map(|time| time.to_le_bytes()).collect();
+                hash.update(&bytes);
+            }
+        }
+        hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}

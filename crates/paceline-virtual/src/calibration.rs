@@ -1,0 +1,376 @@
+//! What things cost on a machine.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{VirtualError, read, refuse};
+
+/// The form of the file.
+const VERSION: u32 = 1;
+
+/// A machine's costs.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Calibration {
+    /// The form of this file.
+    pub version: u32,
+    /// The CPU's name.
+    pub cpu: String,
+    /// Its cores.
+    pub cores: usize,
+    /// Seconds from a run's start to its first step.
+    pub startup_s: Estimate,
+    /// Nanoseconds per byte of a batch's samples until they are the network's input.
+    pub data_ns_per_byte: Estimate,
+    /// Operations per second and thread of passes that were not measured.
+    pub flops_per_s: Estimate,
+    /// How much slower each of several computing processes is; the first stands for one.
+    pub sharing: Vec<Sharing>,
+    /// Computations on elements.
+    pub work: Vec<Work>,
+    /// What ranks talk over.
+    pub transport: Vec<Transport>,
+    /// Forward and backward passes.
+    #[serde(default)]
+    pub pass: Vec<Pass>,
+}
+
+/// A measured number, and where its median lies with 95% confidence; in the file `[median, low, high]`.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq)]
+#[serde(from = "[f64; 3]", into = "[f64; 3]")]
+pub struct Estimate {
+    /// The median.
+    pub median: f64,
+    /// The least that it may be.
+    pub low: f64,
+    /// The most.
+    pub high: f64,
+}
+
+/// Processes that compute at once.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub struct Sharing {
+    /// How many.
+    pub processes: usize,
+    /// How many times as long each takes.
+    pub slowdown: Estimate,
+}
+
+/// A computation on elements.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Work {
+    /// `reduce`, `copy`, `mix`, `product`, `apply OPTIMISER`, `encode CODEC` or `decode CODEC`.
+    pub what: String,
+    /// Nanoseconds per element (of a product: per multiplication and addition).
+    pub ns_per_element: Estimate,
+}
+
+/// What ranks of one machine talk over.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Transport {
+    /// Its name.
+    pub name: String,
+    /// Seconds that a message is under way.
+    pub latency_s: Estimate,
+    /// Seconds of a rank's own time for a message, at each end.
+    pub message_s: Estimate,
+    /// Nanoseconds of a rank's own time per byte, at each end.
+    pub ns_per_byte: Estimate,
+    /// What this was taken from: messages there, and their answers.
+    #[serde(default)]
+    pub measured: Vec<Exchange>,
+}
+
+/// A message of a length, measured; in the file `[bytes, duplex, median, p95]`.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+#[serde(from = "(usize, bool, f64, f64)", into = "(usize, bool, f64, f64)")]
+pub struct Exchange {
+    /// Bytes.
+    pub bytes: usize,
+    /// Whether both sides sent at once.
+    pub duplex: bool,
+    /// Median seconds until the answer was there.
+    pub median_s: f64,
+    /// 95th percentile.
+    pub p95_s: f64,
+}
+
+/// Passes of a model.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Pass {
+    /// The model.
+    pub model: String,
+    /// Height, width and channels of a sample.
+    pub input: [usize; 3],
+    /// Samples of the batch.
+    pub batch: usize,
+    /// Threads.
+    pub threads: usize,
+    /// How often it was measured.
+    pub repetitions: usize,
+    /// Seconds of forward, loss and backward.
+    pub seconds: Estimate,
+    /// Seconds relative to the median, at equally spaced probabilities from 0 to 1.
+    pub quantiles: Vec<f64>,
+    /// The layers, in the order of the forward pass.
+    pub layer: Vec<Layer>,
+}
+
+/// A layer's medians; in the file `[name, forward, backward]`.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+#[serde(from = "(String, f64, f64)", into = "(String, f64, f64)")]
+pub struct Layer {
+    /// Its name.
+    pub name: String,
+    /// Seconds of its forward pass.
+    pub forward_s: f64,
+    /// Seconds of backward until its gradients were final, since the gradients before.
+    pub backward_s: f64,
+}
+
+/// A number with four digits: more than a repetition would give again.
+fn four_digits(value: f64) -> f64 {
+    format!("{value:.3e}").parse().unwrap_or(value)
+}
+
+impl From<[f64; 3]> for Estimate {
+    fn from([median, low, high]: [f64; 3]) -> Self {
+        Self { median, low, high }
+    }
+}
+
+impl From<Estimate> for [f64; 3] {
+    fn from(Estimate { median, low, high }: Estimate) -> Self {
+        [median, low, high].map(four_digits)
+    }
+}
+
+impl From<(usize, bool, f64, f64)> for Exchange {
+    fn from((bytes, duplex, median_s, p95_s): (usize, bool, f64, f64)) -> Self {
+        Self { bytes, duplex, median_s, p95_s }
+    }
+}
+
+impl From<Exchange> for (usize, bool, f64, f64) {
+    fn from(Exchange { bytes, duplex, median_s, p95_s }: Exchange) -> Self {
+        (bytes, duplex, four_digits(median_s), four_digits(p95_s))
+    }
+}
+
+impl From<(String, f64, f64)> for Layer {
+    fn from((name, forward_s, backward_s): (String, f64, f64)) -> Self {
+        Self { name, forward_s, backward_s }
+    }
+}
+
+impl From<Layer> for (String, f64, f64) {
+    fn from(Layer { name, forward_s, backward_s }: Layer) -> Self {
+        (name, four_digits(forward_s), four_digits(backward_s))
+    }
+}
+
+impl Estimate {
+    /// A number that nobody measured.
+    pub fn round(value: f64) -> Self {
+        Self { median: value, low: value, high: value }
+    }
+
+    /// The median of a sample, with the order statistics that enclose it with 95% confidence.
+    pub fn of(values: &[f64]) -> Self {
+        let mut sorted = values.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let n = sorted.len();
+        let Some(last) = n.checked_sub(1) else { return Self::round(f64::NAN) };
+        let median = if n % 2 == 1 { sorted[n / 2] } else { (sorted[n / 2 - 1] + sorted[n / 2]) / 2.0 };
+        // Ranks n/2 ± 1.96·√n/2: the binomial distribution's, approximately.
+        let half = 0.98 * (n as f64).sqrt();
+        let low = (n as f64 / 2.0 - half).floor().max(0.0) as usize;
+        let high = ((n as f64 / 2.0 + half).ceil() as usize).min(last);
+        Self { median, low: sorted[low.min(last)], high: sorted[high] }
+    }
+
+    /// Whether it is a number above 0.
+    pub fn is_positive(self) -> bool {
+        self.median.is_finite() && self.median > 0.0
+    }
+
+    /// The same estimate of a multiple.
+    pub fn times(self, factor: f64) -> Self {
+        Self { median: self.median * factor, low: self.low * factor, high: self.high * factor }
+    }
+}
+
+impl Calibration {
+    /// Reads a calibration.
+    pub fn load(path: &Path) -> Result<Self, VirtualError> {
+        let found: Self = read("--calibration", path)?;
+        let problem = if found.version != VERSION {
+            format!("has version {}; this program reads version {VERSION}", found.version)
+        } else if found.cores == 0 || !found.flops_per_s.is_positive() {
+            "cores and flops-per-s must be positive".into()
+        } else if let Some(pass) = found.pass.iter().find(|pass| !pass.seconds.is_positive()) {
+            format!("the pass of {} with a batch of {} takes no time", pass.model, pass.batch)
+        } else {
+            return Ok(found);
+        };
+        let problem = format!("{problem}; `paceline calibrate --out FILE` writes one");
+        Err(refuse("--calibration", path, problem).into())
+    }
+
+    /// The file.
+    pub fn text(&self) -> String {
+        let head = "# What things cost on this machine, measured by `paceline calibrate`.\n\
+                    # Numbers are [median, low, high]: the median lies between the two with 95% confidence.\n\
+                    # Names end with the unit. Messages: [bytes, both sides at once, median s, 95th percentile s].\n\
+                    # Layers: [name, forward s, s of backward until its gradients were final].\n\n";
+        head.to_owned() + &toml::to_string(self).expect("plain data")
+    }
+
+    /// Round numbers for a machine that nobody measured.
+    pub fn defaults() -> Self {
+        let round = Estimate::round;
+        let work = [
+            ("reduce", 0.5),
+            ("copy", 0.25),
+            ("mix", 0.5),
+            ("product", 0.25),
+            ("apply", 1.0),
+            ("encode", 2.0),
+            ("decode", 2.0),
+        ];
+        let transport = [("tcp", 25.0), ("uds", 15.0), ("shm", 5.0), ("inproc", 5.0), ("grpc", 100.0)];
+        Self {
+            version: VERSION,
+            cpu: "nobody's".into(),
+            cores: 1,
+            startup_s: round(0.1),
+            data_ns_per_byte: round(1.0),
+            flops_per_s: round(50e9),
+            sharing: Vec::new(),
+            work: work
+                .map(|(what, ns)| Work { what: what.into(), ns_per_element: round(ns) })
+                .into_iter()
+                .collect(),
+            transport: transport
+                .map(|(name, us)| Transport {
+                    name: name.into(),
+                    latency_s: round(us / 1e6),
+                    message_s: round(us / 5e6),
+                    ns_per_byte: round(0.2),
+                    measured: Vec::new(),
+                })
+                .into_iter()
+                .collect(),
+            pass: Vec::new(),
+        }
+    }
+
+    /// The same machine at the fast or the slow end of every confidence interval.
+    pub fn bound(&self, slow: bool) -> Self {
+        let of = |estimate: &mut Estimate| {
+            *estimate = Estimate::round(if slow { estimate.high } else { estimate.low });
+        };
+        let mut bound = self.clone();
+        for estimate in [&mut bound.startup_s, &mut bound.data_ns_per_byte] {
+            of(estimate);
+        }
+        let rate = self.flops_per_s;
+        bound.flops_per_s = Estimate::round(if slow { rate.low } else { rate.high });
+        bound.sharing.iter_mut().for_each(|sharing| of(&mut sharing.slowdown));
+        bound.work.iter_mut().for_each(|work| of(&mut work.ns_per_element));
+        for transport in &mut bound.transport {
+            for estimate in [&mut transport.latency_s, &mut transport.message_s, &mut transport.ns_per_byte] {
+                of(estimate);
+            }
+        }
+        bound.pass.iter_mut().for_each(|pass| of(&mut pass.seconds));
+        bound
+    }
+
+    /// Nanoseconds per element of a computation: that of the name in full, else of its first word.
+    pub fn ns_per_element(&self, what: &str) -> f64 {
+        let found = |name: &str| self.work.iter().find(|work| work.what == name);
+        let kind = what.split(' ').next().unwrap_or(what);
+        let alike = || self.work.iter().find(|work| work.what.starts_with(kind));
+        found(what).or_else(|| found(kind)).or_else(alike).map_or(1.0, |work| work.ns_per_element.median)
+    }
+
+    /// How many times as long each of several computing processes takes on a machine with so many cores.
+    pub fn slowdown(&self, processes: f64, cores: usize) -> f64 {
+        // As many per core as here.
+        let here = processes * self.cores as f64 / cores as f64;
+        let crowded = (processes / cores as f64).max(1.0);
+        let Some(last) = self.sharing.last().filter(|_| here > 1.0) else { return crowded };
+        if here >= last.processes as f64 {
+            return last.slowdown.median * here / last.processes as f64;
+        }
+        let above = self.sharing.partition_point(|sharing| (sharing.processes as f64) < here);
+        let above = &self.sharing[above.min(self.sharing.len() - 1)];
+        let below = self.sharing.iter().rev().find(|sharing| sharing.processes < above.processes);
+        let (from, start) = below.map_or((1.0, 1.0), |b| (b.processes as f64, b.slowdown.median));
+        let part = (here - from) / (above.processes as f64 - from);
+        (start + (above.slowdown.median - start) * part).max(1.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_median_comes_with_the_order_statistics_around_it() {
+        let values: Vec<f64> = (1..=101).map(f64::from).collect();
+        let found = Estimate::of(&values);
+        assert_eq!((found.median, found.low, found.high), (51.0, 41.0, 62.0));
+        let few = Estimate::of(&[3.0, 1.0, 2.0]);
+        assert_eq!((few.median, few.low, few.high), (2.0, 1.0, 3.0));
+    }
+
+    #[test]
+    fn a_calibration_is_read_as_it_was_written() {
+        let mut calibration = Calibration::defaults();
+        calibration.sharing.push(Sharing { processes: 1, slowdown: Estimate::round(1.0) });
+        calibration.sharing.push(Sharing { processes: 2, slowdown: Estimate::round(1.5) });
+        calibration.pass.push(Pass {
+            model: "mlp".into(),
+            input: [28, 28, 1],
+            batch: 64,
+            threads: 1,
+            repetitions: 9,
+            seconds: Estimate { median: 2e-3, low: 1e-3, high: 3e-3 },
+            quantiles: vec![0.9, 1.0, 1.4],
+            layer: vec![Layer { name: "fc1".into(), forward_s: 1e-3, backward_s: 1e-3 }],
+        });
+        assert_eq!(toml::from_str::<Calibration>(&calibration.text()).unwrap(), calibration);
+    }
+
+    #[test]
+    fn sharing_is_interpolated_and_goes_on_beyond_what_was_measured() {
+        let sharing = |processes, slowdown| Sharing { processes, slowdown: Estimate::round(slowdown) };
+        let measured = Calibration {
+            cores: 2,
+            sharing: vec![sharing(1, 1.0), sharing(2, 1.2), sharing(4, 2.4)],
+            ..Calibration::defaults()
+        };
+        for (processes, cores, want) in
+            [(1.0, 2, 1.0), (2.0, 2, 1.2), (3.0, 2, 1.8), (8.0, 2, 4.8), (4.0, 4, 1.2), (1.0, 4, 1.0)]
+        {
+            let found = measured.slowdown(processes, cores);
+            assert!((found - want).abs() < 1e-12, "{processes} on {cores}: {found}");
+        }
+        assert_eq!(Calibration::defaults().slowdown(6.0, 4), 1.5);
+        assert_eq!(Calibration::defaults().slowdown(3.0, 4), 1.0);
+    }
+
+    #[test]
+    fn what_was_not_measured_costs_what_is_most_like_it() {
+        let calibration = Calibration::defaults();
+        assert_eq!(calibration.ns_per_element("apply adam"), calibration.ns_per_element("apply"));
+        assert!(calibration.ns_per_element("encode int8") > calibration.ns_per_element("copy"));
+    }
+}

@@ -1,0 +1,50 @@
+//! How a run in virtual time fails.
+
+use std::path::{Path, PathBuf};
+
+use paceline_launch::LaunchError;
+use paceline_plan::PlanError;
+use paceline_train::TrainError;
+use serde::de::DeserializeOwned;
+
+/// A run in virtual time, or a calibration, that did not come to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum VirtualError {
+    /// The plan cannot be run, nor a cluster's or a calibration's file taken as it is.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// A file cannot be read or written.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Training failed.
+    #[error(transparent)]
+    Train(#[from] TrainError),
+    /// The run, or a measurement, could not be started or finished.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    /// Ranks wait for each other for ever: a fault of the strategy.
+    #[error("after {steps} steps these ranks wait for ever: {ranks:?}")]
+    Stuck {
+        /// Who.
+        ranks: Vec<usize>,
+        /// Steps that the slowest worker had done.
+        steps: usize,
+    },
+}
+
+/// Reads a file that a flag names.
+pub(crate) fn read<T: DeserializeOwned>(flag: &str, path: &Path) -> Result<T, VirtualError> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| VirtualError::File { path: path.to_owned(), source })?;
+    toml::from_str(&text).map_err(|error| refuse(flag, path, error.to_string().trim_end()).into())
+}
+
+/// A file that cannot be taken as it is.
+pub(crate) fn refuse(flag: &str, path: &Path, problem: impl Into<String>) -> PlanError {
+    PlanError { flag: flag.into(), value: path.display().to_string(), problem: problem.into() }
+}

@@ -1,0 +1,308 @@
+//! Real gradients in the simulated order, with the simulated staleness.
+//!
+//! Ranks have parameters, gradients, statistics and optimisers of their own. They compute one after the other, so
+//! they share one network and its activations.
+
+use std::sync::Arc;
+
+use paceline_data::{Dataset, Order, order};
+use paceline_launch::gather::{Gather, mean};
+use paceline_nn::{Compute, Graph, Outcome};
+use paceline_plan::Plan;
+use paceline_protocol::{Action, Agreement, MsgId, Rank, Region, Setup, Time};
+use paceline_record::Event;
+use paceline_sim::{Begin, Memory};
+use paceline_train::clock::Clock;
+use paceline_train::engine;
+use paceline_train::memory::{Bodies, Memory as _, Scratch, Whole, span};
+use paceline_train::update::Update;
+use paceline_train::{Replica, TrainError, weights, worker};
+use paceline_wire::{Body, Source};
+
+/// Progress events of a run, roughly.
+const PROGRESS: u64 = 100;
+
+/// A rank's own memory.
+pub struct Own {
+    /// Parameters.
+    pub params: Vec<f32>,
+    /// Batch norm's statistics.
+    pub state: Vec<f32>,
+    /// Sums of its last step.
+    pub last: Outcome,
+    /// Samples done.
+    pub samples: u64,
+    grads: Vec<f32>,
+    scratch: Scratch,
+    update: Update,
+    bodies: Vec<Option<Body>>,
+}
+
+impl Own {
+    fn whole(&mut self) -> (Whole<'_>, Bodies<'_>) {
+        let Self { params, grads, scratch, update, bodies, .. } = self;
+        (Whole { params, grads, scratch, update }, Bodies(bodies))
+    }
+}
+
+/// A model at an evaluation, of which parts may be missing.
+struct Incomplete {
+    step: u64,
+    at: Time,
+    parts: Vec<Option<Vec<f32>>>,
+}
+
+/// What is to be learned.
+pub struct Lesson<'a> {
+    /// The plan.
+    pub plan: &'a Plan,
+    /// The dataset.
+    pub dataset: &'a Dataset,
+    /// What the strategy is told.
+    pub setup: &'a Setup,
+    /// How far the workers' models agree.
+    pub agreement: Agreement,
+    /// The network.
+    pub graph: Arc<Graph>,
+}
+
+/// The ranks' memory, and what is known of the model.
+pub struct Learning<'a, 'r> {
+    plan: &'a Plan,
+    dataset: &'a Dataset,
+    setup: &'a Setup,
+    agreement: Agreement,
+    /// The network that all use in turn.
+    replica: Replica,
+    order: Order,
+    /// Each rank's memory.
+    pub ranks: Vec<Own>,
+    snapshots: Vec<Incomplete>,
+    /// Snapshots that each server has given.
+    rounds: Vec<u64>,
+    /// Evaluations so far.
+    pub gather: Gather<'a>,
+    report: &'r mut dyn FnMut(Event<'_>),
+    /// Why nothing more is to be learned.
+    pub failed: Option<TrainError>,
+    reached: bool,
+}
+
+impl<'a, 'r> Learning<'a, 'r> {
+    /// Ranks at the plan's initial parameters; `scratch` gives each rank's scratch lengths.
+    pub fn new(
+        Lesson { plan, dataset, setup, agreement, graph }: Lesson<'a>,
+        scratch: Vec<Vec<usize>>,
+        gather: Gather<'a>,
+        report: &'r mut dyn FnMut(Event<'_>),
+    ) -> Result<Self, TrainError> {
+        let compute = Arc::new(Compute::new(plan.threads, plan.pin));
+        let frozen = weights::frozen(plan, &graph)?;
+        let replica = Replica::new(plan, graph, Arc::clone(&compute))?;
+        let own = |lens: Vec<usize>| {
+            let mut update = Update::new(plan, dataset.train.len(), Arc::clone(&compute));
+            update.freeze(&frozen, &replica.params);
+            Own {
+                params: replica.params.clone(),
+                state: replica.state.clone(),
+                last: Outcome::default(),
+                samples: 0,
+                grads: vec![0.0; replica.params.len()],
+                scratch: Scratch::new(lens),
+                update,
+                bodies: Vec::new(),
+            }
+        };
+        Ok(Self {
+            plan,
+            dataset,
+            setup,
+            agreement,
+            ranks: scratch.into_iter().map(own).collect(),
+            replica,
+            order: worker::order(plan, dataset),
+            snapshots: Vec::new(),
+            rounds: vec![0; setup.servers],
+            gather,
+            report,
+            failed: None,
+            reached: false,
+        })
+    }
+
+    /// Evaluates a model on the whole test split: share by share where workers do, so that sums are theirs.
+    pub fn evaluate(&mut self, params: Vec<f32>, state: Vec<f32>) -> Outcome {
+        let shares = match self.agreement {
+            Agreement::Apart => 1,
+            _ if state.is_empty() => self.setup.workers,
+            _ => 1,
+        };
+        (self.replica.params, self.replica.state) = (params, state);
+        let mut total = Outcome::default();
+        for share in 0..shares {
+            let part = order::share(self.dataset.test.len(), share, shares);
+            match self.replica.evaluate(self.dataset, part) {
+                Ok(outcome) => total += outcome,
+                Err(error) => self.failed = self.failed.take().or(Some(error)),
+            }
+        }
+        total
+    }
+
+    /// Evaluates a model and tells of it.
+    pub fn tell(&mut self, step: u64, at: Time, params: Vec<f32>, state: Vec<f32>) {
+        let outcome = self.evaluate(params, state);
+        self.gather.whole(step, at as f64 * 1e-9, outcome, self.report);
+        let target = self.plan.target_accuracy.filter(|_| self.plan.stop_at_target);
+        self.reached |= target.is_some_and(|target| outcome.accuracy() >= target);
+    }
+
+    /// The mean of the workers' parameters and statistics, or the servers' parameters.
+    pub fn model(&self) -> (Vec<f32>, Vec<f32>) {
+        let workers = &self.ranks[..self.setup.workers];
+        let of =
+            |f: fn(&Own) -> &Vec<f32>| mean(&workers.iter().map(|own| f(own).clone()).collect::<Vec<_>>());
+        let state = of(|own| &own.state);
+        if self.setup.servers == 0 {
+            return (of(|own| &own.params), state);
+        }
+        let shards = self.setup.shards();
+        let shard = |k: usize| &self.ranks[self.setup.server(k)].params[shards[k].clone()];
+        ((0..self.setup.servers).flat_map(shard).copied().collect(), state)
+    }
+
+    /// A part of a model at an evaluation; the last one sets it off.
+    fn part(&mut self, step: u64, at: Time, index: usize, of: usize, part: Vec<f32>) {
+        let place = self.snapshots.iter().position(|s| s.step == step).unwrap_or_else(|| {
+            self.snapshots.push(Incomplete { step, at, parts: vec![None; of] });
+            self.snapshots.len() - 1
+        });
+        let snapshot = &mut self.snapshots[place];
+        snapshot.at = snapshot.at.max(at);
+        snapshot.parts[index] = Some(part);
+        if snapshot.parts.iter().any(Option::is_none) {
+            return;
+        }
+        let Incomplete { step, at, parts } = self.snapshots.swap_remove(place);
+        let mut parts: Vec<Vec<f32>> = parts.into_iter().flatten().collect();
+        let params = self.setup.params;
+        let (params, state) = if self.agreement != Agreement::Apart {
+            // Everybody's parameters are the first worker's; statistics are averaged.
+            let state = parts[0].split_off(params);
+            let params = std::mem::replace(&mut parts[0], state);
+            (params, mean(&parts))
+        } else if self.setup.servers > 0 {
+            (parts.concat(), Vec::new())
+        } else {
+            let mut model = mean(&parts);
+            let state = model.split_off(params);
+            (model, state)
+        };
+        self.tell(step, at, params, state);
+    }
+
+    /// Units of work between two looks at the servers' model; none where workers evaluate by themselves, or where
+    /// the model has state that servers do not see.
+    fn look_every(&self) -> Option<u64> {
+        if self.agreement != Agreement::Apart || !self.replica.state.is_empty() {
+            return None;
+        }
+        let per_epoch = self.dataset.train.len().div_ceil(self.plan.batch * self.plan.workers) as u64;
+        Some(self.plan.eval_every.unwrap_or(per_epoch) * self.plan.workers as u64)
+    }
+}
+
+impl Memory for Learning<'_, '_> {
+    type Body = Body;
+
+    fn gradient(&mut self, rank: Rank, Begin { step, unit, weigh }: Begin) {
+        let Self { replica, ranks, order, plan, setup, dataset, .. } = self;
+        let own = &mut ranks[rank];
+        let samples = order.samples_before(unit.step);
+        let (pass, scale) = worker::batch(plan, setup, order, rank, engine::Begin { step, unit, weigh });
+        let swap = |replica: &mut Replica, own: &mut Own| {
+            std::mem::swap(&mut replica.params, &mut own.params);
+            std::mem::swap(&mut replica.grads, &mut own.grads);
+            std::mem::swap(&mut replica.state, &mut own.state);
+        };
+        swap(replica, own);
+        let forward = replica.forward(dataset, &pass, scale, &mut Clock::default());
+        replica.backward(&pass);
+        swap(replica, own);
+        own.update.quiet(0, &mut own.grads);
+        own.samples += pass.samples as u64;
+        match forward {
+            Ok(outcome) => own.last = outcome,
+            Err(error) => return self.failed = self.failed.take().or(Some(error)),
+        }
+        let loss = own.last.loss;
+        if !loss.is_finite() && self.failed.is_none() {
+            self.failed = Some(TrainError::Diverged { step: step + 1, samples, loss });
+        }
+    }
+
+    fn read(&mut self, rank: Rank, region: Region) -> Body {
+        let (whole, _) = self.ranks[rank].whole();
+        let mut body = Vec::with_capacity(region.len);
+        whole.slices(span(region), &mut |slice| body.extend_from_slice(slice));
+        body.into()
+    }
+
+    fn hold(&mut self, rank: Rank, MsgId(msg): MsgId, body: Body) {
+        let bodies = &mut self.ranks[rank].bodies;
+        if bodies.len() <= msg as usize {
+            bodies.resize_with(msg as usize + 1, || None);
+        }
+        bodies[msg as usize] = Some(body);
+    }
+
+    fn release(&mut self, rank: Rank, MsgId(msg): MsgId) {
+        self.ranks[rank].bodies[msg as usize] = None;
+    }
+
+    fn compute(&mut self, rank: Rank, action: &Action) {
+        let (mut whole, bodies) = self.ranks[rank].whole();
+        let done = whole.compute(action, bodies);
+        debug_assert!(done, "whole memory does everything at once: {action:?}");
+    }
+
+    fn step_over(&mut self, rank: Rank, steps: u64, at: Time) {
+        let workers = self.setup.workers;
+        if rank == 0 && steps.is_multiple_of((self.setup.steps / PROGRESS).max(1)) {
+            let samples = steps * (workers * self.plan.batch) as u64;
+            let train_loss = self.ranks[0].last.mean_loss();
+            (self.report)(Event::Progress { step: steps, samples, train_s: at as f64 * 1e-9, train_loss });
+        }
+        let every = self.plan.eval_every;
+        let due = every.map_or(self.order.ends_epoch(steps - 1), |every| steps.is_multiple_of(every));
+        if !due && steps != self.setup.steps {
+            return;
+        }
+        let (own, apart) = (&self.ranks[rank], self.agreement == Agreement::Apart);
+        if !apart {
+            let params = if rank == 0 { &own.params[..] } else { &[] };
+            let part = [params, &own.state].concat();
+            self.part(steps, at, rank, workers, part);
+        } else if self.setup.servers == 0 && steps < self.setup.steps {
+            let part = [&own.params[..], &own.state].concat();
+            self.part(steps, at, rank, workers, part);
+        }
+    }
+
+    fn updated(&mut self, rank: Rank, updates: usize, at: Time) {
+        let (shard, updates) = (rank - self.setup.workers, updates as u64);
+        let (Some(every), all) = (self.look_every(), self.setup.steps * self.setup.workers as u64) else {
+            return;
+        };
+        if updates < all && updates / every > self.rounds[shard] {
+            self.rounds[shard] += 1;
+            let step = self.rounds[shard] * every / self.setup.workers as u64;
+            let part = self.ranks[rank].params[self.setup.shards()[shard].clone()].to_vec();
+            self.part(step, at, shard, self.setup.servers, part);
+        }
+    }
+
+    fn enough(&self) -> bool {
+        self.failed.is_some() || self.reached
+    }
+}

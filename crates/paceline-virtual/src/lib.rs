@@ -1,0 +1,31 @@
+//! Whole runs in virtual time: a plan, a cluster and a calibration become costs, the simulator drives the
+//! plan's participants with them, and what comes out is told as a real run would tell it.
+//!
+//! # Layout
+//! - [`cluster`]: the hosts of a cluster that need not be there, as a file
+//! - [`calibration`]: what things cost on a machine, as a file; the defaults where there is none
+//! - [`calibrate`]: measures a machine
+//! - [`price`]: a plan's costs, out of the two
+//! - [`learn`]: real gradients in the simulated order
+//! - [`run`]: a plan from its costs to its result
+//! - [`predict`]: what a plan will take, and how sure that is; [`compare`]: how right that was
+//! - [`error`]: how that fails
+//!
+//! # Deliberately absent
+//! Protocols (they are `paceline-protocol`'s), virtual time itself (`paceline-sim`'s), flags.
+
+#![forbid(unsafe_code)]
+
+pub mod calibrate;
+pub mod calibration;
+pub mod cluster;
+pub mod compare;
+pub mod error;
+pub mod learn;
+pub mod predict;
+pub mod price;
+pub mod run;
+
+pub use calibration::Calibration;
+pub use cluster::Cluster;
+pub use error::VirtualError;

@@ -1,0 +1,172 @@
+//! What a plan will take, with how sure that is.
+
+use paceline_data::Dataset;
+use paceline_nn::Graph;
+use paceline_plan::Plan;
+use paceline_record::RunResult;
+use paceline_record::process::Started;
+use serde::Serialize;
+
+use crate::calibration::{Calibration, Estimate};
+use crate::error::VirtualError;
+use crate::price::Terms;
+use crate::run::{self, Scenario};
+
+/// What the model leaves out, where everything was measured: fractions of the time, faster and slower.
+const WITHIN: f64 = 0.1;
+/// The same, where something was not.
+const BEYOND: f64 = 0.4;
+/// What round numbers may be off by.
+const GUESSED: f64 = 2.0;
+
+/// A run's prediction. Intervals hold what the calibration's confidence intervals give, widened by what the model
+/// leaves out.
+#[derive(Clone, Debug, Serialize)]
+pub struct Prediction {
+    /// Seconds of a step.
+    pub step_s: Estimate,
+    /// Seconds of the training clock.
+    pub train_s: Estimate,
+    /// Seconds from the process's start to its result, evaluations left out.
+    pub total_s: Estimate,
+    /// Samples per second of the training clock.
+    pub samples_per_s: Estimate,
+    /// Seconds until the target accuracy, if there is one and it is reached.
+    pub time_to_accuracy_s: Option<Estimate>,
+    /// Accuracy at the end, where gradients were computed.
+    pub final_accuracy: Option<f64>,
+    /// Bytes that all ranks send, headers included.
+    pub sent_bytes: u64,
+    /// What the cluster's hosts cost, if all have a price.
+    pub cost: Option<Estimate>,
+    /// Why intervals are wide: what lies outside of what was measured.
+    pub beyond: Vec<String>,
+}
+
+/// Predicts a plan. With `learn`, a plan that has a target accuracy is trained in virtual time.
+pub fn predict(
+    plan: &Plan,
+    dataset: &Dataset,
+    terms: &Terms<'_>,
+    learn: bool,
+) -> Result<Prediction, VirtualError> {
+    let learn = learn && plan.target_accuracy.is_some();
+    let run = |terms: Terms<'_>, learn: bool| -> Result<RunResult, VirtualError> {
+        let started = Started::now();
+        run::run(&Scenario { plan, dataset, terms, learn, run: "prediction", started }, &mut |_| {})
+    };
+    let middle = run(*terms, learn)?;
+    let train = middle.seconds.train;
+    let mut beyond = Vec::new();
+    let (fast, slow) = match terms.calibration {
+        None => {
+            beyond.push("nothing was calibrated: times come from round numbers".into());
+            (1.0 / GUESSED, GUESSED)
+        }
+        Some(calibration) => {
+            let graph = paceline_train::model::graph(plan, dataset)?;
+            beyond = outside(plan, &graph, calibration);
+            if terms.cluster.is_some() {
+                beyond.push("the cluster's speeds and links are its file's, not measured".into());
+            }
+            let at = |slow: bool| {
+                let bound = calibration.bound(slow);
+                run(Terms { calibration: Some(&bound), ..*terms }, false).map(|r| r.seconds.train)
+            };
+            let model = if beyond.is_empty() { WITHIN } else { BEYOND };
+            // Virtual time with jitter is a draw: bounds hold the middle whatever was drawn.
+            ((at(false)? / train).min(1.0) / (1.0 + model), (at(true)? / train).max(1.0) * (1.0 + model))
+        }
+    };
+    let around = |value: f64| Estimate { median: value, low: value * fast, high: value * slow };
+    let steps = middle.steps.max(1) as f64;
+    let startup = middle.seconds.startup;
+    let total = around(train);
+    Ok(Prediction {
+        step_s: around(train / steps),
+        train_s: around(train),
+        total_s: Estimate {
+            median: startup + total.median,
+            low: startup + total.low,
+            high: startup + total.high,
+        },
+        samples_per_s: Estimate {
+            median: middle.samples_per_s,
+            low: middle.samples_per_s / slow,
+            high: middle.samples_per_s / fast,
+        },
+        time_to_accuracy_s: middle.time_to_accuracy_s.filter(|_| learn).map(around),
+        final_accuracy: learn.then_some(middle.final_accuracy),
+        sent_bytes: middle.ranks.iter().map(|rank| rank.sent_bytes).sum(),
+        cost: middle.simulated.and_then(|simulated| simulated.cost).map(around),
+        beyond,
+    })
+}
+
+/// Figures that are predicted, by the names that results and studies give them.
+pub const FIGURES: &[&str] = &[
+    "seconds.train",
+    "seconds.total",
+    "wall_s",
+    "samples_per_s",
+    "time_to_accuracy_s",
+    "final_accuracy",
+    "sent_bytes",
+    "received_bytes",
+];
+
+impl Prediction {
+    /// A figure by the name that results and studies give it; `None` for those that are not predicted.
+    pub fn figure(&self, name: &str) -> Option<Estimate> {
+        match name {
+            "step_s" => Some(self.step_s),
+            "seconds.train" => Some(self.train_s),
+            "seconds.total" | "wall_s" => Some(self.total_s),
+            "samples_per_s" => Some(self.samples_per_s),
+            "time_to_accuracy_s" => self.time_to_accuracy_s,
+            "final_accuracy" => self.final_accuracy.map(Estimate::round),
+            "sent_bytes" | "received_bytes" => Some(Estimate::round(self.sent_bytes as f64)),
+            "cost" => self.cost,
+            _ => None,
+        }
+    }
+}
+
+/// What of a plan lies outside of what was measured.
+pub fn outside(plan: &Plan, graph: &Graph, calibration: &Calibration) -> Vec<String> {
+    let mut all = Vec::new();
+    let shape = graph.input();
+    let input = [shape.h, shape.w, shape.c];
+    let alike = |threads: usize| {
+        let same = move |pass: &&crate::calibration::Pass| {
+            (&pass.model, pass.input, pass.threads) == (&plan.model, input, threads)
+                && plan.model_file.is_none()
+        };
+        calibration.pass.iter().filter(same).map(|pass| pass.batch).collect::<Vec<_>>()
+    };
+    let known = alike(plan.threads);
+    match (known.iter().min(), known.iter().max()) {
+        (Some(least), Some(most)) if !(least..=most).contains(&&plan.batch) => {
+            all.push(format!("a batch of {}: {least} to {most} were measured", plan.batch));
+        }
+        (Some(_), _) => {}
+        (None, _) => {
+            let [h, w, c] = input;
+            let (model, threads) = (&plan.model, plan.threads);
+            all.push(format!("passes of {model} on {h}×{w}×{c} with {threads} threads were not measured"));
+        }
+    }
+    let ranks = (plan.workers + plan.servers) * plan.threads;
+    let most = calibration.sharing.iter().map(|sharing| sharing.processes).max().unwrap_or(1);
+    if ranks > most && ranks > calibration.cores {
+        all.push(format!(
+            "{ranks} computing threads on {} cores: up to {most} were measured",
+            calibration.cores
+        ));
+    }
+    let several = plan.workers + plan.servers > 1;
+    if several && calibration.transport.iter().all(|transport| transport.name != plan.transport) {
+        all.push(format!("the transport {} was not measured", plan.transport));
+    }
+    all
+}

@@ -1,0 +1,284 @@
+//! What a plan costs: the calibration's times, on the cluster's hosts.
+
+use std::sync::Arc;
+
+use paceline_data::{Order, order};
+use paceline_nn::Graph;
+use paceline_plan::{Network, Plan};
+use paceline_protocol::{Coder, Setup};
+use paceline_random::{Purpose, Stream};
+use paceline_sim::costs::HEADER;
+use paceline_sim::{Costs, Factor, Host, Part, Work};
+use paceline_train::worker::Slowness;
+
+use crate::calibration::{Calibration, Pass};
+use crate::cluster::Cluster;
+
+/// Bytes that an interface takes before they can leave, where the plan does not say.
+const BUFFER: usize = 1 << 20;
+/// Deviation of the logarithm of compute times that nobody measured, where they vary.
+const DEVIATION: f64 = 0.1;
+/// Points of their distribution.
+const POINTS: usize = 21;
+
+/// What a run is priced with.
+#[derive(Clone, Copy)]
+pub struct Terms<'a> {
+    /// A machine's costs; none: the defaults.
+    pub calibration: Option<&'a Calibration>,
+    /// The hosts; none: this one, with the plan's emulated links.
+    pub cluster: Option<&'a Cluster>,
+    /// Whether compute times vary; none: if they were measured.
+    pub jitter: Option<bool>,
+}
+
+/// A pass of a worker: its time on the calibrated machine, and where that goes.
+#[derive(Clone, Debug)]
+pub struct Timing {
+    /// Seconds.
+    pub seconds: f64,
+    /// The fraction that loads the batch, and the one of the forward pass.
+    pub data: f64,
+    /// The same.
+    pub forward: f64,
+    /// When gradients are final.
+    pub parts: Vec<Part>,
+    /// Times relative to the median.
+    pub quantiles: Vec<f64>,
+}
+
+/// The time of a plan's pass.
+pub fn timing(plan: &Plan, graph: &Graph, calibration: &Calibration) -> Timing {
+    let shape = graph.input();
+    let input = [shape.h, shape.w, shape.c];
+    let data_s = calibration.data_ns_per_byte.median * 1e-9 * (shape.size() * plan.batch) as f64;
+    let known = |threads: usize| {
+        let mut known: Vec<&Pass> = calibration
+            .pass
+            .iter()
+            .filter(|pass| (&pass.model, pass.input, pass.threads) == (&plan.model, input, threads))
+            .filter(|pass| pass.layer.len() == graph.nodes().len())
+            .collect();
+        known.sort_by_key(|pass| pass.batch);
+        known
+    };
+    let mut passes = known(plan.threads);
+    let mut scale = 1.0;
+    if passes.is_empty() {
+        // As far as the threads of other passes went.
+        passes = known(1);
+        scale = 1.0 / plan.threads as f64;
+    }
+    let (pass_s, layers, quantiles) = match nearest(&passes, plan.batch) {
+        Some(near) => {
+            let layers: Vec<_> = near.layer.iter().map(|l| (l.forward_s, l.backward_s)).collect();
+            (scale * between(&passes, plan.batch), layers, near.quantiles.clone())
+        }
+        None => {
+            let rate = calibration.flops_per_s.median * plan.threads as f64;
+            let flops = graph.layer_flops();
+            let layers: Vec<_> = flops.iter().map(|(f, b)| (*f as f64 + 1.0, *b as f64 + 1.0)).collect();
+            let total = (graph.training_flops() * plan.batch as u64) as f64 / rate;
+            (total, layers, Vec::new())
+        }
+    };
+    let whole: f64 = layers.iter().map(|(f, b)| f + b).sum();
+    let forward = layers.iter().map(|(f, _)| f).sum::<f64>() / whole * pass_s;
+    let seconds = data_s + pass_s;
+    let mut parts = vec![Part { end: (data_s + forward) / seconds, announces: None }];
+    let mut at = data_s + forward;
+    for (node, (_, backward)) in graph.nodes().iter().zip(&layers).rev() {
+        at += backward / whole * pass_s;
+        for tensor in graph.params()[node.params.clone()].iter().rev() {
+            parts.push(Part { end: (at / seconds).min(1.0), announces: Some(tensor.range.start) });
+        }
+    }
+    // What is below the first layer that has parameters ends with it.
+    if let Some(last) = parts.last_mut() {
+        last.end = 1.0;
+    }
+    Timing { seconds, data: data_s / seconds, forward: forward / seconds, parts, quantiles }
+}
+
+/// The pass whose batch is nearest.
+fn nearest<'a>(passes: &[&'a Pass], batch: usize) -> Option<&'a Pass> {
+    passes.iter().min_by_key(|pass| pass.batch.abs_diff(batch)).copied()
+}
+
+/// Seconds at a batch: on the line between its neighbours, or through the two that are nearest.
+fn between(passes: &[&Pass], batch: usize) -> f64 {
+    let at = |pass: &Pass| (pass.batch as f64, pass.seconds.median);
+    let [(x0, y0), (x1, y1)] = match passes {
+        [only] => return at(only).1 * batch as f64 / at(only).0,
+        _ => {
+            let above = passes.partition_point(|pass| pass.batch < batch).clamp(1, passes.len() - 1);
+            [at(passes[above - 1]), at(passes[above])]
+        }
+    };
+    // A pass over fewer samples than any that was measured still takes its share at least.
+    (y0 + (y1 - y0) * (batch as f64 - x0) / (x1 - x0)).max(y0.min(y1) * batch as f64 / x1)
+}
+
+/// The costs of a plan that is laid out on its hosts.
+pub fn costs(
+    placed: &Plan,
+    graph: &Graph,
+    setup: &Setup,
+    order: Order,
+    terms: &Terms<'_>,
+) -> (Costs, Timing) {
+    let defaults = Calibration::defaults();
+    let calibration = terms.calibration.unwrap_or(&defaults);
+    let timing = timing(placed, graph, calibration);
+    let layout = placed.layout();
+    let hosts = hosts(placed, &layout, calibration, terms);
+    let own = |rank: usize| hosts.get(machine(terms, &layout, rank)).map_or(1.0, |host| host.speed);
+    let compute = |rank: usize| (timing.seconds * 1e9 / own(rank)) as u64;
+    let transport = calibration.transport.iter().find(|t| t.name == placed.transport);
+    let transport = transport.or(calibration.transport.first()).or(defaults.transport.first());
+    let transport = transport.expect("the defaults have transports");
+    let jitter = match (terms.jitter, &terms.calibration) {
+        (Some(false), _) | (None, None) => Vec::new(),
+        _ if timing.quantiles.len() > 1 => timing.quantiles.clone(),
+        _ => lognormal(),
+    };
+    let slowness =
+        Slowness { straggler: placed.straggler, rank: 0, workers: placed.workers, seed: placed.seed };
+    let slowness = move |rank, step| Slowness { rank, ..slowness }.factor(step);
+    let (batch, workers) = (placed.batch as f64, placed.workers);
+    let size = move |rank, step: u64| {
+        let step = step % order.steps().max(1);
+        order::share(order.batch_len(step), rank, workers).len() as f64 / batch
+    };
+    let network = placed.network.unwrap_or(Network { bits_per_s: u64::MAX, latency_ns: 0 });
+    let costs = Costs {
+        compute: (0..setup.workers).map(compute).collect(),
+        parts: timing.parts.clone(),
+        size: Some(Factor(Arc::new(size))),
+        slowness: placed.straggler.map(|_| Factor(Arc::new(slowness))),
+        jitter,
+        spread: 0.0,
+        seed: placed.seed,
+        latency: network.latency_ns,
+        per_byte: per_byte(network),
+        buffer: placed.buffer.unwrap_or(BUFFER),
+        local_latency: (transport.latency_s.median * 1e9) as u64,
+        header: HEADER,
+        message: (transport.message_s.median * 1e9) as u64,
+        byte: transport.ns_per_byte.median,
+        work: work(placed, setup.coder, calibration),
+        machines: (0..setup.world()).map(|rank| machine(terms, &layout, rank)).collect(),
+        layout,
+        hosts,
+    };
+    (costs, timing)
+}
+
+/// The host whose cores a rank uses: emulated ones are all on this machine, which is written down as the first.
+fn machine(terms: &Terms<'_>, layout: &[usize], rank: usize) -> usize {
+    if terms.cluster.is_some() { layout[rank] } else { 0 }
+}
+
+fn per_byte(link: Network) -> f64 {
+    8e9 / link.bits_per_s as f64
+}
+
+/// The hosts that ranks sit on.
+fn hosts(placed: &Plan, layout: &[usize], calibration: &Calibration, terms: &Terms<'_>) -> Vec<Host> {
+    let threads = placed.threads as f64;
+    let slowdown = |host: usize, cores: usize| {
+        let ranks = (0..layout.len()).filter(|rank| machine(terms, layout, *rank) == host).count();
+        // A pass was measured with its threads alone on the machine.
+        let alone = calibration.slowdown(threads, cores);
+        (1..=ranks).map(|n| (calibration.slowdown(n as f64 * threads, cores) / alone).max(1.0)).collect()
+    };
+    let network = placed.network.unwrap_or(Network { bits_per_s: u64::MAX, latency_ns: 0 });
+    match terms.cluster {
+        Some(cluster) => {
+            let one = |(host, kind): (usize, &crate::cluster::Kind)| {
+                let link = kind.link().expect("links were checked when the cluster was read");
+                Host {
+                    speed: kind.speed,
+                    slowdown: slowdown(host, kind.cores),
+                    latency: link.latency_ns,
+                    per_byte: per_byte(link),
+                }
+            };
+            cluster.hosts().into_iter().enumerate().take(placed.host_count()).map(one).collect()
+        }
+        // Nobody knows the cores of a machine that was not measured: there are enough.
+        None => {
+            let host = |host: usize| Host {
+                speed: 1.0,
+                slowdown: match (host, terms.calibration) {
+                    (0, Some(calibration)) => slowdown(0, calibration.cores),
+                    _ => Vec::new(),
+                },
+                latency: network.latency_ns,
+                per_byte: per_byte(network),
+            };
+            (0..placed.host_count()).map(host).collect()
+        }
+    }
+}
+
+fn work(plan: &Plan, coder: Option<Coder>, calibration: &Calibration) -> Work {
+    let codec = coder.map_or("", |coder| coder.codec.name);
+    let ns = |what: &str| calibration.ns_per_element(what);
+    Work {
+        reduce: ns("reduce"),
+        copy: ns("copy"),
+        mix: ns("mix"),
+        encode: ns(&format!("encode {codec}")),
+        decode: ns(&format!("decode {codec}")),
+        apply: ns(&format!("apply {}", plan.optimizer)),
+        product: ns("product"),
+    }
+}
+
+/// Compute times of a machine that nobody measured, where they vary.
+fn lognormal() -> Vec<f64> {
+    let draws = Stream::new(0, Purpose::Virtual).fork(3);
+    let count = 100 * (POINTS - 1) as u64 + 1;
+    let mut all: Vec<f64> = (0..count).map(|i| (DEVIATION * draws.normal(i)).exp()).collect();
+    all.sort_by(f64::total_cmp);
+    let middle = all[all.len() / 2];
+    all.iter().step_by(100).map(|value| value / middle).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::calibration::Estimate;
+
+    fn pass(batch: usize, seconds: f64) -> Pass {
+        Pass {
+            model: "mlp".into(),
+            input: [8, 8, 1],
+            batch,
+            threads: 1,
+            repetitions: 1,
+            seconds: Estimate::round(seconds),
+            quantiles: Vec::new(),
+            layer: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn times_lie_on_lines_between_measured_batches() {
+        let (small, middle, large) = (pass(10, 2.0), pass(20, 3.0), pass(40, 7.0));
+        let passes = [&small, &middle, &large];
+        for (batch, want) in [(10, 2.0), (15, 2.5), (30, 5.0), (40, 7.0), (60, 11.0), (5, 1.5)] {
+            assert!((between(&passes, batch) - want).abs() < 1e-12, "{batch}: {}", between(&passes, batch));
+        }
+        assert_eq!(between(&passes[..1], 30), 6.0);
+        assert_eq!(nearest(&passes, 29).unwrap().batch, 20);
+    }
+
+    #[test]
+    fn times_that_nobody_measured_vary_around_their_median() {
+        let all = lognormal();
+        assert_eq!((all.len(), all[POINTS / 2]), (POINTS, 1.0));
+        assert!(all.is_sorted() && all[0] > 0.6 && all[POINTS - 1] < 1.6, "{all:?}");
+    }
+}

@@ -1,0 +1,253 @@
+//! A plan in virtual time, from its costs to its result.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use paceline_data::Dataset;
+use paceline_launch::control::Done;
+use paceline_launch::gather::Gather;
+use paceline_launch::run::{check, check_hosts};
+use paceline_nn::Graph;
+use paceline_plan::Plan;
+use paceline_protocol::{Agreement, Participant, STRATEGIES, Setup, Strategy};
+use paceline_record::event::SCHEMA;
+use paceline_record::process::{self, Started};
+use paceline_record::{Event, RunResult, Simulated, Simulation};
+use paceline_sim::{Costs, Nothing, Report, evaluate};
+use paceline_train::model::{self, params_sha256};
+use paceline_train::worker;
+
+use crate::calibration::Calibration;
+use crate::error::VirtualError;
+use crate::learn::{Learning, Lesson};
+use crate::price::{self, Terms, Timing};
+
+/// The strategy of one worker alone.
+pub const SINGLE: &str = "single";
+
+/// A run that is to be simulated.
+pub struct Scenario<'a> {
+    /// The plan.
+    pub plan: &'a Plan,
+    /// The dataset, loaded.
+    pub dataset: &'a Dataset,
+    /// What things cost.
+    pub terms: Terms<'a>,
+    /// Whether gradients are computed.
+    pub learn: bool,
+    /// The run's id.
+    pub run: &'a str,
+    /// When this process began.
+    pub started: Started,
+}
+
+/// A scenario that can be run: everything that follows from it.
+struct Stage {
+    placed: Plan,
+    graph: Arc<Graph>,
+    strategy: &'static Strategy,
+    setup: Setup,
+    costs: Costs,
+    timing: Timing,
+}
+
+impl Stage {
+    fn new(scenario: &Scenario<'_>) -> Result<Self, VirtualError> {
+        let Scenario { plan, dataset, terms, .. } = scenario;
+        let placed = match terms.cluster {
+            Some(cluster) => cluster.place(plan)?,
+            None => (*plan).clone(),
+        };
+        check_hosts(&placed, false)?;
+        if plan.strategy != SINGLE {
+            check(&placed, dataset)?;
+        }
+        let graph = Arc::new(model::graph(plan, dataset)?);
+        let setup = worker::setup(plan, &graph, dataset.train.len());
+        // One worker is plain training, whatever the path.
+        let alone = || STRATEGIES.iter().find(|s| s.sums_along(&setup).is_some());
+        let strategy = paceline_protocol::find(&plan.strategy).or_else(alone).expect("there are exact paths");
+        let order = worker::order(plan, dataset);
+        let (costs, timing) = price::costs(&placed, &graph, &setup, order, terms);
+        Ok(Self { placed, graph, strategy, setup, costs, timing })
+    }
+
+    fn participants(&self) -> Vec<Box<dyn Participant>> {
+        (0..self.setup.world()).map(|rank| (self.strategy.make)(&self.setup, rank)).collect()
+    }
+}
+
+/// Runs it, telling `report` what happens in virtual time.
+pub fn run(scenario: &Scenario<'_>, report: &mut dyn FnMut(Event<'_>)) -> Result<RunResult, VirtualError> {
+    let stage = Stage::new(scenario)?;
+    let Stage { placed, setup, .. } = &stage;
+    let plan = scenario.plan;
+    report(Event::Start {
+        schema: SCHEMA,
+        run: scenario.run,
+        plan,
+        plan_sha256: plan.hash(),
+        parameters: setup.params,
+        steps: setup.steps,
+        kernels: paceline_nn::accel::Level::detect().to_string(),
+    });
+    let gather = Gather::new(placed, None);
+    let began = Instant::now();
+    let mut by = "events";
+    let (happened, mut gather, model) = if scenario.learn {
+        learn(scenario, &stage, gather, report)?
+    } else {
+        let (happened, as_schedule) = time(&stage);
+        by = if as_schedule { "schedule" } else { by };
+        (happened, gather, None)
+    };
+    let seconds = began.elapsed().as_secs_f64();
+    if !happened.stuck.is_empty() {
+        let steps = happened.finished.iter().map(Vec::len).min().unwrap_or(0);
+        return Err(VirtualError::Stuck { ranks: happened.stuck, steps });
+    }
+    tell(scenario, &stage, &happened, &mut gather, report);
+    let startup =
+        scenario.terms.calibration.map_or_else(|| Calibration::defaults().startup_s, |c| c.startup_s).median;
+    let mut result = gather.result(scenario.run, startup, scenario.started, model);
+    let (messages, rss_peak_bytes) = (happened.messages, process::peak_memory_bytes());
+    result.simulated = Some(Box::new(Simulated {
+        trace_sha256: happened.trace_sha256(),
+        cost: cost(scenario, placed, result.seconds.train),
+        simulation: Simulation { by: by.into(), messages, seconds, rss_peak_bytes },
+    }));
+    if !scenario.learn {
+        // Nothing was computed that could be told.
+        [result.train_loss, result.final_loss, result.final_accuracy] = [f64::NAN; 3];
+        result.params_sha256.clear();
+    }
+    Ok(result)
+}
+
+/// Time alone: as a recurrence where the run is one, event by event otherwise; whether it is one.
+fn time(stage: &Stage) -> (Report, bool) {
+    let Stage { strategy, setup, costs, .. } = stage;
+    let path = strategy.sums_along(setup);
+    match path.and_then(|path| evaluate(setup, path, costs).ok()) {
+        Some(happened) => (happened, true),
+        None => (paceline_sim::run(setup, stage.participants(), costs, &mut Nothing), false),
+    }
+}
+
+/// Time and learning; the hash of the evaluated model, where that is no rank's own.
+fn learn<'a>(
+    scenario: &'a Scenario<'_>,
+    stage: &'a Stage,
+    gather: Gather<'a>,
+    report: &mut dyn FnMut(Event<'_>),
+) -> Result<(Report, Gather<'a>, Option<String>), VirtualError> {
+    let Stage { placed, graph, strategy, setup, costs, .. } = stage;
+    let agreement = (strategy.agreement)(setup);
+    let participants = stage.participants();
+    let scratch = participants.iter().map(|participant| participant.scratch()).collect();
+    let (dataset, graph) = (scenario.dataset, Arc::clone(graph));
+    let lesson = Lesson { plan: placed, dataset, setup, agreement, graph };
+    let mut learning = Learning::new(lesson, scratch, gather, report)?;
+    let mut happened = paceline_sim::run(setup, participants, costs, &mut learning);
+    if let Some(failed) = learning.failed.take() {
+        return Err(failed.into());
+    }
+    if paceline_sim::Memory::enough(&learning) {
+        // A target was reached: whoever had not finished was not wanted any more.
+        happened.stuck.clear();
+    }
+    let mut model = None;
+    if agreement == Agreement::Apart {
+        let (params, state) = learning.model();
+        model = Some(params_sha256(&params));
+        let steps = happened.finished.iter().map(Vec::len).sum::<usize>() / setup.workers;
+        learning.tell(steps as u64, end(&happened), params, state);
+    }
+    for (rank, shard) in setup.shards().into_iter().enumerate() {
+        let rank = setup.server(rank);
+        learning.gather.numbers[rank] = learning.ranks[rank].params[shard].to_vec();
+    }
+    for rank in 0..setup.world() {
+        let own = &learning.ranks[rank];
+        let (params, state, last) = (own.params.clone(), own.state.clone(), own.last);
+        let own_hash = match rank.checked_sub(setup.workers) {
+            Some(shard) => params_sha256(&params[setup.shards()[shard].clone()]),
+            None => params_sha256(&params),
+        };
+        let mut done = Done { samples: own.samples, params_sha256: own_hash, ..Done::default() };
+        if rank < setup.workers {
+            (done.last_loss, done.last_samples) = (last.loss, last.samples);
+            let apart = agreement == Agreement::Apart && setup.servers == 0;
+            done.accuracy = apart.then(|| learning.evaluate(params, state).accuracy());
+        }
+        learning.gather.done[rank] = Some(done);
+    }
+    Ok((happened, learning.gather, model))
+}
+
+/// When the last worker had finished.
+fn end(happened: &Report) -> u64 {
+    happened.finished.iter().filter_map(|times| times.last()).copied().max().unwrap_or(0)
+}
+
+/// Fills in the ranks' accounts, and tells where their time went.
+fn tell(
+    scenario: &Scenario<'_>,
+    stage: &Stage,
+    happened: &Report,
+    gather: &mut Gather<'_>,
+    report: &mut dyn FnMut(Event<'_>),
+) {
+    let Stage { setup, timing, placed, .. } = stage;
+    let seconds = |time: u64| time as f64 * 1e-9;
+    let kinds = scenario.terms.cluster.map(|cluster| cluster.hosts());
+    let layout = placed.layout();
+    let samples = worker::order(scenario.plan, scenario.dataset).samples_before(setup.steps);
+    for (rank, spent) in happened.spent.iter().enumerate() {
+        let compute = seconds(spent.compute);
+        let phases =
+            [timing.data, timing.forward, 1.0 - timing.data - timing.forward].map(|part| part * compute);
+        let learned = gather.done[rank].take();
+        let unlearned = Done { samples: if rank == 0 { samples } else { 0 }, ..Done::default() };
+        let steps = happened.finished.get(rank);
+        let last = steps.and_then(|times| times.last()).copied().unwrap_or(0);
+        let wait_for_s = spent.wait_for.iter().map(|time| seconds(*time)).collect::<Vec<f64>>();
+        let (send_s, wait_s, apply_s) =
+            (seconds(spent.exchange), seconds(spent.wait()), seconds(spent.apply));
+        gather.done[rank] = Some(Done {
+            steps: steps.map_or(0, |times| times.len() as u64),
+            train_s: seconds(last),
+            phases,
+            send_s,
+            wait_s,
+            wait_for_s: wait_for_s.clone(),
+            apply_s,
+            sent_bytes: spent.sent_bytes,
+            received_bytes: spent.received_bytes,
+            staleness: happened.staleness[rank].clone(),
+            cpu_s: compute + send_s + apply_s,
+            host: kinds.as_ref().map_or("virtual".into(), |kinds| kinds[layout[rank]].name.clone()),
+            ..learned.unwrap_or(unlearned)
+        });
+        if rank < setup.workers {
+            let [data_s, forward_s, backward_s] = phases;
+            report(Event::Phases {
+                rank,
+                data_s,
+                forward_s,
+                backward_s,
+                send_s,
+                wait_s,
+                wait_for_s,
+                apply_s,
+            });
+        }
+    }
+}
+
+/// What the hosts in use cost over so many seconds, if all have a price.
+fn cost(scenario: &Scenario<'_>, placed: &Plan, seconds: f64) -> Option<f64> {
+    let hosts = scenario.terms.cluster?.hosts();
+    let prices = hosts.iter().take(placed.host_count()).map(|host| host.price_per_hour);
+    prices.sum::<Option<f64>>().map(|per_hour| per_hour * seconds / 3600.0)
+}

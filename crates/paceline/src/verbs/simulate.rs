@@ -1,0 +1,157 @@
+//! `paceline simulate`: one run in virtual time.
+
+use std::path::PathBuf;
+
+use paceline_record::process::{self, Started};
+use paceline_record::store::Told;
+use paceline_record::{Event, Origin, Record, RunResult};
+use paceline_train::model;
+use paceline_virtual::price::Terms;
+use paceline_virtual::run::{self, Scenario};
+use paceline_virtual::{Calibration, Cluster};
+
+use super::store::BUILD;
+use super::{data, train, weights};
+use crate::failure::Failure;
+use crate::output::{self, Follow, Show};
+
+/// Flags of `paceline simulate`.
+#[derive(clap::Args, Debug)]
+#[group(skip)]
+pub struct Args {
+    #[command(flatten)]
+    train: train::Args,
+    /// Compute real gradients in the simulated order: accuracy against virtual time
+    #[arg(long)]
+    learn: bool,
+    #[command(flatten)]
+    hardware: Hardware,
+}
+
+/// Flags that say what things cost in virtual time.
+#[derive(clap::Args, Debug)]
+pub struct Hardware {
+    /// The cluster: a file of hosts with cores, speed, bandwidth, latency and price (see docs/simulate.md)
+    #[arg(long, value_name = "FILE")]
+    cluster: Option<PathBuf>,
+    /// What things cost, as `paceline calibrate` measured it [default: round numbers]
+    #[arg(long, value_name = "FILE")]
+    calibration: Option<PathBuf>,
+    /// Whether compute times vary [default: on with a calibration]
+    #[arg(long, value_parser = ["on", "off"])]
+    jitter: Option<String>,
+}
+
+/// What the flags name, read.
+pub struct Known {
+    cluster: Option<Cluster>,
+    calibration: Option<Calibration>,
+    jitter: Option<bool>,
+}
+
+impl Hardware {
+    /// Reads the files that the flags name.
+    pub fn read(&self) -> Result<Known, Failure> {
+        Ok(Known {
+            cluster: self.cluster.as_deref().map(Cluster::load).transpose()?,
+            calibration: self.calibration.as_deref().map(Calibration::load).transpose()?,
+            jitter: self.jitter.as_deref().map(|jitter| jitter == "on"),
+        })
+    }
+}
+
+impl Known {
+    /// The same, with this calibration where the flags name none.
+    pub fn or(self, calibration: Option<Calibration>) -> Self {
+        Self { calibration: self.calibration.or(calibration), ..self }
+    }
+
+    /// What runs are priced with.
+    pub fn terms(&self) -> Terms<'_> {
+        let Self { cluster, calibration, jitter } = self;
+        Terms { calibration: calibration.as_ref(), cluster: cluster.as_ref(), jitter: *jitter }
+    }
+
+    /// Says where times come from, if from nowhere.
+    pub fn tell(&self, show: Show) {
+        if self.calibration.is_none() && !show.quiet {
+            output::note(
+                "no --calibration: times come from round numbers (docs/simulate.md lists them); \
+                 `paceline calibrate --out FILE` measures this machine",
+            );
+        }
+    }
+}
+
+/// `paceline simulate`: the summary for people, the result line for programs.
+pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
+    let plan = args.train.checked()?;
+    args.train.listening.refuse("virtual time has no other machines; --cluster FILE describes some")?;
+    let known = args.hardware.read()?;
+    let source = paceline_data::find(&plan.data).expect("clap lets registered names pass only");
+    let dataset = source.load(&data::folders(&args.train.place), &model::settings(&plan))?;
+    plan.check(dataset.train.len())?;
+    weights::check(&plan, &dataset, show)?;
+    known.tell(show);
+    let id = process::new_run_id();
+    let terms = known.terms();
+    let scenario = Scenario { plan: &plan, dataset: &dataset, terms, learn: args.learn, run: &id, started };
+    let told = show.json.then(|| Box::new(|line: &str| drop(output::text(&format!("{line}\n")))) as Told);
+    let mut record = match args.train.no_record {
+        true => None,
+        false => Some(Record::simulated(&args.train.store.folder(), &id, &plan, BUILD, told)?),
+    };
+    let mut follow = Follow::new(show, Origin::Simulated, record.is_none());
+    let result = run::run(&scenario, &mut |event: Event<'_>| {
+        if let Some(record) = &mut record {
+            record.event(&event);
+            record.trouble().into_iter().for_each(|error| follow.unrecorded(error));
+        }
+        follow.event(&event);
+    });
+    follow.finish();
+    let result = match result {
+        Ok(result) => result,
+        Err(error) => {
+            let failure = Failure::from(error);
+            // What went wrong with the run is told, whatever becomes of its record.
+            let _ = record.map(|record| record.fail(failure.message(), failure.code()));
+            return Err(failure);
+        }
+    };
+    let summary = if args.learn { follow.summary(&result) } else { summary(&result) };
+    let cost = result.simulated.as_ref().and_then(|simulated| simulated.cost);
+    let cost = cost.map_or_else(String::new, |cost| format!("cost {cost:.4}\n"));
+    let mut text = format!("in virtual time:\n{summary}{cost}");
+    if let Some(record) = record {
+        text += &format!("recorded in {}: paceline show {id}\n", record.path().display());
+        record.finish(&result)?;
+    }
+    if !show.quiet {
+        output::note(text.trim_end());
+    }
+    output::result(result, Origin::Simulated)?;
+    Ok(())
+}
+
+/// A result without a model, in words.
+fn summary(result: &RunResult) -> String {
+    let workers: Vec<_> = result.ranks.iter().filter(|rank| rank.role == "worker").collect();
+    let mean = |f: fn(&paceline_record::Rank) -> f64| {
+        let all: f64 = workers.iter().map(|rank| f(rank)).sum();
+        100.0 * all / workers.len().max(1) as f64 / result.seconds.train
+    };
+    format!(
+        "{} steps in {:.3} s, {:.3} ms each, {:.0} samples/s (simulated in {:.2} s)\n\
+         of the workers' time {:.1}% computing, {:.1}% exchanging, {:.1}% updating, {:.1}% waiting\n",
+        result.steps,
+        result.seconds.train,
+        1e3 * result.seconds.train / result.steps.max(1) as f64,
+        result.samples_per_s,
+        result.seconds.total,
+        mean(|rank| rank.compute_s),
+        mean(|rank| rank.send_s),
+        mean(|rank| rank.apply_s),
+        mean(|rank| rank.wait_s),
+    )
+}

@@ -1,0 +1,160 @@
+//! Predictions beside real runs, and how many real runs they save.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use super::{Line, Report, number};
+use crate::process::{self, Outcome, last_json, program, root};
+
+/// Seeds that samplers are compared over.
+const SEEDS: usize = 50;
+
+/// Studies, the one that predictions are held against first.
+const STUDIES: &[&str] = &["mlp", "lenet"];
+
+fn folder() -> PathBuf {
+    root().join("bench/prediction")
+}
+
+/// What things cost here, measured anew.
+fn calibrate(report: &mut Report) -> Outcome<PathBuf> {
+    let file = folder().join("calibration.toml");
+    let calibrated = last_json(Command::new(program()).args(["calibrate", "--quiet", "--out"]).arg(&file))?;
+    let reached = number(&calibrated, "/seconds")?;
+    report.lines.push(Line { claim: "calibrate: s".into(), reached, wanted: 120.0, at_most: true });
+    Ok(file)
+}
+
+/// Makes a study's runs, predicts them, and keeps both; the predictions' document.
+fn study(name: &str, calibration: &Path) -> Outcome<Value> {
+    let file = folder().join(format!("{name}.toml"));
+    let store = program().with_file_name("prediction-store");
+    let study = format!("prediction-{name}");
+    let kept = store.join("studies").join(&study);
+    if kept.is_dir() {
+        fs::remove_dir_all(&kept).map_err(|e| format!("{}: {e}", kept.display()))?;
+    }
+    let mut explore = Command::new(program());
+    process::run(explore.arg("explore").arg(&file).arg("--quiet").arg("--store").arg(&store))?;
+    let mut predict = Command::new(program());
+    predict.arg("predict").arg(&file).args([
+        "--json",
+        "--quiet",
+        "--against",
+        "--time-only",
+        "--calibration",
+    ]);
+    let document = last_json(predict.arg(calibration).arg("--store").arg(&store))?;
+    let keep = |from: PathBuf, to: &str| {
+        let to = folder().join(to);
+        fs::copy(&from, &to).map_err(|e| format!("{} to {}: {e}", from.display(), to.display()))
+    };
+    keep(kept.join("journal.ndjson"), &format!("{name}.runs.ndjson"))?;
+    let text = serde_json::to_string_pretty(&document).expect("plain data") + "\n";
+    let path = folder().join(format!("{name}.predictions.json"));
+    fs::write(&path, text).map_err(|e| format!("{}: {e}", path.display()))?;
+    Ok(document)
+}
+
+/// Errors, order and regret of predictions.
+pub fn errors() -> Outcome<Report> {
+    let mut report = Report { lines: Vec::new(), runs: Vec::new() };
+    let calibration = calibrate(&mut report)?;
+    let document = study(STUDIES[0], &calibration)?;
+    let of = |metric: &str| {
+        let all = document["compared"].as_array().into_iter().flatten();
+        let mut found = all.filter(|compared| compared["metric"] == metric).map(|c| c["comparison"].clone());
+        found.next_back().ok_or_else(|| format!("{metric} was not compared"))
+    };
+    let (steps, rate) = (of("step_s")?, of("samples_per_s")?);
+    let noise = number(&steps, "/noise_floor")?;
+    println!("     run to run, step times differ by {:.1}%", 100.0 * noise);
+    let mut line = |claim: &str, reached: f64, wanted: f64, at_most: bool| {
+        report.lines.push(Line { claim: claim.into(), reached, wanted, at_most });
+    };
+    line("points", number(&steps, "/points")?, 40.0, false);
+    line("step time: mean error", number(&steps, "/mean_error")?, (1.2 * noise).max(0.1), true);
+    line("step time: p90 of the errors", number(&steps, "/p90_error")?, 0.25, true);
+    line("step time: rank correlation", number(&steps, "/rank_correlation")?, 0.9, false);
+    line("samples per second: regret of the predicted best", number(&rate, "/regret")?, 0.05, true);
+    report.runs.push(json!({"comparisons": [steps, rate], "runs": "bench/prediction/mlp.runs.ndjson"}));
+    Ok(report)
+}
+
+/// A study as a table: levels, what was measured, what was predicted.
+fn table(name: &str, document: &Value) -> Outcome<(PathBuf, Vec<String>)> {
+    let empty = Vec::new();
+    let compared = document["compared"].as_array().into_iter().flatten();
+    let mut compared = compared.filter(|c| c["metric"] == "samples_per_s");
+    let pairs = compared.next_back().and_then(|c| c["points"].as_array()).unwrap_or(&empty);
+    let points = document["points"].as_array().unwrap_or(&empty);
+    let mut axes: Vec<String> = Vec::new();
+    for levels in points.iter().filter_map(|point| point["levels"].as_object()) {
+        for name in levels.keys().filter(|name| !axes.contains(name)).cloned().collect::<Vec<_>>() {
+            axes.push(name);
+        }
+    }
+    let cell = |value: &Value| match value {
+        Value::Null => "none".to_owned(),
+        Value::String(text) => format!("\"{text}\""),
+        other => other.to_string(),
+    };
+    let mut text = axes.join(",") + ",measured,predicted\n";
+    // Both lists are in the order of the points; those that were not measured have no pair.
+    let mut pairs = pairs.iter().peekable();
+    for point in points {
+        let predicted = number(point, "/prediction/samples_per_s/0")?;
+        let Some(pair) = pairs.next_if(|pair| pair["predicted"].as_f64() == Some(predicted)) else {
+            continue;
+        };
+        let measured: Vec<f64> =
+            pair["measured"].as_array().into_iter().flatten().filter_map(Value::as_f64).collect();
+        let levels: Vec<String> = axes.iter().map(|axis| cell(&point["levels"][axis])).collect();
+        text += &format!("{},{},{predicted}\n", levels.join(","), super::median(&measured));
+    }
+    let path = folder().join(format!("{name}.csv"));
+    fs::write(&path, text).map_err(|e| format!("{}: {e}", path.display()))?;
+    Ok((path, axes))
+}
+
+/// Real runs until one is within 5% of the best, with the simulator as prior and without.
+pub fn prior() -> Outcome<Report> {
+    let mut report = Report { lines: Vec::new(), runs: Vec::new() };
+    let calibration = folder().join("calibration.toml");
+    if !calibration.is_file() {
+        calibrate(&mut report)?;
+    }
+    for name in STUDIES {
+        // What `accept prediction` measured is used; remove the file to measure it again.
+        let kept = folder().join(format!("{name}.predictions.json"));
+        let document = match fs::read_to_string(&kept) {
+            Ok(text) => serde_json::from_str(&text).map_err(|e| format!("{}: {e}", kept.display()))?,
+            Err(_) => study(name, &calibration)?,
+        };
+        let (path, axes) = table(name, &document)?;
+        let bench = |prior: &[&str]| -> Outcome<Value> {
+            let mut command = Command::new(program());
+            command.args(["bench", "samplers", "--json", "--samplers", "bayes", "--maximize"]);
+            command
+                .args(["--objective", "measured", "--budget", "40"])
+                .args(["--repeats", &SEEDS.to_string()]);
+            for axis in &axes {
+                command.args(["--axis", axis]);
+            }
+            last_json(command.args(prior).arg("--table").arg(&path))
+        };
+        let (with, without) = (bench(&["--prior", "predicted"])?, bench(&[])?);
+        let until = |curves: &Value| number(curves, "/curves/0/evaluations_to_5_percent/mean");
+        let (a, b) = (until(&with)?, until(&without)?);
+        println!("     {name}: {a:.1} runs with the prior, {b:.1} without");
+        let claim = format!(
+            "{name}: runs until within 5% of the best, with the simulator as prior, of those without"
+        );
+        report.lines.push(Line { claim, reached: a / b, wanted: 0.5, at_most: true });
+        report.runs.push(json!({"study": name, "with": with["curves"], "without": without["curves"]}));
+    }
+    Ok(report)
+}
