@@ -29,6 +29,8 @@ pub enum Purpose {
     Protocol = 9,
     /// How training varies samples.
     Augment = 10,
+    /// Draws of an analysis: which runs a tree sees.
+    Analysis = 12,
 }
 
 /// One stream of 64-bit numbers, addressed by index.

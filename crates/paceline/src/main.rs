@@ -43,6 +43,10 @@ enum Verb {
     Model(verbs::model::Args),
     /// List, fetch and describe the datasets
     Data(verbs::data::Args),
+    /// Tell what runs say: best configurations, effects with intervals, what matters and what cannot be told
+    Analyze(Box<verbs::analyze::Args>),
+    /// Write what runs say as a page that needs nothing else, as Markdown, and each chart as SVG and CSV
+    Report(Box<verbs::report::Args>),
     /// Measure this machine
     Bench(verbs::bench::Args),
     /// Be one rank of a run (started by the launcher, never by hand)
@@ -64,6 +68,8 @@ fn main() -> ExitCode {
         Some(Verb::Infer(args)) => verbs::infer::run(&args, show),
         Some(Verb::Model(args)) => verbs::model::run(&args, show),
         Some(Verb::Data(args)) => verbs::data::run(&args, show),
+        Some(Verb::Analyze(args)) => verbs::analyze::run(&args, show),
+        Some(Verb::Report(args)) => verbs::report::run(&args, show),
         Some(Verb::Bench(args)) => verbs::bench::run(&args, show),
         Some(Verb::Rank) => {
             paceline_launch::rank::main();

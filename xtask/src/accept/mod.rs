@@ -5,6 +5,7 @@ mod accuracy;
 mod averaging;
 mod compression;
 mod compute;
+mod coverage;
 mod datasets;
 mod exchange;
 mod footprint;
@@ -103,6 +104,11 @@ const MEASUREMENTS: &[Measurement] = &[
         name: "streaming",
         about: "training on images from disk beside images in memory",
         run: datasets::streaming,
+    },
+    Measurement {
+        name: "coverage",
+        about: "intervals and findings of synthetic studies whose effects are known",
+        run: coverage::measure,
     },
     Measurement { name: "footprint", about: "memory and startup of a run", run: footprint::measure },
 ];

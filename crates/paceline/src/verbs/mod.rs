@@ -1,5 +1,6 @@
 //! The verbs, one file each.
 
+pub mod analyze;
 pub mod bench;
 pub mod data;
 pub mod home;
@@ -7,6 +8,7 @@ pub mod infer;
 pub mod join;
 pub mod listen;
 pub mod model;
+pub mod report;
 pub mod resume;
 pub mod train;
 pub mod weights;

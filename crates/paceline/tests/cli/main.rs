@@ -2,6 +2,7 @@
 
 #![allow(clippy::print_stderr, reason = "skipped tests say so")]
 
+mod analyze;
 mod bad_input;
 mod data;
 mod distributed;

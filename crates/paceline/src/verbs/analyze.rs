@@ -1,0 +1,165 @@
+//! `paceline analyze`: what runs say about the factors that varied between them.
+
+use std::path::{Path, PathBuf};
+
+use paceline_analyze::findings::Kind;
+use paceline_analyze::table::{self, Columns, Goal, Response};
+use paceline_analyze::{Analysis, Ask, StudyTable, TableError};
+use serde_json::json;
+
+use crate::failure::Failure;
+use crate::output::{self, Show};
+
+/// Flags of `paceline analyze`.
+#[derive(clap::Args, Debug)]
+#[command(after_long_help = HELP)]
+pub struct Args {
+    #[command(flatten)]
+    asked: Asked,
+}
+
+/// Which runs are looked at, and what is asked of them.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Asked {
+    /// Runs in a file of comma-separated values with a header, also gzipped
+    #[arg(long, value_name = "FILE.csv")]
+    table: PathBuf,
+    /// A column that varied on purpose; repeat the flag for each
+    #[arg(long = "factor", value_name = "COLUMN", required = true)]
+    factors: Vec<String>,
+    /// What is explained: a column, or `log(COLUMN)` for effects in percent; further ones for the Pareto front
+    #[arg(long = "response", value_name = "COLUMN", required = true, value_parser = Response::parse)]
+    responses: Vec<Response>,
+    /// A response of which more is better (less is, otherwise); one that is not a --response joins the front
+    #[arg(long, value_name = "COLUMN")]
+    maximize: Vec<String>,
+    /// The factor whose levels are workloads: how configurations rank on each, and what borrowing one costs
+    #[arg(long, value_name = "FACTOR")]
+    workload: Option<String>,
+    /// The factor that counts workers: speed-up, efficiency and the laws of Amdahl and Gunther
+    #[arg(long, value_name = "FACTOR")]
+    workers: Option<String>,
+    /// A column that names the runs
+    #[arg(long, value_name = "COLUMN")]
+    id: Option<String>,
+    /// A column that tells when runs were made [default: the order of the rows]
+    #[arg(long, value_name = "COLUMN")]
+    order: Option<String>,
+    /// A column of what runs were made together with (a day, a machine): its differences are taken out
+    #[arg(long, value_name = "COLUMN")]
+    block: Option<String>,
+    /// A column that marks controls (1, true, yes, control): they tell noise and drift, nothing else
+    #[arg(long, value_name = "COLUMN")]
+    control: Option<String>,
+    /// Seed of the forest behind the importances
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+const HELP: &str = "\
+Effects are averages over the levels of all other factors, each level counting alike; intervals
+are of 95%. The model has every factor and, where enough runs are left to tell the noise, every
+pair. A factor of more than 8 numbers is taken as a slope. What the runs cannot tell is said.
+
+Examples:
+  paceline analyze --table runs.csv --factor workers --factor sync --response 'log(step_s)'
+  paceline analyze --table runs.csv --factor model --factor servers --response step_s \\
+      --maximize accuracy --workload model --json";
+
+impl Asked {
+    /// Reads the table.
+    pub fn table(&self) -> Result<StudyTable, Failure> {
+        let mut responses = self.responses.clone();
+        for name in &self.maximize {
+            match responses.iter_mut().find(|r| r.name == *name) {
+                Some(response) => response.goal = Goal::Maximize,
+                None => {
+                    let response = Response::parse(name).map_err(|e| Failure::ask("--maximize", name, &e))?;
+                    responses.push(response.wanted(Goal::Maximize));
+                }
+            }
+        }
+        let columns = Columns {
+            factors: self.factors.clone(),
+            responses,
+            id: self.id.clone(),
+            order: self.order.clone(),
+            block: self.block.clone(),
+            control: self.control.clone(),
+        };
+        Ok(table::read(Path::new(&self.table), &columns)?)
+    }
+
+    /// What else is known about the factors.
+    pub fn ask(&self, table: &StudyTable) -> Result<Ask, Failure> {
+        let find = |flag: &str, name: &Option<String>| match name {
+            None => Ok(None),
+            Some(name) => table.factor(name).map(Some).ok_or_else(|| {
+                let names: Vec<&str> = table.factors.iter().map(|f| f.name.as_str()).collect();
+                Failure::ask(flag, name, &format!("it is no --factor; factors: {}", names.join(", ")))
+            }),
+        };
+        let workers = find("--workers", &self.workers)?;
+        if let Some(factor) = workers.map(|f| &table.factors[f]).filter(|f| f.numbers().is_none()) {
+            return Err(Failure::ask("--workers", &factor.name, "its levels are not numbers"));
+        }
+        Ok(Ask { workload: find("--workload", &self.workload)?, workers, seed: self.seed })
+    }
+}
+
+impl Failure {
+    fn ask(flag: &str, value: &str, problem: &str) -> Self {
+        Self::new(
+            2,
+            format!("{flag} {value}: {problem}"),
+            "`paceline analyze --help` lists every flag".into(),
+        )
+    }
+}
+
+impl From<TableError> for Failure {
+    fn from(error: TableError) -> Self {
+        match error {
+            TableError::File { .. } => {
+                let hint = "a line with the columns' names, then one line per run, is expected";
+                Self::new(5, error.to_string(), hint.into())
+            }
+            TableError::Ask { flag, value, problem } => Self::ask(flag, &value, &problem),
+        }
+    }
+}
+
+/// `paceline analyze`.
+pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
+    let table = args.asked.table()?;
+    let analysis = Analysis::new(&table, args.asked.ask(&table)?);
+    if show.json {
+        let mut document = json!(analysis);
+        document["type"] = "result".into();
+        return Ok(output::json(&document)?);
+    }
+    Ok(output::text(&words(&analysis))?)
+}
+
+/// The analysis for people: sentences first.
+pub fn words(analysis: &Analysis) -> String {
+    let (used, all) = analysis.runs;
+    let runs = if used == all { format!("{all} runs") } else { format!("{used} of {all} runs") };
+    let mut text = format!("{}: {} in {runs}\n", analysis.table, analysis.response.words());
+    for note in &analysis.notes {
+        text += &format!("note: {note}\n");
+    }
+    let told = |kinds: &dyn Fn(Kind) -> bool| -> String {
+        analysis.findings.iter().filter(|f| kinds(f.kind)).map(|f| format!("- {}\n", f.sentence)).collect()
+    };
+    let unknown = |kind: Kind| kind == Kind::CannotTell;
+    text += &format!("\nFindings\n{}", told(&|kind| !unknown(kind)));
+    let gaps = told(&unknown);
+    if !gaps.is_empty() {
+        text += &format!("\nWhat these runs do not tell\n{gaps}");
+    }
+    for sheet in analysis.sheets() {
+        text += &format!("\n{}", sheet.text());
+    }
+    text
+}
