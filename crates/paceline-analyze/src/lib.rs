@@ -7,6 +7,7 @@
 //! - [`best`], [`importance`], [`influence`], [`ranks`], [`transfer`], [`scaling`], [`noise`]: one question each
 //! - [`explain`]: why a run is slow, from its recorded events
 //! - [`sheet`]: small tables as text, Markdown and HTML
+//! - [`synthetic`]: studies whose effects are known, to see how often intervals are right
 //! - [`statistics`]: medians, quantiles, spreads; [`distributions`]: tails and quantiles
 //! - [`channels`]: the document of `paceline bench channels`, and its chart
 //! - [`servers`]: the document of `paceline bench ps`
@@ -40,6 +41,7 @@ pub mod servers;
 pub mod sheet;
 mod sheets;
 pub mod statistics;
+pub mod synthetic;
 pub mod table;
 pub mod transfer;
 
