@@ -1,9 +1,10 @@
 //! `cargo xtask test`: everything that decides whether a change is right.
 
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use crate::docs;
-use crate::process::{self, Outcome, cargo, exists};
+use crate::process::{self, Outcome, cargo, exists, root};
 
 /// Debian packages that tests read from.
 const PACKAGES: &[&str] = &["dataset-fashion-mnist"];
@@ -14,6 +15,7 @@ const PROFILE: &str = "checked";
 /// Installs what is missing, then checks and tests.
 pub fn run() -> Outcome {
     packages(PACKAGES)?;
+    let readers = readers();
     process::run(&mut cargo(&["fmt", "--all", "--check"]))?;
     println!("$ cargo xtask docs --check");
     docs::check()?;
@@ -30,12 +32,57 @@ pub fn run() -> Outcome {
     // Doc tests first: the last summary printed is that of the tests proper.
     process::run(&mut cargo(&["test", "--workspace", "--profile", PROFILE, "--doc"]))?;
     if exists("cargo-nextest", "--version") {
-        process::run(&mut cargo(&["nextest", "run", "--workspace", "--cargo-profile", PROFILE]))?;
+        process::run(readers.tell(&mut cargo(&[
+            "nextest",
+            "run",
+            "--workspace",
+            "--cargo-profile",
+            PROFILE,
+        ])))?;
     } else {
         println!("cargo-nextest is not here: plain `cargo test`, without the 120 s limit for hung tests");
-        process::run(&mut cargo(&["test", "--workspace", "--profile", PROFILE, "--all-targets"]))?;
+        let test = ["test", "--workspace", "--profile", PROFILE, "--all-targets"];
+        process::run(readers.tell(&mut cargo(&test)))?;
     }
     Ok(())
+}
+
+/// What reads the exports: TensorBoard's own reader and pyarrow, by name from PyPI.
+const READERS: &[&str] = &["tensorboard", "pyarrow"];
+
+/// A Python that has the [`READERS`]; none where they cannot be installed.
+struct Readers(Option<PathBuf>);
+
+impl Readers {
+    /// Names the Python to the tests.
+    fn tell<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        if let Some(python) = &self.0 {
+            command.env("PACELINE_TEST_PYTHON", python);
+        }
+        command
+    }
+}
+
+/// Makes a virtual environment with the readers once, in `target/readers`. Without a network the tests that need it
+/// are skipped with a message.
+fn readers() -> Readers {
+    let home = root().join("target/readers");
+    let python = home.join("bin/python");
+    let works = || {
+        let imports = "import pyarrow.parquet, tensorboard.backend.event_processing.event_accumulator";
+        let tried = Command::new(&python).args(["-c", imports]).output();
+        tried.is_ok_and(|out| out.status.success())
+    };
+    if !works() {
+        let made = process::run(Command::new("python3").args(["-m", "venv"]).arg(&home)).and_then(|()| {
+            process::run(Command::new(&python).args(["-m", "pip", "install", "--quiet"]).args(READERS))
+        });
+        if let Err(error) = made {
+            println!("exports will not be read back: {error}");
+            return Readers(None);
+        }
+    }
+    Readers(works().then_some(python))
 }
 
 /// Installs Debian packages where they are missing; without the right to, says how.

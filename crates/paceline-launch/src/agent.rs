@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use paceline_data::Folders;
 use paceline_plan::Plan;
-use paceline_record::process;
+use paceline_record::{Recording, process};
 use paceline_wire::Key;
 use paceline_wire::line::{Heard, Line, Link, Pulse, may_come_yet};
 
 use crate::crew::{left, orders};
 use crate::error::LaunchError;
-use crate::fleet::{Fleet, News};
+use crate::fleet::{self, Fleet, News};
 use crate::joining::{self, FromHost, Greeting, Over, ToHost, Version, printable};
 use crate::rank::role;
 
@@ -170,9 +170,9 @@ impl Agent<'_> {
                 ));
                 (self.run, self.host) = (run, host);
             }
-            ToHost::Start { plan, ranks, key } => {
+            ToHost::Start { plan, ranks, key, recording } => {
                 let words = words(&plan, &ranks);
-                match self.start(&plan, &ranks, key) {
+                match self.start(&plan, &ranks, key, recording) {
                     Ok(fleet) => {
                         tell(&format!("runs {words} here"));
                         self.fleet = Some((fleet, words));
@@ -194,9 +194,15 @@ impl Agent<'_> {
         Ok(None)
     }
 
-    fn start(&mut self, plan: &Plan, ranks: &[usize], key: [u8; 32]) -> io::Result<Fleet> {
+    fn start(
+        &mut self,
+        plan: &Plan,
+        ranks: &[usize],
+        key: [u8; 32],
+        recording: Option<Recording>,
+    ) -> io::Result<Fleet> {
         let address = Some(self.line.local().ip());
-        let orders = orders(plan, &self.run, key, &self.join.folders.0, ranks, address);
+        let orders = orders(plan, &self.run, key, &self.join.folders.0, ranks, address, recording);
         let (program, word) = &self.join.program;
         let mut fleet = Fleet::start_ranks(program, word, orders)?;
         let (news, sender) = (fleet.take_news(), self.sender.clone());
@@ -213,7 +219,7 @@ impl Agent<'_> {
             News::Silent(rank) => joining::encode(&FromHost::Silent { rank }, &[]),
             News::Exited(rank) => {
                 let Some((fleet, _)) = &mut self.fleet else { return };
-                let status = fleet.status(rank).map_or("its process has ended".into(), |s| s.to_string());
+                let status = fleet.status(rank).map_or("its process has ended".into(), fleet::how);
                 joining::encode(&FromHost::Exited { rank, pid: fleet.pid(rank), status }, &[])
             }
         };

@@ -8,7 +8,7 @@ use std::time::Duration;
 use paceline_data::Dataset;
 use paceline_plan::Plan;
 use paceline_record::process::Started;
-use paceline_record::{Event, RunResult};
+use paceline_record::{Event, Recording, RunResult};
 use paceline_train::{Brake, Course, Pause, single};
 
 use crate::error::LaunchError;
@@ -24,6 +24,7 @@ pub fn run(
     id: &str,
     started: Started,
     harbour: &Harbour,
+    recording: Option<Recording>,
     report: &mut dyn FnMut(Event<'_>),
 ) -> Result<RunResult, LaunchError> {
     let steps = single::order(plan, dataset.train.len()).1;
@@ -58,7 +59,7 @@ pub fn run(
                 std::thread::sleep(WATCH);
             }
         });
-        let ran = single::run(plan, dataset, id, started, course, report);
+        let ran = single::run(plan, dataset, id, started, recording, course, report);
         over.store(true, Ordering::Relaxed);
         ran
     })?;

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use paceline_plan::Plan;
+use paceline_record::{Batch, Recording};
 use paceline_train::Stretch;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -49,6 +50,8 @@ pub enum ToRank {
         folders: Vec<PathBuf>,
         /// Its place, in a run of several machines.
         place: Option<Place>,
+        /// What to record, if anything.
+        recording: Option<Recording>,
     },
     /// What to measure.
     Bench {
@@ -95,6 +98,8 @@ pub enum FromRank {
         /// Where.
         address: String,
     },
+    /// It lives, whatever it does; several times per second.
+    Alive,
     /// Its first step begins.
     Started,
     /// Steps are done (not every step is told).
@@ -145,6 +150,8 @@ pub enum FromRank {
         /// Who, and why.
         cause: String,
     },
+    /// Rows of its record; those of steps and traces follow as numbers.
+    Recorded(Box<Batch>),
     /// It has finished. A server's parameters, or a worker's state (after its parameters, where they count),
     /// follow.
     Done(Box<Done>),

@@ -4,12 +4,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
+use paceline_record::Recording;
 use paceline_wire::line::porch::{Attended, Visit};
 use paceline_wire::line::{Heard, Line};
 
 use crate::control::{FromRank, Place, ToRank};
 use crate::error::LaunchError;
-use crate::fleet::{Fleet, News};
+use crate::fleet::{self, Fleet, News};
 use crate::joining::{self, FromHost, Over, ToHost};
 use crate::muster;
 use crate::run::Launch;
@@ -107,7 +108,7 @@ impl Crew {
         let layout = if hosts.is_some() { plan.layout() } else { vec![0; world] };
         let of = |host: usize| -> Vec<usize> { (0..world).filter(|&rank| layout[rank] == host).collect() };
         let here = hosts.as_ref().map(|hosts| hosts.here.ip());
-        let orders = orders(plan, launch.run, key, &launch.folders.0, &of(0), here);
+        let orders = orders(plan, launch.run, key, &launch.folders.0, &of(0), here, launch.recording);
         let failed = |source| LaunchError::System { what: "starting a process".into(), source };
         let mut fleet = Fleet::start_ranks(&launch.program.0, launch.program.1, orders).map_err(failed)?;
         let news = fleet.take_news();
@@ -116,7 +117,12 @@ impl Crew {
             news.into_iter().all(|news| sender.send(Raw::Here(news)).is_ok());
         });
         for (i, host) in hosts.iter().flat_map(|hosts| hosts.others.iter().enumerate()) {
-            let start = ToHost::Start { plan: Box::new(plan.clone()), ranks: of(i + 1), key };
+            let start = ToHost::Start {
+                plan: Box::new(plan.clone()),
+                ranks: of(i + 1),
+                key,
+                recording: launch.recording,
+            };
             host.line.say(joining::encode(&start, &[]));
         }
         Ok(Self { fleet, layout, hosts, heard, ends: vec![None; world], refused: 0 })
@@ -174,6 +180,10 @@ impl Crew {
             FromHost::Said { said: FromRank::Done(mut account), .. } => {
                 account.host = self.host_name(host);
                 News::Said(rank, FromRank::Done(account), numbers)
+            }
+            FromHost::Said { said: FromRank::Recorded(mut batch), .. } => {
+                batch.site.iter_mut().for_each(|site| site.host = self.host_name(host));
+                News::Said(rank, FromRank::Recorded(batch), numbers)
             }
             FromHost::Said { said, .. } => News::Said(rank, said, numbers),
             FromHost::Silent { .. } => News::Silent(rank),
@@ -251,7 +261,7 @@ impl Crew {
     pub fn status(&mut self, rank: usize) -> Option<String> {
         match &self.ends[rank] {
             Some((_, status)) => Some(status.clone()),
-            None => self.fleet.status(rank).map(|status| status.to_string()),
+            None => self.fleet.status(rank).map(fleet::how),
         }
     }
 
@@ -279,11 +289,14 @@ pub(crate) fn orders(
     folders: &[std::path::PathBuf],
     ranks: &[usize],
     address: Option<IpAddr>,
+    recording: Option<Recording>,
 ) -> Vec<(usize, ToRank)> {
     let order = |(index, &rank): (usize, &usize)| {
         let place = address.map(|address| Place { address, index, ranks: ranks.len() });
         let (plan, run, folders) = (Box::new(plan.clone()), run.to_owned(), folders.to_vec());
-        (rank, ToRank::Config { plan, run, rank, key, folders, place })
+        // Of several ranks on one machine, one tells of it.
+        let recording = recording.map(|recording| Recording { host: index == 0, ..recording });
+        (rank, ToRank::Config { plan, run, rank, key, folders, place, recording })
     };
     ranks.iter().enumerate().map(order).collect()
 }

@@ -7,6 +7,7 @@
 use std::borrow::Borrow;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -127,6 +128,17 @@ impl Fleet {
 impl Drop for Fleet {
     fn drop(&mut self) {
         self.end(GRACE);
+    }
+}
+
+/// How a process ended, for people: what the kernel does, what a program does to itself, and what others do to it are
+/// told apart as far as that is known.
+pub fn how(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(101), _) => format!("it panicked ({status})"),
+        (_, Some(6)) => format!("it gave up ({status}), perhaps for want of memory"),
+        (_, Some(9)) => format!("{status}: by somebody, or for want of memory"),
+        _ => status.to_string(),
     }
 }
 

@@ -151,6 +151,7 @@ impl<'a> Gather<'a> {
             convergence_s: self.curve.convergence(),
             params_sha256: sha,
             staleness: staleness(self.accounts().flat_map(|d| &d.staleness).copied().collect()),
+            dropped_rows: 0,
             ranks: self.done.iter().flatten().enumerate().map(|(rank, d)| self.rank(rank, d)).collect(),
         }
     }

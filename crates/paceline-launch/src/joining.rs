@@ -3,6 +3,7 @@
 use std::fmt;
 
 use paceline_plan::Plan;
+use paceline_record::Recording;
 use paceline_wire::frame;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -80,6 +81,8 @@ pub enum ToHost {
         ranks: Vec<usize>,
         /// The run's own key.
         key: [u8; 32],
+        /// What to record of each rank, if anything.
+        recording: Option<Recording>,
     },
     /// A word for one of its ranks.
     Tell {

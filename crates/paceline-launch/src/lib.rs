@@ -3,12 +3,14 @@
 //!
 //! # Layout
 //! - [`control`]: what the launcher and its ranks say to each other over pipes
-//! - [`rank`]: inside a rank's process
+//! - [`rank`]: inside a rank's process; [`ledger`]: its own record, and its way to the launcher
+//! - `fault`: faults that tests ask for
 //! - [`fleet`]: the processes, watched by pidfd
 //! - [`run`]: the whole run; [`alone`]: that of one worker alone
 //! - [`crew`]: all ranks, on this machine and on those that joined; `muster`: waiting for them; [`agent`]: what
 //!   such a machine does; [`joining`]: what they say to each other; [`key_file`]: the key that lets them in
 //! - [`emulated`]: emulated hosts and the links between them
+//! - [`vitals`]: signs of life of the ranks
 //! - [`pauses`]: checkpoints, and where a run goes on or stops
 //! - [`gather`]: evaluations and results of all ranks put together
 //! - [`bench`]: measurements of the exchange itself
@@ -26,13 +28,16 @@ pub mod control;
 pub mod crew;
 pub mod emulated;
 pub mod error;
+mod fault;
 pub mod fleet;
 pub mod gather;
 pub mod joining;
 pub mod key_file;
+pub mod ledger;
 pub mod muster;
 pub mod pauses;
 pub mod rank;
 pub mod run;
+pub mod vitals;
 
 pub use error::LaunchError;

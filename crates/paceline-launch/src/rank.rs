@@ -20,7 +20,10 @@ use sha2::{Digest, Sha256};
 
 use crate::control::{self, Done, FromRank, ToRank};
 use crate::emulated::Emulated;
+use crate::fault;
+use crate::ledger::{self, Ledger};
 use crate::pauses::{pack, unpack};
+use crate::vitals;
 
 /// How long ranks may take to find each other.
 const CONNECT: Duration = Duration::from_secs(20);
@@ -78,12 +81,19 @@ impl<'a> Seat<'a> {
     }
 
     /// Plays the rank's part to the end; `say` takes what it tells, the last thing being its account.
-    pub fn play(&self, transport: Box<dyn Transport>, leash: Leash, say: &mut dyn FnMut(FromRank, &[f32])) {
+    pub fn play(
+        &self,
+        transport: Box<dyn Transport>,
+        leash: Leash,
+        ledger: &Ledger,
+        say: &mut dyn FnMut(FromRank, &[f32]),
+    ) {
         let Leash { stretch, restored, brake, told } = leash;
         let say = RefCell::new(say);
         let say = |said: FromRank, numbers: &[f32]| (say.borrow_mut())(said, numbers);
         let pause = &mut |Pause { step, part }: Pause| {
             let (part, numbers) = pack(&part);
+            ledger.flush();
             say(FromRank::Paused { step, part }, &numbers);
             loop {
                 match told.recv() {
@@ -95,10 +105,11 @@ impl<'a> Seat<'a> {
         };
         let course = &mut Course { restored, stretch, brake, pause };
         let played = if self.rank < self.plan.workers {
-            self.work(transport, course, &told, &say)
+            self.work(transport, course, &told, ledger, &say)
         } else {
-            self.serve(transport, course, &say)
+            self.serve(transport, course, ledger, &say)
         };
+        ledger.close();
         if let Err(error) = played {
             say(failed(&error), &[]);
         }
@@ -109,22 +120,26 @@ impl<'a> Seat<'a> {
         transport: Box<dyn Transport>,
         course: &mut Course<'_>,
         told_by_launcher: &Receiver<Told>,
+        ledger: &Ledger,
         say: &dyn Fn(FromRank, &[f32]),
     ) -> Result<(), TrainError> {
         let Self { plan, dataset, strategy, setup, rank, .. } = self;
         let graph = Arc::clone(&self.graph);
-        let job = worker::Job { plan, dataset, graph, strategy, setup, rank: *rank, traced: false };
+        let observer = ledger.observer();
+        let job = worker::Job { plan, dataset, graph, strategy, setup, rank: *rank, observer, traced: false };
         let mut told = Instant::now();
         // Workers that go on together stand still during an evaluation; those that do not must not.
         let waits = self.agreement() != Agreement::Apart;
         let ran = worker::run(&job, transport, course, &mut |said| match said {
             Said::Refused(cause) => say(FromRank::Refused { cause }, &[]),
             Said::Started => say(FromRank::Started, &[]),
-            Said::Step { step, loss, train_s } => {
+            Said::Step { step, row, train_s } => {
+                fault::strike(*rank, step);
                 if told.elapsed() >= REPORT || step == 1 {
                     told = Instant::now();
-                    say(FromRank::Step { step, loss, train_s }, &[]);
+                    say(FromRank::Step { step, loss: row.loss, train_s }, &[]);
                 }
+                ledger.step(row);
             }
             Said::Evaluated { step, train_s, outcome } => {
                 let Outcome { loss, correct, predictions, samples } = outcome;
@@ -138,6 +153,8 @@ impl<'a> Seat<'a> {
                 }
             }
         })?;
+        // The last rows come before the account.
+        ledger.close();
         let Some(summary) = ran else { return Ok(()) };
         let account = Done {
             steps: summary.steps,
@@ -159,19 +176,22 @@ impl<'a> Seat<'a> {
         &self,
         transport: Box<dyn Transport>,
         course: &mut Course<'_>,
+        ledger: &Ledger,
         say: &dyn Fn(FromRank, &[f32]),
     ) -> Result<(), TrainError> {
         let Self { plan, graph, strategy, setup, rank, dataset } = self;
         let samples = dataset.train.len();
-        let job = server::Job { plan, graph, samples, strategy, setup, rank: *rank, traced: false };
+        let observer = ledger.observer();
+        let job = server::Job { plan, graph, samples, strategy, setup, rank: *rank, observer, traced: false };
         let shard = self.shard();
         let every = self.snapshot_every();
         let all = setup.steps * plan.workers as u64;
         let mut round = every.map_or(0, |every| course.stretch.from * plan.workers as u64 / every);
         let ran = server::run(&job, transport, course, &mut |seen| match seen {
             Seen::Refused(cause) => say(FromRank::Refused { cause }, &[]),
-            Seen::Updates(updates, params) => {
-                let updates = updates as u64;
+            Seen::Updates(row, params) => {
+                let updates = row.step;
+                ledger.step(row);
                 // What all updates have made is evaluated at the end.
                 if updates < all && every.is_some_and(|every| updates / every > round) {
                     round += 1;
@@ -180,6 +200,7 @@ impl<'a> Seat<'a> {
                 }
             }
         })?;
+        ledger.close();
         let Some(summary) = ran else { return Ok(()) };
         let own = &summary.params[shard.clone()];
         let account = Done {
@@ -254,11 +275,26 @@ pub fn main() {
     }
 }
 
+/// Tells the launcher, from a thread of its own, that this process lives.
+fn pulse() {
+    let beat = || {
+        while control::write(&mut std::io::stdout().lock(), &FromRank::Alive, &[]).is_ok() {
+            std::thread::sleep(vitals::PULSE);
+        }
+    };
+    // A rank that cannot start a thread says nothing, and is not missed.
+    let _ = std::thread::Builder::new().name("pulse".into()).spawn(beat);
+}
+
 fn life(say: &mut dyn FnMut(FromRank, &[f32])) -> Result<(), FromRank> {
     let mut orders = std::io::stdin();
     let Ok(Some((order, _))) = control::read(&mut orders) else { return Ok(()) };
     let (transport, buffer) = match &order {
-        ToRank::Config { plan, .. } => (&plan.transport, plan.buffer),
+        ToRank::Config { plan, rank, .. } => {
+            fault::strike(*rank, 0);
+            pulse();
+            (&plan.transport, plan.buffer)
+        }
         ToRank::Bench { bench, .. } => (&bench.transport, bench.buffer),
         _ => return Ok(()),
     };
@@ -271,7 +307,7 @@ fn life(say: &mut dyn FnMut(FromRank, &[f32])) -> Result<(), FromRank> {
     let door = door.map_err(|e| failed(&e.into()))?;
     say(FromRank::Bound { address: door.address() }, &[]);
     match order {
-        ToRank::Config { plan, run, rank, key, folders, .. } => {
+        ToRank::Config { plan, run, rank, key, folders, recording, .. } => {
             if plan.pin {
                 keep_to_own_cores(place.map_or(rank, |place| place.index), plan.threads);
             }
@@ -296,7 +332,7 @@ fn life(say: &mut dyn FnMut(FromRank, &[f32])) -> Result<(), FromRank> {
                 options.handshake = FAR_HANDSHAKE;
             }
             let (transport, leash) = connect(door, orders, identity, &links, options, emulated)?;
-            seat.play(transport, leash, say);
+            seat.play(transport, leash, &Ledger::open(recording, ledger::to_launcher), say);
         }
         ToRank::Bench { bench, rank, key } => {
             // As MPI's launchers do: a scheduler that puts two ranks on one core would be measured instead.

@@ -10,8 +10,9 @@ use paceline_data::{Dataset, Folders};
 use paceline_nn::{Compute, Outcome};
 use paceline_plan::{Plan, PlanError};
 use paceline_protocol::{Agreement, Refusal};
+use paceline_record::event::SCHEMA;
 use paceline_record::process::Started;
-use paceline_record::{Event, RunResult};
+use paceline_record::{Batch, Event, Recording, RunResult};
 use paceline_train::model::params_sha256;
 use paceline_train::{Brake, Replica, TrainError};
 use paceline_wire::{Interfaces, Key, TRANSPORTS, Transport, TransportKind, inproc, registry};
@@ -24,9 +25,11 @@ use crate::error::LaunchError;
 use crate::fleet::News;
 use crate::gather::{Gather, mean};
 use crate::joining::{self, Over};
+use crate::ledger::Ledger;
 use crate::muster::{self, Listen};
 use crate::pauses::{Decision, Harbour, Pauses, pack, unpack};
 use crate::rank::{Leash, Seat, Told, role};
+use crate::vitals::{self, Sign, Vitals};
 
 /// Time that ranks have to listen and to begin, loading included.
 const START: Duration = Duration::from_secs(60);
@@ -52,6 +55,8 @@ pub struct Launch<'a> {
     pub started: Started,
     /// Where the run's checkpoints are, and what may end it early.
     pub harbour: &'a Harbour,
+    /// What to record of each rank, if anything.
+    pub recording: Option<Recording>,
 }
 
 /// The transport that a run asks for, if its buffers can be what it asks for.
@@ -249,8 +254,21 @@ fn lead(
     let mut ended = vec![(false, false); world];
     // A rank that gave up because it lost a peer is a victim; who died without a word is not.
     let mut blamed: Option<(Instant, usize, LaunchError)> = None;
+    let (mut vitals, clock) = (Vitals::new(world), Instant::now());
     while !watch.gather.complete() {
         let tidings = crew.next(watch.patience());
+        let mut signs = vitals.look(clock.elapsed());
+        match &tidings {
+            Some(Tidings::Rank(News::Said(rank, said, _))) => {
+                signs.extend(vitals.heard(*rank));
+                if let FromRank::Done(_) | FromRank::Failed { .. } = said {
+                    vitals.forget(*rank);
+                }
+            }
+            Some(Tidings::Rank(News::Silent(rank) | News::Exited(rank))) => vitals.forget(*rank),
+            _ => {}
+        }
+        watch.signs(&signs, crew, report)?;
         if watch.side_results(report)? {
             (0..launch.plan.workers).for_each(|rank| crew.tell(rank, ToRank::GoOn, &[]));
         }
@@ -329,6 +347,11 @@ fn locate(said: &mut FromRank, rank: usize, crew: &Crew) {
                 account.host = name;
             }
         }
+        FromRank::Recorded(batch) => {
+            if let (Some(site), None, Some(name)) = (&mut batch.site, crew.place(rank), crew.own_name()) {
+                site.host = name;
+            }
+        }
         _ => {}
     }
 }
@@ -354,6 +377,9 @@ fn as_threads(
             let (stretch, restored) = (watch.pauses.stretch(), watch.pauses.restored(rank).cloned());
             let leash = Leash { stretch, restored, brake: Arc::default(), told };
             leashes.push((tell, Arc::clone(&leash.brake)));
+            let to_launcher = sender.clone();
+            // Of several ranks in one process, one tells of it.
+            let recording = launch.recording.map(|r| Recording { process: rank == 0, host: rank == 0, ..r });
             scope.spawn(move || {
                 let say = &mut |said: FromRank, numbers: &[f32]| {
                     // After a failure nobody listens any more.
@@ -364,7 +390,12 @@ fn as_threads(
                     transport = emulated.wrap(transport, Arc::clone(interfaces), None, own_core);
                 }
                 if let Ok(seat) = Seat::new(launch.plan, launch.dataset, rank) {
-                    seat.play(transport, leash, say);
+                    let ship = move |batch: &Batch, _| {
+                        let said = FromRank::Recorded(Box::new(batch.clone()));
+                        to_launcher.send((rank, said, batch.numbers())).is_ok()
+                    };
+                    let ledger = Ledger::open(recording, || Box::new(ship));
+                    seat.play(transport, leash, &ledger, say);
                 }
             });
         }
@@ -475,6 +506,7 @@ impl<'a> Watch<'a> {
     fn announce(&self, report: &mut dyn FnMut(Event<'_>)) {
         if let Ok(seat) = Seat::new(self.launch.plan, self.launch.dataset, 0) {
             report(Event::Start {
+                schema: SCHEMA,
                 run: self.launch.run,
                 plan: self.launch.plan,
                 plan_sha256: self.launch.plan.hash(),
@@ -501,6 +533,7 @@ impl<'a> Watch<'a> {
             self.under_way -= 1;
             self.gather.whole(step, train_s, outcome?, report);
         }
+        report(Event::Paused);
         match self.pauses.decide(self.gather.account())? {
             Decision::GoOn(stretch) => {
                 report(Event::Checkpoint { step: stretch.from });
@@ -548,6 +581,7 @@ impl<'a> Watch<'a> {
                 let outcome = Outcome { loss, correct, predictions, samples };
                 self.gather.part(rank, step, train_s, outcome, report);
             }
+            FromRank::Alive => {}
             FromRank::Snapshot { step, train_s } => self.snapshot(rank, step, train_s, numbers),
             FromRank::Held { step } => {
                 return Ok(self.pauses.held(rank, step).map_or(Then::Nothing, Then::tell_all));
@@ -562,6 +596,9 @@ impl<'a> Watch<'a> {
                 }
             }
             FromRank::Refused { cause } => report(Event::Refused { rank: Some(rank), cause: &cause }),
+            FromRank::Recorded(batch) => {
+                report(Event::Batch { rank, batch: &batch.with_numbers(&numbers) });
+            }
             FromRank::Done(account) => {
                 self.gather.done[rank] = Some(*account);
                 self.gather.numbers[rank] = numbers;
@@ -648,6 +685,31 @@ impl<'a> Watch<'a> {
         }
         let role = role(self.launch.plan, rank);
         Some(LaunchError::Lost { role, rank, pid: crew.pid(rank), when: self.when(&[rank]), cause })
+    }
+
+    /// Tells of ranks that are silent, and gives those up that are for too long: ending the run ends their processes,
+    /// stopped ones too, so that nothing of them comes late. (A machine that is silent is told of by itself.)
+    fn signs(
+        &self,
+        signs: &[Sign],
+        crew: &Crew,
+        report: &mut dyn FnMut(Event<'_>),
+    ) -> Result<(), LaunchError> {
+        for &sign in signs {
+            match sign {
+                Sign::Suspect(rank) | Sign::Dead(rank) if crew.quiet(rank) => {}
+                Sign::Suspect(rank) => report(Event::Liveness { rank, state: "suspect" }),
+                Sign::Back(rank) => report(Event::Liveness { rank, state: "back" }),
+                Sign::Dead(rank) => {
+                    let place = crew.place(rank).map_or_else(String::new, |place| format!(", on {place}"));
+                    let cause = format!("nothing was heard of it for {} s{place}", vitals::DEAD.as_secs());
+                    let (role, pid, when) =
+                        (role(self.launch.plan, rank), crew.pid(rank), self.when(&[rank]));
+                    return Err(LaunchError::Lost { role, rank, pid, when, cause });
+                }
+            }
+        }
+        Ok(())
     }
 
     /// How far ranks had come, as far as they told.

@@ -14,7 +14,7 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::directory::RecordError;
+use crate::store::RecordError;
 
 /// The format's version.
 const VERSION: u32 = 1;
@@ -139,7 +139,7 @@ impl Checkpoints {
         write().map_err(|source| {
             // What could not be finished only takes up room; the run that fails will say why.
             let _ = remove(&draft);
-            RecordError { path: path.clone(), source }
+            RecordError::File { path: path.clone(), source }
         })?;
         self.forget(keep.max(1))?;
         Ok(path)
@@ -149,14 +149,25 @@ impl Checkpoints {
         let mut folders = self.folders()?;
         folders.truncate(folders.len().saturating_sub(keep));
         for path in folders {
-            remove(&path).map_err(|source| RecordError { path: path.clone(), source })?;
+            remove(&path).map_err(|source| RecordError::File { path: path.clone(), source })?;
+        }
+        Ok(())
+    }
+
+    /// Removes what somebody who was killed has left unfinished. Only for who goes on with the run.
+    pub fn tidy(&self) -> Result<(), RecordError> {
+        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let draft = |name: &str| name.starts_with(".step-") && name.ends_with(".part");
+        for entry in entries.filter(|entry| draft(&entry.file_name().to_string_lossy())) {
+            let path = entry.path();
+            remove(&path).map_err(|source| RecordError::File { path, source })?;
         }
         Ok(())
     }
 
     /// Folders that may be checkpoints, oldest first.
     fn folders(&self) -> Result<Vec<PathBuf>, RecordError> {
-        let failed = |source| RecordError { path: self.folder.clone(), source };
+        let failed = |source| RecordError::File { path: self.folder.clone(), source };
         let entries = match fs::read_dir(&self.folder) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -191,16 +202,22 @@ impl Checkpoints {
     }
 }
 
-/// The name follows from the rank: no manifest can lead elsewhere.
-fn file_name(rank: usize) -> String {
-    format!("rank-{rank}.safetensors")
+/// The file of a manifest with this content, its hash included; none if it is no manifest's content.
+pub fn seal(content: &[u8]) -> Option<Vec<u8>> {
+    let manifest: Manifest = serde_json::from_slice(content).ok()?;
+    let sha256 = manifest.hash();
+    let text = serde_json::to_string_pretty(&Sealed { manifest, sha256 }).expect("a manifest is plain data");
+    Some((text + "\n").into_bytes())
 }
 
-/// Reads a checkpoint; what is wrong with it otherwise.
-fn load(path: &Path, plan_sha256: &str) -> Result<Checkpoint, String> {
-    let text = read(&path.join(MANIFEST), None)?;
+/// A checkpoint out of a manifest and the ranks' files, none of which is believed before it is checked.
+pub fn read_whole(
+    manifest: &[u8],
+    plan_sha256: &str,
+    mut file: impl FnMut(usize, u64) -> Result<Vec<u8>, String>,
+) -> Result<Checkpoint, String> {
     let Sealed { manifest, sha256 } =
-        serde_json::from_slice(&text).map_err(|e| format!("{MANIFEST}: {e}"))?;
+        serde_json::from_slice(manifest).map_err(|e| format!("{MANIFEST}: {e}"))?;
     if manifest.hash() != sha256 {
         return Err(format!("{MANIFEST}: its content is not what its hash says"));
     }
@@ -216,7 +233,7 @@ fn load(path: &Path, plan_sha256: &str) -> Result<Checkpoint, String> {
     let mut parts = Vec::new();
     for (rank, entry) in manifest.files.iter().enumerate() {
         let name = file_name(rank);
-        let bytes = read(&path.join(&name), Some(entry.bytes))?;
+        let bytes = file(rank, entry.bytes)?;
         if hash(&bytes) != entry.sha256 {
             return Err(format!("{name}: its content is not what the manifest says"));
         }
@@ -224,6 +241,17 @@ fn load(path: &Path, plan_sha256: &str) -> Result<Checkpoint, String> {
     }
     let Manifest { step, plan_sha256, account, .. } = manifest;
     Ok(Checkpoint { step, plan_sha256, account, parts })
+}
+
+/// The name follows from the rank: no manifest can lead elsewhere.
+fn file_name(rank: usize) -> String {
+    format!("rank-{rank}.safetensors")
+}
+
+/// Reads a checkpoint; what is wrong with it otherwise.
+fn load(path: &Path, plan_sha256: &str) -> Result<Checkpoint, String> {
+    let manifest = read(&path.join(MANIFEST), None)?;
+    read_whole(&manifest, plan_sha256, |rank, bytes| read(&path.join(file_name(rank)), Some(bytes)))
 }
 
 /// A whole file of a known length, or of at most a manifest's.
@@ -244,7 +272,8 @@ fn read(path: &Path, length: Option<u64>) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-fn encode(part: &Part) -> io::Result<Vec<u8>> {
+/// A rank's part as its file holds it.
+pub fn encode(part: &Part) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(part.tensors.len());
     for (name, numbers) in &part.tensors {
         bytes.push((name, numbers.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>()));
@@ -258,7 +287,8 @@ fn encode(part: &Part) -> io::Result<Vec<u8>> {
     safetensors::serialize(views.map_err(wrong)?, Some(metadata)).map_err(wrong)
 }
 
-fn decode(bytes: &[u8]) -> Result<Part, String> {
+/// A rank's part out of its file.
+pub fn decode(bytes: &[u8]) -> Result<Part, String> {
     let (_, metadata) = SafeTensors::read_metadata(bytes).map_err(|e| e.to_string())?;
     let account = metadata.metadata().as_ref().and_then(|m| m.get(ACCOUNT)).cloned().unwrap_or_default();
     let file = SafeTensors::deserialize(bytes).map_err(|e| e.to_string())?;
@@ -289,7 +319,8 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-fn hash(bytes: &[u8]) -> String {
+/// SHA-256 of bytes, in hexadecimal digits.
+pub fn hash(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -356,6 +387,18 @@ mod tests {
                 assert!(damaged[0].problem.contains(name.split('.').next().unwrap()), "{damaged:?}");
             }
         }
+    }
+
+    #[test]
+    fn what_was_left_unfinished_is_removed_and_nothing_else() {
+        let (_folder, checkpoints) = with(&[10, 20]);
+        let draft = checkpoints.folder.join(".step-000000000030.part");
+        fs::create_dir(&draft).unwrap();
+        fs::write(draft.join("rank-0.safetensors"), b"half of it").unwrap();
+        checkpoints.tidy().unwrap();
+        assert!(!draft.exists());
+        assert_eq!(checkpoints.latest("abc").unwrap(), (Some(checkpoint(20)), vec![]));
+        Checkpoints::of(Path::new("nowhere")).tidy().unwrap();
     }
 
     #[test]

@@ -1,7 +1,12 @@
 //! The events of a run. As JSON, each is one line whose `type` says which it is.
 
 use paceline_plan::Plan;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+
+use crate::row::Batch;
+
+/// Version of the schema: of events, rows and tables.
+pub const SCHEMA: u32 = 1;
 
 /// One fact of a run.
 #[derive(Clone, Debug, Serialize)]
@@ -9,6 +14,8 @@ use serde::Serialize;
 pub enum Event<'a> {
     /// The run begins.
     Start {
+        /// Version of the schema ([`SCHEMA`]).
+        schema: u32,
         /// The run's id.
         run: &'a str,
         /// What will be run.
@@ -83,6 +90,17 @@ pub enum Event<'a> {
         /// `joined`, `left` before the run began, `quiet` (nothing heard for a while) or `back`.
         state: &'static str,
     },
+    /// Whether a rank gives signs of life.
+    Liveness {
+        /// Which rank.
+        rank: usize,
+        /// `suspect` (nothing heard for 2 s) or `back`.
+        state: &'static str,
+    },
+    /// Everybody has paused, and the run is about to be saved: what was told so far is stored first. Not part of the
+    /// stream of `--json`.
+    #[serde(skip)]
+    Paused,
     /// The run has paused and was saved.
     Checkpoint {
         /// Steps done.
@@ -104,12 +122,41 @@ pub enum Event<'a> {
         /// Who it was, and why.
         cause: &'a str,
     },
+    /// Rows that a rank ships: steps, samples, traces. Kept in the store; not part of the stream of `--json`.
+    #[serde(skip)]
+    Batch {
+        /// Whose.
+        rank: usize,
+        /// The rows.
+        batch: &'a Batch,
+    },
     /// The run has ended well.
     Result(RunResult),
 }
 
+impl Event<'_> {
+    /// Its `type`.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Start { .. } => "start",
+            Self::Progress { .. } => "progress",
+            Self::Evaluation { .. } => "evaluation",
+            Self::Phases { .. } => "phases",
+            Self::Waiting { .. } => "waiting",
+            Self::Host { .. } => "host",
+            Self::Liveness { .. } => "liveness",
+            Self::Paused => "paused",
+            Self::Checkpoint { .. } => "checkpoint",
+            Self::Restarted { .. } => "restarted",
+            Self::Refused { .. } => "refused",
+            Self::Batch { .. } => "batch",
+            Self::Result(_) => "result",
+        }
+    }
+}
+
 /// The result of a run: the last line on standard output.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RunResult {
     /// The run's id.
     pub run: String,
@@ -139,12 +186,15 @@ pub struct RunResult {
     pub params_sha256: String,
     /// How old the parameters were that updates came from.
     pub staleness: Staleness,
+    /// Rows of the record that there was no room for, steps, samples and traces together.
+    #[serde(default)]
+    pub dropped_rows: u64,
     /// Each process.
     pub ranks: Vec<Rank>,
 }
 
 /// Accuracy of single replicas.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Replicas {
     /// The least.
     pub min_accuracy: f64,
@@ -153,7 +203,7 @@ pub struct Replicas {
 }
 
 /// Times of a run, in seconds.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Seconds {
     /// Process start to result.
     pub total: f64,
@@ -164,7 +214,7 @@ pub struct Seconds {
 }
 
 /// Versions between the parameters that an update was computed from and those it was applied to.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Staleness {
     /// Mean.
     pub mean: f64,
@@ -175,7 +225,7 @@ pub struct Staleness {
 }
 
 /// One process of a run.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Rank {
     /// Its number.
     pub rank: usize,

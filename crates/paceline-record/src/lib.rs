@@ -1,12 +1,16 @@
-//! What a run says about itself: the one event schema, the folder it is kept in, and readings of this
-//! process.
+//! What a run says about itself: the one event schema, the readings behind it, the store that it is kept in, and
+//! exports for other tools.
 //!
 //! # Layout
 //! - [`event`]: everything that a run reports, ending with its [`event::RunResult`]
-//! - [`directory`]: a run's folder in the store
+//! - [`row`]: the dense part of it: steps, samples, traced messages, in batches
+//! - [`metric`]: the registry of what is sampled, and the readers
+//! - [`recorder`], [`observer`]: recording inside a rank, beside the thread that trains
+//! - [`process`], [`machine`], [`site`]: this process, this machine, and both together
+//! - [`table`]: the registry of the store's tables
+//! - [`store`]: the database of runs, and the one writer of each run
 //! - [`checkpoint`]: where a run can go on
-//! - [`machine`]: what the figures of a measurement were measured on
-//! - [`process`]: CPU time, memory and host of this process
+//! - [`export`]: one file per format
 //!
 //! # Deliberately absent
 //! Statistics; how a run is executed.
@@ -14,12 +18,22 @@
 #![forbid(unsafe_code)]
 
 pub mod checkpoint;
-pub mod directory;
 pub mod event;
+pub mod export;
 pub mod machine;
+pub mod metric;
+pub mod observer;
 pub mod process;
+pub mod recorder;
+pub mod row;
+pub mod site;
+pub mod store;
+pub mod table;
 
 pub use checkpoint::{Checkpoint, Checkpoints, Damaged, Part};
-pub use directory::{RecordError, RunDirectory};
 pub use event::{Event, Rank, Replicas, RunResult, Seconds, Staleness};
 pub use machine::Machine;
+pub use observer::Observer;
+pub use recorder::{Recorder, Recording};
+pub use row::{Batch, StepRow};
+pub use store::{Record, RecordError, Store};

@@ -17,6 +17,16 @@ pub fn thread_cpu_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }
 
+/// The clock that all processes of one machine share, in nanoseconds.
+pub fn monotonic_ns() -> u64 {
+    crate::site::clock_ns(ClockId::Monotonic)
+}
+
+/// The calendar, in nanoseconds since 1970.
+pub fn realtime_ns() -> u64 {
+    crate::site::clock_ns(ClockId::Realtime)
+}
+
 /// Peak resident memory of this process in bytes; 0 where the kernel does not say.
 pub fn peak_memory_bytes() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();

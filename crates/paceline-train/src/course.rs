@@ -107,6 +107,8 @@ impl Brake {
 #[serde(default)]
 pub(crate) struct Account {
     pub steps: u64,
+    /// Steps that this rank has computed itself: where workers do not go on together, another number.
+    pub own_steps: u64,
     pub samples: u64,
     /// The last step's summed loss and samples.
     pub last_loss: f64,

@@ -10,11 +10,13 @@ use paceline_protocol::{
     Action, Actions, Buf, Head, Input, MsgId, OpId, Outcome, Participant, Rank, Region, Tag, Time, Trace,
     Unit, Weigh,
 };
+use paceline_record::row::Traced;
 use paceline_wire::{Body, Event, Span, Transport, WireError};
 
 use crate::error::TrainError;
 use crate::memory::{Bodies, Memory, span};
 use crate::meta::{GOODBYE, pack, unpack};
+use crate::observe::Watch;
 
 /// Longest single wait, so that deadlines are looked at.
 const WAIT: Duration = Duration::from_millis(100);
@@ -89,6 +91,8 @@ pub struct Engine {
     pub refused: Vec<String>,
     /// What was done, if somebody wants to know.
     pub trace: Option<Trace>,
+    /// Who records links and messages.
+    pub watch: Option<Watch>,
 }
 
 impl Engine {
@@ -128,6 +132,7 @@ impl Engine {
             staleness: Vec::new(),
             refused: Vec::new(),
             trace: None,
+            watch: None,
         }
     }
 
@@ -140,9 +145,9 @@ impl Engine {
     /// Lets another participant take over, of a later generation. What has come for it already is not
     /// lost: a faster peer may have begun with it.
     pub fn succeed(self, participant: Box<dyn Participant>, generation: u32) -> Self {
-        let Self { later, departed, times, staleness, refused, trace, .. } = self;
+        let Self { later, departed, times, staleness, refused, trace, watch, .. } = self;
         let next = Self::new(participant, self.transport, self.links, departed.len());
-        Self { generation, later, departed, times, staleness, refused, trace, ..next }
+        Self { generation, later, departed, times, staleness, refused, trace, watch, ..next }
     }
 
     /// Lengths of the scratch buffers that the participant needs.
@@ -191,6 +196,9 @@ impl Engine {
                     WireError::Gone { to, cause } => TrainError::Lost { rank: to, step: self.step, cause },
                     error => error.into(),
                 })?;
+                if let Some(watch) = &mut self.watch {
+                    watch.message(Traced::Send, to, tag, body.len);
+                }
                 self.leaving += 1;
                 true
             }
@@ -275,24 +283,27 @@ impl Engine {
 
     /// Moves messages without waiting.
     pub fn poll(&mut self, memory: &mut dyn Memory) -> Result<(), TrainError> {
-        let start = Instant::now();
+        let (start, applied) = (Instant::now(), self.times.apply);
         let done = self.exchange(None, memory);
-        self.times.send += start.elapsed();
+        self.times.send += self.besides_updates(start, applied);
         done.map(drop)
     }
 
     /// Moves messages, waiting for some if there is nothing to do; an error after too long a silence.
     pub fn wait(&mut self, memory: &mut dyn Memory) -> Result<(), TrainError> {
-        let start = Instant::now();
+        let (start, applied) = (Instant::now(), self.times.apply);
         if self.exchange(None, memory)? {
-            self.times.send += start.elapsed();
+            self.times.send += self.besides_updates(start, applied);
             return Ok(());
         }
         let now = Instant::now();
         let next_timer = self.timers.iter().map(|(at, _)| at.saturating_duration_since(now)).min();
         let moved = self.exchange(Some(WAIT.min(next_timer.unwrap_or(WAIT))), memory)?;
         self.ring(memory)?;
-        let spent = start.elapsed();
+        let spent = self.besides_updates(start, applied);
+        if let Some(watch) = &self.watch {
+            watch.wait(self.step, self.waiting_for, start, spent);
+        }
         self.times.wait += spent;
         if let Some(rank) = self.waiting_for {
             self.times.wait_for[rank] += spent;
@@ -302,6 +313,11 @@ impl Engine {
             return Err(TrainError::Silent { rank, seconds: self.patience.as_secs(), step: self.step });
         }
         Ok(())
+    }
+
+    /// Time since `start` without what was spent on updates meanwhile: that is counted by itself.
+    fn besides_updates(&self, start: Instant, applied: Duration) -> Duration {
+        start.elapsed().saturating_sub(self.times.apply - applied)
     }
 
     /// Tells the participant of timers that have run out.
@@ -330,6 +346,9 @@ impl Engine {
             self.event(event, memory)?;
         }
         self.events = events;
+        if let Some(watch) = &self.watch {
+            watch.links(&self.links, &*self.transport);
+        }
         if progress {
             self.last_progress = Instant::now();
         }
@@ -347,6 +366,9 @@ impl Engine {
                 if tag.generation > self.generation {
                     self.later.push(Event::Message { from, meta, body });
                     return Ok(());
+                }
+                if let Some(watch) = &mut self.watch {
+                    watch.message(Traced::Receive, from, tag, body.len());
                 }
                 let body = has_body.then(|| self.hold(body));
                 self.input(Input::Message { from, tag, head, body }, memory)
@@ -443,6 +465,9 @@ impl Engine {
         let start = Instant::now();
         while !self.goodbyes.is_empty() && start.elapsed() < Duration::from_secs(2) {
             self.exchange(Some(WAIT), memory)?;
+        }
+        if let Some(watch) = &self.watch {
+            watch.publish(&self.links, &*self.transport);
         }
         Ok(())
     }

@@ -11,6 +11,7 @@
 //! - [`weights`]: where training starts: safetensors files, frozen layers
 //! - [`course`]: where a run pauses and goes on
 //! - [`clock`]: the training clock and the phases it is divided into
+//! - [`observe`]: what is recorded of steps, links and messages
 //! - [`curve`]: accuracy over time: time to accuracy, convergence
 //! - [`error`]: how training fails
 //!
@@ -27,6 +28,7 @@ pub mod error;
 pub mod memory;
 pub mod meta;
 pub mod model;
+pub mod observe;
 pub mod server;
 pub mod single;
 pub mod update;

@@ -29,24 +29,9 @@ pub fn settings(plan: &Plan) -> Settings {
     Settings { image_size: plan.image_size, window: plan.window, decoders }
 }
 
-/// The network of a plan, as data.
+/// The network of a plan, as data, if it answers what the dataset asks.
 pub fn graph(plan: &Plan, dataset: &Dataset) -> Result<Graph, TrainError> {
-    let [h, w, c] = dataset.shape;
-    if let Some(text) = &plan.model_file {
-        let refused = |source| TrainError::Description {
-            file: plan.model.clone(),
-            data: plan.data.clone(),
-            source: Box::new(source),
-        };
-        return description::build(text, Shape::new(h, w, c), dataset.classes).map_err(refused);
-    }
-    let model = models::find(&plan.model).expect("the plan's names come from the registries");
-    let refused = |source| TrainError::Shape {
-        model: plan.model.clone(),
-        data: plan.data.clone(),
-        source: Box::new(source),
-    };
-    let graph = model.build(Shape::new(h, w, c), dataset.classes).map_err(refused)?;
+    let graph = build(plan, dataset)?;
     let output = graph.output();
     if output.h * output.w != dataset.positions {
         return Err(TrainError::Positions {
@@ -57,6 +42,27 @@ pub fn graph(plan: &Plan, dataset: &Dataset) -> Result<Graph, TrainError> {
         });
     }
     Ok(graph)
+}
+
+/// The network from the registry or from the plan's own file.
+fn build(plan: &Plan, dataset: &Dataset) -> Result<Graph, TrainError> {
+    let [h, w, c] = dataset.shape;
+    let shape = Shape::new(h, w, c);
+    if let Some(text) = &plan.model_file {
+        let refused = |source| TrainError::Description {
+            file: plan.model.clone(),
+            data: plan.data.clone(),
+            source: Box::new(source),
+        };
+        return description::build(text, shape, dataset.classes).map_err(refused);
+    }
+    let model = models::find(&plan.model).expect("the plan's names come from the registries");
+    let refused = |source| TrainError::Shape {
+        model: plan.model.clone(),
+        data: plan.data.clone(),
+        source: Box::new(source),
+    };
+    model.build(shape, dataset.classes).map_err(refused)
 }
 
 /// One worker's copy of the model.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use paceline_nn::{Compute, Graph};
 use paceline_plan::Plan;
 use paceline_protocol::{Input, Rank, Setup, Strategy, Trace};
+use paceline_record::{Observer, StepRow};
 use paceline_wire::Transport;
 
 use crate::clock::Clock;
@@ -12,6 +13,7 @@ use crate::course::{Account, Course, Pause, Stretch, part, restore};
 use crate::engine::{Engine, Times};
 use crate::error::TrainError;
 use crate::memory::{Scratch, Whole};
+use crate::observe::{Steps, Watch};
 use crate::update::Update;
 use crate::weights;
 
@@ -43,14 +45,16 @@ pub struct Job<'a> {
     pub setup: &'a Setup,
     /// This server.
     pub rank: Rank,
+    /// Who records its links and messages.
+    pub observer: Option<Arc<Observer>>,
     /// Whether to keep a trace.
     pub traced: bool,
 }
 
 /// What can be seen of a server while it serves.
 pub enum Seen<'a> {
-    /// So many updates were applied; the parameters now.
-    Updates(usize, &'a [f32]),
+    /// Updates were applied: what they took, with how many there are now; the parameters now.
+    Updates(StepRow, &'a [f32]),
     /// A stranger was turned away.
     Refused(String),
 }
@@ -75,6 +79,7 @@ pub fn run(
     let links = (job.strategy.links)(setup, rank);
     let mut engine = Engine::new(participant(course.stretch), transport, links, setup.world());
     engine.trace = job.traced.then(Trace::default);
+    engine.watch = job.observer.clone().map(|observer| Watch::new(observer, setup.world()));
     let mut scratch = Scratch::new(engine.scratch());
     let shard = setup.shards()[rank - setup.workers].clone();
     if let Some(part) = course.restored.take() {
@@ -88,6 +93,9 @@ pub fn run(
         Whole { params: &mut params, grads: &mut grads, scratch: &mut scratch, update: &mut update };
     engine.start(&mut memory)?;
     let (mut seen, mut told) = (engine.staleness.len(), false);
+    // A server's phases are all its engine's.
+    let clock = Clock::default();
+    let mut steps = Steps::begin(&clock, &engine.times);
     loop {
         if engine.over()? {
             let (stretch, stopped) = (course.stretch, course.brake.stop().is_some());
@@ -98,7 +106,7 @@ pub fn run(
             // Every unit of work has left one update here.
             let step = engine.staleness.len() / setup.workers;
             let account = Account { staleness: engine.staleness.clone(), ..Account::default() };
-            let account = account.note(&Clock::default(), &engine.times);
+            let account = account.note(&clock, &engine.times);
             let part =
                 part(account, &[("params", &memory.params[shard.clone()])], memory.update, memory.scratch);
             let Some(next) = (course.pause)(Pause { step: Some(step as u64), part }) else {
@@ -108,6 +116,7 @@ pub fn run(
             course.stretch = next;
             engine = engine.succeed(participant(next), next.generation);
             engine.start(&mut memory)?;
+            steps.skip(&clock, &engine.times);
             told = false;
             continue;
         }
@@ -118,8 +127,10 @@ pub fn run(
         engine.wait(&mut memory)?;
         engine.refused.drain(..).for_each(|cause| look(Seen::Refused(cause)));
         if engine.staleness.len() > seen {
+            let staleness = engine.staleness[seen..].iter().max().copied();
             seen = engine.staleness.len();
-            look(Seen::Updates(seen, memory.params));
+            let row = StepRow { staleness, ..steps.end(seen as u64, &clock, &engine.times) };
+            look(Seen::Updates(row, memory.params));
         }
     }
     engine.finish(&mut memory)?;

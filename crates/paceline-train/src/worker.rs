@@ -11,6 +11,7 @@ use paceline_protocol::{
 };
 use paceline_random::{Purpose, Stream};
 use paceline_record::process::thread_cpu_seconds;
+use paceline_record::{Observer, StepRow};
 use paceline_wire::Transport;
 
 use crate::clock::{Clock, Phase};
@@ -19,6 +20,7 @@ use crate::engine::{Begin, Engine, Times};
 use crate::error::TrainError;
 use crate::memory::{DuringBackward, Finished, Scratch, Whole};
 use crate::model::Replica;
+use crate::observe::{Steps, Watch};
 use crate::update::Update;
 use crate::weights;
 
@@ -75,10 +77,10 @@ pub enum Said {
     Started,
     /// A step is done.
     Step {
-        /// Steps done by this worker.
+        /// Steps done, in the count of the whole run.
         step: u64,
-        /// Mean loss of its share.
-        loss: f64,
+        /// What it took, in the worker's own count.
+        row: StepRow,
         /// Its training clock, in seconds.
         train_s: f64,
     },
@@ -142,6 +144,8 @@ pub struct Job<'a> {
     pub setup: &'a Setup,
     /// This worker.
     pub rank: Rank,
+    /// Who records its links and messages.
+    pub observer: Option<Arc<Observer>>,
     /// Whether to keep a trace.
     pub traced: bool,
 }
@@ -166,6 +170,7 @@ pub fn run(
     let links = (job.strategy.links)(setup, rank);
     let mut engine = Engine::new(participant(course.stretch), transport, links, setup.world());
     engine.trace = job.traced.then(Trace::default);
+    engine.watch = job.observer.clone().map(|observer| Watch::new(observer, setup.world()));
     let mut scratch = Scratch::new(engine.scratch());
     let slowness = Slowness { straggler: plan.straggler, rank, workers: plan.workers, seed: plan.seed };
     let agreement = (job.strategy.agreement)(setup);
@@ -181,9 +186,10 @@ pub fn run(
     let Replica { params, grads, .. } = &mut replica;
     engine.start(&mut Whole { params, grads, scratch: &mut scratch, update: &mut update })?;
     say(Said::Started);
-    let (mut done, mut taken) = (account.steps, account.samples);
+    let (mut done, mut own, mut taken) = (account.steps, account.own_steps, account.samples);
     let mut last = Outcome { loss: account.last_loss, samples: account.last_samples, ..Outcome::default() };
     let mut clock = Clock::resumed(&account.clock);
+    let mut steps = Steps::begin(&clock, &engine.times);
     loop {
         let Replica { params, grads, .. } = &mut replica;
         let mut memory = Whole { params, grads, scratch: &mut scratch, update: &mut update };
@@ -197,6 +203,7 @@ pub fn run(
             engine.settle(&mut memory)?;
             let account = Account {
                 steps: done,
+                own_steps: own,
                 samples: taken,
                 last_loss: last.loss,
                 last_samples: last.samples,
@@ -215,6 +222,7 @@ pub fn run(
             course.stretch = next;
             engine = engine.succeed(participant(next), next.generation);
             engine.start(&mut memory)?;
+            steps.skip(&clock, &engine.times);
             continue;
         };
         if let Some(stop) = course.brake.step(step) {
@@ -279,12 +287,19 @@ pub fn run(
         engine.input(Input::BackwardDone, &mut memory)?;
         engine.step_over(&mut memory)?;
         clock.lap(Phase::Exchange);
-        done = step + 1;
+        (done, own) = (step + 1, own + 1);
         engine.refused.drain(..).for_each(|cause| say(Said::Refused(cause)));
-        say(Said::Step { step: done, loss: last.mean_loss(), train_s: clock.train() });
+        let row = StepRow {
+            overlap_ns: exchanged.as_nanos() as u64,
+            samples: last.samples as u64,
+            loss: last.mean_loss(),
+            ..steps.end(own, &clock, &engine.times)
+        };
+        say(Said::Step { step: done, row, train_s: clock.train() });
         let due = plan.eval_every.map_or(order.ends_epoch(step), |every| done.is_multiple_of(every));
         if due || done == setup.steps {
             evaluate(job, agreement, &mut replica, &mut clock, done, say)?;
+            steps.skip(&clock, &engine.times);
         }
         engine.rest();
     }

@@ -18,13 +18,14 @@
 //! - [`hello`]: what an end says of itself; [`handshake`]: who may connect, without sockets or clocks
 //! - [`identity`]: one rank of one run, and the run's key
 //! - [`body`]: received bodies and the pool that their memory returns to
+//! - [`kernel`]: what the kernel knows of a connection
 //! - [`error`]: what can go wrong
 //!
 //! # Deliberately absent
 //! Strategies and what the 48 bytes mean; joining again after a loss. Frames carry checksums,
 //! not MACs: `tcp` is for one machine, and what leaves it goes through `tls`.
 
-// Only `shared` allows it.
+// Only `shared` and `kernel` allow it.
 #![deny(unsafe_code)]
 
 #[cfg(target_endian = "big")]
@@ -38,6 +39,7 @@ pub mod handshake;
 pub mod hello;
 pub mod identity;
 pub mod inproc;
+pub mod kernel;
 pub mod line;
 pub mod registry;
 pub mod shaped;
@@ -52,6 +54,7 @@ pub mod uds;
 pub use body::Body;
 pub use error::WireError;
 pub use identity::{Identity, Key};
+pub use kernel::KernelView;
 pub use registry::{Door, TRANSPORTS, TransportKind};
 pub use shaped::{Interfaces, Link, Shaped};
 pub use stream::Options;

@@ -23,14 +23,14 @@ use rustix::time::{ClockId, clock_gettime};
 pub use self::interfaces::{Interfaces, Link};
 use crate::error::WireError;
 use crate::frame::HEADER;
+use crate::kernel::KernelView;
 use crate::transport::{Event, META, Meta, Source, Span, Traffic, Transport};
 
 /// Bytes that wait at an interface before a send has to, where nothing else is said.
 const BUFFER: usize = 1 << 20;
-/// Nanoseconds before a message is due at which a sleep ends: waking up takes about that long.
-const EARLY: u64 = 60_000;
-/// The same where ranks share cores: who is awake early takes the time from others.
-const EARLY_SHARED: u64 = 15_000;
+/// Nanoseconds before a message is due at which a sleep ends: waking up takes about that long, and more on a
+/// virtual machine whose cores have gone to sleep.
+const EARLY: u64 = 80_000;
 /// Nanoseconds before a message is due from which only the clock is looked at.
 const CLOSE: u64 = 5_000;
 /// Where the time stamp is in a message's bytes.
@@ -46,7 +46,8 @@ pub struct Shaped {
     interfaces: Arc<Interfaces>,
     /// Nanoseconds of sending that an interface's buffer holds.
     buffer: u64,
-    early: u64,
+    /// Nobody minds a short wait that keeps the core busy.
+    own_core: bool,
     /// Sends that the real transport has not taken yet.
     leaving: Vec<Taken>,
     /// Sends that it has taken, but the interface's buffer has not.
@@ -124,7 +125,7 @@ impl Shaped {
             kept: vec![0; hosts.len()],
             hosts,
             buffer: link.nanoseconds(buffer.unwrap_or(BUFFER)),
-            early: if own_core { EARLY } else { EARLY_SHARED },
+            own_core,
             link,
             interfaces,
             inner,
@@ -256,18 +257,24 @@ impl Transport for Shaped {
             sleep = None;
             if next > end {
                 sleep = Some(Duration::from_nanos(end - time));
-            } else if gap > self.early {
-                sleep = Some(Duration::from_nanos(gap - self.early));
+            } else if gap > EARLY {
+                sleep = Some(Duration::from_nanos(gap - EARLY));
             } else if gap <= CLOSE {
                 while now() < next {
                     std::hint::spin_loop();
                 }
+            } else if !self.own_core {
+                rustix::thread::sched_yield();
             }
         }
     }
 
     fn traffic(&self) -> &[Traffic] {
         self.inner.traffic()
+    }
+
+    fn kernel(&self, peer: usize) -> Option<KernelView> {
+        self.inner.kernel(peer)
     }
 }
 

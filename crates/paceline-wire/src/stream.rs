@@ -4,12 +4,14 @@
 //! - [`medium`]: what a connection is made of; one file each outside: `tcp`, `uds`, `shm`
 //! - `connect`: from a list of peers to connections
 //! - `shake`: one handshake on one socket; `strangers`: whoever knocks at the listener
+//! - [`fed`]: frames out of bytes in memory
 //! - `peer`: one connection; `outbound` and `inbound`: its two directions
 //!
 //! Dropping a [`Streams`] closes its connections. Over TCP the kernel forgets what it still has to send if
 //! something unread came from the same peer, so ranks say goodbye to each other before they drop theirs.
 
 mod connect;
+pub mod fed;
 mod inbound;
 pub mod medium;
 mod outbound;
@@ -26,14 +28,15 @@ use crate::body::Pool;
 use crate::error::WireError;
 use crate::frame::LONGEST;
 use crate::identity::Identity;
+use crate::kernel::KernelView;
 use crate::transport::{Event, Meta, Source, Span, Traffic, Transport};
 use medium::Medium;
 use peer::Peer;
 use strangers::{Strangers, Visit};
 
-/// How long a wait asks again before it sleeps: an answer to a small message comes within that time, and a
-/// sleep costs more than it.
-const SPIN: Duration = Duration::from_micros(30);
+/// How long a wait asks again before it sleeps, leaving the core to others in between: what they work on comes
+/// within that time, and a sleep and a waking cost more than it.
+const SPIN: Duration = Duration::from_micros(200);
 /// The same where each rank has a core of its own. A rank that sleeps is woken on its peer's core, and the
 /// two then take turns there instead of working side by side.
 const OWN_CORE_SPIN: Duration = Duration::from_micros(300);
@@ -236,6 +239,10 @@ impl<M: Medium> Transport for Streams<M> {
 
     fn traffic(&self) -> &[Traffic] {
         &self.traffic
+    }
+
+    fn kernel(&self, peer: usize) -> Option<KernelView> {
+        if let Some(Slot::Connected(peer)) = self.slots.get(peer) { peer.kernel() } else { None }
     }
 }
 

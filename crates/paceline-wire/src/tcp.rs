@@ -10,6 +10,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 use crate::error::WireError;
 use crate::handshake::Side;
 use crate::identity::Key;
+use crate::kernel::{self, KernelView};
 use crate::registry::{TransportKind, door, door_at};
 pub use crate::stream::Options;
 use crate::stream::medium::{Medium, Stream};
@@ -33,7 +34,11 @@ pub type Tcp = Streams<Net>;
 /// Connections made of TCP.
 pub struct Net;
 
-impl Stream for TcpStream {}
+impl Stream for TcpStream {
+    fn kernel(&self) -> Option<KernelView> {
+        kernel::tcp(self)
+    }
+}
 
 impl Medium for Net {
     type Address = SocketAddr;

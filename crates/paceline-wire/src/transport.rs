@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::body::Body;
 use crate::error::WireError;
+use crate::kernel::KernelView;
 
 /// Bytes that travel with each message. The last eight are the time stamp of emulated networks; callers leave
 /// them zero.
@@ -113,6 +114,11 @@ pub trait Transport: Send {
 
     /// Bytes and messages sent and received so far, by the peer's rank.
     fn traffic(&self) -> &[Traffic];
+
+    /// What the kernel knows of the connection to a peer, where it is one that the kernel measures.
+    fn kernel(&self, _peer: usize) -> Option<KernelView> {
+        None
+    }
 }
 
 /// Checks that a source lent what a span says.

@@ -9,6 +9,7 @@ use paceline_data::DataError;
 use paceline_launch::LaunchError;
 use paceline_plan::PlanError;
 use paceline_record::RecordError;
+use paceline_record::export::ExportError;
 use paceline_train::TrainError;
 
 /// An error on its way to the user.
@@ -20,6 +21,16 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// What happened.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The exit code that it calls for.
+    pub fn code(&self) -> u8 {
+        self.code
+    }
+
     /// What happened, what to do, and the exit code that this calls for.
     pub fn new(code: u8, message: String, hint: String) -> Self {
         Self { code, message, hint }
@@ -34,6 +45,12 @@ impl Failure {
             }
             error => error.into(),
         }
+    }
+
+    /// A run whose plan this program cannot read.
+    pub fn plan(run: &str) -> Self {
+        let message = format!("the plan of run {run} cannot be read");
+        Self { code: 5, message, hint: "was it made by another version?".into() }
     }
 
     /// A file that could not be written.
@@ -95,9 +112,24 @@ impl From<LaunchError> for Failure {
 
 impl From<RecordError> for Failure {
     fn from(error: RecordError) -> Self {
-        let hint =
-            "is the disk full or the folder not yours? --store DIR or PACELINE_STORE choose another".into();
-        Self { code: 5, message: format!("the run's record could not be written: {error}"), hint }
+        let hint = match &error {
+            RecordError::Which { .. } => "`paceline runs` lists them; `last` is the latest",
+            RecordError::Empty { .. } => "--store DIR or PACELINE_STORE choose another folder",
+            _ => "is the disk full or the folder not yours? --store DIR or PACELINE_STORE choose another",
+        };
+        Self { code: 5, message: format!("the store of runs: {error}"), hint: hint.into() }
+    }
+}
+
+impl From<ExportError> for Failure {
+    fn from(error: ExportError) -> Self {
+        match error {
+            ExportError::Store(error) => error.into(),
+            ExportError::Document(error) => error.into(),
+            error => {
+                Self { code: 5, message: error.to_string(), hint: "--out PATH chooses another place".into() }
+            }
+        }
     }
 }
 

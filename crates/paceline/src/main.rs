@@ -47,6 +47,16 @@ enum Verb {
     Analyze(Box<verbs::analyze::Args>),
     /// Write what runs say as a page that needs nothing else, as Markdown, and each chart as SVG and CSV
     Report(Box<verbs::report::Args>),
+    /// List the recorded runs
+    Runs(verbs::runs::Args),
+    /// Show where a run's time went, its links, evaluations and resources
+    Show(verbs::show::Args),
+    /// List the runs that are under way
+    Status(verbs::runs::Args),
+    /// Write a run for other tools
+    Export(verbs::export::Args),
+    /// Tell why a run took as long as it did, and what would help
+    Explain(verbs::explain::Args),
     /// Measure this machine
     Bench(verbs::bench::Args),
     /// Be one rank of a run (started by the launcher, never by hand)
@@ -70,6 +80,11 @@ fn main() -> ExitCode {
         Some(Verb::Data(args)) => verbs::data::run(&args, show),
         Some(Verb::Analyze(args)) => verbs::analyze::run(&args, show),
         Some(Verb::Report(args)) => verbs::report::run(&args, show),
+        Some(Verb::Runs(args)) => verbs::runs::run(&args, show),
+        Some(Verb::Show(args)) => verbs::show::run(&args, show),
+        Some(Verb::Status(args)) => verbs::runs::status(&args, show),
+        Some(Verb::Export(args)) => verbs::export::run(&args, show),
+        Some(Verb::Explain(args)) => verbs::explain::run(&args, show),
         Some(Verb::Bench(args)) => verbs::bench::run(&args, show),
         Some(Verb::Rank) => {
             paceline_launch::rank::main();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use paceline_record::{Event, RunResult};
+use paceline_record::{Event, RecordError, RunResult};
 use serde::Serialize;
 
 /// How much is shown, and in which form.
@@ -38,6 +38,30 @@ pub fn note(line: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{line}");
 }
 
+/// Cells in columns, the first of each row to the left and the others to the right.
+pub fn table<S: AsRef<str>>(head: &[S], rows: &[Vec<String>]) -> String {
+    let head: Vec<String> = head.iter().map(|cell| cell.as_ref().to_owned()).collect();
+    let all: Vec<&Vec<String>> = std::iter::once(&head).chain(rows).collect();
+    let width = |i: usize| all.iter().map(|row| row[i].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..head.len()).map(width).collect();
+    let mut text = String::new();
+    for row in all {
+        let cells: Vec<String> = row
+            .iter()
+            .zip(&widths)
+            .enumerate()
+            .map(
+                |(i, (cell, &width))| {
+                    if i == 0 { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+                },
+            )
+            .collect();
+        text += cells.join("  ").trim_end();
+        text.push('\n');
+    }
+    text
+}
+
 /// Writes an error and its hint.
 pub fn error(message: &str, hint: &str) {
     let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
@@ -51,6 +75,8 @@ pub fn error(message: &str, hint: &str) {
 /// Follows a run: a bar on a terminal, a line per evaluation, NDJSON if asked for.
 pub struct Follow {
     show: Show,
+    /// Whether the stream of `--json` is written here; if a run is recorded, its record does, once events are stored.
+    streams: bool,
     bar: ProgressBar,
     /// Where the workers' time went: sums over the workers, in the order of [`PHASES`].
     phases: [f64; PHASES.len()],
@@ -62,7 +88,7 @@ const PHASES: [&str; 6] = ["data", "forward", "backward", "apply", "exchange", "
 
 impl Follow {
     /// A follower of one run.
-    pub fn new(show: Show) -> Self {
+    pub fn new(show: Show, streams: bool) -> Self {
         let visible = !show.quiet && std::io::stderr().is_terminal();
         let bar = if visible { ProgressBar::new(0) } else { ProgressBar::hidden() };
         let style = "{bar:30} {percent:>3}%  step {pos}/{len}  {msg}  {elapsed} of about {duration}";
@@ -70,12 +96,13 @@ impl Follow {
         if visible {
             bar.enable_steady_tick(Duration::from_millis(500));
         }
-        Self { show, bar, phases: [0.0; PHASES.len()], workers: 0.0 }
+        Self { show, streams, bar, phases: [0.0; PHASES.len()], workers: 0.0 }
     }
 
     /// Takes one event.
     pub fn event(&mut self, event: &Event<'_>) {
-        if self.show.json {
+        // Rows are for the store; a stream of them would bury everything else.
+        if self.show.json && self.streams && !matches!(event, Event::Batch { .. } | Event::Paused) {
             // A reader that has gone away is noticed when the result is written.
             let _ = json(event);
         }
@@ -115,6 +142,10 @@ impl Follow {
                 "back" => format!("host {host}, {name}, is there again"),
                 state => format!("host {host} {state}: {name}"),
             }),
+            Event::Liveness { rank, state: "suspect" } => {
+                self.line(&format!("suspect rank {rank}: nothing heard of it for 2 s"));
+            }
+            Event::Liveness { rank, .. } => self.line(&format!("rank {rank} is there again")),
             Event::Refused { rank: Some(rank), cause } => {
                 self.line(&format!("rank {rank} turned a stranger away: {cause}"))
             }
@@ -126,8 +157,15 @@ impl Follow {
                 "{cause}\nstarts again from step {step}; {left} more {} possible",
                 if left == 1 { "restart is" } else { "restarts are" }
             )),
-            Event::Result(_) => {}
+            Event::Batch { .. } | Event::Paused | Event::Result(_) => {}
         }
+    }
+
+    /// The record cannot be written any more: says so at once, and streams without it.
+    pub fn unrecorded(&mut self, error: &RecordError) {
+        self.streams = true;
+        let line = format!("the run goes on, but its record cannot be written any more: {error}");
+        self.bar.suspend(|| note(&line));
     }
 
     fn line(&self, line: &str) {

@@ -4,13 +4,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use paceline_data::Folders;
+use paceline_data::{Dataset, Folders};
 use paceline_launch::alone;
 use paceline_launch::pauses::Harbour;
 use paceline_launch::run::{self, Launch};
 use paceline_plan::Plan;
 use paceline_record::process::Started;
-use paceline_record::{Checkpoints, Damaged, Event, RunDirectory, RunResult};
+use paceline_record::store::{Scarce, Told, scarce};
+use paceline_record::{Checkpoints, Damaged, Event, Record, Recording, RunResult};
 use paceline_train::model;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -18,6 +19,7 @@ use signal_hook::flag;
 use crate::failure::Failure;
 use crate::output::{self, Follow, Show};
 use crate::verbs::listen::Listening;
+use crate::verbs::store::BUILD;
 use crate::verbs::weights;
 
 /// The strategy of one worker alone.
@@ -31,6 +33,13 @@ pub struct Voyage {
     pub run: String,
     /// Whether it goes on from its last checkpoint.
     pub resumes: bool,
+    /// What is recorded, if anything is.
+    pub recording: Option<Recording>,
+}
+
+/// The folder of a run's files, in the store's.
+pub fn folder(store: &Path, run: &str) -> PathBuf {
+    store.join("runs").join(run)
 }
 
 impl Voyage {
@@ -41,60 +50,131 @@ impl Voyage {
         show: Show,
         started: Started,
     ) -> Result<(RunResult, String), Failure> {
-        let Self { plan, folders, store, run: id, resumes } = self;
-        let source = paceline_data::find(&plan.data).expect("the plan's names come from the registries");
-        let dataset = source.load(&folders, &model::settings(&plan))?;
-        plan.check(dataset.train.len())?;
-        weights::check(&plan, &dataset, show)?;
-        let mut follow = Follow::new(show);
-        let mut record = match resumes {
-            true => RunDirectory::reopen(&store, &id)?,
-            false => RunDirectory::create(&store, &id, &plan)?,
-        };
-        let folder = record.path().to_owned();
-        let harbour = harbour(&folder, &plan, resumes, show)?;
-        let report = &mut |event: Event<'_>| {
-            record.event(&event);
-            follow.event(&event);
-        };
-        let result = if plan.strategy == SINGLE {
-            alone::run(&plan, &dataset, &id, started, &harbour, report)
-        } else {
-            let (listen, _key) = listening.open(&plan, &folder, show)?;
-            let program = (std::env::current_exe()?, "rank");
-            let (dataset, folders, run) = (&dataset, &folders, &id[..]);
-            let launch = Launch { plan: &plan, dataset, folders, run, program, started, harbour: &harbour };
-            run::run(&launch, listen, report)
-        };
+        let mut record = None;
+        let mut follow = Follow::new(show, self.recording.is_none());
+        let done = self.run(listening, show, started, &mut record, &mut follow);
         follow.finish();
-        let result = result?;
-        let summary = format!("{}recorded in {}\n", follow.summary(&result), record.path().display());
-        record.finish(&result)?;
+        // It may hold nothing: a key that went with the run, checkpoints that were never made.
+        let _ = std::fs::remove_dir(folder(&self.store, &self.run));
+        let mut result = match done {
+            Ok(result) => result,
+            Err(failure) => {
+                // What went wrong with the run is told, whatever becomes of its record.
+                let _ = record.map(|record: Record| record.fail(failure.message(), failure.code()));
+                return Err(failure);
+            }
+        };
+        let mut summary = follow.summary(&result);
+        if let Some(record) = record {
+            result.dropped_rows = record.dropped();
+            summary += &format!("recorded in {}: paceline show {}\n", record.path().display(), self.run);
+            record.finish(&result)?;
+        }
         Ok((result, summary))
     }
-}
 
-/// Where a run's checkpoints are, what it goes on from, and what ends it early: Ctrl-C or a polite request to end,
-/// once; the second time the program ends at once.
-fn harbour(folder: &Path, plan: &Plan, resumes: bool, show: Show) -> Result<Harbour, Failure> {
-    let checkpoints = Checkpoints::of(folder);
-    let mut resumed = None;
-    if resumes {
-        let (found, damaged) = checkpoints.latest(&plan.hash())?;
-        for Damaged { path, problem } in damaged {
-            output::note(&format!("{} cannot be used: {problem}", path.display()));
+    fn run(
+        &self,
+        listening: &Listening,
+        show: Show,
+        started: Started,
+        record: &mut Option<Record>,
+        follow: &mut Follow,
+    ) -> Result<RunResult, Failure> {
+        let Self { plan, folders, run: id, recording, .. } = self;
+        let source = paceline_data::find(&plan.data).expect("the plan's names come from the registries");
+        let dataset = source.load(folders, &model::settings(plan))?;
+        plan.check(dataset.train.len())?;
+        weights::check(plan, &dataset, show)?;
+        self.check_space(&dataset)?;
+        *record = self.record(show)?;
+        let folder = folder(&self.store, id);
+        let harbour = self.harbour(&folder, show)?;
+        let report = &mut |event: Event<'_>| {
+            if let Some(record) = record {
+                record.event(&event);
+                record.trouble().into_iter().for_each(|error| follow.unrecorded(error));
+            }
+            follow.event(&event);
+        };
+        if plan.strategy == SINGLE {
+            return Ok(alone::run(plan, &dataset, id, started, &harbour, *recording, report)?);
         }
-        let step = found.as_ref().map_or(0, |checkpoint| checkpoint.step);
-        if !show.quiet {
-            let from = if found.is_some() { "goes on" } else { "there is no checkpoint: it begins again" };
-            output::note(&format!("{from} after step {step}"));
+        let (listen, _key) = listening.open(plan, &folder, show)?;
+        let launch = Launch {
+            plan,
+            dataset: &dataset,
+            folders,
+            run: id,
+            program: (std::env::current_exe()?, "rank"),
+            started,
+            harbour: &harbour,
+            recording: *recording,
+        };
+        Ok(run::run(&launch, listen, report)?)
+    }
+
+    /// Refuses a run whose record and checkpoints the disk has no room for, before anything starts.
+    fn check_space(&self, dataset: &Dataset) -> Result<(), Failure> {
+        if self.recording.is_none() {
+            return Ok(());
         }
-        resumed = found.map(Arc::new);
+        let plan = &self.plan;
+        // Parameters and what an optimiser remembers of each, at most twice as much; servers share one model.
+        let model = 3 * size_of::<f32>() as u64 * model::graph(plan, dataset)?.param_count() as u64;
+        let checkpoint = model * (plan.workers as u64 + u64::from(plan.servers > 0));
+        // One is written before the oldest goes; without any, an interrupt may ask for one.
+        let kept = plan.checkpoint_every.map_or(1, |_| plan.keep as u64 + 1);
+        let Some(Scarce { needed, free }) = scarce(&self.store, kept, checkpoint) else { return Ok(()) };
+        let mb = |bytes: u64| bytes as f64 / 1e6;
+        let message = format!(
+            "{} has {:.1} MB of free space; the record and {kept} checkpoints of this run need about {:.1} MB",
+            self.store.display(),
+            mb(free),
+            mb(needed)
+        );
+        let hint = "free some space, or choose another place with --store DIR; --no-record keeps nothing";
+        Err(Failure::new(5, message, hint.into()))
     }
-    let interrupt = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        flag::register_conditional_shutdown(signal, 130, Arc::clone(&interrupt))?;
-        flag::register(signal, Arc::clone(&interrupt))?;
+
+    /// The record, if one is kept. With `--json` it tells each event once it is stored.
+    fn record(&self, show: Show) -> Result<Option<Record>, Failure> {
+        if self.recording.is_none() {
+            return Ok(None);
+        }
+        let told = show.json.then(|| {
+            // A reader that has gone away is noticed when the result is written.
+            Box::new(|line: &str| drop(output::text(&format!("{line}\n")))) as Told
+        });
+        let open = if self.resumes { Record::reopen } else { Record::create };
+        Ok(Some(open(&self.store, &self.run, &self.plan, BUILD, told)?))
     }
-    Ok(Harbour { checkpoints, resumed, interrupt })
+
+    /// Where the run's checkpoints are, what it goes on from, and what ends it early: Ctrl-C or a polite request to
+    /// end, once; the second time the program ends at once. A run without a record has nothing to save.
+    fn harbour(&self, folder: &Path, show: Show) -> Result<Harbour, Failure> {
+        let checkpoints = Checkpoints::of(folder);
+        let mut resumed = None;
+        if self.resumes {
+            checkpoints.tidy()?;
+            let (found, damaged) = checkpoints.latest(&self.plan.hash())?;
+            for Damaged { path, problem } in damaged {
+                output::note(&format!("{} cannot be used: {problem}", path.display()));
+            }
+            let step = found.as_ref().map_or(0, |checkpoint| checkpoint.step);
+            if !show.quiet {
+                let from =
+                    if found.is_some() { "goes on" } else { "there is no checkpoint: it begins again" };
+                output::note(&format!("{from} after step {step}"));
+            }
+            resumed = found.map(Arc::new);
+        }
+        let interrupt = Arc::new(AtomicBool::new(false));
+        let ends = if self.recording.is_some() { Arc::clone(&interrupt) } else { Arc::new(true.into()) };
+        for signal in [SIGINT, SIGTERM] {
+            flag::register_conditional_shutdown(signal, 130, Arc::clone(&ends))?;
+            flag::register(signal, Arc::clone(&interrupt))?;
+        }
+        Ok(Harbour { checkpoints, resumed, interrupt })
+    }
 }

@@ -3,6 +3,7 @@
 
 mod accuracy;
 mod averaging;
+mod chaos;
 mod compression;
 mod compute;
 mod coverage;
@@ -10,6 +11,7 @@ mod datasets;
 mod exchange;
 mod footprint;
 mod network;
+mod overhead;
 mod stragglers;
 
 use std::fs;
@@ -110,6 +112,12 @@ const MEASUREMENTS: &[Measurement] = &[
         about: "intervals and findings of synthetic studies whose effects are known",
         run: coverage::measure,
     },
+    Measurement {
+        name: "chaos",
+        about: "random faults under way, by seed: chaos [--seed N] [--rounds N]",
+        run: || chaos::measure(chaos::SEED, chaos::ROUNDS),
+    },
+    Measurement { name: "overhead", about: "what recording costs", run: overhead::measure },
     Measurement { name: "footprint", about: "memory and startup of a run", run: footprint::measure },
 ];
 
@@ -119,24 +127,38 @@ pub fn run(names: &[&str]) -> Outcome {
         MEASUREMENTS.iter().for_each(|m| println!("{:<12} {}", m.name, m.about));
         return Ok(());
     }
-    if let Some(unknown) = names.iter().find(|name| MEASUREMENTS.iter().all(|m| m.name != **name)) {
+    let flags = matches!(names, ["chaos", ..]);
+    if let Some(unknown) =
+        names.iter().filter(|_| !flags).find(|name| MEASUREMENTS.iter().all(|m| m.name != **name))
+    {
         let known: Vec<_> = MEASUREMENTS.iter().map(|m| m.name).collect();
         return Err(format!("no measurement `{unknown}`; possible: {}", known.join(", ")));
     }
+    if let ["chaos", flags @ ..] = names {
+        let (seed, rounds) = chaos::flags(flags)?;
+        return judge("chaos", &chaos::measure(seed, rounds)?).and_then(missed);
+    }
     process::run(&mut cargo(&["build", "--release"]))?;
-    let mut missed = 0;
+    let mut misses = 0;
     for measurement in MEASUREMENTS.iter().filter(|m| names.is_empty() || names.contains(&m.name)) {
         println!("== {}: {}", measurement.name, measurement.about);
-        let report = (measurement.run)()?;
-        for line in &report.lines {
-            let (mark, sign) =
-                (if line.holds() { "ok  " } else { "MISS" }, if line.at_most { "≤" } else { "≥" });
-            println!("{mark} {:<62} {:>9.3} {sign} {}", line.claim, line.reached, line.wanted);
-            missed += usize::from(!line.holds());
-        }
-        save(measurement.name, &report)?;
+        misses += judge(measurement.name, &(measurement.run)()?)?;
     }
-    if missed == 0 { Ok(()) } else { Err(format!("{missed} lines were not reached")) }
+    missed(misses)
+}
+
+fn missed(lines: usize) -> Outcome {
+    if lines == 0 { Ok(()) } else { Err(format!("{lines} lines were not reached")) }
+}
+
+/// Shows and keeps what was measured; how many lines do not hold.
+fn judge(name: &str, report: &Report) -> Outcome<usize> {
+    for line in &report.lines {
+        let (mark, sign) = (if line.holds() { "ok  " } else { "MISS" }, if line.at_most { "≤" } else { "≥" });
+        println!("{mark} {:<62} {:>9.3} {sign} {}", line.claim, line.reached, line.wanted);
+    }
+    save(name, report)?;
+    Ok(report.lines.iter().filter(|line| !line.holds()).count())
 }
 
 fn save(name: &str, report: &Report) -> Outcome {

@@ -1,7 +1,7 @@
 //! `cargo xtask docs`: the pages in `docs/`, out of the registries and out of what was measured. Nothing in
 //! them is written by hand, so nothing in them can say what the program does not do.
 //!
-//! - `strategies`, `consistency`, `codecs`, `channels`, `datasets`: one function per page
+//! - `strategies`, `consistency`, `codecs`, `channels`, `datasets`, `record`: one function per page
 //! - `networks`: the page of models and layers
 //! - `measured`: tables out of `bench/accept/`
 //! - `markdown`: headings, paragraphs, tables
@@ -13,6 +13,7 @@ mod datasets;
 mod markdown;
 mod measured;
 mod networks;
+mod record;
 mod strategies;
 
 use std::collections::BTreeMap;
@@ -95,6 +96,7 @@ fn pages(measured: &Measured) -> Outcome<Pages> {
         ("docs/README.md".into(), index()),
         ("docs/consistency.md".into(), consistency::page(measured)?),
         ("docs/codecs.md".into(), codecs::page(measured)?),
+        ("docs/record.md".into(), record::page()),
         ("docs/channels.md".into(), channels::page(measured.channels.as_ref())),
         ("docs/datasets.md".into(), datasets::page()),
         ("docs/models.md".into(), networks::page()?),
@@ -127,6 +129,9 @@ fn index() -> String {
         of("[Datasets](datasets.md) (`--data`)", DATASETS.iter().map(|d| d.name).collect()),
     ]);
     page.text("What they train is on a page of its own: [models and layers](models.md).");
+    page.text(
+        "What every run leaves behind: [the record](record.md), its tables, its metrics and where they come from.",
+    );
     page.text(
         "`cargo xtask docs` writes all of this out of the registries in `crates/paceline-protocol`, \
          `crates/paceline-wire`, `crates/paceline-data` and `crates/paceline-nn`, and the raw runs in `bench/`; \
@@ -206,7 +211,7 @@ mod tests {
     #[test]
     fn there_is_a_page_per_strategy_and_each_says_that_it_is_generated() {
         let pages = all();
-        assert_eq!(pages.len(), 7 + STRATEGIES.len());
+        assert_eq!(pages.len(), 8 + STRATEGIES.len());
         for (path, text) in &pages {
             assert!(text.starts_with(MARK) && text.ends_with('\n') && !text.ends_with("\n\n"), "{path}");
         }

@@ -6,6 +6,7 @@
 
 mod links;
 mod path;
+mod store;
 mod verdict;
 mod words;
 

@@ -13,6 +13,7 @@ use super::{BOTH, Options, READABLE, await_any};
 use crate::error::WireError;
 use crate::handshake::Side;
 use crate::identity::Key;
+use crate::kernel::KernelView;
 
 /// A kind of connection: how to listen, to dial, and to carry bytes. Nothing here blocks.
 pub trait Medium: Sized + 'static {
@@ -85,6 +86,11 @@ pub trait Stream: Read + Write + AsFd + Send {
 
     /// Ends a sleep.
     fn get_up(&mut self) {}
+
+    /// What the kernel knows of it, if it is a connection that the kernel measures.
+    fn kernel(&self) -> Option<KernelView> {
+        None
+    }
 }
 
 /// Whether a socket has finished connecting.

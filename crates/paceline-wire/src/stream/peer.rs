@@ -10,6 +10,7 @@ use super::outbound::Outbound;
 use crate::body::Pool;
 use crate::error::WireError;
 use crate::frame::HEADER;
+use crate::kernel::KernelView;
 use crate::transport::{Event, Meta, Source, Span, Traffic};
 
 pub(super) struct Peer<M: Medium> {
@@ -27,6 +28,11 @@ impl<M: Medium> Peer<M> {
 
     pub(super) fn queue(&mut self, meta: Meta, body: Span, op: u64) {
         self.outbound.push(meta, body, op);
+    }
+
+    /// What the kernel knows of it.
+    pub(super) fn kernel(&self) -> Option<KernelView> {
+        self.stream.kernel()
     }
 
     /// What to wait for.

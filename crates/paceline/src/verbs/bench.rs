@@ -41,6 +41,8 @@ enum What {
     Channels(channels::Args),
     /// Throughput of parameter servers, by workers, servers, transport, size, buffer and payload
     Ps(ps::Args),
+    /// What recording costs: recorded and unrecorded runs in turn, by throughput and CPU time
+    Overhead(super::overhead::Args),
 }
 
 #[derive(clap::Args, Debug)]
@@ -169,6 +171,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
         What::Allreduce(args) => {
             return exchange(&args.strategy, args.workers as usize, false, &args.over, show);
         }
+        What::Overhead(args) => return super::overhead::run(args, show),
         What::P2p(args) => return exchange("p2p", 2, args.duplex, &args.over, show),
         What::Channels(args) => return channels::run(args, show),
         What::Ps(args) => return ps::run(args, show),

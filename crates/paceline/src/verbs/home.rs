@@ -29,7 +29,9 @@ pub fn run(show: Show, started: Started) -> Result<(), Failure> {
     } else {
         output::text(&summary)?;
         if !show.quiet {
-            output::note("next: `paceline train --help`, `paceline model list`, `paceline data`");
+            output::note(
+                "next: `paceline show last`, `paceline train --help`, `paceline model list`, `paceline data`",
+            );
         }
     }
     Ok(())

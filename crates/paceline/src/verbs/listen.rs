@@ -112,6 +112,9 @@ impl Listening {
         let Some(address) = &self.listen else { return Ok((None, None)) };
         let given = key_path(self.key_file.as_ref());
         let path = given.clone().unwrap_or_else(|| folder.join("join.key"));
+        if given.is_none() {
+            std::fs::create_dir_all(folder).map_err(|e| Failure::file(folder, &e))?;
+        }
         let (key, made) = key_file::read_or_create(&path).map_err(LaunchError::from)?;
         let temporary = given.is_none().then(|| Temporary(path.clone()));
         let porch = Porch::bind(address.all[0]).map_err(LaunchError::from)?;

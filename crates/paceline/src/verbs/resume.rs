@@ -1,13 +1,11 @@
 //! `paceline resume`: goes on with a run from its last checkpoint.
 
-use std::path::PathBuf;
-
+use paceline_record::Event;
 use paceline_record::process::Started;
-use paceline_record::{Event, RunDirectory};
 
 use super::data::{self, Place};
 use super::listen::Listening;
-use super::train;
+use super::store::{Kept, Where};
 use crate::failure::Failure;
 use crate::output::{self, Show};
 use crate::voyage::Voyage;
@@ -19,26 +17,35 @@ pub struct Args {
     run: String,
     #[command(flatten)]
     place: Place,
-    /// Folder that runs are recorded in [default: PACELINE_STORE, then .paceline]
-    #[arg(long, value_name = "DIR")]
-    store: Option<PathBuf>,
+    #[command(flatten)]
+    store: Where,
+    #[command(flatten)]
+    kept: Kept,
     #[command(flatten)]
     listening: Listening,
 }
 
 /// Goes on with a run; ends as `paceline train` does.
 pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
-    let store = train::store(args.store.as_deref());
-    let (run, plan, result) = RunDirectory::find(&store, &args.run)?;
-    if let Some(result) = result {
+    let found = args.store.open()?.find(&args.run)?;
+    let run = found.run;
+    if let Some(result) = found.result {
         if !show.quiet {
             output::note(&format!("run {run} has ended already; this is its result"));
         }
-        return Ok(output::json(&result)?);
+        return Ok(output::json(&Event::Result(result))?);
     }
+    let plan = found.plan.ok_or_else(|| Failure::plan(&run))?;
     plan.check(usize::MAX)?;
     args.listening.check(&plan, plan.strategy == crate::voyage::SINGLE)?;
-    let voyage = Voyage { plan, folders: data::folders(&args.place), store, run, resumes: true };
+    let voyage = Voyage {
+        plan,
+        folders: data::folders(&args.place),
+        store: args.store.folder(),
+        run,
+        resumes: true,
+        recording: Some(args.kept.recording()),
+    };
     let (result, summary) = voyage.sail(&args.listening, show, started)?;
     if !show.quiet {
         output::note(summary.trim_end());

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::builder::PossibleValue;
 use clap::builder::PossibleValuesParser;
@@ -22,6 +22,7 @@ use paceline_wire::TRANSPORTS;
 
 use super::data::{self, Place};
 use super::listen::Listening;
+use super::store::{Kept, Where};
 use super::{model, weights};
 use crate::failure::Failure;
 use crate::output::{self, Show};
@@ -172,9 +173,13 @@ pub struct Args {
     /// Keep each thread on a core of its own
     #[arg(long)]
     pin: bool,
-    /// Folder that runs are recorded in [default: PACELINE_STORE, then .paceline]
-    #[arg(long, value_name = "DIR")]
-    store: Option<PathBuf>,
+    #[command(flatten)]
+    store: Where,
+    #[command(flatten)]
+    kept: Kept,
+    /// Leave no record of the run, and no checkpoint: it cannot be resumed
+    #[arg(long, conflicts_with_all = ["store", "sample_hz", "trace", "checkpoint_every", "on_loss"])]
+    no_record: bool,
     #[command(flatten)]
     listening: Listening,
     #[command(flatten)]
@@ -353,12 +358,6 @@ pub fn planned(words: Vec<OsString>) -> Result<Plan, PlanError> {
     Args::from_arg_matches(&matches).expect("the flags match").plan()
 }
 
-/// The flag, else the environment, else a folder here.
-pub fn store(flag: Option<&Path>) -> PathBuf {
-    let from_environment = || std::env::var_os("PACELINE_STORE").filter(|v| !v.is_empty()).map(PathBuf::from);
-    flag.map(Path::to_owned).or_else(from_environment).unwrap_or_else(|| ".paceline".into())
-}
-
 /// Runs the plan that the flags describe; the result, and its summary in words.
 pub fn execute(args: &Args, show: Show, started: Started) -> Result<(RunResult, String), Failure> {
     let plan = args.plan()?;
@@ -374,9 +373,10 @@ pub fn execute(args: &Args, show: Show, started: Started) -> Result<(RunResult, 
     let voyage = Voyage {
         plan,
         folders: data::folders(&args.place),
-        store: store(args.store.as_deref()),
+        store: args.store.folder(),
         run: process::new_run_id(),
         resumes: false,
+        recording: (!args.no_record).then(|| args.kept.recording()),
     };
     voyage.sail(&args.listening, show, started)
 }

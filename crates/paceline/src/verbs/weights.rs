@@ -6,14 +6,15 @@ use std::path::{Path, PathBuf};
 use paceline_data::Dataset;
 use paceline_launch::gather;
 use paceline_plan::{Plan, PlanError, Weights};
-use paceline_record::{Checkpoint, Checkpoints, Damaged, RunDirectory};
+use paceline_record::{Checkpoint, Checkpoints, Damaged, Store};
 use paceline_train::{model, weights};
 use serde::Serialize;
 
 use super::data::{self, Place};
-use super::train;
+use super::store::Where;
 use crate::failure::Failure;
 use crate::output::{self, Show};
+use crate::voyage;
 
 /// Flags of `paceline export-weights`.
 #[derive(clap::Args, Debug)]
@@ -25,9 +26,8 @@ pub struct Args {
     out: PathBuf,
     #[command(flatten)]
     place: Place,
-    /// Folder that runs are recorded in [default: PACELINE_STORE, then .paceline]
-    #[arg(long, value_name = "DIR")]
-    store: Option<PathBuf>,
+    #[command(flatten)]
+    store: Where,
 }
 
 #[derive(Serialize)]
@@ -75,18 +75,20 @@ fn checkpoint(args: &Args) -> Result<(Plan, Checkpoint), Failure> {
         Failure::new(5, format!("{} cannot be used: {problem}", path.display()), hint.into())
     };
     if folder.join("manifest.json").is_file() {
-        let file = folder.join("..").join("..").join("plan.json");
-        let text = fs::read_to_string(&file).map_err(|e| Failure::file(&file, &e))?;
-        let plan: Plan = serde_json::from_str(&text).map_err(|e| {
-            let message = format!("{}: {e}", file.display());
-            Failure::new(5, message, "was it made by another version?".into())
-        })?;
+        // STORE/runs/RUN/checkpoints/STEP: the plan is in the store.
+        let whole = fs::canonicalize(folder).map_err(|e| Failure::file(folder, &e))?;
+        let above = |n: usize| whole.ancestors().nth(n).unwrap_or(&whole);
+        let run = above(2).file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let run = Store::open(above(4))?.find(&run)?;
+        let plan = run.plan.ok_or_else(|| Failure::plan(&run.run))?;
         let found = Checkpoints::open(folder, &plan.hash()).map_err(damaged)?;
         return Ok((plan, found));
     }
-    let store = train::store(args.store.as_deref());
-    let (run, plan, _) = RunDirectory::find(&store, &args.run)?;
-    let (found, unusable) = Checkpoints::of(&store.join("runs").join(&run)).latest(&plan.hash())?;
+    let found = args.store.open()?.find(&args.run)?;
+    let run = found.run;
+    let plan = found.plan.ok_or_else(|| Failure::plan(&run))?;
+    let folder = voyage::folder(&args.store.folder(), &run);
+    let (found, unusable) = Checkpoints::of(&folder).latest(&plan.hash())?;
     for Damaged { path, problem } in unusable {
         output::note(&format!("{} cannot be used: {problem}", path.display()));
     }

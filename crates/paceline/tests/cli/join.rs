@@ -401,6 +401,6 @@ fn the_key_is_in_no_argument_no_environment_no_output_and_no_record() {
     let (_, out, err) = joiner.end();
     clean((out + &err).as_bytes(), "what the joiner says");
     let stored = files(&store);
-    assert!(stored.iter().any(|path| path.ends_with("events.ndjson")));
+    assert!(stored.iter().any(|path| path.ends_with("paceline.db")));
     stored.iter().for_each(|path| clean(&fs::read(path).unwrap(), &path.display().to_string()));
 }

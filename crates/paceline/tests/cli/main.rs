@@ -6,14 +6,17 @@ mod analyze;
 mod bad_input;
 mod data;
 mod distributed;
+mod faults;
 mod home;
 mod join;
 mod join_strangers;
 mod machines;
+mod matrix;
 mod measure;
 mod model_files;
 mod namespaces;
 mod network;
+mod record;
 mod resume;
 #[allow(dead_code, reason = "its own crate attacks in more ways")]
 #[path = "../../../paceline-wire/tests/conformance/rpc.rs"]

@@ -48,6 +48,19 @@ fn bench_compute_prints_the_fields_of_the_contract() {
 }
 
 #[test]
+fn bench_overhead_compares_pairs_by_throughput_and_cpu_time() {
+    let measured = json("bench overhead --pairs 2 --steps 20 --data digits --json --quiet");
+    for field in ["loss_fraction", "loss_fraction_upper95", "cpu_fraction", "cpu_fraction_upper95"] {
+        assert!(measured[field].is_f64(), "{field}: {measured}");
+    }
+    let pairs = measured["pairs"].as_array().unwrap();
+    assert_eq!(pairs.len(), 2);
+    for side in ["recorded", "unrecorded"] {
+        assert!(pairs.iter().all(|pair| pair[side]["cpu_s"].as_f64().unwrap() > 0.0), "{measured}");
+    }
+}
+
+#[test]
 fn datasets_are_listed_with_whether_they_are_here() {
     let rows = json("data --json --data-dir /nonexistent");
     let find = |name: &str| rows.as_array().unwrap().iter().find(|r| r["name"] == name).unwrap().clone();

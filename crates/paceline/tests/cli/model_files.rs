@@ -24,9 +24,8 @@ fn the_record_holds_the_network_itself() {
     let store = tempfile::tempdir().unwrap();
     let place = store.path().display();
     result(&format!("train --quiet --steps 2 --store {place} --model-file {}", example("gru")));
-    let run = fs::read_dir(store.path().join("runs")).unwrap().next().unwrap().unwrap().path();
-    let plan: serde_json::Value =
-        serde_json::from_str(&fs::read_to_string(run.join("plan.json")).unwrap()).unwrap();
+    let tables = paceline(&format!("export last --format json --store {place}")).result();
+    let plan = &tables["tables"]["runs"][0]["plan"];
     assert_eq!(plan["model"], "gru.toml");
     assert_eq!(plan["model-file"], fs::read_to_string(example("gru")).unwrap());
 }
@@ -68,4 +67,12 @@ fn a_wrong_file_is_refused_with_its_line_before_anything_starts() {
     );
     assert_eq!(paceline(&format!("train --model mlp --model-file {place}")).code, 2);
     assert_eq!(paceline("model show").code, 2);
+}
+
+#[test]
+fn one_answer_per_sample_is_too_few_for_text() {
+    let ran = paceline(&format!("train --data letters --model-file {} --steps 1", example("mlp")));
+    assert_eq!((ran.code, ran.stdout.as_str()), (3, ""), "{}", ran.stderr);
+    let reason = "the model gives 1 answers per sample, the dataset asks for 64";
+    assert!(ran.stderr.contains(reason), "{}", ran.stderr);
 }

@@ -244,3 +244,34 @@ fn disturb(transport: &str, words: &str) {
         assert_eq!(result[field], undisturbed[field], "{words}: {field}");
     }
 }
+
+/// Words of 64 hexadecimal digits, as a key would be written.
+fn key_like(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !c.is_ascii_hexdigit()).filter(|word| word.len() == 64)
+}
+
+#[test]
+fn a_run_on_one_machine_tells_its_key_to_no_one_but_its_ranks() {
+    // It is made for the run and goes through a pipe. (Where machines join, its file is known and looked for.)
+    let read = |pid: u32, file: &str| std::fs::read(format!("/proc/{pid}/{file}")).unwrap();
+    for transport in ["tcp", "grpc"] {
+        let words = format!("{ENDLESS} --workers 2 --servers 1 --strategy ps --transport {transport}");
+        let run = Running::start(&words);
+        let launcher = run.id();
+        for pid in run.ranks() {
+            let program = env!("CARGO_BIN_EXE_paceline");
+            assert_eq!(read(pid, "cmdline"), format!("{program}\0rank\0").into_bytes());
+            assert_eq!(read(pid, "environ"), read(launcher, "environ"));
+        }
+    }
+    for transport in ["tcp", "grpc"] {
+        let store = tempfile::tempdir().unwrap();
+        let words = format!("train --workers 2 --steps 3 --transport {transport}");
+        let ran = paceline(&format!("{words} --store {}", store.path().display()));
+        assert_eq!(ran.code, 0, "{}", ran.stderr);
+        let known: Vec<&str> = key_like(&ran.stdout).collect();
+        let result: Value = serde_json::from_str(ran.stdout.trim()).unwrap();
+        assert!(known.iter().all(|word| *word == result["params_sha256"]), "{}", ran.stdout);
+        assert_eq!(key_like(&ran.stderr).next(), None, "{}", ran.stderr);
+    }
+}

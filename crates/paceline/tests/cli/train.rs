@@ -129,33 +129,6 @@ fn json_streams_events_and_ends_with_the_result() {
 }
 
 #[test]
-fn a_run_leaves_its_plan_events_and_result_in_the_store() {
-    let store = tempfile::tempdir().unwrap();
-    for words in ["", "--workers 2", "--lr 1e6"] {
-        let ran = paceline(&format!("train --quiet --epochs 1 {words} --store {}", store.path().display()));
-        if ran.code != 0 {
-            continue;
-        }
-        let result = ran.result();
-        let run = store.path().join("runs").join(result["run"].as_str().unwrap());
-        let read = |file: &str| std::fs::read_to_string(run.join(file)).unwrap();
-        let kept: Value = serde_json::from_str(&read("result.json")).unwrap();
-        assert_eq!(kept["params_sha256"], result["params_sha256"]);
-        let plan: Value = serde_json::from_str(&read("plan.json")).unwrap();
-        assert_eq!(plan["data"], "digits");
-        let kinds: Vec<Value> =
-            read("events.ndjson").lines().map(|l| serde_json::from_str(l).unwrap()).collect();
-        assert_eq!(kinds.first().unwrap()["type"], "start");
-        assert_eq!(kinds.last().unwrap()["type"], "result");
-        assert!(kinds.iter().any(|e| e["type"] == "phases"), "{words}");
-    }
-    let runs = std::fs::read_dir(store.path().join("runs")).unwrap().flatten();
-    let unfinished = runs.filter(|run| !run.path().join("result.json").exists()).count();
-    assert_eq!(unfinished, 1, "the diverged run has no result");
-    assert_eq!(paceline("train --epochs 1 --store /dev/null").code, 5);
-}
-
-#[test]
 fn quiet_says_nothing_but_the_result() {
     let ran = paceline("train --epochs 1 --quiet");
     assert_eq!((ran.stdout.lines().count(), ran.stderr.as_str()), (1, ""));

@@ -1,0 +1,112 @@
+//! Whether ranks live: each says so from a thread of its own, whatever it computes or waits for. Policy without
+//! processes or clocks.
+
+use std::time::Duration;
+
+/// Time between two signs of life of a rank.
+pub const PULSE: Duration = Duration::from_millis(250);
+/// A rank that was silent for so long is under suspicion.
+pub const SUSPECT: Duration = Duration::from_secs(2);
+/// A rank that was silent for so long is dead.
+pub const DEAD: Duration = Duration::from_secs(5);
+/// Most of a silence that counts at once: a launcher that stood still itself has heard nobody.
+const MOST: Duration = Duration::from_millis(250);
+
+/// What becomes of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sign {
+    /// Nothing was heard of it for a while.
+    Suspect(usize),
+    /// It was under suspicion, and is there again.
+    Back(usize),
+    /// It is taken for dead.
+    Dead(usize),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Life {
+    /// It has said nothing yet, or need not say anything any more.
+    Unwatched,
+    Silent(Duration),
+}
+
+/// The signs of life of all ranks.
+#[derive(Debug)]
+pub struct Vitals {
+    ranks: Vec<Life>,
+    /// The time of the last look.
+    looked: Option<Duration>,
+}
+
+impl Vitals {
+    /// Of so many ranks nothing was heard yet.
+    pub fn new(ranks: usize) -> Self {
+        Self { ranks: vec![Life::Unwatched; ranks], looked: None }
+    }
+
+    /// A rank has said something.
+    pub fn heard(&mut self, rank: usize) -> Option<Sign> {
+        let before = std::mem::replace(&mut self.ranks[rank], Life::Silent(Duration::ZERO));
+        matches!(before, Life::Silent(silence) if silence >= SUSPECT).then_some(Sign::Back(rank))
+    }
+
+    /// A rank has ended, or is about to: its silence is no sign.
+    pub fn forget(&mut self, rank: usize) {
+        self.ranks[rank] = Life::Unwatched;
+    }
+
+    /// Looks at all ranks; `now` is the time on any clock that only runs forward.
+    pub fn look(&mut self, now: Duration) -> Vec<Sign> {
+        let passed = now.saturating_sub(self.looked.unwrap_or(now)).min(MOST);
+        self.looked = Some(now);
+        let mut signs = Vec::new();
+        for (rank, life) in self.ranks.iter_mut().enumerate() {
+            let Life::Silent(silence) = life else { continue };
+            let before = *silence;
+            *silence += passed;
+            if before < DEAD && *silence >= DEAD {
+                signs.push(Sign::Dead(rank));
+            } else if before < SUSPECT && *silence >= SUSPECT {
+                signs.push(Sign::Suspect(rank));
+            }
+        }
+        signs
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Looks every 50 ms for a time; what was seen, and when.
+    fn watch(vitals: &mut Vitals, from: u64, to: u64) -> Vec<(u64, Sign)> {
+        let at = |ms: u64| vitals.look(Duration::from_millis(ms)).into_iter().map(move |sign| (ms, sign));
+        (from / 50..to / 50).map(|n| n * 50).flat_map(at).collect()
+    }
+
+    #[test]
+    fn a_rank_that_stops_is_suspected_after_2_s_and_dead_after_5_s() {
+        let mut vitals = Vitals::new(2);
+        assert_eq!(watch(&mut vitals, 0, 60_000), [], "who was never heard is not missed");
+        vitals.heard(0);
+        vitals.heard(1);
+        vitals.forget(0);
+        let seen = watch(&mut vitals, 60_000, 130_000);
+        assert_eq!(seen, [(61_950, Sign::Suspect(1)), (64_950, Sign::Dead(1))]);
+    }
+
+    #[test]
+    fn a_pause_of_4_s_is_suspected_and_forgiven_and_one_of_1_s_is_nothing() {
+        let mut vitals = Vitals::new(1);
+        for (pause, expected) in [(1_000, vec![]), (4_000, vec![(2_000, Sign::Suspect(0))])] {
+            let mut vitals_now = Vitals::new(1);
+            vitals_now.heard(0);
+            assert_eq!(watch(&mut vitals_now, 0, pause), expected);
+            assert_eq!(vitals_now.heard(0), (pause > 2_000).then_some(Sign::Back(0)));
+        }
+        // A launcher that was stopped itself takes nobody for dead.
+        vitals.heard(0);
+        assert_eq!(vitals.look(Duration::from_secs(1)), []);
+        assert_eq!(vitals.look(Duration::from_secs(100)), []);
+    }
+}

@@ -1,0 +1,56 @@
+//! CSV: one file per table, as RFC 4180 has it. What is not there is an empty field.
+
+use std::path::Path;
+
+use super::{ExportError, Exported, file, folder};
+use crate::store::{Rows, Value};
+
+pub fn write(exported: &Exported<'_>, out: &Path) -> Result<(), ExportError> {
+    folder(out)?;
+    for rows in exported.tables() {
+        let rows = rows?;
+        file(&out.join(format!("{}.csv", rows.table.name)), text(&rows).as_bytes())?;
+    }
+    Ok(())
+}
+
+fn text(rows: &Rows) -> String {
+    let names: Vec<&str> = rows.table.columns.iter().map(|c| c.name).collect();
+    let mut text = names.join(",") + "\r\n";
+    for row in &rows.rows {
+        let fields: Vec<String> = row.iter().map(field).collect();
+        text += &(fields.join(",") + "\r\n");
+    }
+    text
+}
+
+fn field(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::Integer(n) => n.to_string(),
+        Value::Real(n) => n.to_string(),
+        Value::Text(text) if text.contains(['"', ',', '\n', '\r']) => {
+            format!("\"{}\"", text.replace('"', "\"\""))
+        }
+        Value::Text(text) => text.clone(),
+        // No table has one.
+        Value::Blob(_) => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::export::tests::recorded;
+
+    #[test]
+    fn fields_with_commas_and_quotes_are_quoted_and_rows_have_every_column() {
+        let folder = tempfile::tempdir().unwrap();
+        let (store, run) = recorded(folder.path());
+        let exported = Exported { store: &store, run: &run };
+        assert!(text(&exported.table("runs").unwrap()).contains("\"a \"\"quoted\"\", failure\""));
+        let steps = text(&exported.table("steps").unwrap());
+        assert_eq!(steps.lines().count(), 7);
+        assert!(steps.lines().all(|line| line.matches(',').count() == 15), "{steps}");
+    }
+}

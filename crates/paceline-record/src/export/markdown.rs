@@ -1,0 +1,20 @@
+//! Markdown: the summary to read, or to put into a report.
+
+use std::io::Write;
+
+use super::{ExportError, Exported, Summary};
+
+pub fn write(exported: &Exported<'_>, out: &mut dyn Write) -> Result<(), ExportError> {
+    let summary = Summary::of(exported)?;
+    writeln!(out, "# Run {}\n", summary.run)?;
+    for line in summary.lines() {
+        writeln!(out, "- {line}")?;
+    }
+    for (title, head, rows) in summary.sections() {
+        writeln!(out, "\n## {title}\n\n| {} |\n|{}", head.join(" | "), "---|".repeat(head.len()))?;
+        for row in rows {
+            writeln!(out, "| {} |", row.join(" | "))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,189 @@
+//! Exports of a run for other tools, one file per format.
+
+mod csv;
+mod json;
+mod markdown;
+mod parquet;
+mod prometheus;
+mod summary;
+mod tensorboard;
+mod trace;
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use crate::store::{RecordError, Rows, RunRow, Store};
+use crate::table::tables;
+
+pub use summary::{EvaluationSummary, LinkSummary, RankSummary, Summary};
+
+/// An export that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    /// The store said no.
+    #[error(transparent)]
+    Store(#[from] RecordError),
+    /// A file could not be written.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// What a document is written to does not take it.
+    #[error("writing: {0}")]
+    Document(#[from] io::Error),
+}
+
+/// How a format is written.
+pub enum Target {
+    /// As one document.
+    Document(fn(&Exported<'_>, &mut dyn Write) -> Result<(), ExportError>),
+    /// As files in a folder.
+    Folder(fn(&Exported<'_>, &Path) -> Result<(), ExportError>),
+}
+
+/// A format.
+pub struct Format {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is for.
+    pub about: &'static str,
+    /// How it is written.
+    pub target: Target,
+}
+
+/// Every format.
+pub const FORMATS: &[Format] = &[
+    Format { name: "csv", about: "one CSV file per table, in a folder", target: Target::Folder(csv::write) },
+    Format { name: "json", about: "every table in one document", target: Target::Document(json::write) },
+    Format {
+        name: "parquet",
+        about: "one Parquet file per table, in a folder",
+        target: Target::Folder(parquet::write),
+    },
+    Format {
+        name: "tensorboard",
+        about: "TensorBoard event files, in a folder",
+        target: Target::Folder(tensorboard::write),
+    },
+    Format {
+        name: "trace",
+        about: "Chrome/Perfetto trace of all ranks on one clock (arrows with `train --trace`)",
+        target: Target::Document(trace::write),
+    },
+    Format {
+        name: "prometheus",
+        about: "the last figures as Prometheus text",
+        target: Target::Document(prometheus::write),
+    },
+    Format { name: "markdown", about: "a summary to read", target: Target::Document(markdown::write) },
+];
+
+/// A run to be exported.
+#[derive(Clone, Copy)]
+pub struct Exported<'a> {
+    /// Where it is recorded.
+    pub store: &'a Store,
+    /// The run.
+    pub run: &'a RunRow,
+}
+
+impl Exported<'_> {
+    /// Reads the rows of one table.
+    pub fn table(&self, name: &str) -> Result<Rows, RecordError> {
+        self.store.rows(name, self.run)
+    }
+
+    /// Reads table after table: one at a time is in memory.
+    fn tables(&self) -> impl Iterator<Item = Result<Rows, RecordError>> {
+        tables().into_iter().map(|table| self.table(table.name))
+    }
+}
+
+/// Makes a folder.
+fn folder(path: &Path) -> Result<(), ExportError> {
+    std::fs::create_dir_all(path).map_err(|source| ExportError::File { path: path.to_owned(), source })
+}
+
+/// Writes a file.
+fn file(path: &Path, bytes: &[u8]) -> Result<(), ExportError> {
+    std::fs::write(path, bytes).map_err(|source| ExportError::File { path: path.to_owned(), source })
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::event::Event;
+    use crate::row::{Batch, Sample, StepRow, TraceRow, Traced};
+    use crate::store::{Build, Record};
+
+    /// A small recorded run of two ranks.
+    pub fn recorded(folder: &Path) -> (Store, RunRow) {
+        let plan = crate::store::tests::plan();
+        let build = Build { version: "1.0", commit: "abc", rustc: "rustc" };
+        let mut record = Record::create(folder, "r1", &plan, build, None).unwrap();
+        let begin = crate::process::monotonic_ns();
+        for rank in 0..2u64 {
+            let steps = (1..=3).map(|step| StepRow {
+                step,
+                begin_ns: begin + step * 1000,
+                data_ns: 100,
+                forward_ns: 200,
+                backward_ns: 300,
+                overlap_ns: 10,
+                send_ns: 50,
+                wait_ns: 40,
+                wait_for: Some(1 - rank),
+                apply_ns: 30,
+                samples: 16,
+                loss: 1.0 / step as f64,
+                staleness: None,
+            });
+            let message = |kind, at_ns| TraceRow {
+                kind,
+                at_ns,
+                peer: 1 - rank,
+                n: 0,
+                step: 1,
+                bytes: 64,
+                ..TraceRow::default()
+            };
+            let batch = Batch {
+                site: Some(Box::new(crate::site::Site::own())),
+                steps: steps.collect(),
+                samples: vec![Sample { at_ns: begin + 500, process: vec![Some(0.5)], ..Sample::default() }],
+                trace: vec![message(Traced::Send, begin + 1350), message(Traced::Receive, begin + 1400)],
+                dropped: 0,
+            };
+            record.event(&Event::Batch { rank: rank as usize, batch: &batch });
+        }
+        record.event(&Event::Evaluation { step: 3, samples: 96, train_s: 0.5, loss: 0.25, accuracy: 0.75 });
+        record.fail("a \"quoted\", failure", 1).unwrap();
+        let store = Store::open(folder).unwrap();
+        let run = store.find("last").unwrap();
+        (store, run)
+    }
+
+    #[test]
+    fn every_format_writes_something_and_names_the_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let (store, run) = recorded(folder.path());
+        let exported = Exported { store: &store, run: &run };
+        for format in FORMATS {
+            match format.target {
+                Target::Document(write) => {
+                    let mut bytes = Vec::new();
+                    write(&exported, &mut bytes).unwrap();
+                    assert!(String::from_utf8(bytes).unwrap().contains("r1"), "{}", format.name);
+                }
+                Target::Folder(write) => {
+                    let out = folder.path().join(format.name);
+                    write(&exported, &out).unwrap();
+                    assert!(std::fs::read_dir(out).unwrap().count() > 0, "{}", format.name);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! A run in a few figures: where the time of each rank went, its links, its evaluations, its resources.
+
+use serde::Serialize;
+
+use super::Exported;
+use crate::store::{RecordError, Value, number};
+
+/// A run in a few figures.
+#[derive(Clone, Debug, Serialize)]
+pub struct Summary {
+    /// The run's id.
+    pub run: String,
+    /// `running`, `ok`, `failed`, `interrupted` or `lost`.
+    pub state: String,
+    /// Why it failed.
+    pub error: Option<String>,
+    /// When it began, in seconds since 1970.
+    pub started_s: f64,
+    /// How long it took, or has taken so far.
+    pub seconds: f64,
+    /// How often it was started: resumed and restarted runs more than once.
+    pub attempts: u64,
+    /// What was run, in words.
+    pub what: String,
+    /// Steps of the whole run.
+    pub steps: Option<u64>,
+    /// Steps done.
+    pub steps_done: u64,
+    /// Samples per second of the training clock.
+    pub samples_per_s: Option<f64>,
+    /// Rows that are missing from the record.
+    pub dropped_rows: u64,
+    /// Version, commit and compiler of the program.
+    pub build: [String; 3],
+    /// Machines.
+    pub hosts: Vec<String>,
+    /// Ranks.
+    pub ranks: Vec<RankSummary>,
+    /// Links that bytes went over.
+    pub links: Vec<LinkSummary>,
+    /// Evaluations.
+    pub evaluations: Vec<EvaluationSummary>,
+}
+
+/// A rank.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct RankSummary {
+    /// Its number.
+    pub rank: u64,
+    /// `worker` or `server`.
+    pub role: String,
+    /// Rows: steps of a worker, updates (or several at once) of a server.
+    pub steps: u64,
+    /// Where their time went, in seconds.
+    pub data_s: f64,
+    /// Forward pass and loss.
+    pub forward_s: f64,
+    /// Backward pass.
+    pub backward_s: f64,
+    /// Sending, receiving and summing.
+    pub send_s: f64,
+    /// Waiting.
+    pub wait_s: f64,
+    /// The rank that it waited for the longest.
+    pub wait_for: Option<u64>,
+    /// Updating parameters.
+    pub apply_s: f64,
+    /// Greatest staleness of an update.
+    pub staleness: Option<u64>,
+    /// CPU use between its first and last sample, in percent of one core.
+    pub cpu_percent: Option<f64>,
+    /// Peak resident memory.
+    pub memory_bytes: Option<u64>,
+    /// Read from and written to disks.
+    pub disk_bytes: Option<u64>,
+    /// Context switches.
+    pub switches: Option<u64>,
+    /// Rows that there was no room for.
+    pub dropped_rows: u64,
+}
+
+/// A link.
+#[derive(Clone, Debug, Serialize)]
+pub struct LinkSummary {
+    /// Who sends.
+    pub from: u64,
+    /// To whom.
+    pub to: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// Messages.
+    pub messages: u64,
+    /// The kernel's mean round trip, where it measures one.
+    pub round_trip_s: Option<f64>,
+    /// Segments sent again.
+    pub retransmits: Option<u64>,
+}
+
+/// An evaluation.
+#[derive(Clone, Debug, Serialize)]
+pub struct EvaluationSummary {
+    /// Steps done.
+    pub step: u64,
+    /// Training clock.
+    pub train_s: f64,
+    /// Mean loss.
+    pub loss: f64,
+    /// Accuracy.
+    pub accuracy: f64,
+}
+
+/// A heading, column names, and cells.
+pub type Section = (String, Vec<&'static str>, Vec<Vec<String>>);
+
+impl Summary {
+    /// Sums a run up.
+    pub fn of(exported: &Exported<'_>) -> Result<Self, RecordError> {
+        let run = exported.run;
+        let what = run.plan.as_ref().map_or_else(String::new, |p| {
+            let servers = if p.servers > 0 { format!(" and {} servers", p.servers) } else { String::new() };
+            format!(
+                "{} on {}, {} ({}), {} workers{servers}, batch {}",
+                p.model, p.data, p.strategy, p.sync, p.workers, p.batch
+            )
+        });
+        let hosts = exported.table("hosts")?;
+        let text = |row: &[Value], name: &str| match &row[hosts.column(name)] {
+            Value::Text(text) => text.clone(),
+            value => number(value).unwrap_or(0.0).to_string(),
+        };
+        let host = |row: &Vec<Value>| {
+            format!(
+                "{}: {}, {} cores, {}",
+                text(row, "host"),
+                text(row, "cpu"),
+                text(row, "cores"),
+                text(row, "kernel")
+            )
+        };
+        Ok(Self {
+            run: run.run.clone(),
+            state: run.state.clone(),
+            error: run.error.clone(),
+            started_s: run.started_s,
+            seconds: run.age_s(),
+            attempts: run.attempts,
+            what,
+            steps: run.steps,
+            steps_done: run.steps_done,
+            samples_per_s: run
+                .samples_done
+                .zip(run.train_s)
+                .filter(|(_, s)| *s > 0.0)
+                .map(|(n, s)| n as f64 / s),
+            dropped_rows: run.dropped_rows,
+            build: run.build.clone(),
+            hosts: hosts.rows.iter().map(host).collect(),
+            ranks: ranks(exported)?,
+            links: links(exported)?,
+            evaluations: evaluations(exported)?,
+        })
+    }
+
+    /// The tables that a summary shows.
+    pub fn sections(&self) -> Vec<Section> {
+        let ms = |seconds: f64, steps: u64| format!("{:.3}", 1e3 * seconds / steps.max(1) as f64);
+        let some = |n: Option<u64>| n.map_or_else(|| "-".into(), |n| n.to_string());
+        let time = |r: &RankSummary| {
+            let mut row = vec![format!("{} {}", r.role, r.rank), r.steps.to_string()];
+            let phases = [r.data_s, r.forward_s, r.backward_s, r.send_s, r.wait_s, r.apply_s];
+            row.extend(phases.map(|s| ms(s, r.steps)));
+            row.extend([some(r.wait_for), some(r.staleness)]);
+            row
+        };
+        let resources = |r: &RankSummary| {
+            let mb =
+                |bytes: Option<u64>| bytes.map_or_else(|| "-".into(), |b| format!("{:.1}", b as f64 / 1e6));
+            let cpu = r.cpu_percent.map_or_else(|| "-".into(), |c| format!("{c:.0}"));
+            let dropped = r.dropped_rows.to_string();
+            vec![
+                format!("{} {}", r.role, r.rank),
+                cpu,
+                mb(r.memory_bytes),
+                mb(r.disk_bytes),
+                some(r.switches),
+                dropped,
+            ]
+        };
+        let link = |l: &LinkSummary| {
+            let trip = l.round_trip_s.map_or_else(|| "-".into(), |s| format!("{:.0}", 1e6 * s));
+            let mb = format!("{:.3}", l.bytes as f64 / 1e6);
+            vec![format!("{} → {}", l.from, l.to), mb, l.messages.to_string(), trip, some(l.retransmits)]
+        };
+        let evaluation = |e: &EvaluationSummary| {
+            let accuracy = format!("{:.2}", 100.0 * e.accuracy);
+            vec![e.step.to_string(), format!("{:.2}", e.train_s), format!("{:.4}", e.loss), accuracy]
+        };
+        let all = vec![
+            (
+                "Where the time went, per step in ms".into(),
+                vec![
+                    "rank",
+                    "steps",
+                    "data",
+                    "forward",
+                    "backward",
+                    "send",
+                    "wait",
+                    "apply",
+                    "waits for",
+                    "staleness",
+                ],
+                self.ranks.iter().map(time).collect::<Vec<_>>(),
+            ),
+            (
+                "Resources".into(),
+                vec!["rank", "CPU %", "memory MB", "disk MB", "switches", "dropped rows"],
+                self.ranks.iter().map(resources).collect(),
+            ),
+            (
+                "Links".into(),
+                vec!["link", "MB", "messages", "round trip µs", "retransmits"],
+                self.links.iter().map(link).collect(),
+            ),
+            (
+                "Evaluations".into(),
+                vec!["step", "training s", "test loss", "accuracy %"],
+                self.evaluations.iter().map(evaluation).collect(),
+            ),
+        ];
+        all.into_iter().filter(|(_, _, rows)| !rows.is_empty()).collect()
+    }
+
+    /// What there is to say before the tables.
+    pub fn lines(&self) -> Vec<String> {
+        let steps = self.steps.map_or_else(|| "?".into(), |n| n.to_string());
+        let rate = self.samples_per_s.map_or_else(String::new, |rate| format!(", {rate:.0} samples/s"));
+        let mut lines = vec![
+            self.what.clone(),
+            format!("{}: {} of {steps} steps in {:.1} s{rate}", self.state, self.steps_done, self.seconds),
+        ];
+        if self.attempts > 1 {
+            lines.push(format!("started {} times", self.attempts));
+        }
+        lines.extend(self.error.iter().map(|error| format!("error: {error}")));
+        lines.extend(self.hosts.clone());
+        lines.push(format!("paceline {} ({}, {})", self.build[0], self.build[1], self.build[2]));
+        if self.dropped_rows > 0 {
+            lines.push(format!("{} rows are missing: there was no room for them", self.dropped_rows));
+        }
+        lines
+    }
+}
+
+/// Sums are the database's: a run may have more rows than memory has room for.
+fn ranks(exported: &Exported<'_>) -> Result<Vec<RankSummary>, RecordError> {
+    let Exported { store, run } = *exported;
+    let rows = exported.table("ranks")?;
+    let steps = store.numbers(
+        "SELECT rank, count(*), 1e-9 * sum(data_ns), 1e-9 * sum(forward_ns), 1e-9 * sum(backward_ns), \
+         1e-9 * sum(send_ns), 1e-9 * sum(wait_ns), 1e-9 * sum(apply_ns), max(staleness) \
+         FROM steps WHERE run = ? GROUP BY rank",
+        run,
+    )?;
+    let waits = store.numbers(
+        "SELECT rank, wait_for, sum(wait_ns) AS ns FROM steps WHERE run = ? AND wait_for IS NOT NULL \
+         GROUP BY rank, wait_for ORDER BY ns DESC",
+        run,
+    )?;
+    let samples = store.numbers(
+        // Counters are a process's: each start of the run has its own.
+        "SELECT rank, 100e9 * sum(cpu_s) / nullif(sum(ns), 0), max(resident), sum(disk), sum(switches) FROM ( \
+         SELECT rank, max(cpu_user_s) + max(cpu_system_s) - min(cpu_user_s) - min(cpu_system_s) AS cpu_s, \
+         max(t_ns) - min(t_ns) AS ns, max(resident_peak_bytes) AS resident, \
+         max(disk_read_bytes + disk_write_bytes) AS disk, \
+         max(voluntary_switches + involuntary_switches) AS switches \
+         FROM samples WHERE run = ? GROUP BY rank, attempt) GROUP BY rank",
+        run,
+    )?;
+    let one = |row: &Vec<Value>| {
+        let rank = number(&row[rows.column("rank")]).unwrap_or(0.0);
+        let of = |all: &[Vec<f64>], column: usize| {
+            all.iter().find(|r| r[0] == rank).map(|r| r[column]).filter(|value| !value.is_nan())
+        };
+        let seconds = |column: usize| of(&steps, column).unwrap_or(0.0);
+        let count = |all: &[Vec<f64>], column: usize| of(all, column).map(|n| n as u64);
+        RankSummary {
+            rank: rank as u64,
+            role: match &row[rows.column("role")] {
+                Value::Text(role) => role.clone(),
+                _ => "rank".into(),
+            },
+            steps: count(&steps, 1).unwrap_or(0),
+            data_s: seconds(2),
+            forward_s: seconds(3),
+            backward_s: seconds(4),
+            send_s: seconds(5),
+            wait_s: seconds(6),
+            wait_for: count(&waits, 1),
+            apply_s: seconds(7),
+            staleness: count(&steps, 8),
+            cpu_percent: of(&samples, 1),
+            memory_bytes: count(&samples, 2),
+            disk_bytes: count(&samples, 3),
+            switches: count(&samples, 4),
+            dropped_rows: number(&row[rows.column("dropped_rows")]).unwrap_or(0.0) as u64,
+        }
+    };
+    Ok(rows.rows.iter().map(one).collect())
+}
+
+fn links(exported: &Exported<'_>) -> Result<Vec<LinkSummary>, RecordError> {
+    let rows = exported.store.numbers(
+        "SELECT rank, peer, sum(bytes), sum(messages), avg(round_trip), sum(again) FROM ( \
+         SELECT rank, peer, max(sent_bytes) AS bytes, max(sent_messages) AS messages, \
+         avg(round_trip_s) AS round_trip, max(retransmits) AS again \
+         FROM links WHERE run = ? GROUP BY rank, peer, attempt) GROUP BY rank, peer",
+        exported.run,
+    )?;
+    let one = |row: &Vec<f64>| LinkSummary {
+        from: row[0] as u64,
+        to: row[1] as u64,
+        bytes: row[2] as u64,
+        messages: row[3] as u64,
+        round_trip_s: Some(row[4]).filter(|s| !s.is_nan()),
+        retransmits: Some(row[5]).filter(|n| !n.is_nan()).map(|n| n as u64),
+    };
+    Ok(rows.iter().map(one).collect())
+}
+
+fn evaluations(exported: &Exported<'_>) -> Result<Vec<EvaluationSummary>, RecordError> {
+    let rows = exported.store.numbers(
+        "SELECT step, train_s, loss, accuracy FROM evaluations WHERE run = ? ORDER BY step",
+        exported.run,
+    )?;
+    let one = |row: &Vec<f64>| EvaluationSummary {
+        step: row[0] as u64,
+        train_s: row[1],
+        loss: row[2],
+        accuracy: row[3],
+    };
+    Ok(rows.iter().map(one).collect())
+}

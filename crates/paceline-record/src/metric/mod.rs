@@ -1,0 +1,124 @@
+//! The registry of metrics: what is sampled while a run goes on, in which unit, and where it comes from.
+//!
+//! Adding a metric is one line in the slice of what it is read of. The store's tables, the exports and the page
+//! in `docs/` follow it; a store that was made before gets the column when it is next written to.
+//!
+//! - [`process`]: a rank's process and the cgroup that it runs in
+//! - [`link`]: what a rank exchanges with one peer
+//! - [`host`]: the machine, and its network interfaces
+
+pub mod cgroup;
+pub mod host;
+pub mod link;
+pub mod process;
+
+pub use host::{HOST, HostReading, INTERFACE, InterfaceReading};
+pub use link::{LINK, LinkReading, TcpReading};
+pub use process::{PROCESS, ProcessReading};
+
+/// How a metric behaves over time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Counts up from the start of what it belongs to: the difference between two samples is what happened
+    /// between them.
+    Counter,
+    /// A state at a moment.
+    Gauge,
+}
+
+impl Kind {
+    /// In one word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+        }
+    }
+}
+
+/// One metric, read out of `R`.
+pub struct Metric<R: 'static> {
+    /// Name of the column.
+    pub name: &'static str,
+    /// Its unit.
+    pub unit: &'static str,
+    /// Counter or gauge.
+    pub kind: Kind,
+    /// What it is.
+    pub about: &'static str,
+    /// Where it comes from.
+    pub source: &'static str,
+    /// Its value; none where the system does not say.
+    pub read: fn(&R) -> Option<f64>,
+}
+
+/// The values of a reading, in the order of its registry.
+pub fn values<R>(metrics: &[Metric<R>], reading: &R) -> Vec<Option<f64>> {
+    metrics.iter().map(|metric| (metric.read)(reading).filter(|value| value.is_finite())).collect()
+}
+
+/// A metric without its reader: what tables and pages need.
+#[derive(Clone, Copy, Debug)]
+pub struct About {
+    /// Name of the column.
+    pub name: &'static str,
+    /// Its unit.
+    pub unit: &'static str,
+    /// Counter or gauge.
+    pub kind: Kind,
+    /// What it is.
+    pub about: &'static str,
+    /// Where it comes from.
+    pub source: &'static str,
+}
+
+fn about<R>(metrics: &[Metric<R>]) -> Vec<About> {
+    let one =
+        |m: &Metric<R>| About { name: m.name, unit: m.unit, kind: m.kind, about: m.about, source: m.source };
+    metrics.iter().map(one).collect()
+}
+
+/// Every sampled table and its metrics.
+pub fn tables() -> Vec<(&'static str, Vec<About>)> {
+    vec![
+        ("samples", about(PROCESS)),
+        ("links", about(LINK)),
+        ("host_samples", about(HOST)),
+        ("interfaces", about(INTERFACE)),
+    ]
+}
+
+/// The first number behind a word at the start of a line, as in most files under `/proc`.
+fn field(text: &str, name: &str) -> Option<f64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.trim_start_matches([':', ' ', '\t']).split_whitespace().next()?.parse().ok()
+}
+
+/// A file that holds one number.
+fn number(path: &std::path::Path) -> Option<f64> {
+    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_columns_and_every_metric_says_its_unit_and_source() {
+        for (table, metrics) in tables() {
+            for (i, m) in metrics.iter().enumerate() {
+                let plain = m.name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_' || b.is_ascii_digit());
+                assert!(plain && !m.unit.is_empty() && !m.source.is_empty(), "{table}.{}", m.name);
+                assert!(metrics[..i].iter().all(|other| other.name != m.name), "{table}.{} twice", m.name);
+            }
+        }
+    }
+
+    #[test]
+    fn fields_of_proc_files_are_found_by_their_whole_name() {
+        let text = "VmPeak:\t  10 kB\nVmRSS:\t     7 kB\nread_bytes: 4096\n";
+        assert_eq!(field(text, "VmRSS"), Some(7.0));
+        assert_eq!(field(text, "read_bytes"), Some(4096.0));
+        assert_eq!(field(text, "Swap"), None);
+    }
+}

@@ -1,0 +1,328 @@
+//! The store: one SQLite database, `paceline.db`, of all runs. Any SQLite tool opens it.
+//!
+//! - `schema`: how the database is made and brought up to date
+//! - `record`: [`Record`], the record of a run under way
+//! - `write`: the thread that writes it
+//! - `read`: what was recorded
+//! - `space`: whether the disk has room
+//!
+//! Several processes write at once: every run has its own rows, transactions are short, and whoever finds the
+//! database busy waits.
+
+mod read;
+mod record;
+mod schema;
+mod space;
+mod write;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::Connection;
+
+pub use read::{Rows, RunRow, number};
+pub use record::{Build, Record, Told};
+pub use rusqlite::types::Value;
+pub use space::{Scarce, scarce};
+
+/// Name of the database in the store's folder.
+pub const FILE: &str = "paceline.db";
+
+/// How long a busy database is waited for.
+const BUSY: Duration = Duration::from_secs(30);
+
+/// A record that could not be written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// A file or a folder could not be read or written.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// The file or folder.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The database said no.
+    #[error("{}: {source}", path.display())]
+    Database {
+        /// The database.
+        path: PathBuf,
+        /// Why.
+        source: rusqlite::Error,
+    },
+    /// A later program has made it.
+    #[error("{}: made by a later version of paceline (its tables have version {found}, this one knows {known})", path.display())]
+    Newer {
+        /// The database.
+        path: PathBuf,
+        /// Its version.
+        found: i64,
+        /// The version of this program.
+        known: i64,
+    },
+    /// There is no store.
+    #[error("no runs are recorded in {}", path.display())]
+    Empty {
+        /// The store's folder.
+        path: PathBuf,
+    },
+    /// No run, or several, are called so.
+    #[error("{problem}")]
+    Which {
+        /// What is wrong, and what there is.
+        problem: String,
+    },
+    /// The thread that writes is gone.
+    #[error("{}: the thread that writes the record has died", path.display())]
+    Writer {
+        /// The database.
+        path: PathBuf,
+    },
+}
+
+/// An open store.
+pub struct Store {
+    connection: Connection,
+    path: PathBuf,
+}
+
+impl Store {
+    /// Opens the store in a folder, making it if it is not there.
+    pub fn create(folder: &Path) -> Result<Self, RecordError> {
+        let failed = |source| RecordError::File { path: folder.to_owned(), source };
+        std::fs::create_dir_all(folder).map_err(failed)?;
+        Self::open_file(folder.join(FILE))
+    }
+
+    /// Opens a store that is there, and notes which of its runs have died without a word.
+    pub fn open(folder: &Path) -> Result<Self, RecordError> {
+        let path = folder.join(FILE);
+        if !path.is_file() {
+            return Err(RecordError::Empty { path: folder.to_owned() });
+        }
+        let mut store = Self::open_file(path)?;
+        store.note_the_lost()?;
+        Ok(store)
+    }
+
+    fn open_file(path: PathBuf) -> Result<Self, RecordError> {
+        let connection = Connection::open(&path).map_err(at(&path))?;
+        let mut store = Self { connection, path };
+        store.prepare()?;
+        Ok(store)
+    }
+
+    /// The database.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// Says of which database an error is.
+fn at(path: &Path) -> impl Fn(rusqlite::Error) -> RecordError + use<> {
+    let path = path.to_owned();
+    move |source| RecordError::Database { path: path.clone(), source }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::{Arc, Mutex};
+
+    use paceline_plan::{Placement, Plan, Work};
+
+    use super::*;
+    use crate::event::Event;
+    use crate::row::{Batch, StepRow};
+
+    const BUILD: Build = Build { version: "1.0", commit: "abc", rustc: "rustc" };
+
+    pub(crate) fn plan() -> Plan {
+        Plan {
+            data: "digits".into(),
+            image_size: None,
+            window: None,
+            decoders: None,
+            model: "mlp".into(),
+            model_file: None,
+            init: None,
+            frozen: Vec::new(),
+            workers: 2,
+            servers: 0,
+            strategy: "ring-allreduce".into(),
+            sync: "bsp".into(),
+            options: BTreeMap::new(),
+            averages: "gradients".into(),
+            compression: None,
+            shard: "iid".into(),
+            transport: "tcp".into(),
+            buffer: None,
+            network: None,
+            hosts: None,
+            placement: Placement::default(),
+            bucket: 4 << 20,
+            straggler: None,
+            stop_after_step: None,
+            batch: 64,
+            optimizer: "sgd".into(),
+            lr: 0.05,
+            lr_scaling: "none".into(),
+            schedule: "constant".into(),
+            warmup: 0.0,
+            momentum: 0.9,
+            nesterov: false,
+            weight_decay: 0.0,
+            work: Work::Steps(10),
+            checkpoint_every: None,
+            keep: 2,
+            restarts: 0,
+            target_accuracy: None,
+            stop_at_target: false,
+            eval_every: None,
+            seed: 1,
+            threads: 1,
+            pin: false,
+        }
+    }
+
+    fn batch(first: u64, steps: u64) -> Batch {
+        let row = |step| StepRow { step, loss: 0.5, ..StepRow::default() };
+        Batch { steps: (first..first + steps).map(row).collect(), ..Batch::default() }
+    }
+
+    #[test]
+    fn runs_that_record_at_once_each_keep_every_row() {
+        let folder = tempfile::tempdir().unwrap();
+        std::thread::scope(|scope| {
+            for run in 0..20 {
+                let folder = folder.path();
+                scope.spawn(move || {
+                    let mut record =
+                        Record::create(folder, &format!("r{run:02}"), &plan(), BUILD, None).unwrap();
+                    for i in 0..10 {
+                        record.event(&Event::Batch { rank: 0, batch: &batch(1 + 50 * i, 50) });
+                        record.event(&Event::Refused { rank: Some(0), cause: "knock" });
+                    }
+                    assert_eq!(record.dropped(), 0);
+                    record.fail("enough", 1).unwrap();
+                });
+            }
+        });
+        let store = Store::open(folder.path()).unwrap();
+        store.check().unwrap();
+        let runs = store.runs().unwrap();
+        assert_eq!(runs.len(), 20);
+        for run in &runs {
+            assert_eq!((run.state.as_str(), run.error.as_deref()), ("failed", Some("enough")));
+            assert_eq!(store.rows("steps", run).unwrap().rows.len(), 500, "{}", run.run);
+            assert_eq!(store.rows("events", run).unwrap().rows.len(), 10, "{}", run.run);
+        }
+    }
+
+    #[test]
+    fn a_run_is_found_by_a_prefix_that_fits_no_other() {
+        let folder = tempfile::tempdir().unwrap();
+        for run in ["ra1", "ra2", "rb", "rb1"] {
+            Record::create(folder.path(), run, &plan(), BUILD, None).unwrap().fail("", 1).unwrap();
+        }
+        let store = Store::open(folder.path()).unwrap();
+        let found = |name: &str| store.find(name).map(|run| run.run).map_err(|error| error.to_string());
+        assert_eq!(found("last").as_deref(), Ok("rb1"));
+        assert_eq!(found("ra2").as_deref(), Ok("ra2"));
+        assert_eq!(found("rb").as_deref(), Ok("rb"), "a whole name wins");
+        assert!(found("ra").unwrap_err().contains("ra1, ra2"));
+        assert!(found("%").unwrap_err().contains("no run is called %"));
+        assert!(matches!(Store::open(&folder.path().join("none")), Err(RecordError::Empty { .. })));
+    }
+
+    #[test]
+    fn a_run_under_way_says_so_and_one_whose_process_died_is_lost() {
+        let folder = tempfile::tempdir().unwrap();
+        let record = Record::create(folder.path(), "r1", &plan(), BUILD, None).unwrap();
+        assert_eq!(Store::open(folder.path()).unwrap().find("r1").unwrap().state, "running");
+        let store = Store::open(folder.path()).unwrap();
+        store.connection.execute_batch("UPDATE runs SET pid_started = pid_started + 1").unwrap();
+        let lost = Store::open(folder.path()).unwrap().find("r1").unwrap();
+        assert_eq!((lost.state.as_str(), lost.ended_s), ("lost", Some(lost.seen_s)));
+        // Whoever is taken for dead and is not has the last word.
+        drop(record);
+        let ended = Store::open(folder.path()).unwrap().find("r1").unwrap();
+        assert_eq!((ended.state.as_str(), ended.error.as_deref()), ("failed", Some("the run was given up")));
+    }
+
+    #[test]
+    fn a_run_that_goes_on_stays_one_run_and_nobody_else_can_take_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let again = || Record::reopen(folder.path(), "r1", &plan(), BUILD, None);
+        let mut record = Record::create(folder.path(), "r1", &plan(), BUILD, None).unwrap();
+        assert!(again().err().unwrap().to_string().contains("run r1 is under way: process"));
+        record.event(&Event::Batch { rank: 0, batch: &batch(1, 5) });
+        record.event(&Event::Paused);
+        let store = Store::open(folder.path()).unwrap();
+        let rows = store.rows("steps", &store.find("r1").unwrap()).unwrap().rows.len();
+        assert_eq!(rows, 5, "a pause waits until everything is stored");
+        record.event(&Event::Checkpoint { step: 4 });
+        record.fail("interrupted", 130).unwrap();
+        assert_eq!(Store::open(folder.path()).unwrap().find("r1").unwrap().state, "interrupted");
+
+        let mut record = again().unwrap();
+        record.event(&Event::Batch { rank: 0, batch: &batch(5, 4) });
+        record.event(&Event::Restarted { step: 4, cause: "a loss", left: 0 });
+        record.event(&Event::Batch { rank: 0, batch: &Batch { dropped: 3, ..batch(6, 1) } });
+        record.fail("enough", 1).unwrap();
+        let store = Store::open(folder.path()).unwrap();
+        let run = store.find("r1").unwrap();
+        assert_eq!((run.state.as_str(), run.attempts, run.dropped_rows), ("failed", 3, 3));
+        let steps = store.rows("steps", &run).unwrap();
+        assert_eq!(steps.numbers("step"), (1..=6).map(|n| Some(f64::from(n))).collect::<Vec<_>>());
+        assert_eq!(steps.numbers("attempt"), [1, 1, 1, 1, 2, 3].map(|n| Some(f64::from(n))));
+        let events = store.rows("events", &run).unwrap();
+        assert_eq!(events.numbers("n"), [Some(0.0), Some(1.0)]);
+        let times = events.numbers("t_ns");
+        assert!(times[0] < times[1], "one clock over all starts: {times:?}");
+    }
+
+    #[test]
+    fn events_are_told_once_they_can_be_read_from_the_store() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, seen) = (folder.path().to_owned(), Arc::new(Mutex::new(Vec::new())));
+        let kept = Arc::clone(&seen);
+        let told = Box::new(move |line: &str| {
+            let store = Store::open_file(path.join(FILE)).unwrap();
+            let events = store.rows("events", &store.find("r1").unwrap()).unwrap();
+            kept.lock().unwrap().push((line.to_owned(), events.rows.len()));
+        });
+        let mut record = Record::create(folder.path(), "r1", &plan(), BUILD, Some(told)).unwrap();
+        for step in 1..=20 {
+            record.event(&Event::Checkpoint { step });
+            record.event(&Event::Progress { step, samples: step, train_s: 0.0, train_loss: 1.0 });
+        }
+        record.fail("enough", 1).unwrap();
+        let seen = seen.lock().unwrap();
+        assert_eq!(seen.len(), 40, "progress is told too, though it is no event of the store");
+        let mut told = 0;
+        for (line, stored) in seen.iter() {
+            told += usize::from(line.contains("checkpoint"));
+            assert!(*stored >= told, "{line}: {stored} stored");
+        }
+    }
+
+    #[test]
+    fn a_store_that_cannot_be_written_is_told_when_the_run_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut record = Record::create(folder.path(), "r1", &plan(), BUILD, None).unwrap();
+        let store = Store::open(folder.path()).unwrap();
+        store.connection.execute_batch("DROP TABLE steps").unwrap();
+        record.event(&Event::Batch { rank: 0, batch: &batch(1, 5) });
+        // The writer notices with its next transaction; the run is told once, and again at its end.
+        let noticed = (0..1000).find_map(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            record.trouble().map(ToString::to_string)
+        });
+        assert!(noticed.unwrap().contains("paceline.db"));
+        assert!(record.trouble().is_none());
+        record.event(&Event::Paused);
+        let error = record.fail("enough", 1).unwrap_err();
+        assert!(error.to_string().contains("paceline.db"), "{error}");
+    }
+}

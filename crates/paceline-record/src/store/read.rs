@@ -1,0 +1,246 @@
+//! What was recorded.
+
+use paceline_plan::Plan;
+use rusqlite::types::Value;
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::{RecordError, Store, at};
+use crate::event::RunResult;
+use crate::process::realtime_ns;
+use crate::site::alive;
+use crate::table::{Table, tables};
+
+/// A run, as its row says.
+#[derive(Clone, Debug)]
+pub struct RunRow {
+    /// Its number in the store.
+    pub id: i64,
+    /// Its id.
+    pub run: String,
+    /// `running`, `ok`, `failed`, `interrupted` or `lost`.
+    pub state: String,
+    /// When it began, in seconds since 1970.
+    pub started_s: f64,
+    /// When it last wrote, in seconds since 1970.
+    pub seen_s: f64,
+    /// When it ended.
+    pub ended_s: Option<f64>,
+    /// How often it was started.
+    pub attempts: u64,
+    /// The machine of its launcher.
+    pub host: String,
+    /// Its launcher's process.
+    pub pid: u32,
+    /// Its plan.
+    pub plan: Option<Plan>,
+    /// Steps of the whole run.
+    pub steps: Option<u64>,
+    /// Steps done.
+    pub steps_done: u64,
+    /// Samples done.
+    pub samples_done: Option<u64>,
+    /// Training clock.
+    pub train_s: Option<f64>,
+    /// Mean loss of the last step.
+    pub train_loss: Option<f64>,
+    /// Accuracy of the last evaluation.
+    pub accuracy: Option<f64>,
+    /// Its result.
+    pub result: Option<RunResult>,
+    /// Why it failed.
+    pub error: Option<String>,
+    /// Rows that are missing.
+    pub dropped_rows: u64,
+    /// CPU time of the launcher.
+    pub launcher_cpu_s: Option<f64>,
+    /// Version, commit and compiler of the program.
+    pub build: [String; 3],
+}
+
+const COLUMNS: &str = "id, run, state, started_s, seen_s, ended_s, plan, steps, steps_done, samples_done, train_s, \
+                       train_loss, accuracy, result, error, dropped_rows, launcher_cpu_s, version, git_commit, rustc, \
+                       attempts, host, pid";
+
+fn run_row(row: &Row<'_>) -> rusqlite::Result<RunRow> {
+    let count = |i: usize| Ok::<_, rusqlite::Error>(row.get::<_, Option<i64>>(i)?.map(|n| n as u64));
+    let text = |i: usize| row.get::<_, Option<String>>(i);
+    let json = |i: usize| Ok::<_, rusqlite::Error>(text(i)?.unwrap_or_default());
+    Ok(RunRow {
+        id: row.get(0)?,
+        run: row.get(1)?,
+        state: row.get(2)?,
+        started_s: row.get(3)?,
+        seen_s: row.get(4)?,
+        ended_s: row.get(5)?,
+        // A plan or result of another version of the program may not be readable by this one.
+        plan: serde_json::from_str(&json(6)?).ok(),
+        steps: count(7)?,
+        steps_done: count(8)?.unwrap_or(0),
+        samples_done: count(9)?,
+        train_s: row.get(10)?,
+        train_loss: row.get(11)?,
+        accuracy: row.get(12)?,
+        result: serde_json::from_str(&json(13)?).ok(),
+        error: text(14)?,
+        dropped_rows: count(15)?.unwrap_or(0),
+        launcher_cpu_s: row.get(16)?,
+        build: [json(17)?, json(18)?, json(19)?],
+        attempts: count(20)?.unwrap_or(1),
+        host: json(21)?,
+        pid: row.get::<_, Option<u32>>(22)?.unwrap_or(0),
+    })
+}
+
+/// Rows of one table that belong to one run.
+#[derive(Clone, Debug)]
+pub struct Rows {
+    /// The table.
+    pub table: Table,
+    /// Values in the order of its columns.
+    pub rows: Vec<Vec<Value>>,
+}
+
+impl Rows {
+    /// Where a column is.
+    pub fn column(&self, name: &str) -> usize {
+        let at = self.table.columns.iter().position(|c| c.name == name);
+        at.unwrap_or_else(|| panic!("{} has no column {name}", self.table.name))
+    }
+
+    /// A column's numbers; none where there is no value.
+    pub fn numbers(&self, name: &str) -> Vec<Option<f64>> {
+        let at = self.column(name);
+        self.rows.iter().map(|row| number(&row[at])).collect()
+    }
+
+    /// A column's words; none where there is no value.
+    pub fn texts(&self, name: &str) -> Vec<Option<String>> {
+        let at = self.column(name);
+        let text = |value: &Value| if let Value::Text(text) = value { Some(text.clone()) } else { None };
+        self.rows.iter().map(|row| text(&row[at])).collect()
+    }
+}
+
+/// A value as a number.
+pub fn number(value: &Value) -> Option<f64> {
+    match *value {
+        Value::Integer(n) => Some(n as f64),
+        Value::Real(n) => Some(n),
+        _ => None,
+    }
+}
+
+impl Store {
+    /// All runs, the latest last.
+    pub fn runs(&self) -> Result<Vec<RunRow>, RecordError> {
+        let sql = format!("SELECT {COLUMNS} FROM runs ORDER BY id");
+        let all = |c: &Connection| c.prepare(&sql)?.query_map([], run_row)?.collect::<rusqlite::Result<_>>();
+        all(&self.connection).map_err(at(&self.path))
+    }
+
+    /// The run whose id begins so; `last` is the latest.
+    pub fn find(&self, name: &str) -> Result<RunRow, RecordError> {
+        let sql = |condition: &str| format!("SELECT {COLUMNS} FROM runs {condition}");
+        let failed = at(&self.path);
+        if name == "last" {
+            let last = self.connection.query_row(&sql("ORDER BY id DESC LIMIT 1"), [], run_row).optional();
+            let empty = || RecordError::Empty { path: self.path.clone() };
+            return last.map_err(failed)?.ok_or_else(empty);
+        }
+        let matching = |c: &Connection| -> rusqlite::Result<Vec<RunRow>> {
+            let sql = sql("WHERE substr(run, 1, length(?1)) = ?1 ORDER BY run = ?1 DESC, id LIMIT 3");
+            c.prepare(&sql)?.query_map(params![name], run_row)?.collect()
+        };
+        let mut found = matching(&self.connection).map_err(failed)?;
+        match found.len() {
+            0 => Err(RecordError::Which {
+                problem: format!("no run is called {name} in {}", self.path.display()),
+            }),
+            1 => Ok(found.remove(0)),
+            _ if found[0].run == name => Ok(found.remove(0)),
+            _ => {
+                let names: Vec<&str> = found.iter().map(|r| r.run.as_str()).collect();
+                Err(RecordError::Which { problem: format!("{name} could be {}", names.join(", ")) })
+            }
+        }
+    }
+
+    /// A table's rows of a run, in the order of their keys.
+    pub fn rows(&self, table: &str, run: &RunRow) -> Result<Rows, RecordError> {
+        let table = tables()
+            .into_iter()
+            .find(|t| t.name == table)
+            .expect("only tables of the registry are asked for");
+        let names: Vec<&str> = table.columns.iter().map(|c| c.name).collect();
+        let key = if table.name == "runs" { "id" } else { "run" };
+        let sql = format!(
+            "SELECT {} FROM {} WHERE {key} = ? ORDER BY {}",
+            names.join(", "),
+            table.name,
+            table.key.join(", ")
+        );
+        let width = names.len();
+        let read = |row: &Row<'_>| (0..width).map(|i| row.get::<_, Value>(i)).collect();
+        let all = |c: &Connection| {
+            c.prepare(&sql)?.query_map(params![run.id], read)?.collect::<rusqlite::Result<_>>()
+        };
+        let rows = all(&self.connection).map_err(at(&self.path))?;
+        Ok(Rows { table, rows })
+    }
+
+    /// Numbers that a query gives for a run (its only parameter); what is none is left out as NaN.
+    pub fn numbers(&self, sql: &str, run: &RunRow) -> Result<Vec<Vec<f64>>, RecordError> {
+        let read = |row: &Row<'_>| {
+            (0..row.as_ref().column_count())
+                .map(|i| Ok(number(&row.get::<_, Value>(i)?).unwrap_or(f64::NAN)))
+                .collect()
+        };
+        let all = |c: &Connection| {
+            c.prepare(sql)?.query_map(params![run.id], read)?.collect::<rusqlite::Result<_>>()
+        };
+        all(&self.connection).map_err(at(&self.path))
+    }
+
+    /// Whether the database is whole.
+    pub fn check(&self) -> Result<(), RecordError> {
+        let said = self.connection.query_row("PRAGMA integrity_check", [], |row| row.get::<_, String>(0));
+        match said.map_err(at(&self.path))? {
+            said if said == "ok" => Ok(()),
+            said => Err(RecordError::Which { problem: format!("{}: {said}", self.path.display()) }),
+        }
+    }
+
+    /// Runs whose process has died without a word are lost, from the moment that they last wrote.
+    pub(super) fn note_the_lost(&mut self) -> Result<(), RecordError> {
+        let failed = at(&self.path);
+        let looked_at = |r: &Row<'_>| {
+            let (host, boot) = (r.get::<_, String>(1)?, r.get::<_, String>(2)?);
+            Ok((r.get(0)?, alive(&host, &boot, r.get(3)?, r.get::<_, i64>(4)? as u64)))
+        };
+        let running = |c: &Connection| -> rusqlite::Result<Vec<(i64, Option<bool>)>> {
+            c.prepare("SELECT id, host, boot_id, pid, pid_started FROM runs WHERE state = 'running'")?
+                .query_map([], looked_at)?
+                .collect()
+        };
+        for (id, alive) in running(&self.connection).map_err(&failed)? {
+            if alive == Some(false) {
+                // It may have ended between the two looks: then its own word counts.
+                self.connection
+                    .execute(
+                        "UPDATE runs SET state = 'lost', ended_s = seen_s, \
+                         error = 'its process died without a word' WHERE id = ? AND state = 'running'",
+                        params![id],
+                    )
+                    .map_err(&failed)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl RunRow {
+    /// Seconds since it began, or that it took.
+    pub fn age_s(&self) -> f64 {
+        self.ended_s.unwrap_or_else(|| realtime_ns() as f64 * 1e-9) - self.started_s
+    }
+}

@@ -1,0 +1,163 @@
+//! How the database is made, and brought up to date.
+
+use std::time::{Duration, Instant};
+
+use rusqlite::{Connection, ErrorCode, TransactionBehavior};
+
+use super::{BUSY, RecordError, Store, at};
+use crate::table::{Column, Table, VIEWS, tables};
+
+/// Changes that are more than another column, by the version that they lead to. Columns that the registry has
+/// and a table has not are added without being named here.
+const MIGRATIONS: &[fn(&Connection) -> rusqlite::Result<()>] = &[first];
+
+/// Version 1: every table.
+fn first(connection: &Connection) -> rusqlite::Result<()> {
+    for table in tables() {
+        connection.execute_batch(&create(&table))?;
+    }
+    connection.execute_batch("CREATE UNIQUE INDEX run_ids ON runs(run);")
+}
+
+fn create(table: &Table) -> String {
+    let columns: Vec<String> = table.columns.iter().map(define).collect();
+    let (name, key) = (table.name, table.key.join(", "));
+    // Rows lie in the order of their keys: a run's rows beside each other, and no second index. Only `runs` is
+    // numbered by the database.
+    let tail = if name == "runs" { "" } else { "WITHOUT ROWID" };
+    format!("CREATE TABLE {name} ({}, PRIMARY KEY ({key})) {tail};", columns.join(", "))
+}
+
+fn define(column: &Column) -> String {
+    format!("{} {}", column.name, column.kind.sql())
+}
+
+impl Store {
+    /// Sets the connection up and brings the tables up to date.
+    pub(super) fn prepare(&mut self) -> Result<(), RecordError> {
+        let failed = at(&self.path);
+        self.connection.busy_timeout(BUSY).map_err(&failed)?;
+        self.write_ahead()?;
+        // A commit reaches the disk when the log is folded in; a killed process loses nothing that it committed.
+        self.connection.pragma_update(None, "synchronous", "NORMAL").map_err(&failed)?;
+        let known = MIGRATIONS.len() as i64;
+        if version(&self.connection).map_err(&failed)? > known {
+            let found = version(&self.connection).map_err(&failed)?;
+            return Err(RecordError::Newer { path: self.path.clone(), found, known });
+        }
+        if !up_to_date(&self.connection, known).map_err(&failed)? {
+            self.migrate(known).map_err(&failed)?;
+        }
+        Ok(())
+    }
+
+    /// Readers and the writer do not wait for each other. Several processes that make this change at once are
+    /// told that the database is busy, whatever the timeout is.
+    fn write_ahead(&self) -> Result<(), RecordError> {
+        let begun = Instant::now();
+        loop {
+            let busy = match self.connection.pragma_update(None, "journal_mode", "WAL") {
+                Ok(()) => return Ok(()),
+                Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => error,
+                Err(error) => return Err(at(&self.path)(error)),
+            };
+            if begun.elapsed() > BUSY {
+                return Err(at(&self.path)(busy));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn migrate(&mut self, known: i64) -> rusqlite::Result<()> {
+        // Immediate: of several processes one does it, and the others then find it done.
+        let change = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        for migrate in &MIGRATIONS[version(&change)?.clamp(0, known) as usize..] {
+            migrate(&change)?;
+        }
+        change.pragma_update(None, "user_version", known)?;
+        for table in tables() {
+            let there = columns(&change, table.name)?;
+            if there.is_empty() {
+                change.execute_batch(&create(&table))?;
+                continue;
+            }
+            for column in table.columns.iter().filter(|c| !there.iter().any(|name| name == c.name)) {
+                change.execute_batch(&format!(
+                    "ALTER TABLE {} ADD COLUMN {};",
+                    table.name,
+                    define(column)
+                ))?;
+            }
+        }
+        for (name, _, query) in VIEWS {
+            change.execute_batch(&format!("DROP VIEW IF EXISTS {name}; CREATE VIEW {name} AS {query};"))?;
+        }
+        change.commit()
+    }
+}
+
+fn version(connection: &Connection) -> rusqlite::Result<i64> {
+    connection.pragma_query_value(None, "user_version", |row| row.get(0))
+}
+
+fn columns(connection: &Connection, table: &str) -> rusqlite::Result<Vec<String>> {
+    let mut query = connection.prepare(&format!("SELECT name FROM pragma_table_info('{table}')"))?;
+    query.query_map([], |row| row.get(0))?.collect()
+}
+
+fn up_to_date(connection: &Connection, known: i64) -> rusqlite::Result<bool> {
+    if version(connection)? != known {
+        return Ok(false);
+    }
+    for table in tables() {
+        let there = columns(connection, table.name)?;
+        if table.columns.iter().any(|c| !there.iter().any(|name| name == c.name)) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_of_before_gets_the_columns_that_are_new() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::create(folder.path()).unwrap();
+        store
+            .connection
+            .execute_batch("ALTER TABLE samples DROP COLUMN minor_faults; DROP VIEW cpu;")
+            .unwrap();
+        store.connection.execute_batch("INSERT INTO samples (run, rank, t_ns) VALUES (1, 0, 5);").unwrap();
+        drop(store);
+        let store = Store::create(folder.path()).unwrap();
+        let kept: (i64, Option<f64>) = store
+            .connection
+            .query_row("SELECT t_ns, minor_faults FROM samples", [], |row| Ok((row.get(0)?, row.get(1)?)))
+            .unwrap();
+        assert_eq!(kept, (5, None));
+        assert_eq!(columns(&store.connection, "cpu").unwrap().len(), 5);
+    }
+
+    #[test]
+    fn a_store_of_a_later_program_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::create(folder.path()).unwrap();
+        store.connection.pragma_update(None, "user_version", 99).unwrap();
+        drop(store);
+        let Err(error) = Store::create(folder.path()) else { panic!("it was opened") };
+        assert!(error.to_string().contains("later version"), "{error}");
+    }
+
+    #[test]
+    fn many_who_make_the_same_store_at_once_find_one() {
+        let folder = tempfile::tempdir().unwrap();
+        std::thread::scope(|scope| {
+            let makers: Vec<_> =
+                (0..16).map(|_| scope.spawn(|| Store::create(folder.path()).map(drop))).collect();
+            makers.into_iter().for_each(|maker| maker.join().unwrap().unwrap());
+        });
+    }
+}

@@ -1,0 +1,170 @@
+//! What a rank lets be recorded of itself: a row per step, and its links and messages when somebody asks.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use paceline_protocol::{Rank, Tag};
+use paceline_record::metric::{LinkReading, TcpReading};
+use paceline_record::process::monotonic_ns;
+use paceline_record::row::{NOBODY, TraceRow, Traced};
+use paceline_record::{Observer, StepRow};
+use paceline_wire::Transport;
+
+use crate::clock::{Clock, Phase};
+use crate::engine::Times;
+
+/// Watches an engine's links and messages.
+pub struct Watch {
+    observer: Arc<Observer>,
+    /// Messages sent to and received from each rank.
+    counts: Vec<[u64; 2]>,
+}
+
+impl Watch {
+    /// Tells `observer` of a rank among `world`.
+    pub fn new(observer: Arc<Observer>, world: usize) -> Self {
+        Self { observer, counts: vec![[0; 2]; world] }
+    }
+
+    /// Answers how the links are, if somebody has asked.
+    pub fn links(&self, links: &[Rank], transport: &dyn Transport) {
+        if self.observer.asked() {
+            self.publish(links, transport);
+        }
+    }
+
+    /// Tells how the links are.
+    pub fn publish(&self, links: &[Rank], transport: &dyn Transport) {
+        let traffic = transport.traffic();
+        self.observer.publish(links.iter().filter_map(|&peer| {
+            let t = traffic.get(peer)?;
+            let tcp = transport.kernel(peer).map(|view| TcpReading {
+                round_trip_s: f64::from(view.round_trip_us) * 1e-6,
+                retransmits: view.retransmits.into(),
+                window_bytes: view.window_bytes,
+            });
+            let reading = LinkReading {
+                sent_bytes: t.sent_bytes,
+                sent_messages: t.sent_messages,
+                received_bytes: t.received_bytes,
+                received_messages: t.received_messages,
+                tcp,
+            };
+            Some((peer, reading))
+        }));
+    }
+
+    /// A message was sent or received.
+    pub fn message(&mut self, kind: Traced, peer: Rank, tag: Tag, elements: usize) {
+        let Tag { step, bucket, phase, .. } = tag;
+        let count = &mut self.counts[peer][kind as usize];
+        let n = *count;
+        *count += 1;
+        if self.observer.traces() {
+            self.observer.trace(TraceRow {
+                kind,
+                at_ns: monotonic_ns(),
+                peer: peer as u64,
+                n,
+                step: step.into(),
+                bucket: bucket.into(),
+                phase: phase.into(),
+                bytes: 4 * elements as u64,
+                duration_ns: 0,
+            });
+        }
+    }
+
+    /// The rank had to wait.
+    pub fn wait(&self, step: u64, peer: Option<Rank>, since: Instant, duration: Duration) {
+        if self.observer.traces() {
+            let at_ns = monotonic_ns().saturating_sub(since.elapsed().as_nanos() as u64);
+            self.observer.trace(TraceRow {
+                kind: Traced::Wait,
+                at_ns,
+                peer: peer.map_or(NOBODY, |peer| peer as u64),
+                // Waits are told apart by their time.
+                n: 0,
+                step,
+                duration_ns: duration.as_nanos() as u64,
+                ..TraceRow::default()
+            });
+        }
+    }
+}
+
+/// Turns clocks that only run into the times of single steps.
+pub struct Steps {
+    begin_ns: u64,
+    clock: [Duration; 4],
+    times: Times,
+}
+
+/// The phases of the clock that steps tell of.
+const PHASES: [Phase; 4] = [Phase::Data, Phase::Forward, Phase::Backward, Phase::Apply];
+
+impl Steps {
+    /// The first step begins now.
+    pub fn begin(clock: &Clock, times: &Times) -> Self {
+        Self {
+            begin_ns: monotonic_ns(),
+            clock: PHASES.map(|p| clock.spent()[p as usize]),
+            times: times.clone(),
+        }
+    }
+
+    /// A step (or some updates) ends now: what it took since the last one.
+    pub fn end(&mut self, step: u64, clock: &Clock, times: &Times) -> StepRow {
+        let now = Self::begin(clock, times);
+        let ns = |d: Duration| d.as_nanos() as u64;
+        // A phase can lose what is counted elsewhere afterwards.
+        let spent = |i: usize| ns(now.clock[i].saturating_sub(self.clock[i]));
+        let since = |of: fn(&Times) -> Duration| ns(of(times).saturating_sub(of(&self.times)));
+        let waits = times.wait_for.iter().zip(&self.times.wait_for).map(|(a, b)| a.saturating_sub(*b));
+        let longest = waits.enumerate().max_by_key(|(_, wait)| *wait).filter(|(_, wait)| !wait.is_zero());
+        let row = StepRow {
+            step,
+            begin_ns: self.begin_ns,
+            data_ns: spent(0),
+            forward_ns: spent(1),
+            backward_ns: spent(2),
+            send_ns: since(|t| t.send),
+            wait_ns: since(|t| t.wait),
+            wait_for: longest.map(|(rank, _)| rank as u64),
+            apply_ns: since(|t| t.apply) + spent(3),
+            loss: f64::NAN,
+            ..StepRow::default()
+        };
+        *self = now;
+        row
+    }
+
+    /// What has passed since the last step belongs to no step (an evaluation).
+    pub fn skip(&mut self, clock: &Clock, times: &Times) {
+        *self = Self::begin(clock, times);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_is_what_the_clocks_ran_since_the_last_one() {
+        let clock = Clock::default();
+        let mut times = Times { wait_for: vec![Duration::ZERO; 3], ..Times::default() };
+        let mut steps = Steps::begin(&clock, &times);
+        let first = steps.end(1, &clock, &times);
+        assert_eq!((first.wait_for, first.duration_ns()), (None, 0));
+        times.wait += Duration::from_nanos(70);
+        times.wait_for[1] += Duration::from_nanos(20);
+        times.wait_for[2] += Duration::from_nanos(50);
+        times.send += Duration::from_nanos(5);
+        let second = steps.end(2, &clock, &times);
+        assert_eq!((second.wait_ns, second.wait_for, second.send_ns), (70, Some(2), 5));
+        assert!(second.begin_ns >= first.begin_ns);
+        times.wait += Duration::from_nanos(1000);
+        steps.skip(&clock, &times);
+        assert_eq!(steps.end(3, &clock, &times).wait_ns, 0);
+    }
+}

@@ -1,0 +1,224 @@
+//! Shared by the tests that run all ranks of a plan as threads of this process.
+
+#![allow(dead_code, reason = "each test uses its part")]
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use paceline_data::{Dataset, Folders};
+use paceline_plan::{Placement, Plan, Work};
+use paceline_protocol::{Options, Setup, Strategy, Trace, find};
+use paceline_record::Part;
+use paceline_train::worker::Said;
+use paceline_train::{Brake, Course, Pause, Stretch, model, server, worker};
+use paceline_wire::{Door, Identity, Key, Options as Wire, Transport, inproc, registry};
+
+/// A small plan on the digits.
+pub fn plan(model: &str, strategy: &str, workers: usize, servers: usize) -> Plan {
+    Plan {
+        data: "digits".into(),
+        image_size: None,
+        window: None,
+        decoders: None,
+        model: model.into(),
+        model_file: None,
+        init: None,
+        frozen: Vec::new(),
+        workers,
+        servers,
+        strategy: strategy.into(),
+        sync: "bsp".into(),
+        options: BTreeMap::new(),
+        averages: "gradients".into(),
+        compression: None,
+        shard: "iid".into(),
+        transport: "inproc".into(),
+        buffer: None,
+        bucket: 50_000,
+        network: None,
+        hosts: None,
+        placement: Placement::default(),
+        straggler: None,
+        stop_after_step: None,
+        batch: 48,
+        optimizer: "sgd".into(),
+        lr: 0.05,
+        lr_scaling: "none".into(),
+        schedule: "constant".into(),
+        warmup: 0.0,
+        momentum: 0.9,
+        nesterov: false,
+        weight_decay: 0.0,
+        work: Work::Epochs(1.0),
+        checkpoint_every: None,
+        keep: 2,
+        restarts: 0,
+        target_accuracy: None,
+        stop_at_target: false,
+        eval_every: Some(1_000_000),
+        seed: 5,
+        threads: 1,
+        pin: false,
+    }
+}
+
+/// The built-in digits.
+pub fn digits() -> Dataset {
+    paceline_data::find("digits")
+        .unwrap()
+        .load(&Folders::default(), &paceline_data::Settings::default())
+        .unwrap()
+}
+
+/// What came of a run.
+pub struct Ran {
+    /// Every worker's parameters.
+    pub params: Vec<Vec<f32>>,
+    pub traces: Vec<Trace>,
+    pub staleness: Vec<Vec<u64>>,
+}
+
+/// A plan with a strategy's parameters, resolved.
+pub fn choose(plan: Plan, strategy: &str, sync: &str, options: &[(&str, &str)]) -> Plan {
+    let found = find(strategy).unwrap();
+    let mut options = Options::of(options);
+    found.resolve(sync, &mut options).unwrap();
+    let averages = found.averages[0].name().into();
+    Plan { strategy: strategy.into(), sync: sync.into(), options: options.0, averages, ..plan }
+}
+
+/// Connects the ranks of a run over a transport between processes.
+fn sockets(setup: &Setup, strategy: &Strategy, over: &str) -> Vec<Box<dyn Transport>> {
+    let bind = registry::find(over).unwrap().bind.unwrap();
+    let doors: Vec<_> = (0..setup.world()).map(|_| bind().unwrap()).collect();
+    let addresses: Vec<_> = doors.iter().map(|door| door.address()).collect();
+    let addresses = &addresses;
+    std::thread::scope(|scope| {
+        let connect = |(rank, door): (usize, Box<dyn Door>)| {
+            let links = (strategy.links)(setup, rank);
+            let identity = Identity {
+                run: "equality".into(),
+                rank,
+                workers: setup.workers,
+                world: setup.world(),
+                model_hash: [7; 32],
+                key: Key::from([9; 32]),
+            };
+            scope.spawn(move || {
+                let peers: Vec<_> = links.iter().map(|&peer| (peer, addresses[peer].clone())).collect();
+                let options = Wire { max_body: worker::MESSAGE, ..Wire::default() };
+                door.connect(identity, &peers, options, Duration::from_secs(60)).unwrap()
+            })
+        };
+        let all: Vec<_> = doors.into_iter().enumerate().map(connect).collect();
+        all.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+/// A way through a run: stretches, what the ranks begin with, and a step to be stopped at.
+#[derive(Default)]
+pub struct Way {
+    /// The stretches.
+    pub stretches: Vec<Stretch>,
+    /// What the ranks had when the run stopped.
+    pub restored: Vec<Part>,
+    /// Where the brake stops it.
+    pub stop: Option<u64>,
+}
+
+/// Each worker's losses, by step.
+pub type Losses = Vec<BTreeMap<u64, f64>>;
+
+/// Runs a plan on a way, its losses going to `losses`. If the run does not end there, what the ranks had then.
+pub fn run(
+    plan: &Plan,
+    dataset: &Dataset,
+    strategy: &'static Strategy,
+    over: &str,
+    way: Way,
+    losses: &mut Losses,
+) -> Result<Ran, Vec<Part>> {
+    let graph = Arc::new(model::graph(plan, dataset).unwrap());
+    let setup = worker::setup(plan, &graph, dataset.train.len());
+    let transports = match over {
+        "inproc" => {
+            inproc::mesh(setup.world()).into_iter().map(|t| Box::new(t) as Box<dyn Transport>).collect()
+        }
+        _ => sockets(&setup, strategy, over),
+    };
+    let (setup, graph) = (&setup, &graph);
+    let Way { stretches, restored, stop } = way;
+    let parts = Mutex::new(vec![None; setup.world()]);
+    let (kept, stretches) = (&parts, &stretches);
+    losses.resize(plan.workers, BTreeMap::new());
+    let mut own_losses = losses.iter_mut();
+    let ran = std::thread::scope(|scope| {
+        let (mut workers, mut servers) = (Vec::new(), Vec::new());
+        for (rank, transport) in transports.into_iter().enumerate() {
+            let restored = restored.get(rank).cloned();
+            let mut left = stretches.iter().copied();
+            let stretch = left.next().unwrap();
+            let mut pause = move |Pause { step, part }: Pause| {
+                let next = left.next();
+                if let (Some(next), Some(step)) = (next, step) {
+                    assert_eq!(next.from, step, "rank {rank}");
+                }
+                kept.lock().unwrap()[rank] = Some(part);
+                next
+            };
+            let brake = Arc::new(Brake::default());
+            stop.into_iter().for_each(|step| brake.stop_at(step));
+            if rank < plan.workers {
+                let losses = own_losses.next().expect("one for each worker");
+                workers.push(scope.spawn(move || {
+                    let graph = Arc::clone(graph);
+                    let job = worker::Job {
+                        plan,
+                        dataset,
+                        graph,
+                        strategy,
+                        setup,
+                        rank,
+                        observer: None,
+                        traced: true,
+                    };
+                    let course = &mut Course { restored, stretch, brake, pause: &mut pause };
+                    let done = worker::run(&job, transport, course, &mut |said| {
+                        if let Said::Step { row, .. } = said {
+                            losses.insert(row.step, row.loss);
+                        }
+                    });
+                    done.unwrap_or_else(|e| panic!("worker {rank}: {e}"))
+                }));
+            } else {
+                servers.push(scope.spawn(move || {
+                    let samples = dataset.train.len();
+                    let job = server::Job {
+                        plan,
+                        graph,
+                        samples,
+                        strategy,
+                        setup,
+                        rank,
+                        observer: None,
+                        traced: true,
+                    };
+                    let course = &mut Course { restored, stretch, brake, pause: &mut pause };
+                    let done = server::run(&job, transport, course, &mut |_| {});
+                    done.unwrap_or_else(|e| panic!("server {rank}: {e}"))
+                }));
+            }
+        }
+        let workers: Option<Vec<_>> = workers.into_iter().map(|w| w.join().unwrap()).collect();
+        let servers: Option<Vec<_>> = servers.into_iter().map(|s| s.join().unwrap()).collect();
+        let (workers, servers) = workers.zip(servers)?;
+        let traces = workers.iter().map(|w| w.trace.clone().unwrap());
+        Some(Ran {
+            traces: traces.chain(servers.iter().map(|s| s.trace.clone().unwrap())).collect(),
+            staleness: servers.iter().map(|s| s.staleness.clone()).collect(),
+            params: workers.into_iter().map(|w| w.params).collect(),
+        })
+    });
+    ran.ok_or_else(|| parts.into_inner().unwrap().into_iter().map(|part| part.unwrap()).collect())
+}

@@ -1,0 +1,250 @@
+//! A run of a random plan, in a store of its own, that can be found wherever its processes are.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use paceline_random::{Purpose, Stream};
+use serde_json::Value;
+
+use crate::fault::Fault;
+
+/// No single wait is longer.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+/// The environment's name of what marks all processes of a round.
+const MARK: &str = "PACELINE_CHAOS_MARK";
+
+/// Draws of a round, one after the other.
+pub struct Draws(Stream, u64);
+
+impl Draws {
+    pub fn new(seed: u64, round: u64) -> Self {
+        Self(Stream::new(seed, Purpose::Virtual).fork(round), 0)
+    }
+
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.1 += 1;
+        self.0.below(self.1, n)
+    }
+
+    pub fn of<'a, T: ?Sized>(&mut self, all: &[&'a T]) -> &'a T {
+        all[self.below(all.len() as u64) as usize]
+    }
+}
+
+/// A plan and its store.
+pub struct Scene {
+    /// Flags of `paceline train`.
+    pub words: String,
+    /// More of them, which change no number.
+    pub saving: String,
+    pub workers: usize,
+    pub servers: usize,
+    /// Whether a run ends with the same bits whatever happens on the way.
+    pub exact: bool,
+    pub store: tempfile::TempDir,
+    mark: String,
+}
+
+/// Samples of the digits' training split, and passes over it.
+const SAMPLES: u64 = 1438;
+const EPOCHS: u64 = 40;
+
+impl Scene {
+    pub fn draw(fault: &Fault, draws: &mut Draws) -> Self {
+        let (strategy, servers, exact) = match draws.below(if fault.needs_server() { 4 } else { 11 }) {
+            0 => ("--strategy ps", 2, true),
+            1 => ("--strategy ps --sync asp --lr 0.01", 2, false),
+            2 => ("--strategy ps --sync ssp --staleness 2 --lr 0.01", 1, false),
+            3 => ("--strategy ps --compression 2bit", 1, true),
+            4 => ("--strategy ring-allreduce", 0, true),
+            5 => ("--strategy stepwise", 0, true),
+            6 => ("--strategy gossip", 0, true),
+            7 => ("--strategy local", 0, true),
+            8 => ("--strategy tree --compression topk,ratio=0.1", 0, true),
+            9 => ("--strategy halving-doubling", 0, true),
+            _ => ("--strategy ring-reduce", 0, true),
+        };
+        let transport = draws.of(&["tcp", "uds", "shm", "grpc"]);
+        let workers = 2 + draws.below(2) as usize;
+        let every = 20 + draws.below(60);
+        let words = format!(
+            "--epochs {EPOCHS} --batch 8 --workers {workers} --servers {servers} {strategy} --transport \
+             {transport} --seed {}",
+            1 + draws.below(1000)
+        );
+        let store = tempfile::tempdir().unwrap();
+        let mark = store.path().display().to_string();
+        let saving = format!("--checkpoint-every {every}");
+        Self { words, saving, workers, servers, exact, store, mark }
+    }
+
+    /// Samples that the whole run takes.
+    pub fn samples() -> u64 {
+        SAMPLES * EPOCHS
+    }
+
+    /// Steps of a run without tails: whole global batches, and one smaller per epoch.
+    pub fn steps(&self) -> u64 {
+        let batch = 8 * self.workers as u64;
+        SAMPLES.div_ceil(batch) * EPOCHS
+    }
+
+    pub fn command(&self, words: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_paceline"));
+        command.args(words.split_whitespace()).arg("--store").arg(self.store.path()).env(MARK, &self.mark);
+        command
+    }
+
+    /// Starts `paceline train`, with more flags and perhaps a rank that dies by itself.
+    pub fn train(&self, more: &str, dies: Option<(usize, u64)>) -> Running {
+        let mut command = self.command(&format!("train --json {} {} {more}", self.words, self.saving));
+        if let Some((rank, step)) = dies {
+            command.env("PACELINE_TEST_DIE", format!("{rank}:{step}"));
+        }
+        Running::start(command, self.store.path().join("first"))
+    }
+
+    /// Goes on with the run, to its end.
+    pub fn resume(&self) -> (Running, i32) {
+        let mut running =
+            Running::start(self.command("resume last --json"), self.store.path().join("second"));
+        let code = running.end();
+        (running, code)
+    }
+
+    /// Processes of this round that live.
+    pub fn processes(&self) -> Vec<u32> {
+        let mark = format!("{MARK}={}", self.mark);
+        let marked = |pid: &u32| {
+            let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            environ.split(|&b| b == 0).any(|v| v == mark.as_bytes()) && !stat.contains(") Z ")
+        };
+        let all = fs::read_dir("/proc").unwrap().flatten();
+        all.filter_map(|e| e.file_name().to_str()?.parse().ok()).filter(marked).collect()
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        // Only a round that failed has left any.
+        for pid in self.processes() {
+            signal("KILL", pid);
+        }
+    }
+}
+
+/// The program under way; what it says goes to files, which outlive it.
+pub struct Running {
+    launcher: Child,
+    out: PathBuf,
+}
+
+impl Running {
+    fn start(mut command: Command, out: PathBuf) -> Self {
+        let file = |name: &str| File::create(out.with_extension(name)).unwrap();
+        let launcher = command
+            .stdin(Stdio::null())
+            .stdout(file("out"))
+            .stderr(file("err"))
+            .spawn()
+            .expect("the program starts");
+        Self { launcher, out }
+    }
+
+    pub fn id(&self) -> u32 {
+        self.launcher.id()
+    }
+
+    /// Every whole line that was printed.
+    pub fn events(&self) -> Vec<Value> {
+        let text = fs::read_to_string(self.out.with_extension("out")).unwrap();
+        let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+        whole.map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))).collect()
+    }
+
+    pub fn errors(&self) -> String {
+        fs::read_to_string(self.out.with_extension("err")).unwrap()
+    }
+
+    /// Waits until it has said something of a type, or has ended.
+    pub fn said(&mut self, kind: &str) -> bool {
+        self.until(|run| run.events().iter().any(|event| event["type"] == kind))
+    }
+
+    /// Waits until something holds, or the run has ended; whether it holds.
+    pub fn until(&mut self, mut holds: impl FnMut(&Self) -> bool) -> bool {
+        let start = Instant::now();
+        loop {
+            if holds(self) {
+                return true;
+            }
+            if self.launcher.try_wait().unwrap().is_some() {
+                return holds(self);
+            }
+            assert!(start.elapsed() < PATIENCE, "waited in vain; {}", self.errors());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Its rank processes, in the order of the ranks.
+    pub fn ranks(&self) -> Vec<u32> {
+        let id = self.launcher.id();
+        let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
+        children.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+    }
+
+    /// Waits for its end: the exit code, -1 if a signal ended it.
+    pub fn end(&mut self) -> i32 {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.launcher.try_wait().unwrap() {
+                return status.code().unwrap_or(-1);
+            }
+            assert!(start.elapsed() < PATIENCE, "it does not end; {}", self.errors());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // An error means that it has ended already.
+        let _ = self.launcher.kill();
+        let _ = self.launcher.wait();
+    }
+}
+
+/// Stops a process; false if it has ended.
+pub fn stop(pid: u32) -> bool {
+    let state = || fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let lives = |stat: &str| !stat.is_empty() && !stat.contains(") Z ");
+    if !lives(&state()) || !signal("STOP", pid) {
+        return false;
+    }
+    while !state().contains(") T ") {
+        if !lives(&state()) {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    true
+}
+
+/// Sends a signal to a process; false if there is none.
+pub fn signal(name: &str, pid: u32) -> bool {
+    let sent = Command::new("kill").args(["-s", name, &pid.to_string()]).stderr(Stdio::null()).status();
+    sent.unwrap().success()
+}
+
+/// Files below a folder.
+pub fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() { all.extend(files(&path)) } else { all.push(path) }
+    }
+    all
+}

@@ -1,0 +1,176 @@
+//! Ranks that stand still or panic, disks that are full, and what is told before somebody kills the launcher.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use paceline_record::Store;
+use serde_json::Value;
+
+use crate::support::{ENDLESS, Ran, Running, gone, paceline, run, signal};
+
+/// Stops a rank until it is under suspicion; the times of the run's clock between which it stood still.
+fn stop_until_suspected(running: &Running, rank: usize) {
+    let pid = running.ranks()[rank];
+    assert!(signal("STOP", pid));
+    let told = running.next("liveness");
+    assert_eq!((&told["rank"], &told["state"]), (&rank.into(), &"suspect".into()));
+    assert!(signal("CONT", pid));
+    let told = running.next("liveness");
+    assert_eq!((&told["rank"], &told["state"]), (&rank.into(), &"back".into()));
+}
+
+#[test]
+fn a_worker_that_stands_still_is_suspected_and_goes_on() {
+    for (sync, goes_on) in [("bsp", false), ("asp", true), ("ssp --staleness 3", false)] {
+        let store = tempfile::tempdir().unwrap();
+        let words = format!("{ENDLESS} --workers 2 --servers 1 --strategy ps --lr 0.001 --sync {sync}");
+        let running = Running::start(&format!("{words} --store {}", store.path().display()));
+        stop_until_suspected(&running, 1);
+        assert!(signal("INT", running.id()));
+        let (code, text) = running.end();
+        assert_eq!(code, 130, "{sync}: {text}");
+        // While worker 1 was silent, the other one waited, or did not: nearly two seconds of its steps tell.
+        let store = Store::open(store.path()).unwrap();
+        let run = store.find("last").unwrap();
+        let told = store
+            .numbers("SELECT t_ns FROM events WHERE run = ? AND type = 'liveness' ORDER BY n", &run)
+            .unwrap();
+        let (to, from) = (told[0][0] - 0.2e9, told[0][0] - 1.6e9);
+        let between =
+            format!("SELECT count(*) FROM steps WHERE run = ? AND rank = 0 AND t_ns BETWEEN {from} AND {to}");
+        let steps = store.numbers(&between, &run).unwrap()[0][0];
+        assert_eq!(steps > 4.0, goes_on, "{sync}: {steps} steps while worker 1 stood still");
+    }
+}
+
+#[test]
+fn a_worker_that_stays_still_is_given_up_and_cannot_come_back() {
+    let running = Running::start(&format!("{ENDLESS} --workers 2"));
+    let ranks = running.ranks();
+    assert!(signal("STOP", ranks[1]));
+    let (code, text) = running.end();
+    assert_eq!(code, 4, "{text}");
+    for word in ["suspect rank 1", "worker 1", "nothing was heard of it for 5 s", "step", "hint:"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    assert!(ranks.iter().all(|&pid| gone(pid)), "a stopped process is ended too");
+}
+
+/// Runs the program with a rank that does something after a step.
+fn with_fault(name: &str, at: &str, words: &str) -> Ran {
+    run(Command::new(env!("CARGO_BIN_EXE_paceline")).args(words.split_whitespace()).env(name, at))
+}
+
+#[test]
+fn panics_kills_and_divergence_are_told_apart() {
+    let train = "train --epochs 2 --workers 2";
+    let panicked = with_fault("PACELINE_TEST_PANIC", "1:3", train);
+    assert_eq!(panicked.code, 4, "{}", panicked.stderr);
+    assert!(
+        panicked.stderr.contains("worker 1") && panicked.stderr.contains("it panicked"),
+        "{}",
+        panicked.stderr
+    );
+    assert!(panicked.stderr.contains("a test asked rank 1 to panic"), "its own words: {}", panicked.stderr);
+    let killed = with_fault("PACELINE_TEST_DIE", "0:3", train);
+    assert_eq!(killed.code, 4, "{}", killed.stderr);
+    assert!(killed.stderr.contains("worker 0") && killed.stderr.contains("SIGKILL"), "{}", killed.stderr);
+    let diverged = paceline(&format!("{train} --lr 1e6"));
+    assert_eq!(diverged.code, 1, "{}", diverged.stderr);
+    assert!(diverged.stderr.contains("diverged"), "{}", diverged.stderr);
+}
+
+#[test]
+fn what_was_told_before_a_kill_is_in_the_store() {
+    for words in ["--workers 1", "--workers 2"] {
+        let store = tempfile::tempdir().unwrap();
+        let running = Running::start(&format!(
+            "--epochs 10000 --eval-every 20 --checkpoint-every 50 {words} --store {}",
+            store.path().display()
+        ));
+        let mut told = vec![running.next("checkpoint")];
+        // What is printed until the kill, and what was on its way to us then.
+        let until = Instant::now() + Duration::from_millis(300);
+        while Instant::now() < until {
+            told.push(running.next("evaluation"));
+        }
+        assert!(signal("KILL", running.id()));
+        told.extend(running.rest().into_iter().filter(|event| event["type"] != "progress"));
+        let store = Store::open(store.path()).unwrap();
+        store.check().unwrap();
+        let run = store.find("last").unwrap();
+        assert_eq!(run.state, "lost", "{words}");
+        let rows = store.rows("events", &run).unwrap();
+        let at = rows.column("event");
+        let stored: Vec<Value> = rows
+            .rows
+            .iter()
+            .map(|row| match &row[at] {
+                paceline_record::store::Value::Text(text) => serde_json::from_str(text).unwrap(),
+                other => panic!("an event is text, not {other:?}"),
+            })
+            .collect();
+        for event in told {
+            assert_eq!(stored.iter().filter(|e| **e == event).count(), 1, "{words}: {event}");
+        }
+    }
+}
+
+/// Runs a script with a small disk of its own at `$1`; none where nobody may make one.
+fn on_a_small_disk(size: &str, script: &str) -> Option<Ran> {
+    let place = tempfile::tempdir().unwrap();
+    let mount = format!("mount -t tmpfs -o size={size} none \"$1\"");
+    let shell = |script: &str| {
+        run(Command::new("unshare")
+            .args(["--mount", "sh", "-euc", script, "sh"])
+            .arg(place.path())
+            .env("PACELINE", env!("CARGO_BIN_EXE_paceline")))
+    };
+    if shell(&mount).code != 0 {
+        eprintln!("skipped: this user cannot make a small disk (unshare --mount, mount -t tmpfs)");
+        return None;
+    }
+    Some(shell(&format!("{mount}\n{script}")))
+}
+
+#[test]
+fn a_run_that_the_disk_has_no_room_for_is_refused_before_it_starts() {
+    let train = "\"$PACELINE\" train --steps 5 --workers 2 --checkpoint-every 2 --store \"$1/store\"";
+    let Some(ran) = on_a_small_disk("4m", train) else { return };
+    assert_eq!((ran.code, ran.stdout.as_str()), (5, ""), "{}", ran.stderr);
+    for word in ["MB of free space", "need about", "--store", "--no-record"] {
+        assert!(ran.stderr.contains(word), "{word}: {}", ran.stderr);
+    }
+    let ran = on_a_small_disk("4m", "cd \"$1\"; \"$PACELINE\" train --quiet --steps 5 --no-record").unwrap();
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+}
+
+#[test]
+fn a_disk_that_fills_up_ends_the_run_with_its_last_checkpoint_intact() {
+    let train = "train --epochs 60 --batch 8 --workers 2 --checkpoint-every 100";
+    let script = format!(
+        "
+        \"$PACELINE\" {train} --json --store \"$1/store\" > \"$1/out\" 2> \"$1/err\" &
+        until [ \"$(grep -c '\"checkpoint\"' \"$1/out\")\" -ge 2 ]; do sleep 0.02; done
+        dd if=/dev/zero of=\"$1/ballast\" bs=16k 2> /dev/null || true
+        code=0; wait $! || code=$?
+        cat \"$1/err\" >&2
+        rm \"$1/ballast\"
+        \"$PACELINE\" runs --json --store \"$1/store\"
+        \"$PACELINE\" resume last --quiet --store \"$1/store\"
+        echo \"{{\\\"code\\\": $code}}\"
+        "
+    );
+    let Some(ran) = on_a_small_disk("24m", &script) else { return };
+    assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
+    let lines: Vec<Value> = ran.stdout.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    let [runs, resumed, code] = &lines[..] else { panic!("{}", ran.stdout) };
+    assert_eq!(code["code"], 5, "{}", ran.stderr);
+    assert!(ran.stderr.to_lowercase().contains("full"), "{}", ran.stderr);
+    assert!(["failed", "lost"].contains(&runs[0]["state"].as_str().unwrap()), "{runs}");
+    // The same disk without a ballast would have had the same end.
+    let alone = paceline(&format!("{train} --quiet")).result();
+    for key in ["steps", "samples", "train_loss", "params_sha256"] {
+        assert_eq!(resumed[key], alone[key], "{key}");
+    }
+}

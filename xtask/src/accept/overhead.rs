@@ -1,0 +1,20 @@
+//! What recording costs.
+
+use std::process::Command;
+
+use super::{Line, Report, number};
+use crate::process::{Outcome, last_json, program};
+
+/// Recorded and unrecorded runs in turn, at least 20 pairs.
+pub fn measure() -> Outcome<Report> {
+    let mut command = Command::new(program());
+    let result = last_json(command.args(["bench", "overhead", "--pairs", "24", "--json"]))?;
+    let line = |claim: &str, path: &str| {
+        Ok(Line { claim: claim.into(), reached: number(&result, path)?, wanted: 0.02, at_most: true })
+    };
+    let lines = [
+        line("recording, mlp with 2 workers: throughput lost, upper 95% bound", "/loss_fraction_upper95"),
+        line("recording, mlp with 2 workers: CPU time added, upper 95% bound", "/cpu_fraction_upper95"),
+    ];
+    Ok(Report { lines: lines.into_iter().collect::<Outcome<_>>()?, runs: vec![result] })
+}
