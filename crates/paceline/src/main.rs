@@ -45,7 +45,7 @@ enum Verb {
     Data(verbs::data::Args),
     /// Tell what runs say: best configurations, effects with intervals, what matters and what cannot be told
     Analyze(Box<verbs::analyze::Args>),
-    /// Write what runs say as a page that needs nothing else, as Markdown, and each chart as SVG and CSV
+    /// Write what runs say as a page that needs nothing else, as Markdown, and charts as SVG and CSV
     Report(Box<verbs::report::Args>),
     /// List the recorded runs
     Runs(verbs::runs::Args),
@@ -57,6 +57,8 @@ enum Verb {
     Export(verbs::export::Args),
     /// Tell why a run took as long as it did, and what would help
     Explain(verbs::explain::Args),
+    /// Show the recorded runs in a browser, live and read-only
+    Serve(verbs::serve::Args),
     /// Measure this machine
     Bench(verbs::bench::Args),
     /// Be one rank of a run (started by the launcher, never by hand)
@@ -85,6 +87,7 @@ fn main() -> ExitCode {
         Some(Verb::Status(args)) => verbs::runs::status(&args, show),
         Some(Verb::Export(args)) => verbs::export::run(&args, show),
         Some(Verb::Explain(args)) => verbs::explain::run(&args, show),
+        Some(Verb::Serve(args)) => verbs::serve::run(&args, show),
         Some(Verb::Bench(args)) => verbs::bench::run(&args, show),
         Some(Verb::Rank) => {
             paceline_launch::rank::main();

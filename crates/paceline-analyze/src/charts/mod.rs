@@ -3,6 +3,7 @@
 
 mod across;
 mod effects;
+pub mod run;
 mod runs;
 
 use crate::analysis::{Analysis, Ask};

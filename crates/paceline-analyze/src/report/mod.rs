@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::analysis::Analysis;
+use crate::explain::Explanation;
 use crate::figure::{self, Figure};
 use crate::findings::{Finding, Kind};
 use crate::sheet::{Sheet, escape};
@@ -20,10 +20,16 @@ pub struct Report<'a> {
     pub title: String,
     /// Where the runs come from, and when.
     pub about: String,
+    /// What was left out, in words.
+    pub notes: Vec<String>,
     /// What the runs say.
-    pub analysis: &'a Analysis,
+    pub findings: Vec<Finding>,
+    /// Why single runs took as long as they did.
+    pub explanations: Vec<Explanation>,
     /// Charts.
     pub figures: Vec<Figure>,
+    /// Tables.
+    pub sheets: Vec<Sheet>,
     /// The program's version.
     pub version: &'a str,
 }
@@ -117,6 +123,9 @@ pub fn findings_html(findings: &[Finding], run_link: Option<&dyn Fn(&str) -> Str
     };
     let list =
         |which: &dyn Fn(&&Finding) -> bool| findings.iter().filter(which).map(item).collect::<String>();
+    if findings.is_empty() {
+        return String::new();
+    }
     let unknown = |f: &&Finding| f.kind == Kind::CannotTell;
     let mut html = format!("<section><h2>Findings</h2><ol>{}</ol></section>\n", list(&|f| !unknown(f)));
     let gaps = list(&unknown);
@@ -124,6 +133,25 @@ pub fn findings_html(findings: &[Finding], run_link: Option<&dyn Fn(&str) -> Str
         let _ = writeln!(html, "<section><h2>What these runs do not tell</h2><ul>{gaps}</ul></section>");
     }
     html
+}
+
+/// Why a run took as long as it did.
+pub fn explanation_html(explanation: &Explanation) -> String {
+    let mut html = format!(
+        "<section><h2>Why {} took as long as it did</h2><p>{}</p>",
+        escape(&explanation.run),
+        escape(&explanation.verdict.sentence)
+    );
+    if !explanation.verdict.changes.is_empty() {
+        html += "<p>What would help, with the most that it could save:</p><ul>";
+        for change in &explanation.verdict.changes {
+            let _ = write!(html, "<li>{:.0}% of a step: {}</li>", 100.0 * change.gain, escape(&change.what));
+        }
+        html += "</ul>";
+    }
+    explanation.cannot_tell.iter().for_each(|gap| html += &format!("<p class=\"note\">{}</p>", escape(gap)));
+    explanation.sheets().iter().for_each(|sheet| html += &sheet.html());
+    html + "</section>\n"
 }
 
 impl Report<'_> {
@@ -139,10 +167,11 @@ impl Report<'_> {
             escape(&self.title),
             escape(&self.about)
         );
-        for note in &self.analysis.notes {
+        for note in &self.notes {
             let _ = writeln!(html, "<p class=\"note\">{}</p>", escape(note));
         }
-        html += &findings_html(&self.analysis.findings, None);
+        html += &findings_html(&self.findings, None);
+        self.explanations.iter().for_each(|explanation| html += &explanation_html(explanation));
         html += "<section><h2>Charts</h2>\n<nav aria-label=\"charts\">";
         for figure in &self.figures {
             let _ = write!(html, "<a href=\"#{}\">{}</a> ", escape(&figure.id), escape(&figure.title));
@@ -150,7 +179,7 @@ impl Report<'_> {
         html += "</nav>\n";
         self.figures.iter().for_each(|figure| html += &figure_html(figure, true));
         html += "</section>\n<section><h2>Tables</h2>\n";
-        self.analysis.sheets().iter().for_each(|sheet: &Sheet| html += &sheet.html());
+        self.sheets.iter().for_each(|sheet: &Sheet| html += &sheet.html());
         let _ = write!(
             html,
             "</section>\n</main>\n<footer><p>paceline {}</p></footer>\n<script>{}</script>\n<script>{DRAW}</script>\n\
@@ -163,16 +192,20 @@ impl Report<'_> {
 
     /// The same as Markdown, with the charts as files beside it.
     pub fn markdown(&self, charts: &str) -> String {
-        let mut text = format!("# {}\n\n{}\n\n## Findings\n\n", self.title, self.about);
-        let told = |text: &mut String, unknown: bool| {
-            for finding in self.analysis.findings.iter().filter(|f| (f.kind == Kind::CannotTell) == unknown) {
-                let _ = writeln!(text, "- {}", finding.sentence);
+        let mut text = format!("# {}\n\n{}\n", self.title, self.about);
+        for (unknown, title) in [(false, "Findings"), (true, "What these runs do not tell")] {
+            let mut told = self.findings.iter().filter(|f| (f.kind == Kind::CannotTell) == unknown).peekable();
+            if told.peek().is_some() {
+                let _ = writeln!(text, "\n## {title}\n");
+                told.for_each(|f| text += &format!("- {}\n", f.sentence));
             }
-        };
-        told(&mut text, false);
-        if self.analysis.findings.iter().any(|f| f.kind == Kind::CannotTell) {
-            text += "\n## What these runs do not tell\n\n";
-            told(&mut text, true);
+        }
+        for explanation in &self.explanations {
+            let _ = writeln!(text, "\n## Why {} took as long as it did\n\n{}\n", explanation.run, explanation.verdict.sentence);
+            for change in &explanation.verdict.changes {
+                let _ = writeln!(text, "- up to {:.0}% of a step: {}", 100.0 * change.gain, change.what);
+            }
+            explanation.sheets().iter().for_each(|sheet| text += &format!("\n{}", sheet.markdown()));
         }
         text += "\n## Charts\n\n";
         for figure in &self.figures {
@@ -183,7 +216,7 @@ impl Report<'_> {
             );
         }
         text += "## Tables\n\n";
-        self.analysis.sheets().iter().for_each(|sheet| text += &sheet.markdown());
+        self.sheets.iter().for_each(|sheet| text += &sheet.markdown());
         let _ = writeln!(text, "paceline {}", self.version);
         text
     }
@@ -193,7 +226,7 @@ impl Report<'_> {
 mod tests {
     use super::*;
     use crate::table::{RawRun, Response, StudyTable};
-    use crate::{Ask, charts};
+    use crate::{Analysis, Ask, charts};
 
     #[test]
     fn hostile_names_mean_themselves_and_nothing_is_loaded() {

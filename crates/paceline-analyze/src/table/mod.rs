@@ -2,6 +2,7 @@
 //! from. A file of comma-separated values and a study of the store both become a [`StudyTable`].
 
 mod csv;
+mod recorded;
 mod response;
 
 use std::collections::BTreeMap;
@@ -9,6 +10,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 pub use csv::{Columns, TableError, read, read_text};
+pub use recorded::recorded;
 pub use response::{Goal, Response, number};
 
 /// Runs, what varied between them, and what they measured.

@@ -1,12 +1,13 @@
 //! `paceline analyze`: what runs say about the factors that varied between them.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use paceline_analyze::findings::Kind;
 use paceline_analyze::table::{self, Columns, Goal, Response};
 use paceline_analyze::{Analysis, Ask, StudyTable, TableError};
 use serde_json::json;
 
+use super::store::Where;
 use crate::failure::Failure;
 use crate::output::{self, Show};
 
@@ -16,22 +17,26 @@ use crate::output::{self, Show};
 pub struct Args {
     #[command(flatten)]
     asked: Asked,
+    #[command(flatten)]
+    store: Where,
 }
 
 /// Which runs are looked at, and what is asked of them.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Asked {
-    /// Runs in a file of comma-separated values with a header, also gzipped
+    /// Runs in a file of comma-separated values with a header, also gzipped [default: the recorded runs]
     #[arg(long, value_name = "FILE.csv")]
-    table: PathBuf,
-    /// A column that varied on purpose; repeat the flag for each
-    #[arg(long = "factor", value_name = "COLUMN", required = true)]
+    table: Option<PathBuf>,
+    /// A column that varied on purpose; repeat the flag for each. Of recorded runs: a setting of their plans
+    /// [default there: all that differ]
+    #[arg(long = "factor", value_name = "COLUMN")]
     factors: Vec<String>,
     /// What is explained: a column, or `log(COLUMN)` for effects in percent; further ones for the Pareto front
-    #[arg(long = "response", value_name = "COLUMN", required = true, value_parser = Response::parse)]
+    /// [default for recorded runs: log(samples_per_s) and final_accuracy]
+    #[arg(long = "response", value_name = "COLUMN", value_parser = Response::parse)]
     responses: Vec<Response>,
     /// A response of which more is better (less is, otherwise); one that is not a --response joins the front
-    #[arg(long, value_name = "COLUMN")]
+    #[arg(long, value_name = "COLUMN", requires = "table")]
     maximize: Vec<String>,
     /// The factor whose levels are workloads: how configurations rank on each, and what borrowing one costs
     #[arg(long, value_name = "FACTOR")]
@@ -40,16 +45,16 @@ pub struct Asked {
     #[arg(long, value_name = "FACTOR")]
     workers: Option<String>,
     /// A column that names the runs
-    #[arg(long, value_name = "COLUMN")]
+    #[arg(long, value_name = "COLUMN", requires = "table")]
     id: Option<String>,
     /// A column that tells when runs were made [default: the order of the rows]
-    #[arg(long, value_name = "COLUMN")]
+    #[arg(long, value_name = "COLUMN", requires = "table")]
     order: Option<String>,
     /// A column of what runs were made together with (a day, a machine): its differences are taken out
-    #[arg(long, value_name = "COLUMN")]
+    #[arg(long, value_name = "COLUMN", requires = "table")]
     block: Option<String>,
     /// A column that marks controls (1, true, yes, control): they tell noise and drift, nothing else
-    #[arg(long, value_name = "COLUMN")]
+    #[arg(long, value_name = "COLUMN", requires = "table")]
     control: Option<String>,
     /// Seed of the forest behind the importances
     #[arg(long, default_value_t = 1)]
@@ -62,13 +67,23 @@ are of 95%. The model has every factor and, where enough runs are left to tell t
 pair. A factor of more than 8 numbers is taken as a slope. What the runs cannot tell is said.
 
 Examples:
+  paceline analyze
   paceline analyze --table runs.csv --factor workers --factor sync --response 'log(step_s)'
   paceline analyze --table runs.csv --factor model --factor servers --response step_s \\
       --maximize accuracy --workload model --json";
 
 impl Asked {
-    /// Reads the table.
-    pub fn table(&self) -> Result<StudyTable, Failure> {
+    /// Reads the table, or the recorded runs.
+    pub fn table(&self, store: &Where) -> Result<StudyTable, Failure> {
+        let Some(path) = &self.table else {
+            let runs = store.open()?.runs()?;
+            return Ok(table::recorded("recorded runs", &runs, &self.factors, &self.responses)?);
+        };
+        for (flag, missing) in [("--factor", self.factors.is_empty()), ("--response", self.responses.is_empty())] {
+            if missing {
+                return Err(Failure::ask(flag, "", "name at least one column of the table"));
+            }
+        }
         let mut responses = self.responses.clone();
         for name in &self.maximize {
             match responses.iter_mut().find(|r| r.name == *name) {
@@ -87,7 +102,7 @@ impl Asked {
             block: self.block.clone(),
             control: self.control.clone(),
         };
-        Ok(table::read(Path::new(&self.table), &columns)?)
+        Ok(table::read(path, &columns)?)
     }
 
     /// What else is known about the factors.
@@ -99,11 +114,17 @@ impl Asked {
                 Failure::ask(flag, name, &format!("it is no --factor; factors: {}", names.join(", ")))
             }),
         };
-        let workers = find("--workers", &self.workers)?;
+        // Of recorded runs it is known what their settings mean.
+        let known = |names: &[&str]| {
+            let varied = |f: &usize| table.factors[*f].levels.len() > 1;
+            names.iter().filter(|_| self.table.is_none()).filter_map(|n| table.factor(n)).find(varied)
+        };
+        let workers = find("--workers", &self.workers)?.or_else(|| known(&["workers"]));
         if let Some(factor) = workers.map(|f| &table.factors[f]).filter(|f| f.numbers().is_none()) {
             return Err(Failure::ask("--workers", &factor.name, "its levels are not numbers"));
         }
-        Ok(Ask { workload: find("--workload", &self.workload)?, workers, seed: self.seed })
+        let workload = find("--workload", &self.workload)?.or_else(|| known(&["model", "data"]));
+        Ok(Ask { workload, workers, seed: self.seed })
     }
 }
 
@@ -131,7 +152,7 @@ impl From<TableError> for Failure {
 
 /// `paceline analyze`.
 pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
-    let table = args.asked.table()?;
+    let table = args.asked.table(&args.store)?;
     let analysis = Analysis::new(&table, args.asked.ask(&table)?);
     if show.json {
         let mut document = json!(analysis);

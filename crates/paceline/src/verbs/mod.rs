@@ -14,6 +14,7 @@ pub mod overhead;
 pub mod report;
 pub mod resume;
 pub mod runs;
+pub mod serve;
 pub mod show;
 pub mod store;
 pub mod train;

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::support::{Ran, datasets, run};
+use crate::support::{Ran, datasets, paceline, run};
 
 /// Two models, one of which gains from a second server; three repeats; a control in between.
 fn table(folder: &Path) -> PathBuf {
@@ -110,7 +110,7 @@ fn mistakes_name_the_flag_and_what_would_be_right() {
         (&["--factor", "model", "--response", "sqrt(step_s)"], 2, "neither a column nor `log(column)`"),
         (&["--factor", "model", "--response", "step_s", "--workload", "sync"], 2, "it is no --factor"),
         (&["--factor", "model", "--response", "step_s", "--workers", "model"], 2, "not numbers"),
-        (&["--factor", "model"], 2, "--response"),
+        (&["--factor", "model"], 2, "--response: name at least one column"),
     ] {
         let ran = analyze(&path, words);
         assert_eq!((ran.code, ran.stdout.as_str()), (code, ""), "{words:?}: {}", ran.stderr);
@@ -119,6 +119,48 @@ fn mistakes_name_the_flag_and_what_would_be_right() {
     let ran = analyze(Path::new("no-such-table.csv"), &["--factor", "a", "--response", "b"]);
     assert_eq!(ran.code, 5);
     assert!(ran.stderr.contains("no-such-table.csv"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_report_is_one_page_that_loads_nothing_with_charts_and_their_numbers_beside() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, out) = (table(folder.path()), folder.path().join("out"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_paceline"));
+    command.arg("report").arg("--table").arg(&path).args(ASKED).args(["--maximize", "accuracy"]);
+    let ran = run(command.args(["--workload", "model", "--workers", "servers", "--json", "--out"]).arg(&out));
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let files = ran.result()["files"].as_array().unwrap().len();
+    assert_eq!(files, 2 + 2 * 13, "the page, Markdown, and thirteen charts: {}", ran.stdout);
+    let page = fs::read_to_string(out.join("report.html")).unwrap();
+    assert!(page.contains("default-src 'none'") && page.contains("Plotly"), "{}", page.len());
+    let markdown = fs::read_to_string(out.join("report.md")).unwrap();
+    for id in ["history", "main-effects", "interactions", "half-normal", "parallel", "slice", "contour", "scaling"] {
+        assert!(page.contains(&format!("<figure id=\"{id}\"")), "{id}");
+        assert!(markdown.contains(&format!("charts/{id}.svg")), "{id}");
+        let numbers = fs::read_to_string(out.join(format!("charts/{id}.csv"))).unwrap();
+        assert!(numbers.starts_with("panel,series,x,y,low,high,label\n") && numbers.lines().count() > 1, "{id}");
+    }
+}
+
+#[test]
+fn recorded_runs_are_analysed_by_what_differs_between_their_plans() {
+    let store = tempfile::tempdir().unwrap();
+    let place = format!("--store {}", store.path().display());
+    for i in 0..8 {
+        let (batch, lr) = ([16, 64][i % 2], ["0.01", "0.05"][i / 2 % 2]);
+        let ran = paceline(&format!("train --quiet --epochs 1 --batch {batch} --lr {lr} --seed {i} {place}"));
+        assert_eq!(ran.code, 0, "{}", ran.stderr);
+    }
+    let result = paceline(&format!("analyze --response final_accuracy --json {place}")).result();
+    let best = &result["best"]["configurations"][0];
+    assert_eq!(best["runs"].as_array().unwrap().len(), 2, "seeds are repeats, no factor: {best}");
+    let terms: Vec<&str> =
+        result["anova"]["sources"].as_array().unwrap().iter().map(|s| s["term"].as_str().unwrap()).collect();
+    assert!(terms.contains(&"batch") && terms.contains(&"lr") && !terms.contains(&"seed"), "{terms:?}");
+    let ran = paceline(&format!("analyze --response speed {place}"));
+    assert!(ran.code == 2 && ran.stderr.contains("results have samples_per_s"), "{}", ran.stderr);
+    let ran = paceline(&format!("analyze --factor sped {place}"));
+    assert!(ran.code == 2 && ran.stderr.contains("no plan of these runs"), "{}", ran.stderr);
 }
 
 #[test]

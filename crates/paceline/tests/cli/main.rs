@@ -6,6 +6,7 @@ mod analyze;
 mod bad_input;
 mod data;
 mod distributed;
+mod explain;
 mod faults;
 mod home;
 mod join;
