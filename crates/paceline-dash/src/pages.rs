@@ -1,5 +1,6 @@
 //! The pages: all runs, one run, two runs beside each other.
 
+use std::collections::HashSet;
 use std::fmt::Write;
 
 use hyper::StatusCode;
@@ -79,7 +80,8 @@ fn all(store: &Store, query: &Query) -> Made {
     let shown: Vec<&RunRow> = if levels.iter().all(Option::is_none) {
         runs.iter().collect()
     } else {
-        runs.iter().filter(|run| selected.runs.iter().any(|s| s.id == run.run)).collect()
+        let ids: HashSet<&str> = selected.runs.iter().map(|run| run.id.as_str()).collect();
+        runs.iter().filter(|run| ids.contains(run.run.as_str())).collect()
     };
     let mut body = filter_form(&table, query);
     let count = selected.runs.len();
@@ -93,7 +95,7 @@ fn all(store: &Store, query: &Query) -> Made {
         let factor = |name: &str| selected.factor(name).filter(|f| selected.factors[*f].levels.len() > 1);
         let ask = Ask { workload: factor("model").or_else(|| factor("data")), workers: factor("workers"), seed: 1 };
         let analysis = Analysis::new(&selected, ask);
-        body += &findings_html(&analysis.findings, Some(&|run| format!("/run/{}", encode(run))));
+        body += &findings_html(&analysis.findings, Some(&|run: &str| format!("/run/{}", encode(run))));
         body += &figures_html(&charts::charts(&Drawn { table: &selected, analysis: &analysis, ask }));
     }
     let rows: Vec<RunRow> = shown.into_iter().cloned().collect();

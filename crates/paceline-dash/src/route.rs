@@ -85,9 +85,11 @@ fn plain(status: StatusCode, words: &str) -> Response<Body> {
 }
 
 /// Answers a request.
-pub async fn answer(site: &Arc<Site>, request: &Request<Incoming>) -> Response<Body> {
-    let header = |name: HeaderName| request.headers().get(name).and_then(|v| v.to_str().ok());
-    let query = Query::parse(request.uri().query().unwrap_or_default());
+pub async fn answer(site: Arc<Site>, request: Request<Incoming>) -> Response<Body> {
+    // Nobody has anything to send: bodies are not read.
+    let (request, _) = request.into_parts();
+    let header = |name: HeaderName| request.headers.get(name).and_then(|v| v.to_str().ok());
+    let query = Query::parse(request.uri.query().unwrap_or_default());
     let cookie = header(COOKIE).and_then(|all| all.split(';').find_map(|c| c.trim().strip_prefix("paceline=")));
     let asking = Asking {
         host: header(HOST),
@@ -104,19 +106,19 @@ pub async fn answer(site: &Arc<Site>, request: &Request<Incoming>) -> Response<B
             Refused::Token => plain(StatusCode::UNAUTHORIZED, "a token is needed: open the address with ?token=…"),
         };
     }
-    if request.method() != Method::GET && request.method() != Method::HEAD {
+    if request.method != Method::GET && request.method != Method::HEAD {
         return plain(StatusCode::METHOD_NOT_ALLOWED, "nothing can be changed here");
     }
     site.answered.fetch_add(1, Ordering::Relaxed);
-    let path = request.uri().path().to_owned();
+    let path = request.uri.path().to_owned();
     let mut answer = match path.as_str() {
         "/plotly.js" => response(StatusCode::OK, "text/javascript; charset=utf-8", full(site.plotly.clone())),
         "/draw.js" => response(StatusCode::OK, "text/javascript; charset=utf-8", full(DRAW)),
         "/live.js" => response(StatusCode::OK, "text/javascript; charset=utf-8", full(include_str!("assets/live.js"))),
         "/style.css" => response(StatusCode::OK, "text/css; charset=utf-8", full(STYLE)),
-        "/events" => events(site),
-        "/metrics" => metrics(site),
-        _ => page(site, &path, query.clone()).await,
+        "/events" => events(&site),
+        "/metrics" => metrics(&site),
+        _ => page(&site, &path, query.clone()).await,
     };
     if site.access.needs_token() && let Some(token) = query.get("token") {
         // A first visit leaves the token in the browser, where scripts cannot read it.

@@ -50,7 +50,7 @@ pub fn serve(
                 tokio::spawn(async move {
                     let service = service_fn(move |request| {
                         let site = Arc::clone(&site);
-                        async move { Ok::<_, Infallible>(answer(&site, &request).await) }
+                        async move { Ok::<_, Infallible>(answer(site, request).await) }
                     });
                     let connection = http1::Builder::new()
                         .timer(TokioTimer::new())
@@ -63,8 +63,7 @@ pub fn serve(
                 });
             }
         };
-        tokio::pin!(stop);
-        tokio::pin!(accept);
+        let (mut stop, mut accept) = (std::pin::pin!(stop), std::pin::pin!(accept));
         std::future::poll_fn(|context| match stop.as_mut().poll(context) {
             std::task::Poll::Ready(()) => std::task::Poll::Ready(()),
             std::task::Poll::Pending => accept.as_mut().poll(context),

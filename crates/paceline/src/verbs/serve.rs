@@ -73,5 +73,5 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
         output::text(&format!("{url}\n"))?;
     }
     // Until it is interrupted: it changes nothing, so it can be ended at any moment.
-    Ok(paceline_dash::serve(listener, folder, access, std::future::pending())?)
+    paceline_dash::serve(listener, folder, access, std::future::pending()).map_err(busy)
 }
