@@ -12,6 +12,27 @@ use crate::test::packages;
 /// The PyTorch version that figures refer to.
 const TORCH: &str = "torch==2.13.0";
 
+fn folder(variable: &str, default: &str) -> PathBuf {
+    std::env::var_os(variable).map_or_else(|| root().join(default), PathBuf::from)
+}
+
+/// Where peers are installed.
+fn home() -> PathBuf {
+    folder("PACELINE_PEERS", "target/peers")
+}
+
+/// The peers' Python; where `probe` does not work in it, packages are installed.
+pub fn python(probe: &str, packages: &[&str]) -> Outcome<PathBuf> {
+    let venv = home().join("venv");
+    let python = venv.join("bin/python");
+    let works = Command::new(&python).args(["-c", probe]).output();
+    if !works.is_ok_and(|out| out.status.success()) {
+        process::run(Command::new("python3").args(["-m", "venv"]).arg(&venv))?;
+        process::run(Command::new(&python).args(["-m", "pip", "install", "--quiet"]).args(packages))?;
+    }
+    Ok(python)
+}
+
 /// PyTorch, ready to run.
 pub struct Torch {
     scripts: PathBuf,
@@ -21,23 +42,13 @@ pub struct Torch {
 impl Torch {
     /// Finds the scripts and installs PyTorch where it is missing (a download of some gigabytes).
     pub fn ready() -> Outcome<Self> {
-        let folder = |variable: &str, default: &str| {
-            std::env::var_os(variable).map_or_else(|| root().join(default), PathBuf::from)
-        };
         let scripts = folder("PACELINE_PEER_SCRIPTS", "../shared/peers");
-        let home = folder("PACELINE_PEERS", "target/peers");
         if !scripts.join("torch_ddp.py").is_file() {
             return Err(format!("no peer scripts in {}: set PACELINE_PEER_SCRIPTS", scripts.display()));
         }
         packages(&["dataset-fashion-mnist"])?;
-        let python = home.join("venv/bin/python");
-        let works = Command::new(&python).args(["-c", "import torch, numpy, psutil"]).output();
-        if !works.is_ok_and(|out| out.status.success()) {
-            process::run(Command::new("python3").args(["-m", "venv"]).arg(home.join("venv")))?;
-            let install = ["-m", "pip", "install", "--quiet", TORCH, "numpy", "psutil"];
-            process::run(Command::new(&python).args(install))?;
-        }
-        Ok(Self { scripts, home })
+        python("import torch, numpy, psutil", &[TORCH, "numpy", "psutil"])?;
+        Ok(Self { scripts, home: home() })
     }
 
     /// A peer script; it puts itself into its own network namespace and priority.

@@ -13,6 +13,7 @@
 //! - [`vitals`]: signs of life of the ranks
 //! - [`pauses`]: checkpoints, and where a run goes on or stops
 //! - [`gather`]: evaluations and results of all ranks put together
+//! - [`trial`]: one run of a study, under a keeper
 //! - [`bench`]: measurements of the exchange itself
 //! - [`error`]: how a run fails
 //!
@@ -38,6 +39,7 @@ pub mod muster;
 pub mod pauses;
 pub mod rank;
 pub mod run;
+pub mod trial;
 pub mod vitals;
 
 pub use error::LaunchError;

@@ -1,9 +1,15 @@
 //! A [`Plan`]: one run, fully resolved, immutable, hashed. Two runs of one plan with a deterministic
 //! strategy give the same parameters, bit for bit.
 //!
+//! Around it, what plans are chosen from: a [`Space`] of axes and constraints, and the [`Study`] file.
+//!
 //! # Layout
 //! - [`plan`]: the plan itself and what makes one impossible
 //! - [`hosts`]: where ranks sit, and what lies between their hosts
+//! - [`value`]: a level of an axis
+//! - [`expression`]: conditions that users write
+//! - [`space`]: axes, constraints, points
+//! - [`study`]: the study file, its schema, its mistakes
 //!
 //! # Deliberately absent
 //! Flags and the environment (the binary resolves them), registries (names are checked where they are
@@ -11,8 +17,16 @@
 
 #![forbid(unsafe_code)]
 
+pub mod expression;
 pub mod hosts;
 pub mod plan;
+pub mod space;
+pub mod study;
+pub mod value;
 
+pub use expression::{Condition, ConditionError};
 pub use hosts::{Hosts, Network, Placement};
 pub use plan::{Plan, PlanError, Straggler, Weights, Work};
+pub use space::{Axis, Point, Scale, Space};
+pub use study::{Goal, Objective, Study, StudyError, Workload};
+pub use value::Value;

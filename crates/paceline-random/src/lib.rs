@@ -27,6 +27,8 @@ pub enum Purpose {
     Shard = 8,
     /// Choices of strategies, e.g. where a wave starts.
     Protocol = 9,
+    /// Points of a study and the order of its runs.
+    Explore = 20,
     /// How training varies samples.
     Augment = 10,
     /// Draws of an analysis: which runs a tree sees.

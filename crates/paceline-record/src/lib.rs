@@ -4,11 +4,14 @@
 //! # Layout
 //! - [`event`]: everything that a run reports, ending with its [`event::RunResult`]
 //! - [`row`]: the dense part of it: steps, samples, traced messages, in batches
+//! - [`figures`]: what can be wanted of a run
 //! - [`metric`]: the registry of what is sampled, and the readers
 //! - [`recorder`], [`observer`]: recording inside a rank, beside the thread that trains
 //! - [`process`], [`machine`], [`site`]: this process, this machine, and both together
+//! - [`tree`]: what another program and its children take
 //! - [`table`]: the registry of the store's tables
 //! - [`store`]: the database of runs, and the one writer of each run
+//! - [`journal`]: entries that survive a crash, for the state of studies
 //! - [`checkpoint`]: where a run can go on
 //! - [`export`]: one file per format
 //!
@@ -20,6 +23,8 @@
 pub mod checkpoint;
 pub mod event;
 pub mod export;
+pub mod figures;
+pub mod journal;
 pub mod machine;
 pub mod metric;
 pub mod observer;
@@ -29,9 +34,11 @@ pub mod row;
 pub mod site;
 pub mod store;
 pub mod table;
+pub mod tree;
 
 pub use checkpoint::{Checkpoint, Checkpoints, Damaged, Part};
 pub use event::{Event, Rank, Replicas, RunResult, Seconds, Staleness};
+pub use journal::{Journal, JournalError};
 pub use machine::Machine;
 pub use observer::Observer;
 pub use recorder::{Recorder, Recording};

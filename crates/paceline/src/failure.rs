@@ -1,15 +1,17 @@
 //! How the program fails: what happened, a hint, and an exit code.
 //!
 //! 0 ok, 1 failure, 2 usage (clap), 3 invalid plan, 4 a peer was lost, 5 storage, 6 authentication or
-//! protocol.
+//! protocol, 130 interrupted (state saved).
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use paceline_data::DataError;
+use paceline_explore::table::TableError;
 use paceline_launch::LaunchError;
-use paceline_plan::PlanError;
-use paceline_record::RecordError;
+use paceline_plan::{PlanError, StudyError};
 use paceline_record::export::ExportError;
+use paceline_record::{JournalError, RecordError};
 use paceline_train::TrainError;
 
 /// An error on its way to the user.
@@ -21,6 +23,75 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// A command line that says too little or too much.
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self { code: 2, message: message.into(), hint: "--help lists every flag".into() }
+    }
+
+    /// A study file that cannot be read or written.
+    pub fn study_file(path: &Path, error: &std::io::Error) -> Self {
+        let hint = "is the name right? `paceline init` writes a new study file".into();
+        Self { code: 5, message: format!("{}: {error}", path.display()), hint }
+    }
+
+    /// A journal that contradicts itself.
+    pub fn damaged(path: &Path, why: &str) -> Self {
+        let hint = "the study cannot be resumed; its runs are still in the store".into();
+        Self { code: 5, message: format!("{} is damaged: {why}", path.display()), hint }
+    }
+
+    /// A study of that name is in the store already.
+    pub fn exists(name: &str, finished: bool, same: bool) -> Self {
+        let hint = match (same, finished) {
+            (true, false) => format!("`paceline resume {name}` goes on with it"),
+            (true, true) => {
+                format!(
+                    "it is finished: `paceline resume {name} --add-budget RUNS` adds to it, `paceline status {name}` shows it"
+                )
+            }
+            (false, _) => "give this one another `name`, or choose another --store".into(),
+        };
+        Self { code: 3, message: format!("the study {name} is in the store already"), hint }
+    }
+
+    /// There is no such study.
+    pub fn no_study(store: &Path, name: &str) -> Self {
+        let there = crate::study::state::names(store);
+        let hint = match there.as_slice() {
+            [] => "there is none at all; --store DIR or PACELINE_STORE choose another store".into(),
+            _ => format!("there are: {}", there.join(", ")),
+        };
+        Self { code: 2, message: format!("there is no study {name} in {}", store.display()), hint }
+    }
+
+    /// A flag of studies, for what is none.
+    pub fn for_studies(flag: &str, store: &Path, name: &str) -> Self {
+        let missing = Self::no_study(store, name);
+        Self { message: format!("{flag} is for studies, and {}", missing.message), ..missing }
+    }
+
+    /// What is neither a run nor a study.
+    pub fn neither(self, store: &Path) -> Self {
+        match crate::study::state::names(store).as_slice() {
+            [] => self,
+            names => {
+                Self { hint: format!("there are the studies {}; {}", names.join(", "), self.hint), ..self }
+            }
+        }
+    }
+
+    /// The first run of a study did not work.
+    pub fn first_run(name: &str, cause: &str) -> Self {
+        let hint = format!("mend the study file, or go on regardless with `paceline resume {name}`");
+        Self { code: 1, message: format!("the warm-up run failed, so the others would: {cause}"), hint }
+    }
+
+    /// A study that was interrupted.
+    pub fn interrupted(name: &str) -> Self {
+        let hint = format!("everything so far is recorded; `paceline resume {name}` goes on");
+        Self { code: 130, message: "interrupted".into(), hint }
+    }
+
     /// What happened.
     pub fn message(&self) -> &str {
         &self.message
@@ -54,7 +125,7 @@ impl Failure {
     }
 
     /// A file that could not be written.
-    pub fn file(path: &std::path::Path, error: &std::io::Error) -> Self {
+    pub fn file(path: &Path, error: &std::io::Error) -> Self {
         let message = format!("{}: {error}", path.display());
         Self { code: 5, message, hint: "is the folder there, and yours to write to?".into() }
     }
@@ -77,6 +148,25 @@ impl From<PlanError> for Failure {
     fn from(error: PlanError) -> Self {
         let hint = "nothing was started; `paceline train --help` lists every flag".into();
         Self { code: 3, message: format!("this plan cannot be run: {error}"), hint }
+    }
+}
+
+impl From<StudyError> for Failure {
+    fn from(error: StudyError) -> Self {
+        let hint = "`paceline init` writes a commented study file; `paceline check FILE` looks at one".into();
+        Self { code: 3, message: error.to_string(), hint }
+    }
+}
+
+impl From<TableError> for Failure {
+    fn from(error: TableError) -> Self {
+        let (code, hint) = match error {
+            TableError::File { .. } => (5, "a header and comma-separated rows are expected, also gzipped"),
+            TableError::Ask { .. } | TableError::Sampler(_) => {
+                (2, "`paceline explore --help` lists every flag")
+            }
+        };
+        Self { code, message: error.to_string(), hint: hint.into() }
     }
 }
 
@@ -107,6 +197,17 @@ impl From<LaunchError> for Failure {
             LaunchError::Plan(error) => error.into(),
             error => Self { code: error.code(), message: error.to_string(), hint: error.hint() },
         }
+    }
+}
+
+impl From<JournalError> for Failure {
+    fn from(error: JournalError) -> Self {
+        let hint = match error.source.kind() {
+            std::io::ErrorKind::WouldBlock => "wait for it, or interrupt it first",
+            std::io::ErrorKind::InvalidData => "the study cannot be resumed; its runs are still in the store",
+            _ => "is the disk full or the folder not yours? --store DIR or PACELINE_STORE choose another",
+        };
+        Self { code: 5, message: format!("the study's journal: {error}"), hint: hint.into() }
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod failure;
 mod output;
+mod study;
 mod verbs;
 mod voyage;
 
@@ -16,8 +17,8 @@ use paceline_record::process::Started;
 
 /// A laboratory for distributed training.
 ///
-/// Without a verb, trains a small network on the built-in digits and shows how well, how fast, and
-/// where the time went.
+/// Without a verb, makes a small study of real runs on the built-in digits and shows which configuration
+/// is the best, what mattered most, and how one worker compares.
 #[derive(Parser)]
 #[command(name = "paceline", version, propagate_version = true, max_term_width = 100)]
 struct Cli {
@@ -33,8 +34,6 @@ enum Verb {
     Train(Box<verbs::train::Args>),
     /// Take part in a run that another machine leads (`paceline train --listen`)
     Join(verbs::join::Args),
-    /// Go on with a run that was interrupted or failed, from its last checkpoint
-    Resume(verbs::resume::Args),
     /// Write the weights of a run's checkpoint to a file that PyTorch can load
     ExportWeights(verbs::weights::Args),
     /// Measure how long a network takes to answer, and how often it is right
@@ -43,6 +42,16 @@ enum Verb {
     Model(verbs::model::Args),
     /// List, fetch and describe the datasets
     Data(verbs::data::Args),
+    /// Write a commented study file
+    Init(verbs::init::Args),
+    /// Check a study file: every mistake with its line and what would be right
+    Check(verbs::check::Args),
+    /// List what a study would run, and how long it will take
+    Plan(verbs::plan::Args),
+    /// Explore a space of configurations: a study of real runs, or a table of runs made by others
+    Explore(Box<verbs::explore::Args>),
+    /// Go on with a run from its last checkpoint, or with a study
+    Resume(verbs::resume::Args),
     /// Tell what runs say: best configurations, effects with intervals, what matters and what cannot be told
     Analyze(Box<verbs::analyze::Args>),
     /// Write what runs say as a page that needs nothing else, as Markdown, and charts as SVG and CSV
@@ -51,8 +60,8 @@ enum Verb {
     Runs(verbs::runs::Args),
     /// Show where a run's time went, its links, evaluations and resources
     Show(verbs::show::Args),
-    /// List the runs that are under way
-    Status(verbs::runs::Args),
+    /// Show what is under way, and how far studies are
+    Status(verbs::status::Args),
     /// Write a run for other tools
     Export(verbs::export::Args),
     /// Tell why a run took as long as it did, and what would help
@@ -64,6 +73,13 @@ enum Verb {
     /// Be one rank of a run (started by the launcher, never by hand)
     #[command(hide = true)]
     Rank,
+    /// Keep one run of a study (started by the study, never by hand)
+    #[command(hide = true)]
+    Keeper {
+        /// Mark, cores, program and arguments
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<String>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -80,15 +96,28 @@ fn main() -> ExitCode {
         Some(Verb::Infer(args)) => verbs::infer::run(&args, show),
         Some(Verb::Model(args)) => verbs::model::run(&args, show),
         Some(Verb::Data(args)) => verbs::data::run(&args, show),
+        Some(Verb::Init(args)) => verbs::init::run(&args, show),
+        Some(Verb::Check(args)) => verbs::check::run(&args, show),
+        Some(Verb::Plan(args)) => verbs::plan::run(&args, show),
+        Some(Verb::Status(args)) => verbs::status::run(&args, show),
+        Some(Verb::Explore(args)) => verbs::explore::run(&args, show),
         Some(Verb::Analyze(args)) => verbs::analyze::run(&args, show),
         Some(Verb::Report(args)) => verbs::report::run(&args, show),
         Some(Verb::Runs(args)) => verbs::runs::run(&args, show),
         Some(Verb::Show(args)) => verbs::show::run(&args, show),
-        Some(Verb::Status(args)) => verbs::runs::status(&args, show),
         Some(Verb::Export(args)) => verbs::export::run(&args, show),
         Some(Verb::Explain(args)) => verbs::explain::run(&args, show),
         Some(Verb::Serve(args)) => verbs::serve::run(&args, show),
         Some(Verb::Bench(args)) => verbs::bench::run(&args, show),
+        Some(Verb::Keeper { words }) => {
+            return paceline_launch::trial::keep(&words).map_or_else(
+                |error| {
+                    output::error(&error.to_string(), "");
+                    ExitCode::from(127)
+                },
+                ExitCode::from,
+            );
+        }
         Some(Verb::Rank) => {
             paceline_launch::rank::main();
             Ok(())

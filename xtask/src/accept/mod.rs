@@ -8,11 +8,14 @@ mod compression;
 mod compute;
 mod coverage;
 mod datasets;
+mod drift;
 mod exchange;
 mod footprint;
 mod network;
 mod overhead;
+mod samplers;
 mod stragglers;
+mod studies;
 
 use std::fs;
 use std::process::Command;
@@ -96,6 +99,21 @@ const MEASUREMENTS: &[Measurement] = &[
         name: "compression",
         about: "codecs on MNIST: bytes and accuracy",
         run: compression::measure,
+    },
+    Measurement {
+        name: "samplers",
+        about: "bayes beside Optuna's TPE and GP on tables",
+        run: samplers::measure,
+    },
+    Measurement {
+        name: "studies",
+        about: "a study that is killed 20 times, and resumed",
+        run: studies::killed,
+    },
+    Measurement {
+        name: "drift",
+        about: "a busy core through half of a study: controls and corrected ranking",
+        run: drift::measure,
     },
     Measurement {
         name: "datasets",

@@ -62,7 +62,8 @@ impl Page {
     }
 }
 
-fn table(head: &[&str], rows: &[Vec<String>]) -> String {
+/// A table.
+pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
     let mut text = line(head.iter().map(|&cell| cell.to_owned()).collect());
     text += &format!("|{}\n", "---|".repeat(head.len()));

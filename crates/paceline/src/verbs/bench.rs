@@ -37,6 +37,8 @@ enum What {
     Allreduce(ExchangeArgs),
     /// Time of a message between two ranks: the floor of what two ranks can exchange
     P2p(PointArgs),
+    /// How soon samplers find the best row of a table: regret curves
+    Samplers(super::explore::table::BenchArgs),
     /// Latency, bandwidth and CPU time of every transport, by size, buffer and payload
     Channels(channels::Args),
     /// Throughput of parameter servers, by workers, servers, transport, size, buffer and payload
@@ -171,6 +173,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
         What::Allreduce(args) => {
             return exchange(&args.strategy, args.workers as usize, false, &args.over, show);
         }
+        What::Samplers(args) => return super::explore::table::bench(args, show),
         What::Overhead(args) => return super::overhead::run(args, show),
         What::P2p(args) => return exchange("p2p", 2, args.duplex, &args.over, show),
         What::Channels(args) => return channels::run(args, show),

@@ -73,6 +73,13 @@ pub struct Place {
     data_dir: Option<PathBuf>,
 }
 
+impl Place {
+    /// Whether the flag was given.
+    pub fn given(&self) -> bool {
+        self.data_dir.is_some()
+    }
+}
+
 /// A variable of the environment that is not empty.
 fn variable(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)

@@ -1,38 +1,41 @@
-//! `paceline` alone: the main job.
+//! `paceline` alone: a small study of real runs on the built-in digits.
 
-use clap::Parser;
-use paceline_record::process::Started;
+use paceline_plan::Study;
+use paceline_record::process::{self, Started};
 
-use super::train;
+use super::explore::tell;
+use super::store::Where;
 use crate::failure::Failure;
 use crate::output::{self, Show};
+use crate::study::drive::{How, drive};
+use crate::study::state::State;
+use crate::study::workload;
 
-/// The built-in run, as a user would type it.
-const RUN: &str = "train --data digits --model mlp --epochs 20 --target-accuracy 0.95";
+/// The study.
+const STUDY: &str = include_str!("home.toml");
 
-#[derive(Parser)]
-#[command(no_binary_name = true)]
-struct Words {
-    #[command(flatten)]
-    args: train::Args,
-}
-
-/// Trains the built-in digits and shows what came of it.
+/// Makes the study and shows what it found.
 pub fn run(show: Show, started: Started) -> Result<(), Failure> {
+    // Each time is a study of its own.
+    let name = format!("digits-{}", process::new_run_id());
+    let study = Study::read("built-in study", &name, STUDY)?;
+    workload::check(&study)?;
     if !show.quiet {
-        output::note(&format!("paceline {RUN}"));
+        output::note(&format!(
+            "a study of real runs on the built-in digits: {} configurations of {} axes; everything is recorded",
+            study.runs.unwrap_or(0),
+            study.space.axes().len()
+        ));
     }
-    let words = Words::parse_from(RUN.split(' ').skip(1));
-    let (result, summary) = train::execute(&words.args, show, started)?;
-    if show.json {
-        output::json(&paceline_record::Event::Result(result))?;
-    } else {
-        output::text(&summary)?;
-        if !show.quiet {
-            output::note(
-                "next: `paceline show last`, `paceline train --help`, `paceline model list`, `paceline data`",
-            );
-        }
+    let store = Where::default().folder();
+    let mut state = State::create(&store, study)?;
+    drive(&mut state, &store, How { parallel: 1, show })?;
+    tell(&state, show)?;
+    if !show.quiet {
+        output::note(&format!("{:.0} s in all", started.seconds()));
+        output::note(
+            "next: `paceline init` writes a study file; `paceline runs`, `paceline show last`, `paceline train --help`",
+        );
     }
     Ok(())
 }

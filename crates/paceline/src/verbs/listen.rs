@@ -81,6 +81,11 @@ impl fmt::Display for Address {
 }
 
 impl Listening {
+    /// Whether other machines are waited for.
+    pub fn given(&self) -> bool {
+        self.listen.is_some()
+    }
+
     /// Refuses what cannot be, before anything is loaded or made.
     pub fn check(&self, plan: &Plan, single: bool) -> Result<(), Failure> {
         let Some(address) = &self.listen else {

@@ -1,33 +1,81 @@
-//! `paceline resume`: goes on with a run from its last checkpoint.
+//! `paceline resume`: goes on with a run from its last checkpoint, or with a study where it was left.
+
+use std::path::Path;
 
 use paceline_record::Event;
 use paceline_record::process::Started;
 
 use super::data::{self, Place};
+use super::explore::{Running, tell};
 use super::listen::Listening;
-use super::store::{Kept, Where};
+use super::store::Kept;
 use crate::failure::Failure;
 use crate::output::{self, Show};
+use crate::study::state::{self, State};
 use crate::voyage::Voyage;
 
 /// Flags of `paceline resume`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The run: its id, the beginning of it, or `last`
-    run: String,
+    /// A run: its id, the beginning of it, or `last`; or a study: its name or its file
+    #[arg(value_name = "RUN|STUDY")]
+    what: String,
     #[command(flatten)]
+    running: Running,
+    #[command(flatten, next_help_heading = "Of studies")]
+    study: StudyArgs,
+    #[command(flatten, next_help_heading = "Of runs")]
     place: Place,
-    #[command(flatten)]
-    store: Where,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Of runs")]
     kept: Kept,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Of runs")]
     listening: Listening,
 }
 
-/// Goes on with a run; ends as `paceline train` does.
+/// Flags that make sense for studies only.
+#[derive(clap::Args, Debug)]
+struct StudyArgs {
+    /// Make runs again that failed or diverged
+    #[arg(long)]
+    failed: bool,
+    /// Add this many runs to the study's budget
+    #[arg(long, value_name = "RUNS", default_value_t = 0, hide_default_value = true)]
+    add_budget: u64,
+    /// Add this many minutes to the study's time
+    #[arg(long, value_name = "MINUTES", default_value_t = 0, hide_default_value = true)]
+    add_minutes: u32,
+}
+
+/// The name of the study that `text` stands for: a study file's, or one that is in the store.
+pub fn study(store: &Path, text: &str) -> Result<Option<String>, Failure> {
+    let path = Path::new(text);
+    if path.extension().is_some_and(|e| e == "toml") && path.is_file() {
+        return Ok(Some(crate::study::read(path)?.name));
+    }
+    Ok(state::names(store).into_iter().find(|name| name == text))
+}
+
+/// `paceline resume`.
 pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
-    let found = args.store.open()?.find(&args.run)?;
+    match study(&args.running.store.folder(), &args.what)? {
+        Some(name) => resume_study(args, &name, show),
+        None => resume_run(args, show, started),
+    }
+}
+
+fn resume_run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
+    let store = args.running.store.folder();
+    let of_studies = [
+        ("--failed", args.study.failed),
+        ("--add-budget", args.study.add_budget > 0),
+        ("--add-minutes", args.study.add_minutes > 0),
+        ("--parallel", args.running.parallel > 1),
+    ];
+    if let Some((flag, _)) = of_studies.iter().find(|(_, given)| *given) {
+        return Err(Failure::for_studies(flag, &store, &args.what));
+    }
+    let found = args.running.store.open().and_then(|store| store.find(&args.what));
+    let found = found.map_err(|error| Failure::from(error).neither(&store))?;
     let run = found.run;
     if let Some(result) = found.result {
         if !show.quiet {
@@ -41,7 +89,7 @@ pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
     let voyage = Voyage {
         plan,
         folders: data::folders(&args.place),
-        store: args.store.folder(),
+        store,
         run,
         resumes: true,
         recording: Some(args.kept.recording()),
@@ -51,4 +99,34 @@ pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
         output::note(summary.trim_end());
     }
     Ok(output::json(&Event::Result(result))?)
+}
+
+fn resume_study(args: &Args, name: &str, show: Show) -> Result<(), Failure> {
+    if args.listening.given() || args.place.given() {
+        let problem = "is a study: its file says where its data are, and its runs stay on this machine";
+        return Err(Failure::usage(format!("{name} {problem}; leave --listen and --data-dir out")));
+    }
+    let mut state = State::open(&args.running.store.folder(), name)?;
+    let (runs, minutes) = (args.study.add_budget, f64::from(args.study.add_minutes));
+    if runs > 0 && state.known.study.runs.is_none() {
+        return Err(Failure::usage("--add-budget: the study has no `runs` in its [budget] to add to"));
+    }
+    if minutes > 0.0 && state.known.study.minutes.is_none() {
+        return Err(Failure::usage("--add-minutes: the study has no `minutes` in its [budget] to add to"));
+    }
+    if runs > 0 || minutes > 0.0 {
+        state.add(runs, minutes)?;
+    }
+    if args.study.failed {
+        for id in state.known.failed() {
+            state.retry(id)?;
+        }
+    }
+    if state.known.finished {
+        if !show.quiet {
+            output::note("the study is finished; --add-budget adds runs, --failed repeats those that failed");
+        }
+        return tell(&state, show);
+    }
+    args.running.go(state, show)
 }

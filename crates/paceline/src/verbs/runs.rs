@@ -1,4 +1,4 @@
-//! `paceline runs`: what is in the store. `paceline status`: what is under way.
+//! `paceline runs`: what is in the store.
 
 use paceline_record::store::RunRow;
 use serde::Serialize;
@@ -7,7 +7,7 @@ use super::store::Where;
 use crate::failure::Failure;
 use crate::output::{self, Show};
 
-/// Flags of `paceline runs` and `paceline status`.
+/// Flags of `paceline runs`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
@@ -16,7 +16,7 @@ pub struct Args {
 
 /// A run, as programs see it.
 #[derive(Serialize)]
-struct Listed<'a> {
+pub struct Listed<'a> {
     run: &'a str,
     state: &'a str,
     started_s: f64,
@@ -35,7 +35,8 @@ struct Listed<'a> {
     dropped_rows: u64,
 }
 
-fn listed(run: &RunRow) -> Listed<'_> {
+/// What is listed of a run.
+pub fn listed(run: &RunRow) -> Listed<'_> {
     let plan = run.plan.as_ref();
     Listed {
         run: &run.run,
@@ -59,25 +60,20 @@ fn listed(run: &RunRow) -> Listed<'_> {
 
 /// `paceline runs`.
 pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
-    list(&args.store.open()?.runs()?, show, "no runs")
-}
-
-/// `paceline status`.
-pub fn status(args: &Args, show: Show) -> Result<(), Failure> {
-    let mut runs = args.store.open()?.runs()?;
-    runs.retain(|run| run.state == "running");
-    list(&runs, show, "no run is under way")
-}
-
-fn list(runs: &[RunRow], show: Show, none: &str) -> Result<(), Failure> {
+    let runs = args.store.open()?.runs()?;
     let rows: Vec<Listed<'_>> = runs.iter().map(listed).collect();
     if show.json {
         return Ok(output::json(&rows)?);
     }
     if rows.is_empty() {
-        output::note(none);
+        output::note("no runs");
         return Ok(());
     }
+    Ok(output::text(&table(&rows))?)
+}
+
+/// Runs in columns.
+pub fn table(rows: &[Listed<'_>]) -> String {
     let or =
         |value: Option<f64>, digits: usize| value.map_or_else(|| "-".into(), |v| format!("{v:.digits$}"));
     let cells: Vec<Vec<String>> = rows
@@ -102,5 +98,5 @@ fn list(runs: &[RunRow], show: Show, none: &str) -> Result<(), Failure> {
         .collect();
     let head =
         ["run", "state", "what", "strategy", "ranks", "steps", "s", "samples/s", "accuracy %", "error"];
-    Ok(output::text(&output::table(&head, &cells))?)
+    output::table(&head, &cells)
 }

@@ -14,9 +14,9 @@ pub const BUILD: Build = Build {
 };
 
 /// The folder of the store.
-#[derive(clap::Args, Clone, Debug)]
+#[derive(clap::Args, Clone, Debug, Default)]
 pub struct Where {
-    /// Folder that runs are recorded in [default: PACELINE_STORE, then .paceline]
+    /// Folder that studies and runs are recorded in [default: PACELINE_STORE, then .paceline]
     #[arg(long, value_name = "DIR")]
     store: Option<PathBuf>,
 }

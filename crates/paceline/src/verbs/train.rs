@@ -250,8 +250,13 @@ pub fn names(entries: impl Iterator<Item = (&'static str, &'static str)>) -> Pos
 }
 
 impl Args {
+    /// Where datasets are looked for.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
     /// The plan that the flags describe, with everything that they leave open filled in.
-    fn plan(&self) -> Result<Plan, PlanError> {
+    pub fn plan(&self) -> Result<Plan, PlanError> {
         let strategy = self.strategy.clone().unwrap_or_else(|| {
             if self.workers == 1 && self.servers == 0 { SINGLE.into() } else { "ring-allreduce".into() }
         });

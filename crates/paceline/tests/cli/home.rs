@@ -3,15 +3,13 @@
 use crate::support::paceline;
 
 #[test]
-fn the_main_job_shows_accuracy_time_and_where_the_time_went() {
-    let ran = paceline("");
+fn the_main_job_is_a_study_of_at_least_24_configurations() {
+    let ran = paceline("--json");
     assert_eq!(ran.code, 0, "{}", ran.stderr);
-    for part in ["accuracy 9", "samples/s", "startup", "forward", "backward", "apply"] {
-        assert!(ran.stdout.contains(part), "{part}: {}", ran.stdout);
+    let result = ran.result();
+    assert_eq!((&result["type"], &result["finished"]), (&"result".into(), &true.into()), "{result}");
+    assert!(result["points"].as_u64().unwrap() >= 24, "{result}");
+    for part in ["best", "effects", "one_worker", "several_workers", "record"] {
+        assert!(!result[part].is_null(), "{part}: {result}");
     }
-}
-
-#[test]
-fn the_main_job_speaks_json() {
-    assert_eq!(paceline("--json").result()["type"], "result");
 }

@@ -23,7 +23,9 @@ mod resume;
 #[path = "../../../paceline-wire/tests/conformance/rpc.rs"]
 mod rpc;
 mod strangers;
+mod studies;
 mod support;
+mod tables;
 mod train;
 mod transports;
 mod weights;

@@ -1,0 +1,124 @@
+//! What the controls say about the machine, and figures corrected by it.
+//!
+//! The control's figure, relative to the median of all controls, is the machine's pace at that time; between two
+//! controls it is interpolated. Where the pace ever differs by more than 10%, times and rates of the runs in between
+//! are divided by it.
+
+use crate::schedule::{Made, Role};
+
+/// The pace of a machine over a study, by one figure.
+#[derive(Clone, Debug)]
+pub struct Drift {
+    /// Number of the run, and the figure of the control relative to the median.
+    marks: Vec<(f64, f64)>,
+}
+
+/// Least spread between controls that is corrected for.
+pub const NOTICED: f64 = 1.10;
+
+/// Whether a figure follows the machine's pace: times, what is done per second, and what time costs.
+pub fn follows_pace(metric: &str) -> bool {
+    metric.ends_with("_s") || metric.ends_with("_ms") || metric.starts_with("seconds.") || metric == "cost"
+}
+
+impl Drift {
+    /// From the controls of these runs; `None` with fewer than two that have the figure, or one that has no pace.
+    pub fn new(made: &[Made], metric: &str) -> Option<Self> {
+        if !follows_pace(metric) {
+            return None;
+        }
+        let figure = |m: &Made| {
+            let value = m.metrics()?.get(metric).copied().filter(|v| *v > 0.0)?;
+            (m.job.role == Role::Control).then_some((m.job.id as f64, value))
+        };
+        let mut marks: Vec<(f64, f64)> = made.iter().filter_map(figure).collect();
+        if marks.len() < 2 {
+            return None;
+        }
+        let mut values: Vec<f64> = marks.iter().map(|(_, v)| *v).collect();
+        values.sort_by(f64::total_cmp);
+        let middle = values[values.len() / 2];
+        marks.iter_mut().for_each(|(_, value)| *value /= middle);
+        Some(Self { marks })
+    }
+
+    /// The greatest pace over the least.
+    pub fn spread(&self) -> f64 {
+        let paces = || self.marks.iter().map(|(_, pace)| *pace);
+        paces().fold(0.0, f64::max) / paces().fold(f64::INFINITY, f64::min)
+    }
+
+    /// Whether figures are corrected.
+    pub fn noticed(&self) -> bool {
+        self.spread() > NOTICED
+    }
+
+    /// The pace when a run was made.
+    pub fn pace(&self, id: u64) -> f64 {
+        let at = id as f64;
+        let after = self.marks.iter().position(|(id, _)| *id >= at);
+        match after {
+            None => self.marks[self.marks.len() - 1].1,
+            Some(0) => self.marks[0].1,
+            Some(i) => {
+                let ((from, low), (to, high)) = (self.marks[i - 1], self.marks[i]);
+                let share = (at - from) / (to - from);
+                (low.ln() * (1.0 - share) + high.ln() * share).exp()
+            }
+        }
+    }
+
+    /// A figure of a run as it would be at the usual pace.
+    pub fn corrected(&self, id: u64, value: f64) -> f64 {
+        if self.noticed() { value / self.pace(id) } else { value }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedule::{End, Job};
+
+    fn made(role: Role, id: u64, value: f64) -> Made {
+        let job = Job { id, role, levels: Vec::new(), share: 1.0, repeat: 0 };
+        Made { job, end: Some(End::Ok { metrics: [("time_s".to_owned(), value)].into() }) }
+    }
+
+    #[test]
+    fn a_machine_that_slows_down_half_way_is_seen_and_corrected_for() {
+        let truth = [3.0, 1.0, 2.0, 6.0, 1.5, 2.5, 3.5, 0.9];
+        let slow = |i: usize| if i < 4 { 1.0 } else { 2.0 };
+        let mut runs = Vec::new();
+        for (i, value) in truth.iter().enumerate() {
+            runs.push(made(Role::Control, runs.len() as u64, 1.0 * slow(i)));
+            runs.push(made(Role::Point, runs.len() as u64, value * slow(i)));
+        }
+        runs.push(made(Role::Control, runs.len() as u64, 2.0));
+        let drift = Drift::new(&runs, "time_s").unwrap();
+        assert!(drift.noticed() && (drift.spread() - 2.0).abs() < 1e-12);
+        let ranked = |value: &dyn Fn(&Made) -> f64| {
+            let mut order: Vec<u64> =
+                runs.iter().filter(|m| m.job.role == Role::Point).map(|m| m.job.id).collect();
+            order.sort_by(|a, b| value(&runs[*a as usize]).total_cmp(&value(&runs[*b as usize])));
+            order
+        };
+        let raw = |m: &Made| m.metrics().unwrap()["time_s"];
+        let undisturbed = ranked(&|m| truth[m.job.id as usize / 2]);
+        assert_ne!(ranked(&raw), undisturbed);
+        assert_eq!(ranked(&|m| drift.corrected(m.job.id, raw(m))), undisturbed);
+    }
+
+    #[test]
+    fn a_steady_machine_changes_nothing_and_accuracy_has_no_pace() {
+        let runs = [made(Role::Control, 0, 1.0), made(Role::Control, 5, 1.05)];
+        let drift = Drift::new(&runs, "time_s").unwrap();
+        assert_eq!(drift.corrected(3, 7.0), 7.0);
+        assert!(Drift::new(&runs, "final_accuracy").is_none() && Drift::new(&runs[..1], "time_s").is_none());
+        assert!(
+            follows_pace("samples_per_s")
+                && follows_pace("infer.p95_ms")
+                && follows_pace("seconds.train")
+                && !follows_pace("sent_bytes")
+        );
+    }
+}

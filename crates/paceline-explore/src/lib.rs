@@ -1,0 +1,31 @@
+//! Which runs to make: samplers over a space, and what they are told.
+//!
+//! A sampler is a function of the problem and of the history: the next point after the same history is the same,
+//! so a study goes on after an interruption as if nothing had been.
+//!
+//! # Layout
+//! - [`problem`]: what is asked: a space, objectives, limits on what runs measure; observations, and which is best
+//! - [`samplers`]: the registry, one file per sampler
+//! - [`bayes`]: Gaussian processes over mixed and conditional axes, and what is expected of a point
+//! - [`design`]: two-level designs
+//! - [`table`]: a table of runs made by others as the workload, and regret
+//! - [`schedule`]: the order of a study's runs: warm-up, controls, baseline, points and their repeats
+//! - [`drift`]: what the controls say about the machine, and figures corrected by it
+//! - [`effects`]: which axis mattered most
+//!
+//! # Deliberately absent
+//! How a run is executed; files of the store.
+
+#![forbid(unsafe_code)]
+
+pub mod bayes;
+pub mod design;
+pub mod drift;
+pub mod effects;
+pub mod problem;
+pub mod samplers;
+pub mod schedule;
+pub mod table;
+
+pub use problem::{Observation, Outcome, Problem, Suggestion};
+pub use samplers::{SAMPLERS, Sampler, SamplerError};

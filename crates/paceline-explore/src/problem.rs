@@ -1,0 +1,144 @@
+//! What is asked of a sampler, what it has been told, and which observation is the best.
+
+use std::collections::BTreeMap;
+
+use paceline_plan::{Condition, Goal, Objective, Point, Space, Value};
+
+/// What is asked.
+#[derive(Clone, Debug)]
+pub struct Problem {
+    /// The points.
+    pub space: Space,
+    /// What is wanted; with several, a trade-off.
+    pub objectives: Vec<Objective>,
+    /// Conditions on what runs measure.
+    pub limits: Vec<Condition>,
+    /// Seed of everything random.
+    pub seed: u64,
+    /// How many points will be asked for, where that is known.
+    pub budget: Option<usize>,
+    /// Whether a point may be suggested more than once.
+    pub duplicates: bool,
+}
+
+/// A point to be run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Suggestion {
+    /// The point.
+    pub point: Point,
+    /// How much of the full work: 1, or less where a sampler begins with shortened runs.
+    pub share: f64,
+}
+
+impl Suggestion {
+    /// The whole work.
+    pub fn whole(point: Point) -> Self {
+        Self { point, share: 1.0 }
+    }
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// It has not yet.
+    Pending,
+    /// Without figures.
+    Failed,
+    /// With these figures.
+    Measured(BTreeMap<String, f64>),
+}
+
+/// A point and what became of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Observation {
+    /// The point.
+    pub point: Point,
+    /// How much of the full work was done.
+    pub share: f64,
+    /// What became of it.
+    pub outcome: Outcome,
+}
+
+impl Problem {
+    /// The figures of an observation by the objectives, less being better; `None` where one is missing.
+    pub fn losses(&self, observation: &Observation) -> Option<Vec<f64>> {
+        let Outcome::Measured(metrics) = &observation.outcome else { return None };
+        let loss = |o: &Objective| {
+            let value = metrics.get(&o.metric).copied().filter(|v| v.is_finite())?;
+            Some(if o.goal == Goal::Minimize { value } else { -value })
+        };
+        self.objectives.iter().map(loss).collect()
+    }
+
+    /// By how much each limit holds (at least 0) or not (below 0); `None` where a figure is missing.
+    pub fn margins(&self, observation: &Observation) -> Option<Vec<f64>> {
+        let Outcome::Measured(metrics) = &observation.outcome else { return None };
+        let lookup = |name: &str| {
+            let measured = metrics.get(name).map(|v| Value::Number(*v));
+            measured.or_else(|| self.space.value(&observation.point, name).cloned())
+        };
+        self.limits.iter().map(|limit| limit.margin(&lookup)).collect()
+    }
+
+    /// Whether every limit holds and every objective was measured.
+    pub fn feasible(&self, observation: &Observation) -> bool {
+        self.losses(observation).is_some()
+            && self.margins(observation).is_some_and(|margins| margins.iter().all(|m| *m >= 0.0))
+    }
+
+    /// The feasible observations of the whole work that no other one beats in every objective; with one objective,
+    /// the best (the first of equals).
+    pub fn best(&self, history: &[Observation]) -> Vec<usize> {
+        let whole = |i: &usize| history[*i].share >= 1.0 && self.feasible(&history[*i]);
+        let candidates: Vec<(usize, Vec<f64>)> =
+            (0..history.len()).filter(whole).filter_map(|i| Some((i, self.losses(&history[i])?))).collect();
+        let beats = |(i, a): &(usize, Vec<f64>), (j, b): &(usize, Vec<f64>)| {
+            let no_worse = a.iter().zip(b).all(|(a, b)| a <= b);
+            no_worse && (a != b || i < j)
+        };
+        let unbeaten = candidates.iter().filter(|one| !candidates.iter().any(|other| beats(other, one)));
+        unbeaten.map(|(i, _)| *i).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use paceline_plan::Axis;
+
+    fn problem(objectives: &[(&str, Goal)]) -> Problem {
+        let axis = Axis::new("workers", (1..=4).map(|n| Value::Number(f64::from(n))).collect());
+        Problem {
+            space: Space::new(vec![axis], vec![]).unwrap(),
+            objectives: objectives
+                .iter()
+                .map(|(metric, goal)| Objective { metric: (*metric).into(), goal: *goal })
+                .collect(),
+            limits: vec![Condition::parse("accuracy >= 0.9").unwrap()],
+            seed: 1,
+            budget: None,
+            duplicates: false,
+        }
+    }
+
+    fn seen(workers: u32, time: f64, accuracy: f64) -> Observation {
+        let metrics = [("time".to_owned(), time), ("accuracy".to_owned(), accuracy)];
+        Observation {
+            point: Point(vec![Some(workers)]),
+            share: 1.0,
+            outcome: Outcome::Measured(metrics.into()),
+        }
+    }
+
+    #[test]
+    fn the_best_is_feasible_and_several_objectives_give_a_front() {
+        let failed = Observation { outcome: Outcome::Failed, ..seen(3, 0.0, 1.0) };
+        let history = [seen(0, 3.0, 0.95), seen(1, 1.0, 0.8), seen(2, 2.0, 0.92), seen(3, 2.0, 0.91), failed];
+        assert_eq!(problem(&[("time", Goal::Minimize)]).best(&history), [2]);
+        let both = problem(&[("time", Goal::Minimize), ("accuracy", Goal::Maximize)]);
+        assert_eq!(both.best(&history), [0, 2]);
+        assert!(!both.feasible(&history[1]) && !both.feasible(&history[4]));
+        let shortened = Observation { share: 0.3, ..seen(0, 0.1, 0.99) };
+        assert_eq!(both.best(&[shortened]), [0usize; 0]);
+    }
+}

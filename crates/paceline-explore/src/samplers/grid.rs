@@ -1,0 +1,38 @@
+//! Every point once, in random order: whatever the budget cuts off, no axis is favoured.
+
+use paceline_plan::Point;
+use paceline_random::{Purpose, Stream};
+
+use super::{Kind, Sampler, SamplerError, pick};
+use crate::problem::{Observation, Suggestion};
+
+pub const GRID: Kind = Kind {
+    name: "grid",
+    about: "every combination that the constraints allow, in random order",
+    variants: &[],
+    adaptive: false,
+    shortens: false,
+    finite: true,
+    make: |problem, _| {
+        let Some(points) = pick::all(&problem.space) else {
+            let many = problem.space.combinations();
+            let problem = format!("a grid of {many} combinations is too large; try lhs, sobol or bayes");
+            return Err(SamplerError(problem));
+        };
+        let order = Stream::new(problem.seed, Purpose::Explore).permutation(points.len());
+        Ok(Box::new(Listed { points: order.into_iter().map(|i| points[i as usize].clone()).collect() }))
+    },
+};
+
+/// Points in an order that is known beforehand.
+pub struct Listed {
+    /// The points.
+    pub points: Vec<Point>,
+}
+
+impl Sampler for Listed {
+    fn next(&mut self, history: &[Observation]) -> Option<Suggestion> {
+        let used = pick::used(history);
+        self.points.iter().find(|point| !used.contains(point)).cloned().map(Suggestion::whole)
+    }
+}

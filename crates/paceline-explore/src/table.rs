@@ -1,0 +1,413 @@
+//! A table of runs that others have made, as the workload: the space is the set of its rows.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use paceline_plan::value::nearest;
+use paceline_plan::{Axis, Condition, Objective, Point, Space, Value};
+
+use crate::problem::{Observation, Outcome, Problem};
+use crate::samplers::{self, SamplerError};
+
+/// A table that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TableError {
+    /// It cannot be read.
+    #[error("{}: {problem}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        problem: String,
+    },
+    /// What is asked of it does not fit.
+    #[error("{flag} {value}: {problem}")]
+    Ask {
+        /// The flag.
+        flag: &'static str,
+        /// Its value.
+        value: String,
+        /// Why not, and what would be right.
+        problem: String,
+    },
+    /// The sampler does not suit it.
+    #[error("--sampler {0}")]
+    Sampler(#[from] SamplerError),
+}
+
+/// Columns and rows.
+#[derive(Clone, Debug)]
+pub struct Table {
+    /// The columns' names.
+    pub columns: Vec<String>,
+    /// The rows; cells in the order of the columns.
+    pub rows: Vec<Vec<Value>>,
+}
+
+/// Bytes of a table, unpacked.
+const LARGEST: u64 = 1 << 30;
+
+impl Table {
+    /// Reads comma-separated values, also gzipped.
+    pub fn read(path: &Path) -> Result<Self, TableError> {
+        let fail = |problem: String| TableError::File { path: path.into(), problem };
+        let bytes = std::fs::read(path).map_err(|e| fail(e.to_string()))?;
+        let mut text = String::new();
+        let read = if bytes.starts_with(&[0x1f, 0x8b]) {
+            flate2::read::GzDecoder::new(bytes.as_slice()).take(LARGEST).read_to_string(&mut text)
+        } else {
+            bytes.as_slice().take(LARGEST).read_to_string(&mut text)
+        };
+        read.map_err(|e| fail(e.to_string()))?;
+        Self::parse(&text).map_err(fail)
+    }
+
+    /// Parses comma-separated values with a header; fields may be quoted.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut lines = records(text.trim_start_matches('\u{feff}'))?.into_iter();
+        let (_, columns) =
+            lines.next().ok_or("the file is empty: a line with the columns' names is needed")?;
+        for (i, name) in columns.iter().enumerate() {
+            if columns[..i].contains(name) {
+                return Err(format!("line 1: the column `{name}` is there twice"));
+            }
+        }
+        let mut rows = Vec::new();
+        for (line, fields) in lines {
+            if fields.len() != columns.len() {
+                let (found, wanted) = (fields.len(), columns.len());
+                return Err(format!("line {line}: {found} fields, but the header names {wanted} columns"));
+            }
+            rows.push(fields.iter().map(|field| Value::read(field)).collect());
+        }
+        if rows.is_empty() {
+            return Err("there are no rows below the header".into());
+        }
+        Ok(Self { columns, rows })
+    }
+
+    fn column(&self, flag: &'static str, name: &str) -> Result<usize, TableError> {
+        self.columns.iter().position(|c| c == name).ok_or_else(|| {
+            let near = nearest(name, self.columns.iter().map(String::as_str));
+            let hint = near.map_or_else(
+                || format!("columns: {}", self.columns.join(", ")),
+                |near| format!("did you mean `{near}`?"),
+            );
+            TableError::Ask { flag, value: name.into(), problem: format!("there is no such column; {hint}") }
+        })
+    }
+
+    /// A row by its columns' names.
+    pub fn named(&self, row: usize) -> serde_json::Map<String, serde_json::Value> {
+        let cells = self.columns.iter().zip(&self.rows[row]);
+        cells.map(|(name, value)| (name.clone(), serde_json::to_value(value).expect("plain data"))).collect()
+    }
+}
+
+/// Records with the line that each begins on.
+fn records(text: &str) -> Result<Vec<(usize, Vec<String>)>, String> {
+    let (mut found, mut fields, mut field) = (Vec::new(), Vec::new(), String::new());
+    let (mut quoted, mut line, mut begin) = (false, 1, 1);
+    let mut chars = text.chars().peekable();
+    let mut any = false;
+    while let Some(c) = chars.next() {
+        any = true;
+        match c {
+            '"' if quoted && chars.peek() == Some(&'"') => {
+                field.push('"');
+                chars.next();
+            }
+            '"' if quoted || field.is_empty() => quoted = !quoted,
+            ',' if !quoted => fields.push(std::mem::take(&mut field)),
+            '\r' if !quoted && chars.peek() == Some(&'\n') => {}
+            '\n' if !quoted => {
+                fields.push(std::mem::take(&mut field));
+                let whole = std::mem::take(&mut fields);
+                if whole.len() > 1 || !whole[0].is_empty() {
+                    found.push((begin, whole));
+                }
+                line += 1;
+                (begin, any) = (line, false);
+            }
+            c => {
+                line += usize::from(c == '\n');
+                field.push(c);
+            }
+        }
+    }
+    if quoted {
+        return Err(format!("line {begin}: a quote is opened and not closed"));
+    }
+    if any {
+        fields.push(field);
+        found.push((begin, fields));
+    }
+    Ok(found)
+}
+
+/// What is asked of a table.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    /// The columns that are axes.
+    pub axes: Vec<String>,
+    /// The columns that are wanted low or high.
+    pub objectives: Vec<Objective>,
+    /// Conditions on columns.
+    pub constraints: Vec<Condition>,
+    /// How often a row is looked up.
+    pub budget: usize,
+}
+
+/// A table ready to be explored.
+#[derive(Clone, Debug)]
+pub struct Exploration {
+    table: Table,
+    problem: Problem,
+    /// Rows by point, in the order of the table.
+    rows: Vec<(Point, usize)>,
+    budget: usize,
+    all: Vec<Observation>,
+}
+
+impl Exploration {
+    /// Checks what is asked against the table.
+    pub fn new(table: Table, ask: &Ask) -> Result<Self, TableError> {
+        let refuse = |flag: &'static str, value: &str, problem: String| {
+            Err(TableError::Ask { flag, value: value.into(), problem })
+        };
+        if ask.axes.is_empty() {
+            return refuse(
+                "--axis",
+                "",
+                format!("name the columns that vary; columns: {}", table.columns.join(", ")),
+            );
+        }
+        let mut axes = Vec::new();
+        for name in &ask.axes {
+            let column = table.column("--axis", name)?;
+            let mut levels: Vec<Value> = Vec::new();
+            for row in &table.rows {
+                if !levels.contains(&row[column]) {
+                    levels.push(row[column].clone());
+                }
+            }
+            axes.push((column, Axis::new(name, levels)));
+        }
+        let mut measured: Vec<(String, usize)> = Vec::new();
+        let mut figures = |flag: &'static str, name: &str| -> Result<(), TableError> {
+            let column = table.column(flag, name)?;
+            if let Some(row) = table.rows.iter().position(|row| row[column].number().is_none()) {
+                let problem = format!("row {} has `{}`, not a number", row + 1, table.rows[row][column]);
+                return Err(TableError::Ask { flag, value: name.into(), problem });
+            }
+            if measured.iter().all(|(known, _)| known != name) {
+                measured.push((name.into(), column));
+            }
+            Ok(())
+        };
+        for objective in &ask.objectives {
+            figures("--objective", &objective.metric)?;
+        }
+        let (mut on_axes, mut limits) = (Vec::new(), Vec::new());
+        for constraint in &ask.constraints {
+            if constraint.names().iter().all(|name| ask.axes.iter().any(|a| a == name)) {
+                on_axes.push(constraint.clone());
+                continue;
+            }
+            for name in constraint.names().into_iter().filter(|name| ask.axes.iter().all(|a| a != name)) {
+                figures("--constraint", name)?;
+            }
+            limits.push(constraint.clone());
+        }
+        let mut rows: Vec<(Point, usize)> = Vec::new();
+        for (i, row) in table.rows.iter().enumerate() {
+            let level = |(column, axis): &(usize, Axis)| {
+                axis.levels.iter().position(|l| *l == row[*column]).map(|l| l as u32)
+            };
+            let point = Point(axes.iter().map(level).collect());
+            if let Some((_, first)) = rows.iter().find(|(known, _)| *known == point) {
+                let value = ask.axes.join(", ");
+                let problem =
+                    format!("rows {} and {} have the same levels; name further axes", first + 1, i + 1);
+                return refuse("--axis", &value, problem);
+            }
+            let lookup = |name: &str| {
+                let column = table.columns.iter().position(|c| c == name)?;
+                Some(row[column].clone())
+            };
+            if on_axes.iter().all(|c| c.allows(&lookup)) {
+                rows.push((point, i));
+            }
+        }
+        if rows.is_empty() {
+            return refuse("--constraint", "", "no row meets the conditions on axes".into());
+        }
+        let points = rows.iter().map(|(point, _)| point.clone()).collect();
+        let space = Space::listed(axes.into_iter().map(|(_, axis)| axis).collect(), points);
+        let space = space.map_err(|e| TableError::Ask {
+            flag: "--axis",
+            value: e.subject.clone(),
+            problem: e.problem.clone(),
+        })?;
+        let problem = Problem {
+            space,
+            objectives: ask.objectives.clone(),
+            limits,
+            seed: 1,
+            budget: Some(ask.budget),
+            duplicates: false,
+        };
+        let all = rows
+            .iter()
+            .map(|(point, row)| {
+                let metrics: BTreeMap<String, f64> = measured
+                    .iter()
+                    .filter_map(|(name, column)| Some((name.clone(), table.rows[*row][*column].number()?)))
+                    .collect();
+                Observation { point: point.clone(), share: 1.0, outcome: Outcome::Measured(metrics) }
+            })
+            .collect();
+        Ok(Self { table, problem, rows, budget: ask.budget, all })
+    }
+
+    /// The table.
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// The problem, without a seed of its own.
+    pub fn problem(&self) -> &Problem {
+        &self.problem
+    }
+
+    /// Explores with a sampler: which rows it looked up, in order, and what each suggestion took, in seconds.
+    pub fn run(&self, sampler: &str, seed: u64) -> Result<Explored, TableError> {
+        let (kind, _) = samplers::find(sampler)?;
+        if kind.shortens {
+            let problem = format!("{sampler} begins with shortened runs, and a table has only whole ones");
+            return Err(SamplerError(problem).into());
+        }
+        let problem = Problem { seed, ..self.problem.clone() };
+        let mut sampler = samplers::make(sampler, &problem)?;
+        let mut explored =
+            Explored { rows: Vec::new(), history: Vec::new(), suggest_s: Vec::new(), notes: sampler.notes() };
+        while explored.history.len() < self.budget {
+            let start = std::time::Instant::now();
+            let Some(suggestion) = sampler.next(&explored.history) else { break };
+            explored.suggest_s.push(start.elapsed().as_secs_f64());
+            let at = self.rows.iter().position(|(point, _)| *point == suggestion.point);
+            let at = at.expect("samplers suggest points of the space");
+            explored.rows.push(self.rows[at].1);
+            explored.history.push(self.all[at].clone());
+        }
+        Ok(explored)
+    }
+
+    /// How far a first objective's best feasible value after each evaluation is from the best feasible in the table,
+    /// as a fraction of that one. Before anything feasible was found, the worst feasible value counts. `None` with
+    /// several objectives, or if nothing is feasible.
+    pub fn regrets(&self, rows: &[usize]) -> Option<Vec<f64>> {
+        if self.problem.objectives.len() != 1 {
+            return None;
+        }
+        let loss = |o: &Observation| {
+            self.problem.feasible(o).then(|| self.problem.losses(o).map(|l| l[0])).flatten()
+        };
+        let feasible = || self.all.iter().filter_map(loss);
+        let (best, worst) = (feasible().reduce(f64::min)?, feasible().reduce(f64::max)?);
+        let mut reached = worst;
+        let mut regrets = Vec::with_capacity(rows.len());
+        for row in rows {
+            let at = self.rows.iter().position(|(_, r)| r == row)?;
+            reached = loss(&self.all[at]).map_or(reached, |value| reached.min(value));
+            regrets.push((reached - best) / best.abs().max(f64::MIN_POSITIVE));
+        }
+        Some(regrets)
+    }
+}
+
+/// What a sampler did with a table.
+#[derive(Clone, Debug)]
+pub struct Explored {
+    /// Rows of the table, from 0, in the order in which they were looked up.
+    pub rows: Vec<usize>,
+    /// What was seen there.
+    pub history: Vec<Observation>,
+    /// Seconds that each suggestion took.
+    pub suggest_s: Vec<f64>,
+    /// What the sampler says about its points.
+    pub notes: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use paceline_plan::Goal;
+
+    const TABLE: &str =
+        "\u{feff}vm,\"cores, total\",cost,accuracy\r\nsmall,1,3.5,0.9\nlarge,8,1,0.8\n\nlarge,1,\"2\",0.95\n";
+
+    fn ask() -> Ask {
+        Ask {
+            axes: vec!["vm".into(), "cores, total".into()],
+            objectives: vec![Objective { metric: "cost".into(), goal: Goal::Minimize }],
+            constraints: vec![Condition::parse("accuracy >= 0.85").unwrap()],
+            budget: 9,
+        }
+    }
+
+    #[test]
+    fn a_table_is_read_with_quotes_marks_and_blank_lines() {
+        let table = Table::parse(TABLE).unwrap();
+        assert_eq!(table.columns, ["vm", "cores, total", "cost", "accuracy"]);
+        assert_eq!(table.rows.len(), 3);
+        assert_eq!(table.rows[2][2], Value::Number(2.0));
+        for (text, part) in [
+            ("", "the file is empty"),
+            ("a,b\n", "no rows"),
+            ("a,a\n1,2\n", "there twice"),
+            ("a,b\n1,2\n3\n", "line 3: 1 fields, but the header names 2 columns"),
+            ("a,b\n1,\"2\n", "line 2: a quote is opened"),
+        ] {
+            assert!(Table::parse(text).unwrap_err().contains(part), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn every_row_is_looked_up_once_and_the_regret_ends_at_nothing() {
+        let exploration = Exploration::new(Table::parse(TABLE).unwrap(), &ask()).unwrap();
+        for sampler in ["grid", "random", "lhs", "sobol", "bayes"] {
+            let explored = exploration.run(sampler, 3).unwrap();
+            let mut rows = explored.rows.clone();
+            rows.sort_unstable();
+            assert_eq!(rows, [0, 1, 2], "{sampler}");
+            assert_eq!(exploration.regrets(&explored.rows).unwrap()[2], 0.0);
+        }
+        // Feasible: 3.5 and 2. Row 1 is not, so the worst feasible one counts.
+        assert_eq!(exploration.regrets(&[1, 0, 2]).unwrap(), [0.75, 0.75, 0.0]);
+        assert!(exploration.run("halving", 1).unwrap_err().to_string().contains("shortened"));
+    }
+
+    #[test]
+    fn what_does_not_fit_the_table_is_named() {
+        let fails = |change: &dyn Fn(&mut Ask)| {
+            let mut ask = ask();
+            change(&mut ask);
+            Exploration::new(Table::parse(TABLE).unwrap(), &ask).unwrap_err().to_string()
+        };
+        assert!(
+            fails(&|a| a.axes[0] = "vn".into())
+                .contains("--axis vn: there is no such column; did you mean `vm`?")
+        );
+        assert!(fails(&|a| a.axes.truncate(1)).contains("rows 2 and 3 have the same levels"));
+        assert!(fails(&|a| a.axes.clear()).contains("name the columns"));
+        assert!(fails(&|a| a.objectives[0].metric = "vm".into()).contains("row 1 has `small`, not a number"));
+        let condition = |text: &str| Condition::parse(text).unwrap();
+        assert!(
+            fails(&|a| a.constraints[0] = condition("acc > 1"))
+                .contains("--constraint acc: there is no such")
+        );
+        assert!(fails(&|a| a.constraints[0] = condition("vm = 'huge'")).contains("no row meets"));
+    }
+}

@@ -1,0 +1,292 @@
+//! One run of a study: a program in a process group of its own, under a keeper.
+//!
+//! The keeper is this program again (`paceline keeper`). Its standard input is a pipe from the study: when the study
+//! is gone, however it went, the pipe ends, and the keeper ends its whole group. The study watches the keeper by its
+//! pidfd and ends the group when the keeper has ended, so nothing outlives a run.
+
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use paceline_record::tree::{Summary, Tree};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use serde::{Deserialize, Serialize};
+
+/// What comes from a run.
+#[derive(Debug)]
+pub enum Heard {
+    /// A line on standard output.
+    Line(String),
+    /// The program has ended, and nobody of its group is left.
+    Ended(Ended),
+}
+
+/// How a run's program ended.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    /// Its exit code; `None` if a signal ended it.
+    pub code: Option<i32>,
+    /// CPU seconds of the program and those of its children that it waited for; `None` if it was killed.
+    pub cpu_s: Option<f64>,
+    /// Wall seconds.
+    pub wall_s: f64,
+    /// What its process tree took, as far as it was sampled.
+    pub tree: Option<Summary>,
+    /// The end of what it wrote to standard error.
+    pub stderr: String,
+}
+
+/// What the keeper says last, as a line on standard output.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    paceline_keeper: String,
+    code: Option<i32>,
+    cpu_s: f64,
+    tree: Summary,
+}
+
+/// Bytes of standard error that are kept.
+const KEPT: usize = 4096;
+
+/// Time that streams have to close after the keeper has ended.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// A run under way. Dropping it ends it.
+pub struct Trial {
+    keeper: Child,
+    group: Pid,
+    /// Closing it tells the keeper to end its group.
+    pipe: Option<ChildStdin>,
+    heard: Receiver<Raw>,
+    started: Instant,
+    open_streams: usize,
+    /// When the keeper had ended.
+    gone: Option<Instant>,
+    kept: Option<Kept>,
+    mark: String,
+    stderr: Vec<u8>,
+}
+
+enum Raw {
+    Line(String),
+    Error(Vec<u8>),
+    Closed,
+    Gone,
+}
+
+impl Trial {
+    /// Starts `command` under `program WORD`, on these cores if any are named. What its process tree takes is
+    /// sampled into `record`, if there is one.
+    pub fn start(
+        program: &Path,
+        word: &str,
+        cores: &[usize],
+        record: Option<&Path>,
+        command: &[String],
+    ) -> io::Result<Self> {
+        let mark = format!("{:x}-{:p}", std::process::id(), &command);
+        let mut keeper = Command::new(program);
+        keeper.arg(word).arg(&mark);
+        keeper.arg(cores.iter().map(ToString::to_string).collect::<Vec<_>>().join(","));
+        keeper.arg(record.unwrap_or(Path::new("")));
+        keeper.args(command).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut keeper = keeper.process_group(0).spawn()?;
+        let group = Pid::from_child(&keeper);
+        let (sender, heard) = channel();
+        let watched = pidfd_open(group, PidfdFlags::empty())?;
+        let (out, err) = (keeper.stdout.take(), keeper.stderr.take());
+        let (to_lines, to_errors, to_gone) = (sender.clone(), sender.clone(), sender);
+        if let Some(out) = out {
+            std::thread::spawn(move || lines(out, &to_lines));
+        }
+        if let Some(err) = err {
+            std::thread::spawn(move || errors(err, &to_errors));
+        }
+        std::thread::spawn(move || {
+            while poll(&mut [PollFd::new(&watched, PollFlags::IN)], None).is_err() {}
+            let _ = to_gone.send(Raw::Gone);
+        });
+        let pipe = keeper.stdin.take();
+        Ok(Self {
+            keeper,
+            group,
+            pipe,
+            heard,
+            started: Instant::now(),
+            open_streams: 2,
+            gone: None,
+            kept: None,
+            mark,
+            stderr: Vec::new(),
+        })
+    }
+
+    /// The keeper's process.
+    pub fn pid(&self) -> u32 {
+        self.keeper.id()
+    }
+
+    /// Seconds since the start.
+    pub fn seconds(&self) -> f64 {
+        self.started.elapsed().as_secs_f64()
+    }
+
+    /// What comes next; `None` when nothing does within `patience`.
+    pub fn hear(&mut self, patience: Duration) -> Option<Heard> {
+        let deadline = Instant::now() + patience;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.heard.recv_timeout(left) {
+                Ok(Raw::Line(line)) => match serde_json::from_str::<Kept>(&line) {
+                    Ok(kept) if kept.paceline_keeper == self.mark => self.kept = Some(kept),
+                    _ => return Some(Heard::Line(line)),
+                },
+                Ok(Raw::Error(bytes)) => {
+                    self.stderr.extend(bytes);
+                    let over = self.stderr.len().saturating_sub(KEPT);
+                    self.stderr.drain(..over);
+                }
+                Ok(Raw::Closed) => self.open_streams -= 1,
+                Ok(Raw::Gone) => {
+                    self.gone = Some(Instant::now());
+                    self.kill();
+                }
+                Err(RecvTimeoutError::Timeout) if self.deserted() => {}
+                Err(RecvTimeoutError::Timeout) => return None,
+                Err(RecvTimeoutError::Disconnected) => self.open_streams = 0,
+            }
+            if self.gone.is_some() && (self.open_streams == 0 || self.deserted()) {
+                return Some(Heard::Ended(self.ended()));
+            }
+        }
+    }
+
+    /// Whether somebody who left the group still holds a stream open, long after the keeper has ended.
+    fn deserted(&self) -> bool {
+        self.gone.is_some_and(|gone| gone.elapsed() > GRACE)
+    }
+
+    /// Ends the run at once.
+    pub fn kill(&mut self) {
+        self.pipe = None;
+        // The keeper is not reaped yet, so its number still is the group's; an error means that nobody is left.
+        let _ = kill_process_group(self.group, Signal::KILL);
+    }
+
+    fn ended(&mut self) -> Ended {
+        let status: Option<ExitStatus> = self.keeper.wait().ok();
+        let kept = self.kept.take();
+        Ended {
+            code: kept.as_ref().map_or_else(|| status.and_then(|s| s.code()), |kept| kept.code),
+            cpu_s: kept.as_ref().map(|kept| kept.cpu_s),
+            tree: kept.map(|kept| kept.tree).filter(|tree| tree.processes > 0),
+            wall_s: self.seconds(),
+            stderr: String::from_utf8_lossy(&self.stderr).into_owned(),
+        }
+    }
+}
+
+impl Drop for Trial {
+    fn drop(&mut self) {
+        if let Ok(None) = self.keeper.try_wait() {
+            self.kill();
+            let _ = self.keeper.wait();
+        }
+    }
+}
+
+fn lines(out: impl Read, to: &Sender<Raw>) {
+    let mut reader = BufReader::new(out);
+    let mut line = Vec::new();
+    // What is not text is no reason to lose the lines around it.
+    while reader.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
+        let text = String::from_utf8_lossy(&line).trim_end().to_owned();
+        if to.send(Raw::Line(text)).is_err() {
+            return;
+        }
+        line.clear();
+    }
+    let _ = to.send(Raw::Closed);
+}
+
+fn errors(mut err: impl Read, to: &Sender<Raw>) {
+    let mut buffer = [0; 1024];
+    while let Ok(n @ 1..) = err.read(&mut buffer) {
+        if to.send(Raw::Error(buffer[..n].to_vec())).is_err() {
+            return;
+        }
+    }
+    let _ = to.send(Raw::Closed);
+}
+
+/// The cores that this process may use.
+pub fn cores() -> Vec<usize> {
+    let set = sched_getaffinity(None).unwrap_or_default();
+    (0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect()
+}
+
+/// Time between two samples of a process tree.
+const SAMPLE: Duration = Duration::from_millis(200);
+
+/// Inside the keeper: `MARK CORES RECORD PROGRAM ARGS…`. Returns the exit code.
+pub fn keep(words: &[String]) -> io::Result<u8> {
+    let [mark, cores, record, program, arguments @ ..] = words else {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "MARK CORES RECORD PROGRAM ARGS… are needed",
+        ));
+    };
+    let mut set = CpuSet::new();
+    cores.split(',').filter_map(|core| core.parse().ok()).for_each(|core: usize| set.set(core));
+    if set.count() > 0 {
+        sched_setaffinity(None, &set)?;
+    }
+    std::thread::spawn(|| {
+        let mut nothing = [0; 64];
+        while let Ok(1..) = io::stdin().read(&mut nothing) {}
+        let _ = kill_process_group(rustix::process::getpgrp(), Signal::KILL);
+    });
+    // Whoever loses its parent stays below this process, and is sampled and ended with the others.
+    let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
+    let child = Command::new(program).args(arguments).stdin(Stdio::null()).spawn();
+    let mut child = child.map_err(|error| io::Error::new(error.kind(), format!("{program}: {error}")))?;
+    let (status, tree) = if record.is_empty() {
+        (child.wait()?, Summary::default())
+    } else {
+        let mut tree = Tree::new(std::process::id(), Some(Path::new(record)))?;
+        let (over, ended) = channel::<()>();
+        let watch = std::thread::spawn(move || {
+            // A full disk ends the samples, not the run.
+            while tree.sample().is_ok() {
+                if ended.recv_timeout(SAMPLE) != Err(RecvTimeoutError::Timeout) {
+                    break;
+                }
+            }
+            tree.summary()
+        });
+        let status = child.wait()?;
+        drop(over);
+        (status, watch.join().unwrap_or_default())
+    };
+    let kept =
+        Kept { paceline_keeper: mark.clone(), code: status.code(), cpu_s: children_cpu_seconds(), tree };
+    // Its line begins on a line of its own, whatever the program wrote last.
+    let text = format!("\n{}\n", serde_json::to_string(&kept).expect("plain data"));
+    io::Write::write_all(&mut io::stdout(), text.as_bytes())?;
+    Ok(status.code().map_or(1, |code| code as u8))
+}
+
+/// CPU seconds of the children that were waited for, and of theirs.
+fn children_cpu_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let after = stat.rsplit(')').next().unwrap_or_default();
+    let fields: Vec<&str> = after.split_whitespace().collect();
+    let ticks: u64 = fields.get(13..15).into_iter().flatten().filter_map(|f| f.parse::<u64>().ok()).sum();
+    // USER_HZ is 100 on every Linux.
+    ticks as f64 / 100.0
+}

@@ -1,0 +1,501 @@
+//! Conditions that users write: `servers <= workers`, `sync = "ssp" and workers > 1`, `accuracy >= 0.85`.
+//!
+//! Numbers with `+ - * /`, text in quotes, `true` and `false`; comparisons `= == != < <= > >=`; `and`, `or`,
+//! `not`, parentheses. A name may hold dashes (`lr-scaling`), so a minus has spaces around it; any other name
+//! goes into backquotes. A name without a value (an axis that is not active, a figure not yet measured)
+//! makes a comparison *unknown*, and a condition holds unless it is false.
+
+use std::fmt;
+
+use crate::value::Value;
+
+/// A condition, parsed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Condition {
+    text: String,
+    root: Node,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Node {
+    Constant(Value),
+    Name(String),
+    Arithmetic(char, Box<Node>, Box<Node>),
+    Compare(Sign, Box<Node>, Box<Node>),
+    And(Box<Node>, Box<Node>),
+    Or(Box<Node>, Box<Node>),
+    Not(Box<Node>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Sign {
+    Equal,
+    Differs,
+    Less,
+    AtMost,
+    More,
+    AtLeast,
+}
+
+/// A condition that cannot be read: what is wrong, and where.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{problem}, at column {column} of `{text}`")]
+pub struct ConditionError {
+    /// The condition as it was written.
+    pub text: String,
+    /// Column, counted from 1.
+    pub column: usize,
+    /// What is wrong and what would be right.
+    pub problem: String,
+}
+
+/// Characters of a condition: parentheses nest, and the stack is finite.
+const LONGEST: usize = 1000;
+
+/// Where names get their values.
+type Lookup<'a> = &'a dyn Fn(&str) -> Option<Value>;
+
+impl Condition {
+    /// Reads a condition.
+    pub fn parse(text: &str) -> Result<Self, ConditionError> {
+        let fail = |(column, problem): (usize, String)| ConditionError { text: text.into(), column, problem };
+        if text.chars().count() > LONGEST {
+            return Err(fail((1, format!("at most {LONGEST} characters are possible"))));
+        }
+        let tokens = tokens(text).map_err(fail)?;
+        let mut parser = Parser { tokens, at: 0, end: text.chars().count() + 1 };
+        let root = parser.or().map_err(fail)?;
+        if let Some((column, token)) = parser.tokens.get(parser.at) {
+            let problem = format!("nothing is expected after a whole condition, found {token}");
+            return Err(fail((*column, problem)));
+        }
+        if !root.is_condition() {
+            let problem = "a comparison is needed, e.g. `servers <= workers`".into();
+            return Err(fail((1, problem)));
+        }
+        Ok(Self { text: text.into(), root })
+    }
+
+    /// The names in it, each once.
+    pub fn names(&self) -> Vec<&str> {
+        let mut names = Vec::new();
+        self.root.names(&mut names);
+        names
+    }
+
+    /// Whether it holds; `None` where a value is missing.
+    pub fn truth(&self, lookup: Lookup<'_>) -> Option<bool> {
+        self.root.truth(lookup)
+    }
+
+    /// Whether it holds or could.
+    pub fn allows(&self, lookup: Lookup<'_>) -> bool {
+        self.truth(lookup) != Some(false)
+    }
+
+    /// By how much it holds: 0 or more if it does, below 0 if not; `None` where a value is missing. Of text,
+    /// 1 and -1.
+    pub fn margin(&self, lookup: Lookup<'_>) -> Option<f64> {
+        self.root.margin(lookup)
+    }
+
+    /// Compares values of one kind only; the first comparison of different kinds, in words.
+    pub fn mixed_kinds(&self, lookup: Lookup<'_>) -> Option<String> {
+        self.root.mixed_kinds(lookup)
+    }
+}
+
+impl fmt::Display for Condition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl Node {
+    fn is_condition(&self) -> bool {
+        match self {
+            Node::Compare(..) | Node::And(..) | Node::Or(..) | Node::Not(_) | Node::Name(_) => true,
+            Node::Constant(value) => matches!(value, Value::Flag(_)),
+            Node::Arithmetic(..) => false,
+        }
+    }
+
+    fn names<'a>(&'a self, names: &mut Vec<&'a str>) {
+        match self {
+            Node::Constant(_) => {}
+            Node::Name(name) if names.contains(&name.as_str()) => {}
+            Node::Name(name) => names.push(name),
+            Node::Not(a) => a.names(names),
+            Node::Arithmetic(_, a, b) | Node::Compare(_, a, b) | Node::And(a, b) | Node::Or(a, b) => {
+                a.names(names);
+                b.names(names);
+            }
+        }
+    }
+
+    fn value(&self, lookup: Lookup<'_>) -> Option<Value> {
+        match self {
+            Node::Constant(value) => Some(value.clone()),
+            Node::Name(name) => lookup(name),
+            Node::Arithmetic(sign, a, b) => {
+                let (a, b) = (a.value(lookup)?.number()?, b.value(lookup)?.number()?);
+                let result = match sign {
+                    '+' => a + b,
+                    '-' => a - b,
+                    '*' => a * b,
+                    _ => a / b,
+                };
+                result.is_finite().then_some(Value::Number(result))
+            }
+            _ => self.truth(lookup).map(Value::Flag),
+        }
+    }
+
+    fn truth(&self, lookup: Lookup<'_>) -> Option<bool> {
+        match self {
+            Node::And(a, b) => match (a.truth(lookup), b.truth(lookup)) {
+                (Some(false), _) | (_, Some(false)) => Some(false),
+                (a, b) => Some(a? && b?),
+            },
+            Node::Or(a, b) => match (a.truth(lookup), b.truth(lookup)) {
+                (Some(true), _) | (_, Some(true)) => Some(true),
+                (a, b) => Some(a? || b?),
+            },
+            Node::Not(a) => a.truth(lookup).map(|truth| !truth),
+            Node::Compare(sign, a, b) => compare(*sign, &a.value(lookup)?, &b.value(lookup)?),
+            _ => match self.value(lookup)? {
+                Value::Flag(flag) => Some(flag),
+                _ => None,
+            },
+        }
+    }
+
+    fn margin(&self, lookup: Lookup<'_>) -> Option<f64> {
+        match self {
+            Node::And(a, b) => Some(a.margin(lookup)?.min(b.margin(lookup)?)),
+            Node::Or(a, b) => Some(a.margin(lookup)?.max(b.margin(lookup)?)),
+            Node::Compare(sign, a, b) => {
+                if let (Some(a), Some(b)) = (a.value(lookup)?.number(), b.value(lookup)?.number())
+                    && !matches!(sign, Sign::Equal | Sign::Differs)
+                {
+                    let margin = if matches!(sign, Sign::More | Sign::AtLeast) { a - b } else { b - a };
+                    // Equality does not satisfy a strict sign.
+                    let strict = matches!(sign, Sign::More | Sign::Less);
+                    return Some(if strict && margin == 0.0 { -f64::MIN_POSITIVE } else { margin });
+                }
+                self.truth(lookup).map(|truth| if truth { 1.0 } else { -1.0 })
+            }
+            _ => self.truth(lookup).map(|truth| if truth { 1.0 } else { -1.0 }),
+        }
+    }
+
+    fn mixed_kinds(&self, lookup: Lookup<'_>) -> Option<String> {
+        match self {
+            Node::And(a, b) | Node::Or(a, b) => a.mixed_kinds(lookup).or_else(|| b.mixed_kinds(lookup)),
+            Node::Not(a) => a.mixed_kinds(lookup),
+            Node::Compare(sign, a, b) => {
+                let (a, b) = (a.value(lookup)?, b.value(lookup)?);
+                compare(*sign, &a, &b).is_none().then(|| {
+                    format!("`{a}` ({}) cannot be compared with `{b}` ({}) that way", a.kind(), b.kind())
+                })
+            }
+            _ => None,
+        }
+    }
+}
+
+fn compare(sign: Sign, a: &Value, b: &Value) -> Option<bool> {
+    match (a, b) {
+        (Value::Number(a), Value::Number(b)) => Some(match sign {
+            Sign::Equal => a == b,
+            Sign::Differs => a != b,
+            Sign::Less => a < b,
+            Sign::AtMost => a <= b,
+            Sign::More => a > b,
+            Sign::AtLeast => a >= b,
+        }),
+        (Value::Text(_), Value::Text(_)) | (Value::Flag(_), Value::Flag(_)) => match sign {
+            Sign::Equal => Some(a == b),
+            Sign::Differs => Some(a != b),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Token {
+    Value(Value),
+    Name(String),
+    Word(&'static str),
+    Sign(Sign),
+    Mark(char),
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Token::Value(Value::Text(text)) => write!(f, "\"{text}\""),
+            Token::Value(value) => write!(f, "`{value}`"),
+            Token::Name(name) => write!(f, "`{name}`"),
+            Token::Word(word) => write!(f, "`{word}`"),
+            Token::Sign(_) => f.write_str("a comparison"),
+            Token::Mark(mark) => write!(f, "`{mark}`"),
+        }
+    }
+}
+
+type Problem = (usize, String);
+
+fn tokens(text: &str) -> Result<Vec<(usize, Token)>, Problem> {
+    let chars: Vec<char> = text.chars().collect();
+    let (mut found, mut i) = (Vec::new(), 0);
+    while let Some(&c) = chars.get(i) {
+        let column = i + 1;
+        let next = chars.get(i + 1).copied();
+        let (token, length) = match c {
+            ' ' | '\t' => {
+                i += 1;
+                continue;
+            }
+            '(' | ')' | '+' | '*' | '/' => (Token::Mark(c), 1),
+            '<' | '>' | '=' | '!' => {
+                let sign = match (c, next) {
+                    ('<', Some('=')) => (Sign::AtMost, 2),
+                    ('>', Some('=')) => (Sign::AtLeast, 2),
+                    ('=', Some('=')) => (Sign::Equal, 2),
+                    ('!', Some('=')) => (Sign::Differs, 2),
+                    ('<', _) => (Sign::Less, 1),
+                    ('>', _) => (Sign::More, 1),
+                    ('=', _) => (Sign::Equal, 1),
+                    _ => return Err((column, "`!` alone means nothing: write `not` or `!=`".into())),
+                };
+                (Token::Sign(sign.0), sign.1)
+            }
+            '≤' => (Token::Sign(Sign::AtMost), 1),
+            '≥' => (Token::Sign(Sign::AtLeast), 1),
+            '≠' => (Token::Sign(Sign::Differs), 1),
+            '"' | '\'' | '`' => {
+                let Some(length) = chars[i + 1..].iter().position(|d| *d == c) else {
+                    return Err((column, format!("this {c} has no partner")));
+                };
+                let inner: String = chars[i + 1..i + 1 + length].iter().collect();
+                let token = if c == '`' { Token::Name(inner) } else { Token::Value(Value::Text(inner)) };
+                (token, length + 2)
+            }
+            '0'..='9' | '.' => {
+                let exponent = |j: usize| matches!(chars[j - 1], 'e' | 'E') && matches!(chars[j], '+' | '-');
+                let length = (i + 1..chars.len())
+                    .find(|&j| !(chars[j].is_ascii_alphanumeric() || chars[j] == '.' || exponent(j)))
+                    .unwrap_or(chars.len())
+                    - i;
+                let word: String = chars[i..i + length].iter().collect();
+                let number = word.parse::<f64>().ok().filter(|n| n.is_finite());
+                let number = number.ok_or((column, format!("`{word}` is no number")))?;
+                (Token::Value(Value::Number(number)), length)
+            }
+            '-' => (Token::Mark('-'), 1),
+            c if c.is_alphabetic() || c == '_' => {
+                let inside = |j: usize| {
+                    let c = chars[j];
+                    let dash = c == '-' && chars.get(j + 1).is_some_and(|d| d.is_alphabetic());
+                    c.is_alphanumeric() || c == '_' || c == '.' || dash
+                };
+                let length = (i..chars.len()).find(|&j| !inside(j)).unwrap_or(chars.len()) - i;
+                let word: String = chars[i..i + length].iter().collect();
+                let token = match word.as_str() {
+                    "and" => Token::Word("and"),
+                    "or" => Token::Word("or"),
+                    "not" => Token::Word("not"),
+                    "true" => Token::Value(Value::Flag(true)),
+                    "false" => Token::Value(Value::Flag(false)),
+                    _ => Token::Name(word),
+                };
+                (token, length)
+            }
+            '&' | '|' => {
+                let word = if c == '&' { "and" } else { "or" };
+                return Err((column, format!("`{c}` is not part of conditions: write `{word}`")));
+            }
+            _ => return Err((column, format!("`{c}` is not part of conditions"))),
+        };
+        found.push((column, token));
+        i += length;
+    }
+    Ok(found)
+}
+
+struct Parser {
+    tokens: Vec<(usize, Token)>,
+    at: usize,
+    end: usize,
+}
+
+impl Parser {
+    fn peek(&self) -> Option<&Token> {
+        self.tokens.get(self.at).map(|(_, token)| token)
+    }
+
+    fn take(&mut self, wanted: &Token) -> bool {
+        let there = self.peek() == Some(wanted);
+        self.at += usize::from(there);
+        there
+    }
+
+    fn or(&mut self) -> Result<Node, Problem> {
+        let mut left = self.and()?;
+        while self.take(&Token::Word("or")) {
+            left = Node::Or(Box::new(left), Box::new(self.and()?));
+        }
+        Ok(left)
+    }
+
+    fn and(&mut self) -> Result<Node, Problem> {
+        let mut left = self.not()?;
+        while self.take(&Token::Word("and")) {
+            left = Node::And(Box::new(left), Box::new(self.not()?));
+        }
+        Ok(left)
+    }
+
+    fn not(&mut self) -> Result<Node, Problem> {
+        if self.take(&Token::Word("not")) {
+            return Ok(Node::Not(Box::new(self.not()?)));
+        }
+        let left = self.sum()?;
+        let Some(&Token::Sign(sign)) = self.peek() else { return Ok(left) };
+        self.at += 1;
+        let right = self.sum()?;
+        if let Some(Token::Sign(_)) = self.peek() {
+            let problem = "comparisons are not chained: write `a < b and b < c`".into();
+            return Err((self.tokens[self.at].0, problem));
+        }
+        Ok(Node::Compare(sign, Box::new(left), Box::new(right)))
+    }
+
+    fn sum(&mut self) -> Result<Node, Problem> {
+        let mut left = self.product()?;
+        while let Some(&Token::Mark(mark @ ('+' | '-'))) = self.peek() {
+            self.at += 1;
+            left = Node::Arithmetic(mark, Box::new(left), Box::new(self.product()?));
+        }
+        Ok(left)
+    }
+
+    fn product(&mut self) -> Result<Node, Problem> {
+        let mut left = self.atom()?;
+        while let Some(&Token::Mark(mark @ ('*' | '/'))) = self.peek() {
+            self.at += 1;
+            left = Node::Arithmetic(mark, Box::new(left), Box::new(self.atom()?));
+        }
+        Ok(left)
+    }
+
+    fn atom(&mut self) -> Result<Node, Problem> {
+        let Some((column, token)) = self.tokens.get(self.at).cloned() else {
+            return Err((self.end, "a name, a number or text in quotes is missing".into()));
+        };
+        self.at += 1;
+        match token {
+            Token::Value(value) => Ok(Node::Constant(value)),
+            Token::Name(name) => Ok(Node::Name(name)),
+            Token::Mark('-') => {
+                let zero = Node::Constant(Value::Number(0.0));
+                Ok(Node::Arithmetic('-', Box::new(zero), Box::new(self.atom()?)))
+            }
+            Token::Mark('(') => {
+                let inner = self.or()?;
+                if self.take(&Token::Mark(')')) {
+                    return Ok(inner);
+                }
+                Err((column, "this ( has no partner".into()))
+            }
+            other => Err((column, format!("a name, a number or text in quotes is needed, found {other}"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn point(name: &str) -> Option<Value> {
+        match name {
+            "workers" => Some(Value::Number(4.0)),
+            "servers" => Some(Value::Number(2.0)),
+            "sync" => Some(Value::Text("ssp".into())),
+            "lr-scaling" => Some(Value::Text("linear".into())),
+            "pin" => Some(Value::Flag(false)),
+            "strange name" => Some(Value::Number(1.0)),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn conditions_are_true_false_or_unknown() {
+        for (text, truth) in [
+            ("servers <= workers", Some(true)),
+            ("servers * 2 = workers", Some(true)),
+            ("servers * 2 + 1 > workers and workers - 1 == 3", Some(true)),
+            ("workers < -1", Some(false)),
+            ("sync = 'ssp' and not (workers < 4)", Some(true)),
+            ("sync != \"ssp\" or lr-scaling = \"linear\"", Some(true)),
+            ("pin", Some(false)),
+            ("not pin and true", Some(true)),
+            ("`strange name` ≥ 1e0", Some(true)),
+            ("staleness > 1", None),
+            ("staleness > 1 and workers > 9", Some(false)),
+            ("staleness > 1 or workers > 1", Some(true)),
+            ("not staleness > 1", None),
+            ("workers / 0 > 1", None),
+        ] {
+            assert_eq!(Condition::parse(text).unwrap().truth(&point), truth, "{text}");
+        }
+    }
+
+    #[test]
+    fn margins_say_by_how_much() {
+        for (text, margin) in [
+            ("workers >= 1", Some(3.0)),
+            ("workers <= 1", Some(-3.0)),
+            ("workers > 4", Some(-f64::MIN_POSITIVE)),
+            ("workers >= 1 and servers <= 3", Some(1.0)),
+            ("workers >= 9 or servers <= 3", Some(1.0)),
+            ("sync = 'asp'", Some(-1.0)),
+            ("other > 1", None),
+        ] {
+            assert_eq!(Condition::parse(text).unwrap().margin(&point), margin, "{text}");
+        }
+    }
+
+    #[test]
+    fn mistakes_say_where_and_what_would_be_right() {
+        for (text, column, part) in [
+            ("servers <", 10, "is missing"),
+            ("servers <= <= 2", 12, "is needed, found a comparison"),
+            ("1 < workers < 3", 13, "a < b and b < c"),
+            ("workers + 1", 1, "a comparison is needed"),
+            ("(workers > 1", 1, "has no partner"),
+            ("sync = 'ssp", 8, "has no partner"),
+            ("a && b", 3, "write `and`"),
+            ("a ! b", 3, "`not` or `!=`"),
+            ("a > 1x", 5, "no number"),
+            ("a > 1 b", 7, "nothing is expected"),
+            ("a > 1 § 2", 7, "not part of conditions"),
+            ("", 1, "is missing"),
+        ] {
+            let error = Condition::parse(text).unwrap_err();
+            assert_eq!(error.column, column, "{error}");
+            assert!(error.problem.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn values_of_different_kinds_are_not_compared() {
+        let mixed = |text: &str| Condition::parse(text).unwrap().mixed_kinds(&point);
+        assert_eq!(mixed("servers <= workers and sync = 'asp'"), None);
+        assert!(mixed("sync > 3").unwrap().contains("`ssp` (text)"));
+        assert!(mixed("workers = 'four'").unwrap().contains("(a number)"));
+        assert_eq!(Condition::parse("a < b and b < c").unwrap().names(), ["a", "b", "c"]);
+    }
+}

@@ -1,0 +1,286 @@
+//! The study file as users write it. Its JSON schema comes from these types.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
+use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
+
+use crate::value::Value;
+
+/// A study: what is run, over which axes, for which objectives, within which budget.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct StudyFile {
+    /// The study's name in the store; the file's name if left out.
+    pub name: Option<String>,
+    /// How points are chosen.
+    #[serde(default = "sampler")]
+    pub sampler: String,
+    /// Seed of the sampler and of the order of runs.
+    #[serde(default = "one")]
+    pub seed: u64,
+    /// How often each point is run; repeats differ in their seed and are spread over the study.
+    #[serde(default = "one")]
+    pub repeats: u64,
+    /// Points whose objective varies by more than 5% between repeats are run up to so many times.
+    pub max_repeats: Option<u64>,
+    /// Conditions on axes (`servers <= workers`) and on what runs measure (`final_accuracy >= 0.9`).
+    #[serde(default)]
+    pub constraints: Vec<String>,
+    /// Flags of `paceline train` that are the same in every run.
+    pub workload: Option<BTreeMap<String, Value>>,
+    /// Another program as the workload.
+    pub command: Option<CommandFile>,
+    /// What varies.
+    pub axes: Axes,
+    /// What is wanted.
+    pub objectives: Vec<ObjectiveFile>,
+    /// When the study ends.
+    #[serde(default)]
+    pub budget: BudgetFile,
+    /// The control point.
+    #[serde(default)]
+    pub control: ControlFile,
+    /// How answers of the trained networks are timed, where `infer.…` is wanted.
+    #[serde(default)]
+    pub infer: Infer,
+    /// What runs cost, where `cost` is wanted.
+    pub prices: Option<Prices>,
+}
+
+fn sampler() -> String {
+    "bayes".into()
+}
+
+fn one() -> u64 {
+    1
+}
+
+/// Another program as the workload.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct CommandFile {
+    /// The program and its arguments; `{AXIS}`, `{seed}` and `{cores}` are filled in.
+    pub run: Vec<String>,
+    /// How figures are read from what it prints on standard output.
+    #[serde(default)]
+    pub metrics: MetricsFile,
+    /// Seconds after which a run is ended and counts as failed.
+    pub timeout_s: Option<f64>,
+}
+
+/// How figures are read: `"json"` (the last line that is a JSON object), or a regular expression per figure whose
+/// last match counts, its first group being the number.
+#[derive(Clone, Debug, Default, PartialEq, JsonSchema)]
+#[schemars(untagged)]
+pub enum MetricsFile {
+    /// The last line that is a JSON object.
+    #[default]
+    #[schemars(with = "String")]
+    Json,
+    /// A regular expression per figure.
+    Patterns(BTreeMap<String, String>),
+}
+
+/// The axes, in the order in which they are written.
+#[derive(Clone, Debug, JsonSchema)]
+#[schemars(transparent)]
+pub struct Axes(#[schemars(with = "BTreeMap<String, AxisFile>")] pub Vec<(String, AxisFile)>);
+
+/// One axis: a list of levels, or a table.
+#[derive(Clone, Debug, JsonSchema)]
+#[schemars(untagged)]
+pub enum AxisFile {
+    /// The levels.
+    List(Vec<Value>),
+    /// Levels or a range, and where the axis is there at all.
+    Table(AxisTable),
+}
+
+/// An axis with `values`, or with `from`, `to` and `count`.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct AxisTable {
+    /// The levels.
+    pub values: Option<Vec<Value>>,
+    /// The least level of a range.
+    pub from: Option<f64>,
+    /// The greatest level of a range.
+    pub to: Option<f64>,
+    /// How many levels a range has.
+    pub count: Option<u64>,
+    /// How levels relate: for a range, how they are spread; otherwise how they are compared.
+    pub scale: Option<ScaleFile>,
+    /// Where the axis is there at all, e.g. `sync = "ssp"`.
+    pub when: Option<String>,
+}
+
+/// How levels relate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ScaleFile {
+    /// By difference.
+    Linear,
+    /// By ratio.
+    Log,
+}
+
+/// One objective.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct ObjectiveFile {
+    /// A figure of the run, e.g. `time_to_accuracy_s`.
+    pub metric: String,
+    /// Whether less or more is better.
+    pub goal: Goal,
+}
+
+/// Whether less or more is better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, serde::Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Goal {
+    /// Less is better.
+    Minimize,
+    /// More is better.
+    Maximize,
+}
+
+/// When the study ends: whatever comes first.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct BudgetFile {
+    /// Runs of sampled points, repeats included; controls, baseline and warm-up come on top.
+    pub runs: Option<u64>,
+    /// Minutes; no run is begun after them.
+    pub minutes: Option<f64>,
+}
+
+/// The control point: one configuration that is run again and again, so that drift of the machine shows.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct ControlFile {
+    /// Runs between two controls; 0 for none.
+    #[serde(default = "every")]
+    pub every: u64,
+    /// Its levels; the workload's defaults (for a command, each axis's first level) where left out.
+    #[serde(default)]
+    pub point: BTreeMap<String, Value>,
+}
+
+impl Default for ControlFile {
+    fn default() -> Self {
+        Self { every: every(), point: BTreeMap::new() }
+    }
+}
+
+fn every() -> u64 {
+    8
+}
+
+/// How answers of the trained networks are timed, after each run, by `paceline infer`.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub struct Infer {
+    /// Samples that are answered together.
+    pub batch: u32,
+    /// Threads.
+    pub threads: u32,
+    /// Seconds of the measurement.
+    pub seconds: f64,
+}
+
+impl Default for Infer {
+    fn default() -> Self {
+        Self { batch: 1, threads: 1, seconds: 0.5 }
+    }
+}
+
+/// What runs cost, in any currency: `cost` is the sum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub struct Prices {
+    /// Price of an hour of a run, whatever it consists of.
+    pub run_hour: f64,
+    /// Price of an hour of a worker; for `paceline train` only.
+    pub worker_hour: f64,
+    /// Price of an hour of a server; for `paceline train` only.
+    pub server_hour: f64,
+    /// Price of 10⁹ bytes that are sent; for `paceline train` only.
+    pub gigabyte: f64,
+}
+
+impl Prices {
+    /// Each price with its key.
+    pub fn all(&self) -> [(&'static str, f64); 4] {
+        [
+            ("run-hour", self.run_hour),
+            ("worker-hour", self.worker_hour),
+            ("server-hour", self.server_hour),
+            ("gigabyte", self.gigabyte),
+        ]
+    }
+}
+
+impl<'de> Deserialize<'de> for Axes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Table;
+        impl<'de> Visitor<'de> for Table {
+            type Value = Axes;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a table of axes, e.g. workers = [1, 2, 4]")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Axes, A::Error> {
+                let mut axes = Vec::new();
+                while let Some(entry) = map.next_entry()? {
+                    axes.push(entry);
+                }
+                Ok(Axes(axes))
+            }
+        }
+        deserializer.deserialize_map(Table)
+    }
+}
+
+impl<'de> Deserialize<'de> for AxisFile {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = AxisFile;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of levels, e.g. [1, 2, 4], or a range { from = 1, to = 8, count = 4 }")
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<AxisFile, A::Error> {
+                Deserialize::deserialize(SeqAccessDeserializer::new(seq)).map(AxisFile::List)
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<AxisFile, A::Error> {
+                Deserialize::deserialize(MapAccessDeserializer::new(map)).map(AxisFile::Table)
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
+}
+
+impl<'de> Deserialize<'de> for MetricsFile {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = MetricsFile;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("\"json\", or a table with a regular expression per figure")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<MetricsFile, E> {
+                match text {
+                    "json" => Ok(MetricsFile::Json),
+                    _ => Err(E::invalid_value(de::Unexpected::Str(text), &self)),
+                }
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<MetricsFile, A::Error> {
+                Deserialize::deserialize(MapAccessDeserializer::new(map)).map(MetricsFile::Patterns)
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
+}

@@ -1,0 +1,370 @@
+//! A study: a space, a budget, a sampler, and what its runs are. Read from TOML; mistakes name file, line and
+//! key, and say what would be right.
+
+mod file;
+mod source;
+
+use std::collections::BTreeMap;
+
+use crate::expression::Condition;
+use crate::space::{Axis, Scale, Space, SpaceError};
+use crate::value::Value;
+
+pub use file::{AxisFile, AxisTable, Goal, Infer, MetricsFile, Prices, ScaleFile, StudyFile};
+pub use source::{Source, StudyError};
+
+/// What a study's runs are.
+#[derive(Clone, Debug)]
+pub enum Workload {
+    /// `paceline train` with these flags.
+    Train(BTreeMap<String, Value>),
+    /// Another program.
+    Command {
+        /// The program and its arguments, with placeholders.
+        run: Vec<String>,
+        /// How figures are read from its output.
+        metrics: MetricsFile,
+        /// Seconds that a run may take.
+        timeout_s: Option<f64>,
+    },
+}
+
+/// What is wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Objective {
+    /// A figure of the run.
+    pub metric: String,
+    /// Whether less or more is better.
+    pub goal: Goal,
+}
+
+/// A study, read and checked as far as it can be without knowing what can be run.
+#[derive(Clone, Debug)]
+pub struct Study {
+    /// Its name in the store.
+    pub name: String,
+    /// The sampler's name.
+    pub sampler: String,
+    /// Seed of the sampler and of the order of runs.
+    pub seed: u64,
+    /// How often each point is run.
+    pub repeats: u64,
+    /// How often noisy points may be run.
+    pub max_repeats: u64,
+    /// What its runs are.
+    pub workload: Workload,
+    /// Axes, and constraints on them.
+    pub space: Space,
+    /// Conditions on what runs measure, with their number in the file.
+    pub outcomes: Vec<(usize, Condition)>,
+    /// What is wanted.
+    pub objectives: Vec<Objective>,
+    /// Runs of sampled points.
+    pub runs: Option<u64>,
+    /// Minutes after which no run is begun.
+    pub minutes: Option<f64>,
+    /// Runs between two controls; 0 for none.
+    pub control_every: u64,
+    /// Levels of the control point.
+    pub control: BTreeMap<String, Value>,
+    /// How answers of the trained networks are timed, where that is wanted.
+    pub infer: Infer,
+    /// What runs cost.
+    pub prices: Option<Prices>,
+    /// The text it was read from.
+    pub source: Source,
+}
+
+/// The JSON schema of study files.
+pub fn schema() -> serde_json::Value {
+    serde_json::to_value(schemars::schema_for!(StudyFile)).expect("a schema is plain data")
+}
+
+/// Names that are safe as a folder's.
+fn good_name(name: &str) -> bool {
+    let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    !name.is_empty() && name.len() <= 64 && name.chars().all(good) && !name.starts_with(['.', '-'])
+}
+
+impl Study {
+    /// Reads a study file; `stem` names the study where the file does not.
+    pub fn read(file: &str, stem: &str, text: &str) -> Result<Self, StudyError> {
+        let source = Source { file: file.into(), text: text.into() };
+        let raw: StudyFile = toml::from_str(text).map_err(|error| source.toml_error(&error))?;
+        let fail = |key: &str, problem: &str| Err(source.error(key, problem));
+
+        let name = raw.name.unwrap_or_else(|| stem.into());
+        if !good_name(&name) {
+            return fail(
+                "name",
+                "letters, digits, `-`, `_` and `.` are possible, up to 64, the first one a letter or digit",
+            );
+        }
+        if raw.repeats == 0 || raw.repeats > 1000 {
+            return fail("repeats", "must be between 1 and 1000");
+        }
+        let max_repeats = raw.max_repeats.unwrap_or(raw.repeats);
+        if max_repeats < raw.repeats || max_repeats > 1000 {
+            return fail("max-repeats", "must be between `repeats` and 1000");
+        }
+        if max_repeats > raw.repeats && raw.repeats < 2 {
+            return fail("max-repeats", "noise shows only in repeats: set `repeats` to at least 2");
+        }
+        if raw.objectives.is_empty() {
+            return fail(
+                "objectives",
+                "at least one is needed: [[objectives]] with metric = \"final_accuracy\" and goal = \"maximize\"",
+            );
+        }
+        if raw.budget.runs == Some(0) {
+            return fail("budget.runs", "at least 1 is needed");
+        }
+        if raw.budget.minutes.is_some_and(|m| !(m > 0.0 && m.is_finite())) {
+            return fail("budget.minutes", "must be a number above 0");
+        }
+        let (space, outcomes) = space(&source, &raw.axes.0, &raw.constraints)?;
+        let workload = match (raw.workload, raw.command) {
+            (Some(flags), None) => {
+                if let Some(name) = flags.keys().find(|name| space.axes().iter().any(|a| a.name == **name)) {
+                    return fail(&format!("workload.{name}"), "is an axis too: leave one of them out");
+                }
+                Workload::Train(flags)
+            }
+            (None, Some(command)) => {
+                check_command(&source, &command, &space)?;
+                Workload::Command { run: command.run, metrics: command.metrics, timeout_s: command.timeout_s }
+            }
+            (None, None) => {
+                return fail("", "a table [workload] (flags of paceline train) or [command] is missing");
+            }
+            (Some(_), Some(_)) => {
+                return fail("command", "a study has either a [workload] or a [command], not both");
+            }
+        };
+        for (name, value) in &raw.control.point {
+            let key = format!("control.point.{name}");
+            let Some(axis) = space.axes().iter().find(|a| a.name == *name) else {
+                return fail(&key, "is not an axis; what never varies belongs into [workload]");
+            };
+            if matches!(workload, Workload::Command { .. }) && !axis.levels.contains(value) {
+                let levels: Vec<_> = axis.levels.iter().map(ToString::to_string).collect();
+                return fail(
+                    &key,
+                    &format!("{value} is not a level of the axis; levels: {}", levels.join(", ")),
+                );
+            }
+        }
+        if !(1..=4096).contains(&raw.infer.batch) || !(1..=1024).contains(&raw.infer.threads) {
+            return fail("infer", "`batch` must be between 1 and 4096, `threads` between 1 and 1024");
+        }
+        if !(0.01..=3600.0).contains(&raw.infer.seconds) {
+            return fail("infer.seconds", "must be between 0.01 and 3600 seconds");
+        }
+        check_prices(&source, raw.prices.as_ref(), &workload)?;
+        let objectives =
+            raw.objectives.into_iter().map(|o| Objective { metric: o.metric, goal: o.goal }).collect();
+        Ok(Self {
+            name,
+            sampler: raw.sampler,
+            seed: raw.seed,
+            repeats: raw.repeats,
+            max_repeats,
+            workload,
+            space,
+            outcomes,
+            objectives,
+            runs: raw.budget.runs,
+            minutes: raw.budget.minutes,
+            control_every: raw.control.every,
+            control: raw.control.point,
+            infer: raw.infer,
+            prices: raw.prices,
+            source,
+        })
+    }
+
+    /// Every figure that objectives and conditions name, with where they do.
+    pub fn figures(&self) -> Vec<(String, &str)> {
+        let wanted = self.objectives.iter().enumerate();
+        let wanted = wanted.map(|(i, o)| (format!("objectives[{i}].metric"), o.metric.as_str()));
+        let is_axis = |name: &str| self.space.axes().iter().any(|axis| axis.name == name);
+        let limits = self.outcomes.iter().flat_map(|(i, condition)| {
+            let names = condition.names().into_iter().filter(|name| !is_axis(name));
+            names.map(move |name| (format!("constraints[{i}]"), name)).collect::<Vec<_>>()
+        });
+        wanted.chain(limits).collect()
+    }
+}
+
+/// The space, and the conditions that are not on axes alone.
+fn space(
+    source: &Source,
+    axes: &[(String, AxisFile)],
+    constraints: &[String],
+) -> Result<(Space, Vec<(usize, Condition)>), StudyError> {
+    let axes =
+        axes.iter().map(|(name, axis)| read_axis(source, name, axis)).collect::<Result<Vec<_>, _>>()?;
+    let (mut on_axes, mut numbers, mut outcomes) = (Vec::new(), Vec::new(), Vec::new());
+    for (i, text) in constraints.iter().enumerate() {
+        let condition =
+            Condition::parse(text).map_err(|e| source.error(&format!("constraints[{i}]"), e.to_string()))?;
+        // A condition without any axis is about what runs measure; one that names an axis and something else might
+        // be either, so only figures that look like figures count.
+        let is_axis = |name: &&str| axes.iter().any(|a| a.name == **name);
+        let names = condition.names();
+        if names.iter().any(is_axis) && !names.iter().any(|n| n.contains('_')) || names.iter().all(is_axis) {
+            numbers.push(i);
+            on_axes.push(condition);
+        } else {
+            outcomes.push((i, condition));
+        }
+    }
+    let located = |error: SpaceError| {
+        let at = error.subject.strip_prefix("constraints[").and_then(|rest| {
+            let i: usize = rest.trim_end_matches(']').parse().ok()?;
+            Some(format!("constraints[{}]", numbers.get(i)?))
+        });
+        source.error(&at.unwrap_or(error.subject), error.problem)
+    };
+    let space = Space::new(axes, on_axes).map_err(located)?;
+    let none = space.points(crate::space::ENUMERABLE).is_some_and(|points| points.is_empty());
+    if none {
+        return Err(source.error("constraints", "no combination of levels meets all of them"));
+    }
+    Ok((space, outcomes))
+}
+
+/// Levels that a range may have.
+const MOST_LEVELS: u64 = 10_000;
+
+fn read_axis(source: &Source, name: &str, axis: &AxisFile) -> Result<Axis, StudyError> {
+    let key = format!("axes.{name}");
+    let fail = |problem: &str| Err(source.error(&key, problem));
+    let table = match axis {
+        AxisFile::List(levels) => {
+            return match levels.len() {
+                0 => fail("at least one level is needed"),
+                _ => Ok(Axis::new(name, levels.clone())),
+            };
+        }
+        AxisFile::Table(table) => table,
+    };
+    let (levels, range) = match (&table.values, table.from, table.to, table.count) {
+        (Some(values), None, None, None) if values.is_empty() => return fail("at least one level is needed"),
+        (Some(values), None, None, None) => (values.clone(), false),
+        (None, Some(from), Some(to), Some(count)) => {
+            if !(from.is_finite() && to.is_finite() && from < to) {
+                return fail("`from` must be a number below `to`");
+            }
+            if !(2..=MOST_LEVELS).contains(&count) {
+                return fail("`count` must be between 2 and 10000");
+            }
+            let log = table.scale == Some(ScaleFile::Log);
+            if log && from <= 0.0 {
+                return fail("a logarithmic range starts above 0");
+            }
+            (spread(from, to, count, log), true)
+        }
+        _ => {
+            return fail(
+                "either `values = […]`, or all of `from`, `to` and `count`, \
+                 e.g. { from = 0.001, to = 0.1, count = 5, scale = \"log\" }",
+            );
+        }
+    };
+    let mut read = Axis::new(name, levels);
+    if let Some(scale) = table.scale {
+        let numbers: Option<Vec<f64>> = read.levels.iter().map(Value::number).collect();
+        let Some(numbers) = numbers else { return fail("`scale` belongs to numbers") };
+        if scale == ScaleFile::Log && numbers.iter().any(|n| *n <= 0.0) {
+            return fail("a logarithmic scale needs levels above 0");
+        }
+        read.scale = if scale == ScaleFile::Log { Scale::Log } else { Scale::Linear };
+    } else if range {
+        read.scale = Scale::Linear;
+    }
+    if let Some(when) = &table.when {
+        read.when =
+            Some(Condition::parse(when).map_err(|e| source.error(&format!("{key}.when"), e.to_string()))?);
+    }
+    Ok(read)
+}
+
+/// `count` levels between two numbers, both included; whole where the steps are.
+fn spread(from: f64, to: f64, count: u64, log: bool) -> Vec<Value> {
+    let last = (count - 1) as f64;
+    let at = |i: u64| {
+        let share = i as f64 / last;
+        let exact = if log { from * (to / from).powf(share) } else { from + (to - from) * share };
+        match i {
+            0 => from,
+            i if i == count - 1 => to,
+            // Twelve digits: what a user would write, not the noise of the arithmetic.
+            _ => format!("{exact:.11e}").parse().unwrap_or(exact),
+        }
+    };
+    (0..count).map(|i| Value::Number(at(i))).collect()
+}
+
+/// Every axis appears in the command, and every placeholder is an axis.
+fn check_command(source: &Source, command: &file::CommandFile, space: &Space) -> Result<(), StudyError> {
+    let Some(program) = command.run.first().filter(|p| !p.is_empty()) else {
+        return Err(
+            source.error("command.run", "the program is missing, e.g. [\"python3\", \"train.py\", \"{lr}\"]")
+        );
+    };
+    if command.timeout_s.is_some_and(|s| !(s > 0.0 && s.is_finite())) {
+        return Err(source.error("command.timeout-s", "must be a number of seconds above 0"));
+    }
+    if placeholders(program).next().is_some() {
+        return Err(source.error("command.run", "the program itself cannot be a placeholder"));
+    }
+    let used: Vec<&str> = command.run.iter().flat_map(|word| placeholders(word)).collect();
+    let names: Vec<&str> = space.axes().iter().map(|a| a.name.as_str()).collect();
+    if let Some(name) = used.iter().find(|n| !["seed", "cores"].contains(n) && !names.contains(n)) {
+        let hint = crate::value::nearest(name, names.iter().copied());
+        let hint = hint.map(|n| format!("; did you mean {{{n}}}?")).unwrap_or_default();
+        return Err(source.error("command.run", format!("{{{name}}} is not an axis{hint}")));
+    }
+    if let Some(unused) = names.iter().find(|name| !used.contains(name)) {
+        let problem = format!("the command does not use it: write {{{unused}}} where its level belongs");
+        return Err(source.error(&format!("axes.{unused}"), problem));
+    }
+    Ok(())
+}
+
+/// Prices are prices, and belong to what the runs are.
+fn check_prices(source: &Source, prices: Option<&Prices>, workload: &Workload) -> Result<(), StudyError> {
+    let Some(prices) = prices else { return Ok(()) };
+    if let Some((key, _)) = prices.all().iter().find(|(_, price)| !(*price >= 0.0 && price.is_finite())) {
+        return Err(source.error(&format!("prices.{key}"), "must be a number of at least 0"));
+    }
+    if prices.all().iter().all(|(_, price)| *price == 0.0) {
+        return Err(source.error(
+            "prices",
+            "nothing costs anything: give one of run-hour, worker-hour, \
+                                           server-hour and gigabyte",
+        ));
+    }
+    let of_train = prices.all().into_iter().find(|(key, price)| *key != "run-hour" && *price > 0.0);
+    if let (Workload::Command { .. }, Some((key, _))) = (workload, of_train) {
+        let problem = "nothing is known about the command's workers and bytes: use run-hour";
+        return Err(source.error(&format!("prices.{key}"), problem));
+    }
+    Ok(())
+}
+
+/// The names in `{…}` of a word.
+pub fn placeholders(word: &str) -> impl Iterator<Item = &str> {
+    let name = |part: &str| -> bool {
+        !part.is_empty() && part.chars().all(|c| c.is_alphanumeric() || matches!(c, '-' | '_'))
+    };
+    word.split('{')
+        .skip(1)
+        .filter_map(|rest| rest.split_once('}'))
+        .map(|(name, _)| name)
+        .filter(move |n| name(n))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,360 @@
+//! Makes a study's runs: each a child process under a keeper, as many side by side as was asked for.
+
+use std::collections::VecDeque;
+use std::io::IsTerminal;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use paceline_explore::schedule::{End, Job, Made, Next, Role, observations};
+use paceline_launch::trial::{self, Ended, Heard, Trial};
+use paceline_plan::{Goal, Study, Workload};
+use paceline_record::figures::COST;
+use serde_json::json;
+
+use super::report::{configuration, figure};
+use super::state::State;
+use super::workload::{self, Reader};
+use crate::failure::Failure;
+use crate::output::{self, Show};
+
+/// How a study's runs are made.
+#[derive(Clone, Copy, Debug)]
+pub struct How {
+    /// Runs side by side, each with its part of the cores.
+    pub parallel: usize,
+    /// What is shown.
+    pub show: Show,
+}
+
+/// How long one look for news takes.
+const LOOK: Duration = Duration::from_millis(20);
+/// A run whose clock is beyond so many times the best can no longer win.
+const BEATEN: f64 = 2.0;
+/// Times of the training clock: while a run has not reached one, it is at least what the clock says.
+const CLOCKS: &[&str] = &["time_to_accuracy_s", "seconds.train", "convergence_s"];
+
+struct Active {
+    job: Job,
+    trial: Trial,
+    reader: Reader,
+    lane: usize,
+    /// Why this process ended it, if it did.
+    stopped: Option<Stop>,
+    /// How the training ended, while the network's answers are timed.
+    trained: Option<Ended>,
+}
+
+impl Active {
+    /// Whether this is the end of a training that went well.
+    fn has_trained(&self, ended: &Ended) -> bool {
+        self.trained.is_none() && self.stopped.is_none() && ended.code == Some(0) && self.reader.complete
+    }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Stop {
+    Beaten,
+    Late,
+}
+
+/// Makes all runs that are left. Interrupted, it ends what is under way and says so.
+pub fn drive(state: &mut State, store: &Path, how: How) -> Result<(), Failure> {
+    let study = state.known.study.clone();
+    let mut schedule = super::schedule(&study, state.known.added)?;
+    let interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
+    }
+    let line = Line::new(how.show, schedule.expected());
+    let lanes = lanes(how.parallel)?;
+    let mut again: VecDeque<Job> =
+        state.known.made.iter().filter(|m| m.end.is_none()).map(|m| m.job.clone()).collect();
+    let minutes = study.minutes.map(|minutes| minutes + state.known.added_minutes);
+    let (started, earlier_s) = (Instant::now(), state.known.wall_s / how.parallel as f64);
+    let program = std::env::current_exe()?;
+    let own = program.to_string_lossy().into_owned();
+    let mut active: Vec<Active> = Vec::new();
+    line.show(&state.known.made, &study);
+    loop {
+        if interrupted.load(Ordering::Relaxed) {
+            line.clear();
+            // Dropping the runs ends them; they are begun again when the study is resumed.
+            drop(active);
+            return Err(Failure::interrupted(&study.name));
+        }
+        let spent_s = earlier_s + started.elapsed().as_secs_f64();
+        let over = minutes.is_some_and(|minutes| spent_s > 60.0 * minutes);
+        let mut finished = over && active.is_empty();
+        while active.len() < lanes.len() && !over {
+            let job = match again.pop_front() {
+                Some(job) => job,
+                None => match schedule.next(&state.known.made) {
+                    Next::Run(job) => job,
+                    Next::Wait => break,
+                    Next::Finished => {
+                        finished = active.is_empty();
+                        break;
+                    }
+                },
+            };
+            let lane = (0..lanes.len()).find(|l| active.iter().all(|a| a.lane != *l)).unwrap_or(0);
+            state.begin(&job)?;
+            let cores = &lanes[lane];
+            let count = if cores.is_empty() { trial::cores().len() } else { cores.len() };
+            let call = workload::call(&study, &job, &store.to_string_lossy(), count);
+            let tree = call.program.as_ref().map(|_| state.tree(job.id));
+            let mut words = vec![call.program.unwrap_or_else(|| own.clone())];
+            words.extend(call.arguments);
+            let trial = Trial::start(&program, "keeper", cores, tree.as_deref(), &words)?;
+            let reader = Reader::new(&study);
+            active.push(Active { job, trial, reader, lane, stopped: None, trained: None });
+        }
+        if finished {
+            line.clear();
+            if over && schedule.next(&state.known.made) != Next::Finished {
+                if !how.show.quiet {
+                    let name = &study.name;
+                    output::note(&format!(
+                        "the study's time is over; `paceline resume {name} --add-minutes M` goes on"
+                    ));
+                }
+                return Ok(());
+            }
+            return state.finish();
+        }
+        let mut i = 0;
+        while i < active.len() {
+            match listen(&mut active[i], &study, &state.known.made) {
+                None => i += 1,
+                Some(ended) => {
+                    let one = &mut active[i];
+                    match workload::inference(&study, &one.job).filter(|_| one.has_trained(&ended)) {
+                        Some(words) => {
+                            let words = [std::slice::from_ref(&own), &words[..]].concat();
+                            one.trial = Trial::start(&program, "keeper", &lanes[one.lane], None, &words)?;
+                            one.reader.answers = true;
+                            one.trained = Some(ended);
+                        }
+                        None => {
+                            let one = active.swap_remove(i);
+                            settle(state, &study, one, ended, how, &line)?;
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The cores of each lane; none named where there is one lane.
+fn lanes(parallel: usize) -> Result<Vec<Vec<usize>>, Failure> {
+    if parallel <= 1 {
+        return Ok(vec![Vec::new()]);
+    }
+    let cores = trial::cores();
+    if parallel > cores.len() {
+        let cores = cores.len();
+        return Err(Failure::usage(format!(
+            "--parallel {parallel}: there are {cores} cores, and each run needs one"
+        )));
+    }
+    let each = cores.len() / parallel;
+    Ok((0..parallel).map(|lane| cores[lane * each..(lane + 1) * each].to_vec()).collect())
+}
+
+/// Takes in what a run says; its end, when it has come.
+fn listen(one: &mut Active, study: &Study, made: &[Made]) -> Option<Ended> {
+    let deadline = Instant::now() + LOOK;
+    loop {
+        match one.trial.hear(deadline.saturating_duration_since(Instant::now())) {
+            Some(Heard::Line(line)) => one.reader.line(&line),
+            Some(Heard::Ended(ended)) => return Some(ended),
+            None => break,
+        }
+    }
+    if one.stopped.is_some() || one.reader.complete {
+        return None;
+    }
+    let late = matches!(&study.workload, Workload::Command { timeout_s: Some(limit), .. } if one.trial.seconds() > *limit);
+    if late {
+        one.stopped = Some(Stop::Late);
+    } else if beaten(one, study, made) {
+        one.stopped = Some(Stop::Beaten);
+    }
+    if one.stopped.is_some() {
+        one.trial.kill();
+    }
+    None
+}
+
+/// Whether a run's clock is already far beyond the best.
+fn beaten(one: &Active, study: &Study, made: &[Made]) -> bool {
+    let [objective] = study.objectives.as_slice() else { return false };
+    if one.job.role != Role::Point
+        || objective.goal != Goal::Minimize
+        || !CLOCKS.contains(&objective.metric.as_str())
+    {
+        return false;
+    }
+    let problem = super::problem(study);
+    let history = observations(&problem, made);
+    let best = problem.best(&history).first().and_then(|i| problem.losses(&history[*i])).map(|l| l[0]);
+    // A run that has reached its target only finishes its work.
+    let reached = objective.metric == "time_to_accuracy_s" && target_reached(one, study);
+    best.is_some_and(|best| one.reader.train_s > BEATEN * best) && !reached
+}
+
+fn target_reached(one: &Active, study: &Study) -> bool {
+    let levels = workload::levels(study, &one.job);
+    let fixed =
+        if let Workload::Train(fixed) = &study.workload { fixed.get("target-accuracy") } else { None };
+    let target = levels.get("target-accuracy").or(fixed).and_then(paceline_plan::Value::number);
+    let accuracy = one.reader.metrics(0.0, None, None).get("final_accuracy").copied();
+    accuracy.zip(target).is_some_and(|(accuracy, target)| accuracy >= target)
+}
+
+/// Writes down how a run ended.
+fn settle(
+    state: &mut State,
+    study: &Study,
+    one: Active,
+    ended: Ended,
+    how: How,
+    line: &Line,
+) -> Result<(), Failure> {
+    let cause = || {
+        let lines = || ended.stderr.lines().map(str::trim).filter(|l| !l.is_empty());
+        let said = lines().rfind(|l| l.starts_with("error:")).or_else(|| lines().next_back());
+        let code = ended.code.map_or("was killed".into(), |code| format!("ended with code {code}"));
+        said.map_or(code, |said| said.trim_start_matches("error: ").to_owned())
+    };
+    let of = one.trained.as_ref().unwrap_or(&ended);
+    let mut metrics = one.reader.metrics(of.wall_s, of.cpu_s, of.tree);
+    if let Some(cost) = workload::cost(study, &one.job, &metrics) {
+        metrics.insert(COST.into(), cost);
+    }
+    let end = match (one.stopped, ended.code) {
+        (None, code) if one.trained.is_some() && code != Some(0) => {
+            End::Failed { cause: format!("its network's answers could not be timed: {}", cause()) }
+        }
+        (Some(Stop::Late), _) => {
+            End::Failed { cause: format!("ran past its timeout of {:.0} s", ended.wall_s.floor()) }
+        }
+        (Some(Stop::Beaten), _) => {
+            for objective in &study.objectives {
+                metrics.insert(objective.metric.clone(), one.reader.train_s);
+            }
+            End::Beaten { metrics }
+        }
+        (None, Some(0)) if one.reader.complete => End::Ok { metrics },
+        (None, Some(0)) => {
+            let wanted = "no figures were found in what it printed; see `metrics` in [command]";
+            End::Failed { cause: wanted.into() }
+        }
+        _ if ended.stderr.contains("training has diverged") => End::Diverged { cause: cause() },
+        _ => End::Failed { cause: cause() },
+    };
+    let failed = if let End::Failed { cause } = &end { Some(cause.clone()) } else { None };
+    let (job, run) = (one.job.clone(), one.reader.run.clone());
+    drop(one);
+    if how.show.json {
+        output::json(&json!({
+            "type": "run", "id": job.id, "role": job.role, "repeat": job.repeat, "share": job.share,
+            "levels": workload::levels(study, &job), "run": run, "end": end,
+        }))?;
+    }
+    state.end(job.id, end.clone(), ended.wall_s, run)?;
+    line.ended(study, &job, &end, ended.wall_s);
+    line.show(&state.known.made, study);
+    match failed.filter(|_| job.role == Role::WarmUp) {
+        Some(cause) => Err(Failure::first_run(&study.name, &cause)),
+        None => Ok(()),
+    }
+}
+
+/// The live line: done, left, best, and how long it will take.
+struct Line {
+    bar: ProgressBar,
+    show: Show,
+    expected: u64,
+    live: bool,
+}
+
+impl Line {
+    fn new(show: Show, expected: u64) -> Self {
+        let live = !show.quiet && std::io::stderr().is_terminal();
+        let bar = if live { ProgressBar::new(expected) } else { ProgressBar::hidden() };
+        let style = "{bar:24} {pos}/{len} runs  {msg}";
+        bar.set_style(ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()));
+        if live {
+            bar.enable_steady_tick(Duration::from_millis(500));
+        }
+        Self { bar, show, expected, live }
+    }
+
+    fn show(&self, made: &[Made], study: &Study) {
+        if self.show.quiet {
+            return;
+        }
+        let done: Vec<&Made> = made.iter().filter(|m| m.end.is_some()).collect();
+        let walls: Vec<f64> = done.iter().filter_map(|m| m.metrics()?.get("wall_s").copied()).collect();
+        let each = walls.iter().sum::<f64>() / walls.len().max(1) as f64;
+        let left = self.expected.saturating_sub(done.len() as u64);
+        let problem = super::problem(study);
+        let history = observations(&problem, made);
+        let best = problem.best(&history).first().and_then(|i| problem.losses(&history[*i])).map(|losses| {
+            let objective = &study.objectives[0];
+            let value = if objective.goal == Goal::Minimize { losses[0] } else { -losses[0] };
+            format!("best {}, ", figure(&objective.metric, value))
+        });
+        let text = format!("{left} left, {}about {}", best.unwrap_or_default(), duration(each * left as f64));
+        self.bar.set_length(self.expected.max(done.len() as u64));
+        self.bar.set_position(done.len() as u64);
+        self.bar.set_message(text);
+    }
+
+    fn ended(&self, study: &Study, job: &Job, end: &End, wall_s: f64) {
+        if self.show.quiet {
+            return;
+        }
+        let what = match job.role {
+            Role::Point => configuration(&workload::levels(study, job)),
+            Role::Control => "control".into(),
+            Role::Baseline => "one worker alone".into(),
+            Role::WarmUp => "warm-up".into(),
+        };
+        let figures = |metrics: &std::collections::BTreeMap<String, f64>| {
+            let one = |o: &paceline_plan::Objective| {
+                metrics
+                    .get(&o.metric)
+                    .map_or_else(|| format!("{} not reached", o.metric), |v| figure(&o.metric, *v))
+            };
+            study.objectives.iter().map(one).collect::<Vec<_>>().join(", ")
+        };
+        let how = match end {
+            End::Ok { metrics } => figures(metrics),
+            End::Beaten { .. } => "ended early: can no longer win".into(),
+            End::Diverged { cause } => format!("diverged: {cause}"),
+            End::Failed { cause } => format!("failed: {cause}"),
+        };
+        self.bar.suspend(|| output::note(&format!("{:>4}  {what}: {how} ({wall_s:.1} s)", job.id)));
+    }
+
+    fn clear(&self) {
+        if self.live {
+            self.bar.finish_and_clear();
+        }
+    }
+}
+
+/// Seconds, as people say them.
+pub fn duration(seconds: f64) -> String {
+    match seconds {
+        s if s < 90.0 => format!("{s:.0} s"),
+        s if s < 5400.0 => format!("{:.0} min", s / 60.0),
+        s => format!("{:.1} h", s / 3600.0),
+    }
+}

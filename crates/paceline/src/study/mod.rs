@@ -1,0 +1,55 @@
+//! Studies of real runs: a study file becomes a schedule, each run is a child process, and every step is in the
+//! journal before anybody acts on it.
+//!
+//! - [`workload`]: what one run is: its words, its checks, its figures
+//! - [`state`]: the study in the store
+//! - [`drive`]: making the runs
+//! - [`report`]: what came of them
+
+pub mod drive;
+pub mod report;
+pub mod state;
+pub mod workload;
+
+use std::path::Path;
+
+use paceline_explore::Problem;
+use paceline_explore::schedule::{Rules, Schedule};
+use paceline_plan::{Study, StudyError};
+
+use crate::failure::Failure;
+
+/// Reads a study file and checks all that can be checked without running anything.
+pub fn read(path: &Path) -> Result<Study, Failure> {
+    let text = std::fs::read_to_string(path).map_err(|error| Failure::study_file(path, &error))?;
+    let stem = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
+    let study = Study::read(&path.display().to_string(), &stem, &text)?;
+    workload::check(&study)?;
+    schedule(&study, 0)?;
+    Ok(study)
+}
+
+/// What samplers are asked.
+pub fn problem(study: &Study) -> Problem {
+    Problem {
+        space: study.space.clone(),
+        objectives: study.objectives.clone(),
+        limits: study.outcomes.iter().map(|(_, condition)| condition.clone()).collect(),
+        seed: study.seed,
+        budget: None,
+        duplicates: false,
+    }
+}
+
+/// The study's schedule, with runs added to its budget.
+pub fn schedule(study: &Study, added: u64) -> Result<Schedule, StudyError> {
+    let rules = Rules {
+        sampler: study.sampler.clone(),
+        runs: study.runs.map(|runs| runs + added),
+        repeats: study.repeats,
+        max_repeats: study.max_repeats,
+        control_every: study.control_every,
+        baseline: workload::needs_baseline(study),
+    };
+    Schedule::new(&problem(study), rules).map_err(|error| study.source.error("sampler", error.0))
+}

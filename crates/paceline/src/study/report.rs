@@ -1,0 +1,290 @@
+//! What came of a study: the best configuration, what mattered most, one worker beside several, and the machine.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use paceline_explore::drift::Drift;
+use paceline_explore::effects::{Effect, effects};
+use paceline_explore::schedule::{End, Made, Role, observations};
+use paceline_explore::{Observation, Outcome};
+use paceline_plan::{Goal, Value};
+use paceline_record::figures::{FIGURES, OF_COMMANDS};
+use serde_json::{Value as Json, json};
+
+use super::state::Known;
+use super::workload;
+
+/// Levels in one line.
+pub fn configuration(levels: &BTreeMap<String, Value>) -> String {
+    if levels.is_empty() {
+        return "defaults".into();
+    }
+    levels.iter().map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", ")
+}
+
+/// The best of some runs: its levels and its first objective.
+type Side = Option<(String, f64)>;
+
+/// What a study found.
+pub struct Findings<'a> {
+    known: &'a Known,
+    /// Points, their means corrected for drift.
+    history: Vec<Observation>,
+    /// The same, as they were measured.
+    raw: Vec<Observation>,
+    best: Vec<usize>,
+    effects: Vec<Effect>,
+    /// By objective, where controls have shown a pace.
+    drifts: Vec<(String, Drift)>,
+    /// The best run of one worker alone: its levels and its first objective.
+    single: Side,
+    /// The best point of several workers.
+    several: Side,
+}
+
+impl<'a> Findings<'a> {
+    /// From what is known.
+    pub fn new(known: &'a Known) -> Self {
+        let (study, made) = (&known.study, &known.made);
+        let problem = super::problem(study);
+        let drifts: Vec<(String, Drift)> = study
+            .objectives
+            .iter()
+            .filter_map(|o| Some((o.metric.clone(), Drift::new(made, &o.metric)?)))
+            .collect();
+        let corrected: Vec<Made> = made.iter().map(|m| correct(m, &drifts)).collect();
+        let history = observations(&problem, &corrected);
+        let raw = observations(&problem, made);
+        let best = problem.best(&history);
+        let objective = &study.objectives[0];
+        let whole = history.iter().filter(|o| o.share >= 1.0);
+        let figure = |o: &Observation| match &o.outcome {
+            Outcome::Measured(metrics) => metrics.get(&objective.metric).copied(),
+            _ => None,
+        };
+        let values: Vec<_> = whole.filter_map(|o| Some((o.point.clone(), figure(o)?))).collect();
+        let effects = effects(&study.space, &values);
+        let (mut single, mut several): (Side, Side) = (None, None);
+        let better = |a: f64, b: f64| if objective.goal == Goal::Minimize { a < b } else { a > b };
+        for group in groups(&corrected) {
+            let (count, figures) = (workload::workers(study, &group[0].job), means(&group));
+            let one = Observation {
+                point: paceline_plan::Point(vec![None; study.space.axes().len()]),
+                share: 1.0,
+                outcome: Outcome::Measured(figures.clone()),
+            };
+            let (Some(count), Some(value)) = (count, figures.get(&objective.metric).copied()) else {
+                continue;
+            };
+            if !problem.feasible(&one) {
+                continue;
+            }
+            let slot = if count <= 1.0 { &mut single } else { &mut several };
+            if slot.as_ref().is_none_or(|(_, reached)| better(value, *reached)) {
+                *slot = Some((configuration(&workload::levels(study, &group[0].job)), value));
+            }
+        }
+        Self { known, history, raw, best, effects, drifts, single, several }
+    }
+
+    fn levels(&self, at: usize) -> BTreeMap<String, Value> {
+        self.known.study.space.named(&self.history[at].point)
+    }
+
+    fn metrics(&self, at: usize) -> BTreeMap<String, f64> {
+        match &self.history[at].outcome {
+            Outcome::Measured(metrics) => metrics.clone(),
+            _ => BTreeMap::new(),
+        }
+    }
+
+    /// A point, with its figures as measured and as corrected for drift.
+    fn point(&self, at: usize) -> Json {
+        let one = &self.history[at];
+        let raw = self.raw.iter().find(|o| o.point == one.point && o.share == one.share);
+        let figures = |o: &Observation| match &o.outcome {
+            Outcome::Measured(metrics) => json!(metrics),
+            _ => Json::Null,
+        };
+        json!({
+            "levels": self.levels(at), "share": one.share, "metrics": figures(one),
+            "measured": raw.map(figures),
+        })
+    }
+
+    fn count(&self, which: fn(&End) -> bool) -> usize {
+        self.known.made.iter().filter(|m| m.end.as_ref().is_some_and(which)).count()
+    }
+
+    /// Whether one worker alone is at least as good as several.
+    fn distribution_loses(&self) -> Option<bool> {
+        let ((_, one), (_, several)) = (self.single.as_ref()?, self.several.as_ref()?);
+        let minimize = self.known.study.objectives[0].goal == Goal::Minimize;
+        Some(if minimize { one <= several } else { one >= several })
+    }
+
+    /// For programs.
+    pub fn json(&self, folder: &Path) -> Json {
+        let study = &self.known.study;
+        let best = |at: &usize| json!({"levels": self.levels(*at), "metrics": self.metrics(*at)});
+        let drift = |(metric, drift): &(String, Drift)| json!({"metric": metric, "spread": drift.spread(), "corrected": drift.noticed()});
+        let effect = |e: &Effect| {
+            let levels: Vec<_> =
+                e.levels.iter().map(|(v, mean, n)| json!({"level": v, "mean": mean, "points": n})).collect();
+            json!({"axis": e.axis, "share": e.share, "levels": levels})
+        };
+        let side =
+            |side: &Side| side.as_ref().map(|(what, value)| json!({"configuration": what, "value": value}));
+        json!({
+            "type": "result",
+            "study": study.name,
+            "sampler": study.sampler,
+            "objectives": study.objectives.iter().map(|o| json!({"metric": o.metric, "goal": o.goal})).collect::<Vec<_>>(),
+            "runs": self.known.made.len(),
+            "ended": self.count(|_| true),
+            "failed": self.count(|e| matches!(e, End::Failed { .. })),
+            "diverged": self.count(|e| matches!(e, End::Diverged { .. })),
+            "beaten": self.count(|e| matches!(e, End::Beaten { .. })),
+            "points": self.history.len(),
+            "finished": self.known.finished,
+            "best": self.best.first().map(best),
+            "history": (0..self.history.len()).map(|at| self.point(at)).collect::<Vec<_>>(),
+            "front": self.best.iter().map(best).collect::<Vec<_>>(),
+            "effects": self.effects.iter().map(effect).collect::<Vec<_>>(),
+            "drift": self.drifts.iter().map(drift).collect::<Vec<_>>(),
+            "one_worker": side(&self.single),
+            "several_workers": side(&self.several),
+            "distribution_loses": self.distribution_loses(),
+            "record": folder,
+        })
+    }
+
+    /// For people.
+    pub fn text(&self, folder: &Path) -> String {
+        let study = &self.known.study;
+        let objective = &study.objectives[0];
+        let mut text = String::new();
+        let runs = self.known.made.len();
+        text += &format!("{} different configurations in {runs} runs", self.history.len());
+        for (what, count) in [
+            ("failed", self.count(|e| matches!(e, End::Failed { .. }))),
+            ("diverged", self.count(|e| matches!(e, End::Diverged { .. }))),
+            ("ended early because they could no longer win", self.count(|e| matches!(e, End::Beaten { .. }))),
+        ] {
+            if count > 0 {
+                text += &format!(", {count} {what}");
+            }
+        }
+        text += "\n\n";
+        if self.best.is_empty() {
+            text += "no configuration meets every condition with every objective measured\n";
+        }
+        for at in self.best.iter().take(8) {
+            let metrics = self.metrics(*at);
+            let one = |o: &paceline_plan::Objective| figure(&o.metric, metrics[&o.metric]);
+            let figures: Vec<String> = study.objectives.iter().map(one).collect();
+            text += &format!("best: {}\n      {}\n", configuration(&self.levels(*at)), figures.join(", "));
+        }
+        if !self.effects.is_empty() {
+            text += &format!(
+                "\nwhat mattered most for {} (share of its variation; means by level{}):\n",
+                objective.metric,
+                unit(&objective.metric).replacen(' ', " in ", 1)
+            );
+        }
+        for effect in self.effects.iter().take(6) {
+            let level = |(value, mean, _): &(Value, f64, usize)| format!("{value}: {}", number(*mean));
+            let levels: Vec<String> = effect.levels.iter().map(level).collect();
+            text += &format!("  {:<12} {:>4.0}%  {}\n", effect.axis, 100.0 * effect.share, levels.join(", "));
+        }
+        text += "\n";
+        if let (Some((one, a)), Some((several, b)), Some(loses)) =
+            (&self.single, &self.several, self.distribution_loses())
+        {
+            let (a_text, b_text) = (figure(&objective.metric, *a), figure(&objective.metric, *b));
+            let ratio = if a > b { a / b } else { b / a };
+            text += &if loses {
+                format!(
+                    "one worker: {a_text} ({one}); the best of several: {b_text} ({several})\n\
+                     distribution loses here: one worker alone is {ratio:.2} times as good\n"
+                )
+            } else {
+                format!(
+                    "one worker: {a_text} ({one}); the best of several: {b_text} ({several}), {ratio:.2} times as good\n"
+                )
+            };
+        }
+        for (metric, drift) in &self.drifts {
+            let spread = 100.0 * (drift.spread() - 1.0);
+            text += &if drift.noticed() {
+                format!(
+                    "the machine's pace drifted: {metric} of the controls differs by {spread:.0}%; figures are corrected for it\n"
+                )
+            } else {
+                format!("the machine was steady: {metric} of the controls differs by {spread:.0}%\n")
+            };
+        }
+        text + &format!("recorded in {}\n", folder.display())
+    }
+}
+
+fn correct(made: &Made, drifts: &[(String, Drift)]) -> Made {
+    let mut made = made.clone();
+    if let Some(End::Ok { metrics } | End::Beaten { metrics }) = &mut made.end {
+        for (metric, drift) in drifts {
+            if let Some(value) = metrics.get_mut(metric) {
+                *value = drift.corrected(made.job.id, *value);
+            }
+        }
+    }
+    made
+}
+
+/// Runs of whole work that are repeats of each other; the warm-up is none.
+fn groups(made: &[Made]) -> Vec<Vec<&Made>> {
+    let mut groups: Vec<Vec<&Made>> = Vec::new();
+    for one in made.iter().filter(|m| m.job.role != Role::WarmUp && m.job.share >= 1.0) {
+        let same = |group: &&mut Vec<&Made>| {
+            group[0].job.role == one.job.role && group[0].job.levels == one.job.levels
+        };
+        match groups.iter_mut().find(same) {
+            Some(group) => group.push(one),
+            None => groups.push(vec![one]),
+        }
+    }
+    groups
+}
+
+fn means(group: &[&Made]) -> BTreeMap<String, f64> {
+    let all: Vec<_> = group.iter().filter_map(|m| m.metrics()).collect();
+    let names: std::collections::BTreeSet<&String> = all.iter().flat_map(|m| m.keys()).collect();
+    let mean = |name: &String| {
+        let values: Vec<f64> = all.iter().filter_map(|m| m.get(name).copied()).collect();
+        (name.clone(), values.iter().sum::<f64>() / values.len() as f64)
+    };
+    names.into_iter().map(mean).collect()
+}
+
+/// The unit of a figure, behind a space; nothing for plain numbers and for what commands print.
+fn unit(metric: &str) -> String {
+    let known = FIGURES.iter().chain(OF_COMMANDS).find(|figure| figure.name == metric);
+    known
+        .filter(|figure| !figure.unit.is_empty())
+        .map(|figure| format!(" {}", figure.unit))
+        .unwrap_or_default()
+}
+
+/// A figure with its name and unit.
+pub fn figure(metric: &str, value: f64) -> String {
+    format!("{metric} {}{}", number(value), unit(metric))
+}
+
+/// A figure with four digits that matter.
+fn number(value: f64) -> String {
+    match value.abs() {
+        v if v >= 10_000.0 => format!("{value:.0}"),
+        v if v >= 100.0 => format!("{value:.1}"),
+        v if v >= 0.1 || v == 0.0 => format!("{value:.3}"),
+        _ => format!("{value:.2e}"),
+    }
+}

@@ -1,0 +1,241 @@
+//! A study in the store: `studies/<name>/journal.ndjson`. Whatever happens to the process, the journal says which
+//! runs were begun and how they ended; a run that was begun and did not end is made again under the same number.
+
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use paceline_explore::schedule::{End, Job, Made};
+use paceline_plan::Study;
+use paceline_record::Journal;
+use serde::{Deserialize, Serialize};
+
+use crate::failure::Failure;
+
+/// One line of the journal.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "entry", rename_all = "kebab-case")]
+enum Entry {
+    /// The study, whole: the file may change or go.
+    Study { file: String, name: String, text: String, version: String, at_ms: u64 },
+    /// A run begins, or begins again.
+    Begin { job: Job, at_ms: u64 },
+    /// A run has ended.
+    End { id: u64, end: End, wall_s: f64, run: Option<String>, at_ms: u64 },
+    /// More runs, more time.
+    Budget { runs: u64, minutes: f64 },
+    /// A run that failed is to be made again.
+    Retry { id: u64 },
+    /// Nothing is left to do.
+    Finish { at_ms: u64 },
+}
+
+fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
+}
+
+/// What is known about a study.
+pub struct Known {
+    /// The study.
+    pub study: Study,
+    /// Its runs, in the order in which they began.
+    pub made: Vec<Made>,
+    /// Ids of their records, by number.
+    pub runs: Vec<Option<String>>,
+    /// Wall seconds of all runs that have ended.
+    pub wall_s: f64,
+    /// Runs added to the budget.
+    pub added: u64,
+    /// Minutes added to the budget.
+    pub added_minutes: f64,
+    /// Whether nothing was left to do.
+    pub finished: bool,
+}
+
+impl Known {
+    fn new(study: Study) -> Self {
+        Self {
+            study,
+            made: Vec::new(),
+            runs: Vec::new(),
+            wall_s: 0.0,
+            added: 0,
+            added_minutes: 0.0,
+            finished: false,
+        }
+    }
+
+    fn from(entries: Vec<serde_json::Value>, path: &Path) -> Result<Self, Failure> {
+        let damaged = |why: &str| Failure::damaged(path, why);
+        let mut known: Option<Self> = None;
+        for entry in entries {
+            let entry: Entry = serde_json::from_value(entry).map_err(|e| damaged(&e.to_string()))?;
+            if let Entry::Study { file, name, text, .. } = &entry {
+                known = Some(Self::new(Study::read(file, name, text)?));
+            }
+            known
+                .as_mut()
+                .ok_or_else(|| damaged("it does not begin with a study"))?
+                .take(entry)
+                .map_err(damaged)?;
+        }
+        known.ok_or_else(|| damaged("it is empty"))
+    }
+
+    fn take(&mut self, entry: Entry) -> Result<(), &'static str> {
+        match entry {
+            Entry::Study { .. } => {}
+            Entry::Begin { job, .. } => match self.made.get(job.id as usize) {
+                None if job.id as usize == self.made.len() => {
+                    self.made.push(Made { job, end: None });
+                    self.runs.push(None);
+                    self.finished = false;
+                }
+                Some(made) if made.job == job && made.end.is_none() => {}
+                _ => return Err("a run begins that cannot"),
+            },
+            Entry::End { id, end, wall_s, run, .. } => match self.made.get_mut(id as usize) {
+                Some(made) if made.end.is_none() => {
+                    made.end = Some(end);
+                    self.runs[id as usize] = run;
+                    self.wall_s += wall_s;
+                }
+                _ => return Err("a run ends that is not under way"),
+            },
+            Entry::Budget { runs, minutes } => {
+                self.added += runs;
+                self.added_minutes += minutes;
+                self.finished = false;
+            }
+            Entry::Retry { id } => match self.made.get_mut(id as usize) {
+                Some(made) => {
+                    made.end = None;
+                    self.finished = false;
+                }
+                None => return Err("a run is to be made again that never was"),
+            },
+            Entry::Finish { .. } => self.finished = true,
+        }
+        Ok(())
+    }
+
+    /// Numbers of the runs that failed.
+    pub fn failed(&self) -> Vec<u64> {
+        let failed = |m: &&Made| matches!(m.end, Some(End::Failed { .. } | End::Diverged { .. }));
+        self.made.iter().filter(failed).map(|m| m.job.id).collect()
+    }
+}
+
+/// A study that this process works on.
+pub struct State {
+    /// What is known.
+    pub known: Known,
+    journal: Journal,
+    folder: PathBuf,
+}
+
+/// The journal of a study.
+pub fn journal(store: &Path, name: &str) -> PathBuf {
+    store.join("studies").join(name).join("journal.ndjson")
+}
+
+/// The studies of a store, by name.
+pub fn names(store: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(store.join("studies")).into_iter().flatten();
+    let mut names: Vec<String> = entries
+        .filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned()))
+        .filter(|name| journal(store, name).is_file())
+        .collect();
+    names.sort();
+    names
+}
+
+impl State {
+    /// A new study; one of the same name must not be there.
+    pub fn create(store: &Path, study: Study) -> Result<Self, Failure> {
+        let path = journal(store, &study.name);
+        let (mut journal, entries) = Journal::open(&path)?;
+        if !entries.is_empty() {
+            let there = Known::from(entries, &path)?;
+            return Err(Failure::exists(
+                &study.name,
+                there.finished,
+                there.study.source.text == study.source.text,
+            ));
+        }
+        journal.append(&Entry::Study {
+            file: study.source.file.clone(),
+            name: study.name.clone(),
+            text: study.source.text.clone(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            at_ms: now_ms(),
+        })?;
+        let folder = path.parent().unwrap_or(store).to_owned();
+        Ok(Self { known: Known::new(study), journal, folder })
+    }
+
+    /// A study that was begun.
+    pub fn open(store: &Path, name: &str) -> Result<Self, Failure> {
+        let path = journal(store, name);
+        if !path.is_file() {
+            return Err(Failure::no_study(store, name));
+        }
+        let (journal, entries) = Journal::open(&path)?;
+        let known = Known::from(entries, &path)?;
+        let folder = path.parent().unwrap_or(store).to_owned();
+        Ok(Self { known, journal, folder })
+    }
+
+    /// A look at a study that somebody may be working on.
+    pub fn peek(store: &Path, name: &str) -> Result<Known, Failure> {
+        let path = journal(store, name);
+        if !path.is_file() {
+            return Err(Failure::no_study(store, name));
+        }
+        Known::from(Journal::peek(&path)?, &path)
+    }
+
+    /// Whether somebody is at work on a study.
+    pub fn busy(store: &Path, name: &str) -> bool {
+        Journal::busy(&journal(store, name))
+    }
+
+    /// Where samples of a run's process tree are kept.
+    pub fn tree(&self, id: u64) -> PathBuf {
+        self.folder.join("trees").join(format!("{id}.ndjson"))
+    }
+
+    /// Its folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    fn write(&mut self, entry: Entry) -> Result<(), Failure> {
+        self.journal.append(&entry)?;
+        self.known.take(entry).map_err(|why| Failure::damaged(&self.folder, why))
+    }
+
+    /// A run begins.
+    pub fn begin(&mut self, job: &Job) -> Result<(), Failure> {
+        self.write(Entry::Begin { job: job.clone(), at_ms: now_ms() })
+    }
+
+    /// A run has ended.
+    pub fn end(&mut self, id: u64, end: End, wall_s: f64, run: Option<String>) -> Result<(), Failure> {
+        self.write(Entry::End { id, end, wall_s, run, at_ms: now_ms() })
+    }
+
+    /// Adds runs and minutes to the budget.
+    pub fn add(&mut self, runs: u64, minutes: f64) -> Result<(), Failure> {
+        self.write(Entry::Budget { runs, minutes })
+    }
+
+    /// Makes a run again.
+    pub fn retry(&mut self, id: u64) -> Result<(), Failure> {
+        self.write(Entry::Retry { id })
+    }
+
+    /// Nothing is left to do.
+    pub fn finish(&mut self) -> Result<(), Failure> {
+        self.write(Entry::Finish { at_ms: now_ms() })
+    }
+}

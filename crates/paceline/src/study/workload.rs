@@ -1,0 +1,452 @@
+//! What one run of a study is: its words, whether it can be run, and the figures it gives.
+
+use std::collections::BTreeMap;
+
+use clap::Parser;
+use paceline_data::{Dataset, Settings};
+use paceline_explore::schedule::{Job, Role};
+use paceline_plan::study::MetricsFile;
+use paceline_plan::value::nearest;
+use paceline_plan::{Plan, Point, Study, StudyError, Value, Workload};
+use paceline_record::figures::{COST, FIGURES, Figure, INFER, OF_COMMANDS};
+use paceline_record::tree::Summary;
+use regex::Regex;
+use serde_json::Value as Json;
+
+use crate::verbs::train;
+
+#[derive(Parser)]
+#[command(no_binary_name = true)]
+struct Words {
+    #[command(flatten)]
+    args: train::Args,
+}
+
+/// The words of a flag.
+fn flag(name: &str, value: &Value) -> Vec<String> {
+    match value {
+        Value::Flag(true) => vec![format!("--{name}")],
+        Value::Flag(false) => Vec::new(),
+        other => vec![format!("--{name}={other}")],
+    }
+}
+
+/// Epochs of a run where neither the workload nor an axis says how much to train.
+const EPOCHS: f64 = 5.0;
+
+/// The levels of a run, by name; the workload's own settings not among them.
+pub fn levels(study: &Study, job: &Job) -> BTreeMap<String, Value> {
+    match (job.role, &study.workload) {
+        (Role::Point, _) => study.space.named(&Point(job.levels.clone())),
+        (Role::Baseline, _) => BTreeMap::new(),
+        (_, Workload::Train(_)) => study.control.clone(),
+        // A command needs a level for each of its placeholders.
+        (_, Workload::Command { .. }) => {
+            let first = |axis: &paceline_plan::Axis| (axis.name.clone(), axis.levels[0].clone());
+            let mut levels: BTreeMap<String, Value> = study.space.axes().iter().map(first).collect();
+            levels.extend(study.control.clone());
+            levels
+        }
+    }
+}
+
+/// A run's words: the program (`None` for this one) and its arguments.
+pub struct Call {
+    /// The program; this one if absent.
+    pub program: Option<String>,
+    /// Its arguments.
+    pub arguments: Vec<String>,
+}
+
+/// What is typed for a run.
+pub fn call(study: &Study, job: &Job, store: &str, cores: usize) -> Call {
+    let levels = levels(study, job);
+    let seed = study.seed.wrapping_add(job.repeat);
+    match &study.workload {
+        Workload::Train(fixed) => {
+            let mut arguments: Vec<String> = vec!["train".into(), "--json".into(), "--quiet".into()];
+            let mut settings = if job.role == Role::Baseline { alone(fixed) } else { fixed.clone() };
+            settings.extend(levels);
+            if job.share < 1.0 {
+                for (name, default) in [("steps", None), ("epochs", Some(EPOCHS))] {
+                    let whole = settings.get(name).and_then(Value::number).or(default);
+                    if let Some(whole) = whole.filter(|_| name == "steps" || !settings.contains_key("steps"))
+                    {
+                        let part = whole * job.share;
+                        let part = if name == "steps" { part.ceil().max(1.0) } else { part };
+                        settings.insert(name.into(), Value::Number(part));
+                    }
+                }
+            }
+            settings.entry("seed".into()).or_insert(Value::Number(seed as f64));
+            settings.iter().for_each(|(name, value)| arguments.extend(flag(name, value)));
+            arguments.push(format!("--store={store}"));
+            Call { program: None, arguments }
+        }
+        Workload::Command { run, .. } => {
+            let fill = |word: &String| {
+                let mut filled = word.replace("{seed}", &seed.to_string());
+                filled = filled.replace("{cores}", &cores.to_string());
+                for axis in study.space.axes() {
+                    // An axis that is not there leaves an empty word.
+                    let level = levels.get(&axis.name).map(ToString::to_string).unwrap_or_default();
+                    filled = filled.replace(&format!("{{{}}}", axis.name), &level);
+                }
+                filled
+            };
+            let mut words = run.iter().map(fill);
+            Call { program: words.next(), arguments: words.collect() }
+        }
+    }
+}
+
+/// What is typed to time the answers of a run's network; `None` where nobody wants to know.
+pub fn inference(study: &Study, job: &Job) -> Option<Vec<String>> {
+    let Workload::Train(fixed) = &study.workload else { return None };
+    if !study.figures().iter().any(|(_, name)| name.starts_with(INFER)) {
+        return None;
+    }
+    let mut settings = fixed.clone();
+    settings.extend(levels(study, job));
+    let mut words: Vec<String> = vec!["infer".into(), "--json".into(), "--quiet".into()];
+    for name in ["data", "data-dir", "model", "model-file"] {
+        settings.get(name).into_iter().for_each(|value| words.extend(flag(name, value)));
+    }
+    let paceline_plan::study::Infer { batch, threads, seconds } = study.infer;
+    words.extend([
+        format!("--batch={batch}"),
+        format!("--threads={threads}"),
+        format!("--seconds={seconds}"),
+    ]);
+    Some(words)
+}
+
+/// What a run costs by the study's prices.
+pub fn cost(study: &Study, job: &Job, metrics: &BTreeMap<String, f64>) -> Option<f64> {
+    let prices = study.prices.as_ref()?;
+    let hours = metrics.get("seconds.total").or_else(|| metrics.get("wall_s"))? / 3600.0;
+    let workers = workers(study, job).unwrap_or(0.0);
+    let servers = number(study, job, "servers").filter(|_| job.role != Role::Baseline).unwrap_or(0.0);
+    let gigabytes = metrics.get("sent_bytes").filter(|_| prices.gigabyte > 0.0).map_or(0.0, |b| b / 1e9);
+    let hourly = prices.run_hour + prices.worker_hour * workers + prices.server_hour * servers;
+    Some(hours * hourly + gigabytes * prices.gigabyte)
+}
+
+/// A number that a run of `paceline train` is given, by its levels or by the workload.
+fn number(study: &Study, job: &Job, name: &str) -> Option<f64> {
+    let Workload::Train(fixed) = &study.workload else { return None };
+    levels(study, job).get(name).or_else(|| fixed.get(name)).and_then(Value::number)
+}
+
+/// Settings that make no sense for one worker alone.
+const OF_SEVERAL: &[&str] = &[
+    "workers",
+    "servers",
+    "strategy",
+    "sync",
+    "compression",
+    "buffer",
+    "network",
+    "hosts",
+    "averages",
+    "placement",
+];
+
+fn alone(fixed: &BTreeMap<String, Value>) -> BTreeMap<String, Value> {
+    let of_strategies = paceline_protocol::strategies::parameters();
+    let own = |name: &str| !OF_SEVERAL.contains(&name) && of_strategies.iter().all(|p| p.name != name);
+    fixed.iter().filter(|(name, _)| own(name)).map(|(n, v)| (n.clone(), v.clone())).collect()
+}
+
+/// The number of workers of a run of `paceline train`.
+pub fn workers(study: &Study, job: &Job) -> Option<f64> {
+    matches!(study.workload, Workload::Train(_)).then_some(())?;
+    if job.role == Role::Baseline {
+        return Some(1.0);
+    }
+    Some(number(study, job, "workers").unwrap_or(1.0))
+}
+
+/// Whether one worker alone has to be run apart from the control.
+pub fn needs_baseline(study: &Study) -> bool {
+    let control = Job { id: 0, role: Role::Control, levels: Vec::new(), share: 1.0, repeat: 0 };
+    matches!(study.workload, Workload::Train(_))
+        && (study.control_every == 0 || workers(study, &control) != Some(1.0))
+}
+
+/// Points of a large space that are tried.
+const TRIED: usize = 2000;
+
+/// Whether every run of a study can be run.
+pub fn check(study: &Study) -> Result<(), StudyError> {
+    paceline_explore::samplers::find(&study.sampler).map_err(|e| study.source.error("sampler", e.0))?;
+    match &study.workload {
+        Workload::Train(fixed) => check_train(study, fixed),
+        Workload::Command { metrics: MetricsFile::Patterns(patterns), .. } => check_patterns(study, patterns),
+        Workload::Command { .. } => check_figures(study, &|name| !name.starts_with(INFER), &[]),
+    }
+}
+
+fn check_patterns(study: &Study, patterns: &BTreeMap<String, String>) -> Result<(), StudyError> {
+    for (name, pattern) in patterns {
+        let key = format!("command.metrics.{name}");
+        let regex = Regex::new(pattern)
+            .map_err(|e| study.source.error(&key, e.to_string().lines().last().unwrap_or_default()))?;
+        if regex.captures_len() != 2 {
+            let problem = "one group ( ) around the number is needed, e.g. 'accuracy: ([0-9.]+)'";
+            return Err(study.source.error(&key, problem));
+        }
+    }
+    let always = OF_COMMANDS.iter().map(|f| f.name);
+    let known: Vec<&str> = patterns.keys().map(String::as_str).chain(always).collect();
+    check_figures(study, &|name| known.contains(&name), &known)
+}
+
+/// Whether everything that is wanted is measured.
+fn check_figures(study: &Study, known: &dyn Fn(&str) -> bool, names: &[&str]) -> Result<(), StudyError> {
+    for (key, name) in study.figures() {
+        if !known(name) {
+            let near = nearest(name, names.iter().copied());
+            let hint = near.map(|n| format!("did you mean `{n}`? ")).unwrap_or_default();
+            let all = if names.is_empty() { "what the command prints".into() } else { names.join(", ") };
+            return Err(study.source.error(&key, format!("`{name}` is not measured; {hint}possible: {all}")));
+        }
+        if name == COST && study.prices.is_none() {
+            let problem = "needs prices: write worker-hour = 0.5 (or another price) into [prices]";
+            return Err(study.source.error(&key, problem));
+        }
+    }
+    Ok(())
+}
+
+fn check_train(study: &Study, fixed: &BTreeMap<String, Value>) -> Result<(), StudyError> {
+    let source = &study.source;
+    for (name, value) in fixed {
+        let key = format!("workload.{name}");
+        if ["json", "quiet", "store", "no-record"].contains(&name.as_str()) {
+            return Err(source.error(&key, "is set by the study itself: leave it out"));
+        }
+        if ["listen", "key-file", "join-timeout"].contains(&name.as_str()) {
+            return Err(source.error(&key, "runs of a study stay on this machine: leave it out"));
+        }
+        if let Err(problem) = try_flag(name, value) {
+            return Err(source.error(&key, problem));
+        }
+    }
+    for axis in study.space.axes() {
+        for value in &axis.levels {
+            if let Err(problem) = try_flag(&axis.name, value) {
+                return Err(source.error(&format!("axes.{}", axis.name), problem));
+            }
+        }
+    }
+    let names: Vec<&str> = FIGURES.iter().map(|f: &Figure| f.name).collect();
+    check_figures(study, &|name| names.contains(&name), &names)?;
+    let named = |name: &str| fixed.contains_key(name) || study.space.axes().iter().any(|a| a.name == name);
+    for (i, objective) in study.objectives.iter().enumerate() {
+        if objective.metric == "time_to_accuracy_s" && !named("target-accuracy") {
+            let problem = "needs a target: write target-accuracy = 0.9 into [workload]";
+            return Err(source.error(&format!("objectives[{i}].metric"), problem));
+        }
+    }
+    check_points(study, fixed)
+}
+
+/// Every point as a plan, as far as there are not too many.
+fn check_points(study: &Study, fixed: &BTreeMap<String, Value>) -> Result<(), StudyError> {
+    let points = study.space.points(paceline_plan::space::ENUMERABLE);
+    let Some(points) = points else { return Ok(()) };
+    let step = points.len().div_ceil(TRIED).max(1);
+    let mut datasets: BTreeMap<String, Option<Dataset>> = BTreeMap::new();
+    let (mut refused, mut tried, mut first) = (0, 0, None);
+    for point in points.iter().step_by(step) {
+        let levels = study.space.named(point);
+        let mut settings = fixed.clone();
+        settings.extend(levels.clone());
+        tried += 1;
+        if let Err(problem) = try_plan(&settings, &mut datasets) {
+            refused += 1;
+            first.get_or_insert((levels, problem));
+        }
+    }
+    let Some((levels, problem)) = first else { return Ok(()) };
+    let words: Vec<String> = levels.iter().map(|(name, value)| format!("{name} {value}")).collect();
+    let problem = format!(
+        "{refused} of {tried} points cannot be run, e.g. {}: {problem}; exclude them with a constraint, or give the axis \
+         a `when`",
+        words.join(", ")
+    );
+    Err(study
+        .source
+        .error(if study.space.constraints().is_empty() { "axes" } else { "constraints" }, problem))
+}
+
+/// Whether `paceline train` knows a flag and takes its value.
+fn try_flag(name: &str, value: &Value) -> Result<(), String> {
+    let words = flag(name, &if *value == Value::Flag(false) { Value::Flag(true) } else { value.clone() });
+    let Err(error) = Words::try_parse_from(words) else { return Ok(()) };
+    if error.kind() == clap::error::ErrorKind::UnknownArgument {
+        let command = <Words as clap::CommandFactory>::command();
+        let known: Vec<&str> = command.get_arguments().filter_map(clap::Arg::get_long).collect();
+        let hint = nearest(name, known.iter().copied()).map(|n| format!("; did you mean `{n}`?"));
+        let hint = hint.unwrap_or_else(|| "; `paceline train --help` lists every flag".into());
+        return Err(format!("paceline train has no flag --{name}{hint}"));
+    }
+    let text = error.to_string();
+    let lines = text
+        .lines()
+        .map(str::trim)
+        .filter(|l| !l.is_empty() && !l.starts_with("For more") && !l.starts_with("tip:"));
+    Err(lines.collect::<Vec<_>>().join("; ").trim_start_matches("error: ").to_owned())
+}
+
+fn try_plan(
+    settings: &BTreeMap<String, Value>,
+    datasets: &mut BTreeMap<String, Option<Dataset>>,
+) -> Result<Plan, String> {
+    let words = settings.iter().flat_map(|(name, value)| flag(name, value));
+    let parsed = Words::try_parse_from(words);
+    let parsed = parsed.map_err(|e| e.to_string().lines().next().unwrap_or_default().to_owned())?;
+    let plan = parsed.args.plan().map_err(|e| e.to_string())?;
+    plan.check(usize::MAX).map_err(|e| e.to_string())?;
+    let settings = paceline_train::model::settings(&plan);
+    let source = paceline_data::find(&plan.data).expect("clap lets registered names pass only");
+    let asked = Settings { image_size: plan.image_size, window: plan.window, decoders: plan.decoders };
+    source.check(&asked).map_err(|bad| format!("{} {}: {}", bad.flag, bad.value, bad.problem))?;
+    // Where the dataset is not at hand, the runs will tell.
+    let dataset = datasets
+        .entry(format!("{} {:?} {:?}", plan.data, plan.image_size, plan.window))
+        .or_insert_with(|| source.load(&crate::verbs::data::folders(parsed.args.place()), &settings).ok());
+    if let Some(dataset) = dataset {
+        plan.check(dataset.train.len()).map_err(|e| e.to_string())?;
+        if plan.strategy != crate::voyage::SINGLE {
+            paceline_launch::run::check(&plan, dataset).map_err(|e| e.to_string())?;
+        }
+    }
+    Ok(plan)
+}
+
+/// Reads figures from what a run prints, line by line.
+pub struct Reader {
+    patterns: Option<Vec<(String, Regex)>>,
+    metrics: BTreeMap<String, f64>,
+    /// The run's id in the store.
+    pub run: Option<String>,
+    /// The training clock, as far as it was told.
+    pub train_s: f64,
+    /// Whether the whole result has come.
+    pub complete: bool,
+    /// Whether it is the network's answers that are listened to.
+    pub answers: bool,
+    train: bool,
+}
+
+impl Reader {
+    /// For a study's runs.
+    pub fn new(study: &Study) -> Self {
+        let patterns = match &study.workload {
+            Workload::Command { metrics: MetricsFile::Patterns(patterns), .. } => Some(
+                patterns.iter().filter_map(|(name, p)| Some((name.clone(), Regex::new(p).ok()?))).collect(),
+            ),
+            _ => None,
+        };
+        let train = matches!(study.workload, Workload::Train(_));
+        Self {
+            patterns,
+            metrics: BTreeMap::new(),
+            run: None,
+            train_s: 0.0,
+            complete: false,
+            answers: false,
+            train,
+        }
+    }
+
+    /// Takes a line.
+    pub fn line(&mut self, line: &str) {
+        if let Some(patterns) = &self.patterns {
+            for (name, pattern) in patterns {
+                let found = pattern.captures_iter(line).last().and_then(|c| c.get(1)?.as_str().parse().ok());
+                if let Some(value) = found.filter(|v: &f64| v.is_finite()) {
+                    self.metrics.insert(name.clone(), value);
+                    self.complete = true;
+                }
+            }
+            return;
+        }
+        let Ok(Json::Object(event)) = serde_json::from_str(line) else { return };
+        let event = Json::Object(event);
+        if !self.train {
+            self.metrics.clear();
+            flatten("", &event, &mut self.metrics);
+            self.complete = true;
+            return;
+        }
+        if self.answers {
+            for name in ["p50_ms", "p95_ms", "p99_ms", "samples_per_s"] {
+                let value = event["rows"][0][name].as_f64();
+                value.and_then(|value| self.metrics.insert(format!("{INFER}{name}"), value));
+            }
+            return;
+        }
+        self.train_s = event["train_s"].as_f64().unwrap_or(self.train_s);
+        match event["type"].as_str() {
+            Some("start") => self.run = event["run"].as_str().map(str::to_owned),
+            Some("evaluation") => {
+                for (from, to) in [("accuracy", "final_accuracy"), ("loss", "final_loss")] {
+                    event[from].as_f64().and_then(|v| self.metrics.insert(to.into(), v));
+                }
+            }
+            Some("result") => {
+                flatten("", &event, &mut self.metrics);
+                let ranks = event["ranks"].as_array().cloned().unwrap_or_default();
+                let each =
+                    |name: &str| -> Vec<f64> { ranks.iter().filter_map(|r| r[name].as_f64()).collect() };
+                for name in ["sent_bytes", "received_bytes", "cpu_s"] {
+                    self.metrics.insert(name.into(), each(name).iter().sum());
+                }
+                let peak = each("rss_peak_bytes").into_iter().fold(0.0, f64::max);
+                self.metrics.insert("rss_peak_bytes".into(), peak);
+                self.complete = true;
+            }
+            _ => {}
+        }
+    }
+
+    /// The figures so far, with what the processes took, as seen from outside.
+    pub fn metrics(&self, wall_s: f64, cpu_s: Option<f64>, tree: Option<Summary>) -> BTreeMap<String, f64> {
+        let mut metrics = self.metrics.clone();
+        metrics.insert("wall_s".into(), wall_s);
+        if let Some(cpu_s) = cpu_s.filter(|_| !self.train) {
+            metrics.insert("cpu_s".into(), cpu_s);
+        }
+        let Summary { rss_peak_bytes, processes, read_bytes, written_bytes } = tree.unwrap_or_default();
+        let sampled = [
+            ("rss_peak_bytes", rss_peak_bytes),
+            ("processes", processes),
+            ("read_bytes", read_bytes),
+            ("written_bytes", written_bytes),
+        ];
+        for (name, value) in sampled.into_iter().filter(|_| tree.is_some()) {
+            // What a program says of itself is not overruled.
+            metrics.entry(name.into()).or_insert(value as f64);
+        }
+        metrics
+    }
+}
+
+/// Numbers of a document, by their path.
+fn flatten(prefix: &str, value: &Json, into: &mut BTreeMap<String, f64>) {
+    match value {
+        Json::Number(number) => {
+            number.as_f64().filter(|v| v.is_finite()).and_then(|v| into.insert(prefix.into(), v));
+        }
+        Json::Object(map) => {
+            for (name, value) in map {
+                let path = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
+                flatten(&path, value, into);
+            }
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,78 @@
+//! `paceline explore`: a study of real runs, or of a table of runs made by others.
+
+pub mod table;
+
+use std::path::{Path, PathBuf};
+
+use clap::ArgGroup;
+
+use super::store::Where;
+use crate::failure::Failure;
+use crate::output::{self, Show};
+use crate::study;
+use crate::study::drive::{How, drive};
+use crate::study::report::Findings;
+use crate::study::state::State;
+
+/// Flags of `paceline explore`.
+#[derive(clap::Args, Debug)]
+#[command(group = ArgGroup::new("workload").required(true))]
+pub struct Args {
+    /// The study file
+    #[arg(value_name = "STUDY.toml", group = "workload")]
+    study: Option<PathBuf>,
+    #[command(flatten)]
+    running: Running,
+    /// A table as the workload: comma-separated values with a header, also gzipped
+    #[arg(long, value_name = "FILE", group = "workload", help_heading = "Instead of a study, a table")]
+    table: Option<PathBuf>,
+    #[arg(long, default_value = "bayes", help = table::samplers(), help_heading = "Instead of a study, a table")]
+    sampler: String,
+    #[command(flatten, next_help_heading = "Instead of a study, a table")]
+    asked: table::Asked,
+}
+
+/// How runs are made.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Running {
+    /// Runs side by side, each on its part of the cores
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub parallel: u32,
+    #[command(flatten)]
+    pub store: Where,
+}
+
+impl Running {
+    /// Makes the runs that are left, and tells what came of them.
+    pub fn go(&self, mut state: State, show: Show) -> Result<(), Failure> {
+        let store = self.store.folder();
+        drive(&mut state, &store, How { parallel: self.parallel as usize, show })?;
+        tell(&state, show)
+    }
+}
+
+/// What came of a study.
+pub fn tell(state: &State, show: Show) -> Result<(), Failure> {
+    let findings = Findings::new(&state.known);
+    if show.json {
+        return Ok(output::json(&findings.json(state.folder()))?);
+    }
+    Ok(output::text(&findings.text(state.folder()))?)
+}
+
+/// `paceline explore`.
+pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
+    match (&args.study, &args.table) {
+        (Some(path), _) => explore(path, args, show),
+        (None, Some(table)) => table::explore(table, &args.sampler, &args.asked, show),
+        (None, None) => Err(Failure::usage("a study file or --table FILE is needed")),
+    }
+}
+
+fn explore(path: &Path, args: &Args, show: Show) -> Result<(), Failure> {
+    let study = study::read(path)?;
+    if !show.quiet {
+        study::schedule(&study, 0)?.notes().iter().for_each(|note| output::note(note));
+    }
+    args.running.go(State::create(&args.running.store.folder(), study)?, show)
+}

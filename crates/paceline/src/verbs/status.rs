@@ -1,0 +1,123 @@
+//! `paceline status`: the runs that are under way, and how far studies are.
+
+use std::path::Path;
+
+use paceline_explore::schedule::{End, Made, Role};
+use paceline_record::RecordError;
+use serde::Serialize;
+use serde_json::json;
+
+use super::resume;
+use super::runs::{Listed, listed, table};
+use super::store::Where;
+use crate::failure::Failure;
+use crate::output::{self, Show};
+use crate::study;
+use crate::study::report::Findings;
+use crate::study::state::{self, State};
+
+/// Flags of `paceline status`.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// A study's name or file; everything if left out
+    #[arg(value_name = "STUDY")]
+    what: Option<String>,
+    #[command(flatten)]
+    store: Where,
+}
+
+/// A study, as programs see it.
+#[derive(Serialize)]
+struct Progress {
+    study: String,
+    state: &'static str,
+    runs: usize,
+    ended: usize,
+    points: usize,
+    failed: usize,
+    finished: bool,
+}
+
+/// `paceline status`.
+pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
+    let store = args.store.folder();
+    if let Some(text) = &args.what {
+        let name = resume::study(&store, text)?.ok_or_else(|| Failure::no_study(&store, text))?;
+        return one(&store, &name, show);
+    }
+    let studies =
+        state::names(&store).iter().map(|name| progress(&store, name)).collect::<Result<Vec<_>, _>>()?;
+    let mut runs = match args.store.open().and_then(|store| store.runs()) {
+        // Studies of other programs leave no runs.
+        Err(RecordError::Empty { .. }) if !studies.is_empty() => Vec::new(),
+        runs => runs?,
+    };
+    runs.retain(|run| run.state == "running");
+    let runs: Vec<Listed<'_>> = runs.iter().map(listed).collect();
+    if show.json {
+        return Ok(output::json(&json!({"type": "result", "runs": runs, "studies": studies}))?);
+    }
+    let mut text = String::new();
+    if !studies.is_empty() {
+        let cells = |s: &Progress| {
+            vec![
+                s.study.clone(),
+                s.state.into(),
+                s.points.to_string(),
+                format!("{}/{}", s.ended, s.runs),
+                s.failed.to_string(),
+            ]
+        };
+        let cells: Vec<_> = studies.iter().map(cells).collect();
+        text += &output::table(&["study", "state", "points", "runs ended", "failed"], &cells);
+    }
+    if runs.is_empty() {
+        output::note("no run is under way");
+    } else {
+        text += if text.is_empty() { "" } else { "\n" };
+        text += &table(&runs);
+    }
+    Ok(output::text(&text)?)
+}
+
+fn progress(store: &Path, name: &str) -> Result<Progress, Failure> {
+    let (known, busy) = (State::peek(store, name)?, State::busy(store, name));
+    let count = |which: &dyn Fn(&Made) -> bool| known.made.iter().filter(|m| which(m)).count();
+    Ok(Progress {
+        study: name.into(),
+        state: match (known.finished, busy) {
+            (true, _) => "finished",
+            (false, true) => "running",
+            (false, false) => "interrupted",
+        },
+        runs: known.made.len(),
+        ended: count(&|m| m.end.is_some()),
+        points: count(&|m| m.job.role == Role::Point),
+        failed: count(&|m| matches!(m.end, Some(End::Failed { .. } | End::Diverged { .. }))),
+        finished: known.finished,
+    })
+}
+
+/// How far one study is, and what it has found so far.
+fn one(store: &Path, name: &str, show: Show) -> Result<(), Failure> {
+    let known = State::peek(store, name)?;
+    let path = state::journal(store, name);
+    let findings = Findings::new(&known);
+    let folder = path.parent().unwrap_or(store);
+    if show.json {
+        return Ok(output::json(&findings.json(folder))?);
+    }
+    let expected = study::schedule(&known.study, known.added)?.expected();
+    let ended = known.made.iter().filter(|m| m.end.is_some()).count() as u64;
+    let left = expected.saturating_sub(ended);
+    let each = known.wall_s / ended.max(1) as f64;
+    let state = match (known.finished, State::busy(store, name)) {
+        (true, _) => "finished".to_owned(),
+        (_, busy) => format!(
+            "{}; {ended} runs done, about {left} left, {}",
+            if busy { "running" } else { "interrupted" },
+            study::drive::duration(each * left as f64)
+        ),
+    };
+    Ok(output::text(&format!("{name}: {state}\n{}", findings.text(folder)))?)
+}

@@ -1,0 +1,509 @@
+//! Studies of real runs: files, runs, interruptions.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use paceline_random::{Purpose, Stream};
+use serde_json::Value;
+
+use crate::support::{PATIENCE, Ran, gone, run, signal};
+
+struct Place {
+    folder: tempfile::TempDir,
+}
+
+impl Place {
+    fn new(study: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("s.toml"), study).unwrap();
+        Self { folder }
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_paceline"));
+        command.args(words).current_dir(self.path());
+        command
+    }
+
+    fn run(&self, words: &[&str]) -> Ran {
+        let store = self.path().join("store");
+        let store = store.to_str().unwrap();
+        run(self.command(words).args(["--store", store]))
+    }
+
+    /// Runs that must end well; the result line.
+    fn result(&self, words: &[&str]) -> Value {
+        let ran = self.run(&[words, &["--json"]].concat());
+        assert_eq!(ran.code, 0, "{words:?}: {}", ran.stderr);
+        ran.result()
+    }
+
+    fn journal(&self) -> PathBuf {
+        self.path().join("store/studies/s/journal.ndjson")
+    }
+
+    /// The journal's entries, as far as they are whole lines.
+    fn entries(&self) -> Vec<Value> {
+        let text = fs::read_to_string(self.journal()).unwrap_or_default();
+        let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+        whole.map(|line| serde_json::from_str::<Value>(line).unwrap()["entry"].clone()).collect()
+    }
+}
+
+const TRAIN: &str = r#"
+sampler = "grid"
+constraints = ["servers <= workers"]
+[workload]
+epochs = 1
+target-accuracy = 0.3
+[axes]
+strategy = ["ring-allreduce", "ps"]
+workers = [1, 2]
+servers = { values = [1, 2], when = 'strategy = "ps"' }
+[[objectives]]
+metric = "seconds.train"
+goal = "minimize"
+[[objectives]]
+metric = "final_accuracy"
+goal = "maximize"
+[control]
+every = 3
+"#;
+
+#[test]
+fn a_study_of_real_runs_ends_with_the_best_the_effects_and_one_worker_beside_several() {
+    let place = Place::new(TRAIN);
+    let ran = place.run(&["explore", "s.toml"]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    for part in [
+        "5 different configurations",
+        "best: ",
+        "what mattered most",
+        "one worker",
+        "controls",
+        "recorded in",
+    ] {
+        assert!(ran.stdout.contains(part), "{part}: {}", ran.stdout);
+    }
+    let result = place.result(&["status", "s"]);
+    // A warm-up, five points, three controls.
+    assert_eq!(
+        (&result["runs"], &result["ended"], &result["failed"]),
+        (&9.into(), &9.into(), &0.into()),
+        "{result}"
+    );
+    assert_eq!(result["points"], 5);
+    assert!(result["best"]["metrics"]["sent_bytes"].is_number());
+    // Each run is recorded in the same store.
+    let runs = run(place.command(&["runs", "--json", "--store"]).arg(place.path().join("store"))).result();
+    assert_eq!(runs.as_array().unwrap().len(), 9);
+    let again = place.run(&["explore", "s.toml"]);
+    assert_eq!(again.code, 3);
+    assert!(again.stderr.contains("--add-budget"), "{}", again.stderr);
+    let finished = place.run(&["resume", "s"]);
+    assert!(finished.stderr.contains("the study is finished"), "{}", finished.stderr);
+    assert!(place.run(&["status"]).stdout.contains("finished"));
+}
+
+#[test]
+fn files_written_by_init_are_right_and_are_not_overwritten() {
+    let place = Place::new("");
+    for words in [&["init", "new.toml"][..], &["init", "other.toml", "--command"]] {
+        let ran = run(&mut place.command(words));
+        assert_eq!(ran.code, 0, "{}", ran.stderr);
+        let ran = run(&mut place.command(&["check", words[1]]));
+        assert_eq!(ran.code, 0, "{}", ran.stderr);
+        assert!(ran.stdout.contains("points; ok"), "{}", ran.stdout);
+        assert_eq!(run(&mut place.command(words)).code, 5, "not overwritten");
+    }
+    let schema: Value = run(&mut place.command(&["check", "--schema"])).result();
+    assert_eq!(schema["title"], "StudyFile");
+    let plan = run(&mut place.command(&["plan", "new.toml", "--no-probe", "--json"])).result();
+    assert!(plan["runs"].as_u64().unwrap() >= 40, "{plan}");
+}
+
+#[test]
+fn the_plan_lists_every_run_of_a_design_and_how_long_it_takes() {
+    let place = Place::new(&TRAIN.replace("\"grid\"", "\"fractional:III\""));
+    let plan = place.result(&["plan", "s.toml"]);
+    let rows = plan["plan"].as_array().unwrap();
+    assert_eq!(rows[0]["role"], "warm-up");
+    assert!(rows.iter().any(|row| row["levels"]["strategy"] == "ps"), "{plan}");
+    assert!(plan["seconds"].as_f64().unwrap() > 0.0);
+    assert!(plan["notes"][0].as_str().unwrap().contains("2^"), "{plan}");
+}
+
+#[test]
+fn mistakes_about_what_can_be_run_name_line_and_key() {
+    for (old, new, message) in [
+        ("\"grid\"", "\"gird\"", "s.toml:2: sampler: there is no sampler `gird`; did you mean `grid`?"),
+        ("\"grid\"", "\"bayes\"", "s.toml:2: sampler: bayes never ends by itself: set `runs` in [budget]"),
+        (
+            "epochs = 1",
+            "epoch = 1",
+            "s.toml:5: workload.epoch: paceline train has no flag --epoch; did you mean `epochs`?",
+        ),
+        (
+            "epochs = 1",
+            "epochs = \"one\"",
+            "s.toml:5: workload.epochs: invalid value 'one' for '--epochs <EPOCHS>'",
+        ),
+        ("epochs = 1", "epochs = 1\nstore = \"x\"", "s.toml:6: workload.store: is set by the study itself"),
+        (
+            "workers = [1, 2]",
+            "wrkers = [1, 2]",
+            "s.toml:3: constraints[0]: `workers` in `servers <= workers` is not an axis",
+        ),
+        ("\"ring-allreduce\", \"ps\"", "\"ring\", \"ps\"", "s.toml:8: axes.strategy: invalid value 'ring'"),
+        (
+            "\"final_accuracy\"",
+            "\"final_acuracy\"",
+            "s.toml:15: objectives[1].metric: `final_acuracy` is not measured; did you mean `final_accuracy`?",
+        ),
+        (
+            "target-accuracy = 0.3\n",
+            "",
+            "s.toml:11: objectives[0].metric: needs a target: write target-accuracy = 0.9 into [workload]",
+        ),
+        (
+            ", when = 'strategy = \"ps\"'",
+            "",
+            "s.toml:3: constraints: 3 of 6 points cannot be run, e.g. servers 1, strategy ring-allreduce, workers 1: --servers 1: \
+             ring-allreduce has no servers: leave it out; exclude them with a constraint, or give the axis a `when`",
+        ),
+    ] {
+        let mut text = TRAIN.replacen(old, new, 1);
+        if message.contains("needs a target") {
+            text = text.replacen("seconds.train", "time_to_accuracy_s", 1);
+        }
+        let ran = Place::new(&text).run(&["explore", "s.toml"]);
+        assert_eq!((ran.code, ran.stdout.as_str()), (3, ""), "{new}: {}", ran.stderr);
+        assert!(ran.stderr.contains(message), "{new}: {}", ran.stderr);
+    }
+}
+
+#[test]
+fn the_example_explores_a_python_script() {
+    let place = Place::new("");
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/command-study");
+    for file in ["train.py", "study.toml"] {
+        fs::copy(example.join(file), place.path().join(file)).unwrap();
+    }
+    let result = place.result(&["explore", "study.toml"]);
+    assert_eq!((&result["points"], &result["failed"]), (&12.into(), &0.into()), "{result}");
+    let metrics = &result["best"]["metrics"];
+    assert!(
+        metrics["loss"].as_f64().unwrap() < 0.3 && metrics["accuracy"].as_f64().unwrap() > 0.9,
+        "{metrics}"
+    );
+    assert!(metrics["cpu_s"].is_number() && metrics["wall_s"].is_number());
+    // Its process tree is on record too.
+    assert!(
+        metrics["processes"].as_f64().unwrap() >= 1.0 && metrics["rss_peak_bytes"].is_number(),
+        "{metrics}"
+    );
+    let tree = place.path().join("store/studies/command-example/trees/1.ndjson");
+    let text = fs::read_to_string(tree).unwrap();
+    let sample: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+    assert!(sample["processes"][0]["cpu_s"].is_number(), "{sample}");
+    assert_eq!(result["distribution_loses"], Value::Null, "nothing is known about its workers");
+}
+
+#[test]
+fn latency_of_answers_and_cost_can_be_wanted() {
+    let study = r#"
+sampler = "grid"
+constraints = ["infer.p50_ms > 0"]
+[workload]
+steps = 5
+[axes]
+model = ["mlp", "lenet"]
+workers = [1, 2]
+[[objectives]]
+metric = "infer.p95_ms"
+goal = "minimize"
+[[objectives]]
+metric = "cost"
+goal = "minimize"
+[infer]
+seconds = 0.05
+[prices]
+worker-hour = 3600
+gigabyte = 1
+"#;
+    let place = Place::new(study);
+    let result = place.result(&["explore", "s.toml"]);
+    assert_eq!((&result["points"], &result["failed"]), (&4.into(), &0.into()), "{result}");
+    let history = result["history"].as_array().unwrap();
+    assert_eq!(history.len(), 4);
+    for point in history {
+        let figure =
+            |name: &str| point["measured"][name].as_f64().unwrap_or_else(|| panic!("{name}: {point}"));
+        assert!(0.0 < figure("infer.p50_ms") && figure("infer.p50_ms") <= figure("infer.p95_ms"), "{point}");
+        // A price of one per second and worker.
+        let workers = point["levels"]["workers"].as_f64().unwrap();
+        let cost = workers * figure("seconds.total") + figure("sent_bytes") / 1e9;
+        assert!((figure("cost") / cost - 1.0).abs() < 1e-9, "{point}");
+    }
+    let without = study.replace("[prices]\nworker-hour = 3600\ngigabyte = 1\n", "");
+    let ran = Place::new(&without).run(&["explore", "s.toml"]);
+    assert_eq!(ran.code, 3, "{}", ran.stderr);
+    assert!(ran.stderr.contains("s.toml:13: objectives[1].metric: needs prices"), "{}", ran.stderr);
+}
+
+#[test]
+fn one_verb_resumes_runs_and_studies_and_flags_of_the_other_are_refused() {
+    let place = Place::new(&COMMAND.replace("repeats = 2", ""));
+    place.result(&["explore", "s.toml"]);
+    let run = place.result(&["train", "--steps", "3"])["run"].as_str().unwrap().to_owned();
+    let again = place.run(&["resume", &run]);
+    assert_eq!(again.code, 0, "{}", again.stderr);
+    assert!(again.stderr.contains("has ended already"), "{}", again.stderr);
+    for flag in [&["--failed"][..], &["--add-budget", "3"], &["--add-minutes", "3"], &["--parallel", "2"]] {
+        let ran = place.run(&[&["resume", &run[..]][..], flag].concat());
+        assert_eq!(ran.code, 2, "{}", ran.stderr);
+        let said = format!("{} is for studies, and there is no study {run}", flag[0]);
+        assert!(ran.stderr.contains(&said) && ran.stderr.contains("there are: s"), "{}", ran.stderr);
+    }
+    let ran = place.run(&["resume", "s", "--data-dir", "."]);
+    assert!(ran.code == 2 && ran.stderr.contains("s is a study"), "{}", ran.stderr);
+    let ran = place.run(&["resume", "t"]);
+    assert!(ran.code != 0 && ran.stderr.contains("the studies s"), "{}", ran.stderr);
+}
+
+/// A command that does nothing for a moment; where it says so, it fails or hangs.
+const COMMAND: &str = r#"
+sampler = "grid"
+repeats = 2
+[command]
+run = ["sh", "-c", "sleep 0.03; echo done {a}{b} >> log; echo 'value: {a}.{b}'"]
+metrics = { value = 'value: ([0-9.]+)' }
+timeout-s = 20
+[axes]
+a = [1, 2, 3]
+b = [4, 5]
+[[objectives]]
+metric = "value"
+goal = "minimize"
+[control]
+every = 4
+"#;
+
+#[test]
+fn runs_that_fail_or_hang_are_marked_and_can_be_made_again() {
+    let failing = COMMAND
+        .replace("sleep 0.03;", "if [ {a}{b} = 25 ] && [ ! -e mended ]; then echo no >&2; exit 7; fi;");
+    let place = Place::new(&failing);
+    let first = place.result(&["explore", "s.toml"]);
+    assert_eq!((&first["failed"], &first["points"]), (&2.into(), &6.into()), "{first}");
+    let causes: Vec<Value> = place.entries().into_iter().filter(|e| e["end"]["state"] == "failed").collect();
+    assert!(causes.iter().all(|e| e["end"]["cause"] == "no"), "{causes:?}");
+    fs::write(place.path().join("mended"), "").unwrap();
+    let second = place.result(&["resume", "s", "--failed"]);
+    assert_eq!((&second["failed"], &second["runs"]), (&0.into(), &first["runs"]), "{second}");
+
+    let hanging = COMMAND.replace("sleep 0.03;", "if [ {a}{b} = 25 ]; then sleep 1000 & wait; fi;");
+    let place = Place::new(&hanging.replace("timeout-s = 20", "timeout-s = 0.5").replace("repeats = 2", ""));
+    let result = place.result(&["explore", "s.toml"]);
+    assert_eq!(result["failed"], 1, "{result}");
+}
+
+#[test]
+fn more_budget_gives_more_points_and_lanes_run_side_by_side() {
+    let place = Place::new(&COMMAND.replace("repeats = 2", "").replace("\"grid\"", "\"random\""));
+    let text = fs::read_to_string(place.path().join("s.toml")).unwrap() + "[budget]\nruns = 2\n";
+    fs::write(place.path().join("s.toml"), text).unwrap();
+    assert_eq!(place.result(&["explore", "s.toml"])["points"], 2);
+    let more = place.result(&["resume", "s.toml", "--add-budget", "3"]);
+    assert_eq!(more["points"], 5, "{more}");
+    let all = place.result(&["resume", "s", "--add-budget", "9", "--parallel", "2"]);
+    assert_eq!(all["points"], 6, "there are no more: {all}");
+    let ran = place.run(&["resume", "s", "--add-budget", "9", "--parallel", "1000"]);
+    assert!(ran.code == 2 && ran.stderr.contains("cores"), "{}", ran.stderr);
+}
+
+#[test]
+fn an_interrupted_study_says_so_and_leaves_nothing_running() {
+    let place = Place::new(&COMMAND.replace("sleep 0.03", "sleep 60"));
+    let store = place.path().join("store");
+    let mut study = place.command(&["explore", "s.toml", "--store", store.to_str().unwrap()]);
+    let mut study = study.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    wait_for(&mut study, &|| place.entries().len() >= 2);
+    let family = descendants(study.id());
+    assert!(family.len() >= 2, "keeper and program: {family:?}");
+    signal("INT", study.id());
+    let out = study.wait_with_output().unwrap();
+    assert_eq!(out.status.code(), Some(130), "{}", String::from_utf8_lossy(&out.stderr));
+    assert!(String::from_utf8_lossy(&out.stderr).contains("paceline resume s"));
+    all_gone(&family);
+}
+
+/// Waits until something holds, or the process has ended; false in that case.
+fn wait_for(process: &mut Child, holds: &dyn Fn() -> bool) -> bool {
+    let start = Instant::now();
+    while !holds() {
+        if process.try_wait().unwrap().is_some() {
+            return false;
+        }
+        assert!(start.elapsed() < 3 * PATIENCE, "nothing happens");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    true
+}
+
+fn children(pid: u32) -> Vec<u32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let of_task = |task: fs::DirEntry| fs::read_to_string(task.path().join("children")).unwrap_or_default();
+    tasks
+        .map(of_task)
+        .flat_map(|t| t.split_whitespace().map(|p| p.parse().unwrap()).collect::<Vec<_>>())
+        .collect()
+}
+
+fn descendants(pid: u32) -> Vec<u32> {
+    let mut all = children(pid);
+    let mut at = 0;
+    while at < all.len() {
+        let next = children(all[at]);
+        all.extend(next);
+        at += 1;
+    }
+    all
+}
+
+fn all_gone(processes: &[u32]) {
+    let start = Instant::now();
+    while !processes.iter().all(|pid| gone(*pid)) {
+        assert!(start.elapsed() < PATIENCE, "left behind: {processes:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// What kind of process of a study this is.
+fn kind(pid: u32) -> &'static str {
+    let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words: Vec<&[u8]> = words.split(|byte| *byte == 0).collect();
+    match words.get(1).copied() {
+        Some(b"explore" | b"resume") => "study",
+        Some(b"keeper") => "keeper",
+        Some(b"train") => "launcher",
+        Some(b"rank") => "worker or server",
+        _ => "program",
+    }
+}
+
+/// How each run ended last, by its number; those that are to be made again have not.
+fn ends(entries: &[Value]) -> BTreeMap<u64, Vec<&Value>> {
+    let mut ends: BTreeMap<u64, Vec<&Value>> = BTreeMap::new();
+    for entry in entries {
+        let id = entry["id"].as_u64().unwrap_or(0);
+        match entry["entry"].as_str().unwrap() {
+            "end" => ends.entry(id).or_default().push(&entry["end"]),
+            "retry" => drop(ends.entry(id).or_default().pop()),
+            _ => {}
+        }
+    }
+    ends
+}
+
+/// Kills the study, or something that it started, when the journal has grown to a random length; again and again,
+/// until it ends by itself. Each planned run must have ended well exactly once. What was killed.
+fn survive(place: &Place, seed: u64, kills: usize, planned: &[String]) -> Vec<&'static str> {
+    let draw = Stream::new(seed, Purpose::Bench);
+    let store = place.path().join("store");
+    let mut killed: Vec<&'static str> = Vec::new();
+    let mut words = vec!["explore", "s.toml"];
+    for round in 0.. {
+        assert!(round < 2 * kills + 3, "seed {seed}: it does not end");
+        let mut study = place.command(&words);
+        let study = study.arg("--store").arg(&store).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut study = study.spawn().unwrap();
+        let mut families = Vec::new();
+        while killed.len() < kills {
+            let draw = draw.fork(killed.len() as u64);
+            let moment = place.entries().len() as u64 + 1 + draw.below(0, 5);
+            if !wait_for(&mut study, &|| place.entries().len() as u64 >= moment) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(draw.below(1, 40)));
+            let family = descendants(study.id());
+            // The study itself, or anybody of its run, as likely.
+            let pick = draw.below(2, 2 * family.len() as u64 + 1) as usize;
+            let victim = family.get(pick).copied().unwrap_or(study.id());
+            families.extend(family);
+            killed.push(kind(victim));
+            signal("KILL", victim);
+            if victim == study.id() {
+                break;
+            }
+        }
+        let ended = study.wait().unwrap();
+        all_gone(&families);
+        let entries = place.entries();
+        let well = ends(&entries).values().flatten().all(|end| end["state"] == "ok");
+        if ended.success() && well {
+            break;
+        }
+        words = if entries.is_empty() { vec!["explore", "s.toml"] } else { vec!["resume", "s", "--failed"] };
+    }
+    let entries = place.entries();
+    let mut jobs: BTreeMap<u64, String> = BTreeMap::new();
+    for entry in entries.iter().filter(|entry| entry["entry"] == "begin") {
+        let job = &entry["job"];
+        let name = format!("{} {} {}", job["role"], job["levels"], job["repeat"]);
+        let known = jobs.insert(job["id"].as_u64().unwrap(), name.clone());
+        assert!(known.is_none_or(|known| known == name), "seed {seed}: a run changed");
+    }
+    let mut made: Vec<String> = jobs.values().cloned().collect();
+    made.sort();
+    assert_eq!(made, planned, "seed {seed}: exactly the planned runs");
+    let ends = ends(&entries);
+    assert!(jobs.keys().all(|id| ends[id].len() == 1), "seed {seed}: each ended once: {ends:?}");
+    assert_eq!(entries.last().unwrap()["entry"], "finish", "seed {seed}");
+    killed
+}
+
+/// What an undisturbed study begins.
+fn planned(study: &str) -> Vec<String> {
+    let place = Place::new(study);
+    place.result(&["explore", "s.toml"]);
+    let begun = place.entries().into_iter().filter(|e| e["entry"] == "begin");
+    let mut all: Vec<String> = begun
+        .map(|e| format!("{} {} {}", e["job"]["role"], e["job"]["levels"], e["job"]["repeat"]))
+        .collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn a_study_killed_at_random_moments_ends_with_exactly_the_planned_runs_each_once() {
+    let planned = planned(COMMAND);
+    for seed in 1..=3 {
+        survive(&Place::new(COMMAND), seed, 4, &planned);
+    }
+}
+
+/// `cargo xtask accept studies` asks for more kills, and wants to know what came of them.
+#[test]
+fn so_does_a_study_of_distributed_training() {
+    let kills: usize = std::env::var("PACELINE_KILLS").map_or(3, |kills| kills.parse().unwrap());
+    let repeats = format!("repeats = {}\n", 1 + kills / 4);
+    let study = repeats + &TRAIN.replace("workers = [1, 2]", "workers = [2]");
+    let planned = planned(&study);
+    let place = Place::new(&study);
+    let killed = survive(&place, 7, kills, &planned);
+    if let Some(path) = std::env::var_os("PACELINE_KILLS_REPORT") {
+        let ended_once = ends(&place.entries()).values().filter(|ends| ends.len() == 1).count();
+        let report = serde_json::json!({
+            "kills": killed.len(), "killed": killed, "planned": planned.len(), "ended_once": ended_once,
+        });
+        fs::write(path, report.to_string()).unwrap();
+    }
+}

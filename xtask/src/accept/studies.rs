@@ -1,0 +1,35 @@
+//! Studies that are killed and resumed, at length: the test `studies::so_does_a_study_of_distributed_training` with
+//! more kills.
+
+use std::fs;
+
+use serde_json::Value;
+
+use super::{Line, Report, number};
+use crate::process::{self, Outcome, cargo, root};
+
+/// Kills of one study.
+const KILLS: &str = "20";
+/// The test that kills.
+const TEST: &str = "studies::so_does_a_study_of_distributed_training";
+
+/// One study, 20 kills: each planned run is made exactly once.
+pub fn killed() -> Outcome<Report> {
+    let report = root().join("target/accept-studies.json");
+    let _ = fs::remove_file(&report);
+    let words = ["test", "--profile", "checked", "-p", "paceline", "--test", "cli", "--", "--exact", TEST];
+    process::run(cargo(&words).env("PACELINE_KILLS", KILLS).env("PACELINE_KILLS_REPORT", &report))?;
+    let text = fs::read_to_string(&report).map_err(|e| format!("{}: {e}", report.display()))?;
+    let run: Value = serde_json::from_str(&text).map_err(|e| format!("{}: {e}", report.display()))?;
+    let line = |claim: &str, path: &str, wanted: f64| -> Outcome<Line> {
+        Ok(Line { claim: claim.into(), reached: number(&run, path)?, wanted, at_most: false })
+    };
+    let planned = number(&run, "/planned")?;
+    Ok(Report {
+        lines: vec![
+            line("kills of the study, its launchers, workers and servers", "/kills", 20.0)?,
+            line("planned runs that ended exactly once", "/ended_once", planned)?,
+        ],
+        runs: vec![run],
+    })
+}

@@ -1,0 +1,40 @@
+//! The page of studies: its words are in `studies.md` beside this file, its tables come from the registries.
+
+use paceline_explore::samplers::{Kind, SAMPLERS};
+use paceline_record::figures::{FIGURES, Figure, OF_COMMANDS};
+
+use super::markdown::{MARK, code, table};
+
+const WORDS: &str = include_str!("studies.md");
+
+/// Study files, samplers, figures, and how measurement is kept honest.
+pub fn page() -> String {
+    let parts =
+        [("samplers", samplers()), ("figures", figures(FIGURES)), ("of-commands", figures(OF_COMMANDS))];
+    let mut text = format!("{MARK}\n\n{WORDS}");
+    for (name, table) in parts {
+        let place = format!("<!-- {name} -->\n");
+        assert!(text.contains(&place), "studies.md has no place for {name}");
+        text = text.replace(&place, &table);
+    }
+    text
+}
+
+fn samplers() -> String {
+    let yes = |flag: bool| if flag { "yes" } else { "no" }.to_owned();
+    let name = |kind: &Kind| {
+        let variants = kind.variants.iter().map(|variant| code(&format!("{}:{variant}", kind.name)));
+        std::iter::once(code(kind.name)).chain(variants).collect::<Vec<_>>().join(", ")
+    };
+    let row = |kind: &Kind| vec![name(kind), kind.about.into(), yes(kind.adaptive), yes(kind.finite)];
+    let rows: Vec<_> = SAMPLERS.iter().map(row).collect();
+    table(&["name", "points", "learns from runs", "ends without a budget"], &rows)
+}
+
+fn figures(figures: &[Figure]) -> String {
+    let row = |figure: &Figure| {
+        let unit = if figure.unit.is_empty() { "—" } else { figure.unit };
+        vec![code(figure.name), unit.into(), figure.about.into()]
+    };
+    table(&["figure", "unit", "what it is"], &figures.iter().map(row).collect::<Vec<_>>())
+}
