@@ -66,8 +66,6 @@ enum Verb {
     Export(verbs::export::Args),
     /// Tell why a run took as long as it did, and what would help
     Explain(verbs::explain::Args),
-    /// Show the recorded runs in a browser, live and read-only
-    Serve(verbs::serve::Args),
     /// Measure this machine
     Bench(verbs::bench::Args),
     /// Be one rank of a run (started by the launcher, never by hand)
@@ -107,7 +105,6 @@ fn main() -> ExitCode {
         Some(Verb::Show(args)) => verbs::show::run(&args, show),
         Some(Verb::Export(args)) => verbs::export::run(&args, show),
         Some(Verb::Explain(args)) => verbs::explain::run(&args, show),
-        Some(Verb::Serve(args)) => verbs::serve::run(&args, show),
         Some(Verb::Bench(args)) => verbs::bench::run(&args, show),
         Some(Verb::Keeper { words }) => {
             return paceline_launch::trial::keep(&words).map_or_else(

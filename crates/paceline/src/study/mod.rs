@@ -4,11 +4,12 @@
 //! - [`workload`]: what one run is: its words, its checks, its figures
 //! - [`state`]: the study in the store
 //! - [`drive`]: making the runs
-//! - [`report`]: what came of them
+//! - [`report`]: what came of them; [`table`]: the same as the input of an analysis
 
 pub mod drive;
 pub mod report;
 pub mod state;
+pub mod table;
 pub mod workload;
 
 use std::path::Path;

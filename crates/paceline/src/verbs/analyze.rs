@@ -7,14 +7,19 @@ use paceline_analyze::table::{self, Columns, Goal, Response};
 use paceline_analyze::{Analysis, Ask, StudyTable, TableError};
 use serde_json::json;
 
+use super::resume;
 use super::store::Where;
 use crate::failure::Failure;
 use crate::output::{self, Show};
+use crate::study::{self, state::State};
 
 /// Flags of `paceline analyze`.
 #[derive(clap::Args, Debug)]
 #[command(after_long_help = HELP)]
 pub struct Args {
+    /// A study's name or file [default: all recorded runs]
+    #[arg(value_name = "STUDY", conflicts_with = "table")]
+    study: Option<String>,
     #[command(flatten)]
     asked: Asked,
     #[command(flatten)]
@@ -68,13 +73,27 @@ pair. A factor of more than 8 numbers is taken as a slope. What the runs cannot 
 
 Examples:
   paceline analyze
+  paceline analyze my-study
   paceline analyze --table runs.csv --factor workers --factor sync --response 'log(step_s)'
   paceline analyze --table runs.csv --factor model --factor servers --response step_s \\
       --maximize accuracy --workload model --json";
 
 impl Asked {
-    /// Reads the table, or the recorded runs.
-    pub fn table(&self, store: &Where) -> Result<StudyTable, Failure> {
+    /// Reads the table, the study's runs, or all recorded ones.
+    pub fn table(&self, store: &Where, study: Option<&str>) -> Result<StudyTable, Failure> {
+        if let Some(name) = study {
+            for (flag, named) in [("--factor", !self.factors.is_empty()), ("--response", !self.responses.is_empty())] {
+                if named {
+                    return Err(Failure::ask(flag, "", "a study's axes and objectives are what is analysed"));
+                }
+            }
+            let table = study::table::table(&State::peek(&store.folder(), name)?);
+            if table.measured(0).is_empty() {
+                let hint = format!("`paceline status {name}` shows how far it is");
+                return Err(Failure::new(1, format!("no run of the study {name} has ended well yet"), hint));
+            }
+            return Ok(table);
+        }
         let Some(path) = &self.table else {
             let runs = store.open()?.runs()?;
             return Ok(table::recorded("recorded runs", &runs, &self.factors, &self.responses)?);
@@ -114,7 +133,7 @@ impl Asked {
                 Failure::ask(flag, name, &format!("it is no --factor; factors: {}", names.join(", ")))
             }),
         };
-        // Of recorded runs it is known what their settings mean.
+        // Of recorded runs and studies it is known what the settings mean.
         let known = |names: &[&str]| {
             let varied = |f: &usize| table.factors[*f].levels.len() > 1;
             names.iter().filter(|_| self.table.is_none()).filter_map(|n| table.factor(n)).find(varied)
@@ -150,9 +169,16 @@ impl From<TableError> for Failure {
     }
 }
 
+/// The study that a word stands for.
+fn named(store: &Where, text: &str) -> Result<String, Failure> {
+    let folder = store.folder();
+    resume::study(&folder, text)?.ok_or_else(|| Failure::no_study(&folder, text))
+}
+
 /// `paceline analyze`.
 pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
-    let table = args.asked.table(&args.store)?;
+    let study = args.study.as_deref().map(|text| named(&args.store, text)).transpose()?;
+    let table = args.asked.table(&args.store, study.as_deref())?;
     let analysis = Analysis::new(&table, args.asked.ask(&table)?);
     if show.json {
         let mut document = json!(analysis);

@@ -18,7 +18,6 @@ pub mod plan;
 pub mod report;
 pub mod resume;
 pub mod runs;
-pub mod serve;
 pub mod show;
 pub mod status;
 pub mod store;

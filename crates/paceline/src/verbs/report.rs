@@ -10,6 +10,7 @@ use paceline_analyze::report::Report;
 use serde_json::json;
 
 use super::analyze::Asked;
+use super::resume;
 use super::store::Where;
 use crate::failure::Failure;
 use crate::output::{self, Show};
@@ -18,9 +19,10 @@ use crate::output::{self, Show};
 #[derive(clap::Args, Debug)]
 #[command(after_long_help = HELP)]
 pub struct Args {
-    /// Single recorded runs: beginnings of their ids, or `last` [default: all runs together]
-    #[arg(value_name = "RUN", conflicts_with = "table")]
-    runs: Vec<String>,
+    /// A study's name or file, or single recorded runs: beginnings of their ids, or `last` [default: all recorded runs
+    /// together]
+    #[arg(value_name = "STUDY|RUN", conflicts_with = "table")]
+    what: Vec<String>,
     #[command(flatten)]
     asked: Asked,
     #[command(flatten)]
@@ -37,6 +39,7 @@ single ones, where their time went.
 
 Examples:
   paceline report
+  paceline report my-study
   paceline report --table runs.csv --factor workers --factor sync --response 'log(step_s)'
   paceline report --table runs.csv --factor model --factor workers --response step_s \\
       --workload model --workers workers --out monday
@@ -44,7 +47,12 @@ Examples:
 
 /// `paceline report`.
 pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
-    let report = if args.runs.is_empty() { of_table(args)? } else { of_runs(args)? };
+    let study = match &args.what[..] {
+        [name] => resume::study(&args.store.folder(), name)?,
+        _ => None,
+    };
+    let report =
+        if args.what.is_empty() || study.is_some() { of_table(args, study.as_deref())? } else { of_runs(args)? };
     let files = write(&report, &args.out)?;
     let page = args.out.join("report.html");
     if show.json {
@@ -53,8 +61,8 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     Ok(output::text(&format!("{}\n", page.display()))?)
 }
 
-fn of_table(args: &Args) -> Result<Report<'static>, Failure> {
-    let table = args.asked.table(&args.store)?;
+fn of_table(args: &Args, study: Option<&str>) -> Result<Report<'static>, Failure> {
+    let table = args.asked.table(&args.store, study)?;
     let ask = args.asked.ask(&table)?;
     let analysis = Analysis::new(&table, ask);
     let figures = charts::charts(&Drawn { table: &table, analysis: &analysis, ask });
@@ -73,7 +81,7 @@ fn of_table(args: &Args) -> Result<Report<'static>, Failure> {
 
 fn of_runs(args: &Args) -> Result<Report<'static>, Failure> {
     let store = args.store.open()?;
-    let runs = args.runs.iter().map(|name| store.find(name)).collect::<Result<Vec<_>, _>>()?;
+    let runs = args.what.iter().map(|name| store.find(name)).collect::<Result<Vec<_>, _>>()?;
     let (mut explanations, mut notes) = (Vec::new(), Vec::new());
     let mut figures: Vec<_> = charts::run::accuracy(&store, &runs)?.into_iter().collect();
     for (i, run) in runs.iter().enumerate() {
