@@ -171,16 +171,14 @@ impl Known {
 pub fn told(seed: u64) -> Told {
     let known = study(seed);
     let Some(anova) = Anova::new(&known.table, 0) else { return Told { seed, ..Told::default() } };
-    let mut told =
-        Told { seed, runs: anova.n, residual_df: anova.residual_df, ..Told::default() };
+    let mut told = Told { seed, runs: anova.n, residual_df: anova.residual_df, ..Told::default() };
     for (f, effect) in anova.effects.iter().enumerate() {
         for (level, truth) in effect.levels.iter().zip(&known.alone[f]) {
             told.alone.look(level.effect, *truth);
         }
         let truth = |step: &Step| known.alone[f][step.to] - known.alone[f][step.from];
         told.jointly.all += 1;
-        told.jointly.hit +=
-            u64::from(effect.steps.iter().all(|s| s.change.covers(truth(s)).unwrap_or(true)));
+        told.jointly.hit += u64::from(effect.steps.iter().all(|s| s.change.covers(truth(s)).unwrap_or(true)));
     }
     for (interaction, (_, rows)) in anova.interactions.iter().zip(&known.together) {
         for (cell, truth) in interaction.cells.iter().flatten().zip(rows.iter().flatten()) {

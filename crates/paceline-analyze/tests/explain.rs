@@ -70,7 +70,14 @@ impl Model {
                     free = interface;
                 }
                 let (from, to) = (w, server);
-                recorded.messages.push(Message { from, to, sent_s: sent, received_s: free, bytes: self.bytes, step });
+                recorded.messages.push(Message {
+                    from,
+                    to,
+                    sent_s: sent,
+                    received_s: free,
+                    bytes: self.bytes,
+                    step,
+                });
                 free += self.serving;
                 served += self.serving;
                 left[m] -= 1;
@@ -102,7 +109,14 @@ impl Model {
                         now = interface;
                     }
                     let (from, to) = (server, w);
-                    recorded.messages.push(Message { from, to, sent_s: *sent, received_s: now, bytes: self.bytes, step });
+                    recorded.messages.push(Message {
+                        from,
+                        to,
+                        sent_s: *sent,
+                        received_s: now,
+                        bytes: self.bytes,
+                        step,
+                    });
                     now += self.handling;
                 }
                 waited[w][server] += idle;
@@ -132,7 +146,9 @@ type Plant = fn(&mut Model, f64);
 const PLANTED: [(Cause, Plant); 6] = [
     (Cause::Compute, |model, part| model.compute.iter_mut().for_each(|c| *c *= 1.0 + part)),
     (Cause::Straggler, |model, part| model.compute[1] *= 1.8 + 3.0 * part),
-    (Cause::Server, |model, part| model.serving = (1.0 + 2.0 * part) * model.compute[0] / model.messages as f64),
+    (Cause::Server, |model, part| {
+        model.serving = (1.0 + 2.0 * part) * model.compute[0] / model.messages as f64
+    }),
     (Cause::Bandwidth, |model, part| {
         model.bytes_per_s = model.bytes * model.messages as f64 / ((1.0 + 3.0 * part) * model.compute[0]);
     }),
@@ -197,7 +213,13 @@ fn two_workers_that_are_slower_than_one_get_a_direct_answer() {
         run: "r0".into(),
         ranks: vec![Rank { worker: true, host: "h0".into() }],
         steps: (1..=40)
-            .map(|step| Step { step, begin_s: 0.01 * step as f64, compute_s: 0.01, samples: 64, ..Step::default() })
+            .map(|step| Step {
+                step,
+                begin_s: 0.01 * step as f64,
+                compute_s: 0.01,
+                samples: 64,
+                ..Step::default()
+            })
             .collect(),
         ..Recorded::default()
     };

@@ -18,7 +18,8 @@ fn sum<'a>(studies: impl Iterator<Item = &'a Told>, of: fn(&Told) -> Covered) ->
 pub fn measure() -> Outcome<Report> {
     let all: Vec<Told> = (0..STUDIES).map(told).collect();
     let between = |claim: &str, share: f64| {
-        let line = |claim: String, wanted: f64, at_most: bool| Line { claim, reached: share, wanted, at_most };
+        let line =
+            |claim: String, wanted: f64, at_most: bool| Line { claim, reached: share, wanted, at_most };
         [line(format!("{claim}, at least"), 0.93, false), line(format!("{claim}, at most"), 0.97, true)]
     };
     let mut lines: Vec<Line> = Vec::new();

@@ -70,7 +70,12 @@ fn phases(store: &Store, run: &RunRow) -> Result<Option<Figure>, RecordError> {
     // The same stretch of time for all: the last steps of the slowest worker.
     let from = (0..world)
         .filter_map(|rank| {
-            let own: Vec<f64> = begins.iter().zip(&ranks).filter(|(_, r)| **r == Some(rank as f64)).filter_map(|(b, _)| *b).collect();
+            let own: Vec<f64> = begins
+                .iter()
+                .zip(&ranks)
+                .filter(|(_, r)| **r == Some(rank as f64))
+                .filter_map(|(b, _)| *b)
+                .collect();
             own.len().checked_sub(STEPS).map_or_else(|| own.first().copied(), |at| own.get(at).copied())
         })
         .fold(f64::INFINITY, f64::min);
@@ -91,8 +96,11 @@ fn phases(store: &Store, run: &RunRow) -> Result<Option<Figure>, RecordError> {
             at += length;
         }
     }
-    let marks =
-        PHASES.iter().zip(bars).map(|((name, _), bars)| Mark::Bars { name: (*name).into(), lying: true, bars });
+    let marks = PHASES.iter().zip(bars).map(|((name, _), bars)| Mark::Bars {
+        name: (*name).into(),
+        lying: true,
+        bars,
+    });
     let panel = Panel {
         title: String::new(),
         x: Axis::linear("time, ms"),
@@ -157,6 +165,7 @@ fn links(store: &Store, run: &RunRow) -> Result<Option<Figure>, RecordError> {
         y: Axis::names("from", names()),
         marks: vec![Mark::Heat { value: "sent, MB".into(), cells }],
     };
-    let reading = "Bytes that each rank (row) sent to each other (column) over the whole run, headers included.";
+    let reading =
+        "Bytes that each rank (row) sent to each other (column) over the whole run, headers included.";
     Ok(figure("links", "Links", reading, format!("{world} ranks"), vec![panel]))
 }

@@ -46,8 +46,18 @@ impl Recorded {
     }
 
     fn read_steps(&mut self, rows: &Rows) {
-        let names =
-            ["rank", "step", "t_ns", "data_ns", "forward_ns", "backward_ns", "send_ns", "wait_ns", "apply_ns", "samples"];
+        let names = [
+            "rank",
+            "step",
+            "t_ns",
+            "data_ns",
+            "forward_ns",
+            "backward_ns",
+            "send_ns",
+            "wait_ns",
+            "apply_ns",
+            "samples",
+        ];
         let columns = names.map(|name| numbers(rows, name));
         for i in 0..rows.rows.len() {
             let [rank, step, t, data, forward, backward, send, wait, apply, samples] =
@@ -93,14 +103,17 @@ impl Recorded {
                 }
                 Some("receive") if peer < world && peer >= 0.0 => {
                     let from = peer as usize;
-                    received.push((n as u64, Message {
-                        from,
-                        to: rank,
-                        received_s: at,
-                        bytes,
-                        step: step as u64,
-                        sent_s: f64::NAN,
-                    }));
+                    received.push((
+                        n as u64,
+                        Message {
+                            from,
+                            to: rank,
+                            received_s: at,
+                            bytes,
+                            step: step as u64,
+                            sent_s: f64::NAN,
+                        },
+                    ));
                 }
                 _ => {}
             }

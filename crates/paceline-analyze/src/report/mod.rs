@@ -194,14 +194,19 @@ impl Report<'_> {
     pub fn markdown(&self, charts: &str) -> String {
         let mut text = format!("# {}\n\n{}\n", self.title, self.about);
         for (unknown, title) in [(false, "Findings"), (true, "What these runs do not tell")] {
-            let mut told = self.findings.iter().filter(|f| (f.kind == Kind::CannotTell) == unknown).peekable();
+            let mut told =
+                self.findings.iter().filter(|f| (f.kind == Kind::CannotTell) == unknown).peekable();
             if told.peek().is_some() {
                 let _ = writeln!(text, "\n## {title}\n");
                 told.for_each(|f| text += &format!("- {}\n", f.sentence));
             }
         }
         for explanation in &self.explanations {
-            let _ = writeln!(text, "\n## Why {} took as long as it did\n\n{}\n", explanation.run, explanation.verdict.sentence);
+            let _ = writeln!(
+                text,
+                "\n## Why {} took as long as it did\n\n{}\n",
+                explanation.run, explanation.verdict.sentence
+            );
             for change in &explanation.verdict.changes {
                 let _ = writeln!(text, "- up to {:.0}% of a step: {}", 100.0 * change.gain, change.what);
             }

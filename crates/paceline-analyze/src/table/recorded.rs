@@ -77,7 +77,8 @@ pub fn recorded(
     }
     let figure = |name: &str| FIGURES.iter().find(|(known, ..)| *known == name);
     let usual = || {
-        let response = |(name, goal, _): &Figure, log: bool| Response { name: (*name).into(), log, goal: *goal };
+        let response =
+            |(name, goal, _): &Figure, log: bool| Response { name: (*name).into(), log, goal: *goal };
         vec![response(&FIGURES[0], true), response(&FIGURES[3], false)]
     };
     let mut responses = if responses.is_empty() { usual() } else { responses.to_vec() };
@@ -99,7 +100,9 @@ pub fn recorded(
     let mut table = StudyTable::new(name, &factors, responses.clone(), raw.collect());
     let without = runs.len() - ended.len();
     if without > 0 {
-        table.notes.push(format!("{without} of {} runs have no result: they failed, or are under way", runs.len()));
+        table
+            .notes
+            .push(format!("{without} of {} runs have no result: they failed, or are under way", runs.len()));
     }
     if ended.is_empty() {
         return Err(ask("--store", "", "no run in it has ended well".into()));

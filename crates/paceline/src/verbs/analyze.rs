@@ -82,7 +82,9 @@ impl Asked {
     /// Reads the table, the study's runs, or all recorded ones.
     pub fn table(&self, store: &Where, study: Option<&str>) -> Result<StudyTable, Failure> {
         if let Some(name) = study {
-            for (flag, named) in [("--factor", !self.factors.is_empty()), ("--response", !self.responses.is_empty())] {
+            for (flag, named) in
+                [("--factor", !self.factors.is_empty()), ("--response", !self.responses.is_empty())]
+            {
                 if named {
                     return Err(Failure::ask(flag, "", "a study's axes and objectives are what is analysed"));
                 }
@@ -98,7 +100,9 @@ impl Asked {
             let runs = store.open()?.runs()?;
             return Ok(table::recorded("recorded runs", &runs, &self.factors, &self.responses)?);
         };
-        for (flag, missing) in [("--factor", self.factors.is_empty()), ("--response", self.responses.is_empty())] {
+        for (flag, missing) in
+            [("--factor", self.factors.is_empty()), ("--response", self.responses.is_empty())]
+        {
             if missing {
                 return Err(Failure::ask(flag, "", "name at least one column of the table"));
             }

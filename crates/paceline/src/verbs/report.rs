@@ -51,8 +51,11 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
         [name] => resume::study(&args.store.folder(), name)?,
         _ => None,
     };
-    let report =
-        if args.what.is_empty() || study.is_some() { of_table(args, study.as_deref())? } else { of_runs(args)? };
+    let report = if args.what.is_empty() || study.is_some() {
+        of_table(args, study.as_deref())?
+    } else {
+        of_runs(args)?
+    };
     let files = write(&report, &args.out)?;
     let page = args.out.join("report.html");
     if show.json {

@@ -134,11 +134,16 @@ fn a_report_is_one_page_that_loads_nothing_with_charts_and_their_numbers_beside(
     let page = fs::read_to_string(out.join("report.html")).unwrap();
     assert!(page.contains("default-src 'none'") && page.contains("Plotly"), "{}", page.len());
     let markdown = fs::read_to_string(out.join("report.md")).unwrap();
-    for id in ["history", "main-effects", "interactions", "half-normal", "parallel", "slice", "contour", "scaling"] {
+    for id in
+        ["history", "main-effects", "interactions", "half-normal", "parallel", "slice", "contour", "scaling"]
+    {
         assert!(page.contains(&format!("<figure id=\"{id}\"")), "{id}");
         assert!(markdown.contains(&format!("charts/{id}.svg")), "{id}");
         let numbers = fs::read_to_string(out.join(format!("charts/{id}.csv"))).unwrap();
-        assert!(numbers.starts_with("panel,series,x,y,low,high,label\n") && numbers.lines().count() > 1, "{id}");
+        assert!(
+            numbers.starts_with("panel,series,x,y,low,high,label\n") && numbers.lines().count() > 1,
+            "{id}"
+        );
     }
 }
 

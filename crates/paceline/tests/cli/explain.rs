@@ -24,7 +24,9 @@ fn a_straggler_is_found_in_what_was_recorded_and_two_runs_are_compared() {
     assert_eq!(said["verdict"]["rank"], 1, "{said}");
     assert_eq!(said["vs"]["ranks"].as_array().unwrap().len(), 1, "{said}");
     assert!(said["comparison"]["sentence"].as_str().unwrap().contains("samples/s"), "{said}");
-    assert!(said["path"]["seconds"].as_f64().unwrap() > 0.0 && said["wires"]["messages"].as_u64().unwrap() > 20);
+    assert!(
+        said["path"]["seconds"].as_f64().unwrap() > 0.0 && said["wires"]["messages"].as_u64().unwrap() > 20
+    );
     let text = paceline(&format!("explain {slow} {place}")).stdout;
     for part in ["is a straggler", "What would help", "The chain that sets the pace", "Who waited for whom"] {
         assert!(text.contains(part), "{part}: {text}");
