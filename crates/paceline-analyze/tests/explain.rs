@@ -195,7 +195,8 @@ fn without_messages_it_says_what_it_cannot_tell() {
     let mut model = Model::usual(4);
     model.latency = 0.1;
     let mut recorded = model.run(40);
-    (recorded.messages.clear(), recorded.pauses.clear());
+    recorded.messages.clear();
+    recorded.pauses.clear();
     let said = Explanation::new(&recorded).unwrap();
     assert_eq!(said.verdict.cause, Cause::Exchange);
     assert!(said.cannot_tell[0].contains("--trace"), "{:?}", said.cannot_tell);

@@ -251,8 +251,11 @@ mod tests {
         let report = Report {
             title: table.name.clone(),
             about: "20 runs".into(),
-            analysis: &analysis,
+            notes: Vec::new(),
+            findings: analysis.findings.clone(),
+            explanations: Vec::new(),
             figures,
+            sheets: analysis.sheets(),
             version: "0",
         };
         let html = report.html();
