@@ -415,7 +415,7 @@ mod tests {
             let rules = rules(kind.name, Some(16));
             let made = all(&rules, Vec::new());
             let points = roles(&made, Role::Point);
-            assert!(points <= 16 && points >= 8, "{}: {points}", kind.name);
+            assert!((8..=16).contains(&points), "{}: {points}", kind.name);
             for cut in 0..made.len() {
                 assert_eq!(all(&rules, made[..cut].to_vec()), made, "{} cut at {cut}", kind.name);
             }
@@ -457,7 +457,7 @@ mod tests {
         let failed = Made { job: job(0, 0), end: Some(End::Failed { cause: "x".into() }) };
         let open = Made { job: job(1, 1), end: None };
         let outcome = |made: &[Made]| observations(&problem(), made)[0].outcome.clone();
-        assert_eq!(outcome(&[failed.clone()]), Outcome::Failed);
+        assert_eq!(outcome(std::slice::from_ref(&failed)), Outcome::Failed);
         assert_eq!(outcome(&[failed.clone(), open]), Outcome::Pending);
         let good = Made { end: Some(ended(&job(1, 1))), job: job(1, 1) };
         assert!(matches!(outcome(&[failed, good]), Outcome::Measured(_)));

@@ -6,6 +6,7 @@ mod ranks;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use paceline_data::Dataset;
 use paceline_plan::{Plan, Work};
 use paceline_protocol::find;
 use paceline_record::process::Started;
@@ -97,7 +98,7 @@ struct Alone {
 }
 
 /// One worker from after `from` steps, interrupted after step `stop`.
-fn alone(plan: &Plan, from: u64, restored: Option<Part>, stop: Option<u64>) -> Alone {
+fn alone(plan: &Plan, data: &Dataset, from: u64, restored: Option<Part>, stop: Option<u64>) -> Alone {
     let mut told = Alone::default();
     let brake = Arc::new(Brake::default());
     let (mut kept, ring) = (Vec::new(), Arc::clone(&brake));
@@ -108,7 +109,7 @@ fn alone(plan: &Plan, from: u64, restored: Option<Part>, stop: Option<u64>) -> A
     };
     let course = &mut Course { restored, stretch: rest(from), brake, pause };
     let report = &mut |event: Event<'_>| match event {
-        // Every step is evaluated here: that is when the signal comes.
+        // Every step is evaluated: that is when the signal comes.
         Event::Evaluation { step, .. } if Some(step) == stop => ring.stop_at(0),
         Event::Batch { batch, .. } => {
             told.losses.extend(batch.steps.iter().map(|row| (row.step, row.loss.to_bits())));
@@ -116,7 +117,7 @@ fn alone(plan: &Plan, from: u64, restored: Option<Part>, stop: Option<u64>) -> A
         _ => {}
     };
     let recording = Some(Recording { sample_hz: 0.0, ..Recording::default() });
-    let result = single::run(plan, &digits(), "r", Started::now(), recording, course, report).unwrap();
+    let result = single::run(plan, data, "r", Started::now(), recording, course, report).unwrap();
     told.params_sha256 = result.map(|result| result.params_sha256);
     told.kept = kept;
     told
@@ -125,23 +126,25 @@ fn alone(plan: &Plan, from: u64, restored: Option<Part>, stop: Option<u64>) -> A
 #[test]
 fn one_worker_interrupted_after_each_step_is_bit_identical() {
     let base = plan("mlp", "single", 1, 0);
-    let plan = Plan { batch: 8, work: Work::Steps(STEPS), eval_every: Some(1), ..base };
-    let whole = alone(&plan, 0, None, None);
+    let (data, plan) = (digits(), Plan { batch: 8, work: Work::Steps(STEPS), ..base });
+    // Evaluations change no number; a run that nobody interrupts needs none.
+    let evaluated = Plan { eval_every: Some(1), ..plan.clone() };
+    let whole = alone(&plan, &data, 0, None, None);
     assert_eq!(whole.losses.len() as u64, STEPS);
     let folder = tempfile::tempdir().unwrap();
     let checkpoints = Checkpoints::of(folder.path());
     let (mut part, mut losses) = (None, BTreeMap::new());
     for stop in 1..STEPS {
-        let stopped = alone(&plan, stop - 1, part, Some(stop));
+        let stopped = alone(&evaluated, &data, stop - 1, part, Some(stop));
         assert_eq!((stopped.params_sha256, stopped.losses.len()), (None, 1), "interrupted after step {stop}");
         losses.extend(stopped.losses);
         part = through_the_disk(&checkpoints, stop, stopped.kept).pop();
-        let ran = alone(&plan, stop, part.clone(), None);
+        let ran = alone(&plan, &data, stop, part.clone(), None);
         assert_eq!(ran.params_sha256, whole.params_sha256, "interrupted after step {stop}");
         let all: BTreeMap<u64, u64> = losses.iter().chain(&ran.losses).map(|(&k, &v)| (k, v)).collect();
         assert_eq!(all, whole.losses, "interrupted after step {stop}");
     }
-    let ran = alone(&plan, STEPS - 1, part, None);
+    let ran = alone(&plan, &data, STEPS - 1, part, None);
     losses.extend(ran.losses);
     assert_eq!((ran.params_sha256, losses), (whole.params_sha256, whole.losses), "after every step");
 }

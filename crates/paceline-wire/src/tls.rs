@@ -18,6 +18,7 @@ use rustls::{ClientConnection, Connection, ServerConfig, ServerConnection};
 use crate::error::WireError;
 use crate::handshake::Side;
 use crate::identity::Key;
+use crate::kernel::{self, KernelView};
 pub use crate::stream::Options;
 use crate::stream::medium::{self, Medium};
 use crate::stream::{self, BOTH, READABLE, Streams};
@@ -257,5 +258,9 @@ impl medium::Stream for Stream {
     fn interest(&self, writing: bool) -> PollFd<'_> {
         let writing = writing || self.tls.wants_write();
         PollFd::new(&self.socket, if writing { BOTH } else { READABLE })
+    }
+
+    fn kernel(&self) -> Option<KernelView> {
+        kernel::tcp(&self.socket)
     }
 }

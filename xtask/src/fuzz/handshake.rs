@@ -1,6 +1,8 @@
 //! Handshakes. The first byte says how: 0, 1: the rest comes to an acceptor or a dialler who holds a key that the
 //! fuzzer does not; 2 and up: two ends of one run talk to each other, and the rest is laid over their bytes.
 
+use std::mem::discriminant;
+
 use paceline_wire::handshake::{Handshake, Side, Standing, VERDICT};
 use paceline_wire::hello::HELLO;
 use paceline_wire::{Identity, Key};
@@ -42,7 +44,8 @@ fn alone(side: Side, bytes: &[u8]) -> bool {
     };
     let standing = feed(usize::MAX);
     assert_ne!(standing, Standing::Proven, "it was proved without a key");
-    assert_eq!(standing, feed(1));
+    // Words may differ: a first byte that is wrong is enough.
+    assert_eq!(discriminant(&standing), discriminant(&feed(1)));
     false
 }
 

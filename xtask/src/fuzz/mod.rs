@@ -3,13 +3,14 @@
 //! A target is one file and one line of [`TARGETS`]. Its inputs are the files in `xtask/corpus/NAME/` and mutations
 //! of them, each a function of (seed, number): what fails can be replayed. Tests run a bounded number of them.
 //!
-//! - `frame`, `handshake`, `manifest`: the targets
+//! - `frame`, `handshake`, `manifest`, `study`: the targets
 //! - `mutate`: an input out of the corpus, a seed and a number
 
 mod frame;
 mod handshake;
 mod manifest;
 mod mutate;
+mod study;
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,23 +28,34 @@ pub struct Target {
     pub run: fn(&[u8]) -> bool,
     /// The beginning of its corpus: well-formed inputs, but for those of strangers.
     pub seeds: fn() -> Vec<(&'static str, Vec<u8>)>,
+    /// Inputs of its run in the tests.
+    pub bounded: u64,
 }
 
 /// Every target.
 pub const TARGETS: &[Target] = &[
-    Target { name: "frame", about: "frames of a connection", run: frame::run, seeds: frame::seeds },
+    Target {
+        name: "frame",
+        about: "frames of a connection",
+        run: frame::run,
+        seeds: frame::seeds,
+        bounded: 20_000,
+    },
     Target {
         name: "handshake",
         about: "who knocks, and what becomes of two ends whose bytes are altered on the way",
         run: handshake::run,
         seeds: handshake::seeds,
+        bounded: 20_000,
     },
     Target {
         name: "manifest",
         about: "a checkpoint's manifest and files",
         run: manifest::run,
         seeds: manifest::seeds,
+        bounded: 20_000,
     },
+    Target { name: "study", about: "a study file", run: study::run, seeds: study::seeds, bounded: 2_000 },
 ];
 
 fn corpus(target: &Target) -> PathBuf {
@@ -92,7 +104,7 @@ pub fn run(words: &[&str]) -> Outcome {
     if words == ["--corpus"] {
         return write_corpus();
     }
-    let (mut names, mut seed, mut runs) = (Vec::new(), 1, 1_000_000);
+    let (mut names, mut seed, mut runs) = (Vec::new(), 1, None);
     let mut rest = words.iter();
     while let Some(word) = rest.next() {
         let number = |rest: &mut std::slice::Iter<'_, &str>| {
@@ -100,7 +112,7 @@ pub fn run(words: &[&str]) -> Outcome {
         };
         match *word {
             "--seed" => seed = number(&mut rest)?,
-            "--runs" => runs = number(&mut rest)?,
+            "--runs" => runs = Some(number(&mut rest)?),
             name => names.push(name),
         }
     }
@@ -110,6 +122,7 @@ pub fn run(words: &[&str]) -> Outcome {
         return Err(format!("there is no target {unknown}; there are {}", all.join(", ")));
     }
     for target in TARGETS.iter().filter(|t| names.is_empty() || names.contains(&t.name)) {
+        let runs = runs.unwrap_or(50 * target.bounded);
         println!("{}: {}, seed {seed}, {runs} inputs", target.name, target.about);
         let accepted = drive(target, seed, runs)?;
         println!("{}: no panic; {accepted} inputs were well-formed", target.name);
@@ -151,8 +164,8 @@ mod tests {
 
     #[test]
     fn what_nobody_sent_does_no_harm() {
-        let runs = 20_000;
         for target in TARGETS {
+            let runs = target.bounded;
             let accepted = drive(target, 7, runs).unwrap();
             let tried = accepted > 0 && accepted < runs;
             assert!(tried, "{}: {accepted} of {runs} were well-formed: nothing is tried", target.name);
@@ -165,7 +178,7 @@ mod tests {
             assert!(input.len() < 3, "too long");
             true
         }
-        let target = Target { name: "frame", about: "", run: fragile, seeds: Vec::new };
+        let target = Target { name: "frame", about: "", run: fragile, seeds: Vec::new, bounded: 0 };
         let said = drive(&target, 3, 10).unwrap_err();
         assert!(said.contains("input of the corpus") && said.contains("target/fuzz/frame-"), "{said}");
     }

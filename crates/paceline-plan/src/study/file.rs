@@ -156,6 +156,9 @@ pub struct BudgetFile {
     pub runs: Option<u64>,
     /// Minutes; no run is begun after them.
     pub minutes: Option<f64>,
+    /// Where the one objective is a time of the training clock: a run whose clock is beyond so many times the best is
+    /// ended, because it can no longer win; 0 for never. 3 if left out.
+    pub give_up: Option<f64>,
 }
 
 /// The control point: one configuration that is run again and again, so that drift of the machine shows.

@@ -63,6 +63,8 @@ pub struct Study {
     pub runs: Option<u64>,
     /// Minutes after which no run is begun.
     pub minutes: Option<f64>,
+    /// A run whose clock is beyond so many times the best is ended; 0 for never.
+    pub give_up: f64,
     /// Runs between two controls; 0 for none.
     pub control_every: u64,
     /// Levels of the control point.
@@ -79,6 +81,9 @@ pub struct Study {
 pub fn schema() -> serde_json::Value {
     serde_json::to_value(schemars::schema_for!(StudyFile)).expect("a schema is plain data")
 }
+
+/// A run beyond so many times the best can no longer win, whatever the machine does meanwhile.
+const GIVE_UP: f64 = 3.0;
 
 /// Names that are safe as a folder's.
 fn good_name(name: &str) -> bool {
@@ -121,6 +126,9 @@ impl Study {
         }
         if raw.budget.minutes.is_some_and(|m| !(m > 0.0 && m.is_finite())) {
             return fail("budget.minutes", "must be a number above 0");
+        }
+        if raw.budget.give_up.is_some_and(|g| g != 0.0 && !(g >= 1.0 && g.is_finite())) {
+            return fail("budget.give-up", "must be at least 1 (times the best), or 0 for never");
         }
         let (space, outcomes) = space(&source, &raw.axes.0, &raw.constraints)?;
         let workload = match (raw.workload, raw.command) {
@@ -175,6 +183,7 @@ impl Study {
             objectives,
             runs: raw.budget.runs,
             minutes: raw.budget.minutes,
+            give_up: raw.budget.give_up.unwrap_or(GIVE_UP),
             control_every: raw.control.every,
             control: raw.control.point,
             infer: raw.infer,

@@ -156,6 +156,12 @@ fn typical_mistakes_are_named_with_line_and_key_and_what_would_be_right() {
         ),
         // No budget to speak of.
         ("runs = 40", "runs = 0", "study.toml:25: budget.runs: at least 1 is needed"),
+        // Giving up before anybody has won.
+        (
+            "minutes = 10",
+            "give-up = 0.5",
+            "study.toml:26: budget.give-up: must be at least 1 (times the best), or 0 for never",
+        ),
         // A forgotten quote.
         ("sampler = \"lhs\"", "sampler = \"lhs", "study.toml:2: invalid basic string, expected `\"`"),
         // A table missing.

@@ -31,8 +31,6 @@ pub struct How {
 
 /// How long one look for news takes.
 const LOOK: Duration = Duration::from_millis(20);
-/// A run whose clock is beyond so many times the best can no longer win.
-const BEATEN: f64 = 2.0;
 /// Times of the training clock: while a run has not reached one, it is at least what the clock says.
 const CLOCKS: &[&str] = &["time_to_accuracy_s", "seconds.train", "convergence_s"];
 
@@ -194,6 +192,7 @@ fn listen(one: &mut Active, study: &Study, made: &[Made]) -> Option<Ended> {
 fn beaten(one: &Active, study: &Study, made: &[Made]) -> bool {
     let [objective] = study.objectives.as_slice() else { return false };
     if one.job.role != Role::Point
+        || study.give_up == 0.0
         || objective.goal != Goal::Minimize
         || !CLOCKS.contains(&objective.metric.as_str())
     {
@@ -204,7 +203,7 @@ fn beaten(one: &Active, study: &Study, made: &[Made]) -> bool {
     let best = problem.best(&history).first().and_then(|i| problem.losses(&history[*i])).map(|l| l[0]);
     // A run that has reached its target only finishes its work.
     let reached = objective.metric == "time_to_accuracy_s" && target_reached(one, study);
-    best.is_some_and(|best| one.reader.train_s > BEATEN * best) && !reached
+    best.is_some_and(|best| one.reader.train_s > study.give_up * best) && !reached
 }
 
 fn target_reached(one: &Active, study: &Study) -> bool {

@@ -55,18 +55,21 @@ impl<'a> Findings<'a> {
         let corrected: Vec<Made> = made.iter().map(|m| correct(m, &drifts)).collect();
         let history = observations(&problem, &corrected);
         let raw = observations(&problem, made);
-        let best = problem.best(&history);
+        // What a run had when it was ended early is a bound, not a figure.
+        let whole: Vec<Made> = corrected.iter().filter(|m| !beaten(m)).cloned().collect();
+        let best =
+            problem.best(&observations(&problem, &corrected.iter().map(unmeasured).collect::<Vec<_>>()));
         let objective = &study.objectives[0];
-        let whole = history.iter().filter(|o| o.share >= 1.0);
+        let full = history.iter().filter(|o| o.share >= 1.0);
         let figure = |o: &Observation| match &o.outcome {
             Outcome::Measured(metrics) => metrics.get(&objective.metric).copied(),
             _ => None,
         };
-        let values: Vec<_> = whole.filter_map(|o| Some((o.point.clone(), figure(o)?))).collect();
+        let values: Vec<_> = full.filter_map(|o| Some((o.point.clone(), figure(o)?))).collect();
         let effects = effects(&study.space, &values);
         let (mut single, mut several): (Side, Side) = (None, None);
         let better = |a: f64, b: f64| if objective.goal == Goal::Minimize { a < b } else { a > b };
-        for group in groups(&corrected) {
+        for group in groups(&whole) {
             let (count, figures) = (workload::workers(study, &group[0].job), means(&group));
             let one = Observation {
                 point: paceline_plan::Point(vec![None; study.space.axes().len()]),
@@ -197,6 +200,12 @@ impl<'a> Findings<'a> {
             let levels: Vec<String> = effect.levels.iter().map(level).collect();
             text += &format!("  {:<12} {:>4.0}%  {}\n", effect.axis, 100.0 * effect.share, levels.join(", "));
         }
+        let early = self.count(|e| matches!(e, End::Beaten { .. }));
+        if early > 0 && !self.effects.is_empty() {
+            text += &format!(
+                "  ({early} runs that were ended early count with what their clocks said by then)\n"
+            );
+        }
         text += "\n";
         if let (Some((one, a)), Some((several, b)), Some(loses)) =
             (&self.single, &self.several, self.distribution_loses())
@@ -226,6 +235,16 @@ impl<'a> Findings<'a> {
         }
         text + &format!("recorded in {}\n", folder.display())
     }
+}
+
+fn beaten(made: &Made) -> bool {
+    matches!(made.end, Some(End::Beaten { .. }))
+}
+
+/// A run; if it was ended early, without its figures.
+fn unmeasured(made: &Made) -> Made {
+    let end = if beaten(made) { Some(End::Failed { cause: String::new() }) } else { made.end.clone() };
+    Made { job: made.job.clone(), end }
 }
 
 fn correct(made: &Made, drifts: &[(String, Drift)]) -> Made {

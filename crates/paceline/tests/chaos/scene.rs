@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::fault::Fault;
 
 /// No single wait is longer.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(240);
 /// The environment's name of what marks all processes of a round.
 const MARK: &str = "PACELINE_CHAOS_MARK";
 
@@ -49,7 +49,7 @@ pub struct Scene {
 
 /// Samples of the digits' training split, and passes over it.
 const SAMPLES: u64 = 1438;
-const EPOCHS: u64 = 40;
+const EPOCHS: u64 = 20;
 
 impl Scene {
     pub fn draw(fault: &Fault, draws: &mut Draws) -> Self {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::machines::Listening;
 use crate::support::{PATIENCE, Ran, paceline, run};
 
 /// Runs the program with a store of its own.
@@ -121,6 +122,28 @@ fn links_count_what_ranks_exchange_and_tcp_has_the_kernels_view() {
             );
         }
     }
+}
+
+#[test]
+fn ranks_of_machines_that_join_are_in_the_record_like_any_other() {
+    let store = tempfile::tempdir().unwrap();
+    let words = format!("--hosts 2 --workers 2 --epochs 2 --store {}", store.path().display());
+    let listening = Listening::start(&[], "127.0.0.1:0", &words);
+    let joiner = listening.join(&[], "");
+    let result = listening.launcher.result();
+    assert_eq!(joiner.end().0, 0);
+    let tables = tables(store.path(), "last");
+    assert_eq!(rows(&tables, "ranks").len(), 2);
+    for rank in 0..2 {
+        let own = |table: &str| rows(&tables, table).iter().filter(|row| row["rank"] == rank).count();
+        assert_eq!(Some(own("steps") as u64), result["steps"].as_u64(), "rank {rank}");
+        assert!(own("samples") >= 2 && own("links") >= 2, "rank {rank}");
+    }
+    // What leaves the machine is encrypted, and still TCP to the kernel.
+    let kernel = |row: &Value| row["round_trip_s"].as_f64().is_some_and(|s| s > 0.0);
+    assert!(rows(&tables, "links").iter().any(kernel), "{}", tables["links"]);
+    let kinds: Vec<&Value> = rows(&tables, "events").iter().map(|e| &e["type"]).collect();
+    assert!(kinds.contains(&&"host".into()) && kinds.contains(&&"waiting".into()), "{kinds:?}");
 }
 
 #[test]

@@ -335,10 +335,11 @@ fn an_interrupted_study_says_so_and_leaves_nothing_running() {
     let store = place.path().join("store");
     let mut study = place.command(&["explore", "s.toml", "--store", store.to_str().unwrap()]);
     let mut study = study.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-    wait_for(&mut study, &|| place.entries().len() >= 2);
-    let family = descendants(study.id());
-    assert!(family.len() >= 2, "keeper and program: {family:?}");
-    signal("INT", study.id());
+    let pid = study.id();
+    // The keeper and its program.
+    assert!(wait_for(&mut study, &|| descendants(pid).len() >= 2));
+    let family = descendants(pid);
+    signal("INT", pid);
     let out = study.wait_with_output().unwrap();
     assert_eq!(out.status.code(), Some(130), "{}", String::from_utf8_lossy(&out.stderr));
     assert!(String::from_utf8_lossy(&out.stderr).contains("paceline resume s"));
