@@ -111,7 +111,7 @@ mod tests {
             levels: vec!["a".into()],
             values: vec![Some(control(i))],
             order: i as f64,
-            control: i % 4 == 0,
+            control: i.is_multiple_of(4),
             ..RawRun::default()
         };
         let responses = vec![Response::parse("log(time_s)").unwrap()];

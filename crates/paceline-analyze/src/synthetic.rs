@@ -16,8 +16,11 @@ struct Known {
     /// By factor and level; sums to zero, or is a slope.
     alone: Vec<Vec<f64>>,
     /// By pair of factors and their levels; sums to zero over each.
-    together: Vec<((usize, usize), Vec<Vec<f64>>)>,
+    together: Vec<(Pair, Vec<Vec<f64>>)>,
 }
+
+/// Two factors.
+type Pair = (usize, usize);
 
 /// Numbers that sum to zero, or zeros.
 fn centred(mut values: Vec<f64>) -> Vec<f64> {

@@ -21,12 +21,12 @@ impl Recorded {
         recorded.read_ranks(&store.rows("ranks", run)?);
         recorded.read_steps(&store.rows("steps", run)?);
         let waits = store.rows("waits", run)?;
-        let columns = ["rank", "wait_for", "wait_s"].map(|name| numbers(&waits, name));
+        let [ranks, others, times] = ["rank", "wait_for", "wait_s"].map(|name| numbers(&waits, name));
         let world = recorded.ranks.len();
-        for i in 0..waits.rows.len() {
-            let (rank, on) = (columns[0][i] as usize, columns[1][i] as usize);
+        for ((rank, on), seconds) in ranks.into_iter().zip(others).zip(times) {
+            let (rank, on) = (rank as usize, on as usize);
             if rank < world && on < world {
-                recorded.waits.push(Wait { rank, on, seconds: columns[2][i] });
+                recorded.waits.push(Wait { rank, on, seconds });
             }
         }
         recorded.read_trace(&store.rows("trace", run)?);
@@ -59,9 +59,10 @@ impl Recorded {
             "samples",
         ];
         let columns = names.map(|name| numbers(rows, name));
-        for i in 0..rows.rows.len() {
-            let [rank, step, t, data, forward, backward, send, wait, apply, samples] =
-                [0, 1, 2, 3, 4, 5, 6, 7, 8, 9].map(|c: usize| columns[c][i]);
+        let row = |i: usize| columns.each_ref().map(|column| column[i]);
+        for [rank, step, t, data, forward, backward, send, wait, apply, samples] in
+            (0..rows.rows.len()).map(row)
+        {
             if (rank as usize) < self.ranks.len() {
                 self.steps.push(Step {
                     rank: rank as usize,
