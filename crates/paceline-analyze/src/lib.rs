@@ -1,9 +1,17 @@
 //! What measurements say: statistics, the documents that benchmarks write, and charts of them.
 //!
 //! # Layout
-//! - [`statistics`]: medians, quantiles, spreads
+//! - [`table`]: runs, factors and responses: the input of an analysis, from a file or from the store
+//! - [`analysis`]: everything that is said about one response; [`findings`]: the same in sentences
+//! - [`anova`], on [`design`] and [`linear`]: effects and interactions with intervals
+//! - [`best`], [`importance`], [`influence`], [`ranks`], [`transfer`], [`scaling`], [`noise`]: one question each
+//! - [`explain`]: why a run is slow, from its recorded events
+//! - [`sheet`]: small tables as text, Markdown and HTML
+//! - [`synthetic`]: studies whose effects are known, to see how often intervals are right
+//! - [`statistics`]: medians, quantiles, spreads; [`distributions`]: tails and quantiles
 //! - [`channels`]: the document of `paceline bench channels`, and its chart
 //! - [`servers`]: the document of `paceline bench ps`
+//! - [`figure`]: a chart as data, for plotly, as SVG or CSV; [`charts`]: those of a study; [`report`]: all in a page
 //! - [`chart`]: lines on logarithmic axes, as SVG
 //!
 //! # Deliberately absent
@@ -11,11 +19,34 @@
 
 #![forbid(unsafe_code)]
 
+pub mod analysis;
+pub mod anova;
+pub mod best;
 pub mod channels;
 pub mod chart;
+pub mod charts;
+pub mod design;
+pub mod distributions;
+pub mod explain;
+pub mod figure;
+pub mod findings;
+pub mod importance;
+pub mod influence;
+pub mod linear;
+pub mod noise;
+pub mod ranks;
+pub mod report;
+pub mod scaling;
 pub mod servers;
+pub mod sheet;
+mod sheets;
 pub mod statistics;
+pub mod synthetic;
+pub mod table;
+pub mod transfer;
 
+pub use analysis::{Analysis, Ask};
 pub use channels::{Channel, ChannelRepeat, Channels};
 pub use servers::{ServerRepeat, Servers, ServersPoint};
 pub use statistics::{Quantiles, Spread};
+pub use table::{StudyTable, TableError};

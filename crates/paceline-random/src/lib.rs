@@ -31,6 +31,8 @@ pub enum Purpose {
     Explore = 20,
     /// How training varies samples.
     Augment = 10,
+    /// Draws of an analysis: which runs a tree sees.
+    Analysis = 12,
 }
 
 /// One stream of 64-bit numbers, addressed by index.

@@ -58,6 +58,10 @@ enum Verb {
     Explore(Box<verbs::explore::Args>),
     /// Go on with a run from its last checkpoint, or with a study
     Resume(verbs::resume::Args),
+    /// Tell what runs say: best configurations, effects with intervals, what matters and what cannot be told
+    Analyze(Box<verbs::analyze::Args>),
+    /// Write what runs say as a page that needs nothing else, as Markdown, and charts as SVG and CSV
+    Report(Box<verbs::report::Args>),
     /// List the recorded runs
     Runs(verbs::runs::Args),
     /// Show where a run's time went, its links, evaluations and resources
@@ -66,6 +70,8 @@ enum Verb {
     Status(verbs::status::Args),
     /// Write a run for other tools
     Export(verbs::export::Args),
+    /// Tell why a run took as long as it did, and what would help
+    Explain(verbs::explain::Args),
     /// Measure this machine
     Bench(verbs::bench::Args),
     /// Be one rank of a run (started by the launcher, never by hand)
@@ -102,9 +108,12 @@ fn main() -> ExitCode {
         Some(Verb::Plan(args)) => verbs::plan::run(&args, show),
         Some(Verb::Status(args)) => verbs::status::run(&args, show),
         Some(Verb::Explore(args)) => verbs::explore::run(&args, show),
+        Some(Verb::Analyze(args)) => verbs::analyze::run(&args, show),
+        Some(Verb::Report(args)) => verbs::report::run(&args, show),
         Some(Verb::Runs(args)) => verbs::runs::run(&args, show),
         Some(Verb::Show(args)) => verbs::show::run(&args, show),
         Some(Verb::Export(args)) => verbs::export::run(&args, show),
+        Some(Verb::Explain(args)) => verbs::explain::run(&args, show),
         Some(Verb::Bench(args)) => verbs::bench::run(&args, show),
         Some(Verb::Keeper { words }) => {
             return paceline_launch::trial::keep(&words).map_or_else(

@@ -20,12 +20,14 @@ workers = 2
 epochs = 4
 [axes]
 model = ["mlp", "lenet"]
-batch = [8, 16, 64]
+batch = [4, 16, 64]
 strategy = ["ring-allreduce", "ps"]
 servers = { values = [1], when = 'strategy = "ps"' }
 [[objectives]]
 metric = "seconds.train"
 goal = "minimize"
+[budget]
+give-up = 0
 [control]
 every = 3
 "#;

@@ -6,6 +6,7 @@ mod averaging;
 mod chaos;
 mod compression;
 mod compute;
+mod coverage;
 mod datasets;
 mod drift;
 mod exchange;
@@ -145,6 +146,11 @@ const MEASUREMENTS: &[Measurement] = &[
         name: "streaming",
         about: "training on images from disk beside images in memory",
         run: datasets::streaming,
+    },
+    Measurement {
+        name: "coverage",
+        about: "intervals and findings of synthetic studies whose effects are known",
+        run: coverage::measure,
     },
     Measurement {
         name: "chaos",

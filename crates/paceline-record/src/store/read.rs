@@ -115,6 +115,13 @@ impl Rows {
         let at = self.column(name);
         self.rows.iter().map(|row| number(&row[at])).collect()
     }
+
+    /// A column's words; none where there is no value.
+    pub fn texts(&self, name: &str) -> Vec<Option<String>> {
+        let at = self.column(name);
+        let text = |value: &Value| if let Value::Text(text) = value { Some(text.clone()) } else { None };
+        self.rows.iter().map(|row| text(&row[at])).collect()
+    }
 }
 
 /// A value as a number.

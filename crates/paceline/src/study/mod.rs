@@ -4,7 +4,7 @@
 //! - [`workload`]: what one run is: its words, its checks, its figures
 //! - [`state`]: the study in the store
 //! - [`drive`]: making the runs
-//! - [`report`]: what came of them
+//! - [`report`]: what came of them; [`table`]: the same as the input of an analysis
 //! - [`predict`]: what they would take, in virtual time; [`prior`]: samplers that begin with that
 
 pub mod drive;
@@ -12,6 +12,7 @@ pub mod predict;
 pub mod prior;
 pub mod report;
 pub mod state;
+pub mod table;
 pub mod workload;
 
 use std::path::Path;

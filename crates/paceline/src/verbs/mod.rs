@@ -1,9 +1,11 @@
 //! The verbs, one file each.
 
+pub mod analyze;
 pub mod bench;
 pub mod calibrate;
 pub mod check;
 pub mod data;
+pub mod explain;
 pub mod explore;
 pub mod export;
 pub mod home;
@@ -15,6 +17,7 @@ pub mod model;
 pub mod overhead;
 pub mod plan;
 pub mod predict;
+pub mod report;
 pub mod resume;
 pub mod runs;
 pub mod show;

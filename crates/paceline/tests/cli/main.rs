@@ -2,9 +2,11 @@
 
 #![allow(clippy::print_stderr, reason = "skipped tests say so")]
 
+mod analyze;
 mod bad_input;
 mod data;
 mod distributed;
+mod explain;
 mod faults;
 mod home;
 mod join;

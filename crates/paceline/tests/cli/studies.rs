@@ -110,6 +110,13 @@ fn a_study_of_real_runs_ends_with_the_best_the_effects_and_one_worker_beside_sev
     let finished = place.run(&["resume", "s"]);
     assert!(finished.stderr.contains("the study is finished"), "{}", finished.stderr);
     assert!(place.run(&["status"]).stdout.contains("finished"));
+    let all = place.result(&["status"]);
+    assert_eq!(
+        (&all["studies"][0]["study"], &all["studies"][0]["state"]),
+        (&"s".into(), &"finished".into()),
+        "{all}"
+    );
+    assert_eq!(all["runs"], serde_json::json!([]), "none is under way");
 }
 
 #[test]

@@ -1,0 +1,97 @@
+//! Everything that can be said about one response of a table.
+
+use serde::Serialize;
+
+use crate::anova::Anova;
+use crate::best::{FrontPoint, Ranking, front};
+use crate::findings::{Evidence, Finding, findings};
+use crate::importance::Importance;
+use crate::influence::InfluenceModel;
+use crate::noise::Noise;
+use crate::ranks::{self, RankResult};
+use crate::scaling::{Series, series};
+use crate::table::{Response, StudyTable};
+use crate::transfer::Transfer;
+
+/// What else is known about the factors.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ask {
+    /// The factor whose levels are workloads (models, datasets, networks).
+    pub workload: Option<usize>,
+    /// The factor that counts workers.
+    pub workers: Option<usize>,
+    /// Decides what is random in the analysis: the forest's draws.
+    pub seed: u64,
+}
+
+/// An analysis.
+#[derive(Clone, Debug, Serialize)]
+pub struct Analysis {
+    /// The table's name.
+    pub table: String,
+    /// Runs that were analysed, and all.
+    pub runs: (usize, usize),
+    /// What is explained.
+    pub response: Response,
+    /// Sentences, the most important first.
+    pub findings: Vec<Finding>,
+    /// Configurations, the best first.
+    pub best: Ranking,
+    /// What no other configuration beats in every response; with more than one.
+    pub front: Vec<FrontPoint>,
+    /// The responses of the front, with their units.
+    pub front_names: Vec<String>,
+    /// Effects and interactions.
+    pub anova: Option<Anova>,
+    /// Shares of the variation.
+    pub importance: Option<Importance>,
+    /// A formula.
+    pub influence: Option<InfluenceModel>,
+    /// Tests of ranks.
+    pub rank_tests: Vec<RankResult>,
+    /// Across workloads.
+    pub transfer: Option<Transfer>,
+    /// By workers.
+    pub scaling: Vec<Series>,
+    /// The machine.
+    pub noise: Noise,
+    /// What was left out.
+    pub notes: Vec<String>,
+}
+
+impl Analysis {
+    /// Of the first response.
+    pub fn new(table: &StudyTable, ask: Ask) -> Self {
+        let anova = Anova::new(table, 0);
+        let best = Ranking::new(table, 0, anova.as_ref());
+        let scaling = ask.workers.map_or_else(Vec::new, |workers| series(table, 0, workers));
+        let transfer = ask.workload.and_then(|workload| Transfer::new(table, 0, workload));
+        let noise = Noise::new(table, 0);
+        let found = findings(&Evidence {
+            table,
+            response: 0,
+            ranking: &best,
+            anova: anova.as_ref(),
+            scaling: &scaling,
+            transfer: transfer.as_ref(),
+            noise: &noise,
+        });
+        Self {
+            table: table.name.clone(),
+            runs: (table.measured(0).len(), table.runs.len()),
+            response: table.responses[0].clone(),
+            findings: found,
+            front: if table.responses.len() > 1 { front(table) } else { Vec::new() },
+            front_names: table.responses.iter().map(Response::named).collect(),
+            importance: Importance::new(table, 0, ask.seed),
+            influence: InfluenceModel::new(table, 0),
+            rank_tests: ranks::tests(table, 0),
+            notes: table.notes.clone(),
+            best,
+            anova,
+            transfer,
+            scaling,
+            noise,
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! Which factors and pairs of factors matter: analysis of variance of k factors, and their effects with intervals.
+//!
+//! Sums of squares are of type II: a term is tested beyond every term that does not contain it.
+
+use serde::Serialize;
+
+use crate::design::{Coding, Design, Term, minus};
+use crate::distributions::{f_tail, holm, t_quantile, t_two_sided};
+use crate::linear::Fit;
+use crate::table::StudyTable;
+
+/// A number and the interval that it lies in with a confidence of 95%.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Estimate {
+    /// The number.
+    pub value: f64,
+    /// The interval's lower end; absent where nothing tells the noise.
+    pub low: Option<f64>,
+    /// The interval's upper end.
+    pub high: Option<f64>,
+}
+
+impl Estimate {
+    /// A number whose error has a standard deviation and degrees of freedom; `outside` is left on both sides together.
+    pub fn new(value: f64, error: Option<(f64, f64)>, outside: f64) -> Self {
+        let half = error.map(|(deviation, df)| deviation * t_quantile(outside, df));
+        Self { value, low: half.map(|h| value - h), high: half.map(|h| value + h) }
+    }
+
+    /// Whether the interval says on which side of zero it is.
+    pub fn signed(&self) -> bool {
+        matches!((self.low, self.high), (Some(low), Some(high)) if low > 0.0 || high < 0.0)
+    }
+
+    /// Whether a number is in the interval; none without one.
+    pub fn covers(&self, number: f64) -> Option<bool> {
+        Some((self.low?..=self.high?).contains(&number))
+    }
+
+    /// The other way round.
+    pub fn negated(&self) -> Self {
+        Self { value: -self.value, low: self.high.map(|v| -v), high: self.low.map(|v| -v) }
+    }
+}
+
+/// One line of the analysis of variance.
+#[derive(Clone, Debug, Serialize)]
+pub struct Source {
+    /// The factor, or two with `:` between.
+    pub term: String,
+    /// Degrees of freedom; 0 where the term cannot be told from others.
+    pub df: usize,
+    /// Sum of squares beyond terms that do not contain it.
+    pub sum_sq: f64,
+    /// Fisher's F; absent without degrees of freedom.
+    pub f: Option<f64>,
+    /// Chance of such an F if it had no effect.
+    pub p: Option<f64>,
+    /// The same, corrected over all terms (Holm).
+    pub p_holm: Option<f64>,
+    /// Share of the whole variation.
+    pub eta_sq: f64,
+    /// Share of the variation that other terms leave.
+    pub partial_eta_sq: f64,
+    /// The same without what noise alone would give.
+    pub partial_omega_sq: Option<f64>,
+}
+
+/// The effect of a factor.
+#[derive(Clone, Debug, Serialize)]
+pub struct Effect {
+    /// The factor.
+    pub factor: String,
+    /// Its levels.
+    pub levels: Vec<LevelEffect>,
+    /// Between two levels, on the response's scale; intervals hold for all pairs of this factor together.
+    pub steps: Vec<Step>,
+}
+
+/// What a level does.
+#[derive(Clone, Debug, Serialize)]
+pub struct LevelEffect {
+    /// The level.
+    pub level: String,
+    /// Runs.
+    pub n: usize,
+    /// Difference from the mean of all levels, on the response's scale, averaged over the levels of other factors;
+    /// absent where the runs do not determine it.
+    pub effect: Option<Estimate>,
+    /// The mean there.
+    pub mean: Option<Estimate>,
+}
+
+/// From one level to another.
+#[derive(Clone, Debug, Serialize)]
+pub struct Step {
+    /// The level before.
+    pub from: usize,
+    /// The level after.
+    pub to: usize,
+    /// The change, for all pairs of the factor together with a confidence of 95%.
+    pub change: Estimate,
+    /// Chance of such a change by noise alone, corrected for the factor's pairs.
+    pub p: Option<f64>,
+    /// Pairs of runs that differ in this factor alone.
+    pub pairs: usize,
+}
+
+/// What two factors do together beyond what each does alone.
+#[derive(Clone, Debug, Serialize)]
+pub struct Interaction {
+    /// The pair.
+    pub term: String,
+    /// By the first factor's level, then the second's; absent where the runs do not determine it.
+    pub cells: Vec<Vec<Option<Estimate>>>,
+}
+
+/// The analysis of variance of a response.
+#[derive(Clone, Debug, Serialize)]
+pub struct Anova {
+    /// Runs.
+    pub n: usize,
+    /// Factors and pairs.
+    pub sources: Vec<Source>,
+    /// Degrees of freedom of the residuals.
+    pub residual_df: usize,
+    /// Their sum of squares.
+    pub residual_sum_sq: f64,
+    /// Sum of squares around the mean.
+    pub total_sum_sq: f64,
+    /// Share of the variation that the model accounts for.
+    pub r_sq: f64,
+    /// Effects of factors.
+    pub effects: Vec<Effect>,
+    /// Of pairs.
+    pub interactions: Vec<Interaction>,
+    /// What the runs cannot tell, in words.
+    pub cannot_tell: Vec<String>,
+    /// The model.
+    #[serde(skip)]
+    pub design: Design,
+    /// How it fits.
+    #[serde(skip)]
+    pub fit: Fit,
+}
+
+impl Anova {
+    /// Of a response of a table; none with fewer than two runs or without a factor that varied.
+    pub fn new(table: &StudyTable, response: usize) -> Option<Self> {
+        let measured = table.measured(response);
+        let values: Vec<f64> = measured.iter().map(|(_, value)| *value).collect();
+        let design = Design::new(table, response);
+        if values.len() < 2 || design.terms.is_empty() {
+            return None;
+        }
+        let fit = Fit::new(&design.columns, &values);
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        let total: f64 = values.iter().map(|v| (v - mean).powi(2)).sum();
+        let mut anova = Self {
+            n: values.len(),
+            sources: design.terms.iter().map(|term| source(&design, &fit, term, &values, total)).collect(),
+            residual_df: fit.df,
+            residual_sum_sq: fit.rss,
+            total_sum_sq: total,
+            r_sq: if total > 0.0 { 1.0 - fit.rss / total } else { 0.0 },
+            effects: Vec::new(),
+            interactions: Vec::new(),
+            cannot_tell: Vec::new(),
+            design,
+            fit,
+        };
+        let chances: Vec<f64> = anova.sources.iter().map(|s| s.p.unwrap_or(f64::NAN)).collect();
+        for (source, p) in anova.sources.iter_mut().zip(holm(&chances)) {
+            source.p_holm = (!p.is_nan()).then_some(p);
+        }
+        let single = |term: &&Term| term.factors.len() == 1;
+        anova.effects =
+            anova.design.terms.iter().filter(single).map(|t| anova.effect(table, &measured, t)).collect();
+        anova.interactions = anova
+            .design
+            .terms
+            .iter()
+            .filter(|term| !single(term))
+            .map(|t| anova.interaction(table, t))
+            .collect();
+        anova.cannot_tell = anova.gaps();
+        Some(anova)
+    }
+
+    /// Deviation of the residuals with its degrees of freedom.
+    pub fn noise(&self) -> Option<(f64, f64)> {
+        self.fit.variance().map(|variance| (variance.sqrt(), self.fit.df as f64))
+    }
+
+    /// A combination of the model's coefficients; none where the runs do not determine it.
+    pub fn estimate(&self, weights: &[f64], outside: f64) -> Option<Estimate> {
+        let (value, scale) = self.fit.combination(weights)?;
+        Some(Estimate::new(value, self.noise().map(|(s, df)| (s * scale, df)), outside))
+    }
+
+    /// The change from one level of a factor to another while a second one stays at a level.
+    pub fn change_at(
+        &self,
+        factor: usize,
+        (from, to): (usize, usize),
+        other: usize,
+        level: usize,
+        outside: f64,
+    ) -> Option<Estimate> {
+        let pair = [factor.min(other), factor.max(other)];
+        let (own, pair) = (self.design.term(&[factor])?, self.design.term(&pair)?);
+        let mut levels = vec![0; self.design.codings.len()];
+        levels[other] = level;
+        let mut at = |own_level: usize| {
+            levels[factor] = own_level;
+            let (alone, both) = (self.design.weights(own, &levels), self.design.weights(pair, &levels));
+            alone.iter().zip(both).map(|(a, b)| a + b).collect::<Vec<f64>>()
+        };
+        let (to, from) = (at(to), at(from));
+        self.estimate(&minus(&to, &from), outside)
+    }
+
+    fn effect(&self, table: &StudyTable, measured: &[(&crate::table::Run, f64)], term: &Term) -> Effect {
+        let at = term.factors[0];
+        let factor = &table.factors[at];
+        let count = factor.levels.len();
+        let weights = |level: usize| {
+            let mut levels = vec![0; table.factors.len()];
+            levels[at] = level;
+            self.design.weights(term, &levels)
+        };
+        let levels = (0..count)
+            .map(|level| {
+                let own = weights(level);
+                let mut mean = own.clone();
+                mean[0] = 1.0;
+                LevelEffect {
+                    level: factor.levels[level].text.clone(),
+                    n: measured.iter().filter(|(run, _)| run.levels[at] == level).count(),
+                    effect: self.estimate(&own, 0.05),
+                    mean: self.estimate(&mean, 0.05),
+                }
+            })
+            .collect();
+        // A slope has one step: from its least to its greatest level.
+        let ends: Vec<(usize, usize)> = match self.design.codings[at] {
+            Some(Coding::Slope { .. }) => vec![(0, count - 1)],
+            _ => (0..count).flat_map(|from| (from + 1..count).map(move |to| (from, to))).collect(),
+        };
+        let outside = 0.05 / ends.len() as f64;
+        let step = |(from, to): &(usize, usize)| {
+            let weights = minus(&weights(*to), &weights(*from));
+            let change = self.estimate(&weights, outside)?;
+            let (value, scale) = self.fit.combination(&weights)?;
+            let p = self
+                .noise()
+                .map(|(s, df)| (t_two_sided(value / (s * scale), df) * ends.len() as f64).min(1.0));
+            Some(Step { from: *from, to: *to, change, p, pairs: pairs(measured, at, *from, *to) })
+        };
+        Effect { factor: factor.name.clone(), levels, steps: ends.iter().filter_map(step).collect() }
+    }
+
+    fn interaction(&self, table: &StudyTable, term: &Term) -> Interaction {
+        let [f, g] = [term.factors[0], term.factors[1]];
+        let cell = |i: usize, j: usize| {
+            let mut levels = vec![0; table.factors.len()];
+            (levels[f], levels[g]) = (i, j);
+            self.estimate(&self.design.weights(term, &levels), 0.05)
+        };
+        let row = |i: usize| (0..table.factors[g].levels.len()).map(|j| cell(i, j)).collect();
+        Interaction { term: term.name.clone(), cells: (0..table.factors[f].levels.len()).map(row).collect() }
+    }
+
+    fn gaps(&self) -> Vec<String> {
+        let mut gaps = Vec::new();
+        for (source, term) in self.sources.iter().zip(&self.design.terms) {
+            if source.df == 0 {
+                let name = &source.term;
+                gaps.push(format!("{name} cannot be told from other factors: its levels follow from theirs"));
+            } else if term.columns.clone().any(|column| self.fit.left_out(column)) {
+                gaps.push(format!(
+                    "{} is known in part: some combinations of levels were not run",
+                    source.term
+                ));
+            }
+        }
+        if self.design.without_pairs {
+            gaps.push(format!(
+                "{} runs are too few to tell how factors act together; interactions count as noise here",
+                self.n
+            ));
+        }
+        if self.residual_df == 0 {
+            gaps.push(
+                "no run is left to tell effects from noise: there are no intervals; repeat some runs".into(),
+            );
+        }
+        gaps
+    }
+}
+
+/// A term beyond those that do not contain it.
+fn source(design: &Design, full: &Fit, term: &Term, values: &[f64], total: f64) -> Source {
+    let contains = |other: &Term| term.factors.iter().all(|f| other.factors.contains(f));
+    let mut columns: Vec<Vec<f64>> = design.columns[..design.blocks.end].to_vec();
+    for other in design.terms.iter().filter(|other| !contains(other)) {
+        columns.extend_from_slice(&design.columns[other.columns.clone()]);
+    }
+    let from = columns.len();
+    columns.extend_from_slice(&design.columns[term.columns.clone()]);
+    let (sum_sq, df) = Fit::new(&columns, values).gain(from);
+    let (f, p) = match full.variance() {
+        Some(variance) if df > 0 && variance > 0.0 => {
+            let f = sum_sq / df as f64 / variance;
+            (Some(f), Some(f_tail(f, df as f64, full.df as f64)))
+        }
+        _ => (None, None),
+    };
+    let omega = f.map(|f| {
+        let beyond = df as f64 * (f - 1.0);
+        (beyond / (beyond + values.len() as f64)).max(0.0)
+    });
+    Source {
+        term: term.name.clone(),
+        df,
+        sum_sq,
+        f,
+        p,
+        p_holm: None,
+        eta_sq: if total > 0.0 { sum_sq / total } else { 0.0 },
+        partial_eta_sq: if sum_sq + full.rss > 0.0 { sum_sq / (sum_sq + full.rss) } else { 0.0 },
+        partial_omega_sq: omega,
+    }
+}
+
+/// Pairs of runs that differ in one factor alone, each run in one pair at most.
+fn pairs(measured: &[(&crate::table::Run, f64)], factor: usize, from: usize, to: usize) -> usize {
+    let mut counts: std::collections::HashMap<Vec<usize>, [usize; 2]> = std::collections::HashMap::new();
+    for (run, _) in measured {
+        let side = match run.levels[factor] {
+            level if level == from => 0,
+            level if level == to => 1,
+            _ => continue,
+        };
+        let mut rest = run.levels.clone();
+        rest[factor] = 0;
+        counts.entry(rest).or_default()[side] += 1;
+    }
+    counts.values().map(|[a, b]| (*a).min(*b)).sum()
+}

@@ -1,0 +1,121 @@
+//! Charts across workloads and numbers of workers.
+
+use super::{Drawn, dot};
+use crate::figure::{Axis, Dot, Figure, Mark, Panel};
+use crate::scaling::Series;
+
+/// Series that are shown.
+const MOST_SERIES: usize = 7;
+
+fn workloads(drawn: &Drawn<'_>) -> Option<Vec<String>> {
+    let factor = &drawn.table.factors[drawn.ask.workload?];
+    Some(factor.levels.iter().map(|l| l.text.clone()).collect())
+}
+
+/// How alike configurations rank on two workloads.
+pub fn rank_stability(drawn: &Drawn<'_>) -> Option<Figure> {
+    let (transfer, names) = (drawn.analysis.transfer.as_ref()?, workloads(drawn)?);
+    let cell = |a: &String, b: &String| {
+        if a == b {
+            return Some(1.0);
+        }
+        let pair =
+            transfer.agreements.iter().find(|g| (g.a == *a && g.b == *b) || (g.a == *b && g.b == *a))?;
+        pair.spearman.map(|c| c.value)
+    };
+    let cells = names.iter().map(|a| names.iter().map(|b| cell(a, b)).collect()).collect();
+    let panel = Panel {
+        title: String::new(),
+        x: Axis::names(&transfer.workload, names.clone()),
+        y: Axis::names(&transfer.workload, names),
+        marks: vec![Mark::Heat { value: "Spearman's correlation".into(), cells }],
+    };
+    let reading =
+        "1 means that configurations rank alike on both workloads, 0 that one says nothing about the other.";
+    let most = transfer.agreements.iter().map(|a| a.n).max()?;
+    let figure = drawn.figure("rank-stability", "Rank stability across workloads", reading, vec![panel]);
+    Some(Figure { n: format!("{most} configurations at most"), ..figure })
+}
+
+/// What it costs to use one workload's best configuration on another.
+pub fn transfer(drawn: &Drawn<'_>) -> Option<Figure> {
+    let (transfer, names) = (drawn.analysis.transfer.as_ref()?, workloads(drawn)?);
+    let cell = |from: &String, to: &String| {
+        if from == to {
+            return Some(0.0);
+        }
+        transfer.losses.iter().find(|l| l.from == *from && l.to == *to).map(|l| 100.0 * l.loss)
+    };
+    let cells = names.iter().map(|from| names.iter().map(|to| cell(from, to)).collect()).collect();
+    let panel = Panel {
+        title: String::new(),
+        x: Axis::names(&format!("used on {}", transfer.workload), names.clone()),
+        y: Axis::names(&format!("best configuration of {}", transfer.workload), names),
+        marks: vec![Mark::Heat { value: "loss, %".into(), cells }],
+    };
+    let reading = "The loss from using the best configuration of a row's workload on a column's, against the best one \
+                   there.";
+    let most = transfer.losses.iter().map(|l| l.n).max()?;
+    let figure = drawn.figure("transfer", "Transfer table", reading, vec![panel]);
+    Some(Figure { n: format!("{most} configurations at most"), ..figure })
+}
+
+/// Speed-up and efficiency by workers.
+pub fn scaling(drawn: &Drawn<'_>) -> Option<Figure> {
+    let top = |s: &Series| s.rungs.iter().map(|r| r.speed_up).fold(0.0, f64::max);
+    let mut series: Vec<&Series> = drawn.analysis.scaling.iter().collect();
+    series.sort_by(|a, b| top(b).total_cmp(&top(a)));
+    // The best, the worst, and some between them.
+    let all = series.len();
+    let shown: Vec<&Series> = if all <= MOST_SERIES {
+        series
+    } else {
+        (0..MOST_SERIES).map(|i| series[i * (all - 1) / (MOST_SERIES - 1)]).collect()
+    };
+    let first = shown.first()?;
+    let name =
+        |s: &Series| if s.configuration.is_empty() { "all runs".to_owned() } else { s.configuration.clone() };
+    let line = |s: &&Series, figure: fn(&crate::scaling::Rung) -> f64| {
+        let points = s.rungs.iter().map(|r| Dot {
+            x: r.workers,
+            y: figure(r),
+            range: None,
+            label: format!("{} (n = {})", name(s), r.n),
+        });
+        Mark::line(&name(s), points.collect())
+    };
+    let mut speed: Vec<Mark> = shown.iter().map(|s| line(s, |r| r.speed_up)).collect();
+    let (least, most) = (first.rungs[0].workers, first.rungs[first.rungs.len() - 1].workers);
+    speed.push(Mark::curve("ideal", vec![dot(least, 1.0), dot(most, most / least)]));
+    if let Some(law) = first.usl.as_ref().or(first.amdahl.as_ref()) {
+        let base = law.speed(least);
+        let at = |i: u32| least * (most / least).powf(f64::from(i) / 40.0);
+        speed.push(Mark::curve(
+            "law of the best",
+            (0..=40).map(|i| dot(at(i), law.speed(at(i)) / base)).collect(),
+        ));
+    }
+    let efficiency = shown.iter().map(|s| line(s, |r| 100.0 * r.efficiency)).collect();
+    let workers = || Axis::fitting("workers", [least, most].into_iter());
+    let panels = vec![
+        Panel {
+            title: "speed-up".into(),
+            x: workers(),
+            y: Axis::linear("times as fast as the fewest workers"),
+            marks: speed,
+        },
+        Panel {
+            title: "efficiency".into(),
+            x: workers(),
+            y: Axis::linear("speed-up per worker, %"),
+            marks: efficiency,
+        },
+    ];
+    let reading = "How much faster more workers are; the law of the best is the universal scalability law (Amdahl's with \
+                   few points) fitted to the configuration that gains most.";
+    let figure = drawn.figure("scaling", "Scaling", reading, panels);
+    Some(Figure {
+        n: format!("{} runs, {} of {all} configurations shown", drawn.analysis.runs.0, shown.len()),
+        ..figure
+    })
+}

@@ -1,0 +1,196 @@
+//! Charts of effects.
+
+use super::Drawn;
+use crate::anova::Estimate;
+use crate::distributions::normal_quantile;
+use crate::figure::{Axis, Bar, Dot, Figure, Mark, Panel};
+use crate::table::number;
+
+/// Pairs that are shown.
+const MOST_PAIRS: usize = 6;
+
+fn unscaled(drawn: &Drawn<'_>, x: f64, estimate: &Estimate, label: String) -> Dot {
+    let back = |v: f64| drawn.table.responses[0].unscaled(v);
+    let range = estimate.low.zip(estimate.high).map(|(low, high)| (back(low), back(high)));
+    Dot { x, y: back(estimate.value), range, label }
+}
+
+/// Mean by level of each factor.
+pub fn main_effects(drawn: &Drawn<'_>) -> Option<Figure> {
+    let anova = drawn.analysis.anova.as_ref()?;
+    let mut panels = Vec::new();
+    for f in drawn.by_importance().into_iter().take(9) {
+        let factor = &drawn.table.factors[f];
+        let effect = anova.effects.iter().find(|e| e.factor == factor.name)?;
+        let points = effect.levels.iter().enumerate().filter_map(|(i, level)| {
+            let label = format!("{} (n = {})", factor.at(i), level.n);
+            Some(unscaled(drawn, i as f64, level.mean.as_ref()?, label))
+        });
+        panels.push(Panel {
+            title: factor.name.clone(),
+            x: Axis::names(&factor.name, factor.levels.iter().map(|l| l.text.clone())),
+            y: Axis::linear(&drawn.response()),
+            marks: vec![Mark::line("", points.collect())],
+        });
+    }
+    let reading = "The mean at each level over all levels of the other factors, with 95% intervals: steep lines matter, \
+                   flat ones do not.";
+    (!panels.is_empty()).then(|| drawn.figure("main-effects", "Main effects", reading, panels))
+}
+
+/// Means by two factors, for the pairs that act together most.
+pub fn interactions(drawn: &Drawn<'_>) -> Option<Figure> {
+    let anova = drawn.analysis.anova.as_ref()?;
+    let mut pairs: Vec<_> = anova
+        .sources
+        .iter()
+        .zip(&anova.design.terms)
+        .filter(|(s, t)| t.factors.len() == 2 && s.df > 0)
+        .collect();
+    pairs.sort_by(|a, b| b.0.partial_eta_sq.total_cmp(&a.0.partial_eta_sq));
+    let mut panels = Vec::new();
+    for (source, term) in pairs.into_iter().take(MOST_PAIRS) {
+        let [f, g] = [term.factors[0], term.factors[1]];
+        // The factor of fewer levels is the one with a line per level.
+        let (across, lines) = if drawn.table.factors[f].levels.len() >= drawn.table.factors[g].levels.len() {
+            (f, g)
+        } else {
+            (g, f)
+        };
+        let (x, series) = (&drawn.table.factors[across], &drawn.table.factors[lines]);
+        let runs = drawn.table.measured(0);
+        let mean = |i: usize, j: usize| {
+            let own: Vec<f64> = runs
+                .iter()
+                .filter(|(r, _)| r.levels[across] == i && r.levels[lines] == j)
+                .map(|(_, v)| *v)
+                .collect();
+            let n = own.len();
+            (n > 0).then(|| (drawn.table.responses[0].unscaled(own.iter().sum::<f64>() / n as f64), n))
+        };
+        let line = |j: usize| {
+            let points = (0..x.levels.len()).filter_map(|i| {
+                let (y, n) = mean(i, j)?;
+                Some(Dot {
+                    x: i as f64,
+                    y,
+                    range: None,
+                    label: format!("{}, {} (n = {n})", x.at(i), series.at(j)),
+                })
+            });
+            Mark::line(&series.at(j), points.collect())
+        };
+        let p = source.p_holm.map_or_else(String::new, |p| format!(", p = {}", number(p)));
+        panels.push(Panel {
+            title: format!("{} × {}{p}", x.name, series.name),
+            x: Axis::names(&x.name, x.levels.iter().map(|l| l.text.clone())),
+            y: Axis::linear(&drawn.response()),
+            marks: (0..series.levels.len()).map(line).collect(),
+        });
+    }
+    let reading = "Means of the runs at each pair of levels, for the pairs that act together most: parallel lines mean \
+                   that two factors act independently (on the scale of the analysis).";
+    (!panels.is_empty()).then(|| drawn.figure("interactions", "Interactions", reading, panels))
+}
+
+/// Effects that stand out of what noise alone would give.
+pub fn half_normal(drawn: &Drawn<'_>) -> Option<Figure> {
+    let anova = drawn.analysis.anova.as_ref()?;
+    let mut sizes: Vec<(f64, &str)> = Vec::new();
+    for (column, along) in anova.fit.directions() {
+        let term = anova.design.terms.iter().find(|t| t.columns.contains(&column));
+        sizes.extend(term.map(|term| (along.abs(), term.name.as_str())));
+    }
+    sizes.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let n = sizes.len() as f64;
+    let place = |i: usize| normal_quantile(0.5 + 0.5 * (i as f64 + 0.5) / n);
+    let points: Vec<Dot> = sizes
+        .iter()
+        .enumerate()
+        .map(|(i, (size, name))| Dot { x: place(i), y: *size, range: None, label: (*name).into() })
+        .collect();
+    let far = points.last()?.x;
+    let mut marks = vec![Mark::dots("effect", points)];
+    if let Some((noise, _)) = anova.noise() {
+        let end = |x: f64| Dot { x, y: x * noise, ..Dot::default() };
+        marks.push(Mark::curve("noise alone", vec![end(0.0), end(far)]));
+    }
+    let panel = Panel {
+        title: String::new(),
+        x: Axis::linear("half-normal quantile"),
+        y: Axis::linear(&format!(
+            "size of the effect (orthogonal contrast of {})",
+            drawn.analysis.response.words()
+        )),
+        marks,
+    };
+    let reading = "Each dot is one degree of freedom of a factor or pair: those that rise above the line are more than \
+                   noise.";
+    Some(drawn.figure("half-normal", "Half-normal plot of effects", reading, vec![panel]))
+}
+
+/// Shares of the variation.
+pub fn importance(drawn: &Drawn<'_>) -> Option<Figure> {
+    let importance = drawn.analysis.importance.as_ref()?;
+    let mut shown: Vec<_> = importance.shares.iter().take(12).collect();
+    shown.reverse();
+    let bar = |(i, share): (usize, &&crate::importance::Share)| Bar {
+        at: i as f64,
+        from: 0.0,
+        to: 100.0 * share.share,
+        range: Some((
+            100.0 * (share.share - share.deviation).max(0.0),
+            100.0 * (share.share + share.deviation).min(1.0),
+        )),
+        label: format!("{}: {}%", share.term, number(100.0 * share.share)),
+    };
+    let panel = Panel {
+        title: String::new(),
+        x: Axis::linear("share of the variation, %"),
+        y: Axis::names("factor or pair", shown.iter().map(|s| s.term.clone())),
+        marks: vec![Mark::Bars {
+            name: String::new(),
+            lying: true,
+            bars: shown.iter().enumerate().map(bar).collect(),
+        }],
+    };
+    let reading = format!(
+        "How much of the variation each factor and pair is responsible for over the whole space (functional ANOVA on a \
+         forest that foretells {}% of what it has not seen); bars show one deviation between trees.",
+        number(100.0 * importance.foretold)
+    );
+    Some(drawn.figure("importance", "Importance", &reading, vec![panel]))
+}
+
+/// The two factors that matter most, together.
+pub fn contour(drawn: &Drawn<'_>) -> Option<Figure> {
+    let order = drawn.by_importance();
+    let [f, g, ..] = order[..] else { return None };
+    let (x, y) = (&drawn.table.factors[f], &drawn.table.factors[g]);
+    let mut sums = vec![vec![(0.0, 0u32); x.levels.len()]; y.levels.len()];
+    for (run, value) in drawn.table.measured(0) {
+        let (sum, count) = &mut sums[run.levels[g]][run.levels[f]];
+        *sum += value;
+        *count += 1;
+    }
+    let back = |(sum, count): &(f64, u32)| {
+        (*count > 0).then(|| drawn.table.responses[0].unscaled(sum / f64::from(*count)))
+    };
+    let panel = Panel {
+        title: String::new(),
+        x: Axis::names(&x.name, x.levels.iter().map(|l| l.text.clone())),
+        y: Axis::names(&y.name, y.levels.iter().map(|l| l.text.clone())),
+        marks: vec![Mark::Heat {
+            value: drawn.response(),
+            cells: sums.iter().map(|row| row.iter().map(back).collect()).collect(),
+        }],
+    };
+    let reading = "The mean of all runs at each pair of levels of the two factors that matter most; empty places were \
+                   not run.";
+    Some(drawn.figure(
+        "contour",
+        &format!("{} by {} and {}", drawn.analysis.response.name, x.name, y.name),
+        reading,
+        vec![panel],
+    ))
+}

@@ -1,0 +1,140 @@
+//! The charts of a study: one function each, in the order in which they are shown. A chart that has nothing to show is
+//! left out.
+
+mod across;
+mod effects;
+pub mod run;
+mod runs;
+
+use crate::analysis::{Analysis, Ask};
+use crate::figure::{Dot, Figure, Panel};
+use crate::table::StudyTable;
+
+/// What charts are drawn from.
+pub struct Drawn<'a> {
+    /// The runs.
+    pub table: &'a StudyTable,
+    /// What they say.
+    pub analysis: &'a Analysis,
+    /// What is known about the factors.
+    pub ask: Ask,
+}
+
+type Draw = fn(&Drawn<'_>) -> Option<Figure>;
+
+const CHARTS: &[Draw] = &[
+    runs::history,
+    runs::pareto,
+    effects::main_effects,
+    effects::interactions,
+    effects::half_normal,
+    effects::importance,
+    runs::parallel,
+    runs::slice,
+    effects::contour,
+    runs::distribution,
+    across::rank_stability,
+    across::transfer,
+    across::scaling,
+];
+
+/// All charts that have something to show.
+pub fn charts(drawn: &Drawn<'_>) -> Vec<Figure> {
+    CHARTS.iter().filter_map(|draw| draw(drawn)).filter(|figure| !figure.is_empty()).collect()
+}
+
+impl Drawn<'_> {
+    /// The response with its unit.
+    fn response(&self) -> String {
+        self.table.responses[0].named()
+    }
+
+    /// Runs that were analysed and what they measured.
+    fn measured(&self) -> Vec<(&crate::table::Run, f64)> {
+        let scale = &self.table.responses[0];
+        self.table.measured(0).into_iter().map(|(run, value)| (run, scale.unscaled(value))).collect()
+    }
+
+    fn figure(&self, id: &str, title: &str, reading: &str, panels: Vec<Panel>) -> Figure {
+        let n = format!("{} runs", self.analysis.runs.0);
+        Figure { id: id.into(), title: title.into(), reading: reading.into(), n, panels }
+    }
+
+    /// Factors that varied, the most important first.
+    fn by_importance(&self) -> Vec<usize> {
+        let share = |name: &str| {
+            let importance = self.analysis.importance.as_ref();
+            importance.and_then(|i| i.shares.iter().find(|s| s.term == name)).map_or(0.0, |s| s.share)
+        };
+        let factors = &self.table.factors;
+        let mut order: Vec<usize> = (0..factors.len()).filter(|f| factors[*f].levels.len() > 1).collect();
+        order.sort_by(|a, b| share(&factors[*b].name).total_cmp(&share(&factors[*a].name)));
+        order
+    }
+}
+
+/// A point without more.
+fn dot(x: f64, y: f64) -> Dot {
+    Dot { x, y, ..Dot::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::{Goal, RawRun, Response};
+
+    fn table() -> StudyTable {
+        let mut runs = Vec::new();
+        for i in 0..72u32 {
+            let (workers, sync, model) =
+                (1 << (i % 4), ["asp", "bsp"][(i / 4 % 2) as usize], ["a", "b", "c"][(i / 8 % 3) as usize]);
+            let time =
+                10.0 / f64::from(workers) * f64::from(1 + i / 8 % 3) * (1.0 + f64::from(i * 37 % 11) / 100.0);
+            runs.push(RawRun {
+                id: format!("r{i}"),
+                levels: vec![workers.to_string(), sync.into(), model.into()],
+                values: vec![Some(time), Some(0.9 + f64::from(i % 5) / 100.0)],
+                order: f64::from(i),
+                control: i == 71,
+                ..RawRun::default()
+            });
+        }
+        let responses = vec![
+            Response::parse("log(time_s)").unwrap(),
+            Response::parse("accuracy").unwrap().wanted(Goal::Maximize),
+        ];
+        StudyTable::new("t", &["workers", "sync", "model"].map(String::from), responses, runs)
+    }
+
+    #[test]
+    fn every_chart_has_title_units_n_and_how_to_read_it_and_can_be_drawn() {
+        let table = table();
+        let ask = Ask { workload: Some(2), workers: Some(0), seed: 1 };
+        let analysis = Analysis::new(&table, ask);
+        let all = charts(&Drawn { table: &table, analysis: &analysis, ask });
+        assert_eq!(all.len(), CHARTS.len(), "{:?}", all.iter().map(|f| &f.id).collect::<Vec<_>>());
+        for figure in &all {
+            let id = &figure.id;
+            assert!(!figure.title.is_empty() && figure.reading.ends_with('.'), "{id}");
+            assert!(figure.n.starts_with(|c: char| c.is_ascii_digit()), "{id}: {}", figure.n);
+            assert!(figure.panels.iter().all(|p| !p.x.title.is_empty() && !p.y.title.is_empty()), "{id}");
+            let svg = figure.svg();
+            assert!(svg.starts_with("<svg") && !svg.contains("NaN") && !svg.contains("inf"), "{id}: {svg}");
+            assert!(figure.csv().lines().count() > 1, "{id}");
+            assert!(!figure.plotly()["data"].as_array().unwrap().is_empty(), "{id}");
+        }
+        let mut ids: Vec<_> = all.iter().map(|f| &f.id).collect();
+        ids.sort();
+        ids.dedup();
+        assert_eq!(ids.len(), all.len());
+    }
+
+    #[test]
+    fn one_run_draws_what_it_can() {
+        let mut table = table();
+        table.runs.truncate(1);
+        let analysis = Analysis::new(&table, Ask::default());
+        let all = charts(&Drawn { table: &table, analysis: &analysis, ask: Ask::default() });
+        assert!(all.iter().all(|f| !f.svg().contains("NaN")));
+    }
+}

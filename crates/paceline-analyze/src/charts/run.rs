@@ -1,0 +1,171 @@
+//! Charts of single runs, out of the store: accuracy against time, resources, phases of steps, links.
+
+use paceline_record::store::RunRow;
+use paceline_record::{RecordError, Store};
+
+use super::dot;
+use crate::figure::{Axis, Bar, Dot, Figure, Mark, Panel};
+
+/// Steps of each rank whose phases are shown.
+const STEPS: usize = 12;
+/// Points of a curve; of longer ones every n-th is shown.
+const POINTS: usize = 400;
+
+fn thin<T: Clone>(values: &[T]) -> Vec<T> {
+    let every = values.len().div_ceil(POINTS).max(1);
+    values.iter().step_by(every).cloned().collect()
+}
+
+fn figure(id: &str, title: &str, reading: &str, n: String, panels: Vec<Panel>) -> Option<Figure> {
+    let figure = Figure { id: id.into(), title: title.into(), reading: reading.into(), n, panels };
+    (!figure.is_empty()).then_some(figure)
+}
+
+/// Accuracy of several runs against their training clocks.
+pub fn accuracy(store: &Store, runs: &[RunRow]) -> Result<Option<Figure>, RecordError> {
+    let (mut marks, mut n) = (Vec::new(), 0);
+    for run in runs {
+        let rows = store.rows("evaluations", run)?;
+        let points: Vec<Dot> = rows
+            .numbers("train_s")
+            .into_iter()
+            .zip(rows.numbers("accuracy"))
+            .filter_map(|(x, y)| Some(dot(x?, 100.0 * y?)))
+            .collect();
+        n += points.len();
+        marks.push(Mark::line(&run.run, points));
+    }
+    let panel = Panel {
+        title: String::new(),
+        x: Axis::linear("training clock, s"),
+        y: Axis::linear("accuracy on the test split, %"),
+        marks,
+    };
+    let reading = "Each point is an evaluation: a run that is higher earlier learns faster in time, whatever its steps take.";
+    let n = format!("{n} evaluations of {} runs", runs.len());
+    Ok(figure("accuracy", "Accuracy against time", reading, n, vec![panel]))
+}
+
+/// Charts of one run that have something to show.
+pub fn charts(store: &Store, run: &RunRow) -> Result<Vec<Figure>, RecordError> {
+    let all = [phases(store, run)?, resources(store, run)?, links(store, run)?];
+    Ok(all.into_iter().flatten().collect())
+}
+
+/// The last steps of each rank, phase by phase.
+fn phases(store: &Store, run: &RunRow) -> Result<Option<Figure>, RecordError> {
+    const PHASES: [(&str, &str); 6] = [
+        ("data", "data_ns"),
+        ("forward", "forward_ns"),
+        ("backward", "backward_ns"),
+        ("send, receive, sum", "send_ns"),
+        ("wait", "wait_ns"),
+        ("update", "apply_ns"),
+    ];
+    let rows = store.rows("steps", run)?;
+    let (ranks, begins, steps) = (rows.numbers("rank"), rows.numbers("t_ns"), rows.numbers("step"));
+    let columns = PHASES.map(|(_, column)| rows.numbers(column));
+    let world = ranks.iter().flatten().fold(0.0f64, |most, r| most.max(r + 1.0)) as usize;
+    let mut bars: Vec<Vec<Bar>> = vec![Vec::new(); PHASES.len()];
+    // The same stretch of time for all: the last steps of the slowest worker.
+    let from = (0..world)
+        .filter_map(|rank| {
+            let own: Vec<f64> = begins
+                .iter()
+                .zip(&ranks)
+                .filter(|(_, r)| **r == Some(rank as f64))
+                .filter_map(|(b, _)| *b)
+                .collect();
+            own.len().checked_sub(STEPS).map_or_else(|| own.first().copied(), |at| own.get(at).copied())
+        })
+        .fold(f64::INFINITY, f64::min);
+    let mut shown = 0;
+    for i in 0..rows.rows.len() {
+        let (Some(rank), Some(begin)) = (ranks[i], begins[i]) else { continue };
+        if begin < from {
+            continue;
+        }
+        shown += 1;
+        let mut at = 1e-6 * (begin - from);
+        for (p, (name, _)) in PHASES.iter().enumerate() {
+            let length = 1e-6 * columns[p][i].unwrap_or(0.0);
+            if length > 0.0 {
+                let label = format!("rank {rank}, step {}: {name} {length:.3} ms", steps[i].unwrap_or(0.0));
+                bars[p].push(Bar { at: rank, from: at, to: at + length, range: None, label });
+            }
+            at += length;
+        }
+    }
+    let marks = PHASES.iter().zip(bars).map(|((name, _), bars)| Mark::Bars {
+        name: (*name).into(),
+        lying: true,
+        bars,
+    });
+    let panel = Panel {
+        title: String::new(),
+        x: Axis::linear("time, ms"),
+        y: Axis::names("rank", (0..world).map(|r| r.to_string())),
+        marks: marks.collect(),
+    };
+    let reading = "The last steps of each rank; phases of a step are drawn one after another, although sending overlaps \
+                   with backward. Long waits beside a rank that computes point at that rank.";
+    Ok(figure("phases", "Phases of steps", reading, format!("{shown} steps"), vec![panel]))
+}
+
+/// CPU and memory of each rank over time.
+fn resources(store: &Store, run: &RunRow) -> Result<Option<Figure>, RecordError> {
+    let rows = store.rows("samples", run)?;
+    let (ranks, times) = (rows.numbers("rank"), rows.numbers("t_ns"));
+    let [user, system, memory] =
+        ["cpu_user_s", "cpu_system_s", "resident_bytes"].map(|name| rows.numbers(name));
+    let world = ranks.iter().flatten().fold(0.0f64, |most, r| most.max(r + 1.0)) as usize;
+    let (mut cpu, mut resident) = (Vec::new(), Vec::new());
+    for rank in 0..world {
+        let own: Vec<usize> = (0..ranks.len()).filter(|i| ranks[*i] == Some(rank as f64)).collect();
+        let name = format!("rank {rank}");
+        let second = |i: usize| 1e-9 * times[i].unwrap_or(0.0);
+        // Counters count from the start: a difference of two is what happened between them.
+        let busy = own.windows(2).filter_map(|pair| {
+            let spent = |i: usize| Some(user[i]? + system[i]?);
+            let (a, b) = (pair[0], pair[1]);
+            let passed = second(b) - second(a);
+            (passed > 0.0).then(|| Some(dot(second(b), 100.0 * (spent(b)? - spent(a)?) / passed)))?
+        });
+        cpu.push(Mark::curve(&name, thin(&busy.collect::<Vec<_>>())));
+        let held = own.iter().filter_map(|i| Some(dot(second(*i), memory[*i]? / 1e6)));
+        resident.push(Mark::curve(&name, thin(&held.collect::<Vec<_>>())));
+    }
+    let time = || Axis::linear("time from the start of the run, s");
+    let panels = vec![
+        Panel { title: "CPU".into(), x: time(), y: Axis::linear("CPU, % of one core"), marks: cpu },
+        Panel { title: "memory".into(), x: time(), y: Axis::linear("resident memory, MB"), marks: resident },
+    ];
+    let reading = "What each rank's process used: a rank far below 100% of its cores waits for something.";
+    Ok(figure("resources", "Resources by rank", reading, format!("{} samples", rows.rows.len()), panels))
+}
+
+/// Bytes from rank to rank.
+fn links(store: &Store, run: &RunRow) -> Result<Option<Figure>, RecordError> {
+    let rows = store.rows("links", run)?;
+    let (ranks, peers, sent) = (rows.numbers("rank"), rows.numbers("peer"), rows.numbers("sent_bytes"));
+    let most = ranks.iter().chain(&peers).flatten().fold(-1.0f64, |most, r| most.max(*r));
+    let world = (most + 1.0) as usize;
+    let mut cells: Vec<Vec<Option<f64>>> = vec![vec![None; world]; world];
+    for ((rank, peer), sent) in ranks.into_iter().zip(peers).zip(sent) {
+        if let (Some(rank), Some(peer), Some(sent)) = (rank, peer, sent) {
+            // Counters only grow: the greatest is the whole run's.
+            let cell = &mut cells[rank as usize][peer as usize];
+            *cell = Some(cell.unwrap_or(0.0).max(sent / 1e6));
+        }
+    }
+    let names = || (0..world).map(|r| format!("rank {r}"));
+    let panel = Panel {
+        title: String::new(),
+        x: Axis::names("to", names()),
+        y: Axis::names("from", names()),
+        marks: vec![Mark::Heat { value: "sent, MB".into(), cells }],
+    };
+    let reading =
+        "Bytes that each rank (row) sent to each other (column) over the whole run, headers included.";
+    Ok(figure("links", "Links", reading, format!("{world} ranks"), vec![panel]))
+}

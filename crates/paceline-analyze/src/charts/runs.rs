@@ -1,0 +1,190 @@
+//! Charts that show every run.
+
+use super::{Drawn, dot};
+use crate::best::means;
+use crate::figure::{Axis, Dot, Figure, Mark, Panel, Scale};
+use crate::table::{Goal, number};
+
+/// What was measured, run by run.
+pub fn history(drawn: &Drawn<'_>) -> Option<Figure> {
+    let mut runs = drawn.measured();
+    runs.sort_by(|a, b| a.0.order.total_cmp(&b.0.order));
+    let scale = &drawn.table.responses[0];
+    let mut best: Option<f64> = None;
+    let (mut dots, mut so_far) = (Vec::new(), Vec::new());
+    for (run, value) in &runs {
+        let label = format!("{}: {}", run.id, drawn.table.configuration(&run.levels));
+        dots.push(Dot { x: run.order, y: *value, range: None, label });
+        best = Some(best.map_or(*value, |b| if scale.better(*value, b) { *value } else { b }));
+        so_far.push(dot(run.order, best.unwrap_or(*value)));
+    }
+    let controls: Vec<Dot> = drawn
+        .table
+        .runs
+        .iter()
+        .filter(|run| run.control)
+        .filter_map(|run| {
+            Some(Dot { x: run.order, y: run.values[0]?, range: None, label: format!("{}: control", run.id) })
+        })
+        .collect();
+    let mut marks = vec![Mark::dots("run", dots), Mark::curve("best so far", so_far)];
+    if !controls.is_empty() {
+        marks.push(Mark::line("control", controls));
+    }
+    let panel = Panel {
+        title: String::new(),
+        x: Axis::linear("run, in the order in which they were made"),
+        y: Axis::fitting(&drawn.response(), runs.iter().map(|(_, v)| *v)),
+        marks,
+    };
+    let reading =
+        "Each dot is a run; the line is the best so far, and controls show whether the machine drifted.";
+    Some(drawn.figure("history", "History", reading, vec![panel]))
+}
+
+/// Two responses, and the configurations that nothing beats.
+pub fn pareto(drawn: &Drawn<'_>) -> Option<Figure> {
+    let [first, second, ..] = &drawn.table.responses[..] else { return None };
+    let means = means(drawn.table);
+    let point = |levels: &[usize], values: &[f64]| Dot {
+        x: values[0],
+        y: values[1],
+        range: None,
+        label: drawn.table.configuration(levels),
+    };
+    let all: Vec<Dot> = means.iter().map(|(levels, values)| point(levels, values)).collect();
+    let mut front: Vec<Dot> = drawn.analysis.front.iter().map(|p| point(&p.levels, &p.values)).collect();
+    front.sort_by(|a, b| a.x.total_cmp(&b.x));
+    let panel = Panel {
+        title: String::new(),
+        x: Axis::fitting(&first.named(), all.iter().map(|p| p.x)),
+        y: Axis::fitting(&second.named(), all.iter().map(|p| p.y)),
+        marks: vec![Mark::dots("configuration", all), Mark::line("front", front)],
+    };
+    let side = |goal: Goal, [less, more]: [&str; 2]| {
+        if goal == Goal::Minimize { less.to_owned() } else { more.into() }
+    };
+    let reading = format!(
+        "Better lies to the {} and {}; no configuration beats those on the line in both.",
+        side(first.goal, ["left", "right"]),
+        side(second.goal, ["below", "above"])
+    );
+    Some(drawn.figure("pareto", &format!("{} against {}", second.name, first.name), &reading, vec![panel]))
+}
+
+/// Every run as a line over all factors.
+pub fn parallel(drawn: &Drawn<'_>) -> Option<Figure> {
+    const PARTS: [&str; 5] = ["best fifth", "second fifth", "middle fifth", "fourth fifth", "worst fifth"];
+    let (factors, scale) = (drawn.by_importance(), &drawn.table.responses[0]);
+    if factors.is_empty() {
+        return None;
+    }
+    let mut runs = drawn.measured();
+    runs.sort_by(|a, b| {
+        let order = a.1.total_cmp(&b.1);
+        if scale.goal == Goal::Minimize { order } else { order.reverse() }
+    });
+    let values: Vec<f64> = runs.iter().map(|(_, v)| *v).collect();
+    // Where numbers span more than a factor of ten, steps are even in their logarithms.
+    let part = |numbers: &[f64], value: f64| {
+        let (low, high) =
+            numbers.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), v| (l.min(*v), h.max(*v)));
+        let log = low > 0.0 && high / low >= 10.0;
+        let at = |v: f64| if log { v.ln() } else { v };
+        if high > low { (at(value) - at(low)) / (at(high) - at(low)) } else { 0.5 }
+    };
+    let mut names: Vec<String> = Vec::new();
+    for f in &factors {
+        let factor = &drawn.table.factors[*f];
+        let (first, last) = (&factor.levels[0].text, &factor.levels[factor.levels.len() - 1].text);
+        names.push(format!("{} ({first} … {last})", factor.name));
+    }
+    let ends = values.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), v| (l.min(*v), h.max(*v)));
+    names.push(format!("{} ({} … {})", scale.name, number(ends.0), number(ends.1)));
+    let mut lines: Vec<Vec<Dot>> = vec![Vec::new(); PARTS.len()];
+    for (rank, (run, value)) in runs.iter().enumerate() {
+        let line = &mut lines[rank * PARTS.len() / runs.len()];
+        for (i, f) in factors.iter().enumerate() {
+            let factor = &drawn.table.factors[*f];
+            let level = run.levels[*f];
+            let y = match factor.numbers() {
+                Some(numbers) => part(&numbers, numbers[level]),
+                None => level as f64 / (factor.levels.len() - 1) as f64,
+            };
+            line.push(Dot {
+                x: i as f64,
+                y,
+                range: None,
+                label: format!("{}: {}", run.id, factor.at(level)),
+            });
+        }
+        let label = format!("{}: {}", run.id, scale.show(*value));
+        line.push(Dot { x: factors.len() as f64, y: part(&values, *value), range: None, label });
+        line.push(dot(factors.len() as f64, f64::NAN));
+    }
+    // The best on top: drawn last.
+    let marks = PARTS.iter().zip(lines).rev().map(|(name, points)| Mark::curve(name, points)).collect();
+    let panel = Panel {
+        title: String::new(),
+        x: Axis { title: "factor (least … greatest level)".into(), scale: Scale::Names(names) },
+        y: Axis::linear(
+            "place between the least (0) and the greatest (1), log where they span a factor of 10",
+        ),
+        marks,
+    };
+    let reading = "Each line is a run, from factor to factor to what it measured: follow the best fifth to see which \
+                   levels they have in common.";
+    Some(drawn.figure("parallel", "Parallel coordinates", reading, vec![panel]))
+}
+
+/// Every run by each factor alone.
+pub fn slice(drawn: &Drawn<'_>) -> Option<Figure> {
+    let runs = drawn.measured();
+    let panel = |f: &usize| {
+        let factor = &drawn.table.factors[*f];
+        let points = runs.iter().map(|(run, value)| Dot {
+            x: run.levels[*f] as f64,
+            y: *value,
+            range: None,
+            label: format!("{}: {}", run.id, drawn.table.configuration(&run.levels)),
+        });
+        Panel {
+            title: factor.name.clone(),
+            x: Axis::names(&factor.name, factor.levels.iter().map(|l| l.text.clone())),
+            y: Axis::fitting(&drawn.response(), runs.iter().map(|(_, v)| *v)),
+            marks: vec![Mark::dots("", points.collect())],
+        }
+    };
+    let panels: Vec<Panel> = drawn.by_importance().iter().take(9).map(panel).collect();
+    let reading = "Each dot is a run: a factor matters where the dots move as a whole from level to level.";
+    (!panels.is_empty()).then(|| drawn.figure("slice", "Slices", reading, panels))
+}
+
+/// The part of the runs that stay below a value.
+pub fn distribution(drawn: &Drawn<'_>) -> Option<Figure> {
+    let runs = drawn.measured();
+    let step = |name: &str, mut values: Vec<f64>| {
+        values.sort_by(f64::total_cmp);
+        let n = values.len() as f64;
+        let points =
+            values.iter().enumerate().flat_map(|(i, v)| [dot(*v, i as f64 / n), dot(*v, (i + 1) as f64 / n)]);
+        Mark::curve(name, points.collect())
+    };
+    let mut marks = vec![step("all runs", runs.iter().map(|(_, v)| *v).collect())];
+    if let Some(f) = drawn.by_importance().first() {
+        let factor = &drawn.table.factors[*f];
+        for level in 0..factor.levels.len().min(6) {
+            let own: Vec<f64> = runs.iter().filter(|(r, _)| r.levels[*f] == level).map(|(_, v)| *v).collect();
+            marks.push(step(&factor.at(level), own));
+        }
+    }
+    let panel = Panel {
+        title: String::new(),
+        x: Axis::fitting(&drawn.response(), runs.iter().map(|(_, v)| *v)),
+        y: Axis::linear("part of the runs that are not above"),
+        marks,
+    };
+    let reading = "The part of the runs that stay at or below a value, for all and by level of the factor that matters \
+                   most: curves further left have lower values.";
+    Some(drawn.figure("distribution", "Empirical distribution (EDF)", reading, vec![panel]))
+}

@@ -1,0 +1,190 @@
+//! From levels to columns: sums to zero, so that a factor's effect is an average over the levels of all others.
+
+use std::ops::Range;
+
+use crate::linear::Fit;
+use crate::table::{Factor, StudyTable};
+
+/// Numeric factors of more levels are slopes.
+pub const MOST_LEVELS: usize = 8;
+/// Degrees of freedom that must be left for the noise before interactions are fitted.
+const LEAST_DF: usize = 8;
+
+/// How a factor becomes columns.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Coding {
+    /// A column per level but the last, which is minus their sum.
+    Levels(usize),
+    /// One column, from −1 at the least level to 1 at the greatest.
+    Slope {
+        /// Whether the logarithm is what is even.
+        log: bool,
+        /// The place of each level.
+        places: Vec<f64>,
+    },
+}
+
+impl Coding {
+    /// How a factor is coded.
+    pub fn of(factor: &Factor) -> Self {
+        let levels = factor.levels.len();
+        match factor.numbers() {
+            Some(numbers) if levels > MOST_LEVELS => {
+                let (low, high) = (numbers[0], numbers[levels - 1]);
+                let log = low > 0.0 && high / low >= 10.0;
+                let place = |x: f64| if log { x.ln() } else { x };
+                let (low, high) = (place(low), place(high));
+                let places = numbers.iter().map(|x| 2.0 * (place(*x) - low) / (high - low) - 1.0).collect();
+                Self::Slope { log, places }
+            }
+            _ => Self::Levels(levels),
+        }
+    }
+
+    /// Columns.
+    pub fn width(&self) -> usize {
+        match self {
+            Self::Levels(levels) => levels - 1,
+            Self::Slope { .. } => 1,
+        }
+    }
+
+    /// A level's entries in them.
+    pub fn entries(&self, level: usize) -> Vec<f64> {
+        match self {
+            Self::Levels(levels) if level + 1 == *levels => vec![-1.0; levels - 1],
+            Self::Levels(levels) => (0..levels - 1).map(|i| f64::from(u8::from(i == level))).collect(),
+            Self::Slope { places, .. } => vec![places[level]],
+        }
+    }
+}
+
+/// A factor, or two together.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Term {
+    /// Places of the factors.
+    pub factors: Vec<usize>,
+    /// Their names, with `:` between.
+    pub name: String,
+    /// Its columns.
+    pub columns: Range<usize>,
+}
+
+/// A model of effects and their columns.
+#[derive(Clone, Debug)]
+pub struct Design {
+    /// How each factor is coded; none where it has one level.
+    pub codings: Vec<Option<Coding>>,
+    /// Factors, then pairs.
+    pub terms: Vec<Term>,
+    /// Columns of blocks, after the first, which is all ones.
+    pub blocks: Range<usize>,
+    /// All columns.
+    pub columns: Vec<Vec<f64>>,
+    /// Whether pairs were left out because there are too few runs.
+    pub without_pairs: bool,
+}
+
+fn outer(a: &[f64], b: &[f64]) -> Vec<f64> {
+    a.iter().flat_map(|a| b.iter().map(move |b| a * b)).collect()
+}
+
+impl Design {
+    /// The model of a response: every factor and, where the runs allow it, every pair.
+    pub fn new(table: &StudyTable, response: usize) -> Self {
+        let full = Self::with(table, response, true);
+        let runs = table.measured(response).len();
+        if full.terms.iter().all(|term| term.factors.len() == 1) {
+            return full;
+        }
+        let rank = {
+            // Columns that depend on others cost nothing.
+            let zeros = vec![0.0; runs];
+            runs - Fit::new(&full.columns, &zeros).df
+        };
+        if runs >= rank + LEAST_DF {
+            return full;
+        }
+        Self { without_pairs: true, ..Self::with(table, response, false) }
+    }
+
+    fn with(table: &StudyTable, response: usize, pairs: bool) -> Self {
+        let coding = |f: &Factor| (f.levels.len() > 1).then(|| Coding::of(f));
+        let codings: Vec<Option<Coding>> = table.factors.iter().map(coding).collect();
+        let varied: Vec<usize> = (0..codings.len()).filter(|i| codings[*i].is_some()).collect();
+        let measured = table.measured(response);
+        let mut blocks: Vec<&str> = measured.iter().filter_map(|(run, _)| run.block.as_deref()).collect();
+        blocks.sort_unstable();
+        blocks.dedup();
+        let block_columns = 1..blocks.len().max(1);
+        let mut width = block_columns.end;
+        let mut terms = Vec::new();
+        let mut add = |factors: Vec<usize>| {
+            let own: usize = factors.iter().map(|f| codings[*f].as_ref().map_or(0, Coding::width)).product();
+            let names: Vec<&str> = factors.iter().map(|f| table.factors[*f].name.as_str()).collect();
+            terms.push(Term { name: names.join(":"), factors, columns: width..width + own });
+            width += own;
+        };
+        varied.iter().for_each(|f| add(vec![*f]));
+        if pairs {
+            for (i, f) in varied.iter().enumerate() {
+                varied[i + 1..].iter().for_each(|g| add(vec![*f, *g]));
+            }
+        }
+        let mut design =
+            Self { codings, terms, blocks: block_columns, columns: Vec::new(), without_pairs: false };
+        let rows: Vec<Vec<f64>> = measured
+            .iter()
+            .map(|(run, _)| {
+                let mut row = design.row(&run.levels, width);
+                if let Some(at) = run.block.as_deref().and_then(|own| blocks.iter().position(|b| *b == own)) {
+                    let coding = Coding::Levels(blocks.len());
+                    row[design.blocks.clone()].copy_from_slice(&coding.entries(at));
+                }
+                row
+            })
+            .collect();
+        design.columns = (0..width).map(|j| rows.iter().map(|row| row[j]).collect()).collect();
+        design
+    }
+
+    fn row(&self, levels: &[usize], width: usize) -> Vec<f64> {
+        let mut row = vec![0.0; width];
+        row[0] = 1.0;
+        for term in &self.terms {
+            row[term.columns.clone()].copy_from_slice(&self.entries(&term.factors, levels));
+        }
+        row
+    }
+
+    fn entries(&self, factors: &[usize], levels: &[usize]) -> Vec<f64> {
+        let own = |f: &usize| self.codings[*f].as_ref().map_or_else(Vec::new, |c| c.entries(levels[*f]));
+        match factors {
+            [f] => own(f),
+            [f, g] => outer(&own(f), &own(g)),
+            _ => unreachable!("terms are factors and pairs"),
+        }
+    }
+
+    /// Weights of a term at levels of its factors (given in the order of the table).
+    pub fn weights(&self, term: &Term, levels: &[usize]) -> Vec<f64> {
+        let mut weights = vec![0.0; self.columns.len()];
+        weights[term.columns.clone()].copy_from_slice(&self.entries(&term.factors, levels));
+        weights
+    }
+
+    /// Weights of a whole configuration.
+    pub fn configuration(&self, levels: &[usize]) -> Vec<f64> {
+        self.row(levels, self.columns.len())
+    }
+
+    /// The term of these factors.
+    pub fn term(&self, factors: &[usize]) -> Option<&Term> {
+        self.terms.iter().find(|term| term.factors == factors)
+    }
+}
+
+/// The difference of two weights.
+pub fn minus(a: &[f64], b: &[f64]) -> Vec<f64> {
+    a.iter().zip(b).map(|(a, b)| a - b).collect()
+}

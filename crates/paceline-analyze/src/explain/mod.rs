@@ -1,0 +1,274 @@
+//! Why is this run slow? Where each rank's time went, the chain of work and messages that set the pace, what it was
+//! bound by, and what would help: from recorded events alone, whatever the plan says was injected.
+//!
+//! Messages are recorded with `--trace`. Without them a slow rank or a busy server still shows, but bandwidth cannot be
+//! told from latency, and that is said.
+
+mod links;
+mod path;
+mod store;
+mod verdict;
+mod words;
+
+use serde::Serialize;
+
+use crate::statistics::median;
+
+pub use links::Wires;
+pub use path::Shares;
+pub use verdict::{Cause, Change, Verdict};
+pub use words::Comparison;
+
+/// A run as it was recorded; times in seconds from the start of the run.
+#[derive(Clone, Debug, Default)]
+pub struct Recorded {
+    /// Its id.
+    pub run: String,
+    /// Whether it was measured, or simulated in virtual time.
+    pub simulated: bool,
+    /// Its ranks, by number.
+    pub ranks: Vec<Rank>,
+    /// Steps of workers and updates of servers, in their order for each rank.
+    pub steps: Vec<Step>,
+    /// How long one rank waited for another over the whole run.
+    pub waits: Vec<Wait>,
+    /// Messages that were traced on both sides.
+    pub messages: Vec<Message>,
+    /// Waits that were traced.
+    pub pauses: Vec<Pause>,
+}
+
+/// One rank.
+#[derive(Clone, Debug, Default)]
+pub struct Rank {
+    /// Whether it is a worker; a server otherwise.
+    pub worker: bool,
+    /// Its machine.
+    pub host: String,
+}
+
+/// A step of a worker, or updates of a server.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Step {
+    /// Whose.
+    pub rank: usize,
+    /// Its number, from 1.
+    pub step: u64,
+    /// When it began.
+    pub begin_s: f64,
+    /// Gathering the batch, forward and backward pass.
+    pub compute_s: f64,
+    /// Sending, receiving and summing.
+    pub send_s: f64,
+    /// Waiting with nothing to do.
+    pub wait_s: f64,
+    /// Updating parameters.
+    pub apply_s: f64,
+    /// Samples of this rank's share.
+    pub samples: u64,
+}
+
+impl Step {
+    /// From its beginning to its end.
+    pub fn duration_s(&self) -> f64 {
+        self.compute_s + self.send_s + self.wait_s + self.apply_s
+    }
+}
+
+/// How long one rank waited for another.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Wait {
+    /// Who waited.
+    pub rank: usize,
+    /// For whom.
+    pub on: usize,
+    /// How long, over the whole run.
+    pub seconds: f64,
+}
+
+/// A message.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Message {
+    /// Who sent it.
+    pub from: usize,
+    /// Who received it.
+    pub to: usize,
+    /// When it was handed to the transport.
+    pub sent_s: f64,
+    /// When it was taken from the transport.
+    pub received_s: f64,
+    /// Bytes of its body.
+    pub bytes: f64,
+    /// Its step.
+    pub step: u64,
+}
+
+/// A time in which a rank could do nothing but wait.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pause {
+    /// Who.
+    pub rank: usize,
+    /// From when.
+    pub from_s: f64,
+    /// Until when.
+    pub to_s: f64,
+}
+
+/// Where a rank's time went: medians over its steps (means for a server, whose steps differ).
+#[derive(Clone, Debug, Serialize)]
+pub struct Spent {
+    /// The rank.
+    pub rank: usize,
+    /// `worker` or `server`.
+    pub role: &'static str,
+    /// Its machine.
+    pub host: String,
+    /// Steps, or updates.
+    pub steps: usize,
+    /// Data, forward and backward, per step.
+    pub compute_s: f64,
+    /// Sending, receiving and summing, per step.
+    pub send_s: f64,
+    /// Waiting, per step.
+    pub wait_s: f64,
+    /// Updating, per step.
+    pub apply_s: f64,
+    /// A whole step.
+    pub step_s: f64,
+    /// Part of its time in which it did not wait.
+    pub busy: f64,
+    /// Whom it waited for most, and which part of its waits that was.
+    pub waits_for: Option<(usize, f64)>,
+}
+
+/// Why a run took as long as it did.
+#[derive(Clone, Debug, Serialize)]
+pub struct Explanation {
+    /// The run.
+    pub run: String,
+    /// `measured` or `simulated`.
+    pub origin: &'static str,
+    /// Ranks.
+    pub ranks: Vec<Spent>,
+    /// Time of a step of all workers: the median.
+    pub step_s: f64,
+    /// Samples per second over all workers.
+    pub samples_per_s: f64,
+    /// What the chain that sets the pace consists of, in parts of it; none without a trace.
+    pub path: Option<Shares>,
+    /// What messages tell about the wires; none without a trace.
+    pub wires: Option<Wires>,
+    /// Who waited for whom, the longest first.
+    pub waits: Vec<Wait>,
+    /// What it was bound by, and what would help.
+    pub verdict: Verdict,
+    /// What the record does not tell.
+    pub cannot_tell: Vec<String>,
+}
+
+/// A run that cannot be explained.
+#[derive(Debug, thiserror::Error)]
+#[error("run {run} cannot be explained: {problem}")]
+pub struct ExplainError {
+    /// The run.
+    pub run: String,
+    /// Why not, and what to do.
+    pub problem: String,
+}
+
+impl Recorded {
+    /// Steps of a rank without the first few, in which caches and connections warm up.
+    fn steady(&self, rank: usize) -> Vec<Step> {
+        let own: Vec<Step> = self.steps.iter().filter(|s| s.rank == rank).copied().collect();
+        let skip = (own.len() / 10).clamp(usize::from(own.len() > 2), 20);
+        own[skip.min(own.len())..].to_vec()
+    }
+
+    fn workers(&self) -> Vec<usize> {
+        (0..self.ranks.len()).filter(|r| self.ranks[*r].worker).collect()
+    }
+
+    fn servers(&self) -> Vec<usize> {
+        (0..self.ranks.len()).filter(|r| !self.ranks[*r].worker).collect()
+    }
+
+    fn spent(&self, rank: usize) -> Option<Spent> {
+        let steps = self.steady(rank);
+        if steps.is_empty() {
+            return None;
+        }
+        let worker = self.ranks[rank].worker;
+        let typical = |of: fn(&Step) -> f64| {
+            let values: Vec<f64> = steps.iter().map(of).collect();
+            if worker { median(&values) } else { values.iter().sum::<f64>() / values.len() as f64 }
+        };
+        let (whole, waited) = steps.iter().fold((0.0, 0.0), |(w, p), s| (w + s.duration_s(), p + s.wait_s));
+        let own: Vec<&Wait> = self.waits.iter().filter(|w| w.rank == rank).collect();
+        let all: f64 = own.iter().map(|w| w.seconds).sum();
+        let most = own.iter().max_by(|a, b| a.seconds.total_cmp(&b.seconds));
+        Some(Spent {
+            rank,
+            role: if worker { "worker" } else { "server" },
+            host: self.ranks[rank].host.clone(),
+            steps: self.steps.iter().filter(|s| s.rank == rank).count(),
+            compute_s: typical(|s| s.compute_s),
+            send_s: typical(|s| s.send_s),
+            wait_s: typical(|s| s.wait_s),
+            apply_s: typical(|s| s.apply_s),
+            step_s: typical(Step::duration_s),
+            busy: if whole > 0.0 { 1.0 - waited / whole } else { 1.0 },
+            waits_for: most.filter(|_| all > 0.0).map(|w| (w.on, w.seconds / all)),
+        })
+    }
+}
+
+impl Explanation {
+    /// Of a recorded run.
+    pub fn new(recorded: &Recorded) -> Result<Self, ExplainError> {
+        let fail = |problem: &str| ExplainError { run: recorded.run.clone(), problem: problem.into() };
+        let workers = recorded.workers();
+        let ranks: Vec<Spent> = (0..recorded.ranks.len()).filter_map(|r| recorded.spent(r)).collect();
+        let of_workers: Vec<&Spent> = ranks.iter().filter(|r| r.role == "worker").collect();
+        if of_workers.len() < workers.len() || of_workers.is_empty() {
+            return Err(fail(
+                "some worker has no recorded step; was it made with --no-record, or did it fail at once?",
+            ));
+        }
+        if of_workers.iter().any(|r| r.steps < 3) {
+            return Err(fail("it has fewer than three steps: run more (--steps, --epochs)"));
+        }
+        let step_s = median(&of_workers.iter().map(|r| r.step_s).collect::<Vec<_>>());
+        let rate = |rank: usize| {
+            let steps = recorded.steady(rank);
+            let (samples, seconds) = steps
+                .iter()
+                .fold((0.0, 0.0), |(n, s), step| (n + step.samples as f64, s + step.duration_s()));
+            if seconds > 0.0 { samples / seconds } else { 0.0 }
+        };
+        let wires = Wires::new(recorded);
+        let path = wires.as_ref().and_then(|wires| Shares::new(recorded, wires));
+        let mut waits: Vec<Wait> = recorded.waits.iter().filter(|w| w.seconds > 0.0).copied().collect();
+        waits.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+        let mut cannot_tell = Vec::new();
+        if path.is_none() && workers.len() > 1 {
+            cannot_tell.push(
+                "Single messages were not recorded: whether links are thin or slow cannot be told. Run it again with \
+                 --trace"
+                    .to_owned(),
+            );
+        }
+        let verdict = Verdict::new(recorded, &ranks, step_s, path.as_ref(), wires.as_ref());
+        Ok(Self {
+            run: recorded.run.clone(),
+            origin: if recorded.simulated { "simulated" } else { "measured" },
+            step_s,
+            samples_per_s: workers.iter().map(|r| rate(*r)).sum(),
+            ranks,
+            path,
+            wires,
+            waits,
+            verdict,
+            cannot_tell,
+        })
+    }
+}

@@ -1,0 +1,128 @@
+//! A run out of the store.
+
+use std::collections::HashMap;
+
+use paceline_record::store::{Rows, RunRow};
+use paceline_record::{RecordError, Store};
+
+use super::{Message, Pause, Rank, Recorded, Step, Wait};
+
+/// A column's numbers; 0 where there is no value.
+fn numbers(rows: &Rows, name: &str) -> Vec<f64> {
+    rows.numbers(name).into_iter().map(Option::unwrap_or_default).collect()
+}
+
+impl Recorded {
+    /// Reads what was recorded of a run, and nothing that its plan says.
+    pub fn read(store: &Store, run: &RunRow) -> Result<Self, RecordError> {
+        let own = store.rows("runs", run)?;
+        let simulated = own.texts("origin").first().is_some_and(|o| o.as_deref() == Some("simulated"));
+        let mut recorded = Self { run: run.run.clone(), simulated, ..Self::default() };
+        recorded.read_ranks(&store.rows("ranks", run)?);
+        recorded.read_steps(&store.rows("steps", run)?);
+        let waits = store.rows("waits", run)?;
+        let [ranks, others, times] = ["rank", "wait_for", "wait_s"].map(|name| numbers(&waits, name));
+        let world = recorded.ranks.len();
+        for ((rank, on), seconds) in ranks.into_iter().zip(others).zip(times) {
+            let (rank, on) = (rank as usize, on as usize);
+            if rank < world && on < world {
+                recorded.waits.push(Wait { rank, on, seconds });
+            }
+        }
+        recorded.read_trace(&store.rows("trace", run)?);
+        Ok(recorded)
+    }
+
+    fn read_ranks(&mut self, rows: &Rows) {
+        let (roles, hosts) = (rows.texts("role"), rows.texts("host"));
+        for ((rank, role), host) in numbers(rows, "rank").into_iter().zip(roles).zip(hosts) {
+            let rank = rank as usize;
+            if self.ranks.len() <= rank {
+                self.ranks.resize(rank + 1, Rank { worker: true, host: String::new() });
+            }
+            self.ranks[rank] =
+                Rank { worker: role.as_deref() != Some("server"), host: host.unwrap_or_default() };
+        }
+    }
+
+    fn read_steps(&mut self, rows: &Rows) {
+        let names = [
+            "rank",
+            "step",
+            "t_ns",
+            "data_ns",
+            "forward_ns",
+            "backward_ns",
+            "send_ns",
+            "wait_ns",
+            "apply_ns",
+            "samples",
+        ];
+        let columns = names.map(|name| numbers(rows, name));
+        let row = |i: usize| columns.each_ref().map(|column| column[i]);
+        for [rank, step, t, data, forward, backward, send, wait, apply, samples] in
+            (0..rows.rows.len()).map(row)
+        {
+            if (rank as usize) < self.ranks.len() {
+                self.steps.push(Step {
+                    rank: rank as usize,
+                    step: step as u64,
+                    begin_s: 1e-9 * t,
+                    compute_s: 1e-9 * (data + forward + backward),
+                    send_s: 1e-9 * send,
+                    wait_s: 1e-9 * wait,
+                    apply_s: 1e-9 * apply,
+                    samples: samples as u64,
+                });
+            }
+        }
+    }
+
+    /// The n-th message that one side sends is the n-th that the other receives.
+    fn read_trace(&mut self, rows: &Rows) {
+        let names = ["rank", "peer", "n", "t_ns", "bytes", "step", "duration_ns", "attempt"];
+        let columns = names.map(|name| numbers(rows, name));
+        let kinds = rows.texts("kind");
+        let world = self.ranks.len() as f64;
+        let last = columns[7].iter().copied().fold(0.0, f64::max);
+        let mut sent: HashMap<(usize, usize, u64), f64> = HashMap::new();
+        let mut received = Vec::new();
+        for (i, kind) in kinds.iter().enumerate() {
+            let [rank, peer, n, t, bytes, step, duration, attempt] =
+                [0, 1, 2, 3, 4, 5, 6, 7].map(|c: usize| columns[c][i]);
+            // Of a run that was begun again, the last attempt counts.
+            if rank >= world || attempt < last {
+                continue;
+            }
+            let (rank, at) = (rank as usize, 1e-9 * t);
+            match kind.as_deref() {
+                Some("wait") => {
+                    self.pauses.push(Pause { rank, from_s: at, to_s: at + 1e-9 * duration });
+                }
+                Some("send") if peer < world && peer >= 0.0 => {
+                    sent.insert((rank, peer as usize, n as u64), at);
+                }
+                Some("receive") if peer < world && peer >= 0.0 => {
+                    let from = peer as usize;
+                    received.push((
+                        n as u64,
+                        Message {
+                            from,
+                            to: rank,
+                            received_s: at,
+                            bytes,
+                            step: step as u64,
+                            sent_s: f64::NAN,
+                        },
+                    ));
+                }
+                _ => {}
+            }
+        }
+        for (n, message) in received {
+            if let Some(sent_s) = sent.get(&(message.from, message.to, n)) {
+                self.messages.push(Message { sent_s: *sent_s, ..message });
+            }
+        }
+    }
+}

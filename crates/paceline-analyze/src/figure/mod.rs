@@ -1,0 +1,266 @@
+//! A chart as data, whatever draws it: an interactive page, an SVG, or a table of its numbers.
+
+mod plotly;
+mod svg;
+
+use std::fmt::Write;
+
+pub use plotly::script;
+
+/// A chart: one or more panels, with everything that a reader needs.
+#[derive(Clone, Debug)]
+pub struct Figure {
+    /// Its name in files and addresses.
+    pub id: String,
+    /// What it shows.
+    pub title: String,
+    /// How to read it, in a sentence.
+    pub reading: String,
+    /// What is counted as `n`, e.g. `384 runs`.
+    pub n: String,
+    /// Its panels, from left to right and from top to bottom.
+    pub panels: Vec<Panel>,
+}
+
+/// One pair of axes.
+#[derive(Clone, Debug)]
+pub struct Panel {
+    /// What it shows; may be empty if there is one only.
+    pub title: String,
+    /// To the right.
+    pub x: Axis,
+    /// Upwards.
+    pub y: Axis,
+    /// What is drawn.
+    pub marks: Vec<Mark>,
+}
+
+/// An axis.
+#[derive(Clone, Debug)]
+pub struct Axis {
+    /// What it measures, with the unit.
+    pub title: String,
+    /// How places become numbers.
+    pub scale: Scale,
+}
+
+/// How an axis is divided.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Scale {
+    /// Evenly.
+    Linear,
+    /// By factors of ten.
+    Log,
+    /// The place `i` has the name `i`.
+    Names(Vec<String>),
+}
+
+impl Axis {
+    /// An even axis.
+    pub fn linear(title: &str) -> Self {
+        Self { title: title.into(), scale: Scale::Linear }
+    }
+
+    /// An axis of factors of ten where all values are positive and far apart, else an even one.
+    pub fn fitting(title: &str, values: impl Iterator<Item = f64>) -> Self {
+        let (low, high) = values.fold((f64::INFINITY, 0.0f64), |(l, h), v| (l.min(v), h.max(v)));
+        let scale = if low > 0.0 && high / low >= 20.0 { Scale::Log } else { Scale::Linear };
+        let title = if scale == Scale::Log { format!("{title} (log)") } else { title.into() };
+        Self { title, scale }
+    }
+
+    /// An axis of names.
+    pub fn names(title: &str, names: impl IntoIterator<Item = String>) -> Self {
+        Self { title: title.into(), scale: Scale::Names(names.into_iter().collect()) }
+    }
+
+    fn name(&self, at: f64) -> String {
+        match &self.scale {
+            Scale::Names(names) if at >= 0.0 && at.fract() == 0.0 => {
+                names.get(at as usize).cloned().unwrap_or_else(|| at.to_string())
+            }
+            _ => at.to_string(),
+        }
+    }
+}
+
+/// What is drawn.
+#[derive(Clone, Debug)]
+pub enum Mark {
+    /// Points, joined or not; a place that is not a number interrupts the line.
+    Points {
+        /// Its name in the legend; empty for none.
+        name: String,
+        /// Whether points are joined.
+        line: bool,
+        /// Whether single points are shown.
+        dots: bool,
+        /// The points.
+        points: Vec<Dot>,
+    },
+    /// Bars from one value to another, each at a place of the axis of names.
+    Bars {
+        /// Its name in the legend; empty for none.
+        name: String,
+        /// Whether bars lie along x.
+        lying: bool,
+        /// Place, from, to, and an interval around `to`.
+        bars: Vec<Bar>,
+    },
+    /// Values of two axes of names.
+    Heat {
+        /// What colours mean, with the unit.
+        value: String,
+        /// By row (y), then column (x).
+        cells: Vec<Vec<Option<f64>>>,
+    },
+}
+
+/// A point.
+#[derive(Clone, Debug, Default)]
+pub struct Dot {
+    /// Right.
+    pub x: f64,
+    /// Up.
+    pub y: f64,
+    /// An interval of `y`.
+    pub range: Option<(f64, f64)>,
+    /// What it is.
+    pub label: String,
+}
+
+/// A bar.
+#[derive(Clone, Debug, Default)]
+pub struct Bar {
+    /// Where on the axis of names.
+    pub at: f64,
+    /// Where it begins.
+    pub from: f64,
+    /// Where it ends.
+    pub to: f64,
+    /// An interval of its end.
+    pub range: Option<(f64, f64)>,
+    /// What it is.
+    pub label: String,
+}
+
+impl Mark {
+    /// Points without lines.
+    pub fn dots(name: &str, points: Vec<Dot>) -> Self {
+        Self::Points { name: name.into(), line: false, dots: true, points }
+    }
+
+    /// Joined points.
+    pub fn line(name: &str, points: Vec<Dot>) -> Self {
+        Self::Points { name: name.into(), line: true, dots: true, points }
+    }
+
+    /// A line without points.
+    pub fn curve(name: &str, points: Vec<Dot>) -> Self {
+        Self::Points { name: name.into(), line: true, dots: false, points }
+    }
+
+    fn name(&self) -> &str {
+        match self {
+            Self::Points { name, .. } | Self::Bars { name, .. } => name,
+            Self::Heat { .. } => "",
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        match self {
+            Self::Points { points, .. } => points.is_empty(),
+            Self::Bars { bars, .. } => bars.is_empty(),
+            Self::Heat { cells, .. } => cells.iter().flatten().all(Option::is_none),
+        }
+    }
+}
+
+impl Figure {
+    /// Whether there is anything to see.
+    pub fn is_empty(&self) -> bool {
+        self.panels.iter().all(|panel| panel.marks.iter().all(Mark::is_empty))
+    }
+
+    /// Names in the legend, without repetition; they decide colours.
+    fn names(&self) -> Vec<&str> {
+        let marks = self.panels.iter().flat_map(|panel| &panel.marks);
+        crate::channels::distinct(marks.map(Mark::name).filter(|name| !name.is_empty()))
+    }
+
+    /// Columns of panels.
+    fn columns(&self) -> usize {
+        match self.panels.len() {
+            0 | 1 => 1,
+            2 | 4 => 2,
+            _ => 3,
+        }
+    }
+
+    /// The numbers, as comma-separated values.
+    pub fn csv(&self) -> String {
+        let mut text = String::from("panel,series,x,y,low,high,label\n");
+        let mut row = |fields: [String; 7]| {
+            let _ = writeln!(text, "{}", fields.map(|f| field(&f)).join(","));
+        };
+        let ends = |range: Option<(f64, f64)>| match range {
+            Some((low, high)) => [low.to_string(), high.to_string()],
+            None => [String::new(), String::new()],
+        };
+        for panel in &self.panels {
+            for mark in &panel.marks {
+                let (of, series) = (panel.title.clone(), mark.name().to_owned());
+                match mark {
+                    Mark::Points { points, .. } => points.iter().filter(|p| p.y.is_finite()).for_each(|p| {
+                        let [low, high] = ends(p.range);
+                        let (x, y) = (panel.x.name(p.x), panel.y.name(p.y));
+                        row([of.clone(), series.clone(), x, y, low, high, p.label.clone()]);
+                    }),
+                    Mark::Bars { bars, lying, .. } => bars.iter().for_each(|b| {
+                        let axis = if *lying { &panel.y } else { &panel.x };
+                        let [low, high] = match b.range {
+                            None => [b.from.to_string(), b.to.to_string()],
+                            range => ends(range),
+                        };
+                        let place = axis.name(b.at);
+                        row([
+                            of.clone(),
+                            series.clone(),
+                            place,
+                            b.to.to_string(),
+                            low,
+                            high,
+                            b.label.clone(),
+                        ]);
+                    }),
+                    Mark::Heat { cells, value } => {
+                        for (j, cells) in cells.iter().enumerate() {
+                            for (i, cell) in cells.iter().enumerate() {
+                                let Some(cell) = cell else { continue };
+                                let (x, y) = (panel.x.name(i as f64), panel.y.name(j as f64));
+                                let label = format!("{value} {cell}");
+                                row([
+                                    of.clone(),
+                                    cell.to_string(),
+                                    x,
+                                    y,
+                                    String::new(),
+                                    String::new(),
+                                    label,
+                                ]);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        text
+    }
+}
+
+/// A field of comma-separated values. What spreadsheets would take for a formula is quoted as text.
+fn field(text: &str) -> String {
+    let formula = text.starts_with(['=', '+', '-', '@']) && text.parse::<f64>().is_err();
+    let text = if formula { format!("'{text}") } else { text.to_owned() };
+    if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text }
+}

@@ -1,0 +1,171 @@
+//! A chart for plotly's script, which ships inside a crate: nothing is loaded from elsewhere.
+
+use serde_json::{Map, Value, json};
+
+use super::{Axis, Figure, Mark, Scale};
+
+/// Colours that differ for colour-blind eyes too, on light and on dark ground.
+const COLOURS: [&str; 8] =
+    ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#8c6bb1", "#7f7f7f"];
+/// Room between panels, as part of the whole.
+const GAP: (f64, f64) = (0.09, 0.16);
+/// Height of a row of panels.
+const ROW: usize = 340;
+
+/// Plotly's script.
+pub fn script() -> String {
+    let all = plotly::Plot::offline_js_sources();
+    // The first of two: the second draws formulas, which no chart here has.
+    let first = all.split("</script>").next().unwrap_or_default();
+    first.split_once('>').map_or_else(String::new, |(_, script)| script.to_owned())
+}
+
+fn axis(of: &Axis, domain: [f64; 2], anchor: &str) -> Value {
+    let mut axis = json!({
+        "title": {"text": of.title}, "domain": domain, "anchor": anchor, "automargin": true, "zeroline": false,
+    });
+    match &of.scale {
+        Scale::Linear => {}
+        Scale::Log => axis["type"] = "log".into(),
+        Scale::Names(names) => {
+            axis["tickvals"] = (0..names.len()).collect();
+            axis["ticktext"] = json!(names);
+            axis["range"] = json!([-0.6, names.len() as f64 - 0.4]);
+        }
+    }
+    axis
+}
+
+fn numbers(values: impl Iterator<Item = f64>) -> Value {
+    // What is not a number becomes null, which interrupts a line.
+    Value::Array(values.map(|v| json!(v)).collect())
+}
+
+fn errors(of: impl Iterator<Item = (f64, Option<(f64, f64)>)>) -> Option<Value> {
+    let (mut up, mut down, mut any) = (Vec::new(), Vec::new(), false);
+    for (value, range) in of {
+        any |= range.is_some();
+        let (low, high) = range.unwrap_or((value, value));
+        up.push(high - value);
+        down.push(value - low);
+    }
+    any.then(
+        || json!({"type": "data", "symmetric": false, "array": up, "arrayminus": down, "thickness": 1.2}),
+    )
+}
+
+impl Figure {
+    /// Traces and layout.
+    pub fn plotly(&self) -> Value {
+        let names = self.names();
+        let colour = |name: &str| {
+            let at = names.iter().position(|n| *n == name).unwrap_or(0);
+            COLOURS[at % COLOURS.len()]
+        };
+        let columns = self.columns();
+        let rows = self.panels.len().div_ceil(columns).max(1);
+        let mut layout: Map<String, Value> = Map::new();
+        let (mut traces, mut annotations) = (Vec::new(), Vec::new());
+        let mut shown: Vec<&str> = Vec::new();
+        for (i, panel) in self.panels.iter().enumerate() {
+            let (column, row) = (i % columns, i / columns);
+            let suffix = if i == 0 { String::new() } else { (i + 1).to_string() };
+            let span = |at: usize, of: usize, gap: f64| {
+                let width = (1.0 - gap * (of - 1) as f64) / of as f64;
+                let from = at as f64 * (width + gap);
+                [from, (from + width).min(1.0)]
+            };
+            let across = span(column, columns, GAP.0);
+            let [top, bottom] = span(row, rows, GAP.1).map(|v| 1.0 - v);
+            layout.insert(format!("xaxis{suffix}"), axis(&panel.x, across, &format!("y{suffix}")));
+            layout.insert(
+                format!("yaxis{suffix}"),
+                axis(&panel.y, [bottom.max(0.0), top], &format!("x{suffix}")),
+            );
+            if self.panels.len() > 1 {
+                annotations.push(json!({
+                    "text": panel.title, "x": across[0], "y": top, "xref": "paper", "yref": "paper",
+                    "xanchor": "left", "yanchor": "bottom", "showarrow": false,
+                }));
+            }
+            for mark in &panel.marks {
+                let name = mark.name();
+                let legend = !name.is_empty() && !shown.contains(&name);
+                if legend {
+                    shown.push(name);
+                }
+                let mut trace = match mark {
+                    Mark::Points { line, dots, points, .. } => {
+                        let mode = match (line, dots) {
+                            (true, true) => "lines+markers",
+                            (true, false) => "lines",
+                            _ => "markers",
+                        };
+                        let mut trace = json!({
+                            "type": "scatter", "mode": mode, "connectgaps": false,
+                            "x": numbers(points.iter().map(|p| p.x)), "y": numbers(points.iter().map(|p| p.y)),
+                            "line": {"color": colour(name), "width": if *dots { 2.0 } else { 1.5 }},
+                            "marker": {"color": colour(name), "size": 6},
+                        });
+                        if points.iter().any(|p| !p.label.is_empty()) {
+                            trace["text"] = points.iter().map(|p| p.label.as_str()).collect();
+                        }
+                        if let Some(errors) = errors(points.iter().map(|p| (p.y, p.range))) {
+                            trace["error_y"] = errors;
+                        }
+                        trace
+                    }
+                    Mark::Bars { lying, bars, .. } => {
+                        let (place, length, error) =
+                            if *lying { ("y", "x", "error_x") } else { ("x", "y", "error_y") };
+                        let mut trace = json!({
+                            "type": "bar", "orientation": if *lying { "h" } else { "v" },
+                            "base": numbers(bars.iter().map(|b| b.from)),
+                            "text": bars.iter().map(|b| b.label.as_str()).collect::<Vec<_>>(),
+                            "textposition": "none",
+                            "marker": {"color": colour(name)},
+                        });
+                        trace[place] = numbers(bars.iter().map(|b| b.at));
+                        trace[length] = numbers(bars.iter().map(|b| b.to - b.from));
+                        if let Some(errors) = errors(bars.iter().map(|b| (b.to, b.range))) {
+                            trace[error] = errors;
+                        }
+                        trace
+                    }
+                    Mark::Heat { value, cells } => json!({
+                        "type": "heatmap", "z": cells, "colorscale": "Viridis", "hoverongaps": false,
+                        "colorbar": {"title": {"text": value, "side": "right"}},
+                        "x": (0..cells.first().map_or(0, Vec::len)).collect::<Vec<_>>(),
+                        "y": (0..cells.len()).collect::<Vec<_>>(),
+                        "showscale": i + 1 == self.panels.len(),
+                    }),
+                };
+                trace["xaxis"] = format!("x{suffix}").into();
+                trace["yaxis"] = format!("y{suffix}").into();
+                trace["name"] = name.into();
+                trace["legendgroup"] = name.into();
+                trace["showlegend"] = legend.into();
+                traces.push(trace);
+            }
+        }
+        layout.insert("annotations".into(), json!(annotations));
+        layout.insert("height".into(), json!(rows * ROW + 80));
+        layout.insert("barmode".into(), "overlay".into());
+        layout.insert("margin".into(), json!({"t": 40, "r": 24, "b": 64, "l": 72}));
+        layout.insert("legend".into(), json!({"orientation": "h", "y": -0.18}));
+        layout.insert("showlegend".into(), (!names.is_empty()).into());
+        json!({"data": traces, "layout": layout})
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_script_is_plotlys_and_stands_alone() {
+        let script = script();
+        assert!((1_000_000..6_000_000).contains(&script.len()), "{}", script.len());
+        assert!(script.contains("plotly.js v") && !script.contains("</script"));
+    }
+}

@@ -1,0 +1,382 @@
+//! A chart as SVG that is readable on light and on dark ground.
+
+use std::fmt::Write;
+
+use super::{Axis, Figure, Mark, Panel, Scale};
+use crate::sheet::escape;
+use crate::table::number;
+
+/// A panel's room with its axes, and the rectangle inside them.
+const PANEL: (f64, f64) = (400.0, 300.0);
+const INSET: (f64, f64, f64, f64) = (84.0, 30.0, 18.0, 62.0);
+/// Room of the title, the reading and the legend.
+const HEAD: f64 = 74.0;
+const COLOURS: usize = 8;
+/// Names of an axis longer than this are cut.
+const LONGEST: usize = 22;
+
+const STYLE: &str = "\
+.ground{fill:#fff}text{font:11px system-ui,sans-serif;fill:#1b1b1b}.title{font-size:15px;font-weight:600}\
+.panel{font-weight:600}.faint{fill:#595959}.grid{stroke:#e2e2e2}.frame{stroke:#8a8a8a;fill:none}\
+.line{fill:none;stroke-width:1.6}.thin{fill:none;stroke-width:1;opacity:.55}.bar{stroke-width:1.1}\
+.c0{stroke:#0072b2;color:#0072b2}.c1{stroke:#d55e00;color:#d55e00}.c2{stroke:#008060;color:#008060}\
+.c3{stroke:#b0578d;color:#b0578d}.c4{stroke:#8a6d00;color:#8a6d00}.c5{stroke:#3a8fc2;color:#3a8fc2}\
+.c6{stroke:#7a59a5;color:#7a59a5}.c7{stroke:#5c5c5c;color:#5c5c5c}.mark{fill:currentColor;stroke:none}\
+@media(prefers-color-scheme:dark){.ground{fill:#0d1117}text{fill:#e6edf3}.faint{fill:#9da7b3}\
+.grid{stroke:#2a313a}.frame{stroke:#6e7681}.c0{stroke:#56b4e9;color:#56b4e9}.c1{stroke:#f08a3c;color:#f08a3c}\
+.c2{stroke:#2fc49b;color:#2fc49b}.c3{stroke:#e08fc0;color:#e08fc0}.c4{stroke:#e0c341;color:#e0c341}\
+.c5{stroke:#8fd0f5;color:#8fd0f5}.c6{stroke:#b79be0;color:#b79be0}.c7{stroke:#b5bcc4;color:#b5bcc4}}";
+
+/// Places on one axis.
+struct Ruler<'a> {
+    axis: &'a Axis,
+    low: f64,
+    high: f64,
+    from: f64,
+    to: f64,
+}
+
+impl<'a> Ruler<'a> {
+    fn new(axis: &'a Axis, values: impl Iterator<Item = f64>, (from, to): (f64, f64)) -> Self {
+        let log = axis.scale == Scale::Log;
+        let usable = values.filter(|v| v.is_finite() && (!log || *v > 0.0));
+        let (mut low, mut high) =
+            usable.fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), v| (l.min(v), h.max(v)));
+        if let Scale::Names(names) = &axis.scale {
+            (low, high) = (-0.6, names.len() as f64 - 0.4);
+        } else if low > high {
+            (low, high) = if log { (1.0, 10.0) } else { (0.0, 1.0) };
+        } else if log {
+            (low, high) = (low / 1.15, high * 1.15);
+        } else {
+            let room = if high > low { 0.05 * (high - low) } else { 0.5 * low.abs().max(1.0) };
+            // An axis that begins at nothing shows it.
+            low = if low == 0.0 { 0.0 } else { low - room };
+            high += room;
+        }
+        Self { axis, low, high, from, to }
+    }
+
+    fn at(&self, value: f64) -> f64 {
+        let part = if self.axis.scale == Scale::Log {
+            (value.max(1e-300) / self.low).ln() / (self.high / self.low).ln()
+        } else {
+            (value - self.low) / (self.high - self.low)
+        };
+        round(self.from + (self.to - self.from) * part.clamp(-0.02, 1.02))
+    }
+
+    fn ticks(&self) -> Vec<(f64, String)> {
+        match &self.axis.scale {
+            Scale::Names(names) => {
+                let every = names.len().div_ceil(12).max(1);
+                let all = names.iter().enumerate().step_by(every);
+                all.map(|(i, name)| (i as f64, cut(name))).collect()
+            }
+            Scale::Log => {
+                let (first, last) = (self.low.log10().floor() as i32, self.high.log10().ceil() as i32);
+                let step = ((last - first) / 6).max(1);
+                let decades: Vec<i32> = (first..=last).filter(|d| d % step == 0).collect();
+                let few =
+                    decades.iter().filter(|d| (self.low..=self.high).contains(&10f64.powi(**d))).count() < 3;
+                let parts: &[f64] = if few { &[1.0, 2.0, 5.0] } else { &[1.0] };
+                let all = decades.iter().flat_map(|d| parts.iter().map(|p| p * 10f64.powi(*d)));
+                all.filter(|t| (self.low..=self.high).contains(t)).map(|t| (t, number(t))).collect()
+            }
+            Scale::Linear => {
+                let rough = (self.high - self.low) / 5.0;
+                let power = 10f64.powf(rough.log10().floor());
+                let step = [1.0, 2.0, 5.0, 10.0]
+                    .map(|m| m * power)
+                    .into_iter()
+                    .find(|s| *s >= rough)
+                    .unwrap_or(rough);
+                let first = (self.low / step).ceil() as i64;
+                let last = (self.high / step).floor() as i64;
+                (first..=last).map(|i| i as f64 * step).map(|t| (t, number(t))).collect()
+            }
+        }
+    }
+}
+
+fn cut(name: &str) -> String {
+    if name.chars().count() <= LONGEST {
+        name.into()
+    } else {
+        name.chars().take(LONGEST - 1).collect::<String>() + "…"
+    }
+}
+
+fn round(value: f64) -> f64 {
+    (value * 10.0).round() / 10.0
+}
+
+fn text(svg: &mut String, (x, y): (f64, f64), class: &str, anchor: &str, words: &str) {
+    let words = escape(words);
+    let _ =
+        writeln!(svg, "<text x=\"{x}\" y=\"{y}\" class=\"{class}\" text-anchor=\"{anchor}\">{words}</text>");
+}
+
+/// From dark blue over green to yellow, evenly bright steps.
+fn shade(part: f64) -> String {
+    const STOPS: [[f64; 3]; 5] = [
+        [68.0, 1.0, 84.0],
+        [59.0, 82.0, 139.0],
+        [33.0, 145.0, 140.0],
+        [94.0, 201.0, 98.0],
+        [253.0, 231.0, 37.0],
+    ];
+    let at = part.clamp(0.0, 1.0) * 4.0;
+    let (i, rest) = ((at.floor() as usize).min(3), at - at.floor().min(3.0));
+    let [r, g, b] = [0, 1, 2].map(|c| (STOPS[i][c] * (1.0 - rest) + STOPS[i + 1][c] * rest).round());
+    format!("rgb({r},{g},{b})")
+}
+
+impl Figure {
+    /// The drawing.
+    pub fn svg(&self) -> String {
+        let (columns, names) = (self.columns(), self.names());
+        let rows = self.panels.len().div_ceil(columns);
+        let width = (PANEL.0 * columns as f64).max(560.0);
+        let (mut places, mut at, mut y) = (Vec::new(), 16.0, HEAD - 8.0);
+        for name in &names {
+            let wide = 34.0 + 6.2 * name.chars().count() as f64;
+            if at + wide > width && at > 16.0 {
+                (at, y) = (16.0, y + 18.0);
+            }
+            places.push((at, y));
+            at += wide;
+        }
+        let head = y + 16.0;
+        let height = head + PANEL.1 * rows as f64;
+        let title = escape(&self.title);
+        let mut svg = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" \
+             height=\"{height}\" role=\"img\" aria-label=\"{title}\">\n<title>{title}</title>\n<desc>{}</desc>\n\
+             <style>{STYLE}</style>\n<rect class=\"ground\" width=\"{width}\" height=\"{height}\"/>\n",
+            escape(&self.reading)
+        );
+        text(&mut svg, (16.0, 24.0), "title", "start", &self.title);
+        text(&mut svg, (16.0, 44.0), "faint", "start", &format!("n = {}", self.n));
+        for (i, (name, (at, y))) in names.iter().zip(places).enumerate() {
+            let _ = writeln!(svg, "<path class=\"line c{}\" d=\"M{at} {y}h18\"/>", i % COLOURS);
+            text(&mut svg, (at + 23.0, y + 4.0), "", "start", name);
+        }
+        for (i, panel) in self.panels.iter().enumerate() {
+            let (x, y) = (PANEL.0 * (i % columns) as f64, head + PANEL.1 * (i / columns) as f64);
+            let _ = writeln!(svg, "<g transform=\"translate({x} {y})\">");
+            panel.draw(&names, &mut svg);
+            svg += "</g>\n";
+        }
+        svg + "</svg>\n"
+    }
+}
+
+impl Panel {
+    fn values(&self, along_x: bool) -> Vec<f64> {
+        let mut all = Vec::new();
+        for mark in &self.marks {
+            match mark {
+                Mark::Points { points, .. } if along_x => all.extend(points.iter().map(|p| p.x)),
+                Mark::Points { points, .. } => points.iter().for_each(|p| {
+                    all.push(p.y);
+                    all.extend(p.range.map(|r| [r.0, r.1]).into_iter().flatten());
+                }),
+                Mark::Bars { bars, lying, .. } if *lying == along_x => bars.iter().for_each(|b| {
+                    all.extend([b.from, b.to]);
+                    all.extend(b.range.map(|r| [r.0, r.1]).into_iter().flatten());
+                }),
+                Mark::Bars { .. } | Mark::Heat { .. } => {}
+            }
+        }
+        all
+    }
+
+    fn draw(&self, names: &[&str], svg: &mut String) {
+        let (left, top, right, bottom) = INSET;
+        let (far, low) = (PANEL.0 - right, PANEL.1 - bottom);
+        let x = Ruler::new(&self.x, self.values(true).into_iter(), (left, far));
+        let y = Ruler::new(&self.y, self.values(false).into_iter(), (low, top));
+        text(svg, (left, 20.0), "panel", "start", &self.title);
+        let ticks = x.ticks();
+        // Names that would not fit side by side are turned.
+        let crowded =
+            ticks.iter().map(|(_, n)| 6.5 * n.chars().count() as f64 + 8.0).sum::<f64>() > far - left;
+        for (tick, name) in ticks {
+            let at = x.at(tick);
+            let _ = writeln!(svg, "<path class=\"grid\" d=\"M{at} {top}V{low}\"/>");
+            if crowded {
+                let _ = writeln!(
+                    svg,
+                    "<text transform=\"translate({at} {}) rotate(-28)\" class=\"faint\" text-anchor=\"end\">{}</text>",
+                    low + 14.0,
+                    escape(&name)
+                );
+            } else {
+                text(svg, (at, low + 16.0), "faint", "middle", &name);
+            }
+        }
+        for (tick, name) in y.ticks() {
+            let at = y.at(tick);
+            let _ = writeln!(svg, "<path class=\"grid\" d=\"M{left} {at}H{far}\"/>");
+            text(svg, (left - 6.0, at + 4.0), "faint", "end", &name);
+        }
+        for mark in &self.marks {
+            mark.draw(names, &x, &y, svg);
+        }
+        let _ = writeln!(svg, "<path class=\"frame\" d=\"M{left} {top}V{low}H{far}\"/>");
+        text(svg, ((left + far) / 2.0, PANEL.1 - 8.0), "", "middle", &self.x.title);
+        let _ = writeln!(
+            svg,
+            "<text transform=\"translate(13 {}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
+            (top + low) / 2.0,
+            escape(&self.y.title)
+        );
+    }
+}
+
+impl Mark {
+    fn draw(&self, names: &[&str], x: &Ruler<'_>, y: &Ruler<'_>, svg: &mut String) {
+        let colour = names.iter().position(|name| *name == self.name()).unwrap_or(0) % COLOURS;
+        let tip = |svg: &mut String, label: &str| {
+            if !label.is_empty() {
+                let _ = write!(svg, "<title>{}</title>", escape(label));
+            }
+        };
+        match self {
+            Self::Points { line, dots, points, .. } => {
+                if *line {
+                    for part in points.split(|p| !p.y.is_finite()).filter(|part| part.len() > 1) {
+                        let path: Vec<String> =
+                            part.iter().map(|p| format!("{} {}", x.at(p.x), y.at(p.y))).collect();
+                        let class = if *dots { "line" } else { "thin" };
+                        let _ =
+                            writeln!(svg, "<path class=\"{class} c{colour}\" d=\"M{}\"/>", path.join("L"));
+                    }
+                }
+                for p in points.iter().filter(|p| *dots && p.y.is_finite()) {
+                    let at = x.at(p.x);
+                    if let Some((low, high)) = p.range {
+                        let (low, high) = (y.at(low), y.at(high));
+                        let _ = writeln!(svg, "<path class=\"bar c{colour}\" d=\"M{at} {low}V{high}\"/>");
+                    }
+                    let _ = write!(
+                        svg,
+                        "<circle class=\"mark c{colour}\" cx=\"{at}\" cy=\"{}\" r=\"2.6\">",
+                        y.at(p.y)
+                    );
+                    tip(svg, &p.label);
+                    *svg += "</circle>\n";
+                }
+            }
+            Self::Bars { lying, bars, .. } => {
+                let (places, lengths) = if *lying { (y, x) } else { (x, y) };
+                let thick = round((places.at(0.0) - places.at(0.8)).abs());
+                for b in bars {
+                    let middle = places.at(b.at);
+                    let (from, to) = (lengths.at(b.from), lengths.at(b.to));
+                    let (start, length) = (from.min(to), round((to - from).abs()));
+                    let side = round(middle - thick / 2.0);
+                    let shape = if *lying {
+                        format!("x=\"{start}\" y=\"{side}\" width=\"{length}\" height=\"{thick}\"")
+                    } else {
+                        format!("x=\"{side}\" y=\"{start}\" width=\"{thick}\" height=\"{length}\"")
+                    };
+                    let _ = write!(svg, "<rect class=\"mark c{colour}\" {shape}>");
+                    tip(svg, &b.label);
+                    *svg += "</rect>\n";
+                    if let Some((low, high)) = b.range {
+                        let (low, high) = (lengths.at(low), lengths.at(high));
+                        let path = if *lying {
+                            format!("M{low} {middle}H{high}")
+                        } else {
+                            format!("M{middle} {low}V{high}")
+                        };
+                        let _ = writeln!(svg, "<path class=\"frame\" d=\"{path}\"/>");
+                    }
+                }
+            }
+            Self::Heat { value, cells } => {
+                let all = || cells.iter().flatten().flatten().copied();
+                let (low, high) =
+                    (all().fold(f64::INFINITY, f64::min), all().fold(f64::NEG_INFINITY, f64::max));
+                let wide = (x.at(1.0) - x.at(0.0)).abs();
+                let tall = (y.at(1.0) - y.at(0.0)).abs();
+                for (j, row) in cells.iter().enumerate() {
+                    for (i, cell) in row.iter().enumerate() {
+                        let Some(cell) = cell else { continue };
+                        let part = if high > low { (cell - low) / (high - low) } else { 0.5 };
+                        let (cx, cy) = (x.at(i as f64), y.at(j as f64));
+                        let _ = write!(
+                            svg,
+                            "<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"{}\">",
+                            round(cx - wide / 2.0),
+                            round(cy - tall / 2.0),
+                            round(wide),
+                            round(tall),
+                            shade(part)
+                        );
+                        tip(svg, &format!("{value}: {}", number(*cell)));
+                        *svg += "</rect>\n";
+                        if wide > 30.0 && tall > 12.0 {
+                            let ink = if part > 0.6 { "#111" } else { "#fff" };
+                            let _ = writeln!(
+                                svg,
+                                "<text x=\"{cx}\" y=\"{}\" text-anchor=\"middle\" style=\"fill:{ink}\">{}</text>",
+                                cy + 4.0,
+                                number(*cell)
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Bar, Dot};
+    use super::*;
+
+    fn figure(marks: Vec<Mark>, x: Axis, y: Axis) -> Figure {
+        let panel = Panel { title: "p <1>".into(), x, y, marks };
+        Figure {
+            id: "f".into(),
+            title: "a & b".into(),
+            reading: "how".into(),
+            n: "2 runs".into(),
+            panels: vec![panel],
+        }
+    }
+
+    #[test]
+    fn lines_are_interrupted_and_words_are_escaped() {
+        let dot = |x: f64, y: f64| Dot { x, y, range: Some((y / 2.0, y * 2.0)), label: "<r>".into() };
+        let points = vec![dot(1.0, 1.0), dot(2.0, 10.0), dot(3.0, f64::NAN), dot(4.0, 100.0), dot(5.0, 50.0)];
+        let x = Axis::names("n", (0..6).map(|i| i.to_string()));
+        let y = Axis::fitting("t, s", points.iter().map(|p| p.y).filter(|y| y.is_finite()));
+        assert_eq!(y.scale, Scale::Log);
+        let svg = figure(vec![Mark::line("one", points)], x, y).svg();
+        assert_eq!(svg.matches("class=\"line c0\" d=\"M").count(), 3, "the legend and two parts: {svg}");
+        assert_eq!(svg.matches("<circle").count(), 4);
+        assert!(svg.contains("p &lt;1&gt;") && svg.contains("&lt;r&gt;") && !svg.contains("NaN"), "{svg}");
+    }
+
+    #[test]
+    fn bars_and_heat_are_drawn_and_told_as_numbers() {
+        let bars = vec![Bar { at: 1.0, to: 3.0, label: "=x".into(), ..Bar::default() }];
+        let names = || Axis::names("", ["a".into(), "b".into()]);
+        let marks = vec![Mark::Bars { name: "s".into(), lying: true, bars }];
+        let bar = figure(marks, Axis::linear("share, %"), names());
+        assert_eq!(bar.svg().matches("<rect class=\"mark").count(), 1);
+        assert!(bar.csv().contains("p <1>,s,b,3,0,3,'=x\n"), "{}", bar.csv());
+        let cells = vec![vec![Some(1.0), None], vec![Some(2.0), Some(3.5)]];
+        let heat = figure(vec![Mark::Heat { value: "loss, %".into(), cells }], names(), names());
+        assert_eq!(heat.svg().matches("fill=\"rgb(").count(), 3);
+        assert_eq!(heat.csv().lines().count(), 4);
+        assert!(!heat.is_empty());
+        assert_eq!(heat.plotly()["data"][0]["type"], "heatmap");
+        assert!(heat.plotly()["data"][0]["z"][0][1].is_null());
+    }
+}

@@ -1,0 +1,273 @@
+//! A report: what a study found, its charts and tables, as one HTML file that needs nothing else, and as Markdown.
+
+use std::fmt::Write;
+
+use crate::explain::Explanation;
+use crate::figure::{self, Figure};
+use crate::findings::{Finding, Kind};
+use crate::sheet::{Sheet, escape};
+
+/// The look of pages.
+pub const STYLE: &str = include_str!("style.css");
+/// What draws the charts of a page.
+pub const DRAW: &str = include_str!("draw.js");
+/// Runs of a finding that are named.
+const MOST_RUNS: usize = 200;
+
+/// Everything that a report tells.
+pub struct Report<'a> {
+    /// Its headline.
+    pub title: String,
+    /// Where the runs come from, and when.
+    pub about: String,
+    /// What was left out, in words.
+    pub notes: Vec<String>,
+    /// What the runs say.
+    pub findings: Vec<Finding>,
+    /// Why single runs took as long as they did.
+    pub explanations: Vec<Explanation>,
+    /// Charts.
+    pub figures: Vec<Figure>,
+    /// Tables.
+    pub sheets: Vec<Sheet>,
+    /// The program's version.
+    pub version: &'a str,
+}
+
+/// JSON that can stand inside a script element.
+pub fn embedded(value: &serde_json::Value) -> String {
+    value.to_string().replace('<', "\\u003c").replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029")
+}
+
+/// A chart in a page; a drawing where scripts do not run.
+pub fn figure_html(figure: &Figure, still: bool) -> String {
+    let (id, title) = (escape(&figure.id), escape(&figure.title));
+    let mut html = format!(
+        "<figure id=\"{id}\" class=\"chart\"><h3>{title}</h3>\n\
+         <figcaption>{} <span class=\"n\">n = {}</span></figcaption>\n\
+         <div class=\"plot\" role=\"img\" aria-label=\"{title}\"></div>\n\
+         <script type=\"application/json\">{}</script>\n",
+        escape(&figure.reading),
+        escape(&figure.n),
+        embedded(&figure.plotly())
+    );
+    if still {
+        let _ = writeln!(html, "<noscript>{}</noscript>", figure.svg());
+    }
+    let link = |kind: &str, mime: &str, text: &str| {
+        format!(
+            "<a download=\"{id}.{kind}\" href=\"data:{mime};charset=utf-8,{}\">{}</a>",
+            percent(text),
+            kind.to_uppercase()
+        )
+    };
+    if still {
+        let _ = writeln!(
+            html,
+            "<p class=\"files\">{} {}</p>",
+            link("csv", "text/csv", &figure.csv()),
+            link("svg", "image/svg+xml", &figure.svg())
+        );
+    }
+    html + "</figure>\n"
+}
+
+/// Text as part of an address.
+fn percent(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() * 5 / 4);
+    for byte in text.bytes() {
+        match byte {
+            b'A'..=b'Z'
+            | b'a'..=b'z'
+            | b'0'..=b'9'
+            | b'-'
+            | b'_'
+            | b'.'
+            | b'~'
+            | b'/'
+            | b':'
+            | b','
+            | b'=' => {
+                out.push(char::from(byte));
+            }
+            _ => {
+                let _ = write!(out, "%{byte:02X}");
+            }
+        }
+    }
+    out
+}
+
+/// Sentences, each with the runs behind it.
+pub fn findings_html(findings: &[Finding], run_link: Option<&dyn Fn(&str) -> String>) -> String {
+    let item = |finding: &Finding| {
+        let mut html = format!("<li>{}", escape(&finding.sentence));
+        if let Some(p) = finding.p {
+            let _ = write!(html, " <span class=\"n\">p = {}</span>", crate::table::number(p));
+        }
+        if !finding.runs.is_empty() {
+            let _ = write!(html, "<details><summary>{} runs</summary>", finding.runs.len());
+            for run in finding.runs.iter().take(MOST_RUNS) {
+                let name = escape(run);
+                let _ = match run_link {
+                    Some(link) => write!(html, "<a href=\"{}\">{name}</a> ", escape(&link(run))),
+                    None => write!(html, "<code>{name}</code> "),
+                };
+            }
+            if finding.runs.len() > MOST_RUNS {
+                let _ = write!(html, "and {} more", finding.runs.len() - MOST_RUNS);
+            }
+            html += "</details>";
+        }
+        html + "</li>\n"
+    };
+    let list =
+        |which: &dyn Fn(&&Finding) -> bool| findings.iter().filter(which).map(item).collect::<String>();
+    if findings.is_empty() {
+        return String::new();
+    }
+    let unknown = |f: &&Finding| f.kind == Kind::CannotTell;
+    let mut html = format!("<section><h2>Findings</h2><ol>{}</ol></section>\n", list(&|f| !unknown(f)));
+    let gaps = list(&unknown);
+    if !gaps.is_empty() {
+        let _ = writeln!(html, "<section><h2>What these runs do not tell</h2><ul>{gaps}</ul></section>");
+    }
+    html
+}
+
+/// Why a run took as long as it did.
+pub fn explanation_html(explanation: &Explanation) -> String {
+    let mut html = format!(
+        "<section><h2>Why {} took as long as it did</h2><p>{}</p>",
+        escape(&explanation.run),
+        escape(&explanation.verdict.sentence)
+    );
+    if !explanation.verdict.changes.is_empty() {
+        html += "<p>What would help, with the most that it could save:</p><ul>";
+        for change in &explanation.verdict.changes {
+            let _ = write!(html, "<li>{:.0}% of a step: {}</li>", 100.0 * change.gain, escape(&change.what));
+        }
+        html += "</ul>";
+    }
+    explanation.cannot_tell.iter().for_each(|gap| html += &format!("<p class=\"note\">{}</p>", escape(gap)));
+    explanation.sheets().iter().for_each(|sheet| html += &sheet.html());
+    html + "</section>\n"
+}
+
+impl Report<'_> {
+    /// One file that needs nothing else: its policy lets it load nothing.
+    pub fn html(&self) -> String {
+        let mut html = format!(
+            "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+             <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src 'unsafe-inline'; \
+             style-src 'unsafe-inline'; img-src data: blob:\">\n<title>{0}</title>\n<style>{STYLE}</style>\n</head>\n\
+             <body>\n<a class=\"skip\" href=\"#main\">to the findings</a>\n<header><h1>{0}</h1><p>{1}</p></header>\n\
+             <main id=\"main\">\n",
+            escape(&self.title),
+            escape(&self.about)
+        );
+        for note in &self.notes {
+            let _ = writeln!(html, "<p class=\"note\">{}</p>", escape(note));
+        }
+        html += &findings_html(&self.findings, None);
+        self.explanations.iter().for_each(|explanation| html += &explanation_html(explanation));
+        html += "<section><h2>Charts</h2>\n<nav aria-label=\"charts\">";
+        for figure in &self.figures {
+            let _ = write!(html, "<a href=\"#{}\">{}</a> ", escape(&figure.id), escape(&figure.title));
+        }
+        html += "</nav>\n";
+        self.figures.iter().for_each(|figure| html += &figure_html(figure, true));
+        html += "</section>\n<section><h2>Tables</h2>\n";
+        self.sheets.iter().for_each(|sheet: &Sheet| html += &sheet.html());
+        let _ = write!(
+            html,
+            "</section>\n</main>\n<footer><p>paceline {}</p></footer>\n<script>{}</script>\n<script>{DRAW}</script>\n\
+             </body>\n</html>\n",
+            escape(self.version),
+            figure::script()
+        );
+        html
+    }
+
+    /// The same as Markdown, with the charts as files beside it.
+    pub fn markdown(&self, charts: &str) -> String {
+        let mut text = format!("# {}\n\n{}\n", self.title, self.about);
+        for (unknown, title) in [(false, "Findings"), (true, "What these runs do not tell")] {
+            let mut told =
+                self.findings.iter().filter(|f| (f.kind == Kind::CannotTell) == unknown).peekable();
+            if told.peek().is_some() {
+                let _ = writeln!(text, "\n## {title}\n");
+                told.for_each(|f| text += &format!("- {}\n", f.sentence));
+            }
+        }
+        for explanation in &self.explanations {
+            let _ = writeln!(
+                text,
+                "\n## Why {} took as long as it did\n\n{}\n",
+                explanation.run, explanation.verdict.sentence
+            );
+            for change in &explanation.verdict.changes {
+                let _ = writeln!(text, "- up to {:.0}% of a step: {}", 100.0 * change.gain, change.what);
+            }
+            explanation.sheets().iter().for_each(|sheet| text += &format!("\n{}", sheet.markdown()));
+        }
+        text += "\n## Charts\n\n";
+        for figure in &self.figures {
+            let Figure { id, title, reading, n, .. } = figure;
+            let _ = write!(
+                text,
+                "### {title}\n\n{reading} (n = {n}; [numbers]({charts}/{id}.csv))\n\n![{title}]({charts}/{id}.svg)\n\n"
+            );
+        }
+        text += "## Tables\n\n";
+        self.sheets.iter().for_each(|sheet| text += &sheet.markdown());
+        let _ = writeln!(text, "paceline {}", self.version);
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::{RawRun, Response, StudyTable};
+    use crate::{Analysis, Ask, charts};
+
+    #[test]
+    fn hostile_names_mean_themselves_and_nothing_is_loaded() {
+        let run = |i: usize| RawRun {
+            id: format!("r{i}</script><script>alert(1)</script>"),
+            levels: vec![["<img src=x onerror=alert(1)>", "b"][i % 2].into()],
+            values: vec![Some(1.0 + (i % 2) as f64 + 0.01 * (i % 5) as f64)],
+            order: i as f64,
+            ..RawRun::default()
+        };
+        let responses = vec![Response::parse("time_s").unwrap()];
+        let table = StudyTable::new("<b>t</b>", &["<i>f</i>".into()], responses, (0..20).map(run).collect());
+        let analysis = Analysis::new(&table, Ask::default());
+        let figures =
+            charts::charts(&charts::Drawn { table: &table, analysis: &analysis, ask: Ask::default() });
+        assert!(figures.len() >= 6);
+        let report = Report {
+            title: table.name.clone(),
+            about: "20 runs".into(),
+            notes: Vec::new(),
+            findings: analysis.findings.clone(),
+            explanations: Vec::new(),
+            figures,
+            sheets: analysis.sheets(),
+            version: "0",
+        };
+        let html = report.html();
+        let page = html.replace(&figure::script(), "");
+        assert!(
+            !page.contains("<img src=x") && !page.contains("<b>t</b>") && !page.contains("<script>alert")
+        );
+        assert!(page.contains("&lt;b&gt;t&lt;/b&gt;") && page.contains("default-src 'none'"));
+        for loaded in ["src=\"http", "href=\"http", "@import", "url("] {
+            assert!(!page.contains(loaded), "{loaded}");
+        }
+        let markdown = report.markdown("charts");
+        assert!(markdown.contains("](charts/history.svg)") && markdown.contains("## Findings"));
+    }
+}

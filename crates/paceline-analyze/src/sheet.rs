@@ -1,0 +1,113 @@
+//! A small table of words and figures, in every form that it is told in.
+
+use std::fmt::Write;
+
+/// Rows under a head.
+#[derive(Clone, Debug)]
+pub struct Sheet {
+    /// What it shows.
+    pub title: String,
+    /// The columns' names, with their units.
+    pub head: Vec<String>,
+    /// The first columns hold words; the others figures.
+    pub words: usize,
+    /// The rows.
+    pub rows: Vec<Vec<String>>,
+    /// How to read it.
+    pub note: String,
+}
+
+impl Sheet {
+    /// Without rows.
+    pub fn new(title: &str, head: &[&str], words: usize, note: &str) -> Self {
+        let head = head.iter().map(|h| (*h).to_owned()).collect();
+        Self { title: title.into(), head, words, rows: Vec::new(), note: note.into() }
+    }
+
+    /// Aligned columns: words to the left, figures to the right.
+    pub fn text(&self) -> String {
+        let width = |column: usize| {
+            let cells = self.rows.iter().map(|row| row[column].chars().count());
+            cells.chain([self.head[column].chars().count()]).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..self.head.len()).map(width).collect();
+        let line = |cells: &[String]| {
+            let cell = |(i, cell): (usize, &String)| {
+                let width = widths[i];
+                if i < self.words { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+            };
+            let cells: Vec<String> = cells.iter().enumerate().map(cell).collect();
+            format!("  {}", cells.join("  ")).trim_end().to_owned() + "\n"
+        };
+        let mut text = format!("{}\n{}", self.title, line(&self.head));
+        self.rows.iter().for_each(|row| text += &line(row));
+        if !self.note.is_empty() {
+            text += &format!("  ({})\n", self.note);
+        }
+        text
+    }
+
+    /// As Markdown.
+    pub fn markdown(&self) -> String {
+        let line = |cells: &[String]| {
+            let cells: Vec<String> = cells.iter().map(|c| c.replace('|', "\\|")).collect();
+            format!("| {} |\n", cells.join(" | "))
+        };
+        let rule: Vec<String> =
+            (0..self.head.len()).map(|i| if i < self.words { "---" } else { "---:" }.into()).collect();
+        let rows: String = self.rows.iter().map(|row| line(row)).collect();
+        format!("### {}\n\n{}\n\n{}{}{rows}\n", self.title, self.note, line(&self.head), line(&rule))
+    }
+
+    /// As HTML.
+    pub fn html(&self) -> String {
+        let mut html = format!(
+            "<section><h3>{}</h3><p class=\"note\">{}</p><div class=\"wide\"><table><thead><tr>",
+            escape(&self.title),
+            escape(&self.note)
+        );
+        let class = |i: usize| if i < self.words { "" } else { " class=\"figure\"" };
+        for (i, head) in self.head.iter().enumerate() {
+            let _ = write!(html, "<th scope=\"col\"{}>{}</th>", class(i), escape(head));
+        }
+        html += "</tr></thead><tbody>";
+        for row in &self.rows {
+            html += "<tr>";
+            for (i, cell) in row.iter().enumerate() {
+                let _ = write!(html, "<td{}>{}</td>", class(i), escape(cell));
+            }
+            html += "</tr>";
+        }
+        html + "</tbody></table></div></section>\n"
+    }
+}
+
+/// Text that means itself in HTML and SVG.
+pub fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => escaped += "&amp;",
+            '<' => escaped += "&lt;",
+            '>' => escaped += "&gt;",
+            '"' => escaped += "&quot;",
+            '\'' => escaped += "&#39;",
+            c => escaped.push(c),
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_form_has_every_cell_and_escapes_it() {
+        let mut sheet = Sheet::new("a < b", &["what", "n"], 1, "how");
+        sheet.rows.push(vec!["x|y<script>".into(), "12".into()]);
+        assert_eq!(sheet.text(), "a < b\n  what          n\n  x|y<script>  12\n  (how)\n");
+        assert!(sheet.markdown().contains("| x\\|y<script> | 12 |\n"));
+        assert!(sheet.html().contains("<td>x|y&lt;script&gt;</td><td class=\"figure\">12</td>"));
+    }
+}

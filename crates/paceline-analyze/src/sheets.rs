@@ -1,0 +1,286 @@
+//! An analysis as small tables.
+
+use crate::analysis::Analysis;
+use crate::anova::Estimate;
+use crate::sheet::Sheet;
+use crate::table::{Response, number};
+
+/// Rows of a sheet in which there could be thousands.
+const MOST_ROWS: usize = 10;
+
+fn chance(p: Option<f64>) -> String {
+    match p {
+        None => "–".into(),
+        Some(p) if p < 1e-4 => format!("{p:.0e}"),
+        Some(p) => format!("{p:.4}"),
+    }
+}
+
+/// A value and its interval as measured.
+fn measured(response: &Response, estimate: &Estimate) -> String {
+    let back = |value: f64| number(response.unscaled(value));
+    match estimate.low.zip(estimate.high) {
+        Some((low, high)) => format!("{} [{}, {}]", back(estimate.value), back(low), back(high)),
+        None => back(estimate.value),
+    }
+}
+
+/// A change and its interval, in percent for logarithms.
+fn change(response: &Response, estimate: &Estimate) -> String {
+    let show = |v: f64| {
+        let size = if response.log { 100.0 * v.exp_m1() } else { v };
+        format!("{}{}", if size > 0.0 { "+" } else { "" }, number(size))
+    };
+    match estimate.low.zip(estimate.high) {
+        Some((low, high)) => format!("{} [{}, {}]", show(estimate.value), show(low), show(high)),
+        None => show(estimate.value),
+    }
+}
+
+impl Analysis {
+    /// All tables of the analysis, in the order in which they are read.
+    pub fn sheets(&self) -> Vec<Sheet> {
+        let mut sheets = vec![self.best_sheet()];
+        sheets.extend(self.front_sheet());
+        sheets.extend(self.anova_sheets());
+        sheets.extend(self.importance_sheet());
+        sheets.extend(self.influence_sheet());
+        sheets.extend(self.rank_sheet());
+        sheets.extend(self.transfer_sheets());
+        sheets.extend(self.scaling_sheet());
+        sheets
+    }
+
+    fn unit(&self) -> String {
+        let unit = self.response.unit();
+        if unit.is_empty() { String::new() } else { format!(", {unit}") }
+    }
+
+    fn change_unit(&self) -> String {
+        if self.response.log { ", %".into() } else { self.unit() }
+    }
+
+    fn best_sheet(&self) -> Sheet {
+        let value = format!("{}{} [95%]", self.response.name, self.unit());
+        let mut sheet = Sheet::new(
+            "Best configurations",
+            &["configuration", "n", &value, "may be best"],
+            1,
+            "means over runs; a configuration may be best if its difference from the first could be noise (Holm, 5%)",
+        );
+        for c in self.best.configurations.iter().take(MOST_ROWS) {
+            let may = c.may_be_best.map_or("not known", |may| if may { "yes" } else { "no" });
+            let name = if c.configuration.is_empty() { "the only one" } else { &c.configuration };
+            let mean = measured(&self.response, &c.mean);
+            sheet.rows.push(vec![name.into(), c.runs.len().to_string(), mean, may.into()]);
+        }
+        sheet
+    }
+
+    fn front_sheet(&self) -> Option<Sheet> {
+        let first = self.front.first()?;
+        let names: Vec<String> = (0..first.values.len()).map(|i| self.front_names[i].clone()).collect();
+        let mut head = vec!["configuration"];
+        head.extend(names.iter().map(String::as_str));
+        let mut sheet = Sheet::new(
+            "Pareto front",
+            &head,
+            1,
+            "no other configuration is better in one and not worse in another",
+        );
+        for point in self.front.iter().take(3 * MOST_ROWS) {
+            let values = point.values.iter().map(|v| number(*v));
+            sheet.rows.push([point.configuration.clone()].into_iter().chain(values).collect());
+        }
+        Some(sheet)
+    }
+
+    fn anova_sheets(&self) -> Vec<Sheet> {
+        let Some(anova) = &self.anova else { return Vec::new() };
+        let mut table = Sheet::new(
+            &format!("Analysis of variance of {} (n = {})", self.response.words(), anova.n),
+            &["term", "df", "sum of squares", "F", "p", "p (Holm)", "η²", "partial η²", "partial ω²"],
+            1,
+            "type II: each term beyond all terms that do not contain it; p (Holm) is corrected over all terms",
+        );
+        for s in &anova.sources {
+            let figure = |v: Option<f64>| v.map_or_else(|| "–".into(), number);
+            table.rows.push(vec![
+                s.term.clone(),
+                s.df.to_string(),
+                number(s.sum_sq),
+                figure(s.f),
+                chance(s.p),
+                chance(s.p_holm),
+                number(s.eta_sq),
+                number(s.partial_eta_sq),
+                figure(s.partial_omega_sq),
+            ]);
+        }
+        let mut residual =
+            vec!["residual".into(), anova.residual_df.to_string(), number(anova.residual_sum_sq)];
+        residual.resize(table.head.len(), String::new());
+        table.rows.push(residual);
+        let mut effects = Sheet::new(
+            "Main effects",
+            &[
+                "factor",
+                "level",
+                "n",
+                &format!("mean{} [95%]", self.unit()),
+                &format!("from the mean of all levels{} [95%]", self.change_unit()),
+            ],
+            2,
+            "averaged over the levels of all other factors, each level counting alike",
+        );
+        for effect in &anova.effects {
+            for level in &effect.levels {
+                let missing = || "not determined".to_owned();
+                effects.rows.push(vec![
+                    effect.factor.clone(),
+                    level.level.clone(),
+                    level.n.to_string(),
+                    level.mean.map_or_else(missing, |m| measured(&self.response, &m)),
+                    level.effect.map_or_else(missing, |e| change(&self.response, &e)),
+                ]);
+            }
+        }
+        vec![table, effects]
+    }
+
+    fn importance_sheet(&self) -> Option<Sheet> {
+        let importance = self.importance.as_ref()?;
+        let note = format!(
+            "functional ANOVA on a forest that foretells {}% of the variation of runs it has not seen; {}% is due to \
+             more than two factors together",
+            number(100.0 * importance.foretold),
+            number(100.0 * importance.rest)
+        );
+        let mut sheet = Sheet::new("Importance", &["term", "share, %", "± between trees"], 1, &note);
+        for share in importance.shares.iter().take(MOST_ROWS) {
+            let percent = |v: f64| format!("{:.1}", 100.0 * v);
+            sheet.rows.push(vec![share.term.clone(), percent(share.share), percent(share.deviation)]);
+        }
+        Some(sheet)
+    }
+
+    fn influence_sheet(&self) -> Option<Sheet> {
+        let model = self.influence.as_ref()?;
+        let note = format!(
+            "{}; accounts for {}% of the variation, {}% of runs left out one at a time; intervals do not know that \
+             terms were chosen",
+            model.formula(&self.response.words()),
+            number(100.0 * model.r_sq),
+            number(100.0 * model.foretold)
+        );
+        let mut sheet = Sheet::new("Performance-influence model", &["term", "coefficient [95%]"], 1, &note);
+        let plain = Response { log: false, ..self.response.clone() };
+        for term in &model.terms {
+            sheet.rows.push(vec![term.term.clone(), measured(&plain, &term.coefficient)]);
+        }
+        Some(sheet)
+    }
+
+    fn rank_sheet(&self) -> Option<Sheet> {
+        let mut sheet = Sheet::new(
+            "Rank tests",
+            &["factor", "test", "n", "statistic", "p", "p (Holm)"],
+            2,
+            "n counts pairs or groups of runs that are alike otherwise, and runs for kruskal-wallis",
+        );
+        for r in &self.rank_tests {
+            let test = serde_plain(&r.test);
+            let (p, holm) = (chance(Some(r.p)), chance(Some(r.p_holm)));
+            sheet.rows.push(vec![r.factor.clone(), test, r.n.to_string(), number(r.statistic), p, holm]);
+        }
+        (!sheet.rows.is_empty()).then_some(sheet)
+    }
+
+    fn transfer_sheets(&self) -> Vec<Sheet> {
+        let Some(transfer) = &self.transfer else { return Vec::new() };
+        let mut ranks = Sheet::new(
+            &format!("Do configurations rank alike across {}?", transfer.workload),
+            &["one", "other", "n", "Spearman [95%]", "p", "Kendall", "p"],
+            2,
+            "1: the same order; 0: no relation; −1: the opposite order",
+        );
+        for a in &transfer.agreements {
+            let interval =
+                a.spearman_interval.map_or_else(String::new, |(l, h)| format!(" [{l:.2}, {h:.2}]"));
+            let value = |c: Option<crate::ranks::Correlation>| {
+                c.map_or_else(|| "–".into(), |c| format!("{:.2}", c.value))
+            };
+            ranks.rows.push(vec![
+                a.a.clone(),
+                a.b.clone(),
+                a.n.to_string(),
+                value(a.spearman) + &interval,
+                chance(a.spearman.map(|c| c.p)),
+                value(a.kendall),
+                chance(a.kendall.map(|c| c.p)),
+            ]);
+        }
+        let mut losses = Sheet::new(
+            "Transfer table",
+            &["best configuration of", "used on", "loss, %", "n", "configuration"],
+            2,
+            "what is lost against the best configuration of the workload itself",
+        );
+        losses.words = 2;
+        for l in &transfer.losses {
+            let loss = number(100.0 * l.loss);
+            losses.rows.push(vec![
+                l.from.clone(),
+                l.to.clone(),
+                loss,
+                l.n.to_string(),
+                l.configuration.clone(),
+            ]);
+        }
+        vec![ranks, losses]
+    }
+
+    fn scaling_sheet(&self) -> Option<Sheet> {
+        let mut sheet = Sheet::new(
+            "Scaling",
+            &[
+                "configuration",
+                "workers",
+                "n",
+                "speed-up",
+                "efficiency, %",
+                "queued for (USL), %",
+                "fastest at",
+            ],
+            1,
+            "speed-up over the least number of workers; the last two come from the universal scalability law",
+        );
+        for series in self.scaling.iter().take(MOST_ROWS) {
+            for (i, rung) in series.rungs.iter().enumerate() {
+                let law = series.usl.as_ref().filter(|_| i == 0);
+                let name = if i == 0 { series.configuration.clone() } else { String::new() };
+                sheet.rows.push(vec![
+                    name,
+                    number(rung.workers),
+                    rung.n.to_string(),
+                    number(rung.speed_up),
+                    number(100.0 * rung.efficiency),
+                    law.map_or_else(String::new, |l| number(100.0 * l.contention.value)),
+                    law.and_then(|l| l.peak).map_or_else(String::new, |p| format!("{} workers", number(p))),
+                ]);
+            }
+        }
+        (!sheet.rows.is_empty()).then_some(sheet)
+    }
+}
+
+/// The name that serde gives a variant.
+fn serde_plain(test: &crate::ranks::RankTest) -> String {
+    use crate::ranks::RankTest::{Friedman, KruskalWallis, Wilcoxon};
+    match test {
+        Wilcoxon => "wilcoxon",
+        Friedman => "friedman",
+        KruskalWallis => "kruskal-wallis",
+    }
+    .into()
+}

@@ -1,0 +1,177 @@
+//! A study table out of a file of comma-separated values, also gzipped.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use super::{RawRun, Response, StudyTable};
+
+/// A table that cannot be analysed.
+#[derive(Debug, thiserror::Error)]
+pub enum TableError {
+    /// It cannot be read.
+    #[error("{}: {problem}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        problem: String,
+    },
+    /// What is asked of it does not fit.
+    #[error("{flag} {value}: {problem}")]
+    Ask {
+        /// The flag.
+        flag: &'static str,
+        /// Its value.
+        value: String,
+        /// Why not, and what would be right.
+        problem: String,
+    },
+}
+
+/// Which columns mean what.
+#[derive(Clone, Debug, Default)]
+pub struct Columns {
+    /// What varied on purpose.
+    pub factors: Vec<String>,
+    /// What was measured.
+    pub responses: Vec<Response>,
+    /// The runs' names; their lines without.
+    pub id: Option<String>,
+    /// When they were made; the order of the rows without.
+    pub order: Option<String>,
+    /// What they were made together with.
+    pub block: Option<String>,
+    /// Whether they are controls: `1`, `true`, `yes` or `control`.
+    pub control: Option<String>,
+}
+
+/// Bytes of a table, unpacked.
+const LARGEST: u64 = 1 << 30;
+
+/// Reads a table.
+pub fn read(path: &Path, columns: &Columns) -> Result<StudyTable, TableError> {
+    let fail = |problem: String| TableError::File { path: path.into(), problem };
+    let bytes = std::fs::read(path).map_err(|e| fail(e.to_string()))?;
+    let mut text = Vec::new();
+    let unpacked = if bytes.starts_with(&[0x1f, 0x8b]) {
+        flate2::read::GzDecoder::new(bytes.as_slice()).take(LARGEST).read_to_end(&mut text)
+    } else {
+        bytes.as_slice().take(LARGEST).read_to_end(&mut text)
+    };
+    unpacked.map_err(|e| fail(e.to_string()))?;
+    let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+    read_text(&name, &text, columns, &fail)
+}
+
+/// Reads a table's text; `fail` says which file it is.
+pub fn read_text(
+    name: &str,
+    text: &[u8],
+    columns: &Columns,
+    fail: &dyn Fn(String) -> TableError,
+) -> Result<StudyTable, TableError> {
+    let text = text.strip_prefix("\u{feff}".as_bytes()).unwrap_or(text);
+    let mut reader = csv::Reader::from_reader(text);
+    let header: Vec<String> =
+        reader.headers().map_err(|e| fail(e.to_string()))?.iter().map(|h| h.trim().to_owned()).collect();
+    let find = |flag: &'static str, name: &str| {
+        header.iter().position(|column| column == name).ok_or_else(|| TableError::Ask {
+            flag,
+            value: name.into(),
+            problem: format!("there is no such column; columns: {}", header.join(", ")),
+        })
+    };
+    let optional = |flag, name: &Option<String>| name.as_ref().map(|name| find(flag, name)).transpose();
+    let every = |flag, names: &[String]| names.iter().map(|n| find(flag, n)).collect::<Result<Vec<_>, _>>();
+    let factors = every("--factor", &columns.factors)?;
+    let responses =
+        columns.responses.iter().map(|r| find("--response", &r.name)).collect::<Result<Vec<_>, _>>()?;
+    let (id, order) = (optional("--id", &columns.id)?, optional("--order", &columns.order)?);
+    let (block, control) = (optional("--block", &columns.block)?, optional("--control", &columns.control)?);
+    let mut runs = Vec::new();
+    for (i, record) in reader.records().enumerate() {
+        let record = record.map_err(|e| fail(e.to_string()))?;
+        let line = record.position().map_or(i as u64 + 2, |p| p.line());
+        let figure = |flag, column: usize| match record[column].trim() {
+            "" => Ok(None),
+            text => text.parse::<f64>().map(Some).map_err(|_| TableError::Ask {
+                flag,
+                value: header[column].clone(),
+                problem: format!("line {line} has `{text}`, not a number"),
+            }),
+        };
+        let values = responses.iter().map(|c| figure("--response", *c)).collect::<Result<Vec<_>, _>>()?;
+        let order = order.map_or(Ok(None), |c| figure("--order", c))?;
+        let yes = |c: usize| matches!(record[c].trim(), "1" | "true" | "yes" | "control");
+        runs.push(RawRun {
+            id: id.map_or_else(|| format!("line {line}"), |c| record[c].to_owned()),
+            levels: factors.iter().map(|c| record[*c].to_owned()).collect(),
+            values,
+            order: order.unwrap_or(i as f64),
+            block: block.map(|c| record[c].to_owned()),
+            control: control.is_some_and(yes),
+        });
+    }
+    if runs.is_empty() {
+        return Err(fail("there are no rows below the header".into()));
+    }
+    let mut table = StudyTable::new(name, &columns.factors, columns.responses.clone(), runs);
+    for (i, response) in columns.responses.iter().enumerate() {
+        let (all, used) = (table.runs.iter().filter(|r| !r.control).count(), table.measured(i).len());
+        if used == 0 {
+            let problem = "no row has a value that can be used".into();
+            return Err(TableError::Ask { flag: "--response", value: response.words(), problem });
+        }
+        if used < all {
+            let note = format!("{} of {all} runs have no usable {}", all - used, response.words());
+            table.notes.push(note);
+        }
+    }
+    Ok(table)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "n,w,\"time, s\",kind,day\n2,\"a,b\",1.5,,x\n1,c,,control,y\n1,c,3,,y\n";
+
+    fn read(columns: &Columns) -> Result<StudyTable, TableError> {
+        read_text("t.csv", TEXT.as_bytes(), columns, &|problem| TableError::File {
+            path: "t.csv".into(),
+            problem,
+        })
+    }
+
+    fn columns() -> Columns {
+        Columns {
+            factors: vec!["n".into(), "w".into()],
+            responses: vec![Response::parse("time, s").unwrap()],
+            control: Some("kind".into()),
+            block: Some("day".into()),
+            ..Columns::default()
+        }
+    }
+
+    #[test]
+    fn quoted_fields_empty_values_and_controls_are_read() {
+        let table = read(&columns()).unwrap();
+        assert_eq!(table.factors[1].levels[0].text, "a,b");
+        assert_eq!(table.measured(0).len(), 2);
+        assert!(table.runs[1].control && table.runs[1].values == [None]);
+        assert_eq!((table.runs[2].block.as_deref(), table.runs[2].id.as_str()), (Some("y"), "line 4"));
+    }
+
+    #[test]
+    fn mistakes_name_the_flag_and_the_line() {
+        let wrong = |change: fn(&mut Columns)| {
+            let mut columns = columns();
+            change(&mut columns);
+            read(&columns).unwrap_err().to_string()
+        };
+        let missing = wrong(|c| c.factors.push("m".into()));
+        assert!(missing.contains("--factor m: there is no such column; columns: n, w"), "{missing}");
+        let text = wrong(|c| c.responses = vec![Response::parse("w").unwrap()]);
+        assert!(text.contains("line 2 has `a,b`, not a number"), "{text}");
+    }
+}

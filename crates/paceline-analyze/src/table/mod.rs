@@ -1,0 +1,205 @@
+//! The one input of an analysis: runs with the levels of their factors and what they measured, wherever they come
+//! from. A file of comma-separated values and a study of the store both become a [`StudyTable`].
+
+mod csv;
+mod recorded;
+mod response;
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+pub use csv::{Columns, TableError, read, read_text};
+pub use recorded::recorded;
+pub use response::{Goal, Response, number};
+
+/// Runs, what varied between them, and what they measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct StudyTable {
+    /// Its name: of the file or of the study.
+    pub name: String,
+    /// What varied on purpose; every level occurs in some run.
+    pub factors: Vec<Factor>,
+    /// What was measured; the first is the one that is explained.
+    pub responses: Vec<Response>,
+    /// The runs.
+    pub runs: Vec<Run>,
+    /// What was left out on the way, in words.
+    pub notes: Vec<String>,
+}
+
+/// Something that varied on purpose.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Factor {
+    /// Its name.
+    pub name: String,
+    /// Its levels: numbers in ascending order, words in the order of the alphabet.
+    pub levels: Vec<Level>,
+}
+
+/// One level of a factor.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Level {
+    /// As it was written.
+    pub text: String,
+    /// As a number, where it is one.
+    #[serde(skip)]
+    pub number: Option<f64>,
+}
+
+impl Level {
+    /// A level as it was written; a number where it reads as a finite one.
+    pub fn read(text: &str) -> Self {
+        let number = text.trim().parse::<f64>().ok().filter(|n| n.is_finite());
+        Self { text: text.trim().into(), number }
+    }
+}
+
+impl Factor {
+    /// Its numbers, where every level is one.
+    pub fn numbers(&self) -> Option<Vec<f64>> {
+        self.levels.iter().map(|level| level.number).collect()
+    }
+
+    /// `name = level`.
+    pub fn at(&self, level: usize) -> String {
+        format!("{} = {}", self.name, self.levels[level].text)
+    }
+}
+
+/// One run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Run {
+    /// What it is called where it came from.
+    pub id: String,
+    /// Its level of each factor.
+    pub levels: Vec<usize>,
+    /// What it measured, in the order of the responses, before any logarithm.
+    pub values: Vec<Option<f64>>,
+    /// When it was made, relative to the others.
+    pub order: f64,
+    /// What it was made together with: a day, a machine, a repeat of the whole design.
+    pub block: Option<String>,
+    /// Whether it is a repeat of the same configuration, made to see the machine drift.
+    pub control: bool,
+}
+
+/// A run before its levels are numbered.
+#[derive(Clone, Debug, Default)]
+pub struct RawRun {
+    /// What it is called.
+    pub id: String,
+    /// Its levels as written, in the order of the factors.
+    pub levels: Vec<String>,
+    /// What it measured.
+    pub values: Vec<Option<f64>>,
+    /// When it was made, relative to the others.
+    pub order: f64,
+    /// What it was made together with.
+    pub block: Option<String>,
+    /// Whether it is a control.
+    pub control: bool,
+}
+
+impl StudyTable {
+    /// Numbers the levels of runs.
+    pub fn new(name: &str, factors: &[String], responses: Vec<Response>, raw: Vec<RawRun>) -> Self {
+        let number = |(i, name): (usize, &String)| {
+            let mut levels: Vec<Level> = Vec::new();
+            // Controls may sit outside of the space that is analysed.
+            for run in raw.iter().filter(|run| !run.control) {
+                let level = Level::read(&run.levels[i]);
+                if !levels.contains(&level) {
+                    levels.push(level);
+                }
+            }
+            let all = levels.iter().all(|level| level.number.is_some());
+            levels.sort_by(|a, b| match (all, a.number, b.number) {
+                (true, Some(a), Some(b)) => a.total_cmp(&b),
+                _ => a.text.cmp(&b.text),
+            });
+            Factor { name: name.clone(), levels }
+        };
+        let factors: Vec<Factor> = factors.iter().enumerate().map(number).collect();
+        let place = |run: RawRun| {
+            let at = |(factor, text): (&Factor, &String)| {
+                factor.levels.iter().position(|level| *level == Level::read(text)).unwrap_or(0)
+            };
+            let levels = factors.iter().zip(&run.levels).map(at).collect();
+            Run {
+                id: run.id,
+                levels,
+                values: run.values,
+                order: run.order,
+                block: run.block,
+                control: run.control,
+            }
+        };
+        let runs = raw.into_iter().map(place).collect();
+        Self { name: name.into(), factors, responses, runs, notes: Vec::new() }
+    }
+
+    /// Runs that are analysed (not controls) and have a value of the response, on its scale.
+    pub fn measured(&self, response: usize) -> Vec<(&Run, f64)> {
+        let scale = &self.responses[response];
+        let value = |run: &'_ Run| run.values[response].and_then(|value| scale.scaled(value));
+        let runs = self.runs.iter().filter(|run| !run.control);
+        runs.filter_map(|run| Some((run, value(run)?))).collect()
+    }
+
+    /// A configuration in words; factors of one level are left out.
+    pub fn configuration(&self, levels: &[usize]) -> String {
+        let varied = self.factors.iter().zip(levels).filter(|(factor, _)| factor.levels.len() > 1);
+        let words: Vec<String> =
+            varied.map(|(f, level)| format!("{} {}", f.name, f.levels[*level].text)).collect();
+        words.join(", ")
+    }
+
+    /// Runs by configuration, on the response's scale.
+    pub fn cells(&self, response: usize) -> BTreeMap<Vec<usize>, Vec<f64>> {
+        let mut cells: BTreeMap<Vec<usize>, Vec<f64>> = BTreeMap::new();
+        for (run, value) in self.measured(response) {
+            cells.entry(run.levels.clone()).or_default().push(value);
+        }
+        cells
+    }
+
+    /// The place of a factor.
+    pub fn factor(&self, name: &str) -> Option<usize> {
+        self.factors.iter().position(|factor| factor.name == name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(levels: [&str; 2], value: f64, control: bool) -> RawRun {
+        let levels = levels.map(String::from).to_vec();
+        RawRun { levels, values: vec![Some(value)], control, ..RawRun::default() }
+    }
+
+    #[test]
+    fn numbers_are_ordered_as_numbers_and_controls_make_no_levels() {
+        let runs = vec![
+            run(["10", "b"], 1.0, false),
+            run(["9", "a"], 2.0, false),
+            run(["9", "a"], 4.0, false),
+            run(["77", "z"], 3.0, true),
+        ];
+        let responses = vec![Response::parse("time_s").unwrap()];
+        let table = StudyTable::new("t", &["n".into(), "w".into()], responses, runs);
+        let texts = |i: usize| table.factors[i].levels.iter().map(|l| l.text.as_str()).collect::<Vec<_>>();
+        assert_eq!((texts(0), texts(1)), (vec!["9", "10"], vec!["a", "b"]));
+        assert_eq!(table.cells(0), BTreeMap::from([(vec![0, 0], vec![2.0, 4.0]), (vec![1, 1], vec![1.0])]));
+        assert_eq!(table.configuration(&[1, 0]), "n 10, w a");
+    }
+
+    #[test]
+    fn a_logarithm_leaves_out_what_has_none() {
+        let runs = vec![run(["1", "a"], 0.0, false), run(["2", "a"], std::f64::consts::E, false)];
+        let responses = vec![Response::parse("log(time_s)").unwrap()];
+        let table = StudyTable::new("t", &["n".into(), "w".into()], responses, runs);
+        assert_eq!(table.measured(0).iter().map(|(_, v)| *v).collect::<Vec<_>>(), [1.0]);
+    }
+}

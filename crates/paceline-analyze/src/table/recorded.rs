@@ -1,0 +1,111 @@
+//! A study table out of recorded runs: what differs between their plans are the factors, what their results say the
+//! responses.
+
+use paceline_record::store::RunRow;
+use serde_json::Value;
+
+use super::{Goal, RawRun, Response, StudyTable, TableError};
+
+/// What of a plan is no factor: it names repeats, or where a run ends early.
+const NO_FACTORS: [&str; 3] = ["seed", "stop-after-step", "model-file"];
+
+/// A figure of a run's result.
+type Figure = (&'static str, Goal, fn(&RunRow) -> Option<f64>);
+
+/// What can be explained.
+const FIGURES: [Figure; 7] = [
+    ("samples_per_s", Goal::Maximize, |run| Some(run.result.as_ref()?.samples_per_s)),
+    ("train_s", Goal::Minimize, |run| Some(run.result.as_ref()?.seconds.train)),
+    ("step_s", Goal::Minimize, |run| {
+        let result = run.result.as_ref()?;
+        (result.steps > 0).then(|| result.seconds.train / result.steps as f64)
+    }),
+    ("final_accuracy", Goal::Maximize, |run| Some(run.result.as_ref()?.final_accuracy)),
+    ("final_loss", Goal::Minimize, |run| Some(run.result.as_ref()?.final_loss)),
+    ("time_to_accuracy_s", Goal::Minimize, |run| run.result.as_ref()?.time_to_accuracy_s),
+    ("convergence_s", Goal::Minimize, |run| run.result.as_ref()?.convergence_s),
+];
+
+/// A plan's settings by name, one level deep.
+fn settings(run: &RunRow) -> Vec<(String, String)> {
+    let Some(Value::Object(plan)) = run.plan.as_ref().and_then(|plan| serde_json::to_value(plan).ok()) else {
+        return Vec::new();
+    };
+    let text = |value: &Value| match value {
+        Value::Null => "–".to_owned(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let mut found = Vec::new();
+    for (name, value) in plan.iter().filter(|(name, _)| !NO_FACTORS.contains(&name.as_str())) {
+        match value {
+            Value::Object(parts) if name == "options" || name == "work" => {
+                found.extend(parts.iter().map(|(part, value)| (part.clone(), text(value))));
+            }
+            value => found.push((name.clone(), text(value))),
+        }
+    }
+    found
+}
+
+/// Runs that ended well. Without names, factors are all settings that differ, and responses speed and accuracy.
+pub fn recorded(
+    name: &str,
+    runs: &[RunRow],
+    factors: &[String],
+    responses: &[Response],
+) -> Result<StudyTable, TableError> {
+    let ask = |flag, value: &str, problem: String| TableError::Ask { flag, value: value.into(), problem };
+    let ended: Vec<&RunRow> = runs.iter().filter(|run| run.result.is_some() && run.plan.is_some()).collect();
+    let all: Vec<Vec<(String, String)>> = ended.iter().map(|run| settings(run)).collect();
+    let setting = |of: &[(String, String)], name: &str| {
+        of.iter().find(|(known, _)| known == name).map_or_else(|| "–".to_owned(), |(_, value)| value.clone())
+    };
+    let mut varied: Vec<String> = Vec::new();
+    for (name, _) in all.iter().flatten() {
+        let first = all.first().map(|of| setting(of, name));
+        if !varied.contains(name) && all.iter().any(|of| Some(setting(of, name)) != first) {
+            varied.push(name.clone());
+        }
+    }
+    let factors = if factors.is_empty() { varied } else { factors.to_vec() };
+    for factor in &factors {
+        if !all.iter().flatten().any(|(name, _)| name == factor) {
+            let problem = "no plan of these runs has such a setting".to_owned();
+            return Err(ask("--factor", factor, problem));
+        }
+    }
+    let figure = |name: &str| FIGURES.iter().find(|(known, ..)| *known == name);
+    let usual = || {
+        let response =
+            |(name, goal, _): &Figure, log: bool| Response { name: (*name).into(), log, goal: *goal };
+        vec![response(&FIGURES[0], true), response(&FIGURES[3], false)]
+    };
+    let mut responses = if responses.is_empty() { usual() } else { responses.to_vec() };
+    for response in &mut responses {
+        let Some((_, goal, _)) = figure(&response.name) else {
+            let names: Vec<&str> = FIGURES.iter().map(|(name, ..)| *name).collect();
+            return Err(ask("--response", &response.words(), format!("results have {}", names.join(", "))));
+        };
+        response.goal = *goal;
+    }
+    let raw = ended.iter().zip(&all).map(|(run, of)| RawRun {
+        id: run.run.clone(),
+        levels: factors.iter().map(|name| setting(of, name)).collect(),
+        values: responses.iter().map(|r| figure(&r.name).and_then(|(.., value)| value(run))).collect(),
+        order: run.id as f64,
+        block: None,
+        control: false,
+    });
+    let mut table = StudyTable::new(name, &factors, responses.clone(), raw.collect());
+    let without = runs.len() - ended.len();
+    if without > 0 {
+        table
+            .notes
+            .push(format!("{without} of {} runs have no result: they failed, or are under way", runs.len()));
+    }
+    if ended.is_empty() {
+        return Err(ask("--store", "", "no run in it has ended well".into()));
+    }
+    Ok(table)
+}

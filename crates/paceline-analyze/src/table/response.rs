@@ -1,0 +1,124 @@
+//! What was measured: its scale, its unit, and whether less or more of it is wanted.
+
+use serde::Serialize;
+
+/// Whether less or more is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Goal {
+    /// Less is better.
+    Minimize,
+    /// More is better.
+    Maximize,
+}
+
+/// Something that runs measured.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Response {
+    /// The column.
+    pub name: String,
+    /// Whether its logarithm is explained: effects are then factors, told in percent.
+    pub log: bool,
+    /// What is wanted.
+    pub goal: Goal,
+}
+
+impl Response {
+    /// `name` or `log(name)`, of which less is wanted.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        let inner = text.strip_prefix("log(").and_then(|rest| rest.strip_suffix(')'));
+        let name = inner.unwrap_or(text).trim();
+        if name.is_empty() || name.contains(['(', ')']) {
+            return Err(format!("`{text}` is neither a column nor `log(column)`"));
+        }
+        Ok(Self { name: name.into(), log: inner.is_some(), goal: Goal::Minimize })
+    }
+
+    /// The same, of which this is wanted.
+    pub fn wanted(self, goal: Goal) -> Self {
+        Self { goal, ..self }
+    }
+
+    /// As it was asked for.
+    pub fn words(&self) -> String {
+        if self.log { format!("log({})", self.name) } else { self.name.clone() }
+    }
+
+    /// The unit, as the name tells it; empty where it tells none.
+    pub fn unit(&self) -> &'static str {
+        let ends = [
+            ("per_s", "1/s"),
+            ("_ms", "ms"),
+            ("_ns", "ns"),
+            ("_s", "s"),
+            ("_usd", "USD"),
+            ("_bytes", "bytes"),
+            ("(ms)", "ms"),
+        ];
+        ends.into_iter().find(|(end, _)| self.name.ends_with(end)).map_or("", |(_, unit)| unit)
+    }
+
+    /// The name with its unit.
+    pub fn named(&self) -> String {
+        if self.unit().is_empty() { self.name.clone() } else { format!("{}, {}", self.name, self.unit()) }
+    }
+
+    /// A measured value on the scale that is explained; none where it has no logarithm.
+    pub fn scaled(&self, value: f64) -> Option<f64> {
+        let scaled = if self.log { value.ln() } else { value };
+        scaled.is_finite().then_some(scaled)
+    }
+
+    /// Back from the scale that is explained.
+    pub fn unscaled(&self, value: f64) -> f64 {
+        if self.log { value.exp() } else { value }
+    }
+
+    /// A value with its unit.
+    pub fn show(&self, value: f64) -> String {
+        format!("{} {}", number(value), self.unit()).trim_end().to_owned()
+    }
+
+    /// Whether `a` is better than `b`.
+    pub fn better(&self, a: f64, b: f64) -> bool {
+        match self.goal {
+            Goal::Minimize => a < b,
+            Goal::Maximize => a > b,
+        }
+    }
+}
+
+/// Three digits that count.
+pub fn number(value: f64) -> String {
+    if value == 0.0 || !value.is_finite() {
+        return format!("{value}");
+    }
+    let magnitude = value.abs().log10().floor() as i32;
+    if !(-4..7).contains(&magnitude) {
+        return format!("{value:.2e}");
+    }
+    let text = format!("{value:.*}", usize::try_from(2 - magnitude).unwrap_or(0));
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_response_is_a_column_or_its_logarithm() {
+        let plain = Response::parse("accuracy").unwrap();
+        assert_eq!((plain.log, plain.unit(), plain.words().as_str()), (false, "", "accuracy"));
+        let log = Response::parse(" log( training_time_s ) ").unwrap();
+        assert_eq!((log.name.as_str(), log.log, log.unit()), ("training_time_s", true, "s"));
+        assert_eq!(Response::parse("samples_per_s").unwrap().unit(), "1/s");
+        assert!(Response::parse("log()").is_err() && Response::parse("sqrt(x)").is_err());
+    }
+
+    #[test]
+    fn figures_have_three_digits_that_count() {
+        assert_eq!([number(1234.5), number(0.012345), number(12.0)], ["1234", "0.0123", "12"]);
+        assert_eq!(Response::parse("t_s").unwrap().show(0.25), "0.25 s");
+    }
+}

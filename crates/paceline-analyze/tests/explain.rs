@@ -1,0 +1,234 @@
+//! Causes that were planted are named: runs of a parameter server in a small model of ranks and links, each cause in
+//! twenty sizes.
+
+use paceline_analyze::explain::{Cause, Comparison, Explanation, Message, Pause, Rank, Recorded, Step, Wait};
+use paceline_random::{Purpose, Stream};
+
+/// A synchronous run with one server.
+#[derive(Clone)]
+struct Model {
+    /// Computing per step, by worker.
+    compute: Vec<f64>,
+    /// Messages per push, and as many back.
+    messages: usize,
+    bytes: f64,
+    bytes_per_s: f64,
+    latency: f64,
+    /// What a worker and the server spend per message.
+    handling: f64,
+    serving: f64,
+    jitter: Stream,
+}
+
+impl Model {
+    fn usual(seed: u64) -> Self {
+        let jitter = Stream::new(seed, Purpose::Bench);
+        let base = 0.02 * (1.0 + jitter.unit(1));
+        Self {
+            compute: vec![base; 2 + (seed % 3) as usize],
+            messages: 3 + (seed % 4) as usize,
+            bytes: 200e3 * (1.0 + jitter.unit(2)),
+            bytes_per_s: 2e9,
+            latency: 20e-6,
+            handling: 15e-6,
+            serving: 20e-6,
+            jitter: jitter.fork(9),
+        }
+    }
+
+    fn run(&self, steps: u64) -> Recorded {
+        let (p, server) = (self.compute.len(), self.compute.len());
+        let mut recorded = Recorded { run: "r1".into(), ..Recorded::default() };
+        for rank in 0..=p {
+            recorded.ranks.push(Rank { worker: rank < p, host: format!("h{rank}") });
+        }
+        let (mut begin, mut free, mut draws) = (vec![0.0f64; p], 0.0f64, 0);
+        let mut waited = vec![vec![0.0; p + 1]; p + 1];
+        for step in 1..=steps {
+            let mut noise = || {
+                draws += 1;
+                1.0 + 0.05 * self.jitter.normal(draws).clamp(-2.0, 2.0)
+            };
+            let computes: Vec<f64> = self.compute.iter().map(|c| c * noise()).collect();
+            // Pushes, through the server's one interface in the order in which they are sent.
+            let mut pushes: Vec<(f64, usize, usize)> = Vec::new();
+            for w in 0..p {
+                for m in 0..self.messages {
+                    pushes.push((begin[w] + computes[w] + self.handling * (m + 1) as f64, w, m));
+                }
+            }
+            pushes.sort_by(|a, b| a.0.total_cmp(&b.0));
+            let (mut interface, mut left) = (0.0f64, vec![p; self.messages]);
+            let (step_begin, mut served, mut idle) = (free, 0.0, 0.0);
+            let mut answers: Vec<Vec<f64>> = vec![Vec::new(); p];
+            for (sent, w, m) in pushes {
+                interface = interface.max(sent + self.latency) + self.bytes / self.bytes_per_s;
+                if interface > free {
+                    recorded.pauses.push(Pause { rank: server, from_s: free, to_s: interface });
+                    waited[server][w] += interface - free;
+                    idle += interface - free;
+                    free = interface;
+                }
+                let (from, to) = (w, server);
+                recorded.messages.push(Message {
+                    from,
+                    to,
+                    sent_s: sent,
+                    received_s: free,
+                    bytes: self.bytes,
+                    step,
+                });
+                free += self.serving;
+                served += self.serving;
+                left[m] -= 1;
+                if left[m] == 0 {
+                    for answers in &mut answers {
+                        free += self.serving / 4.0;
+                        served += self.serving / 4.0;
+                        answers.push(free);
+                    }
+                }
+            }
+            let server_step = Step {
+                rank: server,
+                step,
+                begin_s: step_begin,
+                send_s: served,
+                wait_s: idle,
+                ..Step::default()
+            };
+            recorded.steps.push(server_step);
+            for w in 0..p {
+                let pushed = begin[w] + computes[w] + self.handling * self.messages as f64;
+                let (mut now, mut interface, mut idle) = (pushed, 0.0f64, 0.0);
+                for sent in &answers[w] {
+                    interface = interface.max(sent + self.latency) + self.bytes / self.bytes_per_s;
+                    if interface > now {
+                        recorded.pauses.push(Pause { rank: w, from_s: now, to_s: interface });
+                        idle += interface - now;
+                        now = interface;
+                    }
+                    let (from, to) = (server, w);
+                    recorded.messages.push(Message {
+                        from,
+                        to,
+                        sent_s: *sent,
+                        received_s: now,
+                        bytes: self.bytes,
+                        step,
+                    });
+                    now += self.handling;
+                }
+                waited[w][server] += idle;
+                recorded.steps.push(Step {
+                    rank: w,
+                    step,
+                    begin_s: begin[w],
+                    compute_s: computes[w],
+                    send_s: now - begin[w] - computes[w] - idle,
+                    wait_s: idle,
+                    samples: 64,
+                    ..Step::default()
+                });
+                begin[w] = now;
+            }
+        }
+        for (rank, on) in (0..=p).flat_map(|r| (0..=p).map(move |on| (r, on))) {
+            recorded.waits.push(Wait { rank, on, seconds: waited[rank][on] });
+        }
+        recorded
+    }
+}
+
+type Plant = fn(&mut Model, f64);
+
+/// The causes, and how large they are planted: `part` goes from 0 to 1.
+const PLANTED: [(Cause, Plant); 6] = [
+    (Cause::Compute, |model, part| model.compute.iter_mut().for_each(|c| *c *= 1.0 + part)),
+    (Cause::Straggler, |model, part| model.compute[1] *= 1.8 + 3.0 * part),
+    (Cause::Server, |model, part| {
+        model.serving = (1.0 + 2.0 * part) * model.compute[0] / model.messages as f64
+    }),
+    (Cause::Bandwidth, |model, part| {
+        model.bytes_per_s = model.bytes * model.messages as f64 / ((1.0 + 3.0 * part) * model.compute[0]);
+    }),
+    (Cause::Latency, |model, part| model.latency = (1.0 + 2.0 * part) * model.compute[0]),
+    (Cause::SmallMessages, |model, part| {
+        model.messages = 250 + (500.0 * part) as usize;
+        model.bytes = 2e3 + 4e3 * part;
+        model.handling = 40e-6;
+        model.serving = 40e-6;
+    }),
+];
+
+#[test]
+fn planted_causes_are_named_from_events_alone() {
+    for (cause, plant) in PLANTED {
+        let mut wrong = Vec::new();
+        for seed in 0..20 {
+            let mut model = Model::usual(seed);
+            plant(&mut model, seed as f64 / 19.0);
+            let said = Explanation::new(&model.run(60)).unwrap();
+            if said.verdict.cause != cause {
+                wrong.push(format!("seed {seed}: {:?}, {:?}", said.verdict, said.path));
+            }
+        }
+        assert!(wrong.len() <= 1, "{cause:?}: {} of 20 wrong\n{}", wrong.len(), wrong.join("\n"));
+    }
+}
+
+#[test]
+fn a_straggler_is_named_with_its_rank_and_what_would_help() {
+    let mut model = Model::usual(4);
+    model.compute[1] *= 3.0;
+    let said = Explanation::new(&model.run(40)).unwrap();
+    assert_eq!((said.verdict.cause, said.verdict.rank), (Cause::Straggler, Some(1)));
+    assert!(said.verdict.sentence.contains("Worker 1 on h1 is a straggler"), "{}", said.verdict.sentence);
+    assert!(said.verdict.changes[0].what.contains("rank 1") && said.verdict.changes[0].gain > 0.4);
+    assert!(said.text().contains("What would help"), "{}", said.text());
+    // The others wait for the server, and the server for the straggler.
+    assert_eq!(said.ranks[said.ranks.len() - 1].waits_for.unwrap().0, 1);
+}
+
+#[test]
+fn without_messages_it_says_what_it_cannot_tell() {
+    let mut model = Model::usual(4);
+    model.latency = 0.1;
+    let mut recorded = model.run(40);
+    recorded.messages.clear();
+    recorded.pauses.clear();
+    let said = Explanation::new(&recorded).unwrap();
+    assert_eq!(said.verdict.cause, Cause::Exchange);
+    assert!(said.cannot_tell[0].contains("--trace"), "{:?}", said.cannot_tell);
+    recorded.steps.retain(|s| s.rank != 0);
+    assert!(Explanation::new(&recorded).unwrap_err().to_string().contains("no recorded step"));
+}
+
+#[test]
+fn two_workers_that_are_slower_than_one_get_a_direct_answer() {
+    let mut model = Model::usual(3);
+    model.compute = vec![0.01; 2];
+    model.latency = 0.03;
+    let two = Explanation::new(&model.run(40)).unwrap();
+    let alone = Recorded {
+        run: "r0".into(),
+        ranks: vec![Rank { worker: true, host: "h0".into() }],
+        steps: (1..=40)
+            .map(|step| Step {
+                step,
+                begin_s: 0.01 * step as f64,
+                compute_s: 0.01,
+                samples: 64,
+                ..Step::default()
+            })
+            .collect(),
+        ..Recorded::default()
+    };
+    let one = Explanation::new(&alone).unwrap();
+    assert_eq!(one.verdict.cause, Cause::Compute);
+    let said = Comparison::new(&two, &one);
+    assert!(said.speed < 1.0, "{said:?}");
+    for part in ["times slower than", "waiting", "2 workers", "Messages are long under way"] {
+        assert!(said.sentence.contains(part), "{part}: {}", said.sentence);
+    }
+}

@@ -1,0 +1,216 @@
+//! `paceline analyze`: what runs say about the factors that varied between them.
+
+use std::path::PathBuf;
+
+use paceline_analyze::findings::Kind;
+use paceline_analyze::table::{self, Columns, Goal, Response};
+use paceline_analyze::{Analysis, Ask, StudyTable, TableError};
+use serde_json::json;
+
+use super::resume;
+use super::store::Where;
+use crate::failure::Failure;
+use crate::output::{self, Show};
+use crate::study::{self, state::State};
+
+/// Flags of `paceline analyze`.
+#[derive(clap::Args, Debug)]
+#[command(after_long_help = HELP)]
+pub struct Args {
+    /// A study's name or file [default: all recorded runs]
+    #[arg(value_name = "STUDY", conflicts_with = "table")]
+    study: Option<String>,
+    #[command(flatten)]
+    asked: Asked,
+    #[command(flatten)]
+    store: Where,
+}
+
+/// Which runs are looked at, and what is asked of them.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Asked {
+    /// Runs in a file of comma-separated values with a header, also gzipped [default: the recorded runs]
+    #[arg(long, value_name = "FILE.csv")]
+    table: Option<PathBuf>,
+    /// A column that varied on purpose; repeat the flag for each. Of recorded runs: a setting of their plans
+    /// [default there: all that differ]
+    #[arg(long = "factor", value_name = "COLUMN")]
+    factors: Vec<String>,
+    /// What is explained: a column, or `log(COLUMN)` for effects in percent; further ones for the Pareto front
+    /// [default for recorded runs: log(samples_per_s) and final_accuracy]
+    #[arg(long = "response", value_name = "COLUMN", value_parser = Response::parse)]
+    responses: Vec<Response>,
+    /// A response of which more is better (less is, otherwise); one that is not a --response joins the front
+    #[arg(long, value_name = "COLUMN", requires = "table")]
+    maximize: Vec<String>,
+    /// The factor whose levels are workloads: how configurations rank on each, and what borrowing one costs
+    #[arg(long, value_name = "FACTOR")]
+    workload: Option<String>,
+    /// The factor that counts workers: speed-up, efficiency and the laws of Amdahl and Gunther
+    #[arg(long, value_name = "FACTOR")]
+    workers: Option<String>,
+    /// A column that names the runs
+    #[arg(long, value_name = "COLUMN", requires = "table")]
+    id: Option<String>,
+    /// A column that tells when runs were made [default: the order of the rows]
+    #[arg(long, value_name = "COLUMN", requires = "table")]
+    order: Option<String>,
+    /// A column of what runs were made together with (a day, a machine): its differences are taken out
+    #[arg(long, value_name = "COLUMN", requires = "table")]
+    block: Option<String>,
+    /// A column that marks controls (1, true, yes, control): they tell noise and drift, nothing else
+    #[arg(long, value_name = "COLUMN", requires = "table")]
+    control: Option<String>,
+    /// Seed of the forest behind the importances
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+const HELP: &str = "\
+Effects are averages over the levels of all other factors, each level counting alike; intervals
+are of 95%. The model has every factor and, where enough runs are left to tell the noise, every
+pair. A factor of more than 8 numbers is taken as a slope. What the runs cannot tell is said.
+
+Examples:
+  paceline analyze
+  paceline analyze my-study
+  paceline analyze --table runs.csv --factor workers --factor sync --response 'log(step_s)'
+  paceline analyze --table runs.csv --factor model --factor servers --response step_s \\
+      --maximize accuracy --workload model --json";
+
+impl Asked {
+    /// Reads the table, the study's runs, or all recorded ones.
+    pub fn table(&self, store: &Where, study: Option<&str>) -> Result<StudyTable, Failure> {
+        if let Some(name) = study {
+            for (flag, named) in
+                [("--factor", !self.factors.is_empty()), ("--response", !self.responses.is_empty())]
+            {
+                if named {
+                    return Err(Failure::ask(flag, "", "a study's axes and objectives are what is analysed"));
+                }
+            }
+            let table = study::table::table(&State::peek(&store.folder(), name)?);
+            if table.measured(0).is_empty() {
+                let hint = format!("`paceline status {name}` shows how far it is");
+                return Err(Failure::new(1, format!("no run of the study {name} has ended well yet"), hint));
+            }
+            return Ok(table);
+        }
+        let Some(path) = &self.table else {
+            let runs = store.open()?.runs()?;
+            return Ok(table::recorded("recorded runs", &runs, &self.factors, &self.responses)?);
+        };
+        for (flag, missing) in
+            [("--factor", self.factors.is_empty()), ("--response", self.responses.is_empty())]
+        {
+            if missing {
+                return Err(Failure::ask(flag, "", "name at least one column of the table"));
+            }
+        }
+        let mut responses = self.responses.clone();
+        for name in &self.maximize {
+            match responses.iter_mut().find(|r| r.name == *name) {
+                Some(response) => response.goal = Goal::Maximize,
+                None => {
+                    let response = Response::parse(name).map_err(|e| Failure::ask("--maximize", name, &e))?;
+                    responses.push(response.wanted(Goal::Maximize));
+                }
+            }
+        }
+        let columns = Columns {
+            factors: self.factors.clone(),
+            responses,
+            id: self.id.clone(),
+            order: self.order.clone(),
+            block: self.block.clone(),
+            control: self.control.clone(),
+        };
+        Ok(table::read(path, &columns)?)
+    }
+
+    /// What else is known about the factors.
+    pub fn ask(&self, table: &StudyTable) -> Result<Ask, Failure> {
+        let find = |flag: &str, name: &Option<String>| match name {
+            None => Ok(None),
+            Some(name) => table.factor(name).map(Some).ok_or_else(|| {
+                let names: Vec<&str> = table.factors.iter().map(|f| f.name.as_str()).collect();
+                Failure::ask(flag, name, &format!("it is no --factor; factors: {}", names.join(", ")))
+            }),
+        };
+        // Of recorded runs and studies it is known what the settings mean.
+        let known = |names: &[&str]| {
+            let varied = |f: &usize| table.factors[*f].levels.len() > 1;
+            names.iter().filter(|_| self.table.is_none()).filter_map(|n| table.factor(n)).find(varied)
+        };
+        let workers = find("--workers", &self.workers)?.or_else(|| known(&["workers"]));
+        if let Some(factor) = workers.map(|f| &table.factors[f]).filter(|f| f.numbers().is_none()) {
+            return Err(Failure::ask("--workers", &factor.name, "its levels are not numbers"));
+        }
+        let workload = find("--workload", &self.workload)?.or_else(|| known(&["model", "data"]));
+        Ok(Ask { workload, workers, seed: self.seed })
+    }
+}
+
+impl Failure {
+    fn ask(flag: &str, value: &str, problem: &str) -> Self {
+        Self::new(
+            2,
+            format!("{flag} {value}: {problem}"),
+            "`paceline analyze --help` lists every flag".into(),
+        )
+    }
+}
+
+impl From<TableError> for Failure {
+    fn from(error: TableError) -> Self {
+        match error {
+            TableError::File { .. } => {
+                let hint = "a line with the columns' names, then one line per run, is expected";
+                Self::new(5, error.to_string(), hint.into())
+            }
+            TableError::Ask { flag, value, problem } => Self::ask(flag, &value, &problem),
+        }
+    }
+}
+
+/// The study that a word stands for.
+fn named(store: &Where, text: &str) -> Result<String, Failure> {
+    let folder = store.folder();
+    resume::study(&folder, text)?.ok_or_else(|| Failure::no_study(&folder, text))
+}
+
+/// `paceline analyze`.
+pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
+    let study = args.study.as_deref().map(|text| named(&args.store, text)).transpose()?;
+    let table = args.asked.table(&args.store, study.as_deref())?;
+    let analysis = Analysis::new(&table, args.asked.ask(&table)?);
+    if show.json {
+        let mut document = json!(analysis);
+        document["type"] = "result".into();
+        return Ok(output::json(&document)?);
+    }
+    Ok(output::text(&words(&analysis))?)
+}
+
+/// The analysis for people: sentences first.
+pub fn words(analysis: &Analysis) -> String {
+    let (used, all) = analysis.runs;
+    let runs = if used == all { format!("{all} runs") } else { format!("{used} of {all} runs") };
+    let mut text = format!("{}: {} in {runs}\n", analysis.table, analysis.response.words());
+    for note in &analysis.notes {
+        text += &format!("note: {note}\n");
+    }
+    let told = |kinds: &dyn Fn(Kind) -> bool| -> String {
+        analysis.findings.iter().filter(|f| kinds(f.kind)).map(|f| format!("- {}\n", f.sentence)).collect()
+    };
+    let unknown = |kind: Kind| kind == Kind::CannotTell;
+    text += &format!("\nFindings\n{}", told(&|kind| !unknown(kind)));
+    let gaps = told(&unknown);
+    if !gaps.is_empty() {
+        text += &format!("\nWhat these runs do not tell\n{gaps}");
+    }
+    for sheet in analysis.sheets() {
+        text += &format!("\n{}", sheet.text());
+    }
+    text
+}

@@ -1,0 +1,70 @@
+//! `paceline explain`: why a run took as long as it did, and what would help.
+
+use paceline_analyze::explain::{Comparison, ExplainError, Explanation, Recorded};
+use paceline_record::Store;
+use serde_json::json;
+
+use super::store::Where;
+use crate::failure::Failure;
+use crate::output::{self, Show};
+
+/// Flags of `paceline explain`.
+#[derive(clap::Args, Debug)]
+#[command(after_long_help = HELP)]
+pub struct Args {
+    /// The beginning of a run's id, or `last`
+    #[arg(default_value = "last")]
+    run: String,
+    /// A second run: why is the first slower or faster?
+    #[arg(long, value_name = "RUN")]
+    vs: Option<String>,
+    #[command(flatten)]
+    store: Where,
+}
+
+const HELP: &str = "\
+It judges from what was recorded, never from what the plan says was injected. Runs made with
+--trace tell most: from single messages follow the chain that sets the pace, and whether links
+are thin, slow, or carry too many small messages. Gains are upper bounds: what is saved on the
+chain can be lost to the next longest one.
+
+Examples:
+  paceline train --workers 2 --trace && paceline explain
+  paceline explain r3f --vs r1a --json";
+
+impl From<ExplainError> for Failure {
+    fn from(error: ExplainError) -> Self {
+        Self::new(1, error.to_string(), "`paceline runs` lists the recorded runs".into())
+    }
+}
+
+fn explanation(store: &Store, name: &str) -> Result<Explanation, Failure> {
+    let run = store.find(name)?;
+    Ok(Explanation::new(&Recorded::read(store, &run)?)?)
+}
+
+/// `paceline explain`.
+pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
+    let store = args.store.open()?;
+    let first = explanation(&store, &args.run)?;
+    let second = args.vs.as_ref().map(|name| explanation(&store, name)).transpose()?;
+    let beside = second.as_ref().map(|second| Comparison::new(&first, second));
+    if show.json {
+        let mut document = json!(first);
+        document["type"] = "result".into();
+        if let (Some(second), Some(beside)) = (&second, &beside) {
+            document["vs"] = json!(second);
+            document["comparison"] = json!(beside);
+        }
+        return Ok(output::json(&document)?);
+    }
+    let mut text = String::new();
+    if let Some(beside) = &beside {
+        text += &format!("{}\n\n", beside.sentence);
+    }
+    text += &first.text();
+    if let Some(second) = &second {
+        text += &format!("\n{}", second.text());
+    }
+    Ok(output::text(&text)?)
+}
