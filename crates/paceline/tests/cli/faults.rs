@@ -85,7 +85,7 @@ fn what_was_told_before_a_kill_is_in_the_store() {
     for words in ["--workers 1", "--workers 2"] {
         let store = tempfile::tempdir().unwrap();
         let running = Running::start(&format!(
-            "--epochs 10000 --eval-every 20 --checkpoint-every 50 {words} --store {}",
+            "--epochs 10000 --eval-every 5 --checkpoint-every 10 {words} --store {}",
             store.path().display()
         ));
         let mut told = vec![running.next("checkpoint")];
