@@ -85,7 +85,7 @@ fn what_was_told_before_a_kill_is_in_the_store() {
     for words in ["--workers 1", "--workers 2"] {
         let store = tempfile::tempdir().unwrap();
         let running = Running::start(&format!(
-            "--epochs 10000 --eval-every 20 --checkpoint-every 50 {words} --store {}",
+            "--epochs 10000 --eval-every 5 --checkpoint-every 10 {words} --store {}",
             store.path().display()
         ));
         let mut told = vec![running.next("checkpoint")];
@@ -147,7 +147,7 @@ fn a_run_that_the_disk_has_no_room_for_is_refused_before_it_starts() {
 
 #[test]
 fn a_disk_that_fills_up_ends_the_run_with_its_last_checkpoint_intact() {
-    let train = "train --epochs 60 --batch 8 --workers 2 --checkpoint-every 100";
+    let train = "train --epochs 30 --batch 8 --workers 2 --checkpoint-every 50";
     let script = format!(
         "
         \"$PACELINE\" {train} --json --store \"$1/store\" > \"$1/out\" 2> \"$1/err\" &
