@@ -88,6 +88,9 @@ pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
     let plan = args.train.checked()?;
     args.train.listening.refuse("virtual time has no other machines; --cluster FILE describes some")?;
     let known = args.hardware.read()?;
+    if known.cluster.is_none() {
+        paceline_launch::run::check_hosts(&plan, false)?;
+    }
     let source = paceline_data::find(&plan.data).expect("clap lets registered names pass only");
     let dataset = source.load(&data::folders(&args.train.place), &model::settings(&plan))?;
     plan.check(dataset.train.len())?;

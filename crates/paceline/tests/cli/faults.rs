@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use paceline_record::Store;
 use serde_json::Value;
 
+use crate::machines::all_gone;
 use crate::support::{ENDLESS, Ran, Running, gone, paceline, run, signal};
 
 /// Stops a rank until it is under suspicion; the times of the run's clock between which it stood still.
@@ -85,7 +86,7 @@ fn what_was_told_before_a_kill_is_in_the_store() {
     for words in ["--workers 1", "--workers 2"] {
         let store = tempfile::tempdir().unwrap();
         let running = Running::start(&format!(
-            "--epochs 10000 --eval-every 20 --checkpoint-every 50 {words} --store {}",
+            "--epochs 10000 --eval-every 5 --checkpoint-every 10 {words} --store {}",
             store.path().display()
         ));
         let mut told = vec![running.next("checkpoint")];
@@ -96,6 +97,8 @@ fn what_was_told_before_a_kill_is_in_the_store() {
         }
         assert!(signal("KILL", running.id()));
         told.extend(running.rest().into_iter().filter(|event| event["type"] != "progress"));
+        // Its files are closed a moment before it has ended.
+        all_gone(&[running.id()]);
         let store = Store::open(store.path()).unwrap();
         store.check().unwrap();
         let run = store.find("last").unwrap();
@@ -147,7 +150,7 @@ fn a_run_that_the_disk_has_no_room_for_is_refused_before_it_starts() {
 
 #[test]
 fn a_disk_that_fills_up_ends_the_run_with_its_last_checkpoint_intact() {
-    let train = "train --epochs 60 --batch 8 --workers 2 --checkpoint-every 100";
+    let train = "train --epochs 30 --batch 8 --workers 2 --checkpoint-every 50";
     let script = format!(
         "
         \"$PACELINE\" {train} --json --store \"$1/store\" > \"$1/out\" 2> \"$1/err\" &
