@@ -153,10 +153,10 @@ impl Evidence<'_> {
             Some(from) => {
                 let plural = if others == 1 { "one other" } else { &format!("{others} others") };
                 let from = match from {
-                    NoiseSource::Repeats => "noise of repeats",
+                    NoiseSource::Repeats => "the noise of repeats",
                     NoiseSource::Residuals => "what the model leaves as noise",
                 };
-                format!("; {plural} may be as good, given the {from}")
+                format!("; {plural} may be as good, given {from}")
             }
         };
         let n = best.runs.len();
