@@ -155,7 +155,8 @@ mod tests {
         let line: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
         let names: Vec<&str> =
             line["processes"].as_array().unwrap().iter().filter_map(|p| p["name"].as_str()).collect();
-        assert!(names.contains(&"sh") && names.contains(&"sleep"), "{names:?}");
+        // The second one may not have become a `sleep` yet.
+        assert!(names.contains(&"sh") && names.len() >= 2, "{names:?}");
         for pid in below(shell.id()) {
             let _ = Command::new("kill").arg(pid.to_string()).status();
         }

@@ -155,7 +155,8 @@ impl Failure {
     fn ask(flag: &str, value: &str, problem: &str) -> Self {
         Self::new(
             2,
-            format!("{flag} {value}: {problem}"),
+            // A flag that was not given has no value.
+            format!("{}: {problem}", format!("{flag} {value}").trim_end()),
             "`paceline analyze --help` lists every flag".into(),
         )
     }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use paceline_record::Store;
 use serde_json::Value;
 
+use crate::machines::all_gone;
 use crate::support::{ENDLESS, Ran, Running, gone, paceline, run, signal};
 
 /// Stops a rank until it is under suspicion; the times of the run's clock between which it stood still.
@@ -96,6 +97,8 @@ fn what_was_told_before_a_kill_is_in_the_store() {
         }
         assert!(signal("KILL", running.id()));
         told.extend(running.rest().into_iter().filter(|event| event["type"] != "progress"));
+        // Its files are closed a moment before it has ended.
+        all_gone(&[running.id()]);
         let store = Store::open(store.path()).unwrap();
         store.check().unwrap();
         let run = store.find("last").unwrap();

@@ -137,7 +137,7 @@ fn ranks_of_machines_that_join_are_in_the_record_like_any_other() {
     for rank in 0..2 {
         let own = |table: &str| rows(&tables, table).iter().filter(|row| row["rank"] == rank).count();
         assert_eq!(Some(own("steps") as u64), result["steps"].as_u64(), "rank {rank}");
-        assert!(own("samples") >= 2 && own("links") >= 2, "rank {rank}");
+        assert!(own("samples") >= 2 && own("links") >= 1, "rank {rank}");
     }
     // What leaves the machine is encrypted, and still TCP to the kernel.
     let kernel = |row: &Value| row["round_trip_s"].as_f64().is_some_and(|s| s > 0.0);
