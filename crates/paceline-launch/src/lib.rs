@@ -6,7 +6,7 @@
 //! - [`rank`]: inside a rank's process; [`ledger`]: its own record, and its way to the launcher
 //! - `fault`: faults that tests ask for
 //! - [`fleet`]: the processes, watched by pidfd
-//! - [`run`]: the whole run; [`alone`]: that of one worker alone
+//! - [`run`]: the whole run; `watch`: what is known of it while it is under way; [`alone`]: that of one worker alone
 //! - [`crew`]: all ranks, on this machine and on those that joined; `muster`: waiting for them; [`agent`]: what
 //!   such a machine does; [`joining`]: what they say to each other; [`key_file`]: the key that lets them in
 //! - [`emulated`]: emulated hosts and the links between them
@@ -41,5 +41,6 @@ pub mod rank;
 pub mod run;
 pub mod trial;
 pub mod vitals;
+mod watch;
 
 pub use error::LaunchError;

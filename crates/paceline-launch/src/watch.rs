@@ -1,0 +1,405 @@
+//! What the launcher knows of a run under way: takes what the ranks say, has their models evaluated, tells who is
+//! lost or late, and ends with the result.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::{Duration, Instant};
+
+use paceline_nn::{Compute, Outcome};
+use paceline_protocol::Agreement;
+use paceline_record::event::SCHEMA;
+use paceline_record::{Event, RunResult};
+use paceline_train::model::params_sha256;
+use paceline_train::{Replica, TrainError};
+
+use crate::agent;
+use crate::control::{FromRank, ToRank};
+use crate::crew::Crew;
+use crate::error::LaunchError;
+use crate::gather::{Gather, mean};
+use crate::pauses::{Decision, Pauses, pack, unpack};
+use crate::rank::{Seat, role};
+use crate::run::Launch;
+use crate::vitals::{self, Sign};
+
+/// Time that ranks have to listen and to begin, loading included.
+const START: Duration = Duration::from_secs(60);
+
+/// A model to be evaluated.
+pub(crate) struct Snapshot {
+    pub(crate) step: u64,
+    pub(crate) train_s: f64,
+    pub(crate) params: Vec<f32>,
+    pub(crate) state: Option<Vec<f32>>,
+}
+
+/// Step and training clock of a snapshot, and what came of it.
+pub(crate) type Evaluated = (u64, f64, Result<Outcome, TrainError>);
+
+/// A snapshot of which parts are missing.
+struct Incomplete {
+    step: u64,
+    train_s: f64,
+    /// What the servers, or the workers, have shown.
+    parts: Vec<Option<Vec<f32>>>,
+}
+
+/// What is to be done about something that a rank has said.
+pub(crate) enum Then {
+    Nothing,
+    /// Everybody's address is known.
+    Connect,
+    TellAll(Box<ToRank>),
+}
+
+impl Then {
+    pub(crate) fn tell_all(order: ToRank) -> Self {
+        Self::TellAll(Box::new(order))
+    }
+}
+
+/// What the launcher knows of a run under way.
+pub(crate) struct Watch<'a> {
+    launch: &'a Launch<'a>,
+    pub(crate) pauses: Pauses<'a>,
+    steps_in_all: u64,
+    pub(crate) gather: Gather<'a>,
+    addresses: Vec<String>,
+    /// Ranks that have begun.
+    begun: usize,
+    startup: Option<f64>,
+    began: Instant,
+    /// The last step that each rank told of.
+    steps: Vec<u64>,
+    /// Ranks that gave up because they lost a peer.
+    pub(crate) victims: Vec<bool>,
+    agreement: Agreement,
+    /// Length of the parameters.
+    params: usize,
+    /// Snapshots of which parts are missing.
+    snapshots: Vec<Incomplete>,
+    /// Snapshots that are being evaluated.
+    under_way: usize,
+    /// Where complete ones go; none once the run is over.
+    jobs: Option<Sender<Snapshot>>,
+    results: Receiver<Evaluated>,
+}
+
+impl<'a> Watch<'a> {
+    pub(crate) fn new(
+        launch: &'a Launch<'a>,
+        jobs: Option<Sender<Snapshot>>,
+        results: Receiver<Evaluated>,
+    ) -> Self {
+        let world = launch.plan.workers + launch.plan.servers;
+        let seat = Seat::new(launch.plan, launch.dataset, 0);
+        let steps_in_all = seat.as_ref().map_or(0, |seat| seat.setup.steps);
+        let account = launch.harbour.resumed.as_ref().map(|checkpoint| &checkpoint.account[..]);
+        Self {
+            pauses: Pauses::new(launch.plan, launch.harbour, steps_in_all),
+            steps_in_all,
+            agreement: seat.as_ref().map_or(Agreement::Apart, Seat::agreement),
+            params: seat.map_or(0, |seat| seat.setup.params),
+            under_way: 0,
+            launch,
+            gather: Gather::new(launch.plan, account),
+            addresses: vec![String::new(); world],
+            begun: 0,
+            startup: None,
+            began: Instant::now(),
+            steps: vec![0; world],
+            victims: vec![false; world],
+            snapshots: Vec::new(),
+            jobs,
+            results,
+        }
+    }
+
+    pub(crate) fn announce(&self, report: &mut dyn FnMut(Event<'_>)) {
+        if let Ok(seat) = Seat::new(self.launch.plan, self.launch.dataset, 0) {
+            report(Event::Start {
+                schema: SCHEMA,
+                run: self.launch.run,
+                plan: self.launch.plan,
+                plan_sha256: self.launch.plan.hash(),
+                parameters: seat.setup.params,
+                steps: seat.setup.steps,
+                kernels: paceline_nn::accel::Level::detect().to_string(),
+            });
+        }
+    }
+
+    /// What a rank is told when everybody's address is known.
+    pub(crate) fn peers(&self, rank: usize, interfaces: Option<String>) -> (ToRank, Vec<f32>) {
+        let packed = self.pauses.restored(rank).map(pack);
+        let (restored, numbers) = packed.unzip();
+        let (addresses, stretch) = (self.addresses.clone(), self.pauses.stretch());
+        (ToRank::Peers { addresses, interfaces, stretch, restored }, numbers.unwrap_or_default())
+    }
+
+    /// Everybody has paused: saves, and goes on or stops.
+    fn pause(&mut self, report: &mut dyn FnMut(Event<'_>)) -> Result<Then, LaunchError> {
+        // What was shown before the pause belongs to what is saved.
+        while self.under_way > 0 {
+            let Ok((step, train_s, outcome)) = self.results.recv() else { break };
+            self.under_way -= 1;
+            self.gather.whole(step, train_s, outcome?, report);
+        }
+        report(Event::Paused);
+        match self.pauses.decide(self.gather.account())? {
+            Decision::GoOn(stretch) => {
+                report(Event::Checkpoint { step: stretch.from });
+                Ok(Then::TellAll(Box::new(ToRank::Next { stretch: Some(stretch) })))
+            }
+            Decision::Stop { step, path } => {
+                report(Event::Checkpoint { step });
+                let (steps, run) = (self.steps_in_all, self.launch.run.to_owned());
+                Err(LaunchError::Interrupted { step, steps, path, run })
+            }
+        }
+    }
+
+    /// Takes what a rank says; what is to be done then.
+    pub(crate) fn take(
+        &mut self,
+        rank: usize,
+        said: FromRank,
+        numbers: Vec<f32>,
+        report: &mut dyn FnMut(Event<'_>),
+    ) -> Result<Then, LaunchError> {
+        let plan = self.launch.plan;
+        match said {
+            FromRank::Bound { address } => {
+                self.addresses[rank] = address;
+                let all = self.addresses.iter().all(|a| !a.is_empty());
+                return Ok(if all { Then::Connect } else { Then::Nothing });
+            }
+            FromRank::Started => {
+                self.begun += 1;
+                if self.begun == plan.workers {
+                    self.startup = Some(self.launch.started.seconds());
+                    self.began = Instant::now();
+                }
+            }
+            FromRank::Step { step, loss, train_s } => {
+                self.steps[rank] = step;
+                if rank == 0 {
+                    let samples = step * (plan.workers * plan.batch) as u64;
+                    report(Event::Progress { step, samples, train_s, train_loss: loss });
+                }
+            }
+            FromRank::Evaluated { step, train_s, loss, correct, predictions, samples } => {
+                self.steps[rank] = step;
+                let outcome = Outcome { loss, correct, predictions, samples };
+                self.gather.part(rank, step, train_s, outcome, report);
+            }
+            FromRank::Alive => {}
+            FromRank::Snapshot { step, train_s } => self.snapshot(rank, step, train_s, numbers),
+            FromRank::Held { step } => {
+                return Ok(self.pauses.held(rank, step).map_or(Then::Nothing, Then::tell_all));
+            }
+            FromRank::Paused { step, part } => {
+                let Some(part) = unpack(part, &numbers) else {
+                    let problem = format!("rank {rank} sent only a part of what it keeps");
+                    return Err(TrainError::Restore { problem }.into());
+                };
+                if self.pauses.paused(rank, step, part) {
+                    return self.pause(report);
+                }
+            }
+            FromRank::Refused { cause } => report(Event::Refused { rank: Some(rank), cause: &cause }),
+            FromRank::Recorded(batch) => {
+                report(Event::Batch { rank, batch: &batch.with_numbers(&numbers) });
+            }
+            FromRank::Done(account) => {
+                self.gather.done[rank] = Some(*account);
+                self.gather.numbers[rank] = numbers;
+            }
+            FromRank::Failed { message, hint, code, .. } => {
+                return Err(LaunchError::Failed { role: role(plan, rank), rank, message, hint, code });
+            }
+        }
+        Ok(Then::Nothing)
+    }
+
+    /// How long to wait for news: not long while somebody waits for an evaluation.
+    pub(crate) fn patience(&self) -> Duration {
+        Duration::from_millis(if self.under_way > 0 { 1 } else { 50 })
+    }
+
+    /// A part of the model at an evaluation that the ranks cannot make alone; the last one sets it off.
+    fn snapshot(&mut self, rank: usize, step: u64, train_s: Option<f64>, numbers: Vec<f32>) {
+        let plan = self.launch.plan;
+        let (index, parts) =
+            if rank < plan.workers { (rank, plan.workers) } else { (rank - plan.workers, plan.servers) };
+        let at = self.snapshots.iter().position(|s| s.step == step).unwrap_or_else(|| {
+            let train_s = train_s.unwrap_or_else(|| self.began.elapsed().as_secs_f64());
+            self.snapshots.push(Incomplete { step, train_s, parts: vec![None; parts] });
+            self.snapshots.len() - 1
+        });
+        let snapshot = &mut self.snapshots[at];
+        snapshot.train_s = snapshot.train_s.max(train_s.unwrap_or_default());
+        snapshot.parts[index] = Some(numbers);
+        if snapshot.parts.iter().all(Option::is_some) {
+            let Incomplete { step, train_s, parts } = self.snapshots.swap_remove(at);
+            let parts: Vec<Vec<f32>> = parts.into_iter().flatten().collect();
+            let (params, state) =
+                if rank < plan.workers { self.model(parts) } else { (parts.concat(), None) };
+            if let Some(jobs) = &self.jobs {
+                self.under_way += 1;
+                // The evaluator listens as long as the run lasts.
+                let _ = jobs.send(Snapshot { step, train_s, params, state });
+            }
+        }
+    }
+
+    /// The model out of what each worker has shown: parameters (if they agree, the first worker's alone) and
+    /// state, whose mean counts.
+    fn model(&self, mut parts: Vec<Vec<f32>>) -> (Vec<f32>, Option<Vec<f32>>) {
+        let params = match self.agreement {
+            Agreement::Apart => None,
+            _ => {
+                let states = parts.get(1).map_or(0, Vec::len);
+                let at = parts[0].len() - states;
+                let state = parts[0].split_off(at);
+                Some(std::mem::replace(&mut parts[0], state))
+            }
+        };
+        let mut mean = mean(&parts);
+        match params {
+            Some(params) => (params, Some(mean)),
+            None => {
+                let state = mean.split_off(self.params);
+                (mean, Some(state))
+            }
+        }
+    }
+
+    /// Takes what was evaluated beside the run; whether something was.
+    pub(crate) fn side_results(&mut self, report: &mut dyn FnMut(Event<'_>)) -> Result<bool, LaunchError> {
+        let mut any = false;
+        while let Ok((step, train_s, outcome)) = self.results.try_recv() {
+            self.under_way -= 1;
+            self.gather.whole(step, train_s, outcome?, report);
+            any = true;
+        }
+        Ok(any)
+    }
+
+    /// A rank whose process has ended and whose pipe is closed, without an account: the failure to tell.
+    pub(crate) fn died(&self, rank: usize, ended: (bool, bool), crew: &mut Crew) -> Option<LaunchError> {
+        if ended != (true, true) || self.gather.done[rank].is_some() || self.victims[rank] {
+            return None;
+        }
+        let mut cause = crew.status(rank).unwrap_or_else(|| "its process has ended".into());
+        if let Some(place) = crew.place(rank) {
+            cause += &format!(", on {place}");
+        }
+        let role = role(self.launch.plan, rank);
+        Some(LaunchError::Lost { role, rank, pid: crew.pid(rank), when: self.when(&[rank]), cause })
+    }
+
+    /// Tells of ranks that are silent, and gives those up that are for too long: ending the run ends their processes,
+    /// stopped ones too, so that nothing of them comes late. (A machine that is silent is told of by itself.)
+    pub(crate) fn signs(
+        &self,
+        signs: &[Sign],
+        crew: &Crew,
+        report: &mut dyn FnMut(Event<'_>),
+    ) -> Result<(), LaunchError> {
+        for &sign in signs {
+            match sign {
+                Sign::Suspect(rank) | Sign::Dead(rank) if crew.quiet(rank) => {}
+                Sign::Suspect(rank) => report(Event::Liveness { rank, state: "suspect" }),
+                Sign::Back(rank) => report(Event::Liveness { rank, state: "back" }),
+                Sign::Dead(rank) => {
+                    let place = crew.place(rank).map_or_else(String::new, |place| format!(", on {place}"));
+                    let cause = format!("nothing was heard of it for {} s{place}", vitals::DEAD.as_secs());
+                    let (role, pid, when) =
+                        (role(self.launch.plan, rank), crew.pid(rank), self.when(&[rank]));
+                    return Err(LaunchError::Lost { role, rank, pid, when, cause });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// How far ranks had come, as far as they told.
+    fn when(&self, ranks: &[usize]) -> String {
+        match ranks.iter().map(|&rank| self.steps[rank]).max() {
+            Some(0) | None if self.begun == 0 => "before the first step".into(),
+            step => format!("after step {}", step.unwrap_or_default()),
+        }
+    }
+
+    /// A machine that is gone, with all its ranks.
+    pub(crate) fn host_lost(&self, (host, ranks): (String, Vec<usize>), cause: String) -> LaunchError {
+        let when = self.when(&ranks);
+        LaunchError::HostLost { host, ranks: agent::words(self.launch.plan, &ranks), when, cause }
+    }
+
+    /// A rank that does not come up in time.
+    pub(crate) fn late(&self) -> Option<LaunchError> {
+        if self.startup.is_some() || self.began.elapsed() < START {
+            return None;
+        }
+        let rank = self.addresses.iter().position(String::is_empty).unwrap_or(0);
+        let role = role(self.launch.plan, rank);
+        Some(LaunchError::Late { role, rank, what: "begin", seconds: START.as_secs() })
+    }
+
+    pub(crate) fn finish(&mut self, report: &mut dyn FnMut(Event<'_>)) -> Result<RunResult, LaunchError> {
+        self.jobs = None;
+        while let Ok((step, train_s, outcome)) = self.results.recv() {
+            self.gather.whole(step, train_s, outcome?, report);
+        }
+        let (plan, launch) = (self.launch.plan, self.launch);
+        let mut model = None;
+        // Workers whose models agree have evaluated the last step themselves.
+        if self.agreement == Agreement::Apart {
+            let mut mean = self.gather.workers_mean();
+            let (params, state) = if plan.servers > 0 {
+                (self.gather.server_params(), mean)
+            } else {
+                let state = mean.split_off(self.params);
+                (mean, state)
+            };
+            model = Some(params_sha256(&params));
+            let outcome = evaluate(launch, params, Some(state))?;
+            let (steps, train_s) = (self.gather.steps(), self.gather.train_s());
+            self.gather.whole(steps, train_s, outcome, report);
+        }
+        for (rank, done) in self.gather.done[..plan.workers].iter().flatten().enumerate() {
+            let [data_s, forward_s, backward_s] = done.phases;
+            let (send_s, wait_s, apply_s) = (done.send_s, done.wait_s, done.apply_s);
+            let wait_for_s = done.wait_for_s.clone();
+            report(Event::Phases {
+                rank,
+                data_s,
+                forward_s,
+                backward_s,
+                send_s,
+                wait_s,
+                wait_for_s,
+                apply_s,
+            });
+        }
+        Ok(self.gather.result(launch.run, self.startup.unwrap_or_default(), launch.started, model))
+    }
+}
+
+/// Evaluates parameters on the whole test split, in this process.
+pub(crate) fn evaluate(
+    launch: &Launch<'_>,
+    params: Vec<f32>,
+    state: Option<Vec<f32>>,
+) -> Result<Outcome, TrainError> {
+    let seat = Seat::new(launch.plan, launch.dataset, 0)?;
+    let compute = Arc::new(Compute::new(1, false));
+    let mut replica = Replica::new(launch.plan, seat.graph, compute)?;
+    replica.params = params;
+    if let Some(state) = state {
+        replica.state = state;
+    }
+    replica.evaluate(launch.dataset, 0..launch.dataset.test.len())
+}
