@@ -121,6 +121,24 @@ impl<'a> Gather<'a> {
         mean(&self.numbers[..self.plan.workers])
     }
 
+    /// Tells where the workers' time went, as far as their accounts are there.
+    pub fn phases(&self, report: &mut dyn FnMut(Event<'_>)) {
+        for (rank, done) in self.done[..self.plan.workers].iter().enumerate() {
+            let Some(done) = done else { continue };
+            let [data_s, forward_s, backward_s] = done.phases;
+            report(Event::Phases {
+                rank,
+                data_s,
+                forward_s,
+                backward_s,
+                send_s: done.send_s,
+                wait_s: done.wait_s,
+                wait_for_s: done.wait_for_s.clone(),
+                apply_s: done.apply_s,
+            });
+        }
+    }
+
     /// The result.
     /// `model` is the hash of the evaluated model, where that is no rank's own.
     pub fn result(&self, run: &str, startup: f64, started: Started, model: Option<String>) -> RunResult {

@@ -369,21 +369,7 @@ impl<'a> Watch<'a> {
             let (steps, train_s) = (self.gather.steps(), self.gather.train_s());
             self.gather.whole(steps, train_s, outcome, report);
         }
-        for (rank, done) in self.gather.done[..plan.workers].iter().flatten().enumerate() {
-            let [data_s, forward_s, backward_s] = done.phases;
-            let (send_s, wait_s, apply_s) = (done.send_s, done.wait_s, done.apply_s);
-            let wait_for_s = done.wait_for_s.clone();
-            report(Event::Phases {
-                rank,
-                data_s,
-                forward_s,
-                backward_s,
-                send_s,
-                wait_s,
-                wait_for_s,
-                apply_s,
-            });
-        }
+        self.gather.phases(report);
         Ok(self.gather.result(launch.run, self.startup.unwrap_or_default(), launch.started, model))
     }
 }

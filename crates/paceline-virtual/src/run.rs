@@ -220,7 +220,7 @@ fn tell(
             phases,
             send_s,
             wait_s,
-            wait_for_s: wait_for_s.clone(),
+            wait_for_s,
             apply_s,
             sent_bytes: spent.sent_bytes,
             received_bytes: spent.received_bytes,
@@ -229,20 +229,8 @@ fn tell(
             host: kinds.as_ref().map_or("virtual".into(), |kinds| kinds[layout[rank]].name.clone()),
             ..learned.unwrap_or(unlearned)
         });
-        if rank < setup.workers {
-            let [data_s, forward_s, backward_s] = phases;
-            report(Event::Phases {
-                rank,
-                data_s,
-                forward_s,
-                backward_s,
-                send_s,
-                wait_s,
-                wait_for_s,
-                apply_s,
-            });
-        }
     }
+    gather.phases(report);
 }
 
 /// What the hosts in use cost over so many seconds, if all have a price.
