@@ -287,10 +287,14 @@ fn check_points(study: &Study, fixed: &BTreeMap<String, Value>) -> Result<(), St
         .error(if study.space.constraints().is_empty() { "axes" } else { "constraints" }, problem))
 }
 
-/// Whether `paceline train` knows a flag and takes its value.
+/// Whether `paceline train` knows a flag and takes its value; `false` leaves it out.
 fn try_flag(name: &str, value: &Value) -> Result<(), String> {
-    let words = flag(name, &if *value == Value::Flag(false) { Value::Flag(true) } else { value.clone() });
+    let left_out = *value == Value::Flag(false);
+    let words = flag(name, &if left_out { Value::Flag(true) } else { value.clone() });
     let Err(error) = Words::try_parse_from(words) else { return Ok(()) };
+    if left_out && error.kind() != clap::error::ErrorKind::UnknownArgument {
+        return Ok(());
+    }
     if error.kind() == clap::error::ErrorKind::UnknownArgument {
         let command = <Words as clap::CommandFactory>::command();
         let known: Vec<&str> = command.get_arguments().filter_map(clap::Arg::get_long).collect();

@@ -1,0 +1,116 @@
+//! The kept runs of a study as a database in memory: `runs` and `ranks` with the columns of the files and `part`, and
+//! `machines`. Queries have `median(x)` beside what SQLite has.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use paceline_plan::sheet::{Row, Sheet};
+use rusqlite::functions::{Aggregate, Context, FunctionFlags};
+use rusqlite::types::Value;
+use rusqlite::{Connection, params_from_iter};
+
+use crate::process::Outcome;
+
+type Rows = Vec<BTreeMap<String, Value>>;
+
+/// Reads `PART/{runs,ranks}.csv` and `PART/machine.json`.
+pub fn open(folder: &Path) -> Outcome<Connection> {
+    let database = Connection::open_in_memory().map_err(text)?;
+    let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
+    database.create_aggregate_function("median", 1, flags, Median).map_err(text)?;
+    let mut parts: Vec<_> = fs::read_dir(folder)
+        .map_err(|e| format!("{}: {e}", folder.display()))?
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.is_dir())
+        .collect();
+    parts.sort();
+    let [mut runs, mut ranks, mut machines] = [Rows::new(), Rows::new(), Rows::new()];
+    for path in parts {
+        let part = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        runs.extend(sheet(&path.join("runs.csv"), &part)?);
+        // Runs of other programs have no ranks.
+        let of_ranks = path.join("ranks.csv");
+        if of_ranks.is_file() {
+            ranks.extend(sheet(&of_ranks, &part)?);
+        }
+        machines.push(machine(&path.join("machine.json"), &part)?);
+    }
+    for (name, rows) in [("runs", runs), ("ranks", ranks), ("machines", machines)] {
+        fill(&database, name, &rows).map_err(|e| format!("{name}: {e}"))?;
+    }
+    Ok(database)
+}
+
+fn text(error: impl ToString) -> String {
+    error.to_string()
+}
+
+fn sheet(path: &Path, part: &str) -> Outcome<Rows> {
+    let sheet = Sheet::read(path).map_err(|e| format!("{}: {e}", path.display()))?;
+    let row = |row: &Row| {
+        let cells = sheet.columns.iter().zip(&row.fields).map(|(name, field)| (name.clone(), value(field)));
+        cells.chain([("part".into(), part.to_owned().into())]).collect()
+    };
+    Ok(sheet.rows.iter().map(row).collect())
+}
+
+fn value(field: &str) -> Value {
+    match field.parse::<f64>() {
+        _ if field.is_empty() => Value::Null,
+        Ok(number) if field.bytes().all(|b| b.is_ascii_digit() || b == b'-') && number.abs() < 1e15 => {
+            Value::Integer(number as i64)
+        }
+        Ok(number) => Value::Real(number),
+        Err(_) => Value::Text(field.into()),
+    }
+}
+
+fn machine(path: &Path, part: &str) -> Outcome<BTreeMap<String, Value>> {
+    let bad = |e: String| format!("{}: {e}", path.display());
+    let document = fs::read_to_string(path).map_err(|e| bad(e.to_string()))?;
+    let document: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_str(&document).map_err(|e| bad(e.to_string()))?;
+    let field = |v: &serde_json::Value| value(&v.as_str().map_or_else(|| v.to_string(), str::to_owned));
+    let mut row: BTreeMap<String, Value> = document.iter().map(|(k, v)| (k.clone(), field(v))).collect();
+    row.insert("part".into(), part.to_owned().into());
+    Ok(row)
+}
+
+/// A table with every column that any row has.
+fn fill(database: &Connection, name: &str, rows: &Rows) -> rusqlite::Result<()> {
+    let mut columns: Vec<&String> = rows.iter().flat_map(BTreeMap::keys).collect();
+    columns.sort();
+    columns.dedup();
+    if columns.is_empty() {
+        return Ok(());
+    }
+    let quoted: Vec<String> = columns.iter().map(|c| format!("\"{c}\"")).collect();
+    database.execute_batch(&format!("CREATE TABLE {name} ({})", quoted.join(", ")))?;
+    let places = vec!["?"; columns.len()].join(", ");
+    let mut insert = database.prepare(&format!("INSERT INTO {name} VALUES ({places})"))?;
+    for row in rows {
+        insert.execute(params_from_iter(columns.iter().map(|c| row.get(*c).unwrap_or(&Value::Null))))?;
+    }
+    Ok(())
+}
+
+/// The middle value; of an even number, the mean of the two in the middle. What is missing does not count.
+struct Median;
+
+impl Aggregate<Vec<f64>, Option<f64>> for Median {
+    fn init(&self, _: &mut Context<'_>) -> rusqlite::Result<Vec<f64>> {
+        Ok(Vec::new())
+    }
+
+    fn step(&self, context: &mut Context<'_>, values: &mut Vec<f64>) -> rusqlite::Result<()> {
+        values.extend(context.get::<Option<f64>>(0)?);
+        Ok(())
+    }
+
+    fn finalize(&self, _: &mut Context<'_>, values: Option<Vec<f64>>) -> rusqlite::Result<Option<f64>> {
+        let values = values.unwrap_or_default();
+        Ok((!values.is_empty()).then(|| crate::accept::median(&values)))
+    }
+}
