@@ -1,10 +1,12 @@
 //! The kept runs of a study as a database in memory: `runs` and `ranks` with the columns of the files and `part`, and
-//! `machines`. Queries have `median(x)` beside what SQLite has.
+//! `machines`. Queries have `median(x)` and `spearman(x, y)`, the
+//! rank correlation, beside what SQLite has.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use paceline_analyze::ranks::spearman;
 use paceline_plan::sheet::{Row, Sheet};
 use rusqlite::functions::{Aggregate, Context, FunctionFlags};
 use rusqlite::types::Value;
@@ -19,6 +21,7 @@ pub fn open(folder: &Path) -> Outcome<Connection> {
     let database = Connection::open_in_memory().map_err(text)?;
     let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
     database.create_aggregate_function("median", 1, flags, Median).map_err(text)?;
+    database.create_aggregate_function("spearman", 2, flags, Spearman).map_err(text)?;
     let mut parts: Vec<_> = fs::read_dir(folder)
         .map_err(|e| format!("{}: {e}", folder.display()))?
         .flatten()
@@ -112,5 +115,52 @@ impl Aggregate<Vec<f64>, Option<f64>> for Median {
     fn finalize(&self, _: &mut Context<'_>, values: Option<Vec<f64>>) -> rusqlite::Result<Option<f64>> {
         let values = values.unwrap_or_default();
         Ok((!values.is_empty()).then(|| crate::accept::median(&values)))
+    }
+}
+
+/// The rank correlation of two columns; rows where one is missing do not count.
+struct Spearman;
+
+impl Aggregate<[Vec<f64>; 2], Option<f64>> for Spearman {
+    fn init(&self, _: &mut Context<'_>) -> rusqlite::Result<[Vec<f64>; 2]> {
+        Ok([Vec::new(), Vec::new()])
+    }
+
+    fn step(&self, context: &mut Context<'_>, pairs: &mut [Vec<f64>; 2]) -> rusqlite::Result<()> {
+        if let (Some(x), Some(y)) = (context.get::<Option<f64>>(0)?, context.get::<Option<f64>>(1)?) {
+            pairs[0].push(x);
+            pairs[1].push(y);
+        }
+        Ok(())
+    }
+
+    fn finalize(&self, _: &mut Context<'_>, pairs: Option<[Vec<f64>; 2]>) -> rusqlite::Result<Option<f64>> {
+        let [x, y] = pairs.unwrap_or_default();
+        Ok(spearman(&x, &y).map(|correlation| correlation.value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sheets_of_all_parts_are_one_table_with_medians_and_rank_correlations() {
+        let folder = std::env::temp_dir().join(format!("paceline-study-{}", std::process::id()));
+        for (part, runs) in
+            [("one", "x,y\r\n1,10\r\n2,20\r\n3,\r\n"), ("two", "x,y,z\r\n4,30,\"a,b\"\r\n7,5,c\r\n")]
+        {
+            fs::create_dir_all(folder.join(part)).unwrap();
+            fs::write(folder.join(part).join("runs.csv"), runs).unwrap();
+            fs::write(folder.join(part).join("machine.json"), "{\"cores\": 2, \"cpu\": \"some\"}").unwrap();
+        }
+        let database = open(&folder).unwrap();
+        let one = |query: &str| database.query_row(query, [], |row| row.get::<_, f64>(0)).unwrap();
+        assert_eq!(one("SELECT median(x) FROM runs"), 3.0);
+        assert_eq!(one("SELECT median(y) FROM runs WHERE part = 'one'"), 15.0);
+        assert_eq!(one("SELECT count(*) FROM runs WHERE z = 'a,b'"), 1.0);
+        assert!((one("SELECT spearman(x, y) FROM runs") + 0.2).abs() < 1e-12);
+        assert_eq!(one("SELECT sum(cores) FROM machines"), 4.0);
+        fs::remove_dir_all(&folder).unwrap();
     }
 }

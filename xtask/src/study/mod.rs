@@ -166,8 +166,12 @@ fn machine() -> String {
 /// The pages of every study whose runs are kept, by path from the root: what `cargo xtask docs` writes and checks.
 pub fn pages() -> Outcome<Vec<(String, String)>> {
     let mut pages = Vec::new();
-    for name in names() {
-        pages.extend(pages_of(&Folder::open(&name)?)?);
+    for folder in names().iter().map(|name| Folder::open(name)) {
+        let folder = folder?;
+        // A study that was never run has nothing to say.
+        if folder.path.join("data").is_dir() {
+            pages.extend(pages_of(&folder)?);
+        }
     }
     Ok(pages)
 }
