@@ -1,6 +1,6 @@
 //! The kept runs of a study as a database in memory: `runs` and `ranks` with the columns of the files and `part`, and
-//! `machines`. Queries have `median(x)` and `spearman(x, y)`, the
-//! rank correlation, beside what SQLite has.
+//! `machines`. Queries have `median(x)` and `spearman(x, y)` (the
+//! rank correlation), `ln` and `exp` beside what SQLite has.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,6 +22,18 @@ pub fn open(folder: &Path) -> Outcome<Connection> {
     let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
     database.create_aggregate_function("median", 1, flags, Median).map_err(text)?;
     database.create_aggregate_function("spearman", 2, flags, Spearman).map_err(text)?;
+    for (name, function) in [("ln", f64::ln as fn(f64) -> f64), ("exp", f64::exp)] {
+        let of = move |context: &Context<'_>| Ok(context.get::<Option<f64>>(0)?.map(function));
+        database.create_scalar_function(name, 1, flags, of).map_err(text)?;
+    }
+    // SQLite's own would show what is missing as zero.
+    database
+        .create_scalar_function("printf", 2, flags, |context| {
+            let (format, value) = (context.get::<String>(0)?, context.get::<Option<f64>>(1)?);
+            let shown = value.map(|value| formatted(&format, value)).transpose();
+            shown.map_err(|e| rusqlite::Error::UserFunctionError(e.into()))
+        })
+        .map_err(text)?;
     let mut parts: Vec<_> = fs::read_dir(folder)
         .map_err(|e| format!("{}: {e}", folder.display()))?
         .flatten()
@@ -48,6 +60,23 @@ pub fn open(folder: &Path) -> Outcome<Connection> {
 
 fn text(error: impl ToString) -> String {
     error.to_string()
+}
+
+/// A number in one of the forms `%.1f`, `%+.1f`, with text around; `%%` is a percent sign.
+fn formatted(format: &str, value: f64) -> Result<String, String> {
+    let wrong = || format!("printf knows %.1f and %+.1f, not {format}");
+    let (before, rest) = format.split_once('%').ok_or_else(wrong)?;
+    let (sign, rest) = rest.strip_prefix('+').map_or((false, rest), |rest| (true, rest));
+    let (digits, after) = rest.strip_prefix('.').and_then(|rest| rest.split_once('f')).ok_or_else(wrong)?;
+    let digits: usize = digits.parse().map_err(|_| wrong())?;
+    let number = if sign { format!("{value:+.digits$}") } else { format!("{value:.digits$}") };
+    // A minus as it is set, and none where nothing is left of the number.
+    let number = match number.strip_prefix('-') {
+        Some(rest) if rest.contains(|c: char| ('1'..='9').contains(&c)) => format!("−{rest}"),
+        Some(rest) => rest.to_owned(),
+        None => number,
+    };
+    Ok(format!("{before}{number}{}", after.replace("%%", "%")))
 }
 
 fn sheet(path: &Path, part: &str) -> Outcome<Rows> {
@@ -160,6 +189,11 @@ mod tests {
         assert_eq!(one("SELECT median(y) FROM runs WHERE part = 'one'"), 15.0);
         assert_eq!(one("SELECT count(*) FROM runs WHERE z = 'a,b'"), 1.0);
         assert!((one("SELECT spearman(x, y) FROM runs") + 0.2).abs() < 1e-12);
+        let words =
+            |query: &str| database.query_row(query, [], |row| row.get::<_, Option<String>>(0)).unwrap();
+        assert_eq!(words("SELECT printf('%+.1f%% less', -0.26)").as_deref(), Some("−0.3% less"));
+        assert_eq!(words("SELECT printf('%.0f', y) FROM runs WHERE x = 3"), None);
+        assert_eq!(one("SELECT exp(ln(x)) FROM runs WHERE x = 1"), 1.0);
         assert_eq!(one("SELECT sum(cores) FROM machines"), 4.0);
         fs::remove_dir_all(&folder).unwrap();
     }

@@ -1,5 +1,5 @@
 //! Prose with queries in it becomes a page. `{{SQL}}` is the query's first value; a block marked `table` is a query
-//! shown as a table; one marked `chart` is TOML with `title`, `x`, `y`, `log` and a query of series, x, y. A number
+//! shown as a table; one marked `sql` makes views for those below it; one marked `chart` is TOML with `title`, `x`, `y`, `log` and a query of series, x, y. A number
 //! that is typed into the prose is an error: it could disagree with the data.
 
 use paceline_analyze::figure::{Axis, Dot, Figure, Mark, Panel, Scale};
@@ -32,6 +32,10 @@ pub fn render(template: &str, database: &Connection) -> Outcome<Rendered> {
                     lines.by_ref().map(|(_, line)| line).take_while(|line| *line != "```").collect();
                 let block = block.join("\n");
                 page.text += &match kind {
+                    "sql" => {
+                        database.execute_batch(&block).map_err(|e| at(e.to_string()))?;
+                        String::new()
+                    }
                     "table" => table(&block, database).map_err(at)?,
                     "chart" => {
                         let file = format!("picture-{}.svg", page.pictures.len() + 1);
@@ -66,7 +70,9 @@ fn typed(prose: &str) -> Outcome {
     let spoken: String = prose.split('`').step_by(2).collect();
     let spoken: String =
         spoken.split("](").map(|part| part.split_once(')').map_or(part, |(_, rest)| rest)).collect();
-    match spoken.contains(|c: char| c.is_ascii_digit()) {
+    // Names such as resnet20 are no numbers.
+    let mut words = spoken.split(|c: char| !c.is_alphanumeric());
+    match words.any(|word| word.starts_with(|c: char| c.is_ascii_digit())) {
         true => Err(format!("a number is typed into the prose, not asked of the data: {}", prose.trim())),
         false => Ok(()),
     }
@@ -170,7 +176,7 @@ fn chart(block: &str, file: &str, database: &Connection) -> Outcome<(String, Str
         id: file.trim_end_matches(".svg").into(),
         title: asked.title.clone(),
         reading: String::new(),
-        n: String::new(),
+        n: format!("{} points", rows.len()),
         panels: vec![Panel { title: String::new(), x, y: axis(&asked.y, 'y'), marks }],
     };
     Ok((figure.svg(), format!("![{}]({file})\n", asked.title)))
@@ -195,7 +201,7 @@ mod tests {
             .unwrap()
             .text;
         assert!(text.ends_with("It is 5.0 s with `x = 2`, see [it](a2.md).\n"), "{text}");
-        let typed = page("fine\nIt is 5 s.").unwrap_err();
+        let typed = page("resnet20 is fine\nIt is 5 s.").unwrap_err();
         assert!(typed.starts_with("line 2: a number is typed"), "{typed}");
         let none = page("{{SELECT max(y) FROM runs WHERE s = 'c'}}").unwrap_err();
         assert!(none.contains("no answer"), "{none}");

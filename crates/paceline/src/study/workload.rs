@@ -255,7 +255,21 @@ fn check_train(study: &Study, fixed: &BTreeMap<String, Value>) -> Result<(), Stu
         let problem = format!("{figure} is not predicted; possible objectives: {}", PREDICTED.join(", "));
         return Err(source.error("prior", problem));
     }
+    check_control(study, fixed)?;
     check_points(study, fixed)
+}
+
+/// The control is run first and again and again: it must be a plan.
+fn check_control(study: &Study, fixed: &BTreeMap<String, Value>) -> Result<(), StudyError> {
+    let mut settings = fixed.clone();
+    settings.extend(study.control.clone());
+    try_plan(&settings, &mut Datasets::new()).map(drop).map_err(|problem| {
+        let problem = format!(
+            "the control cannot be run: {problem}; it is [workload] with the defaults: write what it needs into point \
+             of [control]"
+        );
+        study.source.error("control", problem)
+    })
 }
 
 /// Every point as a plan, as far as there are not too many.

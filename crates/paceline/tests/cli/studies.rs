@@ -233,6 +233,21 @@ fn mistakes_about_what_can_be_run_name_line_and_key() {
 }
 
 #[test]
+fn a_control_that_cannot_be_run_is_said_before_anything_runs() {
+    let study = "[workload]\nstrategy = \"ps\"\nworkers = 2\n[axes]\nservers = [1, 2]\n[[objectives]]\nmetric = \"wall_s\"\n\
+                 goal = \"minimize\"\n[control]\nevery = 9\n";
+    let ran = run(&mut Place::new(study).command(&["check", "s.toml"]));
+    assert_eq!(ran.code, 3, "{}", ran.stdout);
+    assert!(
+        ran.stderr.contains("s.toml:9: control: the control cannot be run: --servers 0"),
+        "{}",
+        ran.stderr
+    );
+    let mended = format!("{study}point = {{ servers = 1 }}\n");
+    assert_eq!(run(&mut Place::new(&mended).command(&["check", "s.toml"])).code, 0);
+}
+
+#[test]
 fn the_example_explores_a_python_script() {
     let place = Place::new("");
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/command-study");
