@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Pause, Recorded};
+use super::{Message, Pause, Recorded};
 use crate::statistics::median;
 
 /// Wires as messages see them.
@@ -10,9 +10,9 @@ use crate::statistics::median;
 pub struct Wires {
     /// Messages that it stands on.
     pub messages: usize,
-    /// Bytes per second while messages queue; absent if they never do.
+    /// Bytes per second of the links; absent if messages neither queue nor differ in size.
     pub bytes_per_s: Option<f64>,
-    /// From handing over to arriving, without queueing and bytes.
+    /// From handing over to arriving, without queueing and bytes; with bytes where these cannot be told apart.
     pub latency_s: f64,
     /// Mean bytes of a message.
     pub message_bytes: f64,
@@ -39,6 +39,65 @@ pub fn pauses(recorded: &Recorded) -> Vec<Vec<Pause>> {
     by_rank
 }
 
+/// The tenth that is least: what is not held up by anything else.
+fn least(times: impl Iterator<Item = f64>) -> f64 {
+    let mut times: Vec<f64> = times.map(|t| t.max(0.0)).collect();
+    times.sort_by(f64::total_cmp);
+    times.get(times.len() / 10).copied().unwrap_or(0.0)
+}
+
+/// Bytes per second from messages that follow each other into a rank, the second under way well before the first came:
+/// what lies between them is the second's own time on the wire. None if few do.
+fn queued(arrivals: &[Message], pauses: &[Vec<Pause>]) -> Option<f64> {
+    let (mut paces, mut pairs): (Vec<(f64, f64)>, usize) = (Vec::new(), 0);
+    for (rank, own) in pauses.iter().enumerate() {
+        let into: Vec<&Message> = arrivals.iter().filter(|m| m.to == rank).collect();
+        for pair in into.windows(2) {
+            let (before, after) = (pair[0], pair[1]);
+            let gap = after.received_s - before.received_s;
+            if !was_waiting(own, after.received_s) || gap <= 0.0 {
+                continue;
+            }
+            pairs += 1;
+            // One that is sent when the first arrives, as an answer to it, has not queued; nor have two that
+            // arrive as far apart as they were sent.
+            let apart = (after.sent_s - before.sent_s).abs();
+            if after.sent_s < before.received_s - 0.2 * gap && gap > 1.3 * apart && after.bytes >= 256.0 {
+                paces.push((after.bytes / gap, after.bytes));
+            }
+        }
+    }
+    if paces.len() < 10 || paces.len() * 10 < pairs {
+        return None;
+    }
+    // Half of the bytes go at this pace or faster.
+    paces.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let half = paces.iter().map(|(_, bytes)| bytes).sum::<f64>() / 2.0;
+    let mut seen = 0.0;
+    let middle = paces.iter().find(|(_, bytes)| {
+        seen += bytes;
+        seen >= half
+    });
+    middle.map(|(pace, _)| *pace)
+}
+
+/// Bytes per second and latency from messages of different sizes: the larger are longer under way.
+fn by_size(known: &[Message]) -> Option<(f64, f64)> {
+    let mut sizes: Vec<f64> = known.iter().map(|m| m.bytes).collect();
+    sizes.sort_by(f64::total_cmp);
+    let (small, large) = (*sizes.get(sizes.len() / 10)?, *sizes.get(sizes.len() * 9 / 10)?);
+    let times = |fits: &dyn Fn(f64) -> bool| {
+        let own: Vec<f64> = known.iter().filter(|m| fits(m.bytes)).map(|m| m.received_s - m.sent_s).collect();
+        (own.len() >= 5).then(|| least(own.into_iter()))
+    };
+    if large < 4.0 * small.max(64.0) {
+        return None;
+    }
+    let (short, long) = (times(&|b| b <= 2.0 * small.max(64.0))?, times(&|b| b >= 0.5 * large)?);
+    let pace = (long > short).then(|| (large - small) / (long - short))?;
+    Some((pace, (short - small / pace).max(0.0)))
+}
+
 impl Wires {
     /// Of a run; none with too few messages.
     pub fn new(recorded: &Recorded) -> Option<Self> {
@@ -48,36 +107,15 @@ impl Wires {
         let pauses = pauses(recorded);
         let mut arrivals = recorded.messages.clone();
         arrivals.sort_by(|a, b| a.received_s.total_cmp(&b.received_s));
-        // Two messages that follow each other into a rank, the second already under way when the first came: what
-        // lies between is the second's own time on the wire.
-        let mut paces: Vec<(f64, f64)> = Vec::new();
-        for (rank, own) in pauses.iter().enumerate() {
-            let into: Vec<_> = arrivals.iter().filter(|m| m.to == rank).collect();
-            for pair in into.windows(2) {
-                let (before, after) = (pair[0], pair[1]);
-                let known = was_waiting(own, after.received_s);
-                let gap = after.received_s - before.received_s;
-                if known && after.sent_s < before.received_s && after.bytes >= 256.0 && gap > 0.0 {
-                    paces.push((after.bytes / gap, after.bytes));
-                }
-            }
-        }
-        // Half of the bytes go at this pace or faster.
-        paces.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let half = paces.iter().map(|(_, bytes)| bytes).sum::<f64>() / 2.0;
-        let mut seen = 0.0;
-        let middle = paces.iter().find(|(_, bytes)| {
-            seen += bytes;
-            seen >= half
-        });
-        let bytes_per_s = middle.filter(|_| paces.len() >= 10).map(|(pace, _)| *pace);
-        let mut alone: Vec<f64> = arrivals
-            .iter()
-            .filter(|m| was_waiting(&pauses[m.to], m.received_s))
-            .map(|m| (m.received_s - m.sent_s - bytes_per_s.map_or(0.0, |b| m.bytes / b)).max(0.0))
-            .collect();
-        alone.sort_by(f64::total_cmp);
-        let latency_s = alone.get(alone.len() / 10).copied().unwrap_or(0.0);
+        let known: Vec<Message> =
+            arrivals.iter().filter(|m| was_waiting(&pauses[m.to], m.received_s)).copied().collect();
+        let (bytes_per_s, latency_s) = match queued(&arrivals, &pauses) {
+            Some(pace) => (Some(pace), least(known.iter().map(|m| m.received_s - m.sent_s - m.bytes / pace))),
+            None => by_size(&known).map_or_else(
+                || (None, least(known.iter().map(|m| m.received_s - m.sent_s))),
+                |(pace, latency)| (Some(pace), latency),
+            ),
+        };
         let steps: Vec<f64> = recorded
             .workers()
             .iter()

@@ -23,7 +23,7 @@ pub struct Shares {
     pub server: f64,
     /// Messages on their way: what grows with bytes, queueing included.
     pub bytes: f64,
-    /// Messages on their way: what does not.
+    /// Messages on their way: what does not; all of it where the two cannot be told apart.
     pub latency: f64,
     /// Hops from one rank to another per step.
     pub hops_per_step: f64,
@@ -61,14 +61,20 @@ impl Shares {
                 .iter()
                 .rev()
                 .find(|m| was_waiting(&pauses[rank], m.received_s) && m.sent_s < m.received_s);
-            let Some(message) = released else { break };
+            let Some(message) = released else {
+                // Nobody holds it up: all that is left is its own.
+                shares.work(recorded, &pauses[rank], rank, begin, now);
+                now = begin;
+                break;
+            };
             shares.work(recorded, &pauses[rank], rank, message.received_s.max(begin), now);
             if message.received_s <= begin {
                 now = begin;
                 break;
             }
             let under_way = message.received_s - message.sent_s.max(begin);
-            let latency = wires.latency_s.min(under_way);
+            let latency =
+                if wires.bytes_per_s.is_some() { wires.latency_s.min(under_way) } else { under_way };
             shares.latency += latency;
             shares.bytes += under_way - latency;
             hops += 1.0;

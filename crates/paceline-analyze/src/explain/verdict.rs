@@ -228,11 +228,14 @@ impl Verdict {
                 changes: Vec::new(),
             }];
         };
+        // Many small messages are to blame unless their bytes alone, or the way, take long.
         let per_message = wires.bytes_per_s.map_or(0.0, |b| wires.message_bytes / b);
-        let many_small = wires.message_bytes < SMALL_BYTES
-            && wires.messages_per_step >= MANY
-            && per_message < HANDLING_S
-            && wires.latency_s < HANDLING_S;
+        let on_the_wire = wires.bytes_per_s.map_or(0.0, |b| wires.bytes_per_step / b) / step_s;
+        let many =
+            wires.messages_per_step >= MANY && per_message < HANDLING_S && wires.latency_s < HANDLING_S
+                || wires.messages_per_step >= 5.0 * MANY;
+        let far = path.hops_per_step * wires.latency_s / step_s;
+        let many_small = wires.message_bytes < SMALL_BYTES && many && on_the_wire < 0.5 && far < 0.4;
         if many_small {
             let share = path.handling + path.server + path.bytes + path.latency;
             let sentence = format!(
@@ -248,6 +251,22 @@ impl Verdict {
                 gain: share * (1.0 - keep),
             }];
             return vec![Self { cause: Cause::SmallMessages, share, rank: None, sentence, changes }];
+        }
+        if wires.bytes_per_s.is_none() {
+            let sentence = format!(
+                "Links set the pace: messages of {:.0} bytes are {} under way, which is {} of the time. They are all \
+                 of one size and never queue, so whether links are thin or far cannot be told; a smaller --bucket \
+                 would show it",
+                wires.message_bytes,
+                seconds(wires.latency_s),
+                percent(path.latency)
+            );
+            let changes = vec![Change {
+                what: "exchange every 8 steps: --strategy local (another algorithm: look at the accuracy)"
+                    .into(),
+                gain: path.latency * 7.0 / 8.0,
+            }];
+            return vec![Self { cause: Cause::Exchange, share: path.latency, rank: None, sentence, changes }];
         }
         let mut found = Vec::new();
         let pace = wires.bytes_per_s.map_or_else(String::new, |b| format!(" at {:.3} Gbit/s", 8e-9 * b));
