@@ -7,7 +7,7 @@
 //! - [`calibrate`]: measures a machine
 //! - [`price`]: a plan's costs, out of the two
 //! - [`learn`]: real gradients in the simulated order
-//! - [`run`]: a plan from its costs to its result
+//! - [`run`]: a plan from its costs to its result; [`rows`]: its steps, messages and waits for the record
 //! - [`predict`]: what a plan will take, and how sure that is; [`compare`]: how right that was
 //! - [`error`]: how that fails
 //!
@@ -24,6 +24,7 @@ pub mod error;
 pub mod learn;
 pub mod predict;
 pub mod price;
+pub mod rows;
 pub mod run;
 
 pub use calibration::Calibration;

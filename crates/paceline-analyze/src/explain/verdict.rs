@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 
-use super::{Recorded, Shares, Spent, Wires};
+use super::links::{NEAR_S, quantile};
+use super::{Recorded, Shares, Spent, WhatIf, Wires};
 use crate::statistics::median;
 
 /// What sets the pace.
@@ -21,7 +22,7 @@ pub enum Cause {
     Latency,
     /// Messages are too many and too small.
     SmallMessages,
-    /// Exchange, but what about it cannot be told.
+    /// Exchanging itself: copying, summing, waking up; links are as fast as ranks are.
     Exchange,
 }
 
@@ -45,8 +46,21 @@ impl Cause {
 pub struct Change {
     /// What to do.
     pub what: String,
-    /// Part of a step's time that it could save, at most: the chain behind the one that is shortened is not known.
+    /// What that is, for whoever can simulate it.
+    pub if_: WhatIf,
+    /// Part of a step's time that it saves: predicted by simulation if `predicted`, else the most that the recorded chain
+    /// allows, which can be lost to the next longest one.
     pub gain: f64,
+    /// Where the gain comes from.
+    pub predicted: bool,
+    /// Seconds of a step afterwards (of as many samples as a step has now), where it was predicted.
+    pub step_s: Option<f64>,
+}
+
+impl Change {
+    fn new(if_: WhatIf, gain: f64, what: impl Into<String>) -> Self {
+        Self { what: what.into(), if_, gain, predicted: false, step_s: None }
+    }
 }
 
 /// What a run was bound by.
@@ -66,15 +80,27 @@ pub struct Verdict {
 
 /// A worker whose computing takes so many times that of the others is a straggler.
 const SLOWER: f64 = 1.4;
+/// The same of its faster steps: others who use its cores now and then leave those alone.
+const ALWAYS_SLOWER: f64 = 1.3;
 /// Messages below this, many of them, are small.
 const SMALL_BYTES: f64 = 24.0 * 1024.0;
-/// Messages per step that are many.
-const MANY: f64 = 12.0;
-/// Time per message below which what it costs is handling, not bytes.
-const HANDLING_S: f64 = 4e-4;
+/// Pieces that gradients are cut into that are many.
+const MANY: f64 = 24.0;
+/// Part of its time for which a server of a real run is at work at least if it sets the pace: reading what has come
+/// halfway counts as waiting.
+const AT_WORK: f64 = 0.2;
 
 fn percent(share: f64) -> String {
     format!("{}%", (100.0 * share).round())
+}
+
+/// What verdicts are made from.
+struct Case<'a> {
+    recorded: &'a Recorded,
+    ranks: &'a [Spent],
+    step_s: f64,
+    path: Option<&'a Shares>,
+    wires: Option<&'a Wires>,
 }
 
 impl Verdict {
@@ -85,12 +111,12 @@ impl Verdict {
         path: Option<&Shares>,
         wires: Option<&Wires>,
     ) -> Self {
-        let mut found = vec![Self::computing(ranks, step_s)];
-        found.extend(Self::straggler(recorded, ranks, step_s));
-        found.extend(Self::servers(recorded, ranks, step_s, path));
-        found.extend(Self::network(recorded, ranks, step_s, path, wires));
-        // What a straggler costs is waiting for others and computing for itself: it goes first where there is one.
+        let case = Case { recorded, ranks, step_s, path, wires };
+        let mut found = vec![case.computing()];
+        found.extend(case.straggler());
+        found.extend(case.exchange());
         let weight = |v: &Self| match v.cause {
+            // What a straggler costs is waiting for others and computing for itself: it goes first where there is one.
             Cause::Straggler => v.share * 3.0,
             // Computing is what a run is for: it is named if nothing else takes as much.
             Cause::Compute => v.share * 0.6,
@@ -102,41 +128,57 @@ impl Verdict {
         verdict.changes.extend(others);
         verdict.changes.sort_by(|a, b| b.gain.total_cmp(&a.gain));
         verdict.changes.retain(|c| c.gain >= 0.02);
+        verdict.changes.dedup_by_key(|c| c.if_);
         verdict
     }
+}
 
-    fn computing(ranks: &[Spent], step_s: f64) -> Self {
-        let workers: Vec<&Spent> = ranks.iter().filter(|r| r.role == "worker").collect();
-        let compute = median(&workers.iter().map(|r| r.compute_s).collect::<Vec<_>>());
-        let share = (compute / step_s).min(1.0);
+impl Case<'_> {
+    fn workers(&self) -> Vec<&Spent> {
+        self.ranks.iter().filter(|r| r.role == "worker").collect()
+    }
+
+    fn computing(&self) -> Verdict {
+        let compute = median(&self.workers().iter().map(|r| r.compute_s).collect::<Vec<_>>());
+        let share = (compute / self.step_s).min(1.0);
         let sentence = format!(
             "Workers compute {} of the time: it is bound by computing, and exchanging takes little beside it",
             percent(share)
         );
-        let changes = vec![Change {
-            what: "more workers at the same total batch, faster cores or more threads: computing halves with twice as \
-                   many"
-                .into(),
-            gain: share / 2.0,
-        }];
-        Self { cause: Cause::Compute, share, rank: None, sentence, changes }
+        let changes = vec![Change::new(
+            WhatIf::MoreWorkers,
+            share / 2.0,
+            "twice the workers, each with half of the batch, on cores of their own",
+        )];
+        Verdict { cause: Cause::Compute, share, rank: None, sentence, changes }
     }
 
-    fn straggler(recorded: &Recorded, ranks: &[Spent], step_s: f64) -> Option<Self> {
-        let workers: Vec<&Spent> = ranks.iter().filter(|r| r.role == "worker").collect();
+    fn straggler(&self) -> Option<Verdict> {
+        let workers = self.workers();
         if workers.len() < 2 {
             return None;
         }
-        let slowest = workers.iter().max_by(|a, b| a.compute_s.total_cmp(&b.compute_s))?;
-        let others: Vec<f64> =
-            workers.iter().filter(|r| r.rank != slowest.rank).map(|r| r.compute_s).collect();
-        let usual = median(&others);
-        if slowest.compute_s < SLOWER * usual {
-            return None;
+        // The widest gap between those who compute faster and those who compute slower: a few slow ones are stragglers.
+        let mut sorted = workers.clone();
+        sorted.sort_by(|a, b| a.compute_s.total_cmp(&b.compute_s));
+        let gap = |i: usize| sorted[i].compute_s / sorted[i - 1].compute_s.max(1e-12);
+        let at = (1..sorted.len()).max_by(|a, b| gap(*a).total_cmp(&gap(*b)))?;
+        let (others, slow) = sorted.split_at(at);
+        let slowest = slow.last()?;
+        let usual = median(&others.iter().map(|r| r.compute_s).collect::<Vec<_>>());
+        let swift = |rank: usize| {
+            quantile(self.recorded.steady(rank).iter().map(|s| s.compute_s).collect(), 0.2).unwrap_or(0.0)
+        };
+        let swift_usual = median(&others.iter().map(|r| swift(r.rank)).collect::<Vec<_>>());
+        if slow.len() > others.len()
+            || slow[0].compute_s < SLOWER * usual
+            || swift(slowest.rank) < ALWAYS_SLOWER * swift_usual
+        {
+            return self.moving_straggler();
         }
         // If nobody is held up by it, it costs only its own share of the work.
         let rate = |r: &Spent| 1.0 / r.step_s.max(1e-12);
-        let held_up = step_s > 0.75 * slowest.step_s;
+        let held_up = self.step_s > 0.75 * slowest.step_s;
         let share = if held_up {
             (slowest.compute_s - usual) / slowest.step_s
         } else {
@@ -144,133 +186,135 @@ impl Verdict {
             let wanted = all - rate(slowest) + workers.iter().map(|r| rate(r)).fold(0.0, f64::max);
             1.0 - all / wanted
         };
-        let times = slowest.compute_s / usual;
         let effect = if held_up { "the others wait for it" } else { "the others go on without it" };
         let sentence = format!(
             "Worker {} on {} is a straggler: it computes {:.1} times as long per step as the others ({} against {}), \
              and {effect}",
             slowest.rank,
             slowest.host,
-            times,
+            slowest.compute_s / usual,
             seconds(slowest.compute_s),
             seconds(usual)
         );
-        let mut changes = vec![Change {
-            what: format!(
-                "free or replace rank {} (look at what else runs on {})",
-                slowest.rank, slowest.host
-            ),
-            gain: share,
-        }];
-        if held_up {
-            let servers = !recorded.servers().is_empty();
-            let what = if servers {
-                "let the others go on: --sync asp, ssp or dssp".into()
-            } else {
-                "let the others go on: --strategy ps with --sync asp or ssp, or gossip".to_owned()
-            };
-            changes.push(Change { what, gain: share * (workers.len() - 1) as f64 / workers.len() as f64 });
-        }
-        Some(Self { cause: Cause::Straggler, share, rank: Some(slowest.rank), sentence, changes })
+        let what = format!("free or replace rank {} (look at what else runs on {})", slowest.rank, slowest.host);
+        let mut changes = vec![Change::new(WhatIf::NoStraggler, share, what)];
+        changes.extend(self.let_go(held_up, share));
+        Some(Verdict { cause: Cause::Straggler, share, rank: Some(slowest.rank), sentence, changes })
     }
 
-    fn servers(recorded: &Recorded, ranks: &[Spent], step_s: f64, path: Option<&Shares>) -> Option<Self> {
-        let servers: Vec<&Spent> = ranks.iter().filter(|r| r.role == "server").collect();
-        let busiest = servers.iter().max_by(|a, b| a.busy.total_cmp(&b.busy))?;
-        let workers: Vec<&Spent> = ranks.iter().filter(|r| r.role == "worker").collect();
-        let waiting = median(&workers.iter().map(|r| r.wait_s).collect::<Vec<_>>()) / step_s;
-        let share = match path {
-            Some(path) => path.server,
-            // Without messages: a server that is busy while workers wait.
-            None if busiest.busy > 0.6 => waiting * busiest.busy,
-            None => return None,
+    /// One worker is slow in each step, but not always the same.
+    fn moving_straggler(&self) -> Option<Verdict> {
+        let ranks: Vec<usize> = self.workers().iter().map(|r| r.rank).collect();
+        let steps: Vec<Vec<f64>> =
+            ranks.iter().map(|r| self.recorded.steady(*r).iter().map(|s| s.compute_s).collect()).collect();
+        let count = steps.iter().map(Vec::len).min().filter(|count| ranks.len() >= 3 && *count >= 8)?;
+        // The slowest of each step against the middle of them.
+        let of = |step: usize| {
+            let mut all: Vec<f64> = steps.iter().map(|own| own[own.len() - count + step]).collect();
+            all.sort_by(f64::total_cmp);
+            (all[all.len() - 1], all[(all.len() - 1) / 2])
         };
-        if share < 0.1 {
+        let slow: Vec<(f64, f64)> = (0..count).map(of).filter(|(most, middle)| *most > 2.0 * middle).collect();
+        let lost = slow.iter().map(|(most, middle)| most - middle).sum::<f64>() / count as f64;
+        let share = lost / self.step_s;
+        if slow.len() * 3 < count * 2 || share < 0.3 {
             return None;
         }
-        let count = recorded.servers().len();
         let sentence = format!(
-            "{} the pace: server {} is busy {} of the time, while workers wait {} of theirs",
-            if count == 1 { "The server sets" } else { "Servers set" },
-            busiest.rank,
-            percent(busiest.busy),
-            percent(waiting)
+            "In {} of the steps one worker is a straggler, now this one, now that: it computes at least twice as long as \
+             the others, which costs {} per step",
+            percent(slow.len() as f64 / count as f64),
+            seconds(lost)
         );
-        let changes = vec![
-            Change {
-                what: format!("twice as many servers (--servers {}), on cores of their own", 2 * count),
-                gain: share / 2.0,
-            },
-            Change { what: "--strategy ring-allreduce: every worker sums a part".into(), gain: share * 0.4 },
-        ];
-        Some(Self { cause: Cause::Server, share, rank: Some(busiest.rank), sentence, changes })
+        let mut changes = vec![Change::new(
+            WhatIf::NoStraggler,
+            share,
+            "steady compute times: look at what else runs on the workers' cores",
+        )];
+        changes.extend(self.let_go(true, share));
+        Some(Verdict { cause: Cause::Straggler, share, rank: None, sentence, changes })
     }
 
-    fn network(
-        recorded: &Recorded,
-        ranks: &[Spent],
-        step_s: f64,
-        path: Option<&Shares>,
-        wires: Option<&Wires>,
-    ) -> Vec<Self> {
-        let workers: Vec<&Spent> = ranks.iter().filter(|r| r.role == "worker").collect();
-        if workers.len() < 2 && recorded.servers().is_empty() {
+    /// Not waiting for a straggler.
+    fn let_go(&self, held_up: bool, share: f64) -> Option<Change> {
+        let workers = self.workers().len() as f64;
+        let servers = !self.recorded.servers().is_empty();
+        let what = if servers {
+            "let the others go on: --sync asp, ssp or dssp"
+        } else {
+            "let the others go on: --strategy ps with --sync asp or ssp, or gossip"
+        };
+        held_up.then(|| Change::new(WhatIf::LetGo, share * (workers - 1.0) / workers, what))
+    }
+
+    /// Everything that has to do with others.
+    fn exchange(&self) -> Vec<Verdict> {
+        if self.ranks.len() < 2 {
             return Vec::new();
         }
-        let (Some(path), Some(wires)) = (path, wires) else {
-            let least = workers.iter().map(|r| (r.wait_s + r.send_s) / step_s).fold(f64::INFINITY, f64::min);
-            let sentence = format!("Workers spend {} of the time exchanging", percent(least));
-            return vec![Self {
-                cause: Cause::Exchange,
-                share: least,
-                rank: None,
-                sentence,
-                changes: Vec::new(),
-            }];
-        };
-        // Many small messages are to blame unless their bytes alone, or the way, take long.
-        let per_message = wires.bytes_per_s.map_or(0.0, |b| wires.message_bytes / b);
-        let on_the_wire = wires.bytes_per_s.map_or(0.0, |b| wires.bytes_per_step / b) / step_s;
-        let many =
-            wires.messages_per_step >= MANY && per_message < HANDLING_S && wires.latency_s < HANDLING_S
-                || wires.messages_per_step >= 5.0 * MANY;
-        let far = path.hops_per_step * wires.latency_s / step_s;
-        let many_small = wires.message_bytes < SMALL_BYTES && many && on_the_wire < 0.5 && far < 0.4;
-        if many_small {
-            let share = path.handling + path.server + path.bytes + path.latency;
-            let sentence = format!(
-                "Messages are many and small: a rank sends {:.0} per step of {} bytes on average, and handling them \
-                 takes {} of the time",
-                wires.messages_per_step,
-                wires.message_bytes.round(),
-                percent(share)
-            );
-            let keep = (MANY / 2.0 / wires.messages_per_step).min(1.0);
-            let changes = vec![Change {
-                what: "larger buckets (--bucket 1MiB or more): the same bytes in fewer messages".into(),
-                gain: share * (1.0 - keep),
-            }];
-            return vec![Self { cause: Cause::SmallMessages, share, rank: None, sentence, changes }];
+        match (self.path, self.wires) {
+            (Some(path), Some(wires)) => self.judge(path, wires, path.hops_per_step),
+            (_, Some(wires)) => {
+                let (path, hops) = self.estimate(wires);
+                self.judge(&path, wires, hops)
+            }
+            _ => {
+                let share = self.exchanging();
+                let sentence = format!("Workers spend {} of the time exchanging", percent(share));
+                vec![Verdict { cause: Cause::Exchange, share, rank: None, sentence, changes: Vec::new() }]
+            }
         }
-        if wires.bytes_per_s.is_none() {
-            let sentence = format!(
-                "Links set the pace: messages of {:.0} bytes are {} under way, which is {} of the time. They are all \
-                 of one size and never queue, so whether links are thin or far cannot be told; a smaller --bucket \
-                 would show it",
-                wires.message_bytes,
-                seconds(wires.latency_s),
-                percent(path.latency)
-            );
-            let changes = vec![Change {
-                what: "exchange every 8 steps: --strategy local (another algorithm: look at the accuracy)"
-                    .into(),
-                gain: path.latency * 7.0 / 8.0,
-            }];
-            return vec![Self { cause: Cause::Exchange, share: path.latency, rank: None, sentence, changes }];
+    }
+
+    /// Part of a step that whoever exchanges least spends on it.
+    fn exchanging(&self) -> f64 {
+        let least = self.workers().iter().map(|r| (r.wait_s + r.send_s) / self.step_s).fold(f64::INFINITY, f64::min);
+        least.min(1.0)
+    }
+
+    /// The chain without a trace: waits are divided by what counts and empty messages tell. And its hops.
+    fn estimate(&self, wires: &Wires) -> (Shares, f64) {
+        let workers = self.workers();
+        let send = median(&workers.iter().map(|r| r.send_s).collect::<Vec<_>>()) / self.step_s;
+        let mut left = (self.exchanging() - send).max(0.0);
+        let round = 2.0 * (workers.len().max(2) - 1) as f64;
+        let hops = if self.recorded.servers().is_empty() { wires.messages_per_step.clamp(2.0, round) } else { 2.0 };
+        let mut path = Shares { handling: send, hops_per_step: hops, ..Shares::default() };
+        if wires.latency_s >= NEAR_S {
+            path.latency = (hops * wires.latency_s / self.step_s).min(left);
+            left -= path.latency;
         }
+        let server = self.ranks.iter().filter(|r| r.role == "server").map(|r| r.busy).fold(0.0, f64::max);
+        if server > AT_WORK {
+            path.server = left;
+        } else if wires.could_be_thin(left * self.step_s) {
+            path.bytes = left;
+        } else {
+            path.handling += left;
+        }
+        (path, hops)
+    }
+
+    fn judge(&self, path: &Shares, wires: &Wires, hops: f64) -> Vec<Verdict> {
         let mut found = Vec::new();
+        if wires.message_bytes < SMALL_BYTES && wires.pieces >= MANY {
+            found.push(self.small_messages(path, wires));
+        } else {
+            found.extend(self.servers(path));
+            found.push(Verdict {
+                cause: Cause::Exchange,
+                share: path.handling,
+                rank: None,
+                sentence: format!(
+                    "Exchanging itself sets the pace: sending, summing, copying and waking up take {} of the time. Links \
+                     are as fast as ranks are",
+                    percent(path.handling)
+                ),
+                changes: vec![Change::new(WhatIf::Local, path.handling * 7.0 / 8.0, LOCAL)],
+            });
+        }
         let pace = wires.bytes_per_s.map_or_else(String::new, |b| format!(" at {:.3} Gbit/s", 8e-9 * b));
-        found.push(Self {
+        found.push(Verdict {
             cause: Cause::Bandwidth,
             share: path.bytes,
             rank: None,
@@ -280,16 +324,16 @@ impl Verdict {
                 percent(path.bytes)
             ),
             changes: vec![
-                Change { what: "half of the bytes: --compression fp16".into(), gain: path.bytes / 2.0 },
-                Change {
-                    what:
-                        "exchange every 8 steps: --strategy local (another algorithm: look at the accuracy)"
-                            .into(),
-                    gain: (path.bytes + path.latency) * 7.0 / 8.0,
-                },
+                Change::new(
+                    WhatIf::Bandwidth,
+                    path.bytes * 0.9,
+                    "ten times the bandwidth: a faster network, or all ranks on one machine",
+                ),
+                Change::new(WhatIf::Half, path.bytes / 2.0, "half of the bytes: --compression fp16"),
+                Change::new(WhatIf::Local, (path.bytes + path.latency) * 7.0 / 8.0, LOCAL),
             ],
         });
-        found.push(Self {
+        found.push(Verdict {
             cause: Cause::Latency,
             share: path.latency,
             rank: None,
@@ -297,24 +341,70 @@ impl Verdict {
                 "Messages are long under way: {} each whatever their size, {:.1} of them one after another per step, \
                  which is {} of the time",
                 seconds(wires.latency_s),
-                path.hops_per_step,
+                hops,
                 percent(path.latency)
             ),
             changes: vec![
-                Change {
-                    what: "fewer messages one after another: halving-doubling or tree instead of a ring, larger buckets"
-                        .into(),
-                    gain: path.latency / 2.0,
-                },
-                Change {
-                    what: "exchange every 8 steps: --strategy local (another algorithm: look at the accuracy)".into(),
-                    gain: (path.bytes + path.latency) * 7.0 / 8.0,
-                },
+                Change::new(
+                    WhatIf::Latency,
+                    path.latency * 0.9,
+                    "a tenth of the latency: a nearer network, or all ranks on one machine",
+                ),
+                Change::new(
+                    WhatIf::FewerHops,
+                    path.latency / 2.0,
+                    "fewer messages one after another: --strategy halving-doubling, or ps, instead of a ring",
+                ),
+                Change::new(WhatIf::Local, (path.bytes + path.latency) * 7.0 / 8.0, LOCAL),
             ],
         });
         found
     }
+
+    fn small_messages(&self, path: &Shares, wires: &Wires) -> Verdict {
+        let share = path.handling + path.server;
+        let sentence = format!(
+            "Messages are many and small: a rank sends {:.0} per step of {} bytes on average, and handling them takes {} \
+             of the time",
+            wires.messages_per_step,
+            wires.message_bytes.round(),
+            percent(share)
+        );
+        let changes = vec![Change::new(
+            WhatIf::Bucket,
+            share * (1.0 - (MANY / 2.0 / wires.pieces).min(1.0)),
+            "larger buckets (--bucket 4MiB): the same bytes in fewer messages",
+        )];
+        Verdict { cause: Cause::SmallMessages, share, rank: None, sentence, changes }
+    }
+
+    fn servers(&self, path: &Shares) -> Option<Verdict> {
+        let servers: Vec<&Spent> = self.ranks.iter().filter(|r| r.role == "server").collect();
+        let busiest = servers.iter().max_by(|a, b| a.busy.total_cmp(&b.busy))?;
+        let waiting = median(&self.workers().iter().map(|r| r.wait_s).collect::<Vec<_>>()) / self.step_s;
+        let share = path.server;
+        let count = servers.len();
+        let sentence = format!(
+            "{} the pace: server {} is at work {} of the time, while workers wait {} of theirs",
+            if count == 1 { "The server sets" } else { "Servers set" },
+            busiest.rank,
+            percent(busiest.busy),
+            percent(waiting)
+        );
+        let changes = vec![
+            Change::new(
+                WhatIf::MoreServers,
+                share / 2.0,
+                format!("twice as many servers (--servers {}), on cores of their own", 2 * count),
+            ),
+            Change::new(WhatIf::Ring, share * 0.4, "--strategy ring-allreduce: every worker sums a part"),
+        ];
+        Some(Verdict { cause: Cause::Server, share, rank: Some(busiest.rank), sentence, changes })
+    }
 }
+
+/// The change that makes exchanging rare.
+const LOCAL: &str = "exchange every 8 steps: --strategy local (another algorithm: look at the accuracy)";
 
 /// Seconds in a readable unit.
 pub(super) fn seconds(value: f64) -> String {
