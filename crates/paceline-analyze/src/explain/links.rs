@@ -66,6 +66,33 @@ pub fn pauses(recorded: &Recorded) -> Vec<Vec<Pause>> {
     by_rank
 }
 
+/// A rank's machine: emulated hosts are all on one.
+fn machine(host: &str) -> &str {
+    host.split('#').next().unwrap_or(host)
+}
+
+/// Bytes per second of messages that queue at one end, by rank: the second is sent before the first has come, so that
+/// what lies between the two arrivals is its own time on the wire. 0 where there are few.
+fn queued(recorded: &Recorded, messages: &[&Message], end: fn(&Message) -> usize) -> Vec<f64> {
+    let mut by_end: Vec<Vec<&Message>> = vec![Vec::new(); recorded.ranks.len()];
+    messages.iter().for_each(|m| by_end[end(m)].push(m));
+    let pace = |mut own: Vec<&Message>| {
+        own.sort_by(|a, b| a.received_s.total_cmp(&b.received_s));
+        let gaps = own.windows(2).filter_map(|pair| {
+            let (before, after) = (pair[0], pair[1]);
+            let gap = after.received_s - before.received_s;
+            let follows = after.sent_s < before.received_s - 0.2 * gap;
+            (follows && gap > 0.0 && after.bytes >= 256.0).then_some((after.bytes, gap))
+        });
+        let (mut bytes, mut seconds, mut count) = (0.0, 0.0, 0);
+        for (b, s) in gaps {
+            (bytes, seconds, count) = (bytes + b, seconds + s, count + 1);
+        }
+        if count >= 10 { bytes / seconds } else { 0.0 }
+    };
+    by_end.into_iter().map(pace).collect()
+}
+
 /// A value with so many of the others below it.
 pub(super) fn quantile(mut values: Vec<f64>, below: f64) -> Option<f64> {
     values.sort_by(f64::total_cmp);
@@ -128,6 +155,8 @@ impl Wires {
         latencies: &HashMap<(usize, usize), f64>,
     ) -> HashMap<(usize, usize), f64> {
         let mut thin = HashMap::new();
+        let all: Vec<&Message> = by_link.values().flatten().copied().collect();
+        let (queued, queued_out) = (queued(recorded, &all, |m| m.to), queued(recorded, &all, |m| m.from));
         let busy = |rank: usize| !recorded.ranks[rank].worker && recorded.at_work(rank) > AT_WORK;
         for (pair, messages) in by_link {
             if !recorded.simulated && (busy(pair.0) || busy(pair.1)) {
@@ -143,7 +172,8 @@ impl Wires {
             if !recorded.simulated && most < TELLING_BYTES && swift < TELLING_S {
                 continue;
             }
-            let same = recorded.ranks[pair.0].host == recorded.ranks[pair.1].host;
+            let pace = pace.max(queued[pair.1].max(queued_out[pair.0]));
+            let same = machine(&recorded.ranks[pair.0].host) == machine(&recorded.ranks[pair.1].host);
             let limit = match (recorded.simulated, same) {
                 // In virtual time handling is counted by itself: what is left of a message's time is the link's.
                 (true, _) => 1e14,

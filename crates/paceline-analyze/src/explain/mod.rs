@@ -18,7 +18,7 @@ use crate::statistics::median;
 pub use links::Wires;
 pub use path::Shares;
 pub use verdict::{Cause, Change, Verdict};
-pub use whatif::WhatIf;
+pub use whatif::{Alone, WhatIf};
 pub use words::Comparison;
 
 /// A run as it was recorded; times in seconds from the start of the run.
@@ -28,6 +28,8 @@ pub struct Recorded {
     pub run: String,
     /// Whether it was measured, or simulated in virtual time.
     pub simulated: bool,
+    /// Length of its parameter buffer; 0 where nobody has told.
+    pub params: usize,
     /// Its ranks, by number.
     pub ranks: Vec<Rank>,
     /// Steps of workers and updates of servers, in their order for each rank.
@@ -192,6 +194,8 @@ pub struct Explanation {
     pub waits: Vec<Wait>,
     /// What it was bound by, and what would help.
     pub verdict: Verdict,
+    /// What one worker alone would do, where somebody has simulated it.
+    pub alone: Option<Alone>,
     /// What the record does not tell.
     pub cannot_tell: Vec<String>,
 }
@@ -281,7 +285,7 @@ impl Explanation {
                 .fold((0.0, 0.0), |(n, s), step| (n + step.samples as f64, s + step.duration_s()));
             if seconds > 0.0 { samples / seconds } else { 0.0 }
         };
-        let wires = Wires::new(recorded);
+        let mut wires = Wires::new(recorded);
         let path = wires
             .as_ref()
             .filter(|wires| wires.messages >= 20)
@@ -297,6 +301,9 @@ impl Explanation {
             );
         }
         let verdict = Verdict::new(recorded, &ranks, step_s, path.as_ref(), wires.as_ref());
+        if let Some(wires) = wires.as_mut().filter(|_| path.is_none() && verdict.cause == Cause::Bandwidth) {
+            wires.bytes_per_s = Some(wires.bytes_per_step / (verdict.share * step_s));
+        }
         Ok(Self {
             run: recorded.run.clone(),
             origin: if recorded.simulated { "simulated" } else { "measured" },
@@ -307,6 +314,7 @@ impl Explanation {
             wires,
             waits,
             verdict,
+            alone: None,
             cannot_tell,
         })
     }

@@ -17,7 +17,8 @@ impl Recorded {
     pub fn read(store: &Store, run: &RunRow) -> Result<Self, RecordError> {
         let own = store.rows("runs", run)?;
         let simulated = own.texts("origin").first().is_some_and(|o| o.as_deref() == Some("simulated"));
-        let mut recorded = Self { run: run.run.clone(), simulated, ..Self::default() };
+        let params = numbers(&own, "parameters").first().copied().unwrap_or(0.0) as usize;
+        let mut recorded = Self { run: run.run.clone(), simulated, params, ..Self::default() };
         recorded.read_ranks(&store.rows("ranks", run)?);
         recorded.read_steps(&store.rows("steps", run)?);
         let waits = store.rows("waits", run)?;

@@ -96,10 +96,17 @@ impl Explanation {
             self.verdict.sentence
         );
         if !self.verdict.changes.is_empty() {
-            text += "\nWhat would help, with the most that it could save\n";
+            text += "\nWhat would help most comes first\n";
             for change in &self.verdict.changes {
-                text += &format!("- {:>3.0}% of a step: {}\n", 100.0 * change.gain, change.what);
+                let then = match change.step_s {
+                    Some(step_s) => format!("a step of {}, predicted by simulation", seconds(step_s)),
+                    None => "at most, by the recorded chain; not simulated".into(),
+                };
+                text += &format!("- {:.0}% less ({then}): {}\n", 100.0 * change.gain, change.what);
             }
+        }
+        if let Some(alone) = &self.alone {
+            text += &format!("\n{}\n", alone.sentence);
         }
         for gap in &self.cannot_tell {
             text += &format!("\nnote: {gap}\n");
