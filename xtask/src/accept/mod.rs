@@ -10,6 +10,7 @@ mod coverage;
 mod datasets;
 mod drift;
 mod exchange;
+mod explain;
 mod footprint;
 mod network;
 mod overhead;
@@ -151,6 +152,11 @@ const MEASUREMENTS: &[Measurement] = &[
         name: "coverage",
         about: "intervals and findings of synthetic studies whose effects are known",
         run: coverage::measure,
+    },
+    Measurement {
+        name: "explain",
+        about: "causes planted in real and simulated runs, and none: what explain says",
+        run: explain::measure,
     },
     Measurement {
         name: "chaos",

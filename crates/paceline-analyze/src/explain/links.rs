@@ -31,7 +31,7 @@ pub struct Wires {
     pub messages: usize,
     /// Bytes per second of links that hold messages up; absent if they are as fast as ranks are.
     pub bytes_per_s: Option<f64>,
-    /// How long a message is under way whatever it carries: the median over links.
+    /// How long a message is under way whatever it carries; three of four links are shorter.
     pub latency_s: f64,
     /// Mean bytes of a message.
     pub message_bytes: f64,
@@ -130,8 +130,7 @@ impl Wires {
             *known = known.min(fastest.max(0.0));
         }
         let thin = Self::thin(recorded, &by_link, &latencies);
-        let latency_s = median(&latencies.values().copied().collect::<Vec<_>>());
-        let latency_s = if latency_s.is_finite() { latency_s } else { 0.0 };
+        let latency_s = quantile(latencies.values().copied().collect(), 0.75).unwrap_or(0.0);
         let slowest: Vec<f64> = thin.values().copied().collect();
         let (message_bytes, messages_per_step, bytes_per_step) = traffic(recorded);
         Some(Self {
@@ -192,9 +191,9 @@ impl Wires {
         self.latencies.get(&(from, to)).copied().unwrap_or(self.latency_s)
     }
 
-    /// Whether the bytes of a step would take so long on a thin link only.
-    pub(super) fn could_be_thin(&self, seconds: f64) -> bool {
-        self.bytes_per_step / seconds.max(1e-9) < COPYING
+    /// Whether the bytes of a step would take so long on a thin link only; `steady`: always as long.
+    pub(super) fn could_be_thin(&self, seconds: f64, steady: bool) -> bool {
+        self.bytes_per_step / seconds.max(1e-9) < if steady { COPYING } else { 0.15 * COPYING }
     }
 
     /// Whether bytes are held up between two ranks.

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::links::{NEAR_S, quantile};
-use super::{Recorded, Shares, Spent, WhatIf, Wires};
+use super::{Recorded, Shares, Spent, Step, WhatIf, Wires};
 use crate::statistics::median;
 
 /// What sets the pace.
@@ -89,9 +89,18 @@ const MANY: f64 = 24.0;
 /// Part of its time for which a server of a real run is at work at least if it sets the pace: reading what has come
 /// halfway counts as waiting.
 const AT_WORK: f64 = 0.2;
+/// Spread of waits, relative to their middle, below which they are steady.
+const STEADY: f64 = 0.3;
+/// Part of the waiting that a message round the ring takes at least where latency is what is waited for.
+const FAR: f64 = 0.3;
 
 fn percent(share: f64) -> String {
     format!("{}%", (100.0 * share).round())
+}
+
+/// Whether messages are many and small.
+fn small(wires: &Wires) -> bool {
+    wires.message_bytes < SMALL_BYTES && wires.pieces >= MANY
 }
 
 /// What verdicts are made from.
@@ -119,7 +128,7 @@ impl Verdict {
             // What a straggler costs is waiting for others and computing for itself: it goes first where there is one.
             Cause::Straggler => v.share * 3.0,
             // Computing is what a run is for: it is named if nothing else takes as much.
-            Cause::Compute => v.share * 0.6,
+            Cause::Compute => v.share * 0.5,
             _ => v.share,
         };
         found.sort_by(|a, b| weight(b).total_cmp(&weight(a)));
@@ -180,7 +189,16 @@ impl Case<'_> {
         let rate = |r: &Spent| 1.0 / r.step_s.max(1e-12);
         let held_up = self.step_s > 0.75 * slowest.step_s;
         let share = if held_up {
-            (slowest.compute_s - usual) / slowest.step_s
+            // What the others wait longer than it does: a straggler itself has nobody to wait for.
+            let mean = |rank: usize| {
+                let steps = self.recorded.steady(rank);
+                steps.iter().map(|s| s.wait_s).sum::<f64>() / steps.len().max(1) as f64
+            };
+            let more = |of: &dyn Fn(&Spent) -> f64| {
+                median(&others.iter().map(|r| of(r)).collect::<Vec<_>>()) - of(slowest)
+            };
+            let longer = more(&|r| r.wait_s).max(more(&|r| mean(r.rank)));
+            (slowest.compute_s - usual).min(longer).max(0.0) / slowest.step_s
         } else {
             let all: f64 = workers.iter().map(|r| rate(r)).sum();
             let wanted = all - rate(slowest) + workers.iter().map(|r| rate(r)).fold(0.0, f64::max);
@@ -205,17 +223,19 @@ impl Case<'_> {
     /// One worker is slow in each step, but not always the same.
     fn moving_straggler(&self) -> Option<Verdict> {
         let ranks: Vec<usize> = self.workers().iter().map(|r| r.rank).collect();
-        let steps: Vec<Vec<f64>> =
-            ranks.iter().map(|r| self.recorded.steady(*r).iter().map(|s| s.compute_s).collect()).collect();
+        let steps: Vec<Vec<Step>> = ranks.iter().map(|r| self.recorded.steady(*r)).collect();
         let count = steps.iter().map(Vec::len).min().filter(|count| ranks.len() >= 3 && *count >= 8)?;
-        // The slowest of each step against the middle of them.
+        // The slowest of each step against the middle of them, as far as the others wait longer than it does.
         let of = |step: usize| {
-            let mut all: Vec<f64> = steps.iter().map(|own| own[own.len() - count + step]).collect();
-            all.sort_by(f64::total_cmp);
-            (all[all.len() - 1], all[(all.len() - 1) / 2])
+            let mut all: Vec<&Step> = steps.iter().map(|own| &own[own.len() - count + step]).collect();
+            all.sort_by(|a, b| a.compute_s.total_cmp(&b.compute_s));
+            let (middle, slowest) = (all[(all.len() - 1) / 2], all.pop()?);
+            let waits = median(&all.iter().map(|s| s.wait_s).collect::<Vec<_>>()) - slowest.wait_s;
+            let longer = (slowest.compute_s - middle.compute_s).min(waits);
+            (longer > middle.compute_s).then_some(longer)
         };
-        let slow: Vec<(f64, f64)> = (0..count).map(of).filter(|(most, middle)| *most > 2.0 * middle).collect();
-        let lost = slow.iter().map(|(most, middle)| most - middle).sum::<f64>() / count as f64;
+        let slow: Vec<f64> = (0..count).filter_map(of).collect();
+        let lost = slow.iter().sum::<f64>() / count as f64;
         let share = lost / self.step_s;
         if slow.len() * 3 < count * 2 || share < 0.3 {
             return None;
@@ -277,17 +297,22 @@ impl Case<'_> {
         let workers = self.workers();
         let send = median(&workers.iter().map(|r| r.send_s).collect::<Vec<_>>()) / self.step_s;
         let mut left = (self.exchanging() - send).max(0.0);
-        let round = 2.0 * (workers.len().max(2) - 1) as f64;
-        let hops = if self.recorded.servers().is_empty() { wires.messages_per_step.clamp(2.0, round) } else { 2.0 };
+        // There and back at least; round the ring at most.
+        let round = if self.recorded.servers().is_empty() { 2.0 * (workers.len().max(2) - 1) as f64 } else { 2.0 };
+        let once = wires.latency_s / self.step_s;
+        // Greetings alone can have been held up by whoever else uses the cores.
+        let near = if self.recorded.simulated { NEAR_S } else { 10.0 * NEAR_S };
+        let far = wires.latency_s >= near && round * once > FAR * left;
+        let hops = if far { (left / once).clamp(2.0, round) } else { 2.0 };
         let mut path = Shares { handling: send, hops_per_step: hops, ..Shares::default() };
-        if wires.latency_s >= NEAR_S {
-            path.latency = (hops * wires.latency_s / self.step_s).min(left);
+        if wires.latency_s >= near {
+            path.latency = (hops * once).min(left);
             left -= path.latency;
         }
         let server = self.ranks.iter().filter(|r| r.role == "server").map(|r| r.busy).fold(0.0, f64::max);
         if server > AT_WORK {
             path.server = left;
-        } else if wires.could_be_thin(left * self.step_s) {
+        } else if wires.could_be_thin(left * self.step_s, self.steady_waits()) && !small(wires) {
             path.bytes = left;
         } else {
             path.handling += left;
@@ -295,9 +320,19 @@ impl Case<'_> {
         (path, hops)
     }
 
+    /// Whether workers wait about as long in each step: links are steady, cores that others use are not.
+    fn steady_waits(&self) -> bool {
+        let spread = |rank: usize| {
+            let waits: Vec<f64> = self.recorded.steady(rank).iter().map(|s| s.wait_s).collect();
+            let at = |below: f64| quantile(waits.clone(), below).unwrap_or(0.0);
+            (at(0.75) - at(0.25)) / at(0.5).max(1e-9)
+        };
+        median(&self.workers().iter().map(|r| spread(r.rank)).collect::<Vec<_>>()) < STEADY
+    }
+
     fn judge(&self, path: &Shares, wires: &Wires, hops: f64) -> Vec<Verdict> {
         let mut found = Vec::new();
-        if wires.message_bytes < SMALL_BYTES && wires.pieces >= MANY {
+        if small(wires) {
             found.push(self.small_messages(path, wires));
         } else {
             found.extend(self.servers(path));
