@@ -159,7 +159,8 @@ pub fn record<M: Memory>(
 ) -> Report {
     let world = participants.len();
     let mut driver = Driver::new(setup, participants, costs, memory, false);
-    let round_trips = |from: Rank| (0..world).map(|to| driver.empty(from, to) + driver.empty(to, from)).collect();
+    let round_trips =
+        |from: Rank| (0..world).map(|to| driver.empty(from, to) + driver.empty(to, from)).collect();
     driver.report.notes = (0..world).map(|rank| Notes::new(round_trips(rank), trace)).collect();
     driver.start(&[]);
     driver.finish()
@@ -239,7 +240,8 @@ impl<'a, M: Memory> Driver<'a, M> {
         let way = if self.seats[from].host == self.seats[to].host {
             self.costs.local_latency
         } else {
-            here.latency.max(there.latency) + here.transfer(self.costs.header).max(there.transfer(self.costs.header))
+            here.latency.max(there.latency)
+                + here.transfer(self.costs.header).max(there.transfer(self.costs.header))
         };
         handling(from) + way + handling(to)
     }
@@ -367,7 +369,8 @@ impl<'a, M: Memory> Driver<'a, M> {
             }
         }
         seat.busy = seat.busy.max(now);
-        if let (Some(notes), &Input::Message { from, tag, body, .. }) = (self.report.notes.get_mut(rank), &input)
+        if let (Some(notes), &Input::Message { from, tag, body, .. }) =
+            (self.report.notes.get_mut(rank), &input)
         {
             let bytes = body.map_or(0, |body| seat.held.get(body.0).saturating_sub(self.costs.header));
             notes.message(Did::Received, seat.busy, from, tag, bytes as u64, self.costs.header);

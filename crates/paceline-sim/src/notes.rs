@@ -115,8 +115,7 @@ impl Notes {
     /// A step or an update is over.
     pub(crate) fn over(&mut self, now: Time, spent: &Spent) {
         let since = |of: fn(&Spent) -> Time| of(spent) - of(&self.before);
-        let (compute, exchange, apply) =
-            (since(|s| s.compute), since(|s| s.exchange), since(|s| s.apply));
+        let (compute, exchange, apply) = (since(|s| s.compute), since(|s| s.exchange), since(|s| s.apply));
         let before = self.before.wait_for.iter().copied().chain(std::iter::repeat(0));
         let waits = spent.wait_for.iter().zip(before).map(|(now, before)| now - before);
         let longest = waits.enumerate().max_by_key(|(_, wait)| *wait).filter(|(_, wait)| *wait > 0);

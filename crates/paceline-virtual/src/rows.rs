@@ -14,12 +14,7 @@ use crate::run::Scenario;
 const BATCH: usize = 4096;
 
 /// Tells what was noted of each rank; its clock begins with the run's.
-pub fn tell(
-    scenario: &Scenario<'_>,
-    timing: &Timing,
-    happened: &Report,
-    report: &mut dyn FnMut(Event<'_>),
-) {
+pub fn tell(scenario: &Scenario<'_>, timing: &Timing, happened: &Report, report: &mut dyn FnMut(Event<'_>)) {
     let order = worker::order(scenario.plan, scenario.dataset);
     let workers = scenario.plan.workers;
     let samples = |rank: usize, step: u64| match rank < workers {

@@ -132,8 +132,7 @@ pub fn run(scenario: &Scenario<'_>, report: &mut dyn FnMut(Event<'_>)) -> Result
 fn time(stage: &Stage, trace: u64) -> (Report, bool) {
     let Stage { strategy, setup, costs, .. } = stage;
     if trace > 0 {
-        let happened =
-            paceline_sim::record(setup, stage.participants(), costs, &mut Nothing, trace as usize);
+        let happened = paceline_sim::record(setup, stage.participants(), costs, &mut Nothing, trace as usize);
         return (happened, false);
     }
     let path = strategy.sums_along(setup);

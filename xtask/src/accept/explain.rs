@@ -52,7 +52,8 @@ impl Case {
     fn new(i: usize, nets: &[Net]) -> Self {
         let simulated = i % 2 == 1;
         let net = nets[i / 2 % nets.len()];
-        let workers = if simulated { [4, 2, 8, 3, 16, 6][i / 2 % 6] } else { [2, 3, 4, 2, 4][i / 2 % 5] };
+        let workers: usize =
+            if simulated { [4, 2, 8, 3, 16, 6][i / 2 % 6] } else { [2, 3, 4, 2, 4][i / 2 % 5] };
         let mut strategy = PATHS[(i / 2 + i / 8) % PATHS.len()];
         if strategy == "halving-doubling" && !workers.is_power_of_two() {
             strategy = "ring-allreduce";
@@ -137,7 +138,10 @@ const PLANTED: [(&str, Plant); 5] = [
         let mut case = Case::new(i, &[MLP, GRU, DIGITS, CONV, LSTM]);
         case.steps = 14;
         case.batch = 8;
-        case.with("--network", format!("{},{}ms", ["10gbit", "25gbit"][i / 2 % 2], [10, 20, 40, 8][i / 2 % 4]))
+        case.with(
+            "--network",
+            format!("{},{}ms", ["10gbit", "25gbit"][i / 2 % 2], [10, 20, 40, 8][i / 2 % 4]),
+        )
     }),
     ("small-messages", |i| {
         let mut case = Case::new(i, &[MLP, LENET, GRU, CONV]);
@@ -196,7 +200,12 @@ fn causes(planted: &str, plant: Plant, report: &mut Report) -> Outcome<BTreeMap<
         let origin = if case.simulated { "simulated" } else { "real" };
         let what = format!(
             "{origin} {}/{} {} workers, {} servers, batch {}, {}",
-            case.net.1, case.strategy, case.workers, case.servers, case.batch, case.plant.join(" ")
+            case.net.1,
+            case.strategy,
+            case.workers,
+            case.servers,
+            case.batch,
+            case.plant.join(" ")
         );
         if cause != planted {
             println!("     {planted}: {cause} ({}) for {what}", verdict["share"]);

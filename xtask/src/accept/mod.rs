@@ -15,6 +15,7 @@ mod footprint;
 mod network;
 mod overhead;
 mod prediction;
+mod report;
 mod samplers;
 mod simulate;
 mod stragglers;
@@ -158,6 +159,7 @@ const MEASUREMENTS: &[Measurement] = &[
         about: "causes planted in real and simulated runs, and none: what explain says",
         run: explain::measure,
     },
+    Measurement { name: "report", about: "the report of a study of 300 runs", run: report::measure },
     Measurement {
         name: "chaos",
         about: "random faults under way, by seed: chaos [--seed N] [--rounds N]",

@@ -78,10 +78,10 @@ pub struct Verdict {
     pub changes: Vec<Change>,
 }
 
-/// A worker whose computing takes so many times that of the others is a straggler.
+/// A worker whose faster steps take so many times those of the others is a straggler,
 const SLOWER: f64 = 1.4;
-/// The same of its faster steps: others who use its cores now and then leave those alone.
-const ALWAYS_SLOWER: f64 = 1.3;
+/// if its usual steps take longer as well.
+const USUALLY_SLOWER: f64 = 1.1;
 /// Messages below this, many of them, are small.
 const SMALL_BYTES: f64 = 24.0 * 1024.0;
 /// Pieces that gradients are cut into that are many.
@@ -129,6 +129,8 @@ impl Verdict {
             Cause::Straggler => v.share * 3.0,
             // Computing is what a run is for: it is named if nothing else takes as much.
             Cause::Compute => v.share * 0.5,
+            // So is exchanging, if nothing holds it up.
+            Cause::Exchange => v.share * 0.7,
             _ => v.share,
         };
         found.sort_by(|a, b| weight(b).total_cmp(&weight(a)));
@@ -167,42 +169,41 @@ impl Case<'_> {
         if workers.len() < 2 {
             return None;
         }
-        // The widest gap between those who compute faster and those who compute slower: a few slow ones are stragglers.
-        let mut sorted = workers.clone();
-        sorted.sort_by(|a, b| a.compute_s.total_cmp(&b.compute_s));
-        let gap = |i: usize| sorted[i].compute_s / sorted[i - 1].compute_s.max(1e-12);
+        // By their faster steps, which others who use the same cores now and then leave alone: the widest gap between
+        // those who compute faster and those who compute slower. A few slow ones are stragglers.
+        let swift = |rank: usize| {
+            quantile(self.recorded.steady(rank).iter().map(|s| s.compute_s).collect(), 0.1).unwrap_or(0.0)
+        };
+        let mut sorted: Vec<(f64, &Spent)> = workers.iter().map(|r| (swift(r.rank), *r)).collect();
+        sorted.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let gap = |i: usize| sorted[i].0 / sorted[i - 1].0.max(1e-12);
         let at = (1..sorted.len()).max_by(|a, b| gap(*a).total_cmp(&gap(*b)))?;
         let (others, slow) = sorted.split_at(at);
-        let slowest = slow.last()?;
-        let usual = median(&others.iter().map(|r| r.compute_s).collect::<Vec<_>>());
-        let swift = |rank: usize| {
-            quantile(self.recorded.steady(rank).iter().map(|s| s.compute_s).collect(), 0.2).unwrap_or(0.0)
-        };
-        let swift_usual = median(&others.iter().map(|r| swift(r.rank)).collect::<Vec<_>>());
-        if slow.len() > others.len()
-            || slow[0].compute_s < SLOWER * usual
-            || swift(slowest.rank) < ALWAYS_SLOWER * swift_usual
-        {
+        let &(swiftest, slowest) = slow.last()?;
+        let swift_usual = median(&others.iter().map(|(swift, _)| *swift).collect::<Vec<_>>());
+        let usual = median(&others.iter().map(|(_, r)| r.compute_s).collect::<Vec<_>>());
+        let slower = slow[0].0 >= SLOWER * swift_usual && slowest.compute_s >= USUALLY_SLOWER * usual;
+        if slow.len() > others.len() || !slower {
             return self.moving_straggler();
         }
+        let mean = |rank: usize, of: fn(&Step) -> f64| {
+            let steps = self.recorded.steady(rank);
+            steps.iter().map(of).sum::<f64>() / steps.len().max(1) as f64
+        };
+        let of_others =
+            |of: &dyn Fn(&Spent) -> f64| median(&others.iter().map(|(_, r)| of(r)).collect::<Vec<_>>());
         // If nobody is held up by it, it costs only its own share of the work.
-        let rate = |r: &Spent| 1.0 / r.step_s.max(1e-12);
-        let held_up = self.step_s > 0.75 * slowest.step_s;
+        let duration = |r: &Spent| mean(r.rank, Step::duration_s).max(1e-12);
+        let held_up = of_others(&duration) > 0.8 * duration(slowest);
         let share = if held_up {
             // What the others wait longer than it does: a straggler itself has nobody to wait for.
-            let mean = |rank: usize| {
-                let steps = self.recorded.steady(rank);
-                steps.iter().map(|s| s.wait_s).sum::<f64>() / steps.len().max(1) as f64
-            };
-            let more = |of: &dyn Fn(&Spent) -> f64| {
-                median(&others.iter().map(|r| of(r)).collect::<Vec<_>>()) - of(slowest)
-            };
-            let longer = more(&|r| r.wait_s).max(more(&|r| mean(r.rank)));
-            (slowest.compute_s - usual).min(longer).max(0.0) / slowest.step_s
+            let longer = |of: &dyn Fn(&Spent) -> f64| of_others(of) - of(slowest);
+            let longer = longer(&|r| r.wait_s).max(longer(&|r| mean(r.rank, |s| s.wait_s)));
+            (slowest.compute_s - usual).max(swiftest - swift_usual).min(longer).max(0.0) / duration(slowest)
         } else {
-            let all: f64 = workers.iter().map(|r| rate(r)).sum();
-            let wanted = all - rate(slowest) + workers.iter().map(|r| rate(r)).fold(0.0, f64::max);
-            1.0 - all / wanted
+            let all: f64 = workers.iter().map(|r| 1.0 / duration(r)).sum();
+            let most = workers.iter().map(|r| 1.0 / duration(r)).fold(0.0, f64::max);
+            1.0 - all / (all - 1.0 / duration(slowest) + most)
         };
         let effect = if held_up { "the others wait for it" } else { "the others go on without it" };
         let sentence = format!(
@@ -210,11 +211,12 @@ impl Case<'_> {
              and {effect}",
             slowest.rank,
             slowest.host,
-            slowest.compute_s / usual,
-            seconds(slowest.compute_s),
-            seconds(usual)
+            swiftest / swift_usual,
+            seconds(swiftest),
+            seconds(swift_usual)
         );
-        let what = format!("free or replace rank {} (look at what else runs on {})", slowest.rank, slowest.host);
+        let what =
+            format!("free or replace rank {} (look at what else runs on {})", slowest.rank, slowest.host);
         let mut changes = vec![Change::new(WhatIf::NoStraggler, share, what)];
         changes.extend(self.let_go(held_up, share));
         Some(Verdict { cause: Cause::Straggler, share, rank: Some(slowest.rank), sentence, changes })
@@ -288,7 +290,8 @@ impl Case<'_> {
 
     /// Part of a step that whoever exchanges least spends on it.
     fn exchanging(&self) -> f64 {
-        let least = self.workers().iter().map(|r| (r.wait_s + r.send_s) / self.step_s).fold(f64::INFINITY, f64::min);
+        let least =
+            self.workers().iter().map(|r| (r.wait_s + r.send_s) / self.step_s).fold(f64::INFINITY, f64::min);
         least.min(1.0)
     }
 
@@ -298,7 +301,8 @@ impl Case<'_> {
         let send = median(&workers.iter().map(|r| r.send_s).collect::<Vec<_>>()) / self.step_s;
         let mut left = (self.exchanging() - send).max(0.0);
         // There and back at least; round the ring at most.
-        let round = if self.recorded.servers().is_empty() { 2.0 * (workers.len().max(2) - 1) as f64 } else { 2.0 };
+        let round =
+            if self.recorded.servers().is_empty() { 2.0 * (workers.len().max(2) - 1) as f64 } else { 2.0 };
         let once = wires.latency_s / self.step_s;
         // Greetings alone can have been held up by whoever else uses the cores.
         let near = if self.recorded.simulated { NEAR_S } else { 10.0 * NEAR_S };

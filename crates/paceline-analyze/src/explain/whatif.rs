@@ -81,7 +81,6 @@ impl Explanation {
             seconds(exchanging),
             seconds(ratio * self.step_s),
         );
-        self.alone =
-            Some(Alone { samples_per_s: self.samples_per_s / ratio, speed_up: ratio, sentence });
+        self.alone = Some(Alone { samples_per_s: self.samples_per_s / ratio, speed_up: ratio, sentence });
     }
 }

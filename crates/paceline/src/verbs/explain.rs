@@ -1,6 +1,7 @@
 //! `paceline explain`: why a run took as long as it did, and what would help.
 
 use paceline_analyze::explain::{Comparison, ExplainError, Explanation, Recorded};
+use paceline_plan::Plan;
 use paceline_record::Store;
 use paceline_virtual::whatif;
 use serde_json::json;
@@ -39,14 +40,18 @@ impl From<ExplainError> for Failure {
     }
 }
 
-fn explanation(store: &Store, name: &str) -> Result<Explanation, Failure> {
-    let run = store.find(name)?;
-    let recorded = Recorded::read(store, &run)?;
-    let mut said = Explanation::new(&recorded)?;
-    if let Some(plan) = run.plan.filter(|_| recorded.params > 0) {
-        whatif::predict(&mut said, &plan, recorded.params);
+/// Why a recorded run took as long as it did, and what would help according to the simulator.
+pub fn explained(recorded: &Recorded, plan: Option<&Plan>) -> Result<Explanation, ExplainError> {
+    let mut said = Explanation::new(recorded)?;
+    if let Some(plan) = plan.filter(|_| recorded.params > 0) {
+        whatif::predict(&mut said, plan, recorded.params);
     }
     Ok(said)
+}
+
+fn explanation(store: &Store, name: &str) -> Result<Explanation, Failure> {
+    let run = store.find(name)?;
+    Ok(explained(&Recorded::read(store, &run)?, run.plan.as_ref())?)
 }
 
 /// `paceline explain`.

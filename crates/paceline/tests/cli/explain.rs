@@ -46,7 +46,10 @@ fn a_straggler_is_found_in_what_was_recorded_and_two_runs_are_compared() {
 const PLANTED: &[(&str, &str)] = &[
     ("compute", "--model lenet --workers 4 --batch 64 --network 25gbit,20us"),
     ("straggler", "--model lenet --workers 4 --batch 16 --straggler rank=2,factor=3 --network 25gbit,20us"),
-    ("straggler", "--model conv1d --workers 3 --servers 1 --strategy ps --batch 32 --straggler rank=0,factor=2.5"),
+    (
+        "straggler",
+        "--model conv1d --workers 3 --servers 1 --strategy ps --batch 32 --straggler rank=0,factor=2.5",
+    ),
     ("bandwidth", "--model lenet --workers 4 --batch 16 --network 300mbit,20us"),
     ("bandwidth", "--model mlp --workers 3 --batch 16 --network 50mbit,20us"),
     ("bandwidth", "--model mlp --workers 2 --servers 1 --strategy ps --batch 16 --network 50mbit,20us"),
@@ -94,7 +97,8 @@ fn two_workers_that_are_slower_than_one_are_told_why() {
     let folder = tempfile::tempdir().unwrap();
     let place = format!("--store {}", folder.path().display());
     let words = "simulate --quiet --data synthetic --steps 20 --trace --model mlp";
-    let result = |words: &str| paceline(&format!("{words} {place}")).result()["run"].as_str().unwrap().to_owned();
+    let result =
+        |words: &str| paceline(&format!("{words} {place}")).result()["run"].as_str().unwrap().to_owned();
     let one = result(&format!("{words} --batch 16"));
     let two = result(&format!("{words} --batch 16 --workers 2 --network 100mbit,1ms"));
     let alone = paceline(&format!("explain {two} {place}")).stdout;
