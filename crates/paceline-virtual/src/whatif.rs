@@ -17,9 +17,9 @@ const FAST: f64 = 0.05;
 /// Messages of a simulation, about: what-ifs are to be answered at once.
 const MESSAGES: f64 = 30_000.0;
 /// Steps of a simulation.
-const STEPS: [f64; 2] = [4.0, 24.0];
+const STEPS: [f64; 2] = [2.0, 24.0];
 /// Halvings of the interval in which the ranks' own work is looked for.
-const HALVINGS: usize = 9;
+const HALVINGS: usize = 8;
 /// By how much own work may differ from round numbers, as a power of two either way.
 const RANGE: f64 = 7.0;
 /// Bytes of the larger buckets.
@@ -49,6 +49,7 @@ struct Variant {
     compute: Vec<f64>,
     latency_ns: f64,
     ns_per_byte: f64,
+    speed: [f64; 2],
 }
 
 impl Model {
@@ -117,6 +118,7 @@ impl Model {
         let mut plan = self.plan.clone();
         let (mut compute, mut latency_ns, mut ns_per_byte) =
             (self.compute.clone(), self.latency_ns, self.ns_per_byte);
+        let mut speed = self.speed;
         let to = |plan: &mut Plan, strategy: &str, servers: usize, sync: &str| {
             (plan.strategy, plan.servers, plan.sync) = (strategy.into(), servers, sync.into());
             plan.options = BTreeMap::new();
@@ -129,6 +131,7 @@ impl Model {
                 to(&mut plan, "ps", servers, "asp");
             }
             Some(WhatIf::MoreServers) => plan.servers *= 2,
+            Some(WhatIf::FasterServers) => speed[1] = speed[1].max(speed[0]),
             Some(WhatIf::Ring) => to(&mut plan, "ring-allreduce", 0, "bsp"),
             Some(WhatIf::Bandwidth) => ns_per_byte /= 10.0,
             Some(WhatIf::Latency) => latency_ns /= 10.0,
@@ -153,15 +156,16 @@ impl Model {
             }
         }
         let strategy = find(&plan.strategy)?;
-        let setup = self.setup(&plan, strategy)?;
-        Some(Variant { strategy, setup, compute, latency_ns, ns_per_byte })
+        // Whole rounds of those who exchange every few steps.
+        let steps = if what_if == Some(WhatIf::Local) { self.steps.next_multiple_of(8) } else { self.steps };
+        let setup = self.setup(&plan, strategy, steps)?;
+        Some(Variant { strategy, setup, compute, latency_ns, ns_per_byte, speed })
     }
 
-    fn setup(&self, plan: &Plan, strategy: &'static Strategy) -> Option<Setup> {
+    fn setup(&self, plan: &Plan, strategy: &'static Strategy, steps: u64) -> Option<Setup> {
         let mut options = Options(plan.options.clone());
         strategy.resolve(&plan.sync, &mut options).ok()?;
-        let sync =
-            consistency::find(&plan.sync).map_or(Sync::Bsp, |model| (model.make)(&options, self.steps));
+        let sync = consistency::find(&plan.sync).map_or(Sync::Bsp, |model| (model.make)(&options, steps));
         let same = plan.strategy == self.plan.strategy;
         let averages = match (same, plan.averages.as_str()) {
             (true, "weights") => Averages::Weights,
@@ -176,7 +180,7 @@ impl Model {
             coder: plan.compression.as_ref().and_then(|text| text.parse().ok()),
             options,
             seed: plan.seed,
-            ..Setup::new(plan.workers, plan.servers, self.params, self.steps)
+            ..Setup::new(plan.workers, plan.servers, self.params, steps)
         };
         // Codecs that look at the tensors need the network, which is not at hand.
         let known = plan.compression.as_ref().is_none_or(|text| !text.starts_with("powersgd"));
@@ -185,11 +189,11 @@ impl Model {
 
     /// Seconds of a step, and what a worker and a server spend on messages in one.
     fn run(&self, variant: &Variant) -> Option<(f64, [f64; 2])> {
-        let Variant { strategy, setup, compute, latency_ns, ns_per_byte } = variant;
+        let Variant { strategy, setup, compute, latency_ns, ns_per_byte, speed } = variant;
         let defaults = Calibration::defaults();
         let transport = defaults.transport.iter().find(|t| t.name == self.plan.transport)?;
         let host = |rank: usize| Host {
-            speed: self.speed[usize::from(rank >= setup.workers)],
+            speed: speed[usize::from(rank >= setup.workers)],
             slowdown: Vec::new(),
             latency: *latency_ns as u64,
             per_byte: *ns_per_byte,

@@ -93,6 +93,13 @@ fn queued(recorded: &Recorded, messages: &[&Message], end: fn(&Message) -> usize
     by_end.into_iter().map(pace).collect()
 }
 
+/// Bytes per second that went over a link, all in all: it carries as much at least.
+fn throughput(messages: &[&Message]) -> f64 {
+    let begin = messages.iter().map(|m| m.sent_s).fold(f64::INFINITY, f64::min);
+    let end = messages.iter().map(|m| m.received_s).fold(0.0, f64::max);
+    messages.iter().map(|m| m.bytes).sum::<f64>() / (end - begin).max(1e-9)
+}
+
 /// A value with so many of the others below it.
 pub(super) fn quantile(mut values: Vec<f64>, below: f64) -> Option<f64> {
     values.sort_by(f64::total_cmp);
@@ -165,13 +172,13 @@ impl Wires {
             let most = quantile(messages.iter().map(|m| m.bytes).collect(), 0.9).unwrap_or(0.0);
             let beyond = |m: &Message| (m.under_way_s() - latency).max(1e-9);
             let telling = messages.iter().filter(|m| m.bytes >= TELLING_BYTES.min(0.5 * most).max(1.0));
-            let telling: Vec<(f64, f64)> = telling.map(|m| (m.bytes / beyond(m), beyond(m))).collect();
-            let Some(pace) = quantile(telling.iter().map(|(pace, _)| *pace).collect(), 0.8) else { continue };
-            let swift = quantile(telling.iter().map(|(_, took)| *took).collect(), 0.2).unwrap_or(0.0);
-            if !recorded.simulated && most < TELLING_BYTES && swift < TELLING_S {
+            // Whatever else holds messages up, none is faster than its link.
+            let paces = telling.map(|m| m.bytes / beyond(m));
+            let Some(pace) = quantile(paces.collect(), 0.95) else { continue };
+            let pace = pace.max(queued[pair.1].max(queued_out[pair.0])).max(throughput(messages));
+            if !recorded.simulated && most < TELLING_BYTES && most / pace < TELLING_S {
                 continue;
             }
-            let pace = pace.max(queued[pair.1].max(queued_out[pair.0]));
             let same = machine(&recorded.ranks[pair.0].host) == machine(&recorded.ranks[pair.1].host);
             let limit = match (recorded.simulated, same) {
                 // In virtual time handling is counted by itself: what is left of a message's time is the link's.

@@ -7,6 +7,7 @@
 mod links;
 mod path;
 mod store;
+mod straggler;
 mod verdict;
 mod whatif;
 mod words;

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::links::{NEAR_S, quantile};
-use super::{Recorded, Shares, Spent, Step, WhatIf, Wires};
+use super::{Recorded, Shares, Spent, WhatIf, Wires};
 use crate::statistics::median;
 
 /// What sets the pace.
@@ -47,6 +47,7 @@ pub struct Change {
     /// What to do.
     pub what: String,
     /// What that is, for whoever can simulate it.
+    #[serde(rename = "if")]
     pub if_: WhatIf,
     /// Part of a step's time that it saves: predicted by simulation if `predicted`, else the most that the recorded chain
     /// allows, which can be lost to the next longest one.
@@ -58,7 +59,7 @@ pub struct Change {
 }
 
 impl Change {
-    fn new(if_: WhatIf, gain: f64, what: impl Into<String>) -> Self {
+    pub(super) fn new(if_: WhatIf, gain: f64, what: impl Into<String>) -> Self {
         Self { what: what.into(), if_, gain, predicted: false, step_s: None }
     }
 }
@@ -78,10 +79,6 @@ pub struct Verdict {
     pub changes: Vec<Change>,
 }
 
-/// A worker whose faster steps take so many times those of the others is a straggler,
-const SLOWER: f64 = 1.4;
-/// if its usual steps take longer as well.
-const USUALLY_SLOWER: f64 = 1.1;
 /// Messages below this, many of them, are small.
 const SMALL_BYTES: f64 = 24.0 * 1024.0;
 /// Pieces that gradients are cut into that are many.
@@ -94,7 +91,7 @@ const STEADY: f64 = 0.3;
 /// Part of the waiting that a message round the ring takes at least where latency is what is waited for.
 const FAR: f64 = 0.3;
 
-fn percent(share: f64) -> String {
+pub(super) fn percent(share: f64) -> String {
     format!("{}%", (100.0 * share).round())
 }
 
@@ -104,12 +101,12 @@ fn small(wires: &Wires) -> bool {
 }
 
 /// What verdicts are made from.
-struct Case<'a> {
-    recorded: &'a Recorded,
-    ranks: &'a [Spent],
-    step_s: f64,
-    path: Option<&'a Shares>,
-    wires: Option<&'a Wires>,
+pub(super) struct Case<'a> {
+    pub recorded: &'a Recorded,
+    pub ranks: &'a [Spent],
+    pub step_s: f64,
+    pub path: Option<&'a Shares>,
+    pub wires: Option<&'a Wires>,
 }
 
 impl Verdict {
@@ -139,13 +136,18 @@ impl Verdict {
         verdict.changes.extend(others);
         verdict.changes.sort_by(|a, b| b.gain.total_cmp(&a.gain));
         verdict.changes.retain(|c| c.gain >= 0.02);
-        verdict.changes.dedup_by_key(|c| c.if_);
+        let mut known: Vec<WhatIf> = Vec::new();
+        verdict.changes.retain(|c| {
+            let new = !known.contains(&c.if_);
+            known.push(c.if_);
+            new
+        });
         verdict
     }
 }
 
 impl Case<'_> {
-    fn workers(&self) -> Vec<&Spent> {
+    pub fn workers(&self) -> Vec<&Spent> {
         self.ranks.iter().filter(|r| r.role == "worker").collect()
     }
 
@@ -162,111 +164,6 @@ impl Case<'_> {
             "twice the workers, each with half of the batch, on cores of their own",
         )];
         Verdict { cause: Cause::Compute, share, rank: None, sentence, changes }
-    }
-
-    fn straggler(&self) -> Option<Verdict> {
-        let workers = self.workers();
-        if workers.len() < 2 {
-            return None;
-        }
-        // By their faster steps, which others who use the same cores now and then leave alone: the widest gap between
-        // those who compute faster and those who compute slower. A few slow ones are stragglers.
-        let swift = |rank: usize| {
-            quantile(self.recorded.steady(rank).iter().map(|s| s.compute_s).collect(), 0.1).unwrap_or(0.0)
-        };
-        let mut sorted: Vec<(f64, &Spent)> = workers.iter().map(|r| (swift(r.rank), *r)).collect();
-        sorted.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let gap = |i: usize| sorted[i].0 / sorted[i - 1].0.max(1e-12);
-        let at = (1..sorted.len()).max_by(|a, b| gap(*a).total_cmp(&gap(*b)))?;
-        let (others, slow) = sorted.split_at(at);
-        let &(swiftest, slowest) = slow.last()?;
-        let swift_usual = median(&others.iter().map(|(swift, _)| *swift).collect::<Vec<_>>());
-        let usual = median(&others.iter().map(|(_, r)| r.compute_s).collect::<Vec<_>>());
-        let slower = slow[0].0 >= SLOWER * swift_usual && slowest.compute_s >= USUALLY_SLOWER * usual;
-        if slow.len() > others.len() || !slower {
-            return self.moving_straggler();
-        }
-        let mean = |rank: usize, of: fn(&Step) -> f64| {
-            let steps = self.recorded.steady(rank);
-            steps.iter().map(of).sum::<f64>() / steps.len().max(1) as f64
-        };
-        let of_others =
-            |of: &dyn Fn(&Spent) -> f64| median(&others.iter().map(|(_, r)| of(r)).collect::<Vec<_>>());
-        // If nobody is held up by it, it costs only its own share of the work.
-        let duration = |r: &Spent| mean(r.rank, Step::duration_s).max(1e-12);
-        let held_up = of_others(&duration) > 0.8 * duration(slowest);
-        let share = if held_up {
-            // What the others wait longer than it does: a straggler itself has nobody to wait for.
-            let longer = |of: &dyn Fn(&Spent) -> f64| of_others(of) - of(slowest);
-            let longer = longer(&|r| r.wait_s).max(longer(&|r| mean(r.rank, |s| s.wait_s)));
-            (slowest.compute_s - usual).max(swiftest - swift_usual).min(longer).max(0.0) / duration(slowest)
-        } else {
-            let all: f64 = workers.iter().map(|r| 1.0 / duration(r)).sum();
-            let most = workers.iter().map(|r| 1.0 / duration(r)).fold(0.0, f64::max);
-            1.0 - all / (all - 1.0 / duration(slowest) + most)
-        };
-        let effect = if held_up { "the others wait for it" } else { "the others go on without it" };
-        let sentence = format!(
-            "Worker {} on {} is a straggler: it computes {:.1} times as long per step as the others ({} against {}), \
-             and {effect}",
-            slowest.rank,
-            slowest.host,
-            swiftest / swift_usual,
-            seconds(swiftest),
-            seconds(swift_usual)
-        );
-        let what =
-            format!("free or replace rank {} (look at what else runs on {})", slowest.rank, slowest.host);
-        let mut changes = vec![Change::new(WhatIf::NoStraggler, share, what)];
-        changes.extend(self.let_go(held_up, share));
-        Some(Verdict { cause: Cause::Straggler, share, rank: Some(slowest.rank), sentence, changes })
-    }
-
-    /// One worker is slow in each step, but not always the same.
-    fn moving_straggler(&self) -> Option<Verdict> {
-        let ranks: Vec<usize> = self.workers().iter().map(|r| r.rank).collect();
-        let steps: Vec<Vec<Step>> = ranks.iter().map(|r| self.recorded.steady(*r)).collect();
-        let count = steps.iter().map(Vec::len).min().filter(|count| ranks.len() >= 3 && *count >= 8)?;
-        // The slowest of each step against the middle of them, as far as the others wait longer than it does.
-        let of = |step: usize| {
-            let mut all: Vec<&Step> = steps.iter().map(|own| &own[own.len() - count + step]).collect();
-            all.sort_by(|a, b| a.compute_s.total_cmp(&b.compute_s));
-            let (middle, slowest) = (all[(all.len() - 1) / 2], all.pop()?);
-            let waits = median(&all.iter().map(|s| s.wait_s).collect::<Vec<_>>()) - slowest.wait_s;
-            let longer = (slowest.compute_s - middle.compute_s).min(waits);
-            (longer > middle.compute_s).then_some(longer)
-        };
-        let slow: Vec<f64> = (0..count).filter_map(of).collect();
-        let lost = slow.iter().sum::<f64>() / count as f64;
-        let share = lost / self.step_s;
-        if slow.len() * 3 < count * 2 || share < 0.3 {
-            return None;
-        }
-        let sentence = format!(
-            "In {} of the steps one worker is a straggler, now this one, now that: it computes at least twice as long as \
-             the others, which costs {} per step",
-            percent(slow.len() as f64 / count as f64),
-            seconds(lost)
-        );
-        let mut changes = vec![Change::new(
-            WhatIf::NoStraggler,
-            share,
-            "steady compute times: look at what else runs on the workers' cores",
-        )];
-        changes.extend(self.let_go(true, share));
-        Some(Verdict { cause: Cause::Straggler, share, rank: None, sentence, changes })
-    }
-
-    /// Not waiting for a straggler.
-    fn let_go(&self, held_up: bool, share: f64) -> Option<Change> {
-        let workers = self.workers().len() as f64;
-        let servers = !self.recorded.servers().is_empty();
-        let what = if servers {
-            "let the others go on: --sync asp, ssp or dssp"
-        } else {
-            "let the others go on: --strategy ps with --sync asp or ssp, or gossip"
-        };
-        held_up.then(|| Change::new(WhatIf::LetGo, share * (workers - 1.0) / workers, what))
     }
 
     /// Everything that has to do with others.
@@ -435,6 +332,11 @@ impl Case<'_> {
                 WhatIf::MoreServers,
                 share / 2.0,
                 format!("twice as many servers (--servers {}), on cores of their own", 2 * count),
+            ),
+            Change::new(
+                WhatIf::FasterServers,
+                share / 2.0,
+                format!("a faster machine for server {}: as fast as the workers are", busiest.rank),
             ),
             Change::new(WhatIf::Ring, share * 0.4, "--strategy ring-allreduce: every worker sums a part"),
         ];

@@ -16,6 +16,8 @@ pub enum WhatIf {
     LetGo,
     /// Twice as many servers.
     MoreServers,
+    /// Servers that handle messages as fast as workers do.
+    FasterServers,
     /// Workers sum round a ring, without servers.
     Ring,
     /// Ten times the bandwidth.
