@@ -44,19 +44,25 @@ fn a_straggler_is_found_in_what_was_recorded_and_two_runs_are_compared() {
 
 /// Runs in virtual time with a cause planted, and without one.
 const PLANTED: &[(&str, &str)] = &[
-    ("compute", "--model lenet --workers 4 --batch 64 --network 25gbit,20us"),
-    ("straggler", "--model lenet --workers 4 --batch 16 --straggler rank=2,factor=3 --network 25gbit,20us"),
+    ("compute", "--model lenet --workers 4 --batch 64 --network 25gbit,20us --steps 20"),
     (
         "straggler",
-        "--model conv1d --workers 3 --servers 1 --strategy ps --batch 32 --straggler rank=0,factor=2.5",
+        "--model lenet --workers 4 --batch 16 --straggler rank=2,factor=3 --network 25gbit,20us --steps 20",
     ),
-    ("bandwidth", "--model lenet --workers 4 --batch 16 --network 300mbit,20us"),
-    ("bandwidth", "--model mlp --workers 3 --batch 16 --network 50mbit,20us"),
-    ("bandwidth", "--model mlp --workers 2 --servers 1 --strategy ps --batch 16 --network 50mbit,20us"),
-    ("latency", "--model mlp --workers 3 --batch 16 --network 25gbit,20ms"),
-    ("latency", "--model gru --workers 8 --batch 16 --strategy tree --network 25gbit,10ms"),
-    ("small-messages", "--model lenet --workers 4 --batch 8 --bucket 2KiB"),
-    ("small-messages", "--model mlp --workers 2 --servers 1 --strategy ps --batch 8 --bucket 512"),
+    (
+        "straggler",
+        "--model conv1d --workers 3 --servers 1 --strategy ps --batch 32 --straggler rank=0,factor=2.5 --steps 20",
+    ),
+    ("bandwidth", "--model lenet --workers 4 --batch 16 --network 300mbit,20us --steps 20"),
+    ("bandwidth", "--model mlp --workers 3 --batch 16 --network 50mbit,20us --steps 20"),
+    (
+        "bandwidth",
+        "--model mlp --workers 2 --servers 1 --strategy ps --batch 16 --network 50mbit,20us --steps 20",
+    ),
+    ("latency", "--model mlp --workers 3 --batch 16 --network 25gbit,20ms --steps 20"),
+    ("latency", "--model gru --workers 8 --batch 16 --strategy tree --network 25gbit,10ms --steps 20"),
+    ("small-messages", "--model mlp --workers 4 --batch 8 --bucket 2KiB --steps 8"),
+    ("small-messages", "--model mlp --workers 2 --servers 1 --strategy ps --batch 8 --bucket 1KiB --steps 8"),
 ];
 
 #[test]
@@ -72,12 +78,12 @@ fn causes_planted_in_virtual_time_are_named_and_gains_are_simulated() {
     };
     fs::write(&cluster, host("fast", 4, 1.0) + &host("slow", 1, 0.01)).unwrap();
     let starved = format!(
-        "--model mlp --workers 4 --servers 1 --strategy ps --placement dedicated --cluster {}",
+        "--model mlp --workers 4 --servers 1 --strategy ps --placement dedicated --steps 20 --cluster {}",
         cluster.display()
     );
     let all = PLANTED.iter().map(|(cause, words)| (*cause, (*words).to_owned()));
     for (cause, words) in all.chain([("server", starved)]) {
-        let ran = paceline(&format!("simulate --quiet --data synthetic --steps 20 --trace {words} {place}"));
+        let ran = paceline(&format!("simulate --quiet --data synthetic --trace {words} {place}"));
         assert_eq!(ran.code, 0, "{words}: {}", ran.stderr);
         let said = paceline(&format!("explain last --json {place}"));
         assert_eq!(said.code, 0, "{words}: {}", said.stderr);
