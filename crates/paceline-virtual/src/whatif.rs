@@ -22,6 +22,8 @@ const STEPS: [f64; 2] = [2.0, 24.0];
 const HALVINGS: usize = 8;
 /// By how much own work may differ from round numbers, as a power of two either way.
 const RANGE: f64 = 7.0;
+/// By how much a step may take longer or shorter than it took, as a part of it.
+const CLOSE: f64 = 0.1;
 /// Bytes of the larger buckets.
 const BUCKET: usize = 4 << 20;
 
@@ -91,13 +93,26 @@ impl Model {
         let server = own("server", |r| r.busy) * said.step_s / spent[1].max(1e-9);
         let within = |slower: f64| if slower > 0.0 { 1.0 / slower.clamp(0.02, 500.0) } else { 1.0 };
         let first = [within(worker), within(server)];
+        let (wanted, link) = (said.step_s, [self.latency_ns, self.ns_per_byte]);
+        self.search(wanted, |model, power| model.speed = first.map(|speed| speed / power.exp2()))?;
+        if self.step_s > (1.0 + CLOSE) * wanted {
+            // Links were taken for slower than they are: messages were held up by something else as well.
+            self.search(wanted, |model, power| {
+                [model.latency_ns, model.ns_per_byte] = link.map(|cost| cost * (power - RANGE).exp2());
+            })?;
+        }
+        // What is not understood is not predicted.
+        ((self.step_s / wanted - 1.0).abs() <= 2.0 * CLOSE).then_some(())
+    }
+
+    /// Sets something to the power of two at which a step takes as long as wanted.
+    fn search(&mut self, wanted: f64, set: impl Fn(&mut Self, f64)) -> Option<()> {
         let (mut low, mut high) = (-RANGE, RANGE);
         for _ in 0..HALVINGS {
             let middle = (low + high) / 2.0;
-            self.speed = first.map(|speed| speed / middle.exp2());
-            let (step_s, _) = self.run(&self.variant(None)?)?;
-            self.step_s = step_s;
-            if step_s < said.step_s { low = middle } else { high = middle }
+            set(self, middle);
+            (self.step_s, _) = self.run(&self.variant(None)?)?;
+            if self.step_s < wanted { low = middle } else { high = middle }
         }
         Some(())
     }

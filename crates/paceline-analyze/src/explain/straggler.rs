@@ -17,20 +17,19 @@ impl Case<'_> {
             return None;
         }
         // By their faster steps, which others who use the same cores now and then leave alone: the widest gap between
-        // those who compute faster and those who compute slower. A few slow ones are stragglers.
+        // those who compute faster and the few, half of them at most, who compute slower.
         let swift = |rank: usize| {
             quantile(self.recorded.steady(rank).iter().map(|s| s.compute_s).collect(), 0.1).unwrap_or(0.0)
         };
         let mut sorted: Vec<(f64, &Spent)> = workers.iter().map(|r| (swift(r.rank), *r)).collect();
         sorted.sort_by(|a, b| a.0.total_cmp(&b.0));
         let gap = |i: usize| sorted[i].0 / sorted[i - 1].0.max(1e-12);
-        let at = (1..sorted.len()).max_by(|a, b| gap(*a).total_cmp(&gap(*b)))?;
+        let at = (sorted.len().div_ceil(2)..sorted.len()).max_by(|a, b| gap(*a).total_cmp(&gap(*b)))?;
         let (others, slow) = sorted.split_at(at);
         let &(swiftest, slowest) = slow.last()?;
         let swift_usual = median(&others.iter().map(|(swift, _)| *swift).collect::<Vec<_>>());
         let usual = median(&others.iter().map(|(_, r)| r.compute_s).collect::<Vec<_>>());
-        let slower = slow[0].0 >= SLOWER * swift_usual && slowest.compute_s >= USUALLY_SLOWER * usual;
-        if slow.len() > others.len() || !slower {
+        if gap(at) < SLOWER || slowest.compute_s < USUALLY_SLOWER * usual {
             return self.moving_straggler();
         }
         let mean = |rank: usize, of: fn(&Step) -> f64| {
