@@ -85,7 +85,7 @@ impl Case {
         if self.simulated {
             command.args(["--jitter", "on"]);
         }
-        // A fourth of the real runs is judged without single messages.
+        // Two of the ten real runs are judged without single messages.
         if self.simulated || i % 8 != 6 {
             command.arg("--trace=100000");
         }
