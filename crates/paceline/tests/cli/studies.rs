@@ -155,6 +155,56 @@ fn a_level_that_is_false_leaves_its_flag_out() {
     assert!(ran.code == 3 && ran.stderr.contains("did you mean `network`?"), "{}", ran.stderr);
 }
 
+/// Real runs whose accuracy depends on the learning rate alone.
+const LEARNING: &str = r#"
+sampler = "grid"
+repeats = 2
+[workload]
+epochs = 2
+[axes]
+lr = [0.0001, 0.05]
+batch = [16, 32]
+[[objectives]]
+metric = "final_accuracy"
+goal = "maximize"
+[[objectives]]
+metric = "seconds.train"
+goal = "minimize"
+"#;
+
+#[test]
+fn a_study_of_real_runs_is_analysed_and_reported() {
+    let place = Place::new(LEARNING);
+    let ran = place.run(&["explore", "s.toml"]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let result = place.result(&["analyze", "s"]);
+    let best = &result["best"]["configurations"][0];
+    assert!(best["configuration"].as_str().unwrap().contains("lr 0.05"), "{best}");
+    let first = result["anova"]["sources"].as_array().unwrap().iter().find(|s| s["term"] == "lr").unwrap();
+    assert!(first["p"].as_f64().unwrap() < 0.01, "{first}");
+    let findings: Vec<&str> =
+        result["findings"].as_array().unwrap().iter().map(|f| f["sentence"].as_str().unwrap()).collect();
+    assert!(findings.iter().any(|f| f.contains("lr")), "{findings:?}");
+    let text = place.run(&["analyze", "s"]).stdout;
+    for part in ["final_accuracy", "lr", "batch"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let out = place.path().join("out");
+    let written = place.result(&["report", "s", "--out", out.to_str().unwrap()]);
+    let page = fs::read_to_string(out.join("report.html")).unwrap();
+    assert!(page.contains("default-src 'none'"), "it loads nothing");
+    let markdown = fs::read_to_string(out.join("report.md")).unwrap();
+    for id in ["history", "main-effects", "interactions", "parallel", "pareto"] {
+        assert!(page.contains(&format!("<figure id=\"{id}\"")), "{id}: {written}");
+        assert!(markdown.contains(&format!("charts/{id}.svg")), "{id}");
+        let numbers = fs::read_to_string(out.join(format!("charts/{id}.csv"))).unwrap();
+        assert!(numbers.lines().count() > 1, "{id}");
+    }
+    // Every run of the study is in its history.
+    let history = fs::read_to_string(out.join("charts/history.csv")).unwrap();
+    assert!(history.lines().count() > 8, "{history}");
+}
+
 #[test]
 fn files_written_by_init_are_right_and_are_not_overwritten() {
     let place = Place::new("");
