@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 pub use csv::{Columns, TableError, read, read_text};
-pub use recorded::recorded;
+pub use recorded::{recorded, settings, varied};
 pub use response::{Goal, Response, number};
 
 /// Runs, what varied between them, and what they measured.

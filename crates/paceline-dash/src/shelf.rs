@@ -1,0 +1,160 @@
+//! What is in the store now. Only what may have changed is read again, and each thing once for all who look.
+
+use std::collections::{BTreeMap, HashMap};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use paceline_record::store::{FILE, RunRow};
+use paceline_record::{RecordError, Store};
+
+use crate::group::{Group, Studies, Study};
+
+/// Runs that wrote so long before the latest are looked at again: several write at once.
+const OVERLAP_S: f64 = 30.0;
+
+/// All runs, the latest last.
+pub type Runs = Arc<Vec<Arc<RunRow>>>;
+
+/// The store and its studies.
+pub struct Shelf {
+    folder: PathBuf,
+    studies: Box<dyn Studies>,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    /// The open database, and which file it was.
+    store: Option<(Store, u64)>,
+    version: Option<i64>,
+    /// Counts changes.
+    changes: u64,
+    runs: BTreeMap<i64, Arc<RunRow>>,
+    listed: Runs,
+    /// All runs as a group, and of which change.
+    group: Option<(u64, Arc<Group>)>,
+    studies: HashMap<String, (u64, Result<Arc<Study>, String>)>,
+}
+
+impl Kept {
+    /// Opens the database if it is not open, or if it is another one by now.
+    fn open(&mut self, folder: &Path) -> Result<&mut Store, RecordError> {
+        let file = folder.join(FILE).metadata().map(|m| m.ino()).unwrap_or(0);
+        if self.store.as_ref().is_none_or(|(_, opened)| *opened != file) {
+            let changes = self.changes + 1;
+            *self = Self { changes, studies: std::mem::take(&mut self.studies), ..Self::default() };
+            self.store = Some((Store::open(folder)?, file));
+        }
+        match &mut self.store {
+            Some((store, _)) => Ok(store),
+            None => Err(RecordError::Empty { path: folder.to_owned() }),
+        }
+    }
+
+    /// Whether anything has changed since the last look; then what has is read.
+    fn look(&mut self, folder: &Path) -> Result<(), RecordError> {
+        let known = self.version;
+        let store = self.open(folder)?;
+        let noted = store.note_the_lost()?;
+        let version = store.version()?;
+        if known == Some(version) && noted == 0 && self.version.is_some() {
+            return Ok(());
+        }
+        let latest = self.runs.values().map(|run| run.seen_s).fold(f64::NEG_INFINITY, f64::max);
+        let running: Vec<i64> =
+            self.runs.values().filter(|run| run.state == "running").map(|run| run.id).collect();
+        let Some((store, _)) = &self.store else { return Ok(()) };
+        let fresh = if self.version.is_some() {
+            store.runs_since(latest - OVERLAP_S, &running)?
+        } else {
+            store.runs()?
+        };
+        self.version = Some(version);
+        self.changes += 1;
+        self.runs.extend(fresh.into_iter().map(|run| (run.id, Arc::new(run))));
+        self.listed = Arc::new(self.runs.values().cloned().collect());
+        Ok(())
+    }
+}
+
+impl Shelf {
+    /// Of a folder that may become a store yet.
+    pub fn new(folder: PathBuf, studies: Box<dyn Studies>) -> Self {
+        Self { folder, studies, kept: Mutex::default() }
+    }
+
+    /// The store's folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All runs; none where there is no store yet.
+    pub fn runs(&self) -> Result<Runs, RecordError> {
+        let mut kept = self.kept();
+        match kept.look(&self.folder) {
+            Ok(()) => Ok(Arc::clone(&kept.listed)),
+            Err(RecordError::Empty { .. }) => Ok(Runs::default()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// All runs as a group.
+    pub fn group(&self) -> Result<Arc<Group>, RecordError> {
+        let runs = self.runs()?;
+        let mut kept = self.kept();
+        let changes = kept.changes;
+        if let Some((of, group)) = &kept.group
+            && *of == changes
+        {
+            return Ok(Arc::clone(group));
+        }
+        let group = Arc::new(Group::recorded(&runs));
+        kept.group = Some((changes, Arc::clone(&group)));
+        Ok(group)
+    }
+
+    /// Names of the studies.
+    pub fn studies(&self) -> Vec<String> {
+        self.studies.names()
+    }
+
+    /// A study; otherwise why there is none.
+    pub fn study(&self, name: &str) -> Result<Arc<Study>, String> {
+        if !self.studies.names().iter().any(|known| known == name) {
+            return Err(format!("there is no study {name} in this store"));
+        }
+        let stamp = self.studies.stamp(name);
+        if let Some((of, study)) = self.kept().studies.get(name)
+            && *of == stamp
+        {
+            return study.clone();
+        }
+        let study = self.studies.read(name).map(Arc::new);
+        self.kept().studies.insert(name.to_owned(), (stamp, study.clone()));
+        study
+    }
+
+    /// A number that is another one once anything has changed.
+    pub fn stamp(&self) -> u64 {
+        // A store that cannot be read now may be readable the next time; pages say why.
+        let runs = self.kept().look(&self.folder).is_ok();
+        let studies: Vec<(String, u64)> = self
+            .studies
+            .names()
+            .into_iter()
+            .map(|name| (self.studies.stamp(&name), name))
+            .map(|(s, n)| (n, s))
+            .collect();
+        crate::group::stamp(&(runs, self.kept().changes, studies))
+    }
+
+    /// The store, opened for reading what a run left.
+    pub fn open(&self) -> Result<Store, RecordError> {
+        Store::open(&self.folder)
+    }
+}
