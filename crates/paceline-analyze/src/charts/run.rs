@@ -42,7 +42,8 @@ pub fn accuracy(store: &Store, runs: &[RunRow]) -> Result<Option<Figure>, Record
         marks,
     };
     let reading = "Each point is an evaluation: a run that is higher earlier learns faster in time, whatever its steps take.";
-    let n = format!("{n} evaluations of {} runs", runs.len());
+    let plural = |n: usize| if n == 1 { "" } else { "s" };
+    let n = format!("{n} evaluation{} of {} run{}", plural(n), runs.len(), plural(runs.len()));
     Ok(figure("accuracy", "Accuracy against time", reading, n, vec![panel]))
 }
 

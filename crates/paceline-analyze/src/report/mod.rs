@@ -109,7 +109,8 @@ pub fn findings_html(findings: &[Finding], run_link: Option<&dyn Fn(&str) -> Str
             let _ = write!(html, " <span class=\"n\">p = {}</span>", crate::table::number(p));
         }
         if !finding.runs.is_empty() {
-            let _ = write!(html, "<details><summary>{} runs</summary>", finding.runs.len());
+            let n = finding.runs.len();
+            let _ = write!(html, "<details><summary>{n} {}</summary>", if n == 1 { "run" } else { "runs" });
             for run in finding.runs.iter().take(MOST_RUNS) {
                 let name = escape(run);
                 let _ = match run_link {

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 pub use csv::{Columns, TableError, read, read_text};
 pub use recorded::{recorded, settings, varied};
-pub use response::{Goal, Response, number};
+pub use response::{Goal, Response, number, short};
 
 /// Runs, what varied between them, and what they measured.
 #[derive(Clone, Debug, Serialize)]

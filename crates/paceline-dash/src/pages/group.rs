@@ -8,7 +8,7 @@ use paceline_analyze::Analysis;
 use paceline_analyze::charts::{self, Drawn};
 use paceline_analyze::report::findings_html;
 use paceline_analyze::sheet::escape;
-use paceline_analyze::table::number;
+use paceline_analyze::table::{number, short};
 use serde_json::{Value, json};
 
 use super::parts::{self, badge, progress, seconds, tile};
@@ -60,7 +60,7 @@ pub fn best<'a>(group: &Group, members: &[&'a Member]) -> Option<(&'a Member, f6
 
 /// Levels in words; those that are the same in all runs are left out.
 pub fn configuration(group: &Group, member: &Member) -> String {
-    let level = |f: usize| Some(format!("{} {}", group.factors[f], member.levels.get(f)?));
+    let level = |f: usize| Some(format!("{} {}", group.factors[f], short(member.levels.get(f)?)));
     group.varied().filter_map(level).collect::<Vec<_>>().join(", ")
 }
 
@@ -277,10 +277,10 @@ fn several(query: &Query, name: &str, title: &str, levels: &[String]) -> String 
         let mark = if ticked.contains(&level.as_str()) { " checked" } else { "" };
         let _ = write!(
             html,
-            "<label><input type=\"checkbox\" name=\"{}\" value=\"{2}\"{mark}> {1}</label>",
+            "<label><input type=\"checkbox\" name=\"{}\" value=\"{}\"{mark}> {}</label>",
             escape(name),
             escape(level),
-            escape(level)
+            escape(&short(level))
         );
     }
     html + "</fieldset></details>\n"

@@ -28,6 +28,13 @@ pub fn tile(name: &str, value: &str, below: &str) -> String {
 
 /// How far something is.
 pub fn progress(done: u64, all: u64, what: &str) -> String {
+    if all == 0 {
+        let what = escape(what);
+        return format!(
+            "<span class=\"progress\"><progress max=\"1\" value=\"0\" aria-label=\"{what}\"></progress> \
+             <span class=\"n\">starting</span></span>"
+        );
+    }
     format!(
         "<span class=\"progress\"><progress max=\"{}\" value=\"{}\" aria-label=\"{}\"></progress> \
          <span class=\"n\">{done} of {all} {}</span></span>",

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use paceline_analyze::sheet::escape;
-use paceline_analyze::table::number;
+use paceline_analyze::table::{number, short};
 
 use super::parts::badge;
 use crate::group::{Group, Member};
@@ -111,7 +111,7 @@ fn row(group: &Group, member: &Member, factors: &[usize], roles: bool, picks: &[
     }
     html += "</td>";
     for f in factors {
-        let _ = write!(html, "<td>{}</td>", member.levels.get(*f).map_or_else(String::new, |l| escape(l)));
+        let _ = write!(html, "<td>{}</td>", member.levels.get(*f).map_or_else(String::new, |l| escape(&short(l))));
     }
     for r in 0..group.responses.len() {
         let value = member.value(r).map_or_else(|| "–".into(), number);

@@ -20,7 +20,7 @@ target-accuracy = 0.3
 workers = [1, 2]
 batch = [16, 32, 64]
 transport = ["tcp", "shm"]
-lr = { from = 0.01, to = 0.1, count = 40, scale = "log" }
+lr = { from = 0.01, to = 0.1, count = 400, scale = "log" }
 [[objectives]]
 metric = "seconds.train"
 goal = "minimize"
@@ -28,7 +28,7 @@ goal = "minimize"
 metric = "final_accuracy"
 goal = "maximize"
 [budget]
-runs = 400
+runs = 4000
 [control]
 every = 10
 "#;
@@ -116,7 +116,7 @@ fn pages_are_drawn_filtered_and_followed_in_a_browser_during_a_live_study() {
 fn a_report_opens_from_disk_without_a_network_and_its_charts_are_drawn() {
     let Some(browser) = browser() else { return };
     let folder = tempfile::tempdir().unwrap();
-    let study = STUDY.replace("runs = 400", "runs = 12");
+    let study = STUDY.replace("runs = 4000", "runs = 12");
     fs::write(folder.path().join("small.toml"), study).unwrap();
     let at = |words: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_paceline"));
