@@ -59,7 +59,8 @@ pub struct Group {
     pub responses: Vec<Response>,
     /// The runs, in the order in which they began.
     pub members: Vec<Member>,
-    /// The levels of each factor: numbers in ascending order, words by the alphabet.
+    /// The levels of each factor, as points of the study have them (controls and warm-ups may lie elsewhere): numbers in
+    /// ascending order, words by the alphabet.
     pub levels: Vec<Vec<String>>,
 }
 
@@ -128,9 +129,10 @@ pub fn by_level(a: &str, b: &str) -> Ordering {
 impl Group {
     /// Of these runs.
     pub fn new(title: &str, factors: Vec<String>, responses: Vec<Response>, members: Vec<Member>) -> Self {
+        let points = || members.iter().filter(|m| m.role.is_empty() || m.role == "point");
         let levels = (0..factors.len())
             .map(|f| {
-                let mut levels: Vec<&String> = members.iter().filter_map(|m| m.levels.get(f)).collect();
+                let mut levels: Vec<&String> = points().filter_map(|m| m.levels.get(f)).collect();
                 levels.sort_by(|a, b| by_level(a, b));
                 levels.dedup();
                 levels.into_iter().cloned().collect()

@@ -23,6 +23,8 @@ pub fn watch(shelf: &Arc<Shelf>, analyst: &Arc<Analyst>) -> std::io::Result<watc
     let (tell, told) = watch::channel(0);
     let (shelf, analyst) = (Arc::clone(shelf), Arc::clone(analyst));
     let look = move || {
+        // Before the first page is asked for: reading thousands of runs takes a moment.
+        shelf.warm();
         while !tell.is_closed() {
             // Without anybody who listens, nothing is looked at.
             if tell.receiver_count() > 1 {

@@ -139,6 +139,13 @@ impl Shelf {
         study
     }
 
+    /// Reads everything once, so that pages find it.
+    pub fn warm(&self) {
+        // What cannot be read is told by the page that needs it.
+        let _ = self.group();
+        self.studies().iter().for_each(|name| drop(self.study(name)));
+    }
+
     /// A number that is another one once anything has changed.
     pub fn stamp(&self) -> u64 {
         // A store that cannot be read now may be readable the next time; pages say why.

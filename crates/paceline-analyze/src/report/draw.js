@@ -6,7 +6,7 @@
     const ink = dark.matches ? "#e6edf3" : "#1b1b1b";
     const grid = dark.matches ? "#2a313a" : "#e2e2e2";
     const changed = Object.assign({}, layout, {
-      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: ink, size: 12 },
+      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: ink, size: 12, family: "system-ui, sans-serif" },
     });
     for (const key of Object.keys(changed)) {
       if (/^[xy]axis/.test(key)) changed[key] = Object.assign({}, changed[key], { gridcolor: grid, linecolor: grid });

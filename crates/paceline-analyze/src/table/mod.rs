@@ -151,7 +151,7 @@ impl StudyTable {
     pub fn configuration(&self, levels: &[usize]) -> String {
         let varied = self.factors.iter().zip(levels).filter(|(factor, _)| factor.levels.len() > 1);
         let words: Vec<String> =
-            varied.map(|(f, level)| format!("{} {}", f.name, f.levels[*level].text)).collect();
+            varied.map(|(f, level)| format!("{} {}", f.name, short(&f.levels[*level].text))).collect();
         words.join(", ")
     }
 

@@ -54,6 +54,11 @@
   }
   function y(part) { return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * part; }
 
+  // Runs of the same level lie beside each other, so that one sees how many there are.
+  function shift(axis, row) {
+    return axis.kind === "levels" ? ((row * 0.618034) % 1 - 0.5) * Math.min(0.05, 0.3 / axis.levels.length) : 0;
+  }
+
   function draw() {
     if (!canvas || !chart) return;
     const ratio = window.devicePixelRatio || 1, width = canvas.clientWidth;
@@ -64,18 +69,18 @@
     // Those that were filtered out below, the best on top.
     const order = chart.rows.slice().sort((a, b) => a[1] - b[1] || (b[2] === null ? 1 : b[2]) - (a[2] === null ? 1 : a[2]));
     const many = Math.max(0.06, Math.min(0.9, 60 / Math.max(chart.rows.length, 1)));
-    for (const [, fits, rank, at] of order) {
+    order.forEach(function ([, fits, rank, at], row) {
       c.strokeStyle = fits ? colour(rank, Math.max(many, 0.12)) : (dark.matches ? "rgba(130,140,150,.08)" : "rgba(110,110,110,.08)");
       c.beginPath();
       let open = false;
       at.forEach(function (value, i) {
         if (value === null) { open = false; return; }
-        const place = [x(i), y(chart.axes[i].scale.at(value))];
+        const place = [x(i), y(chart.axes[i].scale.at(value) + shift(chart.axes[i], row))];
         if (open) c.lineTo(...place); else c.moveTo(...place);
         open = true;
       });
       c.stroke();
-    }
+    });
     c.font = "12px system-ui, sans-serif";
     c.textAlign = "center";
     chart.axes.forEach(function (axis, i) {
@@ -95,7 +100,7 @@
       c.font = "12px system-ui, sans-serif";
       if (axis.kind === "levels") {
         const every = Math.ceil(axis.levels.length / 12);
-        axis.levels.forEach(function (level, k) { if (k % every === 0) label(level, y(axis.scale.at(k)) + 4, true); });
+        axis.levels.forEach(function (level, k) { if (k % every === 0) label(level.length > 8 && isFinite(level) ? short(Number(level)) : level, y(axis.scale.at(k)) + 4, true); });
       } else {
         for (const part of [0, 0.5, 1]) label(short(axis.scale.back(part)), y(part) + 4, true);
       }

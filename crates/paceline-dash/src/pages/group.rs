@@ -162,20 +162,20 @@ fn head_of_study(study: &Study, members: &[&Member]) -> String {
         group.responses.iter().map(|r| format!("{:?} {}", r.goal, r.name).to_lowercase()).collect();
     let news = format!("{ended} of {expected} runs ended, {bad} failed");
     let left = match (study.state, study.left_s) {
-        ("finished", _) => "finished".to_owned(),
-        (_, Some(left)) if left > 0.0 => format!("about {} left", seconds(left)),
-        _ => String::new(),
+        ("finished", _) => "none".to_owned(),
+        (_, Some(left)) => format!("about {}", seconds(left)),
+        _ => "–".to_owned(),
     };
     let mut html = format!(
         "<div id=\"head\" data-live data-news=\"{news}\"><p class=\"crumbs\"><a href=\"/\">Overview</a> / Study</p>\
-         <h1>{} {}</h1>\n<p class=\"note\">{}; sampler {}</p>\n<p>{}</p>\n<dl class=\"tiles\">",
+         <h1>{} {}</h1>\n<p class=\"note\">{}; sampler {}</p>\n<p class=\"long\">{}</p>\n<dl class=\"tiles\">",
         escape(&group.title),
         badge(study.state),
         escape(&objectives.join(", ")),
         escape(&study.sampler),
         progress(ended, expected, "runs"),
     );
-    html += &tile("runs ended", &format!("{ended} of {expected}"), &left);
+    html += &tile("time left", &left, &format!("{ended} of {expected} runs ended"));
     html += &tile("running", &count(&all, &["running"]).to_string(), "now");
     html += &tile("failed or diverged", &bad.to_string(), "runs");
     html += &tiles_of(group, members);
@@ -328,7 +328,8 @@ pub fn lines(view: &View, query: &Query) -> String {
     for f in group.varied().take(FACTORS) {
         let (name, levels) = (&group.factors[f], &group.levels[f]);
         let figures: Vec<f64> = levels.iter().filter_map(|level| level.parse().ok()).collect();
-        if levels.len() > LEVELS && figures.len() == levels.len() {
+        // One level may say that the factor is not there for a point.
+        if levels.len() > LEVELS && figures.len() + 1 >= levels.len() {
             axes.push(json!({"name": name, "title": name, "kind": "range", "log": log(&figures)}));
             places.push(Box::new(move |m| json!(m.levels.get(f).and_then(|l| l.parse::<f64>().ok()))));
         } else {

@@ -86,7 +86,7 @@ fn head(run: &RunRow) -> String {
     let mut html = format!(
         "<div id=\"head\" data-live data-news=\"{}\"><p class=\"crumbs\"><a href=\"/\">Overview</a> / \
          <a href=\"/runs\">Runs</a> / Run</p>\
-         <h1>{} {}{simulated}</h1>\n<p class=\"note\">{}; began {} on {}</p>\n<p>{}</p>\n",
+         <h1>{} {}{simulated}</h1>\n<p class=\"note\">{}; began {} on {}</p>\n<p class=\"long\">{}</p>\n",
         escape(&news),
         escape(&run.run),
         badge(&run.state),

@@ -111,7 +111,11 @@ fn row(group: &Group, member: &Member, factors: &[usize], roles: bool, picks: &[
     }
     html += "</td>";
     for f in factors {
-        let _ = write!(html, "<td>{}</td>", member.levels.get(*f).map_or_else(String::new, |l| escape(&short(l))));
+        let _ = write!(
+            html,
+            "<td>{}</td>",
+            member.levels.get(*f).map_or_else(String::new, |l| escape(&short(l)))
+        );
     }
     for r in 0..group.responses.len() {
         let value = member.value(r).map_or_else(|| "–".into(), number);

@@ -87,8 +87,9 @@ fn pages_are_drawn_filtered_and_followed_in_a_browser_during_a_live_study() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("live.toml"), STUDY).unwrap();
     let store = folder.path().join("store");
+    // Its links are slow: the browser needs the cores.
     let endless = Running::start(&format!(
-        "--workers 2 --batch 16 --straggler rank=1,factor=4 --store {} {ENDLESS}",
+        "--workers 2 --batch 16 --network 10mbit,20ms --store {} {ENDLESS}",
         store.display()
     ));
     let mut study = Beside::start(folder.path(), &["explore", "live.toml", "--quiet"]);
