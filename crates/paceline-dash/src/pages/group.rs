@@ -77,14 +77,14 @@ pub fn page(site: &Site, view: &View, query: &Query) -> Made {
     body += &parts::told(&shown);
     body += &filters(view, query, chosen.narrows());
     if group.varied().next().is_some() {
-        let _ = write!(
+        let _ = writeln!(
             body,
             "<section aria-labelledby=\"lines-title\"><h2 id=\"lines-title\">Parallel coordinates</h2>\
              <p class=\"note\">Each line is a run, coloured by {} (<span class=\"scale\" aria-hidden=\"true\"></span> best to \
              worst). Drag along an axis to keep the runs that pass there, click it to let all through again; the \
              filters above do the same by keyboard.</p>\
              <div id=\"lines\" data-src=\"{}/parallel.json\" role=\"img\" aria-label=\"Parallel coordinates of the runs\"></div>\
-             </section>\n",
+             </section>",
             escape(&group.responses.first().map_or_else(String::new, |r| r.name.clone())),
             escape(&view.base)
         );
