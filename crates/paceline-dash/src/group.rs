@@ -48,6 +48,16 @@ pub struct Study {
     pub group: Group,
 }
 
+/// What a run was told, by name.
+pub type Settings = Arc<Vec<(String, String)>>;
+
+/// The settings of a run, and where it was made.
+pub fn settings(row: &RunRow) -> Settings {
+    let mut own = table::settings(row);
+    own.push(("origin".into(), row.origin.clone()));
+    Arc::new(own)
+}
+
 /// Runs that are looked at together.
 #[derive(Clone, Debug)]
 pub struct Group {
@@ -141,18 +151,11 @@ impl Group {
         Self { title: title.into(), factors, responses, members, levels }
     }
 
-    /// All recorded runs: what differs between their plans are the factors.
-    pub fn recorded(rows: &[Arc<RunRow>]) -> Self {
-        let settings: Vec<Vec<(String, String)>> = rows
-            .iter()
-            .map(|row| {
-                let mut own = table::settings(row);
-                own.push(("origin".into(), row.origin.clone()));
-                own
-            })
-            .collect();
+    /// All recorded runs, each with its settings: what differs between them are the factors.
+    pub fn recorded(rows: &[(Arc<RunRow>, Settings)]) -> Self {
         // A plan that cannot be read has no settings, and says nothing about what differs.
-        let readable: Vec<_> = settings.iter().filter(|of| of.len() > 1).cloned().collect();
+        let readable: Vec<&[(String, String)]> =
+            rows.iter().map(|(_, own)| own.as_slice()).filter(|own| own.len() > 1).collect();
         let factors = table::varied(&readable);
         let response = |name: &str, log, goal| Response { name: name.into(), log, goal };
         let responses = vec![
@@ -160,7 +163,7 @@ impl Group {
             response("final_accuracy", false, Goal::Maximize),
             response("train_s", true, Goal::Minimize),
         ];
-        let member = |(row, own): (&Arc<RunRow>, &Vec<(String, String)>)| {
+        let member = |(row, own): &(Arc<RunRow>, Settings)| {
             let level = |name: &String| {
                 own.iter().find(|(known, _)| known == name).map_or_else(|| "–".into(), |(_, v)| v.clone())
             };
@@ -179,7 +182,7 @@ impl Group {
             }
             .measuring([speed, row.accuracy, row.train_s])
         };
-        let members = rows.iter().zip(&settings).map(member).collect();
+        let members = rows.iter().map(member).collect();
         Self::new("All recorded runs", factors, responses, members)
     }
 

@@ -4,14 +4,18 @@ use std::collections::{BTreeMap, HashMap};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use paceline_record::store::{FILE, RunRow};
 use paceline_record::{RecordError, Store};
 
-use crate::group::{Group, Studies, Study};
+use crate::group::{Group, Settings, Studies, Study, settings};
 
 /// Runs that wrote so long before the latest are looked at again: several write at once.
 const OVERLAP_S: f64 = 30.0;
+
+/// Between two looks for runs that have died.
+const NOTE: Duration = Duration::from_secs(2);
 
 /// All runs, the latest last.
 pub type Runs = Arc<Vec<Arc<RunRow>>>;
@@ -28,10 +32,14 @@ struct Kept {
     /// The open database, and which file it was.
     store: Option<(Store, u64)>,
     version: Option<i64>,
+    /// When it was last looked for runs that have died.
+    noted: Option<Instant>,
     /// Counts changes.
     changes: u64,
     runs: BTreeMap<i64, Arc<RunRow>>,
     listed: Runs,
+    /// By run: they never change, and a plan takes long to read.
+    settings: HashMap<i64, Settings>,
     /// All runs as a group, and of which change.
     group: Option<(u64, Arc<Group>)>,
     studies: HashMap<String, (u64, Result<Arc<Study>, String>)>,
@@ -39,32 +47,32 @@ struct Kept {
 
 impl Kept {
     /// Opens the database if it is not open, or if it is another one by now.
-    fn open(&mut self, folder: &Path) -> Result<&mut Store, RecordError> {
+    fn open(&mut self, folder: &Path) -> Result<(), RecordError> {
         let file = folder.join(FILE).metadata().map(|m| m.ino()).unwrap_or(0);
         if self.store.as_ref().is_none_or(|(_, opened)| *opened != file) {
             let changes = self.changes + 1;
             *self = Self { changes, studies: std::mem::take(&mut self.studies), ..Self::default() };
             self.store = Some((Store::open(folder)?, file));
         }
-        match &mut self.store {
-            Some((store, _)) => Ok(store),
-            None => Err(RecordError::Empty { path: folder.to_owned() }),
-        }
+        Ok(())
     }
 
     /// Whether anything has changed since the last look; then what has is read.
     fn look(&mut self, folder: &Path) -> Result<(), RecordError> {
-        let known = self.version;
-        let store = self.open(folder)?;
-        let noted = store.note_the_lost()?;
+        self.open(folder)?;
+        let running: Vec<i64> =
+            self.runs.values().filter(|run| run.state == "running").map(|run| run.id).collect();
+        let Some((store, _)) = &mut self.store else { return Ok(()) };
+        let due = !running.is_empty() && self.noted.is_none_or(|last| last.elapsed() > NOTE);
+        let lost = if due { store.note_the_lost()? } else { 0 };
+        if due {
+            self.noted = Some(Instant::now());
+        }
         let version = store.version()?;
-        if known == Some(version) && noted == 0 && self.version.is_some() {
+        if self.version == Some(version) && lost == 0 {
             return Ok(());
         }
         let latest = self.runs.values().map(|run| run.seen_s).fold(f64::NEG_INFINITY, f64::max);
-        let running: Vec<i64> =
-            self.runs.values().filter(|run| run.state == "running").map(|run| run.id).collect();
-        let Some((store, _)) = &self.store else { return Ok(()) };
         let fresh = if self.version.is_some() {
             store.runs_since(latest - OVERLAP_S, &running)?
         } else {
@@ -113,7 +121,12 @@ impl Shelf {
         {
             return Ok(Arc::clone(group));
         }
-        let group = Arc::new(Group::recorded(&runs));
+        let known = &mut kept.settings;
+        let own = |run: &Arc<RunRow>| {
+            (Arc::clone(run), Arc::clone(known.entry(run.id).or_insert_with(|| settings(run))))
+        };
+        let rows: Vec<(Arc<RunRow>, Settings)> = runs.iter().map(own).collect();
+        let group = Arc::new(Group::recorded(&rows));
         kept.group = Some((changes, Arc::clone(&group)));
         Ok(group)
     }
@@ -150,13 +163,8 @@ impl Shelf {
     pub fn stamp(&self) -> u64 {
         // A store that cannot be read now may be readable the next time; pages say why.
         let runs = self.kept().look(&self.folder).is_ok();
-        let studies: Vec<(String, u64)> = self
-            .studies
-            .names()
-            .into_iter()
-            .map(|name| (self.studies.stamp(&name), name))
-            .map(|(s, n)| (n, s))
-            .collect();
+        let stamped = |name: String| (self.studies.stamp(&name), name);
+        let studies: Vec<(u64, String)> = self.studies.names().into_iter().map(stamped).collect();
         crate::group::stamp(&(runs, self.kept().changes, studies))
     }
 

@@ -49,7 +49,7 @@ pub fn settings(run: &RunRow) -> Vec<(String, String)> {
 }
 
 /// Names of settings that are not the same in all runs, in the order of the plans.
-pub fn varied(all: &[Vec<(String, String)>]) -> Vec<String> {
+pub fn varied(all: &[&[(String, String)]]) -> Vec<String> {
     let mut seen: Vec<(&String, &String, usize, bool)> = Vec::new();
     for of in all {
         for (i, (name, value)) in of.iter().enumerate() {
@@ -87,7 +87,7 @@ pub fn recorded(
     let setting = |of: &[(String, String)], name: &str| {
         of.iter().find(|(known, _)| known == name).map_or_else(|| "–".to_owned(), |(_, value)| value.clone())
     };
-    let varied = varied(&all);
+    let varied = varied(&all.iter().map(Vec::as_slice).collect::<Vec<_>>());
     let factors = if factors.is_empty() { varied } else { factors.to_vec() };
     for factor in &factors {
         if !all.iter().flatten().any(|(name, _)| name == factor) {

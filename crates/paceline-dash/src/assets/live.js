@@ -9,7 +9,7 @@
   // Parts as the server sent them last: what scripts made of them does not count as a change.
   const sent = new Map();
   for (const part of document.querySelectorAll("[data-live][id]")) sent.set(part.id, part.outerHTML);
-  let last = null, busy = false, again = false, timer = 0, source = null, told = null;
+  let wanted = 0, last = null, busy = false, again = false, timer = 0, source = null, told = null;
 
   function say(state, words) { if (link) { link.dataset.state = state; link.textContent = words; } }
 
@@ -46,14 +46,17 @@
     told = words || "";
     picks();
     charts(fresh);
-    lines();
+    lines(fresh);
     later();
   }
 
   // The page of an address; in the history if it is another one.
   async function load(url, push, force) {
+    const mine = force ? ++wanted : wanted;
     const answer = await fetch(url, { headers: { accept: "text/html" }, cache: "no-store" });
     const text = await answer.text();
+    // Meanwhile somebody went elsewhere: what was asked for before is not shown any more.
+    if (mine !== wanted) return;
     // Another page altogether (the run is gone, the token is asked for): the browser shows it.
     if (!answer.ok) { if (push || answer.status === 401) location.assign(url); throw new Error(String(answer.status)); }
     if (push) history.pushState(null, "", url);
@@ -120,8 +123,9 @@
     if (figure.querySelector(".main-svg")) window.pacelineDraw(figure); else window.pacelineSee(figure.parentNode);
   }
 
-  function lines() {
-    const box = document.getElementById("lines");
+  function lines(fresh) {
+    const box = document.getElementById("lines"), next = fresh && fresh.getElementById("lines");
+    if (box && next) box.dataset.stamp = next.dataset.stamp;
     if (box && window.pacelineLines) window.pacelineLines(box);
   }
 
@@ -204,7 +208,7 @@
   told = head ? head.dataset.news : "";
   picks();
   charts(null);
-  lines();
+  lines(null);
   later();
   listen();
 })();

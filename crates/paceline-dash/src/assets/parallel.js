@@ -5,7 +5,7 @@
 (function () {
   const HEIGHT = 340, TOP = 34, BOTTOM = 30, NEAR = 22;
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
-  let box = null, canvas = null, chart = null, source = null, drag = null, asked = 0;
+  let box = null, canvas = null, chart = null, source = null, drag = null, asking = false, again = false;
 
   // From the best (0) to the worst (1).
   function colour(part, faint) {
@@ -174,12 +174,16 @@
   // Draws what the address asks for; asks the server if that may have changed.
   window.pacelineLines = async function (into) {
     if (box !== into) set(into);
-    const url = into.dataset.src + location.search, mine = ++asked;
+    // One question at a time: with a new one before each answer, nothing would ever be drawn.
+    if (asking) { again = true; return; }
+    const search = location.search, wanted = into.dataset.stamp + search;
+    if (wanted === source) return;
+    asking = true;
     try {
-      const answer = await fetch(url, { cache: "no-store" });
+      const answer = await fetch(into.dataset.src + search, { cache: "no-store" });
       const text = await answer.text();
-      if (!answer.ok || mine !== asked || (text + location.search) === source) return;
-      source = text + location.search;
+      if (!answer.ok) return;
+      source = wanted;
       const fresh = JSON.parse(text);
       fresh.axes.forEach((axis, i) => { axis.scale = scale(axis, fresh.rows.map((row) => row[3][i])); });
       chart = fresh;
@@ -192,6 +196,9 @@
       draw();
     } catch (error) {
       // The next look tries again.
+    } finally {
+      asking = false;
+      if (again) { again = false; window.pacelineLines(into); }
     }
   };
   dark.addEventListener("change", draw);

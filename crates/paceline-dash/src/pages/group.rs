@@ -83,10 +83,11 @@ pub fn page(site: &Site, view: &View, query: &Query) -> Made {
              <p class=\"note\">Each line is a run, coloured by {} (<span class=\"scale\" aria-hidden=\"true\"></span> best to \
              worst). Drag along an axis to keep the runs that pass there, click it to let all through again; the \
              filters above do the same by keyboard.</p>\
-             <div id=\"lines\" data-src=\"{}/parallel.json\" role=\"img\" aria-label=\"Parallel coordinates of the runs\"></div>\
+             <div id=\"lines\" data-src=\"{}/parallel.json\" data-stamp=\"{:x}\" role=\"img\" aria-label=\"Parallel coordinates of the runs\"></div>\
              </section>",
             escape(&group.responses.first().map_or_else(String::new, |r| r.name.clone())),
-            escape(&view.base)
+            escape(&view.base),
+            stamp(&group.members.iter().filter(|m| m.counts).collect::<Vec<_>>())
         );
     }
     body += &table::html(&view.base, group, members, query);
@@ -111,6 +112,8 @@ fn analysed(site: &Site, view: &View, query: &Query, members: &[&Member]) -> Sho
     let controls = group.members.iter().filter(|m| m.control && m.state == "ok").count();
     site.analyst.ask(&key, stamp(&(&counted, controls)), || {
         let table = group.table(&counted);
+        // Runs of other programs have no page.
+        let linked = counted.iter().all(|m| m.run.is_some());
         let work = move || {
             let n = table.measured(0).len();
             if n == 0 {
@@ -128,7 +131,7 @@ fn analysed(site: &Site, view: &View, query: &Query, members: &[&Member]) -> Sho
             for note in &analysis.notes {
                 let _ = writeln!(told, "<p class=\"note\">{}</p>", escape(note));
             }
-            told += &findings_html(&analysis.findings, Some(&link));
+            told += &findings_html(&analysis.findings, linked.then_some(&link as &dyn Fn(&str) -> String));
             let of = format!("{n} {}", if n == 1 { "run" } else { "runs" });
             Fragment { told, charts: parts::figures(&figures), of }
         };

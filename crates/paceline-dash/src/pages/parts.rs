@@ -37,12 +37,27 @@ pub fn progress(done: u64, all: u64, what: &str) -> String {
     }
     format!(
         "<span class=\"progress\"><progress max=\"{}\" value=\"{}\" aria-label=\"{}\"></progress> \
-         <span class=\"n\">{done} of {all} {}</span></span>",
+         <span class=\"n\">{} of {} {}</span></span>",
         all.max(1),
         done.min(all.max(1)),
         escape(what),
+        count(done),
+        count(all),
         escape(what)
     )
+}
+
+/// A count, its digits in groups of three.
+pub fn count(n: u64) -> String {
+    let digits = n.to_string();
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
 }
 
 /// What was worked out, or room for it.
@@ -137,6 +152,7 @@ mod tests {
             [seconds(0.0125), seconds(3.0), seconds(130.0), seconds(7260.0)],
             ["12.5 ms", "3 s", "2 min 10 s", "2 h 1 min"]
         );
+        assert_eq!([count(0), count(999), count(45_000_000)], ["0", "999", "45,000,000"]);
         assert_eq!([bytes(12.0), bytes(1_500_000.0)], ["12 bytes", "1.5 MB"]);
     }
 

@@ -5,6 +5,16 @@ import { PATIENCE, browse, charts, check, usable } from "./browser.mjs";
 const [address, study, run, shots] = process.argv.slice(2);
 const shot = (page, name, fullPage = true) => page.screenshot({ path: join(shots, name + ".png"), fullPage });
 const count = (page) => page.locator("#count").getAttribute("data-count").then(Number);
+// The lines of parallel coordinates are really drawn.
+const inked = (page) => page.waitForFunction(function () {
+  const canvas = document.querySelector("#lines canvas");
+  if (!canvas || !(Number(document.getElementById("lines").dataset.rows) > 0)) return false;
+  canvas.scrollIntoView({ block: "center", behavior: "instant" });
+  const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+  let ink = 0;
+  for (let i = 3; i < pixels.length; i += 4) if (pixels[i] > 0) ink += 1;
+  return ink > pixels.length / 4 / 100;
+}, null, { timeout: PATIENCE });
 const told = [];
 
 await browse(shots, async function (open) {
@@ -30,7 +40,7 @@ await browse(shots, async function (open) {
   const drawn = await charts(page, "#charts");
   check(drawn.length >= 6 && drawn.includes("history") && drawn.includes("main-effects"), "charts: " + drawn);
   told.push(drawn.length + " charts of the study");
-  await page.waitForFunction(() => Number(document.getElementById("lines").dataset.rows) > 0);
+  await inked(page);
   await usable(page);
   await page.evaluate(() => scrollTo(0, 0));
   await shot(page, "study-light");
@@ -134,13 +144,13 @@ await browse(shots, async function (open) {
   await shot(dark, "runs-dark");
   for (const [path, name] of [["", "overview-dark"], ["study/" + study, "study-dark"], ["run/" + run, "run-dark"]]) {
     await dark.goto(address + path);
-    if (path) await charts(dark, "#charts");
-    await dark.evaluate(() => scrollTo(0, 0));
-    await shot(dark, name);
+    await dark.locator(path ? "#charts figure.chart" : "#studies").first().waitFor();
+    await shot(dark, name, false);
   }
   const small = await open({ viewport: { width: 390, height: 800 } });
   await small.goto(address + "study/" + study);
   await charts(small, "#charts");
+  await inked(small);
   const wide = await small.evaluate(() => document.documentElement.scrollWidth);
   check(wide <= 391, "nothing is wider than a small screen: " + wide + " px");
   await small.evaluate(() => scrollTo(0, 0));
