@@ -56,7 +56,7 @@
     const answer = await fetch(url, { headers: { accept: "text/html" }, cache: "no-store" });
     const text = await answer.text();
     // Meanwhile somebody went elsewhere: what was asked for before is not shown any more.
-    if (mine !== wanted) return;
+    if (mine !== wanted || (!push && url !== location.href)) { again = again || !force; return; }
     // Another page altogether (the run is gone, the token is asked for): the browser shows it.
     if (!answer.ok) { if (push || answer.status === 401) location.assign(url); throw new Error(String(answer.status)); }
     if (push) history.pushState(null, "", url);
