@@ -25,6 +25,7 @@ pub struct Shelf {
     folder: PathBuf,
     studies: Box<dyn Studies>,
     kept: Mutex<Kept>,
+    reading: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -89,7 +90,7 @@ impl Kept {
 impl Shelf {
     /// Of a folder that may become a store yet.
     pub fn new(folder: PathBuf, studies: Box<dyn Studies>) -> Self {
-        Self { folder, studies, kept: Mutex::default() }
+        Self { folder, studies, kept: Mutex::default(), reading: Mutex::default() }
     }
 
     /// The store's folder.
@@ -142,6 +143,8 @@ impl Shelf {
             return Err(format!("there is no study {name} in this store"));
         }
         let stamp = self.studies.stamp(name);
+        // Whoever comes while it is read waits for it, instead of reading it too.
+        let _reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((of, study)) = self.kept().studies.get(name)
             && *of == stamp
         {
