@@ -15,7 +15,7 @@ const PROFILE: &str = "checked";
 /// Installs what is missing, then checks and tests.
 pub fn run() -> Outcome {
     packages(PACKAGES)?;
-    let readers = readers();
+    let (readers, browser) = (readers(), browser());
     process::run(&mut cargo(&["fmt", "--all", "--check"]))?;
     println!("$ cargo xtask docs --check");
     docs::check()?;
@@ -32,17 +32,17 @@ pub fn run() -> Outcome {
     // Doc tests first: the last summary printed is that of the tests proper.
     process::run(&mut cargo(&["test", "--workspace", "--profile", PROFILE, "--doc"]))?;
     if exists("cargo-nextest", "--version") {
-        process::run(readers.tell(&mut cargo(&[
+        process::run(readers.tell(browser.tell(&mut cargo(&[
             "nextest",
             "run",
             "--workspace",
             "--cargo-profile",
             PROFILE,
-        ])))?;
+        ]))))?;
     } else {
         println!("cargo-nextest is not here: plain `cargo test`, without the 120 s limit for hung tests");
         let test = ["test", "--workspace", "--profile", PROFILE, "--all-targets"];
-        process::run(readers.tell(&mut cargo(&test)))?;
+        process::run(readers.tell(browser.tell(&mut cargo(&test))))?;
     }
     Ok(())
 }
@@ -83,6 +83,47 @@ fn readers() -> Readers {
         }
     }
     Readers(works().then_some(python))
+}
+
+/// What drives the browser, by name and version from npm.
+const DRIVER: &str = "playwright-core@1.65.0";
+
+/// A folder with the [`DRIVER`] of Debian's Chromium; none where one of them cannot be had.
+struct Browser(Option<PathBuf>);
+
+impl Browser {
+    /// Names the folder to the tests.
+    fn tell<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        if let Some(folder) = &self.0 {
+            command.env("PACELINE_TEST_BROWSER", folder);
+        }
+        command
+    }
+}
+
+/// Installs Chromium and its driver once, the latter in `target/browser`. Where that cannot be done, the tests that need
+/// a browser are skipped, and it is said what is missing.
+fn browser() -> Browser {
+    let home = root().join("target/browser");
+    let driver = || {
+        if home.join("node_modules/playwright-core").is_dir() {
+            return Ok(());
+        }
+        if !exists("npm", "--version") {
+            return Err("npm is missing".to_owned());
+        }
+        std::fs::create_dir_all(&home).map_err(|error| format!("{}: {error}", home.display()))?;
+        let quiet = ["install", "--no-save", "--no-audit", "--no-fund", "--loglevel=error", "--prefix"];
+        process::run(Command::new("npm").args(quiet).arg(&home).arg(DRIVER))
+    };
+    let node = || if exists("node", "--version") { Ok(()) } else { Err("node is missing".to_owned()) };
+    match packages(&["chromium"]).and_then(|()| node()).and_then(|()| driver()) {
+        Ok(()) => Browser(Some(home)),
+        Err(missing) => {
+            println!("pages will not be looked at in a browser: {missing}");
+            Browser(None)
+        }
+    }
 }
 
 /// Installs Debian packages where they are missing; without the right to, says how.

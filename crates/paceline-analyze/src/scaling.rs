@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::anova::Estimate;
 use crate::linear::Fit;
-use crate::table::{Goal, StudyTable};
+use crate::table::{Goal, StudyTable, short};
 
 /// Mean speed of one number of workers.
 #[derive(Clone, Debug, Serialize)]
@@ -214,7 +214,7 @@ pub fn series(table: &StudyTable, response: usize, workers: usize) -> Vec<Series
         let others = table.factors.iter().zip(&rest).enumerate();
         let words: Vec<String> = others
             .filter(|(i, (f, _))| *i != workers && f.levels.len() > 1)
-            .map(|(_, (f, level))| format!("{} {}", f.name, f.levels[*level].text))
+            .map(|(_, (f, level))| format!("{} {}", f.name, short(&f.levels[*level].text)))
             .collect();
         found.push(Series {
             configuration: words.join(", "),

@@ -62,6 +62,8 @@ enum Verb {
     Analyze(Box<verbs::analyze::Args>),
     /// Write what runs say as a page that needs nothing else, as Markdown, and charts as SVG and CSV
     Report(Box<verbs::report::Args>),
+    /// Show studies and runs in a browser, live and read-only
+    Serve(verbs::serve::Args),
     /// List the recorded runs
     Runs(verbs::runs::Args),
     /// Show where a run's time went, its links, evaluations and resources
@@ -110,6 +112,7 @@ fn main() -> ExitCode {
         Some(Verb::Explore(args)) => verbs::explore::run(&args, show),
         Some(Verb::Analyze(args)) => verbs::analyze::run(&args, show),
         Some(Verb::Report(args)) => verbs::report::run(&args, show),
+        Some(Verb::Serve(args)) => verbs::serve::run(&args, show),
         Some(Verb::Runs(args)) => verbs::runs::run(&args, show),
         Some(Verb::Show(args)) => verbs::show::run(&args, show),
         Some(Verb::Export(args)) => verbs::export::run(&args, show),

@@ -14,6 +14,7 @@ mod explain;
 mod footprint;
 mod network;
 mod overhead;
+mod pages;
 mod prediction;
 mod report;
 mod samplers;
@@ -165,6 +166,7 @@ const MEASUREMENTS: &[Measurement] = &[
         about: "random faults under way, by seed: chaos [--seed N] [--rounds N]",
         run: || chaos::measure(chaos::SEED, chaos::ROUNDS),
     },
+    Measurement { name: "pages", about: "how long pages of 5,000 runs take", run: pages::measure },
     Measurement { name: "overhead", about: "what recording costs", run: overhead::measure },
     Measurement { name: "footprint", about: "memory and startup of a run", run: footprint::measure },
 ];

@@ -140,7 +140,8 @@ fn index() -> String {
          a question for [studies](studies.md).",
     );
     page.text(
-        "What every run leaves behind: [the record](record.md), its tables, its metrics and where they come from.",
+        "What every run leaves behind: [the record](record.md), its tables, its metrics and where they come from. What \
+         runs say: [analysis](analysis.md), and [the live pages](serve.md).",
     );
     page.text(
         "`cargo xtask docs` writes all of this out of the registries in `crates/paceline-protocol`, \

@@ -42,8 +42,38 @@ pub fn accuracy(store: &Store, runs: &[RunRow]) -> Result<Option<Figure>, Record
         marks,
     };
     let reading = "Each point is an evaluation: a run that is higher earlier learns faster in time, whatever its steps take.";
-    let n = format!("{n} evaluations of {} runs", runs.len());
+    let plural = |n: usize| if n == 1 { "" } else { "s" };
+    let n = format!("{n} evaluation{} of {} run{}", plural(n), runs.len(), plural(runs.len()));
     Ok(figure("accuracy", "Accuracy against time", reading, n, vec![panel]))
+}
+
+/// Loss of several runs by steps: of training, and on the test split.
+pub fn loss(store: &Store, runs: &[RunRow]) -> Result<Option<Figure>, RecordError> {
+    // The loss of a step is that of all its samples, whoever had them.
+    const BY_STEP: &str = "SELECT step, sum(loss * samples) / sum(samples) FROM steps \
+                           WHERE run = ? AND samples > 0 AND loss IS NOT NULL GROUP BY step ORDER BY step";
+    let (mut marks, mut n) = (Vec::new(), 0);
+    for run in runs {
+        let own = if runs.len() == 1 { String::new() } else { format!(" of {}", run.run) };
+        let steps = store.numbers(BY_STEP, run)?;
+        let points: Vec<Dot> =
+            steps.iter().filter(|row| row[1].is_finite()).map(|row| dot(row[0], row[1])).collect();
+        n += points.len();
+        marks.push(Mark::curve(&format!("training{own}"), thin(&points)));
+        let rows = store.rows("evaluations", run)?;
+        let tested = rows.numbers("step").into_iter().zip(rows.numbers("loss"));
+        let points = tested.filter_map(|(x, y)| Some(dot(x?, y?))).collect();
+        marks.push(Mark::line(&format!("test split{own}"), points));
+    }
+    let values = marks.iter().flat_map(|mark| match mark {
+        Mark::Points { points, .. } => points.iter().map(|p| p.y).collect(),
+        _ => Vec::new(),
+    });
+    let y = Axis::fitting("loss", values);
+    let panel = Panel { title: String::new(), x: Axis::linear("step"), y, marks };
+    let reading = "The mean loss over the samples of each step, and over the test split at evaluations: where the two \
+                   part, the network learns its training samples by heart.";
+    Ok(figure("loss", "Loss", reading, format!("{n} steps"), vec![panel]))
 }
 
 /// Charts of one run that have something to show.

@@ -171,10 +171,12 @@ pub fn distribution(drawn: &Drawn<'_>) -> Option<Figure> {
         Mark::curve(name, points.collect())
     };
     let mut marks = vec![step("all runs", runs.iter().map(|(_, v)| *v).collect())];
-    if let Some(f) = drawn.by_importance().first() {
-        let factor = &drawn.table.factors[*f];
-        for level in 0..factor.levels.len().min(6) {
-            let own: Vec<f64> = runs.iter().filter(|(r, _)| r.levels[*f] == level).map(|(_, v)| *v).collect();
+    // Curves of many levels, each of a run or two, would say nothing.
+    let few = |f: &usize| drawn.table.factors[*f].levels.len() <= 6;
+    if let Some(f) = drawn.by_importance().into_iter().find(few) {
+        let factor = &drawn.table.factors[f];
+        for level in 0..factor.levels.len() {
+            let own: Vec<f64> = runs.iter().filter(|(r, _)| r.levels[f] == level).map(|(_, v)| *v).collect();
             marks.push(step(&factor.at(level), own));
         }
     }
@@ -184,7 +186,7 @@ pub fn distribution(drawn: &Drawn<'_>) -> Option<Figure> {
         y: Axis::linear("part of the runs that are not above"),
         marks,
     };
-    let reading = "The part of the runs that stay at or below a value, for all and by level of the factor that matters \
-                   most: curves further left have lower values.";
+    let reading = "The part of the runs that stay at or below a value, for all and by level of the factor of few levels \
+                   that matters most: curves further left have lower values.";
     Some(drawn.figure("distribution", "Empirical distribution (EDF)", reading, vec![panel]))
 }

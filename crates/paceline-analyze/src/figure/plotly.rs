@@ -3,12 +3,15 @@
 use serde_json::{Map, Value, json};
 
 use super::{Axis, Figure, Mark, Scale};
+use crate::table::short;
 
 /// Colours that differ for colour-blind eyes too, on light and on dark ground.
 const COLOURS: [&str; 8] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#8c6bb1", "#7f7f7f"];
 /// Room between panels, as part of the whole.
 const GAP: (f64, f64) = (0.09, 0.16);
+/// Names along an axis.
+const MOST_NAMES: usize = 16;
 /// Height of a row of panels.
 const ROW: usize = 340;
 
@@ -28,8 +31,10 @@ fn axis(of: &Axis, domain: [f64; 2], anchor: &str) -> Value {
         Scale::Linear => {}
         Scale::Log => axis["type"] = "log".into(),
         Scale::Names(names) => {
-            axis["tickvals"] = (0..names.len()).collect();
-            axis["ticktext"] = json!(names);
+            // Of many names, as many as can be read.
+            let every = names.len().div_ceil(MOST_NAMES).max(1);
+            axis["tickvals"] = (0..names.len()).step_by(every).collect();
+            axis["ticktext"] = names.iter().step_by(every).map(|name| short(name)).collect();
             axis["range"] = json!([-0.6, names.len() as f64 - 0.4]);
         }
     }
@@ -98,7 +103,8 @@ impl Figure {
                     Mark::Points { line, dots, points, .. } => {
                         let mode = match (line, dots) {
                             (true, true) => "lines+markers",
-                            (true, false) => "lines",
+                            // A line of one point would not be seen.
+                            (true, false) if points.len() > 1 => "lines",
                             _ => "markers",
                         };
                         let mut trace = json!({

@@ -6,7 +6,7 @@
     const ink = dark.matches ? "#e6edf3" : "#1b1b1b";
     const grid = dark.matches ? "#2a313a" : "#e2e2e2";
     const changed = Object.assign({}, layout, {
-      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: ink, size: 12 },
+      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: ink, size: 12, family: "system-ui, sans-serif" },
     });
     for (const key of Object.keys(changed)) {
       if (/^[xy]axis/.test(key)) changed[key] = Object.assign({}, changed[key], { gridcolor: grid, linecolor: grid });
@@ -24,13 +24,15 @@
   window.pacelineDraw = draw;
   dark.addEventListener("change", all);
   // Charts that are not yet seen wait until they are: a page of many opens at once.
-  if ("IntersectionObserver" in window) {
-    const seen = new IntersectionObserver(function (entries) {
-      for (const entry of entries) {
-        if (entry.isIntersecting) { seen.unobserve(entry.target); draw(entry.target); }
-      }
-    }, { rootMargin: "600px" });
-    document.querySelectorAll("figure.chart").forEach(function (figure) { seen.observe(figure); });
-  } else { all(); }
+  const seen = "IntersectionObserver" in window && new IntersectionObserver(function (entries) {
+    for (const entry of entries) {
+      if (entry.isIntersecting) { seen.unobserve(entry.target); draw(entry.target); }
+    }
+  }, { rootMargin: "600px" });
+  // Charts that came later are handed in.
+  window.pacelineSee = function (root) {
+    root.querySelectorAll("figure.chart").forEach(function (figure) { if (seen) seen.observe(figure); else draw(figure); });
+  };
+  window.pacelineSee(document);
   window.addEventListener("beforeprint", all);
 })();

@@ -42,14 +42,17 @@ pub fn embedded(value: &serde_json::Value) -> String {
 /// A chart in a page; a drawing where scripts do not run.
 pub fn figure_html(figure: &Figure, still: bool) -> String {
     let (id, title) = (escape(&figure.id), escape(&figure.title));
+    let chart = figure.plotly();
+    // Its room is kept before it is drawn, so that nothing below it moves.
     let mut html = format!(
         "<figure id=\"{id}\" class=\"chart\"><h3>{title}</h3>\n\
          <figcaption>{} <span class=\"n\">n = {}</span></figcaption>\n\
-         <div class=\"plot\" role=\"img\" aria-label=\"{title}\"></div>\n\
+         <div class=\"plot\" role=\"img\" aria-label=\"{title}\" style=\"min-height:{}px\"></div>\n\
          <script type=\"application/json\">{}</script>\n",
         escape(&figure.reading),
         escape(&figure.n),
-        embedded(&figure.plotly())
+        chart["layout"]["height"],
+        embedded(&chart)
     );
     if still {
         let _ = writeln!(html, "<noscript>{}</noscript>", figure.svg());
@@ -106,7 +109,8 @@ pub fn findings_html(findings: &[Finding], run_link: Option<&dyn Fn(&str) -> Str
             let _ = write!(html, " <span class=\"n\">p = {}</span>", crate::table::number(p));
         }
         if !finding.runs.is_empty() {
-            let _ = write!(html, "<details><summary>{} runs</summary>", finding.runs.len());
+            let n = finding.runs.len();
+            let _ = write!(html, "<details><summary>{n} {}</summary>", if n == 1 { "run" } else { "runs" });
             for run in finding.runs.iter().take(MOST_RUNS) {
                 let name = escape(run);
                 let _ = match run_link {

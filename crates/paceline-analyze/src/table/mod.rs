@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 pub use csv::{Columns, TableError, read};
-pub use recorded::recorded;
-pub use response::{Goal, Response, number};
+pub use recorded::{recorded, settings, varied};
+pub use response::{Goal, Response, number, short};
 
 /// Runs, what varied between them, and what they measured.
 #[derive(Clone, Debug, Serialize)]
@@ -151,7 +151,7 @@ impl StudyTable {
     pub fn configuration(&self, levels: &[usize]) -> String {
         let varied = self.factors.iter().zip(levels).filter(|(factor, _)| factor.levels.len() > 1);
         let words: Vec<String> =
-            varied.map(|(f, level)| format!("{} {}", f.name, f.levels[*level].text)).collect();
+            varied.map(|(f, level)| format!("{} {}", f.name, short(&f.levels[*level].text))).collect();
         words.join(", ")
     }
 

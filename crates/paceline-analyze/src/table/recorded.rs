@@ -26,8 +26,8 @@ const FIGURES: [Figure; 7] = [
     ("convergence_s", Goal::Minimize, |run| run.result.as_ref()?.convergence_s),
 ];
 
-/// A plan's settings by name, one level deep.
-fn settings(run: &RunRow) -> Vec<(String, String)> {
+/// A plan's settings by name, one level deep; those that name repeats are left out.
+pub fn settings(run: &RunRow) -> Vec<(String, String)> {
     let Some(Value::Object(plan)) = run.plan.as_ref().and_then(|plan| serde_json::to_value(plan).ok()) else {
         return Vec::new();
     };
@@ -48,6 +48,32 @@ fn settings(run: &RunRow) -> Vec<(String, String)> {
     found
 }
 
+/// Names of settings that are not the same in all runs, in the order of the plans.
+pub fn varied(all: &[&[(String, String)]]) -> Vec<String> {
+    let mut seen: Vec<(&String, &String, usize, bool)> = Vec::new();
+    for of in all {
+        for (i, (name, value)) in of.iter().enumerate() {
+            // Plans have their settings in one order: the place is right nearly always.
+            let known = if seen.get(i).is_some_and(|(known, ..)| *known == name) {
+                Some(i)
+            } else {
+                seen.iter().position(|(known, ..)| *known == name)
+            };
+            match known {
+                None => seen.push((name, value, 1, false)),
+                Some(at) => {
+                    let (_, first, count, differs) = &mut seen[at];
+                    *count += 1;
+                    *differs |= *first != value;
+                }
+            }
+        }
+    }
+    // A setting that some plans do not have differs too.
+    let differing = seen.into_iter().filter(|(.., count, differs)| *differs || *count < all.len());
+    differing.map(|(name, ..)| name.clone()).collect()
+}
+
 /// Runs that ended well. Without names, factors are all settings that differ, and responses speed and accuracy.
 pub fn recorded(
     name: &str,
@@ -61,13 +87,7 @@ pub fn recorded(
     let setting = |of: &[(String, String)], name: &str| {
         of.iter().find(|(known, _)| known == name).map_or_else(|| "–".to_owned(), |(_, value)| value.clone())
     };
-    let mut varied: Vec<String> = Vec::new();
-    for (name, _) in all.iter().flatten() {
-        let first = all.first().map(|of| setting(of, name));
-        if !varied.contains(name) && all.iter().any(|of| Some(setting(of, name)) != first) {
-            varied.push(name.clone());
-        }
-    }
+    let varied = varied(&all.iter().map(Vec::as_slice).collect::<Vec<_>>());
     let factors = if factors.is_empty() { varied } else { factors.to_vec() };
     for factor in &factors {
         if !all.iter().flatten().any(|(name, _)| name == factor) {

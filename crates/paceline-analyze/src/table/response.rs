@@ -56,6 +56,9 @@ impl Response {
             ("_bytes", "bytes"),
             ("(ms)", "ms"),
         ];
+        if self.name.starts_with("seconds.") {
+            return "s";
+        }
         ends.into_iter().find(|(end, _)| self.name.ends_with(end)).map_or("", |(_, unit)| unit)
     }
 
@@ -89,6 +92,17 @@ impl Response {
     }
 }
 
+/// A level as it is shown: a long number with four digits that count.
+pub fn short(level: &str) -> String {
+    match level.parse::<f64>() {
+        Ok(value) if level.len() > 8 && value.is_finite() => {
+            let text = format!("{value:.3e}").parse::<f64>().map_or_else(|_| level.into(), |v| v.to_string());
+            if text.len() > 12 { format!("{value:.3e}") } else { text }
+        }
+        _ => level.to_owned(),
+    }
+}
+
 /// Three digits that count.
 pub fn number(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
@@ -113,6 +127,7 @@ mod tests {
         let log = Response::parse(" log( training_time_s ) ").unwrap();
         assert_eq!((log.name.as_str(), log.log, log.unit()), ("training_time_s", true, "s"));
         assert_eq!(Response::parse("samples_per_s").unwrap().unit(), "1/s");
+        assert_eq!(Response::parse("seconds.train").unwrap().named(), "seconds.train, s");
         assert!(Response::parse("log()").is_err() && Response::parse("sqrt(x)").is_err());
     }
 
@@ -120,5 +135,9 @@ mod tests {
     fn figures_have_three_digits_that_count() {
         assert_eq!([number(1234.5), number(0.012345), number(12.0)], ["1234", "0.0123", "12"]);
         assert_eq!(Response::parse("t_s").unwrap().show(0.25), "0.25 s");
+        assert_eq!(
+            ["0.041246263829", "16", "0.05", "ring-allreduce", "0.000000000123456"].map(short),
+            ["0.04125", "16", "0.05", "ring-allreduce", "1.235e-10"]
+        );
     }
 }

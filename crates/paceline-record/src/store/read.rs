@@ -141,6 +141,24 @@ impl Store {
         all(&self.connection).map_err(at(&self.path))
     }
 
+    /// Runs that have written since a time (in seconds since 1970), and those of these numbers; the latest last.
+    pub fn runs_since(&self, seen_s: f64, also: &[i64]) -> Result<Vec<RunRow>, RecordError> {
+        let also: Vec<String> = also.iter().map(ToString::to_string).collect();
+        let sql = format!(
+            "SELECT {COLUMNS} FROM runs WHERE seen_s >= ? OR id IN ({}) ORDER BY id",
+            also.join(", ")
+        );
+        let all =
+            |c: &Connection| c.prepare(&sql)?.query_map([seen_s], run_row)?.collect::<rusqlite::Result<_>>();
+        all(&self.connection).map_err(at(&self.path))
+    }
+
+    /// A number that is another one once somebody else has written.
+    pub fn version(&self) -> Result<i64, RecordError> {
+        let version = self.connection.pragma_query_value(None, "data_version", |row| row.get(0));
+        version.map_err(at(&self.path))
+    }
+
     /// The run whose id begins so; `last` is the latest.
     pub fn find(&self, name: &str) -> Result<RunRow, RecordError> {
         let sql = |condition: &str| format!("SELECT {COLUMNS} FROM runs {condition}");
@@ -213,9 +231,9 @@ impl Store {
         }
     }
 
-    /// Runs whose process has died without a word are lost, from the moment that they last wrote.
-    pub(super) fn note_the_lost(&mut self) -> Result<(), RecordError> {
-        let failed = at(&self.path);
+    /// Runs whose process has died without a word are lost, from the moment that they last wrote; how many are new.
+    pub fn note_the_lost(&mut self) -> Result<usize, RecordError> {
+        let (failed, mut noted) = (at(&self.path), 0);
         let looked_at = |r: &Row<'_>| {
             let (host, boot) = (r.get::<_, String>(1)?, r.get::<_, String>(2)?);
             Ok((r.get(0)?, alive(&host, &boot, r.get(3)?, r.get::<_, i64>(4)? as u64)))
@@ -228,7 +246,8 @@ impl Store {
         for (id, alive) in running(&self.connection).map_err(&failed)? {
             if alive == Some(false) {
                 // It may have ended between the two looks: then its own word counts.
-                self.connection
+                noted += self
+                    .connection
                     .execute(
                         "UPDATE runs SET state = 'lost', ended_s = seen_s, \
                          error = 'its process died without a word' WHERE id = ? AND state = 'running'",
@@ -237,7 +256,7 @@ impl Store {
                     .map_err(&failed)?;
             }
         }
-        Ok(())
+        Ok(noted)
     }
 }
 

@@ -9,11 +9,8 @@ use paceline_plan::Goal;
 use super::state::Known;
 use super::workload;
 
-/// Runs of points are analysed, controls tell noise and drift; warm-ups, the baseline, shortened runs and those that
-/// were ended early are left out.
-pub fn table(known: &Known) -> StudyTable {
-    let study = &known.study;
-    let factors: Vec<String> = study.space.axes().iter().map(|axis| axis.name.clone()).collect();
+/// The objectives, as what is explained.
+pub fn responses(known: &Known) -> Vec<Response> {
     let ended = |metric: &str| {
         let figure = |end: &Option<End>| match end {
             Some(End::Ok { metrics }) => metrics.get(metric).copied(),
@@ -21,9 +18,8 @@ pub fn table(known: &Known) -> StudyTable {
         };
         known.made.iter().filter_map(|made| figure(&made.end)).collect::<Vec<f64>>()
     };
-    let responses: Vec<Response> = study
-        .objectives
-        .iter()
+    let objectives = known.study.objectives.iter();
+    objectives
         .map(|objective| Response {
             name: objective.metric.clone(),
             // Times and rates differ by factors.
@@ -33,7 +29,15 @@ pub fn table(known: &Known) -> StudyTable {
                 Goal::Maximize => table::Goal::Maximize,
             },
         })
-        .collect();
+        .collect()
+}
+
+/// Runs of points are analysed, controls tell noise and drift; warm-ups, the baseline, shortened runs and those that
+/// were ended early are left out.
+pub fn table(known: &Known) -> StudyTable {
+    let study = &known.study;
+    let factors: Vec<String> = study.space.axes().iter().map(|axis| axis.name.clone()).collect();
+    let responses = responses(known);
     let mut left_out = 0;
     let mut raw = Vec::new();
     for (made, run) in known.made.iter().zip(&known.runs) {

@@ -20,6 +20,7 @@ pub mod predict;
 pub mod report;
 pub mod resume;
 pub mod runs;
+pub mod serve;
 pub mod show;
 pub mod simulate;
 pub mod status;

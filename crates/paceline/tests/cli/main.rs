@@ -4,6 +4,7 @@
 
 mod analyze;
 mod bad_input;
+mod browser;
 mod data;
 mod distributed;
 mod explain;
@@ -23,6 +24,7 @@ mod resume;
 #[allow(dead_code, reason = "its own crate attacks in more ways")]
 #[path = "../../../paceline-wire/tests/conformance/rpc.rs"]
 mod rpc;
+mod serve;
 mod simulate;
 mod strangers;
 mod studies;

@@ -1,0 +1,263 @@
+//! Runs that are looked at together: those of a study, or all recorded ones.
+
+use std::cmp::Ordering;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use paceline_analyze::table::{self, Goal, RawRun, Response};
+use paceline_analyze::{Ask, StudyTable};
+use paceline_record::store::RunRow;
+
+/// Where studies are known from.
+pub trait Studies: Send + Sync {
+    /// Their names.
+    fn names(&self) -> Vec<String>;
+    /// A number that is another one once something has changed about a study.
+    fn stamp(&self, name: &str) -> u64;
+    /// What is known about one; otherwise why nothing is.
+    fn read(&self, name: &str) -> Result<Study, String>;
+}
+
+/// No studies at all.
+impl Studies for () {
+    fn names(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn stamp(&self, _: &str) -> u64 {
+        0
+    }
+
+    fn read(&self, name: &str) -> Result<Study, String> {
+        Err(format!("there is no study {name}"))
+    }
+}
+
+/// A study.
+#[derive(Clone, Debug)]
+pub struct Study {
+    /// `running`, `interrupted` or `finished`.
+    pub state: &'static str,
+    /// Where its points come from.
+    pub sampler: String,
+    /// Runs that it will have.
+    pub expected: u64,
+    /// How long the rest will take.
+    pub left_s: Option<f64>,
+    /// Its runs.
+    pub group: Group,
+}
+
+/// What a run was told, by name.
+pub type Settings = Arc<Vec<(String, String)>>;
+
+/// The settings of a run, and where it was made.
+pub fn settings(row: &RunRow) -> Settings {
+    let mut own = table::settings(row);
+    own.push(("origin".into(), row.origin.clone()));
+    Arc::new(own)
+}
+
+/// Runs that are looked at together.
+#[derive(Clone, Debug)]
+pub struct Group {
+    /// What they are called.
+    pub title: String,
+    /// What varied on purpose.
+    pub factors: Vec<String>,
+    /// What was measured; the first is the one that is explained.
+    pub responses: Vec<Response>,
+    /// The runs, in the order in which they began.
+    pub members: Vec<Member>,
+    /// The levels of each factor, as points of the study have them (controls and warm-ups may lie elsewhere): numbers in
+    /// ascending order, words by the alphabet.
+    pub levels: Vec<Vec<String>>,
+}
+
+/// One run.
+#[derive(Clone, Debug, Default)]
+pub struct Member {
+    /// Its number, from 0.
+    pub number: u64,
+    /// Its id in the store, where it has one.
+    pub run: Option<String>,
+    /// What it is for; empty for runs that belong to no study.
+    pub role: &'static str,
+    /// `running`, `ok`, or how else it ended.
+    pub state: String,
+    /// Why it failed.
+    pub error: Option<String>,
+    /// Its level of each factor.
+    pub levels: Vec<String>,
+    /// What it measured, by response.
+    pub values: Vec<Option<f64>>,
+    /// Steps done, and of how many, while it is under way.
+    pub progress: Option<(u64, u64)>,
+    /// Whether charts and findings count it.
+    pub counts: bool,
+    /// Whether it repeats one configuration to show drift.
+    pub control: bool,
+    /// Whether it was made in virtual time.
+    pub simulated: bool,
+}
+
+impl Member {
+    /// The same with these figures.
+    pub fn measuring(mut self, values: impl IntoIterator<Item = Option<f64>>) -> Self {
+        self.values = values.into_iter().map(|value| value.filter(|v| v.is_finite())).collect();
+        self
+    }
+
+    /// What it measured.
+    pub fn value(&self, response: usize) -> Option<f64> {
+        self.values.get(response).copied().flatten()
+    }
+
+    /// What it is called.
+    pub fn name(&self) -> String {
+        self.run.clone().unwrap_or_else(|| format!("#{}", self.number))
+    }
+}
+
+impl Hash for Member {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.number, &self.run, &self.state, &self.levels, self.progress, self.counts).hash(state);
+        self.values.iter().for_each(|value| value.map(f64::to_bits).hash(state));
+    }
+}
+
+/// Numbers as numbers, before words.
+pub fn by_level(a: &str, b: &str) -> Ordering {
+    match (a.parse::<f64>(), b.parse::<f64>()) {
+        (Ok(x), Ok(y)) => x.total_cmp(&y),
+        (Ok(_), Err(_)) => Ordering::Less,
+        (Err(_), Ok(_)) => Ordering::Greater,
+        _ => a.cmp(b),
+    }
+}
+
+impl Group {
+    /// Of these runs.
+    pub fn new(title: &str, factors: Vec<String>, responses: Vec<Response>, members: Vec<Member>) -> Self {
+        let points = || members.iter().filter(|m| m.role.is_empty() || m.role == "point");
+        let levels = (0..factors.len())
+            .map(|f| {
+                let mut levels: Vec<&String> = points().filter_map(|m| m.levels.get(f)).collect();
+                levels.sort_by(|a, b| by_level(a, b));
+                levels.dedup();
+                levels.into_iter().cloned().collect()
+            })
+            .collect();
+        Self { title: title.into(), factors, responses, members, levels }
+    }
+
+    /// All recorded runs, each with its settings: what differs between them are the factors.
+    pub fn recorded(rows: &[(Arc<RunRow>, Settings)]) -> Self {
+        // A plan that cannot be read has no settings, and says nothing about what differs.
+        let readable: Vec<&[(String, String)]> =
+            rows.iter().map(|(_, own)| own.as_slice()).filter(|own| own.len() > 1).collect();
+        let factors = table::varied(&readable);
+        let response = |name: &str, log, goal| Response { name: name.into(), log, goal };
+        let responses = vec![
+            response("samples_per_s", true, Goal::Maximize),
+            response("final_accuracy", false, Goal::Maximize),
+            response("train_s", true, Goal::Minimize),
+        ];
+        let member = |(row, own): &(Arc<RunRow>, Settings)| {
+            let level = |name: &String| {
+                own.iter().find(|(known, _)| known == name).map_or_else(|| "–".into(), |(_, v)| v.clone())
+            };
+            let speed =
+                row.samples_done.zip(row.train_s).filter(|(_, s)| *s > 0.0).map(|(n, s)| n as f64 / s);
+            Member {
+                number: row.id as u64,
+                run: Some(row.run.clone()),
+                state: row.state.clone(),
+                error: row.error.clone(),
+                levels: factors.iter().map(level).collect(),
+                progress: (row.state == "running").then(|| (row.steps_done, row.steps.unwrap_or(0))),
+                counts: row.result.is_some() && row.plan.is_some(),
+                simulated: row.origin == "simulated",
+                ..Member::default()
+            }
+            .measuring([speed, row.accuracy, row.train_s])
+        };
+        let members = rows.iter().map(member).collect();
+        Self::new("All recorded runs", factors, responses, members)
+    }
+
+    /// Factors that differ between runs.
+    pub fn varied(&self) -> impl Iterator<Item = usize> {
+        (0..self.factors.len()).filter(|f| self.levels[*f].len() > 1)
+    }
+
+    /// Some of the runs as the input of an analysis. Controls are always among them: they tell of the machine.
+    pub fn table(&self, chosen: &[&Member]) -> StudyTable {
+        let simulated = chosen.iter().filter(|m| m.counts && m.simulated).count();
+        let measured = chosen.iter().filter(|m| m.counts && !m.simulated).count();
+        // What was measured and what was simulated are never mixed silently.
+        let mixed = simulated > 0 && measured > 0;
+        let counted = chosen.iter().copied().filter(|m| m.counts && !(mixed && m.simulated));
+        let controls = self.members.iter().filter(|m| m.control && m.state == "ok");
+        let raw = counted.filter(|m| !m.control).chain(controls).map(|member| RawRun {
+            id: member.name(),
+            levels: member.levels.clone(),
+            values: (0..self.responses.len()).map(|r| member.value(r)).collect(),
+            order: member.number as f64,
+            block: None,
+            control: member.control,
+        });
+        let mut table = StudyTable::new(&self.title, &self.factors, self.responses.clone(), raw.collect());
+        if mixed {
+            table.notes.push(format!(
+                "{simulated} simulated runs are left out of findings and charts: filter by origin to see them"
+            ));
+        }
+        table
+    }
+
+    /// What is known about the factors of a table.
+    pub fn ask(table: &StudyTable) -> Ask {
+        let known = |names: &[&str]| {
+            let varied = |f: &usize| table.factors[*f].levels.len() > 1;
+            names.iter().filter_map(|name| table.factor(name)).find(varied)
+        };
+        let workers = known(&["workers"]).filter(|f| table.factors[*f].numbers().is_some());
+        Ask { workload: known(&["model", "data"]), workers, seed: 1 }
+    }
+}
+
+/// A number that is another one once what is looked at has changed.
+pub fn stamp(of: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    of.hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(number: u64, level: &str, simulated: bool) -> Member {
+        let member = Member {
+            number,
+            levels: vec![level.into()],
+            state: "ok".into(),
+            counts: true,
+            simulated,
+            ..Member::default()
+        };
+        member.measuring([Some(number as f64 + 1.0)])
+    }
+
+    #[test]
+    fn what_was_simulated_is_not_mixed_with_what_was_measured() {
+        let members = vec![member(0, "10", false), member(1, "9", false), member(2, "9", true)];
+        let group = Group::new("t", vec!["n".into()], vec![Response::parse("time_s").unwrap()], members);
+        assert_eq!(group.levels, [["9", "10"]]);
+        let all: Vec<&Member> = group.members.iter().collect();
+        let table = group.table(&all);
+        assert_eq!((table.runs.len(), table.notes.len()), (2, 1));
+        assert_eq!(group.table(&all[2..]).runs.len(), 1, "alone they are shown");
+    }
+}

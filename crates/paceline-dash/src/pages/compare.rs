@@ -1,0 +1,156 @@
+//! Two runs beside each other: what differs in their settings, in their figures, and why.
+
+use hyper::StatusCode;
+use paceline_analyze::charts::run as drawn;
+use paceline_analyze::explain::{Comparison, Explanation, Recorded};
+use paceline_analyze::figure::Figure;
+use paceline_analyze::report::explanation_html;
+use paceline_analyze::sheet::{Sheet, escape};
+use paceline_analyze::table::{number, settings};
+use paceline_record::store::RunRow;
+use paceline_record::{RecordError, Store};
+
+use super::parts::{self, badge};
+use super::run::{find, version};
+use super::{Made, Page, Room, frame, problem};
+use crate::analyst::{Fragment, Shown, Work};
+use crate::group::stamp;
+use crate::query::{Query, encode};
+use crate::route::Site;
+
+/// The two runs of an address: `pick=A&pick=B`, or `a=A&b=B`.
+fn pair(site: &Site, query: &Query) -> Result<[RunRow; 2], Page> {
+    let picks: Vec<&str> =
+        ["a", "b"].into_iter().filter_map(|n| query.get(n)).chain(query.all("pick")).collect();
+    match picks.as_slice() {
+        [a, b] => Ok([find(site, a)?, find(site, b)?]),
+        _ => Err(problem(
+            StatusCode::BAD_REQUEST,
+            "Two runs are needed",
+            &format!("{} were picked: tick the boxes of two runs, then compare.", picks.len()),
+        )),
+    }
+}
+
+/// The page.
+pub fn page(site: &Site, query: &Query) -> Made {
+    let runs = pair(site, query)?;
+    let shown = compared(site, &runs);
+    let [a, b] = &runs;
+    let title = |run: &RunRow| format!("<a href=\"/run/{}\">{}</a>", encode(&run.run), escape(&run.run));
+    let other = |query: &str| format!("/compare?{query}");
+    let mut body = format!(
+        "<div id=\"head\" data-live data-news=\"\"><p class=\"crumbs\"><a href=\"/\">Overview</a> / \
+         <a href=\"/runs\">Runs</a> / Comparison</p><h1>{} and {}</h1>\n<p>{} {} · {} {} · \
+         <a href=\"{}\">the other way round</a></p>\n{}{}</div>\n",
+        escape(&a.run),
+        escape(&b.run),
+        title(a),
+        badge(&a.state),
+        title(b),
+        badge(&b.state),
+        escape(&other(&format!("a={}&b={}", encode(&b.run), encode(&a.run)))),
+        figures(&runs).html(),
+        differences(&runs)
+    );
+    body += &parts::told(&shown);
+    body += &parts::charts(&shown, &format!("/compare/charts?a={}&b={}", encode(&a.run), encode(&b.run)));
+    Ok(frame(Room::None, &format!("{} and {}", a.run, b.run), &body))
+}
+
+/// The charts alone.
+pub fn charts(site: &Site, query: &Query) -> Made {
+    let shown = compared(site, &pair(site, query)?);
+    Ok(Page::part(shown.fragment.map_or_else(String::new, |fragment| fragment.charts.clone())))
+}
+
+fn compared(site: &Site, runs: &[RunRow; 2]) -> Shown {
+    let key = format!("/compare?a={}&b={}", encode(&runs[0].run), encode(&runs[1].run));
+    site.analyst.ask(&key, stamp(&runs.each_ref().map(version)), || {
+        let (folder, runs) = (site.shelf.folder().to_owned(), runs.clone());
+        Box::new(move || {
+            let made = Store::open(&folder).and_then(|store| fragment(&store, &runs));
+            made.unwrap_or_else(|error| Fragment {
+                told: format!("<p class=\"note\">{}</p>", escape(&error.to_string())),
+                ..Fragment::default()
+            })
+        }) as Work
+    })
+}
+
+fn fragment(store: &Store, runs: &[RunRow; 2]) -> Result<Fragment, RecordError> {
+    let (mut explained, mut told) = (Vec::new(), String::new());
+    for run in runs {
+        match Explanation::new(&Recorded::read(store, run)?) {
+            Ok(explanation) => explained.push(explanation),
+            Err(error) => told += &format!("<p class=\"note\">{}</p>\n", escape(&error.to_string())),
+        }
+    }
+    if let [a, b] = explained.as_slice() {
+        let said = Comparison::new(a, b);
+        told += &format!(
+            "<section><h2>What makes the difference</h2><p>{}</p></section>\n",
+            escape(&said.sentence)
+        );
+    }
+    explained.iter().for_each(|explanation| told += &explanation_html(explanation));
+    let mut figures: Vec<Figure> =
+        [drawn::accuracy(store, runs)?, drawn::loss(store, runs)?].into_iter().flatten().collect();
+    for (i, run) in runs.iter().enumerate() {
+        for mut figure in drawn::charts(store, run)? {
+            figure.id = format!("{}-{}", figure.id, i + 1);
+            figure.title = format!("{} of {}", figure.title, run.run);
+            figures.push(figure);
+        }
+    }
+    Ok(Fragment { told, charts: parts::figures(&figures), of: "both runs".into() })
+}
+
+fn figures([a, b]: &[RunRow; 2]) -> Sheet {
+    let note = "What the first has, as a part of the second.";
+    let mut sheet = Sheet::new("Figures", &["", &a.run, &b.run, "first, % of second"], 1, note);
+    type Read = fn(&RunRow) -> Option<f64>;
+    let rows: [(&str, Read); 8] = [
+        ("speed, samples/s", |r| {
+            r.samples_done.zip(r.train_s).filter(|(_, s)| *s > 0.0).map(|(n, s)| n as f64 / s)
+        }),
+        ("accuracy, %", |r| r.accuracy.map(|a| 100.0 * a)),
+        ("training loss", |r| r.train_loss),
+        ("training clock, s", |r| r.train_s),
+        ("time to accuracy, s", |r| r.result.as_ref()?.time_to_accuracy_s),
+        ("steps", |r| Some(r.steps_done as f64)),
+        ("sent by all ranks, MB", |r| {
+            Some(r.result.as_ref()?.ranks.iter().map(|k| k.sent_bytes as f64).sum::<f64>() / 1e6)
+        }),
+        ("CPU time of all ranks, s", |r| Some(r.result.as_ref()?.ranks.iter().map(|k| k.cpu_s).sum())),
+    ];
+    for (name, read) in rows {
+        let (first, second) = (read(a), read(b));
+        if first.is_none() && second.is_none() {
+            continue;
+        }
+        let show = |value: Option<f64>| value.map_or_else(|| "–".into(), number);
+        let part = first.zip(second).filter(|(_, b)| *b != 0.0).map(|(a, b)| 100.0 * a / b);
+        sheet.rows.push(vec![name.into(), show(first), show(second), show(part)]);
+    }
+    sheet
+}
+
+fn differences([a, b]: &[RunRow; 2]) -> String {
+    let (first, second) = (settings(a), settings(b));
+    let mut sheet = Sheet::new("Settings that differ", &["setting", &a.run, &b.run], 3, "");
+    let value = |of: &[(String, String)], name: &str| {
+        of.iter().find(|(known, _)| known == name).map_or_else(|| "–".to_owned(), |(_, v)| v.clone())
+    };
+    let more = second.iter().filter(|(name, _)| !first.iter().any(|(known, _)| known == name));
+    for (name, _) in first.iter().chain(more) {
+        let (x, y) = (value(&first, name), value(&second, name));
+        if x != y {
+            sheet.rows.push(vec![name.clone(), x, y]);
+        }
+    }
+    if sheet.rows.is_empty() {
+        return "<p class=\"note\">Their settings are the same: one is a repeat of the other.</p>\n".into();
+    }
+    sheet.html()
+}

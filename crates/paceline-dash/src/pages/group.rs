@@ -1,0 +1,379 @@
+//! The page of a study, or of all runs: how far it is, what it found, filters, parallel coordinates that filter too, the
+//! table of runs, and charts.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use paceline_analyze::Analysis;
+use paceline_analyze::charts::{self, Drawn};
+use paceline_analyze::report::findings_html;
+use paceline_analyze::sheet::escape;
+use paceline_analyze::table::{number, short};
+use serde_json::{Value, json};
+
+use super::parts::{self, badge, progress, seconds, tile};
+use super::{Made, Page, Room, frame, table};
+use crate::analyst::{Fragment, Shown, Work};
+use crate::group::{Group, Member, Study, stamp};
+use crate::query::{Query, encode};
+use crate::route::Site;
+use crate::select::{Choice, chooses};
+
+/// Levels of a factor that filters list one by one; of more, a range is chosen.
+const LEVELS: usize = 16;
+/// Factors that filters and parallel coordinates have.
+const FACTORS: usize = 12;
+/// Runs that parallel coordinates draw.
+const LINES: usize = 5000;
+
+/// What is looked at.
+pub struct View {
+    /// The path of its page.
+    pub base: String,
+    /// Its runs.
+    pub of: Of,
+}
+
+/// A study or all runs.
+pub enum Of {
+    /// A study.
+    Study(Arc<Study>),
+    /// All recorded runs.
+    Runs(Arc<Group>),
+}
+
+impl View {
+    fn group(&self) -> &Group {
+        match &self.of {
+            Of::Study(study) => &study.group,
+            Of::Runs(group) => group,
+        }
+    }
+}
+
+/// The best of some runs by the first response.
+pub fn best<'a>(group: &Group, members: &[&'a Member]) -> Option<(&'a Member, f64)> {
+    let response = group.responses.first()?;
+    let measured = members.iter().filter(|m| m.counts && !m.control).filter_map(|m| Some((*m, m.value(0)?)));
+    measured.reduce(|best, one| if response.better(one.1, best.1) { one } else { best })
+}
+
+/// Levels in words; those that are the same in all runs are left out.
+pub fn configuration(group: &Group, member: &Member) -> String {
+    let level = |f: usize| Some(format!("{} {}", group.factors[f], short(member.levels.get(f)?)));
+    group.varied().filter_map(level).collect::<Vec<_>>().join(", ")
+}
+
+/// The page.
+pub fn page(site: &Site, view: &View, query: &Query) -> Made {
+    let group = view.group();
+    let chosen = Choice::new(group, query);
+    let members = chosen.members();
+    let shown = analysed(site, view, query, &members);
+    let mut body = match &view.of {
+        Of::Study(study) => head_of_study(study, &members),
+        Of::Runs(_) => head_of_runs(group, &members),
+    };
+    body += &parts::told(&shown);
+    body += &filters(view, query, chosen.narrows());
+    if group.varied().next().is_some() {
+        let _ = writeln!(
+            body,
+            "<section aria-labelledby=\"lines-title\"><h2 id=\"lines-title\">Parallel coordinates</h2>\
+             <p class=\"note\">Each line is a run, coloured by {} (<span class=\"scale\" aria-hidden=\"true\"></span> best to \
+             worst). Drag along an axis to keep the runs that pass there, click it to let all through again; the \
+             filters above do the same by keyboard.</p>\
+             <div id=\"lines\" data-src=\"{}/parallel.json\" data-stamp=\"{:x}\" role=\"img\" aria-label=\"Parallel coordinates of the runs\"></div>\
+             </section>",
+            escape(&group.responses.first().map_or_else(String::new, |r| r.name.clone())),
+            escape(&view.base),
+            stamp(&group.members.iter().filter(|m| m.counts).collect::<Vec<_>>())
+        );
+    }
+    body += &table::html(&view.base, group, members, query);
+    let filters_only = query.without(|name, _| !chooses(name));
+    body += &parts::charts(&shown, &format!("{}/charts{}", view.base, filters_only.address()));
+    let room = if matches!(view.of, Of::Runs(_)) { Room::Runs } else { Room::None };
+    Ok(frame(room, &group.title, &body))
+}
+
+/// The charts alone.
+pub fn charts(site: &Site, view: &View, query: &Query) -> Made {
+    let members = Choice::new(view.group(), query).members();
+    let shown = analysed(site, view, query, &members);
+    Ok(Page::part(shown.fragment.map_or_else(String::new, |fragment| fragment.charts.clone())))
+}
+
+/// Findings and charts of some runs, as far as they are there.
+fn analysed(site: &Site, view: &View, query: &Query, members: &[&Member]) -> Shown {
+    let group = view.group();
+    let counted: Vec<&Member> = members.iter().copied().filter(|m| m.counts).collect();
+    let key = format!("{}{}", view.base, query.without(|name, _| !chooses(name)).address());
+    let controls = group.members.iter().filter(|m| m.control && m.state == "ok").count();
+    site.analyst.ask(&key, stamp(&(&counted, controls)), || {
+        let table = group.table(&counted);
+        // Runs of other programs have no page.
+        let linked = counted.iter().all(|m| m.run.is_some());
+        let work = move || {
+            let n = table.measured(0).len();
+            if n == 0 {
+                let told = "<section class=\"waiting\"><h2>Findings</h2><p class=\"note\">No run here has ended well yet.\
+                            </p></section>";
+                return Fragment { told: told.into(), charts: parts::figures(&[]), of: "no runs".into() };
+            }
+            let ask = Group::ask(&table);
+            let analysis = Analysis::new(&table, ask);
+            let mut figures = charts::charts(&Drawn { table: &table, analysis: &analysis, ask });
+            // The page draws them itself, to be brushed.
+            figures.retain(|figure| figure.id != "parallel");
+            let link = |run: &str| format!("/run/{}", encode(run));
+            let mut told = String::new();
+            for note in &analysis.notes {
+                let _ = writeln!(told, "<p class=\"note\">{}</p>", escape(note));
+            }
+            told += &findings_html(&analysis.findings, linked.then_some(&link as &dyn Fn(&str) -> String));
+            let of = format!("{n} {}", if n == 1 { "run" } else { "runs" });
+            Fragment { told, charts: parts::figures(&figures), of }
+        };
+        Box::new(work) as Work
+    })
+}
+
+fn tiles_of(group: &Group, members: &[&Member]) -> String {
+    let mut html = String::new();
+    if let (Some((member, value)), Some(response)) = (best(group, members), group.responses.first()) {
+        html += &tile(
+            &format!("best {}", response.name),
+            &response.show(value),
+            &format!("{}: {}", member.name(), configuration(group, member)),
+        );
+    }
+    html
+}
+
+fn count(members: &[&Member], states: &[&str]) -> u64 {
+    members.iter().filter(|m| states.contains(&m.state.as_str())).count() as u64
+}
+
+fn head_of_study(study: &Study, members: &[&Member]) -> String {
+    let group = &study.group;
+    let all: Vec<&Member> = group.members.iter().collect();
+    let ended = all.len() as u64 - count(&all, &["running"]);
+    let bad = count(&all, &["failed", "diverged"]);
+    let expected = study.expected.max(all.len() as u64);
+    let objectives: Vec<String> =
+        group.responses.iter().map(|r| format!("{:?} {}", r.goal, r.name).to_lowercase()).collect();
+    let news = format!("{ended} of {expected} runs ended, {bad} failed");
+    let left = match (study.state, study.left_s) {
+        ("finished", _) => "none".to_owned(),
+        (_, Some(left)) => format!("about {}", seconds(left)),
+        _ => "–".to_owned(),
+    };
+    let mut html = format!(
+        "<div id=\"head\" data-live data-news=\"{news}\"><p class=\"crumbs\"><a href=\"/\">Overview</a> / Study</p>\
+         <h1>{} {}</h1>\n<p class=\"note\">{}; sampler {}</p>\n<p class=\"long\">{}</p>\n<dl class=\"tiles\">",
+        escape(&group.title),
+        badge(study.state),
+        escape(&objectives.join(", ")),
+        escape(&study.sampler),
+        progress(ended, expected, "runs"),
+    );
+    html += &tile("time left", &left, &format!("{ended} of {expected} runs ended"));
+    html += &tile("running", &count(&all, &["running"]).to_string(), "now");
+    html += &tile("failed or diverged", &bad.to_string(), "runs");
+    html += &tiles_of(group, members);
+    html + "</dl></div>\n"
+}
+
+fn head_of_runs(group: &Group, members: &[&Member]) -> String {
+    let all: Vec<&Member> = group.members.iter().collect();
+    let running = count(&all, &["running"]);
+    let bad = count(&all, &["failed", "lost"]);
+    let news = format!("{} runs, {running} under way", all.len());
+    let mut html = format!(
+        "<div id=\"head\" data-live data-news=\"{news}\"><h1>{}</h1>\n\
+         <p class=\"note\">What differs between their plans are the factors.</p>\n<dl class=\"tiles\">",
+        escape(&group.title),
+    );
+    html += &tile("runs", &all.len().to_string(), "recorded");
+    html += &tile("running", &running.to_string(), "now");
+    html += &tile("failed or lost", &bad.to_string(), "runs");
+    html += &tiles_of(group, members);
+    html + "</dl></div>\n"
+}
+
+/// The filters: a form that works without scripts, and what is chosen as links that take it away.
+fn filters(view: &View, query: &Query, narrows: bool) -> String {
+    let group = view.group();
+    let mut html = format!(
+        "<section id=\"filters\" data-live aria-labelledby=\"filters-title\"><h2 id=\"filters-title\">Filters</h2>\
+         <form method=\"get\" action=\"{}\" class=\"filters\">\n",
+        escape(&view.base)
+    );
+    for f in group.varied().take(FACTORS) {
+        let name = &group.factors[f];
+        let levels = &group.levels[f];
+        if levels.len() > LEVELS {
+            if levels.iter().filter(|level| level.parse::<f64>().is_ok()).count() > 1 {
+                html += &range(query, name, name);
+            }
+        } else {
+            html += &several(query, &format!("f.{name}"), name, levels);
+        }
+    }
+    for response in &group.responses {
+        html += &range(query, &response.name, &response.named());
+    }
+    let mut states: Vec<String> = group.members.iter().map(|m| m.state.clone()).collect();
+    states.sort();
+    states.dedup();
+    if states.len() > 1 || query.get("state").is_some() {
+        html += &several(query, "state", "state", &states);
+    }
+    if let Some(sort) = query.get("sort") {
+        let _ = write!(html, "<input type=\"hidden\" name=\"sort\" value=\"{}\">", escape(sort));
+    }
+    html += "<button>Apply</button></form>\n";
+    if narrows {
+        html += "<ul class=\"chips\" aria-label=\"Filters in use\">";
+        for (name, value) in query.0.iter().filter(|(name, _)| chooses(name)) {
+            let less = query.without(|n, v| n == name && v == value).with("page", "");
+            let words = match name.split_once('.') {
+                Some(("f", name)) => format!("{name} = {value}"),
+                Some(("min", name)) => format!("{name} ≥ {value}"),
+                Some(("max", name)) => format!("{name} ≤ {value}"),
+                _ => format!("{name} = {value}"),
+            };
+            let _ = write!(
+                html,
+                "<li><a data-go href=\"{}\" aria-label=\"remove filter {2}\">{1} <span aria-hidden=\"true\">×</span></a></li>",
+                escape(&format!("{}{}", view.base, less.address())),
+                escape(&words),
+                escape(&words)
+            );
+        }
+        let none = query.without(|name, _| chooses(name)).with("page", "");
+        let _ = write!(
+            html,
+            "<li><a data-go href=\"{}\">Clear all</a></li></ul>",
+            escape(&format!("{}{}", view.base, none.address()))
+        );
+    }
+    html + "</section>\n"
+}
+
+/// Boxes of which several can be ticked.
+fn several(query: &Query, name: &str, title: &str, levels: &[String]) -> String {
+    let ticked: Vec<&str> = query.all(name).collect();
+    let words = match ticked.as_slice() {
+        [] => "any".to_owned(),
+        [one] => (*one).to_owned(),
+        more => format!("{} of {}", more.len(), levels.len()),
+    };
+    let mut html = format!(
+        "<details class=\"filter\"><summary>{}: <b>{}</b></summary><fieldset><legend class=\"unseen\">{}</legend>",
+        escape(title),
+        escape(&words),
+        escape(title)
+    );
+    for level in levels {
+        let mark = if ticked.contains(&level.as_str()) { " checked" } else { "" };
+        let _ = write!(
+            html,
+            "<label><input type=\"checkbox\" name=\"{}\" value=\"{}\"{mark}> {}</label>",
+            escape(name),
+            escape(level),
+            escape(&short(level))
+        );
+    }
+    html + "</fieldset></details>\n"
+}
+
+/// The least and the greatest that are let through.
+fn range(query: &Query, name: &str, title: &str) -> String {
+    let ends = ["min", "max"].map(|end| query.get(&format!("{end}.{name}")).map(str::to_owned));
+    let words = match &ends {
+        [None, None] => "any".to_owned(),
+        [Some(least), None] => format!("≥ {least}"),
+        [None, Some(most)] => format!("≤ {most}"),
+        [Some(least), Some(most)] => format!("{least} to {most}"),
+    };
+    let mut html = format!(
+        "<details class=\"filter\"><summary>{}: <b>{}</b></summary><fieldset><legend class=\"unseen\">{}</legend>",
+        escape(title),
+        escape(&words),
+        escape(title)
+    );
+    for (end, value, words) in [("min", &ends[0], "at least"), ("max", &ends[1], "at most")] {
+        let _ = write!(
+            html,
+            "<label>{words} <input type=\"number\" step=\"any\" name=\"{end}.{}\" value=\"{}\"></label>",
+            escape(name),
+            escape(value.as_deref().unwrap_or_default())
+        );
+    }
+    html + "</fieldset></details>\n"
+}
+
+/// The lines of parallel coordinates: axes, and of each run its place on each.
+pub fn lines(view: &View, query: &Query) -> String {
+    let group = view.group();
+    let members: Vec<&Member> = group.members.iter().filter(|m| m.counts && !m.control).collect();
+    let members = &members[members.len().saturating_sub(LINES)..];
+    let chosen = Choice::new(group, query);
+    let mut axes: Vec<Value> = Vec::new();
+    type Place<'a> = Box<dyn Fn(&Member) -> Value + 'a>;
+    let mut places: Vec<Place<'_>> = Vec::new();
+    let log = |values: &[f64]| {
+        let (low, high) = values.iter().fold((f64::INFINITY, 0.0f64), |(l, h), v| (l.min(*v), h.max(*v)));
+        low > 0.0 && high / low >= 10.0
+    };
+    for f in group.varied().take(FACTORS) {
+        let (name, levels) = (&group.factors[f], &group.levels[f]);
+        let figures: Vec<f64> = levels.iter().filter_map(|level| level.parse().ok()).collect();
+        // One level may say that the factor is not there for a point.
+        if levels.len() > LEVELS && figures.len() + 1 >= levels.len() {
+            axes.push(json!({"name": name, "title": name, "kind": "range", "log": log(&figures)}));
+            places.push(Box::new(move |m| json!(m.levels.get(f).and_then(|l| l.parse::<f64>().ok()))));
+        } else {
+            axes.push(json!({"name": name, "title": name, "kind": "levels", "levels": levels}));
+            places.push(Box::new(move |m| {
+                json!(m.levels.get(f).and_then(|l| levels.iter().position(|k| k == l)))
+            }));
+        }
+    }
+    for (r, response) in group.responses.iter().enumerate() {
+        let figures: Vec<f64> = members.iter().filter_map(|m| m.value(r)).collect();
+        if !figures.is_empty() {
+            axes.push(json!({"name": response.name, "title": response.named(), "kind": "range", "log": log(&figures)}));
+            places.push(Box::new(move |m| json!(m.value(r))));
+        }
+    }
+    let response = group.responses.first();
+    let mut order: Vec<(usize, f64)> =
+        members.iter().enumerate().filter_map(|(i, m)| Some((i, m.value(0)?))).collect();
+    order.sort_by(|a, b| match response {
+        Some(response) if response.better(a.1, b.1) => std::cmp::Ordering::Less,
+        Some(response) if response.better(b.1, a.1) => std::cmp::Ordering::Greater,
+        _ => std::cmp::Ordering::Equal,
+    });
+    // From the best (0) to the worst (1).
+    let mut rank = vec![Value::Null; members.len()];
+    for (place, (i, _)) in order.iter().enumerate() {
+        let part = place as f64 / (order.len().max(2) - 1) as f64;
+        rank[*i] = json!((part * 1000.0).round() / 1000.0);
+    }
+    let rows: Vec<Value> = members
+        .iter()
+        .zip(rank)
+        .map(|(member, rank)| {
+            let at: Vec<Value> = places.iter().map(|place| place(member)).collect();
+            json!([member.name(), u8::from(chosen.fits(member)), rank, at])
+        })
+        .collect();
+    let ends = response.map_or(Value::Null, |r| {
+        let end = |at: Option<&(usize, f64)>| at.map(|(_, value)| number(*value));
+        json!({"name": r.named(), "best": end(order.first()), "worst": end(order.last())})
+    });
+    json!({"axes": axes, "rows": rows, "response": ends}).to_string()
+}

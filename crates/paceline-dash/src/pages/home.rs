@@ -1,0 +1,192 @@
+//! The overview: what is under way, the studies, the latest runs.
+
+use std::fmt::Write;
+
+use paceline_analyze::sheet::escape;
+use paceline_analyze::table::number;
+use paceline_record::store::RunRow;
+
+use super::parts::{badge, moment, progress, seconds};
+use super::{Made, Room, failed, frame};
+use crate::group::Study;
+use crate::query::encode;
+use crate::route::Site;
+
+/// Runs that are listed.
+const LATEST: usize = 12;
+/// Runs under way that are shown.
+const UNDER_WAY: usize = 8;
+
+/// The page.
+pub fn page(site: &Site) -> Made {
+    let runs = site.shelf.runs().map_err(|error| failed(&error))?;
+    let studies: Vec<(String, Result<std::sync::Arc<Study>, String>)> =
+        site.shelf.studies().into_iter().map(|name| (name.clone(), site.shelf.study(&name))).collect();
+    let mut body = format!(
+        "<h1>Overview</h1>\n<p class=\"note\">Store: <code>{}</code></p>\n",
+        escape(&site.shelf.folder().display().to_string())
+    );
+    if runs.is_empty() && studies.is_empty() {
+        body += "<div class=\"empty\" id=\"under-way\" data-live><h2>Nothing is recorded yet</h2>\
+                 <p>This page fills by itself as soon as there is something:</p>\
+                 <pre><code>paceline                            # a small study of real runs\n\
+                 paceline train --workers 2          # one run\n\
+                 paceline explore study.toml         # a study of your own</code></pre></div>\n\
+                 <div id=\"studies\" data-live></div><div id=\"latest\" data-live></div>\n";
+        return Ok(frame(Room::Overview, "Overview", &body));
+    }
+    body += &under_way(&runs, &studies);
+    body += &table_of_studies(&studies);
+    body += "<section id=\"latest\" data-live aria-labelledby=\"latest-title\"><h2 id=\"latest-title\">Latest runs</h2>\n";
+    if runs.is_empty() {
+        body += "<p class=\"note\">No run is recorded; studies of other programs leave none.</p></section>\n";
+        return Ok(frame(Room::Overview, "Overview", &body));
+    }
+    body += "<div class=\"wide\"><table><thead><tr><th scope=\"col\">run</th><th scope=\"col\">state</th>\
+             <th scope=\"col\">what</th><th scope=\"col\">strategy</th><th scope=\"col\" class=\"figure\">workers</th>\
+             <th scope=\"col\" class=\"figure\">speed, samples/s</th><th scope=\"col\" class=\"figure\">accuracy, %</th>\
+             <th scope=\"col\">began</th></tr></thead><tbody>\n";
+    runs.iter().rev().take(LATEST).for_each(|run| body += &row(run));
+    let _ = writeln!(
+        body,
+        "</tbody></table></div><p><a href=\"/runs\">All {} {}, with filters and charts</a></p></section>",
+        runs.len(),
+        if runs.len() == 1 { "run" } else { "runs" }
+    );
+    Ok(frame(Room::Overview, "Overview", &body))
+}
+
+fn link(run: &str) -> String {
+    format!("<a href=\"/run/{}\">{}</a>", encode(run), escape(run))
+}
+
+fn speed(run: &RunRow) -> Option<f64> {
+    run.samples_done.zip(run.train_s).filter(|(_, s)| *s > 0.0).map(|(n, s)| n as f64 / s)
+}
+
+fn row(run: &RunRow) -> String {
+    let plan = run.plan.as_ref();
+    let what = plan.map_or_else(|| "?".into(), |p| format!("{} on {}", p.model, p.data));
+    let ranks = plan.map_or_else(String::new, |p| {
+        if p.servers > 0 { format!("{} + {} servers", p.workers, p.servers) } else { p.workers.to_string() }
+    });
+    let or = |value: Option<f64>| value.map_or_else(|| "–".into(), number);
+    let simulated =
+        if run.origin == "simulated" { " <span class=\"badge other\">simulated</span>" } else { "" };
+    format!(
+        "<tr><th scope=\"row\">{}</th><td>{}{simulated}</td><td>{}</td><td>{}</td><td class=\"figure\">{}</td>\
+         <td class=\"figure\">{}</td><td class=\"figure\">{}</td><td>{}</td></tr>\n",
+        link(&run.run),
+        badge(&run.state),
+        escape(&what),
+        escape(plan.map_or("?", |p| &p.strategy)),
+        escape(&ranks),
+        or(speed(run)),
+        or(run.accuracy.map(|a| 100.0 * a)),
+        moment(run.started_s)
+    )
+}
+
+type Named = (String, Result<std::sync::Arc<Study>, String>);
+
+fn under_way(runs: &[std::sync::Arc<RunRow>], studies: &[Named]) -> String {
+    let mut cards = String::new();
+    for (name, study) in studies {
+        let Some(study) = study.as_ref().ok().filter(|s| s.state == "running") else { continue };
+        let ended = study.group.members.iter().filter(|m| m.state != "running").count() as u64;
+        let left = study.left_s.map_or_else(String::new, |s| format!("about {} left", seconds(s)));
+        let _ = writeln!(
+            cards,
+            "<li class=\"card\"><h3>Study <a href=\"/study/{}\">{}</a></h3>{}<p class=\"note\">{}</p></li>",
+            encode(name),
+            escape(name),
+            progress(ended, study.expected.max(ended), "runs"),
+            escape(&left)
+        );
+    }
+    let running: Vec<_> = runs.iter().filter(|run| run.state == "running").collect();
+    for run in running.iter().rev().take(UNDER_WAY) {
+        let figures: Vec<String> = [
+            speed(run).map(|v| format!("{} samples/s", number(v))),
+            run.train_loss.map(|v| format!("loss {}", number(v))),
+            run.accuracy.map(|v| format!("accuracy {}%", number(100.0 * v))),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        let _ = writeln!(
+            cards,
+            "<li class=\"card\"><h3>Run {}</h3>{}<p class=\"note\">{}</p></li>",
+            link(&run.run),
+            progress(run.steps_done, run.steps.unwrap_or(0), "steps"),
+            escape(&figures.join(", "))
+        );
+    }
+    if running.len() > UNDER_WAY {
+        let _ = writeln!(
+            cards,
+            "<li class=\"card\"><p><a href=\"/runs?state=running\">{} more runs</a> are under way</p></li>",
+            running.len() - UNDER_WAY
+        );
+    }
+    if cards.is_empty() {
+        cards = "<li class=\"card quiet\"><p class=\"note\">Nothing is running now.</p></li>".into();
+    }
+    format!(
+        "<section id=\"under-way\" data-live aria-labelledby=\"under-way-title\"><h2 id=\"under-way-title\">Under way</h2>\
+         <ul class=\"cards\">{cards}</ul></section>\n"
+    )
+}
+
+fn table_of_studies(studies: &[Named]) -> String {
+    let mut html = String::from(
+        "<section id=\"studies\" data-live aria-labelledby=\"studies-title\"><h2 id=\"studies-title\">Studies</h2>\n",
+    );
+    if studies.is_empty() {
+        html +=
+            "<p class=\"note\">There is none yet: <code>paceline explore study.toml</code> makes one.</p>";
+        return html + "</section>\n";
+    }
+    html += "<div class=\"wide\"><table><thead><tr><th scope=\"col\">study</th><th scope=\"col\">state</th>\
+             <th scope=\"col\">runs</th><th scope=\"col\" class=\"figure\">failed</th><th scope=\"col\">best so far</th>\
+             <th scope=\"col\">with</th></tr></thead><tbody>\n";
+    for (name, study) in studies {
+        let title = format!("<a href=\"/study/{}\">{}</a>", encode(name), escape(name));
+        let study = match study {
+            Ok(study) => study,
+            Err(error) => {
+                let _ = writeln!(
+                    html,
+                    "<tr><th scope=\"row\">{}</th><td>{}</td><td colspan=\"4\">{}</td></tr>",
+                    escape(name),
+                    badge("failed"),
+                    escape(error)
+                );
+                continue;
+            }
+        };
+        let group = &study.group;
+        let ended = group.members.iter().filter(|m| m.state != "running").count() as u64;
+        let bad = group.members.iter().filter(|m| ["failed", "diverged"].contains(&m.state.as_str())).count();
+        let best = super::group::best(group, &group.members.iter().collect::<Vec<_>>());
+        let (value, with) = best.map_or_else(
+            || ("–".to_owned(), String::new()),
+            |(member, value)| {
+                let response = &group.responses[0];
+                (
+                    format!("{} {}", response.name, response.show(value)),
+                    super::group::configuration(group, member),
+                )
+            },
+        );
+        let _ = writeln!(
+            html,
+            "<tr><th scope=\"row\">{title}</th><td>{}</td><td>{}</td><td class=\"figure\">{bad}</td><td>{}</td><td>{}</td></tr>",
+            badge(study.state),
+            progress(ended, study.expected.max(ended), "runs"),
+            escape(&value),
+            escape(&with)
+        );
+    }
+    html + "</tbody></table></div></section>\n"
+}

@@ -1,0 +1,158 @@
+//! The pages: [`home`], [`group`] (a study, or all runs), [`run`], [`compare`].
+//!
+//! Parts with `data-live` and an id are replaced when something is new (`assets/live.js`); `#told` and `#charts` show
+//! what the [`Analyst`](crate::analyst::Analyst) made last. Every page can be read without scripts; only charts need them.
+
+pub mod compare;
+pub mod group;
+pub mod home;
+pub mod parts;
+pub mod run;
+pub mod table;
+
+use hyper::StatusCode;
+use paceline_analyze::sheet::escape;
+use paceline_record::RecordError;
+
+use crate::query::{Query, decode, encode};
+use crate::route::Site;
+
+/// A page that was made.
+pub struct Page {
+    /// Whether all is well.
+    pub status: StatusCode,
+    /// Its text.
+    pub html: String,
+}
+
+/// A page, or the one that says why there is none.
+pub type Made = Result<Page, Page>;
+
+impl Page {
+    /// A part of a page.
+    fn part(html: String) -> Self {
+        Self { status: StatusCode::OK, html }
+    }
+}
+
+/// Which part of the site a page belongs to.
+#[derive(Clone, Copy, PartialEq)]
+enum Room {
+    Overview,
+    Runs,
+    None,
+}
+
+/// A whole page around its contents.
+fn frame(room: Room, title: &str, body: &str) -> Page {
+    let link = |own: Room, to: &str, words: &str| {
+        let current = if own == room { " aria-current=\"page\"" } else { "" };
+        format!("<a href=\"{to}\"{current}>{words}</a>")
+    };
+    let html = format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n<title>{title} · paceline</title>\n\
+         <link rel=\"stylesheet\" href=\"/assets/style.css\">\n<link rel=\"icon\" type=\"image/svg+xml\" href=\"/favicon.ico\">\n\
+         <script src=\"/assets/plotly.js\" defer></script>\n<script src=\"/assets/draw.js\" defer></script>\n\
+         <script src=\"/assets/parallel.js\" defer></script>\n<script src=\"/assets/live.js\" defer></script>\n\
+         </head>\n<body>\n<a class=\"skip\" href=\"#main\">Skip to the content</a>\n\
+         <header class=\"bar\"><div><a class=\"brand\" href=\"/\">paceline</a>\
+         <nav aria-label=\"Main\">{overview}{runs}</nav>\
+         <span id=\"link\" class=\"link\" data-state=\"off\">not live</span></div></header>\n\
+         <main id=\"main\" tabindex=\"-1\">\n{body}</main>\n\
+         <p id=\"news\" class=\"unseen\" role=\"status\" aria-live=\"polite\"></p>\n\
+         <noscript><p class=\"note\">Charts and live updates need scripts; everything else is here.</p></noscript>\n\
+         </body>\n</html>\n",
+        title = escape(title),
+        overview = link(Room::Overview, "/", "Overview"),
+        runs = link(Room::Runs, "/runs", "All runs"),
+    );
+    Page { status: StatusCode::OK, html }
+}
+
+/// A page that says what is wrong and what to do.
+pub fn problem(status: StatusCode, what: &str, hint: &str) -> Page {
+    let body = format!(
+        "<div class=\"empty\"><h1>{}</h1><p>{}</p><p><a href=\"/\">To the overview</a></p></div>\n",
+        escape(what),
+        escape(hint)
+    );
+    Page { status, ..frame(Room::None, what, &body) }
+}
+
+/// Asks for the token.
+pub fn sign_in(path: &str) -> Page {
+    // What needs the token (the style, too) is not loaded.
+    let html = format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Token · paceline</title>\
+         <meta name=\"color-scheme\" content=\"light dark\"></head><body><main><h1>A token is needed</h1>\
+         <form method=\"get\" action=\"{}\"><p><label>Token (the digits in the file that \
+         <code>paceline serve --token-file</code> names): <input type=\"password\" name=\"token\" \
+         autocomplete=\"current-password\" required></label> <button>Look</button></p></form></main></body></html>\n",
+        escape(path)
+    );
+    Page { status: StatusCode::UNAUTHORIZED, html }
+}
+
+fn unknown() -> Page {
+    problem(StatusCode::NOT_FOUND, "There is no such page", "The overview lists every study and run.")
+}
+
+fn failed(error: &RecordError) -> Page {
+    match error {
+        RecordError::Which { .. } | RecordError::Empty { .. } => {
+            problem(StatusCode::NOT_FOUND, "There is no such run", &error.to_string())
+        }
+        _ => problem(StatusCode::SERVICE_UNAVAILABLE, "The store cannot be read", &error.to_string()),
+    }
+}
+
+/// The name in an address, and what follows it.
+fn named<'a>(path: &'a str, room: &str) -> Option<(String, &'a str)> {
+    let rest = path.strip_prefix(room)?;
+    let (name, rest) = rest.split_once('/').unwrap_or((rest, ""));
+    (!name.is_empty()).then(|| (decode(name), rest))
+}
+
+/// Makes the page of an address.
+pub fn make(site: &Site, path: &str, query: &Query) -> Page {
+    let made = match path {
+        "/" => home::page(site),
+        "/runs" => all_runs(site).and_then(|view| group::page(site, &view, query)),
+        "/runs/charts" => all_runs(site).and_then(|view| group::charts(site, &view, query)),
+        "/compare" => compare::page(site, query),
+        "/compare/charts" => compare::charts(site, query),
+        _ => match (named(path, "/run/"), named(path, "/study/")) {
+            (Some((name, "")), _) => run::page(site, &name),
+            (Some((name, "charts")), _) => run::charts(site, &name),
+            (_, Some((name, ""))) => of_study(site, &name).and_then(|view| group::page(site, &view, query)),
+            (_, Some((name, "charts"))) => {
+                of_study(site, &name).and_then(|view| group::charts(site, &view, query))
+            }
+            _ => Err(unknown()),
+        },
+    };
+    made.unwrap_or_else(|page| page)
+}
+
+/// The lines of parallel coordinates, as JSON.
+pub fn parallel(site: &Site, path: &str, query: &Query) -> Result<String, Page> {
+    let view = match named(path, "/study/") {
+        Some((name, "parallel.json")) => of_study(site, &name)?,
+        _ if path == "/runs/parallel.json" => all_runs(site)?,
+        _ => return Err(unknown()),
+    };
+    Ok(group::lines(&view, query))
+}
+
+fn all_runs(site: &Site) -> Result<group::View, Page> {
+    let group = site.shelf.group().map_err(|error| failed(&error))?;
+    Ok(group::View { base: "/runs".into(), of: group::Of::Runs(group) })
+}
+
+fn of_study(site: &Site, name: &str) -> Result<group::View, Page> {
+    let missing = |error: String| problem(StatusCode::NOT_FOUND, "This study cannot be shown", &error);
+    let study = site.shelf.study(name).map_err(missing)?;
+    Ok(group::View { base: format!("/study/{}", encode(name)), of: group::Of::Study(study) })
+}

@@ -1,0 +1,164 @@
+//! Small parts of pages.
+
+use paceline_analyze::sheet::escape;
+use paceline_analyze::table::number;
+
+use crate::analyst::Shown;
+
+/// A state as a word with a colour.
+pub fn badge(state: &str) -> String {
+    let kind = match state {
+        "ok" | "finished" => "good",
+        "running" => "busy",
+        "failed" | "diverged" | "lost" => "bad",
+        _ => "other",
+    };
+    format!("<span class=\"badge {kind}\">{}</span>", escape(state))
+}
+
+/// A figure with its name above and a remark below.
+pub fn tile(name: &str, value: &str, below: &str) -> String {
+    let below = if below.is_empty() { "&nbsp;".to_owned() } else { escape(below) };
+    format!(
+        "<div class=\"tile\"><dt>{}</dt><dd>{}<small>{below}</small></dd></div>\n",
+        escape(name),
+        escape(value)
+    )
+}
+
+/// How far something is.
+pub fn progress(done: u64, all: u64, what: &str) -> String {
+    if all == 0 {
+        let what = escape(what);
+        return format!(
+            "<span class=\"progress\"><progress max=\"1\" value=\"0\" aria-label=\"{what}\"></progress> \
+             <span class=\"n\">starting</span></span>"
+        );
+    }
+    format!(
+        "<span class=\"progress\"><progress max=\"{}\" value=\"{}\" aria-label=\"{}\"></progress> \
+         <span class=\"n\">{} of {} {}</span></span>",
+        all.max(1),
+        done.min(all.max(1)),
+        escape(what),
+        count(done),
+        count(all),
+        escape(what)
+    )
+}
+
+/// A count, its digits in groups of three.
+pub fn count(n: u64) -> String {
+    let digits = n.to_string();
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// What was worked out, or room for it.
+pub fn told(shown: &Shown) -> String {
+    match &shown.fragment {
+        Some(fragment) => format!("<div id=\"told\" data-live>{}</div>\n", fragment.told),
+        None => "<div id=\"told\" data-live><section class=\"waiting\"><h2>Findings</h2><p class=\"note\">Working out what \
+                 these runs say …</p></section></div>\n"
+            .into(),
+    }
+}
+
+/// Where charts come to be; `src` has them.
+pub fn charts(shown: &Shown, src: &str) -> String {
+    let again = shown.again.map_or_else(String::new, |rest| format!(" data-again=\"{}\"", rest.as_millis()));
+    let note = match (&shown.fragment, &shown.again) {
+        (Some(fragment), None) => format!("Of {}.", fragment.of),
+        (Some(fragment), Some(_)) => format!("Of {}, newer ones follow.", fragment.of),
+        _ => "They are being drawn …".into(),
+    };
+    format!(
+        "<section aria-labelledby=\"charts-title\"><h2 id=\"charts-title\">Charts</h2>\n\
+         <p id=\"charts-note\" class=\"note\" data-live{again}>{}</p>\n\
+         <div id=\"charts\" data-src=\"{}\" data-made=\"{}\"></div></section>\n",
+        escape(&note),
+        escape(src),
+        shown.made
+    )
+}
+
+/// Charts with links to each.
+pub fn figures(figures: &[paceline_analyze::figure::Figure]) -> String {
+    if figures.is_empty() {
+        return "<div class=\"empty\"><p>There is nothing to draw yet.</p></div>\n".into();
+    }
+    let mut html = String::from("<nav class=\"jump\" aria-label=\"Charts\">");
+    for figure in figures {
+        html += &format!("<a href=\"#{}\">{}</a>", escape(&figure.id), escape(&figure.title));
+    }
+    html += "</nav>\n";
+    figures.iter().for_each(|figure| html += &paceline_analyze::report::figure_html(figure, false));
+    html
+}
+
+/// A time of so many seconds.
+pub fn seconds(value: f64) -> String {
+    match value {
+        s if s < 0.001 => format!("{} µs", number(1e6 * s)),
+        s if s < 1.0 => format!("{} ms", number(1e3 * s)),
+        s if s < 120.0 => format!("{} s", number(s)),
+        s if s < 7200.0 => format!("{:.0} min {:.0} s", (s / 60.0).floor(), s % 60.0),
+        s => format!("{:.0} h {:.0} min", (s / 3600.0).floor(), (s % 3600.0) / 60.0),
+    }
+}
+
+/// So many bytes.
+pub fn bytes(value: f64) -> String {
+    let units = [(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")];
+    let unit = units.into_iter().find(|(size, _)| value >= *size);
+    unit.map_or_else(
+        || format!("{value:.0} bytes"),
+        |(size, unit)| format!("{} {unit}", number(value / size)),
+    )
+}
+
+/// A moment, in seconds since 1970, in UTC.
+pub fn moment(at_s: f64) -> String {
+    let (days, second) = ((at_s / 86400.0).floor() as i64, at_s.rem_euclid(86400.0) as u64);
+    // Years begin in March here, so that the day that some have is their last.
+    let from = days + 719_468;
+    let (era, day) = (from.div_euclid(146_097), from.rem_euclid(146_097));
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let of_year = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = year + era * 400 + i64::from(month <= 2);
+    let text = format!("{year:04}-{month:02}-{day:02} {:02}:{:02}", second / 3600, second % 3600 / 60);
+    format!("<time datetime=\"{}Z\">{text} UTC</time>", text.replace(' ', "T"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_times_and_sizes_have_their_units() {
+        assert!(moment(0.0).contains("1970-01-01 00:00 UTC"));
+        assert!(moment(951_827_696.0).contains("2000-02-29 12:34 UTC"), "{}", moment(951_827_696.0));
+        assert!(moment(1_794_700_000.0).contains("2026-11-14 "), "{}", moment(1_794_700_000.0));
+        assert_eq!(
+            [seconds(0.0125), seconds(3.0), seconds(130.0), seconds(7260.0)],
+            ["12.5 ms", "3 s", "2 min 10 s", "2 h 1 min"]
+        );
+        assert_eq!([count(0), count(999), count(45_000_000)], ["0", "999", "45,000,000"]);
+        assert_eq!([bytes(12.0), bytes(1_500_000.0)], ["12 bytes", "1.5 MB"]);
+    }
+
+    #[test]
+    fn names_mean_themselves() {
+        assert!(!badge("<script>").contains("<script>"));
+        assert!(!tile("<b>", "<b>", "<b>").contains("<b>"));
+    }
+}

@@ -1,0 +1,161 @@
+//! The page of one run: how far it is, why it took as long as it did, its charts, ranks and settings.
+
+use std::fmt::Write;
+
+use paceline_analyze::charts::run as drawn;
+use paceline_analyze::explain::{Explanation, Recorded};
+use paceline_analyze::figure::Figure;
+use paceline_analyze::report::explanation_html;
+use paceline_analyze::sheet::{Sheet, escape};
+use paceline_analyze::table::{number, settings};
+use paceline_record::store::RunRow;
+use paceline_record::{RecordError, Store};
+
+use super::parts::{self, badge, bytes, moment, progress, seconds, tile};
+use super::{Made, Page, Room, failed, frame};
+use crate::analyst::{Fragment, Shown, Work};
+use crate::group::stamp;
+use crate::query::encode;
+use crate::route::Site;
+
+/// The run of a name; what it left is read elsewhere.
+pub fn find(site: &Site, name: &str) -> Result<RunRow, Page> {
+    let found = site.shelf.open().and_then(|store| store.find(name));
+    found.map_err(|error| failed(&error))
+}
+
+/// The page.
+pub fn page(site: &Site, name: &str) -> Made {
+    let run = find(site, name)?;
+    let shown = explained(site, &run);
+    let mut body = head(&run);
+    body += &parts::told(&shown);
+    body += &parts::charts(&shown, &format!("/run/{}/charts", encode(&run.run)));
+    body += &ranks(&run);
+    body += &plan(&run);
+    Ok(frame(Room::None, &format!("Run {}", run.run), &body))
+}
+
+/// The charts alone.
+pub fn charts(site: &Site, name: &str) -> Made {
+    let shown = explained(site, &find(site, name)?);
+    Ok(Page::part(shown.fragment.map_or_else(String::new, |fragment| fragment.charts.clone())))
+}
+
+/// What changes when a run has gone on.
+pub fn version(run: &RunRow) -> u64 {
+    stamp(&(run.id, &run.state, run.steps_done, run.seen_s.to_bits(), run.attempts))
+}
+
+fn explained(site: &Site, run: &RunRow) -> Shown {
+    let key = format!("/run/{}", run.run);
+    site.analyst.ask(&key, version(run), || {
+        let (folder, run) = (site.shelf.folder().to_owned(), run.clone());
+        Box::new(move || {
+            let made = Store::open(&folder).and_then(|store| fragment(&store, &run));
+            made.unwrap_or_else(|error| Fragment {
+                told: format!("<p class=\"note\">{}</p>", escape(&error.to_string())),
+                ..Fragment::default()
+            })
+        }) as Work
+    })
+}
+
+fn fragment(store: &Store, run: &RunRow) -> Result<Fragment, RecordError> {
+    let told = match Explanation::new(&Recorded::read(store, run)?) {
+        Ok(explanation) => explanation_html(&explanation),
+        Err(error) => format!("<p class=\"note\">{}</p>\n", escape(&error.to_string())),
+    };
+    let one = std::slice::from_ref(run);
+    let mut figures: Vec<Figure> =
+        [drawn::loss(store, one)?, drawn::accuracy(store, one)?].into_iter().flatten().collect();
+    figures.extend(drawn::charts(store, run)?);
+    Ok(Fragment { told, charts: parts::figures(&figures), of: format!("{} steps", run.steps_done) })
+}
+
+fn head(run: &RunRow) -> String {
+    let steps = run.steps.unwrap_or(run.steps_done);
+    let news = format!("run {}: {}", run.run, run.state);
+    let simulated =
+        if run.origin == "simulated" { " <span class=\"badge other\">simulated</span>" } else { "" };
+    let what = run.plan.as_ref().map_or_else(String::new, |p| {
+        let servers = if p.servers > 0 { format!(" and {} servers", p.servers) } else { String::new() };
+        let workers = if p.workers == 1 { "1 worker".into() } else { format!("{} workers", p.workers) };
+        format!("{} on {}, {workers}{servers}, {}, {}, {}", p.model, p.data, p.strategy, p.sync, p.transport)
+    });
+    let mut html = format!(
+        "<div id=\"head\" data-live data-news=\"{}\"><p class=\"crumbs\"><a href=\"/\">Overview</a> / \
+         <a href=\"/runs\">Runs</a> / Run</p>\
+         <h1>{} {}{simulated}</h1>\n<p class=\"note\">{}; began {} on {}</p>\n<p class=\"long\">{}</p>\n",
+        escape(&news),
+        escape(&run.run),
+        badge(&run.state),
+        escape(&what),
+        moment(run.started_s),
+        escape(&run.host),
+        progress(run.steps_done, steps, "steps")
+    );
+    if let Some(error) = &run.error {
+        let _ = writeln!(html, "<p class=\"error\" role=\"note\"><b>Why it ended:</b> {}</p>", escape(error));
+    }
+    html += "<dl class=\"tiles\">";
+    let speed = run.samples_done.zip(run.train_s).filter(|(_, s)| *s > 0.0).map(|(n, s)| n as f64 / s);
+    let or = |value: Option<f64>, unit: &str| {
+        value.map_or_else(|| "–".into(), |v| format!("{} {unit}", number(v)).trim_end().to_owned())
+    };
+    html += &tile("speed", &or(speed, "samples/s"), "over the training clock");
+    html += &tile("training loss", &or(run.train_loss, ""), "last step");
+    html += &tile("accuracy", &or(run.accuracy.map(|a| 100.0 * a), "%"), "last evaluation, test split");
+    let clock = run.train_s.map_or_else(|| "–".into(), seconds);
+    // While it runs, what the wall clock says would be wrong a moment later.
+    let wall =
+        if run.ended_s.is_some() { format!("of {} in all", seconds(run.age_s())) } else { String::new() };
+    html += &tile("training clock", &clock, &wall);
+    if let Some(reached) = run.result.as_ref().and_then(|r| r.time_to_accuracy_s) {
+        html += &tile("time to accuracy", &seconds(reached), "the target was reached");
+    }
+    html + "</dl></div>\n"
+}
+
+fn ranks(run: &RunRow) -> String {
+    let Some(result) = &run.result else { return "<div id=\"ranks\" data-live></div>\n".into() };
+    let head = [
+        "rank",
+        "role",
+        "host",
+        "compute, s",
+        "send, s",
+        "wait, s",
+        "update, s",
+        "sent",
+        "received",
+        "CPU, s",
+        "peak memory",
+    ];
+    let mut sheet = Sheet::new("Ranks", &head, 3, "Where each rank's time went over the whole run.");
+    for rank in &result.ranks {
+        let mut row = vec![rank.rank.to_string(), rank.role.to_string(), rank.host.to_string()];
+        row.extend([rank.compute_s, rank.send_s, rank.wait_s, rank.apply_s].map(number));
+        row.extend([rank.sent_bytes, rank.received_bytes].map(|b| bytes(b as f64)));
+        row.extend([number(rank.cpu_s), bytes(rank.rss_peak_bytes as f64)]);
+        sheet.rows.push(row);
+    }
+    format!("<div id=\"ranks\" data-live>{}</div>\n", sheet.html())
+}
+
+fn plan(run: &RunRow) -> String {
+    let mut sheet =
+        Sheet::new("Settings", &["setting", "value"], 2, "The plan: it fully determines the run.");
+    sheet.rows = settings(run).into_iter().map(|(name, value)| vec![name, value]).collect();
+    if sheet.rows.is_empty() {
+        return "<p class=\"note\">The plan cannot be read: another version of paceline made it.</p>\n"
+            .into();
+    }
+    let [version, commit, _] = &run.build;
+    format!(
+        "<details class=\"more\"><summary>Settings</summary>{}<p class=\"note\">made by paceline {} ({})</p></details>\n",
+        sheet.html(),
+        escape(version),
+        escape(commit)
+    )
+}

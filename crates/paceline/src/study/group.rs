@@ -1,0 +1,89 @@
+//! Studies as the live page shows them.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::PathBuf;
+
+use paceline_dash::group::{Group, Member, Studies, Study};
+use paceline_explore::schedule::{End, Made, Role};
+
+use super::state::{self, Known, State};
+use super::{table, workload};
+
+/// The studies of a store.
+pub struct InStore(pub PathBuf);
+
+impl Studies for InStore {
+    fn names(&self) -> Vec<String> {
+        state::names(&self.0)
+    }
+
+    /// A journal only grows; and somebody is at work on it, or not.
+    fn stamp(&self, name: &str) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        let file = state::journal(&self.0, name).metadata();
+        let length = file.as_ref().map_or(0, std::fs::Metadata::len);
+        let changed = file.and_then(|f| f.modified()).ok();
+        (length, changed, State::busy(&self.0, name)).hash(&mut hasher);
+        hasher.finish()
+    }
+
+    fn read(&self, name: &str) -> Result<Study, String> {
+        let known = State::peek(&self.0, name).map_err(|failure| failure.message().to_owned())?;
+        let busy = State::busy(&self.0, name);
+        Ok(study(&known, busy))
+    }
+}
+
+fn study(known: &Known, busy: bool) -> Study {
+    let axes: Vec<String> = known.study.space.axes().iter().map(|axis| axis.name.clone()).collect();
+    let responses = table::responses(known);
+    let member = |(made, run): (&Made, &Option<String>)| {
+        let (job, levels) = (&made.job, workload::levels(&known.study, &made.job));
+        let level = |name: &String| levels.get(name).map_or_else(|| "–".to_owned(), ToString::to_string);
+        let (state, error) = match &made.end {
+            // What was begun when the study was interrupted is made again.
+            None if busy => ("running", None),
+            None => ("interrupted", None),
+            Some(End::Ok { .. }) => ("ok", None),
+            Some(End::Beaten { .. }) => ("ended early", None),
+            Some(End::Failed { cause }) => ("failed", Some(cause.clone())),
+            Some(End::Diverged { cause }) => ("diverged", Some(cause.clone())),
+        };
+        let whole = state == "ok" && job.share >= 1.0;
+        Member {
+            number: job.id,
+            run: run.clone(),
+            role: match job.role {
+                Role::WarmUp => "warm-up",
+                Role::Control => "control",
+                Role::Baseline => "baseline",
+                Role::Point => "point",
+            },
+            state: state.into(),
+            error,
+            levels: axes.iter().map(level).collect(),
+            counts: whole && matches!(job.role, Role::Point | Role::Control),
+            control: job.role == Role::Control,
+            ..Member::default()
+        }
+        .measuring(responses.iter().map(|r| made.metrics().and_then(|m| m.get(&r.name).copied())))
+    };
+    let members: Vec<Member> = known.made.iter().zip(&known.runs).map(member).collect();
+    let ended = known.made.iter().filter(|made| made.end.is_some()).count() as u64;
+    let begun = known.made.len() as u64;
+    let planned = super::schedule(&known.study, known.added).map_or(begun, |schedule| schedule.expected());
+    // A finished study has all the runs that it will have.
+    let expected = if known.finished { begun } else { planned.max(begun) };
+    let each = known.wall_s / ended.max(1) as f64;
+    Study {
+        state: match (known.finished, busy) {
+            (true, _) => "finished",
+            (_, true) => "running",
+            _ => "interrupted",
+        },
+        sampler: known.study.sampler.clone(),
+        expected,
+        left_s: (ended > 0 && !known.finished).then(|| each * (expected - ended) as f64),
+        group: Group::new(&known.study.name, axes, responses, members),
+    }
+}
