@@ -21,6 +21,8 @@ const BETWEEN: f64 = 20e9 / 8.0;
 const TELLING_BYTES: f64 = 16.0 * 1024.0;
 /// unless they take longer than this: a smaller time can be their handling.
 const TELLING_S: f64 = 2e-3;
+/// Links are alike if none is this many times faster than the slowest.
+const ALIKE: f64 = 10.0;
 /// A server that is at work for this part of its time holds its messages up itself.
 const AT_WORK: f64 = 0.3;
 
@@ -138,7 +140,9 @@ impl Wires {
         }
         let thin = Self::thin(recorded, &by_link, &latencies);
         let latency_s = quantile(latencies.values().copied().collect(), 0.75).unwrap_or(0.0);
-        let slowest: Vec<f64> = thin.values().copied().collect();
+        // Ranks that share a host have a link too, and a fast one: it holds nobody up.
+        let least = thin.values().copied().fold(f64::INFINITY, f64::min);
+        let slowest: Vec<f64> = thin.values().copied().filter(|pace| *pace <= ALIKE * least).collect();
         let (message_bytes, messages_per_step, bytes_per_step) = traffic(recorded);
         Some(Self {
             messages: recorded.messages.len(),

@@ -144,7 +144,7 @@ fn a_level_that_is_false_leaves_its_flag_out() {
     let axes = "network = [false, \"1gbit,100us\"]\nworkers = [1, 2]";
     let study = |axes: &str, constraint: &str| {
         format!(
-            "constraints = ['{constraint}']\n[axes]\n{axes}\n[[objectives]]\nmetric = \"wall_s\"\ngoal = \"minimize\"\n"
+            "sampler = \"grid\"\nconstraints = ['{constraint}']\n[workload]\nepochs = 1\n[axes]\n{axes}\n[[objectives]]\nmetric = \"wall_s\"\ngoal = \"minimize\"\n"
         )
     };
     let place = Place::new(&study(axes, "workers = 2 or network != \"1gbit,100us\""));
@@ -194,7 +194,7 @@ fn a_study_of_real_runs_is_analysed_and_reported() {
     let page = fs::read_to_string(out.join("report.html")).unwrap();
     assert!(page.contains("default-src 'none'"), "it loads nothing");
     let markdown = fs::read_to_string(out.join("report.md")).unwrap();
-    for id in ["history", "main-effects", "interactions", "parallel", "pareto"] {
+    for id in ["history", "main-effects", "importance", "parallel", "pareto"] {
         assert!(page.contains(&format!("<figure id=\"{id}\"")), "{id}: {written}");
         assert!(markdown.contains(&format!("charts/{id}.svg")), "{id}");
         let numbers = fs::read_to_string(out.join(format!("charts/{id}.csv"))).unwrap();
@@ -284,12 +284,12 @@ fn mistakes_about_what_can_be_run_name_line_and_key() {
 
 #[test]
 fn a_control_that_cannot_be_run_is_said_before_anything_runs() {
-    let study = "[workload]\nstrategy = \"ps\"\nworkers = 2\n[axes]\nservers = [1, 2]\n[[objectives]]\nmetric = \"wall_s\"\n\
+    let study = "sampler = \"grid\"\n[workload]\nstrategy = \"ps\"\nworkers = 2\n[axes]\nservers = [1, 2]\n[[objectives]]\nmetric = \"wall_s\"\n\
                  goal = \"minimize\"\n[control]\nevery = 9\n";
     let ran = run(&mut Place::new(study).command(&["check", "s.toml"]));
     assert_eq!(ran.code, 3, "{}", ran.stdout);
     assert!(
-        ran.stderr.contains("s.toml:9: control: the control cannot be run: --servers 0"),
+        ran.stderr.contains("s.toml:10: control: the control cannot be run: --servers 0"),
         "{}",
         ran.stderr
     );
