@@ -1,8 +1,9 @@
-//! `cargo xtask test | docs | accept | bench | fuzz`: how this repository is tested and measured.
+//! `cargo xtask test | docs | accept | study | bench | fuzz`: how this repository is tested and measured.
 //!
 //! - `test`: correctness; installs what it needs; no timing decides (see [`test`](mod@test))
 //! - `docs`: the pages in `docs/`, out of the registries and the measurements (see [`docs`])
 //! - `accept`: what needs time or a quiet machine; raw runs go to `bench/` (see [`accept`])
+//! - `study`: runs a study of `studies/` again (see [`study`])
 //! - `bench`: instruction counts of the kernels (see [`bench`]), or channels (see [`channels`])
 //! - `fuzz`: parsers against bytes that nobody sent (see [`fuzz`])
 
@@ -15,6 +16,7 @@ mod docs;
 mod fuzz;
 mod peers;
 mod process;
+mod study;
 mod test;
 
 use std::process::ExitCode;
@@ -26,6 +28,7 @@ cargo xtask docs --check    fails if docs/ is out of date
 cargo xtask accept [NAME…]  measurements against the contract and the peers; raw runs in bench/
 cargo xtask accept --list   what there is to measure
 cargo xtask accept chaos --seed N --rounds N  random faults, each followed by a look at all that must hold
+cargo xtask study [NAME]    runs a study of studies/ again, and writes its page; --quick: a reduced run, nothing kept
 cargo xtask bench           instruction counts of one training step per model (valgrind)
 cargo xtask bench channels  every transport by size, buffer and payload; raw repeats in bench/channels/
 cargo xtask fuzz [TARGET] [--seed N] [--runs N]  feeds parsers what nobody sent, from the corpus and a seed
@@ -39,6 +42,7 @@ fn main() -> ExitCode {
         ["docs"] => docs::write(),
         ["docs", "--check"] => docs::check(),
         ["accept", names @ ..] => accept::run(names),
+        ["study", words @ ..] => study::run(words),
         ["bench"] => bench::run(),
         ["bench", "channels"] => channels::measure(),
         ["fuzz", words @ ..] => fuzz::run(words),

@@ -1,7 +1,9 @@
 //! Causes that were planted are named: runs of a parameter server in a small model of ranks and links, each cause in
 //! twenty sizes.
 
-use paceline_analyze::explain::{Cause, Comparison, Explanation, Message, Pause, Rank, Recorded, Step, Wait};
+use paceline_analyze::explain::{
+    Cause, Comparison, Explanation, Link, Message, Pause, Rank, Recorded, Step, Wait, WhatIf,
+};
 use paceline_random::{Purpose, Stream};
 
 /// A synchronous run with one server.
@@ -77,6 +79,7 @@ impl Model {
                     received_s: free,
                     bytes: self.bytes,
                     step,
+                    bucket: m as u64,
                 });
                 free += self.serving;
                 served += self.serving;
@@ -101,7 +104,7 @@ impl Model {
             for w in 0..p {
                 let pushed = begin[w] + computes[w] + self.handling * self.messages as f64;
                 let (mut now, mut interface, mut idle) = (pushed, 0.0f64, 0.0);
-                for sent in &answers[w] {
+                for (m, sent) in answers[w].iter().enumerate() {
                     interface = interface.max(sent + self.latency) + self.bytes / self.bytes_per_s;
                     if interface > now {
                         recorded.pauses.push(Pause { rank: w, from_s: now, to_s: interface });
@@ -116,6 +119,7 @@ impl Model {
                         received_s: now,
                         bytes: self.bytes,
                         step,
+                        bucket: m as u64,
                     });
                     now += self.handling;
                 }
@@ -135,6 +139,17 @@ impl Model {
         }
         for (rank, on) in (0..=p).flat_map(|r| (0..=p).map(move |on| (r, on))) {
             recorded.waits.push(Wait { rank, on, seconds: waited[rank][on] });
+        }
+        for (rank, peer) in (0..p).flat_map(|w| [(w, server), (server, w)]) {
+            let sent_messages = (steps * self.messages as u64) as f64;
+            recorded.links.push(Link {
+                rank,
+                peer,
+                sent_messages,
+                sent_bytes: sent_messages * self.bytes,
+                received_bytes: sent_messages * self.bytes,
+                greeting_s: Some(2.0 * self.latency + 4.0 * self.handling),
+            });
         }
         recorded
     }
@@ -191,17 +206,66 @@ fn a_straggler_is_named_with_its_rank_and_what_would_help() {
 }
 
 #[test]
-fn without_messages_it_says_what_it_cannot_tell() {
-    let mut model = Model::usual(4);
-    model.latency = 0.1;
-    let mut recorded = model.run(40);
-    recorded.messages.clear();
-    recorded.pauses.clear();
-    let said = Explanation::new(&recorded).unwrap();
-    assert_eq!(said.verdict.cause, Cause::Exchange);
-    assert!(said.cannot_tell[0].contains("--trace"), "{:?}", said.cannot_tell);
+fn without_messages_causes_are_named_too_and_it_says_that_this_is_an_estimate() {
+    for (cause, plant) in PLANTED {
+        let mut model = Model::usual(4);
+        plant(&mut model, 0.7);
+        let mut recorded = model.run(60);
+        recorded.messages.clear();
+        recorded.pauses.clear();
+        let said = Explanation::new(&recorded).unwrap();
+        assert_eq!(said.verdict.cause, cause, "{:?} {:?} {:?}", said.verdict, said.wires, said.ranks);
+        assert!(said.cannot_tell[0].contains("--trace"), "{:?}", said.cannot_tell);
+    }
+    let mut recorded = Model::usual(4).run(40);
     recorded.steps.retain(|s| s.rank != 0);
     assert!(Explanation::new(&recorded).unwrap_err().to_string().contains("no recorded step"));
+}
+
+#[test]
+fn what_is_planted_in_nothing_is_blamed_on_nothing() {
+    for seed in 0..20 {
+        let said = Explanation::new(&Model::usual(seed).run(60)).unwrap();
+        assert_eq!(said.verdict.cause, Cause::Compute, "seed {seed}: {:?}, {:?}", said.verdict, said.path);
+    }
+}
+
+#[test]
+fn a_straggler_that_moves_is_one_without_a_rank() {
+    let mut model = Model::usual(5);
+    model.compute = vec![0.02; 4];
+    let mut recorded = model.run(40);
+    let slow = |step: u64| (step % 4) as usize;
+    for step in &mut recorded.steps {
+        match (step.rank == slow(step.step), step.rank < 4) {
+            (true, true) => step.compute_s *= 3.0,
+            (false, true) => step.wait_s += 0.04,
+            _ => {}
+        }
+    }
+    let said = Explanation::new(&recorded).unwrap();
+    assert_eq!((said.verdict.cause, said.verdict.rank), (Cause::Straggler, None), "{:?}", said.verdict);
+}
+
+#[test]
+fn gains_are_those_of_whoever_simulates_and_the_greatest_comes_first() {
+    let mut model = Model::usual(3);
+    model.compute = vec![0.01; 2];
+    model.latency = 0.03;
+    let mut said = Explanation::new(&model.run(40)).unwrap();
+    said.predict(&|what_if| match what_if {
+        WhatIf::Latency => Some(0.2),
+        WhatIf::Local => Some(0.1),
+        WhatIf::OneWorker => Some(0.5),
+        WhatIf::FewerHops => Some(1.3),
+        _ => None,
+    });
+    let first: Vec<_> = said.verdict.changes.iter().take(2).map(|c| (c.if_, c.predicted)).collect();
+    assert_eq!(first, [(WhatIf::Local, true), (WhatIf::Latency, true)], "{:?}", said.verdict.changes);
+    assert!(said.verdict.changes.iter().all(|c| c.if_ != WhatIf::FewerHops), "what slows down is no help");
+    let alone = said.alone.as_ref().unwrap();
+    assert!(alone.sentence.contains("2 workers are 2 times slower than one would be"), "{}", alone.sentence);
+    assert!(said.text().contains("predicted by simulation"), "{}", said.text());
 }
 
 #[test]

@@ -125,6 +125,33 @@ mod tests {
     use super::*;
 
     #[test]
+    fn pixels_of_real_images_become_numbers_of_mean_0_and_deviation_1() {
+        // Sets that are not here are not looked at; digits always are.
+        let folders = Folders(std::env::var_os("PACELINE_DATA").map(Into::into).into_iter().collect());
+        for name in ["digits", "mnist", "fashion-mnist", "cifar-10"] {
+            let Ok(dataset) = find(name).unwrap().load(&folders, &Settings::default()) else {
+                assert_ne!(name, "digits");
+                continue;
+            };
+            let (scale, shift) = (&dataset.normalisation.scale, &dataset.normalisation.shift);
+            let samples = (0..1000.min(dataset.train.len())).filter_map(|i| dataset.train.image(i));
+            let numbers: Vec<f64> = samples
+                .flat_map(|bytes| bytes.iter().enumerate())
+                .map(|(i, byte)| {
+                    f64::from(f32::from(*byte) * scale[i % scale.len()] + shift[i % shift.len()])
+                })
+                .collect();
+            let mean = numbers.iter().sum::<f64>() / numbers.len() as f64;
+            let variance = numbers.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / numbers.len() as f64;
+            assert!(
+                mean.abs() < 0.1 && (variance.sqrt() - 1.0).abs() < 0.1,
+                "{name}: {mean}, {}",
+                variance.sqrt()
+            );
+        }
+    }
+
+    #[test]
     fn settings_belong_to_datasets_and_have_ranges() {
         let images = Settings { image_size: Some(32), ..Settings::default() };
         assert_eq!(find("image-folder").unwrap().check(&images), Ok(()));

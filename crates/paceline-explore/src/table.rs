@@ -1,9 +1,9 @@
 //! A table of runs that others have made, as the workload: the space is the set of its rows.
 
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use paceline_plan::sheet::{Row, Sheet};
 use paceline_plan::value::nearest;
 use paceline_plan::{Axis, Condition, Objective, Point, Space, Value};
 
@@ -45,46 +45,11 @@ pub struct Table {
     pub rows: Vec<Vec<Value>>,
 }
 
-/// Bytes of a table, unpacked.
-const LARGEST: u64 = 1 << 30;
-
 impl Table {
     /// Reads comma-separated values, also gzipped.
     pub fn read(path: &Path) -> Result<Self, TableError> {
-        let fail = |problem: String| TableError::File { path: path.into(), problem };
-        let bytes = std::fs::read(path).map_err(|e| fail(e.to_string()))?;
-        let mut text = String::new();
-        let read = if bytes.starts_with(&[0x1f, 0x8b]) {
-            flate2::read::GzDecoder::new(bytes.as_slice()).take(LARGEST).read_to_string(&mut text)
-        } else {
-            bytes.as_slice().take(LARGEST).read_to_string(&mut text)
-        };
-        read.map_err(|e| fail(e.to_string()))?;
-        Self::parse(&text).map_err(fail)
-    }
-
-    /// Parses comma-separated values with a header; fields may be quoted.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let mut lines = records(text.trim_start_matches('\u{feff}'))?.into_iter();
-        let (_, columns) =
-            lines.next().ok_or("the file is empty: a line with the columns' names is needed")?;
-        for (i, name) in columns.iter().enumerate() {
-            if columns[..i].contains(name) {
-                return Err(format!("line 1: the column `{name}` is there twice"));
-            }
-        }
-        let mut rows = Vec::new();
-        for (line, fields) in lines {
-            if fields.len() != columns.len() {
-                let (found, wanted) = (fields.len(), columns.len());
-                return Err(format!("line {line}: {found} fields, but the header names {wanted} columns"));
-            }
-            rows.push(fields.iter().map(|field| Value::read(field)).collect());
-        }
-        if rows.is_empty() {
-            return Err("there are no rows below the header".into());
-        }
-        Ok(Self { columns, rows })
+        let sheet = Sheet::read(path);
+        Ok(sheet.map_err(|problem| TableError::File { path: path.into(), problem })?.into())
     }
 
     fn column(&self, flag: &'static str, name: &str) -> Result<usize, TableError> {
@@ -105,45 +70,11 @@ impl Table {
     }
 }
 
-/// Records with the line that each begins on.
-fn records(text: &str) -> Result<Vec<(usize, Vec<String>)>, String> {
-    let (mut found, mut fields, mut field) = (Vec::new(), Vec::new(), String::new());
-    let (mut quoted, mut line, mut begin) = (false, 1, 1);
-    let mut chars = text.chars().peekable();
-    let mut any = false;
-    while let Some(c) = chars.next() {
-        any = true;
-        match c {
-            '"' if quoted && chars.peek() == Some(&'"') => {
-                field.push('"');
-                chars.next();
-            }
-            '"' if quoted || field.is_empty() => quoted = !quoted,
-            ',' if !quoted => fields.push(std::mem::take(&mut field)),
-            '\r' if !quoted && chars.peek() == Some(&'\n') => {}
-            '\n' if !quoted => {
-                fields.push(std::mem::take(&mut field));
-                let whole = std::mem::take(&mut fields);
-                if whole.len() > 1 || !whole[0].is_empty() {
-                    found.push((begin, whole));
-                }
-                line += 1;
-                (begin, any) = (line, false);
-            }
-            c => {
-                line += usize::from(c == '\n');
-                field.push(c);
-            }
-        }
+impl From<Sheet> for Table {
+    fn from(sheet: Sheet) -> Self {
+        let row = |row: Row| row.fields.iter().map(|field| Value::read(field)).collect();
+        Self { columns: sheet.columns, rows: sheet.rows.into_iter().map(row).collect() }
     }
-    if quoted {
-        return Err(format!("line {begin}: a quote is opened and not closed"));
-    }
-    if any {
-        fields.push(field);
-        found.push((begin, fields));
-    }
-    Ok(found)
 }
 
 /// What is asked of a table.
@@ -361,6 +292,10 @@ mod tests {
     const TABLE: &str =
         "\u{feff}vm,\"cores, total\",cost,accuracy\r\nsmall,1,3.5,0.9\nlarge,8,1,0.8\n\nlarge,1,\"2\",0.95\n";
 
+    fn parsed(text: &str) -> Table {
+        Sheet::parse(text).unwrap().into()
+    }
+
     fn ask() -> Ask {
         Ask {
             axes: vec!["vm".into(), "cores, total".into()],
@@ -373,24 +308,15 @@ mod tests {
 
     #[test]
     fn a_table_is_read_with_quotes_marks_and_blank_lines() {
-        let table = Table::parse(TABLE).unwrap();
+        let table = parsed(TABLE);
         assert_eq!(table.columns, ["vm", "cores, total", "cost", "accuracy"]);
         assert_eq!(table.rows.len(), 3);
         assert_eq!(table.rows[2][2], Value::Number(2.0));
-        for (text, part) in [
-            ("", "the file is empty"),
-            ("a,b\n", "no rows"),
-            ("a,a\n1,2\n", "there twice"),
-            ("a,b\n1,2\n3\n", "line 3: 1 fields, but the header names 2 columns"),
-            ("a,b\n1,\"2\n", "line 2: a quote is opened"),
-        ] {
-            assert!(Table::parse(text).unwrap_err().contains(part), "{text:?}");
-        }
     }
 
     #[test]
     fn every_row_is_looked_up_once_and_the_regret_ends_at_nothing() {
-        let exploration = Exploration::new(Table::parse(TABLE).unwrap(), &ask()).unwrap();
+        let exploration = Exploration::new(parsed(TABLE), &ask()).unwrap();
         for sampler in ["grid", "random", "lhs", "sobol", "bayes"] {
             let explored = exploration.run(sampler, 3).unwrap();
             let mut rows = explored.rows.clone();
@@ -408,10 +334,10 @@ mod tests {
         let table = "x,cost,expected\n1,5,9\n2,4,8\n3,1,7\n4,3,10\n";
         let ask =
             Ask { axes: vec!["x".into()], constraints: Vec::new(), prior: Some("expected".into()), ..ask() };
-        let exploration = Exploration::new(Table::parse(table).unwrap(), &ask).unwrap();
+        let exploration = Exploration::new(parsed(table), &ask).unwrap();
         assert_eq!(exploration.run("bayes", 1).unwrap().rows[..2], [2, 1]);
         let wrong = Ask { prior: Some("x y".into()), ..ask };
-        let error = Exploration::new(Table::parse(table).unwrap(), &wrong).unwrap_err().to_string();
+        let error = Exploration::new(parsed(table), &wrong).unwrap_err().to_string();
         assert!(error.contains("--prior x y: there is no such column"), "{error}");
     }
 
@@ -420,7 +346,7 @@ mod tests {
         let fails = |change: &dyn Fn(&mut Ask)| {
             let mut ask = ask();
             change(&mut ask);
-            Exploration::new(Table::parse(TABLE).unwrap(), &ask).unwrap_err().to_string()
+            Exploration::new(parsed(TABLE), &ask).unwrap_err().to_string()
         };
         assert!(
             fails(&|a| a.axes[0] = "vn".into())

@@ -219,6 +219,12 @@ fn compare(sign: Sign, a: &Value, b: &Value) -> Option<bool> {
             Sign::Differs => Some(a != b),
             _ => None,
         },
+        // A flag that is left out has none of the values that it could have.
+        (Value::Flag(false), _) | (_, Value::Flag(false)) => match sign {
+            Sign::Equal => Some(false),
+            Sign::Differs => Some(true),
+            _ => None,
+        },
         _ => None,
     }
 }

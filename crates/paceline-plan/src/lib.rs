@@ -10,6 +10,7 @@
 //! - [`expression`]: conditions that users write
 //! - [`space`]: axes, constraints, points
 //! - [`study`]: the study file, its schema, its mistakes
+//! - [`sheet`]: comma-separated values, which tables of runs come as
 //!
 //! # Deliberately absent
 //! Flags and the environment (the binary resolves them), registries (names are checked where they are
@@ -20,6 +21,7 @@
 pub mod expression;
 pub mod hosts;
 pub mod plan;
+pub mod sheet;
 pub mod space;
 pub mod study;
 pub mod value;

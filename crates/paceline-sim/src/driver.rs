@@ -14,6 +14,7 @@ use paceline_protocol::{
 
 use crate::costs::{Costs, Host, Part};
 use crate::memory::{Begin, Memory};
+use crate::notes::{Did, Notes};
 use crate::queue::{Event, Queue, Slab};
 use crate::report::{Arrival, Report, Spent, Started};
 
@@ -63,7 +64,7 @@ struct Seat {
     pass: Option<Pass>,
     /// What has come while it was at work.
     inbox: VecDeque<Input>,
-    /// Bytes of each body that it holds.
+    /// Bytes of each body that it holds, header included.
     held: Slab<usize>,
     /// What its sends under way read, where somebody checks.
     leaving: Vec<(OpId, Region)>,
@@ -148,6 +149,23 @@ pub fn run<M: Memory>(
     driver.finish()
 }
 
+/// Runs the participants of `setup`, noting every step of each rank, and up to `trace` of its messages and waits.
+pub fn record<M: Memory>(
+    setup: &Setup,
+    participants: Vec<Box<dyn Participant>>,
+    costs: &Costs,
+    memory: &mut M,
+    trace: usize,
+) -> Report {
+    let world = participants.len();
+    let mut driver = Driver::new(setup, participants, costs, memory, false);
+    let round_trips =
+        |from: Rank| (0..world).map(|to| driver.empty(from, to) + driver.empty(to, from)).collect();
+    driver.report.notes = (0..world).map(|rank| Notes::new(round_trips(rank), trace)).collect();
+    driver.start(&[]);
+    driver.finish()
+}
+
 impl<'a, M: Memory> Driver<'a, M> {
     fn new(
         setup: &Setup,
@@ -210,6 +228,22 @@ impl<'a, M: Memory> Driver<'a, M> {
                 ..Report::default()
             },
         }
+    }
+
+    /// Time of an empty message from one rank to another while nothing else happens.
+    fn empty(&self, from: Rank, to: Rank) -> Time {
+        let (Site { host: here, .. }, Site { host: there, .. }) =
+            (&self.sites[self.seats[from].host], &self.sites[self.seats[to].host]);
+        let handling = |rank: Rank| {
+            self.costs.handling(self.costs.header, self.sites[self.seats[rank].machine].host.speed)
+        };
+        let way = if self.seats[from].host == self.seats[to].host {
+            self.costs.local_latency
+        } else {
+            here.latency.max(there.latency)
+                + here.transfer(self.costs.header).max(there.transfer(self.costs.header))
+        };
+        handling(from) + way + handling(to)
     }
 
     fn start(&mut self, inputs: &[Input]) {
@@ -323,14 +357,24 @@ impl<'a, M: Memory> Driver<'a, M> {
         if seat.dead {
             return;
         }
-        if seat.pass.is_none()
-            && now > seat.busy
-            && let Some(peer) = seat.waits_for
-            && let Some(waited) = self.report.spent[rank].wait_for.get_mut(peer)
-        {
-            *waited += now - seat.busy;
+        if seat.pass.is_none() && now > seat.busy {
+            let waited = now - seat.busy;
+            if let Some(peer) = seat.waits_for
+                && let Some(sum) = self.report.spent[rank].wait_for.get_mut(peer)
+            {
+                *sum += waited;
+            }
+            if let Some(notes) = self.report.notes.get_mut(rank) {
+                notes.wait(seat.busy, seat.waits_for, waited);
+            }
         }
         seat.busy = seat.busy.max(now);
+        if let (Some(notes), &Input::Message { from, tag, body, .. }) =
+            (self.report.notes.get_mut(rank), &input)
+        {
+            let bytes = body.map_or(0, |body| seat.held.get(body.0).saturating_sub(self.costs.header));
+            notes.message(Did::Received, seat.busy, from, tag, bytes as u64, self.costs.header);
+        }
         let mut actions = std::mem::take(&mut seat.actions);
         seat.participant.on(seat.busy, input, &mut actions);
         for action in actions.drain() {
@@ -382,6 +426,9 @@ impl<'a, M: Memory> Driver<'a, M> {
                     src.into_iter().for_each(|src| seat.leaving.push((op, src)));
                 }
                 let (at, local) = (seat.busy, self.costs.host_of(to) == seat.host);
+                if let Some(notes) = self.report.notes.get_mut(rank) {
+                    notes.message(Did::Sent, at, to, tag, 4 * elements as u64, self.costs.header);
+                }
                 let later = !local && at > now && self.sites[seat.host].shared;
                 let flight = Flight {
                     from: rank,
@@ -426,6 +473,9 @@ impl<'a, M: Memory> Driver<'a, M> {
             }
             Action::Staleness(versions) => {
                 self.report.staleness[rank].push(versions);
+                if let Some(notes) = self.report.notes.get_mut(rank) {
+                    notes.over(self.seats[rank].busy, &self.report.spent[rank]);
+                }
                 let updates = self.report.staleness[rank].len();
                 self.memory.updated(rank, updates, self.seats[rank].busy);
             }
@@ -460,6 +510,9 @@ impl<'a, M: Memory> Driver<'a, M> {
         let seat = &mut self.seats[rank];
         if !std::mem::take(&mut seat.began) {
             return;
+        }
+        if let Some(notes) = self.report.notes.get_mut(rank) {
+            notes.over(seat.busy, &self.report.spent[rank]);
         }
         let times = &mut self.report.finished[rank];
         times.push(seat.busy);

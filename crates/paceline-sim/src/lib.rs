@@ -2,7 +2,7 @@
 //! event. Delays, reorderings across peers and crashes all come from a seed, so every run can be replayed.
 //!
 //! # Layout
-//! - [`driver`]: the participants, event by event; [`report`]: what happened
+//! - [`driver`]: the participants, event by event; [`report`]: what happened; [`notes`]: as real runs record it
 //! - [`recurrence`]: collectives that are one schedule, evaluated without their participants
 //! - [`costs`]: what things cost in virtual time: passes, links, hosts, a rank's own work
 //! - [`memory`]: what stands behind regions: nothing, or real numbers
@@ -16,12 +16,14 @@
 pub mod costs;
 pub mod driver;
 pub mod memory;
+pub mod notes;
 mod queue;
 pub mod recurrence;
 pub mod report;
 
 pub use costs::{Costs, Factor, Host, Part, Work};
-pub use driver::{Crash, run, simulate};
+pub use driver::{Crash, record, run, simulate};
 pub use memory::{Begin, Memory, Nothing, Numbers};
+pub use notes::{Did, Link, Note, Notes, Took};
 pub use recurrence::{Unsuited, evaluate};
 pub use report::{Arrival, Report, Spent, Started};

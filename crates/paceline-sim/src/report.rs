@@ -3,6 +3,8 @@
 use paceline_protocol::{Outcome, Rank, Tag, Time, Trace, Unit, Weigh};
 use sha2::{Digest, Sha256};
 
+use crate::notes::Notes;
+
 /// A step that was started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Started {
@@ -85,6 +87,8 @@ pub struct Report {
     pub traces: Vec<Trace>,
     /// For whom each rank said that it waits, in order.
     pub waits: Vec<Vec<Rank>>,
+    /// What was noted of each rank.
+    pub notes: Vec<Notes>,
 }
 
 impl Report {

@@ -15,7 +15,7 @@ use paceline_wire::{Body, Event, Span, Transport, WireError};
 
 use crate::error::TrainError;
 use crate::memory::{Bodies, Memory, span};
-use crate::meta::{GOODBYE, pack, unpack};
+use crate::meta::{ANSWER, GOODBYE, GREETING, pack, unpack};
 use crate::observe::Watch;
 
 /// Longest single wait, so that deadlines are looked at.
@@ -26,6 +26,14 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Numbers of the goodbyes' sends, far from the participant's.
 const GOODBYES: u64 = 1 << 63;
+/// The number of greetings' sends: nobody waits until they have left.
+const GREETINGS: u64 = 1 << 62;
+/// Greetings of each peer, of which the fastest counts: at least, and at most if that takes no longer than the time
+/// behind them.
+const ROUNDS: [u32; 2] = [3, 20];
+const ROUNDS_TIME: Duration = Duration::from_millis(20);
+/// Longest time for all of them: who starts late is not waited for.
+const GREETING_TIME: Duration = Duration::from_secs(2);
 
 /// Seconds that a rank spent on others.
 #[derive(Clone, Debug, Default)]
@@ -73,6 +81,8 @@ pub struct Engine {
     /// Messages of another generation than this one are put by for a successor.
     generation: u32,
     later: Vec<Event>,
+    /// When each peer's last greeting left and which one that was, while peers are greeted.
+    greeted: Vec<(Rank, Instant, u32)>,
     /// Why a peer was lost.
     cause: String,
     step: u64,
@@ -121,6 +131,7 @@ impl Engine {
             waiting_for: None,
             generation: 0,
             later: Vec::new(),
+            greeted: Vec::new(),
             cause: String::new(),
             step: 0,
             leaving: 0,
@@ -153,6 +164,53 @@ impl Engine {
     /// Lengths of the scratch buffers that the participant needs.
     pub fn scratch(&self) -> Vec<usize> {
         self.participant.scratch()
+    }
+
+    /// Greets every peer before the start, where somebody records: how long an empty message takes there and back is
+    /// what any message takes, and cannot be told from those of one length that carry something.
+    pub fn greet(&mut self, memory: &mut dyn Memory) -> Result<(), TrainError> {
+        if self.watch.is_none() {
+            return Ok(());
+        }
+        let begun = Instant::now();
+        for peer in self.links.clone() {
+            self.greeted.push((peer, begun, 0));
+            self.send_greeting(peer);
+        }
+        while self.greeted.iter().any(|(_, _, round)| *round < ROUNDS[0]) {
+            let left = GREETING_TIME.saturating_sub(begun.elapsed());
+            let lost = self.later.iter().any(|event| matches!(event, Event::Lost { .. }));
+            if left.is_zero() || lost {
+                break;
+            }
+            self.exchange(Some(left.min(WAIT)), memory)?;
+        }
+        self.greeted.clear();
+        Ok(())
+    }
+
+    fn send_greeting(&mut self, peer: Rank) {
+        let Some(greeted) = self.greeted.iter_mut().find(|(to, _, _)| *to == peer) else { return };
+        greeted.1 = Instant::now();
+        let tag = Tag { generation: 0, step: greeted.2, bucket: 0, phase: GREETING };
+        // A peer that is gone is noticed by whoever needs it.
+        let _ = self.transport.send(peer, pack(tag, Head::default(), false), Span::EMPTY, GREETINGS);
+    }
+
+    /// A greeting has come back: the next one leaves, if there are any more.
+    fn answered(&mut self, from: Rank, round: u32) {
+        let Some(greeted) = self.greeted.iter_mut().find(|(to, _, at)| (*to, *at) == (from, round)) else {
+            return;
+        };
+        greeted.2 += 1;
+        let (took, rounds) = (greeted.1.elapsed(), greeted.2);
+        if let Some(watch) = &mut self.watch {
+            watch.round_trip(from, took);
+        }
+        let more = rounds < ROUNDS[0] || rounds < ROUNDS[1] && took * rounds < ROUNDS_TIME;
+        if more {
+            self.send_greeting(from);
+        }
     }
 
     /// Starts the participant.
@@ -363,7 +421,16 @@ impl Engine {
                     self.departed[from] = true;
                     return Ok(());
                 }
-                if tag.generation > self.generation {
+                if tag.phase == GREETING {
+                    let back = pack(Tag { phase: ANSWER, ..tag }, Head::default(), false);
+                    let _ = self.transport.send(from, back, Span::EMPTY, GREETINGS);
+                    return Ok(());
+                }
+                if tag.phase == ANSWER {
+                    self.answered(from, tag.step);
+                    return Ok(());
+                }
+                if tag.generation > self.generation || !self.greeted.is_empty() {
                     self.later.push(Event::Message { from, meta, body });
                     return Ok(());
                 }
@@ -375,6 +442,12 @@ impl Engine {
             }
             Event::Sent { op } if op >= GOODBYES => {
                 self.goodbyes.retain(|&peer| GOODBYES + peer as u64 != op);
+                Ok(())
+            }
+            Event::Sent { op } if op == GREETINGS => Ok(()),
+            // The participant has not started yet.
+            lost @ Event::Lost { .. } if !self.greeted.is_empty() => {
+                self.later.push(lost);
                 Ok(())
             }
             Event::Sent { op } => {

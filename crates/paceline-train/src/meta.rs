@@ -5,6 +5,10 @@ use paceline_wire::{META, Meta};
 
 /// A phase that no strategy uses: the sender has finished and will close its end.
 pub const GOODBYE: u16 = u16::MAX;
+/// An empty message that wants to come back at once: how long that takes is measured before the first step.
+pub const GREETING: u16 = u16::MAX - 1;
+/// A greeting that has come back.
+pub const ANSWER: u16 = u16::MAX - 2;
 
 /// Packs a tag and a head, and whether there is a body: an empty one is not the same as none.
 pub fn pack(tag: Tag, head: Head, body: bool) -> Meta {

@@ -18,12 +18,20 @@ pub struct Watch {
     observer: Arc<Observer>,
     /// Messages sent to and received from each rank.
     counts: Vec<[u64; 2]>,
+    /// The least time of an empty message to each rank and back, in seconds.
+    round_trips: Vec<Option<f64>>,
 }
 
 impl Watch {
     /// Tells `observer` of a rank among `world`.
     pub fn new(observer: Arc<Observer>, world: usize) -> Self {
-        Self { observer, counts: vec![[0; 2]; world] }
+        Self { observer, counts: vec![[0; 2]; world], round_trips: vec![None; world] }
+    }
+
+    /// An empty message has come back.
+    pub fn round_trip(&mut self, peer: Rank, took: Duration) {
+        let least = self.round_trips[peer].map_or(f64::INFINITY, |known| known);
+        self.round_trips[peer] = Some(least.min(took.as_secs_f64()));
     }
 
     /// Answers how the links are, if somebody has asked.
@@ -49,6 +57,7 @@ impl Watch {
                 received_bytes: t.received_bytes,
                 received_messages: t.received_messages,
                 tcp,
+                greeting_s: self.round_trips[peer],
             };
             Some((peer, reading))
         }));

@@ -91,6 +91,7 @@ pub fn run(
 
     let mut memory =
         Whole { params: &mut params, grads: &mut grads, scratch: &mut scratch, update: &mut update };
+    engine.greet(&mut memory)?;
     engine.start(&mut memory)?;
     let (mut seen, mut told) = (engine.staleness.len(), false);
     // A server's phases are all its engine's.

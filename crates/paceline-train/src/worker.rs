@@ -212,7 +212,9 @@ pub fn run(
         engine.times = account.times(setup.world());
     }
     let Replica { params, grads, .. } = &mut replica;
-    engine.start(&mut Whole { params, grads, scratch: &mut scratch, update: &mut update })?;
+    let mut memory = Whole { params, grads, scratch: &mut scratch, update: &mut update };
+    engine.greet(&mut memory)?;
+    engine.start(&mut memory)?;
     say(Said::Started);
     let (mut done, mut own, mut taken) = (account.steps, account.own_steps, account.samples);
     let mut last = Outcome { loss: account.last_loss, samples: account.last_samples, ..Outcome::default() };

@@ -7,8 +7,9 @@
 //! - [`calibrate`]: measures a machine
 //! - [`price`]: a plan's costs, out of the two
 //! - [`learn`]: real gradients in the simulated order
-//! - [`run`]: a plan from its costs to its result
+//! - [`run`]: a plan from its costs to its result; [`rows`]: its steps, messages and waits for the record
 //! - [`predict`]: what a plan will take, and how sure that is; [`compare`]: how right that was
+//! - [`whatif`]: what a recorded run would take if something were different
 //! - [`error`]: how that fails
 //!
 //! # Deliberately absent
@@ -24,7 +25,9 @@ pub mod error;
 pub mod learn;
 pub mod predict;
 pub mod price;
+pub mod rows;
 pub mod run;
+pub mod whatif;
 
 pub use calibration::Calibration;
 pub use cluster::Cluster;

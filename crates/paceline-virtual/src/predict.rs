@@ -53,7 +53,8 @@ pub fn predict(
     let learn = learn && plan.target_accuracy.is_some();
     let run = |terms: Terms<'_>, learn: bool| -> Result<RunResult, VirtualError> {
         let started = Started::now();
-        run::run(&Scenario { plan, dataset, terms, learn, run: "prediction", started }, &mut |_| {})
+        let scenario = Scenario { plan, dataset, terms, learn, trace: 0, run: "prediction", started };
+        run::run(&scenario, &mut |_| {})
     };
     let middle = run(*terms, learn)?;
     let train = middle.seconds.train;

@@ -15,7 +15,7 @@ use crate::calibration::{Calibration, Pass};
 use crate::cluster::Cluster;
 
 /// Bytes that an interface takes before they can leave, where the plan does not say.
-const BUFFER: usize = 1 << 20;
+pub(crate) const BUFFER: usize = 1 << 20;
 /// Deviation of the logarithm of compute times that nobody measured, where they vary.
 const DEVIATION: f64 = 0.1;
 /// Points of their distribution.
@@ -222,7 +222,7 @@ fn hosts(placed: &Plan, layout: &[usize], calibration: &Calibration, terms: &Ter
     }
 }
 
-fn work(plan: &Plan, coder: Option<Coder>, calibration: &Calibration) -> Work {
+pub(crate) fn work(plan: &Plan, coder: Option<Coder>, calibration: &Calibration) -> Work {
     let codec = coder.map_or("", |coder| coder.codec.name);
     let ns = |what: &str| calibration.ns_per_element(what);
     Work {

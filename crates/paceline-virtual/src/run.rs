@@ -21,6 +21,7 @@ use crate::calibration::Calibration;
 use crate::error::VirtualError;
 use crate::learn::{Learning, Lesson};
 use crate::price::{self, Terms, Timing};
+use crate::rows;
 
 /// The strategy of one worker alone.
 pub const SINGLE: &str = "single";
@@ -35,6 +36,8 @@ pub struct Scenario<'a> {
     pub terms: Terms<'a>,
     /// Whether gradients are computed.
     pub learn: bool,
+    /// Messages and waits of each rank that are told one by one, at most; with any, steps are as well.
+    pub trace: u64,
     /// The run's id.
     pub run: &'a str,
     /// When this process began.
@@ -97,7 +100,7 @@ pub fn run(scenario: &Scenario<'_>, report: &mut dyn FnMut(Event<'_>)) -> Result
     let (happened, mut gather, model) = if scenario.learn {
         learn(scenario, &stage, gather, report)?
     } else {
-        let (happened, as_schedule) = time(&stage);
+        let (happened, as_schedule) = time(&stage, scenario.trace);
         by = if as_schedule { "schedule" } else { by };
         (happened, gather, None)
     };
@@ -124,9 +127,14 @@ pub fn run(scenario: &Scenario<'_>, report: &mut dyn FnMut(Event<'_>)) -> Result
     Ok(result)
 }
 
-/// Time alone: as a recurrence where the run is one, event by event otherwise; whether it is one.
-fn time(stage: &Stage) -> (Report, bool) {
+/// Time alone: as a recurrence where the run is one and nobody asks for single messages, event by event otherwise;
+/// whether it is one.
+fn time(stage: &Stage, trace: u64) -> (Report, bool) {
     let Stage { strategy, setup, costs, .. } = stage;
+    if trace > 0 {
+        let happened = paceline_sim::record(setup, stage.participants(), costs, &mut Nothing, trace as usize);
+        return (happened, false);
+    }
     let path = strategy.sums_along(setup);
     match path.and_then(|path| evaluate(setup, path, costs).ok()) {
         Some(happened) => (happened, true),
@@ -148,7 +156,10 @@ fn learn<'a>(
     let (dataset, graph) = (scenario.dataset, Arc::clone(graph));
     let lesson = Lesson { plan: placed, dataset, setup, agreement, graph };
     let mut learning = Learning::new(lesson, scratch, gather, report)?;
-    let mut happened = paceline_sim::run(setup, participants, costs, &mut learning);
+    let mut happened = match scenario.trace {
+        0 => paceline_sim::run(setup, participants, costs, &mut learning),
+        trace => paceline_sim::record(setup, participants, costs, &mut learning, trace as usize),
+    };
     if let Some(failed) = learning.failed.take() {
         return Err(failed.into());
     }
@@ -231,6 +242,7 @@ fn tell(
         });
     }
     gather.phases(report);
+    rows::tell(scenario, timing, happened, report);
 }
 
 /// What the hosts in use cost over so many seconds, if all have a price.

@@ -10,11 +10,13 @@ mod coverage;
 mod datasets;
 mod drift;
 mod exchange;
+mod explain;
 mod footprint;
 mod network;
 mod overhead;
 mod pages;
 mod prediction;
+mod report;
 mod samplers;
 mod simulate;
 mod stragglers;
@@ -153,6 +155,12 @@ const MEASUREMENTS: &[Measurement] = &[
         about: "intervals and findings of synthetic studies whose effects are known",
         run: coverage::measure,
     },
+    Measurement {
+        name: "explain",
+        about: "causes planted in real and simulated runs, and none: what explain says",
+        run: explain::measure,
+    },
+    Measurement { name: "report", about: "the report of a study of 300 runs", run: report::measure },
     Measurement {
         name: "chaos",
         about: "random faults under way, by seed: chaos [--seed N] [--rounds N]",

@@ -4,6 +4,7 @@
 //! - `strategies`, `consistency`, `codecs`, `channels`, `datasets`, `record`: one function per page
 //! - `networks`: the page of models and layers
 //! - `studies`: the page of studies, its words from `studies.md`
+//! - pages of the studies that are kept in `studies/` come from [`crate::study`]
 //! - `measured`: tables out of `bench/accept/`
 //! - `markdown`: headings, paragraphs, tables
 
@@ -31,7 +32,8 @@ use paceline_protocol::{
 use paceline_wire::TRANSPORTS;
 
 use crate::process::{Outcome, root};
-use markdown::{MARK, Page, code};
+pub use markdown::MARK;
+use markdown::{Page, code};
 use measured::Measured;
 
 /// Texts by path from the repository's root.
@@ -50,7 +52,7 @@ pub fn write() -> Outcome {
             .and_then(|()| fs::write(&file, text))
             .map_err(|error| format!("{path}: {error}"))?;
     }
-    println!("{} pages in docs/", pages.len());
+    println!("{} pages in docs/ and studies/", pages.len());
     Ok(())
 }
 
@@ -63,7 +65,9 @@ fn generated() -> Outcome<Pages> {
     let channels = crate::channels::read(&root().join(crate::channels::FILE))?;
     let mut measured = Measured::read(&root().join("bench/accept"))?;
     measured.channels = channels;
-    pages(&measured)
+    let mut pages = pages(&measured)?;
+    pages.extend(crate::study::pages()?);
+    Ok(pages)
 }
 
 fn compare(root: &Path, pages: &Pages) -> Outcome {

@@ -7,7 +7,9 @@
 mod links;
 mod path;
 mod store;
+mod straggler;
 mod verdict;
+mod whatif;
 mod words;
 
 use serde::Serialize;
@@ -17,6 +19,7 @@ use crate::statistics::median;
 pub use links::Wires;
 pub use path::Shares;
 pub use verdict::{Cause, Change, Verdict};
+pub use whatif::{Alone, WhatIf};
 pub use words::Comparison;
 
 /// A run as it was recorded; times in seconds from the start of the run.
@@ -26,6 +29,8 @@ pub struct Recorded {
     pub run: String,
     /// Whether it was measured, or simulated in virtual time.
     pub simulated: bool,
+    /// Length of its parameter buffer; 0 where nobody has told.
+    pub params: usize,
     /// Its ranks, by number.
     pub ranks: Vec<Rank>,
     /// Steps of workers and updates of servers, in their order for each rank.
@@ -36,6 +41,25 @@ pub struct Recorded {
     pub messages: Vec<Message>,
     /// Waits that were traced.
     pub pauses: Vec<Pause>,
+    /// What went over the links of each rank, over the whole run.
+    pub links: Vec<Link>,
+}
+
+/// What a rank has to do with another over the whole run.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Link {
+    /// The rank.
+    pub rank: usize,
+    /// The other.
+    pub peer: usize,
+    /// Messages that it sent.
+    pub sent_messages: f64,
+    /// Their bytes.
+    pub sent_bytes: f64,
+    /// Bytes that it received.
+    pub received_bytes: f64,
+    /// An empty message there and back, before the first step.
+    pub greeting_s: Option<f64>,
 }
 
 /// One rank.
@@ -101,6 +125,15 @@ pub struct Message {
     pub bytes: f64,
     /// Its step.
     pub step: u64,
+    /// The piece of the gradients that it belongs to, from 0.
+    pub bucket: u64,
+}
+
+impl Message {
+    /// From handing over to taking in.
+    pub fn under_way_s(&self) -> f64 {
+        self.received_s - self.sent_s
+    }
 }
 
 /// A time in which a rank could do nothing but wait.
@@ -162,6 +195,8 @@ pub struct Explanation {
     pub waits: Vec<Wait>,
     /// What it was bound by, and what would help.
     pub verdict: Verdict,
+    /// What one worker alone would do, where somebody has simulated it.
+    pub alone: Option<Alone>,
     /// What the record does not tell.
     pub cannot_tell: Vec<String>,
 }
@@ -192,6 +227,13 @@ impl Recorded {
         (0..self.ranks.len()).filter(|r| !self.ranks[*r].worker).collect()
     }
 
+    /// Part of its time in which a rank did not wait.
+    fn at_work(&self, rank: usize) -> f64 {
+        let steps = self.steady(rank);
+        let (whole, waited) = steps.iter().fold((0.0, 0.0), |(w, p), s| (w + s.duration_s(), p + s.wait_s));
+        if whole > 0.0 { 1.0 - waited / whole } else { 1.0 }
+    }
+
     fn spent(&self, rank: usize) -> Option<Spent> {
         let steps = self.steady(rank);
         if steps.is_empty() {
@@ -202,7 +244,6 @@ impl Recorded {
             let values: Vec<f64> = steps.iter().map(of).collect();
             if worker { median(&values) } else { values.iter().sum::<f64>() / values.len() as f64 }
         };
-        let (whole, waited) = steps.iter().fold((0.0, 0.0), |(w, p), s| (w + s.duration_s(), p + s.wait_s));
         let own: Vec<&Wait> = self.waits.iter().filter(|w| w.rank == rank).collect();
         let all: f64 = own.iter().map(|w| w.seconds).sum();
         let most = own.iter().max_by(|a, b| a.seconds.total_cmp(&b.seconds));
@@ -216,7 +257,7 @@ impl Recorded {
             wait_s: typical(|s| s.wait_s),
             apply_s: typical(|s| s.apply_s),
             step_s: typical(Step::duration_s),
-            busy: if whole > 0.0 { 1.0 - waited / whole } else { 1.0 },
+            busy: self.at_work(rank),
             waits_for: most.filter(|_| all > 0.0).map(|w| (w.on, w.seconds / all)),
         })
     }
@@ -245,19 +286,25 @@ impl Explanation {
                 .fold((0.0, 0.0), |(n, s), step| (n + step.samples as f64, s + step.duration_s()));
             if seconds > 0.0 { samples / seconds } else { 0.0 }
         };
-        let wires = Wires::new(recorded);
-        let path = wires.as_ref().and_then(|wires| Shares::new(recorded, wires));
+        let mut wires = Wires::new(recorded);
+        let path = wires
+            .as_ref()
+            .filter(|wires| wires.messages >= 20)
+            .and_then(|wires| Shares::new(recorded, wires));
         let mut waits: Vec<Wait> = recorded.waits.iter().filter(|w| w.seconds > 0.0).copied().collect();
         waits.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
         let mut cannot_tell = Vec::new();
         if path.is_none() && workers.len() > 1 {
             cannot_tell.push(
-                "Single messages were not recorded: whether links are thin or slow cannot be told. Run it again with \
-                 --trace"
+                "Single messages were not recorded: what links and messages are blamed for is estimated from counts \
+                 and waits. Run it again with --trace"
                     .to_owned(),
             );
         }
         let verdict = Verdict::new(recorded, &ranks, step_s, path.as_ref(), wires.as_ref());
+        if let Some(wires) = wires.as_mut().filter(|_| path.is_none() && verdict.cause == Cause::Bandwidth) {
+            wires.bytes_per_s = Some(wires.bytes_per_step / (verdict.share * step_s));
+        }
         Ok(Self {
             run: recorded.run.clone(),
             origin: if recorded.simulated { "simulated" } else { "measured" },
@@ -268,6 +315,7 @@ impl Explanation {
             wires,
             waits,
             verdict,
+            alone: None,
             cannot_tell,
         })
     }

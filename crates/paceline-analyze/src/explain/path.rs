@@ -5,7 +5,7 @@
 
 use serde::Serialize;
 
-use super::links::{Wires, pauses, was_waiting};
+use super::links::{NEAR_S, Wires, pauses, was_waiting};
 use super::{Message, Recorded};
 
 /// Parts of the chain.
@@ -17,11 +17,11 @@ pub struct Shares {
     pub seconds: f64,
     /// Computing on workers, by rank.
     pub compute: Vec<f64>,
-    /// Sending, receiving, summing and updating on workers.
+    /// Sending, receiving, summing and updating on workers; copying and waking up for messages between them.
     pub handling: f64,
-    /// The same on servers.
+    /// The same on servers, and for messages from and to them.
     pub server: f64,
-    /// Messages on their way: what grows with bytes, queueing included.
+    /// Messages on thin links: what grows with bytes, queueing included.
     pub bytes: f64,
     /// Messages on their way: what does not.
     pub latency: f64,
@@ -61,16 +61,18 @@ impl Shares {
                 .iter()
                 .rev()
                 .find(|m| was_waiting(&pauses[rank], m.received_s) && m.sent_s < m.received_s);
-            let Some(message) = released else { break };
+            let Some(message) = released else {
+                // Nobody holds it up: all that is left is its own.
+                shares.work(recorded, &pauses[rank], rank, begin, now);
+                now = begin;
+                break;
+            };
             shares.work(recorded, &pauses[rank], rank, message.received_s.max(begin), now);
             if message.received_s <= begin {
                 now = begin;
                 break;
             }
-            let under_way = message.received_s - message.sent_s.max(begin);
-            let latency = wires.latency_s.min(under_way);
-            shares.latency += latency;
-            shares.bytes += under_way - latency;
+            shares.flight(recorded, wires, message, message.received_s - message.sent_s.max(begin));
             hops += 1.0;
             (rank, now) = (message.from, message.sent_s);
         }
@@ -89,6 +91,30 @@ impl Shares {
             *part /= shares.seconds;
         }
         Some(shares)
+    }
+
+    /// A message that was waited for, so long.
+    fn flight(&mut self, recorded: &Recorded, wires: &Wires, message: &Message, under_way: f64) {
+        let Message { from, to, .. } = *message;
+        let latency = wires.latency(from, to).min(under_way);
+        if latency >= NEAR_S {
+            self.latency += latency;
+        } else {
+            // A way as short as that is waking up whoever waits at its end.
+            *self.ends(recorded, from, to) += latency;
+        }
+        let rest = under_way - latency;
+        if wires.is_thin(from, to) {
+            self.bytes += rest;
+        } else {
+            *self.ends(recorded, from, to) += rest;
+        }
+    }
+
+    /// Where what is done at the ends of a message is counted.
+    fn ends(&mut self, recorded: &Recorded, from: usize, to: usize) -> &mut f64 {
+        let workers = recorded.ranks[from].worker && recorded.ranks[to].worker;
+        if workers { &mut self.handling } else { &mut self.server }
     }
 
     /// What a rank did between two moments: its time without waits, divided as its steps there are.

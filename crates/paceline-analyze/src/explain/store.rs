@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use paceline_record::store::{Rows, RunRow};
 use paceline_record::{RecordError, Store};
 
-use super::{Message, Pause, Rank, Recorded, Step, Wait};
+use super::{Link, Message, Pause, Rank, Recorded, Step, Wait};
 
 /// A column's numbers; 0 where there is no value.
 fn numbers(rows: &Rows, name: &str) -> Vec<f64> {
@@ -17,7 +17,8 @@ impl Recorded {
     pub fn read(store: &Store, run: &RunRow) -> Result<Self, RecordError> {
         let own = store.rows("runs", run)?;
         let simulated = own.texts("origin").first().is_some_and(|o| o.as_deref() == Some("simulated"));
-        let mut recorded = Self { run: run.run.clone(), simulated, ..Self::default() };
+        let params = numbers(&own, "parameters").first().copied().unwrap_or(0.0) as usize;
+        let mut recorded = Self { run: run.run.clone(), simulated, params, ..Self::default() };
         recorded.read_ranks(&store.rows("ranks", run)?);
         recorded.read_steps(&store.rows("steps", run)?);
         let waits = store.rows("waits", run)?;
@@ -30,6 +31,7 @@ impl Recorded {
             }
         }
         recorded.read_trace(&store.rows("trace", run)?);
+        recorded.read_links(&store.rows("links", run)?);
         Ok(recorded)
     }
 
@@ -78,9 +80,34 @@ impl Recorded {
         }
     }
 
+    /// The last sample of each link.
+    fn read_links(&mut self, rows: &Rows) {
+        let names = ["rank", "peer", "t_ns", "sent_messages", "sent_bytes", "received_bytes"];
+        let columns = names.map(|name| numbers(rows, name));
+        let greetings = rows.numbers("greeting_s");
+        let world = self.ranks.len() as f64;
+        let mut last: HashMap<(usize, usize), (f64, Link)> = HashMap::new();
+        for i in 0..rows.rows.len() {
+            let [rank, peer, t, sent_messages, sent_bytes, received_bytes] =
+                columns.each_ref().map(|column| column[i]);
+            if rank >= world || peer >= world {
+                continue;
+            }
+            let (rank, peer) = (rank as usize, peer as usize);
+            let greeting_s = greetings.get(i).copied().flatten();
+            let link = Link { rank, peer, sent_messages, sent_bytes, received_bytes, greeting_s };
+            let known = last.entry((rank, peer)).or_insert((t, link));
+            if t >= known.0 {
+                *known = (t, link);
+            }
+        }
+        self.links = last.into_values().map(|(_, link)| link).filter(|l| l.sent_messages > 0.0).collect();
+        self.links.sort_by_key(|link| (link.rank, link.peer));
+    }
+
     /// The n-th message that one side sends is the n-th that the other receives.
     fn read_trace(&mut self, rows: &Rows) {
-        let names = ["rank", "peer", "n", "t_ns", "bytes", "step", "duration_ns", "attempt"];
+        let names = ["rank", "peer", "n", "t_ns", "bytes", "step", "duration_ns", "attempt", "bucket"];
         let columns = names.map(|name| numbers(rows, name));
         let kinds = rows.texts("kind");
         let world = self.ranks.len() as f64;
@@ -88,8 +115,8 @@ impl Recorded {
         let mut sent: HashMap<(usize, usize, u64), f64> = HashMap::new();
         let mut received = Vec::new();
         for (i, kind) in kinds.iter().enumerate() {
-            let [rank, peer, n, t, bytes, step, duration, attempt] =
-                [0, 1, 2, 3, 4, 5, 6, 7].map(|c: usize| columns[c][i]);
+            let [rank, peer, n, t, bytes, step, duration, attempt, bucket] =
+                columns.each_ref().map(|column| column[i]);
             // Of a run that was begun again, the last attempt counts.
             if rank >= world || attempt < last {
                 continue;
@@ -112,6 +139,7 @@ impl Recorded {
                             received_s: at,
                             bytes,
                             step: step as u64,
+                            bucket: bucket as u64,
                             sent_s: f64::NAN,
                         },
                     ));

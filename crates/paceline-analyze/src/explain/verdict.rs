@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 
-use super::{Recorded, Shares, Spent, Wires};
+use super::links::{NEAR_S, quantile};
+use super::{Recorded, Shares, Spent, WhatIf, Wires};
 use crate::statistics::median;
 
 /// What sets the pace.
@@ -21,7 +22,7 @@ pub enum Cause {
     Latency,
     /// Messages are too many and too small.
     SmallMessages,
-    /// Exchange, but what about it cannot be told.
+    /// Exchanging itself: copying, summing, waking up; links are as fast as ranks are.
     Exchange,
 }
 
@@ -45,8 +46,22 @@ impl Cause {
 pub struct Change {
     /// What to do.
     pub what: String,
-    /// Part of a step's time that it could save, at most: the chain behind the one that is shortened is not known.
+    /// What that is, for whoever can simulate it.
+    #[serde(rename = "if")]
+    pub if_: WhatIf,
+    /// Part of a step's time that it saves: predicted by simulation if `predicted`, else the most that the recorded chain
+    /// allows, which can be lost to the next longest one.
     pub gain: f64,
+    /// Where the gain comes from.
+    pub predicted: bool,
+    /// Seconds of a step afterwards (of as many samples as a step has now), where it was predicted.
+    pub step_s: Option<f64>,
+}
+
+impl Change {
+    pub(super) fn new(if_: WhatIf, gain: f64, what: impl Into<String>) -> Self {
+        Self { what: what.into(), if_, gain, predicted: false, step_s: None }
+    }
 }
 
 /// What a run was bound by.
@@ -64,17 +79,34 @@ pub struct Verdict {
     pub changes: Vec<Change>,
 }
 
-/// A worker whose computing takes so many times that of the others is a straggler.
-const SLOWER: f64 = 1.4;
 /// Messages below this, many of them, are small.
 const SMALL_BYTES: f64 = 24.0 * 1024.0;
-/// Messages per step that are many.
-const MANY: f64 = 12.0;
-/// Time per message below which what it costs is handling, not bytes.
-const HANDLING_S: f64 = 4e-4;
+/// Pieces that gradients are cut into that are many.
+const MANY: f64 = 24.0;
+/// Part of its time for which a server of a real run is at work at least if it sets the pace: reading what has come
+/// halfway counts as waiting.
+const AT_WORK: f64 = 0.2;
+/// Spread of waits, relative to their middle, below which they are steady.
+const STEADY: f64 = 0.3;
+/// Part of the waiting that a message round the ring takes at least where latency is what is waited for.
+const FAR: f64 = 0.3;
 
-fn percent(share: f64) -> String {
+pub(super) fn percent(share: f64) -> String {
     format!("{}%", (100.0 * share).round())
+}
+
+/// Whether messages are many and small.
+fn small(wires: &Wires) -> bool {
+    wires.message_bytes < SMALL_BYTES && wires.pieces >= MANY
+}
+
+/// What verdicts are made from.
+pub(super) struct Case<'a> {
+    pub recorded: &'a Recorded,
+    pub ranks: &'a [Spent],
+    pub step_s: f64,
+    pub path: Option<&'a Shares>,
+    pub wires: Option<&'a Wires>,
 }
 
 impl Verdict {
@@ -85,15 +117,17 @@ impl Verdict {
         path: Option<&Shares>,
         wires: Option<&Wires>,
     ) -> Self {
-        let mut found = vec![Self::computing(ranks, step_s)];
-        found.extend(Self::straggler(recorded, ranks, step_s));
-        found.extend(Self::servers(recorded, ranks, step_s, path));
-        found.extend(Self::network(recorded, ranks, step_s, path, wires));
-        // What a straggler costs is waiting for others and computing for itself: it goes first where there is one.
+        let case = Case { recorded, ranks, step_s, path, wires };
+        let mut found = vec![case.computing()];
+        found.extend(case.straggler());
+        found.extend(case.exchange());
         let weight = |v: &Self| match v.cause {
+            // What a straggler costs is waiting for others and computing for itself: it goes first where there is one.
             Cause::Straggler => v.share * 3.0,
             // Computing is what a run is for: it is named if nothing else takes as much.
-            Cause::Compute => v.share * 0.6,
+            Cause::Compute => v.share * 0.5,
+            // So is exchanging, if nothing holds it up.
+            Cause::Exchange => v.share * 0.7,
             _ => v.share,
         };
         found.sort_by(|a, b| weight(b).total_cmp(&weight(a)));
@@ -102,156 +136,121 @@ impl Verdict {
         verdict.changes.extend(others);
         verdict.changes.sort_by(|a, b| b.gain.total_cmp(&a.gain));
         verdict.changes.retain(|c| c.gain >= 0.02);
+        let mut known: Vec<WhatIf> = Vec::new();
+        verdict.changes.retain(|c| {
+            let new = !known.contains(&c.if_);
+            known.push(c.if_);
+            new
+        });
         verdict
     }
+}
 
-    fn computing(ranks: &[Spent], step_s: f64) -> Self {
-        let workers: Vec<&Spent> = ranks.iter().filter(|r| r.role == "worker").collect();
-        let compute = median(&workers.iter().map(|r| r.compute_s).collect::<Vec<_>>());
-        let share = (compute / step_s).min(1.0);
+impl Case<'_> {
+    pub fn workers(&self) -> Vec<&Spent> {
+        self.ranks.iter().filter(|r| r.role == "worker").collect()
+    }
+
+    fn computing(&self) -> Verdict {
+        let compute = median(&self.workers().iter().map(|r| r.compute_s).collect::<Vec<_>>());
+        let share = (compute / self.step_s).min(1.0);
         let sentence = format!(
             "Workers compute {} of the time: it is bound by computing, and exchanging takes little beside it",
             percent(share)
         );
-        let changes = vec![Change {
-            what: "more workers at the same total batch, faster cores or more threads: computing halves with twice as \
-                   many"
-                .into(),
-            gain: share / 2.0,
-        }];
-        Self { cause: Cause::Compute, share, rank: None, sentence, changes }
+        let changes = vec![Change::new(
+            WhatIf::MoreWorkers,
+            share / 2.0,
+            "twice the workers, each with half of the batch, on cores of their own",
+        )];
+        Verdict { cause: Cause::Compute, share, rank: None, sentence, changes }
     }
 
-    fn straggler(recorded: &Recorded, ranks: &[Spent], step_s: f64) -> Option<Self> {
-        let workers: Vec<&Spent> = ranks.iter().filter(|r| r.role == "worker").collect();
-        if workers.len() < 2 {
-            return None;
-        }
-        let slowest = workers.iter().max_by(|a, b| a.compute_s.total_cmp(&b.compute_s))?;
-        let others: Vec<f64> =
-            workers.iter().filter(|r| r.rank != slowest.rank).map(|r| r.compute_s).collect();
-        let usual = median(&others);
-        if slowest.compute_s < SLOWER * usual {
-            return None;
-        }
-        // If nobody is held up by it, it costs only its own share of the work.
-        let rate = |r: &Spent| 1.0 / r.step_s.max(1e-12);
-        let held_up = step_s > 0.75 * slowest.step_s;
-        let share = if held_up {
-            (slowest.compute_s - usual) / slowest.step_s
-        } else {
-            let all: f64 = workers.iter().map(|r| rate(r)).sum();
-            let wanted = all - rate(slowest) + workers.iter().map(|r| rate(r)).fold(0.0, f64::max);
-            1.0 - all / wanted
-        };
-        let times = slowest.compute_s / usual;
-        let effect = if held_up { "the others wait for it" } else { "the others go on without it" };
-        let sentence = format!(
-            "Worker {} on {} is a straggler: it computes {:.1} times as long per step as the others ({} against {}), \
-             and {effect}",
-            slowest.rank,
-            slowest.host,
-            times,
-            seconds(slowest.compute_s),
-            seconds(usual)
-        );
-        let mut changes = vec![Change {
-            what: format!(
-                "free or replace rank {} (look at what else runs on {})",
-                slowest.rank, slowest.host
-            ),
-            gain: share,
-        }];
-        if held_up {
-            let servers = !recorded.servers().is_empty();
-            let what = if servers {
-                "let the others go on: --sync asp, ssp or dssp".into()
-            } else {
-                "let the others go on: --strategy ps with --sync asp or ssp, or gossip".to_owned()
-            };
-            changes.push(Change { what, gain: share * (workers.len() - 1) as f64 / workers.len() as f64 });
-        }
-        Some(Self { cause: Cause::Straggler, share, rank: Some(slowest.rank), sentence, changes })
-    }
-
-    fn servers(recorded: &Recorded, ranks: &[Spent], step_s: f64, path: Option<&Shares>) -> Option<Self> {
-        let servers: Vec<&Spent> = ranks.iter().filter(|r| r.role == "server").collect();
-        let busiest = servers.iter().max_by(|a, b| a.busy.total_cmp(&b.busy))?;
-        let workers: Vec<&Spent> = ranks.iter().filter(|r| r.role == "worker").collect();
-        let waiting = median(&workers.iter().map(|r| r.wait_s).collect::<Vec<_>>()) / step_s;
-        let share = match path {
-            Some(path) => path.server,
-            // Without messages: a server that is busy while workers wait.
-            None if busiest.busy > 0.6 => waiting * busiest.busy,
-            None => return None,
-        };
-        if share < 0.1 {
-            return None;
-        }
-        let count = recorded.servers().len();
-        let sentence = format!(
-            "{} the pace: server {} is busy {} of the time, while workers wait {} of theirs",
-            if count == 1 { "The server sets" } else { "Servers set" },
-            busiest.rank,
-            percent(busiest.busy),
-            percent(waiting)
-        );
-        let changes = vec![
-            Change {
-                what: format!("twice as many servers (--servers {}), on cores of their own", 2 * count),
-                gain: share / 2.0,
-            },
-            Change { what: "--strategy ring-allreduce: every worker sums a part".into(), gain: share * 0.4 },
-        ];
-        Some(Self { cause: Cause::Server, share, rank: Some(busiest.rank), sentence, changes })
-    }
-
-    fn network(
-        recorded: &Recorded,
-        ranks: &[Spent],
-        step_s: f64,
-        path: Option<&Shares>,
-        wires: Option<&Wires>,
-    ) -> Vec<Self> {
-        let workers: Vec<&Spent> = ranks.iter().filter(|r| r.role == "worker").collect();
-        if workers.len() < 2 && recorded.servers().is_empty() {
+    /// Everything that has to do with others.
+    fn exchange(&self) -> Vec<Verdict> {
+        if self.ranks.len() < 2 {
             return Vec::new();
         }
-        let (Some(path), Some(wires)) = (path, wires) else {
-            let least = workers.iter().map(|r| (r.wait_s + r.send_s) / step_s).fold(f64::INFINITY, f64::min);
-            let sentence = format!("Workers spend {} of the time exchanging", percent(least));
-            return vec![Self {
-                cause: Cause::Exchange,
-                share: least,
-                rank: None,
-                sentence,
-                changes: Vec::new(),
-            }];
-        };
-        let per_message = wires.bytes_per_s.map_or(0.0, |b| wires.message_bytes / b);
-        let many_small = wires.message_bytes < SMALL_BYTES
-            && wires.messages_per_step >= MANY
-            && per_message < HANDLING_S
-            && wires.latency_s < HANDLING_S;
-        if many_small {
-            let share = path.handling + path.server + path.bytes + path.latency;
-            let sentence = format!(
-                "Messages are many and small: a rank sends {:.0} per step of {} bytes on average, and handling them \
-                 takes {} of the time",
-                wires.messages_per_step,
-                wires.message_bytes.round(),
-                percent(share)
-            );
-            let keep = (MANY / 2.0 / wires.messages_per_step).min(1.0);
-            let changes = vec![Change {
-                what: "larger buckets (--bucket 1MiB or more): the same bytes in fewer messages".into(),
-                gain: share * (1.0 - keep),
-            }];
-            return vec![Self { cause: Cause::SmallMessages, share, rank: None, sentence, changes }];
+        match (self.path, self.wires) {
+            (Some(path), Some(wires)) => self.judge(path, wires, path.hops_per_step),
+            (_, Some(wires)) => {
+                let (path, hops) = self.estimate(wires);
+                self.judge(&path, wires, hops)
+            }
+            _ => {
+                let share = self.exchanging();
+                let sentence = format!("Workers spend {} of the time exchanging", percent(share));
+                vec![Verdict { cause: Cause::Exchange, share, rank: None, sentence, changes: Vec::new() }]
+            }
         }
+    }
+
+    /// Part of a step that whoever exchanges least spends on it.
+    fn exchanging(&self) -> f64 {
+        let least =
+            self.workers().iter().map(|r| (r.wait_s + r.send_s) / self.step_s).fold(f64::INFINITY, f64::min);
+        least.min(1.0)
+    }
+
+    /// The chain without a trace: waits are divided by what counts and empty messages tell. And its hops.
+    fn estimate(&self, wires: &Wires) -> (Shares, f64) {
+        let workers = self.workers();
+        let send = median(&workers.iter().map(|r| r.send_s).collect::<Vec<_>>()) / self.step_s;
+        let mut left = (self.exchanging() - send).max(0.0);
+        // There and back at least; round the ring at most.
+        let round =
+            if self.recorded.servers().is_empty() { 2.0 * (workers.len().max(2) - 1) as f64 } else { 2.0 };
+        let once = wires.latency_s / self.step_s;
+        // Greetings alone can have been held up by whoever else uses the cores.
+        let near = if self.recorded.simulated { NEAR_S } else { 10.0 * NEAR_S };
+        let far = wires.latency_s >= near && round * once > FAR * left;
+        let hops = if far { (left / once).clamp(2.0, round) } else { 2.0 };
+        let mut path = Shares { handling: send, hops_per_step: hops, ..Shares::default() };
+        if wires.latency_s >= near {
+            path.latency = (hops * once).min(left);
+            left -= path.latency;
+        }
+        let server = self.ranks.iter().filter(|r| r.role == "server").map(|r| r.busy).fold(0.0, f64::max);
+        if server > AT_WORK {
+            path.server = left;
+        } else if wires.could_be_thin(left * self.step_s, self.steady_waits()) && !small(wires) {
+            path.bytes = left;
+        } else {
+            path.handling += left;
+        }
+        (path, hops)
+    }
+
+    /// Whether workers wait about as long in each step: links are steady, cores that others use are not.
+    fn steady_waits(&self) -> bool {
+        let spread = |rank: usize| {
+            let waits: Vec<f64> = self.recorded.steady(rank).iter().map(|s| s.wait_s).collect();
+            let at = |below: f64| quantile(waits.clone(), below).unwrap_or(0.0);
+            (at(0.75) - at(0.25)) / at(0.5).max(1e-9)
+        };
+        median(&self.workers().iter().map(|r| spread(r.rank)).collect::<Vec<_>>()) < STEADY
+    }
+
+    fn judge(&self, path: &Shares, wires: &Wires, hops: f64) -> Vec<Verdict> {
         let mut found = Vec::new();
+        if small(wires) {
+            found.push(self.small_messages(path, wires));
+        } else {
+            found.extend(self.servers(path));
+            found.push(Verdict {
+                cause: Cause::Exchange,
+                share: path.handling,
+                rank: None,
+                sentence: format!(
+                    "Exchanging itself sets the pace: sending, summing, copying and waking up take {} of the time. Links \
+                     are as fast as ranks are",
+                    percent(path.handling)
+                ),
+                changes: vec![Change::new(WhatIf::Local, path.handling * 7.0 / 8.0, LOCAL)],
+            });
+        }
         let pace = wires.bytes_per_s.map_or_else(String::new, |b| format!(" at {:.3} Gbit/s", 8e-9 * b));
-        found.push(Self {
+        found.push(Verdict {
             cause: Cause::Bandwidth,
             share: path.bytes,
             rank: None,
@@ -261,16 +260,16 @@ impl Verdict {
                 percent(path.bytes)
             ),
             changes: vec![
-                Change { what: "half of the bytes: --compression fp16".into(), gain: path.bytes / 2.0 },
-                Change {
-                    what:
-                        "exchange every 8 steps: --strategy local (another algorithm: look at the accuracy)"
-                            .into(),
-                    gain: (path.bytes + path.latency) * 7.0 / 8.0,
-                },
+                Change::new(
+                    WhatIf::Bandwidth,
+                    path.bytes * 0.9,
+                    "ten times the bandwidth: a faster network, or all ranks on one machine",
+                ),
+                Change::new(WhatIf::Half, path.bytes / 2.0, "half of the bytes: --compression fp16"),
+                Change::new(WhatIf::Local, (path.bytes + path.latency) * 7.0 / 8.0, LOCAL),
             ],
         });
-        found.push(Self {
+        found.push(Verdict {
             cause: Cause::Latency,
             share: path.latency,
             rank: None,
@@ -278,24 +277,75 @@ impl Verdict {
                 "Messages are long under way: {} each whatever their size, {:.1} of them one after another per step, \
                  which is {} of the time",
                 seconds(wires.latency_s),
-                path.hops_per_step,
+                hops,
                 percent(path.latency)
             ),
             changes: vec![
-                Change {
-                    what: "fewer messages one after another: halving-doubling or tree instead of a ring, larger buckets"
-                        .into(),
-                    gain: path.latency / 2.0,
-                },
-                Change {
-                    what: "exchange every 8 steps: --strategy local (another algorithm: look at the accuracy)".into(),
-                    gain: (path.bytes + path.latency) * 7.0 / 8.0,
-                },
+                Change::new(
+                    WhatIf::Latency,
+                    path.latency * 0.9,
+                    "a tenth of the latency: a nearer network, or all ranks on one machine",
+                ),
+                Change::new(
+                    WhatIf::FewerHops,
+                    path.latency / 2.0,
+                    "fewer messages one after another: --strategy halving-doubling, or ps, instead of a ring",
+                ),
+                Change::new(WhatIf::Local, (path.bytes + path.latency) * 7.0 / 8.0, LOCAL),
             ],
         });
         found
     }
+
+    fn small_messages(&self, path: &Shares, wires: &Wires) -> Verdict {
+        let share = path.handling + path.server;
+        let sentence = format!(
+            "Messages are many and small: a rank sends {:.0} per step of {} bytes on average, and handling them takes {} \
+             of the time",
+            wires.messages_per_step,
+            wires.message_bytes.round(),
+            percent(share)
+        );
+        let changes = vec![Change::new(
+            WhatIf::Bucket,
+            share * (1.0 - (MANY / 2.0 / wires.pieces).min(1.0)),
+            "larger buckets (--bucket 4MiB): the same bytes in fewer messages",
+        )];
+        Verdict { cause: Cause::SmallMessages, share, rank: None, sentence, changes }
+    }
+
+    fn servers(&self, path: &Shares) -> Option<Verdict> {
+        let servers: Vec<&Spent> = self.ranks.iter().filter(|r| r.role == "server").collect();
+        let busiest = servers.iter().max_by(|a, b| a.busy.total_cmp(&b.busy))?;
+        let waiting = median(&self.workers().iter().map(|r| r.wait_s).collect::<Vec<_>>()) / self.step_s;
+        let share = path.server;
+        let count = servers.len();
+        let sentence = format!(
+            "{} the pace: server {} is at work {} of the time, while workers wait {} of theirs",
+            if count == 1 { "The server sets" } else { "Servers set" },
+            busiest.rank,
+            percent(busiest.busy),
+            percent(waiting)
+        );
+        let changes = vec![
+            Change::new(
+                WhatIf::MoreServers,
+                share / 2.0,
+                format!("twice as many servers (--servers {}), on cores of their own", 2 * count),
+            ),
+            Change::new(
+                WhatIf::FasterServers,
+                share / 2.0,
+                format!("a faster machine for server {}: as fast as the workers are", busiest.rank),
+            ),
+            Change::new(WhatIf::Ring, share * 0.4, "--strategy ring-allreduce: every worker sums a part"),
+        ];
+        Some(Verdict { cause: Cause::Server, share, rank: Some(busiest.rank), sentence, changes })
+    }
 }
+
+/// The change that makes exchanging rare.
+const LOCAL: &str = "exchange every 8 steps: --strategy local (another algorithm: look at the accuracy)";
 
 /// Seconds in a readable unit.
 pub(super) fn seconds(value: f64) -> String {

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::verdict::seconds;
-use super::{Explanation, Spent};
+use super::{Change, Explanation, Spent};
 use crate::sheet::Sheet;
 use crate::statistics::median;
 use crate::table::number;
@@ -84,6 +84,17 @@ fn sign(speed: f64) -> f64 {
     if speed < 1.0 { 1.0 } else { -1.0 }
 }
 
+impl Change {
+    /// In words: what is saved, how that is known, and what to do.
+    pub fn words(&self) -> String {
+        let then = match self.step_s {
+            Some(step_s) => format!("a step of {}, predicted by simulation", seconds(step_s)),
+            None => "at most, by the recorded chain; not simulated".into(),
+        };
+        format!("{:.0}% less ({then}): {}", 100.0 * self.gain, self.what)
+    }
+}
+
 impl Explanation {
     /// For people.
     pub fn text(&self) -> String {
@@ -96,10 +107,13 @@ impl Explanation {
             self.verdict.sentence
         );
         if !self.verdict.changes.is_empty() {
-            text += "\nWhat would help, with the most that it could save\n";
+            text += "\nWhat would help most comes first\n";
             for change in &self.verdict.changes {
-                text += &format!("- {:>3.0}% of a step: {}\n", 100.0 * change.gain, change.what);
+                text += &format!("- {}\n", change.words());
             }
+        }
+        if let Some(alone) = &self.alone {
+            text += &format!("\n{}\n", alone.sentence);
         }
         for gap in &self.cannot_tell {
             text += &format!("\nnote: {gap}\n");

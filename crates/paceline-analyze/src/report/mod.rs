@@ -147,11 +147,14 @@ pub fn explanation_html(explanation: &Explanation) -> String {
         escape(&explanation.verdict.sentence)
     );
     if !explanation.verdict.changes.is_empty() {
-        html += "<p>What would help, with the most that it could save:</p><ul>";
+        html += "<p>What would help, the most first:</p><ul>";
         for change in &explanation.verdict.changes {
-            let _ = write!(html, "<li>{:.0}% of a step: {}</li>", 100.0 * change.gain, escape(&change.what));
+            let _ = write!(html, "<li>{}</li>", escape(&change.words()));
         }
         html += "</ul>";
+    }
+    if let Some(alone) = &explanation.alone {
+        let _ = write!(html, "<p>{}</p>", escape(&alone.sentence));
     }
     explanation.cannot_tell.iter().for_each(|gap| html += &format!("<p class=\"note\">{}</p>", escape(gap)));
     explanation.sheets().iter().for_each(|sheet| html += &sheet.html());
@@ -212,7 +215,10 @@ impl Report<'_> {
                 explanation.run, explanation.verdict.sentence
             );
             for change in &explanation.verdict.changes {
-                let _ = writeln!(text, "- up to {:.0}% of a step: {}", 100.0 * change.gain, change.what);
+                let _ = writeln!(text, "- {}", change.words());
+            }
+            if let Some(alone) = &explanation.alone {
+                let _ = writeln!(text, "\n{}", alone.sentence);
             }
             explanation.sheets().iter().for_each(|sheet| text += &format!("\n{}", sheet.markdown()));
         }

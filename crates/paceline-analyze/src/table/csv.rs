@@ -1,7 +1,8 @@
 //! A study table out of a file of comma-separated values, also gzipped.
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
+
+use paceline_plan::sheet::{Row, Sheet};
 
 use super::{RawRun, Response, StudyTable};
 
@@ -45,35 +46,16 @@ pub struct Columns {
     pub control: Option<String>,
 }
 
-/// Bytes of a table, unpacked.
-const LARGEST: u64 = 1 << 30;
-
 /// Reads a table.
 pub fn read(path: &Path, columns: &Columns) -> Result<StudyTable, TableError> {
     let fail = |problem: String| TableError::File { path: path.into(), problem };
-    let bytes = std::fs::read(path).map_err(|e| fail(e.to_string()))?;
-    let mut text = Vec::new();
-    let unpacked = if bytes.starts_with(&[0x1f, 0x8b]) {
-        flate2::read::GzDecoder::new(bytes.as_slice()).take(LARGEST).read_to_end(&mut text)
-    } else {
-        bytes.as_slice().take(LARGEST).read_to_end(&mut text)
-    };
-    unpacked.map_err(|e| fail(e.to_string()))?;
+    let sheet = Sheet::read(path).map_err(fail)?;
     let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-    read_text(&name, &text, columns, &fail)
+    table(&name, &sheet, columns)
 }
 
-/// Reads a table's text; `fail` says which file it is.
-pub fn read_text(
-    name: &str,
-    text: &[u8],
-    columns: &Columns,
-    fail: &dyn Fn(String) -> TableError,
-) -> Result<StudyTable, TableError> {
-    let text = text.strip_prefix("\u{feff}".as_bytes()).unwrap_or(text);
-    let mut reader = csv::Reader::from_reader(text);
-    let header: Vec<String> =
-        reader.headers().map_err(|e| fail(e.to_string()))?.iter().map(|h| h.trim().to_owned()).collect();
+fn table(name: &str, sheet: &Sheet, columns: &Columns) -> Result<StudyTable, TableError> {
+    let header = &sheet.columns;
     let find = |flag: &'static str, name: &str| {
         header.iter().position(|column| column == name).ok_or_else(|| TableError::Ask {
             flag,
@@ -89,10 +71,8 @@ pub fn read_text(
     let (id, order) = (optional("--id", &columns.id)?, optional("--order", &columns.order)?);
     let (block, control) = (optional("--block", &columns.block)?, optional("--control", &columns.control)?);
     let mut runs = Vec::new();
-    for (i, record) in reader.records().enumerate() {
-        let record = record.map_err(|e| fail(e.to_string()))?;
-        let line = record.position().map_or(i as u64 + 2, |p| p.line());
-        let figure = |flag, column: usize| match record[column].trim() {
+    for (i, Row { line, fields }) in sheet.rows.iter().enumerate() {
+        let figure = |flag, column: usize| match fields[column].trim() {
             "" => Ok(None),
             text => text.parse::<f64>().map(Some).map_err(|_| TableError::Ask {
                 flag,
@@ -102,18 +82,15 @@ pub fn read_text(
         };
         let values = responses.iter().map(|c| figure("--response", *c)).collect::<Result<Vec<_>, _>>()?;
         let order = order.map_or(Ok(None), |c| figure("--order", c))?;
-        let yes = |c: usize| matches!(record[c].trim(), "1" | "true" | "yes" | "control");
+        let yes = |c: usize| matches!(fields[c].trim(), "1" | "true" | "yes" | "control");
         runs.push(RawRun {
-            id: id.map_or_else(|| format!("line {line}"), |c| record[c].to_owned()),
-            levels: factors.iter().map(|c| record[*c].to_owned()).collect(),
+            id: id.map_or_else(|| format!("line {line}"), |c| fields[c].to_owned()),
+            levels: factors.iter().map(|c| fields[*c].to_owned()).collect(),
             values,
             order: order.unwrap_or(i as f64),
-            block: block.map(|c| record[c].to_owned()),
+            block: block.map(|c| fields[c].to_owned()),
             control: control.is_some_and(yes),
         });
-    }
-    if runs.is_empty() {
-        return Err(fail("there are no rows below the header".into()));
     }
     let mut table = StudyTable::new(name, &columns.factors, columns.responses.clone(), runs);
     for (i, response) in columns.responses.iter().enumerate() {
@@ -137,10 +114,7 @@ mod tests {
     const TEXT: &str = "n,w,\"time, s\",kind,day\n2,\"a,b\",1.5,,x\n1,c,,control,y\n1,c,3,,y\n";
 
     fn read(columns: &Columns) -> Result<StudyTable, TableError> {
-        read_text("t.csv", TEXT.as_bytes(), columns, &|problem| TableError::File {
-            path: "t.csv".into(),
-            problem,
-        })
+        table("t.csv", &Sheet::parse(TEXT).unwrap(), columns)
     }
 
     fn columns() -> Columns {

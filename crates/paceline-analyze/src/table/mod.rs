@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-pub use csv::{Columns, TableError, read, read_text};
+pub use csv::{Columns, TableError, read};
 pub use recorded::{recorded, settings, varied};
 pub use response::{Goal, Response, number, short};
 

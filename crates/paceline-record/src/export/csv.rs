@@ -29,12 +29,18 @@ fn field(value: &Value) -> String {
         Value::Null => String::new(),
         Value::Integer(n) => n.to_string(),
         Value::Real(n) => n.to_string(),
-        Value::Text(text) if text.contains(['"', ',', '\n', '\r']) => {
-            format!("\"{}\"", text.replace('"', "\"\""))
-        }
-        Value::Text(text) => text.clone(),
+        Value::Text(text) => csv_field(text),
         // No table has one.
         Value::Blob(_) => String::new(),
+    }
+}
+
+/// A text as a field, in quotes where it needs them.
+pub fn csv_field(text: &str) -> String {
+    if text.contains(['"', ',', '\n', '\r']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
     }
 }
 

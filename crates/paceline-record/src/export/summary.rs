@@ -119,10 +119,17 @@ impl Summary {
     pub fn of(exported: &Exported<'_>) -> Result<Self, RecordError> {
         let run = exported.run;
         let what = run.plan.as_ref().map_or_else(String::new, |p| {
-            let servers = if p.servers > 0 { format!(" and {} servers", p.servers) } else { String::new() };
+            let counted = |n, one| if n == 1 { format!("{n} {one}") } else { format!("{n} {one}s") };
+            let servers =
+                if p.servers > 0 { format!(" and {}", counted(p.servers, "server")) } else { String::new() };
             format!(
-                "{} on {}, {} ({}), {} workers{servers}, batch {}",
-                p.model, p.data, p.strategy, p.sync, p.workers, p.batch
+                "{} on {}, {} ({}), {}{servers}, batch {}",
+                p.model,
+                p.data,
+                p.strategy,
+                p.sync,
+                counted(p.workers, "worker"),
+                p.batch
             )
         });
         let hosts = exported.table("hosts")?;

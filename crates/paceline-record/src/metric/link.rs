@@ -15,6 +15,8 @@ pub struct LinkReading {
     pub received_messages: u64,
     /// The kernel's view, where the link is a TCP connection.
     pub tcp: Option<TcpReading>,
+    /// The least time of an empty message to the peer and back before the first step, in seconds.
+    pub greeting_s: Option<f64>,
 }
 
 /// The kernel's view of a TCP connection.
@@ -85,5 +87,13 @@ pub const LINK: &[Metric<LinkReading>] = &[
         about: "the kernel's congestion window (TCP only)",
         source: "TCP_INFO",
         read: |r| r.tcp.map(|tcp| tcp.window_bytes as f64),
+    },
+    Metric {
+        name: "greeting_s",
+        unit: "s",
+        kind: Kind::Gauge,
+        about: "an empty message to the peer and back before the first step, the fastest of several",
+        source: "the rank's clock",
+        read: |r| r.greeting_s,
     },
 ];

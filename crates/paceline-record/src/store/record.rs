@@ -101,9 +101,7 @@ impl Record {
         let store = Store::create(folder)?;
         let site = Site::own();
         let beginning = begin(&store.connection, run, plan, build, &site, origin).map_err(at(&store.path))?;
-        let mut record = Self::start(store, site, plan, beginning, told)?;
-        record.origin = origin;
-        Ok(record)
+        Self::start(store, site, plan, beginning, told, origin)
     }
 
     /// Goes on with the record of a run that did not end well and is not under way.
@@ -127,7 +125,7 @@ impl Record {
             };
             return Err(RecordError::Which { problem });
         };
-        Self::start(store, site, plan, beginning, told)
+        Self::start(store, site, plan, beginning, told, Origin::Measured)
     }
 
     fn start(
@@ -136,6 +134,7 @@ impl Record {
         plan: &Plan,
         beginning: Beginning,
         told: Option<Told>,
+        origin: Origin,
     ) -> Result<Self, RecordError> {
         let Beginning { id, began_ns, attempt, events, dropped } = beginning;
         let Store { connection, path } = store;
@@ -145,7 +144,8 @@ impl Record {
         let writer = Writer {
             connection,
             run: id,
-            began_ns,
+            // Rows of virtual time are on a clock that begins with the run.
+            began_ns: if origin == Origin::Simulated { 0 } else { began_ns },
             attempt,
             site,
             workers: plan.workers,
@@ -164,7 +164,7 @@ impl Record {
             .map_err(failed)?;
         Ok(Self {
             path,
-            origin: Origin::Measured,
+            origin,
             began_ns,
             tells,
             to: Some(to),

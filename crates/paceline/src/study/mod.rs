@@ -5,9 +5,11 @@
 //! - [`state`]: the study in the store
 //! - [`drive`]: making the runs
 //! - [`report`]: what came of them; [`table`]: the same as the input of an analysis; [`group`]: as the live page shows it
+//! - [`export`]: for other tools
 //! - [`predict`]: what they would take, in virtual time; [`prior`]: samplers that begin with that
 
 pub mod drive;
+pub mod export;
 pub mod group;
 pub mod predict;
 pub mod prior;

@@ -255,7 +255,21 @@ fn check_train(study: &Study, fixed: &BTreeMap<String, Value>) -> Result<(), Stu
         let problem = format!("{figure} is not predicted; possible objectives: {}", PREDICTED.join(", "));
         return Err(source.error("prior", problem));
     }
+    check_control(study, fixed)?;
     check_points(study, fixed)
+}
+
+/// The control is run first and again and again: it must be a plan.
+fn check_control(study: &Study, fixed: &BTreeMap<String, Value>) -> Result<(), StudyError> {
+    let mut settings = fixed.clone();
+    settings.extend(study.control.clone());
+    try_plan(&settings, &mut Datasets::new()).map(drop).map_err(|problem| {
+        let problem = format!(
+            "the control cannot be run: {problem}; it is [workload] with the defaults: write what it needs into point \
+             of [control]"
+        );
+        study.source.error("control", problem)
+    })
 }
 
 /// Every point as a plan, as far as there are not too many.
@@ -287,10 +301,14 @@ fn check_points(study: &Study, fixed: &BTreeMap<String, Value>) -> Result<(), St
         .error(if study.space.constraints().is_empty() { "axes" } else { "constraints" }, problem))
 }
 
-/// Whether `paceline train` knows a flag and takes its value.
+/// Whether `paceline train` knows a flag and takes its value; `false` leaves it out.
 fn try_flag(name: &str, value: &Value) -> Result<(), String> {
-    let words = flag(name, &if *value == Value::Flag(false) { Value::Flag(true) } else { value.clone() });
+    let left_out = *value == Value::Flag(false);
+    let words = flag(name, &if left_out { Value::Flag(true) } else { value.clone() });
     let Err(error) = Words::try_parse_from(words) else { return Ok(()) };
+    if left_out && error.kind() != clap::error::ErrorKind::UnknownArgument {
+        return Ok(());
+    }
     if error.kind() == clap::error::ErrorKind::UnknownArgument {
         let command = <Words as clap::CommandFactory>::command();
         let known: Vec<&str> = command.get_arguments().filter_map(clap::Arg::get_long).collect();

@@ -1,7 +1,9 @@
 //! `paceline explain`: why a run took as long as it did, and what would help.
 
 use paceline_analyze::explain::{Comparison, ExplainError, Explanation, Recorded};
+use paceline_plan::Plan;
 use paceline_record::Store;
+use paceline_virtual::whatif;
 use serde_json::json;
 
 use super::store::Where;
@@ -25,8 +27,8 @@ pub struct Args {
 const HELP: &str = "\
 It judges from what was recorded, never from what the plan says was injected. Runs made with
 --trace tell most: from single messages follow the chain that sets the pace, and whether links
-are thin, slow, or carry too many small messages. Gains are upper bounds: what is saved on the
-chain can be lost to the next longest one.
+are thin, slow, or carry too many small messages. Gains are predicted: the run's plan in virtual
+time, with costs from its own events, as it was and with each change.
 
 Examples:
   paceline train --workers 2 --trace && paceline explain
@@ -38,9 +40,18 @@ impl From<ExplainError> for Failure {
     }
 }
 
+/// Why a recorded run took as long as it did, and what would help according to the simulator.
+pub fn explained(recorded: &Recorded, plan: Option<&Plan>) -> Result<Explanation, ExplainError> {
+    let mut said = Explanation::new(recorded)?;
+    if let Some(plan) = plan.filter(|_| recorded.params > 0) {
+        whatif::predict(&mut said, plan, recorded.params);
+    }
+    Ok(said)
+}
+
 fn explanation(store: &Store, name: &str) -> Result<Explanation, Failure> {
     let run = store.find(name)?;
-    Ok(Explanation::new(&Recorded::read(store, &run)?)?)
+    Ok(explained(&Recorded::read(store, &run)?, run.plan.as_ref())?)
 }
 
 /// `paceline explain`.

@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 
 use paceline_analyze::Analysis;
 use paceline_analyze::charts::{self, Drawn};
-use paceline_analyze::explain::{Explanation, Recorded};
+use paceline_analyze::explain::Recorded;
 use paceline_analyze::report::Report;
 use serde_json::json;
 
 use super::analyze::Asked;
+use super::explain::explained;
 use super::resume;
 use super::store::Where;
 use crate::failure::Failure;
@@ -88,7 +89,7 @@ fn of_runs(args: &Args) -> Result<Report<'static>, Failure> {
     let (mut explanations, mut notes) = (Vec::new(), Vec::new());
     let mut figures: Vec<_> = charts::run::accuracy(&store, &runs)?.into_iter().collect();
     for (i, run) in runs.iter().enumerate() {
-        match Explanation::new(&Recorded::read(&store, run)?) {
+        match explained(&Recorded::read(&store, run)?, run.plan.as_ref()) {
             Ok(explanation) => explanations.push(explanation),
             Err(error) => notes.push(error.to_string()),
         }

@@ -98,7 +98,9 @@ pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
     known.tell(show);
     let id = process::new_run_id();
     let terms = known.terms();
-    let scenario = Scenario { plan: &plan, dataset: &dataset, terms, learn: args.learn, run: &id, started };
+    let trace = args.train.kept.trace();
+    let scenario =
+        Scenario { plan: &plan, dataset: &dataset, terms, learn: args.learn, trace, run: &id, started };
     let told = show.json.then(|| Box::new(|line: &str| drop(output::text(&format!("{line}\n")))) as Told);
     let mut record = match args.train.no_record {
         true => None,

@@ -49,7 +49,12 @@ pub struct Kept {
 impl Kept {
     /// What each rank is told.
     pub fn recording(&self) -> Recording {
-        Recording { sample_hz: self.sample_hz, trace: self.trace, ..Recording::default() }
+        Recording { sample_hz: self.sample_hz, trace: self.trace(), ..Recording::default() }
+    }
+
+    /// Messages and waits of a rank to record at most.
+    pub fn trace(&self) -> u64 {
+        self.trace
     }
 }
 

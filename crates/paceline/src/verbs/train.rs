@@ -176,7 +176,7 @@ pub struct Args {
     #[command(flatten)]
     pub store: Where,
     #[command(flatten)]
-    kept: Kept,
+    pub kept: Kept,
     /// Leave no record of the run, and no checkpoint: it cannot be resumed
     #[arg(long, conflicts_with_all = ["store", "sample_hz", "trace", "checkpoint_every", "on_loss"])]
     pub no_record: bool,

@@ -117,6 +117,92 @@ fn a_study_of_real_runs_ends_with_the_best_the_effects_and_one_worker_beside_sev
         "{all}"
     );
     assert_eq!(all["runs"], serde_json::json!([]), "none is under way");
+    let exported: Value = place.run(&["export", "s", "--format", "json"]).result();
+    let (runs, ranks) = (exported["runs"].as_array().unwrap(), exported["ranks"].as_array().unwrap());
+    assert_eq!(runs.len(), 9);
+    let two = runs.iter().find(|run| run["servers"] == "2").unwrap();
+    assert_eq!((&two["for"], &two["state"], &two["strategy"]), (&"point".into(), &"ok".into(), &"ps".into()));
+    let of_two: Vec<&Value> = ranks.iter().filter(|rank| rank["number"] == two["number"]).collect();
+    assert_eq!(of_two.iter().filter(|rank| rank["role"] == "server").count(), 2);
+    assert_eq!(of_two.len(), 4, "{of_two:?}");
+    let sent: f64 = of_two.iter().map(|rank| rank["sent_bytes"].as_f64().unwrap()).sum();
+    assert!(sent > 0.0 && sent <= two["sent_bytes"].as_f64().unwrap(), "{sent} {two}");
+    let sheets = place.run(&["export", "s.toml", "--format", "csv", "--out", "sheets"]);
+    assert_eq!(sheets.code, 0, "{}", sheets.stderr);
+    let lines = |file: &str| {
+        let text = fs::read_to_string(place.path().join("sheets").join(file)).unwrap();
+        text.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert!(lines("runs.csv")[0].starts_with("number,for,state,share,repeat,run,strategy,workers,servers,"));
+    assert_eq!((lines("runs.csv").len(), lines("ranks.csv").len()), (10, 1 + ranks.len()));
+    let refused = place.run(&["export", "s", "--format", "trace"]);
+    assert!(refused.code == 2 && refused.stderr.contains("csv or json"), "{}", refused.stderr);
+}
+
+#[test]
+fn a_level_that_is_false_leaves_its_flag_out() {
+    let axes = "network = [false, \"1gbit,100us\"]\nworkers = [1, 2]";
+    let study = |axes: &str, constraint: &str| {
+        format!(
+            "constraints = ['{constraint}']\n[axes]\n{axes}\n[[objectives]]\nmetric = \"wall_s\"\ngoal = \"minimize\"\n"
+        )
+    };
+    let place = Place::new(&study(axes, "workers = 2 or network != \"1gbit,100us\""));
+    let ran = run(&mut place.command(&["check", "s.toml"]));
+    assert!(ran.code == 0 && ran.stdout.contains("3 points; ok"), "{}{}", ran.stdout, ran.stderr);
+    let place = Place::new(&study("netwrk = [false]", "netwrk = false"));
+    let ran = run(&mut place.command(&["check", "s.toml"]));
+    assert!(ran.code == 3 && ran.stderr.contains("did you mean `network`?"), "{}", ran.stderr);
+}
+
+/// Real runs whose accuracy depends on the learning rate alone.
+const LEARNING: &str = r#"
+sampler = "grid"
+repeats = 2
+[workload]
+epochs = 2
+[axes]
+lr = [0.0001, 0.05]
+batch = [16, 32]
+[[objectives]]
+metric = "final_accuracy"
+goal = "maximize"
+[[objectives]]
+metric = "seconds.train"
+goal = "minimize"
+"#;
+
+#[test]
+fn a_study_of_real_runs_is_analysed_and_reported() {
+    let place = Place::new(LEARNING);
+    let ran = place.run(&["explore", "s.toml"]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let result = place.result(&["analyze", "s"]);
+    let best = &result["best"]["configurations"][0];
+    assert!(best["configuration"].as_str().unwrap().contains("lr 0.05"), "{best}");
+    let first = result["anova"]["sources"].as_array().unwrap().iter().find(|s| s["term"] == "lr").unwrap();
+    assert!(first["p"].as_f64().unwrap() < 0.01, "{first}");
+    let findings: Vec<&str> =
+        result["findings"].as_array().unwrap().iter().map(|f| f["sentence"].as_str().unwrap()).collect();
+    assert!(findings.iter().any(|f| f.contains("lr")), "{findings:?}");
+    let text = place.run(&["analyze", "s"]).stdout;
+    for part in ["final_accuracy", "lr", "batch"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let out = place.path().join("out");
+    let written = place.result(&["report", "s", "--out", out.to_str().unwrap()]);
+    let page = fs::read_to_string(out.join("report.html")).unwrap();
+    assert!(page.contains("default-src 'none'"), "it loads nothing");
+    let markdown = fs::read_to_string(out.join("report.md")).unwrap();
+    for id in ["history", "main-effects", "interactions", "parallel", "pareto"] {
+        assert!(page.contains(&format!("<figure id=\"{id}\"")), "{id}: {written}");
+        assert!(markdown.contains(&format!("charts/{id}.svg")), "{id}");
+        let numbers = fs::read_to_string(out.join(format!("charts/{id}.csv"))).unwrap();
+        assert!(numbers.lines().count() > 1, "{id}");
+    }
+    // Every run of the study is in its history.
+    let history = fs::read_to_string(out.join("charts/history.csv")).unwrap();
+    assert!(history.lines().count() > 8, "{history}");
 }
 
 #[test]
@@ -194,6 +280,21 @@ fn mistakes_about_what_can_be_run_name_line_and_key() {
         assert_eq!((ran.code, ran.stdout.as_str()), (3, ""), "{new}: {}", ran.stderr);
         assert!(ran.stderr.contains(message), "{new}: {}", ran.stderr);
     }
+}
+
+#[test]
+fn a_control_that_cannot_be_run_is_said_before_anything_runs() {
+    let study = "[workload]\nstrategy = \"ps\"\nworkers = 2\n[axes]\nservers = [1, 2]\n[[objectives]]\nmetric = \"wall_s\"\n\
+                 goal = \"minimize\"\n[control]\nevery = 9\n";
+    let ran = run(&mut Place::new(study).command(&["check", "s.toml"]));
+    assert_eq!(ran.code, 3, "{}", ran.stdout);
+    assert!(
+        ran.stderr.contains("s.toml:9: control: the control cannot be run: --servers 0"),
+        "{}",
+        ran.stderr
+    );
+    let mended = format!("{study}point = {{ servers = 1 }}\n");
+    assert_eq!(run(&mut Place::new(&mended).command(&["check", "s.toml"])).code, 0);
 }
 
 #[test]

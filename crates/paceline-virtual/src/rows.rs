@@ -1,0 +1,92 @@
+//! Steps, messages and waits of a run in virtual time, as the rows that a real run's record has.
+
+use paceline_data::order;
+use paceline_record::metric::{LINK, LinkReading, values};
+use paceline_record::row::{Batch, NOBODY, Sample, TraceRow, Traced};
+use paceline_record::{Event, StepRow};
+use paceline_sim::{Did, Note, Report, Took};
+use paceline_train::worker;
+
+use crate::price::Timing;
+use crate::run::Scenario;
+
+/// Rows of one batch.
+const BATCH: usize = 4096;
+
+/// Tells what was noted of each rank; its clock begins with the run's.
+pub fn tell(scenario: &Scenario<'_>, timing: &Timing, happened: &Report, report: &mut dyn FnMut(Event<'_>)) {
+    let order = worker::order(scenario.plan, scenario.dataset);
+    let workers = scenario.plan.workers;
+    let samples = |rank: usize, step: u64| match rank < workers {
+        true => order::share(order.batch_len(step % order.steps().max(1)), rank, workers).len() as u64,
+        false => 0,
+    };
+    for (rank, notes) in happened.notes.iter().enumerate() {
+        let steps: Vec<StepRow> =
+            notes.steps.iter().map(|took| step(took, timing, samples(rank, took.step - 1))).collect();
+        for part in steps.chunks(BATCH) {
+            let batch = Batch { steps: part.to_vec(), ..Batch::default() };
+            report(Event::Batch { rank, batch: &batch });
+        }
+        for part in notes.trace.chunks(BATCH) {
+            let batch = Batch { trace: part.iter().map(row).collect(), ..Batch::default() };
+            report(Event::Batch { rank, batch: &batch });
+        }
+        let links = notes.links.iter().enumerate().filter(|(_, link)| link.messages != [0, 0]);
+        let links = links.map(|(peer, link)| {
+            let reading = LinkReading {
+                sent_bytes: link.bytes[0],
+                sent_messages: link.messages[0],
+                received_bytes: link.bytes[1],
+                received_messages: link.messages[1],
+                tcp: None,
+                greeting_s: Some(link.round_trip as f64 * 1e-9),
+            };
+            (peer, happened.end, values(LINK, &reading))
+        });
+        let sample = Sample { at_ns: happened.end, links: links.collect(), ..Sample::default() };
+        report(Event::Batch { rank, batch: &Batch { samples: vec![sample], ..Batch::default() } });
+    }
+}
+
+fn step(took: &Took, timing: &Timing, samples: u64) -> StepRow {
+    let part = |fraction: f64| (fraction * took.compute as f64) as u64;
+    let (data_ns, forward_ns) = (part(timing.data), part(timing.forward));
+    StepRow {
+        step: took.step,
+        begin_ns: took.begin,
+        data_ns,
+        forward_ns,
+        backward_ns: took.compute - data_ns - forward_ns,
+        send_ns: took.exchange,
+        wait_ns: took.wait,
+        wait_for: took.wait_for.map(|rank| rank as u64),
+        apply_ns: took.apply,
+        samples,
+        loss: f64::NAN,
+        ..StepRow::default()
+    }
+}
+
+fn row(note: &Note) -> TraceRow {
+    match *note {
+        Note::Message { did, at, peer, n, tag, bytes } => TraceRow {
+            kind: if did == Did::Sent { Traced::Send } else { Traced::Receive },
+            at_ns: at,
+            peer: peer as u64,
+            n,
+            step: tag.step.into(),
+            bucket: tag.bucket.into(),
+            phase: tag.phase.into(),
+            bytes,
+            duration_ns: 0,
+        },
+        Note::Wait { at, peer, duration } => TraceRow {
+            kind: Traced::Wait,
+            at_ns: at,
+            peer: peer.map_or(NOBODY, |peer| peer as u64),
+            duration_ns: duration,
+            ..TraceRow::default()
+        },
+    }
+}

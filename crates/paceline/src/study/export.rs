@@ -1,0 +1,122 @@
+//! A study for other tools: a sheet with a row per run (its levels, how it ended, its figures) and one with a row per
+//! rank of every recorded run (where its time went, what it took).
+
+use std::collections::BTreeSet;
+
+use paceline_explore::schedule::End;
+use paceline_record::export::{Exported, Summary};
+use paceline_record::store::{RecordError, Store};
+use serde_json::{Map, Value, json};
+
+use super::state::Known;
+use super::workload;
+
+/// Named columns and rows.
+pub struct Sheet {
+    /// What a row is.
+    pub name: &'static str,
+    /// The names.
+    pub columns: Vec<String>,
+    /// A value per column.
+    pub rows: Vec<Vec<Value>>,
+}
+
+/// What ranks are told with, in this order.
+const OF_RANKS: [&str; 17] = [
+    "rank",
+    "role",
+    "steps",
+    "data_s",
+    "forward_s",
+    "backward_s",
+    "send_s",
+    "wait_s",
+    "wait_for",
+    "apply_s",
+    "staleness",
+    "cpu_percent",
+    "memory_bytes",
+    "disk_bytes",
+    "switches",
+    "sent_bytes",
+    "received_bytes",
+];
+
+/// Every run, in the order in which they were made.
+pub fn runs(known: &Known) -> Sheet {
+    let axes: Vec<&String> = known.study.space.axes().iter().map(|axis| &axis.name).collect();
+    let figures = |end: &Option<End>| match end {
+        Some(End::Ok { metrics } | End::Beaten { metrics }) => metrics.clone(),
+        _ => Default::default(),
+    };
+    let names: BTreeSet<String> = known.made.iter().flat_map(|made| figures(&made.end).into_keys()).collect();
+    let mut columns: Vec<String> =
+        ["number", "for", "state", "share", "repeat", "run"].map(String::from).into();
+    columns.extend(axes.iter().map(|axis| (*axis).clone()));
+    // A figure may be called like an axis: `steps` asked for and done.
+    let figure = |name: &String| if columns.contains(name) { format!("result.{name}") } else { name.clone() };
+    let titles: Vec<String> = names.iter().map(figure).collect();
+    let row = |(made, run): (&paceline_explore::schedule::Made, &Option<String>)| {
+        let job = &made.job;
+        let state = made.end.as_ref().map(|end| json!(end)["state"].clone());
+        let state = state.unwrap_or_else(|| "begun".into());
+        let mut row =
+            vec![json!(job.id), json!(job.role), state, json!(job.share), json!(job.repeat), json!(run)];
+        let (levels, figures) = (workload::levels(&known.study, job), figures(&made.end));
+        row.extend(axes.iter().map(|axis| json!(levels.get(*axis).map(ToString::to_string))));
+        row.extend(names.iter().map(|name| json!(figures.get(name))));
+        row
+    };
+    let rows = known.made.iter().zip(&known.runs).map(row).collect();
+    columns.extend(titles);
+    Sheet { name: "runs", columns, rows }
+}
+
+/// Every rank of every run that is recorded in the store.
+pub fn ranks(known: &Known, store: &Store) -> Result<Sheet, RecordError> {
+    let columns = ["number"].into_iter().chain(OF_RANKS).map(String::from).collect();
+    let mut rows = Vec::new();
+    let recorded: Vec<_> = store.runs()?;
+    for (made, run) in known.made.iter().zip(&known.runs) {
+        let Some(run) = recorded.iter().find(|row| Some(&row.run) == run.as_ref()) else { continue };
+        let summary = Summary::of(&Exported { store, run })?;
+        for rank in &summary.ranks {
+            let sum = |of: &dyn Fn(&paceline_record::export::LinkSummary) -> u64| -> u64 {
+                summary.links.iter().filter(|link| of(link) == rank.rank).map(|link| link.bytes).sum()
+            };
+            let mut told = json!(rank);
+            told["sent_bytes"] = json!(sum(&|link| link.from));
+            told["received_bytes"] = json!(sum(&|link| link.to));
+            rows.push(
+                [json!(made.job.id)].into_iter().chain(OF_RANKS.map(|name| told[name].take())).collect(),
+            );
+        }
+    }
+    Ok(Sheet { name: "ranks", columns, rows })
+}
+
+impl Sheet {
+    /// As comma-separated values with a header; what is not there is an empty field.
+    pub fn csv(&self) -> String {
+        let field = |value: &Value| match value {
+            Value::Null => String::new(),
+            Value::String(text) => paceline_record::export::csv_field(text),
+            other => other.to_string(),
+        };
+        let header = self.columns.iter().map(|name| paceline_record::export::csv_field(name));
+        let mut text = header.collect::<Vec<_>>().join(",") + "\r\n";
+        for row in &self.rows {
+            text += &(row.iter().map(field).collect::<Vec<_>>().join(",") + "\r\n");
+        }
+        text
+    }
+
+    /// As a list of objects.
+    pub fn json(&self) -> Value {
+        let row = |row: &Vec<Value>| -> Value {
+            let pairs = self.columns.iter().cloned().zip(row.iter().cloned());
+            pairs.filter(|(_, value)| !value.is_null()).collect::<Map<_, _>>().into()
+        };
+        self.rows.iter().map(row).collect()
+    }
+}

@@ -1,0 +1,238 @@
+//! `cargo xtask study NAME [--quick]`: runs a study of `studies/NAME` again.
+//!
+//! A study is a folder: `*.toml` are its parts, study files for `paceline explore` whose head says what was expected
+//! before anything ran; `data/PART/` has every run and every rank as `paceline export` writes them, and the machine;
+//! `page.md` is the prose, whose numbers are queries (see [`page`]); `README.md` and its pictures come out of both.
+//!
+//! - [`data`]: the kept runs as tables of a database
+//! - [`page`]: prose with queries in it becomes a page
+
+mod data;
+mod page;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::json;
+
+use crate::process::{self, Outcome, cargo, program, root};
+
+/// What a reduced run changes in every part: a few steps of a few points.
+const QUICK: &str = include_str!("quick.toml");
+
+/// Where studies lie, from the repository's root.
+pub const FOLDER: &str = "studies";
+
+/// A study's folder and parts.
+struct Folder {
+    name: String,
+    path: PathBuf,
+    parts: Vec<String>,
+}
+
+impl Folder {
+    fn open(name: &str) -> Outcome<Self> {
+        let path = root().join(FOLDER).join(name);
+        let mut parts: Vec<String> =
+            files(&path).filter_map(|file| Some(file.strip_suffix(".toml")?.to_owned())).collect();
+        parts.sort();
+        if parts.is_empty() {
+            return Err(format!("no study `{name}`; there are: {}", names().join(", ")));
+        }
+        Ok(Self { name: name.into(), path, parts })
+    }
+}
+
+fn files(folder: &Path) -> impl Iterator<Item = String> + use<> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned())
+}
+
+/// The studies, by name.
+fn names() -> Vec<String> {
+    let folder = root().join(FOLDER);
+    let mut names: Vec<String> = files(&folder).filter(|name| folder.join(name).is_dir()).collect();
+    names.sort();
+    names
+}
+
+/// `cargo xtask study [NAME [--quick]]`.
+pub fn run(words: &[&str]) -> Outcome {
+    let (name, quick) = match words {
+        [] => {
+            names().iter().for_each(|name| println!("{name}"));
+            return Ok(());
+        }
+        [name] => (name, false),
+        [name, "--quick"] | ["--quick", name] => (name, true),
+        _ => return Err("cargo xtask study [NAME [--quick]]".into()),
+    };
+    let folder = Folder::open(name)?;
+    process::run(&mut cargo(&["build", "--release"]))?;
+    rerun(&folder, &program(), quick)
+}
+
+/// Runs every part. A reduced run leaves the kept data alone: it goes to `target/studies`.
+fn rerun(folder: &Folder, program: &Path, quick: bool) -> Outcome {
+    let place = root().join("target/studies").join(if quick { "quick" } else { "whole" }).join(&folder.name);
+    let kept = if quick { place.clone() } else { folder.path.clone() };
+    // What a rerun is for is new runs.
+    let _ = fs::remove_dir_all(&place);
+    fs::create_dir_all(&place).map_err(|e| format!("{}: {e}", place.display()))?;
+    for part in &folder.parts {
+        let file = place.join(format!("{part}.toml"));
+        let text = read(&folder.path.join(format!("{part}.toml")))?;
+        if text.contains("\n# needs root\n") && !is_root() {
+            println!("{part} is left out: it needs root");
+            continue;
+        }
+        write(&file, &if quick { reduced(&text)? } else { text })?;
+        let (store, data) = (place.join("store"), kept.join("data").join(part));
+        let paceline = |words: &[&str]| {
+            let mut command = Command::new(program);
+            command.args(words).arg("--store").arg(&store).current_dir(root()).env("PACELINE", program);
+            let shared = root().join("../shared/data");
+            if std::env::var_os("PACELINE_DATA").is_none() && shared.is_dir() {
+                command.env("PACELINE_DATA", shared);
+            }
+            command
+        };
+        let (study, out) = (file.to_string_lossy(), data.to_string_lossy());
+        process::run(&mut paceline(&["explore", &study]))?;
+        process::run(&mut paceline(&["export", &study, "--format", "csv", "--out", &out]))?;
+        let report = place.join("report").join(part);
+        process::run(paceline(&["report", &study]).arg("--out").arg(report))?;
+        write(&data.join("machine.json"), &machine())?;
+    }
+    if quick {
+        // Of a few points the prose's questions may have no answer; the files must be there.
+        return data::open(&kept.join("data")).map(drop);
+    }
+    let pages = pages_of(folder)?;
+    for (path, text) in &pages {
+        write(&root().join(path), text)?;
+    }
+    println!("{}/{}/README.md is made from {} parts", FOLDER, folder.name, folder.parts.len());
+    Ok(())
+}
+
+/// A study file with less to do.
+fn reduced(text: &str) -> Outcome<String> {
+    let bad = |e: toml::de::Error| e.to_string();
+    let mut study: toml::Table = toml::from_str(text).map_err(bad)?;
+    let quick: toml::Table = toml::from_str(QUICK).map_err(bad)?;
+    let of_commands = study.contains_key("command");
+    for (name, value) in quick {
+        match (study.get_mut(&name), value) {
+            (Some(toml::Value::Table(there)), toml::Value::Table(change)) => there.extend(change),
+            (None, toml::Value::Table(_)) if name == "workload" && of_commands => {}
+            (_, value) => drop(study.insert(name, value)),
+        }
+    }
+    // Work is counted one way.
+    for table in ["workload", "axes"] {
+        if let Some(toml::Value::Table(table)) = study.get_mut(table) {
+            table.remove("epochs");
+        }
+    }
+    toml::to_string(&study).map_err(|e| e.to_string())
+}
+
+fn is_root() -> bool {
+    use std::os::unix::fs::MetadataExt;
+    fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0)
+}
+
+/// Where and with what runs were made.
+fn machine() -> String {
+    let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let info = text("/proc/cpuinfo");
+    let cpu = info.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("unknown");
+    let commit = cargo(&[]).get_current_dir().map(Path::to_owned).and_then(|folder| {
+        let said =
+            Command::new("git").args(["rev-parse", "--short", "HEAD"]).current_dir(folder).output().ok()?;
+        Some(String::from_utf8_lossy(&said.stdout).trim().to_owned())
+    });
+    let document = json!({
+        "cpu": cpu.trim_start_matches([' ', '\t', ':']),
+        "cores": info.lines().filter(|line| line.starts_with("processor")).count(),
+        "kernel": text("/proc/sys/kernel/osrelease").trim(),
+        "commit": commit.unwrap_or_default(),
+    });
+    serde_json::to_string_pretty(&document).expect("plain data") + "\n"
+}
+
+/// The pages of every study whose runs are kept, by path from the root: what `cargo xtask docs` writes and checks.
+pub fn pages() -> Outcome<Vec<(String, String)>> {
+    let mut pages = Vec::new();
+    for folder in names().iter().map(|name| Folder::open(name)) {
+        let folder = folder?;
+        // A study that was never run has nothing to say.
+        if folder.path.join("data").is_dir() {
+            pages.extend(pages_of(&folder)?);
+        }
+    }
+    Ok(pages)
+}
+
+fn pages_of(folder: &Folder) -> Outcome<Vec<(String, String)>> {
+    let at = |file: &str| format!("{FOLDER}/{}/{file}", folder.name);
+    let database = data::open(&folder.path.join("data"))?;
+    let template = read(&folder.path.join("page.md"))?;
+    let page = page::render(&template, &database).map_err(|e| format!("{}: {e}", at("page.md")))?;
+    let pictures = page.pictures.into_iter().map(|(file, svg)| (at(&file), svg));
+    Ok([(at("README.md"), page.text)].into_iter().chain(pictures).collect())
+}
+
+fn read(path: &Path) -> Outcome<String> {
+    fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+fn write(path: &Path, text: &str) -> Outcome {
+    fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reduced_study_is_short_and_counts_its_work_in_steps() {
+        let text = "sampler = \"grid\"\n[workload]\nepochs = 3\ndata = \"digits\"\n[axes]\nworkers = [1, 2]\nepochs = [1, 2]\n";
+        let study: toml::Table = toml::from_str(&reduced(text).unwrap()).unwrap();
+        assert!(study["budget"]["runs"].as_integer().unwrap() <= 6);
+        assert!(study["workload"].get("epochs").is_none() && study["axes"].get("epochs").is_none());
+        assert!(study["workload"]["steps"].is_integer());
+        assert_eq!(study["workload"]["data"].as_str(), Some("digits"));
+    }
+
+    #[test]
+    fn every_study_says_beforehand_what_is_expected() {
+        for name in names() {
+            let folder = Folder::open(&name).unwrap();
+            for part in &folder.parts {
+                let text = read(&folder.path.join(format!("{part}.toml"))).unwrap();
+                assert!(text.starts_with("# ") && text.contains("\n# Expected:"), "{name}/{part}.toml");
+            }
+        }
+    }
+
+    /// The program as the tests build it; a reduced run of every study, end to end.
+    #[test]
+    fn every_study_can_be_run_again_in_a_reduced_form() {
+        let program = paceline();
+        for name in names() {
+            let folder = Folder::open(&name).unwrap();
+            rerun(&folder, &program, true).unwrap_or_else(|e| panic!("{name}: {e}"));
+        }
+    }
+
+    fn paceline() -> PathBuf {
+        let test = std::env::current_exe().unwrap();
+        let profile = test.parent().and_then(Path::parent).unwrap();
+        let program = profile.join("paceline");
+        assert!(program.is_file(), "{} is built with the other tests: cargo xtask test", program.display());
+        program
+    }
+}
