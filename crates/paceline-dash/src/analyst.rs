@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 const REST: u32 = 19;
 /// Longest rest.
 const LONGEST: Duration = Duration::from_secs(300);
-/// How long a page waits for something that was never made.
-const PATIENCE: Duration = Duration::from_millis(400);
+/// How long a page waits for something small that was never made.
+pub const PATIENCE: Duration = Duration::from_millis(400);
 /// Works that may wait.
 const QUEUE: usize = 16;
 /// What is kept at most; what was not asked for the longest goes first.
@@ -119,8 +119,9 @@ impl Analyst {
         self.state().made
     }
 
-    /// What there is under a name; `stamp` tells what it should be of, `work` makes it.
-    pub fn ask(&self, key: &str, stamp: u64, work: impl FnOnce() -> Work) -> Shown {
+    /// What there is under a name; `stamp` tells what it should be of, `work` makes it. What was never made is waited
+    /// for a moment.
+    pub fn ask(&self, key: &str, stamp: u64, patience: Duration, work: impl FnOnce() -> Work) -> Shown {
         let mut state = self.state();
         state.asked += 1;
         let (asked, room) = (state.asked, state.queue.len() < QUEUE);
@@ -139,7 +140,7 @@ impl Analyst {
             state.slots.remove(&oldest);
         }
         // Small things are there before the page is.
-        let end = now + PATIENCE;
+        let end = now + patience;
         loop {
             let slot = state.slots.get(key);
             let pending = slot.is_some_and(|s| s.wanted.is_some() && s.latest.is_none());
@@ -172,7 +173,7 @@ mod tests {
     fn settled(analyst: &Analyst, stamp: u64, of: &str) -> Shown {
         let begun = Instant::now();
         loop {
-            let shown = analyst.ask("a", stamp, || work(of));
+            let shown = analyst.ask("a", stamp, PATIENCE, || work(of));
             if shown.again.is_none() {
                 return shown;
             }
@@ -186,8 +187,8 @@ mod tests {
         let analyst = Analyst::start().unwrap();
         let first = settled(&analyst, 1, "one");
         assert_eq!((first.fragment.unwrap().of.as_str(), analyst.made()), ("one", 1));
-        assert!(analyst.ask("a", 1, || panic!("it is there")).again.is_none());
-        let other = analyst.ask("a", 2, || work("two")).fragment.unwrap().of.clone();
+        assert!(analyst.ask("a", 1, PATIENCE, || panic!("it is there")).again.is_none());
+        let other = analyst.ask("a", 2, PATIENCE, || work("two")).fragment.unwrap().of.clone();
         assert!(other == "one" || other == "two");
         assert_eq!(settled(&analyst, 2, "two").fragment.unwrap().of, "two");
     }
@@ -197,7 +198,7 @@ mod tests {
         let analyst = Analyst::start().unwrap();
         let begun = Instant::now();
         let said = loop {
-            let shown = analyst.ask("bad", 1, || Box::new(|| panic!("on purpose")));
+            let shown = analyst.ask("bad", 1, PATIENCE, || Box::new(|| panic!("on purpose")));
             if let Some(fragment) = shown.fragment {
                 break fragment.told.clone();
             }
@@ -211,7 +212,7 @@ mod tests {
     fn no_more_is_kept_than_there_is_room_for() {
         let analyst = Analyst::start().unwrap();
         for i in 0..3 * KEPT {
-            analyst.ask(&format!("k{i}"), 1, || work("x"));
+            analyst.ask(&format!("k{i}"), 1, PATIENCE, || work("x"));
         }
         assert!(analyst.state().slots.len() <= KEPT + QUEUE);
     }

@@ -13,7 +13,7 @@ use paceline_record::{RecordError, Store};
 use super::parts::{self, badge};
 use super::run::{find, version};
 use super::{Made, Page, Room, frame, problem};
-use crate::analyst::{Fragment, Shown, Work};
+use crate::analyst::{Fragment, PATIENCE, Shown, Work};
 use crate::group::stamp;
 use crate::query::{Query, encode};
 use crate::route::Site;
@@ -66,7 +66,7 @@ pub fn charts(site: &Site, query: &Query) -> Made {
 
 fn compared(site: &Site, runs: &[RunRow; 2]) -> Shown {
     let key = format!("/compare?a={}&b={}", encode(&runs[0].run), encode(&runs[1].run));
-    site.analyst.ask(&key, stamp(&runs.each_ref().map(version)), || {
+    site.analyst.ask(&key, stamp(&runs.each_ref().map(version)), PATIENCE, || {
         let (folder, runs) = (site.shelf.folder().to_owned(), runs.clone());
         Box::new(move || {
             let made = Store::open(&folder).and_then(|store| fragment(&store, &runs));

@@ -3,6 +3,7 @@
 
 use std::fmt::Write;
 use std::sync::Arc;
+use std::time::Duration;
 
 use paceline_analyze::Analysis;
 use paceline_analyze::charts::{self, Drawn};
@@ -13,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::parts::{self, badge, progress, seconds, tile};
 use super::{Made, Page, Room, frame, table};
-use crate::analyst::{Fragment, Shown, Work};
+use crate::analyst::{Fragment, PATIENCE, Shown, Work};
 use crate::group::{Group, Member, Study, stamp};
 use crate::query::{Query, encode};
 use crate::route::Site;
@@ -23,6 +24,8 @@ use crate::select::{Choice, chooses};
 const LEVELS: usize = 16;
 /// Factors that filters and parallel coordinates have.
 const FACTORS: usize = 12;
+/// Runs whose findings a first page waits for.
+const AT_ONCE: usize = 1000;
 /// Runs that parallel coordinates draw.
 const LINES: usize = 5000;
 
@@ -109,8 +112,10 @@ fn analysed(site: &Site, view: &View, query: &Query, members: &[&Member]) -> Sho
     let group = view.group();
     let counted: Vec<&Member> = members.iter().copied().filter(|m| m.counts).collect();
     let key = format!("{}{}", view.base, query.without(|name, _| !chooses(name)).address());
+    // Of thousands of runs it takes longer than a page may.
+    let patience = if counted.len() > AT_ONCE { Duration::ZERO } else { PATIENCE };
     let controls = group.members.iter().filter(|m| m.control && m.state == "ok").count();
-    site.analyst.ask(&key, stamp(&(&counted, controls)), || {
+    site.analyst.ask(&key, stamp(&(&counted, controls)), patience, || {
         let table = group.table(&counted);
         // Runs of other programs have no page.
         let linked = counted.iter().all(|m| m.run.is_some());

@@ -13,7 +13,7 @@ use paceline_record::{RecordError, Store};
 
 use super::parts::{self, badge, bytes, moment, progress, seconds, tile};
 use super::{Made, Page, Room, failed, frame};
-use crate::analyst::{Fragment, Shown, Work};
+use crate::analyst::{Fragment, PATIENCE, Shown, Work};
 use crate::group::stamp;
 use crate::query::encode;
 use crate::route::Site;
@@ -49,7 +49,7 @@ pub fn version(run: &RunRow) -> u64 {
 
 fn explained(site: &Site, run: &RunRow) -> Shown {
     let key = format!("/run/{}", run.run);
-    site.analyst.ask(&key, version(run), || {
+    site.analyst.ask(&key, version(run), PATIENCE, || {
         let (folder, run) = (site.shelf.folder().to_owned(), run.clone());
         Box::new(move || {
             let made = Store::open(&folder).and_then(|store| fragment(&store, &run));
