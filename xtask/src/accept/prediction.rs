@@ -103,13 +103,13 @@ fn table(name: &str, document: &Value) -> Outcome<(PathBuf, Vec<String>)> {
         other => other.to_string(),
     };
     let mut text = axes.join(",") + ",measured,predicted\n";
-    // Both lists are in the order of the points; those that were not measured have no pair.
-    let mut pairs = pairs.iter().peekable();
+    let word = |(name, value): (&String, &Value)| format!("{name} {}", cell(value).trim_matches('"'));
     for point in points {
-        let predicted = number(point, "/prediction/samples_per_s/0")?;
-        let Some(pair) = pairs.next_if(|pair| pair["predicted"].as_f64() == Some(predicted)) else {
-            continue;
-        };
+        let levels = point["levels"].as_object().into_iter().flatten();
+        let what = levels.map(word).collect::<Vec<_>>().join(", ");
+        // Points that were not measured have no pair.
+        let Some(pair) = pairs.iter().find(|pair| pair["what"] == what.as_str()) else { continue };
+        let predicted = number(pair, "/predicted")?;
         let measured: Vec<f64> =
             pair["measured"].as_array().into_iter().flatten().filter_map(Value::as_f64).collect();
         let levels: Vec<String> = axes.iter().map(|axis| cell(&point["levels"][axis])).collect();
