@@ -63,7 +63,7 @@ fn checkpoints_change_no_number() {
 fn an_interrupted_run_saves_and_goes_on_bit_for_bit() {
     for kind in KINDS {
         // Long enough that the signal comes in the middle.
-        let base = format!("--epochs 20 --batch 8 {kind}");
+        let base = format!("--epochs 40 --batch 8 {kind}");
         let (plain, cut) = (store(), store());
         let expected = result(plain.path(), &format!("train --quiet {base}"));
         let mut resumed = None;

@@ -63,7 +63,7 @@ impl Running {
         Self::verb("train", words)
     }
 
-    /// The same with `paceline resume`.
+    /// The same with `paceline resume`; what is left may also be over by then.
     pub fn resume(words: &str) -> Self {
         Self::verb("resume", words)
     }
@@ -88,7 +88,13 @@ impl Running {
             }
         });
         let run = Self { launcher, events };
-        run.next("progress");
+        match verb {
+            // What is left of a run may be over before it tells of progress.
+            "resume" => {
+                while run.events.recv_timeout(PATIENCE).is_ok_and(|event| event["type"] != "progress") {}
+            }
+            _ => drop(run.next("progress")),
+        }
         run
     }
 
