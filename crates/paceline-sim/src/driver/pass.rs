@@ -1,0 +1,118 @@
+//! A worker's step: its pass, part by part, and what it is held up by on purpose.
+
+use paceline_protocol::{Buf, Input, Load, Rank, Time};
+
+use super::Driver;
+use crate::costs::Part;
+use crate::memory::{Begin, Memory};
+use crate::queue::Event;
+use crate::report::Started;
+
+/// Slices of a pass on a host that is shared.
+const SLICES: Time = 16;
+
+/// A forward and backward pass under way.
+#[derive(Clone, Copy)]
+pub(super) struct Pass {
+    step: u64,
+    whole: Time,
+    /// How long it is held up afterwards, once that has begun.
+    pause: Time,
+    /// The part under way; behind the last one, the pause.
+    part: usize,
+    /// How much of the pass is done, and the time that this took on a shared host.
+    done: Time,
+    took: Time,
+}
+
+impl<M: Memory> Driver<'_, M> {
+    /// A worker has finished a step, if it has begun one.
+    pub(super) fn step_over(&mut self, rank: Rank) {
+        let seat = &mut self.seats[rank];
+        if !std::mem::take(&mut seat.began) {
+            return;
+        }
+        if let Some(notes) = self.report.notes.get_mut(rank) {
+            notes.over(seat.busy, &self.report.spent[rank]);
+        }
+        let times = &mut self.report.finished[rank];
+        times.push(seat.busy);
+        self.memory.step_over(rank, times.len() as u64, seat.busy);
+    }
+
+    pub(super) fn begin(&mut self, rank: Rank, begin: Begin) {
+        let Begin { step, unit, weigh } = begin;
+        debug_assert!(
+            self.seats[rank].leaving.iter().all(|(_, src)| src.buf != Buf::Grad),
+            "rank {rank} begins a step while its gradients are still being sent"
+        );
+        self.step_over(rank);
+        if self.detailed {
+            self.report.steps.push(Started { at: self.seats[rank].busy, rank, step, unit, weigh });
+        }
+        self.memory.gradient(rank, begin);
+        let whole = self.costs.pass(rank, step);
+        let seat = &mut self.seats[rank];
+        (seat.pass, seat.began) = (Some(Pass { step, whole, pause: 0, part: 0, done: 0, took: 0 }), true);
+        self.next_part(rank);
+    }
+
+    /// Sets out on the next part of a pass, or a slice of it: how many others compute is looked at again for
+    /// each.
+    fn next_part(&mut self, rank: Rank) {
+        let Some(Pass { whole, part, done, .. }) = self.seats[rank].pass else { return };
+        let mut time = (whole as f64 * self.parts[part].end) as Time - done;
+        if !self.sites[self.seats[rank].machine].host.slowdown.is_empty() {
+            time = time.min(whole / SLICES + 1);
+        }
+        let took = self.work(rank, time);
+        self.report.spent[rank].compute += took;
+        if let Some(pass) = &mut self.seats[rank].pass {
+            pass.done += time;
+            pass.took += took;
+        }
+        self.queue.push(self.seats[rank].busy, Event::Part(rank as u32));
+    }
+
+    /// A part of a pass is over, or the pause behind it.
+    pub(super) fn part_over(&mut self, now: Time, rank: Rank) {
+        let Some(Pass { step, whole, part, pause, done, took }) = self.seats[rank].pass else { return };
+        if self.seats[rank].dead {
+            return;
+        }
+        if let Some(Part { announces, end }) = self.parts.get(part) {
+            if done < (whole as f64 * end) as Time {
+                return self.next_part(rank);
+            }
+            if let Some(from) = *announces {
+                self.handle(now, rank, Input::GradReady { from });
+                while let Some(input) = self.seats[rank].inbox.pop_front() {
+                    self.handle(now, rank, input);
+                }
+            }
+            let last = part + 1 == self.parts.len();
+            let pause = if last { self.costs.pause(rank, step, took) } else { 0 };
+            if let Some(pass) = &mut self.seats[rank].pass {
+                (pass.part, pass.pause) = (part + 1, pause);
+            }
+            if !last {
+                return self.next_part(rank);
+            }
+            if pause > 0 || self.seats[rank].busy > now {
+                let seat = &mut self.seats[rank];
+                seat.asleep = pause > 0;
+                seat.busy += pause;
+                self.report.spent[rank].compute += pause;
+                self.queue.push(self.seats[rank].busy, Event::Part(rank as u32));
+                return;
+            }
+        }
+        let seat = &mut self.seats[rank];
+        (seat.pass, seat.asleep) = (None, false);
+        let step = took + pause;
+        let cpu = if step == 0 { 1.0 } else { took as f32 / step as f32 };
+        self.handle(now, rank, Input::Load(Load { cpu, step_s: step as f32 * 1e-9 }));
+        self.handle(now, rank, Input::BackwardDone);
+        self.catch_up(now, rank);
+    }
+}
