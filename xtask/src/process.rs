@@ -24,6 +24,22 @@ pub fn program() -> PathBuf {
     target.join("release/paceline")
 }
 
+/// Lets a command find the datasets that lie beside the checkout, unless it was told of others.
+pub fn with_data(command: &mut Command) {
+    let shared = root().join("../shared/data");
+    if std::env::var_os("PACELINE_DATA").is_none() && shared.is_dir() {
+        command.env("PACELINE_DATA", shared);
+    }
+}
+
+/// The CPU's name and number of cores: a figure without its machine says little.
+pub fn machine() -> serde_json::Value {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = info.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("unknown");
+    let cores = info.lines().filter(|line| line.starts_with("processor")).count();
+    serde_json::json!({"cpu": model.trim_start_matches([' ', '\t', ':']), "cores": cores})
+}
+
 /// Runs a command to its end, its output going to the terminal.
 pub fn run(command: &mut Command) -> Outcome {
     let shown = show(command);

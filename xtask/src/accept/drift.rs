@@ -6,6 +6,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
+use paceline_analyze::ranks::spearman;
 use serde_json::{Value, json};
 
 use super::{Line, Report};
@@ -84,14 +85,9 @@ fn figures(result: &Value, which: &str) -> BTreeMap<String, f64> {
 
 /// Spearman's correlation of two figures over the points that have both.
 fn agreement(a: &BTreeMap<String, f64>, b: &BTreeMap<String, f64>) -> f64 {
-    let both: Vec<(f64, f64)> = a.iter().filter_map(|(k, v)| Some((*v, *b.get(k)?))).collect();
-    let rank = |values: Vec<f64>| -> Vec<f64> {
-        values.iter().map(|v| values.iter().filter(|w| *w < v).count() as f64).collect()
-    };
-    let (a, b) = (rank(both.iter().map(|p| p.0).collect()), rank(both.iter().map(|p| p.1).collect()));
-    let n = both.len() as f64;
-    let apart: f64 = a.iter().zip(&b).map(|(a, b)| (a - b).powi(2)).sum();
-    1.0 - 6.0 * apart / (n * (n * n - 1.0))
+    let both = a.iter().filter_map(|(k, v)| Some((*v, *b.get(k)?)));
+    let (a, b): (Vec<f64>, Vec<f64>) = both.unzip();
+    spearman(&a, &b).map_or(0.0, |correlation| correlation.value)
 }
 
 /// Quiet, quiet again (the agreement that noise allows), and with a busy loop through the second half.

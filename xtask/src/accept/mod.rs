@@ -219,19 +219,11 @@ fn save(name: &str, report: &Report) -> Outcome {
         .collect();
     let folder = root().join("bench/accept");
     let path = folder.join(format!("{name}.json"));
-    let document = json!({"machine": machine(), "lines": lines, "runs": report.runs});
+    let document = json!({"machine": process::machine(), "lines": lines, "runs": report.runs});
     let text = serde_json::to_string_pretty(&document).expect("plain data") + "\n";
     fs::create_dir_all(&folder)
         .and_then(|()| fs::write(&path, text))
         .map_err(|error| format!("{}: {error}", path.display()))
-}
-
-/// The CPU's name and number of cores: a figure without its machine says little.
-fn machine() -> Value {
-    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = info.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("unknown");
-    let cores = info.lines().filter(|line| line.starts_with("processor")).count();
-    json!({"cpu": model.trim_start_matches([' ', '\t', ':']), "cores": cores})
 }
 
 /// The middle value.
@@ -256,9 +248,6 @@ pub fn train(data: &str, model: &str) -> Command {
 pub fn paceline(verb: &str, data: &str, model: &str) -> Command {
     let mut command = Command::new(process::program());
     command.args([verb, "--quiet", "--data", data, "--model", model]);
-    let shared = root().join("../shared/data");
-    if std::env::var_os("PACELINE_DATA").is_none() && shared.is_dir() {
-        command.env("PACELINE_DATA", shared);
-    }
+    process::with_data(&mut command);
     command
 }

@@ -14,8 +14,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use serde_json::json;
-
 use crate::process::{self, Outcome, cargo, program, root};
 
 /// What a reduced run changes in every part: a few steps of a few points.
@@ -92,10 +90,7 @@ fn rerun(folder: &Folder, program: &Path, quick: bool) -> Outcome {
         let paceline = |words: &[&str]| {
             let mut command = Command::new(program);
             command.args(words).arg("--store").arg(&store).current_dir(root()).env("PACELINE", program);
-            let shared = root().join("../shared/data");
-            if std::env::var_os("PACELINE_DATA").is_none() && shared.is_dir() {
-                command.env("PACELINE_DATA", shared);
-            }
+            process::with_data(&mut command);
             command
         };
         let (study, out) = (file.to_string_lossy(), data.to_string_lossy());
@@ -146,21 +141,12 @@ fn is_root() -> bool {
 
 /// Where and with what runs were made.
 fn machine() -> String {
-    let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
-    let info = text("/proc/cpuinfo");
-    let cpu = info.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("unknown");
-    let commit = cargo(&[]).get_current_dir().map(Path::to_owned).and_then(|folder| {
-        let said =
-            Command::new("git").args(["rev-parse", "--short", "HEAD"]).current_dir(folder).output().ok()?;
-        Some(String::from_utf8_lossy(&said.stdout).trim().to_owned())
-    });
-    let document = json!({
-        "cpu": cpu.trim_start_matches([' ', '\t', ':']),
-        "cores": info.lines().filter(|line| line.starts_with("processor")).count(),
-        "kernel": text("/proc/sys/kernel/osrelease").trim(),
-        "commit": commit.unwrap_or_default(),
-    });
-    serde_json::to_string_pretty(&document).expect("plain data") + "\n"
+    let git = Command::new("git").args(["rev-parse", "--short", "HEAD"]).current_dir(root()).output();
+    let commit = git.map(|said| String::from_utf8_lossy(&said.stdout).trim().to_owned()).unwrap_or_default();
+    let mut machine = process::machine();
+    machine["kernel"] = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().into();
+    machine["commit"] = commit.into();
+    serde_json::to_string_pretty(&machine).expect("plain data") + "\n"
 }
 
 /// The pages of every study whose runs are kept, by path from the root: what `cargo xtask docs` writes and checks.

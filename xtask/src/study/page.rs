@@ -72,10 +72,10 @@ fn typed(prose: &str) -> Outcome {
         spoken.split("](").map(|part| part.split_once(')').map_or(part, |(_, rest)| rest)).collect();
     // Names such as resnet20 are no numbers.
     let mut words = spoken.split(|c: char| !c.is_alphanumeric());
-    match words.any(|word| word.starts_with(|c: char| c.is_ascii_digit())) {
-        true => Err(format!("a number is typed into the prose, not asked of the data: {}", prose.trim())),
-        false => Ok(()),
+    if words.any(|word| word.starts_with(|c: char| c.is_ascii_digit())) {
+        return Err(format!("a number is typed into the prose, not asked of the data: {}", prose.trim()));
     }
+    Ok(())
 }
 
 fn one(query: &str, database: &Connection) -> Outcome<Value> {
