@@ -10,7 +10,7 @@ use crate::process::{Outcome, last_json, program};
 pub fn measure() -> Outcome<Report> {
     let mut command = Command::new(program());
     let result =
-        last_json(command.args(["bench", "overhead", "--pairs", "100", "--steps", "1000", "--json"]))?;
+        last_json(command.args(["bench", "overhead", "--json"]))?;
     let line = |claim: &str, path: &str| {
         Ok(Line { claim: claim.into(), reached: number(&result, path)?, wanted: 0.02, at_most: true })
     };
