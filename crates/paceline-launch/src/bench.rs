@@ -36,6 +36,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Bytes per second that even an overloaded machine moves.
 const SLOWEST: f64 = 20e6;
+/// Bytes per second that one core touches, roughly.
+const TOUCHING: f64 = 10e9;
+/// Bytes that a cache keeps together.
+const LINE: usize = 64;
 
 /// What a rank tells at its end: its account, and the seconds of what it timed.
 pub type Account = (Done, Vec<f32>);
@@ -69,6 +73,9 @@ pub struct Bench {
     pub workers: usize,
     /// Point to point: both sides send at once.
     pub duplex: bool,
+    /// Point to point: bytes that each side touches before every exchange, as a pass before it would: what is sent
+    /// is then in no core's own cache.
+    pub touched: usize,
     /// Lengths, in elements.
     pub sizes: Vec<usize>,
     /// Seconds per size, roughly.
@@ -98,7 +105,7 @@ impl Bench {
         let (latency, rate) = self.network.map_or((40e-6, 0.8e9), |network| {
             (40e-6 + 2e-9 * network.latency_ns as f64, (network.bits_per_s as f64 / 8.0).min(0.8e9))
         });
-        let guess = latency + 4.0 * size as f64 / rate;
+        let guess = latency + 4.0 * size as f64 / rate + self.touched as f64 / TOUCHING;
         ((self.seconds / guess) as usize).clamp(5, 5_000)
     }
 
@@ -212,46 +219,38 @@ impl Bench {
     fn point_to_point(
         &self,
         rank: usize,
-        mut transport: Box<dyn Transport>,
+        transport: Box<dyn Transport>,
         all: &mut Vec<f32>,
     ) -> Result<(), TrainError> {
-        let sends = rank == 0 || self.duplex;
-        let (mut events, mut received, mut expected) = (Vec::new(), 0, 0);
+        let mut end =
+            End { transport, peer: 1 - rank, events: Vec::new(), leaving: 0, received: 0, expected: 0 };
+        let mut touched = vec![0u8; self.touched];
         for (size, repetition) in
             self.sizes.iter().flat_map(|&s| (0..WARM_UP + self.repetitions(s)).map(move |r| (s, r)))
         {
             let memory = Flat(vec![1.0; size]);
-            let start = Instant::now();
-            let mut leaving = 0;
-            let pieces = size.div_ceil(MESSAGE);
-            for first in (0..size).step_by(MESSAGE).filter(|_| sends) {
-                let span = Span { buffer: 0, offset: first, len: MESSAGE.min(size - first) };
-                transport.send(1 - rank, [0; META], span, 1)?;
-                leaving += 1;
+            if !touched.is_empty() {
+                touched.iter_mut().step_by(LINE).for_each(|byte| *byte = byte.wrapping_add(1));
+                std::hint::black_box(&mut touched);
+                // Both begin when both are ready.
+                end.send(Span::EMPTY)?;
+                end.settle(1, &memory, repetition)?;
             }
-            // The side that only receives answers with an empty message; the other side waits for it. A
-            // faster peer's next messages may be among those that come.
-            expected += if rank == 1 || self.duplex { pieces } else { 1 };
-            let mut answered = sends;
-            while leaving > 0 || received < expected || !answered {
-                if received >= expected && !answered {
-                    transport.send(1 - rank, [0; META], Span::EMPTY, 1)?;
-                    (leaving, answered) = (leaving + 1, true);
+            let start = Instant::now();
+            if rank == 0 || self.duplex {
+                for first in (0..size).step_by(MESSAGE) {
+                    end.send(Span { buffer: 0, offset: first, len: MESSAGE.min(size - first) })?;
                 }
-                transport.progress(&memory, Some(PATIENCE), &mut events)?;
-                if events.is_empty() && start.elapsed() > PATIENCE {
-                    let seconds = PATIENCE.as_secs();
-                    return Err(TrainError::Silent { rank: 1 - rank, seconds, step: repetition as u64 });
-                }
-                for event in events.drain(..) {
-                    match event {
-                        Event::Sent { .. } => leaving -= 1,
-                        Event::Message { .. } => received += 1,
-                        Event::Lost { rank, cause } if received < expected || leaving > 0 => {
-                            return Err(TrainError::Lost { rank, step: repetition as u64, cause });
-                        }
-                        Event::Lost { .. } | Event::Refused { .. } => {}
-                    }
+            }
+            let pieces = size.div_ceil(MESSAGE);
+            match (self.duplex, rank) {
+                (true, _) => end.settle(pieces, &memory, repetition)?,
+                // The side that only receives answers with an empty message; the other side waits for it.
+                (false, 0) => end.settle(1, &memory, repetition)?,
+                (false, _) => {
+                    end.settle(pieces, &memory, repetition)?;
+                    end.send(Span::EMPTY)?;
+                    end.settle(0, &memory, repetition)?;
                 }
             }
             if repetition >= WARM_UP {
@@ -388,6 +387,50 @@ impl Bench {
             ranks.into_iter().map(|r| r.join().expect("a rank does not panic")).collect()
         });
         Ok(accounts?)
+    }
+}
+
+/// One end of a point-to-point exchange.
+struct End {
+    transport: Box<dyn Transport>,
+    peer: usize,
+    events: Vec<Event>,
+    /// Messages that are still being sent.
+    leaving: usize,
+    /// Messages that came, and that were to come, since the beginning: a faster peer's next ones may be among
+    /// those that come.
+    received: usize,
+    expected: usize,
+}
+
+impl End {
+    fn send(&mut self, body: Span) -> Result<(), TrainError> {
+        self.transport.send(self.peer, [0; META], body, 1)?;
+        self.leaving += 1;
+        Ok(())
+    }
+
+    /// Waits until everything has left and so many more messages have come.
+    fn settle(&mut self, messages: usize, memory: &Flat, repetition: usize) -> Result<(), TrainError> {
+        let (start, step) = (Instant::now(), repetition as u64);
+        self.expected += messages;
+        while self.leaving > 0 || self.received < self.expected {
+            self.transport.progress(memory, Some(PATIENCE), &mut self.events)?;
+            if self.events.is_empty() && start.elapsed() > PATIENCE {
+                return Err(TrainError::Silent { rank: self.peer, seconds: PATIENCE.as_secs(), step });
+            }
+            for event in self.events.drain(..) {
+                match event {
+                    Event::Sent { .. } => self.leaving -= 1,
+                    Event::Message { .. } => self.received += 1,
+                    Event::Lost { rank, cause } if self.received < self.expected || self.leaving > 0 => {
+                        return Err(TrainError::Lost { rank, step, cause });
+                    }
+                    Event::Lost { .. } | Event::Refused { .. } => {}
+                }
+            }
+        }
+        Ok(())
     }
 }
 

@@ -39,7 +39,8 @@ impl Piece {
 /// One rank's part in one round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Move {
-    /// The round, counted over the whole collective: the same number on both ends of a message.
+    /// The round, counted over the whole collective: the same number on both ends of a message, and no two
+    /// messages of one round go to the same rank.
     pub round: u16,
     /// What is sent.
     pub send: Option<Piece>,
@@ -78,10 +79,18 @@ mod tests {
     /// A message: from, to, round, what it is, and its content.
     type Flying = (Rank, Rank, u16, Piece, Held);
 
+    fn each_round_brings_a_rank_one_message(schedule: &Schedule) -> bool {
+        let mut rounds: Vec<u16> =
+            schedule.moves.iter().filter(|m| m.receive.is_some()).map(|m| m.round).collect();
+        rounds.sort_unstable();
+        rounds.windows(2).all(|pair| pair[0] < pair[1])
+    }
+
     /// Runs a schedule on counts of contributions, `own(rank, chunk, contribution)` being what is there at
     /// first; what every rank has in the end.
     fn run(make: fn(Rank, usize) -> Schedule, p: usize, own: fn(Rank, usize, Rank) -> bool) -> Vec<Held> {
         let schedules: Vec<_> = (0..p).map(|r| make(r, p)).collect();
+        assert!(schedules.iter().all(each_round_brings_a_rank_one_message), "p = {p}");
         let chunks = schedules[0].chunks;
         let first = |r| (0..chunks).map(|c| (0..p).map(|q| u32::from(own(r, c, q))).collect()).collect();
         let mut held: Vec<Held> = (0..p).map(first).collect();

@@ -1,5 +1,7 @@
 //! Measures a machine: passes, computations on elements, transports, shared cores, startup.
 
+mod transports;
+
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -8,24 +10,23 @@ use std::time::{Duration, Instant};
 
 use paceline_data::{DATASETS, Form, Source};
 use paceline_launch::LaunchError;
-use paceline_launch::bench::{Bench, Task};
 use paceline_nn::models::{self, MODELS};
 use paceline_nn::optim::{OPTIMISERS, Settings, Step};
 use paceline_nn::{Compute, Graph, Network, Pass as Batch, Shape, Targets};
 use paceline_protocol::codec::{Family, Into};
 use paceline_protocol::{Action, Buf, Buffers, CODECS, Coder, Matrix, MsgId, Region, Transposed};
 use paceline_random::{Purpose, Stream};
-use paceline_wire::TRANSPORTS;
 
-use crate::calibration::{Calibration, Estimate, Exchange, Layer, Pass, Sharing, Transport, Work};
+use crate::calibration::{Calibration, Estimate, LARGE, Layer, Pass, SMALL, Sharing, Work};
 use crate::error::VirtualError;
+use transports::Transports;
 
 /// Classes of the networks that are measured.
 const CLASSES: usize = 10;
 /// Operations of a sample beyond which a model is measured on inputs of its own size only.
 const HEAVY: u64 = 30_000_000;
-/// Elements that computations are measured on: half a megabyte, as in a message.
-const ELEMENTS: usize = 128 * 1024;
+/// Bytes of a dataset that samples are taken from: more than a core's own cache holds.
+const DATASET: usize = 32 << 20;
 /// Points of a distribution.
 const POINTS: usize = 21;
 
@@ -40,6 +41,8 @@ struct Effort {
     models: &'static [&'static str],
     /// Rounds of each transport, and runs that start.
     rounds: usize,
+    /// Time between two rounds, as long as there is something else to measure.
+    apart: Duration,
     /// Seconds of messages of one length, roughly.
     exchange_s: f64,
 }
@@ -49,8 +52,9 @@ const FULL: Effort = Effort {
     least: 7,
     batches: &[16, 64, 256],
     models: &["softmax", "mlp", "lenet", "resnet20", "resnet32"],
-    rounds: 5,
-    exchange_s: 0.03,
+    rounds: 9,
+    apart: Duration::from_secs(8),
+    exchange_s: 0.015,
 };
 
 const QUICK: Effort = Effort {
@@ -59,6 +63,7 @@ const QUICK: Effort = Effort {
     batches: &[16, 64],
     models: &["mlp"],
     rounds: 3,
+    apart: Duration::from_secs(1),
     exchange_s: 0.003,
 };
 
@@ -71,15 +76,17 @@ pub fn measure(
 ) -> Result<Calibration, VirtualError> {
     let effort = if quick { QUICK } else { FULL };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    say("passes of the models");
-    let (pass, data, rates) = passes(&effort, cores);
+    say("passes of the models, and transports in between");
+    let mut transports = Transports::new(effort, program, rank);
+    let draws = Stream::new(1, Purpose::Bench);
+    let dataset: Arc<[u8]> = (0..DATASET as u64).map(|i| draws.at(i) as u8).collect();
+    let (pass, data, rates) = passes(&effort, cores, &dataset, &mut || transports.between())?;
     say("computations on elements");
     let work = work(&effort);
     say("processes that share the cores");
-    let sharing = sharing(&effort, cores);
-    say("transports");
-    let names = TRANSPORTS.iter().map(|kind| kind.name);
-    let transport = names.map(|name| exchange(name, &effort, program, rank)).collect::<Result<_, _>>()?;
+    let sharing = sharing(&effort, cores, &dataset);
+    say("the rest of the transports");
+    let transport = transports.finish()?;
     say("the start of a run");
     let startup_s = startup(&effort, program)?;
     let [data_ns_per_byte, flops_per_s] = [&data, &rates].map(|values| Estimate::of(values));
@@ -110,9 +117,13 @@ struct Subject {
     params: Vec<f32>,
     state: Vec<f32>,
     grads: Vec<f32>,
-    bytes: Vec<u8>,
+    dataset: Arc<[u8]>,
     classes: Vec<u16>,
     ids: Vec<u32>,
+    /// Passes so far.
+    step: u64,
+    /// What updates between them remember.
+    velocity: Vec<f32>,
 }
 
 /// One pass, timed.
@@ -123,30 +134,37 @@ struct Lap {
 }
 
 impl Subject {
-    fn new(graph: Arc<Graph>, batch: usize, threads: usize) -> Self {
+    fn new(graph: Arc<Graph>, batch: usize, threads: usize, dataset: &Arc<[u8]>) -> Self {
         let (mut params, mut state) = (vec![0.0; graph.param_count()], vec![0.0; graph.state_count()]);
         graph.init(1, &mut params, &mut state);
-        let draws = Stream::new(1, Purpose::Bench);
-        let size = batch * graph.input().size();
         Self {
             grads: vec![0.0; params.len()],
-            bytes: (0..size as u64).map(|i| draws.at(i) as u8).collect(),
+            velocity: vec![0.0; params.len()],
+            dataset: Arc::clone(dataset),
             classes: (0..batch).map(|i| (i % CLASSES) as u16).collect(),
             ids: (0..batch as u32).collect(),
             network: Network::new(graph, batch, Arc::new(Compute::new(threads, false))),
             params,
             state,
+            step: 0,
         }
     }
 
+    /// A pass, after an update as between any two: it leaves other things in the caches.
     fn run(&mut self) -> Lap {
-        let Self { network, params, state, grads, bytes, classes, ids } = self;
+        let Self { network, params, state, grads, dataset, classes, ids, step, velocity } = self;
+        let settings = Settings { momentum: 0.9, nesterov: false, weight_decay: 0.0 };
+        let update = Step { params, grads, memory: velocity, lr: 1e-6, step: *step + 1 };
+        OPTIMISERS[0].apply(&Compute::new(1, false), &settings, update);
         let graph = Arc::clone(network.graph());
         let sample = graph.input().size();
+        let order = Stream::new(1, Purpose::Bench).fork(*step);
+        *step += 1;
         let mut clock = Instant::now();
         let mut lap = || std::mem::replace(&mut clock, Instant::now()).elapsed().as_secs_f64();
-        for (i, bytes) in bytes.chunks(sample).enumerate() {
-            network.input_bytes(i, bytes, &[1.0 / 128.0], &[-1.0]);
+        for i in 0..ids.len() {
+            let first = sample * order.below(i as u64, (dataset.len() / sample) as u64) as usize;
+            network.input_bytes(i, &dataset[first..first + sample], &[1.0 / 128.0], &[-1.0]);
         }
         let data = lap();
         let pass = Batch { samples: ids.len(), training: true, seed: 1, step: 0, ids };
@@ -184,7 +202,15 @@ fn repeat<T>(effort: &Effort, mut once: impl FnMut() -> T) -> Vec<T> {
 }
 
 /// Every model's passes; nanoseconds per byte of input; operations per second of one thread.
-fn passes(effort: &Effort, cores: usize) -> (Vec<Pass>, Vec<f64>, Vec<f64>) {
+type Passes = (Vec<Pass>, Vec<f64>, Vec<f64>);
+
+/// Times every model, with something else `between` two passes.
+fn passes(
+    effort: &Effort,
+    cores: usize,
+    dataset: &Arc<[u8]>,
+    between: &mut dyn FnMut() -> Result<(), VirtualError>,
+) -> Result<Passes, VirtualError> {
     let (mut passes, mut data, mut rates) = (Vec::new(), Vec::new(), Vec::new());
     let shape = |source: &Source| match source.form {
         Form::Fixed { shape, .. } => Some(shape),
@@ -205,7 +231,7 @@ fn passes(effort: &Effort, cores: usize) -> (Vec<Pass>, Vec<f64>, Vec<f64>) {
                 let mut threads = vec![1, cores];
                 threads.dedup();
                 for threads in threads {
-                    let mut subject = Subject::new(Arc::clone(&graph), batch, threads);
+                    let mut subject = Subject::new(Arc::clone(&graph), batch, threads, dataset);
                     let laps = repeat(effort, || subject.run());
                     data.extend(laps.iter().map(|lap| 1e9 * lap.data / (batch * shape.size()) as f64));
                     let pass = summed_up(model.name, &graph, batch, threads, &laps);
@@ -214,11 +240,12 @@ fn passes(effort: &Effort, cores: usize) -> (Vec<Pass>, Vec<f64>, Vec<f64>) {
                         rates.push(flops / pass.seconds.median);
                     }
                     passes.push(pass);
+                    between()?;
                 }
             }
         }
     }
-    (passes, data, rates)
+    Ok((passes, data, rates))
 }
 
 fn summed_up(model: &str, graph: &Graph, batch: usize, threads: usize, laps: &[Lap]) -> Pass {
@@ -253,16 +280,28 @@ fn quantiles(values: &[f64], median: f64) -> Vec<f64> {
     (0..points).map(|i| (1e3 * at(i) / median).round() / 1e3).collect()
 }
 
-/// Computations on elements.
+/// Computations on few and on many elements.
 fn work(effort: &Effort) -> Vec<Work> {
+    let each = Effort { each: effort.each / 2, ..*effort };
+    let both = work_on(&each, SMALL).into_iter().zip(work_on(&each, LARGE));
+    let both = both.map(|((what, small), (_, large))| Work {
+        what,
+        ns_per_element: small,
+        large_ns_per_element: Some(large),
+    });
+    both.collect()
+}
+
+/// Computations on so many elements: nanoseconds per element.
+fn work_on(effort: &Effort, count: usize) -> Vec<(String, Estimate)> {
     let numbers = |seed: u64| -> Vec<f32> {
         let draws = Stream::new(seed, Purpose::Bench);
-        (0..ELEMENTS as u64).map(|i| draws.uniform(i, -1.0, 1.0) as f32).collect()
+        (0..count as u64).map(|i| draws.uniform(i, -1.0, 1.0) as f32).collect()
     };
     let body = numbers(1);
     let (mut param, mut grad, mut work) = (numbers(2), numbers(3), Vec::new());
-    let mut scratch = vec![numbers(4), vec![0.0; 2 * ELEMENTS]];
-    let region = |buf| Region { buf, offset: 0, len: ELEMENTS };
+    let mut scratch = vec![numbers(4), vec![0.0; 2 * count]];
+    let region = |buf| Region { buf, offset: 0, len: count };
     let (dst, src) = (region(Buf::Grad), region(Buf::Msg(MsgId(0))));
     let matrix = |buf, rows: usize, cols: usize| Matrix {
         region: Region { buf, offset: 0, len: rows * cols },
@@ -271,28 +310,28 @@ fn work(effort: &Effort) -> Vec<Work> {
     };
     let (rows, columns) = (512, 4);
     let mut all = vec![
-        ("reduce".to_owned(), Action::Reduce { dst, src }, ELEMENTS),
-        ("copy".to_owned(), Action::Copy { dst, src }, ELEMENTS),
-        ("mix".to_owned(), Action::Mix { dst, keep: 0.5, src, add: 0.5 }, ELEMENTS),
+        ("reduce".to_owned(), Action::Reduce { dst, src }, count),
+        ("copy".to_owned(), Action::Copy { dst, src }, count),
+        ("mix".to_owned(), Action::Mix { dst, keep: 0.5, src, add: 0.5 }, count),
         (
             "product".to_owned(),
             Action::MatMul {
                 dst: matrix(Buf::Scratch(1), rows, columns),
-                a: matrix(Buf::Grad, rows, ELEMENTS / rows),
-                b: matrix(Buf::Param, ELEMENTS / rows, columns),
+                a: matrix(Buf::Grad, rows, count / rows),
+                b: matrix(Buf::Param, count / rows, columns),
                 transposed: Transposed::None,
             },
-            ELEMENTS * columns,
+            count * columns,
         ),
     ];
     for codec in CODECS.iter().filter(|codec| codec.family != Family::LowRank) {
         let coder = Coder::new(codec);
-        let code = Region { buf: Buf::Scratch(1), offset: 0, len: coder.words(ELEMENTS) };
+        let code = Region { buf: Buf::Scratch(1), offset: 0, len: coder.words(count) };
         let feedback = codec.family == Family::Gathered;
         let encode = Action::Encode { coder, dst: code, src: region(Buf::Scratch(0)), feedback };
-        all.push((format!("encode {}", codec.name), encode, ELEMENTS));
+        all.push((format!("encode {}", codec.name), encode, count));
         let decode = Action::Decode { coder, dst, src: code, into: Into::Add };
-        all.push((format!("decode {}", codec.name), decode, ELEMENTS));
+        all.push((format!("decode {}", codec.name), decode, count));
     }
     for (what, action, elements) in all {
         let mut codes = Vec::new();
@@ -312,27 +351,27 @@ fn work(effort: &Effort) -> Vec<Work> {
         // Sums must not grow without bounds, nor residuals vanish.
         grad.copy_from_slice(&body);
         scratch[0].copy_from_slice(&body);
-        work.push(Work { what, ns_per_element: Estimate::of(&laps) });
+        work.push((what, Estimate::of(&laps)));
     }
     let compute = Compute::new(1, false);
     let settings = Settings { momentum: 0.9, nesterov: false, weight_decay: 0.0 };
     for optimiser in OPTIMISERS {
-        let mut memory = vec![0.0; (optimiser.memory)(&settings) * ELEMENTS];
+        let mut memory = vec![0.0; (optimiser.memory)(&settings) * count];
         let mut step = 0;
         let laps = repeat(effort, || {
             step += 1;
             let update = Step { params: &mut param, grads: &grad, memory: &mut memory, lr: 1e-6, step };
             let start = Instant::now();
             optimiser.apply(&compute, &settings, update);
-            1e9 * start.elapsed().as_secs_f64() / ELEMENTS as f64
+            1e9 * start.elapsed().as_secs_f64() / count as f64
         });
-        work.push(Work { what: format!("apply {}", optimiser.name), ns_per_element: Estimate::of(&laps) });
+        work.push((format!("apply {}", optimiser.name), Estimate::of(&laps)));
     }
     work
 }
 
 /// How much slower each of 1, 2, … computing ranks is, up to twice as many as there are cores.
-fn sharing(effort: &Effort, cores: usize) -> Vec<Sharing> {
+fn sharing(effort: &Effort, cores: usize, dataset: &Arc<[u8]>) -> Vec<Sharing> {
     let model = models::find("mlp").expect("the registry has it");
     let graph = Arc::new(model.build(model.native_input, CLASSES).expect("a model takes its own input"));
     let mut counts: Vec<usize> = (1..=cores.min(4)).chain([cores, 2 * cores]).collect();
@@ -345,7 +384,7 @@ fn sharing(effort: &Effort, cores: usize) -> Vec<Sharing> {
             let ranks: Vec<_> = (0..count)
                 .map(|_| {
                     scope.spawn(move || {
-                        let mut subject = Subject::new(Arc::clone(graph), 64, 1);
+                        let mut subject = Subject::new(Arc::clone(graph), 64, 1, dataset);
                         let mut all = Vec::new();
                         while !over.load(Ordering::Relaxed) || all.len() < 6 {
                             let start = Instant::now();
@@ -372,53 +411,6 @@ fn sharing(effort: &Effort, cores: usize) -> Vec<Sharing> {
             slowdown: if processes == 1 { Estimate::round(1.0) } else { slowdown(processes) },
         })
         .collect()
-}
-
-/// Messages of several lengths over a transport.
-fn exchange(name: &str, effort: &Effort, program: &Path, rank: &str) -> Result<Transport, VirtualError> {
-    let sizes = [1, 1 << 10, 16 << 10, 128 << 10];
-    let (mut there, mut bytes, mut measured) = (Vec::new(), Vec::new(), Vec::new());
-    for round in 0..effort.rounds {
-        for duplex in [false, true] {
-            let bench = Bench {
-                what: "p2p".into(),
-                task: Task::Exchange,
-                transport: name.into(),
-                buffer: None,
-                network: None,
-                workers: 2,
-                duplex,
-                sizes: sizes.to_vec(),
-                seconds: effort.exchange_s,
-            };
-            let rows = bench.run(program, rank)?;
-            if duplex {
-                // Each side spends this on what it sends and what it receives.
-                let [short, long] = [&rows[2], &rows[3]];
-                let slope = (long.seconds_median - short.seconds_median) / (long.bytes - short.bytes) as f64;
-                bytes.push(1e9 * slope.max(0.0) / 2.0);
-            } else {
-                there.push(rows[0].seconds_median / 2.0);
-            }
-            if round == 0 {
-                measured.extend(rows.iter().map(|row| Exchange {
-                    bytes: row.bytes,
-                    duplex,
-                    median_s: row.seconds_median,
-                    p95_s: row.seconds_p95,
-                }));
-            }
-        }
-    }
-    // Who waits for a small message cannot tell its latency from both ends' work: half is taken as latency.
-    let one_way = Estimate::of(&there);
-    Ok(Transport {
-        name: name.into(),
-        latency_s: one_way.times(0.5),
-        message_s: one_way.times(0.25),
-        ns_per_byte: Estimate::of(&bytes),
-        measured,
-    })
 }
 
 /// Seconds from a run's start to its first step.

@@ -58,14 +58,30 @@ pub struct Sharing {
     pub slowdown: Estimate,
 }
 
+/// Elements of half a megabyte, as of a message: a core's own cache holds them.
+pub const SMALL: usize = 128 << 10;
+/// Elements of 8 megabytes, as of a model of some size: together with all else that a step touches they are in no
+/// cache.
+pub const LARGE: usize = 2 << 20;
+
+/// A cost per element or byte of a model with so many elements: between the two that were measured, along their
+/// logarithm.
+fn at_size(small: Estimate, large: Option<Estimate>, elements: usize) -> f64 {
+    let way = (elements.max(1) as f64 / SMALL as f64).ln() / (LARGE as f64 / SMALL as f64).ln();
+    small.median + (large.unwrap_or(small).median - small.median) * way.clamp(0.0, 1.0)
+}
+
 /// A computation on elements.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Work {
     /// `reduce`, `copy`, `mix`, `product`, `apply OPTIMISER`, `encode CODEC` or `decode CODEC`.
     pub what: String,
-    /// Nanoseconds per element (of a product: per multiplication and addition).
+    /// Nanoseconds per element (of a product: per multiplication and addition), of [`SMALL`] elements.
     pub ns_per_element: Estimate,
+    /// The same of [`LARGE`] elements.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub large_ns_per_element: Option<Estimate>,
 }
 
 /// What ranks of one machine talk over.
@@ -78,8 +94,11 @@ pub struct Transport {
     pub latency_s: Estimate,
     /// Seconds of a rank's own time for a message, at each end.
     pub message_s: Estimate,
-    /// Nanoseconds of a rank's own time per byte, at each end.
+    /// Nanoseconds of a rank's own time per byte, at each end, of [`SMALL`] elements.
     pub ns_per_byte: Estimate,
+    /// The same of [`LARGE`] elements.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub large_ns_per_byte: Option<Estimate>,
     /// What this was taken from: messages there, and their answers.
     #[serde(default)]
     pub measured: Vec<Exchange>,
@@ -194,6 +213,15 @@ impl Estimate {
         Self { median, low: sorted[low.min(last)], high: sorted[high] }
     }
 
+    /// The mean of a sample, with its 95% confidence interval (the normal distribution's).
+    pub fn mean(values: &[f64]) -> Self {
+        let n = values.len() as f64;
+        let mean = values.iter().sum::<f64>() / n;
+        let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (n - 1.0).max(1.0);
+        let half = 1.96 * (variance / n).sqrt();
+        Self { median: mean, low: (mean - half).max(0.0), high: mean + half }
+    }
+
     /// Whether it is a number above 0.
     pub fn is_positive(self) -> bool {
         self.median.is_finite() && self.median > 0.0
@@ -202,6 +230,13 @@ impl Estimate {
     /// The same estimate of a multiple.
     pub fn times(self, factor: f64) -> Self {
         Self { median: self.median * factor, low: self.low * factor, high: self.high * factor }
+    }
+}
+
+impl Transport {
+    /// Nanoseconds of a rank's own time per byte of a model with so many elements.
+    pub fn ns_per_byte(&self, elements: usize) -> f64 {
+        at_size(self.ns_per_byte, self.large_ns_per_byte, elements)
     }
 }
 
@@ -226,6 +261,7 @@ impl Calibration {
     pub fn text(&self) -> String {
         let head = "# What things cost on this machine, measured by `paceline calibrate`.\n\
                     # Numbers are [median, low, high]: the median lies between the two with 95% confidence.\n\
+                    # (Of transports it is the mean of rounds that were spread over the whole time.)\n\
                     # Names end with the unit. Messages: [bytes, both sides at once, median s, 95th percentile s].\n\
                     # Layers: [name, forward s, s of backward until its gradients were final].\n\n";
         head.to_owned() + &toml::to_string(self).expect("plain data")
@@ -253,7 +289,11 @@ impl Calibration {
             flops_per_s: round(50e9),
             sharing: Vec::new(),
             work: work
-                .map(|(what, ns)| Work { what: what.into(), ns_per_element: round(ns) })
+                .map(|(what, ns)| Work {
+                    what: what.into(),
+                    ns_per_element: round(ns),
+                    large_ns_per_element: None,
+                })
                 .into_iter()
                 .collect(),
             transport: transport
@@ -262,6 +302,7 @@ impl Calibration {
                     latency_s: round(us / 1e6),
                     message_s: round(us / 5e6),
                     ns_per_byte: round(0.2),
+                    large_ns_per_byte: None,
                     measured: Vec::new(),
                 })
                 .into_iter()
@@ -282,22 +323,28 @@ impl Calibration {
         let rate = self.flops_per_s;
         bound.flops_per_s = Estimate::round(if slow { rate.low } else { rate.high });
         bound.sharing.iter_mut().for_each(|sharing| of(&mut sharing.slowdown));
-        bound.work.iter_mut().for_each(|work| of(&mut work.ns_per_element));
+        for work in &mut bound.work {
+            of(&mut work.ns_per_element);
+            work.large_ns_per_element.as_mut().map(of);
+        }
         for transport in &mut bound.transport {
             for estimate in [&mut transport.latency_s, &mut transport.message_s, &mut transport.ns_per_byte] {
                 of(estimate);
             }
+            transport.large_ns_per_byte.as_mut().map(of);
         }
         bound.pass.iter_mut().for_each(|pass| of(&mut pass.seconds));
         bound
     }
 
-    /// Nanoseconds per element of a computation: that of the name in full, else of its first word.
-    pub fn ns_per_element(&self, what: &str) -> f64 {
+    /// Nanoseconds per element of a computation on a model with so many elements: that of the name in full, else of
+    /// its first word.
+    pub fn ns_per_element(&self, what: &str, elements: usize) -> f64 {
         let found = |name: &str| self.work.iter().find(|work| work.what == name);
         let kind = what.split(' ').next().unwrap_or(what);
         let alike = || self.work.iter().find(|work| work.what.starts_with(kind));
-        found(what).or_else(|| found(kind)).or_else(alike).map_or(1.0, |work| work.ns_per_element.median)
+        let found = found(what).or_else(|| found(kind)).or_else(alike);
+        found.map_or(1.0, |work| at_size(work.ns_per_element, work.large_ns_per_element, elements))
     }
 
     /// How many times as long each of several computing processes takes on a machine with so many cores.
@@ -329,6 +376,24 @@ mod tests {
         assert_eq!((found.median, found.low, found.high), (51.0, 41.0, 62.0));
         let few = Estimate::of(&[3.0, 1.0, 2.0]);
         assert_eq!((few.median, few.low, few.high), (2.0, 1.0, 3.0));
+    }
+
+    #[test]
+    fn a_mean_comes_with_its_standard_errors_around_it() {
+        let found = Estimate::mean(&[1.0, 2.0, 3.0, 6.0]);
+        let half = 1.96 * (14.0f64 / 3.0 / 4.0).sqrt();
+        assert_eq!((found.median, found.low, found.high), (3.0, 3.0 - half, 3.0 + half));
+        assert_eq!(Estimate::mean(&[0.0, 0.0, 0.3]).low, 0.0, "no cost is negative");
+        assert_eq!(Estimate::mean(&[2.0]).high, 2.0);
+    }
+
+    #[test]
+    fn what_a_cache_does_not_hold_costs_more() {
+        let (small, large) = (Estimate::round(1.0), Some(Estimate::round(3.0)));
+        for (elements, want) in [(0, 1.0), (SMALL, 1.0), (4 * SMALL, 2.0), (LARGE, 3.0), (9 * LARGE, 3.0)] {
+            assert!((at_size(small, large, elements) - want).abs() < 1e-12, "{elements}");
+            assert_eq!(at_size(small, None, elements), 1.0, "what was not measured is no other");
+        }
     }
 
     #[test]

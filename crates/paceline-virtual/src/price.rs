@@ -165,8 +165,8 @@ pub fn costs(
         local_latency: (transport.latency_s.median * 1e9) as u64,
         header: HEADER,
         message: (transport.message_s.median * 1e9) as u64,
-        byte: transport.ns_per_byte.median,
-        work: work(placed, setup.coder, calibration),
+        byte: transport.ns_per_byte(graph.param_count()),
+        work: work(placed, setup.coder, calibration, graph.param_count()),
         machines: (0..setup.world()).map(|rank| machine(terms, &layout, rank)).collect(),
         layout,
         hosts,
@@ -222,9 +222,10 @@ fn hosts(placed: &Plan, layout: &[usize], calibration: &Calibration, terms: &Ter
     }
 }
 
-pub(crate) fn work(plan: &Plan, coder: Option<Coder>, calibration: &Calibration) -> Work {
+/// Costs of computations on a model with so many elements.
+pub(crate) fn work(plan: &Plan, coder: Option<Coder>, calibration: &Calibration, elements: usize) -> Work {
     let codec = coder.map_or("", |coder| coder.codec.name);
-    let ns = |what: &str| calibration.ns_per_element(what);
+    let ns = |what: &str| calibration.ns_per_element(what, elements);
     Work {
         reduce: ns("reduce"),
         copy: ns("copy"),

@@ -121,7 +121,7 @@ impl Model {
     pub fn ratio(&self, what_if: WhatIf) -> Option<f64> {
         if what_if == WhatIf::OneWorker {
             // Its pass, and an update: nothing is exchanged.
-            let apply = Calibration::defaults().ns_per_element("apply") * self.params as f64;
+            let apply = Calibration::defaults().ns_per_element("apply", self.params) * self.params as f64;
             let alone = 1e-9 * (self.usual + apply / self.speed[0].max(1.0));
             return Some(alone * self.compute.len() as f64 / self.step_s);
         }
@@ -216,8 +216,8 @@ impl Model {
         let costs = Costs {
             compute: compute.iter().map(|c| *c as u64).collect(),
             message: (transport.message_s.median * 1e9) as u64,
-            byte: transport.ns_per_byte.median,
-            work: price::work(&self.plan, setup.coder, &defaults),
+            byte: transport.ns_per_byte(self.params),
+            work: price::work(&self.plan, setup.coder, &defaults, self.params),
             hosts: (0..setup.world()).map(host).collect(),
             buffer: self.plan.buffer.unwrap_or(price::BUFFER),
             ..Costs::constant(setup.workers, 0, 0, 0.0)

@@ -34,8 +34,8 @@ use medium::Medium;
 use peer::Peer;
 use strangers::{Strangers, Visit};
 
-/// How long a wait asks again before it sleeps where each rank has a core of its own. A rank that sleeps is woken on its peer's core, and the
-/// two then take turns there instead of working side by side.
+/// How long a wait asks again before it sleeps where each rank has a core of its own. A rank that sleeps is woken
+/// on its peer's core, and the two then take turns there instead of working side by side.
 const OWN_CORE_SPIN: Duration = Duration::from_micros(300);
 /// A rank that never waits looks this often whether somebody knocks.
 const KNOCKS: Duration = Duration::from_millis(10);

@@ -9,8 +9,7 @@ use crate::process::{Outcome, last_json, program};
 /// from second to second.
 pub fn measure() -> Outcome<Report> {
     let mut command = Command::new(program());
-    let result =
-        last_json(command.args(["bench", "overhead", "--json"]))?;
+    let result = last_json(command.args(["bench", "overhead", "--json"]))?;
     let line = |claim: &str, path: &str| {
         Ok(Line { claim: claim.into(), reached: number(&result, path)?, wanted: 0.02, at_most: true })
     };

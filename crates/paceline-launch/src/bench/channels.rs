@@ -76,6 +76,7 @@ impl Sweep {
                     buffer: *buffer,
                     workers: 2 * self.pairs,
                     duplex: false,
+                    touched: 0,
                     sizes: Vec::new(),
                     seconds: self.seconds,
                 };

@@ -165,6 +165,7 @@ impl Sweep {
                 network: None,
                 workers: of.workers,
                 duplex: false,
+                touched: 0,
                 sizes: Vec::new(),
                 seconds: self.seconds,
             };

@@ -109,7 +109,8 @@ struct Exchanged {
 fn exchange(what: &str, workers: usize, duplex: bool, over: &Over, show: Show) -> Result<(), Failure> {
     let Over { transport, buffer, network, sizes, seconds } = over.clone();
     let (what, task) = (what.into(), Task::Exchange);
-    let bench = Exchange { what, task, transport, buffer, network, workers, duplex, sizes, seconds };
+    let bench =
+        Exchange { what, task, transport, buffer, network, workers, duplex, touched: 0, sizes, seconds };
     let results = bench.run(&std::env::current_exe()?, "rank")?;
     if show.json {
         return Ok(output::json(&Exchanged { results })?);

@@ -1,0 +1,124 @@
+//! What messages cost. How fast two cores exchange something may change from minute to minute (cores of a virtual
+//! machine are moved about): rounds are spread over the whole calibration, and their mean is taken, which is what
+//! a run meets.
+
+use std::path::Path;
+use std::time::Instant;
+
+use paceline_launch::bench::{Bench, Row, Task};
+use paceline_wire::TRANSPORTS;
+
+use super::Effort;
+use crate::calibration::{Estimate, Exchange, LARGE, SMALL, Transport};
+use crate::error::VirtualError;
+
+/// Bytes that a pass touches between two exchanges: more than a core's own cache holds.
+const PASS: usize = 4 << 20;
+
+/// Messages over every transport, in rounds.
+pub(super) struct Transports<'a> {
+    effort: Effort,
+    program: &'a Path,
+    rank: &'a str,
+    rounds: usize,
+    last: Instant,
+    each: Vec<Exchanged>,
+}
+
+/// What was measured of one transport.
+struct Exchanged {
+    name: &'static str,
+    /// Seconds of a small message, one way.
+    there: Vec<f64>,
+    /// Nanoseconds of each end's work per byte, of few and of many elements.
+    per_byte: Vec<f64>,
+    large: Vec<f64>,
+    /// The first round.
+    measured: Vec<Exchange>,
+}
+
+impl<'a> Transports<'a> {
+    /// Nothing is measured yet. `program` is this program, `rank` the word that makes it a rank.
+    pub(super) fn new(effort: Effort, program: &'a Path, rank: &'a str) -> Self {
+        let nothing =
+            |name| Exchanged { name, there: vec![], per_byte: vec![], large: vec![], measured: vec![] };
+        let each = TRANSPORTS.iter().map(|kind| nothing(kind.name)).collect();
+        Self { effort, program, rank, rounds: 0, last: Instant::now(), each }
+    }
+
+    /// The next round, if it is time for it.
+    pub(super) fn between(&mut self) -> Result<(), VirtualError> {
+        if self.rounds < self.effort.rounds && self.last.elapsed() >= self.effort.apart {
+            self.round()?;
+        }
+        Ok(())
+    }
+
+    /// The rounds that are left, and what came of all.
+    pub(super) fn finish(mut self) -> Result<Vec<Transport>, VirtualError> {
+        while self.rounds < self.effort.rounds {
+            self.round()?;
+        }
+        let summed_up = |Exchanged { name, there, per_byte, large, measured }| {
+            // Who waits for a small message cannot tell its latency from both ends' work: half is taken as latency.
+            let one_way = Estimate::mean(&there);
+            Transport {
+                name: String::from(name),
+                latency_s: one_way.times(0.5),
+                message_s: one_way.times(0.25),
+                ns_per_byte: Estimate::mean(&per_byte),
+                large_ns_per_byte: Some(Estimate::mean(&large)),
+                measured,
+            }
+        };
+        Ok(self.each.into_iter().map(summed_up).collect())
+    }
+
+    fn round(&mut self) -> Result<(), VirtualError> {
+        for exchanged in &mut self.each {
+            for duplex in [false, true] {
+                let bench = Bench {
+                    what: "p2p".into(),
+                    task: Task::Exchange,
+                    transport: exchanged.name.into(),
+                    buffer: None,
+                    network: None,
+                    workers: 2,
+                    duplex,
+                    touched: PASS,
+                    // Long ones first: rings and buffers have been used all through when it comes to short ones.
+                    sizes: vec![LARGE, SMALL, 16 << 10, 1 << 10, 1],
+                    seconds: self.effort.exchange_s,
+                };
+                exchanged.take(duplex, &bench.run(self.program, self.rank)?);
+            }
+        }
+        (self.rounds, self.last) = (self.rounds + 1, Instant::now());
+        Ok(())
+    }
+}
+
+impl Exchanged {
+    fn take(&mut self, duplex: bool, rows: &[Row]) {
+        let [large, long, short, .., least] = rows else { return };
+        if duplex {
+            // Each side spends this on what it sends and what it receives.
+            let slope = |more: &Row, less: &Row| {
+                let seconds = more.seconds_median - less.seconds_median;
+                1e9 * (seconds / (more.bytes - less.bytes) as f64).max(0.0) / 2.0
+            };
+            self.per_byte.push(slope(long, short));
+            self.large.push(slope(large, long));
+        } else {
+            self.there.push(least.seconds_median / 2.0);
+        }
+        if self.there.len().max(self.per_byte.len()) == 1 {
+            self.measured.extend(rows.iter().rev().map(|row| Exchange {
+                bytes: row.bytes,
+                duplex,
+                median_s: row.seconds_median,
+                p95_s: row.seconds_p95,
+            }));
+        }
+    }
+}
