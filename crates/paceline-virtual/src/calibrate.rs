@@ -4,8 +4,8 @@ mod transports;
 
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use paceline_data::{DATASETS, Form, Source};
@@ -374,18 +374,17 @@ fn work_on(effort: &Effort, count: usize) -> Vec<(String, Estimate)> {
 fn sharing(effort: &Effort, cores: usize, dataset: &Arc<[u8]>) -> Vec<Sharing> {
     let model = models::find("mlp").expect("the registry has it");
     let graph = Arc::new(model.build(model.native_input, CLASSES).expect("a model takes its own input"));
-    let mut counts: Vec<usize> = (1..=cores.min(4)).chain([cores, 2 * cores]).collect();
+    let mut counts: Vec<usize> = (1..=cores.min(4)).chain([cores, cores + 1, 2 * cores]).collect();
     counts.sort_unstable();
     counts.dedup();
-    let times = |count: usize| -> Vec<f64> {
+    let subject = || Subject::new(Arc::clone(&graph), 64, 1, dataset);
+    let apart = |count: usize| -> Vec<f64> {
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let (graph, over) = (&graph, &over);
             let ranks: Vec<_> = (0..count)
                 .map(|_| {
-                    scope.spawn(move || {
-                        let mut subject = Subject::new(Arc::clone(graph), 64, 1, dataset);
-                        let mut all = Vec::new();
+                    scope.spawn(|| {
+                        let (mut subject, mut all) = (subject(), Vec::new());
                         while !over.load(Ordering::Relaxed) || all.len() < 6 {
                             let start = Instant::now();
                             subject.run();
@@ -395,22 +394,49 @@ fn sharing(effort: &Effort, cores: usize, dataset: &Arc<[u8]>) -> Vec<Sharing> {
                     })
                 })
                 .collect();
-            std::thread::sleep(4 * effort.each);
+            std::thread::sleep(2 * effort.each);
             over.store(true, Ordering::Relaxed);
             // Means: where ranks take turns, few passes take much longer.
             let mean = |all: Vec<f64>| all.iter().sum::<f64>() / all.len() as f64;
             ranks.into_iter().map(|rank| mean(rank.join().expect("a rank does not panic"))).collect()
         })
     };
-    let alone = Estimate::of(&times(1)).median;
-    let slowdown = |count: usize| Estimate::of(&times(count)).times(1.0 / alone);
-    counts
-        .into_iter()
-        .map(|processes| Sharing {
-            processes,
-            slowdown: if processes == 1 { Estimate::round(1.0) } else { slowdown(processes) },
+    // Until the last of all has done its pass, again and again.
+    let together = |count: usize| -> Vec<f64> {
+        let (over, barrier) = (AtomicBool::new(false), Barrier::new(count));
+        std::thread::scope(|scope| {
+            let rank = || {
+                let (mut subject, mut all) = (subject(), Vec::new());
+                let begun = Instant::now();
+                loop {
+                    if all.len() >= 6 && begun.elapsed() > 2 * effort.each {
+                        over.store(true, Ordering::Relaxed);
+                    }
+                    barrier.wait();
+                    // Nobody says so between this and the next time that all wait.
+                    if over.load(Ordering::Relaxed) {
+                        return all;
+                    }
+                    let start = Instant::now();
+                    subject.run();
+                    barrier.wait();
+                    all.push(start.elapsed().as_secs_f64());
+                }
+            };
+            let ranks: Vec<_> = (0..count).map(|_| scope.spawn(rank)).collect();
+            let mut all = ranks.into_iter().map(|rank| rank.join().expect("a rank does not panic"));
+            all.next().unwrap_or_default().split_off(2)
         })
-        .collect()
+    };
+    let [apart, together] = [&apart as &dyn Fn(usize) -> Vec<f64>, &together].map(|times| {
+        let alone = Estimate::of(&times(1)).median;
+        counts.iter().map(|count| Estimate::of(&times(*count)).times(1.0 / alone)).collect::<Vec<_>>()
+    });
+    let sharing = |((&processes, slowdown), in_step)| match processes {
+        1 => Sharing { processes, slowdown: Estimate::round(1.0), in_step: Some(Estimate::round(1.0)) },
+        _ => Sharing { processes, slowdown, in_step: Some(in_step) },
+    };
+    counts.iter().zip(apart).zip(together).map(sharing).collect()
 }
 
 /// Seconds from a run's start to its first step.

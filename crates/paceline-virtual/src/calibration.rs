@@ -54,8 +54,12 @@ pub struct Estimate {
 pub struct Sharing {
     /// How many.
     pub processes: usize,
-    /// How many times as long each takes.
+    /// How many times as long each takes, if it goes on without the others.
     pub slowdown: Estimate,
+    /// How many times as long it takes until the last is done, if all begin together and take no longer than a
+    /// scheduler's turn: then they are not shared out evenly.
+    #[serde(default, rename = "in-step", skip_serializing_if = "Option::is_none")]
+    pub in_step: Option<Estimate>,
 }
 
 /// Elements of half a megabyte, as of a message: a core's own cache holds them.
@@ -322,7 +326,10 @@ impl Calibration {
         }
         let rate = self.flops_per_s;
         bound.flops_per_s = Estimate::round(if slow { rate.low } else { rate.high });
-        bound.sharing.iter_mut().for_each(|sharing| of(&mut sharing.slowdown));
+        for sharing in &mut bound.sharing {
+            of(&mut sharing.slowdown);
+            sharing.in_step.as_mut().map(of);
+        }
         for work in &mut bound.work {
             of(&mut work.ns_per_element);
             work.large_ns_per_element.as_mut().map(of);
@@ -347,21 +354,30 @@ impl Calibration {
         found.map_or(1.0, |work| at_size(work.ns_per_element, work.large_ns_per_element, elements))
     }
 
-    /// How many times as long each of several computing processes takes on a machine with so many cores.
-    pub fn slowdown(&self, processes: f64, cores: usize) -> f64 {
+    /// How many times as long each of several computing processes takes on a machine with so many cores. `in_step`
+    /// is 1 for short computations that all begin together, and 0 for those that go on by themselves.
+    pub fn slowdown(&self, processes: f64, cores: usize, in_step: f64) -> f64 {
+        let apart = self.shared(processes, cores, |sharing| sharing.slowdown);
+        let together = self.shared(processes, cores, |sharing| sharing.in_step.unwrap_or(sharing.slowdown));
+        apart + (together - apart) * in_step
+    }
+
+    fn shared(&self, processes: f64, cores: usize, estimate: fn(&Sharing) -> Estimate) -> f64 {
         // As many per core as here.
         let here = processes * self.cores as f64 / cores as f64;
         let crowded = (processes / cores as f64).max(1.0);
-        let Some(last) = self.sharing.last().filter(|_| here > 1.0) else { return crowded };
-        if here >= last.processes as f64 {
-            return last.slowdown.median * here / last.processes as f64;
+        let median = |sharing: &Sharing| (sharing.processes as f64, estimate(sharing).median);
+        let Some((most, slowest)) = self.sharing.last().filter(|_| here > 1.0).map(median) else {
+            return crowded;
+        };
+        if here >= most {
+            return slowest * here / most;
         }
         let above = self.sharing.partition_point(|sharing| (sharing.processes as f64) < here);
-        let above = &self.sharing[above.min(self.sharing.len() - 1)];
-        let below = self.sharing.iter().rev().find(|sharing| sharing.processes < above.processes);
-        let (from, start) = below.map_or((1.0, 1.0), |b| (b.processes as f64, b.slowdown.median));
-        let part = (here - from) / (above.processes as f64 - from);
-        (start + (above.slowdown.median - start) * part).max(1.0)
+        let (to, end) = median(&self.sharing[above.min(self.sharing.len() - 1)]);
+        let below = self.sharing.iter().rev().map(median).find(|(processes, _)| *processes < to);
+        let (from, start) = below.unwrap_or((1.0, 1.0));
+        (start + (end - start) * (here - from) / (to - from)).max(1.0)
     }
 }
 
@@ -399,8 +415,9 @@ mod tests {
     #[test]
     fn a_calibration_is_read_as_it_was_written() {
         let mut calibration = Calibration::defaults();
-        calibration.sharing.push(Sharing { processes: 1, slowdown: Estimate::round(1.0) });
-        calibration.sharing.push(Sharing { processes: 2, slowdown: Estimate::round(1.5) });
+        let round = Estimate::round;
+        calibration.sharing.push(Sharing { processes: 1, slowdown: round(1.0), in_step: None });
+        calibration.sharing.push(Sharing { processes: 2, slowdown: round(1.5), in_step: Some(round(2.0)) });
         calibration.pass.push(Pass {
             model: "mlp".into(),
             input: [28, 28, 1],
@@ -416,7 +433,11 @@ mod tests {
 
     #[test]
     fn sharing_is_interpolated_and_goes_on_beyond_what_was_measured() {
-        let sharing = |processes, slowdown| Sharing { processes, slowdown: Estimate::round(slowdown) };
+        let sharing = |processes, slowdown: f64| Sharing {
+            processes,
+            slowdown: Estimate::round(slowdown),
+            in_step: (processes == 4).then(|| Estimate::round(slowdown + 1.0)),
+        };
         let measured = Calibration {
             cores: 2,
             sharing: vec![sharing(1, 1.0), sharing(2, 1.2), sharing(4, 2.4)],
@@ -425,17 +446,23 @@ mod tests {
         for (processes, cores, want) in
             [(1.0, 2, 1.0), (2.0, 2, 1.2), (3.0, 2, 1.8), (8.0, 2, 4.8), (4.0, 4, 1.2), (1.0, 4, 1.0)]
         {
-            let found = measured.slowdown(processes, cores);
+            let found = measured.slowdown(processes, cores, 0.0);
             assert!((found - want).abs() < 1e-12, "{processes} on {cores}: {found}");
         }
-        assert_eq!(Calibration::defaults().slowdown(6.0, 4), 1.5);
-        assert_eq!(Calibration::defaults().slowdown(3.0, 4), 1.0);
+        for (processes, in_step, want) in [(2.0, 1.0, 1.2), (3.0, 1.0, 2.3), (4.0, 1.0, 3.4), (4.0, 0.5, 2.9)]
+        {
+            let found = measured.slowdown(processes, 2, in_step);
+            assert!((found - want).abs() < 1e-12, "{processes} in step ({in_step}): {found}");
+        }
+        assert_eq!(Calibration::defaults().slowdown(6.0, 4, 1.0), 1.5);
+        assert_eq!(Calibration::defaults().slowdown(3.0, 4, 0.0), 1.0);
     }
 
     #[test]
     fn what_was_not_measured_costs_what_is_most_like_it() {
         let calibration = Calibration::defaults();
-        assert_eq!(calibration.ns_per_element("apply adam"), calibration.ns_per_element("apply"));
-        assert!(calibration.ns_per_element("encode int8") > calibration.ns_per_element("copy"));
+        let ns = |what| calibration.ns_per_element(what, 1000);
+        assert_eq!(ns("apply adam"), ns("apply"));
+        assert!(ns("encode int8") > ns("copy"));
     }
 }

@@ -21,6 +21,12 @@ const DEVIATION: f64 = 0.1;
 /// Points of their distribution.
 const POINTS: usize = 21;
 
+/// Seconds of a scheduler's turn: as long as a pass is not longer, processes that share a core compute one after the
+/// other.
+const TURN: f64 = 3e-3;
+/// Passes of so many turns are shared out evenly.
+const TURNS: f64 = 4.0;
+
 /// What a run is priced with.
 #[derive(Clone, Copy)]
 pub struct Terms<'a> {
@@ -131,7 +137,7 @@ pub fn costs(
     let calibration = terms.calibration.unwrap_or(&defaults);
     let timing = timing(placed, graph, calibration);
     let layout = placed.layout();
-    let hosts = hosts(placed, &layout, calibration, terms);
+    let hosts = hosts(placed, &layout, calibration, terms, in_step(placed, timing.seconds));
     let own = |rank: usize| hosts.get(machine(terms, &layout, rank)).map_or(1.0, |host| host.speed);
     let compute = |rank: usize| (timing.seconds * 1e9 / own(rank)) as u64;
     let transport = calibration.transport.iter().find(|t| t.name == placed.transport);
@@ -183,14 +189,27 @@ fn per_byte(link: Network) -> f64 {
     8e9 / link.bits_per_s as f64
 }
 
+/// How far workers that share cores are in each other's way: 1 where they begin their passes together and these are
+/// short, 0 where they are long or begin at any time.
+fn in_step(plan: &Plan, pass_s: f64) -> f64 {
+    if plan.sync == "bsp" { 1.0 - ((pass_s / TURN).ln() / TURNS.ln()).clamp(0.0, 1.0) } else { 0.0 }
+}
+
 /// The hosts that ranks sit on.
-fn hosts(placed: &Plan, layout: &[usize], calibration: &Calibration, terms: &Terms<'_>) -> Vec<Host> {
+fn hosts(
+    placed: &Plan,
+    layout: &[usize],
+    calibration: &Calibration,
+    terms: &Terms<'_>,
+    in_step: f64,
+) -> Vec<Host> {
     let threads = placed.threads as f64;
     let slowdown = |host: usize, cores: usize| {
         let ranks = (0..layout.len()).filter(|rank| machine(terms, layout, *rank) == host).count();
         // A pass was measured with its threads alone on the machine.
-        let alone = calibration.slowdown(threads, cores);
-        (1..=ranks).map(|n| (calibration.slowdown(n as f64 * threads, cores) / alone).max(1.0)).collect()
+        let alone = calibration.slowdown(threads, cores, in_step);
+        let slower = |n: usize| (calibration.slowdown(n as f64 * threads, cores, in_step) / alone).max(1.0);
+        (1..=ranks).map(slower).collect()
     };
     let network = placed.network.unwrap_or(Network { bits_per_s: u64::MAX, latency_ns: 0 });
     match terms.cluster {
@@ -274,6 +293,15 @@ mod tests {
         }
         assert_eq!(between(&passes[..1], 30), 6.0);
         assert_eq!(nearest(&passes, 29).unwrap().batch, 20);
+    }
+
+    #[test]
+    fn short_passes_that_begin_together_are_in_each_others_way() {
+        let plan = |sync: &str| Plan { sync: sync.into(), ..Plan::default() };
+        let found: Vec<f64> = [1e-4, 3e-3, 6e-3, 12e-3, 1.0].map(|pass| in_step(&plan("bsp"), pass)).into();
+        let want = [1.0, 1.0, 0.5, 0.0, 0.0];
+        assert!(found.iter().zip(want).all(|(found, want)| (found - want).abs() < 1e-12), "{found:?}");
+        assert_eq!(in_step(&plan("asp"), 1e-4), 0.0);
     }
 
     #[test]
