@@ -27,6 +27,9 @@ const CLASSES: usize = 10;
 const HEAVY: u64 = 30_000_000;
 /// Bytes of a dataset that samples are taken from: more than a core's own cache holds.
 const DATASET: usize = 32 << 20;
+/// Models whose passes of 64 samples are shorter and many times longer than a scheduler's turn.
+const SHORT: &str = "mlp";
+const LONG: &str = "lenet";
 /// Points of a distribution.
 const POINTS: usize = 21;
 
@@ -372,19 +375,21 @@ fn work_on(effort: &Effort, count: usize) -> Vec<(String, Estimate)> {
 
 /// How much slower each of 1, 2, … computing ranks is, up to twice as many as there are cores.
 fn sharing(effort: &Effort, cores: usize, dataset: &Arc<[u8]>) -> Vec<Sharing> {
-    let model = models::find("mlp").expect("the registry has it");
-    let graph = Arc::new(model.build(model.native_input, CLASSES).expect("a model takes its own input"));
+    let subject = |model: &str| {
+        let model = models::find(model).expect("the registry has it");
+        let graph = Arc::new(model.build(model.native_input, CLASSES).expect("a model takes its own input"));
+        Subject::new(graph, 64, 1, dataset)
+    };
     let mut counts: Vec<usize> = (1..=cores.min(4)).chain([cores, cores + 1, 2 * cores]).collect();
     counts.sort_unstable();
     counts.dedup();
-    let subject = || Subject::new(Arc::clone(&graph), 64, 1, dataset);
     let apart = |count: usize| -> Vec<f64> {
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let ranks: Vec<_> = (0..count)
                 .map(|_| {
                     scope.spawn(|| {
-                        let (mut subject, mut all) = (subject(), Vec::new());
+                        let (mut subject, mut all) = (subject(SHORT), Vec::new());
                         while !over.load(Ordering::Relaxed) || all.len() < 6 {
                             let start = Instant::now();
                             subject.run();
@@ -402,12 +407,13 @@ fn sharing(effort: &Effort, cores: usize, dataset: &Arc<[u8]>) -> Vec<Sharing> {
         })
     };
     // Until the last of all has done its pass, again and again.
-    let together = |count: usize| -> Vec<f64> {
+    let together = |model: &str, count: usize| -> Vec<f64> {
         let (over, barrier) = (AtomicBool::new(false), Barrier::new(count));
         std::thread::scope(|scope| {
             let rank = || {
-                let (mut subject, mut all) = (subject(), Vec::new());
+                let (mut subject, mut all) = (subject(model), Vec::new());
                 let begun = Instant::now();
+                let mut last = begun;
                 loop {
                     if all.len() >= 6 && begun.elapsed() > 2 * effort.each {
                         over.store(true, Ordering::Relaxed);
@@ -417,10 +423,11 @@ fn sharing(effort: &Effort, cores: usize, dataset: &Arc<[u8]>) -> Vec<Sharing> {
                     if over.load(Ordering::Relaxed) {
                         return all;
                     }
-                    let start = Instant::now();
                     subject.run();
                     barrier.wait();
-                    all.push(start.elapsed().as_secs_f64());
+                    // From end to end: this rank may not be the first to begin.
+                    let end = Instant::now();
+                    all.push((end - std::mem::replace(&mut last, end)).as_secs_f64());
                 }
             };
             let ranks: Vec<_> = (0..count).map(|_| scope.spawn(rank)).collect();
@@ -428,15 +435,23 @@ fn sharing(effort: &Effort, cores: usize, dataset: &Arc<[u8]>) -> Vec<Sharing> {
             all.next().unwrap_or_default().split_off(2)
         })
     };
-    let [apart, together] = [&apart as &dyn Fn(usize) -> Vec<f64>, &together].map(|times| {
-        let alone = Estimate::of(&times(1)).median;
-        counts.iter().map(|count| Estimate::of(&times(*count)).times(1.0 / alone)).collect::<Vec<_>>()
-    });
-    let sharing = |((&processes, slowdown), in_step)| match processes {
-        1 => Sharing { processes, slowdown: Estimate::round(1.0), in_step: Some(Estimate::round(1.0)) },
-        _ => Sharing { processes, slowdown, in_step: Some(in_step) },
+    let relative = |times: &dyn Fn(usize) -> Vec<f64>| -> Vec<Estimate> {
+        let alone = Estimate::mean(&times(1)).median;
+        let relative = |count: &usize| match count {
+            1 => Estimate::round(1.0),
+            _ => Estimate::mean(&times(*count)).times(1.0 / alone),
+        };
+        counts.iter().map(relative).collect()
     };
-    counts.iter().zip(apart).zip(together).map(sharing).collect()
+    let apart = relative(&apart);
+    let [short, long] = [SHORT, LONG].map(|model| relative(&|count| together(model, count)));
+    let sharing = |(i, &processes): (usize, &usize)| Sharing {
+        processes,
+        slowdown: apart[i],
+        in_step: Some(short[i]),
+        in_step_long: Some(long[i]),
+    };
+    counts.iter().enumerate().map(sharing).collect()
 }
 
 /// Seconds from a run's start to its first step.

@@ -57,9 +57,24 @@ pub struct Sharing {
     /// How many times as long each takes, if it goes on without the others.
     pub slowdown: Estimate,
     /// How many times as long it takes until the last is done, if all begin together and take no longer than a
-    /// scheduler's turn: then they are not shared out evenly.
+    /// scheduler's turn: some then wait until others are done.
     #[serde(default, rename = "in-step", skip_serializing_if = "Option::is_none")]
     pub in_step: Option<Estimate>,
+    /// The same if they take many turns.
+    #[serde(default, rename = "in-step-long", skip_serializing_if = "Option::is_none")]
+    pub in_step_long: Option<Estimate>,
+}
+
+/// How processes that share cores begin what they compute.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Beginning {
+    /// Each by itself.
+    Apart,
+    /// All together, and everybody waits for the last.
+    Together {
+        /// 1 where a computation takes no longer than a scheduler's turn, 0 where it takes many.
+        short: f64,
+    },
 }
 
 /// Elements of half a megabyte, as of a message: a core's own cache holds them.
@@ -329,6 +344,7 @@ impl Calibration {
         for sharing in &mut bound.sharing {
             of(&mut sharing.slowdown);
             sharing.in_step.as_mut().map(of);
+            sharing.in_step_long.as_mut().map(of);
         }
         for work in &mut bound.work {
             of(&mut work.ns_per_element);
@@ -354,12 +370,15 @@ impl Calibration {
         found.map_or(1.0, |work| at_size(work.ns_per_element, work.large_ns_per_element, elements))
     }
 
-    /// How many times as long each of several computing processes takes on a machine with so many cores. `in_step`
-    /// is 1 for short computations that all begin together, and 0 for those that go on by themselves.
-    pub fn slowdown(&self, processes: f64, cores: usize, in_step: f64) -> f64 {
-        let apart = self.shared(processes, cores, |sharing| sharing.slowdown);
-        let together = self.shared(processes, cores, |sharing| sharing.in_step.unwrap_or(sharing.slowdown));
-        apart + (together - apart) * in_step
+    /// How many times as long each of several computing processes takes on a machine with so many cores, by how they
+    /// begin.
+    pub fn slowdown(&self, processes: f64, cores: usize, beginning: Beginning) -> f64 {
+        let Beginning::Together { short } = beginning else {
+            return self.shared(processes, cores, |sharing| sharing.slowdown);
+        };
+        let long = self.shared(processes, cores, |sharing| sharing.in_step_long.unwrap_or(sharing.slowdown));
+        let brief = self.shared(processes, cores, |sharing| sharing.in_step.unwrap_or(sharing.slowdown));
+        long + (brief - long) * short
     }
 
     fn shared(&self, processes: f64, cores: usize, estimate: fn(&Sharing) -> Estimate) -> f64 {
@@ -416,8 +435,19 @@ mod tests {
     fn a_calibration_is_read_as_it_was_written() {
         let mut calibration = Calibration::defaults();
         let round = Estimate::round;
-        calibration.sharing.push(Sharing { processes: 1, slowdown: round(1.0), in_step: None });
-        calibration.sharing.push(Sharing { processes: 2, slowdown: round(1.5), in_step: Some(round(2.0)) });
+        calibration.sharing.push(Sharing {
+            processes: 1,
+            slowdown: round(1.0),
+            in_step: None,
+            in_step_long: None,
+        });
+        let in_step = Some(round(2.0));
+        calibration.sharing.push(Sharing {
+            processes: 2,
+            slowdown: round(1.5),
+            in_step,
+            in_step_long: in_step,
+        });
         calibration.pass.push(Pass {
             model: "mlp".into(),
             input: [28, 28, 1],
@@ -437,6 +467,7 @@ mod tests {
             processes,
             slowdown: Estimate::round(slowdown),
             in_step: (processes == 4).then(|| Estimate::round(slowdown + 1.0)),
+            in_step_long: None,
         };
         let measured = Calibration {
             cores: 2,
@@ -446,7 +477,7 @@ mod tests {
         for (processes, cores, want) in
             [(1.0, 2, 1.0), (2.0, 2, 1.2), (3.0, 2, 1.8), (8.0, 2, 4.8), (4.0, 4, 1.2), (1.0, 4, 1.0)]
         {
-            let found = measured.slowdown(processes, cores, 0.0);
+            let found = measured.slowdown(processes, cores, Beginning::Apart);
             assert!((found - want).abs() < 1e-12, "{processes} on {cores}: {found}");
         }
         for (processes, in_step, want) in [(2.0, 1.0, 1.2), (3.0, 1.0, 2.3), (4.0, 1.0, 3.4), (4.0, 0.5, 2.9)]

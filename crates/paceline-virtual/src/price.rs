@@ -11,7 +11,7 @@ use paceline_sim::costs::HEADER;
 use paceline_sim::{Costs, Factor, Host, Part, Work};
 use paceline_train::worker::Slowness;
 
-use crate::calibration::{Calibration, Pass};
+use crate::calibration::{Beginning, Calibration, Pass};
 use crate::cluster::Cluster;
 
 /// Bytes that an interface takes before they can leave, where the plan does not say.
@@ -24,7 +24,7 @@ const POINTS: usize = 21;
 /// Seconds of a scheduler's turn: as long as a pass is not longer, processes that share a core compute one after the
 /// other.
 const TURN: f64 = 3e-3;
-/// Passes of so many turns are shared out evenly.
+/// Passes of so many turns are long.
 const TURNS: f64 = 4.0;
 
 /// What a run is priced with.
@@ -137,7 +137,7 @@ pub fn costs(
     let calibration = terms.calibration.unwrap_or(&defaults);
     let timing = timing(placed, graph, calibration);
     let layout = placed.layout();
-    let hosts = hosts(placed, &layout, calibration, terms, in_step(placed, timing.seconds));
+    let hosts = hosts(placed, &layout, calibration, terms, beginning(placed, timing.seconds));
     let own = |rank: usize| hosts.get(machine(terms, &layout, rank)).map_or(1.0, |host| host.speed);
     let compute = |rank: usize| (timing.seconds * 1e9 / own(rank)) as u64;
     let transport = calibration.transport.iter().find(|t| t.name == placed.transport);
@@ -189,10 +189,12 @@ fn per_byte(link: Network) -> f64 {
     8e9 / link.bits_per_s as f64
 }
 
-/// How far workers that share cores are in each other's way: 1 where they begin their passes together and these are
-/// short, 0 where they are long or begin at any time.
-fn in_step(plan: &Plan, pass_s: f64) -> f64 {
-    if plan.sync == "bsp" { 1.0 - ((pass_s / TURN).ln() / TURNS.ln()).clamp(0.0, 1.0) } else { 0.0 }
+/// How workers begin their passes.
+fn beginning(plan: &Plan, pass_s: f64) -> Beginning {
+    if plan.sync != "bsp" {
+        return Beginning::Apart;
+    }
+    Beginning::Together { short: 1.0 - ((pass_s / TURN).ln() / TURNS.ln()).clamp(0.0, 1.0) }
 }
 
 /// The hosts that ranks sit on.
@@ -201,14 +203,14 @@ fn hosts(
     layout: &[usize],
     calibration: &Calibration,
     terms: &Terms<'_>,
-    in_step: f64,
+    beginning: Beginning,
 ) -> Vec<Host> {
     let threads = placed.threads as f64;
     let slowdown = |host: usize, cores: usize| {
         let ranks = (0..layout.len()).filter(|rank| machine(terms, layout, *rank) == host).count();
         // A pass was measured with its threads alone on the machine.
-        let alone = calibration.slowdown(threads, cores, in_step);
-        let slower = |n: usize| (calibration.slowdown(n as f64 * threads, cores, in_step) / alone).max(1.0);
+        let alone = calibration.slowdown(threads, cores, beginning);
+        let slower = |n: usize| (calibration.slowdown(n as f64 * threads, cores, beginning) / alone).max(1.0);
         (1..=ranks).map(slower).collect()
     };
     let network = placed.network.unwrap_or(Network { bits_per_s: u64::MAX, latency_ns: 0 });
@@ -298,10 +300,11 @@ mod tests {
     #[test]
     fn short_passes_that_begin_together_are_in_each_others_way() {
         let plan = |sync: &str| Plan { sync: sync.into(), ..Plan::default() };
-        let found: Vec<f64> = [1e-4, 3e-3, 6e-3, 12e-3, 1.0].map(|pass| in_step(&plan("bsp"), pass)).into();
-        let want = [1.0, 1.0, 0.5, 0.0, 0.0];
-        assert!(found.iter().zip(want).all(|(found, want)| (found - want).abs() < 1e-12), "{found:?}");
-        assert_eq!(in_step(&plan("asp"), 1e-4), 0.0);
+        for (pass, want) in [(1e-4, 1.0), (3e-3, 1.0), (6e-3, 0.5), (12e-3, 0.0), (1.0, 0.0)] {
+            let Beginning::Together { short } = beginning(&plan("bsp"), pass) else { panic!("all begin") };
+            assert!((short - want).abs() < 1e-12, "{pass} s: {short}");
+        }
+        assert_eq!(beginning(&plan("asp"), 1e-4), Beginning::Apart);
     }
 
     #[test]
