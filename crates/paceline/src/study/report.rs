@@ -298,12 +298,25 @@ pub fn figure(metric: &str, value: f64) -> String {
     format!("{metric} {}{}", number(value), unit(metric))
 }
 
-/// A figure with four digits that matter.
+/// A figure with three or four digits that matter.
 pub fn number(value: f64) -> String {
     match value.abs() {
         v if v >= 10_000.0 => format!("{value:.0}"),
         v if v >= 100.0 => format!("{value:.1}"),
         v if v >= 0.1 || v == 0.0 => format!("{value:.3}"),
+        v if v >= 0.01 => format!("{value:.4}"),
+        v if v >= 1e-4 => format!("{value:.6}").trim_end_matches('0').to_owned(),
         _ => format!("{value:.2e}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::number;
+
+    #[test]
+    fn small_figures_are_not_powers_of_ten_unless_they_must_be() {
+        let shown = [52_345.6, 123.45, 0.5, 0.0, 0.04321, 0.00721, 0.0043, 0.000012].map(number);
+        assert_eq!(shown, ["52346", "123.5", "0.500", "0.000", "0.0432", "0.00721", "0.0043", "1.20e-5"]);
     }
 }
