@@ -480,13 +480,12 @@ mod tests {
             let found = measured.slowdown(processes, cores, Beginning::Apart);
             assert!((found - want).abs() < 1e-12, "{processes} on {cores}: {found}");
         }
-        for (processes, in_step, want) in [(2.0, 1.0, 1.2), (3.0, 1.0, 2.3), (4.0, 1.0, 3.4), (4.0, 0.5, 2.9)]
-        {
-            let found = measured.slowdown(processes, 2, in_step);
-            assert!((found - want).abs() < 1e-12, "{processes} in step ({in_step}): {found}");
+        for (processes, short, want) in [(2.0, 1.0, 1.2), (3.0, 1.0, 2.3), (4.0, 1.0, 3.4), (4.0, 0.5, 2.9)] {
+            let found = measured.slowdown(processes, 2, Beginning::Together { short });
+            assert!((found - want).abs() < 1e-12, "{processes} in step ({short}): {found}");
         }
-        assert_eq!(Calibration::defaults().slowdown(6.0, 4, 1.0), 1.5);
-        assert_eq!(Calibration::defaults().slowdown(3.0, 4, 0.0), 1.0);
+        assert_eq!(Calibration::defaults().slowdown(6.0, 4, Beginning::Together { short: 1.0 }), 1.5);
+        assert_eq!(Calibration::defaults().slowdown(3.0, 4, Beginning::Apart), 1.0);
     }
 
     #[test]
