@@ -86,14 +86,15 @@ fn a_process_that_dies_is_named_and_leaves_nothing_behind() {
         let error = text.lines().find(|l| l.starts_with("error:")).unwrap_or_default();
         assert!(error.contains(name) && error.contains("SIGKILL"), "{transport} {words}: {text}");
         assert!(ranks.iter().all(|&pid| gone(pid)), "{transport} {words}");
-        nothing_is_left(&doors);
+        assert_eq!(left(&doors), Vec::<&String>::new(), "{transport} {words}");
         assert_eq!(lying_about(), before, "{transport} {words}");
     }
 }
 
-fn nothing_is_left(doors: &[String]) {
+/// The doors that are still there.
+fn left(doors: &[String]) -> Vec<&String> {
     let table = std::fs::read_to_string("/proc/net/unix").unwrap();
-    assert!(doors.iter().all(|door| !table.contains(&door[..])), "{table}");
+    doors.iter().filter(|door| table.contains(&door[..])).collect()
 }
 
 #[test]
@@ -104,11 +105,15 @@ fn when_the_launcher_dies_its_ranks_and_their_names_go_too() {
         let doors: Vec<_> = ranks.iter().flat_map(|&pid| names(pid)).collect();
         drop(run);
         let start = Instant::now();
-        while !ranks.iter().all(|&pid| gone(pid)) {
-            assert!(start.elapsed() < PATIENCE, "{transport}: ranks outlive their launcher");
+        // A process whose first thread is gone may still have others that keep its sockets open.
+        while !ranks.iter().all(|&pid| gone(pid)) || !left(&doors).is_empty() {
+            assert!(
+                start.elapsed() < PATIENCE,
+                "{transport}: ranks or {:?} outlive their launcher",
+                left(&doors)
+            );
             std::thread::sleep(Duration::from_millis(10));
         }
-        nothing_is_left(&doors);
     }
 }
 
