@@ -280,7 +280,7 @@ impl Calibration {
     pub fn text(&self) -> String {
         let head = "# What things cost on this machine, measured by `paceline calibrate`.\n\
                     # Numbers are [median, low, high]: the median lies between the two with 95% confidence.\n\
-                    # (Of transports it is the mean of rounds that were spread over the whole time.)\n\
+                    # (Of transports and of shared cores it is a mean: of rounds over the whole time, of passes.)\n\
                     # Names end with the unit. Messages: [bytes, both sides at once, median s, 95th percentile s].\n\
                     # Layers: [name, forward s, s of backward until its gradients were final].\n\n";
         head.to_owned() + &toml::to_string(self).expect("plain data")

@@ -137,7 +137,13 @@ pub fn costs(
     let calibration = terms.calibration.unwrap_or(&defaults);
     let timing = timing(placed, graph, calibration);
     let layout = placed.layout();
-    let hosts = hosts(placed, &layout, calibration, terms, beginning(&placed.sync, timing.seconds));
+    let hosts = hosts(
+        placed,
+        &layout,
+        calibration,
+        terms,
+        beginning(setup.sync.always_together(setup.steps), timing.seconds),
+    );
     let own = |rank: usize| hosts.get(machine(terms, &layout, rank)).map_or(1.0, |host| host.speed);
     let compute = |rank: usize| (timing.seconds * 1e9 / own(rank)) as u64;
     let transport = calibration.transport.iter().find(|t| t.name == placed.transport);
@@ -190,8 +196,8 @@ fn per_byte(link: Network) -> f64 {
 }
 
 /// How workers begin their passes.
-fn beginning(sync: &str, pass_s: f64) -> Beginning {
-    if sync != "bsp" {
+fn beginning(together: bool, pass_s: f64) -> Beginning {
+    if !together {
         return Beginning::Apart;
     }
     Beginning::Together { short: 1.0 - ((pass_s / TURN).ln() / TURNS.ln()).clamp(0.0, 1.0) }
@@ -300,10 +306,10 @@ mod tests {
     #[test]
     fn short_passes_that_begin_together_are_in_each_others_way() {
         for (pass, want) in [(1e-4, 1.0), (3e-3, 1.0), (6e-3, 0.5), (12e-3, 0.0), (1.0, 0.0)] {
-            let Beginning::Together { short } = beginning("bsp", pass) else { panic!("all begin") };
+            let Beginning::Together { short } = beginning(true, pass) else { panic!("all begin") };
             assert!((short - want).abs() < 1e-12, "{pass} s: {short}");
         }
-        assert_eq!(beginning("asp", 1e-4), Beginning::Apart);
+        assert_eq!(beginning(false, 1e-4), Beginning::Apart);
     }
 
     #[test]
