@@ -4,7 +4,8 @@
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use paceline_data::Folders;
@@ -13,14 +14,18 @@ use paceline_record::{Recording, process};
 use paceline_wire::Key;
 use paceline_wire::line::{Heard, Line, Link, Pulse, may_come_yet};
 
+use crate::control::FromRank;
 use crate::crew::{left, orders};
 use crate::error::LaunchError;
 use crate::fleet::{self, Fleet, News};
+use crate::interrupt::Interrupt;
 use crate::joining::{self, FromHost, Greeting, Over, ToHost, Version, printable};
 use crate::rank::role;
 
 /// Pause before dialling again.
 const REDIAL: Duration = Duration::from_millis(200);
+/// How often a request to stop is looked for.
+const LOOK: Duration = Duration::from_millis(50);
 /// Time for one attempt.
 const ATTEMPT: Duration = Duration::from_secs(5);
 
@@ -40,6 +45,8 @@ pub struct Join {
     pub program: (PathBuf, &'static str),
     /// How long to try.
     pub patience: Duration,
+    /// The request to stop; it is passed on to the launcher.
+    pub interrupt: Arc<Interrupt>,
 }
 
 /// What came of it.
@@ -128,9 +135,19 @@ impl Agent<'_> {
         heard: &Receiver<Raw>,
         tell: &mut dyn FnMut(&str),
     ) -> Result<Joined, LaunchError> {
+        let mut passed_on = false;
+        // The line tells when the launcher is lost, so this does not wait forever.
         loop {
-            // The line tells when the launcher is lost, so this does not wait forever.
-            let Ok(heard) = heard.recv() else { return Err(self.lost("this end stopped listening".into())) };
+            if self.join.interrupt.requested() && !std::mem::replace(&mut passed_on, true) {
+                self.interrupted();
+            }
+            let heard = match heard.recv_timeout(LOOK) {
+                Ok(heard) => heard,
+                Err(RecvTimeoutError::Timeout) => continue,
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(self.lost("this end stopped listening".into()));
+                }
+            };
             match heard {
                 Raw::Launcher(Heard::Document(document)) => {
                     let (said, numbers) = joining::decode(&document).map_err(|cause| self.lost(cause))?;
@@ -174,6 +191,7 @@ impl Agent<'_> {
                 let words = words(&plan, &ranks);
                 match self.start(&plan, &ranks, key, recording) {
                     Ok(fleet) => {
+                        self.join.interrupt.arm();
                         tell(&format!("runs {words} here"));
                         self.fleet = Some((fleet, words));
                     }
@@ -211,6 +229,13 @@ impl Agent<'_> {
             news.into_iter().all(|news| sender.send(Raw::Rank(news)).is_ok());
         });
         Ok(fleet)
+    }
+
+    /// Asks the launcher to save the run and stop, in the name of a rank of this machine.
+    fn interrupted(&self) {
+        if let Some(rank) = self.fleet.as_ref().and_then(|(fleet, _)| fleet.first_rank()) {
+            self.line.say(joining::encode(&FromHost::Said { rank, said: FromRank::Interrupted }, &[]));
+        }
     }
 
     fn pass_on(&mut self, news: News) {

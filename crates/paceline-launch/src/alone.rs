@@ -30,11 +30,13 @@ pub fn run(
     let steps = single::order(plan, dataset.train.len()).1;
     let pauses = RefCell::new(Pauses::new(plan, harbour, steps));
     let (restored, stretch) = (pauses.borrow().restored(0).cloned(), pauses.borrow().stretch());
-    let brake = Arc::new(Brake::default());
+    let brake = Arc::new(Brake::starting_at(stretch.from));
     let over = AtomicBool::new(false);
     let mut stopped = None;
     let mut pause = |Pause { step, part }: Pause| {
         let mut pauses = pauses.borrow_mut();
+        // Told nobody else, but from now on a pause is the end.
+        let _ = pauses.interrupted();
         pauses.paused(0, step, part);
         match pauses.decide("{}".into()) {
             Ok(Decision::GoOn(next)) => Some(next),
@@ -52,7 +54,7 @@ pub fn run(
     let ran = std::thread::scope(|scope| {
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
-                if harbour.interrupt.load(Ordering::Relaxed) {
+                if harbour.interrupt.requested() {
                     brake.stop_at(0);
                     return;
                 }

@@ -100,6 +100,8 @@ pub enum FromRank {
     },
     /// It lives, whatever it does; several times per second.
     Alive,
+    /// SIGINT or SIGTERM came to its process: the run is to save itself and stop.
+    Interrupted,
     /// Its first step begins.
     Started,
     /// Steps are done (not every step is told).

@@ -60,7 +60,7 @@ pub enum LaunchError {
         /// The deadline.
         seconds: u64,
     },
-    /// Somebody asked for it.
+    /// A stop was requested, and the run has saved itself.
     #[error("interrupted after step {step} of {steps}; saved in {}", path.display())]
     Interrupted {
         /// Steps done.
@@ -69,6 +69,14 @@ pub enum LaunchError {
         steps: u64,
         /// The checkpoint.
         path: std::path::PathBuf,
+        /// The run.
+        run: String,
+    },
+    /// A stop was requested before there was anything to save, or was requested twice.
+    #[error("interrupted {when}; nothing was saved")]
+    Abandoned {
+        /// How far the run had come.
+        when: String,
         /// The run.
         run: String,
     },
@@ -182,7 +190,7 @@ impl LaunchError {
                 TrainError::Wire(_) => 6,
                 TrainError::Restore { .. } => 5,
             },
-            Self::Interrupted { .. } => 130,
+            Self::Interrupted { .. } | Self::Abandoned { .. } => 130,
             Self::Record(_) => 5,
             Self::Lost { .. } | Self::Late { .. } | Self::Missing { .. } | Self::HostLost { .. } => 4,
             Self::Unreachable { .. } | Self::LauncherLost { .. } => 4,
@@ -223,6 +231,9 @@ impl LaunchError {
                 "this machine's processes were ended; are the launcher and the network to it up?".into()
             }
             Self::Interrupted { run, .. } => format!("`paceline resume {run}` goes on from there"),
+            Self::Abandoned { run, .. } => {
+                format!("`paceline resume {run}` goes on from its last checkpoint, or begins again")
+            }
             Self::Record(_) => "is the disk full? the last checkpoint before is still there".into(),
             Self::Plan(_) | Self::System { .. } | Self::Wire(_) => String::new(),
         }

@@ -1,19 +1,29 @@
 //! Faults that tests ask for, by rank and step: only in builds with debug assertions.
 
+use rustix::process::Signal;
+
 /// `RANK:STEP`: the rank that dies after having done that step, step 0 being the moment before it listens.
 const DIE: &str = "PACELINE_TEST_DIE";
 /// The same for a rank that panics.
 const PANIC: &str = "PACELINE_TEST_PANIC";
 
-/// Dies, without a word, if that was asked for.
+/// The same for a rank that is stopped, as by SIGSTOP.
+const STOP: &str = "PACELINE_TEST_STOP";
+
+/// Dies or stops, without a word, if that was asked for.
 pub fn strike(rank: usize, step: u64) {
     if !cfg!(debug_assertions) {
         return;
     }
     let meant = |name: &str| std::env::var(name).is_ok_and(|at| at == format!("{rank}:{step}"));
     assert!(!meant(PANIC), "a test asked rank {rank} to panic after step {step}");
+    let signal =
+        |signal| rustix::process::kill_process(rustix::process::getpid(), signal).unwrap_or_default();
     if meant(DIE) {
         // As a process that somebody kills: nothing is closed or said.
-        let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+        signal(Signal::KILL);
+    }
+    if meant(STOP) {
+        signal(Signal::STOP);
     }
 }

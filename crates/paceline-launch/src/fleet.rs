@@ -17,6 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::control::{self, FromRank, ToRank};
+use crate::interrupt::Blocked;
 
 /// Time that children have to end by themselves.
 const GRACE: Duration = Duration::from_secs(2);
@@ -54,6 +55,7 @@ impl Fleet {
         word: &str,
         orders: impl IntoIterator<Item = (usize, O)>,
     ) -> io::Result<Self> {
+        let _blocked = Blocked::new();
         let (sender, news) = channel();
         let mut fleet = Self { ranks: Vec::new(), children: Vec::new(), orders: Vec::new(), news };
         let mut watched = Vec::new();
@@ -96,6 +98,11 @@ impl Fleet {
         let index = self.index(rank)?;
         let pipe = self.orders[index].as_mut().expect("orders go out before the end");
         control::write(pipe, order, numbers)
+    }
+
+    /// The lowest rank.
+    pub fn first_rank(&self) -> Option<usize> {
+        self.ranks.iter().copied().min()
     }
 
     /// A rank's process.

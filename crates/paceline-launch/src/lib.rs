@@ -11,6 +11,7 @@
 //!   such a machine does; [`joining`]: what they say to each other; [`key_file`]: the key that lets them in
 //! - [`emulated`]: emulated hosts and the links between them
 //! - [`vitals`]: signs of life of the ranks
+//! - [`interrupt`]: requests to stop, by signals
 //! - [`pauses`]: checkpoints, and where a run goes on or stops
 //! - [`gather`]: evaluations and results of all ranks put together
 //! - [`trial`]: one run of a study, under a keeper
@@ -32,6 +33,7 @@ pub mod error;
 mod fault;
 pub mod fleet;
 pub mod gather;
+pub mod interrupt;
 pub mod joining;
 pub mod key_file;
 pub mod ledger;

@@ -17,6 +17,9 @@ use crate::run::Launch;
 /// Refusals that are told of one by one, before the run and during it: a flood must not fill the disk.
 pub(crate) const TOLD: usize = 1000;
 
+/// How often a request to stop is looked for.
+const LOOK: Duration = Duration::from_millis(50);
+
 /// How other machines come to a run.
 pub struct Listen {
     /// Where.
@@ -66,7 +69,12 @@ pub(crate) fn muster(
                 report(Event::Refused { rank: None, cause });
             }
         };
-        match heard.recv_timeout(left(end)) {
+        if launch.harbour.interrupt.requested() {
+            muster.send_home("the run was interrupted", 130);
+            let (when, run) = ("while waiting for other machines".into(), launch.run.to_owned());
+            return Err(LaunchError::Abandoned { when, run });
+        }
+        match heard.recv_timeout(left(end).min(LOOK)) {
             Ok(Raw::Door(Visit::Refused { cause })) => turned_away(&cause),
             Ok(Raw::Door(Visit::Arrived { link, greeting })) => match muster.admit(*link, &greeting) {
                 Err(cause) => turned_away(&cause),
@@ -82,9 +90,10 @@ pub(crate) fn muster(
                 }
             }
             Ok(_) => {}
+            Err(RecvTimeoutError::Timeout) if !left(end).is_zero() => {}
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
                 let came = muster.seats.iter().flatten().map(Host::label).collect();
-                muster.send_home();
+                muster.send_home("not all hosts came in time", 4);
                 let seconds = listen.timeout.as_secs_f64();
                 return Err(LaunchError::Missing { hosts, came, address: text, seconds, refused });
             }
@@ -166,10 +175,9 @@ impl Muster<'_> {
         Some((seat + 1, label))
     }
 
-    /// Tells those who came that others did not.
-    fn send_home(self) {
-        let (message, hint) = ("not all hosts came in time".to_owned(), String::new());
-        let over = joining::Over { code: 4, message, hint, result: None };
+    /// Tells those who came why the run does not begin.
+    fn send_home(self, message: &str, code: u8) {
+        let over = joining::Over { code, message: message.to_owned(), ..joining::Over::default() };
         let document = joining::encode(&ToHost::Over(over), &[]);
         for host in self.seats.into_iter().flatten() {
             host.line.say(document.clone());

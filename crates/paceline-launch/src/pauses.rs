@@ -3,7 +3,6 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use paceline_plan::Plan;
 use paceline_record::{Checkpoint, Checkpoints, Part};
@@ -12,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::control::ToRank;
 use crate::error::LaunchError;
+use crate::interrupt::Interrupt;
 
 /// Where a run's checkpoints are, and what may end it early.
 #[derive(Clone, Debug)]
@@ -20,8 +20,8 @@ pub struct Harbour {
     pub checkpoints: Checkpoints,
     /// What the run goes on from.
     pub resumed: Option<Arc<Checkpoint>>,
-    /// Set by whoever wants the run to save and stop.
-    pub interrupt: Arc<AtomicBool>,
+    /// The request to save and stop.
+    pub interrupt: Arc<Interrupt>,
 }
 
 /// A part without its numbers, which travel behind it.
@@ -113,9 +113,9 @@ impl<'a> Pauses<'a> {
         self.harbour.resumed.as_ref().and_then(|checkpoint| checkpoint.parts.get(rank))
     }
 
-    /// What to tell every rank if somebody has just asked for a stop.
+    /// What to tell every rank if somebody has just asked for a stop. Ranks must know their peers by then.
     pub fn interrupted(&mut self) -> Option<ToRank> {
-        if self.stopping || !self.harbour.interrupt.load(Ordering::Relaxed) {
+        if self.stopping || !self.harbour.interrupt.requested() {
             return None;
         }
         self.stopping = true;

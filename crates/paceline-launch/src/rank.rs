@@ -21,6 +21,7 @@ use sha2::{Digest, Sha256};
 use crate::control::{self, Done, FromRank, ToRank};
 use crate::emulated::Emulated;
 use crate::fault;
+use crate::interrupt;
 use crate::ledger::{self, Ledger};
 use crate::pauses::{pack, unpack};
 use crate::vitals;
@@ -266,6 +267,10 @@ fn failed(error: &TrainError) -> FromRank {
 /// The whole life of a rank's process: its orders come from standard input, its words go to standard
 /// output. When the launcher is gone, so is the rank.
 pub fn main() {
+    interrupt::pass_on(|| {
+        // A launcher that has ended takes this process with it.
+        let _ = control::write(&mut std::io::stdout().lock(), &FromRank::Interrupted, &[]);
+    });
     let mut say = |message: FromRank, numbers: &[f32]| {
         // A launcher that does not listen any more has ended: nothing is left to tell.
         let _ = control::write(&mut std::io::stdout().lock(), &message, numbers);
@@ -402,7 +407,7 @@ fn connect(
     };
     let restored = restored.and_then(|packed| unpack(packed, &numbers));
     let (tell, told) = channel();
-    let brake = Arc::new(Brake::default());
+    let brake = Arc::new(Brake::starting_at(stretch.from));
     let leash = Leash { stretch, restored, brake: Arc::clone(&brake), told };
     std::thread::spawn(move || {
         while let Ok(Some((order, _))) = control::read(&mut orders) {

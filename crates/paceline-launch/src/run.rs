@@ -247,9 +247,6 @@ fn lead(
         if watch.side_results(report)? {
             (0..launch.plan.workers).for_each(|rank| crew.tell(rank, ToRank::GoOn, &[]));
         }
-        if let Some(order) = watch.pauses.interrupted() {
-            crew.tell_all(&order);
-        }
         let failure = match tidings {
             Some(Tidings::Rank(News::Said(rank, mut said, numbers))) => {
                 locate(&mut said, rank, crew);
@@ -297,6 +294,9 @@ fn lead(
         if let Some(failure) = failure {
             return Err(failure);
         }
+        if let Some(order) = watch.interrupted()? {
+            crew.tell_all(&order);
+        }
         // Of a machine that is under suspicion it is soon known whether it is lost: then that is the cause.
         let ripe = |(since, lost, _): &(Instant, usize, _)| since.elapsed() > BLAME && !crew.quiet(*lost);
         if let Some((_, _, told)) = blamed.take_if(|blamed| ripe(blamed)) {
@@ -338,6 +338,7 @@ fn as_threads(
     report: &mut dyn FnMut(Event<'_>),
 ) -> Result<RunResult, LaunchError> {
     watch.announce(report);
+    watch.connected = true;
     let (sender, news) = channel();
     let world = launch.plan.workers + launch.plan.servers;
     let emulated = Emulated::of(launch.plan);
@@ -350,7 +351,8 @@ fn as_threads(
             let sender = sender.clone();
             let (tell, told) = channel();
             let (stretch, restored) = (watch.pauses.stretch(), watch.pauses.restored(rank).cloned());
-            let leash = Leash { stretch, restored, brake: Arc::default(), told };
+            let brake = Arc::new(Brake::starting_at(stretch.from));
+            let leash = Leash { stretch, restored, brake, told };
             leashes.push((tell, Arc::clone(&leash.brake)));
             let to_launcher = sender.clone();
             // Of several ranks in one process, one tells of it.
@@ -376,34 +378,34 @@ fn as_threads(
         }
         drop(sender);
         loop {
-            let mut then = watch.pauses.interrupted().map_or(Then::Nothing, Then::tell_all);
-            match news.recv_timeout(watch.patience()) {
-                Ok((rank, said, numbers)) => match watch.take(rank, said, numbers, report)? {
-                    Then::Nothing => {}
-                    other => then = other,
-                },
-                Err(RecvTimeoutError::Timeout) => {}
+            let asked = watch.interrupted()?.map_or(Then::Nothing, Then::tell_all);
+            let answer = match news.recv_timeout(watch.patience()) {
+                Ok((rank, said, numbers)) => watch.take(rank, said, numbers, report)?,
+                Err(RecvTimeoutError::Timeout) => Then::Nothing,
                 Err(RecvTimeoutError::Disconnected) => break,
-            }
+            };
             if watch.side_results(report)? {
                 // A rank that has ended does not wait.
                 leashes.iter().for_each(|(tell, _)| tell.send(Told::GoOn).unwrap_or_default());
             }
-            let Then::TellAll(order) = then else { continue };
-            match *order {
-                ToRank::Hold => {
-                    let workers = leashes[..launch.plan.workers].iter().enumerate();
-                    let held: Vec<_> = workers.map(|(rank, (_, brake))| (rank, brake.hold())).collect();
-                    let stops = held.into_iter().filter_map(|(rank, step)| watch.pauses.held(rank, step));
-                    if let Some(ToRank::StopAt { step }) = stops.last() {
-                        leashes.iter().for_each(|(_, brake)| brake.stop_at(step));
+            for then in [asked, answer] {
+                let Then::TellAll(order) = then else { continue };
+                match *order {
+                    ToRank::Hold => {
+                        let workers = leashes[..launch.plan.workers].iter().enumerate();
+                        let held: Vec<_> = workers.map(|(rank, (_, brake))| (rank, brake.hold())).collect();
+                        let stops = held.into_iter().filter_map(|(rank, step)| watch.pauses.held(rank, step));
+                        if let Some(ToRank::StopAt { step }) = stops.last() {
+                            leashes.iter().for_each(|(_, brake)| brake.stop_at(step));
+                        }
                     }
+                    ToRank::StopAt { step } => leashes.iter().for_each(|(_, brake)| brake.stop_at(step)),
+                    ToRank::Next { stretch } => {
+                        let next = Told::Next(stretch);
+                        leashes.iter().for_each(|(tell, _)| tell.send(next).unwrap_or_default());
+                    }
+                    _ => {}
                 }
-                ToRank::StopAt { step } => leashes.iter().for_each(|(_, brake)| brake.stop_at(step)),
-                ToRank::Next { stretch } => {
-                    leashes.iter().for_each(|(tell, _)| tell.send(Told::Next(stretch)).unwrap_or_default());
-                }
-                _ => {}
             }
         }
         Ok::<(), LaunchError>(())

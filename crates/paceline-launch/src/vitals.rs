@@ -25,7 +25,7 @@ pub enum Sign {
 
 #[derive(Clone, Copy, Debug)]
 enum Life {
-    /// It has said nothing yet, or need not say anything any more.
+    /// It need not say anything any more.
     Unwatched,
     Silent(Duration),
 }
@@ -39,9 +39,9 @@ pub struct Vitals {
 }
 
 impl Vitals {
-    /// Of so many ranks nothing was heard yet.
+    /// Every rank is watched from its start: one that stands still before its first word is missed like any other.
     pub fn new(ranks: usize) -> Self {
-        Self { ranks: vec![Life::Unwatched; ranks], looked: None }
+        Self { ranks: vec![Life::Silent(Duration::ZERO); ranks], looked: None }
     }
 
     /// A rank has said something.
@@ -87,12 +87,18 @@ mod tests {
     #[test]
     fn a_rank_that_stops_is_suspected_after_2_s_and_dead_after_5_s() {
         let mut vitals = Vitals::new(2);
-        assert_eq!(watch(&mut vitals, 0, 60_000), [], "who was never heard is not missed");
+        let seen = watch(&mut Vitals::new(1), 0, 60_000);
+        assert_eq!(
+            seen,
+            [(2_000, Sign::Suspect(0)), (5_000, Sign::Dead(0))],
+            "who was never heard is missed"
+        );
+        watch(&mut vitals, 0, 1_000);
         vitals.heard(0);
         vitals.heard(1);
         vitals.forget(0);
-        let seen = watch(&mut vitals, 60_000, 130_000);
-        assert_eq!(seen, [(61_950, Sign::Suspect(1)), (64_950, Sign::Dead(1))]);
+        let seen = watch(&mut vitals, 1_000, 70_000);
+        assert_eq!(seen, [(2_950, Sign::Suspect(1)), (5_950, Sign::Dead(1))]);
     }
 
     #[test]

@@ -65,6 +65,8 @@ pub(crate) struct Watch<'a> {
     steps_in_all: u64,
     pub(crate) gather: Gather<'a>,
     addresses: Vec<String>,
+    /// Whether ranks know their peers, or need not be told of them.
+    pub(crate) connected: bool,
     /// Ranks that have begun.
     begun: usize,
     startup: Option<f64>,
@@ -104,6 +106,7 @@ impl<'a> Watch<'a> {
             launch,
             gather: Gather::new(launch.plan, account),
             addresses: vec![String::new(); world],
+            connected: false,
             begun: 0,
             startup: None,
             began: Instant::now(),
@@ -135,6 +138,15 @@ impl<'a> Watch<'a> {
         let (restored, numbers) = packed.unzip();
         let (addresses, stretch) = (self.addresses.clone(), self.pauses.stretch());
         (ToRank::Peers { addresses, interfaces, stretch, restored }, numbers.unwrap_or_default())
+    }
+
+    /// What to tell every rank if a stop was just requested and all of them know their peers.
+    pub(crate) fn interrupted(&mut self) -> Result<Option<ToRank>, LaunchError> {
+        if self.launch.harbour.interrupt.abandoned() {
+            let when = self.when(&(0..self.steps.len()).collect::<Vec<_>>());
+            return Err(LaunchError::Abandoned { when, run: self.launch.run.to_owned() });
+        }
+        Ok(if self.connected { self.pauses.interrupted() } else { None })
     }
 
     /// Everybody has paused: saves, and goes on or stops.
@@ -171,8 +183,8 @@ impl<'a> Watch<'a> {
         match said {
             FromRank::Bound { address } => {
                 self.addresses[rank] = address;
-                let all = self.addresses.iter().all(|a| !a.is_empty());
-                return Ok(if all { Then::Connect } else { Then::Nothing });
+                self.connected = self.addresses.iter().all(|a| !a.is_empty());
+                return Ok(if self.connected { Then::Connect } else { Then::Nothing });
             }
             FromRank::Started => {
                 self.begun += 1;
@@ -194,6 +206,7 @@ impl<'a> Watch<'a> {
                 self.gather.part(rank, step, train_s, outcome, report);
             }
             FromRank::Alive => {}
+            FromRank::Interrupted => self.launch.harbour.interrupt.request(),
             FromRank::Snapshot { step, train_s } => self.snapshot(rank, step, train_s, numbers),
             FromRank::Held { step } => {
                 return Ok(self.pauses.held(rank, step).map_or(Then::Nothing, Then::tell_all));

@@ -67,6 +67,11 @@ struct Braking {
 }
 
 impl Brake {
+    /// The brake of a worker whose first step is `step`.
+    pub fn starting_at(step: u64) -> Self {
+        Self { state: Mutex::new(Braking { step, ..Braking::default() }), bell: Condvar::new() }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Braking> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

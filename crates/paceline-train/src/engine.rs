@@ -91,7 +91,8 @@ pub struct Engine {
     /// Peers whose goodbye has not left yet.
     goodbyes: Vec<Rank>,
     clock: Instant,
-    last_progress: Instant,
+    /// Time waited since something of use came.
+    silence: Duration,
     patience: Duration,
     /// Time spent on others.
     pub times: Times,
@@ -137,7 +138,7 @@ impl Engine {
             leaving: 0,
             goodbyes: Vec::new(),
             clock: now,
-            last_progress: now,
+            silence: Duration::ZERO,
             patience: PATIENCE,
             times: Times { wait_for: vec![Duration::ZERO; world], ..Times::default() },
             staleness: Vec::new(),
@@ -366,7 +367,9 @@ impl Engine {
         if let Some(rank) = self.waiting_for {
             self.times.wait_for[rank] += spent;
         }
-        if !moved && self.last_progress.elapsed() > self.patience {
+        // A process that was suspended has waited no longer than one wait.
+        self.silence += start.elapsed().min(2 * WAIT);
+        if !moved && self.silence > self.patience {
             let rank = self.waiting_for.unwrap_or(0);
             return Err(TrainError::Silent { rank, seconds: self.patience.as_secs(), step: self.step });
         }
@@ -408,7 +411,7 @@ impl Engine {
             watch.links(&self.links, &*self.transport);
         }
         if progress {
-            self.last_progress = Instant::now();
+            self.silence = Duration::ZERO;
         }
         Ok(moved)
     }
@@ -515,7 +518,7 @@ impl Engine {
 
     /// Tells the engine that it was left alone on purpose (an evaluation): silence meanwhile is no loss.
     pub fn rest(&mut self) {
-        self.last_progress = Instant::now();
+        self.silence = Duration::ZERO;
     }
 
     /// Sees that everything has left: to be called before a pause, in which nothing moves.

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use paceline_data::{Dataset, Folders};
 use paceline_launch::alone;
+use paceline_launch::interrupt::Interrupt;
 use paceline_launch::pauses::Harbour;
 use paceline_launch::run::{self, Launch};
 use paceline_plan::Plan;
@@ -13,8 +13,6 @@ use paceline_record::process::Started;
 use paceline_record::store::{Scarce, Told, scarce};
 use paceline_record::{Checkpoints, Damaged, Event, Origin, Record, Recording, RunResult};
 use paceline_train::model;
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::flag;
 
 use crate::failure::Failure;
 use crate::output::{self, Follow, Show};
@@ -82,14 +80,19 @@ impl Voyage {
         follow: &mut Follow,
     ) -> Result<RunResult, Failure> {
         let Self { plan, folders, run: id, recording, .. } = self;
+        let interrupt = Interrupt::on_signals()?;
         let source = paceline_data::find(&plan.data).expect("the plan's names come from the registries");
         let dataset = source.load(folders, &model::settings(plan))?;
         plan.check(dataset.train.len())?;
         weights::check(plan, &dataset, show)?;
         self.check_space(&dataset)?;
+        if recording.is_some() {
+            // From its row in the store on, a run that is interrupted saves itself and says so.
+            interrupt.arm();
+        }
         *record = self.record(show)?;
         let folder = folder(&self.store, id);
-        let harbour = self.harbour(&folder, show)?;
+        let harbour = self.harbour(&folder, interrupt, show)?;
         let report = &mut |event: Event<'_>| {
             if let Some(record) = record {
                 record.event(&event);
@@ -150,9 +153,8 @@ impl Voyage {
         Ok(Some(open(&self.store, &self.run, &self.plan, BUILD, told)?))
     }
 
-    /// Where the run's checkpoints are, what it goes on from, and what ends it early: Ctrl-C or a polite request to
-    /// end, once; the second time the program ends at once. A run without a record has nothing to save.
-    fn harbour(&self, folder: &Path, show: Show) -> Result<Harbour, Failure> {
+    /// Where the run's checkpoints are, what it goes on from, and what ends it early.
+    fn harbour(&self, folder: &Path, interrupt: Arc<Interrupt>, show: Show) -> Result<Harbour, Failure> {
         let checkpoints = Checkpoints::of(folder);
         let mut resumed = None;
         if self.resumes {
@@ -168,12 +170,6 @@ impl Voyage {
                 output::note(&format!("{from} after step {step}"));
             }
             resumed = found.map(Arc::new);
-        }
-        let interrupt = Arc::new(AtomicBool::new(false));
-        let ends = if self.recording.is_some() { Arc::clone(&interrupt) } else { Arc::new(true.into()) };
-        for signal in [SIGINT, SIGTERM] {
-            flag::register_conditional_shutdown(signal, 130, Arc::clone(&ends))?;
-            flag::register(signal, Arc::clone(&interrupt))?;
         }
         Ok(Harbour { checkpoints, resumed, interrupt })
     }

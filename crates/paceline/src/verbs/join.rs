@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use paceline_launch::agent::{self, Join};
+use paceline_launch::interrupt::Interrupt;
 use paceline_launch::{LaunchError, key_file};
 use serde_json::json;
 
@@ -97,6 +98,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
         hosts,
         program: (std::env::current_exe()?, "rank"),
         patience: Duration::from_secs_f64(args.join_timeout),
+        interrupt: Interrupt::on_signals()?,
     };
     let tell = &mut |line: &str| {
         if !show.quiet {

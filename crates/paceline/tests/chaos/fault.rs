@@ -42,7 +42,7 @@ pub enum Damage {
 }
 
 /// A deadline of the contract; a busy machine is given more where nothing is measured.
-fn within(since: Instant, seconds: f64, what: &str) {
+pub fn within(since: Instant, seconds: f64, what: &str) {
     let strict = std::env::var_os("PACELINE_CHAOS_STRICT").is_some();
     let allowed = if strict { seconds } else { seconds + 20.0 };
     let took = since.elapsed().as_secs_f64();
@@ -260,7 +260,7 @@ fn interrupted(scene: &Scene, draws: &mut Draws, names: &str) -> String {
     let mut run = begun(scene, "", draws);
     let mut since = Instant::now();
     for (i, name) in names.split(' ').enumerate() {
-        std::thread::sleep(Duration::from_millis(20 * i as u64));
+        std::thread::sleep(Duration::from_millis(150 * i as u64));
         since = Instant::now();
         signal(name, run.id());
     }

@@ -8,6 +8,8 @@
 
 mod fault;
 mod scene;
+mod signals;
+mod terminal;
 mod verdict;
 
 use std::io::Write;

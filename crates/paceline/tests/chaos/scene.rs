@@ -2,13 +2,15 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use paceline_random::{Purpose, Stream};
 use serde_json::Value;
 
 use crate::fault::Fault;
+use crate::terminal::{CTRL_C, Terminal};
 
 /// No single wait is longer.
 pub const PATIENCE: Duration = Duration::from_secs(240);
@@ -74,9 +76,33 @@ impl Scene {
              {transport} --seed {}",
             1 + draws.below(1000)
         );
+        Self::new(words, format!("--checkpoint-every {every}"), workers, servers, exact)
+    }
+
+    /// A run for signals: one to four workers, every transport, strategies that end with the same bits.
+    pub fn deterministic(draws: &mut Draws) -> Self {
+        let workers = 1 + draws.below(4) as usize;
+        let transport = draws.of(&["tcp", "uds", "shm", "grpc", "inproc"]);
+        let (strategy, servers) = match draws.below(8) {
+            _ if workers == 1 => (String::new(), 0),
+            0 => ("--strategy ps".into(), 1),
+            1 => ("--strategy ps --compression 2bit".into(), 2),
+            _ => {
+                let path = draws.of(&["ring-allreduce", "stepwise", "gossip", "local", "halving-doubling"]);
+                (format!("--strategy {path}"), 0)
+            }
+        };
+        let transport = if workers == 1 { String::new() } else { format!("--transport {transport}") };
+        let words = format!(
+            "--epochs {EPOCHS} --batch 8 --workers {workers} --servers {servers} {strategy} {transport} --seed {}",
+            1 + draws.below(1000)
+        );
+        Self::new(words, String::new(), workers, servers, true)
+    }
+
+    fn new(words: String, saving: String, workers: usize, servers: usize, exact: bool) -> Self {
         let store = tempfile::tempdir().unwrap();
         let mark = store.path().display().to_string();
-        let saving = format!("--checkpoint-every {every}");
         Self { words, saving, workers, servers, exact, store, mark }
     }
 
@@ -104,6 +130,12 @@ impl Scene {
             command.env("PACELINE_TEST_DIE", format!("{rank}:{step}"));
         }
         Running::start(command, self.store.path().join("first"))
+    }
+
+    /// Starts `paceline train` so that it can be signalled in one of these ways.
+    pub fn train_for(&self, way: Way) -> Running {
+        let command = self.command(&format!("train --json {}", self.words));
+        Running::start_for(command, self.store.path().join("first"), way)
     }
 
     /// Goes on with the run, to its end.
@@ -136,22 +168,59 @@ impl Drop for Scene {
     }
 }
 
+/// Who is signalled.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Way {
+    /// The launcher's process alone.
+    Process,
+    /// Its process group, as `timeout` and service managers do.
+    Group,
+    /// The foreground group of its terminal, by the kernel.
+    Terminal,
+}
+
 /// The program under way; what it says goes to files, which outlive it.
 pub struct Running {
     launcher: Child,
     out: PathBuf,
+    way: Way,
+    terminal: Option<Terminal>,
 }
 
 impl Running {
-    fn start(mut command: Command, out: PathBuf) -> Self {
+    fn start(command: Command, out: PathBuf) -> Self {
+        Self::start_for(command, out, Way::Process)
+    }
+
+    fn start_for(mut command: Command, out: PathBuf, way: Way) -> Self {
         let file = |name: &str| File::create(out.with_extension(name)).unwrap();
-        let launcher = command
-            .stdin(Stdio::null())
-            .stdout(file("out"))
-            .stderr(file("err"))
-            .spawn()
-            .expect("the program starts");
-        Self { launcher, out }
+        command.stdin(Stdio::null());
+        let mut terminal = None;
+        match way {
+            Way::Process => {}
+            Way::Group => drop(command.process_group(0)),
+            Way::Terminal => {
+                let (opened, session) = Terminal::run(&command);
+                (terminal, command) = (Some(opened), session);
+            }
+        }
+        let launcher = command.stdout(file("out")).stderr(file("err")).spawn().expect("the program starts");
+        Self { launcher, out, way, terminal }
+    }
+
+    /// Sends a signal the way that the run was started for; a terminal sends SIGINT.
+    pub fn signal(&mut self, name: &str) {
+        match (&mut self.terminal, self.way) {
+            (Some(terminal), _) => terminal.press(CTRL_C),
+            (None, Way::Group) => drop(send(name, &format!("-{}", self.launcher.id()))),
+            (None, _) => drop(signal(name, self.launcher.id())),
+        }
+    }
+
+    /// How the program ended.
+    pub fn status(&mut self) -> ExitStatus {
+        self.end();
+        self.launcher.wait().unwrap()
     }
 
     pub fn id(&self) -> u32 {
@@ -235,8 +304,11 @@ pub fn stop(pid: u32) -> bool {
 
 /// Sends a signal to a process; false if there is none.
 pub fn signal(name: &str, pid: u32) -> bool {
-    let sent = Command::new("kill").args(["-s", name, &pid.to_string()]).stderr(Stdio::null()).status();
-    sent.unwrap().success()
+    send(name, &pid.to_string())
+}
+
+fn send(name: &str, target: &str) -> bool {
+    Command::new("kill").args(["-s", name, "--", target]).stderr(Stdio::null()).status().unwrap().success()
 }
 
 /// Files below a folder.
