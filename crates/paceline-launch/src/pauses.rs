@@ -75,9 +75,12 @@ pub struct Pauses<'a> {
     parts: Vec<Option<Part>>,
     /// Steps done, as those who know have told.
     told: Option<u64>,
-    /// Where each worker could stop.
+    /// Where each rank could stop.
     held: Vec<Option<u64>>,
+    /// Whether ranks were asked to stop.
     stopping: bool,
+    /// Whether all ranks were told where.
+    stop_told: bool,
 }
 
 impl<'a> Pauses<'a> {
@@ -91,8 +94,9 @@ impl<'a> Pauses<'a> {
             stretch: Stretch { from, to: steps, generation: 0 },
             parts: vec![None; plan.workers + plan.servers],
             told: None,
-            held: vec![None; plan.workers],
+            held: vec![None; plan.workers + plan.servers],
             stopping: false,
+            stop_told: false,
         };
         pauses.stretch.to = pauses.end_of(from);
         pauses
@@ -113,7 +117,15 @@ impl<'a> Pauses<'a> {
         self.harbour.resumed.as_ref().and_then(|checkpoint| checkpoint.parts.get(rank))
     }
 
-    /// What to tell every rank if somebody has just asked for a stop. Ranks must know their peers by then.
+    /// Ranks that are asked to stop before the others are told: all but the server that chooses the step. A rank that
+    /// does not know of the stop by then would take the end of its work for the end of the run.
+    pub fn asked_first(&self) -> Vec<usize> {
+        let (workers, world) = (self.plan.workers, self.parts.len());
+        (0..world).filter(|&rank| rank != workers).collect()
+    }
+
+    /// What to tell the ranks that are [`asked_first`](Self::asked_first) if somebody has just asked for a stop. All
+    /// ranks must know their peers by then.
     pub fn interrupted(&mut self) -> Option<ToRank> {
         if self.stopping || !self.harbour.interrupt.requested() {
             return None;
@@ -123,11 +135,13 @@ impl<'a> Pauses<'a> {
         Some(if self.plan.servers > 0 { ToRank::StopAt { step: 0 } } else { ToRank::Hold })
     }
 
-    /// A worker says where it could stop; what to tell everybody once all have.
+    /// A rank says where it could stop; what to tell everybody once all that were asked have.
     pub fn held(&mut self, rank: usize, step: u64) -> Option<ToRank> {
         *self.held.get_mut(rank)? = Some(step);
-        let all: Option<Vec<u64>> = self.held.iter().copied().collect();
-        Some(ToRank::StopAt { step: all?.into_iter().max()?.min(self.steps) })
+        let all: Option<Vec<u64>> = self.asked_first().into_iter().map(|rank| self.held[rank]).collect();
+        let step = all?.into_iter().max()?.min(self.steps);
+        let told = std::mem::replace(&mut self.stop_told, true);
+        (!told).then_some(ToRank::StopAt { step })
     }
 
     /// A rank has paused; whether all have.

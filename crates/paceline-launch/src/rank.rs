@@ -409,18 +409,19 @@ fn connect(
     let (tell, told) = channel();
     let brake = Arc::new(Brake::starting_at(stretch.from));
     let leash = Leash { stretch, restored, brake: Arc::clone(&brake), told };
+    // A launcher that does not listen any more has ended, and this process ends with it.
+    let held = |step| drop(control::write(&mut std::io::stdout().lock(), &FromRank::Held { step }, &[]));
     std::thread::spawn(move || {
         while let Ok(Some((order, _))) = control::read(&mut orders) {
             match order {
                 // A rank that does not listen any more does not wait.
                 ToRank::GoOn => drop(tell.send(Told::GoOn)),
                 ToRank::Next { stretch } => drop(tell.send(Told::Next(stretch))),
-                ToRank::StopAt { step } => brake.stop_at(step),
-                ToRank::Hold => {
-                    let said = FromRank::Held { step: brake.hold() };
-                    // A launcher that does not listen any more has ended, and this process ends with it.
-                    let _ = control::write(&mut std::io::stdout().lock(), &said, &[]);
+                ToRank::StopAt { step } => {
+                    brake.stop_at(step);
+                    held(step);
                 }
+                ToRank::Hold => held(brake.hold()),
                 ToRank::Config { .. } | ToRank::Bench { .. } | ToRank::Peers { .. } => break,
             }
         }

@@ -295,7 +295,7 @@ fn lead(
             return Err(failure);
         }
         if let Some(order) = watch.interrupted()? {
-            crew.tell_all(&order);
+            watch.pauses.asked_first().into_iter().for_each(|rank| crew.tell(rank, order.clone(), &[]));
         }
         // Of a machine that is under suspicion it is soon known whether it is lost: then that is the cause.
         let ripe = |(since, lost, _): &(Instant, usize, _)| since.elapsed() > BLAME && !crew.quiet(*lost);
@@ -378,8 +378,22 @@ fn as_threads(
         }
         drop(sender);
         loop {
-            let asked = watch.interrupted()?.map_or(Then::Nothing, Then::tell_all);
-            let answer = match news.recv_timeout(watch.patience()) {
+            if let Some(order) = watch.interrupted()? {
+                for rank in watch.pauses.asked_first() {
+                    let brake = &leashes[rank].1;
+                    let step = match order {
+                        ToRank::StopAt { step } => {
+                            brake.stop_at(step);
+                            step
+                        }
+                        _ => brake.hold(),
+                    };
+                    if let Some(ToRank::StopAt { step }) = watch.pauses.held(rank, step) {
+                        leashes.iter().for_each(|(_, brake)| brake.stop_at(step));
+                    }
+                }
+            }
+            let then = match news.recv_timeout(watch.patience()) {
                 Ok((rank, said, numbers)) => watch.take(rank, said, numbers, report)?,
                 Err(RecvTimeoutError::Timeout) => Then::Nothing,
                 Err(RecvTimeoutError::Disconnected) => break,
@@ -388,24 +402,10 @@ fn as_threads(
                 // A rank that has ended does not wait.
                 leashes.iter().for_each(|(tell, _)| tell.send(Told::GoOn).unwrap_or_default());
             }
-            for then in [asked, answer] {
-                let Then::TellAll(order) = then else { continue };
-                match *order {
-                    ToRank::Hold => {
-                        let workers = leashes[..launch.plan.workers].iter().enumerate();
-                        let held: Vec<_> = workers.map(|(rank, (_, brake))| (rank, brake.hold())).collect();
-                        let stops = held.into_iter().filter_map(|(rank, step)| watch.pauses.held(rank, step));
-                        if let Some(ToRank::StopAt { step }) = stops.last() {
-                            leashes.iter().for_each(|(_, brake)| brake.stop_at(step));
-                        }
-                    }
-                    ToRank::StopAt { step } => leashes.iter().for_each(|(_, brake)| brake.stop_at(step)),
-                    ToRank::Next { stretch } => {
-                        let next = Told::Next(stretch);
-                        leashes.iter().for_each(|(tell, _)| tell.send(next).unwrap_or_default());
-                    }
-                    _ => {}
-                }
+            if let Then::TellAll(order) = then
+                && let ToRank::Next { stretch } = *order
+            {
+                leashes.iter().for_each(|(tell, _)| tell.send(Told::Next(stretch)).unwrap_or_default());
             }
         }
         Ok::<(), LaunchError>(())

@@ -1,8 +1,8 @@
 //! A run of a random plan, in a store of its own, that can be found wherever its processes are.
 
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
 use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 

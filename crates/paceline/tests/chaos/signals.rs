@@ -168,7 +168,8 @@ mod tests {
     #[test]
     fn a_run_whose_time_is_over_saves_itself() {
         let scene = Scene::deterministic(&mut Draws::new(20, 3));
-        let plain = scene.command(&format!("train --json {} --epochs 100000", scene.words.replace("--epochs 20", "")));
+        let plain = scene
+            .command(&format!("train --json {} --epochs 100000", scene.words.replace("--epochs 20", "")));
         let mut limited = Command::new("timeout");
         limited.arg("2").arg(plain.get_program()).args(plain.get_args());
         for (name, value) in plain.get_envs() {
