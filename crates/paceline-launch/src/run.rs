@@ -377,6 +377,7 @@ fn as_threads(
             });
         }
         drop(sender);
+        let mut blamed: Option<(Instant, LaunchError)> = None;
         loop {
             if let Some(order) = watch.interrupted()? {
                 for rank in watch.pauses.asked_first() {
@@ -394,10 +395,23 @@ fn as_threads(
                 }
             }
             let then = match news.recv_timeout(watch.patience()) {
+                // Who lost a peer is a victim: the peer may still say why it gave up.
+                Ok((rank, FromRank::Failed { lost: Some(_), message, hint, code }, _)) => {
+                    let role = role(launch.plan, rank);
+                    let told = LaunchError::Failed { role, rank, message, hint, code };
+                    blamed = blamed.or(Some((Instant::now(), told)));
+                    Then::Nothing
+                }
                 Ok((rank, said, numbers)) => watch.take(rank, said, numbers, report)?,
                 Err(RecvTimeoutError::Timeout) => Then::Nothing,
-                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Disconnected) => match blamed {
+                    Some((_, told)) => return Err(told),
+                    None => break,
+                },
             };
+            if let Some((_, told)) = blamed.take_if(|(since, _)| since.elapsed() > BLAME) {
+                return Err(told);
+            }
             if watch.side_results(report)? {
                 // A rank that has ended does not wait.
                 leashes.iter().for_each(|(tell, _)| tell.send(Told::GoOn).unwrap_or_default());

@@ -1,10 +1,12 @@
 //! The faults, by their letters in the project's list, and what must come of each.
 
 use std::fs;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::scene::{self, Draws, Running, Scene, signal};
-use crate::verdict;
+use crate::files::{self, Kind, Place};
+use crate::scene::{self, Draws, Running, Scene, Way, signal};
+use crate::{signals, verdict};
 
 /// Something that breaks.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +25,16 @@ pub enum Fault {
     Damage(Damage),
     /// F14: somebody wants it to end.
     Signal(&'static str),
+    /// F14, as users do it: at any moment between the run's row and its last step.
+    Interrupt(Way),
+    /// F14 in the first moments.
+    Early(Way),
+    /// F14 twice.
+    Twice(Way),
+    /// The database is damaged.
+    Store(Damage),
+    /// A fifo or a device stands where a file should.
+    Special(Kind, Place),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +51,23 @@ pub enum Damage {
     Flipped,
     Empty,
     Missing,
+}
+
+impl Damage {
+    /// Damages a file.
+    pub fn apply(self, file: &Path) {
+        let mut bytes = fs::read(file).unwrap();
+        match self {
+            Self::Missing => fs::remove_file(file).unwrap(),
+            Self::Truncated => fs::write(file, &bytes[..bytes.len() / 2]).unwrap(),
+            Self::Empty => fs::write(file, b"").unwrap(),
+            Self::Flipped => {
+                let at = bytes.len() / 3;
+                bytes[at] ^= 4;
+                fs::write(file, &bytes).unwrap();
+            }
+        }
+    }
 }
 
 /// A deadline of the contract; a busy machine is given more where nothing is measured.
@@ -74,6 +103,38 @@ impl Fault {
         }
     }
 
+    /// Kinds of the attack: signals above all.
+    pub const ATTACK: u64 = 14;
+
+    pub fn draw_attack(round: u64, draws: &mut Draws) -> Self {
+        let way = *draws.of(&[&Way::Process, &Way::Group, &Way::Terminal]);
+        let damage = *draws.of(&[&Damage::Truncated, &Damage::Flipped, &Damage::Empty, &Damage::Missing]);
+        match round % Self::ATTACK {
+            0 | 1 => Self::Interrupt(Way::Terminal),
+            2 | 3 => Self::Interrupt(Way::Group),
+            4 => Self::Interrupt(Way::Process),
+            5 | 6 => Self::Early(way),
+            7 => Self::Twice(way),
+            8 => Self::Damage(damage),
+            9 => Self::Store(damage),
+            10 | 11 => {
+                let kind = *draws.of(&[&Kind::Fifo, &Kind::Zero]);
+                let places = [&Place::Part, &Place::Model, &Place::Weights, &Place::Study, &Place::Database];
+                Self::Special(kind, *draws.of(&places))
+            }
+            12 => Self::Stop { seconds: [4, 60][draws.below(2) as usize] },
+            _ => Self::Worker { restart: draws.below(2) == 0 },
+        }
+    }
+
+    /// The run that it breaks.
+    pub fn scene(&self, draws: &mut Draws) -> Scene {
+        match self {
+            Self::Interrupt(_) | Self::Early(_) | Self::Twice(_) => Scene::deterministic(draws),
+            _ => Scene::draw(self, draws),
+        }
+    }
+
     pub fn needs_server(&self) -> bool {
         matches!(self, Self::Server { .. })
     }
@@ -101,6 +162,11 @@ impl Fault {
             Self::Stop { seconds } => stop(scene, draws, seconds),
             Self::Damage(damage) => damaged(scene, damage),
             Self::Signal(names) => interrupted(scene, draws, names),
+            Self::Interrupt(way) => signals::interrupt(scene, way, draws),
+            Self::Early(way) => signals::early(scene, way, draws),
+            Self::Twice(way) => signals::twice(scene, way, draws),
+            Self::Store(damage) => files::store(scene, damage),
+            Self::Special(kind, place) => files::special(scene, kind, place),
         }
     }
 }
@@ -234,25 +300,7 @@ fn damaged(scene: &Scene, damage: Damage) -> String {
         return over(scene, run);
     }
     verdict::after(scene, &run, "lost");
-    let folder = fs::read_dir(scene.store.path().join("runs")).unwrap().next().unwrap().unwrap().path();
-    let mut kept: Vec<_> =
-        fs::read_dir(folder.join("checkpoints")).unwrap().flatten().map(|e| e.path()).collect();
-    kept.retain(|path| path.file_name().is_some_and(|n| n.to_string_lossy().starts_with("step-")));
-    kept.sort();
-    assert!(kept.len() >= 2, "two were told of: {kept:?}");
-    let newest = kept.last().expect("there are two");
-    let file = newest.join(format!("rank-{}.safetensors", scene.workers + scene.servers - 1));
-    let mut bytes = fs::read(&file).unwrap();
-    match damage {
-        Damage::Missing => fs::remove_file(&file).unwrap(),
-        Damage::Truncated => fs::write(&file, &bytes[..bytes.len() / 2]).unwrap(),
-        Damage::Empty => fs::write(&file, b"").unwrap(),
-        Damage::Flipped => {
-            let at = bytes.len() / 3;
-            bytes[at] ^= 4;
-            fs::write(&file, &bytes).unwrap();
-        }
-    }
+    damage.apply(&files::newest_part(scene));
     verdict::resumed(scene, "cannot be used: rank-")
 }
 

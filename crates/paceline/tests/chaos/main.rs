@@ -7,6 +7,7 @@
 #![allow(clippy::print_stderr, reason = "rounds are told of as they are made")]
 
 mod fault;
+mod files;
 mod scene;
 mod signals;
 mod terminal;
@@ -18,25 +19,24 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use serde_json::json;
 
 use fault::Fault;
-use scene::{Draws, Scene};
+use scene::Draws;
 
 fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-#[test]
-fn whatever_breaks_leaves_nothing_wrong_behind_and_the_run_can_go_on() {
+/// Plays rounds of a campaign, each told of as a line of the log; fails if one of them does.
+fn play(campaign: &str, rounds: u64, draw: fn(u64, &mut Draws) -> Fault) {
     let seed = setting("PACELINE_CHAOS_SEED", 1);
-    // Without a setting each kind of fault comes once.
-    let rounds = setting("PACELINE_CHAOS_ROUNDS", Fault::KINDS);
+    let rounds = setting("PACELINE_CHAOS_ROUNDS", rounds);
     let mut log = std::env::var_os("PACELINE_CHAOS_LOG")
         .map(|path| std::fs::File::options().append(true).create(true).open(path).unwrap());
     let mut failed = Vec::new();
     for round in 0..rounds {
         let mut draws = Draws::new(seed, round);
-        let fault = Fault::draw(round, &mut draws);
-        let scene = Scene::draw(&fault, &mut draws);
-        let what = format!("seed {seed}, round {round}: {fault:?} in `{}`", scene.words);
+        let fault = draw(round, &mut draws);
+        let scene = fault.scene(&mut draws);
+        let what = format!("{campaign}, seed {seed}, round {round}: {fault:?} in `{}`", scene.words);
         eprintln!("{what}");
         let played = catch_unwind(AssertUnwindSafe(|| fault.play(&scene, &mut draws)));
         let (told, ok) = match played {
@@ -59,4 +59,15 @@ fn whatever_breaks_leaves_nothing_wrong_behind_and_the_run_can_go_on() {
         }
     }
     assert!(failed.is_empty(), "{} of {rounds} rounds failed:\n{}", failed.len(), failed.join("\n"));
+}
+
+// Without a setting each kind of fault comes once.
+#[test]
+fn whatever_breaks_leaves_nothing_wrong_behind_and_the_run_can_go_on() {
+    play("chaos", Fault::KINDS, Fault::draw);
+}
+
+#[test]
+fn an_attack_by_signals_and_damaged_or_special_files_leaves_nothing_wrong_behind() {
+    play("attack", Fault::ATTACK, Fault::draw_attack);
 }
