@@ -29,7 +29,7 @@ impl From<ExitStatus> for Exit {
 impl fmt::Display for Exit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.code, self.signal) {
-            (Some(101), _) => write!(f, "exit status 101, as of a panic in Rust"),
+            (Some(101), _) => write!(f, "it panicked (exit status 101)"),
             (Some(code @ 129..=159), _) => {
                 let command = Self { code: None, signal: Some(code - 128), ..*self };
                 write!(f, "exit status {code}, as a shell's whose command was {command}")
