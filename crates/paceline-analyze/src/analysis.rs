@@ -62,11 +62,19 @@ pub struct Analysis {
 impl Analysis {
     /// Of the first response.
     pub fn new(table: &StudyTable, ask: Ask) -> Self {
+        Self::followed(table, ask, &|_| ())
+    }
+
+    /// The same; `stage` is told what is worked out next.
+    pub fn followed(table: &StudyTable, ask: Ask, stage: &dyn Fn(&str)) -> Self {
+        stage("effects");
         let anova = Anova::new(table, 0);
+        stage("best configurations");
         let best = Ranking::new(table, 0, anova.as_ref());
         let scaling = ask.workers.map_or_else(Vec::new, |workers| series(table, 0, workers));
         let transfer = ask.workload.and_then(|workload| Transfer::new(table, 0, workload));
         let noise = Noise::new(table, 0);
+        stage("findings");
         let found = findings(&Evidence {
             table,
             response: 0,
@@ -76,6 +84,11 @@ impl Analysis {
             transfer: transfer.as_ref(),
             noise: &noise,
         });
+        stage("importances");
+        let importance = Importance::new(table, 0, ask.seed);
+        stage("a formula");
+        let influence = InfluenceModel::new(table, 0);
+        stage("tests of ranks");
         Self {
             table: table.name.clone(),
             runs: (table.measured(0).len(), table.runs.len()),
@@ -83,8 +96,8 @@ impl Analysis {
             findings: found,
             front: if table.responses.len() > 1 { front(table) } else { Vec::new() },
             front_names: table.responses.iter().map(Response::named).collect(),
-            importance: Importance::new(table, 0, ask.seed),
-            influence: InfluenceModel::new(table, 0),
+            importance,
+            influence,
             rank_tests: ranks::tests(table, 0),
             notes: table.notes.clone(),
             best,

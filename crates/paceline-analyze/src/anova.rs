@@ -111,7 +111,7 @@ pub struct Step {
 pub struct Interaction {
     /// The pair.
     pub term: String,
-    /// By the first factor's level, then the second's; absent where the runs do not determine it.
+    /// By the first factor's level, then the second's (of slopes of more than 64 levels, their ends); absent where the runs do not determine it.
     pub cells: Vec<Vec<Option<Estimate>>>,
 }
 
@@ -229,6 +229,8 @@ impl Anova {
             levels[at] = level;
             self.design.weights(term, &levels)
         };
+        let mut runs = vec![0; count];
+        measured.iter().for_each(|(run, _)| runs[run.levels[at]] += 1);
         let levels = (0..count)
             .map(|level| {
                 let own = weights(level);
@@ -236,7 +238,7 @@ impl Anova {
                 mean[0] = 1.0;
                 LevelEffect {
                     level: factor.levels[level].text.clone(),
-                    n: measured.iter().filter(|(run, _)| run.levels[at] == level).count(),
+                    n: runs[level],
                     effect: self.estimate(&own, 0.05),
                     mean: self.estimate(&mean, 0.05),
                 }
@@ -267,8 +269,9 @@ impl Anova {
             (levels[f], levels[g]) = (i, j);
             self.estimate(&self.design.weights(term, &levels), 0.05)
         };
-        let row = |i: usize| (0..table.factors[g].levels.len()).map(|j| cell(i, j)).collect();
-        Interaction { term: term.name.clone(), cells: (0..table.factors[f].levels.len()).map(row).collect() }
+        let (own, other) = (self.design.told_levels(f), self.design.told_levels(g));
+        let row = |i: usize| other.iter().map(|j| cell(i, *j)).collect();
+        Interaction { term: term.name.clone(), cells: own.into_iter().map(row).collect() }
     }
 
     fn gaps(&self) -> Vec<String> {

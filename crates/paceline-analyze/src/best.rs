@@ -1,5 +1,7 @@
 //! The best configurations, which of them cannot be told apart, and the ones that no other beats in everything.
 
+use std::collections::HashMap;
+
 use serde::Serialize;
 
 use crate::anova::{Anova, Estimate};
@@ -67,17 +69,19 @@ impl Ranking {
             (None, Some(noise)) => (Some(noise), Some(NoiseSource::Residuals)),
             (None, None) => (None, None),
         };
-        let measured = table.measured(response);
+        let mut runs: HashMap<&[usize], Vec<String>> = HashMap::new();
+        for (run, _) in table.measured(response) {
+            runs.entry(&run.levels).or_default().push(run.id.clone());
+        }
         let mut configurations: Vec<Configuration> = table
             .cells(response)
             .into_iter()
             .map(|(levels, values)| {
                 let n = values.len() as f64;
                 let mean = values.iter().sum::<f64>() / n;
-                let runs = measured.iter().filter(|(run, _)| run.levels == levels);
                 Configuration {
                     configuration: table.configuration(&levels),
-                    runs: runs.map(|(run, _)| run.id.clone()).collect(),
+                    runs: runs.remove(levels.as_slice()).unwrap_or_default(),
                     mean: Estimate::new(mean, noise.map(|(s, df)| (s / n.sqrt(), df)), 0.05),
                     value: scale.unscaled(mean),
                     may_be_best: None,

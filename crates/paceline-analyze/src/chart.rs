@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use crate::channels::distinct;
+use crate::sheet::escape;
 use crate::statistics::Spread;
 
 /// What a number counts.
@@ -249,10 +250,6 @@ fn text(svg: &mut String, (x, y): (f64, f64), class: &str, anchor: &str, words: 
     let words = escape(words);
     let _ =
         writeln!(svg, "<text x=\"{x}\" y=\"{y}\" class=\"{class}\" text-anchor=\"{anchor}\">{words}</text>");
-}
-
-fn escape(words: &str) -> String {
-    words.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]

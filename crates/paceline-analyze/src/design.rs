@@ -9,6 +9,8 @@ use crate::table::{Factor, StudyTable};
 pub const MOST_LEVELS: usize = 8;
 /// Degrees of freedom that must be left for the noise before interactions are fitted.
 const LEAST_DF: usize = 8;
+/// Of slopes of more levels, the ends are told.
+const MOST_TOLD: usize = 64;
 
 /// How a factor becomes columns.
 #[derive(Clone, Debug, PartialEq)]
@@ -176,6 +178,16 @@ impl Design {
     /// Weights of a whole configuration.
     pub fn configuration(&self, levels: &[usize]) -> Vec<f64> {
         self.row(levels, self.columns.len())
+    }
+
+    /// Levels of a factor that are told one by one: all, but of a long slope its ends, since it is a line between them.
+    pub fn told_levels(&self, factor: usize) -> Vec<usize> {
+        match &self.codings[factor] {
+            Some(Coding::Slope { places, .. }) if places.len() > MOST_TOLD => vec![0, places.len() - 1],
+            Some(Coding::Slope { places, .. }) => (0..places.len()).collect(),
+            Some(Coding::Levels(levels)) => (0..*levels).collect(),
+            None => vec![0],
+        }
     }
 
     /// The term of these factors.

@@ -1,5 +1,7 @@
 //! Tails and quantiles of the distributions that tests need.
 
+use std::cell::Cell;
+
 use statrs::distribution::{ChiSquared, ContinuousCDF, FisherSnedecor, Normal, StudentsT};
 
 /// The level of single intervals.
@@ -27,7 +29,17 @@ pub fn t_two_sided(t: f64, df: f64) -> f64 {
 
 /// Where Student's t leaves `outside` on both sides together.
 pub fn t_quantile(outside: f64, df: f64) -> f64 {
-    StudentsT::new(0.0, 1.0, df).map_or(f64::NAN, |d| d.inverse_cdf(1.0 - outside / 2.0))
+    thread_local! {
+        /// The last question and its answer: the intervals of a model ask the same one after another.
+        static LAST: Cell<(f64, f64, f64)> = const { Cell::new((f64::NAN, f64::NAN, f64::NAN)) };
+    }
+    let (last_outside, last_df, answer) = LAST.get();
+    if (outside, df) == (last_outside, last_df) {
+        return answer;
+    }
+    let answer = StudentsT::new(0.0, 1.0, df).map_or(f64::NAN, |d| d.inverse_cdf(1.0 - outside / 2.0));
+    LAST.set((outside, df, answer));
+    answer
 }
 
 /// Chance that a standard normal number is further from zero.

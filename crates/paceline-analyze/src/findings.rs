@@ -236,12 +236,15 @@ impl Evidence<'_> {
         let (scale, table) = (self.scale(), self.table);
         let mut widest: Option<(f64, String)> = None;
         for (own, other) in [(f, g), (g, f)] {
-            let (count, others) = (table.factors[own].levels.len(), table.factors[other].levels.len());
-            for (from, to) in (0..count).flat_map(|from| (from + 1..count).map(move |to| (from, to))) {
+            let (levels, others) = (anova.design.told_levels(own), anova.design.told_levels(other));
+            let count = levels.len();
+            for (from, to) in (0..count).flat_map(|i| levels[i + 1..].iter().map(move |to| (i, *to))) {
+                let from = levels[from];
                 // All changes that could be told hold together.
-                let outside = LEVEL / (others * count * (count - 1) / 2) as f64;
-                let changes: Vec<(usize, Estimate)> = (0..others)
-                    .filter_map(|level| {
+                let outside = LEVEL / (others.len() * count * (count - 1) / 2) as f64;
+                let changes: Vec<(usize, Estimate)> = others
+                    .iter()
+                    .filter_map(|&level| {
                         Some((level, anova.change_at(own, (from, to), other, level, outside)?))
                     })
                     .collect();

@@ -1,5 +1,7 @@
 //! What ranks say, whatever the distribution: correlations, and tests of factors.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use crate::distributions::{chi_squared_tail, holm, normal_quantile, normal_two_sided, t_two_sided};
@@ -179,15 +181,16 @@ pub fn kruskal(groups: &[Vec<f64>]) -> Option<(f64, f64)> {
 /// Runs that are alike but for one factor: by what they have in common, a mean per level; whole groups only.
 fn alike(table: &StudyTable, response: usize, factor: usize) -> Vec<Vec<f64>> {
     let levels = table.factors[factor].levels.len();
-    let mut groups: std::collections::BTreeMap<Vec<usize>, Vec<Vec<f64>>> = std::collections::BTreeMap::new();
+    // Levels that a group does not have take no room: there may be as many as runs.
+    let mut groups: BTreeMap<Vec<usize>, BTreeMap<usize, Vec<f64>>> = BTreeMap::new();
     for (run, value) in table.measured(response) {
         let mut rest = run.levels.clone();
         rest[factor] = 0;
-        groups.entry(rest).or_insert_with(|| vec![Vec::new(); levels])[run.levels[factor]].push(value);
+        groups.entry(rest).or_default().entry(run.levels[factor]).or_default().push(value);
     }
-    let mean =
-        |values: &Vec<f64>| (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64);
-    groups.values().filter_map(|group| group.iter().map(mean).collect()).collect()
+    let mean = |values: &Vec<f64>| values.iter().sum::<f64>() / values.len() as f64;
+    let whole = groups.values().filter(|group| group.len() == levels);
+    whole.map(|group| group.values().map(mean).collect()).collect()
 }
 
 /// Tests every factor of a response.
@@ -203,10 +206,9 @@ pub fn tests(table: &StudyTable, response: usize) -> Vec<RankResult> {
             (RankTest::Friedman, groups.len(), friedman(&groups))
         } else {
             let measured = table.measured(response);
-            let at = |level: usize| {
-                measured.iter().filter(|(r, _)| r.levels[f] == level).map(|(_, v)| *v).collect::<Vec<f64>>()
-            };
-            let groups: Vec<Vec<f64>> = (0..factor.levels.len()).map(at).filter(|g| !g.is_empty()).collect();
+            let mut groups = vec![Vec::new(); factor.levels.len()];
+            measured.iter().for_each(|(run, value)| groups[run.levels[f]].push(*value));
+            groups.retain(|group| !group.is_empty());
             (RankTest::KruskalWallis, measured.len(), if groups.len() > 1 { kruskal(&groups) } else { None })
         };
         if let Some((statistic, p)) = found {

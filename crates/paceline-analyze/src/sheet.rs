@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use paceline_plan::{printable, printable_lines};
+
 /// Rows under a head.
 #[derive(Clone, Debug)]
 pub struct Sheet {
@@ -26,11 +28,14 @@ impl Sheet {
 
     /// Aligned columns: words to the left, figures to the right.
     pub fn text(&self) -> String {
+        let printed = |cells: &Vec<String>| cells.iter().map(|c| printable(c).into_owned()).collect();
+        let (head, rows): (Vec<String>, Vec<Vec<String>>) =
+            (printed(&self.head), self.rows.iter().map(printed).collect());
         let width = |column: usize| {
-            let cells = self.rows.iter().map(|row| row[column].chars().count());
-            cells.chain([self.head[column].chars().count()]).max().unwrap_or(0)
+            let cells = rows.iter().map(|row| row[column].chars().count());
+            cells.chain([head[column].chars().count()]).max().unwrap_or(0)
         };
-        let widths: Vec<usize> = (0..self.head.len()).map(width).collect();
+        let widths: Vec<usize> = (0..head.len()).map(width).collect();
         let line = |cells: &[String]| {
             let cell = |(i, cell): (usize, &String)| {
                 let width = widths[i];
@@ -39,8 +44,8 @@ impl Sheet {
             let cells: Vec<String> = cells.iter().enumerate().map(cell).collect();
             format!("  {}", cells.join("  ")).trim_end().to_owned() + "\n"
         };
-        let mut text = format!("{}\n{}", self.title, line(&self.head));
-        self.rows.iter().for_each(|row| text += &line(row));
+        let mut text = format!("{}\n{}", self.title, line(&head));
+        rows.iter().for_each(|row| text += &line(row));
         if !self.note.is_empty() {
             text += &format!("  ({})\n", self.note);
         }
@@ -50,13 +55,14 @@ impl Sheet {
     /// As Markdown.
     pub fn markdown(&self) -> String {
         let line = |cells: &[String]| {
-            let cells: Vec<String> = cells.iter().map(|c| c.replace('|', "\\|")).collect();
+            let cells: Vec<String> = cells.iter().map(|c| markdown(c)).collect();
             format!("| {} |\n", cells.join(" | "))
         };
         let rule: Vec<String> =
             (0..self.head.len()).map(|i| if i < self.words { "---" } else { "---:" }.into()).collect();
         let rows: String = self.rows.iter().map(|row| line(row)).collect();
-        format!("### {}\n\n{}\n\n{}{}{rows}\n", self.title, self.note, line(&self.head), line(&rule))
+        let (title, note) = (markdown(&self.title), markdown(&self.note));
+        format!("### {title}\n\n{note}\n\n{}{}{rows}\n", line(&self.head), line(&rule))
     }
 
     /// As HTML.
@@ -85,13 +91,29 @@ impl Sheet {
 /// Text that means itself in HTML and SVG.
 pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
-    for c in text.chars() {
+    // XML knows no control characters, and bidirectional ones would reorder the page around them.
+    for c in printable_lines(text).chars() {
         match c {
             '&' => escaped += "&amp;",
             '<' => escaped += "&lt;",
             '>' => escaped += "&gt;",
             '"' => escaped += "&quot;",
             '\'' => escaped += "&#39;",
+            c => escaped.push(c),
+        }
+    }
+    escaped
+}
+
+/// Text that means itself in Markdown: no markup, no link, no HTML.
+pub fn markdown(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in printable(text).chars() {
+        match c {
+            '&' => escaped += "&amp;",
+            '<' => escaped += "&lt;",
+            '>' => escaped += "&gt;",
+            '\\' | '[' | ']' | '*' | '#' | '|' => escaped.extend(['\\', c]),
             c => escaped.push(c),
         }
     }
@@ -107,7 +129,7 @@ mod tests {
         let mut sheet = Sheet::new("a < b", &["what", "n"], 1, "how");
         sheet.rows.push(vec!["x|y<script>".into(), "12".into()]);
         assert_eq!(sheet.text(), "a < b\n  what          n\n  x|y<script>  12\n  (how)\n");
-        assert!(sheet.markdown().contains("| x\\|y<script> | 12 |\n"));
+        assert!(sheet.markdown().contains("| x\\|y&lt;script&gt; | 12 |\n"));
         assert!(sheet.html().contains("<td>x|y&lt;script&gt;</td><td class=\"figure\">12</td>"));
     }
 }

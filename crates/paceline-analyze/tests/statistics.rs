@@ -43,7 +43,7 @@ fn read(path: &Path, factors: &[&str], response: &str) -> StudyTable {
         responses: vec![Response::parse(response).unwrap()],
         ..Columns::default()
     };
-    table::read(path, &columns).unwrap()
+    table::read(path, &columns, None).unwrap()
 }
 
 fn unbalanced() -> StudyTable {

@@ -16,7 +16,9 @@ pub struct Access {
 /// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// `Host` names another machine.
+    /// A header that decides is there twice, or is no text.
+    Ambiguous,
+    /// `Host` or the target names another machine.
     Host,
     /// Another site asks.
     Origin,
@@ -27,6 +29,8 @@ pub enum Refused {
 /// What of a request decides.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Asking<'a> {
+    /// The authority of a target in absolute form, as proxies are asked.
+    pub target: Option<&'a str>,
     /// The header `Host`.
     pub host: Option<&'a str>,
     /// The header `Origin`.
@@ -80,6 +84,10 @@ impl Access {
     /// Whether a request may be answered.
     pub fn check(&self, asking: Asking<'_>) -> Result<(), Refused> {
         let host = asking.host.ok_or(Refused::Host)?;
+        // This is no proxy: both names must be the same.
+        if asking.target.is_some_and(|target| !target.eq_ignore_ascii_case(host)) {
+            return Err(Refused::Host);
+        }
         let local = match name(host).parse::<IpAddr>() {
             Ok(ip) => ip.is_loopback(),
             Err(_) => name(host).eq_ignore_ascii_case("localhost"),
@@ -124,6 +132,18 @@ mod tests {
                 assert_eq!(host(bad), Err(Refused::Host), "{bad}");
             }
             assert_eq!(access.check(Asking::default()), Err(Refused::Host));
+            let target = |target| {
+                access.check(Asking {
+                    target: Some(target),
+                    host: Some("localhost:8080"),
+                    query: token,
+                    ..Asking::default()
+                })
+            };
+            assert_eq!(target("LocalHost:8080"), Ok(()));
+            for bad in ["evil.example", "localhost:8080@evil.example", "localhost:9090", ""] {
+                assert_eq!(target(bad), Err(Refused::Host), "{bad}");
+            }
         }
     }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{AUTHORIZATION, COOKIE, HOST, HeaderName, HeaderValue, ORIGIN};
+use hyper::header::{AUTHORIZATION, COOKIE, HOST, HeaderName, HeaderValue, ORIGIN, WWW_AUTHENTICATE};
 use hyper::{Method, Request, Response, StatusCode};
 use paceline_analyze::report::{DRAW, STYLE};
 use tokio::sync::watch;
@@ -115,23 +115,36 @@ fn html(page: Page) -> Response<Body> {
 pub async fn answer(site: Arc<Site>, request: Request<Incoming>) -> Response<Body> {
     // Nobody has anything to send: bodies are not read.
     let (request, _) = request.into_parts();
+    let fetch_site = HeaderName::from_static("sec-fetch-site");
+    let fetch_mode = HeaderName::from_static("sec-fetch-mode");
+    let ambiguous = [&HOST, &ORIGIN, &AUTHORIZATION, &fetch_site, &fetch_mode].into_iter().any(|name| {
+        let values: Vec<_> = request.headers.get_all(name).iter().collect();
+        values.len() > 1 || values.iter().any(|value| value.to_str().is_err())
+    });
     let header = |name: HeaderName| request.headers.get(name).and_then(|v| v.to_str().ok());
     let query = Query::parse(request.uri.query().unwrap_or_default());
     let own = format!("{}=", site.access.cookie());
     let cookies = request.headers.get_all(COOKIE).iter().filter_map(|v| v.to_str().ok());
     let cookie = cookies.flat_map(|all| all.split(';')).find_map(|c| c.trim().strip_prefix(own.as_str()));
     let asking = Asking {
+        target: request.uri.authority().map(|authority| authority.as_str()),
         host: header(HOST),
         origin: header(ORIGIN),
-        site: header(HeaderName::from_static("sec-fetch-site")),
-        mode: header(HeaderName::from_static("sec-fetch-mode")),
-        bearer: header(AUTHORIZATION).and_then(|v| v.strip_prefix("Bearer ")),
+        site: header(fetch_site),
+        mode: header(fetch_mode),
+        bearer: header(AUTHORIZATION).and_then(bearer),
         cookie,
         query: query.get("token"),
     };
-    if let Err(refused) = site.access.check(asking) {
+    let allowed = if ambiguous { Err(Refused::Ambiguous) } else { site.access.check(asking) };
+    if let Err(refused) = allowed {
         site.refused.fetch_add(1, Ordering::Relaxed);
-        return html(refusal(refused, request.uri.path()));
+        let brought = asking.bearer.or(asking.cookie).or(asking.query).is_some();
+        let mut answer = html(refusal(refused, request.uri.path(), brought));
+        if refused == Refused::Token {
+            answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        return answer;
     }
     if request.method != Method::GET && request.method != Method::HEAD {
         site.refused.fetch_add(1, Ordering::Relaxed);
@@ -181,8 +194,19 @@ pub async fn answer(site: Arc<Site>, request: Request<Incoming>) -> Response<Bod
     })
 }
 
-fn refusal(refused: Refused, path: &str) -> Page {
+/// The token in `Authorization: Bearer TOKEN`.
+fn bearer(value: &str) -> Option<&str> {
+    let (scheme, token) = value.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+fn refusal(refused: Refused, path: &str, brought: bool) -> Page {
     match refused {
+        Refused::Ambiguous => pages::problem(
+            StatusCode::BAD_REQUEST,
+            "The request contradicts itself",
+            "Host, Origin, Authorization and Sec-Fetch headers may stand there once, as plain text.",
+        ),
         Refused::Host => pages::problem(
             StatusCode::MISDIRECTED_REQUEST,
             "This server goes by another name",
@@ -193,7 +217,7 @@ fn refusal(refused: Refused, path: &str) -> Page {
             "Another site may not ask",
             "Only this server's own pages may ask it for anything.",
         ),
-        Refused::Token => pages::sign_in(path),
+        Refused::Token => pages::sign_in(path, brought),
     }
 }
 
@@ -202,7 +226,8 @@ fn keep_token(site: &Site, path: &str, query: &Query, token: &str) -> Response<B
     let mut answer = response(StatusCode::SEE_OTHER, "text/plain; charset=utf-8", full("go on\n"));
     // One slash: two would lead to another machine.
     let place = format!("/{}{}", path.trim_start_matches('/'), query.with("token", "").address());
-    let cookie = format!("{}={token}; HttpOnly; SameSite=Lax; Path=/; Max-Age=2592000", site.access.cookie());
+    let cookie =
+        format!("{}={token}; HttpOnly; SameSite=Strict; Path=/; Max-Age=2592000", site.access.cookie());
     for (name, value) in [("location", place), ("set-cookie", cookie)] {
         if let Ok(value) = HeaderValue::from_str(&value) {
             answer.headers_mut().insert(name, value);

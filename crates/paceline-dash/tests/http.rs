@@ -176,6 +176,21 @@ fn nothing_can_be_changed_and_strangers_are_refused() {
         let asked = format!("GET / HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
         assert!(ask(address, &asked).starts_with(&format!("HTTP/1.1 {status}")), "{host}");
     }
+    // Two names, or one in the target and another in the header: some proxy believed one, this server the other.
+    for headers in
+        ["host: localhost\r\n", "host: evil.example\r\n", "origin: http://a\r\norigin: http://b\r\n"]
+    {
+        assert!(get(address, "/", headers).starts_with("HTTP/1.1 400"), "{headers}");
+    }
+    for (target, status) in [
+        (format!("http://{address}/runs"), 200),
+        ("http://evil.example/runs".into(), 421),
+        (format!("http://{address}@evil.example/"), 421),
+        ("http://localhost/".into(), 421),
+    ] {
+        let answer = get(address, &target, "");
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{target}: {}", &answer[..60]);
+    }
     let nameless = "GET / HTTP/1.1\r\nconnection: close\r\n\r\n";
     assert!(ask(address, nameless).starts_with("HTTP/1.1 4"), "a request must say whom it means");
     assert!(get(address, "/", "origin: http://evil.example\r\n").starts_with("HTTP/1.1 403"));
@@ -195,13 +210,17 @@ fn a_token_is_asked_for_and_kept_as_a_cookie_that_scripts_cannot_read() {
         assert!(answer.starts_with("HTTP/1.1 401") && !answer.contains(HOSTILE), "{path}");
     }
     assert!(get(address, "/", "authorization: Bearer wrong\r\n").starts_with("HTTP/1.1 401"));
-    assert!(get(address, "/?token=wrong", "").starts_with("HTTP/1.1 401"));
+    let wrong = get(address, "/?token=wrong", "");
+    assert!(wrong.starts_with("HTTP/1.1 401") && wrong.contains("www-authenticate: Bearer\r\n"), "{wrong}");
+    assert!(wrong.contains("This is not the token") && wrong.contains("paceline serve --token-file FILE"));
+    assert!(get(address, "/", "").contains("A token is needed"));
+    assert!(get(address, "/", &format!("authorization: bearer  {token}\r\n")).starts_with("HTTP/1.1 200"));
     let first = get(address, &format!("//evil.example/?page=2&token={token}"), "");
     assert!(first.starts_with("HTTP/1.1 303"), "{first}");
     let line = |name: &str| first.lines().find(|l| l.starts_with(name)).unwrap().to_owned();
     assert_eq!(line("location"), "location: /evil.example/?page=2", "no token, and no other machine");
     let cookie = line("set-cookie");
-    assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Lax"), "{cookie}");
+    assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"), "{cookie}");
     let own = cookie.strip_prefix("set-cookie: ").unwrap().split(';').next().unwrap().to_owned();
     assert!(get(address, "/", &format!("cookie: a=b; {own}\r\n")).starts_with("HTTP/1.1 200"));
     assert!(

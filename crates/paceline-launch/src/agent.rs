@@ -17,9 +17,9 @@ use paceline_wire::line::{Heard, Line, Link, Pulse, may_come_yet};
 use crate::control::FromRank;
 use crate::crew::{left, orders};
 use crate::error::LaunchError;
-use crate::fleet::{self, Fleet, News};
+use crate::fleet::{Fleet, News};
 use crate::interrupt::Interrupt;
-use crate::joining::{self, FromHost, Greeting, Over, ToHost, Version, printable};
+use crate::joining::{self, FromHost, Greeting, Over, ToHost, Version, excerpt};
 use crate::rank::role;
 
 /// Pause before dialling again.
@@ -178,12 +178,12 @@ impl Agent<'_> {
                 return Err(LaunchError::NotAdmitted { address, message, hint });
             }
             ToHost::Welcome { name, run, host, hosts } => {
-                self.launcher = format!("{} ({})", printable(&name), self.launcher);
+                self.launcher = format!("{} ({})", excerpt(&name), self.launcher);
                 tell(&format!(
                     "joined {} as host {host} of {hosts} (0 to {}), run {}",
                     self.launcher,
                     hosts - 1,
-                    printable(&run)
+                    excerpt(&run)
                 ));
                 (self.run, self.host) = (run, host);
             }
@@ -244,7 +244,8 @@ impl Agent<'_> {
             News::Silent(rank) => joining::encode(&FromHost::Silent { rank }, &[]),
             News::Exited(rank) => {
                 let Some((fleet, _)) = &mut self.fleet else { return };
-                let status = fleet.status(rank).map_or("its process has ended".into(), fleet::how);
+                let status =
+                    fleet.status(rank).map_or("its process has ended".into(), |exit| exit.to_string());
                 joining::encode(&FromHost::Exited { rank, pid: fleet.pid(rank), status }, &[])
             }
         };

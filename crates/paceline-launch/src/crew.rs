@@ -10,7 +10,7 @@ use paceline_wire::line::{Heard, Line};
 
 use crate::control::{FromRank, Place, ToRank};
 use crate::error::LaunchError;
-use crate::fleet::{self, Fleet, News};
+use crate::fleet::{Fleet, News};
 use crate::joining::{self, FromHost, Over, ToHost};
 use crate::muster;
 use crate::run::Launch;
@@ -170,7 +170,7 @@ impl Crew {
         let rank = match &said {
             FromHost::Said { rank, .. } | FromHost::Silent { rank } | FromHost::Exited { rank, .. } => *rank,
             FromHost::Failed { message } => {
-                return Tidings::Lost { host, cause: joining::printable(message) };
+                return Tidings::Lost { host, cause: joining::excerpt(message) };
             }
         };
         if self.layout.get(rank) != Some(&host) {
@@ -188,7 +188,7 @@ impl Crew {
             FromHost::Said { said, .. } => News::Said(rank, said, numbers),
             FromHost::Silent { .. } => News::Silent(rank),
             FromHost::Exited { pid, status, .. } => {
-                self.ends[rank] = Some((pid, joining::printable(&status)));
+                self.ends[rank] = Some((pid, joining::excerpt(&status)));
                 News::Exited(rank)
             }
             FromHost::Failed { .. } => unreachable!("it was looked at above"),
@@ -261,7 +261,7 @@ impl Crew {
     pub fn status(&mut self, rank: usize) -> Option<String> {
         match &self.ends[rank] {
             Some((_, status)) => Some(status.clone()),
-            None => self.fleet.status(rank).map(fleet::how),
+            None => self.fleet.status(rank).map(|exit| exit.to_string()),
         }
     }
 

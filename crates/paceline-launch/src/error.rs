@@ -206,7 +206,7 @@ impl LaunchError {
                 hint.clone()
             }
             Self::Train(error) => error.hint(),
-            Self::Key(error) => error.hint(),
+            Self::Key(error) => error.hint("paceline train --listen"),
             Self::Wire(WireError::Listen { .. }) => {
                 "give --listen an address of this machine and another port; port 0 takes any that is free"
                     .into()

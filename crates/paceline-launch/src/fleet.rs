@@ -7,9 +7,8 @@
 use std::borrow::Borrow;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -17,6 +16,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::control::{self, FromRank, ToRank};
+use crate::exit::Exit;
 use crate::interrupt::Blocked;
 
 /// Time that children have to end by themselves.
@@ -111,9 +111,9 @@ impl Fleet {
     }
 
     /// How a rank's process ended, if it has.
-    pub fn status(&mut self, rank: usize) -> Option<ExitStatus> {
+    pub fn status(&mut self, rank: usize) -> Option<Exit> {
         let index = self.index(rank).ok()?;
-        self.children[index].try_wait().ok().flatten()
+        self.children[index].try_wait().ok().flatten().map(Exit::from)
     }
 
     /// Ends every child that has not ended by itself within `grace`, and reaps all.
@@ -135,17 +135,6 @@ impl Fleet {
 impl Drop for Fleet {
     fn drop(&mut self) {
         self.end(GRACE);
-    }
-}
-
-/// How a process ended, for people: what the kernel does, what a program does to itself, and what others do to it are
-/// told apart as far as that is known.
-pub fn how(status: ExitStatus) -> String {
-    match (status.code(), status.signal()) {
-        (Some(101), _) => format!("it panicked ({status})"),
-        (_, Some(6)) => format!("it gave up ({status}), perhaps for want of memory"),
-        (_, Some(9)) => format!("{status}: by somebody, or for want of memory"),
-        _ => status.to_string(),
     }
 }
 

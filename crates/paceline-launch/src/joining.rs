@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use paceline_plan::Plan;
+use paceline_plan::{Plan, printable};
 use paceline_record::Recording;
 use paceline_wire::frame;
 use serde::de::DeserializeOwned;
@@ -42,13 +42,13 @@ impl Version {
 /// For people; everything that came from outside is cut and escaped.
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "paceline {}, wire version {}", printable(&self.program), self.wire)
+        write!(f, "paceline {}, wire version {}", excerpt(&self.program), self.wire)
     }
 }
 
-/// A short text from outside, without anything that a terminal could take for an order.
-pub fn printable(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).take(64).collect()
+/// The beginning of a text from another machine, as it may be shown.
+pub fn excerpt(text: &str) -> String {
+    printable(&text.chars().take(80).collect::<String>()).into_owned()
 }
 
 /// What the launcher tells a machine.

@@ -43,24 +43,29 @@ pub enum KeyError {
 }
 
 impl KeyError {
-    /// What to do about it.
-    pub fn hint(&self) -> String {
+    /// What to do about it; `maker` is the command that makes such a file.
+    pub fn hint(&self, maker: &str) -> String {
         match self {
+            Self::File { path, source } if source.kind() == ErrorKind::NotFound && !in_folder(path) => {
+                "its folder is not there: make it, or name another file".into()
+            }
             Self::File { source, .. } if source.kind() == ErrorKind::NotFound => {
-                "`paceline train --listen` makes it; copy it from there, e.g. with scp -p".into()
+                format!("`{maker}` makes it; copy it from there, e.g. with scp -p")
             }
             Self::Open { path, .. } => {
                 format!("chmod 600 {} (and take a new key if somebody may have seen it)", path.display())
             }
             Self::Content { path } => {
-                format!(
-                    "copy it again, or remove {} and let `paceline train --listen` make one",
-                    path.display()
-                )
+                format!("copy it again, or remove {} and let `{maker}` make one", path.display())
             }
             Self::File { .. } | Self::Random(_) => String::new(),
         }
     }
+}
+
+/// Whether the folder of a file is there.
+fn in_folder(path: &Path) -> bool {
+    path.parent().is_none_or(|folder| folder.as_os_str().is_empty() || folder.is_dir())
 }
 
 /// Reads a key.
@@ -122,7 +127,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("key-file-test-{}", std::process::id()));
         fs::create_dir(&folder).unwrap();
         let path = folder.join("key");
-        assert!(read(&path).unwrap_err().hint().contains("--listen"));
+        assert!(read(&path).unwrap_err().hint("train --listen").contains("--listen"));
         let (key, made) = read_or_create(&path).unwrap();
         assert!(made && fs::metadata(&path).unwrap().mode() & 0o777 == 0o600);
         let (again, made) = read_or_create(&path).unwrap();
@@ -131,7 +136,7 @@ mod tests {
 
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
         let error = read(&path).err().unwrap();
-        assert!(error.to_string().contains("0640") && error.hint().contains("chmod 600"), "{error}");
+        assert!(error.to_string().contains("0640") && error.hint("").contains("chmod 600"), "{error}");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
 
         for wrong in ["", "abc", &"g".repeat(64), &"a".repeat(65), "\u{e4}\u{e4}"] {

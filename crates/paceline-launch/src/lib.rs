@@ -5,7 +5,7 @@
 //! - [`control`]: what the launcher and its ranks say to each other over pipes
 //! - [`rank`]: inside a rank's process; [`ledger`]: its own record, and its way to the launcher
 //! - `fault`: faults that tests ask for
-//! - [`fleet`]: the processes, watched by pidfd
+//! - [`fleet`]: the processes, watched by pidfd; [`exit`]: how a process ended
 //! - [`run`]: the whole run; `watch`: what is known of it while it is under way; [`alone`]: that of one worker alone
 //! - [`crew`]: all ranks, on this machine and on those that joined; `muster`: waiting for them; [`agent`]: what
 //!   such a machine does; [`joining`]: what they say to each other; [`key_file`]: the key that lets them in
@@ -30,6 +30,7 @@ pub mod control;
 pub mod crew;
 pub mod emulated;
 pub mod error;
+pub mod exit;
 mod fault;
 pub mod fleet;
 pub mod gather;

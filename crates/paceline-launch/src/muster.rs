@@ -11,7 +11,7 @@ use paceline_wire::line::{Heard, Line, Link, Pulse};
 
 use crate::crew::{Host, Hosts, Raw, left};
 use crate::error::LaunchError;
-use crate::joining::{self, Greeting, ToHost, Version, printable};
+use crate::joining::{self, Greeting, ToHost, Version, excerpt};
 use crate::run::Launch;
 
 /// Refusals that are told of one by one, before the run and during it: a flood must not fill the disk.
@@ -158,7 +158,7 @@ impl Muster<'_> {
             Line::new(link, self.limit, Pulse::default(), hear).map_err(|e| format!("{remote}: {e}"))?;
         let (name, run) = (process::host(), self.launch.run.to_owned());
         line.say(joining::encode(&ToHost::Welcome { name, run, host: seat + 1, hosts }, &[]));
-        let host = Host { id, name: printable(&greeting.name), line, quiet: false };
+        let host = Host { id, name: excerpt(&greeting.name), line, quiet: false };
         let label = host.label();
         self.seats[seat] = Some(host);
         Ok((seat + 1, label))
@@ -196,5 +196,5 @@ pub(crate) fn refuse(link: Link, message: &str, hint: &str) {
 
 /// What somebody calls itself.
 pub(crate) fn name(greeting: &[u8]) -> String {
-    joining::decode::<Greeting>(greeting).map_or("somebody".into(), |(greeting, _)| printable(&greeting.name))
+    joining::decode::<Greeting>(greeting).map_or("somebody".into(), |(greeting, _)| excerpt(&greeting.name))
 }

@@ -17,6 +17,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 
+use crate::exit::{Exit, out_of_memory_kills};
+
 /// What comes from a run.
 #[derive(Debug)]
 pub enum Heard {
@@ -29,8 +31,8 @@ pub enum Heard {
 /// How a run's program ended.
 #[derive(Clone, Debug)]
 pub struct Ended {
-    /// Its exit code; `None` if a signal ended it.
-    pub code: Option<i32>,
+    /// How its process ended.
+    pub exit: Exit,
     /// CPU seconds of the program and those of its children that it waited for; `None` if it was killed.
     pub cpu_s: Option<f64>,
     /// Wall seconds.
@@ -41,11 +43,32 @@ pub struct Ended {
     pub stderr: String,
 }
 
+impl Ended {
+    /// Why it gave no figures: its last words, and how it ended.
+    pub fn cause(&self) -> String {
+        if self.exit.code == Some(0) {
+            let wanted = "no figures were found in what it printed; see `metrics` in [command]";
+            return format!("{}, but {wanted}", self.exit);
+        }
+        match self.last_words() {
+            Some(words) => format!("{words} ({})", self.exit),
+            None => format!("{}, with nothing on standard error", self.exit),
+        }
+    }
+
+    /// The last error that it wrote to standard error, or else the last line.
+    pub fn last_words(&self) -> Option<&str> {
+        let lines = || self.stderr.lines().map(str::trim).filter(|line| !line.is_empty());
+        let words = lines().rfind(|line| line.starts_with("error:")).or_else(|| lines().next_back());
+        words.map(|words| words.trim_start_matches("error: "))
+    }
+}
+
 /// What the keeper says last, as a line on standard output.
 #[derive(Serialize, Deserialize)]
 struct Kept {
     paceline_keeper: String,
-    code: Option<i32>,
+    exit: Exit,
     cpu_s: f64,
     tree: Summary,
 }
@@ -182,7 +205,7 @@ impl Trial {
         let status: Option<ExitStatus> = self.keeper.wait().ok();
         let kept = self.kept.take();
         Ended {
-            code: kept.as_ref().map_or_else(|| status.and_then(|s| s.code()), |kept| kept.code),
+            exit: kept.as_ref().map_or_else(|| status.map(Exit::from).unwrap_or_default(), |kept| kept.exit),
             cpu_s: kept.as_ref().map(|kept| kept.cpu_s),
             tree: kept.map(|kept| kept.tree).filter(|tree| tree.processes > 0),
             wall_s: self.seconds(),
@@ -253,6 +276,7 @@ pub fn keep(words: &[String]) -> io::Result<u8> {
     });
     // Whoever loses its parent stays below this process, and is sampled and ended with the others.
     let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
+    let kills = out_of_memory_kills();
     let child = Command::new(program).args(arguments).stdin(Stdio::null()).spawn();
     let mut child = child.map_err(|error| io::Error::new(error.kind(), format!("{program}: {error}")))?;
     let (status, tree) = if record.is_empty() {
@@ -273,8 +297,9 @@ pub fn keep(words: &[String]) -> io::Result<u8> {
         drop(over);
         (status, watch.join().unwrap_or_default())
     };
-    let kept =
-        Kept { paceline_keeper: mark.clone(), code: status.code(), cpu_s: children_cpu_seconds(), tree };
+    let out_of_memory = kills.zip(out_of_memory_kills()).is_some_and(|(before, after)| after > before);
+    let exit = Exit { out_of_memory, ..status.into() };
+    let kept = Kept { paceline_keeper: mark.clone(), exit, cpu_s: children_cpu_seconds(), tree };
     // Its line begins on a line of its own, whatever the program wrote last.
     let text = format!("\n{}\n", serde_json::to_string(&kept).expect("plain data"));
     io::Write::write_all(&mut io::stdout(), text.as_bytes())?;

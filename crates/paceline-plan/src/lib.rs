@@ -10,6 +10,7 @@
 //! - [`expression`]: conditions that users write
 //! - [`space`]: axes, constraints, points
 //! - [`study`]: the study file, its schema, its mistakes
+//! - `printable`: text from outside as terminals and pages may show it
 //! - [`sheet`]: comma-separated values, which tables of runs come as
 //!
 //! # Deliberately absent
@@ -21,6 +22,7 @@
 pub mod expression;
 pub mod hosts;
 pub mod plan;
+mod printable;
 pub mod sheet;
 pub mod space;
 pub mod study;
@@ -29,6 +31,7 @@ pub mod value;
 pub use expression::{Condition, ConditionError};
 pub use hosts::{Hosts, Network, Placement};
 pub use plan::{Plan, PlanError, Straggler, Weights, Work};
+pub use printable::{printable, printable_lines};
 pub use space::{Axis, Point, Scale, Space};
 pub use study::{Goal, Objective, Study, StudyError, Workload};
 pub use value::Value;

@@ -27,78 +27,120 @@ const LARGEST: u64 = 1 << 30;
 impl Sheet {
     /// Reads a file; what is wrong with it does not name the file.
     pub fn read(path: &Path) -> Result<Self, String> {
-        let bytes = std::fs::read(path).map_err(|e| e.to_string())?;
-        let mut text = String::new();
-        let read = if bytes.starts_with(&[0x1f, 0x8b]) {
-            flate2::read::GzDecoder::new(bytes.as_slice()).take(LARGEST).read_to_string(&mut text)
-        } else {
-            bytes.as_slice().take(LARGEST).read_to_string(&mut text)
-        };
-        read.map_err(|e| e.to_string())?;
-        Self::parse(&text)
+        Self::parse(&text(path)?)
+    }
+
+    /// Reads a file and keeps some of its rows: `choose` is told how many there are, and says which to keep in order.
+    pub fn read_some(
+        path: &Path,
+        choose: impl FnOnce(usize) -> Result<Vec<bool>, String>,
+    ) -> Result<Self, String> {
+        let text = text(path)?;
+        let mut records: usize = 0;
+        each_record(&text, |_, _| {
+            records += 1;
+            Ok(())
+        })?;
+        Self::parse_some(&text, &choose(records.saturating_sub(1))?)
     }
 
     /// Parses a sheet; fields may be quoted.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let mut lines = records(text.trim_start_matches('\u{feff}'))?.into_iter();
-        let header = lines.next().ok_or("the file is empty: a line with the columns' names is needed")?;
-        let columns: Vec<String> = header.fields.iter().map(|name| name.trim().to_owned()).collect();
-        for (i, name) in columns.iter().enumerate() {
-            if columns[..i].contains(name) {
-                return Err(format!("line 1: the column `{name}` is there twice"));
-            }
-        }
-        let rows: Vec<Row> = lines.collect();
-        if let Some(Row { line, fields }) = rows.iter().find(|row| row.fields.len() != columns.len()) {
+        Self::parse_some(text, &[])
+    }
+
+    /// The rows that `keep` says, and those beyond its end.
+    fn parse_some(text: &str, keep: &[bool]) -> Result<Self, String> {
+        let mut columns: Option<Vec<String>> = None;
+        let (mut rows, mut number) = (Vec::new(), 0);
+        each_record(text, |line, fields| {
+            let Some(columns) = &columns else {
+                columns = Some(header(fields)?);
+                return Ok(());
+            };
             let (found, wanted) = (fields.len(), columns.len());
-            return Err(format!("line {line}: {found} fields, but the header names {wanted} columns"));
-        }
-        if rows.is_empty() {
+            if found != wanted {
+                return Err(format!("line {line}: {found} fields, but the header names {wanted} columns"));
+            }
+            if keep.get(number).copied().unwrap_or(true) {
+                rows.push(Row { line, fields: fields.to_vec() });
+            }
+            number += 1;
+            Ok(())
+        })?;
+        let columns = columns.ok_or("the file is empty: a line with the columns' names is needed")?;
+        if number == 0 {
             return Err("there are no rows below the header".into());
         }
         Ok(Self { columns, rows })
     }
 }
 
-/// Every record, the header among them; empty lines are none.
-fn records(text: &str) -> Result<Vec<Row>, String> {
-    let (mut found, mut fields, mut field) = (Vec::new(), Vec::new(), String::new());
+/// What is in a file, unpacked.
+fn text(path: &Path) -> Result<String, String> {
+    let bytes = std::fs::read(path).map_err(|e| e.to_string())?;
+    if !bytes.starts_with(&[0x1f, 0x8b]) {
+        return String::from_utf8(bytes).map_err(|e| e.to_string());
+    }
+    let mut text = String::new();
+    let unpacked = flate2::read::GzDecoder::new(bytes.as_slice()).take(LARGEST).read_to_string(&mut text);
+    unpacked.map_err(|e| e.to_string())?;
+    Ok(text)
+}
+
+fn header(fields: &[String]) -> Result<Vec<String>, String> {
+    let columns: Vec<String> = fields.iter().map(|name| name.trim().to_owned()).collect();
+    match columns.iter().enumerate().find(|(i, name)| columns[..*i].contains(name)) {
+        Some((_, name)) => Err(format!("line 1: the column `{name}` is there twice")),
+        None => Ok(columns),
+    }
+}
+
+/// Hands over every record with the line that it begins on, the header among them; empty lines are none. Fields are
+/// written into the same memory again and again.
+fn each_record(
+    text: &str,
+    mut take: impl FnMut(usize, &[String]) -> Result<(), String>,
+) -> Result<(), String> {
+    let (mut fields, mut last) = (vec![String::new()], 0);
     let (mut quoted, mut line, mut begin) = (false, 1, 1);
-    let mut chars = text.chars().peekable();
+    let mut chars = text.trim_start_matches('\u{feff}').chars().peekable();
     let mut any = false;
     while let Some(c) = chars.next() {
         any = true;
         match c {
             '"' if quoted && chars.peek() == Some(&'"') => {
-                field.push('"');
+                fields[last].push('"');
                 chars.next();
             }
-            '"' if quoted || field.is_empty() => quoted = !quoted,
-            ',' if !quoted => fields.push(std::mem::take(&mut field)),
+            '"' if quoted || fields[last].is_empty() => quoted = !quoted,
+            ',' if !quoted => {
+                last += 1;
+                match fields.get_mut(last) {
+                    Some(field) => field.clear(),
+                    None => fields.push(String::new()),
+                }
+            }
             '\r' if !quoted && chars.peek() == Some(&'\n') => {}
             '\n' if !quoted => {
-                fields.push(std::mem::take(&mut field));
-                let whole = std::mem::take(&mut fields);
-                if whole.len() > 1 || !whole[0].is_empty() {
-                    found.push(Row { line: begin, fields: whole });
+                if last > 0 || !fields[0].is_empty() {
+                    take(begin, &fields[..=last])?;
                 }
+                last = 0;
+                fields[0].clear();
                 line += 1;
                 (begin, any) = (line, false);
             }
             c => {
                 line += usize::from(c == '\n');
-                field.push(c);
+                fields[last].push(c);
             }
         }
     }
     if quoted {
         return Err(format!("line {begin}: a quote is opened and not closed"));
     }
-    if any {
-        fields.push(field);
-        found.push(Row { line: begin, fields });
-    }
-    Ok(found)
+    if any { take(begin, &fields[..=last]) } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -111,6 +153,21 @@ mod tests {
         assert_eq!(sheet.columns, ["a", "b"]);
         let row = |line, a: &str, b: &str| Row { line, fields: vec![a.into(), b.into()] };
         assert_eq!(sheet.rows, [row(2, "1,\n2", "say \"so\""), row(5, "3", "4")]);
+    }
+
+    #[test]
+    fn chosen_rows_are_kept_with_their_lines_and_the_others_are_still_checked() {
+        let file = std::env::temp_dir().join(format!("paceline-sheet-{}.csv", std::process::id()));
+        std::fs::write(&file, "a,b\n1,2\n\n3,4\n5,6\n").unwrap();
+        let some = Sheet::read_some(&file, |rows| Ok((0..rows).map(|i| i > 0).collect())).unwrap();
+        let lines: Vec<(usize, &str)> =
+            some.rows.iter().map(|row| (row.line, row.fields[0].as_str())).collect();
+        assert_eq!(lines, [(4, "3"), (5, "5")]);
+        assert_eq!(Sheet::read_some(&file, |rows| Err(format!("{rows} rows"))), Err("3 rows".into()));
+        std::fs::write(&file, "a,b\n1\n3,4\n").unwrap();
+        let wrong = Sheet::read_some(&file, |_| Ok(vec![false, true])).unwrap_err();
+        assert!(wrong.starts_with("line 2: 1 fields"), "{wrong}");
+        std::fs::remove_file(&file).unwrap();
     }
 
     #[test]

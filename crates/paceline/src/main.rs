@@ -90,8 +90,9 @@ enum Verb {
 
 fn main() -> ExitCode {
     let started = Started::now();
-    let matches = Cli::command().get_matches();
-    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let matches = Cli::command().try_get_matches();
+    let cli = matches.and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = cli.unwrap_or_else(|error| output::exit_usage(&error));
     let show = cli.show;
     let done = match cli.verb {
         None => verbs::home::run(show, started),

@@ -1,10 +1,15 @@
 //! The two streams: data on standard output, progress, summaries and errors on standard error.
+//!
+//! Everything that people read passes through here and is made printable on the way: names, levels and messages of
+//! commands may hold what a terminal would obey. JSON is data and stays as it is.
 
+use std::fmt::Write as _;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
+use paceline_plan::{printable, printable_lines};
 use paceline_record::{Event, Marked, Origin, RecordError, RunResult};
 use serde::Serialize;
 
@@ -21,9 +26,12 @@ pub struct Show {
 
 /// Writes one line of JSON to standard output.
 pub fn json(value: &impl Serialize) -> std::io::Result<()> {
-    let mut line = serde_json::to_string(value)?;
-    line.push('\n');
-    text(&line)
+    json_line(&serde_json::to_string(value)?)
+}
+
+/// Writes a line that is JSON already to standard output.
+pub fn json_line(line: &str) -> std::io::Result<()> {
+    write(&format!("{line}\n"))
 }
 
 /// Writes a run's result: the last line on standard output.
@@ -33,6 +41,10 @@ pub fn result(result: RunResult, origin: Origin) -> std::io::Result<()> {
 
 /// Writes text to standard output.
 pub fn text(text: &str) -> std::io::Result<()> {
+    write(&printable_lines(text))
+}
+
+fn write(text: &str) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()
@@ -40,13 +52,15 @@ pub fn text(text: &str) -> std::io::Result<()> {
 
 /// Writes a line to standard error; a closed one is no reason to fail.
 pub fn note(line: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "{line}");
+    let _ = writeln!(std::io::stderr().lock(), "{}", printable_lines(line));
 }
 
 /// Cells in columns, the first of each row to the left and the others to the right.
 pub fn table<S: AsRef<str>>(head: &[S], rows: &[Vec<String>]) -> String {
-    let head: Vec<String> = head.iter().map(|cell| cell.as_ref().to_owned()).collect();
-    let all: Vec<&Vec<String>> = std::iter::once(&head).chain(rows).collect();
+    let line = |cells: &mut dyn Iterator<Item = &str>| cells.map(|c| printable(c).into_owned()).collect();
+    let head: Vec<String> = line(&mut head.iter().map(AsRef::as_ref));
+    let rows = rows.iter().map(|row| line(&mut row.iter().map(String::as_str)));
+    let all: Vec<Vec<String>> = std::iter::once(head.clone()).chain(rows).collect();
     let width = |i: usize| all.iter().map(|row| row[i].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..head.len()).map(width).collect();
     let mut text = String::new();
@@ -71,9 +85,74 @@ pub fn table<S: AsRef<str>>(head: &[S], rows: &[Vec<String>]) -> String {
 pub fn error(message: &str, hint: &str) {
     let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
     let (red, cyan, off) = if colour { ("\x1b[1;31m", "\x1b[1;36m", "\x1b[0m") } else { ("", "", "") };
-    note(&format!("{red}error:{off} {message}"));
+    let mut text = format!("{red}error:{off} {}\n", printable_lines(message));
     if !hint.is_empty() {
-        note(&format!("{cyan} hint:{off} {hint}"));
+        let _ = writeln!(text, "{cyan} hint:{off} {}", printable_lines(hint));
+    }
+    let _ = std::io::stderr().lock().write_all(text.as_bytes());
+}
+
+/// Ends the program for a command line that cannot be read, or with the help that it asks for.
+pub fn exit_usage(error: &clap::Error) -> ! {
+    let plain = error.to_string();
+    // Styles cannot be told from what was given: who gives escapes gets none.
+    if printable_lines(&plain) == plain {
+        error.exit();
+    }
+    note(plain.trim_end());
+    std::process::exit(error.exit_code());
+}
+
+/// A progress bar on a terminal; nothing elsewhere, or if only results are to be shown.
+pub struct Bar {
+    bar: ProgressBar,
+    quiet: bool,
+}
+
+impl Bar {
+    /// In the style of an indicatif template.
+    pub fn new(show: Show, template: &str) -> Self {
+        let visible = !show.quiet && std::io::stderr().is_terminal();
+        let bar = if visible { ProgressBar::new(0) } else { ProgressBar::hidden() };
+        bar.set_style(
+            ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()),
+        );
+        if visible {
+            bar.enable_steady_tick(Duration::from_millis(500));
+        }
+        Self { bar, quiet: show.quiet }
+    }
+
+    /// How much there is to do.
+    pub fn length(&self, length: u64) {
+        self.bar.set_length(length);
+    }
+
+    /// How much is done.
+    pub fn position(&self, position: u64) {
+        self.bar.set_position(position);
+    }
+
+    /// What stands beside the bar.
+    pub fn message(&self, text: &str) {
+        self.bar.set_message(printable(text).into_owned());
+    }
+
+    /// Writes a line above the bar, unless only results are to be shown.
+    pub fn note(&self, line: &str) {
+        if !self.quiet {
+            self.urgent(line);
+        }
+    }
+
+    /// Writes a line above the bar in any case.
+    pub fn urgent(&self, line: &str) {
+        self.bar.suspend(|| note(line));
+    }
+
+    /// Removes the bar.
+    pub fn clear(&self) {
+        self.bar.finish_and_clear();
     }
 }
 
@@ -83,7 +162,7 @@ pub struct Follow {
     origin: Origin,
     /// Whether the stream of `--json` is written here; if a run is recorded, its record does, once events are stored.
     streams: bool,
-    bar: ProgressBar,
+    bar: Bar,
     /// Where the workers' time went: sums over the workers, in the order of [`PHASES`].
     phases: [f64; PHASES.len()],
     workers: f64,
@@ -95,13 +174,8 @@ const PHASES: [&str; 6] = ["data", "forward", "backward", "apply", "exchange", "
 impl Follow {
     /// A follower of one run.
     pub fn new(show: Show, origin: Origin, streams: bool) -> Self {
-        let visible = !show.quiet && std::io::stderr().is_terminal();
-        let bar = if visible { ProgressBar::new(0) } else { ProgressBar::hidden() };
         let style = "{bar:30} {percent:>3}%  step {pos}/{len}  {msg}  {elapsed} of about {duration}";
-        bar.set_style(ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()));
-        if visible {
-            bar.enable_steady_tick(Duration::from_millis(500));
-        }
+        let bar = Bar::new(show, style);
         Self { show, origin, streams, bar, phases: [0.0; PHASES.len()], workers: 0.0 }
     }
 
@@ -114,7 +188,7 @@ impl Follow {
         }
         match *event {
             Event::Start { plan, parameters, steps, ref kernels, .. } => {
-                self.bar.set_length(steps);
+                self.bar.length(steps);
                 self.line(&format!(
                     "{} on {}: {parameters} parameters, {steps} steps of {} samples, {} {} ({kernels})",
                     plan.model,
@@ -125,9 +199,9 @@ impl Follow {
                 ));
             }
             Event::Progress { step, samples, train_s, train_loss } => {
-                self.bar.set_position(step);
+                self.bar.position(step);
                 let rate = samples as f64 / train_s;
-                self.bar.set_message(format!("loss {train_loss:.4}  {rate:.0} samples/s"));
+                self.bar.message(&format!("loss {train_loss:.4}  {rate:.0} samples/s"));
             }
             Event::Evaluation { step, train_s, loss, accuracy, .. } => self.line(&format!(
                 "step {step:>6}  {train_s:>8.2} s  test loss {loss:.4}  accuracy {:.2}%",
@@ -158,7 +232,7 @@ impl Follow {
             Event::Refused { rank: None, cause } => {
                 self.line(&format!("a stranger was turned away where machines join: {cause}"))
             }
-            Event::Checkpoint { step } => self.bar.set_position(step),
+            Event::Checkpoint { step } => self.bar.position(step),
             Event::Restarted { step, cause, left } => self.line(&format!(
                 "{cause}\nstarts again from step {step}; {left} more {} possible",
                 if left == 1 { "restart is" } else { "restarts are" }
@@ -171,18 +245,16 @@ impl Follow {
     pub fn unrecorded(&mut self, error: &RecordError) {
         self.streams = true;
         let line = format!("the run goes on, but its record cannot be written any more: {error}");
-        self.bar.suspend(|| note(&line));
+        self.bar.urgent(&line);
     }
 
     fn line(&self, line: &str) {
-        if !self.show.quiet {
-            self.bar.suspend(|| note(line));
-        }
+        self.bar.note(line);
     }
 
     /// Removes the bar.
     pub fn finish(&self) {
-        self.bar.finish_and_clear();
+        self.bar.clear();
     }
 
     /// The result in words.

@@ -147,7 +147,7 @@ impl Voyage {
         }
         let told = show.json.then(|| {
             // A reader that has gone away is noticed when the result is written.
-            Box::new(|line: &str| drop(output::text(&format!("{line}\n")))) as Told
+            Box::new(|line: &str| drop(output::json_line(line))) as Told
         });
         let open = if self.resumes { Record::reopen } else { Record::create };
         Ok(Some(open(&self.store, &self.run, &self.plan, BUILD, told)?))

@@ -1,5 +1,7 @@
 //! Charts of effects.
 
+use std::collections::HashMap;
+
 use super::Drawn;
 use crate::anova::Estimate;
 use crate::distributions::normal_quantile;
@@ -58,15 +60,14 @@ pub fn interactions(drawn: &Drawn<'_>) -> Option<Figure> {
             (g, f)
         };
         let (x, series) = (&drawn.table.factors[across], &drawn.table.factors[lines]);
-        let runs = drawn.table.measured(0);
+        let mut cells: HashMap<(usize, usize), (f64, usize)> = HashMap::new();
+        for (run, value) in drawn.table.measured(0) {
+            let (sum, n) = cells.entry((run.levels[across], run.levels[lines])).or_default();
+            (*sum, *n) = (*sum + value, *n + 1);
+        }
         let mean = |i: usize, j: usize| {
-            let own: Vec<f64> = runs
-                .iter()
-                .filter(|(r, _)| r.levels[across] == i && r.levels[lines] == j)
-                .map(|(_, v)| *v)
-                .collect();
-            let n = own.len();
-            (n > 0).then(|| (drawn.table.responses[0].unscaled(own.iter().sum::<f64>() / n as f64), n))
+            let (sum, n) = cells.get(&(i, j))?;
+            Some((drawn.table.responses[0].unscaled(sum / *n as f64), *n))
         };
         let line = |j: usize| {
             let points = (0..x.levels.len()).filter_map(|i| {

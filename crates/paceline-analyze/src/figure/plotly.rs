@@ -1,5 +1,6 @@
 //! A chart for plotly's script, which ships inside a crate: nothing is loaded from elsewhere.
 
+use paceline_plan::printable;
 use serde_json::{Map, Value, json};
 
 use super::{Axis, Figure, Mark, Scale};
@@ -25,7 +26,7 @@ pub fn script() -> String {
 
 fn axis(of: &Axis, domain: [f64; 2], anchor: &str) -> Value {
     let mut axis = json!({
-        "title": {"text": of.title}, "domain": domain, "anchor": anchor, "automargin": true, "zeroline": false,
+        "title": {"text": words(&of.title)}, "domain": domain, "anchor": anchor, "automargin": true, "zeroline": false,
     });
     match &of.scale {
         Scale::Linear => {}
@@ -34,11 +35,16 @@ fn axis(of: &Axis, domain: [f64; 2], anchor: &str) -> Value {
             // Of many names, as many as can be read.
             let every = names.len().div_ceil(MOST_NAMES).max(1);
             axis["tickvals"] = (0..names.len()).step_by(every).collect();
-            axis["ticktext"] = names.iter().step_by(every).map(|name| short(name)).collect();
+            axis["ticktext"] = names.iter().step_by(every).map(|name| words(&short(name))).collect();
             axis["range"] = json!([-0.6, names.len() as f64 - 0.4]);
         }
     }
     axis
+}
+
+/// Text that means itself to plotly, which reads tags and entities in all text.
+fn words(text: &str) -> String {
+    printable(text).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 fn numbers(values: impl Iterator<Item = f64>) -> Value {
@@ -89,7 +95,7 @@ impl Figure {
             );
             if self.panels.len() > 1 {
                 annotations.push(json!({
-                    "text": panel.title, "x": across[0], "y": top, "xref": "paper", "yref": "paper",
+                    "text": words(&panel.title), "x": across[0], "y": top, "xref": "paper", "yref": "paper",
                     "xanchor": "left", "yanchor": "bottom", "showarrow": false,
                 }));
             }
@@ -114,7 +120,7 @@ impl Figure {
                             "marker": {"color": colour(name), "size": 6},
                         });
                         if points.iter().any(|p| !p.label.is_empty()) {
-                            trace["text"] = points.iter().map(|p| p.label.as_str()).collect();
+                            trace["text"] = points.iter().map(|p| words(&p.label)).collect();
                         }
                         if let Some(errors) = errors(points.iter().map(|p| (p.y, p.range))) {
                             trace["error_y"] = errors;
@@ -127,7 +133,7 @@ impl Figure {
                         let mut trace = json!({
                             "type": "bar", "orientation": if *lying { "h" } else { "v" },
                             "base": numbers(bars.iter().map(|b| b.from)),
-                            "text": bars.iter().map(|b| b.label.as_str()).collect::<Vec<_>>(),
+                            "text": bars.iter().map(|b| words(&b.label)).collect::<Vec<_>>(),
                             "textposition": "none",
                             "marker": {"color": colour(name)},
                         });
@@ -140,7 +146,7 @@ impl Figure {
                     }
                     Mark::Heat { value, cells } => json!({
                         "type": "heatmap", "z": cells, "colorscale": "Viridis", "hoverongaps": false,
-                        "colorbar": {"title": {"text": value, "side": "right"}},
+                        "colorbar": {"title": {"text": words(value), "side": "right"}},
                         "x": (0..cells.first().map_or(0, Vec::len)).collect::<Vec<_>>(),
                         "y": (0..cells.len()).collect::<Vec<_>>(),
                         "showscale": i + 1 == self.panels.len(),
@@ -148,7 +154,7 @@ impl Figure {
                 };
                 trace["xaxis"] = format!("x{suffix}").into();
                 trace["yaxis"] = format!("y{suffix}").into();
-                trace["name"] = name.into();
+                trace["name"] = words(name).into();
                 trace["legendgroup"] = name.into();
                 trace["showlegend"] = legend.into();
                 traces.push(trace);
@@ -167,6 +173,11 @@ impl Figure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_are_no_tags_to_plotly() {
+        assert_eq!(words("<a href='x'>a & b\u{202e}</a>"), "&lt;a href='x'&gt;a &amp; b\\u{202e}&lt;/a&gt;");
+    }
 
     #[test]
     fn the_script_is_plotlys_and_stands_alone() {

@@ -147,7 +147,9 @@ impl Importance {
                 draws: draws.fork(1),
             };
             let tree = Tree::grow(&rules, &rows, &values, &drawn);
-            for i in (0..n).filter(|i| !drawn.contains(i)) {
+            let mut seen = vec![false; n];
+            drawn.iter().for_each(|i| seen[*i] = true);
+            for i in (0..n).filter(|i| !seen[*i]) {
                 unseen[i].0 += tree.predict(&rows[i]);
                 unseen[i].1 += 1;
             }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use crate::explain::Explanation;
 use crate::figure::{self, Figure};
 use crate::findings::{Finding, Kind};
-use crate::sheet::{Sheet, escape};
+use crate::sheet::{Sheet, escape, markdown};
 
 /// The look of pages.
 pub const STYLE: &str = include_str!("style.css");
@@ -199,32 +199,34 @@ impl Report<'_> {
 
     /// The same as Markdown, with the charts as files beside it.
     pub fn markdown(&self, charts: &str) -> String {
-        let mut text = format!("# {}\n\n{}\n", self.title, self.about);
+        let mut text = format!("# {}\n\n{}\n", markdown(&self.title), markdown(&self.about));
         for (unknown, title) in [(false, "Findings"), (true, "What these runs do not tell")] {
             let mut told =
                 self.findings.iter().filter(|f| (f.kind == Kind::CannotTell) == unknown).peekable();
             if told.peek().is_some() {
                 let _ = writeln!(text, "\n## {title}\n");
-                told.for_each(|f| text += &format!("- {}\n", f.sentence));
+                told.for_each(|f| text += &format!("- {}\n", markdown(&f.sentence)));
             }
         }
         for explanation in &self.explanations {
             let _ = writeln!(
                 text,
                 "\n## Why {} took as long as it did\n\n{}\n",
-                explanation.run, explanation.verdict.sentence
+                markdown(&explanation.run),
+                markdown(&explanation.verdict.sentence)
             );
             for change in &explanation.verdict.changes {
-                let _ = writeln!(text, "- {}", change.words());
+                let _ = writeln!(text, "- {}", markdown(&change.words()));
             }
             if let Some(alone) = &explanation.alone {
-                let _ = writeln!(text, "\n{}", alone.sentence);
+                let _ = writeln!(text, "\n{}", markdown(&alone.sentence));
             }
             explanation.sheets().iter().for_each(|sheet| text += &format!("\n{}", sheet.markdown()));
         }
         text += "\n## Charts\n\n";
         for figure in &self.figures {
-            let Figure { id, title, reading, n, .. } = figure;
+            let Figure { id, .. } = figure;
+            let [title, reading, n] = [&figure.title, &figure.reading, &figure.n].map(|t| markdown(t));
             let _ = write!(
                 text,
                 "### {title}\n\n{reading} (n = {n}; [numbers]({charts}/{id}.csv))\n\n![{title}]({charts}/{id}.svg)\n\n"
@@ -279,5 +281,6 @@ mod tests {
         }
         let markdown = report.markdown("charts");
         assert!(markdown.contains("](charts/history.svg)") && markdown.contains("## Findings"));
+        assert!(markdown.contains("# &lt;b&gt;t&lt;/b&gt;") && !markdown.contains("<img"), "{markdown}");
     }
 }

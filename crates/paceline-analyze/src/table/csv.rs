@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use paceline_plan::sheet::{Row, Sheet};
+use paceline_random::{Purpose, Stream};
 
 use super::{RawRun, Response, StudyTable};
 
@@ -16,6 +17,14 @@ pub enum TableError {
         path: PathBuf,
         /// Why not.
         problem: String,
+    },
+    /// It has more rows than are analysed at once.
+    #[error("{} has {rows} rows; at most {MOST_ROWS} are analysed at once", path.display())]
+    Large {
+        /// The file.
+        path: PathBuf,
+        /// Its rows.
+        rows: usize,
     },
     /// What is asked of it does not fit.
     #[error("{flag} {value}: {problem}")]
@@ -46,12 +55,56 @@ pub struct Columns {
     pub control: Option<String>,
 }
 
-/// Reads a table.
-pub fn read(path: &Path, columns: &Columns) -> Result<StudyTable, TableError> {
+/// Rows that are analysed without a [`Sample`]. A model holds some hundred numbers per row; more rows would take
+/// gigabytes and minutes, and tell hardly more than some ten thousand of them.
+pub const MOST_ROWS: usize = 100_000;
+
+/// Rows that are drawn from a table.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample {
+    /// How many; all where there are no more.
+    pub rows: usize,
+    /// Decides which.
+    pub seed: u64,
+}
+
+impl Sample {
+    /// Which of so many rows are drawn: every set of as many is as likely as any other.
+    fn draw(self, all: usize) -> Vec<bool> {
+        let stream = Stream::new(self.seed, Purpose::Analysis).fork(u64::MAX);
+        let mut wanted = self.rows.min(all);
+        let mut draw = |at: usize| {
+            let drawn = stream.below(at as u64, (all - at) as u64) < wanted as u64;
+            wanted -= usize::from(drawn);
+            drawn
+        };
+        (0..all).map(&mut draw).collect()
+    }
+}
+
+/// Reads a table: all of its rows if there are not too many, or a sample.
+pub fn read(path: &Path, columns: &Columns, sample: Option<Sample>) -> Result<StudyTable, TableError> {
     let fail = |problem: String| TableError::File { path: path.into(), problem };
-    let sheet = Sheet::read(path).map_err(fail)?;
+    let mut all = 0;
+    let sheet = Sheet::read_some(path, |rows| {
+        all = rows;
+        match sample {
+            Some(sample) => Ok(sample.draw(rows)),
+            None if rows > MOST_ROWS => Ok(vec![false; rows]),
+            None => Ok(vec![true; rows]),
+        }
+    });
+    let sheet = sheet.map_err(fail)?;
+    if sheet.rows.is_empty() {
+        return Err(TableError::Large { path: path.into(), rows: all });
+    }
     let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-    table(&name, &sheet, columns)
+    let mut table = table(&name, &sheet, columns)?;
+    if let Some(Sample { seed, .. }) = sample.filter(|_| sheet.rows.len() < all) {
+        let drawn = sheet.rows.len();
+        table.notes.push(format!("a sample of {drawn} of the table's {all} rows, drawn with seed {seed}"));
+    }
+    Ok(table)
 }
 
 fn table(name: &str, sheet: &Sheet, columns: &Columns) -> Result<StudyTable, TableError> {
@@ -134,6 +187,17 @@ mod tests {
         assert_eq!(table.measured(0).len(), 2);
         assert!(table.runs[1].control && table.runs[1].values == [None]);
         assert_eq!((table.runs[2].block.as_deref(), table.runs[2].id.as_str()), (Some("y"), "line 4"));
+    }
+
+    #[test]
+    fn a_sample_has_as_many_rows_as_were_asked_for_and_its_seed_decides() {
+        let drawn = |rows, seed| Sample { rows, seed }.draw(1000);
+        let count = |of: &[bool]| of.iter().filter(|kept| **kept).count();
+        assert_eq!([0, 1, 300, 1000, 5000].map(|rows| count(&drawn(rows, 1))), [0, 1, 300, 1000, 1000]);
+        assert_eq!(drawn(300, 1), drawn(300, 1));
+        assert_ne!(drawn(300, 1), drawn(300, 2));
+        // From everywhere, not from one end.
+        assert!((30..75).contains(&count(&drawn(300, 1)[..166])));
     }
 
     #[test]

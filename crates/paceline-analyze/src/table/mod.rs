@@ -5,11 +5,11 @@ mod csv;
 mod recorded;
 mod response;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde::Serialize;
 
-pub use csv::{Columns, TableError, read};
+pub use csv::{Columns, MOST_ROWS, Sample, TableError, read};
 pub use recorded::{recorded, settings, varied};
 pub use response::{Goal, Response, number, short};
 
@@ -105,27 +105,29 @@ impl StudyTable {
     /// Numbers the levels of runs.
     pub fn new(name: &str, factors: &[String], responses: Vec<Response>, raw: Vec<RawRun>) -> Self {
         let number = |(i, name): (usize, &String)| {
-            let mut levels: Vec<Level> = Vec::new();
             // Controls may sit outside of the space that is analysed.
-            for run in raw.iter().filter(|run| !run.control) {
-                let level = Level::read(&run.levels[i]);
-                if !levels.contains(&level) {
-                    levels.push(level);
-                }
-            }
+            let texts: HashSet<&str> =
+                raw.iter().filter(|run| !run.control).map(|run| run.levels[i].trim()).collect();
+            let mut levels: Vec<Level> = texts.into_iter().map(Level::read).collect();
             let all = levels.iter().all(|level| level.number.is_some());
             levels.sort_by(|a, b| match (all, a.number, b.number) {
-                (true, Some(a), Some(b)) => a.total_cmp(&b),
+                (true, Some(x), Some(y)) => x.total_cmp(&y).then_with(|| a.text.cmp(&b.text)),
                 _ => a.text.cmp(&b.text),
             });
             Factor { name: name.clone(), levels }
         };
         let factors: Vec<Factor> = factors.iter().enumerate().map(number).collect();
+        let places: Vec<HashMap<&str, usize>> = factors
+            .iter()
+            .map(|factor| {
+                factor.levels.iter().enumerate().map(|(at, level)| (level.text.as_str(), at)).collect()
+            })
+            .collect();
         let place = |run: RawRun| {
-            let at = |(factor, text): (&Factor, &String)| {
-                factor.levels.iter().position(|level| *level == Level::read(text)).unwrap_or(0)
+            let at = |(places, text): (&HashMap<&str, usize>, &String)| {
+                places.get(text.trim()).copied().unwrap_or(0)
             };
-            let levels = factors.iter().zip(&run.levels).map(at).collect();
+            let levels = places.iter().zip(&run.levels).map(at).collect();
             Run {
                 id: run.id,
                 levels,

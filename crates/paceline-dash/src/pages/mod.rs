@@ -81,14 +81,15 @@ pub fn problem(status: StatusCode, what: &str, hint: &str) -> Page {
     Page { status, ..frame(Room::None, what, &body) }
 }
 
-/// Asks for the token.
-pub fn sign_in(path: &str) -> Page {
+/// Asks for the token; one that was brought is wrong.
+pub fn sign_in(path: &str, brought: bool) -> Page {
+    let title = if brought { "This is not the token" } else { "A token is needed" };
     // What needs the token (the style, too) is not loaded.
     let html = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Token · paceline</title>\
-         <meta name=\"color-scheme\" content=\"light dark\"></head><body><main><h1>A token is needed</h1>\
-         <form method=\"get\" action=\"{}\"><p><label>Token (the digits in the file that \
-         <code>paceline serve --token-file</code> names): <input type=\"password\" name=\"token\" \
+         <meta name=\"color-scheme\" content=\"light dark\"></head><body><main><h1>{title}</h1>\
+         <form method=\"get\" action=\"{}\"><p><label>Token (the digits in FILE of \
+         <code>paceline serve --token-file FILE</code>, on the machine that serves): <input type=\"password\" name=\"token\" \
          autocomplete=\"current-password\" required></label> <button>Look</button></p></form></main></body></html>\n",
         escape(path)
     );

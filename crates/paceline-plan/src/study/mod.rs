@@ -342,6 +342,17 @@ fn check_command(source: &Source, command: &file::CommandFile, space: &Space) ->
     if placeholders(program).next().is_some() {
         return Err(source.error("command.run", "the program itself cannot be a placeholder"));
     }
+    for axis in space.axes() {
+        let bad = match axis.name.chars().find(|c| !in_placeholder(*c)) {
+            Some(' ') => "has a space".into(),
+            Some(c) => format!("has `{}`", crate::printable(c.encode_utf8(&mut [0; 4]))),
+            None if axis.name.is_empty() => "is empty".into(),
+            None => continue,
+        };
+        let problem =
+            format!("the name {bad}: an axis of a command is named with letters, digits, `-` and `_` only");
+        return Err(source.error(&format!("axes.{}", axis.name), problem));
+    }
     let used: Vec<&str> = command.run.iter().flat_map(|word| placeholders(word)).collect();
     let names: Vec<&str> = space.axes().iter().map(|a| a.name.as_str()).collect();
     if let Some(name) = used.iter().find(|n| !["seed", "cores"].contains(n) && !names.contains(n)) {
@@ -377,11 +388,14 @@ fn check_prices(source: &Source, prices: Option<&Prices>, workload: &Workload) -
     Ok(())
 }
 
+/// Whether a name in `{…}` can have this character.
+fn in_placeholder(c: char) -> bool {
+    c.is_alphanumeric() || matches!(c, '-' | '_')
+}
+
 /// The names in `{…}` of a word.
 pub fn placeholders(word: &str) -> impl Iterator<Item = &str> {
-    let name = |part: &str| -> bool {
-        !part.is_empty() && part.chars().all(|c| c.is_alphanumeric() || matches!(c, '-' | '_'))
-    };
+    let name = |part: &str| -> bool { !part.is_empty() && part.chars().all(in_placeholder) };
     word.split('{')
         .skip(1)
         .filter_map(|rest| rest.split_once('}'))

@@ -231,6 +231,32 @@ goal = "maximize"
 "#;
 
 #[test]
+fn an_axis_that_no_placeholder_can_name_is_refused_with_its_character() {
+    let named = |name: &str| {
+        let axis = toml::Value::from(name);
+        read(&COMMAND.replace("{lr}", &format!("{{{name}}}")).replace("lr = ", &format!("{axis} = ")))
+    };
+    let fails = |name: &str| named(name).unwrap_err().to_string();
+    let rest = "an axis of a command is named with letters, digits, `-` and `_` only";
+    for (name, bad) in [
+        ("x<b>y", "has `<`"),
+        ("", "is empty"),
+        ("two words", "has a space"),
+        ("a.b", "has `.`"),
+        ("{x}", "has `{`"),
+        ("a\u{202e}b", "has `\\u{202e}`"),
+    ] {
+        assert_eq!(
+            fails(name).split_once(&format!("axes.{name}: ")).unwrap().1,
+            format!("the name {bad}: {rest}")
+        );
+    }
+    for name in ["-x", "größe", "層", "a_b-2", "9"] {
+        assert_eq!(named(name).unwrap().space.axes()[0].name, name);
+    }
+}
+
+#[test]
 fn commands_use_every_axis_and_nothing_else() {
     let study = read(COMMAND).unwrap();
     let Workload::Command { metrics: MetricsFile::Patterns(patterns), .. } = &study.workload else {

@@ -1,13 +1,11 @@
 //! Makes a study's runs: each a child process under a keeper, as many side by side as was asked for.
 
 use std::collections::VecDeque;
-use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
 use paceline_explore::schedule::{End, Job, Made, Next, Role, observations};
 use paceline_launch::trial::{self, Ended, Heard, Trial};
 use paceline_plan::{Goal, Study, Workload};
@@ -18,7 +16,7 @@ use super::report::{configuration, figure};
 use super::state::State;
 use super::workload::{self, Reader};
 use crate::failure::Failure;
-use crate::output::{self, Show};
+use crate::output::{self, Bar, Show};
 
 /// How a study's runs are made.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +46,7 @@ struct Active {
 impl Active {
     /// Whether this is the end of a training that went well.
     fn has_trained(&self, ended: &Ended) -> bool {
-        self.trained.is_none() && self.stopped.is_none() && ended.code == Some(0) && self.reader.complete
+        self.trained.is_none() && self.stopped.is_none() && ended.exit.code == Some(0) && self.reader.complete
     }
 }
 
@@ -225,20 +223,14 @@ fn settle(
     how: How,
     line: &Line,
 ) -> Result<(), Failure> {
-    let cause = || {
-        let lines = || ended.stderr.lines().map(str::trim).filter(|l| !l.is_empty());
-        let said = lines().rfind(|l| l.starts_with("error:")).or_else(|| lines().next_back());
-        let code = ended.code.map_or("was killed".into(), |code| format!("ended with code {code}"));
-        said.map_or(code, |said| said.trim_start_matches("error: ").to_owned())
-    };
     let of = one.trained.as_ref().unwrap_or(&ended);
     let mut metrics = one.reader.metrics(of.wall_s, of.cpu_s, of.tree);
     if let Some(cost) = workload::cost(study, &one.job, &metrics) {
         metrics.insert(COST.into(), cost);
     }
-    let end = match (one.stopped, ended.code) {
+    let end = match (one.stopped, ended.exit.code) {
         (None, code) if one.trained.is_some() && code != Some(0) => {
-            End::Failed { cause: format!("its network's answers could not be timed: {}", cause()) }
+            End::Failed { cause: format!("its network's answers could not be timed: {}", ended.cause()) }
         }
         (Some(Stop::Late), _) => {
             End::Failed { cause: format!("ran past its timeout of {:.0} s", ended.wall_s.floor()) }
@@ -250,12 +242,10 @@ fn settle(
             End::Beaten { metrics }
         }
         (None, Some(0)) if one.reader.complete => End::Ok { metrics },
-        (None, Some(0)) => {
-            let wanted = "no figures were found in what it printed; see `metrics` in [command]";
-            End::Failed { cause: wanted.into() }
+        _ if ended.stderr.contains("training has diverged") => {
+            End::Diverged { cause: ended.last_words().unwrap_or_default().into() }
         }
-        _ if ended.stderr.contains("training has diverged") => End::Diverged { cause: cause() },
-        _ => End::Failed { cause: cause() },
+        _ => End::Failed { cause: ended.cause() },
     };
     let failed = if let End::Failed { cause } = &end { Some(cause.clone()) } else { None };
     let (job, run) = (one.job.clone(), one.reader.run.clone());
@@ -263,10 +253,10 @@ fn settle(
     if how.show.json {
         output::json(&json!({
             "type": "run", "id": job.id, "role": job.role, "repeat": job.repeat, "share": job.share,
-            "levels": workload::levels(study, &job), "run": run, "end": end,
+            "levels": workload::levels(study, &job), "run": run, "end": end, "exit": ended.exit,
         }))?;
     }
-    state.end(job.id, end.clone(), ended.wall_s, run)?;
+    state.end(job.id, end.clone(), &ended, run)?;
     line.ended(study, &job, &end, ended.wall_s);
     line.show(&state.known.made, study);
     match failed.filter(|_| job.role == Role::WarmUp) {
@@ -277,22 +267,16 @@ fn settle(
 
 /// The live line: done, left, best, and how long it will take.
 struct Line {
-    bar: ProgressBar,
+    bar: Bar,
     show: Show,
     expected: u64,
-    live: bool,
 }
 
 impl Line {
     fn new(show: Show, expected: u64) -> Self {
-        let live = !show.quiet && std::io::stderr().is_terminal();
-        let bar = if live { ProgressBar::new(expected) } else { ProgressBar::hidden() };
-        let style = "{bar:24} {pos}/{len} runs  {msg}";
-        bar.set_style(ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()));
-        if live {
-            bar.enable_steady_tick(Duration::from_millis(500));
-        }
-        Self { bar, show, expected, live }
+        let bar = Bar::new(show, "{bar:24} {pos}/{len} runs  {msg}");
+        bar.length(expected);
+        Self { bar, show, expected }
     }
 
     fn show(&self, made: &[Made], study: &Study) {
@@ -311,9 +295,9 @@ impl Line {
             format!("best {}, ", figure(&objective.metric, value))
         });
         let text = format!("{left} left, {}about {}", best.unwrap_or_default(), duration(each * left as f64));
-        self.bar.set_length(self.expected.max(done.len() as u64));
-        self.bar.set_position(done.len() as u64);
-        self.bar.set_message(text);
+        self.bar.length(self.expected.max(done.len() as u64));
+        self.bar.position(done.len() as u64);
+        self.bar.message(&text);
     }
 
     fn ended(&self, study: &Study, job: &Job, end: &End, wall_s: f64) {
@@ -340,13 +324,11 @@ impl Line {
             End::Diverged { cause } => format!("diverged: {cause}"),
             End::Failed { cause } => format!("failed: {cause}"),
         };
-        self.bar.suspend(|| output::note(&format!("{:>4}  {what}: {how} ({wall_s:.1} s)", job.id)));
+        self.bar.note(&format!("{:>4}  {what}: {how} ({wall_s:.1} s)", job.id));
     }
 
     fn clear(&self) {
-        if self.live {
-            self.bar.finish_and_clear();
-        }
+        self.bar.clear();
     }
 }
 

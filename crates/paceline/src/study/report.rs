@@ -7,19 +7,23 @@ use paceline_explore::drift::Drift;
 use paceline_explore::effects::{Effect, effects};
 use paceline_explore::schedule::{End, Made, Role, observations};
 use paceline_explore::{Observation, Outcome};
-use paceline_plan::{Goal, Value};
+use paceline_plan::{Goal, Value, printable};
 use paceline_record::figures::{FIGURES, OF_COMMANDS};
 use serde_json::{Value as Json, json};
 
 use super::state::Known;
 use super::workload;
 
+/// Different causes of failed runs that are listed.
+const MOST_CAUSES: usize = 8;
+
 /// Levels in one line.
 pub fn configuration(levels: &BTreeMap<String, Value>) -> String {
     if levels.is_empty() {
         return "defaults".into();
     }
-    levels.iter().map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", ")
+    let words = levels.iter().map(|(name, value)| format!("{name} {}", printable(&value.to_string())));
+    words.collect::<Vec<_>>().join(", ")
 }
 
 /// The best of some runs: its levels and its first objective.
@@ -119,6 +123,14 @@ impl<'a> Findings<'a> {
         self.known.made.iter().filter(|m| m.end.as_ref().is_some_and(which)).count()
     }
 
+    /// The runs that failed, and why.
+    fn failures(&self) -> impl Iterator<Item = (&Made, &str)> {
+        self.known.made.iter().filter_map(|made| match &made.end {
+            Some(End::Failed { cause }) => Some((made, cause.as_str())),
+            _ => None,
+        })
+    }
+
     /// Whether one worker alone is at least as good as several.
     fn distribution_loses(&self) -> Option<bool> {
         let ((_, one), (_, several)) = (self.single.as_ref()?, self.several.as_ref()?);
@@ -149,6 +161,10 @@ impl<'a> Findings<'a> {
             "diverged": self.count(|e| matches!(e, End::Diverged { .. })),
             "beaten": self.count(|e| matches!(e, End::Beaten { .. })),
             "points": self.history.len(),
+            "failures": self.failures().map(|(made, cause)| json!({
+                "number": made.job.id, "levels": workload::levels(study, &made.job), "cause": cause,
+                "exit": self.known.exits[made.job.id as usize],
+            })).collect::<Vec<_>>(),
             "finished": self.known.finished,
             "best": self.best.first().map(best),
             "history": (0..self.history.len()).map(|at| self.point(at)).collect::<Vec<_>>(),
@@ -178,7 +194,21 @@ impl<'a> Findings<'a> {
                 text += &format!(", {count} {what}");
             }
         }
-        text += "\n\n";
+        text += "\n";
+        let mut causes: Vec<(&str, usize)> = Vec::new();
+        for (_, cause) in self.failures() {
+            match causes.iter_mut().find(|(known, _)| *known == cause) {
+                Some((_, times)) => *times += 1,
+                None => causes.push((cause, 1)),
+            }
+        }
+        for (cause, times) in causes.iter().take(MOST_CAUSES) {
+            text += &format!("  {times} failed: {}\n", printable(cause));
+        }
+        if causes.len() > MOST_CAUSES {
+            text += &format!("  and {} other causes\n", causes.len() - MOST_CAUSES);
+        }
+        text += "\n";
         if self.best.is_empty() {
             text += "no configuration meets every condition with every objective measured\n";
         }
@@ -196,7 +226,9 @@ impl<'a> Findings<'a> {
             );
         }
         for effect in self.effects.iter().take(6) {
-            let level = |(value, mean, _): &(Value, f64, usize)| format!("{value}: {}", number(*mean));
+            let level = |(value, mean, _): &(Value, f64, usize)| {
+                format!("{}: {}", printable(&value.to_string()), number(*mean))
+            };
             let levels: Vec<String> = effect.levels.iter().map(level).collect();
             text += &format!("  {:<12} {:>4.0}%  {}\n", effect.axis, 100.0 * effect.share, levels.join(", "));
         }

@@ -6,6 +6,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use paceline_explore::Prior;
 use paceline_explore::schedule::{End, Job, Made};
+use paceline_launch::exit::Exit;
+use paceline_launch::trial::Ended;
 use paceline_plan::{Point, Study};
 use paceline_record::Journal;
 use serde::{Deserialize, Serialize};
@@ -21,7 +23,16 @@ enum Entry {
     /// A run begins, or begins again.
     Begin { job: Job, at_ms: u64 },
     /// A run has ended.
-    End { id: u64, end: End, wall_s: f64, run: Option<String>, at_ms: u64 },
+    End {
+        id: u64,
+        end: End,
+        wall_s: f64,
+        run: Option<String>,
+        /// Older journals do not have it.
+        #[serde(default)]
+        exit: Option<Exit>,
+        at_ms: u64,
+    },
     /// More runs, more time.
     Budget { runs: u64, minutes: f64 },
     /// A run that failed is to be made again.
@@ -44,6 +55,8 @@ pub struct Known {
     pub made: Vec<Made>,
     /// Ids of their records, by number.
     pub runs: Vec<Option<String>>,
+    /// How their processes ended, by number; unknown in journals of older versions.
+    pub exits: Vec<Option<Exit>>,
     /// Wall seconds of all runs that have ended.
     pub wall_s: f64,
     /// Runs added to the budget.
@@ -62,6 +75,7 @@ impl Known {
             study,
             made: Vec::new(),
             runs: Vec::new(),
+            exits: Vec::new(),
             wall_s: 0.0,
             added: 0,
             added_minutes: 0.0,
@@ -94,15 +108,17 @@ impl Known {
                 None if job.id as usize == self.made.len() => {
                     self.made.push(Made { job, end: None });
                     self.runs.push(None);
+                    self.exits.push(None);
                     self.finished = false;
                 }
                 Some(made) if made.job == job && made.end.is_none() => {}
                 _ => return Err("a run begins that cannot"),
             },
-            Entry::End { id, end, wall_s, run, .. } => match self.made.get_mut(id as usize) {
+            Entry::End { id, end, wall_s, run, exit, .. } => match self.made.get_mut(id as usize) {
                 Some(made) if made.end.is_none() => {
                     made.end = Some(end);
                     self.runs[id as usize] = run;
+                    self.exits[id as usize] = exit;
                     self.wall_s += wall_s;
                 }
                 _ => return Err("a run ends that is not under way"),
@@ -230,8 +246,9 @@ impl State {
     }
 
     /// A run has ended.
-    pub fn end(&mut self, id: u64, end: End, wall_s: f64, run: Option<String>) -> Result<(), Failure> {
-        self.write(Entry::End { id, end, wall_s, run, at_ms: now_ms() })
+    pub fn end(&mut self, id: u64, end: End, ended: &Ended, run: Option<String>) -> Result<(), Failure> {
+        let (wall_s, exit) = (ended.wall_s, Some(ended.exit));
+        self.write(Entry::End { id, end, wall_s, run, exit, at_ms: now_ms() })
     }
 
     /// Adds runs and minutes to the budget.

@@ -1,16 +1,17 @@
 //! `paceline analyze`: what runs say about the factors that varied between them.
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use paceline_analyze::findings::Kind;
-use paceline_analyze::table::{self, Columns, Goal, Response};
+use paceline_analyze::table::{self, Columns, Goal, Response, Sample};
 use paceline_analyze::{Analysis, Ask, StudyTable, TableError};
 use serde_json::json;
 
 use super::resume;
 use super::store::Where;
 use crate::failure::Failure;
-use crate::output::{self, Show};
+use crate::output::{self, Bar, Show};
 use crate::study::{self, state::State};
 
 /// Flags of `paceline analyze`.
@@ -61,7 +62,10 @@ pub struct Asked {
     /// A column that marks controls (1, true, yes, control): they tell noise and drift, nothing else
     #[arg(long, value_name = "COLUMN", requires = "table")]
     control: Option<String>,
-    /// Seed of the forest behind the importances
+    /// Analyse so many rows, drawn by the seed; needed for tables of more than 100000 rows
+    #[arg(long, value_name = "ROWS", requires = "table")]
+    sample: Option<NonZeroUsize>,
+    /// Seed of the forest behind the importances, and of --sample
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
@@ -70,6 +74,7 @@ const HELP: &str = "\
 Effects are averages over the levels of all other factors, each level counting alike; intervals
 are of 95%. The model has every factor and, where enough runs are left to tell the noise, every
 pair. A factor of more than 8 numbers is taken as a slope. What the runs cannot tell is said.
+Tables of more than 100000 rows are analysed by a sample: --sample says how many rows.
 
 Examples:
   paceline analyze
@@ -125,7 +130,25 @@ impl Asked {
             block: self.block.clone(),
             control: self.control.clone(),
         };
-        Ok(table::read(path, &columns)?)
+        let sample = self.sample.map(|rows| Sample { rows: rows.get(), seed: self.seed });
+        Ok(table::read(path, &columns, sample)?)
+    }
+
+    /// Reads the table and analyses it; a line on a terminal says what is under way.
+    pub fn analysis(
+        &self,
+        store: &Where,
+        study: Option<&str>,
+        show: Show,
+    ) -> Result<(StudyTable, Ask, Analysis), Failure> {
+        let bar = Bar::new(show, "{spinner} {msg}  {elapsed}");
+        bar.message("reading the runs");
+        let table = self.table(store, study)?;
+        let ask = self.ask(&table)?;
+        let stage = |what: &str| bar.message(&format!("{} runs: {what}", table.runs.len()));
+        let analysis = Analysis::followed(&table, ask, &stage);
+        bar.clear();
+        Ok((table, ask, analysis))
     }
 
     /// What else is known about the factors.
@@ -169,6 +192,11 @@ impl From<TableError> for Failure {
                 let hint = "a line with the columns' names, then one line per run, is expected";
                 Self::new(5, error.to_string(), hint.into())
             }
+            TableError::Large { .. } => {
+                let hint =
+                    "--sample 50000 analyses that many rows, drawn by --seed; a greater number takes longer";
+                Self::new(2, error.to_string(), hint.into())
+            }
             TableError::Ask { flag, value, problem } => Self::ask(flag, &value, &problem),
         }
     }
@@ -183,8 +211,7 @@ fn named(store: &Where, text: &str) -> Result<String, Failure> {
 /// `paceline analyze`.
 pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     let study = args.study.as_deref().map(|text| named(&args.store, text)).transpose()?;
-    let table = args.asked.table(&args.store, study.as_deref())?;
-    let analysis = Analysis::new(&table, args.asked.ask(&table)?);
+    let (_, _, analysis) = args.asked.analysis(&args.store, study.as_deref(), show)?;
     if show.json {
         let mut document = json!(analysis);
         document["type"] = "result".into();

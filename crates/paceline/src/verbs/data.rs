@@ -1,10 +1,8 @@
 //! `paceline data`: the datasets, where they lie, what is in them, and fetching them.
 
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
-use indicatif::{ProgressBar, ProgressStyle};
 use paceline_data::origin::{Origin, Parcel};
 use paceline_data::{DATASETS, Folders, Form, Settings, Source, content};
 use paceline_fetch::{Client, News};
@@ -12,7 +10,7 @@ use serde::Serialize;
 
 use super::train::names;
 use crate::failure::Failure;
-use crate::output::{self, Show};
+use crate::output::{self, Bar, Show};
 
 /// Where Debian's dataset packages put their files.
 const SYSTEM: &str = "/usr/share/datasets";
@@ -328,7 +326,7 @@ fn get(args: &Get, show: Show) -> Result<(), Failure> {
         let mut follow = Follow::new(parcel, show);
         let fetched =
             paceline_fetch::fetch(&client, parcel, &addresses, &folder, &mut |news| follow.take(&news));
-        follow.bar.finish_and_clear();
+        follow.bar.clear();
         let paths = fetched.map_err(|error| {
             let names: Vec<&str> = parcel.files.iter().map(|file| file.name).collect();
             let mut hint = error.hint(&folder, &names.join(", "));
@@ -356,35 +354,27 @@ fn get(args: &Get, show: Show) -> Result<(), Failure> {
 
 /// Shows how a parcel comes in: a bar on a terminal, a line where something happens.
 struct Follow {
-    bar: ProgressBar,
+    bar: Bar,
     name: &'static str,
-    quiet: bool,
 }
 
 impl Follow {
     fn new(parcel: &Parcel, show: Show) -> Self {
-        let visible = !show.quiet && std::io::stderr().is_terminal();
-        let bar = if visible { ProgressBar::new(0) } else { ProgressBar::hidden() };
-        let style = "{msg} {bar:30} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
-        bar.set_style(ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()));
-        bar.set_message(parcel.name);
-        Self { bar, name: parcel.name, quiet: show.quiet }
+        let bar = Bar::new(show, "{msg} {bar:30} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left");
+        bar.message(parcel.name);
+        Self { bar, name: parcel.name }
     }
 
     fn take(&mut self, news: &News<'_>) {
-        let note = |line: String| {
-            if !self.quiet {
-                self.bar.suspend(|| output::note(&line));
-            }
-        };
+        let note = |line: String| self.bar.note(&line);
         match news {
             News::Asking { address, have: 0 } => note(format!("{}: from {address}", self.name)),
             News::Asking { address, have } => {
                 note(format!("{}: from {address}, going on after {have} bytes", self.name));
             }
             News::Bytes { have, total } => {
-                self.bar.set_length(total.unwrap_or(*have));
-                self.bar.set_position(*have);
+                self.bar.length(total.unwrap_or(*have));
+                self.bar.position(*have);
             }
             News::Resuming { cause } => note(format!("{}: broken off ({cause}), trying again", self.name)),
             News::GaveUp(error) => note(format!("{error}; trying the next address")),

@@ -92,11 +92,11 @@ fn probe(study: &paceline_plan::Study, store: &Where) -> Result<f64, Failure> {
     loop {
         match trial.hear(Duration::from_secs(1)) {
             Some(Heard::Line(line)) => reader.line(&line),
-            Some(Heard::Ended(ended)) if ended.code == Some(0) && reader.complete => {
+            Some(Heard::Ended(ended)) if ended.exit.code == Some(0) && reader.complete => {
                 let answers = workload::inference(study, &job).map_or(0.0, |_| study.infer.seconds);
                 return Ok(ended.wall_s + answers);
             }
-            Some(Heard::Ended(ended)) => return Err(Failure::first_run(&study.name, ended.stderr.trim())),
+            Some(Heard::Ended(ended)) => return Err(Failure::first_run(&study.name, &ended.cause())),
             None => {}
         }
     }

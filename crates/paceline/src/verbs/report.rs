@@ -3,7 +3,6 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use paceline_analyze::Analysis;
 use paceline_analyze::charts::{self, Drawn};
 use paceline_analyze::explain::Recorded;
 use paceline_analyze::report::Report;
@@ -53,7 +52,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
         _ => None,
     };
     let report = if args.what.is_empty() || study.is_some() {
-        of_table(args, study.as_deref())?
+        of_table(args, study.as_deref(), show)?
     } else {
         of_runs(args)?
     };
@@ -65,10 +64,8 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     Ok(output::text(&format!("{}\n", page.display()))?)
 }
 
-fn of_table(args: &Args, study: Option<&str>) -> Result<Report<'static>, Failure> {
-    let table = args.asked.table(&args.store, study)?;
-    let ask = args.asked.ask(&table)?;
-    let analysis = Analysis::new(&table, ask);
+fn of_table(args: &Args, study: Option<&str>, show: Show) -> Result<Report<'static>, Failure> {
+    let (table, ask, analysis) = args.asked.analysis(&args.store, study, show)?;
     let figures = charts::charts(&Drawn { table: &table, analysis: &analysis, ask });
     let (used, all) = analysis.runs;
     Ok(Report {

@@ -4,7 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
 use paceline_dash::Access;
-use paceline_launch::{LaunchError, key_file};
+use paceline_launch::LaunchError;
+use paceline_launch::key_file::{self, KeyError};
 use paceline_record::store::FILE;
 use serde_json::json;
 
@@ -52,7 +53,12 @@ fn address(text: &str) -> Result<SocketAddr, String> {
 
 /// The token of a file, and whether it was made just now.
 fn token(path: &Path) -> Result<(String, bool), Failure> {
-    let (key, made) = key_file::read_or_create(path).map_err(LaunchError::from)?;
+    let failed = |error: KeyError| {
+        let hint = error.hint(&format!("paceline serve --token-file {}", path.display()));
+        let message = format!("--token-file: {error}");
+        Failure::new(LaunchError::from(error).code(), message, hint)
+    };
+    let (key, made) = key_file::read_or_create(path).map_err(failed)?;
     Ok((key.as_bytes().iter().map(|b| format!("{b:02x}")).collect(), made))
 }
 

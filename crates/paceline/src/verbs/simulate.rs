@@ -101,7 +101,7 @@ pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
     let trace = args.train.kept.trace();
     let scenario =
         Scenario { plan: &plan, dataset: &dataset, terms, learn: args.learn, trace, run: &id, started };
-    let told = show.json.then(|| Box::new(|line: &str| drop(output::text(&format!("{line}\n")))) as Told);
+    let told = show.json.then(|| Box::new(|line: &str| drop(output::json_line(line))) as Told);
     let mut record = match args.train.no_record {
         true => None,
         false => Some(Record::simulated(&args.train.store.folder(), &id, &plan, BUILD, told)?),

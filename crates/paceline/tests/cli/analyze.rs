@@ -187,3 +187,33 @@ fn the_lynceus_table_is_analysed_as_statsmodels_does() {
         assert!(close(&found["sum_sq"], &wanted["sum_sq"]) && close(&found["p"], &wanted["p"]));
     }
 }
+
+#[test]
+fn a_table_of_too_many_rows_is_refused_at_once_and_a_sample_is_offered() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("large.csv");
+    let row = |i: u64| format!("{},{},{}\n", ["a", "b"][i as usize % 2], i % 4093, 1 + i % 2 + i * 7919 % 11);
+    fs::write(&path, String::from("f,n,time_s\n") + &(0..100_001).map(row).collect::<String>()).unwrap();
+    let asked = ["--factor", "f", "--factor", "n", "--response", "time_s"];
+    let refused = analyze(&path, &asked);
+    assert_eq!((refused.code, refused.stdout.as_str()), (2, ""));
+    for part in ["100001 rows; at most 100000", "--sample 50000"] {
+        assert!(refused.stderr.contains(part), "{}", refused.stderr);
+    }
+    let sampled = |rows: &str, seed: &str| {
+        let ran = analyze(&path, &[&asked[..], &["--sample", rows, "--seed", seed]].concat());
+        assert_eq!(ran.code, 0, "{}", ran.stderr);
+        ran.stdout
+    };
+    let one = sampled("3000", "1");
+    assert!(
+        one.starts_with("large.csv: time_s in 3000 runs\nnote: a sample of 3000 of the table's 100001 rows"),
+        "{one}"
+    );
+    assert!(one.contains("- f a instead of b cuts time_s by "), "{one}");
+    assert_eq!(one, sampled("3000", "1"), "the seed decides");
+    assert_ne!(one, sampled("3000", "2"));
+    // Whoever wants all rows gets them. What takes the square of the rows would end at the test's time limit.
+    assert!(sampled("200000", "1").starts_with("large.csv: time_s in 100001 runs\n\nFindings"));
+    assert_eq!(analyze(&path, &[&asked[..], &["--sample", "0"]].concat()).code, 2);
+}

@@ -10,6 +10,7 @@ mod distributed;
 mod explain;
 mod faults;
 mod home;
+mod hostile_text;
 mod join;
 mod join_strangers;
 mod machines;

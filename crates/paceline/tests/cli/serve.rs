@@ -70,6 +70,10 @@ fn off_loopback_nothing_is_served_without_a_token() {
     fs::set_permissions(&open, fs::Permissions::from_mode(0o600)).unwrap();
     let ran = refused(&["--listen", "0.0.0.0:0", "--token-file", "open"]);
     assert!(ran.code == 6 && ran.stderr.contains("hexadecimal"), "{}: {}", ran.code, ran.stderr);
+    let hint = "remove open and let `paceline serve --token-file open` make one";
+    assert!(ran.stderr.contains(hint) && !ran.stderr.contains("train --listen"), "{}", ran.stderr);
+    let ran = refused(&["--token-file", "nowhere/token"]);
+    assert!(ran.code == 6 && ran.stderr.contains("its folder is not there"), "{}", ran.stderr);
     assert_eq!(refused(&["--listen", "here"]).code, 2);
 }
 

@@ -412,7 +412,7 @@ fn runs_that_fail_or_hang_are_marked_and_can_be_made_again() {
     let first = place.result(&["explore", "s.toml"]);
     assert_eq!((&first["failed"], &first["points"]), (&2.into(), &6.into()), "{first}");
     let causes: Vec<Value> = place.entries().into_iter().filter(|e| e["end"]["state"] == "failed").collect();
-    assert!(causes.iter().all(|e| e["end"]["cause"] == "no"), "{causes:?}");
+    assert!(causes.iter().all(|e| e["end"]["cause"] == "no (exit status 7)"), "{causes:?}");
     fs::write(place.path().join("mended"), "").unwrap();
     let second = place.result(&["resume", "s", "--failed"]);
     assert_eq!((&second["failed"], &second["runs"]), (&0.into(), &first["runs"]), "{second}");
@@ -636,5 +636,56 @@ fn so_does_a_study_of_distributed_training() {
             "kills": killed.len(), "killed": killed, "planned": planned.len(), "ended_once": ended_once,
         });
         fs::write(path, report.to_string()).unwrap();
+    }
+}
+
+#[test]
+fn exit_statuses_signals_and_missing_figures_of_commands_are_told_apart() {
+    let place = Place::new(
+        r#"
+sampler = "grid"
+[command]
+run = ["sh", "-c", "case $0 in three) echo no luck >&2; exit 3;; kill) kill -9 $$;; crash) kill -SEGV $$;; shell) exit 143;; fine) echo time_s=1;; esac", "{how}"]
+metrics = { time_s = 'time_s=(\d+)' }
+[axes]
+how = ["fine", "three", "kill", "crash", "shell", "silent"]
+[[objectives]]
+metric = "time_s"
+goal = "minimize"
+"#,
+    );
+    let ran = place.run(&["explore", "s.toml", "--json"]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let events: Vec<Value> = ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let journal = place.entries();
+    let status = place.run(&["status", "s"]).stdout;
+    let result = place.result(&["status", "s"]);
+    for (how, code, signal, words) in [
+        ("three", Some(3), None, "no luck (exit status 3)"),
+        ("kill", None, Some(9), "killed by signal 9 (SIGKILL)"),
+        ("crash", None, Some(11), "killed by signal 11 (SIGSEGV)"),
+        (
+            "shell",
+            Some(143),
+            None,
+            "exit status 143, as a shell's whose command was killed by signal 15 (SIGTERM)",
+        ),
+        ("silent", Some(0), None, "exit status 0, but no figures were found in what it printed"),
+    ] {
+        let event = events.iter().find(|e| e["type"] == "run" && e["levels"]["how"] == how).unwrap();
+        let exit = |of: &Value| (of["code"].as_i64(), of["signal"].as_i64());
+        assert_eq!(exit(&event["exit"]), (code, signal), "{event}");
+        let cause = event["end"]["cause"].as_str().unwrap();
+        assert!(cause.starts_with(words), "{cause}");
+        assert!(ran.stderr.contains(&format!("how {how}: failed: {words}")), "{}", ran.stderr);
+        assert!(status.contains(&format!("  1 failed: {words}")), "{status}");
+        let ended = journal.iter().find(|e| e["entry"] == "end" && e["id"] == event["id"]).unwrap();
+        assert_eq!(
+            (exit(&ended["exit"]), &ended["end"]["cause"]),
+            ((code, signal), &cause.into()),
+            "{ended}"
+        );
+        let failure = result["failures"].as_array().unwrap().iter().find(|f| f["levels"]["how"] == how);
+        assert_eq!(exit(&failure.unwrap()["exit"]), (code, signal), "{result}");
     }
 }

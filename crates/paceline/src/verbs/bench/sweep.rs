@@ -1,11 +1,8 @@
 //! What `bench channels` and `bench ps` have in common.
 
-use std::io::IsTerminal;
 use std::path::Path;
-use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
-use indicatif::{ProgressBar, ProgressStyle};
 use paceline_analyze::chart::{Chart, Unit};
 use paceline_analyze::statistics::Spread;
 use paceline_launch::bench::payload::{self, PAYLOADS, Payload};
@@ -15,7 +12,7 @@ use paceline_wire::TRANSPORTS;
 
 use super::super::train;
 use crate::failure::Failure;
-use crate::output::{self, Show};
+use crate::output::{self, Bar, Show};
 
 /// Flags of every measurement of many points.
 #[derive(clap::Args, Clone, Debug)]
@@ -91,29 +88,22 @@ pub fn distinct<T: PartialEq + Clone>(values: &[T]) -> Vec<T> {
 }
 
 /// A line on a terminal that says how far a measurement has come, and how long the rest will take.
-pub struct Follow(ProgressBar);
+pub struct Follow(Bar);
 
 impl Follow {
     pub fn new(show: Show) -> Self {
-        let visible = !show.quiet && std::io::stderr().is_terminal();
-        let bar = if visible { ProgressBar::new(0) } else { ProgressBar::hidden() };
-        let style = "{bar:30} {percent:>3}%  {pos}/{len}  {msg}  {elapsed}, {eta} left";
-        bar.set_style(ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()));
-        if visible {
-            bar.enable_steady_tick(Duration::from_millis(500));
-        }
-        Self(bar)
+        Self(Bar::new(show, "{bar:30} {percent:>3}%  {pos}/{len}  {msg}  {elapsed}, {eta} left"))
     }
 
     pub fn progress(&self, progress: Progress<'_>) {
-        self.0.set_length(progress.total as u64);
-        self.0.set_position(progress.done as u64);
-        self.0.set_message(progress.next.to_owned());
+        self.0.length(progress.total as u64);
+        self.0.position(progress.done as u64);
+        self.0.message(progress.next);
     }
 
     /// Removes the line.
     pub fn finish(&self) {
-        self.0.finish_and_clear();
+        self.0.clear();
     }
 }
 
