@@ -230,6 +230,94 @@ fn bad_frames_end_the_connection_and_are_never_delivered<M: Medium>() {
     );
 }
 
+/// Numbers of a round, one after the other (splitmix64).
+struct Draws(u64);
+
+impl Draws {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % n as u64) as usize
+    }
+}
+
+/// Three frames of somebody who holds the key, one of them flipped, cut, doubled, left out or replaced; what was done,
+/// the bytes, and how many messages may be delivered.
+fn damaged<M: Medium>(draws: &mut Draws) -> (String, Vec<u8>, usize) {
+    let frames: Vec<_> = (0..3).map(|n| framed::<M>(|header| header.sequence = n)).collect();
+    let (at, frame) = (draws.below(3), frames[0].len());
+    match draws.below(5) {
+        0 => {
+            let end = if <M::Stream as Stream>::SUMMED { frame } else { HEADER };
+            let bit = draws.below(8 * end);
+            let mut bytes = frames.concat();
+            bytes[at * frame + bit / 8] ^= 1 << (bit % 8);
+            (format!("bit {bit} of frame {at} flipped"), bytes, at)
+        }
+        1 => {
+            let bytes = draws.below(3 * frame);
+            (format!("cut after {bytes} bytes"), frames.concat()[..bytes].to_vec(), bytes / frame)
+        }
+        2 => {
+            let doubled = [&frames[..=at], &frames[at..]].concat().concat();
+            (format!("frame {at} doubled"), doubled, at + 1)
+        }
+        3 => {
+            let left = [&frames[..at], &frames[at + 1..]].concat().concat();
+            (format!("frame {at} left out"), left, at)
+        }
+        _ => {
+            let noise: Vec<u8> = (0..frame + draws.below(500)).map(|_| draws.below(256) as u8).collect();
+            let bytes = [&frames[..at].concat()[..], &noise].concat();
+            (format!("noise instead of frame {at}"), bytes, at)
+        }
+    }
+}
+
+/// S3: a peer that holds the key sends damaged frames: what comes before them is delivered, nothing else, and the
+/// others go on. `PACELINE_CHAOS_SEED`, `_ROUNDS` and `_LOG` are those of the campaigns of the program's tests.
+fn damaged_frames_of_a_peer_that_holds_the_key_are_never_delivered<M: Medium>() {
+    let setting = |name: &str, default| std::env::var(name).map_or(default, |text| text.parse().unwrap());
+    let (seed, rounds) = (setting("PACELINE_CHAOS_SEED", 1), setting("PACELINE_CHAOS_ROUNDS", 10));
+    for round in 0..rounds {
+        let (what, bytes, deliverable) = damaged::<M>(&mut Draws(seed << 32 | round));
+        let (listeners, addresses) = listeners::<M>(3);
+        let mut listeners = listeners.into_iter();
+        let (zero, one) = (listeners.next().unwrap(), listeners.next().unwrap());
+        let peers = addresses.clone();
+        let options = Options { max_body: 1000, ..Options::default() };
+        let zero =
+            thread::spawn(move || zero.connect(identity(0, 3), &peers[1..], options, PATIENCE).unwrap());
+        let peers = [addresses[0].clone(), addresses[2].clone()];
+        let one = thread::spawn(move || one.connect(identity(1, 3), &peers, options, PATIENCE).unwrap());
+        let (mut to_zero, to_one) = (join::<M>(&addresses[0].1, 0), join::<M>(&addresses[1].1, 1));
+        let (mut zero, mut one) = (zero.join().unwrap(), one.join().unwrap());
+        // Rank 0 may have dropped it before it has said everything.
+        let _ = to_zero.write_all(&bytes);
+        drop((to_zero, to_one));
+        let memory = Memory::new(vec![numbers(1, 1000)]);
+        let events = until(&mut zero, &memory, |e| !lost(e).is_empty());
+        let delivered = messages(&events).len();
+        assert!(delivered <= deliverable, "seed {seed}, round {round}, {what}: {delivered} were delivered");
+        assert_eq!(lost(&events)[0].0, 2, "seed {seed}, round {round}, {what}");
+        zero.send(1, meta(1), memory.span(0), 1).unwrap();
+        one.send(0, meta(1), memory.span(0), 1).unwrap();
+        both([&mut zero, &mut one], &memory, |a, b| messages(a).len() == 1 && messages(b).len() == 1);
+        if let Some(path) = std::env::var_os("PACELINE_CHAOS_LOG") {
+            let mut log = std::fs::File::options().append(true).create(true).open(path).unwrap();
+            let medium = std::any::type_name::<M>();
+            let told = format!("{what}: {delivered} of {deliverable} delivered");
+            let fault = format!("S3 over {medium}");
+            writeln!(
+                log,
+                "{{\"seed\":{seed},\"round\":{round},\"fault\":\"{fault}\",\"ok\":true,\"told\":\"{told}\"}}"
+            )
+            .unwrap();
+        }
+    }
+}
+
 fn a_body_that_breaks_off_is_never_delivered<M: Medium>() {
     let (listeners, addresses) = listeners::<M>(1);
     let zero = listeners.into_iter().next().unwrap();
@@ -341,6 +429,7 @@ over! {
     a_wrong_version_is_refused_and_both_are_named
     a_frame_that_comes_twice_is_delivered_once
     bad_frames_end_the_connection_and_are_never_delivered
+    damaged_frames_of_a_peer_that_holds_the_key_are_never_delivered
     a_body_that_breaks_off_is_never_delivered
     the_deadline_names_the_missing_ranks_and_their_addresses
     strangers_neither_keep_peers_from_joining_nor_go_unreported
