@@ -25,9 +25,12 @@ pub struct Row {
 const LARGEST: u64 = 1 << 30;
 
 impl Sheet {
-    /// Reads a file; what is wrong with it does not name the file.
+    /// Reads a file, or a pipe that the caller was handed; what is wrong with it does not name the file.
     pub fn read(path: &Path) -> Result<Self, String> {
-        let bytes = std::fs::read(path).map_err(|e| e.to_string())?;
+        let mut bytes = Vec::new();
+        let read =
+            paceline_files::open_or_pipe(path).and_then(|file| file.take(LARGEST).read_to_end(&mut bytes));
+        read.map_err(|e| e.to_string())?;
         let mut text = String::new();
         let read = if bytes.starts_with(&[0x1f, 0x8b]) {
             flate2::read::GzDecoder::new(bytes.as_slice()).take(LARGEST).read_to_string(&mut text)
