@@ -1,6 +1,5 @@
 //! Reading files, gzipped or not.
 
-use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
@@ -15,7 +14,7 @@ const TEXT: u64 = 1 << 30;
 /// Opens a file; what is gzipped (by its first bytes, not its name) is unpacked while it is read.
 pub fn open(path: &Path) -> Result<Box<dyn Read>, DataError> {
     let failed = |source| DataError::Read { path: path.to_owned(), source };
-    let mut file = BufReader::with_capacity(1 << 16, File::open(path).map_err(failed)?);
+    let mut file = BufReader::with_capacity(1 << 16, paceline_files::open(path).map_err(failed)?);
     let zipped = file.fill_buf().map_err(failed)?.starts_with(&[0x1f, 0x8b]);
     Ok(if zipped { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) })
 }

@@ -199,7 +199,7 @@ impl Files {
         if length > FILE_BYTES {
             return Err(self.damaged(i, format!("a file of {length} bytes (at most {FILE_BYTES})")));
         }
-        let bytes = fs::read(&path).map_err(failed)?;
+        let bytes = paceline_files::read(&path).map_err(failed)?;
         let picture = picture::decode(&bytes).map_err(|problem| self.damaged(i, problem))?;
         let (crop, mirrored) = match draws {
             Some(draws) => {

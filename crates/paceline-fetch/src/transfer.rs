@@ -64,6 +64,7 @@ impl Client {
         let failed = |source| FetchError::Io { path: part.into(), source };
         let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(part);
         let mut file = open.map_err(failed)?;
+        file.metadata().and_then(|found| paceline_files::check(&found)).map_err(failed)?;
         match file.try_lock() {
             Err(std::fs::TryLockError::WouldBlock) => return Err(FetchError::Busy { part: part.into() }),
             // Where files cannot be locked, the hash finds out.

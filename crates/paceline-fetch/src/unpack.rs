@@ -14,7 +14,8 @@ use crate::error::FetchError;
 /// Unpacks what lies in `part`, checks every file and gives it its name. `address` is for error messages.
 pub(crate) fn unpack(parcel: &Parcel, address: &str, part: &Path, folder: &Path) -> Result<(), FetchError> {
     let read = || {
-        File::open(part).map(BufReader::new).map_err(|source| FetchError::Io { path: part.into(), source })
+        let open = paceline_files::open(part).map(BufReader::new);
+        open.map_err(|source| FetchError::Io { path: part.into(), source })
     };
     let damaged = |problem: String| FetchError::Damaged { address: address.into(), problem };
     let mut finished: Vec<(PathBuf, &origin::File)> = Vec::new();

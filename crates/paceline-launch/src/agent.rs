@@ -196,7 +196,7 @@ impl Agent<'_> {
                         self.fleet = Some((fleet, words));
                     }
                     Err(e) => {
-                        let message = format!("starting a process: {e}");
+                        let message = format!("{e}; {}", e.hint());
                         self.line.say(joining::encode(&FromHost::Failed { message }, &[]));
                     }
                 }
@@ -218,7 +218,7 @@ impl Agent<'_> {
         ranks: &[usize],
         key: [u8; 32],
         recording: Option<Recording>,
-    ) -> io::Result<Fleet> {
+    ) -> Result<Fleet, LaunchError> {
         let address = Some(self.line.local().ip());
         let orders = orders(plan, &self.run, key, &self.join.folders.0, ranks, address, recording);
         let (program, word) = &self.join.program;

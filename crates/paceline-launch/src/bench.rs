@@ -309,8 +309,7 @@ impl Bench {
         let orders: Vec<ToRank> =
             (0..world).map(|rank| ToRank::Bench { bench: self.clone(), rank, key }).collect();
         let interfaces = self.emulated().map(|emulated| emulated.interfaces()).transpose()?;
-        let mut fleet = Fleet::start(program, word, &orders)
-            .map_err(|source| LaunchError::System { what: "starting a process".into(), source })?;
+        let mut fleet = Fleet::start(program, word, &orders)?;
         let mut addresses = vec![String::new(); world];
         let mut accounts: Vec<Option<Account>> = vec![None; world];
         let mut ended = vec![0; world];

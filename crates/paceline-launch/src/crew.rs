@@ -109,8 +109,7 @@ impl Crew {
         let of = |host: usize| -> Vec<usize> { (0..world).filter(|&rank| layout[rank] == host).collect() };
         let here = hosts.as_ref().map(|hosts| hosts.here.ip());
         let orders = orders(plan, launch.run, key, &launch.folders.0, &of(0), here, launch.recording);
-        let failed = |source| LaunchError::System { what: "starting a process".into(), source };
-        let mut fleet = Fleet::start_ranks(&launch.program.0, launch.program.1, orders).map_err(failed)?;
+        let mut fleet = Fleet::start_ranks(&launch.program.0, launch.program.1, orders)?;
         let news = fleet.take_news();
         std::thread::spawn(move || {
             // Until nobody listens any more, or the last process has ended.

@@ -3,6 +3,8 @@
 use paceline_plan::PlanError;
 use paceline_train::TrainError;
 use paceline_wire::WireError;
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 
 use crate::key_file::KeyError;
 
@@ -40,7 +42,19 @@ pub enum LaunchError {
         /// The exit code that the failure calls for.
         code: u8,
     },
-    /// A process could not be started or talked to.
+    /// The process of a rank could not be started.
+    #[error("{role} {rank} could not be started: {}", not_started(source, ended.as_deref()))]
+    Start {
+        /// `worker` or `server`.
+        role: &'static str,
+        /// The rank.
+        rank: usize,
+        /// Why it failed.
+        source: std::io::Error,
+        /// How its process ended, if it did.
+        ended: Option<String>,
+    },
+    /// A process could not be talked to.
     #[error("{what}: {source}")]
     System {
         /// What was tried.
@@ -179,7 +193,7 @@ impl LaunchError {
     /// The exit code that it calls for.
     pub fn code(&self) -> u8 {
         match self {
-            Self::System { .. } | Self::Wire(WireError::Listen { .. }) => 1,
+            Self::Start { .. } | Self::System { .. } | Self::Wire(WireError::Listen { .. }) => 1,
             Self::Plan(_) => 3,
             Self::Train(error) => match error {
                 TrainError::Diverged { .. } => 1,
@@ -234,9 +248,39 @@ impl LaunchError {
             Self::Abandoned { run, .. } => {
                 format!("`paceline resume {run}` goes on from its last checkpoint, or begins again")
             }
-            Self::Record(_) => "is the disk full? the last checkpoint before is still there".into(),
-            Self::Plan(_) | Self::System { .. } | Self::Wire(_) => String::new(),
+            Self::Record(error) => format!("{}; the last checkpoint before is still there", error.hint()),
+            Self::Start { ended: Some(_), .. } => {
+                "is a limit (`ulimit -a`) or the memory too small for another process?".into()
+            }
+            Self::Start { source, .. } | Self::System { source, .. } => start_hint(source),
+            Self::Plan(_) | Self::Wire(_) => String::new(),
         }
+    }
+}
+
+fn not_started(source: &std::io::Error, ended: Option<&str>) -> String {
+    ended.map_or_else(
+        || source.to_string(),
+        |how| format!("its process ended before it read its order ({how})"),
+    )
+}
+
+/// What to do about a process or a thread that could not be started; nothing where nothing can be said.
+pub fn start_hint(source: &std::io::Error) -> String {
+    let limit = |resource| getrlimit(resource).current.map_or("unlimited".into(), |limit| limit.to_string());
+    match source.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::MFILE) => format!(
+            "this process may have {} files open: raise the limit with `ulimit -n`, or take fewer ranks",
+            limit(Resource::Nofile)
+        ),
+        Some(Errno::NFILE) => "too many files are open on this machine: end something else first".into(),
+        Some(Errno::AGAIN) => format!(
+            "this user may have {} processes and threads, a container perhaps fewer: raise the limit with \
+             `ulimit -u`, or take fewer ranks",
+            limit(Resource::Nproc)
+        ),
+        Some(Errno::NOMEM) => "there is too little memory for another process: take fewer ranks".into(),
+        _ => String::new(),
     }
 }
 

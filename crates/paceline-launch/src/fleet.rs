@@ -12,10 +12,12 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
+use paceline_wire::identity;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::control::{self, FromRank, ToRank};
+use crate::error::LaunchError;
 use crate::exit::Exit;
 use crate::interrupt::Blocked;
 
@@ -45,7 +47,7 @@ pub struct Fleet {
 
 impl Fleet {
     /// Starts a process of `program WORD` for each order, the ranks counted from 0.
-    pub fn start(program: &Path, word: &str, orders: &[ToRank]) -> io::Result<Self> {
+    pub fn start(program: &Path, word: &str, orders: &[ToRank]) -> Result<Self, LaunchError> {
         Self::start_ranks(program, word, orders.iter().enumerate())
     }
 
@@ -54,33 +56,69 @@ impl Fleet {
         program: &Path,
         word: &str,
         orders: impl IntoIterator<Item = (usize, O)>,
-    ) -> io::Result<Self> {
+    ) -> Result<Self, LaunchError> {
         let _blocked = Blocked::new();
         let (sender, news) = channel();
         let mut fleet = Self { ranks: Vec::new(), children: Vec::new(), orders: Vec::new(), news };
         let mut watched = Vec::new();
         for (rank, order) in orders {
-            let mut child =
-                Command::new(program).arg(word).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-            watched.push((rank, pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?));
-            let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
-            fleet.children.push(child);
-            fleet.orders.push(stdin);
-            fleet.ranks.push(rank);
-            fleet.tell(rank, order.borrow(), &[])?;
-            let sender = sender.clone();
-            let mut stdout = stdout.expect("standard output is a pipe");
-            std::thread::spawn(move || {
-                while let Ok(Some((said, numbers))) = control::read(&mut stdout) {
-                    if sender.send(News::Said(rank, said, numbers)).is_err() {
-                        return;
-                    }
-                }
-                let _ = sender.send(News::Silent(rank));
-            });
+            let order = order.borrow();
+            match fleet.start_rank(program, word, rank, order, &sender) {
+                Ok(process) => watched.push((rank, process)),
+                Err(source) => return Err(fleet.not_started(rank, order, source)),
+            }
         }
-        std::thread::spawn(move || watch(watched, &sender));
+        let watch = std::thread::Builder::new().spawn(move || watch(watched, &sender));
+        watch.map_err(|source| LaunchError::System { what: "watching the processes".into(), source })?;
         Ok(fleet)
+    }
+
+    /// Starts the process of one rank; what tells when it has ended.
+    fn start_rank(
+        &mut self,
+        program: &Path,
+        word: &str,
+        rank: usize,
+        order: &ToRank,
+        sender: &Sender<News>,
+    ) -> io::Result<OwnedFd> {
+        let mut child =
+            Command::new(program).arg(word).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+        let pid = Pid::from_child(&child);
+        self.children.push(child);
+        self.orders.push(stdin);
+        self.ranks.push(rank);
+        let process = pidfd_open(pid, PidfdFlags::empty())?;
+        self.tell(rank, order, &[])?;
+        let sender = sender.clone();
+        let mut stdout = stdout.expect("standard output is a pipe");
+        std::thread::Builder::new().spawn(move || {
+            while let Ok(Some((said, numbers))) = control::read(&mut stdout) {
+                if sender.send(News::Said(rank, said, numbers)).is_err() {
+                    return;
+                }
+            }
+            let _ = sender.send(News::Silent(rank));
+        })?;
+        Ok(process)
+    }
+
+    /// Why the process of a rank could not be started, or ended before it had read its order.
+    fn not_started(&mut self, rank: usize, order: &ToRank, source: io::Error) -> LaunchError {
+        let workers = match order {
+            ToRank::Config { plan, .. } => plan.workers,
+            ToRank::Bench { bench, .. } => bench.workers,
+            _ => usize::MAX,
+        };
+        let ended = (source.kind() == io::ErrorKind::BrokenPipe).then(|| {
+            let begun = Instant::now();
+            while self.status(rank).is_none() && begun.elapsed() < GRACE {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            self.status(rank).map_or("it closed its standard input".into(), |exit| exit.to_string())
+        });
+        LaunchError::Start { role: identity::role(workers, rank), rank, source, ended }
     }
 
     /// What comes from the ranks from now on, for somebody who listens to more than that.

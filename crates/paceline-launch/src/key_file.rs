@@ -1,6 +1,6 @@
 //! The file that holds the key with which machines join a run: 64 hexadecimal digits, for its owner's eyes only.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -58,7 +58,8 @@ impl KeyError {
             Self::Content { path } => {
                 format!("copy it again, or remove {} and let `{maker}` make one", path.display())
             }
-            Self::File { .. } | Self::Random(_) => String::new(),
+            Self::File { .. } => "is the path right, and the file yours to read?".into(),
+            Self::Random(_) => String::new(),
         }
     }
 }
@@ -71,7 +72,7 @@ fn in_folder(path: &Path) -> bool {
 /// Reads a key.
 pub fn read(path: &Path) -> Result<Key, KeyError> {
     let failed = |source| KeyError::File { path: path.to_owned(), source };
-    let file = File::open(path).map_err(failed)?;
+    let file = paceline_files::open(path).map_err(failed)?;
     // Asked of the open file, so that it cannot be exchanged meanwhile.
     let mode = file.metadata().map_err(failed)?.mode() & 0o7777;
     if mode & OTHERS != 0 {

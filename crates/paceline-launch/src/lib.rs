@@ -46,4 +46,4 @@ pub mod trial;
 pub mod vitals;
 mod watch;
 
-pub use error::LaunchError;
+pub use error::{LaunchError, start_hint};

@@ -9,6 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use paceline_record::tree::{Summary, Tree};
@@ -125,15 +126,15 @@ impl Trial {
         let (out, err) = (keeper.stdout.take(), keeper.stderr.take());
         let (to_lines, to_errors, to_gone) = (sender.clone(), sender.clone(), sender);
         if let Some(out) = out {
-            std::thread::spawn(move || lines(out, &to_lines));
+            thread::Builder::new().spawn(move || lines(out, &to_lines))?;
         }
         if let Some(err) = err {
-            std::thread::spawn(move || errors(err, &to_errors));
+            thread::Builder::new().spawn(move || errors(err, &to_errors))?;
         }
-        std::thread::spawn(move || {
+        thread::Builder::new().spawn(move || {
             while poll(&mut [PollFd::new(&watched, PollFlags::IN)], None).is_err() {}
             let _ = to_gone.send(Raw::Gone);
-        });
+        })?;
         let pipe = keeper.stdin.take();
         Ok(Self {
             keeper,
@@ -269,7 +270,7 @@ pub fn keep(words: &[String]) -> io::Result<u8> {
     if set.count() > 0 {
         sched_setaffinity(None, &set)?;
     }
-    std::thread::spawn(|| {
+    thread::spawn(|| {
         let mut nothing = [0; 64];
         while let Ok(1..) = io::stdin().read(&mut nothing) {}
         let _ = kill_process_group(rustix::process::getpgrp(), Signal::KILL);
@@ -284,7 +285,7 @@ pub fn keep(words: &[String]) -> io::Result<u8> {
     } else {
         let mut tree = Tree::new(std::process::id(), Some(Path::new(record)))?;
         let (over, ended) = channel::<()>();
-        let watch = std::thread::spawn(move || {
+        let watch = thread::spawn(move || {
             // A full disk ends the samples, not the run.
             while tree.sample().is_ok() {
                 if ended.recv_timeout(SAMPLE) != Err(RecvTimeoutError::Timeout) {

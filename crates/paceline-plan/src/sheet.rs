@@ -25,7 +25,7 @@ pub struct Row {
 const LARGEST: u64 = 1 << 30;
 
 impl Sheet {
-    /// Reads a file; what is wrong with it does not name the file.
+    /// Reads a file, or a pipe that the caller was handed; what is wrong with it does not name the file.
     pub fn read(path: &Path) -> Result<Self, String> {
         Self::parse(&text(path)?)
     }
@@ -78,7 +78,9 @@ impl Sheet {
 
 /// What is in a file, unpacked.
 fn text(path: &Path) -> Result<String, String> {
-    let bytes = std::fs::read(path).map_err(|e| e.to_string())?;
+    let mut bytes = Vec::new();
+    let read = paceline_files::open_or_pipe(path).and_then(|file| file.take(LARGEST).read_to_end(&mut bytes));
+    read.map_err(|e| e.to_string())?;
     if !bytes.starts_with(&[0x1f, 0x8b]) {
         return String::from_utf8(bytes).map_err(|e| e.to_string());
     }

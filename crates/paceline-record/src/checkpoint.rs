@@ -258,7 +258,7 @@ fn load(path: &Path, plan_sha256: &str) -> Result<Checkpoint, String> {
 fn read(path: &Path, length: Option<u64>) -> Result<Vec<u8>, String> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let failed = |error: io::Error| format!("{name}: {error}");
-    let file = File::open(path).map_err(failed)?;
+    let file = paceline_files::open(path).map_err(failed)?;
     let found = file.metadata().map_err(failed)?.len();
     match length {
         Some(expected) if expected != found => {

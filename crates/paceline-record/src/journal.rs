@@ -3,8 +3,9 @@
 //! Whoever writes may be killed at any moment: a line that is not whole can only be the last one, and is taken away
 //! when the journal is opened again. Damage anywhere else is an error, never skipped.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -86,6 +87,7 @@ impl Journal {
         }
         let mut file =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).map_err(at)?;
+        file.metadata().and_then(|found| paceline_files::check(&found)).map_err(at)?;
         lock(&file).map_err(|error| match error {
             TryLockError::Error(error) => at(error),
             TryLockError::WouldBlock => {
@@ -108,14 +110,14 @@ impl Journal {
     /// The entries of a journal that somebody may be writing to.
     pub fn peek(path: &Path) -> Result<Vec<serde_json::Value>, JournalError> {
         let at = |source| JournalError { path: path.into(), source };
-        let text = std::fs::read(path).map_err(at)?;
+        let text = paceline_files::read(path).map_err(at)?;
         let (entries, _) = whole(&text).map_err(|e| at(io::Error::new(io::ErrorKind::InvalidData, e)))?;
         Ok(entries)
     }
 
     /// Whether somebody has it open.
     pub fn busy(path: &Path) -> bool {
-        let file = File::open(path);
+        let file = paceline_files::open(path);
         file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
     }
 
@@ -126,6 +128,12 @@ impl Journal {
         let line = Line { sum: sum(self.next, raw.get()), seq: self.next, entry: &raw };
         let text = serde_json::to_string(&line).expect("plain data") + "\n";
         self.file.write_all(text.as_bytes()).and_then(|()| self.file.sync_data()).map_err(at)?;
+        let here = |file: &Metadata| (file.dev(), file.ino());
+        let (own, named) = (self.file.metadata().map_err(at)?, std::fs::metadata(&self.path));
+        if !named.is_ok_and(|named| here(&named) == here(&own)) {
+            let gone = "it was deleted or replaced while the study was under way";
+            return Err(at(io::Error::new(io::ErrorKind::NotFound, gone)));
+        }
         self.next += 1;
         Ok(())
     }

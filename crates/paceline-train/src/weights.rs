@@ -150,7 +150,7 @@ pub fn start(
 
 /// A file's SHA-256, in hexadecimal.
 pub fn sha256(path: &Path) -> io::Result<String> {
-    hash(&mut File::open(path)?)
+    hash(&mut paceline_files::open(path)?)
 }
 
 fn hash(file: &mut File) -> io::Result<String> {
@@ -172,7 +172,7 @@ pub fn load(
 ) -> Result<LeftOut, TrainError> {
     let refused = |problem: String| TrainError::Weights { file: weights.file.clone(), problem };
     let failed = |error: io::Error| refused(error.to_string());
-    let mut file = File::open(&weights.file).map_err(failed)?;
+    let mut file = paceline_files::open(&weights.file).map_err(failed)?;
     let (header, tensors) = header(&mut file).map_err(refused)?;
     let found = hash_whole(&mut file).map_err(failed)?;
     if found != weights.sha256 {

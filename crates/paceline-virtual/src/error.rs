@@ -39,7 +39,7 @@ pub enum VirtualError {
 
 /// Reads a file that a flag names.
 pub(crate) fn read<T: DeserializeOwned>(flag: &str, path: &Path) -> Result<T, VirtualError> {
-    let text = std::fs::read_to_string(path)
+    let text = paceline_files::read_to_string(path)
         .map_err(|source| VirtualError::File { path: path.to_owned(), source })?;
     toml::from_str(&text).map_err(|error| refuse(flag, path, error.to_string().trim_end()).into())
 }

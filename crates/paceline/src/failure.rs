@@ -8,9 +8,10 @@ use std::process::ExitCode;
 
 use paceline_data::DataError;
 use paceline_explore::table::TableError;
-use paceline_launch::LaunchError;
+use paceline_launch::{LaunchError, start_hint};
 use paceline_plan::{PlanError, StudyError};
 use paceline_record::export::ExportError;
+use paceline_record::store::write_hint;
 use paceline_record::{JournalError, RecordError};
 use paceline_train::TrainError;
 use paceline_virtual::VirtualError;
@@ -87,6 +88,12 @@ impl Failure {
         Self { code: 1, message: format!("the warm-up run failed, so the others would: {cause}"), hint }
     }
 
+    /// A run of a study whose process could not be started.
+    pub fn not_started(id: u64, error: &std::io::Error) -> Self {
+        let message = format!("run {id} of the study could not be started: {error}");
+        Self { code: 1, message, hint: start_hint(error) }
+    }
+
     /// A study that was interrupted.
     pub fn interrupted(name: &str) -> Self {
         let hint = format!("everything so far is recorded; `paceline resume {name}` goes on");
@@ -128,7 +135,16 @@ impl Failure {
     /// A file that could not be written.
     pub fn file(path: &Path, error: &std::io::Error) -> Self {
         let message = format!("{}: {error}", path.display());
-        Self { code: 5, message, hint: "is the folder there, and yours to write to?".into() }
+        let too_large = error.kind() == std::io::ErrorKind::FileTooLarge;
+        let hint =
+            if too_large { write_hint(error) } else { "is the folder there, and yours to write to?".into() };
+        Self { code: 5, message, hint }
+    }
+
+    /// A run that ended well, and whose record was not kept.
+    pub fn not_recorded(error: &RecordError) -> Self {
+        let message = format!("the run ended well, but it is not recorded: {error}");
+        Self { code: 5, message, hint: error.hint() }
     }
 
     /// A model file that describes no network.
@@ -223,22 +239,22 @@ impl From<VirtualError> for Failure {
 impl From<JournalError> for Failure {
     fn from(error: JournalError) -> Self {
         let hint = match error.source.kind() {
-            std::io::ErrorKind::WouldBlock => "wait for it, or interrupt it first",
-            std::io::ErrorKind::InvalidData => "the study cannot be resumed; its runs are still in the store",
-            _ => "is the disk full or the folder not yours? --store DIR or PACELINE_STORE choose another",
+            std::io::ErrorKind::WouldBlock => "wait for it, or interrupt it first".into(),
+            std::io::ErrorKind::InvalidData => {
+                "the study cannot be resumed; its runs are still in the store".into()
+            }
+            std::io::ErrorKind::NotFound => {
+                "the study cannot be resumed; do not delete a store while `paceline status` shows it under way".into()
+            }
+            _ => write_hint(&error.source),
         };
-        Self { code: 5, message: format!("the study's journal: {error}"), hint: hint.into() }
+        Self { code: 5, message: format!("the study's journal: {error}"), hint }
     }
 }
 
 impl From<RecordError> for Failure {
     fn from(error: RecordError) -> Self {
-        let hint = match &error {
-            RecordError::Which { .. } => "`paceline runs` lists them; `last` is the latest",
-            RecordError::Empty { .. } => "--store DIR or PACELINE_STORE choose another folder",
-            _ => "is the disk full or the folder not yours? --store DIR or PACELINE_STORE choose another",
-        };
-        Self { code: 5, message: format!("the store of runs: {error}"), hint: hint.into() }
+        Self { code: 5, hint: error.hint(), message: format!("the store of runs: {error}") }
     }
 }
 
@@ -262,6 +278,8 @@ impl From<paceline_nn::graph::ShapeError> for Failure {
 
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
-        Self { code: 1, message: format!("standard output: {error}"), hint: String::new() }
+        let too_large = error.kind() == std::io::ErrorKind::FileTooLarge;
+        let hint = if too_large { write_hint(&error) } else { String::new() };
+        Self { code: 1, message: format!("standard output: {error}"), hint }
     }
 }

@@ -11,6 +11,7 @@ mod verbs;
 mod voyage;
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use paceline_record::process::Started;
@@ -90,6 +91,9 @@ enum Verb {
 
 fn main() -> ExitCode {
     let started = Started::now();
+    // A file that reaches its size limit (`ulimit -f`) is an error of the write, with a message, not the end of the
+    // process. Programs that are started have the usual handler again; ranks and runs of studies come through here.
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
     let matches = Cli::command().try_get_matches();
     let cli = matches.and_then(|matches| Cli::from_arg_matches(&matches));
     let cli = cli.unwrap_or_else(|error| output::exit_usage(&error));

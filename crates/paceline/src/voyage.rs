@@ -40,14 +40,30 @@ pub fn folder(store: &Path, run: &str) -> PathBuf {
     store.join("runs").join(run)
 }
 
+/// Stores the end of a run that ended well, and prints its result whether or not the store took it.
+pub fn conclude(
+    result: RunResult,
+    mut summary: String,
+    record: Option<Record>,
+    run: &str,
+    origin: Origin,
+    show: Show,
+) -> Result<(), Failure> {
+    let path = record.as_ref().map(|record| record.path().to_owned());
+    let kept = record.map_or(Ok(()), |record| record.finish(&result));
+    if let (Some(path), Ok(())) = (path, &kept) {
+        summary += &format!("recorded in {}: paceline show {run}\n", path.display());
+    }
+    if !show.quiet {
+        output::note(summary.trim_end());
+    }
+    output::result(result, origin)?;
+    kept.map_err(|error| Failure::not_recorded(&error))
+}
+
 impl Voyage {
-    /// Runs it; the result, and its summary in words.
-    pub fn sail(
-        self,
-        listening: &Listening,
-        show: Show,
-        started: Started,
-    ) -> Result<(RunResult, String), Failure> {
+    /// Runs it, and prints the result and its summary.
+    pub fn sail(self, listening: &Listening, show: Show, started: Started) -> Result<(), Failure> {
         let mut record = None;
         let mut follow = Follow::new(show, Origin::Measured, self.recording.is_none());
         let done = self.run(listening, show, started, &mut record, &mut follow);
@@ -62,13 +78,9 @@ impl Voyage {
                 return Err(failure);
             }
         };
-        let mut summary = follow.summary(&result);
-        if let Some(record) = record {
-            result.dropped_rows = record.dropped();
-            summary += &format!("recorded in {}: paceline show {}\n", record.path().display(), self.run);
-            record.finish(&result)?;
-        }
-        Ok((result, summary))
+        let summary = follow.summary(&result);
+        result.dropped_rows = record.as_ref().map_or(result.dropped_rows, Record::dropped);
+        conclude(result, summary, record, &self.run, Origin::Measured, show)
     }
 
     fn run(

@@ -21,6 +21,11 @@ pub fn page() -> String {
              stores its result, `failed` with the error, or `lost`: its process (`pid`, `pid_started`, `boot_id`) \
              died without a word. Every paceline verb that reads the store looks after those that still say \
              `running`.",
+            "**Only what others can read is said to be recorded.** A run that ends well is read back from the store. \
+             Where the database was deleted, replaced or damaged meanwhile, or the disk is full, the run prints its \
+             result, says that it is not recorded, and ends with code 5. A damaged database is refused before a run \
+             starts: up to 16 MiB it is checked whole, beyond that the table `runs` (`PRAGMA quick_check`). Some \
+             space is set aside while a run is under way, so that `failed` can be written to a full disk.",
             "**Recording never holds up training.** Rows wait in bounded buffers; what there is no room for is \
              dropped and counted (`dropped_rows` in the result, `runs` and `ranks`).",
             "**One clock.** Times `t_ns` count from the start of the run on the launcher's `CLOCK_MONOTONIC`; ranks \

@@ -166,4 +166,20 @@ pub const PROCESS: &[Metric<ProcessReading>] = &[
         source: "v2 memory.max, v1 memory.limit_in_bytes",
         read: |r| r.cgroup.memory_limit_bytes,
     },
+    Metric {
+        name: "cgroup_disk_read_bytes",
+        unit: "bytes",
+        kind: Kind::Counter,
+        about: "read from disks by the cgroup",
+        source: "v2 io.stat, v1 blkio.throttle.io_service_bytes",
+        read: |r| r.cgroup.disk_read_bytes,
+    },
+    Metric {
+        name: "cgroup_disk_write_bytes",
+        unit: "bytes",
+        kind: Kind::Counter,
+        about: "written to disks by the cgroup",
+        source: "v2 io.stat, v1 blkio.throttle.io_service_bytes",
+        read: |r| r.cgroup.disk_write_bytes,
+    },
 ];

@@ -18,7 +18,8 @@ mod write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rusqlite::Connection;
+use rusqlite::{Connection, ErrorCode};
+use rustix::process::{Resource, getrlimit};
 
 pub use read::{Rows, RunRow, number};
 pub use record::{Build, Record, Told};
@@ -72,12 +73,70 @@ pub enum RecordError {
         /// What is wrong, and what there is.
         problem: String,
     },
+    /// The database's content is not what SQLite wrote.
+    #[error("{} is damaged: {problem}", path.display())]
+    Damaged {
+        /// The database.
+        path: PathBuf,
+        /// What SQLite says of it.
+        problem: String,
+    },
+    /// The database was deleted, or another file has its name, while a run was recorded.
+    #[error("{} was deleted or replaced while the run was under way", path.display())]
+    Gone {
+        /// The database.
+        path: PathBuf,
+    },
     /// The thread that writes is gone.
     #[error("{}: the thread that writes the record has died", path.display())]
     Writer {
         /// The database.
         path: PathBuf,
     },
+}
+
+impl RecordError {
+    /// What to do about it.
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Which { .. } => "`paceline runs` lists them; `last` is the latest".into(),
+            Self::Empty { .. } => "--store DIR or PACELINE_STORE choose another folder".into(),
+            Self::Damaged { .. } => {
+                "move it and its -wal and -shm files away, or choose another --store DIR; the \
+                                     checkpoints of its runs are still in runs/ beside it"
+                    .into()
+            }
+            Self::Gone { .. } => {
+                "nothing of this run can be read from the store; do not delete a store while \
+                                  `paceline status` shows runs under way"
+                    .into()
+            }
+            Self::File { source, .. } => write_hint(source),
+            // SQLite tells of a file that may not grow as of a disk that does not work.
+            Self::Database { source, .. }
+                if source.sqlite_error_code() == Some(ErrorCode::SystemIoFailure) =>
+            {
+                size_limit_hint().unwrap_or_else(|| DISK.into())
+            }
+            Self::Newer { .. } | Self::Database { .. } | Self::Writer { .. } => DISK.into(),
+        }
+    }
+}
+
+const DISK: &str = "is the disk full or the folder not yours? --store DIR or PACELINE_STORE choose another";
+
+/// What to do about a file that could not be written.
+pub fn write_hint(error: &std::io::Error) -> String {
+    let too_large = error.kind() == std::io::ErrorKind::FileTooLarge;
+    size_limit_hint().filter(|_| too_large).unwrap_or_else(|| DISK.into())
+}
+
+/// What to do about the limit of this process's file sizes, if there is one.
+fn size_limit_hint() -> Option<String> {
+    let bytes = getrlimit(Resource::Fsize).current?;
+    Some(format!(
+        "files of this process may have at most {bytes} bytes: raise the file size limit with `ulimit -f unlimited`"
+    ))
 }
 
 /// An open store.
@@ -116,12 +175,34 @@ impl Store {
     pub fn path(&self) -> &Path {
         &self.path
     }
+
+    /// Whether the database is damaged, in bounded time: a small one is checked whole, of a large one the table of
+    /// runs, which every verb reads.
+    fn check_quickly(&self) -> Result<(), RecordError> {
+        let small = std::fs::metadata(&self.path).is_ok_and(|file| file.len() <= SMALL);
+        let check = if small { "PRAGMA quick_check(1)" } else { "PRAGMA quick_check('runs')" };
+        let said = self.connection.query_row(check, [], |row| row.get::<_, String>(0));
+        match said.map_err(at(&self.path))? {
+            said if said == "ok" => Ok(()),
+            problem => {
+                Err(RecordError::Damaged { path: self.path.clone(), problem: problem.replace('\n', " ") })
+            }
+        }
+    }
 }
+
+/// Largest database that is checked whole before and after a run: a few hundredths of a second.
+const SMALL: u64 = 16 << 20;
 
 /// Says of which database an error is.
 fn at(path: &Path) -> impl Fn(rusqlite::Error) -> RecordError + use<> {
     let path = path.to_owned();
-    move |source| RecordError::Database { path: path.clone(), source }
+    move |source| match source.sqlite_error_code() {
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+            RecordError::Damaged { path: path.clone(), problem: source.to_string() }
+        }
+        _ => RecordError::Database { path: path.clone(), source },
+    }
 }
 
 #[cfg(test)]

@@ -227,7 +227,7 @@ impl Store {
         let said = self.connection.query_row("PRAGMA integrity_check", [], |row| row.get::<_, String>(0));
         match said.map_err(at(&self.path))? {
             said if said == "ok" => Ok(()),
-            said => Err(RecordError::Which { problem: format!("{}: {said}", self.path.display()) }),
+            problem => Err(RecordError::Damaged { path: self.path.clone(), problem }),
         }
     }
 

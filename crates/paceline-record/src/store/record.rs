@@ -2,6 +2,8 @@
 //! transaction at a time, so that nobody who watches over a run waits for a disk.
 
 use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,10 +11,10 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
 use paceline_plan::Plan;
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
 
 use super::write::{End, Job, Writer};
-use super::{RecordError, Store, at};
+use super::{BUSY, RecordError, Store, at};
 use crate::event::{Event, Marked, Origin, RunResult, SCHEMA};
 use crate::process::{monotonic_ns, realtime_ns};
 use crate::row::Batch;
@@ -38,6 +40,9 @@ pub type Told = Box<dyn FnMut(&str) + Send>;
 /// The record of a run under way. A record that is dropped without an end says that the run failed.
 pub struct Record {
     path: PathBuf,
+    run: String,
+    /// Space that the run's end can still be written to when the disk is full.
+    reserve: Option<File>,
     origin: Origin,
     /// The zero of the run's clock, in nanoseconds of `CLOCK_MONOTONIC`: of a run that goes on it may lie before
     /// the machine's start.
@@ -99,9 +104,10 @@ impl Record {
         origin: Origin,
     ) -> Result<Self, RecordError> {
         let store = Store::create(folder)?;
+        store.check_quickly()?;
         let site = Site::own();
         let beginning = begin(&store.connection, run, plan, build, &site, origin).map_err(at(&store.path))?;
-        Self::start(store, site, plan, beginning, told, origin)
+        Self::start(store, run, site, plan, beginning, told, origin)
     }
 
     /// Goes on with the record of a run that did not end well and is not under way.
@@ -113,6 +119,7 @@ impl Record {
         told: Option<Told>,
     ) -> Result<Self, RecordError> {
         let store = Store::open(folder)?;
+        store.check_quickly()?;
         let site = Site::own();
         let Some(beginning) = go_on(&store.connection, run, build, &site).map_err(at(&store.path))? else {
             let there = store.find(run)?;
@@ -125,11 +132,12 @@ impl Record {
             };
             return Err(RecordError::Which { problem });
         };
-        Self::start(store, site, plan, beginning, told, Origin::Measured)
+        Self::start(store, run, site, plan, beginning, told, Origin::Measured)
     }
 
     fn start(
         store: Store,
+        run: &str,
         site: Site,
         plan: &Plan,
         beginning: Beginning,
@@ -142,6 +150,7 @@ impl Record {
         let queued = Arc::new(AtomicUsize::new(0));
         let tells = told.is_some();
         let writer = Writer {
+            file: Identity::of(&path)?,
             connection,
             run: id,
             // Rows of virtual time are on a clock that begins with the run.
@@ -160,9 +169,11 @@ impl Record {
         let named = path.clone();
         let writer = std::thread::Builder::new()
             .name("store".into())
-            .spawn(move || writer.work(&jobs).map_err(at(&named)))
+            .spawn(move || writer.work(&jobs, &named))
             .map_err(failed)?;
         Ok(Self {
+            reserve: reserve(&path, run),
+            run: run.to_owned(),
             path,
             origin,
             began_ns,
@@ -267,12 +278,13 @@ impl Record {
         writer.join().unwrap_or_else(|_| Err(RecordError::Writer { path: self.path.clone() }))
     }
 
-    /// The run has ended well: when this returns, everything is stored.
+    /// The run has ended well: when this returns, everything is stored where others find it.
     pub fn finish(mut self, result: &RunResult) -> Result<(), RecordError> {
         let marked = Marked { what: &Event::Result(result.clone()), origin: self.origin };
         let text = serde_json::to_string(&marked).expect("a result is plain data");
         self.push(Job::Event { at_ns: self.now(), kind: RESULT, text });
-        self.end("ok", Some(result.clone()), None, 0)
+        self.end("ok", Some(result.clone()), None, 0)?;
+        self.verify()
     }
 
     /// The run has failed, or was interrupted.
@@ -288,10 +300,83 @@ impl Record {
         error: Option<String>,
         exit_code: u8,
     ) -> Result<(), RecordError> {
-        let end = End { state, result, error, exit_code, dropped: self.dropped() };
+        let end = End { state, result, error: error.clone(), exit_code, dropped: self.dropped() };
         self.push(Job::End(Box::new(end)));
         self.to = None;
-        self.failed.take().map_or_else(|| self.join(), Err)
+        let ended = self.failed.take().map_or_else(|| self.join(), Err);
+        self.reserve = None;
+        if let Err(problem) = &ended {
+            let unwritten = || (format!("its record could not be written: {problem}"), STORAGE);
+            let (error, exit_code) = error.map_or_else(unwritten, |error| (error, exit_code));
+            // The store may take this or not: `problem` is told in either case.
+            let _ = self.write_end(state, &error, exit_code);
+        }
+        ended
+    }
+
+    /// Whether a reader finds the run in the store, and that it ended well.
+    fn verify(&self) -> Result<(), RecordError> {
+        let failed = at(&self.path);
+        let store = Store { connection: self.reopened()?, path: self.path.clone() };
+        let row = "SELECT state FROM runs WHERE run = ?";
+        let found: Option<String> = store
+            .connection
+            .query_row(row, params![self.run], |row| row.get(0))
+            .optional()
+            .map_err(failed)?;
+        match found {
+            Some(found) if found == "ok" => store.check_quickly(),
+            _ => Err(RecordError::Gone { path: self.path.clone() }),
+        }
+    }
+
+    /// Writes the end of a run whose writer has failed, and nothing else.
+    fn write_end(&self, state: &str, error: &str, exit_code: u8) -> Result<(), RecordError> {
+        let state = if state == "ok" { "failed" } else { state };
+        let connection = self.reopened()?;
+        let row = "UPDATE runs SET state = ?, error = ?, exit_code = ?, ended_s = ?4, seen_s = ?4 \
+                   WHERE run = ?5 AND state = 'running'";
+        let now = realtime_ns() as f64 * 1e-9;
+        connection.execute(row, params![state, error, exit_code, now, self.run]).map_err(at(&self.path))?;
+        Ok(())
+    }
+
+    /// The database as a reader would open it now.
+    fn reopened(&self) -> Result<Connection, RecordError> {
+        if !self.path.exists() {
+            return Err(RecordError::Gone { path: self.path.clone() });
+        }
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(&self.path, flags).map_err(at(&self.path))?;
+        connection.busy_timeout(BUSY).map_err(at(&self.path))?;
+        Ok(connection)
+    }
+}
+
+/// Bytes that the end of a run takes in the log ahead of the database, at most.
+const RESERVE: u64 = 256 << 10;
+
+/// Takes space on the store's disk. The file has no name, so that nothing is left behind.
+fn reserve(database: &Path, run: &str) -> Option<File> {
+    let path = database.with_file_name(format!(".reserve-{run}"));
+    let file = File::create_new(&path).ok()?;
+    std::fs::remove_file(&path).ok()?;
+    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, RESERVE).ok()?;
+    Some(file)
+}
+
+/// Which file has a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Identity {
+    device: u64,
+    inode: u64,
+}
+
+impl Identity {
+    /// That of the file at a path.
+    pub(super) fn of(path: &Path) -> Result<Self, RecordError> {
+        let found = std::fs::metadata(path).map_err(|_| RecordError::Gone { path: path.to_owned() })?;
+        Ok(Self { device: found.dev(), inode: found.ino() })
     }
 }
 
@@ -299,6 +384,8 @@ impl Record {
 pub(super) const RESULT: &str = "result";
 /// The exit code of a run that was asked to save and stop.
 const INTERRUPTED: u8 = 130;
+/// The exit code of a run whose record could not be kept.
+const STORAGE: u8 = 5;
 
 impl Drop for Record {
     fn drop(&mut self) {

@@ -1,6 +1,7 @@
 //! The thread that writes a run's record, a transaction at a time.
 
 use std::collections::{HashMap, HashSet};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
@@ -8,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ToSql, Transaction, TransactionBehavior, params};
 
-use super::record::{RESULT, Told};
+use super::record::{Identity, RESULT, Told};
+use super::{RecordError, at};
 use crate::event::RunResult;
 use crate::metric::{self, About};
 use crate::process::{self, realtime_ns};
@@ -101,6 +103,8 @@ impl Sql {
 
 /// The thread that writes.
 pub(super) struct Writer {
+    /// The file that the database was when it was opened.
+    pub file: Identity,
     pub connection: Connection,
     pub run: i64,
     pub began_ns: i64,
@@ -121,7 +125,8 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn work(mut self, jobs: &Receiver<Job>) -> rusqlite::Result<()> {
+    pub(super) fn work(mut self, jobs: &Receiver<Job>, path: &Path) -> Result<(), RecordError> {
+        let failed = at(path);
         let mut over = false;
         while !over {
             // The first job of a transaction is waited for; what comes within the time of a commit joins it.
@@ -141,9 +146,13 @@ impl Writer {
             over = matches!(list.last(), Some(Job::End(_)));
             if over {
                 // The end of a run reaches the disk before it is told.
-                self.connection.pragma_update(None, "synchronous", "FULL")?;
+                self.connection.pragma_update(None, "synchronous", "FULL").map_err(&failed)?;
             }
-            self.write(&list)?;
+            self.write(&list).map_err(&failed)?;
+            if Identity::of(path)? != self.file {
+                // SQLite goes on writing to a file that nobody can open any more.
+                return Err(RecordError::Gone { path: path.to_owned() });
+            }
             self.tell(&list);
             Self::answer(list);
         }

@@ -105,7 +105,8 @@ pub fn drive(state: &mut State, store: &Path, how: How) -> Result<(), Failure> {
             let tree = call.program.as_ref().map(|_| state.tree(job.id));
             let mut words = vec![call.program.unwrap_or_else(|| own.clone())];
             words.extend(call.arguments);
-            let trial = Trial::start(&program, "keeper", cores, tree.as_deref(), &words)?;
+            let trial = Trial::start(&program, "keeper", cores, tree.as_deref(), &words)
+                .map_err(|error| Failure::not_started(job.id, &error))?;
             let reader = Reader::new(&study);
             active.push(Active { job, trial, reader, lane, stopped: None, trained: None });
         }
@@ -131,7 +132,8 @@ pub fn drive(state: &mut State, store: &Path, how: How) -> Result<(), Failure> {
                     match workload::inference(&study, &one.job).filter(|_| one.has_trained(&ended)) {
                         Some(words) => {
                             let words = [std::slice::from_ref(&own), &words[..]].concat();
-                            one.trial = Trial::start(&program, "keeper", &lanes[one.lane], None, &words)?;
+                            one.trial = Trial::start(&program, "keeper", &lanes[one.lane], None, &words)
+                                .map_err(|error| Failure::not_started(one.job.id, &error))?;
                             one.reader.answers = true;
                             one.trained = Some(ended);
                         }

@@ -18,22 +18,47 @@ pub mod state;
 pub mod table;
 pub mod workload;
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use paceline_explore::schedule::{Rules, Schedule};
 use paceline_explore::{Prior, Problem};
 use paceline_plan::{Study, StudyError};
+use paceline_record::store::FILE;
+use paceline_record::{RecordError, Store};
 
 use crate::failure::Failure;
 
 /// Reads a study file and checks all that can be checked without running anything.
 pub fn read(path: &Path) -> Result<Study, Failure> {
-    let text = std::fs::read_to_string(path).map_err(|error| Failure::study_file(path, &error))?;
+    let text = paceline_files::open_or_pipe(path)
+        .and_then(std::io::read_to_string)
+        .map_err(|error| Failure::study_file(path, &error))?;
     let stem = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
     let study = Study::read(&path.display().to_string(), &stem, &text)?;
     workload::check(&study)?;
     schedule(&study, 0)?;
     Ok(study)
+}
+
+/// Whether the store still has every run that the study's journal names.
+pub fn check_records(known: &state::Known, store: &Path) -> Result<(), Failure> {
+    let named: Vec<&String> = known.runs.iter().flatten().collect();
+    let there: HashSet<String> = match Store::open(store).and_then(|store| store.runs()) {
+        Ok(runs) => runs.into_iter().map(|run| run.run).collect(),
+        Err(RecordError::Empty { .. }) => HashSet::new(),
+        Err(error) => return Err(error.into()),
+    };
+    let missing = named.iter().filter(|run| !there.contains(**run)).count();
+    if missing == 0 {
+        return Ok(());
+    }
+    let message = format!(
+        "{missing} of {} runs of the study are not recorded in {}: it was deleted or replaced",
+        named.len(),
+        store.join(FILE).display()
+    );
+    Err(Failure::new(5, message, "the figures of all runs are in the study's journal".into()))
 }
 
 /// What samplers are asked.

@@ -7,6 +7,7 @@ use super::explore::tell;
 use super::store::Where;
 use crate::failure::Failure;
 use crate::output::{self, Show};
+use crate::study::check_records;
 use crate::study::drive::{How, drive};
 use crate::study::state::State;
 use crate::study::workload;
@@ -31,6 +32,7 @@ pub fn run(show: Show, started: Started) -> Result<(), Failure> {
     let mut state = State::create(&store, study)?;
     drive(&mut state, &store, How { parallel: 1, show })?;
     tell(&state, show)?;
+    check_records(&state.known, &store)?;
     if !show.quiet {
         output::note(&format!("{:.0} s in all", started.seconds()));
         output::note(

@@ -1,6 +1,5 @@
 //! `paceline model`: the models, and one of them layer by layer.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -65,7 +64,7 @@ pub fn description(path: &Path) -> Result<(String, String), PlanError> {
         problem,
     };
     let mut text = String::new();
-    let file = File::open(path).map_err(|e| refused(e.to_string()))?;
+    let file = paceline_files::open(path).map_err(|e| refused(e.to_string()))?;
     file.take(LONGEST + 1).read_to_string(&mut text).map_err(|e| refused(e.to_string()))?;
     if text.len() as u64 > LONGEST {
         return Err(refused(format!("a model file has at most {LONGEST} bytes")));

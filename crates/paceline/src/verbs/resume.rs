@@ -95,11 +95,7 @@ fn resume_run(args: &Args, show: Show, started: Started) -> Result<(), Failure> 
         resumes: true,
         recording: Some(args.kept.recording()),
     };
-    let (result, summary) = voyage.sail(&args.listening, show, started)?;
-    if !show.quiet {
-        output::note(summary.trim_end());
-    }
-    Ok(output::result(result, Origin::Measured)?)
+    voyage.sail(&args.listening, show, started)
 }
 
 fn resume_study(args: &Args, name: &str, show: Show) -> Result<(), Failure> {

@@ -14,6 +14,7 @@ use super::store::BUILD;
 use super::{data, train, weights};
 use crate::failure::Failure;
 use crate::output::{self, Follow, Show};
+use crate::voyage::conclude;
 
 /// Flags of `paceline simulate`.
 #[derive(clap::Args, Debug)]
@@ -127,16 +128,8 @@ pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
     let summary = if args.learn { follow.summary(&result) } else { summary(&result) };
     let cost = result.simulated.as_ref().and_then(|simulated| simulated.cost);
     let cost = cost.map_or_else(String::new, |cost| format!("cost {cost:.4}\n"));
-    let mut text = format!("in virtual time:\n{summary}{cost}");
-    if let Some(record) = record {
-        text += &format!("recorded in {}: paceline show {id}\n", record.path().display());
-        record.finish(&result)?;
-    }
-    if !show.quiet {
-        output::note(text.trim_end());
-    }
-    output::result(result, Origin::Simulated)?;
-    Ok(())
+    let text = format!("in virtual time:\n{summary}{cost}");
+    conclude(result, text, record, &id, Origin::Simulated, show)
 }
 
 /// A result without a model, in words.

@@ -17,7 +17,6 @@ use paceline_protocol::{
     Averages, CONSISTENCIES, Coder, Options, Parameter, Refusal, STRATEGIES, strategies,
 };
 use paceline_record::process::{self, Started};
-use paceline_record::{Origin, RunResult};
 use paceline_wire::TRANSPORTS;
 
 use super::data::{self, Place};
@@ -25,7 +24,7 @@ use super::listen::Listening;
 use super::store::{Kept, Where};
 use super::{model, weights};
 use crate::failure::Failure;
-use crate::output::{self, Show};
+use crate::output::Show;
 use crate::voyage::{SINGLE, Voyage};
 
 /// Epochs that are trained where nothing else is said.
@@ -379,8 +378,8 @@ pub fn planned(words: Vec<OsString>) -> Result<Plan, PlanError> {
     Args::from_arg_matches(&matches).expect("the flags match").plan()
 }
 
-/// Runs the plan that the flags describe; the result, and its summary in words.
-pub fn execute(args: &Args, show: Show, started: Started) -> Result<(RunResult, String), Failure> {
+/// `paceline train`: runs the plan that the flags describe.
+pub fn train(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
     let plan = args.checked()?;
     args.listening.check(&plan, plan.strategy == SINGLE)?;
     let voyage = Voyage {
@@ -392,14 +391,4 @@ pub fn execute(args: &Args, show: Show, started: Started) -> Result<(RunResult, 
         recording: (!args.no_record).then(|| args.kept.recording()),
     };
     voyage.sail(&args.listening, show, started)
-}
-
-/// `paceline train`: the summary for people, the result line for programs.
-pub fn train(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
-    let (result, summary) = execute(args, show, started)?;
-    if !show.quiet {
-        output::note(summary.trim_end());
-    }
-    output::result(result, Origin::Measured)?;
-    Ok(())
 }

@@ -1,9 +1,13 @@
 //! Ranks that stand still or panic, disks that are full, and what is told before somebody kills the launcher.
 
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use paceline_launch::control::ToRank;
+use paceline_launch::fleet::Fleet;
 use paceline_record::Store;
+use paceline_train::Stretch;
 use serde_json::Value;
 
 use crate::machines::all_gone;
@@ -170,10 +174,70 @@ fn a_disk_that_fills_up_ends_the_run_with_its_last_checkpoint_intact() {
     let [runs, resumed, code] = &lines[..] else { panic!("{}", ran.stdout) };
     assert_eq!(code["code"], 5, "{}", ran.stderr);
     assert!(ran.stderr.to_lowercase().contains("full"), "{}", ran.stderr);
-    assert!(["failed", "lost"].contains(&runs[0]["state"].as_str().unwrap()), "{runs}");
+    assert_eq!(runs[0]["state"], "failed", "{runs}");
+    let error = runs[0]["error"].as_str().unwrap();
+    assert!(error.contains("full") || error.contains("No space left"), "{runs}");
     // The same disk without a ballast would have had the same end.
     let alone = paceline(&format!("{train} --quiet")).result();
     for key in ["steps", "samples", "train_loss", "params_sha256"] {
         assert_eq!(resumed[key], alone[key], "{key}");
     }
+}
+
+#[test]
+fn a_run_whose_record_filled_the_disk_is_recorded_as_failed_and_tells_its_result() {
+    let script = "
+        \"$PACELINE\" train --epochs 20 --batch 8 --workers 2 --json --store \"$1/store\" \
+            > \"$1.out\" 2> \"$1.err\" &
+        until grep -q '\"progress\"' \"$1.out\"; do sleep 0.02; done
+        dd if=/dev/zero of=\"$1/ballast\" bs=16k 2> /dev/null || true
+        code=0; wait $! || code=$?
+        cat \"$1.err\" >&2
+        rm \"$1/ballast\"
+        tail -n 1 \"$1.out\"
+        \"$PACELINE\" runs --json --store \"$1/store\"
+        echo \"{\\\"code\\\": $code}\"
+        rm \"$1.out\" \"$1.err\"
+        ";
+    let Some(ran) = on_a_small_disk("24m", script) else { return };
+    assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
+    let lines: Vec<Value> = ran.stdout.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    let [result, runs, code] = &lines[..] else { panic!("{}", ran.stdout) };
+    assert_eq!((&code["code"], &result["type"]), (&5.into(), &"result".into()), "{}", ran.stderr);
+    assert!(ran.stderr.contains("is not recorded") && ran.stderr.contains("full"), "{}", ran.stderr);
+    assert_eq!(runs[0]["state"], "failed", "{runs}");
+    assert!(runs[0]["error"].as_str().unwrap().contains("full"), "{runs}");
+}
+
+#[test]
+fn a_rank_that_cannot_be_started_is_named_with_the_limit() {
+    // Enough for the launcher and its store, too few for eight processes with three files each.
+    let script = "ulimit -n 24; exec \"$0\" train --quiet --steps 5 --workers 8";
+    let ran = run(Command::new("sh").args(["-c", script, env!("CARGO_BIN_EXE_paceline")]));
+    assert_eq!(ran.code, 1, "{}", ran.stderr);
+    assert!(ran.stderr.contains("error: worker "), "{}", ran.stderr);
+    assert!(ran.stderr.contains(" could not be started: Too many open files"), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("may have 24 files open") && ran.stderr.contains("ulimit -n"),
+        "{}",
+        ran.stderr
+    );
+}
+
+#[test]
+fn a_process_that_ends_before_it_reads_its_order_is_named_with_how_it_ended() {
+    let refused = |program: &str| {
+        // More than a pipe holds, so that it cannot be written to a process that never reads it.
+        let addresses = vec!["x".repeat(1 << 20)];
+        let stretch = Stretch { from: 0, to: 0, generation: 0 };
+        let order = ToRank::Peers { addresses, interfaces: None, stretch, restored: None };
+        Fleet::start_ranks(Path::new(program), "rank", [(1, order)]).err().expect("it cannot be started so")
+    };
+    let error = refused("/bin/false");
+    let expected =
+        "worker 1 could not be started: its process ended before it read its order (exit status: 1)";
+    assert_eq!(error.to_string(), expected);
+    assert!(error.hint().contains("ulimit -a"), "{}", error.hint());
+    let text = refused("/nowhere/paceline").to_string();
+    assert!(text.starts_with("worker 1 could not be started: No such file"), "{text}");
 }

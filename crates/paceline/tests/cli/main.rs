@@ -27,6 +27,8 @@ mod resume;
 mod rpc;
 mod serve;
 mod simulate;
+mod special_files;
+mod storage;
 mod strangers;
 mod studies;
 mod support;

@@ -47,7 +47,8 @@ impl Running {
     pub fn go(&self, mut state: State, show: Show) -> Result<(), Failure> {
         let store = self.store.folder();
         drive(&mut state, &store, How { parallel: self.parallel as usize, show })?;
-        tell(&state, show)
+        tell(&state, show)?;
+        study::check_records(&state.known, &store)
     }
 }
 
