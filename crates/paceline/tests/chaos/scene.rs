@@ -235,7 +235,8 @@ pub fn stop(pid: u32) -> bool {
 
 /// Sends a signal to a process; false if there is none.
 pub fn signal(name: &str, pid: u32) -> bool {
-    let sent = Command::new("kill").args(["-s", name, &pid.to_string()]).stderr(Stdio::null()).status();
+    let sent =
+        Command::new("sh").args(["-c", &format!("kill -s {name} {pid}")]).stderr(Stdio::null()).status();
     sent.unwrap().success()
 }
 
