@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-pub use paceline_testing::process::{Outcome, cargo, exists, root, run};
+pub use paceline_testing::process::{Outcome, cargo, root, run};
 use paceline_testing::process::{show, target};
 
 /// The program as `cargo build --release` leaves it.

@@ -24,6 +24,14 @@ pub fn target() -> PathBuf {
 pub fn cargo(words: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(words).current_dir(root());
+    // Set by `cargo run` for us. Build scripts look at them: packages would be built again at every change from
+    // `cargo xtask` to plain `cargo` and back.
+    for (name, _) in std::env::vars_os() {
+        let known = name.to_string_lossy();
+        if known.starts_with("CARGO_PKG_") || known.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(&name);
+        }
+    }
     command
 }
 
@@ -83,6 +91,19 @@ pub fn show(command: &Command) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cargo_is_started_without_what_a_run_of_cargo_sets() {
+        // Tests are started by cargo, which has set them here too.
+        let removed: Vec<_> = cargo(&["build"])
+            .get_envs()
+            .filter(|(_, value)| value.is_none())
+            .map(|(name, _)| name.to_string_lossy().into_owned())
+            .collect();
+        for name in ["CARGO_MANIFEST_DIR", "CARGO_PKG_NAME", "CARGO_PKG_VERSION"] {
+            assert!(removed.iter().any(|removed| removed == name), "{name}: {removed:?}");
+        }
+    }
 
     #[test]
     fn a_command_that_takes_too_long_is_killed() {
