@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::json;
 
 use crate::process::{self, Outcome, cargo, root};
-use crate::test::packages;
+use paceline_testing::install::packages;
 
 const MODELS: &[(&str, u64)] = &[("mlp", 200), ("lenet", 6)];
 

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::process::{self, Outcome, root};
-use crate::test::packages;
+use paceline_testing::install::packages;
 
 /// The PyTorch version that figures refer to.
 const TORCH: &str = "torch==2.13.0";

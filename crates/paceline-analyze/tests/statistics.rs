@@ -1,7 +1,5 @@
 //! Figures agree with statsmodels, scipy and numpy (`fixtures/make_statistics.py`).
 
-#![allow(clippy::print_stderr, reason = "skipped tests say so")]
-
 use std::path::{Path, PathBuf};
 
 use paceline_analyze::anova::{Anova, Estimate};
@@ -11,6 +9,7 @@ use paceline_analyze::noise::theil_sen;
 use paceline_analyze::table::{self, Columns, Response};
 use paceline_analyze::transfer::Transfer;
 use paceline_analyze::{StudyTable, importance, ranks, scaling};
+use paceline_testing::{Need, skip};
 use serde_json::Value;
 
 fn fixtures() -> PathBuf {
@@ -52,12 +51,12 @@ fn unbalanced() -> StudyTable {
 
 const LYNCEUS: [&str; 5] = ["vm_flavor", "total_cores", "learning_rate", "batch_size", "synchronism"];
 
-/// A table that others have measured, or `None` with a message where it is not at hand.
+/// A table that others have measured, or `None` and a counted skip where it is not at hand.
 fn shared(name: &str) -> Option<PathBuf> {
     let folder = std::env::var_os("PACELINE_DATA").map(PathBuf::from);
     let path = folder.map(|folder| folder.join("tables").join(name)).filter(|path| path.is_file());
     if path.is_none() {
-        eprintln!("skipped: PACELINE_DATA names no folder with tables/{name}");
+        skip(Need::Datasets, format_args!("tables/{name}"));
     }
     path
 }

@@ -281,6 +281,8 @@ fn long_heads_are_refused_and_a_store_that_is_not_there_yet_fills() {
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
     assert!(!answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
+    // The server has the store open by then: one that is being opened may fail while its files go.
+    assert!(get(address, "/runs", "").contains("1 run"));
     std::fs::remove_file(folder.path().join(FILE)).unwrap();
     for part in ["-wal", "-shm"] {
         let _ = std::fs::remove_file(folder.path().join(format!("{FILE}{part}")));

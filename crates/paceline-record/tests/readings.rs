@@ -1,8 +1,6 @@
 //! What is sampled of this process agrees with other readings of the same things, taken at the same moments, after a
 //! known amount of work. One test: readings of a process are disturbed by whatever else it does.
 
-#![allow(clippy::print_stderr, reason = "skipped parts say so")]
-
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
@@ -11,6 +9,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use paceline_record::metric::cgroup::Cgroup;
 use paceline_record::metric::{PROCESS, ProcessReading};
 use paceline_record::process;
+use paceline_testing::{Need, skip};
 use rustix::fs::{Advice, fadvise};
 
 fn sampled(name: &str) -> f64 {
@@ -110,8 +109,7 @@ fn disk() {
     file.write_all(&noise).unwrap();
     file.sync_all().unwrap();
     if blocks()[1] - usage[1] < 1.0 {
-        eprintln!("skipped: {} is not on a disk", path.display());
-        return;
+        return skip(Need::System, format_args!("a disk ({} is on none)", folder.path().display()));
     }
     agree("bytes written", sampled("disk_write_bytes") - written, BYTES as f64);
     agree("bytes written by rusage", sampled("disk_write_bytes") - written, blocks()[1] - usage[1]);
@@ -122,8 +120,7 @@ fn disk() {
     file.read_to_end(&mut back).unwrap();
     assert!(back == noise);
     if blocks()[0] - usage[0] < BYTES as f64 / 2.0 {
-        eprintln!("skipped: this file system keeps what it is told to forget");
-        return;
+        return skip(Need::System, "a file system whose page cache can be emptied");
     }
     agree("bytes read", sampled("disk_read_bytes") - read, BYTES as f64);
     agree("bytes read by rusage", sampled("disk_read_bytes") - read, blocks()[0] - usage[0]);

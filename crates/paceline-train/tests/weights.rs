@@ -3,8 +3,6 @@
 //! `pytorch/make_logits.py` made the recordings: names, shapes and answers. The weights themselves are hashed from
 //! their names on both sides, in PyTorch's order: nothing here knows how Paceline lays them out.
 
-#![allow(clippy::print_stderr, reason = "skipped tests say so")]
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,6 +10,7 @@ use std::sync::Arc;
 
 use paceline_nn::{Compute, Graph, Network, Pass, Shape, models};
 use paceline_plan::Weights;
+use paceline_testing::{Need, skip};
 use paceline_train::TrainError;
 use paceline_train::weights::{self, LeftOut};
 use safetensors::tensor::{Dtype, TensorView};
@@ -233,10 +232,8 @@ fn files_are_exchanged_with_pytorch_itself() {
     let script = folder().join("exchange.py");
     let has = Command::new(&python).args(["-c", "import torch, numpy, safetensors.torch"]).output();
     if !has.is_ok_and(|out| out.status.success()) {
-        eprintln!(
-            "skipped: {python} has no torch, numpy and safetensors (PACELINE_PYTHON names another one)"
-        );
-        return;
+        let packages = "torch, numpy and safetensors (PACELINE_PYTHON names a Python that has them)";
+        return skip(Need::PythonPackages, packages);
     }
     let place = tempfile::tempdir().unwrap();
     let ask = |verb: &str| -> BTreeMap<String, Vec<f64>> {

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::{Line, Report, number, train};
 use crate::process::{Outcome, last_json};
-use crate::test::packages;
+use paceline_testing::install::packages;
 
 struct Case {
     data: &'static str,

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{Line, Report, median, number};
 use crate::peers::Torch;
 use crate::process::{Outcome, last_json};
-use crate::test::packages;
+use paceline_testing::install::packages;
 
 /// Runs that each median is made from.
 const RUNS: usize = 5;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{Line, Report, median, number};
 use crate::process::{Outcome, last_json, root};
-use crate::test::packages;
+use paceline_testing::install::packages;
 
 /// Runs that each median is made from.
 const RUNS: usize = 5;

@@ -254,6 +254,11 @@ mod tests {
     }
 
     #[test]
+    fn pages_on_disk_are_what_would_be_generated() {
+        assert_eq!(check(), Ok(()));
+    }
+
+    #[test]
     fn a_page_that_differs_is_missing_or_is_left_over_is_named() {
         let root = std::env::temp_dir().join(format!("xtask-docs-{}", std::process::id()));
         fs::create_dir_all(root.join("docs/strategies")).unwrap();

@@ -14,6 +14,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use paceline_testing::is_root;
+use paceline_testing::process::target;
+
 use crate::process::{self, Outcome, cargo, program, root};
 
 /// What a reduced run changes in every part: a few steps of a few points.
@@ -39,6 +42,11 @@ impl Folder {
             return Err(format!("no study `{name}`; there are: {}", names().join(", ")));
         }
         Ok(Self { name: name.into(), path, parts })
+    }
+
+    /// The study file of a part.
+    fn text(&self, part: &str) -> Outcome<String> {
+        read(&self.path.join(format!("{part}.toml")))
     }
 }
 
@@ -68,37 +76,21 @@ pub fn run(words: &[&str]) -> Outcome {
     };
     let folder = Folder::open(name)?;
     process::run(&mut cargo(&["build", "--release"]))?;
-    rerun(&folder, &program(), quick)
+    rerun(&folder, quick)
 }
 
 /// Runs every part. A reduced run leaves the kept data alone: it goes to `target/studies`.
-fn rerun(folder: &Folder, program: &Path, quick: bool) -> Outcome {
-    let place = root().join("target/studies").join(if quick { "quick" } else { "whole" }).join(&folder.name);
+fn rerun(folder: &Folder, quick: bool) -> Outcome {
+    let place = target().join("studies").join(if quick { "quick" } else { "whole" }).join(&folder.name);
     let kept = if quick { place.clone() } else { folder.path.clone() };
-    // What a rerun is for is new runs.
-    let _ = fs::remove_dir_all(&place);
-    fs::create_dir_all(&place).map_err(|e| format!("{}: {e}", place.display()))?;
+    let rerun = Rerun { program: program(), place, quick, with_data: process::with_data };
+    rerun.begin()?;
     for part in &folder.parts {
-        let file = place.join(format!("{part}.toml"));
-        let text = read(&folder.path.join(format!("{part}.toml")))?;
-        if text.contains("\n# needs root\n") && !is_root() {
+        if needs_root(&folder.text(part)?) && !is_root() {
             println!("{part} is left out: it needs root");
             continue;
         }
-        write(&file, &if quick { reduced(&text)? } else { text })?;
-        let (store, data) = (place.join("store"), kept.join("data").join(part));
-        let paceline = |words: &[&str]| {
-            let mut command = Command::new(program);
-            command.args(words).arg("--store").arg(&store).current_dir(root()).env("PACELINE", program);
-            process::with_data(&mut command);
-            command
-        };
-        let (study, out) = (file.to_string_lossy(), data.to_string_lossy());
-        process::run(&mut paceline(&["explore", &study]))?;
-        process::run(&mut paceline(&["export", &study, "--format", "csv", "--out", &out]))?;
-        let report = place.join("report").join(part);
-        process::run(paceline(&["report", &study]).arg("--out").arg(report))?;
-        write(&data.join("machine.json"), &machine())?;
+        rerun.part(folder, part, &kept)?;
     }
     if quick {
         // Of a few points the prose's questions may have no answer; the files must be there.
@@ -110,6 +102,50 @@ fn rerun(folder: &Folder, program: &Path, quick: bool) -> Outcome {
     }
     println!("{}/{}/README.md is made from {} parts", FOLDER, folder.name, folder.parts.len());
     Ok(())
+}
+
+/// How parts are run.
+struct Rerun {
+    program: PathBuf,
+    /// Study files, store and reports go here.
+    place: PathBuf,
+    /// Whether parts are reduced.
+    quick: bool,
+    /// Tells a command where datasets are.
+    with_data: fn(&mut Command),
+}
+
+impl Rerun {
+    /// Makes an empty place: what a rerun is for is new runs.
+    fn begin(&self) -> Outcome {
+        let _ = fs::remove_dir_all(&self.place);
+        fs::create_dir_all(&self.place).map_err(|e| format!("{}: {e}", self.place.display()))
+    }
+
+    /// Runs a part; its data goes to `data/PART` in `kept`.
+    fn part(&self, folder: &Folder, part: &str, kept: &Path) -> Outcome {
+        let file = self.place.join(format!("{part}.toml"));
+        let text = folder.text(part)?;
+        write(&file, &if self.quick { reduced(&text)? } else { text })?;
+        let (store, data) = (self.place.join("store"), kept.join("data").join(part));
+        let paceline = |words: &[&str]| {
+            let mut command = Command::new(&self.program);
+            command.args(words).arg("--store").arg(&store).current_dir(root()).env("PACELINE", &self.program);
+            (self.with_data)(&mut command);
+            command
+        };
+        let (study, out) = (file.to_string_lossy(), data.to_string_lossy());
+        process::run(&mut paceline(&["explore", &study]))?;
+        process::run(&mut paceline(&["export", &study, "--format", "csv", "--out", &out]))?;
+        let report = self.place.join("report").join(part);
+        process::run(paceline(&["report", &study]).arg("--out").arg(report))?;
+        write(&data.join("machine.json"), &machine())
+    }
+}
+
+/// Whether a part can be run by root alone.
+fn needs_root(text: &str) -> bool {
+    text.contains("\n# needs root\n")
 }
 
 /// A study file with less to do.
@@ -132,11 +168,6 @@ fn reduced(text: &str) -> Outcome<String> {
         }
     }
     toml::to_string(&study).map_err(|e| e.to_string())
-}
-
-fn is_root() -> bool {
-    use std::os::unix::fs::MetadataExt;
-    fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0)
 }
 
 /// Where and with what runs were made.
@@ -181,6 +212,8 @@ fn write(path: &Path, text: &str) -> Outcome {
 
 #[cfg(test)]
 mod tests {
+    use paceline_testing::{Need, has_network_namespaces, skip};
+
     use super::*;
 
     #[test]
@@ -198,20 +231,86 @@ mod tests {
         for name in names() {
             let folder = Folder::open(&name).unwrap();
             for part in &folder.parts {
-                let text = read(&folder.path.join(format!("{part}.toml"))).unwrap();
+                let text = folder.text(part).unwrap();
                 assert!(text.starts_with("# ") && text.contains("\n# Expected:"), "{name}/{part}.toml");
             }
         }
     }
 
-    /// The program as the tests build it; a reduced run of every study, end to end.
+    /// One test per part of a study, `-` being `_`: a reduced run, end to end.
+    macro_rules! reduced_runs {
+        ($($study:ident: $($part:ident),+;)+) => {
+            mod reduced_run_of {
+                $(mod $study {
+                    $(#[test] fn $part() { super::super::reduced_run(stringify!($study), stringify!($part)); })+
+                })+
+            }
+            const REDUCED: &[(&str, &[&str])] = &[$((stringify!($study), &[$(stringify!($part)),+])),+];
+        };
+    }
+
+    reduced_runs! {
+        averaging: grid, spread;
+        buckets: held_out, made;
+        consistency: momentum, rates, standardised;
+        placement: links, namespaces, transports;
+        transfer: digits, images, mnist, series, text;
+    }
+
     #[test]
-    fn every_study_can_be_run_again_in_a_reduced_form() {
-        let program = paceline();
-        for name in names() {
-            let folder = Folder::open(&name).unwrap();
-            rerun(&folder, &program, true).unwrap_or_else(|e| panic!("{name}: {e}"));
+    fn every_part_of_every_study_has_its_reduced_run() {
+        let tested: Vec<(String, Vec<String>)> = REDUCED
+            .iter()
+            .map(|(study, parts)| {
+                (study.replace('_', "-"), parts.iter().map(|p| p.replace('_', "-")).collect())
+            })
+            .collect();
+        let there: Vec<(String, Vec<String>)> =
+            names().iter().map(|name| (name.clone(), Folder::open(name).unwrap().parts)).collect();
+        assert_eq!(tested, there);
+    }
+
+    fn reduced_run(study: &str, part: &str) {
+        let (folder, part) = (Folder::open(&study.replace('_', "-")).unwrap(), part.replace('_', "-"));
+        let text = folder.text(&part).unwrap();
+        if needs_root(&text) && !has_network_namespaces() {
+            return;
         }
+        let program = paceline();
+        for name in datasets(&text) {
+            let path = Command::new(&program).args(["data", "path", &name]).output().unwrap();
+            if !path.status.success() {
+                return skip(Need::Datasets, name);
+            }
+        }
+        let place =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/tmp/studies").join(study).join(&part);
+        // Of datasets it knows what the test was told: those beside the checkout are not a stranger's.
+        let rerun = Rerun { program, place, quick: true, with_data: |_| {} };
+        rerun.begin().unwrap();
+        rerun.part(&folder, &part, &rerun.place).unwrap();
+        data::open(&rerun.place.join("data")).unwrap();
+    }
+
+    /// The datasets that a study file names.
+    fn datasets(text: &str) -> Vec<String> {
+        let study: toml::Table = toml::from_str(text).unwrap();
+        let named = ["workload", "axes"].iter().filter_map(|table| study.get(*table)?.get("data"));
+        named
+            .flat_map(|data| match data {
+                toml::Value::Array(names) => names.clone(),
+                name => vec![name.clone()],
+            })
+            .map(|name| name.as_str().expect("datasets are names").to_owned())
+            .collect()
+    }
+
+    #[test]
+    fn a_study_file_names_its_datasets() {
+        let text = "[workload]\ndata = \"digits\"\n";
+        assert_eq!(datasets(text), ["digits"]);
+        assert_eq!(datasets("[axes]\ndata = [\"digits\", \"mnist\"]\n"), ["digits", "mnist"]);
+        assert!(datasets("[command]\nrun = [\"true\"]\n").is_empty());
     }
 
     fn paceline() -> PathBuf {

@@ -308,7 +308,8 @@ pub fn signal(name: &str, pid: u32) -> bool {
 }
 
 fn send(name: &str, target: &str) -> bool {
-    Command::new("kill").args(["-s", name, "--", target]).stderr(Stdio::null()).status().unwrap().success()
+    let kill = format!("kill -s {name} -- {target}");
+    Command::new("sh").args(["-c", &kill]).stderr(Stdio::null()).status().unwrap().success()
 }
 
 /// Files below a folder.

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use paceline_testing::{Need, install, skip};
+
 use crate::support::{ENDLESS, Ran, Running, run, signal};
 
 /// Where screenshots are kept.
@@ -33,14 +35,11 @@ runs = 4000
 every = 10
 "#;
 
-/// Where playwright-core is; none, with a message, where there is no browser.
+/// Where playwright-core is; none, and a counted skip, where there is no browser.
 fn browser() -> Option<PathBuf> {
-    let folder = std::env::var_os("PACELINE_TEST_BROWSER").map(PathBuf::from);
+    let folder = std::env::var_os(install::BROWSER).map(PathBuf::from);
     if folder.is_none() {
-        eprintln!(
-            "skipped: PACELINE_TEST_BROWSER names no folder with playwright-core (cargo xtask test sets it where \
-             Chromium, node and npm can be had)"
-        );
+        skip(Need::Browser, install::reason(install::BROWSER));
     }
     folder
 }

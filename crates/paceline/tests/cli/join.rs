@@ -4,6 +4,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use paceline_testing::{Need, skip};
+
 use crate::bad_input::write_mnist;
 use crate::machines::{Listening, Process, all_gone, error};
 use crate::support::{ENDLESS, paceline, result, run, signal};
@@ -41,8 +43,7 @@ fn machines_that_join_give_the_parameters_of_one_machine_bit_for_bit() {
 #[test]
 fn machines_join_over_ipv6_too() {
     if std::net::TcpListener::bind("[::1]:0").is_err() {
-        eprintln!("skipped: this machine has no IPv6");
-        return;
+        return skip(Need::System, "IPv6");
     }
     let words = "--workers 2 --steps 3";
     let listening = Listening::start(&[], "[::1]:0", &format!("--hosts 2 {words}"));

@@ -1,6 +1,6 @@
 //! What a user of the program sees.
 
-#![allow(clippy::print_stderr, reason = "skipped tests say so")]
+#![allow(clippy::print_stderr, reason = "tests say what they saw")]
 
 mod analyze;
 mod bad_input;

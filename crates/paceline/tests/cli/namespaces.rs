@@ -1,10 +1,11 @@
-//! Network namespaces as machines: each has addresses and links of its own. Needs root and iproute2; says so and
-//! passes where they are missing.
+//! Network namespaces as machines: each has addresses and links of its own. Needs root and iproute2; counts as
+//! skipped where they are missing.
 
-use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+
+use paceline_testing::has_network_namespaces;
 
 use crate::machines::{Listening, Process, all_gone, error};
 use crate::support::{ENDLESS, result, signal};
@@ -32,15 +33,10 @@ struct Machines {
 }
 
 impl Machines {
-    /// So many machines; `None` with a message where they cannot be made.
+    /// So many machines; `None` and a counted skip where they cannot be made.
     fn new(count: usize) -> Option<Self> {
         static MADE: AtomicUsize = AtomicUsize::new(0);
-        if std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() != 0) {
-            eprintln!("skipped: network namespaces need root");
-            return None;
-        }
-        if Command::new("ip").arg("-V").output().is_err() {
-            eprintln!("skipped: network namespaces need `ip` (iproute2)");
+        if !has_network_namespaces() {
             return None;
         }
         let number = MADE.fetch_add(1, Ordering::Relaxed);
@@ -48,10 +44,7 @@ impl Machines {
         let names = (0..=count).map(|i| name(if i == 0 { "switch".into() } else { (i - 1).to_string() }));
         let mut machines = Self { names: Vec::new() };
         for (i, name) in names.enumerate() {
-            if !ip(&format!("netns add {name}")) {
-                eprintln!("skipped: this system has no network namespaces");
-                return None;
-            }
+            assert!(ip(&format!("netns add {name}")));
             machines.names.push(name);
             let switch = &machines.names[0];
             let Some(host) = i.checked_sub(1) else {

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use paceline_testing::{Need, has_network_namespaces, has_programs, install, skip};
 use serde_json::Value;
 
 use crate::machines::Listening;
@@ -246,6 +247,10 @@ fn a_run_killed_at_any_moment_leaves_a_whole_store_that_says_so() {
         assert_eq!(paceline(&words).result()["runs"], serde_json::json!([]));
     }
     assert!(killed > 0, "no run was killed under way");
+    // By another SQLite than ours.
+    if !has_programs(&["python3"]) {
+        return;
+    }
     let check = run(Command::new("python3").args([
         "-c",
         "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); print(c.execute('PRAGMA integrity_check').fetchone()[0])",
@@ -306,11 +311,8 @@ fn twenty_runs_at_once_share_a_store() {
 
 #[test]
 fn tensorboard_pyarrow_and_a_trace_parser_read_the_exports() {
-    let Some(python) = std::env::var_os("PACELINE_TEST_PYTHON") else {
-        eprintln!(
-            "skipped: PACELINE_TEST_PYTHON names no Python with tensorboard and pyarrow (cargo xtask test sets it)"
-        );
-        return;
+    let Some(python) = std::env::var_os(install::PYTHON) else {
+        return skip(Need::PythonPackages, install::reason(install::PYTHON));
     };
     let store = tempfile::tempdir().unwrap();
     let result = within(store.path(), "train --quiet --workers 2 --epochs 2 --trace --sample-hz 50").result();
@@ -357,9 +359,7 @@ fn off(a: f64, b: f64) -> f64 {
 
 #[test]
 fn sampled_cpu_memory_and_network_agree_with_what_the_kernel_says_from_outside() {
-    let allowed = Command::new("unshare").args(["--net", "ip", "link", "set", "lo", "up"]).output();
-    if !allowed.is_ok_and(|out| out.status.success()) {
-        eprintln!("skipped: a network namespace needs root, `unshare` and `ip`");
+    if !has_network_namespaces() || !has_programs(&["unshare", "python3"]) {
         return;
     }
     let store = tempfile::tempdir().unwrap();

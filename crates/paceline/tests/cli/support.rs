@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use paceline_testing::{Need, skip};
 use serde_json::Value;
 
 /// Where the tests' runs are recorded.
@@ -154,7 +155,8 @@ impl Drop for Running {
 
 /// Sends a signal to a process; false if there is none.
 pub fn signal(name: &str, pid: u32) -> bool {
-    Command::new("kill").args(["-s", name, &pid.to_string()]).status().unwrap().success()
+    // The shell's own: minimal systems have no program of this name.
+    Command::new("sh").args(["-c", &format!("kill -s {name} {pid}")]).status().unwrap().success()
 }
 
 /// A process that has ended, or is only waiting to be reaped.
@@ -163,12 +165,12 @@ pub fn gone(pid: u32) -> bool {
     status.is_empty() || status.contains(") Z ")
 }
 
-/// The folder of real datasets, or `None` with a message where there is none.
+/// The folder of real datasets, or `None` and a counted skip where there is none.
 pub fn datasets(name: &str) -> Option<PathBuf> {
     let folder = std::env::var_os("PACELINE_DATA").map(PathBuf::from);
     let folder = folder.filter(|f| f.join(name).is_dir());
     if folder.is_none() {
-        eprintln!("skipped: PACELINE_DATA names no folder with {name}");
+        skip(Need::Datasets, name);
     }
     folder
 }

@@ -1,5 +1,6 @@
 //! `paceline train` with one worker.
 
+use paceline_testing::{Need, skip};
 use serde_json::Value;
 
 use crate::support::{datasets, paceline};
@@ -158,8 +159,7 @@ fn mnist_is_read_gzipped_and_trained_within_150_megabytes() {
 #[test]
 fn fashion_mnist_is_found_where_debian_puts_it() {
     if !std::path::Path::new("/usr/share/datasets/fashion-mnist").is_dir() {
-        eprintln!("skipped: the Debian package dataset-fashion-mnist is not installed");
-        return;
+        return skip(Need::DebianPackage, "dataset-fashion-mnist");
     }
     let ran = paceline("train --data fashion-mnist --model mlp --epochs 0.1");
     assert!(ran.result()["final_accuracy"].as_f64().unwrap() > 0.6, "{}", ran.stderr);
