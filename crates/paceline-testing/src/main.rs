@@ -21,6 +21,7 @@ cargo xtask docs --check    fails if docs/ is out of date
 cargo xtask accept [NAME…]  measurements against the contract and the peers; raw runs in bench/
 cargo xtask accept --list   what there is to measure
 cargo xtask accept chaos --seed N --rounds N  random faults, each followed by a look at all that must hold
+cargo xtask accept attack --seed N --rounds N  signals, damaged files, hostile peers and bad links, likewise
 cargo xtask study [NAME]    runs a study of studies/ again, and writes its page; --quick: a reduced run, nothing kept
 cargo xtask bench           instruction counts of one training step per model (valgrind)
 cargo xtask bench channels  every transport by size, buffer and payload; raw repeats in bench/channels/

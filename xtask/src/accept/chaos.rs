@@ -1,4 +1,4 @@
-//! Random faults: the test `chaos` of the program, with more rounds and the contract's deadlines.
+//! Campaigns of faults: tests that play rounds, with more of them and the contract's deadlines.
 
 use std::fs;
 
@@ -9,43 +9,86 @@ use crate::process::{Outcome, cargo, root};
 
 /// The seed where none is said.
 pub const SEED: u64 = 1;
-/// The rounds where nothing is said.
-pub const ROUNDS: u64 = 100;
+
+/// Rounds of faults, played by tests that are told how many and where to tell of each.
+pub struct Campaign {
+    /// Its name in `accept` and in the raw runs.
+    pub name: &'static str,
+    /// Its rounds where nothing is said.
+    pub rounds: u64,
+    tests: &'static [Played],
+}
+
+/// A test that plays rounds.
+struct Played {
+    /// Its binary.
+    target: &'static str,
+    /// What its name contains.
+    name: &'static str,
+    /// One of so many rounds of the campaign is one of each test of that name.
+    every: u64,
+    /// Tests of that name.
+    tests: u64,
+}
+
+/// Random faults in runs of random plans.
+pub const CHAOS: Campaign = Campaign {
+    name: "chaos",
+    rounds: 100,
+    tests: &[Played { target: "chaos", name: "whatever_breaks", every: 1, tests: 1 }],
+};
+
+/// What somebody does who wants to break it: signals, damaged and special files, hostile peers, bad links.
+pub const ATTACK: Campaign = Campaign {
+    name: "attack",
+    rounds: 300,
+    tests: &[
+        Played { target: "chaos", name: "an_attack_by_signals", every: 1, tests: 1 },
+        Played { target: "conformance", name: "damaged_frames_of_a_peer", every: 10, tests: 5 },
+        Played { target: "cli", name: "a_link_that_heals", every: 30, tests: 1 },
+    ],
+};
 
 /// `--seed N --rounds N`.
-pub fn flags(words: &[&str]) -> Outcome<(u64, u64)> {
-    let (mut seed, mut rounds) = (SEED, ROUNDS);
+pub fn flags(campaign: &Campaign, words: &[&str]) -> Outcome<(u64, u64)> {
+    let (mut seed, mut rounds) = (SEED, campaign.rounds);
     let (pairs, rest) = words.as_chunks::<2>();
     for [flag, value] in pairs {
         let number = value.parse().map_err(|_| format!("{flag} needs a number, not {value}"))?;
         match *flag {
             "--seed" => seed = number,
             "--rounds" => rounds = number,
-            other => return Err(format!("chaos has --seed and --rounds, not {other}")),
+            other => return Err(format!("{} has --seed and --rounds, not {other}", campaign.name)),
         }
     }
     if rest.is_empty() { Ok((seed, rounds)) } else { Err(format!("{} needs a number", rest[0])) }
 }
 
-/// Runs the rounds; each is a line of the log that the test writes.
-pub fn measure(seed: u64, rounds: u64) -> Outcome<Report> {
-    let folder = root().join("target/chaos");
+/// Runs the rounds; each is a line of the log that the tests write.
+pub fn measure(campaign: &Campaign, seed: u64, rounds: u64) -> Outcome<Report> {
+    let name = campaign.name;
+    let folder = root().join("target").join(name);
     let log = folder.join(format!("seed-{seed}.ndjson"));
     let failed = |error: std::io::Error| format!("{}: {error}", log.display());
     fs::create_dir_all(&folder).and_then(|()| fs::write(&log, "")).map_err(failed)?;
-    let mut test =
-        cargo(&["test", "--profile", "checked", "-p", "paceline", "--test", "chaos", "--", "--nocapture"]);
-    test.env("PACELINE_CHAOS_SEED", seed.to_string())
-        .env("PACELINE_CHAOS_ROUNDS", rounds.to_string())
-        .env("PACELINE_CHAOS_LOG", &log)
-        .env("PACELINE_CHAOS_STRICT", "1");
-    // Rounds that fail make the test fail; the log says which.
-    test.status().map_err(|error| format!("cargo test could not be started: {error}"))?;
+    let mut wanted = 0;
+    for played in campaign.tests {
+        let own = rounds.div_ceil(played.every);
+        wanted += own * played.tests;
+        let mut test = cargo(&["test", "--workspace", "--profile", "checked", "--test", played.target]);
+        test.args(["--", played.name, "--nocapture", "--test-threads=1"])
+            .env("PACELINE_CHAOS_SEED", seed.to_string())
+            .env("PACELINE_CHAOS_ROUNDS", own.to_string())
+            .env("PACELINE_CHAOS_LOG", &log)
+            .env("PACELINE_CHAOS_STRICT", "1");
+        // Rounds that fail make the test fail; the log says which.
+        test.status().map_err(|error| format!("cargo test could not be started: {error}"))?;
+    }
     let text = fs::read_to_string(&log).map_err(failed)?;
     let runs: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let good = runs.iter().filter(|round| round["ok"] == true).count();
-    let claim = format!("chaos, seed {seed}: rounds after which all that must hold does");
-    let line = Line { claim, reached: good as f64, wanted: rounds as f64, at_most: false };
+    let claim = format!("{name}, seed {seed}: rounds after which all that must hold does");
+    let line = Line { claim, reached: good as f64, wanted: wanted as f64, at_most: false };
     Ok(Report { lines: vec![line], runs })
 }
 
@@ -55,10 +98,10 @@ mod tests {
 
     #[test]
     fn flags_are_numbers_with_names() {
-        assert_eq!(flags(&[]), Ok((SEED, ROUNDS)));
-        assert_eq!(flags(&["--rounds", "3", "--seed", "9"]), Ok((9, 3)));
+        assert_eq!(flags(&ATTACK, &[]), Ok((SEED, 300)));
+        assert_eq!(flags(&CHAOS, &["--rounds", "3", "--seed", "9"]), Ok((9, 3)));
         for wrong in [&["--seed"][..], &["--seed", "x"], &["--luck", "1"]] {
-            assert!(flags(wrong).is_err(), "{wrong:?}");
+            assert!(flags(&CHAOS, wrong).is_err(), "{wrong:?}");
         }
     }
 }

@@ -25,6 +25,7 @@ mod studies;
 use std::fs;
 use std::process::Command;
 
+use chaos::{ATTACK, CHAOS, Campaign};
 use serde_json::{Value, json};
 
 use crate::process::{self, Outcome, cargo, root};
@@ -164,7 +165,12 @@ const MEASUREMENTS: &[Measurement] = &[
     Measurement {
         name: "chaos",
         about: "random faults under way, by seed: chaos [--seed N] [--rounds N]",
-        run: || chaos::measure(chaos::SEED, chaos::ROUNDS),
+        run: || chaos::measure(&CHAOS, chaos::SEED, CHAOS.rounds),
+    },
+    Measurement {
+        name: "attack",
+        about: "signals, damaged and special files, hostile peers, bad links, by seed: attack [--seed N] [--rounds N]",
+        run: || chaos::measure(&ATTACK, chaos::SEED, ATTACK.rounds),
     },
     Measurement { name: "pages", about: "how long pages of 5,000 runs take", run: pages::measure },
     Measurement { name: "overhead", about: "what recording costs", run: overhead::measure },
@@ -177,16 +183,13 @@ pub fn run(names: &[&str]) -> Outcome {
         MEASUREMENTS.iter().for_each(|m| println!("{:<12} {}", m.name, m.about));
         return Ok(());
     }
-    let flags = matches!(names, ["chaos", ..]);
-    if let Some(unknown) =
-        names.iter().filter(|_| !flags).find(|name| MEASUREMENTS.iter().all(|m| m.name != **name))
-    {
+    if let Some((campaign, flags)) = campaign(names) {
+        let (seed, rounds) = chaos::flags(campaign, flags)?;
+        return judge(campaign.name, &chaos::measure(campaign, seed, rounds)?).and_then(missed);
+    }
+    if let Some(unknown) = names.iter().find(|name| MEASUREMENTS.iter().all(|m| m.name != **name)) {
         let known: Vec<_> = MEASUREMENTS.iter().map(|m| m.name).collect();
         return Err(format!("no measurement `{unknown}`; possible: {}", known.join(", ")));
-    }
-    if let ["chaos", flags @ ..] = names {
-        let (seed, rounds) = chaos::flags(flags)?;
-        return judge("chaos", &chaos::measure(seed, rounds)?).and_then(missed);
     }
     process::run(&mut cargo(&["build", "--release"]))?;
     let mut misses = 0;
@@ -195,6 +198,14 @@ pub fn run(names: &[&str]) -> Outcome {
         misses += judge(measurement.name, &(measurement.run)()?)?;
     }
     missed(misses)
+}
+
+/// A campaign alone, which has flags of its own.
+fn campaign<'a, 'b>(names: &'a [&'b str]) -> Option<(&'static Campaign, &'a [&'b str])> {
+    let (first, flags) = names.split_first()?;
+    let alone = flags.first().is_none_or(|flag| flag.starts_with("--"));
+    let campaign = [&CHAOS, &ATTACK].into_iter().find(|campaign| campaign.name == *first)?;
+    alone.then_some((campaign, flags))
 }
 
 fn missed(lines: usize) -> Outcome {

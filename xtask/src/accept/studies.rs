@@ -17,7 +17,7 @@ const TEST: &str = "studies::so_does_a_study_of_distributed_training";
 pub fn killed() -> Outcome<Report> {
     let report = root().join("target/accept-studies.json");
     let _ = fs::remove_file(&report);
-    let words = ["test", "--profile", "checked", "-p", "paceline", "--test", "cli", "--", "--exact", TEST];
+    let words = ["test", "--workspace", "--profile", "checked", "--test", "cli", "--", "--exact", TEST];
     process::run(cargo(&words).env("PACELINE_KILLS", KILLS).env("PACELINE_KILLS_REPORT", &report))?;
     let text = fs::read_to_string(&report).map_err(|e| format!("{}: {e}", report.display()))?;
     let run: Value = serde_json::from_str(&text).map_err(|e| format!("{}: {e}", report.display()))?;

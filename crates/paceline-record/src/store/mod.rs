@@ -111,6 +111,9 @@ impl RecordError {
                                   `paceline status` shows runs under way"
                     .into()
             }
+            Self::File { source, .. } if source.kind() == std::io::ErrorKind::InvalidInput => {
+                "move it away, or choose another folder with --store DIR or PACELINE_STORE".into()
+            }
             Self::File { source, .. } => write_hint(source),
             // SQLite tells of a file that may not grow as of a disk that does not work.
             Self::Database { source, .. }
@@ -156,7 +159,7 @@ impl Store {
     /// Opens a store that is there, and notes which of its runs have died without a word.
     pub fn open(folder: &Path) -> Result<Self, RecordError> {
         let path = folder.join(FILE);
-        if !path.is_file() {
+        if !path.exists() {
             return Err(RecordError::Empty { path: folder.to_owned() });
         }
         let mut store = Self::open_file(path)?;
@@ -165,6 +168,11 @@ impl Store {
     }
 
     fn open_file(path: PathBuf) -> Result<Self, RecordError> {
+        if let Ok(found) = std::fs::metadata(&path)
+            && let Err(source) = paceline_files::check(&found)
+        {
+            return Err(RecordError::File { path, source });
+        }
         let connection = Connection::open(&path).map_err(at(&path))?;
         let mut store = Self { connection, path };
         store.prepare()?;

@@ -50,6 +50,18 @@ fn a_worker_that_stands_still_is_suspected_and_goes_on() {
 }
 
 #[test]
+fn a_rank_that_is_stopped_before_its_first_word_is_missed_like_any_other() {
+    let begun = Instant::now();
+    let program = &mut Command::new(env!("CARGO_BIN_EXE_paceline"));
+    let ran = run(program.args(["train", "--workers", "2"]).env("PACELINE_TEST_STOP", "1:0"));
+    assert_eq!(ran.code, 4, "{}", ran.stderr);
+    for word in ["worker 1", "nothing was heard of it for 5 s", "before the first step", "hint:"] {
+        assert!(ran.stderr.contains(word), "{word}: {}", ran.stderr);
+    }
+    assert!(begun.elapsed() < Duration::from_secs(18), "{:?}", begun.elapsed());
+}
+
+#[test]
 fn a_worker_that_stays_still_is_given_up_and_cannot_come_back() {
     let running = Running::start(&format!("{ENDLESS} --workers 2"));
     let ranks = running.ranks();

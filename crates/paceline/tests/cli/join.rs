@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use paceline_record::Store;
 use paceline_testing::{Need, skip};
 
 use crate::bad_input::write_mnist;
@@ -323,16 +324,38 @@ fn a_machine_that_stands_still_for_a_while_is_suspected_and_comes_back() {
 }
 
 #[test]
-fn an_interrupted_joiner_ends_the_run() {
-    let listening = Listening::start(&[], HERE, &format!("--hosts 2 --workers 2 {ENDLESS}"));
+fn an_interrupted_joiner_has_the_run_saved_and_everybody_ends() {
+    let store = tempfile::tempdir().unwrap();
+    let words = format!("--hosts 2 --workers 2 {ENDLESS} --store {}", store.path().display());
+    let listening = Listening::start(&[], HERE, &words);
     let joiner = listening.join(&[], "");
     listening.launcher.trains_on();
-    let ranks: Vec<u32> = listening.launcher.children().into_iter().chain(joiner.children()).collect();
+    let pids = [listening.launcher.children(), joiner.children()].concat();
     assert!(signal("INT", joiner.id()));
     let (code, _, text) = listening.launcher.end();
-    assert_eq!(code, 4, "{text}");
-    assert!(error(&text).contains("with worker 1 was lost"), "{text}");
-    all_gone(&ranks);
+    assert_eq!(code, 130, "{text}");
+    assert!(text.contains("saved in") && text.contains("paceline resume"), "{text}");
+    let (code, _, text) = joiner.end();
+    assert_eq!(code, 130, "{text}");
+    assert!(text.contains("interrupted after step"), "{text}");
+    all_gone(&pids);
+}
+
+#[test]
+fn a_launcher_that_is_interrupted_while_it_waits_for_machines_says_so() {
+    let store = tempfile::tempdir().unwrap();
+    let words = format!("--hosts 3 --workers 3 --store {}", store.path().display());
+    let listening = Listening::start(&[], HERE, &words);
+    let joiner = listening.join(&[], "");
+    listening.launcher.prints(r#""joined":2"#, 0);
+    assert!(signal("INT", listening.launcher.id()));
+    let (code, _, text) = listening.launcher.end();
+    assert_eq!(code, 130, "{text}");
+    assert!(text.contains("interrupted while waiting for other machines"), "{text}");
+    let (code, _, text) = joiner.end();
+    assert_eq!(code, 130, "{text}");
+    let runs = Store::open(store.path()).unwrap().runs().unwrap();
+    assert_eq!(runs[0].state, "interrupted");
 }
 
 #[test]
