@@ -253,7 +253,7 @@ fn a_process_that_ends_before_it_reads_its_order_is_named_with_how_it_ended() {
     };
     let error = refused("/bin/false");
     let expected =
-        "worker 1 could not be started: its process ended before it read its order (exit status: 1)";
+        "worker 1 could not be started: its process ended before it read its order (exit status 1)";
     assert_eq!(error.to_string(), expected);
     assert!(error.hint().contains("ulimit -a"), "{}", error.hint());
     let text = refused("/nowhere/paceline").to_string();

@@ -27,7 +27,8 @@ fn a_run_whose_store_is_deleted_or_replaced_ends_with_its_result_and_says_that_i
     for (workers, gone) in [(1, "folder"), (2, "folder"), (1, "database"), (1, "replaced")] {
         let place = tempfile::tempdir().unwrap();
         let store = place.path().join("store");
-        let words = format!("--epochs 20 --batch 8 --workers {workers} --store {}", store.display());
+        let epochs = 400 / (workers * workers * workers);
+        let words = format!("--epochs {epochs} --batch 8 --workers {workers} --store {}", store.display());
         let (events, code, text) = meanwhile(&words, || match gone {
             "folder" => fs::remove_dir_all(&store).unwrap(),
             "database" => fs::remove_file(store.join(DATABASE)).unwrap(),
@@ -142,7 +143,7 @@ fn a_store_that_is_damaged_while_a_run_is_under_way_is_not_said_to_have_it() {
     assert_eq!(paceline(&format!("train --quiet --steps 40 --store {place}")).code, 0);
     let file = store.path().join(DATABASE);
     let length = fs::metadata(&file).unwrap().len();
-    let (events, code, text) = meanwhile(&format!("--epochs 20 --batch 8 --store {place}"), || {
+    let (events, code, text) = meanwhile(&format!("--epochs 400 --batch 8 --store {place}"), || {
         overwrite(&file, 4096, length as usize - 4096);
     });
     assert_eq!(code, 5, "{text}");
