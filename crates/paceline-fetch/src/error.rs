@@ -110,7 +110,7 @@ fn needs(needed: Option<u64>, free: Option<u64>) -> String {
 
 impl FetchError {
     /// Whether another address would not help.
-    pub(crate) fn is_ours(&self) -> bool {
+    pub fn is_ours(&self) -> bool {
         matches!(self, Self::NoSpace { .. } | Self::Io { .. } | Self::Busy { .. })
     }
 

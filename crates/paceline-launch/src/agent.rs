@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use paceline_data::Folders;
 use paceline_plan::Plan;
-use paceline_record::{Recording, process};
+use paceline_record::{FailureKind, Recording, process};
 use paceline_wire::Key;
 use paceline_wire::line::{Heard, Line, Link, Pulse, may_come_yet};
 
@@ -253,11 +253,16 @@ impl Agent<'_> {
     }
 
     fn over(&self, over: Over) -> Result<Joined, LaunchError> {
-        let Over { code, message, hint, result } = over;
+        let Over { failure, message, hint, result } = over;
         let ranks = self.fleet.as_ref().map_or_else(String::new, |(_, ranks)| ranks.clone());
         match result {
-            Some(result) if code == 0 => Ok(Joined { run: self.run.clone(), host: self.host, ranks, result }),
-            _ => Err(LaunchError::Elsewhere { launcher: self.launcher.clone(), message, hint, code }),
+            Some(result) if failure.is_none() => {
+                Ok(Joined { run: self.run.clone(), host: self.host, ranks, result })
+            }
+            _ => {
+                let (launcher, kind) = (self.launcher.clone(), failure.unwrap_or(FailureKind::Other));
+                Err(LaunchError::Elsewhere { launcher, message, hint, kind })
+            }
         }
     }
 

@@ -337,8 +337,8 @@ impl Bench {
                 Ok(News::Said(rank, FromRank::Done(done), numbers)) => {
                     accounts[rank] = Some((*done, numbers));
                 }
-                Ok(News::Said(rank, FromRank::Failed { message, hint, code, .. }, _)) => {
-                    return Err(LaunchError::Failed { role: role(rank), rank, message, hint, code });
+                Ok(News::Said(rank, FromRank::Failed { message, hint, kind, .. }, _)) => {
+                    return Err(LaunchError::Failed { role: role(rank), rank, message, hint, kind });
                 }
                 Ok(News::Said(..)) => {}
                 Ok(News::Silent(rank) | News::Exited(rank)) => {

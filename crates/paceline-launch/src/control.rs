@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use paceline_plan::Plan;
-use paceline_record::{Batch, Recording};
+use paceline_record::{Batch, FailureKind, Recording};
 use paceline_train::Stretch;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -163,8 +163,8 @@ pub enum FromRank {
         message: String,
         /// What to do.
         hint: String,
-        /// The exit code that this calls for.
-        code: u8,
+        /// Which kind of failure it is.
+        kind: FailureKind,
         /// The peer it lost, if that is why.
         lost: Option<usize>,
     },

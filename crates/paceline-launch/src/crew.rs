@@ -266,7 +266,7 @@ impl Crew {
 
     /// Ends it all: the machines that joined are told how the run ended.
     pub(crate) fn dismiss(mut self, over: Over) {
-        let grace = if over.code == 0 { GRACE } else { Duration::ZERO };
+        let grace = if over.failure.is_none() { GRACE } else { Duration::ZERO };
         let Some(Hosts { others, door, .. }) = self.hosts.take() else { return self.fleet.end(grace) };
         let document = joining::encode(&ToHost::Over(over), &[]);
         let mut lines: Vec<Line> = others.into_iter().map(|host| host.line).collect();

@@ -1,6 +1,7 @@
 //! How a run fails.
 
 use paceline_plan::PlanError;
+use paceline_record::FailureKind;
 use paceline_train::TrainError;
 use paceline_wire::WireError;
 use rustix::io::Errno;
@@ -39,8 +40,8 @@ pub enum LaunchError {
         message: String,
         /// Its hint.
         hint: String,
-        /// The exit code that the failure calls for.
-        code: u8,
+        /// Which kind of failure it is.
+        kind: FailureKind,
     },
     /// The process of a rank could not be started.
     #[error("{role} {rank} could not be started: {}", not_started(source, ended.as_deref()))]
@@ -184,32 +185,30 @@ pub enum LaunchError {
         message: String,
         /// What to do.
         hint: String,
-        /// The exit code that the failure calls for.
-        code: u8,
+        /// Which kind of failure it is.
+        kind: FailureKind,
     },
 }
 
 impl LaunchError {
-    /// The exit code that it calls for.
-    pub fn code(&self) -> u8 {
+    /// Which kind of failure it is.
+    pub fn kind(&self) -> FailureKind {
         match self {
-            Self::Start { .. } | Self::System { .. } | Self::Wire(WireError::Listen { .. }) => 1,
-            Self::Plan(_) => 3,
-            Self::Train(error) => match error {
-                TrainError::Diverged { .. } => 1,
-                TrainError::Shape { .. } | TrainError::Positions { .. } | TrainError::Description { .. } => 3,
-                TrainError::Weights { .. } | TrainError::Frozen { .. } => 3,
-                TrainError::Data(_) => 5,
-                TrainError::Lost { .. } | TrainError::Silent { .. } => 4,
-                TrainError::Wire(_) => 6,
-                TrainError::Restore { .. } => 5,
-            },
-            Self::Interrupted { .. } | Self::Abandoned { .. } => 130,
-            Self::Record(_) => 5,
-            Self::Lost { .. } | Self::Late { .. } | Self::Missing { .. } | Self::HostLost { .. } => 4,
-            Self::Unreachable { .. } | Self::LauncherLost { .. } => 4,
-            Self::Wire(_) | Self::Key(_) | Self::Stranger { .. } | Self::NotAdmitted { .. } => 6,
-            Self::Failed { code, .. } | Self::Elsewhere { code, .. } => *code,
+            Self::Start { .. } | Self::System { .. } | Self::Wire(WireError::Listen { .. }) => {
+                FailureKind::Other
+            }
+            Self::Plan(_) => FailureKind::Plan,
+            Self::Train(error) => error.kind(),
+            Self::Interrupted { .. } | Self::Abandoned { .. } => FailureKind::Interrupted,
+            Self::Record(_) => FailureKind::Storage,
+            Self::Lost { .. } | Self::Late { .. } | Self::Missing { .. } | Self::HostLost { .. } => {
+                FailureKind::Lost
+            }
+            Self::Unreachable { .. } | Self::LauncherLost { .. } => FailureKind::Lost,
+            Self::Wire(_) | Self::Key(_) | Self::Stranger { .. } | Self::NotAdmitted { .. } => {
+                FailureKind::Protocol
+            }
+            Self::Failed { kind, .. } | Self::Elsewhere { kind, .. } => *kind,
         }
     }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use paceline_plan::{Plan, printable};
-use paceline_record::Recording;
+use paceline_record::{FailureKind, Recording};
 use paceline_wire::frame;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -98,8 +98,8 @@ pub enum ToHost {
 /// How a run ended.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Over {
-    /// The exit code that it calls for.
-    pub code: u8,
+    /// Which kind of failure it was, if it did not end well.
+    pub failure: Option<FailureKind>,
     /// What happened, if it did not end well.
     pub message: String,
     /// What to do.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-use paceline_record::{Event, process};
+use paceline_record::{Event, FailureKind, process};
 use paceline_wire::Key;
 use paceline_wire::line::porch::{Porch, Visit};
 use paceline_wire::line::{Heard, Line, Link, Pulse};
@@ -70,7 +70,7 @@ pub(crate) fn muster(
             }
         };
         if launch.harbour.interrupt.requested() {
-            muster.send_home("the run was interrupted", 130);
+            muster.send_home("the run was interrupted", FailureKind::Interrupted);
             let (when, run) = ("while waiting for other machines".into(), launch.run.to_owned());
             return Err(LaunchError::Abandoned { when, run });
         }
@@ -93,7 +93,7 @@ pub(crate) fn muster(
             Err(RecvTimeoutError::Timeout) if !left(end).is_zero() => {}
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
                 let came = muster.seats.iter().flatten().map(Host::label).collect();
-                muster.send_home("not all hosts came in time", 4);
+                muster.send_home("not all hosts came in time", FailureKind::Lost);
                 let seconds = listen.timeout.as_secs_f64();
                 return Err(LaunchError::Missing { hosts, came, address: text, seconds, refused });
             }
@@ -176,8 +176,9 @@ impl Muster<'_> {
     }
 
     /// Tells those who came why the run does not begin.
-    fn send_home(self, message: &str, code: u8) {
-        let over = joining::Over { code, message: message.to_owned(), ..joining::Over::default() };
+    fn send_home(self, message: &str, kind: FailureKind) {
+        let over =
+            joining::Over { failure: Some(kind), message: message.to_owned(), ..joining::Over::default() };
         let document = joining::encode(&ToHost::Over(over), &[]);
         for host in self.seats.into_iter().flatten() {
             host.line.say(document.clone());

@@ -252,16 +252,11 @@ fn keep_to_own_cores(rank: usize, threads: usize) {
 
 /// A failure as it is told to the launcher.
 fn failed(error: &TrainError) -> FromRank {
-    let (code, lost) = match error {
-        TrainError::Diverged { .. } => (1, None),
-        TrainError::Shape { .. } | TrainError::Positions { .. } | TrainError::Description { .. } => (3, None),
-        TrainError::Weights { .. } | TrainError::Frozen { .. } => (3, None),
-        TrainError::Data(_) => (5, None),
-        TrainError::Lost { rank, .. } | TrainError::Silent { rank, .. } => (4, Some(*rank)),
-        TrainError::Wire(_) => (6, None),
-        TrainError::Restore { .. } => (5, None),
+    let lost = match error {
+        TrainError::Lost { rank, .. } | TrainError::Silent { rank, .. } => Some(*rank),
+        _ => None,
     };
-    FromRank::Failed { message: error.to_string(), hint: error.hint(), code, lost }
+    FromRank::Failed { message: error.to_string(), hint: error.hint(), kind: error.kind(), lost }
 }
 
 /// The whole life of a rank's process: its orders come from standard input, its words go to standard

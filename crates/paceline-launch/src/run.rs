@@ -10,7 +10,7 @@ use paceline_data::{Dataset, Folders};
 use paceline_plan::{Plan, PlanError};
 use paceline_protocol::Refusal;
 use paceline_record::process::Started;
-use paceline_record::{Batch, Event, Recording, RunResult};
+use paceline_record::{Batch, Event, FailureKind, Recording, RunResult};
 use paceline_train::{Brake, TrainError};
 use paceline_wire::{Interfaces, Key, TRANSPORTS, Transport, TransportKind, inproc, registry};
 
@@ -144,7 +144,7 @@ pub fn run(
     let mut harbour = launch.harbour.clone();
     for left in (0..plan.restarts).rev() {
         let Err(error) = &done else { break };
-        if error.code() != 4 {
+        if error.kind() != FailureKind::Lost {
             break;
         }
         harbour.resumed = harbour.checkpoints.latest(&plan.hash())?.0.map(Arc::new);
@@ -211,7 +211,7 @@ fn as_processes(
     let done = lead(launch, &mut watch, &mut crew, report).and_then(|()| watch.finish(report));
     crew.dismiss(match &done {
         Ok(result) => Over { result: serde_json::to_value(result).ok(), ..Over::default() },
-        Err(e) => Over { code: e.code(), message: e.to_string(), hint: e.hint(), result: None },
+        Err(e) => Over { failure: Some(e.kind()), message: e.to_string(), hint: e.hint(), result: None },
     });
     done
 }
@@ -250,10 +250,10 @@ fn lead(
         let failure = match tidings {
             Some(Tidings::Rank(News::Said(rank, mut said, numbers))) => {
                 locate(&mut said, rank, crew);
-                if let FromRank::Failed { lost: Some(lost), message, hint, code } = said {
+                if let FromRank::Failed { lost: Some(lost), message, hint, kind } = said {
                     watch.victims[rank] = true;
                     let role = role(launch.plan, rank);
-                    let told = LaunchError::Failed { role, rank, message, hint, code };
+                    let told = LaunchError::Failed { role, rank, message, hint, kind };
                     blamed = blamed.or(Some((Instant::now(), lost, told)));
                 } else {
                     match watch.take(rank, said, numbers, report)? {
@@ -396,9 +396,9 @@ fn as_threads(
             }
             let then = match news.recv_timeout(watch.patience()) {
                 // Who lost a peer is a victim: the peer may still say why it gave up.
-                Ok((rank, FromRank::Failed { lost: Some(_), message, hint, code }, _)) => {
+                Ok((rank, FromRank::Failed { lost: Some(_), message, hint, kind }, _)) => {
                     let role = role(launch.plan, rank);
-                    let told = LaunchError::Failed { role, rank, message, hint, code };
+                    let told = LaunchError::Failed { role, rank, message, hint, kind };
                     blamed = blamed.or(Some((Instant::now(), told)));
                     Then::Nothing
                 }

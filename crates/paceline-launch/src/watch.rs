@@ -228,8 +228,8 @@ impl<'a> Watch<'a> {
                 self.gather.done[rank] = Some(*account);
                 self.gather.numbers[rank] = numbers;
             }
-            FromRank::Failed { message, hint, code, .. } => {
-                return Err(LaunchError::Failed { role: role(plan, rank), rank, message, hint, code });
+            FromRank::Failed { message, hint, kind, .. } => {
+                return Err(LaunchError::Failed { role: role(plan, rank), rank, message, hint, kind });
             }
         }
         Ok(Then::Nothing)

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use paceline_plan::Plan;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::failure::FailureKind;
 use crate::row::Batch;
 
 /// Version of the schema: of events, rows and tables.
@@ -153,6 +154,17 @@ pub enum Event<'a> {
         /// The rows.
         batch: &'a Batch,
     },
+    /// The run has failed, or was interrupted.
+    Failed {
+        /// Which kind of failure.
+        kind: FailureKind,
+        /// The exit code.
+        code: u8,
+        /// What happened.
+        message: &'a str,
+        /// What to do.
+        hint: &'a str,
+    },
     /// The run has ended well.
     Result(RunResult),
 }
@@ -183,6 +195,7 @@ impl Event<'_> {
             Self::Restarted { .. } => "restarted",
             Self::Refused { .. } => "refused",
             Self::Batch { .. } => "batch",
+            Self::Failed { .. } => "failed",
             Self::Result(_) => "result",
         }
     }

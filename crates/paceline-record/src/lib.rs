@@ -23,6 +23,7 @@
 pub mod checkpoint;
 pub mod event;
 pub mod export;
+mod failure;
 pub mod figures;
 pub mod journal;
 pub mod machine;
@@ -40,6 +41,7 @@ pub use checkpoint::{Checkpoint, Checkpoints, Damaged, Part};
 pub use event::{
     Event, Marked, Origin, Rank, Replicas, RunResult, Seconds, Simulated, Simulation, Staleness,
 };
+pub use failure::FailureKind;
 pub use journal::{Journal, JournalError};
 pub use machine::Machine;
 pub use observer::Observer;

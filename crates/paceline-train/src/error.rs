@@ -1,5 +1,7 @@
 //! How training fails.
 
+use paceline_record::FailureKind;
+
 /// A run that did not come to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
@@ -98,6 +100,18 @@ pub enum TrainError {
 }
 
 impl TrainError {
+    /// Which kind of failure it is.
+    pub fn kind(&self) -> FailureKind {
+        match self {
+            Self::Diverged { .. } => FailureKind::Diverged,
+            Self::Shape { .. } | Self::Positions { .. } | Self::Description { .. } => FailureKind::Plan,
+            Self::Weights { .. } | Self::Frozen { .. } => FailureKind::Plan,
+            Self::Data(_) | Self::Restore { .. } => FailureKind::Storage,
+            Self::Lost { .. } | Self::Silent { .. } => FailureKind::Lost,
+            Self::Wire(_) => FailureKind::Protocol,
+        }
+    }
+
     /// What the user can do about it.
     pub fn hint(&self) -> String {
         let hint = match self {

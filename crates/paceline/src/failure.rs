@@ -12,14 +12,14 @@ use paceline_launch::{LaunchError, start_hint};
 use paceline_plan::{PlanError, StudyError};
 use paceline_record::export::ExportError;
 use paceline_record::store::write_hint;
-use paceline_record::{JournalError, RecordError};
+use paceline_record::{Event, FailureKind, JournalError, RecordError};
 use paceline_train::TrainError;
 use paceline_virtual::VirtualError;
 
 /// An error on its way to the user.
 #[derive(Debug)]
 pub struct Failure {
-    code: u8,
+    kind: FailureKind,
     message: String,
     hint: String,
 }
@@ -27,19 +27,19 @@ pub struct Failure {
 impl Failure {
     /// A command line that says too little or too much.
     pub fn usage(message: impl Into<String>) -> Self {
-        Self { code: 2, message: message.into(), hint: "--help lists every flag".into() }
+        Self { kind: FailureKind::Usage, message: message.into(), hint: "--help lists every flag".into() }
     }
 
     /// A study file that cannot be read or written.
     pub fn study_file(path: &Path, error: &std::io::Error) -> Self {
         let hint = "is the name right? `paceline init` writes a new study file".into();
-        Self { code: 5, message: format!("{}: {error}", path.display()), hint }
+        Self { kind: FailureKind::Storage, message: format!("{}: {error}", path.display()), hint }
     }
 
     /// A journal that contradicts itself.
     pub fn damaged(path: &Path, why: &str) -> Self {
         let hint = "the study cannot be resumed; its runs are still in the store".into();
-        Self { code: 5, message: format!("{} is damaged: {why}", path.display()), hint }
+        Self { kind: FailureKind::Storage, message: format!("{} is damaged: {why}", path.display()), hint }
     }
 
     /// A study of that name is in the store already.
@@ -53,7 +53,7 @@ impl Failure {
             }
             (false, _) => "give this one another `name`, or choose another --store".into(),
         };
-        Self { code: 3, message: format!("the study {name} is in the store already"), hint }
+        Self { kind: FailureKind::Plan, message: format!("the study {name} is in the store already"), hint }
     }
 
     /// There is no such study.
@@ -63,7 +63,11 @@ impl Failure {
             [] => "there is none at all; --store DIR or PACELINE_STORE choose another store".into(),
             _ => format!("there are: {}", there.join(", ")),
         };
-        Self { code: 2, message: format!("there is no study {name} in {}", store.display()), hint }
+        Self {
+            kind: FailureKind::Usage,
+            message: format!("there is no study {name} in {}", store.display()),
+            hint,
+        }
     }
 
     /// A flag of studies, for what is none.
@@ -85,19 +89,23 @@ impl Failure {
     /// The first run of a study did not work.
     pub fn first_run(name: &str, cause: &str) -> Self {
         let hint = format!("mend the study file, or go on regardless with `paceline resume {name}`");
-        Self { code: 1, message: format!("the warm-up run failed, so the others would: {cause}"), hint }
+        Self {
+            kind: FailureKind::Other,
+            message: format!("the warm-up run failed, so the others would: {cause}"),
+            hint,
+        }
     }
 
     /// A run of a study whose process could not be started.
     pub fn not_started(id: u64, error: &std::io::Error) -> Self {
         let message = format!("run {id} of the study could not be started: {error}");
-        Self { code: 1, message, hint: start_hint(error) }
+        Self { kind: FailureKind::Other, message, hint: start_hint(error) }
     }
 
     /// A study that was interrupted.
     pub fn interrupted(name: &str) -> Self {
         let hint = format!("everything so far is recorded; `paceline resume {name}` goes on");
-        Self { code: 130, message: "interrupted".into(), hint }
+        Self { kind: FailureKind::Interrupted, message: "interrupted".into(), hint }
     }
 
     /// What happened.
@@ -107,12 +115,17 @@ impl Failure {
 
     /// The exit code that it calls for.
     pub fn code(&self) -> u8 {
-        self.code
+        self.kind.code()
     }
 
-    /// What happened, what to do, and the exit code that this calls for.
-    pub fn new(code: u8, message: String, hint: String) -> Self {
-        Self { code, message, hint }
+    /// The failure as an event of its run.
+    pub fn event(&self) -> Event<'_> {
+        Event::Failed { kind: self.kind, code: self.code(), message: &self.message, hint: &self.hint }
+    }
+
+    /// Which kind of failure it is, what happened, and what to do.
+    pub fn new(kind: FailureKind, message: String, hint: String) -> Self {
+        Self { kind, message, hint }
     }
 
     /// A measurement that cannot be made as it was asked for.
@@ -120,7 +133,7 @@ impl Failure {
         match error {
             LaunchError::Plan(error) => {
                 let hint = format!("nothing was measured; `paceline bench {verb} --help` lists every flag");
-                Self { code: 3, message: format!("this cannot be measured: {error}"), hint }
+                Self { kind: FailureKind::Plan, message: format!("this cannot be measured: {error}"), hint }
             }
             error => error.into(),
         }
@@ -129,7 +142,7 @@ impl Failure {
     /// A run whose plan this program cannot read.
     pub fn plan(run: &str) -> Self {
         let message = format!("the plan of run {run} cannot be read");
-        Self { code: 5, message, hint: "was it made by another version?".into() }
+        Self { kind: FailureKind::Storage, message, hint: "was it made by another version?".into() }
     }
 
     /// A file that could not be written.
@@ -138,73 +151,66 @@ impl Failure {
         let too_large = error.kind() == std::io::ErrorKind::FileTooLarge;
         let hint =
             if too_large { write_hint(error) } else { "is the folder there, and yours to write to?".into() };
-        Self { code: 5, message, hint }
+        Self { kind: FailureKind::Storage, message, hint }
     }
 
     /// A run that ended well, and whose record was not kept.
     pub fn not_recorded(error: &RecordError) -> Self {
         let message = format!("the run ended well, but it is not recorded: {error}");
-        Self { code: 5, message, hint: error.hint() }
+        Self { kind: FailureKind::Storage, message, hint: error.hint() }
     }
 
     /// A model file that describes no network.
     pub fn description(file: &str, error: &paceline_nn::description::DescriptionError) -> Self {
         let hint = "docs/models.md shows the form, examples/models/ has examples; --data or --input say for \
                     which samples";
-        Self { code: 3, message: format!("model file {file}, {error}"), hint: hint.into() }
+        Self { kind: FailureKind::Plan, message: format!("model file {file}, {error}"), hint: hint.into() }
     }
 
     /// Writes the error to standard error.
     pub fn report(self) -> ExitCode {
         crate::output::error(&self.message, &self.hint);
-        ExitCode::from(self.code)
+        ExitCode::from(self.code())
     }
 }
 
 impl From<PlanError> for Failure {
     fn from(error: PlanError) -> Self {
         let hint = "nothing was started; `paceline train --help` lists every flag".into();
-        Self { code: 3, message: format!("this plan cannot be run: {error}"), hint }
+        Self { kind: FailureKind::Plan, message: format!("this plan cannot be run: {error}"), hint }
     }
 }
 
 impl From<StudyError> for Failure {
     fn from(error: StudyError) -> Self {
         let hint = "`paceline init` writes a commented study file; `paceline check FILE` looks at one".into();
-        Self { code: 3, message: error.to_string(), hint }
+        Self { kind: FailureKind::Plan, message: error.to_string(), hint }
     }
 }
 
 impl From<TableError> for Failure {
     fn from(error: TableError) -> Self {
-        let (code, hint) = match error {
-            TableError::File { .. } => (5, "a header and comma-separated rows are expected, also gzipped"),
+        let (kind, hint) = match error {
+            TableError::File { .. } => {
+                (FailureKind::Storage, "a header and comma-separated rows are expected, also gzipped")
+            }
             TableError::Ask { .. } | TableError::Sampler(_) => {
-                (2, "`paceline explore --help` lists every flag")
+                (FailureKind::Usage, "`paceline explore --help` lists every flag")
             }
         };
-        Self { code, message: error.to_string(), hint: hint.into() }
+        Self { kind, message: error.to_string(), hint: hint.into() }
     }
 }
 
 impl From<DataError> for Failure {
     fn from(error: DataError) -> Self {
-        Self { code: 5, hint: error.hint(), message: error.to_string() }
+        Self { kind: FailureKind::Storage, hint: error.hint(), message: error.to_string() }
     }
 }
 
 impl From<TrainError> for Failure {
     fn from(error: TrainError) -> Self {
-        let code = match error {
-            TrainError::Diverged { .. } => 1,
-            TrainError::Shape { .. } | TrainError::Positions { .. } | TrainError::Description { .. } => 3,
-            TrainError::Weights { .. } | TrainError::Frozen { .. } => 3,
-            TrainError::Data(_) => 5,
-            TrainError::Lost { .. } | TrainError::Silent { .. } => 4,
-            TrainError::Wire(_) => 6,
-            TrainError::Restore { .. } => 5,
-        };
-        Self { code, hint: error.hint(), message: error.to_string() }
+        Self { kind: error.kind(), hint: error.hint(), message: error.to_string() }
     }
 }
 
@@ -212,7 +218,7 @@ impl From<LaunchError> for Failure {
     fn from(error: LaunchError) -> Self {
         match error {
             LaunchError::Plan(error) => error.into(),
-            error => Self { code: error.code(), message: error.to_string(), hint: error.hint() },
+            error => Self { kind: error.kind(), message: error.to_string(), hint: error.hint() },
         }
     }
 }
@@ -225,13 +231,15 @@ impl From<VirtualError> for Failure {
             VirtualError::Train(error) => error.into(),
             VirtualError::Launch(error) => error.into(),
             VirtualError::File { .. } => Self {
-                code: 5,
+                kind: FailureKind::Storage,
                 message,
                 hint: "is the path right, and the file yours to read or write?".into(),
             },
-            VirtualError::Stuck { .. } => {
-                Self { code: 1, message, hint: "this is a fault of the strategy; please report it".into() }
-            }
+            VirtualError::Stuck { .. } => Self {
+                kind: FailureKind::Other,
+                message,
+                hint: "this is a fault of the strategy; please report it".into(),
+            },
         }
     }
 }
@@ -248,13 +256,17 @@ impl From<JournalError> for Failure {
             }
             _ => write_hint(&error.source),
         };
-        Self { code: 5, message: format!("the study's journal: {error}"), hint }
+        Self { kind: FailureKind::Storage, message: format!("the study's journal: {error}"), hint }
     }
 }
 
 impl From<RecordError> for Failure {
     fn from(error: RecordError) -> Self {
-        Self { code: 5, hint: error.hint(), message: format!("the store of runs: {error}") }
+        Self {
+            kind: FailureKind::Storage,
+            hint: error.hint(),
+            message: format!("the store of runs: {error}"),
+        }
     }
 }
 
@@ -263,16 +275,18 @@ impl From<ExportError> for Failure {
         match error {
             ExportError::Store(error) => error.into(),
             ExportError::Document(error) => error.into(),
-            error => {
-                Self { code: 5, message: error.to_string(), hint: "--out PATH chooses another place".into() }
-            }
+            error => Self {
+                kind: FailureKind::Storage,
+                message: error.to_string(),
+                hint: "--out PATH chooses another place".into(),
+            },
         }
     }
 }
 
 impl From<paceline_nn::graph::ShapeError> for Failure {
     fn from(error: paceline_nn::graph::ShapeError) -> Self {
-        Self { code: 3, message: error.to_string(), hint: "choose a larger --input".into() }
+        Self { kind: FailureKind::Plan, message: error.to_string(), hint: "choose a larger --input".into() }
     }
 }
 
@@ -280,6 +294,6 @@ impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
         let too_large = error.kind() == std::io::ErrorKind::FileTooLarge;
         let hint = if too_large { write_hint(&error) } else { String::new() };
-        Self { code: 1, message: format!("standard output: {error}"), hint }
+        Self { kind: FailureKind::Other, message: format!("standard output: {error}"), hint }
     }
 }

@@ -237,7 +237,7 @@ impl Follow {
                 "{cause}\nstarts again from step {step}; {left} more {} possible",
                 if left == 1 { "restart is" } else { "restarts are" }
             )),
-            Event::Batch { .. } | Event::Paused | Event::Result(_) => {}
+            Event::Batch { .. } | Event::Paused | Event::Failed { .. } | Event::Result(_) => {}
         }
     }
 

@@ -19,6 +19,7 @@ use crate::output::{self, Follow, Show};
 use crate::verbs::listen::Listening;
 use crate::verbs::store::BUILD;
 use crate::verbs::weights;
+use paceline_record::FailureKind;
 
 /// The strategy of one worker alone.
 pub const SINGLE: &str = "single";
@@ -74,7 +75,11 @@ impl Voyage {
             Ok(result) => result,
             Err(failure) => {
                 // What went wrong with the run is told, whatever becomes of its record.
-                let _ = record.map(|record: Record| record.fail(failure.message(), failure.code()));
+                follow.event(&failure.event());
+                let _ = record.map(|mut record: Record| {
+                    record.event(&failure.event());
+                    record.fail(failure.message(), failure.code())
+                });
                 return Err(failure);
             }
         };
@@ -149,7 +154,7 @@ impl Voyage {
             mb(needed)
         );
         let hint = "free some space, or choose another place with --store DIR; --no-record keeps nothing";
-        Err(Failure::new(5, message, hint.into()))
+        Err(Failure::new(FailureKind::Storage, message, hint.into()))
     }
 
     /// The record, if one is kept. With `--json` it tells each event once it is stored.

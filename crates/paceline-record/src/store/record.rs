@@ -225,9 +225,8 @@ impl Record {
                 self.dropped += std::mem::take(&mut self.dropped_by_rank).values().sum::<u64>();
                 Some(Job::Restarted { step })
             }
-            Event::Waiting { .. } | Event::Host { .. } | Event::Liveness { .. } | Event::Refused { .. } => {
-                None
-            }
+            Event::Waiting { .. } | Event::Host { .. } | Event::Liveness { .. } => None,
+            Event::Refused { .. } | Event::Failed { .. } => None,
         };
         self.push(Job::Event { at_ns, kind: event.kind(), text: text() });
         job.into_iter().for_each(|job| self.push(job));

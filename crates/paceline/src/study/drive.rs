@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use paceline_explore::schedule::{End, Job, Made, Next, Role, observations};
 use paceline_launch::trial::{self, Ended, Heard, Trial};
 use paceline_plan::{Goal, Study, Workload};
+use paceline_record::FailureKind;
 use paceline_record::figures::COST;
 use serde_json::json;
 
@@ -244,7 +245,7 @@ fn settle(
             End::Beaten { metrics }
         }
         (None, Some(0)) if one.reader.complete => End::Ok { metrics },
-        _ if ended.stderr.contains("training has diverged") => {
+        _ if one.reader.failure == Some(FailureKind::Diverged) => {
             End::Diverged { cause: ended.last_words().unwrap_or_default().into() }
         }
         _ => End::Failed { cause: ended.cause() },

@@ -28,6 +28,7 @@ use paceline_record::store::FILE;
 use paceline_record::{RecordError, Store};
 
 use crate::failure::Failure;
+use paceline_record::FailureKind;
 
 /// Reads a study file and checks all that can be checked without running anything.
 pub fn read(path: &Path) -> Result<Study, Failure> {
@@ -58,7 +59,11 @@ pub fn check_records(known: &state::Known, store: &Path) -> Result<(), Failure> 
         named.len(),
         store.join(FILE).display()
     );
-    Err(Failure::new(5, message, "the figures of all runs are in the study's journal".into()))
+    Err(Failure::new(
+        FailureKind::Storage,
+        message,
+        "the figures of all runs are in the study's journal".into(),
+    ))
 }
 
 /// What samplers are asked.

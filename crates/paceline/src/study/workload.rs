@@ -8,10 +8,12 @@ use paceline_explore::schedule::{Job, Role};
 use paceline_plan::study::MetricsFile;
 use paceline_plan::value::nearest;
 use paceline_plan::{Plan, Point, Study, StudyError, Value, Workload};
+use paceline_record::FailureKind;
 use paceline_record::figures::{COST, FIGURES, Figure, INFER, OF_COMMANDS};
 use paceline_record::tree::Summary;
 use paceline_virtual::predict::FIGURES as PREDICTED;
 use regex::Regex;
+use serde::Deserialize;
 use serde_json::Value as Json;
 
 use crate::verbs::train;
@@ -384,6 +386,8 @@ pub struct Reader {
     pub train_s: f64,
     /// Whether the whole result has come.
     pub complete: bool,
+    /// How the run failed, if it told.
+    pub failure: Option<FailureKind>,
     /// Whether it is the network's answers that are listened to.
     pub answers: bool,
     train: bool,
@@ -405,6 +409,7 @@ impl Reader {
             run: None,
             train_s: 0.0,
             complete: false,
+            failure: None,
             answers: false,
             train,
         }
@@ -445,6 +450,7 @@ impl Reader {
                     event[from].as_f64().and_then(|v| self.metrics.insert(to.into(), v));
                 }
             }
+            Some("failed") => self.failure = FailureKind::deserialize(&event["kind"]).ok(),
             Some("result") => {
                 flatten("", &event, &mut self.metrics);
                 let ranks = event["ranks"].as_array().cloned().unwrap_or_default();

@@ -13,6 +13,7 @@ use super::store::Where;
 use crate::failure::Failure;
 use crate::output::{self, Bar, Show};
 use crate::study::{self, state::State};
+use paceline_record::FailureKind;
 
 /// Flags of `paceline analyze`.
 #[derive(clap::Args, Debug)]
@@ -97,7 +98,11 @@ impl Asked {
             let table = study::table::table(&State::peek(&store.folder(), name)?);
             if table.measured(0).is_empty() {
                 let hint = format!("`paceline status {name}` shows how far it is");
-                return Err(Failure::new(1, format!("no run of the study {name} has ended well yet"), hint));
+                return Err(Failure::new(
+                    FailureKind::Other,
+                    format!("no run of the study {name} has ended well yet"),
+                    hint,
+                ));
             }
             return Ok(table);
         }
@@ -177,7 +182,7 @@ impl Asked {
 impl Failure {
     fn ask(flag: &str, value: &str, problem: &str) -> Self {
         Self::new(
-            2,
+            FailureKind::Usage,
             // A flag that was not given has no value.
             format!("{}: {problem}", format!("{flag} {value}").trim_end()),
             "`paceline analyze --help` lists every flag".into(),
@@ -190,12 +195,12 @@ impl From<TableError> for Failure {
         match error {
             TableError::File { .. } => {
                 let hint = "a line with the columns' names, then one line per run, is expected";
-                Self::new(5, error.to_string(), hint.into())
+                Self::new(FailureKind::Storage, error.to_string(), hint.into())
             }
             TableError::Large { .. } => {
                 let hint =
                     "--sample 50000 analyses that many rows, drawn by --seed; a greater number takes longer";
-                Self::new(2, error.to_string(), hint.into())
+                Self::new(FailureKind::Usage, error.to_string(), hint.into())
             }
             TableError::Ask { flag, value, problem } => Self::ask(flag, &value, &problem),
         }

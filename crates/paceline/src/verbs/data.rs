@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::train::names;
 use crate::failure::Failure;
 use crate::output::{self, Bar, Show};
+use paceline_record::FailureKind;
 
 /// Where Debian's dataset packages put their files.
 const SYSTEM: &str = "/usr/share/datasets";
@@ -312,12 +313,12 @@ fn get(args: &Get, show: Show) -> Result<(), Failure> {
         let message = format!("{} is for files of your own: there is nothing to fetch", source.name);
         let hint =
             format!("`paceline train --data {} --data-dir DIR` takes them from where they are", source.name);
-        return Err(Failure::new(2, message, hint));
+        return Err(Failure::new(FailureKind::Usage, message, hint));
     }
     let root = args.to.clone().or_else(|| variable("PACELINE_DATA")).or_else(own);
     let Some(root) = root else {
         let message = "there is no folder to put it into: neither PACELINE_DATA nor HOME is set";
-        return Err(Failure::new(2, message.into(), "name one with --to DIR".into()));
+        return Err(Failure::new(FailureKind::Usage, message.into(), "name one with --to DIR".into()));
     };
     let folder = root.join(source.name);
     let (client, mirrors, mut files) = (Client::default(), mirrors(args), Vec::new());
@@ -333,7 +334,8 @@ fn get(args: &Get, show: Show) -> Result<(), Failure> {
             if let (true, Origin::Published(published)) = (addresses.is_empty(), source.origin) {
                 hint += &format!("; {} has it", published.home);
             }
-            Failure::new(error.code(), error.to_string(), hint)
+            let kind = if error.is_ours() { FailureKind::Storage } else { FailureKind::Other };
+            Failure::new(kind, error.to_string(), hint)
         })?;
         for path in paths {
             files.push(state(source, &path)?);

@@ -9,6 +9,7 @@ use serde_json::json;
 use super::store::Where;
 use crate::failure::Failure;
 use crate::output::{self, Show};
+use paceline_record::FailureKind;
 
 /// Flags of `paceline explain`.
 #[derive(clap::Args, Debug)]
@@ -36,7 +37,7 @@ Examples:
 
 impl From<ExplainError> for Failure {
     fn from(error: ExplainError) -> Self {
-        Self::new(1, error.to_string(), "`paceline runs` lists the recorded runs".into())
+        Self::new(FailureKind::Other, error.to_string(), "`paceline runs` lists the recorded runs".into())
     }
 }
 

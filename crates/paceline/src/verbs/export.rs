@@ -13,6 +13,7 @@ use crate::failure::Failure;
 use crate::output::{self, Show};
 use crate::study::export::{ranks, runs};
 use crate::study::state::State;
+use paceline_record::FailureKind;
 
 /// Flags of `paceline export`.
 #[derive(clap::Args, Debug)]
@@ -106,7 +107,7 @@ fn export_study(args: &Args, name: &str, show: Show) -> Result<(), Failure> {
         other => {
             let message = format!("--format {other}: a study is exported as csv or json");
             return Err(Failure::new(
-                2,
+                FailureKind::Usage,
                 message,
                 "single runs have every format: `paceline runs` lists them".into(),
             ));

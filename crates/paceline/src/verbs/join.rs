@@ -12,6 +12,7 @@ use super::data::{self, Place};
 use super::listen::{Address, key_path, seconds};
 use crate::failure::Failure;
 use crate::output::{self, Show};
+use paceline_record::FailureKind;
 
 /// Flags of `paceline join`.
 #[derive(clap::Args, Debug)]
@@ -47,7 +48,9 @@ fn variable(name: &str) -> Option<String> {
 
 /// A number from the environment.
 fn number(name: &str) -> Result<Option<usize>, Failure> {
-    let wrong = |value: &str| Failure::new(2, format!("{name}={value}: a number is needed"), String::new());
+    let wrong = |value: &str| {
+        Failure::new(FailureKind::Usage, format!("{name}={value}: a number is needed"), String::new())
+    };
     variable(name).map(|value| value.trim().parse().map_err(|_| wrong(&value))).transpose()
 }
 
@@ -60,7 +63,7 @@ impl Args {
         let Some(name) = variable("MASTER_ADDR") else {
             let message = "where is the launcher? No ADDR was given, and MASTER_ADDR is not set".into();
             let hint = "paceline join ADDR:PORT --key-file FILE, as `paceline train --listen` says".into();
-            return Err(Failure::new(2, message, hint));
+            return Err(Failure::new(FailureKind::Usage, message, hint));
         };
         let text = match variable("MASTER_PORT") {
             Some(port) if name.contains(':') => format!("[{name}]:{port}"),
@@ -69,7 +72,7 @@ impl Args {
         };
         text.parse().map_err(|e| {
             let message = format!("MASTER_ADDR and MASTER_PORT say {text:?}: {e}");
-            Failure::new(2, message, "give the launcher's ADDR:PORT".into())
+            Failure::new(FailureKind::Usage, message, "give the launcher's ADDR:PORT".into())
         })
     }
 }
@@ -81,13 +84,17 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     let hosts = args.hosts.map_or_else(|| number("WORLD_SIZE"), |hosts| Ok(Some(hosts)))?;
     if host == Some(0) {
         let message = "host 0 (RANK=0) is the machine where `paceline train --listen` runs".into();
-        return Err(Failure::new(2, message, "the others join as 1 and up, or without a number".into()));
+        return Err(Failure::new(
+            FailureKind::Usage,
+            message,
+            "the others join as 1 and up, or without a number".into(),
+        ));
     }
     let Some(path) = key_path(args.key_file.as_ref()) else {
         let message = "joining needs the launcher's key".into();
         let hint =
             "--key-file FILE or PACELINE_KEY_FILE; `paceline train --listen` says where its key is".into();
-        return Err(Failure::new(6, message, hint));
+        return Err(Failure::new(FailureKind::Protocol, message, hint));
     };
     let key = key_file::read(&path).map_err(LaunchError::from)?;
     let join = Join {

@@ -13,6 +13,7 @@ use paceline_wire::line::porch::Porch;
 
 use crate::failure::Failure;
 use crate::output::{self, Show};
+use paceline_record::FailureKind;
 
 /// The port where nothing else is said.
 const PORT: u16 = 7700;
@@ -108,7 +109,7 @@ impl Listening {
                 address.all[0]
             );
             let hint = "give --key-file FILE (it is made if there is none), or listen at 127.0.0.1";
-            return Err(Failure::new(6, message, hint.into()));
+            return Err(Failure::new(FailureKind::Protocol, message, hint.into()));
         }
         Ok(())
     }

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::failure::Failure;
 use crate::output::{self, Show};
+use paceline_record::FailureKind;
 
 /// Flags of `paceline bench overhead`.
 #[derive(clap::Args, Debug)]
@@ -159,7 +160,7 @@ fn once(args: &Args, store: Option<&std::path::Path>) -> Result<Once, Failure> {
     let Some(samples_per_s) = result["samples_per_s"].as_f64().filter(|_| out.status.success()) else {
         let seconds = (monotonic_ns() - begun) as f64 * 1e-9;
         let message = format!("a run to be measured failed after {seconds:.1} s: {}", out.status);
-        return Err(Failure::new(1, message, String::new()));
+        return Err(Failure::new(FailureKind::Other, message, String::new()));
     };
     Ok(Once { samples_per_s, cpu_s, dropped_rows: result["dropped_rows"].as_u64().unwrap_or(0) })
 }

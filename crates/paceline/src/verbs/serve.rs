@@ -13,6 +13,7 @@ use super::store::Where;
 use crate::failure::Failure;
 use crate::output::{self, Show};
 use crate::study::group::InStore;
+use paceline_record::FailureKind;
 
 /// The port where nothing else is said.
 const PORT: u16 = 7223;
@@ -56,7 +57,7 @@ fn token(path: &Path) -> Result<(String, bool), Failure> {
     let failed = |error: KeyError| {
         let hint = error.hint(&format!("paceline serve --token-file {}", path.display()));
         let message = format!("--token-file: {error}");
-        Failure::new(LaunchError::from(error).code(), message, hint)
+        Failure::new(LaunchError::from(error).kind(), message, hint)
     };
     let (key, made) = key_file::read_or_create(path).map_err(failed)?;
     Ok((key.as_bytes().iter().map(|b| format!("{b:02x}")).collect(), made))
@@ -71,7 +72,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     let token = args.token_file.as_deref().map(token).transpose()?;
     let busy = |error: std::io::Error| {
         let hint = "choose another address or port with --listen; port 0 takes a free one".into();
-        Failure::new(1, format!("cannot listen at {}: {error}", args.listen), hint)
+        Failure::new(FailureKind::Other, format!("cannot listen at {}: {error}", args.listen), hint)
     };
     let listener = TcpListener::bind(args.listen).map_err(busy)?;
     let address = listener.local_addr()?;
@@ -103,7 +104,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
 
 fn allowed(address: SocketAddr, token: Option<String>) -> Result<Access, Failure> {
     let hint = "give --token-file FILE (it is made if there is none), or listen at 127.0.0.1";
-    Access::new(address, token).map_err(|problem| Failure::new(6, problem, hint.into()))
+    Access::new(address, token).map_err(|problem| Failure::new(FailureKind::Protocol, problem, hint.into()))
 }
 
 #[cfg(test)]

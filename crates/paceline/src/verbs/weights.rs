@@ -15,6 +15,7 @@ use super::store::Where;
 use crate::failure::Failure;
 use crate::output::{self, Show};
 use crate::voyage;
+use paceline_record::FailureKind;
 
 /// Flags of `paceline export-weights`.
 #[derive(clap::Args, Debug)]
@@ -72,7 +73,11 @@ fn checkpoint(args: &Args) -> Result<(Plan, Checkpoint), Failure> {
     let folder = Path::new(&args.run);
     let damaged = |Damaged { path, problem }: Damaged| {
         let hint = "another checkpoint of the run may be whole; the run's id takes the newest that is";
-        Failure::new(5, format!("{} cannot be used: {problem}", path.display()), hint.into())
+        Failure::new(
+            FailureKind::Storage,
+            format!("{} cannot be used: {problem}", path.display()),
+            hint.into(),
+        )
     };
     if folder.join("manifest.json").is_file() {
         // STORE/runs/RUN/checkpoints/STEP: the plan is in the store.
@@ -94,7 +99,7 @@ fn checkpoint(args: &Args) -> Result<(Plan, Checkpoint), Failure> {
     }
     let found = found.ok_or_else(|| {
         let hint = "train with --checkpoint-every STEPS; the last checkpoint is what can be exported";
-        Failure::new(1, format!("run {run} has no checkpoint"), hint.into())
+        Failure::new(FailureKind::Other, format!("run {run} has no checkpoint"), hint.into())
     })?;
     Ok((plan, found))
 }
@@ -104,7 +109,7 @@ pub fn export(args: &Args, show: Show) -> Result<(), Failure> {
     let (plan, checkpoint) = checkpoint(args)?;
     let source = paceline_data::find(&plan.data).ok_or_else(|| {
         Failure::new(
-            3,
+            FailureKind::Plan,
             format!("there is no dataset {}", plan.data),
             "was it made by another version?".into(),
         )
@@ -128,7 +133,11 @@ pub fn export(args: &Args, show: Show) -> Result<(), Failure> {
             graph.param_count(),
             graph.state_count()
         );
-        return Err(Failure::new(5, message, "is the dataset still the one of the run?".into()));
+        return Err(Failure::new(
+            FailureKind::Storage,
+            message,
+            "is the dataset still the one of the run?".into(),
+        ));
     }
     weights::save(&args.out, &graph, &params, &state).map_err(|e| Failure::file(&args.out, &e))?;
     let exported = Exported {

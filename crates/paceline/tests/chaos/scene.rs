@@ -205,6 +205,14 @@ impl Running {
             }
         }
         let launcher = command.stdout(file("out")).stderr(file("err")).spawn().expect("the program starts");
+        if terminal.is_some() {
+            // Before it is the terminal's foreground group, a key reaches nobody.
+            let stat = || fs::read_to_string(format!("/proc/{}/stat", launcher.id())).unwrap_or_default();
+            let foreground = |stat: &str| stat.rsplit(')').next()?.split_whitespace().nth(5)?.parse().ok();
+            while foreground(&stat()).is_some_and(|group: i32| group != launcher.id() as i32) {
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        }
         Self { launcher, out, way, terminal }
     }
 

@@ -96,6 +96,25 @@ fn panics_kills_and_divergence_are_told_apart() {
     let diverged = paceline(&format!("{train} --lr 1e6"));
     assert_eq!(diverged.code, 1, "{}", diverged.stderr);
     assert!(diverged.stderr.contains("diverged"), "{}", diverged.stderr);
+    // Programs are told the kind of failure, and search no text.
+    for (workers, kind, code) in [(1, "diverged", 1), (2, "diverged", 1), (2, "lost", 4)] {
+        let lr = if kind == "diverged" { 1e6 } else { 0.01 };
+        let program = &mut Command::new(env!("CARGO_BIN_EXE_paceline"));
+        let words = format!("train --json --quiet --workers {workers} --lr {lr}");
+        program.args(words.split_whitespace());
+        if kind == "lost" {
+            program.env("PACELINE_TEST_DIE", "1:3");
+        }
+        let ran = run(program);
+        let last = ran.result();
+        assert_eq!(
+            (ran.code, &last["type"], &last["kind"]),
+            (code, &"failed".into(), &kind.into()),
+            "{last}"
+        );
+        assert_eq!(last["code"], code, "{last}");
+        assert!(ran.stderr.contains(last["message"].as_str().unwrap()), "{last}");
+    }
 }
 
 #[test]
