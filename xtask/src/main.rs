@@ -1,5 +1,5 @@
 //! `cargo xtask docs | accept | study | bench | fuzz`: how this repository is documented and measured. `cargo xtask` is
-//! the program of `paceline-testing`, which has `test` and the help text, and builds this one when it is asked for.
+//! the program of `paceline-testing`, which has `test`, and builds this one when it is asked for.
 //!
 //! - `docs`: the pages in `docs/`, out of the registries and the measurements (see [`docs`])
 //! - `accept`: what needs time or a quiet machine; raw runs go to `bench/` (see [`accept`])
@@ -14,7 +14,6 @@ mod bench;
 mod channels;
 mod docs;
 mod fuzz;
-mod peers;
 mod process;
 mod study;
 
@@ -26,11 +25,15 @@ fn main() -> ExitCode {
     let done = match words.as_slice() {
         ["docs"] => docs::write(),
         ["docs", "--check"] => docs::check(),
-        ["accept", names @ ..] => accept::run(names),
+        ["accept", words @ ..] => accept::run(words),
         ["study", words @ ..] => study::run(words),
         ["bench"] => bench::run(),
         ["bench", "channels"] => channels::measure(),
         ["fuzz", words @ ..] => fuzz::run(words),
+        ["help" | "--help" | "-h"] => {
+            println!("{}", paceline_testing::HELP);
+            Ok(())
+        }
         _ => {
             eprintln!("xtask: `{}` is not understood: cargo xtask help", words.join(" "));
             return ExitCode::from(2);

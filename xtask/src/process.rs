@@ -27,6 +27,12 @@ pub fn machine() -> serde_json::Value {
     serde_json::json!({"cpu": model.trim_start_matches([' ', '\t', ':']), "cores": cores})
 }
 
+/// The commit that is checked out; empty where that cannot be said.
+pub fn commit() -> String {
+    let git = Command::new("git").args(["rev-parse", "--short", "HEAD"]).current_dir(root()).output();
+    git.map(|said| String::from_utf8_lossy(&said.stdout).trim().to_owned()).unwrap_or_default()
+}
+
 /// Runs a command and returns the last line of its standard output, as JSON.
 pub fn last_json(command: &mut Command) -> Outcome<serde_json::Value> {
     let shown = show(command);

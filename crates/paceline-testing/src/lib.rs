@@ -17,6 +17,27 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
 
+/// The words of `cargo xtask`.
+pub const HELP: &str = "\
+cargo xtask test            format, clippy, doc tests, all tests; installs what they can use where the user may;
+                            ends with what was skipped and `N passed, M failed, K skipped`
+cargo xtask test --quick    the loop while editing: format and the fast tests
+cargo xtask docs            writes docs/ out of the registries and the measurements
+cargo xtask docs --check    fails if docs/ is out of date
+cargo xtask accept [NAME…]  measurements against the contract and the peers; raw runs in bench/accept/
+    --list                  lists the measurements and what each needs; where that is missing, it is not measured
+    --binary PATH           measures this program: nothing is built or installed
+    --python PROGRAM        runs the peers with this Python instead of a virtual environment
+    --out DIR               writes raw runs to DIR
+cargo xtask accept chaos --seed N --rounds N  random faults, each followed by a look at all that must hold
+cargo xtask accept attack --seed N --rounds N  signals, damaged files, hostile peers and bad links, likewise
+cargo xtask accept build --only release|test|warm  one part of what building and testing a fresh clone takes
+cargo xtask study [NAME]    runs a study of studies/ again, and writes its page; --quick: a reduced run, nothing kept
+cargo xtask bench           instruction counts of one training step per model (valgrind)
+cargo xtask bench channels  every transport by size, buffer and payload; raw repeats in bench/channels/
+cargo xtask fuzz [TARGET] [--seed N] [--runs N]  feeds parsers what nobody sent, from the corpus and a seed
+cargo xtask fuzz --corpus   writes the well-formed part of the corpus";
+
 /// The environment variable that names the file of skips; without it a skip is only printed.
 pub const SKIPS: &str = "PACELINE_SKIPS";
 
@@ -124,9 +145,7 @@ pub fn is_root() -> bool {
 
 /// Whether these programs can be found; counts a skip for those that cannot.
 pub fn has_programs(names: &[&str]) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = |name: &str| std::env::split_paths(&path).any(|folder| folder.join(name).is_file());
-    let missing: Vec<&str> = names.iter().copied().filter(|name| !found(name)).collect();
+    let missing: Vec<&str> = names.iter().copied().filter(|name| !process::in_path(name)).collect();
     if !missing.is_empty() {
         skip(Need::System, missing.join(", "));
     }
@@ -135,23 +154,23 @@ pub fn has_programs(names: &[&str]) -> bool {
 
 /// Whether network namespaces can be made with `ip`; counts a skip where they cannot.
 pub fn has_network_namespaces() -> bool {
+    network_namespaces().inspect_err(|(need, missing)| skip(*need, missing)).is_ok()
+}
+
+/// Makes and removes a network namespace; what is missing where that fails.
+pub fn network_namespaces() -> Result<(), (Need, &'static str)> {
     if !is_root() {
-        skip(Need::Root, "network namespaces");
-        return false;
+        return Err((Need::Root, "network namespaces"));
     }
-    if !has_programs(&["ip"]) {
-        return false;
+    if !process::in_path("ip") {
+        return Err((Need::System, "ip"));
     }
     let name = format!("paceline-probe-{}", std::process::id());
     let ip = |verb: &str| {
         let out = std::process::Command::new("ip").args(["netns", verb, &name]).output();
         out.is_ok_and(|out| out.status.success())
     };
-    let made = ip("add") && ip("del");
-    if !made {
-        skip(Need::System, "network namespaces");
-    }
-    made
+    if ip("add") && ip("del") { Ok(()) } else { Err((Need::System, "network namespaces")) }
 }
 
 #[cfg(test)]

@@ -10,23 +10,8 @@ mod tally;
 
 use std::process::{Command, ExitCode};
 
+use paceline_testing::HELP;
 use paceline_testing::process::{Outcome, PROFILE, cargo, run, target};
-
-const HELP: &str = "\
-cargo xtask test            format, clippy, doc tests, all tests; installs what they can use where the user may;
-                            ends with what was skipped and `N passed, M failed, K skipped`
-cargo xtask test --quick    the loop while editing: format and the fast tests
-cargo xtask docs            writes docs/ out of the registries and the measurements
-cargo xtask docs --check    fails if docs/ is out of date
-cargo xtask accept [NAME…]  measurements against the contract and the peers; raw runs in bench/
-cargo xtask accept --list   what there is to measure
-cargo xtask accept chaos --seed N --rounds N  random faults, each followed by a look at all that must hold
-cargo xtask accept attack --seed N --rounds N  signals, damaged files, hostile peers and bad links, likewise
-cargo xtask study [NAME]    runs a study of studies/ again, and writes its page; --quick: a reduced run, nothing kept
-cargo xtask bench           instruction counts of one training step per model (valgrind)
-cargo xtask bench channels  every transport by size, buffer and payload; raw repeats in bench/channels/
-cargo xtask fuzz [TARGET] [--seed N] [--runs N]  feeds parsers what nobody sent, from the corpus and a seed
-cargo xtask fuzz --corpus   writes the well-formed part of the corpus";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -52,7 +37,8 @@ fn main() -> ExitCode {
 
 /// Builds the package `xtask` and runs it.
 fn measure(words: &[&str]) -> Outcome<ExitCode> {
-    run(&mut cargo(&["build", "--workspace", "--profile", PROFILE, "--bin", "xtask"]))?;
+    // With a test among the targets, cargo unifies features as `cargo xtask test` does: what that has built is used.
+    run(&mut cargo(&["build", "--workspace", "--profile", PROFILE, "--bin", "xtask", "--test", "carried"]))?;
     let program = target().join(PROFILE).join("xtask");
     let status = Command::new(&program).args(words).status();
     let status = status.map_err(|error| format!("{}: {error}", program.display()))?;

@@ -10,9 +10,15 @@ pub type Outcome<T = ()> = Result<T, String>;
 /// The one profile that tests and developers' tools are built with.
 pub const PROFILE: &str = "checked";
 
-/// The repository's root.
+/// The repository's root; the current folder where a program was carried away from its repository.
 pub fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("crates lie in the repository").to_owned()
+    let built =
+        Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("crates lie in the repository");
+    root_or(built, std::env::current_dir)
+}
+
+fn root_or(built: &Path, here: impl FnOnce() -> std::io::Result<PathBuf>) -> PathBuf {
+    if built.join("Cargo.toml").is_file() { built.into() } else { here().unwrap_or_else(|_| ".".into()) }
 }
 
 /// Where cargo builds.
@@ -76,6 +82,12 @@ fn ended(shown: &str, status: std::io::Result<ExitStatus>) -> Outcome {
     }
 }
 
+/// Whether a file of this name lies in a folder of `PATH`.
+pub fn in_path(name: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(name).is_file())
+}
+
 /// Whether a program can be started.
 pub fn exists(program: &str, probe: &str) -> bool {
     let status = Command::new(program).arg(probe).stdout(Stdio::null()).stderr(Stdio::null()).status();
@@ -103,6 +115,13 @@ mod tests {
         for name in ["CARGO_MANIFEST_DIR", "CARGO_PKG_NAME", "CARGO_PKG_VERSION"] {
             assert!(removed.iter().any(|removed| removed == name), "{name}: {removed:?}");
         }
+    }
+
+    #[test]
+    fn a_program_away_from_its_repository_works_in_the_current_folder() {
+        let here = || Ok("/elsewhere".into());
+        assert_eq!(root_or(&root(), here), root());
+        assert_eq!(root_or(Path::new("/nonexistent/repository"), here), Path::new("/elsewhere"));
     }
 
     #[test]

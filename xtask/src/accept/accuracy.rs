@@ -2,9 +2,8 @@
 
 use serde_json::json;
 
-use super::{Line, Report, number, train};
+use super::{Line, Report, Setup, number};
 use crate::process::{Outcome, last_json};
-use paceline_testing::install::packages;
 
 struct Case {
     data: &'static str,
@@ -28,12 +27,11 @@ const CASES: &[Case] = &[
 ];
 
 /// lenet, lr 0.05, momentum 0.9.
-pub fn measure() -> Outcome<Report> {
-    packages(&["dataset-fashion-mnist"])?;
+pub fn measure(setup: &Setup) -> Outcome<Report> {
     let mut report = Report { lines: Vec::new(), runs: Vec::new() };
     for &Case { data, batch, epochs, schedule, seeds, wanted } in CASES {
         for seed in seeds {
-            let mut command = train(data, "lenet");
+            let mut command = setup.train(data, "lenet");
             command
                 .args(["--threads", "2", "--lr", "0.05", "--momentum", "0.9", "--seed", &seed.to_string()])
                 .args([

@@ -1,8 +1,9 @@
 //! Every averaging technique on digits with 4 workers: alike data, and data split by label.
 
+use paceline_analyze::statistics::median;
 use serde_json::{Value, json};
 
-use super::{Line, Report, median, number, train};
+use super::{Line, Report, Setup, number};
 use crate::process::{Outcome, last_json};
 
 /// Strategies with the flags that they are run with: everything else is the same for all.
@@ -36,7 +37,7 @@ const BY_LABEL: &[&str] = &["stepwise", "gossip", "local", "ring-allreduce"];
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=5;
 
 /// Accuracy, period and bytes of every strategy.
-pub fn measure() -> Outcome<Report> {
+pub fn measure(setup: &Setup) -> Outcome<Report> {
     let mut report = Report { lines: Vec::new(), runs: Vec::new() };
     for (shard, wanted) in [("iid", Some(0.93)), ("by-label", None)] {
         println!("     {shard}: accuracy (replicas), ms per step, MB sent per worker and step");
@@ -44,7 +45,7 @@ pub fn measure() -> Outcome<Report> {
             if wanted.is_none() && !BY_LABEL.iter().any(|family| name.starts_with(family)) {
                 continue;
             }
-            let (results, diverged) = runs(name, words, shard, &mut report)?;
+            let (results, diverged) = runs(setup, name, words, shard, &mut report)?;
             let of = |path: &str| results.iter().map(|r| number(r, path)).collect::<Outcome<Vec<f64>>>();
             // A run that diverges has learned nothing.
             let accuracy = median(&[of("/final_accuracy")?, vec![0.0; diverged]].concat());
@@ -73,10 +74,16 @@ pub fn measure() -> Outcome<Report> {
 }
 
 /// The results of all seeds, and how many runs diverged.
-fn runs(name: &str, words: &str, shard: &str, report: &mut Report) -> Outcome<(Vec<Value>, usize)> {
+fn runs(
+    setup: &Setup,
+    name: &str,
+    words: &str,
+    shard: &str,
+    report: &mut Report,
+) -> Outcome<(Vec<Value>, usize)> {
     let (mut results, mut diverged) = (Vec::new(), 0);
     for seed in SEEDS {
-        let mut command = train("digits", "mlp");
+        let mut command = setup.train("digits", "mlp");
         command
             .args(["--workers", "4", "--batch", "16", "--epochs", "12", "--lr", "0.02", "--shard", shard])
             .args(["--seed", &seed.to_string()])

@@ -4,18 +4,18 @@ use std::fs;
 
 use serde_json::Value;
 
-use super::{Line, Report};
+use super::{Line, Report, Setup};
 use crate::process::{Outcome, cargo, root};
 
 /// The seed where none is said.
-pub const SEED: u64 = 1;
+const SEED: u64 = 1;
 
 /// Rounds of faults, played by tests that are told how many and where to tell of each.
 pub struct Campaign {
     /// Its name in `accept` and in the raw runs.
-    pub name: &'static str,
+    name: &'static str,
     /// Its rounds where nothing is said.
-    pub rounds: u64,
+    rounds: u64,
     tests: &'static [Played],
 }
 
@@ -49,24 +49,10 @@ pub const ATTACK: Campaign = Campaign {
     ],
 };
 
-/// `--seed N --rounds N`.
-pub fn flags(campaign: &Campaign, words: &[&str]) -> Outcome<(u64, u64)> {
-    let (mut seed, mut rounds) = (SEED, campaign.rounds);
-    let (pairs, rest) = words.as_chunks::<2>();
-    for [flag, value] in pairs {
-        let number = value.parse().map_err(|_| format!("{flag} needs a number, not {value}"))?;
-        match *flag {
-            "--seed" => seed = number,
-            "--rounds" => rounds = number,
-            other => return Err(format!("{} has --seed and --rounds, not {other}", campaign.name)),
-        }
-    }
-    if rest.is_empty() { Ok((seed, rounds)) } else { Err(format!("{} needs a number", rest[0])) }
-}
-
 /// Runs the rounds; each is a line of the log that the tests write.
-pub fn measure(campaign: &Campaign, seed: u64, rounds: u64) -> Outcome<Report> {
-    let name = campaign.name;
+pub fn measure(setup: &Setup, campaign: &Campaign) -> Outcome<Report> {
+    let (name, seed) = (campaign.name, setup.seed.unwrap_or(SEED));
+    let rounds = setup.rounds.unwrap_or(campaign.rounds);
     let folder = root().join("target").join(name);
     let log = folder.join(format!("seed-{seed}.ndjson"));
     let failed = |error: std::io::Error| format!("{}: {error}", log.display());
@@ -90,18 +76,4 @@ pub fn measure(campaign: &Campaign, seed: u64, rounds: u64) -> Outcome<Report> {
     let claim = format!("{name}, seed {seed}: rounds after which all that must hold does");
     let line = Line { claim, reached: good as f64, wanted: wanted as f64, at_most: false };
     Ok(Report { lines: vec![line], runs })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn flags_are_numbers_with_names() {
-        assert_eq!(flags(&ATTACK, &[]), Ok((SEED, 300)));
-        assert_eq!(flags(&CHAOS, &["--rounds", "3", "--seed", "9"]), Ok((9, 3)));
-        for wrong in [&["--seed"][..], &["--seed", "x"], &["--luck", "1"]] {
-            assert!(flags(&CHAOS, wrong).is_err(), "{wrong:?}");
-        }
-    }
 }

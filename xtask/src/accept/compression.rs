@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::averaging::sent_bytes;
-use super::{Line, Report, number, train};
+use super::{Line, Report, Setup, number};
 use crate::process::{Outcome, last_json};
 
 /// Codecs, and by how much they should cut the bytes; accuracy is asked of those alone.
@@ -18,11 +18,11 @@ const CODECS: &[(&str, Option<f64>)] = &[
 ];
 
 /// Bytes and accuracy of every codec.
-pub fn measure() -> Outcome<Report> {
+pub fn measure(setup: &Setup) -> Outcome<Report> {
     let mut report = Report { lines: Vec::new(), runs: Vec::new() };
     let (mut plain, mut plain_accuracy) = (0.0, 0.0);
     for (name, factor) in CODECS {
-        let mut command = train("mnist", "lenet");
+        let mut command = setup.train("mnist", "lenet");
         command.args(["--workers", "2", "--batch", "64", "--epochs", "2"]);
         command.args(["--lr", "0.01", "--eval-every", "1000000"]);
         if *name != "none" {

@@ -2,10 +2,11 @@
 
 use std::process::Command;
 
+use paceline_analyze::statistics::median;
 use serde_json::json;
 
-use super::{Line, Report, median, number};
-use crate::peers::Torch;
+use super::peers::Peers;
+use super::{Line, Report, Setup, number};
 use crate::process::{Outcome, last_json};
 
 /// Runs that each median is made from.
@@ -20,19 +21,19 @@ const MODELS: &[(&str, &str, f64, &[u32])] = &[
 ];
 
 /// `paceline bench compute` beside the better of PyTorch's layouts.
-pub fn beside_torch() -> Outcome<Report> {
-    let torch = Torch::ready()?;
+pub fn beside_torch(setup: &Setup) -> Outcome<Report> {
+    let peers = Peers::new(setup)?;
     let mut report = Report { lines: Vec::new(), runs: Vec::new() };
     for &(model, peer, wanted, batches) in MODELS {
         for &batch in batches {
             let (mut ours, mut plain, mut last, mut peak) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
             for round in 0..RUNS {
-                let own = last_json(bench(&mut torch.paceline(), model, batch, 1))?;
+                let own = last_json(bench(&mut peers.paceline(), model, batch, 1))?;
                 ours.push(number(&own, "/samples_per_s")?);
                 peak.push(number(&own, "/fraction_of_peak")?);
                 report.runs.push(json!({"round": round, "side": "paceline", "result": own}));
                 for (channels_last, rates) in [(false, &mut plain), (true, &mut last)] {
-                    let theirs = last_json(&mut peer_command(&torch, peer, batch, channels_last))?;
+                    let theirs = last_json(&mut peer_command(&peers, peer, batch, channels_last))?;
                     rates.push(number(&theirs, "/samples_per_s")?);
                     report.runs.push(json!({"round": round, "side": "pytorch", "result": theirs}));
                 }
@@ -62,11 +63,11 @@ fn bench<'a>(command: &'a mut Command, model: &str, batch: u32, threads: u32) ->
     ])
 }
 
-fn peer_command(torch: &Torch, model: &str, batch: u32, channels_last: bool) -> Command {
+fn peer_command(peers: &Peers, model: &str, batch: u32, channels_last: bool) -> Command {
     let mut command = if model.starts_with("resnet") {
-        torch.own_script(&format!("bench/peers/torch_{model}.py"))
+        peers.own_script(&format!("bench/peers/torch_{model}.py"))
     } else {
-        let mut command = torch.script("torch_ddp.py");
+        let mut command = peers.script("torch_ddp.py");
         command.args(["--local", "--workers", "1", "--model", model]);
         command
     };
@@ -84,13 +85,13 @@ fn peer_command(torch: &Torch, model: &str, batch: u32, channels_last: bool) -> 
 }
 
 /// Two threads beside one on lenet.
-pub fn two_threads() -> Outcome<Report> {
-    let torch = Torch::ready()?;
+pub fn two_threads(setup: &Setup) -> Outcome<Report> {
+    let peers = Peers::new(setup)?;
     let mut report = Report { lines: Vec::new(), runs: Vec::new() };
     let mut rates = [Vec::new(), Vec::new()];
     for round in 0..RUNS {
         for (threads, rates) in [1, 2].into_iter().zip(&mut rates) {
-            let result = last_json(bench(&mut torch.paceline(), "lenet", 128, threads))?;
+            let result = last_json(bench(&mut peers.paceline(), "lenet", 128, threads))?;
             rates.push(number(&result, "/samples_per_s")?);
             report.runs.push(json!({"round": round, "side": "paceline", "result": result}));
         }

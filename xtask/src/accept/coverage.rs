@@ -4,7 +4,7 @@
 use paceline_analyze::synthetic::{Covered, KINDS, Told, told};
 use serde_json::json;
 
-use super::{Line, Report};
+use super::{Line, Report, Setup};
 use crate::process::Outcome;
 
 const STUDIES: u64 = 1000;
@@ -15,7 +15,7 @@ fn sum<'a>(studies: impl Iterator<Item = &'a Told>, of: fn(&Told) -> Covered) ->
 }
 
 /// Coverage and false findings over a thousand studies.
-pub fn measure() -> Outcome<Report> {
+pub fn measure(_: &Setup) -> Outcome<Report> {
     let all: Vec<Told> = (0..STUDIES).map(told).collect();
     let between = |claim: &str, share: f64| {
         let line =

@@ -1,13 +1,13 @@
 //! What must be learnt on each kind of dataset, and how much of the speed is left when images come from disk.
 
 use std::fs;
-use std::process::Command;
 
+use paceline_analyze::statistics::median;
 use paceline_data::example;
 use serde_json::json;
 
-use super::{Line, Report, median, number, train};
-use crate::process::{Outcome, last_json, root};
+use super::{Line, Report, Setup, number};
+use crate::process::{Outcome, last_json};
 
 /// Images of the generated folder, their classes, and the side of the originals.
 const IMAGES: (usize, usize, usize) = (2_000, 10, 300);
@@ -15,7 +15,7 @@ const IMAGES: (usize, usize, usize) = (2_000, 10, 300);
 const RUNS: usize = 5;
 
 /// Accuracy on images and series, loss on text.
-pub fn learning() -> Outcome<Report> {
+pub fn learning(setup: &Setup) -> Outcome<Report> {
     let mut report = Report { lines: Vec::new(), runs: Vec::new() };
     for (data, model, words, path, wanted, at_most) in [
         (
@@ -43,7 +43,7 @@ pub fn learning() -> Outcome<Report> {
             true,
         ),
     ] {
-        let result = last_json(train(data, model).args(["--threads", "2"]).args(words.split(' ')))?;
+        let result = last_json(setup.train(data, model).args(["--threads", "2"]).args(words.split(' ')))?;
         let claim = format!("{data}/{model}: {}", if at_most { "nats per character" } else { "accuracy" });
         report.lines.push(Line { claim, reached: number(&result, path)?, wanted, at_most });
         if at_most {
@@ -57,8 +57,8 @@ pub fn learning() -> Outcome<Report> {
 }
 
 /// Images decoded while training goes on, beside the same network on samples that lie in memory.
-pub fn streaming() -> Outcome<Report> {
-    let folder = root().join("target/accept-images");
+pub fn streaming(setup: &Setup) -> Outcome<Report> {
+    let folder = setup.work("images");
     if !folder.join("whole").exists() {
         let (images, classes, side) = IMAGES;
         let made = example::images(&folder, images, images / 20, classes, side);
@@ -68,10 +68,10 @@ pub fn streaming() -> Outcome<Report> {
     let mut report = Report { lines: Vec::new(), runs: Vec::new() };
     let (mut from_disk, mut from_memory) = (Vec::new(), Vec::new());
     for round in 0..RUNS {
-        let mut command = train("image-folder", "resnet50");
+        let mut command = setup.train("image-folder", "resnet50");
         command.arg("--data-dir").arg(&folder).args(["--batch", "16", "--steps", "10", "--lr", "0.01"]);
         let disk = last_json(&mut command)?;
-        let mut command = Command::new(root().join("target/release/paceline"));
+        let mut command = setup.program();
         command.args([
             "bench",
             "compute",

@@ -9,8 +9,8 @@ use std::process::{Child, Command, Stdio};
 use paceline_analyze::ranks::spearman;
 use serde_json::{Value, json};
 
-use super::{Line, Report};
-use crate::process::{Outcome, program, root};
+use super::{Line, Report, Setup};
+use crate::process::Outcome;
 
 /// Every run keeps two cores busy, so a busy loop on one of them slows each.
 const STUDY: &str = r#"
@@ -54,12 +54,12 @@ impl Drop for Busy {
 }
 
 /// Makes the study; from the run `busy_from` on, a core is kept busy.
-fn explore(name: &str, busy_from: Option<u64>) -> Outcome<Value> {
-    let folder = root().join("target/accept-drift").join(name);
+fn explore(setup: &Setup, name: &str, busy_from: Option<u64>) -> Outcome<Value> {
+    let folder = setup.work("drift").join(name);
     let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).and_then(|()| fs::write(folder.join("drift.toml"), STUDY)).map_err(failed)?;
-    let mut command = Command::new(program());
+    let mut command = setup.program();
     command.args(["explore", "drift.toml", "--json", "--quiet", "--store", "store"]).current_dir(&folder);
     let mut study = command.stdout(Stdio::piped()).spawn().map_err(failed)?;
     let (mut last, mut busy, mut ended) = (Value::Null, None, 0);
@@ -91,11 +91,11 @@ fn agreement(a: &BTreeMap<String, f64>, b: &BTreeMap<String, f64>) -> f64 {
 }
 
 /// Quiet, quiet again (the agreement that noise allows), and with a busy loop through the second half.
-pub fn measure() -> Outcome<Report> {
-    let quiet = explore("quiet", None)?;
-    let again = explore("again", None)?;
+pub fn measure(setup: &Setup) -> Outcome<Report> {
+    let quiet = explore(setup, "quiet", None)?;
+    let again = explore(setup, "again", None)?;
     let half = quiet["runs"].as_u64().unwrap_or(0) / 2;
-    let disturbed = explore("disturbed", Some(half))?;
+    let disturbed = explore(setup, "disturbed", Some(half))?;
     let truth = figures(&quiet, "measured");
     let by = |result: &Value, which: &str| agreement(&truth, &figures(result, which));
     let (floor, raw, corrected) =

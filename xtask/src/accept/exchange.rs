@@ -2,12 +2,12 @@
 
 use std::process::Command;
 
+use paceline_analyze::statistics::median;
 use serde_json::{Value, json};
 
-use super::{Line, Report, median, number};
-use crate::peers::Torch;
+use super::peers::Peers;
+use super::{Line, Report, Setup, number};
 use crate::process::{Outcome, last_json};
-use paceline_testing::install::packages;
 
 /// Runs that each median is made from.
 const RUNS: usize = 5;
@@ -19,20 +19,19 @@ const SIZES: [usize; 5] = [4 * KIB, 64 * KIB, KIB * KIB, 16 * KIB * KIB, 64 * KI
 type Times = [Vec<f64>; SIZES.len()];
 
 /// All-reduce with two processes: beside gloo, OpenMPI over TCP, and the duplex floor.
-pub fn allreduce() -> Outcome<Report> {
-    packages(&["openmpi-bin", "libopenmpi-dev"])?;
-    let torch = Torch::ready()?;
+pub fn allreduce(setup: &Setup) -> Outcome<Report> {
+    let peers = Peers::new(setup)?;
     let mut report = Report { lines: Vec::new(), runs: Vec::new() };
     let (mut ours, mut floor, mut gloo, mut mpi) = <(Times, Times, Times, Times)>::default();
     for round in 0..RUNS {
         let bench = |words: &[&str]| {
-            let mut command = torch.paceline();
+            let mut command = peers.paceline();
             command.arg("bench").args(words).args(["--json", "--seconds", "1"]);
             command
         };
-        let mut gloo_command = torch.script("gloo_allreduce.py");
+        let mut gloo_command = peers.script("gloo_allreduce.py");
         gloo_command.args(["--workers", "2", "--budget", "1"]);
-        let mut mpi_command = torch.script("mpi_allreduce.py");
+        let mut mpi_command = peers.script("mpi_allreduce.py");
         mpi_command.args(["--workers", "2", "--btl", "tcp", "--budget", "1"]);
         let sides: [(&str, Command, &mut Times); 4] = [
             ("paceline allreduce", bench(&["allreduce", "--workers", "2"]), &mut ours),
@@ -69,19 +68,18 @@ const PATHS: [&str; 2] = ["ring-allreduce", "halving-doubling"];
 
 /// All-reduce through shared memory with two and four processes, beside OpenMPI's: small messages are not
 /// compared, with four processes on two cores only long ones. With four, the better path of each size counts.
-pub fn shared_memory() -> Outcome<Report> {
-    packages(&["openmpi-bin", "libopenmpi-dev"])?;
-    let torch = Torch::ready()?;
+pub fn shared_memory(setup: &Setup) -> Outcome<Report> {
+    let peers = Peers::new(setup)?;
     let mut report = Report { lines: Vec::new(), runs: Vec::new() };
     for (workers, least, paths) in [(2, 64 * KIB, &PATHS[..1]), (4, KIB * KIB, &PATHS)] {
         let mut mpi = Times::default();
         let mut ours: Vec<Times> = paths.iter().map(|_| Times::default()).collect();
         for round in 0..RUNS {
-            let mut peer = torch.script("mpi_allreduce.py");
+            let mut peer = peers.script("mpi_allreduce.py");
             peer.args(["--btl", "shm", "--budget", "1"]);
             let mut sides = vec![("openmpi shm", peer, &mut mpi)];
             for (path, times) in paths.iter().zip(&mut ours) {
-                let mut own = torch.paceline();
+                let mut own = peers.paceline();
                 own.args(["bench", "allreduce", "--transport", "shm", "--json", "--seconds", "1"]);
                 own.args(["--strategy", path]);
                 sides.push((path, own, times));
@@ -115,11 +113,11 @@ fn time_of(result: &Value, size: usize) -> Outcome<f64> {
 }
 
 /// Training with several processes: beside DDP over gloo, and against ourselves.
-pub fn training() -> Outcome<Report> {
-    let torch = Torch::ready()?;
+pub fn training(setup: &Setup) -> Outcome<Report> {
+    let peers = Peers::new(setup)?;
     let mut report = Report { lines: Vec::new(), runs: Vec::new() };
     let train = |model: &str, words: &str, steps: u32| {
-        let mut command = torch.paceline();
+        let mut command = peers.paceline();
         command
             .args(["train", "--quiet", "--data", "fashion-mnist", "--lr", "0.01", "--eval-every", "1000000"])
             .args(["--model", model, "--steps", &steps.to_string()])
@@ -127,7 +125,7 @@ pub fn training() -> Outcome<Report> {
         command
     };
     let ddp = |model: &str, steps: u32, channels_last: bool| {
-        let mut command = torch.script("torch_ddp.py");
+        let mut command = peers.script("torch_ddp.py");
         command.args(["--workers", "2", "--model", model, "--steps", &steps.to_string()]);
         if channels_last {
             command.arg("--channels-last");

@@ -4,12 +4,11 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::{Line, Report, paceline};
-use crate::process::{Outcome, last_json, program};
+use super::{Line, Report, Setup};
+use crate::process::{Outcome, last_json};
 
 /// Runs of each cause.
 const RUNS: usize = 20;
@@ -73,9 +72,9 @@ impl Case {
         self
     }
 
-    fn run(&self, i: usize, store: &Path) -> Outcome<(Value, Value)> {
+    fn run(&self, setup: &Setup, i: usize, store: &Path) -> Outcome<(Value, Value)> {
         let verb = if self.simulated { "simulate" } else { "train" };
-        let mut command = paceline(verb, self.net.0, self.net.1);
+        let mut command = setup.paceline(verb, self.net.0, self.net.1);
         command.args(["--workers", &self.workers.to_string(), "--batch", &self.batch.to_string()]);
         command.args(["--steps", &self.steps.to_string(), "--seed", &(i + 1).to_string()]);
         command.args(["--strategy", self.strategy, "--lr", "0.01", "--eval-every", "1000000"]);
@@ -98,7 +97,7 @@ impl Case {
         }
         let result = last_json(command.args(&self.plant).arg("--store").arg(store))?;
         let run = result["run"].as_str().unwrap_or_default().to_owned();
-        let mut explain = Command::new(program());
+        let mut explain = setup.program();
         let said = last_json(explain.args(["explain", "--json", &run, "--store"]).arg(store))?;
         Ok((result, said))
     }
@@ -162,8 +161,8 @@ fn healthy(i: usize) -> Case {
     if case.simulated && i % 4 == 1 { case.with("--network", "25gbit,20us") } else { case }
 }
 
-fn folder(name: &str) -> Outcome<PathBuf> {
-    let store = program().with_file_name(format!("explain-{name}"));
+fn folder(setup: &Setup, name: &str) -> Outcome<PathBuf> {
+    let store = setup.work("explain").join(name);
     if store.is_dir() {
         fs::remove_dir_all(&store).map_err(|error| format!("{}: {error}", store.display()))?;
     }
@@ -171,18 +170,18 @@ fn folder(name: &str) -> Outcome<PathBuf> {
 }
 
 /// Plants every cause, and nothing; `PACELINE_ACCEPT_CAUSE` chooses one (or `healthy`).
-pub fn measure() -> Outcome<Report> {
+pub fn measure(setup: &Setup) -> Outcome<Report> {
     let mut report = Report { lines: Vec::new(), runs: Vec::new() };
     let only = std::env::var("PACELINE_ACCEPT_CAUSE").ok();
     let wanted = |cause: &str| only.as_deref().is_none_or(|only| only == cause);
     for (cause, plant) in PLANTED.into_iter().filter(|(cause, _)| wanted(cause)) {
-        let said = causes(cause, plant, &mut report)?;
+        let said = causes(setup, cause, plant, &mut report)?;
         let named = said.get(cause).copied().unwrap_or(0);
         let claim = format!("{cause} planted: named, of {RUNS}");
         report.lines.push(Line { claim, reached: named as f64, wanted: NAMED, at_most: false });
     }
     if wanted("healthy") {
-        let said = causes("healthy", healthy, &mut report)?;
+        let said = causes(setup, "healthy", healthy, &mut report)?;
         let blamed: usize = said
             .iter()
             .filter(|(cause, _)| !UNBLAMED.contains(&cause.as_str()))
@@ -195,12 +194,17 @@ pub fn measure() -> Outcome<Report> {
 }
 
 /// Makes and explains the runs of a cause; how often each cause was named.
-fn causes(planted: &str, plant: Plant, report: &mut Report) -> Outcome<BTreeMap<String, usize>> {
-    let store = folder(planted)?;
+fn causes(
+    setup: &Setup,
+    planted: &str,
+    plant: Plant,
+    report: &mut Report,
+) -> Outcome<BTreeMap<String, usize>> {
+    let store = folder(setup, planted)?;
     let mut all = BTreeMap::new();
     for i in 0..RUNS {
         let case = plant(i);
-        let (result, said) = case.run(i, &store)?;
+        let (result, said) = case.run(setup, i, &store)?;
         let verdict = &said["verdict"];
         let cause = verdict["cause"].as_str().unwrap_or("none").to_owned();
         let origin = if case.simulated { "simulated" } else { "real" };

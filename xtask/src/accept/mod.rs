@@ -1,8 +1,12 @@
 //! `cargo xtask accept`: what needs time or a quiet machine. Every raw run is kept in `bench/accept/`;
 //! speed is the ratio of medians of at least five runs that alternate with the peer's.
+//!
+//! A measurement lists what it needs ([`need`]). Where that is missing, it is not measured, which is no failure. With
+//! `--binary` and `--python`, this program measures on machines without cargo, pip, apt and the repository ([`setup`]).
 
 mod accuracy;
 mod averaging;
+mod build;
 mod chaos;
 mod compression;
 mod compute;
@@ -12,23 +16,32 @@ mod drift;
 mod exchange;
 mod explain;
 mod footprint;
+mod need;
 mod network;
+mod options;
 mod overhead;
 mod pages;
+mod peers;
 mod prediction;
 mod report;
 mod samplers;
+mod setup;
 mod simulate;
 mod stragglers;
 mod studies;
 
 use std::fs;
-use std::process::Command;
+use std::path::Path;
 
-use chaos::{ATTACK, CHAOS, Campaign};
+use chaos::{ATTACK, CHAOS};
+use need::Need::{
+    self, Cargo, Cores, Dataset, File, Namespaces, Or, Paceline, Program, Python, Root, Script, Tables,
+};
+use options::Options;
 use serde_json::{Value, json};
+pub use setup::Setup;
 
-use crate::process::{self, Outcome, cargo, root};
+use crate::process::{self, Outcome, cargo};
 
 /// One line of the contract, measured.
 pub struct Line {
@@ -56,156 +69,307 @@ pub struct Report {
     pub runs: Vec<Value>,
 }
 
-struct Measurement {
+/// Something to measure.
+pub struct Measurement {
     name: &'static str,
     about: &'static str,
-    run: fn() -> Outcome<Report>,
+    /// Checked before it runs, in this order.
+    needs: &'static [Need],
+    /// Flags that it alone has.
+    flags: &'static [&'static str],
+    run: fn(&Setup) -> Outcome<Report>,
 }
 
 const MEASUREMENTS: &[Measurement] = &[
     Measurement {
         name: "compute",
         about: "training speed beside PyTorch, one thread",
+        needs: &[
+            Paceline,
+            Script("torch_ddp.py"),
+            File("bench/peers/torch_resnet20.py"),
+            File("bench/peers/torch_resnet50.py"),
+            Dataset("fashion-mnist"),
+            Python("torch, numpy, psutil"),
+        ],
+        flags: &[],
         run: compute::beside_torch,
     },
-    Measurement { name: "threads", about: "two threads beside one", run: compute::two_threads },
-    Measurement { name: "accuracy", about: "accuracies within a number of epochs", run: accuracy::measure },
+    Measurement {
+        name: "threads",
+        about: "two threads beside one",
+        needs: &[Paceline, Cores(2), Script("beside.sh")],
+        flags: &[],
+        run: compute::two_threads,
+    },
+    Measurement {
+        name: "accuracy",
+        about: "accuracies within a number of epochs",
+        needs: &[Paceline, Dataset("mnist"), Dataset("fashion-mnist")],
+        flags: &[],
+        run: accuracy::measure,
+    },
     Measurement {
         name: "allreduce",
         about: "all-reduce beside gloo, OpenMPI and the floor",
+        needs: &[
+            Paceline,
+            Cores(2),
+            Script("gloo_allreduce.py"),
+            Script("mpi_allreduce.py"),
+            Program("mpirun"),
+            Program("mpicc"),
+            Python("torch, numpy, psutil"),
+        ],
+        flags: &[],
         run: exchange::allreduce,
     },
     Measurement {
         name: "shared-memory",
         about: "all-reduce through shared memory beside OpenMPI's",
+        needs: &[
+            Paceline,
+            Cores(2),
+            Script("mpi_allreduce.py"),
+            Program("mpirun"),
+            Program("mpicc"),
+            Python("argparse"),
+        ],
+        flags: &[],
         run: exchange::shared_memory,
     },
     Measurement {
         name: "emulated-links",
         about: "bandwidth, latency and cost of emulated links",
+        needs: &[Paceline, Cores(2)],
+        flags: &[],
         run: network::honest,
     },
     Measurement {
         name: "kernel-links",
         about: "emulated links beside the kernel's shaping, between network namespaces (root)",
+        needs: &[Paceline, Cores(2), Root, Program("ip"), Program("tc"), Namespaces],
+        flags: &[],
         run: network::beside_the_kernel,
     },
-    Measurement { name: "distributed", about: "training with processes beside DDP", run: exchange::training },
+    Measurement {
+        name: "distributed",
+        about: "training with processes beside DDP",
+        needs: &[
+            Paceline,
+            Cores(2),
+            Script("torch_ddp.py"),
+            Dataset("fashion-mnist"),
+            Python("torch, numpy, psutil"),
+        ],
+        flags: &[],
+        run: exchange::training,
+    },
     Measurement {
         name: "averaging",
         about: "every averaging technique on digits, alike data and split by label",
+        needs: &[Paceline],
+        flags: &[],
         run: averaging::measure,
     },
     Measurement {
         name: "stragglers",
         about: "consistency models with a worker that is 3 times slower",
+        needs: &[Paceline, Dataset("fashion-mnist")],
+        flags: &[],
         run: stragglers::measure,
     },
     Measurement {
         name: "compression",
         about: "codecs on MNIST: bytes and accuracy",
+        needs: &[Paceline, Dataset("mnist")],
+        flags: &[],
         run: compression::measure,
     },
     Measurement {
         name: "simulator",
         about: "virtual time: messages per second, a thousand workers, memory",
+        needs: &[Paceline],
+        flags: &[],
         run: simulate::speed,
     },
     Measurement {
         name: "time-to-accuracy",
         about: "time to accuracy in virtual time beside real runs, with a straggler",
+        needs: &[Paceline, Cores(2), Dataset("mnist")],
+        flags: &[],
         run: simulate::learn,
     },
     Measurement {
         name: "prediction",
         about: "predictions of a study beside its runs",
+        needs: &[Paceline, Cores(2), File("bench/prediction/mlp.toml")],
+        flags: &[],
         run: prediction::errors,
     },
     Measurement {
         name: "prior",
         about: "real runs that bayes needs with the simulator as prior, and without",
+        needs: &[Paceline, Cores(2), File("bench/prediction/mlp.toml"), File("bench/prediction/lenet.toml")],
+        flags: &[],
         run: prediction::prior,
     },
     Measurement {
         name: "samplers",
         about: "bayes beside Optuna's TPE and GP on tables",
+        needs: SAMPLERS,
+        flags: &[],
         run: samplers::measure,
     },
     Measurement {
         name: "studies",
         about: "a study that is killed 20 times, and resumed",
+        needs: &[Cargo],
+        flags: &[],
         run: studies::killed,
     },
     Measurement {
         name: "drift",
         about: "a busy core through half of a study: controls and corrected ranking",
+        needs: &[Paceline, Cores(2), Program("taskset")],
+        flags: &[],
         run: drift::measure,
     },
     Measurement {
         name: "datasets",
         about: "what is learnt on images, series and text",
+        needs: &[Paceline, Dataset("cifar-10"), Dataset("japanese-vowels"), Dataset("tinyshakespeare")],
+        flags: &[],
         run: datasets::learning,
     },
     Measurement {
         name: "streaming",
         about: "training on images from disk beside images in memory",
+        needs: &[Paceline],
+        flags: &[],
         run: datasets::streaming,
     },
     Measurement {
         name: "coverage",
         about: "intervals and findings of synthetic studies whose effects are known",
+        needs: &[],
+        flags: &[],
         run: coverage::measure,
     },
     Measurement {
         name: "explain",
         about: "causes planted in real and simulated runs, and none: what explain says",
+        needs: &[Paceline, Cores(2)],
+        flags: &[],
         run: explain::measure,
     },
-    Measurement { name: "report", about: "the report of a study of 300 runs", run: report::measure },
+    Measurement {
+        name: "report",
+        about: "the report of a study of 300 runs",
+        needs: &[Paceline, Program("sh")],
+        flags: &[],
+        run: report::measure,
+    },
     Measurement {
         name: "chaos",
         about: "random faults under way, by seed: chaos [--seed N] [--rounds N]",
-        run: || chaos::measure(&CHAOS, chaos::SEED, CHAOS.rounds),
+        needs: &[Cargo],
+        flags: &["--seed", "--rounds"],
+        run: |setup| chaos::measure(setup, &CHAOS),
     },
     Measurement {
         name: "attack",
         about: "signals, damaged and special files, hostile peers, bad links, by seed: attack [--seed N] [--rounds N]",
-        run: || chaos::measure(&ATTACK, chaos::SEED, ATTACK.rounds),
+        needs: &[Cargo],
+        flags: &["--seed", "--rounds"],
+        run: |setup| chaos::measure(setup, &ATTACK),
     },
-    Measurement { name: "pages", about: "how long pages of 5,000 runs take", run: pages::measure },
-    Measurement { name: "overhead", about: "what recording costs", run: overhead::measure },
-    Measurement { name: "footprint", about: "memory and startup of a run", run: footprint::measure },
+    Measurement {
+        name: "pages",
+        about: "how long pages of 5,000 runs take",
+        needs: &[Paceline],
+        flags: &[],
+        run: pages::measure,
+    },
+    Measurement {
+        name: "overhead",
+        about: "what recording costs",
+        needs: &[Paceline, Cores(2)],
+        flags: &[],
+        run: overhead::measure,
+    },
+    Measurement {
+        name: "footprint",
+        about: "memory and startup of a run",
+        needs: &[Paceline, Dataset("mnist")],
+        flags: &[],
+        run: footprint::measure,
+    },
+    Measurement {
+        name: build::NAME,
+        about: "what building and testing a fresh clone takes: build [--only release|test|warm]",
+        needs: &[Cargo, Program("git"), Program("strip"), Program("taskset"), Cores(2)],
+        flags: &["--only"],
+        run: build::measure,
+    },
+];
+
+/// Optuna takes an hour: the runs that are kept are used.
+const SAMPLERS: &[Need] = &[
+    Paceline,
+    Tables,
+    File("bench/samplers/lynceus_rnn.json"),
+    File("bench/samplers/trimtuner_rnn.json"),
+    Or(&File("bench/samplers/lynceus_rnn.optuna.ndjson"), &Python("optuna, scipy, torch")),
+    Or(&File("bench/samplers/trimtuner_rnn.optuna.ndjson"), &Python("optuna, scipy, torch")),
 ];
 
 /// Runs the named measurements (all without a name) and fails if a line does not hold.
-pub fn run(names: &[&str]) -> Outcome {
-    if names == ["--list"] {
-        MEASUREMENTS.iter().for_each(|m| println!("{:<12} {}", m.name, m.about));
+pub fn run(words: &[&str]) -> Outcome {
+    let options = Options::parse(words, MEASUREMENTS)?;
+    if options.list {
+        MEASUREMENTS.iter().for_each(|m| println!("{}", listed(m)));
         return Ok(());
     }
-    if let Some((campaign, flags)) = campaign(names) {
-        let (seed, rounds) = chaos::flags(campaign, flags)?;
-        return judge(campaign.name, &chaos::measure(campaign, seed, rounds)?).and_then(missed);
+    let setup = Setup::new(&options)?;
+    let chosen = |m: &&Measurement| options.names.is_empty() || options.names.contains(&m.name);
+    let chosen: Vec<&Measurement> = MEASUREMENTS.iter().filter(chosen).collect();
+    if setup.installs && chosen.iter().any(|m| m.needs.contains(&Paceline)) {
+        process::run(&mut cargo(&["build", "--release"]))?;
     }
-    if let Some(unknown) = names.iter().find(|name| MEASUREMENTS.iter().all(|m| m.name != **name)) {
-        let known: Vec<_> = MEASUREMENTS.iter().map(|m| m.name).collect();
-        return Err(format!("no measurement `{unknown}`; possible: {}", known.join(", ")));
-    }
-    process::run(&mut cargo(&["build", "--release"]))?;
-    let mut misses = 0;
-    for measurement in MEASUREMENTS.iter().filter(|m| names.is_empty() || names.contains(&m.name)) {
-        println!("== {}: {}", measurement.name, measurement.about);
-        misses += judge(measurement.name, &(measurement.run)()?)?;
-    }
-    missed(misses)
+    missed(measure(&chosen, &setup)?)
 }
 
-/// A campaign alone, which has flags of its own.
-fn campaign<'a, 'b>(names: &'a [&'b str]) -> Option<(&'static Campaign, &'a [&'b str])> {
-    let (first, flags) = names.split_first()?;
-    let alone = flags.first().is_none_or(|flag| flag.starts_with("--"));
-    let campaign = [&CHAOS, &ATTACK].into_iter().find(|campaign| campaign.name == *first)?;
-    alone.then_some((campaign, flags))
+/// Runs measurements whose needs are met; how many lines do not hold.
+fn measure(measurements: &[&Measurement], setup: &Setup) -> Outcome<usize> {
+    let mut misses = 0;
+    for measurement in measurements {
+        println!("== {}: {}", measurement.name, measurement.about);
+        match measurement.needs.iter().find_map(|need| need.missing(setup)) {
+            Some(why) => unmeasured(measurement.name, setup, &why).iter().for_each(|line| println!("{line}")),
+            None => misses += judge(measurement.name, setup, &(measurement.run)(setup)?)?,
+        }
+    }
+    Ok(misses)
+}
+
+/// The lines of a measurement that cannot be made here, by the raw runs that are kept of it.
+fn unmeasured(name: &str, setup: &Setup, why: &str) -> Vec<String> {
+    let kept = fs::read_to_string(setup.out.join(format!("{name}.json"))).unwrap_or_default();
+    let kept: Value = serde_json::from_str(&kept).unwrap_or_default();
+    let claims = kept["lines"].as_array().into_iter().flatten().filter_map(|line| line["claim"].as_str());
+    let mut claims: Vec<&str> = claims.collect();
+    if claims.is_empty() {
+        claims.push(name);
+    }
+    claims.iter().map(|claim| format!("-    {claim:<62} not measured here: {why}")).collect()
+}
+
+/// A measurement's line of `--list`.
+fn listed(measurement: &Measurement) -> String {
+    let needs: Vec<String> = measurement.needs.iter().map(Need::to_string).collect();
+    let needs = if needs.is_empty() { "nothing".into() } else { needs.join(", ") };
+    format!("{:<16} {}\n{:<16} needs {needs}", measurement.name, measurement.about, "")
 }
 
 fn missed(lines: usize) -> Outcome {
@@ -213,36 +377,27 @@ fn missed(lines: usize) -> Outcome {
 }
 
 /// Shows and keeps what was measured; how many lines do not hold.
-fn judge(name: &str, report: &Report) -> Outcome<usize> {
+fn judge(name: &str, setup: &Setup, report: &Report) -> Outcome<usize> {
     for line in &report.lines {
         let (mark, sign) = (if line.holds() { "ok  " } else { "MISS" }, if line.at_most { "≤" } else { "≥" });
         println!("{mark} {:<62} {:>9.3} {sign} {}", line.claim, line.reached, line.wanted);
     }
-    save(name, report)?;
+    save(name, &setup.out, report)?;
     Ok(report.lines.iter().filter(|line| !line.holds()).count())
 }
 
-fn save(name: &str, report: &Report) -> Outcome {
+fn save(name: &str, folder: &Path, report: &Report) -> Outcome {
     let lines: Vec<Value> = report
         .lines
         .iter()
         .map(|l| json!({"claim": l.claim, "reached": l.reached, "wanted": l.wanted, "at_most": l.at_most, "holds": l.holds()}))
         .collect();
-    let folder = root().join("bench/accept");
     let path = folder.join(format!("{name}.json"));
     let document = json!({"machine": process::machine(), "lines": lines, "runs": report.runs});
     let text = serde_json::to_string_pretty(&document).expect("plain data") + "\n";
-    fs::create_dir_all(&folder)
+    fs::create_dir_all(folder)
         .and_then(|()| fs::write(&path, text))
         .map_err(|error| format!("{}: {error}", path.display()))
-}
-
-/// The middle value.
-pub fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let n = sorted.len();
-    if n % 2 == 1 { sorted[n / 2] } else { (sorted[n / 2 - 1] + sorted[n / 2]) / 2.0 }
 }
 
 /// A number out of a JSON document.
@@ -250,15 +405,86 @@ pub fn number(value: &Value, path: &str) -> Outcome<f64> {
     value.pointer(path).and_then(Value::as_f64).ok_or_else(|| format!("no number at {path} in {value}"))
 }
 
-/// `paceline train`, with the datasets that lie beside the checkout.
-pub fn train(data: &str, model: &str) -> Command {
-    paceline("train", data, model)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// A verb with the flags of `train`, with the same datasets.
-pub fn paceline(verb: &str, data: &str, model: &str) -> Command {
-    let mut command = Command::new(process::program());
-    command.args([verb, "--quiet", "--data", data, "--model", model]);
-    process::with_data(&mut command);
-    command
+    fn folder(name: &str) -> std::path::PathBuf {
+        let folder = std::env::temp_dir().join(format!("paceline-accept-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        folder
+    }
+
+    const LINE: fn(f64) -> Line =
+        |wanted| Line { claim: "speed".into(), reached: 1.0, wanted, at_most: false };
+
+    #[test]
+    fn without_what_it_needs_a_measurement_is_not_made_keeps_its_runs_and_does_not_fail() {
+        let never = Measurement {
+            name: "never",
+            about: "",
+            needs: &[Cores(1), Program("no-such-program")],
+            flags: &[],
+            run: |_| panic!("measured without what it needs"),
+        };
+        let setup = Setup { out: folder("never"), ..Setup::default() };
+        let said = "-    never                                                          \
+                    not measured here: no-such-program is not in PATH";
+        assert_eq!(unmeasured("never", &setup, &never.needs[1].missing(&setup).unwrap()), [said]);
+        let kept = setup.out.join("never.json");
+        let text = r#"{"lines": [{"claim": "speed"}, {"claim": "memory"}], "runs": [1]}"#;
+        fs::write(&kept, text).unwrap();
+        assert_eq!(measure(&[&never], &setup), Ok(0));
+        assert_eq!(fs::read_to_string(&kept).unwrap(), text);
+        let lines = unmeasured("never", &setup, "no time");
+        assert_eq!(lines.len(), 2);
+        assert!(lines[1].starts_with("-    memory ") && lines[1].ends_with(" not measured here: no time"));
+        fs::remove_dir_all(setup.out).unwrap();
+    }
+
+    #[test]
+    fn with_what_it_needs_a_measurement_is_made_judged_and_kept() {
+        let good = Measurement {
+            name: "good",
+            about: "",
+            needs: &[Cores(1), Or(&Program("no-such-program"), &Program("sh"))],
+            flags: &[],
+            run: |_| Ok(Report { lines: vec![LINE(1.0), LINE(2.0)], runs: vec![json!(7)] }),
+        };
+        let setup = Setup { out: folder("good"), ..Setup::default() };
+        assert_eq!(measure(&[&good], &setup), Ok(1));
+        let kept: Value = serde_json::from_slice(&fs::read(setup.out.join("good.json")).unwrap()).unwrap();
+        assert_eq!((kept["runs"][0].as_u64(), kept["lines"][1]["holds"].as_bool()), (Some(7), Some(false)));
+        fs::remove_dir_all(setup.out).unwrap();
+    }
+
+    #[test]
+    fn every_measurement_lists_what_it_needs() {
+        for measurement in MEASUREMENTS {
+            let line = listed(measurement);
+            assert!(
+                line.starts_with(measurement.name) && line.contains("\n                 needs "),
+                "{line}"
+            );
+        }
+        let find = |name: &str| MEASUREMENTS.iter().find(|m| m.name == name).unwrap();
+        assert!(listed(find("attack")).ends_with("needs cargo"));
+        assert!(listed(find("coverage")).ends_with("needs nothing"));
+        assert!(listed(find("footprint")).ends_with("needs paceline, dataset mnist"));
+    }
+
+    #[test]
+    fn nothing_is_installed_for_a_program_that_was_carried_here() {
+        let setup = Setup { python: Some("/nonexistent/python".into()), ..Setup::default() };
+        for (need, why) in [
+            (Python("torch"), "/nonexistent/python cannot import torch"),
+            (Paceline, " is not there"),
+            (Dataset("mnist"), "the dataset mnist is not there: set PACELINE_DATA"),
+            (Cores(usize::MAX), &format!("{} cores are needed, ", usize::MAX)[..]),
+            (File("bench/nothing.json"), "bench/nothing.json is not there"),
+        ] {
+            let missing = need.missing(&setup).expect("it is missing");
+            assert!(missing.contains(why), "{need}: {missing}");
+        }
+    }
 }

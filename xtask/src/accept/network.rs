@@ -4,11 +4,12 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use paceline_analyze::statistics::median;
+use paceline_record::metric::process::children_cpu_seconds;
 use serde_json::{Value, json};
 
-use super::{Line, Report, median, number};
-use crate::process::{Outcome, last_json, root};
-use paceline_testing::install::packages;
+use super::{Line, Report, Setup, number};
+use crate::process::{Outcome, last_json};
 
 /// Runs that each median is made from.
 const RUNS: usize = 5;
@@ -24,12 +25,8 @@ const LATENCIES: [(&str, f64); 4] = [("50us", 50e-6), ("200us", 200e-6), ("2ms",
 /// Bytes of a message's header.
 const HEADER: f64 = 72.0;
 
-fn program() -> Command {
-    Command::new(root().join("target/release/paceline"))
-}
-
 /// Bandwidth and latency as measured, beside what was asked for; the cost of waiting.
-pub fn honest() -> Outcome<Report> {
+pub fn honest(setup: &Setup) -> Outcome<Report> {
     let mut report = Report { lines: Vec::new(), runs: Vec::new() };
     let (mut worst_bandwidth, mut worst_latency) = ((0.0, String::new()), (0.0, String::new()));
     for transport in ["tcp", "shm"] {
@@ -38,7 +35,7 @@ pub fn honest() -> Outcome<Report> {
                 let network = format!("{bandwidth},{latency}");
                 let (mut bandwidths, mut latencies) = (Vec::new(), Vec::new());
                 for round in 0..RUNS {
-                    let mut command = program();
+                    let mut command = setup.program();
                     let sizes = format!("4,{short}KiB,{long}KiB");
                     command.args(["bench", "p2p", "--json", "--seconds", "0.3", "--sizes", &sizes]);
                     let result = last_json(command.args(["--transport", transport, "--network", &network]))?;
@@ -73,7 +70,7 @@ pub fn honest() -> Outcome<Report> {
     let mut shares = Vec::new();
     for _ in 0..RUNS {
         // What starting costs is in both.
-        let (short, long) = (waiting("0.2")?, waiting("4")?);
+        let (short, long) = (waiting(setup, "0.2")?, waiting(setup, "4")?);
         shares.push((long.0 - short.0) / (long.1 - short.1) / 2.0);
         report.runs.push(json!({"waiting": {"short_cpu_wall_s": short, "long_cpu_wall_s": long}}));
     }
@@ -82,22 +79,12 @@ pub fn honest() -> Outcome<Report> {
 }
 
 /// CPU and wall seconds of two ranks that wait for each other's small messages nearly all the time.
-fn waiting(seconds: &str) -> Outcome<(f64, f64)> {
-    let (cpu, start) = (children_cpu()?, Instant::now());
-    let mut command = program();
+fn waiting(setup: &Setup, seconds: &str) -> Outcome<(f64, f64)> {
+    let (cpu, start) = (children_cpu_seconds(), Instant::now());
+    let mut command = setup.program();
     command.args(["bench", "p2p", "--json", "--sizes", "4", "--network", "1gbit,20ms", "--seconds", seconds]);
     last_json(&mut command)?;
-    Ok((children_cpu()? - cpu, start.elapsed().as_secs_f64()))
-}
-
-/// CPU seconds of all children that have ended, and of theirs.
-fn children_cpu() -> Outcome<f64> {
-    let stat = std::fs::read_to_string("/proc/self/stat").map_err(|e| format!("/proc/self/stat: {e}"))?;
-    let after = stat.rsplit(')').next().unwrap_or_default();
-    let fields: Vec<&str> = after.split_whitespace().collect();
-    let ticks: u64 = fields.get(13..15).into_iter().flatten().filter_map(|f| f.parse::<u64>().ok()).sum();
-    // USER_HZ is 100 on every Linux that this runs on.
-    Ok(ticks as f64 / 100.0)
+    Ok((children_cpu_seconds() - cpu, start.elapsed().as_secs_f64()))
 }
 
 /// Rates at which emulated links are compared with the kernel's.
@@ -106,8 +93,7 @@ const RATES: [&str; 2] = ["50mbit", "200mbit"];
 const TRAINING: &str = "train --quiet --workers 2 --steps 60 --eval-every 1000000";
 
 /// The same training run over emulated links and between two network namespaces whose links the kernel shapes.
-pub fn beside_the_kernel() -> Outcome<Report> {
-    packages(&["iproute2"])?;
+pub fn beside_the_kernel(setup: &Setup) -> Outcome<Report> {
     let mut report = Report { lines: Vec::new(), runs: Vec::new() };
     let folder = std::env::temp_dir().join(format!("paceline-accept-{}", std::process::id()));
     std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
@@ -116,8 +102,8 @@ pub fn beside_the_kernel() -> Outcome<Report> {
         let (mut emulated, mut shaped) = (Vec::new(), Vec::new());
         for round in 0..RUNS {
             let key = folder.join(format!("{rate}-{round}.key"));
-            let by_kernel = machines.train(&key)?;
-            let mut command = program();
+            let by_kernel = machines.train(setup, &key)?;
+            let mut command = setup.program();
             command.args(TRAINING.split(' ')).args(["--network", &format!("{rate},50us")]);
             let by_us = last_json(command.env("PACELINE_STORE", &folder))?;
             for (side, times, result) in
@@ -161,10 +147,10 @@ impl Machines {
     }
 
     /// A run of two machines; its result.
-    fn train(&self, key: &Path) -> Outcome<Value> {
+    fn train(&self, setup: &Setup, key: &Path) -> Outcome<Value> {
         let on = |host: usize| {
             let mut command = Command::new("ip");
-            command.args(["netns", "exec", &self.0[host]]).arg(program().get_program());
+            command.args(["netns", "exec", &self.0[host]]).arg(&setup.binary);
             command.env("PACELINE_STORE", key.with_extension("store"));
             command
         };

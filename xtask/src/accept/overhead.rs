@@ -1,14 +1,12 @@
 //! What recording costs.
 
-use std::process::Command;
-
-use super::{Line, Report, number};
-use crate::process::{Outcome, last_json, program};
+use super::{Line, Report, Setup, number};
+use crate::process::{Outcome, last_json};
 
 /// Recorded and unrecorded runs in turn. Many short pairs tell more than few long ones: this machine's pace changes
 /// from second to second.
-pub fn measure() -> Outcome<Report> {
-    let mut command = Command::new(program());
+pub fn measure(setup: &Setup) -> Outcome<Report> {
+    let mut command = setup.program();
     let result = last_json(command.args(["bench", "overhead", "--json"]))?;
     let line = |claim: &str, path: &str| {
         Ok(Line { claim: claim.into(), reached: number(&result, path)?, wanted: 0.02, at_most: true })

@@ -4,15 +4,16 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
+use paceline_analyze::statistics::median;
 use paceline_record::Journal;
 use paceline_record::store::FILE;
 use serde_json::{Value, json};
 
-use super::{Line, Report, median};
-use crate::process::{self, Outcome, root};
+use super::{Line, Report, Setup};
+use crate::process::{self, Outcome};
 
 /// Runs of the store, and of the study.
 const RUNS: u64 = 5000;
@@ -38,8 +39,8 @@ runs = 5000
 "#;
 
 /// Time from a request to the last byte of the page.
-pub fn measure() -> Outcome<Report> {
-    let folder = root().join("target/accept-pages");
+pub fn measure(setup: &Setup) -> Outcome<Report> {
+    let folder = setup.work("pages");
     let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
     if folder.exists() {
         fs::remove_dir_all(&folder).map_err(failed)?;
@@ -47,7 +48,7 @@ pub fn measure() -> Outcome<Report> {
     fs::create_dir_all(&folder).map_err(failed)?;
     fs::write(folder.join("big.toml"), STUDY).map_err(failed)?;
     let store = folder.join("store");
-    templates(&folder, &store)?;
+    templates(setup, &folder, &store)?;
     many_runs(&store)?;
     many_jobs(&store)?;
     let pages = [
@@ -60,7 +61,7 @@ pub fn measure() -> Outcome<Report> {
     for (claim, path) in pages {
         let mut times = Vec::new();
         for round in 0..ROUNDS {
-            let mut served = Served::start(&store)?;
+            let mut served = Served::start(setup, &store)?;
             let (first, bytes) = served.get(path)?;
             let (again, _) = served.get(path)?;
             times.push(first);
@@ -74,10 +75,10 @@ pub fn measure() -> Outcome<Report> {
 }
 
 /// A few real runs of the study, which the others are made after.
-fn templates(folder: &Path, store: &Path) -> Outcome {
+fn templates(setup: &Setup, folder: &Path, store: &Path) -> Outcome {
     let small = STUDY.replace("runs = 5000", "runs = 6");
     fs::write(folder.join("small.toml"), small).map_err(|e| format!("{}: {e}", folder.display()))?;
-    let mut explore = Command::new(process::program());
+    let mut explore = setup.program();
     explore.args(["explore", "--quiet"]).arg(folder.join("small.toml")).arg("--store").arg(store);
     process::run(&mut explore)
 }
@@ -144,8 +145,8 @@ struct Served {
 }
 
 impl Served {
-    fn start(store: &Path) -> Outcome<Self> {
-        let mut command = Command::new(process::program());
+    fn start(setup: &Setup, store: &Path) -> Outcome<Self> {
+        let mut command = setup.program();
         command.args(["serve", "--quiet", "--listen", "127.0.0.1:0", "--store"]).arg(store);
         let mut process =
             command.stdout(Stdio::piped()).spawn().map_err(|e| format!("paceline serve: {e}"))?;

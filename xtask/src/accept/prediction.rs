@@ -2,12 +2,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
+use paceline_analyze::statistics::median;
 use serde_json::{Value, json};
 
-use super::{Line, Report, number};
-use crate::process::{self, Outcome, last_json, program, root};
+use super::{Line, Report, Setup, number};
+use crate::process::{self, Outcome, last_json, root};
 
 /// Seeds that samplers are compared over.
 const SEEDS: usize = 50;
@@ -20,26 +20,26 @@ fn folder() -> PathBuf {
 }
 
 /// What things cost here, measured anew.
-fn calibrate(report: &mut Report) -> Outcome<PathBuf> {
+fn calibrate(setup: &Setup, report: &mut Report) -> Outcome<PathBuf> {
     let file = folder().join("calibration.toml");
-    let calibrated = last_json(Command::new(program()).args(["calibrate", "--quiet", "--out"]).arg(&file))?;
+    let calibrated = last_json(setup.program().args(["calibrate", "--quiet", "--out"]).arg(&file))?;
     let reached = number(&calibrated, "/seconds")?;
     report.lines.push(Line { claim: "calibrate: s".into(), reached, wanted: 120.0, at_most: true });
     Ok(file)
 }
 
 /// Makes a study's runs, predicts them, and keeps both; the predictions' document.
-fn study(name: &str, calibration: &Path) -> Outcome<Value> {
+fn study(setup: &Setup, name: &str, calibration: &Path) -> Outcome<Value> {
     let file = folder().join(format!("{name}.toml"));
-    let store = program().with_file_name("prediction-store");
+    let store = setup.work("prediction");
     let study = format!("prediction-{name}");
     let kept = store.join("studies").join(&study);
     if kept.is_dir() {
         fs::remove_dir_all(&kept).map_err(|e| format!("{}: {e}", kept.display()))?;
     }
-    let mut explore = Command::new(program());
+    let mut explore = setup.program();
     process::run(explore.arg("explore").arg(&file).arg("--quiet").arg("--store").arg(&store))?;
-    let mut predict = Command::new(program());
+    let mut predict = setup.program();
     predict.arg("predict").arg(&file).args([
         "--json",
         "--quiet",
@@ -60,10 +60,10 @@ fn study(name: &str, calibration: &Path) -> Outcome<Value> {
 }
 
 /// Errors, order and regret of predictions.
-pub fn errors() -> Outcome<Report> {
+pub fn errors(setup: &Setup) -> Outcome<Report> {
     let mut report = Report { lines: Vec::new(), runs: Vec::new() };
-    let calibration = calibrate(&mut report)?;
-    let document = study(STUDIES[0], &calibration)?;
+    let calibration = calibrate(setup, &mut report)?;
+    let document = study(setup, STUDIES[0], &calibration)?;
     let of = |metric: &str| {
         let all = document["compared"].as_array().into_iter().flatten();
         let mut found = all.filter(|compared| compared["metric"] == metric).map(|c| c["comparison"].clone());
@@ -113,7 +113,7 @@ fn table(name: &str, document: &Value) -> Outcome<(PathBuf, Vec<String>)> {
         let measured: Vec<f64> =
             pair["measured"].as_array().into_iter().flatten().filter_map(Value::as_f64).collect();
         let levels: Vec<String> = axes.iter().map(|axis| cell(&point["levels"][axis])).collect();
-        text += &format!("{},{},{predicted}\n", levels.join(","), super::median(&measured));
+        text += &format!("{},{},{predicted}\n", levels.join(","), median(&measured));
     }
     let path = folder().join(format!("{name}.csv"));
     fs::write(&path, text).map_err(|e| format!("{}: {e}", path.display()))?;
@@ -121,22 +121,22 @@ fn table(name: &str, document: &Value) -> Outcome<(PathBuf, Vec<String>)> {
 }
 
 /// Real runs until one is within 5% of the best, with the simulator as prior and without.
-pub fn prior() -> Outcome<Report> {
+pub fn prior(setup: &Setup) -> Outcome<Report> {
     let mut report = Report { lines: Vec::new(), runs: Vec::new() };
     let calibration = folder().join("calibration.toml");
     if !calibration.is_file() {
-        calibrate(&mut report)?;
+        calibrate(setup, &mut report)?;
     }
     for name in STUDIES {
         // What `accept prediction` measured is used; remove the file to measure it again.
         let kept = folder().join(format!("{name}.predictions.json"));
         let document = match fs::read_to_string(&kept) {
             Ok(text) => serde_json::from_str(&text).map_err(|e| format!("{}: {e}", kept.display()))?,
-            Err(_) => study(name, &calibration)?,
+            Err(_) => study(setup, name, &calibration)?,
         };
         let (path, axes) = table(name, &document)?;
         let bench = |prior: &[&str]| -> Outcome<Value> {
-            let mut command = Command::new(program());
+            let mut command = setup.program();
             command.args(["bench", "samplers", "--json", "--samplers", "bayes", "--maximize"]);
             command
                 .args(["--objective", "measured", "--budget", "40"])

@@ -1,13 +1,13 @@
 //! How long the report of a large study takes.
 
 use std::fs;
-use std::process::Command;
 use std::time::Instant;
 
+use paceline_analyze::statistics::median;
 use serde_json::json;
 
-use super::{Line, Report, median};
-use crate::process::{self, Outcome, last_json, program};
+use super::{Line, Report, Setup};
+use crate::process::{self, Outcome, last_json};
 
 /// Runs of the study, repeats included.
 const RUNS: usize = 300;
@@ -41,8 +41,8 @@ goal = "maximize"
 "#;
 
 /// A study of 300 runs of a small program, reported.
-pub fn measure() -> Outcome<Report> {
-    let folder = program().with_file_name("report-study");
+pub fn measure(setup: &Setup) -> Outcome<Report> {
+    let folder = setup.work("report");
     let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
     if folder.is_dir() {
         fs::remove_dir_all(&folder).map_err(failed)?;
@@ -51,11 +51,11 @@ pub fn measure() -> Outcome<Report> {
     let file = folder.join("large.toml");
     fs::write(&file, STUDY).map_err(failed)?;
     let store = folder.join("store");
-    process::run(Command::new(program()).args(["explore", "--quiet"]).arg(&file).arg("--store").arg(&store))?;
+    process::run(setup.program().args(["explore", "--quiet"]).arg(&file).arg("--store").arg(&store))?;
     let mut report = Report { lines: Vec::new(), runs: Vec::new() };
     let (mut seconds, mut files) = (Vec::new(), 0);
     for round in 0..REPORTS {
-        let mut command = Command::new(program());
+        let mut command = setup.program();
         command
             .args(["report", "large", "--json", "--store"])
             .arg(&store)

@@ -6,12 +6,9 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::{Line, Report, number};
-use crate::peers;
-use crate::process::{self, Outcome, last_json, program, root};
+use super::{Line, Report, Setup, number, peers};
+use crate::process::{self, Outcome, last_json, root};
 
-/// The version that figures refer to, and what its Gaussian process needs.
-const PACKAGES: &[&str] = &["optuna==5.0.0", "scipy", "torch"];
 /// Seeds per sampler.
 const SEEDS: usize = 50;
 /// Resamples of a bootstrap.
@@ -20,7 +17,8 @@ const DRAWS: u64 = 4000;
 /// What each table is asked; also read by the peer's script.
 const SPECS: &[&str] = &["lynceus_rnn", "trimtuner_rnn"];
 
-fn tables() -> Outcome<PathBuf> {
+/// Where the tables lie.
+pub fn tables() -> Outcome<PathBuf> {
     let folder =
         std::env::var_os("PACELINE_DATA").map_or_else(|| root().join("../shared/data"), PathBuf::from);
     let tables = folder.join("tables");
@@ -95,7 +93,7 @@ fn difference(a: &[f64], b: &[f64]) -> (f64, f64) {
 }
 
 /// `bayes` beside Optuna's multivariate TPE and GP, and beside chance.
-pub fn measure() -> Outcome<Report> {
+pub fn measure(setup: &Setup) -> Outcome<Report> {
     let tables = tables()?;
     let folder = root().join("bench/samplers");
     let mut report = Report { lines: Vec::new(), runs: Vec::new() };
@@ -109,15 +107,15 @@ pub fn measure() -> Outcome<Report> {
         // Optuna takes an hour: what is there is used; remove the file to measure it again.
         if !raw.is_file() {
             let draft = raw.with_extension("tmp");
-            let mut peer = Command::new(peers::python("import optuna, scipy, torch", PACKAGES)?);
+            let mut peer = Command::new(peers::python(setup));
             peer.env("OMP_NUM_THREADS", "1").arg(folder.join("optuna_tables.py")).arg(&table).arg(&spec_path);
             process::run(peer.arg(SEEDS.to_string()).arg(budget.to_string()).arg(&draft))?;
             fs::rename(&draft, &raw).map_err(|e| format!("{}: {e}", raw.display()))?;
         }
-        let ours = bench(&table, &spec, "random,bayes", budget, SEEDS)?;
+        let ours = bench(setup, &table, &spec, "random,bayes", budget, SEEDS)?;
         let of = |i: usize| Curves::from(&ours["curves"][i], budget);
         let (random, bayes) = (of(0)?, of(1)?);
-        let peers = optuna(&raw, &table, &spec, budget)?;
+        let peers = optuna(setup, &raw, &table, &spec, budget)?;
         report.runs.push(json!({"table": name, "spec": spec, "ours": ours["curves"]}));
         let figures: [(&str, Figure); 3] = [
             ("evaluations until within 5%", Curves::until),
@@ -153,7 +151,7 @@ pub fn measure() -> Outcome<Report> {
     let spec: Value = serde_json::from_str(include_str!("../../../bench/samplers/lynceus_rnn.json"))
         .map_err(|e| e.to_string())?;
     let table = tables.join("lynceus_rnn.csv");
-    let speed = bench(&table, &spec, "bayes", 201, 5)?;
+    let speed = bench(setup, &table, &spec, "bayes", 201, 5)?;
     report.lines.push(Line {
         claim: "seconds of one suggestion of bayes after 200 observations (median of 5)".into(),
         reached: number(&speed, "/curves/0/last_suggestion_s/0")?,
@@ -163,8 +161,15 @@ pub fn measure() -> Outcome<Report> {
     Ok(report)
 }
 
-fn bench(table: &Path, spec: &Value, samplers: &str, budget: usize, seeds: usize) -> Outcome<Value> {
-    let mut command = Command::new(program());
+fn bench(
+    setup: &Setup,
+    table: &Path,
+    spec: &Value,
+    samplers: &str,
+    budget: usize,
+    seeds: usize,
+) -> Outcome<Value> {
+    let mut command = setup.program();
     command.args(["bench", "samplers", "--json", "--samplers", samplers]).arg("--table").arg(table);
     command.args(["--budget", &budget.to_string(), "--repeats", &seeds.to_string()]);
     for axis in spec["axes"].as_array().into_iter().flatten().filter_map(Value::as_str) {
@@ -176,9 +181,9 @@ fn bench(table: &Path, spec: &Value, samplers: &str, budget: usize, seeds: usize
 }
 
 /// The peers' curves, out of the rows that they asked for: regret as `paceline bench samplers` defines it.
-fn optuna(raw: &Path, table: &Path, spec: &Value, budget: usize) -> Outcome<Vec<Curves>> {
+fn optuna(setup: &Setup, raw: &Path, table: &Path, spec: &Value, budget: usize) -> Outcome<Vec<Curves>> {
     let script = "import csv,gzip,json,sys\np,o,m,l=sys.argv[1:5]\nf=(gzip.open if p.endswith('.gz') else open)(p,'rt',encoding='utf-8-sig')\nprint(json.dumps([float(r[o]) if float(r[m])>=float(l) else None for r in csv.DictReader(f)]))";
-    let mut read = Command::new("python3");
+    let mut read = Command::new(setup.python.as_deref().unwrap_or(Path::new("python3")));
     read.args(["-c", script]).arg(table).arg(spec["objective"].as_str().unwrap_or_default());
     read.arg(spec["constraint"][0].as_str().unwrap_or_default()).arg(spec["constraint"][1].to_string());
     let values = last_json(&mut read)?;

@@ -1,9 +1,10 @@
 //! Virtual time: how fast it is made, and whether it learns in the time that real runs learn in.
 
+use paceline_analyze::statistics::median;
 use serde_json::json;
 
-use super::{Line, Report, median, number, paceline, train};
-use crate::process::{Outcome, last_json, program};
+use super::{Line, Report, Setup, number};
+use crate::process::{Outcome, last_json};
 
 /// Runs that each median is made from.
 const RUNS: usize = 5;
@@ -21,12 +22,13 @@ const SPEED: &[(&str, &str)] = &[
 ];
 
 /// Seconds, memory and messages per second; whether a seed decides everything.
-pub fn speed() -> Outcome<Report> {
+pub fn speed(setup: &Setup) -> Outcome<Report> {
     let mut report = Report { lines: Vec::new(), runs: Vec::new() };
     for (what, words) in SPEED {
         let (mut seconds, mut memory, mut rates, mut hashes) = (vec![], vec![], vec![], vec![]);
         for round in 0..RUNS {
-            let mut result = last_json(paceline("simulate", "synthetic", "lenet").args(words.split(' ')))?;
+            let mut result =
+                last_json(setup.paceline("simulate", "synthetic", "lenet").args(words.split(' ')))?;
             seconds.push(number(&result, "/seconds/total")?);
             memory.push(number(&result, "/simulation/rss_peak_bytes")? / 1e6);
             rates.push(
@@ -54,10 +56,10 @@ const MODELS: &[(&str, &str)] =
     &[("bsp", "--sync bsp"), ("ssp(3)", "--sync ssp --staleness 3"), ("asp", "--sync asp")];
 
 /// Time to 97% on MNIST/mlp with a worker that is three times slower: virtual beside real.
-pub fn learn() -> Outcome<Report> {
+pub fn learn(setup: &Setup) -> Outcome<Report> {
     let mut report = Report { lines: Vec::new(), runs: Vec::new() };
-    let calibration = program().with_file_name("calibration.toml");
-    let mut command = std::process::Command::new(program());
+    let calibration = setup.work("calibration.toml");
+    let mut command = setup.program();
     let calibrated = last_json(command.args(["calibrate", "--quiet", "--out"]).arg(&calibration))?;
     let text =
         std::fs::read_to_string(&calibration).map_err(|e| format!("{}: {e}", calibration.display()))?;
@@ -70,14 +72,15 @@ pub fn learn() -> Outcome<Report> {
         let flags: Vec<&str> = words.split_whitespace().chain(sync.split(' ')).collect();
         let mut real = Vec::new();
         for round in 0..RUNS {
-            let result =
-                last_json(train("mnist", "mlp").args(&flags).args(["--seed", &(round + 1).to_string()]))?;
+            let result = last_json(
+                setup.train("mnist", "mlp").args(&flags).args(["--seed", &(round + 1).to_string()]),
+            )?;
             real.push(number(&result, "/time_to_accuracy_s")?);
             report.runs.push(json!({"round": round, "model": name, "result": result}));
         }
         let mut virtually = Vec::new();
         for round in 0..RUNS {
-            let mut command = paceline("simulate", "mnist", "mlp");
+            let mut command = setup.paceline("simulate", "mnist", "mlp");
             command.args(["--learn", "--calibration"]).arg(&calibration);
             command.args(&flags).args(["--seed", &(round + 1).to_string()]);
             let result = last_json(&mut command)?;

@@ -1,9 +1,10 @@
 //! Consistency models beside bsp when one worker is three times slower: always the same one, and another
 //! one in each step.
 
+use paceline_analyze::statistics::median;
 use serde_json::json;
 
-use super::{Line, Report, median, number, train};
+use super::{Line, Report, Setup, number};
 use crate::process::{Outcome, last_json};
 
 const RUNS: usize = 5;
@@ -24,7 +25,7 @@ const MODELS: &[(&str, &str)] = &[
 const ASKED: &[&str] = &["asp", "ssp(3)", "dssp(3,15)", "adaptive"];
 
 /// Throughput relative to bsp, and the staleness observed.
-pub fn measure() -> Outcome<Report> {
+pub fn measure(setup: &Setup) -> Outcome<Report> {
     let mut report = Report { lines: Vec::new(), runs: Vec::new() };
     for (kind, straggler) in
         [("the same worker", "rank=1,factor=3"), ("another one in each step", "moving,factor=3")]
@@ -33,7 +34,7 @@ pub fn measure() -> Outcome<Report> {
         let mut stale = vec![(0.0, 0.0); MODELS.len()];
         for round in 0..RUNS {
             for (i, (name, words)) in MODELS.iter().enumerate() {
-                let mut command = train("fashion-mnist", "mlp");
+                let mut command = setup.train("fashion-mnist", "mlp");
                 command
                     .args(["--workers", "4", "--servers", "1", "--strategy", "ps", "--lr", "0.005"])
                     .args(["--steps", "60", "--batch", "512", "--eval-every", "1000000"])

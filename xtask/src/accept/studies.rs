@@ -5,7 +5,7 @@ use std::fs;
 
 use serde_json::Value;
 
-use super::{Line, Report, number};
+use super::{Line, Report, Setup, number};
 use crate::process::{self, Outcome, cargo, root};
 
 /// Kills of one study.
@@ -14,7 +14,7 @@ const KILLS: &str = "20";
 const TEST: &str = "studies::so_does_a_study_of_distributed_training";
 
 /// One study, 20 kills: each planned run is made exactly once.
-pub fn killed() -> Outcome<Report> {
+pub fn killed(_: &Setup) -> Outcome<Report> {
     let report = root().join("target/accept-studies.json");
     let _ = fs::remove_file(&report);
     let words = ["test", "--workspace", "--profile", "checked", "--test", "cli", "--", "--exact", TEST];

@@ -5,11 +5,12 @@ use std::fs;
 use std::path::Path;
 
 use paceline_analyze::Channels;
+use paceline_analyze::statistics::median;
 use paceline_protocol::STRATEGIES;
 use serde_json::Value;
 
 use super::markdown::Page;
-use crate::accept::{median, number};
+use crate::accept::number;
 use crate::process::Outcome;
 
 /// What was measured, as far as it was.

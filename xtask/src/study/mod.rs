@@ -172,11 +172,9 @@ fn reduced(text: &str) -> Outcome<String> {
 
 /// Where and with what runs were made.
 fn machine() -> String {
-    let git = Command::new("git").args(["rev-parse", "--short", "HEAD"]).current_dir(root()).output();
-    let commit = git.map(|said| String::from_utf8_lossy(&said.stdout).trim().to_owned()).unwrap_or_default();
     let mut machine = process::machine();
     machine["kernel"] = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().into();
-    machine["commit"] = commit.into();
+    machine["commit"] = process::commit().into();
     serde_json::to_string_pretty(&machine).expect("plain data") + "\n"
 }
 

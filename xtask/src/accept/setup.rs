@@ -1,0 +1,85 @@
+//! What a measurement runs with: the program, Python, folders, and flags of its own.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use paceline_testing::process::target;
+
+use super::options::Options;
+use crate::process::{self, Outcome, root};
+
+/// The environment of a measurement.
+#[derive(Default)]
+pub struct Setup {
+    /// `paceline`: an absolute path.
+    pub binary: PathBuf,
+    /// Whether the program may be built, and packages installed.
+    pub installs: bool,
+    /// The Python of `--python`.
+    pub python: Option<PathBuf>,
+    /// Where raw runs are kept.
+    pub out: PathBuf,
+    /// The one part of `build` that is measured.
+    pub only: Option<String>,
+    /// The seed of a campaign.
+    pub seed: Option<u64>,
+    /// The rounds of a campaign.
+    pub rounds: Option<u64>,
+}
+
+impl Setup {
+    /// Resolves what was asked for; a program that is not there is refused.
+    pub fn new(options: &Options) -> Outcome<Self> {
+        let absolute = |flag: &str, path: &str| {
+            std::path::absolute(path).map_err(|error| format!("{flag} {path}: {error}"))
+        };
+        let binary = match options.binary {
+            Some(path) => std::fs::canonicalize(path).map_err(|error| format!("--binary {path}: {error}"))?,
+            None => process::program(),
+        };
+        let python = match options.python {
+            Some(program) if !paceline_testing::process::exists(program, "--version") => {
+                return Err(format!("--python {program}: `{program} --version` does not work"));
+            }
+            // A name is looked up in PATH; a path must not depend on the current folder.
+            Some(program) if program.contains('/') => Some(absolute("--python", program)?),
+            program => program.map(PathBuf::from),
+        };
+        let out = match options.out {
+            Some(folder) => absolute("--out", folder)?,
+            None => root().join("bench/accept"),
+        };
+        Ok(Self {
+            binary,
+            installs: options.binary.is_none(),
+            python,
+            out,
+            only: options.only.map(str::to_owned),
+            seed: options.seed,
+            rounds: options.rounds,
+        })
+    }
+
+    /// The program.
+    pub fn program(&self) -> Command {
+        Command::new(&self.binary)
+    }
+
+    /// `paceline train`, with the datasets that lie beside the checkout.
+    pub fn train(&self, data: &str, model: &str) -> Command {
+        self.paceline("train", data, model)
+    }
+
+    /// A verb with the flags of `train`, with the same datasets.
+    pub fn paceline(&self, verb: &str, data: &str, model: &str) -> Command {
+        let mut command = self.program();
+        command.args([verb, "--quiet", "--data", data, "--model", model]);
+        process::with_data(&mut command);
+        command
+    }
+
+    /// Where a measurement keeps files of its own.
+    pub fn work(&self, name: &str) -> PathBuf {
+        target().join(format!("accept-{name}"))
+    }
+}
