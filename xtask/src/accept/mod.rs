@@ -23,6 +23,8 @@ mod stragglers;
 mod studies;
 
 use std::fs;
+
+pub use paceline_statistics::median;
 use std::process::Command;
 
 use chaos::{ATTACK, CHAOS, Campaign};
@@ -235,14 +237,6 @@ fn save(name: &str, report: &Report) -> Outcome {
     fs::create_dir_all(&folder)
         .and_then(|()| fs::write(&path, text))
         .map_err(|error| format!("{}: {error}", path.display()))
-}
-
-/// The middle value.
-pub fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let n = sorted.len();
-    if n % 2 == 1 { sorted[n / 2] } else { (sorted[n / 2 - 1] + sorted[n / 2]) / 2.0 }
 }
 
 /// A number out of a JSON document.

@@ -4,11 +4,12 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use paceline_record::process::children_cpu_seconds;
+use paceline_testing::install::packages;
 use serde_json::{Value, json};
 
 use super::{Line, Report, median, number};
 use crate::process::{Outcome, last_json, root};
-use paceline_testing::install::packages;
 
 /// Runs that each median is made from.
 const RUNS: usize = 5;
@@ -83,21 +84,11 @@ pub fn honest() -> Outcome<Report> {
 
 /// CPU and wall seconds of two ranks that wait for each other's small messages nearly all the time.
 fn waiting(seconds: &str) -> Outcome<(f64, f64)> {
-    let (cpu, start) = (children_cpu()?, Instant::now());
+    let (cpu, start) = (children_cpu_seconds(), Instant::now());
     let mut command = program();
     command.args(["bench", "p2p", "--json", "--sizes", "4", "--network", "1gbit,20ms", "--seconds", seconds]);
     last_json(&mut command)?;
-    Ok((children_cpu()? - cpu, start.elapsed().as_secs_f64()))
-}
-
-/// CPU seconds of all children that have ended, and of theirs.
-fn children_cpu() -> Outcome<f64> {
-    let stat = std::fs::read_to_string("/proc/self/stat").map_err(|e| format!("/proc/self/stat: {e}"))?;
-    let after = stat.rsplit(')').next().unwrap_or_default();
-    let fields: Vec<&str> = after.split_whitespace().collect();
-    let ticks: u64 = fields.get(13..15).into_iter().flatten().filter_map(|f| f.parse::<u64>().ok()).sum();
-    // USER_HZ is 100 on every Linux that this runs on.
-    Ok(ticks as f64 / 100.0)
+    Ok((children_cpu_seconds() - cpu, start.elapsed().as_secs_f64()))
 }
 
 /// Rates at which emulated links are compared with the kernel's.
