@@ -2,6 +2,7 @@
 //!
 //! Sums of squares are of type II: a term is tested beyond every term that does not contain it.
 
+use paceline_statistics::mean;
 use serde::Serialize;
 
 use crate::design::{Coding, Design, Term, minus};
@@ -154,7 +155,7 @@ impl Anova {
             return None;
         }
         let fit = Fit::new(&design.columns, &values);
-        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        let mean = mean(&values);
         let total: f64 = values.iter().map(|v| (v - mean).powi(2)).sum();
         let mut anova = Self {
             n: values.len(),

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use paceline_statistics::mean;
 use serde::Serialize;
 
 use crate::anova::{Anova, Estimate};
@@ -51,7 +52,7 @@ pub struct Ranking {
 pub fn repeats_noise(table: &StudyTable, response: usize) -> Option<(f64, f64)> {
     let (mut sum, mut df) = (0.0, 0);
     for values in table.cells(response).into_values() {
-        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        let mean = mean(&values);
         sum += values.iter().map(|v| (v - mean).powi(2)).sum::<f64>();
         df += values.len() - 1;
     }
@@ -125,7 +126,7 @@ pub fn means(table: &StudyTable) -> Vec<(Vec<usize>, Vec<f64>)> {
     let by_response: Vec<_> = (0..table.responses.len()).map(|r| table.cells(r)).collect();
     let mean = |r: usize, levels: &Vec<usize>| {
         let values = by_response[r].get(levels)?;
-        Some(table.responses[r].unscaled(values.iter().sum::<f64>() / values.len() as f64))
+        Some(table.responses[r].unscaled(mean(values)))
     };
     let all = |levels: &Vec<usize>| {
         (0..table.responses.len()).map(|r| mean(r, levels)).collect::<Option<Vec<f64>>>()
@@ -156,7 +157,8 @@ pub fn front(table: &StudyTable) -> Vec<FrontPoint> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::{Goal, RawRun, Response};
+    use crate::table::{RawRun, Response};
+    use paceline_plan::Goal;
 
     fn table(rows: &[(&str, f64, f64)]) -> StudyTable {
         let run = |(level, time, accuracy): &(&str, f64, f64)| RawRun {

@@ -4,13 +4,14 @@
 //! 5%; intervals between levels hold for all pairs of a factor together. So no more than one study in twenty tells of
 //! an effect that is not there.
 
+use paceline_plan::Goal;
 use serde::Serialize;
 
 use crate::anova::{Anova, Effect, Estimate, Source, Step};
 use crate::best::{NoiseSource, Ranking};
 use crate::noise::Noise;
 use crate::scaling::Series;
-use crate::table::{Goal, Response, StudyTable, number};
+use crate::table::{Response, StudyTable, number};
 use crate::transfer::Transfer;
 
 /// The chance below which something is told.

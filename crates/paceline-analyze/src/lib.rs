@@ -49,4 +49,4 @@ pub use analysis::{Analysis, Ask};
 pub use channels::{Channel, ChannelRepeat, Channels};
 pub use servers::{ServerRepeat, Servers, ServersPoint};
 pub use statistics::{Quantiles, Spread};
-pub use table::{StudyTable, TableError};
+pub use table::{StudyTable, StudyTableError};

@@ -1,11 +1,11 @@
 //! How noisy runs are, and whether the machine drifted meanwhile: from repeats and from controls.
 
+use paceline_statistics::median;
 use serde::Serialize;
 
 use crate::best::repeats_noise;
 use crate::distributions::normal_quantile;
 use crate::ranks::kendall;
-use crate::statistics::median;
 use crate::table::StudyTable;
 
 /// Noise and drift of a response.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use paceline_statistics::mean;
 use serde::Serialize;
 
 use crate::distributions::{chi_squared_tail, holm, normal_quantile, normal_two_sided, t_two_sided};
@@ -38,8 +39,7 @@ pub struct Correlation {
 }
 
 fn pearson(a: &[f64], b: &[f64]) -> f64 {
-    let n = a.len() as f64;
-    let (ma, mb) = (a.iter().sum::<f64>() / n, b.iter().sum::<f64>() / n);
+    let (ma, mb) = (mean(a), mean(b));
     let sum = |x: &[f64], mx: f64, y: &[f64], my: f64| -> f64 {
         x.iter().zip(y).map(|(x, y)| (x - mx) * (y - my)).sum()
     };
@@ -188,9 +188,8 @@ fn alike(table: &StudyTable, response: usize, factor: usize) -> Vec<Vec<f64>> {
         rest[factor] = 0;
         groups.entry(rest).or_default().entry(run.levels[factor]).or_default().push(value);
     }
-    let mean = |values: &Vec<f64>| values.iter().sum::<f64>() / values.len() as f64;
     let whole = groups.values().filter(|group| group.len() == levels);
-    whole.map(|group| group.values().map(mean).collect()).collect()
+    whole.map(|group| group.values().map(|values| mean(values)).collect()).collect()
 }
 
 /// Tests every factor of a response.

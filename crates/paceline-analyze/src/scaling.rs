@@ -5,11 +5,13 @@
 
 use std::collections::BTreeMap;
 
+use paceline_plan::Goal;
+use paceline_statistics::mean;
 use serde::Serialize;
 
 use crate::anova::Estimate;
 use crate::linear::Fit;
-use crate::table::{Goal, StudyTable, short};
+use crate::table::{StudyTable, short};
 
 /// Mean speed of one number of workers.
 #[derive(Clone, Debug, Serialize)]
@@ -200,10 +202,8 @@ pub fn series(table: &StudyTable, response: usize, workers: usize) -> Vec<Series
         if by_count.len() < 2 {
             continue;
         }
-        let means: Vec<(f64, usize, f64)> = by_count
-            .into_values()
-            .map(|(p, logs)| (p, logs.len(), (logs.iter().sum::<f64>() / logs.len() as f64).exp()))
-            .collect();
+        let means: Vec<(f64, usize, f64)> =
+            by_count.into_values().map(|(p, logs)| (p, logs.len(), mean(&logs).exp())).collect();
         let (least, _, base) = means[0];
         let rung = |(p, n, speed): &(f64, usize, f64)| Rung {
             workers: *p,

@@ -1,29 +1,7 @@
-//! Medians, quantiles, spreads.
+//! Summaries of repeats, as documents hold them.
 
+use paceline_statistics::{quantile, sorted};
 use serde::{Deserialize, Serialize};
-
-/// The middle value; the mean of the two middle ones where their number is even.
-///
-/// # Panics
-/// Without values.
-pub fn median(values: &[f64]) -> f64 {
-    Quantiles::of(values).median
-}
-
-/// The quantile `q` of sorted values, between the two nearest ones in proportion.
-fn quantile(sorted: &[f64], q: f64) -> f64 {
-    let at = q * (sorted.len() - 1) as f64;
-    let (below, part) = (at.floor() as usize, at.fract());
-    let above = (below + 1).min(sorted.len() - 1);
-    sorted[below] + part * (sorted[above] - sorted[below])
-}
-
-fn sorted(values: &[f64]) -> Vec<f64> {
-    assert!(!values.is_empty(), "values to sum up");
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted
-}
 
 /// How values are distributed.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -77,7 +55,6 @@ mod tests {
     fn quantiles_lie_between_the_nearest_values() {
         let values: Vec<f64> = (0..=100).rev().map(f64::from).collect();
         assert_eq!(Quantiles::of(&values), Quantiles { p5: 5.0, median: 50.0, p95: 95.0 });
-        assert_eq!(median(&[4.0, 1.0]), 2.5);
         assert_eq!(Quantiles::of(&[3.0]), Quantiles { p5: 3.0, median: 3.0, p95: 3.0 });
     }
 

@@ -2,6 +2,7 @@
 //! often something is found that is not there.
 
 use paceline_random::{Purpose, Stream};
+use paceline_statistics::mean;
 use serde::Serialize;
 
 use crate::anova::{Anova, Estimate, Step};
@@ -24,7 +25,7 @@ type Pair = (usize, usize);
 
 /// Numbers that sum to zero, or zeros.
 fn centred(mut values: Vec<f64>) -> Vec<f64> {
-    let mean = values.iter().sum::<f64>() / values.len() as f64;
+    let mean = mean(&values);
     values.iter_mut().for_each(|v| *v -= mean);
     values
 }

@@ -1,6 +1,7 @@
 //! Does the answer carry over? How configurations rank on one workload and on another, and what it costs to use one
 //! workload's best configuration on another.
 
+use paceline_statistics::mean;
 use serde::Serialize;
 
 use crate::ranks::{Correlation, kendall, spearman, spearman_interval};
@@ -66,7 +67,7 @@ impl Transfer {
             let mut rest = levels.clone();
             rest[workload] = 0;
             let row = by_rest.entry(rest).or_insert_with(|| vec![None; factor.levels.len()]);
-            row[levels[workload]] = Some(values.iter().sum::<f64>() / values.len() as f64);
+            row[levels[workload]] = Some(mean(&values));
         }
         let (mut agreements, mut losses) = (Vec::new(), Vec::new());
         let text = |i: usize| factor.levels[i].text.clone();

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use paceline_plan::{Condition, Goal, Objective, Point, Space, Value};
+use paceline_plan::{Condition, Objective, Point, Space, Value};
 
 /// What is asked.
 #[derive(Clone, Debug)]
@@ -70,7 +70,7 @@ impl Problem {
     /// expects of any.
     pub fn expected(&self, point: &Point) -> Option<f64> {
         let Prior(figures) = self.prior.as_ref()?;
-        let loss = |figure: &f64| if self.objectives[0].goal == Goal::Minimize { *figure } else { -figure };
+        let loss = |figure: &f64| self.objectives[0].goal.loss(*figure);
         figures.get(point).map(loss).or_else(|| figures.values().map(loss).reduce(f64::max))
     }
 
@@ -79,7 +79,7 @@ impl Problem {
         let Outcome::Measured(metrics) = &observation.outcome else { return None };
         let loss = |o: &Objective| {
             let value = metrics.get(&o.metric).copied().filter(|v| v.is_finite())?;
-            Some(if o.goal == Goal::Minimize { value } else { -value })
+            Some(o.goal.loss(value))
         };
         self.objectives.iter().map(loss).collect()
     }
@@ -118,7 +118,7 @@ impl Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use paceline_plan::Axis;
+    use paceline_plan::{Axis, Goal};
 
     fn problem(objectives: &[(&str, Goal)]) -> Problem {
         let axis = Axis::new("workers", (1..=4).map(|n| Value::Number(f64::from(n))).collect());

@@ -287,7 +287,7 @@ impl Schedule {
             let mean = values.iter().sum::<f64>() / n;
             let deviation = (values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0)).sqrt();
             if deviation > NOISY * mean.abs() {
-                let loss = if objective.goal == paceline_plan::Goal::Minimize { mean } else { -mean };
+                let loss = objective.goal.loss(mean);
                 candidates.push((loss, point, runs.len() as u64));
             }
         }

@@ -1,36 +1,21 @@
 //! A table of runs that others have made, as the workload: the space is the set of its rows.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use paceline_plan::sheet::{Row, Sheet};
+use paceline_plan::sheet::{Row, Sheet, TableError};
 use paceline_plan::value::nearest;
 use paceline_plan::{Axis, Condition, Objective, Point, Space, Value};
 
 use crate::problem::{Observation, Outcome, Prior, Problem};
 use crate::samplers::{self, SamplerError};
 
-/// A table that cannot be used.
+/// A table that cannot be explored.
 #[derive(Debug, thiserror::Error)]
-pub enum TableError {
-    /// It cannot be read.
-    #[error("{}: {problem}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        problem: String,
-    },
-    /// What is asked of it does not fit.
-    #[error("{flag} {value}: {problem}")]
-    Ask {
-        /// The flag.
-        flag: &'static str,
-        /// Its value.
-        value: String,
-        /// Why not, and what would be right.
-        problem: String,
-    },
+pub enum ExplorationError {
+    /// The file or the columns are wrong.
+    #[error(transparent)]
+    Table(#[from] TableError),
     /// The sampler does not suit it.
     #[error("--sampler {0}")]
     Sampler(#[from] SamplerError),
@@ -47,7 +32,7 @@ pub struct Table {
 
 impl Table {
     /// Reads comma-separated values, also gzipped.
-    pub fn read(path: &Path) -> Result<Self, TableError> {
+    pub fn read(path: &Path) -> Result<Self, ExplorationError> {
         let sheet = Sheet::read(path);
         Ok(sheet.map_err(|problem| TableError::File { path: path.into(), problem })?.into())
     }
@@ -105,9 +90,9 @@ pub struct Exploration {
 
 impl Exploration {
     /// Checks what is asked against the table.
-    pub fn new(table: Table, ask: &Ask) -> Result<Self, TableError> {
+    pub fn new(table: Table, ask: &Ask) -> Result<Self, ExplorationError> {
         let refuse = |flag: &'static str, value: &str, problem: String| {
-            Err(TableError::Ask { flag, value: value.into(), problem })
+            Err(TableError::Ask { flag, value: value.into(), problem }.into())
         };
         if ask.axes.is_empty() {
             return refuse(
@@ -226,7 +211,7 @@ impl Exploration {
     }
 
     /// Explores with a sampler: which rows it looked up, in order, and what each suggestion took, in seconds.
-    pub fn run(&self, sampler: &str, seed: u64) -> Result<Explored, TableError> {
+    pub fn run(&self, sampler: &str, seed: u64) -> Result<Explored, ExplorationError> {
         let (kind, _) = samplers::find(sampler)?;
         if kind.shortens {
             let problem = format!("{sampler} begins with shortened runs, and a table has only whole ones");

@@ -12,6 +12,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use paceline_record::process::children_cpu_seconds;
 use paceline_record::tree::{Summary, Tree};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
@@ -305,14 +306,4 @@ pub fn keep(words: &[String]) -> io::Result<u8> {
     let text = format!("\n{}\n", serde_json::to_string(&kept).expect("plain data"));
     io::Write::write_all(&mut io::stdout(), text.as_bytes())?;
     Ok(status.code().map_or(1, |code| code as u8))
-}
-
-/// CPU seconds of the children that were waited for, and of theirs.
-fn children_cpu_seconds() -> f64 {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let after = stat.rsplit(')').next().unwrap_or_default();
-    let fields: Vec<&str> = after.split_whitespace().collect();
-    let ticks: u64 = fields.get(13..15).into_iter().flatten().filter_map(|f| f.parse::<u64>().ok()).sum();
-    // USER_HZ is 100 on every Linux.
-    ticks as f64 / 100.0
 }

@@ -1,7 +1,30 @@
 //! Comma-separated values with a header, as spreadsheets and other tools write them; also gzipped.
 
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+/// A table that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TableError {
+    /// It cannot be read.
+    #[error("{}: {problem}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        problem: String,
+    },
+    /// What is asked of it does not fit.
+    #[error("{flag} {value}: {problem}")]
+    Ask {
+        /// The flag.
+        flag: &'static str,
+        /// Its value.
+        value: String,
+        /// Why not, and what would be right.
+        problem: String,
+    },
+}
 
 /// Names of columns, and rows of as many fields.
 #[derive(Clone, Debug, PartialEq)]

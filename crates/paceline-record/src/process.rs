@@ -3,6 +3,8 @@
 use std::fs;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
 use rustix::time::{ClockId, clock_gettime};
 
 /// CPU time of this process so far, all threads, in seconds.
@@ -15,6 +17,13 @@ pub fn cpu_seconds() -> f64 {
 pub fn thread_cpu_seconds() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+}
+
+/// CPU time of all processes that this one has started and reaped, and of theirs, in seconds.
+pub fn children_cpu_seconds() -> f64 {
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN).ok();
+    let both = usage.map(|u| u.user_time().num_microseconds() + u.system_time().num_microseconds());
+    both.unwrap_or(0) as f64 * 1e-6
 }
 
 /// The clock that all processes of one machine share, in nanoseconds.

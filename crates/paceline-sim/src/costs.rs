@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use paceline_protocol::{Action, Rank, Time, Transposed};
 use paceline_random::{Purpose, Stream};
+use paceline_statistics::quantile;
 
 /// Bytes of a frame's header.
 pub const HEADER: usize = 72;
@@ -252,14 +253,6 @@ impl Host {
             (None, None) => 1.0,
         }
     }
-}
-
-/// The value at a probability, between values at equally spaced ones.
-fn quantile(values: &[f64], probability: f64) -> f64 {
-    let at = probability * (values.len() - 1) as f64;
-    let below = (at as usize).min(values.len() - 1);
-    let above = (below + 1).min(values.len() - 1);
-    values[below] + (values[above] - values[below]) * (at - below as f64)
 }
 
 #[cfg(test)]

@@ -273,8 +273,7 @@ fn summed_up(model: &str, graph: &Graph, batch: usize, threads: usize, laps: &[L
 
 /// Values relative to their median, at equally spaced probabilities.
 fn quantiles(values: &[f64], median: f64) -> Vec<f64> {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
+    let sorted = paceline_statistics::sorted(values);
     let points = POINTS.min(sorted.len());
     let at = |i: usize| sorted[i * (sorted.len() - 1) / (points - 1).max(1)];
     // Three digits are more than a repetition would give again.

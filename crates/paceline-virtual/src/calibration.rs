@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use paceline_statistics::{quantile, sorted};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{VirtualError, read, refuse};
@@ -220,11 +221,10 @@ impl Estimate {
 
     /// The median of a sample, with the order statistics that enclose it with 95% confidence.
     pub fn of(values: &[f64]) -> Self {
-        let mut sorted = values.to_vec();
-        sorted.sort_by(f64::total_cmp);
+        let sorted = sorted(values);
         let n = sorted.len();
         let Some(last) = n.checked_sub(1) else { return Self::round(f64::NAN) };
-        let median = if n % 2 == 1 { sorted[n / 2] } else { (sorted[n / 2 - 1] + sorted[n / 2]) / 2.0 };
+        let median = quantile(&sorted, 0.5);
         // Ranks n/2 ± 1.96·√n/2: the binomial distribution's, approximately.
         let half = 0.98 * (n as f64).sqrt();
         let low = (n as f64 / 2.0 - half).floor().max(0.0) as usize;
@@ -235,7 +235,7 @@ impl Estimate {
     /// The mean of a sample, with its 95% confidence interval (the normal distribution's).
     pub fn mean(values: &[f64]) -> Self {
         let n = values.len() as f64;
-        let mean = values.iter().sum::<f64>() / n;
+        let mean = paceline_statistics::mean(values);
         let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (n - 1.0).max(1.0);
         let half = 1.96 * (variance / n).sqrt();
         Self { median: mean, low: (mean - half).max(0.0), high: mean + half }

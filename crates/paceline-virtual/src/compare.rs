@@ -1,5 +1,7 @@
 //! How good predictions are: beside what was measured, and beside what measuring again would give.
 
+use paceline_analyze::ranks::spearman;
+use paceline_statistics::{mean, median, percentile, sorted};
 use serde::Serialize;
 
 /// A point: what was predicted, and what its repeats gave.
@@ -36,7 +38,7 @@ pub struct Comparison {
     pub mean_error: f64,
     /// One point in ten is off by more.
     pub p90_error: f64,
-    /// Spearman's rank correlation; absent with fewer than three points.
+    /// Spearman's rank correlation, 0 where one side does not vary; absent with fewer than three points.
     pub rank_correlation: Option<f64>,
     /// How much worse than the best measured point the one is that was predicted to be the best.
     pub regret: f64,
@@ -48,11 +50,8 @@ pub struct Comparison {
 
 /// Compares; `None` without points. Figures must be above 0; `less` says whether less is better.
 pub fn compare(pairs: &[Pair], less: bool) -> Option<Comparison> {
-    let mut errors: Vec<f64> = pairs.iter().map(Pair::error).collect();
-    errors.sort_by(f64::total_cmp);
+    let errors = sorted(&pairs.iter().map(Pair::error).collect::<Vec<_>>());
     let count = errors.len();
-    // The least error that nine tenths of the points do not pass.
-    let p90 = *errors.get((9 * count).div_ceil(10).checked_sub(1)?)?;
     let measured: Vec<f64> = pairs.iter().map(Pair::median).collect();
     let predicted: Vec<f64> = pairs.iter().map(|pair| pair.predicted).collect();
     let best = |values: &[f64]| {
@@ -65,8 +64,9 @@ pub fn compare(pairs: &[Pair], less: bool) -> Option<Comparison> {
     Some(Comparison {
         points: count,
         mean_error: mean(&errors),
-        p90_error: p90,
-        rank_correlation: (count > 2).then(|| correlation(&ranks(&measured), &ranks(&predicted))),
+        p90_error: percentile(&errors, 90)?,
+        rank_correlation: (count > 2)
+            .then(|| spearman(&measured, &predicted).map_or(0.0, |found| found.value)),
         regret: if less { chosen / truly } else { truly / chosen } - 1.0,
         noise_floor: (!noise.is_empty()).then(|| mean(&noise)),
         covered: pairs.iter().filter(lies_there).count() as f64 / count as f64,
@@ -83,37 +83,6 @@ fn noise(pair: &Pair) -> Vec<f64> {
         all.iter().enumerate().filter(|(j, _)| *j != i).map(|(_, value)| *value).collect()
     };
     all.iter().enumerate().map(|(i, value)| (median(&others(i)) / value - 1.0).abs()).collect()
-}
-
-fn mean(values: &[f64]) -> f64 {
-    values.iter().sum::<f64>() / values.len() as f64
-}
-
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let middle = sorted.len() / 2;
-    if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }
-}
-
-/// Ranks from 1; equal values share the mean of theirs.
-fn ranks(values: &[f64]) -> Vec<f64> {
-    let rank = |value: &f64| {
-        let below = values.iter().filter(|other| *other < value).count();
-        let alike = values.iter().filter(|other| *other == value).count();
-        below as f64 + (alike + 1) as f64 / 2.0
-    };
-    values.iter().map(rank).collect()
-}
-
-/// Pearson's correlation; 0 where one side does not vary.
-fn correlation(a: &[f64], b: &[f64]) -> f64 {
-    let (at, bt) = (mean(a), mean(b));
-    let product = |x: &[f64], xt: f64, y: &[f64], yt: f64| -> f64 {
-        x.iter().zip(y).map(|(x, y)| (x - xt) * (y - yt)).sum()
-    };
-    let scale = (product(a, at, a, at) * product(b, bt, b, bt)).sqrt();
-    if scale > 0.0 { product(a, at, b, bt) / scale } else { 0.0 }
 }
 
 #[cfg(test)]
@@ -154,7 +123,7 @@ mod tests {
         assert_eq!(compare(&rising, true).unwrap().rank_correlation, Some(1.0));
         let falling: Vec<Pair> = [1.0, 2.0, 3.0].map(|v| pair(1.0 / v, &[v])).into();
         assert_eq!(compare(&falling, true).unwrap().rank_correlation, Some(-1.0));
-        assert_eq!(ranks(&[5.0, 1.0, 5.0, 7.0]), [2.5, 1.0, 2.5, 4.0]);
+        assert_eq!(paceline_analyze::ranks::ranks(&[5.0, 1.0, 5.0, 7.0]), [2.5, 1.0, 2.5, 4.0]);
         assert_eq!(compare(&falling[..2], true).unwrap().rank_correlation, None);
     }
 

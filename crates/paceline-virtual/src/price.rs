@@ -9,6 +9,7 @@ use paceline_protocol::{Coder, Setup};
 use paceline_random::{Purpose, Stream};
 use paceline_sim::costs::HEADER;
 use paceline_sim::{Costs, Factor, Host, Part, Work};
+use paceline_statistics::quantile;
 use paceline_train::worker::Slowness;
 
 use crate::calibration::{Beginning, Calibration, Pass};
@@ -270,8 +271,8 @@ fn lognormal() -> Vec<f64> {
     let count = 100 * (POINTS - 1) as u64 + 1;
     let mut all: Vec<f64> = (0..count).map(|i| (DEVIATION * draws.normal(i)).exp()).collect();
     all.sort_by(f64::total_cmp);
-    let middle = all[all.len() / 2];
-    all.iter().step_by(100).map(|value| value / middle).collect()
+    let median = quantile(&all, 0.5);
+    all.iter().step_by(100).map(|value| value / median).collect()
 }
 
 #[cfg(test)]

@@ -85,7 +85,7 @@ impl Model {
     fn fit(&mut self, said: &Explanation) -> Option<()> {
         let own = |role: &str, of: fn(&paceline_analyze::explain::Spent) -> f64| {
             let all: Vec<f64> = said.ranks.iter().filter(|r| r.role == role).map(of).collect();
-            if all.is_empty() { 0.0 } else { all.iter().sum::<f64>() / all.len() as f64 }
+            if all.is_empty() { 0.0 } else { paceline_statistics::mean(&all) }
         };
         let (_, spent) = self.run(&self.variant(None)?)?;
         let worker = own("worker", |r| r.send_s + r.apply_s) / spent[0].max(1e-9);

@@ -7,8 +7,9 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use paceline_data::DataError;
-use paceline_explore::table::TableError;
+use paceline_explore::table::ExplorationError;
 use paceline_launch::{LaunchError, start_hint};
+use paceline_plan::sheet::TableError;
 use paceline_plan::{PlanError, StudyError};
 use paceline_record::export::ExportError;
 use paceline_record::store::write_hint;
@@ -188,15 +189,13 @@ impl From<StudyError> for Failure {
     }
 }
 
-impl From<TableError> for Failure {
-    fn from(error: TableError) -> Self {
+impl From<ExplorationError> for Failure {
+    fn from(error: ExplorationError) -> Self {
         let (kind, hint) = match error {
-            TableError::File { .. } => {
+            ExplorationError::Table(TableError::File { .. }) => {
                 (FailureKind::Storage, "a header and comma-separated rows are expected, also gzipped")
             }
-            TableError::Ask { .. } | TableError::Sampler(_) => {
-                (FailureKind::Usage, "`paceline explore --help` lists every flag")
-            }
+            _ => (FailureKind::Usage, "`paceline explore --help` lists every flag"),
         };
         Self { kind, message: error.to_string(), hint: hint.into() }
     }

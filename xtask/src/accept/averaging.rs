@@ -1,6 +1,6 @@
 //! Every averaging technique on digits with 4 workers: alike data, and data split by label.
 
-use paceline_analyze::statistics::median;
+use paceline_statistics::median;
 use serde_json::{Value, json};
 
 use super::{Line, Report, Setup, number};

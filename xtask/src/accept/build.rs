@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
 
-use paceline_record::metric::process::children_cpu_seconds;
+use paceline_record::process::children_cpu_seconds;
 use serde_json::{Value, json};
 
 use super::{Line, Report, Setup, number};

@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use paceline_analyze::statistics::median;
 use paceline_data::example;
+use paceline_statistics::median;
 use serde_json::json;
 
 use super::{Line, Report, Setup, number};

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use paceline_analyze::statistics::median;
+use paceline_statistics::median;
 use serde_json::{Value, json};
 
 use super::peers::Peers;

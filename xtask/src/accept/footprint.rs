@@ -1,6 +1,6 @@
 //! Memory and startup of a lenet run on MNIST.
 
-use paceline_analyze::statistics::median;
+use paceline_statistics::median;
 use serde_json::json;
 
 use super::{Line, Report, Setup, number};

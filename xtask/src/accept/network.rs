@@ -4,8 +4,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use paceline_analyze::statistics::median;
-use paceline_record::metric::process::children_cpu_seconds;
+use paceline_record::process::children_cpu_seconds;
+use paceline_statistics::median;
 use serde_json::{Value, json};
 
 use super::{Line, Report, Setup, number};

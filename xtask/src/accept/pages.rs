@@ -7,9 +7,9 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use paceline_analyze::statistics::median;
 use paceline_record::Journal;
 use paceline_record::store::FILE;
+use paceline_statistics::median;
 use serde_json::{Value, json};
 
 use super::{Line, Report, Setup};

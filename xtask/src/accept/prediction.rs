@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use paceline_analyze::statistics::median;
+use paceline_statistics::median;
 use serde_json::{Value, json};
 
 use super::{Line, Report, Setup, number};

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Instant;
 
-use paceline_analyze::statistics::median;
+use paceline_statistics::median;
 use serde_json::json;
 
 use super::{Line, Report, Setup};

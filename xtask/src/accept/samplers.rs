@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use paceline_statistics::mean;
 use serde_json::{Value, json};
 
 use super::{Line, Report, Setup, number, peers};
@@ -62,10 +63,6 @@ impl Curves {
         }
         Ok(Self { name: value["sampler"].as_str().unwrap_or_default().into(), regrets, budget })
     }
-}
-
-fn mean(values: &[f64]) -> f64 {
-    values.iter().sum::<f64>() / values.len() as f64
 }
 
 /// The upper end of the 95% interval of `a`'s mean less `b`'s, by bootstrap over seeds; and its lower end.

@@ -1,6 +1,6 @@
 //! Virtual time: how fast it is made, and whether it learns in the time that real runs learn in.
 
-use paceline_analyze::statistics::median;
+use paceline_statistics::median;
 use serde_json::json;
 
 use super::{Line, Report, Setup, number};

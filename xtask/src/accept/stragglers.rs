@@ -1,7 +1,7 @@
 //! Consistency models beside bsp when one worker is three times slower: always the same one, and another
 //! one in each step.
 
-use paceline_analyze::statistics::median;
+use paceline_statistics::median;
 use serde_json::json;
 
 use super::{Line, Report, Setup, number};

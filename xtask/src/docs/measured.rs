@@ -5,8 +5,9 @@ use std::fs;
 use std::path::Path;
 
 use paceline_analyze::Channels;
-use paceline_analyze::statistics::median;
 use paceline_protocol::STRATEGIES;
+use paceline_statistics::mean;
+use paceline_statistics::median;
 use serde_json::Value;
 
 use super::markdown::Page;
@@ -234,7 +235,7 @@ fn sent(runs: &[&Value]) -> Outcome<f64> {
     let of_run = |run: &&Value| {
         let bytes: Vec<f64> =
             of_workers(run).map(|rank| number(rank, "/sent_bytes")).collect::<Outcome<_>>()?;
-        Ok(bytes.iter().sum::<f64>() / bytes.len() as f64 / number(run, "/result/steps")? / 1e6)
+        Ok(mean(&bytes) / number(run, "/result/steps")? / 1e6)
     };
     runs.iter().map(of_run).collect::<Outcome<Vec<f64>>>().map(|values| median(&values))
 }

@@ -143,7 +143,7 @@ impl Aggregate<Vec<f64>, Option<f64>> for Median {
 
     fn finalize(&self, _: &mut Context<'_>, values: Option<Vec<f64>>) -> rusqlite::Result<Option<f64>> {
         let values = values.unwrap_or_default();
-        Ok((!values.is_empty()).then(|| paceline_analyze::statistics::median(&values)))
+        Ok((!values.is_empty()).then(|| paceline_statistics::median(&values)))
     }
 }
 

@@ -81,7 +81,8 @@ fn dot(x: f64, y: f64) -> Dot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::{Goal, RawRun, Response};
+    use crate::table::{RawRun, Response};
+    use paceline_plan::Goal;
 
     fn table() -> StudyTable {
         let mut runs = Vec::new();

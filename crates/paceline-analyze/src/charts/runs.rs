@@ -1,9 +1,11 @@
 //! Charts that show every run.
 
+use paceline_plan::Goal;
+
 use super::{Drawn, dot};
 use crate::best::means;
 use crate::figure::{Axis, Dot, Figure, Mark, Panel, Scale};
-use crate::table::{Goal, number};
+use crate::table::number;
 
 /// What was measured, run by run.
 pub fn history(drawn: &Drawn<'_>) -> Option<Figure> {

@@ -6,10 +6,10 @@
 
 use std::collections::HashMap;
 
+use paceline_statistics::median;
 use serde::Serialize;
 
 use super::{Message, Pause, Recorded};
-use crate::statistics::median;
 
 /// Below this, what a message takes is its handling, not the length of its way.
 pub(super) const NEAR_S: f64 = 1e-4;

@@ -12,9 +12,8 @@ mod verdict;
 mod whatif;
 mod words;
 
+use paceline_statistics::{mean, median};
 use serde::Serialize;
-
-use crate::statistics::median;
 
 pub use links::Wires;
 pub use path::Shares;
@@ -242,7 +241,7 @@ impl Recorded {
         let worker = self.ranks[rank].worker;
         let typical = |of: fn(&Step) -> f64| {
             let values: Vec<f64> = steps.iter().map(of).collect();
-            if worker { median(&values) } else { values.iter().sum::<f64>() / values.len() as f64 }
+            if worker { median(&values) } else { mean(&values) }
         };
         let own: Vec<&Wait> = self.waits.iter().filter(|w| w.rank == rank).collect();
         let all: f64 = own.iter().map(|w| w.seconds).sum();

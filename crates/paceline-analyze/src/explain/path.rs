@@ -47,7 +47,7 @@ impl Shares {
         let typical = {
             let all: Vec<f64> =
                 recorded.workers().iter().flat_map(|w| recorded.steady(*w)).map(|s| s.duration_s()).collect();
-            if all.is_empty() { return None } else { crate::statistics::median(&all) }
+            if all.is_empty() { return None } else { paceline_statistics::median(&all) }
         };
         let begin = (last.received_s - STEPS * typical)
             .max(recorded.messages.iter().map(|m| m.sent_s).fold(f64::INFINITY, f64::min));

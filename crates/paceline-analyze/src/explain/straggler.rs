@@ -1,9 +1,10 @@
 //! Workers that hold the others up.
 
+use paceline_statistics::median;
+
 use super::links::quantile;
 use super::verdict::{Case, Cause, Change, Verdict, percent, seconds};
 use super::{Spent, Step, WhatIf};
-use crate::statistics::median;
 
 /// A worker whose faster steps take so many times those of the others is a straggler,
 const SLOWER: f64 = 1.4;

@@ -1,10 +1,10 @@
 //! What a run was bound by, and which changes would help, in order.
 
+use paceline_statistics::median;
 use serde::Serialize;
 
 use super::links::{NEAR_S, quantile};
 use super::{Recorded, Shares, Spent, WhatIf, Wires};
-use crate::statistics::median;
 
 /// What sets the pace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -1,11 +1,11 @@
 //! Explanations in words, and two runs beside each other.
 
+use paceline_statistics::median;
 use serde::Serialize;
 
 use super::verdict::seconds;
 use super::{Change, Explanation, Spent};
 use crate::sheet::Sheet;
-use crate::statistics::median;
 use crate::table::number;
 
 /// Two runs beside each other.

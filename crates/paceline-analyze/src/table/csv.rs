@@ -2,22 +2,17 @@
 
 use std::path::{Path, PathBuf};
 
-use paceline_plan::sheet::{Row, Sheet};
+use paceline_plan::sheet::{Row, Sheet, TableError};
 use paceline_random::{Purpose, Stream};
 
 use super::{RawRun, Response, StudyTable};
 
 /// A table that cannot be analysed.
 #[derive(Debug, thiserror::Error)]
-pub enum TableError {
-    /// It cannot be read.
-    #[error("{}: {problem}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        problem: String,
-    },
+pub enum StudyTableError {
+    /// The file or the columns are wrong.
+    #[error(transparent)]
+    Table(#[from] TableError),
     /// It has more rows than are analysed at once.
     #[error("{} has {rows} rows; at most {MOST_ROWS} are analysed at once", path.display())]
     Large {
@@ -25,16 +20,6 @@ pub enum TableError {
         path: PathBuf,
         /// Its rows.
         rows: usize,
-    },
-    /// What is asked of it does not fit.
-    #[error("{flag} {value}: {problem}")]
-    Ask {
-        /// The flag.
-        flag: &'static str,
-        /// Its value.
-        value: String,
-        /// Why not, and what would be right.
-        problem: String,
     },
 }
 
@@ -83,7 +68,7 @@ impl Sample {
 }
 
 /// Reads a table: all of its rows if there are not too many, or a sample.
-pub fn read(path: &Path, columns: &Columns, sample: Option<Sample>) -> Result<StudyTable, TableError> {
+pub fn read(path: &Path, columns: &Columns, sample: Option<Sample>) -> Result<StudyTable, StudyTableError> {
     let fail = |problem: String| TableError::File { path: path.into(), problem };
     let mut all = 0;
     let sheet = Sheet::read_some(path, |rows| {
@@ -96,7 +81,7 @@ pub fn read(path: &Path, columns: &Columns, sample: Option<Sample>) -> Result<St
     });
     let sheet = sheet.map_err(fail)?;
     if sheet.rows.is_empty() {
-        return Err(TableError::Large { path: path.into(), rows: all });
+        return Err(StudyTableError::Large { path: path.into(), rows: all });
     }
     let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
     let mut table = table(&name, &sheet, columns)?;
@@ -107,7 +92,7 @@ pub fn read(path: &Path, columns: &Columns, sample: Option<Sample>) -> Result<St
     Ok(table)
 }
 
-fn table(name: &str, sheet: &Sheet, columns: &Columns) -> Result<StudyTable, TableError> {
+fn table(name: &str, sheet: &Sheet, columns: &Columns) -> Result<StudyTable, StudyTableError> {
     let header = &sheet.columns;
     let find = |flag: &'static str, name: &str| {
         header.iter().position(|column| column == name).ok_or_else(|| TableError::Ask {
@@ -150,7 +135,7 @@ fn table(name: &str, sheet: &Sheet, columns: &Columns) -> Result<StudyTable, Tab
         let (all, used) = (table.runs.iter().filter(|r| !r.control).count(), table.measured(i).len());
         if used == 0 {
             let problem = "no row has a value that can be used".into();
-            return Err(TableError::Ask { flag: "--response", value: response.words(), problem });
+            return Err(TableError::Ask { flag: "--response", value: response.words(), problem }.into());
         }
         if used < all {
             let note = format!("{} of {all} runs have no usable {}", all - used, response.words());
@@ -166,7 +151,7 @@ mod tests {
 
     const TEXT: &str = "n,w,\"time, s\",kind,day\n2,\"a,b\",1.5,,x\n1,c,,control,y\n1,c,3,,y\n";
 
-    fn read(columns: &Columns) -> Result<StudyTable, TableError> {
+    fn read(columns: &Columns) -> Result<StudyTable, StudyTableError> {
         table("t.csv", &Sheet::parse(TEXT).unwrap(), columns)
     }
 

@@ -9,9 +9,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde::Serialize;
 
-pub use csv::{Columns, MOST_ROWS, Sample, TableError, read};
+pub use csv::{Columns, MOST_ROWS, Sample, StudyTableError, read};
+pub use paceline_plan::Goal;
 pub use recorded::{recorded, settings, varied};
-pub use response::{Goal, Response, number, short};
+pub use response::{Response, number, short};
 
 /// Runs, what varied between them, and what they measured.
 #[derive(Clone, Debug, Serialize)]

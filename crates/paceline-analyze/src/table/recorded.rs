@@ -1,10 +1,12 @@
 //! A study table out of recorded runs: what differs between their plans are the factors, what their results say the
 //! responses.
 
+use paceline_plan::Goal;
+use paceline_plan::sheet::TableError;
 use paceline_record::store::RunRow;
 use serde_json::Value;
 
-use super::{Goal, RawRun, Response, StudyTable, TableError};
+use super::{RawRun, Response, StudyTable, StudyTableError};
 
 /// What of a plan is no factor: it names repeats, or where a run ends early.
 const NO_FACTORS: [&str; 3] = ["seed", "stop-after-step", "model-file"];
@@ -80,8 +82,10 @@ pub fn recorded(
     runs: &[RunRow],
     factors: &[String],
     responses: &[Response],
-) -> Result<StudyTable, TableError> {
-    let ask = |flag, value: &str, problem: String| TableError::Ask { flag, value: value.into(), problem };
+) -> Result<StudyTable, StudyTableError> {
+    let ask = |flag, value: &str, problem: String| -> StudyTableError {
+        TableError::Ask { flag, value: value.into(), problem }.into()
+    };
     let ended: Vec<&RunRow> = runs.iter().filter(|run| run.result.is_some() && run.plan.is_some()).collect();
     let all: Vec<Vec<(String, String)>> = ended.iter().map(|run| settings(run)).collect();
     let setting = |of: &[(String, String)], name: &str| {

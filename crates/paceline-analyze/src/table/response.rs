@@ -1,16 +1,7 @@
 //! What was measured: its scale, its unit, and whether less or more of it is wanted.
 
+use paceline_plan::Goal;
 use serde::Serialize;
-
-/// Whether less or more is wanted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Goal {
-    /// Less is better.
-    Minimize,
-    /// More is better.
-    Maximize,
-}
 
 /// Something that runs measured.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -85,10 +76,7 @@ impl Response {
 
     /// Whether `a` is better than `b`.
     pub fn better(&self, a: f64, b: f64) -> bool {
-        match self.goal {
-            Goal::Minimize => a < b,
-            Goal::Maximize => a > b,
-        }
+        self.goal.better(a, b)
     }
 }
 

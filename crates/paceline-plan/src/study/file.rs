@@ -160,6 +160,24 @@ pub enum Goal {
     Maximize,
 }
 
+impl Goal {
+    /// Whether `a` is better than `b`.
+    pub fn better(self, a: f64, b: f64) -> bool {
+        match self {
+            Self::Minimize => a < b,
+            Self::Maximize => a > b,
+        }
+    }
+
+    /// The value as a loss: less is better.
+    pub fn loss(self, value: f64) -> f64 {
+        match self {
+            Self::Minimize => value,
+            Self::Maximize => -value,
+        }
+    }
+}
+
 /// When the study ends: whatever comes first.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]

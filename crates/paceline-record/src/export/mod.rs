@@ -113,6 +113,15 @@ fn file(path: &Path, bytes: &[u8]) -> Result<(), ExportError> {
     std::fs::write(path, bytes).map_err(|source| ExportError::File { path: path.to_owned(), source })
 }
 
+/// Appends a number as LEB128, the variable-length form of Thrift and Protocol Buffers.
+fn varint(bytes: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        bytes.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    bytes.push(value as u8);
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use super::{ExportError, Exported, file, folder};
+use super::{ExportError, Exported, file, folder, varint};
 use crate::store::{Rows, Value};
 use crate::table::Type;
 
@@ -230,14 +230,6 @@ impl Thrift {
         self.elements(id, 8, texts.len());
         texts.iter().for_each(|text| self.raw(text));
     }
-}
-
-fn varint(bytes: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        bytes.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    bytes.push(value as u8);
 }
 
 #[cfg(test)]

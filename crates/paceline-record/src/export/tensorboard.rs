@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::{ExportError, Exported, file, folder};
+use super::{ExportError, Exported, file, folder, varint};
 use crate::store::{Rows, Value, number};
 
 pub fn write(exported: &Exported<'_>, out: &Path) -> Result<(), ExportError> {
@@ -80,14 +80,6 @@ impl Events {
         let name = format!("events.out.tfevents.{}.{}", self.started_s as u64, exported.run.run);
         file(&path.join(name), &self.bytes)
     }
-}
-
-fn varint(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
 }
 
 fn key(out: &mut Vec<u8>, field: u64, wire: u64) {

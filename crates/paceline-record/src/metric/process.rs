@@ -37,13 +37,6 @@ impl ProcessReading {
     }
 }
 
-/// CPU time of all processes that this one has started and reaped, and of theirs, in seconds.
-pub fn children_cpu_seconds() -> f64 {
-    let usage = getrusage(UsageWho::RUSAGE_CHILDREN).ok();
-    let both = usage.map(|u| u.user_time().num_microseconds() + u.system_time().num_microseconds());
-    both.unwrap_or(0) as f64 * 1e-6
-}
-
 /// Metrics of a rank's process.
 pub const PROCESS: &[Metric<ProcessReading>] = &[
     Metric {

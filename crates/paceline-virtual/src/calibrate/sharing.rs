@@ -5,6 +5,7 @@ use std::sync::{Arc, Barrier};
 use std::time::Instant;
 
 use paceline_nn::models;
+use paceline_statistics::mean;
 
 use super::{CLASSES, Effort, Subject};
 use crate::calibration::{Estimate, Sharing};
@@ -42,8 +43,7 @@ pub(super) fn sharing(effort: &Effort, cores: usize, dataset: &Arc<[u8]>) -> Vec
             std::thread::sleep(2 * effort.each);
             over.store(true, Ordering::Relaxed);
             // Means: where ranks take turns, few passes take much longer.
-            let mean = |all: Vec<f64>| all.iter().sum::<f64>() / all.len() as f64;
-            ranks.into_iter().map(|rank| mean(rank.join().expect("a rank does not panic"))).collect()
+            ranks.into_iter().map(|rank| mean(&rank.join().expect("a rank does not panic"))).collect()
         })
     };
     // Until the last of all has done its pass, again and again.

@@ -294,7 +294,7 @@ impl Line {
         let history = observations(&problem, made);
         let best = problem.best(&history).first().and_then(|i| problem.losses(&history[*i])).map(|losses| {
             let objective = &study.objectives[0];
-            let value = if objective.goal == Goal::Minimize { losses[0] } else { -losses[0] };
+            let value = objective.goal.loss(losses[0]);
             format!("best {}, ", figure(&objective.metric, value))
         });
         let text = format!("{left} left, {}about {}", best.unwrap_or_default(), duration(each * left as f64));

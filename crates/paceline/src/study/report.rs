@@ -72,7 +72,7 @@ impl<'a> Findings<'a> {
         let values: Vec<_> = full.filter_map(|o| Some((o.point.clone(), figure(o)?))).collect();
         let effects = effects(&study.space, &values);
         let (mut single, mut several): (Side, Side) = (None, None);
-        let better = |a: f64, b: f64| if objective.goal == Goal::Minimize { a < b } else { a > b };
+        let better = |a: f64, b: f64| objective.goal.better(a, b);
         for group in groups(&whole) {
             let (count, figures) = (workload::workers(study, &group[0].job), means(&group));
             let one = Observation {
@@ -311,7 +311,7 @@ fn means(group: &[&Made]) -> BTreeMap<String, f64> {
     let names: std::collections::BTreeSet<&String> = all.iter().flat_map(|m| m.keys()).collect();
     let mean = |name: &String| {
         let values: Vec<f64> = all.iter().filter_map(|m| m.get(name).copied()).collect();
-        (name.clone(), values.iter().sum::<f64>() / values.len() as f64)
+        (name.clone(), paceline_statistics::mean(&values))
     };
     names.into_iter().map(mean).collect()
 }

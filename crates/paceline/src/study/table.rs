@@ -1,10 +1,9 @@
 //! A study's runs as the input of an analysis: its axes are the factors, its objectives the responses.
 
 use paceline_analyze::StudyTable;
-use paceline_analyze::table::{self, RawRun, Response};
+use paceline_analyze::table::{RawRun, Response};
 use paceline_explore::drift::follows_pace;
 use paceline_explore::schedule::{End, Role};
-use paceline_plan::Goal;
 
 use super::state::Known;
 use super::workload;
@@ -24,10 +23,7 @@ pub fn responses(known: &Known) -> Vec<Response> {
             name: objective.metric.clone(),
             // Times and rates differ by factors.
             log: follows_pace(&objective.metric) && ended(&objective.metric).iter().all(|v| *v > 0.0),
-            goal: match objective.goal {
-                Goal::Minimize => table::Goal::Minimize,
-                Goal::Maximize => table::Goal::Maximize,
-            },
+            goal: objective.goal,
         })
         .collect()
 }

@@ -4,8 +4,10 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use paceline_analyze::findings::Kind;
-use paceline_analyze::table::{self, Columns, Goal, Response, Sample};
-use paceline_analyze::{Analysis, Ask, StudyTable, TableError};
+use paceline_analyze::table::{self, Columns, Response, Sample};
+use paceline_analyze::{Analysis, Ask, StudyTable, StudyTableError};
+use paceline_plan::Goal;
+use paceline_plan::sheet::TableError;
 use serde_json::json;
 
 use super::resume;
@@ -190,19 +192,21 @@ impl Failure {
     }
 }
 
-impl From<TableError> for Failure {
-    fn from(error: TableError) -> Self {
+impl From<StudyTableError> for Failure {
+    fn from(error: StudyTableError) -> Self {
         match error {
-            TableError::File { .. } => {
+            StudyTableError::Table(TableError::File { .. }) => {
                 let hint = "a line with the columns' names, then one line per run, is expected";
                 Self::new(FailureKind::Storage, error.to_string(), hint.into())
             }
-            TableError::Large { .. } => {
+            StudyTableError::Large { .. } => {
                 let hint =
                     "--sample 50000 analyses that many rows, drawn by --seed; a greater number takes longer";
                 Self::new(FailureKind::Usage, error.to_string(), hint.into())
             }
-            TableError::Ask { flag, value, problem } => Self::ask(flag, &value, &problem),
+            StudyTableError::Table(TableError::Ask { flag, value, problem }) => {
+                Self::ask(flag, &value, &problem)
+            }
         }
     }
 }

@@ -9,6 +9,7 @@ use paceline_data::DATASETS;
 use paceline_nn::Compute;
 use paceline_nn::models::MODELS;
 use paceline_record::Machine;
+use paceline_statistics::percentile;
 use paceline_train::{Replica, model};
 use serde::Serialize;
 
@@ -83,17 +84,12 @@ struct Report {
     rows: Vec<Row>,
 }
 
-/// The latency that a fraction of the batches stays within, in milliseconds.
-fn quantile(sorted: &[Duration], fraction: f64) -> f64 {
-    let place = (sorted.len() as f64 * fraction).ceil() as usize;
-    sorted[place.clamp(1, sorted.len()) - 1].as_secs_f64() * 1e3
-}
-
 impl Row {
     fn new(batch: usize, threads: usize, mut latencies: Vec<Duration>) -> Self {
         latencies.sort_unstable();
         let total: Duration = latencies.iter().sum();
-        let [p50_ms, p95_ms, p99_ms] = [0.50, 0.95, 0.99].map(|fraction| quantile(&latencies, fraction));
+        let [p50_ms, p95_ms, p99_ms] =
+            [50, 95, 99].map(|p| percentile(&latencies, p).unwrap_or_default().as_secs_f64() * 1e3);
         let batches = latencies.len();
         let samples_per_s = (batches * batch) as f64 / total.as_secs_f64();
         Self { batch, threads, batches, p50_ms, p95_ms, p99_ms, samples_per_s }

@@ -3,8 +3,7 @@
 
 use std::process::{Command, Stdio};
 
-use paceline_record::metric::process::children_cpu_seconds;
-use paceline_record::process::monotonic_ns;
+use paceline_record::process::{children_cpu_seconds, monotonic_ns};
 use serde::Serialize;
 use serde_json::Value;
 

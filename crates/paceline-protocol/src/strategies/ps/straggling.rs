@@ -27,8 +27,8 @@ impl Straggling {
     pub(super) fn step(&mut self, worker: Rank, seconds: f32) {
         self.times[worker] = Some(seconds);
         let times: Vec<f32> = self.times.iter().flatten().copied().collect();
-        let middle = median(times.clone());
-        let deviation = median(times.iter().map(|t| (t - middle).abs()).collect());
+        let middle = median(&times);
+        let deviation = median(&times.iter().map(|t| (t - middle).abs()).collect::<Vec<f32>>());
         // Equal times have no deviation at all; a hundredth of the median is noise anywhere.
         let out_of_line = seconds > middle + 3.0 * deviation.max(0.01 * middle);
         let (up, down) =
@@ -46,10 +46,8 @@ impl Straggling {
     }
 }
 
-fn median(mut values: Vec<f32>) -> f32 {
-    values.sort_by(f32::total_cmp);
-    let n = values.len();
-    if n % 2 == 1 { values[n / 2] } else { (values[n / 2 - 1] + values[n / 2]) / 2.0 }
+fn median(values: &[f32]) -> f32 {
+    paceline_statistics::median(&values.iter().copied().map(f64::from).collect::<Vec<_>>()) as f32
 }
 
 #[cfg(test)]

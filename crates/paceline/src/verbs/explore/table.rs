@@ -6,6 +6,7 @@ use paceline_explore::samplers::SAMPLERS;
 use paceline_explore::table::{Ask, Exploration, Table};
 use paceline_plan::{Condition, Goal, Objective};
 use paceline_random::{Purpose, Stream};
+use paceline_statistics::mean;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -206,7 +207,7 @@ pub fn bench(args: &BenchArgs, show: Show) -> Result<(), Failure> {
         curves.push(Curve {
             sampler: sampler.clone(),
             evaluations_to_5_percent: estimate(&to_goal),
-            mean_regret: (0..steps).map(|i| estimate_mean(&column(i))).collect(),
+            mean_regret: (0..steps).map(|i| mean(&column(i))).collect(),
             regret_at_15: at(15),
             regret_at_30: at(30),
             last_suggestion_s: [last[last.len() / 2], last[last.len() - 1]],
@@ -237,8 +238,4 @@ pub fn bench(args: &BenchArgs, show: Show) -> Result<(), Failure> {
         text += &format!("   {interval:>23}   {:>9.2} ms\n", 1e3 * curve.last_suggestion_s[0]);
     }
     Ok(output::text(&text)?)
-}
-
-fn estimate_mean(values: &[f64]) -> f64 {
-    values.iter().sum::<f64>() / values.len().max(1) as f64
 }
