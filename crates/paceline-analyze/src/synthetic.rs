@@ -12,7 +12,7 @@ use crate::noise::Noise;
 use crate::table::{RawRun, Response, StudyTable};
 
 /// A study whose truth is known.
-struct Known {
+struct SyntheticStudy {
     table: StudyTable,
     /// By factor and level; sums to zero, or is a slope.
     alone: Vec<Vec<f64>>,
@@ -39,7 +39,7 @@ pub const KINDS: [(&str, &[usize], f64, usize, usize); 4] = [
     ("a slope", &[12, 3, 2], 0.8, 1, 1),
 ];
 
-fn study(seed: u64) -> Known {
+fn study(seed: u64) -> SyntheticStudy {
     let (_, sizes, part, repeats, blocks) = KINDS[(seed % KINDS.len() as u64) as usize];
     let stream = Stream::new(seed, Purpose::Bench);
     let (effects, sides, noise) = (stream.fork(1), stream.fork(2), stream.fork(3));
@@ -107,7 +107,7 @@ fn study(seed: u64) -> Known {
     }
     let names: Vec<String> = (0..sizes.len()).map(|f| format!("f{f}")).collect();
     let responses = vec![Response::parse("log(time_s)").expect("a response")];
-    Known { table: StudyTable::new("synthetic", &names, responses, runs), alone, together }
+    SyntheticStudy { table: StudyTable::new("synthetic", &names, responses, runs), alone, together }
 }
 
 /// Intervals that were looked at, and those that contain the truth.
@@ -137,7 +137,7 @@ impl Covered {
 
 /// What came of one study.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Told {
+pub struct SyntheticOutcome {
     /// Decides the study.
     pub seed: u64,
     /// Its runs.
@@ -158,7 +158,7 @@ pub struct Told {
     pub wrong: usize,
 }
 
-impl Known {
+impl SyntheticStudy {
     fn is_there(&self, factors: &[usize]) -> bool {
         match *factors {
             [f] => self.alone[f].iter().any(|v| *v != 0.0),
@@ -172,10 +172,17 @@ impl Known {
 }
 
 /// Makes a study and analyses it.
-pub fn told(seed: u64) -> Told {
+pub fn told(seed: u64) -> SyntheticOutcome {
     let known = study(seed);
-    let Some(anova) = Anova::new(&known.table, 0) else { return Told { seed, ..Told::default() } };
-    let mut told = Told { seed, runs: anova.n, residual_df: anova.residual_df, ..Told::default() };
+    let Some(anova) = Anova::new(&known.table, 0) else {
+        return SyntheticOutcome { seed, ..SyntheticOutcome::default() };
+    };
+    let mut told = SyntheticOutcome {
+        seed,
+        runs: anova.n,
+        residual_df: anova.residual_df,
+        ..SyntheticOutcome::default()
+    };
     for (f, effect) in anova.effects.iter().enumerate() {
         for (level, truth) in effect.levels.iter().zip(&known.alone[f]) {
             told.alone.look(level.effect, *truth);
@@ -218,9 +225,10 @@ mod tests {
     #[test]
     fn intervals_contain_the_truth_about_as_often_as_they_say() {
         // The accept measurement looks at a thousand studies; here wide bounds hold for a tenth of them.
-        let all: Vec<Told> = (0..100).map(told).collect();
-        let sum = |of: fn(&Told) -> Covered| {
-            let add = |a: Covered, t: &Told| Covered { all: a.all + of(t).all, hit: a.hit + of(t).hit };
+        let all: Vec<SyntheticOutcome> = (0..100).map(told).collect();
+        let sum = |of: fn(&SyntheticOutcome) -> Covered| {
+            let add =
+                |a: Covered, t: &SyntheticOutcome| Covered { all: a.all + of(t).all, hit: a.hit + of(t).hit };
             all.iter().fold(Covered::default(), add).share()
         };
         for share in [sum(|t| t.alone), sum(|t| t.together)] {

@@ -4,8 +4,8 @@
 //! - [`access`]: who may look: loopback names, a token otherwise, no other site's scripts
 //! - [`server`]: connections, their deadlines and their number
 //! - [`route`]: from a request to an answer; [`query`]: what an address says
-//! - [`shelf`]: what is in the store now; [`group`]: runs that are looked at together, [`select`]: some of them
-//! - [`analyst`]: charts and findings, made beside the pages, so that no page waits for them for long
+//! - [`cache`]: what is in the store now; [`group`]: runs that are looked at together, [`select`]: some of them
+//! - [`background`]: charts and findings, made beside the pages, so that no page waits for them for long
 //! - [`pages`]: the pages; [`metrics`]: figures for Prometheus
 //! - [`live`]: what is new, as server-sent events
 //! - `assets/`: scripts and style of the pages
@@ -17,7 +17,8 @@
 #![forbid(unsafe_code)]
 
 pub mod access;
-pub mod analyst;
+pub mod background;
+pub mod cache;
 pub mod group;
 pub mod live;
 pub mod metrics;
@@ -26,7 +27,6 @@ pub mod query;
 pub mod route;
 pub mod select;
 pub mod server;
-pub mod shelf;
 
 pub use access::Access;
 pub use server::serve;

@@ -8,8 +8,8 @@ use http_body_util::Channel;
 use hyper::body::{Bytes, Frame};
 use tokio::sync::watch;
 
-use crate::analyst::Analyst;
-use crate::shelf::Shelf;
+use crate::background::BackgroundAnalysis;
+use crate::cache::StoreCache;
 
 /// Time between two looks at the store.
 const LOOK: Duration = Duration::from_millis(500);
@@ -19,16 +19,19 @@ const ALIVE: Duration = Duration::from_secs(15);
 const BEHIND: usize = 8;
 
 /// Looks at the store until nobody wants to know any more.
-pub fn watch(shelf: &Arc<Shelf>, analyst: &Arc<Analyst>) -> std::io::Result<watch::Receiver<u64>> {
+pub fn watch(
+    cache: &Arc<StoreCache>,
+    background: &Arc<BackgroundAnalysis>,
+) -> std::io::Result<watch::Receiver<u64>> {
     let (tell, told) = watch::channel(0);
-    let (shelf, analyst) = (Arc::clone(shelf), Arc::clone(analyst));
+    let (cache, background) = (Arc::clone(cache), Arc::clone(background));
     let look = move || {
         // Before the first page is asked for: reading thousands of runs takes a moment.
-        shelf.warm();
+        cache.warm();
         while !tell.is_closed() {
             // Without anybody who listens, nothing is looked at.
             if tell.receiver_count() > 1 {
-                let now = crate::group::stamp(&(shelf.stamp(), analyst.made()));
+                let now = crate::group::stamp(&(cache.stamp(), background.made()));
                 tell.send_if_modified(|last| std::mem::replace(last, now) != now);
             }
             std::thread::sleep(LOOK);

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::shelf::Shelf;
+use crate::cache::StoreCache;
 
 /// What the server itself counts.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +23,7 @@ fn label(text: &str) -> String {
 }
 
 /// All figures.
-pub fn text(shelf: &Shelf, served: Served) -> String {
+pub fn text(cache: &StoreCache, served: Served) -> String {
     let mut text = String::new();
     let mut family = |name: &str, kind: &str, about: &str, samples: Vec<(String, f64)>| {
         let _ = writeln!(text, "# HELP paceline_{name} {about}\n# TYPE paceline_{name} {kind}");
@@ -36,7 +36,7 @@ pub fn text(shelf: &Shelf, served: Served) -> String {
     family("http_refused_total", "counter", "Requests refused.", one(served.refused));
     family("http_event_streams", "gauge", "Event streams that are open.", one(served.listening));
     family("analyses_total", "counter", "Findings and charts made.", one(served.analyses));
-    let runs = shelf.runs();
+    let runs = cache.runs();
     family("store_readable", "gauge", "1 if the store can be read.", one(u64::from(runs.is_ok())));
     let runs = runs.unwrap_or_default();
     let states = ["running", "ok", "failed", "interrupted", "lost"].map(|state| {
@@ -62,10 +62,10 @@ pub fn text(shelf: &Shelf, served: Served) -> String {
         });
         family(name, kind, about, samples.collect());
     }
-    let studies: Vec<_> = shelf
+    let studies: Vec<_> = cache
         .studies()
         .into_iter()
-        .filter_map(|name| Some((shelf.study(&name).ok()?, label(&name))))
+        .filter_map(|name| Some((cache.study(&name).ok()?, label(&name))))
         .collect();
     let samples = studies.iter().flat_map(|(study, name)| {
         let count =

@@ -14,13 +14,13 @@ use paceline_analyze::report::{DRAW, STYLE};
 use tokio::sync::watch;
 
 use crate::access::{Access, Asking, Refused};
-use crate::analyst::Analyst;
+use crate::background::BackgroundAnalysis;
+use crate::cache::StoreCache;
 use crate::group::Studies;
 use crate::live;
 use crate::metrics::{self, Served};
 use crate::pages::{self, Page};
 use crate::query::Query;
-use crate::shelf::Shelf;
 
 /// The body of an answer.
 pub type Body = BoxBody<Bytes, Infallible>;
@@ -28,9 +28,9 @@ pub type Body = BoxBody<Bytes, Infallible>;
 /// What is served.
 pub struct Site {
     /// What there is to show.
-    pub shelf: Arc<Shelf>,
+    pub cache: Arc<StoreCache>,
     /// Who makes what takes long.
-    pub analyst: Arc<Analyst>,
+    pub background: Arc<BackgroundAnalysis>,
     access: Access,
     news: watch::Receiver<u64>,
     /// Scripts and style by path.
@@ -50,8 +50,8 @@ const SCRIPT: &str = "text/javascript; charset=utf-8";
 impl Site {
     /// Of a store.
     pub fn new(store: PathBuf, studies: Box<dyn Studies>, access: Access) -> std::io::Result<Self> {
-        let shelf = Arc::new(Shelf::new(store, studies));
-        let analyst = Analyst::start()?;
+        let cache = Arc::new(StoreCache::new(store, studies));
+        let background = BackgroundAnalysis::start()?;
         let style = format!("{STYLE}\n{}", include_str!("assets/dash.css"));
         let text = |text: &'static str| Bytes::from_static(text.as_bytes());
         let assets = vec![
@@ -63,9 +63,9 @@ impl Site {
             ("/favicon.ico", "image/svg+xml", text(include_str!("assets/icon.svg"))),
         ];
         Ok(Self {
-            news: live::watch(&shelf, &analyst)?,
-            shelf,
-            analyst,
+            news: live::watch(&cache, &background)?,
+            cache,
+            background,
             access,
             assets,
             answered: AtomicU64::new(0),
@@ -79,7 +79,7 @@ impl Site {
             answered: self.answered.load(Ordering::Relaxed),
             refused: self.refused.load(Ordering::Relaxed),
             listening: self.listening.load(Ordering::Relaxed),
-            analyses: self.analyst.made(),
+            analyses: self.background.made(),
         }
     }
 }
@@ -178,7 +178,7 @@ pub async fn answer(site: Arc<Site>, request: Request<Incoming>) -> Response<Bod
     // What reads the store is made on threads that may wait for the disk.
     let made = tokio::task::spawn_blocking(move || match path.as_str() {
         "/metrics" => {
-            let text = metrics::text(&site.shelf, site.served());
+            let text = metrics::text(&site.cache, site.served());
             response(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", full(text))
         }
         "/events" => response(StatusCode::OK, "text/event-stream", full("")),

@@ -11,7 +11,7 @@ use crate::query::Query;
 pub const ROWS: usize = 100;
 
 /// What is wanted of a group.
-pub struct Choice<'a> {
+pub struct RunFilter<'a> {
     group: &'a Group,
     levels: Vec<(usize, HashSet<String>)>,
     ranges: Vec<(Figure, f64, f64)>,
@@ -48,7 +48,7 @@ pub fn chooses(name: &str) -> bool {
     name == "state" || ["f.", "min.", "max."].iter().any(|begin| name.starts_with(begin))
 }
 
-impl<'a> Choice<'a> {
+impl<'a> RunFilter<'a> {
     /// What the address says. What it says of something that is not there says nothing.
     pub fn new(group: &'a Group, query: &Query) -> Self {
         let mut levels = Vec::new();
@@ -135,7 +135,7 @@ mod tests {
 
     fn chosen(query: &str) -> Vec<u64> {
         let (group, query) = (group(), Query::parse(query));
-        let mut members = Choice::new(&group, &query).members();
+        let mut members = RunFilter::new(&group, &query).members();
         sort(&group, &mut members, query.get("sort"));
         members.iter().map(|m| m.number).collect()
     }

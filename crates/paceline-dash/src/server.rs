@@ -57,16 +57,16 @@ pub fn serve(
 }
 
 async fn accept(listener: tokio::net::TcpListener, site: Arc<Site>) {
-    let mut seats: VecDeque<AbortHandle> = VecDeque::with_capacity(CONNECTIONS);
+    let mut members: VecDeque<AbortHandle> = VecDeque::with_capacity(CONNECTIONS);
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             // Out of descriptors: give those who are connected time to go.
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
-        seats.retain(|seat| !seat.is_finished());
-        if seats.len() >= CONNECTIONS
-            && let Some(oldest) = seats.pop_front()
+        members.retain(|context| !context.is_finished());
+        if members.len() >= CONNECTIONS
+            && let Some(oldest) = members.pop_front()
         {
             oldest.abort();
         }
@@ -84,6 +84,6 @@ async fn accept(listener: tokio::net::TcpListener, site: Arc<Site>) {
             // Whoever went away has nothing to be told.
             let _ = tokio::time::timeout(LONGEST, connection).await;
         };
-        seats.push_back(tokio::spawn(connection).abort_handle());
+        members.push_back(tokio::spawn(connection).abort_handle());
     }
 }

@@ -71,14 +71,14 @@ pub enum End {
 
 /// A run and how it ended; `None` while it has not.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Made {
+pub struct ScheduledRun {
     /// The run.
     pub job: Job,
     /// Its end.
     pub end: Option<End>,
 }
 
-impl Made {
+impl ScheduledRun {
     /// Its figures, where it has them.
     pub fn metrics(&self) -> Option<&BTreeMap<String, f64>> {
         match &self.end {
@@ -188,7 +188,7 @@ impl Schedule {
     }
 
     /// What to do after these runs, in the order in which they began.
-    pub fn next(&mut self, made: &[Made]) -> Next {
+    pub fn next(&mut self, made: &[ScheduledRun]) -> Next {
         let id = made.len() as u64;
         let job = |role, levels, share, repeat| Job { id, role, levels, share, repeat };
         let count = |role: Role| made.iter().filter(|m| m.job.role == role).count() as u64;
@@ -207,8 +207,8 @@ impl Schedule {
             return Next::Run(job(Role::Baseline, Vec::new(), 1.0, baselines));
         }
         match self.next_point(made) {
-            Some(Choice::Run(point, share, repeat)) => Next::Run(job(Role::Point, point.0, share, repeat)),
-            Some(Choice::Wait) => Next::Wait,
+            Some(Selection::Run(point, share, repeat)) => Next::Run(job(Role::Point, point.0, share, repeat)),
+            Some(Selection::Wait) => Next::Wait,
             None if made.iter().any(|m| m.end.is_none()) => Next::Wait,
             None if self.rules.baseline && baselines < self.rules.repeats => {
                 Next::Run(job(Role::Baseline, Vec::new(), 1.0, baselines))
@@ -219,7 +219,7 @@ impl Schedule {
         }
     }
 
-    fn next_point(&mut self, made: &[Made]) -> Option<Choice> {
+    fn next_point(&mut self, made: &[ScheduledRun]) -> Option<Selection> {
         let begun: Vec<(Point, f64)> = made.iter().filter_map(|m| Some((m.point()?, m.job.share))).collect();
         let runs_left = self.rules.runs.is_none_or(|runs| (begun.len() as u64) < runs);
         if let Some(known) = &self.known {
@@ -229,7 +229,7 @@ impl Schedule {
                     let point = &known[i as usize];
                     let done = begun.iter().filter(|(p, _)| p == point).count() as u64;
                     if done <= round {
-                        return Some(Choice::Run(point.clone(), 1.0, done));
+                        return Some(Selection::Run(point.clone(), 1.0, done));
                     }
                 }
             }
@@ -246,36 +246,36 @@ impl Schedule {
         let short = |times: u64| times < self.rules.repeats;
         let due = points.iter().find(|(_, times, last)| short(*times) && begun.len() - last > APART);
         if let Some(((point, share), times, _)) = due.filter(|_| runs_left) {
-            return Some(Choice::Run(point.clone(), *share, *times));
+            return Some(Selection::Run(point.clone(), *share, *times));
         }
         let most = self.rules.runs.map_or(u64::MAX, |runs| runs.div_ceil(self.rules.repeats));
         let history = observations(&self.problem, made);
         let waiting = history.iter().any(|o| o.outcome == Outcome::Pending);
         if runs_left && (points.len() as u64) < most {
             match self.sampler.next(&history) {
-                Some(next) => return Some(Choice::Run(next.point, next.share, 0)),
+                Some(next) => return Some(Selection::Run(next.point, next.share, 0)),
                 None if waiting && points.iter().all(|(_, times, _)| !short(*times)) => {
-                    return Some(Choice::Wait);
+                    return Some(Selection::Wait);
                 }
                 None => {}
             }
         }
         let left = points.iter().find(|(_, times, _)| short(*times)).filter(|_| runs_left);
         if let Some(((point, share), times, _)) = left {
-            return Some(Choice::Run(point.clone(), *share, *times));
+            return Some(Selection::Run(point.clone(), *share, *times));
         }
         self.noisy(made)
     }
 
     /// A point whose repeats differ much and that may be run again, the best first.
-    fn noisy(&self, made: &[Made]) -> Option<Choice> {
+    fn noisy(&self, made: &[ScheduledRun]) -> Option<Selection> {
         if self.rules.max_repeats <= self.rules.repeats {
             return None;
         }
         let objective: &Objective = self.problem.objectives.first()?;
         let mut candidates: Vec<(f64, Point, u64)> = Vec::new();
         for point in distinct(made) {
-            let runs: Vec<&Made> =
+            let runs: Vec<&ScheduledRun> =
                 made.iter().filter(|m| m.point().as_ref() == Some(&point) && m.job.share >= 1.0).collect();
             let values: Vec<f64> =
                 runs.iter().filter_map(|m| m.metrics()?.get(&objective.metric).copied()).collect();
@@ -292,18 +292,18 @@ impl Schedule {
             }
         }
         let best = candidates.into_iter().min_by(|a, b| a.0.total_cmp(&b.0));
-        best.map(|(_, point, repeat)| Choice::Run(point, 1.0, repeat))
+        best.map(|(_, point, repeat)| Selection::Run(point, 1.0, repeat))
     }
 }
 
-enum Choice {
+enum Selection {
     Run(Point, f64, u64),
     Wait,
 }
 
-fn distinct(made: &[Made]) -> Vec<Point> {
+fn distinct(made: &[ScheduledRun]) -> Vec<Point> {
     let mut points: Vec<Point> = Vec::new();
-    for point in made.iter().filter_map(Made::point) {
+    for point in made.iter().filter_map(ScheduledRun::point) {
         if !points.contains(&point) {
             points.push(point);
         }
@@ -313,8 +313,8 @@ fn distinct(made: &[Made]) -> Vec<Point> {
 
 /// What samplers are told: one observation per point and share, the means of its repeats. A point all of whose runs
 /// ended without an objective has failed.
-pub fn observations(problem: &Problem, made: &[Made]) -> Vec<Observation> {
-    let mut groups: Vec<(Point, f64, Vec<&Made>)> = Vec::new();
+pub fn observations(problem: &Problem, made: &[ScheduledRun]) -> Vec<Observation> {
+    let mut groups: Vec<(Point, f64, Vec<&ScheduledRun>)> = Vec::new();
     for one in made {
         let Some(point) = one.point() else { continue };
         match groups.iter_mut().find(|(p, share, _)| *p == point && *share == one.job.share) {
@@ -322,7 +322,7 @@ pub fn observations(problem: &Problem, made: &[Made]) -> Vec<Observation> {
             None => groups.push((point, one.job.share, vec![one])),
         }
     }
-    let mean = |runs: &[&Made]| {
+    let mean = |runs: &[&ScheduledRun]| {
         let mut sums: BTreeMap<String, (f64, f64)> = BTreeMap::new();
         for metrics in runs.iter().filter_map(|m| m.metrics()) {
             for (name, value) in metrics {
@@ -332,7 +332,7 @@ pub fn observations(problem: &Problem, made: &[Made]) -> Vec<Observation> {
         }
         sums.into_iter().map(|(name, (sum, count))| (name, sum / count)).collect::<BTreeMap<_, _>>()
     };
-    let observe = |(point, share, runs): (Point, f64, Vec<&Made>)| {
+    let observe = |(point, share, runs): (Point, f64, Vec<&ScheduledRun>)| {
         let metrics = mean(&runs);
         let told = problem.objectives.iter().all(|o| metrics.contains_key(&o.metric));
         let outcome = match told {
@@ -374,18 +374,18 @@ mod tests {
     }
 
     /// Runs everything one after the other.
-    fn all(rules: &Rules, mut made: Vec<Made>) -> Vec<Made> {
+    fn all(rules: &Rules, mut made: Vec<ScheduledRun>) -> Vec<ScheduledRun> {
         let mut schedule = Schedule::new(&problem(), rules.clone()).unwrap();
         loop {
             match schedule.next(&made) {
-                Next::Run(job) => made.push(Made { end: Some(ended(&job)), job }),
+                Next::Run(job) => made.push(ScheduledRun { end: Some(ended(&job)), job }),
                 Next::Finished => return made,
                 Next::Wait => panic!("nothing is under way"),
             }
         }
     }
 
-    fn roles(made: &[Made], role: Role) -> usize {
+    fn roles(made: &[ScheduledRun], role: Role) -> usize {
         made.iter().filter(|m| m.job.role == role).count()
     }
 
@@ -396,7 +396,7 @@ mod tests {
         assert_eq!(made[1].job.role, Role::Control);
         assert_eq!(made.last().unwrap().job.role, Role::Control);
         assert_eq!((roles(&made, Role::Point), roles(&made, Role::Baseline)), (18, 2));
-        let points: Vec<&Made> = made.iter().filter(|m| m.job.role == Role::Point).collect();
+        let points: Vec<&ScheduledRun> = made.iter().filter(|m| m.job.role == Role::Point).collect();
         assert!(
             points[..9].iter().all(|m| m.job.repeat == 0) && points[9..].iter().all(|m| m.job.repeat == 1)
         );
@@ -428,7 +428,7 @@ mod tests {
     #[test]
     fn repeats_of_a_learning_sampler_are_spread_out() {
         let made = all(&rules("bayes", Some(16)), Vec::new());
-        let points: Vec<&Made> = made.iter().filter(|m| m.job.role == Role::Point).collect();
+        let points: Vec<&ScheduledRun> = made.iter().filter(|m| m.job.role == Role::Point).collect();
         assert_eq!(points.len(), 16);
         for (i, one) in points.iter().enumerate().filter(|(i, m)| m.job.repeat == 1 && *i < 12) {
             let first = points.iter().position(|m| m.job.levels == one.job.levels).unwrap();
@@ -440,12 +440,12 @@ mod tests {
     fn noisy_points_are_run_again_the_best_first() {
         let rules = Rules { max_repeats: 4, ..rules("grid", None) };
         let mut schedule = Schedule::new(&problem(), rules).unwrap();
-        let mut made: Vec<Made> = Vec::new();
+        let mut made: Vec<ScheduledRun> = Vec::new();
         while let Next::Run(job) = schedule.next(&made) {
             let noisy = job.levels == [Some(0), Some(1)];
             let value = 5.0 + f64::from(u8::from(noisy)) * job.repeat as f64;
             let end = Some(End::Ok { metrics: [("time".to_owned(), value)].into() });
-            made.push(Made { job, end });
+            made.push(ScheduledRun { job, end });
         }
         let times = |levels: &[Option<u32>]| made.iter().filter(|m| m.job.levels == levels).count();
         assert_eq!((times(&[Some(0), Some(1)]), times(&[Some(0), Some(0)])), (4, 2));
@@ -455,12 +455,12 @@ mod tests {
     fn failures_are_told_to_the_sampler_and_half_measured_points_are_not_failures() {
         let job =
             |id, repeat| Job { id, role: Role::Point, levels: vec![Some(0), Some(0)], share: 1.0, repeat };
-        let failed = Made { job: job(0, 0), end: Some(End::Failed { cause: "x".into() }) };
-        let open = Made { job: job(1, 1), end: None };
-        let outcome = |made: &[Made]| observations(&problem(), made)[0].outcome.clone();
+        let failed = ScheduledRun { job: job(0, 0), end: Some(End::Failed { cause: "x".into() }) };
+        let open = ScheduledRun { job: job(1, 1), end: None };
+        let outcome = |made: &[ScheduledRun]| observations(&problem(), made)[0].outcome.clone();
         assert_eq!(outcome(std::slice::from_ref(&failed)), Outcome::Failed);
         assert_eq!(outcome(&[failed.clone(), open]), Outcome::Pending);
-        let good = Made { end: Some(ended(&job(1, 1))), job: job(1, 1) };
+        let good = ScheduledRun { end: Some(ended(&job(1, 1))), job: job(1, 1) };
         assert!(matches!(outcome(&[failed, good]), Outcome::Measured(_)));
     }
 

@@ -12,15 +12,15 @@ use paceline_data::Folders;
 use paceline_plan::Plan;
 use paceline_record::{FailureKind, Recording, process};
 use paceline_wire::Key;
-use paceline_wire::line::{Heard, Line, Link, Pulse, may_come_yet};
+use paceline_wire::line::{Line, LineEvent, Link, Pulse, may_come_yet};
 
-use crate::control::FromRank;
-use crate::crew::{left, orders};
+use crate::control::RankEvent;
 use crate::error::LaunchError;
-use crate::fleet::{Fleet, News};
 use crate::interrupt::Interrupt;
-use crate::joining::{self, FromHost, Greeting, Over, ToHost, Version, excerpt};
+use crate::joining::{self, Greeting, HostCommand, HostEvent, RunEnd, Version, excerpt};
+use crate::processes::{ProcessEvent, RankProcesses};
 use crate::rank::role;
+use crate::ranks::{left, orders};
 
 /// Pause before dialling again.
 const REDIAL: Duration = Duration::from_millis(200);
@@ -63,9 +63,9 @@ pub struct Joined {
 }
 
 /// What an agent hears.
-enum Raw {
-    Launcher(Heard),
-    Rank(News),
+enum AgentInput {
+    Launcher(LineEvent),
+    Rank(ProcessEvent),
 }
 
 /// Joins a run and takes part until it is over; `tell` gets lines for people.
@@ -76,13 +76,13 @@ pub fn join(join: &Join, tell: &mut dyn FnMut(&str)) -> Result<Joined, LaunchErr
     link.queue(&joining::encode(&greeting, &[]));
     let (sender, heard) = channel();
     let from_launcher = sender.clone();
-    let hear = move |heard| drop(from_launcher.send(Raw::Launcher(heard)));
+    let hear = move |heard| drop(from_launcher.send(AgentInput::Launcher(heard)));
     let line = Line::new(link, joining::LARGEST, Pulse::default(), hear)?;
     let launcher = line.remote().to_string();
-    let mut agent = Agent { join, line, launcher, run: String::new(), host: 0, fleet: None, sender };
+    let mut agent = Agent { join, line, launcher, run: String::new(), host: 0, processes: None, sender };
     let done = agent.take_part(&heard, tell);
-    if let Some((mut fleet, _)) = agent.fleet.take() {
-        fleet.end(if done.is_ok() { Duration::from_secs(2) } else { Duration::ZERO });
+    if let Some((mut processes, _)) = agent.processes.take() {
+        processes.end(if done.is_ok() { Duration::from_secs(2) } else { Duration::ZERO });
     }
     agent.line.close();
     done
@@ -125,14 +125,14 @@ struct Agent<'a> {
     run: String,
     host: usize,
     /// The processes, and their ranks in words.
-    fleet: Option<(Fleet, String)>,
-    sender: Sender<Raw>,
+    processes: Option<(RankProcesses, String)>,
+    sender: Sender<AgentInput>,
 }
 
 impl Agent<'_> {
     fn take_part(
         &mut self,
-        heard: &Receiver<Raw>,
+        heard: &Receiver<AgentInput>,
         tell: &mut dyn FnMut(&str),
     ) -> Result<Joined, LaunchError> {
         let mut passed_on = false;
@@ -149,18 +149,18 @@ impl Agent<'_> {
                 }
             };
             match heard {
-                Raw::Launcher(Heard::Document(document)) => {
+                AgentInput::Launcher(LineEvent::Document(document)) => {
                     let (said, numbers) = joining::decode(&document).map_err(|cause| self.lost(cause))?;
                     if let Some(over) = self.obey(said, &numbers, tell)? {
                         return self.over(over);
                     }
                 }
-                Raw::Launcher(Heard::Quiet) => {
+                AgentInput::Launcher(LineEvent::Quiet) => {
                     tell(&format!("nothing heard from the launcher at {} for 2 s", self.launcher));
                 }
-                Raw::Launcher(Heard::Back) => tell("the launcher is there again"),
-                Raw::Launcher(Heard::Lost { cause }) => return Err(self.lost(cause)),
-                Raw::Rank(news) => self.pass_on(news),
+                AgentInput::Launcher(LineEvent::Back) => tell("the launcher is there again"),
+                AgentInput::Launcher(LineEvent::Lost { cause }) => return Err(self.lost(cause)),
+                AgentInput::Rank(news) => self.pass_on(news),
             }
         }
     }
@@ -168,16 +168,16 @@ impl Agent<'_> {
     /// Does what the launcher says; how the run ended, if it has.
     fn obey(
         &mut self,
-        said: ToHost,
+        said: HostCommand,
         numbers: &[f32],
         tell: &mut dyn FnMut(&str),
-    ) -> Result<Option<Over>, LaunchError> {
+    ) -> Result<Option<RunEnd>, LaunchError> {
         match said {
-            ToHost::Refused { message, hint } => {
+            HostCommand::Refused { message, hint } => {
                 let address = self.launcher.clone();
                 return Err(LaunchError::NotAdmitted { address, message, hint });
             }
-            ToHost::Welcome { name, run, host, hosts } => {
+            HostCommand::Welcome { name, run, host, hosts } => {
                 self.launcher = format!("{} ({})", excerpt(&name), self.launcher);
                 tell(&format!(
                     "joined {} as host {host} of {hosts} (0 to {}), run {}",
@@ -187,27 +187,27 @@ impl Agent<'_> {
                 ));
                 (self.run, self.host) = (run, host);
             }
-            ToHost::Start { plan, ranks, key, recording } => {
+            HostCommand::Start { plan, ranks, key, recording } => {
                 let words = words(&plan, &ranks);
                 match self.start(&plan, &ranks, key, recording) {
-                    Ok(fleet) => {
+                    Ok(processes) => {
                         self.join.interrupt.arm();
                         tell(&format!("runs {words} here"));
-                        self.fleet = Some((fleet, words));
+                        self.processes = Some((processes, words));
                     }
                     Err(e) => {
                         let message = format!("{e}; {}", e.hint());
-                        self.line.say(joining::encode(&FromHost::Failed { message }, &[]));
+                        self.line.say(joining::encode(&HostEvent::Failed { message }, &[]));
                     }
                 }
             }
-            ToHost::Tell { rank, order } => {
-                if let Some((fleet, _)) = &mut self.fleet {
+            HostCommand::Tell { rank, order } => {
+                if let Some((processes, _)) = &mut self.processes {
                     // A rank that has died meanwhile is told of by its process's end.
-                    let _ = fleet.tell(rank, &order, numbers);
+                    let _ = processes.tell(rank, &order, numbers);
                 }
             }
-            ToHost::Over(over) => return Ok(Some(over)),
+            HostCommand::RunEnd(over) => return Ok(Some(over)),
         }
         Ok(None)
     }
@@ -218,43 +218,45 @@ impl Agent<'_> {
         ranks: &[usize],
         key: [u8; 32],
         recording: Option<Recording>,
-    ) -> Result<Fleet, LaunchError> {
+    ) -> Result<RankProcesses, LaunchError> {
         let address = Some(self.line.local().ip());
         let orders = orders(plan, &self.run, key, &self.join.folders.0, ranks, address, recording);
         let (program, word) = &self.join.program;
-        let mut fleet = Fleet::start_ranks(program, word, orders)?;
-        let (news, sender) = (fleet.take_news(), self.sender.clone());
+        let mut processes = RankProcesses::start_ranks(program, word, orders)?;
+        let (news, sender) = (processes.take_news(), self.sender.clone());
         std::thread::spawn(move || {
             // Until nobody listens any more, or the last process has ended.
-            news.into_iter().all(|news| sender.send(Raw::Rank(news)).is_ok());
+            news.into_iter().all(|news| sender.send(AgentInput::Rank(news)).is_ok());
         });
-        Ok(fleet)
+        Ok(processes)
     }
 
     /// Asks the launcher to save the run and stop, in the name of a rank of this machine.
     fn interrupted(&self) {
-        if let Some(rank) = self.fleet.as_ref().and_then(|(fleet, _)| fleet.first_rank()) {
-            self.line.say(joining::encode(&FromHost::Said { rank, said: FromRank::Interrupted }, &[]));
+        if let Some(rank) = self.processes.as_ref().and_then(|(processes, _)| processes.first_rank()) {
+            self.line.say(joining::encode(&HostEvent::Rank { rank, said: RankEvent::Interrupted }, &[]));
         }
     }
 
-    fn pass_on(&mut self, news: News) {
+    fn pass_on(&mut self, news: ProcessEvent) {
         let document = match news {
-            News::Said(rank, said, numbers) => joining::encode(&FromHost::Said { rank, said }, &numbers),
-            News::Silent(rank) => joining::encode(&FromHost::Silent { rank }, &[]),
-            News::Exited(rank) => {
-                let Some((fleet, _)) = &mut self.fleet else { return };
+            ProcessEvent::Rank(rank, said, numbers) => {
+                joining::encode(&HostEvent::Rank { rank, said }, &numbers)
+            }
+            ProcessEvent::Closed(rank) => joining::encode(&HostEvent::Closed { rank }, &[]),
+            ProcessEvent::Exited(rank) => {
+                let Some((processes, _)) = &mut self.processes else { return };
                 let status =
-                    fleet.status(rank).map_or("its process has ended".into(), |exit| exit.to_string());
-                joining::encode(&FromHost::Exited { rank, pid: fleet.pid(rank), status }, &[])
+                    processes.status(rank).map_or("its process has ended".into(), |exit| exit.to_string());
+                joining::encode(&HostEvent::Exited { rank, pid: processes.pid(rank), status }, &[])
             }
         };
         self.line.say(document);
     }
 
-    fn over(&self, over: Over) -> Result<Joined, LaunchError> {
-        let Over { failure, message, hint, result } = over;
-        let ranks = self.fleet.as_ref().map_or_else(String::new, |(_, ranks)| ranks.clone());
+    fn over(&self, over: RunEnd) -> Result<Joined, LaunchError> {
+        let RunEnd { failure, message, hint, result } = over;
+        let ranks = self.processes.as_ref().map_or_else(String::new, |(_, ranks)| ranks.clone());
         match result {
             Some(result) if failure.is_none() => {
                 Ok(Joined { run: self.run.clone(), host: self.host, ranks, result })
@@ -268,7 +270,7 @@ impl Agent<'_> {
 
     fn lost(&self, cause: String) -> LaunchError {
         let ranks =
-            self.fleet.as_ref().map_or("before it started anything".into(), |(_, r)| format!("with {r}"));
+            self.processes.as_ref().map_or("before it started anything".into(), |(_, r)| format!("with {r}"));
         LaunchError::LauncherLost { launcher: self.launcher.clone(), host: self.host, ranks, cause }
     }
 }

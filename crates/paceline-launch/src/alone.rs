@@ -12,7 +12,7 @@ use paceline_record::{Event, Recording, RunResult};
 use paceline_train::{Brake, Course, Pause, single};
 
 use crate::error::LaunchError;
-use crate::pauses::{Decision, Harbour, Pauses};
+use crate::pauses::{CheckpointContext, Decision, Pauses};
 
 /// How often somebody looks whether the run should stop.
 const WATCH: Duration = Duration::from_millis(20);
@@ -23,14 +23,14 @@ pub fn run(
     dataset: &Dataset,
     id: &str,
     started: Started,
-    harbour: &Harbour,
+    checkpointing: &CheckpointContext,
     recording: Option<Recording>,
     report: &mut dyn FnMut(Event<'_>),
 ) -> Result<RunResult, LaunchError> {
     let steps = single::order(plan, dataset.train.len()).1;
-    let pauses = RefCell::new(Pauses::new(plan, harbour, steps));
-    let (restored, stretch) = (pauses.borrow().restored(0).cloned(), pauses.borrow().stretch());
-    let brake = Arc::new(Brake::starting_at(stretch.from));
+    let pauses = RefCell::new(Pauses::new(plan, checkpointing, steps));
+    let (restored, segment) = (pauses.borrow().restored(0).cloned(), pauses.borrow().segment());
+    let brake = Arc::new(Brake::starting_at(segment.from));
     let over = AtomicBool::new(false);
     let mut stopped = None;
     let mut pause = |Pause { step, part }: Pause| {
@@ -50,11 +50,11 @@ pub fn run(
             }
         }
     };
-    let course = &mut Course { restored, stretch, brake: Arc::clone(&brake), pause: &mut pause };
+    let course = &mut Course { restored, segment, brake: Arc::clone(&brake), pause: &mut pause };
     let ran = std::thread::scope(|scope| {
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
-                if harbour.interrupt.requested() {
+                if checkpointing.interrupt.requested() {
                     brake.stop_at(0);
                     return;
                 }

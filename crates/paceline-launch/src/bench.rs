@@ -19,14 +19,14 @@ use paceline_record::process;
 use paceline_train::engine::{Begin, Engine};
 use paceline_train::memory::{Bodies, Memory, add};
 use paceline_train::worker::MESSAGE;
-use paceline_train::{Stretch, TrainError};
+use paceline_train::{Segment, TrainError};
 use paceline_wire::{Event, Interfaces, Key, META, Source, Span, Transport, identity, inproc, registry};
 use serde::{Deserialize, Serialize};
 
-use crate::control::{Done, FromRank, ToRank};
+use crate::control::{Done, RankCommand, RankEvent};
 use crate::emulated::Emulated;
 use crate::error::LaunchError;
-use crate::fleet::{Fleet, News};
+use crate::processes::{ProcessEvent, RankProcesses};
 use crate::run;
 
 /// Repetitions that are not counted.
@@ -306,10 +306,10 @@ impl Bench {
     fn as_processes(&self, program: &Path, word: &str) -> Result<Vec<Account>, LaunchError> {
         let key = *Key::generate().map_err(TrainError::from)?.as_bytes();
         let world = self.world();
-        let orders: Vec<ToRank> =
-            (0..world).map(|rank| ToRank::Bench { bench: self.clone(), rank, key }).collect();
+        let orders: Vec<RankCommand> =
+            (0..world).map(|rank| RankCommand::Bench { bench: self.clone(), rank, key }).collect();
         let interfaces = self.emulated().map(|emulated| emulated.interfaces()).transpose()?;
-        let mut fleet = Fleet::start(program, word, &orders)?;
+        let mut processes = RankProcesses::start(program, word, &orders)?;
         let mut addresses = vec![String::new(); world];
         let mut accounts: Vec<Option<Account>> = vec![None; world];
         let mut ended = vec![0; world];
@@ -318,34 +318,34 @@ impl Bench {
         let slowest = 4.0 * self.seconds + self.least_bytes() as f64 / SLOWEST;
         let patience = 2 * PATIENCE + Duration::from_secs_f64(slowest);
         while accounts.iter().any(Option::is_none) {
-            match fleet.news.recv_timeout(patience) {
-                Ok(News::Said(rank, FromRank::Bound { address }, _)) => {
+            match processes.news.recv_timeout(patience) {
+                Ok(ProcessEvent::Rank(rank, RankEvent::Bound { address }, _)) => {
                     addresses[rank] = address;
                     if addresses.iter().all(|a| !a.is_empty()) {
                         for rank in 0..world {
                             let interfaces = interfaces.as_ref().and_then(Interfaces::path);
-                            let stretch = Stretch { from: 0, to: 0, generation: 0 };
+                            let segment = Segment { from: 0, to: 0, generation: 0 };
                             let addresses = addresses.clone();
-                            let order = ToRank::Peers { addresses, interfaces, stretch, restored: None };
-                            fleet.tell(rank, &order, &[]).map_err(|source| LaunchError::System {
+                            let order = RankCommand::Peers { addresses, interfaces, segment, restored: None };
+                            processes.tell(rank, &order, &[]).map_err(|source| LaunchError::System {
                                 what: format!("telling rank {rank}"),
                                 source,
                             })?;
                         }
                     }
                 }
-                Ok(News::Said(rank, FromRank::Done(done), numbers)) => {
+                Ok(ProcessEvent::Rank(rank, RankEvent::Done(done), numbers)) => {
                     accounts[rank] = Some((*done, numbers));
                 }
-                Ok(News::Said(rank, FromRank::Failed { message, hint, kind, .. }, _)) => {
+                Ok(ProcessEvent::Rank(rank, RankEvent::Failed { message, hint, kind, .. }, _)) => {
                     return Err(LaunchError::Failed { role: role(rank), rank, message, hint, kind });
                 }
-                Ok(News::Said(..)) => {}
-                Ok(News::Silent(rank) | News::Exited(rank)) => {
+                Ok(ProcessEvent::Rank(..)) => {}
+                Ok(ProcessEvent::Closed(rank) | ProcessEvent::Exited(rank)) => {
                     ended[rank] += 1;
                     if ended[rank] == 2 && accounts[rank].is_none() {
-                        let (role, pid) = (role(rank), fleet.pid(rank));
-                        let cause = fleet.status(rank).map_or_else(String::new, |s| s.to_string());
+                        let (role, pid) = (role(rank), processes.pid(rank));
+                        let cause = processes.status(rank).map_or_else(String::new, |s| s.to_string());
                         return Err(LaunchError::Lost {
                             role,
                             rank,

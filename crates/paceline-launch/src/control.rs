@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use paceline_plan::Plan;
 use paceline_record::{Batch, FailureKind, Recording};
-use paceline_train::Stretch;
+use paceline_train::Segment;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -35,7 +35,7 @@ pub struct Place {
 /// What the launcher tells a rank.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "kebab-case")]
-pub enum ToRank {
+pub enum RankCommand {
     /// What to do.
     Config {
         /// The plan.
@@ -74,7 +74,7 @@ pub enum ToRank {
     /// The pause is over.
     Next {
         /// What to do now; nothing if the run stops.
-        stretch: Option<Stretch>,
+        segment: Option<Segment>,
     },
     /// Everybody's address, by rank.
     Peers {
@@ -83,7 +83,7 @@ pub enum ToRank {
         /// Where the emulated hosts' interfaces are, if there are some.
         interfaces: Option<String>,
         /// The steps to begin with.
-        stretch: Stretch,
+        segment: Segment,
         /// What the rank had when the run paused, if it goes on; its numbers follow.
         restored: Option<Packed>,
     },
@@ -92,7 +92,7 @@ pub enum ToRank {
 /// What a rank tells the launcher.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "kebab-case")]
-pub enum FromRank {
+pub enum RankEvent {
     /// It listens.
     Bound {
         /// Where.
@@ -252,19 +252,19 @@ mod tests {
     #[test]
     fn frames_are_read_as_written_and_a_broken_off_one_is_an_error() {
         let mut pipe = Vec::new();
-        write(&mut pipe, &FromRank::Started, &[]).unwrap();
-        write(&mut pipe, &FromRank::Snapshot { step: 3, train_s: None }, &[1.5, -2.0]).unwrap();
+        write(&mut pipe, &RankEvent::Started, &[]).unwrap();
+        write(&mut pipe, &RankEvent::Snapshot { step: 3, train_s: None }, &[1.5, -2.0]).unwrap();
         let mut from = &pipe[..];
-        assert!(matches!(read(&mut from).unwrap(), Some((FromRank::Started, _))));
-        let Some((FromRank::Snapshot { step: 3, train_s: None }, numbers)) = read(&mut from).unwrap() else {
+        assert!(matches!(read(&mut from).unwrap(), Some((RankEvent::Started, _))));
+        let Some((RankEvent::Snapshot { step: 3, train_s: None }, numbers)) = read(&mut from).unwrap() else {
             panic!()
         };
         assert_eq!(numbers, [1.5, -2.0]);
-        assert!(read::<FromRank>(&mut from).unwrap().is_none());
+        assert!(read::<RankEvent>(&mut from).unwrap().is_none());
         let mut broken = &pipe[..pipe.len() - 1];
-        read::<FromRank>(&mut broken).unwrap();
-        assert!(read::<FromRank>(&mut broken).is_err());
+        read::<RankEvent>(&mut broken).unwrap();
+        assert!(read::<RankEvent>(&mut broken).is_err());
         let mut huge = &[0xff; 8][..];
-        assert!(read::<FromRank>(&mut huge).is_err());
+        assert!(read::<RankEvent>(&mut huge).is_err());
     }
 }

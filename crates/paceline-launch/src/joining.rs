@@ -8,7 +8,7 @@ use paceline_wire::frame;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::control::{self, FromRank, ToRank};
+use crate::control::{self, RankCommand, RankEvent};
 
 /// What a machine says first. Every version must be able to read it, so that both can be named.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -54,7 +54,7 @@ pub fn excerpt(text: &str) -> String {
 /// What the launcher tells a machine.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "kebab-case")]
-pub enum ToHost {
+pub enum HostCommand {
     /// It cannot take part.
     Refused {
         /// Why.
@@ -89,15 +89,15 @@ pub enum ToHost {
         /// The rank.
         rank: usize,
         /// The word.
-        order: Box<ToRank>,
+        order: Box<RankCommand>,
     },
     /// The run has ended.
-    Over(Over),
+    RunEnd(RunEnd),
 }
 
 /// How a run ended.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Over {
+pub struct RunEnd {
     /// Which kind of failure it was, if it did not end well.
     pub failure: Option<FailureKind>,
     /// What happened, if it did not end well.
@@ -111,16 +111,16 @@ pub struct Over {
 /// What a machine tells the launcher.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "kebab-case")]
-pub enum FromHost {
+pub enum HostEvent {
     /// One of its ranks says something; its numbers follow.
-    Said {
+    Rank {
         /// The rank.
         rank: usize,
         /// What it says.
-        said: FromRank,
+        said: RankEvent,
     },
     /// One of its ranks will say nothing more.
-    Silent {
+    Closed {
         /// The rank.
         rank: usize,
     },

@@ -3,11 +3,11 @@
 //!
 //! # Layout
 //! - [`control`]: what the launcher and its ranks say to each other over pipes
-//! - [`rank`]: inside a rank's process; [`ledger`]: its own record, and its way to the launcher
+//! - [`rank`]: inside a rank's process; [`recorder`]: its own record, and its way to the launcher
 //! - `fault`: faults that tests ask for
-//! - [`fleet`]: the processes, watched by pidfd; [`exit`]: how a process ended
+//! - [`processes`]: the processes, watched by pidfd; [`exit`]: how a process ended
 //! - [`run`]: the whole run; `watch`: what is known of it while it is under way; [`alone`]: that of one worker alone
-//! - [`crew`]: all ranks, on this machine and on those that joined; `muster`: waiting for them; [`agent`]: what
+//! - [`ranks`]: all ranks, on this machine and on those that joined; `rendezvous`: waiting for them; [`agent`]: what
 //!   such a machine does; [`joining`]: what they say to each other; [`key_file`]: the key that lets them in
 //! - [`emulated`]: emulated hosts and the links between them
 //! - [`vitals`]: signs of life of the ranks
@@ -27,20 +27,20 @@ pub mod agent;
 pub mod alone;
 pub mod bench;
 pub mod control;
-pub mod crew;
 pub mod emulated;
 pub mod error;
 pub mod exit;
 mod fault;
-pub mod fleet;
 pub mod gather;
 pub mod interrupt;
 pub mod joining;
 pub mod key_file;
-pub mod ledger;
-pub mod muster;
 pub mod pauses;
+pub mod processes;
 pub mod rank;
+pub mod ranks;
+pub mod recorder;
+pub mod rendezvous;
 pub mod run;
 pub mod trial;
 pub mod vitals;

@@ -6,16 +6,16 @@ use std::sync::Arc;
 
 use paceline_plan::Plan;
 use paceline_record::{Checkpoint, Checkpoints, Part};
-use paceline_train::Stretch;
+use paceline_train::Segment;
 use serde::{Deserialize, Serialize};
 
-use crate::control::ToRank;
+use crate::control::RankCommand;
 use crate::error::LaunchError;
 use crate::interrupt::Interrupt;
 
 /// Where a run's checkpoints are, and what may end it early.
 #[derive(Clone, Debug)]
-pub struct Harbour {
+pub struct CheckpointContext {
     /// Where checkpoints are written.
     pub checkpoints: Checkpoints,
     /// What the run goes on from.
@@ -55,7 +55,7 @@ pub fn unpack(packed: Packed, numbers: &[f32]) -> Option<Part> {
 #[derive(Debug)]
 pub enum Decision {
     /// The run goes on.
-    GoOn(Stretch),
+    GoOn(Segment),
     /// It stops here; where it was saved.
     Stop {
         /// Steps done.
@@ -68,10 +68,10 @@ pub enum Decision {
 /// The pauses of a run under way.
 pub struct Pauses<'a> {
     plan: &'a Plan,
-    harbour: &'a Harbour,
+    checkpointing: &'a CheckpointContext,
     /// Steps of the run.
     steps: u64,
-    stretch: Stretch,
+    segment: Segment,
     parts: Vec<Option<Part>>,
     /// Steps done, as those who know have told.
     told: Option<u64>,
@@ -85,20 +85,20 @@ pub struct Pauses<'a> {
 
 impl<'a> Pauses<'a> {
     /// Those of a run of so many steps.
-    pub fn new(plan: &'a Plan, harbour: &'a Harbour, steps: u64) -> Self {
-        let from = harbour.resumed.as_ref().map_or(0, |checkpoint| checkpoint.step).min(steps);
+    pub fn new(plan: &'a Plan, checkpointing: &'a CheckpointContext, steps: u64) -> Self {
+        let from = checkpointing.resumed.as_ref().map_or(0, |checkpoint| checkpoint.step).min(steps);
         let mut pauses = Self {
             plan,
-            harbour,
+            checkpointing,
             steps,
-            stretch: Stretch { from, to: steps, generation: 0 },
+            segment: Segment { from, to: steps, generation: 0 },
             parts: vec![None; plan.workers + plan.servers],
             told: None,
             held: vec![None; plan.workers + plan.servers],
             stopping: false,
             stop_told: false,
         };
-        pauses.stretch.to = pauses.end_of(from);
+        pauses.segment.to = pauses.end_of(from);
         pauses
     }
 
@@ -108,13 +108,13 @@ impl<'a> Pauses<'a> {
     }
 
     /// The stretch under way.
-    pub fn stretch(&self) -> Stretch {
-        self.stretch
+    pub fn segment(&self) -> Segment {
+        self.segment
     }
 
     /// What a rank begins with.
     pub fn restored(&self, rank: usize) -> Option<&Part> {
-        self.harbour.resumed.as_ref().and_then(|checkpoint| checkpoint.parts.get(rank))
+        self.checkpointing.resumed.as_ref().and_then(|checkpoint| checkpoint.parts.get(rank))
     }
 
     /// Ranks that are asked to stop before the others are told: all but the server that chooses the step. A rank that
@@ -126,22 +126,22 @@ impl<'a> Pauses<'a> {
 
     /// What to tell the ranks that are [`asked_first`](Self::asked_first) if somebody has just asked for a stop. All
     /// ranks must know their peers by then.
-    pub fn interrupted(&mut self) -> Option<ToRank> {
-        if self.stopping || !self.harbour.interrupt.requested() {
+    pub fn interrupted(&mut self) -> Option<RankCommand> {
+        if self.stopping || !self.checkpointing.interrupt.requested() {
             return None;
         }
         self.stopping = true;
         // Servers choose the step by themselves; workers without any have to agree on one.
-        Some(if self.plan.servers > 0 { ToRank::StopAt { step: 0 } } else { ToRank::Hold })
+        Some(if self.plan.servers > 0 { RankCommand::StopAt { step: 0 } } else { RankCommand::Hold })
     }
 
     /// A rank says where it could stop; what to tell everybody once all that were asked have.
-    pub fn held(&mut self, rank: usize, step: u64) -> Option<ToRank> {
+    pub fn held(&mut self, rank: usize, step: u64) -> Option<RankCommand> {
         *self.held.get_mut(rank)? = Some(step);
         let all: Option<Vec<u64>> = self.asked_first().into_iter().map(|rank| self.held[rank]).collect();
         let step = all?.into_iter().max()?.min(self.steps);
         let told = std::mem::replace(&mut self.stop_told, true);
-        (!told).then_some(ToRank::StopAt { step })
+        (!told).then_some(RankCommand::StopAt { step })
     }
 
     /// A rank has paused; whether all have.
@@ -154,17 +154,17 @@ impl<'a> Pauses<'a> {
     /// Saves what all ranks have kept, with the launcher's own account, and decides.
     pub fn decide(&mut self, account: String) -> Result<Decision, LaunchError> {
         let mut parts: Vec<Part> = self.parts.iter_mut().filter_map(Option::take).collect();
-        let step = self.told.take().unwrap_or(self.stretch.to);
+        let step = self.told.take().unwrap_or(self.segment.to);
         self.hand_out_server_params(&mut parts);
         let plan_sha256 = self.plan.hash();
         let checkpoint = Checkpoint { step, plan_sha256, account, parts };
-        let path = self.harbour.checkpoints.save(&checkpoint, self.plan.keep)?;
+        let path = self.checkpointing.checkpoints.save(&checkpoint, self.plan.keep)?;
         if self.stopping && step < self.steps {
             return Ok(Decision::Stop { step, path });
         }
-        let generation = self.stretch.generation + 1;
-        self.stretch = Stretch { from: step, to: self.end_of(step), generation };
-        Ok(Decision::GoOn(self.stretch))
+        let generation = self.segment.generation + 1;
+        self.segment = Segment { from: step, to: self.end_of(step), generation };
+        Ok(Decision::GoOn(self.segment))
     }
 
     /// Workers that go on from servers' parameters begin with the newest ones.

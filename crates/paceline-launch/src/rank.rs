@@ -11,19 +11,19 @@ use paceline_plan::Plan;
 use paceline_protocol::{Agreement, Setup, Strategy};
 use paceline_record::{Part, process};
 use paceline_train::engine::Times;
-use paceline_train::server::Seen;
-use paceline_train::worker::Said;
-use paceline_train::{Brake, Course, Pause, Stretch, TrainError, model, server, worker};
+use paceline_train::server::ServerEvent;
+use paceline_train::worker::WorkerEvent;
+use paceline_train::{Brake, Course, Pause, Segment, TrainError, model, server, worker};
 use paceline_wire::{Door, Identity, Interfaces, Key, Options, Transport, WireError, identity, registry};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use sha2::{Digest, Sha256};
 
-use crate::control::{self, Done, FromRank, ToRank};
+use crate::control::{self, Done, RankCommand, RankEvent};
 use crate::emulated::Emulated;
 use crate::fault;
 use crate::interrupt;
-use crate::ledger::{self, Ledger};
 use crate::pauses::{pack, unpack};
+use crate::recorder::{self, RankRecorder};
 use crate::vitals;
 
 /// How long ranks may take to find each other.
@@ -46,7 +46,7 @@ pub fn model_hash(plan: &Plan) -> [u8; 32] {
 }
 
 /// A rank's view of a run.
-pub struct Seat<'a> {
+pub struct RankContext<'a> {
     /// The plan.
     pub plan: &'a Plan,
     /// The dataset.
@@ -61,7 +61,7 @@ pub struct Seat<'a> {
     pub rank: usize,
 }
 
-impl<'a> Seat<'a> {
+impl<'a> RankContext<'a> {
     /// Takes a seat.
     pub fn new(plan: &'a Plan, dataset: &'a Dataset, rank: usize) -> Result<Self, TrainError> {
         let graph = Arc::new(model::graph(plan, dataset)?);
@@ -85,32 +85,32 @@ impl<'a> Seat<'a> {
     pub fn play(
         &self,
         transport: Box<dyn Transport>,
-        leash: Leash,
-        ledger: &Ledger,
-        say: &mut dyn FnMut(FromRank, &[f32]),
+        control: RankControl,
+        recorder: &RankRecorder,
+        say: &mut dyn FnMut(RankEvent, &[f32]),
     ) {
-        let Leash { stretch, restored, brake, told } = leash;
+        let RankControl { segment, restored, brake, told } = control;
         let say = RefCell::new(say);
-        let say = |said: FromRank, numbers: &[f32]| (say.borrow_mut())(said, numbers);
+        let say = |said: RankEvent, numbers: &[f32]| (say.borrow_mut())(said, numbers);
         let pause = &mut |Pause { step, part }: Pause| {
             let (part, numbers) = pack(&part);
-            ledger.flush();
-            say(FromRank::Paused { step, part }, &numbers);
+            recorder.flush();
+            say(RankEvent::Paused { step, part }, &numbers);
             loop {
                 match told.recv() {
-                    Ok(Told::Next(stretch)) => return stretch,
-                    Ok(Told::GoOn) => {}
+                    Ok(PauseCommand::Next(segment)) => return segment,
+                    Ok(PauseCommand::GoOn) => {}
                     Err(_) => return None,
                 }
             }
         };
-        let course = &mut Course { restored, stretch, brake, pause };
+        let course = &mut Course { restored, segment, brake, pause };
         let played = if self.rank < self.plan.workers {
-            self.work(transport, course, &told, ledger, &say)
+            self.work(transport, course, &told, recorder, &say)
         } else {
-            self.serve(transport, course, ledger, &say)
+            self.serve(transport, course, recorder, &say)
         };
-        ledger.close();
+        recorder.close();
         if let Err(error) = played {
             say(failed(&error), &[]);
         }
@@ -120,34 +120,34 @@ impl<'a> Seat<'a> {
         &self,
         transport: Box<dyn Transport>,
         course: &mut Course<'_>,
-        told_by_launcher: &Receiver<Told>,
-        ledger: &Ledger,
-        say: &dyn Fn(FromRank, &[f32]),
+        told_by_launcher: &Receiver<PauseCommand>,
+        recorder: &RankRecorder,
+        say: &dyn Fn(RankEvent, &[f32]),
     ) -> Result<(), TrainError> {
         let Self { plan, dataset, strategy, setup, rank, .. } = self;
         let graph = Arc::clone(&self.graph);
-        let observer = ledger.observer();
+        let observer = recorder.observer();
         let job = worker::Job { plan, dataset, graph, strategy, setup, rank: *rank, observer, traced: false };
         let mut told = Instant::now();
         // Workers that go on together stand still during an evaluation; those that do not must not.
         let waits = self.agreement() != Agreement::Apart;
         let ran = worker::run(&job, transport, course, &mut |said| match said {
-            Said::Refused(cause) => say(FromRank::Refused { cause }, &[]),
-            Said::Started => say(FromRank::Started, &[]),
-            Said::Step { step, row, train_s } => {
+            WorkerEvent::Refused(cause) => say(RankEvent::Refused { cause }, &[]),
+            WorkerEvent::Started => say(RankEvent::Started, &[]),
+            WorkerEvent::Step { step, row, train_s } => {
                 fault::strike(*rank, step);
                 if told.elapsed() >= REPORT || step == 1 {
                     told = Instant::now();
-                    say(FromRank::Step { step, loss: row.loss, train_s }, &[]);
+                    say(RankEvent::Step { step, loss: row.loss, train_s }, &[]);
                 }
-                ledger.step(row);
+                recorder.step(row);
             }
-            Said::Evaluated { step, train_s, outcome } => {
+            WorkerEvent::Evaluated { step, train_s, outcome } => {
                 let Outcome { loss, correct, predictions, samples } = outcome;
-                say(FromRank::Evaluated { step, train_s, loss, correct, predictions, samples }, &[]);
+                say(RankEvent::Evaluated { step, train_s, loss, correct, predictions, samples }, &[]);
             }
-            Said::Snapshot { step, train_s, numbers } => {
-                say(FromRank::Snapshot { step, train_s: Some(train_s) }, &numbers);
+            WorkerEvent::Snapshot { step, train_s, numbers } => {
+                say(RankEvent::Snapshot { step, train_s: Some(train_s) }, &numbers);
                 if waits {
                     // A launcher that has ended lets nobody wait: its ranks end with it.
                     let _ = told_by_launcher.recv_timeout(EVALUATION);
@@ -155,7 +155,7 @@ impl<'a> Seat<'a> {
             }
         })?;
         // The last rows come before the account.
-        ledger.close();
+        recorder.close();
         let Some(summary) = ran else { return Ok(()) };
         let account = Done {
             steps: summary.steps,
@@ -169,7 +169,7 @@ impl<'a> Seat<'a> {
             ..account(&summary.times, summary.traffic)
         };
         let params = if summary.accuracy.is_some() { &summary.params[..] } else { &[] };
-        say(FromRank::Done(Box::new(account)), &[params, &summary.state].concat());
+        say(RankEvent::Done(Box::new(account)), &[params, &summary.state].concat());
         Ok(())
     }
 
@@ -177,31 +177,31 @@ impl<'a> Seat<'a> {
         &self,
         transport: Box<dyn Transport>,
         course: &mut Course<'_>,
-        ledger: &Ledger,
-        say: &dyn Fn(FromRank, &[f32]),
+        recorder: &RankRecorder,
+        say: &dyn Fn(RankEvent, &[f32]),
     ) -> Result<(), TrainError> {
         let Self { plan, graph, strategy, setup, rank, dataset } = self;
         let samples = dataset.train.len();
-        let observer = ledger.observer();
+        let observer = recorder.observer();
         let job = server::Job { plan, graph, samples, strategy, setup, rank: *rank, observer, traced: false };
         let shard = self.shard();
         let every = self.snapshot_every();
         let all = setup.steps * plan.workers as u64;
-        let mut round = every.map_or(0, |every| course.stretch.from * plan.workers as u64 / every);
+        let mut round = every.map_or(0, |every| course.segment.from * plan.workers as u64 / every);
         let ran = server::run(&job, transport, course, &mut |seen| match seen {
-            Seen::Refused(cause) => say(FromRank::Refused { cause }, &[]),
-            Seen::Updates(row, params) => {
+            ServerEvent::Refused(cause) => say(RankEvent::Refused { cause }, &[]),
+            ServerEvent::Updates(row, params) => {
                 let updates = row.step;
-                ledger.step(row);
+                recorder.step(row);
                 // What all updates have made is evaluated at the end.
                 if updates < all && every.is_some_and(|every| updates / every > round) {
                     round += 1;
                     let step = round * every.unwrap_or(1) / plan.workers as u64;
-                    say(FromRank::Snapshot { step, train_s: None }, &params[shard.clone()]);
+                    say(RankEvent::Snapshot { step, train_s: None }, &params[shard.clone()]);
                 }
             }
         })?;
-        ledger.close();
+        recorder.close();
         let Some(summary) = ran else { return Ok(()) };
         let own = &summary.params[shard.clone()];
         let account = Done {
@@ -209,7 +209,7 @@ impl<'a> Seat<'a> {
             staleness: summary.staleness,
             ..account(&summary.times, summary.traffic)
         };
-        say(FromRank::Done(Box::new(account)), own);
+        say(RankEvent::Done(Box::new(account)), own);
         Ok(())
     }
 
@@ -251,12 +251,12 @@ fn keep_to_own_cores(rank: usize, threads: usize) {
 }
 
 /// A failure as it is told to the launcher.
-fn failed(error: &TrainError) -> FromRank {
+fn failed(error: &TrainError) -> RankEvent {
     let lost = match error {
         TrainError::Lost { rank, .. } | TrainError::Silent { rank, .. } => Some(*rank),
         _ => None,
     };
-    FromRank::Failed { message: error.to_string(), hint: error.hint(), kind: error.kind(), lost }
+    RankEvent::Failed { message: error.to_string(), hint: error.hint(), kind: error.kind(), lost }
 }
 
 /// The whole life of a rank's process: its orders come from standard input, its words go to standard
@@ -264,9 +264,9 @@ fn failed(error: &TrainError) -> FromRank {
 pub fn main() {
     interrupt::pass_on(|| {
         // A launcher that has ended takes this process with it.
-        let _ = control::write(&mut std::io::stdout().lock(), &FromRank::Interrupted, &[]);
+        let _ = control::write(&mut std::io::stdout().lock(), &RankEvent::Interrupted, &[]);
     });
-    let mut say = |message: FromRank, numbers: &[f32]| {
+    let mut say = |message: RankEvent, numbers: &[f32]| {
         // A launcher that does not listen any more has ended: nothing is left to tell.
         let _ = control::write(&mut std::io::stdout().lock(), &message, numbers);
     };
@@ -278,7 +278,7 @@ pub fn main() {
 /// Tells the launcher, from a thread of its own, that this process lives.
 fn pulse() {
     let beat = || {
-        while control::write(&mut std::io::stdout().lock(), &FromRank::Alive, &[]).is_ok() {
+        while control::write(&mut std::io::stdout().lock(), &RankEvent::Alive, &[]).is_ok() {
             std::thread::sleep(vitals::PULSE);
         }
     };
@@ -286,44 +286,44 @@ fn pulse() {
     let _ = std::thread::Builder::new().name("pulse".into()).spawn(beat);
 }
 
-fn life(say: &mut dyn FnMut(FromRank, &[f32])) -> Result<(), FromRank> {
+fn life(say: &mut dyn FnMut(RankEvent, &[f32])) -> Result<(), RankEvent> {
     let mut orders = std::io::stdin();
     let Ok(Some((order, _))) = control::read(&mut orders) else { return Ok(()) };
     let (transport, buffer) = match &order {
-        ToRank::Config { plan, rank, .. } => {
+        RankCommand::Config { plan, rank, .. } => {
             fault::strike(*rank, 0);
             pulse();
             (&plan.transport, plan.buffer)
         }
-        ToRank::Bench { bench, .. } => (&bench.transport, bench.buffer),
+        RankCommand::Bench { bench, .. } => (&bench.transport, bench.buffer),
         _ => return Ok(()),
     };
     let kind = registry::find(transport).expect("the plan's names come from the registries");
-    let place = if let ToRank::Config { place, .. } = &order { *place } else { None };
+    let place = if let RankCommand::Config { place, .. } = &order { *place } else { None };
     let door = match place {
         Some(place) => kind.bind_at.expect("the launcher knows who leaves its machine")(place.address),
         None => kind.bind.expect("the launcher knows who listens")(),
     };
     let door = door.map_err(|e| failed(&e.into()))?;
-    say(FromRank::Bound { address: door.address() }, &[]);
+    say(RankEvent::Bound { address: door.address() }, &[]);
     match order {
-        ToRank::Config { plan, run, rank, key, folders, recording, .. } => {
+        RankCommand::Config { plan, run, rank, key, folders, recording, .. } => {
             if plan.pin {
                 keep_to_own_cores(place.map_or(rank, |place| place.index), plan.threads);
             }
             let source = paceline_data::find(&plan.data).expect("the plan's names come from the registries");
             let loaded = source.load(&Folders(folders), &model::settings(&plan));
             let dataset = loaded.map_err(|error| failed(&error.into()))?;
-            let seat = Seat::new(&plan, &dataset, rank).map_err(|e| failed(&e))?;
+            let context = RankContext::new(&plan, &dataset, rank).map_err(|e| failed(&e))?;
             let identity = Identity {
                 run,
                 rank,
                 workers: plan.workers,
-                world: seat.setup.world(),
+                world: context.setup.world(),
                 model_hash: model_hash(&plan),
                 key: Key::from(key),
             };
-            let links = (seat.strategy.links)(&seat.setup, rank);
+            let links = (context.strategy.links)(&context.setup, rank);
             let emulated = Emulated::of(&plan);
             let ranks = place.map_or(identity.world, |place| place.ranks);
             let mut options = options(ranks * plan.threads, buffer);
@@ -331,10 +331,10 @@ fn life(say: &mut dyn FnMut(FromRank, &[f32])) -> Result<(), FromRank> {
                 // Packets between machines may have to be sent again.
                 options.handshake = FAR_HANDSHAKE;
             }
-            let (transport, leash) = connect(door, orders, identity, &links, options, emulated)?;
-            seat.play(transport, leash, &Ledger::open(recording, ledger::to_launcher), say);
+            let (transport, control) = connect(door, orders, identity, &links, options, emulated)?;
+            context.play(transport, control, &RankRecorder::open(recording, recorder::to_launcher), say);
         }
-        ToRank::Bench { bench, rank, key } => {
+        RankCommand::Bench { bench, rank, key } => {
             // As MPI's launchers do: a scheduler that puts two ranks on one core would be measured instead.
             if bench.world() <= std::thread::available_parallelism().map_or(1, usize::from) {
                 keep_to_own_cores(rank, 1);
@@ -351,7 +351,7 @@ fn life(say: &mut dyn FnMut(FromRank, &[f32])) -> Result<(), FromRank> {
             let options = options(bench.world(), buffer);
             let (transport, _) = connect(door, orders, identity, &links, options, bench.emulated())?;
             let (account, times) = bench.play(rank, transport).map_err(|e| failed(&e))?;
-            say(FromRank::Done(Box::new(account)), &times);
+            say(RankEvent::Done(Box::new(account)), &times);
         }
         _ => {}
     }
@@ -365,24 +365,24 @@ fn options(threads: usize, buffer: Option<usize>) -> Options {
 }
 
 /// How the launcher leads a rank: where it begins, and what it is told on the way.
-pub struct Leash {
+pub struct RankControl {
     /// The steps to begin with.
-    pub stretch: Stretch,
+    pub segment: Segment,
     /// What the rank had when the run paused, if it goes on.
     pub restored: Option<Part>,
     /// Stops it early.
     pub brake: Arc<Brake>,
     /// What it waits for.
-    pub told: Receiver<Told>,
+    pub told: Receiver<PauseCommand>,
 }
 
 /// What a rank waits for.
 #[derive(Clone, Copy, Debug)]
-pub enum Told {
+pub enum PauseCommand {
     /// An evaluation that others make is over.
     GoOn,
     /// A pause is over: what to do now, or nothing if the run stops.
-    Next(Option<Stretch>),
+    Next(Option<Segment>),
 }
 
 /// Waits for everybody's address and connects to the linked ranks. What the launcher says from then on goes to the
@@ -394,39 +394,39 @@ fn connect(
     links: &[usize],
     options: Options,
     emulated: Option<Emulated>,
-) -> Result<(Box<dyn Transport>, Leash), FromRank> {
-    let Ok(Some((ToRank::Peers { addresses, interfaces, stretch, restored }, numbers))) =
+) -> Result<(Box<dyn Transport>, RankControl), RankEvent> {
+    let Ok(Some((RankCommand::Peers { addresses, interfaces, segment, restored }, numbers))) =
         control::read(&mut orders)
     else {
         std::process::exit(4)
     };
     let restored = restored.and_then(|packed| unpack(packed, &numbers));
     let (tell, told) = channel();
-    let brake = Arc::new(Brake::starting_at(stretch.from));
-    let leash = Leash { stretch, restored, brake: Arc::clone(&brake), told };
+    let brake = Arc::new(Brake::starting_at(segment.from));
+    let control = RankControl { segment, restored, brake: Arc::clone(&brake), told };
     // A launcher that does not listen any more has ended, and this process ends with it.
-    let held = |step| drop(control::write(&mut std::io::stdout().lock(), &FromRank::Held { step }, &[]));
+    let held = |step| drop(control::write(&mut std::io::stdout().lock(), &RankEvent::Held { step }, &[]));
     std::thread::spawn(move || {
         while let Ok(Some((order, _))) = control::read(&mut orders) {
             match order {
                 // A rank that does not listen any more does not wait.
-                ToRank::GoOn => drop(tell.send(Told::GoOn)),
-                ToRank::Next { stretch } => drop(tell.send(Told::Next(stretch))),
-                ToRank::StopAt { step } => {
+                RankCommand::GoOn => drop(tell.send(PauseCommand::GoOn)),
+                RankCommand::Next { segment } => drop(tell.send(PauseCommand::Next(segment))),
+                RankCommand::StopAt { step } => {
                     brake.stop_at(step);
                     held(step);
                 }
-                ToRank::Hold => held(brake.hold()),
-                ToRank::Config { .. } | ToRank::Bench { .. } | ToRank::Peers { .. } => break,
+                RankCommand::Hold => held(brake.hold()),
+                RankCommand::Config { .. } | RankCommand::Bench { .. } | RankCommand::Peers { .. } => break,
             }
         }
         std::process::exit(4);
     });
     let peers: Vec<(usize, String)> = links.iter().map(|&peer| (peer, addresses[peer].clone())).collect();
     let transport = door.connect(identity, &peers, options, CONNECT).map_err(|e| failed(&e.into()))?;
-    let (Some(emulated), Some(path)) = (emulated, interfaces) else { return Ok((transport, leash)) };
+    let (Some(emulated), Some(path)) = (emulated, interfaces) else { return Ok((transport, control)) };
     let interfaces = Interfaces::open(&path, emulated.count())
         .map_err(|e| failed(&WireError::system("open the emulated interfaces")(e).into()))?;
     let Options { buffer, own_core, .. } = options;
-    Ok((emulated.wrap(transport, Arc::new(interfaces), buffer, own_core), leash))
+    Ok((emulated.wrap(transport, Arc::new(interfaces), buffer, own_core), control))
 }

@@ -14,18 +14,18 @@ use paceline_record::{Batch, Event, FailureKind, Recording, RunResult};
 use paceline_train::{Brake, TrainError};
 use paceline_wire::{Interfaces, Key, TRANSPORTS, Transport, TransportKind, inproc, registry};
 
-use crate::control::{FromRank, ToRank};
-use crate::crew::{Crew, Hosts, Raw, Tidings};
+use crate::control::{RankCommand, RankEvent};
 use crate::emulated::Emulated;
 use crate::error::LaunchError;
-use crate::fleet::News;
-use crate::joining::{self, Over};
-use crate::ledger::Ledger;
-use crate::muster::{self, Listen};
-use crate::pauses::Harbour;
-use crate::rank::{Leash, Seat, Told, role};
+use crate::joining::{self, RunEnd};
+use crate::pauses::CheckpointContext;
+use crate::processes::ProcessEvent;
+use crate::rank::{PauseCommand, RankContext, RankControl, role};
+use crate::ranks::{Hosts, Incoming, Ranks, RanksEvent};
+use crate::recorder::RankRecorder;
+use crate::rendezvous::{self, Listen};
 use crate::vitals::Vitals;
-use crate::watch::{Snapshot, Then, Watch, evaluate};
+use crate::watch::{Reaction, Snapshot, Watch, evaluate};
 
 /// Sizes of a connection's buffer that can be asked for.
 const BUFFERS: RangeInclusive<usize> = 4 << 10..=1 << 30;
@@ -48,7 +48,7 @@ pub struct Launch<'a> {
     /// When this process began.
     pub started: Started,
     /// Where the run's checkpoints are, and what may end it early.
-    pub harbour: &'a Harbour,
+    pub checkpointing: &'a CheckpointContext,
     /// What to record of each rank, if anything.
     pub recording: Option<Recording>,
 }
@@ -118,8 +118,8 @@ pub fn check_hosts(plan: &Plan, joined: bool) -> Result<(), PlanError> {
 /// Whether the strategy can be run with the plan.
 pub fn check(plan: &Plan, dataset: &Dataset) -> Result<(), LaunchError> {
     transport(&plan.transport, plan.buffer)?;
-    let seat = Seat::new(plan, dataset, 0)?;
-    seat.strategy.check(&seat.setup).map_err(|refusal| {
+    let context = RankContext::new(plan, dataset, 0)?;
+    context.strategy.check(&context.setup).map_err(|refusal| {
         let Refusal { flag, value, problem } = refusal;
         PlanError { flag, value, problem }
     })?;
@@ -141,16 +141,16 @@ pub fn run(
         return Err(PlanError { flag: "--on-loss".into(), value: "restart".into(), problem }.into());
     }
     let mut done = attempt(launch, listen, report);
-    let mut harbour = launch.harbour.clone();
+    let mut checkpointing = launch.checkpointing.clone();
     for left in (0..plan.restarts).rev() {
         let Err(error) = &done else { break };
         if error.kind() != FailureKind::Lost {
             break;
         }
-        harbour.resumed = harbour.checkpoints.latest(&plan.hash())?.0.map(Arc::new);
-        let step = harbour.resumed.as_ref().map_or(0, |checkpoint| checkpoint.step);
+        checkpointing.resumed = checkpointing.checkpoints.latest(&plan.hash())?.0.map(Arc::new);
+        let step = checkpointing.resumed.as_ref().map_or(0, |checkpoint| checkpoint.step);
         report(Event::Restarted { step, cause: &error.to_string(), left });
-        done = attempt(&Launch { harbour: &harbour, ..launch.clone() }, None, report);
+        done = attempt(&Launch { checkpointing: &checkpointing, ..launch.clone() }, None, report);
     }
     done
 }
@@ -165,7 +165,7 @@ fn attempt(
     let hosts = match listen {
         Some(listen) => {
             let limit = longest_word(launch)?;
-            Some(muster::muster(launch, listen, limit, sender.clone(), &heard, report)?)
+            Some(rendezvous::rendezvous(launch, listen, limit, sender.clone(), &heard, report)?)
         }
         None => None,
     };
@@ -192,10 +192,10 @@ fn attempt(
 
 /// Most bytes of what a machine may say at once: a model, its state, and some words.
 fn longest_word(launch: &Launch<'_>) -> Result<usize, LaunchError> {
-    let seat = Seat::new(launch.plan, launch.dataset, 0)?;
+    let context = RankContext::new(launch.plan, launch.dataset, 0)?;
     // Parameters, what the optimiser remembers and what a strategy puts by; and a line for each update.
-    let numbers = 8 * seat.setup.params + seat.graph.state_count();
-    let updates = 24 * seat.setup.steps as usize * launch.plan.workers;
+    let numbers = 8 * context.setup.params + context.graph.state_count();
+    let updates = 24 * context.setup.steps as usize * launch.plan.workers;
     Ok(joining::DOCUMENT + size_of::<f32>() * numbers + updates)
 }
 
@@ -203,15 +203,15 @@ fn as_processes(
     launch: &Launch<'_>,
     mut watch: Watch<'_>,
     hosts: Option<Hosts>,
-    channel: (Sender<Raw>, Receiver<Raw>),
+    channel: (Sender<Incoming>, Receiver<Incoming>),
     report: &mut dyn FnMut(Event<'_>),
 ) -> Result<RunResult, LaunchError> {
     let key = *Key::generate().map_err(TrainError::from)?.as_bytes();
-    let mut crew = Crew::start(launch, key, hosts, channel)?;
-    let done = lead(launch, &mut watch, &mut crew, report).and_then(|()| watch.finish(report));
-    crew.dismiss(match &done {
-        Ok(result) => Over { result: serde_json::to_value(result).ok(), ..Over::default() },
-        Err(e) => Over { failure: Some(e.kind()), message: e.to_string(), hint: e.hint(), result: None },
+    let mut ranks = Ranks::start(launch, key, hosts, channel)?;
+    let done = lead(launch, &mut watch, &mut ranks, report).and_then(|()| watch.finish(report));
+    ranks.dismiss(match &done {
+        Ok(result) => RunEnd { result: serde_json::to_value(result).ok(), ..RunEnd::default() },
+        Err(e) => RunEnd { failure: Some(e.kind()), message: e.to_string(), hint: e.hint(), result: None },
     });
     done
 }
@@ -220,7 +220,7 @@ fn as_processes(
 fn lead(
     launch: &Launch<'_>,
     watch: &mut Watch<'_>,
-    crew: &mut Crew,
+    ranks: &mut Ranks,
     report: &mut dyn FnMut(Event<'_>),
 ) -> Result<(), LaunchError> {
     let world = launch.plan.workers + launch.plan.servers;
@@ -231,74 +231,76 @@ fn lead(
     let mut blamed: Option<(Instant, usize, LaunchError)> = None;
     let (mut vitals, clock) = (Vitals::new(world), Instant::now());
     while !watch.gather.complete() {
-        let tidings = crew.next(watch.patience());
+        let tidings = ranks.next(watch.patience());
         let mut signs = vitals.look(clock.elapsed());
         match &tidings {
-            Some(Tidings::Rank(News::Said(rank, said, _))) => {
+            Some(RanksEvent::Rank(ProcessEvent::Rank(rank, said, _))) => {
                 signs.extend(vitals.heard(*rank));
-                if let FromRank::Done(_) | FromRank::Failed { .. } = said {
+                if let RankEvent::Done(_) | RankEvent::Failed { .. } = said {
                     vitals.forget(*rank);
                 }
             }
-            Some(Tidings::Rank(News::Silent(rank) | News::Exited(rank))) => vitals.forget(*rank),
+            Some(RanksEvent::Rank(ProcessEvent::Closed(rank) | ProcessEvent::Exited(rank))) => {
+                vitals.forget(*rank)
+            }
             _ => {}
         }
-        watch.signs(&signs, crew, report)?;
+        watch.signs(&signs, ranks, report)?;
         if watch.side_results(report)? {
-            (0..launch.plan.workers).for_each(|rank| crew.tell(rank, ToRank::GoOn, &[]));
+            (0..launch.plan.workers).for_each(|rank| ranks.tell(rank, RankCommand::GoOn, &[]));
         }
         let failure = match tidings {
-            Some(Tidings::Rank(News::Said(rank, mut said, numbers))) => {
-                locate(&mut said, rank, crew);
-                if let FromRank::Failed { lost: Some(lost), message, hint, kind } = said {
+            Some(RanksEvent::Rank(ProcessEvent::Rank(rank, mut said, numbers))) => {
+                locate(&mut said, rank, ranks);
+                if let RankEvent::Failed { lost: Some(lost), message, hint, kind } = said {
                     watch.victims[rank] = true;
                     let role = role(launch.plan, rank);
                     let told = LaunchError::Failed { role, rank, message, hint, kind };
                     blamed = blamed.or(Some((Instant::now(), lost, told)));
                 } else {
                     match watch.take(rank, said, numbers, report)? {
-                        Then::Nothing => {}
-                        Then::Connect => {
+                        Reaction::Nothing => {}
+                        Reaction::Connect => {
                             for rank in 0..world {
                                 let interfaces = interfaces.as_ref().and_then(Interfaces::path);
                                 let (order, numbers) = watch.peers(rank, interfaces);
-                                crew.tell(rank, order, &numbers);
+                                ranks.tell(rank, order, &numbers);
                             }
                         }
-                        Then::TellAll(order) => crew.tell_all(&order),
+                        Reaction::TellAll(order) => ranks.tell_all(&order),
                     }
                 }
                 None
             }
-            Some(Tidings::Rank(News::Silent(rank))) => {
+            Some(RanksEvent::Rank(ProcessEvent::Closed(rank))) => {
                 ended[rank].0 = true;
-                watch.died(rank, ended[rank], crew)
+                watch.died(rank, ended[rank], ranks)
             }
-            Some(Tidings::Rank(News::Exited(rank))) => {
+            Some(RanksEvent::Rank(ProcessEvent::Exited(rank))) => {
                 ended[rank].1 = true;
-                watch.died(rank, ended[rank], crew)
+                watch.died(rank, ended[rank], ranks)
             }
-            Some(Tidings::Lost { host, cause }) => Some(watch.host_lost(crew.host(host), cause)),
-            Some(Tidings::Seen { host, there }) => {
-                let (name, _) = crew.host(host);
+            Some(RanksEvent::HostLost { host, cause }) => Some(watch.host_lost(ranks.host(host), cause)),
+            Some(RanksEvent::HostLiveness { host, there }) => {
+                let (name, _) = ranks.host(host);
                 report(Event::Host { host, name: &name, state: if there { "back" } else { "quiet" } });
                 None
             }
-            Some(Tidings::Refused { cause }) => {
+            Some(RanksEvent::Refused { cause }) => {
                 report(Event::Refused { rank: None, cause: &cause });
                 None
             }
-            Some(Tidings::Nothing) => None,
+            Some(RanksEvent::Nothing) => None,
             None => watch.late(),
         };
         if let Some(failure) = failure {
             return Err(failure);
         }
         if let Some(order) = watch.interrupted()? {
-            watch.pauses.asked_first().into_iter().for_each(|rank| crew.tell(rank, order.clone(), &[]));
+            watch.pauses.asked_first().into_iter().for_each(|rank| ranks.tell(rank, order.clone(), &[]));
         }
         // Of a machine that is under suspicion it is soon known whether it is lost: then that is the cause.
-        let ripe = |(since, lost, _): &(Instant, usize, _)| since.elapsed() > BLAME && !crew.quiet(*lost);
+        let ripe = |(since, lost, _): &(Instant, usize, _)| since.elapsed() > BLAME && !ranks.quiet(*lost);
         if let Some((_, _, told)) = blamed.take_if(|blamed| ripe(blamed)) {
             return Err(told);
         }
@@ -307,23 +309,23 @@ fn lead(
 }
 
 /// Adds the machine to what a rank says, where it matters which one it was.
-fn locate(said: &mut FromRank, rank: usize, crew: &Crew) {
+fn locate(said: &mut RankEvent, rank: usize, ranks: &Ranks) {
     match said {
-        FromRank::Failed { message, lost, .. } => {
-            if let Some(place) = crew.place(rank) {
+        RankEvent::Failed { message, lost, .. } => {
+            if let Some(place) = ranks.place(rank) {
                 *message = format!("on {place}: {message}");
             }
-            if let Some((lost, place)) = lost.and_then(|lost| Some((lost, crew.place(lost)?))) {
+            if let Some((lost, place)) = lost.and_then(|lost| Some((lost, ranks.place(lost)?))) {
                 *message += &format!(" (rank {lost} is on {place})");
             }
         }
-        FromRank::Done(account) => {
-            if let (None, Some(name)) = (crew.place(rank), crew.own_name()) {
+        RankEvent::Done(account) => {
+            if let (None, Some(name)) = (ranks.place(rank), ranks.own_name()) {
                 account.host = name;
             }
         }
-        FromRank::Recorded(batch) => {
-            if let (Some(site), None, Some(name)) = (&mut batch.site, crew.place(rank), crew.own_name()) {
+        RankEvent::Recorded(batch) => {
+            if let (Some(site), None, Some(name)) = (&mut batch.site, ranks.place(rank), ranks.own_name()) {
                 site.host = name;
             }
         }
@@ -345,20 +347,20 @@ fn as_threads(
     let interfaces = emulated.as_ref().map(Emulated::interfaces).transpose()?.map(Arc::new);
     let own_core = world * launch.plan.threads <= std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
-        let mut leashes: Vec<(Sender<Told>, Arc<Brake>)> = Vec::new();
+        let mut controls: Vec<(Sender<PauseCommand>, Arc<Brake>)> = Vec::new();
         for (rank, transport) in inproc::mesh(world).into_iter().enumerate() {
             let (emulated, interfaces) = (&emulated, &interfaces);
             let sender = sender.clone();
             let (tell, told) = channel();
-            let (stretch, restored) = (watch.pauses.stretch(), watch.pauses.restored(rank).cloned());
-            let brake = Arc::new(Brake::starting_at(stretch.from));
-            let leash = Leash { stretch, restored, brake, told };
-            leashes.push((tell, Arc::clone(&leash.brake)));
+            let (segment, restored) = (watch.pauses.segment(), watch.pauses.restored(rank).cloned());
+            let brake = Arc::new(Brake::starting_at(segment.from));
+            let control = RankControl { segment, restored, brake, told };
+            controls.push((tell, Arc::clone(&control.brake)));
             let to_launcher = sender.clone();
             // Of several ranks in one process, one tells of it.
             let recording = launch.recording.map(|r| Recording { process: rank == 0, host: rank == 0, ..r });
             scope.spawn(move || {
-                let say = &mut |said: FromRank, numbers: &[f32]| {
+                let say = &mut |said: RankEvent, numbers: &[f32]| {
                     // After a failure nobody listens any more.
                     let _ = sender.send((rank, said, numbers.to_vec()));
                 };
@@ -366,13 +368,13 @@ fn as_threads(
                 if let (Some(emulated), Some(interfaces)) = (emulated, interfaces) {
                     transport = emulated.wrap(transport, Arc::clone(interfaces), None, own_core);
                 }
-                if let Ok(seat) = Seat::new(launch.plan, launch.dataset, rank) {
+                if let Ok(context) = RankContext::new(launch.plan, launch.dataset, rank) {
                     let ship = move |batch: &Batch, _| {
-                        let said = FromRank::Recorded(Box::new(batch.clone()));
+                        let said = RankEvent::Recorded(Box::new(batch.clone()));
                         to_launcher.send((rank, said, batch.numbers())).is_ok()
                     };
-                    let ledger = Ledger::open(recording, || Box::new(ship));
-                    seat.play(transport, leash, &ledger, say);
+                    let recorder = RankRecorder::open(recording, || Box::new(ship));
+                    context.play(transport, control, &recorder, say);
                 }
             });
         }
@@ -381,29 +383,29 @@ fn as_threads(
         loop {
             if let Some(order) = watch.interrupted()? {
                 for rank in watch.pauses.asked_first() {
-                    let brake = &leashes[rank].1;
+                    let brake = &controls[rank].1;
                     let step = match order {
-                        ToRank::StopAt { step } => {
+                        RankCommand::StopAt { step } => {
                             brake.stop_at(step);
                             step
                         }
                         _ => brake.hold(),
                     };
-                    if let Some(ToRank::StopAt { step }) = watch.pauses.held(rank, step) {
-                        leashes.iter().for_each(|(_, brake)| brake.stop_at(step));
+                    if let Some(RankCommand::StopAt { step }) = watch.pauses.held(rank, step) {
+                        controls.iter().for_each(|(_, brake)| brake.stop_at(step));
                     }
                 }
             }
             let then = match news.recv_timeout(watch.patience()) {
                 // Who lost a peer is a victim: the peer may still say why it gave up.
-                Ok((rank, FromRank::Failed { lost: Some(_), message, hint, kind }, _)) => {
+                Ok((rank, RankEvent::Failed { lost: Some(_), message, hint, kind }, _)) => {
                     let role = role(launch.plan, rank);
                     let told = LaunchError::Failed { role, rank, message, hint, kind };
                     blamed = blamed.or(Some((Instant::now(), told)));
-                    Then::Nothing
+                    Reaction::Nothing
                 }
                 Ok((rank, said, numbers)) => watch.take(rank, said, numbers, report)?,
-                Err(RecvTimeoutError::Timeout) => Then::Nothing,
+                Err(RecvTimeoutError::Timeout) => Reaction::Nothing,
                 Err(RecvTimeoutError::Disconnected) => match blamed {
                     Some((_, told)) => return Err(told),
                     None => break,
@@ -414,12 +416,14 @@ fn as_threads(
             }
             if watch.side_results(report)? {
                 // A rank that has ended does not wait.
-                leashes.iter().for_each(|(tell, _)| tell.send(Told::GoOn).unwrap_or_default());
+                controls.iter().for_each(|(tell, _)| tell.send(PauseCommand::GoOn).unwrap_or_default());
             }
-            if let Then::TellAll(order) = then
-                && let ToRank::Next { stretch } = *order
+            if let Reaction::TellAll(order) = then
+                && let RankCommand::Next { segment } = *order
             {
-                leashes.iter().for_each(|(tell, _)| tell.send(Told::Next(stretch)).unwrap_or_default());
+                controls
+                    .iter()
+                    .for_each(|(tell, _)| tell.send(PauseCommand::Next(segment)).unwrap_or_default());
             }
         }
         Ok::<(), LaunchError>(())

@@ -23,7 +23,7 @@ use crate::exit::{Exit, out_of_memory_kills};
 
 /// What comes from a run.
 #[derive(Debug)]
-pub enum Heard {
+pub enum TrialEvent {
     /// A line on standard output.
     Line(String),
     /// The program has ended, and nobody of its group is left.
@@ -68,7 +68,7 @@ impl Ended {
 
 /// What the keeper says last, as a line on standard output.
 #[derive(Serialize, Deserialize)]
-struct Kept {
+struct KeeperReport {
     paceline_keeper: String,
     exit: Exit,
     cpu_s: f64,
@@ -87,17 +87,17 @@ pub struct Trial {
     group: Pid,
     /// Closing it tells the keeper to end its group.
     pipe: Option<ChildStdin>,
-    heard: Receiver<Raw>,
+    heard: Receiver<StreamInput>,
     started: Instant,
     open_streams: usize,
     /// When the keeper had ended.
     gone: Option<Instant>,
-    kept: Option<Kept>,
+    kept: Option<KeeperReport>,
     mark: String,
     stderr: Vec<u8>,
 }
 
-enum Raw {
+enum StreamInput {
     Line(String),
     Error(Vec<u8>),
     Closed,
@@ -134,7 +134,7 @@ impl Trial {
         }
         thread::Builder::new().spawn(move || {
             while poll(&mut [PollFd::new(&watched, PollFlags::IN)], None).is_err() {}
-            let _ = to_gone.send(Raw::Gone);
+            let _ = to_gone.send(StreamInput::Gone);
         })?;
         let pipe = keeper.stdin.take();
         Ok(Self {
@@ -162,22 +162,22 @@ impl Trial {
     }
 
     /// What comes next; `None` when nothing does within `patience`.
-    pub fn hear(&mut self, patience: Duration) -> Option<Heard> {
+    pub fn hear(&mut self, patience: Duration) -> Option<TrialEvent> {
         let deadline = Instant::now() + patience;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.heard.recv_timeout(left) {
-                Ok(Raw::Line(line)) => match serde_json::from_str::<Kept>(&line) {
+                Ok(StreamInput::Line(line)) => match serde_json::from_str::<KeeperReport>(&line) {
                     Ok(kept) if kept.paceline_keeper == self.mark => self.kept = Some(kept),
-                    _ => return Some(Heard::Line(line)),
+                    _ => return Some(TrialEvent::Line(line)),
                 },
-                Ok(Raw::Error(bytes)) => {
+                Ok(StreamInput::Error(bytes)) => {
                     self.stderr.extend(bytes);
                     let over = self.stderr.len().saturating_sub(KEPT);
                     self.stderr.drain(..over);
                 }
-                Ok(Raw::Closed) => self.open_streams -= 1,
-                Ok(Raw::Gone) => {
+                Ok(StreamInput::Closed) => self.open_streams -= 1,
+                Ok(StreamInput::Gone) => {
                     self.gone = Some(Instant::now());
                     self.kill();
                 }
@@ -186,7 +186,7 @@ impl Trial {
                 Err(RecvTimeoutError::Disconnected) => self.open_streams = 0,
             }
             if self.gone.is_some() && (self.open_streams == 0 || self.deserted()) {
-                return Some(Heard::Ended(self.ended()));
+                return Some(TrialEvent::Ended(self.ended()));
             }
         }
     }
@@ -225,28 +225,28 @@ impl Drop for Trial {
     }
 }
 
-fn lines(out: impl Read, to: &Sender<Raw>) {
+fn lines(out: impl Read, to: &Sender<StreamInput>) {
     let mut reader = BufReader::new(out);
     let mut line = Vec::new();
     // What is not text is no reason to lose the lines around it.
     while reader.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
         let text = String::from_utf8_lossy(&line).trim_end().to_owned();
-        if to.send(Raw::Line(text)).is_err() {
+        if to.send(StreamInput::Line(text)).is_err() {
             return;
         }
         line.clear();
     }
-    let _ = to.send(Raw::Closed);
+    let _ = to.send(StreamInput::Closed);
 }
 
-fn errors(mut err: impl Read, to: &Sender<Raw>) {
+fn errors(mut err: impl Read, to: &Sender<StreamInput>) {
     let mut buffer = [0; 1024];
     while let Ok(n @ 1..) = err.read(&mut buffer) {
-        if to.send(Raw::Error(buffer[..n].to_vec())).is_err() {
+        if to.send(StreamInput::Error(buffer[..n].to_vec())).is_err() {
             return;
         }
     }
-    let _ = to.send(Raw::Closed);
+    let _ = to.send(StreamInput::Closed);
 }
 
 /// The cores that this process may use.
@@ -301,7 +301,7 @@ pub fn keep(words: &[String]) -> io::Result<u8> {
     };
     let out_of_memory = kills.zip(out_of_memory_kills()).is_some_and(|(before, after)| after > before);
     let exit = Exit { out_of_memory, ..status.into() };
-    let kept = Kept { paceline_keeper: mark.clone(), exit, cpu_s: children_cpu_seconds(), tree };
+    let kept = KeeperReport { paceline_keeper: mark.clone(), exit, cpu_s: children_cpu_seconds(), tree };
     // Its line begins on a line of its own, whatever the program wrote last.
     let text = format!("\n{}\n", serde_json::to_string(&kept).expect("plain data"));
     io::Write::write_all(&mut io::stdout(), text.as_bytes())?;

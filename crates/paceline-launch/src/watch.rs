@@ -13,12 +13,12 @@ use paceline_train::model::params_sha256;
 use paceline_train::{Replica, TrainError};
 
 use crate::agent;
-use crate::control::{FromRank, ToRank};
-use crate::crew::Crew;
+use crate::control::{RankCommand, RankEvent};
 use crate::error::LaunchError;
 use crate::gather::{Gather, mean};
 use crate::pauses::{Decision, Pauses, pack, unpack};
-use crate::rank::{Seat, role};
+use crate::rank::{RankContext, role};
+use crate::ranks::Ranks;
 use crate::run::Launch;
 use crate::vitals::{self, Sign};
 
@@ -45,15 +45,15 @@ struct Incomplete {
 }
 
 /// What is to be done about something that a rank has said.
-pub(crate) enum Then {
+pub(crate) enum Reaction {
     Nothing,
     /// Everybody's address is known.
     Connect,
-    TellAll(Box<ToRank>),
+    TellAll(Box<RankCommand>),
 }
 
-impl Then {
-    pub(crate) fn tell_all(order: ToRank) -> Self {
+impl Reaction {
+    pub(crate) fn tell_all(order: RankCommand) -> Self {
         Self::TellAll(Box::new(order))
     }
 }
@@ -94,14 +94,14 @@ impl<'a> Watch<'a> {
         results: Receiver<Evaluated>,
     ) -> Self {
         let world = launch.plan.workers + launch.plan.servers;
-        let seat = Seat::new(launch.plan, launch.dataset, 0);
-        let steps_in_all = seat.as_ref().map_or(0, |seat| seat.setup.steps);
-        let account = launch.harbour.resumed.as_ref().map(|checkpoint| &checkpoint.account[..]);
+        let context = RankContext::new(launch.plan, launch.dataset, 0);
+        let steps_in_all = context.as_ref().map_or(0, |context| context.setup.steps);
+        let account = launch.checkpointing.resumed.as_ref().map(|checkpoint| &checkpoint.account[..]);
         Self {
-            pauses: Pauses::new(launch.plan, launch.harbour, steps_in_all),
+            pauses: Pauses::new(launch.plan, launch.checkpointing, steps_in_all),
             steps_in_all,
-            agreement: seat.as_ref().map_or(Agreement::Apart, Seat::agreement),
-            params: seat.map_or(0, |seat| seat.setup.params),
+            agreement: context.as_ref().map_or(Agreement::Apart, RankContext::agreement),
+            params: context.map_or(0, |context| context.setup.params),
             under_way: 0,
             launch,
             gather: Gather::new(launch.plan, account),
@@ -119,30 +119,30 @@ impl<'a> Watch<'a> {
     }
 
     pub(crate) fn announce(&self, report: &mut dyn FnMut(Event<'_>)) {
-        if let Ok(seat) = Seat::new(self.launch.plan, self.launch.dataset, 0) {
+        if let Ok(context) = RankContext::new(self.launch.plan, self.launch.dataset, 0) {
             report(Event::Start {
                 schema: SCHEMA,
                 run: self.launch.run,
                 plan: self.launch.plan,
                 plan_sha256: self.launch.plan.hash(),
-                parameters: seat.setup.params,
-                steps: seat.setup.steps,
+                parameters: context.setup.params,
+                steps: context.setup.steps,
                 kernels: paceline_nn::accel::Level::detect().to_string(),
             });
         }
     }
 
     /// What a rank is told when everybody's address is known.
-    pub(crate) fn peers(&self, rank: usize, interfaces: Option<String>) -> (ToRank, Vec<f32>) {
+    pub(crate) fn peers(&self, rank: usize, interfaces: Option<String>) -> (RankCommand, Vec<f32>) {
         let packed = self.pauses.restored(rank).map(pack);
         let (restored, numbers) = packed.unzip();
-        let (addresses, stretch) = (self.addresses.clone(), self.pauses.stretch());
-        (ToRank::Peers { addresses, interfaces, stretch, restored }, numbers.unwrap_or_default())
+        let (addresses, segment) = (self.addresses.clone(), self.pauses.segment());
+        (RankCommand::Peers { addresses, interfaces, segment, restored }, numbers.unwrap_or_default())
     }
 
     /// What to tell every rank if a stop was just requested and all of them know their peers.
-    pub(crate) fn interrupted(&mut self) -> Result<Option<ToRank>, LaunchError> {
-        if self.launch.harbour.interrupt.abandoned() {
+    pub(crate) fn interrupted(&mut self) -> Result<Option<RankCommand>, LaunchError> {
+        if self.launch.checkpointing.interrupt.abandoned() {
             let when = self.when(&(0..self.steps.len()).collect::<Vec<_>>());
             return Err(LaunchError::Abandoned { when, run: self.launch.run.to_owned() });
         }
@@ -150,7 +150,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Everybody has paused: saves, and goes on or stops.
-    fn pause(&mut self, report: &mut dyn FnMut(Event<'_>)) -> Result<Then, LaunchError> {
+    fn pause(&mut self, report: &mut dyn FnMut(Event<'_>)) -> Result<Reaction, LaunchError> {
         // What was shown before the pause belongs to what is saved.
         while self.under_way > 0 {
             let Ok((step, train_s, outcome)) = self.results.recv() else { break };
@@ -159,9 +159,9 @@ impl<'a> Watch<'a> {
         }
         report(Event::Paused);
         match self.pauses.decide(self.gather.account())? {
-            Decision::GoOn(stretch) => {
-                report(Event::Checkpoint { step: stretch.from });
-                Ok(Then::TellAll(Box::new(ToRank::Next { stretch: Some(stretch) })))
+            Decision::GoOn(segment) => {
+                report(Event::Checkpoint { step: segment.from });
+                Ok(Reaction::TellAll(Box::new(RankCommand::Next { segment: Some(segment) })))
             }
             Decision::Stop { step, path } => {
                 report(Event::Checkpoint { step });
@@ -175,43 +175,43 @@ impl<'a> Watch<'a> {
     pub(crate) fn take(
         &mut self,
         rank: usize,
-        said: FromRank,
+        said: RankEvent,
         numbers: Vec<f32>,
         report: &mut dyn FnMut(Event<'_>),
-    ) -> Result<Then, LaunchError> {
+    ) -> Result<Reaction, LaunchError> {
         let plan = self.launch.plan;
         match said {
-            FromRank::Bound { address } => {
+            RankEvent::Bound { address } => {
                 self.addresses[rank] = address;
                 self.connected = self.addresses.iter().all(|a| !a.is_empty());
-                return Ok(if self.connected { Then::Connect } else { Then::Nothing });
+                return Ok(if self.connected { Reaction::Connect } else { Reaction::Nothing });
             }
-            FromRank::Started => {
+            RankEvent::Started => {
                 self.begun += 1;
                 if self.begun == plan.workers {
                     self.startup = Some(self.launch.started.seconds());
                     self.began = Instant::now();
                 }
             }
-            FromRank::Step { step, loss, train_s } => {
+            RankEvent::Step { step, loss, train_s } => {
                 self.steps[rank] = step;
                 if rank == 0 {
                     let samples = step * (plan.workers * plan.batch) as u64;
                     report(Event::Progress { step, samples, train_s, train_loss: loss });
                 }
             }
-            FromRank::Evaluated { step, train_s, loss, correct, predictions, samples } => {
+            RankEvent::Evaluated { step, train_s, loss, correct, predictions, samples } => {
                 self.steps[rank] = step;
                 let outcome = Outcome { loss, correct, predictions, samples };
                 self.gather.part(rank, step, train_s, outcome, report);
             }
-            FromRank::Alive => {}
-            FromRank::Interrupted => self.launch.harbour.interrupt.request(),
-            FromRank::Snapshot { step, train_s } => self.snapshot(rank, step, train_s, numbers),
-            FromRank::Held { step } => {
-                return Ok(self.pauses.held(rank, step).map_or(Then::Nothing, Then::tell_all));
+            RankEvent::Alive => {}
+            RankEvent::Interrupted => self.launch.checkpointing.interrupt.request(),
+            RankEvent::Snapshot { step, train_s } => self.snapshot(rank, step, train_s, numbers),
+            RankEvent::Held { step } => {
+                return Ok(self.pauses.held(rank, step).map_or(Reaction::Nothing, Reaction::tell_all));
             }
-            FromRank::Paused { step, part } => {
+            RankEvent::Paused { step, part } => {
                 let Some(part) = unpack(part, &numbers) else {
                     let problem = format!("rank {rank} sent only a part of what it keeps");
                     return Err(TrainError::Restore { problem }.into());
@@ -220,19 +220,19 @@ impl<'a> Watch<'a> {
                     return self.pause(report);
                 }
             }
-            FromRank::Refused { cause } => report(Event::Refused { rank: Some(rank), cause: &cause }),
-            FromRank::Recorded(batch) => {
+            RankEvent::Refused { cause } => report(Event::Refused { rank: Some(rank), cause: &cause }),
+            RankEvent::Recorded(batch) => {
                 report(Event::Batch { rank, batch: &batch.with_numbers(&numbers) });
             }
-            FromRank::Done(account) => {
+            RankEvent::Done(account) => {
                 self.gather.done[rank] = Some(*account);
                 self.gather.numbers[rank] = numbers;
             }
-            FromRank::Failed { message, hint, kind, .. } => {
+            RankEvent::Failed { message, hint, kind, .. } => {
                 return Err(LaunchError::Failed { role: role(plan, rank), rank, message, hint, kind });
             }
         }
-        Ok(Then::Nothing)
+        Ok(Reaction::Nothing)
     }
 
     /// How long to wait for news: not long while somebody waits for an evaluation.
@@ -300,16 +300,16 @@ impl<'a> Watch<'a> {
     }
 
     /// A rank whose process has ended and whose pipe is closed, without an account: the failure to tell.
-    pub(crate) fn died(&self, rank: usize, ended: (bool, bool), crew: &mut Crew) -> Option<LaunchError> {
+    pub(crate) fn died(&self, rank: usize, ended: (bool, bool), ranks: &mut Ranks) -> Option<LaunchError> {
         if ended != (true, true) || self.gather.done[rank].is_some() || self.victims[rank] {
             return None;
         }
-        let mut cause = crew.status(rank).unwrap_or_else(|| "its process has ended".into());
-        if let Some(place) = crew.place(rank) {
+        let mut cause = ranks.status(rank).unwrap_or_else(|| "its process has ended".into());
+        if let Some(place) = ranks.place(rank) {
             cause += &format!(", on {place}");
         }
         let role = role(self.launch.plan, rank);
-        Some(LaunchError::Lost { role, rank, pid: crew.pid(rank), when: self.when(&[rank]), cause })
+        Some(LaunchError::Lost { role, rank, pid: ranks.pid(rank), when: self.when(&[rank]), cause })
     }
 
     /// Tells of ranks that are silent, and gives those up that are for too long: ending the run ends their processes,
@@ -317,19 +317,19 @@ impl<'a> Watch<'a> {
     pub(crate) fn signs(
         &self,
         signs: &[Sign],
-        crew: &Crew,
+        ranks: &Ranks,
         report: &mut dyn FnMut(Event<'_>),
     ) -> Result<(), LaunchError> {
         for &sign in signs {
             match sign {
-                Sign::Suspect(rank) | Sign::Dead(rank) if crew.quiet(rank) => {}
+                Sign::Suspect(rank) | Sign::Dead(rank) if ranks.quiet(rank) => {}
                 Sign::Suspect(rank) => report(Event::Liveness { rank, state: "suspect" }),
                 Sign::Back(rank) => report(Event::Liveness { rank, state: "back" }),
                 Sign::Dead(rank) => {
-                    let place = crew.place(rank).map_or_else(String::new, |place| format!(", on {place}"));
+                    let place = ranks.place(rank).map_or_else(String::new, |place| format!(", on {place}"));
                     let cause = format!("nothing was heard of it for {} s{place}", vitals::DEAD.as_secs());
                     let (role, pid, when) =
-                        (role(self.launch.plan, rank), crew.pid(rank), self.when(&[rank]));
+                        (role(self.launch.plan, rank), ranks.pid(rank), self.when(&[rank]));
                     return Err(LaunchError::Lost { role, rank, pid, when, cause });
                 }
             }
@@ -393,9 +393,9 @@ pub(crate) fn evaluate(
     params: Vec<f32>,
     state: Option<Vec<f32>>,
 ) -> Result<Outcome, TrainError> {
-    let seat = Seat::new(launch.plan, launch.dataset, 0)?;
+    let context = RankContext::new(launch.plan, launch.dataset, 0)?;
     let compute = Arc::new(Compute::new(1, false));
-    let mut replica = Replica::new(launch.plan, seat.graph, compute)?;
+    let mut replica = Replica::new(launch.plan, context.graph, compute)?;
     replica.params = params;
     if let Some(state) = state {
         replica.state = state;

@@ -1,11 +1,11 @@
-//! When a worker may go on: the registry of consistency models. To add one: a variant of [`Sync`], its gate
+//! When a worker may go on: the registry of consistency models. To add one: a variant of [`Consistency`], its gate
 //! in `strategies/ps/gate.rs`, and its line in [`CONSISTENCIES`].
 
 use crate::options::{Kind, Options, Parameter};
 
 /// When a worker may go on.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Sync {
+pub enum Consistency {
     /// Everybody waits for everybody after each step.
     Bsp,
     /// Nobody waits.
@@ -41,7 +41,7 @@ pub enum Sync {
     },
 }
 
-impl Sync {
+impl Consistency {
     /// Whether a run that begins, or goes on, with this step begins it together.
     pub fn together_at(self, step: u64) -> bool {
         self == Self::Bsp || matches!(self, Self::Switch { from, .. } if step < from)
@@ -54,7 +54,7 @@ impl Sync {
 }
 
 /// A consistency model that users can name.
-pub struct Consistency {
+pub struct ConsistencyModel {
     /// The name on the command line.
     pub name: &'static str,
     /// One line for help texts and tables.
@@ -64,7 +64,7 @@ pub struct Consistency {
     /// Its parameters.
     pub parameters: &'static [&'static Parameter],
     /// The model with its parameters, for a run of so many steps.
-    pub make: fn(&Options, u64) -> Sync,
+    pub make: fn(&Options, u64) -> Consistency,
 }
 
 const STALENESS: Parameter = Parameter {
@@ -99,35 +99,35 @@ const STRAGGLER_POLICY: Parameter = Parameter {
 };
 
 /// Every consistency model.
-pub const CONSISTENCIES: &[Consistency] = &[
-    Consistency {
+pub const CONSISTENCIES: &[ConsistencyModel] = &[
+    ConsistencyModel {
         name: "bsp",
         about: "everybody waits for everybody (or for whom its path needs) after each step",
         detail: "With ps or an exact path this is the reference: p workers do exactly what one worker \
                  does with the p-fold batch, and a step takes as long as its slowest worker. With the \
                  other strategies workers wait for those whose message they need.",
         parameters: &[],
-        make: |_, _| Sync::Bsp,
+        make: |_, _| Consistency::Bsp,
     },
-    Consistency {
+    ConsistencyModel {
         name: "asp",
         about: "nobody waits",
         detail: "Each push is an update of its own, applied on arrival to whatever the parameters are by \
                  then. \
                  The fastest; updates are as stale as the others are busy, so it wants a smaller learning rate or less momentum than bsp.",
         parameters: &[],
-        make: |_, _| Sync::Asp,
+        make: |_, _| Consistency::Asp,
     },
-    Consistency {
+    ConsistencyModel {
         name: "ssp",
         about: "a worker may be a few steps ahead of the slowest, not more",
         detail: "A worker may start a step only if it is at most s steps ahead of the slowest. What it reads \
                  contains every update up to s + 1 steps back, and its own. Absorbs passing slowness; behind a \
                  worker that is always slow, everybody ends up at its pace.",
         parameters: &[&STALENESS],
-        make: |o, _| Sync::Ssp(o.count(&STALENESS)),
+        make: |o, _| Consistency::Ssp(o.count(&STALENESS)),
     },
-    Consistency {
+    ConsistencyModel {
         name: "essp",
         about: "ssp, with fresh values pushed when the slowest has made a step",
         detail: "The bound of ssp. Whenever the slowest worker has made a step, each shard pushes its \
@@ -135,9 +135,9 @@ pub const CONSISTENCIES: &[Consistency] = &[
                  all workers; one that waits for another shard takes them and starts from fresher parameters. \
                  More bytes for less observed staleness.",
         parameters: &[&STALENESS],
-        make: |o, _| Sync::Essp(o.count(&STALENESS)),
+        make: |o, _| Consistency::Essp(o.count(&STALENESS)),
     },
-    Consistency {
+    ConsistencyModel {
         name: "dssp",
         about: "ssp whose bound is raised where that shortens the predicted wait",
         detail: "Zhao et al. 2019. Up to a lead of L everybody goes on. The fastest worker beyond it is \
@@ -147,10 +147,10 @@ pub const CONSISTENCIES: &[Consistency] = &[
         parameters: &[&BOUNDS],
         make: |o, _| {
             let (lower, upper) = o.bounds(&BOUNDS);
-            Sync::Dssp { lower, upper }
+            Consistency::Dssp { lower, upper }
         },
     },
-    Consistency {
+    ConsistencyModel {
         name: "adaptive",
         about: "ssp with a bound per worker that follows its speed",
         detail: "Zhang et al. 2018; the full text was not found, this is our reading. A worker's speed is \
@@ -160,10 +160,15 @@ pub const CONSISTENCIES: &[Consistency] = &[
         parameters: &[&STALENESS, &BOUNDS, &LEAST_STEPS],
         make: |o, _| {
             let (lower, upper) = o.bounds(&BOUNDS);
-            Sync::Adaptive { base: o.count(&STALENESS), lower, upper, least_steps: o.count(&LEAST_STEPS) }
+            Consistency::Adaptive {
+                base: o.count(&STALENESS),
+                lower,
+                upper,
+                least_steps: o.count(&LEAST_STEPS),
+            }
         },
     },
-    Consistency {
+    ConsistencyModel {
         name: "switch",
         about: "bsp first, asp after a fraction of the samples",
         detail: "Sync-Switch (ICDCS'21). Synchronous for the first fraction of the samples, asynchronous \
@@ -172,7 +177,7 @@ pub const CONSISTENCIES: &[Consistency] = &[
                  rate while a step is a whole global batch, the plain rate for single pushes. Greedy straggler \
                  policy: asynchronous also while a worker's step time is over median + 3·MAD for 5 steps (which takes at least 3 workers).",
         parameters: &[&SWITCH_AT, &STRAGGLER_POLICY],
-        make: |o, steps| Sync::Switch {
+        make: |o, steps| Consistency::Switch {
             from: (o.number(&SWITCH_AT) * steps as f64 - 1e-6).ceil() as u64,
             greedy: o.text(&STRAGGLER_POLICY) == "greedy",
         },
@@ -180,6 +185,6 @@ pub const CONSISTENCIES: &[Consistency] = &[
 ];
 
 /// The consistency model of that name.
-pub fn find(name: &str) -> Option<&'static Consistency> {
+pub fn find(name: &str) -> Option<&'static ConsistencyModel> {
     CONSISTENCIES.iter().find(|c| c.name == name)
 }

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use crate::codec::{Coder, Into};
+use crate::codec::{Accumulate, Coder};
 use crate::schedule::{Combine, Move, Piece, Schedule};
 use crate::setup::{Setup, part, pieces};
 use crate::vocabulary::{Action, Actions, Buf, Head, MsgId, OpId, Rank, Region, Tag};
@@ -221,7 +221,7 @@ impl Exchange {
         }
         let Some(msg) = self.early.remove(&tag) else { return false };
         let dst = self.of(i, piece);
-        let into = if piece.combine == Combine::Add { Into::Add } else { Into::Set };
+        let into = if piece.combine == Combine::Add { Accumulate::Add } else { Accumulate::Set };
         out.push(Action::take(self.hops.as_ref().map(|hops| hops.coder), dst, msg, into));
         out.push(Action::Release(msg));
         true
@@ -238,7 +238,7 @@ impl Exchange {
         out.push(Action::Encode { coder: *coder, dst: code, src, feedback: false });
         if piece.combine == Combine::Replace {
             // Everybody must end up with the same numbers, the sender too.
-            out.push(Action::Decode { coder: *coder, dst: src, src: code, into: Into::Set });
+            out.push(Action::Decode { coder: *coder, dst: src, src: code, into: Accumulate::Set });
         }
         code
     }

@@ -9,7 +9,7 @@
 //! - [`setup`]: what a strategy is told about a run; buckets and shards of the flat buffer
 //! - [`options`]: parameters that users can set; [`consistency`]: when a worker may go on
 //! - [`schedule`]: the rounds of a collective as data; [`exchange`]: the one executor of schedules
-//! - [`stepper`]: what the workers of all serverless strategies have in common
+//! - [`step_driver`]: what the workers of all serverless strategies have in common
 //! - [`collective`]: workers of the exact paths: gradients, weights, codes, factors
 //! - [`codec`]: how messages are made shorter; [`linear`]: small matrices for PowerSGD
 //! - [`memory`]: the arithmetic of actions, shared by drivers with real numbers
@@ -30,19 +30,19 @@ pub mod memory;
 pub mod options;
 pub mod schedule;
 pub mod setup;
-pub mod stepper;
+pub mod step_driver;
 pub mod strategies;
 pub mod trace;
 pub mod vocabulary;
 
 pub use codec::{CODECS, Coder};
-pub use consistency::{CONSISTENCIES, Sync};
+pub use consistency::{CONSISTENCIES, Consistency};
 pub use memory::Buffers;
 pub use options::{Options, Parameter};
 pub use setup::{Averages, Refusal, Setup, Tensor};
 pub use strategies::{Agreement, STRATEGIES, Strategy, find};
 pub use trace::Trace;
 pub use vocabulary::{
-    Action, Actions, Buf, Head, Input, Load, Matrix, MsgId, OpId, Outcome, Participant, Rank, Region, Tag,
-    Time, Transposed, Unit, Weigh,
+    Action, Actions, Buf, GradientScale, Head, Input, Load, Matrix, MsgId, OpId, Outcome, Participant, Rank,
+    Region, Tag, Time, Transposed, Unit,
 };

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::codec::Coder;
-use crate::consistency::Sync;
+use crate::consistency::Consistency;
 use crate::options::Options;
 use crate::vocabulary::{Rank, Unit};
 
@@ -59,7 +59,7 @@ pub struct Setup {
     /// Global steps of the run, those before included.
     pub steps: u64,
     /// Consistency.
-    pub sync: Sync,
+    pub sync: Consistency,
     /// What is averaged.
     pub averages: Averages,
     /// How messages are made shorter.
@@ -103,7 +103,7 @@ impl Setup {
             message: params,
             from: 0,
             steps,
-            sync: Sync::Bsp,
+            sync: Consistency::Bsp,
             averages: Averages::Gradients,
             coder: None,
             options: Options::default(),

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::codec::Into;
+use crate::codec::Accumulate;
 use crate::vocabulary::{Action, Buf, Rank, Region, Tag};
 
 /// What a sequence is about.
@@ -18,7 +18,7 @@ pub enum Subject {
 
 /// One action, without what only the driver chooses.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Did {
+pub enum TracedAction {
     /// Sent a region under a tag.
     Sent(Tag, Option<Region>),
     /// Added something of this length.
@@ -32,7 +32,7 @@ pub enum Did {
     /// Encoded into this region.
     Encoded(Region),
     /// Decoded into this region.
-    Decoded(Region, Into),
+    Decoded(Region, Accumulate),
     /// Put a product here.
     Multiplied(Region),
     /// Made orthonormal.
@@ -43,30 +43,30 @@ pub enum Did {
 
 /// The sequences of one participant.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Trace(pub BTreeMap<Subject, Vec<Did>>);
+pub struct Trace(pub BTreeMap<Subject, Vec<TracedAction>>);
 
 impl Trace {
     /// Notes an action; what is no communication or computation is passed over.
     pub fn note(&mut self, action: &Action) {
         let (place, did) = match *action {
             Action::Send { to, tag, src, .. } => {
-                self.add(Subject::Link(to, tag.bucket), Did::Sent(tag, src));
+                self.add(Subject::Link(to, tag.bucket), TracedAction::Sent(tag, src));
                 return;
             }
-            Action::Reduce { dst, .. } => (dst, Did::Reduced(dst)),
+            Action::Reduce { dst, .. } => (dst, TracedAction::Reduced(dst)),
             // Copies for answers are made when somebody asks.
             Action::Copy {
                 dst: Region { buf: Buf::Scratch(_), .. },
                 src: Region { buf: Buf::Param, .. },
             } => return,
-            Action::Copy { dst, .. } => (dst, Did::Copied(dst)),
-            Action::Mix { dst, keep, add, .. } => (dst, Did::Mixed(dst, keep, add)),
-            Action::Scale { dst, by } => (dst, Did::Scaled(dst, by)),
-            Action::Encode { dst, .. } => (dst, Did::Encoded(dst)),
-            Action::Decode { dst, into, .. } => (dst, Did::Decoded(dst, into)),
-            Action::MatMul { dst, .. } => (dst.region, Did::Multiplied(dst.region)),
-            Action::Orthonormalise(matrix) => (matrix.region, Did::Orthonormalised(matrix.region)),
-            Action::Apply { params, step, .. } => (params, Did::Applied(params, step)),
+            Action::Copy { dst, .. } => (dst, TracedAction::Copied(dst)),
+            Action::Mix { dst, keep, add, .. } => (dst, TracedAction::Mixed(dst, keep, add)),
+            Action::Scale { dst, by } => (dst, TracedAction::Scaled(dst, by)),
+            Action::Encode { dst, .. } => (dst, TracedAction::Encoded(dst)),
+            Action::Decode { dst, into, .. } => (dst, TracedAction::Decoded(dst, into)),
+            Action::MatMul { dst, .. } => (dst.region, TracedAction::Multiplied(dst.region)),
+            Action::Orthonormalise(matrix) => (matrix.region, TracedAction::Orthonormalised(matrix.region)),
+            Action::Apply { params, step, .. } => (params, TracedAction::Applied(params, step)),
             _ => return,
         };
         // Regions without elements share their place with a neighbour.
@@ -75,7 +75,7 @@ impl Trace {
         }
     }
 
-    fn add(&mut self, subject: Subject, did: Did) {
+    fn add(&mut self, subject: Subject, did: TracedAction) {
         self.0.entry(subject).or_default().push(did);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::codec::{Coder, Into};
+use crate::codec::{Accumulate, Coder};
 
 /// A process of a run: workers first, then servers.
 pub type Rank = usize;
@@ -106,7 +106,7 @@ pub struct Unit {
 
 /// How a worker's gradient is weighted by samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Weigh {
+pub enum GradientScale {
     /// Its part of the mean over the whole global batch: the workers' gradients add up to that mean.
     Part,
     /// The mean over its own samples.
@@ -255,7 +255,7 @@ pub enum Action {
         /// The code.
         src: Region,
         /// Whether they replace what is there, or are added to it.
-        into: Into,
+        into: Accumulate,
     },
     /// `dst = a·b`; the first factor may be stored transposed, or the second.
     MatMul {
@@ -291,7 +291,7 @@ pub enum Action {
         /// The work.
         unit: Unit,
         /// How its gradient is weighted.
-        weigh: Weigh,
+        scale: GradientScale,
     },
     /// Report [`Input::Timer`] after a while.
     SetTimer {
@@ -310,14 +310,14 @@ pub enum Action {
 
 impl Action {
     /// Takes a received body into a region, as it is or decoded.
-    pub fn take(coder: Option<Coder>, dst: Region, msg: MsgId, into: Into) -> Self {
+    pub fn take(coder: Option<Coder>, dst: Region, msg: MsgId, into: Accumulate) -> Self {
         let len = coder.map_or(dst.len, |coder| coder.words(dst.len));
         let src = Region { buf: Buf::Msg(msg), offset: 0, len };
         match (coder, into) {
             (Some(coder), into) => Self::Decode { coder, dst, src, into },
-            (None, Into::Set) => Self::Copy { dst, src },
-            (None, Into::Add) => Self::Reduce { dst, src },
-            (None, Into::Subtract) => Self::Mix { dst, keep: 1.0, src, add: -1.0 },
+            (None, Accumulate::Set) => Self::Copy { dst, src },
+            (None, Accumulate::Add) => Self::Reduce { dst, src },
+            (None, Accumulate::Subtract) => Self::Mix { dst, keep: 1.0, src, add: -1.0 },
         }
     }
 

@@ -190,7 +190,7 @@ impl Costs {
     }
 
     /// Number `n` of a rank's random stretches.
-    fn stretch(&self, what: u64, rank: Rank, n: u64) -> f64 {
+    fn segment(&self, what: u64, rank: Rank, n: u64) -> f64 {
         let draw = Stream::new(self.seed, Purpose::Virtual).fork(what).fork(rank as u64).unit(n);
         1.0 + self.spread * draw
     }
@@ -202,7 +202,7 @@ impl Costs {
             time *= (size.0)(rank, step);
         }
         if self.spread > 0.0 {
-            time *= self.stretch(0, rank, step);
+            time *= self.segment(0, rank, step);
         }
         if !self.jitter.is_empty() {
             let draw = Stream::new(self.seed, Purpose::Virtual).fork(2).fork(rank as u64).unit(step);
@@ -225,7 +225,7 @@ impl Costs {
 
     /// How many times the usual latency a rank's `n`-th transfer takes.
     pub(crate) fn delay(&self, rank: Rank, n: u64, latency: Time) -> Time {
-        if self.spread == 0.0 { latency } else { (latency as f64 * self.stretch(1, rank, n)) as Time }
+        if self.spread == 0.0 { latency } else { (latency as f64 * self.segment(1, rank, n)) as Time }
     }
 
     /// Bytes of a message with a body of so many elements.

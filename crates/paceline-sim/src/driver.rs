@@ -15,7 +15,7 @@ use paceline_protocol::{
 
 use crate::costs::{Costs, Host, Part};
 use crate::memory::{Begin, Memory};
-use crate::notes::{Did, Notes};
+use crate::notes::{Direction, Notes};
 use crate::queue::{Event, Queue, Slab};
 use crate::report::{Arrival, Report, Spent};
 use pass::Pass;
@@ -52,7 +52,7 @@ struct Flight<B> {
 }
 
 /// A rank.
-struct Seat {
+struct RankContext {
     participant: Box<dyn Participant>,
     actions: Actions,
     host: usize,
@@ -91,7 +91,7 @@ struct Driver<'a, M: Memory> {
     costs: &'a Costs,
     parts: Vec<Part>,
     memory: &'a mut M,
-    seats: Vec<Seat>,
+    members: Vec<RankContext>,
     sites: Vec<Site>,
     queue: Queue,
     inputs: Slab<(Rank, Input)>,
@@ -172,7 +172,7 @@ impl<'a, M: Memory> Driver<'a, M> {
                 false => (0..world).filter(|rank| costs.machine_of(*rank) == host).collect(),
             },
         };
-        let seat = |(rank, participant)| Seat {
+        let context = |(rank, participant)| RankContext {
             participant,
             actions: Actions::default(),
             host: costs.host_of(rank),
@@ -194,7 +194,7 @@ impl<'a, M: Memory> Driver<'a, M> {
             costs,
             parts: costs.division(setup.params),
             memory,
-            seats: participants.into_iter().enumerate().map(seat).collect(),
+            members: participants.into_iter().enumerate().map(context).collect(),
             sites: (0..hosts).map(site).collect(),
             queue: Queue::default(),
             inputs: Slab::default(),
@@ -218,11 +218,11 @@ impl<'a, M: Memory> Driver<'a, M> {
     /// Time of an empty message from one rank to another while nothing else happens.
     fn empty(&self, from: Rank, to: Rank) -> Time {
         let (Site { host: here, .. }, Site { host: there, .. }) =
-            (&self.sites[self.seats[from].host], &self.sites[self.seats[to].host]);
+            (&self.sites[self.members[from].host], &self.sites[self.members[to].host]);
         let handling = |rank: Rank| {
-            self.costs.handling(self.costs.header, self.sites[self.seats[rank].machine].host.speed)
+            self.costs.handling(self.costs.header, self.sites[self.members[rank].machine].host.speed)
         };
-        let way = if self.seats[from].host == self.seats[to].host {
+        let way = if self.members[from].host == self.members[to].host {
             self.costs.local_latency
         } else {
             here.latency.max(there.latency)
@@ -232,7 +232,7 @@ impl<'a, M: Memory> Driver<'a, M> {
     }
 
     fn start(&mut self, inputs: &[Input]) {
-        for rank in 0..self.seats.len() {
+        for rank in 0..self.members.len() {
             for input in inputs.iter().chain([&Input::Start]) {
                 self.put_by(0, rank, *input);
             }
@@ -249,8 +249,8 @@ impl<'a, M: Memory> Driver<'a, M> {
         }
         let last = self.report.spent.iter().map(|spent| spent.end).max();
         self.report.end = self.report.end.max(last.unwrap_or(0));
-        let open = |rank: &Rank| !self.seats[*rank].dead && self.report.outcomes[*rank].is_none();
-        self.report.stuck = (0..self.seats.len()).filter(open).collect();
+        let open = |rank: &Rank| !self.members[*rank].dead && self.report.outcomes[*rank].is_none();
+        self.report.stuck = (0..self.members.len()).filter(open).collect();
         self.report
     }
 
@@ -271,17 +271,17 @@ impl<'a, M: Memory> Driver<'a, M> {
             Event::Sent(flight) => self.sent(now, flight),
             Event::Reaches(place) => {
                 let Flight { to, bytes, last_bit, .. } = *self.flights.get(place);
-                let site = &mut self.sites[self.seats[to].host];
+                let site = &mut self.sites[self.members[to].host];
                 site.receives = site.receives.max(now) + site.host.transfer(bytes);
                 self.queue.push(site.receives.max(last_bit), Event::Arrived(place));
             }
             Event::Arrived(place) => {
                 let Flight { from, to, tag, head, body, left, bytes, .. } = self.flights.remove(place);
-                if !left || self.seats[to].dead {
+                if !left || self.members[to].dead {
                     return;
                 }
                 let msg = body.map(|body| {
-                    let msg = MsgId(self.seats[to].held.insert(bytes));
+                    let msg = MsgId(self.members[to].held.insert(bytes));
                     self.memory.hold(to, msg, body);
                     msg
                 });
@@ -301,23 +301,23 @@ impl<'a, M: Memory> Driver<'a, M> {
         if self.report.outcomes[dead].is_some() {
             return;
         }
-        self.seats[dead].dead = true;
-        for rank in (0..self.seats.len()).filter(|&rank| rank != dead) {
+        self.members[dead].dead = true;
+        for rank in (0..self.members.len()).filter(|&rank| rank != dead) {
             self.put_by(now + noticed_after, rank, Input::Lost(dead));
         }
     }
 
     /// Gives a rank an input, now or when it has time.
     fn take(&mut self, now: Time, rank: Rank, input: Input) {
-        let seat = &mut self.seats[rank];
-        if seat.dead {
+        let context = &mut self.members[rank];
+        if context.dead {
             return;
         }
-        if seat.pass.is_some() || seat.busy > now || !seat.inbox.is_empty() {
-            seat.inbox.push_back(input);
+        if context.pass.is_some() || context.busy > now || !context.inbox.is_empty() {
+            context.inbox.push_back(input);
             // Parts of a pass end by themselves.
-            if seat.pass.is_none() && seat.inbox.len() == 1 {
-                self.queue.push(self.seats[rank].busy, Event::Free(rank as u32));
+            if context.pass.is_none() && context.inbox.len() == 1 {
+                self.queue.push(self.members[rank].busy, Event::Free(rank as u32));
             }
             return;
         }
@@ -326,65 +326,67 @@ impl<'a, M: Memory> Driver<'a, M> {
 
     /// Handles what has come, until that takes time.
     fn catch_up(&mut self, now: Time, rank: Rank) {
-        while self.seats[rank].pass.is_none() && self.seats[rank].busy <= now {
-            let Some(input) = self.seats[rank].inbox.pop_front() else { return };
+        while self.members[rank].pass.is_none() && self.members[rank].busy <= now {
+            let Some(input) = self.members[rank].inbox.pop_front() else { return };
             self.handle(now, rank, input);
         }
-        let seat = &self.seats[rank];
-        if seat.pass.is_none() && !seat.inbox.is_empty() {
-            self.queue.push(seat.busy, Event::Free(rank as u32));
+        let context = &self.members[rank];
+        if context.pass.is_none() && !context.inbox.is_empty() {
+            self.queue.push(context.busy, Event::Free(rank as u32));
         }
     }
 
     /// Gives a rank an input at a time at which it has nothing else to do.
     fn handle(&mut self, now: Time, rank: Rank, input: Input) {
-        let seat = &mut self.seats[rank];
-        if seat.dead {
+        let context = &mut self.members[rank];
+        if context.dead {
             return;
         }
-        if seat.pass.is_none() && now > seat.busy {
-            let waited = now - seat.busy;
-            if let Some(peer) = seat.waits_for
+        if context.pass.is_none() && now > context.busy {
+            let waited = now - context.busy;
+            if let Some(peer) = context.waits_for
                 && let Some(sum) = self.report.spent[rank].wait_for.get_mut(peer)
             {
                 *sum += waited;
             }
             if let Some(notes) = self.report.notes.get_mut(rank) {
-                notes.wait(seat.busy, seat.waits_for, waited);
+                notes.wait(context.busy, context.waits_for, waited);
             }
         }
-        seat.busy = seat.busy.max(now);
+        context.busy = context.busy.max(now);
         if let (Some(notes), &Input::Message { from, tag, body, .. }) =
             (self.report.notes.get_mut(rank), &input)
         {
-            let bytes = body.map_or(0, |body| seat.held.get(body.0).saturating_sub(self.costs.header));
-            notes.message(Did::Received, seat.busy, from, tag, bytes as u64, self.costs.header);
+            let bytes = body.map_or(0, |body| context.held.get(body.0).saturating_sub(self.costs.header));
+            notes.message(Direction::Received, context.busy, from, tag, bytes as u64, self.costs.header);
         }
-        let mut actions = std::mem::take(&mut seat.actions);
-        seat.participant.on(seat.busy, input, &mut actions);
+        let mut actions = std::mem::take(&mut context.actions);
+        context.participant.on(context.busy, input, &mut actions);
         for action in actions.drain() {
             self.act(now, rank, action);
         }
-        self.seats[rank].actions = actions;
+        self.members[rank].actions = actions;
     }
 
     /// Time that work takes for a rank whose host is shared: as long as those make it that are at work when it
     /// begins.
     fn stretched(&self, rank: Rank, time: Time) -> Time {
-        let Site { host, crowd, .. } = &self.sites[self.seats[rank].machine];
+        let Site { host, crowd, .. } = &self.sites[self.members[rank].machine];
         if crowd.len() < 2 {
             return time;
         }
-        let begin = self.seats[rank].busy;
-        let at_work = |seat: &Seat| !seat.asleep && !seat.dead && (seat.pass.is_some() || seat.busy > begin);
-        let others = crowd.iter().filter(|other| **other != rank && at_work(&self.seats[**other]));
+        let begin = self.members[rank].busy;
+        let at_work = |context: &RankContext| {
+            !context.asleep && !context.dead && (context.pass.is_some() || context.busy > begin)
+        };
+        let others = crowd.iter().filter(|other| **other != rank && at_work(&self.members[**other]));
         (time as f64 * host.shared_by(1 + others.count())) as Time
     }
 
     /// Lets a rank work on something.
     fn work(&mut self, rank: Rank, time: Time) -> Time {
         let time = self.stretched(rank, time);
-        self.seats[rank].busy += time;
+        self.members[rank].busy += time;
         time
     }
 
@@ -403,18 +405,18 @@ impl<'a, M: Memory> Driver<'a, M> {
                 let bytes = self.costs.bytes(elements);
                 self.report.sent_bytes[rank] += 4 * elements as u64;
                 self.report.spent[rank].sent_bytes += bytes as u64;
-                let speed = self.sites[self.seats[rank].machine].host.speed;
+                let speed = self.sites[self.members[rank].machine].host.speed;
                 let time = self.work(rank, self.costs.handling(bytes, speed));
                 self.report.spent[rank].exchange += time;
-                let seat = &mut self.seats[rank];
+                let context = &mut self.members[rank];
                 if cfg!(debug_assertions) {
-                    src.into_iter().for_each(|src| seat.leaving.push((op, src)));
+                    src.into_iter().for_each(|src| context.leaving.push((op, src)));
                 }
-                let (at, local) = (seat.busy, self.costs.host_of(to) == seat.host);
+                let (at, local) = (context.busy, self.costs.host_of(to) == context.host);
                 if let Some(notes) = self.report.notes.get_mut(rank) {
-                    notes.message(Did::Sent, at, to, tag, 4 * elements as u64, self.costs.header);
+                    notes.message(Direction::Sent, at, to, tag, 4 * elements as u64, self.costs.header);
                 }
-                let later = !local && at > now && self.sites[seat.host].shared;
+                let later = !local && at > now && self.sites[context.host].shared;
                 let flight = Flight {
                     from: rank,
                     to,
@@ -440,18 +442,18 @@ impl<'a, M: Memory> Driver<'a, M> {
                 }
             }
             Action::Release(msg) => {
-                let bytes = self.seats[rank].held.remove(msg.0);
-                let speed = self.sites[self.seats[rank].machine].host.speed;
+                let bytes = self.members[rank].held.remove(msg.0);
+                let speed = self.sites[self.members[rank].machine].host.speed;
                 let time = self.work(rank, self.costs.handling(bytes, speed));
                 self.report.spent[rank].exchange += time;
                 self.memory.release(rank, msg);
             }
-            Action::BeginStep { step, unit, weigh } => self.begin(rank, Begin { step, unit, weigh }),
+            Action::BeginStep { step, unit, scale } => self.begin(rank, Begin { step, unit, scale }),
             Action::SetTimer { id, after } => {
-                self.put_by(self.seats[rank].busy + after, rank, Input::Timer(id));
+                self.put_by(self.members[rank].busy + after, rank, Input::Timer(id));
             }
             Action::WaitingFor(peer) => {
-                self.seats[rank].waits_for = Some(peer);
+                self.members[rank].waits_for = Some(peer);
                 if self.detailed {
                     self.report.waits[rank].push(peer);
                 }
@@ -459,28 +461,28 @@ impl<'a, M: Memory> Driver<'a, M> {
             Action::Staleness(versions) => {
                 self.report.staleness[rank].push(versions);
                 if let Some(notes) = self.report.notes.get_mut(rank) {
-                    notes.over(self.seats[rank].busy, &self.report.spent[rank]);
+                    notes.over(self.members[rank].busy, &self.report.spent[rank]);
                 }
                 let updates = self.report.staleness[rank].len();
-                self.memory.updated(rank, updates, self.seats[rank].busy);
+                self.memory.updated(rank, updates, self.members[rank].busy);
             }
             Action::Finish(outcome) => {
                 self.step_over(rank);
                 self.report.outcomes[rank] = Some(outcome);
-                self.report.spent[rank].end = self.seats[rank].busy;
+                self.report.spent[rank].end = self.members[rank].busy;
             }
             action => self.compute(rank, &action),
         }
     }
 
     fn compute(&mut self, rank: Rank, action: &Action) {
-        let leaving = &self.seats[rank].leaving;
+        let leaving = &self.members[rank].leaving;
         let sent = |dst: Region| leaving.iter().any(|(_, src)| src.overlaps(&dst));
         debug_assert!(
             !action.changes().into_iter().flatten().any(sent),
             "rank {rank} changes what is still being sent: {action:?}"
         );
-        let speed = self.sites[self.seats[rank].machine].host.speed;
+        let speed = self.sites[self.members[rank].machine].host.speed;
         let time = self.work(rank, (self.costs.work.of(action) / speed) as Time);
         let spent = &mut self.report.spent[rank];
         match action {
@@ -493,8 +495,8 @@ impl<'a, M: Memory> Driver<'a, M> {
     /// A message comes to the interface of its sender's host.
     fn depart(&mut self, at: Time, place: u32) {
         let Flight { from, to, bytes, .. } = *self.flights.get(place);
-        let there = self.sites[self.seats[to].host].host.latency;
-        let site = &mut self.sites[self.seats[from].host];
+        let there = self.sites[self.members[to].host].host.latency;
+        let site = &mut self.sites[self.members[from].host];
         let (begin, time) = (site.sends.max(at), site.host.transfer(bytes));
         site.sends = begin + time;
         let room = site.host.transfer(self.costs.buffer);
@@ -507,7 +509,7 @@ impl<'a, M: Memory> Driver<'a, M> {
 
     /// When something that leaves now is there; what one rank sends to another does not overtake.
     fn under_way(&mut self, from: Rank, to: Rank, now: Time, latency: Time) -> Time {
-        let count = &mut self.seats[from].transfers;
+        let count = &mut self.members[from].transfers;
         let there = now + self.costs.delay(from, *count, latency);
         *count += 1;
         if self.costs.spread == 0.0 {
@@ -521,11 +523,11 @@ impl<'a, M: Memory> Driver<'a, M> {
     /// A message has left: its body is read, and the sender told.
     fn sent(&mut self, now: Time, place: u32) {
         let Flight { from, op, src, .. } = *self.flights.get(place);
-        if self.seats[from].dead {
+        if self.members[from].dead {
             return;
         }
         if cfg!(debug_assertions) {
-            self.seats[from].leaving.retain(|(leaving, _)| *leaving != op);
+            self.members[from].leaving.retain(|(leaving, _)| *leaving != op);
         }
         let body = src.map(|src| self.memory.read(from, src));
         let flight = self.flights.get(place);

@@ -24,6 +24,6 @@ pub mod report;
 pub use costs::{Costs, Factor, Host, Part, Work};
 pub use driver::{Crash, record, run, simulate};
 pub use memory::{Begin, Memory, Nothing, Numbers};
-pub use notes::{Did, Link, Note, Notes, Took};
+pub use notes::{Direction, Link, Note, Notes, Took};
 pub use recurrence::{Unsuited, evaluate};
 pub use report::{Arrival, Report, Spent, Started};

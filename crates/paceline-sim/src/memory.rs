@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use paceline_protocol::{Action, Buf, Buffers, MsgId, Rank, Region, Time, Unit, Weigh};
+use paceline_protocol::{Action, Buf, Buffers, GradientScale, MsgId, Rank, Region, Time, Unit};
 
 /// A step that a worker begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub struct Begin {
     /// The work.
     pub unit: Unit,
     /// How its gradient is weighted.
-    pub weigh: Weigh,
+    pub scale: GradientScale,
 }
 
 /// The participants' buffers, as far as somebody looks at them.
@@ -78,7 +78,7 @@ impl Own {
     }
 }
 
-impl<G: FnMut(Rank, Unit, Weigh, &[f32], &mut [f32])> Numbers<G> {
+impl<G: FnMut(Rank, Unit, GradientScale, &[f32], &mut [f32])> Numbers<G> {
     /// Buffers that all start from `params`; `scratch` gives each rank's scratch lengths.
     pub fn new(params: &[f32], scratch: Vec<Vec<usize>>, gradient: G) -> Self {
         let own = |lens: Vec<usize>| Own {
@@ -101,12 +101,12 @@ impl<G: FnMut(Rank, Unit, Weigh, &[f32], &mut [f32])> Numbers<G> {
     }
 }
 
-impl<G: FnMut(Rank, Unit, Weigh, &[f32], &mut [f32])> Memory for Numbers<G> {
+impl<G: FnMut(Rank, Unit, GradientScale, &[f32], &mut [f32])> Memory for Numbers<G> {
     type Body = Vec<f32>;
 
-    fn gradient(&mut self, rank: Rank, Begin { unit, weigh, .. }: Begin) {
+    fn gradient(&mut self, rank: Rank, Begin { unit, scale, .. }: Begin) {
         let Own { param, grad, .. } = &mut self.ranks[rank];
-        (self.gradient)(rank, unit, weigh, param, grad);
+        (self.gradient)(rank, unit, scale, param, grad);
     }
     fn read(&mut self, rank: Rank, region: Region) -> Vec<f32> {
         self.ranks[rank].buffers().0.get(region).to_vec()

@@ -25,7 +25,7 @@ pub struct Took {
 
 /// What a rank did with a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Did {
+pub enum Direction {
     /// Sent it.
     Sent,
     /// Took it in.
@@ -38,7 +38,7 @@ pub enum Note {
     /// A message.
     Message {
         /// What was done with it.
-        did: Did,
+        did: Direction,
         /// When.
         at: Time,
         /// The other end.
@@ -100,7 +100,15 @@ impl Notes {
         }
     }
 
-    pub(crate) fn message(&mut self, did: Did, at: Time, peer: Rank, tag: Tag, bytes: u64, header: usize) {
+    pub(crate) fn message(
+        &mut self,
+        did: Direction,
+        at: Time,
+        peer: Rank,
+        tag: Tag,
+        bytes: u64,
+        header: usize,
+    ) {
         let Link { messages, bytes: sum, .. } = &mut self.links[peer];
         let n = messages[did as usize];
         messages[did as usize] += 1;

@@ -25,7 +25,7 @@ pub enum Unsuited {
     Lanes,
     /// Rounds are not in order, or several moves share one.
     #[error("the schedule's rounds do not follow one another")]
-    Rounds,
+    StepProtocol,
     /// Hosts differ, or ranks of one host share its cores or its interface.
     #[error("ranks share a host, or hosts differ")]
     Hosts,
@@ -193,7 +193,7 @@ impl Compiled {
             for step in &schedule.moves {
                 let round = usize::from(step.round);
                 if before.is_some_and(|before| before >= round) {
-                    return Err(Unsuited::Rounds);
+                    return Err(Unsuited::StepProtocol);
                 }
                 before = Some(round);
                 if rounds.len() <= round {

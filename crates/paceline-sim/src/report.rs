@@ -1,6 +1,6 @@
 //! What happened in virtual time.
 
-use paceline_protocol::{Outcome, Rank, Tag, Time, Trace, Unit, Weigh};
+use paceline_protocol::{GradientScale, Outcome, Rank, Tag, Time, Trace, Unit};
 use sha2::{Digest, Sha256};
 
 use crate::notes::Notes;
@@ -17,7 +17,7 @@ pub struct Started {
     /// On which work.
     pub unit: Unit,
     /// How its gradient is weighted.
-    pub weigh: Weigh,
+    pub scale: GradientScale,
 }
 
 /// A message that arrived.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use paceline_protocol::{STRATEGIES, Setup, Time};
-use paceline_sim::{Costs, Did, Note, Nothing, Report, Work, record, run};
+use paceline_sim::{Costs, Direction, Note, Nothing, Report, Work, record, run};
 
 /// A run of a strategy, noted or not.
 fn simulated(name: &str, trace: Option<usize>) -> (Setup, Report) {
@@ -48,10 +48,10 @@ fn notes_add_up_and_change_nothing() {
             assert_eq!(bytes, noted.spent[rank].sent_bytes, "{name}");
             for note in &notes.trace {
                 match *note {
-                    Note::Message { did: Did::Sent, at, peer, n, bytes, .. } => {
+                    Note::Message { did: Direction::Sent, at, peer, n, bytes, .. } => {
                         assert!(sent.insert((rank, peer, n), (at, bytes)).is_none());
                     }
-                    Note::Message { did: Did::Received, at, peer, n, bytes, .. } => {
+                    Note::Message { did: Direction::Received, at, peer, n, bytes, .. } => {
                         received.push(((peer, rank, n), at, bytes));
                     }
                     Note::Wait { at, duration, .. } => assert!(at + duration <= noted.end && duration > 0),

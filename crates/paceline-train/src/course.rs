@@ -15,7 +15,7 @@ use crate::update::Update;
 
 /// Steps that are done without a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stretch {
+pub struct Segment {
     /// The first one.
     pub from: u64,
     /// The one before which the stretch ends.
@@ -38,11 +38,11 @@ pub struct Course<'a> {
     /// What the rank had when the run paused, if it goes on.
     pub restored: Option<Part>,
     /// The stretch to begin with.
-    pub stretch: Stretch,
+    pub segment: Segment,
     /// Ends a stretch early.
     pub brake: Arc<Brake>,
     /// Told at the end of each stretch but the run's last; answers with the next one, or with none if the run stops.
-    pub pause: &'a mut dyn FnMut(Pause) -> Option<Stretch>,
+    pub pause: &'a mut dyn FnMut(Pause) -> Option<Segment>,
 }
 
 /// Lets a run be stopped at a step that all workers agree on, or at one that the servers choose.

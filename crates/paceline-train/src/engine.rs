@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use paceline_protocol::{
-    Action, Actions, Buf, Head, Input, MsgId, OpId, Outcome, Participant, Rank, Region, Tag, Time, Trace,
-    Unit, Weigh,
+    Action, Actions, Buf, GradientScale, Head, Input, MsgId, OpId, Outcome, Participant, Rank, Region, Tag,
+    Time, Trace, Unit,
 };
 use paceline_record::row::Traced;
 use paceline_wire::{Body, Event, Span, Transport, WireError};
@@ -56,7 +56,7 @@ pub struct Begin {
     /// The work.
     pub unit: Unit,
     /// How its gradient is weighted.
-    pub weigh: Weigh,
+    pub scale: GradientScale,
 }
 
 /// A participant at work.
@@ -283,8 +283,8 @@ impl Engine {
                 self.free.push(msg.0);
                 true
             }
-            Action::BeginStep { step, unit, weigh } => {
-                self.begin = Some(Begin { step, unit, weigh });
+            Action::BeginStep { step, unit, scale } => {
+                self.begin = Some(Begin { step, unit, scale });
                 self.step = step;
                 true
             }

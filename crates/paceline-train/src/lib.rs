@@ -35,6 +35,6 @@ pub mod update;
 pub mod weights;
 pub mod worker;
 
-pub use course::{Brake, Course, Pause, Stretch};
+pub use course::{Brake, Course, Pause, Segment};
 pub use error::TrainError;
 pub use model::Replica;

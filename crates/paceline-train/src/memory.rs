@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use paceline_nn::accel::{Level, accumulate};
-use paceline_protocol::codec::Into;
+use paceline_protocol::codec::Accumulate;
 use paceline_protocol::{Action, Buf, Buffers, MsgId, Region};
 use paceline_wire::{Body, Source, Span};
 
@@ -183,11 +183,11 @@ impl Memory for DuringBackward<'_, '_> {
                     _ => return false,
                 };
                 piece.resize(dst.len, 0.0);
-                coder.decode(code, piece, Into::Set);
+                coder.decode(code, piece, Accumulate::Set);
                 match into {
-                    Into::Set => grads.change(dst, piece, <[f32]>::copy_from_slice),
-                    Into::Add => grads.change(dst, piece, add),
-                    Into::Subtract => return false,
+                    Accumulate::Set => grads.change(dst, piece, <[f32]>::copy_from_slice),
+                    Accumulate::Add => grads.change(dst, piece, add),
+                    Accumulate::Subtract => return false,
                 }
             }
             Action::Encode {

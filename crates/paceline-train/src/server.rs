@@ -9,7 +9,7 @@ use paceline_record::{Observer, StepRow};
 use paceline_wire::Transport;
 
 use crate::clock::Clock;
-use crate::course::{Account, Course, Pause, Stretch, part, restore};
+use crate::course::{Account, Course, Pause, Segment, part, restore};
 use crate::engine::{Engine, Times};
 use crate::error::TrainError;
 use crate::memory::{Scratch, Whole};
@@ -52,7 +52,7 @@ pub struct Job<'a> {
 }
 
 /// What can be seen of a server while it serves.
-pub enum Seen<'a> {
+pub enum ServerEvent<'a> {
     /// Updates were applied: what they took, with how many there are now; the parameters now.
     Updates(StepRow, &'a [f32]),
     /// A stranger was turned away.
@@ -64,7 +64,7 @@ pub fn run(
     job: &Job<'_>,
     transport: Box<dyn Transport>,
     course: &mut Course<'_>,
-    look: &mut dyn FnMut(Seen<'_>),
+    look: &mut dyn FnMut(ServerEvent<'_>),
 ) -> Result<Option<Summary>, TrainError> {
     let Job { plan, setup, rank, .. } = *job;
     let compute = Arc::new(Compute::new(plan.threads, plan.pin));
@@ -73,11 +73,11 @@ pub fn run(
     weights::start(plan, job.graph, &mut params, &mut state)?;
     update.freeze(&weights::frozen(plan, job.graph)?, &params);
     let mut grads = vec![0.0; setup.params];
-    let participant = |Stretch { from, to: steps, generation }: Stretch| {
+    let participant = |Segment { from, to: steps, generation }: Segment| {
         (job.strategy.make)(&Setup { from, steps, generation, ..setup.clone() }, rank)
     };
     let links = (job.strategy.links)(setup, rank);
-    let mut engine = Engine::new(participant(course.stretch), transport, links, setup.world());
+    let mut engine = Engine::new(participant(course.segment), transport, links, setup.world());
     engine.trace = job.traced.then(Trace::default);
     engine.watch = job.observer.clone().map(|observer| Watch::new(observer, setup.world()));
     let mut scratch = Scratch::new(engine.scratch());
@@ -99,8 +99,8 @@ pub fn run(
     let mut steps = Steps::begin(&clock, &engine.times);
     loop {
         if engine.over()? {
-            let (stretch, stopped) = (course.stretch, course.brake.stop().is_some());
-            if stretch.to == setup.steps && !stopped {
+            let (segment, stopped) = (course.segment, course.brake.stop().is_some());
+            if segment.to == setup.steps && !stopped {
                 break;
             }
             engine.settle(&mut memory)?;
@@ -114,7 +114,7 @@ pub fn run(
                 engine.finish(&mut memory)?;
                 return Ok(None);
             };
-            course.stretch = next;
+            course.segment = next;
             engine = engine.succeed(participant(next), next.generation);
             engine.start(&mut memory)?;
             steps.skip(&clock, &engine.times);
@@ -126,12 +126,12 @@ pub fn run(
             engine.input(Input::StopAt(stop), &mut memory)?;
         }
         engine.wait(&mut memory)?;
-        engine.refused.drain(..).for_each(|cause| look(Seen::Refused(cause)));
+        engine.refused.drain(..).for_each(|cause| look(ServerEvent::Refused(cause)));
         if engine.staleness.len() > seen {
             let staleness = engine.staleness[seen..].iter().max().copied();
             seen = engine.staleness.len();
             let row = StepRow { staleness, ..steps.end(seen as u64, &clock, &engine.times) };
-            look(Seen::Updates(row, memory.params));
+            look(ServerEvent::Updates(row, memory.params));
         }
     }
     engine.finish(&mut memory)?;

@@ -103,7 +103,7 @@ pub fn run(
     while done < steps {
         let step = done;
         let stop = course.brake.step(step);
-        if step == course.stretch.to || stop.is_some() {
+        if step == course.segment.to || stop.is_some() {
             let account = Account {
                 steps: done,
                 last_loss: train_loss,
@@ -121,7 +121,7 @@ pub fn run(
                 record.into_iter().for_each(|record| record.finish(report));
                 return Ok(None);
             };
-            course.stretch = next;
+            course.segment = next;
             clock.lap(Phase::Evaluate);
             rows.skip(&clock, &alone);
         }

@@ -7,7 +7,8 @@ use paceline_data::{Dataset, Order, Sharding, order};
 use paceline_nn::{Compute, Graph, Outcome, Pass};
 use paceline_plan::{Plan, Straggler};
 use paceline_protocol::{
-    Agreement, Averages, Input, Load, Options, Rank, Setup, Strategy, Sync, Tensor, Trace, Weigh, consistency,
+    Agreement, Averages, Consistency, GradientScale, Input, Load, Options, Rank, Setup, Strategy, Tensor,
+    Trace, consistency,
 };
 use paceline_random::{Purpose, Stream};
 use paceline_record::process::thread_cpu_seconds;
@@ -15,7 +16,7 @@ use paceline_record::{Observer, StepRow};
 use paceline_wire::Transport;
 
 use crate::clock::{Clock, Phase};
-use crate::course::{Account, Course, Pause, Stretch, part, restore};
+use crate::course::{Account, Course, Pause, Segment, part, restore};
 use crate::engine::{Begin, Engine, Times};
 use crate::error::TrainError;
 use crate::memory::{DuringBackward, Finished, Scratch, Whole};
@@ -34,7 +35,8 @@ pub fn setup(plan: &Plan, graph: &Graph, samples: usize) -> Setup {
     let steps = order.steps().min(plan.stop_after_step.unwrap_or(u64::MAX));
     let options = Options(plan.options.clone());
     // Where a run switches is a fraction of the whole plan, wherever it is stopped.
-    let sync = consistency::find(&plan.sync).map_or(Sync::Bsp, |model| (model.make)(&options, order.steps()));
+    let sync =
+        consistency::find(&plan.sync).map_or(Consistency::Bsp, |model| (model.make)(&options, order.steps()));
     Setup {
         bucket: (plan.bucket / size_of::<f32>()).max(1),
         message: MESSAGE,
@@ -79,10 +81,10 @@ pub fn batch<'a>(
     let (at, share) = place(plan, setup, order, rank, &begin);
     let global = order.batch_len(at);
     let ids = order.batch(at, share, plan.workers);
-    let scale = match begin.weigh {
-        Weigh::Part => 1.0 / global as f64,
-        Weigh::Own => 1.0 / ids.len().max(1) as f64,
-        Weigh::Even => plan.workers as f64 / global as f64,
+    let scale = match begin.scale {
+        GradientScale::Part => 1.0 / global as f64,
+        GradientScale::Own => 1.0 / ids.len().max(1) as f64,
+        GradientScale::Even => plan.workers as f64 / global as f64,
     };
     (Pass { samples: ids.len(), training: true, seed: plan.seed, step: begin.unit.step, ids }, scale)
 }
@@ -99,7 +101,7 @@ fn place(plan: &Plan, setup: &Setup, order: &Order, rank: Rank, begin: &Begin) -
 
 /// What a worker tells while it trains.
 #[derive(Clone, Debug)]
-pub enum Said {
+pub enum WorkerEvent {
     /// A stranger was turned away.
     Refused(String),
     /// The first step begins.
@@ -184,7 +186,7 @@ pub fn run(
     job: &Job<'_>,
     transport: Box<dyn Transport>,
     course: &mut Course<'_>,
-    say: &mut dyn FnMut(Said),
+    say: &mut dyn FnMut(WorkerEvent),
 ) -> Result<Option<Summary>, TrainError> {
     let Job { plan, dataset, setup, rank, .. } = *job;
     let compute = Arc::new(Compute::new(plan.threads, plan.pin));
@@ -193,11 +195,11 @@ pub fn run(
     let mut replica = Replica::new(plan, Arc::clone(&job.graph), compute)?;
     update.freeze(&weights::frozen(plan, &job.graph)?, &replica.params);
     let mut order = order(plan, dataset);
-    let participant = |Stretch { from, to: steps, generation }: Stretch| {
+    let participant = |Segment { from, to: steps, generation }: Segment| {
         (job.strategy.make)(&Setup { from, steps, generation, ..setup.clone() }, rank)
     };
     let links = (job.strategy.links)(setup, rank);
-    let mut engine = Engine::new(participant(course.stretch), transport, links, setup.world());
+    let mut engine = Engine::new(participant(course.segment), transport, links, setup.world());
     engine.trace = job.traced.then(Trace::default);
     engine.watch = job.observer.clone().map(|observer| Watch::new(observer, setup.world()));
     let mut scratch = Scratch::new(engine.scratch());
@@ -215,7 +217,7 @@ pub fn run(
     let mut memory = Whole { params, grads, scratch: &mut scratch, update: &mut update };
     engine.greet(&mut memory)?;
     engine.start(&mut memory)?;
-    say(Said::Started);
+    say(WorkerEvent::Started);
     let (mut done, mut own, mut taken) = (account.steps, account.own_steps, account.samples);
     let mut last = Outcome { loss: account.last_loss, samples: account.last_samples, ..Outcome::default() };
     let mut clock = Clock::resumed(&account.clock);
@@ -223,11 +225,11 @@ pub fn run(
     loop {
         let Replica { params, grads, .. } = &mut replica;
         let mut memory = Whole { params, grads, scratch: &mut scratch, update: &mut update };
-        let Some(Begin { step, unit, weigh }) = engine.next_step(&mut memory)? else {
+        let Some(Begin { step, unit, scale }) = engine.next_step(&mut memory)? else {
             clock.lap(Phase::Exchange);
             let alone = setup.servers == 0;
-            let (stretch, stopped) = (course.stretch, course.brake.stop().is_some());
-            if stretch.to == setup.steps && (!stopped || alone && done == setup.steps) {
+            let (segment, stopped) = (course.segment, course.brake.stop().is_some());
+            if segment.to == setup.steps && (!stopped || alone && done == setup.steps) {
                 break;
             }
             engine.settle(&mut memory)?;
@@ -249,7 +251,7 @@ pub fn run(
                 return Ok(None);
             };
             clock.lap(Phase::Evaluate);
-            course.stretch = next;
+            course.segment = next;
             engine = engine.succeed(participant(next), next.generation);
             engine.start(&mut memory)?;
             steps.skip(&clock, &engine.times);
@@ -261,7 +263,7 @@ pub fn run(
         clock.lap(Phase::Exchange);
         let (began, cpu) = (Instant::now(), thread_cpu_seconds());
         let before = order.samples_before(unit.step);
-        let begin = Begin { step, unit, weigh };
+        let begin = Begin { step, unit, scale };
         if dataset.train.streamed() {
             let (at, share) = place(plan, setup, &order, rank, &begin);
             replica.ahead(dataset, plan.seed, unit.step, order.batch(at, share, plan.workers));
@@ -309,14 +311,14 @@ pub fn run(
         engine.step_over(&mut memory)?;
         clock.lap(Phase::Exchange);
         (done, own) = (step + 1, own + 1);
-        engine.refused.drain(..).for_each(|cause| say(Said::Refused(cause)));
+        engine.refused.drain(..).for_each(|cause| say(WorkerEvent::Refused(cause)));
         let row = StepRow {
             overlap_ns: exchanged.as_nanos() as u64,
             samples: last.samples as u64,
             loss: last.mean_loss(),
             ..steps.end(own, &clock, &engine.times)
         };
-        say(Said::Step { step: done, row, train_s: clock.train() });
+        say(WorkerEvent::Step { step: done, row, train_s: clock.train() });
         let due = plan.eval_every.map_or(order.ends_epoch(step), |every| done.is_multiple_of(every));
         if due || done == setup.steps {
             evaluate(job, agreement, &mut replica, &mut clock, done, say)?;
@@ -357,7 +359,7 @@ fn evaluate(
     replica: &mut Replica,
     clock: &mut Clock,
     step: u64,
-    say: &mut dyn FnMut(Said),
+    say: &mut dyn FnMut(WorkerEvent),
 ) -> Result<(), TrainError> {
     let Job { plan, dataset, setup, rank, .. } = *job;
     let train_s = clock.train();
@@ -366,13 +368,13 @@ fn evaluate(
         let part = order::share(dataset.test.len(), rank, plan.workers);
         let outcome = replica.evaluate(dataset, part)?;
         clock.lap(Phase::Evaluate);
-        say(Said::Evaluated { step, train_s, outcome });
+        say(WorkerEvent::Evaluated { step, train_s, outcome });
     } else if common {
         let params = if rank == 0 { &replica.params[..] } else { &[] };
-        say(Said::Snapshot { step, train_s, numbers: [params, &replica.state].concat() });
+        say(WorkerEvent::Snapshot { step, train_s, numbers: [params, &replica.state].concat() });
         clock.lap(Phase::Evaluate);
     } else if setup.servers == 0 && step < setup.steps {
-        say(Said::Snapshot { step, train_s, numbers: [&replica.params[..], &replica.state].concat() });
+        say(WorkerEvent::Snapshot { step, train_s, numbers: [&replica.params[..], &replica.state].concat() });
         clock.lap(Phase::Evaluate);
     }
     Ok(())

@@ -16,7 +16,7 @@ use paceline_protocol::{
     Action, Actions, Agreement, Averages, Coder, Input, Participant, STRATEGIES, Strategy, Time, Trace, find,
 };
 use paceline_record::Part;
-use paceline_train::{Stretch, model, worker};
+use paceline_train::{Segment, model, worker};
 use paceline_wire::TRANSPORTS;
 
 use ranks::{Ran, Way, choose, digits, plan};
@@ -24,7 +24,7 @@ use ranks::{Ran, Way, choose, digits, plan};
 /// Every rank of a plan as a thread of this process.
 fn distributed(plan: &Plan, dataset: &Dataset, strategy: &'static Strategy, over: &str) -> Ran {
     let setup = worker::setup(plan, &model::graph(plan, dataset).unwrap(), dataset.train.len());
-    let whole = [Stretch { from: 0, to: setup.steps, generation: 0 }];
+    let whole = [Segment { from: 0, to: setup.steps, generation: 0 }];
     pausing(plan, dataset, strategy, over, &whole, Vec::new()).expect("it does not stop")
 }
 
@@ -35,7 +35,7 @@ fn pausing(
     dataset: &Dataset,
     strategy: &'static Strategy,
     over: &str,
-    stretches: &[Stretch],
+    stretches: &[Segment],
     restored: Vec<Part>,
 ) -> Result<Ran, Vec<Part>> {
     let way = Way { stretches: stretches.to_vec(), restored, stop: None };
@@ -442,22 +442,22 @@ fn a_run_that_pauses_or_is_started_again_at_any_step_ends_with_the_same_numbers(
         plan.compression = compression.map(|c: &str| c.parse::<Coder>().unwrap().to_string());
         let strategy = find(strategy).unwrap();
         let whole = distributed(&plan, &dataset, strategy, "inproc");
-        let stretch = |from: u64, to: u64, generation: u64| {
+        let segment = |from: u64, to: u64, generation: u64| {
             let generation = generation as u32;
-            Stretch { from, to, generation }
+            Segment { from, to, generation }
         };
         let what = format!("{} {options:?} {compression:?}", strategy.name);
         // In one process, with a pause after each step.
-        let each: Vec<_> = (0..steps).map(|step| stretch(step, step + 1, step)).collect();
+        let each: Vec<_> = (0..steps).map(|step| segment(step, step + 1, step)).collect();
         let paused = pausing(&plan, &dataset, strategy, "inproc", &each, Vec::new()).ok().unwrap();
         assert!(paused.params == whole.params, "{what}: in stretches");
         // Stopped after some step, and started again.
         for stop in 1..steps {
-            let first = [stretch(0, stop, 0)];
+            let first = [segment(0, stop, 0)];
             let Err(parts) = pausing(&plan, &dataset, strategy, "inproc", &first, Vec::new()) else {
                 panic!("{what}: it should have stopped");
             };
-            let rest = [stretch(stop, steps, 0)];
+            let rest = [segment(stop, steps, 0)];
             let again = pausing(&plan, &dataset, strategy, "inproc", &rest, parts).ok().unwrap();
             assert!(again.params == whole.params, "{what}: started again after step {stop}");
         }

@@ -11,15 +11,15 @@ use paceline_plan::{Plan, Work};
 use paceline_protocol::find;
 use paceline_record::process::Started;
 use paceline_record::{Checkpoint, Checkpoints, Event, Part, Recording};
-use paceline_train::{Brake, Course, Stretch, single};
+use paceline_train::{Brake, Course, Segment, single};
 
 use ranks::{Losses, Way, choose, digits, plan};
 
 const STEPS: u64 = 60;
 
 /// The rest of a run, from after `from` steps.
-fn rest(from: u64) -> Stretch {
-    Stretch { from, to: STEPS, generation: 0 }
+fn rest(from: u64) -> Segment {
+    Segment { from, to: STEPS, generation: 0 }
 }
 
 /// Parts as they come back from a checkpoint on disk.
@@ -107,7 +107,7 @@ fn alone(plan: &Plan, data: &Dataset, from: u64, restored: Option<Part>, stop: O
         kept.push(pause.part);
         None
     };
-    let course = &mut Course { restored, stretch: rest(from), brake, pause };
+    let course = &mut Course { restored, segment: rest(from), brake, pause };
     let report = &mut |event: Event<'_>| match event {
         // Every step is evaluated: that is when the signal comes.
         Event::Evaluation { step, .. } if Some(step) == stop => ring.stop_at(0),

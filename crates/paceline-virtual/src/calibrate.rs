@@ -13,7 +13,7 @@ use paceline_launch::LaunchError;
 use paceline_nn::models::MODELS;
 use paceline_nn::optim::{OPTIMISERS, Settings, Step};
 use paceline_nn::{Compute, Graph, Network, Pass as Batch, Shape, Targets};
-use paceline_protocol::codec::{Family, Into};
+use paceline_protocol::codec::{Accumulate, Family};
 use paceline_protocol::{Action, Buf, Buffers, CODECS, Coder, Matrix, MsgId, Region, Transposed};
 use paceline_random::{Purpose, Stream};
 
@@ -330,7 +330,7 @@ fn work_on(effort: &Effort, count: usize) -> Vec<(String, Estimate)> {
         let feedback = codec.family == Family::Gathered;
         let encode = Action::Encode { coder, dst: code, src: region(Buf::Scratch(0)), feedback };
         all.push((format!("encode {}", codec.name), encode, count));
-        let decode = Action::Decode { coder, dst, src: code, into: Into::Add };
+        let decode = Action::Decode { coder, dst, src: code, into: Accumulate::Add };
         all.push((format!("decode {}", codec.name), decode, count));
     }
     for (what, action, elements) in all {

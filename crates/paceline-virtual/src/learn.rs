@@ -215,11 +215,11 @@ impl<'a, 'r> Learning<'a, 'r> {
 impl Memory for Learning<'_, '_> {
     type Body = Body;
 
-    fn gradient(&mut self, rank: Rank, Begin { step, unit, weigh }: Begin) {
+    fn gradient(&mut self, rank: Rank, Begin { step, unit, scale }: Begin) {
         let Self { replica, ranks, order, plan, setup, dataset, .. } = self;
         let own = &mut ranks[rank];
         let samples = order.samples_before(unit.step);
-        let (pass, scale) = worker::batch(plan, setup, order, rank, engine::Begin { step, unit, weigh });
+        let (pass, scale) = worker::batch(plan, setup, order, rank, engine::Begin { step, unit, scale });
         let swap = |replica: &mut Replica, own: &mut Own| {
             std::mem::swap(&mut replica.params, &mut own.params);
             std::mem::swap(&mut replica.grads, &mut own.grads);

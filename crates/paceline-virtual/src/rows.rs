@@ -4,7 +4,7 @@ use paceline_data::order;
 use paceline_record::metric::{LINK, LinkReading, values};
 use paceline_record::row::{Batch, NOBODY, Sample, TraceRow, Traced};
 use paceline_record::{Event, StepRow};
-use paceline_sim::{Did, Note, Report, Took};
+use paceline_sim::{Direction, Note, Report, Took};
 use paceline_train::worker;
 
 use crate::price::Timing;
@@ -71,7 +71,7 @@ fn step(took: &Took, timing: &Timing, samples: u64) -> StepRow {
 fn row(note: &Note) -> TraceRow {
     match *note {
         Note::Message { did, at, peer, n, tag, bytes } => TraceRow {
-            kind: if did == Did::Sent { Traced::Send } else { Traced::Receive },
+            kind: if did == Direction::Sent { Traced::Send } else { Traced::Receive },
             at_ns: at,
             peer: peer as u64,
             n,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use paceline_analyze::explain::{Explanation, WhatIf};
 use paceline_plan::Plan;
-use paceline_protocol::{Averages, Options, Setup, Strategy, Sync, consistency, find};
+use paceline_protocol::{Averages, Consistency, Options, Setup, Strategy, consistency, find};
 use paceline_sim::{Costs, Host, Nothing};
 use paceline_train::worker::MESSAGE;
 
@@ -180,7 +180,8 @@ impl Model {
     fn setup(&self, plan: &Plan, strategy: &'static Strategy, steps: u64) -> Option<Setup> {
         let mut options = Options(plan.options.clone());
         strategy.resolve(&plan.sync, &mut options).ok()?;
-        let sync = consistency::find(&plan.sync).map_or(Sync::Bsp, |model| (model.make)(&options, steps));
+        let sync =
+            consistency::find(&plan.sync).map_or(Consistency::Bsp, |model| (model.make)(&options, steps));
         let same = plan.strategy == self.plan.strategy;
         let averages = match (same, plan.averages.as_str()) {
             (true, "weights") => Averages::Weights,

@@ -2,12 +2,12 @@
 //! is there.
 //!
 //! - `link`: documents on an encrypted connection, proved by a key
-//! - [`porch`]: whoever comes to the port where other machines join
+//! - [`join_listener`]: whoever comes to the port where other machines join
 //!
 //! Each line has a thread of its own, so that it beats however busy the program is.
 
+pub mod join_listener;
 mod link;
-pub mod porch;
 
 use std::io;
 use std::net::SocketAddr;
@@ -46,7 +46,7 @@ impl Default for Pulse {
 
 /// What is heard on a line.
 #[derive(Debug)]
-pub enum Heard {
+pub enum LineEvent {
     /// The other end says something.
     Document(Vec<u8>),
     /// Nothing was heard for so long that the other end is under suspicion.
@@ -76,7 +76,7 @@ impl Line {
         link: Link,
         limit: usize,
         pulse: Pulse,
-        hear: impl FnMut(Heard) + Send + 'static,
+        hear: impl FnMut(LineEvent) + Send + 'static,
     ) -> Result<Self, WireError> {
         let (local, remote) = link.addresses().map_err(WireError::system("read a socket's addresses"))?;
         let (words, to_say) = channel();
@@ -84,7 +84,7 @@ impl Line {
         let mut thread = Thread { link, limit, pulse, to_say, bell: Arc::clone(&bell), hear };
         let thread = std::thread::spawn(move || {
             if let Err(cause) = thread.listen() {
-                (thread.hear)(Heard::Lost { cause });
+                (thread.hear)(LineEvent::Lost { cause });
             }
         });
         Ok(Self { words: Some(words), bell, thread: Some(thread), local, remote })
@@ -140,7 +140,7 @@ struct Thread<F> {
     hear: F,
 }
 
-impl<F: FnMut(Heard)> Thread<F> {
+impl<F: FnMut(LineEvent)> Thread<F> {
     /// Until somebody hangs up. Why the other end is lost, if it is.
     fn listen(&mut self) -> Result<(), String> {
         let mut heard = Instant::now();
@@ -160,7 +160,7 @@ impl<F: FnMut(Heard)> Thread<F> {
             let written = self.link.write();
             let mut any = false;
             while let Some(document) = self.link.read(self.limit, &mut any)? {
-                (self.hear)(Heard::Document(document));
+                (self.hear)(LineEvent::Document(document));
             }
             // Somebody who cannot be written to may have said why before.
             written.map_err(|e| e.to_string())?;
@@ -168,7 +168,7 @@ impl<F: FnMut(Heard)> Thread<F> {
             if any {
                 heard = now;
                 if std::mem::take(&mut quiet) {
-                    (self.hear)(Heard::Back);
+                    (self.hear)(LineEvent::Back);
                 }
             }
             let silence = now.duration_since(heard);
@@ -177,7 +177,7 @@ impl<F: FnMut(Heard)> Thread<F> {
             }
             if silence >= self.pulse.suspect && !quiet {
                 quiet = true;
-                (self.hear)(Heard::Quiet);
+                (self.hear)(LineEvent::Quiet);
             }
             let next = if quiet { self.pulse.dead } else { self.pulse.suspect };
             self.wait((heard + next).min(beat)).map_err(|e| e.to_string())?;

@@ -6,9 +6,9 @@
 
 mod failure;
 mod output;
+mod request;
 mod study;
 mod verbs;
-mod voyage;
 
 use std::process::ExitCode;
 use std::sync::Arc;

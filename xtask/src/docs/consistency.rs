@@ -1,6 +1,6 @@
 //! The page of consistency models.
 
-use paceline_protocol::consistency::Consistency;
+use paceline_protocol::consistency::ConsistencyModel;
 use paceline_protocol::{CONSISTENCIES, STRATEGIES};
 
 use super::markdown::Page;
@@ -18,7 +18,7 @@ pub fn page(measured: &Measured) -> Outcome<String> {
          choice: {}. With the others, who waits for whom follows from their path.",
         links.join(", "),
     ));
-    let row = |model: &Consistency| vec![format!("[{0}](#{0})", model.name), model.about.to_owned()];
+    let row = |model: &ConsistencyModel| vec![format!("[{0}](#{0})", model.name), model.about.to_owned()];
     page.table(&["model", "what it is"], &CONSISTENCIES.iter().map(row).collect::<Vec<_>>());
     for model in CONSISTENCIES {
         page.heading(model.name);

@@ -172,7 +172,7 @@ fn command(strategy: &Strategy, rest: &str) -> String {
 }
 
 /// A consistency model with its parameters, as flags.
-fn sync_flags(model: &models::Consistency) -> String {
+fn sync_flags(model: &models::ConsistencyModel) -> String {
     let flags = model.parameters.iter().map(|p| format!(" --{} {}", p.name, p.default));
     format!(" --sync {}{}", model.name, flags.collect::<String>())
 }

@@ -12,8 +12,8 @@ use paceline_record::{RecordError, Store};
 
 use super::parts::{self, badge};
 use super::run::{find, version};
-use super::{Made, Page, Room, frame, problem};
-use crate::analyst::{Fragment, PATIENCE, Shown, Work};
+use super::{Page, PageResult, Room, frame, problem};
+use crate::background::{Fragment, PATIENCE, Shown, Work};
 use crate::group::stamp;
 use crate::query::{Query, encode};
 use crate::route::Site;
@@ -33,7 +33,7 @@ fn pair(site: &Site, query: &Query) -> Result<[RunRow; 2], Page> {
 }
 
 /// The page.
-pub fn page(site: &Site, query: &Query) -> Made {
+pub fn page(site: &Site, query: &Query) -> PageResult {
     let runs = pair(site, query)?;
     let shown = compared(site, &runs);
     let [a, b] = &runs;
@@ -59,15 +59,15 @@ pub fn page(site: &Site, query: &Query) -> Made {
 }
 
 /// The charts alone.
-pub fn charts(site: &Site, query: &Query) -> Made {
+pub fn charts(site: &Site, query: &Query) -> PageResult {
     let shown = compared(site, &pair(site, query)?);
     Ok(Page::part(shown.fragment.map_or_else(String::new, |fragment| fragment.charts.clone())))
 }
 
 fn compared(site: &Site, runs: &[RunRow; 2]) -> Shown {
     let key = format!("/compare?a={}&b={}", encode(&runs[0].run), encode(&runs[1].run));
-    site.analyst.ask(&key, stamp(&runs.each_ref().map(version)), PATIENCE, || {
-        let (folder, runs) = (site.shelf.folder().to_owned(), runs.clone());
+    site.background.ask(&key, stamp(&runs.each_ref().map(version)), PATIENCE, || {
+        let (folder, runs) = (site.cache.folder().to_owned(), runs.clone());
         Box::new(move || {
             let made = Store::open(&folder).and_then(|store| fragment(&store, &runs));
             made.unwrap_or_else(|error| Fragment {

@@ -13,12 +13,12 @@ use paceline_analyze::table::{number, short};
 use serde_json::{Value, json};
 
 use super::parts::{self, badge, progress, seconds, tile};
-use super::{Made, Page, Room, frame, table};
-use crate::analyst::{Fragment, PATIENCE, Shown, Work};
+use super::{Page, PageResult, Room, frame, table};
+use crate::background::{Fragment, PATIENCE, Shown, Work};
 use crate::group::{Group, Member, Study, stamp};
 use crate::query::{Query, encode};
 use crate::route::Site;
-use crate::select::{Choice, chooses};
+use crate::select::{RunFilter, chooses};
 
 /// Levels of a factor that filters list one by one; of more, a range is chosen.
 const LEVELS: usize = 16;
@@ -68,9 +68,9 @@ pub fn configuration(group: &Group, member: &Member) -> String {
 }
 
 /// The page.
-pub fn page(site: &Site, view: &View, query: &Query) -> Made {
+pub fn page(site: &Site, view: &View, query: &Query) -> PageResult {
     let group = view.group();
-    let chosen = Choice::new(group, query);
+    let chosen = RunFilter::new(group, query);
     let members = chosen.members();
     let shown = analysed(site, view, query, &members);
     let mut body = match &view.of {
@@ -101,8 +101,8 @@ pub fn page(site: &Site, view: &View, query: &Query) -> Made {
 }
 
 /// The charts alone.
-pub fn charts(site: &Site, view: &View, query: &Query) -> Made {
-    let members = Choice::new(view.group(), query).members();
+pub fn charts(site: &Site, view: &View, query: &Query) -> PageResult {
+    let members = RunFilter::new(view.group(), query).members();
     let shown = analysed(site, view, query, &members);
     Ok(Page::part(shown.fragment.map_or_else(String::new, |fragment| fragment.charts.clone())))
 }
@@ -115,7 +115,7 @@ fn analysed(site: &Site, view: &View, query: &Query, members: &[&Member]) -> Sho
     // Of thousands of runs it takes longer than a page may.
     let patience = if counted.len() > AT_ONCE { Duration::ZERO } else { PATIENCE };
     let controls = group.members.iter().filter(|m| m.control && m.state == "ok").count();
-    site.analyst.ask(&key, stamp(&(&counted, controls)), patience, || {
+    site.background.ask(&key, stamp(&(&counted, controls)), patience, || {
         let table = group.table(&counted);
         // Runs of other programs have no page.
         let linked = counted.iter().all(|m| m.run.is_some());
@@ -325,7 +325,7 @@ pub fn lines(view: &View, query: &Query) -> String {
     let group = view.group();
     let members: Vec<&Member> = group.members.iter().filter(|m| m.counts && !m.control).collect();
     let members = &members[members.len().saturating_sub(LINES)..];
-    let chosen = Choice::new(group, query);
+    let chosen = RunFilter::new(group, query);
     let mut axes: Vec<Value> = Vec::new();
     type Place<'a> = Box<dyn Fn(&Member) -> Value + 'a>;
     let mut places: Vec<Place<'_>> = Vec::new();

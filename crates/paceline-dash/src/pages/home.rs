@@ -7,7 +7,7 @@ use paceline_analyze::table::number;
 use paceline_record::store::RunRow;
 
 use super::parts::{badge, moment, progress, seconds};
-use super::{Made, Room, failed, frame};
+use super::{PageResult, Room, failed, frame};
 use crate::group::Study;
 use crate::query::encode;
 use crate::route::Site;
@@ -18,13 +18,13 @@ const LATEST: usize = 12;
 const UNDER_WAY: usize = 8;
 
 /// The page.
-pub fn page(site: &Site) -> Made {
-    let runs = site.shelf.runs().map_err(|error| failed(&error))?;
+pub fn page(site: &Site) -> PageResult {
+    let runs = site.cache.runs().map_err(|error| failed(&error))?;
     let studies: Vec<(String, Result<std::sync::Arc<Study>, String>)> =
-        site.shelf.studies().into_iter().map(|name| (name.clone(), site.shelf.study(&name))).collect();
+        site.cache.studies().into_iter().map(|name| (name.clone(), site.cache.study(&name))).collect();
     let mut body = format!(
         "<h1>Overview</h1>\n<p class=\"note\">Store: <code>{}</code></p>\n",
-        escape(&site.shelf.folder().display().to_string())
+        escape(&site.cache.folder().display().to_string())
     );
     if runs.is_empty() && studies.is_empty() {
         body += "<div class=\"empty\" id=\"under-way\" data-live><h2>Nothing is recorded yet</h2>\

@@ -1,7 +1,7 @@
 //! The pages: [`home`], [`group`] (a study, or all runs), [`run`], [`compare`].
 //!
 //! Parts with `data-live` and an id are replaced when something is new (`assets/live.js`); `#told` and `#charts` show
-//! what the [`Analyst`](crate::analyst::Analyst) made last. Every page can be read without scripts; only charts need them.
+//! what the [`BackgroundAnalysis`](crate::analyst::Analyst) made last. Every page can be read without scripts; only charts need them.
 
 pub mod compare;
 pub mod group;
@@ -26,7 +26,7 @@ pub struct Page {
 }
 
 /// A page, or the one that says why there is none.
-pub type Made = Result<Page, Page>;
+pub type PageResult = Result<Page, Page>;
 
 impl Page {
     /// A part of a page.
@@ -148,12 +148,12 @@ pub fn parallel(site: &Site, path: &str, query: &Query) -> Result<String, Page> 
 }
 
 fn all_runs(site: &Site) -> Result<group::View, Page> {
-    let group = site.shelf.group().map_err(|error| failed(&error))?;
+    let group = site.cache.group().map_err(|error| failed(&error))?;
     Ok(group::View { base: "/runs".into(), of: group::Of::Runs(group) })
 }
 
 fn of_study(site: &Site, name: &str) -> Result<group::View, Page> {
     let missing = |error: String| problem(StatusCode::NOT_FOUND, "This study cannot be shown", &error);
-    let study = site.shelf.study(name).map_err(missing)?;
+    let study = site.cache.study(name).map_err(missing)?;
     Ok(group::View { base: format!("/study/{}", encode(name)), of: group::Of::Study(study) })
 }

@@ -3,7 +3,7 @@
 use paceline_analyze::sheet::escape;
 use paceline_analyze::table::number;
 
-use crate::analyst::Shown;
+use crate::background::Shown;
 
 /// A state as a word with a colour.
 pub fn badge(state: &str) -> String {

@@ -12,20 +12,20 @@ use paceline_record::store::RunRow;
 use paceline_record::{RecordError, Store};
 
 use super::parts::{self, badge, bytes, moment, progress, seconds, tile};
-use super::{Made, Page, Room, failed, frame};
-use crate::analyst::{Fragment, PATIENCE, Shown, Work};
+use super::{Page, PageResult, Room, failed, frame};
+use crate::background::{Fragment, PATIENCE, Shown, Work};
 use crate::group::stamp;
 use crate::query::encode;
 use crate::route::Site;
 
 /// The run of a name; what it left is read elsewhere.
 pub fn find(site: &Site, name: &str) -> Result<RunRow, Page> {
-    let found = site.shelf.open().and_then(|store| store.find(name));
+    let found = site.cache.open().and_then(|store| store.find(name));
     found.map_err(|error| failed(&error))
 }
 
 /// The page.
-pub fn page(site: &Site, name: &str) -> Made {
+pub fn page(site: &Site, name: &str) -> PageResult {
     let run = find(site, name)?;
     let shown = explained(site, &run);
     let mut body = head(&run);
@@ -37,7 +37,7 @@ pub fn page(site: &Site, name: &str) -> Made {
 }
 
 /// The charts alone.
-pub fn charts(site: &Site, name: &str) -> Made {
+pub fn charts(site: &Site, name: &str) -> PageResult {
     let shown = explained(site, &find(site, name)?);
     Ok(Page::part(shown.fragment.map_or_else(String::new, |fragment| fragment.charts.clone())))
 }
@@ -49,8 +49,8 @@ pub fn version(run: &RunRow) -> u64 {
 
 fn explained(site: &Site, run: &RunRow) -> Shown {
     let key = format!("/run/{}", run.run);
-    site.analyst.ask(&key, version(run), PATIENCE, || {
-        let (folder, run) = (site.shelf.folder().to_owned(), run.clone());
+    site.background.ask(&key, version(run), PATIENCE, || {
+        let (folder, run) = (site.cache.folder().to_owned(), run.clone());
         Box::new(move || {
             let made = Store::open(&folder).and_then(|store| fragment(&store, &run));
             made.unwrap_or_else(|error| Fragment {

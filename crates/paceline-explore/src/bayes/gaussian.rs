@@ -102,7 +102,7 @@ impl Gaussian {
 
     /// The same process with further observations, taken at its own mean: so that points that are being run are not
     /// suggested again.
-    pub fn believing(&self, values: &[f64], further: &Features) -> Self {
+    pub fn condition_on_pending(&self, values: &[f64], further: &Features) -> Self {
         let mut seen = self.seen.clone();
         seen.places.extend(&further.places);
         let mut standard: Vec<f64> = values.iter().map(|v| (v - self.mean) / self.scale).collect();
@@ -113,7 +113,7 @@ impl Gaussian {
     fn with(seen: Features, parameters: Parameters, standard: Vec<f64>, mean: f64, scale: f64) -> Self {
         let n = seen.len();
         let mut root = covariance(&seen, &parameters);
-        root_in_place(&mut root, n);
+        cholesky(&mut root, n);
         let mut weights = standard;
         forward(&root, n, &mut weights, 1);
         backward(&root, n, &mut weights);
@@ -201,7 +201,7 @@ fn covariance(seen: &Features, parameters: &[f64]) -> Vec<f64> {
 }
 
 /// Cholesky's root of the lower triangle, in place.
-fn root_in_place(a: &mut [f64], n: usize) {
+fn cholesky(a: &mut [f64], n: usize) {
     for i in 0..n {
         let (above, row) = a.split_at_mut(i * n);
         for j in 0..i {
@@ -313,7 +313,7 @@ impl Search {
 fn loss(seen: &Features, values: &[f64], parameters: &[f64]) -> (f64, Vec<f64>) {
     let (n, axes) = (seen.len(), seen.axes);
     let mut root = covariance(seen, parameters);
-    root_in_place(&mut root, n);
+    cholesky(&mut root, n);
     let mut weights = values.to_vec();
     forward(&root, n, &mut weights, 1);
     let mut total = 0.5 * weights.iter().map(|w| w * w).sum::<f64>();
@@ -440,7 +440,7 @@ mod tests {
         let process = Gaussian::fit(&Features::new(&space(), &points), &values);
         assert!((0.2..0.45).contains(&process.noise()), "{}", process.noise());
         let pending = Features::new(&space(), &points[..1]);
-        let believing = process.believing(&values, &pending);
-        assert!(believing.predict(&pending)[0].1 < process.predict(&pending)[0].1);
+        let condition_on_pending = process.condition_on_pending(&values, &pending);
+        assert!(condition_on_pending.predict(&pending)[0].1 < process.predict(&pending)[0].1);
     }
 }

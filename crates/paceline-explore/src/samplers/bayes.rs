@@ -200,7 +200,7 @@ impl Sampler for Bayes {
         let pending: Vec<&Point> =
             history.iter().filter(|o| o.outcome == Outcome::Pending).map(|o| &o.point).collect();
         if !pending.is_empty() {
-            objective = objective.believing(&targets, &Features::new(space, pending));
+            objective = objective.condition_on_pending(&targets, &Features::new(space, pending));
         }
         let fits: Vec<bool> =
             measured.iter().map(|(_, _, margins)| margins.iter().all(|m| *m >= 0.0)).collect();

@@ -17,7 +17,7 @@ use paceline_wire::{Event, META, Span, Transport};
 use serde::{Deserialize, Serialize};
 
 use super::payload::{self, Payload};
-use super::sweep::{Over, Progress, order};
+use super::sweep::{ChannelAxes, Progress, order};
 use super::{Account, Bench, Flat, PATIENCE};
 use crate::control::Done;
 use crate::error::LaunchError;
@@ -35,7 +35,7 @@ const WARM_UP: f64 = 0.1;
 /// What a benchmark of channels is to measure.
 pub struct Sweep {
     /// Transports and buffers.
-    pub over: Over,
+    pub over: ChannelAxes,
     /// Mean sizes, in elements.
     pub sizes: Vec<usize>,
     /// How sizes are distributed.

@@ -14,7 +14,9 @@ use paceline_nn::Compute;
 use paceline_nn::optim::{self, Optimiser, Settings, Step};
 use paceline_plan::PlanError;
 use paceline_protocol::strategies::ps_messages;
-use paceline_protocol::{Action, Buf, Buffers, Input, Options, Refusal, Setup, Strategy, Sync, consistency};
+use paceline_protocol::{
+    Action, Buf, Buffers, Consistency, Input, Options, Refusal, Setup, Strategy, consistency,
+};
 use paceline_record::{Machine, process};
 use paceline_train::TrainError;
 use paceline_train::engine::{Begin, Engine};
@@ -24,7 +26,7 @@ use paceline_wire::{Source, Span, Transport};
 use serde::{Deserialize, Serialize};
 
 use super::payload::{self, Payload};
-use super::sweep::{Over, Progress, order};
+use super::sweep::{ChannelAxes, Progress, order};
 use super::{Account, Bench, WARM_UP};
 use crate::control::Done;
 use crate::error::LaunchError;
@@ -37,7 +39,7 @@ const PILOT: u64 = 10;
 /// What a benchmark of servers is to measure.
 pub struct Sweep {
     /// Transports and buffers.
-    pub over: Over,
+    pub over: ChannelAxes,
     /// Numbers of workers.
     pub workers: Vec<usize>,
     /// Numbers of servers.
@@ -240,7 +242,8 @@ impl Task {
         let steps = WARM_UP as u64 + self.rounds;
         let mut options = Options::default();
         strategy().resolve(&self.sync, &mut options).map_err(refused)?;
-        let sync = consistency::find(&self.sync).map_or(Sync::Bsp, |model| (model.make)(&options, steps));
+        let sync =
+            consistency::find(&self.sync).map_or(Consistency::Bsp, |model| (model.make)(&options, steps));
         let (message, cuts) = (MESSAGE, self.cuts.clone());
         Ok(Setup { message, cuts, sync, options, ..Setup::new(workers, self.servers, self.params, steps) })
     }

@@ -11,14 +11,14 @@ pub type Combination = (String, Option<usize>);
 
 /// What ranks talk over: transports and the sizes of their buffers.
 #[derive(Clone, Debug)]
-pub struct Over {
+pub struct ChannelAxes {
     /// Names; all that there are if empty.
     pub transports: Vec<String>,
     /// Bytes of each connection's buffer; the transport's own choice if absent.
     pub buffers: Vec<Option<usize>>,
 }
 
-impl Over {
+impl ChannelAxes {
     /// Every transport with every buffer, and what was left out and why. Only what was not asked for by name
     /// is left out; the rest is refused.
     pub fn combinations(&self) -> Result<(Vec<Combination>, Vec<String>), PlanError> {
@@ -89,13 +89,13 @@ mod tests {
     fn what_cannot_be_is_left_out_by_default_and_refused_by_name() {
         let buffers = vec![None, Some(64 << 10)];
         let (all, left_out) =
-            Over { transports: Vec::new(), buffers: buffers.clone() }.combinations().unwrap();
+            ChannelAxes { transports: Vec::new(), buffers: buffers.clone() }.combinations().unwrap();
         assert!(all.contains(&("inproc".into(), None)) && all.contains(&("tcp".into(), Some(64 << 10))));
         assert!(!all.contains(&("inproc".into(), Some(64 << 10))));
         assert!(left_out.iter().any(|reason| reason.contains("inproc has no buffer")), "{left_out:?}");
-        let error = Over { transports: vec!["inproc".into()], buffers }.combinations().unwrap_err();
+        let error = ChannelAxes { transports: vec!["inproc".into()], buffers }.combinations().unwrap_err();
         assert_eq!(error.flag, "--buffers");
-        let only = Over { transports: Vec::new(), buffers: vec![Some(100)] };
+        let only = ChannelAxes { transports: Vec::new(), buffers: vec![Some(100)] };
         assert!(only.combinations().unwrap_err().problem.contains("between 4KiB and 1GiB"));
     }
 }

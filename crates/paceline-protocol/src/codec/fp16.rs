@@ -3,7 +3,7 @@
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
-use super::{Codec, Family, Into};
+use super::{Accumulate, Codec, Family};
 
 pub(super) const FP16: Codec = Codec {
     name: "fp16",
@@ -38,7 +38,7 @@ fn encode(_: f64, values: &[f32], code: &mut [f32], _: &mut Vec<u32>) {
     }
 }
 
-fn decode(_: f64, code: &[f32], dst: &mut [f32], into: Into) {
+fn decode(_: f64, code: &[f32], dst: &mut [f32], into: Accumulate) {
     let mut halves = [f16::ZERO; BLOCK];
     let mut values = [0.0; BLOCK];
     for (code, dst) in code.chunks(BLOCK / 2).zip(dst.chunks_mut(BLOCK)) {

@@ -1,6 +1,6 @@
 //! Eight-bit integers with one scale per message.
 
-use super::{Codec, Family, Into, pack, unpack};
+use super::{Accumulate, Codec, Family, pack, unpack};
 
 pub(super) const INT8: Codec = Codec {
     name: "int8",
@@ -38,7 +38,7 @@ fn encode(_: f64, values: &[f32], code: &mut [f32], _: &mut Vec<u32>) {
     }
 }
 
-fn decode(_: f64, code: &[f32], dst: &mut [f32], into: Into) {
+fn decode(_: f64, code: &[f32], dst: &mut [f32], into: Accumulate) {
     let Some((scale, bytes)) = code.split_first() else { return };
     unpack(bytes, dst, into, |word| word.to_le_bytes().map(|byte| f32::from(byte as i8) * scale));
 }

@@ -37,7 +37,7 @@ pub struct Codec {
     /// Writes the code of the values. [`Coder::encode`] checks the lengths.
     pub encode: fn(setting: f64, values: &[f32], code: &mut [f32], work: &mut Vec<u32>),
     /// Puts the decoded values into `dst`. [`Coder::decode`] checks the lengths.
-    pub decode: fn(setting: f64, code: &[f32], dst: &mut [f32], into: Into),
+    pub decode: fn(setting: f64, code: &[f32], dst: &mut [f32], into: Accumulate),
 }
 
 /// The number that a codec can be given.
@@ -67,7 +67,7 @@ pub enum Family {
 
 /// What is done with decoded values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Into {
+pub enum Accumulate {
     /// They take the place of what is there.
     Set,
     /// They are added to it.
@@ -133,11 +133,11 @@ impl Coder {
     /// next values are added to `rest`.
     pub fn encode_and_keep_rest(&self, rest: &mut [f32], code: &mut [f32], work: &mut Vec<u32>) {
         self.encode(rest, code, work);
-        self.decode(code, rest, Into::Subtract);
+        self.decode(code, rest, Accumulate::Subtract);
     }
 
     /// Puts the decoded values into `dst`, as many as there are. Whatever the words hold, this does not panic.
-    pub fn decode(&self, code: &[f32], dst: &mut [f32], into: Into) {
+    pub fn decode(&self, code: &[f32], dst: &mut [f32], into: Accumulate) {
         self.check(code.len(), dst.len());
         (self.codec.decode)(self.setting, code, dst, into);
     }
@@ -195,16 +195,16 @@ impl FromStr for Coder {
     }
 }
 
-impl Into {
+impl Accumulate {
     /// Puts values into as many places.
     fn put(self, dst: &mut [f32], values: &[f32]) {
         fn each(dst: &mut [f32], values: &[f32], put: impl Fn(&mut f32, f32)) {
             dst.iter_mut().zip(values).for_each(|(d, v)| put(d, *v));
         }
         match self {
-            Into::Set => each(dst, values, |d, v| *d = v),
-            Into::Add => each(dst, values, |d, v| *d += v),
-            Into::Subtract => each(dst, values, |d, v| *d -= v),
+            Accumulate::Set => each(dst, values, |d, v| *d = v),
+            Accumulate::Add => each(dst, values, |d, v| *d += v),
+            Accumulate::Subtract => each(dst, values, |d, v| *d -= v),
         }
     }
 }
@@ -223,7 +223,7 @@ fn pack<const N: usize>(values: &[f32], code: &mut [f32], word: impl Fn(&[f32; N
 }
 
 /// Unpacks `N` values from each word.
-fn unpack<const N: usize>(code: &[f32], dst: &mut [f32], into: Into, values: impl Fn(u32) -> [f32; N]) {
+fn unpack<const N: usize>(code: &[f32], dst: &mut [f32], into: Accumulate, values: impl Fn(u32) -> [f32; N]) {
     let (whole, rest) = dst.as_chunks_mut::<N>();
     for (dst, code) in whole.iter_mut().zip(code) {
         into.put(dst, &values(code.to_bits()));
@@ -252,7 +252,7 @@ mod tests {
 
     pub(super) fn round_trip(text: &str, values: &[f32]) -> Vec<f32> {
         let mut decoded = vec![f32::NAN; values.len()];
-        coder(text).decode(&encode(text, values), &mut decoded, Into::Set);
+        coder(text).decode(&encode(text, values), &mut decoded, Accumulate::Set);
         decoded
     }
 
@@ -295,7 +295,7 @@ mod tests {
                 let mut rest = values.clone();
                 coder.encode_and_keep_rest(&mut rest, &mut code, &mut Vec::new());
                 let mut decoded = vec![f32::NAN; values.len()];
-                coder.decode(&code, &mut decoded, Into::Set);
+                coder.decode(&code, &mut decoded, Accumulate::Set);
                 for ((&value, &decoded), &rest) in values.iter().zip(&decoded).zip(&rest) {
                     let larger = value.abs().max(decoded.abs()).max(rest.abs());
                     let ulp = f64::from(larger.next_up()) - f64::from(larger);
@@ -310,9 +310,9 @@ mod tests {
             for coder in coders() {
                 let code = encode(&coder.to_string(), &values);
                 let [mut set, mut added, mut subtracted] = [0; 3].map(|_| vec![there; values.len()]);
-                coder.decode(&code, &mut set, Into::Set);
-                coder.decode(&code, &mut added, Into::Add);
-                coder.decode(&code, &mut subtracted, Into::Subtract);
+                coder.decode(&code, &mut set, Accumulate::Set);
+                coder.decode(&code, &mut added, Accumulate::Add);
+                coder.decode(&code, &mut subtracted, Accumulate::Subtract);
                 for (i, &v) in set.iter().enumerate() {
                     prop_assert_eq!((added[i], subtracted[i]), (there + v, there - v), "{} at {}", coder, i);
                 }
@@ -336,7 +336,7 @@ mod tests {
             for coder in coders() {
                 let word = |i| f32::from_bits((i as u32 + 1).wrapping_mul(seed | 1).wrapping_mul(2_654_435_761));
                 let code: Vec<f32> = (0..coder.words(len)).map(word).collect();
-                for into in [Into::Set, Into::Add, Into::Subtract] {
+                for into in [Accumulate::Set, Accumulate::Add, Accumulate::Subtract] {
                     coder.decode(&code, &mut vec![0.0; len], into);
                 }
             }
@@ -361,7 +361,7 @@ mod tests {
                 for _ in 0..ROUNDS {
                     rest.iter_mut().zip(&values).for_each(|(r, v)| *r += v);
                     coder.encode_and_keep_rest(&mut rest, &mut code, &mut work);
-                    coder.decode(&code, &mut decoded, Into::Set);
+                    coder.decode(&code, &mut decoded, Accumulate::Set);
                     sum.iter_mut().zip(&decoded).for_each(|(s, d)| *s += f64::from(*d));
                 }
                 for (value, sum) in values.iter().zip(&sum) {
@@ -386,7 +386,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "words of the int8 code of 5 values")]
     fn a_code_of_another_length_is_refused() {
-        coder("int8").decode(&[0.0; 2], &mut [0.0; 5], Into::Set);
+        coder("int8").decode(&[0.0; 2], &mut [0.0; 5], Accumulate::Set);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Signs and one magnitude.
 
-use super::{Codec, Family, Into, pack, unpack};
+use super::{Accumulate, Codec, Family, pack, unpack};
 
 pub(super) const SIGN: Codec = Codec {
     name: "sign",
@@ -35,7 +35,7 @@ fn sum_of_magnitudes(values: &[f32]) -> f64 {
     lanes.iter().sum::<f64>() + rest.iter().map(|v| f64::from(v.abs())).sum::<f64>()
 }
 
-fn decode(_: f64, code: &[f32], dst: &mut [f32], into: Into) {
+fn decode(_: f64, code: &[f32], dst: &mut [f32], into: Accumulate) {
     let Some((mean, signs)) = code.split_first() else { return };
     let mean = mean.to_bits();
     unpack::<32>(signs, dst, into, |word| {

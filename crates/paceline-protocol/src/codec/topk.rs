@@ -1,6 +1,6 @@
 //! The greatest values alone, with their places.
 
-use super::{Codec, Family, Into, Setting};
+use super::{Accumulate, Codec, Family, Setting};
 
 pub(super) const TOPK: Codec = Codec {
     name: "topk",
@@ -57,12 +57,12 @@ fn encode(_: f64, values: &[f32], code: &mut [f32], work: &mut Vec<u32>) {
     }
 }
 
-fn decode(_: f64, code: &[f32], dst: &mut [f32], into: Into) {
+fn decode(_: f64, code: &[f32], dst: &mut [f32], into: Accumulate) {
     let (places, values) = code.split_at(code.len() / 2);
-    if into == Into::Set {
+    if into == Accumulate::Set {
         dst.fill(0.0);
     }
-    let factor = if into == Into::Subtract { -1.0 } else { 1.0 };
+    let factor = if into == Accumulate::Subtract { -1.0 } else { 1.0 };
     for (place, value) in places.iter().zip(values) {
         // A place that does not exist comes from a damaged message.
         if let Some(dst) = dst.get_mut(place.to_bits() as usize) {
@@ -108,7 +108,7 @@ mod tests {
         let coder = coder("topk,ratio=0.6");
         let code = [f32::from_bits(1), f32::from_bits(1), f32::from_bits(u32::MAX), 2.0, 3.0, 4.0];
         let mut dst = [0.0; 5];
-        coder.decode(&code, &mut dst, Into::Add);
+        coder.decode(&code, &mut dst, Accumulate::Add);
         assert_eq!(dst, [0.0, 5.0, 0.0, 0.0, 0.0]);
     }
 

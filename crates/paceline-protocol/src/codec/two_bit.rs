@@ -1,6 +1,6 @@
 //! MXNet's two bits: a threshold up, a threshold down, or nothing.
 
-use super::{Codec, Family, Into, Setting, pack, unpack};
+use super::{Accumulate, Codec, Family, Setting, pack, unpack};
 
 pub(super) const TWO_BIT: Codec = Codec {
     name: "2bit",
@@ -39,7 +39,7 @@ fn encode(threshold: f64, values: &[f32], code: &mut [f32], _: &mut Vec<u32>) {
     });
 }
 
-fn decode(threshold: f64, code: &[f32], dst: &mut [f32], into: Into) {
+fn decode(threshold: f64, code: &[f32], dst: &mut [f32], into: Accumulate) {
     let threshold = (threshold as f32).to_bits();
     unpack::<16>(code, dst, into, |word| {
         std::array::from_fn(|i| {
@@ -66,7 +66,7 @@ mod tests {
         let coder = coder("2bit,threshold=0.5");
         let (mut code, mut decoded) = ([0.0], [9.0; 13]);
         coder.encode(&values, &mut code, &mut Vec::new());
-        coder.decode(&code, &mut decoded, Into::Set);
+        coder.decode(&code, &mut decoded, Accumulate::Set);
         assert_eq!(decoded, rule);
     }
 

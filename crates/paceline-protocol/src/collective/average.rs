@@ -6,7 +6,7 @@ use super::regions;
 use crate::exchange::{Exchange, lanes};
 use crate::schedule::Path;
 use crate::setup::Setup;
-use crate::vocabulary::{Action, Actions, Buf, Rank, Region, Weigh};
+use crate::vocabulary::{Action, Actions, Buf, GradientScale, Rank, Region};
 
 /// Nesterov's momentum on the averages.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -46,8 +46,8 @@ impl Average {
 }
 
 impl Lanes for Average {
-    fn weigh(&self) -> Weigh {
-        Weigh::Even
+    fn scale(&self) -> GradientScale {
+        GradientScale::Even
     }
 
     fn begin(&self, step: u64, exchange: &Exchange, out: &mut Actions) {

@@ -2,13 +2,13 @@
 //! settled by itself.
 
 use crate::exchange::Exchange;
-use crate::stepper::Rounds;
-use crate::vocabulary::{Actions, MsgId, OpId, Rank, Tag, Weigh};
+use crate::step_driver::StepProtocol;
+use crate::vocabulary::{Actions, GradientScale, MsgId, OpId, Rank, Tag};
 
 /// What is done with a lane before and after its exchange.
 pub trait Lanes: Send {
     /// How the gradient is weighted.
-    fn weigh(&self) -> Weigh;
+    fn scale(&self) -> GradientScale;
     /// A step begins.
     fn begin(&self, _step: u64, _exchange: &Exchange, _out: &mut Actions) {}
     /// The first element of a lane's gradient if the lane can be exchanged while backward goes on; none if
@@ -57,9 +57,9 @@ impl<L: Lanes> ByLane<L> {
     }
 }
 
-impl<L: Lanes> Rounds for ByLane<L> {
-    fn weigh(&self) -> Weigh {
-        self.lanes.weigh()
+impl<L: Lanes> StepProtocol for ByLane<L> {
+    fn scale(&self) -> GradientScale {
+        self.lanes.scale()
     }
 
     fn begin(&mut self, step: u64, out: &mut Actions) {

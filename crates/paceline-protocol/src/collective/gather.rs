@@ -5,11 +5,11 @@
 use std::ops::Range;
 
 use super::by_lane::{ByLane, Lanes};
-use crate::codec::{Coder, Into};
+use crate::codec::{Accumulate, Coder};
 use crate::exchange::Exchange;
 use crate::schedule::{Path, Schedule};
 use crate::setup::{Setup, pieces};
-use crate::vocabulary::{Action, Actions, Buf, Rank, Region, Weigh};
+use crate::vocabulary::{Action, Actions, Buf, GradientScale, Rank, Region};
 
 /// What has not been sent yet, laid out like the gradients.
 const REST: Buf = Buf::Scratch(0);
@@ -55,8 +55,8 @@ impl Gather {
 }
 
 impl Lanes for Gather {
-    fn weigh(&self) -> Weigh {
-        Weigh::Part
+    fn scale(&self) -> GradientScale {
+        GradientScale::Part
     }
 
     fn starts(&self, lane: usize, _: &Exchange) -> Option<usize> {
@@ -74,7 +74,7 @@ impl Lanes for Gather {
     fn settle(&self, lane: usize, step: u64, exchange: &Exchange, out: &mut Actions) {
         let grad = Region::new(Buf::Grad, self.lanes[lane].clone());
         for rank in 0..self.workers {
-            let into = if rank == 0 { Into::Set } else { Into::Add };
+            let into = if rank == 0 { Accumulate::Set } else { Accumulate::Add };
             let src = self.slot(lane, rank, exchange);
             out.push(Action::Decode { coder: self.coder, dst: grad, src, into });
         }

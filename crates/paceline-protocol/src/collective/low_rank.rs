@@ -6,8 +6,10 @@ use crate::codec::Coder;
 use crate::exchange::Exchange;
 use crate::schedule::Path;
 use crate::setup::{Setup, Tensor, pieces};
-use crate::stepper::Rounds;
-use crate::vocabulary::{Action, Actions, Buf, Matrix, MsgId, OpId, Rank, Region, Tag, Transposed, Weigh};
+use crate::step_driver::StepProtocol;
+use crate::vocabulary::{
+    Action, Actions, Buf, GradientScale, Matrix, MsgId, OpId, Rank, Region, Tag, Transposed,
+};
 
 /// What has not been sent yet, laid out like the gradients.
 const REST: Buf = Buf::Scratch(0);
@@ -113,9 +115,9 @@ impl LowRank {
     }
 }
 
-impl Rounds for LowRank {
-    fn weigh(&self) -> Weigh {
-        Weigh::Part
+impl StepProtocol for LowRank {
+    fn scale(&self) -> GradientScale {
+        GradientScale::Part
     }
 
     fn begin(&mut self, step: u64, out: &mut Actions) {

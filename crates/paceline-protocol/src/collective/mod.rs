@@ -15,7 +15,7 @@ pub mod sum;
 use crate::codec::Family;
 use crate::schedule::Path;
 use crate::setup::{Averages, Refusal, Setup};
-use crate::stepper::Stepper;
+use crate::step_driver::StepDriver;
 use crate::strategies::Agreement;
 use crate::vocabulary::{Buf, Participant, Rank, Region};
 
@@ -23,16 +23,16 @@ use crate::vocabulary::{Buf, Participant, Rank, Region};
 pub fn make(path: Path, setup: &Setup, rank: Rank) -> Box<dyn Participant> {
     match (setup.averages, setup.coder.map(|coder| (coder, coder.codec.family))) {
         (Averages::Weights, _) => {
-            Box::new(Stepper::new(setup, rank, average::Average::along(path, setup, rank, 1, None)))
+            Box::new(StepDriver::new(setup, rank, average::Average::along(path, setup, rank, 1, None)))
         }
         (_, Some((coder, Family::Gathered))) => {
-            Box::new(Stepper::new(setup, rank, gather::Gather::along(path, setup, rank, coder)))
+            Box::new(StepDriver::new(setup, rank, gather::Gather::along(path, setup, rank, coder)))
         }
         (_, Some((coder, Family::LowRank))) => {
-            Box::new(Stepper::new(setup, rank, low_rank::LowRank::new(setup, rank, path, coder)))
+            Box::new(StepDriver::new(setup, rank, low_rank::LowRank::new(setup, rank, path, coder)))
         }
         (_, None | Some((_, Family::PerHop))) => {
-            Box::new(Stepper::new(setup, rank, sum::Sum::along(path, setup, rank)))
+            Box::new(StepDriver::new(setup, rank, sum::Sum::along(path, setup, rank)))
         }
     }
 }

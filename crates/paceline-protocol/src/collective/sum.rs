@@ -6,7 +6,7 @@ use super::regions;
 use crate::exchange::{Exchange, lanes};
 use crate::schedule::Path;
 use crate::setup::Setup;
-use crate::vocabulary::{Action, Actions, Buf, Rank, Region, Weigh};
+use crate::vocabulary::{Action, Actions, Buf, GradientScale, Rank, Region};
 
 /// Sums gradients.
 pub struct Sum {
@@ -30,8 +30,8 @@ impl Sum {
 }
 
 impl Lanes for Sum {
-    fn weigh(&self) -> Weigh {
-        Weigh::Part
+    fn scale(&self) -> GradientScale {
+        GradientScale::Part
     }
 
     fn starts(&self, lane: usize, exchange: &Exchange) -> Option<usize> {

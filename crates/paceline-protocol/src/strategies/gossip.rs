@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use super::{Agreement, COLLECTIVE, Strategy, refuse_lossy, ring_links};
-use crate::codec::{Coder, Into};
+use crate::codec::{Accumulate, Coder};
 use crate::options::{Kind, Parameter};
 use crate::setup::{Averages, Setup, pieces};
-use crate::stepper::{Rounds, Stepper};
-use crate::vocabulary::{Action, Actions, Buf, Head, MsgId, OpId, Rank, Region, Tag, Weigh};
+use crate::step_driver::{StepDriver, StepProtocol};
+use crate::vocabulary::{Action, Actions, Buf, GradientScale, Head, MsgId, OpId, Rank, Region, Tag};
 
 pub(super) const GOSSIP: Strategy = Strategy {
     name: "gossip",
@@ -23,7 +23,7 @@ pub(super) const GOSSIP: Strategy = Strategy {
           (variance) is left after each step.",
     parameters: &[&NEIGHBOURS],
     averages: &[Averages::Weights],
-    make: |setup, rank| Box::new(Stepper::new(setup, rank, Gossip::new(setup, rank))),
+    make: |setup, rank| Box::new(StepDriver::new(setup, rank, Gossip::new(setup, rank))),
     links: ring_links,
     check: |setup| refuse_lossy(setup, "gossip"),
     agreement: |setup| if setup.workers == 1 { Agreement::Exact } else { Agreement::Apart },
@@ -138,7 +138,7 @@ impl Gossip {
         let dst = Region::new(Buf::Param, self.lanes[lane].range.clone());
         for peer in self.peers.clone() {
             let Some(msg) = self.held.remove(&(lane, self.step as u32, peer)) else { continue };
-            out.push(Action::take(self.coder, dst, msg, Into::Add));
+            out.push(Action::take(self.coder, dst, msg, Accumulate::Add));
             out.push(Action::Release(msg));
         }
         if !self.peers.is_empty() {
@@ -152,9 +152,9 @@ impl Gossip {
     }
 }
 
-impl Rounds for Gossip {
-    fn weigh(&self) -> Weigh {
-        Weigh::Even
+impl StepProtocol for Gossip {
+    fn scale(&self) -> GradientScale {
+        GradientScale::Even
     }
 
     fn begin(&mut self, step: u64, _: &mut Actions) {

@@ -5,7 +5,7 @@ use crate::collective::average::{Average, Outer};
 use crate::collective::check;
 use crate::options::{Kind, Parameter};
 use crate::setup::{Averages, Setup};
-use crate::stepper::Stepper;
+use crate::step_driver::StepDriver;
 
 pub(super) const LOCAL: Strategy = Strategy {
     name: "local",
@@ -22,7 +22,7 @@ pub(super) const LOCAL: Strategy = Strategy {
     make: |setup, rank| {
         let every = setup.options.count(&LOCAL_STEPS);
         let rounds = Average::along(ring_allreduce::PATH, setup, rank, every, outer(setup));
-        Box::new(Stepper::new(setup, rank, rounds))
+        Box::new(StepDriver::new(setup, rank, rounds))
     },
     links: ring_links,
     check,

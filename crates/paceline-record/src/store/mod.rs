@@ -22,7 +22,7 @@ use rusqlite::{Connection, ErrorCode};
 use rustix::process::{Resource, getrlimit};
 
 pub use read::{Rows, RunRow, number};
-pub use record::{Build, Record, Told};
+pub use record::{Build, EventSink, Record};
 pub use rusqlite::types::Value;
 pub use space::{Scarce, scarce};
 

@@ -35,7 +35,7 @@ pub struct Build {
 }
 
 /// Is told each event, as a line of JSON, once it is stored.
-pub type Told = Box<dyn FnMut(&str) + Send>;
+pub type EventSink = Box<dyn FnMut(&str) + Send>;
 
 /// The record of a run under way. A record that is dropped without an end says that the run failed.
 pub struct Record {
@@ -79,7 +79,7 @@ impl Record {
         run: &str,
         plan: &Plan,
         build: Build,
-        told: Option<Told>,
+        told: Option<EventSink>,
     ) -> Result<Self, RecordError> {
         Self::begin(folder, run, plan, build, told, Origin::Measured)
     }
@@ -90,7 +90,7 @@ impl Record {
         run: &str,
         plan: &Plan,
         build: Build,
-        told: Option<Told>,
+        told: Option<EventSink>,
     ) -> Result<Self, RecordError> {
         Self::begin(folder, run, plan, build, told, Origin::Simulated)
     }
@@ -100,7 +100,7 @@ impl Record {
         run: &str,
         plan: &Plan,
         build: Build,
-        told: Option<Told>,
+        told: Option<EventSink>,
         origin: Origin,
     ) -> Result<Self, RecordError> {
         let store = Store::create(folder)?;
@@ -116,7 +116,7 @@ impl Record {
         run: &str,
         plan: &Plan,
         build: Build,
-        told: Option<Told>,
+        told: Option<EventSink>,
     ) -> Result<Self, RecordError> {
         let store = Store::open(folder)?;
         store.check_quickly()?;
@@ -141,7 +141,7 @@ impl Record {
         site: Site,
         plan: &Plan,
         beginning: Beginning,
-        told: Option<Told>,
+        told: Option<EventSink>,
         origin: Origin,
     ) -> Result<Self, RecordError> {
         let Beginning { id, began_ns, attempt, events, dropped } = beginning;

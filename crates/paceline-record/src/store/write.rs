@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ToSql, Transaction, TransactionBehavior, params};
 
-use super::record::{Identity, RESULT, Told};
+use super::record::{EventSink, Identity, RESULT};
 use super::{RecordError, at};
 use crate::event::RunResult;
 use crate::metric::{self, About};
@@ -121,7 +121,7 @@ pub(super) struct Writer {
     pub sql: Sql,
     pub queued: Arc<AtomicUsize>,
     /// Who hears of events once they are stored.
-    pub told: Option<Told>,
+    pub told: Option<EventSink>,
 }
 
 impl Writer {
@@ -265,7 +265,7 @@ impl Open<'_> {
 
     fn batch(&mut self, rank: usize, batch: &Batch) -> rusqlite::Result<()> {
         if let Some(site) = &batch.site {
-            self.seat(rank, site)?;
+            self.context(rank, site)?;
         }
         let (host, shift) = match self.hosts.get(&rank) {
             Some((host, shift)) => (host.clone(), *shift),
@@ -365,7 +365,7 @@ impl Open<'_> {
     }
 
     /// A rank has told where it runs.
-    fn seat(&mut self, rank: usize, site: &Site) -> rusqlite::Result<()> {
+    fn context(&mut self, rank: usize, site: &Site) -> rusqlite::Result<()> {
         // Processes of one machine share a clock; those of others are compared by the calendar.
         let same = site.boot_id == self.site.boot_id;
         let shift = if same { 0 } else { site.clock_ns - self.site.clock_ns };

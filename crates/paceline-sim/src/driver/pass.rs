@@ -28,56 +28,57 @@ pub(super) struct Pass {
 impl<M: Memory> Driver<'_, M> {
     /// A worker has finished a step, if it has begun one.
     pub(super) fn step_over(&mut self, rank: Rank) {
-        let seat = &mut self.seats[rank];
-        if !std::mem::take(&mut seat.began) {
+        let context = &mut self.members[rank];
+        if !std::mem::take(&mut context.began) {
             return;
         }
         if let Some(notes) = self.report.notes.get_mut(rank) {
-            notes.over(seat.busy, &self.report.spent[rank]);
+            notes.over(context.busy, &self.report.spent[rank]);
         }
         let times = &mut self.report.finished[rank];
-        times.push(seat.busy);
-        self.memory.step_over(rank, times.len() as u64, seat.busy);
+        times.push(context.busy);
+        self.memory.step_over(rank, times.len() as u64, context.busy);
     }
 
     pub(super) fn begin(&mut self, rank: Rank, begin: Begin) {
-        let Begin { step, unit, weigh } = begin;
+        let Begin { step, unit, scale } = begin;
         debug_assert!(
-            self.seats[rank].leaving.iter().all(|(_, src)| src.buf != Buf::Grad),
+            self.members[rank].leaving.iter().all(|(_, src)| src.buf != Buf::Grad),
             "rank {rank} begins a step while its gradients are still being sent"
         );
         self.step_over(rank);
         if self.detailed {
-            self.report.steps.push(Started { at: self.seats[rank].busy, rank, step, unit, weigh });
+            self.report.steps.push(Started { at: self.members[rank].busy, rank, step, unit, scale });
         }
         self.memory.gradient(rank, begin);
         let whole = self.costs.pass(rank, step);
-        let seat = &mut self.seats[rank];
-        (seat.pass, seat.began) = (Some(Pass { step, whole, pause: 0, part: 0, done: 0, took: 0 }), true);
+        let context = &mut self.members[rank];
+        (context.pass, context.began) =
+            (Some(Pass { step, whole, pause: 0, part: 0, done: 0, took: 0 }), true);
         self.next_part(rank);
     }
 
     /// Sets out on the next part of a pass, or a slice of it: how many others compute is looked at again for
     /// each.
     fn next_part(&mut self, rank: Rank) {
-        let Some(Pass { whole, part, done, .. }) = self.seats[rank].pass else { return };
+        let Some(Pass { whole, part, done, .. }) = self.members[rank].pass else { return };
         let mut time = (whole as f64 * self.parts[part].end) as Time - done;
-        if !self.sites[self.seats[rank].machine].host.slowdown.is_empty() {
+        if !self.sites[self.members[rank].machine].host.slowdown.is_empty() {
             time = time.min(whole / SLICES + 1);
         }
         let took = self.work(rank, time);
         self.report.spent[rank].compute += took;
-        if let Some(pass) = &mut self.seats[rank].pass {
+        if let Some(pass) = &mut self.members[rank].pass {
             pass.done += time;
             pass.took += took;
         }
-        self.queue.push(self.seats[rank].busy, Event::Part(rank as u32));
+        self.queue.push(self.members[rank].busy, Event::Part(rank as u32));
     }
 
     /// A part of a pass is over, or the pause behind it.
     pub(super) fn part_over(&mut self, now: Time, rank: Rank) {
-        let Some(Pass { step, whole, part, pause, done, took }) = self.seats[rank].pass else { return };
-        if self.seats[rank].dead {
+        let Some(Pass { step, whole, part, pause, done, took }) = self.members[rank].pass else { return };
+        if self.members[rank].dead {
             return;
         }
         if let Some(Part { announces, end }) = self.parts.get(part) {
@@ -86,29 +87,29 @@ impl<M: Memory> Driver<'_, M> {
             }
             if let Some(from) = *announces {
                 self.handle(now, rank, Input::GradReady { from });
-                while let Some(input) = self.seats[rank].inbox.pop_front() {
+                while let Some(input) = self.members[rank].inbox.pop_front() {
                     self.handle(now, rank, input);
                 }
             }
             let last = part + 1 == self.parts.len();
             let pause = if last { self.costs.pause(rank, step, took) } else { 0 };
-            if let Some(pass) = &mut self.seats[rank].pass {
+            if let Some(pass) = &mut self.members[rank].pass {
                 (pass.part, pass.pause) = (part + 1, pause);
             }
             if !last {
                 return self.next_part(rank);
             }
-            if pause > 0 || self.seats[rank].busy > now {
-                let seat = &mut self.seats[rank];
-                seat.asleep = pause > 0;
-                seat.busy += pause;
+            if pause > 0 || self.members[rank].busy > now {
+                let context = &mut self.members[rank];
+                context.asleep = pause > 0;
+                context.busy += pause;
                 self.report.spent[rank].compute += pause;
-                self.queue.push(self.seats[rank].busy, Event::Part(rank as u32));
+                self.queue.push(self.members[rank].busy, Event::Part(rank as u32));
                 return;
             }
         }
-        let seat = &mut self.seats[rank];
-        (seat.pass, seat.asleep) = (None, false);
+        let context = &mut self.members[rank];
+        (context.pass, context.asleep) = (None, false);
         let step = took + pause;
         let cpu = if step == 0 { 1.0 } else { took as f32 / step as f32 };
         self.handle(now, rank, Input::Load(Load { cpu, step_s: step as f32 * 1e-9 }));

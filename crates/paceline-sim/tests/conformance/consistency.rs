@@ -1,6 +1,6 @@
 //! The consistency models of the parameter server: bounds, staleness, switching.
 
-use paceline_protocol::{Setup, Weigh};
+use paceline_protocol::{GradientScale, Setup};
 use paceline_sim::{Costs, Factor, Nothing, Report, Started, Work, simulate};
 use proptest::prelude::*;
 
@@ -119,8 +119,8 @@ fn a_raised_bound_shortens_runs_whose_slowness_passes() {
 }
 
 /// How the units of a run were weighted, by their step.
-fn weights(report: &Report) -> Vec<(u64, Weigh)> {
-    let mut all: Vec<_> = report.steps.iter().map(|s| (s.unit.step, s.weigh)).collect();
+fn weights(report: &Report) -> Vec<(u64, GradientScale)> {
+    let mut all: Vec<_> = report.steps.iter().map(|s| (s.unit.step, s.scale)).collect();
     all.sort_by_key(|(step, _)| *step);
     all
 }
@@ -132,9 +132,9 @@ fn a_switch_is_synchronous_before_its_fraction_and_asynchronous_after() {
         let setup = case.setup(Setup { steps: 12, workers: 3, servers, ..case.draw(3) });
         let report = simulated(&case, &setup, &costs(&setup, 3));
         let from = (12.0 * at.parse::<f64>().unwrap()) as u64;
-        for (step, weigh) in weights(&report) {
-            let want = if step < from { Weigh::Part } else { Weigh::Own };
-            assert_eq!(weigh, want, "switch({at}), step {step}");
+        for (step, scale) in weights(&report) {
+            let want = if step < from { GradientScale::Part } else { GradientScale::Own };
+            assert_eq!(scale, want, "switch({at}), step {step}");
         }
         // Every gradient is an update of its own, or one of p in a step without staleness.
         assert!(report.staleness[3..].iter().all(|s| s.len() == 36));
@@ -153,12 +153,15 @@ fn the_greedy_policy_falls_to_single_pushes_while_a_straggler_lasts_and_returns(
         let report = simulated(&case, &setup, &costs);
         assert!(report.stuck.is_empty());
         let weights = weights(&report);
-        let single = |(_, weigh): &(u64, Weigh)| *weigh == Weigh::Own;
+        let single = |(_, scale): &(u64, GradientScale)| *scale == GradientScale::Own;
         let (first, last) = (weights.iter().position(single), weights.iter().rposition(single));
         let (first, last) = (weights[first.unwrap()].0, weights[last.unwrap()].0);
         // Five slow steps, from the eighth on, give it away; it ends by itself.
         assert!((12..=15).contains(&first), "single pushes from step {first}");
-        assert!(last < 50 && weights[weights.len() - 1].1 == Weigh::Part, "single pushes to step {last}");
+        assert!(
+            last < 50 && weights[weights.len() - 1].1 == GradientScale::Part,
+            "single pushes to step {last}"
+        );
         let steps = weights.iter().filter(|w| !single(w)).map(|(step, _)| *step);
         let whole: std::collections::BTreeMap<u64, usize> =
             steps.fold(Default::default(), |mut all, step| {

@@ -1,7 +1,7 @@
 //! Equality: exact strategies are one worker with the whole batch, replicas are identical, and nothing
 //! depends on timing that should not.
 
-use paceline_protocol::{Agreement, Input, Outcome, Setup, Strategy, Sync};
+use paceline_protocol::{Agreement, Consistency, Input, Outcome, Setup, Strategy};
 use paceline_random::{Purpose, Stream};
 use paceline_sim::{Costs, Nothing, Report, simulate};
 
@@ -68,7 +68,7 @@ fn one_worker_is_plain_gradient_descent_bit_for_bit_with_every_strategy() {
         for step in 0..setup.steps {
             let mut grads = vec![0.0; setup.params];
             let unit = paceline_protocol::Unit { step, share: 0 };
-            super::gradient(1, unit, paceline_protocol::Weigh::Part, &want, &mut grads);
+            super::gradient(1, unit, paceline_protocol::GradientScale::Part, &want, &mut grads);
             want.iter_mut().zip(grads).for_each(|(w, g)| *w -= g);
         }
         assert_eq!(params[0], want, "{}", case.name());
@@ -176,7 +176,7 @@ fn a_run_that_stops_goes_on_with_exactly_the_work_that_is_left_as_if_it_had_not(
             };
             assert_eq!(units(&first), all(0..3), "{name}, seed {seed}");
             assert_eq!(units(&second), all(3..6), "{name}, seed {seed}");
-            if setup.servers == 0 || setup.sync == Sync::Bsp {
+            if setup.servers == 0 || setup.sync == Consistency::Bsp {
                 let (_, whole) = run(&case, &setup, &costs, None);
                 for (rank, params) in whole.iter().enumerate() {
                     assert_eq!(memory.params(rank), params, "{name}, seed {seed}, rank {rank}");

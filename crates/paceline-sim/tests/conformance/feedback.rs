@@ -2,7 +2,7 @@
 //! gradients, up to what is still waiting.
 
 use paceline_protocol::codec::Family;
-use paceline_protocol::{CODECS, Coder, Setup, Tensor, Unit, Weigh};
+use paceline_protocol::{CODECS, Coder, GradientScale, Setup, Tensor, Unit};
 use paceline_sim::{Costs, Numbers, simulate};
 
 use super::{Case, make};
@@ -19,7 +19,7 @@ fn off(case: &Case, servers: usize, steps: u64) -> f64 {
     let entry = |rank: usize, i: usize| {
         ((i * 7 + rank * 3) as f32).sin() * if i.is_multiple_of(9) { 0.02 } else { 0.001 }
     };
-    let gradient = |rank: usize, _: Unit, _: Weigh, _: &[f32], grads: &mut [f32]| {
+    let gradient = |rank: usize, _: Unit, _: GradientScale, _: &[f32], grads: &mut [f32]| {
         grads.iter_mut().enumerate().for_each(|(i, g)| *g = entry(rank, i) / p as f32);
     };
     let mut memory = Numbers::new(&vec![0.0; rows * cols], scratch, gradient);

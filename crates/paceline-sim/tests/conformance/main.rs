@@ -11,8 +11,8 @@ mod stepwise;
 
 use paceline_protocol::codec::Family;
 use paceline_protocol::{
-    Agreement, Averages, CODECS, Coder, Options, Participant, STRATEGIES, Setup, Strategy, Tensor, Unit,
-    Weigh, consistency as models,
+    Agreement, Averages, CODECS, Coder, GradientScale, Options, Participant, STRATEGIES, Setup, Strategy,
+    Tensor, Unit, consistency as models,
 };
 use paceline_random::{Purpose, Stream};
 use paceline_sim::{Costs, Crash, Numbers, Report, Work, simulate};
@@ -155,9 +155,9 @@ fn costs(setup: &Setup, seed: u64) -> Costs {
 }
 
 /// A worker's gradient: its share's pull towards a point that belongs to the unit, over all shares.
-fn gradient(workers: usize, unit: Unit, weigh: Weigh, params: &[f32], grads: &mut [f32]) {
+fn gradient(workers: usize, unit: Unit, scale: GradientScale, params: &[f32], grads: &mut [f32]) {
     let s = Stream::new(unit.step * 100 + unit.share as u64, Purpose::Bench);
-    let scale = if weigh == Weigh::Part { 0.2 / workers as f32 } else { 0.2 };
+    let scale = if scale == GradientScale::Part { 0.2 / workers as f32 } else { 0.2 };
     for (i, (g, p)) in grads.iter_mut().zip(params).enumerate() {
         *g = scale * (p - s.uniform(i as u64, -1.0, 1.0) as f32);
     }
@@ -172,12 +172,12 @@ fn make(strategy: &Strategy, setup: &Setup) -> Vec<Box<dyn Participant>> {
 }
 
 /// Puts a unit's gradient into a rank's buffer.
-type Gradient = Box<dyn FnMut(usize, Unit, Weigh, &[f32], &mut [f32])>;
+type Gradient = Box<dyn FnMut(usize, Unit, GradientScale, &[f32], &mut [f32])>;
 
 /// Real numbers for every rank.
 fn numbers(setup: &Setup, scratch: Vec<Vec<usize>>) -> Numbers<Gradient> {
     let workers = setup.workers;
-    let gradient: Gradient = Box::new(move |_, unit, weigh, p, g| gradient(workers, unit, weigh, p, g));
+    let gradient: Gradient = Box::new(move |_, unit, scale, p, g| gradient(workers, unit, scale, p, g));
     Numbers::new(&start(setup.params), scratch, gradient)
 }
 

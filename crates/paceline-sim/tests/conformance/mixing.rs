@@ -1,6 +1,6 @@
 //! Gossip and local SGD are what their definitions say, computed here directly.
 
-use paceline_protocol::{Action, Actions, Input, MsgId, STRATEGIES, Setup, Tag, Unit, Weigh};
+use paceline_protocol::{Action, Actions, GradientScale, Input, MsgId, STRATEGIES, Setup, Tag, Unit};
 use paceline_sim::{Costs, Numbers, simulate};
 
 use super::{Case, make};
@@ -13,7 +13,7 @@ fn pull(rank: usize, step: u64, i: usize, x: f64) -> f64 {
 fn run(case: &Case, setup: &Setup) -> Vec<Vec<f32>> {
     let participants = make(case.strategy, setup);
     let scratch = participants.iter().map(|p| p.scratch()).collect();
-    let gradient = |rank: usize, unit: Unit, _: Weigh, params: &[f32], grads: &mut [f32]| {
+    let gradient = |rank: usize, unit: Unit, _: GradientScale, params: &[f32], grads: &mut [f32]| {
         for (i, (g, &x)) in grads.iter_mut().zip(params).enumerate() {
             *g = pull(rank, unit.step, i, f64::from(x)) as f32;
         }

@@ -1,7 +1,7 @@
 //! Step-wise averaging: its mixing matrices, its period and its noise are the ones that its definition
 //! gives, computed here directly.
 
-use paceline_protocol::{Setup, Unit, Weigh};
+use paceline_protocol::{GradientScale, Setup, Unit};
 use paceline_random::{Purpose, Stream};
 use paceline_sim::{Costs, Nothing, Numbers, Started, simulate};
 
@@ -50,7 +50,7 @@ fn setup(options: &[(&str, &str)], p: usize, params: usize, steps: u64) -> (Case
 fn impulses(case: &Case, setup: &Setup, mut impulse: impl FnMut(usize, u64, &mut [f32])) -> Vec<Vec<f32>> {
     let participants = make(case.strategy, setup);
     let scratch = participants.iter().map(|p| p.scratch()).collect();
-    let gradient = |rank, unit: Unit, _: Weigh, _: &[f32], grads: &mut [f32]| {
+    let gradient = |rank, unit: Unit, _: GradientScale, _: &[f32], grads: &mut [f32]| {
         grads.fill(0.0);
         impulse(rank, unit.step, grads);
     };
@@ -209,7 +209,7 @@ fn with_a_fixed_start_the_fleet_ends_up_where_the_start_worker_pulls_and_otherwi
         let (case, setup) = setup(&[("variant", variant)], 5, 5, 400);
         let participants = make(case.strategy, &setup);
         let scratch = participants.iter().map(|p| p.scratch()).collect();
-        let gradient = |rank, _: Unit, _: Weigh, params: &[f32], grads: &mut [f32]| {
+        let gradient = |rank, _: Unit, _: GradientScale, params: &[f32], grads: &mut [f32]| {
             grads.iter_mut().zip(params).for_each(|(g, p)| *g = 0.02 * (p - rank as f32));
         };
         let mut memory = Numbers::new(&[0.5; 5], scratch, gradient);

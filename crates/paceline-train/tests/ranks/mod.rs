@@ -10,8 +10,8 @@ use paceline_data::{Dataset, Folders};
 use paceline_plan::{Placement, Plan, Work};
 use paceline_protocol::{Options, Setup, Strategy, Trace, find};
 use paceline_record::Part;
-use paceline_train::worker::Said;
-use paceline_train::{Brake, Course, Pause, Stretch, model, server, worker};
+use paceline_train::worker::WorkerEvent;
+use paceline_train::{Brake, Course, Pause, Segment, model, server, worker};
 use paceline_wire::{Door, Identity, Key, Options as Wire, Transport, inproc, registry};
 
 /// A small plan on the digits.
@@ -120,7 +120,7 @@ fn sockets(setup: &Setup, strategy: &Strategy, over: &str) -> Vec<Box<dyn Transp
 #[derive(Default)]
 pub struct Way {
     /// The stretches.
-    pub stretches: Vec<Stretch>,
+    pub stretches: Vec<Segment>,
     /// What the ranks had when the run stopped.
     pub restored: Vec<Part>,
     /// Where the brake stops it.
@@ -158,7 +158,7 @@ pub fn run(
         for (rank, transport) in transports.into_iter().enumerate() {
             let restored = restored.get(rank).cloned();
             let mut left = stretches.iter().copied();
-            let stretch = left.next().unwrap();
+            let segment = left.next().unwrap();
             let mut pause = move |Pause { step, part }: Pause| {
                 let next = left.next();
                 if let (Some(next), Some(step)) = (next, step) {
@@ -183,9 +183,9 @@ pub fn run(
                         observer: None,
                         traced: true,
                     };
-                    let course = &mut Course { restored, stretch, brake, pause: &mut pause };
+                    let course = &mut Course { restored, segment, brake, pause: &mut pause };
                     let done = worker::run(&job, transport, course, &mut |said| {
-                        if let Said::Step { row, .. } = said {
+                        if let WorkerEvent::Step { row, .. } = said {
                             losses.insert(row.step, row.loss);
                         }
                     });
@@ -204,7 +204,7 @@ pub fn run(
                         observer: None,
                         traced: true,
                     };
-                    let course = &mut Course { restored, stretch, brake, pause: &mut pause };
+                    let course = &mut Course { restored, segment, brake, pause: &mut pause };
                     let done = server::run(&job, transport, course, &mut |_| {});
                     done.unwrap_or_else(|e| panic!("server {rank}: {e}"))
                 }));

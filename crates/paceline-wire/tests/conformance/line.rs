@@ -6,8 +6,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use paceline_wire::Key;
-use paceline_wire::line::porch::{Attended, Porch, Visit};
-use paceline_wire::line::{Heard, Line, Link, Pulse, may_come_yet};
+use paceline_wire::line::join_listener::{Attended, JoinListener, Visit};
+use paceline_wire::line::{Line, LineEvent, Link, Pulse, may_come_yet};
 
 use crate::PATIENCE;
 
@@ -18,11 +18,11 @@ fn key() -> Key {
 }
 
 /// A port, where it is, and who comes.
-fn porch() -> (Attended, SocketAddr, Receiver<Visit>) {
-    let porch = Porch::bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let address = porch.address();
+fn join_listener() -> (Attended, SocketAddr, Receiver<Visit>) {
+    let join_listener = JoinListener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = join_listener.address();
     let (tell, visits) = channel();
-    (porch.attend(key(), move |visit| drop(tell.send(visit))).unwrap(), address, visits)
+    (join_listener.attend(key(), move |visit| drop(tell.send(visit))).unwrap(), address, visits)
 }
 
 /// Somebody with the key who says a greeting.
@@ -47,25 +47,25 @@ fn refusal(visits: &Receiver<Visit>) -> String {
     }
 }
 
-fn line(link: Link, limit: usize, pulse: Pulse) -> (Line, Receiver<Heard>) {
+fn line(link: Link, limit: usize, pulse: Pulse) -> (Line, Receiver<LineEvent>) {
     let (tell, heard) = channel();
     (Line::new(link, limit, pulse, move |what| drop(tell.send(what))).unwrap(), heard)
 }
 
-fn document(heard: &Receiver<Heard>) -> Vec<u8> {
+fn document(heard: &Receiver<LineEvent>) -> Vec<u8> {
     loop {
         match heard.recv_timeout(PATIENCE).unwrap() {
-            Heard::Document(document) => return document,
+            LineEvent::Document(document) => return document,
             // A busy machine.
-            Heard::Quiet | Heard::Back => {}
-            Heard::Lost { cause } => panic!("{cause}"),
+            LineEvent::Quiet | LineEvent::Back => {}
+            LineEvent::Lost { cause } => panic!("{cause}"),
         }
     }
 }
 
-fn loss(heard: &Receiver<Heard>) -> String {
+fn loss(heard: &Receiver<LineEvent>) -> String {
     loop {
-        if let Heard::Lost { cause } = heard.recv_timeout(PATIENCE).unwrap() {
+        if let LineEvent::Lost { cause } = heard.recv_timeout(PATIENCE).unwrap() {
             return cause;
         }
     }
@@ -73,7 +73,7 @@ fn loss(heard: &Receiver<Heard>) -> String {
 
 #[test]
 fn documents_go_both_ways_whole_and_in_order_and_last_words_are_heard() {
-    let (_porch, address, visits) = porch();
+    let (_porch, address, visits) = join_listener();
     let near = visitor(address, b"it is me");
     let (far, greeting) = arrival(&visits);
     assert_eq!(greeting, b"it is me");
@@ -97,7 +97,7 @@ fn documents_go_both_ways_whole_and_in_order_and_last_words_are_heard() {
 
 #[test]
 fn whoever_is_silent_is_suspected_and_then_lost_and_whoever_beats_is_not() {
-    let (_porch, address, visits) = porch();
+    let (_porch, address, visits) = join_listener();
     let pulse = Pulse {
         beat: Duration::from_millis(20),
         suspect: Duration::from_millis(100),
@@ -106,7 +106,7 @@ fn whoever_is_silent_is_suspected_and_then_lost_and_whoever_beats_is_not() {
     // Nobody drives the near end: it neither beats nor reads.
     let _near = visitor(address, b"silent");
     let (_far, heard) = line(arrival(&visits).0, LIMIT, pulse);
-    assert!(matches!(heard.recv_timeout(PATIENCE).unwrap(), Heard::Quiet));
+    assert!(matches!(heard.recv_timeout(PATIENCE).unwrap(), LineEvent::Quiet));
     let cause = loss(&heard);
     assert!(cause.starts_with("nothing was heard from it for 0."), "{cause}");
 
@@ -121,7 +121,7 @@ fn whoever_is_silent_is_suspected_and_then_lost_and_whoever_beats_is_not() {
 
 #[test]
 fn a_length_beyond_the_limit_ends_the_line() {
-    let (_porch, address, visits) = porch();
+    let (_porch, address, visits) = join_listener();
     let (near, _heard) = line(visitor(address, b"long"), LIMIT, Pulse::default());
     let (_far, heard) = line(arrival(&visits).0, 1000, Pulse::default());
     near.say(vec![1; 1000]);
@@ -135,7 +135,7 @@ fn a_length_beyond_the_limit_ends_the_line() {
 
 #[test]
 fn a_wrong_key_is_told_to_both_and_will_not_do_next_time_either() {
-    let (_porch, address, visits) = porch();
+    let (_porch, address, visits) = join_listener();
     let error = Link::dial(address, &Key::from([8; 32]), PATIENCE).err().unwrap();
     assert_eq!((error.to_string().as_str(), may_come_yet(&error)), ("wrong key", false));
     assert!(refusal(&visits).contains("wrong key"));
@@ -145,7 +145,7 @@ fn a_wrong_key_is_told_to_both_and_will_not_do_next_time_either() {
 
 #[test]
 fn strangers_are_turned_away_while_others_join() {
-    let (_porch, address, visits) = porch();
+    let (_porch, address, visits) = join_listener();
     let mut silent: Vec<_> = (0..200).map(|_| TcpStream::connect(address).unwrap()).collect();
     let begun = Instant::now();
     let _near = visitor(address, b"let me in");

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use paceline_explore::schedule::{End, Job, Made, Next, Role, observations};
-use paceline_launch::trial::{self, Ended, Heard, Trial};
+use paceline_explore::schedule::{End, Job, Next, Role, ScheduledRun, observations};
+use paceline_launch::trial::{self, Ended, Trial, TrialEvent};
 use paceline_plan::{Goal, Study, Workload};
 use paceline_record::FailureKind;
 use paceline_record::figures::COST;
@@ -21,7 +21,7 @@ use crate::output::{self, Bar, Show};
 
 /// How a study's runs are made.
 #[derive(Clone, Copy, Debug)]
-pub struct How {
+pub struct DriveOptions {
     /// Runs side by side, each with its part of the cores.
     pub parallel: usize,
     /// What is shown.
@@ -58,7 +58,7 @@ enum Stop {
 }
 
 /// Makes all runs that are left. Interrupted, it ends what is under way and says so.
-pub fn drive(state: &mut State, store: &Path, how: How) -> Result<(), Failure> {
+pub fn drive(state: &mut State, store: &Path, how: DriveOptions) -> Result<(), Failure> {
     let study = state.known.study.clone();
     let prior = super::prior::prior(state, how.show)?;
     let mut schedule = super::schedule_expecting(&study, state.known.added, prior)?;
@@ -166,12 +166,12 @@ fn lanes(parallel: usize) -> Result<Vec<Vec<usize>>, Failure> {
 }
 
 /// Takes in what a run says; its end, when it has come.
-fn listen(one: &mut Active, study: &Study, made: &[Made]) -> Option<Ended> {
+fn listen(one: &mut Active, study: &Study, made: &[ScheduledRun]) -> Option<Ended> {
     let deadline = Instant::now() + LOOK;
     loop {
         match one.trial.hear(deadline.saturating_duration_since(Instant::now())) {
-            Some(Heard::Line(line)) => one.reader.line(&line),
-            Some(Heard::Ended(ended)) => return Some(ended),
+            Some(TrialEvent::Line(line)) => one.reader.line(&line),
+            Some(TrialEvent::Ended(ended)) => return Some(ended),
             None => break,
         }
     }
@@ -191,7 +191,7 @@ fn listen(one: &mut Active, study: &Study, made: &[Made]) -> Option<Ended> {
 }
 
 /// Whether a run's clock is already far beyond the best.
-fn beaten(one: &Active, study: &Study, made: &[Made]) -> bool {
+fn beaten(one: &Active, study: &Study, made: &[ScheduledRun]) -> bool {
     let [objective] = study.objectives.as_slice() else { return false };
     if one.job.role != Role::Point
         || study.give_up == 0.0
@@ -223,7 +223,7 @@ fn settle(
     study: &Study,
     one: Active,
     ended: Ended,
-    how: How,
+    how: DriveOptions,
     line: &Line,
 ) -> Result<(), Failure> {
     let of = one.trained.as_ref().unwrap_or(&ended);
@@ -282,11 +282,11 @@ impl Line {
         Self { bar, show, expected }
     }
 
-    fn show(&self, made: &[Made], study: &Study) {
+    fn show(&self, made: &[ScheduledRun], study: &Study) {
         if self.show.quiet {
             return;
         }
-        let done: Vec<&Made> = made.iter().filter(|m| m.end.is_some()).collect();
+        let done: Vec<&ScheduledRun> = made.iter().filter(|m| m.end.is_some()).collect();
         let walls: Vec<f64> = done.iter().filter_map(|m| m.metrics()?.get("wall_s").copied()).collect();
         let each = walls.iter().sum::<f64>() / walls.len().max(1) as f64;
         let left = self.expected.saturating_sub(done.len() as u64);

@@ -8,7 +8,7 @@ use paceline_record::export::{Exported, Summary};
 use paceline_record::store::{RecordError, Store};
 use serde_json::{Map, Value, json};
 
-use super::state::Known;
+use super::state::StudyHistory;
 use super::workload;
 
 /// Named columns and rows.
@@ -43,7 +43,7 @@ const OF_RANKS: [&str; 17] = [
 ];
 
 /// Every run, in the order in which they were made.
-pub fn runs(known: &Known) -> Sheet {
+pub fn runs(known: &StudyHistory) -> Sheet {
     let axes: Vec<&String> = known.study.space.axes().iter().map(|axis| &axis.name).collect();
     let figures = |end: &Option<End>| match end {
         Some(End::Ok { metrics } | End::Beaten { metrics }) => metrics.clone(),
@@ -56,7 +56,7 @@ pub fn runs(known: &Known) -> Sheet {
     // A figure may be called like an axis: `steps` asked for and done.
     let figure = |name: &String| if columns.contains(name) { format!("result.{name}") } else { name.clone() };
     let titles: Vec<String> = names.iter().map(figure).collect();
-    let row = |(made, run): (&paceline_explore::schedule::Made, &Option<String>)| {
+    let row = |(made, run): (&paceline_explore::schedule::ScheduledRun, &Option<String>)| {
         let job = &made.job;
         let state = made.end.as_ref().map(|end| json!(end)["state"].clone());
         let state = state.unwrap_or_else(|| "begun".into());
@@ -73,7 +73,7 @@ pub fn runs(known: &Known) -> Sheet {
 }
 
 /// Every rank of every run that is recorded in the store.
-pub fn ranks(known: &Known, store: &Store) -> Result<Sheet, RecordError> {
+pub fn ranks(known: &StudyHistory, store: &Store) -> Result<Sheet, RecordError> {
     let columns = ["number"].into_iter().chain(OF_RANKS).map(String::from).collect();
     let mut rows = Vec::new();
     let recorded: Vec<_> = store.runs()?;

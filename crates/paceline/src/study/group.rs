@@ -4,9 +4,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 
 use paceline_dash::group::{Group, Member, Studies, Study};
-use paceline_explore::schedule::{End, Made, Role};
+use paceline_explore::schedule::{End, Role, ScheduledRun};
 
-use super::state::{self, Known, State};
+use super::state::{self, State, StudyHistory};
 use super::{table, workload};
 
 /// The studies of a store.
@@ -34,10 +34,10 @@ impl Studies for InStore {
     }
 }
 
-fn study(known: &Known, busy: bool) -> Study {
+fn study(known: &StudyHistory, busy: bool) -> Study {
     let axes: Vec<String> = known.study.space.axes().iter().map(|axis| axis.name.clone()).collect();
     let responses = table::responses(known);
-    let member = |(made, run): (&Made, &Option<String>)| {
+    let member = |(made, run): (&ScheduledRun, &Option<String>)| {
         let (job, levels) = (&made.job, workload::levels(&known.study, &made.job));
         let level = |name: &String| levels.get(name).map_or_else(|| "–".to_owned(), ToString::to_string);
         let (state, error) = match &made.end {

@@ -43,7 +43,7 @@ pub fn read(path: &Path) -> Result<Study, Failure> {
 }
 
 /// Whether the store still has every run that the study's journal names.
-pub fn check_records(known: &state::Known, store: &Path) -> Result<(), Failure> {
+pub fn check_records(known: &state::StudyHistory, store: &Path) -> Result<(), Failure> {
     let named: Vec<&String> = known.runs.iter().flatten().collect();
     let there: HashSet<String> = match Store::open(store).and_then(|store| store.runs()) {
         Ok(runs) => runs.into_iter().map(|run| run.run).collect(),

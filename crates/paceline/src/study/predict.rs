@@ -9,7 +9,7 @@ use paceline_virtual::predict::{Prediction, predict};
 use paceline_virtual::price::Terms;
 
 use super::report::configuration;
-use super::state::Known;
+use super::state::StudyHistory;
 use super::workload::{self, Datasets};
 use crate::failure::Failure;
 
@@ -49,7 +49,7 @@ pub fn all_points(study: &Study) -> Result<Vec<Point>, Failure> {
 }
 
 /// The points of a study that were measured.
-pub fn measured_points(study: &Study, known: &Known) -> Result<Vec<Point>, Failure> {
+pub fn measured_points(study: &Study, known: &StudyHistory) -> Result<Vec<Point>, Failure> {
     let mut points: Vec<Point> = Vec::new();
     for made in known.made.iter().filter(|made| made.job.role == Role::Point) {
         let point = Point(made.job.levels.clone());
@@ -97,7 +97,7 @@ pub fn predictions(
 }
 
 /// Predictions beside a study's runs: the time of a step, then every objective that is predicted.
-pub fn compare(study: &Study, known: &Known, predicted: &[Predicted]) -> Vec<Compared> {
+pub fn compare(study: &Study, known: &StudyHistory, predicted: &[Predicted]) -> Vec<Compared> {
     let mut metrics = vec![("step_s".to_owned(), true)];
     metrics.extend(study.objectives.iter().map(|o| (o.metric.clone(), o.goal == Goal::Minimize)));
     let compared = |(metric, less): (String, bool)| {
@@ -108,7 +108,7 @@ pub fn compare(study: &Study, known: &Known, predicted: &[Predicted]) -> Vec<Com
     metrics.into_iter().filter_map(compared).collect()
 }
 
-fn pair(metric: &str, known: &Known, one: &Predicted) -> Option<Pair> {
+fn pair(metric: &str, known: &StudyHistory, one: &Predicted) -> Option<Pair> {
     let estimate = one.prediction.figure(metric)?;
     let runs = known.made.iter().filter(|made| {
         made.job.role == Role::Point && made.job.share >= 1.0 && made.job.levels == one.point.0

@@ -5,13 +5,13 @@ use std::path::Path;
 
 use paceline_explore::drift::Drift;
 use paceline_explore::effects::{Effect, effects};
-use paceline_explore::schedule::{End, Made, Role, observations};
+use paceline_explore::schedule::{End, Role, ScheduledRun, observations};
 use paceline_explore::{Observation, Outcome};
 use paceline_plan::{Goal, Value, printable};
 use paceline_record::figures::{FIGURES, OF_COMMANDS};
 use serde_json::{Value as Json, json};
 
-use super::state::Known;
+use super::state::StudyHistory;
 use super::workload;
 
 /// Different causes of failed runs that are listed.
@@ -31,7 +31,7 @@ type Side = Option<(String, f64)>;
 
 /// What a study found.
 pub struct Findings<'a> {
-    known: &'a Known,
+    known: &'a StudyHistory,
     /// Points, their means corrected for drift.
     history: Vec<Observation>,
     /// The same, as they were measured.
@@ -48,7 +48,7 @@ pub struct Findings<'a> {
 
 impl<'a> Findings<'a> {
     /// From what is known.
-    pub fn new(known: &'a Known) -> Self {
+    pub fn new(known: &'a StudyHistory) -> Self {
         let (study, made) = (&known.study, &known.made);
         let problem = super::problem(study);
         let drifts: Vec<(String, Drift)> = study
@@ -56,11 +56,11 @@ impl<'a> Findings<'a> {
             .iter()
             .filter_map(|o| Some((o.metric.clone(), Drift::new(made, &o.metric)?)))
             .collect();
-        let corrected: Vec<Made> = made.iter().map(|m| correct(m, &drifts)).collect();
+        let corrected: Vec<ScheduledRun> = made.iter().map(|m| correct(m, &drifts)).collect();
         let history = observations(&problem, &corrected);
         let raw = observations(&problem, made);
         // What a run had when it was ended early is a bound, not a figure.
-        let whole: Vec<Made> = corrected.iter().filter(|m| !beaten(m)).cloned().collect();
+        let whole: Vec<ScheduledRun> = corrected.iter().filter(|m| !beaten(m)).cloned().collect();
         let best =
             problem.best(&observations(&problem, &corrected.iter().map(unmeasured).collect::<Vec<_>>()));
         let objective = &study.objectives[0];
@@ -124,7 +124,7 @@ impl<'a> Findings<'a> {
     }
 
     /// The runs that failed, and why.
-    fn failures(&self) -> impl Iterator<Item = (&Made, &str)> {
+    fn failures(&self) -> impl Iterator<Item = (&ScheduledRun, &str)> {
         self.known.made.iter().filter_map(|made| match &made.end {
             Some(End::Failed { cause }) => Some((made, cause.as_str())),
             _ => None,
@@ -269,17 +269,17 @@ impl<'a> Findings<'a> {
     }
 }
 
-fn beaten(made: &Made) -> bool {
+fn beaten(made: &ScheduledRun) -> bool {
     matches!(made.end, Some(End::Beaten { .. }))
 }
 
 /// A run; if it was ended early, without its figures.
-fn unmeasured(made: &Made) -> Made {
+fn unmeasured(made: &ScheduledRun) -> ScheduledRun {
     let end = if beaten(made) { Some(End::Failed { cause: String::new() }) } else { made.end.clone() };
-    Made { job: made.job.clone(), end }
+    ScheduledRun { job: made.job.clone(), end }
 }
 
-fn correct(made: &Made, drifts: &[(String, Drift)]) -> Made {
+fn correct(made: &ScheduledRun, drifts: &[(String, Drift)]) -> ScheduledRun {
     let mut made = made.clone();
     if let Some(End::Ok { metrics } | End::Beaten { metrics }) = &mut made.end {
         for (metric, drift) in drifts {
@@ -292,10 +292,10 @@ fn correct(made: &Made, drifts: &[(String, Drift)]) -> Made {
 }
 
 /// Runs of whole work that are repeats of each other; the warm-up is none.
-fn groups(made: &[Made]) -> Vec<Vec<&Made>> {
-    let mut groups: Vec<Vec<&Made>> = Vec::new();
+fn groups(made: &[ScheduledRun]) -> Vec<Vec<&ScheduledRun>> {
+    let mut groups: Vec<Vec<&ScheduledRun>> = Vec::new();
     for one in made.iter().filter(|m| m.job.role != Role::WarmUp && m.job.share >= 1.0) {
-        let same = |group: &&mut Vec<&Made>| {
+        let same = |group: &&mut Vec<&ScheduledRun>| {
             group[0].job.role == one.job.role && group[0].job.levels == one.job.levels
         };
         match groups.iter_mut().find(same) {
@@ -306,7 +306,7 @@ fn groups(made: &[Made]) -> Vec<Vec<&Made>> {
     groups
 }
 
-fn means(group: &[&Made]) -> BTreeMap<String, f64> {
+fn means(group: &[&ScheduledRun]) -> BTreeMap<String, f64> {
     let all: Vec<_> = group.iter().filter_map(|m| m.metrics()).collect();
     let names: std::collections::BTreeSet<&String> = all.iter().flat_map(|m| m.keys()).collect();
     let mean = |name: &String| {

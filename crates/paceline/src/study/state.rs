@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use paceline_explore::Prior;
-use paceline_explore::schedule::{End, Job, Made};
+use paceline_explore::schedule::{End, Job, ScheduledRun};
 use paceline_launch::exit::Exit;
 use paceline_launch::trial::Ended;
 use paceline_plan::{Point, Study};
@@ -48,11 +48,11 @@ fn now_ms() -> u64 {
 }
 
 /// What is known about a study.
-pub struct Known {
+pub struct StudyHistory {
     /// The study.
     pub study: Study,
     /// Its runs, in the order in which they began.
-    pub made: Vec<Made>,
+    pub made: Vec<ScheduledRun>,
     /// Ids of their records, by number.
     pub runs: Vec<Option<String>>,
     /// How their processes ended, by number; unknown in journals of older versions.
@@ -69,7 +69,7 @@ pub struct Known {
     pub finished: bool,
 }
 
-impl Known {
+impl StudyHistory {
     fn new(study: Study) -> Self {
         Self {
             study,
@@ -106,7 +106,7 @@ impl Known {
             Entry::Study { .. } => {}
             Entry::Begin { job, .. } => match self.made.get(job.id as usize) {
                 None if job.id as usize == self.made.len() => {
-                    self.made.push(Made { job, end: None });
+                    self.made.push(ScheduledRun { job, end: None });
                     self.runs.push(None);
                     self.exits.push(None);
                     self.finished = false;
@@ -146,7 +146,7 @@ impl Known {
 
     /// Numbers of the runs that failed.
     pub fn failed(&self) -> Vec<u64> {
-        let failed = |m: &&Made| matches!(m.end, Some(End::Failed { .. } | End::Diverged { .. }));
+        let failed = |m: &&ScheduledRun| matches!(m.end, Some(End::Failed { .. } | End::Diverged { .. }));
         self.made.iter().filter(failed).map(|m| m.job.id).collect()
     }
 }
@@ -154,7 +154,7 @@ impl Known {
 /// A study that this process works on.
 pub struct State {
     /// What is known.
-    pub known: Known,
+    pub known: StudyHistory,
     journal: Journal,
     folder: PathBuf,
 }
@@ -181,7 +181,7 @@ impl State {
         let path = journal(store, &study.name);
         let (mut journal, entries) = Journal::open(&path)?;
         if !entries.is_empty() {
-            let there = Known::from(entries, &path)?;
+            let there = StudyHistory::from(entries, &path)?;
             return Err(Failure::exists(
                 &study.name,
                 there.finished,
@@ -196,7 +196,7 @@ impl State {
             at_ms: now_ms(),
         })?;
         let folder = path.parent().unwrap_or(store).to_owned();
-        Ok(Self { known: Known::new(study), journal, folder })
+        Ok(Self { known: StudyHistory::new(study), journal, folder })
     }
 
     /// A study that was begun.
@@ -206,18 +206,18 @@ impl State {
             return Err(Failure::no_study(store, name));
         }
         let (journal, entries) = Journal::open(&path)?;
-        let known = Known::from(entries, &path)?;
+        let known = StudyHistory::from(entries, &path)?;
         let folder = path.parent().unwrap_or(store).to_owned();
         Ok(Self { known, journal, folder })
     }
 
     /// A look at a study that somebody may be working on.
-    pub fn peek(store: &Path, name: &str) -> Result<Known, Failure> {
+    pub fn peek(store: &Path, name: &str) -> Result<StudyHistory, Failure> {
         let path = journal(store, name);
         if !path.is_file() {
             return Err(Failure::no_study(store, name));
         }
-        Known::from(Journal::peek(&path)?, &path)
+        StudyHistory::from(Journal::peek(&path)?, &path)
     }
 
     /// Whether somebody is at work on a study.

@@ -5,11 +5,11 @@ use paceline_analyze::table::{RawRun, Response};
 use paceline_explore::drift::follows_pace;
 use paceline_explore::schedule::{End, Role};
 
-use super::state::Known;
+use super::state::StudyHistory;
 use super::workload;
 
 /// The objectives, as what is explained.
-pub fn responses(known: &Known) -> Vec<Response> {
+pub fn responses(known: &StudyHistory) -> Vec<Response> {
     let ended = |metric: &str| {
         let figure = |end: &Option<End>| match end {
             Some(End::Ok { metrics }) => metrics.get(metric).copied(),
@@ -30,7 +30,7 @@ pub fn responses(known: &Known) -> Vec<Response> {
 
 /// Runs of points are analysed, controls tell noise and drift; warm-ups, the baseline, shortened runs and those that
 /// were ended early are left out.
-pub fn table(known: &Known) -> StudyTable {
+pub fn table(known: &StudyHistory) -> StudyTable {
     let study = &known.study;
     let factors: Vec<String> = study.space.axes().iter().map(|axis| axis.name.clone()).collect();
     let responses = responses(known);

@@ -56,7 +56,7 @@ struct ExchangeArgs {
     #[arg(long, default_value = "ring-allreduce", value_parser = collectives())]
     strategy: String,
     #[command(flatten)]
-    over: Over,
+    over: ChannelAxes,
 }
 
 #[derive(clap::Args, Debug)]
@@ -65,11 +65,11 @@ struct PointArgs {
     #[arg(long)]
     duplex: bool,
     #[command(flatten)]
-    over: Over,
+    over: ChannelAxes,
 }
 
 #[derive(clap::Args, Clone, Debug)]
-struct Over {
+struct ChannelAxes {
     /// What they talk over
     #[arg(long, default_value = "tcp", value_parser = names(TRANSPORTS.iter().map(|t| (t.name, t.about))))]
     transport: String,
@@ -106,8 +106,8 @@ struct Exchanged {
 }
 
 /// `paceline bench allreduce` and `paceline bench p2p`.
-fn exchange(what: &str, workers: usize, duplex: bool, over: &Over, show: Show) -> Result<(), Failure> {
-    let Over { transport, buffer, network, sizes, seconds } = over.clone();
+fn exchange(what: &str, workers: usize, duplex: bool, over: &ChannelAxes, show: Show) -> Result<(), Failure> {
+    let ChannelAxes { transport, buffer, network, sizes, seconds } = over.clone();
     let (what, task) = (what.into(), Task::Exchange);
     let bench =
         Exchange { what, task, transport, buffer, network, workers, duplex, touched: 0, sizes, seconds };

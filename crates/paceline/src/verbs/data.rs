@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 use paceline_data::origin::{Origin, Parcel};
 use paceline_data::{DATASETS, Folders, Form, Settings, Source, content};
-use paceline_fetch::{Client, News};
+use paceline_fetch::{Client, FetchEvent};
 use serde::Serialize;
 
 use super::train::names;
@@ -367,19 +367,21 @@ impl Follow {
         Self { bar, name: parcel.name }
     }
 
-    fn take(&mut self, news: &News<'_>) {
+    fn take(&mut self, news: &FetchEvent<'_>) {
         let note = |line: String| self.bar.note(&line);
         match news {
-            News::Asking { address, have: 0 } => note(format!("{}: from {address}", self.name)),
-            News::Asking { address, have } => {
+            FetchEvent::Asking { address, have: 0 } => note(format!("{}: from {address}", self.name)),
+            FetchEvent::Asking { address, have } => {
                 note(format!("{}: from {address}, going on after {have} bytes", self.name));
             }
-            News::Bytes { have, total } => {
+            FetchEvent::Bytes { have, total } => {
                 self.bar.length(total.unwrap_or(*have));
                 self.bar.position(*have);
             }
-            News::Resuming { cause } => note(format!("{}: broken off ({cause}), trying again", self.name)),
-            News::GaveUp(error) => note(format!("{error}; trying the next address")),
+            FetchEvent::Resuming { cause } => {
+                note(format!("{}: broken off ({cause}), trying again", self.name))
+            }
+            FetchEvent::GaveUp(error) => note(format!("{error}; trying the next address")),
         }
     }
 }

@@ -8,7 +8,7 @@ use super::store::Where;
 use crate::failure::Failure;
 use crate::output::{self, Show};
 use crate::study::check_records;
-use crate::study::drive::{How, drive};
+use crate::study::drive::{DriveOptions, drive};
 use crate::study::state::State;
 use crate::study::workload;
 
@@ -30,7 +30,7 @@ pub fn run(show: Show, started: Started) -> Result<(), Failure> {
     }
     let store = Where::default().folder();
     let mut state = State::create(&store, study)?;
-    drive(&mut state, &store, How { parallel: 1, show })?;
+    drive(&mut state, &store, DriveOptions { parallel: 1, show })?;
     tell(&state, show)?;
     check_records(&state.known, &store)?;
     if !show.quiet {

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use paceline_launch::key_file::{self, Temporary};
-use paceline_launch::muster::Listen;
+use paceline_launch::rendezvous::Listen;
 use paceline_launch::{LaunchError, run};
 use paceline_plan::{Plan, PlanError};
-use paceline_wire::line::porch::Porch;
+use paceline_wire::line::join_listener::JoinListener;
 
 use crate::failure::Failure;
 use crate::output::{self, Show};
@@ -129,18 +129,18 @@ impl Listening {
         }
         let (key, made) = key_file::read_or_create(&path).map_err(LaunchError::from)?;
         let temporary = given.is_none().then(|| Temporary(path.clone()));
-        let porch = Porch::bind(address.all[0]).map_err(LaunchError::from)?;
+        let join_listener = JoinListener::bind(address.all[0]).map_err(LaunchError::from)?;
         if !show.quiet {
-            output::note(&how_to_join(&porch, plan.host_count() - 1, &path, made && given.is_some()));
+            output::note(&how_to_join(&join_listener, plan.host_count() - 1, &path, made && given.is_some()));
         }
         let timeout = Duration::from_secs_f64(self.join_timeout);
-        Ok((Some(Listen { porch, key, timeout }), temporary))
+        Ok((Some(Listen { join_listener, key, timeout }), temporary))
     }
 }
 
 /// What to type on the other machines.
-fn how_to_join(porch: &Porch, others: usize, path: &Path, made: bool) -> String {
-    let (at, file) = (porch.address(), path.display());
+fn how_to_join(join_listener: &JoinListener, others: usize, path: &Path, made: bool) -> String {
+    let (at, file) = (join_listener.address(), path.display());
     let reached = match at.ip().is_unspecified() {
         true => format!("ADDRESS_OF_THIS_MACHINE:{}", at.port()),
         false => at.to_string(),

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use paceline_explore::schedule::{End, Job, Made, Next, Role};
-use paceline_launch::trial::{self, Heard, Trial};
+use paceline_explore::schedule::{End, Job, Next, Role, ScheduledRun};
+use paceline_launch::trial::{self, Trial, TrialEvent};
 use serde_json::json;
 
 use super::store::Where;
@@ -43,10 +43,10 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     }
     // Runs as if each had ended without figures: a learning sampler shows its start only.
     let known = schedule.known().map(<[_]>::len);
-    let (mut made, mut rows): (Vec<Made>, Vec<Job>) = (Vec::new(), Vec::new());
+    let (mut made, mut rows): (Vec<ScheduledRun>, Vec<Job>) = (Vec::new(), Vec::new());
     while let Next::Run(job) = schedule.next(&made) {
         rows.push(job.clone());
-        made.push(Made { job, end: Some(End::Failed { cause: String::new() }) });
+        made.push(ScheduledRun { job, end: Some(End::Failed { cause: String::new() }) });
     }
     let total = schedule.expected().max(rows.len() as u64);
     if show.json {
@@ -91,12 +91,12 @@ fn probe(study: &paceline_plan::Study, store: &Where) -> Result<f64, Failure> {
     let mut reader = Reader::new(study);
     loop {
         match trial.hear(Duration::from_secs(1)) {
-            Some(Heard::Line(line)) => reader.line(&line),
-            Some(Heard::Ended(ended)) if ended.exit.code == Some(0) && reader.complete => {
+            Some(TrialEvent::Line(line)) => reader.line(&line),
+            Some(TrialEvent::Ended(ended)) if ended.exit.code == Some(0) && reader.complete => {
                 let answers = workload::inference(study, &job).map_or(0.0, |_| study.infer.seconds);
                 return Ok(ended.wall_s + answers);
             }
-            Some(Heard::Ended(ended)) => return Err(Failure::first_run(&study.name, &ended.cause())),
+            Some(TrialEvent::Ended(ended)) => return Err(Failure::first_run(&study.name, &ended.cause())),
             None => {}
         }
     }

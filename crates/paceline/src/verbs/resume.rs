@@ -8,11 +8,11 @@ use paceline_record::process::Started;
 use super::data::{self, Place};
 use super::explore::{Running, tell};
 use super::listen::Listening;
-use super::store::Kept;
+use super::store::RecordingArgs;
 use crate::failure::Failure;
 use crate::output::{self, Show};
+use crate::request::RunRequest;
 use crate::study::state::{self, State};
-use crate::voyage::Voyage;
 
 /// Flags of `paceline resume`.
 #[derive(clap::Args, Debug)]
@@ -27,7 +27,7 @@ pub struct Args {
     #[command(flatten, next_help_heading = "Of runs")]
     place: Place,
     #[command(flatten, next_help_heading = "Of runs")]
-    kept: Kept,
+    kept: RecordingArgs,
     #[command(flatten, next_help_heading = "Of runs")]
     listening: Listening,
 }
@@ -86,8 +86,8 @@ fn resume_run(args: &Args, show: Show, started: Started) -> Result<(), Failure> 
     }
     let plan = found.plan.ok_or_else(|| Failure::plan(&run))?;
     plan.check(usize::MAX)?;
-    args.listening.check(&plan, plan.strategy == crate::voyage::SINGLE)?;
-    let voyage = Voyage {
+    args.listening.check(&plan, plan.strategy == crate::request::SINGLE)?;
+    let request = RunRequest {
         plan,
         folders: data::folders(&args.place),
         store,
@@ -95,7 +95,7 @@ fn resume_run(args: &Args, show: Show, started: Started) -> Result<(), Failure> 
         resumes: true,
         recording: Some(args.kept.recording()),
     };
-    voyage.sail(&args.listening, show, started)
+    request.execute(&args.listening, show, started)
 }
 
 fn resume_study(args: &Args, name: &str, show: Show) -> Result<(), Failure> {

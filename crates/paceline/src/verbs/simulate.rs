@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use paceline_record::process::{self, Started};
-use paceline_record::store::Told;
+use paceline_record::store::EventSink;
 use paceline_record::{Event, Origin, Record, RunResult};
 use paceline_train::model;
 use paceline_virtual::price::Terms;
@@ -14,7 +14,7 @@ use super::store::BUILD;
 use super::{data, train, weights};
 use crate::failure::Failure;
 use crate::output::{self, Follow, Show};
-use crate::voyage::conclude;
+use crate::request::conclude;
 
 /// Flags of `paceline simulate`.
 #[derive(clap::Args, Debug)]
@@ -44,7 +44,7 @@ pub struct Hardware {
 }
 
 /// What the flags name, read.
-pub struct Known {
+pub struct HardwareModel {
     cluster: Option<Cluster>,
     calibration: Option<Calibration>,
     jitter: Option<bool>,
@@ -52,8 +52,8 @@ pub struct Known {
 
 impl Hardware {
     /// Reads the files that the flags name.
-    pub fn read(&self) -> Result<Known, Failure> {
-        Ok(Known {
+    pub fn read(&self) -> Result<HardwareModel, Failure> {
+        Ok(HardwareModel {
             cluster: self.cluster.as_deref().map(Cluster::load).transpose()?,
             calibration: self.calibration.as_deref().map(Calibration::load).transpose()?,
             jitter: self.jitter.as_deref().map(|jitter| jitter == "on"),
@@ -61,7 +61,7 @@ impl Hardware {
     }
 }
 
-impl Known {
+impl HardwareModel {
     /// The same, with this calibration where the flags name none.
     pub fn or(self, calibration: Option<Calibration>) -> Self {
         Self { calibration: self.calibration.or(calibration), ..self }
@@ -102,7 +102,7 @@ pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
     let trace = args.train.kept.trace();
     let scenario =
         Scenario { plan: &plan, dataset: &dataset, terms, learn: args.learn, trace, run: &id, started };
-    let told = show.json.then(|| Box::new(|line: &str| drop(output::json_line(line))) as Told);
+    let told = show.json.then(|| Box::new(|line: &str| drop(output::json_line(line))) as EventSink);
     let mut record = match args.train.no_record {
         true => None,
         false => Some(Record::simulated(&args.train.store.folder(), &id, &plan, BUILD, told)?),

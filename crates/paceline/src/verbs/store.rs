@@ -37,7 +37,7 @@ impl Where {
 
 /// What is recorded of a run.
 #[derive(clap::Args, Clone, Debug)]
-pub struct Kept {
+pub struct RecordingArgs {
     /// Samples of each rank's resources per second; 0 for none
     #[arg(long, default_value_t = SAMPLE_HZ, value_parser = hertz)]
     sample_hz: f64,
@@ -46,7 +46,7 @@ pub struct Kept {
     trace: u64,
 }
 
-impl Kept {
+impl RecordingArgs {
     /// What each rank is told.
     pub fn recording(&self) -> Recording {
         Recording { sample_hz: self.sample_hz, trace: self.trace(), ..Recording::default() }

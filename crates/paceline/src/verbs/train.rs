@@ -21,11 +21,11 @@ use paceline_wire::TRANSPORTS;
 
 use super::data::{self, Place};
 use super::listen::Listening;
-use super::store::{Kept, Where};
+use super::store::{RecordingArgs, Where};
 use super::{model, weights};
 use crate::failure::Failure;
 use crate::output::Show;
-use crate::voyage::{SINGLE, Voyage};
+use crate::request::{RunRequest, SINGLE};
 
 /// Epochs that are trained where nothing else is said.
 const EPOCHS: f64 = 5.0;
@@ -175,7 +175,7 @@ pub struct Args {
     #[command(flatten)]
     pub store: Where,
     #[command(flatten)]
-    pub kept: Kept,
+    pub kept: RecordingArgs,
     /// Leave no record of the run, and no checkpoint: it cannot be resumed
     #[arg(long, conflicts_with_all = ["store", "sample_hz", "trace", "checkpoint_every", "on_loss"])]
     pub no_record: bool,
@@ -382,7 +382,7 @@ pub fn planned(words: Vec<OsString>) -> Result<Plan, PlanError> {
 pub fn train(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
     let plan = args.checked()?;
     args.listening.check(&plan, plan.strategy == SINGLE)?;
-    let voyage = Voyage {
+    let request = RunRequest {
         plan,
         folders: data::folders(&args.place),
         store: args.store.folder(),
@@ -390,5 +390,5 @@ pub fn train(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
         resumes: false,
         recording: (!args.no_record).then(|| args.kept.recording()),
     };
-    voyage.sail(&args.listening, show, started)
+    request.execute(&args.listening, show, started)
 }

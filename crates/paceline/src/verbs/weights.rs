@@ -14,7 +14,7 @@ use super::data::{self, Place};
 use super::store::Where;
 use crate::failure::Failure;
 use crate::output::{self, Show};
-use crate::voyage;
+use crate::request;
 use paceline_record::FailureKind;
 
 /// Flags of `paceline export-weights`.
@@ -92,7 +92,7 @@ fn checkpoint(args: &Args) -> Result<(Plan, Checkpoint), Failure> {
     let found = args.store.open()?.find(&args.run)?;
     let run = found.run;
     let plan = found.plan.ok_or_else(|| Failure::plan(&run))?;
-    let folder = voyage::folder(&args.store.folder(), &run);
+    let folder = request::folder(&args.store.folder(), &run);
     let (found, unusable) = Checkpoints::of(&folder).latest(&plan.hash())?;
     for Damaged { path, problem } in unusable {
         output::note(&format!("{} cannot be used: {problem}", path.display()));

@@ -4,11 +4,11 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use paceline_launch::control::ToRank;
-use paceline_launch::fleet::Fleet;
+use paceline_launch::control::RankCommand;
+use paceline_launch::processes::RankProcesses;
 use paceline_record::Store;
 use paceline_testing::{Need, has_programs, skip};
-use paceline_train::Stretch;
+use paceline_train::Segment;
 use serde_json::Value;
 
 use crate::machines::all_gone;
@@ -266,9 +266,11 @@ fn a_process_that_ends_before_it_reads_its_order_is_named_with_how_it_ended() {
     let refused = |program: &str| {
         // More than a pipe holds, so that it cannot be written to a process that never reads it.
         let addresses = vec!["x".repeat(1 << 20)];
-        let stretch = Stretch { from: 0, to: 0, generation: 0 };
-        let order = ToRank::Peers { addresses, interfaces: None, stretch, restored: None };
-        Fleet::start_ranks(Path::new(program), "rank", [(1, order)]).err().expect("it cannot be started so")
+        let segment = Segment { from: 0, to: 0, generation: 0 };
+        let order = RankCommand::Peers { addresses, interfaces: None, segment, restored: None };
+        RankProcesses::start_ranks(Path::new(program), "rank", [(1, order)])
+            .err()
+            .expect("it cannot be started so")
     };
     let error = refused("/bin/false");
     let expected =

@@ -1,6 +1,6 @@
 //! When a worker may start its next step: one gate per consistency model.
 
-use crate::consistency::Sync;
+use crate::consistency::Consistency;
 use crate::vocabulary::{Load, Rank, Time};
 
 /// Weight of the newest step in smoothed figures.
@@ -48,12 +48,12 @@ pub(super) trait Gate: Send {
 }
 
 /// The gate of a consistency model.
-pub(super) fn gate(sync: Sync, workers: usize) -> Box<dyn Gate> {
+pub(super) fn gate(sync: Consistency, workers: usize) -> Box<dyn Gate> {
     match sync {
-        Sync::Bsp | Sync::Asp | Sync::Switch { .. } => Box::new(Free),
-        Sync::Ssp(bound) | Sync::Essp(bound) => Box::new(Bounded(bound)),
-        Sync::Dssp { lower, upper } => Box::new(Dynamic::new(lower, upper, workers)),
-        Sync::Adaptive { base, lower, upper, least_steps } => Box::new(Adaptive {
+        Consistency::Bsp | Consistency::Asp | Consistency::Switch { .. } => Box::new(Free),
+        Consistency::Ssp(bound) | Consistency::Essp(bound) => Box::new(Bounded(bound)),
+        Consistency::Dssp { lower, upper } => Box::new(Dynamic::new(lower, upper, workers)),
+        Consistency::Adaptive { base, lower, upper, least_steps } => Box::new(Adaptive {
             base,
             lower,
             upper,

@@ -19,7 +19,7 @@ use std::ops::Range;
 
 use super::{Agreement, COLLECTIVE, Strategy};
 use crate::codec::{Coder, Family};
-use crate::consistency::Sync;
+use crate::consistency::Consistency;
 use crate::setup::{Averages, Refusal, Setup, pieces};
 
 pub(super) const PS: Strategy = Strategy {
@@ -71,12 +71,12 @@ fn check(setup: &Setup) -> Result<(), Refusal> {
                        pull do not do; use an exact path, e.g. --strategy ring-allreduce";
         return Err(Refusal::new("--compression", coder, problem));
     }
-    if matches!(setup.sync, Sync::Switch { greedy: true, .. }) && setup.workers < 3 {
+    if matches!(setup.sync, Consistency::Switch { greedy: true, .. }) && setup.workers < 3 {
         let problem = "of two workers neither can be over median + 3·MAD: at least 3 are needed";
         return Err(Refusal::new("--straggler-policy", "greedy", problem));
     }
     if setup.averages == Averages::Weights {
-        if setup.sync != Sync::Bsp {
+        if setup.sync != Consistency::Bsp {
             let problem = "averaging weights needs everybody's at the same step: use --sync bsp";
             return Err(Refusal::new("--averages", "weights", problem));
         }
@@ -91,8 +91,11 @@ fn back(setup: &Setup) -> Option<Coder> {
 }
 
 /// Whether shard 0 decides for all shards.
-fn obeyed(sync: Sync) -> bool {
-    matches!(sync, Sync::Dssp { .. } | Sync::Adaptive { .. } | Sync::Switch { greedy: true, .. })
+fn obeyed(sync: Consistency) -> bool {
+    matches!(
+        sync,
+        Consistency::Dssp { .. } | Consistency::Adaptive { .. } | Consistency::Switch { greedy: true, .. }
+    )
 }
 
 /// Kinds of messages: a part of a gradient, a part of the parameters (asked for, or fresh by itself), a

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use super::gate::{Gate, Race, gate};
 use super::straggling::Straggling;
 use super::{BYE, FAREWELL, FRESH, GO, NONE, PULL, PUSH, Part, back, obeyed, parts};
-use crate::codec::Into;
-use crate::consistency::Sync;
+use crate::codec::Accumulate;
+use crate::consistency::Consistency;
 use crate::setup::{Averages, Setup};
 use crate::vocabulary::{
     Action, Actions, Buf, Head, Input, MsgId, OpId, Outcome, Participant, Rank, Region, Tag, Time,
@@ -63,7 +63,7 @@ struct Peer {
     /// Whether it waits for an answer to its push.
     waiting: bool,
     /// Shard 0's word: up to which clock it may go on, and what must be here before it is answered.
-    told: Option<Told>,
+    told: Option<Clearance>,
     /// Fresh values are still on their way to it.
     refreshing: bool,
     /// The version that was sent to it last.
@@ -72,7 +72,7 @@ struct Peer {
 
 /// Shard 0's word that a worker may go on.
 #[derive(Clone, Copy, Debug)]
-struct Told {
+struct Clearance {
     clock: u64,
     slowest: u64,
     version: u64,
@@ -126,7 +126,7 @@ impl Server {
     /// Whether answers of synchronous steps are sent from the parameters themselves, which do not change
     /// before everybody has them.
     fn direct(&self) -> bool {
-        self.setup.sync == Sync::Bsp && back(&self.setup).is_none()
+        self.setup.sync == Consistency::Bsp && back(&self.setup).is_none()
     }
 
     fn tag(&self, step: u64, part: usize, phase: u16) -> Tag {
@@ -160,7 +160,7 @@ impl Server {
     fn gather(&mut self, i: usize, out: &mut Actions) {
         let sum = Region::new(Buf::Grad, self.parts[i].1.range.clone());
         while let Some(msg) = self.next_held(i) {
-            let into = if self.gathered[i].summed > 0 { Into::Add } else { Into::Set };
+            let into = if self.gathered[i].summed > 0 { Accumulate::Add } else { Accumulate::Set };
             out.push(Action::take(self.setup.coder, sum, msg, into));
             out.push(Action::Release(msg));
             self.gathered[i].summed += 1;
@@ -200,7 +200,7 @@ impl Server {
         let first = (step + 1) * p as u64;
         let more = first < self.total();
         self.next_unit = first + p as u64;
-        let shared = (!self.direct() && self.setup.sync == Sync::Bsp).then(|| self.copy(i, 0, out));
+        let shared = (!self.direct() && self.setup.sync == Consistency::Bsp).then(|| self.copy(i, 0, out));
         for worker in 0..p {
             let unit = if more { first + worker as u64 } else { NONE };
             let head = Head { version: self.version + 1, unit, together, ..Head::default() };
@@ -222,7 +222,7 @@ impl Server {
 
     /// Whether the step after this one is synchronous; the same answer for all parts of a step.
     fn stays_together(&mut self, step: u64) -> bool {
-        let Sync::Switch { from, greedy } = self.setup.sync else { return true };
+        let Consistency::Switch { from, greedy } = self.setup.sync else { return true };
         if let Some((_, together)) = self.verdict.filter(|(decided, _)| *decided == step) {
             return together;
         }
@@ -239,7 +239,7 @@ impl Server {
         let mut grad = Region { buf: Buf::Msg(msg), offset: 0, len: params.len };
         if self.setup.coder.is_some() {
             grad = Region { buf: Buf::Grad, ..params };
-            out.push(Action::take(self.setup.coder, grad, msg, Into::Set));
+            out.push(Action::take(self.setup.coder, grad, msg, Accumulate::Set));
         }
         out.push(Action::Apply { params, grad, step: self.setup.unit(unit).step, whole: false });
         out.push(Action::Release(msg));
@@ -312,7 +312,7 @@ impl Server {
     fn return_together(&mut self, now: Time, out: &mut Actions) -> bool {
         let p = self.setup.workers as u64;
         let ends = match self.setup.sync {
-            Sync::Switch { from, .. } => from * p,
+            Consistency::Switch { from, .. } => from * p,
             _ => 0,
         };
         if !self.next_unit.is_multiple_of(p) || self.next_unit >= self.total().min(ends) {
@@ -362,7 +362,7 @@ impl Server {
 
     /// Under essp: pushes fresh values to everybody when the slowest worker has made a step.
     fn refresh(&mut self, slowest_before: u64, out: &mut Actions) {
-        let Sync::Essp(_) = self.setup.sync else { return };
+        let Consistency::Essp(_) = self.setup.sync else { return };
         // Who has heard from every shard has begun: with one shard nobody could use them.
         if self.race.slowest() <= slowest_before || self.setup.servers == 1 {
             return;
@@ -407,7 +407,7 @@ impl Server {
             (GO, _, None) => {
                 if let Some(peer) = self.workers.get_mut(tag.bucket as usize) {
                     let (clock, slowest, version) = (u64::from(tag.step), head.unit, head.version);
-                    peer.told = Some(Told { clock, slowest, version });
+                    peer.told = Some(Clearance { clock, slowest, version });
                     self.answer(now, out);
                 }
             }
@@ -462,8 +462,8 @@ impl Participant for Server {
 
     fn scratch(&self) -> Vec<usize> {
         let copies = match self.setup.sync {
-            Sync::Bsp => usize::from(!self.direct()),
-            Sync::Essp(_) => 2 * self.setup.workers,
+            Consistency::Bsp => usize::from(!self.direct()),
+            Consistency::Essp(_) => 2 * self.setup.workers,
             _ => self.setup.workers,
         };
         vec![self.copy_len; copies]

@@ -3,11 +3,11 @@
 use std::collections::{BTreeSet, HashSet};
 
 use super::{BYE, FAREWELL, FRESH, NONE, PULL, PUSH, Part, back, parts};
-use crate::codec::{Coder, Into};
+use crate::codec::{Accumulate, Coder};
 use crate::setup::{Averages, Setup};
 use crate::vocabulary::{
-    Action, Actions, Buf, Head, Input, Load, MsgId, OpId, Outcome, Participant, Rank, Region, Tag, Time,
-    Weigh,
+    Action, Actions, Buf, GradientScale, Head, Input, Load, MsgId, OpId, Outcome, Participant, Rank, Region,
+    Tag, Time,
 };
 
 /// What has not been sent yet, laid out like the gradients; and the codes on their way out.
@@ -88,12 +88,12 @@ impl Worker {
         self.pulled.fill(false);
         (self.missing, self.awaited) = (self.parts.len(), 0);
         self.backward_done = false;
-        let weigh = match (self.setup.averages, self.together) {
-            (Averages::Weights, _) => Weigh::Even,
-            (Averages::Gradients, true) => Weigh::Part,
-            (Averages::Gradients, false) => Weigh::Own,
+        let scale = match (self.setup.averages, self.together) {
+            (Averages::Weights, _) => GradientScale::Even,
+            (Averages::Gradients, true) => GradientScale::Part,
+            (Averages::Gradients, false) => GradientScale::Own,
         };
-        out.push(Action::BeginStep { step: self.step, unit: self.setup.unit(self.unit), weigh });
+        out.push(Action::BeginStep { step: self.step, unit: self.setup.unit(self.unit), scale });
     }
 
     fn push_parts(&mut self, final_from: usize, out: &mut Actions) {
@@ -141,7 +141,7 @@ impl Worker {
             && head.version > self.versions[i];
         if asked && u64::from(tag.step) == self.step || fresher {
             let dst = Region::new(Buf::Param, self.parts[i].range.clone());
-            out.push(Action::take(back(&self.setup), dst, msg, Into::Set));
+            out.push(Action::take(back(&self.setup), dst, msg, Accumulate::Set));
             self.versions[i] = head.version;
         }
         if asked && u64::from(tag.step) == self.step {

@@ -12,7 +12,7 @@ mod waves;
 use super::{Agreement, COLLECTIVE, Strategy, refuse_lossy, ring_links};
 use crate::options::{Kind, Options, Parameter};
 use crate::setup::{Averages, Refusal, Setup};
-use crate::stepper::Stepper;
+use crate::step_driver::StepDriver;
 use crate::vocabulary::Rank;
 use paceline_random::{Purpose, Stream};
 
@@ -38,7 +38,7 @@ pub(super) const STEPWISE: Strategy = Strategy {
     parameters: &[&VARIANT, &PATH, &START, &DEBIAS, &SYNC_EVERY],
     averages: &[Averages::Weights, Averages::Gradients],
     presets,
-    make: |setup, rank| Box::new(Stepper::new(setup, rank, waves::Waves::new(setup, rank))),
+    make: |setup, rank| Box::new(StepDriver::new(setup, rank, waves::Waves::new(setup, rank))),
     links: ring_links,
     check,
     agreement: |setup| match (Axes::new(setup).sync_every, setup.coder, setup.workers) {

@@ -3,10 +3,10 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::Axes;
-use crate::codec::{Coder, Into};
+use crate::codec::{Accumulate, Coder};
 use crate::setup::{Averages, Setup, pieces, split};
-use crate::stepper::Rounds;
-use crate::vocabulary::{Action, Actions, Buf, Head, MsgId, OpId, Rank, Region, Tag, Weigh};
+use crate::step_driver::StepProtocol;
+use crate::vocabulary::{Action, Actions, Buf, GradientScale, Head, MsgId, OpId, Rank, Region, Tag};
 
 /// Kinds of messages: a running sum, a full average, and "your sums of that step were taken".
 const SUM: u16 = 0;
@@ -160,7 +160,7 @@ impl Waves {
             out.push(Action::Encode { coder, dst, src, feedback: false });
             if kind == MEAN {
                 // Everybody must end up with the same numbers, the sender too.
-                out.push(Action::Decode { coder, dst: src, src: dst, into: Into::Set });
+                out.push(Action::Decode { coder, dst: src, src: dst, into: Accumulate::Set });
             }
             dst
         });
@@ -178,7 +178,7 @@ impl Waves {
     }
 
     /// Takes a held body into a region, and gives it back.
-    fn take(&self, msg: MsgId, dst: Region, into: Into, out: &mut Actions) {
+    fn take(&self, msg: MsgId, dst: Region, into: Accumulate, out: &mut Actions) {
         out.push(Action::take(self.coder, dst, msg, into));
         out.push(Action::Release(msg));
     }
@@ -214,7 +214,7 @@ impl Waves {
             (false, false) => out.push(Action::Scale { dst: sum, by: share }),
         }
         if let Some(msg) = msg {
-            self.take(msg, sum, Into::Add, out);
+            self.take(msg, sum, Accumulate::Add, out);
             self.owe_one_less(out);
         }
         if position < last {
@@ -253,7 +253,7 @@ impl Waves {
         }
         let Some(msg) = self.held.remove(&key) else { return };
         let params = self.region(i, Buf::Param);
-        self.take(msg, params, Into::Set, out);
+        self.take(msg, params, Accumulate::Set, out);
         if self.position(i) + 2 < self.axes.workers {
             self.send(i, MEAN, params, out);
         }
@@ -302,9 +302,9 @@ fn prefix_weight(weights: &[f64], start: Rank, position: usize) -> f64 {
     (0..=position).map(|j| weights[(start + j) % p] / (p - j) as f64).sum()
 }
 
-impl Rounds for Waves {
-    fn weigh(&self) -> Weigh {
-        Weigh::Even
+impl StepProtocol for Waves {
+    fn scale(&self) -> GradientScale {
+        GradientScale::Even
     }
 
     fn begin(&mut self, step: u64, _: &mut Actions) {

@@ -6,7 +6,7 @@ use clap::builder::PossibleValuesParser;
 use paceline_analyze::chart::{Chart, Unit};
 use paceline_analyze::statistics::Spread;
 use paceline_launch::bench::payload::{self, PAYLOADS, Payload};
-use paceline_launch::bench::sweep::{Over, Progress};
+use paceline_launch::bench::sweep::{ChannelAxes, Progress};
 use paceline_nn::models::MODELS;
 use paceline_wire::TRANSPORTS;
 
@@ -63,9 +63,9 @@ pub fn models() -> PossibleValuesParser {
 
 impl Common {
     /// Transports and buffers.
-    pub fn over(&self) -> Over {
+    pub fn over(&self) -> ChannelAxes {
         let transports = distinct(&self.transport);
-        Over {
+        ChannelAxes {
             transports,
             buffers: distinct(&self.buffers.iter().map(|buffer| buffer.0).collect::<Vec<_>>()),
         }

@@ -10,7 +10,7 @@ use super::store::Where;
 use crate::failure::Failure;
 use crate::output::{self, Show};
 use crate::study;
-use crate::study::drive::{How, drive};
+use crate::study::drive::{DriveOptions, drive};
 use crate::study::report::Findings;
 use crate::study::state::State;
 
@@ -46,7 +46,7 @@ impl Running {
     /// Makes the runs that are left, and tells what came of them.
     pub fn go(&self, mut state: State, show: Show) -> Result<(), Failure> {
         let store = self.store.folder();
-        drive(&mut state, &store, How { parallel: self.parallel as usize, show })?;
+        drive(&mut state, &store, DriveOptions { parallel: self.parallel as usize, show })?;
         tell(&state, show)?;
         study::check_records(&state.known, &store)
     }

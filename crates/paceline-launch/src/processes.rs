@@ -16,7 +16,7 @@ use paceline_wire::identity;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use crate::control::{self, FromRank, ToRank};
+use crate::control::{self, RankCommand, RankEvent};
 use crate::error::LaunchError;
 use crate::exit::Exit;
 use crate::interrupt::Blocked;
@@ -26,51 +26,51 @@ const GRACE: Duration = Duration::from_secs(2);
 
 /// What comes from the ranks.
 #[derive(Debug)]
-pub enum News {
+pub enum ProcessEvent {
     /// A rank says something.
-    Said(usize, FromRank, Vec<f32>),
+    Rank(usize, RankEvent, Vec<f32>),
     /// A rank's pipe is closed: it will say nothing more.
-    Silent(usize),
+    Closed(usize),
     /// A rank's process has ended.
     Exited(usize),
 }
 
 /// Processes, one per rank.
-pub struct Fleet {
+pub struct RankProcesses {
     /// The rank of each child.
     ranks: Vec<usize>,
     children: Vec<Child>,
     orders: Vec<Option<ChildStdin>>,
     /// What comes from the ranks.
-    pub news: Receiver<News>,
+    pub news: Receiver<ProcessEvent>,
 }
 
-impl Fleet {
+impl RankProcesses {
     /// Starts a process of `program WORD` for each order, the ranks counted from 0.
-    pub fn start(program: &Path, word: &str, orders: &[ToRank]) -> Result<Self, LaunchError> {
+    pub fn start(program: &Path, word: &str, orders: &[RankCommand]) -> Result<Self, LaunchError> {
         Self::start_ranks(program, word, orders.iter().enumerate())
     }
 
     /// Starts a process of `program WORD` for each rank and its order.
-    pub fn start_ranks<O: Borrow<ToRank>>(
+    pub fn start_ranks<O: Borrow<RankCommand>>(
         program: &Path,
         word: &str,
         orders: impl IntoIterator<Item = (usize, O)>,
     ) -> Result<Self, LaunchError> {
         let _blocked = Blocked::new();
         let (sender, news) = channel();
-        let mut fleet = Self { ranks: Vec::new(), children: Vec::new(), orders: Vec::new(), news };
+        let mut processes = Self { ranks: Vec::new(), children: Vec::new(), orders: Vec::new(), news };
         let mut watched = Vec::new();
         for (rank, order) in orders {
             let order = order.borrow();
-            match fleet.start_rank(program, word, rank, order, &sender) {
+            match processes.start_rank(program, word, rank, order, &sender) {
                 Ok(process) => watched.push((rank, process)),
-                Err(source) => return Err(fleet.not_started(rank, order, source)),
+                Err(source) => return Err(processes.not_started(rank, order, source)),
             }
         }
         let watch = std::thread::Builder::new().spawn(move || watch(watched, &sender));
         watch.map_err(|source| LaunchError::System { what: "watching the processes".into(), source })?;
-        Ok(fleet)
+        Ok(processes)
     }
 
     /// Starts the process of one rank; what tells when it has ended.
@@ -79,8 +79,8 @@ impl Fleet {
         program: &Path,
         word: &str,
         rank: usize,
-        order: &ToRank,
-        sender: &Sender<News>,
+        order: &RankCommand,
+        sender: &Sender<ProcessEvent>,
     ) -> io::Result<OwnedFd> {
         let mut child =
             Command::new(program).arg(word).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
@@ -95,20 +95,20 @@ impl Fleet {
         let mut stdout = stdout.expect("standard output is a pipe");
         std::thread::Builder::new().spawn(move || {
             while let Ok(Some((said, numbers))) = control::read(&mut stdout) {
-                if sender.send(News::Said(rank, said, numbers)).is_err() {
+                if sender.send(ProcessEvent::Rank(rank, said, numbers)).is_err() {
                     return;
                 }
             }
-            let _ = sender.send(News::Silent(rank));
+            let _ = sender.send(ProcessEvent::Closed(rank));
         })?;
         Ok(process)
     }
 
     /// Why the process of a rank could not be started, or ended before it had read its order.
-    fn not_started(&mut self, rank: usize, order: &ToRank, source: io::Error) -> LaunchError {
+    fn not_started(&mut self, rank: usize, order: &RankCommand, source: io::Error) -> LaunchError {
         let workers = match order {
-            ToRank::Config { plan, .. } => plan.workers,
-            ToRank::Bench { bench, .. } => bench.workers,
+            RankCommand::Config { plan, .. } => plan.workers,
+            RankCommand::Bench { bench, .. } => bench.workers,
             _ => usize::MAX,
         };
         let ended = (source.kind() == io::ErrorKind::BrokenPipe).then(|| {
@@ -122,7 +122,7 @@ impl Fleet {
     }
 
     /// What comes from the ranks from now on, for somebody who listens to more than that.
-    pub fn take_news(&mut self) -> Receiver<News> {
+    pub fn take_news(&mut self) -> Receiver<ProcessEvent> {
         std::mem::replace(&mut self.news, channel().1)
     }
 
@@ -132,7 +132,7 @@ impl Fleet {
     }
 
     /// Gives a rank an order.
-    pub fn tell(&mut self, rank: usize, order: &ToRank, numbers: &[f32]) -> io::Result<()> {
+    pub fn tell(&mut self, rank: usize, order: &RankCommand, numbers: &[f32]) -> io::Result<()> {
         let index = self.index(rank)?;
         let pipe = self.orders[index].as_mut().expect("orders go out before the end");
         control::write(pipe, order, numbers)
@@ -170,14 +170,14 @@ impl Fleet {
     }
 }
 
-impl Drop for Fleet {
+impl Drop for RankProcesses {
     fn drop(&mut self) {
         self.end(GRACE);
     }
 }
 
 /// Tells of each process's end.
-fn watch(mut open: Vec<(usize, OwnedFd)>, sender: &Sender<News>) {
+fn watch(mut open: Vec<(usize, OwnedFd)>, sender: &Sender<ProcessEvent>) {
     while !open.is_empty() {
         let mut polled: Vec<PollFd<'_>> = open.iter().map(|(_, fd)| PollFd::new(fd, PollFlags::IN)).collect();
         let timeout = Timespec { tv_sec: 1, tv_nsec: 0 };
@@ -190,7 +190,7 @@ fn watch(mut open: Vec<(usize, OwnedFd)>, sender: &Sender<News>) {
         let mut told = true;
         open.retain(|(rank, _)| {
             let over = flags.next().unwrap_or(false);
-            told &= !over || sender.send(News::Exited(*rank)).is_ok();
+            told &= !over || sender.send(ProcessEvent::Exited(*rank)).is_ok();
             !over
         });
         if !told {

@@ -44,12 +44,12 @@ pub enum Visit {
 }
 
 /// A bound port that nobody attends to yet.
-pub struct Porch {
+pub struct JoinListener {
     listener: tls::Bell,
     address: SocketAddr,
 }
 
-impl Porch {
+impl JoinListener {
     /// Listens; port 0 means any that is free.
     pub fn bind(address: SocketAddr) -> Result<Self, WireError> {
         let failed = |source| WireError::Listen { address: address.to_string(), source };

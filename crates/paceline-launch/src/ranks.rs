@@ -5,43 +5,43 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use paceline_record::Recording;
-use paceline_wire::line::porch::{Attended, Visit};
-use paceline_wire::line::{Heard, Line};
+use paceline_wire::line::join_listener::{Attended, Visit};
+use paceline_wire::line::{Line, LineEvent};
 
-use crate::control::{FromRank, Place, ToRank};
+use crate::control::{Place, RankCommand, RankEvent};
 use crate::error::LaunchError;
-use crate::fleet::{Fleet, News};
-use crate::joining::{self, FromHost, Over, ToHost};
-use crate::muster;
+use crate::joining::{self, HostCommand, HostEvent, RunEnd};
+use crate::processes::{ProcessEvent, RankProcesses};
+use crate::rendezvous;
 use crate::run::Launch;
 
 /// Time that this machine's processes have to end by themselves after a run that ended well.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// What a crew hears, before it is understood.
-pub(crate) enum Raw {
+pub(crate) enum Incoming {
     /// From a process of this machine.
-    Here(News),
+    Here(ProcessEvent),
     /// From a machine that joined.
-    There(usize, Heard),
+    There(usize, LineEvent),
     /// At the port where machines join.
     Door(Visit),
 }
 
 /// What is heard of a crew.
 #[derive(Debug)]
-pub enum Tidings {
+pub enum RanksEvent {
     /// Of a rank.
-    Rank(News),
+    Rank(ProcessEvent),
     /// A machine is lost.
-    Lost {
+    HostLost {
         /// Which host.
         host: usize,
         /// Why.
         cause: String,
     },
     /// A machine is under suspicion (`false`), or there again.
-    Seen {
+    HostLiveness {
         /// Which host.
         host: usize,
         /// Whether it is there.
@@ -83,25 +83,25 @@ pub(crate) struct Hosts {
 }
 
 /// Every rank of a run.
-pub struct Crew {
-    fleet: Fleet,
+pub struct Ranks {
+    processes: RankProcesses,
     /// The host of each rank.
     layout: Vec<usize>,
     hosts: Option<Hosts>,
-    heard: Receiver<Raw>,
+    heard: Receiver<Incoming>,
     /// Processes elsewhere that have ended: which, and how.
     ends: Vec<Option<(u32, String)>>,
     /// How many were turned away where machines join.
     refused: usize,
 }
 
-impl Crew {
+impl Ranks {
     /// Starts every rank: here, and on the machines that joined.
     pub(crate) fn start(
         launch: &Launch<'_>,
         key: [u8; 32],
         hosts: Option<Hosts>,
-        (sender, heard): (Sender<Raw>, Receiver<Raw>),
+        (sender, heard): (Sender<Incoming>, Receiver<Incoming>),
     ) -> Result<Self, LaunchError> {
         let plan = launch.plan;
         let world = plan.workers + plan.servers;
@@ -109,14 +109,14 @@ impl Crew {
         let of = |host: usize| -> Vec<usize> { (0..world).filter(|&rank| layout[rank] == host).collect() };
         let here = hosts.as_ref().map(|hosts| hosts.here.ip());
         let orders = orders(plan, launch.run, key, &launch.folders.0, &of(0), here, launch.recording);
-        let mut fleet = Fleet::start_ranks(&launch.program.0, launch.program.1, orders)?;
-        let news = fleet.take_news();
+        let mut processes = RankProcesses::start_ranks(&launch.program.0, launch.program.1, orders)?;
+        let news = processes.take_news();
         std::thread::spawn(move || {
             // Until nobody listens any more, or the last process has ended.
-            news.into_iter().all(|news| sender.send(Raw::Here(news)).is_ok());
+            news.into_iter().all(|news| sender.send(Incoming::Here(news)).is_ok());
         });
         for (i, host) in hosts.iter().flat_map(|hosts| hosts.others.iter().enumerate()) {
-            let start = ToHost::Start {
+            let start = HostCommand::Start {
                 plan: Box::new(plan.clone()),
                 ranks: of(i + 1),
                 key,
@@ -124,89 +124,94 @@ impl Crew {
             };
             host.line.say(joining::encode(&start, &[]));
         }
-        Ok(Self { fleet, layout, hosts, heard, ends: vec![None; world], refused: 0 })
+        Ok(Self { processes, layout, hosts, heard, ends: vec![None; world], refused: 0 })
     }
 
     /// What is heard next, if something is within a time.
-    pub fn next(&mut self, wait: Duration) -> Option<Tidings> {
+    pub fn next(&mut self, wait: Duration) -> Option<RanksEvent> {
         Some(match self.heard.recv_timeout(wait).ok()? {
-            Raw::Here(news) => Tidings::Rank(news),
-            Raw::There(id, heard) => self.hear_host(id, heard),
-            Raw::Door(Visit::Refused { cause }) => self.refused(cause),
-            Raw::Door(Visit::Arrived { link, greeting }) => {
+            Incoming::Here(news) => RanksEvent::Rank(news),
+            Incoming::There(id, heard) => self.hear_host(id, heard),
+            Incoming::Door(Visit::Refused { cause }) => self.refused(cause),
+            Incoming::Door(Visit::Arrived { link, greeting }) => {
                 let who = link.addresses().map_or_else(|_| "somebody".into(), |(_, who)| who.to_string());
-                let name = muster::name(&greeting);
-                muster::refuse(*link, "the run has begun already, with all its hosts", "");
+                let name = rendezvous::name(&greeting);
+                rendezvous::refuse(*link, "the run has begun already, with all its hosts", "");
                 self.refused(format!("{who}: {name} came after the run had begun"))
             }
         })
     }
 
-    fn refused(&mut self, cause: String) -> Tidings {
+    fn refused(&mut self, cause: String) -> RanksEvent {
         self.refused += 1;
-        if self.refused <= muster::TOLD { Tidings::Refused { cause } } else { Tidings::Nothing }
+        if self.refused <= rendezvous::TOLD { RanksEvent::Refused { cause } } else { RanksEvent::Nothing }
     }
 
-    fn hear_host(&mut self, id: usize, heard: Heard) -> Tidings {
+    fn hear_host(&mut self, id: usize, heard: LineEvent) -> RanksEvent {
         let others = self.hosts.as_mut().map_or(&mut [][..], |hosts| &mut hosts.others);
-        let Some(at) = others.iter().position(|host| host.id == id) else { return Tidings::Nothing };
+        let Some(at) = others.iter().position(|host| host.id == id) else { return RanksEvent::Nothing };
         let host = at + 1;
         match heard {
-            Heard::Document(document) => match joining::decode(&document) {
+            LineEvent::Document(document) => match joining::decode(&document) {
                 Ok((said, numbers)) => self.understand(host, said, numbers),
-                Err(cause) => Tidings::Lost { host, cause },
+                Err(cause) => RanksEvent::HostLost { host, cause },
             },
-            Heard::Quiet | Heard::Back => {
-                let there = matches!(heard, Heard::Back);
+            LineEvent::Quiet | LineEvent::Back => {
+                let there = matches!(heard, LineEvent::Back);
                 others[at].quiet = !there;
-                Tidings::Seen { host, there }
+                RanksEvent::HostLiveness { host, there }
             }
-            Heard::Lost { cause } => Tidings::Lost { host, cause },
+            LineEvent::Lost { cause } => RanksEvent::HostLost { host, cause },
         }
     }
 
-    fn understand(&mut self, host: usize, said: FromHost, numbers: Vec<f32>) -> Tidings {
+    fn understand(&mut self, host: usize, said: HostEvent, numbers: Vec<f32>) -> RanksEvent {
         let rank = match &said {
-            FromHost::Said { rank, .. } | FromHost::Silent { rank } | FromHost::Exited { rank, .. } => *rank,
-            FromHost::Failed { message } => {
-                return Tidings::Lost { host, cause: joining::excerpt(message) };
+            HostEvent::Rank { rank, .. } | HostEvent::Closed { rank } | HostEvent::Exited { rank, .. } => {
+                *rank
+            }
+            HostEvent::Failed { message } => {
+                return RanksEvent::HostLost { host, cause: joining::excerpt(message) };
             }
         };
         if self.layout.get(rank) != Some(&host) {
-            return Tidings::Lost { host, cause: format!("it spoke for rank {rank}, which is not its own") };
+            return RanksEvent::HostLost {
+                host,
+                cause: format!("it spoke for rank {rank}, which is not its own"),
+            };
         }
-        Tidings::Rank(match said {
-            FromHost::Said { said: FromRank::Done(mut account), .. } => {
+        RanksEvent::Rank(match said {
+            HostEvent::Rank { said: RankEvent::Done(mut account), .. } => {
                 account.host = self.host_name(host);
-                News::Said(rank, FromRank::Done(account), numbers)
+                ProcessEvent::Rank(rank, RankEvent::Done(account), numbers)
             }
-            FromHost::Said { said: FromRank::Recorded(mut batch), .. } => {
+            HostEvent::Rank { said: RankEvent::Recorded(mut batch), .. } => {
                 batch.site.iter_mut().for_each(|site| site.host = self.host_name(host));
-                News::Said(rank, FromRank::Recorded(batch), numbers)
+                ProcessEvent::Rank(rank, RankEvent::Recorded(batch), numbers)
             }
-            FromHost::Said { said, .. } => News::Said(rank, said, numbers),
-            FromHost::Silent { .. } => News::Silent(rank),
-            FromHost::Exited { pid, status, .. } => {
+            HostEvent::Rank { said, .. } => ProcessEvent::Rank(rank, said, numbers),
+            HostEvent::Closed { .. } => ProcessEvent::Closed(rank),
+            HostEvent::Exited { pid, status, .. } => {
                 self.ends[rank] = Some((pid, joining::excerpt(&status)));
-                News::Exited(rank)
+                ProcessEvent::Exited(rank)
             }
-            FromHost::Failed { .. } => unreachable!("it was looked at above"),
+            HostEvent::Failed { .. } => unreachable!("it was looked at above"),
         })
     }
 
     /// Tells a rank something. One that has died meanwhile is told of by its end.
-    pub fn tell(&mut self, rank: usize, order: ToRank, numbers: &[f32]) {
+    pub fn tell(&mut self, rank: usize, order: RankCommand, numbers: &[f32]) {
         match self.elsewhere(rank) {
             Some(host) => {
-                let tell = ToHost::Tell { rank, order: Box::new(order) };
+                let tell = HostCommand::Tell { rank, order: Box::new(order) };
                 host.line.say(joining::encode(&tell, numbers));
             }
-            None => drop(self.fleet.tell(rank, &order, numbers)),
+            None => drop(self.processes.tell(rank, &order, numbers)),
         }
     }
 
     /// Tells every rank the same.
-    pub fn tell_all(&mut self, order: &ToRank) {
+    pub fn tell_all(&mut self, order: &RankCommand) {
         (0..self.layout.len()).for_each(|rank| self.tell(rank, order.clone(), &[]));
     }
 
@@ -252,7 +257,7 @@ impl Crew {
     pub fn pid(&self, rank: usize) -> u32 {
         match &self.ends[rank] {
             Some((pid, _)) => *pid,
-            None => self.fleet.pid(rank),
+            None => self.processes.pid(rank),
         }
     }
 
@@ -260,22 +265,22 @@ impl Crew {
     pub fn status(&mut self, rank: usize) -> Option<String> {
         match &self.ends[rank] {
             Some((_, status)) => Some(status.clone()),
-            None => self.fleet.status(rank).map(|exit| exit.to_string()),
+            None => self.processes.status(rank).map(|exit| exit.to_string()),
         }
     }
 
     /// Ends it all: the machines that joined are told how the run ended.
-    pub(crate) fn dismiss(mut self, over: Over) {
+    pub(crate) fn dismiss(mut self, over: RunEnd) {
         let grace = if over.failure.is_none() { GRACE } else { Duration::ZERO };
-        let Some(Hosts { others, door, .. }) = self.hosts.take() else { return self.fleet.end(grace) };
-        let document = joining::encode(&ToHost::Over(over), &[]);
+        let Some(Hosts { others, door, .. }) = self.hosts.take() else { return self.processes.end(grace) };
+        let document = joining::encode(&HostCommand::RunEnd(over), &[]);
         let mut lines: Vec<Line> = others.into_iter().map(|host| host.line).collect();
         for line in &mut lines {
             line.say(document.clone());
             line.hang_up();
         }
         drop(door);
-        self.fleet.end(grace);
+        self.processes.end(grace);
         lines.into_iter().for_each(Line::close);
     }
 }
@@ -289,13 +294,13 @@ pub(crate) fn orders(
     ranks: &[usize],
     address: Option<IpAddr>,
     recording: Option<Recording>,
-) -> Vec<(usize, ToRank)> {
+) -> Vec<(usize, RankCommand)> {
     let order = |(index, &rank): (usize, &usize)| {
         let place = address.map(|address| Place { address, index, ranks: ranks.len() });
         let (plan, run, folders) = (Box::new(plan.clone()), run.to_owned(), folders.to_vec());
         // Of several ranks on one machine, one tells of it.
         let recording = recording.map(|recording| Recording { host: index == 0, ..recording });
-        (rank, ToRank::Config { plan, run, rank, key, folders, place, recording })
+        (rank, RankCommand::Config { plan, run, rank, key, folders, place, recording })
     };
     ranks.iter().enumerate().map(order).collect()
 }

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use paceline_data::{Dataset, Folders};
 use paceline_launch::alone;
 use paceline_launch::interrupt::Interrupt;
-use paceline_launch::pauses::Harbour;
+use paceline_launch::pauses::CheckpointContext;
 use paceline_launch::run::{self, Launch};
 use paceline_plan::Plan;
 use paceline_record::process::Started;
-use paceline_record::store::{Scarce, Told, scarce};
+use paceline_record::store::{EventSink, Scarce, scarce};
 use paceline_record::{Checkpoints, Damaged, Event, Origin, Record, Recording, RunResult};
 use paceline_train::model;
 
@@ -25,7 +25,7 @@ use paceline_record::FailureKind;
 pub const SINGLE: &str = "single";
 
 /// A run to be made, or to go on.
-pub struct Voyage {
+pub struct RunRequest {
     pub plan: Plan,
     pub folders: Folders,
     pub store: PathBuf,
@@ -62,9 +62,9 @@ pub fn conclude(
     kept.map_err(|error| Failure::not_recorded(&error))
 }
 
-impl Voyage {
+impl RunRequest {
     /// Runs it, and prints the result and its summary.
-    pub fn sail(self, listening: &Listening, show: Show, started: Started) -> Result<(), Failure> {
+    pub fn execute(self, listening: &Listening, show: Show, started: Started) -> Result<(), Failure> {
         let mut record = None;
         let mut follow = Follow::new(show, Origin::Measured, self.recording.is_none());
         let done = self.run(listening, show, started, &mut record, &mut follow);
@@ -109,7 +109,7 @@ impl Voyage {
         }
         *record = self.record(show)?;
         let folder = folder(&self.store, id);
-        let harbour = self.harbour(&folder, interrupt, show)?;
+        let checkpointing = self.checkpointing(&folder, interrupt, show)?;
         let report = &mut |event: Event<'_>| {
             if let Some(record) = record {
                 record.event(&event);
@@ -118,7 +118,7 @@ impl Voyage {
             follow.event(&event);
         };
         if plan.strategy == SINGLE {
-            return Ok(alone::run(plan, &dataset, id, started, &harbour, *recording, report)?);
+            return Ok(alone::run(plan, &dataset, id, started, &checkpointing, *recording, report)?);
         }
         let (listen, _key) = listening.open(plan, &folder, show)?;
         let launch = Launch {
@@ -128,7 +128,7 @@ impl Voyage {
             run: id,
             program: (std::env::current_exe()?, "rank"),
             started,
-            harbour: &harbour,
+            checkpointing: &checkpointing,
             recording: *recording,
         };
         Ok(run::run(&launch, listen, report)?)
@@ -164,14 +164,19 @@ impl Voyage {
         }
         let told = show.json.then(|| {
             // A reader that has gone away is noticed when the result is written.
-            Box::new(|line: &str| drop(output::json_line(line))) as Told
+            Box::new(|line: &str| drop(output::json_line(line))) as EventSink
         });
         let open = if self.resumes { Record::reopen } else { Record::create };
         Ok(Some(open(&self.store, &self.run, &self.plan, BUILD, told)?))
     }
 
     /// Where the run's checkpoints are, what it goes on from, and what ends it early.
-    fn harbour(&self, folder: &Path, interrupt: Arc<Interrupt>, show: Show) -> Result<Harbour, Failure> {
+    fn checkpointing(
+        &self,
+        folder: &Path,
+        interrupt: Arc<Interrupt>,
+        show: Show,
+    ) -> Result<CheckpointContext, Failure> {
         let checkpoints = Checkpoints::of(folder);
         let mut resumed = None;
         if self.resumes {
@@ -188,6 +193,6 @@ impl Voyage {
             }
             resumed = found.map(Arc::new);
         }
-        Ok(Harbour { checkpoints, resumed, interrupt })
+        Ok(CheckpointContext { checkpoints, resumed, interrupt })
     }
 }

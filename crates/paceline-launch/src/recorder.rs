@@ -6,15 +6,15 @@ use std::sync::Arc;
 use paceline_record::recorder::{Ship, Wait};
 use paceline_record::{Batch, Observer, Recorder, Recording, StepRow};
 
-use crate::control::{self, FromRank};
+use crate::control::{self, RankEvent};
 
 /// Bytes of the pipe to the launcher.
 const PIPE: usize = 1 << 20;
 
 /// A rank's record, if it keeps one; shared by what the rank does and by its pauses.
-pub struct Ledger(RefCell<Option<Recorder>>);
+pub struct RankRecorder(RefCell<Option<Recorder>>);
 
-impl Ledger {
+impl RankRecorder {
     /// Begins a record, if one is asked for; `ship` takes it to the launcher.
     pub fn open(recording: Option<Recording>, ship: impl FnOnce() -> Ship) -> Self {
         Self(RefCell::new(recording.map(|recording| Recorder::start(recording, ship()))))
@@ -48,7 +48,7 @@ pub fn to_launcher() -> Ship {
     let size = rustix::pipe::fcntl_setpipe_size(&stdout, PIPE);
     let size = size.or_else(|_| rustix::pipe::fcntl_getpipe_size(&stdout)).unwrap_or(0);
     Box::new(move |batch: &Batch, wait: Wait| {
-        let message = FromRank::Recorded(Box::new(batch.clone()));
+        let message = RankEvent::Recorded(Box::new(batch.clone()));
         let numbers = batch.numbers();
         // A frame that does not fit would keep the rank's next word waiting behind it.
         let waiting = rustix::io::ioctl_fionread(&stdout).unwrap_or(0) as usize;

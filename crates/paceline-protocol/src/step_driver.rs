@@ -3,13 +3,13 @@
 
 use crate::setup::Setup;
 use crate::vocabulary::{
-    Action, Actions, Input, MsgId, OpId, Outcome, Participant, Rank, Tag, Time, Unit, Weigh,
+    Action, Actions, GradientScale, Input, MsgId, OpId, Outcome, Participant, Rank, Tag, Time, Unit,
 };
 
 /// What happens within a worker's steps.
-pub trait Rounds: Send {
+pub trait StepProtocol: Send {
     /// How the gradient is weighted.
-    fn weigh(&self) -> Weigh;
+    fn scale(&self) -> GradientScale;
     /// A step begins.
     fn begin(&mut self, step: u64, out: &mut Actions);
     /// Every gradient at or behind this offset is final.
@@ -37,7 +37,7 @@ pub trait Rounds: Send {
 }
 
 /// A worker of a serverless strategy.
-pub struct Stepper<R> {
+pub struct StepDriver<R> {
     rounds: R,
     rank: Rank,
     generation: u32,
@@ -49,7 +49,7 @@ pub struct Stepper<R> {
     finished: bool,
 }
 
-impl<R: Rounds> Stepper<R> {
+impl<R: StepProtocol> StepDriver<R> {
     /// The participant of one rank.
     pub fn new(setup: &Setup, rank: Rank, mut rounds: R) -> Self {
         rounds.resume(setup.from);
@@ -73,7 +73,7 @@ impl<R: Rounds> Stepper<R> {
         self.backward_done = false;
         self.rounds.begin(self.step, out);
         let unit = Unit { step: self.step, share: self.rank };
-        out.push(Action::BeginStep { step: self.step, unit, weigh: self.rounds.weigh() });
+        out.push(Action::BeginStep { step: self.step, unit, scale: self.rounds.scale() });
     }
 
     fn finish(&mut self, outcome: Outcome, out: &mut Actions) {
@@ -102,7 +102,7 @@ impl<R: Rounds> Stepper<R> {
     }
 }
 
-impl<R: Rounds> Participant for Stepper<R> {
+impl<R: StepProtocol> Participant for StepDriver<R> {
     fn on(&mut self, _now: Time, input: Input, out: &mut Actions) {
         let stale = |tag: Tag| tag.generation != self.generation;
         match input {

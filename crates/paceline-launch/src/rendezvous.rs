@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use paceline_record::{Event, FailureKind, process};
 use paceline_wire::Key;
-use paceline_wire::line::porch::{Porch, Visit};
-use paceline_wire::line::{Heard, Line, Link, Pulse};
+use paceline_wire::line::join_listener::{JoinListener, Visit};
+use paceline_wire::line::{Line, LineEvent, Link, Pulse};
 
-use crate::crew::{Host, Hosts, Raw, left};
 use crate::error::LaunchError;
-use crate::joining::{self, Greeting, ToHost, Version, excerpt};
+use crate::joining::{self, Greeting, HostCommand, Version, excerpt};
+use crate::ranks::{Host, Hosts, Incoming, left};
 use crate::run::Launch;
 
 /// Refusals that are told of one by one, before the run and during it: a flood must not fill the disk.
@@ -23,7 +23,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// How other machines come to a run.
 pub struct Listen {
     /// Where.
-    pub porch: Porch,
+    pub join_listener: JoinListener,
     /// What they must hold.
     pub key: Key,
     /// How long to wait for them.
@@ -31,82 +31,84 @@ pub struct Listen {
 }
 
 /// Those who are here so far.
-struct Muster<'a> {
+struct Rendezvous<'a> {
     launch: &'a Launch<'a>,
     /// By host number less one.
-    seats: Vec<Option<Host>>,
+    members: Vec<Option<Host>>,
     /// Where this machine is reached.
     here: Option<SocketAddr>,
-    sender: Sender<Raw>,
+    sender: Sender<Incoming>,
     limit: usize,
     /// Connections so far.
     ids: usize,
 }
 
 /// Waits for all machines that the plan counts besides this one. `limit`: most bytes of what one may say.
-pub(crate) fn muster(
+pub(crate) fn rendezvous(
     launch: &Launch<'_>,
     listen: Listen,
     limit: usize,
-    sender: Sender<Raw>,
-    heard: &Receiver<Raw>,
+    sender: Sender<Incoming>,
+    heard: &Receiver<Incoming>,
     report: &mut dyn FnMut(Event<'_>),
 ) -> Result<Hosts, LaunchError> {
     let hosts = launch.plan.host_count();
-    let address = listen.porch.address();
+    let address = listen.join_listener.address();
     let given = (!address.ip().is_unspecified()).then_some(address);
-    let seats = (1..hosts).map(|_| None).collect();
-    let mut muster = Muster { launch, seats, here: given, sender: sender.clone(), limit, ids: 0 };
-    let door = listen.porch.attend(listen.key, move |visit| drop(sender.send(Raw::Door(visit))))?;
+    let members = (1..hosts).map(|_| None).collect();
+    let mut rendezvous = Rendezvous { launch, members, here: given, sender: sender.clone(), limit, ids: 0 };
+    let door =
+        listen.join_listener.attend(listen.key, move |visit| drop(sender.send(Incoming::Door(visit))))?;
     let end = Instant::now() + listen.timeout;
     let text = address.to_string();
     report(Event::Waiting { hosts, joined: 1, address: &text });
     let mut refused = 0;
-    while muster.joined() < hosts {
+    while rendezvous.joined() < hosts {
         let mut turned_away = |cause: &str| {
             refused += 1;
             if refused <= TOLD {
                 report(Event::Refused { rank: None, cause });
             }
         };
-        if launch.harbour.interrupt.requested() {
-            muster.send_home("the run was interrupted", FailureKind::Interrupted);
+        if launch.checkpointing.interrupt.requested() {
+            rendezvous.send_home("the run was interrupted", FailureKind::Interrupted);
             let (when, run) = ("while waiting for other machines".into(), launch.run.to_owned());
             return Err(LaunchError::Abandoned { when, run });
         }
         match heard.recv_timeout(left(end).min(LOOK)) {
-            Ok(Raw::Door(Visit::Refused { cause })) => turned_away(&cause),
-            Ok(Raw::Door(Visit::Arrived { link, greeting })) => match muster.admit(*link, &greeting) {
+            Ok(Incoming::Door(Visit::Refused { cause })) => turned_away(&cause),
+            Ok(Incoming::Door(Visit::Arrived { link, greeting })) => match rendezvous.admit(*link, &greeting)
+            {
                 Err(cause) => turned_away(&cause),
                 Ok((host, name)) => {
                     report(Event::Host { host, name: &name, state: "joined" });
-                    report(Event::Waiting { hosts, joined: muster.joined(), address: &text });
+                    report(Event::Waiting { hosts, joined: rendezvous.joined(), address: &text });
                 }
             },
-            Ok(Raw::There(id, Heard::Lost { cause })) => {
-                if let Some((host, name)) = muster.left(id) {
+            Ok(Incoming::There(id, LineEvent::Lost { cause })) => {
+                if let Some((host, name)) = rendezvous.left(id) {
                     report(Event::Host { host, name: &format!("{name}: {cause}"), state: "left" });
-                    report(Event::Waiting { hosts, joined: muster.joined(), address: &text });
+                    report(Event::Waiting { hosts, joined: rendezvous.joined(), address: &text });
                 }
             }
             Ok(_) => {}
             Err(RecvTimeoutError::Timeout) if !left(end).is_zero() => {}
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                let came = muster.seats.iter().flatten().map(Host::label).collect();
-                muster.send_home("not all hosts came in time", FailureKind::Lost);
+                let came = rendezvous.members.iter().flatten().map(Host::label).collect();
+                rendezvous.send_home("not all hosts came in time", FailureKind::Lost);
                 let seconds = listen.timeout.as_secs_f64();
                 return Err(LaunchError::Missing { hosts, came, address: text, seconds, refused });
             }
         }
     }
-    let here = muster.here.unwrap_or(address);
-    Ok(Hosts { others: muster.seats.into_iter().flatten().collect(), here, door })
+    let here = rendezvous.here.unwrap_or(address);
+    Ok(Hosts { others: rendezvous.members.into_iter().flatten().collect(), here, door })
 }
 
-impl Muster<'_> {
+impl Rendezvous<'_> {
     /// Hosts that are here, this one included.
     fn joined(&self) -> usize {
-        1 + self.seats.iter().flatten().count()
+        1 + self.members.iter().flatten().count()
     }
 
     /// Gives somebody who holds the key a seat, or says why not; the host's number and label.
@@ -126,7 +128,7 @@ impl Muster<'_> {
             let message = format!("versions differ: the launcher has {ours}; the joiner has {theirs}");
             return refuse(link, &message, "install the same version on both machines");
         }
-        let hosts = self.seats.len() + 1;
+        let hosts = self.members.len() + 1;
         if let Some(expected) = greeting.hosts.filter(|&expected| expected != hosts) {
             let message =
                 format!("the number of hosts differs: the launcher has {hosts}; the joiner has {expected}");
@@ -136,51 +138,55 @@ impl Muster<'_> {
             let message = format!("it came to {local}, but others reach this machine at {here}");
             return refuse(link, &message, &format!("join at {here}"));
         }
-        let free = self.seats.iter().position(Option::is_none);
-        let seat = match (greeting.host, free) {
+        let free = self.members.iter().position(Option::is_none);
+        let context = match (greeting.host, free) {
             (Some(host), _) if host == 0 || host >= hosts => {
                 let message = format!("host {host}: others than the launcher's are 1 to {}", hosts - 1);
                 return refuse(link, &message, "--host (or RANK) chooses");
             }
-            (Some(host), _) if self.seats[host - 1].is_some() => {
+            (Some(host), _) if self.members[host - 1].is_some() => {
                 let message = format!("host {host} is {} already", self.label(host));
                 return refuse(link, &message, "--host (or RANK) chooses another; without it any will do");
             }
             (Some(host), _) => host - 1,
-            (None, Some(seat)) => seat,
+            (None, Some(context)) => context,
             (None, None) => return refuse(link, &format!("all {hosts} hosts are here already"), ""),
         };
         self.here = self.here.or(Some(local));
         self.ids += 1;
         let (id, sender) = (self.ids, self.sender.clone());
-        let hear = move |heard| drop(sender.send(Raw::There(id, heard)));
+        let hear = move |heard| drop(sender.send(Incoming::There(id, heard)));
         let line =
             Line::new(link, self.limit, Pulse::default(), hear).map_err(|e| format!("{remote}: {e}"))?;
         let (name, run) = (process::host(), self.launch.run.to_owned());
-        line.say(joining::encode(&ToHost::Welcome { name, run, host: seat + 1, hosts }, &[]));
+        line.say(joining::encode(&HostCommand::Welcome { name, run, host: context + 1, hosts }, &[]));
         let host = Host { id, name: excerpt(&greeting.name), line, quiet: false };
         let label = host.label();
-        self.seats[seat] = Some(host);
-        Ok((seat + 1, label))
+        self.members[context] = Some(host);
+        Ok((context + 1, label))
     }
 
     fn label(&self, host: usize) -> String {
-        self.seats[host - 1].as_ref().map(Host::label).unwrap_or_default()
+        self.members[host - 1].as_ref().map(Host::label).unwrap_or_default()
     }
 
     /// Frees the seat of somebody who left.
     fn left(&mut self, id: usize) -> Option<(usize, String)> {
-        let seat = self.seats.iter().position(|seat| seat.as_ref().is_some_and(|host| host.id == id))?;
-        let label = self.seats[seat].take()?.label();
-        Some((seat + 1, label))
+        let context =
+            self.members.iter().position(|context| context.as_ref().is_some_and(|host| host.id == id))?;
+        let label = self.members[context].take()?.label();
+        Some((context + 1, label))
     }
 
     /// Tells those who came why the run does not begin.
     fn send_home(self, message: &str, kind: FailureKind) {
-        let over =
-            joining::Over { failure: Some(kind), message: message.to_owned(), ..joining::Over::default() };
-        let document = joining::encode(&ToHost::Over(over), &[]);
-        for host in self.seats.into_iter().flatten() {
+        let over = joining::RunEnd {
+            failure: Some(kind),
+            message: message.to_owned(),
+            ..joining::RunEnd::default()
+        };
+        let document = joining::encode(&HostCommand::RunEnd(over), &[]);
+        for host in self.members.into_iter().flatten() {
             host.line.say(document.clone());
             host.line.close();
         }
@@ -191,7 +197,7 @@ impl Muster<'_> {
 pub(crate) fn refuse(link: Link, message: &str, hint: &str) {
     let (message, hint) = (message.to_owned(), hint.to_owned());
     if let Ok(line) = Line::new(link, joining::DOCUMENT, Pulse::default(), |_| {}) {
-        line.say(joining::encode(&ToHost::Refused { message, hint }, &[]));
+        line.say(joining::encode(&HostCommand::Refused { message, hint }, &[]));
     }
 }
 

@@ -64,22 +64,22 @@ struct State {
 }
 
 /// The thread and what it made.
-pub struct Analyst {
+pub struct BackgroundAnalysis {
     state: Mutex<State>,
     news: Condvar,
 }
 
-impl Analyst {
+impl BackgroundAnalysis {
     /// Starts the thread.
     pub fn start() -> std::io::Result<Arc<Self>> {
-        let analyst = Arc::new(Self { state: Mutex::default(), news: Condvar::new() });
-        let own = Arc::downgrade(&analyst);
+        let background = Arc::new(Self { state: Mutex::default(), news: Condvar::new() });
+        let own = Arc::downgrade(&background);
         std::thread::Builder::new().name("analyst".into()).spawn(move || {
-            while let Some(analyst) = own.upgrade() {
-                analyst.work();
+            while let Some(background) = own.upgrade() {
+                background.work();
             }
         })?;
-        Ok(analyst)
+        Ok(background)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -170,10 +170,10 @@ mod tests {
     }
 
     /// Asks until what is there is fresh.
-    fn settled(analyst: &Analyst, stamp: u64, of: &str) -> Shown {
+    fn settled(background: &BackgroundAnalysis, stamp: u64, of: &str) -> Shown {
         let begun = Instant::now();
         loop {
-            let shown = analyst.ask("a", stamp, PATIENCE, || work(of));
+            let shown = background.ask("a", stamp, PATIENCE, || work(of));
             if shown.again.is_none() {
                 return shown;
             }
@@ -184,36 +184,36 @@ mod tests {
 
     #[test]
     fn what_is_asked_for_is_made_once_for_each_state_and_the_last_is_shown_meanwhile() {
-        let analyst = Analyst::start().unwrap();
-        let first = settled(&analyst, 1, "one");
-        assert_eq!((first.fragment.unwrap().of.as_str(), analyst.made()), ("one", 1));
-        assert!(analyst.ask("a", 1, PATIENCE, || panic!("it is there")).again.is_none());
-        let other = analyst.ask("a", 2, PATIENCE, || work("two")).fragment.unwrap().of.clone();
+        let background = BackgroundAnalysis::start().unwrap();
+        let first = settled(&background, 1, "one");
+        assert_eq!((first.fragment.unwrap().of.as_str(), background.made()), ("one", 1));
+        assert!(background.ask("a", 1, PATIENCE, || panic!("it is there")).again.is_none());
+        let other = background.ask("a", 2, PATIENCE, || work("two")).fragment.unwrap().of.clone();
         assert!(other == "one" || other == "two");
-        assert_eq!(settled(&analyst, 2, "two").fragment.unwrap().of, "two");
+        assert_eq!(settled(&background, 2, "two").fragment.unwrap().of, "two");
     }
 
     #[test]
     fn work_that_breaks_says_so_and_the_next_is_made() {
-        let analyst = Analyst::start().unwrap();
+        let background = BackgroundAnalysis::start().unwrap();
         let begun = Instant::now();
         let said = loop {
-            let shown = analyst.ask("bad", 1, PATIENCE, || Box::new(|| panic!("on purpose")));
+            let shown = background.ask("bad", 1, PATIENCE, || Box::new(|| panic!("on purpose")));
             if let Some(fragment) = shown.fragment {
                 break fragment.told.clone();
             }
             assert!(begun.elapsed() < Duration::from_secs(30));
         };
         assert!(said.contains("could not be worked out"), "{said}");
-        assert_eq!(settled(&analyst, 1, "good").fragment.unwrap().of, "good");
+        assert_eq!(settled(&background, 1, "good").fragment.unwrap().of, "good");
     }
 
     #[test]
     fn no_more_is_kept_than_there_is_room_for() {
-        let analyst = Analyst::start().unwrap();
+        let background = BackgroundAnalysis::start().unwrap();
         for i in 0..3 * KEPT {
-            analyst.ask(&format!("k{i}"), 1, PATIENCE, || work("x"));
+            background.ask(&format!("k{i}"), 1, PATIENCE, || work("x"));
         }
-        assert!(analyst.state().slots.len() <= KEPT + QUEUE);
+        assert!(background.state().slots.len() <= KEPT + QUEUE);
     }
 }

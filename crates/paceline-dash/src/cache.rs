@@ -21,15 +21,15 @@ const NOTE: Duration = Duration::from_secs(2);
 pub type Runs = Arc<Vec<Arc<RunRow>>>;
 
 /// The store and its studies.
-pub struct Shelf {
+pub struct StoreCache {
     folder: PathBuf,
     studies: Box<dyn Studies>,
-    kept: Mutex<Kept>,
+    kept: Mutex<CacheState>,
     reading: Mutex<()>,
 }
 
 #[derive(Default)]
-struct Kept {
+struct CacheState {
     /// The open database, and which file it was.
     store: Option<(Store, u64)>,
     version: Option<i64>,
@@ -46,7 +46,7 @@ struct Kept {
     studies: HashMap<String, (u64, Result<Arc<Study>, String>)>,
 }
 
-impl Kept {
+impl CacheState {
     /// Opens the database if it is not open, or if it is another one by now.
     fn open(&mut self, folder: &Path) -> Result<(), RecordError> {
         let file = folder.join(FILE).metadata().map(|m| m.ino()).unwrap_or(0);
@@ -87,7 +87,7 @@ impl Kept {
     }
 }
 
-impl Shelf {
+impl StoreCache {
     /// Of a folder that may become a store yet.
     pub fn new(folder: PathBuf, studies: Box<dyn Studies>) -> Self {
         Self { folder, studies, kept: Mutex::default(), reading: Mutex::default() }
@@ -98,7 +98,7 @@ impl Shelf {
         &self.folder
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, CacheState> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
