@@ -2,7 +2,7 @@
 //!
 //! Each child is watched by its pidfd, told its orders through a pipe on its standard input, and listened
 //! to through a pipe on its standard output. The end of the first pipe tells a child that the launcher is
-//! gone. Dropping the fleet ends and reaps every child.
+//! gone. Dropping them ends and reaps every child.
 
 use std::borrow::Borrow;
 use std::io;

@@ -386,7 +386,7 @@ pub enum PauseCommand {
 }
 
 /// Waits for everybody's address and connects to the linked ranks. What the launcher says from then on goes to the
-/// leash; its end is this process's.
+/// control; its end is this process's.
 fn connect(
     door: Box<dyn Door>,
     mut orders: std::io::Stdin,

@@ -18,7 +18,7 @@ use crate::run::Launch;
 /// Time that this machine's processes have to end by themselves after a run that ended well.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// What a crew hears, before it is understood.
+/// An event as it comes in, before its sender is checked.
 pub(crate) enum Incoming {
     /// From a process of this machine.
     Here(ProcessEvent),
@@ -28,7 +28,7 @@ pub(crate) enum Incoming {
     Door(Visit),
 }
 
-/// What is heard of a crew.
+/// An event that concerns a rank or a machine of the run.
 #[derive(Debug)]
 pub enum RanksEvent {
     /// Of a rank.
