@@ -13,6 +13,7 @@ mod home;
 mod hostile_text;
 mod join;
 mod join_strangers;
+mod kept;
 mod machines;
 mod matrix;
 mod measure;
