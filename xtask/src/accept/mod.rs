@@ -98,7 +98,7 @@ const MEASUREMENTS: &[Measurement] = &[
     Measurement {
         name: "threads",
         about: "two threads beside one",
-        needs: &[Paceline, Cores(2), Script("beside.sh")],
+        needs: &[Paceline, Cores(2)],
         flags: &[],
         run: compute::two_threads,
     },

@@ -15,13 +15,16 @@ const SEEDS: usize = 50;
 /// Studies, the one that predictions are held against first.
 const STUDIES: &[&str] = &["mlp", "lenet"];
 
-fn folder() -> PathBuf {
-    root().join("bench/prediction")
+/// Where calibrations, runs and predictions are kept.
+fn folder(setup: &Setup) -> Outcome<PathBuf> {
+    let folder = setup.kept("prediction");
+    fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    Ok(folder)
 }
 
 /// What things cost here, measured anew.
 fn calibrate(setup: &Setup, report: &mut Report) -> Outcome<PathBuf> {
-    let file = folder().join("calibration.toml");
+    let file = folder(setup)?.join("calibration.toml");
     let calibrated = last_json(setup.program().args(["calibrate", "--quiet", "--out"]).arg(&file))?;
     let reached = number(&calibrated, "/seconds")?;
     report.lines.push(Line { claim: "calibrate: s".into(), reached, wanted: 120.0, at_most: true });
@@ -30,7 +33,7 @@ fn calibrate(setup: &Setup, report: &mut Report) -> Outcome<PathBuf> {
 
 /// Makes a study's runs, predicts them, and keeps both; the predictions' document.
 fn study(setup: &Setup, name: &str, calibration: &Path) -> Outcome<Value> {
-    let file = folder().join(format!("{name}.toml"));
+    let (file, folder) = (root().join(format!("bench/prediction/{name}.toml")), folder(setup)?);
     let store = setup.work("prediction");
     let study = format!("prediction-{name}");
     let kept = store.join("studies").join(&study);
@@ -49,12 +52,12 @@ fn study(setup: &Setup, name: &str, calibration: &Path) -> Outcome<Value> {
     ]);
     let document = last_json(predict.arg(calibration).arg("--store").arg(&store))?;
     let keep = |from: PathBuf, to: &str| {
-        let to = folder().join(to);
+        let to = folder.join(to);
         fs::copy(&from, &to).map_err(|e| format!("{} to {}: {e}", from.display(), to.display()))
     };
     keep(kept.join("journal.ndjson"), &format!("{name}.runs.ndjson"))?;
     let text = serde_json::to_string_pretty(&document).expect("plain data") + "\n";
-    let path = folder().join(format!("{name}.predictions.json"));
+    let path = folder.join(format!("{name}.predictions.json"));
     fs::write(&path, text).map_err(|e| format!("{}: {e}", path.display()))?;
     Ok(document)
 }
@@ -85,7 +88,7 @@ pub fn errors(setup: &Setup) -> Outcome<Report> {
 }
 
 /// A study as a table: levels, what was measured, what was predicted.
-fn table(name: &str, document: &Value) -> Outcome<(PathBuf, Vec<String>)> {
+fn table(folder: &Path, name: &str, document: &Value) -> Outcome<(PathBuf, Vec<String>)> {
     let empty = Vec::new();
     let compared = document["compared"].as_array().into_iter().flatten();
     let mut compared = compared.filter(|c| c["metric"] == "samples_per_s");
@@ -115,7 +118,7 @@ fn table(name: &str, document: &Value) -> Outcome<(PathBuf, Vec<String>)> {
         let levels: Vec<String> = axes.iter().map(|axis| cell(&point["levels"][axis])).collect();
         text += &format!("{},{},{predicted}\n", levels.join(","), median(&measured));
     }
-    let path = folder().join(format!("{name}.csv"));
+    let path = folder.join(format!("{name}.csv"));
     fs::write(&path, text).map_err(|e| format!("{}: {e}", path.display()))?;
     Ok((path, axes))
 }
@@ -123,18 +126,19 @@ fn table(name: &str, document: &Value) -> Outcome<(PathBuf, Vec<String>)> {
 /// Real runs until one is within 5% of the best, with the simulator as prior and without.
 pub fn prior(setup: &Setup) -> Outcome<Report> {
     let mut report = Report { lines: Vec::new(), runs: Vec::new() };
-    let calibration = folder().join("calibration.toml");
+    let folder = folder(setup)?;
+    let calibration = folder.join("calibration.toml");
     if !calibration.is_file() {
         calibrate(setup, &mut report)?;
     }
     for name in STUDIES {
         // What `accept prediction` measured is used; remove the file to measure it again.
-        let kept = folder().join(format!("{name}.predictions.json"));
+        let kept = folder.join(format!("{name}.predictions.json"));
         let document = match fs::read_to_string(&kept) {
             Ok(text) => serde_json::from_str(&text).map_err(|e| format!("{}: {e}", kept.display()))?,
             Err(_) => study(setup, name, &calibration)?,
         };
-        let (path, axes) = table(name, &document)?;
+        let (path, axes) = table(&folder, name, &document)?;
         let bench = |prior: &[&str]| -> Outcome<Value> {
             let mut command = setup.program();
             command.args(["bench", "samplers", "--json", "--samplers", "bayes", "--maximize"]);

@@ -8,6 +8,9 @@ use paceline_testing::process::target;
 use super::options::Options;
 use crate::process::{self, Outcome, root};
 
+/// Where raw runs are kept, from the repository's root.
+const RUNS: &str = "bench/accept";
+
 /// The environment of a measurement.
 #[derive(Default)]
 pub struct Setup {
@@ -47,7 +50,7 @@ impl Setup {
         };
         let out = match options.out {
             Some(folder) => absolute("--out", folder)?,
-            None => root().join("bench/accept"),
+            None => root().join(RUNS),
         };
         Ok(Self {
             binary,
@@ -78,8 +81,30 @@ impl Setup {
         command
     }
 
-    /// Where a measurement keeps files of its own.
+    /// A folder for what a measurement keeps beside its raw runs: in `bench/`, or in the folder of `--out`.
+    pub fn kept(&self, name: &str) -> PathBuf {
+        if self.out == root().join(RUNS) { root().join("bench").join(name) } else { self.out.join(name) }
+    }
+
+    /// Where a measurement leaves files that nobody needs afterwards.
     pub fn work(&self, name: &str) -> PathBuf {
         target().join(format!("accept-{name}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_goes_to_bench_or_to_the_folder_that_was_asked_for() {
+        let of = |words: &[&str]| {
+            let options = Options::parse(words, super::super::MEASUREMENTS).unwrap();
+            let setup = Setup::new(&options).unwrap();
+            (setup.out.clone(), setup.kept("prediction"), setup.installs)
+        };
+        assert_eq!(of(&[]), (root().join("bench/accept"), root().join("bench/prediction"), true));
+        let carried = of(&["--out", "/runs", "--binary", "/bin/sh"]);
+        assert_eq!(carried, ("/runs".into(), "/runs/prediction".into(), false));
     }
 }
