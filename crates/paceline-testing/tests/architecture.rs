@@ -48,7 +48,7 @@ fn the_table_of_crates_lists_every_package() {
     let listed: BTreeSet<&str> = page
         .lines()
         .filter_map(|line| line.strip_prefix("| `")?.split('`').next())
-        .filter(|name| name.starts_with("paceline") || *name == "xtask")
+        .filter(|name| name.starts_with("paceline-") || ["paceline", "xtask"].contains(name))
         .collect();
     let manifests = manifests();
     assert_eq!(listed, manifests.keys().map(String::as_str).collect());
