@@ -98,7 +98,7 @@ impl Source {
 }
 
 /// Every dataset.
-pub const DATASETS: &[Source] = &[
+pub static DATASETS: &[Source] = &[
     digits::DIGITS,
     mnist::MNIST,
     mnist::FASHION,

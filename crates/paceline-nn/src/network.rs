@@ -4,11 +4,10 @@
 
 use std::sync::Arc;
 
-use crate::accel::elementwise;
 use crate::compute::{Buffer, Compute};
 use crate::graph::Graph;
 use crate::layers::{Backward, Forward, InputGradient, Layer, Pass, Place};
-use crate::loss::{self, Outcome, Targets};
+use crate::loss::{Outcome, Targets};
 use crate::real::Real;
 
 /// A network that can be run on batches of up to a given number of samples.
@@ -59,14 +58,15 @@ impl<T: Real> Network<T> {
             .nodes()
             .iter()
             .map(|node| {
-                node.op.layer::<T>(Place {
+                let place = Place {
                     input: node.input,
                     output: node.output,
                     capacity,
                     relu: node.relu,
                     input_gradient: trained[node.inputs[0].0],
                     compute: &compute,
-                })
+                };
+                (T::kernels().layer)(&node.op, place)
             })
             .collect();
         let mut values = vec![Buffer::new(capacity * graph.input().size())];
@@ -114,7 +114,7 @@ impl<T: Real> Network<T> {
         let size = self.graph.input().size();
         assert_eq!(bytes.len(), size, "a sample of the network's input shape");
         let level = self.compute.level;
-        elementwise::normalise(level, bytes, scale, shift, &mut self.values[0][i * size..(i + 1) * size]);
+        (T::kernels().normalise)(level, bytes, scale, shift, &mut self.values[0][i * size..(i + 1) * size]);
     }
 
     /// The last layer's output for the first `samples` samples.
@@ -169,12 +169,12 @@ impl<T: Real> Network<T> {
     pub fn loss(&mut self, targets: Targets<'_, T>, scale: f64) -> Outcome {
         let output = &self.values[self.values.len() - 1];
         let gradient = &mut self.gradients[self.output_gradient];
-        loss::with_gradient(output, self.graph.output(), targets, T::of(scale), gradient)
+        (T::kernels().loss_with_gradient)(output, self.graph.output(), targets, T::of(scale), gradient)
     }
 
     /// Like [`Network::loss`] without a gradient.
     pub fn evaluate(&self, targets: Targets<'_, T>) -> Outcome {
-        loss::value(self.output(self.capacity), self.graph.output(), targets)
+        (T::kernels().loss)(self.output(self.capacity), self.graph.output(), targets)
     }
 
     /// Runs the layers backward from the loss. `grads` is overwritten from its end to its start;
@@ -239,7 +239,7 @@ impl<T: Real> Network<T> {
             compute.each(&mut to[..y_size], |first, to| {
                 let from = &from[first..first + to.len()];
                 match hop {
-                    Hop::Added(_) => elementwise::accumulate(compute.level, from, to),
+                    Hop::Added(_) => (T::kernels().accumulate)(compute.level, from, to),
                     _ => to.copy_from_slice(from),
                 }
             });

@@ -6,6 +6,7 @@ use std::ops::{Add, AddAssign, Div, Mul, Neg, Sub, SubAssign};
 
 use crate::accel::{Level, Plain, Product, Vector};
 use crate::functions;
+use crate::layers::Kernels;
 
 /// A floating-point type that every layer can compute in.
 ///
@@ -58,10 +59,14 @@ pub trait Real:
     fn erf(self) -> Self;
     /// The tile product with the best kernel that `level` has for this type.
     fn product(level: Level, task: Product<'_, Self>);
+    /// Everything that a network computes with.
+    fn kernels() -> &'static Kernels<Self>;
 }
 
+/// `$compiled` says where kernels are compiled: `inline(never)` once, in this crate; `inline` in the crates that
+/// use them, so that no product has the reference.
 macro_rules! real {
-    ($t:ty, $avx512:ty, $avx2:ty, $fast:literal, $exp:path, $tanh:path, $erf:path, $product:path) => {
+    ($compiled:meta, $t:ty, $avx512:ty, $avx2:ty, $fast:literal, $exp:path, $tanh:path, $erf:path, $product:path) => {
         impl Real for $t {
             type Avx512 = $avx512;
             type Avx2 = $avx2;
@@ -98,33 +103,31 @@ macro_rules! real {
             fn erf(self) -> Self {
                 $erf(self)
             }
+            #[$compiled]
             fn product(level: Level, task: Product<'_, Self>) {
                 $product(level, task)
+            }
+            #[$compiled]
+            fn kernels() -> &'static Kernels<Self> {
+                &Kernels::ALL
             }
         }
     };
 }
 
 #[cfg(target_arch = "x86_64")]
-real!(
-    f32,
-    std::arch::x86_64::__m512,
-    std::arch::x86_64::__m256,
-    true,
-    functions::exp,
-    functions::tanh,
-    functions::erf,
-    crate::accel::product_f32
-);
+use std::arch::x86_64::{__m256 as F32x8, __m512 as F32x16};
 #[cfg(not(target_arch = "x86_64"))]
+type F32x16 = Plain<f32, 16>;
+#[cfg(not(target_arch = "x86_64"))]
+type F32x8 = Plain<f32, 8>;
+
+#[rustfmt::skip]
 real!(
-    f32,
-    Plain<f32, 16>,
-    Plain<f32, 8>,
-    true,
-    functions::exp,
-    functions::tanh,
-    functions::erf,
-    crate::accel::product_f32
+    inline(never), f32, F32x16, F32x8, true,
+    functions::exp, functions::tanh, functions::erf, crate::accel::product_f32
 );
-real!(f64, Plain<f64, 8>, Plain<f64, 4>, false, f64::exp, f64::tanh, libm::erf, crate::accel::product_f64);
+#[rustfmt::skip]
+real!(
+    inline, f64, Plain<f64, 8>, Plain<f64, 4>, false, f64::exp, f64::tanh, libm::erf, crate::accel::product_portable
+);

@@ -99,7 +99,7 @@ const STRAGGLER_POLICY: Parameter = Parameter {
 };
 
 /// Every consistency model.
-pub const CONSISTENCIES: &[ConsistencyModel] = &[
+pub static CONSISTENCIES: &[ConsistencyModel] = &[
     ConsistencyModel {
         name: "bsp",
         about: "everybody waits for everybody (or for whom its path needs) after each step",

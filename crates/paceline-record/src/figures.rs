@@ -16,7 +16,7 @@ const fn figure(name: &'static str, unit: &'static str, about: &'static str) -> 
 }
 
 /// Figures of a run of `paceline train`.
-pub const FIGURES: &[Figure] = &[
+pub static FIGURES: &[Figure] = &[
     figure("time_to_accuracy_s", "s", "the training clock when the target accuracy was reached"),
     figure("final_accuracy", "", "accuracy over the test split, 0 to 1"),
     figure("final_loss", "", "loss over the test split"),
@@ -48,7 +48,7 @@ pub const FIGURES: &[Figure] = &[
 ];
 
 /// Figures of any other program; beside those that it prints.
-pub const OF_COMMANDS: &[Figure] = &[
+pub static OF_COMMANDS: &[Figure] = &[
     figure("wall_s", "s", "the whole program"),
     figure("cpu_s", "s", "CPU time of the program and all that it started and waited for"),
     figure(

@@ -105,7 +105,7 @@ pub fn predict(
 }
 
 /// Figures that are predicted, by the names that results and studies give them.
-pub const FIGURES: &[&str] = &[
+pub static FIGURES: &[&str] = &[
     "seconds.train",
     "seconds.total",
     "wall_s",

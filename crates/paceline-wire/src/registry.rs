@@ -31,7 +31,7 @@ pub struct TransportKind {
 }
 
 /// The transports.
-pub const TRANSPORTS: &[TransportKind] = &[tcp::KIND, uds::KIND, shm::KIND, grpc::KIND, inproc::KIND];
+pub static TRANSPORTS: &[TransportKind] = &[tcp::KIND, uds::KIND, shm::KIND, grpc::KIND, inproc::KIND];
 
 /// The transport of a name.
 pub fn find(name: &str) -> Option<&'static TransportKind> {

@@ -271,7 +271,7 @@ mod tests {
             version: "0",
         };
         let html = report.html();
-        let page = html.replace(&figure::script(), "");
+        let page = html.replace(figure::script(), "");
         assert!(
             !page.contains("<img src=x") && !page.contains("<b>t</b>") && !page.contains("<script>alert")
         );

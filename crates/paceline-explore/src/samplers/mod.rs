@@ -52,7 +52,7 @@ pub type Make = fn(&Problem, &str) -> Result<Box<dyn Sampler>, SamplerError>;
 pub struct SamplerError(pub String);
 
 /// Every sampler.
-pub const SAMPLERS: &[Kind] = &[
+pub static SAMPLERS: &[Kind] = &[
     grid::GRID,
     fractional::FRACTIONAL,
     random::RANDOM,

@@ -15,7 +15,7 @@ pub struct Payload {
 }
 
 /// The schemes.
-pub const PAYLOADS: &[Payload] = &[
+pub static PAYLOADS: &[Payload] = &[
     Payload { name: "uniform", about: "all messages are of the size", weights: |n, _, _| vec![1.0; n] },
     Payload {
         name: "random",

@@ -106,5 +106,5 @@ pub use level::Level;
 pub use peak::peak_gflops;
 pub use pool::Pool;
 pub use product::{Product, Repeat, Start};
-pub(crate) use product::{product_f32, product_f64};
+pub(crate) use product::{product_f32, product_portable};
 pub use vector::{Plain, Vector};

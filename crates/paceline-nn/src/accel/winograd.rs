@@ -44,34 +44,8 @@ impl Tiles {
 
 /// Six values written out, so that none of them passes through memory.
 macro_rules! lines {
-    (|$i:ident| $value:expr) => {
-        [
-            {
-                let $i = 0;
-                $value
-            },
-            {
-                let $i = 1;
-                $value
-            },
-            {
-                let $i = 2;
-                $value
-            },
-            {
-                let $i = 3;
-                $value
-            },
-            {
-                let $i = 4;
-                $value
-            },
-            {
-                let $i = 5;
-                $value
-            },
-        ]
-    };
+    (|$i:ident| $value:expr) => { lines!($i $value, 0 1 2 3 4 5) };
+    ($i:ident $value:expr, $($n:literal)*) => { [$({ let $i = $n; $value }),*] };
 }
 
 /// The input transform along one dimension.

@@ -11,6 +11,7 @@ mod conv2d;
 mod dense;
 mod dropout;
 mod embedding;
+mod layer;
 mod layer_norm;
 mod pool;
 mod recurrent;
@@ -25,12 +26,12 @@ pub use conv2d::Conv2d;
 pub use dense::Dense;
 pub use dropout::Dropout;
 pub use embedding::Embedding;
+pub(crate) use layer::{Backward, Forward, InputGradient, Kernels, Layer, Place};
 pub use layer_norm::LayerNorm;
 pub use pool::{AveragePool, GlobalAveragePool, MaxPool};
 pub use recurrent::{Gru, Lstm};
 pub use sequence::{LastStep, Positions, Rows};
 
-use crate::compute::Compute;
 use crate::description::{Fields, Problem};
 use crate::real::Real;
 use crate::shape::Shape;
@@ -180,18 +181,6 @@ pub(crate) trait Spec {
     }
 }
 
-/// Where in a network a layer's computation is being set up.
-pub(crate) struct Place<'a> {
-    pub input: Shape,
-    pub output: Shape,
-    /// Most samples of a batch.
-    pub capacity: usize,
-    pub relu: bool,
-    /// Whether the input's gradient will be asked for.
-    pub input_gradient: bool,
-    pub compute: &'a Compute,
-}
-
 /// What distinguishes one pass through the network from another.
 #[derive(Clone, Copy, Debug)]
 pub struct Pass<'a> {
@@ -211,52 +200,5 @@ impl Pass<'_> {
     /// An evaluation of `samples` samples.
     pub fn evaluation(samples: usize) -> Self {
         Self { samples, training: false, seed: 0, step: 0, ids: &[] }
-    }
-}
-
-pub(crate) struct Forward<'a, T> {
-    pub compute: &'a Compute,
-    pub pass: &'a Pass<'a>,
-    pub x: &'a [T],
-    /// The second input, where [`Spec::arity`] is 2 (else empty).
-    pub x2: &'a [T],
-    pub y: &'a mut [T],
-    pub params: &'a [T],
-    pub state: &'a mut [T],
-    pub scratch: &'a mut [T],
-}
-
-pub(crate) struct Backward<'a, T> {
-    pub compute: &'a Compute,
-    pub pass: &'a Pass<'a>,
-    pub x: &'a [T],
-    pub y: &'a [T],
-    /// The output's gradient; an in-place layer turns it into the input's.
-    pub dy: &'a mut [T],
-    pub params: &'a [T],
-    /// The layer's own part of the gradient buffer, to be overwritten.
-    pub grads: &'a mut [T],
-    pub dx: Option<InputGradient<'a, T>>,
-    pub scratch: &'a mut [T],
-}
-
-/// Where a layer that is not in place writes its input's gradient.
-pub(crate) struct InputGradient<'a, T> {
-    pub values: &'a mut [T],
-    /// Add to what is there (another layer has contributed already) instead of overwriting it.
-    pub add: bool,
-}
-
-/// A layer with its memory. Nothing here allocates.
-pub(crate) trait Layer<T: Real>: Send {
-    fn forward(&mut self, io: Forward<'_, T>);
-    fn backward(&mut self, io: Backward<'_, T>);
-    /// Whether `backward` leaves the input gradient in `dy` (for every input the same).
-    fn in_place(&self) -> bool {
-        false
-    }
-    /// Numbers of scratch that either pass needs.
-    fn scratch(&self) -> usize {
-        0
     }
 }

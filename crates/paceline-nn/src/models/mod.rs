@@ -43,7 +43,7 @@ impl Model {
 }
 
 /// Every model.
-pub const MODELS: &[Model] = &[
+pub static MODELS: &[Model] = &[
     softmax::MODEL,
     mlp::MODEL,
     lenet::MODEL,

@@ -57,7 +57,7 @@ pub struct Step<'a, T> {
 }
 
 /// Every optimiser.
-pub const OPTIMISERS: &[Optimiser] = &[sgd::SGD, adam::ADAM, adam::ADAMW];
+pub static OPTIMISERS: &[Optimiser] = &[sgd::SGD, adam::ADAM, adam::ADAMW];
 
 /// The optimiser of that name.
 pub fn find(name: &str) -> Option<&'static Optimiser> {

@@ -77,7 +77,7 @@ pub enum Accumulate {
 }
 
 /// Every codec.
-pub const CODECS: &[Codec] =
+pub static CODECS: &[Codec] =
     &[fp16::FP16, int8::INT8, two_bit::TWO_BIT, topk::TOPK, sign::SIGN, powersgd::POWERSGD];
 
 /// The codec of that name.

@@ -88,7 +88,7 @@ const COLLECTIVE: Strategy = Strategy {
 };
 
 /// Every strategy.
-pub const STRATEGIES: &[Strategy] = &[
+pub static STRATEGIES: &[Strategy] = &[
     ring_allreduce::RING_ALLREDUCE,
     ring_reduce::RING_REDUCE,
     tree::TREE,

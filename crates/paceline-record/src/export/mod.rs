@@ -55,7 +55,7 @@ pub struct Format {
 }
 
 /// Every format.
-pub const FORMATS: &[Format] = &[
+pub static FORMATS: &[Format] = &[
     Format { name: "csv", about: "one CSV file per table, in a folder", target: Target::Folder(csv::write) },
     Format { name: "json", about: "every table in one document", target: Target::Document(json::write) },
     Format {

@@ -33,7 +33,7 @@ impl HostReading {
 }
 
 /// Metrics of a machine.
-pub const HOST: &[Metric<HostReading>] = &[
+pub static HOST: &[Metric<HostReading>] = &[
     Metric {
         name: "load_1m",
         unit: "threads",
@@ -101,7 +101,7 @@ impl InterfaceReading {
 }
 
 /// Metrics of a network interface.
-pub const INTERFACE: &[Metric<InterfaceReading>] = &[
+pub static INTERFACE: &[Metric<InterfaceReading>] = &[
     Metric {
         name: "received_bytes",
         unit: "bytes",

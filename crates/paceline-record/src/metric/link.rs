@@ -31,7 +31,7 @@ pub struct TcpReading {
 }
 
 /// Metrics of a link.
-pub const LINK: &[Metric<LinkReading>] = &[
+pub static LINK: &[Metric<LinkReading>] = &[
     Metric {
         name: "sent_bytes",
         unit: "bytes",

@@ -38,7 +38,7 @@ impl ProcessReading {
 }
 
 /// Metrics of a rank's process.
-pub const PROCESS: &[Metric<ProcessReading>] = &[
+pub static PROCESS: &[Metric<ProcessReading>] = &[
     Metric {
         name: "cpu_user_s",
         unit: "s",

@@ -1,39 +1,40 @@
 //! One connection as a task: HTTP/2 over TCP, and in it the one call that both ends exchange bytes by.
+//! `proto/link.proto` is the service's definition; with one call and one message it is written out here, which
+//! spares every build a compiler of definitions.
 //!
 //! An end that is done ends its direction of the call; the other, once it has heard everything, ends its own.
 //! Only then do they hang up: a TCP connection that is closed earlier may lose what is still under way.
 
+use std::convert::Infallible;
 use std::error::Error;
-use std::future::poll_fn;
+use std::future::{Ready, poll_fn, ready};
 use std::net::{SocketAddr, TcpStream};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
+use futures_core::Stream;
 use hyper::body::Incoming;
 use hyper::client::conn::http2::SendRequest;
+use hyper::http;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use prost::Message;
 use tokio::sync::Semaphore;
 use tonic::body::Body;
-use tonic::codegen::tokio_stream::Stream;
-use tonic::codegen::{Service, http};
+use tonic::client::GrpcService;
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::server::StreamingService;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::Sizes;
 use super::gate::{BEFORE_PROOF, Gate};
 use super::link::{Link, Reached};
-use proto::Chunk;
-use proto::link_client::LinkClient;
-use proto::link_server::LinkServer;
 
-/// The service as it was compiled.
-#[allow(missing_docs, unused_qualifications, clippy::all, reason = "generated")]
-mod proto {
-    tonic::include_proto!("paceline.wire");
-}
-
+/// The service's one call.
+const EXCHANGE: &str = "/paceline.wire.Link/Exchange";
 /// How long a connection lasts that this end is done with, if its peer does not take the rest.
 const LINGER: Duration = Duration::from_secs(5);
 /// The same for somebody who was refused: long enough to hear why.
@@ -47,9 +48,6 @@ const MESSAGE: usize = 16;
 pub(super) async fn serve(stream: TcpStream, link: Arc<Link>, sizes: Sizes, lingering: Arc<Semaphore>) {
     let answer = async {
         let io = open(stream, &link, BEFORE_PROOF).map_err(|e| e.to_string())?;
-        let service = LinkServer::new(Answer(Arc::clone(&link)))
-            .max_decoding_message_size(sizes.chunk + MESSAGE)
-            .max_encoding_message_size(sizes.chunk + MESSAGE);
         let mut http2 = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
         http2
             .initial_stream_window_size(sizes.window)
@@ -60,7 +58,18 @@ pub(super) async fn serve(stream: TcpStream, link: Arc<Link>, sizes: Sizes, ling
             .max_local_error_reset_streams(1)
             .max_header_list_size(HEADERS)
             .auto_date_header(false);
-        let call = service_fn(move |request| service.clone().call(request));
+        let call = service_fn(|request: http::Request<Incoming>| {
+            let answer = Answer(Arc::clone(&link));
+            async move {
+                if request.uri().path() != EXCHANGE {
+                    return Ok(Status::unimplemented("").into_http());
+                }
+                let mut grpc = tonic::server::Grpc::new(Chunks)
+                    .max_decoding_message_size(sizes.chunk + MESSAGE)
+                    .max_encoding_message_size(sizes.chunk + MESSAGE);
+                Ok::<_, Infallible>(grpc.streaming(answer, request).await)
+            }
+        });
         http2.serve_connection(io, call).await.map_err(|e| innermost(&e))
     };
     let Some(answered) = until(answer, over(&link, &lingering)).await else { return };
@@ -73,17 +82,18 @@ pub(super) async fn serve(stream: TcpStream, link: Arc<Link>, sizes: Sizes, ling
 /// What the listening end does about calls.
 struct Answer(Arc<Link>);
 
-#[tonic::async_trait]
-impl proto::link_server::Link for Answer {
-    type ExchangeStream = Answering;
+impl StreamingService<Bytes> for Answer {
+    type Response = Bytes;
+    type ResponseStream = Answering;
+    type Future = Ready<Result<Response<Answering>, Status>>;
 
-    async fn exchange(&self, request: Request<Streaming<Chunk>>) -> Result<Response<Answering>, Status> {
+    fn call(&mut self, request: Request<Streaming<Bytes>>) -> Self::Future {
         if !self.0.begin() {
-            return Err(Status::failed_precondition("a connection is for one exchange"));
+            return ready(Err(Status::failed_precondition("a connection is for one exchange")));
         }
         let link = Arc::clone(&self.0);
         tokio::spawn(async move { receive(request.into_inner(), &link).await });
-        Ok(Response::new(Answering(Saying(Arc::clone(&self.0)))))
+        ready(Ok(Response::new(Answering(Saying(Arc::clone(&self.0))))))
     }
 }
 
@@ -107,11 +117,14 @@ pub(super) async fn dial(
             .max_header_list_size(HEADERS);
         let (requests, connection) = http2.handshake(io).await.map_err(|e| innermost(&e))?;
         let origin = format!("http://{address}").parse().map_err(|e| innermost(&e))?;
-        let mut client = LinkClient::with_origin(Requests(requests), origin)
+        let mut client = tonic::client::Grpc::with_origin(Requests(requests), origin)
             .max_decoding_message_size(sizes.chunk + MESSAGE)
             .max_encoding_message_size(sizes.chunk + MESSAGE);
         let call = async {
-            let response = client.exchange(Saying(Arc::clone(&link))).await.map_err(|e| innermost(&e))?;
+            client.ready().await.map_err(|e| format!("Service was not ready: {e}"))?;
+            let (said, path) =
+                (Request::new(Saying(Arc::clone(&link))), http::uri::PathAndQuery::from_static(EXCHANGE));
+            let response = client.streaming(said, path, Chunks).await.map_err(|e| innermost(&e))?;
             link.begin();
             receive(response.into_inner(), &link).await;
             // The connection ends when nobody can call any more.
@@ -134,11 +147,11 @@ fn open(stream: TcpStream, link: &Arc<Link>, before_proof: usize) -> std::io::Re
 }
 
 /// Takes in what the other end says, to its end.
-async fn receive(mut chunks: Streaming<Chunk>, link: &Link) {
+async fn receive(mut chunks: Streaming<Bytes>, link: &Link) {
     loop {
         poll_fn(|cx| link.poll_room(cx)).await;
         match chunks.message().await {
-            Ok(Some(chunk)) => link.arrived(chunk.data),
+            Ok(Some(chunk)) => link.arrived(chunk),
             Ok(None) => return link.ended(Ok(())),
             Err(status) => return link.ended(Err(innermost(&status))),
         }
@@ -149,10 +162,10 @@ async fn receive(mut chunks: Streaming<Chunk>, link: &Link) {
 struct Saying(Arc<Link>);
 
 impl Stream for Saying {
-    type Item = Chunk;
+    type Item = Bytes;
 
-    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Chunk>> {
-        self.0.poll_outgoing(cx).map(|data| data.map(|data| Chunk { data }))
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        self.0.poll_outgoing(cx)
     }
 }
 
@@ -160,7 +173,7 @@ impl Stream for Saying {
 struct Answering(Saying);
 
 impl Stream for Answering {
-    type Item = Result<Chunk, Status>;
+    type Item = Result<Bytes, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         Pin::new(&mut self.0).poll_next(cx).map(|chunk| chunk.map(Ok))
@@ -170,10 +183,10 @@ impl Stream for Answering {
 /// A connection as gRPC's client wants it.
 struct Requests(SendRequest<Body>);
 
-impl Service<http::Request<Body>> for Requests {
-    type Response = http::Response<Incoming>;
+impl GrpcService<Body> for Requests {
+    type ResponseBody = Incoming;
     type Error = hyper::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, hyper::Error>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = Result<http::Response<Incoming>, hyper::Error>> + Send>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), hyper::Error>> {
         self.0.poll_ready(cx)
@@ -181,6 +194,41 @@ impl Service<http::Request<Body>> for Requests {
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         Box::pin(self.0.send_request(request))
+    }
+}
+
+/// The message `Chunk`: bytes as field 1, which is how [`prost`] encodes [`Bytes`].
+struct Chunks;
+
+impl Codec for Chunks {
+    type Encode = Bytes;
+    type Decode = Bytes;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        Self
+    }
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl Encoder for Chunks {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn encode(&mut self, data: Bytes, to: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        data.encode(to).map_err(|e| Status::internal(e.to_string()))
+    }
+}
+
+impl Decoder for Chunks {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
+        Bytes::decode(from).map(Some).map_err(|e| Status::internal(e.to_string()))
     }
 }
 
@@ -235,4 +283,23 @@ fn innermost(error: &(dyn Error + 'static)) -> String {
         error = source;
     }
     error.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_are_the_definitions_message() {
+        let definition = include_str!("../../proto/link.proto");
+        for part in
+            ["package paceline.wire;", "service Link {", "rpc Exchange(stream Chunk) returns (stream Chunk);"]
+        {
+            assert!(definition.contains(part), "{part}");
+        }
+        assert!(definition.contains("bytes data = 1;"));
+        // Field 1, a length, the bytes; a field that a later definition may add is passed over.
+        assert_eq!(Bytes::from_static(b"ab").encode_to_vec(), [0x0a, 2, b'a', b'b']);
+        assert_eq!(Bytes::decode(&[0x10, 7, 0x0a, 1, b'c'][..]).unwrap(), "c");
+    }
 }

@@ -21,6 +21,7 @@ mod x86;
 #[cfg(target_arch = "x86_64")]
 use super::level::Isa;
 use super::level::Level;
+use crate::real::Real;
 
 /// What a tile of the output starts from.
 #[derive(Clone, Copy, Debug)]
@@ -120,6 +121,10 @@ impl<'a, T> Product<'a, T> {
         }
     }
 
+    fn is_empty(&self) -> bool {
+        self.rows == 0 || self.cols == 0 || self.repeat.count == 0
+    }
+
     /// Panics unless every element that the product touches lies inside its slice. The kernels rely
     /// on it.
     fn check(&self) {
@@ -157,28 +162,21 @@ fn parts(n: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
 
 /// The product in `f32`, with the best kernel of `level`.
 pub(crate) fn product_f32(level: Level, task: Product<'_, f32>) {
-    if task.rows == 0 || task.cols == 0 || task.repeat.count == 0 {
-        return;
-    }
-    task.check();
-    match level.0 {
-        #[cfg(target_arch = "x86_64")]
+    #[cfg(target_arch = "x86_64")]
+    if level.0 != Isa::Portable && !task.is_empty() {
+        task.check();
         // SAFETY: the level proves the CPU's features, and `check` the bounds.
-        Isa::Avx512 => unsafe { x86::avx512(task) },
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: as above.
-        Isa::Avx2 => unsafe { x86::avx2(task) },
-        _ => portable::product(level, task),
+        return unsafe { if level.0 == Isa::Avx512 { x86::avx512(task) } else { x86::avx2(task) } };
     }
+    product_portable(level, task);
 }
 
-/// The product in `f64`: the reference, so always the portable kernel.
-pub(crate) fn product_f64(level: Level, task: Product<'_, f64>) {
-    if task.rows == 0 || task.cols == 0 || task.repeat.count == 0 {
-        return;
+/// The product with the portable kernel: in `f64` always, since that is the reference.
+pub(crate) fn product_portable<T: Real>(level: Level, task: Product<'_, T>) {
+    if !task.is_empty() {
+        task.check();
+        portable::product(level, task);
     }
-    task.check();
-    portable::product(level, task);
 }
 
 #[cfg(test)]
@@ -186,7 +184,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::real::Real;
 
     /// The definition, one element at a time, in f64.
     fn definition(t: &Product<'_, f32>, k: usize, r: usize, j: usize) -> f64 {

@@ -1,205 +1,147 @@
 //! The tile product with AVX2 (6 × 16 tiles) and AVX-512 (14 × 32 tiles).
 //!
-//! One kernel, generic over the vector type; `#[target_feature]` on the two entry points is what
-//! turns the `inline(always)` bodies into vector code.
+//! One kernel, generic over the vector type; `#[target_feature]` on the functions that `level!` defines is
+//! what turns the `inline(always)` bodies into vector code.
 
 use std::arch::x86_64::*;
 
+use super::super::vector::Vector;
 use super::{Product, Start, parts};
 
-/// # Safety
-/// The CPU has AVX-512F, and the task's bounds were checked.
-#[target_feature(enable = "avx512f,avx512vl,avx2,fma")]
-pub(super) unsafe fn avx512(task: Product<'_, f32>) {
-    // SAFETY: the caller's promises are the callee's requirements.
-    unsafe { panels::<__m512>(task) }
+/// Computes a tile of at most [`Register::ROWS`] rows and two vectors: `(task, repetition, row, column, columns)`.
+type Kernel = unsafe fn(&mut Product<'_, f32>, usize, usize, usize, usize);
+
+/// Defines the product of a level. Each kernel is a function of its own: the compiler's time grows faster
+/// than a function's size.
+macro_rules! level {
+    ($name:ident: $v:ty, $features:literal, $($rows:literal)*) => {
+        /// # Safety
+        /// The CPU has the level's features, and the task's bounds were checked.
+        #[target_feature(enable = $features)]
+        pub(super) unsafe fn $name(task: Product<'_, f32>) {
+            #[target_feature(enable = $features)]
+            unsafe fn kernel<const P: usize, const N: usize, const PART: bool, const UNIT: bool>(
+                t: &mut Product<'_, f32>, k: usize, r0: usize, j0: usize, cols: usize,
+            ) {
+                // SAFETY: the caller's promises are the callee's requirements.
+                unsafe { tile::<$v, P, N, PART, UNIT>(t, k, r0, j0, cols) }
+            }
+            // In the order of `kind_of`, by rows.
+            const KERNELS: [[Kernel; <$v as Register>::ROWS]; KINDS] = [
+                [$(kernel::<$rows, 2, false, true>),*],
+                [$(kernel::<$rows, 2, false, false>),*],
+                [$(kernel::<$rows, 1, false, true>),*],
+                [$(kernel::<$rows, 1, false, false>),*],
+                [$(kernel::<$rows, 2, true, false>),*],
+                [$(kernel::<$rows, 1, true, false>),*],
+            ];
+            // SAFETY: the caller's promises are the callee's requirements.
+            unsafe { panels::<$v, { <$v as Register>::ROWS }>(task, &KERNELS) }
+        }
+    };
 }
 
-/// # Safety
-/// The CPU has AVX2 and FMA, and the task's bounds were checked.
-#[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn avx2(task: Product<'_, f32>) {
-    // SAFETY: the caller's promises are the callee's requirements.
-    unsafe { panels::<__m256>(task) }
-}
+level!(avx512: __m512, "avx512f,avx512vl,avx2,fma", 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
+level!(avx2: __m256, "avx2,fma", 1 2 3 4 5 6);
 
-/// A vector register of `f32` and the few operations that the kernel needs.
+/// What a tile needs of a vector register besides [`Vector`]'s operations.
 ///
 /// # Safety
 /// Every function requires the vector's instruction set, and valid pointers for the lanes it touches.
-trait Vector: Copy {
-    const LANES: usize;
+trait Register: Vector<f32> {
     /// Rows of a tile such that the tile, two vectors of `b` and a broadcast fill the registers.
     const ROWS: usize;
     type Mask: Copy;
 
     /// The first `n` lanes.
     unsafe fn mask(n: usize) -> Self::Mask;
-    unsafe fn splat(x: f32) -> Self;
-    unsafe fn load(p: *const f32) -> Self;
+    unsafe fn load_from(p: *const f32) -> Self;
     unsafe fn load_part(p: *const f32, mask: Self::Mask) -> Self;
-    unsafe fn store(self, p: *mut f32);
+    unsafe fn store_to(self, p: *mut f32);
     unsafe fn store_part(self, p: *mut f32, mask: Self::Mask);
-    unsafe fn multiply_add(self, x: Self, sum: Self) -> Self;
-    unsafe fn positive_part(self) -> Self;
 }
 
-impl Vector for __m512 {
-    const LANES: usize = 16;
-    const ROWS: usize = 14;
-    type Mask = __mmask16;
+macro_rules! register {
+    ($v:ty, $rows:literal, $mask:ty: |$n:ident| $first:expr, $load:path, |$p:ident, $m:ident| $part:expr, $store:path, $store_part:path) => {
+        impl Register for $v {
+            const ROWS: usize = $rows;
+            type Mask = $mask;
 
-    #[inline(always)]
-    unsafe fn mask(n: usize) -> __mmask16 {
-        if n >= 16 { !0 } else { (1 << n) - 1 }
-    }
-    #[inline(always)]
-    unsafe fn splat(x: f32) -> Self {
-        // SAFETY: see the trait.
-        unsafe { _mm512_set1_ps(x) }
-    }
-    #[inline(always)]
-    unsafe fn load(p: *const f32) -> Self {
-        // SAFETY: see the trait.
-        unsafe { _mm512_loadu_ps(p) }
-    }
-    #[inline(always)]
-    unsafe fn load_part(p: *const f32, mask: __mmask16) -> Self {
-        // SAFETY: see the trait; masked-out lanes are not accessed.
-        unsafe { _mm512_maskz_loadu_ps(mask, p) }
-    }
-    #[inline(always)]
-    unsafe fn store(self, p: *mut f32) {
-        // SAFETY: see the trait.
-        unsafe { _mm512_storeu_ps(p, self) }
-    }
-    #[inline(always)]
-    unsafe fn store_part(self, p: *mut f32, mask: __mmask16) {
-        // SAFETY: see the trait; masked-out lanes are not accessed.
-        unsafe { _mm512_mask_storeu_ps(p, mask, self) }
-    }
-    #[inline(always)]
-    unsafe fn multiply_add(self, x: Self, sum: Self) -> Self {
-        // SAFETY: see the trait.
-        unsafe { _mm512_fmadd_ps(self, x, sum) }
-    }
-    #[inline(always)]
-    unsafe fn positive_part(self) -> Self {
-        // SAFETY: see the trait.
-        unsafe { _mm512_max_ps(self, _mm512_setzero_ps()) }
-    }
-}
-
-impl Vector for __m256 {
-    const LANES: usize = 8;
-    const ROWS: usize = 6;
-    type Mask = __m256i;
-
-    #[inline(always)]
-    unsafe fn mask(n: usize) -> __m256i {
-        // SAFETY: see the trait.
-        unsafe {
-            let lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-            _mm256_cmpgt_epi32(_mm256_set1_epi32(n.min(8) as i32), lane)
+            #[inline(always)]
+            unsafe fn mask($n: usize) -> $mask {
+                $first
+            }
+            #[inline(always)]
+            unsafe fn load_from(p: *const f32) -> Self {
+                // SAFETY: see the trait; the same for the others, where masked-out lanes are not accessed.
+                unsafe { $load(p) }
+            }
+            #[inline(always)]
+            unsafe fn load_part($p: *const f32, $m: $mask) -> Self {
+                // SAFETY: as above.
+                unsafe { $part }
+            }
+            #[inline(always)]
+            unsafe fn store_to(self, p: *mut f32) {
+                // SAFETY: as above.
+                unsafe { $store(p, self) }
+            }
+            #[inline(always)]
+            unsafe fn store_part(self, p: *mut f32, mask: $mask) {
+                // SAFETY: as above.
+                unsafe { $store_part(p, mask, self) }
+            }
         }
-    }
-    #[inline(always)]
-    unsafe fn splat(x: f32) -> Self {
-        // SAFETY: see the trait.
-        unsafe { _mm256_set1_ps(x) }
-    }
-    #[inline(always)]
-    unsafe fn load(p: *const f32) -> Self {
-        // SAFETY: see the trait.
-        unsafe { _mm256_loadu_ps(p) }
-    }
-    #[inline(always)]
-    unsafe fn load_part(p: *const f32, mask: __m256i) -> Self {
-        // SAFETY: see the trait; masked-out lanes are not accessed.
-        unsafe { _mm256_maskload_ps(p, mask) }
-    }
-    #[inline(always)]
-    unsafe fn store(self, p: *mut f32) {
-        // SAFETY: see the trait.
-        unsafe { _mm256_storeu_ps(p, self) }
-    }
-    #[inline(always)]
-    unsafe fn store_part(self, p: *mut f32, mask: __m256i) {
-        // SAFETY: see the trait; masked-out lanes are not accessed.
-        unsafe { _mm256_maskstore_ps(p, mask, self) }
-    }
-    #[inline(always)]
-    unsafe fn multiply_add(self, x: Self, sum: Self) -> Self {
-        // SAFETY: see the trait.
-        unsafe { _mm256_fmadd_ps(self, x, sum) }
-    }
-    #[inline(always)]
-    unsafe fn positive_part(self) -> Self {
-        // SAFETY: see the trait.
-        unsafe { _mm256_max_ps(self, _mm256_setzero_ps()) }
+    };
+}
+
+register!(
+    __m512, 14, __mmask16: |n| if n >= 16 { !0 } else { (1 << n) - 1 },
+    _mm512_loadu_ps, |p, mask| _mm512_maskz_loadu_ps(mask, p), _mm512_storeu_ps, _mm512_mask_storeu_ps
+);
+register!(
+    __m256, 6, __m256i:
+    // SAFETY: see the trait.
+    |n| unsafe { _mm256_cmpgt_epi32(_mm256_set1_epi32(n.min(8) as i32), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)) },
+    _mm256_loadu_ps, |p, mask| _mm256_maskload_ps(p, mask), _mm256_storeu_ps, _mm256_maskstore_ps
+);
+
+/// Kinds of kernels: two vectors or one, complete or not, rows adjacent in `a` or not.
+const KINDS: usize = 6;
+
+/// The kind of kernel for a tile of `cols` columns; `unit`: `a_row` is 1.
+#[inline(always)]
+fn kind_of<V: Register>(cols: usize, unit: bool) -> usize {
+    match cols {
+        n if n == 2 * V::LANES => usize::from(!unit),
+        n if n == V::LANES => 2 + usize::from(!unit),
+        n => 4 + usize::from(n < V::LANES),
     }
 }
 
 /// Walks the tiles so that the smaller operand's part stays in cache.
 #[inline(always)]
-unsafe fn panels<V: Vector>(mut t: Product<'_, f32>) {
+unsafe fn panels<V: Register, const ROWS: usize>(mut t: Product<'_, f32>, kernels: &[[Kernel; ROWS]; KINDS]) {
     let width = 2 * V::LANES;
-    let (rows, cols) = (t.rows, t.cols);
-    let panels = cols.div_ceil(width);
-    let panel = |i: usize| (i * width, cols.min((i + 1) * width));
-    for k in 0..t.repeat.count {
+    let (rows, cols, unit, count) = (t.rows, t.cols, t.a_row == 1, t.repeat.count);
+    let panels = || (0..cols).step_by(width).map(|j0| (j0, width.min(cols - j0)));
+    let mut tile = |k: usize, (r0, r1): (usize, usize), (j0, cols): (usize, usize)| {
+        let kernel = kernels[kind_of::<V>(cols, unit)][r1 - r0 - 1];
+        // SAFETY: the tile lies inside the checked task.
+        unsafe { kernel(&mut t, k, r0, j0, cols) }
+    };
+    for k in 0..count {
         if rows > cols {
-            for (r0, r1) in parts(rows, V::ROWS) {
-                for (j0, j1) in (0..panels).map(panel) {
-                    // SAFETY: the tile lies inside the checked task.
-                    unsafe { tile_of::<V>(&mut t, k, r0, r1 - r0, j0, j1 - j0) }
-                }
-            }
+            parts(rows, ROWS).for_each(|band| panels().for_each(|panel| tile(k, band, panel)));
         } else {
-            for (j0, j1) in (0..panels).map(panel) {
-                for (r0, r1) in parts(rows, V::ROWS) {
-                    // SAFETY: the tile lies inside the checked task.
-                    unsafe { tile_of::<V>(&mut t, k, r0, r1 - r0, j0, j1 - j0) }
-                }
-            }
+            panels().for_each(|panel| parts(rows, ROWS).for_each(|band| tile(k, band, panel)));
         }
     }
 }
 
-/// Picks the kernel for a tile's number of rows, width, and whether its rows are adjacent in `a`.
-#[inline(always)]
-unsafe fn tile_of<V: Vector>(
-    t: &mut Product<'_, f32>,
-    k: usize,
-    r0: usize,
-    rows: usize,
-    j0: usize,
-    cols: usize,
-) {
-    macro_rules! pick {
-        ($($p:literal)*) => {
-            // SAFETY: `rows` and `cols` are those of a tile inside the checked task.
-            unsafe {
-                match (rows, cols == 2 * V::LANES, t.a_row == 1) {
-                    $(($p, true, true) => tile::<V, $p, 2, false, true>(t, k, r0, j0, cols),
-                      ($p, true, false) => tile::<V, $p, 2, false, false>(t, k, r0, j0, cols),)*
-                    $(($p, false, unit) if cols == V::LANES => match unit {
-                        true => tile::<V, $p, 1, false, true>(t, k, r0, j0, cols),
-                        false => tile::<V, $p, 1, false, false>(t, k, r0, j0, cols),
-                    },)*
-                    $(($p, false, _) if cols < V::LANES => tile::<V, $p, 1, true, false>(t, k, r0, j0, cols),
-                      ($p, false, _) => tile::<V, $p, 2, true, false>(t, k, r0, j0, cols),)*
-                    _ => unreachable!("a tile has 1 to {} rows", V::ROWS),
-                }
-            }
-        };
-    }
-    if V::ROWS > 6 { pick!(1 2 3 4 5 6 7 8 9 10 11 12 13 14) } else { pick!(1 2 3 4 5 6) }
-}
-
 /// `P` rows × `N` vectors; `PART`: the last vector is incomplete; `UNIT`: `a_row` is 1.
 #[inline(always)]
-unsafe fn tile<V: Vector, const P: usize, const N: usize, const PART: bool, const UNIT: bool>(
+unsafe fn tile<V: Register, const P: usize, const N: usize, const PART: bool, const UNIT: bool>(
     t: &mut Product<'_, f32>,
     k: usize,
     r0: usize,
@@ -212,7 +154,7 @@ unsafe fn tile<V: Vector, const P: usize, const N: usize, const PART: bool, cons
         let mask = V::mask(cols - (N - 1) * V::LANES);
         let load = |p: *const f32, n: usize| {
             let p = p.add(n * V::LANES);
-            if PART && n == N - 1 { V::load_part(p, mask) } else { V::load(p) }
+            if PART && n == N - 1 { V::load_part(p, mask) } else { V::load_from(p) }
         };
         let a_row = if UNIT { 1 } else { t.a_row };
         let c = t.c.as_mut_ptr().add(k * t.repeat.c + r0 * t.c_row + j0);
@@ -247,7 +189,7 @@ unsafe fn tile<V: Vector, const P: usize, const N: usize, const PART: bool, cons
                     for (p, row) in acc.iter_mut().enumerate() {
                         let x = V::splat(*a.add(p * a_row));
                         for (sum, w) in row.iter_mut().zip(w) {
-                            *sum = x.multiply_add(w, *sum);
+                            *sum = sum.plus_times(x, w);
                         }
                     }
                     a = a.wrapping_add(t.a_inner);
@@ -257,9 +199,9 @@ unsafe fn tile<V: Vector, const P: usize, const N: usize, const PART: bool, cons
         }
         for (p, row) in acc.iter().enumerate() {
             for (n, v) in row.iter().enumerate() {
-                let v = if t.relu { v.positive_part() } else { *v };
+                let v = if t.relu { v.max(V::splat(0.0)) } else { *v };
                 let to = c.add(p * t.c_row + n * V::LANES);
-                if PART && n == N - 1 { v.store_part(to, mask) } else { v.store(to) }
+                if PART && n == N - 1 { v.store_part(to, mask) } else { v.store_to(to) }
             }
         }
     }

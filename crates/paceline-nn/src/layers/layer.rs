@@ -1,0 +1,86 @@
+//! What layers are computed with. Public for the sake of [`Real::kernels`]; other crates cannot name it.
+
+use super::{Op, Pass};
+use crate::accel::{Level, elementwise};
+use crate::compute::Compute;
+use crate::loss::{self, Outcome, Targets};
+use crate::real::Real;
+use crate::shape::Shape;
+
+/// What a network calls. Pointers, so that a crate that has a network compiles none of it again.
+pub struct Kernels<T: 'static> {
+    pub layer: fn(&Op, Place<'_>) -> Box<dyn Layer<T>>,
+    pub normalise: fn(Level, &[u8], &[T], &[T], &mut [T]),
+    pub accumulate: fn(Level, &[T], &mut [T]),
+    pub loss: fn(&[T], Shape, Targets<'_, T>) -> Outcome,
+    pub loss_with_gradient: fn(&[T], Shape, Targets<'_, T>, T, &mut [T]) -> Outcome,
+}
+
+impl<T: Real> Kernels<T> {
+    pub const ALL: Self = Self {
+        layer: Op::layer,
+        normalise: elementwise::normalise,
+        accumulate: elementwise::accumulate,
+        loss: loss::value,
+        loss_with_gradient: loss::with_gradient,
+    };
+}
+
+/// Where in a network a layer's computation is being set up.
+pub struct Place<'a> {
+    pub input: Shape,
+    pub output: Shape,
+    /// Most samples of a batch.
+    pub capacity: usize,
+    pub relu: bool,
+    /// Whether the input's gradient will be asked for.
+    pub input_gradient: bool,
+    pub compute: &'a Compute,
+}
+
+pub struct Forward<'a, T> {
+    pub compute: &'a Compute,
+    pub pass: &'a Pass<'a>,
+    pub x: &'a [T],
+    /// The second input, where [`Spec::arity`] is 2 (else empty).
+    pub x2: &'a [T],
+    pub y: &'a mut [T],
+    pub params: &'a [T],
+    pub state: &'a mut [T],
+    pub scratch: &'a mut [T],
+}
+
+pub struct Backward<'a, T> {
+    pub compute: &'a Compute,
+    pub pass: &'a Pass<'a>,
+    pub x: &'a [T],
+    pub y: &'a [T],
+    /// The output's gradient; an in-place layer turns it into the input's.
+    pub dy: &'a mut [T],
+    pub params: &'a [T],
+    /// The layer's own part of the gradient buffer, to be overwritten.
+    pub grads: &'a mut [T],
+    pub dx: Option<InputGradient<'a, T>>,
+    pub scratch: &'a mut [T],
+}
+
+/// Where a layer that is not in place writes its input's gradient.
+pub struct InputGradient<'a, T> {
+    pub values: &'a mut [T],
+    /// Add to what is there (another layer has contributed already) instead of overwriting it.
+    pub add: bool,
+}
+
+/// A layer with its memory. Nothing here allocates.
+pub trait Layer<T: Real>: Send {
+    fn forward(&mut self, io: Forward<'_, T>);
+    fn backward(&mut self, io: Backward<'_, T>);
+    /// Whether `backward` leaves the input gradient in `dy` (for every input the same).
+    fn in_place(&self) -> bool {
+        false
+    }
+    /// Numbers of scratch that either pass needs.
+    fn scratch(&self) -> usize {
+        0
+    }
+}
