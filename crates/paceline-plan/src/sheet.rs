@@ -3,6 +3,9 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+pub use csv::Terminator;
+use csv::{ReaderBuilder, StringRecord, WriterBuilder};
+
 /// A table that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TableError {
@@ -86,7 +89,7 @@ impl Sheet {
                 return Err(format!("line {line}: {found} fields, but the header names {wanted} columns"));
             }
             if keep.get(number).copied().unwrap_or(true) {
-                rows.push(Row { line, fields: fields.to_vec() });
+                rows.push(Row { line, fields: fields.iter().map(str::to_owned).collect() });
             }
             number += 1;
             Ok(())
@@ -113,7 +116,7 @@ fn text(path: &Path) -> Result<String, String> {
     Ok(text)
 }
 
-fn header(fields: &[String]) -> Result<Vec<String>, String> {
+fn header(fields: &StringRecord) -> Result<Vec<String>, String> {
     let columns: Vec<String> = fields.iter().map(|name| name.trim().to_owned()).collect();
     match columns.iter().enumerate().find(|(i, name)| columns[..*i].contains(name)) {
         Some((_, name)) => Err(format!("line 1: the column `{name}` is there twice")),
@@ -121,51 +124,48 @@ fn header(fields: &[String]) -> Result<Vec<String>, String> {
     }
 }
 
-/// Hands over every record with the line that it begins on, the header among them; empty lines are none. Fields are
-/// written into the same memory again and again.
+/// Calls `take` with every record, the header among them, and the line that it begins on. Empty lines are no records.
 fn each_record(
     text: &str,
-    mut take: impl FnMut(usize, &[String]) -> Result<(), String>,
+    mut take: impl FnMut(usize, &StringRecord) -> Result<(), String>,
 ) -> Result<(), String> {
-    let (mut fields, mut last) = (vec![String::new()], 0);
-    let (mut quoted, mut line, mut begin) = (false, 1, 1);
-    let mut chars = text.trim_start_matches('\u{feff}').chars().peekable();
-    let mut any = false;
-    while let Some(c) = chars.next() {
-        any = true;
-        match c {
-            '"' if quoted && chars.peek() == Some(&'"') => {
-                fields[last].push('"');
-                chars.next();
-            }
-            '"' if quoted || fields[last].is_empty() => quoted = !quoted,
-            ',' if !quoted => {
-                last += 1;
-                match fields.get_mut(last) {
-                    Some(field) => field.clear(),
-                    None => fields.push(String::new()),
-                }
-            }
-            '\r' if !quoted && chars.peek() == Some(&'\n') => {}
-            '\n' if !quoted => {
-                if last > 0 || !fields[0].is_empty() {
-                    take(begin, &fields[..=last])?;
-                }
-                last = 0;
-                fields[0].clear();
-                line += 1;
-                (begin, any) = (line, false);
-            }
-            c => {
-                line += usize::from(c == '\n');
-                fields[last].push(c);
-            }
+    let text = text.trim_start_matches('\u{feff}');
+    // The row behind the text is read as one of its own unless a quote is still open there.
+    let mut reader = ReaderBuilder::new()
+        .has_headers(false)
+        .flexible(true)
+        .from_reader(text.as_bytes().chain(b"\nend".as_slice()));
+    let (mut record, mut begin, mut line) = (StringRecord::new(), 0, 1);
+    loop {
+        // The reader's own line is that of the line end or the empty lines before the record.
+        let from = reader.position().byte() as usize;
+        let ends = text.as_bytes().iter().skip(from).take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+        let next = (from + ends).min(text.len());
+        line += text.as_bytes()[begin..next].iter().filter(|byte| **byte == b'\n').count();
+        begin = next;
+        if begin == text.len() {
+            return Ok(());
+        }
+        reader.read_record(&mut record).map_err(|error| error.to_string())?;
+        if reader.position().byte() as usize > text.len() + 1 {
+            return Err(format!("line {line}: a quote is opened and not closed"));
+        }
+        if record.len() > 1 || !record[0].is_empty() {
+            take(line, &record)?;
         }
     }
-    if quoted {
-        return Err(format!("line {begin}: a quote is opened and not closed"));
+}
+
+/// Rows as comma-separated values (RFC 4180); fields have quotes where they need them.
+pub fn to_csv<F: AsRef<[u8]>>(
+    line_end: Terminator,
+    rows: impl IntoIterator<Item = impl IntoIterator<Item = F>>,
+) -> String {
+    let mut writer = WriterBuilder::new().terminator(line_end).flexible(true).from_writer(Vec::new());
+    for row in rows {
+        writer.write_record(row).expect("memory takes every record");
     }
-    if any { take(begin, &fields[..=last]) } else { Ok(()) }
+    String::from_utf8(writer.into_inner().expect("memory takes every record")).expect("fields are text")
 }
 
 #[cfg(test)]
@@ -178,6 +178,15 @@ mod tests {
         assert_eq!(sheet.columns, ["a", "b"]);
         let row = |line, a: &str, b: &str| Row { line, fields: vec![a.into(), b.into()] };
         assert_eq!(sheet.rows, [row(2, "1,\n2", "say \"so\""), row(5, "3", "4")]);
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let rows = [["a", "b"], ["1,\n2", "say \"so\""], ["", "x"]];
+        let text = to_csv(Terminator::CRLF, rows);
+        assert_eq!(text, "a,b\r\n\"1,\n2\",\"say \"\"so\"\"\"\r\n,x\r\n");
+        let sheet = Sheet::parse(&text).unwrap();
+        assert_eq!(sheet.rows.iter().map(|row| &row.fields[..]).collect::<Vec<_>>(), rows[1..]);
     }
 
     #[test]
@@ -203,6 +212,9 @@ mod tests {
             ("a,a\n1,2\n", "line 1: the column `a` is there twice"),
             ("a,b\n1,2\n3\n", "line 3: 1 fields, but the header names 2 columns"),
             ("a,b\n1,\"2\n", "line 2: a quote is opened"),
+            ("a,b\r\n1,2\r\n\r\n3,\"\"\"", "line 4: a quote is opened"),
+            ("a,b\r\n\"1\n1\",2\r\n3\r\n", "line 4: 1 fields"),
+            ("\n\n", "the file is empty"),
         ] {
             let said = Sheet::parse(text).unwrap_err();
             assert!(said.contains(problem), "{said}");

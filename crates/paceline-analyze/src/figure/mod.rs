@@ -3,7 +3,7 @@
 mod plotly;
 mod svg;
 
-use std::fmt::Write;
+use paceline_plan::sheet::{Terminator, to_csv};
 
 pub use plotly::script;
 
@@ -199,10 +199,8 @@ impl Figure {
 
     /// The numbers, as comma-separated values.
     pub fn csv(&self) -> String {
-        let mut text = String::from("panel,series,x,y,low,high,label\n");
-        let mut row = |fields: [String; 7]| {
-            let _ = writeln!(text, "{}", fields.map(|f| field(&f)).join(","));
-        };
+        let mut rows = vec![["panel", "series", "x", "y", "low", "high", "label"].map(String::from)];
+        let mut row = |fields: [String; 7]| rows.push(fields.map(plain));
         let ends = |range: Option<(f64, f64)>| match range {
             Some((low, high)) => [low.to_string(), high.to_string()],
             None => [String::new(), String::new()],
@@ -254,13 +252,12 @@ impl Figure {
                 }
             }
         }
-        text
+        to_csv(Terminator::Any(b'\n'), rows)
     }
 }
 
 /// A field of comma-separated values. What spreadsheets would take for a formula is quoted as text.
-fn field(text: &str) -> String {
+fn plain(text: String) -> String {
     let formula = text.starts_with(['=', '+', '-', '@']) && text.parse::<f64>().is_err();
-    let text = if formula { format!("'{text}") } else { text.to_owned() };
-    if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text }
+    if formula { format!("'{text}") } else { text }
 }

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use paceline_plan::sheet::{Terminator, to_csv};
+
 use super::{ExportError, Exported, file, folder};
 use crate::store::{Rows, Value};
 
@@ -15,32 +17,18 @@ pub fn write(exported: &Exported<'_>, out: &Path) -> Result<(), ExportError> {
 }
 
 fn text(rows: &Rows) -> String {
-    let names: Vec<&str> = rows.table.columns.iter().map(|c| c.name).collect();
-    let mut text = names.join(",") + "\r\n";
-    for row in &rows.rows {
-        let fields: Vec<String> = row.iter().map(field).collect();
-        text += &(fields.join(",") + "\r\n");
-    }
-    text
+    let names = rows.table.columns.iter().map(|column| column.name.to_owned()).collect();
+    let fields = rows.rows.iter().map(|row| row.iter().map(field).collect());
+    to_csv(Terminator::CRLF, [names].into_iter().chain::<Vec<Vec<String>>>(fields.collect()))
 }
 
 fn field(value: &Value) -> String {
     match value {
-        Value::Null => String::new(),
         Value::Integer(n) => n.to_string(),
         Value::Real(n) => n.to_string(),
-        Value::Text(text) => csv_field(text),
-        // No table has one.
-        Value::Blob(_) => String::new(),
-    }
-}
-
-/// A text as a field, in quotes where it needs them.
-pub fn csv_field(text: &str) -> String {
-    if text.contains(['"', ',', '\n', '\r']) {
-        format!("\"{}\"", text.replace('"', "\"\""))
-    } else {
-        text.to_owned()
+        Value::Text(text) => text.clone(),
+        // No table has blobs.
+        Value::Null | Value::Blob(_) => String::new(),
     }
 }
 

@@ -15,7 +15,6 @@ use std::path::{Path, PathBuf};
 use crate::store::{RecordError, Rows, RunRow, Store};
 use crate::table::tables;
 
-pub use csv::csv_field;
 pub use summary::{EvaluationSummary, LinkSummary, RankSummary, Summary};
 
 /// An export that failed.

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use paceline_explore::schedule::End;
+use paceline_plan::sheet::{Terminator, to_csv};
 use paceline_record::export::{Exported, Summary};
 use paceline_record::store::{RecordError, Store};
 use serde_json::{Map, Value, json};
@@ -100,15 +101,11 @@ impl Sheet {
     pub fn csv(&self) -> String {
         let field = |value: &Value| match value {
             Value::Null => String::new(),
-            Value::String(text) => paceline_record::export::csv_field(text),
+            Value::String(text) => text.clone(),
             other => other.to_string(),
         };
-        let header = self.columns.iter().map(|name| paceline_record::export::csv_field(name));
-        let mut text = header.collect::<Vec<_>>().join(",") + "\r\n";
-        for row in &self.rows {
-            text += &(row.iter().map(field).collect::<Vec<_>>().join(",") + "\r\n");
-        }
-        text
+        let rows = self.rows.iter().map(|row| row.iter().map(field).collect());
+        to_csv(Terminator::CRLF, [self.columns.clone()].into_iter().chain(rows))
     }
 
     /// As a list of objects.
