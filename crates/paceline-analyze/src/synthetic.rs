@@ -5,9 +5,9 @@ use paceline_random::{Purpose, Stream};
 use paceline_statistics::mean;
 use serde::Serialize;
 
-use crate::anova::{Anova, Estimate, Step};
+use crate::anova::{Anova, Estimate, LevelContrast};
 use crate::best::Ranking;
-use crate::findings::{Evidence, Finding, Kind, findings};
+use crate::findings::{Evidence, Finding, FindingKind, findings};
 use crate::noise::Noise;
 use crate::table::{RawRun, Response, StudyTable};
 
@@ -137,7 +137,7 @@ impl Covered {
 
 /// What came of one study.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Told {
+pub struct StudyScore {
     /// Decides the study.
     pub seed: u64,
     /// Its runs.
@@ -172,15 +172,18 @@ impl Known {
 }
 
 /// Makes a study and analyses it.
-pub fn told(seed: u64) -> Told {
+pub fn told(seed: u64) -> StudyScore {
     let known = study(seed);
-    let Some(anova) = Anova::new(&known.table, 0) else { return Told { seed, ..Told::default() } };
-    let mut told = Told { seed, runs: anova.n, residual_df: anova.residual_df, ..Told::default() };
+    let Some(anova) = Anova::new(&known.table, 0) else {
+        return StudyScore { seed, ..StudyScore::default() };
+    };
+    let mut told =
+        StudyScore { seed, runs: anova.n, residual_df: anova.residual_df, ..StudyScore::default() };
     for (f, effect) in anova.effects.iter().enumerate() {
         for (level, truth) in effect.levels.iter().zip(&known.alone[f]) {
             told.alone.look(level.effect, *truth);
         }
-        let truth = |step: &Step| known.alone[f][step.to] - known.alone[f][step.from];
+        let truth = |step: &LevelContrast| known.alone[f][step.to] - known.alone[f][step.from];
         told.jointly.all += 1;
         told.jointly.hit += u64::from(effect.steps.iter().all(|s| s.change.covers(truth(s)).unwrap_or(true)));
     }
@@ -204,7 +207,7 @@ pub fn told(seed: u64) -> Told {
         known.is_there(&factors)
     };
     let claims: Vec<&Finding> =
-        found.iter().filter(|f| matches!(f.kind, Kind::Effect | Kind::Together)).collect();
+        found.iter().filter(|f| matches!(f.kind, FindingKind::Effect | FindingKind::Together)).collect();
     told.claims = claims.len();
     told.wrong = claims.iter().filter(|f| !there(f)).count();
     told.there = anova.design.terms.iter().filter(|t| known.is_there(&t.factors)).count();
@@ -218,9 +221,9 @@ mod tests {
     #[test]
     fn intervals_contain_the_truth_about_as_often_as_they_say() {
         // The accept measurement looks at a thousand studies; here wide bounds hold for a tenth of them.
-        let all: Vec<Told> = (0..100).map(told).collect();
-        let sum = |of: fn(&Told) -> Covered| {
-            let add = |a: Covered, t: &Told| Covered { all: a.all + of(t).all, hit: a.hit + of(t).hit };
+        let all: Vec<StudyScore> = (0..100).map(told).collect();
+        let sum = |of: fn(&StudyScore) -> Covered| {
+            let add = |a: Covered, t: &StudyScore| Covered { all: a.all + of(t).all, hit: a.hit + of(t).hit };
             all.iter().fold(Covered::default(), add).share()
         };
         for share in [sum(|t| t.alone), sum(|t| t.together)] {

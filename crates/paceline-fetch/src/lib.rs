@@ -29,7 +29,7 @@ pub use transfer::Client;
 
 /// What is told while fetching.
 #[derive(Debug)]
-pub enum News<'a> {
+pub enum FetchEvent<'a> {
     /// An address is asked.
     Asking {
         /// The address.
@@ -80,7 +80,7 @@ pub fn fetch(
     parcel: &Parcel,
     addresses: &[String],
     folder: &Path,
-    news: &mut dyn FnMut(News<'_>),
+    news: &mut dyn FnMut(FetchEvent<'_>),
 ) -> Result<Vec<PathBuf>, FetchError> {
     let here: Option<Vec<PathBuf>> = parcel.files.iter().map(|file| verified(folder, file)).collect();
     if let Some(here) = here {
@@ -94,7 +94,7 @@ pub fn fetch(
             Err(error) if error.is_ours() => return Err(error),
             Err(error) => {
                 if i + 1 < addresses.len() {
-                    news(News::GaveUp(&error));
+                    news(FetchEvent::GaveUp(&error));
                 }
                 last = error;
             }
@@ -108,7 +108,7 @@ fn fetch_from(
     parcel: &Parcel,
     address: &str,
     folder: &Path,
-    news: &mut dyn FnMut(News<'_>),
+    news: &mut dyn FnMut(FetchEvent<'_>),
 ) -> Result<(), FetchError> {
     let part = folder.join(format!("{}.part", parcel.name));
     loop {
@@ -125,7 +125,7 @@ fn fetch_from(
             // What was there from before may have been of another version.
             Err(error) if resumed && error.is_content() => {
                 let cause = error.to_string();
-                news(News::Resuming { cause: &cause });
+                news(FetchEvent::Resuming { cause: &cause });
                 remove(&part)?;
             }
             Err(error) => {

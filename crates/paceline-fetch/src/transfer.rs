@@ -8,7 +8,7 @@ use std::time::Duration;
 use ureq::http::Response;
 use ureq::{Agent, Body};
 
-use crate::News;
+use crate::FetchEvent;
 use crate::error::FetchError;
 
 /// Time to connect.
@@ -59,7 +59,7 @@ impl Client {
         address: &str,
         part: &Path,
         limit: u64,
-        news: &mut dyn FnMut(News<'_>),
+        news: &mut dyn FnMut(FetchEvent<'_>),
     ) -> Result<bool, FetchError> {
         let failed = |source| FetchError::Io { path: part.into(), source };
         let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(part);
@@ -74,7 +74,7 @@ impl Client {
         let mut left = RESUMES;
         loop {
             let before = file.seek(SeekFrom::End(0)).map_err(failed)?;
-            news(News::Asking { address, have: before });
+            news(FetchEvent::Asking { address, have: before });
             match self.request(address, part, &mut file, before, limit, news)? {
                 Came::Whole => return Ok(kept),
                 Came::Restart => {
@@ -86,7 +86,7 @@ impl Client {
                         return Err(FetchError::Broken { address: address.into(), have, total, cause });
                     }
                     left -= 1;
-                    news(News::Resuming { cause: &cause });
+                    news(FetchEvent::Resuming { cause: &cause });
                 }
             }
         }
@@ -100,7 +100,7 @@ impl Client {
         file: &mut File,
         have: u64,
         limit: u64,
-        news: &mut dyn FnMut(News<'_>),
+        news: &mut dyn FnMut(FetchEvent<'_>),
     ) -> Result<Came, FetchError> {
         let mut request = self.0.get(address).header("accept-encoding", "identity");
         if have > 0 {
@@ -165,7 +165,7 @@ impl Client {
             }
             file.write_all(&buffer[..count]).map_err(|source| written(source, have))?;
             have += count as u64;
-            news(News::Bytes { have, total });
+            news(FetchEvent::Bytes { have, total });
         }
         if total.is_some_and(|total| have < total) {
             return Ok(Came::Some { have, total, cause: "the server closed the connection".into() });

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use paceline_data::content;
 use paceline_data::origin::{File, Packing, Parcel};
-use paceline_fetch::{Client, FetchError, News, fetch};
+use paceline_fetch::{Client, FetchError, FetchEvent, fetch};
 
 /// What the server is asked: the path, and the first byte of the range if there is one.
 #[derive(Clone, Debug, PartialEq)]
@@ -116,7 +116,7 @@ fn get(parcel: &Parcel, server: &Server, folder: &Path) -> Result<(), FetchError
 
 fn get_from(parcel: &Parcel, addresses: &[String], folder: &Path) -> Result<(), FetchError> {
     let client = Client::new(Duration::from_secs(5), Duration::from_secs(5));
-    fetch(&client, parcel, addresses, folder, &mut |_: News<'_>| {}).map(drop)
+    fetch(&client, parcel, addresses, folder, &mut |_: FetchEvent<'_>| {}).map(drop)
 }
 
 /// The names in a folder.

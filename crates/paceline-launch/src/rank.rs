@@ -9,12 +9,14 @@ use paceline_data::{Dataset, Folders};
 use paceline_nn::{Graph, Outcome};
 use paceline_plan::Plan;
 use paceline_protocol::{Agreement, Setup, Strategy};
-use paceline_record::{Part, process};
+use paceline_record::{RankState, process};
 use paceline_train::engine::Times;
 use paceline_train::server::Seen;
 use paceline_train::worker::Said;
 use paceline_train::{Brake, Course, Pause, Stretch, TrainError, model, server, worker};
-use paceline_wire::{Door, Identity, Interfaces, Key, Options, Transport, WireError, identity, registry};
+use paceline_wire::{
+    Door, Identity, Interfaces, Key, StreamOptions, Transport, WireError, identity, registry,
+};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use sha2::{Digest, Sha256};
 
@@ -364,9 +366,14 @@ fn life(say: &mut dyn FnMut(FromRank, &[f32])) -> Result<(), FromRank> {
 }
 
 /// Options of a rank's connections, where so many threads compute on its machine.
-fn options(threads: usize, buffer: Option<usize>) -> Options {
+fn options(threads: usize, buffer: Option<usize>) -> StreamOptions {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    Options { max_body: worker::MESSAGE, own_core: threads <= cores, buffer, ..Options::default() }
+    StreamOptions {
+        max_body: worker::MESSAGE,
+        own_core: threads <= cores,
+        buffer,
+        ..StreamOptions::default()
+    }
 }
 
 /// How the launcher leads a rank: where it begins, and what it is told on the way.
@@ -374,7 +381,7 @@ pub struct Leash {
     /// The steps to begin with.
     pub stretch: Stretch,
     /// What the rank had when the run paused, if it goes on.
-    pub restored: Option<Part>,
+    pub restored: Option<RankState>,
     /// Stops it early.
     pub brake: Arc<Brake>,
     /// What it waits for.
@@ -397,7 +404,7 @@ fn connect(
     mut orders: std::io::Stdin,
     identity: Identity,
     links: &[usize],
-    options: Options,
+    options: StreamOptions,
     emulated: Option<Emulated>,
 ) -> Result<(Box<dyn Transport>, Leash), FromRank> {
     let Ok(Some((ToRank::Peers { addresses, interfaces, stretch, restored }, numbers))) =
@@ -432,6 +439,6 @@ fn connect(
     let (Some(emulated), Some(path)) = (emulated, interfaces) else { return Ok((transport, leash)) };
     let interfaces = Interfaces::open(&path, emulated.count())
         .map_err(|e| failed(&WireError::system("open the emulated interfaces")(e).into()))?;
-    let Options { buffer, own_core, .. } = options;
+    let StreamOptions { buffer, own_core, .. } = options;
     Ok((emulated.wrap(transport, Arc::new(interfaces), buffer, own_core), leash))
 }

@@ -10,8 +10,8 @@ use paceline_launch::pauses::Harbour;
 use paceline_launch::run::{self, Launch};
 use paceline_plan::Plan;
 use paceline_record::process::Started;
-use paceline_record::store::{Scarce, Told, scarce};
-use paceline_record::{Checkpoints, Damaged, Event, Origin, Record, Recording, RunResult};
+use paceline_record::store::{EventListener, Scarce, scarce};
+use paceline_record::{Checkpoints, Damaged, Event, Record, Recording, RunOrigin, RunResult};
 use paceline_train::model;
 
 use crate::failure::Failure;
@@ -46,7 +46,7 @@ pub fn conclude(
     mut summary: String,
     record: Option<Record>,
     run: &str,
-    origin: Origin,
+    origin: RunOrigin,
     show: Show,
 ) -> Result<(), Failure> {
     let path = record.as_ref().map(|record| record.path().to_owned());
@@ -65,7 +65,7 @@ impl Voyage {
     /// Runs it, and prints the result and its summary.
     pub fn sail(self, listening: &Listening, show: Show, started: Started) -> Result<(), Failure> {
         let mut record = None;
-        let mut follow = Follow::new(show, Origin::Measured, self.recording.is_none());
+        let mut follow = Follow::new(show, RunOrigin::Measured, self.recording.is_none());
         let done = self.run(listening, show, started, &mut record, &mut follow);
         follow.finish();
         // It may hold nothing: a key that went with the run, checkpoints that were never made.
@@ -80,7 +80,7 @@ impl Voyage {
         };
         let summary = follow.summary(&result);
         result.dropped_rows = record.as_ref().map_or(result.dropped_rows, Record::dropped);
-        conclude(result, summary, record, &self.run, Origin::Measured, show)
+        conclude(result, summary, record, &self.run, RunOrigin::Measured, show)
     }
 
     fn run(
@@ -159,7 +159,7 @@ impl Voyage {
         }
         let told = show.json.then(|| {
             // A reader that has gone away is noticed when the result is written.
-            Box::new(|line: &str| drop(output::json_line(line))) as Told
+            Box::new(|line: &str| drop(output::json_line(line))) as EventListener
         });
         let open = if self.resumes { Record::reopen } else { Record::create };
         Ok(Some(open(&self.store, &self.run, &self.plan, BUILD, told)?))

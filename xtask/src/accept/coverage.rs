@@ -1,7 +1,7 @@
 //! Synthetic studies with known effects, interactions and noise: intervals of 95% contain the truth as often as they
 //! say, and no more is found that is not there than the nominal rate.
 
-use paceline_analyze::synthetic::{Covered, KINDS, Told, told};
+use paceline_analyze::synthetic::{Covered, KINDS, StudyScore, told};
 use serde_json::json;
 
 use super::{Line, Report};
@@ -9,14 +9,14 @@ use crate::process::Outcome;
 
 const STUDIES: u64 = 1000;
 
-fn sum<'a>(studies: impl Iterator<Item = &'a Told>, of: fn(&Told) -> Covered) -> f64 {
-    let add = |a: Covered, t: &Told| Covered { all: a.all + of(t).all, hit: a.hit + of(t).hit };
+fn sum<'a>(studies: impl Iterator<Item = &'a StudyScore>, of: fn(&StudyScore) -> Covered) -> f64 {
+    let add = |a: Covered, t: &StudyScore| Covered { all: a.all + of(t).all, hit: a.hit + of(t).hit };
     studies.fold(Covered::default(), add).share()
 }
 
 /// Coverage and false findings over a thousand studies.
 pub fn measure() -> Outcome<Report> {
-    let all: Vec<Told> = (0..STUDIES).map(told).collect();
+    let all: Vec<StudyScore> = (0..STUDIES).map(told).collect();
     let between = |claim: &str, share: f64| {
         let line =
             |claim: String, wanted: f64, at_most: bool| Line { claim, reached: share, wanted, at_most };
@@ -30,7 +30,7 @@ pub fn measure() -> Outcome<Report> {
         lines.extend(between(&format!("{name}: main effects"), sum(own(), |t| t.alone)));
         lines.extend(between(&format!("{name}: interactions"), sum(own(), |t| t.together)));
     }
-    let count = |of: fn(&Told) -> usize| all.iter().map(of).sum::<usize>() as f64;
+    let count = |of: fn(&StudyScore) -> usize| all.iter().map(of).sum::<usize>() as f64;
     let (claims, wrong) = (count(|t| t.claims), count(|t| t.wrong));
     for (claim, reached, wanted, at_most) in [
         ("all changes of a factor at once hold the truth", sum(all.iter(), |t| t.jointly), 0.93, false),

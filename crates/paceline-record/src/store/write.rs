@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ToSql, Transaction, TransactionBehavior, params};
 
-use super::record::{Identity, RESULT, Told};
+use super::record::{EventListener, Identity, RESULT};
 use super::{RecordError, at};
 use crate::event::RunResult;
 use crate::metric::{self, About};
@@ -121,7 +121,7 @@ pub(super) struct Writer {
     pub sql: Sql,
     pub queued: Arc<AtomicUsize>,
     /// Who hears of events once they are stored.
-    pub told: Option<Told>,
+    pub told: Option<EventListener>,
 }
 
 impl Writer {

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 use paceline_data::origin::{Origin, Parcel};
-use paceline_data::{DATASETS, Folders, Form, Settings, Source, content};
-use paceline_fetch::{Client, News};
+use paceline_data::{DATASETS, DatasetKind, DatasetSettings, Folders, Form, content};
+use paceline_fetch::{Client, FetchEvent};
 use serde::Serialize;
 
 use super::train::names;
@@ -97,7 +97,7 @@ pub fn folders(place: &Place) -> Folders {
     Folders(variable("PACELINE_DATA").into_iter().chain(own()).chain([PathBuf::from(SYSTEM)]).collect())
 }
 
-fn source(name: &str) -> &'static Source {
+fn source(name: &str) -> &'static DatasetKind {
     paceline_data::find(name).expect("clap lets registered names pass only")
 }
 
@@ -209,7 +209,7 @@ struct FileState {
 }
 
 /// How a file compares with the published one of its name.
-fn state(source: &Source, path: &Path) -> Result<FileState, Failure> {
+fn state(source: &DatasetKind, path: &Path) -> Result<FileState, Failure> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let name = name.strip_suffix(".gz").unwrap_or(&name);
     let published = source.origin.parcels().iter().find_map(|parcel| {
@@ -228,7 +228,7 @@ fn state(source: &Source, path: &Path) -> Result<FileState, Failure> {
 fn info(args: &One, show: Show) -> Result<(), Failure> {
     let (source, folders) = (source(&args.name), folders(&args.place));
     let located = source.locate(&folders)?;
-    let dataset = source.load(&folders, &Settings::default())?;
+    let dataset = source.load(&folders, &DatasetSettings::default())?;
     let files = located.iter().filter(|path| path.is_file());
     let files = files.map(|path| state(source, path)).collect::<Result<Vec<_>, _>>()?;
     let (home, licence) = match source.origin {
@@ -365,19 +365,21 @@ impl Follow {
         Self { bar, name: parcel.name }
     }
 
-    fn take(&mut self, news: &News<'_>) {
+    fn take(&mut self, news: &FetchEvent<'_>) {
         let note = |line: String| self.bar.note(&line);
         match news {
-            News::Asking { address, have: 0 } => note(format!("{}: from {address}", self.name)),
-            News::Asking { address, have } => {
+            FetchEvent::Asking { address, have: 0 } => note(format!("{}: from {address}", self.name)),
+            FetchEvent::Asking { address, have } => {
                 note(format!("{}: from {address}, going on after {have} bytes", self.name));
             }
-            News::Bytes { have, total } => {
+            FetchEvent::Bytes { have, total } => {
                 self.bar.length(total.unwrap_or(*have));
                 self.bar.position(*have);
             }
-            News::Resuming { cause } => note(format!("{}: broken off ({cause}), trying again", self.name)),
-            News::GaveUp(error) => note(format!("{error}; trying the next address")),
+            FetchEvent::Resuming { cause } => {
+                note(format!("{}: broken off ({cause}), trying again", self.name))
+            }
+            FetchEvent::GaveUp(error) => note(format!("{error}; trying the next address")),
         }
     }
 }
