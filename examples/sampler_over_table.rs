@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use paceline_explore::table::{Ask, Exploration, ExplorationError, Table};
+use paceline_explore::table::{Exploration, ExplorationError, ExplorationRequest, LookupTable};
 use paceline_plan::{Goal, Objective, Value};
 
 const BUDGET: usize = 12;
@@ -17,18 +17,18 @@ fn seconds(workers: f64, batch: f64) -> f64 {
 }
 
 /// Columns `workers`, `batch` and `seconds`.
-fn made_up() -> Table {
+fn made_up() -> LookupTable {
     let rows = (1..=8).flat_map(|workers| (4..=10).map(move |power| (f64::from(workers), 2f64.powi(power))));
     let row = |(workers, batch)| [workers, batch, seconds(workers, batch)].map(Value::Number).to_vec();
     let columns = ["workers", "batch", "seconds"].map(str::to_owned).to_vec();
-    Table { columns, rows: rows.map(row).collect() }
+    LookupTable { columns, rows: rows.map(row).collect() }
 }
 
 fn main() -> Result<(), ExplorationError> {
     let file = std::env::args().nth(1);
-    let table = file.map_or_else(|| Ok(made_up()), |file| Table::read(Path::new(&file)))?;
+    let table = file.map_or_else(|| Ok(made_up()), |file| LookupTable::read(Path::new(&file)))?;
     let (objective, axes) = table.columns.split_last().expect("a table has columns");
-    let ask = Ask {
+    let ask = ExplorationRequest {
         axes: axes.to_vec(),
         objectives: vec![Objective { metric: objective.clone(), goal: Goal::Minimize }],
         constraints: Vec::new(),

@@ -15,7 +15,7 @@ use crate::transfer::Transfer;
 
 /// What else is known about the factors.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Ask {
+pub struct AnalysisRequest {
     /// The factor whose levels are workloads (models, datasets, networks).
     pub workload: Option<usize>,
     /// The factor that counts workers.
@@ -61,12 +61,12 @@ pub struct Analysis {
 
 impl Analysis {
     /// Of the first response.
-    pub fn new(table: &StudyTable, ask: Ask) -> Self {
+    pub fn new(table: &StudyTable, ask: AnalysisRequest) -> Self {
         Self::followed(table, ask, &|_| ())
     }
 
     /// The same; `stage` is told what is worked out next.
-    pub fn followed(table: &StudyTable, ask: Ask, stage: &dyn Fn(&str)) -> Self {
+    pub fn followed(table: &StudyTable, ask: AnalysisRequest, stage: &dyn Fn(&str)) -> Self {
         stage("effects");
         let anova = Anova::new(table, 0);
         stage("best configurations");

@@ -5,7 +5,7 @@
 use paceline_statistics::mean;
 use serde::Serialize;
 
-use crate::design::{Coding, Design, Term, minus};
+use crate::design::{Coding, ModelMatrix, Term, minus};
 use crate::distributions::{f_tail, holm, t_quantile, t_two_sided};
 use crate::linear::Fit;
 use crate::table::StudyTable;
@@ -46,7 +46,7 @@ impl Estimate {
 
 /// One line of the analysis of variance.
 #[derive(Clone, Debug, Serialize)]
-pub struct Source {
+pub struct VarianceSource {
     /// The factor, or two with `:` between.
     pub term: String,
     /// Degrees of freedom; 0 where the term cannot be told from others.
@@ -69,13 +69,13 @@ pub struct Source {
 
 /// The effect of a factor.
 #[derive(Clone, Debug, Serialize)]
-pub struct Effect {
+pub struct FactorEffect {
     /// The factor.
     pub factor: String,
     /// Its levels.
     pub levels: Vec<LevelEffect>,
     /// Between two levels, on the response's scale; intervals hold for all pairs of this factor together.
-    pub steps: Vec<Step>,
+    pub steps: Vec<LevelContrast>,
 }
 
 /// What a level does.
@@ -94,7 +94,7 @@ pub struct LevelEffect {
 
 /// From one level to another.
 #[derive(Clone, Debug, Serialize)]
-pub struct Step {
+pub struct LevelContrast {
     /// The level before.
     pub from: usize,
     /// The level after.
@@ -122,7 +122,7 @@ pub struct Anova {
     /// Runs.
     pub n: usize,
     /// Factors and pairs.
-    pub sources: Vec<Source>,
+    pub sources: Vec<VarianceSource>,
     /// Degrees of freedom of the residuals.
     pub residual_df: usize,
     /// Their sum of squares.
@@ -132,14 +132,14 @@ pub struct Anova {
     /// Share of the variation that the model accounts for.
     pub r_sq: f64,
     /// Effects of factors.
-    pub effects: Vec<Effect>,
+    pub effects: Vec<FactorEffect>,
     /// Of pairs.
     pub interactions: Vec<Interaction>,
     /// What the runs cannot tell, in words.
     pub cannot_tell: Vec<String>,
     /// The model.
     #[serde(skip)]
-    pub design: Design,
+    pub design: ModelMatrix,
     /// How it fits.
     #[serde(skip)]
     pub fit: Fit,
@@ -150,7 +150,7 @@ impl Anova {
     pub fn new(table: &StudyTable, response: usize) -> Option<Self> {
         let measured = table.measured(response);
         let values: Vec<f64> = measured.iter().map(|(_, value)| *value).collect();
-        let design = Design::new(table, response);
+        let design = ModelMatrix::new(table, response);
         if values.len() < 2 || design.terms.is_empty() {
             return None;
         }
@@ -221,7 +221,12 @@ impl Anova {
         self.estimate(&minus(&to, &from), outside)
     }
 
-    fn effect(&self, table: &StudyTable, measured: &[(&crate::table::Run, f64)], term: &Term) -> Effect {
+    fn effect(
+        &self,
+        table: &StudyTable,
+        measured: &[(&crate::table::Run, f64)],
+        term: &Term,
+    ) -> FactorEffect {
         let at = term.factors[0];
         let factor = &table.factors[at];
         let count = factor.levels.len();
@@ -258,9 +263,9 @@ impl Anova {
             let p = self
                 .noise()
                 .map(|(s, df)| (t_two_sided(value / (s * scale), df) * ends.len() as f64).min(1.0));
-            Some(Step { from: *from, to: *to, change, p, pairs: pairs(measured, at, *from, *to) })
+            Some(LevelContrast { from: *from, to: *to, change, p, pairs: pairs(measured, at, *from, *to) })
         };
-        Effect { factor: factor.name.clone(), levels, steps: ends.iter().filter_map(step).collect() }
+        FactorEffect { factor: factor.name.clone(), levels, steps: ends.iter().filter_map(step).collect() }
     }
 
     fn interaction(&self, table: &StudyTable, term: &Term) -> Interaction {
@@ -304,7 +309,7 @@ impl Anova {
 }
 
 /// A term beyond those that do not contain it.
-fn source(design: &Design, full: &Fit, term: &Term, values: &[f64], total: f64) -> Source {
+fn source(design: &ModelMatrix, full: &Fit, term: &Term, values: &[f64], total: f64) -> VarianceSource {
     let contains = |other: &Term| term.factors.iter().all(|f| other.factors.contains(f));
     let mut columns: Vec<Vec<f64>> = design.columns[..design.blocks.end].to_vec();
     for other in design.terms.iter().filter(|other| !contains(other)) {
@@ -324,7 +329,7 @@ fn source(design: &Design, full: &Fit, term: &Term, values: &[f64], total: f64) 
         let beyond = df as f64 * (f - 1.0);
         (beyond / (beyond + values.len() as f64)).max(0.0)
     });
-    Source {
+    VarianceSource {
         term: term.name.clone(),
         df,
         sum_sq,

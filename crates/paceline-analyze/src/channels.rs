@@ -3,7 +3,7 @@
 use paceline_record::Machine;
 use serde::{Deserialize, Serialize};
 
-use crate::chart::{Chart, Dot, Line, Panel, Unit};
+use crate::chart::{Chart, ChartSeries, ChartUnit, Dot, Panel};
 use crate::statistics::{Quantiles, Spread};
 
 /// Channels between processes, measured.
@@ -157,14 +157,14 @@ impl Channels {
                     .map(|point| Dot { x: point.bytes as f64, y: figure(point) })
                     .collect();
                 dots.sort_by(|a, b| a.x.total_cmp(&b.x));
-                Line { name: transport.to_owned(), dots }
+                ChartSeries { name: transport.to_owned(), dots }
             };
             self.transports().into_iter().map(line).filter(|line| !line.dots.is_empty()).collect()
         };
         let pairs = if self.pairs == 1 { "1 pair".into() } else { format!("{} pairs", self.pairs) };
         let buffer_words = buffer.map_or_else(
             || "default buffers".into(),
-            |bytes| format!("buffers of {}", Unit::Bytes.show(bytes as f64)),
+            |bytes| format!("buffers of {}", ChartUnit::Bytes.show(bytes as f64)),
         );
         Chart {
             title: format!("Channels between ranks of one machine, {payload} payload"),
@@ -175,14 +175,14 @@ impl Channels {
             panels: vec![
                 Panel {
                     title: "One-way latency (half a round trip)".into(),
-                    x: ("size of a message".into(), Unit::Bytes),
-                    y: ("latency".into(), Unit::Seconds),
+                    x: ("size of a message".into(), ChartUnit::Bytes),
+                    y: ("latency".into(), ChartUnit::Seconds),
                     lines: lines(&|point| point.latency_spread_s),
                 },
                 Panel {
                     title: "One-way bandwidth".into(),
-                    x: ("size of a message".into(), Unit::Bytes),
-                    y: ("bandwidth".into(), Unit::BytesPerSecond),
+                    x: ("size of a message".into(), ChartUnit::Bytes),
+                    y: ("bandwidth".into(), ChartUnit::BytesPerSecond),
                     lines: lines(&|point| point.bandwidth_bytes_per_s),
                 },
             ],

@@ -8,7 +8,7 @@ use crate::statistics::Spread;
 
 /// What a number counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
+pub enum ChartUnit {
     /// Bytes, in powers of 1024.
     Bytes,
     /// Seconds.
@@ -19,7 +19,7 @@ pub enum Unit {
     Count,
 }
 
-impl Unit {
+impl ChartUnit {
     /// A number with its unit: three digits at most, and no zeros behind them.
     pub fn show(self, value: f64) -> String {
         let (step, names): (f64, &[&str]) = match self {
@@ -69,7 +69,7 @@ pub struct Dot {
 
 /// What belongs together.
 #[derive(Clone, Debug)]
-pub struct Line {
+pub struct ChartSeries {
     /// Its name in the legend.
     pub name: String,
     /// Its points, from left to right.
@@ -82,11 +82,11 @@ pub struct Panel {
     /// What it shows.
     pub title: String,
     /// The axis to the right.
-    pub x: (String, Unit),
+    pub x: (String, ChartUnit),
     /// The axis upwards.
-    pub y: (String, Unit),
+    pub y: (String, ChartUnit),
     /// What is drawn.
-    pub lines: Vec<Line>,
+    pub lines: Vec<ChartSeries>,
 }
 
 /// Panels side by side.
@@ -259,16 +259,16 @@ mod tests {
     #[test]
     fn numbers_are_shown_with_their_unit_and_three_digits() {
         for (unit, value, shown) in [
-            (Unit::Bytes, 64.0, "64 B"),
-            (Unit::Bytes, 4096.0, "4 KiB"),
-            (Unit::Bytes, 1.5 * 1048576.0, "1.5 MiB"),
-            (Unit::Seconds, 2.346e-6, "2.35 µs"),
-            (Unit::Seconds, 0.12, "120 ms"),
-            (Unit::Seconds, 0.9999e-3, "1 ms"),
-            (Unit::BytesPerSecond, 3.0e9, "3 GB/s"),
-            (Unit::Count, 4.0, "4"),
-            (Unit::Count, 2048.0, "2048"),
-            (Unit::BytesPerSecond, 812_345_678.0, "812 MB/s"),
+            (ChartUnit::Bytes, 64.0, "64 B"),
+            (ChartUnit::Bytes, 4096.0, "4 KiB"),
+            (ChartUnit::Bytes, 1.5 * 1048576.0, "1.5 MiB"),
+            (ChartUnit::Seconds, 2.346e-6, "2.35 µs"),
+            (ChartUnit::Seconds, 0.12, "120 ms"),
+            (ChartUnit::Seconds, 0.9999e-3, "1 ms"),
+            (ChartUnit::BytesPerSecond, 3.0e9, "3 GB/s"),
+            (ChartUnit::Count, 4.0, "4"),
+            (ChartUnit::Count, 2048.0, "2048"),
+            (ChartUnit::BytesPerSecond, 812_345_678.0, "812 MB/s"),
         ] {
             assert_eq!(unit.show(value), shown);
         }
@@ -276,11 +276,11 @@ mod tests {
 
     #[test]
     fn axes_have_few_labels_and_these_are_powers() {
-        assert_eq!(Unit::Bytes.ticks((64.0, 16777216.0)).len(), 5);
-        let decades = Unit::Seconds.ticks((2e-6, 0.3));
+        assert_eq!(ChartUnit::Bytes.ticks((64.0, 16777216.0)).len(), 5);
+        let decades = ChartUnit::Seconds.ticks((2e-6, 0.3));
         assert_eq!(decades.len(), 5);
         assert!(decades[0] > 9e-6 && decades[0] < 11e-6);
-        assert_eq!(Unit::Seconds.ticks((0.3, 3.0)), [0.5, 1.0, 2.0]);
+        assert_eq!(ChartUnit::Seconds.ticks((0.3, 3.0)), [0.5, 1.0, 2.0]);
     }
 
     #[test]
@@ -294,11 +294,11 @@ mod tests {
     fn a_chart_has_a_line_per_name_in_each_panel_and_escapes_its_words() {
         let spread = Spread { median: 2.0, least: 1.0, greatest: 3.0 };
         let dots = vec![Dot { x: 64.0, y: spread }, Dot { x: 4096.0, y: spread }];
-        let line = |name: &str| Line { name: name.into(), dots: dots.clone() };
+        let line = |name: &str| ChartSeries { name: name.into(), dots: dots.clone() };
         let panel = Panel {
             title: "panel".into(),
-            x: ("size".into(), Unit::Bytes),
-            y: ("time".into(), Unit::Seconds),
+            x: ("size".into(), ChartUnit::Bytes),
+            y: ("time".into(), ChartUnit::Seconds),
             lines: vec![line("a"), line("b")],
         };
         let chart =

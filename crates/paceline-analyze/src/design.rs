@@ -74,7 +74,7 @@ pub struct Term {
 
 /// A model of effects and their columns.
 #[derive(Clone, Debug)]
-pub struct Design {
+pub struct ModelMatrix {
     /// How each factor is coded; none where it has one level.
     pub codings: Vec<Option<Coding>>,
     /// Factors, then pairs.
@@ -91,7 +91,7 @@ fn outer(a: &[f64], b: &[f64]) -> Vec<f64> {
     a.iter().flat_map(|a| b.iter().map(move |b| a * b)).collect()
 }
 
-impl Design {
+impl ModelMatrix {
     /// The model of a response: every factor and, where the runs allow it, every pair.
     pub fn new(table: &StudyTable, response: usize) -> Self {
         let full = Self::with(table, response, true);

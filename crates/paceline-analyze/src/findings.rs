@@ -7,7 +7,7 @@
 use paceline_plan::Goal;
 use serde::Serialize;
 
-use crate::anova::{Anova, Effect, Estimate, Source, Step};
+use crate::anova::{Anova, Estimate, FactorEffect, LevelContrast, VarianceSource};
 use crate::best::{NoiseSource, Ranking};
 use crate::noise::Noise;
 use crate::scaling::Series;
@@ -22,7 +22,7 @@ const SMALL: f64 = 0.1;
 /// What a sentence is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum FindingKind {
     /// The best configuration.
     Best,
     /// A factor's effect.
@@ -45,7 +45,7 @@ pub enum Kind {
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
     /// What it is about.
-    pub kind: Kind,
+    pub kind: FindingKind,
     /// In words.
     pub sentence: String,
     /// The factors that it names.
@@ -133,7 +133,7 @@ impl Evidence<'_> {
         &self.table.responses[self.response]
     }
 
-    fn finding(&self, kind: Kind, sentence: String, factors: Vec<String>) -> Finding {
+    fn finding(&self, kind: FindingKind, sentence: String, factors: Vec<String>) -> Finding {
         Finding { kind, sentence, factors, assured: 0.0, p: None, runs: Vec::new() }
     }
 
@@ -169,10 +169,10 @@ impl Evidence<'_> {
             if n == 1 { "run" } else { "runs" },
         );
         let runs = best.runs.clone();
-        Some(Finding { runs, ..self.finding(Kind::Best, sentence, Vec::new()) })
+        Some(Finding { runs, ..self.finding(FindingKind::Best, sentence, Vec::new()) })
     }
 
-    fn certain(&self) -> Vec<(&Source, &crate::design::Term)> {
+    fn certain(&self) -> Vec<(&VarianceSource, &crate::design::Term)> {
         let Some(anova) = self.anova else { return Vec::new() };
         let sources = anova.sources.iter().zip(&anova.design.terms);
         sources.filter(|(s, _)| s.p_holm.is_some_and(|p| p < LEVEL)).collect()
@@ -192,9 +192,9 @@ impl Evidence<'_> {
     }
 
     /// From the worse level to the better one: who cuts or raises what by how much.
-    fn effect(&self, anova: &Anova, source: &Source, f: usize) -> Option<Finding> {
-        let effect: &Effect = anova.effects.iter().find(|e| e.factor == source.term)?;
-        let surest = |step: &&Step| assured(&step.change);
+    fn effect(&self, anova: &Anova, source: &VarianceSource, f: usize) -> Option<Finding> {
+        let effect: &FactorEffect = anova.effects.iter().find(|e| e.factor == source.term)?;
+        let surest = |step: &&LevelContrast| assured(&step.change);
         let step = effect.steps.iter().max_by(|a, b| surest(a).total_cmp(&surest(b)))?;
         if !step.change.signed() {
             return None;
@@ -228,12 +228,12 @@ impl Evidence<'_> {
             assured: size,
             p: source.p_holm,
             runs,
-            ..self.finding(Kind::Effect, sentence, factors)
+            ..self.finding(FindingKind::Effect, sentence, factors)
         })
     }
 
     /// The change of one factor at the levels of another where it differs most.
-    fn together(&self, anova: &Anova, source: &Source, f: usize, g: usize) -> Option<Finding> {
+    fn together(&self, anova: &Anova, source: &VarianceSource, f: usize, g: usize) -> Option<Finding> {
         let (scale, table) = (self.scale(), self.table);
         let mut widest: Option<(f64, String)> = None;
         for (own, other) in [(f, g), (g, f)] {
@@ -283,7 +283,7 @@ impl Evidence<'_> {
             assured: size,
             p: source.p_holm,
             runs,
-            ..self.finding(Kind::Together, sentence, factors)
+            ..self.finding(FindingKind::Together, sentence, factors)
         })
     }
 
@@ -339,7 +339,7 @@ impl Evidence<'_> {
             );
         }
         let size = top.speed_up.max(1.0).ln();
-        Some(Finding { assured: size, ..self.finding(Kind::Scaling, sentence, Vec::new()) })
+        Some(Finding { assured: size, ..self.finding(FindingKind::Scaling, sentence, Vec::new()) })
     }
 
     fn transfer(&self) -> Vec<Finding> {
@@ -357,7 +357,7 @@ impl Evidence<'_> {
             worst.n,
             transfer.losses.len(),
         );
-        let finding = self.finding(Kind::Transfer, sentence, vec![transfer.workload.clone()]);
+        let finding = self.finding(FindingKind::Transfer, sentence, vec![transfer.workload.clone()]);
         vec![Finding { assured: worst.loss.ln_1p(), ..finding }]
     }
 
@@ -382,7 +382,7 @@ impl Evidence<'_> {
                 number(100.0 * controls.variation),
                 controls.n
             );
-            found.push(self.finding(Kind::Noise, sentence, Vec::new()));
+            found.push(self.finding(FindingKind::Noise, sentence, Vec::new()));
         }
         if let Some((deviation, df)) = self.noise.repeats {
             let size = if self.scale().log {
@@ -392,7 +392,7 @@ impl Evidence<'_> {
             };
             let sentence =
                 format!("Repeats of one configuration deviate by {size} ({df} degrees of freedom)");
-            found.push(self.finding(Kind::Noise, sentence, Vec::new()));
+            found.push(self.finding(FindingKind::Noise, sentence, Vec::new()));
         }
         found
     }
@@ -420,13 +420,13 @@ impl Evidence<'_> {
             let unit = if self.scale().log { "%" } else { self.scale().unit() };
             let name = &effect.factor;
             let (kind, sentence) = if low.abs().max(high.abs()) <= limit {
-                (Kind::NoEffect, format!("{name} has no effect worth a word: at most {range} {unit}"))
+                (FindingKind::NoEffect, format!("{name} has no effect worth a word: at most {range} {unit}"))
             } else {
                 let words = format!(
                     "Whether {name} matters cannot be told from {} runs: anything within {range} {unit} is possible",
                     anova.n
                 );
-                (Kind::CannotTell, words)
+                (FindingKind::CannotTell, words)
             };
             found.push(self.finding(kind, sentence.trim_end().to_owned(), vec![name.clone()]));
         }
@@ -438,6 +438,10 @@ impl Evidence<'_> {
         let few = self.anova.is_none().then(|| {
             "Effects cannot be told: fewer than two runs, or nothing varied between them".to_owned()
         });
-        gaps.iter().cloned().chain(few).map(|gap| self.finding(Kind::CannotTell, gap, Vec::new())).collect()
+        gaps.iter()
+            .cloned()
+            .chain(few)
+            .map(|gap| self.finding(FindingKind::CannotTell, gap, Vec::new()))
+            .collect()
     }
 }

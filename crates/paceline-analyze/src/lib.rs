@@ -45,7 +45,7 @@ pub mod synthetic;
 pub mod table;
 pub mod transfer;
 
-pub use analysis::{Analysis, Ask};
+pub use analysis::{Analysis, AnalysisRequest};
 pub use channels::{Channel, ChannelRepeat, Channels};
 pub use servers::{ServerRepeat, Servers, ServersPoint};
 pub use statistics::{Quantiles, Spread};

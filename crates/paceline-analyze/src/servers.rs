@@ -4,7 +4,7 @@ use paceline_record::Machine;
 use serde::{Deserialize, Serialize};
 
 use crate::channels::{Scheme, distinct};
-use crate::chart::{Chart, Dot, Line, Panel, Unit};
+use crate::chart::{Chart, ChartSeries, ChartUnit, Dot, Panel};
 use crate::statistics::{Quantiles, Spread};
 
 /// Parameter servers, measured.
@@ -183,20 +183,20 @@ impl Servers {
                 let mut dots: Vec<_> =
                     own.map(|point| Dot { x: point.workers as f64, y: figure(point) }).collect();
                 dots.sort_by(|a, b| a.x.total_cmp(&b.x));
-                Line { name: of, dots }
+                ChartSeries { name: of, dots }
             };
             distinct(points.iter().map(|point| name(point))).into_iter().map(line).collect()
         };
         let rounds =
             |point: &ServersPoint| Spread::of(point.repeats.iter().map(|repeat| repeat.round_s.median));
         let panel =
-            |title: &str, (what, unit): (&str, Unit), figure: &dyn Fn(&ServersPoint) -> Spread| Panel {
+            |title: &str, (what, unit): (&str, ChartUnit), figure: &dyn Fn(&ServersPoint) -> Spread| Panel {
                 title: title.into(),
-                x: ("workers".into(), Unit::Count),
+                x: ("workers".into(), ChartUnit::Count),
                 y: (what.into(), unit),
                 lines: lines(figure),
             };
-        let model = Unit::Bytes.show(as_at.bytes as f64);
+        let model = ChartUnit::Bytes.show(as_at.bytes as f64);
         Chart {
             title: format!(
                 "Parameter servers, {} and {model} of parameters, {} payload",
@@ -207,10 +207,12 @@ impl Servers {
                 self.machine.cpu, self.machine.cores, self.repeats
             ),
             panels: vec![
-                panel("Bytes in and out of all servers", ("bytes served", Unit::BytesPerSecond), &|point| {
-                    point.bytes_per_s
-                }),
-                panel("A worker's round (push and pull)", ("round", Unit::Seconds), &rounds),
+                panel(
+                    "Bytes in and out of all servers",
+                    ("bytes served", ChartUnit::BytesPerSecond),
+                    &|point| point.bytes_per_s,
+                ),
+                panel("A worker's round (push and pull)", ("round", ChartUnit::Seconds), &rounds),
             ],
         }
     }

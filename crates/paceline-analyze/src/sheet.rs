@@ -6,7 +6,7 @@ use paceline_plan::{printable, printable_lines};
 
 /// Rows under a head.
 #[derive(Clone, Debug)]
-pub struct Sheet {
+pub struct TextTable {
     /// What it shows.
     pub title: String,
     /// The columns' names, with their units.
@@ -19,7 +19,7 @@ pub struct Sheet {
     pub note: String,
 }
 
-impl Sheet {
+impl TextTable {
     /// Without rows.
     pub fn new(title: &str, head: &[&str], words: usize, note: &str) -> Self {
         let head = head.iter().map(|h| (*h).to_owned()).collect();
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn every_form_has_every_cell_and_escapes_it() {
-        let mut sheet = Sheet::new("a < b", &["what", "n"], 1, "how");
+        let mut sheet = TextTable::new("a < b", &["what", "n"], 1, "how");
         sheet.rows.push(vec!["x|y<script>".into(), "12".into()]);
         assert_eq!(sheet.text(), "a < b\n  what          n\n  x|y<script>  12\n  (how)\n");
         assert!(sheet.markdown().contains("| x\\|y&lt;script&gt; | 12 |\n"));

@@ -2,7 +2,7 @@
 
 use crate::analysis::Analysis;
 use crate::anova::Estimate;
-use crate::sheet::Sheet;
+use crate::sheet::TextTable;
 use crate::table::{Response, number};
 
 /// Rows of a sheet in which there could be thousands.
@@ -39,7 +39,7 @@ fn change(response: &Response, estimate: &Estimate) -> String {
 
 impl Analysis {
     /// All tables of the analysis, in the order in which they are read.
-    pub fn sheets(&self) -> Vec<Sheet> {
+    pub fn sheets(&self) -> Vec<TextTable> {
         let mut sheets = vec![self.best_sheet()];
         sheets.extend(self.front_sheet());
         sheets.extend(self.anova_sheets());
@@ -60,9 +60,9 @@ impl Analysis {
         if self.response.log { ", %".into() } else { self.unit() }
     }
 
-    fn best_sheet(&self) -> Sheet {
+    fn best_sheet(&self) -> TextTable {
         let value = format!("{}{} [95%]", self.response.name, self.unit());
-        let mut sheet = Sheet::new(
+        let mut sheet = TextTable::new(
             "Best configurations",
             &["configuration", "n", &value, "may be best"],
             1,
@@ -77,12 +77,12 @@ impl Analysis {
         sheet
     }
 
-    fn front_sheet(&self) -> Option<Sheet> {
+    fn front_sheet(&self) -> Option<TextTable> {
         let first = self.front.first()?;
         let names: Vec<String> = (0..first.values.len()).map(|i| self.front_names[i].clone()).collect();
         let mut head = vec!["configuration"];
         head.extend(names.iter().map(String::as_str));
-        let mut sheet = Sheet::new(
+        let mut sheet = TextTable::new(
             "Pareto front",
             &head,
             1,
@@ -95,9 +95,9 @@ impl Analysis {
         Some(sheet)
     }
 
-    fn anova_sheets(&self) -> Vec<Sheet> {
+    fn anova_sheets(&self) -> Vec<TextTable> {
         let Some(anova) = &self.anova else { return Vec::new() };
-        let mut table = Sheet::new(
+        let mut table = TextTable::new(
             &format!("Analysis of variance of {} (n = {})", self.response.words(), anova.n),
             &["term", "df", "sum of squares", "F", "p", "p (Holm)", "η²", "partial η²", "partial ω²"],
             1,
@@ -121,7 +121,7 @@ impl Analysis {
             vec!["residual".into(), anova.residual_df.to_string(), number(anova.residual_sum_sq)];
         residual.resize(table.head.len(), String::new());
         table.rows.push(residual);
-        let mut effects = Sheet::new(
+        let mut effects = TextTable::new(
             "Main effects",
             &[
                 "factor",
@@ -148,7 +148,7 @@ impl Analysis {
         vec![table, effects]
     }
 
-    fn importance_sheet(&self) -> Option<Sheet> {
+    fn importance_sheet(&self) -> Option<TextTable> {
         let importance = self.importance.as_ref()?;
         let note = format!(
             "functional ANOVA on a forest that foretells {}% of the variation of runs it has not seen; {}% is due to \
@@ -156,7 +156,7 @@ impl Analysis {
             number(100.0 * importance.foretold),
             number(100.0 * importance.rest)
         );
-        let mut sheet = Sheet::new("Importance", &["term", "share, %", "± between trees"], 1, &note);
+        let mut sheet = TextTable::new("Importance", &["term", "share, %", "± between trees"], 1, &note);
         for share in importance.shares.iter().take(MOST_ROWS) {
             let percent = |v: f64| format!("{:.1}", 100.0 * v);
             sheet.rows.push(vec![share.term.clone(), percent(share.share), percent(share.deviation)]);
@@ -164,7 +164,7 @@ impl Analysis {
         Some(sheet)
     }
 
-    fn influence_sheet(&self) -> Option<Sheet> {
+    fn influence_sheet(&self) -> Option<TextTable> {
         let model = self.influence.as_ref()?;
         let note = format!(
             "{}; accounts for {}% of the variation, {}% of runs left out one at a time; intervals do not know that \
@@ -173,7 +173,8 @@ impl Analysis {
             number(100.0 * model.r_sq),
             number(100.0 * model.foretold)
         );
-        let mut sheet = Sheet::new("Performance-influence model", &["term", "coefficient [95%]"], 1, &note);
+        let mut sheet =
+            TextTable::new("Performance-influence model", &["term", "coefficient [95%]"], 1, &note);
         let plain = Response { log: false, ..self.response.clone() };
         for term in &model.terms {
             sheet.rows.push(vec![term.term.clone(), measured(&plain, &term.coefficient)]);
@@ -181,8 +182,8 @@ impl Analysis {
         Some(sheet)
     }
 
-    fn rank_sheet(&self) -> Option<Sheet> {
-        let mut sheet = Sheet::new(
+    fn rank_sheet(&self) -> Option<TextTable> {
+        let mut sheet = TextTable::new(
             "Rank tests",
             &["factor", "test", "n", "statistic", "p", "p (Holm)"],
             2,
@@ -196,9 +197,9 @@ impl Analysis {
         (!sheet.rows.is_empty()).then_some(sheet)
     }
 
-    fn transfer_sheets(&self) -> Vec<Sheet> {
+    fn transfer_sheets(&self) -> Vec<TextTable> {
         let Some(transfer) = &self.transfer else { return Vec::new() };
-        let mut ranks = Sheet::new(
+        let mut ranks = TextTable::new(
             &format!("Do configurations rank alike across {}?", transfer.workload),
             &["one", "other", "n", "Spearman [95%]", "p", "Kendall", "p"],
             2,
@@ -220,7 +221,7 @@ impl Analysis {
                 chance(a.kendall.map(|c| c.p)),
             ]);
         }
-        let mut losses = Sheet::new(
+        let mut losses = TextTable::new(
             "Transfer table",
             &["best configuration of", "used on", "loss, %", "n", "configuration"],
             2,
@@ -240,8 +241,8 @@ impl Analysis {
         vec![ranks, losses]
     }
 
-    fn scaling_sheet(&self) -> Option<Sheet> {
-        let mut sheet = Sheet::new(
+    fn scaling_sheet(&self) -> Option<TextTable> {
+        let mut sheet = TextTable::new(
             "Scaling",
             &[
                 "configuration",

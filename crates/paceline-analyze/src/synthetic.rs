@@ -5,9 +5,9 @@ use paceline_random::{Purpose, Stream};
 use paceline_statistics::mean;
 use serde::Serialize;
 
-use crate::anova::{Anova, Estimate, Step};
+use crate::anova::{Anova, Estimate, LevelContrast};
 use crate::best::Ranking;
-use crate::findings::{Evidence, Finding, Kind, findings};
+use crate::findings::{Evidence, Finding, FindingKind, findings};
 use crate::noise::Noise;
 use crate::table::{RawRun, Response, StudyTable};
 
@@ -187,7 +187,7 @@ pub fn told(seed: u64) -> SyntheticOutcome {
         for (level, truth) in effect.levels.iter().zip(&known.alone[f]) {
             told.alone.look(level.effect, *truth);
         }
-        let truth = |step: &Step| known.alone[f][step.to] - known.alone[f][step.from];
+        let truth = |step: &LevelContrast| known.alone[f][step.to] - known.alone[f][step.from];
         told.jointly.all += 1;
         told.jointly.hit += u64::from(effect.steps.iter().all(|s| s.change.covers(truth(s)).unwrap_or(true)));
     }
@@ -211,7 +211,7 @@ pub fn told(seed: u64) -> SyntheticOutcome {
         known.is_there(&factors)
     };
     let claims: Vec<&Finding> =
-        found.iter().filter(|f| matches!(f.kind, Kind::Effect | Kind::Together)).collect();
+        found.iter().filter(|f| matches!(f.kind, FindingKind::Effect | FindingKind::Together)).collect();
     told.claims = claims.len();
     told.wrong = claims.iter().filter(|f| !there(f)).count();
     told.there = anova.design.terms.iter().filter(|t| known.is_there(&t.factors)).count();

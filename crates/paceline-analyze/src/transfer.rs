@@ -9,7 +9,7 @@ use crate::table::StudyTable;
 
 /// Two workloads beside each other.
 #[derive(Clone, Debug, Serialize)]
-pub struct Agreement {
+pub struct WorkloadAgreement {
     /// The one workload.
     pub a: String,
     /// The other.
@@ -49,7 +49,7 @@ pub struct Transfer {
     /// The factor whose levels are workloads.
     pub workload: String,
     /// Each pair.
-    pub agreements: Vec<Agreement>,
+    pub agreements: Vec<WorkloadAgreement>,
     /// Each pair, both ways.
     pub losses: Vec<Loss>,
 }
@@ -81,7 +81,7 @@ impl Transfer {
                 let (on_a, on_b): (Vec<f64>, Vec<f64>) = both.iter().map(|(_, a, b)| (*a, *b)).unzip();
                 if a < b {
                     let spearman = spearman(&on_a, &on_b);
-                    agreements.push(Agreement {
+                    agreements.push(WorkloadAgreement {
                         a: text(a),
                         b: text(b),
                         n: both.len(),

@@ -2,7 +2,8 @@
 //! twenty sizes.
 
 use paceline_analyze::explain::{
-    Cause, Comparison, Explanation, Link, Message, Pause, Rank, Recorded, Step, Wait, WhatIf,
+    Cause, Explanation, Message, Recorded, RecordedLink, RecordedPause, RecordedRank, RecordedStep,
+    RecordedWait, RunComparison, WhatIf,
 };
 use paceline_random::{Purpose, Stream};
 
@@ -42,7 +43,7 @@ impl Model {
         let (p, server) = (self.compute.len(), self.compute.len());
         let mut recorded = Recorded { run: "r1".into(), ..Recorded::default() };
         for rank in 0..=p {
-            recorded.ranks.push(Rank { worker: rank < p, host: format!("h{rank}") });
+            recorded.ranks.push(RecordedRank { worker: rank < p, host: format!("h{rank}") });
         }
         let (mut begin, mut free, mut draws) = (vec![0.0f64; p], 0.0f64, 0);
         let mut waited = vec![vec![0.0; p + 1]; p + 1];
@@ -66,7 +67,7 @@ impl Model {
             for (sent, w, m) in pushes {
                 interface = interface.max(sent + self.latency) + self.bytes / self.bytes_per_s;
                 if interface > free {
-                    recorded.pauses.push(Pause { rank: server, from_s: free, to_s: interface });
+                    recorded.pauses.push(RecordedPause { rank: server, from_s: free, to_s: interface });
                     waited[server][w] += interface - free;
                     idle += interface - free;
                     free = interface;
@@ -92,13 +93,13 @@ impl Model {
                     }
                 }
             }
-            let server_step = Step {
+            let server_step = RecordedStep {
                 rank: server,
                 step,
                 begin_s: step_begin,
                 send_s: served,
                 wait_s: idle,
-                ..Step::default()
+                ..RecordedStep::default()
             };
             recorded.steps.push(server_step);
             for w in 0..p {
@@ -107,7 +108,7 @@ impl Model {
                 for (m, sent) in answers[w].iter().enumerate() {
                     interface = interface.max(sent + self.latency) + self.bytes / self.bytes_per_s;
                     if interface > now {
-                        recorded.pauses.push(Pause { rank: w, from_s: now, to_s: interface });
+                        recorded.pauses.push(RecordedPause { rank: w, from_s: now, to_s: interface });
                         idle += interface - now;
                         now = interface;
                     }
@@ -124,7 +125,7 @@ impl Model {
                     now += self.handling;
                 }
                 waited[w][server] += idle;
-                recorded.steps.push(Step {
+                recorded.steps.push(RecordedStep {
                     rank: w,
                     step,
                     begin_s: begin[w],
@@ -132,17 +133,17 @@ impl Model {
                     send_s: now - begin[w] - computes[w] - idle,
                     wait_s: idle,
                     samples: 64,
-                    ..Step::default()
+                    ..RecordedStep::default()
                 });
                 begin[w] = now;
             }
         }
         for (rank, on) in (0..=p).flat_map(|r| (0..=p).map(move |on| (r, on))) {
-            recorded.waits.push(Wait { rank, on, seconds: waited[rank][on] });
+            recorded.waits.push(RecordedWait { rank, on, seconds: waited[rank][on] });
         }
         for (rank, peer) in (0..p).flat_map(|w| [(w, server), (server, w)]) {
             let sent_messages = (steps * self.messages as u64) as f64;
-            recorded.links.push(Link {
+            recorded.links.push(RecordedLink {
                 rank,
                 peer,
                 sent_messages,
@@ -276,21 +277,21 @@ fn two_workers_that_are_slower_than_one_get_a_direct_answer() {
     let two = Explanation::new(&model.run(40)).unwrap();
     let alone = Recorded {
         run: "r0".into(),
-        ranks: vec![Rank { worker: true, host: "h0".into() }],
+        ranks: vec![RecordedRank { worker: true, host: "h0".into() }],
         steps: (1..=40)
-            .map(|step| Step {
+            .map(|step| RecordedStep {
                 step,
                 begin_s: 0.01 * step as f64,
                 compute_s: 0.01,
                 samples: 64,
-                ..Step::default()
+                ..RecordedStep::default()
             })
             .collect(),
         ..Recorded::default()
     };
     let one = Explanation::new(&alone).unwrap();
     assert_eq!(one.verdict.cause, Cause::Compute);
-    let said = Comparison::new(&two, &one);
+    let said = RunComparison::new(&two, &one);
     assert!(said.speed < 1.0, "{said:?}");
     for part in ["times slower than", "waiting", "2 workers", "Messages are long under way"] {
         assert!(said.sentence.contains(part), "{part}: {}", said.sentence);

@@ -30,7 +30,7 @@ pub struct Fragment {
 }
 
 /// Something that is made beside.
-pub type Work = Box<dyn FnOnce() -> Fragment + Send>;
+pub type AnalysisTask = Box<dyn FnOnce() -> Fragment + Send>;
 
 /// What there is to show.
 pub struct Shown {
@@ -58,7 +58,7 @@ struct Slot {
 #[derive(Default)]
 struct State {
     slots: HashMap<String, Slot>,
-    queue: VecDeque<(String, u64, Work)>,
+    queue: VecDeque<(String, u64, AnalysisTask)>,
     made: u64,
     asked: u64,
 }
@@ -121,7 +121,13 @@ impl BackgroundAnalysis {
 
     /// What there is under a name; `stamp` tells what it should be of, `work` makes it. What was never made is waited
     /// for a moment.
-    pub fn ask(&self, key: &str, stamp: u64, patience: Duration, work: impl FnOnce() -> Work) -> Shown {
+    pub fn ask(
+        &self,
+        key: &str,
+        stamp: u64,
+        patience: Duration,
+        work: impl FnOnce() -> AnalysisTask,
+    ) -> Shown {
         let mut state = self.state();
         state.asked += 1;
         let (asked, room) = (state.asked, state.queue.len() < QUEUE);
@@ -164,7 +170,7 @@ impl BackgroundAnalysis {
 mod tests {
     use super::*;
 
-    fn work(of: &str) -> Work {
+    fn work(of: &str) -> AnalysisTask {
         let of = of.to_owned();
         Box::new(move || Fragment { of, ..Fragment::default() })
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use paceline_record::store::{FILE, RunRow};
 use paceline_record::{RecordError, Store};
 
-use crate::group::{Group, Settings, Studies, Study, settings};
+use crate::group::{Group, RunSettings, Studies, StudyOverview, settings};
 
 /// Runs that wrote so long before the latest are looked at again: several write at once.
 const OVERLAP_S: f64 = 30.0;
@@ -40,10 +40,10 @@ struct CacheState {
     runs: BTreeMap<i64, Arc<RunRow>>,
     listed: Runs,
     /// By run: they never change, and a plan takes long to read.
-    settings: HashMap<i64, Settings>,
+    settings: HashMap<i64, RunSettings>,
     /// All runs as a group, and of which change.
     group: Option<(u64, Arc<Group>)>,
-    studies: HashMap<String, (u64, Result<Arc<Study>, String>)>,
+    studies: HashMap<String, (u64, Result<Arc<StudyOverview>, String>)>,
 }
 
 impl CacheState {
@@ -126,7 +126,7 @@ impl StoreCache {
         let own = |run: &Arc<RunRow>| {
             (Arc::clone(run), Arc::clone(known.entry(run.id).or_insert_with(|| settings(run))))
         };
-        let rows: Vec<(Arc<RunRow>, Settings)> = runs.iter().map(own).collect();
+        let rows: Vec<(Arc<RunRow>, RunSettings)> = runs.iter().map(own).collect();
         let group = Arc::new(Group::recorded(&rows));
         kept.group = Some((changes, Arc::clone(&group)));
         Ok(group)
@@ -138,7 +138,7 @@ impl StoreCache {
     }
 
     /// A study; otherwise why there is none.
-    pub fn study(&self, name: &str) -> Result<Arc<Study>, String> {
+    pub fn study(&self, name: &str) -> Result<Arc<StudyOverview>, String> {
         if !self.studies.names().iter().any(|known| known == name) {
             return Err(format!("there is no study {name} in this store"));
         }

@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use paceline_analyze::table::{self, Goal, RawRun, Response};
-use paceline_analyze::{Ask, StudyTable};
+use paceline_analyze::{AnalysisRequest, StudyTable};
 use paceline_record::store::RunRow;
 
 /// Where studies are known from.
@@ -15,7 +15,7 @@ pub trait Studies: Send + Sync {
     /// A number that is another one once something has changed about a study.
     fn stamp(&self, name: &str) -> u64;
     /// What is known about one; otherwise why nothing is.
-    fn read(&self, name: &str) -> Result<Study, String>;
+    fn read(&self, name: &str) -> Result<StudyOverview, String>;
 }
 
 /// No studies at all.
@@ -28,14 +28,14 @@ impl Studies for () {
         0
     }
 
-    fn read(&self, name: &str) -> Result<Study, String> {
+    fn read(&self, name: &str) -> Result<StudyOverview, String> {
         Err(format!("there is no study {name}"))
     }
 }
 
 /// A study.
 #[derive(Clone, Debug)]
-pub struct Study {
+pub struct StudyOverview {
     /// `running`, `interrupted` or `finished`.
     pub state: &'static str,
     /// Where its points come from.
@@ -49,10 +49,10 @@ pub struct Study {
 }
 
 /// What a run was told, by name.
-pub type Settings = Arc<Vec<(String, String)>>;
+pub type RunSettings = Arc<Vec<(String, String)>>;
 
 /// The settings of a run, and where it was made.
-pub fn settings(row: &RunRow) -> Settings {
+pub fn settings(row: &RunRow) -> RunSettings {
     let mut own = table::settings(row);
     own.push(("origin".into(), row.origin.clone()));
     Arc::new(own)
@@ -152,7 +152,7 @@ impl Group {
     }
 
     /// All recorded runs, each with its settings: what differs between them are the factors.
-    pub fn recorded(rows: &[(Arc<RunRow>, Settings)]) -> Self {
+    pub fn recorded(rows: &[(Arc<RunRow>, RunSettings)]) -> Self {
         // A plan that cannot be read has no settings, and says nothing about what differs.
         let readable: Vec<&[(String, String)]> =
             rows.iter().map(|(_, own)| own.as_slice()).filter(|own| own.len() > 1).collect();
@@ -163,7 +163,7 @@ impl Group {
             response("final_accuracy", false, Goal::Maximize),
             response("train_s", true, Goal::Minimize),
         ];
-        let member = |(row, own): &(Arc<RunRow>, Settings)| {
+        let member = |(row, own): &(Arc<RunRow>, RunSettings)| {
             let level = |name: &String| {
                 own.iter().find(|(known, _)| known == name).map_or_else(|| "–".into(), |(_, v)| v.clone())
             };
@@ -217,13 +217,13 @@ impl Group {
     }
 
     /// What is known about the factors of a table.
-    pub fn ask(table: &StudyTable) -> Ask {
+    pub fn ask(table: &StudyTable) -> AnalysisRequest {
         let known = |names: &[&str]| {
             let varied = |f: &usize| table.factors[*f].levels.len() > 1;
             names.iter().filter_map(|name| table.factor(name)).find(varied)
         };
         let workers = known(&["workers"]).filter(|f| table.factors[*f].numbers().is_some());
-        Ask { workload: known(&["model", "data"]), workers, seed: 1 }
+        AnalysisRequest { workload: known(&["model", "data"]), workers, seed: 1 }
     }
 }
 

@@ -23,10 +23,10 @@ use crate::pages::{self, Page};
 use crate::query::Query;
 
 /// The body of an answer.
-pub type Body = BoxBody<Bytes, Infallible>;
+pub type ResponseBody = BoxBody<Bytes, Infallible>;
 
 /// What is served.
-pub struct Site {
+pub struct ServerState {
     /// What there is to show.
     pub cache: Arc<StoreCache>,
     /// Who makes what takes long.
@@ -47,7 +47,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'u
                       frame-ancestors 'none'";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
-impl Site {
+impl ServerState {
     /// Of a store.
     pub fn new(store: PathBuf, studies: Box<dyn Studies>, access: Access) -> std::io::Result<Self> {
         let cache = Arc::new(StoreCache::new(store, studies));
@@ -84,11 +84,11 @@ impl Site {
     }
 }
 
-fn full(bytes: impl Into<Bytes>) -> Body {
+fn full(bytes: impl Into<Bytes>) -> ResponseBody {
     Full::new(bytes.into()).boxed()
 }
 
-fn response(status: StatusCode, kind: &'static str, body: Body) -> Response<Body> {
+fn response(status: StatusCode, kind: &'static str, body: ResponseBody) -> Response<ResponseBody> {
     let mut response = Response::new(body);
     *response.status_mut() = status;
     let headers = response.headers_mut();
@@ -107,12 +107,12 @@ fn response(status: StatusCode, kind: &'static str, body: Body) -> Response<Body
     response
 }
 
-fn html(page: Page) -> Response<Body> {
+fn html(page: Page) -> Response<ResponseBody> {
     response(page.status, "text/html; charset=utf-8", full(page.html))
 }
 
 /// Answers a request.
-pub async fn answer(site: Arc<Site>, request: Request<Incoming>) -> Response<Body> {
+pub async fn answer(site: Arc<ServerState>, request: Request<Incoming>) -> Response<ResponseBody> {
     // Nobody has anything to send: bodies are not read.
     let (request, _) = request.into_parts();
     let fetch_site = HeaderName::from_static("sec-fetch-site");
@@ -222,7 +222,7 @@ fn refusal(refused: Refused, path: &str, brought: bool) -> Page {
 }
 
 /// A first visit leaves the token in the browser, where scripts cannot read it, and goes on without it in the address.
-fn keep_token(site: &Site, path: &str, query: &Query, token: &str) -> Response<Body> {
+fn keep_token(site: &ServerState, path: &str, query: &Query, token: &str) -> Response<ResponseBody> {
     let mut answer = response(StatusCode::SEE_OTHER, "text/plain; charset=utf-8", full("go on\n"));
     // One slash: two would lead to another machine.
     let place = format!("/{}{}", path.trim_start_matches('/'), query.with("token", "").address());

@@ -14,20 +14,20 @@ pub const ROWS: usize = 100;
 pub struct RunFilter<'a> {
     group: &'a Group,
     levels: Vec<(usize, HashSet<String>)>,
-    ranges: Vec<(Figure, f64, f64)>,
+    ranges: Vec<(NumericColumn, f64, f64)>,
     states: HashSet<String>,
 }
 
 /// What has a number: a factor or a response.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Figure {
+pub enum NumericColumn {
     /// A factor's level.
     Factor(usize),
     /// What was measured.
     Response(usize),
 }
 
-impl Figure {
+impl NumericColumn {
     /// Of a run.
     pub fn of(self, member: &Member) -> Option<f64> {
         match self {
@@ -63,7 +63,9 @@ impl<'a> RunFilter<'a> {
         for name in names {
             let end = |which: &str| query.get(&format!("{which}.{name}")).and_then(|v| v.parse::<f64>().ok());
             let (least, most) = (end("min"), end("max"));
-            if let Some(figure) = Figure::named(group, name).filter(|_| least.is_some() || most.is_some()) {
+            if let Some(figure) =
+                NumericColumn::named(group, name).filter(|_| least.is_some() || most.is_some())
+            {
                 ranges.push((figure, least.unwrap_or(f64::NEG_INFINITY), most.unwrap_or(f64::INFINITY)));
             }
         }
@@ -98,10 +100,10 @@ pub fn sort(group: &Group, members: &mut [&Member], wanted: Option<&str>) {
     };
     let (name, falling) = wanted.strip_prefix('-').map_or((wanted, false), |name| (name, true));
     let turned = |order: Ordering| if falling { order.reverse() } else { order };
-    match (name, Figure::named(group, name)) {
+    match (name, NumericColumn::named(group, name)) {
         ("run", _) => members.sort_by(|a, b| turned(a.number.cmp(&b.number))),
         ("state", _) => members.sort_by(|a, b| turned(a.state.cmp(&b.state))),
-        (_, Some(Figure::Factor(f))) => {
+        (_, Some(NumericColumn::Factor(f))) => {
             members.sort_by(|a, b| turned(by_level(&a.levels[f], &b.levels[f])));
         }
         (_, Some(figure)) => members.sort_by(|a, b| match (figure.of(a), figure.of(b)) {

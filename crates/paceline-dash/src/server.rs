@@ -19,7 +19,7 @@ use tokio::task::AbortHandle;
 
 use crate::access::Access;
 use crate::group::Studies;
-use crate::route::{Site, answer};
+use crate::route::{ServerState, answer};
 
 /// Time for the headers of a request, and between requests.
 const HEADERS: Duration = Duration::from_secs(10);
@@ -45,7 +45,7 @@ pub fn serve(
     listener.set_nonblocking(true)?;
     runtime.block_on(async move {
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        let site = Arc::new(Site::new(store, studies, access)?);
+        let site = Arc::new(ServerState::new(store, studies, access)?);
         let (mut stop, mut accept) = (pin!(stop), pin!(accept(listener, site)));
         std::future::poll_fn(|context| match stop.as_mut().poll(context) {
             Poll::Ready(()) => Poll::Ready(()),
@@ -56,7 +56,7 @@ pub fn serve(
     })
 }
 
-async fn accept(listener: tokio::net::TcpListener, site: Arc<Site>) {
+async fn accept(listener: tokio::net::TcpListener, site: Arc<ServerState>) {
     let mut members: VecDeque<AbortHandle> = VecDeque::with_capacity(CONNECTIONS);
     loop {
         let Ok((stream, _)) = listener.accept().await else {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use paceline_analyze::table::Response;
-use paceline_dash::group::{Group, Member, Studies, Study};
+use paceline_dash::group::{Group, Member, Studies, StudyOverview};
 use paceline_dash::{Access, serve};
 use paceline_record::Store;
 use paceline_record::store::FILE;
@@ -28,7 +28,7 @@ impl Studies for Hostile {
         1
     }
 
-    fn read(&self, name: &str) -> Result<Study, String> {
+    fn read(&self, name: &str) -> Result<StudyOverview, String> {
         let member = |i: u64| {
             let level = if i.is_multiple_of(2) { "<img src=x onerror=alert(1)>" } else { "2" };
             let member = Member {
@@ -44,7 +44,7 @@ impl Studies for Hostile {
         };
         let responses = vec![Response::parse("time_s").unwrap()];
         let group = Group::new(name, vec!["<i>f</i>".into()], responses, (0..8).map(member).collect());
-        Ok(Study { state: "running", sampler: "grid".into(), expected: 9, left_s: Some(3.0), group })
+        Ok(StudyOverview { state: "running", sampler: "grid".into(), expected: 9, left_s: Some(3.0), group })
     }
 }
 

@@ -12,9 +12,9 @@ use crate::dataset::{Dataset, Normalisation, Split};
 use crate::error::DataError;
 use crate::folders::Folders;
 use crate::origin::{File, Origin, Packing, Parcel, Published};
-use crate::registry::{Form, Settings, Source};
+use crate::registry::{DatasetKind, DatasetSettings, Form};
 
-pub(crate) const CIFAR: Source = Source {
+pub(crate) const CIFAR: DatasetKind = DatasetKind {
     name: "cifar-10",
     about: "photographs, 32×32×3 (50,000 / 10,000, or those of the files that are there)",
     form: Form::Fixed { shape: SHAPE, classes: CLASSES },
@@ -72,7 +72,7 @@ fn locate(folders: &Folders) -> Result<(Vec<PathBuf>, PathBuf), DataError> {
     Err(missing("data_batch_1.bin"))
 }
 
-fn load(folders: &Folders, _: &Settings) -> Result<Dataset, DataError> {
+fn load(folders: &Folders, _: &DatasetSettings) -> Result<Dataset, DataError> {
     let (train, test) = locate(folders)?;
     let jitter = Jitter { shape: SHAPE, pad: 4, mirror: true };
     Ok(Dataset {
@@ -151,7 +151,7 @@ mod tests {
         let own = folder.path().join("cifar-10");
         std::fs::create_dir(&own).unwrap();
         let folders = Folders(vec![folder.path().to_owned()]);
-        let load = || load(&folders, &Settings::default());
+        let load = || load(&folders, &DatasetSettings::default());
         assert!(load().unwrap_err().to_string().contains("data_batch_1.bin"));
         std::fs::write(own.join("data_batch_2.bin"), [record(3), record(9)].concat()).unwrap();
         assert!(load().unwrap_err().to_string().contains("test_batch.bin"));

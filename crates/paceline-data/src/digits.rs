@@ -6,14 +6,14 @@ use flate2::read::GzDecoder;
 
 use crate::dataset::{Dataset, Normalisation, Split};
 use crate::origin::Origin;
-use crate::registry::{Form, Source};
+use crate::registry::{DatasetKind, Form};
 
 const SIDE: usize = 8;
 const PIXELS: usize = SIDE * SIDE;
 const SHAPE: [usize; 3] = [SIDE, SIDE, 1];
 const CLASSES: usize = 10;
 
-pub(crate) const DIGITS: Source = Source {
+pub(crate) const DIGITS: DatasetKind = DatasetKind {
     name: "digits",
     about: "built in: handwritten digits, 8×8 (1,438 / 359)",
     form: Form::Fixed { shape: SHAPE, classes: CLASSES },

@@ -15,9 +15,9 @@ use crate::error::DataError;
 use crate::folders::Folders;
 use crate::origin::Origin;
 use crate::picture::{self, Crop, Scratch};
-use crate::registry::{Form, Settings, Source};
+use crate::registry::{DatasetKind, DatasetSettings, Form};
 
-pub(crate) const IMAGE_FOLDER: Source = Source {
+pub(crate) const IMAGE_FOLDER: DatasetKind = DatasetKind {
     name: "image-folder",
     about: "your images: DIR/train/<class>/*.jpg and DIR/val/<class>/*.jpg, JPEG or PNG, streamed from disk",
     form: Form::FromFiles("224×224×3, or --image-size N"),
@@ -64,7 +64,7 @@ fn root(folders: &Folders) -> Result<PathBuf, DataError> {
     })
 }
 
-fn load(folders: &Folders, settings: &Settings) -> Result<Dataset, DataError> {
+fn load(folders: &Folders, settings: &DatasetSettings) -> Result<Dataset, DataError> {
     let root = root(folders)?;
     let test = TEST.iter().map(|name| root.join(name)).find(|folder| folder.is_dir());
     let test = test.ok_or_else(|| DataError::Content {
@@ -244,7 +244,8 @@ mod tests {
     use crate::reader::{Look, Reader, Sample};
 
     fn loaded(folder: &Path, decoders: usize) -> Result<Dataset, DataError> {
-        let settings = Settings { image_size: Some(16), decoders: Some(decoders), ..Settings::default() };
+        let settings =
+            DatasetSettings { image_size: Some(16), decoders: Some(decoders), ..DatasetSettings::default() };
         load(&Folders(vec![folder.to_owned()]), &settings)
     }
 

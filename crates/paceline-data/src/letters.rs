@@ -6,10 +6,10 @@ use std::path::Path;
 use paceline_random::{Purpose, Stream};
 
 use crate::origin::Origin;
-use crate::registry::{Form, Source};
+use crate::registry::{DatasetKind, Form};
 use crate::text;
 
-pub(crate) const LETTERS: Source = Source {
+pub(crate) const LETTERS: DatasetKind = DatasetKind {
     name: "letters",
     about: "made up: words of an invented language, 60,000 characters",
     form: Form::FromFiles("1×64×1, or --window N"),
@@ -60,7 +60,7 @@ mod tests {
     fn the_text_is_always_the_same_and_of_about_the_length_asked_for() {
         let text = make(60_000);
         assert!((59_900..=60_000).contains(&text.len()) && text == make(60_000));
-        let dataset = LETTERS.load(&crate::Folders::default(), &crate::Settings::default()).unwrap();
+        let dataset = LETTERS.load(&crate::Folders::default(), &crate::DatasetSettings::default()).unwrap();
         assert_eq!(dataset.classes, 21);
         assert!(dataset.train.len() > 800 && dataset.test.len() > 80);
     }

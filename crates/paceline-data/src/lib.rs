@@ -53,5 +53,5 @@ pub use folders::Folders;
 pub use order::Order;
 pub use origin::Origin;
 pub use reader::{Look, Reader, Sample};
-pub use registry::{DATASETS, Form, Settings, Source, find};
+pub use registry::{DATASETS, DatasetKind, DatasetSettings, Form, find};
 pub use sharding::Sharding;

@@ -7,9 +7,9 @@ use crate::error::DataError;
 use crate::folders::Folders;
 use crate::idx;
 use crate::origin::{File, Origin, Packing, Parcel, Published};
-use crate::registry::{Form, Source};
+use crate::registry::{DatasetKind, Form};
 
-pub(crate) const MNIST: Source = Source {
+pub(crate) const MNIST: DatasetKind = DatasetKind {
     name: "mnist",
     about: "handwritten digits, 28×28 (60,000 / 10,000)",
     form: Form::Fixed { shape: SHAPE, classes: CLASSES },
@@ -41,7 +41,7 @@ pub(crate) const MNIST: Source = Source {
     load: |folders, _| load(&MNIST, folders, OF_DIGITS),
 };
 
-pub(crate) const FASHION: Source = Source {
+pub(crate) const FASHION: DatasetKind = DatasetKind {
     name: "fashion-mnist",
     about: "pieces of clothing, 28×28 (60,000 / 10,000)",
     form: Form::Fixed { shape: SHAPE, classes: CLASSES },
@@ -114,11 +114,11 @@ const OF_DIGITS: (f32, f32) = (0.1307, 0.3081);
 /// The same of Fashion-MNIST.
 const OF_CLOTHES: (f32, f32) = (0.2860, 0.3530);
 
-fn locate(source: &Source, folders: &Folders) -> Result<Vec<PathBuf>, DataError> {
+fn locate(source: &DatasetKind, folders: &Folders) -> Result<Vec<PathBuf>, DataError> {
     FILES.iter().map(|file| folders.find(source.name, source.places, file)).collect()
 }
 
-fn load(source: &Source, folders: &Folders, moments: (f32, f32)) -> Result<Dataset, DataError> {
+fn load(source: &DatasetKind, folders: &Folders, moments: (f32, f32)) -> Result<Dataset, DataError> {
     let files = locate(source, folders)?;
     // The large file takes as long as everything else together: decode the two side by side.
     let (train, test) = std::thread::scope(|scope| {

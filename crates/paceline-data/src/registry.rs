@@ -9,7 +9,7 @@ use crate::origin::Origin;
 use crate::{cifar, digits, image_folder, letters, mnist, series, synthetic, text, ts};
 
 /// A dataset that users can name.
-pub struct Source {
+pub struct DatasetKind {
     /// The name on the command line, and of its folder.
     pub name: &'static str,
     /// One line for help texts and tables.
@@ -24,7 +24,7 @@ pub struct Source {
     pub origin: Origin,
     /// Finds what it is made of.
     pub(crate) locate: fn(&Folders) -> Result<Vec<PathBuf>, DataError>,
-    pub(crate) load: fn(&Folders, &Settings) -> Result<Dataset, DataError>,
+    pub(crate) load: fn(&Folders, &DatasetSettings) -> Result<Dataset, DataError>,
 }
 
 /// What a sample looks like.
@@ -43,7 +43,7 @@ pub enum Form {
 
 /// What a dataset is asked for beyond its name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Settings {
+pub struct DatasetSettings {
     /// Side of the squares that images are made to.
     pub image_size: Option<usize>,
     /// Characters of a window of text.
@@ -64,14 +64,14 @@ pub struct BadSetting {
     pub problem: String,
 }
 
-impl Source {
+impl DatasetKind {
     /// Files, or the folder, that it is made of; none for a built-in one.
     pub fn locate(&self, folders: &Folders) -> Result<Vec<PathBuf>, DataError> {
         (self.locate)(folders)
     }
 
     /// Whether it takes these settings.
-    pub fn check(&self, settings: &Settings) -> Result<(), BadSetting> {
+    pub fn check(&self, settings: &DatasetSettings) -> Result<(), BadSetting> {
         let all = [
             ("image-size", settings.image_size, 8..=1024),
             ("window", settings.window, 2..=4096),
@@ -92,13 +92,13 @@ impl Source {
     }
 
     /// Loads it, looking for files in `folders`. The settings must have been checked.
-    pub fn load(&self, folders: &Folders, settings: &Settings) -> Result<Dataset, DataError> {
+    pub fn load(&self, folders: &Folders, settings: &DatasetSettings) -> Result<Dataset, DataError> {
         (self.load)(folders, settings)
     }
 }
 
 /// Every dataset.
-pub static DATASETS: &[Source] = &[
+pub static DATASETS: &[DatasetKind] = &[
     digits::DIGITS,
     mnist::MNIST,
     mnist::FASHION,
@@ -116,7 +116,7 @@ pub static DATASETS: &[Source] = &[
 ];
 
 /// The dataset of that name.
-pub fn find(name: &str) -> Option<&'static Source> {
+pub fn find(name: &str) -> Option<&'static DatasetKind> {
     DATASETS.iter().find(|s| s.name == name)
 }
 
@@ -132,7 +132,7 @@ mod tests {
         let own = std::env::var_os("PACELINE_DATA").map(Into::into);
         let folders = Folders(own.into_iter().chain(["/usr/share/datasets".into()]).collect());
         for name in ["digits", "mnist", "fashion-mnist", "cifar-10"] {
-            let Ok(dataset) = find(name).unwrap().load(&folders, &Settings::default()) else {
+            let Ok(dataset) = find(name).unwrap().load(&folders, &DatasetSettings::default()) else {
                 assert_ne!(name, "digits");
                 match name {
                     "fashion-mnist" => skip(Need::DebianPackage, "dataset-fashion-mnist"),
@@ -160,14 +160,14 @@ mod tests {
 
     #[test]
     fn settings_belong_to_datasets_and_have_ranges() {
-        let images = Settings { image_size: Some(32), ..Settings::default() };
+        let images = DatasetSettings { image_size: Some(32), ..DatasetSettings::default() };
         assert_eq!(find("image-folder").unwrap().check(&images), Ok(()));
         let error = find("mnist").unwrap().check(&images).unwrap_err().to_string();
         assert_eq!(error, "--image-size 32: belongs to --data image-folder");
-        let window = Settings { window: Some(1), ..Settings::default() };
+        let window = DatasetSettings { window: Some(1), ..DatasetSettings::default() };
         let error = find("text").unwrap().check(&window).unwrap_err().to_string();
         assert_eq!(error, "--window 1: must be between 2 and 4096");
-        assert_eq!(find("digits").unwrap().check(&Settings::default()), Ok(()));
+        assert_eq!(find("digits").unwrap().check(&DatasetSettings::default()), Ok(()));
     }
 
     #[test]

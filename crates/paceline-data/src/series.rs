@@ -4,9 +4,9 @@ use paceline_random::{Purpose, Stream};
 
 use crate::dataset::{Dataset, Normalisation, Split};
 use crate::origin::Origin;
-use crate::registry::{Form, Source};
+use crate::registry::{DatasetKind, Form};
 
-pub(crate) const SERIES: Source = Source {
+pub(crate) const SERIES: DatasetKind = DatasetKind {
     name: "series",
     about: "made up: rhythms with noise, 32 steps, 3 channels, 6 classes (2,000 / 500)",
     form: Form::Fixed { shape: [1, STEPS, CHANNELS], classes: CLASSES },

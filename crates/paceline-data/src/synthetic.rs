@@ -5,9 +5,9 @@ use paceline_random::{Purpose, Stream};
 
 use crate::dataset::{Dataset, Normalisation, Split};
 use crate::origin::Origin;
-use crate::registry::{Form, Source};
+use crate::registry::{DatasetKind, Form};
 
-pub(crate) const GREY: Source = Source {
+pub(crate) const GREY: DatasetKind = DatasetKind {
     name: "synthetic",
     about: "made up: patterns with noise, 28×28 (10,000 / 2,000)",
     form: Form::Fixed { shape: GREY_SHAPE, classes: CLASSES },
@@ -18,7 +18,7 @@ pub(crate) const GREY: Source = Source {
     load: |_, _| Ok(make(GREY.name, GREY_SHAPE, 10_000, 2_000)),
 };
 
-pub(crate) const COLOUR: Source = Source {
+pub(crate) const COLOUR: DatasetKind = DatasetKind {
     name: "synthetic-colour",
     about: "made up: patterns with noise, 32×32×3 (10,000 / 2,000)",
     form: Form::Fixed { shape: COLOUR_SHAPE, classes: CLASSES },

@@ -10,9 +10,9 @@ use crate::dataset::{Dataset, Normalisation, Split};
 use crate::error::DataError;
 use crate::folders::Folders;
 use crate::origin::{File, Origin, Packing, Parcel, Published};
-use crate::registry::{Form, Settings, Source};
+use crate::registry::{DatasetKind, DatasetSettings, Form};
 
-pub(crate) const TINYSHAKESPEARE: Source = Source {
+pub(crate) const TINYSHAKESPEARE: DatasetKind = DatasetKind {
     name: "tinyshakespeare",
     about: "scenes by Shakespeare, 1.1 million characters, 65 different ones",
     form: Form::FromFiles("1×64×1, or --window N"),
@@ -39,7 +39,7 @@ pub(crate) const TINYSHAKESPEARE: Source = Source {
     },
 };
 
-pub(crate) const TEXT: Source = Source {
+pub(crate) const TEXT: DatasetKind = DatasetKind {
     name: "text",
     about: "your text: a file, or all files DIR/*.txt, in UTF-8",
     form: Form::FromFiles("1×64×1, or --window N"),
@@ -62,7 +62,7 @@ const CHARACTERS: usize = 1 << 16;
 
 /// The file by its own name, or by the name that its publisher gives it.
 fn shakespeare(folders: &Folders) -> Result<PathBuf, DataError> {
-    let Source { name, places, .. } = TINYSHAKESPEARE;
+    let DatasetKind { name, places, .. } = TINYSHAKESPEARE;
     folders.find(name, places, FILE).or_else(|missing| {
         let published = folders.places(places).filter(|place| place.ends_with(name));
         published.map(|place| place.join("input.txt")).find(|path| path.is_file()).ok_or(missing)
@@ -92,10 +92,10 @@ fn is_text(path: &Path) -> bool {
 
 /// The dataset that a text makes; `path` is for error messages.
 pub(crate) fn dataset(
-    source: &Source,
+    source: &DatasetKind,
     text: &str,
     path: &Path,
-    settings: &Settings,
+    settings: &DatasetSettings,
 ) -> Result<Dataset, DataError> {
     let window = settings.window.unwrap_or(WINDOW);
     let content = |expected: String, found: String| DataError::Content { path: path.into(), expected, found };
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn windows_follow_each_other_and_training_shifts_them() {
         let text: String = ('a'..='z').cycle().take(1000).collect();
-        let settings = Settings { window: Some(8), ..Settings::default() };
+        let settings = DatasetSettings { window: Some(8), ..DatasetSettings::default() };
         let dataset = dataset(&TEXT, &text, Path::new("t"), &settings).unwrap();
         assert_eq!((dataset.shape, dataset.classes, dataset.positions), ([1, 8, 1], 26, 8));
         assert_eq!((dataset.train.len(), dataset.test.len()), (899 / 8, 99 / 8));
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn a_file_a_folder_and_other_letters_are_read_and_short_or_foreign_texts_are_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let load = |path: &Path| TEXT.load(&Folders(vec![path.into()]), &Settings::default());
+        let load = |path: &Path| TEXT.load(&Folders(vec![path.into()]), &DatasetSettings::default());
         assert!(load(folder.path()).unwrap_err().to_string().contains("*.txt"));
         std::fs::write(folder.path().join("b.txt"), "ж€".repeat(400)).unwrap();
         std::fs::write(folder.path().join("a.txt"), "x").unwrap();

@@ -12,10 +12,10 @@ use crate::dataset::{Dataset, Normalisation, Split};
 use crate::error::DataError;
 use crate::folders::Folders;
 use crate::origin::{File, Origin, Packing, Parcel, Published};
-use crate::registry::{Form, Source};
+use crate::registry::{DatasetKind, Form};
 use crate::uea::{self, Series};
 
-pub(crate) const JAPANESE_VOWELS: Source = Source {
+pub(crate) const JAPANESE_VOWELS: DatasetKind = DatasetKind {
     name: "japanese-vowels",
     about: "who speaks? series of up to 29 steps, 12 channels, 9 classes (270 / 370)",
     form: Form::Fixed { shape: [1, 29, 12], classes: 9 },
@@ -41,7 +41,7 @@ pub(crate) const JAPANESE_VOWELS: Source = Source {
     load: |folders, _| load(&JAPANESE_VOWELS, &named(&JAPANESE_VOWELS, VOWELS, folders)?),
 };
 
-pub(crate) const BASIC_MOTIONS: Source = Source {
+pub(crate) const BASIC_MOTIONS: DatasetKind = DatasetKind {
     name: "basic-motions",
     about: "what does the wearer of a watch do? 100 steps, 6 channels, 4 classes (40 / 40)",
     form: Form::Fixed { shape: [1, 100, 6], classes: 4 },
@@ -67,7 +67,7 @@ pub(crate) const BASIC_MOTIONS: Source = Source {
     load: |folders, _| load(&BASIC_MOTIONS, &named(&BASIC_MOTIONS, MOTIONS, folders)?),
 };
 
-pub(crate) const TS: Source = Source {
+pub(crate) const TS: DatasetKind = DatasetKind {
     name: "ts",
     about: "your series: a pair DIR/NAME_TRAIN.ts, DIR/NAME_TEST.ts in the UEA format",
     form: Form::FromFiles("1×steps×channels"),
@@ -90,7 +90,7 @@ const fn parcel(files: &'static [File]) -> Parcel {
     Parcel { base: None, name: files[0].name, packing: Packing::Plain, files }
 }
 
-fn named(source: &Source, files: [&str; 2], folders: &Folders) -> Result<Vec<PathBuf>, DataError> {
+fn named(source: &DatasetKind, files: [&str; 2], folders: &Folders) -> Result<Vec<PathBuf>, DataError> {
     files.iter().map(|file| folders.find(source.name, source.places, file)).collect()
 }
 
@@ -139,7 +139,7 @@ fn trains(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-fn load(source: &Source, files: &[PathBuf]) -> Result<Dataset, DataError> {
+fn load(source: &DatasetKind, files: &[PathBuf]) -> Result<Dataset, DataError> {
     let read = |path: &Path| uea::parse(&content::text(path)?, path);
     let (train, mut test) = (read(&files[0])?, read(&files[1])?);
     let content =
@@ -210,7 +210,7 @@ fn split(series: &Series, steps: usize, moments: &[(f64, f64)]) -> Split {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Settings;
+    use crate::DatasetSettings;
     use crate::reader::{Look, Reader, Sample};
 
     fn write(folder: &Path, name: &str, classes: &str, lines: &str) {
@@ -234,7 +234,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         write(folder.path(), "A_TRAIN.ts", "x y", "1,3:5,5:x\n1,3,1,3:5,5,5,5:y\n");
         write(folder.path(), "A_TEST.ts", "y x", "5:6:x\n");
-        let dataset = TS.load(&Folders(vec![folder.path().into()]), &Settings::default()).unwrap();
+        let dataset = TS.load(&Folders(vec![folder.path().into()]), &DatasetSettings::default()).unwrap();
         assert_eq!((dataset.shape, dataset.classes), ([1, 4, 2], 2));
         assert_eq!(series(&dataset.train, 0), (vec![0.0, 0.0, 0.0, 0.0, -1.0, 0.0, 1.0, 0.0], 0));
         assert_eq!(series(&dataset.test, 0), (vec![0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 3.0, 1.0], 0));
@@ -254,7 +254,7 @@ mod tests {
         for (name, lines) in [("A_TRAIN.ts", "1,3:x\n1:x\n3:x\n"), ("A_TEST.ts", "3:x\n")] {
             std::fs::write(folder.path().join(name), format!("@classLabel true x\n@data\n{lines}")).unwrap();
         }
-        let dataset = TS.load(&Folders(vec![folder.path().into()]), &Settings::default()).unwrap();
+        let dataset = TS.load(&Folders(vec![folder.path().into()]), &DatasetSettings::default()).unwrap();
         assert_eq!(dataset.shape, [1, 2, 2]);
         assert_eq!(series(&dataset.train, 0).0, [-1.0, 1.0, 1.0, 1.0]);
         assert_eq!(series(&dataset.test, 0).0, [0.0, 0.0, 1.0, 1.0]);
@@ -266,7 +266,7 @@ mod tests {
         let folders = Folders(vec![folder.path().into()]);
         write(folder.path(), "A_TRAIN.ts", "x y", "1,3:5,5:x\n");
         write(folder.path(), "A_TEST.ts", "x z", "1,3:5,5:x\n");
-        let error = TS.load(&folders, &Settings::default()).unwrap_err().to_string();
+        let error = TS.load(&folders, &DatasetSettings::default()).unwrap_err().to_string();
         assert!(error.contains("A_TEST.ts: expected the classes x y, as to train, found x z"), "{error}");
     }
 }

@@ -4,7 +4,7 @@
 //! controls it is interpolated. Where the pace ever differs by more than 10%, times and rates of the runs in between
 //! are divided by it.
 
-use crate::schedule::{Role, ScheduledRun};
+use crate::schedule::{Role, StudyRun};
 
 /// The pace of a machine over a study, by one figure.
 #[derive(Clone, Debug)]
@@ -23,11 +23,11 @@ pub fn follows_pace(metric: &str) -> bool {
 
 impl Drift {
     /// From the controls of these runs; `None` with fewer than two that have the figure, or one that has no pace.
-    pub fn new(made: &[ScheduledRun], metric: &str) -> Option<Self> {
+    pub fn new(made: &[StudyRun], metric: &str) -> Option<Self> {
         if !follows_pace(metric) {
             return None;
         }
-        let figure = |m: &ScheduledRun| {
+        let figure = |m: &StudyRun| {
             let value = m.metrics()?.get(metric).copied().filter(|v| *v > 0.0)?;
             (m.job.role == Role::Control).then_some((m.job.id as f64, value))
         };
@@ -77,11 +77,11 @@ impl Drift {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::{End, Job};
+    use crate::schedule::{End, PlannedRun};
 
-    fn made(role: Role, id: u64, value: f64) -> ScheduledRun {
-        let job = Job { id, role, levels: Vec::new(), share: 1.0, repeat: 0 };
-        ScheduledRun { job, end: Some(End::Ok { metrics: [("time_s".to_owned(), value)].into() }) }
+    fn made(role: Role, id: u64, value: f64) -> StudyRun {
+        let job = PlannedRun { id, role, levels: Vec::new(), share: 1.0, repeat: 0 };
+        StudyRun { job, end: Some(End::Ok { metrics: [("time_s".to_owned(), value)].into() }) }
     }
 
     #[test]
@@ -96,13 +96,13 @@ mod tests {
         runs.push(made(Role::Control, runs.len() as u64, 2.0));
         let drift = Drift::new(&runs, "time_s").unwrap();
         assert!(drift.noticed() && (drift.spread() - 2.0).abs() < 1e-12);
-        let ranked = |value: &dyn Fn(&ScheduledRun) -> f64| {
+        let ranked = |value: &dyn Fn(&StudyRun) -> f64| {
             let mut order: Vec<u64> =
                 runs.iter().filter(|m| m.job.role == Role::Point).map(|m| m.job.id).collect();
             order.sort_by(|a, b| value(&runs[*a as usize]).total_cmp(&value(&runs[*b as usize])));
             order
         };
-        let raw = |m: &ScheduledRun| m.metrics().unwrap()["time_s"];
+        let raw = |m: &StudyRun| m.metrics().unwrap()["time_s"];
         let undisturbed = ranked(&|m| truth[m.job.id as usize / 2]);
         assert_ne!(ranked(&raw), undisturbed);
         assert_eq!(ranked(&|m| drift.corrected(m.job.id, raw(m))), undisturbed);

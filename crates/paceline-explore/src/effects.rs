@@ -4,7 +4,7 @@ use paceline_plan::{Point, Space, Value};
 
 /// What an axis did.
 #[derive(Clone, Debug)]
-pub struct Effect {
+pub struct AxisEffect {
     /// The axis.
     pub axis: String,
     /// Share of the variation that its levels account for, 0 to 1; shares of axes that go together overlap.
@@ -14,7 +14,7 @@ pub struct Effect {
 }
 
 /// The axes by how much they mattered, most first; those that had one level only are left out.
-pub fn effects(space: &Space, points: &[(Point, f64)]) -> Vec<Effect> {
+pub fn effects(space: &Space, points: &[(Point, f64)]) -> Vec<AxisEffect> {
     let log = points.iter().all(|(_, value)| *value > 0.0);
     let scaled = |value: f64| if log { value.ln() } else { value };
     let n = points.len() as f64;
@@ -35,7 +35,7 @@ pub fn effects(space: &Space, points: &[(Point, f64)]) -> Vec<Effect> {
             levels.push((level.clone(), if log { own.exp() } else { own }, here.len()));
         }
         if levels.len() > 1 && total > 0.0 {
-            effects.push(Effect { axis: axis.name.clone(), share: (between / total).min(1.0), levels });
+            effects.push(AxisEffect { axis: axis.name.clone(), share: (between / total).min(1.0), levels });
         }
     }
     effects.sort_by(|a, b| b.share.total_cmp(&a.share));

@@ -45,7 +45,7 @@ impl Suggestion {
 
 /// How a run ended.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Outcome {
+pub enum TrialOutcome {
     /// It has not yet.
     Pending,
     /// Without figures.
@@ -62,7 +62,7 @@ pub struct Observation {
     /// How much of the full work was done.
     pub share: f64,
     /// What became of it.
-    pub outcome: Outcome,
+    pub outcome: TrialOutcome,
 }
 
 impl Problem {
@@ -76,7 +76,7 @@ impl Problem {
 
     /// The figures of an observation by the objectives, less being better; `None` where one is missing.
     pub fn losses(&self, observation: &Observation) -> Option<Vec<f64>> {
-        let Outcome::Measured(metrics) = &observation.outcome else { return None };
+        let TrialOutcome::Measured(metrics) = &observation.outcome else { return None };
         let loss = |o: &Objective| {
             let value = metrics.get(&o.metric).copied().filter(|v| v.is_finite())?;
             Some(o.goal.loss(value))
@@ -86,7 +86,7 @@ impl Problem {
 
     /// By how much each limit holds (at least 0) or not (below 0); `None` where a figure is missing.
     pub fn margins(&self, observation: &Observation) -> Option<Vec<f64>> {
-        let Outcome::Measured(metrics) = &observation.outcome else { return None };
+        let TrialOutcome::Measured(metrics) = &observation.outcome else { return None };
         let lookup = |name: &str| {
             let measured = metrics.get(name).map(|v| Value::Number(*v));
             measured.or_else(|| self.space.value(&observation.point, name).cloned())
@@ -141,13 +141,13 @@ mod tests {
         Observation {
             point: Point(vec![Some(workers)]),
             share: 1.0,
-            outcome: Outcome::Measured(metrics.into()),
+            outcome: TrialOutcome::Measured(metrics.into()),
         }
     }
 
     #[test]
     fn the_best_is_feasible_and_several_objectives_give_a_front() {
-        let failed = Observation { outcome: Outcome::Failed, ..seen(3, 0.0, 1.0) };
+        let failed = Observation { outcome: TrialOutcome::Failed, ..seen(3, 0.0, 1.0) };
         let history = [seen(0, 3.0, 0.95), seen(1, 1.0, 0.8), seen(2, 2.0, 0.92), seen(3, 2.0, 0.91), failed];
         assert_eq!(problem(&[("time", Goal::Minimize)]).best(&history), [2]);
         let both = problem(&[("time", Goal::Minimize), ("accuracy", Goal::Maximize)]);

@@ -11,7 +11,7 @@ use paceline_plan::{Objective, Point};
 use paceline_random::{Purpose, Stream};
 use serde::{Deserialize, Serialize};
 
-use crate::problem::{Observation, Outcome, Problem};
+use crate::problem::{Observation, Problem, TrialOutcome};
 use crate::samplers::{self, Sampler, SamplerError};
 
 /// What a run is for.
@@ -30,7 +30,7 @@ pub enum Role {
 
 /// A run to be made.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Job {
+pub struct PlannedRun {
     /// Its number in the study, from 0.
     pub id: u64,
     /// What it is for.
@@ -71,14 +71,14 @@ pub enum End {
 
 /// A run and how it ended; `None` while it has not.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ScheduledRun {
+pub struct StudyRun {
     /// The run.
-    pub job: Job,
+    pub job: PlannedRun,
     /// Its end.
     pub end: Option<End>,
 }
 
-impl ScheduledRun {
+impl StudyRun {
     /// Its figures, where it has them.
     pub fn metrics(&self) -> Option<&BTreeMap<String, f64>> {
         match &self.end {
@@ -96,7 +96,7 @@ impl ScheduledRun {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Next {
     /// Begin this run.
-    Run(Job),
+    Run(PlannedRun),
     /// Wait for a run to end.
     Wait,
     /// Nothing is left.
@@ -105,7 +105,7 @@ pub enum Next {
 
 /// What a schedule follows.
 #[derive(Clone, Debug)]
-pub struct Rules {
+pub struct ScheduleRules {
     /// The sampler.
     pub sampler: String,
     /// Runs of points, repeats included; `None` for as many as the sampler has.
@@ -126,17 +126,17 @@ const APART: usize = 3;
 const NOISY: f64 = 0.05;
 
 /// A study's schedule.
-pub struct Schedule {
-    rules: Rules,
+pub struct StudySchedule {
+    rules: ScheduleRules,
     problem: Problem,
     sampler: Box<dyn Sampler>,
     /// Every point, for samplers that do not learn.
     known: Option<Vec<Point>>,
 }
 
-impl Schedule {
+impl StudySchedule {
     /// The schedule of a problem.
-    pub fn new(problem: &Problem, rules: Rules) -> Result<Self, SamplerError> {
+    pub fn new(problem: &Problem, rules: ScheduleRules) -> Result<Self, SamplerError> {
         let (kind, _) = samplers::find(&rules.sampler)?;
         let points = rules.runs.map(|runs| runs.div_ceil(rules.repeats) as usize);
         if points.is_none() && !kind.finite {
@@ -150,7 +150,7 @@ impl Schedule {
             while points.is_none_or(|points| history.len() < points) {
                 let Some(next) = sampler.next(&history) else { break };
                 let (point, share) = (next.point, next.share);
-                history.push(Observation { point, share, outcome: Outcome::Pending });
+                history.push(Observation { point, share, outcome: TrialOutcome::Pending });
             }
             history.into_iter().map(|o| o.point).collect()
         });
@@ -188,9 +188,9 @@ impl Schedule {
     }
 
     /// What to do after these runs, in the order in which they began.
-    pub fn next(&mut self, made: &[ScheduledRun]) -> Next {
+    pub fn next(&mut self, made: &[StudyRun]) -> Next {
         let id = made.len() as u64;
-        let job = |role, levels, share, repeat| Job { id, role, levels, share, repeat };
+        let job = |role, levels, share, repeat| PlannedRun { id, role, levels, share, repeat };
         let count = |role: Role| made.iter().filter(|m| m.job.role == role).count() as u64;
         if made.is_empty() {
             return Next::Run(job(Role::WarmUp, Vec::new(), 1.0, 0));
@@ -219,7 +219,7 @@ impl Schedule {
         }
     }
 
-    fn next_point(&mut self, made: &[ScheduledRun]) -> Option<Selection> {
+    fn next_point(&mut self, made: &[StudyRun]) -> Option<Selection> {
         let begun: Vec<(Point, f64)> = made.iter().filter_map(|m| Some((m.point()?, m.job.share))).collect();
         let runs_left = self.rules.runs.is_none_or(|runs| (begun.len() as u64) < runs);
         if let Some(known) = &self.known {
@@ -250,7 +250,7 @@ impl Schedule {
         }
         let most = self.rules.runs.map_or(u64::MAX, |runs| runs.div_ceil(self.rules.repeats));
         let history = observations(&self.problem, made);
-        let waiting = history.iter().any(|o| o.outcome == Outcome::Pending);
+        let waiting = history.iter().any(|o| o.outcome == TrialOutcome::Pending);
         if runs_left && (points.len() as u64) < most {
             match self.sampler.next(&history) {
                 Some(next) => return Some(Selection::Run(next.point, next.share, 0)),
@@ -268,14 +268,14 @@ impl Schedule {
     }
 
     /// A point whose repeats differ much and that may be run again, the best first.
-    fn noisy(&self, made: &[ScheduledRun]) -> Option<Selection> {
+    fn noisy(&self, made: &[StudyRun]) -> Option<Selection> {
         if self.rules.max_repeats <= self.rules.repeats {
             return None;
         }
         let objective: &Objective = self.problem.objectives.first()?;
         let mut candidates: Vec<(f64, Point, u64)> = Vec::new();
         for point in distinct(made) {
-            let runs: Vec<&ScheduledRun> =
+            let runs: Vec<&StudyRun> =
                 made.iter().filter(|m| m.point().as_ref() == Some(&point) && m.job.share >= 1.0).collect();
             let values: Vec<f64> =
                 runs.iter().filter_map(|m| m.metrics()?.get(&objective.metric).copied()).collect();
@@ -301,9 +301,9 @@ enum Selection {
     Wait,
 }
 
-fn distinct(made: &[ScheduledRun]) -> Vec<Point> {
+fn distinct(made: &[StudyRun]) -> Vec<Point> {
     let mut points: Vec<Point> = Vec::new();
-    for point in made.iter().filter_map(ScheduledRun::point) {
+    for point in made.iter().filter_map(StudyRun::point) {
         if !points.contains(&point) {
             points.push(point);
         }
@@ -313,8 +313,8 @@ fn distinct(made: &[ScheduledRun]) -> Vec<Point> {
 
 /// What samplers are told: one observation per point and share, the means of its repeats. A point all of whose runs
 /// ended without an objective has failed.
-pub fn observations(problem: &Problem, made: &[ScheduledRun]) -> Vec<Observation> {
-    let mut groups: Vec<(Point, f64, Vec<&ScheduledRun>)> = Vec::new();
+pub fn observations(problem: &Problem, made: &[StudyRun]) -> Vec<Observation> {
+    let mut groups: Vec<(Point, f64, Vec<&StudyRun>)> = Vec::new();
     for one in made {
         let Some(point) = one.point() else { continue };
         match groups.iter_mut().find(|(p, share, _)| *p == point && *share == one.job.share) {
@@ -322,7 +322,7 @@ pub fn observations(problem: &Problem, made: &[ScheduledRun]) -> Vec<Observation
             None => groups.push((point, one.job.share, vec![one])),
         }
     }
-    let mean = |runs: &[&ScheduledRun]| {
+    let mean = |runs: &[&StudyRun]| {
         let mut sums: BTreeMap<String, (f64, f64)> = BTreeMap::new();
         for metrics in runs.iter().filter_map(|m| m.metrics()) {
             for (name, value) in metrics {
@@ -332,13 +332,13 @@ pub fn observations(problem: &Problem, made: &[ScheduledRun]) -> Vec<Observation
         }
         sums.into_iter().map(|(name, (sum, count))| (name, sum / count)).collect::<BTreeMap<_, _>>()
     };
-    let observe = |(point, share, runs): (Point, f64, Vec<&ScheduledRun>)| {
+    let observe = |(point, share, runs): (Point, f64, Vec<&StudyRun>)| {
         let metrics = mean(&runs);
         let told = problem.objectives.iter().all(|o| metrics.contains_key(&o.metric));
         let outcome = match told {
-            true => Outcome::Measured(metrics),
-            false if runs.iter().any(|m| m.end.is_none()) => Outcome::Pending,
-            false => Outcome::Failed,
+            true => TrialOutcome::Measured(metrics),
+            false if runs.iter().any(|m| m.end.is_none()) => TrialOutcome::Pending,
+            false => TrialOutcome::Failed,
         };
         Observation { point, share, outcome }
     };
@@ -363,29 +363,29 @@ mod tests {
         }
     }
 
-    fn rules(sampler: &str, runs: Option<u64>) -> Rules {
+    fn rules(sampler: &str, runs: Option<u64>) -> ScheduleRules {
         let sampler = sampler.into();
-        Rules { sampler, runs, repeats: 2, max_repeats: 2, control_every: 4, baseline: true }
+        ScheduleRules { sampler, runs, repeats: 2, max_repeats: 2, control_every: 4, baseline: true }
     }
 
-    fn ended(job: &Job) -> End {
+    fn ended(job: &PlannedRun) -> End {
         let value = 1.0 + job.levels.iter().flatten().sum::<u32>() as f64 + 0.001 * job.repeat as f64;
         End::Ok { metrics: [("time".to_owned(), value)].into() }
     }
 
     /// Runs everything one after the other.
-    fn all(rules: &Rules, mut made: Vec<ScheduledRun>) -> Vec<ScheduledRun> {
-        let mut schedule = Schedule::new(&problem(), rules.clone()).unwrap();
+    fn all(rules: &ScheduleRules, mut made: Vec<StudyRun>) -> Vec<StudyRun> {
+        let mut schedule = StudySchedule::new(&problem(), rules.clone()).unwrap();
         loop {
             match schedule.next(&made) {
-                Next::Run(job) => made.push(ScheduledRun { end: Some(ended(&job)), job }),
+                Next::Run(job) => made.push(StudyRun { end: Some(ended(&job)), job }),
                 Next::Finished => return made,
                 Next::Wait => panic!("nothing is under way"),
             }
         }
     }
 
-    fn roles(made: &[ScheduledRun], role: Role) -> usize {
+    fn roles(made: &[StudyRun], role: Role) -> usize {
         made.iter().filter(|m| m.job.role == role).count()
     }
 
@@ -396,7 +396,7 @@ mod tests {
         assert_eq!(made[1].job.role, Role::Control);
         assert_eq!(made.last().unwrap().job.role, Role::Control);
         assert_eq!((roles(&made, Role::Point), roles(&made, Role::Baseline)), (18, 2));
-        let points: Vec<&ScheduledRun> = made.iter().filter(|m| m.job.role == Role::Point).collect();
+        let points: Vec<&StudyRun> = made.iter().filter(|m| m.job.role == Role::Point).collect();
         assert!(
             points[..9].iter().all(|m| m.job.repeat == 0) && points[9..].iter().all(|m| m.job.repeat == 1)
         );
@@ -428,7 +428,7 @@ mod tests {
     #[test]
     fn repeats_of_a_learning_sampler_are_spread_out() {
         let made = all(&rules("bayes", Some(16)), Vec::new());
-        let points: Vec<&ScheduledRun> = made.iter().filter(|m| m.job.role == Role::Point).collect();
+        let points: Vec<&StudyRun> = made.iter().filter(|m| m.job.role == Role::Point).collect();
         assert_eq!(points.len(), 16);
         for (i, one) in points.iter().enumerate().filter(|(i, m)| m.job.repeat == 1 && *i < 12) {
             let first = points.iter().position(|m| m.job.levels == one.job.levels).unwrap();
@@ -438,14 +438,14 @@ mod tests {
 
     #[test]
     fn noisy_points_are_run_again_the_best_first() {
-        let rules = Rules { max_repeats: 4, ..rules("grid", None) };
-        let mut schedule = Schedule::new(&problem(), rules).unwrap();
-        let mut made: Vec<ScheduledRun> = Vec::new();
+        let rules = ScheduleRules { max_repeats: 4, ..rules("grid", None) };
+        let mut schedule = StudySchedule::new(&problem(), rules).unwrap();
+        let mut made: Vec<StudyRun> = Vec::new();
         while let Next::Run(job) = schedule.next(&made) {
             let noisy = job.levels == [Some(0), Some(1)];
             let value = 5.0 + f64::from(u8::from(noisy)) * job.repeat as f64;
             let end = Some(End::Ok { metrics: [("time".to_owned(), value)].into() });
-            made.push(ScheduledRun { job, end });
+            made.push(StudyRun { job, end });
         }
         let times = |levels: &[Option<u32>]| made.iter().filter(|m| m.job.levels == levels).count();
         assert_eq!((times(&[Some(0), Some(1)]), times(&[Some(0), Some(0)])), (4, 2));
@@ -453,20 +453,25 @@ mod tests {
 
     #[test]
     fn failures_are_told_to_the_sampler_and_half_measured_points_are_not_failures() {
-        let job =
-            |id, repeat| Job { id, role: Role::Point, levels: vec![Some(0), Some(0)], share: 1.0, repeat };
-        let failed = ScheduledRun { job: job(0, 0), end: Some(End::Failed { cause: "x".into() }) };
-        let open = ScheduledRun { job: job(1, 1), end: None };
-        let outcome = |made: &[ScheduledRun]| observations(&problem(), made)[0].outcome.clone();
-        assert_eq!(outcome(std::slice::from_ref(&failed)), Outcome::Failed);
-        assert_eq!(outcome(&[failed.clone(), open]), Outcome::Pending);
-        let good = ScheduledRun { end: Some(ended(&job(1, 1))), job: job(1, 1) };
-        assert!(matches!(outcome(&[failed, good]), Outcome::Measured(_)));
+        let job = |id, repeat| PlannedRun {
+            id,
+            role: Role::Point,
+            levels: vec![Some(0), Some(0)],
+            share: 1.0,
+            repeat,
+        };
+        let failed = StudyRun { job: job(0, 0), end: Some(End::Failed { cause: "x".into() }) };
+        let open = StudyRun { job: job(1, 1), end: None };
+        let outcome = |made: &[StudyRun]| observations(&problem(), made)[0].outcome.clone();
+        assert_eq!(outcome(std::slice::from_ref(&failed)), TrialOutcome::Failed);
+        assert_eq!(outcome(&[failed.clone(), open]), TrialOutcome::Pending);
+        let good = StudyRun { end: Some(ended(&job(1, 1))), job: job(1, 1) };
+        assert!(matches!(outcome(&[failed, good]), TrialOutcome::Measured(_)));
     }
 
     #[test]
     fn endless_samplers_need_a_budget() {
-        let error = Schedule::new(&problem(), rules("bayes", None)).map(|_| ()).unwrap_err();
+        let error = StudySchedule::new(&problem(), rules("bayes", None)).map(|_| ()).unwrap_err();
         assert!(error.0.contains("set `runs`"), "{error}");
     }
 }

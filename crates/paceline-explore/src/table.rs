@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use paceline_plan::sheet::{Row, Sheet, TableError};
+use paceline_plan::sheet::{Sheet, SheetRow, TableError};
 use paceline_plan::value::nearest;
 use paceline_plan::{Axis, Condition, Objective, Point, Space, Value};
 
-use crate::problem::{Observation, Outcome, Prior, Problem};
+use crate::problem::{Observation, Prior, Problem, TrialOutcome};
 use crate::samplers::{self, SamplerError};
 
 /// A table that cannot be explored.
@@ -23,14 +23,14 @@ pub enum ExplorationError {
 
 /// Columns and rows.
 #[derive(Clone, Debug)]
-pub struct Table {
+pub struct LookupTable {
     /// The columns' names.
     pub columns: Vec<String>,
     /// The rows; cells in the order of the columns.
     pub rows: Vec<Vec<Value>>,
 }
 
-impl Table {
+impl LookupTable {
     /// Reads comma-separated values, also gzipped.
     pub fn read(path: &Path) -> Result<Self, ExplorationError> {
         let sheet = Sheet::read(path);
@@ -55,16 +55,16 @@ impl Table {
     }
 }
 
-impl From<Sheet> for Table {
+impl From<Sheet> for LookupTable {
     fn from(sheet: Sheet) -> Self {
-        let row = |row: Row| row.fields.iter().map(|field| Value::read(field)).collect();
+        let row = |row: SheetRow| row.fields.iter().map(|field| Value::read(field)).collect();
         Self { columns: sheet.columns, rows: sheet.rows.into_iter().map(row).collect() }
     }
 }
 
 /// What is asked of a table.
 #[derive(Clone, Debug)]
-pub struct Ask {
+pub struct ExplorationRequest {
     /// The columns that are axes.
     pub axes: Vec<String>,
     /// The columns that are wanted low or high.
@@ -80,7 +80,7 @@ pub struct Ask {
 /// A table ready to be explored.
 #[derive(Clone, Debug)]
 pub struct Exploration {
-    table: Table,
+    table: LookupTable,
     problem: Problem,
     /// Rows by point, in the order of the table.
     rows: Vec<(Point, usize)>,
@@ -90,7 +90,7 @@ pub struct Exploration {
 
 impl Exploration {
     /// Checks what is asked against the table.
-    pub fn new(table: Table, ask: &Ask) -> Result<Self, ExplorationError> {
+    pub fn new(table: LookupTable, ask: &ExplorationRequest) -> Result<Self, ExplorationError> {
         let refuse = |flag: &'static str, value: &str, problem: String| {
             Err(TableError::Ask { flag, value: value.into(), problem }.into())
         };
@@ -194,14 +194,14 @@ impl Exploration {
                     .iter()
                     .filter_map(|(name, column)| Some((name.clone(), table.rows[*row][*column].number()?)))
                     .collect();
-                Observation { point: point.clone(), share: 1.0, outcome: Outcome::Measured(metrics) }
+                Observation { point: point.clone(), share: 1.0, outcome: TrialOutcome::Measured(metrics) }
             })
             .collect();
         Ok(Self { table, problem, rows, budget: ask.budget, all })
     }
 
     /// The table.
-    pub fn table(&self) -> &Table {
+    pub fn table(&self) -> &LookupTable {
         &self.table
     }
 
@@ -277,12 +277,12 @@ mod tests {
     const TABLE: &str =
         "\u{feff}vm,\"cores, total\",cost,accuracy\r\nsmall,1,3.5,0.9\nlarge,8,1,0.8\n\nlarge,1,\"2\",0.95\n";
 
-    fn parsed(text: &str) -> Table {
+    fn parsed(text: &str) -> LookupTable {
         Sheet::parse(text).unwrap().into()
     }
 
-    fn ask() -> Ask {
-        Ask {
+    fn ask() -> ExplorationRequest {
+        ExplorationRequest {
             axes: vec!["vm".into(), "cores, total".into()],
             objectives: vec![Objective { metric: "cost".into(), goal: Goal::Minimize }],
             constraints: vec![Condition::parse("accuracy >= 0.85").unwrap()],
@@ -317,18 +317,22 @@ mod tests {
     #[test]
     fn a_column_may_say_what_was_expected() {
         let table = "x,cost,expected\n1,5,9\n2,4,8\n3,1,7\n4,3,10\n";
-        let ask =
-            Ask { axes: vec!["x".into()], constraints: Vec::new(), prior: Some("expected".into()), ..ask() };
+        let ask = ExplorationRequest {
+            axes: vec!["x".into()],
+            constraints: Vec::new(),
+            prior: Some("expected".into()),
+            ..ask()
+        };
         let exploration = Exploration::new(parsed(table), &ask).unwrap();
         assert_eq!(exploration.run("bayes", 1).unwrap().rows[..2], [2, 1]);
-        let wrong = Ask { prior: Some("x y".into()), ..ask };
+        let wrong = ExplorationRequest { prior: Some("x y".into()), ..ask };
         let error = Exploration::new(parsed(table), &wrong).unwrap_err().to_string();
         assert!(error.contains("--prior x y: there is no such column"), "{error}");
     }
 
     #[test]
     fn what_does_not_fit_the_table_is_named() {
-        let fails = |change: &dyn Fn(&mut Ask)| {
+        let fails = |change: &dyn Fn(&mut ExplorationRequest)| {
             let mut ask = ask();
             change(&mut ask);
             Exploration::new(parsed(TABLE), &ask).unwrap_err().to_string()

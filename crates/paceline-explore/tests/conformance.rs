@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use paceline_explore::samplers::{self, Kind};
-use paceline_explore::{Observation, Outcome, Prior, Problem, SAMPLERS, Suggestion};
+use paceline_explore::samplers::{self, SamplerKind};
+use paceline_explore::{Observation, Prior, Problem, SAMPLERS, Suggestion, TrialOutcome};
 use paceline_plan::{Axis, Condition, Goal, Objective, Point, Space, Value};
 
 fn numbers(name: &str, levels: impl IntoIterator<Item = u32>) -> Axis {
@@ -68,12 +68,12 @@ fn run(suggestion: &Suggestion) -> Observation {
     ]
     .into();
     let failed = at(0) == 3.0 && at(1) == 0.0;
-    let outcome = if failed { Outcome::Failed } else { Outcome::Measured(metrics) };
+    let outcome = if failed { TrialOutcome::Failed } else { TrialOutcome::Measured(metrics) };
     Observation { point: suggestion.point.clone(), share: suggestion.share, outcome }
 }
 
 fn explore(
-    kind: &Kind,
+    kind: &SamplerKind,
     problem: &Problem,
     mut history: Vec<Observation>,
     count: usize,
@@ -88,7 +88,7 @@ fn explore(
 
 const BUDGET: usize = 26;
 
-fn each(check: impl Fn(&Kind, &str, &dyn Fn(u64) -> Problem)) {
+fn each(check: impl Fn(&SamplerKind, &str, &dyn Fn(u64) -> Problem)) {
     for kind in SAMPLERS {
         for (name, space) in [("mixed", mixed as fn() -> Space), ("large", large), ("listed", listed)] {
             check(kind, name, &|seed| problem(space(), seed, BUDGET));
@@ -161,7 +161,7 @@ fn points_that_are_being_run_are_not_suggested_again() {
                 kind.name
             );
             let (point, share) = (next.point, next.share);
-            history.push(Observation { point, share, outcome: Outcome::Pending });
+            history.push(Observation { point, share, outcome: TrialOutcome::Pending });
         }
     });
 }
@@ -253,7 +253,7 @@ fn halving_promotes_the_best_third() {
     for pair in rungs.windows(2) {
         assert!(pair[1].iter().all(|o| pair[0].iter().any(|p| p.point == o.point)));
         assert!(
-            pair[1].iter().filter(|o| o.outcome == Outcome::Failed).count() == 0,
+            pair[1].iter().filter(|o| o.outcome == TrialOutcome::Failed).count() == 0,
             "failures are not promoted"
         );
     }
@@ -271,7 +271,7 @@ fn bayes_finds_the_best_of_a_smooth_function_sooner_than_chance() {
     };
     let evaluate = |s: Suggestion| {
         let metrics = [("time".to_owned(), value(&s.point)), ("bytes".to_owned(), 0.0)].into();
-        Observation { point: s.point, share: 1.0, outcome: Outcome::Measured(metrics) }
+        Observation { point: s.point, share: 1.0, outcome: TrialOutcome::Measured(metrics) }
     };
     let reached = |name: &str, seed: u64| {
         let problem = Problem {
@@ -314,7 +314,7 @@ fn bayes_begins_with_what_is_expected_to_be_best_and_learns_where_that_is_wrong(
         while history.len() < 30 {
             let point = sampler.next(&history).unwrap().point;
             let metrics = [("time".to_owned(), sign * value(&point))].into();
-            history.push(Observation { point, share: 1.0, outcome: Outcome::Measured(metrics) });
+            history.push(Observation { point, share: 1.0, outcome: TrialOutcome::Measured(metrics) });
         }
         let best =
             |count: usize| history[..count].iter().map(|o| value(&o.point)).fold(f64::INFINITY, f64::min);

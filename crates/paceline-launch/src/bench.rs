@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use paceline_plan::Network;
+use paceline_plan::NetworkLimits;
 use paceline_protocol::{Action, Buf, Input, Region, Setup};
 use paceline_record::process;
 use paceline_train::engine::{Begin, Engine};
@@ -68,7 +68,7 @@ pub struct Bench {
     /// Bytes of each connection's buffer.
     pub buffer: Option<usize>,
     /// Emulated links; each rank is a host of its own.
-    pub network: Option<Network>,
+    pub network: Option<NetworkLimits>,
     /// Number of ranks, servers left out.
     pub workers: usize,
     /// Point to point: both sides send at once.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline_plan::{Network, Plan};
+use paceline_plan::{NetworkLimits, Plan};
 use paceline_wire::{Interfaces, Link, Shaped, Transport};
 
 use crate::error::LaunchError;
@@ -12,7 +12,7 @@ use crate::error::LaunchError;
 #[derive(Clone, Debug)]
 pub struct Emulated {
     /// The links.
-    pub network: Network,
+    pub network: NetworkLimits,
     /// The host of each rank.
     pub hosts: Vec<usize>,
 }
@@ -42,7 +42,7 @@ impl Emulated {
         buffer: Option<usize>,
         own_core: bool,
     ) -> Box<dyn Transport> {
-        let Network { bits_per_s, latency_ns } = self.network;
+        let NetworkLimits { bits_per_s, latency_ns } = self.network;
         let link = Link { bits_per_s, latency: Duration::from_nanos(latency_ns) };
         Box::new(Shaped::new(transport, self.hosts.clone(), link, interfaces, buffer, own_core))
     }

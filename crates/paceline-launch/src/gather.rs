@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use paceline_nn::Outcome;
 use paceline_plan::Plan;
 use paceline_record::process::Started;
-use paceline_record::{Event, Rank, Replicas, RunResult, Seconds, Staleness};
+use paceline_record::{Event, RankTotals, Replicas, RunResult, Seconds, Staleness};
 use paceline_train::curve::Curve;
 use paceline_train::model::params_sha256;
 use serde::{Deserialize, Serialize};
@@ -183,8 +183,8 @@ impl<'a> Gather<'a> {
         })
     }
 
-    fn rank(&self, rank: usize, d: &Done) -> Rank {
-        Rank {
+    fn rank(&self, rank: usize, d: &Done) -> RankTotals {
+        RankTotals {
             rank,
             role: role(self.plan, rank).into(),
             host: match self.plan.network {

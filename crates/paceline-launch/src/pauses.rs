@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use paceline_plan::Plan;
-use paceline_record::{Checkpoint, Checkpoints, Part};
+use paceline_record::{Checkpoint, Checkpoints, RankState};
 use paceline_train::Segment;
 use serde::{Deserialize, Serialize};
 
@@ -33,14 +33,14 @@ pub struct Packed {
 }
 
 /// A part as it travels.
-pub fn pack(part: &Part) -> (Packed, Vec<f32>) {
+pub fn pack(part: &RankState) -> (Packed, Vec<f32>) {
     let tensors = part.tensors.iter().map(|(name, numbers)| (name.clone(), numbers.len())).collect();
     let numbers = part.tensors.iter().flat_map(|(_, numbers)| numbers).copied().collect();
     (Packed { tensors, account: part.account.clone() }, numbers)
 }
 
 /// A part that has travelled; none if numbers are missing.
-pub fn unpack(packed: Packed, numbers: &[f32]) -> Option<Part> {
+pub fn unpack(packed: Packed, numbers: &[f32]) -> Option<RankState> {
     let mut rest = numbers;
     let mut tensors = Vec::with_capacity(packed.tensors.len());
     for (name, len) in packed.tensors {
@@ -48,7 +48,7 @@ pub fn unpack(packed: Packed, numbers: &[f32]) -> Option<Part> {
         tensors.push((name, own.to_vec()));
         rest = others;
     }
-    rest.is_empty().then_some(Part { tensors, account: packed.account })
+    rest.is_empty().then_some(RankState { tensors, account: packed.account })
 }
 
 /// What happens when everybody has paused.
@@ -72,7 +72,7 @@ pub struct Pauses<'a> {
     /// Steps of the run.
     steps: u64,
     segment: Segment,
-    parts: Vec<Option<Part>>,
+    parts: Vec<Option<RankState>>,
     /// Steps done, as those who know have told.
     told: Option<u64>,
     /// Where each rank could stop.
@@ -113,7 +113,7 @@ impl<'a> Pauses<'a> {
     }
 
     /// What a rank begins with.
-    pub fn restored(&self, rank: usize) -> Option<&Part> {
+    pub fn restored(&self, rank: usize) -> Option<&RankState> {
         self.checkpointing.resumed.as_ref().and_then(|checkpoint| checkpoint.parts.get(rank))
     }
 
@@ -145,7 +145,7 @@ impl<'a> Pauses<'a> {
     }
 
     /// A rank has paused; whether all have.
-    pub fn paused(&mut self, rank: usize, step: Option<u64>, part: Part) -> bool {
+    pub fn paused(&mut self, rank: usize, step: Option<u64>, part: RankState) -> bool {
         self.parts[rank] = Some(part);
         self.told = self.told.or(step);
         self.parts.iter().all(Option::is_some)
@@ -153,7 +153,7 @@ impl<'a> Pauses<'a> {
 
     /// Saves what all ranks have kept, with the launcher's own account, and decides.
     pub fn decide(&mut self, account: String) -> Result<Decision, LaunchError> {
-        let mut parts: Vec<Part> = self.parts.iter_mut().filter_map(Option::take).collect();
+        let mut parts: Vec<RankState> = self.parts.iter_mut().filter_map(Option::take).collect();
         let step = self.told.take().unwrap_or(self.segment.to);
         self.hand_out_server_params(&mut parts);
         let plan_sha256 = self.plan.hash();
@@ -168,7 +168,7 @@ impl<'a> Pauses<'a> {
     }
 
     /// Workers that go on from servers' parameters begin with the newest ones.
-    fn hand_out_server_params(&self, parts: &mut [Part]) {
+    fn hand_out_server_params(&self, parts: &mut [RankState]) {
         if self.plan.servers == 0 {
             return;
         }
@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn parts_travel_whole_or_not_at_all() {
         let tensors = vec![("a".into(), vec![1.0, 2.0]), ("b".into(), vec![]), ("c".into(), vec![3.0])];
-        let part = Part { tensors, account: "{}".into() };
+        let part = RankState { tensors, account: "{}".into() };
         let (packed, numbers) = pack(&part);
         assert_eq!(unpack(packed.clone(), &numbers), Some(part));
         assert_eq!(unpack(packed.clone(), &numbers[..2]), None);

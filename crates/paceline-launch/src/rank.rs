@@ -9,12 +9,14 @@ use paceline_data::{Dataset, Folders};
 use paceline_nn::{Graph, Outcome};
 use paceline_plan::Plan;
 use paceline_protocol::{Agreement, Setup, Strategy};
-use paceline_record::{Part, process};
+use paceline_record::{RankState, process};
 use paceline_train::engine::Times;
 use paceline_train::server::ServerEvent;
 use paceline_train::worker::WorkerEvent;
 use paceline_train::{Brake, Course, Pause, Segment, TrainError, model, server, worker};
-use paceline_wire::{Door, Identity, Interfaces, Key, Options, Transport, WireError, identity, registry};
+use paceline_wire::{
+    Door, Identity, Interfaces, Key, StreamOptions, Transport, WireError, identity, registry,
+};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use sha2::{Digest, Sha256};
 
@@ -359,9 +361,14 @@ fn life(say: &mut dyn FnMut(RankEvent, &[f32])) -> Result<(), RankEvent> {
 }
 
 /// Options of a rank's connections, where so many threads compute on its machine.
-fn options(threads: usize, buffer: Option<usize>) -> Options {
+fn options(threads: usize, buffer: Option<usize>) -> StreamOptions {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    Options { max_body: worker::MESSAGE, own_core: threads <= cores, buffer, ..Options::default() }
+    StreamOptions {
+        max_body: worker::MESSAGE,
+        own_core: threads <= cores,
+        buffer,
+        ..StreamOptions::default()
+    }
 }
 
 /// How the launcher leads a rank: where it begins, and what it is told on the way.
@@ -369,7 +376,7 @@ pub struct RankControl {
     /// The steps to begin with.
     pub segment: Segment,
     /// What the rank had when the run paused, if it goes on.
-    pub restored: Option<Part>,
+    pub restored: Option<RankState>,
     /// Stops it early.
     pub brake: Arc<Brake>,
     /// What it waits for.
@@ -392,7 +399,7 @@ fn connect(
     mut orders: std::io::Stdin,
     identity: Identity,
     links: &[usize],
-    options: Options,
+    options: StreamOptions,
     emulated: Option<Emulated>,
 ) -> Result<(Box<dyn Transport>, RankControl), RankEvent> {
     let Ok(Some((RankCommand::Peers { addresses, interfaces, segment, restored }, numbers))) =
@@ -427,6 +434,6 @@ fn connect(
     let (Some(emulated), Some(path)) = (emulated, interfaces) else { return Ok((transport, control)) };
     let interfaces = Interfaces::open(&path, emulated.count())
         .map_err(|e| failed(&WireError::system("open the emulated interfaces")(e).into()))?;
-    let Options { buffer, own_core, .. } = options;
+    let StreamOptions { buffer, own_core, .. } = options;
     Ok((emulated.wrap(transport, Arc::new(interfaces), buffer, own_core), control))
 }

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use paceline_record::recorder::{Ship, Wait};
+use paceline_record::recorder::{Ship, WaitForRoom};
 use paceline_record::{Batch, Observer, Recorder, Recording, StepRow};
 
 use crate::control::{self, RankEvent};
@@ -47,7 +47,7 @@ pub fn to_launcher() -> Ship {
     // A longer pipe holds what the launcher has not read yet; a shorter one only drops rows sooner.
     let size = rustix::pipe::fcntl_setpipe_size(&stdout, PIPE);
     let size = size.or_else(|_| rustix::pipe::fcntl_getpipe_size(&stdout)).unwrap_or(0);
-    Box::new(move |batch: &Batch, wait: Wait| {
+    Box::new(move |batch: &Batch, wait: WaitForRoom| {
         let message = RankEvent::Recorded(Box::new(batch.clone()));
         let numbers = batch.numbers();
         // A frame that does not fit would keep the rank's next word waiting behind it.

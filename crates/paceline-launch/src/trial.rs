@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use paceline_record::process::children_cpu_seconds;
-use paceline_record::tree::{Summary, Tree};
+use paceline_record::tree::{ProcessTree, TreeSummary};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -40,7 +40,7 @@ pub struct Ended {
     /// Wall seconds.
     pub wall_s: f64,
     /// What its process tree took, as far as it was sampled.
-    pub tree: Option<Summary>,
+    pub tree: Option<TreeSummary>,
     /// The end of what it wrote to standard error.
     pub stderr: String,
 }
@@ -72,7 +72,7 @@ struct KeeperReport {
     paceline_keeper: String,
     exit: Exit,
     cpu_s: f64,
-    tree: Summary,
+    tree: TreeSummary,
 }
 
 /// Bytes of standard error that are kept.
@@ -282,9 +282,9 @@ pub fn keep(words: &[String]) -> io::Result<u8> {
     let child = Command::new(program).args(arguments).stdin(Stdio::null()).spawn();
     let mut child = child.map_err(|error| io::Error::new(error.kind(), format!("{program}: {error}")))?;
     let (status, tree) = if record.is_empty() {
-        (child.wait()?, Summary::default())
+        (child.wait()?, TreeSummary::default())
     } else {
-        let mut tree = Tree::new(std::process::id(), Some(Path::new(record)))?;
+        let mut tree = ProcessTree::new(std::process::id(), Some(Path::new(record)))?;
         let (over, ended) = channel::<()>();
         let watch = thread::spawn(move || {
             // A full disk ends the samples, not the run.

@@ -11,14 +11,14 @@ use crate::plan::{Plan, PlanError};
 /// two hosts is under way for the latency. Traffic inside a host is not slowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct Network {
+pub struct NetworkLimits {
     /// Bits per second of a host's interface, in each direction.
     pub bits_per_s: u64,
     /// Nanoseconds that a bit is under way.
     pub latency_ns: u64,
 }
 
-impl Network {
+impl NetworkLimits {
     /// The form that a user can write.
     pub const FORM: &'static str = "BANDWIDTH,LATENCY, e.g. 1gbit,200us or 100mbit,5ms";
 }
@@ -43,7 +43,7 @@ fn show(value: u64, units: &[(&str, f64)]) -> String {
     format!("{}{unit}", value / factor)
 }
 
-impl FromStr for Network {
+impl FromStr for NetworkLimits {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -59,7 +59,7 @@ impl FromStr for Network {
     }
 }
 
-impl fmt::Display for Network {
+impl fmt::Display for NetworkLimits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{},{}", show(self.bits_per_s, BANDWIDTHS), show(self.latency_ns, LATENCIES))
     }
@@ -230,14 +230,14 @@ mod tests {
 
     #[test]
     fn networks_are_read_as_they_are_written() {
-        let network: Network = "1gbit,200us".parse().unwrap();
-        assert_eq!(network, Network { bits_per_s: 1_000_000_000, latency_ns: 200_000 });
+        let network: NetworkLimits = "1gbit,200us".parse().unwrap();
+        assert_eq!(network, NetworkLimits { bits_per_s: 1_000_000_000, latency_ns: 200_000 });
         for text in ["1gbit,200us", "2.5gbit,50us", "10mbit,20ms", "64kbit,1s", "1gbit,0us"] {
-            assert_eq!(text.parse::<Network>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<NetworkLimits>().unwrap().to_string(), text);
         }
-        assert_eq!("1gbit".parse::<Network>().unwrap().latency_ns, 0);
+        assert_eq!("1gbit".parse::<NetworkLimits>().unwrap().latency_ns, 0);
         for bad in ["", "1", "gbit,1us", "0gbit,1us", "1gbit,-1us", "1gbit,200", "NaNgbit", "1gbit,1us,2"] {
-            assert!(bad.parse::<Network>().unwrap_err().contains("1gbit,200us"), "{bad}");
+            assert!(bad.parse::<NetworkLimits>().unwrap_err().contains("1gbit,200us"), "{bad}");
         }
     }
 

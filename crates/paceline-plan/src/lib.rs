@@ -29,8 +29,8 @@ pub mod study;
 pub mod value;
 
 pub use expression::{Condition, ConditionError};
-pub use hosts::{Hosts, Network, Placement};
-pub use plan::{Plan, PlanError, Straggler, Weights, Work};
+pub use hosts::{Hosts, NetworkLimits, Placement};
+pub use plan::{Plan, PlanError, Straggler, TrainingLength, Weights};
 pub use printable::{printable, printable_lines};
 pub use space::{Axis, Point, Scale, Space};
 pub use study::{Goal, Objective, Study, StudyError, Workload};

@@ -6,12 +6,12 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::hosts::{Hosts, Network, Placement};
+use crate::hosts::{Hosts, NetworkLimits, Placement};
 
 /// How much a run trains.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Work {
+pub enum TrainingLength {
     /// Passes over the training split, by all workers together.
     Epochs(f64),
     /// Steps of the full global batch: `steps · workers · batch` samples.
@@ -131,7 +131,7 @@ pub struct Plan {
     /// Bytes of each connection's buffer; left to the transport if absent.
     pub buffer: Option<usize>,
     /// Emulated links between hosts.
-    pub network: Option<Network>,
+    pub network: Option<NetworkLimits>,
     /// Which hosts there are; absent: one, or with a network each worker is its own.
     pub hosts: Option<Hosts>,
     /// Where servers sit.
@@ -161,7 +161,7 @@ pub struct Plan {
     /// Weight decay.
     pub weight_decay: f64,
     /// How much to train.
-    pub work: Work,
+    pub work: TrainingLength,
     /// Steps between checkpoints; none if absent.
     pub checkpoint_every: Option<u64>,
     /// Checkpoints that are kept.
@@ -198,8 +198,8 @@ impl Plan {
     /// Samples that the run trains on, for a training split of `samples`.
     pub fn total_samples(&self, samples: usize) -> u64 {
         match self.work {
-            Work::Epochs(epochs) => (epochs * samples as f64).round() as u64,
-            Work::Steps(steps) => steps * (self.workers * self.batch) as u64,
+            TrainingLength::Epochs(epochs) => (epochs * samples as f64).round() as u64,
+            TrainingLength::Steps(steps) => steps * (self.workers * self.batch) as u64,
         }
     }
 
@@ -263,15 +263,15 @@ impl Plan {
         if !(rate(self.warmup) && self.warmup < 1.0) {
             return refuse("--warmup", &self.warmup, "a fraction of the run: at least 0 and below 1");
         }
-        if let Work::Epochs(epochs) = self.work
+        if let TrainingLength::Epochs(epochs) = self.work
             && !(rate(epochs) && epochs > 0.0)
         {
             return refuse("--epochs", &epochs, "must be a positive number");
         }
         if self.total_samples(samples) == 0 {
             return match self.work {
-                Work::Epochs(epochs) => refuse("--epochs", &epochs, "comes to no sample at all"),
-                Work::Steps(steps) => refuse("--steps", &steps, "at least 1 is needed"),
+                TrainingLength::Epochs(epochs) => refuse("--epochs", &epochs, "comes to no sample at all"),
+                TrainingLength::Steps(steps) => refuse("--steps", &steps, "at least 1 is needed"),
             };
         }
         if let Some(target) = self.target_accuracy.filter(|t| !(rate(*t) && *t <= 1.0)) {
@@ -338,7 +338,7 @@ pub(crate) mod tests {
             momentum: 0.9,
             nesterov: false,
             weight_decay: 0.0,
-            work: Work::Epochs(1.5),
+            work: TrainingLength::Epochs(1.5),
             checkpoint_every: None,
             keep: 2,
             restarts: 0,
@@ -354,7 +354,7 @@ pub(crate) mod tests {
     #[test]
     fn work_is_counted_in_samples() {
         assert_eq!(plan().total_samples(1438), 2157);
-        assert_eq!(Plan { work: Work::Steps(10), ..plan() }.total_samples(1438), 640);
+        assert_eq!(Plan { work: TrainingLength::Steps(10), ..plan() }.total_samples(1438), 640);
     }
 
     #[test]
@@ -371,9 +371,9 @@ pub(crate) mod tests {
             ("--nesterov", Plan { nesterov: true, momentum: 0.0, ..plan() }),
             ("--weight-decay", Plan { weight_decay: -1.0, ..plan() }),
             ("--warmup", Plan { warmup: 1.0, ..plan() }),
-            ("--epochs", Plan { work: Work::Epochs(-1.0), ..plan() }),
-            ("--epochs", Plan { work: Work::Epochs(1e-9), ..plan() }),
-            ("--steps", Plan { work: Work::Steps(0), ..plan() }),
+            ("--epochs", Plan { work: TrainingLength::Epochs(-1.0), ..plan() }),
+            ("--epochs", Plan { work: TrainingLength::Epochs(1e-9), ..plan() }),
+            ("--steps", Plan { work: TrainingLength::Steps(0), ..plan() }),
             ("--target-accuracy", Plan { target_accuracy: Some(98.0), ..plan() }),
             ("--stop-at-target", Plan { stop_at_target: true, ..plan() }),
             ("--eval-every", Plan { eval_every: Some(0), ..plan() }),

@@ -35,12 +35,12 @@ pub struct Sheet {
     /// The columns' names.
     pub columns: Vec<String>,
     /// The rows.
-    pub rows: Vec<Row>,
+    pub rows: Vec<SheetRow>,
 }
 
 /// A row.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Row {
+pub struct SheetRow {
     /// The line of the file that it begins on, from 1.
     pub line: usize,
     /// A field per column.
@@ -89,7 +89,7 @@ impl Sheet {
                 return Err(format!("line {line}: {found} fields, but the header names {wanted} columns"));
             }
             if keep.get(number).copied().unwrap_or(true) {
-                rows.push(Row { line, fields: fields.iter().map(str::to_owned).collect() });
+                rows.push(SheetRow { line, fields: fields.iter().map(str::to_owned).collect() });
             }
             number += 1;
             Ok(())
@@ -176,7 +176,7 @@ mod tests {
     fn quotes_line_ends_and_marks_are_read() {
         let sheet = Sheet::parse("\u{feff}a, b\r\n\"1,\n2\",\"say \"\"so\"\"\"\r\n\r\n3,4").unwrap();
         assert_eq!(sheet.columns, ["a", "b"]);
-        let row = |line, a: &str, b: &str| Row { line, fields: vec![a.into(), b.into()] };
+        let row = |line, a: &str, b: &str| SheetRow { line, fields: vec![a.into(), b.into()] };
         assert_eq!(sheet.rows, [row(2, "1,\n2", "say \"so\""), row(5, "3", "4")]);
     }
 

@@ -26,14 +26,14 @@ const ACCOUNT: &str = "account";
 
 /// What a rank needs to go on: named numbers, and an account of what it has done so far.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Part {
+pub struct RankState {
     /// Named numbers.
     pub tensors: Vec<(String, Vec<f32>)>,
     /// A JSON document of the rank's own.
     pub account: String,
 }
 
-impl Part {
+impl RankState {
     /// The numbers of a name; none if there are none.
     pub fn numbers(&self, name: &str) -> &[f32] {
         self.tensors.iter().find(|(n, _)| n == name).map_or(&[], |(_, numbers)| numbers)
@@ -50,7 +50,7 @@ pub struct Checkpoint {
     /// The launcher's own account, a JSON document.
     pub account: String,
     /// Each rank's part.
-    pub parts: Vec<Part>,
+    pub parts: Vec<RankState>,
 }
 
 /// The manifest's file: its own hash is there too.
@@ -273,7 +273,7 @@ fn read(path: &Path, length: Option<u64>) -> Result<Vec<u8>, String> {
 }
 
 /// A rank's part as its file holds it.
-pub fn encode(part: &Part) -> io::Result<Vec<u8>> {
+pub fn encode(part: &RankState) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(part.tensors.len());
     for (name, numbers) in &part.tensors {
         bytes.push((name, numbers.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>()));
@@ -288,7 +288,7 @@ pub fn encode(part: &Part) -> io::Result<Vec<u8>> {
 }
 
 /// A rank's part out of its file.
-pub fn decode(bytes: &[u8]) -> Result<Part, String> {
+pub fn decode(bytes: &[u8]) -> Result<RankState, String> {
     let (_, metadata) = SafeTensors::read_metadata(bytes).map_err(|e| e.to_string())?;
     let account = metadata.metadata().as_ref().and_then(|m| m.get(ACCOUNT)).cloned().unwrap_or_default();
     let file = SafeTensors::deserialize(bytes).map_err(|e| e.to_string())?;
@@ -301,7 +301,7 @@ pub fn decode(bytes: &[u8]) -> Result<Part, String> {
         tensors.push((name, numbers.collect()));
     }
     tensors.sort_by(|(a, _), (b, _)| a.cmp(b));
-    Ok(Part { tensors, account })
+    Ok(RankState { tensors, account })
 }
 
 /// Writes a file and sees that it is on the disk.
@@ -329,7 +329,7 @@ mod tests {
     use super::*;
 
     fn checkpoint(step: u64) -> Checkpoint {
-        let part = |rank: usize| Part {
+        let part = |rank: usize| RankState {
             tensors: vec![
                 ("optimiser.0".into(), vec![]),
                 ("params".into(), (0..50 + rank).map(|i| (i as f32).sqrt() * step as f32).collect()),

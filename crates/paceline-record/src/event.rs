@@ -14,7 +14,7 @@ pub const SCHEMA: u32 = 1;
 /// Where an event comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Origin {
+pub enum RunOrigin {
     /// A real run.
     #[default]
     Measured,
@@ -29,7 +29,7 @@ pub struct Marked<'a, T: Serialize> {
     #[serde(flatten)]
     pub what: &'a T,
     /// Where it comes from.
-    pub origin: Origin,
+    pub origin: RunOrigin,
 }
 
 /// One fact of a run.
@@ -169,7 +169,7 @@ pub enum Event<'a> {
     Result(RunResult),
 }
 
-impl Origin {
+impl RunOrigin {
     /// As it is written.
     pub fn name(self) -> &'static str {
         match self {
@@ -239,7 +239,7 @@ pub struct RunResult {
     #[serde(default)]
     pub dropped_rows: u64,
     /// Each process.
-    pub ranks: Vec<Rank>,
+    pub ranks: Vec<RankTotals>,
     /// What only simulated runs tell.
     #[serde(flatten)]
     pub simulated: Option<Box<Simulated>>,
@@ -308,7 +308,7 @@ pub struct Staleness {
 
 /// One process of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Rank {
+pub struct RankTotals {
     /// Its number.
     pub rank: usize,
     /// `worker` or `server`.

@@ -2,7 +2,7 @@
 
 /// One figure.
 #[derive(Clone, Copy, Debug)]
-pub struct Figure {
+pub struct RunFigure {
     /// Its name; a dot leads into a part of the result.
     pub name: &'static str,
     /// Its unit; empty for a plain number.
@@ -11,12 +11,12 @@ pub struct Figure {
     pub about: &'static str,
 }
 
-const fn figure(name: &'static str, unit: &'static str, about: &'static str) -> Figure {
-    Figure { name, unit, about }
+const fn figure(name: &'static str, unit: &'static str, about: &'static str) -> RunFigure {
+    RunFigure { name, unit, about }
 }
 
 /// Figures of a run of `paceline train`.
-pub static FIGURES: &[Figure] = &[
+pub static FIGURES: &[RunFigure] = &[
     figure("time_to_accuracy_s", "s", "the training clock when the target accuracy was reached"),
     figure("final_accuracy", "", "accuracy over the test split, 0 to 1"),
     figure("final_loss", "", "loss over the test split"),
@@ -48,7 +48,7 @@ pub static FIGURES: &[Figure] = &[
 ];
 
 /// Figures of any other program; beside those that it prints.
-pub static OF_COMMANDS: &[Figure] = &[
+pub static OF_COMMANDS: &[RunFigure] = &[
     figure("wall_s", "s", "the whole program"),
     figure("cpu_s", "s", "CPU time of the program and all that it started and waited for"),
     figure(

@@ -37,9 +37,9 @@ pub mod store;
 pub mod table;
 pub mod tree;
 
-pub use checkpoint::{Checkpoint, Checkpoints, Damaged, Part};
+pub use checkpoint::{Checkpoint, Checkpoints, Damaged, RankState};
 pub use event::{
-    Event, Marked, Origin, Rank, Replicas, RunResult, Seconds, Simulated, Simulation, Staleness,
+    Event, Marked, RankTotals, Replicas, RunOrigin, RunResult, Seconds, Simulated, Simulation, Staleness,
 };
 pub use failure::FailureKind;
 pub use journal::{Journal, JournalError};

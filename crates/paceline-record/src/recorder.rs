@@ -13,7 +13,7 @@ use crate::metric::cgroup::Cgroup;
 use crate::metric::{HOST, HostReading, INTERFACE, InterfaceReading, PROCESS, ProcessReading, values};
 use crate::observer::Observer;
 use crate::process::monotonic_ns;
-use crate::row::{Batch, Sample, StepRow};
+use crate::row::{Batch, RankSample, StepRow};
 use crate::site::Site;
 
 /// Samples per second where nothing else is said.
@@ -49,11 +49,11 @@ impl Default for Recording {
 }
 
 /// Takes a batch, or says that there is no room for it now.
-pub type Ship = Box<dyn FnMut(&Batch, Wait) -> bool + Send>;
+pub type Ship = Box<dyn FnMut(&Batch, WaitForRoom) -> bool + Send>;
 
 /// Whether to wait until there is room: only when training is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wait(pub bool);
+pub struct WaitForRoom(pub bool);
 
 /// What the second thread is handed.
 enum Packet {
@@ -187,14 +187,14 @@ impl Clerk {
             }
             if now >= next_shipment {
                 self.take_traces();
-                self.ship(Wait(false));
+                self.ship(WaitForRoom(false));
                 next_shipment = (next_shipment + SHIP).max(now);
             }
             let until = if period.is_some() { next_sample.min(next_shipment) } else { next_shipment };
             match from.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok(Packet::Flush(done)) => {
                     self.take_traces();
-                    self.ship(Wait(true));
+                    self.ship(WaitForRoom(true));
                     // Whoever asked may have stopped waiting.
                     let _ = done.send(());
                 }
@@ -211,7 +211,7 @@ impl Clerk {
             self.sample();
         }
         self.take_traces();
-        self.ship(Wait(true));
+        self.ship(WaitForRoom(true));
     }
 
     fn take_traces(&mut self) {
@@ -227,7 +227,7 @@ impl Clerk {
         let Recording { process, host, .. } = self.recording;
         let at_ns = monotonic_ns();
         let interfaces = if host { InterfaceReading::all() } else { Vec::new() };
-        self.batch.samples.push(Sample {
+        self.batch.samples.push(RankSample {
             at_ns,
             process: if process { values(PROCESS, &ProcessReading::now(&self.cgroup)) } else { Vec::new() },
             links: self.observer.links(),
@@ -237,7 +237,7 @@ impl Clerk {
         self.observer.ask();
     }
 
-    fn ship(&mut self, wait: Wait) {
+    fn ship(&mut self, wait: WaitForRoom) {
         loop {
             let cut = |len: usize| len.min(SHIPMENT);
             let samples = self.batch.samples.len().min(SAMPLES);
@@ -285,7 +285,7 @@ mod tests {
         let all = Arc::new(Mutex::new(Vec::new()));
         let into = Arc::clone(&all);
         let mut asked = 0;
-        let ship = move |batch: &Batch, wait: Wait| {
+        let ship = move |batch: &Batch, wait: WaitForRoom| {
             asked += 1;
             let taken = wait.0 || room(asked);
             if taken {
@@ -305,7 +305,7 @@ mod tests {
         let steps: Vec<u64> = all.iter().flat_map(|b| b.steps.iter().map(|s| s.step)).collect();
         assert_eq!((steps, dropped), ((1..=5000).collect(), 0));
         assert!(all[0].site.is_some() && all[1..].iter().all(|batch| batch.site.is_none()));
-        let samples: Vec<&Sample> = all.iter().flat_map(|b| &b.samples).collect();
+        let samples: Vec<&RankSample> = all.iter().flat_map(|b| &b.samples).collect();
         assert!(samples.len() >= 2, "one at the start and one at the end");
         assert!(samples.is_sorted_by_key(|s| s.at_ns));
         assert!(samples.iter().all(|s| s.process.len() == PROCESS.len() && s.process[0].is_some()));

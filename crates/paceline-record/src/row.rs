@@ -158,7 +158,7 @@ pub type Values = Vec<Option<f64>>;
 
 /// What was sampled at a moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Sample {
+pub struct RankSample {
     /// When, in nanoseconds of `CLOCK_MONOTONIC`.
     pub at_ns: u64,
     /// The process ([`crate::metric::PROCESS`]); empty where another rank tells of it.
@@ -177,7 +177,7 @@ pub struct Batch {
     /// Where the rank runs; in its first batch.
     pub site: Option<Box<Site>>,
     /// Samples.
-    pub samples: Vec<Sample>,
+    pub samples: Vec<RankSample>,
     /// Steps.
     #[serde(skip)]
     pub steps: Vec<StepRow>,
@@ -237,7 +237,7 @@ mod tests {
             ..StepRow::default()
         };
         let trace = TraceRow { kind: Traced::Wait, at_ns: 3, peer: 1, duration_ns: 9, ..TraceRow::default() };
-        let sample = Sample { at_ns: 5, process: vec![Some(1.5), None], ..Sample::default() };
+        let sample = RankSample { at_ns: 5, process: vec![Some(1.5), None], ..RankSample::default() };
         let batch = Batch {
             steps: vec![step, StepRow { loss: 2.5, ..StepRow::default() }],
             trace: vec![trace; 3],

@@ -27,7 +27,7 @@ pub struct Reading {
 
 /// A tree over its whole life, as far as it was seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Summary {
+pub struct TreeSummary {
     /// Most memory of all processes together at a moment.
     pub rss_peak_bytes: u64,
     /// Most processes at a moment.
@@ -39,17 +39,17 @@ pub struct Summary {
 }
 
 /// Watches everybody below a process.
-pub struct Tree {
+pub struct ProcessTree {
     root: u32,
     started: Instant,
     /// Samples, one line of JSON each.
     lines: Option<BufWriter<File>>,
     /// Bytes read and written by each process when it was last seen; numbers come again, start times do not.
     io: BTreeMap<(u32, u64), (u64, u64)>,
-    summary: Summary,
+    summary: TreeSummary,
 }
 
-impl Tree {
+impl ProcessTree {
     /// Of everybody below `root`; samples are written to `record`, if there is one.
     pub fn new(root: u32, record: Option<&Path>) -> io::Result<Self> {
         let create = |path: &Path| {
@@ -57,7 +57,13 @@ impl Tree {
             File::create(path).map(BufWriter::new)
         };
         let lines = record.map(create).transpose()?;
-        Ok(Self { root, started: Instant::now(), lines, io: BTreeMap::new(), summary: Summary::default() })
+        Ok(Self {
+            root,
+            started: Instant::now(),
+            lines,
+            io: BTreeMap::new(),
+            summary: TreeSummary::default(),
+        })
     }
 
     /// Takes a sample; whether anybody was there.
@@ -84,9 +90,9 @@ impl Tree {
     }
 
     /// What was seen.
-    pub fn summary(&self) -> Summary {
+    pub fn summary(&self) -> TreeSummary {
         let sum = |of: fn(&(u64, u64)) -> u64| self.io.values().map(of).sum();
-        Summary { read_bytes: sum(|io| io.0), written_bytes: sum(|io| io.1), ..self.summary }
+        TreeSummary { read_bytes: sum(|io| io.0), written_bytes: sum(|io| io.1), ..self.summary }
     }
 }
 
@@ -142,7 +148,7 @@ mod tests {
     fn a_tree_is_everybody_below_and_its_samples_are_kept() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("trees/0.ndjson");
-        let mut tree = Tree::new(std::process::id(), Some(&file)).unwrap();
+        let mut tree = ProcessTree::new(std::process::id(), Some(&file)).unwrap();
         let mut shell = Command::new("sh");
         shell.args(["-c", "sleep 100 & echo ready; wait"]).stdin(Stdio::null()).stdout(Stdio::piped());
         let mut shell = shell.spawn().unwrap();

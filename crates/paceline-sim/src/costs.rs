@@ -19,11 +19,11 @@ pub struct Costs {
     /// Nanoseconds of each worker's forward and backward pass.
     pub compute: Vec<Time>,
     /// How a pass is divided; if empty, a third is forward, and backward announces gradients four times.
-    pub parts: Vec<Part>,
+    pub parts: Vec<PassPart>,
     /// How much of a whole pass a worker's step is; none: always all of it.
-    pub size: Option<Factor>,
+    pub size: Option<StepFactor>,
     /// How many times as long a worker's step takes because it is slowed down on purpose.
-    pub slowness: Option<Factor>,
+    pub slowness: Option<StepFactor>,
     /// Compute times relative to their median, at equally spaced probabilities; none: always the median.
     pub jitter: Vec<f64>,
     /// Each compute time and latency is stretched by up to this fraction, at random.
@@ -45,7 +45,7 @@ pub struct Costs {
     /// The same, per byte.
     pub byte: f64,
     /// Computations on elements.
-    pub work: Work,
+    pub work: WorkCost,
     /// The host of each rank; if empty, each its own.
     pub layout: Vec<usize>,
     /// The host whose cores each rank uses; if empty, its own. (Emulated hosts are all on one machine.)
@@ -56,7 +56,7 @@ pub struct Costs {
 
 /// A piece of a pass, and the gradients that are final after it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Part {
+pub struct PassPart {
     /// Its end, as a fraction of the pass.
     pub end: f64,
     /// The first element that is final from then on; none within the forward pass.
@@ -78,7 +78,7 @@ pub struct Host {
 
 /// Nanoseconds per element of each kind of computation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Work {
+pub struct WorkCost {
     /// Adding.
     pub reduce: f64,
     /// Copying.
@@ -95,7 +95,7 @@ pub struct Work {
     pub product: f64,
 }
 
-impl Work {
+impl WorkCost {
     /// The same for everything.
     pub fn uniform(per_element: f64) -> Self {
         let [reduce, copy, mix, encode, decode, apply, product] = [per_element; 7];
@@ -125,11 +125,11 @@ impl Work {
 
 /// A factor of a worker's step.
 #[derive(Clone)]
-pub struct Factor(pub Arc<dyn Fn(Rank, u64) -> f64 + Send + Sync>);
+pub struct StepFactor(pub Arc<dyn Fn(Rank, u64) -> f64 + Send + Sync>);
 
-impl fmt::Debug for Factor {
+impl fmt::Debug for StepFactor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Factor(…)")
+        f.write_str("StepFactor(…)")
     }
 }
 
@@ -151,7 +151,7 @@ impl Costs {
             header: HEADER,
             message: 0,
             byte: 0.0,
-            work: Work::default(),
+            work: WorkCost::default(),
             layout: Vec::new(),
             machines: Vec::new(),
             hosts: Vec::new(),
@@ -159,15 +159,15 @@ impl Costs {
     }
 
     /// How a pass over so many parameters is divided.
-    pub fn division(&self, params: usize) -> Vec<Part> {
+    pub fn division(&self, params: usize) -> Vec<PassPart> {
         if !self.parts.is_empty() {
             return self.parts.clone();
         }
-        let part = |i: usize| Part {
+        let part = |i: usize| PassPart {
             end: 1.0 / 3.0 + 2.0 / 3.0 * i as f64 / ANNOUNCEMENTS as f64,
             announces: Some(params - params * i / ANNOUNCEMENTS),
         };
-        let mut parts: Vec<Part> = (1..=ANNOUNCEMENTS).map(part).collect();
+        let mut parts: Vec<PassPart> = (1..=ANNOUNCEMENTS).map(part).collect();
         parts[ANNOUNCEMENTS - 1].end = 1.0;
         parts
     }

@@ -13,11 +13,11 @@ use paceline_protocol::{
     Action, Actions, Head, Input, MsgId, OpId, Outcome, Participant, Rank, Region, Setup, Tag, Time, Trace,
 };
 
-use crate::costs::{Costs, Host, Part};
-use crate::memory::{Begin, Memory};
-use crate::notes::{Direction, Notes};
+use crate::costs::{Costs, Host, PassPart};
+use crate::memory::{RankMemory, StepStart};
+use crate::notes::{MessageEnd, Notes};
 use crate::queue::{Event, Queue, Slab};
-use crate::report::{Arrival, Report, Spent};
+use crate::report::{Arrival, SimulatedTimes, SimulationReport};
 use pass::Pass;
 
 /// Most ranks of a run whose waiting is told by the rank that was waited for.
@@ -87,9 +87,9 @@ struct Site {
     crowd: Vec<Rank>,
 }
 
-struct Driver<'a, M: Memory> {
+struct Driver<'a, M: RankMemory> {
     costs: &'a Costs,
-    parts: Vec<Part>,
+    parts: Vec<PassPart>,
     memory: &'a mut M,
     members: Vec<RankContext>,
     sites: Vec<Site>,
@@ -100,19 +100,19 @@ struct Driver<'a, M: Memory> {
     last: HashMap<(Rank, Rank), Time>,
     crash: Option<Crash>,
     detailed: bool,
-    report: Report,
+    report: SimulationReport,
 }
 
 /// Runs the participants of `setup` until all have ended or nothing is left to happen, keeping every detail.
 /// `inputs` are given to every rank right before its start.
-pub fn simulate<M: Memory>(
+pub fn simulate<M: RankMemory>(
     setup: &Setup,
     participants: Vec<Box<dyn Participant>>,
     costs: &Costs,
     memory: &mut M,
     crash: Option<Crash>,
     inputs: &[Input],
-) -> Report {
+) -> SimulationReport {
     let mut driver = Driver::new(setup, participants, costs, memory, true);
     driver.start(inputs);
     if let Some(crash) = crash {
@@ -123,25 +123,25 @@ pub fn simulate<M: Memory>(
 }
 
 /// Runs the participants of `setup` without keeping details.
-pub fn run<M: Memory>(
+pub fn run<M: RankMemory>(
     setup: &Setup,
     participants: Vec<Box<dyn Participant>>,
     costs: &Costs,
     memory: &mut M,
-) -> Report {
+) -> SimulationReport {
     let mut driver = Driver::new(setup, participants, costs, memory, false);
     driver.start(&[]);
     driver.finish()
 }
 
 /// Runs the participants of `setup`, noting every step of each rank, and up to `trace` of its messages and waits.
-pub fn record<M: Memory>(
+pub fn record<M: RankMemory>(
     setup: &Setup,
     participants: Vec<Box<dyn Participant>>,
     costs: &Costs,
     memory: &mut M,
     trace: usize,
-) -> Report {
+) -> SimulationReport {
     let world = participants.len();
     let mut driver = Driver::new(setup, participants, costs, memory, false);
     let round_trips =
@@ -151,7 +151,7 @@ pub fn record<M: Memory>(
     driver.finish()
 }
 
-impl<'a, M: Memory> Driver<'a, M> {
+impl<'a, M: RankMemory> Driver<'a, M> {
     fn new(
         setup: &Setup,
         participants: Vec<Box<dyn Participant>>,
@@ -188,7 +188,10 @@ impl<'a, M: Memory> Driver<'a, M> {
             asleep: false,
             dead: false,
         };
-        let spent = Spent { wait_for: vec![0; if world <= FEW { world } else { 0 }], ..Spent::default() };
+        let spent = SimulatedTimes {
+            wait_for: vec![0; if world <= FEW { world } else { 0 }],
+            ..SimulatedTimes::default()
+        };
         let many = if detailed { world } else { 0 };
         Self {
             costs,
@@ -202,7 +205,7 @@ impl<'a, M: Memory> Driver<'a, M> {
             last: HashMap::new(),
             crash: None,
             detailed,
-            report: Report {
+            report: SimulationReport {
                 spent: vec![spent; world],
                 finished: vec![Vec::new(); setup.workers],
                 outcomes: vec![None; world],
@@ -210,7 +213,7 @@ impl<'a, M: Memory> Driver<'a, M> {
                 sent_bytes: vec![0; world],
                 traces: vec![Trace::default(); many],
                 waits: vec![Vec::new(); many],
-                ..Report::default()
+                ..SimulationReport::default()
             },
         }
     }
@@ -239,7 +242,7 @@ impl<'a, M: Memory> Driver<'a, M> {
         }
     }
 
-    fn finish(mut self) -> Report {
+    fn finish(mut self) -> SimulationReport {
         while let Some((now, event)) = self.queue.pop() {
             self.report.end = now;
             self.event(now, event);
@@ -358,7 +361,7 @@ impl<'a, M: Memory> Driver<'a, M> {
             (self.report.notes.get_mut(rank), &input)
         {
             let bytes = body.map_or(0, |body| context.held.get(body.0).saturating_sub(self.costs.header));
-            notes.message(Direction::Received, context.busy, from, tag, bytes as u64, self.costs.header);
+            notes.message(MessageEnd::Received, context.busy, from, tag, bytes as u64, self.costs.header);
         }
         let mut actions = std::mem::take(&mut context.actions);
         context.participant.on(context.busy, input, &mut actions);
@@ -414,7 +417,7 @@ impl<'a, M: Memory> Driver<'a, M> {
                 }
                 let (at, local) = (context.busy, self.costs.host_of(to) == context.host);
                 if let Some(notes) = self.report.notes.get_mut(rank) {
-                    notes.message(Direction::Sent, at, to, tag, 4 * elements as u64, self.costs.header);
+                    notes.message(MessageEnd::Sent, at, to, tag, 4 * elements as u64, self.costs.header);
                 }
                 let later = !local && at > now && self.sites[context.host].shared;
                 let flight = Flight {
@@ -448,7 +451,7 @@ impl<'a, M: Memory> Driver<'a, M> {
                 self.report.spent[rank].exchange += time;
                 self.memory.release(rank, msg);
             }
-            Action::BeginStep { step, unit, scale } => self.begin(rank, Begin { step, unit, scale }),
+            Action::BeginStep { step, unit, scale } => self.begin(rank, StepStart { step, unit, scale }),
             Action::SetTimer { id, after } => {
                 self.put_by(self.members[rank].busy + after, rank, Input::Timer(id));
             }

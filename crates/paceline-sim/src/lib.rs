@@ -21,9 +21,9 @@ mod queue;
 pub mod recurrence;
 pub mod report;
 
-pub use costs::{Costs, Factor, Host, Part, Work};
+pub use costs::{Costs, Host, PassPart, StepFactor, WorkCost};
 pub use driver::{Crash, record, run, simulate};
-pub use memory::{Begin, Memory, Nothing, Numbers};
-pub use notes::{Direction, Link, Note, Notes, Took};
+pub use memory::{Nothing, Numbers, RankMemory, StepStart};
+pub use notes::{MessageEnd, Note, Notes, Took};
 pub use recurrence::{Unsuited, evaluate};
-pub use report::{Arrival, Report, Spent, Started};
+pub use report::{Arrival, SimulatedTimes, SimulationReport, StartedStep};

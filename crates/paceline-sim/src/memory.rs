@@ -6,7 +6,7 @@ use paceline_protocol::{Action, Buf, Buffers, GradientScale, MsgId, Rank, Region
 
 /// A step that a worker begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Begin {
+pub struct StepStart {
     /// This worker's step.
     pub step: u64,
     /// The work.
@@ -16,11 +16,11 @@ pub struct Begin {
 }
 
 /// The participants' buffers, as far as somebody looks at them.
-pub trait Memory {
+pub trait RankMemory {
     /// A message's body on its way.
     type Body;
     /// Puts the gradient of a unit into a worker's gradient buffer.
-    fn gradient(&mut self, rank: Rank, begin: Begin);
+    fn gradient(&mut self, rank: Rank, begin: StepStart);
     /// Reads a body when its transfer ends: a region that changes before that arrives changed.
     fn read(&mut self, rank: Rank, region: Region) -> Self::Body;
     /// Keeps a received body.
@@ -43,9 +43,9 @@ pub trait Memory {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Nothing;
 
-impl Memory for Nothing {
+impl RankMemory for Nothing {
     type Body = ();
-    fn gradient(&mut self, _: Rank, _: Begin) {}
+    fn gradient(&mut self, _: Rank, _: StepStart) {}
     fn read(&mut self, _: Rank, _: Region) {}
     fn hold(&mut self, _: Rank, _: MsgId, (): ()) {}
     fn release(&mut self, _: Rank, _: MsgId) {}
@@ -101,10 +101,10 @@ impl<G: FnMut(Rank, Unit, GradientScale, &[f32], &mut [f32])> Numbers<G> {
     }
 }
 
-impl<G: FnMut(Rank, Unit, GradientScale, &[f32], &mut [f32])> Memory for Numbers<G> {
+impl<G: FnMut(Rank, Unit, GradientScale, &[f32], &mut [f32])> RankMemory for Numbers<G> {
     type Body = Vec<f32>;
 
-    fn gradient(&mut self, rank: Rank, Begin { unit, scale, .. }: Begin) {
+    fn gradient(&mut self, rank: Rank, StepStart { unit, scale, .. }: StepStart) {
         let Own { param, grad, .. } = &mut self.ranks[rank];
         (self.gradient)(rank, unit, scale, param, grad);
     }

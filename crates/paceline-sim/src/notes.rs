@@ -2,7 +2,7 @@
 
 use paceline_protocol::{Rank, Tag, Time};
 
-use crate::report::Spent;
+use crate::report::SimulatedTimes;
 
 /// What a rank did over a step (of a server: until an update), in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub struct Took {
 
 /// What a rank did with a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
+pub enum MessageEnd {
     /// Sent it.
     Sent,
     /// Took it in.
@@ -38,7 +38,7 @@ pub enum Note {
     /// A message.
     Message {
         /// What was done with it.
-        did: Direction,
+        did: MessageEnd,
         /// When.
         at: Time,
         /// The other end.
@@ -63,7 +63,7 @@ pub enum Note {
 
 /// What a rank has to do with another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Link {
+pub struct LinkTraffic {
     /// Messages sent, and received.
     pub messages: [u64; 2],
     /// Their bytes, headers included.
@@ -80,17 +80,17 @@ pub struct Notes {
     /// Its messages and waits, as many as there was room for.
     pub trace: Vec<Note>,
     /// Its links by rank; those over which nothing went are there too.
-    pub links: Vec<Link>,
+    pub links: Vec<LinkTraffic>,
     room: usize,
     /// Where its last step ended: the time, and what was spent until then.
     ended: Time,
-    before: Spent,
+    before: SimulatedTimes,
 }
 
 impl Notes {
     /// With so many messages and waits at most, and what an empty message to each rank and back takes.
     pub(crate) fn new(round_trips: Vec<Time>, room: usize) -> Self {
-        let link = |round_trip| Link { round_trip, ..Link::default() };
+        let link = |round_trip| LinkTraffic { round_trip, ..LinkTraffic::default() };
         Self { room, links: round_trips.into_iter().map(link).collect(), ..Self::default() }
     }
 
@@ -102,14 +102,14 @@ impl Notes {
 
     pub(crate) fn message(
         &mut self,
-        did: Direction,
+        did: MessageEnd,
         at: Time,
         peer: Rank,
         tag: Tag,
         bytes: u64,
         header: usize,
     ) {
-        let Link { messages, bytes: sum, .. } = &mut self.links[peer];
+        let LinkTraffic { messages, bytes: sum, .. } = &mut self.links[peer];
         let n = messages[did as usize];
         messages[did as usize] += 1;
         sum[did as usize] += bytes + header as u64;
@@ -121,8 +121,8 @@ impl Notes {
     }
 
     /// A step or an update is over.
-    pub(crate) fn over(&mut self, now: Time, spent: &Spent) {
-        let since = |of: fn(&Spent) -> Time| of(spent) - of(&self.before);
+    pub(crate) fn over(&mut self, now: Time, spent: &SimulatedTimes) {
+        let since = |of: fn(&SimulatedTimes) -> Time| of(spent) - of(&self.before);
         let (compute, exchange, apply) = (since(|s| s.compute), since(|s| s.exchange), since(|s| s.apply));
         let before = self.before.wait_for.iter().copied().chain(std::iter::repeat(0));
         let waits = spent.wait_for.iter().zip(before).map(|(now, before)| now - before);

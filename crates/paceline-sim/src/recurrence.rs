@@ -15,7 +15,7 @@ use paceline_protocol::setup::part;
 use paceline_protocol::{Action, Buf, Outcome, Rank, Region, Setup, Time, exchange};
 
 use crate::costs::{Costs, Host};
-use crate::report::{Report, Spent};
+use crate::report::{SimulatedTimes, SimulationReport};
 
 /// Why a run has to be driven event by event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -78,18 +78,18 @@ struct Compiled {
     rounds: Vec<Round>,
     table: Table,
     kept: usize,
-    spent: Vec<Spent>,
+    spent: Vec<SimulatedTimes>,
     sent_bytes: Vec<u64>,
     messages: u64,
 }
 
 /// Evaluates a run in which gradients are summed along `path` and then applied.
-pub fn evaluate(setup: &Setup, path: Path, costs: &Costs) -> Result<Report, Unsuited> {
+pub fn evaluate(setup: &Setup, path: Path, costs: &Costs) -> Result<SimulationReport, Unsuited> {
     let p = setup.workers;
     let first = (path.reduce)(0, p);
     let [lane] =
         <[Range<usize>; 1]>::try_from(exchange::lanes(setup, &first)).map_err(|_| Unsuited::Lanes)?;
-    let whole = |part: &crate::Part| part.announces.is_some_and(|from| from <= lane.start);
+    let whole = |part: &crate::PassPart| part.announces.is_some_and(|from| from <= lane.start);
     let parts = costs.division(setup.params);
     if parts[..parts.len() - 1].iter().any(whole) || parts[parts.len() - 1].end != 1.0 {
         return Err(Unsuited::Lanes);
@@ -105,14 +105,14 @@ pub fn evaluate(setup: &Setup, path: Path, costs: &Costs) -> Result<Report, Unsu
 
     let steps = setup.steps - setup.from;
     let mut ranks = Ranks::new(p, compiled.kept, costs, &host);
-    let mut report = Report {
+    let mut report = SimulationReport {
         spent: compiled.spent.clone(),
         finished: vec![Vec::with_capacity(steps as usize); p],
         outcomes: vec![Some(Outcome::Completed); p],
         staleness: vec![Vec::new(); p],
         sent_bytes: compiled.sent_bytes.iter().map(|bytes| bytes * steps).collect(),
         messages: compiled.messages * steps,
-        ..Report::default()
+        ..SimulationReport::default()
     };
     for step in setup.from..setup.steps {
         for rank in 0..p {
@@ -175,7 +175,7 @@ impl Compiled {
         let (mut rounds, mut table): (Vec<Round>, _) = (Vec::new(), Table::default());
         // Where the pieces of each length begin in the table.
         let mut places: Vec<Option<usize>> = Vec::new();
-        let (mut spent, mut sent_bytes, mut messages) = (vec![Spent::default(); p], vec![0; p], 0);
+        let (mut spent, mut sent_bytes, mut messages) = (vec![SimulatedTimes::default(); p], vec![0; p], 0);
         let mut needed: Vec<bool> = Vec::new();
         for rank in 0..p {
             let schedule = (path.reduce)(rank, p);

@@ -7,7 +7,7 @@ use crate::notes::Notes;
 
 /// A step that was started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Started {
+pub struct StartedStep {
     /// When.
     pub at: Time,
     /// By whom.
@@ -35,7 +35,7 @@ pub struct Arrival {
 
 /// Where a rank's time went, in nanoseconds; the rest it waited.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Spent {
+pub struct SimulatedTimes {
     /// Forward and backward passes, pauses included.
     pub compute: Time,
     /// Sending, receiving, summing.
@@ -52,7 +52,7 @@ pub struct Spent {
     pub received_bytes: u64,
 }
 
-impl Spent {
+impl SimulatedTimes {
     /// Time without anything to do.
     pub fn wait(&self) -> Time {
         self.end.saturating_sub(self.compute + self.exchange + self.apply)
@@ -61,9 +61,9 @@ impl Spent {
 
 /// What happened.
 #[derive(Clone, Debug, Default)]
-pub struct Report {
+pub struct SimulationReport {
     /// Where each rank's time went.
-    pub spent: Vec<Spent>,
+    pub spent: Vec<SimulatedTimes>,
     /// When each worker had finished each of its steps: its next one began, or its run was over.
     pub finished: Vec<Vec<Time>>,
     /// How each rank ended; `None` if it crashed or never ended.
@@ -82,7 +82,7 @@ pub struct Report {
     /// Every arrival, in time.
     pub arrivals: Vec<Arrival>,
     /// Every step's start, in time.
-    pub steps: Vec<Started>,
+    pub steps: Vec<StartedStep>,
     /// What each rank did.
     pub traces: Vec<Trace>,
     /// For whom each rank said that it waits, in order.
@@ -91,7 +91,7 @@ pub struct Report {
     pub notes: Vec<Notes>,
 }
 
-impl Report {
+impl SimulationReport {
     /// SHA-256 of every worker's finish times, in hexadecimal.
     pub fn trace_sha256(&self) -> String {
         let mut hash = Sha256::new();

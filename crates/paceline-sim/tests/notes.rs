@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 
 use paceline_protocol::{STRATEGIES, Setup, Time};
-use paceline_sim::{Costs, Direction, Note, Nothing, Report, Work, record, run};
+use paceline_sim::{Costs, MessageEnd, Note, Nothing, SimulationReport, WorkCost, record, run};
 
 /// A run of a strategy, noted or not.
-fn simulated(name: &str, trace: Option<usize>) -> (Setup, Report) {
+fn simulated(name: &str, trace: Option<usize>) -> (Setup, SimulationReport) {
     let strategy = STRATEGIES.iter().find(|s| s.name == name).unwrap();
     let setup =
         Setup { bucket: 300, message: 200, ..Setup::new(4, 2 * usize::from(strategy.servers), 1_000, 9) };
@@ -15,7 +15,7 @@ fn simulated(name: &str, trace: Option<usize>) -> (Setup, Report) {
         seed: 3,
         message: 700,
         byte: 0.25,
-        work: Work::uniform(0.5),
+        work: WorkCost::uniform(0.5),
         ..Costs::constant(4, 90_000, 4_000, 1.5)
     };
     let participants = (0..setup.world()).map(|rank| (strategy.make)(&setup, rank)).collect();
@@ -48,10 +48,10 @@ fn notes_add_up_and_change_nothing() {
             assert_eq!(bytes, noted.spent[rank].sent_bytes, "{name}");
             for note in &notes.trace {
                 match *note {
-                    Note::Message { did: Direction::Sent, at, peer, n, bytes, .. } => {
+                    Note::Message { did: MessageEnd::Sent, at, peer, n, bytes, .. } => {
                         assert!(sent.insert((rank, peer, n), (at, bytes)).is_none());
                     }
-                    Note::Message { did: Direction::Received, at, peer, n, bytes, .. } => {
+                    Note::Message { did: MessageEnd::Received, at, peer, n, bytes, .. } => {
                         received.push(((peer, rank, n), at, bytes));
                     }
                     Note::Wait { at, duration, .. } => assert!(at + duration <= noted.end && duration > 0),

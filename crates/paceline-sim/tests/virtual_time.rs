@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use paceline_protocol::schedule::{Move, Path, Piece, Schedule};
 use paceline_protocol::{Participant, STRATEGIES, Setup, Time, collective, find};
-use paceline_sim::{Costs, Factor, Host, Nothing, Report, Unsuited, Work, evaluate, run};
+use paceline_sim::{Costs, Host, Nothing, SimulationReport, StepFactor, Unsuited, WorkCost, evaluate, run};
 
 fn along(path: Path, setup: &Setup) -> Vec<Box<dyn Participant>> {
     (0..setup.workers).map(|rank| collective::make(path, setup, rank)).collect()
 }
 
-fn event_by_event(name: &str, setup: &Setup, costs: &Costs) -> Report {
+fn event_by_event(name: &str, setup: &Setup, costs: &Costs) -> SimulationReport {
     let strategy = find(name).unwrap();
     let participants = (0..setup.world()).map(|rank| (strategy.make)(setup, rank)).collect();
     run(setup, participants, costs, &mut Nothing)
@@ -24,14 +24,14 @@ fn costly(p: usize, seed: u64) -> Costs {
         buffer: 1_000,
         message: 700,
         byte: 0.25,
-        work: Work { reduce: 0.5, copy: 0.3, apply: 0.9, ..Work::uniform(1.0) },
+        work: WorkCost { reduce: 0.5, copy: 0.3, apply: 0.9, ..WorkCost::uniform(1.0) },
         ..Costs::constant(p, 90_000, 4_000, 1.5)
     }
 }
 
 /// Everything that both ways tell.
-fn same(a: &Report, b: &Report) -> bool {
-    let without_peers = |r: &Report| {
+fn same(a: &SimulationReport, b: &SimulationReport) -> bool {
+    let without_peers = |r: &SimulationReport| {
         let mut spent = r.spent.clone();
         spent.iter_mut().for_each(|s| s.wait_for.clear());
         spent
@@ -206,8 +206,8 @@ fn ranks_of_a_host_share_its_interface_and_its_cores() {
 fn what_comes_during_a_pass_waits_for_the_end_of_a_part_and_costs_the_pass_time() {
     // Rank 1 is held up after its pass: rank 0's message waits for it.
     let setup = Setup::new(2, 0, 1_000, 1);
-    let slowness = Some(Factor(Arc::new(|rank, _| if rank == 1 { 3.0 } else { 1.0 })));
-    let costs = Costs { slowness, work: Work::uniform(1.0), ..Costs::constant(2, 60_000, 100, 0.0) };
+    let slowness = Some(StepFactor(Arc::new(|rank, _| if rank == 1 { 3.0 } else { 1.0 })));
+    let costs = Costs { slowness, work: WorkCost::uniform(1.0), ..Costs::constant(2, 60_000, 100, 0.0) };
     let report = event_by_event("ring-reduce", &setup, &costs);
     assert_eq!(report.spent[1].compute, 180_000);
     // Rank 1 sends right after its pass; rank 0 adds, applies (1 µs each) and answers; rank 1 takes that after

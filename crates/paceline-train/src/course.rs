@@ -4,7 +4,7 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use paceline_record::Part;
+use paceline_record::RankState;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Clock;
@@ -30,13 +30,13 @@ pub struct Pause {
     /// Steps done by everybody together, if this rank knows.
     pub step: Option<u64>,
     /// What the rank needs to go on.
-    pub part: Part,
+    pub part: RankState,
 }
 
 /// A rank's way through a run.
 pub struct Course<'a> {
     /// What the rank had when the run paused, if it goes on.
-    pub restored: Option<Part>,
+    pub restored: Option<RankState>,
     /// The stretch to begin with.
     pub segment: Segment,
     /// Ends a stretch early.
@@ -166,7 +166,7 @@ pub(crate) fn part(
     named: &[(&str, &[f32])],
     update: &Update,
     scratch: &Scratch,
-) -> Part {
+) -> RankState {
     let mut tensors: Vec<(String, Vec<f32>)> =
         named.iter().map(|(name, numbers)| ((*name).to_owned(), numbers.to_vec())).collect();
     for (offset, updates, memory) in update.remembered() {
@@ -177,12 +177,12 @@ pub(crate) fn part(
         tensors.push((format!("scratch.{n}"), buffer.clone()));
     }
     tensors.sort_by(|(a, _), (b, _)| a.cmp(b));
-    Part { tensors, account: serde_json::to_string(&account).expect("an account is plain data") }
+    RankState { tensors, account: serde_json::to_string(&account).expect("an account is plain data") }
 }
 
 /// Takes up what a rank had; `named` are filled.
 pub(crate) fn restore(
-    part: &Part,
+    part: &RankState,
     named: &mut [(&str, &mut [f32])],
     update: &mut Update,
     scratch: &mut Scratch,
@@ -201,7 +201,7 @@ pub(crate) fn restore(
     Ok(account)
 }
 
-fn fill(part: &Part, name: &str, numbers: &mut [f32]) -> Result<(), TrainError> {
+fn fill(part: &RankState, name: &str, numbers: &mut [f32]) -> Result<(), TrainError> {
     let found = part.numbers(name);
     if found.len() != numbers.len() {
         let (expected, found) = (numbers.len(), found.len());

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use paceline_data::{Dataset, Look, Reader, Sample, Settings};
+use paceline_data::{Dataset, DatasetSettings, Look, Reader, Sample};
 use paceline_nn::{Compute, Graph, Network, Outcome, Pass, Shape, Targets, description, models};
 use paceline_plan::Plan;
 use sha2::{Digest, Sha256};
@@ -21,12 +21,12 @@ const EVALUATION_NUMBERS: usize = 64 << 20;
 const DECODERS: usize = 8;
 
 /// What a plan asks of its dataset.
-pub fn settings(plan: &Plan) -> Settings {
+pub fn settings(plan: &Plan) -> DatasetSettings {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     // One per worker, and more where cores are left over.
     let spare = (cores / (plan.workers + plan.servers)).saturating_sub(plan.threads).clamp(1, DECODERS);
     let decoders = Some(plan.decoders.unwrap_or(spare));
-    Settings { image_size: plan.image_size, window: plan.window, decoders }
+    DatasetSettings { image_size: plan.image_size, window: plan.window, decoders }
 }
 
 /// The network of a plan, as data, if it answers what the dataset asks.

@@ -8,7 +8,9 @@ use paceline_nn::{Compute, Pass};
 use paceline_plan::Plan;
 use paceline_record::event::SCHEMA;
 use paceline_record::process::{self, Started};
-use paceline_record::{Batch, Event, Rank, Recorder, Recording, RunResult, Seconds, Staleness, StepRow};
+use paceline_record::{
+    Batch, Event, RankTotals, Recorder, Recording, RunResult, Seconds, Staleness, StepRow,
+};
 
 use crate::clock::{Clock, Phase};
 use crate::course::{Account, Course, Pause, part, restore};
@@ -204,7 +206,7 @@ pub fn run(
         params_sha256: params_sha256.clone(),
         staleness: Staleness::default(),
         dropped_rows: 0,
-        ranks: vec![Rank {
+        ranks: vec![RankTotals {
             rank: 0,
             role: "worker".into(),
             host: process::host(),

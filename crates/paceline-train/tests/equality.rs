@@ -11,11 +11,11 @@ use std::sync::Arc;
 use paceline_data::{Dataset, Order, order};
 use paceline_nn::optim::{self, Settings, Step};
 use paceline_nn::{Compute, Graph, Network, Pass, Targets};
-use paceline_plan::{Plan, Work};
+use paceline_plan::{Plan, TrainingLength};
 use paceline_protocol::{
     Action, Actions, Agreement, Averages, Coder, Input, Participant, STRATEGIES, Strategy, Time, Trace, find,
 };
-use paceline_record::Part;
+use paceline_record::RankState;
 use paceline_train::{Segment, model, worker};
 use paceline_wire::TRANSPORTS;
 
@@ -36,8 +36,8 @@ fn pausing(
     strategy: &'static Strategy,
     over: &str,
     stretches: &[Segment],
-    restored: Vec<Part>,
-) -> Result<Ran, Vec<Part>> {
+    restored: Vec<RankState>,
+) -> Result<Ran, Vec<RankState>> {
     let way = Way { stretches: stretches.to_vec(), restored, stop: None };
     ranks::run(plan, dataset, strategy, over, way, &mut Vec::new())
 }
@@ -171,7 +171,7 @@ fn check_equality(model: &str, epochs: f64, workers: impl Iterator<Item = usize>
     let dataset = digits();
     for p in workers {
         let mut references: Vec<Reference> = Vec::new();
-        let base = Plan { work: Work::Epochs(epochs), ..plan(model, "single", p, 0) };
+        let base = Plan { work: TrainingLength::Epochs(epochs), ..plan(model, "single", p, 0) };
         for plan in exact_plans(&base, weights) {
             let strategy = find(&plan.strategy).unwrap();
             let (name, servers) = (strategy.name, plan.servers);
@@ -301,7 +301,7 @@ fn actions_over_every_transport_are_the_same_as_in_virtual_time() {
                 (3, 2, "inproc"),
             ] {
                 let servers = if strategy.servers { servers } else { 0 };
-                let base = Plan { work: Work::Steps(3), ..plan("mlp", strategy.name, p, servers) };
+                let base = Plan { work: TrainingLength::Steps(3), ..plan("mlp", strategy.name, p, servers) };
                 let compression = coder.map(|c| c.parse::<Coder>().unwrap().to_string());
                 let plan = Plan { compression, ..choose(base, strategy.name, "bsp", &[]) };
                 let ran = distributed(&plan, &dataset, strategy, over);
@@ -316,7 +316,7 @@ fn actions_over_every_transport_are_the_same_as_in_virtual_time() {
 fn a_codec_that_loses_nothing_changes_nothing_and_one_that_loses_little_little() {
     // The codes take the same ways whatever they lose.
     let dataset = digits();
-    let base = Plan { work: Work::Epochs(0.5), ..plan("mlp", "single", 3, 0) };
+    let base = Plan { work: TrainingLength::Epochs(0.5), ..plan("mlp", "single", 3, 0) };
     let Reference { end, begin, allowed, .. } = Reference::new(&base, &dataset);
     for strategy in STRATEGIES.iter().filter(|s| s.path.is_some() || s.servers) {
         let servers = if strategy.servers { 2 } else { 0 };
@@ -342,7 +342,7 @@ fn a_codec_that_loses_nothing_changes_nothing_and_one_that_loses_little_little()
 fn identities_hold_over_tcp() {
     let dataset = digits();
     let run = |p, servers, strategy, sync, options: &[(&str, &str)], averages: Option<&str>| {
-        let base = Plan { work: Work::Epochs(0.5), ..plan("mlp", strategy, p, servers) };
+        let base = Plan { work: TrainingLength::Epochs(0.5), ..plan("mlp", strategy, p, servers) };
         let mut plan = choose(base, strategy, sync, options);
         plan.averages = averages.map_or(plan.averages, Into::into);
         distributed(&plan, &dataset, find(strategy).unwrap(), "tcp")
@@ -380,7 +380,7 @@ fn identities_hold_over_tcp() {
     }
     // One worker is plain SGD, whatever the strategy.
     let plain = {
-        let alone = Plan { work: Work::Epochs(0.5), ..plan("mlp", "single", 1, 0) };
+        let alone = Plan { work: TrainingLength::Epochs(0.5), ..plan("mlp", "single", 1, 0) };
         alone_f32(&alone, &dataset, Mean::OfSamples).0
     };
     for strategy in STRATEGIES {
@@ -437,7 +437,8 @@ fn a_run_that_pauses_or_is_started_again_at_any_step_ends_with_the_same_numbers(
         ("ps", &[], Some("2bit")),
     ] {
         let servers = if strategy == "ps" { 2 } else { 0 };
-        let base = Plan { batch: 16, work: Work::Steps(steps), ..plan("mlp", strategy, 3, servers) };
+        let base =
+            Plan { batch: 16, work: TrainingLength::Steps(steps), ..plan("mlp", strategy, 3, servers) };
         let mut plan = choose(base, strategy, "bsp", options);
         plan.compression = compression.map(|c: &str| c.parse::<Coder>().unwrap().to_string());
         let strategy = find(strategy).unwrap();

@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use paceline_data::Dataset;
-use paceline_plan::{Plan, Work};
+use paceline_plan::{Plan, TrainingLength};
 use paceline_protocol::find;
 use paceline_record::process::Started;
-use paceline_record::{Checkpoint, Checkpoints, Event, Part, Recording};
+use paceline_record::{Checkpoint, Checkpoints, Event, RankState, Recording};
 use paceline_train::{Brake, Course, Segment, single};
 
 use ranks::{Losses, Way, choose, digits, plan};
@@ -23,7 +23,7 @@ fn rest(from: u64) -> Segment {
 }
 
 /// Parts as they come back from a checkpoint on disk.
-fn through_the_disk(checkpoints: &Checkpoints, step: u64, parts: Vec<Part>) -> Vec<Part> {
+fn through_the_disk(checkpoints: &Checkpoints, step: u64, parts: Vec<RankState>) -> Vec<RankState> {
     let plan_sha256 = "the same plan".to_owned();
     let saved = Checkpoint { step, plan_sha256: plan_sha256.clone(), account: String::new(), parts };
     checkpoints.save(&saved, 1).unwrap();
@@ -70,7 +70,8 @@ fn check(plan: &Plan) {
 
 fn small(strategy: &str, workers: usize, servers: usize, options: &[(&str, &str)]) -> Plan {
     // Less than an epoch, so that there are exactly so many steps.
-    let base = Plan { batch: 7, work: Work::Steps(STEPS), ..plan("mlp", strategy, workers, servers) };
+    let base =
+        Plan { batch: 7, work: TrainingLength::Steps(STEPS), ..plan("mlp", strategy, workers, servers) };
     choose(base, strategy, "bsp", options)
 }
 
@@ -94,11 +95,11 @@ fn stepwise_random_start_interrupted_after_each_step_is_bit_identical() {
 struct Alone {
     params_sha256: Option<String>,
     losses: BTreeMap<u64, u64>,
-    kept: Vec<Part>,
+    kept: Vec<RankState>,
 }
 
 /// One worker from after `from` steps, interrupted after step `stop`.
-fn alone(plan: &Plan, data: &Dataset, from: u64, restored: Option<Part>, stop: Option<u64>) -> Alone {
+fn alone(plan: &Plan, data: &Dataset, from: u64, restored: Option<RankState>, stop: Option<u64>) -> Alone {
     let mut told = Alone::default();
     let brake = Arc::new(Brake::default());
     let (mut kept, ring) = (Vec::new(), Arc::clone(&brake));
@@ -126,7 +127,7 @@ fn alone(plan: &Plan, data: &Dataset, from: u64, restored: Option<Part>, stop: O
 #[test]
 fn one_worker_interrupted_after_each_step_is_bit_identical() {
     let base = plan("mlp", "single", 1, 0);
-    let (data, plan) = (digits(), Plan { batch: 8, work: Work::Steps(STEPS), ..base });
+    let (data, plan) = (digits(), Plan { batch: 8, work: TrainingLength::Steps(STEPS), ..base });
     // Evaluations change no number; a run that nobody interrupts needs none.
     let evaluated = Plan { eval_every: Some(1), ..plan.clone() };
     let whole = alone(&plan, &data, 0, None, None);

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use paceline_data::{Dataset, Folders, Order, Settings};
+use paceline_data::{Dataset, DatasetSettings, Folders, Order};
 use paceline_nn::layers::Conv2d;
 use paceline_nn::{Compute, Graph, Outcome, Pass, Shape};
-use paceline_plan::{Plan, Work};
+use paceline_plan::{Plan, TrainingLength};
 use paceline_train::clock::Clock;
 use paceline_train::{Replica, TrainError, model};
 
@@ -20,7 +20,7 @@ fn plan() -> Plan {
 }
 
 fn letters() -> Dataset {
-    let settings = Settings { window: Some(16), ..Settings::default() };
+    let settings = DatasetSettings { window: Some(16), ..DatasetSettings::default() };
     paceline_data::find("letters").unwrap().load(&Folders::default(), &settings).unwrap()
 }
 
@@ -88,7 +88,10 @@ fn a_model_with_one_answer_is_refused_for_text() {
         panic!("{refused:?}")
     };
     assert!(error.hint().contains("model list"));
-    let images = Plan { data: "digits".into(), work: Work::Steps(1), ..plan() };
+    let images = Plan { data: "digits".into(), work: TrainingLength::Steps(1), ..plan() };
     let digits = paceline_data::find("digits").unwrap();
-    assert!(model::graph(&images, &digits.load(&Folders::default(), &Settings::default()).unwrap()).is_ok());
+    assert!(
+        model::graph(&images, &digits.load(&Folders::default(), &DatasetSettings::default()).unwrap())
+            .is_ok()
+    );
 }

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use paceline_data::{DATASETS, Form, Source};
+use paceline_data::{DATASETS, DatasetKind, Form};
 use paceline_launch::LaunchError;
 use paceline_nn::models::MODELS;
 use paceline_nn::optim::{OPTIMISERS, Settings, Step};
@@ -17,7 +17,7 @@ use paceline_protocol::codec::{Accumulate, Family};
 use paceline_protocol::{Action, Buf, Buffers, CODECS, Coder, Matrix, MsgId, Region, Transposed};
 use paceline_random::{Purpose, Stream};
 
-use crate::calibration::{Calibration, Estimate, LARGE, Layer, Pass, SMALL, Work};
+use crate::calibration::{Calibration, ElementCost, LARGE, Layer, MedianEstimate, PassTime, SMALL};
 use crate::error::VirtualError;
 use sharing::sharing;
 use transports::Transports;
@@ -90,7 +90,7 @@ pub fn measure(
     let transport = transports.finish()?;
     say("the start of a run");
     let startup_s = startup(&effort, program)?;
-    let [data_ns_per_byte, flops_per_s] = [&data, &rates].map(|values| Estimate::of(values));
+    let [data_ns_per_byte, flops_per_s] = [&data, &rates].map(|values| MedianEstimate::of(values));
     let defaults = Calibration::defaults();
     Ok(Calibration {
         cpu: cpu(),
@@ -203,7 +203,7 @@ fn repeat<T>(effort: &Effort, mut once: impl FnMut() -> T) -> Vec<T> {
 }
 
 /// Every model's passes; nanoseconds per byte of input; operations per second of one thread.
-type Passes = (Vec<Pass>, Vec<f64>, Vec<f64>);
+type Passes = (Vec<PassTime>, Vec<f64>, Vec<f64>);
 
 /// Times every model, with something else `between` two passes.
 fn passes(
@@ -213,7 +213,7 @@ fn passes(
     between: &mut dyn FnMut() -> Result<(), VirtualError>,
 ) -> Result<Passes, VirtualError> {
     let (mut passes, mut data, mut rates) = (Vec::new(), Vec::new(), Vec::new());
-    let shape = |source: &Source| match source.form {
+    let shape = |source: &DatasetKind| match source.form {
         Form::Fixed { shape, .. } => Some(shape),
         Form::FromFiles(_) => None,
     };
@@ -249,17 +249,17 @@ fn passes(
     Ok((passes, data, rates))
 }
 
-fn summed_up(model: &str, graph: &Graph, batch: usize, threads: usize, laps: &[Lap]) -> Pass {
+fn summed_up(model: &str, graph: &Graph, batch: usize, threads: usize, laps: &[Lap]) -> PassTime {
     let whole: Vec<f64> = laps.iter().map(|lap| lap.forward.iter().chain(&lap.backward).sum()).collect();
-    let seconds = Estimate::of(&whole);
-    let median = |f: &dyn Fn(&Lap) -> f64| Estimate::of(&laps.iter().map(f).collect::<Vec<_>>()).median;
+    let seconds = MedianEstimate::of(&whole);
+    let median = |f: &dyn Fn(&Lap) -> f64| MedianEstimate::of(&laps.iter().map(f).collect::<Vec<_>>()).median;
     let layer = graph.nodes().iter().enumerate().map(|(i, node)| Layer {
         name: node.name.clone(),
         forward_s: median(&|lap| lap.forward[i]),
         backward_s: median(&|lap| lap.backward[i]),
     });
     let shape = graph.input();
-    Pass {
+    PassTime {
         model: model.into(),
         input: [shape.h, shape.w, shape.c],
         batch,
@@ -281,10 +281,10 @@ fn quantiles(values: &[f64], median: f64) -> Vec<f64> {
 }
 
 /// Computations on few and on many elements.
-fn work(effort: &Effort) -> Vec<Work> {
+fn work(effort: &Effort) -> Vec<ElementCost> {
     let each = Effort { each: effort.each / 2, ..*effort };
     let both = work_on(&each, SMALL).into_iter().zip(work_on(&each, LARGE));
-    let both = both.map(|((what, small), (_, large))| Work {
+    let both = both.map(|((what, small), (_, large))| ElementCost {
         what,
         ns_per_element: small,
         large_ns_per_element: Some(large),
@@ -293,7 +293,7 @@ fn work(effort: &Effort) -> Vec<Work> {
 }
 
 /// Computations on so many elements: nanoseconds per element.
-fn work_on(effort: &Effort, count: usize) -> Vec<(String, Estimate)> {
+fn work_on(effort: &Effort, count: usize) -> Vec<(String, MedianEstimate)> {
     let numbers = |seed: u64| -> Vec<f32> {
         let draws = Stream::new(seed, Purpose::Bench);
         (0..count as u64).map(|i| draws.uniform(i, -1.0, 1.0) as f32).collect()
@@ -351,7 +351,7 @@ fn work_on(effort: &Effort, count: usize) -> Vec<(String, Estimate)> {
         // Sums must not grow without bounds, nor residuals vanish.
         grad.copy_from_slice(&body);
         scratch[0].copy_from_slice(&body);
-        work.push((what, Estimate::of(&laps)));
+        work.push((what, MedianEstimate::of(&laps)));
     }
     let compute = Compute::new(1, false);
     let settings = Settings { momentum: 0.9, nesterov: false, weight_decay: 0.0 };
@@ -365,13 +365,13 @@ fn work_on(effort: &Effort, count: usize) -> Vec<(String, Estimate)> {
             optimiser.apply(&compute, &settings, update);
             1e9 * start.elapsed().as_secs_f64() / count as f64
         });
-        work.push((format!("apply {}", optimiser.name), Estimate::of(&laps)));
+        work.push((format!("apply {}", optimiser.name), MedianEstimate::of(&laps)));
     }
     work
 }
 
 /// Seconds from a run's start to its first step.
-fn startup(effort: &Effort, program: &Path) -> Result<Estimate, VirtualError> {
+fn startup(effort: &Effort, program: &Path) -> Result<MedianEstimate, VirtualError> {
     let failed = |source| LaunchError::System { what: "starting a run".into(), source };
     let store = std::env::temp_dir().join(format!("paceline-calibrate-{}", std::process::id()));
     let mut all = Vec::new();
@@ -385,5 +385,5 @@ fn startup(effort: &Effort, program: &Path) -> Result<Estimate, VirtualError> {
     }
     // A store that was never made need not be removed.
     let _ = std::fs::remove_dir_all(&store);
-    Ok(if all.is_empty() { Calibration::defaults().startup_s } else { Estimate::of(&all) })
+    Ok(if all.is_empty() { Calibration::defaults().startup_s } else { MedianEstimate::of(&all) })
 }

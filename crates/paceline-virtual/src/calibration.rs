@@ -21,26 +21,26 @@ pub struct Calibration {
     /// Its cores.
     pub cores: usize,
     /// Seconds from a run's start to its first step.
-    pub startup_s: Estimate,
+    pub startup_s: MedianEstimate,
     /// Nanoseconds per byte of a batch's samples until they are the network's input.
-    pub data_ns_per_byte: Estimate,
+    pub data_ns_per_byte: MedianEstimate,
     /// Operations per second and thread of passes that were not measured.
-    pub flops_per_s: Estimate,
+    pub flops_per_s: MedianEstimate,
     /// How much slower each of several computing processes is; the first stands for one.
     pub sharing: Vec<Sharing>,
     /// Computations on elements.
-    pub work: Vec<Work>,
+    pub work: Vec<ElementCost>,
     /// What ranks talk over.
-    pub transport: Vec<Transport>,
+    pub transport: Vec<TransportCost>,
     /// Forward and backward passes.
     #[serde(default)]
-    pub pass: Vec<Pass>,
+    pub pass: Vec<PassTime>,
 }
 
 /// A measured number, and where its median lies with 95% confidence; in the file `[median, low, high]`.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq)]
 #[serde(from = "[f64; 3]", into = "[f64; 3]")]
-pub struct Estimate {
+pub struct MedianEstimate {
     /// The median.
     pub median: f64,
     /// The least that it may be.
@@ -56,14 +56,14 @@ pub struct Sharing {
     /// How many.
     pub processes: usize,
     /// How many times as long each takes, if it goes on without the others.
-    pub slowdown: Estimate,
+    pub slowdown: MedianEstimate,
     /// How many times as long it takes until the last is done, if all begin together and take no longer than a
     /// scheduler's turn: some then wait until others are done.
     #[serde(default, rename = "in-step", skip_serializing_if = "Option::is_none")]
-    pub in_step: Option<Estimate>,
+    pub in_step: Option<MedianEstimate>,
     /// The same if they take many turns.
     #[serde(default, rename = "in-step-long", skip_serializing_if = "Option::is_none")]
-    pub in_step_long: Option<Estimate>,
+    pub in_step_long: Option<MedianEstimate>,
 }
 
 /// How processes that share cores begin what they compute.
@@ -86,7 +86,7 @@ pub const LARGE: usize = 2 << 20;
 
 /// A cost per element or byte of a model with so many elements: between the two that were measured, along their
 /// logarithm.
-fn at_size(small: Estimate, large: Option<Estimate>, elements: usize) -> f64 {
+fn at_size(small: MedianEstimate, large: Option<MedianEstimate>, elements: usize) -> f64 {
     let way = (elements.max(1) as f64 / SMALL as f64).ln() / (LARGE as f64 / SMALL as f64).ln();
     small.median + (large.unwrap_or(small).median - small.median) * way.clamp(0.0, 1.0)
 }
@@ -94,40 +94,40 @@ fn at_size(small: Estimate, large: Option<Estimate>, elements: usize) -> f64 {
 /// A computation on elements.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Work {
+pub struct ElementCost {
     /// `reduce`, `copy`, `mix`, `product`, `apply OPTIMISER`, `encode CODEC` or `decode CODEC`.
     pub what: String,
     /// Nanoseconds per element (of a product: per multiplication and addition), of [`SMALL`] elements.
-    pub ns_per_element: Estimate,
+    pub ns_per_element: MedianEstimate,
     /// The same of [`LARGE`] elements.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub large_ns_per_element: Option<Estimate>,
+    pub large_ns_per_element: Option<MedianEstimate>,
 }
 
 /// What ranks of one machine talk over.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Transport {
+pub struct TransportCost {
     /// Its name.
     pub name: String,
     /// Seconds that a message is under way.
-    pub latency_s: Estimate,
+    pub latency_s: MedianEstimate,
     /// Seconds of a rank's own time for a message, at each end.
-    pub message_s: Estimate,
+    pub message_s: MedianEstimate,
     /// Nanoseconds of a rank's own time per byte, at each end, of [`SMALL`] elements.
-    pub ns_per_byte: Estimate,
+    pub ns_per_byte: MedianEstimate,
     /// The same of [`LARGE`] elements.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub large_ns_per_byte: Option<Estimate>,
+    pub large_ns_per_byte: Option<MedianEstimate>,
     /// What this was taken from: messages there, and their answers.
     #[serde(default)]
-    pub measured: Vec<Exchange>,
+    pub measured: Vec<MessageTime>,
 }
 
 /// A message of a length, measured; in the file `[bytes, duplex, median, p95]`.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 #[serde(from = "(usize, bool, f64, f64)", into = "(usize, bool, f64, f64)")]
-pub struct Exchange {
+pub struct MessageTime {
     /// Bytes.
     pub bytes: usize,
     /// Whether both sides sent at once.
@@ -141,7 +141,7 @@ pub struct Exchange {
 /// Passes of a model.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Pass {
+pub struct PassTime {
     /// The model.
     pub model: String,
     /// Height, width and channels of a sample.
@@ -153,7 +153,7 @@ pub struct Pass {
     /// How often it was measured.
     pub repetitions: usize,
     /// Seconds of forward, loss and backward.
-    pub seconds: Estimate,
+    pub seconds: MedianEstimate,
     /// Seconds relative to the median, at equally spaced probabilities from 0 to 1.
     pub quantiles: Vec<f64>,
     /// The layers, in the order of the forward pass.
@@ -177,26 +177,26 @@ fn four_digits(value: f64) -> f64 {
     format!("{value:.3e}").parse().unwrap_or(value)
 }
 
-impl From<[f64; 3]> for Estimate {
+impl From<[f64; 3]> for MedianEstimate {
     fn from([median, low, high]: [f64; 3]) -> Self {
         Self { median, low, high }
     }
 }
 
-impl From<Estimate> for [f64; 3] {
-    fn from(Estimate { median, low, high }: Estimate) -> Self {
+impl From<MedianEstimate> for [f64; 3] {
+    fn from(MedianEstimate { median, low, high }: MedianEstimate) -> Self {
         [median, low, high].map(four_digits)
     }
 }
 
-impl From<(usize, bool, f64, f64)> for Exchange {
+impl From<(usize, bool, f64, f64)> for MessageTime {
     fn from((bytes, duplex, median_s, p95_s): (usize, bool, f64, f64)) -> Self {
         Self { bytes, duplex, median_s, p95_s }
     }
 }
 
-impl From<Exchange> for (usize, bool, f64, f64) {
-    fn from(Exchange { bytes, duplex, median_s, p95_s }: Exchange) -> Self {
+impl From<MessageTime> for (usize, bool, f64, f64) {
+    fn from(MessageTime { bytes, duplex, median_s, p95_s }: MessageTime) -> Self {
         (bytes, duplex, four_digits(median_s), four_digits(p95_s))
     }
 }
@@ -213,7 +213,7 @@ impl From<Layer> for (String, f64, f64) {
     }
 }
 
-impl Estimate {
+impl MedianEstimate {
     /// A number that nobody measured.
     pub fn round(value: f64) -> Self {
         Self { median: value, low: value, high: value }
@@ -252,7 +252,7 @@ impl Estimate {
     }
 }
 
-impl Transport {
+impl TransportCost {
     /// Nanoseconds of a rank's own time per byte of a model with so many elements.
     pub fn ns_per_byte(&self, elements: usize) -> f64 {
         at_size(self.ns_per_byte, self.large_ns_per_byte, elements)
@@ -288,7 +288,7 @@ impl Calibration {
 
     /// Round numbers for a machine that nobody measured.
     pub fn defaults() -> Self {
-        let round = Estimate::round;
+        let round = MedianEstimate::round;
         let work = [
             ("reduce", 0.5),
             ("copy", 0.25),
@@ -308,7 +308,7 @@ impl Calibration {
             flops_per_s: round(50e9),
             sharing: Vec::new(),
             work: work
-                .map(|(what, ns)| Work {
+                .map(|(what, ns)| ElementCost {
                     what: what.into(),
                     ns_per_element: round(ns),
                     large_ns_per_element: None,
@@ -316,7 +316,7 @@ impl Calibration {
                 .into_iter()
                 .collect(),
             transport: transport
-                .map(|(name, us)| Transport {
+                .map(|(name, us)| TransportCost {
                     name: name.into(),
                     latency_s: round(us / 1e6),
                     message_s: round(us / 5e6),
@@ -332,15 +332,15 @@ impl Calibration {
 
     /// The same machine at the fast or the slow end of every confidence interval.
     pub fn bound(&self, slow: bool) -> Self {
-        let of = |estimate: &mut Estimate| {
-            *estimate = Estimate::round(if slow { estimate.high } else { estimate.low });
+        let of = |estimate: &mut MedianEstimate| {
+            *estimate = MedianEstimate::round(if slow { estimate.high } else { estimate.low });
         };
         let mut bound = self.clone();
         for estimate in [&mut bound.startup_s, &mut bound.data_ns_per_byte] {
             of(estimate);
         }
         let rate = self.flops_per_s;
-        bound.flops_per_s = Estimate::round(if slow { rate.low } else { rate.high });
+        bound.flops_per_s = MedianEstimate::round(if slow { rate.low } else { rate.high });
         for sharing in &mut bound.sharing {
             of(&mut sharing.slowdown);
             sharing.in_step.as_mut().map(of);
@@ -381,7 +381,7 @@ impl Calibration {
         long + (brief - long) * short
     }
 
-    fn shared(&self, processes: f64, cores: usize, estimate: fn(&Sharing) -> Estimate) -> f64 {
+    fn shared(&self, processes: f64, cores: usize, estimate: fn(&Sharing) -> MedianEstimate) -> f64 {
         // As many per core as here.
         let here = processes * self.cores as f64 / cores as f64;
         let crowded = (processes / cores as f64).max(1.0);
@@ -407,24 +407,24 @@ mod tests {
     #[test]
     fn a_median_comes_with_the_order_statistics_around_it() {
         let values: Vec<f64> = (1..=101).map(f64::from).collect();
-        let found = Estimate::of(&values);
+        let found = MedianEstimate::of(&values);
         assert_eq!((found.median, found.low, found.high), (51.0, 41.0, 62.0));
-        let few = Estimate::of(&[3.0, 1.0, 2.0]);
+        let few = MedianEstimate::of(&[3.0, 1.0, 2.0]);
         assert_eq!((few.median, few.low, few.high), (2.0, 1.0, 3.0));
     }
 
     #[test]
     fn a_mean_comes_with_its_standard_errors_around_it() {
-        let found = Estimate::mean(&[1.0, 2.0, 3.0, 6.0]);
+        let found = MedianEstimate::mean(&[1.0, 2.0, 3.0, 6.0]);
         let half = 1.96 * (14.0f64 / 3.0 / 4.0).sqrt();
         assert_eq!((found.median, found.low, found.high), (3.0, 3.0 - half, 3.0 + half));
-        assert_eq!(Estimate::mean(&[0.0, 0.0, 0.3]).low, 0.0, "no cost is negative");
-        assert_eq!(Estimate::mean(&[2.0]).high, 2.0);
+        assert_eq!(MedianEstimate::mean(&[0.0, 0.0, 0.3]).low, 0.0, "no cost is negative");
+        assert_eq!(MedianEstimate::mean(&[2.0]).high, 2.0);
     }
 
     #[test]
     fn what_a_cache_does_not_hold_costs_more() {
-        let (small, large) = (Estimate::round(1.0), Some(Estimate::round(3.0)));
+        let (small, large) = (MedianEstimate::round(1.0), Some(MedianEstimate::round(3.0)));
         for (elements, want) in [(0, 1.0), (SMALL, 1.0), (4 * SMALL, 2.0), (LARGE, 3.0), (9 * LARGE, 3.0)] {
             assert!((at_size(small, large, elements) - want).abs() < 1e-12, "{elements}");
             assert_eq!(at_size(small, None, elements), 1.0, "what was not measured is no other");
@@ -434,7 +434,7 @@ mod tests {
     #[test]
     fn a_calibration_is_read_as_it_was_written() {
         let mut calibration = Calibration::defaults();
-        let round = Estimate::round;
+        let round = MedianEstimate::round;
         calibration.sharing.push(Sharing {
             processes: 1,
             slowdown: round(1.0),
@@ -448,13 +448,13 @@ mod tests {
             in_step,
             in_step_long: in_step,
         });
-        calibration.pass.push(Pass {
+        calibration.pass.push(PassTime {
             model: "mlp".into(),
             input: [28, 28, 1],
             batch: 64,
             threads: 1,
             repetitions: 9,
-            seconds: Estimate { median: 2e-3, low: 1e-3, high: 3e-3 },
+            seconds: MedianEstimate { median: 2e-3, low: 1e-3, high: 3e-3 },
             quantiles: vec![0.9, 1.0, 1.4],
             layer: vec![Layer { name: "fc1".into(), forward_s: 1e-3, backward_s: 1e-3 }],
         });
@@ -465,8 +465,8 @@ mod tests {
     fn sharing_is_interpolated_and_goes_on_beyond_what_was_measured() {
         let sharing = |processes, slowdown: f64| Sharing {
             processes,
-            slowdown: Estimate::round(slowdown),
-            in_step: (processes == 4).then(|| Estimate::round(slowdown + 1.0)),
+            slowdown: MedianEstimate::round(slowdown),
+            in_step: (processes == 4).then(|| MedianEstimate::round(slowdown + 1.0)),
             in_step_long: None,
         };
         let measured = Calibration {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use paceline_plan::{Hosts, Network, Plan};
+use paceline_plan::{Hosts, NetworkLimits, Plan};
 use serde::Deserialize;
 
 use crate::error::{VirtualError, read, refuse};
@@ -23,13 +23,13 @@ use crate::error::{VirtualError, read, refuse};
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Cluster {
     /// The hosts.
-    pub host: Vec<Kind>,
+    pub host: Vec<HostGroup>,
 }
 
 /// Alike hosts.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Kind {
+pub struct HostGroup {
     /// What they are called.
     #[serde(default = "unnamed")]
     pub name: String,
@@ -61,9 +61,9 @@ fn as_fast() -> f64 {
     1.0
 }
 
-impl Kind {
+impl HostGroup {
     /// The interface's bandwidth and latency.
-    pub fn link(&self) -> Result<Network, String> {
+    pub fn link(&self) -> Result<NetworkLimits, String> {
         format!("{},{}", self.bandwidth, self.latency).parse()
     }
 }
@@ -72,7 +72,7 @@ impl Cluster {
     /// Reads a cluster's file.
     pub fn load(path: &Path) -> Result<Self, VirtualError> {
         let cluster: Self = read("--cluster", path)?;
-        let check = |kind: &Kind| {
+        let check = |kind: &HostGroup| {
             let whole = kind.count > 0 && kind.cores > 0 && kind.speed > 0.0 && kind.speed.is_finite();
             if !whole || kind.price_per_hour.is_some_and(|price| price.is_nan() || price < 0.0) {
                 return Err("count, cores and speed must be positive, a price at least 0".into());
@@ -91,7 +91,7 @@ impl Cluster {
     }
 
     /// Every host, by its kind.
-    pub fn hosts(&self) -> Vec<&Kind> {
+    pub fn hosts(&self) -> Vec<&HostGroup> {
         self.host.iter().flat_map(|kind| std::iter::repeat_n(kind, kind.count)).collect()
     }
 

@@ -31,7 +31,7 @@ impl Pair {
 
 /// Predictions beside measurements.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Comparison {
+pub struct PredictionQuality {
     /// Points compared.
     pub points: usize,
     /// Mean error, as a fraction of what was measured.
@@ -49,7 +49,7 @@ pub struct Comparison {
 }
 
 /// Compares; `None` without points. Figures must be above 0; `less` says whether less is better.
-pub fn compare(pairs: &[Pair], less: bool) -> Option<Comparison> {
+pub fn compare(pairs: &[Pair], less: bool) -> Option<PredictionQuality> {
     let errors = sorted(&pairs.iter().map(Pair::error).collect::<Vec<_>>());
     let count = errors.len();
     let measured: Vec<f64> = pairs.iter().map(Pair::median).collect();
@@ -61,7 +61,7 @@ pub fn compare(pairs: &[Pair], less: bool) -> Option<Comparison> {
     let (chosen, truly) = (measured[best(&predicted)?], measured[best(&measured)?]);
     let noise: Vec<f64> = pairs.iter().flat_map(noise).collect();
     let lies_there = |pair: &&Pair| (pair.between[0]..=pair.between[1]).contains(&pair.median());
-    Some(Comparison {
+    Some(PredictionQuality {
         points: count,
         mean_error: mean(&errors),
         p90_error: percentile(&errors, 90)?,

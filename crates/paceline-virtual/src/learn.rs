@@ -11,7 +11,7 @@ use paceline_nn::{Compute, Graph, Outcome};
 use paceline_plan::Plan;
 use paceline_protocol::{Action, Agreement, MsgId, Rank, Region, Setup, Time};
 use paceline_record::Event;
-use paceline_sim::{Begin, Memory};
+use paceline_sim::{RankMemory, StepStart};
 use paceline_train::clock::Clock;
 use paceline_train::engine;
 use paceline_train::memory::{Bodies, Memory as _, Scratch, Whole, span};
@@ -212,10 +212,10 @@ impl<'a, 'r> Learning<'a, 'r> {
     }
 }
 
-impl Memory for Learning<'_, '_> {
+impl RankMemory for Learning<'_, '_> {
     type Body = Body;
 
-    fn gradient(&mut self, rank: Rank, Begin { step, unit, scale }: Begin) {
+    fn gradient(&mut self, rank: Rank, StepStart { step, unit, scale }: StepStart) {
         let Self { replica, ranks, order, plan, setup, dataset, .. } = self;
         let own = &mut ranks[rank];
         let samples = order.samples_before(unit.step);

@@ -7,7 +7,7 @@ use paceline_record::RunResult;
 use paceline_record::process::Started;
 use serde::Serialize;
 
-use crate::calibration::{Calibration, Estimate};
+use crate::calibration::{Calibration, MedianEstimate};
 use crate::error::VirtualError;
 use crate::price::Terms;
 use crate::run::{self, Scenario};
@@ -24,21 +24,21 @@ const GUESSED: f64 = 2.0;
 #[derive(Clone, Debug, Serialize)]
 pub struct Prediction {
     /// Seconds of a step.
-    pub step_s: Estimate,
+    pub step_s: MedianEstimate,
     /// Seconds of the training clock.
-    pub train_s: Estimate,
+    pub train_s: MedianEstimate,
     /// Seconds from the process's start to its result, evaluations left out.
-    pub total_s: Estimate,
+    pub total_s: MedianEstimate,
     /// Samples per second of the training clock.
-    pub samples_per_s: Estimate,
+    pub samples_per_s: MedianEstimate,
     /// Seconds until the target accuracy, if there is one and it is reached.
-    pub time_to_accuracy_s: Option<Estimate>,
+    pub time_to_accuracy_s: Option<MedianEstimate>,
     /// Accuracy at the end, where gradients were computed.
     pub final_accuracy: Option<f64>,
     /// Bytes that all ranks send, headers included.
     pub sent_bytes: u64,
     /// What the cluster's hosts cost, if all have a price.
-    pub cost: Option<Estimate>,
+    pub cost: Option<MedianEstimate>,
     /// Why intervals are wide: what lies outside of what was measured.
     pub beyond: Vec<String>,
 }
@@ -79,19 +79,19 @@ pub fn predict(
             ((at(false)? / train).min(1.0) / (1.0 + model), (at(true)? / train).max(1.0) * (1.0 + model))
         }
     };
-    let around = |value: f64| Estimate { median: value, low: value * fast, high: value * slow };
+    let around = |value: f64| MedianEstimate { median: value, low: value * fast, high: value * slow };
     let steps = middle.steps.max(1) as f64;
     let startup = middle.seconds.startup;
     let total = around(train);
     Ok(Prediction {
         step_s: around(train / steps),
         train_s: around(train),
-        total_s: Estimate {
+        total_s: MedianEstimate {
             median: startup + total.median,
             low: startup + total.low,
             high: startup + total.high,
         },
-        samples_per_s: Estimate {
+        samples_per_s: MedianEstimate {
             median: middle.samples_per_s,
             low: middle.samples_per_s / slow,
             high: middle.samples_per_s / fast,
@@ -118,15 +118,15 @@ pub static FIGURES: &[&str] = &[
 
 impl Prediction {
     /// A figure by the name that results and studies give it; `None` for those that are not predicted.
-    pub fn figure(&self, name: &str) -> Option<Estimate> {
+    pub fn figure(&self, name: &str) -> Option<MedianEstimate> {
         match name {
             "step_s" => Some(self.step_s),
             "seconds.train" => Some(self.train_s),
             "seconds.total" | "wall_s" => Some(self.total_s),
             "samples_per_s" => Some(self.samples_per_s),
             "time_to_accuracy_s" => self.time_to_accuracy_s,
-            "final_accuracy" => self.final_accuracy.map(Estimate::round),
-            "sent_bytes" | "received_bytes" => Some(Estimate::round(self.sent_bytes as f64)),
+            "final_accuracy" => self.final_accuracy.map(MedianEstimate::round),
+            "sent_bytes" | "received_bytes" => Some(MedianEstimate::round(self.sent_bytes as f64)),
             "cost" => self.cost,
             _ => None,
         }
@@ -139,7 +139,7 @@ pub fn outside(plan: &Plan, graph: &Graph, calibration: &Calibration) -> Vec<Str
     let shape = graph.input();
     let input = [shape.h, shape.w, shape.c];
     let alike = |threads: usize| {
-        let same = move |pass: &&crate::calibration::Pass| {
+        let same = move |pass: &&crate::calibration::PassTime| {
             (&pass.model, pass.input, pass.threads) == (&plan.model, input, threads)
                 && plan.model_file.is_none()
         };

@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use paceline_data::{Order, order};
 use paceline_nn::Graph;
-use paceline_plan::{Network, Plan};
+use paceline_plan::{NetworkLimits, Plan};
 use paceline_protocol::{Coder, Setup};
 use paceline_random::{Purpose, Stream};
 use paceline_sim::costs::HEADER;
-use paceline_sim::{Costs, Factor, Host, Part, Work};
+use paceline_sim::{Costs, Host, PassPart, StepFactor, WorkCost};
 use paceline_statistics::quantile;
 use paceline_train::worker::Slowness;
 
-use crate::calibration::{Beginning, Calibration, Pass};
+use crate::calibration::{Beginning, Calibration, PassTime};
 use crate::cluster::Cluster;
 
 /// Bytes that an interface takes before they can leave, where the plan does not say.
@@ -49,7 +49,7 @@ pub struct Timing {
     /// The same.
     pub forward: f64,
     /// When gradients are final.
-    pub parts: Vec<Part>,
+    pub parts: Vec<PassPart>,
     /// Times relative to the median.
     pub quantiles: Vec<f64>,
 }
@@ -60,7 +60,7 @@ pub fn timing(plan: &Plan, graph: &Graph, calibration: &Calibration) -> Timing {
     let input = [shape.h, shape.w, shape.c];
     let data_s = calibration.data_ns_per_byte.median * 1e-9 * (shape.size() * plan.batch) as f64;
     let known = |threads: usize| {
-        let mut known: Vec<&Pass> = calibration
+        let mut known: Vec<&PassTime> = calibration
             .pass
             .iter()
             .filter(|pass| (&pass.model, pass.input, pass.threads) == (&plan.model, input, threads))
@@ -92,12 +92,12 @@ pub fn timing(plan: &Plan, graph: &Graph, calibration: &Calibration) -> Timing {
     let whole: f64 = layers.iter().map(|(f, b)| f + b).sum();
     let forward = layers.iter().map(|(f, _)| f).sum::<f64>() / whole * pass_s;
     let seconds = data_s + pass_s;
-    let mut parts = vec![Part { end: (data_s + forward) / seconds, announces: None }];
+    let mut parts = vec![PassPart { end: (data_s + forward) / seconds, announces: None }];
     let mut at = data_s + forward;
     for (node, (_, backward)) in graph.nodes().iter().zip(&layers).rev() {
         at += backward / whole * pass_s;
         for tensor in graph.params()[node.params.clone()].iter().rev() {
-            parts.push(Part { end: (at / seconds).min(1.0), announces: Some(tensor.range.start) });
+            parts.push(PassPart { end: (at / seconds).min(1.0), announces: Some(tensor.range.start) });
         }
     }
     // What is below the first layer that has parameters ends with it.
@@ -108,13 +108,13 @@ pub fn timing(plan: &Plan, graph: &Graph, calibration: &Calibration) -> Timing {
 }
 
 /// The pass whose batch is nearest.
-fn nearest<'a>(passes: &[&'a Pass], batch: usize) -> Option<&'a Pass> {
+fn nearest<'a>(passes: &[&'a PassTime], batch: usize) -> Option<&'a PassTime> {
     passes.iter().min_by_key(|pass| pass.batch.abs_diff(batch)).copied()
 }
 
 /// Seconds at a batch: on the line between its neighbours, or through the two that are nearest.
-fn between(passes: &[&Pass], batch: usize) -> f64 {
-    let at = |pass: &Pass| (pass.batch as f64, pass.seconds.median);
+fn between(passes: &[&PassTime], batch: usize) -> f64 {
+    let at = |pass: &PassTime| (pass.batch as f64, pass.seconds.median);
     let [(x0, y0), (x1, y1)] = match passes {
         [only] => return at(only).1 * batch as f64 / at(only).0,
         _ => {
@@ -163,12 +163,12 @@ pub fn costs(
         let step = step % order.steps().max(1);
         order::share(order.batch_len(step), rank, workers).len() as f64 / batch
     };
-    let network = placed.network.unwrap_or(Network { bits_per_s: u64::MAX, latency_ns: 0 });
+    let network = placed.network.unwrap_or(NetworkLimits { bits_per_s: u64::MAX, latency_ns: 0 });
     let costs = Costs {
         compute: (0..setup.workers).map(compute).collect(),
         parts: timing.parts.clone(),
-        size: Some(Factor(Arc::new(size))),
-        slowness: placed.straggler.map(|_| Factor(Arc::new(slowness))),
+        size: Some(StepFactor(Arc::new(size))),
+        slowness: placed.straggler.map(|_| StepFactor(Arc::new(slowness))),
         jitter,
         spread: 0.0,
         seed: placed.seed,
@@ -192,7 +192,7 @@ fn machine(terms: &Terms<'_>, layout: &[usize], rank: usize) -> usize {
     if terms.cluster.is_some() { layout[rank] } else { 0 }
 }
 
-fn per_byte(link: Network) -> f64 {
+fn per_byte(link: NetworkLimits) -> f64 {
     8e9 / link.bits_per_s as f64
 }
 
@@ -220,10 +220,10 @@ fn hosts(
         let slower = |n: usize| (calibration.slowdown(n as f64 * threads, cores, beginning) / alone).max(1.0);
         (1..=ranks).map(slower).collect()
     };
-    let network = placed.network.unwrap_or(Network { bits_per_s: u64::MAX, latency_ns: 0 });
+    let network = placed.network.unwrap_or(NetworkLimits { bits_per_s: u64::MAX, latency_ns: 0 });
     match terms.cluster {
         Some(cluster) => {
-            let one = |(host, kind): (usize, &crate::cluster::Kind)| {
+            let one = |(host, kind): (usize, &crate::cluster::HostGroup)| {
                 let link = kind.link().expect("links were checked when the cluster was read");
                 Host {
                     speed: kind.speed,
@@ -251,10 +251,15 @@ fn hosts(
 }
 
 /// Costs of computations on a model with so many elements.
-pub(crate) fn work(plan: &Plan, coder: Option<Coder>, calibration: &Calibration, elements: usize) -> Work {
+pub(crate) fn work(
+    plan: &Plan,
+    coder: Option<Coder>,
+    calibration: &Calibration,
+    elements: usize,
+) -> WorkCost {
     let codec = coder.map_or("", |coder| coder.codec.name);
     let ns = |what: &str| calibration.ns_per_element(what, elements);
-    Work {
+    WorkCost {
         reduce: ns("reduce"),
         copy: ns("copy"),
         mix: ns("mix"),
@@ -278,16 +283,16 @@ fn lognormal() -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::calibration::Estimate;
+    use crate::calibration::MedianEstimate;
 
-    fn pass(batch: usize, seconds: f64) -> Pass {
-        Pass {
+    fn pass(batch: usize, seconds: f64) -> PassTime {
+        PassTime {
             model: "mlp".into(),
             input: [8, 8, 1],
             batch,
             threads: 1,
             repetitions: 1,
-            seconds: Estimate::round(seconds),
+            seconds: MedianEstimate::round(seconds),
             quantiles: Vec::new(),
             layer: Vec::new(),
         }

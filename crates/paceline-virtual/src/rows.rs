@@ -2,9 +2,9 @@
 
 use paceline_data::order;
 use paceline_record::metric::{LINK, LinkReading, values};
-use paceline_record::row::{Batch, NOBODY, Sample, TraceRow, Traced};
+use paceline_record::row::{Batch, NOBODY, RankSample, TraceRow, Traced};
 use paceline_record::{Event, StepRow};
-use paceline_sim::{Direction, Note, Report, Took};
+use paceline_sim::{MessageEnd, Note, SimulationReport, Took};
 use paceline_train::worker;
 
 use crate::price::Timing;
@@ -14,7 +14,12 @@ use crate::run::Scenario;
 const BATCH: usize = 4096;
 
 /// Tells what was noted of each rank; its clock begins with the run's.
-pub fn tell(scenario: &Scenario<'_>, timing: &Timing, happened: &Report, report: &mut dyn FnMut(Event<'_>)) {
+pub fn tell(
+    scenario: &Scenario<'_>,
+    timing: &Timing,
+    happened: &SimulationReport,
+    report: &mut dyn FnMut(Event<'_>),
+) {
     let order = worker::order(scenario.plan, scenario.dataset);
     let workers = scenario.plan.workers;
     let samples = |rank: usize, step: u64| match rank < workers {
@@ -44,7 +49,7 @@ pub fn tell(scenario: &Scenario<'_>, timing: &Timing, happened: &Report, report:
             };
             (peer, happened.end, values(LINK, &reading))
         });
-        let sample = Sample { at_ns: happened.end, links: links.collect(), ..Sample::default() };
+        let sample = RankSample { at_ns: happened.end, links: links.collect(), ..RankSample::default() };
         report(Event::Batch { rank, batch: &Batch { samples: vec![sample], ..Batch::default() } });
     }
 }
@@ -71,7 +76,7 @@ fn step(took: &Took, timing: &Timing, samples: u64) -> StepRow {
 fn row(note: &Note) -> TraceRow {
     match *note {
         Note::Message { did, at, peer, n, tag, bytes } => TraceRow {
-            kind: if did == Direction::Sent { Traced::Send } else { Traced::Receive },
+            kind: if did == MessageEnd::Sent { Traced::Send } else { Traced::Receive },
             at_ns: at,
             peer: peer as u64,
             n,

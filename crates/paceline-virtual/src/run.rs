@@ -13,7 +13,7 @@ use paceline_protocol::{Agreement, Participant, STRATEGIES, Setup, Strategy};
 use paceline_record::event::SCHEMA;
 use paceline_record::process::{self, Started};
 use paceline_record::{Event, RunResult, Simulated, Simulation};
-use paceline_sim::{Costs, Nothing, Report, evaluate};
+use paceline_sim::{Costs, Nothing, SimulationReport, evaluate};
 use paceline_train::model::{self, params_sha256};
 use paceline_train::worker;
 
@@ -129,7 +129,7 @@ pub fn run(scenario: &Scenario<'_>, report: &mut dyn FnMut(Event<'_>)) -> Result
 
 /// Time alone: as a recurrence where the run is one and nobody asks for single messages, event by event otherwise;
 /// whether it is one.
-fn time(stage: &Stage, trace: u64) -> (Report, bool) {
+fn time(stage: &Stage, trace: u64) -> (SimulationReport, bool) {
     let Stage { strategy, setup, costs, .. } = stage;
     if trace > 0 {
         let happened = paceline_sim::record(setup, stage.participants(), costs, &mut Nothing, trace as usize);
@@ -148,7 +148,7 @@ fn learn<'a>(
     stage: &'a Stage,
     gather: Gather<'a>,
     report: &mut dyn FnMut(Event<'_>),
-) -> Result<(Report, Gather<'a>, Option<String>), VirtualError> {
+) -> Result<(SimulationReport, Gather<'a>, Option<String>), VirtualError> {
     let Stage { placed, graph, strategy, setup, costs, .. } = stage;
     let agreement = (strategy.agreement)(setup);
     let participants = stage.participants();
@@ -163,7 +163,7 @@ fn learn<'a>(
     if let Some(failed) = learning.failed.take() {
         return Err(failed.into());
     }
-    if paceline_sim::Memory::enough(&learning) {
+    if paceline_sim::RankMemory::enough(&learning) {
         // A target was reached: whoever had not finished was not wanted any more.
         happened.stuck.clear();
     }
@@ -197,7 +197,7 @@ fn learn<'a>(
 }
 
 /// When the last worker had finished.
-fn end(happened: &Report) -> u64 {
+fn end(happened: &SimulationReport) -> u64 {
     happened.finished.iter().filter_map(|times| times.last()).copied().max().unwrap_or(0)
 }
 
@@ -205,7 +205,7 @@ fn end(happened: &Report) -> u64 {
 fn tell(
     scenario: &Scenario<'_>,
     stage: &Stage,
-    happened: &Report,
+    happened: &SimulationReport,
     gather: &mut Gather<'_>,
     report: &mut dyn FnMut(Event<'_>),
 ) {

@@ -28,7 +28,7 @@ const CLOSE: f64 = 0.1;
 const BUCKET: usize = 4 << 20;
 
 /// A recorded run as the simulator sees it.
-pub struct Model {
+pub struct FittedRun {
     plan: Plan,
     params: usize,
     /// Nanoseconds of each worker's pass.
@@ -54,7 +54,7 @@ struct Variant {
     speed: [f64; 2],
 }
 
-impl Model {
+impl FittedRun {
     /// Of a run; none if its strategy is not known, or nothing was exchanged.
     pub fn new(plan: &Plan, params: usize, said: &Explanation) -> Option<Self> {
         let wires = said.wires.as_ref()?;
@@ -83,7 +83,7 @@ impl Model {
     /// Finds how fast ranks handle messages: first from what workers and servers spent on that, then so that a step
     /// takes what it took.
     fn fit(&mut self, said: &Explanation) -> Option<()> {
-        let own = |role: &str, of: fn(&paceline_analyze::explain::Spent) -> f64| {
+        let own = |role: &str, of: fn(&paceline_analyze::explain::RankTimes) -> f64| {
             let all: Vec<f64> = said.ranks.iter().filter(|r| r.role == role).map(of).collect();
             if all.is_empty() { 0.0 } else { paceline_statistics::mean(&all) }
         };
@@ -241,7 +241,7 @@ impl Model {
 
 /// Asks the simulator about every change that an explanation names, and about one worker alone.
 pub fn predict(said: &mut Explanation, plan: &Plan, params: usize) {
-    if let Some(model) = Model::new(plan, params, said) {
+    if let Some(model) = FittedRun::new(plan, params, said) {
         said.predict(&|what_if| model.ratio(what_if));
     }
 }

@@ -27,7 +27,7 @@ use crate::frame::HEADER;
 use crate::handshake::Side;
 use crate::identity::Key;
 use crate::registry::{TransportKind, door};
-pub use crate::stream::Options;
+pub use crate::stream::StreamOptions;
 use crate::stream::medium::{self, Medium};
 use crate::stream::{self, READABLE, Streams};
 use crate::tcp::Net;
@@ -67,7 +67,7 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn new(options: &Options) -> Self {
+    fn new(options: &StreamOptions) -> Self {
         let window = options.buffer.unwrap_or(WINDOW).clamp(1, i32::MAX as usize);
         let frame = window.clamp(FRAMES[0], FRAMES[1]);
         // All of them fit by now.
@@ -109,7 +109,7 @@ impl Medium for Rpc {
     }
 
     /// The thread starts here and not earlier, since by now a process is on the cores that it keeps to.
-    fn size(ear: &Ear, options: &Options) -> io::Result<()> {
+    fn size(ear: &Ear, options: &StreamOptions) -> io::Result<()> {
         let ready = (Runtime::get()?, Sizes::new(options));
         ear.ready.set(ready).map_err(|_| io::Error::other("the listener has its sizes already"))
     }
@@ -125,18 +125,18 @@ impl Medium for Rpc {
         Ok((call, who))
     }
 
-    fn prepare(_: &Call, _: &Options) -> io::Result<()> {
+    fn prepare(_: &Call, _: &StreamOptions) -> io::Result<()> {
         Ok(())
     }
 
-    fn open(address: &SocketAddr, key: &Key, options: &Options) -> io::Result<Call> {
-        let socket = Net::open(address, key, &Options { buffer: None, ..*options })?;
+    fn open(address: &SocketAddr, key: &Key, options: &StreamOptions) -> io::Result<Call> {
+        let socket = Net::open(address, key, &StreamOptions { buffer: None, ..*options })?;
         let mut call = Call::new(&Runtime::get()?, Sizes::new(options))?;
         call.dialled = Some((socket, *address));
         Ok(call)
     }
 
-    fn stream(call: Call, _: Side, _: &Options) -> io::Result<Call> {
+    fn stream(call: Call, _: Side, _: &StreamOptions) -> io::Result<Call> {
         call.link.prove();
         Ok(call)
     }

@@ -57,5 +57,5 @@ pub use identity::{Identity, Key};
 pub use kernel::KernelView;
 pub use registry::{Door, TRANSPORTS, TransportKind};
 pub use shaped::{Interfaces, Link, Shaped};
-pub use stream::Options;
+pub use stream::StreamOptions;
 pub use transport::{Event, META, Meta, Source, Span, Traffic, Transport};

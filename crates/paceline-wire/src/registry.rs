@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::error::WireError;
 use crate::identity::Identity;
 use crate::stream::medium::Medium;
-use crate::stream::{Listener, Options};
+use crate::stream::{Listener, StreamOptions};
 use crate::transport::Transport;
 use crate::{grpc, inproc, shm, tcp, uds};
 
@@ -48,7 +48,7 @@ pub trait Door: Send {
         self: Box<Self>,
         identity: Identity,
         peers: &[(usize, String)],
-        options: Options,
+        options: StreamOptions,
         deadline: Duration,
     ) -> Result<Box<dyn Transport>, WireError>;
 }
@@ -62,7 +62,7 @@ impl<M: Medium> Door for Listener<M> {
         self: Box<Self>,
         identity: Identity,
         peers: &[(usize, String)],
-        options: Options,
+        options: StreamOptions,
         deadline: Duration,
     ) -> Result<Box<dyn Transport>, WireError> {
         let parse = |(rank, address): &(usize, String)| match address.parse() {

@@ -25,7 +25,7 @@ use crate::frame::HEADER;
 use crate::handshake::Side;
 use crate::identity::Key;
 use crate::registry::{TransportKind, door};
-pub use crate::stream::Options;
+pub use crate::stream::StreamOptions;
 use crate::stream::medium::{self, Medium};
 use crate::stream::{self, READABLE, Streams};
 use crate::uds::{Name, Unix};
@@ -37,14 +37,14 @@ pub const KIND: TransportKind = TransportKind {
     name: "shm",
     about: "processes of one machine through shared memory",
     buffer: Some("the ring of each connection and direction, rounded up to a power of two"),
-    bind: Some(door::<Memory>),
+    bind: Some(door::<SharedMemory>),
     bind_at: None,
 };
 
 /// A bound socket.
-pub type Listener = stream::Listener<Memory>;
+pub type Listener = stream::Listener<SharedMemory>;
 /// One rank's connections.
-pub type Shm = Streams<Memory>;
+pub type Shm = Streams<SharedMemory>;
 
 /// Bytes of a ring where nothing else is said.
 const RING: usize = 1 << 20;
@@ -53,9 +53,9 @@ const RING: usize = 1 << 20;
 const PATIENCE: u32 = 64;
 
 /// Connections made of shared memory.
-pub struct Memory;
+pub struct SharedMemory;
 
-impl Medium for Memory {
+impl Medium for SharedMemory {
     type Address = Name;
     type Listener = UnixListener;
     type Socket = UnixStream;
@@ -72,7 +72,7 @@ impl Medium for Memory {
         Unix::bind(name)
     }
 
-    fn size(_: &UnixListener, _: &Options) -> io::Result<()> {
+    fn size(_: &UnixListener, _: &StreamOptions) -> io::Result<()> {
         Ok(())
     }
 
@@ -80,15 +80,15 @@ impl Medium for Memory {
         Unix::accept(listener, key)
     }
 
-    fn prepare(socket: &UnixStream, options: &Options) -> io::Result<()> {
-        Unix::prepare(socket, &Options { buffer: None, ..*options })
+    fn prepare(socket: &UnixStream, options: &StreamOptions) -> io::Result<()> {
+        Unix::prepare(socket, &StreamOptions { buffer: None, ..*options })
     }
 
-    fn open(name: &Name, key: &Key, options: &Options) -> io::Result<UnixStream> {
-        Unix::open(name, key, &Options { buffer: None, ..*options })
+    fn open(name: &Name, key: &Key, options: &StreamOptions) -> io::Result<UnixStream> {
+        Unix::open(name, key, &StreamOptions { buffer: None, ..*options })
     }
 
-    fn stream(socket: UnixStream, side: Side, options: &Options) -> io::Result<Stream> {
+    fn stream(socket: UnixStream, side: Side, options: &StreamOptions) -> io::Result<Stream> {
         let rings = match side {
             Side::Dialler => {
                 let (segment, file) = Segment::create(options.buffer.unwrap_or(RING))?;
@@ -268,9 +268,9 @@ mod tests {
 
     fn pair() -> [Stream; 2] {
         let [a, b] = sockets();
-        let options = Options { buffer: Some(4096), ..Options::default() };
-        let a = Memory::stream(a, Side::Dialler, &options).unwrap();
-        [a, Memory::stream(b, Side::Acceptor, &options).unwrap()]
+        let options = StreamOptions { buffer: Some(4096), ..StreamOptions::default() };
+        let a = SharedMemory::stream(a, Side::Dialler, &options).unwrap();
+        [a, SharedMemory::stream(b, Side::Acceptor, &options).unwrap()]
     }
 
     fn blocks<T: std::fmt::Debug>(result: io::Result<T>) -> bool {
@@ -322,18 +322,18 @@ mod tests {
     #[test]
     fn a_peer_that_hands_over_nothing_or_something_else_is_refused() {
         let [a, b] = sockets();
-        let mut b = Memory::stream(b, Side::Acceptor, &Options::default()).unwrap();
+        let mut b = SharedMemory::stream(b, Side::Acceptor, &StreamOptions::default()).unwrap();
         (&a).write_all(&[0]).unwrap();
         assert_eq!(b.read(&mut [0]).unwrap_err().to_string(), "expected shared memory, found no descriptor");
 
         let [a, b] = sockets();
-        let mut b = Memory::stream(b, Side::Acceptor, &Options::default()).unwrap();
+        let mut b = SharedMemory::stream(b, Side::Acceptor, &StreamOptions::default()).unwrap();
         hand_over(&a, &std::fs::File::open("/dev/null").unwrap().into()).unwrap();
         let error = b.read(&mut [0]).unwrap_err().to_string();
         assert!(error.starts_with("expected shared memory of sealed size"), "{error}");
 
         let [a, b] = sockets();
-        let mut b = Memory::stream(b, Side::Acceptor, &Options::default()).unwrap();
+        let mut b = SharedMemory::stream(b, Side::Acceptor, &StreamOptions::default()).unwrap();
         drop(a);
         assert_eq!(b.read(&mut [0]).unwrap(), 0);
     }

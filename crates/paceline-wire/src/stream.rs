@@ -42,7 +42,7 @@ const KNOCKS: Duration = Duration::from_millis(10);
 
 /// Limits and sizes.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
+pub struct StreamOptions {
     /// The longest body to send or to take, in elements.
     pub max_body: usize,
     /// Bytes of the buffer per connection and direction, the kernel's or the ring's; `None` leaves them to
@@ -54,7 +54,7 @@ pub struct Options {
     pub own_core: bool,
 }
 
-impl Default for Options {
+impl Default for StreamOptions {
     fn default() -> Self {
         Self { max_body: 16 << 20, buffer: None, handshake: Duration::from_secs(1), own_core: false }
     }
@@ -90,10 +90,10 @@ impl<M: Medium> Listener<M> {
         self,
         identity: Identity,
         peers: &[(usize, M::Address)],
-        options: Options,
+        options: StreamOptions,
         deadline: Duration,
     ) -> Result<Streams<M>, WireError> {
-        let options = Options { max_body: options.max_body.min(LONGEST), ..options };
+        let options = StreamOptions { max_body: options.max_body.min(LONGEST), ..options };
         connect::connect(self.socket, identity, peers, options, deadline)
     }
 }
@@ -114,7 +114,7 @@ impl<M: Medium> Slot<M> {
 /// One rank's connections.
 pub struct Streams<M: Medium> {
     rank: usize,
-    options: Options,
+    options: StreamOptions,
     slots: Vec<Slot<M>>,
     traffic: Vec<Traffic>,
     pool: Arc<Pool>,

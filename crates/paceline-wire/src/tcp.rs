@@ -13,7 +13,7 @@ use crate::handshake::Side;
 use crate::identity::Key;
 use crate::kernel::{self, KernelView};
 use crate::registry::{TransportKind, door, door_at};
-pub use crate::stream::Options;
+pub use crate::stream::StreamOptions;
 use crate::stream::medium::{Medium, Stream};
 use crate::stream::{self, Streams};
 use crate::tls::Secure;
@@ -58,7 +58,7 @@ impl Medium for Net {
         Ok((listener, address))
     }
 
-    fn size(listener: &TcpListener, options: &Options) -> io::Result<()> {
+    fn size(listener: &TcpListener, options: &StreamOptions) -> io::Result<()> {
         buffers_and_segments(listener, options)
     }
 
@@ -66,13 +66,13 @@ impl Medium for Net {
         listener.accept().map(|(socket, address)| (socket, address.to_string()))
     }
 
-    fn prepare(socket: &TcpStream, options: &Options) -> io::Result<()> {
+    fn prepare(socket: &TcpStream, options: &StreamOptions) -> io::Result<()> {
         socket.set_nonblocking(true)?;
         socket.set_nodelay(true)?;
         buffers(socket, options)
     }
 
-    fn open(address: &SocketAddr, _: &Key, options: &Options) -> io::Result<TcpStream> {
+    fn open(address: &SocketAddr, _: &Key, options: &StreamOptions) -> io::Result<TcpStream> {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = socket_with(family, SocketType::STREAM, flags, None)?;
@@ -84,7 +84,7 @@ impl Medium for Net {
         }
     }
 
-    fn stream(socket: TcpStream, _: Side, _: &Options) -> io::Result<TcpStream> {
+    fn stream(socket: TcpStream, _: Side, _: &StreamOptions) -> io::Result<TcpStream> {
         Ok(socket)
     }
 }
@@ -95,7 +95,7 @@ const LONGEST_SEGMENT: usize = 32 << 10;
 const SHORTEST_SEGMENT: usize = 536;
 
 /// Sizes the kernel's buffers of a socket.
-pub(crate) fn buffers(socket: impl AsFd, options: &Options) -> io::Result<()> {
+pub(crate) fn buffers(socket: impl AsFd, options: &StreamOptions) -> io::Result<()> {
     if let Some(bytes) = options.buffer {
         sockopt::set_socket_send_buffer_size(&socket, bytes)?;
         sockopt::set_socket_recv_buffer_size(&socket, bytes)?;
@@ -105,7 +105,7 @@ pub(crate) fn buffers(socket: impl AsFd, options: &Options) -> io::Result<()> {
 
 /// The same for TCP, before there is a connection. Segments stay well below a small buffer: one that the other
 /// side's window cannot hold leaves only when a timer of 0.2 s runs out.
-pub(crate) fn buffers_and_segments(socket: impl AsFd, options: &Options) -> io::Result<()> {
+pub(crate) fn buffers_and_segments(socket: impl AsFd, options: &StreamOptions) -> io::Result<()> {
     buffers(&socket, options)?;
     match options.buffer {
         Some(bytes) if bytes < 4 * LONGEST_SEGMENT => {

@@ -19,7 +19,7 @@ use crate::error::WireError;
 use crate::handshake::Side;
 use crate::identity::Key;
 use crate::kernel::{self, KernelView};
-pub use crate::stream::Options;
+pub use crate::stream::StreamOptions;
 use crate::stream::medium::{self, Medium};
 use crate::stream::{self, BOTH, READABLE, Streams};
 use crate::tcp::{Net, buffers_and_segments};
@@ -63,7 +63,7 @@ impl Medium for Secure {
         Ok((Bell { socket, config: OnceLock::new() }, address))
     }
 
-    fn size(listener: &Bell, options: &Options) -> io::Result<()> {
+    fn size(listener: &Bell, options: &StreamOptions) -> io::Result<()> {
         buffers_and_segments(&listener.socket, options)
     }
 
@@ -74,11 +74,11 @@ impl Medium for Secure {
         Ok((Stream::new(socket, tls.into()), who))
     }
 
-    fn prepare(socket: &Stream, options: &Options) -> io::Result<()> {
+    fn prepare(socket: &Stream, options: &StreamOptions) -> io::Result<()> {
         Net::prepare(&socket.socket, options)
     }
 
-    fn open(address: &SocketAddr, key: &Key, options: &Options) -> io::Result<Stream> {
+    fn open(address: &SocketAddr, key: &Key, options: &StreamOptions) -> io::Result<Stream> {
         let socket = Net::open(address, key, options)?;
         let tls = ClientConnection::new(proof::client(key), proof::name()).map_err(io::Error::other)?;
         Ok(Stream::new(socket, tls.into()))
@@ -89,7 +89,7 @@ impl Medium for Secure {
         medium::Stream::interest(socket, writing && !socket.tls.is_handshaking())
     }
 
-    fn stream(socket: Stream, _: Side, _: &Options) -> io::Result<Stream> {
+    fn stream(socket: Stream, _: Side, _: &StreamOptions) -> io::Result<Stream> {
         Ok(socket)
     }
 }

@@ -15,7 +15,7 @@ use crate::error::WireError;
 use crate::handshake::Side;
 use crate::identity::{Key, random};
 use crate::registry::{TransportKind, door};
-pub use crate::stream::Options;
+pub use crate::stream::StreamOptions;
 use crate::stream::medium::{Medium, Stream};
 use crate::stream::{self, Streams};
 use crate::tcp::buffers;
@@ -90,7 +90,7 @@ impl Medium for Unix {
         Ok((UnixListener::from(socket), name.clone()))
     }
 
-    fn size(_: &UnixListener, _: &Options) -> io::Result<()> {
+    fn size(_: &UnixListener, _: &StreamOptions) -> io::Result<()> {
         // Accepted connections do not inherit it.
         Ok(())
     }
@@ -102,19 +102,19 @@ impl Medium for Unix {
         Ok((socket, who))
     }
 
-    fn prepare(socket: &UnixStream, options: &Options) -> io::Result<()> {
+    fn prepare(socket: &UnixStream, options: &StreamOptions) -> io::Result<()> {
         socket.set_nonblocking(true)?;
         buffers(socket, options)
     }
 
-    fn open(name: &Name, _: &Key, options: &Options) -> io::Result<UnixStream> {
+    fn open(name: &Name, _: &Key, options: &StreamOptions) -> io::Result<UnixStream> {
         let socket = socket()?;
         buffers(&socket, options)?;
         rustix::net::connect(&socket, &name.address()?)?;
         Ok(UnixStream::from(socket))
     }
 
-    fn stream(socket: UnixStream, _: Side, _: &Options) -> io::Result<UnixStream> {
+    fn stream(socket: UnixStream, _: Side, _: &StreamOptions) -> io::Result<UnixStream> {
         Ok(socket)
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use paceline_plan::{printable, printable_lines};
-use paceline_record::{Event, Marked, Origin, RecordError, RunResult};
+use paceline_record::{Event, Marked, RecordError, RunOrigin, RunResult};
 use serde::Serialize;
 
 /// How much is shown, and in which form.
@@ -35,7 +35,7 @@ pub fn json_line(line: &str) -> std::io::Result<()> {
 }
 
 /// Writes a run's result: the last line on standard output.
-pub fn result(result: RunResult, origin: Origin) -> std::io::Result<()> {
+pub fn result(result: RunResult, origin: RunOrigin) -> std::io::Result<()> {
     json(&Marked { what: &Event::Result(result), origin })
 }
 
@@ -159,7 +159,7 @@ impl Bar {
 /// Follows a run: a bar on a terminal, a line per evaluation, NDJSON if asked for.
 pub struct Follow {
     show: Show,
-    origin: Origin,
+    origin: RunOrigin,
     /// Whether the stream of `--json` is written here; if a run is recorded, its record does, once events are stored.
     streams: bool,
     bar: Bar,
@@ -173,7 +173,7 @@ const PHASES: [&str; 6] = ["data", "forward", "backward", "apply", "exchange", "
 
 impl Follow {
     /// A follower of one run.
-    pub fn new(show: Show, origin: Origin, streams: bool) -> Self {
+    pub fn new(show: Show, origin: RunOrigin, streams: bool) -> Self {
         let style = "{bar:30} {percent:>3}%  step {pos}/{len}  {msg}  {elapsed} of about {duration}";
         let bar = Bar::new(show, style);
         Self { show, origin, streams, bar, phases: [0.0; PHASES.len()], workers: 0.0 }

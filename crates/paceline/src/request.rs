@@ -11,7 +11,7 @@ use paceline_launch::run::{self, Launch};
 use paceline_plan::Plan;
 use paceline_record::process::Started;
 use paceline_record::store::{EventSink, Scarce, scarce};
-use paceline_record::{Checkpoints, Damaged, Event, Origin, Record, Recording, RunResult};
+use paceline_record::{Checkpoints, Damaged, Event, Record, Recording, RunOrigin, RunResult};
 use paceline_train::model;
 
 use crate::failure::Failure;
@@ -47,7 +47,7 @@ pub fn conclude(
     mut summary: String,
     record: Option<Record>,
     run: &str,
-    origin: Origin,
+    origin: RunOrigin,
     show: Show,
 ) -> Result<(), Failure> {
     let path = record.as_ref().map(|record| record.path().to_owned());
@@ -66,7 +66,7 @@ impl RunRequest {
     /// Runs it, and prints the result and its summary.
     pub fn execute(self, listening: &Listening, show: Show, started: Started) -> Result<(), Failure> {
         let mut record = None;
-        let mut follow = Follow::new(show, Origin::Measured, self.recording.is_none());
+        let mut follow = Follow::new(show, RunOrigin::Measured, self.recording.is_none());
         let done = self.run(listening, show, started, &mut record, &mut follow);
         follow.finish();
         // It may hold nothing: a key that went with the run, checkpoints that were never made.
@@ -85,7 +85,7 @@ impl RunRequest {
         };
         let summary = follow.summary(&result);
         result.dropped_rows = record.as_ref().map_or(result.dropped_rows, Record::dropped);
-        conclude(result, summary, record, &self.run, Origin::Measured, show)
+        conclude(result, summary, record, &self.run, RunOrigin::Measured, show)
     }
 
     fn run(

@@ -1,7 +1,7 @@
 //! The page of channels: every transport, and which one when, in words that follow from the figures.
 
 use paceline_analyze::channels::distinct;
-use paceline_analyze::chart::Unit;
+use paceline_analyze::chart::ChartUnit;
 use paceline_analyze::{Channel, Channels, Spread};
 use paceline_wire::{TRANSPORTS, TransportKind};
 
@@ -61,7 +61,7 @@ fn times(a: Spread, b: Spread, better: Better) -> Option<f64> {
 }
 
 fn show(bytes: usize) -> String {
-    Unit::Bytes.show(bytes as f64)
+    ChartUnit::Bytes.show(bytes as f64)
 }
 
 fn buffer_name(buffer: Option<usize>) -> String {
@@ -101,8 +101,8 @@ impl Figures<'_> {
             vec![
                 code(kind.name),
                 kind.about.into(),
-                at(small, &|p| Unit::Seconds.show(p.latency_s.median)),
-                at(large, &|p| Unit::BytesPerSecond.show(p.bandwidth_bytes_per_s.median)),
+                at(small, &|p| ChartUnit::Seconds.show(p.latency_s.median)),
+                at(large, &|p| ChartUnit::BytesPerSecond.show(p.bandwidth_bytes_per_s.median)),
                 at(large, &|p| {
                     format!("{:.2} s/GB", p.sender_cpu_s_per_gb.median + p.receiver_cpu_s_per_gb.median)
                 }),
@@ -218,8 +218,8 @@ impl Figures<'_> {
 
     fn by_size(&self, page: &mut Page) {
         page.text("![Latency and bandwidth by size, one line per transport](channels.svg)");
-        let seconds = |s: Spread| with_range(s, Unit::Seconds);
-        let rate = |s: Spread| with_range(s, Unit::BytesPerSecond);
+        let seconds = |s: Spread| with_range(s, ChartUnit::Seconds);
+        let rate = |s: Spread| with_range(s, ChartUnit::BytesPerSecond);
         page.text("One-way latency, half of a round trip: median (least to greatest repeat).");
         self.table(page, &|point| seconds(point.latency_spread_s));
         page.text("One-way bandwidth: median (least to greatest repeat).");
@@ -257,7 +257,7 @@ impl Figures<'_> {
                     let point = self.find(kind.name, buffer, PAYLOAD, bytes);
                     point.map_or_else(
                         || "–".into(),
-                        |p| Unit::BytesPerSecond.show(p.bandwidth_bytes_per_s.median),
+                        |p| ChartUnit::BytesPerSecond.show(p.bandwidth_bytes_per_s.median),
                     )
                 };
                 rows.push(
@@ -361,7 +361,7 @@ fn both_ends(point: &Channel) -> Spread {
     Spread { median: a.median + b.median, least: a.least + b.least, greatest: a.greatest + b.greatest }
 }
 
-fn with_range(spread: Spread, unit: Unit) -> String {
+fn with_range(spread: Spread, unit: ChartUnit) -> String {
     let Spread { median, least, greatest } = spread;
     format!("{} ({} to {})", unit.show(median), unit.show(least), unit.show(greatest))
 }

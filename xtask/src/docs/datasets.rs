@@ -1,6 +1,6 @@
 //! The page of the datasets.
 
-use paceline_data::{DATASETS, Form, Origin, Source};
+use paceline_data::{DATASETS, DatasetKind, Form, Origin};
 
 use super::markdown::{Page, code};
 
@@ -12,11 +12,11 @@ pub fn page() -> String {
          `paceline data get NAME` fetches one, `paceline data info NAME` says what is in it, and `paceline data \
          path NAME` where it lies.",
     );
-    let shape = |source: &Source| match source.form {
+    let shape = |source: &DatasetKind| match source.form {
         Form::Fixed { shape: [h, w, c], classes } => format!("{h}×{w}×{c}, {classes} classes"),
         Form::FromFiles(words) => words.to_owned(),
     };
-    let flags = |source: &Source| match source.settings {
+    let flags = |source: &DatasetKind| match source.settings {
         [] => "—".to_owned(),
         settings => settings.iter().map(|name| code(&format!("--{name}"))).collect::<Vec<_>>().join(", "),
     };

@@ -1,7 +1,7 @@
 //! The page of studies: its words are in `studies.md` beside this file, its tables come from the registries.
 
-use paceline_explore::samplers::{Kind, SAMPLERS};
-use paceline_record::figures::{FIGURES, Figure, OF_COMMANDS};
+use paceline_explore::samplers::{SAMPLERS, SamplerKind};
+use paceline_record::figures::{FIGURES, OF_COMMANDS, RunFigure};
 
 use super::markdown::{MARK, code, table};
 
@@ -22,17 +22,17 @@ pub fn page() -> String {
 
 fn samplers() -> String {
     let yes = |flag: bool| if flag { "yes" } else { "no" }.to_owned();
-    let name = |kind: &Kind| {
+    let name = |kind: &SamplerKind| {
         let variants = kind.variants.iter().map(|variant| code(&format!("{}:{variant}", kind.name)));
         std::iter::once(code(kind.name)).chain(variants).collect::<Vec<_>>().join(", ")
     };
-    let row = |kind: &Kind| vec![name(kind), kind.about.into(), yes(kind.adaptive), yes(kind.finite)];
+    let row = |kind: &SamplerKind| vec![name(kind), kind.about.into(), yes(kind.adaptive), yes(kind.finite)];
     let rows: Vec<_> = SAMPLERS.iter().map(row).collect();
     table(&["name", "points", "learns from runs", "ends without a budget"], &rows)
 }
 
-fn figures(figures: &[Figure]) -> String {
-    let row = |figure: &Figure| {
+fn figures(figures: &[RunFigure]) -> String {
+    let row = |figure: &RunFigure| {
         let unit = if figure.unit.is_empty() { "—" } else { figure.unit };
         vec![code(figure.name), unit.into(), figure.about.into()]
     };

@@ -2,7 +2,7 @@
 //! what every rank's file holds. Bit 0 of the first byte: the manifest is sealed first, so that mutations get past its
 //! hash.
 
-use paceline_record::Part;
+use paceline_record::RankState;
 use paceline_record::checkpoint::{decode, encode, read_whole, seal};
 
 const PLAN: &str = "fuzzed";
@@ -14,8 +14,8 @@ pub fn run(input: &[u8]) -> bool {
     // A file is data only: what is read can be written, and comes back the same.
     if let Ok(part) = decode(file) {
         let again = decode(&encode(&part).expect("what was read can be written"));
-        let same = |a: &Part, b: &Part| {
-            let bits = |p: &Part| {
+        let same = |a: &RankState, b: &RankState| {
+            let bits = |p: &RankState| {
                 let one = |(name, n): &(String, Vec<f32>)| {
                     (name.clone(), n.iter().map(|v| v.to_bits()).collect::<Vec<_>>())
                 };
@@ -48,7 +48,7 @@ pub fn run(input: &[u8]) -> bool {
 }
 
 pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
-    let part = Part {
+    let part = RankState {
         tensors: vec![("params".into(), vec![0.5, -1.0, f32::MAX]), ("state".into(), vec![])],
         account: "{\"steps\":3}".into(),
     };

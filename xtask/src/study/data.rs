@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use paceline_analyze::ranks::spearman;
-use paceline_plan::sheet::{Row, Sheet};
+use paceline_plan::sheet::{Sheet, SheetRow};
 use rusqlite::functions::{Aggregate, Context, FunctionFlags};
 use rusqlite::types::Value;
 use rusqlite::{Connection, params_from_iter};
@@ -81,7 +81,7 @@ fn formatted(format: &str, value: f64) -> Result<String, String> {
 
 fn sheet(path: &Path, part: &str) -> Outcome<Rows> {
     let sheet = Sheet::read(path).map_err(|e| format!("{}: {e}", path.display()))?;
-    let row = |row: &Row| {
+    let row = |row: &SheetRow| {
         let cells = sheet.columns.iter().zip(&row.fields).map(|(name, field)| (name.clone(), value(field)));
         cells.chain([("part".into(), part.to_owned().into())]).collect()
     };

@@ -2,7 +2,7 @@
 //! shown as a table; one marked `sql` makes views for those below it; one marked `chart` is TOML with `title`, `x`, `y`, `log` and a query of series, x, y. A number
 //! that is typed into the prose is an error: it could disagree with the data.
 
-use paceline_analyze::figure::{Axis, Dot, Figure, Mark, Panel, Scale};
+use paceline_analyze::figure::{AxisScale, ChartAxis, Dot, Figure, Mark, Panel};
 use rusqlite::Connection;
 use rusqlite::types::Value;
 use serde::Deserialize;
@@ -166,11 +166,11 @@ fn chart(block: &str, file: &str, database: &Connection) -> Outcome<(String, Str
             None => series.push((name, vec![dot])),
         }
     }
-    let axis = |title: &str, log: char| Axis {
+    let axis = |title: &str, log: char| ChartAxis {
         title: title.into(),
-        scale: if asked.log.contains(log) { Scale::Log } else { Scale::Linear },
+        scale: if asked.log.contains(log) { AxisScale::Log } else { AxisScale::Linear },
     };
-    let x = if named { Axis::names(&asked.x, places) } else { axis(&asked.x, 'x') };
+    let x = if named { ChartAxis::names(&asked.x, places) } else { axis(&asked.x, 'x') };
     let marks = series.into_iter().map(|(name, dots)| Mark::line(&name, dots)).collect();
     let figure = Figure {
         id: file.trim_end_matches(".svg").into(),

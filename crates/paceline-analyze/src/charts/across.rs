@@ -1,7 +1,7 @@
 //! Charts across workloads and numbers of workers.
 
 use super::{Drawn, dot};
-use crate::figure::{Axis, Dot, Figure, Mark, Panel};
+use crate::figure::{ChartAxis, Dot, Figure, Mark, Panel};
 use crate::scaling::Series;
 
 /// Series that are shown.
@@ -26,8 +26,8 @@ pub fn rank_stability(drawn: &Drawn<'_>) -> Option<Figure> {
     let cells = names.iter().map(|a| names.iter().map(|b| cell(a, b)).collect()).collect();
     let panel = Panel {
         title: String::new(),
-        x: Axis::names(&transfer.workload, names.clone()),
-        y: Axis::names(&transfer.workload, names),
+        x: ChartAxis::names(&transfer.workload, names.clone()),
+        y: ChartAxis::names(&transfer.workload, names),
         marks: vec![Mark::Heat { value: "Spearman's correlation".into(), cells }],
     };
     let reading =
@@ -49,8 +49,8 @@ pub fn transfer(drawn: &Drawn<'_>) -> Option<Figure> {
     let cells = names.iter().map(|from| names.iter().map(|to| cell(from, to)).collect()).collect();
     let panel = Panel {
         title: String::new(),
-        x: Axis::names(&format!("used on {}", transfer.workload), names.clone()),
-        y: Axis::names(&format!("best configuration of {}", transfer.workload), names),
+        x: ChartAxis::names(&format!("used on {}", transfer.workload), names.clone()),
+        y: ChartAxis::names(&format!("best configuration of {}", transfer.workload), names),
         marks: vec![Mark::Heat { value: "loss, %".into(), cells }],
     };
     let reading = "The loss from using the best configuration of a row's workload on a column's, against the best one \
@@ -96,18 +96,18 @@ pub fn scaling(drawn: &Drawn<'_>) -> Option<Figure> {
         ));
     }
     let efficiency = shown.iter().map(|s| line(s, |r| 100.0 * r.efficiency)).collect();
-    let workers = || Axis::fitting("workers", [least, most].into_iter());
+    let workers = || ChartAxis::fitting("workers", [least, most].into_iter());
     let panels = vec![
         Panel {
             title: "speed-up".into(),
             x: workers(),
-            y: Axis::linear("times as fast as the fewest workers"),
+            y: ChartAxis::linear("times as fast as the fewest workers"),
             marks: speed,
         },
         Panel {
             title: "efficiency".into(),
             x: workers(),
-            y: Axis::linear("speed-up per worker, %"),
+            y: ChartAxis::linear("speed-up per worker, %"),
             marks: efficiency,
         },
     ];

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::Drawn;
 use crate::anova::Estimate;
 use crate::distributions::normal_quantile;
-use crate::figure::{Axis, Bar, Dot, Figure, Mark, Panel};
+use crate::figure::{Bar, ChartAxis, Dot, Figure, Mark, Panel};
 use crate::table::number;
 
 /// Pairs that are shown.
@@ -30,8 +30,8 @@ pub fn main_effects(drawn: &Drawn<'_>) -> Option<Figure> {
         });
         panels.push(Panel {
             title: factor.name.clone(),
-            x: Axis::names(&factor.name, factor.levels.iter().map(|l| l.text.clone())),
-            y: Axis::linear(&drawn.response()),
+            x: ChartAxis::names(&factor.name, factor.levels.iter().map(|l| l.text.clone())),
+            y: ChartAxis::linear(&drawn.response()),
             marks: vec![Mark::line("", points.collect())],
         });
     }
@@ -84,8 +84,8 @@ pub fn interactions(drawn: &Drawn<'_>) -> Option<Figure> {
         let p = source.p_holm.map_or_else(String::new, |p| format!(", p = {}", number(p)));
         panels.push(Panel {
             title: format!("{} × {}{p}", x.name, series.name),
-            x: Axis::names(&x.name, x.levels.iter().map(|l| l.text.clone())),
-            y: Axis::linear(&drawn.response()),
+            x: ChartAxis::names(&x.name, x.levels.iter().map(|l| l.text.clone())),
+            y: ChartAxis::linear(&drawn.response()),
             marks: (0..series.levels.len()).map(line).collect(),
         });
     }
@@ -118,8 +118,8 @@ pub fn half_normal(drawn: &Drawn<'_>) -> Option<Figure> {
     }
     let panel = Panel {
         title: String::new(),
-        x: Axis::linear("half-normal quantile"),
-        y: Axis::linear(&format!(
+        x: ChartAxis::linear("half-normal quantile"),
+        y: ChartAxis::linear(&format!(
             "size of the effect (orthogonal contrast of {})",
             drawn.analysis.response.words()
         )),
@@ -147,8 +147,8 @@ pub fn importance(drawn: &Drawn<'_>) -> Option<Figure> {
     };
     let panel = Panel {
         title: String::new(),
-        x: Axis::linear("share of the variation, %"),
-        y: Axis::names("factor or pair", shown.iter().map(|s| s.term.clone())),
+        x: ChartAxis::linear("share of the variation, %"),
+        y: ChartAxis::names("factor or pair", shown.iter().map(|s| s.term.clone())),
         marks: vec![Mark::Bars {
             name: String::new(),
             lying: true,
@@ -179,8 +179,8 @@ pub fn contour(drawn: &Drawn<'_>) -> Option<Figure> {
     };
     let panel = Panel {
         title: String::new(),
-        x: Axis::names(&x.name, x.levels.iter().map(|l| l.text.clone())),
-        y: Axis::names(&y.name, y.levels.iter().map(|l| l.text.clone())),
+        x: ChartAxis::names(&x.name, x.levels.iter().map(|l| l.text.clone())),
+        y: ChartAxis::names(&y.name, y.levels.iter().map(|l| l.text.clone())),
         marks: vec![Mark::Heat {
             value: drawn.response(),
             cells: sums.iter().map(|row| row.iter().map(back).collect()).collect(),

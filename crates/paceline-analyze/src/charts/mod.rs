@@ -6,7 +6,7 @@ mod effects;
 pub mod run;
 mod runs;
 
-use crate::analysis::{Analysis, Ask};
+use crate::analysis::{Analysis, AnalysisRequest};
 use crate::figure::{Dot, Figure, Panel};
 use crate::table::StudyTable;
 
@@ -17,7 +17,7 @@ pub struct Drawn<'a> {
     /// What they say.
     pub analysis: &'a Analysis,
     /// What is known about the factors.
-    pub ask: Ask,
+    pub ask: AnalysisRequest,
 }
 
 type Draw = fn(&Drawn<'_>) -> Option<Figure>;
@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn every_chart_has_title_units_n_and_how_to_read_it_and_can_be_drawn() {
         let table = table();
-        let ask = Ask { workload: Some(2), workers: Some(0), seed: 1 };
+        let ask = AnalysisRequest { workload: Some(2), workers: Some(0), seed: 1 };
         let analysis = Analysis::new(&table, ask);
         let all = charts(&Drawn { table: &table, analysis: &analysis, ask });
         assert_eq!(all.len(), CHARTS.len(), "{:?}", all.iter().map(|f| &f.id).collect::<Vec<_>>());
@@ -134,8 +134,8 @@ mod tests {
     fn one_run_draws_what_it_can() {
         let mut table = table();
         table.runs.truncate(1);
-        let analysis = Analysis::new(&table, Ask::default());
-        let all = charts(&Drawn { table: &table, analysis: &analysis, ask: Ask::default() });
+        let analysis = Analysis::new(&table, AnalysisRequest::default());
+        let all = charts(&Drawn { table: &table, analysis: &analysis, ask: AnalysisRequest::default() });
         assert!(all.iter().all(|f| !f.svg().contains("NaN")));
     }
 }

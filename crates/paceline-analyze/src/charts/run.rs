@@ -4,7 +4,7 @@ use paceline_record::store::RunRow;
 use paceline_record::{RecordError, Store};
 
 use super::dot;
-use crate::figure::{Axis, Bar, Dot, Figure, Mark, Panel};
+use crate::figure::{Bar, ChartAxis, Dot, Figure, Mark, Panel};
 
 /// Steps of each rank whose phases are shown.
 const STEPS: usize = 12;
@@ -37,8 +37,8 @@ pub fn accuracy(store: &Store, runs: &[RunRow]) -> Result<Option<Figure>, Record
     }
     let panel = Panel {
         title: String::new(),
-        x: Axis::linear("training clock, s"),
-        y: Axis::linear("accuracy on the test split, %"),
+        x: ChartAxis::linear("training clock, s"),
+        y: ChartAxis::linear("accuracy on the test split, %"),
         marks,
     };
     let reading = "Each point is an evaluation: a run that is higher earlier learns faster in time, whatever its steps take.";
@@ -69,8 +69,8 @@ pub fn loss(store: &Store, runs: &[RunRow]) -> Result<Option<Figure>, RecordErro
         Mark::Points { points, .. } => points.iter().map(|p| p.y).collect(),
         _ => Vec::new(),
     });
-    let y = Axis::fitting("loss", values);
-    let panel = Panel { title: String::new(), x: Axis::linear("step"), y, marks };
+    let y = ChartAxis::fitting("loss", values);
+    let panel = Panel { title: String::new(), x: ChartAxis::linear("step"), y, marks };
     let reading = "The mean loss over the samples of each step, and over the test split at evaluations: where the two \
                    part, the network learns its training samples by heart.";
     Ok(figure("loss", "Loss", reading, format!("{n} steps"), vec![panel]))
@@ -133,8 +133,8 @@ fn phases(store: &Store, run: &RunRow) -> Result<Option<Figure>, RecordError> {
     });
     let panel = Panel {
         title: String::new(),
-        x: Axis::linear("time, ms"),
-        y: Axis::names("rank", (0..world).map(|r| r.to_string())),
+        x: ChartAxis::linear("time, ms"),
+        y: ChartAxis::names("rank", (0..world).map(|r| r.to_string())),
         marks: marks.collect(),
     };
     let reading = "The last steps of each rank; phases of a step are drawn one after another, although sending overlaps \
@@ -165,10 +165,15 @@ fn resources(store: &Store, run: &RunRow) -> Result<Option<Figure>, RecordError>
         let held = own.iter().filter_map(|i| Some(dot(second(*i), memory[*i]? / 1e6)));
         resident.push(Mark::curve(&name, thin(&held.collect::<Vec<_>>())));
     }
-    let time = || Axis::linear("time from the start of the run, s");
+    let time = || ChartAxis::linear("time from the start of the run, s");
     let panels = vec![
-        Panel { title: "CPU".into(), x: time(), y: Axis::linear("CPU, % of one core"), marks: cpu },
-        Panel { title: "memory".into(), x: time(), y: Axis::linear("resident memory, MB"), marks: resident },
+        Panel { title: "CPU".into(), x: time(), y: ChartAxis::linear("CPU, % of one core"), marks: cpu },
+        Panel {
+            title: "memory".into(),
+            x: time(),
+            y: ChartAxis::linear("resident memory, MB"),
+            marks: resident,
+        },
     ];
     let reading = "What each rank's process used: a rank far below 100% of its cores waits for something.";
     Ok(figure("resources", "Resources by rank", reading, format!("{} samples", rows.rows.len()), panels))
@@ -191,8 +196,8 @@ fn links(store: &Store, run: &RunRow) -> Result<Option<Figure>, RecordError> {
     let names = || (0..world).map(|r| format!("rank {r}"));
     let panel = Panel {
         title: String::new(),
-        x: Axis::names("to", names()),
-        y: Axis::names("from", names()),
+        x: ChartAxis::names("to", names()),
+        y: ChartAxis::names("from", names()),
         marks: vec![Mark::Heat { value: "sent, MB".into(), cells }],
     };
     let reading =

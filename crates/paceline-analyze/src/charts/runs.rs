@@ -4,7 +4,7 @@ use paceline_plan::Goal;
 
 use super::{Drawn, dot};
 use crate::best::means;
-use crate::figure::{Axis, Dot, Figure, Mark, Panel, Scale};
+use crate::figure::{AxisScale, ChartAxis, Dot, Figure, Mark, Panel};
 use crate::table::number;
 
 /// What was measured, run by run.
@@ -35,8 +35,8 @@ pub fn history(drawn: &Drawn<'_>) -> Option<Figure> {
     }
     let panel = Panel {
         title: String::new(),
-        x: Axis::linear("run, in the order in which they were made"),
-        y: Axis::fitting(&drawn.response(), runs.iter().map(|(_, v)| *v)),
+        x: ChartAxis::linear("run, in the order in which they were made"),
+        y: ChartAxis::fitting(&drawn.response(), runs.iter().map(|(_, v)| *v)),
         marks,
     };
     let reading =
@@ -59,8 +59,8 @@ pub fn pareto(drawn: &Drawn<'_>) -> Option<Figure> {
     front.sort_by(|a, b| a.x.total_cmp(&b.x));
     let panel = Panel {
         title: String::new(),
-        x: Axis::fitting(&first.named(), all.iter().map(|p| p.x)),
-        y: Axis::fitting(&second.named(), all.iter().map(|p| p.y)),
+        x: ChartAxis::fitting(&first.named(), all.iter().map(|p| p.x)),
+        y: ChartAxis::fitting(&second.named(), all.iter().map(|p| p.y)),
         marks: vec![Mark::dots("configuration", all), Mark::line("front", front)],
     };
     let side = |goal: Goal, [less, more]: [&str; 2]| {
@@ -128,8 +128,8 @@ pub fn parallel(drawn: &Drawn<'_>) -> Option<Figure> {
     let marks = PARTS.iter().zip(lines).rev().map(|(name, points)| Mark::curve(name, points)).collect();
     let panel = Panel {
         title: String::new(),
-        x: Axis { title: "factor (least … greatest level)".into(), scale: Scale::Names(names) },
-        y: Axis::linear(
+        x: ChartAxis { title: "factor (least … greatest level)".into(), scale: AxisScale::Names(names) },
+        y: ChartAxis::linear(
             "place between the least (0) and the greatest (1), log where they span a factor of 10",
         ),
         marks,
@@ -152,8 +152,8 @@ pub fn slice(drawn: &Drawn<'_>) -> Option<Figure> {
         });
         Panel {
             title: factor.name.clone(),
-            x: Axis::names(&factor.name, factor.levels.iter().map(|l| l.text.clone())),
-            y: Axis::fitting(&drawn.response(), runs.iter().map(|(_, v)| *v)),
+            x: ChartAxis::names(&factor.name, factor.levels.iter().map(|l| l.text.clone())),
+            y: ChartAxis::fitting(&drawn.response(), runs.iter().map(|(_, v)| *v)),
             marks: vec![Mark::dots("", points.collect())],
         }
     };
@@ -184,8 +184,8 @@ pub fn distribution(drawn: &Drawn<'_>) -> Option<Figure> {
     }
     let panel = Panel {
         title: String::new(),
-        x: Axis::fitting(&drawn.response(), runs.iter().map(|(_, v)| *v)),
-        y: Axis::linear("part of the runs that are not above"),
+        x: ChartAxis::fitting(&drawn.response(), runs.iter().map(|(_, v)| *v)),
+        y: ChartAxis::linear("part of the runs that are not above"),
         marks,
     };
     let reading = "The part of the runs that stay at or below a value, for all and by level of the factor of few levels \

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use paceline_statistics::median;
 use serde::Serialize;
 
-use super::{Message, Pause, Recorded};
+use super::{Message, Recorded, RecordedPause};
 
 /// Below this, what a message takes is its handling, not the length of its way.
 pub(super) const NEAR_S: f64 = 1e-4;
@@ -52,19 +52,19 @@ pub struct Wires {
 }
 
 /// Whether a rank was waiting when something arrived: only then is the moment of arrival known.
-pub fn was_waiting(pauses: &[Pause], at: f64) -> bool {
+pub fn was_waiting(pauses: &[RecordedPause], at: f64) -> bool {
     // By their begin; the last one that begins before is the only candidate.
     let next = pauses.partition_point(|p| p.from_s <= at);
     next > 0 && at <= pauses[next - 1].to_s + 20e-6
 }
 
 /// Pauses of each rank in their order.
-pub fn pauses(recorded: &Recorded) -> Vec<Vec<Pause>> {
+pub fn pauses(recorded: &Recorded) -> Vec<Vec<RecordedPause>> {
     let mut by_rank = vec![Vec::new(); recorded.ranks.len()];
     for pause in &recorded.pauses {
         by_rank[pause.rank].push(*pause);
     }
-    by_rank.iter_mut().for_each(|p: &mut Vec<Pause>| p.sort_by(|a, b| a.from_s.total_cmp(&b.from_s)));
+    by_rank.iter_mut().for_each(|p: &mut Vec<RecordedPause>| p.sort_by(|a, b| a.from_s.total_cmp(&b.from_s)));
     by_rank
 }
 

@@ -19,7 +19,7 @@ pub use links::Wires;
 pub use path::Shares;
 pub use verdict::{Cause, Change, Verdict};
 pub use whatif::{Alone, WhatIf};
-pub use words::Comparison;
+pub use words::RunComparison;
 
 /// A run as it was recorded; times in seconds from the start of the run.
 #[derive(Clone, Debug, Default)]
@@ -31,22 +31,22 @@ pub struct Recorded {
     /// Length of its parameter buffer; 0 where nobody has told.
     pub params: usize,
     /// Its ranks, by number.
-    pub ranks: Vec<Rank>,
+    pub ranks: Vec<RecordedRank>,
     /// Steps of workers and updates of servers, in their order for each rank.
-    pub steps: Vec<Step>,
+    pub steps: Vec<RecordedStep>,
     /// How long one rank waited for another over the whole run.
-    pub waits: Vec<Wait>,
+    pub waits: Vec<RecordedWait>,
     /// Messages that were traced on both sides.
     pub messages: Vec<Message>,
     /// Waits that were traced.
-    pub pauses: Vec<Pause>,
+    pub pauses: Vec<RecordedPause>,
     /// What went over the links of each rank, over the whole run.
-    pub links: Vec<Link>,
+    pub links: Vec<RecordedLink>,
 }
 
 /// What a rank has to do with another over the whole run.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Link {
+pub struct RecordedLink {
     /// The rank.
     pub rank: usize,
     /// The other.
@@ -63,7 +63,7 @@ pub struct Link {
 
 /// One rank.
 #[derive(Clone, Debug, Default)]
-pub struct Rank {
+pub struct RecordedRank {
     /// Whether it is a worker; a server otherwise.
     pub worker: bool,
     /// Its machine.
@@ -72,7 +72,7 @@ pub struct Rank {
 
 /// A step of a worker, or updates of a server.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Step {
+pub struct RecordedStep {
     /// Whose.
     pub rank: usize,
     /// Its number, from 1.
@@ -91,7 +91,7 @@ pub struct Step {
     pub samples: u64,
 }
 
-impl Step {
+impl RecordedStep {
     /// From its beginning to its end.
     pub fn duration_s(&self) -> f64 {
         self.compute_s + self.send_s + self.wait_s + self.apply_s
@@ -100,7 +100,7 @@ impl Step {
 
 /// How long one rank waited for another.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Wait {
+pub struct RecordedWait {
     /// Who waited.
     pub rank: usize,
     /// For whom.
@@ -137,7 +137,7 @@ impl Message {
 
 /// A time in which a rank could do nothing but wait.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Pause {
+pub struct RecordedPause {
     /// Who.
     pub rank: usize,
     /// From when.
@@ -148,7 +148,7 @@ pub struct Pause {
 
 /// Where a rank's time went: medians over its steps (means for a server, whose steps differ).
 #[derive(Clone, Debug, Serialize)]
-pub struct Spent {
+pub struct RankTimes {
     /// The rank.
     pub rank: usize,
     /// `worker` or `server`.
@@ -181,7 +181,7 @@ pub struct Explanation {
     /// `measured` or `simulated`.
     pub origin: &'static str,
     /// Ranks.
-    pub ranks: Vec<Spent>,
+    pub ranks: Vec<RankTimes>,
     /// Time of a step of all workers: the median.
     pub step_s: f64,
     /// Samples per second over all workers.
@@ -191,7 +191,7 @@ pub struct Explanation {
     /// What messages tell about the wires; none without a trace.
     pub wires: Option<Wires>,
     /// Who waited for whom, the longest first.
-    pub waits: Vec<Wait>,
+    pub waits: Vec<RecordedWait>,
     /// What it was bound by, and what would help.
     pub verdict: Verdict,
     /// What one worker alone would do, where somebody has simulated it.
@@ -212,8 +212,8 @@ pub struct ExplainError {
 
 impl Recorded {
     /// Steps of a rank without the first few, in which caches and connections warm up.
-    fn steady(&self, rank: usize) -> Vec<Step> {
-        let own: Vec<Step> = self.steps.iter().filter(|s| s.rank == rank).copied().collect();
+    fn steady(&self, rank: usize) -> Vec<RecordedStep> {
+        let own: Vec<RecordedStep> = self.steps.iter().filter(|s| s.rank == rank).copied().collect();
         let skip = (own.len() / 10).clamp(usize::from(own.len() > 2), 20);
         own[skip.min(own.len())..].to_vec()
     }
@@ -233,20 +233,20 @@ impl Recorded {
         if whole > 0.0 { 1.0 - waited / whole } else { 1.0 }
     }
 
-    fn spent(&self, rank: usize) -> Option<Spent> {
+    fn spent(&self, rank: usize) -> Option<RankTimes> {
         let steps = self.steady(rank);
         if steps.is_empty() {
             return None;
         }
         let worker = self.ranks[rank].worker;
-        let typical = |of: fn(&Step) -> f64| {
+        let typical = |of: fn(&RecordedStep) -> f64| {
             let values: Vec<f64> = steps.iter().map(of).collect();
             if worker { median(&values) } else { mean(&values) }
         };
-        let own: Vec<&Wait> = self.waits.iter().filter(|w| w.rank == rank).collect();
+        let own: Vec<&RecordedWait> = self.waits.iter().filter(|w| w.rank == rank).collect();
         let all: f64 = own.iter().map(|w| w.seconds).sum();
         let most = own.iter().max_by(|a, b| a.seconds.total_cmp(&b.seconds));
-        Some(Spent {
+        Some(RankTimes {
             rank,
             role: if worker { "worker" } else { "server" },
             host: self.ranks[rank].host.clone(),
@@ -255,7 +255,7 @@ impl Recorded {
             send_s: typical(|s| s.send_s),
             wait_s: typical(|s| s.wait_s),
             apply_s: typical(|s| s.apply_s),
-            step_s: typical(Step::duration_s),
+            step_s: typical(RecordedStep::duration_s),
             busy: self.at_work(rank),
             waits_for: most.filter(|_| all > 0.0).map(|w| (w.on, w.seconds / all)),
         })
@@ -267,8 +267,8 @@ impl Explanation {
     pub fn new(recorded: &Recorded) -> Result<Self, ExplainError> {
         let fail = |problem: &str| ExplainError { run: recorded.run.clone(), problem: problem.into() };
         let workers = recorded.workers();
-        let ranks: Vec<Spent> = (0..recorded.ranks.len()).filter_map(|r| recorded.spent(r)).collect();
-        let of_workers: Vec<&Spent> = ranks.iter().filter(|r| r.role == "worker").collect();
+        let ranks: Vec<RankTimes> = (0..recorded.ranks.len()).filter_map(|r| recorded.spent(r)).collect();
+        let of_workers: Vec<&RankTimes> = ranks.iter().filter(|r| r.role == "worker").collect();
         if of_workers.len() < workers.len() || of_workers.is_empty() {
             return Err(fail(
                 "some worker has no recorded step; was it made with --no-record, or did it fail at once?",
@@ -290,7 +290,8 @@ impl Explanation {
             .as_ref()
             .filter(|wires| wires.messages >= 20)
             .and_then(|wires| Shares::new(recorded, wires));
-        let mut waits: Vec<Wait> = recorded.waits.iter().filter(|w| w.seconds > 0.0).copied().collect();
+        let mut waits: Vec<RecordedWait> =
+            recorded.waits.iter().filter(|w| w.seconds > 0.0).copied().collect();
         waits.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
         let mut cannot_tell = Vec::new();
         if path.is_none() && workers.len() > 1 {

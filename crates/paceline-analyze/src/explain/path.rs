@@ -118,7 +118,14 @@ impl Shares {
     }
 
     /// What a rank did between two moments: its time without waits, divided as its steps there are.
-    fn work(&mut self, recorded: &Recorded, pauses: &[super::Pause], rank: usize, from: f64, to: f64) {
+    fn work(
+        &mut self,
+        recorded: &Recorded,
+        pauses: &[super::RecordedPause],
+        rank: usize,
+        from: f64,
+        to: f64,
+    ) {
         let waited: f64 =
             pauses.iter().map(|p| (p.to_s.min(to) - p.from_s.max(from)).max(0.0)).sum::<f64>().min(to - from);
         let worked = to - from - waited;

@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 
-use paceline_record::store::{Rows, RunRow};
+use paceline_record::store::{RunRow, TableRows};
 use paceline_record::{RecordError, Store};
 
-use super::{Link, Message, Pause, Rank, Recorded, Step, Wait};
+use super::{Message, Recorded, RecordedLink, RecordedPause, RecordedRank, RecordedStep, RecordedWait};
 
 /// A column's numbers; 0 where there is no value.
-fn numbers(rows: &Rows, name: &str) -> Vec<f64> {
+fn numbers(rows: &TableRows, name: &str) -> Vec<f64> {
     rows.numbers(name).into_iter().map(Option::unwrap_or_default).collect()
 }
 
@@ -27,7 +27,7 @@ impl Recorded {
         for ((rank, on), seconds) in ranks.into_iter().zip(others).zip(times) {
             let (rank, on) = (rank as usize, on as usize);
             if rank < world && on < world {
-                recorded.waits.push(Wait { rank, on, seconds });
+                recorded.waits.push(RecordedWait { rank, on, seconds });
             }
         }
         recorded.read_trace(&store.rows("trace", run)?);
@@ -35,19 +35,19 @@ impl Recorded {
         Ok(recorded)
     }
 
-    fn read_ranks(&mut self, rows: &Rows) {
+    fn read_ranks(&mut self, rows: &TableRows) {
         let (roles, hosts) = (rows.texts("role"), rows.texts("host"));
         for ((rank, role), host) in numbers(rows, "rank").into_iter().zip(roles).zip(hosts) {
             let rank = rank as usize;
             if self.ranks.len() <= rank {
-                self.ranks.resize(rank + 1, Rank { worker: true, host: String::new() });
+                self.ranks.resize(rank + 1, RecordedRank { worker: true, host: String::new() });
             }
             self.ranks[rank] =
-                Rank { worker: role.as_deref() != Some("server"), host: host.unwrap_or_default() };
+                RecordedRank { worker: role.as_deref() != Some("server"), host: host.unwrap_or_default() };
         }
     }
 
-    fn read_steps(&mut self, rows: &Rows) {
+    fn read_steps(&mut self, rows: &TableRows) {
         let names = [
             "rank",
             "step",
@@ -66,7 +66,7 @@ impl Recorded {
             (0..rows.rows.len()).map(row)
         {
             if (rank as usize) < self.ranks.len() {
-                self.steps.push(Step {
+                self.steps.push(RecordedStep {
                     rank: rank as usize,
                     step: step as u64,
                     begin_s: 1e-9 * t,
@@ -81,12 +81,12 @@ impl Recorded {
     }
 
     /// The last sample of each link.
-    fn read_links(&mut self, rows: &Rows) {
+    fn read_links(&mut self, rows: &TableRows) {
         let names = ["rank", "peer", "t_ns", "sent_messages", "sent_bytes", "received_bytes"];
         let columns = names.map(|name| numbers(rows, name));
         let greetings = rows.numbers("greeting_s");
         let world = self.ranks.len() as f64;
-        let mut last: HashMap<(usize, usize), (f64, Link)> = HashMap::new();
+        let mut last: HashMap<(usize, usize), (f64, RecordedLink)> = HashMap::new();
         for i in 0..rows.rows.len() {
             let [rank, peer, t, sent_messages, sent_bytes, received_bytes] =
                 columns.each_ref().map(|column| column[i]);
@@ -95,7 +95,7 @@ impl Recorded {
             }
             let (rank, peer) = (rank as usize, peer as usize);
             let greeting_s = greetings.get(i).copied().flatten();
-            let link = Link { rank, peer, sent_messages, sent_bytes, received_bytes, greeting_s };
+            let link = RecordedLink { rank, peer, sent_messages, sent_bytes, received_bytes, greeting_s };
             let known = last.entry((rank, peer)).or_insert((t, link));
             if t >= known.0 {
                 *known = (t, link);
@@ -106,7 +106,7 @@ impl Recorded {
     }
 
     /// The n-th message that one side sends is the n-th that the other receives.
-    fn read_trace(&mut self, rows: &Rows) {
+    fn read_trace(&mut self, rows: &TableRows) {
         let names = ["rank", "peer", "n", "t_ns", "bytes", "step", "duration_ns", "attempt", "bucket"];
         let columns = names.map(|name| numbers(rows, name));
         let kinds = rows.texts("kind");
@@ -124,7 +124,7 @@ impl Recorded {
             let (rank, at) = (rank as usize, 1e-9 * t);
             match kind.as_deref() {
                 Some("wait") => {
-                    self.pauses.push(Pause { rank, from_s: at, to_s: at + 1e-9 * duration });
+                    self.pauses.push(RecordedPause { rank, from_s: at, to_s: at + 1e-9 * duration });
                 }
                 Some("send") if peer < world && peer >= 0.0 => {
                     sent.insert((rank, peer as usize, n as u64), at);

@@ -4,7 +4,7 @@ use paceline_statistics::median;
 
 use super::links::quantile;
 use super::verdict::{Case, Cause, Change, Verdict, percent, seconds};
-use super::{Spent, Step, WhatIf};
+use super::{RankTimes, RecordedStep, WhatIf};
 
 /// A worker whose faster steps take so many times those of the others is a straggler,
 const SLOWER: f64 = 1.4;
@@ -22,7 +22,7 @@ impl Case<'_> {
         let swift = |rank: usize| {
             quantile(self.recorded.steady(rank).iter().map(|s| s.compute_s).collect(), 0.1).unwrap_or(0.0)
         };
-        let mut sorted: Vec<(f64, &Spent)> = workers.iter().map(|r| (swift(r.rank), *r)).collect();
+        let mut sorted: Vec<(f64, &RankTimes)> = workers.iter().map(|r| (swift(r.rank), *r)).collect();
         sorted.sort_by(|a, b| a.0.total_cmp(&b.0));
         let gap = |i: usize| sorted[i].0 / sorted[i - 1].0.max(1e-12);
         let at = (sorted.len().div_ceil(2)..sorted.len()).max_by(|a, b| gap(*a).total_cmp(&gap(*b)))?;
@@ -33,18 +33,18 @@ impl Case<'_> {
         if gap(at) < SLOWER || slowest.compute_s < USUALLY_SLOWER * usual {
             return self.moving_straggler();
         }
-        let mean = |rank: usize, of: fn(&Step) -> f64| {
+        let mean = |rank: usize, of: fn(&RecordedStep) -> f64| {
             let steps = self.recorded.steady(rank);
             steps.iter().map(of).sum::<f64>() / steps.len().max(1) as f64
         };
         let of_others =
-            |of: &dyn Fn(&Spent) -> f64| median(&others.iter().map(|(_, r)| of(r)).collect::<Vec<_>>());
+            |of: &dyn Fn(&RankTimes) -> f64| median(&others.iter().map(|(_, r)| of(r)).collect::<Vec<_>>());
         // If nobody is held up by it, it costs only its own share of the work.
-        let duration = |r: &Spent| mean(r.rank, Step::duration_s).max(1e-12);
+        let duration = |r: &RankTimes| mean(r.rank, RecordedStep::duration_s).max(1e-12);
         let held_up = of_others(&duration) > 0.8 * duration(slowest);
         let share = if held_up {
             // What the others wait longer than it does: a straggler itself has nobody to wait for.
-            let longer = |of: &dyn Fn(&Spent) -> f64| of_others(of) - of(slowest);
+            let longer = |of: &dyn Fn(&RankTimes) -> f64| of_others(of) - of(slowest);
             let longer = longer(&|r| r.wait_s).max(longer(&|r| mean(r.rank, |s| s.wait_s)));
             (slowest.compute_s - usual).max(swiftest - swift_usual).min(longer).max(0.0) / duration(slowest)
         } else {
@@ -72,11 +72,12 @@ impl Case<'_> {
     /// One worker is slow in each step, but not always the same.
     fn moving_straggler(&self) -> Option<Verdict> {
         let ranks: Vec<usize> = self.workers().iter().map(|r| r.rank).collect();
-        let steps: Vec<Vec<Step>> = ranks.iter().map(|r| self.recorded.steady(*r)).collect();
+        let steps: Vec<Vec<RecordedStep>> = ranks.iter().map(|r| self.recorded.steady(*r)).collect();
         let count = steps.iter().map(Vec::len).min().filter(|count| ranks.len() >= 3 && *count >= 8)?;
         // The slowest of each step against the middle of them, as far as the others wait longer than it does.
         let of = |step: usize| {
-            let mut all: Vec<&Step> = steps.iter().map(|own| &own[own.len() - count + step]).collect();
+            let mut all: Vec<&RecordedStep> =
+                steps.iter().map(|own| &own[own.len() - count + step]).collect();
             all.sort_by(|a, b| a.compute_s.total_cmp(&b.compute_s));
             let (middle, slowest) = (all[(all.len() - 1) / 2], all.pop()?);
             let waits = median(&all.iter().map(|s| s.wait_s).collect::<Vec<_>>()) - slowest.wait_s;

@@ -4,7 +4,7 @@ use paceline_statistics::median;
 use serde::Serialize;
 
 use super::links::{NEAR_S, quantile};
-use super::{Recorded, Shares, Spent, WhatIf, Wires};
+use super::{RankTimes, Recorded, Shares, WhatIf, Wires};
 
 /// What sets the pace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -103,7 +103,7 @@ fn small(wires: &Wires) -> bool {
 /// What verdicts are made from.
 pub(super) struct Case<'a> {
     pub recorded: &'a Recorded,
-    pub ranks: &'a [Spent],
+    pub ranks: &'a [RankTimes],
     pub step_s: f64,
     pub path: Option<&'a Shares>,
     pub wires: Option<&'a Wires>,
@@ -112,7 +112,7 @@ pub(super) struct Case<'a> {
 impl Verdict {
     pub(super) fn new(
         recorded: &Recorded,
-        ranks: &[Spent],
+        ranks: &[RankTimes],
         step_s: f64,
         path: Option<&Shares>,
         wires: Option<&Wires>,
@@ -147,7 +147,7 @@ impl Verdict {
 }
 
 impl Case<'_> {
-    pub fn workers(&self) -> Vec<&Spent> {
+    pub fn workers(&self) -> Vec<&RankTimes> {
         self.ranks.iter().filter(|r| r.role == "worker").collect()
     }
 
@@ -315,7 +315,7 @@ impl Case<'_> {
     }
 
     fn servers(&self, path: &Shares) -> Option<Verdict> {
-        let servers: Vec<&Spent> = self.ranks.iter().filter(|r| r.role == "server").collect();
+        let servers: Vec<&RankTimes> = self.ranks.iter().filter(|r| r.role == "server").collect();
         let busiest = servers.iter().max_by(|a, b| a.busy.total_cmp(&b.busy))?;
         let waiting = median(&self.workers().iter().map(|r| r.wait_s).collect::<Vec<_>>()) / self.step_s;
         let share = path.server;
@@ -349,5 +349,5 @@ const LOCAL: &str = "exchange every 8 steps: --strategy local (another algorithm
 
 /// Seconds in a readable unit.
 pub(super) fn seconds(value: f64) -> String {
-    crate::chart::Unit::Seconds.show(value)
+    crate::chart::ChartUnit::Seconds.show(value)
 }

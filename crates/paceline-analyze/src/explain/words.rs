@@ -4,13 +4,13 @@ use paceline_statistics::median;
 use serde::Serialize;
 
 use super::verdict::seconds;
-use super::{Change, Explanation, Spent};
-use crate::sheet::Sheet;
+use super::{Change, Explanation, RankTimes};
+use crate::sheet::TextTable;
 use crate::table::number;
 
 /// Two runs beside each other.
 #[derive(Clone, Debug, Serialize)]
-pub struct Comparison {
+pub struct RunComparison {
     /// Samples per second of the first over those of the second.
     pub speed: f64,
     /// By how much the first's step is longer, in seconds, by what it is spent on: computing, handling, waiting, updating.
@@ -19,17 +19,17 @@ pub struct Comparison {
     pub sentence: String,
 }
 
-fn workers(of: &Explanation) -> Vec<&Spent> {
+fn workers(of: &Explanation) -> Vec<&RankTimes> {
     of.ranks.iter().filter(|r| r.role == "worker").collect()
 }
 
-impl Comparison {
+impl RunComparison {
     /// Why is the first slower (or faster) than the second?
     pub fn new(a: &Explanation, b: &Explanation) -> Self {
-        let typical = |of: &Explanation, part: fn(&Spent) -> f64| {
+        let typical = |of: &Explanation, part: fn(&RankTimes) -> f64| {
             median(&workers(of).iter().map(|r| part(r)).collect::<Vec<_>>())
         };
-        type Part = (&'static str, fn(&Spent) -> f64);
+        type Part = (&'static str, fn(&RankTimes) -> f64);
         let parts: [Part; 4] = [
             ("computing", |r| r.compute_s),
             ("sending, receiving and summing", |r| r.send_s),
@@ -125,8 +125,8 @@ impl Explanation {
     }
 
     /// Tables of an explanation.
-    pub fn sheets(&self) -> Vec<Sheet> {
-        let mut ranks = Sheet::new(
+    pub fn sheets(&self) -> Vec<TextTable> {
+        let mut ranks = TextTable::new(
             "Where the time of a step went",
             &[
                 "rank",
@@ -167,7 +167,7 @@ impl Explanation {
                  faster without any effect",
                 path.steps, path.hops_per_step
             );
-            let mut sheet = Sheet::new("The chain that sets the pace", &["part", "share"], 1, &note);
+            let mut sheet = TextTable::new("The chain that sets the pace", &["part", "share"], 1, &note);
             let share = |v: f64| format!("{:.1}%", 100.0 * v);
             for (rank, part) in path.compute.iter().enumerate().filter(|(_, part)| **part > 0.0005) {
                 sheet.rows.push(vec![format!("computing on rank {rank}"), share(*part)]);
@@ -184,7 +184,7 @@ impl Explanation {
         }
         if !self.waits.is_empty() {
             let mut sheet =
-                Sheet::new("Who waited for whom", &["rank", "for rank", "time"], 2, "over the whole run");
+                TextTable::new("Who waited for whom", &["rank", "for rank", "time"], 2, "over the whole run");
             for wait in self.waits.iter().take(10) {
                 sheet.rows.push(vec![wait.rank.to_string(), wait.on.to_string(), seconds(wait.seconds)]);
             }

@@ -28,25 +28,25 @@ pub struct Panel {
     /// What it shows; may be empty if there is one only.
     pub title: String,
     /// To the right.
-    pub x: Axis,
+    pub x: ChartAxis,
     /// Upwards.
-    pub y: Axis,
+    pub y: ChartAxis,
     /// What is drawn.
     pub marks: Vec<Mark>,
 }
 
 /// An axis.
 #[derive(Clone, Debug)]
-pub struct Axis {
+pub struct ChartAxis {
     /// What it measures, with the unit.
     pub title: String,
     /// How places become numbers.
-    pub scale: Scale,
+    pub scale: AxisScale,
 }
 
 /// How an axis is divided.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Scale {
+pub enum AxisScale {
     /// Evenly.
     Linear,
     /// By factors of ten.
@@ -55,28 +55,28 @@ pub enum Scale {
     Names(Vec<String>),
 }
 
-impl Axis {
+impl ChartAxis {
     /// An even axis.
     pub fn linear(title: &str) -> Self {
-        Self { title: title.into(), scale: Scale::Linear }
+        Self { title: title.into(), scale: AxisScale::Linear }
     }
 
     /// An axis of factors of ten where all values are positive and far apart, else an even one.
     pub fn fitting(title: &str, values: impl Iterator<Item = f64>) -> Self {
         let (low, high) = values.fold((f64::INFINITY, 0.0f64), |(l, h), v| (l.min(v), h.max(v)));
-        let scale = if low > 0.0 && high / low >= 20.0 { Scale::Log } else { Scale::Linear };
-        let title = if scale == Scale::Log { format!("{title} (log)") } else { title.into() };
+        let scale = if low > 0.0 && high / low >= 20.0 { AxisScale::Log } else { AxisScale::Linear };
+        let title = if scale == AxisScale::Log { format!("{title} (log)") } else { title.into() };
         Self { title, scale }
     }
 
     /// An axis of names.
     pub fn names(title: &str, names: impl IntoIterator<Item = String>) -> Self {
-        Self { title: title.into(), scale: Scale::Names(names.into_iter().collect()) }
+        Self { title: title.into(), scale: AxisScale::Names(names.into_iter().collect()) }
     }
 
     fn name(&self, at: f64) -> String {
         match &self.scale {
-            Scale::Names(names) if at >= 0.0 && at.fract() == 0.0 => {
+            AxisScale::Names(names) if at >= 0.0 && at.fract() == 0.0 => {
                 names.get(at as usize).cloned().unwrap_or_else(|| at.to_string())
             }
             _ => at.to_string(),

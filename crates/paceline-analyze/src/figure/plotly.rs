@@ -3,7 +3,7 @@
 use paceline_plan::printable;
 use serde_json::{Map, Value, json};
 
-use super::{Axis, Figure, Mark, Scale};
+use super::{AxisScale, ChartAxis, Figure, Mark};
 use crate::table::short;
 
 /// Colours that differ for colour-blind eyes too, on light and on dark ground.
@@ -21,14 +21,14 @@ pub fn script() -> &'static str {
     include_str!(concat!(env!("OUT_DIR"), "/plotly.js"))
 }
 
-fn axis(of: &Axis, domain: [f64; 2], anchor: &str) -> Value {
+fn axis(of: &ChartAxis, domain: [f64; 2], anchor: &str) -> Value {
     let mut axis = json!({
         "title": {"text": words(&of.title)}, "domain": domain, "anchor": anchor, "automargin": true, "zeroline": false,
     });
     match &of.scale {
-        Scale::Linear => {}
-        Scale::Log => axis["type"] = "log".into(),
-        Scale::Names(names) => {
+        AxisScale::Linear => {}
+        AxisScale::Log => axis["type"] = "log".into(),
+        AxisScale::Names(names) => {
             // Of many names, as many as can be read.
             let every = names.len().div_ceil(MOST_NAMES).max(1);
             axis["tickvals"] = (0..names.len()).step_by(every).collect();

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Axis, Figure, Mark, Panel, Scale};
+use super::{AxisScale, ChartAxis, Figure, Mark, Panel};
 use crate::sheet::escape;
 use crate::table::number;
 
@@ -29,7 +29,7 @@ const STYLE: &str = "\
 
 /// Places on one axis.
 struct Ruler<'a> {
-    axis: &'a Axis,
+    axis: &'a ChartAxis,
     low: f64,
     high: f64,
     from: f64,
@@ -37,12 +37,12 @@ struct Ruler<'a> {
 }
 
 impl<'a> Ruler<'a> {
-    fn new(axis: &'a Axis, values: impl Iterator<Item = f64>, (from, to): (f64, f64)) -> Self {
-        let log = axis.scale == Scale::Log;
+    fn new(axis: &'a ChartAxis, values: impl Iterator<Item = f64>, (from, to): (f64, f64)) -> Self {
+        let log = axis.scale == AxisScale::Log;
         let usable = values.filter(|v| v.is_finite() && (!log || *v > 0.0));
         let (mut low, mut high) =
             usable.fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), v| (l.min(v), h.max(v)));
-        if let Scale::Names(names) = &axis.scale {
+        if let AxisScale::Names(names) = &axis.scale {
             (low, high) = (-0.6, names.len() as f64 - 0.4);
         } else if low > high {
             (low, high) = if log { (1.0, 10.0) } else { (0.0, 1.0) };
@@ -58,7 +58,7 @@ impl<'a> Ruler<'a> {
     }
 
     fn at(&self, value: f64) -> f64 {
-        let part = if self.axis.scale == Scale::Log {
+        let part = if self.axis.scale == AxisScale::Log {
             (value.max(1e-300) / self.low).ln() / (self.high / self.low).ln()
         } else {
             (value - self.low) / (self.high - self.low)
@@ -68,12 +68,12 @@ impl<'a> Ruler<'a> {
 
     fn ticks(&self) -> Vec<(f64, String)> {
         match &self.axis.scale {
-            Scale::Names(names) => {
+            AxisScale::Names(names) => {
                 let every = names.len().div_ceil(12).max(1);
                 let all = names.iter().enumerate().step_by(every);
                 all.map(|(i, name)| (i as f64, cut(name))).collect()
             }
-            Scale::Log => {
+            AxisScale::Log => {
                 let (first, last) = (self.low.log10().floor() as i32, self.high.log10().ceil() as i32);
                 let step = ((last - first) / 6).max(1);
                 let decades: Vec<i32> = (first..=last).filter(|d| d % step == 0).collect();
@@ -83,7 +83,7 @@ impl<'a> Ruler<'a> {
                 let all = decades.iter().flat_map(|d| parts.iter().map(|p| p * 10f64.powi(*d)));
                 all.filter(|t| (self.low..=self.high).contains(t)).map(|t| (t, number(t))).collect()
             }
-            Scale::Linear => {
+            AxisScale::Linear => {
                 let rough = (self.high - self.low) / 5.0;
                 let power = 10f64.powf(rough.log10().floor());
                 let step = [1.0, 2.0, 5.0, 10.0]
@@ -339,7 +339,7 @@ mod tests {
     use super::super::{Bar, Dot};
     use super::*;
 
-    fn figure(marks: Vec<Mark>, x: Axis, y: Axis) -> Figure {
+    fn figure(marks: Vec<Mark>, x: ChartAxis, y: ChartAxis) -> Figure {
         let panel = Panel { title: "p <1>".into(), x, y, marks };
         Figure {
             id: "f".into(),
@@ -354,9 +354,9 @@ mod tests {
     fn lines_are_interrupted_and_words_are_escaped() {
         let dot = |x: f64, y: f64| Dot { x, y, range: Some((y / 2.0, y * 2.0)), label: "<r>".into() };
         let points = vec![dot(1.0, 1.0), dot(2.0, 10.0), dot(3.0, f64::NAN), dot(4.0, 100.0), dot(5.0, 50.0)];
-        let x = Axis::names("n", (0..6).map(|i| i.to_string()));
-        let y = Axis::fitting("t, s", points.iter().map(|p| p.y).filter(|y| y.is_finite()));
-        assert_eq!(y.scale, Scale::Log);
+        let x = ChartAxis::names("n", (0..6).map(|i| i.to_string()));
+        let y = ChartAxis::fitting("t, s", points.iter().map(|p| p.y).filter(|y| y.is_finite()));
+        assert_eq!(y.scale, AxisScale::Log);
         let svg = figure(vec![Mark::line("one", points)], x, y).svg();
         assert_eq!(svg.matches("class=\"line c0\" d=\"M").count(), 3, "the legend and two parts: {svg}");
         assert_eq!(svg.matches("<circle").count(), 4);
@@ -366,9 +366,9 @@ mod tests {
     #[test]
     fn bars_and_heat_are_drawn_and_told_as_numbers() {
         let bars = vec![Bar { at: 1.0, to: 3.0, label: "=x".into(), ..Bar::default() }];
-        let names = || Axis::names("", ["a".into(), "b".into()]);
+        let names = || ChartAxis::names("", ["a".into(), "b".into()]);
         let marks = vec![Mark::Bars { name: "s".into(), lying: true, bars }];
-        let bar = figure(marks, Axis::linear("share, %"), names());
+        let bar = figure(marks, ChartAxis::linear("share, %"), names());
         assert_eq!(bar.svg().matches("<rect class=\"mark").count(), 1);
         assert!(bar.csv().contains("p <1>,s,b,3,0,3,'=x\n"), "{}", bar.csv());
         let cells = vec![vec![Some(1.0), None], vec![Some(2.0), Some(3.5)]];

@@ -8,7 +8,7 @@ use paceline_random::{Purpose, Stream};
 use serde::Serialize;
 
 use crate::table::StudyTable;
-use tree::{Leaf, Rules, Tree};
+use tree::{Leaf, RegressionTree, TreeRules};
 
 /// Trees of a forest.
 const TREES: u64 = 64;
@@ -138,7 +138,7 @@ impl Importance {
         for t in 0..TREES {
             let draws = stream.fork(t);
             let drawn: Vec<usize> = (0..n as u64).map(|i| draws.below(i, n as u64) as usize).collect();
-            let rules = Rules {
+            let rules = TreeRules {
                 levels: &levels,
                 ordered: &ordered,
                 least: if n < 40 { 1 } else { 2 },
@@ -146,7 +146,7 @@ impl Importance {
                 looked_at: (varied.len() * 5).div_ceil(6).max(1),
                 draws: draws.fork(1),
             };
-            let tree = Tree::grow(&rules, &rows, &values, &drawn);
+            let tree = RegressionTree::grow(&rules, &rows, &values, &drawn);
             let mut seen = vec![false; n];
             drawn.iter().for_each(|i| seen[*i] = true);
             for i in (0..n).filter(|i| !seen[*i]) {
@@ -192,7 +192,7 @@ pub fn interpolated(table: &StudyTable, response: usize) -> Vec<(String, f64)> {
     let ordered: Vec<bool> = table.factors.iter().map(|f| f.numbers().is_some()).collect();
     let rows: Vec<Vec<usize>> = measured.iter().map(|(run, _)| run.levels.clone()).collect();
     let values: Vec<f64> = measured.iter().map(|(_, value)| *value).collect();
-    let rules = Rules {
+    let rules = TreeRules {
         levels: &levels,
         ordered: &ordered,
         least: 1,
@@ -200,7 +200,7 @@ pub fn interpolated(table: &StudyTable, response: usize) -> Vec<(String, f64)> {
         draws: Stream::new(0, Purpose::Analysis),
     };
     let all: Vec<usize> = (0..rows.len()).collect();
-    let tree = Tree::grow(&rules, &rows, &values, &all);
+    let tree = RegressionTree::grow(&rules, &rows, &values, &all);
     let pairs: Vec<(usize, usize)> =
         factors.iter().flat_map(|f| (f + 1..factors.len()).map(move |g| (*f, g))).collect();
     let (alone, together, whole) = decompose(&tree.leaves(&levels), &levels, &pairs);

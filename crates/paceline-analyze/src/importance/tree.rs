@@ -3,7 +3,7 @@
 use paceline_random::Stream;
 
 /// How trees are grown.
-pub struct Rules<'a> {
+pub struct TreeRules<'a> {
     /// Levels of each factor, at most 64.
     pub levels: &'a [usize],
     /// Whether a factor's levels have an order.
@@ -17,7 +17,7 @@ pub struct Rules<'a> {
 }
 
 /// A tree.
-pub struct Tree {
+pub struct RegressionTree {
     nodes: Vec<Node>,
 }
 
@@ -45,15 +45,21 @@ struct Split {
     gain: f64,
 }
 
-impl Tree {
+impl RegressionTree {
     /// Grows a tree on drawn runs.
-    pub fn grow(rules: &Rules<'_>, rows: &[Vec<usize>], values: &[f64], drawn: &[usize]) -> Self {
+    pub fn grow(rules: &TreeRules<'_>, rows: &[Vec<usize>], values: &[f64], drawn: &[usize]) -> Self {
         let mut tree = Self { nodes: Vec::new() };
         tree.node(rules, rows, values, drawn.to_vec());
         tree
     }
 
-    fn node(&mut self, rules: &Rules<'_>, rows: &[Vec<usize>], values: &[f64], drawn: Vec<usize>) -> usize {
+    fn node(
+        &mut self,
+        rules: &TreeRules<'_>,
+        rows: &[Vec<usize>],
+        values: &[f64],
+        drawn: Vec<usize>,
+    ) -> usize {
         let at = self.nodes.len();
         let mean = drawn.iter().map(|i| values[*i]).sum::<f64>() / drawn.len() as f64;
         self.nodes.push(Node::Leaf(mean));
@@ -104,7 +110,7 @@ impl Tree {
 /// The best split by one factor. Levels without an order are ordered by their means, which loses nothing for squared
 /// errors; levels that did not occur stay with the greater side.
 fn best(
-    rules: &Rules<'_>,
+    rules: &TreeRules<'_>,
     rows: &[Vec<usize>],
     values: &[f64],
     (drawn, middle): (&[usize], f64),

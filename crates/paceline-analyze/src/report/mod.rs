@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use crate::explain::Explanation;
 use crate::figure::{self, Figure};
-use crate::findings::{Finding, Kind};
-use crate::sheet::{Sheet, escape, markdown};
+use crate::findings::{Finding, FindingKind};
+use crate::sheet::{TextTable, escape, markdown};
 
 /// The look of pages.
 pub const STYLE: &str = include_str!("style.css");
@@ -29,7 +29,7 @@ pub struct Report<'a> {
     /// Charts.
     pub figures: Vec<Figure>,
     /// Tables.
-    pub sheets: Vec<Sheet>,
+    pub sheets: Vec<TextTable>,
     /// The program's version.
     pub version: &'a str,
 }
@@ -130,7 +130,7 @@ pub fn findings_html(findings: &[Finding], run_link: Option<&dyn Fn(&str) -> Str
     if findings.is_empty() {
         return String::new();
     }
-    let unknown = |f: &&Finding| f.kind == Kind::CannotTell;
+    let unknown = |f: &&Finding| f.kind == FindingKind::CannotTell;
     let mut html = format!("<section><h2>Findings</h2><ol>{}</ol></section>\n", list(&|f| !unknown(f)));
     let gaps = list(&unknown);
     if !gaps.is_empty() {
@@ -186,7 +186,7 @@ impl Report<'_> {
         html += "</nav>\n";
         self.figures.iter().for_each(|figure| html += &figure_html(figure, true));
         html += "</section>\n<section><h2>Tables</h2>\n";
-        self.sheets.iter().for_each(|sheet: &Sheet| html += &sheet.html());
+        self.sheets.iter().for_each(|sheet: &TextTable| html += &sheet.html());
         let _ = write!(
             html,
             "</section>\n</main>\n<footer><p>paceline {}</p></footer>\n<script>{}</script>\n<script>{DRAW}</script>\n\
@@ -202,7 +202,7 @@ impl Report<'_> {
         let mut text = format!("# {}\n\n{}\n", markdown(&self.title), markdown(&self.about));
         for (unknown, title) in [(false, "Findings"), (true, "What these runs do not tell")] {
             let mut told =
-                self.findings.iter().filter(|f| (f.kind == Kind::CannotTell) == unknown).peekable();
+                self.findings.iter().filter(|f| (f.kind == FindingKind::CannotTell) == unknown).peekable();
             if told.peek().is_some() {
                 let _ = writeln!(text, "\n## {title}\n");
                 told.for_each(|f| text += &format!("- {}\n", markdown(&f.sentence)));
@@ -243,7 +243,7 @@ impl Report<'_> {
 mod tests {
     use super::*;
     use crate::table::{RawRun, Response, StudyTable};
-    use crate::{Analysis, Ask, charts};
+    use crate::{Analysis, AnalysisRequest, charts};
 
     #[test]
     fn hostile_names_mean_themselves_and_nothing_is_loaded() {
@@ -256,9 +256,12 @@ mod tests {
         };
         let responses = vec![Response::parse("time_s").unwrap()];
         let table = StudyTable::new("<b>t</b>", &["<i>f</i>".into()], responses, (0..20).map(run).collect());
-        let analysis = Analysis::new(&table, Ask::default());
-        let figures =
-            charts::charts(&charts::Drawn { table: &table, analysis: &analysis, ask: Ask::default() });
+        let analysis = Analysis::new(&table, AnalysisRequest::default());
+        let figures = charts::charts(&charts::Drawn {
+            table: &table,
+            analysis: &analysis,
+            ask: AnalysisRequest::default(),
+        });
         assert!(figures.len() >= 6);
         let report = Report {
             title: table.name.clone(),

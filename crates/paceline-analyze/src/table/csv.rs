@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use paceline_plan::sheet::{Row, Sheet, TableError};
+use paceline_plan::sheet::{Sheet, SheetRow, TableError};
 use paceline_random::{Purpose, Stream};
 
 use super::{RawRun, Response, StudyTable};
@@ -40,20 +40,20 @@ pub struct Columns {
     pub control: Option<String>,
 }
 
-/// Rows that are analysed without a [`Sample`]. A model holds some hundred numbers per row; more rows would take
+/// Rows that are analysed without a [`RowSample`]. A model holds some hundred numbers per row; more rows would take
 /// gigabytes and minutes, and tell hardly more than some ten thousand of them.
 pub const MOST_ROWS: usize = 100_000;
 
 /// Rows that are drawn from a table.
 #[derive(Clone, Copy, Debug)]
-pub struct Sample {
+pub struct RowSample {
     /// How many; all where there are no more.
     pub rows: usize,
     /// Decides which.
     pub seed: u64,
 }
 
-impl Sample {
+impl RowSample {
     /// Which of so many rows are drawn: every set of as many is as likely as any other.
     fn draw(self, all: usize) -> Vec<bool> {
         let stream = Stream::new(self.seed, Purpose::Analysis).fork(u64::MAX);
@@ -68,7 +68,11 @@ impl Sample {
 }
 
 /// Reads a table: all of its rows if there are not too many, or a sample.
-pub fn read(path: &Path, columns: &Columns, sample: Option<Sample>) -> Result<StudyTable, StudyTableError> {
+pub fn read(
+    path: &Path,
+    columns: &Columns,
+    sample: Option<RowSample>,
+) -> Result<StudyTable, StudyTableError> {
     let fail = |problem: String| TableError::File { path: path.into(), problem };
     let mut all = 0;
     let sheet = Sheet::read_some(path, |rows| {
@@ -85,7 +89,7 @@ pub fn read(path: &Path, columns: &Columns, sample: Option<Sample>) -> Result<St
     }
     let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
     let mut table = table(&name, &sheet, columns)?;
-    if let Some(Sample { seed, .. }) = sample.filter(|_| sheet.rows.len() < all) {
+    if let Some(RowSample { seed, .. }) = sample.filter(|_| sheet.rows.len() < all) {
         let drawn = sheet.rows.len();
         table.notes.push(format!("a sample of {drawn} of the table's {all} rows, drawn with seed {seed}"));
     }
@@ -109,7 +113,7 @@ fn table(name: &str, sheet: &Sheet, columns: &Columns) -> Result<StudyTable, Stu
     let (id, order) = (optional("--id", &columns.id)?, optional("--order", &columns.order)?);
     let (block, control) = (optional("--block", &columns.block)?, optional("--control", &columns.control)?);
     let mut runs = Vec::new();
-    for (i, Row { line, fields }) in sheet.rows.iter().enumerate() {
+    for (i, SheetRow { line, fields }) in sheet.rows.iter().enumerate() {
         let figure = |flag, column: usize| match fields[column].trim() {
             "" => Ok(None),
             text => text.parse::<f64>().map(Some).map_err(|_| TableError::Ask {
@@ -176,7 +180,7 @@ mod tests {
 
     #[test]
     fn a_sample_has_as_many_rows_as_were_asked_for_and_its_seed_decides() {
-        let drawn = |rows, seed| Sample { rows, seed }.draw(1000);
+        let drawn = |rows, seed| RowSample { rows, seed }.draw(1000);
         let count = |of: &[bool]| of.iter().filter(|kept| **kept).count();
         assert_eq!([0, 1, 300, 1000, 5000].map(|rows| count(&drawn(rows, 1))), [0, 1, 300, 1000, 1000]);
         assert_eq!(drawn(300, 1), drawn(300, 1));

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde::Serialize;
 
-pub use csv::{Columns, MOST_ROWS, Sample, StudyTableError, read};
+pub use csv::{Columns, MOST_ROWS, RowSample, StudyTableError, read};
 pub use paceline_plan::Goal;
 pub use recorded::{recorded, settings, varied};
 pub use response::{Response, number, short};
@@ -35,12 +35,12 @@ pub struct Factor {
     /// Its name.
     pub name: String,
     /// Its levels: numbers in ascending order, words in the order of the alphabet.
-    pub levels: Vec<Level>,
+    pub levels: Vec<FactorLevel>,
 }
 
 /// One level of a factor.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Level {
+pub struct FactorLevel {
     /// As it was written.
     pub text: String,
     /// As a number, where it is one.
@@ -48,7 +48,7 @@ pub struct Level {
     pub number: Option<f64>,
 }
 
-impl Level {
+impl FactorLevel {
     /// A level as it was written; a number where it reads as a finite one.
     pub fn read(text: &str) -> Self {
         let number = text.trim().parse::<f64>().ok().filter(|n| n.is_finite());
@@ -109,7 +109,7 @@ impl StudyTable {
             // Controls may sit outside of the space that is analysed.
             let texts: HashSet<&str> =
                 raw.iter().filter(|run| !run.control).map(|run| run.levels[i].trim()).collect();
-            let mut levels: Vec<Level> = texts.into_iter().map(Level::read).collect();
+            let mut levels: Vec<FactorLevel> = texts.into_iter().map(FactorLevel::read).collect();
             let all = levels.iter().all(|level| level.number.is_some());
             levels.sort_by(|a, b| match (all, a.number, b.number) {
                 (true, Some(x), Some(y)) => x.total_cmp(&y).then_with(|| a.text.cmp(&b.text)),

@@ -2,10 +2,10 @@
 
 use hyper::StatusCode;
 use paceline_analyze::charts::run as drawn;
-use paceline_analyze::explain::{Comparison, Explanation, Recorded};
+use paceline_analyze::explain::{Explanation, Recorded, RunComparison};
 use paceline_analyze::figure::Figure;
 use paceline_analyze::report::explanation_html;
-use paceline_analyze::sheet::{Sheet, escape};
+use paceline_analyze::sheet::{TextTable, escape};
 use paceline_analyze::table::{number, settings};
 use paceline_record::store::RunRow;
 use paceline_record::{RecordError, Store};
@@ -13,13 +13,13 @@ use paceline_record::{RecordError, Store};
 use super::parts::{self, badge};
 use super::run::{find, version};
 use super::{Page, PageResult, Room, frame, problem};
-use crate::background::{Fragment, PATIENCE, Shown, Work};
+use crate::background::{AnalysisTask, Fragment, PATIENCE, Shown};
 use crate::group::stamp;
 use crate::query::{Query, encode};
-use crate::route::Site;
+use crate::route::ServerState;
 
 /// The two runs of an address: `pick=A&pick=B`, or `a=A&b=B`.
-fn pair(site: &Site, query: &Query) -> Result<[RunRow; 2], Page> {
+fn pair(site: &ServerState, query: &Query) -> Result<[RunRow; 2], Page> {
     let picks: Vec<&str> =
         ["a", "b"].into_iter().filter_map(|n| query.get(n)).chain(query.all("pick")).collect();
     match picks.as_slice() {
@@ -33,7 +33,7 @@ fn pair(site: &Site, query: &Query) -> Result<[RunRow; 2], Page> {
 }
 
 /// The page.
-pub fn page(site: &Site, query: &Query) -> PageResult {
+pub fn page(site: &ServerState, query: &Query) -> PageResult {
     let runs = pair(site, query)?;
     let shown = compared(site, &runs);
     let [a, b] = &runs;
@@ -59,12 +59,12 @@ pub fn page(site: &Site, query: &Query) -> PageResult {
 }
 
 /// The charts alone.
-pub fn charts(site: &Site, query: &Query) -> PageResult {
+pub fn charts(site: &ServerState, query: &Query) -> PageResult {
     let shown = compared(site, &pair(site, query)?);
     Ok(Page::part(shown.fragment.map_or_else(String::new, |fragment| fragment.charts.clone())))
 }
 
-fn compared(site: &Site, runs: &[RunRow; 2]) -> Shown {
+fn compared(site: &ServerState, runs: &[RunRow; 2]) -> Shown {
     let key = format!("/compare?a={}&b={}", encode(&runs[0].run), encode(&runs[1].run));
     site.background.ask(&key, stamp(&runs.each_ref().map(version)), PATIENCE, || {
         let (folder, runs) = (site.cache.folder().to_owned(), runs.clone());
@@ -74,7 +74,7 @@ fn compared(site: &Site, runs: &[RunRow; 2]) -> Shown {
                 told: format!("<p class=\"note\">{}</p>", escape(&error.to_string())),
                 ..Fragment::default()
             })
-        }) as Work
+        }) as AnalysisTask
     })
 }
 
@@ -87,7 +87,7 @@ fn fragment(store: &Store, runs: &[RunRow; 2]) -> Result<Fragment, RecordError> 
         }
     }
     if let [a, b] = explained.as_slice() {
-        let said = Comparison::new(a, b);
+        let said = RunComparison::new(a, b);
         told += &format!(
             "<section><h2>What makes the difference</h2><p>{}</p></section>\n",
             escape(&said.sentence)
@@ -106,9 +106,9 @@ fn fragment(store: &Store, runs: &[RunRow; 2]) -> Result<Fragment, RecordError> 
     Ok(Fragment { told, charts: parts::figures(&figures), of: "both runs".into() })
 }
 
-fn figures([a, b]: &[RunRow; 2]) -> Sheet {
+fn figures([a, b]: &[RunRow; 2]) -> TextTable {
     let note = "What the first has, as a part of the second.";
-    let mut sheet = Sheet::new("Figures", &["", &a.run, &b.run, "first, % of second"], 1, note);
+    let mut sheet = TextTable::new("Figures", &["", &a.run, &b.run, "first, % of second"], 1, note);
     type Read = fn(&RunRow) -> Option<f64>;
     let rows: [(&str, Read); 8] = [
         ("speed, samples/s", |r| {
@@ -138,7 +138,7 @@ fn figures([a, b]: &[RunRow; 2]) -> Sheet {
 
 fn differences([a, b]: &[RunRow; 2]) -> String {
     let (first, second) = (settings(a), settings(b));
-    let mut sheet = Sheet::new("Settings that differ", &["setting", &a.run, &b.run], 3, "");
+    let mut sheet = TextTable::new("Settings that differ", &["setting", &a.run, &b.run], 3, "");
     let value = |of: &[(String, String)], name: &str| {
         of.iter().find(|(known, _)| known == name).map_or_else(|| "–".to_owned(), |(_, v)| v.clone())
     };

@@ -14,10 +14,10 @@ use serde_json::{Value, json};
 
 use super::parts::{self, badge, progress, seconds, tile};
 use super::{Page, PageResult, Room, frame, table};
-use crate::background::{Fragment, PATIENCE, Shown, Work};
-use crate::group::{Group, Member, Study, stamp};
+use crate::background::{AnalysisTask, Fragment, PATIENCE, Shown};
+use crate::group::{Group, Member, StudyOverview, stamp};
 use crate::query::{Query, encode};
-use crate::route::Site;
+use crate::route::ServerState;
 use crate::select::{RunFilter, chooses};
 
 /// Levels of a factor that filters list one by one; of more, a range is chosen.
@@ -40,7 +40,7 @@ pub struct View {
 /// A study or all runs.
 pub enum Of {
     /// A study.
-    Study(Arc<Study>),
+    Study(Arc<StudyOverview>),
     /// All recorded runs.
     Runs(Arc<Group>),
 }
@@ -68,7 +68,7 @@ pub fn configuration(group: &Group, member: &Member) -> String {
 }
 
 /// The page.
-pub fn page(site: &Site, view: &View, query: &Query) -> PageResult {
+pub fn page(site: &ServerState, view: &View, query: &Query) -> PageResult {
     let group = view.group();
     let chosen = RunFilter::new(group, query);
     let members = chosen.members();
@@ -101,14 +101,14 @@ pub fn page(site: &Site, view: &View, query: &Query) -> PageResult {
 }
 
 /// The charts alone.
-pub fn charts(site: &Site, view: &View, query: &Query) -> PageResult {
+pub fn charts(site: &ServerState, view: &View, query: &Query) -> PageResult {
     let members = RunFilter::new(view.group(), query).members();
     let shown = analysed(site, view, query, &members);
     Ok(Page::part(shown.fragment.map_or_else(String::new, |fragment| fragment.charts.clone())))
 }
 
 /// Findings and charts of some runs, as far as they are there.
-fn analysed(site: &Site, view: &View, query: &Query, members: &[&Member]) -> Shown {
+fn analysed(site: &ServerState, view: &View, query: &Query, members: &[&Member]) -> Shown {
     let group = view.group();
     let counted: Vec<&Member> = members.iter().copied().filter(|m| m.counts).collect();
     let key = format!("{}{}", view.base, query.without(|name, _| !chooses(name)).address());
@@ -140,7 +140,7 @@ fn analysed(site: &Site, view: &View, query: &Query, members: &[&Member]) -> Sho
             let of = format!("{n} {}", if n == 1 { "run" } else { "runs" });
             Fragment { told, charts: parts::figures(&figures), of }
         };
-        Box::new(work) as Work
+        Box::new(work) as AnalysisTask
     })
 }
 
@@ -160,7 +160,7 @@ fn count(members: &[&Member], states: &[&str]) -> u64 {
     members.iter().filter(|m| states.contains(&m.state.as_str())).count() as u64
 }
 
-fn head_of_study(study: &Study, members: &[&Member]) -> String {
+fn head_of_study(study: &StudyOverview, members: &[&Member]) -> String {
     let group = &study.group;
     let all: Vec<&Member> = group.members.iter().collect();
     let ended = all.len() as u64 - count(&all, &["running"]);

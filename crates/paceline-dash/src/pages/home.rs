@@ -8,9 +8,9 @@ use paceline_record::store::RunRow;
 
 use super::parts::{badge, moment, progress, seconds};
 use super::{PageResult, Room, failed, frame};
-use crate::group::Study;
+use crate::group::StudyOverview;
 use crate::query::encode;
-use crate::route::Site;
+use crate::route::ServerState;
 
 /// Runs that are listed.
 const LATEST: usize = 12;
@@ -18,9 +18,9 @@ const LATEST: usize = 12;
 const UNDER_WAY: usize = 8;
 
 /// The page.
-pub fn page(site: &Site) -> PageResult {
+pub fn page(site: &ServerState) -> PageResult {
     let runs = site.cache.runs().map_err(|error| failed(&error))?;
-    let studies: Vec<(String, Result<std::sync::Arc<Study>, String>)> =
+    let studies: Vec<(String, Result<std::sync::Arc<StudyOverview>, String>)> =
         site.cache.studies().into_iter().map(|name| (name.clone(), site.cache.study(&name))).collect();
     let mut body = format!(
         "<h1>Overview</h1>\n<p class=\"note\">Store: <code>{}</code></p>\n",
@@ -87,7 +87,7 @@ fn row(run: &RunRow) -> String {
     )
 }
 
-type Named = (String, Result<std::sync::Arc<Study>, String>);
+type Named = (String, Result<std::sync::Arc<StudyOverview>, String>);
 
 fn under_way(runs: &[std::sync::Arc<RunRow>], studies: &[Named]) -> String {
     let mut cards = String::new();

@@ -15,7 +15,7 @@ use paceline_analyze::sheet::escape;
 use paceline_record::RecordError;
 
 use crate::query::{Query, decode, encode};
-use crate::route::Site;
+use crate::route::ServerState;
 
 /// A page that was made.
 pub struct Page {
@@ -117,7 +117,7 @@ fn named<'a>(path: &'a str, room: &str) -> Option<(String, &'a str)> {
 }
 
 /// Makes the page of an address.
-pub fn make(site: &Site, path: &str, query: &Query) -> Page {
+pub fn make(site: &ServerState, path: &str, query: &Query) -> Page {
     let made = match path {
         "/" => home::page(site),
         "/runs" => all_runs(site).and_then(|view| group::page(site, &view, query)),
@@ -138,7 +138,7 @@ pub fn make(site: &Site, path: &str, query: &Query) -> Page {
 }
 
 /// The lines of parallel coordinates, as JSON.
-pub fn parallel(site: &Site, path: &str, query: &Query) -> Result<String, Page> {
+pub fn parallel(site: &ServerState, path: &str, query: &Query) -> Result<String, Page> {
     let view = match named(path, "/study/") {
         Some((name, "parallel.json")) => of_study(site, &name)?,
         _ if path == "/runs/parallel.json" => all_runs(site)?,
@@ -147,12 +147,12 @@ pub fn parallel(site: &Site, path: &str, query: &Query) -> Result<String, Page> 
     Ok(group::lines(&view, query))
 }
 
-fn all_runs(site: &Site) -> Result<group::View, Page> {
+fn all_runs(site: &ServerState) -> Result<group::View, Page> {
     let group = site.cache.group().map_err(|error| failed(&error))?;
     Ok(group::View { base: "/runs".into(), of: group::Of::Runs(group) })
 }
 
-fn of_study(site: &Site, name: &str) -> Result<group::View, Page> {
+fn of_study(site: &ServerState, name: &str) -> Result<group::View, Page> {
     let missing = |error: String| problem(StatusCode::NOT_FOUND, "This study cannot be shown", &error);
     let study = site.cache.study(name).map_err(missing)?;
     Ok(group::View { base: format!("/study/{}", encode(name)), of: group::Of::Study(study) })

@@ -6,26 +6,26 @@ use paceline_analyze::charts::run as drawn;
 use paceline_analyze::explain::{Explanation, Recorded};
 use paceline_analyze::figure::Figure;
 use paceline_analyze::report::explanation_html;
-use paceline_analyze::sheet::{Sheet, escape};
+use paceline_analyze::sheet::{TextTable, escape};
 use paceline_analyze::table::{number, settings};
 use paceline_record::store::RunRow;
 use paceline_record::{RecordError, Store};
 
 use super::parts::{self, badge, bytes, moment, progress, seconds, tile};
 use super::{Page, PageResult, Room, failed, frame};
-use crate::background::{Fragment, PATIENCE, Shown, Work};
+use crate::background::{AnalysisTask, Fragment, PATIENCE, Shown};
 use crate::group::stamp;
 use crate::query::encode;
-use crate::route::Site;
+use crate::route::ServerState;
 
 /// The run of a name; what it left is read elsewhere.
-pub fn find(site: &Site, name: &str) -> Result<RunRow, Page> {
+pub fn find(site: &ServerState, name: &str) -> Result<RunRow, Page> {
     let found = site.cache.open().and_then(|store| store.find(name));
     found.map_err(|error| failed(&error))
 }
 
 /// The page.
-pub fn page(site: &Site, name: &str) -> PageResult {
+pub fn page(site: &ServerState, name: &str) -> PageResult {
     let run = find(site, name)?;
     let shown = explained(site, &run);
     let mut body = head(&run);
@@ -37,7 +37,7 @@ pub fn page(site: &Site, name: &str) -> PageResult {
 }
 
 /// The charts alone.
-pub fn charts(site: &Site, name: &str) -> PageResult {
+pub fn charts(site: &ServerState, name: &str) -> PageResult {
     let shown = explained(site, &find(site, name)?);
     Ok(Page::part(shown.fragment.map_or_else(String::new, |fragment| fragment.charts.clone())))
 }
@@ -47,7 +47,7 @@ pub fn version(run: &RunRow) -> u64 {
     stamp(&(run.id, &run.state, run.steps_done, run.seen_s.to_bits(), run.attempts))
 }
 
-fn explained(site: &Site, run: &RunRow) -> Shown {
+fn explained(site: &ServerState, run: &RunRow) -> Shown {
     let key = format!("/run/{}", run.run);
     site.background.ask(&key, version(run), PATIENCE, || {
         let (folder, run) = (site.cache.folder().to_owned(), run.clone());
@@ -57,7 +57,7 @@ fn explained(site: &Site, run: &RunRow) -> Shown {
                 told: format!("<p class=\"note\">{}</p>", escape(&error.to_string())),
                 ..Fragment::default()
             })
-        }) as Work
+        }) as AnalysisTask
     })
 }
 
@@ -132,7 +132,7 @@ fn ranks(run: &RunRow) -> String {
         "CPU, s",
         "peak memory",
     ];
-    let mut sheet = Sheet::new("Ranks", &head, 3, "Where each rank's time went over the whole run.");
+    let mut sheet = TextTable::new("Ranks", &head, 3, "Where each rank's time went over the whole run.");
     for rank in &result.ranks {
         let mut row = vec![rank.rank.to_string(), rank.role.to_string(), rank.host.to_string()];
         row.extend([rank.compute_s, rank.send_s, rank.wait_s, rank.apply_s].map(number));
@@ -145,7 +145,7 @@ fn ranks(run: &RunRow) -> String {
 
 fn plan(run: &RunRow) -> String {
     let mut sheet =
-        Sheet::new("Settings", &["setting", "value"], 2, "The plan: it fully determines the run.");
+        TextTable::new("Settings", &["setting", "value"], 2, "The plan: it fully determines the run.");
     sheet.rows = settings(run).into_iter().map(|(name, value)| vec![name, value]).collect();
     if sheet.rows.is_empty() {
         return "<p class=\"note\">The plan cannot be read: another version of paceline made it.</p>\n"

@@ -6,12 +6,12 @@ use std::collections::HashSet;
 use paceline_plan::{Point, Space};
 use paceline_random::{Purpose, Stream};
 
-use super::{Kind, Sampler, pick};
+use super::{Sampler, SamplerKind, pick};
 use crate::bayes::gaussian::{Features, Gaussian};
 use crate::bayes::normal;
-use crate::problem::{Observation, Outcome, Problem, Suggestion};
+use crate::problem::{Observation, Problem, Suggestion, TrialOutcome};
 
-pub const BAYES: Kind = Kind {
+pub const BAYES: SamplerKind = SamplerKind {
     name: "bayes",
     about: "Bayesian optimisation: Gaussian processes over mixed and conditional axes, with limits",
     variants: &[],
@@ -198,7 +198,7 @@ impl Sampler for Bayes {
         let mut objective = Gaussian::fit(&seen, &targets);
 
         let pending: Vec<&Point> =
-            history.iter().filter(|o| o.outcome == Outcome::Pending).map(|o| &o.point).collect();
+            history.iter().filter(|o| o.outcome == TrialOutcome::Pending).map(|o| &o.point).collect();
         if !pending.is_empty() {
             objective = objective.condition_on_pending(&targets, &Features::new(space, pending));
         }
@@ -242,10 +242,11 @@ impl Sampler for Bayes {
             }
         }
         // Where runs fail, and others do not.
-        if history.iter().any(|o| o.outcome == Outcome::Failed) {
-            let ended: Vec<&Observation> = history.iter().filter(|o| o.outcome != Outcome::Pending).collect();
+        if history.iter().any(|o| o.outcome == TrialOutcome::Failed) {
+            let ended: Vec<&Observation> =
+                history.iter().filter(|o| o.outcome != TrialOutcome::Pending).collect();
             let success: Vec<f64> =
-                ended.iter().map(|o| if o.outcome == Outcome::Failed { -1.0 } else { 1.0 }).collect();
+                ended.iter().map(|o| if o.outcome == TrialOutcome::Failed { -1.0 } else { 1.0 }).collect();
             let process = Gaussian::fit(&Features::new(space, ended.iter().map(|o| &o.point)), &success);
             for (score, (mean, sigma)) in scores.iter_mut().zip(process.predict(&places)) {
                 *score += normal::ln_below(mean / sigma.max(0.1));

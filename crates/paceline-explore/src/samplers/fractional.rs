@@ -4,11 +4,11 @@
 use paceline_plan::Point;
 use paceline_random::{Purpose, Stream};
 
-use super::{Kind, Sampler, SamplerError, pick};
+use super::{Sampler, SamplerError, SamplerKind, pick};
 use crate::design::{Design, Resolution};
 use crate::problem::{Observation, Problem, Suggestion};
 
-pub const FRACTIONAL: Kind = Kind {
+pub const FRACTIONAL: SamplerKind = SamplerKind {
     name: "fractional",
     about: "a two-level design of the axes' first and last levels; :III, :IV, :V or :plackett-burman",
     variants: &["III", "IV", "V", "plackett-burman"],

@@ -3,10 +3,10 @@
 use paceline_plan::Point;
 use paceline_random::{Purpose, Stream};
 
-use super::{Kind, Sampler, SamplerError, pick};
+use super::{Sampler, SamplerError, SamplerKind, pick};
 use crate::problem::{Observation, Suggestion};
 
-pub const GRID: Kind = Kind {
+pub const GRID: SamplerKind = SamplerKind {
     name: "grid",
     about: "every combination that the constraints allow, in random order",
     variants: &[],

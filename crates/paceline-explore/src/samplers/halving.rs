@@ -4,10 +4,10 @@
 use paceline_plan::Point;
 use paceline_random::{Purpose, Stream};
 
-use super::{Kind, Sampler, pick};
-use crate::problem::{Observation, Outcome, Problem, Suggestion};
+use super::{Sampler, SamplerKind, pick};
+use crate::problem::{Observation, Problem, Suggestion, TrialOutcome};
 
-pub const HALVING: Kind = Kind {
+pub const HALVING: SamplerKind = SamplerKind {
     name: "halving",
     about: "many short runs, the best third three times as long, up to the whole (successive halving)",
     variants: &[],
@@ -99,7 +99,7 @@ impl Sampler for Halving {
                 return Some(Suggestion { point: point.clone(), share });
             }
             // The next rung is chosen when all of this one have ended.
-            if made.iter().any(|o| o.outcome == Outcome::Pending) {
+            if made.iter().any(|o| o.outcome == TrialOutcome::Pending) {
                 return None;
             }
             points = self.ranked(&made);

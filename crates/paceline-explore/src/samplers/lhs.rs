@@ -6,10 +6,10 @@ use paceline_plan::Point;
 use paceline_random::{Purpose, Stream};
 
 use super::grid::Listed;
-use super::{Kind, pick};
+use super::{SamplerKind, pick};
 use crate::problem::Problem;
 
-pub const LHS: Kind = Kind {
+pub const LHS: SamplerKind = SamplerKind {
     name: "lhs",
     about: "a Latin hypercube as large as the budget: every axis's levels equally often",
     variants: &[],

@@ -26,7 +26,7 @@ pub trait Sampler: Send {
 }
 
 /// A sampler that users can name.
-pub struct Kind {
+pub struct SamplerKind {
     /// The name, on the command line and in study files.
     pub name: &'static str,
     /// One line for help texts and tables.
@@ -52,7 +52,7 @@ pub type Make = fn(&Problem, &str) -> Result<Box<dyn Sampler>, SamplerError>;
 pub struct SamplerError(pub String);
 
 /// Every sampler.
-pub static SAMPLERS: &[Kind] = &[
+pub static SAMPLERS: &[SamplerKind] = &[
     grid::GRID,
     fractional::FRACTIONAL,
     random::RANDOM,
@@ -63,7 +63,7 @@ pub static SAMPLERS: &[Kind] = &[
 ];
 
 /// The sampler of that name, and its variant.
-pub fn find(name: &str) -> Result<(&'static Kind, &str), SamplerError> {
+pub fn find(name: &str) -> Result<(&'static SamplerKind, &str), SamplerError> {
     let (base, variant) = name.split_once(':').unwrap_or((name, ""));
     let names = || SAMPLERS.iter().map(|kind| kind.name);
     let Some(kind) = SAMPLERS.iter().find(|kind| kind.name == base) else {

@@ -4,10 +4,10 @@ use paceline_plan::Point;
 use paceline_random::{Purpose, Stream};
 
 use super::grid::Listed;
-use super::{Kind, Sampler, pick};
+use super::{Sampler, SamplerKind, pick};
 use crate::problem::{Observation, Problem, Suggestion};
 
-pub const RANDOM: Kind = Kind {
+pub const RANDOM: SamplerKind = SamplerKind {
     name: "random",
     about: "points drawn at random, each as likely as any other",
     variants: &[],

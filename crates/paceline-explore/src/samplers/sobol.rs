@@ -5,10 +5,10 @@ use std::collections::HashSet;
 use paceline_plan::Point;
 use paceline_random::{Purpose, Stream};
 
-use super::{Kind, Sampler, SamplerError, pick};
+use super::{Sampler, SamplerError, SamplerKind, pick};
 use crate::problem::{Observation, Problem, Suggestion};
 
-pub const SOBOL: Kind = Kind {
+pub const SOBOL: SamplerKind = SamplerKind {
     name: "sobol",
     about: "a scrambled Sobol sequence: evenly spread whenever one stops",
     variants: &[],

@@ -39,7 +39,7 @@ pub struct StudyFile {
     /// Another program as the workload.
     pub command: Option<CommandFile>,
     /// What varies.
-    pub axes: Axes,
+    pub axes: AxesFile,
     /// What is wanted.
     pub objectives: Vec<ObjectiveFile>,
     /// When the study ends.
@@ -92,7 +92,7 @@ pub enum MetricsFile {
 /// The axes, in the order in which they are written.
 #[derive(Clone, Debug, JsonSchema)]
 #[schemars(transparent)]
-pub struct Axes(#[schemars(with = "BTreeMap<String, AxisFile>")] pub Vec<(String, AxisFile)>);
+pub struct AxesFile(#[schemars(with = "BTreeMap<String, AxisFile>")] pub Vec<(String, AxisFile)>);
 
 /// One axis: a list of levels, or a table.
 #[derive(Clone, Debug, JsonSchema)]
@@ -257,20 +257,20 @@ impl Prices {
     }
 }
 
-impl<'de> Deserialize<'de> for Axes {
+impl<'de> Deserialize<'de> for AxesFile {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Table;
         impl<'de> Visitor<'de> for Table {
-            type Value = Axes;
+            type Value = AxesFile;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a table of axes, e.g. workers = [1, 2, 4]")
             }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Axes, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<AxesFile, A::Error> {
                 let mut axes = Vec::new();
                 while let Some(entry) = map.next_entry()? {
                     axes.push(entry);
                 }
-                Ok(Axes(axes))
+                Ok(AxesFile(axes))
             }
         }
         deserializer.deserialize_map(Table)

@@ -11,7 +11,7 @@ use crate::space::{Axis, Scale, Space, SpaceError};
 use crate::value::Value;
 
 pub use file::{AxisFile, AxisTable, Goal, Infer, MetricsFile, Prices, PriorFile, ScaleFile, StudyFile};
-pub use source::{Source, StudyError};
+pub use source::{StudyError, StudySource};
 
 /// What a study's runs are.
 #[derive(Clone, Debug)]
@@ -78,7 +78,7 @@ pub struct Study {
     /// What runs cost.
     pub prices: Option<Prices>,
     /// The text it was read from.
-    pub source: Source,
+    pub source: StudySource,
 }
 
 /// The JSON schema of study files.
@@ -98,7 +98,7 @@ fn good_name(name: &str) -> bool {
 impl Study {
     /// Reads a study file; `stem` names the study where the file does not.
     pub fn read(file: &str, stem: &str, text: &str) -> Result<Self, StudyError> {
-        let source = Source { file: file.into(), text: text.into() };
+        let source = StudySource { file: file.into(), text: text.into() };
         let raw: StudyFile = toml::from_str(text).map_err(|error| source.toml_error(&error))?;
         let fail = |key: &str, problem: &str| Err(source.error(key, problem));
 
@@ -221,7 +221,7 @@ impl Study {
 
 /// The space, and the conditions that are not on axes alone.
 fn space(
-    source: &Source,
+    source: &StudySource,
     axes: &[(String, AxisFile)],
     constraints: &[String],
 ) -> Result<(Space, Vec<(usize, Condition)>), StudyError> {
@@ -260,7 +260,7 @@ fn space(
 /// Levels that a range may have.
 const MOST_LEVELS: u64 = 10_000;
 
-fn read_axis(source: &Source, name: &str, axis: &AxisFile) -> Result<Axis, StudyError> {
+fn read_axis(source: &StudySource, name: &str, axis: &AxisFile) -> Result<Axis, StudyError> {
     let key = format!("axes.{name}");
     let fail = |problem: &str| Err(source.error(&key, problem));
     let table = match axis {
@@ -330,7 +330,7 @@ fn spread(from: f64, to: f64, count: u64, log: bool) -> Vec<Value> {
 }
 
 /// Every axis appears in the command, and every placeholder is an axis.
-fn check_command(source: &Source, command: &file::CommandFile, space: &Space) -> Result<(), StudyError> {
+fn check_command(source: &StudySource, command: &file::CommandFile, space: &Space) -> Result<(), StudyError> {
     let Some(program) = command.run.first().filter(|p| !p.is_empty()) else {
         return Err(
             source.error("command.run", "the program is missing, e.g. [\"python3\", \"train.py\", \"{lr}\"]")
@@ -368,7 +368,11 @@ fn check_command(source: &Source, command: &file::CommandFile, space: &Space) ->
 }
 
 /// Prices are prices, and belong to what the runs are.
-fn check_prices(source: &Source, prices: Option<&Prices>, workload: &Workload) -> Result<(), StudyError> {
+fn check_prices(
+    source: &StudySource,
+    prices: Option<&Prices>,
+    workload: &Workload,
+) -> Result<(), StudyError> {
     let Some(prices) = prices else { return Ok(()) };
     if let Some((key, _)) = prices.all().iter().find(|(_, price)| !(*price >= 0.0 && price.is_finite())) {
         return Err(source.error(&format!("prices.{key}"), "must be a number of at least 0"));

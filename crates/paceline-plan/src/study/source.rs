@@ -23,14 +23,14 @@ pub struct StudyError {
 
 /// The text of a study file.
 #[derive(Clone, Debug)]
-pub struct Source {
+pub struct StudySource {
     /// The file's name.
     pub file: String,
     /// What is in it.
     pub text: String,
 }
 
-impl Source {
+impl StudySource {
     /// A mistake at a key such as `axes.workers`, `constraints[1]` or `objectives[0].metric`; where the key is not
     /// there, at the nearest one around it.
     pub fn error(&self, key: &str, problem: impl Into<String>) -> StudyError {

@@ -5,7 +5,7 @@ use std::path::Path;
 use paceline_plan::sheet::{Terminator, to_csv};
 
 use super::{ExportError, Exported, file, folder};
-use crate::store::{Rows, Value};
+use crate::store::{TableRows, Value};
 
 pub fn write(exported: &Exported<'_>, out: &Path) -> Result<(), ExportError> {
     folder(out)?;
@@ -16,7 +16,7 @@ pub fn write(exported: &Exported<'_>, out: &Path) -> Result<(), ExportError> {
     Ok(())
 }
 
-fn text(rows: &Rows) -> String {
+fn text(rows: &TableRows) -> String {
     let names = rows.table.columns.iter().map(|column| column.name.to_owned()).collect();
     let fields = rows.rows.iter().map(|row| row.iter().map(field).collect());
     to_csv(Terminator::CRLF, [names].into_iter().chain::<Vec<Vec<String>>>(fields.collect()))

@@ -2,10 +2,10 @@
 
 use std::io::Write;
 
-use super::{ExportError, Exported, Summary};
+use super::{ExportError, Exported, RunSummary};
 
 pub fn write(exported: &Exported<'_>, out: &mut dyn Write) -> Result<(), ExportError> {
-    let summary = Summary::of(exported)?;
+    let summary = RunSummary::of(exported)?;
     writeln!(out, "# Run {}\n", summary.run)?;
     for line in summary.lines() {
         writeln!(out, "- {line}")?;

@@ -12,10 +12,10 @@ mod trace;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use crate::store::{RecordError, Rows, RunRow, Store};
+use crate::store::{RecordError, RunRow, Store, TableRows};
 use crate::table::tables;
 
-pub use summary::{EvaluationSummary, LinkSummary, RankSummary, Summary};
+pub use summary::{EvaluationSummary, LinkSummary, RankSummary, RunSummary};
 
 /// An export that failed.
 #[derive(Debug, thiserror::Error)]
@@ -92,12 +92,12 @@ pub struct Exported<'a> {
 
 impl Exported<'_> {
     /// Reads the rows of one table.
-    pub fn table(&self, name: &str) -> Result<Rows, RecordError> {
+    pub fn table(&self, name: &str) -> Result<TableRows, RecordError> {
         self.store.rows(name, self.run)
     }
 
     /// Reads table after table: one at a time is in memory.
-    fn tables(&self) -> impl Iterator<Item = Result<Rows, RecordError>> {
+    fn tables(&self) -> impl Iterator<Item = Result<TableRows, RecordError>> {
         tables().into_iter().map(|table| self.table(table.name))
     }
 }
@@ -125,7 +125,7 @@ fn varint(bytes: &mut Vec<u8>, mut value: u64) {
 pub(crate) mod tests {
     use super::*;
     use crate::event::Event;
-    use crate::row::{Batch, Sample, StepRow, TraceRow, Traced};
+    use crate::row::{Batch, RankSample, StepRow, TraceRow, Traced};
     use crate::store::{Build, Record};
 
     /// A small recorded run of two ranks.
@@ -162,7 +162,11 @@ pub(crate) mod tests {
             let batch = Batch {
                 site: Some(Box::new(crate::site::Site::own())),
                 steps: steps.collect(),
-                samples: vec![Sample { at_ns: begin + 500, process: vec![Some(0.5)], ..Sample::default() }],
+                samples: vec![RankSample {
+                    at_ns: begin + 500,
+                    process: vec![Some(0.5)],
+                    ..RankSample::default()
+                }],
                 trace: vec![message(Traced::Send, begin + 1350), message(Traced::Receive, begin + 1400)],
                 dropped: 0,
             };

@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use super::{ExportError, Exported, file, folder, varint};
-use crate::store::{Rows, Value};
+use crate::store::{TableRows, Value};
 use crate::table::Type;
 
 /// First and last bytes of a file.
@@ -36,7 +36,7 @@ struct Chunk {
     length: usize,
 }
 
-fn bytes(rows: &Rows) -> Vec<u8> {
+fn bytes(rows: &TableRows) -> Vec<u8> {
     let mut file = MAGIC.to_vec();
     let chunks: Vec<Chunk> = (0..rows.table.columns.len())
         .map(|column| {
@@ -55,7 +55,7 @@ fn bytes(rows: &Rows) -> Vec<u8> {
 }
 
 /// Which rows have a value, then the values.
-fn page(rows: &Rows, column: usize) -> Vec<u8> {
+fn page(rows: &TableRows, column: usize) -> Vec<u8> {
     let kind = rows.table.columns[column].kind;
     let fits = |value: &Value| match kind {
         Type::Integer => matches!(value, Value::Integer(_)),
@@ -103,7 +103,7 @@ fn header(length: usize, values: usize) -> Vec<u8> {
     thrift.bytes
 }
 
-fn footer(rows: &Rows, chunks: &[Chunk]) -> Vec<u8> {
+fn footer(rows: &TableRows, chunks: &[Chunk]) -> Vec<u8> {
     let (columns, count) = (&rows.table.columns, rows.rows.len() as i64);
     let mut thrift = Thrift::default();
     thrift.begin();

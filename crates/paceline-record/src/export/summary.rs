@@ -7,7 +7,7 @@ use crate::store::{RecordError, Value, number};
 
 /// A run in a few figures.
 #[derive(Clone, Debug, Serialize)]
-pub struct Summary {
+pub struct RunSummary {
     /// The run's id.
     pub run: String,
     /// `running`, `ok`, `failed`, `interrupted` or `lost`.
@@ -114,7 +114,7 @@ pub struct EvaluationSummary {
 /// A heading, column names, and cells.
 pub type Section = (String, Vec<&'static str>, Vec<Vec<String>>);
 
-impl Summary {
+impl RunSummary {
     /// Sums a run up.
     pub fn of(exported: &Exported<'_>) -> Result<Self, RecordError> {
         let run = exported.run;

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use super::{ExportError, Exported, file, folder, varint};
-use crate::store::{Rows, Value, number};
+use crate::store::{TableRows, Value, number};
 
 pub fn write(exported: &Exported<'_>, out: &Path) -> Result<(), ExportError> {
     let started = exported.run.started_s;
@@ -50,7 +50,7 @@ impl Events {
     }
 
     /// A column of a row as a scalar, if it has a value.
-    fn scalar(&mut self, rows: &Rows, row: &[Value], tag: &str, column: &str, unit: f64) {
+    fn scalar(&mut self, rows: &TableRows, row: &[Value], tag: &str, column: &str, unit: f64) {
         let get = |name: &str| number(&row[rows.column(name)]);
         let (Some(value), Some(step), Some(t_ns)) = (get(column), get("step"), get("t_ns")) else { return };
         let mut scalar = Vec::new();

@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use serde_json::{Value as Json, json};
 
 use super::{ExportError, Exported};
-use crate::store::{Rows, Value, number};
+use crate::store::{TableRows, Value, number};
 
 pub fn write(exported: &Exported<'_>, out: &mut dyn Write) -> Result<(), ExportError> {
     let mut events = Vec::new();
@@ -28,11 +28,11 @@ pub fn write(exported: &Exported<'_>, out: &mut dyn Write) -> Result<(), ExportE
 }
 
 /// A row's numbers by name; what is not there counts as 0.
-fn reader<'a>(rows: &'a Rows, row: &'a [Value]) -> impl Fn(&str) -> f64 + 'a {
+fn reader<'a>(rows: &'a TableRows, row: &'a [Value]) -> impl Fn(&str) -> f64 + 'a {
     move |name| number(&row[rows.column(name)]).unwrap_or(0.0)
 }
 
-fn names(ranks: &Rows, events: &mut Vec<Json>) {
+fn names(ranks: &TableRows, events: &mut Vec<Json>) {
     for row in &ranks.rows {
         let rank = reader(ranks, row)("rank") as u64;
         let role = match &row[ranks.column("role")] {
@@ -48,7 +48,7 @@ fn names(ranks: &Rows, events: &mut Vec<Json>) {
     }
 }
 
-fn steps(rows: &Rows, events: &mut Vec<Json>) {
+fn steps(rows: &TableRows, events: &mut Vec<Json>) {
     for row in &rows.rows {
         let get = reader(rows, row);
         let (rank, step, begin) = (get("rank") as u64, get("step") as u64, get("t_ns"));
@@ -81,7 +81,7 @@ fn steps(rows: &Rows, events: &mut Vec<Json>) {
     }
 }
 
-fn messages(rows: &Rows, events: &mut Vec<Json>) {
+fn messages(rows: &TableRows, events: &mut Vec<Json>) {
     let kind = rows.column("kind");
     let text = |row: &[Value]| if let Value::Text(text) = &row[kind] { text.clone() } else { String::new() };
     // Of each start of the run, the n-th message that one side sends is the n-th that the other receives.
@@ -129,7 +129,7 @@ fn messages(rows: &Rows, events: &mut Vec<Json>) {
     }
 }
 
-fn counters(rows: &Rows, events: &mut Vec<Json>) {
+fn counters(rows: &TableRows, events: &mut Vec<Json>) {
     for pair in rows.rows.windows(2) {
         let (before, now) = (reader(rows, &pair[0]), reader(rows, &pair[1]));
         if ["rank", "attempt"].iter().any(|name| before(name) != now(name)) {
@@ -148,7 +148,7 @@ fn counters(rows: &Rows, events: &mut Vec<Json>) {
     }
 }
 
-fn evaluations(rows: &Rows, events: &mut Vec<Json>) {
+fn evaluations(rows: &TableRows, events: &mut Vec<Json>) {
     for row in &rows.rows {
         let get = reader(rows, row);
         events.push(json!({

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::{Kind, Metric, field};
+use super::{Metric, MetricKind, field};
 
 /// A machine at a moment.
 #[derive(Clone, Debug, Default)]
@@ -37,7 +37,7 @@ pub static HOST: &[Metric<HostReading>] = &[
     Metric {
         name: "load_1m",
         unit: "threads",
-        kind: Kind::Gauge,
+        kind: MetricKind::Gauge,
         about: "threads that run or want to, mean of a minute",
         source: "/proc/loadavg",
         read: |r| r.load.split_whitespace().next()?.parse().ok(),
@@ -45,7 +45,7 @@ pub static HOST: &[Metric<HostReading>] = &[
     Metric {
         name: "cpu_busy_s",
         unit: "s",
-        kind: Kind::Counter,
+        kind: MetricKind::Counter,
         about: "CPU time of everything on the machine, all cores",
         source: "/proc/stat",
         read: |r| r.cpu(&[0, 1, 2, 5, 6, 7]),
@@ -53,7 +53,7 @@ pub static HOST: &[Metric<HostReading>] = &[
     Metric {
         name: "cpu_idle_s",
         unit: "s",
-        kind: Kind::Counter,
+        kind: MetricKind::Counter,
         about: "time that cores had nothing to do or waited for disks",
         source: "/proc/stat",
         read: |r| r.cpu(&[3, 4]),
@@ -61,7 +61,7 @@ pub static HOST: &[Metric<HostReading>] = &[
     Metric {
         name: "memory_available_bytes",
         unit: "bytes",
-        kind: Kind::Gauge,
+        kind: MetricKind::Gauge,
         about: "memory that programs could have",
         source: "/proc/meminfo",
         read: |r| r.memory("MemAvailable"),
@@ -69,7 +69,7 @@ pub static HOST: &[Metric<HostReading>] = &[
     Metric {
         name: "memory_total_bytes",
         unit: "bytes",
-        kind: Kind::Gauge,
+        kind: MetricKind::Gauge,
         about: "memory of the machine",
         source: "/proc/meminfo",
         read: |r| r.memory("MemTotal"),
@@ -105,7 +105,7 @@ pub static INTERFACE: &[Metric<InterfaceReading>] = &[
     Metric {
         name: "received_bytes",
         unit: "bytes",
-        kind: Kind::Counter,
+        kind: MetricKind::Counter,
         about: "bytes received by everybody on the machine",
         source: "/proc/net/dev",
         read: |r| r.column(0),
@@ -113,7 +113,7 @@ pub static INTERFACE: &[Metric<InterfaceReading>] = &[
     Metric {
         name: "received_packets",
         unit: "packets",
-        kind: Kind::Counter,
+        kind: MetricKind::Counter,
         about: "packets received",
         source: "/proc/net/dev",
         read: |r| r.column(1),
@@ -121,7 +121,7 @@ pub static INTERFACE: &[Metric<InterfaceReading>] = &[
     Metric {
         name: "received_drops",
         unit: "packets",
-        kind: Kind::Counter,
+        kind: MetricKind::Counter,
         about: "packets that came and were dropped",
         source: "/proc/net/dev",
         read: |r| r.column(3),
@@ -129,7 +129,7 @@ pub static INTERFACE: &[Metric<InterfaceReading>] = &[
     Metric {
         name: "sent_bytes",
         unit: "bytes",
-        kind: Kind::Counter,
+        kind: MetricKind::Counter,
         about: "bytes sent by everybody on the machine",
         source: "/proc/net/dev",
         read: |r| r.column(8),
@@ -137,7 +137,7 @@ pub static INTERFACE: &[Metric<InterfaceReading>] = &[
     Metric {
         name: "sent_packets",
         unit: "packets",
-        kind: Kind::Counter,
+        kind: MetricKind::Counter,
         about: "packets sent",
         source: "/proc/net/dev",
         read: |r| r.column(9),
@@ -145,7 +145,7 @@ pub static INTERFACE: &[Metric<InterfaceReading>] = &[
     Metric {
         name: "sent_drops",
         unit: "packets",
-        kind: Kind::Counter,
+        kind: MetricKind::Counter,
         about: "packets that could not be sent",
         source: "/proc/net/dev",
         read: |r| r.column(11),

@@ -1,6 +1,6 @@
 //! What is sampled of the link between a rank and one of its peers.
 
-use super::{Kind, Metric};
+use super::{Metric, MetricKind};
 
 /// A link at a moment, as the rank's transport sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -35,7 +35,7 @@ pub static LINK: &[Metric<LinkReading>] = &[
     Metric {
         name: "sent_bytes",
         unit: "bytes",
-        kind: Kind::Counter,
+        kind: MetricKind::Counter,
         about: "messages sent to the peer, frame headers included",
         source: "the transport's count",
         read: |r| Some(r.sent_bytes as f64),
@@ -43,7 +43,7 @@ pub static LINK: &[Metric<LinkReading>] = &[
     Metric {
         name: "sent_messages",
         unit: "messages",
-        kind: Kind::Counter,
+        kind: MetricKind::Counter,
         about: "messages sent to the peer",
         source: "the transport's count",
         read: |r| Some(r.sent_messages as f64),
@@ -51,7 +51,7 @@ pub static LINK: &[Metric<LinkReading>] = &[
     Metric {
         name: "received_bytes",
         unit: "bytes",
-        kind: Kind::Counter,
+        kind: MetricKind::Counter,
         about: "messages received from the peer, frame headers included",
         source: "the transport's count",
         read: |r| Some(r.received_bytes as f64),
@@ -59,7 +59,7 @@ pub static LINK: &[Metric<LinkReading>] = &[
     Metric {
         name: "received_messages",
         unit: "messages",
-        kind: Kind::Counter,
+        kind: MetricKind::Counter,
         about: "messages received from the peer",
         source: "the transport's count",
         read: |r| Some(r.received_messages as f64),
@@ -67,7 +67,7 @@ pub static LINK: &[Metric<LinkReading>] = &[
     Metric {
         name: "round_trip_s",
         unit: "s",
-        kind: Kind::Gauge,
+        kind: MetricKind::Gauge,
         about: "the kernel's smoothed round trip (TCP only)",
         source: "TCP_INFO",
         read: |r| r.tcp.map(|tcp| tcp.round_trip_s),
@@ -75,7 +75,7 @@ pub static LINK: &[Metric<LinkReading>] = &[
     Metric {
         name: "retransmits",
         unit: "segments",
-        kind: Kind::Counter,
+        kind: MetricKind::Counter,
         about: "segments that the kernel sent again (TCP only)",
         source: "TCP_INFO",
         read: |r| r.tcp.map(|tcp| tcp.retransmits as f64),
@@ -83,7 +83,7 @@ pub static LINK: &[Metric<LinkReading>] = &[
     Metric {
         name: "window_bytes",
         unit: "bytes",
-        kind: Kind::Gauge,
+        kind: MetricKind::Gauge,
         about: "the kernel's congestion window (TCP only)",
         source: "TCP_INFO",
         read: |r| r.tcp.map(|tcp| tcp.window_bytes as f64),
@@ -91,7 +91,7 @@ pub static LINK: &[Metric<LinkReading>] = &[
     Metric {
         name: "greeting_s",
         unit: "s",
-        kind: Kind::Gauge,
+        kind: MetricKind::Gauge,
         about: "an empty message to the peer and back before the first step, the fastest of several",
         source: "the rank's clock",
         read: |r| r.greeting_s,

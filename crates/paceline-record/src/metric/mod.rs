@@ -18,7 +18,7 @@ pub use process::{PROCESS, ProcessReading};
 
 /// How a metric behaves over time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum MetricKind {
     /// Counts up from the start of what it belongs to: the difference between two samples is what happened
     /// between them.
     Counter,
@@ -26,7 +26,7 @@ pub enum Kind {
     Gauge,
 }
 
-impl Kind {
+impl MetricKind {
     /// In one word.
     pub fn name(self) -> &'static str {
         match self {
@@ -43,7 +43,7 @@ pub struct Metric<R: 'static> {
     /// Its unit.
     pub unit: &'static str,
     /// Counter or gauge.
-    pub kind: Kind,
+    pub kind: MetricKind,
     /// What it is.
     pub about: &'static str,
     /// Where it comes from.
@@ -65,7 +65,7 @@ pub struct About {
     /// Its unit.
     pub unit: &'static str,
     /// Counter or gauge.
-    pub kind: Kind,
+    pub kind: MetricKind,
     /// What it is.
     pub about: &'static str,
     /// Where it comes from.

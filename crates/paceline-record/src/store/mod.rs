@@ -21,7 +21,7 @@ use std::time::Duration;
 use rusqlite::{Connection, ErrorCode};
 use rustix::process::{Resource, getrlimit};
 
-pub use read::{Rows, RunRow, number};
+pub use read::{RunRow, TableRows, number};
 pub use record::{Build, EventSink, Record};
 pub use rusqlite::types::Value;
 pub use space::{Scarce, scarce};
@@ -218,7 +218,7 @@ pub(crate) mod tests {
     use std::collections::BTreeMap;
     use std::sync::{Arc, Mutex};
 
-    use paceline_plan::{Placement, Plan, Work};
+    use paceline_plan::{Placement, Plan, TrainingLength};
 
     use super::*;
     use crate::event::Event;
@@ -261,7 +261,7 @@ pub(crate) mod tests {
             momentum: 0.9,
             nesterov: false,
             weight_decay: 0.0,
-            work: Work::Steps(10),
+            work: TrainingLength::Steps(10),
             checkpoint_every: None,
             keep: 2,
             restarts: 0,

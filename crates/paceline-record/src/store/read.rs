@@ -96,14 +96,14 @@ fn run_row(row: &Row<'_>) -> rusqlite::Result<RunRow> {
 
 /// Rows of one table that belong to one run.
 #[derive(Clone, Debug)]
-pub struct Rows {
+pub struct TableRows {
     /// The table.
     pub table: Table,
     /// Values in the order of its columns.
     pub rows: Vec<Vec<Value>>,
 }
 
-impl Rows {
+impl TableRows {
     /// Where a column is.
     pub fn column(&self, name: &str) -> usize {
         let at = self.table.columns.iter().position(|c| c.name == name);
@@ -187,7 +187,7 @@ impl Store {
     }
 
     /// A table's rows of a run, in the order of their keys.
-    pub fn rows(&self, table: &str, run: &RunRow) -> Result<Rows, RecordError> {
+    pub fn rows(&self, table: &str, run: &RunRow) -> Result<TableRows, RecordError> {
         let table = tables()
             .into_iter()
             .find(|t| t.name == table)
@@ -206,7 +206,7 @@ impl Store {
             c.prepare(&sql)?.query_map(params![run.id], read)?.collect::<rusqlite::Result<_>>()
         };
         let rows = all(&self.connection).map_err(at(&self.path))?;
-        Ok(Rows { table, rows })
+        Ok(TableRows { table, rows })
     }
 
     /// Numbers that a query gives for a run (its only parameter); what is none is left out as NaN.

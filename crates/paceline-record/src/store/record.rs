@@ -15,7 +15,7 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
 
 use super::write::{End, Job, Writer};
 use super::{BUSY, RecordError, Store, at};
-use crate::event::{Event, Marked, Origin, RunResult, SCHEMA};
+use crate::event::{Event, Marked, RunOrigin, RunResult, SCHEMA};
 use crate::process::{monotonic_ns, realtime_ns};
 use crate::row::Batch;
 use crate::site::Site;
@@ -43,7 +43,7 @@ pub struct Record {
     run: String,
     /// Space that the run's end can still be written to when the disk is full.
     reserve: Option<File>,
-    origin: Origin,
+    origin: RunOrigin,
     /// The zero of the run's clock, in nanoseconds of `CLOCK_MONOTONIC`: of a run that goes on it may lie before
     /// the machine's start.
     began_ns: i64,
@@ -81,7 +81,7 @@ impl Record {
         build: Build,
         told: Option<EventSink>,
     ) -> Result<Self, RecordError> {
-        Self::begin(folder, run, plan, build, told, Origin::Measured)
+        Self::begin(folder, run, plan, build, told, RunOrigin::Measured)
     }
 
     /// Begins the record of a run in virtual time.
@@ -92,7 +92,7 @@ impl Record {
         build: Build,
         told: Option<EventSink>,
     ) -> Result<Self, RecordError> {
-        Self::begin(folder, run, plan, build, told, Origin::Simulated)
+        Self::begin(folder, run, plan, build, told, RunOrigin::Simulated)
     }
 
     fn begin(
@@ -101,7 +101,7 @@ impl Record {
         plan: &Plan,
         build: Build,
         told: Option<EventSink>,
-        origin: Origin,
+        origin: RunOrigin,
     ) -> Result<Self, RecordError> {
         let store = Store::create(folder)?;
         store.check_quickly()?;
@@ -132,7 +132,7 @@ impl Record {
             };
             return Err(RecordError::Which { problem });
         };
-        Self::start(store, run, site, plan, beginning, told, Origin::Measured)
+        Self::start(store, run, site, plan, beginning, told, RunOrigin::Measured)
     }
 
     fn start(
@@ -142,7 +142,7 @@ impl Record {
         plan: &Plan,
         beginning: Beginning,
         told: Option<EventSink>,
-        origin: Origin,
+        origin: RunOrigin,
     ) -> Result<Self, RecordError> {
         let Beginning { id, began_ns, attempt, events, dropped } = beginning;
         let Store { connection, path } = store;
@@ -154,7 +154,7 @@ impl Record {
             connection,
             run: id,
             // Rows of virtual time are on a clock that begins with the run.
-            began_ns: if origin == Origin::Simulated { 0 } else { began_ns },
+            began_ns: if origin == RunOrigin::Simulated { 0 } else { began_ns },
             attempt,
             site,
             workers: plan.workers,
@@ -402,7 +402,7 @@ fn begin(
     plan: &Plan,
     build: Build,
     site: &Site,
-    origin: Origin,
+    origin: RunOrigin,
 ) -> rusqlite::Result<Beginning> {
     let now = realtime_ns() as f64 * 1e-9;
     let text = serde_json::to_string(plan).expect("a plan is plain data");

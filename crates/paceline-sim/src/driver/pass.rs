@@ -3,10 +3,10 @@
 use paceline_protocol::{Buf, Input, Load, Rank, Time};
 
 use super::Driver;
-use crate::costs::Part;
-use crate::memory::{Begin, Memory};
+use crate::costs::PassPart;
+use crate::memory::{RankMemory, StepStart};
 use crate::queue::Event;
-use crate::report::Started;
+use crate::report::StartedStep;
 
 /// Slices of a pass on a host that is shared.
 const SLICES: Time = 16;
@@ -25,7 +25,7 @@ pub(super) struct Pass {
     took: Time,
 }
 
-impl<M: Memory> Driver<'_, M> {
+impl<M: RankMemory> Driver<'_, M> {
     /// A worker has finished a step, if it has begun one.
     pub(super) fn step_over(&mut self, rank: Rank) {
         let context = &mut self.members[rank];
@@ -40,15 +40,15 @@ impl<M: Memory> Driver<'_, M> {
         self.memory.step_over(rank, times.len() as u64, context.busy);
     }
 
-    pub(super) fn begin(&mut self, rank: Rank, begin: Begin) {
-        let Begin { step, unit, scale } = begin;
+    pub(super) fn begin(&mut self, rank: Rank, begin: StepStart) {
+        let StepStart { step, unit, scale } = begin;
         debug_assert!(
             self.members[rank].leaving.iter().all(|(_, src)| src.buf != Buf::Grad),
             "rank {rank} begins a step while its gradients are still being sent"
         );
         self.step_over(rank);
         if self.detailed {
-            self.report.steps.push(Started { at: self.members[rank].busy, rank, step, unit, scale });
+            self.report.steps.push(StartedStep { at: self.members[rank].busy, rank, step, unit, scale });
         }
         self.memory.gradient(rank, begin);
         let whole = self.costs.pass(rank, step);
@@ -81,7 +81,7 @@ impl<M: Memory> Driver<'_, M> {
         if self.members[rank].dead {
             return;
         }
-        if let Some(Part { announces, end }) = self.parts.get(part) {
+        if let Some(PassPart { announces, end }) = self.parts.get(part) {
             if done < (whole as f64 * end) as Time {
                 return self.next_part(rank);
             }

@@ -1,20 +1,20 @@
 //! The consistency models of the parameter server: bounds, staleness, switching.
 
 use paceline_protocol::{GradientScale, Setup};
-use paceline_sim::{Costs, Factor, Nothing, Report, Started, Work, simulate};
+use paceline_sim::{Costs, Nothing, SimulationReport, StartedStep, StepFactor, WorkCost, simulate};
 use proptest::prelude::*;
 
 use super::{Case, costs, make};
 
-fn simulated(case: &Case, setup: &Setup, costs: &Costs) -> Report {
+fn simulated(case: &Case, setup: &Setup, costs: &Costs) -> SimulationReport {
     simulate(setup, make(case.strategy, setup), costs, &mut Nothing, None, &[])
 }
 
 /// The greatest lead at a step's start. A step is finished when its computation is over; a worker without
 /// further work is out of the race.
-fn greatest_lead(setup: &Setup, costs: &Costs, report: &Report) -> u64 {
-    let end = |s: &Started| s.at + costs.step(s.rank, s.step);
-    let lead = |s: &Started| {
+fn greatest_lead(setup: &Setup, costs: &Costs, report: &SimulationReport) -> u64 {
+    let end = |s: &StartedStep| s.at + costs.step(s.rank, s.step);
+    let lead = |s: &StartedStep| {
         let of = |r: usize| report.steps.iter().filter(move |t| t.rank == r);
         let finished = |r: usize| of(r).filter(|t| end(t) <= s.at).count();
         let racing = |&r: &usize| of(r).any(|t| end(t) > s.at);
@@ -72,7 +72,7 @@ proptest! {
 }
 
 /// The workers in the order in which the last part of each of their pushes arrived at the only server.
-fn last_pushes(setup: &Setup, report: &Report) -> Vec<usize> {
+fn last_pushes(setup: &Setup, report: &SimulationReport) -> Vec<usize> {
     let parts = report.arrivals.iter().map(|a| a.tag.bucket).max().map_or(1, |b| b as usize + 1);
     let mut seen = vec![0usize; setup.workers];
     let pushes = report.arrivals.iter().filter(|a| a.to == setup.workers && a.body);
@@ -92,7 +92,7 @@ fn eager_pushes_lower_the_observed_staleness_at_the_same_bound() {
             let case = Case::new("ps", sync, &[("staleness", "1")]);
             let setup = case.setup(Setup { steps: 12, servers: 3, workers: 5, ..case.draw(seed) });
             // Bytes cost nothing here: otherwise the eager ones delay the others.
-            let costs = Costs { per_byte: 0.0, work: Work::default(), ..costs(&setup, seed) };
+            let costs = Costs { per_byte: 0.0, work: WorkCost::default(), ..costs(&setup, seed) };
             let report = simulated(&case, &setup, &costs);
             *sum += report.staleness.iter().flatten().sum::<u64>();
         };
@@ -119,7 +119,7 @@ fn a_raised_bound_shortens_runs_whose_slowness_passes() {
 }
 
 /// How the units of a run were weighted, by their step.
-fn weights(report: &Report) -> Vec<(u64, GradientScale)> {
+fn weights(report: &SimulationReport) -> Vec<(u64, GradientScale)> {
     let mut all: Vec<_> = report.steps.iter().map(|s| (s.unit.step, s.scale)).collect();
     all.sort_by_key(|(step, _)| *step);
     all
@@ -148,7 +148,7 @@ fn the_greedy_policy_falls_to_single_pushes_while_a_straggler_lasts_and_returns(
         let case = Case::new("ps", "switch", &[("switch-at", "1"), ("straggler-policy", "greedy")]);
         let setup = case.setup(Setup { steps: 60, workers: 4, servers, ..case.draw(5) });
         let slow = |rank, step| if rank == 2 && (8..18).contains(&step) { 6.0 } else { 1.0 };
-        let slowness = Some(Factor(std::sync::Arc::new(slow)));
+        let slowness = Some(StepFactor(std::sync::Arc::new(slow)));
         let costs = Costs { slowness, ..Costs::constant(4, 10_000, 20, 0.1) };
         let report = simulated(&case, &setup, &costs);
         assert!(report.stuck.is_empty());

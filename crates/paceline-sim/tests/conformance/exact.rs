@@ -3,7 +3,7 @@
 
 use paceline_protocol::{Agreement, Consistency, Input, Outcome, Setup, Strategy};
 use paceline_random::{Purpose, Stream};
-use paceline_sim::{Costs, Nothing, Report, simulate};
+use paceline_sim::{Costs, Nothing, SimulationReport, simulate};
 
 use super::{all, costs, make, numbers, run, start};
 
@@ -166,7 +166,7 @@ fn a_run_that_stops_goes_on_with_exactly_the_work_that_is_left_as_if_it_had_not(
             let stop = [Input::StopAt(3)];
             let first = simulate(&setup, participants, &costs, &mut memory, None, &stop);
             let second = simulate(&rest, make(case.strategy, &rest), &costs, &mut memory, None, &[]);
-            let units = |report: &Report| {
+            let units = |report: &SimulationReport| {
                 let mut units: Vec<_> = report.steps.iter().map(|s| (s.unit.step, s.unit.share)).collect();
                 units.sort_unstable();
                 units

@@ -15,7 +15,7 @@ use paceline_protocol::{
     Tensor, Unit, consistency as models,
 };
 use paceline_random::{Purpose, Stream};
-use paceline_sim::{Costs, Crash, Numbers, Report, Work, simulate};
+use paceline_sim::{Costs, Crash, Numbers, SimulationReport, WorkCost, simulate};
 
 /// A strategy with everything that can be chosen.
 #[derive(Clone)]
@@ -147,7 +147,7 @@ fn costs(setup: &Setup, seed: u64) -> Costs {
         compute: (0..setup.workers).map(|r| 500 + s.below(r as u64, 5_000)).collect(),
         latency: s.below(100, 2_000),
         per_byte: s.unit(101) * 10.0,
-        work: Work::uniform(s.unit(102)),
+        work: WorkCost::uniform(s.unit(102)),
         spread: 3.0 * s.unit(103),
         seed,
         ..Costs::constant(0, 0, 0, 0.0)
@@ -182,7 +182,7 @@ fn numbers(setup: &Setup, scratch: Vec<Vec<usize>>) -> Numbers<Gradient> {
 }
 
 /// Runs with real numbers; the report and each rank's parameters.
-fn run(case: &Case, setup: &Setup, costs: &Costs, crash: Option<Crash>) -> (Report, Vec<Vec<f32>>) {
+fn run(case: &Case, setup: &Setup, costs: &Costs, crash: Option<Crash>) -> (SimulationReport, Vec<Vec<f32>>) {
     let participants = make(case.strategy, setup);
     let scratch = participants.iter().map(|p| p.scratch()).collect();
     let mut memory = numbers(setup, scratch);

@@ -3,7 +3,7 @@
 
 use paceline_protocol::{GradientScale, Setup, Unit};
 use paceline_random::{Purpose, Stream};
-use paceline_sim::{Costs, Nothing, Numbers, Started, simulate};
+use paceline_sim::{Costs, Nothing, Numbers, StartedStep, simulate};
 
 use super::{Case, make};
 
@@ -152,7 +152,7 @@ fn periods_are_those_of_the_direct_computation() {
             let costs = Costs::constant(p, 5_000, 1_000, 0.0);
             let report = simulate(&setup, make(case.strategy, &setup), &costs, &mut Nothing, None, &[]);
             let want = direct_starts(&setup, 5_000, 1_000);
-            let wrong = |s: &&Started| s.at != want[s.step as usize][s.rank];
+            let wrong = |s: &&StartedStep| s.at != want[s.step as usize][s.rank];
             assert_eq!(report.steps.iter().find(wrong), None, "p = {p}, {start}");
             periods.push((p, start, *want[300].iter().max().unwrap() as f64 / 300.0 / 1_000.0));
         }

@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use paceline_data::{Dataset, Folders};
-use paceline_plan::{Placement, Plan, Work};
+use paceline_plan::{Placement, Plan, TrainingLength};
 use paceline_protocol::{Options, Setup, Strategy, Trace, find};
-use paceline_record::Part;
+use paceline_record::RankState;
 use paceline_train::worker::WorkerEvent;
 use paceline_train::{Brake, Course, Pause, Segment, model, server, worker};
-use paceline_wire::{Door, Identity, Key, Options as Wire, Transport, inproc, registry};
+use paceline_wire::{Door, Identity, Key, StreamOptions as Wire, Transport, inproc, registry};
 
 /// A small plan on the digits.
 pub fn plan(model: &str, strategy: &str, workers: usize, servers: usize) -> Plan {
@@ -50,7 +50,7 @@ pub fn plan(model: &str, strategy: &str, workers: usize, servers: usize) -> Plan
         momentum: 0.9,
         nesterov: false,
         weight_decay: 0.0,
-        work: Work::Epochs(1.0),
+        work: TrainingLength::Epochs(1.0),
         checkpoint_every: None,
         keep: 2,
         restarts: 0,
@@ -67,7 +67,7 @@ pub fn plan(model: &str, strategy: &str, workers: usize, servers: usize) -> Plan
 pub fn digits() -> Dataset {
     paceline_data::find("digits")
         .unwrap()
-        .load(&Folders::default(), &paceline_data::Settings::default())
+        .load(&Folders::default(), &paceline_data::DatasetSettings::default())
         .unwrap()
 }
 
@@ -122,7 +122,7 @@ pub struct Way {
     /// The stretches.
     pub stretches: Vec<Segment>,
     /// What the ranks had when the run stopped.
-    pub restored: Vec<Part>,
+    pub restored: Vec<RankState>,
     /// Where the brake stops it.
     pub stop: Option<u64>,
 }
@@ -138,7 +138,7 @@ pub fn run(
     over: &str,
     way: Way,
     losses: &mut Losses,
-) -> Result<Ran, Vec<Part>> {
+) -> Result<Ran, Vec<RankState>> {
     let graph = Arc::new(model::graph(plan, dataset).unwrap());
     let setup = worker::setup(plan, &graph, dataset.train.len());
     let transports = match over {

@@ -8,7 +8,7 @@ use paceline_nn::models;
 use paceline_statistics::mean;
 
 use super::{CLASSES, Effort, Subject};
-use crate::calibration::{Estimate, Sharing};
+use crate::calibration::{MedianEstimate, Sharing};
 
 /// Models whose passes of 64 samples are shorter and many times longer than a scheduler's turn.
 const SHORT: &str = "mlp";
@@ -75,11 +75,11 @@ pub(super) fn sharing(effort: &Effort, cores: usize, dataset: &Arc<[u8]>) -> Vec
             all.next().unwrap_or_default().split_off(2)
         })
     };
-    let relative = |times: &dyn Fn(usize) -> Vec<f64>| -> Vec<Estimate> {
-        let alone = Estimate::mean(&times(1)).median;
+    let relative = |times: &dyn Fn(usize) -> Vec<f64>| -> Vec<MedianEstimate> {
+        let alone = MedianEstimate::mean(&times(1)).median;
         let relative = |count: &usize| match count {
-            1 => Estimate::round(1.0),
-            _ => Estimate::mean(&times(*count)).times(1.0 / alone),
+            1 => MedianEstimate::round(1.0),
+            _ => MedianEstimate::mean(&times(*count)).times(1.0 / alone),
         };
         counts.iter().map(relative).collect()
     };

@@ -9,7 +9,7 @@ use paceline_launch::bench::{Bench, Row, Task};
 use paceline_wire::TRANSPORTS;
 
 use super::Effort;
-use crate::calibration::{Estimate, Exchange, LARGE, SMALL, Transport};
+use crate::calibration::{LARGE, MedianEstimate, MessageTime, SMALL, TransportCost};
 use crate::error::VirtualError;
 
 /// Bytes that a pass touches between two exchanges: more than a core's own cache holds.
@@ -34,7 +34,7 @@ struct Exchanged {
     per_byte: Vec<f64>,
     large: Vec<f64>,
     /// The first round.
-    measured: Vec<Exchange>,
+    measured: Vec<MessageTime>,
 }
 
 impl<'a> Transports<'a> {
@@ -55,19 +55,19 @@ impl<'a> Transports<'a> {
     }
 
     /// The rounds that are left, and what came of all.
-    pub(super) fn finish(mut self) -> Result<Vec<Transport>, VirtualError> {
+    pub(super) fn finish(mut self) -> Result<Vec<TransportCost>, VirtualError> {
         while self.rounds < self.effort.rounds {
             self.round()?;
         }
         let summed_up = |Exchanged { name, there, per_byte, large, measured }| {
             // Who waits for a small message cannot tell its latency from both ends' work: half is taken as latency.
-            let one_way = Estimate::mean(&there);
-            Transport {
+            let one_way = MedianEstimate::mean(&there);
+            TransportCost {
                 name: String::from(name),
                 latency_s: one_way.times(0.5),
                 message_s: one_way.times(0.25),
-                ns_per_byte: Estimate::mean(&per_byte),
-                large_ns_per_byte: Some(Estimate::mean(&large)),
+                ns_per_byte: MedianEstimate::mean(&per_byte),
+                large_ns_per_byte: Some(MedianEstimate::mean(&large)),
                 measured,
             }
         };
@@ -113,7 +113,7 @@ impl Exchanged {
             self.there.push(least.seconds_median / 2.0);
         }
         if self.there.len().max(self.per_byte.len()) == 1 {
-            self.measured.extend(rows.iter().rev().map(|row| Exchange {
+            self.measured.extend(rows.iter().rev().map(|row| MessageTime {
                 bytes: row.bytes,
                 duplex,
                 median_s: row.seconds_median,

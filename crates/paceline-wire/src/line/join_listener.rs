@@ -15,7 +15,7 @@ use super::link::Link;
 use crate::error::WireError;
 use crate::identity::Key;
 use crate::stream::medium::Medium;
-use crate::stream::{Options, READABLE, await_any};
+use crate::stream::{READABLE, StreamOptions, await_any};
 use crate::tls::{self, Secure};
 
 /// Time to prove that one holds the key and to say why one comes.
@@ -150,7 +150,7 @@ impl<F: FnMut(Visit)> Thread<F> {
             match Secure::accept(&self.listener, &self.key) {
                 Ok((stream, who)) => {
                     // This fails only for a connection that is gone already.
-                    if Secure::prepare(&stream, &Options::default()).is_err() {
+                    if Secure::prepare(&stream, &StreamOptions::default()).is_err() {
                         continue;
                     }
                     if self.visitors.len() >= VISITORS {

@@ -11,7 +11,7 @@ use rustix::net::sockopt;
 
 use crate::identity::Key;
 use crate::stream::medium::{Medium, Stream as _};
-use crate::stream::{Options, await_any};
+use crate::stream::{StreamOptions, await_any};
 use crate::tls::{Secure, Stream};
 
 /// Bytes of a length.
@@ -41,7 +41,7 @@ impl Link {
     /// `InvalidData` will be the same next time.
     pub fn dial(address: SocketAddr, key: &Key, within: Duration) -> io::Result<Self> {
         let end = Instant::now() + within;
-        let mut stream = Secure::open(&address, key, &Options::default())?;
+        let mut stream = Secure::open(&address, key, &StreamOptions::default())?;
         let left = || end.saturating_duration_since(Instant::now());
         let late = |what: &str| {
             io::Error::new(ErrorKind::TimedOut, format!("{what} within {:.1} s", within.as_secs_f64()))

@@ -7,7 +7,7 @@ use super::medium::{Medium, Stream};
 use super::peer::Peer;
 use super::shake::{Shake, Shaken};
 use super::strangers::{Strangers, Visit};
-use super::{Options, Slot, Streams, await_any};
+use super::{Slot, StreamOptions, Streams, await_any};
 use crate::error::{Missing, WireError};
 use crate::handshake::{Handshake, Side};
 use crate::identity::{Identity, random};
@@ -38,7 +38,7 @@ pub(super) fn connect<M: Medium>(
     listener: M::Listener,
     identity: Identity,
     peers: &[(usize, M::Address)],
-    options: Options,
+    options: StreamOptions,
     deadline: Duration,
 ) -> Result<Streams<M>, WireError> {
     check::<M>(&identity, peers)?;
@@ -111,7 +111,7 @@ fn connected<M: Medium>(
     rank: usize,
     socket: M::Socket,
     side: Side,
-    options: &Options,
+    options: &StreamOptions,
 ) -> Result<Slot<M>, WireError> {
     let stream = M::stream(socket, side, options).map_err(WireError::system("set up a connection"))?;
     Ok(Slot::Connected(Box::new(Peer::new(rank, stream, options.max_body))))
@@ -176,7 +176,7 @@ impl<M: Medium> Dial<M> {
     fn drive(
         &mut self,
         identity: &Identity,
-        options: &Options,
+        options: &StreamOptions,
         now: Instant,
     ) -> Result<Option<M::Socket>, WireError> {
         loop {

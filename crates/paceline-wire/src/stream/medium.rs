@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::sockopt;
 
-use super::{BOTH, Options, READABLE, await_any};
+use super::{BOTH, READABLE, StreamOptions, await_any};
 use crate::error::WireError;
 use crate::handshake::Side;
 use crate::identity::Key;
@@ -39,16 +39,16 @@ pub trait Medium: Sized + 'static {
     fn bind(address: &Self::Address) -> io::Result<(Self::Listener, Self::Address)>;
 
     /// Sizes the buffers that accepted connections inherit.
-    fn size(listener: &Self::Listener, options: &Options) -> io::Result<()>;
+    fn size(listener: &Self::Listener, options: &StreamOptions) -> io::Result<()>;
 
     /// Takes whoever knocks, and what is known of it. Few media need the run's key before the handshake.
     fn accept(listener: &Self::Listener, key: &Key) -> io::Result<(Self::Socket, String)>;
 
     /// Sets what every accepted connection has; it must not block.
-    fn prepare(socket: &Self::Socket, options: &Options) -> io::Result<()>;
+    fn prepare(socket: &Self::Socket, options: &StreamOptions) -> io::Result<()>;
 
     /// Starts to open a connection.
-    fn open(address: &Self::Address, key: &Key, options: &Options) -> io::Result<Self::Socket>;
+    fn open(address: &Self::Address, key: &Key, options: &StreamOptions) -> io::Result<Self::Socket>;
 
     /// What to wait for during the handshake.
     fn interest(socket: &Self::Socket, writing: bool) -> PollFd<'_> {
@@ -56,7 +56,7 @@ pub trait Medium: Sized + 'static {
     }
 
     /// Goes over from the handshake to frames.
-    fn stream(socket: Self::Socket, side: Side, options: &Options) -> io::Result<Self::Stream>;
+    fn stream(socket: Self::Socket, side: Side, options: &StreamOptions) -> io::Result<Self::Stream>;
 }
 
 /// A non-blocking stream of bytes, and how to sleep until it moves.

@@ -7,7 +7,7 @@ use rustix::event::PollFd;
 
 use super::medium::Medium;
 use super::shake::{Shake, Shaken};
-use super::{Options, READABLE};
+use super::{READABLE, StreamOptions};
 use crate::error::WireError;
 use crate::handshake::Handshake;
 use crate::identity::{Identity, random};
@@ -26,13 +26,13 @@ pub(super) enum Visit<M: Medium> {
 pub(super) struct Strangers<M: Medium> {
     listener: M::Listener,
     identity: Identity,
-    options: Options,
+    options: StreamOptions,
     pending: Vec<Shake<M>>,
     resting_until: Option<Instant>,
 }
 
 impl<M: Medium> Strangers<M> {
-    pub(super) fn new(listener: M::Listener, identity: Identity, options: Options) -> Self {
+    pub(super) fn new(listener: M::Listener, identity: Identity, options: StreamOptions) -> Self {
         Self { listener, identity, options, pending: Vec::new(), resting_until: None }
     }
 

@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::time::{Duration, Instant};
 
-use paceline_wire::Options;
+use paceline_wire::StreamOptions;
 use paceline_wire::handshake::{Handshake, Side, Standing, VERDICT};
 use paceline_wire::stream::medium::Medium;
 
@@ -44,7 +44,7 @@ impl<S: Write> Write for Hand<S> {
 
 /// Knocks at a door.
 pub fn knock<M: Medium>(door: &M::Address) -> Hand<M::Socket> {
-    Hand(M::open(door, &identity(1, 3).key, &Options::default()).unwrap())
+    Hand(M::open(door, &identity(1, 3).key, &StreamOptions::default()).unwrap())
 }
 
 /// Rank 2 of 3 by hand: a connection after a valid handshake with `rank`.
@@ -67,5 +67,5 @@ pub fn join_when<M: Medium>(door: &M::Address, rank: usize, wait: impl Fn()) -> 
         handshake.receive(&bytes);
     }
     assert_eq!(handshake.standing(), Standing::Proven);
-    Hand(M::stream(stream.0, Side::Dialler, &Options::default()).unwrap())
+    Hand(M::stream(stream.0, Side::Dialler, &StreamOptions::default()).unwrap())
 }

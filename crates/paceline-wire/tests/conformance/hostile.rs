@@ -10,7 +10,7 @@ use paceline_wire::handshake::{Handshake, Standing, VERDICT};
 use paceline_wire::hello::{HELLO, Hello};
 use paceline_wire::stream::medium::{Medium, Stream};
 use paceline_wire::stream::{Listener, Streams};
-use paceline_wire::{Identity, Key, Options, Transport, WireError};
+use paceline_wire::{Identity, Key, StreamOptions, Transport, WireError};
 
 use crate::hand::{join, join_when, knock};
 use crate::memory::{Memory, both, lost, messages, meta, numbers, refused, until};
@@ -27,7 +27,7 @@ pub fn healthy_within<M: Medium>(handshake: Duration) -> ([Streams<M>; 2], M::Ad
     let (one, zero) = (listeners.pop().unwrap(), listeners.pop().unwrap());
     let (door, other) = (addresses[0].clone(), addresses[1].clone());
     let dialled = door.clone();
-    let options = Options { handshake, ..Options::default() };
+    let options = StreamOptions { handshake, ..StreamOptions::default() };
     let one = thread::spawn(move || one.connect(identity(1, 3), &[dialled], options, PATIENCE).unwrap());
     let zero = zero.connect(identity(0, 3), &[other], options, PATIENCE).unwrap();
     ([zero, one.join().unwrap()], door.1)
@@ -58,7 +58,8 @@ fn stranger<M: Medium>(change: impl FnOnce(&mut Identity)) -> (String, String) {
     change(&mut stranger);
     let listener = Listener::<M>::anywhere().unwrap();
     let peers = [(0, door)];
-    let dialler = thread::spawn(move || listener.connect(stranger, &peers, Options::default(), PATIENCE));
+    let dialler =
+        thread::spawn(move || listener.connect(stranger, &peers, StreamOptions::default(), PATIENCE));
     let reported = exchange_until_refused(pair);
     let Err(error @ WireError::Refused { .. }) = dialler.join().unwrap().map(|_| ()) else {
         panic!("connected")
@@ -165,8 +166,9 @@ fn a_frame_that_comes_twice_is_delivered_once<M: Medium>() {
     let (listeners, addresses) = listeners::<M>(1);
     let zero = listeners.into_iter().next().unwrap();
     let peers = [(2, addresses[0].1.clone())];
-    let zero =
-        thread::spawn(move || zero.connect(identity(0, 3), &peers, Options::default(), PATIENCE).unwrap());
+    let zero = thread::spawn(move || {
+        zero.connect(identity(0, 3), &peers, StreamOptions::default(), PATIENCE).unwrap()
+    });
     let mut by_hand = join::<M>(&addresses[0].1, 0);
     by_hand.write_all(&framed::<M>(|_| {}).repeat(2)).unwrap();
     let mut zero = zero.join().unwrap();
@@ -183,7 +185,7 @@ fn dropped_for<M: Medium>(bytes: &[u8]) -> String {
     let mut listeners = listeners.into_iter();
     let (zero, one) = (listeners.next().unwrap(), listeners.next().unwrap());
     let peers = addresses.clone();
-    let options = Options { max_body: 1000, ..Options::default() };
+    let options = StreamOptions { max_body: 1000, ..StreamOptions::default() };
     let zero = thread::spawn(move || zero.connect(identity(0, 3), &peers[1..], options, PATIENCE).unwrap());
     let peers = [addresses[0].clone(), addresses[2].clone()];
     let one = thread::spawn(move || one.connect(identity(1, 3), &peers, options, PATIENCE).unwrap());
@@ -286,7 +288,7 @@ fn damaged_frames_of_a_peer_that_holds_the_key_are_never_delivered<M: Medium>() 
         let mut listeners = listeners.into_iter();
         let (zero, one) = (listeners.next().unwrap(), listeners.next().unwrap());
         let peers = addresses.clone();
-        let options = Options { max_body: 1000, ..Options::default() };
+        let options = StreamOptions { max_body: 1000, ..StreamOptions::default() };
         let zero =
             thread::spawn(move || zero.connect(identity(0, 3), &peers[1..], options, PATIENCE).unwrap());
         let peers = [addresses[0].clone(), addresses[2].clone()];
@@ -322,8 +324,9 @@ fn a_body_that_breaks_off_is_never_delivered<M: Medium>() {
     let (listeners, addresses) = listeners::<M>(1);
     let zero = listeners.into_iter().next().unwrap();
     let peers = [(2, addresses[0].1.clone())];
-    let zero =
-        thread::spawn(move || zero.connect(identity(0, 3), &peers, Options::default(), PATIENCE).unwrap());
+    let zero = thread::spawn(move || {
+        zero.connect(identity(0, 3), &peers, StreamOptions::default(), PATIENCE).unwrap()
+    });
     let mut by_hand = join::<M>(&addresses[0].1, 0);
     by_hand.write_all(&framed::<M>(|_| {})[..HEADER + 5]).unwrap();
     drop(by_hand);
@@ -339,7 +342,8 @@ fn the_deadline_names_the_missing_ranks_and_their_addresses<M: Medium>() {
     drop(listeners.remove(0));
     let peers = [addresses[0].clone(), addresses[1].clone(), addresses[3].clone()];
     let deadline = Duration::from_millis(200);
-    let error = two.connect(identity(2, 4), &peers, Options::default(), deadline).err().unwrap().to_string();
+    let error =
+        two.connect(identity(2, 4), &peers, StreamOptions::default(), deadline).err().unwrap().to_string();
     let [(_, zero), (_, one), (_, three)] = peers;
     let expected = [
         "rank 2 waited 0.2 s in vain for rank 0 at ".to_owned() + &format!("{zero} (Connection refused"),
@@ -354,7 +358,7 @@ fn strangers_neither_keep_peers_from_joining_nor_go_unreported<M: Medium>() {
     let (one, zero) = (listeners.pop().unwrap(), listeners.pop().unwrap());
     let silent: Vec<_> = (0..200).map(|_| knock::<M>(&addresses[0].1)).collect();
     let (to_zero, to_one) = ([addresses[0].clone()], [addresses[1].clone()]);
-    let options = Options { handshake: Duration::from_millis(100), ..Options::default() };
+    let options = StreamOptions { handshake: Duration::from_millis(100), ..StreamOptions::default() };
     let one = thread::spawn(move || one.connect(identity(1, 2), &to_zero, options, PATIENCE).unwrap());
     let mut zero = zero.connect(identity(0, 2), &to_one, options, PATIENCE).unwrap();
     let _one = one.join().unwrap();
@@ -368,7 +372,7 @@ fn whoever_is_connected_first_may_send_at_once<M: Medium>() {
     let peers = [(2, door.clone())];
     let (said, heard) = std::sync::mpsc::channel();
     let zero = thread::spawn(move || {
-        let mut zero = zero.connect(identity(0, 3), &peers, Options::default(), PATIENCE).unwrap();
+        let mut zero = zero.connect(identity(0, 3), &peers, StreamOptions::default(), PATIENCE).unwrap();
         let memory = Memory::new(vec![numbers(1, 1 << 20)]);
         zero.send(2, meta(1), memory.span(0), 1).unwrap();
         // As much of it as goes is under way before the other end knows that it may join.
@@ -391,12 +395,12 @@ fn identities_and_peers_that_make_no_sense_are_errors<M: Medium>() {
     let peer = |rank| (rank, M::anywhere().unwrap());
     for (rank, peers) in [(2, vec![]), (0, vec![peer(0)]), (0, vec![peer(2)]), (0, vec![peer(1), peer(1)])] {
         let listener = Listener::<M>::anywhere().unwrap();
-        let result = listener.connect(identity(rank, 2), &peers, Options::default(), PATIENCE);
+        let result = listener.connect(identity(rank, 2), &peers, StreamOptions::default(), PATIENCE);
         assert!(matches!(result, Err(WireError::Identity { .. })));
     }
     let listener = Listener::<M>::anywhere().unwrap();
     let crowded = Identity { workers: 3, ..identity(0, 2) };
-    let result = listener.connect(crowded, &[], Options::default(), PATIENCE);
+    let result = listener.connect(crowded, &[], StreamOptions::default(), PATIENCE);
     assert!(matches!(result, Err(WireError::Identity { .. })));
 }
 
@@ -411,7 +415,7 @@ macro_rules! over {
         over! { tcp: paceline_wire::tcp::Net; $($test)* }
         over! { tls: paceline_wire::tls::Secure; $($test)* }
         over! { uds: paceline_wire::uds::Unix; $($test)* }
-        over! { shm: paceline_wire::shm::Memory; $($test)* }
+        over! { shm: paceline_wire::shm::SharedMemory; $($test)* }
         over! { grpc: paceline_wire::grpc::Rpc; $($test)* }
     };
     ($name:ident: $medium:ty; $($test:ident)*) => {
@@ -449,7 +453,7 @@ mod in_the_open {
         ($($test:ident)*) => {
             over! { tcp: paceline_wire::tcp::Net; $($test)* }
             over! { uds: paceline_wire::uds::Unix; $($test)* }
-            over! { shm: paceline_wire::shm::Memory; $($test)* }
+            over! { shm: paceline_wire::shm::SharedMemory; $($test)* }
             over! { grpc: paceline_wire::grpc::Rpc; $($test)* }
         };
     }

@@ -9,7 +9,7 @@ use paceline_wire::frame::Header;
 use paceline_wire::grpc::Rpc;
 use paceline_wire::handshake::{Handshake, Standing, VERDICT};
 use paceline_wire::hello::{HELLO, Hello};
-use paceline_wire::{Options, Transport};
+use paceline_wire::{StreamOptions, Transport};
 
 use crate::hostile::{exchange_until_refused, framed, healthy, healthy_within};
 use crate::memory::{Memory, lost, messages, refused, until};
@@ -188,7 +188,7 @@ fn crowds_neither_keep_peers_from_joining_nor_go_unreported() {
     // More than are let in at a time; the rest waits in the kernel's queue, or for a place in it.
     heard.iter().take(100).for_each(drop);
     let (to_zero, to_one) = ([addresses[0]], [addresses[1]]);
-    let options = Options { handshake: SHORT, ..Options::default() };
+    let options = StreamOptions { handshake: SHORT, ..StreamOptions::default() };
     let one = thread::spawn(move || one.connect(identity(1, 2), &to_zero, options, PATIENCE).unwrap());
     let mut zero = zero.connect(identity(0, 2), &to_one, options, PATIENCE).unwrap();
     let _one = one.join().unwrap();
@@ -202,8 +202,9 @@ fn any_implementation_of_grpc_with_the_key_is_a_peer() {
     let (mut listeners, addresses) = listeners::<Rpc>(1);
     let (zero, door) = (listeners.pop().unwrap(), addresses[0].1);
     let peers = [(2, door)];
-    let zero =
-        thread::spawn(move || zero.connect(identity(0, 3), &peers, Options::default(), PATIENCE).unwrap());
+    let zero = thread::spawn(move || {
+        zero.connect(identity(0, 3), &peers, StreamOptions::default(), PATIENCE).unwrap()
+    });
     let mut two = Answer::new(knock(door));
     two.connection().write_all(&call()).unwrap();
     let mut handshake = Handshake::dial(&identity(2, 3), [9; 32], 0);

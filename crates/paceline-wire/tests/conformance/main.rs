@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use paceline_wire::stream::medium::Medium;
 use paceline_wire::stream::{Listener, Streams};
-use paceline_wire::{Identity, Interfaces, Key, Link, Options, Shaped, Transport, inproc};
+use paceline_wire::{Identity, Interfaces, Key, Link, Shaped, StreamOptions, Transport, inproc};
 
 /// No wait in these tests is longer.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -34,7 +34,7 @@ fn listeners<M: Medium>(world: usize) -> Doors<M> {
     (listeners, addresses)
 }
 
-fn mesh<M: Medium>(world: usize, options: Options) -> Vec<Streams<M>> {
+fn mesh<M: Medium>(world: usize, options: StreamOptions) -> Vec<Streams<M>> {
     let (listeners, addresses) = listeners::<M>(world);
     thread::scope(|scope| {
         let connect = |(rank, listener): (usize, Listener<M>)| {
@@ -81,7 +81,7 @@ macro_rules! conformance {
         conformance! { between processes: tcp, tcp_with_small_buffers: paceline_wire::tcp::Net; $($test)* }
         conformance! { between processes: tls, tls_with_small_buffers: paceline_wire::tls::Secure; $($test)* }
         conformance! { between processes: uds, uds_with_small_buffers: paceline_wire::uds::Unix; $($test)* }
-        conformance! { between processes: shm, shm_with_small_buffers: paceline_wire::shm::Memory; $($test)* }
+        conformance! { between processes: shm, shm_with_small_buffers: paceline_wire::shm::SharedMemory; $($test)* }
         conformance! { between processes: grpc, grpc_with_small_buffers: paceline_wire::grpc::Rpc; $($test)* }
     };
     (between processes: $usual:ident, $small:ident: $medium:ty; $($test:ident)*) => {
@@ -91,9 +91,9 @@ macro_rules! conformance {
             })*
         }
         mod $small {
-            use paceline_wire::Options;
+            use paceline_wire::StreamOptions;
             $(#[test] fn $test() {
-                let options = Options { buffer: Some(8 << 10), ..Options::default() };
+                let options = StreamOptions { buffer: Some(8 << 10), ..StreamOptions::default() };
                 super::suite::$test(|world| super::boxed(super::mesh::<$medium>(world, options)))
             })*
         }

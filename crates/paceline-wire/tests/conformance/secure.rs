@@ -8,7 +8,7 @@ use std::time::Duration;
 use paceline_wire::hello::Hello;
 use paceline_wire::stream::medium::Medium;
 use paceline_wire::tls::Secure;
-use paceline_wire::{Key, Options, WireError, tcp, tls};
+use paceline_wire::{Key, StreamOptions, WireError, tcp, tls};
 
 use crate::hand::Hand;
 use crate::hostile::{exchange_until_refused, healthy, healthy_within};
@@ -29,7 +29,8 @@ fn another_key_is_refused_and_told_to_both_ends() {
     stranger.key = Key::from([8; 32]);
     let listener = tls::Listener::anywhere().unwrap();
     let peers = [(0, door)];
-    let dialler = thread::spawn(move || listener.connect(stranger, &peers, Options::default(), PATIENCE));
+    let dialler =
+        thread::spawn(move || listener.connect(stranger, &peers, StreamOptions::default(), PATIENCE));
     let reported = exchange_until_refused(pair);
     assert!(reported.starts_with("127.0.0.1:") && reported.contains("wrong key"), "{reported}");
     let error = dialler.join().unwrap().map(|_| ()).unwrap_err();
@@ -42,7 +43,7 @@ fn a_rank_that_does_not_encrypt_is_refused() {
     let (pair, door) = healthy::<Secure>();
     let listener = tcp::Listener::anywhere().unwrap();
     let peers = [(0, door)];
-    let (options, deadline) = (Options::default(), Duration::from_millis(300));
+    let (options, deadline) = (StreamOptions::default(), Duration::from_millis(300));
     let dialler = thread::spawn(move || listener.connect(identity(1, 3), &peers, options, deadline));
     let reported = exchange_until_refused(pair);
     assert!(reported.contains("expected TLS 1.3, found something else"), "{reported}");
@@ -92,7 +93,7 @@ fn a_byte_that_is_altered_on_its_way_ends_the_connection() {
             }
         }
     });
-    let options = Options::default();
+    let options = StreamOptions::default();
     let peers = [(1, one.address())];
     let zero = thread::spawn(move || zero.connect(identity(0, 2), &peers, options, PATIENCE).unwrap());
     let mut one = one.connect(identity(1, 2), &[(0, fake)], options, PATIENCE).unwrap();
@@ -119,7 +120,7 @@ fn a_byte_that_is_altered_on_its_way_ends_the_connection() {
 #[test]
 fn what_does_not_fit_is_counted_as_written_only_when_the_kernel_has_it() {
     let key = identity(0, 2).key;
-    let options = Options { buffer: Some(4096), ..Options::default() };
+    let options = StreamOptions { buffer: Some(4096), ..StreamOptions::default() };
     let (listener, address) = Secure::bind(&Secure::anywhere().unwrap()).unwrap();
     let mut dialler = Secure::open(&address, &key, &options).unwrap();
     let mut acceptor = loop {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use paceline_explore::schedule::{End, Job, Next, Role, ScheduledRun, observations};
+use paceline_explore::schedule::{End, Next, PlannedRun, Role, StudyRun, observations};
 use paceline_launch::trial::{self, Ended, Trial, TrialEvent};
 use paceline_plan::{Goal, Study, Workload};
 use paceline_record::FailureKind;
@@ -34,7 +34,7 @@ const LOOK: Duration = Duration::from_millis(20);
 const CLOCKS: &[&str] = &["time_to_accuracy_s", "seconds.train", "convergence_s"];
 
 struct Active {
-    job: Job,
+    job: PlannedRun,
     trial: Trial,
     reader: Reader,
     lane: usize,
@@ -68,7 +68,7 @@ pub fn drive(state: &mut State, store: &Path, how: DriveOptions) -> Result<(), F
     }
     let line = Line::new(how.show, schedule.expected());
     let lanes = lanes(how.parallel)?;
-    let mut again: VecDeque<Job> =
+    let mut again: VecDeque<PlannedRun> =
         state.known.made.iter().filter(|m| m.end.is_none()).map(|m| m.job.clone()).collect();
     let minutes = study.minutes.map(|minutes| minutes + state.known.added_minutes);
     let (started, earlier_s) = (Instant::now(), state.known.wall_s / how.parallel as f64);
@@ -166,7 +166,7 @@ fn lanes(parallel: usize) -> Result<Vec<Vec<usize>>, Failure> {
 }
 
 /// Takes in what a run says; its end, when it has come.
-fn listen(one: &mut Active, study: &Study, made: &[ScheduledRun]) -> Option<Ended> {
+fn listen(one: &mut Active, study: &Study, made: &[StudyRun]) -> Option<Ended> {
     let deadline = Instant::now() + LOOK;
     loop {
         match one.trial.hear(deadline.saturating_duration_since(Instant::now())) {
@@ -191,7 +191,7 @@ fn listen(one: &mut Active, study: &Study, made: &[ScheduledRun]) -> Option<Ende
 }
 
 /// Whether a run's clock is already far beyond the best.
-fn beaten(one: &Active, study: &Study, made: &[ScheduledRun]) -> bool {
+fn beaten(one: &Active, study: &Study, made: &[StudyRun]) -> bool {
     let [objective] = study.objectives.as_slice() else { return false };
     if one.job.role != Role::Point
         || study.give_up == 0.0
@@ -282,11 +282,11 @@ impl Line {
         Self { bar, show, expected }
     }
 
-    fn show(&self, made: &[ScheduledRun], study: &Study) {
+    fn show(&self, made: &[StudyRun], study: &Study) {
         if self.show.quiet {
             return;
         }
-        let done: Vec<&ScheduledRun> = made.iter().filter(|m| m.end.is_some()).collect();
+        let done: Vec<&StudyRun> = made.iter().filter(|m| m.end.is_some()).collect();
         let walls: Vec<f64> = done.iter().filter_map(|m| m.metrics()?.get("wall_s").copied()).collect();
         let each = walls.iter().sum::<f64>() / walls.len().max(1) as f64;
         let left = self.expected.saturating_sub(done.len() as u64);
@@ -303,7 +303,7 @@ impl Line {
         self.bar.message(&text);
     }
 
-    fn ended(&self, study: &Study, job: &Job, end: &End, wall_s: f64) {
+    fn ended(&self, study: &Study, job: &PlannedRun, end: &End, wall_s: f64) {
         if self.show.quiet {
             return;
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use paceline_explore::schedule::End;
 use paceline_plan::sheet::{Terminator, to_csv};
-use paceline_record::export::{Exported, Summary};
+use paceline_record::export::{Exported, RunSummary};
 use paceline_record::store::{RecordError, Store};
 use serde_json::{Map, Value, json};
 
@@ -57,7 +57,7 @@ pub fn runs(known: &StudyHistory) -> Sheet {
     // A figure may be called like an axis: `steps` asked for and done.
     let figure = |name: &String| if columns.contains(name) { format!("result.{name}") } else { name.clone() };
     let titles: Vec<String> = names.iter().map(figure).collect();
-    let row = |(made, run): (&paceline_explore::schedule::ScheduledRun, &Option<String>)| {
+    let row = |(made, run): (&paceline_explore::schedule::StudyRun, &Option<String>)| {
         let job = &made.job;
         let state = made.end.as_ref().map(|end| json!(end)["state"].clone());
         let state = state.unwrap_or_else(|| "begun".into());
@@ -80,7 +80,7 @@ pub fn ranks(known: &StudyHistory, store: &Store) -> Result<Sheet, RecordError> 
     let recorded: Vec<_> = store.runs()?;
     for (made, run) in known.made.iter().zip(&known.runs) {
         let Some(run) = recorded.iter().find(|row| Some(&row.run) == run.as_ref()) else { continue };
-        let summary = Summary::of(&Exported { store, run })?;
+        let summary = RunSummary::of(&Exported { store, run })?;
         for rank in &summary.ranks {
             let sum = |of: &dyn Fn(&paceline_record::export::LinkSummary) -> u64| -> u64 {
                 summary.links.iter().filter(|link| of(link) == rank.rank).map(|link| link.bytes).sum()

@@ -3,8 +3,8 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 
-use paceline_dash::group::{Group, Member, Studies, Study};
-use paceline_explore::schedule::{End, Role, ScheduledRun};
+use paceline_dash::group::{Group, Member, Studies, StudyOverview};
+use paceline_explore::schedule::{End, Role, StudyRun};
 
 use super::state::{self, State, StudyHistory};
 use super::{table, workload};
@@ -27,17 +27,17 @@ impl Studies for InStore {
         hasher.finish()
     }
 
-    fn read(&self, name: &str) -> Result<Study, String> {
+    fn read(&self, name: &str) -> Result<StudyOverview, String> {
         let known = State::peek(&self.0, name).map_err(|failure| failure.message().to_owned())?;
         let busy = State::busy(&self.0, name);
         Ok(study(&known, busy))
     }
 }
 
-fn study(known: &StudyHistory, busy: bool) -> Study {
+fn study(known: &StudyHistory, busy: bool) -> StudyOverview {
     let axes: Vec<String> = known.study.space.axes().iter().map(|axis| axis.name.clone()).collect();
     let responses = table::responses(known);
-    let member = |(made, run): (&ScheduledRun, &Option<String>)| {
+    let member = |(made, run): (&StudyRun, &Option<String>)| {
         let (job, levels) = (&made.job, workload::levels(&known.study, &made.job));
         let level = |name: &String| levels.get(name).map_or_else(|| "–".to_owned(), ToString::to_string);
         let (state, error) = match &made.end {
@@ -75,7 +75,7 @@ fn study(known: &StudyHistory, busy: bool) -> Study {
     // A finished study has all the runs that it will have.
     let expected = if known.finished { begun } else { planned.max(begun) };
     let each = known.wall_s / ended.max(1) as f64;
-    Study {
+    StudyOverview {
         state: match (known.finished, busy) {
             (true, _) => "finished",
             (_, true) => "running",

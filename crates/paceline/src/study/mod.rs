@@ -21,7 +21,7 @@ pub mod workload;
 use std::collections::HashSet;
 use std::path::Path;
 
-use paceline_explore::schedule::{Rules, Schedule};
+use paceline_explore::schedule::{ScheduleRules, StudySchedule};
 use paceline_explore::{Prior, Problem};
 use paceline_plan::{Study, StudyError};
 use paceline_record::store::FILE;
@@ -80,13 +80,17 @@ pub fn problem(study: &Study) -> Problem {
 }
 
 /// The study's schedule, with runs added to its budget.
-pub fn schedule(study: &Study, added: u64) -> Result<Schedule, StudyError> {
+pub fn schedule(study: &Study, added: u64) -> Result<StudySchedule, StudyError> {
     schedule_expecting(study, added, None)
 }
 
 /// The same, with what is expected of points before any is run.
-pub fn schedule_expecting(study: &Study, added: u64, prior: Option<Prior>) -> Result<Schedule, StudyError> {
-    let rules = Rules {
+pub fn schedule_expecting(
+    study: &Study,
+    added: u64,
+    prior: Option<Prior>,
+) -> Result<StudySchedule, StudyError> {
+    let rules = ScheduleRules {
         sampler: study.sampler.clone(),
         runs: study.runs.map(|runs| runs + added),
         repeats: study.repeats,
@@ -95,5 +99,5 @@ pub fn schedule_expecting(study: &Study, added: u64, prior: Option<Prior>) -> Re
         baseline: workload::needs_baseline(study),
     };
     let problem = Problem { prior, ..problem(study) };
-    Schedule::new(&problem, rules).map_err(|error| study.source.error("sampler", error.0))
+    StudySchedule::new(&problem, rules).map_err(|error| study.source.error("sampler", error.0))
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use paceline_explore::schedule::{End, Role};
 use paceline_plan::{Goal, Point, Study, Value, Workload};
-use paceline_virtual::compare::{self, Comparison, Pair};
+use paceline_virtual::compare::{self, Pair, PredictionQuality};
 use paceline_virtual::predict::{Prediction, predict};
 use paceline_virtual::price::Terms;
 
@@ -33,7 +33,7 @@ pub struct Compared {
     /// Which one.
     pub metric: String,
     /// How right predictions were.
-    pub comparison: Comparison,
+    pub comparison: PredictionQuality,
     /// Every point.
     pub pairs: Vec<Pair>,
 }

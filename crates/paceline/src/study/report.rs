@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use paceline_explore::drift::Drift;
-use paceline_explore::effects::{Effect, effects};
-use paceline_explore::schedule::{End, Role, ScheduledRun, observations};
-use paceline_explore::{Observation, Outcome};
+use paceline_explore::effects::{AxisEffect, effects};
+use paceline_explore::schedule::{End, Role, StudyRun, observations};
+use paceline_explore::{Observation, TrialOutcome};
 use paceline_plan::{Goal, Value, printable};
 use paceline_record::figures::{FIGURES, OF_COMMANDS};
 use serde_json::{Value as Json, json};
@@ -37,7 +37,7 @@ pub struct Findings<'a> {
     /// The same, as they were measured.
     raw: Vec<Observation>,
     best: Vec<usize>,
-    effects: Vec<Effect>,
+    effects: Vec<AxisEffect>,
     /// By objective, where controls have shown a pace.
     drifts: Vec<(String, Drift)>,
     /// The best run of one worker alone: its levels and its first objective.
@@ -56,17 +56,17 @@ impl<'a> Findings<'a> {
             .iter()
             .filter_map(|o| Some((o.metric.clone(), Drift::new(made, &o.metric)?)))
             .collect();
-        let corrected: Vec<ScheduledRun> = made.iter().map(|m| correct(m, &drifts)).collect();
+        let corrected: Vec<StudyRun> = made.iter().map(|m| correct(m, &drifts)).collect();
         let history = observations(&problem, &corrected);
         let raw = observations(&problem, made);
         // What a run had when it was ended early is a bound, not a figure.
-        let whole: Vec<ScheduledRun> = corrected.iter().filter(|m| !beaten(m)).cloned().collect();
+        let whole: Vec<StudyRun> = corrected.iter().filter(|m| !beaten(m)).cloned().collect();
         let best =
             problem.best(&observations(&problem, &corrected.iter().map(unmeasured).collect::<Vec<_>>()));
         let objective = &study.objectives[0];
         let full = history.iter().filter(|o| o.share >= 1.0);
         let figure = |o: &Observation| match &o.outcome {
-            Outcome::Measured(metrics) => metrics.get(&objective.metric).copied(),
+            TrialOutcome::Measured(metrics) => metrics.get(&objective.metric).copied(),
             _ => None,
         };
         let values: Vec<_> = full.filter_map(|o| Some((o.point.clone(), figure(o)?))).collect();
@@ -78,7 +78,7 @@ impl<'a> Findings<'a> {
             let one = Observation {
                 point: paceline_plan::Point(vec![None; study.space.axes().len()]),
                 share: 1.0,
-                outcome: Outcome::Measured(figures.clone()),
+                outcome: TrialOutcome::Measured(figures.clone()),
             };
             let (Some(count), Some(value)) = (count, figures.get(&objective.metric).copied()) else {
                 continue;
@@ -100,7 +100,7 @@ impl<'a> Findings<'a> {
 
     fn metrics(&self, at: usize) -> BTreeMap<String, f64> {
         match &self.history[at].outcome {
-            Outcome::Measured(metrics) => metrics.clone(),
+            TrialOutcome::Measured(metrics) => metrics.clone(),
             _ => BTreeMap::new(),
         }
     }
@@ -110,7 +110,7 @@ impl<'a> Findings<'a> {
         let one = &self.history[at];
         let raw = self.raw.iter().find(|o| o.point == one.point && o.share == one.share);
         let figures = |o: &Observation| match &o.outcome {
-            Outcome::Measured(metrics) => json!(metrics),
+            TrialOutcome::Measured(metrics) => json!(metrics),
             _ => Json::Null,
         };
         json!({
@@ -124,7 +124,7 @@ impl<'a> Findings<'a> {
     }
 
     /// The runs that failed, and why.
-    fn failures(&self) -> impl Iterator<Item = (&ScheduledRun, &str)> {
+    fn failures(&self) -> impl Iterator<Item = (&StudyRun, &str)> {
         self.known.made.iter().filter_map(|made| match &made.end {
             Some(End::Failed { cause }) => Some((made, cause.as_str())),
             _ => None,
@@ -143,7 +143,7 @@ impl<'a> Findings<'a> {
         let study = &self.known.study;
         let best = |at: &usize| json!({"levels": self.levels(*at), "metrics": self.metrics(*at)});
         let drift = |(metric, drift): &(String, Drift)| json!({"metric": metric, "spread": drift.spread(), "corrected": drift.noticed()});
-        let effect = |e: &Effect| {
+        let effect = |e: &AxisEffect| {
             let levels: Vec<_> =
                 e.levels.iter().map(|(v, mean, n)| json!({"level": v, "mean": mean, "points": n})).collect();
             json!({"axis": e.axis, "share": e.share, "levels": levels})
@@ -269,17 +269,17 @@ impl<'a> Findings<'a> {
     }
 }
 
-fn beaten(made: &ScheduledRun) -> bool {
+fn beaten(made: &StudyRun) -> bool {
     matches!(made.end, Some(End::Beaten { .. }))
 }
 
 /// A run; if it was ended early, without its figures.
-fn unmeasured(made: &ScheduledRun) -> ScheduledRun {
+fn unmeasured(made: &StudyRun) -> StudyRun {
     let end = if beaten(made) { Some(End::Failed { cause: String::new() }) } else { made.end.clone() };
-    ScheduledRun { job: made.job.clone(), end }
+    StudyRun { job: made.job.clone(), end }
 }
 
-fn correct(made: &ScheduledRun, drifts: &[(String, Drift)]) -> ScheduledRun {
+fn correct(made: &StudyRun, drifts: &[(String, Drift)]) -> StudyRun {
     let mut made = made.clone();
     if let Some(End::Ok { metrics } | End::Beaten { metrics }) = &mut made.end {
         for (metric, drift) in drifts {
@@ -292,10 +292,10 @@ fn correct(made: &ScheduledRun, drifts: &[(String, Drift)]) -> ScheduledRun {
 }
 
 /// Runs of whole work that are repeats of each other; the warm-up is none.
-fn groups(made: &[ScheduledRun]) -> Vec<Vec<&ScheduledRun>> {
-    let mut groups: Vec<Vec<&ScheduledRun>> = Vec::new();
+fn groups(made: &[StudyRun]) -> Vec<Vec<&StudyRun>> {
+    let mut groups: Vec<Vec<&StudyRun>> = Vec::new();
     for one in made.iter().filter(|m| m.job.role != Role::WarmUp && m.job.share >= 1.0) {
-        let same = |group: &&mut Vec<&ScheduledRun>| {
+        let same = |group: &&mut Vec<&StudyRun>| {
             group[0].job.role == one.job.role && group[0].job.levels == one.job.levels
         };
         match groups.iter_mut().find(same) {
@@ -306,7 +306,7 @@ fn groups(made: &[ScheduledRun]) -> Vec<Vec<&ScheduledRun>> {
     groups
 }
 
-fn means(group: &[&ScheduledRun]) -> BTreeMap<String, f64> {
+fn means(group: &[&StudyRun]) -> BTreeMap<String, f64> {
     let all: Vec<_> = group.iter().filter_map(|m| m.metrics()).collect();
     let names: std::collections::BTreeSet<&String> = all.iter().flat_map(|m| m.keys()).collect();
     let mean = |name: &String| {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use paceline_explore::Prior;
-use paceline_explore::schedule::{End, Job, ScheduledRun};
+use paceline_explore::schedule::{End, PlannedRun, StudyRun};
 use paceline_launch::exit::Exit;
 use paceline_launch::trial::Ended;
 use paceline_plan::{Point, Study};
@@ -21,7 +21,7 @@ enum Entry {
     /// The study, whole: the file may change or go.
     Study { file: String, name: String, text: String, version: String, at_ms: u64 },
     /// A run begins, or begins again.
-    Begin { job: Job, at_ms: u64 },
+    Begin { job: PlannedRun, at_ms: u64 },
     /// A run has ended.
     End {
         id: u64,
@@ -52,7 +52,7 @@ pub struct StudyHistory {
     /// The study.
     pub study: Study,
     /// Its runs, in the order in which they began.
-    pub made: Vec<ScheduledRun>,
+    pub made: Vec<StudyRun>,
     /// Ids of their records, by number.
     pub runs: Vec<Option<String>>,
     /// How their processes ended, by number; unknown in journals of older versions.
@@ -106,7 +106,7 @@ impl StudyHistory {
             Entry::Study { .. } => {}
             Entry::Begin { job, .. } => match self.made.get(job.id as usize) {
                 None if job.id as usize == self.made.len() => {
-                    self.made.push(ScheduledRun { job, end: None });
+                    self.made.push(StudyRun { job, end: None });
                     self.runs.push(None);
                     self.exits.push(None);
                     self.finished = false;
@@ -146,7 +146,7 @@ impl StudyHistory {
 
     /// Numbers of the runs that failed.
     pub fn failed(&self) -> Vec<u64> {
-        let failed = |m: &&ScheduledRun| matches!(m.end, Some(End::Failed { .. } | End::Diverged { .. }));
+        let failed = |m: &&StudyRun| matches!(m.end, Some(End::Failed { .. } | End::Diverged { .. }));
         self.made.iter().filter(failed).map(|m| m.job.id).collect()
     }
 }
@@ -241,7 +241,7 @@ impl State {
     }
 
     /// A run begins.
-    pub fn begin(&mut self, job: &Job) -> Result<(), Failure> {
+    pub fn begin(&mut self, job: &PlannedRun) -> Result<(), Failure> {
         self.write(Entry::Begin { job: job.clone(), at_ms: now_ms() })
     }
 

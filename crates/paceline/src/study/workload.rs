@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use clap::Parser;
-use paceline_data::{Dataset, Settings};
-use paceline_explore::schedule::{Job, Role};
+use paceline_data::{Dataset, DatasetSettings};
+use paceline_explore::schedule::{PlannedRun, Role};
 use paceline_plan::study::MetricsFile;
 use paceline_plan::value::nearest;
 use paceline_plan::{Plan, Point, Study, StudyError, Value, Workload};
 use paceline_record::FailureKind;
-use paceline_record::figures::{COST, FIGURES, Figure, INFER, OF_COMMANDS};
-use paceline_record::tree::Summary;
+use paceline_record::figures::{COST, FIGURES, INFER, OF_COMMANDS, RunFigure};
+use paceline_record::tree::TreeSummary;
 use paceline_virtual::predict::FIGURES as PREDICTED;
 use regex::Regex;
 use serde::Deserialize;
@@ -38,7 +38,7 @@ fn flag(name: &str, value: &Value) -> Vec<String> {
 const EPOCHS: f64 = 5.0;
 
 /// The levels of a run, by name; the workload's own settings not among them.
-pub fn levels(study: &Study, job: &Job) -> BTreeMap<String, Value> {
+pub fn levels(study: &Study, job: &PlannedRun) -> BTreeMap<String, Value> {
     match (job.role, &study.workload) {
         (Role::Point, _) => study.space.named(&Point(job.levels.clone())),
         (Role::Baseline, _) => BTreeMap::new(),
@@ -62,7 +62,7 @@ pub struct Call {
 }
 
 /// What is typed for a run.
-pub fn call(study: &Study, job: &Job, store: &str, cores: usize) -> Call {
+pub fn call(study: &Study, job: &PlannedRun, store: &str, cores: usize) -> Call {
     let levels = levels(study, job);
     let seed = study.seed.wrapping_add(job.repeat);
     match &study.workload {
@@ -104,7 +104,7 @@ pub fn call(study: &Study, job: &Job, store: &str, cores: usize) -> Call {
 }
 
 /// What is typed to time the answers of a run's network; `None` where nobody wants to know.
-pub fn inference(study: &Study, job: &Job) -> Option<Vec<String>> {
+pub fn inference(study: &Study, job: &PlannedRun) -> Option<Vec<String>> {
     let Workload::Train(fixed) = &study.workload else { return None };
     if !study.figures().iter().any(|(_, name)| name.starts_with(INFER)) {
         return None;
@@ -125,7 +125,7 @@ pub fn inference(study: &Study, job: &Job) -> Option<Vec<String>> {
 }
 
 /// What a run costs by the study's prices.
-pub fn cost(study: &Study, job: &Job, metrics: &BTreeMap<String, f64>) -> Option<f64> {
+pub fn cost(study: &Study, job: &PlannedRun, metrics: &BTreeMap<String, f64>) -> Option<f64> {
     let prices = study.prices.as_ref()?;
     let hours = metrics.get("seconds.total").or_else(|| metrics.get("wall_s"))? / 3600.0;
     let workers = workers(study, job).unwrap_or(0.0);
@@ -136,7 +136,7 @@ pub fn cost(study: &Study, job: &Job, metrics: &BTreeMap<String, f64>) -> Option
 }
 
 /// A number that a run of `paceline train` is given, by its levels or by the workload.
-fn number(study: &Study, job: &Job, name: &str) -> Option<f64> {
+fn number(study: &Study, job: &PlannedRun, name: &str) -> Option<f64> {
     let Workload::Train(fixed) = &study.workload else { return None };
     levels(study, job).get(name).or_else(|| fixed.get(name)).and_then(Value::number)
 }
@@ -162,7 +162,7 @@ fn alone(fixed: &BTreeMap<String, Value>) -> BTreeMap<String, Value> {
 }
 
 /// The number of workers of a run of `paceline train`.
-pub fn workers(study: &Study, job: &Job) -> Option<f64> {
+pub fn workers(study: &Study, job: &PlannedRun) -> Option<f64> {
     matches!(study.workload, Workload::Train(_)).then_some(())?;
     if job.role == Role::Baseline {
         return Some(1.0);
@@ -172,7 +172,7 @@ pub fn workers(study: &Study, job: &Job) -> Option<f64> {
 
 /// Whether one worker alone has to be run apart from the control.
 pub fn needs_baseline(study: &Study) -> bool {
-    let control = Job { id: 0, role: Role::Control, levels: Vec::new(), share: 1.0, repeat: 0 };
+    let control = PlannedRun { id: 0, role: Role::Control, levels: Vec::new(), share: 1.0, repeat: 0 };
     matches!(study.workload, Workload::Train(_))
         && (study.control_every == 0 || workers(study, &control) != Some(1.0))
 }
@@ -243,7 +243,7 @@ fn check_train(study: &Study, fixed: &BTreeMap<String, Value>) -> Result<(), Stu
             }
         }
     }
-    let names: Vec<&str> = FIGURES.iter().map(|f: &Figure| f.name).collect();
+    let names: Vec<&str> = FIGURES.iter().map(|f: &RunFigure| f.name).collect();
     check_figures(study, &|name| names.contains(&name), &names)?;
     let named = |name: &str| fixed.contains_key(name) || study.space.axes().iter().any(|a| a.name == name);
     for (i, objective) in study.objectives.iter().enumerate() {
@@ -361,7 +361,8 @@ fn try_plan(settings: &BTreeMap<String, Value>, datasets: &mut Datasets) -> Resu
     plan.check(usize::MAX).map_err(|e| e.to_string())?;
     let settings = paceline_train::model::settings(&plan);
     let source = paceline_data::find(&plan.data).expect("clap lets registered names pass only");
-    let wanted = Settings { image_size: plan.image_size, window: plan.window, decoders: plan.decoders };
+    let wanted =
+        DatasetSettings { image_size: plan.image_size, window: plan.window, decoders: plan.decoders };
     source.check(&wanted).map_err(|bad| format!("{} {}: {}", bad.flag, bad.value, bad.problem))?;
     // Where the dataset is not at hand, the runs will tell.
     let dataset = datasets
@@ -468,13 +469,18 @@ impl Reader {
     }
 
     /// The figures so far, with what the processes took, as seen from outside.
-    pub fn metrics(&self, wall_s: f64, cpu_s: Option<f64>, tree: Option<Summary>) -> BTreeMap<String, f64> {
+    pub fn metrics(
+        &self,
+        wall_s: f64,
+        cpu_s: Option<f64>,
+        tree: Option<TreeSummary>,
+    ) -> BTreeMap<String, f64> {
         let mut metrics = self.metrics.clone();
         metrics.insert("wall_s".into(), wall_s);
         if let Some(cpu_s) = cpu_s.filter(|_| !self.train) {
             metrics.insert("cpu_s".into(), cpu_s);
         }
-        let Summary { rss_peak_bytes, processes, read_bytes, written_bytes } = tree.unwrap_or_default();
+        let TreeSummary { rss_peak_bytes, processes, read_bytes, written_bytes } = tree.unwrap_or_default();
         let sampled = [
             ("rss_peak_bytes", rss_peak_bytes),
             ("processes", processes),

@@ -3,9 +3,9 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use paceline_analyze::findings::Kind;
-use paceline_analyze::table::{self, Columns, Response, Sample};
-use paceline_analyze::{Analysis, Ask, StudyTable, StudyTableError};
+use paceline_analyze::findings::FindingKind;
+use paceline_analyze::table::{self, Columns, Response, RowSample};
+use paceline_analyze::{Analysis, AnalysisRequest, StudyTable, StudyTableError};
 use paceline_plan::Goal;
 use paceline_plan::sheet::TableError;
 use serde_json::json;
@@ -137,7 +137,7 @@ impl Asked {
             block: self.block.clone(),
             control: self.control.clone(),
         };
-        let sample = self.sample.map(|rows| Sample { rows: rows.get(), seed: self.seed });
+        let sample = self.sample.map(|rows| RowSample { rows: rows.get(), seed: self.seed });
         Ok(table::read(path, &columns, sample)?)
     }
 
@@ -147,7 +147,7 @@ impl Asked {
         store: &Where,
         study: Option<&str>,
         show: Show,
-    ) -> Result<(StudyTable, Ask, Analysis), Failure> {
+    ) -> Result<(StudyTable, AnalysisRequest, Analysis), Failure> {
         let bar = Bar::new(show, "{spinner} {msg}  {elapsed}");
         bar.message("reading the runs");
         let table = self.table(store, study)?;
@@ -159,7 +159,7 @@ impl Asked {
     }
 
     /// What else is known about the factors.
-    pub fn ask(&self, table: &StudyTable) -> Result<Ask, Failure> {
+    pub fn ask(&self, table: &StudyTable) -> Result<AnalysisRequest, Failure> {
         let find = |flag: &str, name: &Option<String>| match name {
             None => Ok(None),
             Some(name) => table.factor(name).map(Some).ok_or_else(|| {
@@ -177,7 +177,7 @@ impl Asked {
             return Err(Failure::ask("--workers", &factor.name, "its levels are not numbers"));
         }
         let workload = find("--workload", &self.workload)?.or_else(|| known(&["model", "data"]));
-        Ok(Ask { workload, workers, seed: self.seed })
+        Ok(AnalysisRequest { workload, workers, seed: self.seed })
     }
 }
 
@@ -237,10 +237,10 @@ pub fn words(analysis: &Analysis) -> String {
     for note in &analysis.notes {
         text += &format!("note: {note}\n");
     }
-    let told = |kinds: &dyn Fn(Kind) -> bool| -> String {
+    let told = |kinds: &dyn Fn(FindingKind) -> bool| -> String {
         analysis.findings.iter().filter(|f| kinds(f.kind)).map(|f| format!("- {}\n", f.sentence)).collect()
     };
-    let unknown = |kind: Kind| kind == Kind::CannotTell;
+    let unknown = |kind: FindingKind| kind == FindingKind::CannotTell;
     text += &format!("\nFindings\n{}", told(&|kind| !unknown(kind)));
     let gaps = told(&unknown);
     if !gaps.is_empty() {

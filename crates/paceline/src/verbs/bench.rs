@@ -77,8 +77,8 @@ struct ChannelAxes {
     #[arg(long, value_parser = super::train::bytes)]
     buffer: Option<usize>,
     /// Emulate the network between them: BANDWIDTH,LATENCY, e.g. 1gbit,200us
-    #[arg(long, value_parser = |s: &str| s.parse::<paceline_plan::Network>())]
-    network: Option<paceline_plan::Network>,
+    #[arg(long, value_parser = |s: &str| s.parse::<paceline_plan::NetworkLimits>())]
+    network: Option<paceline_plan::NetworkLimits>,
     /// Lengths in bytes, multiples of 4
     #[arg(long, value_delimiter = ',', default_value = "4KiB,64KiB,1MiB,16MiB,64MiB", value_parser = length)]
     sizes: Vec<usize>,

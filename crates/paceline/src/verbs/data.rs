@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 use paceline_data::origin::{Origin, Parcel};
-use paceline_data::{DATASETS, Folders, Form, Settings, Source, content};
+use paceline_data::{DATASETS, DatasetKind, DatasetSettings, Folders, Form, content};
 use paceline_fetch::{Client, FetchEvent};
 use serde::Serialize;
 
@@ -98,7 +98,7 @@ pub fn folders(place: &Place) -> Folders {
     Folders(variable("PACELINE_DATA").into_iter().chain(own()).chain([PathBuf::from(SYSTEM)]).collect())
 }
 
-fn source(name: &str) -> &'static Source {
+fn source(name: &str) -> &'static DatasetKind {
     paceline_data::find(name).expect("clap lets registered names pass only")
 }
 
@@ -210,7 +210,7 @@ struct FileState {
 }
 
 /// How a file compares with the published one of its name.
-fn state(source: &Source, path: &Path) -> Result<FileState, Failure> {
+fn state(source: &DatasetKind, path: &Path) -> Result<FileState, Failure> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let name = name.strip_suffix(".gz").unwrap_or(&name);
     let published = source.origin.parcels().iter().find_map(|parcel| {
@@ -229,7 +229,7 @@ fn state(source: &Source, path: &Path) -> Result<FileState, Failure> {
 fn info(args: &One, show: Show) -> Result<(), Failure> {
     let (source, folders) = (source(&args.name), folders(&args.place));
     let located = source.locate(&folders)?;
-    let dataset = source.load(&folders, &Settings::default())?;
+    let dataset = source.load(&folders, &DatasetSettings::default())?;
     let files = located.iter().filter(|path| path.is_file());
     let files = files.map(|path| state(source, path)).collect::<Result<Vec<_>, _>>()?;
     let (home, licence) = match source.origin {

@@ -1,6 +1,6 @@
 //! `paceline explain`: why a run took as long as it did, and what would help.
 
-use paceline_analyze::explain::{Comparison, ExplainError, Explanation, Recorded};
+use paceline_analyze::explain::{ExplainError, Explanation, Recorded, RunComparison};
 use paceline_plan::Plan;
 use paceline_record::Store;
 use paceline_virtual::whatif;
@@ -60,7 +60,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     let store = args.store.open()?;
     let first = explanation(&store, &args.run)?;
     let second = args.vs.as_ref().map(|name| explanation(&store, name)).transpose()?;
-    let beside = second.as_ref().map(|second| Comparison::new(&first, second));
+    let beside = second.as_ref().map(|second| RunComparison::new(&first, second));
     if show.json {
         let mut document = json!(first);
         document["type"] = "result".into();

@@ -4,7 +4,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
-use paceline_data::{DATASETS, Form, Settings};
+use paceline_data::{DATASETS, DatasetSettings, Form};
 use paceline_nn::Shape;
 use paceline_nn::graph::Graph;
 use paceline_nn::models::{self, MODELS};
@@ -147,7 +147,7 @@ fn show_one(args: &ShowArgs, show: Show) -> Result<(), Failure> {
     let sample = match data.map(|source| (source, source.form)) {
         Some((_, Form::Fixed { shape, classes })) => Some((shape, classes)),
         Some((source, Form::FromFiles(_))) => {
-            let dataset = source.load(&data::folders(&args.place), &Settings::default())?;
+            let dataset = source.load(&data::folders(&args.place), &DatasetSettings::default())?;
             Some((dataset.shape, dataset.classes))
         }
         None => None,

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use paceline_explore::schedule::{End, Job, Next, Role, ScheduledRun};
+use paceline_explore::schedule::{End, Next, PlannedRun, Role, StudyRun};
 use paceline_launch::trial::{self, Trial, TrialEvent};
 use serde_json::json;
 
@@ -43,14 +43,14 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     }
     // Runs as if each had ended without figures: a learning sampler shows its start only.
     let known = schedule.known().map(<[_]>::len);
-    let (mut made, mut rows): (Vec<ScheduledRun>, Vec<Job>) = (Vec::new(), Vec::new());
+    let (mut made, mut rows): (Vec<StudyRun>, Vec<PlannedRun>) = (Vec::new(), Vec::new());
     while let Next::Run(job) = schedule.next(&made) {
         rows.push(job.clone());
-        made.push(ScheduledRun { job, end: Some(End::Failed { cause: String::new() }) });
+        made.push(StudyRun { job, end: Some(End::Failed { cause: String::new() }) });
     }
     let total = schedule.expected().max(rows.len() as u64);
     if show.json {
-        let one = |job: &Job| json!({"role": job.role, "repeat": job.repeat, "share": job.share, "levels": workload::levels(&study, job)});
+        let one = |job: &PlannedRun| json!({"role": job.role, "repeat": job.repeat, "share": job.share, "levels": workload::levels(&study, job)});
         return Ok(output::json(&json!({
             "type": "result", "study": study.name, "runs": total, "known": known.is_some(),
             "seconds_per_run": seconds, "seconds": seconds.map(|s| s * total as f64),
@@ -82,7 +82,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
 
 /// Wall seconds of the control.
 fn probe(study: &paceline_plan::Study, store: &Where) -> Result<f64, Failure> {
-    let job = Job { id: 0, role: Role::Control, levels: Vec::new(), share: 1.0, repeat: 0 };
+    let job = PlannedRun { id: 0, role: Role::Control, levels: Vec::new(), share: 1.0, repeat: 0 };
     let call = workload::call(study, &job, &store.folder().to_string_lossy(), trial::cores().len());
     let program = std::env::current_exe()?;
     let mut words = vec![call.program.unwrap_or_else(|| program.to_string_lossy().into_owned())];

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use paceline_virtual::calibration::Estimate;
-use paceline_virtual::compare::Comparison;
+use paceline_virtual::calibration::MedianEstimate;
+use paceline_virtual::compare::PredictionQuality;
 use serde_json::{Value as Json, json};
 
 use super::simulate::Hardware;
@@ -80,7 +80,7 @@ fn document(name: &str, predicted: &[Predicted], compared: Option<&[Compared]>) 
 }
 
 /// A number with its interval.
-fn around(estimate: Estimate, scale: f64) -> String {
+fn around(estimate: MedianEstimate, scale: f64) -> String {
     let [middle, low, high] =
         [estimate.median, estimate.low, estimate.high].map(|value| number(scale * value));
     format!("{middle} ({low} to {high})")
@@ -116,7 +116,7 @@ fn table(predicted: &[Predicted]) -> String {
 /// How right predictions were, in words.
 fn summary(Compared { metric, comparison, .. }: &Compared) -> String {
     let percent = |fraction: f64| format!("{:.1}%", 100.0 * fraction);
-    let Comparison { points, mean_error, p90_error, rank_correlation, regret, noise_floor, covered } =
+    let PredictionQuality { points, mean_error, p90_error, rank_correlation, regret, noise_floor, covered } =
         comparison;
     let noise = noise_floor.map_or("unknown without repeats".into(), percent);
     let rank = rank_correlation.map_or("unknown".into(), |value| format!("{value:.3}"));

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use paceline_record::Origin;
+use paceline_record::RunOrigin;
 use paceline_record::process::Started;
 
 use super::data::{self, Place};
@@ -81,7 +81,7 @@ fn resume_run(args: &Args, show: Show, started: Started) -> Result<(), Failure> 
         if !show.quiet {
             output::note(&format!("run {run} has ended already; this is its result"));
         }
-        let origin = if result.simulated.is_some() { Origin::Simulated } else { Origin::Measured };
+        let origin = if result.simulated.is_some() { RunOrigin::Simulated } else { RunOrigin::Measured };
         return Ok(output::result(result, origin)?);
     }
     let plan = found.plan.ok_or_else(|| Failure::plan(&run))?;

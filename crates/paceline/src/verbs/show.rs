@@ -1,6 +1,6 @@
 //! `paceline show RUN`: where a run's time went, its links, evaluations and resources.
 
-use paceline_record::export::{Exported, Summary};
+use paceline_record::export::{Exported, RunSummary};
 
 use super::store::Where;
 use crate::failure::Failure;
@@ -20,7 +20,7 @@ pub struct Args {
 pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     let store = args.store.open()?;
     let run = store.find(&args.run)?;
-    let summary = Summary::of(&Exported { store: &store, run: &run })?;
+    let summary = RunSummary::of(&Exported { store: &store, run: &run })?;
     if show.json {
         return Ok(output::json(&summary)?);
     }

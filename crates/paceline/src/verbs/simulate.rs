@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use paceline_record::process::{self, Started};
 use paceline_record::store::EventSink;
-use paceline_record::{Event, Origin, Record, RunResult};
+use paceline_record::{Event, Record, RunOrigin, RunResult};
 use paceline_train::model;
 use paceline_virtual::price::Terms;
 use paceline_virtual::run::{self, Scenario};
@@ -107,7 +107,7 @@ pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
         true => None,
         false => Some(Record::simulated(&args.train.store.folder(), &id, &plan, BUILD, told)?),
     };
-    let mut follow = Follow::new(show, Origin::Simulated, record.is_none());
+    let mut follow = Follow::new(show, RunOrigin::Simulated, record.is_none());
     let result = run::run(&scenario, &mut |event: Event<'_>| {
         if let Some(record) = &mut record {
             record.event(&event);
@@ -129,13 +129,13 @@ pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
     let cost = result.simulated.as_ref().and_then(|simulated| simulated.cost);
     let cost = cost.map_or_else(String::new, |cost| format!("cost {cost:.4}\n"));
     let text = format!("in virtual time:\n{summary}{cost}");
-    conclude(result, text, record, &id, Origin::Simulated, show)
+    conclude(result, text, record, &id, RunOrigin::Simulated, show)
 }
 
 /// A result without a model, in words.
 fn summary(result: &RunResult) -> String {
     let workers: Vec<_> = result.ranks.iter().filter(|rank| rank.role == "worker").collect();
-    let mean = |f: fn(&paceline_record::Rank) -> f64| {
+    let mean = |f: fn(&paceline_record::RankTotals) -> f64| {
         let all: f64 = workers.iter().map(|rank| f(rank)).sum();
         100.0 * all / workers.len().max(1) as f64 / result.seconds.train
     };

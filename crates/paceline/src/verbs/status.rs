@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use paceline_explore::schedule::{End, Role, ScheduledRun};
+use paceline_explore::schedule::{End, Role, StudyRun};
 use paceline_record::RecordError;
 use serde::Serialize;
 use serde_json::json;
@@ -82,7 +82,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
 
 fn progress(store: &Path, name: &str) -> Result<Progress, Failure> {
     let (known, busy) = (State::peek(store, name)?, State::busy(store, name));
-    let count = |which: &dyn Fn(&ScheduledRun) -> bool| known.made.iter().filter(|m| which(m)).count();
+    let count = |which: &dyn Fn(&StudyRun) -> bool| known.made.iter().filter(|m| which(m)).count();
     Ok(Progress {
         study: name.into(),
         state: match (known.finished, busy) {

@@ -8,11 +8,11 @@ use clap::builder::PossibleValue;
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgMatches, Args as _, Command, FromArgMatches as _};
 use paceline_data::registry::BadSetting;
-use paceline_data::{DATASETS, Settings, Sharding};
+use paceline_data::{DATASETS, DatasetSettings, Sharding};
 use paceline_nn::models::MODELS;
 use paceline_nn::optim::OPTIMISERS;
 use paceline_nn::schedule::Schedule;
-use paceline_plan::{Hosts, Network, Placement, Plan, PlanError, Straggler, Work};
+use paceline_plan::{Hosts, NetworkLimits, Placement, Plan, PlanError, Straggler, TrainingLength};
 use paceline_protocol::{
     Averages, CONSISTENCIES, Coder, Options, Parameter, Refusal, STRATEGIES, strategies,
 };
@@ -91,8 +91,8 @@ pub struct Args {
     buffer: Option<usize>,
     /// Emulate links between hosts: BANDWIDTH,LATENCY, e.g. 1gbit,200us (each worker is its own host unless
     /// --hosts says otherwise; traffic inside a host is not slowed)
-    #[arg(long, value_parser = |s: &str| s.parse::<Network>())]
-    network: Option<Network>,
+    #[arg(long, value_parser = |s: &str| s.parse::<NetworkLimits>())]
+    network: Option<NetworkLimits>,
     /// Hosts: their number, over which ranks are spread, or the host of each worker, e.g. 0,0,1,1
     #[arg(long, value_parser = |s: &str| s.parse::<Hosts>())]
     hosts: Option<Hosts>,
@@ -312,7 +312,9 @@ impl Args {
             momentum: self.momentum,
             nesterov: self.nesterov,
             weight_decay: self.weight_decay,
-            work: self.steps.map_or(Work::Epochs(self.epochs.unwrap_or(EPOCHS)), Work::Steps),
+            work: self
+                .steps
+                .map_or(TrainingLength::Epochs(self.epochs.unwrap_or(EPOCHS)), TrainingLength::Steps),
             checkpoint_every: self.checkpoint_every,
             keep: self.keep,
             restarts: if self.on_loss == "restart" { self.restarts } else { 0 },
@@ -363,7 +365,7 @@ impl Args {
         plan.check(usize::MAX)?;
         let source = paceline_data::find(&plan.data).expect("clap lets registered names pass only");
         let Plan { image_size, window, decoders, .. } = plan;
-        source.check(&Settings { image_size, window, decoders }).map_err(|bad| {
+        source.check(&DatasetSettings { image_size, window, decoders }).map_err(|bad| {
             let BadSetting { flag, value, problem } = bad;
             PlanError { flag, value: value.to_string(), problem }
         })?;

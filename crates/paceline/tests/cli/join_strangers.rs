@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use paceline_wire::Key;
 use paceline_wire::line::Link;
-use paceline_wire::stream::Options;
+use paceline_wire::stream::StreamOptions;
 use paceline_wire::stream::medium::Medium;
 use paceline_wire::tls::Secure;
 use serde_json::{Value, json};
@@ -152,7 +152,8 @@ fn strangers_are_turned_away_where_machines_join_and_training_goes_on() {
         assert!(cause.contains("expected TLS 1.3") || cause.contains("closed"), "{cause}");
     }
     for length in [4097, 1 << 31, 1 << 63, u64::MAX] {
-        let mut stream = Secure::open(&door(&listening), &key(&listening), &Options::default()).unwrap();
+        let mut stream =
+            Secure::open(&door(&listening), &key(&listening), &StreamOptions::default()).unwrap();
         let begun = Instant::now();
         while !matches!(stream.write(&u64::to_le_bytes(length)), Ok(8)) {
             assert!(begun.elapsed() < PATIENCE);

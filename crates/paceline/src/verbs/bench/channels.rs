@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use paceline_analyze::chart::Unit;
+use paceline_analyze::chart::ChartUnit;
 use paceline_analyze::{Channel, Channels};
 use paceline_launch::bench::channels::Sweep;
 
@@ -94,17 +94,17 @@ fn words(measured: &Channels) -> String {
         "receive CPU s/GB",
     ];
     let row = |point: &Channel| {
-        let seconds = |value: f64| Unit::Seconds.show(value);
+        let seconds = |value: f64| ChartUnit::Seconds.show(value);
         vec![
             point.transport.clone(),
             buffer_words(point.buffer_bytes),
             point.payload.clone(),
-            Unit::Bytes.show(point.bytes as f64),
+            ChartUnit::Bytes.show(point.bytes as f64),
             seconds(point.latency_s.median),
             percent(&point.latency_spread_s),
             seconds(point.latency_s.p5),
             seconds(point.latency_s.p95),
-            Unit::BytesPerSecond.show(point.bandwidth_bytes_per_s.median),
+            ChartUnit::BytesPerSecond.show(point.bandwidth_bytes_per_s.median),
             percent(&point.bandwidth_bytes_per_s),
             format!("{:.2}", point.sender_cpu_s_per_gb.median),
             format!("{:.2}", point.receiver_cpu_s_per_gb.median),

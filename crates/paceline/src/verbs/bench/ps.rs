@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::builder::PossibleValuesParser;
-use paceline_analyze::chart::Unit;
+use paceline_analyze::chart::ChartUnit;
 use paceline_analyze::{Servers, ServersPoint};
 use paceline_launch::bench::ps::{Sweep, syncs};
 use paceline_protocol::consistency;
@@ -127,13 +127,13 @@ fn words(measured: &Servers) -> String {
         "busy",
     ];
     let row = |point: &ServersPoint| {
-        let seconds = |value: f64| Unit::Seconds.show(value);
+        let seconds = |value: f64| ChartUnit::Seconds.show(value);
         vec![
             point.transport.clone(),
             buffer_words(point.buffer_bytes),
             point.payload.clone(),
             point.sync.clone(),
-            Unit::Bytes.show(point.bytes as f64),
+            ChartUnit::Bytes.show(point.bytes as f64),
             point.workers.to_string(),
             point.servers.to_string(),
             seconds(point.round_s.median),
@@ -142,7 +142,7 @@ fn words(measured: &Servers) -> String {
             format!("{:.0}", point.pushes_and_pulls_per_s.median),
             percent(&point.pushes_and_pulls_per_s),
             format!("{:.0}", point.messages_per_s.median),
-            Unit::BytesPerSecond.show(point.bytes_per_s.median),
+            ChartUnit::BytesPerSecond.show(point.bytes_per_s.median),
             format!("{:.2}", point.server_cpu.median),
             format!("{:.2}", point.server_cpu_s_per_gb.median),
             format!("{:.0}%", 100.0 * point.server_busy.median),

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use clap::builder::PossibleValuesParser;
-use paceline_analyze::chart::{Chart, Unit};
+use paceline_analyze::chart::{Chart, ChartUnit};
 use paceline_analyze::statistics::Spread;
 use paceline_launch::bench::payload::{self, PAYLOADS, Payload};
 use paceline_launch::bench::sweep::{ChannelAxes, Progress};
@@ -127,7 +127,7 @@ pub fn draw(plot: Option<&Path>, chart: &dyn Fn() -> Chart) -> Result<(), Failur
 
 /// A buffer's size in words.
 pub fn buffer_words(buffer: Option<usize>) -> String {
-    buffer.map_or_else(|| "default".into(), |bytes| Unit::Bytes.show(bytes as f64))
+    buffer.map_or_else(|| "default".into(), |bytes| ChartUnit::Bytes.show(bytes as f64))
 }
 
 /// Half of the distance between the least and the greatest repeat, in percent of the median.

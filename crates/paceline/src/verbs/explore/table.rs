@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use paceline_explore::samplers::SAMPLERS;
-use paceline_explore::table::{Ask, Exploration, Table};
+use paceline_explore::table::{Exploration, ExplorationRequest, LookupTable};
 use paceline_plan::{Condition, Goal, Objective};
 use paceline_random::{Purpose, Stream};
 use paceline_statistics::mean;
@@ -54,7 +54,7 @@ impl Asked {
         if self.objectives.is_empty() {
             return Err(Failure::usage("--objective COLUMN is missing: what is wanted?"));
         }
-        let ask = Ask {
+        let ask = ExplorationRequest {
             axes: self.axes.clone(),
             objectives: self
                 .objectives
@@ -65,7 +65,7 @@ impl Asked {
             budget: self.budget as usize,
             prior: self.prior.clone(),
         };
-        Ok(Exploration::new(Table::read(table)?, &ask)?)
+        Ok(Exploration::new(LookupTable::read(table)?, &ask)?)
     }
 }
 

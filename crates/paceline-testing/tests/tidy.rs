@@ -1,0 +1,76 @@
+//! Conventions that the compiler does not check.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use paceline_testing::process::root;
+
+/// Public types that are defined in more than one crate, and why.
+const SHARED_NAMES: &[(&str, &str)] = &[
+    ("Event", "`record`: an event of a run; `wire`: what a transport reports. To be renamed in `wire`"),
+    ("Gather", "to be renamed in `launch`"),
+    ("Kind", "to be renamed in `nn` or `protocol`"),
+    ("Layer", "`nn`: a layer with its memory, not exported; `virtual`: a layer's costs"),
+    ("Outcome", "to be renamed in `nn` and `testing`"),
+    ("Place", "`nn`: not exported; `launch`: a rank's place on its machine"),
+    ("Progress", "to be renamed in `launch` or `nn`"),
+    ("Schedule", "to be renamed in `nn`: a learning-rate schedule"),
+    ("Stream", "to be renamed in `wire`: `random` has the seeded streams"),
+    ("Tensor", "to be renamed in `nn` or `protocol`"),
+    ("Update", "to be renamed in `nn` or `train`"),
+    ("Value", "to be renamed in `nn`"),
+];
+
+/// The program has no public interface: other crates cannot meet its names.
+const NO_LIBRARY: &[&str] = &["paceline"];
+
+/// The names of the public types that a source file defines.
+fn public_types(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().filter_map(|line| {
+        let item = line.trim_start().strip_prefix("pub ")?;
+        let item = item.strip_prefix("unsafe ").unwrap_or(item);
+        let name =
+            ["struct ", "enum ", "trait ", "type ", "union "].iter().find_map(|k| item.strip_prefix(k))?;
+        name.split(|c: char| !c.is_alphanumeric() && c != '_').next()
+    })
+}
+
+fn collect(folder: &Path, names: &mut BTreeSet<String>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            collect(&path, names);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            names.extend(public_types(&fs::read_to_string(&path).unwrap()).map(str::to_owned));
+        }
+    }
+}
+
+#[test]
+fn a_public_type_is_defined_in_one_crate_only() {
+    let mut crates_by_type: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for entry in fs::read_dir(root().join("crates")).unwrap() {
+        let (folder, mut names) = (entry.unwrap().path(), BTreeSet::new());
+        let name = folder.file_name().unwrap().to_string_lossy().into_owned();
+        if NO_LIBRARY.contains(&name.as_str()) {
+            continue;
+        }
+        collect(&folder.join("src"), &mut names);
+        names.into_iter().for_each(|each| crates_by_type.entry(each).or_default().push(name.clone()));
+    }
+    assert!(crates_by_type.len() > 400, "{} types were found", crates_by_type.len());
+    crates_by_type.retain(|_, crates| crates.len() > 1);
+    let excepted = |name: &str| SHARED_NAMES.iter().any(|(known, _)| *known == name);
+    let twice: Vec<_> = crates_by_type.iter().filter(|(name, _)| !excepted(name)).collect();
+    assert!(twice.is_empty(), "one name, one meaning: {twice:?}");
+    let stale: Vec<_> = SHARED_NAMES.iter().filter(|(name, _)| !crates_by_type.contains_key(*name)).collect();
+    assert!(stale.is_empty(), "exceptions that are no longer needed: {stale:?}");
+    assert!(SHARED_NAMES.len() <= 12, "{} exceptions", SHARED_NAMES.len());
+}
+
+#[test]
+fn public_types_are_found_in_every_form() {
+    let text = "pub struct A<T> {\n    pub struct B;\npub(crate) struct C;\nstruct D;\npub unsafe trait E: F {\npub type G = H;";
+    assert_eq!(public_types(text).collect::<Vec<_>>(), ["A", "B", "E", "G"]);
+}
