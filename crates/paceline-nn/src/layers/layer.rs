@@ -8,6 +8,7 @@ use crate::real::Real;
 use crate::shape::Shape;
 
 /// What a network calls. Pointers, so that a crate that has a network compiles none of it again.
+#[allow(clippy::type_complexity, reason = "each is the signature of one function, named where it is defined")]
 pub struct Kernels<T: 'static> {
     pub layer: fn(&Op, Place<'_>) -> Box<dyn Layer<T>>,
     pub normalise: fn(Level, &[u8], &[T], &[T], &mut [T]),

@@ -45,7 +45,7 @@ fn plans_give_the_parameters_of_the_version_before() {
         assert_eq!(ranks, kept["ranks"].as_array().unwrap().iter().collect::<Vec<_>>(), "{words}");
     }
     if others > 0 {
-        skip(Need::System, &format!("AVX-512, for the bits of {others} plans"));
+        skip(Need::System, format!("AVX-512, for the bits of {others} plans"));
     }
 }
 
