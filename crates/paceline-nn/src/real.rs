@@ -63,8 +63,7 @@ pub trait Real:
     fn kernels() -> &'static Kernels<Self>;
 }
 
-/// `$compiled` says where kernels are compiled: `inline(never)` once, in this crate; `inline` in the crates that
-/// use them, so that no product has the reference.
+/// `$compiled`: kernels are compiled once, in this crate (`inline(never)`), or where they are used (`inline`).
 macro_rules! real {
     ($compiled:meta, $t:ty, $avx512:ty, $avx2:ty, $fast:literal, $exp:path, $tanh:path, $erf:path, $product:path) => {
         impl Real for $t {

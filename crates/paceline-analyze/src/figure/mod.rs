@@ -5,7 +5,7 @@ mod svg;
 
 use paceline_plan::sheet::{Terminator, to_csv};
 
-pub use plotly::script;
+pub use plotly::SCRIPT;
 
 /// A chart: one or more panels, with everything that a reader needs.
 #[derive(Clone, Debug)]

@@ -16,10 +16,8 @@ const MOST_NAMES: usize = 16;
 /// Height of a row of panels.
 const ROW: usize = 340;
 
-/// Plotly's script, as the build took it out of the crate that ships it.
-pub fn script() -> &'static str {
-    include_str!(concat!(env!("OUT_DIR"), "/plotly.js"))
-}
+/// Plotly's script, as the build took it out of the crate that ships it. Static: a binary has it once.
+pub static SCRIPT: &str = include_str!(concat!(env!("OUT_DIR"), "/plotly.js"));
 
 fn axis(of: &ChartAxis, domain: [f64; 2], anchor: &str) -> Value {
     let mut axis = json!({
@@ -178,8 +176,7 @@ mod tests {
 
     #[test]
     fn the_script_is_plotlys_and_stands_alone() {
-        let script = script();
-        assert!((1_000_000..6_000_000).contains(&script.len()), "{}", script.len());
-        assert!(script.contains("plotly.js v") && !script.contains("</script"));
+        assert!((1_000_000..6_000_000).contains(&SCRIPT.len()), "{}", SCRIPT.len());
+        assert!(SCRIPT.contains("plotly.js v") && !SCRIPT.contains("</script"));
     }
 }

@@ -192,7 +192,7 @@ impl Report<'_> {
             "</section>\n</main>\n<footer><p>paceline {}</p></footer>\n<script>{}</script>\n<script>{DRAW}</script>\n\
              </body>\n</html>\n",
             escape(self.version),
-            figure::script()
+            figure::SCRIPT
         );
         html
     }
@@ -274,7 +274,7 @@ mod tests {
             version: "0",
         };
         let html = report.html();
-        let page = html.replace(figure::script(), "");
+        let page = html.replace(figure::SCRIPT, "");
         assert!(
             !page.contains("<img src=x") && !page.contains("<b>t</b>") && !page.contains("<script>alert")
         );

@@ -1,6 +1,5 @@
 //! One connection as a task: HTTP/2 over TCP, and in it the one call that both ends exchange bytes by.
-//! `proto/link.proto` is the service's definition; with one call and one message it is written out here, which
-//! spares every build a compiler of definitions.
+//! `proto/link.proto` defines the service; with one call and one message it is written out here.
 //!
 //! An end that is done ends its direction of the call; the other, once it has heard everything, ends its own.
 //! Only then do they hang up: a TCP connection that is closed earlier may lose what is still under way.
@@ -33,7 +32,6 @@ use super::Sizes;
 use super::gate::{BEFORE_PROOF, Gate};
 use super::link::{Link, Reached};
 
-/// The service's one call.
 const EXCHANGE: &str = "/paceline.wire.Link/Exchange";
 /// How long a connection lasts that this end is done with, if its peer does not take the rest.
 const LINGER: Duration = Duration::from_secs(5);
@@ -292,12 +290,10 @@ mod tests {
     #[test]
     fn chunks_are_the_definitions_message() {
         let definition = include_str!("../../proto/link.proto");
-        for part in
-            ["package paceline.wire;", "service Link {", "rpc Exchange(stream Chunk) returns (stream Chunk);"]
-        {
+        let call = "rpc Exchange(stream Chunk) returns (stream Chunk);";
+        for part in ["package paceline.wire;", "service Link {", call, "bytes data = 1;"] {
             assert!(definition.contains(part), "{part}");
         }
-        assert!(definition.contains("bytes data = 1;"));
         // Field 1, a length, the bytes; a field that a later definition may add is passed over.
         assert_eq!(Bytes::from_static(b"ab").encode_to_vec(), [0x0a, 2, b'a', b'b']);
         assert_eq!(Bytes::decode(&[0x10, 7, 0x0a, 1, b'c'][..]).unwrap(), "c");

@@ -11,8 +11,7 @@ use super::{Product, Start, parts};
 /// Computes a tile of at most [`Register::ROWS`] rows and two vectors: `(task, repetition, row, column, columns)`.
 type Kernel = unsafe fn(&mut Product<'_, f32>, usize, usize, usize, usize);
 
-/// Defines the product of a level. Each kernel is a function of its own: the compiler's time grows faster
-/// than a function's size.
+/// Defines the product of a level, each kernel as a function of its own: one for all took a minute to compile.
 macro_rules! level {
     ($name:ident: $v:ty, $features:literal, $($rows:literal)*) => {
         /// # Safety
