@@ -68,8 +68,13 @@ pub fn browser() -> Outcome<PathBuf> {
     if !home.join("node_modules/playwright-core").is_dir() {
         std::fs::create_dir_all(&home).map_err(|error| format!("{}: {error}", home.display()))?;
         let quiet = ["install", "--no-save", "--no-audit", "--no-fund", "--loglevel=error"];
-        let brief =
-            ["--fetch-retries=1", "--fetch-retry-maxtimeout=2000", "--fetch-timeout=10000", "--prefix"];
+        let brief = [
+            "--fetch-retries=1",
+            "--fetch-retry-mintimeout=1000",
+            "--fetch-retry-maxtimeout=2000",
+            "--fetch-timeout=10000",
+            "--prefix",
+        ];
         process::run_within(LIMIT, Command::new("npm").args(quiet).args(brief).arg(&home).arg(DRIVER))?;
     }
     Ok(home)

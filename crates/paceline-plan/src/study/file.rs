@@ -91,7 +91,7 @@ pub enum MetricsFile {
 
 /// The axes, in the order in which they are written.
 #[derive(Clone, Debug, JsonSchema)]
-#[schemars(transparent)]
+#[schemars(transparent, rename = "Axes")]
 pub struct AxesFile(#[schemars(with = "BTreeMap<String, AxisFile>")] pub Vec<(String, AxisFile)>);
 
 /// One axis: a list of levels, or a table.
