@@ -77,6 +77,8 @@ pub struct Pauses<'a> {
     told: Option<u64>,
     /// Where each rank could stop.
     held: Vec<Option<u64>>,
+    /// Ranks that have done all their work.
+    ended: Vec<bool>,
     /// Whether ranks were asked to stop.
     stopping: bool,
     /// Whether all ranks were told where.
@@ -95,6 +97,7 @@ impl<'a> Pauses<'a> {
             parts: vec![None; plan.workers + plan.servers],
             told: None,
             held: vec![None; plan.workers + plan.servers],
+            ended: vec![false; plan.workers + plan.servers],
             stopping: false,
             stop_told: false,
         };
@@ -142,6 +145,30 @@ impl<'a> Pauses<'a> {
         let step = all?.into_iter().max()?.min(self.steps);
         let told = std::mem::replace(&mut self.stop_told, true);
         (!told).then_some(RankCommand::StopAt { step })
+    }
+
+    /// A rank has done all its work: it could stop at the end. What to tell everybody once all that were asked have
+    /// answered.
+    pub fn ended(&mut self, rank: usize) -> Option<RankCommand> {
+        self.held[rank] = Some(self.steps);
+        self.ended[rank] = true;
+        if self.stopping { self.held(rank, self.steps) } else { None }
+    }
+
+    /// What to tell the ranks that have paused, if all others have done their work: everything is done, so they end
+    /// too.
+    pub fn finish(&mut self) -> Option<RankCommand> {
+        let ranks = || self.ended.iter().zip(&self.parts);
+        let waiting = ranks().any(|(ended, part)| !ended && part.is_some());
+        if !waiting
+            || !ranks().any(|(ended, _)| *ended)
+            || !ranks().all(|(ended, part)| *ended || part.is_some())
+        {
+            return None;
+        }
+        self.parts.iter_mut().for_each(|part| *part = None);
+        let (from, to) = (self.steps, self.steps);
+        Some(RankCommand::Next { segment: Some(Segment { from, to, generation: self.segment.generation }) })
     }
 
     /// A rank has paused; whether all have.

@@ -219,6 +219,9 @@ impl<'a> Watch<'a> {
                 if self.pauses.paused(rank, step, part) {
                     return self.pause(report);
                 }
+                if let Some(order) = self.pauses.finish() {
+                    return Ok(Reaction::tell_all(order));
+                }
             }
             RankEvent::Refused { cause } => report(Event::Refused { rank: Some(rank), cause: &cause }),
             RankEvent::Recorded(batch) => {
@@ -227,6 +230,8 @@ impl<'a> Watch<'a> {
             RankEvent::Done(account) => {
                 self.gather.done[rank] = Some(*account);
                 self.gather.numbers[rank] = numbers;
+                let order = self.pauses.ended(rank).or_else(|| self.pauses.finish());
+                return Ok(order.map_or(Reaction::Nothing, Reaction::tell_all));
             }
             RankEvent::Failed { message, hint, kind, .. } => {
                 return Err(LaunchError::Failed { role: role(plan, rank), rank, message, hint, kind });

@@ -100,12 +100,12 @@ pub fn run(
     loop {
         if engine.over()? {
             let (segment, stopped) = (course.segment, course.brake.stop().is_some());
-            if segment.to == setup.steps && !stopped {
+            // Every unit of work has left one update here.
+            let step = engine.staleness.len() / setup.workers;
+            if segment.to == setup.steps && (!stopped || step as u64 == setup.steps) {
                 break;
             }
             engine.settle(&mut memory)?;
-            // Every unit of work has left one update here.
-            let step = engine.staleness.len() / setup.workers;
             let account = Account { staleness: engine.staleness.clone(), ..Account::default() };
             let account = account.note(&clock, &engine.times);
             let part =
@@ -114,6 +114,9 @@ pub fn run(
                 engine.finish(&mut memory)?;
                 return Ok(None);
             };
+            if next.from == setup.steps {
+                break;
+            }
             course.segment = next;
             engine = engine.succeed(participant(next), next.generation);
             engine.start(&mut memory)?;

@@ -229,7 +229,8 @@ pub fn run(
             clock.lap(Phase::Exchange);
             let alone = setup.servers == 0;
             let (segment, stopped) = (course.segment, course.brake.stop().is_some());
-            if segment.to == setup.steps && (!stopped || alone && done == setup.steps) {
+            // Where steps are not made together, only the launcher knows whether all work is done.
+            if segment.to == setup.steps && (!stopped || (alone || together) && done == setup.steps) {
                 break;
             }
             engine.settle(&mut memory)?;
@@ -251,6 +252,9 @@ pub fn run(
                 return Ok(None);
             };
             clock.lap(Phase::Evaluate);
+            if next.from == setup.steps {
+                break;
+            }
             course.segment = next;
             engine = engine.succeed(participant(next), next.generation);
             engine.start(&mut memory)?;
