@@ -43,6 +43,8 @@ pub struct Scene {
     pub saving: String,
     pub workers: usize,
     pub servers: usize,
+    /// Passes over the training split.
+    epochs: u64,
     /// Whether a run ends with the same bits whatever happens on the way.
     pub exact: bool,
     pub store: tempfile::TempDir,
@@ -52,6 +54,11 @@ pub struct Scene {
 /// Samples of the digits' training split, and passes over it.
 const SAMPLES: u64 = 1438;
 const EPOCHS: u64 = 20;
+
+/// One worker alone waits for nobody: it needs more of them for a run that is long enough to be interrupted.
+fn epochs(workers: usize) -> u64 {
+    if workers == 1 { 5 * EPOCHS } else { EPOCHS }
+}
 
 impl Scene {
     pub fn draw(fault: &Fault, draws: &mut Draws) -> Self {
@@ -94,7 +101,8 @@ impl Scene {
         };
         let transport = if workers == 1 { String::new() } else { format!("--transport {transport}") };
         let words = format!(
-            "--epochs {EPOCHS} --batch 8 --workers {workers} --servers {servers} {strategy} {transport} --seed {}",
+            "--epochs {} --batch 8 --workers {workers} --servers {servers} {strategy} {transport} --seed {}",
+            epochs(workers),
             1 + draws.below(1000)
         );
         Self::new(words, String::new(), workers, servers, true)
@@ -103,18 +111,18 @@ impl Scene {
     fn new(words: String, saving: String, workers: usize, servers: usize, exact: bool) -> Self {
         let store = tempfile::tempdir().unwrap();
         let mark = store.path().display().to_string();
-        Self { words, saving, workers, servers, exact, store, mark }
+        Self { words, saving, workers, servers, epochs: epochs(workers), exact, store, mark }
     }
 
     /// Samples that the whole run takes.
-    pub fn samples() -> u64 {
-        SAMPLES * EPOCHS
+    pub fn samples(&self) -> u64 {
+        SAMPLES * self.epochs
     }
 
     /// Steps of a run without tails: whole global batches, and one smaller per epoch.
     pub fn steps(&self) -> u64 {
         let batch = 8 * self.workers as u64;
-        SAMPLES.div_ceil(batch) * EPOCHS
+        SAMPLES.div_ceil(batch) * self.epochs
     }
 
     pub fn command(&self, words: &str) -> Command {

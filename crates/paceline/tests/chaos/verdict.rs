@@ -88,7 +88,7 @@ pub fn after(scene: &Scene, run: &Running, state: &str) {
 /// A run that has ended well has done exactly what the plan says, and the same as one that was left alone.
 pub fn finished(scene: &Scene, result: &Value) {
     assert_eq!(result["type"], "result", "{result}");
-    assert_eq!(result["samples"].as_u64(), Some(Scene::samples()), "samples");
+    assert_eq!(result["samples"].as_u64(), Some(scene.samples()), "samples");
     if !scene.exact {
         return;
     }
