@@ -94,8 +94,10 @@ fn an_interrupted_run_saves_and_goes_on_bit_for_bit() {
 #[test]
 fn asynchronous_runs_go_on_with_exact_counts() {
     for sync in ["asp", "ssp", "switch --switch-at 0.5"] {
-        let (cut, base) =
-            (store(), format!("--epochs 20 --batch 8 --workers 2 --servers 2 --strategy ps --sync {sync}"));
+        let (cut, base) = (
+            store(),
+            format!("--epochs 20 --batch 8 --workers 2 --servers 2 --strategy ps --lr 0.01 --sync {sync}"),
+        );
         let running = Running::start(&format!("{base} --store {}", cut.path().display()));
         assert!(signal("INT", running.id()));
         let (code, text) = running.end();
