@@ -222,4 +222,67 @@ mod tests {
         assert_eq!(unpack(packed.clone(), &numbers[..2]), None);
         assert_eq!(unpack(packed, &[&numbers[..], &[4.0]].concat()), None);
     }
+
+    fn plan(workers: usize, servers: usize) -> Plan {
+        let text = format!(
+            r#"{{"data": "digits", "model": "mlp", "workers": {workers}, "servers": {servers}, "strategy": "ps",
+            "sync": "bsp", "options": {{}}, "averages": "gradients", "shard": "iid", "transport": "tcp",
+            "bucket": 4194304, "batch": 32, "optimizer": "sgd", "lr": 0.05, "lr-scaling": "none",
+            "schedule": "constant", "warmup": 0.0, "momentum": 0.9, "nesterov": false, "weight-decay": 0.0,
+            "work": {{"epochs": 1.0}}, "stop-at-target": false, "seed": 1, "threads": 1, "pin": false,
+            "placement": "colocated", "keep": 2, "restarts": 0}}"#
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+
+    fn context() -> CheckpointContext {
+        let interrupt = Arc::default();
+        CheckpointContext { checkpoints: Checkpoints::of("nowhere".as_ref()), resumed: None, interrupt }
+    }
+
+    fn part() -> RankState {
+        RankState { tensors: vec![], account: "{}".into() }
+    }
+
+    /// Every order in which three ranks can answer.
+    const ORDERS: [[usize; 3]; 6] = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
+
+    #[test]
+    fn ranks_that_have_ended_count_as_having_answered_a_stop() {
+        let (plan, context) = (plan(3, 0), context());
+        for (order, ended) in ORDERS.into_iter().flat_map(|order| [(order, 1), (order, 2), (order, 3)]) {
+            let mut pauses = Pauses::new(&plan, &context, 40);
+            // The last of these ranks ends only after the stop was asked for.
+            let (before, after) = order[..ended].split_at(ended - 1);
+            before.iter().for_each(|&rank| assert!(pauses.ended(rank).is_none()));
+            context.interrupt.request();
+            assert!(matches!(pauses.interrupted(), Some(RankCommand::Hold)));
+            let mut answers: Vec<_> = after.iter().map(|&rank| pauses.ended(rank)).collect();
+            answers.extend(order[ended..].iter().map(|&rank| pauses.held(rank, 7)));
+            let stop = answers.pop().unwrap();
+            assert!(answers.iter().all(Option::is_none), "{order:?} {ended}: {answers:?}");
+            assert!(matches!(stop, Some(RankCommand::StopAt { step: 40 })), "{order:?} {ended}: {stop:?}");
+        }
+    }
+
+    #[test]
+    fn ranks_that_paused_at_the_end_are_told_to_end_once_all_others_have() {
+        let (plan, context) = (plan(2, 1), context());
+        for (order, paused) in ORDERS.into_iter().flat_map(|order| [(order, 1), (order, 2)]) {
+            let mut pauses = Pauses::new(&plan, &context, 40);
+            let mut answers = Vec::new();
+            for (place, rank) in order.into_iter().enumerate() {
+                if place < paused {
+                    assert!(!pauses.paused(rank, Some(40), part()), "{order:?} {paused}");
+                    answers.push(pauses.finish());
+                } else {
+                    answers.push(pauses.ended(rank).or_else(|| pauses.finish()));
+                }
+            }
+            let last = answers.pop().unwrap();
+            assert!(answers.iter().all(Option::is_none), "{order:?} {paused}: {answers:?}");
+            let Some(RankCommand::Next { segment: Some(next) }) = last else { panic!("{order:?}: {last:?}") };
+            assert_eq!((next.from, next.to), (40, 40), "{order:?} {paused}");
+        }
+    }
 }
