@@ -45,6 +45,7 @@ pub const ATTACK: Campaign = Campaign {
     tests: &[
         Played { target: "chaos", name: "an_attack_by_signals", every: 1, tests: 1 },
         Played { target: "conformance", name: "damaged_frames_of_a_peer", every: 10, tests: 5 },
+        Played { target: "conformance", name: "peers_that_hold_the_key", every: 10, tests: 5 },
         Played { target: "cli", name: "a_link_that_heals", every: 30, tests: 1 },
     ],
 };

@@ -102,10 +102,14 @@ fn a_role_that_does_not_fit_the_rank_is_refused_and_both_are_named<M: Medium>() 
 }
 
 fn a_wrong_version_is_refused_and_both_are_named<M: Medium>() {
+    another_version::<M>(99);
+}
+
+fn another_version<M: Medium>(version: u16) {
     let (pair, door) = healthy::<M>();
     let mut stream = knock::<M>(&door);
     let mut hello = Hello::new(&identity(1, 3), [0; 32]);
-    hello.version = 99;
+    hello.version = version;
     // Over some media nothing can be said before the door was answered.
     let stranger = thread::spawn(move || {
         stream.write_all(&hello.encode()).unwrap();
@@ -114,7 +118,8 @@ fn a_wrong_version_is_refused_and_both_are_named<M: Medium>() {
         answer
     });
     let cause = exchange_until_refused(pair);
-    assert!(cause.contains("wire version differs (theirs: wire version 99, run"), "{cause}");
+    let theirs = format!("wire version differs (theirs: wire version {version}, run");
+    assert!(cause.contains(&theirs), "{cause}");
     assert!(cause.contains("; ours: wire version 1, run"), "{cause}");
     let answer = stranger.join().unwrap();
     assert_eq!(answer.len(), HELLO + VERDICT);
@@ -280,8 +285,7 @@ fn damaged<M: Medium>(draws: &mut Draws) -> (String, Vec<u8>, usize) {
 /// S3: a peer that holds the key sends damaged frames: what comes before them is delivered, nothing else, and the
 /// others go on. `PACELINE_CHAOS_SEED`, `_ROUNDS` and `_LOG` are those of the campaigns of the program's tests.
 fn damaged_frames_of_a_peer_that_holds_the_key_are_never_delivered<M: Medium>() {
-    let setting = |name: &str, default| std::env::var(name).map_or(default, |text| text.parse().unwrap());
-    let (seed, rounds) = (setting("PACELINE_CHAOS_SEED", 1), setting("PACELINE_CHAOS_ROUNDS", 10));
+    let (seed, rounds) = campaign(10);
     for round in 0..rounds {
         let (what, bytes, deliverable) = damaged::<M>(&mut Draws(seed << 32 | round));
         let (listeners, addresses) = listeners::<M>(3);
@@ -306,17 +310,69 @@ fn damaged_frames_of_a_peer_that_holds_the_key_are_never_delivered<M: Medium>() 
         zero.send(1, meta(1), memory.span(0), 1).unwrap();
         one.send(0, meta(1), memory.span(0), 1).unwrap();
         both([&mut zero, &mut one], &memory, |a, b| messages(a).len() == 1 && messages(b).len() == 1);
-        if let Some(path) = std::env::var_os("PACELINE_CHAOS_LOG") {
-            let mut log = std::fs::File::options().append(true).create(true).open(path).unwrap();
-            let medium = std::any::type_name::<M>();
-            let told = format!("{what}: {delivered} of {deliverable} delivered");
-            let fault = format!("S3 over {medium}");
-            writeln!(
-                log,
-                "{{\"seed\":{seed},\"round\":{round},\"fault\":\"{fault}\",\"ok\":true,\"told\":\"{told}\"}}"
-            )
-            .unwrap();
-        }
+        log::<M>("S3", seed, round, &format!("{what}: {delivered} of {deliverable} delivered"));
+    }
+}
+
+/// S4: somebody who holds the key but has another run, model, rank, role or version is refused, each side is told both
+/// values, and the others go on.
+fn peers_that_hold_the_key_but_differ_are_refused<M: Medium>() {
+    let (seed, rounds) = campaign(6);
+    for round in 0..rounds {
+        let draws = &mut Draws(seed << 32 | 1 << 31 | round);
+        let (byte, number) = (draws.below(255) as u8, draws.below(1_000_000));
+        let what = match round % 6 {
+            0 => {
+                let run = format!("run-{}", number + 2);
+                expect::<M>(|i| i.run = run.clone(), "run id differs", [&run, "\"run-1\""]);
+                run
+            }
+            1 => {
+                let byte = if byte == 0xab { 0xac } else { byte };
+                let model = format!("model {byte:02x}{byte:02x}");
+                expect::<M>(|i| i.model_hash = [byte; 32], "model hash differs", [&model, "model abab"]);
+                model
+            }
+            2 => {
+                a_wrong_rank_is_refused::<M>();
+                "rank 2 or a second rank 1".into()
+            }
+            3 => {
+                let world = number + 4;
+                let theirs = format!("rank 1 of {world}");
+                expect::<M>(|i| i.world = world, "number of ranks differs", [&theirs, "rank 0 of 3"]);
+                theirs
+            }
+            4 => {
+                a_role_that_does_not_fit_the_rank_is_refused_and_both_are_named::<M>();
+                "role server".into()
+            }
+            _ => {
+                let version = 2 + u16::from(byte);
+                another_version::<M>(version);
+                format!("version {version}")
+            }
+        };
+        log::<M>("S4", seed, round, &what);
+    }
+}
+
+/// Seed and rounds of a campaign, as its command says.
+fn campaign(rounds: u64) -> (u64, u64) {
+    let setting = |name: &str, default| std::env::var(name).map_or(default, |text| text.parse().unwrap());
+    (setting("PACELINE_CHAOS_SEED", 1), setting("PACELINE_CHAOS_ROUNDS", rounds))
+}
+
+/// Says that a round went well where the campaign's command reads it.
+fn log<M: Medium>(fault: &str, seed: u64, round: u64, told: &str) {
+    if let Some(path) = std::env::var_os("PACELINE_CHAOS_LOG") {
+        let mut log = std::fs::File::options().append(true).create(true).open(path).unwrap();
+        let fault = format!("{fault} over {}", std::any::type_name::<M>());
+        writeln!(
+            log,
+            "{{\"seed\":{seed},\"round\":{round},\"fault\":\"{fault}\",\"ok\":true,\"told\":\"{told}\"}}"
+        )
+        .unwrap();
     }
 }
 
@@ -434,6 +490,7 @@ over! {
     a_frame_that_comes_twice_is_delivered_once
     bad_frames_end_the_connection_and_are_never_delivered
     damaged_frames_of_a_peer_that_holds_the_key_are_never_delivered
+    peers_that_hold_the_key_but_differ_are_refused
     a_body_that_breaks_off_is_never_delivered
     the_deadline_names_the_missing_ranks_and_their_addresses
     strangers_neither_keep_peers_from_joining_nor_go_unreported
