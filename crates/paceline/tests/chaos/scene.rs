@@ -55,9 +55,10 @@ pub struct Scene {
 const SAMPLES: u64 = 1438;
 const EPOCHS: u64 = 20;
 
-/// One worker alone waits for nobody: it needs more of them for a run that is long enough to be interrupted.
-fn epochs(workers: usize) -> u64 {
-    if workers == 1 { 5 * EPOCHS } else { EPOCHS }
+/// Those of a run that is long enough to be interrupted at any moment. One worker alone waits for nobody, and needs
+/// most.
+fn long_epochs(workers: usize) -> u64 {
+    if workers == 1 { 8 * EPOCHS } else { 3 * EPOCHS }
 }
 
 impl Scene {
@@ -102,16 +103,17 @@ impl Scene {
         let transport = if workers == 1 { String::new() } else { format!("--transport {transport}") };
         let words = format!(
             "--epochs {} --batch 8 --workers {workers} --servers {servers} {strategy} {transport} --seed {}",
-            epochs(workers),
+            long_epochs(workers),
             1 + draws.below(1000)
         );
-        Self::new(words, String::new(), workers, servers, true)
+        let epochs = long_epochs(workers);
+        Self { epochs, ..Self::new(words, String::new(), workers, servers, true) }
     }
 
     fn new(words: String, saving: String, workers: usize, servers: usize, exact: bool) -> Self {
         let store = tempfile::tempdir().unwrap();
         let mark = store.path().display().to_string();
-        Self { words, saving, workers, servers, epochs: epochs(workers), exact, store, mark }
+        Self { words, saving, workers, servers, epochs: EPOCHS, exact, store, mark }
     }
 
     /// Samples that the whole run takes.
@@ -126,7 +128,9 @@ impl Scene {
     }
 
     pub fn command(&self, words: &str) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_paceline"));
+        // A shell's background jobs ignore SIGINT, and so would whatever they start.
+        let mut command = Command::new("env");
+        command.args(["--default-signal=INT,TERM", env!("CARGO_BIN_EXE_paceline")]);
         command.args(words.split_whitespace()).arg("--store").arg(self.store.path()).env(MARK, &self.mark);
         command
     }
