@@ -20,7 +20,7 @@ use paceline_train::engine::{Begin, Engine};
 use paceline_train::memory::{Bodies, Memory, add};
 use paceline_train::worker::MESSAGE;
 use paceline_train::{Segment, TrainError};
-use paceline_wire::{Event, Interfaces, Key, META, Source, Span, Transport, identity, inproc, registry};
+use paceline_wire::{Event, Interfaces, Key, META, Source, Span, Transport, identity, registry};
 use serde::{Deserialize, Serialize};
 
 use crate::control::{Done, RankCommand, RankEvent};
@@ -164,7 +164,7 @@ impl Bench {
 
     /// CPU seconds so far of what this rank is: a process, or a thread where ranks are threads.
     fn cpu_seconds(&self) -> f64 {
-        let threads = registry::find(&self.transport).is_some_and(|kind| kind.bind.is_none());
+        let threads = registry::find(&self.transport).is_some_and(|kind| kind.mesh.is_some());
         if threads { process::thread_cpu_seconds() } else { process::cpu_seconds() }
     }
 
@@ -297,9 +297,9 @@ impl Bench {
 
     /// The same, with what each rank tells.
     pub fn accounts(&self, program: &Path, word: &str) -> Result<Vec<Account>, LaunchError> {
-        match run::transport(&self.transport, self.buffer)?.bind {
-            Some(_) => self.as_processes(program, word),
-            None => self.as_threads(),
+        match run::transport(&self.transport, self.buffer)?.mesh {
+            Some(mesh) => self.as_threads(mesh(self.world())),
+            None => self.as_processes(program, word),
         }
     }
 
@@ -365,24 +365,19 @@ impl Bench {
         Ok(accounts.into_iter().flatten().collect())
     }
 
-    fn as_threads(&self) -> Result<Vec<Account>, LaunchError> {
+    fn as_threads(&self, transports: Vec<Box<dyn Transport>>) -> Result<Vec<Account>, LaunchError> {
         let emulated = self.emulated();
         let interfaces = emulated.as_ref().map(Emulated::interfaces).transpose()?.map(Arc::new);
         let own_core = self.world() <= std::thread::available_parallelism().map_or(1, usize::from);
         let accounts: Result<Vec<_>, TrainError> = std::thread::scope(|scope| {
-            let wrap = |transport| -> Box<dyn Transport> {
-                match (&emulated, &interfaces) {
-                    (Some(emulated), Some(interfaces)) => {
-                        emulated.wrap(Box::new(transport), Arc::clone(interfaces), None, own_core)
-                    }
-                    _ => Box::new(transport),
+            let wrap = |transport| match (&emulated, &interfaces) {
+                (Some(emulated), Some(interfaces)) => {
+                    emulated.wrap(transport, Arc::clone(interfaces), None, own_core)
                 }
+                _ => transport,
             };
-            let ranks: Vec<_> = inproc::mesh(self.world())
-                .into_iter()
-                .enumerate()
-                .map(|(rank, transport)| scope.spawn(move || self.play(rank, wrap(transport))))
-                .collect();
+            let spawn = |(rank, transport)| scope.spawn(move || self.play(rank, wrap(transport)));
+            let ranks: Vec<_> = transports.into_iter().enumerate().map(spawn).collect();
             ranks.into_iter().map(|r| r.join().expect("a rank does not panic")).collect()
         });
         Ok(accounts?)

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use paceline_data::Order;
 use paceline_nn::Outcome;
 use paceline_plan::Plan;
 use paceline_record::process::Started;
@@ -32,12 +33,12 @@ pub struct Gather<'a> {
     pub done: Vec<Option<Done>>,
     /// Each rank's numbers: a server's shard; a worker's state, after its parameters where they count.
     pub numbers: Vec<Vec<f32>>,
-    samples_per_step: u64,
+    order: Order,
 }
 
 impl<'a> Gather<'a> {
-    /// Nothing yet, or what was there when the run paused.
-    pub fn new(plan: &'a Plan, account: Option<&str>) -> Self {
+    /// Nothing yet, or what was there when the run paused; `samples` are those of the training split.
+    pub fn new(plan: &'a Plan, samples: usize, account: Option<&str>) -> Self {
         let world = plan.workers + plan.servers;
         let account: Account = account.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
         let outcome = |(loss, correct, predictions, samples)| Outcome { loss, correct, predictions, samples };
@@ -48,7 +49,7 @@ impl<'a> Gather<'a> {
             last: account.last.map(outcome),
             done: vec![None; world],
             numbers: vec![Vec::new(); world],
-            samples_per_step: (plan.workers * plan.batch) as u64,
+            order: Order::new(plan.seed, samples, plan.batch * plan.workers, plan.total_samples(samples)),
         }
     }
 
@@ -85,9 +86,13 @@ impl<'a> Gather<'a> {
     pub fn whole(&mut self, step: u64, train_s: f64, outcome: Outcome, report: &mut dyn FnMut(Event<'_>)) {
         self.curve.push(train_s, outcome.accuracy());
         self.last = Some(outcome);
-        let (loss, accuracy, samples) =
-            (outcome.mean_loss(), outcome.accuracy(), step * self.samples_per_step);
+        let (loss, accuracy, samples) = (outcome.mean_loss(), outcome.accuracy(), self.samples_before(step));
         report(Event::Evaluation { step, samples, train_s, loss, accuracy });
+    }
+
+    /// Samples of the steps before this one.
+    pub fn samples_before(&self, step: u64) -> u64 {
+        self.order.samples_before(step)
     }
 
     /// Whether every rank has given its account.

@@ -1,16 +1,16 @@
-//! A distributed run from the outside: starts the processes, hands out ranks and addresses, watches over
+//! A run from the outside: starts its ranks as processes or threads, hands out ranks and addresses, watches over
 //! them, gathers what they say into one result, and leaves nothing behind.
 //!
 //! # Layout
 //! - [`control`]: what the launcher and its ranks say to each other over pipes
 //! - [`rank`]: inside a rank's process; [`recorder`]: its own record, and its way to the launcher
 //! - `fault`: faults that tests ask for
-//! - [`processes`]: the processes, watched by pidfd; [`exit`]: how a process ended
-//! - [`run`]: the whole run; `watch`: what is known of it while it is under way; [`alone`]: that of one worker alone
+//! - [`processes`]: ranks as processes, watched by pidfd; [`exit`]: how a process ended; `threads`: ranks as threads
+//! - [`run`]: the whole run; `watch`: what is known of it while it is under way
 //! - [`ranks`]: all ranks, on this machine and on those that joined; `rendezvous`: waiting for them; [`agent`]: what
 //!   such a machine does; [`joining`]: what they say to each other; [`key_file`]: the key that lets them in
 //! - [`emulated`]: emulated hosts and the links between them
-//! - [`vitals`]: signs of life of the ranks
+//! - [`liveness`]: signs of life of the ranks
 //! - [`interrupt`]: requests to stop, by signals
 //! - [`pauses`]: checkpoints, and where a run goes on or stops
 //! - [`gather`]: evaluations and results of all ranks put together
@@ -24,7 +24,6 @@
 #![forbid(unsafe_code)]
 
 pub mod agent;
-pub mod alone;
 pub mod bench;
 pub mod control;
 pub mod emulated;
@@ -35,6 +34,7 @@ pub mod gather;
 pub mod interrupt;
 pub mod joining;
 pub mod key_file;
+pub mod liveness;
 pub mod pauses;
 pub mod processes;
 pub mod rank;
@@ -42,8 +42,8 @@ pub mod ranks;
 pub mod recorder;
 pub mod rendezvous;
 pub mod run;
+mod threads;
 pub mod trial;
-pub mod vitals;
 mod watch;
 
 pub use error::{LaunchError, start_hint};

@@ -2,18 +2,18 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use paceline_data::{Dataset, Folders};
 use paceline_nn::{Graph, Outcome};
 use paceline_plan::Plan;
-use paceline_protocol::{Agreement, Setup, Strategy};
+use paceline_protocol::{Agreement, Setup, Strategy, strategies};
 use paceline_record::{RankState, process};
 use paceline_train::engine::Times;
 use paceline_train::server::ServerEvent;
 use paceline_train::worker::WorkerEvent;
-use paceline_train::{Brake, Course, Pause, Segment, TrainError, model, server, worker};
+use paceline_train::{Pause, Segment, SegmentControl, StepGate, TrainError, model, server, worker};
 use paceline_wire::{
     Door, Identity, Interfaces, Key, StreamOptions, Transport, WireError, identity, registry,
 };
@@ -24,9 +24,9 @@ use crate::control::{self, Done, RankCommand, RankEvent};
 use crate::emulated::Emulated;
 use crate::fault;
 use crate::interrupt;
+use crate::liveness;
 use crate::pauses::{pack, unpack};
 use crate::recorder::{self, RankRecorder};
-use crate::vitals;
 
 /// How long ranks may take to find each other.
 const CONNECT: Duration = Duration::from_secs(20);
@@ -68,7 +68,7 @@ impl<'a> RankContext<'a> {
     pub fn new(plan: &'a Plan, dataset: &'a Dataset, rank: usize) -> Result<Self, TrainError> {
         let graph = Arc::new(model::graph(plan, dataset)?);
         let strategy =
-            paceline_protocol::find(&plan.strategy).expect("the plan's names come from the registries");
+            strategies::of_plan(&plan.strategy).expect("the plan's names come from the registries");
         let setup = worker::setup(plan, &graph, dataset.train.len());
         Ok(Self { plan, dataset, graph, strategy, setup, rank })
     }
@@ -91,7 +91,7 @@ impl<'a> RankContext<'a> {
         recorder: &RankRecorder,
         say: &mut dyn FnMut(RankEvent, &[f32]),
     ) {
-        let RankControl { segment, restored, brake, told } = control;
+        let RankControl { segment, restored, gate, told } = control;
         let say = RefCell::new(say);
         let say = |said: RankEvent, numbers: &[f32]| (say.borrow_mut())(said, numbers);
         let pause = &mut |Pause { step, part }: Pause| {
@@ -106,11 +106,11 @@ impl<'a> RankContext<'a> {
                 }
             }
         };
-        let course = &mut Course { restored, segment, brake, pause };
+        let control = &mut SegmentControl { restored, segment, gate, pause };
         let played = if self.rank < self.plan.workers {
-            self.work(transport, course, &told, recorder, &say)
+            self.work(transport, control, &told, recorder, &say)
         } else {
-            self.serve(transport, course, recorder, &say)
+            self.serve(transport, control, recorder, &say)
         };
         recorder.close();
         if let Err(error) = played {
@@ -121,7 +121,7 @@ impl<'a> RankContext<'a> {
     fn work(
         &self,
         transport: Box<dyn Transport>,
-        course: &mut Course<'_>,
+        control: &mut SegmentControl<'_>,
         told_by_launcher: &Receiver<PauseCommand>,
         recorder: &RankRecorder,
         say: &dyn Fn(RankEvent, &[f32]),
@@ -133,7 +133,7 @@ impl<'a> RankContext<'a> {
         let mut told = Instant::now();
         // Workers that go on together stand still during an evaluation; those that do not must not.
         let waits = self.agreement() != Agreement::Apart;
-        let ran = worker::run(&job, transport, course, &mut |said| match said {
+        let ran = worker::run(&job, transport, control, &mut |said| match said {
             WorkerEvent::Refused(cause) => say(RankEvent::Refused { cause }, &[]),
             WorkerEvent::Started => say(RankEvent::Started, &[]),
             WorkerEvent::Step { step, row, train_s } => {
@@ -178,7 +178,7 @@ impl<'a> RankContext<'a> {
     fn serve(
         &self,
         transport: Box<dyn Transport>,
-        course: &mut Course<'_>,
+        control: &mut SegmentControl<'_>,
         recorder: &RankRecorder,
         say: &dyn Fn(RankEvent, &[f32]),
     ) -> Result<(), TrainError> {
@@ -189,8 +189,8 @@ impl<'a> RankContext<'a> {
         let shard = self.shard();
         let every = self.snapshot_every();
         let all = setup.steps * plan.workers as u64;
-        let mut round = every.map_or(0, |every| course.segment.from * plan.workers as u64 / every);
-        let ran = server::run(&job, transport, course, &mut |seen| match seen {
+        let mut round = every.map_or(0, |every| control.segment.from * plan.workers as u64 / every);
+        let ran = server::run(&job, transport, control, &mut |seen| match seen {
             ServerEvent::Refused(cause) => say(RankEvent::Refused { cause }, &[]),
             ServerEvent::Updates(row, params) => {
                 let updates = row.step;
@@ -253,7 +253,7 @@ fn keep_to_own_cores(rank: usize, threads: usize) {
 }
 
 /// A failure as it is told to the launcher.
-fn failed(error: &TrainError) -> RankEvent {
+pub(crate) fn failed(error: &TrainError) -> RankEvent {
     let lost = match error {
         TrainError::Lost { rank, .. } | TrainError::Silent { rank, .. } => Some(*rank),
         _ => None,
@@ -281,7 +281,7 @@ pub fn main() {
 fn pulse() {
     let beat = || {
         while control::write(&mut std::io::stdout().lock(), &RankEvent::Alive, &[]).is_ok() {
-            std::thread::sleep(vitals::PULSE);
+            std::thread::sleep(liveness::PULSE);
         }
     };
     // A rank that cannot start a thread says nothing, and is not missed.
@@ -361,7 +361,7 @@ fn life(say: &mut dyn FnMut(RankEvent, &[f32])) -> Result<(), RankEvent> {
 }
 
 /// Options of a rank's connections, where so many threads compute on its machine.
-fn options(threads: usize, buffer: Option<usize>) -> StreamOptions {
+pub(crate) fn options(threads: usize, buffer: Option<usize>) -> StreamOptions {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     StreamOptions {
         max_body: worker::MESSAGE,
@@ -374,13 +374,53 @@ fn options(threads: usize, buffer: Option<usize>) -> StreamOptions {
 /// How the launcher leads a rank: where it begins, and what it is told on the way.
 pub struct RankControl {
     /// The steps to begin with.
-    pub segment: Segment,
+    segment: Segment,
     /// What the rank had when the run paused, if it goes on.
-    pub restored: Option<RankState>,
+    restored: Option<RankState>,
     /// Stops it early.
-    pub brake: Arc<Brake>,
+    gate: Arc<StepGate>,
     /// What it waits for.
-    pub told: Receiver<PauseCommand>,
+    told: Receiver<PauseCommand>,
+}
+
+impl RankControl {
+    /// That of a rank that begins here, and the launcher's end of it.
+    pub fn new(segment: Segment, restored: Option<RankState>) -> (Self, RankMailbox) {
+        let (pauses, told) = channel();
+        let gate = Arc::new(StepGate::starting_at(segment.from));
+        let mailbox = RankMailbox { gate: Arc::clone(&gate), pauses };
+        (Self { segment, restored, gate, told }, mailbox)
+    }
+}
+
+/// Where a rank's commands go once it has begun.
+pub struct RankMailbox {
+    gate: Arc<StepGate>,
+    pauses: Sender<PauseCommand>,
+}
+
+impl RankMailbox {
+    /// Hands a command to the rank; what it answers at once.
+    pub fn deliver(&self, command: RankCommand) -> Option<RankEvent> {
+        match command {
+            // A rank that does not listen any more does not wait.
+            RankCommand::GoOn => drop(self.pauses.send(PauseCommand::GoOn)),
+            RankCommand::Next { segment } => drop(self.pauses.send(PauseCommand::Next(segment))),
+            RankCommand::StopAt { step } => {
+                self.gate.stop_at(step);
+                return Some(RankEvent::Held { step });
+            }
+            RankCommand::Hold => return Some(RankEvent::Held { step: self.gate.hold() }),
+            // These come before a rank begins.
+            RankCommand::Config { .. } | RankCommand::Bench { .. } | RankCommand::Peers { .. } => {}
+        }
+        None
+    }
+
+    /// The run is given up: the rank ends before its next step.
+    pub fn abandon(&self) {
+        self.gate.abandon();
+    }
 }
 
 /// What a rank waits for.
@@ -408,32 +448,31 @@ fn connect(
         std::process::exit(4)
     };
     let restored = restored.and_then(|packed| unpack(packed, &numbers));
-    let (tell, told) = channel();
-    let brake = Arc::new(Brake::starting_at(segment.from));
-    let control = RankControl { segment, restored, brake: Arc::clone(&brake), told };
-    // A launcher that does not listen any more has ended, and this process ends with it.
-    let held = |step| drop(control::write(&mut std::io::stdout().lock(), &RankEvent::Held { step }, &[]));
+    let (control, mailbox) = RankControl::new(segment, restored);
     std::thread::spawn(move || {
-        while let Ok(Some((order, _))) = control::read(&mut orders) {
-            match order {
-                // A rank that does not listen any more does not wait.
-                RankCommand::GoOn => drop(tell.send(PauseCommand::GoOn)),
-                RankCommand::Next { segment } => drop(tell.send(PauseCommand::Next(segment))),
-                RankCommand::StopAt { step } => {
-                    brake.stop_at(step);
-                    held(step);
-                }
-                RankCommand::Hold => held(brake.hold()),
-                RankCommand::Config { .. } | RankCommand::Bench { .. } | RankCommand::Peers { .. } => break,
+        while let Ok(Some((command, _))) = control::read(&mut orders) {
+            if let Some(answer) = mailbox.deliver(command) {
+                // A launcher that does not listen any more has ended, and this process ends with it.
+                let _ = control::write(&mut std::io::stdout().lock(), &answer, &[]);
             }
         }
         std::process::exit(4);
     });
     let peers: Vec<(usize, String)> = links.iter().map(|&peer| (peer, addresses[peer].clone())).collect();
     let transport = door.connect(identity, &peers, options, CONNECT).map_err(|e| failed(&e.into()))?;
-    let (Some(emulated), Some(path)) = (emulated, interfaces) else { return Ok((transport, control)) };
+    Ok((emulate(transport, emulated, interfaces, options)?, control))
+}
+
+/// Puts a rank's transport on the emulated network, if there is one.
+pub(crate) fn emulate(
+    transport: Box<dyn Transport>,
+    emulated: Option<Emulated>,
+    interfaces: Option<String>,
+    options: StreamOptions,
+) -> Result<Box<dyn Transport>, RankEvent> {
+    let (Some(emulated), Some(path)) = (emulated, interfaces) else { return Ok(transport) };
     let interfaces = Interfaces::open(&path, emulated.count())
         .map_err(|e| failed(&WireError::system("open the emulated interfaces")(e).into()))?;
     let StreamOptions { buffer, own_core, .. } = options;
-    Ok((emulated.wrap(transport, Arc::new(interfaces), buffer, own_core), control))
+    Ok(emulated.wrap(transport, Arc::new(interfaces), buffer, own_core))
 }

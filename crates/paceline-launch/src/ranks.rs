@@ -1,19 +1,24 @@
-//! All ranks of a run, wherever they are: the processes of this machine, and those of machines that joined.
+//! All ranks of a run, wherever they are: processes or threads of this machine, and processes of machines that joined.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc::{Receiver, Sender};
+use std::thread::Scope;
 use std::time::{Duration, Instant};
 
+use paceline_protocol::SINGLE;
 use paceline_record::Recording;
+use paceline_train::TrainError;
 use paceline_wire::line::join_listener::{Attended, Visit};
 use paceline_wire::line::{Line, LineEvent};
+use paceline_wire::{Key, inproc};
 
 use crate::control::{Place, RankCommand, RankEvent};
 use crate::error::LaunchError;
 use crate::joining::{self, HostCommand, HostEvent, RunEnd};
 use crate::processes::{ProcessEvent, RankProcesses};
 use crate::rendezvous;
-use crate::run::Launch;
+use crate::run::{self, Launch};
+use crate::threads::RankThreads;
 
 /// Time that this machine's processes have to end by themselves after a run that ended well.
 const GRACE: Duration = Duration::from_secs(2);
@@ -82,9 +87,15 @@ pub(crate) struct Hosts {
     pub door: Attended,
 }
 
+/// The ranks of this machine.
+enum LocalRanks {
+    Processes(RankProcesses),
+    Threads(RankThreads),
+}
+
 /// Every rank of a run.
 pub struct Ranks {
-    processes: RankProcesses,
+    local: LocalRanks,
     /// The host of each rank.
     layout: Vec<usize>,
     hosts: Option<Hosts>,
@@ -97,15 +108,22 @@ pub struct Ranks {
 
 impl Ranks {
     /// Starts every rank: here, and on the machines that joined.
-    pub(crate) fn start(
-        launch: &Launch<'_>,
-        key: [u8; 32],
+    pub(crate) fn start<'scope>(
+        scope: &'scope Scope<'scope, '_>,
+        launch: &'scope Launch<'scope>,
         hosts: Option<Hosts>,
         (sender, heard): (Sender<Incoming>, Receiver<Incoming>),
     ) -> Result<Self, LaunchError> {
         let plan = launch.plan;
         let world = plan.workers + plan.servers;
         let layout = if hosts.is_some() { plan.layout() } else { vec![0; world] };
+        let ends = vec![None; world];
+        let alone = (plan.strategy == SINGLE).then_some(inproc::KIND.mesh).flatten();
+        if let Some(mesh) = alone.or(run::transport(&plan.transport, plan.buffer)?.mesh) {
+            let local = LocalRanks::Threads(RankThreads::start(scope, launch, mesh(world), sender));
+            return Ok(Self { local, layout, hosts, heard, ends, refused: 0 });
+        }
+        let key = *Key::generate().map_err(TrainError::from)?.as_bytes();
         let of = |host: usize| -> Vec<usize> { (0..world).filter(|&rank| layout[rank] == host).collect() };
         let here = hosts.as_ref().map(|hosts| hosts.here.ip());
         let orders = orders(plan, launch.run, key, &launch.folders.0, &of(0), here, launch.recording);
@@ -124,7 +142,8 @@ impl Ranks {
             };
             host.line.say(joining::encode(&start, &[]));
         }
-        Ok(Self { processes, layout, hosts, heard, ends: vec![None; world], refused: 0 })
+        let local = LocalRanks::Processes(processes);
+        Ok(Self { local, layout, hosts, heard, ends, refused: 0 })
     }
 
     /// What is heard next, if something is within a time.
@@ -206,7 +225,10 @@ impl Ranks {
                 let tell = HostCommand::Tell { rank, order: Box::new(order) };
                 host.line.say(joining::encode(&tell, numbers));
             }
-            None => drop(self.processes.tell(rank, &order, numbers)),
+            None => match &mut self.local {
+                LocalRanks::Processes(processes) => drop(processes.tell(rank, &order, numbers)),
+                LocalRanks::Threads(threads) => threads.tell(rank, order, numbers),
+            },
         }
     }
 
@@ -257,7 +279,10 @@ impl Ranks {
     pub fn pid(&self, rank: usize) -> u32 {
         match &self.ends[rank] {
             Some((pid, _)) => *pid,
-            None => self.processes.pid(rank),
+            None => match &self.local {
+                LocalRanks::Processes(processes) => processes.pid(rank),
+                LocalRanks::Threads(_) => std::process::id(),
+            },
         }
     }
 
@@ -265,14 +290,23 @@ impl Ranks {
     pub fn status(&mut self, rank: usize) -> Option<String> {
         match &self.ends[rank] {
             Some((_, status)) => Some(status.clone()),
-            None => self.processes.status(rank).map(|exit| exit.to_string()),
+            None => match &mut self.local {
+                LocalRanks::Processes(processes) => processes.status(rank).map(|exit| exit.to_string()),
+                LocalRanks::Threads(_) => Some("its thread has ended".into()),
+            },
         }
+    }
+
+    /// Whether ranks say all the time that they live: threads live as long as this process.
+    pub fn say_that_they_live(&self) -> bool {
+        matches!(self.local, LocalRanks::Processes(_))
     }
 
     /// Ends it all: the machines that joined are told how the run ended.
     pub(crate) fn dismiss(mut self, over: RunEnd) {
         let grace = if over.failure.is_none() { GRACE } else { Duration::ZERO };
-        let Some(Hosts { others, door, .. }) = self.hosts.take() else { return self.processes.end(grace) };
+        let LocalRanks::Processes(mut processes) = self.local else { return };
+        let Some(Hosts { others, door, .. }) = self.hosts.take() else { return processes.end(grace) };
         let document = joining::encode(&HostCommand::RunEnd(over), &[]);
         let mut lines: Vec<Line> = others.into_iter().map(|host| host.line).collect();
         for line in &mut lines {
@@ -280,7 +314,7 @@ impl Ranks {
             line.hang_up();
         }
         drop(door);
-        self.processes.end(grace);
+        processes.end(grace);
         lines.into_iter().for_each(Line::close);
     }
 }

@@ -1,30 +1,29 @@
-//! A distributed run, from the plan to the result.
+//! A run, from the plan to the result.
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::Scope;
 use std::time::{Duration, Instant};
 
 use paceline_data::{Dataset, Folders};
 use paceline_plan::{Plan, PlanError};
-use paceline_protocol::Refusal;
+use paceline_protocol::{Refusal, SINGLE};
 use paceline_record::process::Started;
-use paceline_record::{Batch, Event, FailureKind, Recording, RunResult};
-use paceline_train::{Brake, TrainError};
-use paceline_wire::{Interfaces, Key, TRANSPORTS, Transport, TransportKind, inproc, registry};
+use paceline_record::{Event, FailureKind, Recording, RunResult};
+use paceline_wire::{Interfaces, TRANSPORTS, TransportKind, registry};
 
 use crate::control::{RankCommand, RankEvent};
 use crate::emulated::Emulated;
 use crate::error::LaunchError;
 use crate::joining::{self, RunEnd};
+use crate::liveness::Liveness;
 use crate::pauses::CheckpointContext;
 use crate::processes::ProcessEvent;
-use crate::rank::{PauseCommand, RankContext, RankControl, role};
+use crate::rank::{RankContext, role};
 use crate::ranks::{Hosts, Incoming, Ranks, RanksEvent};
-use crate::recorder::RankRecorder;
 use crate::rendezvous::{self, Listen};
-use crate::vitals::Vitals;
 use crate::watch::{Reaction, Snapshot, Watch, evaluate};
 
 /// Sizes of a connection's buffer that can be asked for.
@@ -117,6 +116,9 @@ pub fn check_hosts(plan: &Plan, joined: bool) -> Result<(), PlanError> {
 
 /// Whether the strategy can be run with the plan.
 pub fn check(plan: &Plan, dataset: &Dataset) -> Result<(), LaunchError> {
+    if plan.strategy == SINGLE {
+        return Ok(());
+    }
     transport(&plan.transport, plan.buffer)?;
     let context = RankContext::new(plan, dataset, 0)?;
     context.strategy.check(&context.setup).map_err(|refusal| {
@@ -134,7 +136,9 @@ pub fn run(
     report: &mut dyn FnMut(Event<'_>),
 ) -> Result<RunResult, LaunchError> {
     let plan = launch.plan;
-    check_hosts(plan, listen.is_some())?;
+    if plan.strategy != SINGLE {
+        check_hosts(plan, listen.is_some())?;
+    }
     check(plan, launch.dataset)?;
     if plan.restarts > 0 && listen.is_some() {
         let problem = "a machine that is lost does not come back by itself: not with --listen".into();
@@ -183,10 +187,7 @@ fn attempt(
             }
         });
         let watch = Watch::new(launch, Some(jobs), results);
-        match transport(&launch.plan.transport, launch.plan.buffer)?.bind {
-            Some(_) => as_processes(launch, watch, hosts, (sender, heard), report),
-            None => as_threads(launch, watch, report),
-        }
+        supervise(scope, launch, watch, hosts, (sender, heard), report)
     })
 }
 
@@ -199,15 +200,16 @@ fn longest_word(launch: &Launch<'_>) -> Result<usize, LaunchError> {
     Ok(joining::DOCUMENT + size_of::<f32>() * numbers + updates)
 }
 
-fn as_processes(
-    launch: &Launch<'_>,
+/// Starts the ranks, leads them to the end, and ends them.
+fn supervise<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    launch: &'scope Launch<'scope>,
     mut watch: Watch<'_>,
     hosts: Option<Hosts>,
     channel: (Sender<Incoming>, Receiver<Incoming>),
     report: &mut dyn FnMut(Event<'_>),
 ) -> Result<RunResult, LaunchError> {
-    let key = *Key::generate().map_err(TrainError::from)?.as_bytes();
-    let mut ranks = Ranks::start(launch, key, hosts, channel)?;
+    let mut ranks = Ranks::start(scope, launch, hosts, channel)?;
     let done = lead(launch, &mut watch, &mut ranks, report).and_then(|()| watch.finish(report));
     ranks.dismiss(match &done {
         Ok(result) => RunEnd { result: serde_json::to_value(result).ok(), ..RunEnd::default() },
@@ -229,19 +231,22 @@ fn lead(
     let mut ended = vec![(false, false); world];
     // A rank that gave up because it lost a peer is a victim; who died without a word is not.
     let mut blamed: Option<(Instant, usize, LaunchError)> = None;
-    let (mut vitals, clock) = (Vitals::new(world), Instant::now());
+    let (mut liveness, clock) = (Liveness::new(world), Instant::now());
+    if !ranks.say_that_they_live() {
+        (0..world).for_each(|rank| liveness.forget(rank));
+    }
     while !watch.gather.complete() {
         let tidings = ranks.next(watch.patience());
-        let mut signs = vitals.look(clock.elapsed());
+        let mut signs = liveness.look(clock.elapsed());
         match &tidings {
             Some(RanksEvent::Rank(ProcessEvent::Rank(rank, said, _))) => {
-                signs.extend(vitals.heard(*rank));
+                signs.extend(liveness.heard(*rank));
                 if let RankEvent::Done(_) | RankEvent::Failed { .. } = said {
-                    vitals.forget(*rank);
+                    liveness.forget(*rank);
                 }
             }
             Some(RanksEvent::Rank(ProcessEvent::Closed(rank) | ProcessEvent::Exited(rank))) => {
-                vitals.forget(*rank)
+                liveness.forget(*rank)
             }
             _ => {}
         }
@@ -331,102 +336,4 @@ fn locate(said: &mut RankEvent, rank: usize, ranks: &Ranks) {
         }
         _ => {}
     }
-}
-
-/// All ranks as threads of this process, over the in-process transport.
-fn as_threads(
-    launch: &Launch<'_>,
-    mut watch: Watch<'_>,
-    report: &mut dyn FnMut(Event<'_>),
-) -> Result<RunResult, LaunchError> {
-    watch.announce(report);
-    watch.connected = true;
-    let (sender, news) = channel();
-    let world = launch.plan.workers + launch.plan.servers;
-    let emulated = Emulated::of(launch.plan);
-    let interfaces = emulated.as_ref().map(Emulated::interfaces).transpose()?.map(Arc::new);
-    let own_core = world * launch.plan.threads <= std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| {
-        let mut controls: Vec<(Sender<PauseCommand>, Arc<Brake>)> = Vec::new();
-        for (rank, transport) in inproc::mesh(world).into_iter().enumerate() {
-            let (emulated, interfaces) = (&emulated, &interfaces);
-            let sender = sender.clone();
-            let (tell, told) = channel();
-            let (segment, restored) = (watch.pauses.segment(), watch.pauses.restored(rank).cloned());
-            let brake = Arc::new(Brake::starting_at(segment.from));
-            let control = RankControl { segment, restored, brake, told };
-            controls.push((tell, Arc::clone(&control.brake)));
-            let to_launcher = sender.clone();
-            // Of several ranks in one process, one tells of it.
-            let recording = launch.recording.map(|r| Recording { process: rank == 0, host: rank == 0, ..r });
-            scope.spawn(move || {
-                let say = &mut |said: RankEvent, numbers: &[f32]| {
-                    // After a failure nobody listens any more.
-                    let _ = sender.send((rank, said, numbers.to_vec()));
-                };
-                let mut transport: Box<dyn Transport> = Box::new(transport);
-                if let (Some(emulated), Some(interfaces)) = (emulated, interfaces) {
-                    transport = emulated.wrap(transport, Arc::clone(interfaces), None, own_core);
-                }
-                if let Ok(context) = RankContext::new(launch.plan, launch.dataset, rank) {
-                    let ship = move |batch: &Batch, _| {
-                        let said = RankEvent::Recorded(Box::new(batch.clone()));
-                        to_launcher.send((rank, said, batch.numbers())).is_ok()
-                    };
-                    let recorder = RankRecorder::open(recording, || Box::new(ship));
-                    context.play(transport, control, &recorder, say);
-                }
-            });
-        }
-        drop(sender);
-        let mut blamed: Option<(Instant, LaunchError)> = None;
-        loop {
-            if let Some(order) = watch.interrupted()? {
-                for rank in watch.pauses.asked_first() {
-                    let brake = &controls[rank].1;
-                    let step = match order {
-                        RankCommand::StopAt { step } => {
-                            brake.stop_at(step);
-                            step
-                        }
-                        _ => brake.hold(),
-                    };
-                    if let Some(RankCommand::StopAt { step }) = watch.pauses.held(rank, step) {
-                        controls.iter().for_each(|(_, brake)| brake.stop_at(step));
-                    }
-                }
-            }
-            let then = match news.recv_timeout(watch.patience()) {
-                // Who lost a peer is a victim: the peer may still say why it gave up.
-                Ok((rank, RankEvent::Failed { lost: Some(_), message, hint, kind }, _)) => {
-                    let role = role(launch.plan, rank);
-                    let told = LaunchError::Failed { role, rank, message, hint, kind };
-                    blamed = blamed.or(Some((Instant::now(), told)));
-                    Reaction::Nothing
-                }
-                Ok((rank, said, numbers)) => watch.take(rank, said, numbers, report)?,
-                Err(RecvTimeoutError::Timeout) => Reaction::Nothing,
-                Err(RecvTimeoutError::Disconnected) => match blamed {
-                    Some((_, told)) => return Err(told),
-                    None => break,
-                },
-            };
-            if let Some((_, told)) = blamed.take_if(|(since, _)| since.elapsed() > BLAME) {
-                return Err(told);
-            }
-            if watch.side_results(report)? {
-                // A rank that has ended does not wait.
-                controls.iter().for_each(|(tell, _)| tell.send(PauseCommand::GoOn).unwrap_or_default());
-            }
-            if let Reaction::TellAll(order) = then
-                && let RankCommand::Next { segment } = *order
-            {
-                controls
-                    .iter()
-                    .for_each(|(tell, _)| tell.send(PauseCommand::Next(segment)).unwrap_or_default());
-            }
-        }
-        Ok::<(), LaunchError>(())
-    })?;
-    watch.finish(report)
 }

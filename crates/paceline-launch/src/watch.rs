@@ -16,11 +16,11 @@ use crate::agent;
 use crate::control::{RankCommand, RankEvent};
 use crate::error::LaunchError;
 use crate::gather::{Gather, mean};
+use crate::liveness::{self, LivenessChange};
 use crate::pauses::{Decision, Pauses, pack, unpack};
 use crate::rank::{RankContext, role};
 use crate::ranks::Ranks;
 use crate::run::Launch;
-use crate::vitals::{self, Sign};
 
 /// Time that ranks have to listen and to begin, loading included.
 const START: Duration = Duration::from_secs(60);
@@ -65,8 +65,8 @@ pub(crate) struct Watch<'a> {
     steps_in_all: u64,
     pub(crate) gather: Gather<'a>,
     addresses: Vec<String>,
-    /// Whether ranks know their peers, or need not be told of them.
-    pub(crate) connected: bool,
+    /// Whether ranks know their peers.
+    connected: bool,
     /// Ranks that have begun.
     begun: usize,
     startup: Option<f64>,
@@ -96,7 +96,11 @@ impl<'a> Watch<'a> {
         let world = launch.plan.workers + launch.plan.servers;
         let context = RankContext::new(launch.plan, launch.dataset, 0);
         let steps_in_all = context.as_ref().map_or(0, |context| context.setup.steps);
-        let account = launch.checkpointing.resumed.as_ref().map(|checkpoint| &checkpoint.account[..]);
+        // One worker alone once kept its evaluations in its own part.
+        let account = launch.checkpointing.resumed.as_ref().map(|checkpoint| match &checkpoint.account[..] {
+            "{}" => &checkpoint.parts[0].account[..],
+            account => account,
+        });
         Self {
             pauses: Pauses::new(launch.plan, launch.checkpointing, steps_in_all),
             steps_in_all,
@@ -104,7 +108,7 @@ impl<'a> Watch<'a> {
             params: context.map_or(0, |context| context.setup.params),
             under_way: 0,
             launch,
-            gather: Gather::new(launch.plan, account),
+            gather: Gather::new(launch.plan, launch.dataset.train.len(), account),
             addresses: vec![String::new(); world],
             connected: false,
             begun: 0,
@@ -196,7 +200,7 @@ impl<'a> Watch<'a> {
             RankEvent::Step { step, loss, train_s } => {
                 self.steps[rank] = step;
                 if rank == 0 {
-                    let samples = step * (plan.workers * plan.batch) as u64;
+                    let samples = self.gather.samples_before(step);
                     report(Event::Progress { step, samples, train_s, train_loss: loss });
                 }
             }
@@ -321,18 +325,18 @@ impl<'a> Watch<'a> {
     /// stopped ones too, so that nothing of them comes late. (A machine that is silent is told of by itself.)
     pub(crate) fn signs(
         &self,
-        signs: &[Sign],
+        signs: &[LivenessChange],
         ranks: &Ranks,
         report: &mut dyn FnMut(Event<'_>),
     ) -> Result<(), LaunchError> {
         for &sign in signs {
             match sign {
-                Sign::Suspect(rank) | Sign::Dead(rank) if ranks.quiet(rank) => {}
-                Sign::Suspect(rank) => report(Event::Liveness { rank, state: "suspect" }),
-                Sign::Back(rank) => report(Event::Liveness { rank, state: "back" }),
-                Sign::Dead(rank) => {
+                LivenessChange::Suspect(rank) | LivenessChange::Dead(rank) if ranks.quiet(rank) => {}
+                LivenessChange::Suspect(rank) => report(Event::Liveness { rank, state: "suspect" }),
+                LivenessChange::Back(rank) => report(Event::Liveness { rank, state: "back" }),
+                LivenessChange::Dead(rank) => {
                     let place = ranks.place(rank).map_or_else(String::new, |place| format!(", on {place}"));
-                    let cause = format!("nothing was heard of it for {} s{place}", vitals::DEAD.as_secs());
+                    let cause = format!("nothing was heard of it for {} s{place}", liveness::DEAD.as_secs());
                     let (role, pid, when) =
                         (role(self.launch.plan, rank), ranks.pid(rank), self.when(&[rank]));
                     return Err(LaunchError::Lost { role, rank, pid, when, cause });

@@ -9,11 +9,11 @@ use paceline_record::{Observer, StepRow};
 use paceline_wire::Transport;
 
 use crate::clock::Clock;
-use crate::course::{Account, Course, Pause, Segment, part, restore};
 use crate::engine::{Engine, Times};
 use crate::error::TrainError;
 use crate::memory::{Scratch, Whole};
 use crate::observe::{Steps, Watch};
+use crate::segment::{Account, Pause, Segment, SegmentControl, part, restore};
 use crate::update::Update;
 use crate::weights;
 
@@ -63,7 +63,7 @@ pub enum ServerEvent<'a> {
 pub fn run(
     job: &Job<'_>,
     transport: Box<dyn Transport>,
-    course: &mut Course<'_>,
+    control: &mut SegmentControl<'_>,
     look: &mut dyn FnMut(ServerEvent<'_>),
 ) -> Result<Option<Summary>, TrainError> {
     let Job { plan, setup, rank, .. } = *job;
@@ -77,12 +77,12 @@ pub fn run(
         (job.strategy.make)(&Setup { from, steps, generation, ..setup.clone() }, rank)
     };
     let links = (job.strategy.links)(setup, rank);
-    let mut engine = Engine::new(participant(course.segment), transport, links, setup.world());
+    let mut engine = Engine::new(participant(control.segment), transport, links, setup.world());
     engine.trace = job.traced.then(Trace::default);
     engine.watch = job.observer.clone().map(|observer| Watch::new(observer, setup.world()));
     let mut scratch = Scratch::new(engine.scratch());
     let shard = setup.shards()[rank - setup.workers].clone();
-    if let Some(part) = course.restored.take() {
+    if let Some(part) = control.restored.take() {
         let named = &mut [("params", &mut params[shard.clone()])];
         let account = restore(&part, named, &mut update, &mut scratch)?;
         engine.times = account.times(setup.world());
@@ -99,7 +99,7 @@ pub fn run(
     let mut steps = Steps::begin(&clock, &engine.times);
     loop {
         if engine.over()? {
-            let (segment, stopped) = (course.segment, course.brake.stop().is_some());
+            let (segment, stopped) = (control.segment, control.gate.stop().is_some());
             // Every unit of work has left one update here.
             let step = engine.staleness.len() / setup.workers;
             if segment.to == setup.steps && (!stopped || step as u64 == setup.steps) {
@@ -110,25 +110,28 @@ pub fn run(
             let account = account.note(&clock, &engine.times);
             let part =
                 part(account, &[("params", &memory.params[shard.clone()])], memory.update, memory.scratch);
-            let Some(next) = (course.pause)(Pause { step: Some(step as u64), part }) else {
+            let Some(next) = (control.pause)(Pause { step: Some(step as u64), part }) else {
                 engine.finish(&mut memory)?;
                 return Ok(None);
             };
             if next.from == setup.steps {
                 break;
             }
-            course.segment = next;
+            control.segment = next;
             engine = engine.succeed(participant(next), next.generation);
             engine.start(&mut memory)?;
             steps.skip(&clock, &engine.times);
             told = false;
             continue;
         }
-        if let Some(stop) = course.brake.stop().filter(|_| !told) {
+        if let Some(stop) = control.gate.stop().filter(|_| !told) {
             told = true;
             engine.input(Input::StopAt(stop), &mut memory)?;
         }
         engine.wait(&mut memory)?;
+        if control.gate.abandoned() {
+            return Ok(None);
+        }
         engine.refused.drain(..).for_each(|cause| look(ServerEvent::Refused(cause)));
         if engine.staleness.len() > seen {
             let staleness = engine.staleness[seen..].iter().max().copied();

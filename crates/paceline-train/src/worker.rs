@@ -1,4 +1,4 @@
-//! A worker of a distributed run.
+//! A worker of a run. One worker alone is the same: a participant without peers.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,8 +7,8 @@ use paceline_data::{Dataset, Order, Sharding, order};
 use paceline_nn::{Compute, Graph, Outcome, Pass};
 use paceline_plan::{Plan, Straggler};
 use paceline_protocol::{
-    Agreement, Averages, Consistency, GradientScale, Input, Load, Options, Rank, Setup, Strategy, Tensor,
-    Trace, consistency,
+    Agreement, Averages, Consistency, GradientScale, Input, Load, Options, Rank, SINGLE, Setup, Strategy,
+    Tensor, Trace, consistency,
 };
 use paceline_random::{Purpose, Stream};
 use paceline_record::process::thread_cpu_seconds;
@@ -16,12 +16,12 @@ use paceline_record::{Observer, StepRow};
 use paceline_wire::Transport;
 
 use crate::clock::{Clock, Phase};
-use crate::course::{Account, Course, Pause, Segment, part, restore};
 use crate::engine::{Begin, Engine, Times};
 use crate::error::TrainError;
 use crate::memory::{DuringBackward, Finished, Scratch, Whole};
 use crate::model::Replica;
 use crate::observe::{Steps, Watch};
+use crate::segment::{Account, Pause, Segment, SegmentControl, part, restore};
 use crate::update::Update;
 use crate::weights;
 
@@ -37,8 +37,10 @@ pub fn setup(plan: &Plan, graph: &Graph, samples: usize) -> Setup {
     // Where a run switches is a fraction of the whole plan, wherever it is stopped.
     let sync =
         consistency::find(&plan.sync).map_or(Consistency::Bsp, |model| (model.make)(&options, order.steps()));
+    // One worker alone sends nothing: its gradient is one piece.
+    let bucket = if plan.strategy == SINGLE { graph.param_count() } else { plan.bucket / size_of::<f32>() };
     Setup {
-        bucket: (plan.bucket / size_of::<f32>()).max(1),
+        bucket: bucket.max(1),
         message: MESSAGE,
         tensors: graph.params().iter().map(|tensor| matrix(&tensor.shape, tensor.range.start)).collect(),
         sync,
@@ -185,7 +187,7 @@ pub struct Job<'a> {
 pub fn run(
     job: &Job<'_>,
     transport: Box<dyn Transport>,
-    course: &mut Course<'_>,
+    control: &mut SegmentControl<'_>,
     say: &mut dyn FnMut(WorkerEvent),
 ) -> Result<Option<Summary>, TrainError> {
     let Job { plan, dataset, setup, rank, .. } = *job;
@@ -199,7 +201,7 @@ pub fn run(
         (job.strategy.make)(&Setup { from, steps, generation, ..setup.clone() }, rank)
     };
     let links = (job.strategy.links)(setup, rank);
-    let mut engine = Engine::new(participant(course.segment), transport, links, setup.world());
+    let mut engine = Engine::new(participant(control.segment), transport, links, setup.world());
     engine.trace = job.traced.then(Trace::default);
     engine.watch = job.observer.clone().map(|observer| Watch::new(observer, setup.world()));
     let mut scratch = Scratch::new(engine.scratch());
@@ -208,7 +210,7 @@ pub fn run(
     let together = setup.sync.always_together(setup.steps);
 
     let mut account = Account::default();
-    if let Some(part) = course.restored.take() {
+    if let Some(part) = control.restored.take() {
         let named = &mut [("params", &mut replica.params[..]), ("state", &mut replica.state[..])];
         account = restore(&part, named, &mut update, &mut scratch)?;
         engine.times = account.times(setup.world());
@@ -219,6 +221,10 @@ pub fn run(
     engine.start(&mut memory)?;
     say(WorkerEvent::Started);
     let (mut done, mut own, mut taken) = (account.steps, account.own_steps, account.samples);
+    if setup.world() == 1 {
+        // Checkpoints of one worker alone did not always say.
+        (own, taken) = (done, order.samples_before(done));
+    }
     let mut last = Outcome { loss: account.last_loss, samples: account.last_samples, ..Outcome::default() };
     let mut clock = Clock::resumed(&account.clock);
     let mut steps = Steps::begin(&clock, &engine.times);
@@ -228,7 +234,7 @@ pub fn run(
         let Some(Begin { step, unit, scale }) = engine.next_step(&mut memory)? else {
             clock.lap(Phase::Exchange);
             let alone = setup.servers == 0;
-            let (segment, stopped) = (course.segment, course.brake.stop().is_some());
+            let (segment, stopped) = (control.segment, control.gate.stop().is_some());
             // Where steps are not made together, only the launcher knows whether all work is done.
             if segment.to == setup.steps && (!stopped || (alone || together) && done == setup.steps) {
                 break;
@@ -244,7 +250,7 @@ pub fn run(
             };
             let named = [("params", &replica.params[..]), ("state", &replica.state[..])];
             let part = part(account.note(&clock, &engine.times), &named, &update, &scratch);
-            let next = (course.pause)(Pause { step: alone.then_some(done), part });
+            let next = (control.pause)(Pause { step: alone.then_some(done), part });
             let Replica { params, grads, .. } = &mut replica;
             let mut memory = Whole { params, grads, scratch: &mut scratch, update: &mut update };
             let Some(next) = next else {
@@ -255,13 +261,17 @@ pub fn run(
             if next.from == setup.steps {
                 break;
             }
-            course.segment = next;
+            control.segment = next;
             engine = engine.succeed(participant(next), next.generation);
             engine.start(&mut memory)?;
             steps.skip(&clock, &engine.times);
             continue;
         };
-        if let Some(stop) = course.brake.step(step) {
+        let stop = control.gate.step(step);
+        if control.gate.abandoned() {
+            return Ok(None);
+        }
+        if let Some(stop) = stop {
             engine.input(Input::StopAt(stop), &mut memory)?;
         }
         clock.lap(Phase::Exchange);
@@ -325,8 +335,16 @@ pub fn run(
         say(WorkerEvent::Step { step: done, row, train_s: clock.train() });
         let due = plan.eval_every.map_or(order.ends_epoch(step), |every| done.is_multiple_of(every));
         if due || done == setup.steps {
-            evaluate(job, agreement, &mut replica, &mut clock, done, say)?;
+            let outcome = evaluate(job, agreement, &mut replica, &mut clock, done, say)?;
             steps.skip(&clock, &engine.times);
+            let loss = outcome.map_or(0.0, |outcome| outcome.loss);
+            if !loss.is_finite() {
+                return Err(TrainError::Diverged { step: done, samples: order.samples_before(done), loss });
+            }
+            let reached = |target| outcome.is_some_and(|outcome| outcome.accuracy() >= target);
+            if setup.world() == 1 && plan.stop_at_target && plan.target_accuracy.is_some_and(reached) {
+                break;
+            }
         }
         engine.rest();
     }
@@ -354,7 +372,7 @@ pub fn run(
     }))
 }
 
-/// Evaluates what is this worker's to evaluate. Models that agree are evaluated by all workers together,
+/// Evaluates what is this worker's to evaluate; its outcome, if there is one. Models that agree are evaluated by all workers together,
 /// each on its share of the test split; statistics that differ are averaged first, elsewhere, as are models
 /// that differ. Servers show theirs themselves.
 fn evaluate(
@@ -364,7 +382,7 @@ fn evaluate(
     clock: &mut Clock,
     step: u64,
     say: &mut dyn FnMut(WorkerEvent),
-) -> Result<(), TrainError> {
+) -> Result<Option<Outcome>, TrainError> {
     let Job { plan, dataset, setup, rank, .. } = *job;
     let train_s = clock.train();
     let common = agreement != Agreement::Apart;
@@ -373,7 +391,9 @@ fn evaluate(
         let outcome = replica.evaluate(dataset, part)?;
         clock.lap(Phase::Evaluate);
         say(WorkerEvent::Evaluated { step, train_s, outcome });
-    } else if common {
+        return Ok(Some(outcome));
+    }
+    if common {
         let params = if rank == 0 { &replica.params[..] } else { &[] };
         say(WorkerEvent::Snapshot { step, train_s, numbers: [params, &replica.state].concat() });
         clock.lap(Phase::Evaluate);
@@ -381,7 +401,7 @@ fn evaluate(
         say(WorkerEvent::Snapshot { step, train_s, numbers: [&replica.params[..], &replica.state].concat() });
         clock.lap(Phase::Evaluate);
     }
-    Ok(())
+    Ok(None)
 }
 
 /// Stretches a worker's computation.

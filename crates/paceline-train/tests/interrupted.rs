@@ -4,14 +4,11 @@
 mod ranks;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use paceline_data::Dataset;
 use paceline_plan::{Plan, TrainingLength};
-use paceline_protocol::find;
-use paceline_record::process::Started;
-use paceline_record::{Checkpoint, Checkpoints, Event, RankState, Recording};
-use paceline_train::{Brake, Course, Segment, single};
+use paceline_protocol::{SINGLE, strategies};
+use paceline_record::{Checkpoint, Checkpoints, RankState};
+use paceline_train::Segment;
 
 use ranks::{Losses, Way, choose, digits, plan};
 
@@ -39,8 +36,8 @@ fn bits(losses: &Losses) -> Vec<BTreeMap<u64, u64>> {
 
 /// Interrupts a distributed run after each step: in one run after every one of them, and in a run each.
 fn check(plan: &Plan) {
-    let (dataset, strategy) = (digits(), find(&plan.strategy).unwrap());
-    let name = strategy.name;
+    let (dataset, strategy) = (digits(), strategies::of_plan(&plan.strategy).unwrap());
+    let name = &plan.strategy;
     let go = |way: Way, losses: &mut Losses| ranks::run(plan, &dataset, strategy, "inproc", way, losses);
     let mut expected = Losses::new();
     let whole = Way { stretches: vec![rest(0)], ..Way::default() };
@@ -90,62 +87,7 @@ fn stepwise_random_start_interrupted_after_each_step_is_bit_identical() {
     check(&small("stepwise", 3, 0, &[("variant", "random-start")]));
 }
 
-/// What one worker alone ends with: its model, its losses' bits, and what it kept if it was interrupted.
-#[derive(Debug, Default, PartialEq)]
-struct Alone {
-    params_sha256: Option<String>,
-    losses: BTreeMap<u64, u64>,
-    kept: Vec<RankState>,
-}
-
-/// One worker from after `from` steps, interrupted after step `stop`.
-fn alone(plan: &Plan, data: &Dataset, from: u64, restored: Option<RankState>, stop: Option<u64>) -> Alone {
-    let mut told = Alone::default();
-    let brake = Arc::new(Brake::default());
-    let (mut kept, ring) = (Vec::new(), Arc::clone(&brake));
-    let pause = &mut |pause: paceline_train::Pause| {
-        assert_eq!(pause.step, stop);
-        kept.push(pause.part);
-        None
-    };
-    let course = &mut Course { restored, segment: rest(from), brake, pause };
-    let report = &mut |event: Event<'_>| match event {
-        // Every step is evaluated: that is when the signal comes.
-        Event::Evaluation { step, .. } if Some(step) == stop => ring.stop_at(0),
-        Event::Batch { batch, .. } => {
-            told.losses.extend(batch.steps.iter().map(|row| (row.step, row.loss.to_bits())));
-        }
-        _ => {}
-    };
-    let recording = Some(Recording { sample_hz: 0.0, ..Recording::default() });
-    let result = single::run(plan, data, "r", Started::now(), recording, course, report).unwrap();
-    told.params_sha256 = result.map(|result| result.params_sha256);
-    told.kept = kept;
-    told
-}
-
 #[test]
 fn one_worker_interrupted_after_each_step_is_bit_identical() {
-    let base = plan("mlp", "single", 1, 0);
-    let (data, plan) = (digits(), Plan { batch: 8, work: TrainingLength::Steps(STEPS), ..base });
-    // Evaluations change no number; a run that nobody interrupts needs none.
-    let evaluated = Plan { eval_every: Some(1), ..plan.clone() };
-    let whole = alone(&plan, &data, 0, None, None);
-    assert_eq!(whole.losses.len() as u64, STEPS);
-    let folder = tempfile::tempdir().unwrap();
-    let checkpoints = Checkpoints::of(folder.path());
-    let (mut part, mut losses) = (None, BTreeMap::new());
-    for stop in 1..STEPS {
-        let stopped = alone(&evaluated, &data, stop - 1, part, Some(stop));
-        assert_eq!((stopped.params_sha256, stopped.losses.len()), (None, 1), "interrupted after step {stop}");
-        losses.extend(stopped.losses);
-        part = through_the_disk(&checkpoints, stop, stopped.kept).pop();
-        let ran = alone(&plan, &data, stop, part.clone(), None);
-        assert_eq!(ran.params_sha256, whole.params_sha256, "interrupted after step {stop}");
-        let all: BTreeMap<u64, u64> = losses.iter().chain(&ran.losses).map(|(&k, &v)| (k, v)).collect();
-        assert_eq!(all, whole.losses, "interrupted after step {stop}");
-    }
-    let ran = alone(&plan, &data, STEPS - 1, part, None);
-    losses.extend(ran.losses);
-    assert_eq!((ran.params_sha256, losses), (whole.params_sha256, whole.losses), "after every step");
+    check(&Plan { batch: 7, work: TrainingLength::Steps(STEPS), ..plan("mlp", SINGLE, 1, 0) });
 }

@@ -101,7 +101,7 @@ impl Cluster {
         let hosts = self.hosts();
         let link = hosts[0].link().expect("links were checked when the cluster was read");
         let mut placed = Plan { network: Some(plan.network.unwrap_or(link)), ..plan.clone() };
-        if placed.hosts.is_none() && plan.strategy != crate::run::SINGLE {
+        if placed.hosts.is_none() && plan.strategy != paceline_protocol::SINGLE {
             let dedicated = plan.placement == paceline_plan::Placement::Dedicated && plan.servers > 0;
             let most = if dedicated { plan.workers + plan.servers } else { plan.workers };
             placed.hosts = Some(Hosts::Count(hosts.len().min(most)));

@@ -9,7 +9,7 @@ use paceline_launch::gather::Gather;
 use paceline_launch::run::{check, check_hosts};
 use paceline_nn::Graph;
 use paceline_plan::Plan;
-use paceline_protocol::{Agreement, Participant, STRATEGIES, Setup, Strategy};
+use paceline_protocol::{Agreement, Participant, Setup, Strategy, strategies};
 use paceline_record::event::SCHEMA;
 use paceline_record::process::{self, Started};
 use paceline_record::{Event, RunResult, Simulated, Simulation};
@@ -22,9 +22,6 @@ use crate::error::VirtualError;
 use crate::learn::{Learning, Lesson};
 use crate::price::{self, Terms, Timing};
 use crate::rows;
-
-/// The strategy of one worker alone.
-pub const SINGLE: &str = "single";
 
 /// A run that is to be simulated.
 pub struct Scenario<'a> {
@@ -62,14 +59,11 @@ impl Stage {
             None => (*plan).clone(),
         };
         check_hosts(&placed, false)?;
-        if plan.strategy != SINGLE {
-            check(&placed, dataset)?;
-        }
+        check(&placed, dataset)?;
         let graph = Arc::new(model::graph(plan, dataset)?);
         let setup = worker::setup(plan, &graph, dataset.train.len());
-        // One worker is plain training, whatever the path.
-        let alone = || STRATEGIES.iter().find(|s| s.sums_along(&setup).is_some());
-        let strategy = paceline_protocol::find(&plan.strategy).or_else(alone).expect("there are exact paths");
+        let strategy =
+            strategies::of_plan(&plan.strategy).expect("the plan's names come from the registries");
         let order = worker::order(plan, dataset);
         let (costs, timing) = price::costs(&placed, &graph, &setup, order, terms);
         Ok(Self { placed, graph, strategy, setup, costs, timing })
@@ -94,7 +88,7 @@ pub fn run(scenario: &Scenario<'_>, report: &mut dyn FnMut(Event<'_>)) -> Result
         steps: setup.steps,
         kernels: paceline_nn::accel::Level::detect().to_string(),
     });
-    let gather = Gather::new(placed, None);
+    let gather = Gather::new(placed, scenario.dataset.train.len(), None);
     let began = Instant::now();
     let mut by = "events";
     let (happened, mut gather, model) = if scenario.learn {

@@ -39,6 +39,7 @@ pub const KIND: TransportKind = TransportKind {
     name: "grpc",
     about: "processes over gRPC",
     buffer: Some("the HTTP/2 window of each connection and direction, and the queues at its ends"),
+    mesh: None,
     bind: Some(door::<Rpc>),
     bind_at: None,
 };

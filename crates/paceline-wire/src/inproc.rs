@@ -15,6 +15,7 @@ pub const KIND: TransportKind = TransportKind {
     name: "inproc",
     about: "threads of one process",
     buffer: None,
+    mesh: Some(|world| mesh(world).into_iter().map(|end| Box::new(end) as Box<dyn Transport>).collect()),
     bind: None,
     bind_at: None,
 };

@@ -16,6 +16,9 @@ pub type Bind = fn() -> Result<Box<dyn Door>, WireError>;
 /// Lets a rank's process listen at an address that other machines reach; what it says there is encrypted.
 pub type BindAt = fn(IpAddr) -> Result<Box<dyn Door>, WireError>;
 
+/// Connects ranks that are threads of this process; the ends are in order of rank.
+pub type Mesh = fn(usize) -> Vec<Box<dyn Transport>>;
+
 /// A transport and what it can do.
 pub struct TransportKind {
     /// Its name in plans and on the command line.
@@ -24,6 +27,8 @@ pub struct TransportKind {
     pub about: &'static str,
     /// What [`Options::buffer`] sizes; none if there is nothing to size.
     pub buffer: Option<&'static str>,
+    /// How ranks that are threads of one process are connected; none if ranks are processes.
+    pub mesh: Option<Mesh>,
     /// How a rank's process listens; none if ranks are threads of one process.
     pub bind: Option<Bind>,
     /// How it listens for other machines; none if it cannot leave this one.

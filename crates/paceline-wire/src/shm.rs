@@ -37,6 +37,7 @@ pub const KIND: TransportKind = TransportKind {
     name: "shm",
     about: "processes of one machine through shared memory",
     buffer: Some("the ring of each connection and direction, rounded up to a power of two"),
+    mesh: None,
     bind: Some(door::<SharedMemory>),
     bind_at: None,
 };

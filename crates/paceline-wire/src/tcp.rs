@@ -23,6 +23,7 @@ pub const KIND: TransportKind = TransportKind {
     name: "tcp",
     about: "processes over TCP",
     buffer: Some("the kernel's buffer of each connection and direction"),
+    mesh: None,
     bind: Some(door::<Net>),
     bind_at: Some(door_at::<Secure>),
 };

@@ -25,6 +25,7 @@ pub const KIND: TransportKind = TransportKind {
     name: "uds",
     about: "processes of one machine over Unix sockets",
     buffer: Some("the kernel's buffer of each connection and direction"),
+    mesh: None,
     bind: Some(door::<Unix>),
     bind_at: None,
 };

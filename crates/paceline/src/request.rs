@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use paceline_data::{Dataset, Folders};
-use paceline_launch::alone;
 use paceline_launch::interrupt::Interrupt;
 use paceline_launch::pauses::CheckpointContext;
 use paceline_launch::run::{self, Launch};
@@ -20,9 +19,6 @@ use crate::verbs::listen::Listening;
 use crate::verbs::store::BUILD;
 use crate::verbs::weights;
 use paceline_record::FailureKind;
-
-/// The strategy of one worker alone.
-pub const SINGLE: &str = "single";
 
 /// A run to be made, or to go on.
 pub struct RunRequest {
@@ -117,9 +113,6 @@ impl RunRequest {
             }
             follow.event(&event);
         };
-        if plan.strategy == SINGLE {
-            return Ok(alone::run(plan, &dataset, id, started, &checkpointing, *recording, report)?);
-        }
         let (listen, _key) = listening.open(plan, &folder, show)?;
         let launch = Launch {
             plan,

@@ -104,6 +104,15 @@ pub fn find(name: &str) -> Option<&'static Strategy> {
     STRATEGIES.iter().find(|s| s.name == name)
 }
 
+/// The name in a plan of plain training by one worker.
+pub const SINGLE: &str = "single";
+
+/// The strategy that carries out a plan of this name. One worker alone takes an exact path: between no ranks all paths
+/// are the same.
+pub fn of_plan(name: &str) -> Option<&'static Strategy> {
+    find(if name == SINGLE { ring_allreduce::RING_ALLREDUCE.name } else { name })
+}
+
 /// Every parameter that a strategy or a consistency model has, once.
 pub fn parameters() -> Vec<&'static Parameter> {
     let all =

@@ -11,7 +11,7 @@ use paceline_plan::{Placement, Plan, TrainingLength};
 use paceline_protocol::{Options, Setup, Strategy, Trace, find};
 use paceline_record::RankState;
 use paceline_train::worker::WorkerEvent;
-use paceline_train::{Brake, Course, Pause, Segment, model, server, worker};
+use paceline_train::{Pause, Segment, SegmentControl, StepGate, model, server, worker};
 use paceline_wire::{Door, Identity, Key, StreamOptions as Wire, Transport, inproc, registry};
 
 /// A small plan on the digits.
@@ -123,7 +123,7 @@ pub struct Way {
     pub stretches: Vec<Segment>,
     /// What the ranks had when the run stopped.
     pub restored: Vec<RankState>,
-    /// Where the brake stops it.
+    /// Where the gate stops it.
     pub stop: Option<u64>,
 }
 
@@ -167,8 +167,8 @@ pub fn run(
                 kept.lock().unwrap()[rank] = Some(part);
                 next
             };
-            let brake = Arc::new(Brake::default());
-            stop.into_iter().for_each(|step| brake.stop_at(step));
+            let gate = Arc::new(StepGate::default());
+            stop.into_iter().for_each(|step| gate.stop_at(step));
             if rank < plan.workers {
                 let losses = own_losses.next().expect("one for each worker");
                 workers.push(scope.spawn(move || {
@@ -183,8 +183,8 @@ pub fn run(
                         observer: None,
                         traced: true,
                     };
-                    let course = &mut Course { restored, segment, brake, pause: &mut pause };
-                    let done = worker::run(&job, transport, course, &mut |said| {
+                    let control = &mut SegmentControl { restored, segment, gate, pause: &mut pause };
+                    let done = worker::run(&job, transport, control, &mut |said| {
                         if let WorkerEvent::Step { row, .. } = said {
                             losses.insert(row.step, row.loss);
                         }
@@ -204,8 +204,8 @@ pub fn run(
                         observer: None,
                         traced: true,
                     };
-                    let course = &mut Course { restored, segment, brake, pause: &mut pause };
-                    let done = server::run(&job, transport, course, &mut |_| {});
+                    let control = &mut SegmentControl { restored, segment, gate, pause: &mut pause };
+                    let done = server::run(&job, transport, control, &mut |_| {});
                     done.unwrap_or_else(|e| panic!("server {rank}: {e}"))
                 }));
             }

@@ -370,9 +370,7 @@ fn try_plan(settings: &BTreeMap<String, Value>, datasets: &mut Datasets) -> Resu
         .or_insert_with(|| source.load(&crate::verbs::data::folders(parsed.args.place()), &settings).ok());
     if let Some(dataset) = dataset {
         plan.check(dataset.train.len()).map_err(|e| e.to_string())?;
-        if plan.strategy != crate::request::SINGLE {
-            paceline_launch::run::check(&plan, dataset).map_err(|e| e.to_string())?;
-        }
+        paceline_launch::run::check(&plan, dataset).map_err(|e| e.to_string())?;
     }
     Ok(plan)
 }

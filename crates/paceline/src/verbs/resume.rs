@@ -86,7 +86,7 @@ fn resume_run(args: &Args, show: Show, started: Started) -> Result<(), Failure> 
     }
     let plan = found.plan.ok_or_else(|| Failure::plan(&run))?;
     plan.check(usize::MAX)?;
-    args.listening.check(&plan, plan.strategy == crate::request::SINGLE)?;
+    args.listening.check(&plan, plan.strategy == paceline_protocol::SINGLE)?;
     let request = RunRequest {
         plan,
         folders: data::folders(&args.place),

@@ -14,7 +14,7 @@ use paceline_nn::optim::OPTIMISERS;
 use paceline_nn::schedule::Schedule;
 use paceline_plan::{Hosts, NetworkLimits, Placement, Plan, PlanError, Straggler, TrainingLength};
 use paceline_protocol::{
-    Averages, CONSISTENCIES, Coder, Options, Parameter, Refusal, STRATEGIES, strategies,
+    Averages, CONSISTENCIES, Coder, Options, Parameter, Refusal, SINGLE, STRATEGIES, strategies,
 };
 use paceline_record::process::{self, Started};
 use paceline_wire::TRANSPORTS;
@@ -25,7 +25,7 @@ use super::store::{RecordingArgs, Where};
 use super::{model, weights};
 use crate::failure::Failure;
 use crate::output::Show;
-use crate::request::{RunRequest, SINGLE};
+use crate::request::RunRequest;
 
 /// Epochs that are trained where nothing else is said.
 const EPOCHS: f64 = 5.0;

@@ -106,8 +106,9 @@ impl Scene {
             long_epochs(workers),
             1 + draws.below(1000)
         );
-        let epochs = long_epochs(workers);
-        Self { epochs, ..Self::new(words, String::new(), workers, servers, true) }
+        let mut scene = Self::new(words, String::new(), workers, servers, true);
+        scene.epochs = long_epochs(workers);
+        scene
     }
 
     fn new(words: String, saving: String, workers: usize, servers: usize, exact: bool) -> Self {

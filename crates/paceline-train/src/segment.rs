@@ -1,5 +1,5 @@
-//! Where a run pauses and goes on: stretches of steps, the brake that ends one early, and what a rank keeps from one
-//! to the next, in this process or in another one.
+//! Where a run pauses and goes on: segments of steps, the gate that ends one early, and what a rank keeps from one to
+//! the next, in this process or in another one.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,13 +18,13 @@ use crate::update::Update;
 pub struct Segment {
     /// The first one.
     pub from: u64,
-    /// The one before which the stretch ends.
+    /// The step before which the segment ends.
     pub to: u64,
     /// Which generation of messages it has.
     pub generation: u32,
 }
 
-/// A rank at the end of a stretch: nothing is under way, and the run can go on from here.
+/// A rank at the end of a segment: nothing is under way, and the run can go on from here.
 #[derive(Debug)]
 pub struct Pause {
     /// Steps done by everybody together, if this rank knows.
@@ -33,15 +33,15 @@ pub struct Pause {
     pub part: RankState,
 }
 
-/// A rank's way through a run.
-pub struct Course<'a> {
+/// What leads a rank through a run, segment by segment.
+pub struct SegmentControl<'a> {
     /// What the rank had when the run paused, if it goes on.
     pub restored: Option<RankState>,
-    /// The stretch to begin with.
+    /// The segment to begin with.
     pub segment: Segment,
-    /// Ends a stretch early.
-    pub brake: Arc<Brake>,
-    /// Told at the end of each stretch but the run's last; answers with the next one, or with none if the run stops.
+    /// Ends a segment early.
+    pub gate: Arc<StepGate>,
+    /// Called at the end of each segment but the run's last. Returns the next one, or none if the run stops.
     pub pause: &'a mut dyn FnMut(Pause) -> Option<Segment>,
 }
 
@@ -51,28 +51,30 @@ pub struct Course<'a> {
 /// computes no step beyond the present one until it is told, and says before which step it could stop. The largest
 /// of these is where all stop.
 #[derive(Debug, Default)]
-pub struct Brake {
-    state: Mutex<Braking>,
+pub struct StepGate {
+    state: Mutex<GateState>,
     bell: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Braking {
+struct GateState {
     /// The step that is being computed, or the next one.
     step: u64,
     /// Compute no step from this one on.
     limit: Option<u64>,
     /// Where to stop.
     stop: Option<u64>,
+    /// Whether the run was given up.
+    abandoned: bool,
 }
 
-impl Brake {
-    /// The brake of a worker whose first step is `step`.
+impl StepGate {
+    /// The gate of a worker whose first step is `step`.
     pub fn starting_at(step: u64) -> Self {
-        Self { state: Mutex::new(Braking { step, ..Braking::default() }), bell: Condvar::new() }
+        Self { state: Mutex::new(GateState { step, ..GateState::default() }), bell: Condvar::new() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Braking> {
+    fn lock(&self) -> MutexGuard<'_, GateState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -89,6 +91,18 @@ impl Brake {
         let mut state = self.lock();
         (state.stop, state.limit) = (Some(step), None);
         self.bell.notify_all();
+    }
+
+    /// The run was given up: the rank ends before its next step, wherever the others are.
+    pub fn abandon(&self) {
+        let mut state = self.lock();
+        (state.abandoned, state.limit) = (true, None);
+        self.bell.notify_all();
+    }
+
+    /// Whether the run was given up.
+    pub(crate) fn abandoned(&self) -> bool {
+        self.lock().abandoned
     }
 
     /// Where to stop, if that was told.
@@ -126,9 +140,6 @@ pub(crate) struct Account {
     pub wait_for: Vec<u64>,
     pub apply: u64,
     pub staleness: Vec<u64>,
-    /// Evaluations that this rank made alone: the curve, and the last loss and accuracy.
-    pub curve: Vec<(f64, f64)>,
-    pub evaluated: Option<(f64, f64)>,
     /// Updates of each range that the optimiser has memory of, by the range's start.
     pub updates: Vec<(usize, u64)>,
 }
@@ -218,17 +229,17 @@ mod tests {
 
     #[test]
     fn a_held_worker_computes_no_step_that_the_others_may_not_reach() {
-        let brake = Arc::new(Brake::default());
-        assert_eq!(brake.step(0), None);
-        assert_eq!(brake.step(1), None);
+        let gate = Arc::new(StepGate::default());
+        assert_eq!(gate.step(0), None);
+        assert_eq!(gate.step(1), None);
         // It computes step 1, and step 2 may have begun: before step 3 it can stop.
-        assert_eq!(brake.hold(), 3);
+        assert_eq!(gate.hold(), 3);
         let worker = std::thread::spawn({
-            let brake = Arc::clone(&brake);
-            move || brake.step(2)
+            let gate = Arc::clone(&gate);
+            move || gate.step(2)
         });
-        brake.stop_at(5);
+        gate.stop_at(5);
         assert_eq!(worker.join().unwrap(), Some(5));
-        assert_eq!(brake.step(3), Some(5));
+        assert_eq!(gate.step(3), Some(5));
     }
 }

@@ -14,7 +14,7 @@ const MOST: Duration = Duration::from_millis(250);
 
 /// What becomes of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sign {
+pub enum LivenessChange {
     /// Nothing was heard of it for a while.
     Suspect(usize),
     /// It was under suspicion, and is there again.
@@ -32,22 +32,22 @@ enum Life {
 
 /// The signs of life of all ranks.
 #[derive(Debug)]
-pub struct Vitals {
+pub struct Liveness {
     ranks: Vec<Life>,
     /// The time of the last look.
     looked: Option<Duration>,
 }
 
-impl Vitals {
+impl Liveness {
     /// Every rank is watched from its start: one that stands still before its first word is missed like any other.
     pub fn new(ranks: usize) -> Self {
         Self { ranks: vec![Life::Silent(Duration::ZERO); ranks], looked: None }
     }
 
     /// A rank has said something.
-    pub fn heard(&mut self, rank: usize) -> Option<Sign> {
-        let before = std::mem::replace(&mut self.ranks[rank], Life::Silent(Duration::ZERO));
-        matches!(before, Life::Silent(silence) if silence >= SUSPECT).then_some(Sign::Back(rank))
+    pub fn heard(&mut self, rank: usize) -> Option<LivenessChange> {
+        let Life::Silent(silence) = &mut self.ranks[rank] else { return None };
+        (std::mem::take(silence) >= SUSPECT).then_some(LivenessChange::Back(rank))
     }
 
     /// A rank has ended, or is about to: its silence is no sign.
@@ -56,7 +56,7 @@ impl Vitals {
     }
 
     /// Looks at all ranks; `now` is the time on any clock that only runs forward.
-    pub fn look(&mut self, now: Duration) -> Vec<Sign> {
+    pub fn look(&mut self, now: Duration) -> Vec<LivenessChange> {
         let passed = now.saturating_sub(self.looked.unwrap_or(now)).min(MOST);
         self.looked = Some(now);
         let mut signs = Vec::new();
@@ -65,9 +65,9 @@ impl Vitals {
             let before = *silence;
             *silence += passed;
             if before < DEAD && *silence >= DEAD {
-                signs.push(Sign::Dead(rank));
+                signs.push(LivenessChange::Dead(rank));
             } else if before < SUSPECT && *silence >= SUSPECT {
-                signs.push(Sign::Suspect(rank));
+                signs.push(LivenessChange::Suspect(rank));
             }
         }
         signs
@@ -79,40 +79,40 @@ mod tests {
     use super::*;
 
     /// Looks every 50 ms for a time; what was seen, and when.
-    fn watch(vitals: &mut Vitals, from: u64, to: u64) -> Vec<(u64, Sign)> {
-        let at = |ms: u64| vitals.look(Duration::from_millis(ms)).into_iter().map(move |sign| (ms, sign));
+    fn watch(liveness: &mut Liveness, from: u64, to: u64) -> Vec<(u64, LivenessChange)> {
+        let at = |ms: u64| liveness.look(Duration::from_millis(ms)).into_iter().map(move |sign| (ms, sign));
         (from / 50..to / 50).map(|n| n * 50).flat_map(at).collect()
     }
 
     #[test]
     fn a_rank_that_stops_is_suspected_after_2_s_and_dead_after_5_s() {
-        let mut vitals = Vitals::new(2);
-        let seen = watch(&mut Vitals::new(1), 0, 60_000);
+        let mut liveness = Liveness::new(2);
+        let seen = watch(&mut Liveness::new(1), 0, 60_000);
         assert_eq!(
             seen,
-            [(2_000, Sign::Suspect(0)), (5_000, Sign::Dead(0))],
+            [(2_000, LivenessChange::Suspect(0)), (5_000, LivenessChange::Dead(0))],
             "who was never heard is missed"
         );
-        watch(&mut vitals, 0, 1_000);
-        vitals.heard(0);
-        vitals.heard(1);
-        vitals.forget(0);
-        let seen = watch(&mut vitals, 1_000, 70_000);
-        assert_eq!(seen, [(2_950, Sign::Suspect(1)), (5_950, Sign::Dead(1))]);
+        watch(&mut liveness, 0, 1_000);
+        liveness.heard(0);
+        liveness.heard(1);
+        liveness.forget(0);
+        let seen = watch(&mut liveness, 1_000, 70_000);
+        assert_eq!(seen, [(2_950, LivenessChange::Suspect(1)), (5_950, LivenessChange::Dead(1))]);
     }
 
     #[test]
     fn a_pause_of_4_s_is_suspected_and_forgiven_and_one_of_1_s_is_nothing() {
-        let mut vitals = Vitals::new(1);
-        for (pause, expected) in [(1_000, vec![]), (4_000, vec![(2_000, Sign::Suspect(0))])] {
-            let mut vitals_now = Vitals::new(1);
+        let mut liveness = Liveness::new(1);
+        for (pause, expected) in [(1_000, vec![]), (4_000, vec![(2_000, LivenessChange::Suspect(0))])] {
+            let mut vitals_now = Liveness::new(1);
             vitals_now.heard(0);
             assert_eq!(watch(&mut vitals_now, 0, pause), expected);
-            assert_eq!(vitals_now.heard(0), (pause > 2_000).then_some(Sign::Back(0)));
+            assert_eq!(vitals_now.heard(0), (pause > 2_000).then_some(LivenessChange::Back(0)));
         }
         // A launcher that was stopped itself takes nobody for dead.
-        vitals.heard(0);
-        assert_eq!(vitals.look(Duration::from_secs(1)), []);
-        assert_eq!(vitals.look(Duration::from_secs(100)), []);
+        liveness.heard(0);
+        assert_eq!(liveness.look(Duration::from_secs(1)), []);
+        assert_eq!(liveness.look(Duration::from_secs(100)), []);
     }
 }
