@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use paceline_data::{Dataset, Folders};
 use paceline_nn::{Graph, Outcome};
 use paceline_plan::Plan;
-use paceline_protocol::{Agreement, Setup, Strategy, strategies};
+use paceline_protocol::{Agreement, Protocols, Setup, Strategy};
 use paceline_record::{RankState, process};
 use paceline_train::engine::Times;
 use paceline_train::server::ServerEvent;
@@ -68,7 +68,7 @@ impl<'a> RankContext<'a> {
     pub fn new(plan: &'a Plan, dataset: &'a Dataset, rank: usize) -> Result<Self, TrainError> {
         let graph = Arc::new(model::graph(plan, dataset)?);
         let strategy =
-            strategies::of_plan(&plan.strategy).expect("the plan's names come from the registries");
+            Protocols::default().of_plan(&plan.strategy).expect("the plan's names come from the registries");
         let setup = worker::setup(plan, &graph, dataset.train.len());
         Ok(Self { plan, dataset, graph, strategy, setup, rank })
     }

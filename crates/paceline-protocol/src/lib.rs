@@ -40,7 +40,7 @@ pub use consistency::{CONSISTENCIES, Consistency};
 pub use memory::Buffers;
 pub use options::{Options, Parameter};
 pub use setup::{Averages, Refusal, Setup, Tensor};
-pub use strategies::{Agreement, SINGLE, STRATEGIES, Strategy, find};
+pub use strategies::{Agreement, Protocols, SINGLE, STRATEGIES, Strategy, find};
 pub use trace::Trace;
 pub use vocabulary::{
     Action, Actions, Buf, GradientScale, Head, Input, Load, Matrix, MsgId, OpId, Outcome, Participant, Rank,

@@ -103,7 +103,7 @@ impl Setup {
             message: params,
             from: 0,
             steps,
-            sync: Consistency::Bsp,
+            sync: Consistency::bsp(),
             averages: Averages::Gradients,
             coder: None,
             options: Options::default(),

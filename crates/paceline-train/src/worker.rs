@@ -7,8 +7,8 @@ use paceline_data::{Dataset, Order, Sharding, order};
 use paceline_nn::{Compute, Graph, Outcome, Pass};
 use paceline_plan::{Plan, Straggler};
 use paceline_protocol::{
-    Agreement, Averages, Consistency, GradientScale, Input, Load, Options, Rank, SINGLE, Setup, Strategy,
-    Tensor, Trace, consistency,
+    Agreement, Averages, GradientScale, Input, Load, Options, Protocols, Rank, SINGLE, Setup, Strategy,
+    Tensor, Trace,
 };
 use paceline_random::{Purpose, Stream};
 use paceline_record::process::thread_cpu_seconds;
@@ -35,8 +35,7 @@ pub fn setup(plan: &Plan, graph: &Graph, samples: usize) -> Setup {
     let steps = order.steps().min(plan.stop_after_step.unwrap_or(u64::MAX));
     let options = Options(plan.options.clone());
     // Where a run switches is a fraction of the whole plan, wherever it is stopped.
-    let sync =
-        consistency::find(&plan.sync).map_or(Consistency::Bsp, |model| (model.make)(&options, order.steps()));
+    let sync = Protocols::default().consistency(&plan.sync, &options, order.steps());
     // One worker alone sends nothing: its gradient is one piece.
     let bucket = if plan.strategy == SINGLE { graph.param_count() } else { plan.bucket / size_of::<f32>() };
     Setup {

@@ -13,7 +13,8 @@ use paceline_nn::optim::{self, Settings, Step};
 use paceline_nn::{Compute, Graph, Network, Pass, Targets};
 use paceline_plan::{Plan, TrainingLength};
 use paceline_protocol::{
-    Action, Actions, Agreement, Averages, Coder, Input, Participant, STRATEGIES, Strategy, Time, Trace, find,
+    Action, Actions, Agreement, Averages, Coder, Input, Participant, Protocols, STRATEGIES, Strategy, Time,
+    Trace, find,
 };
 use paceline_record::RankState;
 use paceline_train::{Segment, model, worker};
@@ -254,7 +255,7 @@ fn mutants_are_caught_by_the_tolerance() {
         good: "",
         bad: "",
         servers: false,
-        syncs: &["bsp"],
+        gated: false,
         averages: &[Averages::Gradients],
         parameters: &[],
         path: None,
@@ -384,7 +385,7 @@ fn identities_hold_over_tcp() {
         alone_f32(&alone, &dataset, Mean::OfSamples).0
     };
     for strategy in STRATEGIES {
-        for sync in strategy.syncs {
+        for sync in Protocols::default().syncs(strategy) {
             let ran = run(1, usize::from(strategy.servers), strategy.name, sync, &[], None);
             assert!(wide(&ran.params[0]) == plain, "one worker with {} {sync}", strategy.name);
         }
@@ -395,7 +396,7 @@ fn identities_hold_over_tcp() {
 fn asynchronous_runs_do_all_the_work_and_record_true_staleness() {
     let dataset = digits();
     let strategy = find("ps").unwrap();
-    for sync in strategy.syncs.iter().filter(|sync| **sync != "bsp") {
+    for sync in Protocols::default().syncs(strategy).iter().filter(|sync| **sync != "bsp") {
         let plan = choose(plan("mlp", "ps", 4, 2), "ps", sync, &[]);
         let ran = distributed(&plan, &dataset, strategy, "inproc");
         let graph = model::graph(&plan, &dataset).unwrap();

@@ -6,7 +6,7 @@ mod ranks;
 use std::collections::BTreeMap;
 
 use paceline_plan::{Plan, TrainingLength};
-use paceline_protocol::{SINGLE, strategies};
+use paceline_protocol::{Protocols, SINGLE};
 use paceline_record::{Checkpoint, Checkpoints, RankState};
 use paceline_train::Segment;
 
@@ -36,7 +36,7 @@ fn bits(losses: &Losses) -> Vec<BTreeMap<u64, u64>> {
 
 /// Interrupts a distributed run after each step: in one run after every one of them, and in a run each.
 fn check(plan: &Plan) {
-    let (dataset, strategy) = (digits(), strategies::of_plan(&plan.strategy).unwrap());
+    let (dataset, strategy) = (digits(), Protocols::default().of_plan(&plan.strategy).unwrap());
     let name = &plan.strategy;
     let go = |way: Way, losses: &mut Losses| ranks::run(plan, &dataset, strategy, "inproc", way, losses);
     let mut expected = Losses::new();

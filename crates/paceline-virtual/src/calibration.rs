@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use paceline_statistics::{quantile, sorted};
+use paceline_wire::{TRANSPORTS, TransportDefaults, TransportKind};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{VirtualError, read, refuse};
@@ -253,6 +254,20 @@ impl MedianEstimate {
 }
 
 impl TransportCost {
+    /// A transport's costs where it was not measured.
+    pub fn unmeasured(kind: &TransportKind) -> Self {
+        let (round, TransportDefaults { latency_us, message_us, ns_per_byte }) =
+            (MedianEstimate::round, kind.defaults);
+        Self {
+            name: kind.name.into(),
+            latency_s: round(latency_us / 1e6),
+            message_s: round(message_us / 1e6),
+            ns_per_byte: round(ns_per_byte),
+            large_ns_per_byte: None,
+            measured: Vec::new(),
+        }
+    }
+
     /// Nanoseconds of a rank's own time per byte of a model with so many elements.
     pub fn ns_per_byte(&self, elements: usize) -> f64 {
         at_size(self.ns_per_byte, self.large_ns_per_byte, elements)
@@ -298,7 +313,6 @@ impl Calibration {
             ("encode", 2.0),
             ("decode", 2.0),
         ];
-        let transport = [("tcp", 25.0), ("uds", 15.0), ("shm", 5.0), ("inproc", 5.0), ("grpc", 100.0)];
         Self {
             version: VERSION,
             cpu: "nobody's".into(),
@@ -315,17 +329,7 @@ impl Calibration {
                 })
                 .into_iter()
                 .collect(),
-            transport: transport
-                .map(|(name, us)| TransportCost {
-                    name: name.into(),
-                    latency_s: round(us / 1e6),
-                    message_s: round(us / 5e6),
-                    ns_per_byte: round(0.2),
-                    large_ns_per_byte: None,
-                    measured: Vec::new(),
-                })
-                .into_iter()
-                .collect(),
+            transport: TRANSPORTS.iter().map(TransportCost::unmeasured).collect(),
             pass: Vec::new(),
         }
     }

@@ -12,7 +12,7 @@ use paceline_sim::{Costs, Host, PassPart, StepFactor, WorkCost};
 use paceline_statistics::quantile;
 use paceline_train::worker::Slowness;
 
-use crate::calibration::{Beginning, Calibration, PassTime};
+use crate::calibration::{Beginning, Calibration, PassTime, TransportCost};
 use crate::cluster::Cluster;
 
 /// Bytes that an interface takes before they can leave, where the plan does not say.
@@ -147,9 +147,10 @@ pub fn costs(
     );
     let own = |rank: usize| hosts.get(machine(terms, &layout, rank)).map_or(1.0, |host| host.speed);
     let compute = |rank: usize| (timing.seconds * 1e9 / own(rank)) as u64;
-    let transport = calibration.transport.iter().find(|t| t.name == placed.transport);
-    let transport = transport.or(calibration.transport.first()).or(defaults.transport.first());
-    let transport = transport.expect("the defaults have transports");
+    let kind =
+        paceline_wire::registry::find(&placed.transport).expect("the plan's names come from the registries");
+    let measured = calibration.transport.iter().find(|t| t.name == kind.name);
+    let transport = measured.cloned().unwrap_or_else(|| TransportCost::unmeasured(kind));
     let jitter = match (terms.jitter, &terms.calibration) {
         (Some(false), _) | (None, None) => Vec::new(),
         _ if timing.quantiles.len() > 1 => timing.quantiles.clone(),

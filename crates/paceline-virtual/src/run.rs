@@ -9,7 +9,7 @@ use paceline_launch::gather::Gather;
 use paceline_launch::run::{check, check_hosts};
 use paceline_nn::Graph;
 use paceline_plan::Plan;
-use paceline_protocol::{Agreement, Participant, Setup, Strategy, strategies};
+use paceline_protocol::{Agreement, Participant, Protocols, Setup, Strategy};
 use paceline_record::event::SCHEMA;
 use paceline_record::process::{self, Started};
 use paceline_record::{Event, RunResult, Simulated, Simulation};
@@ -63,7 +63,7 @@ impl Stage {
         let graph = Arc::new(model::graph(plan, dataset)?);
         let setup = worker::setup(plan, &graph, dataset.train.len());
         let strategy =
-            strategies::of_plan(&plan.strategy).expect("the plan's names come from the registries");
+            Protocols::default().of_plan(&plan.strategy).expect("the plan's names come from the registries");
         let order = worker::order(plan, dataset);
         let (costs, timing) = price::costs(&placed, &graph, &setup, order, terms);
         Ok(Self { placed, graph, strategy, setup, costs, timing })

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 
 use paceline_analyze::explain::{Explanation, WhatIf};
 use paceline_plan::Plan;
-use paceline_protocol::{Averages, Consistency, Options, Setup, Strategy, consistency, find};
+use paceline_protocol::{Averages, Options, Protocols, Setup, Strategy, find};
 use paceline_sim::{Costs, Host, Nothing};
 use paceline_train::worker::MESSAGE;
 
-use crate::calibration::Calibration;
+use crate::calibration::{Calibration, TransportCost};
 use crate::price;
 
 /// Nanoseconds per byte of links that hold nobody up.
@@ -179,9 +179,9 @@ impl FittedRun {
 
     fn setup(&self, plan: &Plan, strategy: &'static Strategy, steps: u64) -> Option<Setup> {
         let mut options = Options(plan.options.clone());
-        strategy.resolve(&plan.sync, &mut options).ok()?;
-        let sync =
-            consistency::find(&plan.sync).map_or(Consistency::Bsp, |model| (model.make)(&options, steps));
+        let protocols = Protocols::default();
+        protocols.resolve(strategy, &plan.sync, &mut options).ok()?;
+        let sync = protocols.consistency(&plan.sync, &options, steps);
         let same = plan.strategy == self.plan.strategy;
         let averages = match (same, plan.averages.as_str()) {
             (true, "weights") => Averages::Weights,
@@ -207,7 +207,7 @@ impl FittedRun {
     fn run(&self, variant: &Variant) -> Option<(f64, [f64; 2])> {
         let Variant { strategy, setup, compute, latency_ns, ns_per_byte, speed } = variant;
         let defaults = Calibration::defaults();
-        let transport = defaults.transport.iter().find(|t| t.name == self.plan.transport)?;
+        let transport = TransportCost::unmeasured(paceline_wire::registry::find(&self.plan.transport)?);
         let host = |rank: usize| Host {
             speed: speed[usize::from(rank >= setup.workers)],
             slowdown: Vec::new(),

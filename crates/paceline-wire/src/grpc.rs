@@ -26,7 +26,7 @@ use crate::error::WireError;
 use crate::frame::HEADER;
 use crate::handshake::Side;
 use crate::identity::Key;
-use crate::registry::{TransportKind, door};
+use crate::registry::{TransportDefaults, TransportKind, door};
 pub use crate::stream::StreamOptions;
 use crate::stream::medium::{self, Medium};
 use crate::stream::{self, READABLE, Streams};
@@ -39,6 +39,7 @@ pub const KIND: TransportKind = TransportKind {
     name: "grpc",
     about: "processes over gRPC",
     buffer: Some("the HTTP/2 window of each connection and direction, and the queues at its ends"),
+    defaults: TransportDefaults { latency_us: 100.0, message_us: 20.0, ns_per_byte: 0.2 },
     mesh: None,
     bind: Some(door::<Rpc>),
     bind_at: None,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::body::{Body, Pool};
 use crate::error::WireError;
 use crate::frame::HEADER;
-use crate::registry::TransportKind;
+use crate::registry::{TransportDefaults, TransportKind};
 use crate::transport::{Event, Meta, Source, Span, Traffic, Transport, lent};
 
 /// Its line in the registry.
@@ -15,6 +15,7 @@ pub const KIND: TransportKind = TransportKind {
     name: "inproc",
     about: "threads of one process",
     buffer: None,
+    defaults: TransportDefaults { latency_us: 5.0, message_us: 1.0, ns_per_byte: 0.2 },
     mesh: Some(|world| mesh(world).into_iter().map(|end| Box::new(end) as Box<dyn Transport>).collect()),
     bind: None,
     bind_at: None,

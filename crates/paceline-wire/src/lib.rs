@@ -55,7 +55,7 @@ pub use body::Body;
 pub use error::WireError;
 pub use identity::{Identity, Key};
 pub use kernel::KernelView;
-pub use registry::{Door, TRANSPORTS, TransportKind};
+pub use registry::{Door, TRANSPORTS, TransportDefaults, TransportKind};
 pub use shaped::{Interfaces, Link, Shaped};
 pub use stream::StreamOptions;
 pub use transport::{Event, META, Meta, Source, Span, Traffic, Transport};

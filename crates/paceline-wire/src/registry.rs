@@ -3,6 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use paceline_registry::Entry;
+
 use crate::error::WireError;
 use crate::identity::Identity;
 use crate::stream::medium::Medium;
@@ -19,6 +21,17 @@ pub type BindAt = fn(IpAddr) -> Result<Box<dyn Door>, WireError>;
 /// Connects ranks that are threads of this process; the ends are in order of rank.
 pub type Mesh = fn(usize) -> Vec<Box<dyn Transport>>;
 
+/// What a transport costs on a machine where it was not measured: round numbers of ordinary ones.
+#[derive(Clone, Copy, Debug)]
+pub struct TransportDefaults {
+    /// Time of an empty message on its way, in microseconds.
+    pub latency_us: f64,
+    /// Time that a message costs its sender, in microseconds.
+    pub message_us: f64,
+    /// Time that a byte costs, in nanoseconds.
+    pub ns_per_byte: f64,
+}
+
 /// A transport and what it can do.
 pub struct TransportKind {
     /// Its name in plans and on the command line.
@@ -27,6 +40,8 @@ pub struct TransportKind {
     pub about: &'static str,
     /// What [`Options::buffer`] sizes; none if there is nothing to size.
     pub buffer: Option<&'static str>,
+    /// What it costs where nothing was measured.
+    pub defaults: TransportDefaults,
     /// How ranks that are threads of one process are connected; none if ranks are processes.
     pub mesh: Option<Mesh>,
     /// How a rank's process listens; none if ranks are threads of one process.
@@ -37,6 +52,20 @@ pub struct TransportKind {
 
 /// The transports.
 pub static TRANSPORTS: &[TransportKind] = &[tcp::KIND, uds::KIND, shm::KIND, grpc::KIND, inproc::KIND];
+
+impl Entry for TransportKind {
+    fn builtin() -> &'static [Self] {
+        TRANSPORTS
+    }
+
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn about(&self) -> &'static str {
+        self.about
+    }
+}
 
 /// The transport of a name.
 pub fn find(name: &str) -> Option<&'static TransportKind> {

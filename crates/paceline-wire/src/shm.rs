@@ -24,7 +24,7 @@ use crate::error::WireError;
 use crate::frame::HEADER;
 use crate::handshake::Side;
 use crate::identity::Key;
-use crate::registry::{TransportKind, door};
+use crate::registry::{TransportDefaults, TransportKind, door};
 pub use crate::stream::StreamOptions;
 use crate::stream::medium::{self, Medium};
 use crate::stream::{self, READABLE, Streams};
@@ -37,6 +37,7 @@ pub const KIND: TransportKind = TransportKind {
     name: "shm",
     about: "processes of one machine through shared memory",
     buffer: Some("the ring of each connection and direction, rounded up to a power of two"),
+    defaults: TransportDefaults { latency_us: 5.0, message_us: 1.0, ns_per_byte: 0.2 },
     mesh: None,
     bind: Some(door::<SharedMemory>),
     bind_at: None,

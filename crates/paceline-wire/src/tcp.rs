@@ -12,7 +12,7 @@ use crate::error::WireError;
 use crate::handshake::Side;
 use crate::identity::Key;
 use crate::kernel::{self, KernelView};
-use crate::registry::{TransportKind, door, door_at};
+use crate::registry::{TransportDefaults, TransportKind, door, door_at};
 pub use crate::stream::StreamOptions;
 use crate::stream::medium::{Medium, Stream};
 use crate::stream::{self, Streams};
@@ -23,6 +23,7 @@ pub const KIND: TransportKind = TransportKind {
     name: "tcp",
     about: "processes over TCP",
     buffer: Some("the kernel's buffer of each connection and direction"),
+    defaults: TransportDefaults { latency_us: 25.0, message_us: 5.0, ns_per_byte: 0.2 },
     mesh: None,
     bind: Some(door::<Net>),
     bind_at: Some(door_at::<Secure>),

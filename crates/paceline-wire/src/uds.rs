@@ -14,7 +14,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket
 use crate::error::WireError;
 use crate::handshake::Side;
 use crate::identity::{Key, random};
-use crate::registry::{TransportKind, door};
+use crate::registry::{TransportDefaults, TransportKind, door};
 pub use crate::stream::StreamOptions;
 use crate::stream::medium::{Medium, Stream};
 use crate::stream::{self, Streams};
@@ -25,6 +25,7 @@ pub const KIND: TransportKind = TransportKind {
     name: "uds",
     about: "processes of one machine over Unix sockets",
     buffer: Some("the kernel's buffer of each connection and direction"),
+    defaults: TransportDefaults { latency_us: 15.0, message_us: 3.0, ns_per_byte: 0.2 },
     mesh: None,
     bind: Some(door::<Unix>),
     bind_at: None,

@@ -60,7 +60,7 @@ fn matrix(page: &mut Page) {
     let mut reasons: Vec<String> = Vec::new();
     let mut rows = Vec::new();
     for strategy in STRATEGIES {
-        let sync = strategy.syncs[0];
+        let sync = "bsp";
         for averages in strategy.averages.iter().filter(|a| tried(strategy, **a, sync, None).is_ok()) {
             let mut row = vec![format!("[{0}](strategies/{0}.md)", strategy.name), averages.name().into()];
             for codec in CODECS {

@@ -11,7 +11,7 @@ use crate::process::Outcome;
 /// Every consistency model, and how they compare.
 pub fn page(measured: &Measured) -> Outcome<String> {
     let mut page = Page::new("Consistency models");
-    let chosen: Vec<_> = STRATEGIES.iter().filter(|s| s.syncs.len() > 1).collect();
+    let chosen: Vec<_> = STRATEGIES.iter().filter(|s| s.gated).collect();
     let links: Vec<_> = chosen.iter().map(|s| format!("[{0}](strategies/{0}.md)", s.name)).collect();
     page.text(&format!(
         "When a worker may go on to its next step: `--sync NAME`. The default is `bsp`. Strategies with a \
@@ -27,8 +27,7 @@ pub fn page(measured: &Measured) -> Outcome<String> {
         if !model.parameters.is_empty() {
             parameters(&mut page, model.parameters);
         }
-        let having = chosen.iter().filter(|s| s.syncs.contains(&model.name));
-        page.code(&having.map(|s| command(s, &sync_flags(model))).collect::<Vec<_>>());
+        page.code(&chosen.iter().map(|s| command(s, &sync_flags(model))).collect::<Vec<_>>());
     }
     page.heading("Measured");
     measured.stragglers(&mut page)?;

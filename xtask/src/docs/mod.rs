@@ -26,8 +26,8 @@ use std::path::Path;
 use paceline_data::DATASETS;
 use paceline_protocol::codec::Codec;
 use paceline_protocol::{
-    Averages, CODECS, CONSISTENCIES, Coder, Options, Parameter, Refusal, STRATEGIES, Setup, Strategy,
-    consistency as models,
+    Averages, CODECS, CONSISTENCIES, Coder, Options, Parameter, Protocols, Refusal, STRATEGIES, Setup,
+    Strategy, consistency as models,
 };
 use paceline_wire::TRANSPORTS;
 
@@ -186,7 +186,7 @@ fn tried(
 ) -> Result<(), Refusal> {
     const STEPS: u64 = 100;
     let mut options = Options::default();
-    strategy.resolve(sync, &mut options)?;
+    Protocols::default().resolve(strategy, sync, &mut options)?;
     let model = models::find(sync).expect("strategies name models that exist");
     strategy.check(&Setup {
         sync: (model.make)(&options, STEPS),

@@ -2,7 +2,7 @@
 
 use paceline_protocol::options::Kind;
 use paceline_protocol::{
-    Agreement, Averages, CODECS, Options, Parameter, STRATEGIES, Setup, Strategy, consistency,
+    Agreement, Averages, CODECS, Options, Parameter, Protocols, STRATEGIES, Setup, Strategy, consistency,
 };
 
 use super::markdown::{Page, code};
@@ -20,7 +20,7 @@ pub fn index(measured: &Measured) -> Outcome<String> {
          one worker, is `ring-allreduce`.",
     );
     let row = |s: &Strategy| {
-        let syncs: Vec<_> = s.syncs.iter().map(|name| sync_link(name)).collect();
+        let syncs: Vec<_> = sync_names(s).into_iter().map(sync_link).collect();
         let codecs: Vec<_> = s.codecs().into_iter().map(codec_link).collect();
         let averages: Vec<_> = s.averages.iter().map(|a| a.name()).collect();
         let name = format!("[{0}]({0}.md)", s.name);
@@ -80,14 +80,20 @@ fn codec_link(name: &str) -> String {
     format!("[{name}](../codecs.md#{name})")
 }
 
+/// The consistency models that a strategy can be run with.
+fn sync_names(strategy: &Strategy) -> Vec<&'static str> {
+    Protocols::default().syncs(strategy)
+}
+
 /// The consistency models to choose from.
 fn syncs(page: &mut Page, strategy: &Strategy) {
-    if let [only] = strategy.syncs {
+    let names = sync_names(strategy);
+    if let [only] = names[..] {
         let link = sync_link(only);
         page.text(&format!("No choice, only {link}: who waits for whom follows from the strategy's path."));
         return;
     }
-    page.items(strategy.syncs.iter().map(|name| {
+    page.items(names.into_iter().map(|name| {
         let about = consistency::find(name).map_or("", |model| model.about);
         format!("{}: {about}", sync_link(name))
     }));
@@ -124,10 +130,10 @@ fn averaged(strategy: &Strategy, averages: Averages) -> String {
     if averages == strategy.averages[0] {
         text += " (the default)";
     }
-    for (reason, syncs) in by_reason(strategy.syncs.iter().map(|s| (*s, tried(strategy, averages, s, None))))
-    {
+    let all = sync_names(strategy);
+    for (reason, syncs) in by_reason(all.iter().map(|s| (*s, tried(strategy, averages, s, None)))) {
         if let Some(reason) = reason {
-            let with = if syncs == strategy.syncs { "the other defaults".into() } else { syncs.join(", ") };
+            let with = if syncs == all { "the other defaults".into() } else { syncs.join(", ") };
             text += &format!("; refused with {with}: “{reason}”");
         }
     }
@@ -151,7 +157,7 @@ fn agreement(strategy: &Strategy) -> &'static str {
 
 /// The codecs that can be used when this is averaged, unless it is refused without one.
 fn codecs(strategy: &Strategy, averages: Averages) -> Option<String> {
-    let sync = strategy.syncs[0];
+    let sync = "bsp";
     tried(strategy, averages, sync, None).ok()?;
     let mut text = format!("When {} are averaged:", averages.name());
     for (reason, names) in
@@ -168,8 +174,8 @@ fn codecs(strategy: &Strategy, averages: Averages) -> Option<String> {
 
 /// Commands for the strategy: with each consistency model, or with each value of its first choice.
 fn examples(strategy: &Strategy) -> Vec<String> {
-    if strategy.syncs.len() > 1 {
-        let models = strategy.syncs.iter().filter_map(|name| consistency::find(name));
+    if strategy.gated {
+        let models = sync_names(strategy).into_iter().filter_map(consistency::find);
         return models.map(|model| command(strategy, &sync_flags(model))).collect();
     }
     match strategy.parameters.iter().find(|p| !choices(p).is_empty()) {

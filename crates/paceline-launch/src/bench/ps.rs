@@ -14,9 +14,7 @@ use paceline_nn::Compute;
 use paceline_nn::optim::{self, Optimiser, Settings, Step};
 use paceline_plan::PlanError;
 use paceline_protocol::strategies::ps_messages;
-use paceline_protocol::{
-    Action, Buf, Buffers, Consistency, Input, Options, Refusal, Setup, Strategy, consistency,
-};
+use paceline_protocol::{Action, Buf, Buffers, Input, Options, Protocols, Refusal, Setup, Strategy};
 use paceline_record::{Machine, process};
 use paceline_train::TrainError;
 use paceline_train::engine::{Begin, Engine};
@@ -213,8 +211,8 @@ fn strategy() -> &'static Strategy {
 }
 
 /// Consistency models that servers can be measured with.
-pub fn syncs() -> &'static [&'static str] {
-    strategy().syncs
+pub fn syncs() -> Vec<&'static str> {
+    Protocols::default().syncs(strategy())
 }
 
 fn refused(refusal: Refusal) -> PlanError {
@@ -241,9 +239,9 @@ impl Task {
     fn setup(&self, workers: usize) -> Result<Setup, PlanError> {
         let steps = WARM_UP as u64 + self.rounds;
         let mut options = Options::default();
-        strategy().resolve(&self.sync, &mut options).map_err(refused)?;
-        let sync =
-            consistency::find(&self.sync).map_or(Consistency::Bsp, |model| (model.make)(&options, steps));
+        let protocols = Protocols::default();
+        protocols.resolve(strategy(), &self.sync, &mut options).map_err(refused)?;
+        let sync = protocols.consistency(&self.sync, &options, steps);
         let (message, cuts) = (MESSAGE, self.cuts.clone());
         Ok(Setup { message, cuts, sync, options, ..Setup::new(workers, self.servers, self.params, steps) })
     }

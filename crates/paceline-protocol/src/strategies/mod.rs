@@ -12,9 +12,11 @@ mod tree;
 
 pub use ps::messages as ps_messages;
 
+use paceline_registry::{Entry, Registry};
+
 use crate::codec;
 use crate::collective;
-use crate::consistency::{self, CONSISTENCIES};
+use crate::consistency::{BSP, Consistency, ConsistencyModel};
 use crate::options::{Options, Parameter};
 use crate::schedule::Path;
 use crate::setup::{Averages, Refusal, Setup};
@@ -36,8 +38,8 @@ pub struct Strategy {
     pub bad: &'static str,
     /// Whether it needs servers.
     pub servers: bool,
-    /// Consistency models that it can be run with.
-    pub syncs: &'static [&'static str],
+    /// Whether it lets single workers go on: then it can be run with every consistency model, else only with bsp.
+    pub gated: bool,
     /// What it can average; the first is the default.
     pub averages: &'static [Averages],
     /// Its parameters.
@@ -76,7 +78,7 @@ const COLLECTIVE: Strategy = Strategy {
     good: "",
     bad: "",
     servers: false,
-    syncs: &["bsp"],
+    gated: false,
     averages: &[Averages::Gradients, Averages::Weights],
     parameters: &[],
     presets: |_| {},
@@ -99,6 +101,20 @@ pub static STRATEGIES: &[Strategy] = &[
     ps::PS,
 ];
 
+impl Entry for Strategy {
+    fn builtin() -> &'static [Self] {
+        STRATEGIES
+    }
+
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn about(&self) -> &'static str {
+        self.about
+    }
+}
+
 /// The strategy of that name.
 pub fn find(name: &str) -> Option<&'static Strategy> {
     STRATEGIES.iter().find(|s| s.name == name)
@@ -107,47 +123,68 @@ pub fn find(name: &str) -> Option<&'static Strategy> {
 /// The name in a plan of plain training by one worker.
 pub const SINGLE: &str = "single";
 
-/// The strategy that carries out a plan of this name. One worker alone takes an exact path: between no ranks all paths
-/// are the same.
-pub fn of_plan(name: &str) -> Option<&'static Strategy> {
-    find(if name == SINGLE { ring_allreduce::RING_ALLREDUCE.name } else { name })
+/// What can be named to say how workers average, and when they go on.
+#[derive(Clone, Debug, Default)]
+pub struct Protocols {
+    /// The strategies.
+    pub strategies: Registry<Strategy>,
+    /// The consistency models.
+    pub consistencies: Registry<ConsistencyModel>,
 }
 
-/// Every parameter that a strategy or a consistency model has, once.
-pub fn parameters() -> Vec<&'static Parameter> {
-    let all =
-        STRATEGIES.iter().flat_map(|s| s.parameters).chain(CONSISTENCIES.iter().flat_map(|c| c.parameters));
-    let mut parameters: Vec<&'static Parameter> = Vec::new();
-    for parameter in all {
-        if parameters.iter().all(|known| known.name != parameter.name) {
-            parameters.push(parameter);
-        }
+impl Protocols {
+    /// The strategy that carries out a plan of this name. One worker alone takes an exact path: between no ranks all
+    /// paths are the same.
+    pub fn of_plan(&self, name: &str) -> Option<&'static Strategy> {
+        if name == SINGLE { Some(&STRATEGIES[0]) } else { self.strategies.find(name) }
     }
-    parameters
-}
 
-/// To whom a parameter belongs, as flags.
-pub fn owners(name: &str) -> String {
-    let has = |parameters: &[&Parameter]| parameters.iter().any(|p| p.name == name);
-    let strategies =
-        STRATEGIES.iter().filter(|s| has(s.parameters)).map(|s| format!("--strategy {}", s.name));
-    let syncs = CONSISTENCIES.iter().filter(|c| has(c.parameters)).map(|c| format!("--sync {}", c.name));
-    strategies.chain(syncs).collect::<Vec<_>>().join(", ")
+    /// When workers may go on, in a run of so many steps; with everybody if nobody knows the name.
+    pub fn consistency(&self, name: &str, options: &Options, steps: u64) -> Consistency {
+        self.consistencies.find(name).map_or_else(Consistency::bsp, |model| (model.make)(options, steps))
+    }
+
+    /// Every parameter that a strategy or a consistency model has, once.
+    pub fn parameters(&self) -> Vec<&'static Parameter> {
+        let of_strategies = self.strategies.iter().flat_map(|s| s.parameters);
+        let mut parameters: Vec<&'static Parameter> = Vec::new();
+        for parameter in of_strategies.chain(self.consistencies.iter().flat_map(|c| c.parameters)) {
+            if parameters.iter().all(|known| known.name != parameter.name) {
+                parameters.push(parameter);
+            }
+        }
+        parameters
+    }
+
+    /// To whom a parameter belongs, as flags.
+    pub fn owners(&self, name: &str) -> String {
+        let has = |parameters: &[&Parameter]| parameters.iter().any(|p| p.name == name);
+        let strategies = self.strategies.iter().filter(|s| has(s.parameters));
+        let strategies = strategies.map(|s| format!("--strategy {}", s.name));
+        let syncs = self.consistencies.iter().filter(|c| has(c.parameters));
+        strategies.chain(syncs.map(|c| format!("--sync {}", c.name))).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The consistency models that a strategy can be run with, by name.
+    pub fn syncs(&self, strategy: &Strategy) -> Vec<&'static str> {
+        self.consistencies.iter().map(|c| c.name).filter(|name| strategy.gated || *name == BSP).collect()
+    }
+
+    /// Refuses what does not belong to this strategy with this consistency model, and fills in the rest.
+    pub fn resolve(&self, strategy: &Strategy, sync: &str, options: &mut Options) -> Result<(), Refusal> {
+        let syncs = self.syncs(strategy);
+        if !syncs.contains(&sync) {
+            let problem = format!("{} has no {sync}; valid: {}", strategy.name, syncs.join(", "));
+            return Err(Refusal::new("--sync", sync, problem));
+        }
+        let of_sync = self.consistencies.find(sync).map_or(&[][..], |c| c.parameters);
+        let known: Vec<_> = strategy.parameters.iter().chain(of_sync).copied().collect();
+        (strategy.presets)(options);
+        options.resolve(&known, |name| self.owners(name))
+    }
 }
 
 impl Strategy {
-    /// Refuses what does not belong to this strategy with this consistency model, and fills in the rest.
-    pub fn resolve(&self, sync: &str, options: &mut Options) -> Result<(), Refusal> {
-        if !self.syncs.contains(&sync) {
-            let problem = format!("{} has no {sync}; valid: {}", self.name, self.syncs.join(", "));
-            return Err(Refusal::new("--sync", sync, problem));
-        }
-        let of_sync = consistency::find(sync).map_or(&[][..], |c| c.parameters);
-        let known: Vec<_> = self.parameters.iter().chain(of_sync).copied().collect();
-        (self.presets)(options);
-        options.resolve(&known, owners)
-    }
-
     /// Whether the strategy can be run with a setup whose options are resolved.
     pub fn check(&self, setup: &Setup) -> Result<(), Refusal> {
         match (self.servers, setup.servers) {

@@ -1,7 +1,7 @@
 //! Equality: exact strategies are one worker with the whole batch, replicas are identical, and nothing
 //! depends on timing that should not.
 
-use paceline_protocol::{Agreement, Consistency, Input, Outcome, Setup, Strategy};
+use paceline_protocol::{Agreement, Input, Outcome, Setup, Strategy};
 use paceline_random::{Purpose, Stream};
 use paceline_sim::{Costs, Nothing, SimulationReport, simulate};
 
@@ -176,7 +176,7 @@ fn a_run_that_stops_goes_on_with_exactly_the_work_that_is_left_as_if_it_had_not(
             };
             assert_eq!(units(&first), all(0..3), "{name}, seed {seed}");
             assert_eq!(units(&second), all(3..6), "{name}, seed {seed}");
-            if setup.servers == 0 || setup.sync == Consistency::Bsp {
+            if setup.servers == 0 || setup.sync.is_bsp() {
                 let (_, whole) = run(&case, &setup, &costs, None);
                 for (rank, params) in whole.iter().enumerate() {
                     assert_eq!(memory.params(rank), params, "{name}, seed {seed}, rank {rank}");

@@ -11,8 +11,8 @@ mod stepwise;
 
 use paceline_protocol::codec::Family;
 use paceline_protocol::{
-    Agreement, Averages, CODECS, Coder, GradientScale, Options, Participant, STRATEGIES, Setup, Strategy,
-    Tensor, Unit, consistency as models,
+    Agreement, Averages, CODECS, Coder, GradientScale, Options, Participant, Protocols, STRATEGIES, Setup,
+    Strategy, Tensor, Unit, consistency as models,
 };
 use paceline_random::{Purpose, Stream};
 use paceline_sim::{Costs, Crash, Numbers, SimulationReport, WorkCost, simulate};
@@ -31,7 +31,7 @@ impl Case {
     fn new(strategy: &str, sync: &'static str, options: &[(&str, &str)]) -> Self {
         let strategy = paceline_protocol::find(strategy).unwrap();
         let mut options = Options::of(options);
-        strategy.resolve(sync, &mut options).unwrap();
+        Protocols::default().resolve(strategy, sync, &mut options).unwrap();
         Self { strategy, sync, options, averages: strategy.averages[0], coder: None }
     }
 
@@ -77,7 +77,7 @@ impl Case {
 fn main_cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for strategy in STRATEGIES {
-        for sync in strategy.syncs {
+        for sync in Protocols::default().syncs(strategy) {
             cases.push(Case::new(strategy.name, sync, &[]));
         }
     }
@@ -110,7 +110,7 @@ fn more_cases() -> Vec<Case> {
         Case::new("ps", "switch", &[("switch-at", "1")]),
     ];
     for strategy in STRATEGIES {
-        let base = Case::new(strategy.name, strategy.syncs[0], &[]);
+        let base = Case::new(strategy.name, "bsp", &[]);
         for &averages in &strategy.averages[1..] {
             let case = Case { averages, ..base.clone() };
             if (strategy.check)(&case.setup(Setup::new(2, 1, 9, 1))).is_ok() {

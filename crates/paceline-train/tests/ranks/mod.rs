@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use paceline_data::{Dataset, Folders};
 use paceline_plan::{Placement, Plan, TrainingLength};
-use paceline_protocol::{Options, Setup, Strategy, Trace, find};
+use paceline_protocol::{Options, Protocols, Setup, Strategy, Trace, find};
 use paceline_record::RankState;
 use paceline_train::worker::WorkerEvent;
 use paceline_train::{Pause, Segment, SegmentControl, StepGate, model, server, worker};
@@ -83,7 +83,7 @@ pub struct Ran {
 pub fn choose(plan: Plan, strategy: &str, sync: &str, options: &[(&str, &str)]) -> Plan {
     let found = find(strategy).unwrap();
     let mut options = Options::of(options);
-    found.resolve(sync, &mut options).unwrap();
+    Protocols::default().resolve(found, sync, &mut options).unwrap();
     let averages = found.averages[0].name().into();
     Plan { strategy: strategy.into(), sync: sync.into(), options: options.0, averages, ..plan }
 }

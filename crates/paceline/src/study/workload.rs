@@ -156,7 +156,7 @@ const OF_SEVERAL: &[&str] = &[
 ];
 
 fn alone(fixed: &BTreeMap<String, Value>) -> BTreeMap<String, Value> {
-    let of_strategies = paceline_protocol::strategies::parameters();
+    let of_strategies = paceline_protocol::Protocols::default().parameters();
     let own = |name: &str| !OF_SEVERAL.contains(&name) && of_strategies.iter().all(|p| p.name != name);
     fixed.iter().filter(|(name, _)| own(name)).map(|(n, v)| (n.clone(), v.clone())).collect()
 }

@@ -14,7 +14,7 @@ use paceline_nn::optim::OPTIMISERS;
 use paceline_nn::schedule::Schedule;
 use paceline_plan::{Hosts, NetworkLimits, Placement, Plan, PlanError, Straggler, TrainingLength};
 use paceline_protocol::{
-    Averages, CONSISTENCIES, Coder, Options, Parameter, Refusal, SINGLE, STRATEGIES, strategies,
+    Averages, CONSISTENCIES, Coder, Options, Parameter, Protocols, Refusal, SINGLE, STRATEGIES,
 };
 use paceline_record::process::{self, Started};
 use paceline_wire::TRANSPORTS;
@@ -194,7 +194,7 @@ impl clap::FromArgMatches for Parameters {
         let given = |p: &&Parameter| {
             matches.get_one::<String>(p.name).map(|value| (p.name.to_owned(), value.clone()))
         };
-        Ok(Self(strategies::parameters().iter().filter_map(given).collect()))
+        Ok(Self(Protocols::default().parameters().iter().filter_map(given).collect()))
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -205,8 +205,8 @@ impl clap::FromArgMatches for Parameters {
 
 impl clap::Args for Parameters {
     fn augment_args(command: Command) -> Command {
-        strategies::parameters().into_iter().fold(command, |command, p| {
-            let owners = strategies::owners(p.name);
+        Protocols::default().parameters().into_iter().fold(command, |command, p| {
+            let owners = Protocols::default().owners(p.name);
             let (first, rest) = p.about.split_at(1);
             let about = first.to_uppercase() + rest;
             let help = format!("{about} ({owners}; {}) [default: {}]", p.range(), p.default);
@@ -266,9 +266,10 @@ impl Args {
         let model_file = self.model_file.as_deref().map(model::description).transpose()?;
         let mut options = Options(self.parameters.0.clone());
         let mut averages = Averages::Gradients;
-        match strategies::find(&strategy) {
+        let protocols = Protocols::default();
+        match protocols.strategies.find(&strategy) {
             Some(strategy) => {
-                strategy.resolve(&self.sync, &mut options).map_err(refuse)?;
+                protocols.resolve(strategy, &self.sync, &mut options).map_err(refuse)?;
                 averages = strategy.averages[0];
             }
             None => self.check_alone(&options).map_err(refuse)?,
@@ -334,7 +335,7 @@ impl Args {
             return Err(Refusal::new("--sync", &self.sync, problem));
         }
         if let Some((name, value)) = options.0.iter().next() {
-            let problem = format!("belongs to {}", strategies::owners(name));
+            let problem = format!("belongs to {}", Protocols::default().owners(name));
             return Err(Refusal::new(&format!("--{name}"), value, problem));
         }
         let problem = "one worker alone sends nothing; give more --workers or a --strategy";

@@ -20,9 +20,9 @@ fn deterministic() -> Vec<String> {
     for strategy in STRATEGIES {
         let servers = if strategy.servers { " --servers 2" } else { "" };
         let base = format!("--workers 3 --strategy {}{servers}", strategy.name);
-        for sync in strategy.syncs {
+        for sync in paceline_protocol::Protocols::default().syncs(strategy) {
             let mut options = Options::default();
-            strategy.resolve(sync, &mut options).unwrap();
+            paceline_protocol::Protocols::default().resolve(strategy, sync, &mut options).unwrap();
             let model = consistency::find(sync).unwrap();
             let setup = Setup { sync: (model.make)(&options, 9), ..Setup::new(3, 2, 10, 9) };
             if strategy.deterministic(&setup) {

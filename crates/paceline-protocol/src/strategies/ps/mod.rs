@@ -10,7 +10,6 @@
 //! and tells the other shards, which obey. Shard 0 also hands out the work, a unit (one share of a global
 //! batch) with each answer, and says with it whether that unit is part of a synchronous step.
 
-mod gate;
 mod server;
 mod straggling;
 mod worker;
@@ -19,7 +18,6 @@ use std::ops::Range;
 
 use super::{Agreement, COLLECTIVE, Strategy};
 use crate::codec::{Coder, Family};
-use crate::consistency::Consistency;
 use crate::setup::{Averages, Refusal, Setup, pieces};
 
 pub(super) const PS: Strategy = Strategy {
@@ -34,7 +32,7 @@ pub(super) const PS: Strategy = Strategy {
            in a row whatever the number of workers.",
     bad: "Many workers on few servers: each server moves p·n/k bytes each way, and its link sets the pace.",
     servers: true,
-    syncs: &["bsp", "asp", "ssp", "essp", "dssp", "adaptive", "switch"],
+    gated: true,
     averages: &[Averages::Gradients, Averages::Weights],
     check,
     agreement: |setup| {
@@ -54,7 +52,7 @@ pub(super) const PS: Strategy = Strategy {
     },
     links: |setup, rank| {
         let first = setup.workers;
-        let others = if obeyed(setup.sync) { first + 1..setup.world() } else { 0..0 };
+        let others = if setup.sync.central { first + 1..setup.world() } else { 0..0 };
         match rank {
             worker if worker < first => (first..setup.world()).collect(),
             server if server == first => (0..first).chain(others).collect(),
@@ -71,12 +69,12 @@ fn check(setup: &Setup) -> Result<(), Refusal> {
                        pull do not do; use an exact path, e.g. --strategy ring-allreduce";
         return Err(Refusal::new("--compression", coder, problem));
     }
-    if matches!(setup.sync, Consistency::Switch { greedy: true, .. }) && setup.workers < 3 {
+    if setup.sync.greedy && setup.workers < 3 {
         let problem = "of two workers neither can be over median + 3·MAD: at least 3 are needed";
         return Err(Refusal::new("--straggler-policy", "greedy", problem));
     }
     if setup.averages == Averages::Weights {
-        if setup.sync != Consistency::Bsp {
+        if !setup.sync.is_bsp() {
             let problem = "averaging weights needs everybody's at the same step: use --sync bsp";
             return Err(Refusal::new("--averages", "weights", problem));
         }
@@ -88,14 +86,6 @@ fn check(setup: &Setup) -> Result<(), Refusal> {
 /// How parameters are sent back: in full, unless the codec is good enough for them.
 fn back(setup: &Setup) -> Option<Coder> {
     setup.coder.filter(|coder| coder.codec.family == Family::PerHop)
-}
-
-/// Whether shard 0 decides for all shards.
-fn obeyed(sync: Consistency) -> bool {
-    matches!(
-        sync,
-        Consistency::Dssp { .. } | Consistency::Adaptive { .. } | Consistency::Switch { greedy: true, .. }
-    )
 }
 
 /// Kinds of messages: a part of a gradient, a part of the parameters (asked for, or fresh by itself), a

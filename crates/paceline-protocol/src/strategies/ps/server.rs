@@ -2,11 +2,10 @@
 
 use std::collections::HashMap;
 
-use super::gate::{Gate, Race, gate};
 use super::straggling::Straggling;
-use super::{BYE, FAREWELL, FRESH, GO, NONE, PULL, PUSH, Part, back, obeyed, parts};
+use super::{BYE, FAREWELL, FRESH, GO, NONE, PULL, PUSH, Part, back, parts};
 use crate::codec::Accumulate;
-use crate::consistency::Consistency;
+use crate::consistency::{Gate, Race};
 use crate::setup::{Averages, Setup};
 use crate::vocabulary::{
     Action, Actions, Buf, Head, Input, MsgId, OpId, Outcome, Participant, Rank, Region, Tag, Time,
@@ -106,7 +105,7 @@ impl Server {
             version: 0,
             workers: vec![Peer::default(); p],
             race: Race { clocks: vec![setup.from; p], ..Race::new(p) },
-            gate: gate(setup.sync, p),
+            gate: setup.sync.gate(p),
             updated: 0,
             next_unit: (setup.from + 1) * p as u64,
             stop: setup.steps,
@@ -126,7 +125,7 @@ impl Server {
     /// Whether answers of synchronous steps are sent from the parameters themselves, which do not change
     /// before everybody has them.
     fn direct(&self) -> bool {
-        self.setup.sync == Consistency::Bsp && back(&self.setup).is_none()
+        self.setup.sync.is_bsp() && back(&self.setup).is_none()
     }
 
     fn tag(&self, step: u64, part: usize, phase: u16) -> Tag {
@@ -200,7 +199,7 @@ impl Server {
         let first = (step + 1) * p as u64;
         let more = first < self.total();
         self.next_unit = first + p as u64;
-        let shared = (!self.direct() && self.setup.sync == Consistency::Bsp).then(|| self.copy(i, 0, out));
+        let shared = (!self.direct() && self.setup.sync.is_bsp()).then(|| self.copy(i, 0, out));
         for worker in 0..p {
             let unit = if more { first + worker as u64 } else { NONE };
             let head = Head { version: self.version + 1, unit, together, ..Head::default() };
@@ -222,11 +221,14 @@ impl Server {
 
     /// Whether the step after this one is synchronous; the same answer for all parts of a step.
     fn stays_together(&mut self, step: u64) -> bool {
-        let Consistency::Switch { from, greedy } = self.setup.sync else { return true };
+        if self.setup.sync.is_bsp() {
+            return true;
+        }
         if let Some((_, together)) = self.verdict.filter(|(decided, _)| *decided == step) {
             return together;
         }
-        let falls = greedy && self.shard == 0 && self.straggling.any();
+        let from = self.setup.sync.together_until;
+        let falls = self.setup.sync.greedy && self.shard == 0 && self.straggling.any();
         let together = step + 1 < from && !falls;
         self.fallen = falls && step + 1 < from;
         self.verdict = Some((step, together));
@@ -297,7 +299,7 @@ impl Server {
     }
 
     fn may_go(&mut self, worker: Rank) -> bool {
-        if self.shard == 0 || !obeyed(self.setup.sync) {
+        if self.shard == 0 || !self.setup.sync.central {
             return self.gate.open(worker, &self.race);
         }
         self.workers[worker].told.is_some_and(|told| {
@@ -311,10 +313,7 @@ impl Server {
     /// everybody start the next step together. Whether answers are held back for that.
     fn return_together(&mut self, now: Time, out: &mut Actions) -> bool {
         let p = self.setup.workers as u64;
-        let ends = match self.setup.sync {
-            Consistency::Switch { from, .. } => from * p,
-            _ => 0,
-        };
+        let ends = self.setup.sync.together_until.saturating_mul(p);
         if !self.next_unit.is_multiple_of(p) || self.next_unit >= self.total().min(ends) {
             return false;
         }
@@ -350,7 +349,7 @@ impl Server {
             let op = out.send(worker, self.tag(clock - 1, i, PULL), head, Some(copy));
             self.sends.insert(op, Leaving::Copy);
         }
-        if self.shard == 0 && obeyed(self.setup.sync) {
+        if self.shard == 0 && self.setup.sync.central {
             let (generation, step) = (self.setup.generation, clock as u32);
             let tag = Tag { generation, step, bucket: worker as u32, phase: GO };
             let head = Head { version, unit: self.race.slowest(), ..Head::default() };
@@ -360,9 +359,11 @@ impl Server {
         }
     }
 
-    /// Under essp: pushes fresh values to everybody when the slowest worker has made a step.
+    /// If values are pushed eagerly: pushes fresh values to everybody when the slowest worker has made a step.
     fn refresh(&mut self, slowest_before: u64, out: &mut Actions) {
-        let Consistency::Essp(_) = self.setup.sync else { return };
+        if !self.setup.sync.eager {
+            return;
+        }
         // Who has heard from every shard has begun: with one shard nobody could use them.
         if self.race.slowest() <= slowest_before || self.setup.servers == 1 {
             return;
@@ -461,9 +462,9 @@ impl Participant for Server {
     }
 
     fn scratch(&self) -> Vec<usize> {
-        let copies = match self.setup.sync {
-            Consistency::Bsp => usize::from(!self.direct()),
-            Consistency::Essp(_) => 2 * self.setup.workers,
+        let copies = match &self.setup.sync {
+            sync if sync.is_bsp() => usize::from(!self.direct()),
+            sync if sync.eager => 2 * self.setup.workers,
             _ => self.setup.workers,
         };
         vec![self.copy_len; copies]
