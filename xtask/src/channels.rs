@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use paceline_analyze::Channels;
+use paceline_bench::Channels;
 use serde_json::Value;
 
 use crate::process::{self, Outcome, cargo, program, root};

@@ -2,9 +2,8 @@
 
 use std::fmt::Write;
 
-use crate::channels::distinct;
 use crate::sheet::escape;
-use crate::statistics::Spread;
+use crate::statistics::{Spread, distinct};
 
 /// What a number counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

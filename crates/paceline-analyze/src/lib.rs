@@ -1,4 +1,4 @@
-//! What measurements say: statistics, the documents that benchmarks write, and charts of them.
+//! What measurements say: statistics, findings, explanations, and charts of them.
 //!
 //! # Layout
 //! - [`table`]: runs, factors and responses: the input of an analysis, from a file or from the store
@@ -9,8 +9,6 @@
 //! - [`sheet`]: small tables as text, Markdown and HTML
 //! - [`synthetic`]: studies whose effects are known, to see how often intervals are right
 //! - [`statistics`]: medians, quantiles, spreads; [`distributions`]: tails and quantiles
-//! - [`channels`]: the document of `paceline bench channels`, and its chart
-//! - [`servers`]: the document of `paceline bench ps`
 //! - [`figure`]: a chart as data, for plotly, as SVG or CSV; [`charts`]: those of a study; [`report`]: all in a page
 //! - [`chart`]: lines on logarithmic axes, as SVG
 //!
@@ -22,7 +20,6 @@
 pub mod analysis;
 pub mod anova;
 pub mod best;
-pub mod channels;
 pub mod chart;
 pub mod charts;
 pub mod design;
@@ -37,7 +34,6 @@ pub mod noise;
 pub mod ranks;
 pub mod report;
 pub mod scaling;
-pub mod servers;
 pub mod sheet;
 mod sheets;
 pub mod statistics;
@@ -46,7 +42,5 @@ pub mod table;
 pub mod transfer;
 
 pub use analysis::{Analysis, AnalysisRequest};
-pub use channels::{Channel, ChannelRepeat, Channels};
-pub use servers::{ServerRepeat, Servers, ServersPoint};
-pub use statistics::{Quantiles, Spread};
+pub use statistics::{Quantiles, Spread, distinct};
 pub use table::{StudyTable, StudyTableError};

@@ -7,13 +7,12 @@ use std::io::{self, Read, Write};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use paceline_plan::Plan;
+use paceline_plan::{NetworkLimits, Plan};
 use paceline_record::{Batch, FailureKind, Recording};
 use paceline_train::Segment;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::bench::Bench;
 use crate::pauses::Packed;
 
 /// Most bytes of a document: a server's account of every update is the largest.
@@ -30,6 +29,25 @@ pub struct Place {
     pub index: usize,
     /// How many ranks the machine has.
     pub ranks: usize,
+}
+
+/// What ranks do in place of training: `paceline-bench` defines such tasks and plays the ranks' parts.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RankTask {
+    /// What the ranks talk over.
+    pub transport: String,
+    /// Bytes of each connection's buffer.
+    pub buffer: Option<usize>,
+    /// Emulated links; each rank is then a host of its own.
+    pub network: Option<NetworkLimits>,
+    /// Number of workers.
+    pub workers: usize,
+    /// Number of ranks.
+    pub world: usize,
+    /// The ranks that this one talks with.
+    pub links: Vec<usize>,
+    /// What to do, as its crate writes it.
+    pub document: serde_json::Value,
 }
 
 /// What the launcher tells a rank.
@@ -53,10 +71,10 @@ pub enum RankCommand {
         /// What to record, if anything.
         recording: Option<Recording>,
     },
-    /// What to measure.
-    Bench {
-        /// The measurement.
-        bench: Bench,
+    /// A task that is no training.
+    Task {
+        /// The task.
+        task: RankTask,
         /// Which rank to be.
         rank: usize,
         /// The run's key.

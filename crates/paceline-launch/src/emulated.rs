@@ -23,6 +23,11 @@ impl Emulated {
         plan.network.map(|network| Self { network, hosts: plan.layout() })
     }
 
+    /// A network on which each of `ranks` ranks is a host of its own.
+    pub fn apart(network: NetworkLimits, ranks: usize) -> Self {
+        Self { network, hosts: (0..ranks).collect() }
+    }
+
     /// The number of hosts.
     pub fn count(&self) -> usize {
         self.hosts.iter().max().map_or(1, |last| last + 1)

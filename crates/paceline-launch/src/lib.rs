@@ -15,7 +15,6 @@
 //! - [`pauses`]: checkpoints, and where a run goes on or stops
 //! - [`gather`]: evaluations and results of all ranks put together
 //! - [`trial`]: one run of a study, under a keeper
-//! - [`bench`]: measurements of the exchange itself
 //! - [`error`]: how a run fails
 //!
 //! # Deliberately absent
@@ -24,7 +23,6 @@
 #![forbid(unsafe_code)]
 
 pub mod agent;
-pub mod bench;
 pub mod control;
 pub mod emulated;
 pub mod error;

@@ -108,7 +108,7 @@ impl RankProcesses {
     fn not_started(&mut self, rank: usize, order: &RankCommand, source: io::Error) -> LaunchError {
         let workers = match order {
             RankCommand::Config { plan, .. } => plan.workers,
-            RankCommand::Bench { bench, .. } => bench.workers,
+            RankCommand::Task { task, .. } => task.workers,
             _ => usize::MAX,
         };
         let ended = (source.kind() == io::ErrorKind::BrokenPipe).then(|| {

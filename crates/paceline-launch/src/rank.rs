@@ -20,7 +20,7 @@ use paceline_wire::{
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use sha2::{Digest, Sha256};
 
-use crate::control::{self, Done, RankCommand, RankEvent};
+use crate::control::{self, Done, RankCommand, RankEvent, RankTask};
 use crate::emulated::Emulated;
 use crate::fault;
 use crate::interrupt;
@@ -261,9 +261,13 @@ pub(crate) fn failed(error: &TrainError) -> RankEvent {
     RankEvent::Failed { message: error.to_string(), hint: error.hint(), kind: error.kind(), lost }
 }
 
+/// Does a rank's part of a task: its account, and the numbers it measured.
+pub type PlayTask = fn(&RankTask, usize, Box<dyn Transport>) -> Result<(Done, Vec<f32>), TrainError>;
+
 /// The whole life of a rank's process: its orders come from standard input, its words go to standard
 /// output. When the launcher is gone, so is the rank.
-pub fn main() {
+/// `play` does tasks other than training.
+pub fn main(play: PlayTask) {
     interrupt::pass_on(|| {
         // A launcher that has ended takes this process with it.
         let _ = control::write(&mut std::io::stdout().lock(), &RankEvent::Interrupted, &[]);
@@ -272,7 +276,7 @@ pub fn main() {
         // A launcher that does not listen any more has ended: nothing is left to tell.
         let _ = control::write(&mut std::io::stdout().lock(), &message, numbers);
     };
-    if let Err(failure) = life(&mut say) {
+    if let Err(failure) = life(&mut say, play) {
         say(failure, &[]);
     }
 }
@@ -288,7 +292,7 @@ fn pulse() {
     let _ = std::thread::Builder::new().name("pulse".into()).spawn(beat);
 }
 
-fn life(say: &mut dyn FnMut(RankEvent, &[f32])) -> Result<(), RankEvent> {
+fn life(say: &mut dyn FnMut(RankEvent, &[f32]), play: PlayTask) -> Result<(), RankEvent> {
     let mut orders = std::io::stdin();
     let Ok(Some((order, _))) = control::read(&mut orders) else { return Ok(()) };
     let (transport, buffer) = match &order {
@@ -297,7 +301,7 @@ fn life(say: &mut dyn FnMut(RankEvent, &[f32])) -> Result<(), RankEvent> {
             pulse();
             (&plan.transport, plan.buffer)
         }
-        RankCommand::Bench { bench, .. } => (&bench.transport, bench.buffer),
+        RankCommand::Task { task, .. } => (&task.transport, task.buffer),
         _ => return Ok(()),
     };
     let kind = registry::find(transport).expect("the plan's names come from the registries");
@@ -336,23 +340,23 @@ fn life(say: &mut dyn FnMut(RankEvent, &[f32])) -> Result<(), RankEvent> {
             let (transport, control) = connect(door, orders, identity, &links, options, emulated)?;
             context.play(transport, control, &RankRecorder::open(recording, recorder::to_launcher), say);
         }
-        RankCommand::Bench { bench, rank, key } => {
+        RankCommand::Task { task, rank, key } => {
             // As MPI's launchers do: a scheduler that puts two ranks on one core would be measured instead.
-            if bench.world() <= std::thread::available_parallelism().map_or(1, usize::from) {
+            if task.world <= std::thread::available_parallelism().map_or(1, usize::from) {
                 keep_to_own_cores(rank, 1);
             }
             let identity = Identity {
                 run: "bench".into(),
                 rank,
-                workers: bench.workers,
-                world: bench.world(),
+                workers: task.workers,
+                world: task.world,
                 model_hash: [0; 32],
                 key: Key::from(key),
             };
-            let links = bench.links(rank);
-            let options = options(bench.world(), buffer);
-            let (transport, _) = connect(door, orders, identity, &links, options, bench.emulated())?;
-            let (account, times) = bench.play(rank, transport).map_err(|e| failed(&e))?;
+            let emulated = task.network.map(|network| Emulated::apart(network, task.world));
+            let options = options(task.world, buffer);
+            let (transport, _) = connect(door, orders, identity, &task.links, options, emulated)?;
+            let (account, times) = play(&task, rank, transport).map_err(|e| failed(&e))?;
             say(RankEvent::Done(Box::new(account)), &times);
         }
         _ => {}
@@ -412,7 +416,7 @@ impl RankMailbox {
             }
             RankCommand::Hold => return Some(RankEvent::Held { step: self.gate.hold() }),
             // These come before a rank begins.
-            RankCommand::Config { .. } | RankCommand::Bench { .. } | RankCommand::Peers { .. } => {}
+            RankCommand::Config { .. } | RankCommand::Task { .. } | RankCommand::Peers { .. } => {}
         }
         None
     }

@@ -14,7 +14,7 @@ const SHARED_NAMES: &[(&str, &str)] = &[
     ("Layer", "`nn`: a layer with its memory, not exported; `virtual`: a layer's costs"),
     ("Outcome", "to be renamed in `nn` and `testing`"),
     ("Place", "`nn`: not exported; `launch`: a rank's place on its machine"),
-    ("Progress", "to be renamed in `launch` or `nn`"),
+    ("Progress", "to be renamed in `bench` or `nn`"),
     ("Schedule", "to be renamed in `nn`: a learning-rate schedule"),
     ("Stream", "to be renamed in `wire`: `random` has the seeded streams"),
     ("Tensor", "to be renamed in `nn` or `protocol`"),

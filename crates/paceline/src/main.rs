@@ -133,7 +133,7 @@ fn main() -> ExitCode {
             );
         }
         Some(Verb::Rank) => {
-            paceline_launch::rank::main();
+            paceline_launch::rank::main(paceline_bench::play);
             Ok(())
         }
     };

@@ -1,8 +1,8 @@
 //! The page of channels: every transport, and which one when, in words that follow from the figures.
 
-use paceline_analyze::channels::distinct;
 use paceline_analyze::chart::ChartUnit;
-use paceline_analyze::{Channel, Channels, Spread};
+use paceline_analyze::{Spread, distinct};
+use paceline_bench::{Channel, Channels};
 use paceline_wire::{TRANSPORTS, TransportKind};
 
 use super::markdown::{Page, code};
@@ -393,8 +393,8 @@ fn list<T: AsRef<str>>(names: &[T]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use paceline_analyze::channels::Scheme;
-    use paceline_analyze::{ChannelRepeat, Quantiles};
+    use paceline_analyze::Quantiles;
+    use paceline_bench::{ChannelRepeat, Scheme};
 
     use super::*;
 

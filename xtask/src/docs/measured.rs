@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use paceline_analyze::Channels;
+use paceline_bench::Channels;
 use paceline_protocol::STRATEGIES;
 use paceline_statistics::mean;
 use paceline_statistics::median;

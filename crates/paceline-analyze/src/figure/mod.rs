@@ -185,7 +185,7 @@ impl Figure {
     /// Names in the legend, without repetition; they decide colours.
     fn names(&self) -> Vec<&str> {
         let marks = self.panels.iter().flat_map(|panel| &panel.marks);
-        crate::channels::distinct(marks.map(Mark::name).filter(|name| !name.is_empty()))
+        crate::distinct(marks.map(Mark::name).filter(|name| !name.is_empty()))
     }
 
     /// Columns of panels.

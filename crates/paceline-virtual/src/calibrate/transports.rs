@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use paceline_launch::bench::{Bench, Row, Task};
+use paceline_bench::{Bench, Row, Task};
 use paceline_wire::TRANSPORTS;
 
 use super::Effort;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use clap::Subcommand;
-use paceline_launch::bench::{Bench as Exchange, Row, Task};
+use paceline_bench::{Bench as Exchange, Row, Task};
 use paceline_nn::accel::{Level, peak_gflops};
 use paceline_nn::models::{self, MODELS};
 use paceline_nn::optim::{self, Settings, Step};

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use paceline_analyze::chart::ChartUnit;
-use paceline_analyze::{Channel, Channels};
-use paceline_launch::bench::channels::Sweep;
+use paceline_bench::channels::Sweep;
+use paceline_bench::{Channel, Channels};
 
 use super::sweep::{Common, Follow, buffer_words, distinct, draw, left_out, models, percent, prepare, table};
 use crate::failure::Failure;

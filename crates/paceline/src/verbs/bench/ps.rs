@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::builder::PossibleValuesParser;
 use paceline_analyze::chart::ChartUnit;
-use paceline_analyze::{Servers, ServersPoint};
-use paceline_launch::bench::ps::{Sweep, syncs};
+use paceline_bench::ps::{Sweep, syncs};
+use paceline_bench::{Servers, ServersPoint};
 use paceline_protocol::consistency;
 
 use super::super::train::names;

@@ -5,8 +5,8 @@ use std::path::Path;
 use clap::builder::PossibleValuesParser;
 use paceline_analyze::chart::{Chart, ChartUnit};
 use paceline_analyze::statistics::Spread;
-use paceline_launch::bench::payload::{self, PAYLOADS, Payload};
-use paceline_launch::bench::sweep::{ChannelAxes, Progress};
+use paceline_bench::payload::{self, PAYLOADS, Payload};
+use paceline_bench::sweep::{ChannelAxes, Progress};
 use paceline_nn::models::MODELS;
 use paceline_wire::TRANSPORTS;
 
@@ -84,7 +84,7 @@ impl Common {
 
 /// Values without repetition, in order.
 pub fn distinct<T: PartialEq + Clone>(values: &[T]) -> Vec<T> {
-    paceline_analyze::channels::distinct(values.iter().cloned())
+    paceline_analyze::distinct(values.iter().cloned())
 }
 
 /// A line on a terminal that says how far a measurement has come, and how long the rest will take.

@@ -1,8 +1,9 @@
 //! Sizes of messages: the registry of payload schemes.
 
-use paceline_analyze::channels::Scheme;
 use paceline_nn::models;
 use paceline_random::{Purpose, Stream};
+
+use crate::channels_document::Scheme;
 
 /// How the sizes of messages are distributed.
 pub struct Payload {

@@ -1,10 +1,9 @@
 //! Which points a benchmark measures, and in which order.
 
+use paceline_launch::run;
 use paceline_plan::PlanError;
 use paceline_random::{Purpose, Stream};
 use paceline_wire::TRANSPORTS;
-
-use crate::run;
 
 /// A transport and the bytes of its buffers.
 pub type Combination = (String, Option<usize>);

@@ -7,9 +7,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use paceline_analyze::channels::distinct;
-use paceline_analyze::servers::{Configuration, ServerUse};
-use paceline_analyze::{Quantiles, ServerRepeat, Servers, ServersPoint};
+use paceline_analyze::{Quantiles, distinct};
+use paceline_launch::LaunchError;
+use paceline_launch::control::Done;
 use paceline_nn::Compute;
 use paceline_nn::optim::{self, Optimiser, Settings, Step};
 use paceline_plan::PlanError;
@@ -23,11 +23,10 @@ use paceline_train::worker::MESSAGE;
 use paceline_wire::{Source, Span, Transport};
 use serde::{Deserialize, Serialize};
 
-use super::payload::{self, Payload};
-use super::sweep::{ChannelAxes, Progress, order};
-use super::{Account, Bench, WARM_UP};
-use crate::control::Done;
-use crate::error::LaunchError;
+use crate::exchange::{self, Account, Bench, WARM_UP};
+use crate::payload::{self, Payload};
+use crate::servers_document::{ServerRepeat, ServerUse, Servers, ServersConfig, ServersPoint};
+use crate::sweep::{ChannelAxes, Progress, order};
 
 /// Rounds of a repeat, besides those that warm up.
 const ROUNDS: std::ops::RangeInclusive<u64> = 5..=20_000;
@@ -60,7 +59,7 @@ pub struct Sweep {
 
 struct Point {
     bench: Bench,
-    of: Configuration,
+    of: ServersConfig,
     buckets: Vec<usize>,
     messages: usize,
     repeats: Vec<ServerRepeat>,
@@ -87,7 +86,7 @@ impl Sweep {
                     let (transport, buffer, sync) = (transport.clone(), *buffer, sync.clone());
                     let payload_name = payload.name.to_owned();
                     let of =
-                        Configuration { transport, buffer, workers, servers, sync, payload: payload_name };
+                        ServersConfig { transport, buffer, workers, servers, sync, payload: payload_name };
                     points.extend(self.points(&of, payload)?);
                 }
             }
@@ -96,7 +95,7 @@ impl Sweep {
         let total = points.len() + order.len();
         let mut done = 0;
         let mut next = |point: &Point| {
-            let Configuration { transport, workers, servers, sync, .. } = &point.of;
+            let ServersConfig { transport, workers, servers, sync, .. } = &point.of;
             let name = format!("{transport} {sync}, {workers} workers, {servers} servers");
             report(Progress { done, total, next: &name });
             done += 1;
@@ -134,7 +133,7 @@ impl Sweep {
     }
 
     /// The points of a configuration, one per size, if it can be run.
-    fn points(&self, of: &Configuration, payload: &Payload) -> Result<Vec<Point>, PlanError> {
+    fn points(&self, of: &ServersConfig, payload: &Payload) -> Result<Vec<Point>, PlanError> {
         let tensors = payload::tensors(&self.model).expect("the model's name comes from the registry");
         let own = [tensors.iter().sum()];
         let sizes = if self.sizes.is_empty() { &own[..] } else { &self.sizes };
@@ -159,7 +158,7 @@ impl Sweep {
             strategy().check(&setup).map_err(refused)?;
             let bench = Bench {
                 what: "ps".into(),
-                task: super::Task::Serve(task),
+                task: exchange::Task::Serve(task),
                 transport: of.transport.clone(),
                 buffer: of.buffer,
                 network: None,
@@ -177,7 +176,7 @@ impl Sweep {
 
 impl Point {
     fn set_rounds(&mut self, rounds: u64) {
-        if let super::Task::Serve(task) = &mut self.bench.task {
+        if let exchange::Task::Serve(task) = &mut self.bench.task {
             task.rounds = rounds.clamp(*ROUNDS.start(), *ROUNDS.end());
         }
     }

@@ -8,19 +8,19 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use paceline_analyze::channels::distinct;
-use paceline_analyze::{Channel, ChannelRepeat, Channels, Quantiles};
+use paceline_analyze::{Quantiles, distinct};
+use paceline_launch::LaunchError;
+use paceline_launch::control::Done;
 use paceline_record::{Machine, process};
 use paceline_train::TrainError;
 use paceline_train::worker::MESSAGE;
 use paceline_wire::{Event, META, Span, Transport};
 use serde::{Deserialize, Serialize};
 
-use super::payload::{self, Payload};
-use super::sweep::{ChannelAxes, Progress, order};
-use super::{Account, Bench, Flat, PATIENCE};
-use crate::control::Done;
-use crate::error::LaunchError;
+use crate::channels_document::{Channel, ChannelRepeat, Channels};
+use crate::exchange::{self, Account, Bench, Flat, PATIENCE};
+use crate::payload::{self, Payload};
+use crate::sweep::{ChannelAxes, Progress, order};
 
 /// Parts of messages that wait to be sent at most: enough to keep a channel full.
 const WINDOW: usize = 64;
@@ -70,7 +70,7 @@ impl Sweep {
                 let sizes = payload.messages(size, &tensors, self.seed);
                 let bench = Bench {
                     what: "channels".into(),
-                    task: super::Task::Channel(Task { sizes: sizes.clone() }),
+                    task: exchange::Task::Channel(Task { sizes: sizes.clone() }),
                     transport: transport.clone(),
                     network: None,
                     buffer: *buffer,

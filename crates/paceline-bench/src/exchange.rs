@@ -1,18 +1,14 @@
 //! Measurements of the exchange itself: all-reduce through the real engine, and point to point as its
 //! floor. Every rank times each repetition; a repetition takes as long as its slowest rank.
-//!
-//! - [`channels`]: latency and bandwidth of every transport; [`ps`]: throughput of parameter servers
-//! - [`payload`]: sizes of messages; [`sweep`]: which points, and in which order
-
-pub mod channels;
-pub mod payload;
-pub mod ps;
-pub mod sweep;
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use paceline_launch::control::{Done, RankCommand, RankEvent, RankTask};
+use paceline_launch::emulated::Emulated;
+use paceline_launch::processes::{ProcessEvent, RankProcesses};
+use paceline_launch::{LaunchError, run};
 use paceline_plan::NetworkLimits;
 use paceline_protocol::{Action, Buf, Input, Region, Setup};
 use paceline_record::process;
@@ -23,16 +19,12 @@ use paceline_train::{Segment, TrainError};
 use paceline_wire::{Event, Interfaces, Key, META, Source, Span, Transport, identity, registry};
 use serde::{Deserialize, Serialize};
 
-use crate::control::{Done, RankCommand, RankEvent};
-use crate::emulated::Emulated;
-use crate::error::LaunchError;
-use crate::processes::{ProcessEvent, RankProcesses};
-use crate::run;
+use crate::{channels, ps};
 
 /// Repetitions that are not counted.
-const WARM_UP: usize = 3;
+pub(crate) const WARM_UP: usize = 3;
 /// Longest silence between ranks.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Bytes per second that even an overloaded machine moves.
 const SLOWEST: f64 = 20e6;
@@ -117,9 +109,8 @@ impl Bench {
         }
     }
 
-    /// The emulated network, if there is one.
-    pub fn emulated(&self) -> Option<Emulated> {
-        self.network.map(|network| Emulated { network, hosts: (0..self.world()).collect() })
+    fn emulated(&self) -> Option<Emulated> {
+        self.network.map(|network| Emulated::apart(network, self.world()))
     }
 
     /// Number of ranks.
@@ -141,7 +132,7 @@ impl Bench {
     }
 
     /// The ranks that a rank talks with.
-    pub fn links(&self, rank: usize) -> Vec<usize> {
+    fn links(&self, rank: usize) -> Vec<usize> {
         match &self.task {
             Task::Exchange => {}
             Task::Channel(_) => return channels::links(self.workers, rank),
@@ -154,7 +145,7 @@ impl Bench {
     }
 
     /// Plays a rank's part.
-    pub fn play(&self, rank: usize, transport: Box<dyn Transport>) -> Result<Account, TrainError> {
+    fn play(&self, rank: usize, transport: Box<dyn Transport>) -> Result<Account, TrainError> {
         match &self.task {
             Task::Exchange => self.exchange(rank, transport).map(|times| (Done::default(), times)),
             Task::Channel(task) => task.play(self, rank, transport),
@@ -162,8 +153,21 @@ impl Bench {
         }
     }
 
+    /// The same as a rank's process is told.
+    fn task(&self, rank: usize) -> RankTask {
+        RankTask {
+            transport: self.transport.clone(),
+            buffer: self.buffer,
+            network: self.network,
+            workers: self.workers,
+            world: self.world(),
+            links: self.links(rank),
+            document: serde_json::to_value(self).expect("a measurement is plain data"),
+        }
+    }
+
     /// CPU seconds so far of what this rank is: a process, or a thread where ranks are threads.
-    fn cpu_seconds(&self) -> f64 {
+    pub(crate) fn cpu_seconds(&self) -> f64 {
         let threads = registry::find(&self.transport).is_some_and(|kind| kind.mesh.is_some());
         if threads { process::thread_cpu_seconds() } else { process::cpu_seconds() }
     }
@@ -307,7 +311,7 @@ impl Bench {
         let key = *Key::generate().map_err(TrainError::from)?.as_bytes();
         let world = self.world();
         let orders: Vec<RankCommand> =
-            (0..world).map(|rank| RankCommand::Bench { bench: self.clone(), rank, key }).collect();
+            (0..world).map(|rank| RankCommand::Task { task: self.task(rank), rank, key }).collect();
         let interfaces = self.emulated().map(|emulated| emulated.interfaces()).transpose()?;
         let mut processes = RankProcesses::start(program, word, &orders)?;
         let mut addresses = vec![String::new(); world];
@@ -384,6 +388,12 @@ impl Bench {
     }
 }
 
+/// Plays the part of a rank's process in the measurement that a task describes.
+pub fn play(task: &RankTask, rank: usize, transport: Box<dyn Transport>) -> Result<Account, TrainError> {
+    let bench = Bench::deserialize(&task.document).expect("the same program wrote the task");
+    bench.play(rank, transport)
+}
+
 /// One end of a point-to-point exchange.
 struct End {
     transport: Box<dyn Transport>,
@@ -429,7 +439,7 @@ impl End {
 }
 
 /// A gradient buffer without a model.
-struct Flat(Vec<f32>);
+pub(crate) struct Flat(pub(crate) Vec<f32>);
 
 impl Source for Flat {
     fn slices<'a>(&'a self, span: Span, f: &mut dyn FnMut(&'a [f32])) {

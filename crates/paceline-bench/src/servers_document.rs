@@ -1,11 +1,11 @@
 //! The document of `paceline bench ps`: every repeat as it was measured, and what they come to.
 
+use paceline_analyze::chart::{Chart, ChartSeries, ChartUnit, Dot, Panel};
+use paceline_analyze::{Quantiles, Spread, distinct};
 use paceline_record::Machine;
 use serde::{Deserialize, Serialize};
 
-use crate::channels::{Scheme, distinct};
-use crate::chart::{Chart, ChartSeries, ChartUnit, Dot, Panel};
-use crate::statistics::{Quantiles, Spread};
+use crate::channels_document::Scheme;
 
 /// Parameter servers, measured.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -107,7 +107,7 @@ pub struct ServerUse {
 
 /// What distinguishes a configuration from the others.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Configuration {
+pub struct ServersConfig {
     /// What the ranks talk over.
     pub transport: String,
     /// Bytes of each connection's buffer.
@@ -125,7 +125,7 @@ pub struct Configuration {
 impl ServersPoint {
     /// A point out of its repeats, at least one.
     pub fn new(
-        of: &Configuration,
+        of: &ServersConfig,
         buckets_bytes: Vec<usize>,
         messages_per_push: usize,
         repeats: Vec<ServerRepeat>,
@@ -239,7 +239,7 @@ mod tests {
             seconds: 2.0,
             servers: vec![server.clone(), server],
         };
-        let of = Configuration {
+        let of = ServersConfig {
             transport: "tcp".into(),
             buffer: None,
             workers: 2,

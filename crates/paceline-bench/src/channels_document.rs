@@ -1,10 +1,9 @@
 //! The document of `paceline bench channels`: every repeat as it was measured, and what they come to.
 
+use paceline_analyze::chart::{Chart, ChartSeries, ChartUnit, Dot, Panel};
+use paceline_analyze::{Quantiles, Spread, distinct};
 use paceline_record::Machine;
 use serde::{Deserialize, Serialize};
-
-use crate::chart::{Chart, ChartSeries, ChartUnit, Dot, Panel};
-use crate::statistics::{Quantiles, Spread};
 
 /// Channels between processes, measured.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -188,17 +187,6 @@ impl Channels {
             ],
         }
     }
-}
-
-/// Values without repetition, in the order of their appearance.
-pub fn distinct<T: PartialEq>(values: impl IntoIterator<Item = T>) -> Vec<T> {
-    let mut seen = Vec::new();
-    for value in values {
-        if !seen.contains(&value) {
-            seen.push(value);
-        }
-    }
-    seen
 }
 
 #[cfg(test)]

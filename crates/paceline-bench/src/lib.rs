@@ -1,0 +1,24 @@
+//! Benchmarks of the exchange between ranks, and the documents that they write.
+//!
+//! # Layout
+//! - `exchange`: a measurement ([`Bench`]): all-reduce and point to point; [`play`]: a rank's part of any measurement
+//! - [`channels`]: latency and bandwidth of every transport; its document: `channels_document`
+//! - [`ps`]: throughput of parameter servers; its document: `servers_document`
+//! - [`payload`]: sizes of messages; [`sweep`]: which points, and in which order
+//!
+//! # Deliberately absent
+//! Processes and supervision (`paceline-launch`); statistics and charts (`paceline-analyze`).
+
+#![forbid(unsafe_code)]
+
+pub mod channels;
+mod channels_document;
+mod exchange;
+pub mod payload;
+pub mod ps;
+mod servers_document;
+pub mod sweep;
+
+pub use channels_document::{Channel, ChannelRepeat, Channels, Scheme};
+pub use exchange::{Account, Bench, Row, Task, play};
+pub use servers_document::{ServerRepeat, ServerUse, Servers, ServersConfig, ServersPoint};
