@@ -4,7 +4,6 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 use flate2::bufread::MultiGzDecoder;
-use sha2::{Digest, Sha256};
 
 use crate::error::DataError;
 
@@ -41,20 +40,7 @@ pub fn text(path: &Path) -> Result<String, DataError> {
 
 /// Length and SHA-256 (in hexadecimal) of a file's content, unpacked.
 pub fn sha256(path: &Path) -> Result<(u64, String), DataError> {
-    let (mut from, mut hash, mut length) = (open(path)?, Sha256::new(), 0);
-    let mut buffer = vec![0; 1 << 16];
-    loop {
-        match from.read(&mut buffer) {
-            Ok(0) => break,
-            Ok(n) => {
-                hash.update(&buffer[..n]);
-                length += n as u64;
-            }
-            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(source) => return Err(DataError::Read { path: path.to_owned(), source }),
-        }
-    }
-    Ok((length, hex(&hash.finalize())))
+    paceline_files::sha256(open(path)?).map_err(|source| DataError::Read { path: path.to_owned(), source })
 }
 
 /// Bytes in hexadecimal.

@@ -4,6 +4,8 @@
 //! [`open`], [`read`] and [`read_to_string`] answer at once with an error that says what the path is. Tables and study
 //! files may also be pipes that somebody handed to this process ([`open_or_pipe`]).
 //!
+//! [`sha256`] is the one way to hash what is too large for memory.
+//!
 //! Deliberately absent: writing, formats, limits of size.
 
 #![forbid(unsafe_code)]
@@ -14,6 +16,7 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::fs::OFlags;
+use sha2::{Digest, Sha256};
 
 /// Opens a regular file for reading.
 pub fn open(path: impl AsRef<Path>) -> io::Result<File> {
@@ -45,6 +48,23 @@ pub fn open_or_pipe(path: impl AsRef<Path>) -> io::Result<File> {
     let path = path.as_ref();
     let handed = path == "/dev/stdin" || path.starts_with("/dev/fd") || path.starts_with("/proc/self/fd");
     if handed { File::open(path) } else { open(path) }
+}
+
+/// Length and SHA-256, in hexadecimal, of what is left to read.
+pub fn sha256(mut from: impl Read) -> io::Result<(u64, String)> {
+    let (mut hash, mut length, mut buffer) = (Sha256::new(), 0, vec![0; 1 << 16]);
+    loop {
+        match from.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(n) => {
+                hash.update(&buffer[..n]);
+                length += n as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok((length, hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()))
 }
 
 /// Refuses what is not a regular file.

@@ -13,7 +13,6 @@ use paceline_nn::graph::{Node, Tensor};
 use paceline_nn::layers::Op;
 use paceline_plan::{Plan, Weights};
 use safetensors::tensor::{Dtype, Metadata, TensorInfo, TensorView};
-use sha2::{Digest, Sha256};
 
 use crate::error::TrainError;
 
@@ -148,21 +147,6 @@ pub fn start(
     }
 }
 
-/// A file's SHA-256, in hexadecimal.
-pub fn sha256(path: &Path) -> io::Result<String> {
-    hash(&mut paceline_files::open(path)?)
-}
-
-fn hash(file: &mut File) -> io::Result<String> {
-    let (mut hash, mut bytes) = (Sha256::new(), vec![0; 1 << 16]);
-    loop {
-        match file.read(&mut bytes)? {
-            0 => return Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()),
-            n => hash.update(&bytes[..n]),
-        }
-    }
-}
-
 /// Fills parameters and state from a file; what was left out.
 pub fn load(
     weights: &Weights,
@@ -227,7 +211,7 @@ pub fn load(
 
 fn hash_whole(file: &mut File) -> io::Result<String> {
     file.seek(SeekFrom::Start(0))?;
-    hash(file)
+    Ok(paceline_files::sha256(file)?.1)
 }
 
 /// Where a file's numbers begin, and its tensors; what is wrong with it otherwise.

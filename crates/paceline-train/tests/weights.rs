@@ -85,7 +85,7 @@ type Loaded = (LeftOut, Vec<f32>, Vec<f32>);
 fn load(path: &Path, graph: &Graph, partial: bool) -> Result<Loaded, TrainError> {
     let (mut params, mut state) = (vec![0.0; graph.param_count()], vec![0.0; graph.state_count()]);
     graph.init(7, &mut params, &mut state);
-    let sha256 = weights::sha256(path).unwrap();
+    let sha256 = paceline_files::sha256(paceline_files::open(path).unwrap()).unwrap().1;
     let weights = Weights { file: path.to_str().unwrap().into(), sha256, partial };
     let left = weights::load(&weights, graph, &mut params, &mut state)?;
     Ok((left, params, state))

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod failure;
+mod flags;
 mod output;
 mod request;
 mod study;

@@ -11,6 +11,7 @@ use paceline_plan::Plan;
 use paceline_record::process::Started;
 use paceline_record::store::{EventSink, Scarce, scarce};
 use paceline_record::{Checkpoints, Damaged, Event, Record, Recording, RunOrigin, RunResult};
+use paceline_resolve::TypedPlan;
 use paceline_train::model;
 
 use crate::failure::Failure;
@@ -94,8 +95,7 @@ impl RunRequest {
     ) -> Result<RunResult, Failure> {
         let Self { plan, folders, run: id, recording, .. } = self;
         let interrupt = Interrupt::on_signals()?;
-        let source = paceline_data::find(&plan.data).expect("the plan's names come from the registries");
-        let dataset = source.load(folders, &model::settings(plan))?;
+        let dataset = TypedPlan::new(plan)?.dataset.load(folders, &model::settings(plan))?;
         plan.check(dataset.train.len())?;
         weights::check(plan, &dataset, show)?;
         self.check_space(&dataset)?;

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use clap::Parser;
-use paceline_data::{Dataset, DatasetSettings};
+use paceline_data::Dataset;
 use paceline_explore::schedule::{PlannedRun, Role};
 use paceline_plan::study::MetricsFile;
 use paceline_plan::value::nearest;
@@ -11,19 +10,11 @@ use paceline_plan::{Plan, Point, Study, StudyError, Value, Workload};
 use paceline_record::FailureKind;
 use paceline_record::figures::{COST, FIGURES, INFER, OF_COMMANDS, RunFigure};
 use paceline_record::tree::TreeSummary;
+use paceline_resolve::{DEFAULT_EPOCHS, RunSettings, TypedPlan, resolve};
 use paceline_virtual::predict::FIGURES as PREDICTED;
 use regex::Regex;
 use serde::Deserialize;
 use serde_json::Value as Json;
-
-use crate::verbs::train;
-
-#[derive(Parser)]
-#[command(no_binary_name = true)]
-struct Words {
-    #[command(flatten)]
-    args: train::Args,
-}
 
 /// The words of a flag.
 fn flag(name: &str, value: &Value) -> Vec<String> {
@@ -33,9 +24,6 @@ fn flag(name: &str, value: &Value) -> Vec<String> {
         other => vec![format!("--{name}={other}")],
     }
 }
-
-/// Epochs of a run where neither the workload nor an axis says how much to train.
-const EPOCHS: f64 = 5.0;
 
 /// The levels of a run, by name; the workload's own settings not among them.
 pub fn levels(study: &Study, job: &PlannedRun) -> BTreeMap<String, Value> {
@@ -71,7 +59,7 @@ pub fn call(study: &Study, job: &PlannedRun, store: &str, cores: usize) -> Call 
             let mut settings = if job.role == Role::Baseline { alone(fixed) } else { fixed.clone() };
             settings.extend(levels);
             if job.share < 1.0 {
-                for (name, default) in [("steps", None), ("epochs", Some(EPOCHS))] {
+                for (name, default) in [("steps", None), ("epochs", Some(DEFAULT_EPOCHS))] {
                     let whole = settings.get(name).and_then(Value::number).or(default);
                     if let Some(whole) = whole.filter(|_| name == "steps" || !settings.contains_key("steps"))
                     {
@@ -225,22 +213,12 @@ fn check_figures(study: &Study, known: &dyn Fn(&str) -> bool, names: &[&str]) ->
 fn check_train(study: &Study, fixed: &BTreeMap<String, Value>) -> Result<(), StudyError> {
     let source = &study.source;
     for (name, value) in fixed {
-        let key = format!("workload.{name}");
-        if ["json", "quiet", "store", "no-record"].contains(&name.as_str()) {
-            return Err(source.error(&key, "is set by the study itself: leave it out"));
-        }
-        if ["listen", "key-file", "join-timeout"].contains(&name.as_str()) {
-            return Err(source.error(&key, "runs of a study stay on this machine: leave it out"));
-        }
-        if let Err(problem) = try_flag(name, value) {
-            return Err(source.error(&key, problem));
-        }
+        check_setting(name, value).map_err(|problem| source.error(&format!("workload.{name}"), problem))?;
     }
     for axis in study.space.axes() {
         for value in &axis.levels {
-            if let Err(problem) = try_flag(&axis.name, value) {
-                return Err(source.error(&format!("axes.{}", axis.name), problem));
-            }
+            check_setting(&axis.name, value)
+                .map_err(|problem| source.error(&format!("axes.{}", axis.name), problem))?;
         }
     }
     let names: Vec<&str> = FIGURES.iter().map(|f: &RunFigure| f.name).collect();
@@ -259,6 +237,17 @@ fn check_train(study: &Study, fixed: &BTreeMap<String, Value>) -> Result<(), Stu
     }
     check_control(study, fixed)?;
     check_points(study, fixed)
+}
+
+/// Whether runs can have a setting with this value.
+fn check_setting(name: &str, value: &Value) -> Result<(), String> {
+    match name {
+        "json" | "quiet" | "store" | "no-record" => Err("is set by the study itself: leave it out".into()),
+        "listen" | "key-file" | "join-timeout" => {
+            Err("runs of a study stay on this machine: leave it out".into())
+        }
+        name => RunSettings::default().set(name, value).map_err(|error| error.to_string()),
+    }
 }
 
 /// The control is run first and again and again: it must be a plan.
@@ -303,29 +292,6 @@ fn check_points(study: &Study, fixed: &BTreeMap<String, Value>) -> Result<(), St
         .error(if study.space.constraints().is_empty() { "axes" } else { "constraints" }, problem))
 }
 
-/// Whether `paceline train` knows a flag and takes its value; `false` leaves it out.
-fn try_flag(name: &str, value: &Value) -> Result<(), String> {
-    let left_out = *value == Value::Flag(false);
-    let words = flag(name, &if left_out { Value::Flag(true) } else { value.clone() });
-    let Err(error) = Words::try_parse_from(words) else { return Ok(()) };
-    if left_out && error.kind() != clap::error::ErrorKind::UnknownArgument {
-        return Ok(());
-    }
-    if error.kind() == clap::error::ErrorKind::UnknownArgument {
-        let command = <Words as clap::CommandFactory>::command();
-        let known: Vec<&str> = command.get_arguments().filter_map(clap::Arg::get_long).collect();
-        let hint = nearest(name, known.iter().copied()).map(|n| format!("; did you mean `{n}`?"));
-        let hint = hint.unwrap_or_else(|| "; `paceline train --help` lists every flag".into());
-        return Err(format!("paceline train has no flag --{name}{hint}"));
-    }
-    let text = error.to_string();
-    let lines = text
-        .lines()
-        .map(str::trim)
-        .filter(|l| !l.is_empty() && !l.starts_with("For more") && !l.starts_with("tip:"));
-    Err(lines.collect::<Vec<_>>().join("; ").trim_start_matches("error: ").to_owned())
-}
-
 /// Datasets that were looked for, by what was asked of them; none where a dataset is not at hand.
 pub type Datasets = BTreeMap<String, Option<Dataset>>;
 
@@ -353,22 +319,14 @@ pub fn planned<'d>(
     Ok((plan, dataset))
 }
 
-fn try_plan(settings: &BTreeMap<String, Value>, datasets: &mut Datasets) -> Result<Plan, String> {
-    let words = settings.iter().flat_map(|(name, value)| flag(name, value));
-    let parsed = Words::try_parse_from(words);
-    let parsed = parsed.map_err(|e| e.to_string().lines().next().unwrap_or_default().to_owned())?;
-    let plan = parsed.args.plan().map_err(|e| e.to_string())?;
-    plan.check(usize::MAX).map_err(|e| e.to_string())?;
-    let settings = paceline_train::model::settings(&plan);
-    let source = paceline_data::find(&plan.data).expect("clap lets registered names pass only");
-    let wanted =
-        DatasetSettings { image_size: plan.image_size, window: plan.window, decoders: plan.decoders };
-    source.check(&wanted).map_err(|bad| format!("{} {}: {}", bad.flag, bad.value, bad.problem))?;
+fn try_plan(values: &BTreeMap<String, Value>, datasets: &mut Datasets) -> Result<Plan, String> {
+    let settings = RunSettings::from_values(values).map_err(|e| e.to_string())?;
+    let plan = resolve(&settings).map_err(|e| e.to_string())?;
+    let source = TypedPlan::new(&plan).map_err(|e| e.to_string())?.dataset;
     // Where the dataset is not at hand, the runs will tell.
-    let dataset = datasets
-        .entry(asked(&plan))
-        .or_insert_with(|| source.load(&crate::verbs::data::folders(parsed.args.place()), &settings).ok());
-    if let Some(dataset) = dataset {
+    let wanted = paceline_train::model::settings(&plan);
+    let load = || source.load(&settings.data_folders(), &wanted).ok();
+    if let Some(dataset) = datasets.entry(asked(&plan)).or_insert_with(load) {
         plan.check(dataset.train.len()).map_err(|e| e.to_string())?;
         paceline_launch::run::check(&plan, dataset).map_err(|e| e.to_string())?;
     }

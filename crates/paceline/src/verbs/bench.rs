@@ -18,8 +18,8 @@ use paceline_random::{Purpose, Stream};
 use paceline_wire::TRANSPORTS;
 use serde::Serialize;
 
-use super::train::names;
 use crate::failure::Failure;
+use crate::flags::names;
 use crate::output::{self, Show};
 
 /// Flags of `paceline bench`.
@@ -74,7 +74,7 @@ struct ChannelAxes {
     #[arg(long, default_value = "tcp", value_parser = names(TRANSPORTS.iter().map(|t| (t.name, t.about))))]
     transport: String,
     /// Bytes of each connection's buffer, e.g. 256KiB (tcp and uds: the kernel's; shm: the ring; grpc: the window)
-    #[arg(long, value_parser = super::train::bytes)]
+    #[arg(long, value_parser = paceline_resolve::byte_count)]
     buffer: Option<usize>,
     /// Emulate the network between them: BANDWIDTH,LATENCY, e.g. 1gbit,200us
     #[arg(long, value_parser = |s: &str| s.parse::<paceline_plan::NetworkLimits>())]
@@ -88,7 +88,7 @@ struct ChannelAxes {
 }
 
 fn length(text: &str) -> Result<usize, String> {
-    let bytes = super::train::bytes(text)?;
+    let bytes = paceline_resolve::byte_count(text)?;
     if bytes % 4 == 0 && bytes <= 1 << 30 {
         Ok(bytes / 4)
     } else {

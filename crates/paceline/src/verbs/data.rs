@@ -6,15 +6,13 @@ use clap::Subcommand;
 use paceline_data::origin::{Origin, Parcel};
 use paceline_data::{DATASETS, DatasetKind, DatasetSettings, Folders, Form, content};
 use paceline_fetch::{Client, FetchEvent};
+use paceline_resolve::{data_folders, own_data_folder, variable};
 use serde::Serialize;
 
-use super::train::names;
 use crate::failure::Failure;
+use crate::flags::names;
 use crate::output::{self, Bar, Show};
 use paceline_record::FailureKind;
-
-/// Where Debian's dataset packages put their files.
-const SYSTEM: &str = "/usr/share/datasets";
 
 /// Flags of `paceline data`.
 #[derive(clap::Args, Debug)]
@@ -77,25 +75,11 @@ impl Place {
     pub fn given(&self) -> bool {
         self.data_dir.is_some()
     }
-}
 
-/// A variable of the environment that is not empty.
-fn variable(name: &str) -> Option<PathBuf> {
-    std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
-}
-
-/// The user's data directory.
-fn own() -> Option<PathBuf> {
-    let share = variable("XDG_DATA_HOME").or_else(|| Some(variable("HOME")?.join(".local/share")));
-    share.map(|share| share.join("paceline"))
-}
-
-/// The folders to look into: the flag, else the environment, else the user's and the system's own.
-pub fn folders(place: &Place) -> Folders {
-    if let Some(folder) = place.data_dir.clone() {
-        return Folders(vec![folder]);
+    /// The folders to look into.
+    pub fn folders(&self) -> Folders {
+        data_folders(self.data_dir.as_deref())
     }
-    Folders(variable("PACELINE_DATA").into_iter().chain(own()).chain([PathBuf::from(SYSTEM)]).collect())
 }
 
 fn source(name: &str) -> &'static DatasetKind {
@@ -124,7 +108,7 @@ struct Row {
 }
 
 fn list(place: &Place, show: Show) -> Result<(), Failure> {
-    let folders = folders(place);
+    let folders = place.folders();
     let rows: Vec<Row> = DATASETS
         .iter()
         .map(|d| {
@@ -171,7 +155,7 @@ struct Lies<'a> {
 }
 
 fn path(args: &One, show: Show) -> Result<(), Failure> {
-    let files = source(&args.name).locate(&folders(&args.place))?;
+    let files = source(&args.name).locate(&args.place.folders())?;
     let path = place_of(&files);
     if show.json {
         return Ok(output::json(&Lies { name: &args.name, path, files: &files })?);
@@ -227,7 +211,7 @@ fn state(source: &DatasetKind, path: &Path) -> Result<FileState, Failure> {
 }
 
 fn info(args: &One, show: Show) -> Result<(), Failure> {
-    let (source, folders) = (source(&args.name), folders(&args.place));
+    let (source, folders) = (source(&args.name), args.place.folders());
     let located = source.locate(&folders)?;
     let dataset = source.load(&folders, &DatasetSettings::default())?;
     let files = located.iter().filter(|path| path.is_file());
@@ -315,7 +299,7 @@ fn get(args: &Get, show: Show) -> Result<(), Failure> {
             format!("`paceline train --data {} --data-dir DIR` takes them from where they are", source.name);
         return Err(Failure::new(FailureKind::Usage, message, hint));
     }
-    let root = args.to.clone().or_else(|| variable("PACELINE_DATA")).or_else(own);
+    let root = args.to.clone().or_else(|| variable("PACELINE_DATA")).or_else(own_data_folder);
     let Some(root) = root else {
         let message = "there is no folder to put it into: neither PACELINE_DATA nor HOME is set";
         return Err(Failure::new(FailureKind::Usage, message.into(), "name one with --to DIR".into()));

@@ -8,8 +8,8 @@ use paceline_record::export::{ExportError, Exported, FORMATS, Target};
 
 use super::resume;
 use super::store::Where;
-use super::train::names;
 use crate::failure::Failure;
+use crate::flags::names;
 use crate::output::{self, Show};
 use crate::study::export::{ranks, runs};
 use crate::study::state::State;

@@ -1,6 +1,5 @@
 //! `paceline infer`: how long a trained network takes to answer, and how often it is right.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,14 +8,15 @@ use paceline_data::DATASETS;
 use paceline_nn::Compute;
 use paceline_nn::models::MODELS;
 use paceline_record::Machine;
+use paceline_resolve::{RunSettings, TypedPlan, resolve};
 use paceline_statistics::percentile;
 use paceline_train::{Replica, model};
 use serde::Serialize;
 
-use super::data::{self, Place};
-use super::train::{self, names};
+use super::data::Place;
 use super::weights;
 use crate::failure::Failure;
+use crate::flags::names;
 use crate::output::{self, Show};
 
 /// Part of the time asked for that is run before anything is counted.
@@ -98,18 +98,16 @@ impl Row {
 
 /// `paceline infer`.
 pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
-    let mut words: Vec<OsString> = vec!["--data".into(), (&args.data).into()];
+    let mut settings = RunSettings::default();
+    settings.put("data", &args.data);
     match &args.model_file {
-        Some(file) => words.extend(["--model-file".into(), file.into()]),
-        None => words.extend(["--model".into(), (&args.model).into()]),
+        Some(file) => settings.put("model-file", file),
+        None => settings.put("model", &args.model),
     }
-    if let Some(file) = &args.init {
-        words.extend(["--init".into(), file.into()]);
-    }
-    // The network, its samples and its weights are what a run of these flags would begin with.
-    let mut plan = train::planned(words)?;
-    let source = paceline_data::find(&plan.data).expect("clap lets registered names pass only");
-    let dataset = source.load(&data::folders(&args.place), &model::settings(&plan))?;
+    args.init.iter().for_each(|file| settings.put("init", file));
+    // The network, its samples and its weights are what a run of these settings would begin with.
+    let mut plan = resolve(&settings)?;
+    let dataset = TypedPlan::new(&plan)?.dataset.load(&args.place.folders(), &model::settings(&plan))?;
     weights::check(&plan, &dataset, show)?;
     let graph = Arc::new(model::graph(&plan, &dataset)?);
 

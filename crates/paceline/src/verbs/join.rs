@@ -8,7 +8,7 @@ use paceline_launch::interrupt::Interrupt;
 use paceline_launch::{LaunchError, key_file};
 use serde_json::json;
 
-use super::data::{self, Place};
+use super::data::Place;
 use super::listen::{Address, key_path, seconds};
 use crate::failure::Failure;
 use crate::output::{self, Show};
@@ -100,7 +100,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     let join = Join {
         addresses: address.all,
         key,
-        folders: data::folders(&args.place),
+        folders: args.place.folders(),
         host,
         hosts,
         program: (std::env::current_exe()?, "rank"),

@@ -1,19 +1,17 @@
 //! `paceline model`: the models, and one of them layer by layer.
 
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Subcommand;
 use paceline_data::{DATASETS, DatasetSettings, Form};
 use paceline_nn::Shape;
 use paceline_nn::graph::Graph;
 use paceline_nn::models::{self, MODELS};
-use paceline_plan::PlanError;
 use serde::Serialize;
 
-use super::data::{self, Place};
-use super::train::names;
+use super::data::Place;
 use crate::failure::Failure;
+use crate::flags::names;
 use crate::output::{self, Show};
 
 /// Flags of `paceline model`.
@@ -51,26 +49,6 @@ struct ShowArgs {
     /// Number of classes
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..))]
     classes: u16,
-}
-
-/// Longest model file that is read, in bytes.
-const LONGEST: u64 = 1 << 20;
-
-/// The name and the text of a model file.
-pub fn description(path: &Path) -> Result<(String, String), PlanError> {
-    let refused = |problem: String| PlanError {
-        flag: "--model-file".into(),
-        value: path.display().to_string(),
-        problem,
-    };
-    let mut text = String::new();
-    let file = paceline_files::open(path).map_err(|e| refused(e.to_string()))?;
-    file.take(LONGEST + 1).read_to_string(&mut text).map_err(|e| refused(e.to_string()))?;
-    if text.len() as u64 > LONGEST {
-        return Err(refused(format!("a model file has at most {LONGEST} bytes")));
-    }
-    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-    Ok((name, text))
 }
 
 fn parse_shape(text: &str) -> Result<Shape, String> {
@@ -140,14 +118,14 @@ fn list(show: Show) -> Result<(), Failure> {
 }
 
 fn show_one(args: &ShowArgs, show: Show) -> Result<(), Failure> {
-    let file = args.model_file.as_deref().map(description).transpose()?;
+    let file = args.model_file.as_deref().map(paceline_resolve::model_description).transpose()?;
     let model =
         args.model.as_deref().map(|name| models::find(name).expect("clap lets registered names pass only"));
     let data = args.data.as_deref().and_then(paceline_data::find);
     let sample = match data.map(|source| (source, source.form)) {
         Some((_, Form::Fixed { shape, classes })) => Some((shape, classes)),
         Some((source, Form::FromFiles(_))) => {
-            let dataset = source.load(&data::folders(&args.place), &DatasetSettings::default())?;
+            let dataset = source.load(&args.place.folders(), &DatasetSettings::default())?;
             Some((dataset.shape, dataset.classes))
         }
         None => None,

@@ -5,11 +5,11 @@ use std::path::Path;
 use paceline_record::RunOrigin;
 use paceline_record::process::Started;
 
-use super::data::{self, Place};
+use super::data::Place;
 use super::explore::{Running, tell};
 use super::listen::Listening;
-use super::store::RecordingArgs;
 use crate::failure::Failure;
+use crate::flags::RecordingFlags;
 use crate::output::{self, Show};
 use crate::request::RunRequest;
 use crate::study::state::{self, State};
@@ -27,7 +27,7 @@ pub struct Args {
     #[command(flatten, next_help_heading = "Of runs")]
     place: Place,
     #[command(flatten, next_help_heading = "Of runs")]
-    kept: RecordingArgs,
+    kept: RecordingFlags,
     #[command(flatten, next_help_heading = "Of runs")]
     listening: Listening,
 }
@@ -89,11 +89,11 @@ fn resume_run(args: &Args, show: Show, started: Started) -> Result<(), Failure> 
     args.listening.check(&plan, plan.strategy == paceline_protocol::SINGLE)?;
     let request = RunRequest {
         plan,
-        folders: data::folders(&args.place),
+        folders: args.place.folders(),
         store,
         run,
         resumes: true,
-        recording: Some(args.kept.recording()),
+        recording: Some(args.kept.0.recording()?),
     };
     request.execute(&args.listening, show, started)
 }

@@ -5,13 +5,14 @@ use std::path::PathBuf;
 use paceline_record::process::{self, Started};
 use paceline_record::store::EventSink;
 use paceline_record::{Event, Record, RunOrigin, RunResult};
+use paceline_resolve::{TypedPlan, resolve};
 use paceline_train::model;
 use paceline_virtual::price::Terms;
 use paceline_virtual::run::{self, Scenario};
 use paceline_virtual::{Calibration, Cluster};
 
 use super::store::BUILD;
-use super::{data, train, weights};
+use super::{train, weights};
 use crate::failure::Failure;
 use crate::output::{self, Follow, Show};
 use crate::request::conclude;
@@ -86,27 +87,26 @@ impl HardwareModel {
 
 /// `paceline simulate`: the summary for people, the result line for programs.
 pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
-    let plan = args.train.checked()?;
+    let plan = resolve(&args.train.settings.0)?;
     args.train.listening.refuse("virtual time has no other machines; --cluster FILE describes some")?;
     let known = args.hardware.read()?;
     if known.cluster.is_none() {
         paceline_launch::run::check_hosts(&plan, false)?;
     }
-    let source = paceline_data::find(&plan.data).expect("clap lets registered names pass only");
-    let dataset = source.load(&data::folders(&args.train.place), &model::settings(&plan))?;
+    let folders = args.train.settings.0.data_folders();
+    let dataset = TypedPlan::new(&plan)?.dataset.load(&folders, &model::settings(&plan))?;
     plan.check(dataset.train.len())?;
     weights::check(&plan, &dataset, show)?;
     known.tell(show);
     let id = process::new_run_id();
     let terms = known.terms();
-    let trace = args.train.kept.trace();
+    let recording = args.train.recording()?;
+    let trace = recording.as_ref().map_or(0, |(_, recording)| recording.trace);
     let scenario =
         Scenario { plan: &plan, dataset: &dataset, terms, learn: args.learn, trace, run: &id, started };
     let told = show.json.then(|| Box::new(|line: &str| drop(output::json_line(line))) as EventSink);
-    let mut record = match args.train.no_record {
-        true => None,
-        false => Some(Record::simulated(&args.train.store.folder(), &id, &plan, BUILD, told)?),
-    };
+    let mut record =
+        recording.map(|(store, _)| Record::simulated(&store, &id, &plan, BUILD, told)).transpose()?;
     let mut follow = Follow::new(show, RunOrigin::Simulated, record.is_none());
     let result = run::run(&scenario, &mut |event: Event<'_>| {
         if let Some(record) = &mut record {

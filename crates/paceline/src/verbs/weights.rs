@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use paceline_data::Dataset;
 use paceline_launch::gather;
-use paceline_plan::{Plan, PlanError, Weights};
+use paceline_plan::Plan;
 use paceline_record::{Checkpoint, Checkpoints, Damaged, Store};
 use paceline_train::{model, weights};
 use serde::Serialize;
 
-use super::data::{self, Place};
+use super::data::Place;
 use super::store::Where;
 use crate::failure::Failure;
 use crate::output::{self, Show};
@@ -38,16 +38,6 @@ struct Exported<'a> {
     step: u64,
     parameters: usize,
     params_sha256: String,
-}
-
-/// A file of weights, as plans name it.
-pub fn plan(file: &Path, partial: bool) -> Result<Weights, PlanError> {
-    let refused =
-        |problem: String| PlanError { flag: "--init".into(), value: file.display().to_string(), problem };
-    let path = fs::canonicalize(file).map_err(|e| refused(e.to_string()))?;
-    let sha256 = weights::sha256(&path).map_err(|e| refused(e.to_string()))?;
-    let file = path.into_os_string().into_string().map_err(|_| refused("its path is not UTF-8".into()))?;
-    Ok(Weights { file, sha256, partial })
 }
 
 /// Whether a run can start from its weights and freeze its layers; says what is left out of a partial load.
@@ -115,7 +105,7 @@ pub fn export(args: &Args, show: Show) -> Result<(), Failure> {
         )
     })?;
     // The shapes of a network's layers follow from its samples.
-    let dataset = source.load(&data::folders(&args.place), &model::settings(&plan))?;
+    let dataset = source.load(&args.place.folders(), &model::settings(&plan))?;
     let graph = model::graph(&plan, &dataset)?;
     let workers = &checkpoint.parts[..plan.workers.min(checkpoint.parts.len())];
     let servers = &checkpoint.parts[workers.len()..];

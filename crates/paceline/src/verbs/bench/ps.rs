@@ -8,9 +8,9 @@ use paceline_bench::ps::{Sweep, syncs};
 use paceline_bench::{Servers, ServersPoint};
 use paceline_protocol::consistency;
 
-use super::super::train::names;
 use super::sweep::{Common, Follow, buffer_words, distinct, draw, left_out, models, percent, prepare, table};
 use crate::failure::Failure;
+use crate::flags::names;
 use crate::output::{self, Show};
 
 /// Flags of `paceline bench ps`.

@@ -10,8 +10,8 @@ use paceline_bench::sweep::{ChannelAxes, Progress};
 use paceline_nn::models::MODELS;
 use paceline_wire::TRANSPORTS;
 
-use super::super::train;
 use crate::failure::Failure;
+use crate::flags::names;
 use crate::output::{self, Bar, Show};
 
 /// Flags of every measurement of many points.
@@ -44,21 +44,21 @@ struct Buffer(Option<usize>);
 fn buffer(text: &str) -> Result<Buffer, String> {
     match text {
         "default" => Ok(Buffer(None)),
-        text => train::bytes(text).map(|bytes| Buffer(Some(bytes))).map_err(|e| format!("`default`, or {e}")),
+        text => paceline_resolve::byte_count(text).map(|bytes| Buffer(Some(bytes))).map_err(|e| format!("`default`, or {e}")),
     }
 }
 
 fn transports() -> PossibleValuesParser {
-    train::names(TRANSPORTS.iter().map(|kind| (kind.name, kind.about)))
+    names(TRANSPORTS.iter().map(|kind| (kind.name, kind.about)))
 }
 
 fn payloads() -> PossibleValuesParser {
-    train::names(PAYLOADS.iter().map(|payload| (payload.name, payload.about)))
+    names(PAYLOADS.iter().map(|payload| (payload.name, payload.about)))
 }
 
 /// Models of the registry.
 pub fn models() -> PossibleValuesParser {
-    train::names(MODELS.iter().map(|model| (model.name, model.about)))
+    names(MODELS.iter().map(|model| (model.name, model.about)))
 }
 
 impl Common {

@@ -1,0 +1,29 @@
+//! From settings to a plan, and from a plan to what its names stand for.
+//!
+//! A run is described by [`RunSettings`]: names and values as users write them on a command line, in a study file or
+//! in a script. [`resolve`] makes a [`Plan`](paceline_plan::Plan) of them: defaults, checks, refusals. [`TypedPlan`]
+//! is a plan with its names looked up in the registries.
+//!
+//! # Layout
+//! - `table`: every setting, once: name, help, default, how its value is read
+//! - `settings`: the settings of one run
+//! - `resolve`: settings to plan
+//! - `typed`: plan to strategy, codec, optimiser and the rest
+//! - `environment`: folders that the environment decides where no setting does
+//!
+//! # Deliberately absent
+//! Command lines (clap's arguments are generated from the table, in the binary), datasets in memory, execution.
+
+#![forbid(unsafe_code)]
+
+mod environment;
+mod resolve;
+mod settings;
+mod table;
+mod typed;
+
+pub use environment::{data_folders, own_data_folder, store_folder, variable};
+pub use resolve::{DEFAULT_EPOCHS, model_description, resolve};
+pub use settings::{RunSettings, SettingError};
+pub use table::{RunSetting, SettingKind, SettingSection, byte_count, settings};
+pub use typed::TypedPlan;

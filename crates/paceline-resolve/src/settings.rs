@@ -1,0 +1,188 @@
+//! The settings of one run, whoever wrote them: a command line, a study's point, a script.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::str::FromStr;
+
+use paceline_data::Folders;
+use paceline_plan::value::nearest;
+use paceline_plan::{PlanError, Value};
+use paceline_record::Recording;
+
+use crate::environment::data_folders;
+use crate::table::{RunSetting, SettingKind, settings};
+
+/// Flags of `paceline train` that are no settings: they say where and how, not what is run.
+const OTHER_FLAGS: &[&str] = &["store", "no-record", "listen", "key-file", "join-timeout"];
+
+/// A setting that does not exist, or whose value cannot be.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct SettingError(String);
+
+/// Settings by name, as users write them. What is absent has its default.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RunSettings(BTreeMap<String, OsString>);
+
+/// The setting of a name.
+fn find(name: &str) -> Option<&'static RunSetting> {
+    settings().iter().find(|setting| setting.name == name)
+}
+
+impl RunSettings {
+    /// Settings with these values.
+    pub fn from_values<'v>(
+        values: impl IntoIterator<Item = (&'v String, &'v Value)>,
+    ) -> Result<Self, SettingError> {
+        let mut all = Self::default();
+        values.into_iter().try_for_each(|(name, value)| all.set(name, value))?;
+        Ok(all)
+    }
+
+    /// Gives a setting a value; `false` takes it away.
+    pub fn set(&mut self, name: &str, value: &Value) -> Result<(), SettingError> {
+        let Some(setting) = find(name) else {
+            let known = settings().iter().map(|setting| setting.name).chain(OTHER_FLAGS.iter().copied());
+            let hint = nearest(name, known).map(|near| format!("; did you mean `{near}`?"));
+            let hint = hint.unwrap_or_else(|| "; `paceline train --help` lists every flag".into());
+            return Err(SettingError(format!("paceline train has no flag --{name}{hint}")));
+        };
+        let switch = matches!(setting.kind, SettingKind::Switch);
+        let flag = || format!("--{name} <{}>", setting.value_name);
+        let text = match (value, setting.bare) {
+            (Value::Flag(false), _) => {
+                self.0.remove(name);
+                return Ok(());
+            }
+            (Value::Flag(true), _) if switch => String::new(),
+            (Value::Flag(true), Some(bare)) => bare.into(),
+            (Value::Flag(true), None) => {
+                let problem = format!("a value is required for '{}' but none was supplied", flag());
+                return Err(SettingError(problem));
+            }
+            (value, _) if switch => {
+                let problem = format!("unexpected value '{value}' for '--{name}' found");
+                return Err(SettingError(problem));
+            }
+            (value, _) => value.to_string(),
+        };
+        if let Err(problem) = setting.check(&text) {
+            let between = if matches!(setting.kind, SettingKind::Name(_)) { ";" } else { ":" };
+            return Err(SettingError(format!("invalid value '{text}' for '{}'{between} {problem}", flag())));
+        }
+        self.put(name, text);
+        Ok(())
+    }
+
+    /// Gives a setting a text that was checked already, or that is a path.
+    pub fn put(&mut self, name: &str, text: impl Into<OsString>) {
+        self.0.insert(name.into(), text.into());
+    }
+
+    /// Adds settings, over those that are there.
+    pub fn extend(&mut self, others: Self) {
+        self.0.extend(others.0);
+    }
+
+    /// Whether a setting is given.
+    pub fn given(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
+
+    /// The path of a setting, if it is given.
+    pub fn path(&self, name: &str) -> Option<&Path> {
+        self.0.get(name).map(Path::new)
+    }
+
+    /// Where datasets are looked for.
+    pub fn data_folders(&self) -> Folders {
+        data_folders(self.path("data-dir"))
+    }
+
+    /// What is recorded of the run.
+    pub fn recording(&self) -> Result<Recording, PlanError> {
+        let (sample_hz, trace) = (self.required("sample-hz")?, self.required("trace")?);
+        Ok(Recording { sample_hz, trace, ..Recording::default() })
+    }
+
+    /// A setting's text, or its default.
+    pub(crate) fn text(&self, name: &str) -> Option<&str> {
+        let given = self.0.get(name).map(|text| text.to_str().unwrap_or("\u{fffd}"));
+        given.or_else(|| find(name)?.default)
+    }
+
+    /// A setting's value or its default, if it has either.
+    pub(crate) fn optional<T: FromStr<Err: ToString>>(&self, name: &str) -> Result<Option<T>, PlanError> {
+        self.read(name, |text| text.parse::<T>().map_err(|error| error.to_string()))
+    }
+
+    /// The same, read by a function.
+    pub(crate) fn read<T>(
+        &self,
+        name: &str,
+        read: impl Fn(&str) -> Result<T, String>,
+    ) -> Result<Option<T>, PlanError> {
+        let refuse =
+            |text: &str, problem| PlanError { flag: format!("--{name}"), value: text.into(), problem };
+        self.text(name).map(|text| read(text).map_err(|problem| refuse(text, problem))).transpose()
+    }
+
+    /// A setting's value, or its default.
+    pub(crate) fn required<T: FromStr<Err: ToString>>(&self, name: &str) -> Result<T, PlanError> {
+        let missing =
+            || PlanError { flag: format!("--{name}"), value: String::new(), problem: "is needed".into() };
+        self.optional(name)?.ok_or_else(missing)
+    }
+
+    /// Refuses settings that cannot be given together, and those that need another one.
+    pub(crate) fn check_pairs(&self) -> Result<(), PlanError> {
+        let given = |name: &Option<&'static str>| name.filter(|name| self.given(name));
+        for setting in settings().iter().filter(|setting| self.given(setting.name)) {
+            let value = self.0.get(setting.name).map(OsString::as_os_str).unwrap_or(OsStr::new(""));
+            let refuse = |problem| {
+                let value = value.to_string_lossy().into_owned();
+                Err(PlanError { flag: format!("--{}", setting.name), value, problem })
+            };
+            if let Some(other) = given(&setting.conflicts) {
+                return refuse(format!("cannot be used with --{other}"));
+            }
+            if let Some(other) = setting.requires.filter(|name| !self.given(name)) {
+                return refuse(format!("needs --{other}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(name: &str, value: Value) -> Result<RunSettings, String> {
+        RunSettings::from_values([(&name.to_owned(), &value)]).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_cannot_be_set_says_why_and_what_could() {
+        let text = |text: &str| Value::Text(text.into());
+        for (name, value, problem) in [
+            ("epoch", Value::Number(1.0), "paceline train has no flag --epoch; did you mean `epochs`?"),
+            ("epochs", text("one"), "invalid value 'one' for '--epochs <EPOCHS>': invalid float literal"),
+            ("averages", text("x"), "'--averages <AVERAGES>'; [possible values: gradients, weights]"),
+            ("workers", Value::Flag(true), "a value is required for '--workers <WORKERS>'"),
+            ("pin", Value::Number(3.0), "unexpected value '3' for '--pin' found"),
+            ("strange-name", Value::Flag(false), "`paceline train --help` lists every flag"),
+        ] {
+            let said = set(name, value).unwrap_err();
+            assert!(said.contains(problem), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_setting_without_a_value_has_its_bare_one_and_false_takes_it_away() {
+        assert_eq!(set("trace", Value::Flag(true)).unwrap().recording().unwrap().trace, 50_000);
+        assert_eq!(set("workers", Value::Flag(false)), Ok(RunSettings::default()));
+        assert_eq!(RunSettings::default().recording().unwrap(), Recording::default());
+    }
+}

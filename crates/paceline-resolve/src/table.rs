@@ -1,0 +1,257 @@
+//! Every setting of a run. Command line, study files and help texts know no others.
+
+use std::borrow::Cow;
+use std::fmt::Display;
+use std::str::FromStr;
+use std::sync::LazyLock;
+
+use paceline_data::{DATASETS, Sharding};
+use paceline_nn::models::MODELS;
+use paceline_nn::optim::OPTIMISERS;
+use paceline_nn::schedule::Schedule;
+use paceline_plan::{Hosts, NetworkLimits, Placement, Straggler};
+use paceline_protocol::{CONSISTENCIES, Coder, Parameter, STRATEGIES, strategies};
+use paceline_wire::TRANSPORTS;
+
+/// Names and what each stands for.
+type Names = Vec<(&'static str, &'static str)>;
+
+/// One setting of a run.
+pub struct RunSetting {
+    /// The flag, without its dashes.
+    pub name: &'static str,
+    /// One line for help texts.
+    pub about: Cow<'static, str>,
+    /// The value where none is given.
+    pub default: Option<&'static str>,
+    /// The value where the setting is given without one.
+    pub bare: Option<&'static str>,
+    /// What the value is called in help texts.
+    pub value_name: Cow<'static, str>,
+    /// How the value is read.
+    pub kind: SettingKind,
+    /// The group that it is listed with.
+    pub section: SettingSection,
+    /// A setting that cannot be given together with this one.
+    pub conflicts: Option<&'static str>,
+    /// A setting that must be given with this one.
+    pub requires: Option<&'static str>,
+}
+
+/// How a setting's value is read.
+pub enum SettingKind {
+    /// Yes or no.
+    Switch,
+    /// One of these names; the second text says what a name stands for.
+    Name(fn() -> Names),
+    /// Text that this check accepts.
+    Text(fn(&str) -> Result<(), String>),
+    /// A file or a folder.
+    Path,
+    /// Words, separated by commas.
+    List,
+    /// A parameter that a strategy or a consistency model declares.
+    Parameter(&'static Parameter),
+}
+
+/// The groups of settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SettingSection {
+    /// What the plan says, and where its data lie.
+    Plan,
+    /// What single strategies and consistency models take.
+    Parameters,
+    /// What is recorded.
+    Recording,
+}
+
+impl RunSetting {
+    fn new(name: &'static str, about: &'static str, kind: SettingKind) -> Self {
+        let value_name = match kind {
+            SettingKind::Path => "FILE".into(),
+            _ => name.to_uppercase().replace('-', "_").into(),
+        };
+        Self {
+            name,
+            about: about.into(),
+            default: None,
+            bare: None,
+            value_name,
+            kind,
+            section: SettingSection::Plan,
+            conflicts: None,
+            requires: None,
+        }
+    }
+
+    fn parameter(parameter: &'static Parameter) -> Self {
+        let Parameter { name, about, default, .. } = *parameter;
+        let (first, rest) = about.split_at(1);
+        let (owners, range) = (strategies::owners(name), parameter.range());
+        let about = format!("{}{rest} ({owners}; {range}) [default: {default}]", first.to_uppercase());
+        Self {
+            about: about.into(),
+            value_name: name.into(),
+            section: SettingSection::Parameters,
+            ..Self::new(name, "", SettingKind::Parameter(parameter))
+        }
+    }
+
+    fn default(self, default: &'static str) -> Self {
+        Self { default: Some(default), ..self }
+    }
+
+    fn called(self, value_name: &'static str) -> Self {
+        Self { value_name: value_name.into(), ..self }
+    }
+
+    fn recorded(self) -> Self {
+        Self { section: SettingSection::Recording, ..self }
+    }
+
+    /// Whether a value can be; otherwise, what could.
+    pub fn check(&self, value: &str) -> Result<(), String> {
+        match &self.kind {
+            SettingKind::Switch | SettingKind::Path | SettingKind::List => Ok(()),
+            SettingKind::Name(names) => {
+                let names: Vec<&str> = names().into_iter().map(|(name, _)| name).collect();
+                let possible = || format!("[possible values: {}]", names.join(", "));
+                if names.contains(&value) { Ok(()) } else { Err(possible()) }
+            }
+            SettingKind::Text(check) => check(value),
+            SettingKind::Parameter(parameter) => parameter.check(value),
+        }
+    }
+}
+
+/// Every setting of a run, in the order of help texts.
+pub fn settings() -> &'static [RunSetting] {
+    static SETTINGS: LazyLock<Vec<RunSetting>> = LazyLock::new(|| {
+        let parameters = strategies::parameters().into_iter().map(RunSetting::parameter);
+        of_plans().into_iter().chain(parameters).chain(of_recordings()).collect()
+    });
+    &SETTINGS
+}
+
+/// Text that reads as a `T`.
+fn text<T: FromStr<Err: Display>>() -> SettingKind {
+    SettingKind::Text(|text| text.parse::<T>().map(drop).map_err(|error| error.to_string()))
+}
+
+fn names(names: fn() -> Names) -> SettingKind {
+    SettingKind::Name(names)
+}
+
+#[rustfmt::skip] // A setting is a line or two.
+fn of_plans() -> Vec<RunSetting> {
+    use SettingKind::{List, Path, Switch};
+    let new = RunSetting::new;
+    vec![
+        new("data", "Dataset", names(|| DATASETS.iter().map(|d| (d.name, d.about)).collect())).default("digits"),
+        new("data-dir", "Folder of datasets, tried as DIR/<name> and as the dataset's own folder (or file) [default: \
+            PACELINE_DATA, then the user's data directory]", Path).called("DIR"),
+        new("image-size", "Side of the squares that images on disk are made to, in pixels (image-folder) [default: 224]",
+            text::<usize>()).called("N"),
+        new("window", "Characters of a window of text (text, tinyshakespeare, letters) [default: 64]",
+            text::<usize>()).called("N"),
+        new("decoders", "Threads of each worker that decode images (image-folder) [default: 1, more if cores are left]",
+            text::<usize>()).called("N"),
+        new("model", "Network", names(|| MODELS.iter().map(|m| (m.name, m.about)).collect())).default("mlp"),
+        RunSetting { conflicts: Some("model"), ..new("model-file",
+            "Network from a file: a list of layers in TOML, e.g. examples/models/lenet.toml", Path) },
+        new("init", "Start from these weights: a PyTorch state_dict saved as safetensors", Path),
+        RunSetting { requires: Some("init"), ..new("init-partial",
+            "Take what fits of --init and start the rest from the seed", Switch) },
+        new("freeze", "Layers whose parameters do not change, e.g. conv1,layer1 (layer1 and all of layer1.*)", List)
+            .called("LAYER,..."),
+        new("workers", "Number of workers", text::<usize>()).default("1"),
+        new("servers", "Number of parameter servers (with --strategy ps)", text::<usize>()).default("0"),
+        new("strategy", "How the workers average [default: none with one worker, ring-allreduce with more]",
+            names(|| STRATEGIES.iter().map(|s| (s.name, s.about)).collect())),
+        new("sync", "When a worker may go on", names(|| CONSISTENCIES.iter().map(|c| (c.name, c.about)).collect()))
+            .default("bsp"),
+        new("averages", "What is averaged [default: gradients; weights with stepwise, gossip and local]",
+            names(|| vec![("gradients", ""), ("weights", "")])),
+        new("compression", "Make messages shorter: fp16, int8, 2bit,threshold=T, topk,ratio=R, sign or powersgd,rank=R",
+            text::<Coder>()),
+        new("shard", "Which worker sees which samples: iid, by-label or dirichlet(A) (small A: few classes per worker)",
+            text::<Sharding>()).default("iid"),
+        new("transport", "What the workers talk over", names(|| TRANSPORTS.iter().map(|t| (t.name, t.about)).collect()))
+            .default("tcp"),
+        new("buffer", "Bytes of each connection's buffer, e.g. 256KiB (tcp and uds: the kernel's; shm: the ring; grpc: \
+            the window)", SettingKind::Text(|text| byte_count(text).map(drop))),
+        new("network", "Emulate links between hosts: BANDWIDTH,LATENCY, e.g. 1gbit,200us (each worker is its own host \
+            unless --hosts says otherwise; traffic inside a host is not slowed)", text::<NetworkLimits>()),
+        new("hosts", "Hosts: their number, over which ranks are spread, or the host of each worker, e.g. 0,0,1,1",
+            text::<Hosts>()),
+        new("placement", "Where servers sit, with --network or several --hosts", names(|| Placement::ALL.to_vec()))
+            .default("colocated"),
+        new("bucket", "Bytes of gradient that are fused and sent together while backward goes on, e.g. 4MiB",
+            SettingKind::Text(|text| byte_count(text).map(drop))).default("4MiB"),
+        new("straggler", "Slow workers down: rank=R,factor=F, moving,factor=F (another one in each step) or \
+            lognormal,sigma=S", text::<Straggler>()),
+        new("stop-after-step", "End the run after this many steps without changing what they are", text::<u64>()),
+        new("batch", "Samples per worker and step", text::<usize>()).default("64"),
+        new("lr", "Learning rate", text::<f64>()).default("0.05"),
+        new("lr-scaling", "How the learning rate follows the number of workers",
+            names(|| vec![("none", ""), ("linear", "")])).default("none"),
+        new("schedule", "How the learning rate changes: constant, cosine, or step,every=EPOCHS,factor=F",
+            text::<Schedule>()).default("constant"),
+        new("warmup", "Fraction of the run over which the learning rate rises from zero", text::<f64>()).default("0"),
+        new("optimizer", "Optimiser", names(|| OPTIMISERS.iter().map(|o| (o.name, o.about)).collect())).default("sgd"),
+        new("momentum", "Momentum of sgd", text::<f64>()).default("0.9"),
+        new("nesterov", "Nesterov's form of momentum", Switch),
+        new("weight-decay", "Weight decay", text::<f64>()).default("0"),
+        RunSetting { conflicts: Some("steps"), ..new("epochs",
+            "Passes over the training split by all workers together, fractions allowed [default: 5]", text::<f64>()) },
+        new("steps", "Train steps·workers·batch samples. (The tail of an epoch is a smaller batch, so a run over several \
+            epochs takes a few more steps.)", text::<u64>()),
+        new("target-accuracy", "Test accuracy whose time is asked for, e.g. 0.98", text::<f64>()),
+        new("stop-at-target", "End the run at the evaluation that reaches the target", Switch),
+        new("eval-every", "Steps between evaluations; at epoch ends if left out", text::<u64>()),
+        new("checkpoint-every", "Save the run every so many steps, so that `paceline resume` can go on from there",
+            text::<u64>()).called("STEPS"),
+        new("keep", "Checkpoints to keep", text::<usize>()).default("2"),
+        new("on-loss", "What to do when a process is lost: fail, or restart all from the last checkpoint",
+            names(|| vec![("fail", ""), ("restart", "")])).default("fail"),
+        new("restarts", "How often a run may restart (with --on-loss restart)", text::<u32>()).default("3"),
+        new("seed", "Seed of everything random", text::<u64>()).default("1"),
+        new("threads", "Threads of each worker", text::<usize>()).default("1"),
+        new("pin", "Keep each thread on a core of its own", Switch),
+    ]
+}
+
+fn of_recordings() -> Vec<RunSetting> {
+    let rate = |text: &str| {
+        let rate = text.parse::<f64>().ok().filter(|hz| (0.0..=1000.0).contains(hz));
+        rate.map(drop).ok_or_else(|| "a number of samples per second from 0 to 1000 is needed".into())
+    };
+    let trace = "Record single messages and waits for `export --format trace`, at most so many per rank";
+    let trace = RunSetting::new("trace", trace, text::<u64>()).called("MESSAGES").default("0");
+    vec![
+        RunSetting::new(
+            "sample-hz",
+            "Samples of each rank's resources per second; 0 for none",
+            SettingKind::Text(rate),
+        )
+        .default("10")
+        .recorded(),
+        RunSetting { bare: Some("50000"), ..trace }.recorded(),
+    ]
+}
+
+/// A number of bytes with an optional unit.
+pub fn byte_count(text: &str) -> Result<usize, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let factor = match &text[digits..] {
+        "" | "B" => 1,
+        "KiB" | "K" => 1 << 10,
+        "MiB" | "M" => 1 << 20,
+        "GiB" | "G" => 1 << 30,
+        "kB" => 1_000,
+        "MB" => 1_000_000,
+        _ => 0,
+    };
+    let number = text[..digits].parse::<usize>().ok().and_then(|n| n.checked_mul(factor)).filter(|&n| n > 0);
+    number.ok_or_else(|| "a positive number of bytes is needed, e.g. 65536, 64KiB, 4MiB or 25MB".into())
+}

@@ -1,0 +1,108 @@
+//! A plan with its names looked up in the registries.
+
+use std::ops::Deref;
+
+use paceline_data::{DatasetKind, Sharding};
+use paceline_nn::optim::{self, Optimiser};
+use paceline_nn::schedule::{LrScaling, Schedule};
+use paceline_plan::{Plan, PlanError};
+use paceline_protocol::consistency::{self, ConsistencyModel};
+use paceline_protocol::{Averages, Coder, Strategy, strategies};
+use paceline_wire::registry::{self, TransportKind};
+
+/// A plan and what its names stand for, looked up once. Its numbers are read through `Deref`.
+#[derive(Clone)]
+pub struct TypedPlan<'a> {
+    /// The document.
+    pub document: &'a Plan,
+    /// Dataset.
+    pub dataset: &'static DatasetKind,
+    /// Averaging path; one worker alone has one without peers.
+    pub strategy: &'static Strategy,
+    /// Consistency model, still without its parameters: they depend on the number of steps.
+    pub consistency: &'static ConsistencyModel,
+    /// What is averaged.
+    pub averages: Averages,
+    /// How messages are made shorter.
+    pub coder: Option<Coder>,
+    /// Which worker sees which samples.
+    pub sharding: Sharding,
+    /// What the processes talk over.
+    pub transport: &'static TransportKind,
+    /// Optimiser.
+    pub optimiser: &'static Optimiser,
+    /// How the learning rate changes over the run.
+    pub schedule: Schedule,
+    /// How the learning rate follows the number of workers.
+    pub scaling: LrScaling,
+}
+
+impl Deref for TypedPlan<'_> {
+    type Target = Plan;
+
+    fn deref(&self) -> &Plan {
+        self.document
+    }
+}
+
+impl<'a> TypedPlan<'a> {
+    /// Looks up a plan's names. A plan of another version may have names that this one does not know.
+    pub fn new(plan: &'a Plan) -> Result<Self, PlanError> {
+        let coder = plan.compression.as_deref().map(|text| parsed("compression", text)).transpose()?;
+        let one_of = |flag: &str, value: &str, names: [&str; 2]| match names.contains(&value) {
+            true => Ok(value == names[1]),
+            false => Err(unknown(flag, value)),
+        };
+        let weights = one_of("averages", &plan.averages, ["gradients", "weights"])?;
+        let linear = one_of("lr-scaling", &plan.lr_scaling, ["none", "linear"])?;
+        Ok(Self {
+            document: plan,
+            dataset: known("data", &plan.data, paceline_data::find)?,
+            strategy: known("strategy", &plan.strategy, strategies::of_plan)?,
+            consistency: known("sync", &plan.sync, consistency::find)?,
+            averages: if weights { Averages::Weights } else { Averages::Gradients },
+            coder,
+            // One worker sees everything, whatever would be split.
+            sharding: if plan.workers == 1 { Sharding::Iid } else { parsed("shard", &plan.shard)? },
+            transport: known("transport", &plan.transport, registry::find)?,
+            optimiser: known("optimizer", &plan.optimizer, optim::find)?,
+            schedule: parsed("schedule", &plan.schedule)?,
+            scaling: if linear { LrScaling::Linear } else { LrScaling::None },
+        })
+    }
+}
+
+/// The refusal of a name that no registry has.
+pub(crate) fn unknown(flag: &str, value: &str) -> PlanError {
+    let problem = "this version does not know it; was the plan made by another one?".into();
+    PlanError { flag: format!("--{flag}"), value: value.into(), problem }
+}
+
+fn known<T>(flag: &str, name: &str, find: fn(&str) -> Option<T>) -> Result<T, PlanError> {
+    find(name).ok_or_else(|| unknown(flag, name))
+}
+
+fn parsed<T: std::str::FromStr<Err: ToString>>(flag: &str, text: &str) -> Result<T, PlanError> {
+    let refuse = |error: T::Err| PlanError { problem: error.to_string(), ..unknown(flag, text) };
+    text.parse().map_err(refuse)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{RunSettings, resolve};
+
+    #[test]
+    fn a_name_of_another_version_is_refused_with_its_flag() {
+        let plan = resolve(&RunSettings::default()).unwrap();
+        assert_eq!(TypedPlan::new(&plan).unwrap().optimiser.name, "sgd");
+        for (flag, plan) in [
+            ("--strategy", Plan { strategy: "telepathy".into(), ..plan.clone() }),
+            ("--shard", Plan { shard: "halves".into(), workers: 2, ..plan.clone() }),
+            ("--lr-scaling", Plan { lr_scaling: "square".into(), ..plan.clone() }),
+            ("--compression", Plan { compression: Some("zip".into()), ..plan.clone() }),
+        ] {
+            assert_eq!(TypedPlan::new(&plan).map(drop).unwrap_err().flag, flag);
+        }
+    }
+}

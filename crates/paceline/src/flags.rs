@@ -1,0 +1,87 @@
+//! The settings of a run as flags: clap's arguments, made from the table of `paceline_resolve`.
+
+use clap::builder::{PathBufValueParser, PossibleValue, PossibleValuesParser, ValueParser};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use paceline_resolve::{RunSetting, RunSettings, SettingKind, SettingSection, settings};
+
+/// What was given of the plan's settings, or of the recording's.
+#[derive(Clone, Debug, Default)]
+pub struct SettingFlags<const RECORDING: bool>(pub RunSettings);
+
+/// Flags of what is run.
+pub type PlanFlags = SettingFlags<false>;
+/// Flags of what is recorded.
+pub type RecordingFlags = SettingFlags<true>;
+
+/// A parser of registered names that shows what each one is.
+pub fn names(entries: impl Iterator<Item = (&'static str, &'static str)>) -> PossibleValuesParser {
+    let value = |(name, about): (&'static str, &'static str)| match about {
+        "" => PossibleValue::new(name),
+        about => PossibleValue::new(name).help(about),
+    };
+    PossibleValuesParser::new(entries.map(value).collect::<Vec<_>>())
+}
+
+fn arg(setting: &'static RunSetting) -> Arg {
+    let mut arg = Arg::new(setting.name).long(setting.name).help(setting.about.as_ref());
+    if let SettingKind::Switch = setting.kind {
+        arg = arg.action(ArgAction::SetTrue);
+    } else {
+        arg = arg.value_name(setting.value_name.as_ref()).default_value(setting.default);
+        arg = arg.value_parser(match setting.kind {
+            SettingKind::Name(all) => ValueParser::new(names(all().into_iter())),
+            SettingKind::Path => ValueParser::new(PathBufValueParser::new()),
+            _ => ValueParser::new(move |text: &str| setting.check(text).map(|()| text.to_owned())),
+        });
+    }
+    if let SettingKind::List = setting.kind {
+        arg = arg.action(ArgAction::Append).value_delimiter(',');
+    }
+    if let Some(bare) = setting.bare {
+        arg = arg.num_args(0..=1).default_missing_value(bare).hide_default_value(true);
+    }
+    if setting.section == SettingSection::Parameters {
+        arg = arg.help_heading("Parameters of single strategies and consistency models");
+    }
+    arg = setting.conflicts.map_or(arg.clone(), |other| arg.clone().conflicts_with(other));
+    setting.requires.map_or(arg.clone(), |other| arg.requires(other))
+}
+
+impl<const RECORDING: bool> SettingFlags<RECORDING> {
+    fn settings() -> impl Iterator<Item = &'static RunSetting> {
+        settings().iter().filter(|setting| (setting.section == SettingSection::Recording) == RECORDING)
+    }
+}
+
+impl<const RECORDING: bool> clap::FromArgMatches for SettingFlags<RECORDING> {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut given = RunSettings::default();
+        let from_user = |name| matches.value_source(name) == Some(ValueSource::CommandLine);
+        for setting in Self::settings().filter(|setting| from_user(setting.name)) {
+            // As it was typed; of a flag that is given several times, all values.
+            let texts = matches
+                .get_raw(setting.name)
+                .into_iter()
+                .flatten()
+                .filter(|_| !matches!(setting.kind, SettingKind::Switch));
+            given.put(setting.name, texts.collect::<Vec<_>>().join(std::ffi::OsStr::new(",")));
+        }
+        Ok(Self(given))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl<const RECORDING: bool> clap::Args for SettingFlags<RECORDING> {
+    fn augment_args(command: Command) -> Command {
+        command.args(Self::settings().map(arg))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
