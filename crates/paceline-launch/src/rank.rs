@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use paceline_data::{Dataset, Folders};
 use paceline_nn::{Graph, Outcome};
 use paceline_plan::Plan;
-use paceline_protocol::{Agreement, Protocols, Setup, Strategy};
+use paceline_protocol::{Agreement, Setup, Strategy};
 use paceline_record::{RankState, process};
+use paceline_resolve::{TypedPlan, unknown};
 use paceline_train::engine::Times;
 use paceline_train::server::ServerEvent;
 use paceline_train::worker::WorkerEvent;
@@ -50,7 +51,7 @@ pub fn model_hash(plan: &Plan) -> [u8; 32] {
 /// A rank's view of a run.
 pub struct RankContext<'a> {
     /// The plan.
-    pub plan: &'a Plan,
+    pub plan: TypedPlan<'a>,
     /// The dataset.
     pub dataset: &'a Dataset,
     /// The network.
@@ -67,9 +68,8 @@ impl<'a> RankContext<'a> {
     /// Takes a seat.
     pub fn new(plan: &'a Plan, dataset: &'a Dataset, rank: usize) -> Result<Self, TrainError> {
         let graph = Arc::new(model::graph(plan, dataset)?);
-        let strategy =
-            Protocols::default().of_plan(&plan.strategy).expect("the plan's names come from the registries");
-        let setup = worker::setup(plan, &graph, dataset.train.len());
+        let plan = TypedPlan::new(plan)?;
+        let (strategy, setup) = (plan.strategy, worker::setup(&plan, &graph, dataset.train.len()));
         Ok(Self { plan, dataset, graph, strategy, setup, rank })
     }
 
@@ -304,7 +304,7 @@ fn life(say: &mut dyn FnMut(RankEvent, &[f32]), play: PlayTask) -> Result<(), Ra
         RankCommand::Task { task, .. } => (&task.transport, task.buffer),
         _ => return Ok(()),
     };
-    let kind = registry::find(transport).expect("the plan's names come from the registries");
+    let kind = registry::find(transport).ok_or_else(|| failed(&unknown("transport", transport).into()))?;
     let place = if let RankCommand::Config { place, .. } = &order { *place } else { None };
     let door = match place {
         Some(place) => kind.bind_at.expect("the launcher knows who leaves its machine")(place.address),
@@ -317,7 +317,7 @@ fn life(say: &mut dyn FnMut(RankEvent, &[f32]), play: PlayTask) -> Result<(), Ra
             if plan.pin {
                 keep_to_own_cores(place.map_or(rank, |place| place.index), plan.threads);
             }
-            let source = paceline_data::find(&plan.data).expect("the plan's names come from the registries");
+            let source = TypedPlan::new(&plan).map_err(|error| failed(&error.into()))?.dataset;
             let loaded = source.load(&Folders(folders), &model::settings(&plan));
             let dataset = loaded.map_err(|error| failed(&error.into()))?;
             let context = RankContext::new(&plan, &dataset, rank).map_err(|e| failed(&e))?;

@@ -26,4 +26,4 @@ pub use environment::{data_folders, own_data_folder, store_folder, variable};
 pub use resolve::{DEFAULT_EPOCHS, model_description, resolve};
 pub use settings::{RunSettings, SettingError};
 pub use table::{RunSetting, SettingKind, SettingSection, byte_count, settings};
-pub use typed::TypedPlan;
+pub use typed::{TypedPlan, unknown};

@@ -73,7 +73,7 @@ impl<'a> TypedPlan<'a> {
 }
 
 /// The refusal of a name that no registry has.
-pub(crate) fn unknown(flag: &str, value: &str) -> PlanError {
+pub fn unknown(flag: &str, value: &str) -> PlanError {
     let problem = "this version does not know it; was the plan made by another one?".into();
     PlanError { flag: format!("--{flag}"), value: value.into(), problem }
 }

@@ -35,6 +35,9 @@ pub enum TrainError {
         /// This rank's step.
         step: u64,
     },
+    /// The plan has a name that this version does not know.
+    #[error(transparent)]
+    Plan(#[from] paceline_plan::PlanError),
     /// The transport failed.
     #[error(transparent)]
     Wire(#[from] paceline_wire::WireError),
@@ -105,7 +108,7 @@ impl TrainError {
         match self {
             Self::Diverged { .. } => FailureKind::Diverged,
             Self::Shape { .. } | Self::Positions { .. } | Self::Description { .. } => FailureKind::Plan,
-            Self::Weights { .. } | Self::Frozen { .. } => FailureKind::Plan,
+            Self::Weights { .. } | Self::Frozen { .. } | Self::Plan(_) => FailureKind::Plan,
             Self::Data(_) | Self::Restore { .. } => FailureKind::Storage,
             Self::Lost { .. } | Self::Silent { .. } => FailureKind::Lost,
             Self::Wire(_) => FailureKind::Protocol,
@@ -121,6 +124,7 @@ impl TrainError {
                 "the process is alive but makes no progress: is the machine overloaded?"
             }
             TrainError::Wire(_) => "is something else using the ports, or the machine out of sockets?",
+            TrainError::Plan(_) => "`paceline train --help` lists what this version knows",
             TrainError::Restore { .. } => "was it made by another version? start the run again without it",
             TrainError::Data(error) => return error.hint(),
             TrainError::Positions { .. } => {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use paceline_data::{Dataset, DatasetSettings, Look, Reader, Sample};
 use paceline_nn::{Compute, Graph, Network, Outcome, Pass, Shape, Targets, description, models};
 use paceline_plan::Plan;
+use paceline_resolve::unknown;
 use sha2::{Digest, Sha256};
 
 use crate::clock::{Clock, Phase};
@@ -56,7 +57,7 @@ fn build(plan: &Plan, dataset: &Dataset) -> Result<Graph, TrainError> {
         };
         return description::build(text, shape, dataset.classes).map_err(refused);
     }
-    let model = models::find(&plan.model).expect("the plan's names come from the registries");
+    let model = models::find(&plan.model).ok_or_else(|| unknown("model", &plan.model))?;
     let refused = |source| TrainError::Shape {
         model: plan.model.clone(),
         data: plan.data.clone(),

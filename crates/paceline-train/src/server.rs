@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use paceline_nn::{Compute, Graph};
-use paceline_plan::Plan;
 use paceline_protocol::{Input, Rank, Setup, Strategy, Trace};
 use paceline_record::{Observer, StepRow};
+use paceline_resolve::TypedPlan;
 use paceline_wire::Transport;
 
 use crate::clock::Clock;
@@ -34,7 +34,7 @@ pub struct Summary {
 /// A server's place in a run.
 pub struct Job<'a> {
     /// The plan.
-    pub plan: &'a Plan,
+    pub plan: &'a TypedPlan<'a>,
     /// The network.
     pub graph: &'a Graph,
     /// Samples of the training split.

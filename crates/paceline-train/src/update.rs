@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use paceline_data::Order;
 use paceline_nn::Compute;
-use paceline_nn::optim::{self, Optimiser, Settings, Step};
-use paceline_nn::schedule::{LrScaling, Progress, Schedule};
-use paceline_plan::Plan;
+use paceline_nn::optim::{Optimiser, Settings, Step};
+use paceline_nn::schedule::{Progress, Schedule};
+use paceline_resolve::TypedPlan;
 
 /// Applies gradients as a plan says.
 pub struct Update {
@@ -42,19 +42,18 @@ struct Rate {
 
 impl Update {
     /// The optimiser of a plan, for a training split of `samples`.
-    pub fn new(plan: &Plan, samples: usize, compute: Arc<Compute>) -> Self {
+    pub fn new(plan: &TypedPlan<'_>, samples: usize, compute: Arc<Compute>) -> Self {
         let total = plan.total_samples(samples);
-        let scaling = if plan.lr_scaling == "linear" { LrScaling::Linear } else { LrScaling::None };
         let rate = Rate {
             base: plan.lr,
-            whole: scaling.factor(plan.workers),
-            schedule: plan.schedule.parse().expect("the plan's schedule was checked when it was made"),
+            whole: plan.scaling.factor(plan.workers),
+            schedule: plan.schedule,
             warmup: plan.warmup,
             order: Order::new(plan.seed, samples, plan.batch * plan.workers, total),
             total,
         };
         Self {
-            optimiser: optim::find(&plan.optimizer).expect("the plan's names come from the registries"),
+            optimiser: plan.optimiser,
             settings: Settings {
                 momentum: plan.momentum,
                 nesterov: plan.nesterov,

@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use paceline_data::{Dataset, Order, Sharding, order};
+use paceline_data::{Dataset, Order, order};
 use paceline_nn::{Compute, Graph, Outcome, Pass};
 use paceline_plan::{Plan, Straggler};
 use paceline_protocol::{
-    Agreement, Averages, GradientScale, Input, Load, Options, Protocols, Rank, SINGLE, Setup, Strategy,
-    Tensor, Trace,
+    Agreement, GradientScale, Input, Load, Options, Rank, SINGLE, Setup, Strategy, Tensor, Trace,
 };
 use paceline_random::{Purpose, Stream};
 use paceline_record::process::thread_cpu_seconds;
 use paceline_record::{Observer, StepRow};
+use paceline_resolve::TypedPlan;
 use paceline_wire::Transport;
 
 use crate::clock::{Clock, Phase};
@@ -28,23 +28,23 @@ use crate::weights;
 /// Most elements of one message: half a megabyte stays in cache between receiving and summing.
 pub const MESSAGE: usize = 128 * 1024;
 
-/// What a strategy is told about a plan whose names and options were checked.
-pub fn setup(plan: &Plan, graph: &Graph, samples: usize) -> Setup {
+/// What a strategy is told about a plan.
+pub fn setup(plan: &TypedPlan<'_>, graph: &Graph, samples: usize) -> Setup {
     let total = plan.total_samples(samples);
     let order = Order::new(plan.seed, samples, plan.batch * plan.workers, total);
     let steps = order.steps().min(plan.stop_after_step.unwrap_or(u64::MAX));
     let options = Options(plan.options.clone());
     // Where a run switches is a fraction of the whole plan, wherever it is stopped.
-    let sync = Protocols::default().consistency(&plan.sync, &options, order.steps());
+    let sync = (plan.consistency.make)(&options, order.steps());
     // One worker alone sends nothing: its gradient is one piece.
-    let bucket = if plan.strategy == SINGLE { graph.param_count() } else { plan.bucket / size_of::<f32>() };
+    let bucket = if plan.document.strategy == SINGLE { graph.param_count() } else { plan.bucket / size_of::<f32>() };
     Setup {
         bucket: bucket.max(1),
         message: MESSAGE,
         tensors: graph.params().iter().map(|tensor| matrix(&tensor.shape, tensor.range.start)).collect(),
         sync,
-        averages: if plan.averages == "weights" { Averages::Weights } else { Averages::Gradients },
-        coder: plan.compression.as_ref().map(|text| text.parse().expect("the plan's codec was checked")),
+        averages: plan.averages,
+        coder: plan.coder,
         options,
         seed: plan.seed,
         ..Setup::new(plan.workers, plan.servers, graph.param_count(), steps)
@@ -62,13 +62,9 @@ fn matrix(shape: &[usize], offset: usize) -> Tensor {
 }
 
 /// The order of a plan's samples.
-pub fn order(plan: &Plan, dataset: &Dataset) -> Order {
-    let sharding = match plan.workers {
-        1 => Sharding::Iid,
-        _ => plan.shard.parse().expect("the plan's sharding was checked"),
-    };
+pub fn order(plan: &TypedPlan<'_>, dataset: &Dataset) -> Order {
     let (global, total) = (plan.batch * plan.workers, plan.total_samples(dataset.train.len()));
-    Order::sharded(plan.seed, dataset.train.labels(), plan.workers, global, total, sharding)
+    Order::sharded(plan.seed, dataset.train.labels(), plan.workers, global, total, plan.sharding)
 }
 
 /// The samples of a worker's step, and what their summed loss's gradient is scaled by.
@@ -165,7 +161,7 @@ pub struct Summary {
 /// A worker's place in a run.
 pub struct Job<'a> {
     /// The plan.
-    pub plan: &'a Plan,
+    pub plan: &'a TypedPlan<'a>,
     /// The dataset.
     pub dataset: &'a Dataset,
     /// The network.

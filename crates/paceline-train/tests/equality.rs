@@ -17,6 +17,7 @@ use paceline_protocol::{
     Trace, find,
 };
 use paceline_record::RankState;
+use paceline_resolve::TypedPlan;
 use paceline_train::{Segment, model, worker};
 use paceline_wire::TRANSPORTS;
 
@@ -24,7 +25,7 @@ use ranks::{Ran, Way, choose, digits, plan};
 
 /// Every rank of a plan as a thread of this process.
 fn distributed(plan: &Plan, dataset: &Dataset, strategy: &'static Strategy, over: &str) -> Ran {
-    let setup = worker::setup(plan, &model::graph(plan, dataset).unwrap(), dataset.train.len());
+    let setup = worker::setup(&TypedPlan::new(plan).unwrap(), &model::graph(plan, dataset).unwrap(), dataset.train.len());
     let whole = [Segment { from: 0, to: setup.steps, generation: 0 }];
     pausing(plan, dataset, strategy, over, &whole, Vec::new()).expect("it does not stop")
 }
@@ -280,7 +281,7 @@ fn mutants_are_caught_by_the_tolerance() {
 /// What each rank does in virtual time.
 fn virtual_traces(plan: &Plan, dataset: &Dataset, strategy: &Strategy) -> Vec<Trace> {
     let graph = model::graph(plan, dataset).unwrap();
-    let setup = worker::setup(plan, &graph, dataset.train.len());
+    let setup = worker::setup(&TypedPlan::new(plan).unwrap(), &graph, dataset.train.len());
     let participants = (0..setup.world()).map(|r| (strategy.make)(&setup, r)).collect();
     let costs = paceline_sim::Costs::constant(plan.workers, 1_000_000, 10_000, 1.0);
     paceline_sim::simulate(&setup, participants, &costs, &mut paceline_sim::Nothing, None, &[]).traces
@@ -400,7 +401,7 @@ fn asynchronous_runs_do_all_the_work_and_record_true_staleness() {
         let plan = choose(plan("mlp", "ps", 4, 2), "ps", sync, &[]);
         let ran = distributed(&plan, &dataset, strategy, "inproc");
         let graph = model::graph(&plan, &dataset).unwrap();
-        let setup = worker::setup(&plan, &graph, dataset.train.len());
+        let setup = worker::setup(&TypedPlan::new(&plan).unwrap(), &graph, dataset.train.len());
         let pushes = setup.steps as usize * 4;
         assert!(
             ran.staleness.iter().all(|s| s.len() == pushes),

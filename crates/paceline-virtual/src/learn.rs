@@ -8,9 +8,9 @@ use std::sync::Arc;
 use paceline_data::{Dataset, Order, order};
 use paceline_launch::gather::{Gather, mean};
 use paceline_nn::{Compute, Graph, Outcome};
-use paceline_plan::Plan;
 use paceline_protocol::{Action, Agreement, MsgId, Rank, Region, Setup, Time};
 use paceline_record::Event;
+use paceline_resolve::TypedPlan;
 use paceline_sim::{RankMemory, StepStart};
 use paceline_train::clock::Clock;
 use paceline_train::engine;
@@ -55,7 +55,7 @@ struct Incomplete {
 /// What is to be learned.
 pub struct Lesson<'a> {
     /// The plan.
-    pub plan: &'a Plan,
+    pub plan: TypedPlan<'a>,
     /// The dataset.
     pub dataset: &'a Dataset,
     /// What the strategy is told.
@@ -68,7 +68,7 @@ pub struct Lesson<'a> {
 
 /// The ranks' memory, and what is known of the model.
 pub struct Learning<'a, 'r> {
-    plan: &'a Plan,
+    plan: TypedPlan<'a>,
     dataset: &'a Dataset,
     setup: &'a Setup,
     agreement: Agreement,
@@ -97,10 +97,10 @@ impl<'a, 'r> Learning<'a, 'r> {
         report: &'r mut dyn FnMut(Event<'_>),
     ) -> Result<Self, TrainError> {
         let compute = Arc::new(Compute::new(plan.threads, plan.pin));
-        let frozen = weights::frozen(plan, &graph)?;
-        let replica = Replica::new(plan, graph, Arc::clone(&compute))?;
+        let frozen = weights::frozen(&plan, &graph)?;
+        let replica = Replica::new(&plan, graph, Arc::clone(&compute))?;
         let own = |lens: Vec<usize>| {
-            let mut update = Update::new(plan, dataset.train.len(), Arc::clone(&compute));
+            let mut update = Update::new(&plan, dataset.train.len(), Arc::clone(&compute));
             update.freeze(&frozen, &replica.params);
             Own {
                 params: replica.params.clone(),
@@ -113,14 +113,15 @@ impl<'a, 'r> Learning<'a, 'r> {
                 bodies: Vec::new(),
             }
         };
+        let ranks = scratch.into_iter().map(own).collect();
         Ok(Self {
+            order: worker::order(&plan, dataset),
             plan,
             dataset,
             setup,
             agreement,
-            ranks: scratch.into_iter().map(own).collect(),
+            ranks,
             replica,
-            order: worker::order(plan, dataset),
             snapshots: Vec::new(),
             rounds: vec![0; setup.servers],
             gather,

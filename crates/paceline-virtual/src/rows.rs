@@ -1,27 +1,24 @@
 //! Steps, messages and waits of a run in virtual time, as the rows that a real run's record has.
 
-use paceline_data::order;
+use paceline_data::{Order, order};
 use paceline_record::metric::{LINK, LinkReading, values};
 use paceline_record::row::{Batch, NOBODY, RankSample, TraceRow, Traced};
 use paceline_record::{Event, StepRow};
 use paceline_sim::{MessageEnd, Note, SimulationReport, Took};
-use paceline_train::worker;
 
 use crate::price::Timing;
-use crate::run::Scenario;
 
 /// Rows of one batch.
 const BATCH: usize = 4096;
 
 /// Tells what was noted of each rank; its clock begins with the run's.
 pub fn tell(
-    scenario: &Scenario<'_>,
+    order: &Order,
+    workers: usize,
     timing: &Timing,
     happened: &SimulationReport,
     report: &mut dyn FnMut(Event<'_>),
 ) {
-    let order = worker::order(scenario.plan, scenario.dataset);
-    let workers = scenario.plan.workers;
     let samples = |rank: usize, step: u64| match rank < workers {
         true => order::share(order.batch_len(step % order.steps().max(1)), rank, workers).len() as u64,
         false => 0,

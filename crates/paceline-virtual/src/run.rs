@@ -3,16 +3,17 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use paceline_data::Dataset;
+use paceline_data::{Dataset, Order};
 use paceline_launch::control::Done;
 use paceline_launch::gather::Gather;
 use paceline_launch::run::{check, check_hosts};
 use paceline_nn::Graph;
 use paceline_plan::Plan;
-use paceline_protocol::{Agreement, Participant, Protocols, Setup, Strategy};
+use paceline_protocol::{Agreement, Participant, Setup, Strategy};
 use paceline_record::event::SCHEMA;
 use paceline_record::process::{self, Started};
 use paceline_record::{Event, RunResult, Simulated, Simulation};
+use paceline_resolve::TypedPlan;
 use paceline_sim::{Costs, Nothing, SimulationReport, evaluate};
 use paceline_train::model::{self, params_sha256};
 use paceline_train::worker;
@@ -47,6 +48,7 @@ struct Stage {
     graph: Arc<Graph>,
     strategy: &'static Strategy,
     setup: Setup,
+    order: Order,
     costs: Costs,
     timing: Timing,
 }
@@ -61,12 +63,11 @@ impl Stage {
         check_hosts(&placed, false)?;
         check(&placed, dataset)?;
         let graph = Arc::new(model::graph(plan, dataset)?);
-        let setup = worker::setup(plan, &graph, dataset.train.len());
-        let strategy =
-            Protocols::default().of_plan(&plan.strategy).expect("the plan's names come from the registries");
-        let order = worker::order(plan, dataset);
-        let (costs, timing) = price::costs(&placed, &graph, &setup, order, terms);
-        Ok(Self { placed, graph, strategy, setup, costs, timing })
+        let plan = TypedPlan::new(plan)?;
+        let setup = worker::setup(&plan, &graph, dataset.train.len());
+        let order = worker::order(&plan, dataset);
+        let (costs, timing) = price::costs(&placed, &graph, &setup, worker::order(&plan, dataset), terms);
+        Ok(Self { placed, graph, strategy: plan.strategy, setup, order, costs, timing })
     }
 
     fn participants(&self) -> Vec<Box<dyn Participant>> {
@@ -148,7 +149,7 @@ fn learn<'a>(
     let participants = stage.participants();
     let scratch = participants.iter().map(|participant| participant.scratch()).collect();
     let (dataset, graph) = (scenario.dataset, Arc::clone(graph));
-    let lesson = Lesson { plan: placed, dataset, setup, agreement, graph };
+    let lesson = Lesson { plan: TypedPlan::new(placed)?, dataset, setup, agreement, graph };
     let mut learning = Learning::new(lesson, scratch, gather, report)?;
     let mut happened = match scenario.trace {
         0 => paceline_sim::run(setup, participants, costs, &mut learning),
@@ -207,7 +208,7 @@ fn tell(
     let seconds = |time: u64| time as f64 * 1e-9;
     let kinds = scenario.terms.cluster.map(|cluster| cluster.hosts());
     let layout = placed.layout();
-    let samples = worker::order(scenario.plan, scenario.dataset).samples_before(setup.steps);
+    let samples = stage.order.samples_before(setup.steps);
     for (rank, spent) in happened.spent.iter().enumerate() {
         let compute = seconds(spent.compute);
         let phases =
@@ -236,7 +237,7 @@ fn tell(
         });
     }
     gather.phases(report);
-    rows::tell(scenario, timing, happened, report);
+    rows::tell(&stage.order, setup.workers, timing, happened, report);
 }
 
 /// What the hosts in use cost over so many seconds, if all have a price.

@@ -10,6 +10,7 @@ use paceline_data::{Dataset, Folders};
 use paceline_plan::{Placement, Plan, TrainingLength};
 use paceline_protocol::{Options, Protocols, Setup, Strategy, Trace, find};
 use paceline_record::RankState;
+use paceline_resolve::TypedPlan;
 use paceline_train::worker::WorkerEvent;
 use paceline_train::{Pause, Segment, SegmentControl, StepGate, model, server, worker};
 use paceline_wire::{Door, Identity, Key, StreamOptions as Wire, Transport, inproc, registry};
@@ -140,6 +141,7 @@ pub fn run(
     losses: &mut Losses,
 ) -> Result<Ran, Vec<RankState>> {
     let graph = Arc::new(model::graph(plan, dataset).unwrap());
+    let plan = &TypedPlan::new(plan).unwrap();
     let setup = worker::setup(plan, &graph, dataset.train.len());
     let transports = match over {
         "inproc" => {
