@@ -12,6 +12,7 @@ use paceline_launch::{LaunchError, run};
 use paceline_plan::NetworkLimits;
 use paceline_protocol::{Action, Buf, Input, Region, Setup};
 use paceline_record::process;
+use paceline_registry::Registry;
 use paceline_train::engine::{Begin, Engine};
 use paceline_train::memory::{Bodies, Memory, add};
 use paceline_train::worker::MESSAGE;
@@ -301,7 +302,7 @@ impl Bench {
 
     /// The same, with what each rank tells.
     pub fn accounts(&self, program: &Path, word: &str) -> Result<Vec<Account>, LaunchError> {
-        match run::transport(&self.transport, self.buffer)?.mesh {
+        match run::transport(&Registry::default(), &self.transport, self.buffer)?.mesh {
             Some(mesh) => self.as_threads(mesh(self.world())),
             None => self.as_processes(program, word),
         }

@@ -3,6 +3,7 @@
 use paceline_launch::run;
 use paceline_plan::PlanError;
 use paceline_random::{Purpose, Stream};
+use paceline_registry::Registry;
 use paceline_wire::TRANSPORTS;
 
 /// A transport and the bytes of its buffers.
@@ -27,7 +28,7 @@ impl ChannelAxes {
         let (mut combinations, mut left_out) = (Vec::new(), Vec::new());
         for transport in &transports {
             for &buffer in &self.buffers {
-                match run::transport(transport, buffer) {
+                match run::transport(&Registry::default(), transport, buffer) {
                     Ok(_) => combinations.push((transport.clone(), buffer)),
                     Err(error) if !named && cannot_be_sized(transport) => left_out.push(error.problem),
                     Err(error) => return Err(PlanError { flag: error.flag + "s", ..error }),

@@ -27,6 +27,8 @@ pub struct DatasetKind {
     pub(crate) load: fn(&Folders, &DatasetSettings) -> Result<Dataset, DataError>,
 }
 
+paceline_registry::entries!(DatasetKind, DATASETS);
+
 /// What a sample looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {

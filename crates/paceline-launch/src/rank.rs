@@ -10,14 +10,12 @@ use paceline_nn::{Graph, Outcome};
 use paceline_plan::Plan;
 use paceline_protocol::{Agreement, Setup, Strategy};
 use paceline_record::{RankState, process};
-use paceline_resolve::{TypedPlan, unknown};
+use paceline_resolve::{Registries, TypedPlan, unknown};
 use paceline_train::engine::Times;
 use paceline_train::server::ServerEvent;
 use paceline_train::worker::WorkerEvent;
 use paceline_train::{Pause, Segment, SegmentControl, StepGate, TrainError, model, server, worker};
-use paceline_wire::{
-    Door, Identity, Interfaces, Key, StreamOptions, Transport, WireError, identity, registry,
-};
+use paceline_wire::{Door, Identity, Interfaces, Key, StreamOptions, Transport, WireError, identity};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use sha2::{Digest, Sha256};
 
@@ -65,10 +63,10 @@ pub struct RankContext<'a> {
 }
 
 impl<'a> RankContext<'a> {
-    /// Takes a seat.
-    pub fn new(plan: &'a Plan, dataset: &'a Dataset, rank: usize) -> Result<Self, TrainError> {
-        let graph = Arc::new(model::graph(plan, dataset)?);
-        let plan = TypedPlan::new(plan)?;
+    /// That of a rank of a plan.
+    pub fn new(plan: &TypedPlan<'a>, dataset: &'a Dataset, rank: usize) -> Result<Self, TrainError> {
+        let plan = plan.clone();
+        let graph = Arc::new(model::graph(&plan, dataset)?);
         let (strategy, setup) = (plan.strategy, worker::setup(&plan, &graph, dataset.train.len()));
         Ok(Self { plan, dataset, graph, strategy, setup, rank })
     }
@@ -267,7 +265,7 @@ pub type PlayTask = fn(&RankTask, usize, Box<dyn Transport>) -> Result<(Done, Ve
 /// The whole life of a rank's process: its orders come from standard input, its words go to standard
 /// output. When the launcher is gone, so is the rank.
 /// `play` does tasks other than training.
-pub fn main(play: PlayTask) {
+pub fn main(registries: &Registries, play: PlayTask) {
     interrupt::pass_on(|| {
         // A launcher that has ended takes this process with it.
         let _ = control::write(&mut std::io::stdout().lock(), &RankEvent::Interrupted, &[]);
@@ -276,7 +274,7 @@ pub fn main(play: PlayTask) {
         // A launcher that does not listen any more has ended: nothing is left to tell.
         let _ = control::write(&mut std::io::stdout().lock(), &message, numbers);
     };
-    if let Err(failure) = life(&mut say, play) {
+    if let Err(failure) = life(&mut say, registries, play) {
         say(failure, &[]);
     }
 }
@@ -292,7 +290,11 @@ fn pulse() {
     let _ = std::thread::Builder::new().name("pulse".into()).spawn(beat);
 }
 
-fn life(say: &mut dyn FnMut(RankEvent, &[f32]), play: PlayTask) -> Result<(), RankEvent> {
+fn life(
+    say: &mut dyn FnMut(RankEvent, &[f32]),
+    registries: &Registries,
+    play: PlayTask,
+) -> Result<(), RankEvent> {
     let mut orders = std::io::stdin();
     let Ok(Some((order, _))) = control::read(&mut orders) else { return Ok(()) };
     let (transport, buffer) = match &order {
@@ -304,7 +306,10 @@ fn life(say: &mut dyn FnMut(RankEvent, &[f32]), play: PlayTask) -> Result<(), Ra
         RankCommand::Task { task, .. } => (&task.transport, task.buffer),
         _ => return Ok(()),
     };
-    let kind = registry::find(transport).ok_or_else(|| failed(&unknown("transport", transport).into()))?;
+    let kind = registries
+        .transports
+        .find(transport)
+        .ok_or_else(|| failed(&unknown("transport", transport).into()))?;
     let place = if let RankCommand::Config { place, .. } = &order { *place } else { None };
     let door = match place {
         Some(place) => kind.bind_at.expect("the launcher knows who leaves its machine")(place.address),
@@ -317,10 +322,10 @@ fn life(say: &mut dyn FnMut(RankEvent, &[f32]), play: PlayTask) -> Result<(), Ra
             if plan.pin {
                 keep_to_own_cores(place.map_or(rank, |place| place.index), plan.threads);
             }
-            let source = TypedPlan::new(&plan).map_err(|error| failed(&error.into()))?.dataset;
-            let loaded = source.load(&Folders(folders), &model::settings(&plan));
+            let typed = TypedPlan::new(&plan, registries).map_err(|error| failed(&error.into()))?;
+            let loaded = typed.dataset.load(&Folders(folders), &model::settings(&plan));
             let dataset = loaded.map_err(|error| failed(&error.into()))?;
-            let context = RankContext::new(&plan, &dataset, rank).map_err(|e| failed(&e))?;
+            let context = RankContext::new(&typed, &dataset, rank).map_err(|e| failed(&e))?;
             let identity = Identity {
                 run,
                 rank,

@@ -17,7 +17,7 @@ use crate::error::LaunchError;
 use crate::joining::{self, HostCommand, HostEvent, RunEnd};
 use crate::processes::{ProcessEvent, RankProcesses};
 use crate::rendezvous;
-use crate::run::{self, Launch};
+use crate::run::Launch;
 use crate::threads::RankThreads;
 
 /// Time that this machine's processes have to end by themselves after a run that ended well.
@@ -118,8 +118,8 @@ impl Ranks {
         let world = plan.workers + plan.servers;
         let layout = if hosts.is_some() { plan.layout() } else { vec![0; world] };
         let ends = vec![None; world];
-        let alone = (plan.strategy == SINGLE).then_some(inproc::KIND.mesh).flatten();
-        if let Some(mesh) = alone.or(run::transport(&plan.transport, plan.buffer)?.mesh) {
+        let alone = (plan.document.strategy == SINGLE).then_some(inproc::KIND.mesh).flatten();
+        if let Some(mesh) = alone.or(plan.transport.mesh) {
             let local = LocalRanks::Threads(RankThreads::start(scope, launch, mesh(world), sender));
             return Ok(Self { local, layout, hosts, heard, ends, refused: 0 });
         }
@@ -135,7 +135,7 @@ impl Ranks {
         });
         for (i, host) in hosts.iter().flat_map(|hosts| hosts.others.iter().enumerate()) {
             let start = HostCommand::Start {
-                plan: Box::new(plan.clone()),
+                plan: Box::new(plan.document.clone()),
                 ranks: of(i + 1),
                 key,
                 recording: launch.recording,

@@ -12,7 +12,9 @@ use paceline_plan::{Plan, PlanError};
 use paceline_protocol::{Refusal, SINGLE};
 use paceline_record::process::Started;
 use paceline_record::{Event, FailureKind, Recording, RunResult};
-use paceline_wire::{Interfaces, TRANSPORTS, TransportKind, registry};
+use paceline_registry::Registry;
+use paceline_resolve::{Registries, TypedPlan};
+use paceline_wire::{Interfaces, TransportKind};
 
 use crate::control::{RankCommand, RankEvent};
 use crate::emulated::Emulated;
@@ -35,7 +37,9 @@ const BLAME: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 pub struct Launch<'a> {
     /// The plan.
-    pub plan: &'a Plan,
+    pub plan: &'a TypedPlan<'a>,
+    /// What its names are looked up in.
+    pub registries: &'a Registries,
     /// The dataset, loaded.
     pub dataset: &'a Dataset,
     /// Where ranks find it.
@@ -53,14 +57,18 @@ pub struct Launch<'a> {
 }
 
 /// The transport that a run asks for, if its buffers can be what it asks for.
-pub fn transport(name: &str, buffer: Option<usize>) -> Result<&'static TransportKind, PlanError> {
+pub fn transport(
+    transports: &Registry<TransportKind>,
+    name: &str,
+    buffer: Option<usize>,
+) -> Result<&'static TransportKind, PlanError> {
     let refuse = |flag: &str, value: &str, problem: String| {
         Err(PlanError { flag: flag.into(), value: value.into(), problem })
     };
     let names = |which: fn(&TransportKind) -> bool| {
-        TRANSPORTS.iter().filter(|kind| which(kind)).map(|kind| kind.name).collect::<Vec<_>>().join(", ")
+        transports.iter().filter(|kind| which(kind)).map(|kind| kind.name).collect::<Vec<_>>().join(", ")
     };
-    let Some(kind) = registry::find(name) else {
+    let Some(kind) = transports.find(name) else {
         return refuse("--transport", name, format!("valid: {}", names(|_| true)));
     };
     let Some(bytes) = buffer else { return Ok(kind) };
@@ -76,7 +84,7 @@ pub fn transport(name: &str, buffer: Option<usize>) -> Result<&'static Transport
 }
 
 /// Whether the hosts of a plan can be what the run asks for: other machines that join it, or emulated ones.
-pub fn check_hosts(plan: &Plan, joined: bool) -> Result<(), PlanError> {
+pub fn check_hosts(plan: &Plan, transports: &Registry<TransportKind>, joined: bool) -> Result<(), PlanError> {
     let refuse = |flag: &str, value: &dyn ToString, problem: String| {
         Err(PlanError { flag: flag.into(), value: value.to_string(), problem })
     };
@@ -88,9 +96,9 @@ pub fn check_hosts(plan: &Plan, joined: bool) -> Result<(), PlanError> {
             _ => Ok(()),
         };
     }
-    let kind = transport(&plan.transport, plan.buffer)?;
+    let kind = transport(transports, &plan.transport, plan.buffer)?;
     if kind.bind_at.is_none() {
-        let far: Vec<_> = TRANSPORTS.iter().filter(|k| k.bind_at.is_some()).map(|k| k.name).collect();
+        let far: Vec<_> = transports.iter().filter(|k| k.bind_at.is_some()).map(|k| k.name).collect();
         let problem = format!(
             "does not go to other machines ({}); valid with --listen: {}",
             kind.about,
@@ -115,11 +123,11 @@ pub fn check_hosts(plan: &Plan, joined: bool) -> Result<(), PlanError> {
 }
 
 /// Whether the strategy can be run with the plan.
-pub fn check(plan: &Plan, dataset: &Dataset) -> Result<(), LaunchError> {
-    if plan.strategy == SINGLE {
+pub fn check(plan: &TypedPlan<'_>, registries: &Registries, dataset: &Dataset) -> Result<(), LaunchError> {
+    if plan.document.strategy == SINGLE {
         return Ok(());
     }
-    transport(&plan.transport, plan.buffer)?;
+    transport(&registries.transports, &plan.document.transport, plan.buffer)?;
     let context = RankContext::new(plan, dataset, 0)?;
     context.strategy.check(&context.setup).map_err(|refusal| {
         let Refusal { flag, value, problem } = refusal;
@@ -136,10 +144,10 @@ pub fn run(
     report: &mut dyn FnMut(Event<'_>),
 ) -> Result<RunResult, LaunchError> {
     let plan = launch.plan;
-    if plan.strategy != SINGLE {
-        check_hosts(plan, listen.is_some())?;
+    if plan.document.strategy != SINGLE {
+        check_hosts(plan, &launch.registries.transports, listen.is_some())?;
     }
-    check(plan, launch.dataset)?;
+    check(plan, launch.registries, launch.dataset)?;
     if plan.restarts > 0 && listen.is_some() {
         let problem = "a machine that is lost does not come back by itself: not with --listen".into();
         return Err(PlanError { flag: "--on-loss".into(), value: "restart".into(), problem }.into());

@@ -17,6 +17,26 @@ pub trait Entry: Sized + 'static {
     fn about(&self) -> &'static str;
 }
 
+/// Makes a type with the fields `name` and `about` an [`Entry`], with the program's own ones in a static slice.
+#[macro_export]
+macro_rules! entries {
+    ($kind:ty, $builtin:expr) => {
+        impl $crate::Entry for $kind {
+            fn builtin() -> &'static [Self] {
+                $builtin
+            }
+
+            fn name(&self) -> &'static str {
+                self.name
+            }
+
+            fn about(&self) -> &'static str {
+                self.about
+            }
+        }
+    };
+}
+
 /// The entries of one family. [`Default`] has those of the program.
 pub struct Registry<T: 'static>(Vec<&'static T>);
 
@@ -67,28 +87,26 @@ mod tests {
     use super::*;
 
     #[derive(Debug, PartialEq)]
-    struct Fruit(&'static str);
-
-    impl Entry for Fruit {
-        fn builtin() -> &'static [Self] {
-            &[Fruit("apple"), Fruit("pear")]
-        }
-
-        fn name(&self) -> &'static str {
-            self.0
-        }
-
-        fn about(&self) -> &'static str {
-            "grows on trees"
-        }
+    struct Fruit {
+        name: &'static str,
+        about: &'static str,
     }
+
+    const fn fruit(name: &'static str) -> Fruit {
+        Fruit { name, about: "grows on trees" }
+    }
+
+    static FRUITS: [Fruit; 2] = [fruit("apple"), fruit("pear")];
+    static PLUM: Fruit = fruit("plum");
+
+    crate::entries!(Fruit, &FRUITS);
 
     #[test]
     fn entries_are_found_by_name_and_one_that_is_passed_in_is_like_any_other() {
         let registry = Registry::default();
-        assert_eq!(registry.find("pear"), Some(&Fruit("pear")));
+        assert_eq!(registry.find("pear"), Some(&FRUITS[1]));
         assert_eq!(registry.find("plum"), None);
-        let more = registry.clone().with(&Fruit("plum")).with(&Fruit("apple"));
+        let more = registry.clone().with(&PLUM).with(&FRUITS[0]);
         assert_eq!(more.names(), ["pear", "plum", "apple"]);
         assert_eq!(registry.names(), ["apple", "pear"]);
     }

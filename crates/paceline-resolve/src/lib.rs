@@ -6,6 +6,7 @@
 //!
 //! # Layout
 //! - `table`: every setting, once: name, help, default, how its value is read
+//! - `registries`: what names can stand for
 //! - `settings`: the settings of one run
 //! - `resolve`: settings to plan
 //! - `typed`: plan to strategy, codec, optimiser and the rest
@@ -17,13 +18,15 @@
 #![forbid(unsafe_code)]
 
 mod environment;
+mod registries;
 mod resolve;
 mod settings;
 mod table;
 mod typed;
 
 pub use environment::{data_folders, own_data_folder, store_folder, variable};
+pub use registries::Registries;
 pub use resolve::{DEFAULT_EPOCHS, model_description, resolve};
 pub use settings::{RunSettings, SettingError};
-pub use table::{RunSetting, SettingKind, SettingSection, byte_count, settings};
+pub use table::{RunSetting, SettingKind, SettingSection, SettingTable, byte_count};
 pub use typed::{TypedPlan, unknown};

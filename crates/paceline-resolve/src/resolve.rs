@@ -8,10 +8,11 @@ use paceline_data::registry::BadSetting;
 use paceline_data::{DatasetSettings, Sharding};
 use paceline_nn::schedule::Schedule;
 use paceline_plan::{Hosts, NetworkLimits, Plan, PlanError, TrainingLength, Weights};
-use paceline_protocol::{Averages, Coder, Options, Refusal, SINGLE, strategies};
+use paceline_protocol::{Averages, Coder, Options, Refusal, SINGLE};
 
+use crate::registries::Registries;
 use crate::settings::RunSettings;
-use crate::table::{SettingSection, byte_count, settings};
+use crate::table::byte_count;
 use crate::typed::unknown;
 
 /// Epochs that are trained where nothing else is set.
@@ -36,8 +37,9 @@ pub fn resolve(given: &RunSettings) -> Result<Plan, PlanError> {
     let strategy = given.text("strategy").unwrap_or(if alone { SINGLE } else { "ring-allreduce" }).to_owned();
     let model_file = given.path("model-file").map(model_description).transpose()?;
     let (options, averages) = strategy_options(given, &strategy, &sync)?;
-    let asynchronous = !["bsp", "switch"].contains(&sync.as_str());
-    if asynchronous && lr_scaling == "linear" {
+    let consistencies = &given.registries().protocols.consistencies;
+    let whole_batches = consistencies.find(&sync).is_none_or(|model| model.whole_batches);
+    if !whole_batches && lr_scaling == "linear" {
         let problem = format!("is for steps of whole global batches; {sync} makes single pushes");
         return Err(refuse(Refusal::new("--lr-scaling", "linear", problem)));
     }
@@ -94,7 +96,7 @@ pub fn resolve(given: &RunSettings) -> Result<Plan, PlanError> {
         pin: given.given("pin"),
     };
     plan.check(usize::MAX)?;
-    check_dataset(&plan)?;
+    check_dataset(&plan, given.registries())?;
     Ok(plan)
 }
 
@@ -104,15 +106,14 @@ fn strategy_options(
     strategy: &str,
     sync: &str,
 ) -> Result<(Options, Averages), PlanError> {
-    let own = settings().iter().filter(|setting| setting.section == SettingSection::Parameters);
-    let set = own.filter_map(|setting| Some((setting.name.to_owned(), given.text(setting.name)?.to_owned())));
-    let mut options = Options(set.collect());
+    let mut options = Options(given.parameters());
     if strategy == SINGLE {
         check_alone(given, sync, &options).map_err(refuse)?;
         return Ok((options, Averages::Gradients));
     }
-    let strategy = strategies::find(strategy).ok_or_else(|| unknown("strategy", strategy))?;
-    strategy.resolve(sync, &mut options).map_err(refuse)?;
+    let protocols = &given.registries().protocols;
+    let strategy = protocols.strategies.find(strategy).ok_or_else(|| unknown("strategy", strategy))?;
+    protocols.resolve(strategy, sync, &mut options).map_err(refuse)?;
     Ok((options, strategy.averages[0]))
 }
 
@@ -123,7 +124,7 @@ fn check_alone(given: &RunSettings, sync: &str, options: &Options) -> Result<(),
         return Err(Refusal::new("--sync", sync, problem));
     }
     if let Some((name, value)) = options.0.iter().next() {
-        let problem = format!("belongs to {}", strategies::owners(name));
+        let problem = format!("belongs to {}", given.registries().protocols.owners(name));
         return Err(Refusal::new(&format!("--{name}"), value, problem));
     }
     for name in ["compression", "buffer", "network", "hosts", "averages"] {
@@ -136,8 +137,8 @@ fn check_alone(given: &RunSettings, sync: &str, options: &Options) -> Result<(),
 }
 
 /// Refuses settings that the dataset does not take.
-fn check_dataset(plan: &Plan) -> Result<(), PlanError> {
-    let source = paceline_data::find(&plan.data).ok_or_else(|| unknown("data", &plan.data))?;
+fn check_dataset(plan: &Plan, registries: &Registries) -> Result<(), PlanError> {
+    let source = registries.datasets.find(&plan.data).ok_or_else(|| unknown("data", &plan.data))?;
     let Plan { image_size, window, decoders, .. } = *plan;
     source.check(&DatasetSettings { image_size, window, decoders }).map_err(|bad| {
         let BadSetting { flag, value, problem } = bad;

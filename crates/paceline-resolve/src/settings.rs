@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use paceline_data::Folders;
 use paceline_plan::value::nearest;
@@ -11,7 +13,8 @@ use paceline_plan::{PlanError, Value};
 use paceline_record::Recording;
 
 use crate::environment::data_folders;
-use crate::table::{RunSetting, SettingKind, settings};
+use crate::registries::Registries;
+use crate::table::{SettingKind, SettingSection, SettingTable};
 
 /// Flags of `paceline train` that are no settings: they say where and how, not what is run.
 const OTHER_FLAGS: &[&str] = &["store", "no-record", "listen", "key-file", "join-timeout"];
@@ -22,28 +25,56 @@ const OTHER_FLAGS: &[&str] = &["store", "no-record", "listen", "key-file", "join
 pub struct SettingError(String);
 
 /// Settings by name, as users write them. What is absent has its default.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct RunSettings(BTreeMap<String, OsString>);
+#[derive(Clone)]
+pub struct RunSettings {
+    table: Arc<SettingTable>,
+    given: BTreeMap<String, OsString>,
+}
 
-/// The setting of a name.
-fn find(name: &str) -> Option<&'static RunSetting> {
-    settings().iter().find(|setting| setting.name == name)
+impl Default for RunSettings {
+    fn default() -> Self {
+        Self::new(SettingTable::builtin())
+    }
+}
+
+impl PartialEq for RunSettings {
+    fn eq(&self, other: &Self) -> bool {
+        self.given == other.given
+    }
+}
+
+impl fmt::Debug for RunSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.given.fmt(f)
+    }
 }
 
 impl RunSettings {
+    /// Nothing is given of what is in a table.
+    pub fn new(table: &Arc<SettingTable>) -> Self {
+        Self { table: Arc::clone(table), given: BTreeMap::new() }
+    }
+
+    /// What can be named.
+    pub fn registries(&self) -> &Registries {
+        &self.table.registries
+    }
+
     /// Settings with these values.
     pub fn from_values<'v>(
+        table: &Arc<SettingTable>,
         values: impl IntoIterator<Item = (&'v String, &'v Value)>,
     ) -> Result<Self, SettingError> {
-        let mut all = Self::default();
+        let mut all = Self::new(table);
         values.into_iter().try_for_each(|(name, value)| all.set(name, value))?;
         Ok(all)
     }
 
     /// Gives a setting a value; `false` takes it away.
     pub fn set(&mut self, name: &str, value: &Value) -> Result<(), SettingError> {
-        let Some(setting) = find(name) else {
-            let known = settings().iter().map(|setting| setting.name).chain(OTHER_FLAGS.iter().copied());
+        let table = Arc::clone(&self.table);
+        let Some(setting) = table.find(name) else {
+            let known = self.table.iter().map(|setting| setting.name).chain(OTHER_FLAGS.iter().copied());
             let hint = nearest(name, known).map(|near| format!("; did you mean `{near}`?"));
             let hint = hint.unwrap_or_else(|| "; `paceline train --help` lists every flag".into());
             return Err(SettingError(format!("paceline train has no flag --{name}{hint}")));
@@ -52,7 +83,7 @@ impl RunSettings {
         let flag = || format!("--{name} <{}>", setting.value_name);
         let text = match (value, setting.bare) {
             (Value::Flag(false), _) => {
-                self.0.remove(name);
+                self.given.remove(name);
                 return Ok(());
             }
             (Value::Flag(true), _) if switch => String::new(),
@@ -77,22 +108,29 @@ impl RunSettings {
 
     /// Gives a setting a text that was checked already, or that is a path.
     pub fn put(&mut self, name: &str, text: impl Into<OsString>) {
-        self.0.insert(name.into(), text.into());
+        self.given.insert(name.into(), text.into());
+    }
+
+    /// The settings of strategies and consistency models that are given.
+    pub(crate) fn parameters(&self) -> BTreeMap<String, String> {
+        let own = self.table.iter().filter(|setting| setting.section == SettingSection::Parameters);
+        let text = |name: &str| Some((name.to_owned(), self.text(name)?.to_owned()));
+        own.filter_map(|setting| text(setting.name)).collect()
     }
 
     /// Adds settings, over those that are there.
     pub fn extend(&mut self, others: Self) {
-        self.0.extend(others.0);
+        self.given.extend(others.given);
     }
 
     /// Whether a setting is given.
     pub fn given(&self, name: &str) -> bool {
-        self.0.contains_key(name)
+        self.given.contains_key(name)
     }
 
     /// The path of a setting, if it is given.
     pub fn path(&self, name: &str) -> Option<&Path> {
-        self.0.get(name).map(Path::new)
+        self.given.get(name).map(Path::new)
     }
 
     /// Where datasets are looked for.
@@ -108,8 +146,8 @@ impl RunSettings {
 
     /// A setting's text, or its default.
     pub(crate) fn text(&self, name: &str) -> Option<&str> {
-        let given = self.0.get(name).map(|text| text.to_str().unwrap_or("\u{fffd}"));
-        given.or_else(|| find(name)?.default)
+        let given = self.given.get(name).map(|text| text.to_str().unwrap_or("\u{fffd}"));
+        given.or_else(|| self.table.find(name)?.default)
     }
 
     /// A setting's value or its default, if it has either.
@@ -138,8 +176,8 @@ impl RunSettings {
     /// Refuses settings that cannot be given together, and those that need another one.
     pub(crate) fn check_pairs(&self) -> Result<(), PlanError> {
         let given = |name: &Option<&'static str>| name.filter(|name| self.given(name));
-        for setting in settings().iter().filter(|setting| self.given(setting.name)) {
-            let value = self.0.get(setting.name).map(OsString::as_os_str).unwrap_or(OsStr::new(""));
+        for setting in self.table.iter().filter(|setting| self.given(setting.name)) {
+            let value = self.given.get(setting.name).map(OsString::as_os_str).unwrap_or(OsStr::new(""));
             let refuse = |problem| {
                 let value = value.to_string_lossy().into_owned();
                 Err(PlanError { flag: format!("--{}", setting.name), value, problem })
@@ -160,7 +198,8 @@ mod tests {
     use super::*;
 
     fn set(name: &str, value: Value) -> Result<RunSettings, String> {
-        RunSettings::from_values([(&name.to_owned(), &value)]).map_err(|error| error.to_string())
+        RunSettings::from_values(SettingTable::builtin(), [(&name.to_owned(), &value)])
+            .map_err(|error| error.to_string())
     }
 
     #[test]

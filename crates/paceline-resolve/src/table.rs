@@ -3,15 +3,15 @@
 use std::borrow::Cow;
 use std::fmt::Display;
 use std::str::FromStr;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
-use paceline_data::{DATASETS, Sharding};
-use paceline_nn::models::MODELS;
-use paceline_nn::optim::OPTIMISERS;
+use paceline_data::Sharding;
 use paceline_nn::schedule::Schedule;
 use paceline_plan::{Hosts, NetworkLimits, Placement, Straggler};
-use paceline_protocol::{CONSISTENCIES, Coder, Parameter, STRATEGIES, strategies};
-use paceline_wire::TRANSPORTS;
+use paceline_protocol::{Coder, Parameter, Protocols};
+use paceline_registry::{Entry, Registry};
+
+use crate::registries::Registries;
 
 /// Names and what each stands for.
 type Names = Vec<(&'static str, &'static str)>;
@@ -43,7 +43,7 @@ pub enum SettingKind {
     /// Yes or no.
     Switch,
     /// One of these names; the second text says what a name stands for.
-    Name(fn() -> Names),
+    Name(Names),
     /// Text that this check accepts.
     Text(fn(&str) -> Result<(), String>),
     /// A file or a folder.
@@ -84,10 +84,10 @@ impl RunSetting {
         }
     }
 
-    fn parameter(parameter: &'static Parameter) -> Self {
+    fn parameter(parameter: &'static Parameter, protocols: &Protocols) -> Self {
         let Parameter { name, about, default, .. } = *parameter;
         let (first, rest) = about.split_at(1);
-        let (owners, range) = (strategies::owners(name), parameter.range());
+        let (owners, range) = (protocols.owners(name), parameter.range());
         let about = format!("{}{rest} ({owners}; {range}) [default: {default}]", first.to_uppercase());
         Self {
             about: about.into(),
@@ -114,7 +114,7 @@ impl RunSetting {
         match &self.kind {
             SettingKind::Switch | SettingKind::Path | SettingKind::List => Ok(()),
             SettingKind::Name(names) => {
-                let names: Vec<&str> = names().into_iter().map(|(name, _)| name).collect();
+                let names: Vec<&str> = names.iter().map(|(name, _)| *name).collect();
                 let possible = || format!("[possible values: {}]", names.join(", "));
                 if names.contains(&value) { Ok(()) } else { Err(possible()) }
             }
@@ -124,13 +124,38 @@ impl RunSetting {
     }
 }
 
-/// Every setting of a run, in the order of help texts.
-pub fn settings() -> &'static [RunSetting] {
-    static SETTINGS: LazyLock<Vec<RunSetting>> = LazyLock::new(|| {
-        let parameters = strategies::parameters().into_iter().map(RunSetting::parameter);
-        of_plans().into_iter().chain(parameters).chain(of_recordings()).collect()
-    });
-    &SETTINGS
+/// Every setting of a run, and what the names among their values stand for.
+pub struct SettingTable {
+    /// What can be named.
+    pub registries: Registries,
+    settings: Vec<RunSetting>,
+}
+
+impl SettingTable {
+    /// The settings of runs that can name these things.
+    pub fn new(registries: Registries) -> Self {
+        let protocols = &registries.protocols;
+        let parameters = protocols.parameters().into_iter().map(|p| RunSetting::parameter(p, protocols));
+        let settings = of_plans(&registries).into_iter().chain(parameters).chain(of_recordings()).collect();
+        Self { registries, settings }
+    }
+
+    /// Those of the program itself.
+    pub fn builtin() -> &'static Arc<Self> {
+        static BUILTIN: LazyLock<Arc<SettingTable>> =
+            LazyLock::new(|| Arc::new(SettingTable::new(Registries::default())));
+        &BUILTIN
+    }
+
+    /// Every setting, in the order of help texts.
+    pub fn iter(&self) -> impl Iterator<Item = &RunSetting> {
+        self.settings.iter()
+    }
+
+    /// The setting of a name.
+    pub fn find(&self, name: &str) -> Option<&RunSetting> {
+        self.iter().find(|setting| setting.name == name)
+    }
 }
 
 /// Text that reads as a `T`.
@@ -138,16 +163,20 @@ fn text<T: FromStr<Err: Display>>() -> SettingKind {
     SettingKind::Text(|text| text.parse::<T>().map(drop).map_err(|error| error.to_string()))
 }
 
-fn names(names: fn() -> Names) -> SettingKind {
-    SettingKind::Name(names)
+fn names<T: Entry>(registry: &Registry<T>) -> SettingKind {
+    SettingKind::Name(registry.iter().map(|entry| (entry.name(), entry.about())).collect())
+}
+
+fn words(names: [&'static str; 2]) -> SettingKind {
+    SettingKind::Name(names.map(|name| (name, "")).to_vec())
 }
 
 #[rustfmt::skip] // A setting is a line or two.
-fn of_plans() -> Vec<RunSetting> {
+fn of_plans(registries: &Registries) -> Vec<RunSetting> {
     use SettingKind::{List, Path, Switch};
     let new = RunSetting::new;
     vec![
-        new("data", "Dataset", names(|| DATASETS.iter().map(|d| (d.name, d.about)).collect())).default("digits"),
+        new("data", "Dataset", names(&registries.datasets)).default("digits"),
         new("data-dir", "Folder of datasets, tried as DIR/<name> and as the dataset's own folder (or file) [default: \
             PACELINE_DATA, then the user's data directory]", Path).called("DIR"),
         new("image-size", "Side of the squares that images on disk are made to, in pixels (image-folder) [default: 224]",
@@ -156,7 +185,7 @@ fn of_plans() -> Vec<RunSetting> {
             text::<usize>()).called("N"),
         new("decoders", "Threads of each worker that decode images (image-folder) [default: 1, more if cores are left]",
             text::<usize>()).called("N"),
-        new("model", "Network", names(|| MODELS.iter().map(|m| (m.name, m.about)).collect())).default("mlp"),
+        new("model", "Network", names(&registries.models)).default("mlp"),
         RunSetting { conflicts: Some("model"), ..new("model-file",
             "Network from a file: a list of layers in TOML, e.g. examples/models/lenet.toml", Path) },
         new("init", "Start from these weights: a PyTorch state_dict saved as safetensors", Path),
@@ -167,16 +196,16 @@ fn of_plans() -> Vec<RunSetting> {
         new("workers", "Number of workers", text::<usize>()).default("1"),
         new("servers", "Number of parameter servers (with --strategy ps)", text::<usize>()).default("0"),
         new("strategy", "How the workers average [default: none with one worker, ring-allreduce with more]",
-            names(|| STRATEGIES.iter().map(|s| (s.name, s.about)).collect())),
-        new("sync", "When a worker may go on", names(|| CONSISTENCIES.iter().map(|c| (c.name, c.about)).collect()))
+            names(&registries.protocols.strategies)),
+        new("sync", "When a worker may go on", names(&registries.protocols.consistencies))
             .default("bsp"),
         new("averages", "What is averaged [default: gradients; weights with stepwise, gossip and local]",
-            names(|| vec![("gradients", ""), ("weights", "")])),
+            words(["gradients", "weights"])),
         new("compression", "Make messages shorter: fp16, int8, 2bit,threshold=T, topk,ratio=R, sign or powersgd,rank=R",
             text::<Coder>()),
         new("shard", "Which worker sees which samples: iid, by-label or dirichlet(A) (small A: few classes per worker)",
             text::<Sharding>()).default("iid"),
-        new("transport", "What the workers talk over", names(|| TRANSPORTS.iter().map(|t| (t.name, t.about)).collect()))
+        new("transport", "What the workers talk over", names(&registries.transports))
             .default("tcp"),
         new("buffer", "Bytes of each connection's buffer, e.g. 256KiB (tcp and uds: the kernel's; shm: the ring; grpc: \
             the window)", SettingKind::Text(|text| byte_count(text).map(drop))),
@@ -184,7 +213,7 @@ fn of_plans() -> Vec<RunSetting> {
             unless --hosts says otherwise; traffic inside a host is not slowed)", text::<NetworkLimits>()),
         new("hosts", "Hosts: their number, over which ranks are spread, or the host of each worker, e.g. 0,0,1,1",
             text::<Hosts>()),
-        new("placement", "Where servers sit, with --network or several --hosts", names(|| Placement::ALL.to_vec()))
+        new("placement", "Where servers sit, with --network or several --hosts", SettingKind::Name(Placement::ALL.to_vec()))
             .default("colocated"),
         new("bucket", "Bytes of gradient that are fused and sent together while backward goes on, e.g. 4MiB",
             SettingKind::Text(|text| byte_count(text).map(drop))).default("4MiB"),
@@ -194,11 +223,11 @@ fn of_plans() -> Vec<RunSetting> {
         new("batch", "Samples per worker and step", text::<usize>()).default("64"),
         new("lr", "Learning rate", text::<f64>()).default("0.05"),
         new("lr-scaling", "How the learning rate follows the number of workers",
-            names(|| vec![("none", ""), ("linear", "")])).default("none"),
+            words(["none", "linear"])).default("none"),
         new("schedule", "How the learning rate changes: constant, cosine, or step,every=EPOCHS,factor=F",
             text::<Schedule>()).default("constant"),
         new("warmup", "Fraction of the run over which the learning rate rises from zero", text::<f64>()).default("0"),
-        new("optimizer", "Optimiser", names(|| OPTIMISERS.iter().map(|o| (o.name, o.about)).collect())).default("sgd"),
+        new("optimizer", "Optimiser", names(&registries.optimisers)).default("sgd"),
         new("momentum", "Momentum of sgd", text::<f64>()).default("0.9"),
         new("nesterov", "Nesterov's form of momentum", Switch),
         new("weight-decay", "Weight decay", text::<f64>()).default("0"),
@@ -213,7 +242,7 @@ fn of_plans() -> Vec<RunSetting> {
             text::<u64>()).called("STEPS"),
         new("keep", "Checkpoints to keep", text::<usize>()).default("2"),
         new("on-loss", "What to do when a process is lost: fail, or restart all from the last checkpoint",
-            names(|| vec![("fail", ""), ("restart", "")])).default("fail"),
+            words(["fail", "restart"])).default("fail"),
         new("restarts", "How often a run may restart (with --on-loss restart)", text::<u32>()).default("3"),
         new("seed", "Seed of everything random", text::<u64>()).default("1"),
         new("threads", "Threads of each worker", text::<usize>()).default("1"),

@@ -3,12 +3,16 @@
 use std::ops::Deref;
 
 use paceline_data::{DatasetKind, Sharding};
-use paceline_nn::optim::{self, Optimiser};
+use paceline_nn::models::Model;
+use paceline_nn::optim::Optimiser;
 use paceline_nn::schedule::{LrScaling, Schedule};
 use paceline_plan::{Plan, PlanError};
-use paceline_protocol::consistency::{self, ConsistencyModel};
-use paceline_protocol::{Averages, Coder, Strategy, strategies};
-use paceline_wire::registry::{self, TransportKind};
+use paceline_protocol::consistency::ConsistencyModel;
+use paceline_protocol::{Averages, Coder, Strategy};
+use paceline_registry::{Entry, Registry};
+use paceline_wire::TransportKind;
+
+use crate::registries::Registries;
 
 /// A plan and what its names stand for, looked up once. Its numbers are read through `Deref`.
 #[derive(Clone)]
@@ -17,6 +21,8 @@ pub struct TypedPlan<'a> {
     pub document: &'a Plan,
     /// Dataset.
     pub dataset: &'static DatasetKind,
+    /// Network; none where a file describes it.
+    pub model: Option<&'static Model>,
     /// Averaging path; one worker alone has one without peers.
     pub strategy: &'static Strategy,
     /// Consistency model, still without its parameters: they depend on the number of steps.
@@ -47,7 +53,8 @@ impl Deref for TypedPlan<'_> {
 
 impl<'a> TypedPlan<'a> {
     /// Looks up a plan's names. A plan of another version may have names that this one does not know.
-    pub fn new(plan: &'a Plan) -> Result<Self, PlanError> {
+    pub fn new(plan: &'a Plan, registries: &Registries) -> Result<Self, PlanError> {
+        let Registries { protocols, transports, datasets, models, optimisers } = registries;
         let coder = plan.compression.as_deref().map(|text| parsed("compression", text)).transpose()?;
         let one_of = |flag: &str, value: &str, names: [&str; 2]| match names.contains(&value) {
             true => Ok(value == names[1]),
@@ -57,15 +64,19 @@ impl<'a> TypedPlan<'a> {
         let linear = one_of("lr-scaling", &plan.lr_scaling, ["none", "linear"])?;
         Ok(Self {
             document: plan,
-            dataset: known("data", &plan.data, paceline_data::find)?,
-            strategy: known("strategy", &plan.strategy, strategies::of_plan)?,
-            consistency: known("sync", &plan.sync, consistency::find)?,
+            dataset: known("data", &plan.data, datasets)?,
+            model: match plan.model_file {
+                Some(_) => None,
+                None => Some(known("model", &plan.model, models)?),
+            },
+            strategy: protocols.of_plan(&plan.strategy).ok_or_else(|| unknown("strategy", &plan.strategy))?,
+            consistency: known("sync", &plan.sync, &protocols.consistencies)?,
             averages: if weights { Averages::Weights } else { Averages::Gradients },
             coder,
             // One worker sees everything, whatever would be split.
             sharding: if plan.workers == 1 { Sharding::Iid } else { parsed("shard", &plan.shard)? },
-            transport: known("transport", &plan.transport, registry::find)?,
-            optimiser: known("optimizer", &plan.optimizer, optim::find)?,
+            transport: known("transport", &plan.transport, transports)?,
+            optimiser: known("optimizer", &plan.optimizer, optimisers)?,
             schedule: parsed("schedule", &plan.schedule)?,
             scaling: if linear { LrScaling::Linear } else { LrScaling::None },
         })
@@ -78,8 +89,8 @@ pub fn unknown(flag: &str, value: &str) -> PlanError {
     PlanError { flag: format!("--{flag}"), value: value.into(), problem }
 }
 
-fn known<T>(flag: &str, name: &str, find: fn(&str) -> Option<T>) -> Result<T, PlanError> {
-    find(name).ok_or_else(|| unknown(flag, name))
+fn known<T: Entry>(flag: &str, name: &str, registry: &Registry<T>) -> Result<&'static T, PlanError> {
+    registry.find(name).ok_or_else(|| unknown(flag, name))
 }
 
 fn parsed<T: std::str::FromStr<Err: ToString>>(flag: &str, text: &str) -> Result<T, PlanError> {
@@ -95,14 +106,14 @@ mod tests {
     #[test]
     fn a_name_of_another_version_is_refused_with_its_flag() {
         let plan = resolve(&RunSettings::default()).unwrap();
-        assert_eq!(TypedPlan::new(&plan).unwrap().optimiser.name, "sgd");
+        assert_eq!(TypedPlan::new(&plan, &Registries::default()).unwrap().optimiser.name, "sgd");
         for (flag, plan) in [
             ("--strategy", Plan { strategy: "telepathy".into(), ..plan.clone() }),
             ("--shard", Plan { shard: "halves".into(), workers: 2, ..plan.clone() }),
             ("--lr-scaling", Plan { lr_scaling: "square".into(), ..plan.clone() }),
             ("--compression", Plan { compression: Some("zip".into()), ..plan.clone() }),
         ] {
-            assert_eq!(TypedPlan::new(&plan).map(drop).unwrap_err().flag, flag);
+            assert_eq!(TypedPlan::new(&plan, &Registries::default()).map(drop).unwrap_err().flag, flag);
         }
     }
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use paceline_data::{Dataset, DatasetSettings, Look, Reader, Sample};
-use paceline_nn::{Compute, Graph, Network, Outcome, Pass, Shape, Targets, description, models};
+use paceline_nn::{Compute, Graph, Network, Outcome, Pass, Shape, Targets, description};
 use paceline_plan::Plan;
-use paceline_resolve::unknown;
+use paceline_resolve::{TypedPlan, unknown};
 use sha2::{Digest, Sha256};
 
 use crate::clock::{Clock, Phase};
@@ -31,12 +31,12 @@ pub fn settings(plan: &Plan) -> DatasetSettings {
 }
 
 /// The network of a plan, as data, if it answers what the dataset asks.
-pub fn graph(plan: &Plan, dataset: &Dataset) -> Result<Graph, TrainError> {
+pub fn graph(plan: &TypedPlan<'_>, dataset: &Dataset) -> Result<Graph, TrainError> {
     let graph = build(plan, dataset)?;
     let output = graph.output();
     if output.h * output.w != dataset.positions {
         return Err(TrainError::Positions {
-            model: plan.model.clone(),
+            model: plan.document.model.clone(),
             data: plan.data.clone(),
             answers: output.h * output.w,
             asked: dataset.positions,
@@ -46,20 +46,20 @@ pub fn graph(plan: &Plan, dataset: &Dataset) -> Result<Graph, TrainError> {
 }
 
 /// The network from the registry or from the plan's own file.
-fn build(plan: &Plan, dataset: &Dataset) -> Result<Graph, TrainError> {
+fn build(plan: &TypedPlan<'_>, dataset: &Dataset) -> Result<Graph, TrainError> {
     let [h, w, c] = dataset.shape;
     let shape = Shape::new(h, w, c);
     if let Some(text) = &plan.model_file {
         let refused = |source| TrainError::Description {
-            file: plan.model.clone(),
+            file: plan.document.model.clone(),
             data: plan.data.clone(),
             source: Box::new(source),
         };
         return description::build(text, shape, dataset.classes).map_err(refused);
     }
-    let model = models::find(&plan.model).ok_or_else(|| unknown("model", &plan.model))?;
+    let model = plan.model.ok_or_else(|| unknown("model", &plan.document.model))?;
     let refused = |source| TrainError::Shape {
-        model: plan.model.clone(),
+        model: model.name.into(),
         data: plan.data.clone(),
         source: Box::new(source),
     };

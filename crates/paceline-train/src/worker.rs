@@ -37,7 +37,8 @@ pub fn setup(plan: &TypedPlan<'_>, graph: &Graph, samples: usize) -> Setup {
     // Where a run switches is a fraction of the whole plan, wherever it is stopped.
     let sync = (plan.consistency.make)(&options, order.steps());
     // One worker alone sends nothing: its gradient is one piece.
-    let bucket = if plan.document.strategy == SINGLE { graph.param_count() } else { plan.bucket / size_of::<f32>() };
+    let bucket =
+        if plan.document.strategy == SINGLE { graph.param_count() } else { plan.bucket / size_of::<f32>() };
     Setup {
         bucket: bucket.max(1),
         message: MESSAGE,

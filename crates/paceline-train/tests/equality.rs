@@ -17,15 +17,15 @@ use paceline_protocol::{
     Trace, find,
 };
 use paceline_record::RankState;
-use paceline_resolve::TypedPlan;
 use paceline_train::{Segment, model, worker};
 use paceline_wire::TRANSPORTS;
 
-use ranks::{Ran, Way, choose, digits, plan};
+use ranks::{Ran, Way, choose, digits, plan, typed};
 
 /// Every rank of a plan as a thread of this process.
 fn distributed(plan: &Plan, dataset: &Dataset, strategy: &'static Strategy, over: &str) -> Ran {
-    let setup = worker::setup(&TypedPlan::new(plan).unwrap(), &model::graph(plan, dataset).unwrap(), dataset.train.len());
+    let setup =
+        worker::setup(&typed(plan), &model::graph(&typed(plan), dataset).unwrap(), dataset.train.len());
     let whole = [Segment { from: 0, to: setup.steps, generation: 0 }];
     pausing(plan, dataset, strategy, over, &whole, Vec::new()).expect("it does not stop")
 }
@@ -57,7 +57,7 @@ enum Mean {
 macro_rules! alone {
     ($name:ident, $t:ty, $apply:ident) => {
         fn $name(plan: &Plan, dataset: &Dataset, mean: Mean) -> (Vec<f64>, Vec<f64>) {
-            let graph: Arc<Graph> = Arc::new(model::graph(plan, dataset).unwrap());
+            let graph: Arc<Graph> = Arc::new(model::graph(&typed(plan), dataset).unwrap());
             let compute = Arc::new(Compute::new(1, false));
             let (global, total) = (plan.batch * plan.workers, plan.total_samples(dataset.train.len()));
             let mut order = Order::new(plan.seed, dataset.train.len(), global, total);
@@ -280,8 +280,8 @@ fn mutants_are_caught_by_the_tolerance() {
 
 /// What each rank does in virtual time.
 fn virtual_traces(plan: &Plan, dataset: &Dataset, strategy: &Strategy) -> Vec<Trace> {
-    let graph = model::graph(plan, dataset).unwrap();
-    let setup = worker::setup(&TypedPlan::new(plan).unwrap(), &graph, dataset.train.len());
+    let graph = model::graph(&typed(plan), dataset).unwrap();
+    let setup = worker::setup(&typed(plan), &graph, dataset.train.len());
     let participants = (0..setup.world()).map(|r| (strategy.make)(&setup, r)).collect();
     let costs = paceline_sim::Costs::constant(plan.workers, 1_000_000, 10_000, 1.0);
     paceline_sim::simulate(&setup, participants, &costs, &mut paceline_sim::Nothing, None, &[]).traces
@@ -400,8 +400,8 @@ fn asynchronous_runs_do_all_the_work_and_record_true_staleness() {
     for sync in Protocols::default().syncs(strategy).iter().filter(|sync| **sync != "bsp") {
         let plan = choose(plan("mlp", "ps", 4, 2), "ps", sync, &[]);
         let ran = distributed(&plan, &dataset, strategy, "inproc");
-        let graph = model::graph(&plan, &dataset).unwrap();
-        let setup = worker::setup(&TypedPlan::new(&plan).unwrap(), &graph, dataset.train.len());
+        let graph = model::graph(&typed(&plan), &dataset).unwrap();
+        let setup = worker::setup(&typed(&plan), &graph, dataset.train.len());
         let pushes = setup.steps as usize * 4;
         assert!(
             ran.staleness.iter().all(|s| s.len() == pushes),

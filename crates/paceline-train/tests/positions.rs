@@ -6,6 +6,7 @@ use paceline_data::{Dataset, DatasetSettings, Folders, Order};
 use paceline_nn::layers::Conv2d;
 use paceline_nn::{Compute, Graph, Outcome, Pass, Shape};
 use paceline_plan::{Plan, TrainingLength};
+use paceline_resolve::{Registries, TypedPlan};
 use paceline_train::clock::Clock;
 use paceline_train::{Replica, TrainError, model};
 
@@ -22,6 +23,10 @@ fn plan() -> Plan {
 fn letters() -> Dataset {
     let settings = DatasetSettings { window: Some(16), ..DatasetSettings::default() };
     paceline_data::find("letters").unwrap().load(&Folders::default(), &settings).unwrap()
+}
+
+fn graph_of(plan: &Plan, dataset: &Dataset) -> Result<Graph, TrainError> {
+    model::graph(&TypedPlan::new(plan, &Registries::default()).unwrap(), dataset)
 }
 
 /// Looks at each character alone.
@@ -83,7 +88,7 @@ fn text_is_learnt_and_the_loss_is_in_nats_per_character() {
 
 #[test]
 fn a_model_with_one_answer_is_refused_for_text() {
-    let refused = model::graph(&plan(), &letters());
+    let refused = graph_of(&plan(), &letters());
     let Err(error @ TrainError::Positions { answers: 1, asked: 16, .. }) = refused else {
         panic!("{refused:?}")
     };
@@ -91,7 +96,6 @@ fn a_model_with_one_answer_is_refused_for_text() {
     let images = Plan { data: "digits".into(), work: TrainingLength::Steps(1), ..plan() };
     let digits = paceline_data::find("digits").unwrap();
     assert!(
-        model::graph(&images, &digits.load(&Folders::default(), &DatasetSettings::default()).unwrap())
-            .is_ok()
+        graph_of(&images, &digits.load(&Folders::default(), &DatasetSettings::default()).unwrap()).is_ok()
     );
 }

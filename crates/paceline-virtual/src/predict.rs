@@ -5,6 +5,7 @@ use paceline_nn::Graph;
 use paceline_plan::Plan;
 use paceline_record::RunResult;
 use paceline_record::process::Started;
+use paceline_resolve::TypedPlan;
 use serde::Serialize;
 
 use crate::calibration::{Calibration, MedianEstimate};
@@ -65,7 +66,8 @@ pub fn predict(
             (1.0 / GUESSED, GUESSED)
         }
         Some(calibration) => {
-            let graph = paceline_train::model::graph(plan, dataset)?;
+            let typed = TypedPlan::new(plan, terms.registries)?;
+            let graph = paceline_train::model::graph(&typed, dataset)?;
             beyond = outside(plan, &graph, calibration);
             if terms.cluster.is_some() {
                 beyond.push("the cluster's speeds and links are its file's, not measured".into());

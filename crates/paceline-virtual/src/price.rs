@@ -7,6 +7,7 @@ use paceline_nn::Graph;
 use paceline_plan::{NetworkLimits, Plan};
 use paceline_protocol::{Coder, Setup};
 use paceline_random::{Purpose, Stream};
+use paceline_resolve::{Registries, TypedPlan};
 use paceline_sim::costs::HEADER;
 use paceline_sim::{Costs, Host, PassPart, StepFactor, WorkCost};
 use paceline_statistics::quantile;
@@ -31,6 +32,8 @@ const TURNS: f64 = 4.0;
 /// What a run is priced with.
 #[derive(Clone, Copy)]
 pub struct Terms<'a> {
+    /// What a plan's names are looked up in.
+    pub registries: &'a Registries,
     /// A machine's costs; none: the defaults.
     pub calibration: Option<&'a Calibration>,
     /// The hosts; none: this one, with the plan's emulated links.
@@ -128,7 +131,7 @@ fn between(passes: &[&PassTime], batch: usize) -> f64 {
 
 /// The costs of a plan that is laid out on its hosts.
 pub fn costs(
-    placed: &Plan,
+    placed: &TypedPlan<'_>,
     graph: &Graph,
     setup: &Setup,
     order: Order,
@@ -147,8 +150,7 @@ pub fn costs(
     );
     let own = |rank: usize| hosts.get(machine(terms, &layout, rank)).map_or(1.0, |host| host.speed);
     let compute = |rank: usize| (timing.seconds * 1e9 / own(rank)) as u64;
-    let kind =
-        paceline_wire::registry::find(&placed.transport).expect("the plan's names come from the registries");
+    let kind = placed.transport;
     let measured = calibration.transport.iter().find(|t| t.name == kind.name);
     let transport = measured.cloned().unwrap_or_else(|| TransportCost::unmeasured(kind));
     let jitter = match (terms.jitter, &terms.calibration) {

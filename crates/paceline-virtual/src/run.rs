@@ -56,17 +56,19 @@ struct Stage {
 impl Stage {
     fn new(scenario: &Scenario<'_>) -> Result<Self, VirtualError> {
         let Scenario { plan, dataset, terms, .. } = scenario;
+        let registries = terms.registries;
         let placed = match terms.cluster {
             Some(cluster) => cluster.place(plan)?,
             None => (*plan).clone(),
         };
-        check_hosts(&placed, false)?;
-        check(&placed, dataset)?;
-        let graph = Arc::new(model::graph(plan, dataset)?);
-        let plan = TypedPlan::new(plan)?;
+        check_hosts(&placed, &registries.transports, false)?;
+        let plan = TypedPlan::new(plan, registries)?;
+        let typed = TypedPlan::new(&placed, registries)?;
+        check(&typed, registries, dataset)?;
+        let graph = Arc::new(model::graph(&plan, dataset)?);
         let setup = worker::setup(&plan, &graph, dataset.train.len());
         let order = worker::order(&plan, dataset);
-        let (costs, timing) = price::costs(&placed, &graph, &setup, worker::order(&plan, dataset), terms);
+        let (costs, timing) = price::costs(&typed, &graph, &setup, worker::order(&plan, dataset), terms);
         Ok(Self { placed, graph, strategy: plan.strategy, setup, order, costs, timing })
     }
 
@@ -149,7 +151,8 @@ fn learn<'a>(
     let participants = stage.participants();
     let scratch = participants.iter().map(|participant| participant.scratch()).collect();
     let (dataset, graph) = (scenario.dataset, Arc::clone(graph));
-    let lesson = Lesson { plan: TypedPlan::new(placed)?, dataset, setup, agreement, graph };
+    let lesson =
+        Lesson { plan: TypedPlan::new(placed, scenario.terms.registries)?, dataset, setup, agreement, graph };
     let mut learning = Learning::new(lesson, scratch, gather, report)?;
     let mut happened = match scenario.trace {
         0 => paceline_sim::run(setup, participants, costs, &mut learning),

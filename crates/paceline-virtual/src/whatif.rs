@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use paceline_analyze::explain::{Explanation, WhatIf};
 use paceline_plan::Plan;
-use paceline_protocol::{Averages, Options, Protocols, Setup, Strategy, find};
+use paceline_protocol::{Averages, Options, Setup, Strategy};
+use paceline_resolve::Registries;
 use paceline_sim::{Costs, Host, Nothing};
 use paceline_train::worker::MESSAGE;
 
@@ -30,6 +31,7 @@ const BUCKET: usize = 4 << 20;
 /// A recorded run as the simulator sees it.
 pub struct FittedRun {
     plan: Plan,
+    registries: Registries,
     params: usize,
     /// Nanoseconds of each worker's pass.
     compute: Vec<f64>,
@@ -56,9 +58,9 @@ struct Variant {
 
 impl FittedRun {
     /// Of a run; none if its strategy is not known, or nothing was exchanged.
-    pub fn new(plan: &Plan, params: usize, said: &Explanation) -> Option<Self> {
+    pub fn new(plan: &Plan, registries: &Registries, params: usize, said: &Explanation) -> Option<Self> {
         let wires = said.wires.as_ref()?;
-        find(&plan.strategy)?;
+        registries.protocols.strategies.find(&plan.strategy)?;
         let workers: Vec<_> = said.ranks.iter().filter(|r| r.role == "worker").collect();
         let compute: Vec<f64> = workers.iter().map(|r| 1e9 * r.compute_s).collect();
         let mut sorted = compute.clone();
@@ -66,6 +68,7 @@ impl FittedRun {
         let usual = sorted[(sorted.len() - 1) / 2];
         let per_step = wires.messages_per_step.max(1.0) * said.ranks.len() as f64;
         let mut model = Self {
+            registries: registries.clone(),
             plan: Plan { network: None, straggler: None, hosts: None, ..plan.clone() },
             params,
             compute,
@@ -170,7 +173,7 @@ impl FittedRun {
                 compute = compute.iter().chain(&compute).map(|c| c / 2.0).collect();
             }
         }
-        let strategy = find(&plan.strategy)?;
+        let strategy = self.registries.protocols.strategies.find(&plan.strategy)?;
         // Whole rounds of those who exchange every few steps.
         let steps = if what_if == Some(WhatIf::Local) { self.steps.next_multiple_of(8) } else { self.steps };
         let setup = self.setup(&plan, strategy, steps)?;
@@ -179,7 +182,7 @@ impl FittedRun {
 
     fn setup(&self, plan: &Plan, strategy: &'static Strategy, steps: u64) -> Option<Setup> {
         let mut options = Options(plan.options.clone());
-        let protocols = Protocols::default();
+        let protocols = &self.registries.protocols;
         protocols.resolve(strategy, &plan.sync, &mut options).ok()?;
         let sync = protocols.consistency(&plan.sync, &options, steps);
         let same = plan.strategy == self.plan.strategy;
@@ -207,7 +210,7 @@ impl FittedRun {
     fn run(&self, variant: &Variant) -> Option<(f64, [f64; 2])> {
         let Variant { strategy, setup, compute, latency_ns, ns_per_byte, speed } = variant;
         let defaults = Calibration::defaults();
-        let transport = TransportCost::unmeasured(paceline_wire::registry::find(&self.plan.transport)?);
+        let transport = TransportCost::unmeasured(self.registries.transports.find(&self.plan.transport)?);
         let host = |rank: usize| Host {
             speed: speed[usize::from(rank >= setup.workers)],
             slowdown: Vec::new(),
@@ -240,8 +243,8 @@ impl FittedRun {
 }
 
 /// Asks the simulator about every change that an explanation names, and about one worker alone.
-pub fn predict(said: &mut Explanation, plan: &Plan, params: usize) {
-    if let Some(model) = FittedRun::new(plan, params, said) {
+pub fn predict(said: &mut Explanation, plan: &Plan, registries: &Registries, params: usize) {
+    if let Some(model) = FittedRun::new(plan, registries, params, said) {
         said.predict(&|what_if| model.ratio(what_if));
     }
 }

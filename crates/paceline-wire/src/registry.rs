@@ -3,8 +3,6 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use paceline_registry::Entry;
-
 use crate::error::WireError;
 use crate::identity::Identity;
 use crate::stream::medium::Medium;
@@ -53,19 +51,7 @@ pub struct TransportKind {
 /// The transports.
 pub static TRANSPORTS: &[TransportKind] = &[tcp::KIND, uds::KIND, shm::KIND, grpc::KIND, inproc::KIND];
 
-impl Entry for TransportKind {
-    fn builtin() -> &'static [Self] {
-        TRANSPORTS
-    }
-
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn about(&self) -> &'static str {
-        self.about
-    }
-}
+paceline_registry::entries!(TransportKind, TRANSPORTS);
 
 /// The transport of a name.
 pub fn find(name: &str) -> Option<&'static TransportKind> {

@@ -3,7 +3,7 @@
 use clap::builder::{PathBufValueParser, PossibleValue, PossibleValuesParser, ValueParser};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use paceline_resolve::{RunSetting, RunSettings, SettingKind, SettingSection, settings};
+use paceline_resolve::{Registries, RunSetting, RunSettings, SettingKind, SettingSection, SettingTable};
 
 /// What was given of the plan's settings, or of the recording's.
 #[derive(Clone, Debug, Default)]
@@ -13,6 +13,11 @@ pub struct SettingFlags<const RECORDING: bool>(pub RunSettings);
 pub type PlanFlags = SettingFlags<false>;
 /// Flags of what is recorded.
 pub type RecordingFlags = SettingFlags<true>;
+
+/// What the program's names stand for.
+pub fn registries() -> &'static Registries {
+    &SettingTable::builtin().registries
+}
 
 /// A parser of registered names that shows what each one is.
 pub fn names(entries: impl Iterator<Item = (&'static str, &'static str)>) -> PossibleValuesParser {
@@ -29,8 +34,8 @@ fn arg(setting: &'static RunSetting) -> Arg {
         arg = arg.action(ArgAction::SetTrue);
     } else {
         arg = arg.value_name(setting.value_name.as_ref()).default_value(setting.default);
-        arg = arg.value_parser(match setting.kind {
-            SettingKind::Name(all) => ValueParser::new(names(all().into_iter())),
+        arg = arg.value_parser(match &setting.kind {
+            SettingKind::Name(all) => ValueParser::new(names(all.iter().copied())),
             SettingKind::Path => ValueParser::new(PathBufValueParser::new()),
             _ => ValueParser::new(move |text: &str| setting.check(text).map(|()| text.to_owned())),
         });
@@ -50,7 +55,9 @@ fn arg(setting: &'static RunSetting) -> Arg {
 
 impl<const RECORDING: bool> SettingFlags<RECORDING> {
     fn settings() -> impl Iterator<Item = &'static RunSetting> {
-        settings().iter().filter(|setting| (setting.section == SettingSection::Recording) == RECORDING)
+        SettingTable::builtin()
+            .iter()
+            .filter(|setting| (setting.section == SettingSection::Recording) == RECORDING)
     }
 }
 

@@ -134,7 +134,7 @@ fn main() -> ExitCode {
             );
         }
         Some(Verb::Rank) => {
-            paceline_launch::rank::main(paceline_bench::play);
+            paceline_launch::rank::main(flags::registries(), paceline_bench::play);
             Ok(())
         }
     };

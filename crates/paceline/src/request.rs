@@ -15,6 +15,7 @@ use paceline_resolve::TypedPlan;
 use paceline_train::model;
 
 use crate::failure::Failure;
+use crate::flags::registries;
 use crate::output::{self, Follow, Show};
 use crate::verbs::listen::Listening;
 use crate::verbs::store::BUILD;
@@ -95,10 +96,11 @@ impl RunRequest {
     ) -> Result<RunResult, Failure> {
         let Self { plan, folders, run: id, recording, .. } = self;
         let interrupt = Interrupt::on_signals()?;
-        let dataset = TypedPlan::new(plan)?.dataset.load(folders, &model::settings(plan))?;
+        let typed = TypedPlan::new(plan, registries())?;
+        let dataset = typed.dataset.load(folders, &model::settings(plan))?;
         plan.check(dataset.train.len())?;
-        weights::check(plan, &dataset, show)?;
-        self.check_space(&dataset)?;
+        weights::check(&typed, &dataset, show)?;
+        self.check_space(&typed, &dataset)?;
         if recording.is_some() {
             // From its row in the store on, a run that is interrupted saves itself and says so.
             interrupt.arm();
@@ -115,7 +117,8 @@ impl RunRequest {
         };
         let (listen, _key) = listening.open(plan, &folder, show)?;
         let launch = Launch {
-            plan,
+            plan: &typed,
+            registries: registries(),
             dataset: &dataset,
             folders,
             run: id,
@@ -128,11 +131,10 @@ impl RunRequest {
     }
 
     /// Refuses a run whose record and checkpoints the disk has no room for, before anything starts.
-    fn check_space(&self, dataset: &Dataset) -> Result<(), Failure> {
+    fn check_space(&self, plan: &TypedPlan<'_>, dataset: &Dataset) -> Result<(), Failure> {
         if self.recording.is_none() {
             return Ok(());
         }
-        let plan = &self.plan;
         // Parameters and what an optimiser remembers of each, at most twice as much; servers share one model.
         let model = 3 * size_of::<f32>() as u64 * model::graph(plan, dataset)?.param_count() as u64;
         let checkpoint = model * (plan.workers as u64 + u64::from(plan.servers > 0));

@@ -43,6 +43,8 @@ pub struct SamplerKind {
     pub make: Make,
 }
 
+paceline_registry::entries!(SamplerKind, SAMPLERS);
+
 /// Makes a sampler for a problem, in a variant.
 pub type Make = fn(&Problem, &str) -> Result<Box<dyn Sampler>, SamplerError>;
 

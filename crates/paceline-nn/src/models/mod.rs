@@ -26,6 +26,8 @@ pub struct Model {
     build: fn(Shape, usize) -> Result<Graph, ShapeError>,
 }
 
+paceline_registry::entries!(Model, MODELS);
+
 /// What a network tells about a sequence of tokens, `1 × t × 1`. Of any other sample it tells the class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {

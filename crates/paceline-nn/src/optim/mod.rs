@@ -38,6 +38,8 @@ pub struct Optimiser {
     pub(crate) f64: Update<f64>,
 }
 
+paceline_registry::entries!(Optimiser, OPTIMISERS);
+
 /// One update of a range of parameters; `memory` has [`Optimiser::memory`] numbers per parameter, and
 /// `step` counts the updates of this range from 1.
 pub type Update<T> = fn(&Compute, &Settings, Step<'_, T>);

@@ -12,8 +12,6 @@ mod switch;
 use std::fmt;
 use std::sync::Arc;
 
-use paceline_registry::Entry;
-
 use crate::options::{Kind, Options, Parameter};
 use crate::vocabulary::{Load, Rank, Time};
 
@@ -141,19 +139,7 @@ pub struct ConsistencyModel {
     pub make: fn(&Options, u64) -> Consistency,
 }
 
-impl Entry for ConsistencyModel {
-    fn builtin() -> &'static [Self] {
-        CONSISTENCIES
-    }
-
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn about(&self) -> &'static str {
-        self.about
-    }
-}
+paceline_registry::entries!(ConsistencyModel, CONSISTENCIES);
 
 const STALENESS: Parameter = Parameter {
     name: "staleness",

@@ -12,7 +12,7 @@ mod tree;
 
 pub use ps::messages as ps_messages;
 
-use paceline_registry::{Entry, Registry};
+use paceline_registry::Registry;
 
 use crate::codec;
 use crate::collective;
@@ -101,19 +101,7 @@ pub static STRATEGIES: &[Strategy] = &[
     ps::PS,
 ];
 
-impl Entry for Strategy {
-    fn builtin() -> &'static [Self] {
-        STRATEGIES
-    }
-
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn about(&self) -> &'static str {
-        self.about
-    }
-}
+paceline_registry::entries!(Strategy, STRATEGIES);
 
 /// The strategy of that name.
 pub fn find(name: &str) -> Option<&'static Strategy> {

@@ -10,7 +10,7 @@ use paceline_data::{Dataset, Folders};
 use paceline_plan::{Placement, Plan, TrainingLength};
 use paceline_protocol::{Options, Protocols, Setup, Strategy, Trace, find};
 use paceline_record::RankState;
-use paceline_resolve::TypedPlan;
+use paceline_resolve::{Registries, TypedPlan};
 use paceline_train::worker::WorkerEvent;
 use paceline_train::{Pause, Segment, SegmentControl, StepGate, model, server, worker};
 use paceline_wire::{Door, Identity, Key, StreamOptions as Wire, Transport, inproc, registry};
@@ -62,6 +62,11 @@ pub fn plan(model: &str, strategy: &str, workers: usize, servers: usize) -> Plan
         threads: 1,
         pin: false,
     }
+}
+
+/// A plan with its names looked up.
+pub fn typed(plan: &Plan) -> TypedPlan<'_> {
+    TypedPlan::new(plan, &Registries::default()).unwrap()
 }
 
 /// The built-in digits.
@@ -140,8 +145,8 @@ pub fn run(
     way: Way,
     losses: &mut Losses,
 ) -> Result<Ran, Vec<RankState>> {
-    let graph = Arc::new(model::graph(plan, dataset).unwrap());
-    let plan = &TypedPlan::new(plan).unwrap();
+    let graph = Arc::new(model::graph(&typed(plan), dataset).unwrap());
+    let plan = &typed(plan);
     let setup = worker::setup(plan, &graph, dataset.train.len());
     let transports = match over {
         "inproc" => {

@@ -10,6 +10,7 @@ use paceline_virtual::price::Terms;
 use super::predict::{all_points, predictions};
 use super::state::State;
 use crate::failure::Failure;
+use crate::flags::registries;
 use crate::output::{self, Show};
 
 /// What is expected of the points, where the study asks for it. It is predicted once and kept in the journal: a study
@@ -34,7 +35,8 @@ fn expected(study: &Study, show: Show) -> Result<Prior, Failure> {
              `calibration = \"FILE\"` in the study uses that",
         );
     }
-    let terms = Terms { calibration: calibration.as_ref(), cluster: None, jitter: None };
+    let terms =
+        Terms { registries: registries(), calibration: calibration.as_ref(), cluster: None, jitter: None };
     let points = all_points(study)?;
     let metric = &study.objectives[0].metric;
     let learn = ["time_to_accuracy_s", "final_accuracy"].contains(&metric.as_str());

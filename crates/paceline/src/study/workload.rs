@@ -10,7 +10,7 @@ use paceline_plan::{Plan, Point, Study, StudyError, Value, Workload};
 use paceline_record::FailureKind;
 use paceline_record::figures::{COST, FIGURES, INFER, OF_COMMANDS, RunFigure};
 use paceline_record::tree::TreeSummary;
-use paceline_resolve::{DEFAULT_EPOCHS, RunSettings, TypedPlan, resolve};
+use paceline_resolve::{DEFAULT_EPOCHS, RunSettings, SettingTable, TypedPlan, resolve};
 use paceline_virtual::predict::FIGURES as PREDICTED;
 use regex::Regex;
 use serde::Deserialize;
@@ -320,15 +320,15 @@ pub fn planned<'d>(
 }
 
 fn try_plan(values: &BTreeMap<String, Value>, datasets: &mut Datasets) -> Result<Plan, String> {
-    let settings = RunSettings::from_values(values).map_err(|e| e.to_string())?;
+    let settings = RunSettings::from_values(SettingTable::builtin(), values).map_err(|e| e.to_string())?;
     let plan = resolve(&settings).map_err(|e| e.to_string())?;
-    let source = TypedPlan::new(&plan).map_err(|e| e.to_string())?.dataset;
+    let typed = TypedPlan::new(&plan, settings.registries()).map_err(|e| e.to_string())?;
     // Where the dataset is not at hand, the runs will tell.
     let wanted = paceline_train::model::settings(&plan);
-    let load = || source.load(&settings.data_folders(), &wanted).ok();
+    let load = || typed.dataset.load(&settings.data_folders(), &wanted).ok();
     if let Some(dataset) = datasets.entry(asked(&plan)).or_insert_with(load) {
         plan.check(dataset.train.len()).map_err(|e| e.to_string())?;
-        paceline_launch::run::check(&plan, dataset).map_err(|e| e.to_string())?;
+        paceline_launch::run::check(&typed, settings.registries(), dataset).map_err(|e| e.to_string())?;
     }
     Ok(plan)
 }

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::store::Where;
 use crate::failure::Failure;
+use crate::flags::registries;
 use crate::output::{self, Show};
 use paceline_record::FailureKind;
 
@@ -45,7 +46,7 @@ impl From<ExplainError> for Failure {
 pub fn explained(recorded: &Recorded, plan: Option<&Plan>) -> Result<Explanation, ExplainError> {
     let mut said = Explanation::new(recorded)?;
     if let Some(plan) = plan.filter(|_| recorded.params > 0) {
-        whatif::predict(&mut said, plan, recorded.params);
+        whatif::predict(&mut said, plan, registries(), recorded.params);
     }
     Ok(said)
 }

@@ -17,6 +17,7 @@ use super::data::Place;
 use super::weights;
 use crate::failure::Failure;
 use crate::flags::names;
+use crate::flags::registries;
 use crate::output::{self, Show};
 
 /// Part of the time asked for that is run before anything is counted.
@@ -107,9 +108,10 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     args.init.iter().for_each(|file| settings.put("init", file));
     // The network, its samples and its weights are what a run of these settings would begin with.
     let mut plan = resolve(&settings)?;
-    let dataset = TypedPlan::new(&plan)?.dataset.load(&args.place.folders(), &model::settings(&plan))?;
-    weights::check(&plan, &dataset, show)?;
-    let graph = Arc::new(model::graph(&plan, &dataset)?);
+    let typed = TypedPlan::new(&plan, registries())?;
+    let dataset = typed.dataset.load(&args.place.folders(), &model::settings(&plan))?;
+    weights::check(&typed, &dataset, show)?;
+    let graph = Arc::new(model::graph(&typed, &dataset)?);
 
     let (mut rows, mut outcome, mut kernels) = (Vec::new(), None, String::new());
     for &threads in &args.threads {

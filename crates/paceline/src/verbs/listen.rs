@@ -12,6 +12,7 @@ use paceline_plan::{Plan, PlanError};
 use paceline_wire::line::join_listener::JoinListener;
 
 use crate::failure::Failure;
+use crate::flags::registries;
 use crate::output::{self, Show};
 use paceline_record::FailureKind;
 
@@ -96,13 +97,17 @@ impl Listening {
     /// Refuses what cannot be, before anything is loaded or made.
     pub fn check(&self, plan: &Plan, single: bool) -> Result<(), Failure> {
         let Some(address) = &self.listen else {
-            return if single { Ok(()) } else { Ok(run::check_hosts(plan, false)?) };
+            return if single {
+                Ok(())
+            } else {
+                Ok(run::check_hosts(plan, &registries().transports, false)?)
+            };
         };
         if single {
             let problem = "one worker alone runs on one machine; give more --workers, and --hosts".into();
             return Err(PlanError { flag: "--listen".into(), value: address.to_string(), problem }.into());
         }
-        run::check_hosts(plan, true)?;
+        run::check_hosts(plan, &registries().transports, true)?;
         if !address.all[0].ip().is_loopback() && key_path(self.key_file.as_ref()).is_none() {
             let message = format!(
                 "other machines can reach {}: without a key this would let anybody in",

@@ -14,6 +14,7 @@ use paceline_virtual::{Calibration, Cluster};
 use super::store::BUILD;
 use super::{train, weights};
 use crate::failure::Failure;
+use crate::flags::registries;
 use crate::output::{self, Follow, Show};
 use crate::request::conclude;
 
@@ -71,7 +72,8 @@ impl HardwareModel {
     /// What runs are priced with.
     pub fn terms(&self) -> Terms<'_> {
         let Self { cluster, calibration, jitter } = self;
-        Terms { calibration: calibration.as_ref(), cluster: cluster.as_ref(), jitter: *jitter }
+        let (calibration, cluster) = (calibration.as_ref(), cluster.as_ref());
+        Terms { registries: registries(), calibration, cluster, jitter: *jitter }
     }
 
     /// Says where times come from, if from nowhere.
@@ -91,12 +93,13 @@ pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
     args.train.listening.refuse("virtual time has no other machines; --cluster FILE describes some")?;
     let known = args.hardware.read()?;
     if known.cluster.is_none() {
-        paceline_launch::run::check_hosts(&plan, false)?;
+        paceline_launch::run::check_hosts(&plan, &registries().transports, false)?;
     }
     let folders = args.train.settings.0.data_folders();
-    let dataset = TypedPlan::new(&plan)?.dataset.load(&folders, &model::settings(&plan))?;
+    let typed = TypedPlan::new(&plan, registries())?;
+    let dataset = typed.dataset.load(&folders, &model::settings(&plan))?;
     plan.check(dataset.train.len())?;
-    weights::check(&plan, &dataset, show)?;
+    weights::check(&typed, &dataset, show)?;
     known.tell(show);
     let id = process::new_run_id();
     let terms = known.terms();

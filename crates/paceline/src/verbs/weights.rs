@@ -7,12 +7,14 @@ use paceline_data::Dataset;
 use paceline_launch::gather;
 use paceline_plan::Plan;
 use paceline_record::{Checkpoint, Checkpoints, Damaged, Store};
+use paceline_resolve::TypedPlan;
 use paceline_train::{model, weights};
 use serde::Serialize;
 
 use super::data::Place;
 use super::store::Where;
 use crate::failure::Failure;
+use crate::flags::registries;
 use crate::output::{self, Show};
 use crate::request;
 use paceline_record::FailureKind;
@@ -41,7 +43,7 @@ struct Exported<'a> {
 }
 
 /// Whether a run can start from its weights and freeze its layers; says what is left out of a partial load.
-pub fn check(plan: &Plan, dataset: &Dataset, show: Show) -> Result<(), Failure> {
+pub fn check(plan: &TypedPlan<'_>, dataset: &Dataset, show: Show) -> Result<(), Failure> {
     let Some(init) = &plan.init else {
         if !plan.frozen.is_empty() {
             weights::frozen(plan, &model::graph(plan, dataset)?)?;
@@ -97,15 +99,9 @@ fn checkpoint(args: &Args) -> Result<(Plan, Checkpoint), Failure> {
 /// `paceline export-weights`.
 pub fn export(args: &Args, show: Show) -> Result<(), Failure> {
     let (plan, checkpoint) = checkpoint(args)?;
-    let source = paceline_data::find(&plan.data).ok_or_else(|| {
-        Failure::new(
-            FailureKind::Plan,
-            format!("there is no dataset {}", plan.data),
-            "was it made by another version?".into(),
-        )
-    })?;
+    let plan = TypedPlan::new(&plan, registries())?;
     // The shapes of a network's layers follow from its samples.
-    let dataset = source.load(&args.place.folders(), &model::settings(&plan))?;
+    let dataset = plan.dataset.load(&args.place.folders(), &model::settings(&plan))?;
     let graph = model::graph(&plan, &dataset)?;
     let workers = &checkpoint.parts[..plan.workers.min(checkpoint.parts.len())];
     let servers = &checkpoint.parts[workers.len()..];
@@ -132,7 +128,7 @@ pub fn export(args: &Args, show: Show) -> Result<(), Failure> {
     weights::save(&args.out, &graph, &params, &state).map_err(|e| Failure::file(&args.out, &e))?;
     let exported = Exported {
         file: &args.out,
-        model: &plan.model,
+        model: &plan.document.model,
         step: checkpoint.step,
         parameters: params.len(),
         params_sha256: model::params_sha256(&params),

@@ -44,7 +44,9 @@ struct Buffer(Option<usize>);
 fn buffer(text: &str) -> Result<Buffer, String> {
     match text {
         "default" => Ok(Buffer(None)),
-        text => paceline_resolve::byte_count(text).map(|bytes| Buffer(Some(bytes))).map_err(|e| format!("`default`, or {e}")),
+        text => paceline_resolve::byte_count(text)
+            .map(|bytes| Buffer(Some(bytes)))
+            .map_err(|e| format!("`default`, or {e}")),
     }
 }
 
