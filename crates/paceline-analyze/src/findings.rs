@@ -84,7 +84,7 @@ pub fn amount(response: &Response, change: &Estimate) -> String {
         let size = if response.log { 100.0 * value.exp_m1() } else { value };
         number(if down { -size } else { size })
     };
-    let unit = if response.log { "%".into() } else { format!(" {}", response.unit()) };
+    let unit = if response.log { "%".into() } else { format!(" {}", response.unit) };
     let interval = match (change.low, change.high) {
         (Some(low), Some(high)) => {
             let (low, high) = if down { (high, low) } else { (low, high) };
@@ -98,7 +98,7 @@ pub fn amount(response: &Response, change: &Estimate) -> String {
 /// A change with its sign and interval, e.g. `−3% [−9, 4]`.
 fn signed(response: &Response, change: &Estimate) -> String {
     let show = |value: f64| number(if response.log { 100.0 * value.exp_m1() } else { value });
-    let unit = if response.log { "%".into() } else { format!(" {}", response.unit()) };
+    let unit = if response.log { "%".into() } else { format!(" {}", response.unit) };
     let interval = change.low.zip(change.high);
     let interval = interval.map_or_else(String::new, |(l, h)| format!(" [{}, {}]", show(l), show(h)));
     format!("{}{}{interval}", show(change.value), unit.trim_end()).replace('-', "−")
@@ -417,7 +417,7 @@ impl Evidence<'_> {
             let change = Estimate { value: 0.0, low: Some(low), high: Some(high) };
             let range = signed(self.scale(), &change);
             let range = range.split_once(' ').map_or(range.as_str(), |(_, range)| range);
-            let unit = if self.scale().log { "%" } else { self.scale().unit() };
+            let unit = if self.scale().log { "%" } else { self.scale().unit };
             let name = &effect.factor;
             let (kind, sentence) = if low.abs().max(high.abs()) <= limit {
                 (FindingKind::NoEffect, format!("{name} has no effect worth a word: at most {range} {unit}"))

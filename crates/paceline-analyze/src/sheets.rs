@@ -52,7 +52,7 @@ impl Analysis {
     }
 
     fn unit(&self) -> String {
-        let unit = self.response.unit();
+        let unit = self.response.unit;
         if unit.is_empty() { String::new() } else { format!(", {unit}") }
     }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use paceline_record::figures::Figures;
 use paceline_record::store::{FILE, RunRow};
 use paceline_record::{RecordError, Store};
 
@@ -24,6 +25,8 @@ pub type Runs = Arc<Vec<Arc<RunRow>>>;
 pub struct StoreCache {
     folder: PathBuf,
     studies: Box<dyn Studies>,
+    /// What runs are compared by.
+    pub figures: Figures,
     kept: Mutex<CacheState>,
     reading: Mutex<()>,
 }
@@ -89,8 +92,8 @@ impl CacheState {
 
 impl StoreCache {
     /// Of a folder that may become a store yet.
-    pub fn new(folder: PathBuf, studies: Box<dyn Studies>) -> Self {
-        Self { folder, studies, kept: Mutex::default(), reading: Mutex::default() }
+    pub fn new(folder: PathBuf, studies: Box<dyn Studies>, figures: Figures) -> Self {
+        Self { folder, studies, figures, kept: Mutex::default(), reading: Mutex::default() }
     }
 
     /// The store's folder.
@@ -127,7 +130,7 @@ impl StoreCache {
             (Arc::clone(run), Arc::clone(known.entry(run.id).or_insert_with(|| settings(run))))
         };
         let rows: Vec<(Arc<RunRow>, RunSettings)> = runs.iter().map(own).collect();
-        let group = Arc::new(Group::recorded(&rows));
+        let group = Arc::new(Group::recorded(&rows, &self.figures));
         kept.group = Some((changes, Arc::clone(&group)));
         Ok(group)
     }

@@ -4,8 +4,9 @@ use std::cmp::Ordering;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use paceline_analyze::table::{self, Goal, RawRun, Response};
+use paceline_analyze::table::{self, RawRun, Response};
 use paceline_analyze::{AnalysisRequest, StudyTable};
+use paceline_record::figures::Figures;
 use paceline_record::store::RunRow;
 
 /// Where studies are known from.
@@ -152,23 +153,19 @@ impl Group {
     }
 
     /// All recorded runs, each with its settings: what differs between them are the factors.
-    pub fn recorded(rows: &[(Arc<RunRow>, RunSettings)]) -> Self {
+    pub fn recorded(rows: &[(Arc<RunRow>, RunSettings)], figures: &Figures) -> Self {
         // A plan that cannot be read has no settings, and says nothing about what differs.
         let readable: Vec<&[(String, String)]> =
             rows.iter().map(|(_, own)| own.as_slice()).filter(|own| own.len() > 1).collect();
         let factors = table::varied(&readable);
-        let response = |name: &str, log, goal| Response { name: name.into(), log, goal };
-        let responses = vec![
-            response("samples_per_s", true, Goal::Maximize),
-            response("final_accuracy", false, Goal::Maximize),
-            response("train_s", true, Goal::Minimize),
-        ];
+        let shown = [("samples_per_s", true), ("final_accuracy", false), ("seconds.train", true)];
+        let responses: Vec<Response> =
+            shown.into_iter().map(|(name, log)| Response::figure(figures, name, log)).collect();
+        let read = responses.iter().map(|response| figures.find(&response.name)).collect::<Vec<_>>();
         let member = |(row, own): &(Arc<RunRow>, RunSettings)| {
             let level = |name: &String| {
                 own.iter().find(|(known, _)| known == name).map_or_else(|| "–".into(), |(_, v)| v.clone())
             };
-            let speed =
-                row.samples_done.zip(row.train_s).filter(|(_, s)| *s > 0.0).map(|(n, s)| n as f64 / s);
             Member {
                 number: row.id as u64,
                 run: Some(row.run.clone()),
@@ -180,7 +177,7 @@ impl Group {
                 simulated: row.origin == "simulated",
                 ..Member::default()
             }
-            .measuring([speed, row.accuracy, row.train_s])
+            .measuring(read.iter().map(|figure| row.figure((*figure)?)))
         };
         let members = rows.iter().map(member).collect();
         Self::new("All recorded runs", factors, responses, members)

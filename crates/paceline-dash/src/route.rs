@@ -11,6 +11,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::header::{AUTHORIZATION, COOKIE, HOST, HeaderName, HeaderValue, ORIGIN, WWW_AUTHENTICATE};
 use hyper::{Method, Request, Response, StatusCode};
 use paceline_analyze::report::{DRAW, STYLE};
+use paceline_record::figures::Figures;
 use tokio::sync::watch;
 
 use crate::access::{Access, Asking, Refused};
@@ -50,7 +51,7 @@ const SCRIPT: &str = "text/javascript; charset=utf-8";
 impl ServerState {
     /// Of a store.
     pub fn new(store: PathBuf, studies: Box<dyn Studies>, access: Access) -> std::io::Result<Self> {
-        let cache = Arc::new(StoreCache::new(store, studies));
+        let cache = Arc::new(StoreCache::new(store, studies, Figures::default()));
         let background = BackgroundAnalysis::start()?;
         let style = format!("{STYLE}\n{}", include_str!("assets/dash.css"));
         let text = |text: &'static str| Bytes::from_static(text.as_bytes());

@@ -39,7 +39,7 @@ impl NumericColumn {
     /// By its name.
     pub fn named(group: &Group, name: &str) -> Option<Self> {
         let factor = || group.factors.iter().position(|f| f == name).map(Self::Factor);
-        group.responses.iter().position(|r| r.name == name).map(Self::Response).or_else(factor)
+        group.responses.iter().position(|r| r.is(name)).map(Self::Response).or_else(factor)
     }
 }
 
@@ -59,8 +59,9 @@ impl<'a> RunFilter<'a> {
             }
         }
         let mut ranges = Vec::new();
-        let names = group.factors.iter().chain(group.responses.iter().map(|r| &r.name));
-        for name in names {
+        let old = group.responses.iter().flat_map(|r| r.old_names.iter().copied());
+        let responses = group.responses.iter().map(|r| r.name.as_str()).chain(old);
+        for name in group.factors.iter().map(String::as_str).chain(responses) {
             let end = |which: &str| query.get(&format!("{which}.{name}")).and_then(|v| v.parse::<f64>().ok());
             let (least, most) = (end("min"), end("max"));
             if let Some(figure) =

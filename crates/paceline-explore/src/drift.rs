@@ -16,17 +16,10 @@ pub struct Drift {
 /// Least spread between controls that is corrected for.
 pub const NOTICED: f64 = 1.10;
 
-/// Whether a figure follows the machine's pace: times, what is done per second, and what time costs.
-pub fn follows_pace(metric: &str) -> bool {
-    metric.ends_with("_s") || metric.ends_with("_ms") || metric.starts_with("seconds.") || metric == "cost"
-}
-
 impl Drift {
-    /// From the controls of these runs; `None` with fewer than two that have the figure, or one that has no pace.
+    /// From the controls of these runs, by a figure that follows the machine's pace; `None` with fewer than two that
+    /// have it.
     pub fn new(made: &[StudyRun], metric: &str) -> Option<Self> {
-        if !follows_pace(metric) {
-            return None;
-        }
         let figure = |m: &StudyRun| {
             let value = m.metrics()?.get(metric).copied().filter(|v| *v > 0.0)?;
             (m.job.role == Role::Control).then_some((m.job.id as f64, value))
@@ -109,16 +102,10 @@ mod tests {
     }
 
     #[test]
-    fn a_steady_machine_changes_nothing_and_accuracy_has_no_pace() {
+    fn a_steady_machine_changes_nothing() {
         let runs = [made(Role::Control, 0, 1.0), made(Role::Control, 5, 1.05)];
         let drift = Drift::new(&runs, "time_s").unwrap();
         assert_eq!(drift.corrected(3, 7.0), 7.0);
-        assert!(Drift::new(&runs, "final_accuracy").is_none() && Drift::new(&runs[..1], "time_s").is_none());
-        assert!(
-            follows_pace("samples_per_s")
-                && follows_pace("infer.p95_ms")
-                && follows_pace("seconds.train")
-                && !follows_pace("sent_bytes")
-        );
+        assert!(Drift::new(&runs[..1], "time_s").is_none());
     }
 }

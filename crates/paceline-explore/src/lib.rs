@@ -27,5 +27,5 @@ pub mod samplers;
 pub mod schedule;
 pub mod table;
 
-pub use problem::{Observation, Prior, Problem, Suggestion, TrialOutcome};
+pub use problem::{Joins, Observation, Prior, Problem, Suggestion, TrialOutcome};
 pub use samplers::{SAMPLERS, Sampler, SamplerError};

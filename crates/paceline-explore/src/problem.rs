@@ -21,7 +21,12 @@ pub struct Problem {
     pub duplicates: bool,
     /// What is expected of points before any was run.
     pub prior: Option<Prior>,
+    /// How repeats of a figure are joined, by name; others by their mean.
+    pub joins: Joins,
 }
+
+/// How repeats are joined, by figure.
+pub type Joins = BTreeMap<&'static str, fn(&[f64]) -> f64>;
 
 /// What is expected of points: the first objective's figure, in its own unit.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -133,6 +138,7 @@ mod tests {
             budget: None,
             duplicates: false,
             prior: None,
+            joins: Joins::new(),
         }
     }
 

@@ -311,7 +311,20 @@ fn distinct(made: &[StudyRun]) -> Vec<Point> {
     points
 }
 
-/// What samplers are told: one observation per point and share, the means of its repeats. A point all of whose runs
+/// The figures of repeats, joined.
+pub fn joined(problem: &Problem, repeats: &[&StudyRun]) -> BTreeMap<String, f64> {
+    let mut all: BTreeMap<&String, Vec<f64>> = BTreeMap::new();
+    for (name, value) in repeats.iter().filter_map(|m| m.metrics()).flatten() {
+        all.entry(name).or_default().push(*value);
+    }
+    let join = |(name, values): (&String, Vec<f64>)| {
+        let join = problem.joins.get(name.as_str()).copied().unwrap_or(paceline_statistics::mean);
+        (name.clone(), join(&values))
+    };
+    all.into_iter().map(join).collect()
+}
+
+/// What samplers are told: one observation per point and share, its repeats joined. A point all of whose runs
 /// ended without an objective has failed.
 pub fn observations(problem: &Problem, made: &[StudyRun]) -> Vec<Observation> {
     let mut groups: Vec<(Point, f64, Vec<&StudyRun>)> = Vec::new();
@@ -322,18 +335,8 @@ pub fn observations(problem: &Problem, made: &[StudyRun]) -> Vec<Observation> {
             None => groups.push((point, one.job.share, vec![one])),
         }
     }
-    let mean = |runs: &[&StudyRun]| {
-        let mut sums: BTreeMap<String, (f64, f64)> = BTreeMap::new();
-        for metrics in runs.iter().filter_map(|m| m.metrics()) {
-            for (name, value) in metrics {
-                let (sum, count) = sums.entry(name.clone()).or_default();
-                (*sum, *count) = (*sum + value, *count + 1.0);
-            }
-        }
-        sums.into_iter().map(|(name, (sum, count))| (name, sum / count)).collect::<BTreeMap<_, _>>()
-    };
     let observe = |(point, share, runs): (Point, f64, Vec<&StudyRun>)| {
-        let metrics = mean(&runs);
+        let metrics = joined(problem, &runs);
         let told = problem.objectives.iter().all(|o| metrics.contains_key(&o.metric));
         let outcome = match told {
             true => TrialOutcome::Measured(metrics),
@@ -360,6 +363,7 @@ mod tests {
             budget: None,
             duplicates: false,
             prior: None,
+            joins: BTreeMap::new(),
         }
     }
 

@@ -7,7 +7,7 @@ use paceline_plan::sheet::{Sheet, SheetRow, TableError};
 use paceline_plan::value::nearest;
 use paceline_plan::{Axis, Condition, Objective, Point, Space, Value};
 
-use crate::problem::{Observation, Prior, Problem, TrialOutcome};
+use crate::problem::{Joins, Observation, Prior, Problem, TrialOutcome};
 use crate::samplers::{self, SamplerError};
 
 /// A table that cannot be explored.
@@ -182,6 +182,7 @@ impl Exploration {
             seed: 1,
             budget: Some(ask.budget),
             duplicates: false,
+            joins: Joins::new(),
             prior: expected.map(|column| {
                 let figure = |row: usize| table.rows[row][column].number().unwrap_or(f64::NAN);
                 Prior(rows.iter().map(|(point, row)| (point.clone(), figure(*row))).collect())

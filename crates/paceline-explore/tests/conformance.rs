@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use paceline_explore::samplers::{self, SamplerKind};
-use paceline_explore::{Observation, Prior, Problem, SAMPLERS, Suggestion, TrialOutcome};
+use paceline_explore::{Joins, Observation, Prior, Problem, SAMPLERS, Suggestion, TrialOutcome};
 use paceline_plan::{Axis, Condition, Goal, Objective, Point, Space, Value};
 
 fn numbers(name: &str, levels: impl IntoIterator<Item = u32>) -> Axis {
@@ -55,6 +55,7 @@ fn problem(space: Space, seed: u64, budget: usize) -> Problem {
         budget: Some(budget),
         duplicates: false,
         prior: None,
+        joins: Joins::new(),
     }
 }
 

@@ -83,6 +83,12 @@ impl Condition {
         names
     }
 
+    /// The same with other names.
+    pub fn renamed(mut self, rename: &dyn Fn(&str) -> String) -> Self {
+        self.root.rename(rename);
+        self
+    }
+
     /// Whether it holds; `None` where a value is missing.
     pub fn truth(&self, lookup: Lookup<'_>) -> Option<bool> {
         self.root.truth(lookup)
@@ -129,6 +135,18 @@ impl Node {
             Node::Arithmetic(_, a, b) | Node::Compare(_, a, b) | Node::And(a, b) | Node::Or(a, b) => {
                 a.names(names);
                 b.names(names);
+            }
+        }
+    }
+
+    fn rename(&mut self, rename: &dyn Fn(&str) -> String) {
+        match self {
+            Node::Constant(_) => {}
+            Node::Name(name) => *name = rename(name),
+            Node::Not(a) => a.rename(rename),
+            Node::Arithmetic(_, a, b) | Node::Compare(_, a, b) | Node::And(a, b) | Node::Or(a, b) => {
+                a.rename(rename);
+                b.rename(rename);
             }
         }
     }

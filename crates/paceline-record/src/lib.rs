@@ -4,7 +4,7 @@
 //! # Layout
 //! - [`event`]: everything that a run reports, ending with its [`event::RunResult`]
 //! - [`row`]: the dense part of it: steps, samples, traced messages, in batches
-//! - [`figures`]: what can be wanted of a run
+//! - [`figures`]: the registry of figures: name, unit, goal, how it is read, how repeats are joined
 //! - [`metric`]: the registry of what is sampled, and the readers
 //! - [`recorder`], [`observer`]: recording inside a rank, beside the thread that trains
 //! - [`process`], [`machine`], [`site`]: this process, this machine, and both together

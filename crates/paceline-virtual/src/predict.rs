@@ -4,6 +4,7 @@ use paceline_data::Dataset;
 use paceline_nn::Graph;
 use paceline_plan::Plan;
 use paceline_record::RunResult;
+use paceline_record::figures::{COST, FigureKind, Figures, PredictionBasis};
 use paceline_record::process::Started;
 use paceline_resolve::TypedPlan;
 use serde::Serialize;
@@ -42,6 +43,32 @@ pub struct Prediction {
     pub cost: Option<MedianEstimate>,
     /// Why intervals are wide: what lies outside of what was measured.
     pub beyond: Vec<String>,
+    /// The run in virtual time that figures are read from.
+    #[serde(skip)]
+    result: RunResult,
+    #[serde(skip)]
+    learned: bool,
+    #[serde(skip)]
+    bounds: PaceBounds,
+}
+
+/// How much faster and slower than the middle a run may be: factors of its times.
+#[derive(Clone, Copy, Debug)]
+struct PaceBounds {
+    fast: f64,
+    slow: f64,
+}
+
+impl PaceBounds {
+    fn around(self, value: f64, kind: FigureKind) -> MedianEstimate {
+        let Self { fast, slow } = self;
+        let (low, high) = match kind {
+            FigureKind::Clock | FigureKind::Time => (value * fast, value * slow),
+            FigureKind::Rate => (value / slow, value / fast),
+            FigureKind::Amount => (value, value),
+        };
+        MedianEstimate { median: value, low, high }
+    }
 }
 
 /// Predicts a plan. With `learn`, a plan that has a target accuracy is trained in virtual time.
@@ -81,7 +108,8 @@ pub fn predict(
             ((at(false)? / train).min(1.0) / (1.0 + model), (at(true)? / train).max(1.0) * (1.0 + model))
         }
     };
-    let around = |value: f64| MedianEstimate { median: value, low: value * fast, high: value * slow };
+    let bounds = PaceBounds { fast, slow };
+    let around = |value: f64| bounds.around(value, FigureKind::Time);
     let steps = middle.steps.max(1) as f64;
     let startup = middle.seconds.startup;
     let total = around(train);
@@ -93,45 +121,32 @@ pub fn predict(
             low: startup + total.low,
             high: startup + total.high,
         },
-        samples_per_s: MedianEstimate {
-            median: middle.samples_per_s,
-            low: middle.samples_per_s / slow,
-            high: middle.samples_per_s / fast,
-        },
+        samples_per_s: bounds.around(middle.samples_per_s, FigureKind::Rate),
         time_to_accuracy_s: middle.time_to_accuracy_s.filter(|_| learn).map(around),
         final_accuracy: learn.then_some(middle.final_accuracy),
         sent_bytes: middle.ranks.iter().map(|rank| rank.sent_bytes).sum(),
-        cost: middle.simulated.and_then(|simulated| simulated.cost).map(around),
+        cost: middle.simulated.as_ref().and_then(|simulated| simulated.cost).map(around),
         beyond,
+        result: middle,
+        learned: learn,
+        bounds,
     })
 }
 
-/// Figures that are predicted, by the names that results and studies give them.
-pub static FIGURES: &[&str] = &[
-    "seconds.train",
-    "seconds.total",
-    "wall_s",
-    "samples_per_s",
-    "time_to_accuracy_s",
-    "final_accuracy",
-    "sent_bytes",
-    "received_bytes",
-];
-
 impl Prediction {
-    /// A figure by the name that results and studies give it; `None` for those that are not predicted.
-    pub fn figure(&self, name: &str) -> Option<MedianEstimate> {
-        match name {
-            "step_s" => Some(self.step_s),
-            "seconds.train" => Some(self.train_s),
-            "seconds.total" | "wall_s" => Some(self.total_s),
-            "samples_per_s" => Some(self.samples_per_s),
-            "time_to_accuracy_s" => self.time_to_accuracy_s,
-            "final_accuracy" => self.final_accuracy.map(MedianEstimate::round),
-            "sent_bytes" | "received_bytes" => Some(MedianEstimate::round(self.sent_bytes as f64)),
-            "cost" => self.cost,
-            _ => None,
+    /// A figure by its name; `None` for those that are not predicted.
+    pub fn figure(&self, figures: &Figures, name: &str) -> Option<MedianEstimate> {
+        let figure = figures.find(name)?;
+        match figure.name {
+            // Starting does not take longer where steps do.
+            "seconds.total" | "wall_s" => return Some(self.total_s),
+            COST => return self.cost,
+            _ => {}
         }
+        if figure.predicted? == PredictionBasis::Learning && !self.learned {
+            return None;
+        }
+        Some(self.bounds.around(figure.read?(&self.result)?, figure.kind))
     }
 }
 

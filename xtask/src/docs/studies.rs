@@ -1,7 +1,7 @@
 //! The page of studies: its words are in `studies.md` beside this file, its tables come from the registries.
 
 use paceline_explore::samplers::{SAMPLERS, SamplerKind};
-use paceline_record::figures::{FIGURES, OF_COMMANDS, RunFigure};
+use paceline_record::figures::{Figures, RunFigure};
 
 use super::markdown::{MARK, code, table};
 
@@ -9,8 +9,12 @@ const WORDS: &str = include_str!("studies.md");
 
 /// Study files, samplers, figures, and how measurement is kept honest.
 pub fn page() -> String {
-    let parts =
-        [("samplers", samplers()), ("figures", figures(FIGURES)), ("of-commands", figures(OF_COMMANDS))];
+    let known = Figures::default();
+    let parts = [
+        ("samplers", samplers()),
+        ("figures", figures(known.of_runs(), |figure| figure.of_runs)),
+        ("of-commands", figures(known.of_commands(), |figure| figure.of_commands)),
+    ];
     let mut text = format!("{MARK}\n\n{WORDS}");
     for (name, table) in parts {
         let place = format!("<!-- {name} -->\n");
@@ -31,10 +35,13 @@ fn samplers() -> String {
     table(&["name", "points", "learns from runs", "ends without a budget"], &rows)
 }
 
-fn figures(figures: &[RunFigure]) -> String {
+fn figures(
+    figures: impl Iterator<Item = &'static RunFigure>,
+    about: fn(&RunFigure) -> &'static str,
+) -> String {
     let row = |figure: &RunFigure| {
         let unit = if figure.unit.is_empty() { "—" } else { figure.unit };
-        vec![code(figure.name), unit.into(), figure.about.into()]
+        vec![code(figure.name), unit.into(), about(figure).into()]
     };
-    table(&["figure", "unit", "what it is"], &figures.iter().map(row).collect::<Vec<_>>())
+    table(&["figure", "unit", "what it is"], &figures.map(row).collect::<Vec<_>>())
 }

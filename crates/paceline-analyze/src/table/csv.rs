@@ -108,8 +108,16 @@ fn table(name: &str, sheet: &Sheet, columns: &Columns) -> Result<StudyTable, Stu
     let optional = |flag, name: &Option<String>| name.as_ref().map(|name| find(flag, name)).transpose();
     let every = |flag, names: &[String]| names.iter().map(|n| find(flag, n)).collect::<Result<Vec<_>, _>>();
     let factors = every("--factor", &columns.factors)?;
-    let responses =
-        columns.responses.iter().map(|r| find("--response", &r.name)).collect::<Result<Vec<_>, _>>()?;
+    let mut measured = columns.responses.clone();
+    let column = |response: &mut Response| {
+        // A table may have a figure under a name that it had before.
+        let at = header.iter().position(|column| *column == response.name);
+        let at = at.or_else(|| header.iter().position(|column| response.is(column)));
+        let at = at.map_or_else(|| find("--response", &response.name), Ok)?;
+        response.name.clone_from(&header[at]);
+        Ok(at)
+    };
+    let responses = measured.iter_mut().map(column).collect::<Result<Vec<_>, TableError>>()?;
     let (id, order) = (optional("--id", &columns.id)?, optional("--order", &columns.order)?);
     let (block, control) = (optional("--block", &columns.block)?, optional("--control", &columns.control)?);
     let mut runs = Vec::new();
@@ -134,7 +142,7 @@ fn table(name: &str, sheet: &Sheet, columns: &Columns) -> Result<StudyTable, Stu
             control: control.is_some_and(yes),
         });
     }
-    let mut table = StudyTable::new(name, &columns.factors, columns.responses.clone(), runs);
+    let mut table = StudyTable::new(name, &columns.factors, measured, runs);
     for (i, response) in columns.responses.iter().enumerate() {
         let (all, used) = (table.runs.iter().filter(|r| !r.control).count(), table.measured(i).len());
         if used == 0 {

@@ -1,8 +1,8 @@
 //! A study table out of recorded runs: what differs between their plans are the factors, what their results say the
 //! responses.
 
-use paceline_plan::Goal;
 use paceline_plan::sheet::TableError;
+use paceline_record::figures::Figures;
 use paceline_record::store::RunRow;
 use serde_json::Value;
 
@@ -10,23 +10,6 @@ use super::{RawRun, Response, StudyTable, StudyTableError};
 
 /// What of a plan is no factor: it names repeats, or where a run ends early.
 const NO_FACTORS: [&str; 3] = ["seed", "stop-after-step", "model-file"];
-
-/// A figure of a run's result.
-type Figure = (&'static str, Goal, fn(&RunRow) -> Option<f64>);
-
-/// What can be explained.
-const FIGURES: [Figure; 7] = [
-    ("samples_per_s", Goal::Maximize, |run| Some(run.result.as_ref()?.samples_per_s)),
-    ("train_s", Goal::Minimize, |run| Some(run.result.as_ref()?.seconds.train)),
-    ("step_s", Goal::Minimize, |run| {
-        let result = run.result.as_ref()?;
-        (result.steps > 0).then(|| result.seconds.train / result.steps as f64)
-    }),
-    ("final_accuracy", Goal::Maximize, |run| Some(run.result.as_ref()?.final_accuracy)),
-    ("final_loss", Goal::Minimize, |run| Some(run.result.as_ref()?.final_loss)),
-    ("time_to_accuracy_s", Goal::Minimize, |run| run.result.as_ref()?.time_to_accuracy_s),
-    ("convergence_s", Goal::Minimize, |run| run.result.as_ref()?.convergence_s),
-];
 
 /// A plan's settings by name, one level deep; those that name repeats are left out.
 pub fn settings(run: &RunRow) -> Vec<(String, String)> {
@@ -82,6 +65,7 @@ pub fn recorded(
     runs: &[RunRow],
     factors: &[String],
     responses: &[Response],
+    figures: &Figures,
 ) -> Result<StudyTable, StudyTableError> {
     let ask = |flag, value: &str, problem: String| -> StudyTableError {
         TableError::Ask { flag, value: value.into(), problem }.into()
@@ -99,24 +83,19 @@ pub fn recorded(
             return Err(ask("--factor", factor, problem));
         }
     }
-    let figure = |name: &str| FIGURES.iter().find(|(known, ..)| *known == name);
-    let usual = || {
-        let response =
-            |(name, goal, _): &Figure, log: bool| Response { name: (*name).into(), log, goal: *goal };
-        vec![response(&FIGURES[0], true), response(&FIGURES[3], false)]
-    };
-    let mut responses = if responses.is_empty() { usual() } else { responses.to_vec() };
-    for response in &mut responses {
-        let Some((_, goal, _)) = figure(&response.name) else {
-            let names: Vec<&str> = FIGURES.iter().map(|(name, ..)| *name).collect();
-            return Err(ask("--response", &response.words(), format!("results have {}", names.join(", "))));
-        };
-        response.goal = *goal;
+    let of = |name: &str, log| Response::figure(figures, name, log);
+    let usual = || vec![of("samples_per_s", true), of("final_accuracy", false)];
+    let asked = || responses.iter().map(|response| of(&response.name, response.log)).collect();
+    let responses: Vec<Response> = if responses.is_empty() { usual() } else { asked() };
+    let read = |name: &str| figures.find(name)?.read;
+    if let Some(response) = responses.iter().find(|response| read(&response.name).is_none()) {
+        let names: Vec<&str> = figures.of_runs().filter(|f| f.read.is_some()).map(|f| f.name).collect();
+        return Err(ask("--response", &response.words(), format!("results have {}", names.join(", "))));
     }
     let raw = ended.iter().zip(&all).map(|(run, of)| RawRun {
         id: run.run.clone(),
         levels: factors.iter().map(|name| setting(of, name)).collect(),
-        values: responses.iter().map(|r| figure(&r.name).and_then(|(.., value)| value(run))).collect(),
+        values: responses.iter().map(|r| read(&r.name)?(run.result.as_ref()?)).collect(),
         order: run.id as f64,
         block: None,
         control: false,

@@ -1,6 +1,7 @@
 //! What was measured: its scale, its unit, and whether less or more of it is wanted.
 
 use paceline_plan::Goal;
+use paceline_record::figures::{Figures, unit_by_name};
 use serde::Serialize;
 
 /// Something that runs measured.
@@ -12,6 +13,12 @@ pub struct Response {
     pub log: bool,
     /// What is wanted.
     pub goal: Goal,
+    /// Its unit; empty for a plain number.
+    #[serde(skip)]
+    pub unit: &'static str,
+    /// Other names that it is found by.
+    #[serde(skip)]
+    pub old_names: &'static [&'static str],
 }
 
 impl Response {
@@ -23,7 +30,20 @@ impl Response {
         if name.is_empty() || name.contains(['(', ')']) {
             return Err(format!("`{text}` is neither a column nor `log(column)`"));
         }
-        Ok(Self { name: name.into(), log: inner.is_some(), goal: Goal::Minimize })
+        let unit = unit_by_name(name);
+        Ok(Self { name: name.into(), log: inner.is_some(), goal: Goal::Minimize, unit, old_names: &[] })
+    }
+
+    /// A figure, as the registry has it; one that it does not have is told by its name.
+    pub fn figure(figures: &Figures, name: &str, log: bool) -> Self {
+        let (name, unit, known) = (figures.name(name).into(), figures.unit(name), figures.find(name));
+        let (goal, old_names) = known.map_or((Goal::Minimize, &[][..]), |f| (f.goal, f.old_names));
+        Self { name, log, goal, unit, old_names }
+    }
+
+    /// Whether this is its name, or one that it had before.
+    pub fn is(&self, name: &str) -> bool {
+        self.name == name || self.old_names.contains(&name)
     }
 
     /// The same, of which this is wanted.
@@ -36,26 +56,9 @@ impl Response {
         if self.log { format!("log({})", self.name) } else { self.name.clone() }
     }
 
-    /// The unit, as the name tells it; empty where it tells none.
-    pub fn unit(&self) -> &'static str {
-        let ends = [
-            ("per_s", "1/s"),
-            ("_ms", "ms"),
-            ("_ns", "ns"),
-            ("_s", "s"),
-            ("_usd", "USD"),
-            ("_bytes", "bytes"),
-            ("(ms)", "ms"),
-        ];
-        if self.name.starts_with("seconds.") {
-            return "s";
-        }
-        ends.into_iter().find(|(end, _)| self.name.ends_with(end)).map_or("", |(_, unit)| unit)
-    }
-
     /// The name with its unit.
     pub fn named(&self) -> String {
-        if self.unit().is_empty() { self.name.clone() } else { format!("{}, {}", self.name, self.unit()) }
+        if self.unit.is_empty() { self.name.clone() } else { format!("{}, {}", self.name, self.unit) }
     }
 
     /// A measured value on the scale that is explained; none where it has no logarithm.
@@ -71,7 +74,7 @@ impl Response {
 
     /// A value with its unit.
     pub fn show(&self, value: f64) -> String {
-        format!("{} {}", number(value), self.unit()).trim_end().to_owned()
+        format!("{} {}", number(value), self.unit).trim_end().to_owned()
     }
 
     /// Whether `a` is better than `b`.
@@ -111,10 +114,12 @@ mod tests {
     #[test]
     fn a_response_is_a_column_or_its_logarithm() {
         let plain = Response::parse("accuracy").unwrap();
-        assert_eq!((plain.log, plain.unit(), plain.words().as_str()), (false, "", "accuracy"));
+        assert_eq!((plain.log, plain.unit, plain.words().as_str()), (false, "", "accuracy"));
         let log = Response::parse(" log( training_time_s ) ").unwrap();
-        assert_eq!((log.name.as_str(), log.log, log.unit()), ("training_time_s", true, "s"));
-        assert_eq!(Response::parse("samples_per_s").unwrap().unit(), "1/s");
+        assert_eq!((log.name.as_str(), log.log, log.unit), ("training_time_s", true, "s"));
+        assert_eq!(Response::parse("samples_per_s").unwrap().unit, "1/s");
+        let figure = Response::figure(&Figures::default(), "train_s", false);
+        assert_eq!((figure.named().as_str(), figure.is("train_s")), ("seconds.train, s", true));
         assert_eq!(Response::parse("seconds.train").unwrap().named(), "seconds.train, s");
         assert!(Response::parse("log()").is_err() && Response::parse("sqrt(x)").is_err());
     }

@@ -6,7 +6,8 @@ use paceline_analyze::explain::{Explanation, Recorded, RunComparison};
 use paceline_analyze::figure::Figure;
 use paceline_analyze::report::explanation_html;
 use paceline_analyze::sheet::{TextTable, escape};
-use paceline_analyze::table::{number, settings};
+use paceline_analyze::table::{Response, number, settings};
+use paceline_record::figures::Figures;
 use paceline_record::store::RunRow;
 use paceline_record::{RecordError, Store};
 
@@ -50,7 +51,7 @@ pub fn page(site: &ServerState, query: &Query) -> PageResult {
         title(b),
         badge(&b.state),
         escape(&other(&format!("a={}&b={}", encode(&b.run), encode(&a.run)))),
-        figures(&runs).html(),
+        figures(&runs, &site.cache.figures).html(),
         differences(&runs)
     );
     body += &parts::told(&shown);
@@ -106,32 +107,18 @@ fn fragment(store: &Store, runs: &[RunRow; 2]) -> Result<Fragment, RecordError> 
     Ok(Fragment { told, charts: parts::figures(&figures), of: "both runs".into() })
 }
 
-fn figures([a, b]: &[RunRow; 2]) -> TextTable {
+fn figures([a, b]: &[RunRow; 2], figures: &Figures) -> TextTable {
     let note = "What the first has, as a part of the second.";
     let mut sheet = TextTable::new("Figures", &["", &a.run, &b.run, "first, % of second"], 1, note);
-    type Read = fn(&RunRow) -> Option<f64>;
-    let rows: [(&str, Read); 8] = [
-        ("speed, samples/s", |r| {
-            r.samples_done.zip(r.train_s).filter(|(_, s)| *s > 0.0).map(|(n, s)| n as f64 / s)
-        }),
-        ("accuracy, %", |r| r.accuracy.map(|a| 100.0 * a)),
-        ("training loss", |r| r.train_loss),
-        ("training clock, s", |r| r.train_s),
-        ("time to accuracy, s", |r| r.result.as_ref()?.time_to_accuracy_s),
-        ("steps", |r| Some(r.steps_done as f64)),
-        ("sent by all ranks, MB", |r| {
-            Some(r.result.as_ref()?.ranks.iter().map(|k| k.sent_bytes as f64).sum::<f64>() / 1e6)
-        }),
-        ("CPU time of all ranks, s", |r| Some(r.result.as_ref()?.ranks.iter().map(|k| k.cpu_s).sum())),
-    ];
-    for (name, read) in rows {
-        let (first, second) = (read(a), read(b));
+    for figure in figures.of_runs() {
+        let (first, second) = (a.figure(figure), b.figure(figure));
         if first.is_none() && second.is_none() {
             continue;
         }
         let show = |value: Option<f64>| value.map_or_else(|| "–".into(), number);
         let part = first.zip(second).filter(|(_, b)| *b != 0.0).map(|(a, b)| 100.0 * a / b);
-        sheet.rows.push(vec![name.into(), show(first), show(second), show(part)]);
+        let name = Response::figure(figures, figure.name, false).named();
+        sheet.rows.push(vec![name, show(first), show(second), show(part)]);
     }
     sheet
 }

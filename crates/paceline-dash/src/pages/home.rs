@@ -60,10 +60,6 @@ fn link(run: &str) -> String {
     format!("<a href=\"/run/{}\">{}</a>", encode(run), escape(run))
 }
 
-fn speed(run: &RunRow) -> Option<f64> {
-    run.samples_done.zip(run.train_s).filter(|(_, s)| *s > 0.0).map(|(n, s)| n as f64 / s)
-}
-
 fn row(run: &RunRow) -> String {
     let plan = run.plan.as_ref();
     let what = plan.map_or_else(|| "?".into(), |p| format!("{} on {}", p.model, p.data));
@@ -81,7 +77,7 @@ fn row(run: &RunRow) -> String {
         escape(&what),
         escape(plan.map_or("?", |p| &p.strategy)),
         escape(&ranks),
-        or(speed(run)),
+        or(run.samples_per_s()),
         or(run.accuracy.map(|a| 100.0 * a)),
         moment(run.started_s)
     )
@@ -107,7 +103,7 @@ fn under_way(runs: &[std::sync::Arc<RunRow>], studies: &[Named]) -> String {
     let running: Vec<_> = runs.iter().filter(|run| run.state == "running").collect();
     for run in running.iter().rev().take(UNDER_WAY) {
         let figures: Vec<String> = [
-            speed(run).map(|v| format!("{} samples/s", number(v))),
+            run.samples_per_s().map(|v| format!("{} samples/s", number(v))),
             run.train_loss.map(|v| format!("loss {}", number(v))),
             run.accuracy.map(|v| format!("accuracy {}%", number(100.0 * v))),
         ]

@@ -99,7 +99,7 @@ fn head(run: &RunRow) -> String {
         let _ = writeln!(html, "<p class=\"error\" role=\"note\"><b>Why it ended:</b> {}</p>", escape(error));
     }
     html += "<dl class=\"tiles\">";
-    let speed = run.samples_done.zip(run.train_s).filter(|(_, s)| *s > 0.0).map(|(n, s)| n as f64 / s);
+    let speed = run.samples_per_s();
     let or = |value: Option<f64>, unit: &str| {
         value.map_or_else(|| "–".into(), |v| format!("{} {unit}", number(v)).trim_end().to_owned())
     };

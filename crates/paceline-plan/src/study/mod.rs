@@ -206,6 +206,16 @@ impl Study {
         })
     }
 
+    /// The same with other names of figures; those of axes stay.
+    pub fn renamed(mut self, rename: &dyn Fn(&str) -> String) -> Self {
+        let is_axis = |name: &str| self.space.axes().iter().any(|axis| axis.name == name);
+        let figure = |name: &str| if is_axis(name) { name.to_owned() } else { rename(name) };
+        self.objectives.iter_mut().for_each(|objective| objective.metric = rename(&objective.metric));
+        let outcomes = self.outcomes.into_iter();
+        self.outcomes = outcomes.map(|(i, condition)| (i, condition.renamed(&figure))).collect();
+        self
+    }
+
     /// Every figure that objectives and conditions name, with where they do.
     pub fn figures(&self) -> Vec<(String, &str)> {
         let wanted = self.objectives.iter().enumerate();

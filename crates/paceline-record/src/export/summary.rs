@@ -157,11 +157,7 @@ impl RunSummary {
             what,
             steps: run.steps,
             steps_done: run.steps_done,
-            samples_per_s: run
-                .samples_done
-                .zip(run.train_s)
-                .filter(|(_, s)| *s > 0.0)
-                .map(|(n, s)| n as f64 / s),
+            samples_per_s: run.samples_per_s(),
             dropped_rows: run.dropped_rows,
             build: run.build.clone(),
             hosts: hosts.rows.iter().map(host).collect(),

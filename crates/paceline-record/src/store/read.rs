@@ -6,6 +6,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::{RecordError, Store, at};
 use crate::event::RunResult;
+use crate::figures::RunFigure;
 use crate::process::realtime_ns;
 use crate::site::alive;
 use crate::table::{Table, tables};
@@ -57,6 +58,26 @@ pub struct RunRow {
     pub launcher_cpu_s: Option<f64>,
     /// Version, commit and compiler of the program.
     pub build: [String; 3],
+}
+
+impl RunRow {
+    /// Samples per second of the training clock so far.
+    pub fn samples_per_s(&self) -> Option<f64> {
+        self.samples_done.zip(self.train_s).filter(|(_, s)| *s > 0.0).map(|(n, s)| n as f64 / s)
+    }
+
+    /// A figure of its result, or what is known of it so far.
+    pub fn figure(&self, figure: &RunFigure) -> Option<f64> {
+        match (&self.result, figure.name) {
+            (Some(result), _) => figure.read?(result),
+            (None, "samples_per_s") => self.samples_per_s(),
+            (None, "final_accuracy") => self.accuracy,
+            (None, "train_loss") => self.train_loss,
+            (None, "seconds.train") => self.train_s,
+            (None, "steps") => Some(self.steps_done as f64),
+            _ => None,
+        }
+    }
 }
 
 const COLUMNS: &str = "id, run, state, started_s, seen_s, ended_s, plan, steps, steps_done, samples_done, train_s, \

@@ -10,7 +10,7 @@ use paceline_explore::schedule::{End, Next, PlannedRun, Role, StudyRun, observat
 use paceline_launch::trial::{self, Ended, Trial, TrialEvent};
 use paceline_plan::{Goal, Study, Workload};
 use paceline_record::FailureKind;
-use paceline_record::figures::COST;
+use paceline_record::figures::{COST, FigureKind, Figures};
 use serde_json::json;
 
 use super::report::{configuration, figure};
@@ -30,8 +30,6 @@ pub struct DriveOptions {
 
 /// How long one look for news takes.
 const LOOK: Duration = Duration::from_millis(20);
-/// Times of the training clock: while a run has not reached one, it is at least what the clock says.
-const CLOCKS: &[&str] = &["time_to_accuracy_s", "seconds.train", "convergence_s"];
 
 struct Active {
     job: PlannedRun,
@@ -66,7 +64,7 @@ pub fn drive(state: &mut State, store: &Path, how: DriveOptions) -> Result<(), F
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
     }
-    let line = Line::new(how.show, schedule.expected());
+    let line = Line::new(how.show, schedule.expected(), state.known.figures.clone());
     let lanes = lanes(how.parallel)?;
     let mut again: VecDeque<PlannedRun> =
         state.known.made.iter().filter(|m| m.end.is_none()).map(|m| m.job.clone()).collect();
@@ -108,7 +106,7 @@ pub fn drive(state: &mut State, store: &Path, how: DriveOptions) -> Result<(), F
             words.extend(call.arguments);
             let trial = Trial::start(&program, "keeper", cores, tree.as_deref(), &words)
                 .map_err(|error| Failure::not_started(job.id, &error))?;
-            let reader = Reader::new(&study);
+            let reader = Reader::new(&study, &state.known.figures);
             active.push(Active { job, trial, reader, lane, stopped: None, trained: None });
         }
         if finished {
@@ -196,7 +194,7 @@ fn beaten(one: &Active, study: &Study, made: &[StudyRun]) -> bool {
     if one.job.role != Role::Point
         || study.give_up == 0.0
         || objective.goal != Goal::Minimize
-        || !CLOCKS.contains(&objective.metric.as_str())
+        || one.reader.figures.kind(&objective.metric) != FigureKind::Clock
     {
         return false;
     }
@@ -273,13 +271,14 @@ struct Line {
     bar: Bar,
     show: Show,
     expected: u64,
+    figures: Figures,
 }
 
 impl Line {
-    fn new(show: Show, expected: u64) -> Self {
+    fn new(show: Show, expected: u64, figures: Figures) -> Self {
         let bar = Bar::new(show, "{bar:24} {pos}/{len} runs  {msg}");
         bar.length(expected);
-        Self { bar, show, expected }
+        Self { bar, show, expected, figures }
     }
 
     fn show(&self, made: &[StudyRun], study: &Study) {
@@ -295,7 +294,7 @@ impl Line {
         let best = problem.best(&history).first().and_then(|i| problem.losses(&history[*i])).map(|losses| {
             let objective = &study.objectives[0];
             let value = objective.goal.loss(losses[0]);
-            format!("best {}, ", figure(&objective.metric, value))
+            format!("best {}, ", figure(&self.figures, &objective.metric, value))
         });
         let text = format!("{left} left, {}about {}", best.unwrap_or_default(), duration(each * left as f64));
         self.bar.length(self.expected.max(done.len() as u64));
@@ -315,9 +314,10 @@ impl Line {
         };
         let figures = |metrics: &std::collections::BTreeMap<String, f64>| {
             let one = |o: &paceline_plan::Objective| {
-                metrics
-                    .get(&o.metric)
-                    .map_or_else(|| format!("{} not reached", o.metric), |v| figure(&o.metric, *v))
+                metrics.get(&o.metric).map_or_else(
+                    || format!("{} not reached", o.metric),
+                    |v| figure(&self.figures, &o.metric, *v),
+                )
             };
             study.objectives.iter().map(one).collect::<Vec<_>>().join(", ")
         };

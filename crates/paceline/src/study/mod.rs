@@ -24,6 +24,7 @@ use std::path::Path;
 use paceline_explore::schedule::{ScheduleRules, StudySchedule};
 use paceline_explore::{Prior, Problem};
 use paceline_plan::{Study, StudyError};
+use paceline_record::figures::Figures;
 use paceline_record::store::FILE;
 use paceline_record::{RecordError, Store};
 
@@ -36,8 +37,9 @@ pub fn read(path: &Path) -> Result<Study, Failure> {
         .and_then(std::io::read_to_string)
         .map_err(|error| Failure::study_file(path, &error))?;
     let stem = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
-    let study = Study::read(&path.display().to_string(), &stem, &text)?;
-    workload::check(&study)?;
+    let figures = Figures::default();
+    let study = workload::renamed(Study::read(&path.display().to_string(), &stem, &text)?, &figures);
+    workload::check(&study, &figures)?;
     schedule(&study, 0)?;
     Ok(study)
 }
@@ -76,6 +78,7 @@ pub fn problem(study: &Study) -> Problem {
         budget: None,
         duplicates: false,
         prior: None,
+        joins: Figures::default().joins(),
     }
 }
 

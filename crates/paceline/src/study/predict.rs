@@ -109,13 +109,14 @@ pub fn compare(study: &Study, known: &StudyHistory, predicted: &[Predicted]) -> 
 }
 
 fn pair(metric: &str, known: &StudyHistory, one: &Predicted) -> Option<Pair> {
-    let estimate = one.prediction.figure(metric)?;
+    let estimate = one.prediction.figure(&known.figures, metric)?;
     let runs = known.made.iter().filter(|made| {
         made.job.role == Role::Point && made.job.share >= 1.0 && made.job.levels == one.point.0
     });
-    let figure = |metrics: &BTreeMap<String, f64>| match metric {
-        "step_s" => Some(metrics.get("seconds.train")? / metrics.get("steps")?),
-        other => metrics.get(other).copied(),
+    let figure = |metrics: &BTreeMap<String, f64>| match (metrics.get(metric), metric) {
+        // Older journals do not have it.
+        (None, "step_s") => Some(metrics.get("seconds.train")? / metrics.get("steps")?),
+        (value, _) => value.copied(),
     };
     let measured: Vec<f64> = runs
         .filter_map(|made| match &made.end {

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use paceline_explore::Prior;
 use paceline_plan::Study;
+use paceline_record::figures::{Figures, PredictionBasis};
 use paceline_virtual::Calibration;
 use paceline_virtual::price::Terms;
 
@@ -21,13 +22,13 @@ pub fn prior(state: &mut State, show: Show) -> Result<Option<Prior>, Failure> {
         return Ok(None);
     }
     if state.known.prior.is_none() {
-        let figures = expected(study, show)?;
-        state.expect(figures)?;
+        let prior = expected(study, &state.known.figures, show)?;
+        state.expect(prior)?;
     }
     Ok(state.known.prior.clone())
 }
 
-fn expected(study: &Study, show: Show) -> Result<Prior, Failure> {
+fn expected(study: &Study, figures: &Figures, show: Show) -> Result<Prior, Failure> {
     let calibration = calibration(study)?;
     if calibration.is_none() && !show.quiet {
         output::note(
@@ -39,7 +40,8 @@ fn expected(study: &Study, show: Show) -> Result<Prior, Failure> {
         Terms { registries: registries(), calibration: calibration.as_ref(), cluster: None, jitter: None };
     let points = all_points(study)?;
     let metric = &study.objectives[0].metric;
-    let learn = ["time_to_accuracy_s", "final_accuracy"].contains(&metric.as_str());
+    let basis = figures.find(metric).and_then(|figure| figure.predicted);
+    let learn = basis == Some(PredictionBasis::Learning);
     let tell = |done: usize| {
         if !show.quiet {
             output::note(&format!("{done} of {} points predicted", points.len()));
@@ -47,7 +49,7 @@ fn expected(study: &Study, show: Show) -> Result<Prior, Failure> {
     };
     let all = predictions(study, &points, &terms, learn, &tell)?;
     let figure = |one: super::predict::Predicted| {
-        let figure = one.prediction.figure(metric)?.median;
+        let figure = one.prediction.figure(figures, metric)?.median;
         figure.is_finite().then_some((one.point, figure))
     };
     Ok(Prior(all.into_iter().filter_map(figure).collect()))

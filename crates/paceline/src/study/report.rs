@@ -5,10 +5,10 @@ use std::path::Path;
 
 use paceline_explore::drift::Drift;
 use paceline_explore::effects::{AxisEffect, effects};
-use paceline_explore::schedule::{End, Role, StudyRun, observations};
+use paceline_explore::schedule::{End, Role, StudyRun, joined, observations};
 use paceline_explore::{Observation, TrialOutcome};
 use paceline_plan::{Goal, Value, printable};
-use paceline_record::figures::{FIGURES, OF_COMMANDS};
+use paceline_record::figures::Figures;
 use serde_json::{Value as Json, json};
 
 use super::state::StudyHistory;
@@ -54,6 +54,7 @@ impl<'a> Findings<'a> {
         let drifts: Vec<(String, Drift)> = study
             .objectives
             .iter()
+            .filter(|o| known.figures.follows_pace(&o.metric))
             .filter_map(|o| Some((o.metric.clone(), Drift::new(made, &o.metric)?)))
             .collect();
         let corrected: Vec<StudyRun> = made.iter().map(|m| correct(m, &drifts)).collect();
@@ -74,7 +75,7 @@ impl<'a> Findings<'a> {
         let (mut single, mut several): (Side, Side) = (None, None);
         let better = |a: f64, b: f64| objective.goal.better(a, b);
         for group in groups(&whole) {
-            let (count, figures) = (workload::workers(study, &group[0].job), means(&group));
+            let (count, figures) = (workload::workers(study, &group[0].job), joined(&problem, &group));
             let one = Observation {
                 point: paceline_plan::Point(vec![None; study.space.axes().len()]),
                 share: 1.0,
@@ -214,7 +215,8 @@ impl<'a> Findings<'a> {
         }
         for at in self.best.iter().take(8) {
             let metrics = self.metrics(*at);
-            let one = |o: &paceline_plan::Objective| figure(&o.metric, metrics[&o.metric]);
+            let one =
+                |o: &paceline_plan::Objective| figure(&self.known.figures, &o.metric, metrics[&o.metric]);
             let figures: Vec<String> = study.objectives.iter().map(one).collect();
             text += &format!("best: {}\n      {}\n", configuration(&self.levels(*at)), figures.join(", "));
         }
@@ -222,7 +224,7 @@ impl<'a> Findings<'a> {
             text += &format!(
                 "\nwhat mattered most for {} (share of its variation; means by level{}):\n",
                 objective.metric,
-                unit(&objective.metric).replacen(' ', " in ", 1)
+                unit(&self.known.figures, &objective.metric).replacen(' ', " in ", 1)
             );
         }
         for effect in self.effects.iter().take(6) {
@@ -242,7 +244,8 @@ impl<'a> Findings<'a> {
         if let (Some((one, a)), Some((several, b)), Some(loses)) =
             (&self.single, &self.several, self.distribution_loses())
         {
-            let (a_text, b_text) = (figure(&objective.metric, *a), figure(&objective.metric, *b));
+            let shown = |value: &f64| figure(&self.known.figures, &objective.metric, *value);
+            let (a_text, b_text) = (shown(a), shown(b));
             let ratio = if a > b { a / b } else { b / a };
             text += &if loses {
                 format!(
@@ -306,28 +309,15 @@ fn groups(made: &[StudyRun]) -> Vec<Vec<&StudyRun>> {
     groups
 }
 
-fn means(group: &[&StudyRun]) -> BTreeMap<String, f64> {
-    let all: Vec<_> = group.iter().filter_map(|m| m.metrics()).collect();
-    let names: std::collections::BTreeSet<&String> = all.iter().flat_map(|m| m.keys()).collect();
-    let mean = |name: &String| {
-        let values: Vec<f64> = all.iter().filter_map(|m| m.get(name).copied()).collect();
-        (name.clone(), paceline_statistics::mean(&values))
-    };
-    names.into_iter().map(mean).collect()
-}
-
 /// The unit of a figure, behind a space; nothing for plain numbers and for what commands print.
-fn unit(metric: &str) -> String {
-    let known = FIGURES.iter().chain(OF_COMMANDS).find(|figure| figure.name == metric);
-    known
-        .filter(|figure| !figure.unit.is_empty())
-        .map(|figure| format!(" {}", figure.unit))
-        .unwrap_or_default()
+fn unit(figures: &Figures, metric: &str) -> String {
+    let known = figures.find(metric).filter(|figure| !figure.unit.is_empty());
+    known.map(|figure| format!(" {}", figure.unit)).unwrap_or_default()
 }
 
 /// A figure with its name and unit.
-pub fn figure(metric: &str, value: f64) -> String {
-    format!("{metric} {}{}", number(value), unit(metric))
+pub fn figure(figures: &Figures, metric: &str, value: f64) -> String {
+    format!("{metric} {}{}", number(value), unit(figures, metric))
 }
 
 /// A figure with three or four digits that matter.

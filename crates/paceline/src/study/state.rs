@@ -10,8 +10,10 @@ use paceline_launch::exit::Exit;
 use paceline_launch::trial::Ended;
 use paceline_plan::{Point, Study};
 use paceline_record::Journal;
+use paceline_record::figures::Figures;
 use serde::{Deserialize, Serialize};
 
+use super::workload;
 use crate::failure::Failure;
 
 /// One line of the journal.
@@ -51,6 +53,8 @@ fn now_ms() -> u64 {
 pub struct StudyHistory {
     /// The study.
     pub study: Study,
+    /// What the names of its figures mean.
+    pub figures: Figures,
     /// Its runs, in the order in which they began.
     pub made: Vec<StudyRun>,
     /// Ids of their records, by number.
@@ -73,6 +77,7 @@ impl StudyHistory {
     fn new(study: Study) -> Self {
         Self {
             study,
+            figures: Figures::default(),
             made: Vec::new(),
             runs: Vec::new(),
             exits: Vec::new(),
@@ -90,7 +95,9 @@ impl StudyHistory {
         for entry in entries {
             let entry: Entry = serde_json::from_value(entry).map_err(|e| damaged(&e.to_string()))?;
             if let Entry::Study { file, name, text, .. } = &entry {
-                known = Some(Self::new(Study::read(file, name, text)?));
+                let mut empty = Self::new(Study::read(file, name, text)?);
+                empty.study = workload::renamed(empty.study, &empty.figures);
+                known = Some(empty);
             }
             known
                 .as_mut()
@@ -116,7 +123,7 @@ impl StudyHistory {
             },
             Entry::End { id, end, wall_s, run, exit, .. } => match self.made.get_mut(id as usize) {
                 Some(made) if made.end.is_none() => {
-                    made.end = Some(end);
+                    made.end = Some(workload::renamed_end(&self.study, end, &self.figures));
                     self.runs[id as usize] = run;
                     self.exits[id as usize] = exit;
                     self.wall_s += wall_s;

@@ -2,7 +2,6 @@
 
 use paceline_analyze::StudyTable;
 use paceline_analyze::table::{RawRun, Response};
-use paceline_explore::drift::follows_pace;
 use paceline_explore::schedule::{End, Role};
 
 use super::state::StudyHistory;
@@ -19,11 +18,12 @@ pub fn responses(known: &StudyHistory) -> Vec<Response> {
     };
     let objectives = known.study.objectives.iter();
     objectives
-        .map(|objective| Response {
-            name: objective.metric.clone(),
+        .map(|objective| {
             // Times and rates differ by factors.
-            log: follows_pace(&objective.metric) && ended(&objective.metric).iter().all(|v| *v > 0.0),
-            goal: objective.goal,
+            let log = known.figures.follows_pace(&objective.metric)
+                && ended(&objective.metric).iter().all(|v| *v > 0.0);
+            let (name, goal) = (objective.metric.clone(), objective.goal);
+            Response { name, goal, ..Response::figure(&known.figures, &objective.metric, log) }
         })
         .collect()
 }

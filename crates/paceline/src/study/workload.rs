@@ -3,15 +3,14 @@
 use std::collections::BTreeMap;
 
 use paceline_data::Dataset;
-use paceline_explore::schedule::{PlannedRun, Role};
+use paceline_explore::schedule::{End, PlannedRun, Role};
 use paceline_plan::study::MetricsFile;
 use paceline_plan::value::nearest;
 use paceline_plan::{Plan, Point, Study, StudyError, Value, Workload};
-use paceline_record::FailureKind;
-use paceline_record::figures::{COST, FIGURES, INFER, OF_COMMANDS, RunFigure};
+use paceline_record::figures::{COST, Figures, INFER};
 use paceline_record::tree::TreeSummary;
+use paceline_record::{FailureKind, RunResult};
 use paceline_resolve::{DEFAULT_EPOCHS, RunSettings, SettingTable, TypedPlan, resolve};
-use paceline_virtual::predict::FIGURES as PREDICTED;
 use regex::Regex;
 use serde::Deserialize;
 use serde_json::Value as Json;
@@ -168,17 +167,37 @@ pub fn needs_baseline(study: &Study) -> bool {
 /// Points of a large space that are tried.
 const TRIED: usize = 2000;
 
+/// The same with figures under the names that they have now; programs other than this one name theirs themselves.
+pub fn renamed(study: Study, figures: &Figures) -> Study {
+    let train = matches!(study.workload, Workload::Train(_));
+    if train { study.renamed(&|name| figures.name(name).into()) } else { study }
+}
+
+/// The same for how a run ended.
+pub fn renamed_end(study: &Study, mut end: End, figures: &Figures) -> End {
+    if let (Workload::Train(_), End::Ok { metrics } | End::Beaten { metrics }) = (&study.workload, &mut end) {
+        *metrics = figures.renamed(std::mem::take(metrics));
+    }
+    end
+}
+
 /// Whether every run of a study can be run.
-pub fn check(study: &Study) -> Result<(), StudyError> {
+pub fn check(study: &Study, figures: &Figures) -> Result<(), StudyError> {
     paceline_explore::samplers::find(&study.sampler).map_err(|e| study.source.error("sampler", e.0))?;
     match &study.workload {
-        Workload::Train(fixed) => check_train(study, fixed),
-        Workload::Command { metrics: MetricsFile::Patterns(patterns), .. } => check_patterns(study, patterns),
+        Workload::Train(fixed) => check_train(study, fixed, figures),
+        Workload::Command { metrics: MetricsFile::Patterns(patterns), .. } => {
+            check_patterns(study, patterns, figures)
+        }
         Workload::Command { .. } => check_figures(study, &|name| !name.starts_with(INFER), &[]),
     }
 }
 
-fn check_patterns(study: &Study, patterns: &BTreeMap<String, String>) -> Result<(), StudyError> {
+fn check_patterns(
+    study: &Study,
+    patterns: &BTreeMap<String, String>,
+    figures: &Figures,
+) -> Result<(), StudyError> {
     for (name, pattern) in patterns {
         let key = format!("command.metrics.{name}");
         let regex = Regex::new(pattern)
@@ -188,7 +207,7 @@ fn check_patterns(study: &Study, patterns: &BTreeMap<String, String>) -> Result<
             return Err(study.source.error(&key, problem));
         }
     }
-    let always = OF_COMMANDS.iter().map(|f| f.name);
+    let always = figures.of_commands().map(|f| f.name);
     let known: Vec<&str> = patterns.keys().map(String::as_str).chain(always).collect();
     check_figures(study, &|name| known.contains(&name), &known)
 }
@@ -210,7 +229,7 @@ fn check_figures(study: &Study, known: &dyn Fn(&str) -> bool, names: &[&str]) ->
     Ok(())
 }
 
-fn check_train(study: &Study, fixed: &BTreeMap<String, Value>) -> Result<(), StudyError> {
+fn check_train(study: &Study, fixed: &BTreeMap<String, Value>, figures: &Figures) -> Result<(), StudyError> {
     let source = &study.source;
     for (name, value) in fixed {
         check_setting(name, value).map_err(|problem| source.error(&format!("workload.{name}"), problem))?;
@@ -221,7 +240,7 @@ fn check_train(study: &Study, fixed: &BTreeMap<String, Value>) -> Result<(), Stu
                 .map_err(|problem| source.error(&format!("axes.{}", axis.name), problem))?;
         }
     }
-    let names: Vec<&str> = FIGURES.iter().map(|f: &RunFigure| f.name).collect();
+    let names: Vec<&str> = figures.of_runs().map(|f| f.name).collect();
     check_figures(study, &|name| names.contains(&name), &names)?;
     let named = |name: &str| fixed.contains_key(name) || study.space.axes().iter().any(|a| a.name == name);
     for (i, objective) in study.objectives.iter().enumerate() {
@@ -231,8 +250,9 @@ fn check_train(study: &Study, fixed: &BTreeMap<String, Value>) -> Result<(), Stu
         }
     }
     let figure = &study.objectives[0].metric;
-    if study.prior.is_some() && !PREDICTED.contains(&figure.as_str()) {
-        let problem = format!("{figure} is not predicted; possible objectives: {}", PREDICTED.join(", "));
+    let predicted = figures.predicted();
+    if study.prior.is_some() && !predicted.contains(&figure.as_str()) {
+        let problem = format!("{figure} is not predicted; possible objectives: {}", predicted.join(", "));
         return Err(source.error("prior", problem));
     }
     check_control(study, fixed)?;
@@ -335,6 +355,8 @@ fn try_plan(values: &BTreeMap<String, Value>, datasets: &mut Datasets) -> Result
 
 /// Reads figures from what a run prints, line by line.
 pub struct Reader {
+    /// What it reads.
+    pub figures: Figures,
     patterns: Option<Vec<(String, Regex)>>,
     metrics: BTreeMap<String, f64>,
     /// The run's id in the store.
@@ -352,7 +374,7 @@ pub struct Reader {
 
 impl Reader {
     /// For a study's runs.
-    pub fn new(study: &Study) -> Self {
+    pub fn new(study: &Study, figures: &Figures) -> Self {
         let patterns = match &study.workload {
             Workload::Command { metrics: MetricsFile::Patterns(patterns), .. } => Some(
                 patterns.iter().filter_map(|(name, p)| Some((name.clone(), Regex::new(p).ok()?))).collect(),
@@ -361,6 +383,7 @@ impl Reader {
         };
         let train = matches!(study.workload, Workload::Train(_));
         Self {
+            figures: figures.clone(),
             patterns,
             metrics: BTreeMap::new(),
             run: None,
@@ -393,9 +416,9 @@ impl Reader {
             return;
         }
         if self.answers {
-            for name in ["p50_ms", "p95_ms", "p99_ms", "samples_per_s"] {
-                let value = event["rows"][0][name].as_f64();
-                value.and_then(|value| self.metrics.insert(format!("{INFER}{name}"), value));
+            for figure in self.figures.of_runs() {
+                let value = figure.name.strip_prefix(INFER).and_then(|name| event["rows"][0][name].as_f64());
+                value.and_then(|value| self.metrics.insert(figure.name.into(), value));
             }
             return;
         }
@@ -410,14 +433,10 @@ impl Reader {
             Some("failed") => self.failure = FailureKind::deserialize(&event["kind"]).ok(),
             Some("result") => {
                 flatten("", &event, &mut self.metrics);
-                let ranks = event["ranks"].as_array().cloned().unwrap_or_default();
-                let each =
-                    |name: &str| -> Vec<f64> { ranks.iter().filter_map(|r| r[name].as_f64()).collect() };
-                for name in ["sent_bytes", "received_bytes", "cpu_s"] {
-                    self.metrics.insert(name.into(), each(name).iter().sum());
+                if let Ok(result) = serde_json::from_value::<RunResult>(event) {
+                    let read = self.figures.read(&result);
+                    self.metrics.extend(read.map(|(name, value)| (name.to_owned(), value)));
                 }
-                let peak = each("rss_peak_bytes").into_iter().fold(0.0, f64::max);
-                self.metrics.insert("rss_peak_bytes".into(), peak);
                 self.complete = true;
             }
             _ => {}

@@ -16,6 +16,7 @@ use crate::failure::Failure;
 use crate::output::{self, Bar, Show};
 use crate::study::{self, state::State};
 use paceline_record::FailureKind;
+use paceline_record::figures::Figures;
 
 /// Flags of `paceline analyze`.
 #[derive(clap::Args, Debug)]
@@ -108,9 +109,10 @@ impl Asked {
             }
             return Ok(table);
         }
+        let figures = Figures::default();
         let Some(path) = &self.table else {
             let runs = store.open()?.runs()?;
-            return Ok(table::recorded("recorded runs", &runs, &self.factors, &self.responses)?);
+            return Ok(table::recorded("recorded runs", &runs, &self.factors, &self.responses, &figures)?);
         };
         for (flag, missing) in
             [("--factor", self.factors.is_empty()), ("--response", self.responses.is_empty())]
@@ -119,13 +121,14 @@ impl Asked {
                 return Err(Failure::ask(flag, "", "name at least one column of the table"));
             }
         }
-        let mut responses = self.responses.clone();
+        let of = |r: &Response| Response::figure(&figures, &r.name, r.log).wanted(r.goal);
+        let mut responses: Vec<Response> = self.responses.iter().map(of).collect();
         for name in &self.maximize {
-            match responses.iter_mut().find(|r| r.name == *name) {
+            match responses.iter_mut().find(|r| r.is(name)) {
                 Some(response) => response.goal = Goal::Maximize,
                 None => {
                     let response = Response::parse(name).map_err(|e| Failure::ask("--maximize", name, &e))?;
-                    responses.push(response.wanted(Goal::Maximize));
+                    responses.push(of(&response).wanted(Goal::Maximize));
                 }
             }
         }

@@ -1,6 +1,7 @@
 //! `paceline` alone: a small study of real runs on the built-in digits.
 
 use paceline_plan::Study;
+use paceline_record::figures::Figures;
 use paceline_record::process::{self, Started};
 
 use super::explore::tell;
@@ -20,7 +21,7 @@ pub fn run(show: Show, started: Started) -> Result<(), Failure> {
     // Each time is a study of its own.
     let name = format!("digits-{}", process::new_run_id());
     let study = Study::read("built-in study", &name, STUDY)?;
-    workload::check(&study)?;
+    workload::check(&study, &Figures::default())?;
     if !show.quiet {
         output::note(&format!(
             "a study of real runs on the built-in digits: {} configurations of {} axes; everything is recorded",

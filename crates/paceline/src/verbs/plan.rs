@@ -88,7 +88,7 @@ fn probe(study: &paceline_plan::Study, store: &Where) -> Result<f64, Failure> {
     let mut words = vec![call.program.unwrap_or_else(|| program.to_string_lossy().into_owned())];
     words.extend(call.arguments);
     let mut trial = Trial::start(&program, "keeper", &[], None, &words)?;
-    let mut reader = Reader::new(study);
+    let mut reader = Reader::new(study, &paceline_record::figures::Figures::default());
     loop {
         match trial.hear(Duration::from_secs(1)) {
             Some(TrialEvent::Line(line)) => reader.line(&line),

@@ -52,7 +52,7 @@ pub fn listed(run: &RunRow) -> Listed<'_> {
         servers: plan.map_or(0, |p| p.servers),
         steps: run.steps,
         steps_done: run.steps_done,
-        samples_per_s: run.samples_done.zip(run.train_s).filter(|(_, s)| *s > 0.0).map(|(n, s)| n as f64 / s),
+        samples_per_s: run.samples_per_s(),
         train_loss: run.train_loss,
         accuracy: run.accuracy,
         error: run.error.as_deref(),

@@ -6,6 +6,7 @@ use paceline_explore::samplers::SAMPLERS;
 use paceline_explore::table::{Exploration, ExplorationRequest, LookupTable};
 use paceline_plan::{Condition, Goal, Objective};
 use paceline_random::{Purpose, Stream};
+use paceline_record::figures::Figures;
 use paceline_statistics::mean;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -54,18 +55,21 @@ impl Asked {
         if self.objectives.is_empty() {
             return Err(Failure::usage("--objective COLUMN is missing: what is wanted?"));
         }
+        let (table, figures) = (LookupTable::read(table)?, Figures::default());
+        // A table may have a figure under a name that it had before.
+        let column = |name: &str| {
+            figures
+                .column(&table.columns, name)
+                .map_or_else(|| name.to_owned(), |at| table.columns[at].clone())
+        };
         let ask = ExplorationRequest {
             axes: self.axes.clone(),
-            objectives: self
-                .objectives
-                .iter()
-                .map(|metric| Objective { metric: metric.clone(), goal })
-                .collect(),
-            constraints: self.constraints.clone(),
+            objectives: self.objectives.iter().map(|name| Objective { metric: column(name), goal }).collect(),
+            constraints: self.constraints.iter().map(|c| c.clone().renamed(&column)).collect(),
             budget: self.budget as usize,
             prior: self.prior.clone(),
         };
-        Ok(Exploration::new(LookupTable::read(table)?, &ask)?)
+        Ok(Exploration::new(table, &ask)?)
     }
 }
 
@@ -104,8 +108,8 @@ pub fn explore(table: &Path, sampler: &str, asked: &Asked, show: Show) -> Result
             .iter()
             .filter(|(name, _)| {
                 asked.axes.contains(name)
-                    || asked.objectives.contains(name)
-                    || asked.constraints.iter().any(|c| c.names().contains(&name.as_str()))
+                    || problem.objectives.iter().any(|o| o.metric == **name)
+                    || problem.limits.iter().any(|c| c.names().contains(&name.as_str()))
             })
             .map(|(name, value)| format!("{name} {}", value.to_string().trim_matches('"')))
             .collect();
