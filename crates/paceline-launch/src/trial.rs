@@ -1,10 +1,11 @@
 //! One run of a study: a program in a process group of its own, under a keeper.
 //!
 //! The keeper is this program again (`paceline keeper`). Its standard input is a pipe from the study: when the study
-//! is gone, however it went, the pipe ends, and the keeper ends its whole group. The study watches the keeper by its
+//! is gone, however it went, the pipe ends, and the keeper ends its whole group. A document for the program's standard
+//! input comes through the same pipe, before everything else. The study watches the keeper by its
 //! pidfd and ends the group when the keeper has ended, so nothing outlives a run.
 
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
@@ -105,20 +106,21 @@ enum StreamInput {
 }
 
 impl Trial {
-    /// Starts `command` under `program WORD`, on these cores if any are named. What its process tree takes is
-    /// sampled into `record`, if there is one.
+    /// Starts `command` under `program WORD`, on these cores if any are named. Its standard input is `document`. What
+    /// its process tree takes is sampled into `record`, if there is one.
     pub fn start(
         program: &Path,
         word: &str,
         cores: &[usize],
         record: Option<&Path>,
         command: &[String],
+        document: &str,
     ) -> io::Result<Self> {
         let mark = format!("{:x}-{:p}", std::process::id(), &command);
         let mut keeper = Command::new(program);
         keeper.arg(word).arg(&mark);
         keeper.arg(cores.iter().map(ToString::to_string).collect::<Vec<_>>().join(","));
-        keeper.arg(record.unwrap_or(Path::new("")));
+        keeper.arg(record.unwrap_or(Path::new(""))).arg(document.len().to_string());
         keeper.args(command).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut keeper = keeper.process_group(0).spawn()?;
         let group = Pid::from_child(&keeper);
@@ -136,7 +138,9 @@ impl Trial {
             while poll(&mut [PollFd::new(&watched, PollFlags::IN)], None).is_err() {}
             let _ = to_gone.send(StreamInput::Gone);
         })?;
-        let pipe = keeper.stdin.take();
+        let mut pipe = keeper.stdin.take();
+        // A keeper that has ended already tells so by its end.
+        let _ = pipe.as_mut().map(|pipe| pipe.write_all(document.as_bytes()));
         Ok(Self {
             keeper,
             group,
@@ -258,14 +262,14 @@ pub fn cores() -> Vec<usize> {
 /// Time between two samples of a process tree.
 const SAMPLE: Duration = Duration::from_millis(200);
 
-/// Inside the keeper: `MARK CORES RECORD PROGRAM ARGS…`. Returns the exit code.
+/// Inside the keeper: `MARK CORES RECORD LENGTH PROGRAM ARGS…`, and the document on standard input. Returns the exit
+/// code.
 pub fn keep(words: &[String]) -> io::Result<u8> {
-    let [mark, cores, record, program, arguments @ ..] = words else {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "MARK CORES RECORD PROGRAM ARGS… are needed",
-        ));
-    };
+    let needed =
+        || io::Error::new(io::ErrorKind::InvalidInput, "MARK CORES RECORD LENGTH PROGRAM ARGS… are needed");
+    let [mark, cores, record, length, program, arguments @ ..] = words else { return Err(needed()) };
+    let mut document = vec![0; length.parse().map_err(|_| needed())?];
+    io::stdin().read_exact(&mut document)?;
     let mut set = CpuSet::new();
     cores.split(',').filter_map(|core| core.parse().ok()).for_each(|core: usize| set.set(core));
     if set.count() > 0 {
@@ -279,8 +283,13 @@ pub fn keep(words: &[String]) -> io::Result<u8> {
     // Whoever loses its parent stays below this process, and is sampled and ended with the others.
     let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
     let kills = out_of_memory_kills();
-    let child = Command::new(program).args(arguments).stdin(Stdio::null()).spawn();
+    let input = if document.is_empty() { Stdio::null() } else { Stdio::piped() };
+    let child = Command::new(program).args(arguments).stdin(input).spawn();
     let mut child = child.map_err(|error| io::Error::new(error.kind(), format!("{program}: {error}")))?;
+    if let Some(mut input) = child.stdin.take() {
+        // A program that does not read it ends, and says why.
+        let _ = input.write_all(&document);
+    }
     let (status, tree) = if record.is_empty() {
         (child.wait()?, TreeSummary::default())
     } else {
@@ -304,6 +313,6 @@ pub fn keep(words: &[String]) -> io::Result<u8> {
     let kept = KeeperReport { paceline_keeper: mark.clone(), exit, cpu_s: children_cpu_seconds(), tree };
     // Its line begins on a line of its own, whatever the program wrote last.
     let text = format!("\n{}\n", serde_json::to_string(&kept).expect("plain data"));
-    io::Write::write_all(&mut io::stdout(), text.as_bytes())?;
+    io::stdout().write_all(text.as_bytes())?;
     Ok(status.code().map_or(1, |code| code as u8))
 }

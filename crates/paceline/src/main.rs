@@ -81,6 +81,9 @@ enum Verb {
     /// Be one rank of a run (started by the launcher, never by hand)
     #[command(hide = true)]
     Rank,
+    /// Be one run of a study, described on standard input (started by the study, never by hand)
+    #[command(hide = true)]
+    Trial,
     /// Keep one run of a study (started by the study, never by hand)
     #[command(hide = true)]
     Keeper {
@@ -124,6 +127,7 @@ fn main() -> ExitCode {
         Some(Verb::Export(args)) => verbs::export::run(&args, show),
         Some(Verb::Explain(args)) => verbs::explain::run(&args, show),
         Some(Verb::Bench(args)) => verbs::bench::run(&args, show),
+        Some(Verb::Trial) => verbs::trial::run(started),
         Some(Verb::Keeper { words }) => {
             return paceline_launch::trial::keep(&words).map_or_else(
                 |error| {

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use paceline_explore::schedule::{End, Next, PlannedRun, Role, StudyRun, observations};
+use paceline_launch::exit::Exit;
 use paceline_launch::trial::{self, Ended, Trial, TrialEvent};
 use paceline_plan::{Goal, Study, Workload};
 use paceline_record::FailureKind;
@@ -15,7 +16,7 @@ use serde_json::json;
 
 use super::report::{configuration, figure};
 use super::state::State;
-use super::workload::{self, Reader};
+use super::workload::{self, Call, Reader};
 use crate::failure::Failure;
 use crate::output::{self, Bar, Show};
 
@@ -71,7 +72,10 @@ pub fn drive(state: &mut State, store: &Path, how: DriveOptions) -> Result<(), F
     let minutes = study.minutes.map(|minutes| minutes + state.known.added_minutes);
     let (started, earlier_s) = (Instant::now(), state.known.wall_s / how.parallel as f64);
     let program = std::env::current_exe()?;
-    let own = program.to_string_lossy().into_owned();
+    let start = |id: u64, call: &Call, cores: &[usize], tree: Option<&Path>| {
+        Trial::start(&program, "keeper", cores, tree, &call.words, &call.document)
+            .map_err(|error| Failure::not_started(id, &error))
+    };
     let mut active: Vec<Active> = Vec::new();
     line.show(&state.known.made, &study);
     loop {
@@ -100,12 +104,17 @@ pub fn drive(state: &mut State, store: &Path, how: DriveOptions) -> Result<(), F
             state.begin(&job)?;
             let cores = &lanes[lane];
             let count = if cores.is_empty() { trial::cores().len() } else { cores.len() };
-            let call = workload::call(&study, &job, &store.to_string_lossy(), count);
-            let tree = call.program.as_ref().map(|_| state.tree(job.id));
-            let mut words = vec![call.program.unwrap_or_else(|| own.clone())];
-            words.extend(call.arguments);
-            let trial = Trial::start(&program, "keeper", cores, tree.as_deref(), &words)
-                .map_err(|error| Failure::not_started(job.id, &error))?;
+            let call = match workload::call(&study, &job, store, count) {
+                Ok(call) => call,
+                Err(refusal) => {
+                    let ended = refused(&refusal);
+                    let end = End::Failed { cause: ended.cause() };
+                    settle(state, &study, &job, (end, None), &ended, how, &line)?;
+                    continue;
+                }
+            };
+            let tree = call.document.is_empty().then(|| state.tree(job.id));
+            let trial = start(job.id, &call, cores, tree.as_deref())?;
             let reader = Reader::new(&study, &state.known.figures);
             active.push(Active { job, trial, reader, lane, stopped: None, trained: None });
         }
@@ -128,19 +137,20 @@ pub fn drive(state: &mut State, store: &Path, how: DriveOptions) -> Result<(), F
                 None => i += 1,
                 Some(ended) => {
                     let one = &mut active[i];
-                    match workload::inference(&study, &one.job).filter(|_| one.has_trained(&ended)) {
-                        Some(words) => {
-                            let words = [std::slice::from_ref(&own), &words[..]].concat();
-                            one.trial = Trial::start(&program, "keeper", &lanes[one.lane], None, &words)
-                                .map_err(|error| Failure::not_started(one.job.id, &error))?;
+                    let timing = one.has_trained(&ended).then(|| workload::inference(&study, &one.job));
+                    let (trained, ended) = match timing {
+                        Some(Ok(Some(call))) => {
+                            one.trial = start(one.job.id, &call, &lanes[one.lane], None)?;
                             one.reader.answers = true;
                             one.trained = Some(ended);
+                            continue;
                         }
-                        None => {
-                            let one = active.swap_remove(i);
-                            settle(state, &study, one, ended, how, &line)?;
-                        }
-                    }
+                        Some(Err(refusal)) => (Some(ended), refused(&refusal)),
+                        _ => (one.trained.take(), ended),
+                    };
+                    let Active { job, reader, stopped, .. } = active.swap_remove(i);
+                    let end = end(&study, &job, &reader, stopped, trained.as_ref(), &ended);
+                    settle(state, &study, &job, (end, reader.run), &ended, how, &line)?;
                 }
             }
         }
@@ -215,22 +225,29 @@ fn target_reached(one: &Active, study: &Study) -> bool {
     accuracy.zip(target).is_some_and(|(accuracy, target)| accuracy >= target)
 }
 
-/// Writes down how a run ended.
-fn settle(
-    state: &mut State,
+/// The end of a run that was not started: the same as of one that refuses its plan.
+fn refused(refusal: &Failure) -> Ended {
+    let exit = Exit { code: Some(refusal.code().into()), ..Exit::default() };
+    let stderr = format!("error: {}", refusal.message());
+    Ended { exit, cpu_s: None, wall_s: 0.0, tree: None, stderr }
+}
+
+/// How a run ended.
+fn end(
     study: &Study,
-    one: Active,
-    ended: Ended,
-    how: DriveOptions,
-    line: &Line,
-) -> Result<(), Failure> {
-    let of = one.trained.as_ref().unwrap_or(&ended);
-    let mut metrics = one.reader.metrics(of.wall_s, of.cpu_s, of.tree);
-    if let Some(cost) = workload::cost(study, &one.job, &metrics) {
+    job: &PlannedRun,
+    reader: &Reader,
+    stopped: Option<Stop>,
+    trained: Option<&Ended>,
+    ended: &Ended,
+) -> End {
+    let of = trained.unwrap_or(ended);
+    let mut metrics = reader.metrics(of.wall_s, of.cpu_s, of.tree);
+    if let Some(cost) = workload::cost(study, job, &metrics) {
         metrics.insert(COST.into(), cost);
     }
-    let end = match (one.stopped, ended.exit.code) {
-        (None, code) if one.trained.is_some() && code != Some(0) => {
+    match (stopped, ended.exit.code) {
+        (None, code) if trained.is_some() && code != Some(0) => {
             End::Failed { cause: format!("its network's answers could not be timed: {}", ended.cause()) }
         }
         (Some(Stop::Late), _) => {
@@ -238,27 +255,37 @@ fn settle(
         }
         (Some(Stop::Beaten), _) => {
             for objective in &study.objectives {
-                metrics.insert(objective.metric.clone(), one.reader.train_s);
+                metrics.insert(objective.metric.clone(), reader.train_s);
             }
             End::Beaten { metrics }
         }
-        (None, Some(0)) if one.reader.complete => End::Ok { metrics },
-        _ if one.reader.failure == Some(FailureKind::Diverged) => {
+        (None, Some(0)) if reader.complete => End::Ok { metrics },
+        _ if reader.failure == Some(FailureKind::Diverged) => {
             End::Diverged { cause: ended.last_words().unwrap_or_default().into() }
         }
         _ => End::Failed { cause: ended.cause() },
-    };
+    }
+}
+
+/// Writes down how a run ended, and the id of its record.
+fn settle(
+    state: &mut State,
+    study: &Study,
+    job: &PlannedRun,
+    (end, run): (End, Option<String>),
+    ended: &Ended,
+    how: DriveOptions,
+    line: &Line,
+) -> Result<(), Failure> {
     let failed = if let End::Failed { cause } = &end { Some(cause.clone()) } else { None };
-    let (job, run) = (one.job.clone(), one.reader.run.clone());
-    drop(one);
     if how.show.json {
         output::json(&json!({
             "type": "run", "id": job.id, "role": job.role, "repeat": job.repeat, "share": job.share,
-            "levels": workload::levels(study, &job), "run": run, "end": end, "exit": ended.exit,
+            "levels": workload::levels(study, job), "run": run, "end": end, "exit": ended.exit,
         }))?;
     }
-    state.end(job.id, end.clone(), &ended, run)?;
-    line.ended(study, &job, &end, ended.wall_s);
+    state.end(job.id, end.clone(), ended, run)?;
+    line.ended(study, job, &end, ended.wall_s);
     line.show(&state.known.made, study);
     match failed.filter(|_| job.role == Role::WarmUp) {
         Some(cause) => Err(Failure::first_run(&study.name, &cause)),

@@ -1,13 +1,14 @@
 //! Studies of real runs: a study file becomes a schedule, each run is a child process, and every step is in the
 //! journal before anybody acts on it.
 //!
-//! - [`workload`]: what one run is: its words, its checks, its figures
+//! - [`workload`]: what one run is: how it is started, its checks, its figures; [`document`]: what it is told
 //! - [`state`]: the study in the store
 //! - [`drive`]: making the runs
 //! - [`report`]: what came of them; [`table`]: the same as the input of an analysis; [`group`]: as the live page shows it
 //! - [`export`]: for other tools
 //! - [`predict`]: what they would take, in virtual time; [`prior`]: samplers that begin with that
 
+pub mod document;
 pub mod drive;
 pub mod export;
 pub mod group;

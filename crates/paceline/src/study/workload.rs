@@ -1,6 +1,7 @@
-//! What one run of a study is: its words, whether it can be run, and the figures it gives.
+//! What one run of a study is: how it is started, whether it can be run, and the figures it gives.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use paceline_data::Dataset;
 use paceline_explore::schedule::{End, PlannedRun, Role};
@@ -15,14 +16,11 @@ use regex::Regex;
 use serde::Deserialize;
 use serde_json::Value as Json;
 
-/// The words of a flag.
-fn flag(name: &str, value: &Value) -> Vec<String> {
-    match value {
-        Value::Flag(true) => vec![format!("--{name}")],
-        Value::Flag(false) => Vec::new(),
-        other => vec![format!("--{name}={other}")],
-    }
-}
+use super::document::{TrialDocument, TrialTask};
+use crate::failure::Failure;
+
+/// The hidden word that makes this program a run of a study.
+const TRIAL: &str = "trial";
 
 /// The levels of a run, by name; the workload's own settings not among them.
 pub fn levels(study: &Study, job: &PlannedRun) -> BTreeMap<String, Value> {
@@ -40,40 +38,54 @@ pub fn levels(study: &Study, job: &PlannedRun) -> BTreeMap<String, Value> {
     }
 }
 
-/// A run's words: the program (`None` for this one) and its arguments.
+/// The program of a run, its arguments, and what it reads.
 pub struct Call {
-    /// The program; this one if absent.
-    pub program: Option<String>,
-    /// Its arguments.
-    pub arguments: Vec<String>,
+    /// The program and its arguments.
+    pub words: Vec<String>,
+    /// Its standard input.
+    pub document: String,
 }
 
-/// What is typed for a run.
-pub fn call(study: &Study, job: &PlannedRun, store: &str, cores: usize) -> Call {
-    let levels = levels(study, job);
+impl Call {
+    /// This program with work from a document.
+    fn own(task: TrialTask, plan: Plan, settings: &RunSettings) -> Result<Self, Failure> {
+        let folders = settings.data_folders().0;
+        let document = TrialDocument { task, plan, folders, json: true, quiet: true };
+        let document = serde_json::to_string(&document).map_err(std::io::Error::from)?;
+        let program = std::env::current_exe()?.to_string_lossy().into_owned();
+        Ok(Self { words: vec![program, TRIAL.into()], document })
+    }
+}
+
+/// The settings of a run of `paceline train`.
+fn settings(study: &Study, fixed: &BTreeMap<String, Value>, job: &PlannedRun) -> BTreeMap<String, Value> {
+    let mut settings = if job.role == Role::Baseline { alone(fixed) } else { fixed.clone() };
+    settings.extend(levels(study, job));
+    if job.share < 1.0 {
+        for (name, default) in [("steps", None), ("epochs", Some(DEFAULT_EPOCHS))] {
+            let whole = settings.get(name).and_then(Value::number).or(default);
+            if let Some(whole) = whole.filter(|_| name == "steps" || !settings.contains_key("steps")) {
+                let part = whole * job.share;
+                let part = if name == "steps" { part.ceil().max(1.0) } else { part };
+                settings.insert(name.into(), Value::Number(part));
+            }
+        }
+    }
     let seed = study.seed.wrapping_add(job.repeat);
+    settings.entry("seed".into()).or_insert(Value::Number(seed as f64));
+    settings
+}
+
+/// How a run is started; a plan that cannot be run is refused.
+pub fn call(study: &Study, job: &PlannedRun, store: &Path, cores: usize) -> Result<Call, Failure> {
     match &study.workload {
         Workload::Train(fixed) => {
-            let mut arguments: Vec<String> = vec!["train".into(), "--json".into(), "--quiet".into()];
-            let mut settings = if job.role == Role::Baseline { alone(fixed) } else { fixed.clone() };
-            settings.extend(levels);
-            if job.share < 1.0 {
-                for (name, default) in [("steps", None), ("epochs", Some(DEFAULT_EPOCHS))] {
-                    let whole = settings.get(name).and_then(Value::number).or(default);
-                    if let Some(whole) = whole.filter(|_| name == "steps" || !settings.contains_key("steps"))
-                    {
-                        let part = whole * job.share;
-                        let part = if name == "steps" { part.ceil().max(1.0) } else { part };
-                        settings.insert(name.into(), Value::Number(part));
-                    }
-                }
-            }
-            settings.entry("seed".into()).or_insert(Value::Number(seed as f64));
-            settings.iter().for_each(|(name, value)| arguments.extend(flag(name, value)));
-            arguments.push(format!("--store={store}"));
-            Call { program: None, arguments }
+            let settings = checked(&settings(study, fixed, job))?;
+            let task = TrialTask::Train { store: store.to_owned(), recording: settings.recording()? };
+            Call::own(task, resolve(&settings)?, &settings)
         }
         Workload::Command { run, .. } => {
+            let (levels, seed) = (levels(study, job), study.seed.wrapping_add(job.repeat));
             let fill = |word: &String| {
                 let mut filled = word.replace("{seed}", &seed.to_string());
                 filled = filled.replace("{cores}", &cores.to_string());
@@ -84,31 +96,30 @@ pub fn call(study: &Study, job: &PlannedRun, store: &str, cores: usize) -> Call 
                 }
                 filled
             };
-            let mut words = run.iter().map(fill);
-            Call { program: words.next(), arguments: words.collect() }
+            Ok(Call { words: run.iter().map(fill).collect(), document: String::new() })
         }
     }
 }
 
-/// What is typed to time the answers of a run's network; `None` where nobody wants to know.
-pub fn inference(study: &Study, job: &PlannedRun) -> Option<Vec<String>> {
-    let Workload::Train(fixed) = &study.workload else { return None };
+/// How the answers of a run's network are timed; `None` where nobody wants to know.
+pub fn inference(study: &Study, job: &PlannedRun) -> Result<Option<Call>, Failure> {
+    let Workload::Train(fixed) = &study.workload else { return Ok(None) };
     if !study.figures().iter().any(|(_, name)| name.starts_with(INFER)) {
-        return None;
+        return Ok(None);
     }
-    let mut settings = fixed.clone();
-    settings.extend(levels(study, job));
-    let mut words: Vec<String> = vec!["infer".into(), "--json".into(), "--quiet".into()];
-    for name in ["data", "data-dir", "model", "model-file"] {
-        settings.get(name).into_iter().for_each(|value| words.extend(flag(name, value)));
-    }
+    let mut values = fixed.clone();
+    values.extend(levels(study, job));
+    values.retain(|name, _| ["data", "data-dir", "model", "model-file"].contains(&name.as_str()));
+    let settings = checked(&values)?;
     let paceline_plan::study::Infer { batch, threads, seconds } = study.infer;
-    words.extend([
-        format!("--batch={batch}"),
-        format!("--threads={threads}"),
-        format!("--seconds={seconds}"),
-    ]);
-    Some(words)
+    let task = TrialTask::Infer { batch: batch as usize, threads: threads as usize, seconds };
+    Call::own(task, resolve(&settings)?, &settings).map(Some)
+}
+
+/// Settings that the study's check has let pass.
+fn checked(values: &BTreeMap<String, Value>) -> Result<RunSettings, Failure> {
+    RunSettings::from_values(values)
+        .map_err(|error| Failure::new(FailureKind::Plan, error.to_string(), String::new()))
 }
 
 /// What a run costs by the study's prices.

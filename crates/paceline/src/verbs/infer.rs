@@ -4,9 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use paceline_data::DATASETS;
+use paceline_data::{DATASETS, Folders};
 use paceline_nn::Compute;
 use paceline_nn::models::MODELS;
+use paceline_plan::Plan;
 use paceline_record::Machine;
 use paceline_resolve::{RunSettings, TypedPlan, resolve};
 use paceline_statistics::percentile;
@@ -97,6 +98,16 @@ impl Row {
     }
 }
 
+/// Answers to be timed.
+pub struct InferRequest {
+    /// The network, its samples and its weights are what a run of this plan would begin with.
+    pub plan: Plan,
+    pub folders: Folders,
+    pub batches: Vec<usize>,
+    pub threads: Vec<usize>,
+    pub seconds: f64,
+}
+
 /// `paceline infer`.
 pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     let mut settings = RunSettings::default();
@@ -106,25 +117,32 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
         None => settings.put("model", &args.model),
     }
     args.init.iter().for_each(|file| settings.put("init", file));
-    // The network, its samples and its weights are what a run of these settings would begin with.
-    let mut plan = resolve(&settings)?;
+    let numbers = |numbers: &[u32]| numbers.iter().map(|n| *n as usize).collect();
+    let (batches, threads) = (numbers(&args.batch), numbers(&args.threads));
+    let (plan, folders) = (resolve(&settings)?, args.place.folders());
+    measure(InferRequest { plan, folders, batches, threads, seconds: args.seconds }, show)
+}
+
+/// Times the answers and prints what came out.
+pub fn measure(request: InferRequest, show: Show) -> Result<(), Failure> {
+    let InferRequest { mut plan, folders, batches, threads, seconds } = request;
     let typed = TypedPlan::new(&plan, registries())?;
-    let dataset = typed.dataset.load(&args.place.folders(), &model::settings(&plan))?;
+    let dataset = typed.dataset.load(&folders, &model::settings(&plan))?;
     weights::check(&typed, &dataset, show)?;
     let graph = Arc::new(model::graph(&typed, &dataset)?);
 
     let (mut rows, mut outcome, mut kernels) = (Vec::new(), None, String::new());
-    for &threads in &args.threads {
-        let compute = Arc::new(Compute::new(threads as usize, false));
+    for &threads in &threads {
+        let compute = Arc::new(Compute::new(threads, false));
         kernels = compute.level.to_string();
-        for &batch in &args.batch {
-            plan.batch = batch as usize;
+        for &batch in &batches {
+            plan.batch = batch;
             let mut replica = Replica::new(&plan, Arc::clone(&graph), Arc::clone(&compute))?;
             if outcome.is_none() {
                 outcome = Some(replica.evaluate(&dataset, 0..dataset.test.len())?);
             }
             if !show.quiet {
-                output::note(&format!("batch {batch}, threads {threads}: {} s", args.seconds));
+                output::note(&format!("batch {batch}, threads {threads}: {seconds} s"));
             }
             let mut samples = (0..dataset.test.len() as u32).cycle();
             let mut answer = || {
@@ -133,14 +151,14 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
             };
             let begun = Instant::now();
             answer()?;
-            while begun.elapsed().as_secs_f64() < WARM_UP * args.seconds {
+            while begun.elapsed().as_secs_f64() < WARM_UP * seconds {
                 answer()?;
             }
             let (begun, mut latencies) = (Instant::now(), Vec::new());
-            while latencies.is_empty() || begun.elapsed().as_secs_f64() < args.seconds {
+            while latencies.is_empty() || begun.elapsed().as_secs_f64() < seconds {
                 latencies.push(answer()?);
             }
-            rows.push(Row::new(plan.batch, threads as usize, latencies));
+            rows.push(Row::new(plan.batch, threads, latencies));
         }
     }
     let outcome = outcome.expect("clap asks for at least one batch and one number of threads");

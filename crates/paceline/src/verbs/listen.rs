@@ -22,7 +22,7 @@ const PORT: u16 = 7700;
 const KEY_FILE: &str = "PACELINE_KEY_FILE";
 
 /// Flags of runs that other machines join.
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args, Debug, Default)]
 pub struct Listening {
     /// Wait here for other machines that `paceline join`, until there are as many --hosts (this one included);
     /// what they say to each other is encrypted (TLS 1.3)

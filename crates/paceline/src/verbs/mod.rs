@@ -26,4 +26,5 @@ pub mod simulate;
 pub mod status;
 pub mod store;
 pub mod train;
+pub mod trial;
 pub mod weights;

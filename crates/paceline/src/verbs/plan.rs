@@ -83,17 +83,15 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
 /// Wall seconds of the control.
 fn probe(study: &paceline_plan::Study, store: &Where) -> Result<f64, Failure> {
     let job = PlannedRun { id: 0, role: Role::Control, levels: Vec::new(), share: 1.0, repeat: 0 };
-    let call = workload::call(study, &job, &store.folder().to_string_lossy(), trial::cores().len());
+    let call = workload::call(study, &job, &store.folder(), trial::cores().len())?;
     let program = std::env::current_exe()?;
-    let mut words = vec![call.program.unwrap_or_else(|| program.to_string_lossy().into_owned())];
-    words.extend(call.arguments);
-    let mut trial = Trial::start(&program, "keeper", &[], None, &words)?;
+    let mut trial = Trial::start(&program, "keeper", &[], None, &call.words, &call.document)?;
     let mut reader = Reader::new(study, &paceline_record::figures::Figures::default());
     loop {
         match trial.hear(Duration::from_secs(1)) {
             Some(TrialEvent::Line(line)) => reader.line(&line),
             Some(TrialEvent::Ended(ended)) if ended.exit.code == Some(0) && reader.complete => {
-                let answers = workload::inference(study, &job).map_or(0.0, |_| study.infer.seconds);
+                let answers = workload::inference(study, &job)?.map_or(0.0, |_| study.infer.seconds);
                 return Ok(ended.wall_s + answers);
             }
             Some(TrialEvent::Ended(ended)) => return Err(Failure::first_run(&study.name, &ended.cause())),

@@ -504,7 +504,7 @@ fn kind(pid: u32) -> &'static str {
     match words.get(1).copied() {
         Some(b"explore" | b"resume") => "study",
         Some(b"keeper") => "keeper",
-        Some(b"train") => "launcher",
+        Some(b"train" | b"trial") => "launcher",
         Some(b"rank") => RANK,
         _ => "program",
     }

@@ -1,0 +1,33 @@
+//! The hidden word `trial`: one run of a study, which its document on standard input describes.
+
+use paceline_data::Folders;
+use paceline_record::FailureKind;
+use paceline_record::process::{self, Started};
+
+use super::infer::{self, InferRequest};
+use super::listen::Listening;
+use crate::failure::Failure;
+use crate::output::Show;
+use crate::request::RunRequest;
+use crate::study::document::{TrialDocument, TrialTask};
+
+/// Does what the document says.
+pub fn run(started: Started) -> Result<(), Failure> {
+    let document = serde_json::from_reader(std::io::stdin().lock()).map_err(|error| {
+        let hint = "it is started by `paceline explore` and `paceline resume`".into();
+        Failure::new(FailureKind::Usage, format!("the document of this run cannot be read: {error}"), hint)
+    })?;
+    let TrialDocument { task, plan, folders, json, quiet } = document;
+    let (folders, show) = (Folders(folders), Show { json, quiet });
+    match task {
+        TrialTask::Train { store, recording } => {
+            let (run, recording) = (process::new_run_id(), Some(recording));
+            let request = RunRequest { plan, folders, store, run, resumes: false, recording };
+            request.execute(&Listening::default(), show, started)
+        }
+        TrialTask::Infer { batch, threads, seconds } => {
+            let (batches, threads) = (vec![batch], vec![threads]);
+            infer::measure(InferRequest { plan, folders, batches, threads, seconds }, show)
+        }
+    }
+}
