@@ -118,7 +118,7 @@ pub fn inference(study: &Study, job: &PlannedRun) -> Result<Option<Call>, Failur
 
 /// Settings that the study's check has let pass.
 fn checked(values: &BTreeMap<String, Value>) -> Result<RunSettings, Failure> {
-    RunSettings::from_values(values)
+    RunSettings::from_values(SettingTable::builtin(), values)
         .map_err(|error| Failure::new(FailureKind::Plan, error.to_string(), String::new()))
 }
 
