@@ -1,6 +1,6 @@
 //! From settings to a plan, and from a plan to what its names stand for.
 //!
-//! A run is described by [`RunSettings`]: names and values as users write them on a command line, in a study file or
+//! A run is described by [`PlanSettings`]: names and values as users write them on a command line, in a study file or
 //! in a script. [`resolve`] makes a [`Plan`](paceline_plan::Plan) of them: defaults, checks, refusals. [`TypedPlan`]
 //! is a plan with its names looked up in the registries.
 //!
@@ -27,6 +27,6 @@ mod typed;
 pub use environment::{data_folders, own_data_folder, store_folder, variable};
 pub use registries::Registries;
 pub use resolve::{DEFAULT_EPOCHS, model_description, resolve};
-pub use settings::{RunSettings, SettingError};
+pub use settings::{PlanSettings, SettingError};
 pub use table::{RunSetting, SettingKind, SettingSection, SettingTable, byte_count};
 pub use typed::{TypedPlan, unknown};

@@ -11,7 +11,7 @@ use paceline_plan::{Hosts, NetworkLimits, Plan, PlanError, TrainingLength, Weigh
 use paceline_protocol::{Averages, Coder, Options, Refusal, SINGLE};
 
 use crate::registries::Registries;
-use crate::settings::RunSettings;
+use crate::settings::PlanSettings;
 use crate::table::byte_count;
 use crate::typed::unknown;
 
@@ -28,7 +28,7 @@ fn refuse(refusal: Refusal) -> PlanError {
 
 /// The plan that settings describe, with everything that they leave open filled in. It is refused for all that can be
 /// wrong with it whatever the dataset holds.
-pub fn resolve(given: &RunSettings) -> Result<Plan, PlanError> {
+pub fn resolve(given: &PlanSettings) -> Result<Plan, PlanError> {
     given.check_pairs()?;
     let (workers, servers): (usize, usize) = (given.required("workers")?, given.required("servers")?);
     let sync: String = given.required("sync")?;
@@ -102,7 +102,7 @@ pub fn resolve(given: &RunSettings) -> Result<Plan, PlanError> {
 
 /// The parameters of a strategy and a consistency model, and what is averaged where nothing else is set.
 fn strategy_options(
-    given: &RunSettings,
+    given: &PlanSettings,
     strategy: &str,
     sync: &str,
 ) -> Result<(Options, Averages), PlanError> {
@@ -118,7 +118,7 @@ fn strategy_options(
 }
 
 /// Refuses what makes no sense without anybody to talk to.
-fn check_alone(given: &RunSettings, sync: &str, options: &Options) -> Result<(), Refusal> {
+fn check_alone(given: &PlanSettings, sync: &str, options: &Options) -> Result<(), Refusal> {
     if sync != "bsp" {
         let problem = "one worker alone waits for nobody; give a --strategy that has it, e.g. ps";
         return Err(Refusal::new("--sync", sync, problem));

@@ -26,30 +26,30 @@ pub struct SettingError(String);
 
 /// Settings by name, as users write them. What is absent has its default.
 #[derive(Clone)]
-pub struct RunSettings {
+pub struct PlanSettings {
     table: Arc<SettingTable>,
     given: BTreeMap<String, OsString>,
 }
 
-impl Default for RunSettings {
+impl Default for PlanSettings {
     fn default() -> Self {
         Self::new(SettingTable::builtin())
     }
 }
 
-impl PartialEq for RunSettings {
+impl PartialEq for PlanSettings {
     fn eq(&self, other: &Self) -> bool {
         self.given == other.given
     }
 }
 
-impl fmt::Debug for RunSettings {
+impl fmt::Debug for PlanSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.given.fmt(f)
     }
 }
 
-impl RunSettings {
+impl PlanSettings {
     /// Nothing is given of what is in a table.
     pub fn new(table: &Arc<SettingTable>) -> Self {
         Self { table: Arc::clone(table), given: BTreeMap::new() }
@@ -197,8 +197,8 @@ impl RunSettings {
 mod tests {
     use super::*;
 
-    fn set(name: &str, value: Value) -> Result<RunSettings, String> {
-        RunSettings::from_values(SettingTable::builtin(), [(&name.to_owned(), &value)])
+    fn set(name: &str, value: Value) -> Result<PlanSettings, String> {
+        PlanSettings::from_values(SettingTable::builtin(), [(&name.to_owned(), &value)])
             .map_err(|error| error.to_string())
     }
 
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn a_setting_without_a_value_has_its_bare_one_and_false_takes_it_away() {
         assert_eq!(set("trace", Value::Flag(true)).unwrap().recording().unwrap().trace, 50_000);
-        assert_eq!(set("workers", Value::Flag(false)), Ok(RunSettings::default()));
-        assert_eq!(RunSettings::default().recording().unwrap(), Recording::default());
+        assert_eq!(set("workers", Value::Flag(false)), Ok(PlanSettings::default()));
+        assert_eq!(PlanSettings::default().recording().unwrap(), Recording::default());
     }
 }

@@ -101,11 +101,11 @@ fn parsed<T: std::str::FromStr<Err: ToString>>(flag: &str, text: &str) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{RunSettings, resolve};
+    use crate::{PlanSettings, resolve};
 
     #[test]
     fn a_name_of_another_version_is_refused_with_its_flag() {
-        let plan = resolve(&RunSettings::default()).unwrap();
+        let plan = resolve(&PlanSettings::default()).unwrap();
         assert_eq!(TypedPlan::new(&plan, &Registries::default()).unwrap().optimiser.name, "sgd");
         for (flag, plan) in [
             ("--strategy", Plan { strategy: "telepathy".into(), ..plan.clone() }),

@@ -8,12 +8,13 @@ use std::process::ExitCode;
 
 use paceline_data::DataError;
 use paceline_explore::table::ExplorationError;
-use paceline_launch::{LaunchError, start_hint};
+use paceline_launch::LaunchError;
 use paceline_plan::sheet::TableError;
 use paceline_plan::{PlanError, StudyError};
 use paceline_record::export::ExportError;
 use paceline_record::store::write_hint;
 use paceline_record::{Event, FailureKind, JournalError, RecordError};
+use paceline_study::StudyFailure;
 use paceline_train::TrainError;
 use paceline_virtual::VirtualError;
 
@@ -31,82 +32,20 @@ impl Failure {
         Self { kind: FailureKind::Usage, message: message.into(), hint: "--help lists every flag".into() }
     }
 
-    /// A study file that cannot be read or written.
-    pub fn study_file(path: &Path, error: &std::io::Error) -> Self {
-        let hint = "is the name right? `paceline init` writes a new study file".into();
-        Self { kind: FailureKind::Storage, message: format!("{}: {error}", path.display()), hint }
-    }
-
-    /// A journal that contradicts itself.
-    pub fn damaged(path: &Path, why: &str) -> Self {
-        let hint = "the study cannot be resumed; its runs are still in the store".into();
-        Self { kind: FailureKind::Storage, message: format!("{} is damaged: {why}", path.display()), hint }
-    }
-
-    /// A study of that name is in the store already.
-    pub fn exists(name: &str, finished: bool, same: bool) -> Self {
-        let hint = match (same, finished) {
-            (true, false) => format!("`paceline resume {name}` goes on with it"),
-            (true, true) => {
-                format!(
-                    "it is finished: `paceline resume {name} --add-budget RUNS` adds to it, `paceline status {name}` shows it"
-                )
-            }
-            (false, _) => "give this one another `name`, or choose another --store".into(),
-        };
-        Self { kind: FailureKind::Plan, message: format!("the study {name} is in the store already"), hint }
-    }
-
-    /// There is no such study.
-    pub fn no_study(store: &Path, name: &str) -> Self {
-        let there = crate::study::state::names(store);
-        let hint = match there.as_slice() {
-            [] => "there is none at all; --store DIR or PACELINE_STORE choose another store".into(),
-            _ => format!("there are: {}", there.join(", ")),
-        };
-        Self {
-            kind: FailureKind::Usage,
-            message: format!("there is no study {name} in {}", store.display()),
-            hint,
-        }
-    }
-
     /// A flag of studies, for what is none.
     pub fn for_studies(flag: &str, store: &Path, name: &str) -> Self {
-        let missing = Self::no_study(store, name);
+        let missing = Self::from(StudyFailure::Missing { store: store.into(), name: name.into() });
         Self { message: format!("{flag} is for studies, and {}", missing.message), ..missing }
     }
 
     /// What is neither a run nor a study.
     pub fn neither(self, store: &Path) -> Self {
-        match crate::study::state::names(store).as_slice() {
+        match paceline_study::names(store).as_slice() {
             [] => self,
             names => {
                 Self { hint: format!("there are the studies {}; {}", names.join(", "), self.hint), ..self }
             }
         }
-    }
-
-    /// The first run of a study did not work.
-    pub fn first_run(name: &str, cause: &str) -> Self {
-        let hint = format!("mend the study file, or go on regardless with `paceline resume {name}`");
-        Self {
-            kind: FailureKind::Other,
-            message: format!("the warm-up run failed, so the others would: {cause}"),
-            hint,
-        }
-    }
-
-    /// A run of a study whose process could not be started.
-    pub fn not_started(id: u64, error: &std::io::Error) -> Self {
-        let message = format!("run {id} of the study could not be started: {error}");
-        Self { kind: FailureKind::Other, message, hint: start_hint(error) }
-    }
-
-    /// A study that was interrupted.
-    pub fn interrupted(name: &str) -> Self {
-        let hint = format!("everything so far is recorded; `paceline resume {name}` goes on");
-        Self { kind: FailureKind::Interrupted, message: "interrupted".into(), hint }
     }
 
     /// What happened.
@@ -186,6 +125,20 @@ impl From<StudyError> for Failure {
     fn from(error: StudyError) -> Self {
         let hint = "`paceline init` writes a commented study file; `paceline check FILE` looks at one".into();
         Self { kind: FailureKind::Plan, message: error.to_string(), hint }
+    }
+}
+
+impl From<StudyFailure> for Failure {
+    fn from(error: StudyFailure) -> Self {
+        match error {
+            StudyFailure::Plan(error) => error.into(),
+            StudyFailure::Study(error) => error.into(),
+            StudyFailure::Virtual(error) => error.into(),
+            StudyFailure::Journal(error) => error.into(),
+            StudyFailure::Record(error) => error.into(),
+            StudyFailure::Io(error) => error.into(),
+            error => Self { kind: error.kind(), message: error.to_string(), hint: error.hint() },
+        }
     }
 }
 

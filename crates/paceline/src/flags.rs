@@ -3,11 +3,11 @@
 use clap::builder::{PathBufValueParser, PossibleValue, PossibleValuesParser, ValueParser};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use paceline_resolve::{Registries, RunSetting, RunSettings, SettingKind, SettingSection, SettingTable};
+use paceline_resolve::{PlanSettings, Registries, RunSetting, SettingKind, SettingSection, SettingTable};
 
 /// What was given of the plan's settings, or of the recording's.
 #[derive(Clone, Debug, Default)]
-pub struct SettingFlags<const RECORDING: bool>(pub RunSettings);
+pub struct SettingFlags<const RECORDING: bool>(pub PlanSettings);
 
 /// Flags of what is run.
 pub type PlanFlags = SettingFlags<false>;
@@ -63,7 +63,7 @@ impl<const RECORDING: bool> SettingFlags<RECORDING> {
 
 impl<const RECORDING: bool> clap::FromArgMatches for SettingFlags<RECORDING> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let mut given = RunSettings::default();
+        let mut given = PlanSettings::default();
         let from_user = |name| matches.value_source(name) == Some(ValueSource::CommandLine);
         for setting in Self::settings().filter(|setting| from_user(setting.name)) {
             // As it was typed; of a flag that is given several times, all values.

@@ -8,7 +8,6 @@ mod failure;
 mod flags;
 mod output;
 mod request;
-mod study;
 mod verbs;
 
 use std::process::ExitCode;

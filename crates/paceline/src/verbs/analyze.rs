@@ -8,13 +8,12 @@ use paceline_analyze::table::{self, Columns, Response, RowSample};
 use paceline_analyze::{Analysis, AnalysisRequest, StudyTable, StudyTableError};
 use paceline_plan::Goal;
 use paceline_plan::sheet::TableError;
+use paceline_study::{StudyState, find_or_fail};
 use serde_json::json;
 
-use super::resume;
 use super::store::Where;
 use crate::failure::Failure;
 use crate::output::{self, Bar, Show};
-use crate::study::{self, state::State};
 use paceline_record::FailureKind;
 use paceline_record::figures::Figures;
 
@@ -98,7 +97,7 @@ impl Asked {
                     return Err(Failure::ask(flag, "", "a study's axes and objectives are what is analysed"));
                 }
             }
-            let table = study::table::table(&State::peek(&store.folder(), name)?);
+            let table = paceline_study::table(&StudyState::peek(&store.folder(), name)?);
             if table.measured(0).is_empty() {
                 let hint = format!("`paceline status {name}` shows how far it is");
                 return Err(Failure::new(
@@ -214,15 +213,9 @@ impl From<StudyTableError> for Failure {
     }
 }
 
-/// The study that a word stands for.
-fn named(store: &Where, text: &str) -> Result<String, Failure> {
-    let folder = store.folder();
-    resume::study(&folder, text)?.ok_or_else(|| Failure::no_study(&folder, text))
-}
-
 /// `paceline analyze`.
 pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
-    let study = args.study.as_deref().map(|text| named(&args.store, text)).transpose()?;
+    let study = args.study.as_deref().map(|text| find_or_fail(&args.store.folder(), text)).transpose()?;
     let (_, _, analysis) = args.asked.analysis(&args.store, study.as_deref(), show)?;
     if show.json {
         let mut document = json!(analysis);

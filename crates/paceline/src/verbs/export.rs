@@ -5,14 +5,12 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use paceline_record::export::{ExportError, Exported, FORMATS, Target};
+use paceline_study::{StudyState, ranks, runs};
 
-use super::resume;
 use super::store::Where;
 use crate::failure::Failure;
 use crate::flags::names;
 use crate::output::{self, Show};
-use crate::study::export::{ranks, runs};
-use crate::study::state::State;
 use paceline_record::FailureKind;
 
 /// Flags of `paceline export`.
@@ -33,7 +31,7 @@ pub struct Args {
 
 /// `paceline export`.
 pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
-    if let Some(study) = resume::study(&args.store.folder(), &args.run)? {
+    if let Some(study) = paceline_study::find(&args.store.folder(), &args.run)? {
         return export_study(args, &study, show);
     }
     let store = args.store.open()?;
@@ -73,7 +71,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
 
 /// A study: a row per run, and one per rank.
 fn export_study(args: &Args, name: &str, show: Show) -> Result<(), Failure> {
-    let known = State::peek(&args.store.folder(), name)?;
+    let known = StudyState::peek(&args.store.folder(), name)?;
     // Runs of other programs leave no record.
     let recorded = known.runs.iter().any(Option::is_some);
     let mut sheets = vec![runs(&known)];

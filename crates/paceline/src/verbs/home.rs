@@ -4,14 +4,11 @@ use paceline_plan::Study;
 use paceline_record::figures::Figures;
 use paceline_record::process::{self, Started};
 
-use super::explore::tell;
-use super::store::Where;
+use paceline_study::StudyState;
+
+use super::explore::Running;
 use crate::failure::Failure;
 use crate::output::{self, Show};
-use crate::study::check_records;
-use crate::study::drive::{DriveOptions, drive};
-use crate::study::state::State;
-use crate::study::workload;
 
 /// The study.
 const STUDY: &str = include_str!("home.toml");
@@ -21,7 +18,7 @@ pub fn run(show: Show, started: Started) -> Result<(), Failure> {
     // Each time is a study of its own.
     let name = format!("digits-{}", process::new_run_id());
     let study = Study::read("built-in study", &name, STUDY)?;
-    workload::check(&study, &Figures::default())?;
+    paceline_study::check(&study, &Figures::default())?;
     if !show.quiet {
         output::note(&format!(
             "a study of real runs on the built-in digits: {} configurations of {} axes; everything is recorded",
@@ -29,11 +26,8 @@ pub fn run(show: Show, started: Started) -> Result<(), Failure> {
             study.space.axes().len()
         ));
     }
-    let store = Where::default().folder();
-    let mut state = State::create(&store, study)?;
-    drive(&mut state, &store, DriveOptions { parallel: 1, show })?;
-    tell(&state, show)?;
-    check_records(&state.known, &store)?;
+    let running = Running::default();
+    running.go(StudyState::create(&running.store.folder(), study)?, show)?;
     if !show.quiet {
         output::note(&format!("{:.0} s in all", started.seconds()));
         output::note(

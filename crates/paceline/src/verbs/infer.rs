@@ -9,7 +9,7 @@ use paceline_nn::Compute;
 use paceline_nn::models::MODELS;
 use paceline_plan::Plan;
 use paceline_record::Machine;
-use paceline_resolve::{RunSettings, TypedPlan, resolve};
+use paceline_resolve::{PlanSettings, TypedPlan, resolve};
 use paceline_statistics::percentile;
 use paceline_train::{Replica, model};
 use serde::Serialize;
@@ -110,7 +110,7 @@ pub struct InferRequest {
 
 /// `paceline infer`.
 pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
-    let mut settings = RunSettings::default();
+    let mut settings = PlanSettings::default();
     settings.put("data", &args.data);
     match &args.model_file {
         Some(file) => settings.put("model-file", file),

@@ -4,6 +4,8 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::PathBuf;
 
+use paceline_study::StudyFailure;
+
 use crate::failure::Failure;
 use crate::output::{self, Show};
 
@@ -26,7 +28,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
         .create_new(true)
         .open(&args.file)
         .and_then(|mut file| file.write_all(text.as_bytes()));
-    written.map_err(|error| Failure::study_file(&args.file, &error))?;
+    written.map_err(|source| StudyFailure::File { path: args.file.clone(), source })?;
     if !show.quiet {
         let file = args.file.display();
         output::note(&format!(

@@ -10,7 +10,6 @@ use serde_json::json;
 
 use super::analyze::Asked;
 use super::explain::explained;
-use super::resume;
 use super::store::Where;
 use crate::failure::Failure;
 use crate::output::{self, Show};
@@ -48,7 +47,7 @@ Examples:
 /// `paceline report`.
 pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     let study = match &args.what[..] {
-        [name] => resume::study(&args.store.folder(), name)?,
+        [name] => paceline_study::find(&args.store.folder(), name)?,
         _ => None,
     };
     let report = if args.what.is_empty() || study.is_some() {

@@ -1,9 +1,8 @@
 //! `paceline resume`: goes on with a run from its last checkpoint, or with a study where it was left.
 
-use std::path::Path;
-
 use paceline_record::RunOrigin;
 use paceline_record::process::Started;
+use paceline_study::StudyState;
 
 use super::data::Place;
 use super::explore::{Running, tell};
@@ -12,7 +11,6 @@ use crate::failure::Failure;
 use crate::flags::RecordingFlags;
 use crate::output::{self, Show};
 use crate::request::RunRequest;
-use crate::study::state::{self, State};
 
 /// Flags of `paceline resume`.
 #[derive(clap::Args, Debug)]
@@ -46,18 +44,9 @@ struct StudyArgs {
     add_minutes: u32,
 }
 
-/// The name of the study that `text` stands for: a study file's, or one that is in the store.
-pub fn study(store: &Path, text: &str) -> Result<Option<String>, Failure> {
-    let path = Path::new(text);
-    if path.extension().is_some_and(|e| e == "toml") && path.is_file() {
-        return Ok(Some(crate::study::read(path)?.name));
-    }
-    Ok(state::names(store).into_iter().find(|name| name == text))
-}
-
 /// `paceline resume`.
 pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
-    match study(&args.running.store.folder(), &args.what)? {
+    match paceline_study::find(&args.running.store.folder(), &args.what)? {
         Some(name) => resume_study(args, &name, show),
         None => resume_run(args, show, started),
     }
@@ -103,7 +92,7 @@ fn resume_study(args: &Args, name: &str, show: Show) -> Result<(), Failure> {
         let problem = "is a study: its file says where its data are, and its runs stay on this machine";
         return Err(Failure::usage(format!("{name} {problem}; leave --listen and --data-dir out")));
     }
-    let mut state = State::open(&args.running.store.folder(), name)?;
+    let mut state = StudyState::open(&args.running.store.folder(), name)?;
     let (runs, minutes) = (args.study.add_budget, f64::from(args.study.add_minutes));
     if runs > 0 && state.known.study.runs.is_none() {
         return Err(Failure::usage("--add-budget: the study has no `runs` in its [budget] to add to"));

@@ -7,12 +7,12 @@ use paceline_dash::Access;
 use paceline_launch::LaunchError;
 use paceline_launch::key_file::{self, KeyError};
 use paceline_record::store::FILE;
+use paceline_study::StudyStore;
 use serde_json::json;
 
 use super::store::Where;
 use crate::failure::Failure;
 use crate::output::{self, Show};
-use crate::study::group::InStore;
 use paceline_record::FailureKind;
 
 /// The port where nothing else is said.
@@ -98,7 +98,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
         output::text(&format!("{url}\n"))?;
     }
     // It changes nothing, so it can be ended at any moment.
-    let studies = Box::new(InStore(folder.clone()));
+    let studies = Box::new(StudyStore(folder.clone()));
     paceline_dash::serve(listener, folder, studies, access, std::future::pending()).map_err(busy)
 }
 

@@ -4,17 +4,14 @@ use std::path::Path;
 
 use paceline_explore::schedule::{End, Role, StudyRun};
 use paceline_record::RecordError;
+use paceline_study::{Findings, StudyState, duration, find_or_fail, journal, names, schedule};
 use serde::Serialize;
 use serde_json::json;
 
-use super::resume;
 use super::runs::{Listed, listed, table};
 use super::store::Where;
 use crate::failure::Failure;
 use crate::output::{self, Show};
-use crate::study;
-use crate::study::report::Findings;
-use crate::study::state::{self, State};
 
 /// Flags of `paceline status`.
 #[derive(clap::Args, Debug)]
@@ -42,11 +39,10 @@ struct Progress {
 pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     let store = args.store.folder();
     if let Some(text) = &args.what {
-        let name = resume::study(&store, text)?.ok_or_else(|| Failure::no_study(&store, text))?;
+        let name = find_or_fail(&store, text)?;
         return one(&store, &name, show);
     }
-    let studies =
-        state::names(&store).iter().map(|name| progress(&store, name)).collect::<Result<Vec<_>, _>>()?;
+    let studies = names(&store).iter().map(|name| progress(&store, name)).collect::<Result<Vec<_>, _>>()?;
     let mut runs = match args.store.open().and_then(|store| store.runs()) {
         // Studies of other programs leave no runs.
         Err(RecordError::Empty { .. }) if !studies.is_empty() => Vec::new(),
@@ -81,15 +77,11 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
 }
 
 fn progress(store: &Path, name: &str) -> Result<Progress, Failure> {
-    let (known, busy) = (State::peek(store, name)?, State::busy(store, name));
+    let (known, busy) = (StudyState::peek(store, name)?, StudyState::busy(store, name));
     let count = |which: &dyn Fn(&StudyRun) -> bool| known.made.iter().filter(|m| which(m)).count();
     Ok(Progress {
         study: name.into(),
-        state: match (known.finished, busy) {
-            (true, _) => "finished",
-            (false, true) => "running",
-            (false, false) => "interrupted",
-        },
+        state: known.phase(busy),
         runs: known.made.len(),
         ended: count(&|m| m.end.is_some()),
         points: count(&|m| m.job.role == Role::Point),
@@ -100,24 +92,20 @@ fn progress(store: &Path, name: &str) -> Result<Progress, Failure> {
 
 /// How far one study is, and what it has found so far.
 fn one(store: &Path, name: &str, show: Show) -> Result<(), Failure> {
-    let known = State::peek(store, name)?;
-    let path = state::journal(store, name);
+    let known = StudyState::peek(store, name)?;
+    let path = journal(store, name);
     let findings = Findings::new(&known);
     let folder = path.parent().unwrap_or(store);
     if show.json {
         return Ok(output::json(&findings.json(folder))?);
     }
-    let expected = study::schedule(&known.study, known.added)?.expected();
-    let ended = known.made.iter().filter(|m| m.end.is_some()).count() as u64;
+    let expected = schedule(&known.study, known.added)?.expected();
+    let ended = known.ended();
     let left = expected.saturating_sub(ended);
-    let each = known.wall_s / ended.max(1) as f64;
-    let state = match (known.finished, State::busy(store, name)) {
-        (true, _) => "finished".to_owned(),
-        (_, busy) => format!(
-            "{}; {ended} runs done, about {left} left, {}",
-            if busy { "running" } else { "interrupted" },
-            study::drive::duration(each * left as f64)
-        ),
-    };
+    let mut state = known.phase(StudyState::busy(store, name)).to_owned();
+    if !known.finished {
+        let seconds = duration(known.seconds_each() * left as f64);
+        state += &format!("; {ended} runs done, about {left} left, {seconds}");
+    }
     Ok(output::text(&format!("{name}: {state}\n{}", findings.text(folder)))?)
 }

@@ -3,13 +3,13 @@
 use paceline_data::Folders;
 use paceline_record::FailureKind;
 use paceline_record::process::{self, Started};
+use paceline_study::{TrialDocument, TrialTask};
 
 use super::infer::{self, InferRequest};
 use super::listen::Listening;
 use crate::failure::Failure;
 use crate::output::Show;
 use crate::request::RunRequest;
-use crate::study::document::{TrialDocument, TrialTask};
 
 /// Does what the document says.
 pub fn run(started: Started) -> Result<(), Failure> {

@@ -5,14 +5,11 @@ pub mod table;
 use std::path::{Path, PathBuf};
 
 use clap::ArgGroup;
+use paceline_study::{Findings, StudyEvent, StudyState, check_records, drive};
 
 use super::store::Where;
 use crate::failure::Failure;
-use crate::output::{self, Show};
-use crate::study;
-use crate::study::drive::{DriveOptions, drive};
-use crate::study::report::Findings;
-use crate::study::state::State;
+use crate::output::{self, Bar, Show};
 
 /// Flags of `paceline explore`.
 #[derive(clap::Args, Debug)]
@@ -42,18 +39,57 @@ pub struct Running {
     pub store: Where,
 }
 
+impl Default for Running {
+    fn default() -> Self {
+        Self { parallel: 1, store: Where::default() }
+    }
+}
+
 impl Running {
     /// Makes the runs that are left, and tells what came of them.
-    pub fn go(&self, mut state: State, show: Show) -> Result<(), Failure> {
-        let store = self.store.folder();
-        drive(&mut state, &store, DriveOptions { parallel: self.parallel as usize, show })?;
+    pub fn go(&self, mut state: StudyState, show: Show) -> Result<(), Failure> {
+        let (store, watch) = (self.store.folder(), StudyProgress::new(show));
+        let done = drive(&mut state, &store, self.parallel as usize, &mut |event| watch.take(event));
+        watch.bar.clear();
+        done?;
         tell(&state, show)?;
-        study::check_records(&state.known, &store)
+        Ok(check_records(&state.known, &store)?)
+    }
+}
+
+/// The live line of a study, and a line for each run.
+pub struct StudyProgress {
+    bar: Bar,
+    show: Show,
+}
+
+impl StudyProgress {
+    pub fn new(show: Show) -> Self {
+        Self { bar: Bar::new(show, "{bar:24} {pos}/{len} runs  {msg}"), show }
+    }
+
+    /// Shows an event.
+    pub fn take(&self, event: StudyEvent<'_>) -> std::io::Result<()> {
+        match event {
+            StudyEvent::Note(line) => self.bar.note(line),
+            StudyEvent::RunEnd { line, document } => {
+                if self.show.json {
+                    output::json(&document)?;
+                }
+                self.bar.note(&line);
+            }
+            StudyEvent::Progress { done, expected, message } => {
+                self.bar.length(expected.max(done));
+                self.bar.position(done);
+                self.bar.message(&message);
+            }
+        }
+        Ok(())
     }
 }
 
 /// What came of a study.
-pub fn tell(state: &State, show: Show) -> Result<(), Failure> {
+pub fn tell(state: &StudyState, show: Show) -> Result<(), Failure> {
     let findings = Findings::new(&state.known);
     if show.json {
         return Ok(output::json(&findings.json(state.folder()))?);
@@ -71,9 +107,9 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
 }
 
 fn explore(path: &Path, args: &Args, show: Show) -> Result<(), Failure> {
-    let study = study::read(path)?;
+    let study = paceline_study::read(path)?;
     if !show.quiet {
-        study::schedule(&study, 0)?.notes().iter().for_each(|note| output::note(note));
+        paceline_study::schedule(&study, 0)?.notes().iter().for_each(|note| output::note(note));
     }
-    args.running.go(State::create(&args.running.store.folder(), study)?, show)
+    args.running.go(StudyState::create(&args.running.store.folder(), study)?, show)
 }

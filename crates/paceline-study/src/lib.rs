@@ -1,23 +1,49 @@
 //! Studies of real runs: a study file becomes a schedule, each run is a child process, and every step is in the
 //! journal before anybody acts on it.
 //!
-//! - [`workload`]: what one run is: how it is started, its checks, its figures; [`document`]: what it is told
-//! - [`state`]: the study in the store
-//! - [`drive`]: making the runs
-//! - [`report`]: what came of them; [`table`]: the same as the input of an analysis; [`group`]: as the live page shows it
-//! - [`export`]: for other tools
-//! - [`predict`]: what they would take, in virtual time; [`prior`]: samplers that begin with that
+//! # Layout
+//! - `workload`: what one run is: how it is started, its checks; `document`: what it is told; `reader`: its figures
+//! - `state`: the study in the store
+//! - `drive`: making the runs
+//! - `outline`: what would be run
+//! - `report`: what came of them; `table`: the same as the input of an analysis; `group`: as the live page shows it
+//! - `export`: for other tools
+//! - `predict`: what they would take, in virtual time; `prior`: samplers that begin with that
+//!
+//! # Deliberately absent
+//! Command lines, terminals, training: a run is the program that calls this library, started again.
 
-pub mod document;
-pub mod drive;
-pub mod export;
-pub mod group;
-pub mod predict;
-pub mod prior;
-pub mod report;
-pub mod state;
-pub mod table;
-pub mod workload;
+#![forbid(unsafe_code)]
+
+mod document;
+mod drive;
+mod error;
+mod export;
+mod group;
+mod outline;
+mod predict;
+mod prior;
+mod reader;
+mod report;
+mod state;
+mod table;
+mod workload;
+
+pub use document::{TrialDocument, TrialTask};
+pub use drive::{StudyEvent, StudyObserver, drive};
+pub use error::StudyFailure;
+pub use export::{StudySheet, ranks, runs};
+pub use group::StudyStore;
+pub use outline::{StudyOutline, probe};
+pub use predict::{
+    MetricComparison, PointPrediction, all_points, compare, document as prediction_document, measured_points,
+    predictions, words as prediction_words,
+};
+pub use prior::calibration;
+pub use report::{Findings, duration};
+pub use state::{StudyHistory, StudyState, journal, names};
+pub use table::table;
+pub use workload::check;
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -26,27 +52,37 @@ use paceline_explore::schedule::{ScheduleRules, StudySchedule};
 use paceline_explore::{Prior, Problem};
 use paceline_plan::{Study, StudyError};
 use paceline_record::figures::Figures;
-use paceline_record::store::FILE;
 use paceline_record::{RecordError, Store};
 
-use crate::failure::Failure;
-use paceline_record::FailureKind;
-
 /// Reads a study file and checks all that can be checked without running anything.
-pub fn read(path: &Path) -> Result<Study, Failure> {
+pub fn read(path: &Path) -> Result<Study, StudyFailure> {
     let text = paceline_files::open_or_pipe(path)
         .and_then(std::io::read_to_string)
-        .map_err(|error| Failure::study_file(path, &error))?;
+        .map_err(|source| StudyFailure::File { path: path.into(), source })?;
     let stem = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
     let figures = Figures::default();
     let study = workload::renamed(Study::read(&path.display().to_string(), &stem, &text)?, &figures);
-    workload::check(&study, &figures)?;
+    check(&study, &figures)?;
     schedule(&study, 0)?;
     Ok(study)
 }
 
+/// The name of the study that `text` stands for: a study file's, or one that is in the store.
+pub fn find(store: &Path, text: &str) -> Result<Option<String>, StudyFailure> {
+    let path = Path::new(text);
+    if path.extension().is_some_and(|e| e == "toml") && path.is_file() {
+        return Ok(Some(read(path)?.name));
+    }
+    Ok(names(store).into_iter().find(|name| name == text))
+}
+
+/// The same; it is an error if there is none.
+pub fn find_or_fail(store: &Path, text: &str) -> Result<String, StudyFailure> {
+    find(store, text)?.ok_or_else(|| StudyFailure::Missing { store: store.into(), name: text.into() })
+}
+
 /// Whether the store still has every run that the study's journal names.
-pub fn check_records(known: &state::StudyHistory, store: &Path) -> Result<(), Failure> {
+pub fn check_records(known: &StudyHistory, store: &Path) -> Result<(), StudyFailure> {
     let named: Vec<&String> = known.runs.iter().flatten().collect();
     let there: HashSet<String> = match Store::open(store).and_then(|store| store.runs()) {
         Ok(runs) => runs.into_iter().map(|run| run.run).collect(),
@@ -57,20 +93,11 @@ pub fn check_records(known: &state::StudyHistory, store: &Path) -> Result<(), Fa
     if missing == 0 {
         return Ok(());
     }
-    let message = format!(
-        "{missing} of {} runs of the study are not recorded in {}: it was deleted or replaced",
-        named.len(),
-        store.join(FILE).display()
-    );
-    Err(Failure::new(
-        FailureKind::Storage,
-        message,
-        "the figures of all runs are in the study's journal".into(),
-    ))
+    Err(StudyFailure::Unrecorded { missing, named: named.len(), store: store.into() })
 }
 
 /// What samplers are asked.
-pub fn problem(study: &Study) -> Problem {
+pub(crate) fn problem(study: &Study) -> Problem {
     Problem {
         space: study.space.clone(),
         objectives: study.objectives.clone(),
@@ -89,7 +116,7 @@ pub fn schedule(study: &Study, added: u64) -> Result<StudySchedule, StudyError> 
 }
 
 /// The same, with what is expected of points before any is run.
-pub fn schedule_expecting(
+pub(crate) fn schedule_expecting(
     study: &Study,
     added: u64,
     prior: Option<Prior>,

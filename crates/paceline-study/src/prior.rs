@@ -5,50 +5,52 @@ use std::path::Path;
 use paceline_explore::Prior;
 use paceline_plan::Study;
 use paceline_record::figures::{Figures, PredictionBasis};
+use paceline_resolve::SettingTable;
 use paceline_virtual::Calibration;
 use paceline_virtual::price::Terms;
 
-use super::predict::{all_points, predictions};
-use super::state::State;
-use crate::failure::Failure;
-use crate::flags::registries;
-use crate::output::{self, Show};
+use crate::drive::{StudyEvent, StudyObserver};
+use crate::error::StudyFailure;
+use crate::predict::{PointPrediction, all_points, predictions};
+use crate::state::StudyState;
 
 /// What is expected of the points, where the study asks for it. It is predicted once and kept in the journal: a study
 /// that is resumed expects what it expected before, whatever became of the calibration's file.
-pub fn prior(state: &mut State, show: Show) -> Result<Option<Prior>, Failure> {
+pub(crate) fn prior(
+    state: &mut StudyState,
+    observer: StudyObserver<'_>,
+) -> Result<Option<Prior>, StudyFailure> {
     let study = &state.known.study;
     if study.prior.is_none() {
         return Ok(None);
     }
     if state.known.prior.is_none() {
-        let prior = expected(study, &state.known.figures, show)?;
+        let prior = expected(study, &state.known.figures, observer)?;
         state.expect(prior)?;
     }
     Ok(state.known.prior.clone())
 }
 
-fn expected(study: &Study, figures: &Figures, show: Show) -> Result<Prior, Failure> {
+fn expected(study: &Study, figures: &Figures, observer: StudyObserver<'_>) -> Result<Prior, StudyFailure> {
     let calibration = calibration(study)?;
-    if calibration.is_none() && !show.quiet {
-        output::note(
+    if calibration.is_none() {
+        observer(StudyEvent::Note(
             "the prior's times come from round numbers; `paceline calibrate --out FILE` measures this machine, and \
              `calibration = \"FILE\"` in the study uses that",
-        );
+        ))?;
     }
-    let terms =
-        Terms { registries: registries(), calibration: calibration.as_ref(), cluster: None, jitter: None };
+    let terms = Terms {
+        registries: &SettingTable::builtin().registries,
+        calibration: calibration.as_ref(),
+        cluster: None,
+        jitter: None,
+    };
     let points = all_points(study)?;
     let metric = &study.objectives[0].metric;
     let basis = figures.find(metric).and_then(|figure| figure.predicted);
     let learn = basis == Some(PredictionBasis::Learning);
-    let tell = |done: usize| {
-        if !show.quiet {
-            output::note(&format!("{done} of {} points predicted", points.len()));
-        }
-    };
-    let all = predictions(study, &points, &terms, learn, &tell)?;
-    let figure = |one: super::predict::Predicted| {
+    let all = predictions(study, &points, &terms, learn, observer)?;
+    let figure = |one: PointPrediction| {
         let figure = one.prediction.figure(figures, metric)?.median;
         figure.is_finite().then_some((one.point, figure))
     };
@@ -56,7 +58,7 @@ fn expected(study: &Study, figures: &Figures, show: Show) -> Result<Prior, Failu
 }
 
 /// The calibration that a study names, looked for beside its file.
-pub fn calibration(study: &Study) -> Result<Option<Calibration>, Failure> {
+pub fn calibration(study: &Study) -> Result<Option<Calibration>, StudyFailure> {
     let beside = Path::new(&study.source.file).parent().unwrap_or(Path::new(""));
     let load = |file: &String| Calibration::load(&beside.join(file));
     Ok(study.calibration.as_ref().map(load).transpose()?)

@@ -11,8 +11,8 @@ use paceline_plan::{Goal, Value, printable};
 use paceline_record::figures::Figures;
 use serde_json::{Value as Json, json};
 
-use super::state::StudyHistory;
-use super::workload;
+use crate::state::StudyHistory;
+use crate::workload;
 
 /// Different causes of failed runs that are listed.
 const MOST_CAUSES: usize = 8;
@@ -50,7 +50,7 @@ impl<'a> Findings<'a> {
     /// From what is known.
     pub fn new(known: &'a StudyHistory) -> Self {
         let (study, made) = (&known.study, &known.made);
-        let problem = super::problem(study);
+        let problem = crate::problem(study);
         let drifts: Vec<(String, Drift)> = study
             .objectives
             .iter()
@@ -329,6 +329,15 @@ pub fn number(value: f64) -> String {
         v if v >= 0.01 => format!("{value:.4}"),
         v if v >= 1e-4 => format!("{value:.6}").trim_end_matches('0').to_owned(),
         _ => format!("{value:.2e}"),
+    }
+}
+
+/// Seconds, as people say them.
+pub fn duration(seconds: f64) -> String {
+    match seconds {
+        s if s < 90.0 => format!("{s:.0} s"),
+        s if s < 5400.0 => format!("{:.0} min", s / 60.0),
+        s => format!("{:.1} h", s / 3600.0),
     }
 }
 

@@ -4,8 +4,8 @@ use paceline_analyze::StudyTable;
 use paceline_analyze::table::{RawRun, Response};
 use paceline_explore::schedule::{End, Role};
 
-use super::state::StudyHistory;
-use super::workload;
+use crate::state::StudyHistory;
+use crate::workload;
 
 /// The objectives, as what is explained.
 pub fn responses(known: &StudyHistory) -> Vec<Response> {

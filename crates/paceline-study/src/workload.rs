@@ -9,15 +9,11 @@ use paceline_plan::study::MetricsFile;
 use paceline_plan::value::nearest;
 use paceline_plan::{Plan, Point, Study, StudyError, Value, Workload};
 use paceline_record::figures::{COST, Figures, INFER};
-use paceline_record::tree::TreeSummary;
-use paceline_record::{FailureKind, RunResult};
-use paceline_resolve::{DEFAULT_EPOCHS, RunSettings, SettingTable, TypedPlan, resolve};
+use paceline_resolve::{DEFAULT_EPOCHS, PlanSettings, SettingTable, TypedPlan, resolve};
 use regex::Regex;
-use serde::Deserialize;
-use serde_json::Value as Json;
 
-use super::document::{TrialDocument, TrialTask};
-use crate::failure::Failure;
+use crate::document::{TrialDocument, TrialTask};
+use crate::error::StudyFailure;
 
 /// The hidden word that makes this program a run of a study.
 const TRIAL: &str = "trial";
@@ -39,7 +35,7 @@ pub fn levels(study: &Study, job: &PlannedRun) -> BTreeMap<String, Value> {
 }
 
 /// The program of a run, its arguments, and what it reads.
-pub struct Call {
+pub(crate) struct Call {
     /// The program and its arguments.
     pub words: Vec<String>,
     /// Its standard input.
@@ -48,7 +44,7 @@ pub struct Call {
 
 impl Call {
     /// This program with work from a document.
-    fn own(task: TrialTask, plan: Plan, settings: &RunSettings) -> Result<Self, Failure> {
+    fn own(task: TrialTask, plan: Plan, settings: &PlanSettings) -> Result<Self, StudyFailure> {
         let folders = settings.data_folders().0;
         let document = TrialDocument { task, plan, folders, json: true, quiet: true };
         let document = serde_json::to_string(&document).map_err(std::io::Error::from)?;
@@ -77,7 +73,12 @@ fn settings(study: &Study, fixed: &BTreeMap<String, Value>, job: &PlannedRun) ->
 }
 
 /// How a run is started; a plan that cannot be run is refused.
-pub fn call(study: &Study, job: &PlannedRun, store: &Path, cores: usize) -> Result<Call, Failure> {
+pub(crate) fn call(
+    study: &Study,
+    job: &PlannedRun,
+    store: &Path,
+    cores: usize,
+) -> Result<Call, StudyFailure> {
     match &study.workload {
         Workload::Train(fixed) => {
             let settings = checked(&settings(study, fixed, job))?;
@@ -102,7 +103,7 @@ pub fn call(study: &Study, job: &PlannedRun, store: &Path, cores: usize) -> Resu
 }
 
 /// How the answers of a run's network are timed; `None` where nobody wants to know.
-pub fn inference(study: &Study, job: &PlannedRun) -> Result<Option<Call>, Failure> {
+pub(crate) fn inference(study: &Study, job: &PlannedRun) -> Result<Option<Call>, StudyFailure> {
     let Workload::Train(fixed) = &study.workload else { return Ok(None) };
     if !study.figures().iter().any(|(_, name)| name.starts_with(INFER)) {
         return Ok(None);
@@ -117,13 +118,12 @@ pub fn inference(study: &Study, job: &PlannedRun) -> Result<Option<Call>, Failur
 }
 
 /// Settings that the study's check has let pass.
-fn checked(values: &BTreeMap<String, Value>) -> Result<RunSettings, Failure> {
-    RunSettings::from_values(SettingTable::builtin(), values)
-        .map_err(|error| Failure::new(FailureKind::Plan, error.to_string(), String::new()))
+fn checked(values: &BTreeMap<String, Value>) -> Result<PlanSettings, StudyFailure> {
+    Ok(PlanSettings::from_values(SettingTable::builtin(), values)?)
 }
 
 /// What a run costs by the study's prices.
-pub fn cost(study: &Study, job: &PlannedRun, metrics: &BTreeMap<String, f64>) -> Option<f64> {
+pub(crate) fn cost(study: &Study, job: &PlannedRun, metrics: &BTreeMap<String, f64>) -> Option<f64> {
     let prices = study.prices.as_ref()?;
     let hours = metrics.get("seconds.total").or_else(|| metrics.get("wall_s"))? / 3600.0;
     let workers = workers(study, job).unwrap_or(0.0);
@@ -160,7 +160,7 @@ fn alone(fixed: &BTreeMap<String, Value>) -> BTreeMap<String, Value> {
 }
 
 /// The number of workers of a run of `paceline train`.
-pub fn workers(study: &Study, job: &PlannedRun) -> Option<f64> {
+pub(crate) fn workers(study: &Study, job: &PlannedRun) -> Option<f64> {
     matches!(study.workload, Workload::Train(_)).then_some(())?;
     if job.role == Role::Baseline {
         return Some(1.0);
@@ -169,7 +169,7 @@ pub fn workers(study: &Study, job: &PlannedRun) -> Option<f64> {
 }
 
 /// Whether one worker alone has to be run apart from the control.
-pub fn needs_baseline(study: &Study) -> bool {
+pub(crate) fn needs_baseline(study: &Study) -> bool {
     let control = PlannedRun { id: 0, role: Role::Control, levels: Vec::new(), share: 1.0, repeat: 0 };
     matches!(study.workload, Workload::Train(_))
         && (study.control_every == 0 || workers(study, &control) != Some(1.0))
@@ -277,7 +277,7 @@ fn check_setting(name: &str, value: &Value) -> Result<(), String> {
         "listen" | "key-file" | "join-timeout" => {
             Err("runs of a study stay on this machine: leave it out".into())
         }
-        name => RunSettings::default().set(name, value).map_err(|error| error.to_string()),
+        name => PlanSettings::default().set(name, value).map_err(|error| error.to_string()),
     }
 }
 
@@ -324,7 +324,7 @@ fn check_points(study: &Study, fixed: &BTreeMap<String, Value>) -> Result<(), St
 }
 
 /// Datasets that were looked for, by what was asked of them; none where a dataset is not at hand.
-pub type Datasets = BTreeMap<String, Option<Dataset>>;
+pub(crate) type Datasets = BTreeMap<String, Option<Dataset>>;
 
 /// What a plan asks of its dataset.
 fn asked(plan: &Plan) -> String {
@@ -332,7 +332,7 @@ fn asked(plan: &Plan) -> String {
 }
 
 /// The plan of a point, and its dataset.
-pub fn planned<'d>(
+pub(crate) fn planned<'d>(
     study: &Study,
     levels: &BTreeMap<String, Value>,
     datasets: &'d mut Datasets,
@@ -351,7 +351,7 @@ pub fn planned<'d>(
 }
 
 fn try_plan(values: &BTreeMap<String, Value>, datasets: &mut Datasets) -> Result<Plan, String> {
-    let settings = RunSettings::from_values(SettingTable::builtin(), values).map_err(|e| e.to_string())?;
+    let settings = PlanSettings::from_values(SettingTable::builtin(), values).map_err(|e| e.to_string())?;
     let plan = resolve(&settings).map_err(|e| e.to_string())?;
     let typed = TypedPlan::new(&plan, settings.registries()).map_err(|e| e.to_string())?;
     // Where the dataset is not at hand, the runs will tell.
@@ -362,137 +362,4 @@ fn try_plan(values: &BTreeMap<String, Value>, datasets: &mut Datasets) -> Result
         paceline_launch::run::check(&typed, settings.registries(), dataset).map_err(|e| e.to_string())?;
     }
     Ok(plan)
-}
-
-/// Reads figures from what a run prints, line by line.
-pub struct Reader {
-    /// What it reads.
-    pub figures: Figures,
-    patterns: Option<Vec<(String, Regex)>>,
-    metrics: BTreeMap<String, f64>,
-    /// The run's id in the store.
-    pub run: Option<String>,
-    /// The training clock, as far as it was told.
-    pub train_s: f64,
-    /// Whether the whole result has come.
-    pub complete: bool,
-    /// How the run failed, if it told.
-    pub failure: Option<FailureKind>,
-    /// Whether it is the network's answers that are listened to.
-    pub answers: bool,
-    train: bool,
-}
-
-impl Reader {
-    /// For a study's runs.
-    pub fn new(study: &Study, figures: &Figures) -> Self {
-        let patterns = match &study.workload {
-            Workload::Command { metrics: MetricsFile::Patterns(patterns), .. } => Some(
-                patterns.iter().filter_map(|(name, p)| Some((name.clone(), Regex::new(p).ok()?))).collect(),
-            ),
-            _ => None,
-        };
-        let train = matches!(study.workload, Workload::Train(_));
-        Self {
-            figures: figures.clone(),
-            patterns,
-            metrics: BTreeMap::new(),
-            run: None,
-            train_s: 0.0,
-            complete: false,
-            failure: None,
-            answers: false,
-            train,
-        }
-    }
-
-    /// Takes a line.
-    pub fn line(&mut self, line: &str) {
-        if let Some(patterns) = &self.patterns {
-            for (name, pattern) in patterns {
-                let found = pattern.captures_iter(line).last().and_then(|c| c.get(1)?.as_str().parse().ok());
-                if let Some(value) = found.filter(|v: &f64| v.is_finite()) {
-                    self.metrics.insert(name.clone(), value);
-                    self.complete = true;
-                }
-            }
-            return;
-        }
-        let Ok(Json::Object(event)) = serde_json::from_str(line) else { return };
-        let event = Json::Object(event);
-        if !self.train {
-            self.metrics.clear();
-            flatten("", &event, &mut self.metrics);
-            self.complete = true;
-            return;
-        }
-        if self.answers {
-            for figure in self.figures.of_runs() {
-                let value = figure.name.strip_prefix(INFER).and_then(|name| event["rows"][0][name].as_f64());
-                value.and_then(|value| self.metrics.insert(figure.name.into(), value));
-            }
-            return;
-        }
-        self.train_s = event["train_s"].as_f64().unwrap_or(self.train_s);
-        match event["type"].as_str() {
-            Some("start") => self.run = event["run"].as_str().map(str::to_owned),
-            Some("evaluation") => {
-                for (from, to) in [("accuracy", "final_accuracy"), ("loss", "final_loss")] {
-                    event[from].as_f64().and_then(|v| self.metrics.insert(to.into(), v));
-                }
-            }
-            Some("failed") => self.failure = FailureKind::deserialize(&event["kind"]).ok(),
-            Some("result") => {
-                flatten("", &event, &mut self.metrics);
-                if let Ok(result) = serde_json::from_value::<RunResult>(event) {
-                    let read = self.figures.read(&result);
-                    self.metrics.extend(read.map(|(name, value)| (name.to_owned(), value)));
-                }
-                self.complete = true;
-            }
-            _ => {}
-        }
-    }
-
-    /// The figures so far, with what the processes took, as seen from outside.
-    pub fn metrics(
-        &self,
-        wall_s: f64,
-        cpu_s: Option<f64>,
-        tree: Option<TreeSummary>,
-    ) -> BTreeMap<String, f64> {
-        let mut metrics = self.metrics.clone();
-        metrics.insert("wall_s".into(), wall_s);
-        if let Some(cpu_s) = cpu_s.filter(|_| !self.train) {
-            metrics.insert("cpu_s".into(), cpu_s);
-        }
-        let TreeSummary { rss_peak_bytes, processes, read_bytes, written_bytes } = tree.unwrap_or_default();
-        let sampled = [
-            ("rss_peak_bytes", rss_peak_bytes),
-            ("processes", processes),
-            ("read_bytes", read_bytes),
-            ("written_bytes", written_bytes),
-        ];
-        for (name, value) in sampled.into_iter().filter(|_| tree.is_some()) {
-            // What a program says of itself is not overruled.
-            metrics.entry(name.into()).or_insert(value as f64);
-        }
-        metrics
-    }
-}
-
-/// Numbers of a document, by their path.
-fn flatten(prefix: &str, value: &Json, into: &mut BTreeMap<String, f64>) {
-    match value {
-        Json::Number(number) => {
-            number.as_f64().filter(|v| v.is_finite()).and_then(|v| into.insert(prefix.into(), v));
-        }
-        Json::Object(map) => {
-            for (name, value) in map {
-                let path = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
-                flatten(&path, value, into);
-            }
-        }
-        _ => {}
-    }
 }

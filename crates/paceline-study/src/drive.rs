@@ -1,6 +1,7 @@
-//! Makes a study's runs: each a child process under a keeper, as many side by side as was asked for.
+//! Makes a study's runs: each a child process under a keeper.
 
 use std::collections::VecDeque;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,22 +13,38 @@ use paceline_launch::trial::{self, Ended, Trial, TrialEvent};
 use paceline_plan::{Goal, Study, Workload};
 use paceline_record::FailureKind;
 use paceline_record::figures::{COST, FigureKind, Figures};
-use serde_json::json;
+use serde_json::{Value as Json, json};
 
-use super::report::{configuration, figure};
-use super::state::State;
-use super::workload::{self, Call, Reader};
-use crate::failure::Failure;
-use crate::output::{self, Bar, Show};
+use crate::error::StudyFailure;
+use crate::reader::FigureReader;
+use crate::report::{configuration, duration, figure};
+use crate::state::StudyState;
+use crate::workload::{self, Call};
 
-/// How a study's runs are made.
-#[derive(Clone, Copy, Debug)]
-pub struct DriveOptions {
-    /// Runs side by side, each with its part of the cores.
-    pub parallel: usize,
-    /// What is shown.
-    pub show: Show,
+/// What happens to a study while its runs are made.
+pub enum StudyEvent<'a> {
+    /// Something that people should know.
+    Note(&'a str),
+    /// How far the study is.
+    Progress {
+        /// Runs that have ended.
+        done: u64,
+        /// Runs in all, as far as that is known.
+        expected: u64,
+        /// What is left, the best so far, and how long the rest will take.
+        message: String,
+    },
+    /// A run has ended.
+    RunEnd {
+        /// In a line.
+        line: String,
+        /// For programs.
+        document: Json,
+    },
 }
+
+/// Takes events; an error ends the study.
+pub type StudyObserver<'o> = &'o mut dyn FnMut(StudyEvent<'_>) -> io::Result<()>;
 
 /// How long one look for news takes.
 const LOOK: Duration = Duration::from_millis(20);
@@ -35,7 +52,7 @@ const LOOK: Duration = Duration::from_millis(20);
 struct Active {
     job: PlannedRun,
     trial: Trial,
-    reader: Reader,
+    reader: FigureReader,
     lane: usize,
     /// Why this process ended it, if it did.
     stopped: Option<Stop>,
@@ -56,34 +73,38 @@ enum Stop {
     Late,
 }
 
-/// Makes all runs that are left. Interrupted, it ends what is under way and says so.
-pub fn drive(state: &mut State, store: &Path, how: DriveOptions) -> Result<(), Failure> {
+/// Makes all runs that are left, so many side by side. Interrupted, it ends what is under way and says so.
+pub fn drive(
+    state: &mut StudyState,
+    store: &Path,
+    parallel: usize,
+    observer: StudyObserver<'_>,
+) -> Result<(), StudyFailure> {
     let study = state.known.study.clone();
-    let prior = super::prior::prior(state, how.show)?;
-    let mut schedule = super::schedule_expecting(&study, state.known.added, prior)?;
+    let prior = crate::prior::prior(state, observer)?;
+    let mut schedule = crate::schedule_expecting(&study, state.known.added, prior)?;
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
     }
-    let line = Line::new(how.show, schedule.expected(), state.known.figures.clone());
-    let lanes = lanes(how.parallel)?;
+    let expected = schedule.expected();
+    let lanes = lanes(parallel)?;
     let mut again: VecDeque<PlannedRun> =
         state.known.made.iter().filter(|m| m.end.is_none()).map(|m| m.job.clone()).collect();
     let minutes = study.minutes.map(|minutes| minutes + state.known.added_minutes);
-    let (started, earlier_s) = (Instant::now(), state.known.wall_s / how.parallel as f64);
+    let (started, earlier_s) = (Instant::now(), state.known.wall_s / parallel as f64);
     let program = std::env::current_exe()?;
     let start = |id: u64, call: &Call, cores: &[usize], tree: Option<&Path>| {
         Trial::start(&program, "keeper", cores, tree, &call.words, &call.document)
-            .map_err(|error| Failure::not_started(id, &error))
+            .map_err(|source| StudyFailure::NotStarted { id, source })
     };
     let mut active: Vec<Active> = Vec::new();
-    line.show(&state.known.made, &study);
+    observer(progress(state, expected))?;
     loop {
         if interrupted.load(Ordering::Relaxed) {
-            line.clear();
             // Dropping the runs ends them; they are begun again when the study is resumed.
             drop(active);
-            return Err(Failure::interrupted(&study.name));
+            return Err(StudyFailure::Interrupted { name: study.name });
         }
         let spent_s = earlier_s + started.elapsed().as_secs_f64();
         let over = minutes.is_some_and(|minutes| spent_s > 60.0 * minutes);
@@ -109,25 +130,22 @@ pub fn drive(state: &mut State, store: &Path, how: DriveOptions) -> Result<(), F
                 Err(refusal) => {
                     let ended = refused(&refusal);
                     let end = End::Failed { cause: ended.cause() };
-                    settle(state, &study, &job, (end, None), &ended, how, &line)?;
+                    settle(state, &job, (end, None), &ended, observer)?;
+                    observer(progress(state, expected))?;
                     continue;
                 }
             };
             let tree = call.document.is_empty().then(|| state.tree(job.id));
             let trial = start(job.id, &call, cores, tree.as_deref())?;
-            let reader = Reader::new(&study, &state.known.figures);
+            let reader = FigureReader::new(&study, &state.known.figures);
             active.push(Active { job, trial, reader, lane, stopped: None, trained: None });
         }
         if finished {
-            line.clear();
             if over && schedule.next(&state.known.made) != Next::Finished {
-                if !how.show.quiet {
-                    let name = &study.name;
-                    output::note(&format!(
-                        "the study's time is over; `paceline resume {name} --add-minutes M` goes on"
-                    ));
-                }
-                return Ok(());
+                let name = &study.name;
+                let note =
+                    format!("the study's time is over; `paceline resume {name} --add-minutes M` goes on");
+                return Ok(observer(StudyEvent::Note(&note))?);
             }
             return state.finish();
         }
@@ -150,7 +168,8 @@ pub fn drive(state: &mut State, store: &Path, how: DriveOptions) -> Result<(), F
                     };
                     let Active { job, reader, stopped, .. } = active.swap_remove(i);
                     let end = end(&study, &job, &reader, stopped, trained.as_ref(), &ended);
-                    settle(state, &study, &job, (end, reader.run), &ended, how, &line)?;
+                    settle(state, &job, (end, reader.run), &ended, observer)?;
+                    observer(progress(state, expected))?;
                 }
             }
         }
@@ -158,16 +177,13 @@ pub fn drive(state: &mut State, store: &Path, how: DriveOptions) -> Result<(), F
 }
 
 /// The cores of each lane; none named where there is one lane.
-fn lanes(parallel: usize) -> Result<Vec<Vec<usize>>, Failure> {
+fn lanes(parallel: usize) -> Result<Vec<Vec<usize>>, StudyFailure> {
     if parallel <= 1 {
         return Ok(vec![Vec::new()]);
     }
     let cores = trial::cores();
     if parallel > cores.len() {
-        let cores = cores.len();
-        return Err(Failure::usage(format!(
-            "--parallel {parallel}: there are {cores} cores, and each run needs one"
-        )));
+        return Err(StudyFailure::Parallel { parallel, cores: cores.len() });
     }
     let each = cores.len() / parallel;
     Ok((0..parallel).map(|lane| cores[lane * each..(lane + 1) * each].to_vec()).collect())
@@ -208,7 +224,7 @@ fn beaten(one: &Active, study: &Study, made: &[StudyRun]) -> bool {
     {
         return false;
     }
-    let problem = super::problem(study);
+    let problem = crate::problem(study);
     let history = observations(&problem, made);
     let best = problem.best(&history).first().and_then(|i| problem.losses(&history[*i])).map(|l| l[0]);
     // A run that has reached its target only finishes its work.
@@ -226,9 +242,9 @@ fn target_reached(one: &Active, study: &Study) -> bool {
 }
 
 /// The end of a run that was not started: the same as of one that refuses its plan.
-fn refused(refusal: &Failure) -> Ended {
-    let exit = Exit { code: Some(refusal.code().into()), ..Exit::default() };
-    let stderr = format!("error: {}", refusal.message());
+fn refused(refusal: &StudyFailure) -> Ended {
+    let exit = Exit { code: Some(refusal.kind().code().into()), ..Exit::default() };
+    let stderr = format!("error: {refusal}");
     Ended { exit, cpu_s: None, wall_s: 0.0, tree: None, stderr }
 }
 
@@ -236,7 +252,7 @@ fn refused(refusal: &Failure) -> Ended {
 fn end(
     study: &Study,
     job: &PlannedRun,
-    reader: &Reader,
+    reader: &FigureReader,
     stopped: Option<Stop>,
     trained: Option<&Ended>,
     ended: &Ended,
@@ -269,104 +285,65 @@ fn end(
 
 /// Writes down how a run ended, and the id of its record.
 fn settle(
-    state: &mut State,
-    study: &Study,
+    state: &mut StudyState,
     job: &PlannedRun,
     (end, run): (End, Option<String>),
     ended: &Ended,
-    how: DriveOptions,
-    line: &Line,
-) -> Result<(), Failure> {
-    let failed = if let End::Failed { cause } = &end { Some(cause.clone()) } else { None };
-    if how.show.json {
-        output::json(&json!({
-            "type": "run", "id": job.id, "role": job.role, "repeat": job.repeat, "share": job.share,
-            "levels": workload::levels(study, job), "run": run, "end": end, "exit": ended.exit,
-        }))?;
-    }
-    state.end(job.id, end.clone(), ended, run)?;
-    line.ended(study, job, &end, ended.wall_s);
-    line.show(&state.known.made, study);
-    match failed.filter(|_| job.role == Role::WarmUp) {
-        Some(cause) => Err(Failure::first_run(&study.name, &cause)),
-        None => Ok(()),
-    }
+    observer: StudyObserver<'_>,
+) -> Result<(), StudyFailure> {
+    let study = &state.known.study;
+    let document = json!({
+        "type": "run", "id": job.id, "role": job.role, "repeat": job.repeat, "share": job.share,
+        "levels": workload::levels(study, job), "run": run, "end": end, "exit": ended.exit,
+    });
+    let line = line(study, &state.known.figures, job, &end, ended.wall_s);
+    let failed = match &end {
+        End::Failed { cause } if job.role == Role::WarmUp => {
+            Some(StudyFailure::FirstRun { name: study.name.clone(), cause: cause.clone() })
+        }
+        _ => None,
+    };
+    state.end(job.id, end, ended, run)?;
+    observer(StudyEvent::RunEnd { line, document })?;
+    failed.map_or(Ok(()), Err)
 }
 
-/// The live line: done, left, best, and how long it will take.
-struct Line {
-    bar: Bar,
-    show: Show,
-    expected: u64,
-    figures: Figures,
+/// Done, left, best, and how long the rest will take.
+fn progress(state: &StudyState, expected: u64) -> StudyEvent<'static> {
+    let (study, made) = (&state.known.study, &state.known.made);
+    let done: Vec<&StudyRun> = made.iter().filter(|m| m.end.is_some()).collect();
+    let walls: Vec<f64> = done.iter().filter_map(|m| m.metrics()?.get("wall_s").copied()).collect();
+    let each = walls.iter().sum::<f64>() / walls.len().max(1) as f64;
+    let left = expected.saturating_sub(done.len() as u64);
+    let problem = crate::problem(study);
+    let history = observations(&problem, made);
+    let best = problem.best(&history).first().and_then(|i| problem.losses(&history[*i])).map(|losses| {
+        let objective = &study.objectives[0];
+        format!("best {}, ", figure(&state.known.figures, &objective.metric, objective.goal.loss(losses[0])))
+    });
+    let message = format!("{left} left, {}about {}", best.unwrap_or_default(), duration(each * left as f64));
+    StudyEvent::Progress { done: done.len() as u64, expected, message }
 }
 
-impl Line {
-    fn new(show: Show, expected: u64, figures: Figures) -> Self {
-        let bar = Bar::new(show, "{bar:24} {pos}/{len} runs  {msg}");
-        bar.length(expected);
-        Self { bar, show, expected, figures }
-    }
-
-    fn show(&self, made: &[StudyRun], study: &Study) {
-        if self.show.quiet {
-            return;
-        }
-        let done: Vec<&StudyRun> = made.iter().filter(|m| m.end.is_some()).collect();
-        let walls: Vec<f64> = done.iter().filter_map(|m| m.metrics()?.get("wall_s").copied()).collect();
-        let each = walls.iter().sum::<f64>() / walls.len().max(1) as f64;
-        let left = self.expected.saturating_sub(done.len() as u64);
-        let problem = super::problem(study);
-        let history = observations(&problem, made);
-        let best = problem.best(&history).first().and_then(|i| problem.losses(&history[*i])).map(|losses| {
-            let objective = &study.objectives[0];
-            let value = objective.goal.loss(losses[0]);
-            format!("best {}, ", figure(&self.figures, &objective.metric, value))
-        });
-        let text = format!("{left} left, {}about {}", best.unwrap_or_default(), duration(each * left as f64));
-        self.bar.length(self.expected.max(done.len() as u64));
-        self.bar.position(done.len() as u64);
-        self.bar.message(&text);
-    }
-
-    fn ended(&self, study: &Study, job: &PlannedRun, end: &End, wall_s: f64) {
-        if self.show.quiet {
-            return;
-        }
-        let what = match job.role {
-            Role::Point => configuration(&workload::levels(study, job)),
-            Role::Control => "control".into(),
-            Role::Baseline => "one worker alone".into(),
-            Role::WarmUp => "warm-up".into(),
-        };
-        let figures = |metrics: &std::collections::BTreeMap<String, f64>| {
+/// A run and how it ended.
+fn line(study: &Study, figures: &Figures, job: &PlannedRun, end: &End, wall_s: f64) -> String {
+    let what = match job.role {
+        Role::Point => configuration(&workload::levels(study, job)),
+        Role::Control => "control".into(),
+        Role::Baseline => "one worker alone".into(),
+        Role::WarmUp => "warm-up".into(),
+    };
+    let how = match end {
+        End::Ok { metrics } => {
             let one = |o: &paceline_plan::Objective| {
-                metrics.get(&o.metric).map_or_else(
-                    || format!("{} not reached", o.metric),
-                    |v| figure(&self.figures, &o.metric, *v),
-                )
+                let reached = metrics.get(&o.metric).map(|value| figure(figures, &o.metric, *value));
+                reached.unwrap_or_else(|| format!("{} not reached", o.metric))
             };
             study.objectives.iter().map(one).collect::<Vec<_>>().join(", ")
-        };
-        let how = match end {
-            End::Ok { metrics } => figures(metrics),
-            End::Beaten { .. } => "ended early: can no longer win".into(),
-            End::Diverged { cause } => format!("diverged: {cause}"),
-            End::Failed { cause } => format!("failed: {cause}"),
-        };
-        self.bar.note(&format!("{:>4}  {what}: {how} ({wall_s:.1} s)", job.id));
-    }
-
-    fn clear(&self) {
-        self.bar.clear();
-    }
-}
-
-/// Seconds, as people say them.
-pub fn duration(seconds: f64) -> String {
-    match seconds {
-        s if s < 90.0 => format!("{s:.0} s"),
-        s if s < 5400.0 => format!("{:.0} min", s / 60.0),
-        s => format!("{:.1} h", s / 3600.0),
-    }
+        }
+        End::Beaten { .. } => "ended early: can no longer win".into(),
+        End::Diverged { cause } => format!("diverged: {cause}"),
+        End::Failed { cause } => format!("failed: {cause}"),
+    };
+    format!("{:>4}  {what}: {how} ({wall_s:.1} s)", job.id)
 }

@@ -9,11 +9,11 @@ use paceline_record::export::{Exported, RunSummary};
 use paceline_record::store::{RecordError, Store};
 use serde_json::{Map, Value, json};
 
-use super::state::StudyHistory;
-use super::workload;
+use crate::state::StudyHistory;
+use crate::workload;
 
 /// Named columns and rows.
-pub struct Sheet {
+pub struct StudySheet {
     /// What a row is.
     pub name: &'static str,
     /// The names.
@@ -44,7 +44,7 @@ const OF_RANKS: [&str; 17] = [
 ];
 
 /// Every run, in the order in which they were made.
-pub fn runs(known: &StudyHistory) -> Sheet {
+pub fn runs(known: &StudyHistory) -> StudySheet {
     let axes: Vec<&String> = known.study.space.axes().iter().map(|axis| &axis.name).collect();
     let figures = |end: &Option<End>| match end {
         Some(End::Ok { metrics } | End::Beaten { metrics }) => metrics.clone(),
@@ -70,11 +70,11 @@ pub fn runs(known: &StudyHistory) -> Sheet {
     };
     let rows = known.made.iter().zip(&known.runs).map(row).collect();
     columns.extend(titles);
-    Sheet { name: "runs", columns, rows }
+    StudySheet { name: "runs", columns, rows }
 }
 
 /// Every rank of every run that is recorded in the store.
-pub fn ranks(known: &StudyHistory, store: &Store) -> Result<Sheet, RecordError> {
+pub fn ranks(known: &StudyHistory, store: &Store) -> Result<StudySheet, RecordError> {
     let columns = ["number"].into_iter().chain(OF_RANKS).map(String::from).collect();
     let mut rows = Vec::new();
     let recorded: Vec<_> = store.runs()?;
@@ -93,10 +93,10 @@ pub fn ranks(known: &StudyHistory, store: &Store) -> Result<Sheet, RecordError> 
             );
         }
     }
-    Ok(Sheet { name: "ranks", columns, rows })
+    Ok(StudySheet { name: "ranks", columns, rows })
 }
 
-impl Sheet {
+impl StudySheet {
     /// As comma-separated values with a header; what is not there is an empty field.
     pub fn csv(&self) -> String {
         let field = |value: &Value| match value {

@@ -6,13 +6,13 @@ use std::path::PathBuf;
 use paceline_dash::group::{Group, Member, Studies, StudyOverview};
 use paceline_explore::schedule::{End, Role, StudyRun};
 
-use super::state::{self, State, StudyHistory};
-use super::{table, workload};
+use crate::state::{self, StudyHistory, StudyState};
+use crate::{table, workload};
 
 /// The studies of a store.
-pub struct InStore(pub PathBuf);
+pub struct StudyStore(pub PathBuf);
 
-impl Studies for InStore {
+impl Studies for StudyStore {
     fn names(&self) -> Vec<String> {
         state::names(&self.0)
     }
@@ -23,13 +23,13 @@ impl Studies for InStore {
         let file = state::journal(&self.0, name).metadata();
         let length = file.as_ref().map_or(0, std::fs::Metadata::len);
         let changed = file.and_then(|f| f.modified()).ok();
-        (length, changed, State::busy(&self.0, name)).hash(&mut hasher);
+        (length, changed, StudyState::busy(&self.0, name)).hash(&mut hasher);
         hasher.finish()
     }
 
     fn read(&self, name: &str) -> Result<StudyOverview, String> {
-        let known = State::peek(&self.0, name).map_err(|failure| failure.message().to_owned())?;
-        let busy = State::busy(&self.0, name);
+        let known = StudyState::peek(&self.0, name).map_err(|failure| failure.to_string())?;
+        let busy = StudyState::busy(&self.0, name);
         Ok(study(&known, busy))
     }
 }
@@ -69,21 +69,15 @@ fn study(known: &StudyHistory, busy: bool) -> StudyOverview {
         .measuring(responses.iter().map(|r| made.metrics().and_then(|m| m.get(&r.name).copied())))
     };
     let members: Vec<Member> = known.made.iter().zip(&known.runs).map(member).collect();
-    let ended = known.made.iter().filter(|made| made.end.is_some()).count() as u64;
-    let begun = known.made.len() as u64;
-    let planned = super::schedule(&known.study, known.added).map_or(begun, |schedule| schedule.expected());
+    let (ended, begun) = (known.ended(), known.made.len() as u64);
+    let planned = crate::schedule(&known.study, known.added).map_or(begun, |schedule| schedule.expected());
     // A finished study has all the runs that it will have.
     let expected = if known.finished { begun } else { planned.max(begun) };
-    let each = known.wall_s / ended.max(1) as f64;
     StudyOverview {
-        state: match (known.finished, busy) {
-            (true, _) => "finished",
-            (_, true) => "running",
-            _ => "interrupted",
-        },
+        state: known.phase(busy),
         sampler: known.study.sampler.clone(),
         expected,
-        left_s: (ended > 0 && !known.finished).then(|| each * (expected - ended) as f64),
+        left_s: (ended > 0 && !known.finished).then(|| known.seconds_each() * (expected - ended) as f64),
         group: Group::new(&known.study.name, axes, responses, members),
     }
 }

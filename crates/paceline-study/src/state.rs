@@ -13,8 +13,8 @@ use paceline_record::Journal;
 use paceline_record::figures::Figures;
 use serde::{Deserialize, Serialize};
 
-use super::workload;
-use crate::failure::Failure;
+use crate::error::StudyFailure;
+use crate::workload;
 
 /// One line of the journal.
 #[derive(Debug, Serialize, Deserialize)]
@@ -89,8 +89,8 @@ impl StudyHistory {
         }
     }
 
-    fn from(entries: Vec<serde_json::Value>, path: &Path) -> Result<Self, Failure> {
-        let damaged = |why: &str| Failure::damaged(path, why);
+    fn from(entries: Vec<serde_json::Value>, path: &Path) -> Result<Self, StudyFailure> {
+        let damaged = |why: &str| StudyFailure::damaged(path, why);
         let mut known: Option<Self> = None;
         for entry in entries {
             let entry: Entry = serde_json::from_value(entry).map_err(|e| damaged(&e.to_string()))?;
@@ -151,6 +151,25 @@ impl StudyHistory {
         Ok(())
     }
 
+    /// Runs that have ended.
+    pub fn ended(&self) -> u64 {
+        self.made.iter().filter(|m| m.end.is_some()).count() as u64
+    }
+
+    /// Mean wall seconds of the runs that have ended.
+    pub fn seconds_each(&self) -> f64 {
+        self.wall_s / self.ended().max(1) as f64
+    }
+
+    /// Whether it is finished, running or interrupted; `busy`: a process is at work on it.
+    pub fn phase(&self, busy: bool) -> &'static str {
+        match (self.finished, busy) {
+            (true, _) => "finished",
+            (false, true) => "running",
+            (false, false) => "interrupted",
+        }
+    }
+
     /// Numbers of the runs that failed.
     pub fn failed(&self) -> Vec<u64> {
         let failed = |m: &&StudyRun| matches!(m.end, Some(End::Failed { .. } | End::Diverged { .. }));
@@ -159,7 +178,7 @@ impl StudyHistory {
 }
 
 /// A study that this process works on.
-pub struct State {
+pub struct StudyState {
     /// What is known.
     pub known: StudyHistory,
     journal: Journal,
@@ -182,18 +201,15 @@ pub fn names(store: &Path) -> Vec<String> {
     names
 }
 
-impl State {
+impl StudyState {
     /// A new study; one of the same name must not be there.
-    pub fn create(store: &Path, study: Study) -> Result<Self, Failure> {
+    pub fn create(store: &Path, study: Study) -> Result<Self, StudyFailure> {
         let path = journal(store, &study.name);
         let (mut journal, entries) = Journal::open(&path)?;
         if !entries.is_empty() {
             let there = StudyHistory::from(entries, &path)?;
-            return Err(Failure::exists(
-                &study.name,
-                there.finished,
-                there.study.source.text == study.source.text,
-            ));
+            let same = there.study.source.text == study.source.text;
+            return Err(StudyFailure::Exists { name: study.name, finished: there.finished, same });
         }
         journal.append(&Entry::Study {
             file: study.source.file.clone(),
@@ -207,10 +223,10 @@ impl State {
     }
 
     /// A study that was begun.
-    pub fn open(store: &Path, name: &str) -> Result<Self, Failure> {
+    pub fn open(store: &Path, name: &str) -> Result<Self, StudyFailure> {
         let path = journal(store, name);
         if !path.is_file() {
-            return Err(Failure::no_study(store, name));
+            return Err(StudyFailure::Missing { store: store.into(), name: name.into() });
         }
         let (journal, entries) = Journal::open(&path)?;
         let known = StudyHistory::from(entries, &path)?;
@@ -219,10 +235,10 @@ impl State {
     }
 
     /// A look at a study that somebody may be working on.
-    pub fn peek(store: &Path, name: &str) -> Result<StudyHistory, Failure> {
+    pub fn peek(store: &Path, name: &str) -> Result<StudyHistory, StudyFailure> {
         let path = journal(store, name);
         if !path.is_file() {
-            return Err(Failure::no_study(store, name));
+            return Err(StudyFailure::Missing { store: store.into(), name: name.into() });
         }
         StudyHistory::from(Journal::peek(&path)?, &path)
     }
@@ -242,34 +258,34 @@ impl State {
         &self.folder
     }
 
-    fn write(&mut self, entry: Entry) -> Result<(), Failure> {
+    fn write(&mut self, entry: Entry) -> Result<(), StudyFailure> {
         self.journal.append(&entry)?;
-        self.known.take(entry).map_err(|why| Failure::damaged(&self.folder, why))
+        self.known.take(entry).map_err(|why| StudyFailure::damaged(&self.folder, why))
     }
 
     /// A run begins.
-    pub fn begin(&mut self, job: &PlannedRun) -> Result<(), Failure> {
+    pub fn begin(&mut self, job: &PlannedRun) -> Result<(), StudyFailure> {
         self.write(Entry::Begin { job: job.clone(), at_ms: now_ms() })
     }
 
     /// A run has ended.
-    pub fn end(&mut self, id: u64, end: End, ended: &Ended, run: Option<String>) -> Result<(), Failure> {
+    pub fn end(&mut self, id: u64, end: End, ended: &Ended, run: Option<String>) -> Result<(), StudyFailure> {
         let (wall_s, exit) = (ended.wall_s, Some(ended.exit));
         self.write(Entry::End { id, end, wall_s, run, exit, at_ms: now_ms() })
     }
 
     /// Adds runs and minutes to the budget.
-    pub fn add(&mut self, runs: u64, minutes: f64) -> Result<(), Failure> {
+    pub fn add(&mut self, runs: u64, minutes: f64) -> Result<(), StudyFailure> {
         self.write(Entry::Budget { runs, minutes })
     }
 
     /// Makes a run again.
-    pub fn retry(&mut self, id: u64) -> Result<(), Failure> {
+    pub fn retry(&mut self, id: u64) -> Result<(), StudyFailure> {
         self.write(Entry::Retry { id })
     }
 
     /// What is expected of points before any is run.
-    pub fn expect(&mut self, Prior(figures): Prior) -> Result<(), Failure> {
+    pub fn expect(&mut self, Prior(figures): Prior) -> Result<(), StudyFailure> {
         let mut figures: Vec<_> =
             figures.into_iter().map(|(Point(levels), figure)| (levels, figure)).collect();
         figures.sort_by(|a, b| a.0.cmp(&b.0));
@@ -277,7 +293,7 @@ impl State {
     }
 
     /// Nothing is left to do.
-    pub fn finish(&mut self) -> Result<(), Failure> {
+    pub fn finish(&mut self) -> Result<(), StudyFailure> {
         self.write(Entry::Finish { at_ms: now_ms() })
     }
 }

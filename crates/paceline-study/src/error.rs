@@ -1,0 +1,116 @@
+//! How a study fails.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use paceline_launch::start_hint;
+use paceline_plan::{PlanError, StudyError};
+use paceline_record::store::FILE;
+use paceline_record::{FailureKind, JournalError, RecordError};
+use paceline_resolve::SettingError;
+use paceline_virtual::VirtualError;
+
+use crate::state::names;
+
+/// A study that cannot be read, made or gone on with.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
+pub enum StudyFailure {
+    /// The study file cannot be read.
+    #[error("{}: {source}", .path.display())]
+    File { path: PathBuf, source: io::Error },
+    /// The journal contradicts itself.
+    #[error("{} is damaged: {why}", .path.display())]
+    Damaged { path: PathBuf, why: String },
+    /// A study of that name is in the store already.
+    #[error("the study {name} is in the store already")]
+    Exists { name: String, finished: bool, same: bool },
+    /// There is no such study.
+    #[error("there is no study {name} in {}", .store.display())]
+    Missing { store: PathBuf, name: String },
+    /// Runs of the study are not in the store.
+    #[error("{missing} of {named} runs of the study are not recorded in {}: it was deleted or replaced", .store.join(FILE).display())]
+    Unrecorded { missing: usize, named: usize, store: PathBuf },
+    /// The first run did not work.
+    #[error("the warm-up run failed, so the others would: {cause}")]
+    FirstRun { name: String, cause: String },
+    /// The process of a run could not be started.
+    #[error("run {id} of the study could not be started: {source}")]
+    NotStarted { id: u64, source: io::Error },
+    /// The user has interrupted it.
+    #[error("interrupted")]
+    Interrupted { name: String },
+    /// More runs side by side than cores.
+    #[error("--parallel {parallel}: there are {cores} cores, and each run needs one")]
+    Parallel { parallel: usize, cores: usize },
+    /// A run has a setting that it cannot have.
+    #[error(transparent)]
+    Setting(#[from] SettingError),
+    /// A run's plan is refused.
+    #[error("this plan cannot be run: {0}")]
+    Plan(#[from] PlanError),
+    /// The study file is wrong.
+    #[error(transparent)]
+    Study(#[from] StudyError),
+    /// A point cannot be predicted.
+    #[error(transparent)]
+    Virtual(#[from] VirtualError),
+    /// The journal cannot be read or written.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The store cannot be read.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// Something else cannot be read or written.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl StudyFailure {
+    pub(crate) fn damaged(path: &Path, why: &str) -> Self {
+        Self::Damaged { path: path.into(), why: why.into() }
+    }
+
+    /// Which kind of failure it is.
+    pub fn kind(&self) -> FailureKind {
+        match self {
+            Self::File { .. } | Self::Damaged { .. } | Self::Unrecorded { .. } => FailureKind::Storage,
+            Self::Journal(_) | Self::Record(_) => FailureKind::Storage,
+            Self::Exists { .. } | Self::Setting(_) | Self::Plan(_) | Self::Study(_) => FailureKind::Plan,
+            Self::Missing { .. } | Self::Parallel { .. } => FailureKind::Usage,
+            Self::Interrupted { .. } => FailureKind::Interrupted,
+            Self::FirstRun { .. } | Self::NotStarted { .. } | Self::Virtual(_) | Self::Io(_) => {
+                FailureKind::Other
+            }
+        }
+    }
+
+    /// What the user can do about it.
+    pub fn hint(&self) -> String {
+        match self {
+            Self::File { .. } => "is the name right? `paceline init` writes a new study file".into(),
+            Self::Damaged { .. } => "the study cannot be resumed; its runs are still in the store".into(),
+            Self::Exists { name, same: true, finished: false } => {
+                format!("`paceline resume {name}` goes on with it")
+            }
+            Self::Exists { name, same: true, finished: true } => format!(
+                "it is finished: `paceline resume {name} --add-budget RUNS` adds to it, `paceline status {name}` shows it"
+            ),
+            Self::Exists { .. } => "give this one another `name`, or choose another --store".into(),
+            Self::Missing { store, .. } => match names(store).as_slice() {
+                [] => "there is none at all; --store DIR or PACELINE_STORE choose another store".into(),
+                there => format!("there are: {}", there.join(", ")),
+            },
+            Self::Unrecorded { .. } => "the figures of all runs are in the study's journal".into(),
+            Self::FirstRun { name, .. } => {
+                format!("mend the study file, or go on regardless with `paceline resume {name}`")
+            }
+            Self::NotStarted { source, .. } => start_hint(source),
+            Self::Interrupted { name } => {
+                format!("everything so far is recorded; `paceline resume {name}` goes on")
+            }
+            Self::Parallel { .. } => "--help lists every flag".into(),
+            _ => String::new(),
+        }
+    }
+}

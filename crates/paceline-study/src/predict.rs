@@ -1,0 +1,205 @@
+//! Predictions of a study's points in virtual time.
+
+use std::collections::BTreeMap;
+
+use paceline_explore::schedule::{End, Role};
+use paceline_plan::{Goal, Point, Study, Value, Workload};
+use paceline_virtual::calibration::MedianEstimate;
+use paceline_virtual::compare::{self, Pair, PredictionQuality};
+use paceline_virtual::predict::{Prediction, predict};
+use paceline_virtual::price::Terms;
+use serde_json::{Value as Json, json};
+
+use crate::drive::{StudyEvent, StudyObserver};
+use crate::error::StudyFailure;
+use crate::report::{configuration, number};
+use crate::state::StudyHistory;
+use crate::workload::{self, Datasets};
+
+/// Points beyond which a space is not predicted whole.
+const MOST: usize = 20_000;
+/// Points between two words on how far it is.
+const OFTEN: usize = 25;
+
+/// A point and what it will take.
+pub struct PointPrediction {
+    /// The point.
+    pub point: Point,
+    /// Its levels, by name.
+    pub levels: BTreeMap<String, Value>,
+    /// The prediction.
+    pub prediction: Prediction,
+}
+
+/// A figure, predicted and measured.
+pub struct MetricComparison {
+    /// Which one.
+    pub metric: String,
+    /// How right predictions were.
+    pub comparison: PredictionQuality,
+    /// Every point.
+    pub pairs: Vec<Pair>,
+}
+
+/// Every point of a study's space.
+pub fn all_points(study: &Study) -> Result<Vec<Point>, StudyFailure> {
+    let refuse = |key: &str, problem: &str| StudyFailure::from(study.source.error(key, problem));
+    if !matches!(study.workload, Workload::Train(_)) {
+        return Err(refuse("command", "only runs of paceline train can be predicted"));
+    }
+    let points = study.space.points(MOST).filter(|points| points.len() <= MOST);
+    points.ok_or_else(|| refuse("axes", "more than 20000 points: use fewer levels, or constraints"))
+}
+
+/// The points of a study that were measured.
+pub fn measured_points(study: &Study, known: &StudyHistory) -> Result<Vec<Point>, StudyFailure> {
+    let mut points: Vec<Point> = Vec::new();
+    for made in known.made.iter().filter(|made| made.job.role == Role::Point) {
+        let point = Point(made.job.levels.clone());
+        if !points.contains(&point) {
+            points.push(point);
+        }
+    }
+    if known.study.space.axes().len() != study.space.axes().len()
+        || known
+            .study
+            .space
+            .axes()
+            .iter()
+            .zip(study.space.axes())
+            .any(|(a, b)| (&a.name, &a.levels) != (&b.name, &b.levels))
+    {
+        let problem = format!("the study {} in the store has other axes", known.study.name);
+        return Err(study.source.error("axes", problem).into());
+    }
+    Ok(points)
+}
+
+/// Predicts points; the observer learns how many are done now and then.
+pub fn predictions(
+    study: &Study,
+    points: &[Point],
+    terms: &Terms<'_>,
+    learn: bool,
+    observer: StudyObserver<'_>,
+) -> Result<Vec<PointPrediction>, StudyFailure> {
+    let mut datasets = Datasets::new();
+    let mut all = Vec::with_capacity(points.len());
+    for (i, point) in points.iter().enumerate() {
+        if i > 0 && i.is_multiple_of(OFTEN) {
+            let note = format!("{i} of {} points predicted", points.len());
+            observer(StudyEvent::Note(&note))?;
+        }
+        let levels = study.space.named(point);
+        let (plan, dataset) = workload::planned(study, &levels, &mut datasets).map_err(|problem| {
+            study.source.error("axes", format!("{}: {problem}", configuration(&levels)))
+        })?;
+        let prediction = predict(&plan, dataset, terms, learn)?;
+        all.push(PointPrediction { point: point.clone(), levels, prediction });
+    }
+    Ok(all)
+}
+
+/// Predictions beside a study's runs: the time of a step, then every objective that is predicted.
+pub fn compare(study: &Study, known: &StudyHistory, predicted: &[PointPrediction]) -> Vec<MetricComparison> {
+    let mut metrics = vec![("step_s".to_owned(), true)];
+    metrics.extend(study.objectives.iter().map(|o| (o.metric.clone(), o.goal == Goal::Minimize)));
+    let compared = |(metric, less): (String, bool)| {
+        let pairs: Vec<Pair> = predicted.iter().filter_map(|one| pair(&metric, known, one)).collect();
+        let comparison = compare::compare(&pairs, less)?;
+        Some(MetricComparison { metric, comparison, pairs })
+    };
+    metrics.into_iter().filter_map(compared).collect()
+}
+
+fn pair(metric: &str, known: &StudyHistory, one: &PointPrediction) -> Option<Pair> {
+    let estimate = one.prediction.figure(&known.figures, metric)?;
+    let runs = known.made.iter().filter(|made| {
+        made.job.role == Role::Point && made.job.share >= 1.0 && made.job.levels == one.point.0
+    });
+    let figure = |metrics: &BTreeMap<String, f64>| match (metrics.get(metric), metric) {
+        // Older journals do not have it.
+        (None, "step_s") => Some(metrics.get("seconds.train")? / metrics.get("steps")?),
+        (value, _) => value.copied(),
+    };
+    let measured: Vec<f64> = runs
+        .filter_map(|made| match &made.end {
+            Some(End::Ok { metrics }) => figure(metrics),
+            _ => None,
+        })
+        .filter(|value| *value > 0.0)
+        .collect();
+    if measured.is_empty() {
+        return None;
+    }
+    let between = [estimate.low, estimate.high];
+    Some(Pair { what: configuration(&one.levels), predicted: estimate.median, between, measured })
+}
+
+/// Predictions for programs, beside what was measured.
+pub fn document(name: &str, predicted: &[PointPrediction], compared: Option<&[MetricComparison]>) -> Json {
+    let point = |one: &PointPrediction| json!({"levels": one.levels, "prediction": one.prediction});
+    let compared = compared.map(|all| {
+        let one =
+            |c: &MetricComparison| json!({"metric": c.metric, "comparison": c.comparison, "points": c.pairs});
+        all.iter().map(one).collect::<Vec<_>>()
+    });
+    json!({
+        "type": "predictions",
+        "origin": "simulated",
+        "study": name,
+        "points": predicted.iter().map(point).collect::<Vec<_>>(),
+        "compared": compared,
+    })
+}
+
+/// A number with its interval.
+fn around(estimate: MedianEstimate, scale: f64) -> String {
+    let [middle, low, high] =
+        [estimate.median, estimate.low, estimate.high].map(|value| number(scale * value));
+    format!("{middle} ({low} to {high})")
+}
+
+/// Predictions for people: a line per point, the fastest training first; then how right they were.
+pub fn words(predicted: &[PointPrediction], compared: &[MetricComparison]) -> String {
+    let mut order: Vec<&PointPrediction> = predicted.iter().collect();
+    order.sort_by(|a, b| a.prediction.train_s.median.total_cmp(&b.prediction.train_s.median));
+    let mut text = String::new();
+    for PointPrediction { levels, prediction, .. } in order {
+        text += &format!("{}\n", configuration(levels));
+        text += &format!(
+            "  step {} ms, training {} s, {} MB sent",
+            around(prediction.step_s, 1e3),
+            around(prediction.train_s, 1.0),
+            number(prediction.sent_bytes as f64 / 1e6)
+        );
+        if let Some(seconds) = prediction.time_to_accuracy_s {
+            text += &format!(", target after {} s", around(seconds, 1.0));
+        }
+        if let Some(cost) = prediction.cost {
+            text += &format!(", cost {}", around(cost, 1.0));
+        }
+        text.push('\n');
+        for what in &prediction.beyond {
+            text += &format!("  outside of what was measured: {what}\n");
+        }
+    }
+    text + &compared.iter().map(summary).collect::<String>()
+}
+
+/// How right predictions were, in words.
+fn summary(MetricComparison { metric, comparison, .. }: &MetricComparison) -> String {
+    let percent = |fraction: f64| format!("{:.1}%", 100.0 * fraction);
+    let PredictionQuality { points, mean_error, p90_error, rank_correlation, regret, noise_floor, covered } =
+        comparison;
+    let noise = noise_floor.map_or("unknown without repeats".into(), percent);
+    let rank = rank_correlation.map_or("unknown".into(), |value| format!("{value:.3}"));
+    format!(
+        "\n{metric}, {points} points: off by {} in the mean, one in ten by more than {}; run to run: {noise}\n\
+         rank correlation {rank}; choosing by prediction costs {}; {} lie in their intervals\n",
+        percent(*mean_error),
+        percent(*p90_error),
+        percent(*regret),
+        percent(*covered),
+    )
+}
