@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
+use paceline_analyze::importance;
 use paceline_analyze::table::{self, RawRun, Response};
 use paceline_analyze::{AnalysisRequest, StudyTable};
 use paceline_record::figures::Figures;
@@ -220,7 +221,7 @@ impl Group {
             names.iter().filter_map(|name| table.factor(name)).find(varied)
         };
         let workers = known(&["workers"]).filter(|f| table.factors[*f].numbers().is_some());
-        AnalysisRequest { workload: known(&["model", "data"]), workers, seed: 1 }
+        AnalysisRequest { workload: known(&["model", "data"]), workers, seed: importance::SEED }
     }
 }
 

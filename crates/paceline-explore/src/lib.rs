@@ -11,17 +11,15 @@
 //! - [`table`]: a table of runs made by others as the workload, and regret
 //! - [`schedule`]: the order of a study's runs: warm-up, controls, baseline, points and their repeats
 //! - [`drift`]: what the controls say about the machine, and figures corrected by it
-//! - [`effects`]: which axis mattered most
 //!
 //! # Deliberately absent
-//! How a run is executed; files of the store.
+//! How a run is executed; files of the store; what runs say of the axes (`paceline-analyze`).
 
 #![forbid(unsafe_code)]
 
 pub mod bayes;
 pub mod design;
 pub mod drift;
-pub mod effects;
 pub mod problem;
 pub mod samplers;
 pub mod schedule;

@@ -27,6 +27,8 @@ mod reader;
 mod report;
 mod state;
 mod table;
+#[cfg(test)]
+mod tests;
 mod workload;
 
 pub use document::{TrialDocument, TrialTask};

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use paceline_analyze::importance::{Importance, LEAST_RUNS, SEED};
 use paceline_explore::drift::Drift;
-use paceline_explore::effects::{AxisEffect, effects};
 use paceline_explore::schedule::{End, Role, StudyRun, joined, observations};
 use paceline_explore::{Observation, TrialOutcome};
-use paceline_plan::{Goal, Value, printable};
+use paceline_plan::{Goal, Point, Space, Value, printable};
 use paceline_record::figures::Figures;
 use serde_json::{Value as Json, json};
 
@@ -28,6 +28,36 @@ pub fn configuration(levels: &BTreeMap<String, Value>) -> String {
 
 /// The best of some runs: its levels and its first objective.
 type Side = Option<(String, f64)>;
+
+/// An axis: its importance, and the mean figure of each level.
+struct AxisEffect {
+    axis: String,
+    /// As `analyze` has it; absent where the runs are too few.
+    importance: Option<f64>,
+    /// Means (geometric where all figures are positive), and of how many points.
+    levels: Vec<(Value, f64, usize)>,
+}
+
+/// Axes with more than one level, the most important first.
+fn effects(space: &Space, points: &[(Point, f64)], importance: Option<&Importance>) -> Vec<AxisEffect> {
+    let log = points.iter().all(|(_, value)| *value > 0.0);
+    let mut effects = Vec::new();
+    for (i, axis) in space.axes().iter().enumerate() {
+        let mean = |(l, level): (usize, &Value)| {
+            let here = points.iter().filter(|(point, _)| point.0[i] == Some(l as u32));
+            let here: Vec<f64> = here.map(|(_, value)| if log { value.ln() } else { *value }).collect();
+            let mean = paceline_statistics::mean(&here);
+            (!here.is_empty()).then(|| (level.clone(), if log { mean.exp() } else { mean }, here.len()))
+        };
+        let levels: Vec<_> = axis.levels.iter().enumerate().filter_map(mean).collect();
+        if levels.len() > 1 {
+            let importance = importance.and_then(|all| all.of(&axis.name));
+            effects.push(AxisEffect { axis: axis.name.clone(), importance, levels });
+        }
+    }
+    effects.sort_by(|a, b| b.importance.unwrap_or(0.0).total_cmp(&a.importance.unwrap_or(0.0)));
+    effects
+}
 
 /// What a study found.
 pub struct Findings<'a> {
@@ -71,13 +101,14 @@ impl<'a> Findings<'a> {
             _ => None,
         };
         let values: Vec<_> = full.filter_map(|o| Some((o.point.clone(), figure(o)?))).collect();
-        let effects = effects(&study.space, &values);
+        let importance = Importance::new(&super::table::table(known), 0, SEED);
+        let effects = effects(&study.space, &values, importance.as_ref());
         let (mut single, mut several): (Side, Side) = (None, None);
         let better = |a: f64, b: f64| objective.goal.better(a, b);
         for group in groups(&whole) {
             let (count, figures) = (workload::workers(study, &group[0].job), joined(&problem, &group));
             let one = Observation {
-                point: paceline_plan::Point(vec![None; study.space.axes().len()]),
+                point: Point(vec![None; study.space.axes().len()]),
                 share: 1.0,
                 outcome: TrialOutcome::Measured(figures.clone()),
             };
@@ -147,7 +178,7 @@ impl<'a> Findings<'a> {
         let effect = |e: &AxisEffect| {
             let levels: Vec<_> =
                 e.levels.iter().map(|(v, mean, n)| json!({"level": v, "mean": mean, "points": n})).collect();
-            json!({"axis": e.axis, "share": e.share, "levels": levels})
+            json!({"axis": e.axis, "share": e.importance, "levels": levels})
         };
         let side =
             |side: &Side| side.as_ref().map(|(what, value)| json!({"configuration": what, "value": value}));
@@ -221,9 +252,12 @@ impl<'a> Findings<'a> {
             text += &format!("best: {}\n      {}\n", configuration(&self.levels(*at)), figures.join(", "));
         }
         if !self.effects.is_empty() {
+            let known = self.effects.iter().any(|effect| effect.importance.is_some());
+            let few = format!("shares need {LEAST_RUNS} runs that differ");
             text += &format!(
-                "\nwhat mattered most for {} (share of its variation; means by level{}):\n",
+                "\nwhat mattered most for {} ({}; means by level{}):\n",
                 objective.metric,
+                if known { "share of its variation" } else { &few },
                 unit(&self.known.figures, &objective.metric).replacen(' ', " in ", 1)
             );
         }
@@ -232,12 +266,14 @@ impl<'a> Findings<'a> {
                 format!("{}: {}", printable(&value.to_string()), number(*mean))
             };
             let levels: Vec<String> = effect.levels.iter().map(level).collect();
-            text += &format!("  {:<12} {:>4.0}%  {}\n", effect.axis, 100.0 * effect.share, levels.join(", "));
+            let share =
+                effect.importance.map_or_else(|| "–".into(), |share| format!("{:.0}%", 100.0 * share));
+            text += &format!("  {:<12} {share:>5}  {}\n", effect.axis, levels.join(", "));
         }
         let early = self.count(|e| matches!(e, End::Beaten { .. }));
         if early > 0 && !self.effects.is_empty() {
             text += &format!(
-                "  ({early} runs that were ended early count with what their clocks said by then)\n"
+                "  ({early} runs that were ended early count in the means, with what their clocks said by then)\n"
             );
         }
         text += "\n";

@@ -74,7 +74,7 @@ pub struct StudyHistory {
 }
 
 impl StudyHistory {
-    fn new(study: Study) -> Self {
+    pub(super) fn new(study: Study) -> Self {
         Self {
             study,
             figures: Figures::default(),

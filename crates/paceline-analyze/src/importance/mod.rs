@@ -10,6 +10,10 @@ use serde::Serialize;
 use crate::table::StudyTable;
 use tree::{Leaf, RegressionTree, TreeRules};
 
+/// Seed of the forest where nobody asks for another one.
+pub const SEED: u64 = 1;
+/// Least runs that importances are told of.
+pub const LEAST_RUNS: usize = 8;
 /// Trees of a forest.
 const TREES: u64 = 64;
 /// Levels that a tree tells apart; further ones share the last place.
@@ -108,13 +112,18 @@ fn decompose(leaves: &[Leaf], levels: &[usize], pairs: &[(usize, usize)]) -> (Ve
 }
 
 impl Importance {
-    /// Of a response; none with fewer than 8 runs or without variation.
+    /// The share of a factor alone.
+    pub fn of(&self, factor: &str) -> Option<f64> {
+        self.shares.iter().find(|share| share.term == factor).map(|share| share.share)
+    }
+
+    /// Of a response; none with fewer than [`LEAST_RUNS`] runs or without variation.
     pub fn new(table: &StudyTable, response: usize, seed: u64) -> Option<Self> {
         let measured = table.measured(response);
         let n = measured.len();
         let varied: Vec<usize> =
             (0..table.factors.len()).filter(|f| table.factors[*f].levels.len() > 1).collect();
-        if n < 8 || varied.is_empty() {
+        if n < LEAST_RUNS || varied.is_empty() {
             return None;
         }
         let levels: Vec<usize> =
@@ -247,7 +256,7 @@ mod tests {
         let table = grid(|a, b, c| if a == 1 && b == 2 { 10.0 } else { 0.01 * c as f64 });
         let importance = Importance::new(&table, 0, 1).unwrap();
         assert!(importance.shares[..3].iter().any(|s| s.term == "a:b"), "{importance:?}");
-        let of = |name: &str| importance.shares.iter().find(|s| s.term == name).unwrap().share;
+        let of = |name: &str| importance.of(name).unwrap();
         assert!(of("c") < 0.02 && of("a:b") > 0.2, "{importance:?}");
         assert!(importance.foretold > 0.5, "{importance:?}");
         let again = Importance::new(&table, 0, 1).unwrap();

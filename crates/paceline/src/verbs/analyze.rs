@@ -4,6 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use paceline_analyze::findings::FindingKind;
+use paceline_analyze::importance;
 use paceline_analyze::table::{self, Columns, Response, RowSample};
 use paceline_analyze::{Analysis, AnalysisRequest, StudyTable, StudyTableError};
 use paceline_plan::Goal;
@@ -69,7 +70,7 @@ pub struct Asked {
     #[arg(long, value_name = "ROWS", requires = "table")]
     sample: Option<NonZeroUsize>,
     /// Seed of the forest behind the importances, and of --sample
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = importance::SEED)]
     seed: u64,
 }
 

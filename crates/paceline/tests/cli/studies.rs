@@ -185,6 +185,17 @@ fn a_study_of_real_runs_is_analysed_and_reported() {
     let findings: Vec<&str> =
         result["findings"].as_array().unwrap().iter().map(|f| f["sentence"].as_str().unwrap()).collect();
     assert!(findings.iter().any(|f| f.contains("lr")), "{findings:?}");
+    // One definition of importance.
+    let effects = &place.result(&["status", "s"])["effects"];
+    assert!(!effects.as_array().unwrap().is_empty(), "{effects}");
+    for effect in effects.as_array().unwrap() {
+        let shares = result["importance"]["shares"].as_array().unwrap();
+        let share = shares.iter().find(|share| share["term"] == effect["axis"]).unwrap();
+        assert_eq!(effect["share"], share["share"], "{effect}");
+    }
+    // A name that a figure had before.
+    let old = place.result(&["analyze", "--response", "train_s"]);
+    assert_eq!(old["response"]["name"], "seconds.train", "{}", old["response"]);
     let text = place.run(&["analyze", "s"]).stdout;
     for part in ["final_accuracy", "lr", "batch"] {
         assert!(text.contains(part), "{part}: {text}");

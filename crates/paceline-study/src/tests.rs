@@ -1,0 +1,85 @@
+use std::collections::BTreeMap;
+
+use paceline_explore::schedule::{End, PlannedRun, Role, StudyRun};
+use paceline_plan::{Study, Value};
+use paceline_record::figures::{FigureKind, Figures, PredictionBasis, RunFigure, less};
+use paceline_record::process::Started;
+use paceline_record::store::{Build, Record};
+use paceline_record::{Event, Store};
+use paceline_virtual::predict::predict;
+use paceline_virtual::price::Terms;
+use paceline_virtual::run::{Scenario, run};
+
+use super::state::StudyHistory;
+use super::{export, predict as predicted, table, workload};
+
+const STUDY: &str = "sampler = \"grid\"\n[workload]\nsteps = 4\n[axes]\nworkers = [1, 2]\n\
+                     [[objectives]]\nmetric = \"halved_s\"\ngoal = \"minimize\"\n[control]\nevery = 0\n";
+
+/// Nothing but this line says what it is.
+static HALVED: RunFigure = less("halved_s", "half s", FigureKind::Time, "half of the training clock")
+    .formerly(&["half_s"])
+    .read(|result| Some(result.seconds.train / 2.0))
+    .predicted(PredictionBasis::Timing);
+
+#[test]
+fn a_figure_of_one_line_is_known_to_studies_analyses_predictions_and_exports() {
+    let figures = Figures::default().with(&HALVED);
+    let read = |text: &str| Study::read("s.toml", "s", text).unwrap();
+    let study = read(STUDY);
+    let refused = workload::check(&study, &Figures::default()).unwrap_err().to_string();
+    assert!(refused.contains("`halved_s` is not measured"), "{refused}");
+    workload::check(&study, &figures).unwrap();
+    let old = workload::renamed(read(&STUDY.replace("halved_s", "half_s")), &figures);
+    assert_eq!(old.objectives, study.objectives, "an old name is still read");
+
+    let mut known = StudyHistory { figures: figures.clone(), ..StudyHistory::new(study.clone()) };
+    let (folder, mut points) = (tempfile::tempdir().unwrap(), Vec::new());
+    for (id, level) in [(0, 0), (1, 1)] {
+        let levels: BTreeMap<String, Value> =
+            [("workers".into(), Value::Number(f64::from(level) + 1.0))].into();
+        let mut datasets = workload::Datasets::new();
+        let (plan, dataset) = workload::planned(&study, &levels, &mut datasets).unwrap();
+        let registries = paceline_resolve::Registries::default();
+        let terms = Terms { registries: &registries, calibration: None, cluster: None, jitter: None };
+        let scenario = Scenario {
+            plan: &plan,
+            dataset,
+            terms,
+            learn: false,
+            trace: 0,
+            run: "r",
+            started: Started::now(),
+        };
+        let result = run(&scenario, &mut |_| {}).unwrap();
+        let prediction = predict(&plan, dataset, &terms, false).unwrap();
+        let halved = prediction.figure(&figures, "half_s").unwrap();
+        assert_eq!(halved.median, prediction.train_s.median / 2.0);
+        assert!(halved.low < halved.median && prediction.figure(&Figures::default(), "halved_s").is_none());
+
+        let mut reader = crate::reader::FigureReader::new(&study, &figures);
+        reader.line(&serde_json::to_string(&Event::Result(result.clone())).unwrap());
+        let metrics = reader.metrics(1.0, None, None);
+        assert_eq!(metrics["halved_s"], result.seconds.train / 2.0);
+        let job = PlannedRun { id, role: Role::Point, levels: vec![Some(level)], share: 1.0, repeat: 0 };
+        known.made.push(StudyRun { job, end: Some(End::Ok { metrics }) });
+        known.runs.push(None);
+        let point = paceline_plan::Point(vec![Some(level)]);
+        points.push(predicted::PointPrediction { point, levels, prediction });
+        let build = Build { version: "1", commit: "c", rustc: "r" };
+        Record::create(folder.path(), &format!("r{id}"), &plan, build, None)
+            .unwrap()
+            .finish(&result)
+            .unwrap();
+    }
+    assert!(figures.predicted().contains(&"halved_s"));
+    let compared = predicted::compare(&study, &known, &points);
+    assert_eq!(compared.iter().map(|c| c.metric.as_str()).collect::<Vec<_>>(), ["step_s", "halved_s"]);
+    assert_eq!(table(&known).responses[0].named(), "halved_s, half s");
+    assert!(export::runs(&known).columns.contains(&"halved_s".to_owned()));
+
+    let runs = Store::open(folder.path()).unwrap().runs().unwrap();
+    let asked = [paceline_analyze::table::Response::parse("half_s").unwrap()];
+    let recorded = paceline_analyze::table::recorded("runs", &runs, &[], &asked, &figures).unwrap();
+    assert_eq!((recorded.responses[0].name.as_str(), recorded.measured(0).len()), ("halved_s", 2));
+}
