@@ -16,6 +16,7 @@ mod docs;
 mod fuzz;
 mod process;
 mod study;
+mod synthetic;
 
 use std::process::ExitCode;
 

@@ -7,7 +7,6 @@
 //! - [`best`], [`importance`], [`influence`], [`ranks`], [`transfer`], [`scaling`], [`noise`]: one question each
 //! - [`explain`]: why a run is slow, from its recorded events
 //! - [`sheet`]: small tables as text, Markdown and HTML
-//! - [`synthetic`]: studies whose effects are known, to see how often intervals are right
 //! - [`statistics`]: medians, quantiles, spreads; [`distributions`]: tails and quantiles
 //! - [`figure`]: a chart as data, for plotly, as SVG or CSV; [`charts`]: those of a study; [`report`]: all in a page
 //! - [`chart`]: lines on logarithmic axes, as SVG
@@ -37,7 +36,6 @@ pub mod scaling;
 pub mod sheet;
 mod sheets;
 pub mod statistics;
-pub mod synthetic;
 pub mod table;
 pub mod transfer;
 

@@ -8,19 +8,20 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use paceline_analyze::{Quantiles, distinct};
+use paceline_analyze::Quantiles;
 use paceline_launch::LaunchError;
 use paceline_launch::control::Done;
-use paceline_record::{Machine, process};
+use paceline_record::process;
 use paceline_train::TrainError;
 use paceline_train::worker::MESSAGE;
 use paceline_wire::{Event, META, Span, Transport};
 use serde::{Deserialize, Serialize};
 
-use crate::channels_document::{Channel, ChannelRepeat, Channels};
+use crate::channels_document::{Channel, ChannelRepeat};
+use crate::document::Channels;
 use crate::exchange::{self, Account, Bench, Flat, PATIENCE};
-use crate::payload::{self, Payload};
-use crate::sweep::{ChannelAxes, Progress, order};
+use crate::payload;
+use crate::sweep::{Progress, SweepRules, order};
 
 /// Parts of messages that wait to be sent at most: enough to keep a channel full.
 const WINDOW: usize = 64;
@@ -34,22 +35,12 @@ const WARM_UP: f64 = 0.1;
 
 /// What a benchmark of channels is to measure.
 pub struct Sweep {
-    /// Transports and buffers.
-    pub over: ChannelAxes,
+    /// What every sweep is told.
+    pub rules: SweepRules,
     /// Mean sizes, in elements.
     pub sizes: Vec<usize>,
-    /// How sizes are distributed.
-    pub payloads: Vec<&'static Payload>,
-    /// The model whose tensors are the skewed sizes.
-    pub model: String,
     /// Pairs of ranks at the same time.
     pub pairs: usize,
-    /// Repeats of each point.
-    pub repeats: usize,
-    /// Seconds per repeat, roughly.
-    pub seconds: f64,
-    /// Seed of the order and of random sizes.
-    pub seed: u64,
 }
 
 impl Sweep {
@@ -60,30 +51,21 @@ impl Sweep {
         word: &str,
         report: &mut dyn FnMut(Progress<'_>),
     ) -> Result<Channels, LaunchError> {
-        let (combinations, left_out) = self.over.combinations()?;
+        let rules = &self.rules;
+        let (combinations, left_out) = rules.over.combinations()?;
         let load_average = process::load_average();
-        let tensors = payload::tensors(&self.model).expect("the model's name comes from the registry");
+        let tensors = payload::tensors(&rules.model).expect("the model's name comes from the registry");
         let mut points = Vec::new();
         for (transport, buffer) in &combinations {
-            for (payload, &size) in self.payloads.iter().flat_map(|p| self.sizes.iter().map(move |s| (p, s)))
+            for (payload, &size) in rules.payloads.iter().flat_map(|p| self.sizes.iter().map(move |s| (p, s)))
             {
-                let sizes = payload.messages(size, &tensors, self.seed);
-                let bench = Bench {
-                    what: "channels".into(),
-                    task: exchange::Task::Channel(Task { sizes: sizes.clone() }),
-                    transport: transport.clone(),
-                    network: None,
-                    buffer: *buffer,
-                    workers: 2 * self.pairs,
-                    duplex: false,
-                    touched: 0,
-                    sizes: Vec::new(),
-                    seconds: self.seconds,
-                };
+                let sizes = payload.messages(size, &tensors, rules.seed);
+                let task = exchange::Task::Channel(Task { sizes: sizes.clone() });
+                let bench = Bench::of_task(task, (transport, *buffer), 2 * self.pairs, rules.seconds);
                 points.push((bench, payload.name, sizes, Vec::new()));
             }
         }
-        let order = order(self.seed, points.len(), self.repeats);
+        let order = order(rules.seed, points.len(), rules.repeats);
         for (done, &at) in order.iter().enumerate() {
             let (bench, payload, _, repeats) = &mut points[at];
             let next = format!("{} {payload}", bench.transport);
@@ -94,20 +76,9 @@ impl Sweep {
             let bytes = sizes.iter().map(|len| 4 * len).collect();
             Channel::new(&bench.transport, bench.buffer, payload, bytes, repeats)
         };
-        Ok(Channels {
-            bench: "channels".into(),
-            version: env!("CARGO_PKG_VERSION").into(),
-            machine: Machine::here(),
-            load_average,
-            pairs: self.pairs,
-            repeats: self.repeats,
-            seconds: self.seconds,
-            seed: self.seed,
-            model: self.model.clone(),
-            payloads: self.payloads.iter().map(|payload| payload.scheme()).collect(),
-            left_out: distinct(left_out),
-            points: points.into_iter().map(point).collect(),
-        })
+        let points = points.into_iter().map(point).collect();
+        let document = rules.document("channels", load_average, left_out, points);
+        Ok(Channels { pairs: Some(self.pairs), ..document })
     }
 }
 

@@ -2,46 +2,9 @@
 
 use paceline_analyze::chart::{Chart, ChartSeries, ChartUnit, Dot, Panel};
 use paceline_analyze::{Quantiles, Spread, distinct};
-use paceline_record::Machine;
 use serde::{Deserialize, Serialize};
 
-/// Channels between processes, measured.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Channels {
-    /// `channels`.
-    pub bench: String,
-    /// The program's version.
-    pub version: String,
-    /// What it was measured on.
-    pub machine: Machine,
-    /// Processes that wanted to run before the measurement began, on average over a minute.
-    pub load_average: f64,
-    /// Pairs of ranks that exchanged messages at the same time.
-    pub pairs: usize,
-    /// Repeats of each point.
-    pub repeats: usize,
-    /// Seconds per repeat that were asked for.
-    pub seconds: f64,
-    /// Seed of the order and of random sizes.
-    pub seed: u64,
-    /// The model whose tensors are the skewed sizes.
-    pub model: String,
-    /// How sizes are distributed.
-    pub payloads: Vec<Scheme>,
-    /// Combinations that cannot be, and why.
-    pub left_out: Vec<String>,
-    /// What was measured.
-    pub points: Vec<Channel>,
-}
-
-/// A way in which the sizes of messages are distributed.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Scheme {
-    /// Its name.
-    pub name: String,
-    /// What it is.
-    pub about: String,
-}
+use crate::document::Channels;
 
 /// One kind of message over one kind of channel.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -160,7 +123,8 @@ impl Channels {
             };
             self.transports().into_iter().map(line).filter(|line| !line.dots.is_empty()).collect()
         };
-        let pairs = if self.pairs == 1 { "1 pair".into() } else { format!("{} pairs", self.pairs) };
+        let pairs = self.pairs.unwrap_or(1);
+        let pairs = if pairs == 1 { "1 pair".into() } else { format!("{pairs} pairs") };
         let buffer_words = buffer.map_or_else(
             || "default buffers".into(),
             |bytes| format!("buffers of {}", ChartUnit::Bytes.show(bytes as f64)),

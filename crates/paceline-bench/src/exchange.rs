@@ -93,6 +93,18 @@ pub struct Row {
 }
 
 impl Bench {
+    /// A measurement of a task between ranks of one machine.
+    pub(crate) fn of_task(
+        task: Task,
+        (transport, buffer): (&str, Option<usize>),
+        workers: usize,
+        seconds: f64,
+    ) -> Self {
+        let (what, transport) = (String::new(), transport.to_owned());
+        let (network, duplex, touched, sizes) = (None, false, 0, Vec::new());
+        Self { what, task, transport, buffer, network, workers, duplex, touched, sizes, seconds }
+    }
+
     /// Repetitions of a size: the same on every rank, without asking.
     fn repetitions(&self, size: usize) -> usize {
         let (latency, rate) = self.network.map_or((40e-6, 0.8e9), |network| {

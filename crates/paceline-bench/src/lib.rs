@@ -2,8 +2,8 @@
 //!
 //! # Layout
 //! - `exchange`: a measurement ([`Bench`]): all-reduce and point to point; [`play`]: a rank's part of any measurement
-//! - [`channels`]: latency and bandwidth of every transport; its document: `channels_document`
-//! - [`ps`]: throughput of parameter servers; its document: `servers_document`
+//! - [`channels`]: latency and bandwidth of every transport; [`ps`]: throughput of parameter servers
+//! - `document`: what they write; `channels_document` and `servers_document`: its points
 //! - [`payload`]: sizes of messages; [`sweep`]: which points, and in which order
 //!
 //! # Deliberately absent
@@ -13,12 +13,14 @@
 
 pub mod channels;
 mod channels_document;
+mod document;
 mod exchange;
 pub mod payload;
 pub mod ps;
 mod servers_document;
 pub mod sweep;
 
-pub use channels_document::{Channel, ChannelRepeat, Channels, Scheme};
+pub use channels_document::{Channel, ChannelRepeat};
+pub use document::{BenchDocument, Channels, Scheme, Servers};
 pub use exchange::{Account, Bench, Row, Task, play};
-pub use servers_document::{ServerRepeat, ServerUse, Servers, ServersConfig, ServersPoint};
+pub use servers_document::{ServerRepeat, ServerUse, ServersConfig, ServersPoint};

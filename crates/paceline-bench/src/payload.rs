@@ -3,7 +3,7 @@
 use paceline_nn::models;
 use paceline_random::{Purpose, Stream};
 
-use crate::channels_document::Scheme;
+use crate::document::Scheme;
 
 /// How the sizes of messages are distributed.
 pub struct Payload {

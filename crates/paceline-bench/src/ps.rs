@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use paceline_analyze::{Quantiles, distinct};
+use paceline_analyze::Quantiles;
 use paceline_launch::LaunchError;
 use paceline_launch::control::Done;
 use paceline_nn::Compute;
@@ -15,7 +15,7 @@ use paceline_nn::optim::{self, Optimiser, Settings, Step};
 use paceline_plan::PlanError;
 use paceline_protocol::strategies::ps_messages;
 use paceline_protocol::{Action, Buf, Buffers, Input, Options, Protocols, Refusal, Setup, Strategy};
-use paceline_record::{Machine, process};
+use paceline_record::process;
 use paceline_train::TrainError;
 use paceline_train::engine::{Begin, Engine};
 use paceline_train::memory::{Bodies, Memory, add};
@@ -23,10 +23,11 @@ use paceline_train::worker::MESSAGE;
 use paceline_wire::{Source, Span, Transport};
 use serde::{Deserialize, Serialize};
 
+use crate::document::Servers;
 use crate::exchange::{self, Account, Bench, WARM_UP};
 use crate::payload::{self, Payload};
-use crate::servers_document::{ServerRepeat, ServerUse, Servers, ServersConfig, ServersPoint};
-use crate::sweep::{ChannelAxes, Progress, order};
+use crate::servers_document::{ServerRepeat, ServerUse, ServersConfig, ServersPoint};
+use crate::sweep::{Progress, SweepRules, order};
 
 /// Rounds of a repeat, besides those that warm up.
 const ROUNDS: std::ops::RangeInclusive<u64> = 5..=20_000;
@@ -35,26 +36,16 @@ const PILOT: u64 = 10;
 
 /// What a benchmark of servers is to measure.
 pub struct Sweep {
-    /// Transports and buffers.
-    pub over: ChannelAxes,
+    /// What every sweep is told.
+    pub rules: SweepRules,
     /// Numbers of workers.
     pub workers: Vec<usize>,
     /// Numbers of servers.
     pub servers: Vec<usize>,
     /// Lengths of models, in elements; the length of `model` if there are none.
     pub sizes: Vec<usize>,
-    /// How the sizes of buckets are distributed.
-    pub payloads: Vec<&'static Payload>,
     /// Consistency models.
     pub syncs: Vec<String>,
-    /// The model whose tensors are the skewed sizes.
-    pub model: String,
-    /// Repeats of each point.
-    pub repeats: usize,
-    /// Seconds per repeat, roughly.
-    pub seconds: f64,
-    /// Seed of the order and of random sizes.
-    pub seed: u64,
 }
 
 struct Point {
@@ -73,7 +64,8 @@ impl Sweep {
         word: &str,
         report: &mut dyn FnMut(Progress<'_>),
     ) -> Result<Servers, LaunchError> {
-        let (combinations, left_out) = self.over.combinations()?;
+        let rules = &self.rules;
+        let (combinations, left_out) = rules.over.combinations()?;
         let load_average = process::load_average();
         let mut points = Vec::new();
         for (transport, buffer) in &combinations {
@@ -81,7 +73,7 @@ impl Sweep {
                 self.workers.iter().flat_map(|w| self.servers.iter().map(move |s| (w, s)))
             {
                 for (sync, payload) in
-                    self.syncs.iter().flat_map(|s| self.payloads.iter().map(move |p| (s, p)))
+                    self.syncs.iter().flat_map(|s| rules.payloads.iter().map(move |p| (s, p)))
                 {
                     let (transport, buffer, sync) = (transport.clone(), *buffer, sync.clone());
                     let payload_name = payload.name.to_owned();
@@ -91,7 +83,7 @@ impl Sweep {
                 }
             }
         }
-        let order = order(self.seed, points.len(), self.repeats);
+        let order = order(rules.seed, points.len(), rules.repeats);
         let total = points.len() + order.len();
         let mut done = 0;
         let mut next = |point: &Point| {
@@ -105,7 +97,7 @@ impl Sweep {
             next(point);
             point.set_rounds(PILOT);
             let pilot = repeat(0, &point.bench, &point.bench.accounts(program, word)?);
-            point.set_rounds((self.seconds / pilot.round_s.median.max(1e-9)) as u64);
+            point.set_rounds((rules.seconds / pilot.round_s.median.max(1e-9)) as u64);
         }
         for (place, at) in order.into_iter().enumerate() {
             next(&points[at]);
@@ -117,24 +109,12 @@ impl Sweep {
             let bytes = buckets.iter().map(|len: &usize| 4 * len).collect();
             ServersPoint::new(&of, bytes, messages, repeats)
         };
-        Ok(Servers {
-            bench: "ps".into(),
-            version: env!("CARGO_PKG_VERSION").into(),
-            machine: Machine::here(),
-            load_average,
-            repeats: self.repeats,
-            seconds: self.seconds,
-            seed: self.seed,
-            model: self.model.clone(),
-            payloads: self.payloads.iter().map(|payload| payload.scheme()).collect(),
-            left_out: distinct(left_out),
-            points: points.into_iter().map(point).collect(),
-        })
+        Ok(rules.document("ps", load_average, left_out, points.into_iter().map(point).collect()))
     }
 
     /// The points of a configuration, one per size, if it can be run.
     fn points(&self, of: &ServersConfig, payload: &Payload) -> Result<Vec<Point>, PlanError> {
-        let tensors = payload::tensors(&self.model).expect("the model's name comes from the registry");
+        let tensors = payload::tensors(&self.rules.model).expect("the model's name comes from the registry");
         let own = [tensors.iter().sum()];
         let sizes = if self.sizes.is_empty() { &own[..] } else { &self.sizes };
         let point = |&size: &usize| {
@@ -142,7 +122,7 @@ impl Sweep {
                 let problem = format!("a model of {} bytes has not one parameter for each", 4 * size);
                 return Err(PlanError { flag: "--servers".into(), value: of.servers.to_string(), problem });
             }
-            let buckets = payload.buckets(size, &tensors, self.seed);
+            let buckets = payload.buckets(size, &tensors, self.rules.seed);
             // The buckets are in the order of backward, which begins at the end of the parameters.
             let mut cuts: Vec<usize> = buckets
                 .iter()
@@ -156,18 +136,8 @@ impl Sweep {
             let task = Task { servers, params: size, cuts, sync, rounds: PILOT };
             let setup = task.setup(of.workers)?;
             strategy().check(&setup).map_err(refused)?;
-            let bench = Bench {
-                what: "ps".into(),
-                task: exchange::Task::Serve(task),
-                transport: of.transport.clone(),
-                buffer: of.buffer,
-                network: None,
-                workers: of.workers,
-                duplex: false,
-                touched: 0,
-                sizes: Vec::new(),
-                seconds: self.seconds,
-            };
+            let (task, over) = (exchange::Task::Serve(task), (of.transport.as_str(), of.buffer));
+            let bench = Bench::of_task(task, over, of.workers, self.rules.seconds);
             Ok(Point { bench, of: of.clone(), buckets, messages: ps_messages(&setup), repeats: Vec::new() })
         };
         sizes.iter().map(point).collect()

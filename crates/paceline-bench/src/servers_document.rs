@@ -2,37 +2,9 @@
 
 use paceline_analyze::chart::{Chart, ChartSeries, ChartUnit, Dot, Panel};
 use paceline_analyze::{Quantiles, Spread, distinct};
-use paceline_record::Machine;
 use serde::{Deserialize, Serialize};
 
-use crate::channels_document::Scheme;
-
-/// Parameter servers, measured.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Servers {
-    /// `ps`.
-    pub bench: String,
-    /// The program's version.
-    pub version: String,
-    /// What it was measured on.
-    pub machine: Machine,
-    /// Processes that wanted to run before the measurement began, on average over a minute.
-    pub load_average: f64,
-    /// Repeats of each point.
-    pub repeats: usize,
-    /// Seconds per repeat that were asked for.
-    pub seconds: f64,
-    /// Seed of the order and of random sizes.
-    pub seed: u64,
-    /// The model whose tensors are the skewed sizes, and whose number of tensors is that of all schemes.
-    pub model: String,
-    /// How the sizes of buckets are distributed.
-    pub payloads: Vec<Scheme>,
-    /// Combinations that cannot be, and why.
-    pub left_out: Vec<String>,
-    /// What was measured.
-    pub points: Vec<ServersPoint>,
-}
+use crate::document::Servers;
 
 /// One configuration.
 #[derive(Clone, Debug, Serialize, Deserialize)]

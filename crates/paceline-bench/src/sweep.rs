@@ -1,10 +1,57 @@
 //! Which points a benchmark measures, and in which order.
 
+use paceline_analyze::distinct;
 use paceline_launch::run;
 use paceline_plan::PlanError;
 use paceline_random::{Purpose, Stream};
+use paceline_record::Machine;
 use paceline_registry::Registry;
 use paceline_wire::TRANSPORTS;
+
+use crate::document::BenchDocument;
+use crate::payload::Payload;
+
+/// What every benchmark of many points is told.
+pub struct SweepRules {
+    /// Transports and buffers.
+    pub over: ChannelAxes,
+    /// How sizes are distributed.
+    pub payloads: Vec<&'static Payload>,
+    /// The model whose tensors are the skewed sizes.
+    pub model: String,
+    /// Repeats of each point.
+    pub repeats: usize,
+    /// Seconds per repeat, roughly.
+    pub seconds: f64,
+    /// Seed of the order and of random sizes.
+    pub seed: u64,
+}
+
+impl SweepRules {
+    /// What was measured by these rules.
+    pub(crate) fn document<P>(
+        &self,
+        bench: &str,
+        load_average: f64,
+        left_out: Vec<String>,
+        points: Vec<P>,
+    ) -> BenchDocument<P> {
+        BenchDocument {
+            bench: bench.into(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            machine: Machine::here(),
+            load_average,
+            pairs: None,
+            repeats: self.repeats,
+            seconds: self.seconds,
+            seed: self.seed,
+            model: self.model.clone(),
+            payloads: self.payloads.iter().map(|payload| payload.scheme()).collect(),
+            left_out: distinct(left_out),
+            points,
+        }
+    }
+}
 
 /// A transport and the bytes of its buffers.
 pub type Combination = (String, Option<usize>);

@@ -1,7 +1,7 @@
 //! Synthetic studies with known effects, interactions and noise: intervals of 95% contain the truth as often as they
 //! say, and no more is found that is not there than the nominal rate.
 
-use paceline_analyze::synthetic::{Covered, KINDS, SyntheticOutcome, told};
+use crate::synthetic::{Covered, KINDS, SyntheticOutcome, told};
 use serde_json::json;
 
 use super::{Line, Report, Setup};

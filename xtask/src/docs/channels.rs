@@ -340,7 +340,10 @@ impl Figures<'_> {
             machine.cpu,
             machine.cores,
             machine.kernel,
-            if *pairs == 1 { "one pair".to_owned() } else { format!("{pairs} pairs") },
+            match pairs.unwrap_or(1) {
+                1 => "one pair".to_owned(),
+                pairs => format!("{pairs} pairs"),
+            },
         ));
         page.text(&format!(
             "Every repeat is in `{FILE}`. To measure again, on a machine that does nothing else:"
@@ -424,7 +427,7 @@ mod tests {
             )
             .unwrap(),
             load_average: 0.1,
-            pairs: 1,
+            pairs: Some(1),
             repeats: 2,
             seconds: 0.1,
             seed: 1,

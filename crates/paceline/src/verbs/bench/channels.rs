@@ -55,23 +55,14 @@ Examples:
 /// `paceline bench channels`.
 pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     let Args { common, sizes, pairs, model, plot } = args;
-    let sweep = Sweep {
-        over: common.over(),
-        sizes: distinct(sizes),
-        payloads: common.payloads(),
-        model: model.clone(),
-        pairs: *pairs as usize,
-        repeats: common.repeats(),
-        seconds: common.seconds,
-        seed: common.seed,
-    };
+    let sweep = Sweep { rules: common.rules(model), sizes: distinct(sizes), pairs: *pairs as usize };
     prepare(plot.as_deref())?;
     let follow = Follow::new(show);
     let measured = sweep.run(&std::env::current_exe()?, "rank", &mut |progress| follow.progress(progress));
     follow.finish();
     let measured = measured.map_err(|error| Failure::measurement(error, "channels"))?;
     left_out(show, &measured.left_out);
-    draw(plot.as_deref(), &|| measured.chart(sweep.over.buffers[0], sweep.payloads[0].name))?;
+    draw(plot.as_deref(), &|| measured.chart(sweep.rules.over.buffers[0], sweep.rules.payloads[0].name))?;
     if show.json {
         return Ok(output::json(&measured)?);
     }
@@ -110,14 +101,14 @@ fn words(measured: &Channels) -> String {
             format!("{:.2}", point.receiver_cpu_s_per_gb.median),
         ]
     };
-    let machine = &measured.machine;
+    let (machine, pairs) = (&measured.machine, measured.pairs.unwrap_or(1));
     format!(
         "{}, {} cores, {}; {} {}, medians of {} repeats\n{}",
         machine.cpu,
         machine.cores,
         machine.kernel,
-        measured.pairs,
-        if measured.pairs == 1 { "pair" } else { "pairs" },
+        pairs,
+        if pairs == 1 { "pair" } else { "pairs" },
         measured.repeats,
         table(&head, 3, &measured.points.iter().map(row).collect::<Vec<_>>())
     )

@@ -82,16 +82,11 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     let Args { common, workers, servers, sizes, model, sync, plot } = args;
     let numbers = |values: &[u32]| distinct(values).into_iter().map(|n| n as usize).collect();
     let sweep = Sweep {
-        over: common.over(),
+        rules: common.rules(model),
         workers: numbers(workers),
         servers: numbers(servers),
         sizes: distinct(sizes),
-        payloads: common.payloads(),
         syncs: distinct(sync),
-        model: model.clone(),
-        repeats: common.repeats(),
-        seconds: common.seconds,
-        seed: common.seed,
     };
     prepare(plot.as_deref())?;
     let follow = Follow::new(show);

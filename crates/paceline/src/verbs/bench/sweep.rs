@@ -5,8 +5,8 @@ use std::path::Path;
 use clap::builder::PossibleValuesParser;
 use paceline_analyze::chart::{Chart, ChartUnit};
 use paceline_analyze::statistics::Spread;
-use paceline_bench::payload::{self, PAYLOADS, Payload};
-use paceline_bench::sweep::{ChannelAxes, Progress};
+use paceline_bench::payload::{self, PAYLOADS};
+use paceline_bench::sweep::{ChannelAxes, Progress, SweepRules};
 use paceline_nn::models::MODELS;
 use paceline_wire::TRANSPORTS;
 
@@ -31,10 +31,10 @@ pub struct Common {
     repeats: u32,
     /// Seconds per repeat, roughly; at least one round of sizes is always measured
     #[arg(long, default_value_t = 0.4, value_parser = super::seconds)]
-    pub seconds: f64,
+    seconds: f64,
     /// Seed of the order of points and of random sizes
     #[arg(long, default_value_t = 1)]
-    pub seed: u64,
+    seed: u64,
 }
 
 /// A buffer's size as it was asked for.
@@ -64,23 +64,17 @@ pub fn models() -> PossibleValuesParser {
 }
 
 impl Common {
-    /// Transports and buffers.
-    pub fn over(&self) -> ChannelAxes {
-        let transports = distinct(&self.transport);
-        ChannelAxes {
-            transports,
-            buffers: distinct(&self.buffers.iter().map(|buffer| buffer.0).collect::<Vec<_>>()),
+    /// What the sweep is told; `model` gives the skewed sizes.
+    pub fn rules(&self, model: &str) -> SweepRules {
+        let buffers: Vec<_> = self.buffers.iter().map(|buffer| buffer.0).collect();
+        SweepRules {
+            over: ChannelAxes { transports: distinct(&self.transport), buffers: distinct(&buffers) },
+            payloads: distinct(&self.payload).iter().filter_map(|name| payload::find(name)).collect(),
+            model: model.into(),
+            repeats: self.repeats as usize,
+            seconds: self.seconds,
+            seed: self.seed,
         }
-    }
-
-    /// The payload schemes.
-    pub fn payloads(&self) -> Vec<&'static Payload> {
-        distinct(&self.payload).iter().filter_map(|name| payload::find(name)).collect()
-    }
-
-    /// Repeats of each point.
-    pub fn repeats(&self) -> usize {
-        self.repeats as usize
     }
 }
 
