@@ -4,6 +4,30 @@ use std::fmt::Write;
 
 use paceline_plan::{printable, printable_lines};
 
+/// Cells in columns: the first `words` of each row to the left, the others to the right.
+pub fn aligned<S: AsRef<str>>(head: &[S], words: usize, rows: &[Vec<String>]) -> String {
+    let printed = |cell: &str| printable(cell).into_owned();
+    let head: Vec<String> = head.iter().map(|cell| printed(cell.as_ref())).collect();
+    let rows = rows.iter().map(|row| row.iter().map(|cell| printed(cell)).collect());
+    let all: Vec<Vec<String>> = std::iter::once(head).chain(rows).collect();
+    let width = |i: usize| all.iter().map(|row| row[i].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..all[0].len()).map(width).collect();
+    let cell = |(i, (cell, &width)): (usize, (&String, &usize))| match i < words {
+        true => format!("{cell:<width$}"),
+        false => format!("{cell:>width$}"),
+    };
+    let line =
+        |row: &Vec<String>| row.iter().zip(&widths).enumerate().map(cell).collect::<Vec<_>>().join("  ");
+    all.iter().map(|row| line(row).trim_end().to_owned() + "\n").collect()
+}
+
+/// A table of items: its head and, for each column, how an item's cell is made.
+pub fn by_column<T>(columns: &[(&str, &dyn Fn(&T) -> String)], words: usize, items: &[T]) -> String {
+    let head: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();
+    let row = |item: &T| columns.iter().map(|(_, cell)| cell(item)).collect();
+    aligned(&head, words, &items.iter().map(row).collect::<Vec<_>>())
+}
+
 /// Rows under a head.
 #[derive(Clone, Debug)]
 pub struct TextTable {
@@ -26,26 +50,10 @@ impl TextTable {
         Self { title: title.into(), head, words, rows: Vec::new(), note: note.into() }
     }
 
-    /// Aligned columns: words to the left, figures to the right.
+    /// Aligned columns below the title.
     pub fn text(&self) -> String {
-        let printed = |cells: &Vec<String>| cells.iter().map(|c| printable(c).into_owned()).collect();
-        let (head, rows): (Vec<String>, Vec<Vec<String>>) =
-            (printed(&self.head), self.rows.iter().map(printed).collect());
-        let width = |column: usize| {
-            let cells = rows.iter().map(|row| row[column].chars().count());
-            cells.chain([head[column].chars().count()]).max().unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..head.len()).map(width).collect();
-        let line = |cells: &[String]| {
-            let cell = |(i, cell): (usize, &String)| {
-                let width = widths[i];
-                if i < self.words { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
-            };
-            let cells: Vec<String> = cells.iter().enumerate().map(cell).collect();
-            format!("  {}", cells.join("  ")).trim_end().to_owned() + "\n"
-        };
-        let mut text = format!("{}\n{}", self.title, line(&head));
-        rows.iter().for_each(|row| text += &line(row));
+        let mut text = format!("{}\n", self.title);
+        aligned(&self.head, self.words, &self.rows).lines().for_each(|line| text += &format!("  {line}\n"));
         if !self.note.is_empty() {
             text += &format!("  ({})\n", self.note);
         }
@@ -123,6 +131,15 @@ pub fn markdown(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let rows = [vec!["tcp".into(), "2.5 µs".into()], vec!["inproc".into(), "700 ns".into()]];
+        assert_eq!(
+            aligned(&["transport", "latency"], 1, &rows),
+            "transport  latency\ntcp         2.5 µs\ninproc      700 ns\n"
+        );
+    }
 
     #[test]
     fn every_form_has_every_cell_and_escapes_it() {

@@ -41,6 +41,11 @@ impl Spread {
         Self { median: quantile(&sorted, 0.5), least: sorted[0], greatest: sorted[sorted.len() - 1] }
     }
 
+    /// Half of the distance between the least and the greatest repeat, in percent of the median.
+    pub fn percent(&self) -> String {
+        format!("±{:.0}%", 50.0 * (self.greatest - self.least) / self.median)
+    }
+
     /// Whether some repeat of each lies within the range of the other: then the two cannot be told apart.
     pub fn overlaps(&self, other: &Self) -> bool {
         self.least <= other.greatest && other.least <= self.greatest
@@ -73,6 +78,7 @@ mod tests {
     fn spreads_overlap_if_neither_lies_beside_the_other() {
         let a = Spread::of([3.0, 1.0, 2.0]);
         assert_eq!(a, Spread { median: 2.0, least: 1.0, greatest: 3.0 });
+        assert_eq!(a.percent(), "±50%");
         assert!(a.overlaps(&Spread::of([2.9, 9.0])) && !a.overlaps(&Spread::of([3.1, 9.0])));
     }
 }

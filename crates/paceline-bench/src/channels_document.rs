@@ -1,7 +1,9 @@
 //! The document of `paceline bench channels`: every repeat as it was measured, and what they come to.
 
 use paceline_analyze::chart::{Chart, ChartSeries, ChartUnit, Dot, Panel};
+use paceline_analyze::sheet::by_column;
 use paceline_analyze::{Quantiles, Spread, distinct};
+use paceline_record::Machine;
 use serde::{Deserialize, Serialize};
 
 use crate::document::Channels;
@@ -151,6 +153,37 @@ impl Channels {
             ],
         }
     }
+}
+
+impl Channels {
+    /// For people.
+    pub fn text(&self) -> String {
+        let seconds = |value: f64| ChartUnit::Seconds.show(value);
+        let columns: [(&str, &dyn Fn(&Channel) -> String); 12] = [
+            ("transport", &|point| point.transport.clone()),
+            ("buffer", &|point| buffer_words(point.buffer_bytes)),
+            ("payload", &|point| point.payload.clone()),
+            ("size", &|point| ChartUnit::Bytes.show(point.bytes as f64)),
+            ("latency", &|point| seconds(point.latency_s.median)),
+            ("±", &|point| point.latency_spread_s.percent()),
+            ("p5", &|point| seconds(point.latency_s.p5)),
+            ("p95", &|point| seconds(point.latency_s.p95)),
+            ("bandwidth", &|point| ChartUnit::BytesPerSecond.show(point.bandwidth_bytes_per_s.median)),
+            ("±", &|point| point.bandwidth_bytes_per_s.percent()),
+            ("send CPU s/GB", &|point| format!("{:.2}", point.sender_cpu_s_per_gb.median)),
+            ("receive CPU s/GB", &|point| format!("{:.2}", point.receiver_cpu_s_per_gb.median)),
+        ];
+        let Machine { cpu, cores, kernel, .. } = &self.machine;
+        let (pairs, repeats) = (self.pairs.unwrap_or(1), self.repeats);
+        let plural = if pairs == 1 { "pair" } else { "pairs" };
+        let table = by_column(&columns, 3, &self.points);
+        format!("{cpu}, {cores} cores, {kernel}; {pairs} {plural}, medians of {repeats} repeats\n{table}")
+    }
+}
+
+/// A buffer's size in words.
+pub(crate) fn buffer_words(buffer: Option<usize>) -> String {
+    buffer.map_or_else(|| "default".into(), |bytes| ChartUnit::Bytes.show(bytes as f64))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! - `exchange`: a measurement ([`Bench`]): all-reduce and point to point; [`play`]: a rank's part of any measurement
 //! - [`channels`]: latency and bandwidth of every transport; [`ps`]: throughput of parameter servers
 //! - `document`: what they write; `channels_document` and `servers_document`: its points
+//! - [`compute`]: training speed of one worker
 //! - [`payload`]: sizes of messages; [`sweep`]: which points, and in which order
 //!
 //! # Deliberately absent
@@ -13,6 +14,7 @@
 
 pub mod channels;
 mod channels_document;
+pub mod compute;
 mod document;
 mod exchange;
 pub mod payload;

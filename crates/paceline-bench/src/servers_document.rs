@@ -1,9 +1,12 @@
 //! The document of `paceline bench ps`: every repeat as it was measured, and what they come to.
 
 use paceline_analyze::chart::{Chart, ChartSeries, ChartUnit, Dot, Panel};
+use paceline_analyze::sheet::by_column;
 use paceline_analyze::{Quantiles, Spread, distinct};
+use paceline_record::Machine;
 use serde::{Deserialize, Serialize};
 
+use crate::channels_document::buffer_words;
 use crate::document::Servers;
 
 /// One configuration.
@@ -135,6 +138,33 @@ impl ServersPoint {
 }
 
 impl Servers {
+    /// For people.
+    pub fn text(&self) -> String {
+        let seconds = |value: f64| ChartUnit::Seconds.show(value);
+        let columns: [(&str, &dyn Fn(&ServersPoint) -> String); 17] = [
+            ("transport", &|point| point.transport.clone()),
+            ("buffer", &|point| buffer_words(point.buffer_bytes)),
+            ("payload", &|point| point.payload.clone()),
+            ("sync", &|point| point.sync.clone()),
+            ("model", &|point| ChartUnit::Bytes.show(point.bytes as f64)),
+            ("workers", &|point| point.workers.to_string()),
+            ("servers", &|point| point.servers.to_string()),
+            ("round", &|point| seconds(point.round_s.median)),
+            ("p5", &|point| seconds(point.round_s.p5)),
+            ("p95", &|point| seconds(point.round_s.p95)),
+            ("ops/s", &|point| format!("{:.0}", point.pushes_and_pulls_per_s.median)),
+            ("±", &|point| point.pushes_and_pulls_per_s.percent()),
+            ("messages/s", &|point| format!("{:.0}", point.messages_per_s.median)),
+            ("served", &|point| ChartUnit::BytesPerSecond.show(point.bytes_per_s.median)),
+            ("CPU", &|point| format!("{:.2}", point.server_cpu.median)),
+            ("CPU s/GB", &|point| format!("{:.2}", point.server_cpu_s_per_gb.median)),
+            ("busy", &|point| format!("{:.0}%", 100.0 * point.server_busy.median)),
+        ];
+        let (Machine { cpu, cores, kernel, .. }, repeats) = (&self.machine, self.repeats);
+        let table = by_column(&columns, 4, &self.points);
+        format!("{cpu}, {cores} cores, {kernel}; medians of {repeats} repeats\n{table}")
+    }
+
     /// Bytes served and rounds by the number of workers, a line per transport and number of servers, with all
     /// else as at one point.
     pub fn chart(&self, as_at: &ServersPoint) -> Chart {

@@ -8,7 +8,7 @@
 //! - [`samplers`]: the registry, one file per sampler
 //! - [`bayes`]: Gaussian processes over mixed and conditional axes, and what is expected of a point
 //! - [`design`]: two-level designs
-//! - [`table`]: a table of runs made by others as the workload, and regret
+//! - [`table`]: a table of runs made by others as the workload; [`regret`]: how soon samplers find its best row
 //! - [`schedule`]: the order of a study's runs: warm-up, controls, baseline, points and their repeats
 //! - [`drift`]: what the controls say about the machine, and figures corrected by it
 //!
@@ -21,6 +21,7 @@ pub mod bayes;
 pub mod design;
 pub mod drift;
 pub mod problem;
+pub mod regret;
 pub mod samplers;
 pub mod schedule;
 pub mod table;

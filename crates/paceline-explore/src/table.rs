@@ -19,6 +19,9 @@ pub enum ExplorationError {
     /// The sampler does not suit it.
     #[error("--sampler {0}")]
     Sampler(#[from] SamplerError),
+    /// Regret is not defined.
+    #[error("regret needs one objective, and a row that meets the conditions")]
+    NoRegret,
 }
 
 /// Columns and rows.

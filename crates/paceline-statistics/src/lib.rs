@@ -41,8 +41,25 @@ pub fn percentile<T: Copy>(sorted: &[T], percent: usize) -> Option<T> {
     sorted.get((percent * sorted.len()).div_ceil(100).max(1) - 1).copied()
 }
 
+/// The middle of the values (Hodges and Lehmann's), and the upper bound that holds with 95%. The middle is the median of the means of all
+/// pairs of values, the bound belongs to Wilcoxon's signed ranks: a run that somebody else on the machine disturbs
+/// moves them little.
+pub fn hodges_lehmann(values: &[f64]) -> (f64, f64) {
+    let n = values.len();
+    let pairs = (0..n).flat_map(|i| (0..=i).map(move |j| (values[i] + values[j]) / 2.0));
+    let means = sorted(&pairs.collect::<Vec<_>>());
+    let (all, middle) = (means.len(), quantile(&means, 0.5));
+    let count = n as f64;
+    let (mean, variance) = (count * (count + 1.0) / 4.0, count * (count + 1.0) * (2.0 * count + 1.0) / 24.0);
+    // Below about five values there is no such bound: the greatest stands for it.
+    let beyond = (mean - 1.644_854 * variance.sqrt() - 0.5).floor().max(0.0) as usize;
+    (middle, means[all - 1 - beyond.min(all - 1)])
+}
+
 #[cfg(test)]
 mod tests {
+    use paceline_random::{Purpose, Stream};
+
     use super::*;
 
     #[test]
@@ -61,5 +78,21 @@ mod tests {
         assert_eq!([0, 50, 95, 99, 100].map(|p| percentile(&values, p)), [1, 50, 95, 99, 100].map(Some));
         assert_eq!(percentile(&[3], 99), Some(3));
         assert_eq!(percentile(&[] as &[u32], 50), None);
+    }
+
+    #[test]
+    fn the_bound_holds_as_often_as_it_says_and_one_disturbed_run_moves_it_little() {
+        let stream = Stream::new(1, Purpose::Bench);
+        let draw = |trial| (0..24).map(|i| stream.fork(trial).normal(i)).collect::<Vec<f64>>();
+        let trials = 2000;
+        let held = (0..trials).filter(|trial| hodges_lehmann(&draw(*trial)).1 >= 0.0).count();
+        let share = held as f64 / trials as f64;
+        assert!((0.935..0.965).contains(&share), "{share}");
+        let mut values = draw(0);
+        let (middle, bound) = hodges_lehmann(&values);
+        values[7] += 100.0;
+        let moved = hodges_lehmann(&values);
+        assert!((moved.0 - middle).abs() < 0.2 && (moved.1 - bound).abs() < 0.2, "{moved:?}");
+        assert_eq!(hodges_lehmann(&[1.0, 3.0]), (2.0, 3.0));
     }
 }

@@ -1,11 +1,16 @@
 //! What a run of `paceline train`, or the timing of its network's answers, is told by its study: one JSON document on
 //! standard input.
 
+use std::io;
 use std::path::PathBuf;
 
 use paceline_plan::Plan;
 use paceline_record::Recording;
+use paceline_resolve::PlanSettings;
 use serde::{Deserialize, Serialize};
+
+/// The hidden word that makes this program a run of a study.
+const TRIAL: &str = "trial";
 
 /// The work of one child process of a study.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -22,6 +27,23 @@ pub struct TrialDocument {
     pub quiet: bool,
 }
 
+impl TrialDocument {
+    /// A document for a child whose output programs read.
+    pub(crate) fn new(task: TrialTask, plan: Plan, settings: &PlanSettings) -> Self {
+        Self { task, plan, folders: settings.data_folders().0, json: true, quiet: true }
+    }
+
+    /// This program as the child that reads it: its words.
+    pub(crate) fn words() -> io::Result<[String; 2]> {
+        Ok([std::env::current_exe()?.to_string_lossy().into_owned(), TRIAL.into()])
+    }
+
+    /// As text.
+    pub(crate) fn text(&self) -> io::Result<String> {
+        Ok(serde_json::to_string(self)?)
+    }
+}
+
 /// What is done with the plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -30,8 +52,8 @@ pub enum TrialTask {
     Train {
         /// The store.
         store: PathBuf,
-        /// What is recorded.
-        recording: Recording,
+        /// What is recorded, if anything is.
+        recording: Option<Recording>,
     },
     /// Time the answers of its network.
     Infer {

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
 
 use paceline_launch::start_hint;
 use paceline_plan::{PlanError, StudyError};
@@ -37,6 +38,9 @@ pub enum StudyFailure {
     /// The process of a run could not be started.
     #[error("run {id} of the study could not be started: {source}")]
     NotStarted { id: u64, source: io::Error },
+    /// A run whose speed was to be measured did not end well.
+    #[error("a run to be measured failed after {seconds:.1} s: {status}")]
+    NotMeasured { seconds: f64, status: ExitStatus },
     /// The user has interrupted it.
     #[error("interrupted")]
     Interrupted { name: String },
@@ -79,9 +83,8 @@ impl StudyFailure {
             Self::Exists { .. } | Self::Setting(_) | Self::Plan(_) | Self::Study(_) => FailureKind::Plan,
             Self::Missing { .. } | Self::Parallel { .. } => FailureKind::Usage,
             Self::Interrupted { .. } => FailureKind::Interrupted,
-            Self::FirstRun { .. } | Self::NotStarted { .. } | Self::Virtual(_) | Self::Io(_) => {
-                FailureKind::Other
-            }
+            Self::FirstRun { .. } | Self::NotStarted { .. } | Self::NotMeasured { .. } => FailureKind::Other,
+            Self::Virtual(_) | Self::Io(_) => FailureKind::Other,
         }
     }
 

@@ -8,6 +8,7 @@
 //! - `outline`: what would be run
 //! - `report`: what came of them; `table`: the same as the input of an analysis; `group`: as the live page shows it
 //! - `export`: for other tools
+//! - `overhead`: what recording costs, by pairs of runs
 //! - `predict`: what they would take, in virtual time; `prior`: samplers that begin with that
 //!
 //! # Deliberately absent
@@ -21,6 +22,7 @@ mod error;
 mod export;
 mod group;
 mod outline;
+mod overhead;
 mod predict;
 mod prior;
 mod reader;
@@ -37,6 +39,7 @@ pub use error::StudyFailure;
 pub use export::{StudySheet, ranks, runs};
 pub use group::StudyStore;
 pub use outline::{StudyOutline, probe};
+pub use overhead::{OverheadPair, OverheadRequest, RecordingOverhead};
 pub use predict::{
     MetricComparison, PointPrediction, all_points, compare, document as prediction_document, measured_points,
     predictions, words as prediction_words,

@@ -15,9 +15,6 @@ use regex::Regex;
 use crate::document::{TrialDocument, TrialTask};
 use crate::error::StudyFailure;
 
-/// The hidden word that makes this program a run of a study.
-const TRIAL: &str = "trial";
-
 /// The levels of a run, by name; the workload's own settings not among them.
 pub fn levels(study: &Study, job: &PlannedRun) -> BTreeMap<String, Value> {
     match (job.role, &study.workload) {
@@ -44,12 +41,8 @@ pub(crate) struct Call {
 
 impl Call {
     /// This program with work from a document.
-    fn own(task: TrialTask, plan: Plan, settings: &PlanSettings) -> Result<Self, StudyFailure> {
-        let folders = settings.data_folders().0;
-        let document = TrialDocument { task, plan, folders, json: true, quiet: true };
-        let document = serde_json::to_string(&document).map_err(std::io::Error::from)?;
-        let program = std::env::current_exe()?.to_string_lossy().into_owned();
-        Ok(Self { words: vec![program, TRIAL.into()], document })
+    fn own(document: &TrialDocument) -> Result<Self, StudyFailure> {
+        Ok(Self { words: TrialDocument::words()?.into(), document: document.text()? })
     }
 }
 
@@ -81,9 +74,10 @@ pub(crate) fn call(
 ) -> Result<Call, StudyFailure> {
     match &study.workload {
         Workload::Train(fixed) => {
-            let settings = checked(&settings(study, fixed, job))?;
-            let task = TrialTask::Train { store: store.to_owned(), recording: settings.recording()? };
-            Call::own(task, resolve(&settings)?, &settings)
+            let settings = PlanSettings::from_values(SettingTable::builtin(), &settings(study, fixed, job))?;
+            let recording = Some(settings.recording()?);
+            let task = TrialTask::Train { store: store.to_owned(), recording };
+            Call::own(&TrialDocument::new(task, resolve(&settings)?, &settings))
         }
         Workload::Command { run, .. } => {
             let (levels, seed) = (levels(study, job), study.seed.wrapping_add(job.repeat));
@@ -111,15 +105,10 @@ pub(crate) fn inference(study: &Study, job: &PlannedRun) -> Result<Option<Call>,
     let mut values = fixed.clone();
     values.extend(levels(study, job));
     values.retain(|name, _| ["data", "data-dir", "model", "model-file"].contains(&name.as_str()));
-    let settings = checked(&values)?;
+    let settings = PlanSettings::from_values(SettingTable::builtin(), &values)?;
     let paceline_plan::study::Infer { batch, threads, seconds } = study.infer;
     let task = TrialTask::Infer { batch: batch as usize, threads: threads as usize, seconds };
-    Call::own(task, resolve(&settings)?, &settings).map(Some)
-}
-
-/// Settings that the study's check has let pass.
-fn checked(values: &BTreeMap<String, Value>) -> Result<PlanSettings, StudyFailure> {
-    Ok(PlanSettings::from_values(SettingTable::builtin(), values)?)
+    Call::own(&TrialDocument::new(task, resolve(&settings)?, &settings)).map(Some)
 }
 
 /// What a run costs by the study's prices.

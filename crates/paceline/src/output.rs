@@ -55,32 +55,6 @@ pub fn note(line: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{}", printable_lines(line));
 }
 
-/// Cells in columns, the first of each row to the left and the others to the right.
-pub fn table<S: AsRef<str>>(head: &[S], rows: &[Vec<String>]) -> String {
-    let line = |cells: &mut dyn Iterator<Item = &str>| cells.map(|c| printable(c).into_owned()).collect();
-    let head: Vec<String> = line(&mut head.iter().map(AsRef::as_ref));
-    let rows = rows.iter().map(|row| line(&mut row.iter().map(String::as_str)));
-    let all: Vec<Vec<String>> = std::iter::once(head.clone()).chain(rows).collect();
-    let width = |i: usize| all.iter().map(|row| row[i].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..head.len()).map(width).collect();
-    let mut text = String::new();
-    for row in all {
-        let cells: Vec<String> = row
-            .iter()
-            .zip(&widths)
-            .enumerate()
-            .map(
-                |(i, (cell, &width))| {
-                    if i == 0 { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
-                },
-            )
-            .collect();
-        text += cells.join("  ").trim_end();
-        text.push('\n');
-    }
-    text
-}
-
 /// Writes an error and its hint.
 pub fn error(message: &str, hint: &str) {
     let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());

@@ -1,5 +1,6 @@
 //! `paceline runs`: what is in the store.
 
+use paceline_analyze::sheet::aligned;
 use paceline_record::store::RunRow;
 use serde::Serialize;
 
@@ -100,5 +101,5 @@ pub fn table(rows: &[Listed<'_>]) -> String {
         .collect();
     let head =
         ["run", "state", "what", "strategy", "ranks", "steps", "s", "samples/s", "accuracy %", "error"];
-    output::table(&head, &cells)
+    aligned(&head, 1, &cells)
 }

@@ -1,5 +1,6 @@
 //! `paceline show RUN`: where a run's time went, its links, evaluations and resources.
 
+use paceline_analyze::sheet::aligned;
 use paceline_record::export::{Exported, RunSummary};
 
 use super::store::Where;
@@ -27,7 +28,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     let mut text = format!("run {}\n", summary.run);
     summary.lines().iter().for_each(|line| text += &format!("{line}\n"));
     for (title, head, rows) in summary.sections() {
-        text += &format!("\n{title}\n{}", output::table(&head, &rows));
+        text += &format!("\n{title}\n{}", aligned(&head, 1, &rows));
     }
     Ok(output::text(&text)?)
 }

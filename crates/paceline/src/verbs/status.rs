@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use paceline_analyze::sheet::aligned;
 use paceline_explore::schedule::{End, Role, StudyRun};
 use paceline_record::RecordError;
 use paceline_study::{Findings, StudyState, duration, find_or_fail, journal, names, schedule};
@@ -65,7 +66,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
             ]
         };
         let cells: Vec<_> = studies.iter().map(cells).collect();
-        text += &output::table(&["study", "state", "points", "runs ended", "failed"], &cells);
+        text += &aligned(&["study", "state", "points", "runs ended", "failed"], 1, &cells);
     }
     if runs.is_empty() {
         output::note("no run is under way");

@@ -21,7 +21,7 @@ pub fn run(started: Started) -> Result<(), Failure> {
     let (folders, show) = (Folders(folders), Show { json, quiet });
     match task {
         TrialTask::Train { store, recording } => {
-            let (run, recording) = (process::new_run_id(), Some(recording));
+            let run = process::new_run_id();
             let request = RunRequest { plan, folders, store, run, resumes: false, recording };
             request.execute(&Listening::default(), show, started)
         }

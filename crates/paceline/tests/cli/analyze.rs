@@ -163,7 +163,11 @@ fn recorded_runs_are_analysed_by_what_differs_between_their_plans() {
         result["anova"]["sources"].as_array().unwrap().iter().map(|s| s["term"].as_str().unwrap()).collect();
     assert!(terms.contains(&"batch") && terms.contains(&"lr") && !terms.contains(&"seed"), "{terms:?}");
     let ran = paceline(&format!("analyze --response speed {place}"));
-    assert!(ran.code == 2 && ran.stderr.contains("results have ") && ran.stderr.contains("samples_per_s"), "{}", ran.stderr);
+    assert!(
+        ran.code == 2 && ran.stderr.contains("results have ") && ran.stderr.contains("samples_per_s"),
+        "{}",
+        ran.stderr
+    );
     let ran = paceline(&format!("analyze --factor sped {place}"));
     assert!(ran.code == 2 && ran.stderr.contains("no plan of these runs"), "{}", ran.stderr);
 }

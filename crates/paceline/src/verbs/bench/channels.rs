@@ -2,11 +2,9 @@
 
 use std::path::PathBuf;
 
-use paceline_analyze::chart::ChartUnit;
 use paceline_bench::channels::Sweep;
-use paceline_bench::{Channel, Channels};
 
-use super::sweep::{Common, Follow, buffer_words, distinct, draw, left_out, models, percent, prepare, table};
+use super::sweep::{Common, Follow, distinct, draw, left_out, models, prepare};
 use crate::failure::Failure;
 use crate::output::{self, Show};
 
@@ -66,50 +64,5 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     if show.json {
         return Ok(output::json(&measured)?);
     }
-    Ok(output::text(&words(&measured))?)
-}
-
-fn words(measured: &Channels) -> String {
-    let head = [
-        "transport",
-        "buffer",
-        "payload",
-        "size",
-        "latency",
-        "±",
-        "p5",
-        "p95",
-        "bandwidth",
-        "±",
-        "send CPU s/GB",
-        "receive CPU s/GB",
-    ];
-    let row = |point: &Channel| {
-        let seconds = |value: f64| ChartUnit::Seconds.show(value);
-        vec![
-            point.transport.clone(),
-            buffer_words(point.buffer_bytes),
-            point.payload.clone(),
-            ChartUnit::Bytes.show(point.bytes as f64),
-            seconds(point.latency_s.median),
-            percent(&point.latency_spread_s),
-            seconds(point.latency_s.p5),
-            seconds(point.latency_s.p95),
-            ChartUnit::BytesPerSecond.show(point.bandwidth_bytes_per_s.median),
-            percent(&point.bandwidth_bytes_per_s),
-            format!("{:.2}", point.sender_cpu_s_per_gb.median),
-            format!("{:.2}", point.receiver_cpu_s_per_gb.median),
-        ]
-    };
-    let (machine, pairs) = (&measured.machine, measured.pairs.unwrap_or(1));
-    format!(
-        "{}, {} cores, {}; {} {}, medians of {} repeats\n{}",
-        machine.cpu,
-        machine.cores,
-        machine.kernel,
-        pairs,
-        if pairs == 1 { "pair" } else { "pairs" },
-        measured.repeats,
-        table(&head, 3, &measured.points.iter().map(row).collect::<Vec<_>>())
-    )
+    Ok(output::text(&measured.text())?)
 }

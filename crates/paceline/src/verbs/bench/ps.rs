@@ -3,12 +3,10 @@
 use std::path::PathBuf;
 
 use clap::builder::PossibleValuesParser;
-use paceline_analyze::chart::ChartUnit;
 use paceline_bench::ps::{Sweep, syncs};
-use paceline_bench::{Servers, ServersPoint};
 use paceline_protocol::consistency;
 
-use super::sweep::{Common, Follow, buffer_words, distinct, draw, left_out, models, percent, prepare, table};
+use super::sweep::{Common, Follow, distinct, draw, left_out, models, prepare};
 use crate::failure::Failure;
 use crate::flags::names;
 use crate::output::{self, Show};
@@ -98,58 +96,5 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     if show.json {
         return Ok(output::json(&measured)?);
     }
-    Ok(output::text(&words(&measured))?)
-}
-
-fn words(measured: &Servers) -> String {
-    let head = [
-        "transport",
-        "buffer",
-        "payload",
-        "sync",
-        "model",
-        "workers",
-        "servers",
-        "round",
-        "p5",
-        "p95",
-        "ops/s",
-        "±",
-        "messages/s",
-        "served",
-        "CPU",
-        "CPU s/GB",
-        "busy",
-    ];
-    let row = |point: &ServersPoint| {
-        let seconds = |value: f64| ChartUnit::Seconds.show(value);
-        vec![
-            point.transport.clone(),
-            buffer_words(point.buffer_bytes),
-            point.payload.clone(),
-            point.sync.clone(),
-            ChartUnit::Bytes.show(point.bytes as f64),
-            point.workers.to_string(),
-            point.servers.to_string(),
-            seconds(point.round_s.median),
-            seconds(point.round_s.p5),
-            seconds(point.round_s.p95),
-            format!("{:.0}", point.pushes_and_pulls_per_s.median),
-            percent(&point.pushes_and_pulls_per_s),
-            format!("{:.0}", point.messages_per_s.median),
-            ChartUnit::BytesPerSecond.show(point.bytes_per_s.median),
-            format!("{:.2}", point.server_cpu.median),
-            format!("{:.2}", point.server_cpu_s_per_gb.median),
-            format!("{:.0}%", 100.0 * point.server_busy.median),
-        ]
-    };
-    let machine = &measured.machine;
-    format!(
-        "{}, {} cores, {}; medians of {} repeats\n{}",
-        machine.cpu,
-        machine.cores,
-        machine.kernel,
-        measured.repeats,
-        table(&head, 4, &measured.points.iter().map(row).collect::<Vec<_>>())
-    )
+    Ok(output::text(&measured.text())?)
 }

@@ -3,8 +3,7 @@
 use std::path::Path;
 
 use clap::builder::PossibleValuesParser;
-use paceline_analyze::chart::{Chart, ChartUnit};
-use paceline_analyze::statistics::Spread;
+use paceline_analyze::chart::Chart;
 use paceline_bench::payload::{self, PAYLOADS};
 use paceline_bench::sweep::{ChannelAxes, Progress, SweepRules};
 use paceline_nn::models::MODELS;
@@ -119,52 +118,4 @@ pub fn prepare(plot: Option<&Path>) -> Result<(), Failure> {
 pub fn draw(plot: Option<&Path>, chart: &dyn Fn() -> Chart) -> Result<(), Failure> {
     let write = |path| std::fs::write(path, chart().svg()).map_err(|error| Failure::file(path, &error));
     plot.map_or(Ok(()), write)
-}
-
-/// A buffer's size in words.
-pub fn buffer_words(buffer: Option<usize>) -> String {
-    buffer.map_or_else(|| "default".into(), |bytes| ChartUnit::Bytes.show(bytes as f64))
-}
-
-/// Half of the distance between the least and the greatest repeat, in percent of the median.
-pub fn percent(spread: &Spread) -> String {
-    format!("±{:.0}%", 50.0 * (spread.greatest - spread.least) / spread.median)
-}
-
-/// Aligned columns: words to the left, figures to the right.
-pub fn table(head: &[&str], words: usize, rows: &[Vec<String>]) -> String {
-    let width = |column: usize| {
-        let cells = rows.iter().map(|row| row[column].chars().count());
-        cells.chain([head[column].chars().count()]).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..head.len()).map(width).collect();
-    let line = |cells: &mut dyn Iterator<Item = &str>| {
-        let cell = |(i, cell): (usize, &str)| {
-            let width = widths[i];
-            if i < words { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
-        };
-        cells.enumerate().map(cell).collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
-    };
-    let mut text = line(&mut head.iter().copied());
-    rows.iter().for_each(|row| text += &line(&mut row.iter().map(String::as_str)));
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn columns_are_as_wide_as_their_widest_cell() {
-        let rows = [vec!["tcp".into(), "2.5 µs".into()], vec!["inproc".into(), "700 ns".into()]];
-        assert_eq!(
-            table(&["transport", "latency"], 1, &rows),
-            "transport  latency\ntcp         2.5 µs\ninproc      700 ns\n"
-        );
-    }
-
-    #[test]
-    fn spreads_are_shown_as_percent_of_the_median() {
-        assert_eq!(percent(&Spread { median: 2.0, least: 1.5, greatest: 2.5 }), "±25%");
-    }
 }

@@ -2,14 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
+use paceline_explore::regret::{self, RegretCurve};
 use paceline_explore::samplers::SAMPLERS;
 use paceline_explore::table::{Exploration, ExplorationRequest, LookupTable};
 use paceline_plan::{Condition, Goal, Objective};
-use paceline_random::{Purpose, Stream};
-use paceline_record::figures::Figures;
-use paceline_statistics::mean;
-use serde::Serialize;
 use serde_json::{Map, Value, json};
+
+use paceline_record::figures::Figures;
 
 use crate::failure::Failure;
 use crate::output::{self, Show};
@@ -144,102 +143,17 @@ pub struct BenchArgs {
     asked: Asked,
 }
 
-/// One sampler over all seeds.
-#[derive(Serialize)]
-struct Curve {
-    sampler: String,
-    /// Mean evaluations until the regret is at most 5%; one more than the budget where it never is.
-    evaluations_to_5_percent: Estimate,
-    /// Mean regret after each evaluation.
-    mean_regret: Vec<f64>,
-    regret_at_15: Option<Estimate>,
-    regret_at_30: Option<Estimate>,
-    /// Median and greatest seconds of the suggestion after the most observations.
-    last_suggestion_s: [f64; 2],
-    /// Regret after each evaluation, by seed.
-    regrets: Vec<Vec<f64>>,
-}
-
-/// A mean with its 95% interval, by bootstrap over seeds.
-#[derive(Clone, Copy, Serialize)]
-struct Estimate {
-    mean: f64,
-    low: f64,
-    high: f64,
-}
-
-fn estimate(values: &[f64]) -> Estimate {
-    const DRAWS: u64 = 2000;
-    let n = values.len() as u64;
-    let mean = |of: &mut dyn Iterator<Item = f64>| of.sum::<f64>() / n as f64;
-    let stream = Stream::new(1, Purpose::Bench);
-    let mut means: Vec<f64> =
-        (0..DRAWS).map(|d| mean(&mut (0..n).map(|i| values[stream.fork(d).below(i, n) as usize]))).collect();
-    means.sort_by(f64::total_cmp);
-    let at = |share: f64| means[((DRAWS - 1) as f64 * share).round() as usize];
-    Estimate { mean: mean(&mut values.iter().copied()), low: at(0.025), high: at(0.975) }
-}
-
 /// `paceline bench samplers`.
 pub fn bench(args: &BenchArgs, show: Show) -> Result<(), Failure> {
     let exploration = args.asked.exploration(&args.table)?;
-    let budget = args.asked.budget as usize;
-    let mut curves = Vec::new();
-    for sampler in &args.samplers {
-        let (mut regrets, mut last): (Vec<Vec<f64>>, Vec<f64>) = (Vec::new(), Vec::new());
-        for seed in args.asked.seed..args.asked.seed.saturating_add(args.repeats) {
-            let explored = exploration.run(sampler, seed)?;
-            let Some(mut regret) = exploration.regrets(&explored.rows) else {
-                return Err(Failure::usage(
-                    "regret needs one objective, and a row that meets the conditions",
-                ));
-            };
-            // A design that ends before the budget stays where it is.
-            let end = regret.last().copied().unwrap_or(f64::NAN);
-            regret.resize(regret.len().max(budget.min(exploration.table().rows.len())), end);
-            regrets.push(regret);
-            last.extend(explored.suggest_s.last());
-        }
-        let to_goal: Vec<f64> = regrets
-            .iter()
-            .map(|r| r.iter().position(|v| *v <= 0.05).map_or(budget + 1, |i| i + 1) as f64)
-            .collect();
-        let steps = regrets.iter().map(Vec::len).min().unwrap_or(0);
-        let column = |i: usize| -> Vec<f64> { regrets.iter().map(|r| r[i]).collect() };
-        let at = |n: usize| (n <= steps).then(|| estimate(&column(n - 1)));
-        last.sort_by(f64::total_cmp);
-        curves.push(Curve {
-            sampler: sampler.clone(),
-            evaluations_to_5_percent: estimate(&to_goal),
-            mean_regret: (0..steps).map(|i| mean(&column(i))).collect(),
-            regret_at_15: at(15),
-            regret_at_30: at(30),
-            last_suggestion_s: [last[last.len() / 2], last[last.len() - 1]],
-            regrets,
-        });
-    }
+    let (budget, repeats) = (args.asked.budget as usize, args.repeats);
+    let seeds = args.asked.seed..args.asked.seed.saturating_add(repeats);
+    let curve = |sampler: &String| RegretCurve::measure(&exploration, sampler, budget, seeds.clone());
+    let curves = args.samplers.iter().map(curve).collect::<Result<Vec<_>, _>>()?;
     if show.json {
         return Ok(output::json(&json!({
-            "type": "result", "table": args.table, "repeats": args.repeats, "budget": budget, "curves": curves,
+            "type": "result", "table": args.table, "repeats": repeats, "budget": budget, "curves": curves,
         }))?);
     }
-    let marks: Vec<usize> = [1, 5, 10, 15, 20, 30, 40, 60, 100, 200]
-        .into_iter()
-        .filter(|n| *n <= curves[0].mean_regret.len())
-        .collect();
-    let mut text = format!(
-        "mean regret of {} seeds: the best feasible value found so far, above the best in the table, as a fraction \
-         of that;\nuntil one is found, the worst feasible value counts\n\n{:<16}",
-        args.repeats, "evaluations"
-    );
-    marks.iter().for_each(|n| text += &format!("{n:>8}"));
-    text += "   until 5% (95% interval)   last suggestion\n";
-    for curve in &curves {
-        text += &format!("{:<16}", curve.sampler);
-        marks.iter().for_each(|n| text += &format!("{:>8.3}", curve.mean_regret[n - 1]));
-        let Estimate { mean, low, high } = curve.evaluations_to_5_percent;
-        let interval = format!("{mean:.1} ({low:.1} to {high:.1})");
-        text += &format!("   {interval:>23}   {:>9.2} ms\n", 1e3 * curve.last_suggestion_s[0]);
-    }
-    Ok(output::text(&text)?)
+    Ok(output::text(&regret::text(&curves, repeats))?)
 }
