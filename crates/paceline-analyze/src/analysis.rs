@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::anova::Anova;
 use crate::best::{FrontPoint, Ranking, front};
 use crate::findings::{Evidence, Finding, findings};
-use crate::importance::Importance;
+use crate::importance::{Importance, SEED};
 use crate::influence::InfluenceModel;
 use crate::noise::Noise;
 use crate::ranks::{self, RankResult};
@@ -57,6 +57,18 @@ pub struct Analysis {
     pub noise: Noise,
     /// What was left out.
     pub notes: Vec<String>,
+}
+
+impl AnalysisRequest {
+    /// Of runs whose factors are settings: of these it is known what they mean.
+    pub fn of_settings(table: &StudyTable) -> Self {
+        let known = |names: &[&str]| {
+            let varied = |f: &usize| table.factors[*f].levels.len() > 1;
+            names.iter().filter_map(|name| table.factor(name)).find(varied)
+        };
+        let workers = known(&["workers"]).filter(|f| table.factors[*f].numbers().is_some());
+        Self { workload: known(&["model", "data"]), workers, seed: SEED }
+    }
 }
 
 impl Analysis {

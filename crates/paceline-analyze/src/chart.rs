@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use crate::figure::svg::{COLOURS, STYLE, round, text};
 use crate::sheet::escape;
 use crate::statistics::{Spread, distinct};
 
@@ -105,19 +106,8 @@ const INSET: (f64, f64, f64, f64) = (86.0, 34.0, 30.0, 50.0);
 /// Room between the legend and the panels.
 const HEAD: f64 = 22.0;
 
-/// Colours that differ for colour-blind eyes too, on light and on dark ground.
-const STYLE: &str = "\
-.ground{fill:#fff}text{font:12px system-ui,sans-serif;fill:#1b1b1b}.title{font-size:16px;font-weight:600}\
-.panel{font-weight:600}.faint{fill:#595959}.grid{stroke:#dcdcdc}.frame{stroke:#8a8a8a;fill:none}\
-.line{fill:none;stroke-width:2}.bar{stroke-width:1.2}\
-.c0{stroke:#0072b2;color:#0072b2}.c1{stroke:#d55e00;color:#d55e00}.c2{stroke:#008060;color:#008060}\
-.c3{stroke:#b0578d;color:#b0578d}.c4{stroke:#8a6d00;color:#8a6d00}.c5{stroke:#4d4d4d;color:#4d4d4d}\
-.mark{fill:currentColor;stroke:none}\
-@media(prefers-color-scheme:dark){.ground{fill:#0d1117}text{fill:#e6edf3}.faint{fill:#9da7b3}\
-.grid{stroke:#2a313a}.frame{stroke:#6e7681}\
-.c0{stroke:#56b4e9;color:#56b4e9}.c1{stroke:#f08a3c;color:#f08a3c}.c2{stroke:#2fc49b;color:#2fc49b}\
-.c3{stroke:#e08fc0;color:#e08fc0}.c4{stroke:#e0c341;color:#e0c341}.c5{stroke:#b5bcc4;color:#b5bcc4}}";
-const COLOURS: usize = 6;
+/// What differs from the style of other charts.
+const LARGER: &str = "text{font-size:12px}.title{font-size:16px}.line{stroke-width:2}";
 
 impl Chart {
     /// The drawing.
@@ -128,7 +118,7 @@ impl Chart {
         let height = head + PANEL.1;
         let mut svg = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" \
-             height=\"{height}\" role=\"img\" aria-label=\"{0}\">\n<title>{0}</title>\n<style>{STYLE}</style>\n\
+             height=\"{height}\" role=\"img\" aria-label=\"{0}\">\n<title>{0}</title>\n<style>{STYLE}{LARGER}</style>\n\
              <rect class=\"ground\" width=\"{width}\" height=\"{height}\"/>\n",
             escape(&self.title)
         );
@@ -239,16 +229,6 @@ fn range(values: impl Iterator<Item = f64>, widen: f64) -> (f64, f64) {
 /// How far a value lies between the ends of a logarithmic axis.
 fn part(value: f64, (low, high): (f64, f64)) -> f64 {
     ((value / low).ln() / (high / low).ln()).clamp(0.0, 1.0)
-}
-
-fn round(value: f64) -> f64 {
-    (value * 10.0).round() / 10.0
-}
-
-fn text(svg: &mut String, (x, y): (f64, f64), class: &str, anchor: &str, words: &str) {
-    let words = escape(words);
-    let _ =
-        writeln!(svg, "<text x=\"{x}\" y=\"{y}\" class=\"{class}\" text-anchor=\"{anchor}\">{words}</text>");
 }
 
 #[cfg(test)]

@@ -75,10 +75,16 @@ impl Sweep {
                 for (sync, payload) in
                     self.syncs.iter().flat_map(|s| rules.payloads.iter().map(move |p| (s, p)))
                 {
-                    let (transport, buffer, sync) = (transport.clone(), *buffer, sync.clone());
+                    let (transport, buffer_bytes, sync) = (transport.clone(), *buffer, sync.clone());
                     let payload_name = payload.name.to_owned();
-                    let of =
-                        ServersConfig { transport, buffer, workers, servers, sync, payload: payload_name };
+                    let of = ServersConfig {
+                        transport,
+                        buffer_bytes,
+                        workers,
+                        servers,
+                        sync,
+                        payload: payload_name,
+                    };
                     points.extend(self.points(&of, payload)?);
                 }
             }
@@ -107,7 +113,7 @@ impl Sweep {
         }
         let point = |Point { of, buckets, messages, repeats, .. }| {
             let bytes = buckets.iter().map(|len: &usize| 4 * len).collect();
-            ServersPoint::new(&of, bytes, messages, repeats)
+            ServersPoint::new(of, bytes, messages, repeats)
         };
         Ok(rules.document("ps", load_average, left_out, points.into_iter().map(point).collect()))
     }
@@ -136,7 +142,7 @@ impl Sweep {
             let task = Task { servers, params: size, cuts, sync, rounds: PILOT };
             let setup = task.setup(of.workers)?;
             strategy().check(&setup).map_err(refused)?;
-            let (task, over) = (exchange::Task::Serve(task), (of.transport.as_str(), of.buffer));
+            let (task, over) = (exchange::Task::Serve(task), (of.transport.as_str(), of.buffer_bytes));
             let bench = Bench::of_task(task, over, of.workers, self.rules.seconds);
             Ok(Point { bench, of: of.clone(), buckets, messages: ps_messages(&setup), repeats: Vec::new() })
         };

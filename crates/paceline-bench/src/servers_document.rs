@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 use crate::channels_document::buffer_words;
 use crate::document::Servers;
 
-/// One configuration.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct ServersPoint {
+/// What distinguishes a configuration from the others.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ServersConfig {
     /// What the ranks talk over.
     pub transport: String,
     /// Bytes of each connection's buffer; what the transport chooses if absent.
@@ -24,6 +24,14 @@ pub struct ServersPoint {
     pub sync: String,
     /// How the sizes of buckets are distributed.
     pub payload: String,
+}
+
+/// One configuration.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ServersPoint {
+    /// Which one.
+    #[serde(flatten)]
+    pub config: ServersConfig,
     /// Bytes of the model.
     pub bytes: usize,
     /// Sizes of the buckets in the order in which they are pushed.
@@ -80,27 +88,10 @@ pub struct ServerUse {
     pub received_bytes: u64,
 }
 
-/// What distinguishes a configuration from the others.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ServersConfig {
-    /// What the ranks talk over.
-    pub transport: String,
-    /// Bytes of each connection's buffer.
-    pub buffer: Option<usize>,
-    /// Workers.
-    pub workers: usize,
-    /// Servers.
-    pub servers: usize,
-    /// Consistency model.
-    pub sync: String,
-    /// How the sizes of buckets are distributed.
-    pub payload: String,
-}
-
 impl ServersPoint {
     /// A point out of its repeats, at least one.
     pub fn new(
-        of: &ServersConfig,
+        config: ServersConfig,
         buckets_bytes: Vec<usize>,
         messages_per_push: usize,
         repeats: Vec<ServerRepeat>,
@@ -110,12 +101,7 @@ impl ServersPoint {
         let over = |figure: &dyn Fn(&ServerRepeat) -> f64| Spread::of(repeats.iter().map(figure));
         let sum = |r: &ServerRepeat, figure: fn(&ServerUse) -> f64| r.servers.iter().map(figure).sum::<f64>();
         Self {
-            transport: of.transport.clone(),
-            buffer_bytes: of.buffer,
-            workers: of.workers,
-            servers: of.servers,
-            sync: of.sync.clone(),
-            payload: of.payload.clone(),
+            config,
             bytes,
             buckets_bytes,
             messages_per_push,
@@ -168,22 +154,20 @@ impl Servers {
     /// Bytes served and rounds by the number of workers, a line per transport and number of servers, with all
     /// else as at one point.
     pub fn chart(&self, as_at: &ServersPoint) -> Chart {
-        let alike = |point: &&ServersPoint| {
-            point.buffer_bytes == as_at.buffer_bytes
-                && point.payload == as_at.payload
-                && point.sync == as_at.sync
-                && point.bytes == as_at.bytes
+        let all_else = |ServersPoint { config: of, bytes, .. }: &ServersPoint| {
+            (of.buffer_bytes, of.payload.clone(), of.sync.clone(), *bytes)
         };
+        let alike = |point: &&ServersPoint| all_else(point) == all_else(as_at);
         let points: Vec<_> = self.points.iter().filter(alike).collect();
         let name = |point: &ServersPoint| {
-            let plural = if point.servers == 1 { "" } else { "s" };
-            format!("{}, {} server{plural}", point.transport, point.servers)
+            let ServersConfig { transport, servers, .. } = &point.config;
+            format!("{transport}, {servers} server{}", if *servers == 1 { "" } else { "s" })
         };
         let lines = |figure: &dyn Fn(&ServersPoint) -> Spread| {
             let line = |of: String| {
                 let own = points.iter().filter(|point| name(point) == of);
                 let mut dots: Vec<_> =
-                    own.map(|point| Dot { x: point.workers as f64, y: figure(point) }).collect();
+                    own.map(|point| Dot { x: point.config.workers as f64, y: figure(point) }).collect();
                 dots.sort_by(|a, b| a.x.total_cmp(&b.x));
                 ChartSeries { name: of, dots }
             };
@@ -202,7 +186,7 @@ impl Servers {
         Chart {
             title: format!(
                 "Parameter servers, {} and {model} of parameters, {} payload",
-                as_at.sync, as_at.payload
+                as_at.config.sync, as_at.config.payload
             ),
             subtitle: format!(
                 "{}, {} cores; medians of n = {} repeats, bars from the least to the greatest",
@@ -243,13 +227,13 @@ mod tests {
         };
         let of = ServersConfig {
             transport: "tcp".into(),
-            buffer: None,
+            buffer_bytes: None,
             workers: 2,
             servers: 2,
             sync: "asp".into(),
             payload: "uniform".into(),
         };
-        let point = ServersPoint::new(&of, vec![600, 400], 3, vec![repeat]);
+        let point = ServersPoint::new(of, vec![600, 400], 3, vec![repeat]);
         assert_eq!(point.pushes_and_pulls_per_s.median, 40.0);
         assert_eq!((point.messages_per_s.median, point.bytes_per_s.median), (120.0, 40_000.0));
         assert_eq!((point.server_cpu.median, point.server_busy.median), (0.5, 0.75));

@@ -4,9 +4,8 @@ use std::cmp::Ordering;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use paceline_analyze::importance;
+use paceline_analyze::StudyTable;
 use paceline_analyze::table::{self, RawRun, Response};
-use paceline_analyze::{AnalysisRequest, StudyTable};
 use paceline_record::figures::Figures;
 use paceline_record::store::RunRow;
 
@@ -212,16 +211,6 @@ impl Group {
             ));
         }
         table
-    }
-
-    /// What is known about the factors of a table.
-    pub fn ask(table: &StudyTable) -> AnalysisRequest {
-        let known = |names: &[&str]| {
-            let varied = |f: &usize| table.factors[*f].levels.len() > 1;
-            names.iter().filter_map(|name| table.factor(name)).find(varied)
-        };
-        let workers = known(&["workers"]).filter(|f| table.factors[*f].numbers().is_some());
-        AnalysisRequest { workload: known(&["model", "data"]), workers, seed: importance::SEED }
     }
 }
 

@@ -240,14 +240,12 @@ impl Figures {
 
     /// What a figure counts; as the name ends where the registry does not have it.
     pub fn kind(&self, name: &str) -> FigureKind {
-        self.find(name).map_or_else(
-            || match unit_by_name(name) {
-                "1/s" => Rate,
-                "s" | "ms" if !name.ends_with(')') => Time,
-                _ => Amount,
-            },
-            |figure| figure.kind,
-        )
+        match (self.find(name), unit_by_name(name)) {
+            (Some(figure), _) => figure.kind,
+            (None, "1/s") => Rate,
+            (None, "s" | "ms") if !name.ends_with(')') => Time,
+            _ => Amount,
+        }
     }
 
     /// Whether a figure follows the machine's pace: times, what is done per second, and what time costs.

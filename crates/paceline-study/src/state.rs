@@ -95,9 +95,8 @@ impl StudyHistory {
         for entry in entries {
             let entry: Entry = serde_json::from_value(entry).map_err(|e| damaged(&e.to_string()))?;
             if let Entry::Study { file, name, text, .. } = &entry {
-                let mut empty = Self::new(Study::read(file, name, text)?);
-                empty.study = workload::renamed(empty.study, &empty.figures);
-                known = Some(empty);
+                let study = workload::renamed(Study::read(file, name, text)?, &Figures::default());
+                known = Some(Self::new(study));
             }
             known
                 .as_mut()

@@ -52,23 +52,16 @@ pub struct Prediction {
     bounds: PaceBounds,
 }
 
-/// How much faster and slower than the middle a run may be: factors of its times.
-#[derive(Clone, Copy, Debug)]
-struct PaceBounds {
-    fast: f64,
-    slow: f64,
-}
+/// Factors of a run's times where it is as fast as it may be, and as slow.
+type PaceBounds = (f64, f64);
 
-impl PaceBounds {
-    fn around(self, value: f64, kind: FigureKind) -> MedianEstimate {
-        let Self { fast, slow } = self;
-        let (low, high) = match kind {
-            FigureKind::Clock | FigureKind::Time => (value * fast, value * slow),
-            FigureKind::Rate => (value / slow, value / fast),
-            FigureKind::Amount => (value, value),
-        };
-        MedianEstimate { median: value, low, high }
-    }
+fn around(value: f64, kind: FigureKind, (fast, slow): PaceBounds) -> MedianEstimate {
+    let (low, high) = match kind {
+        FigureKind::Clock | FigureKind::Time => (value * fast, value * slow),
+        FigureKind::Rate => (value / slow, value / fast),
+        FigureKind::Amount => (value, value),
+    };
+    MedianEstimate { median: value, low, high }
 }
 
 /// Predicts a plan. With `learn`, a plan that has a target accuracy is trained in virtual time.
@@ -87,7 +80,7 @@ pub fn predict(
     let middle = run(*terms, learn)?;
     let train = middle.seconds.train;
     let mut beyond = Vec::new();
-    let (fast, slow) = match terms.calibration {
+    let bounds = match terms.calibration {
         None => {
             beyond.push("nothing was calibrated: times come from round numbers".into());
             (1.0 / GUESSED, GUESSED)
@@ -108,24 +101,23 @@ pub fn predict(
             ((at(false)? / train).min(1.0) / (1.0 + model), (at(true)? / train).max(1.0) * (1.0 + model))
         }
     };
-    let bounds = PaceBounds { fast, slow };
-    let around = |value: f64| bounds.around(value, FigureKind::Time);
+    let time = |value: f64| around(value, FigureKind::Time, bounds);
     let steps = middle.steps.max(1) as f64;
     let startup = middle.seconds.startup;
-    let total = around(train);
+    let total = time(train);
     Ok(Prediction {
-        step_s: around(train / steps),
-        train_s: around(train),
+        step_s: time(train / steps),
+        train_s: total,
         total_s: MedianEstimate {
             median: startup + total.median,
             low: startup + total.low,
             high: startup + total.high,
         },
-        samples_per_s: bounds.around(middle.samples_per_s, FigureKind::Rate),
-        time_to_accuracy_s: middle.time_to_accuracy_s.filter(|_| learn).map(around),
+        samples_per_s: around(middle.samples_per_s, FigureKind::Rate, bounds),
+        time_to_accuracy_s: middle.time_to_accuracy_s.filter(|_| learn).map(time),
         final_accuracy: learn.then_some(middle.final_accuracy),
         sent_bytes: middle.ranks.iter().map(|rank| rank.sent_bytes).sum(),
-        cost: middle.simulated.as_ref().and_then(|simulated| simulated.cost).map(around),
+        cost: middle.simulated.as_ref().and_then(|simulated| simulated.cost).map(time),
         beyond,
         result: middle,
         learned: learn,
@@ -146,7 +138,7 @@ impl Prediction {
         if figure.predicted? == PredictionBasis::Learning && !self.learned {
             return None;
         }
-        Some(self.bounds.around(figure.read?(&self.result)?, figure.kind))
+        Some(around(figure.read?(&self.result)?, figure.kind, self.bounds))
     }
 }
 

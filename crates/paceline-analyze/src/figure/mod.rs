@@ -1,7 +1,7 @@
 //! A chart as data, whatever draws it: an interactive page, an SVG, or a table of its numbers.
 
 mod plotly;
-mod svg;
+pub(crate) mod svg;
 
 use paceline_plan::sheet::{Terminator, to_csv};
 

@@ -11,11 +11,12 @@ const PANEL: (f64, f64) = (400.0, 300.0);
 const INSET: (f64, f64, f64, f64) = (84.0, 30.0, 18.0, 62.0);
 /// Room of the title, the reading and the legend.
 const HEAD: f64 = 74.0;
-const COLOURS: usize = 8;
+pub(crate) const COLOURS: usize = 8;
 /// Names of an axis longer than this are cut.
 const LONGEST: usize = 22;
 
-const STYLE: &str = "\
+/// Colours that differ for colour-blind eyes too, on light and on dark ground.
+pub(crate) const STYLE: &str = "\
 .ground{fill:#fff}text{font:11px system-ui,sans-serif;fill:#1b1b1b}.title{font-size:15px;font-weight:600}\
 .panel{font-weight:600}.faint{fill:#595959}.grid{stroke:#e2e2e2}.frame{stroke:#8a8a8a;fill:none}\
 .line{fill:none;stroke-width:1.6}.thin{fill:none;stroke-width:1;opacity:.55}.bar{stroke-width:1.1}\
@@ -107,11 +108,11 @@ fn cut(name: &str) -> String {
     }
 }
 
-fn round(value: f64) -> f64 {
+pub(crate) fn round(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
 }
 
-fn text(svg: &mut String, (x, y): (f64, f64), class: &str, anchor: &str, words: &str) {
+pub(crate) fn text(svg: &mut String, (x, y): (f64, f64), class: &str, anchor: &str, words: &str) {
     let words = escape(words);
     let _ =
         writeln!(svg, "<text x=\"{x}\" y=\"{y}\" class=\"{class}\" text-anchor=\"{anchor}\">{words}</text>");

@@ -111,6 +111,37 @@ fn decompose(leaves: &[Leaf], levels: &[usize], pairs: &[(usize, usize)]) -> (Ve
     (marginals.iter().map(alone).collect(), pairs.iter().map(together).collect(), whole)
 }
 
+/// What trees are grown on: runs by the places of their levels, of factors that varied.
+struct Observed {
+    /// Factors, then pairs.
+    names: Vec<String>,
+    levels: Vec<usize>,
+    ordered: Vec<bool>,
+    rows: Vec<Vec<usize>>,
+    values: Vec<f64>,
+    pairs: Vec<(usize, usize)>,
+}
+
+impl Observed {
+    fn new(table: &StudyTable, response: usize) -> Self {
+        let varied: Vec<usize> =
+            (0..table.factors.len()).filter(|f| table.factors[*f].levels.len() > 1).collect();
+        let factors = || varied.iter().map(|f| &table.factors[*f]);
+        let (rows, values) = table
+            .measured(response)
+            .into_iter()
+            .map(|(run, value)| (varied.iter().map(|f| run.levels[*f].min(MOST_LEVELS - 1)).collect(), value))
+            .unzip();
+        let count = varied.len();
+        let pairs: Vec<_> = (0..count).flat_map(|f| (f + 1..count).map(move |g| (f, g))).collect();
+        let mut names: Vec<String> = factors().map(|factor| factor.name.clone()).collect();
+        names.extend(pairs.iter().map(|(f, g)| format!("{}:{}", names[*f], names[*g])).collect::<Vec<_>>());
+        let levels = factors().map(|factor| factor.levels.len().min(MOST_LEVELS)).collect();
+        let ordered = factors().map(|factor| factor.numbers().is_some()).collect();
+        Self { names, levels, ordered, rows, values, pairs }
+    }
+}
+
 impl Importance {
     /// The share of a factor alone.
     pub fn of(&self, factor: &str) -> Option<f64> {
@@ -119,72 +150,57 @@ impl Importance {
 
     /// Of a response; none with fewer than [`LEAST_RUNS`] runs or without variation.
     pub fn new(table: &StudyTable, response: usize, seed: u64) -> Option<Self> {
-        let measured = table.measured(response);
-        let n = measured.len();
-        let varied: Vec<usize> =
-            (0..table.factors.len()).filter(|f| table.factors[*f].levels.len() > 1).collect();
-        if n < LEAST_RUNS || varied.is_empty() {
+        let Observed { names, levels, ordered, rows, values, pairs } = &Observed::new(table, response);
+        let n = values.len();
+        if n < LEAST_RUNS || levels.is_empty() {
             return None;
         }
-        let levels: Vec<usize> =
-            varied.iter().map(|f| table.factors[*f].levels.len().min(MOST_LEVELS)).collect();
-        let ordered: Vec<bool> = varied.iter().map(|f| table.factors[*f].numbers().is_some()).collect();
-        let rows: Vec<Vec<usize>> = measured
-            .iter()
-            .map(|(run, _)| varied.iter().map(|f| run.levels[*f].min(MOST_LEVELS - 1)).collect())
-            .collect();
-        let values: Vec<f64> = measured.iter().map(|(_, value)| *value).collect();
         let mean = values.iter().sum::<f64>() / n as f64;
         let total: f64 = values.iter().map(|v| (v - mean).powi(2)).sum();
         if total <= 0.0 {
             return None;
         }
-        let pairs: Vec<(usize, usize)> =
-            (0..varied.len()).flat_map(|f| (f + 1..varied.len()).map(move |g| (f, g))).collect();
         let stream = Stream::new(seed, Purpose::Analysis);
-        let mut shares = vec![Vec::new(); varied.len() + pairs.len()];
+        let mut shares = vec![Vec::new(); names.len()];
         let mut unseen = vec![(0.0, 0u32); n];
         for t in 0..TREES {
             let draws = stream.fork(t);
             let drawn: Vec<usize> = (0..n as u64).map(|i| draws.below(i, n as u64) as usize).collect();
             let rules = TreeRules {
-                levels: &levels,
-                ordered: &ordered,
+                levels,
+                ordered,
                 least: if n < 40 { 1 } else { 2 },
                 // Five of six factors are looked at for a split, so that trees differ.
-                looked_at: (varied.len() * 5).div_ceil(6).max(1),
+                looked_at: (levels.len() * 5).div_ceil(6).max(1),
                 draws: draws.fork(1),
             };
-            let tree = RegressionTree::grow(&rules, &rows, &values, &drawn);
+            let tree = RegressionTree::grow(&rules, rows, values, &drawn);
             let mut seen = vec![false; n];
             drawn.iter().for_each(|i| seen[*i] = true);
             for i in (0..n).filter(|i| !seen[*i]) {
                 unseen[i].0 += tree.predict(&rows[i]);
                 unseen[i].1 += 1;
             }
-            let (alone, together, whole) = decompose(&tree.leaves(&levels), &levels, &pairs);
+            let (alone, together, whole) = decompose(&tree.leaves(levels), levels, pairs);
             if whole > 0.0 {
                 let all = alone.into_iter().chain(together);
                 shares.iter_mut().zip(all).for_each(|(share, variance)| share.push(variance / whole));
             }
         }
-        let name = |f: usize| table.factors[varied[f]].name.clone();
-        let names = (0..varied.len())
-            .map(name)
-            .chain(pairs.iter().map(|(f, g)| format!("{}:{}", name(*f), name(*g))));
         let mut shares: Vec<Share> = names
+            .iter()
             .zip(shares)
             .map(|(term, of)| {
                 let count = of.len().max(1) as f64;
                 let share = of.iter().sum::<f64>() / count;
                 let deviation = (of.iter().map(|s| (s - share).powi(2)).sum::<f64>() / count).sqrt();
-                Share { term, share, deviation }
+                Share { term: term.clone(), share, deviation }
             })
             .collect();
         let rest = (1.0 - shares.iter().map(|s| s.share).sum::<f64>()).max(0.0);
         shares.sort_by(|a, b| b.share.total_cmp(&a.share));
         let (mut missed, mut around) = (0.0, 0.0);
-        for ((sum, count), value) in unseen.iter().zip(&values).filter(|((_, count), _)| *count > 0) {
+        for ((sum, count), value) in unseen.iter().zip(values).filter(|((_, count), _)| *count > 0) {
             missed += (value - sum / f64::from(*count)).powi(2);
             around += (value - mean).powi(2);
         }
@@ -195,30 +211,13 @@ impl Importance {
 /// Shares of one tree that sees every run once and is grown until each leaf is one configuration: on a full grid this
 /// is the plain decomposition of the means, which tests compare with others' programs.
 pub fn interpolated(table: &StudyTable, response: usize) -> Vec<(String, f64)> {
-    let measured = table.measured(response);
-    let factors: Vec<usize> = (0..table.factors.len()).collect();
-    let levels: Vec<usize> = table.factors.iter().map(|f| f.levels.len()).collect();
-    let ordered: Vec<bool> = table.factors.iter().map(|f| f.numbers().is_some()).collect();
-    let rows: Vec<Vec<usize>> = measured.iter().map(|(run, _)| run.levels.clone()).collect();
-    let values: Vec<f64> = measured.iter().map(|(_, value)| *value).collect();
-    let rules = TreeRules {
-        levels: &levels,
-        ordered: &ordered,
-        least: 1,
-        looked_at: levels.len(),
-        draws: Stream::new(0, Purpose::Analysis),
-    };
+    let Observed { names, levels, ordered, rows, values, pairs } = &Observed::new(table, response);
+    let draws = Stream::new(0, Purpose::Analysis);
+    let rules = TreeRules { levels, ordered, least: 1, looked_at: levels.len(), draws };
     let all: Vec<usize> = (0..rows.len()).collect();
-    let tree = RegressionTree::grow(&rules, &rows, &values, &all);
-    let pairs: Vec<(usize, usize)> =
-        factors.iter().flat_map(|f| (f + 1..factors.len()).map(move |g| (*f, g))).collect();
-    let (alone, together, whole) = decompose(&tree.leaves(&levels), &levels, &pairs);
-    let name = |f: usize| table.factors[f].name.clone();
-    let names = factors
-        .iter()
-        .map(|f| name(*f))
-        .chain(pairs.iter().map(|(f, g)| format!("{}:{}", name(*f), name(*g))));
-    names.zip(alone.into_iter().chain(together).map(|v| v / whole)).collect()
+    let tree = RegressionTree::grow(&rules, rows, values, &all);
+    let (alone, together, whole) = decompose(&tree.leaves(levels), levels, pairs);
+    names.iter().cloned().zip(alone.into_iter().chain(together).map(|v| v / whole)).collect()
 }
 
 #[cfg(test)]

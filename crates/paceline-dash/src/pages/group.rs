@@ -5,11 +5,11 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline_analyze::Analysis;
 use paceline_analyze::charts::{self, Drawn};
 use paceline_analyze::report::findings_html;
 use paceline_analyze::sheet::escape;
 use paceline_analyze::table::{number, short};
+use paceline_analyze::{Analysis, AnalysisRequest};
 use serde_json::{Value, json};
 
 use super::parts::{self, badge, progress, seconds, tile};
@@ -126,7 +126,7 @@ fn analysed(site: &ServerState, view: &View, query: &Query, members: &[&Member])
                             </p></section>";
                 return Fragment { told: told.into(), charts: parts::figures(&[]), of: "no runs".into() };
             }
-            let ask = Group::ask(&table);
+            let ask = AnalysisRequest::of_settings(&table);
             let analysis = Analysis::new(&table, ask);
             let mut figures = charts::charts(&Drawn { table: &table, analysis: &analysis, ask });
             // The page draws them itself, to be brushed.

@@ -171,15 +171,12 @@ impl Asked {
             }),
         };
         // Of recorded runs and studies it is known what the settings mean.
-        let known = |names: &[&str]| {
-            let varied = |f: &usize| table.factors[*f].levels.len() > 1;
-            names.iter().filter(|_| self.table.is_none()).filter_map(|n| table.factor(n)).find(varied)
-        };
-        let workers = find("--workers", &self.workers)?.or_else(|| known(&["workers"]));
+        let known = self.table.is_none().then(|| AnalysisRequest::of_settings(table));
+        let workers = find("--workers", &self.workers)?.or(known.and_then(|known| known.workers));
         if let Some(factor) = workers.map(|f| &table.factors[f]).filter(|f| f.numbers().is_none()) {
             return Err(Failure::ask("--workers", &factor.name, "its levels are not numbers"));
         }
-        let workload = find("--workload", &self.workload)?.or_else(|| known(&["model", "data"]));
+        let workload = find("--workload", &self.workload)?.or(known.and_then(|known| known.workload));
         Ok(AnalysisRequest { workload, workers, seed: self.seed })
     }
 }
