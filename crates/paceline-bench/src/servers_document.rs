@@ -128,13 +128,13 @@ impl Servers {
     pub fn text(&self) -> String {
         let seconds = |value: f64| ChartUnit::Seconds.show(value);
         let columns: [(&str, &dyn Fn(&ServersPoint) -> String); 17] = [
-            ("transport", &|point| point.transport.clone()),
-            ("buffer", &|point| buffer_words(point.buffer_bytes)),
-            ("payload", &|point| point.payload.clone()),
-            ("sync", &|point| point.sync.clone()),
+            ("transport", &|point| point.config.transport.clone()),
+            ("buffer", &|point| buffer_words(point.config.buffer_bytes)),
+            ("payload", &|point| point.config.payload.clone()),
+            ("sync", &|point| point.config.sync.clone()),
             ("model", &|point| ChartUnit::Bytes.show(point.bytes as f64)),
-            ("workers", &|point| point.workers.to_string()),
-            ("servers", &|point| point.servers.to_string()),
+            ("workers", &|point| point.config.workers.to_string()),
+            ("servers", &|point| point.config.servers.to_string()),
             ("round", &|point| seconds(point.round_s.median)),
             ("p5", &|point| seconds(point.round_s.p5)),
             ("p95", &|point| seconds(point.round_s.p95)),

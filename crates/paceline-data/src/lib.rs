@@ -7,6 +7,7 @@
 //! - [`registry`]: every dataset by name; one file each: `digits`, `mnist`, `cifar`, `image_folder`, `ts`, `text`,
 //!   and made-up ones: `synthetic`, `series`, `letters`
 //! - [`origin`]: where datasets come from: addresses, hashes, licences
+//! - `contents`: what is in a dataset, for people and programs
 //! - [`dataset`]: a loaded dataset
 //! - [`reader`]: reading samples, varied for training by `augment`; `decoders` decode ahead what lies on disk
 //! - [`content`], [`idx`], `uea`, `picture`: files, gzipped or not, and their formats
@@ -24,6 +25,7 @@
 mod augment;
 mod cifar;
 pub mod content;
+mod contents;
 pub mod dataset;
 mod decoders;
 mod digits;
@@ -47,6 +49,7 @@ mod text;
 mod ts;
 mod uea;
 
+pub use contents::{DatasetContents, FileState, common_path};
 pub use dataset::{Dataset, Normalisation, Split};
 pub use error::DataError;
 pub use folders::Folders;

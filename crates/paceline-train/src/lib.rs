@@ -7,6 +7,7 @@
 //! - [`meta`]: tags and heads as bytes
 //! - [`update`]: optimiser and learning rate
 //! - [`model`]: a replica: parameters, gradients, state, optimiser memory, network
+//! - `inference`: how long a network takes to answer
 //! - [`weights`]: where training starts: safetensors files, frozen layers
 //! - [`segment`]: where a run pauses and goes on
 //! - [`clock`]: the training clock and the phases it is divided into
@@ -23,6 +24,7 @@ pub mod clock;
 pub mod curve;
 pub mod engine;
 pub mod error;
+mod inference;
 pub mod memory;
 pub mod meta;
 pub mod model;
@@ -34,5 +36,6 @@ pub mod weights;
 pub mod worker;
 
 pub use error::TrainError;
+pub use inference::{InferRequest, InferenceReport};
 pub use model::Replica;
 pub use segment::{Pause, Segment, SegmentControl, StepGate};

@@ -8,13 +8,17 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::Path;
 
+use paceline_data::Dataset;
 use paceline_nn::Graph;
 use paceline_nn::graph::{Node, Tensor};
 use paceline_nn::layers::Op;
 use paceline_plan::{Plan, Weights};
 use safetensors::tensor::{Dtype, Metadata, TensorInfo, TensorView};
 
+use paceline_resolve::TypedPlan;
+
 use crate::error::TrainError;
+use crate::model;
 
 /// Longest header that is read, in bytes: that of a thousand layers is far below.
 const LONGEST_HEADER: u64 = 16 << 20;
@@ -145,6 +149,19 @@ pub fn start(
         Some(weights) => load(weights, graph, params, state),
         None => Ok(LeftOut::default()),
     }
+}
+
+/// Whether a run can start from its weights and freeze its layers; what is left out of a partial load, in words.
+pub fn check(plan: &TypedPlan<'_>, dataset: &Dataset) -> Result<Option<String>, TrainError> {
+    if plan.init.is_none() && plan.frozen.is_empty() {
+        return Ok(None);
+    }
+    let graph = model::graph(plan, dataset)?;
+    frozen(plan, &graph)?;
+    let Some(init) = &plan.init else { return Ok(None) };
+    let (mut params, mut state) = (vec![0.0; graph.param_count()], vec![0.0; graph.state_count()]);
+    let left = start(plan, &graph, &mut params, &mut state)?;
+    Ok((!left.is_empty()).then(|| format!("left out of {}: {left}", init.file)))
 }
 
 /// Fills parameters and state from a file; what was left out.

@@ -24,6 +24,15 @@ pub struct Show {
     pub quiet: bool,
 }
 
+impl Show {
+    /// Writes a line to standard error, unless only results are to be shown.
+    pub fn note(self, line: &str) {
+        if !self.quiet {
+            note(line);
+        }
+    }
+}
+
 /// Writes one line of JSON to standard output.
 pub fn json(value: &impl Serialize) -> std::io::Result<()> {
     json_line(&serde_json::to_string(value)?)

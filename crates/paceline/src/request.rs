@@ -12,14 +12,13 @@ use paceline_record::process::Started;
 use paceline_record::store::{EventSink, Scarce, scarce};
 use paceline_record::{Checkpoints, Damaged, Event, Record, Recording, RunOrigin, RunResult};
 use paceline_resolve::TypedPlan;
-use paceline_train::model;
+use paceline_train::{model, weights};
 
 use crate::failure::Failure;
 use crate::flags::registries;
 use crate::output::{self, Follow, Show};
 use crate::verbs::listen::Listening;
 use crate::verbs::store::BUILD;
-use crate::verbs::weights;
 use paceline_record::FailureKind;
 
 /// A run to be made, or to go on.
@@ -53,9 +52,7 @@ pub fn conclude(
     if let (Some(path), Ok(())) = (path, &kept) {
         summary += &format!("recorded in {}: paceline show {run}\n", path.display());
     }
-    if !show.quiet {
-        output::note(summary.trim_end());
-    }
+    show.note(summary.trim_end());
     output::result(result, origin)?;
     kept.map_err(|error| Failure::not_recorded(&error))
 }
@@ -99,7 +96,7 @@ impl RunRequest {
         let typed = TypedPlan::new(plan, registries())?;
         let dataset = typed.dataset.load(folders, &model::settings(plan))?;
         plan.check(dataset.train.len())?;
-        weights::check(&typed, &dataset, show)?;
+        weights::check(&typed, &dataset)?.iter().for_each(|note| show.note(note));
         self.check_space(&typed, &dataset)?;
         if recording.is_some() {
             // From its row in the store on, a run that is interrupted saves itself and says so.

@@ -44,16 +44,12 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     }
     let program = std::env::current_exe()?;
     let say = &mut |what: &str| {
-        if !show.quiet {
-            output::note(&format!("{:>6.1} s  {what}", start.elapsed().as_secs_f64()));
-        }
+        show.note(&format!("{:>6.1} s  {what}", start.elapsed().as_secs_f64()));
     };
     let measured = calibrate::measure((&program, "rank"), args.quick, say)?;
     written(&measured.text())?;
     let (seconds, out) = (start.elapsed().as_secs_f64(), args.out.display().to_string());
-    if !show.quiet {
-        output::note(&format!("wrote {out} after {seconds:.1} s"));
-    }
+    show.note(&format!("wrote {out} after {seconds:.1} s"));
     output::json(&Summary {
         r#type: "calibration",
         out,

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 use paceline_data::origin::{Origin, Parcel};
-use paceline_data::{DATASETS, DatasetKind, DatasetSettings, Folders, Form, content};
+use paceline_data::{DATASETS, DatasetContents, DatasetKind, FileState, Folders, Form, common_path};
 use paceline_fetch::{Client, FetchEvent};
 use paceline_resolve::{data_folders, own_data_folder, variable};
 use serde::Serialize;
@@ -138,15 +138,6 @@ fn list(place: &Place, show: Show) -> Result<(), Failure> {
     Ok(output::text(&text)?)
 }
 
-/// The folder of several files, or the one file or folder.
-fn place_of(files: &[PathBuf]) -> Option<&Path> {
-    match files {
-        [] => None,
-        [one] => Some(one),
-        [first, ..] => first.parent(),
-    }
-}
-
 #[derive(Serialize)]
 struct Lies<'a> {
     name: &'a str,
@@ -156,7 +147,7 @@ struct Lies<'a> {
 
 fn path(args: &One, show: Show) -> Result<(), Failure> {
     let files = source(&args.name).locate(&args.place.folders())?;
-    let path = place_of(&files);
+    let path = common_path(&files);
     if show.json {
         return Ok(output::json(&Lies { name: &args.name, path, files: &files })?);
     }
@@ -167,111 +158,12 @@ fn path(args: &One, show: Show) -> Result<(), Failure> {
     Ok(())
 }
 
-#[derive(Serialize)]
-struct Contents {
-    name: &'static str,
-    about: &'static str,
-    train_samples: usize,
-    test_samples: usize,
-    shape: [usize; 3],
-    classes: usize,
-    /// Answers per sample.
-    positions: usize,
-    memory_bytes: usize,
-    disk_bytes: u64,
-    path: Option<PathBuf>,
-    files: Vec<FileState>,
-    home: Option<&'static str>,
-    licence: Option<&'static str>,
-}
-
-#[derive(Serialize)]
-struct FileState {
-    path: PathBuf,
-    bytes: u64,
-    /// `verified`, `differs`, or `unknown` where no hash is known.
-    hash: &'static str,
-}
-
-/// How a file compares with the published one of its name.
-fn state(source: &DatasetKind, path: &Path) -> Result<FileState, Failure> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let name = name.strip_suffix(".gz").unwrap_or(&name);
-    let published = source.origin.parcels().iter().find_map(|parcel| {
-        let single = parcel.files.len() == 1 && parcel.name == name;
-        parcel.files.iter().find(|file| single || file.name == name)
-    });
-    let hash = match published {
-        Some(file) if content::sha256(path)?.1 == file.sha256 => "verified",
-        Some(_) => "differs",
-        None => "unknown",
-    };
-    let bytes = std::fs::metadata(path).map_or(0, |file| file.len());
-    Ok(FileState { path: path.to_owned(), bytes, hash })
-}
-
 fn info(args: &One, show: Show) -> Result<(), Failure> {
-    let (source, folders) = (source(&args.name), args.place.folders());
-    let located = source.locate(&folders)?;
-    let dataset = source.load(&folders, &DatasetSettings::default())?;
-    let files = located.iter().filter(|path| path.is_file());
-    let files = files.map(|path| state(source, path)).collect::<Result<Vec<_>, _>>()?;
-    let (home, licence) = match source.origin {
-        Origin::Published(published) => (Some(published.home), Some(published.licence)),
-        Origin::BuiltIn { note } => (None, Some(note)),
-        Origin::Yours => (None, None),
-    };
-    let contents = Contents {
-        name: source.name,
-        about: source.about,
-        train_samples: dataset.train.len(),
-        test_samples: dataset.test.len(),
-        shape: dataset.shape,
-        classes: dataset.classes,
-        positions: dataset.positions,
-        memory_bytes: dataset.train.memory_bytes() + dataset.test.memory_bytes(),
-        disk_bytes: files.iter().map(|file| file.bytes).sum(),
-        path: place_of(&located).map(Path::to_owned),
-        files,
-        home,
-        licence,
-    };
+    let contents = DatasetContents::read(source(&args.name), &args.place.folders())?;
     if show.json {
         return Ok(output::json(&contents)?);
     }
-    Ok(output::text(&words(&contents, dataset.train.streamed()))?)
-}
-
-fn words(contents: &Contents, streamed: bool) -> String {
-    let [h, w, c] = contents.shape;
-    let mut text = format!("{}: {}\n\n", contents.name, contents.about);
-    let mut line = |name: &str, value: String| text += &format!("{name:<10} {value}\n");
-    line("samples", format!("{} to train, {} to test", contents.train_samples, contents.test_samples));
-    line("shape", format!("{h}×{w}×{c}"));
-    line("classes", contents.classes.to_string());
-    if contents.positions > 1 {
-        line("answers", format!("{} per sample: what comes next at each position", contents.positions));
-    }
-    let streamed = if streamed { " (names only; images are decoded while training goes on)" } else { "" };
-    line("memory", format!("{:.1} MB{streamed}", contents.memory_bytes as f64 / 1e6));
-    if let Some(path) = &contents.path {
-        line("lies in", path.display().to_string());
-    }
-    for file in &contents.files {
-        let name = file.path.file_name().unwrap_or_default().to_string_lossy();
-        let hash = match file.hash {
-            "verified" => "SHA-256 verified",
-            "differs" => "SHA-256 differs from the published file's",
-            _ => "no SHA-256 known",
-        };
-        line("file", format!("{name}, {} bytes, {hash}", file.bytes));
-    }
-    for (name, value) in [("licence", contents.licence), ("source", contents.home)] {
-        if let Some(value) = value {
-            line(name, value.into());
-        }
-    }
-    text
+    Ok(output::text(&contents.text())?)
 }
 
 #[derive(Serialize)]
@@ -322,7 +214,7 @@ fn get(args: &Get, show: Show) -> Result<(), Failure> {
             Failure::new(kind, error.to_string(), hint)
         })?;
         for path in paths {
-            files.push(state(source, &path)?);
+            files.push(FileState::of(source, &path)?);
         }
     }
     if parcels.is_empty() && !show.json {
@@ -332,9 +224,7 @@ fn get(args: &Get, show: Show) -> Result<(), Failure> {
     if show.json {
         return Ok(output::json(&Fetched { name: source.name, folder, files })?);
     }
-    if !show.quiet {
-        output::note(&format!("{}: {} files are there, SHA-256 verified", source.name, files.len()));
-    }
+    show.note(&format!("{}: {} files are there, SHA-256 verified", source.name, files.len()));
     Ok(output::text(&format!("{}\n", folder.display()))?)
 }
 

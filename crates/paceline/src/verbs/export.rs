@@ -10,7 +10,7 @@ use paceline_study::{StudyState, ranks, runs};
 use super::store::Where;
 use crate::failure::Failure;
 use crate::flags::names;
-use crate::output::{self, Show};
+use crate::output::Show;
 use paceline_record::FailureKind;
 
 /// Flags of `paceline export`.
@@ -63,9 +63,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
             path
         }
     };
-    if !show.quiet {
-        output::note(&format!("{} as {} in {}", run.run, format.name, path.display()));
-    }
+    show.note(&format!("{} as {} in {}", run.run, format.name, path.display()));
     Ok(())
 }
 
@@ -111,8 +109,6 @@ fn export_study(args: &Args, name: &str, show: Show) -> Result<(), Failure> {
             ));
         }
     };
-    if !show.quiet {
-        output::note(&format!("{} runs of {name} in {}", known.made.len(), path.display()));
-    }
+    show.note(&format!("{} runs of {name} in {}", known.made.len(), path.display()));
     Ok(())
 }

@@ -1,28 +1,17 @@
 //! `paceline infer`: how long a trained network takes to answer, and how often it is right.
 
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use paceline_data::{DATASETS, Folders};
-use paceline_nn::Compute;
+use paceline_data::DATASETS;
 use paceline_nn::models::MODELS;
-use paceline_plan::Plan;
-use paceline_record::Machine;
-use paceline_resolve::{PlanSettings, TypedPlan, resolve};
-use paceline_statistics::percentile;
-use paceline_train::{Replica, model};
-use serde::Serialize;
+use paceline_resolve::{PlanSettings, resolve};
+use paceline_train::InferRequest;
 
 use super::data::Place;
-use super::weights;
 use crate::failure::Failure;
 use crate::flags::names;
 use crate::flags::registries;
 use crate::output::{self, Show};
-
-/// Part of the time asked for that is run before anything is counted.
-const WARM_UP: f64 = 0.1;
 
 /// Flags of `paceline infer`.
 #[derive(clap::Args, Debug)]
@@ -59,55 +48,6 @@ fn seconds(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| "between 0.01 and 3600 seconds".into())
 }
 
-#[derive(Serialize)]
-struct Row {
-    batch: usize,
-    threads: usize,
-    /// Batches that were measured.
-    batches: usize,
-    p50_ms: f64,
-    p95_ms: f64,
-    p99_ms: f64,
-    samples_per_s: f64,
-}
-
-#[derive(Serialize)]
-struct Report {
-    model: String,
-    data: String,
-    /// Whether weights were given; without any the network is as untrained as it starts.
-    weights: Option<String>,
-    parameters: usize,
-    test_samples: usize,
-    accuracy: f64,
-    loss: f64,
-    kernels: String,
-    machine: Machine,
-    rows: Vec<Row>,
-}
-
-impl Row {
-    fn new(batch: usize, threads: usize, mut latencies: Vec<Duration>) -> Self {
-        latencies.sort_unstable();
-        let total: Duration = latencies.iter().sum();
-        let [p50_ms, p95_ms, p99_ms] =
-            [50, 95, 99].map(|p| percentile(&latencies, p).unwrap_or_default().as_secs_f64() * 1e3);
-        let batches = latencies.len();
-        let samples_per_s = (batches * batch) as f64 / total.as_secs_f64();
-        Self { batch, threads, batches, p50_ms, p95_ms, p99_ms, samples_per_s }
-    }
-}
-
-/// Answers to be timed.
-pub struct InferRequest {
-    /// The network, its samples and its weights are what a run of this plan would begin with.
-    pub plan: Plan,
-    pub folders: Folders,
-    pub batches: Vec<usize>,
-    pub threads: Vec<usize>,
-    pub seconds: f64,
-}
-
 /// `paceline infer`.
 pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     let mut settings = PlanSettings::default();
@@ -125,89 +65,9 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
 
 /// Times the answers and prints what came out.
 pub fn measure(request: InferRequest, show: Show) -> Result<(), Failure> {
-    let InferRequest { mut plan, folders, batches, threads, seconds } = request;
-    let typed = TypedPlan::new(&plan, registries())?;
-    let dataset = typed.dataset.load(&folders, &model::settings(&plan))?;
-    weights::check(&typed, &dataset, show)?;
-    let graph = Arc::new(model::graph(&typed, &dataset)?);
-
-    let (mut rows, mut outcome, mut kernels) = (Vec::new(), None, String::new());
-    for &threads in &threads {
-        let compute = Arc::new(Compute::new(threads, false));
-        kernels = compute.level.to_string();
-        for &batch in &batches {
-            plan.batch = batch;
-            let mut replica = Replica::new(&plan, Arc::clone(&graph), Arc::clone(&compute))?;
-            if outcome.is_none() {
-                outcome = Some(replica.evaluate(&dataset, 0..dataset.test.len())?);
-            }
-            if !show.quiet {
-                output::note(&format!("batch {batch}, threads {threads}: {seconds} s"));
-            }
-            let mut samples = (0..dataset.test.len() as u32).cycle();
-            let mut answer = || {
-                let ids: Vec<u32> = samples.by_ref().take(plan.batch).collect();
-                replica.answer(&dataset, &ids)
-            };
-            let begun = Instant::now();
-            answer()?;
-            while begun.elapsed().as_secs_f64() < WARM_UP * seconds {
-                answer()?;
-            }
-            let (begun, mut latencies) = (Instant::now(), Vec::new());
-            while latencies.is_empty() || begun.elapsed().as_secs_f64() < seconds {
-                latencies.push(answer()?);
-            }
-            rows.push(Row::new(plan.batch, threads, latencies));
-        }
-    }
-    let outcome = outcome.expect("clap asks for at least one batch and one number of threads");
-    let report = Report {
-        model: plan.model.clone(),
-        data: plan.data.clone(),
-        weights: plan.init.as_ref().map(|init| init.file.clone()),
-        parameters: graph.param_count(),
-        test_samples: dataset.test.len(),
-        accuracy: outcome.accuracy(),
-        loss: outcome.mean_loss(),
-        kernels,
-        machine: Machine::here(),
-        rows,
-    };
+    let measured = request.measure(registries(), &|line| show.note(line))?;
     if show.json {
-        return Ok(output::json(&report)?);
+        return Ok(output::json(&measured)?);
     }
-    Ok(output::text(&table(&report))?)
-}
-
-fn table(report: &Report) -> String {
-    let Report { model, data, weights, parameters, accuracy, loss, test_samples, .. } = report;
-    let from = weights.as_deref().unwrap_or("untrained: give --init FILE");
-    let mut text = format!("{model} on {data}, {parameters} parameters ({from})\n");
-    text += &format!("accuracy {:.2} %, loss {loss:.4} on {test_samples} test samples\n\n", 100.0 * accuracy);
-    text += &format!(
-        "{:>6} {:>8} {:>10} {:>10} {:>10} {:>14} {:>8}\n",
-        "batch", "threads", "p50 (ms)", "p95 (ms)", "p99 (ms)", "samples/s", "batches"
-    );
-    for row in &report.rows {
-        text += &format!(
-            "{:>6} {:>8} {:>10.3} {:>10.3} {:>10.3} {:>14.1} {:>8}\n",
-            row.batch, row.threads, row.p50_ms, row.p95_ms, row.p99_ms, row.samples_per_s, row.batches
-        );
-    }
-    text += &format!("\nlatency of the forward pass of a batch in memory; kernels: {}\n", report.kernels);
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn quantiles_are_latencies_that_occurred() {
-        let row = Row::new(2, 1, (1..=100).rev().map(Duration::from_millis).collect());
-        assert_eq!((row.p50_ms, row.p95_ms, row.p99_ms), (50.0, 95.0, 99.0));
-        assert!((row.samples_per_s - 200.0 / 5.05).abs() < 1e-9);
-        assert_eq!(Row::new(1, 1, vec![Duration::from_millis(3)]).p99_ms, 3.0);
-    }
+    Ok(output::text(&measured.text())?)
 }

@@ -108,9 +108,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
         interrupt: Interrupt::on_signals()?,
     };
     let tell = &mut |line: &str| {
-        if !show.quiet {
-            output::note(line);
-        }
+        show.note(line);
     };
     let joined = agent::join(&join, tell)?;
     if show.json {

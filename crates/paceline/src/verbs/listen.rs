@@ -13,7 +13,7 @@ use paceline_wire::line::join_listener::JoinListener;
 
 use crate::failure::Failure;
 use crate::flags::registries;
-use crate::output::{self, Show};
+use crate::output::Show;
 use paceline_record::FailureKind;
 
 /// The port where nothing else is said.
@@ -135,9 +135,7 @@ impl Listening {
         let (key, made) = key_file::read_or_create(&path).map_err(LaunchError::from)?;
         let temporary = given.is_none().then(|| Temporary(path.clone()));
         let join_listener = JoinListener::bind(address.all[0]).map_err(LaunchError::from)?;
-        if !show.quiet {
-            output::note(&how_to_join(&join_listener, plan.host_count() - 1, &path, made && given.is_some()));
-        }
+        show.note(&how_to_join(&join_listener, plan.host_count() - 1, &path, made && given.is_some()));
         let timeout = Duration::from_secs_f64(self.join_timeout);
         Ok((Some(Listen { join_listener, key, timeout }), temporary))
     }

@@ -26,11 +26,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     let study = paceline_study::read(&args.study)?;
     let mut seconds = None;
     if !args.no_probe {
-        if !show.quiet {
-            output::note(
-                "running the control once, to see how long a run takes (--no-probe leaves that out)",
-            );
-        }
+        show.note("running the control once, to see how long a run takes (--no-probe leaves that out)");
         seconds = Some(probe(&study, &args.store.folder())?);
     }
     let outline = StudyOutline::new(&study, seconds)?;

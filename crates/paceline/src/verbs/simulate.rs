@@ -6,13 +6,13 @@ use paceline_record::process::{self, Started};
 use paceline_record::store::EventSink;
 use paceline_record::{Event, Record, RunOrigin, RunResult};
 use paceline_resolve::{TypedPlan, resolve};
-use paceline_train::model;
+use paceline_train::{model, weights};
 use paceline_virtual::price::Terms;
 use paceline_virtual::run::{self, Scenario};
 use paceline_virtual::{Calibration, Cluster};
 
 use super::store::BUILD;
-use super::{train, weights};
+use super::train;
 use crate::failure::Failure;
 use crate::flags::registries;
 use crate::output::{self, Follow, Show};
@@ -99,7 +99,7 @@ pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
     let typed = TypedPlan::new(&plan, registries())?;
     let dataset = typed.dataset.load(&folders, &model::settings(&plan))?;
     plan.check(dataset.train.len())?;
-    weights::check(&typed, &dataset, show)?;
+    weights::check(&typed, &dataset)?.iter().for_each(|note| show.note(note));
     known.tell(show);
     let id = process::new_run_id();
     let terms = known.terms();

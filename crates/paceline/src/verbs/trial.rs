@@ -4,8 +4,9 @@ use paceline_data::Folders;
 use paceline_record::FailureKind;
 use paceline_record::process::{self, Started};
 use paceline_study::{TrialDocument, TrialTask};
+use paceline_train::InferRequest;
 
-use super::infer::{self, InferRequest};
+use super::infer;
 use super::listen::Listening;
 use crate::failure::Failure;
 use crate::output::Show;

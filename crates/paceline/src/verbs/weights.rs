@@ -3,7 +3,6 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use paceline_data::Dataset;
 use paceline_launch::gather;
 use paceline_plan::Plan;
 use paceline_record::{Checkpoint, Checkpoints, Damaged, Store};
@@ -40,24 +39,6 @@ struct Exported<'a> {
     step: u64,
     parameters: usize,
     params_sha256: String,
-}
-
-/// Whether a run can start from its weights and freeze its layers; says what is left out of a partial load.
-pub fn check(plan: &TypedPlan<'_>, dataset: &Dataset, show: Show) -> Result<(), Failure> {
-    let Some(init) = &plan.init else {
-        if !plan.frozen.is_empty() {
-            weights::frozen(plan, &model::graph(plan, dataset)?)?;
-        }
-        return Ok(());
-    };
-    let graph = model::graph(plan, dataset)?;
-    weights::frozen(plan, &graph)?;
-    let (mut params, mut state) = (vec![0.0; graph.param_count()], vec![0.0; graph.state_count()]);
-    let left = weights::start(plan, &graph, &mut params, &mut state)?;
-    if !left.is_empty() && !show.quiet {
-        output::note(&format!("left out of {}: {left}", init.file));
-    }
-    Ok(())
 }
 
 /// A run's plan, and the checkpoint that is meant.
