@@ -69,6 +69,30 @@ fn a_public_type_is_defined_in_one_crate_only() {
     assert!(SHARED_NAMES.len() <= 12, "{} exceptions", SHARED_NAMES.len());
 }
 
+/// Lines of the source files below a folder, by path.
+fn lines(folder: &Path) -> Vec<(String, usize)> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            all.extend(lines(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let text = fs::read_to_string(&path).unwrap();
+            all.push((path.display().to_string(), text.lines().count()));
+        }
+    }
+    all
+}
+
+#[test]
+fn the_program_is_thin_logic_lives_in_libraries() {
+    let source = root().join("crates/paceline/src");
+    let all: usize = lines(&source).iter().map(|(_, lines)| lines).sum();
+    assert!(all < 4500, "crates/paceline/src has {all} lines");
+    let long: Vec<_> = lines(&source.join("verbs")).into_iter().filter(|(_, lines)| *lines > 300).collect();
+    assert!(long.is_empty(), "verbs of more than 300 lines: {long:?}");
+}
+
 #[test]
 fn public_types_are_found_in_every_form() {
     let text = "pub struct A<T> {\n    pub struct B;\npub(crate) struct C;\nstruct D;\npub unsafe trait E: F {\npub type G = H;";
