@@ -10,7 +10,7 @@ use paceline_record::figures::Figures;
 use paceline_record::store::{FILE, RunRow};
 use paceline_record::{RecordError, Store};
 
-use crate::group::{Group, PlanSettings, Studies, StudyOverview, settings};
+use crate::group::{Group, RunSettings, Studies, StudyOverview, settings};
 
 /// Runs that wrote so long before the latest are looked at again: several write at once.
 const OVERLAP_S: f64 = 30.0;
@@ -43,7 +43,7 @@ struct CacheState {
     runs: BTreeMap<i64, Arc<RunRow>>,
     listed: Runs,
     /// By run: they never change, and a plan takes long to read.
-    settings: HashMap<i64, PlanSettings>,
+    settings: HashMap<i64, RunSettings>,
     /// All runs as a group, and of which change.
     group: Option<(u64, Arc<Group>)>,
     studies: HashMap<String, (u64, Result<Arc<StudyOverview>, String>)>,
@@ -129,7 +129,7 @@ impl StoreCache {
         let own = |run: &Arc<RunRow>| {
             (Arc::clone(run), Arc::clone(known.entry(run.id).or_insert_with(|| settings(run))))
         };
-        let rows: Vec<(Arc<RunRow>, PlanSettings)> = runs.iter().map(own).collect();
+        let rows: Vec<(Arc<RunRow>, RunSettings)> = runs.iter().map(own).collect();
         let group = Arc::new(Group::recorded(&rows, &self.figures));
         kept.group = Some((changes, Arc::clone(&group)));
         Ok(group)

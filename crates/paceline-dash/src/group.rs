@@ -50,10 +50,10 @@ pub struct StudyOverview {
 }
 
 /// What a run was told, by name.
-pub type PlanSettings = Arc<Vec<(String, String)>>;
+pub type RunSettings = Arc<Vec<(String, String)>>;
 
 /// The settings of a run, and where it was made.
-pub fn settings(row: &RunRow) -> PlanSettings {
+pub fn settings(row: &RunRow) -> RunSettings {
     let mut own = table::settings(row);
     own.push(("origin".into(), row.origin.clone()));
     Arc::new(own)
@@ -153,7 +153,7 @@ impl Group {
     }
 
     /// All recorded runs, each with its settings: what differs between them are the factors.
-    pub fn recorded(rows: &[(Arc<RunRow>, PlanSettings)], figures: &Figures) -> Self {
+    pub fn recorded(rows: &[(Arc<RunRow>, RunSettings)], figures: &Figures) -> Self {
         // A plan that cannot be read has no settings, and says nothing about what differs.
         let readable: Vec<&[(String, String)]> =
             rows.iter().map(|(_, own)| own.as_slice()).filter(|own| own.len() > 1).collect();
@@ -162,7 +162,7 @@ impl Group {
         let responses: Vec<Response> =
             shown.into_iter().map(|(name, log)| Response::figure(figures, name, log)).collect();
         let read = responses.iter().map(|response| figures.find(&response.name)).collect::<Vec<_>>();
-        let member = |(row, own): &(Arc<RunRow>, PlanSettings)| {
+        let member = |(row, own): &(Arc<RunRow>, RunSettings)| {
             let level = |name: &String| {
                 own.iter().find(|(known, _)| known == name).map_or_else(|| "–".into(), |(_, v)| v.clone())
             };
