@@ -8,6 +8,7 @@ use std::path::Path;
 
 use paceline_explore::table::{Exploration, ExplorationError, ExplorationRequest, LookupTable};
 use paceline_plan::{Goal, Objective, Value};
+use paceline_registry::Registry;
 
 const BUDGET: usize = 12;
 
@@ -37,7 +38,7 @@ fn main() -> Result<(), ExplorationError> {
     };
     let exploration = Exploration::new(table, &ask)?;
     for sampler in ["random", "sobol", "bayes"] {
-        let explored = exploration.run(sampler, 1)?;
+        let explored = exploration.run(&Registry::default(), sampler, 1)?;
         let regrets = exploration.regrets(&explored.rows).unwrap_or_default();
         let last = regrets.last().copied().unwrap_or(f64::NAN);
         println!("{sampler}: {} rows looked up, {:.1}% from the best", explored.rows.len(), 100.0 * last);

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use paceline_random::{Purpose, Stream};
+use paceline_registry::Registry;
 use paceline_statistics::{mean, sorted};
 use serde::Serialize;
 
@@ -55,7 +56,7 @@ impl RegretCurve {
     ) -> Result<Self, ExplorationError> {
         let (mut regrets, mut last): (Vec<Vec<f64>>, Vec<f64>) = (Vec::new(), Vec::new());
         for seed in seeds {
-            let explored = exploration.run(sampler, seed)?;
+            let explored = exploration.run(&Registry::default(), sampler, seed)?;
             let mut regret = exploration.regrets(&explored.rows).ok_or(ExplorationError::NoRegret)?;
             // A design that ends before the budget stays where it is.
             let end = regret.last().copied().unwrap_or(f64::NAN);

@@ -9,10 +9,11 @@ use std::collections::BTreeMap;
 
 use paceline_plan::{Objective, Point};
 use paceline_random::{Purpose, Stream};
+use paceline_registry::Registry;
 use serde::{Deserialize, Serialize};
 
 use crate::problem::{Observation, Problem, TrialOutcome};
-use crate::samplers::{self, Sampler, SamplerError};
+use crate::samplers::{self, Sampler, SamplerError, SamplerKind};
 
 /// What a run is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -136,15 +137,19 @@ pub struct StudySchedule {
 
 impl StudySchedule {
     /// The schedule of a problem.
-    pub fn new(problem: &Problem, rules: ScheduleRules) -> Result<Self, SamplerError> {
-        let (kind, _) = samplers::find(&rules.sampler)?;
+    pub fn new(
+        problem: &Problem,
+        rules: ScheduleRules,
+        samplers: &Registry<SamplerKind>,
+    ) -> Result<Self, SamplerError> {
+        let (kind, _) = samplers::find(samplers, &rules.sampler)?;
         let points = rules.runs.map(|runs| runs.div_ceil(rules.repeats) as usize);
         if points.is_none() && !kind.finite {
             let name = kind.name;
             return Err(SamplerError(format!("{name} never ends by itself: set `runs` in [budget]")));
         }
         let problem = Problem { budget: points, ..problem.clone() };
-        let mut sampler = samplers::make(&rules.sampler, &problem)?;
+        let mut sampler = samplers::make(samplers, &rules.sampler, &problem)?;
         let known = (!kind.adaptive).then(|| {
             let mut history: Vec<Observation> = Vec::new();
             while points.is_none_or(|points| history.len() < points) {
@@ -379,7 +384,7 @@ mod tests {
 
     /// Runs everything one after the other.
     fn all(rules: &ScheduleRules, mut made: Vec<StudyRun>) -> Vec<StudyRun> {
-        let mut schedule = StudySchedule::new(&problem(), rules.clone()).unwrap();
+        let mut schedule = StudySchedule::new(&problem(), rules.clone(), &Registry::default()).unwrap();
         loop {
             match schedule.next(&made) {
                 Next::Run(job) => made.push(StudyRun { end: Some(ended(&job)), job }),
@@ -443,7 +448,7 @@ mod tests {
     #[test]
     fn noisy_points_are_run_again_the_best_first() {
         let rules = ScheduleRules { max_repeats: 4, ..rules("grid", None) };
-        let mut schedule = StudySchedule::new(&problem(), rules).unwrap();
+        let mut schedule = StudySchedule::new(&problem(), rules, &Registry::default()).unwrap();
         let mut made: Vec<StudyRun> = Vec::new();
         while let Next::Run(job) = schedule.next(&made) {
             let noisy = job.levels == [Some(0), Some(1)];
@@ -475,7 +480,9 @@ mod tests {
 
     #[test]
     fn endless_samplers_need_a_budget() {
-        let error = StudySchedule::new(&problem(), rules("bayes", None)).map(|_| ()).unwrap_err();
+        let error = StudySchedule::new(&problem(), rules("bayes", None), &Registry::default())
+            .map(|_| ())
+            .unwrap_err();
         assert!(error.0.contains("set `runs`"), "{error}");
     }
 }

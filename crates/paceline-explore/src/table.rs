@@ -6,9 +6,10 @@ use std::path::Path;
 use paceline_plan::sheet::{Sheet, SheetRow, TableError};
 use paceline_plan::value::nearest;
 use paceline_plan::{Axis, Condition, Objective, Point, Space, Value};
+use paceline_registry::Registry;
 
 use crate::problem::{Joins, Observation, Prior, Problem, TrialOutcome};
-use crate::samplers::{self, SamplerError};
+use crate::samplers::{self, SamplerError, SamplerKind};
 
 /// A table that cannot be explored.
 #[derive(Debug, thiserror::Error)]
@@ -215,14 +216,19 @@ impl Exploration {
     }
 
     /// Explores with a sampler: which rows it looked up, in order, and what each suggestion took, in seconds.
-    pub fn run(&self, sampler: &str, seed: u64) -> Result<Explored, ExplorationError> {
-        let (kind, _) = samplers::find(sampler)?;
+    pub fn run(
+        &self,
+        samplers: &Registry<SamplerKind>,
+        sampler: &str,
+        seed: u64,
+    ) -> Result<Explored, ExplorationError> {
+        let (kind, _) = samplers::find(samplers, sampler)?;
         if kind.shortens {
             let problem = format!("{sampler} begins with shortened runs, and a table has only whole ones");
             return Err(SamplerError(problem).into());
         }
         let problem = Problem { seed, ..self.problem.clone() };
-        let mut sampler = samplers::make(sampler, &problem)?;
+        let mut sampler = samplers::make(samplers, sampler, &problem)?;
         let mut explored =
             Explored { rows: Vec::new(), history: Vec::new(), suggest_s: Vec::new(), notes: sampler.notes() };
         while explored.history.len() < self.budget {
@@ -307,7 +313,7 @@ mod tests {
     fn every_row_is_looked_up_once_and_the_regret_ends_at_nothing() {
         let exploration = Exploration::new(parsed(TABLE), &ask()).unwrap();
         for sampler in ["grid", "random", "lhs", "sobol", "bayes"] {
-            let explored = exploration.run(sampler, 3).unwrap();
+            let explored = exploration.run(&Registry::default(), sampler, 3).unwrap();
             let mut rows = explored.rows.clone();
             rows.sort_unstable();
             assert_eq!(rows, [0, 1, 2], "{sampler}");
@@ -315,7 +321,13 @@ mod tests {
         }
         // Feasible: 3.5 and 2. Row 1 is not, so the worst feasible one counts.
         assert_eq!(exploration.regrets(&[1, 0, 2]).unwrap(), [0.75, 0.75, 0.0]);
-        assert!(exploration.run("halving", 1).unwrap_err().to_string().contains("shortened"));
+        assert!(
+            exploration
+                .run(&Registry::default(), "halving", 1)
+                .unwrap_err()
+                .to_string()
+                .contains("shortened")
+        );
     }
 
     #[test]
@@ -328,7 +340,7 @@ mod tests {
             ..ask()
         };
         let exploration = Exploration::new(parsed(table), &ask).unwrap();
-        assert_eq!(exploration.run("bayes", 1).unwrap().rows[..2], [2, 1]);
+        assert_eq!(exploration.run(&Registry::default(), "bayes", 1).unwrap().rows[..2], [2, 1]);
         let wrong = ExplorationRequest { prior: Some("x y".into()), ..ask };
         let error = Exploration::new(parsed(table), &wrong).unwrap_err().to_string();
         assert!(error.contains("--prior x y: there is no such column"), "{error}");

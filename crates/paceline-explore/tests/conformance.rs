@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use paceline_explore::samplers::{self, SamplerKind};
 use paceline_explore::{Joins, Observation, Prior, Problem, SAMPLERS, Suggestion, TrialOutcome};
 use paceline_plan::{Axis, Condition, Goal, Objective, Point, Space, Value};
+use paceline_registry::Registry;
 
 fn numbers(name: &str, levels: impl IntoIterator<Item = u32>) -> Axis {
     Axis::new(name, levels.into_iter().map(|l| Value::Number(f64::from(l))).collect())
@@ -79,7 +80,7 @@ fn explore(
     mut history: Vec<Observation>,
     count: usize,
 ) -> Option<Vec<Observation>> {
-    let mut sampler = samplers::make(kind.name, problem).ok()?;
+    let mut sampler = samplers::make(&Registry::default(), kind.name, problem).ok()?;
     while history.len() < count {
         let Some(suggestion) = sampler.next(&history) else { break };
         history.push(run(&suggestion));
@@ -153,7 +154,7 @@ fn points_that_are_being_run_are_not_suggested_again() {
     each(|kind, name, problem| {
         let problem = problem(7);
         let Some(mut history) = explore(kind, &problem, Vec::new(), BUDGET / 2) else { return };
-        let mut sampler = samplers::make(kind.name, &problem).unwrap();
+        let mut sampler = samplers::make(&Registry::default(), kind.name, &problem).unwrap();
         for _ in 0..3 {
             let Some(next) = sampler.next(&history) else { break };
             assert!(
@@ -280,7 +281,7 @@ fn bayes_finds_the_best_of_a_smooth_function_sooner_than_chance() {
             objectives: vec![Objective { metric: "time".into(), goal: Goal::Minimize }],
             ..problem(space(), seed, 30)
         };
-        let mut sampler = samplers::make(name, &problem).unwrap();
+        let mut sampler = samplers::make(&Registry::default(), name, &problem).unwrap();
         let mut history = Vec::new();
         while history.len() < 30 {
             history.push(evaluate(sampler.next(&history).unwrap()));
@@ -310,7 +311,7 @@ fn bayes_begins_with_what_is_expected_to_be_best_and_learns_where_that_is_wrong(
             prior: Some(Prior(prior)),
             ..problem(space.clone(), 1, 30)
         };
-        let mut sampler = samplers::make("bayes", &problem).unwrap();
+        let mut sampler = samplers::make(&Registry::default(), "bayes", &problem).unwrap();
         let mut history: Vec<Observation> = Vec::new();
         while history.len() < 30 {
             let point = sampler.next(&history).unwrap().point;

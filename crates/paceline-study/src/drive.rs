@@ -82,7 +82,7 @@ pub fn drive(
 ) -> Result<(), StudyFailure> {
     let study = state.known.study.clone();
     let prior = crate::prior::prior(state, observer)?;
-    let mut schedule = crate::schedule_expecting(&study, state.known.added, prior)?;
+    let mut schedule = crate::schedule_expecting(&study, &state.known.registries, state.known.added, prior)?;
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
@@ -125,7 +125,7 @@ pub fn drive(
             state.begin(&job)?;
             let cores = &lanes[lane];
             let count = if cores.is_empty() { trial::cores().len() } else { cores.len() };
-            let call = match workload::call(&study, &job, store, count) {
+            let call = match workload::call(&study, &state.known.registries, &job, store, count) {
                 Ok(call) => call,
                 Err(refusal) => {
                     let ended = refused(&refusal);
@@ -137,7 +137,7 @@ pub fn drive(
             };
             let tree = call.document.is_empty().then(|| state.tree(job.id));
             let trial = start(job.id, &call, cores, tree.as_deref())?;
-            let reader = FigureReader::new(&study, &state.known.figures);
+            let reader = FigureReader::new(&study, &state.known.registries.figures);
             active.push(Active { job, trial, reader, lane, stopped: None, trained: None });
         }
         if finished {
@@ -155,7 +155,9 @@ pub fn drive(
                 None => i += 1,
                 Some(ended) => {
                     let one = &mut active[i];
-                    let timing = one.has_trained(&ended).then(|| workload::inference(&study, &one.job));
+                    let timing = one
+                        .has_trained(&ended)
+                        .then(|| workload::inference(&study, &state.known.registries, &one.job));
                     let (trained, ended) = match timing {
                         Some(Ok(Some(call))) => {
                             one.trial = start(one.job.id, &call, &lanes[one.lane], None)?;
@@ -224,7 +226,7 @@ fn beaten(one: &Active, study: &Study, made: &[StudyRun]) -> bool {
     {
         return false;
     }
-    let problem = crate::problem(study);
+    let problem = crate::problem(study, &one.reader.figures);
     let history = observations(&problem, made);
     let best = problem.best(&history).first().and_then(|i| problem.losses(&history[*i])).map(|l| l[0]);
     // A run that has reached its target only finishes its work.
@@ -296,7 +298,7 @@ fn settle(
         "type": "run", "id": job.id, "role": job.role, "repeat": job.repeat, "share": job.share,
         "levels": workload::levels(study, job), "run": run, "end": end, "exit": ended.exit,
     });
-    let line = line(study, &state.known.figures, job, &end, ended.wall_s);
+    let line = line(study, &state.known.registries.figures, job, &end, ended.wall_s);
     let failed = match &end {
         End::Failed { cause } if job.role == Role::WarmUp => {
             Some(StudyFailure::FirstRun { name: study.name.clone(), cause: cause.clone() })
@@ -315,11 +317,14 @@ fn progress(state: &StudyState, expected: u64) -> StudyEvent<'static> {
     let walls: Vec<f64> = done.iter().filter_map(|m| m.metrics()?.get("wall_s").copied()).collect();
     let each = walls.iter().sum::<f64>() / walls.len().max(1) as f64;
     let left = expected.saturating_sub(done.len() as u64);
-    let problem = crate::problem(study);
+    let problem = crate::problem(study, &state.known.registries.figures);
     let history = observations(&problem, made);
     let best = problem.best(&history).first().and_then(|i| problem.losses(&history[*i])).map(|losses| {
         let objective = &study.objectives[0];
-        format!("best {}, ", figure(&state.known.figures, &objective.metric, objective.goal.loss(losses[0])))
+        format!(
+            "best {}, ",
+            figure(&state.known.registries.figures, &objective.metric, objective.goal.loss(losses[0]))
+        )
     });
     let message = format!("{left} left, {}about {}", best.unwrap_or_default(), duration(each * left as f64));
     StudyEvent::Progress { done: done.len() as u64, expected, message }

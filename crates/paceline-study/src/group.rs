@@ -70,7 +70,8 @@ fn study(known: &StudyHistory, busy: bool) -> StudyOverview {
     };
     let members: Vec<Member> = known.made.iter().zip(&known.runs).map(member).collect();
     let (ended, begun) = (known.ended(), known.made.len() as u64);
-    let planned = crate::schedule(&known.study, known.added).map_or(begun, |schedule| schedule.expected());
+    let planned = crate::schedule(&known.study, &known.registries, known.added)
+        .map_or(begun, |schedule| schedule.expected());
     // A finished study has all the runs that it will have.
     let expected = if known.finished { begun } else { planned.max(begun) };
     StudyOverview {

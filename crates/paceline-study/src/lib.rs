@@ -26,6 +26,7 @@ mod overhead;
 mod predict;
 mod prior;
 mod reader;
+mod registries;
 mod report;
 mod state;
 mod table;
@@ -45,6 +46,7 @@ pub use predict::{
     predictions, words as prediction_words,
 };
 pub use prior::calibration;
+pub use registries::StudyRegistries;
 pub use report::{Findings, duration};
 pub use state::{StudyHistory, StudyState, journal, names};
 pub use table::table;
@@ -60,30 +62,31 @@ use paceline_record::figures::Figures;
 use paceline_record::{RecordError, Store};
 
 /// Reads a study file and checks all that can be checked without running anything.
-pub fn read(path: &Path) -> Result<Study, StudyFailure> {
+pub fn read(path: &Path, registries: &StudyRegistries) -> Result<Study, StudyFailure> {
     let text = paceline_files::open_or_pipe(path)
         .and_then(std::io::read_to_string)
         .map_err(|source| StudyFailure::File { path: path.into(), source })?;
     let stem = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
-    let figures = Figures::default();
-    let study = workload::renamed(Study::read(&path.display().to_string(), &stem, &text)?, &figures);
-    check(&study, &figures)?;
-    schedule(&study, 0)?;
+    let study = Study::read(&path.display().to_string(), &stem, &text)?;
+    let study = workload::renamed(study, &registries.figures);
+    check(&study, registries)?;
+    schedule(&study, registries, 0)?;
     Ok(study)
 }
 
 /// The name of the study that `text` stands for: a study file's, or one that is in the store.
-pub fn find(store: &Path, text: &str) -> Result<Option<String>, StudyFailure> {
+pub fn find(store: &Path, text: &str, registries: &StudyRegistries) -> Result<Option<String>, StudyFailure> {
     let path = Path::new(text);
     if path.extension().is_some_and(|e| e == "toml") && path.is_file() {
-        return Ok(Some(read(path)?.name));
+        return Ok(Some(read(path, registries)?.name));
     }
     Ok(names(store).into_iter().find(|name| name == text))
 }
 
 /// The same; it is an error if there is none.
-pub fn find_or_fail(store: &Path, text: &str) -> Result<String, StudyFailure> {
-    find(store, text)?.ok_or_else(|| StudyFailure::Missing { store: store.into(), name: text.into() })
+pub fn find_or_fail(store: &Path, text: &str, registries: &StudyRegistries) -> Result<String, StudyFailure> {
+    find(store, text, registries)?
+        .ok_or_else(|| StudyFailure::Missing { store: store.into(), name: text.into() })
 }
 
 /// Whether the store still has every run that the study's journal names.
@@ -102,7 +105,7 @@ pub fn check_records(known: &StudyHistory, store: &Path) -> Result<(), StudyFail
 }
 
 /// What samplers are asked.
-pub(crate) fn problem(study: &Study) -> Problem {
+pub(crate) fn problem(study: &Study, figures: &Figures) -> Problem {
     Problem {
         space: study.space.clone(),
         objectives: study.objectives.clone(),
@@ -111,18 +114,23 @@ pub(crate) fn problem(study: &Study) -> Problem {
         budget: None,
         duplicates: false,
         prior: None,
-        joins: Figures::default().joins(),
+        joins: figures.joins(),
     }
 }
 
 /// The study's schedule, with runs added to its budget.
-pub fn schedule(study: &Study, added: u64) -> Result<StudySchedule, StudyError> {
-    schedule_expecting(study, added, None)
+pub fn schedule(
+    study: &Study,
+    registries: &StudyRegistries,
+    added: u64,
+) -> Result<StudySchedule, StudyError> {
+    schedule_expecting(study, registries, added, None)
 }
 
 /// The same, with what is expected of points before any is run.
 pub(crate) fn schedule_expecting(
     study: &Study,
+    registries: &StudyRegistries,
     added: u64,
     prior: Option<Prior>,
 ) -> Result<StudySchedule, StudyError> {
@@ -134,6 +142,7 @@ pub(crate) fn schedule_expecting(
         control_every: study.control_every,
         baseline: workload::needs_baseline(study),
     };
-    let problem = Problem { prior, ..problem(study) };
-    StudySchedule::new(&problem, rules).map_err(|error| study.source.error("sampler", error.0))
+    let problem = Problem { prior, ..problem(study, &registries.figures) };
+    StudySchedule::new(&problem, rules, &registries.samplers)
+        .map_err(|error| study.source.error("sampler", error.0))
 }

@@ -10,6 +10,7 @@ use serde_json::{Value as Json, json};
 
 use crate::error::StudyFailure;
 use crate::reader::FigureReader;
+use crate::registries::StudyRegistries;
 use crate::report::{configuration, duration};
 use crate::workload;
 
@@ -28,8 +29,12 @@ pub struct StudyOutline<'a> {
 
 impl<'a> StudyOutline<'a> {
     /// Asks the schedule as if each run had ended without figures: a learning sampler shows its start only.
-    pub fn new(study: &'a Study, seconds: Option<f64>) -> Result<Self, StudyFailure> {
-        let mut schedule = crate::schedule(study, 0)?;
+    pub fn new(
+        study: &'a Study,
+        registries: &StudyRegistries,
+        seconds: Option<f64>,
+    ) -> Result<Self, StudyFailure> {
+        let mut schedule = crate::schedule(study, registries, 0)?;
         let known = schedule.known().is_some();
         let (mut made, mut runs): (Vec<StudyRun>, Vec<PlannedRun>) = (Vec::new(), Vec::new());
         while let Next::Run(job) = schedule.next(&made) {
@@ -82,17 +87,18 @@ impl<'a> StudyOutline<'a> {
 }
 
 /// Runs the control once: its wall seconds.
-pub fn probe(study: &Study, store: &Path) -> Result<f64, StudyFailure> {
+pub fn probe(study: &Study, registries: &StudyRegistries, store: &Path) -> Result<f64, StudyFailure> {
     let job = PlannedRun { id: 0, role: Role::Control, levels: Vec::new(), share: 1.0, repeat: 0 };
-    let call = workload::call(study, &job, store, trial::cores().len())?;
+    let call = workload::call(study, registries, &job, store, trial::cores().len())?;
     let program = std::env::current_exe()?;
     let mut trial = Trial::start(&program, "keeper", &[], None, &call.words, &call.document)?;
-    let mut reader = FigureReader::new(study, &paceline_record::figures::Figures::default());
+    let mut reader = FigureReader::new(study, &registries.figures);
     loop {
         match trial.hear(Duration::from_secs(1)) {
             Some(TrialEvent::Line(line)) => reader.line(&line),
             Some(TrialEvent::Ended(ended)) if ended.exit.code == Some(0) && reader.complete => {
-                let answers = workload::inference(study, &job)?.map_or(0.0, |_| study.infer.seconds);
+                let answers =
+                    workload::inference(study, registries, &job)?.map_or(0.0, |_| study.infer.seconds);
                 return Ok(ended.wall_s + answers);
             }
             Some(TrialEvent::Ended(ended)) => {

@@ -12,6 +12,7 @@ use serde_json::{Value as Json, json};
 
 use crate::drive::{StudyEvent, StudyObserver};
 use crate::error::StudyFailure;
+use crate::registries::StudyRegistries;
 use crate::report::{configuration, number};
 use crate::state::StudyHistory;
 use crate::workload::{self, Datasets};
@@ -78,6 +79,7 @@ pub fn measured_points(study: &Study, known: &StudyHistory) -> Result<Vec<Point>
 /// Predicts points; the observer learns how many are done now and then.
 pub fn predictions(
     study: &Study,
+    registries: &StudyRegistries,
     points: &[Point],
     terms: &Terms<'_>,
     learn: bool,
@@ -91,9 +93,10 @@ pub fn predictions(
             observer(StudyEvent::Note(&note))?;
         }
         let levels = study.space.named(point);
-        let (plan, dataset) = workload::planned(study, &levels, &mut datasets).map_err(|problem| {
-            study.source.error("axes", format!("{}: {problem}", configuration(&levels)))
-        })?;
+        let (plan, dataset) =
+            workload::planned(study, registries, &levels, &mut datasets).map_err(|problem| {
+                study.source.error("axes", format!("{}: {problem}", configuration(&levels)))
+            })?;
         let prediction = predict(&plan, dataset, terms, learn)?;
         all.push(PointPrediction { point: point.clone(), levels, prediction });
     }
@@ -113,7 +116,7 @@ pub fn compare(study: &Study, known: &StudyHistory, predicted: &[PointPrediction
 }
 
 fn pair(metric: &str, known: &StudyHistory, one: &PointPrediction) -> Option<Pair> {
-    let estimate = one.prediction.figure(&known.figures, metric)?;
+    let estimate = one.prediction.figure(&known.registries.figures, metric)?;
     let runs = known.made.iter().filter(|made| {
         made.job.role == Role::Point && made.job.share >= 1.0 && made.job.levels == one.point.0
     });

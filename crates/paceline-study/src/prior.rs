@@ -4,14 +4,14 @@ use std::path::Path;
 
 use paceline_explore::Prior;
 use paceline_plan::Study;
-use paceline_record::figures::{Figures, PredictionBasis};
-use paceline_resolve::SettingTable;
+use paceline_record::figures::PredictionBasis;
 use paceline_virtual::Calibration;
 use paceline_virtual::price::Terms;
 
 use crate::drive::{StudyEvent, StudyObserver};
 use crate::error::StudyFailure;
 use crate::predict::{PointPrediction, all_points, predictions};
+use crate::registries::StudyRegistries;
 use crate::state::StudyState;
 
 /// What is expected of the points, where the study asks for it. It is predicted once and kept in the journal: a study
@@ -25,13 +25,18 @@ pub(crate) fn prior(
         return Ok(None);
     }
     if state.known.prior.is_none() {
-        let prior = expected(study, &state.known.figures, observer)?;
+        let prior = expected(study, &state.known.registries, observer)?;
         state.expect(prior)?;
     }
     Ok(state.known.prior.clone())
 }
 
-fn expected(study: &Study, figures: &Figures, observer: StudyObserver<'_>) -> Result<Prior, StudyFailure> {
+fn expected(
+    study: &Study,
+    registries: &StudyRegistries,
+    observer: StudyObserver<'_>,
+) -> Result<Prior, StudyFailure> {
+    let figures = &registries.figures;
     let calibration = calibration(study)?;
     if calibration.is_none() {
         observer(StudyEvent::Note(
@@ -40,7 +45,7 @@ fn expected(study: &Study, figures: &Figures, observer: StudyObserver<'_>) -> Re
         ))?;
     }
     let terms = Terms {
-        registries: &SettingTable::builtin().registries,
+        registries: &registries.settings.registries,
         calibration: calibration.as_ref(),
         cluster: None,
         jitter: None,
@@ -49,7 +54,7 @@ fn expected(study: &Study, figures: &Figures, observer: StudyObserver<'_>) -> Re
     let metric = &study.objectives[0].metric;
     let basis = figures.find(metric).and_then(|figure| figure.predicted);
     let learn = basis == Some(PredictionBasis::Learning);
-    let all = predictions(study, &points, &terms, learn, observer)?;
+    let all = predictions(study, registries, &points, &terms, learn, observer)?;
     let figure = |one: PointPrediction| {
         let figure = one.prediction.figure(figures, metric)?.median;
         figure.is_finite().then_some((one.point, figure))

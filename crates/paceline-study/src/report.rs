@@ -80,11 +80,11 @@ impl<'a> Findings<'a> {
     /// From what is known.
     pub fn new(known: &'a StudyHistory) -> Self {
         let (study, made) = (&known.study, &known.made);
-        let problem = crate::problem(study);
+        let problem = crate::problem(study, &known.registries.figures);
         let drifts: Vec<(String, Drift)> = study
             .objectives
             .iter()
-            .filter(|o| known.figures.follows_pace(&o.metric))
+            .filter(|o| known.registries.figures.follows_pace(&o.metric))
             .filter_map(|o| Some((o.metric.clone(), Drift::new(made, &o.metric)?)))
             .collect();
         let corrected: Vec<StudyRun> = made.iter().map(|m| correct(m, &drifts)).collect();
@@ -246,8 +246,9 @@ impl<'a> Findings<'a> {
         }
         for at in self.best.iter().take(8) {
             let metrics = self.metrics(*at);
-            let one =
-                |o: &paceline_plan::Objective| figure(&self.known.figures, &o.metric, metrics[&o.metric]);
+            let one = |o: &paceline_plan::Objective| {
+                figure(&self.known.registries.figures, &o.metric, metrics[&o.metric])
+            };
             let figures: Vec<String> = study.objectives.iter().map(one).collect();
             text += &format!("best: {}\n      {}\n", configuration(&self.levels(*at)), figures.join(", "));
         }
@@ -258,7 +259,7 @@ impl<'a> Findings<'a> {
                 "\nwhat mattered most for {} ({}; means by level{}):\n",
                 objective.metric,
                 if known { "share of its variation" } else { &few },
-                unit(&self.known.figures, &objective.metric).replacen(' ', " in ", 1)
+                unit(&self.known.registries.figures, &objective.metric).replacen(' ', " in ", 1)
             );
         }
         for effect in self.effects.iter().take(6) {
@@ -280,7 +281,7 @@ impl<'a> Findings<'a> {
         if let (Some((one, a)), Some((several, b)), Some(loses)) =
             (&self.single, &self.several, self.distribution_loses())
         {
-            let shown = |value: &f64| figure(&self.known.figures, &objective.metric, *value);
+            let shown = |value: &f64| figure(&self.known.registries.figures, &objective.metric, *value);
             let (a_text, b_text) = (shown(a), shown(b));
             let ratio = if a > b { a / b } else { b / a };
             text += &if loses {

@@ -10,10 +10,10 @@ use paceline_launch::exit::Exit;
 use paceline_launch::trial::Ended;
 use paceline_plan::{Point, Study};
 use paceline_record::Journal;
-use paceline_record::figures::Figures;
 use serde::{Deserialize, Serialize};
 
 use crate::error::StudyFailure;
+use crate::registries::StudyRegistries;
 use crate::workload;
 
 /// One line of the journal.
@@ -53,8 +53,8 @@ fn now_ms() -> u64 {
 pub struct StudyHistory {
     /// The study.
     pub study: Study,
-    /// What the names of its figures mean.
-    pub figures: Figures,
+    /// What it can name.
+    pub registries: StudyRegistries,
     /// Its runs, in the order in which they began.
     pub made: Vec<StudyRun>,
     /// Ids of their records, by number.
@@ -74,10 +74,10 @@ pub struct StudyHistory {
 }
 
 impl StudyHistory {
-    pub(super) fn new(study: Study) -> Self {
+    pub(super) fn new(study: Study, registries: StudyRegistries) -> Self {
         Self {
             study,
-            figures: Figures::default(),
+            registries,
             made: Vec::new(),
             runs: Vec::new(),
             exits: Vec::new(),
@@ -95,8 +95,9 @@ impl StudyHistory {
         for entry in entries {
             let entry: Entry = serde_json::from_value(entry).map_err(|e| damaged(&e.to_string()))?;
             if let Entry::Study { file, name, text, .. } = &entry {
-                let study = workload::renamed(Study::read(file, name, text)?, &Figures::default());
-                known = Some(Self::new(study));
+                let registries = StudyRegistries::default();
+                let study = workload::renamed(Study::read(file, name, text)?, &registries.figures);
+                known = Some(Self::new(study, registries));
             }
             known
                 .as_mut()
@@ -122,7 +123,7 @@ impl StudyHistory {
             },
             Entry::End { id, end, wall_s, run, exit, .. } => match self.made.get_mut(id as usize) {
                 Some(made) if made.end.is_none() => {
-                    made.end = Some(workload::renamed_end(&self.study, end, &self.figures));
+                    made.end = Some(workload::renamed_end(&self.study, end, &self.registries.figures));
                     self.runs[id as usize] = run;
                     self.exits[id as usize] = exit;
                     self.wall_s += wall_s;
@@ -202,7 +203,7 @@ pub fn names(store: &Path) -> Vec<String> {
 
 impl StudyState {
     /// A new study; one of the same name must not be there.
-    pub fn create(store: &Path, study: Study) -> Result<Self, StudyFailure> {
+    pub fn create(store: &Path, study: Study, registries: StudyRegistries) -> Result<Self, StudyFailure> {
         let path = journal(store, &study.name);
         let (mut journal, entries) = Journal::open(&path)?;
         if !entries.is_empty() {
@@ -218,7 +219,7 @@ impl StudyState {
             at_ms: now_ms(),
         })?;
         let folder = path.parent().unwrap_or(store).to_owned();
-        Ok(Self { known: StudyHistory::new(study), journal, folder })
+        Ok(Self { known: StudyHistory::new(study, registries), journal, folder })
     }
 
     /// A study that was begun.

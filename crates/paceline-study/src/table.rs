@@ -20,10 +20,10 @@ pub fn responses(known: &StudyHistory) -> Vec<Response> {
     objectives
         .map(|objective| {
             // Times and rates differ by factors.
-            let log = known.figures.follows_pace(&objective.metric)
+            let log = known.registries.figures.follows_pace(&objective.metric)
                 && ended(&objective.metric).iter().all(|v| *v > 0.0);
             let (name, goal) = (objective.metric.clone(), objective.goal);
-            Response { name, goal, ..Response::figure(&known.figures, &objective.metric, log) }
+            Response { name, goal, ..Response::figure(&known.registries.figures, &objective.metric, log) }
         })
         .collect()
 }

@@ -10,6 +10,7 @@ use paceline_virtual::predict::predict;
 use paceline_virtual::price::Terms;
 use paceline_virtual::run::{Scenario, run};
 
+use super::registries::StudyRegistries;
 use super::state::StudyHistory;
 use super::{export, predict as predicted, table, workload};
 
@@ -25,23 +26,28 @@ static HALVED: RunFigure = less("halved_s", "half s", FigureKind::Time, "half of
 #[test]
 fn a_figure_of_one_line_is_known_to_studies_analyses_predictions_and_exports() {
     let figures = Figures::default().with(&HALVED);
+    let registries = StudyRegistries { figures: figures.clone(), ..StudyRegistries::default() };
     let read = |text: &str| Study::read("s.toml", "s", text).unwrap();
     let study = read(STUDY);
-    let refused = workload::check(&study, &Figures::default()).unwrap_err().to_string();
+    let refused = workload::check(&study, &StudyRegistries::default()).unwrap_err().to_string();
     assert!(refused.contains("`halved_s` is not measured"), "{refused}");
-    workload::check(&study, &figures).unwrap();
+    workload::check(&study, &registries).unwrap();
     let old = workload::renamed(read(&STUDY.replace("halved_s", "half_s")), &figures);
     assert_eq!(old.objectives, study.objectives, "an old name is still read");
 
-    let mut known = StudyHistory { figures: figures.clone(), ..StudyHistory::new(study.clone()) };
+    let mut known = StudyHistory::new(study.clone(), registries.clone());
     let (folder, mut points) = (tempfile::tempdir().unwrap(), Vec::new());
     for (id, level) in [(0, 0), (1, 1)] {
         let levels: BTreeMap<String, Value> =
             [("workers".into(), Value::Number(f64::from(level) + 1.0))].into();
         let mut datasets = workload::Datasets::new();
-        let (plan, dataset) = workload::planned(&study, &levels, &mut datasets).unwrap();
-        let registries = paceline_resolve::Registries::default();
-        let terms = Terms { registries: &registries, calibration: None, cluster: None, jitter: None };
+        let (plan, dataset) = workload::planned(&study, &registries, &levels, &mut datasets).unwrap();
+        let terms = Terms {
+            registries: &registries.settings.registries,
+            calibration: None,
+            cluster: None,
+            jitter: None,
+        };
         let scenario = Scenario {
             plan: &plan,
             dataset,

@@ -9,11 +9,12 @@ use paceline_plan::study::MetricsFile;
 use paceline_plan::value::nearest;
 use paceline_plan::{Plan, Point, Study, StudyError, Value, Workload};
 use paceline_record::figures::{COST, Figures, INFER};
-use paceline_resolve::{DEFAULT_EPOCHS, PlanSettings, SettingTable, TypedPlan, resolve};
+use paceline_resolve::{DEFAULT_EPOCHS, PlanSettings, TypedPlan, resolve};
 use regex::Regex;
 
 use crate::document::{TrialDocument, TrialTask};
 use crate::error::StudyFailure;
+use crate::registries::StudyRegistries;
 
 /// The levels of a run, by name; the workload's own settings not among them.
 pub fn levels(study: &Study, job: &PlannedRun) -> BTreeMap<String, Value> {
@@ -68,13 +69,14 @@ fn settings(study: &Study, fixed: &BTreeMap<String, Value>, job: &PlannedRun) ->
 /// How a run is started; a plan that cannot be run is refused.
 pub(crate) fn call(
     study: &Study,
+    registries: &StudyRegistries,
     job: &PlannedRun,
     store: &Path,
     cores: usize,
 ) -> Result<Call, StudyFailure> {
     match &study.workload {
         Workload::Train(fixed) => {
-            let settings = PlanSettings::from_values(SettingTable::builtin(), &settings(study, fixed, job))?;
+            let settings = PlanSettings::from_values(&registries.settings, &settings(study, fixed, job))?;
             let recording = Some(settings.recording()?);
             let task = TrialTask::Train { store: store.to_owned(), recording };
             Call::own(&TrialDocument::new(task, resolve(&settings)?, &settings))
@@ -97,7 +99,11 @@ pub(crate) fn call(
 }
 
 /// How the answers of a run's network are timed; `None` where nobody wants to know.
-pub(crate) fn inference(study: &Study, job: &PlannedRun) -> Result<Option<Call>, StudyFailure> {
+pub(crate) fn inference(
+    study: &Study,
+    registries: &StudyRegistries,
+    job: &PlannedRun,
+) -> Result<Option<Call>, StudyFailure> {
     let Workload::Train(fixed) = &study.workload else { return Ok(None) };
     if !study.figures().iter().any(|(_, name)| name.starts_with(INFER)) {
         return Ok(None);
@@ -105,7 +111,7 @@ pub(crate) fn inference(study: &Study, job: &PlannedRun) -> Result<Option<Call>,
     let mut values = fixed.clone();
     values.extend(levels(study, job));
     values.retain(|name, _| ["data", "data-dir", "model", "model-file"].contains(&name.as_str()));
-    let settings = PlanSettings::from_values(SettingTable::builtin(), &values)?;
+    let settings = PlanSettings::from_values(&registries.settings, &values)?;
     let paceline_plan::study::Infer { batch, threads, seconds } = study.infer;
     let task = TrialTask::Infer { batch: batch as usize, threads: threads as usize, seconds };
     Call::own(&TrialDocument::new(task, resolve(&settings)?, &settings)).map(Some)
@@ -182,10 +188,12 @@ pub fn renamed_end(study: &Study, mut end: End, figures: &Figures) -> End {
 }
 
 /// Whether every run of a study can be run.
-pub fn check(study: &Study, figures: &Figures) -> Result<(), StudyError> {
-    paceline_explore::samplers::find(&study.sampler).map_err(|e| study.source.error("sampler", e.0))?;
+pub fn check(study: &Study, registries: &StudyRegistries) -> Result<(), StudyError> {
+    let figures = &registries.figures;
+    paceline_explore::samplers::find(&registries.samplers, &study.sampler)
+        .map_err(|e| study.source.error("sampler", e.0))?;
     match &study.workload {
-        Workload::Train(fixed) => check_train(study, fixed, figures),
+        Workload::Train(fixed) => check_train(study, fixed, registries),
         Workload::Command { metrics: MetricsFile::Patterns(patterns), .. } => {
             check_patterns(study, patterns, figures)
         }
@@ -229,14 +237,20 @@ fn check_figures(study: &Study, known: &dyn Fn(&str) -> bool, names: &[&str]) ->
     Ok(())
 }
 
-fn check_train(study: &Study, fixed: &BTreeMap<String, Value>, figures: &Figures) -> Result<(), StudyError> {
+fn check_train(
+    study: &Study,
+    fixed: &BTreeMap<String, Value>,
+    registries: &StudyRegistries,
+) -> Result<(), StudyError> {
+    let figures = &registries.figures;
     let source = &study.source;
     for (name, value) in fixed {
-        check_setting(name, value).map_err(|problem| source.error(&format!("workload.{name}"), problem))?;
+        check_setting(registries, name, value)
+            .map_err(|problem| source.error(&format!("workload.{name}"), problem))?;
     }
     for axis in study.space.axes() {
         for value in &axis.levels {
-            check_setting(&axis.name, value)
+            check_setting(registries, &axis.name, value)
                 .map_err(|problem| source.error(&format!("axes.{}", axis.name), problem))?;
         }
     }
@@ -255,26 +269,30 @@ fn check_train(study: &Study, fixed: &BTreeMap<String, Value>, figures: &Figures
         let problem = format!("{figure} is not predicted; possible objectives: {}", predicted.join(", "));
         return Err(source.error("prior", problem));
     }
-    check_control(study, fixed)?;
-    check_points(study, fixed)
+    check_control(study, registries, fixed)?;
+    check_points(study, registries, fixed)
 }
 
 /// Whether runs can have a setting with this value.
-fn check_setting(name: &str, value: &Value) -> Result<(), String> {
+fn check_setting(registries: &StudyRegistries, name: &str, value: &Value) -> Result<(), String> {
     match name {
         "json" | "quiet" | "store" | "no-record" => Err("is set by the study itself: leave it out".into()),
         "listen" | "key-file" | "join-timeout" => {
             Err("runs of a study stay on this machine: leave it out".into())
         }
-        name => PlanSettings::default().set(name, value).map_err(|error| error.to_string()),
+        name => PlanSettings::new(&registries.settings).set(name, value).map_err(|error| error.to_string()),
     }
 }
 
 /// The control is run first and again and again: it must be a plan.
-fn check_control(study: &Study, fixed: &BTreeMap<String, Value>) -> Result<(), StudyError> {
+fn check_control(
+    study: &Study,
+    registries: &StudyRegistries,
+    fixed: &BTreeMap<String, Value>,
+) -> Result<(), StudyError> {
     let mut settings = fixed.clone();
     settings.extend(study.control.clone());
-    try_plan(&settings, &mut Datasets::new()).map(drop).map_err(|problem| {
+    try_plan(&settings, registries, &mut Datasets::new()).map(drop).map_err(|problem| {
         let problem = format!(
             "the control cannot be run: {problem}; it is [workload] with the defaults: write what it needs into point \
              of [control]"
@@ -284,7 +302,11 @@ fn check_control(study: &Study, fixed: &BTreeMap<String, Value>) -> Result<(), S
 }
 
 /// Every point as a plan, as far as there are not too many.
-fn check_points(study: &Study, fixed: &BTreeMap<String, Value>) -> Result<(), StudyError> {
+fn check_points(
+    study: &Study,
+    registries: &StudyRegistries,
+    fixed: &BTreeMap<String, Value>,
+) -> Result<(), StudyError> {
     let points = study.space.points(paceline_plan::space::ENUMERABLE);
     let Some(points) = points else { return Ok(()) };
     let step = points.len().div_ceil(TRIED).max(1);
@@ -295,7 +317,7 @@ fn check_points(study: &Study, fixed: &BTreeMap<String, Value>) -> Result<(), St
         let mut settings = fixed.clone();
         settings.extend(levels.clone());
         tried += 1;
-        if let Err(problem) = try_plan(&settings, &mut datasets) {
+        if let Err(problem) = try_plan(&settings, registries, &mut datasets) {
             refused += 1;
             first.get_or_insert((levels, problem));
         }
@@ -323,6 +345,7 @@ fn asked(plan: &Plan) -> String {
 /// The plan of a point, and its dataset.
 pub(crate) fn planned<'d>(
     study: &Study,
+    registries: &StudyRegistries,
     levels: &BTreeMap<String, Value>,
     datasets: &'d mut Datasets,
 ) -> Result<(Plan, &'d Dataset), String> {
@@ -332,15 +355,19 @@ pub(crate) fn planned<'d>(
     let mut settings = fixed.clone();
     settings.extend(levels.clone());
     settings.entry("seed".into()).or_insert(Value::Number(study.seed as f64));
-    let plan = try_plan(&settings, datasets)?;
+    let plan = try_plan(&settings, registries, datasets)?;
     let missing =
         || format!("the dataset {} is not at hand (`paceline data` says where it is looked for)", plan.data);
     let dataset = datasets.get(&asked(&plan)).and_then(Option::as_ref).ok_or_else(missing)?;
     Ok((plan, dataset))
 }
 
-fn try_plan(values: &BTreeMap<String, Value>, datasets: &mut Datasets) -> Result<Plan, String> {
-    let settings = PlanSettings::from_values(SettingTable::builtin(), values).map_err(|e| e.to_string())?;
+fn try_plan(
+    values: &BTreeMap<String, Value>,
+    registries: &StudyRegistries,
+    datasets: &mut Datasets,
+) -> Result<Plan, String> {
+    let settings = PlanSettings::from_values(&registries.settings, values).map_err(|e| e.to_string())?;
     let plan = resolve(&settings).map_err(|e| e.to_string())?;
     let typed = TypedPlan::new(&plan, settings.registries()).map_err(|e| e.to_string())?;
     // Where the dataset is not at hand, the runs will tell.

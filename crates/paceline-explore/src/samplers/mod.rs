@@ -11,6 +11,7 @@ mod random;
 mod sobol;
 
 use paceline_plan::value::nearest;
+use paceline_registry::Registry;
 
 use crate::problem::{Observation, Problem, Suggestion};
 
@@ -65,12 +66,16 @@ pub static SAMPLERS: &[SamplerKind] = &[
 ];
 
 /// The sampler of that name, and its variant.
-pub fn find(name: &str) -> Result<(&'static SamplerKind, &str), SamplerError> {
+pub fn find<'n>(
+    samplers: &Registry<SamplerKind>,
+    name: &'n str,
+) -> Result<(&'static SamplerKind, &'n str), SamplerError> {
     let (base, variant) = name.split_once(':').unwrap_or((name, ""));
-    let names = || SAMPLERS.iter().map(|kind| kind.name);
-    let Some(kind) = SAMPLERS.iter().find(|kind| kind.name == base) else {
-        let hint = nearest(base, names()).map(|n| format!("did you mean `{n}`? ")).unwrap_or_default();
-        let all = names().collect::<Vec<_>>().join(", ");
+    let Some(kind) = samplers.find(base) else {
+        let names = samplers.names();
+        let hint =
+            nearest(base, names.iter().copied()).map(|n| format!("did you mean `{n}`? ")).unwrap_or_default();
+        let all = names.join(", ");
         return Err(SamplerError(format!("there is no sampler `{base}`; {hint}possible: {all}")));
     };
     if variant.is_empty() || kind.variants.contains(&variant) {
@@ -84,8 +89,12 @@ pub fn find(name: &str) -> Result<(&'static SamplerKind, &str), SamplerError> {
 }
 
 /// The sampler of that name for a problem.
-pub fn make(name: &str, problem: &Problem) -> Result<Box<dyn Sampler>, SamplerError> {
-    let (kind, variant) = find(name)?;
+pub fn make(
+    samplers: &Registry<SamplerKind>,
+    name: &str,
+    problem: &Problem,
+) -> Result<Box<dyn Sampler>, SamplerError> {
+    let (kind, variant) = find(samplers, name)?;
     (kind.make)(problem, variant)
 }
 
@@ -95,8 +104,11 @@ mod tests {
 
     #[test]
     fn samplers_are_found_by_name_and_mistakes_show_what_is_possible() {
-        assert_eq!(find("fractional:V").map(|(k, v)| (k.name, v)), Ok(("fractional", "V")));
-        let problem = |name: &str| find(name).map(|_| ()).unwrap_err().0;
+        assert_eq!(
+            find(&Registry::default(), "fractional:V").map(|(k, v)| (k.name, v)),
+            Ok(("fractional", "V"))
+        );
+        let problem = |name: &str| find(&Registry::default(), name).map(|_| ()).unwrap_err().0;
         assert!(problem("bayse").contains("did you mean `bayes`?"));
         assert!(problem("fractional:VII").contains("III, IV, V, plackett-burman"));
         assert!(problem("grid:fine").contains("stands alone"));

@@ -9,7 +9,7 @@ use paceline_analyze::table::{self, Columns, Response, RowSample};
 use paceline_analyze::{Analysis, AnalysisRequest, StudyTable, StudyTableError};
 use paceline_plan::Goal;
 use paceline_plan::sheet::TableError;
-use paceline_study::{StudyState, find_or_fail};
+use paceline_study::{StudyRegistries, StudyState, find_or_fail};
 use serde_json::json;
 
 use super::store::Where;
@@ -213,7 +213,11 @@ impl From<StudyTableError> for Failure {
 
 /// `paceline analyze`.
 pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
-    let study = args.study.as_deref().map(|text| find_or_fail(&args.store.folder(), text)).transpose()?;
+    let study = args
+        .study
+        .as_deref()
+        .map(|text| find_or_fail(&args.store.folder(), text, &StudyRegistries::default()))
+        .transpose()?;
     let (_, _, analysis) = args.asked.analysis(&args.store, study.as_deref(), show)?;
     if show.json {
         let mut document = json!(analysis);

@@ -6,6 +6,7 @@ use serde_json::json;
 
 use crate::failure::Failure;
 use crate::output::{self, Show};
+use paceline_study::StudyRegistries;
 
 /// Flags of `paceline check`.
 #[derive(clap::Args, Debug)]
@@ -23,7 +24,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     let Some(path) = args.study.as_ref().filter(|_| !args.schema) else {
         return Ok(output::json(&paceline_plan::study::schema())?);
     };
-    let study = paceline_study::read(path)?;
+    let study = paceline_study::read(path, &StudyRegistries::default())?;
     let points = study.space.points(paceline_plan::space::ENUMERABLE).map(|points| points.len());
     if show.json {
         return Ok(output::json(&json!({

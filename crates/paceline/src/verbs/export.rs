@@ -5,7 +5,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use paceline_record::export::{ExportError, Exported, FORMATS, Target};
-use paceline_study::{StudyState, ranks, runs};
+use paceline_study::{StudyRegistries, StudyState, ranks, runs};
 
 use super::store::Where;
 use crate::failure::Failure;
@@ -31,7 +31,7 @@ pub struct Args {
 
 /// `paceline export`.
 pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
-    if let Some(study) = paceline_study::find(&args.store.folder(), &args.run)? {
+    if let Some(study) = paceline_study::find(&args.store.folder(), &args.run, &StudyRegistries::default())? {
         return export_study(args, &study, show);
     }
     let store = args.store.open()?;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use paceline_study::{StudyOutline, probe};
+use paceline_study::{StudyOutline, StudyRegistries, probe};
 
 use super::store::Where;
 use crate::failure::Failure;
@@ -23,13 +23,13 @@ pub struct Args {
 
 /// `paceline plan`.
 pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
-    let study = paceline_study::read(&args.study)?;
+    let study = paceline_study::read(&args.study, &StudyRegistries::default())?;
     let mut seconds = None;
     if !args.no_probe {
         show.note("running the control once, to see how long a run takes (--no-probe leaves that out)");
-        seconds = Some(probe(&study, &args.store.folder())?);
+        seconds = Some(probe(&study, &StudyRegistries::default(), &args.store.folder())?);
     }
-    let outline = StudyOutline::new(&study, seconds)?;
+    let outline = StudyOutline::new(&study, &StudyRegistries::default(), seconds)?;
     if show.json {
         return Ok(output::json(&outline.json())?);
     }

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use paceline_study::{
-    StudyState, all_points, calibration, compare, measured_points, prediction_document, prediction_words,
-    predictions,
+    StudyRegistries, StudyState, all_points, calibration, compare, measured_points, prediction_document,
+    prediction_words, predictions,
 };
 
 use super::explore::StudyProgress;
@@ -33,7 +33,7 @@ pub struct Args {
 
 /// `paceline predict`.
 pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
-    let study = paceline_study::read(&args.study)?;
+    let study = paceline_study::read(&args.study, &StudyRegistries::default())?;
     let known = args.hardware.read()?.or(calibration(&study)?);
     let measured = args.against.as_deref().map(|name| {
         let name = if name.is_empty() { &study.name } else { name };
@@ -46,8 +46,14 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
         None => all_points(&study)?,
     };
     let watch = StudyProgress::new(show);
-    let predicted =
-        predictions(&study, &points, &known.terms(), !args.time_only, &mut |event| watch.take(event))?;
+    let predicted = predictions(
+        &study,
+        &StudyRegistries::default(),
+        &points,
+        &known.terms(),
+        !args.time_only,
+        &mut |event| watch.take(event),
+    )?;
     let compared = measured.map(|measured| compare(&study, &measured, &predicted));
     if show.json {
         let document = prediction_document(&study.name, &predicted, compared.as_deref());

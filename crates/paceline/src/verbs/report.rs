@@ -13,6 +13,7 @@ use super::explain::explained;
 use super::store::Where;
 use crate::failure::Failure;
 use crate::output::{self, Show};
+use paceline_study::StudyRegistries;
 
 /// Flags of `paceline report`.
 #[derive(clap::Args, Debug)]
@@ -47,7 +48,7 @@ Examples:
 /// `paceline report`.
 pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     let study = match &args.what[..] {
-        [name] => paceline_study::find(&args.store.folder(), name)?,
+        [name] => paceline_study::find(&args.store.folder(), name, &StudyRegistries::default())?,
         _ => None,
     };
     let report = if args.what.is_empty() || study.is_some() {

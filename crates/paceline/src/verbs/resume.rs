@@ -2,7 +2,7 @@
 
 use paceline_record::RunOrigin;
 use paceline_record::process::Started;
-use paceline_study::StudyState;
+use paceline_study::{StudyRegistries, StudyState};
 
 use super::data::Place;
 use super::explore::{Running, tell};
@@ -46,7 +46,7 @@ struct StudyArgs {
 
 /// `paceline resume`.
 pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
-    match paceline_study::find(&args.running.store.folder(), &args.what)? {
+    match paceline_study::find(&args.running.store.folder(), &args.what, &StudyRegistries::default())? {
         Some(name) => resume_study(args, &name, show),
         None => resume_run(args, show, started),
     }

@@ -5,7 +5,9 @@ use std::path::Path;
 use paceline_analyze::sheet::aligned;
 use paceline_explore::schedule::{End, Role, StudyRun};
 use paceline_record::RecordError;
-use paceline_study::{Findings, StudyState, duration, find_or_fail, journal, names, schedule};
+use paceline_study::{
+    Findings, StudyRegistries, StudyState, duration, find_or_fail, journal, names, schedule,
+};
 use serde::Serialize;
 use serde_json::json;
 
@@ -40,7 +42,7 @@ struct Progress {
 pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     let store = args.store.folder();
     if let Some(text) = &args.what {
-        let name = find_or_fail(&store, text)?;
+        let name = find_or_fail(&store, text, &StudyRegistries::default())?;
         return one(&store, &name, show);
     }
     let studies = names(&store).iter().map(|name| progress(&store, name)).collect::<Result<Vec<_>, _>>()?;
@@ -100,7 +102,7 @@ fn one(store: &Path, name: &str, show: Show) -> Result<(), Failure> {
     if show.json {
         return Ok(output::json(&findings.json(folder))?);
     }
-    let expected = schedule(&known.study, known.added)?.expected();
+    let expected = schedule(&known.study, &known.registries, known.added)?.expected();
     let ended = known.ended();
     let left = expected.saturating_sub(ended);
     let mut state = known.phase(StudyState::busy(store, name)).to_owned();

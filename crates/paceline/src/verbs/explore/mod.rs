@@ -5,7 +5,7 @@ pub mod table;
 use std::path::{Path, PathBuf};
 
 use clap::ArgGroup;
-use paceline_study::{Findings, StudyEvent, StudyState, check_records, drive};
+use paceline_study::{Findings, StudyEvent, StudyRegistries, StudyState, check_records, drive};
 
 use super::store::Where;
 use crate::failure::Failure;
@@ -107,9 +107,13 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
 }
 
 fn explore(path: &Path, args: &Args, show: Show) -> Result<(), Failure> {
-    let study = paceline_study::read(path)?;
+    let study = paceline_study::read(path, &StudyRegistries::default())?;
     if !show.quiet {
-        paceline_study::schedule(&study, 0)?.notes().iter().for_each(|note| output::note(note));
+        paceline_study::schedule(&study, &StudyRegistries::default(), 0)?
+            .notes()
+            .iter()
+            .for_each(|note| output::note(note));
     }
-    args.running.go(StudyState::create(&args.running.store.folder(), study)?, show)
+    args.running
+        .go(StudyState::create(&args.running.store.folder(), study, StudyRegistries::default())?, show)
 }

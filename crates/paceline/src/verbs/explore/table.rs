@@ -9,6 +9,7 @@ use paceline_plan::{Condition, Goal, Objective};
 use serde_json::{Map, Value, json};
 
 use paceline_record::figures::Figures;
+use paceline_study::StudyRegistries;
 
 use crate::failure::Failure;
 use crate::output::{self, Show};
@@ -75,7 +76,7 @@ impl Asked {
 /// `paceline explore --table`.
 pub fn explore(table: &Path, sampler: &str, asked: &Asked, show: Show) -> Result<(), Failure> {
     let exploration = asked.exploration(table)?;
-    let explored = exploration.run(sampler, asked.seed)?;
+    let explored = exploration.run(&StudyRegistries::default().samplers, sampler, asked.seed)?;
     let problem = exploration.problem();
     let row = |at: usize| exploration.table().named(explored.rows[at]);
     let best: Vec<Map<String, Value>> = problem.best(&explored.history).into_iter().map(row).collect();
