@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
+use paceline_record::metric::Metrics;
 use paceline_record::recorder::{Ship, WaitForRoom};
 use paceline_record::{Batch, Observer, Recorder, Recording, StepRow};
 
@@ -16,8 +17,9 @@ pub struct RankRecorder(RefCell<Option<Recorder>>);
 
 impl RankRecorder {
     /// Begins a record, if one is asked for; `ship` takes it to the launcher.
-    pub fn open(recording: Option<Recording>, ship: impl FnOnce() -> Ship) -> Self {
-        Self(RefCell::new(recording.map(|recording| Recorder::start(recording, ship()))))
+    pub fn open(recording: Option<Recording>, metrics: &Metrics, ship: impl FnOnce() -> Ship) -> Self {
+        let start = |recording| Recorder::start(recording, metrics, ship());
+        Self(RefCell::new(recording.map(start)))
     }
 
     /// Who records links and messages.

@@ -120,7 +120,7 @@ fn run(
         let said = RankEvent::Recorded(Box::new(batch.clone()));
         shipped.send(Incoming::Here(ProcessEvent::Rank(rank, said, batch.numbers()))).is_ok()
     };
-    let recorder = RankRecorder::open(recording, || Box::new(ship));
+    let recorder = RankRecorder::open(recording, &launch.registries.metrics, || Box::new(ship));
     context.play(transport, control, &recorder, &mut |said, numbers| events.say(said, numbers));
     Ok(())
 }

@@ -4,13 +4,14 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::metric::{LINK, LinkReading, values};
+use crate::metric::{LinkReading, Metrics, values};
 use crate::process::monotonic_ns;
 use crate::row::{TraceRow, Values};
 
 /// A rank's links and messages, shared by the thread that trains and the one that records.
 #[derive(Debug, Default)]
 pub struct Observer {
+    metrics: Metrics,
     asked: AtomicBool,
     links: Mutex<Vec<(usize, u64, Values)>>,
     /// Traced rows that there is still room for.
@@ -20,8 +21,8 @@ pub struct Observer {
 
 impl Observer {
     /// Nothing has been seen yet; `trace` messages and waits will be kept at most.
-    pub fn new(trace: u64) -> Self {
-        Self { room: trace.into(), asked: true.into(), ..Self::default() }
+    pub fn new(trace: u64, metrics: &Metrics) -> Self {
+        Self { room: trace.into(), asked: true.into(), metrics: metrics.clone(), ..Self::default() }
     }
 
     /// Whether somebody wants to know how the links are.
@@ -37,7 +38,7 @@ impl Observer {
     /// Answers how the links are, by peer.
     pub fn publish(&self, links: impl Iterator<Item = (usize, LinkReading)>) {
         let now = monotonic_ns();
-        let rows = links.map(|(peer, reading)| (peer, now, values(LINK, &reading))).collect();
+        let rows = links.map(|(peer, reading)| (peer, now, values(&self.metrics.link, &reading))).collect();
         if let Ok(mut kept) = self.links.lock() {
             *kept = rows;
         }
@@ -78,7 +79,7 @@ mod tests {
 
     #[test]
     fn links_are_published_when_asked_for_and_traces_end_where_the_room_does() {
-        let observer = Observer::new(2);
+        let observer = Observer::new(2, &Metrics::default());
         assert!(observer.asked(), "the first question comes with the start");
         observer.publish([(1, LinkReading { sent_bytes: 7, ..LinkReading::default() })].into_iter());
         assert!(!observer.asked());

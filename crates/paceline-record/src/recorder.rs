@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::metric::cgroup::Cgroup;
-use crate::metric::{HOST, HostReading, INTERFACE, InterfaceReading, PROCESS, ProcessReading, values};
+use crate::metric::{HostReading, InterfaceReading, Metrics, ProcessReading, values};
 use crate::observer::Observer;
 use crate::process::monotonic_ns;
 use crate::row::{Batch, RankSample, StepRow};
@@ -75,12 +75,13 @@ pub struct Recorder {
 
 impl Recorder {
     /// Begins to record; `ship` takes the batches, on a thread of its own.
-    pub fn start(recording: Recording, ship: Ship) -> Self {
+    pub fn start(recording: Recording, metrics: &Metrics, ship: Ship) -> Self {
         let (to, from) = sync_channel(PACKETS);
-        let observer = Arc::new(Observer::new(recording.trace));
+        let observer = Arc::new(Observer::new(recording.trace, metrics));
         let dropped = Arc::new(AtomicU64::new(0));
         let clerk = Clerk {
             recording,
+            metrics: metrics.clone(),
             ship,
             observer: Arc::clone(&observer),
             dropped: Arc::clone(&dropped),
@@ -165,6 +166,7 @@ impl Drop for Recorder {
 /// The second thread.
 struct Clerk {
     recording: Recording,
+    metrics: Metrics,
     ship: Ship,
     observer: Arc<Observer>,
     dropped: Arc<AtomicU64>,
@@ -229,10 +231,10 @@ impl Clerk {
         let interfaces = if host { InterfaceReading::all() } else { Vec::new() };
         self.batch.samples.push(RankSample {
             at_ns,
-            process: if process { values(PROCESS, &ProcessReading::now(&self.cgroup)) } else { Vec::new() },
+            process: if process { values(&self.metrics.process, &ProcessReading::now(&self.cgroup)) } else { Vec::new() },
             links: self.observer.links(),
-            host: if host { values(HOST, &HostReading::now()) } else { Vec::new() },
-            interfaces: interfaces.iter().map(|(name, r)| (name.clone(), values(INTERFACE, r))).collect(),
+            host: if host { values(&self.metrics.host, &HostReading::now()) } else { Vec::new() },
+            interfaces: interfaces.iter().map(|(name, r)| (name.clone(), values(&self.metrics.interface, r))).collect(),
         });
         self.observer.ask();
     }
@@ -293,7 +295,7 @@ mod tests {
             }
             taken
         };
-        (Recorder::start(recording, Box::new(ship)), all)
+        (Recorder::start(recording, &Metrics::default(), Box::new(ship)), all)
     }
 
     #[test]
@@ -308,7 +310,7 @@ mod tests {
         let samples: Vec<&RankSample> = all.iter().flat_map(|b| &b.samples).collect();
         assert!(samples.len() >= 2, "one at the start and one at the end");
         assert!(samples.is_sorted_by_key(|s| s.at_ns));
-        assert!(samples.iter().all(|s| s.process.len() == PROCESS.len() && s.process[0].is_some()));
+        assert!(samples.iter().all(|s| s.process.len() == crate::metric::PROCESS.len() && s.process[0].is_some()));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The registry of the store's tables: what the database is made from, what exports write, and what
 //! `docs/record.md` shows.
 
-use crate::metric;
+use crate::metric::Metrics;
 
 /// What a column holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -211,8 +211,8 @@ const EVENTS: &[Column] = &[
     column("event", Text, "JSON", "the event, as `--json` prints it"),
 ];
 
-/// Every table of the store.
-pub fn tables() -> Vec<Table> {
+/// Every table of a store that holds these metrics.
+pub fn tables(metrics: &Metrics) -> Vec<Table> {
     let mut all = vec![
         table("runs", "a run", &["id"], RUNS),
         table("ranks", "a process of a run", &["run", "rank"], RANKS),
@@ -235,7 +235,7 @@ pub fn tables() -> Vec<Table> {
     ];
     let interface = column("interface", Text, "", "the interface's name");
     let peer = column("peer", Integer, "", "the other rank");
-    for (name, metrics) in metric::tables() {
+    for (name, metrics) in metrics.tables() {
         let (about, key, first): (_, &'static [&'static str], _) = match name {
             "samples" => {
                 ("a rank's process at a moment", &["run", "rank", "t_ns"], vec![RUN, RANK, TIME, ATTEMPT])
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn keys_are_columns_and_no_column_is_there_twice() {
-        for table in tables() {
+        for table in tables(&Metrics::default()) {
             let names: Vec<&str> = table.columns.iter().map(|c| c.name).collect();
             assert!(table.key.iter().all(|key| names.contains(key)), "{}", table.name);
             assert!((1..names.len()).all(|i| !names[..i].contains(&names[i])), "{}", table.name);

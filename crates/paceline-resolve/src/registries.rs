@@ -4,6 +4,7 @@ use paceline_data::DatasetKind;
 use paceline_nn::models::Model;
 use paceline_nn::optim::Optimiser;
 use paceline_protocol::Protocols;
+use paceline_record::metric::Metrics;
 use paceline_registry::Registry;
 use paceline_wire::TransportKind;
 
@@ -20,4 +21,6 @@ pub struct Registries {
     pub models: Registry<Model>,
     /// Optimisers.
     pub optimisers: Registry<Optimiser>,
+    /// What is sampled while a run goes on.
+    pub metrics: Metrics,
 }

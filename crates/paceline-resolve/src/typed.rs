@@ -54,7 +54,7 @@ impl Deref for TypedPlan<'_> {
 impl<'a> TypedPlan<'a> {
     /// Looks up a plan's names. A plan of another version may have names that this one does not know.
     pub fn new(plan: &'a Plan, registries: &Registries) -> Result<Self, PlanError> {
-        let Registries { protocols, transports, datasets, models, optimisers } = registries;
+        let Registries { protocols, transports, datasets, models, optimisers, .. } = registries;
         let coder = plan.compression.as_deref().map(|text| parsed("compression", text)).transpose()?;
         let one_of = |flag: &str, value: &str, names: [&str; 2]| match names.contains(&value) {
             true => Ok(value == names[1]),

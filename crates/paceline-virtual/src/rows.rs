@@ -1,7 +1,7 @@
 //! Steps, messages and waits of a run in virtual time, as the rows that a real run's record has.
 
 use paceline_data::{Order, order};
-use paceline_record::metric::{LINK, LinkReading, values};
+use paceline_record::metric::{LinkReading, Metrics, values};
 use paceline_record::row::{Batch, NOBODY, RankSample, TraceRow, Traced};
 use paceline_record::{Event, StepRow};
 use paceline_sim::{MessageEnd, Note, SimulationReport, Took};
@@ -13,6 +13,7 @@ const BATCH: usize = 4096;
 
 /// Tells what was noted of each rank; its clock begins with the run's.
 pub fn tell(
+    metrics: &Metrics,
     order: &Order,
     workers: usize,
     timing: &Timing,
@@ -44,7 +45,7 @@ pub fn tell(
                 tcp: None,
                 greeting_s: Some(link.round_trip as f64 * 1e-9),
             };
-            (peer, happened.end, values(LINK, &reading))
+            (peer, happened.end, values(&metrics.link, &reading))
         });
         let sample = RankSample { at_ns: happened.end, links: links.collect(), ..RankSample::default() };
         report(Event::Batch { rank, batch: &Batch { samples: vec![sample], ..Batch::default() } });

@@ -240,7 +240,7 @@ fn tell(
         });
     }
     gather.phases(report);
-    rows::tell(&stage.order, setup.workers, timing, happened, report);
+    rows::tell(&scenario.terms.registries.metrics, &stage.order, setup.workers, timing, happened, report);
 }
 
 /// What the hosts in use cost over so many seconds, if all have a price.

@@ -159,7 +159,7 @@ impl RunRequest {
             Box::new(|line: &str| drop(output::json_line(line))) as EventSink
         });
         let open = if self.resumes { Record::reopen } else { Record::create };
-        Ok(Some(open(&self.store, &self.run, &self.plan, BUILD, told)?))
+        Ok(Some(open(&self.store, &self.run, &self.plan, BUILD, &registries().metrics, told)?))
     }
 
     /// Where the run's checkpoints are, what it goes on from, and what ends it early.

@@ -1,7 +1,7 @@
 //! The page of the record: tables, metrics, exports.
 
 use paceline_record::event::SCHEMA;
-use paceline_record::metric::{self, About};
+use paceline_record::metric::{About, Metrics};
 use paceline_record::table::{Column, Table, VIEWS, tables};
 
 use super::markdown::{Page, code};
@@ -43,13 +43,13 @@ pub fn page() -> String {
         "What is sampled, out of the registries in `crates/paceline-record/src/metric/`: adding one is one line \
          there, and a store of before gets the column.",
     );
-    let rows: Vec<Vec<String>> = metric::tables()
+    let rows: Vec<Vec<String>> = Metrics::default().tables()
         .into_iter()
         .flat_map(|(table, metrics)| metrics.into_iter().map(move |m| row(table, &m)))
         .collect();
     page.table(&["metric", "unit", "kind", "what it is", "where it comes from"], &rows);
     page.heading("Tables");
-    for table in tables() {
+    for table in tables(&Metrics::default()) {
         describe(&mut page, &table);
     }
     page.heading("Views");
@@ -72,7 +72,7 @@ fn row(table: &str, metric: &About) -> Vec<String> {
 
 fn describe(page: &mut Page, table: &Table) {
     page.text(&format!("`{}`: {}; one row per {}.", table.name, table.about, table.key.join(", ")));
-    let sampled = metric::tables().iter().any(|(name, _)| *name == table.name);
+    let sampled = Metrics::default().tables().iter().any(|(name, _)| *name == table.name);
     let shown = |c: &&Column| !sampled || table.key.contains(&c.name);
     let mut rows: Vec<Vec<String>> = table
         .columns

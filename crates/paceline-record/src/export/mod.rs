@@ -98,7 +98,7 @@ impl Exported<'_> {
 
     /// Reads table after table: one at a time is in memory.
     fn tables(&self) -> impl Iterator<Item = Result<TableRows, RecordError>> {
-        tables().into_iter().map(|table| self.table(table.name))
+        tables(&self.store.metrics).into_iter().map(|table| self.table(table.name))
     }
 }
 
@@ -125,6 +125,7 @@ fn varint(bytes: &mut Vec<u8>, mut value: u64) {
 pub(crate) mod tests {
     use super::*;
     use crate::event::Event;
+    use crate::metric::Metrics;
     use crate::row::{Batch, RankSample, StepRow, TraceRow, Traced};
     use crate::store::{Build, Record};
 
@@ -132,7 +133,7 @@ pub(crate) mod tests {
     pub fn recorded(folder: &Path) -> (Store, RunRow) {
         let plan = crate::store::tests::plan();
         let build = Build { version: "1.0", commit: "abc", rustc: "rustc" };
-        let mut record = Record::create(folder, "r1", &plan, build, None).unwrap();
+        let mut record = Record::create(folder, "r1", &plan, build, &Metrics::default(), None).unwrap();
         let begin = crate::process::monotonic_ns();
         for rank in 0..2u64 {
             let steps = (1..=3).map(|step| StepRow {

@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 use std::io::Write;
 
 use super::{ExportError, Exported};
-use crate::metric;
 use crate::store::{Value, number};
 
 pub fn write(exported: &Exported<'_>, out: &mut dyn Write) -> Result<(), ExportError> {
@@ -30,7 +29,7 @@ pub fn write(exported: &Exported<'_>, out: &mut dyn Write) -> Result<(), ExportE
     let state = format!("{{run=\"{}\",state=\"{}\"}}", label(&run.run), label(&run.state));
     let _ = writeln!(text, "# HELP paceline_run_state The run's state.\n# TYPE paceline_run_state gauge");
     let _ = writeln!(text, "paceline_run_state{state} 1");
-    for (table, metrics) in metric::tables() {
+    for (table, metrics) in exported.store.metrics.tables() {
         let rows = exported.table(table)?;
         let keys: Vec<usize> =
             rows.table.key.iter().filter(|k| **k != "t_ns").map(|k| rows.column(k)).collect();

@@ -154,6 +154,8 @@ pub static INTERFACE: &[Metric<InterfaceReading>] = &[
 
 #[cfg(test)]
 mod tests {
+    use paceline_registry::Registry;
+
     use super::*;
 
     #[test]
@@ -161,15 +163,15 @@ mod tests {
         let table = "Inter-|   Receive   |  Transmit\n face |bytes packets ...\n\
                      lo: 100 2 0 1 0 0 0 0 200 4 0 3 0 0 0 0\n  eth0:5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20\n";
         let all = InterfaceReading::parse(table);
-        let lo = super::super::values(INTERFACE, &all[0].1);
+        let lo = super::super::values(&Registry::default(), &all[0].1);
         assert_eq!(lo, [100.0, 2.0, 1.0, 200.0, 4.0, 3.0].map(Some));
         assert_eq!(all[1].0, "eth0");
-        assert_eq!(super::super::values(INTERFACE, &all[1].1)[0], Some(5.0));
+        assert_eq!(super::super::values(&Registry::default(), &all[1].1)[0], Some(5.0));
     }
 
     #[test]
     fn this_machine_says_how_it_is() {
-        let values = super::super::values(HOST, &HostReading::now());
+        let values = super::super::values(&Registry::default(), &HostReading::now());
         assert!(values.iter().all(Option::is_some), "{values:?}");
         assert!(InterfaceReading::all().iter().any(|(name, _)| name == "lo"));
     }

@@ -16,6 +16,8 @@ pub use host::{HOST, HostReading, INTERFACE, InterfaceReading};
 pub use link::{LINK, LinkReading, TcpReading};
 pub use process::{PROCESS, ProcessReading};
 
+use paceline_registry::{Entry, Registry};
+
 /// How a metric behaves over time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricKind {
@@ -52,8 +54,16 @@ pub struct Metric<R: 'static> {
     pub read: fn(&R) -> Option<f64>,
 }
 
+paceline_registry::entries!(Metric<ProcessReading>, PROCESS);
+paceline_registry::entries!(Metric<LinkReading>, LINK);
+paceline_registry::entries!(Metric<HostReading>, HOST);
+paceline_registry::entries!(Metric<InterfaceReading>, INTERFACE);
+
 /// The values of a reading, in the order of its registry.
-pub fn values<R>(metrics: &[Metric<R>], reading: &R) -> Vec<Option<f64>> {
+pub fn values<R>(metrics: &Registry<Metric<R>>, reading: &R) -> Vec<Option<f64>>
+where
+    Metric<R>: Entry,
+{
     metrics.iter().map(|metric| (metric.read)(reading).filter(|value| value.is_finite())).collect()
 }
 
@@ -72,20 +82,38 @@ pub struct About {
     pub source: &'static str,
 }
 
-fn about<R>(metrics: &[Metric<R>]) -> Vec<About> {
+/// What is sampled. [`Default`] has what the program reads.
+#[derive(Clone, Debug, Default)]
+pub struct Metrics {
+    /// Of a rank's process.
+    pub process: Registry<Metric<ProcessReading>>,
+    /// Of what a rank exchanges with one peer.
+    pub link: Registry<Metric<LinkReading>>,
+    /// Of a machine.
+    pub host: Registry<Metric<HostReading>>,
+    /// Of a network interface.
+    pub interface: Registry<Metric<InterfaceReading>>,
+}
+
+impl Metrics {
+    /// Every sampled table and its metrics.
+    pub fn tables(&self) -> [(&'static str, Vec<About>); 4] {
+        [
+            ("samples", about(&self.process)),
+            ("links", about(&self.link)),
+            ("host_samples", about(&self.host)),
+            ("interfaces", about(&self.interface)),
+        ]
+    }
+}
+
+fn about<R>(metrics: &Registry<Metric<R>>) -> Vec<About>
+where
+    Metric<R>: Entry,
+{
     let one =
         |m: &Metric<R>| About { name: m.name, unit: m.unit, kind: m.kind, about: m.about, source: m.source };
     metrics.iter().map(one).collect()
-}
-
-/// Every sampled table and its metrics.
-pub fn tables() -> Vec<(&'static str, Vec<About>)> {
-    vec![
-        ("samples", about(PROCESS)),
-        ("links", about(LINK)),
-        ("host_samples", about(HOST)),
-        ("interfaces", about(INTERFACE)),
-    ]
 }
 
 /// The first number behind a word at the start of a line, as in most files under `/proc`.
@@ -105,7 +133,7 @@ mod tests {
 
     #[test]
     fn names_are_columns_and_every_metric_says_its_unit_and_source() {
-        for (table, metrics) in tables() {
+        for (table, metrics) in Metrics::default().tables() {
             for (i, m) in metrics.iter().enumerate() {
                 let plain = m.name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_' || b.is_ascii_digit());
                 assert!(plain && !m.unit.is_empty() && !m.source.is_empty(), "{table}.{}", m.name);

@@ -21,6 +21,8 @@ use std::time::Duration;
 use rusqlite::{Connection, ErrorCode};
 use rustix::process::{Resource, getrlimit};
 
+use crate::metric::Metrics;
+
 pub use read::{RunRow, TableRows, number};
 pub use record::{Build, EventSink, Record};
 pub use rusqlite::types::Value;
@@ -146,35 +148,47 @@ fn size_limit_hint() -> Option<String> {
 pub struct Store {
     connection: Connection,
     path: PathBuf,
+    /// What its tables of samples hold.
+    pub(crate) metrics: Metrics,
 }
 
 impl Store {
     /// Opens the store in a folder, making it if it is not there.
     pub fn create(folder: &Path) -> Result<Self, RecordError> {
+        Self::create_with(folder, &Metrics::default())
+    }
+
+    /// The same, with a place for these metrics.
+    pub fn create_with(folder: &Path, metrics: &Metrics) -> Result<Self, RecordError> {
         let failed = |source| RecordError::File { path: folder.to_owned(), source };
         std::fs::create_dir_all(folder).map_err(failed)?;
-        Self::open_file(folder.join(FILE))
+        Self::open_file(folder.join(FILE), metrics)
     }
 
     /// Opens a store that is there, and notes which of its runs have died without a word.
     pub fn open(folder: &Path) -> Result<Self, RecordError> {
+        Self::open_with(folder, &Metrics::default())
+    }
+
+    /// The same, with a place for these metrics.
+    pub fn open_with(folder: &Path, metrics: &Metrics) -> Result<Self, RecordError> {
         let path = folder.join(FILE);
         if !path.exists() {
             return Err(RecordError::Empty { path: folder.to_owned() });
         }
-        let mut store = Self::open_file(path)?;
+        let mut store = Self::open_file(path, metrics)?;
         store.note_the_lost()?;
         Ok(store)
     }
 
-    fn open_file(path: PathBuf) -> Result<Self, RecordError> {
+    fn open_file(path: PathBuf, metrics: &Metrics) -> Result<Self, RecordError> {
         if let Ok(found) = std::fs::metadata(&path)
             && let Err(source) = paceline_files::check(&found)
         {
             return Err(RecordError::File { path, source });
         }
         let connection = Connection::open(&path).map_err(at(&path))?;
-        let mut store = Self { connection, path };
+        let mut store = Self { connection, path, metrics: metrics.clone() };
         store.prepare()?;
         Ok(store)
     }
@@ -287,7 +301,7 @@ pub(crate) mod tests {
                 let folder = folder.path();
                 scope.spawn(move || {
                     let mut record =
-                        Record::create(folder, &format!("r{run:02}"), &plan(), BUILD, None).unwrap();
+                        Record::create(folder, &format!("r{run:02}"), &plan(), BUILD, &Metrics::default(), None).unwrap();
                     for i in 0..10 {
                         record.event(&Event::Batch { rank: 0, batch: &batch(1 + 50 * i, 50) });
                         record.event(&Event::Refused { rank: Some(0), cause: "knock" });
@@ -312,7 +326,7 @@ pub(crate) mod tests {
     fn a_run_is_found_by_a_prefix_that_fits_no_other() {
         let folder = tempfile::tempdir().unwrap();
         for run in ["ra1", "ra2", "rb", "rb1"] {
-            Record::create(folder.path(), run, &plan(), BUILD, None).unwrap().fail("", 1).unwrap();
+            Record::create(folder.path(), run, &plan(), BUILD, &Metrics::default(), None).unwrap().fail("", 1).unwrap();
         }
         let store = Store::open(folder.path()).unwrap();
         let found = |name: &str| store.find(name).map(|run| run.run).map_err(|error| error.to_string());
@@ -327,7 +341,7 @@ pub(crate) mod tests {
     #[test]
     fn a_run_under_way_says_so_and_one_whose_process_died_is_lost() {
         let folder = tempfile::tempdir().unwrap();
-        let record = Record::create(folder.path(), "r1", &plan(), BUILD, None).unwrap();
+        let record = Record::create(folder.path(), "r1", &plan(), BUILD, &Metrics::default(), None).unwrap();
         assert_eq!(Store::open(folder.path()).unwrap().find("r1").unwrap().state, "running");
         let store = Store::open(folder.path()).unwrap();
         store.connection.execute_batch("UPDATE runs SET pid_started = pid_started + 1").unwrap();
@@ -342,8 +356,8 @@ pub(crate) mod tests {
     #[test]
     fn a_run_that_goes_on_stays_one_run_and_nobody_else_can_take_it() {
         let folder = tempfile::tempdir().unwrap();
-        let again = || Record::reopen(folder.path(), "r1", &plan(), BUILD, None);
-        let mut record = Record::create(folder.path(), "r1", &plan(), BUILD, None).unwrap();
+        let again = || Record::reopen(folder.path(), "r1", &plan(), BUILD, &Metrics::default(), None);
+        let mut record = Record::create(folder.path(), "r1", &plan(), BUILD, &Metrics::default(), None).unwrap();
         assert!(again().err().unwrap().to_string().contains("run r1 is under way: process"));
         record.event(&Event::Batch { rank: 0, batch: &batch(1, 5) });
         record.event(&Event::Paused);
@@ -377,11 +391,11 @@ pub(crate) mod tests {
         let (path, seen) = (folder.path().to_owned(), Arc::new(Mutex::new(Vec::new())));
         let kept = Arc::clone(&seen);
         let told = Box::new(move |line: &str| {
-            let store = Store::open_file(path.join(FILE)).unwrap();
+            let store = Store::open_file(path.join(FILE), &Metrics::default()).unwrap();
             let events = store.rows("events", &store.find("r1").unwrap()).unwrap();
             kept.lock().unwrap().push((line.to_owned(), events.rows.len()));
         });
-        let mut record = Record::create(folder.path(), "r1", &plan(), BUILD, Some(told)).unwrap();
+        let mut record = Record::create(folder.path(), "r1", &plan(), BUILD, &Metrics::default(), Some(told)).unwrap();
         for step in 1..=20 {
             record.event(&Event::Checkpoint { step });
             record.event(&Event::Progress { step, samples: step, train_s: 0.0, train_loss: 1.0 });
@@ -399,7 +413,7 @@ pub(crate) mod tests {
     #[test]
     fn a_store_that_cannot_be_written_is_told_when_the_run_ends() {
         let folder = tempfile::tempdir().unwrap();
-        let mut record = Record::create(folder.path(), "r1", &plan(), BUILD, None).unwrap();
+        let mut record = Record::create(folder.path(), "r1", &plan(), BUILD, &Metrics::default(), None).unwrap();
         let store = Store::open(folder.path()).unwrap();
         store.connection.execute_batch("DROP TABLE steps").unwrap();
         record.event(&Event::Batch { rank: 0, batch: &batch(1, 5) });

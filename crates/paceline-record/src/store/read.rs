@@ -209,7 +209,7 @@ impl Store {
 
     /// A table's rows of a run, in the order of their keys.
     pub fn rows(&self, table: &str, run: &RunRow) -> Result<TableRows, RecordError> {
-        let table = tables()
+        let table = tables(&self.metrics)
             .into_iter()
             .find(|t| t.name == table)
             .expect("only tables of the registry are asked for");

@@ -15,6 +15,7 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
 
 use super::write::{End, Job, Writer};
 use super::{BUSY, RecordError, Store, at};
+use crate::metric::Metrics;
 use crate::event::{Event, Marked, RunOrigin, RunResult, SCHEMA};
 use crate::process::{monotonic_ns, realtime_ns};
 use crate::row::Batch;
@@ -79,9 +80,10 @@ impl Record {
         run: &str,
         plan: &Plan,
         build: Build,
+        metrics: &Metrics,
         told: Option<EventSink>,
     ) -> Result<Self, RecordError> {
-        Self::begin(folder, run, plan, build, told, RunOrigin::Measured)
+        Self::begin(folder, run, plan, build, metrics, told, RunOrigin::Measured)
     }
 
     /// Begins the record of a run in virtual time.
@@ -90,9 +92,10 @@ impl Record {
         run: &str,
         plan: &Plan,
         build: Build,
+        metrics: &Metrics,
         told: Option<EventSink>,
     ) -> Result<Self, RecordError> {
-        Self::begin(folder, run, plan, build, told, RunOrigin::Simulated)
+        Self::begin(folder, run, plan, build, metrics, told, RunOrigin::Simulated)
     }
 
     fn begin(
@@ -100,10 +103,11 @@ impl Record {
         run: &str,
         plan: &Plan,
         build: Build,
+        metrics: &Metrics,
         told: Option<EventSink>,
         origin: RunOrigin,
     ) -> Result<Self, RecordError> {
-        let store = Store::create(folder)?;
+        let store = Store::create_with(folder, metrics)?;
         store.check_quickly()?;
         let site = Site::own();
         let beginning = begin(&store.connection, run, plan, build, &site, origin).map_err(at(&store.path))?;
@@ -116,9 +120,10 @@ impl Record {
         run: &str,
         plan: &Plan,
         build: Build,
+        metrics: &Metrics,
         told: Option<EventSink>,
     ) -> Result<Self, RecordError> {
-        let store = Store::open(folder)?;
+        let store = Store::open_with(folder, metrics)?;
         store.check_quickly()?;
         let site = Site::own();
         let Some(beginning) = go_on(&store.connection, run, build, &site).map_err(at(&store.path))? else {
@@ -145,7 +150,7 @@ impl Record {
         origin: RunOrigin,
     ) -> Result<Self, RecordError> {
         let Beginning { id, began_ns, attempt, events, dropped } = beginning;
-        let Store { connection, path } = store;
+        let Store { connection, path, metrics } = store;
         let (to, jobs) = channel();
         let queued = Arc::new(AtomicUsize::new(0));
         let tells = told.is_some();
@@ -161,7 +166,7 @@ impl Record {
             hosts: HashMap::new(),
             told_steps: HashSet::new(),
             events,
-            sql: super::write::Sql::new(),
+            sql: super::write::Sql::new(&metrics),
             queued: Arc::clone(&queued),
             told,
         };
@@ -316,7 +321,7 @@ impl Record {
     /// Whether a reader finds the run in the store, and that it ended well.
     fn verify(&self) -> Result<(), RecordError> {
         let failed = at(&self.path);
-        let store = Store { connection: self.reopened()?, path: self.path.clone() };
+        let store = Store { connection: self.reopened()?, path: self.path.clone(), metrics: Metrics::default() };
         let row = "SELECT state FROM runs WHERE run = ?";
         let found: Option<String> = store
             .connection

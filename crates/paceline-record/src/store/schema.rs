@@ -5,15 +5,16 @@ use std::time::{Duration, Instant};
 use rusqlite::{Connection, ErrorCode, TransactionBehavior};
 
 use super::{BUSY, RecordError, Store, at};
+use crate::metric::Metrics;
 use crate::table::{Column, Table, VIEWS, tables};
 
 /// Changes that are more than another column, by the version that they lead to. Columns that the registry has
 /// and a table has not are added without being named here.
-const MIGRATIONS: &[fn(&Connection) -> rusqlite::Result<()>] = &[first];
+const MIGRATIONS: &[fn(&Connection, &Metrics) -> rusqlite::Result<()>] = &[first];
 
 /// Version 1: every table.
-fn first(connection: &Connection) -> rusqlite::Result<()> {
-    for table in tables() {
+fn first(connection: &Connection, metrics: &Metrics) -> rusqlite::Result<()> {
+    for table in tables(metrics) {
         connection.execute_batch(&create(&table))?;
     }
     connection.execute_batch("CREATE UNIQUE INDEX run_ids ON runs(run);")
@@ -45,7 +46,7 @@ impl Store {
             let found = version(&self.connection).map_err(&failed)?;
             return Err(RecordError::Newer { path: self.path.clone(), found, known });
         }
-        if !up_to_date(&self.connection, known).map_err(&failed)? {
+        if !up_to_date(&self.connection, &self.metrics, known).map_err(&failed)? {
             self.migrate(known).map_err(&failed)?;
         }
         Ok(())
@@ -72,10 +73,10 @@ impl Store {
         // Immediate: of several processes one does it, and the others then find it done.
         let change = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         for migrate in &MIGRATIONS[version(&change)?.clamp(0, known) as usize..] {
-            migrate(&change)?;
+            migrate(&change, &self.metrics)?;
         }
         change.pragma_update(None, "user_version", known)?;
-        for table in tables() {
+        for table in tables(&self.metrics) {
             let there = columns(&change, table.name)?;
             if there.is_empty() {
                 change.execute_batch(&create(&table))?;
@@ -105,11 +106,11 @@ fn columns(connection: &Connection, table: &str) -> rusqlite::Result<Vec<String>
     query.query_map([], |row| row.get(0))?.collect()
 }
 
-fn up_to_date(connection: &Connection, known: i64) -> rusqlite::Result<bool> {
+fn up_to_date(connection: &Connection, metrics: &Metrics, known: i64) -> rusqlite::Result<bool> {
     if version(connection)? != known {
         return Ok(false);
     }
-    for table in tables() {
+    for table in tables(metrics) {
         let there = columns(connection, table.name)?;
         if table.columns.iter().any(|c| !there.iter().any(|name| name == c.name)) {
             return Ok(false);

@@ -12,7 +12,7 @@ use rusqlite::{Connection, ToSql, Transaction, TransactionBehavior, params};
 use super::record::{EventSink, Identity, RESULT};
 use super::{RecordError, at};
 use crate::event::RunResult;
-use crate::metric::{self, About};
+use crate::metric::Metrics;
 use crate::process::{self, realtime_ns};
 use crate::row::{Batch, Values};
 use crate::site::Site;
@@ -84,8 +84,8 @@ pub(super) struct Sql {
 }
 
 impl Sql {
-    pub(super) fn new() -> Self {
-        let tables: HashMap<&str, Vec<About>> = metric::tables().into_iter().collect();
+    pub(super) fn new(metrics: &Metrics) -> Self {
+        let tables = HashMap::from(metrics.tables());
         let insert = |table: &str, key: &str| {
             let names: Vec<&str> = tables[table].iter().map(|m| m.name).collect();
             let marks = vec!["?"; key.split(',').count() + names.len()].join(", ");
