@@ -343,7 +343,12 @@ fn life(
                 options.handshake = FAR_HANDSHAKE;
             }
             let (transport, control) = connect(door, orders, identity, &links, options, emulated)?;
-            context.play(transport, control, &RankRecorder::open(recording, &registries.metrics, recorder::to_launcher), say);
+            context.play(
+                transport,
+                control,
+                &RankRecorder::open(recording, &registries.metrics, recorder::to_launcher),
+                say,
+            );
         }
         RankCommand::Task { task, rank, key } => {
             // As MPI's launchers do: a scheduler that puts two ranks on one core would be measured instead.

@@ -231,10 +231,17 @@ impl Clerk {
         let interfaces = if host { InterfaceReading::all() } else { Vec::new() };
         self.batch.samples.push(RankSample {
             at_ns,
-            process: if process { values(&self.metrics.process, &ProcessReading::now(&self.cgroup)) } else { Vec::new() },
+            process: if process {
+                values(&self.metrics.process, &ProcessReading::now(&self.cgroup))
+            } else {
+                Vec::new()
+            },
             links: self.observer.links(),
             host: if host { values(&self.metrics.host, &HostReading::now()) } else { Vec::new() },
-            interfaces: interfaces.iter().map(|(name, r)| (name.clone(), values(&self.metrics.interface, r))).collect(),
+            interfaces: interfaces
+                .iter()
+                .map(|(name, r)| (name.clone(), values(&self.metrics.interface, r)))
+                .collect(),
         });
         self.observer.ask();
     }
@@ -310,7 +317,9 @@ mod tests {
         let samples: Vec<&RankSample> = all.iter().flat_map(|b| &b.samples).collect();
         assert!(samples.len() >= 2, "one at the start and one at the end");
         assert!(samples.is_sorted_by_key(|s| s.at_ns));
-        assert!(samples.iter().all(|s| s.process.len() == crate::metric::PROCESS.len() && s.process[0].is_some()));
+        assert!(
+            samples.iter().all(|s| s.process.len() == crate::metric::PROCESS.len() && s.process[0].is_some())
+        );
     }
 
     #[test]

@@ -73,10 +73,17 @@ fn a_figure_of_one_line_is_known_to_studies_analyses_predictions_and_exports() {
         let point = paceline_plan::Point(vec![Some(level)]);
         points.push(predicted::PointPrediction { point, levels, prediction });
         let build = Build { version: "1", commit: "c", rustc: "r" };
-        Record::create(folder.path(), &format!("r{id}"), &plan, build, &registries.settings.registries.metrics, None)
-            .unwrap()
-            .finish(&result)
-            .unwrap();
+        Record::create(
+            folder.path(),
+            &format!("r{id}"),
+            &plan,
+            build,
+            &registries.settings.registries.metrics,
+            None,
+        )
+        .unwrap()
+        .finish(&result)
+        .unwrap();
     }
     assert!(figures.predicted().contains(&"halved_s"));
     let compared = predicted::compare(&study, &known, &points);

@@ -43,7 +43,8 @@ pub fn page() -> String {
         "What is sampled, out of the registries in `crates/paceline-record/src/metric/`: adding one is one line \
          there, and a store of before gets the column.",
     );
-    let rows: Vec<Vec<String>> = Metrics::default().tables()
+    let rows: Vec<Vec<String>> = Metrics::default()
+        .tables()
         .into_iter()
         .flat_map(|(table, metrics)| metrics.into_iter().map(move |m| row(table, &m)))
         .collect();

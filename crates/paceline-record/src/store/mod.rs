@@ -300,8 +300,15 @@ pub(crate) mod tests {
             for run in 0..20 {
                 let folder = folder.path();
                 scope.spawn(move || {
-                    let mut record =
-                        Record::create(folder, &format!("r{run:02}"), &plan(), BUILD, &Metrics::default(), None).unwrap();
+                    let mut record = Record::create(
+                        folder,
+                        &format!("r{run:02}"),
+                        &plan(),
+                        BUILD,
+                        &Metrics::default(),
+                        None,
+                    )
+                    .unwrap();
                     for i in 0..10 {
                         record.event(&Event::Batch { rank: 0, batch: &batch(1 + 50 * i, 50) });
                         record.event(&Event::Refused { rank: Some(0), cause: "knock" });
@@ -326,7 +333,10 @@ pub(crate) mod tests {
     fn a_run_is_found_by_a_prefix_that_fits_no_other() {
         let folder = tempfile::tempdir().unwrap();
         for run in ["ra1", "ra2", "rb", "rb1"] {
-            Record::create(folder.path(), run, &plan(), BUILD, &Metrics::default(), None).unwrap().fail("", 1).unwrap();
+            Record::create(folder.path(), run, &plan(), BUILD, &Metrics::default(), None)
+                .unwrap()
+                .fail("", 1)
+                .unwrap();
         }
         let store = Store::open(folder.path()).unwrap();
         let found = |name: &str| store.find(name).map(|run| run.run).map_err(|error| error.to_string());
@@ -357,7 +367,8 @@ pub(crate) mod tests {
     fn a_run_that_goes_on_stays_one_run_and_nobody_else_can_take_it() {
         let folder = tempfile::tempdir().unwrap();
         let again = || Record::reopen(folder.path(), "r1", &plan(), BUILD, &Metrics::default(), None);
-        let mut record = Record::create(folder.path(), "r1", &plan(), BUILD, &Metrics::default(), None).unwrap();
+        let mut record =
+            Record::create(folder.path(), "r1", &plan(), BUILD, &Metrics::default(), None).unwrap();
         assert!(again().err().unwrap().to_string().contains("run r1 is under way: process"));
         record.event(&Event::Batch { rank: 0, batch: &batch(1, 5) });
         record.event(&Event::Paused);
@@ -395,7 +406,8 @@ pub(crate) mod tests {
             let events = store.rows("events", &store.find("r1").unwrap()).unwrap();
             kept.lock().unwrap().push((line.to_owned(), events.rows.len()));
         });
-        let mut record = Record::create(folder.path(), "r1", &plan(), BUILD, &Metrics::default(), Some(told)).unwrap();
+        let mut record =
+            Record::create(folder.path(), "r1", &plan(), BUILD, &Metrics::default(), Some(told)).unwrap();
         for step in 1..=20 {
             record.event(&Event::Checkpoint { step });
             record.event(&Event::Progress { step, samples: step, train_s: 0.0, train_loss: 1.0 });
@@ -413,7 +425,8 @@ pub(crate) mod tests {
     #[test]
     fn a_store_that_cannot_be_written_is_told_when_the_run_ends() {
         let folder = tempfile::tempdir().unwrap();
-        let mut record = Record::create(folder.path(), "r1", &plan(), BUILD, &Metrics::default(), None).unwrap();
+        let mut record =
+            Record::create(folder.path(), "r1", &plan(), BUILD, &Metrics::default(), None).unwrap();
         let store = Store::open(folder.path()).unwrap();
         store.connection.execute_batch("DROP TABLE steps").unwrap();
         record.event(&Event::Batch { rank: 0, batch: &batch(1, 5) });

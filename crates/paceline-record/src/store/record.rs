@@ -15,8 +15,8 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
 
 use super::write::{End, Job, Writer};
 use super::{BUSY, RecordError, Store, at};
-use crate::metric::Metrics;
 use crate::event::{Event, Marked, RunOrigin, RunResult, SCHEMA};
+use crate::metric::Metrics;
 use crate::process::{monotonic_ns, realtime_ns};
 use crate::row::Batch;
 use crate::site::Site;
@@ -321,7 +321,8 @@ impl Record {
     /// Whether a reader finds the run in the store, and that it ended well.
     fn verify(&self) -> Result<(), RecordError> {
         let failed = at(&self.path);
-        let store = Store { connection: self.reopened()?, path: self.path.clone(), metrics: Metrics::default() };
+        let store =
+            Store { connection: self.reopened()?, path: self.path.clone(), metrics: Metrics::default() };
         let row = "SELECT state FROM runs WHERE run = ?";
         let found: Option<String> = store
             .connection

@@ -108,8 +108,9 @@ pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
     let scenario =
         Scenario { plan: &plan, dataset: &dataset, terms, learn: args.learn, trace, run: &id, started };
     let told = show.json.then(|| Box::new(|line: &str| drop(output::json_line(line))) as EventSink);
-    let mut record =
-        recording.map(|(store, _)| Record::simulated(&store, &id, &plan, BUILD, &registries().metrics, told)).transpose()?;
+    let mut record = recording
+        .map(|(store, _)| Record::simulated(&store, &id, &plan, BUILD, &registries().metrics, told))
+        .transpose()?;
     let mut follow = Follow::new(show, RunOrigin::Simulated, record.is_none());
     let result = run::run(&scenario, &mut |event: Event<'_>| {
         if let Some(record) = &mut record {

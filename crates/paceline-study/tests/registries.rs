@@ -1,0 +1,226 @@
+//! Entries that are only passed in are like any other: they are set, checked, trained with, priced, explained, sampled
+//! and studied, wherever their family is.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use paceline_analyze::explain::{Explanation, Recorded};
+use paceline_data::Dataset;
+use paceline_explore::samplers::{self, SamplerKind};
+use paceline_launch::pauses::CheckpointContext;
+use paceline_launch::run::{Launch, run as launch};
+use paceline_plan::{Plan, Study, Value};
+use paceline_protocol::consistency::{ConsistencyModel, Gate, Race};
+use paceline_protocol::{Consistency, Rank, Strategy, find};
+use paceline_record::export::{Exported, FORMATS, Target};
+use paceline_record::metric::{Metric, MetricKind, ProcessReading};
+use paceline_record::process::Started;
+use paceline_record::store::{Build, Record};
+use paceline_record::{Checkpoints, Event, Recording, RunResult, Store};
+use paceline_registry::Registry;
+use paceline_resolve::{PlanSettings, Registries, SettingTable, TypedPlan, resolve};
+use paceline_study::StudyRegistries;
+use paceline_train::model;
+use paceline_virtual::predict::predict;
+use paceline_virtual::price::Terms;
+use paceline_virtual::run::{Scenario, run as simulate};
+use paceline_virtual::whatif::FittedRun;
+use paceline_wire::{TransportDefaults, TransportKind, inproc};
+
+const BUILD: Build = Build { version: "1", commit: "c", rustc: "r" };
+
+/// Lets a worker go on when it is no step ahead.
+struct Even;
+
+impl Gate for Even {
+    fn open(&mut self, worker: Rank, race: &Race) -> bool {
+        race.lead(worker) == 0
+    }
+}
+
+static EVEN: ConsistencyModel = ConsistencyModel {
+    name: "even",
+    about: "nobody is ahead",
+    detail: "",
+    parameters: &[],
+    whole_batches: false,
+    make: |_, _| Consistency::gated(|_| Box::new(Even)),
+};
+
+/// Threads of this process, at a price of their own.
+static SLOW: TransportKind = TransportKind {
+    name: "slow",
+    about: "threads that cost as much as a satellite",
+    defaults: TransportDefaults { latency_us: 250_000.0, message_us: 10.0, ns_per_byte: 1.0 },
+    ..inproc::KIND
+};
+
+static LAST: SamplerKind = SamplerKind {
+    name: "last",
+    about: "a grid under another name",
+    variants: &[],
+    adaptive: false,
+    shortens: false,
+    finite: true,
+    make: |problem, _| samplers::make(&Registry::default(), "grid", problem),
+};
+
+static ANSWER: Metric<ProcessReading> = Metric {
+    name: "answer",
+    unit: "1",
+    kind: MetricKind::Gauge,
+    about: "always the same",
+    source: "this test",
+    read: |_| Some(42.0),
+};
+
+fn registries() -> Registries {
+    let ring = find("ring-allreduce").unwrap();
+    let detour: &'static Strategy =
+        Box::leak(Box::new(Strategy { name: "detour", about: "a ring under another name", ..*ring }));
+    let mut all = Registries::default();
+    all.protocols.strategies = all.protocols.strategies.with(detour);
+    all.protocols.consistencies = all.protocols.consistencies.with(&EVEN);
+    all.transports = all.transports.with(&SLOW);
+    all.metrics.process = all.metrics.process.with(&ANSWER);
+    all
+}
+
+/// The plan of settings, in the world of a table.
+fn plan(table: &Arc<SettingTable>, settings: &[(&str, &str)]) -> Result<Plan, String> {
+    let value = |text: &str| text.parse().map_or_else(|_| Value::Text(text.into()), Value::Number);
+    let values: BTreeMap<String, Value> =
+        settings.iter().map(|(name, text)| ((*name).to_owned(), value(text))).collect();
+    let settings = PlanSettings::from_values(table, &values).map_err(|error| error.to_string())?;
+    resolve(&settings).map_err(|error| error.to_string())
+}
+
+const DETOUR: &[(&str, &str)] =
+    &[("strategy", "detour"), ("transport", "slow"), ("workers", "2"), ("steps", "6")];
+const EVENLY: &[(&str, &str)] = &[
+    ("strategy", "ps"),
+    ("sync", "even"),
+    ("transport", "slow"),
+    ("workers", "2"),
+    ("servers", "1"),
+    ("steps", "6"),
+];
+
+fn digits(plan: &TypedPlan<'_>) -> Dataset {
+    plan.dataset.load(&Default::default(), &model::settings(plan)).unwrap()
+}
+
+#[test]
+fn settings_name_them_and_the_program_alone_does_not() {
+    let table = Arc::new(SettingTable::new(registries()));
+    for (setting, name) in [("strategy", "detour"), ("sync", "even"), ("transport", "slow")] {
+        table.find(setting).unwrap().check(name).unwrap();
+        assert!(SettingTable::builtin().find(setting).unwrap().check(name).is_err(), "{name}");
+    }
+    for settings in [DETOUR, EVENLY] {
+        plan(&table, settings).unwrap();
+        assert!(plan(SettingTable::builtin(), settings).is_err());
+    }
+    // A gate is all that a consistency model needs; a strategy without one refuses it.
+    let refused = plan(&table, &[("strategy", "detour"), ("sync", "even"), ("workers", "2")]).unwrap_err();
+    assert!(refused.contains("detour has no even; valid: bsp"), "{refused}");
+}
+
+/// Trains for real, with ranks as threads, and records it.
+fn trained(plan: &Plan, registries: &Registries, store: &std::path::Path) -> RunResult {
+    let typed = TypedPlan::new(plan, registries).unwrap();
+    let dataset = digits(&typed);
+    let checkpointing =
+        CheckpointContext { checkpoints: Checkpoints::of(store), resumed: None, interrupt: Arc::default() };
+    let mut record = Record::create(store, "r1", plan, BUILD, &registries.metrics, None).unwrap();
+    let launched = Launch {
+        plan: &typed,
+        registries,
+        dataset: &dataset,
+        folders: &Default::default(),
+        run: "r1",
+        program: ("nowhere".into(), "rank"),
+        started: Started::now(),
+        checkpointing: &checkpointing,
+        recording: Some(Recording::default()),
+    };
+    let result = launch(&launched, None, &mut |event: Event<'_>| record.event(&event)).unwrap();
+    record.finish(&result).unwrap();
+    result
+}
+
+#[test]
+fn runs_are_trained_and_recorded_with_them() {
+    let registries = registries();
+    let table = Arc::new(SettingTable::new(registries.clone()));
+    for settings in [DETOUR, EVENLY] {
+        let (plan, folder) = (plan(&table, settings).unwrap(), tempfile::tempdir().unwrap());
+        let result = trained(&plan, &registries, folder.path());
+        assert_eq!((result.steps, result.samples), (6, 6 * 2 * 64), "{settings:?}");
+        if settings == DETOUR {
+            // The strategy that it is under another name gives the same bits.
+            let ring = Plan { strategy: "ring-allreduce".into(), ..plan.clone() };
+            let other = tempfile::tempdir().unwrap();
+            assert_eq!(result.params_sha256, trained(&ring, &registries, other.path()).params_sha256);
+        }
+        let store = Store::open_with(folder.path(), &registries.metrics).unwrap();
+        let run = &store.runs().unwrap()[0];
+        let sampled = store.rows("samples", run).unwrap();
+        assert!(sampled.numbers("answer").contains(&Some(42.0)), "the metric is in the store");
+        for name in ["json", "prometheus"] {
+            let format = FORMATS.iter().find(|format| format.name == name).unwrap();
+            let Target::Document(write) = format.target else { panic!("{name} is a document") };
+            let mut text = Vec::new();
+            write(&Exported { store: &store, run }, &mut text).unwrap();
+            assert!(String::from_utf8(text).unwrap().contains("answer"), "{name} has the metric");
+        }
+    }
+}
+
+#[test]
+fn prices_and_what_ifs_know_them() {
+    let (registries, builtin) = (registries(), Registries::default());
+    let table = Arc::new(SettingTable::new(registries.clone()));
+    let terms = |registries| Terms { registries, calibration: None, cluster: None, jitter: None };
+    for settings in [DETOUR, EVENLY] {
+        let plan = plan(&table, settings).unwrap();
+        let dataset = digits(&TypedPlan::new(&plan, &registries).unwrap());
+        assert!(predict(&plan, &dataset, &terms(&builtin), false).is_err());
+        let slow = predict(&plan, &dataset, &terms(&registries), false).unwrap().train_s.median;
+        let usual = Plan { transport: "inproc".into(), ..plan.clone() };
+        let usual = predict(&usual, &dataset, &terms(&registries), false).unwrap().train_s.median;
+        assert!(slow > 6.0 * 0.25 && usual < 0.25, "its own price, nobody else's: {slow} {usual}");
+
+        let folder = tempfile::tempdir().unwrap();
+        let mut record =
+            Record::simulated(folder.path(), "r1", &plan, BUILD, &registries.metrics, None).unwrap();
+        let (plan, terms, started) = (&plan, terms(&registries), Started::now());
+        let scenario =
+            Scenario { plan, dataset: &dataset, terms, learn: false, trace: 1000, run: "r1", started };
+        let result = simulate(&scenario, &mut |event: Event<'_>| record.event(&event)).unwrap();
+        record.finish(&result).unwrap();
+        let store = Store::open(folder.path()).unwrap();
+        let recorded = Recorded::read(&store, &store.runs().unwrap()[0]).unwrap();
+        let said = Explanation::new(&recorded).unwrap();
+        let fitted = FittedRun::new(plan, &registries, recorded.params, &said).expect("it can be asked");
+        assert!(fitted.step_s > 0.0);
+        assert!(FittedRun::new(plan, &builtin, recorded.params, &said).is_none());
+    }
+}
+
+#[test]
+fn studies_know_them() {
+    let registries = StudyRegistries {
+        settings: Arc::new(SettingTable::new(registries())),
+        samplers: Registry::default().with(&LAST),
+        ..StudyRegistries::default()
+    };
+    let text = "sampler = \"last\"\n[workload]\nsteps = 4\nworkers = 2\ntransport = \"slow\"\n\
+                [axes]\nstrategy = [\"detour\", \"tree\"]\n[[objectives]]\nmetric = \"samples_per_s\"\n\
+                goal = \"maximize\"\n[control]\nevery = 0\n";
+    let study = Study::read("s.toml", "s", text).unwrap();
+    paceline_study::check(&study, &registries).unwrap();
+    assert_eq!(paceline_study::schedule(&study, &registries, 0).unwrap().known().unwrap().len(), 2);
+    let refused = paceline_study::check(&study, &StudyRegistries::default()).unwrap_err().to_string();
+    assert!(refused.contains("there is no sampler `last`"), "{refused}");
+}
