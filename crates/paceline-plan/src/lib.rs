@@ -14,7 +14,7 @@
 //! - [`sheet`]: comma-separated values, which tables of runs come as
 //!
 //! # Deliberately absent
-//! Flags and the environment (the binary resolves them), registries (names are checked where they are
+//! Flags and the environment (`paceline-resolve` reads them), registries (names are checked where they are
 //! known), execution.
 
 #![forbid(unsafe_code)]

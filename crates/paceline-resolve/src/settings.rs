@@ -118,11 +118,6 @@ impl PlanSettings {
         own.filter_map(|setting| text(setting.name)).collect()
     }
 
-    /// Adds settings, over those that are there.
-    pub fn extend(&mut self, others: Self) {
-        self.given.extend(others.given);
-    }
-
     /// Whether a setting is given.
     pub fn given(&self, name: &str) -> bool {
         self.given.contains_key(name)
@@ -190,38 +185,5 @@ impl PlanSettings {
             }
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn set(name: &str, value: Value) -> Result<PlanSettings, String> {
-        PlanSettings::from_values(SettingTable::builtin(), [(&name.to_owned(), &value)])
-            .map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn what_cannot_be_set_says_why_and_what_could() {
-        let text = |text: &str| Value::Text(text.into());
-        for (name, value, problem) in [
-            ("epoch", Value::Number(1.0), "paceline train has no flag --epoch; did you mean `epochs`?"),
-            ("epochs", text("one"), "invalid value 'one' for '--epochs <EPOCHS>': invalid float literal"),
-            ("averages", text("x"), "'--averages <AVERAGES>'; [possible values: gradients, weights]"),
-            ("workers", Value::Flag(true), "a value is required for '--workers <WORKERS>'"),
-            ("pin", Value::Number(3.0), "unexpected value '3' for '--pin' found"),
-            ("strange-name", Value::Flag(false), "`paceline train --help` lists every flag"),
-        ] {
-            let said = set(name, value).unwrap_err();
-            assert!(said.contains(problem), "{said}");
-        }
-    }
-
-    #[test]
-    fn a_setting_without_a_value_has_its_bare_one_and_false_takes_it_away() {
-        assert_eq!(set("trace", Value::Flag(true)).unwrap().recording().unwrap().trace, 50_000);
-        assert_eq!(set("workers", Value::Flag(false)), Ok(PlanSettings::default()));
-        assert_eq!(PlanSettings::default().recording().unwrap(), Recording::default());
     }
 }

@@ -97,23 +97,3 @@ fn parsed<T: std::str::FromStr<Err: ToString>>(flag: &str, text: &str) -> Result
     let refuse = |error: T::Err| PlanError { problem: error.to_string(), ..unknown(flag, text) };
     text.parse().map_err(refuse)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{PlanSettings, resolve};
-
-    #[test]
-    fn a_name_of_another_version_is_refused_with_its_flag() {
-        let plan = resolve(&PlanSettings::default()).unwrap();
-        assert_eq!(TypedPlan::new(&plan, &Registries::default()).unwrap().optimiser.name, "sgd");
-        for (flag, plan) in [
-            ("--strategy", Plan { strategy: "telepathy".into(), ..plan.clone() }),
-            ("--shard", Plan { shard: "halves".into(), workers: 2, ..plan.clone() }),
-            ("--lr-scaling", Plan { lr_scaling: "square".into(), ..plan.clone() }),
-            ("--compression", Plan { compression: Some("zip".into()), ..plan.clone() }),
-        ] {
-            assert_eq!(TypedPlan::new(&plan, &Registries::default()).map(drop).unwrap_err().flag, flag);
-        }
-    }
-}

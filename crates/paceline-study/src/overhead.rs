@@ -38,10 +38,8 @@ pub struct OverheadPair {
 /// What recording costs runs of some settings.
 #[derive(Debug, Serialize)]
 pub struct RecordingOverhead {
-    model: String,
-    data: String,
-    workers: u32,
-    steps: u32,
+    #[serde(flatten)]
+    of: OverheadRequest,
     sample_hz: f64,
     /// The middle of the pairs' losses of throughput (Hodges and Lehmann's).
     loss_fraction: f64,
@@ -55,7 +53,7 @@ pub struct RecordingOverhead {
 }
 
 /// Runs that are measured.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct OverheadRequest {
     /// Network.
     pub model: String,
@@ -66,6 +64,7 @@ pub struct OverheadRequest {
     /// Steps of each run.
     pub steps: u32,
     /// Pairs of runs.
+    #[serde(skip)]
     pub pairs: u32,
 }
 
@@ -80,12 +79,8 @@ impl OverheadRequest {
         let of =
             |value: fn(&OverheadPair) -> f64| hodges_lehmann(&pairs.iter().map(value).collect::<Vec<_>>());
         let (loss, cpu) = (of(|p| p.loss_fraction), of(|p| p.cpu_fraction));
-        let Self { model, data, workers, steps, .. } = self;
         Ok(RecordingOverhead {
-            model,
-            data,
-            workers,
-            steps,
+            of: self,
             sample_hz: SAMPLE_HZ,
             loss_fraction: loss.0,
             loss_fraction_upper95: loss.1,
@@ -165,15 +160,11 @@ fn run(document: &str) -> Result<PairedRun, StudyFailure> {
 impl RecordingOverhead {
     /// For people.
     pub fn text(&self) -> String {
+        let OverheadRequest { model, data, workers, steps, pairs } = &self.of;
         format!(
-            "{} on {}, {} workers, {} pairs of {} steps: recording costs\n\
+            "{model} on {data}, {workers} workers, {pairs} pairs of {steps} steps: recording costs\n\
              throughput {:>7.3}%  (95% sure to be below {:.3}%)\n\
              CPU time   {:>7.3}%  (95% sure to be below {:.3}%)\n",
-            self.model,
-            self.data,
-            self.workers,
-            self.pairs.len(),
-            self.steps,
             100.0 * self.loss_fraction,
             100.0 * self.loss_fraction_upper95,
             100.0 * self.cpu_fraction,

@@ -135,22 +135,13 @@ fn number(study: &Study, job: &PlannedRun, name: &str) -> Option<f64> {
 }
 
 /// Settings that make no sense for one worker alone.
-const OF_SEVERAL: &[&str] = &[
-    "workers",
-    "servers",
-    "strategy",
-    "sync",
-    "compression",
-    "buffer",
-    "network",
-    "hosts",
-    "averages",
-    "placement",
-];
+const OF_SEVERAL: &str = "workers servers strategy sync compression buffer network hosts averages placement";
 
 fn alone(fixed: &BTreeMap<String, Value>) -> BTreeMap<String, Value> {
     let of_strategies = paceline_protocol::Protocols::default().parameters();
-    let own = |name: &str| !OF_SEVERAL.contains(&name) && of_strategies.iter().all(|p| p.name != name);
+    let own = |name: &str| {
+        OF_SEVERAL.split(' ').all(|several| several != name) && of_strategies.iter().all(|p| p.name != name)
+    };
     fixed.iter().filter(|(name, _)| own(name)).map(|(n, v)| (n.clone(), v.clone())).collect()
 }
 

@@ -3,12 +3,14 @@
 //! 0 ok, 1 failure, 2 usage (clap), 3 invalid plan, 4 a peer was lost, 5 storage, 6 authentication or
 //! protocol, 130 interrupted (state saved).
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::process::ExitCode;
 
 use paceline_data::DataError;
 use paceline_explore::table::ExplorationError;
 use paceline_launch::LaunchError;
+use paceline_nn::graph::ShapeError;
 use paceline_plan::sheet::TableError;
 use paceline_plan::{PlanError, StudyError};
 use paceline_record::export::ExportError;
@@ -29,7 +31,7 @@ pub struct Failure {
 impl Failure {
     /// A command line that says too little or too much.
     pub fn usage(message: impl Into<String>) -> Self {
-        Self { kind: FailureKind::Usage, message: message.into(), hint: "--help lists every flag".into() }
+        Self::new(FailureKind::Usage, message, "--help lists every flag")
     }
 
     /// A flag of studies, for what is none.
@@ -64,8 +66,8 @@ impl Failure {
     }
 
     /// Which kind of failure it is, what happened, and what to do.
-    pub fn new(kind: FailureKind, message: String, hint: String) -> Self {
-        Self { kind, message, hint }
+    pub fn new(kind: FailureKind, message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), hint: hint.into() }
     }
 
     /// A measurement that cannot be made as it was asked for.
@@ -82,13 +84,13 @@ impl Failure {
     /// A run whose plan this program cannot read.
     pub fn plan(run: &str) -> Self {
         let message = format!("the plan of run {run} cannot be read");
-        Self { kind: FailureKind::Storage, message, hint: "was it made by another version?".into() }
+        Self::new(FailureKind::Storage, message, "was it made by another version?")
     }
 
     /// A file that could not be written.
     pub fn file(path: &Path, error: &std::io::Error) -> Self {
         let message = format!("{}: {error}", path.display());
-        let too_large = error.kind() == std::io::ErrorKind::FileTooLarge;
+        let too_large = error.kind() == ErrorKind::FileTooLarge;
         let hint =
             if too_large { write_hint(error) } else { "is the folder there, and yours to write to?".into() };
         Self { kind: FailureKind::Storage, message, hint }
@@ -104,7 +106,7 @@ impl Failure {
     pub fn description(file: &str, error: &paceline_nn::description::DescriptionError) -> Self {
         let hint = "docs/models.md shows the form, examples/models/ has examples; --data or --input say for \
                     which samples";
-        Self { kind: FailureKind::Plan, message: format!("model file {file}, {error}"), hint: hint.into() }
+        Self::new(FailureKind::Plan, format!("model file {file}, {error}"), hint)
     }
 
     /// Writes the error to standard error.
@@ -114,18 +116,29 @@ impl Failure {
     }
 }
 
-impl From<PlanError> for Failure {
-    fn from(error: PlanError) -> Self {
-        let hint = "nothing was started; `paceline train --help` lists every flag".into();
-        Self { kind: FailureKind::Plan, message: format!("this plan cannot be run: {error}"), hint }
-    }
+/// Errors whose kind, message and hint are known from themselves.
+macro_rules! failure_from {
+    ($($error:ty => |$e:ident| ($kind:expr, $message:expr, $hint:expr);)*) => {$(
+        impl From<$error> for Failure {
+            fn from($e: $error) -> Self {
+                Self::new($kind, $message, $hint)
+            }
+        }
+    )*};
 }
 
-impl From<StudyError> for Failure {
-    fn from(error: StudyError) -> Self {
-        let hint = "`paceline init` writes a commented study file; `paceline check FILE` looks at one".into();
-        Self { kind: FailureKind::Plan, message: error.to_string(), hint }
-    }
+failure_from! {
+    PlanError => |e| (FailureKind::Plan, format!("this plan cannot be run: {e}"),
+        "nothing was started; `paceline train --help` lists every flag");
+    StudyError => |e| (FailureKind::Plan, e.to_string(),
+        "`paceline init` writes a commented study file; `paceline check FILE` looks at one");
+    DataError => |e| (FailureKind::Storage, e.to_string(), e.hint());
+    TrainError => |e| (e.kind(), e.to_string(), e.hint());
+    JournalError => |e| (FailureKind::Storage, format!("the study's journal: {e}"), journal_hint(&e));
+    RecordError => |e| (FailureKind::Storage, format!("the store of runs: {e}"), e.hint());
+    ShapeError => |e| (FailureKind::Plan, e.to_string(), "choose a larger --input");
+    std::io::Error => |e| (FailureKind::Other, format!("standard output: {e}"),
+        if e.kind() == ErrorKind::FileTooLarge { write_hint(&e) } else { String::new() });
 }
 
 impl From<StudyFailure> for Failure {
@@ -137,7 +150,7 @@ impl From<StudyFailure> for Failure {
             StudyFailure::Journal(error) => error.into(),
             StudyFailure::Record(error) => error.into(),
             StudyFailure::Io(error) => error.into(),
-            error => Self { kind: error.kind(), message: error.to_string(), hint: error.hint() },
+            error => Self::new(error.kind(), error.to_string(), error.hint()),
         }
     }
 }
@@ -150,19 +163,7 @@ impl From<ExplorationError> for Failure {
             }
             _ => (FailureKind::Usage, "`paceline explore --help` lists every flag"),
         };
-        Self { kind, message: error.to_string(), hint: hint.into() }
-    }
-}
-
-impl From<DataError> for Failure {
-    fn from(error: DataError) -> Self {
-        Self { kind: FailureKind::Storage, hint: error.hint(), message: error.to_string() }
-    }
-}
-
-impl From<TrainError> for Failure {
-    fn from(error: TrainError) -> Self {
-        Self { kind: error.kind(), hint: error.hint(), message: error.to_string() }
+        Self::new(kind, error.to_string(), hint)
     }
 }
 
@@ -170,56 +171,38 @@ impl From<LaunchError> for Failure {
     fn from(error: LaunchError) -> Self {
         match error {
             LaunchError::Plan(error) => error.into(),
-            error => Self { kind: error.kind(), message: error.to_string(), hint: error.hint() },
+            error => Self::new(error.kind(), error.to_string(), error.hint()),
         }
     }
 }
 
 impl From<VirtualError> for Failure {
     fn from(error: VirtualError) -> Self {
-        let message = error.to_string();
-        match error {
-            VirtualError::Plan(error) => error.into(),
-            VirtualError::Train(error) => error.into(),
-            VirtualError::Launch(error) => error.into(),
-            VirtualError::File { .. } => Self {
-                kind: FailureKind::Storage,
-                message,
-                hint: "is the path right, and the file yours to read or write?".into(),
-            },
-            VirtualError::Stuck { .. } => Self {
-                kind: FailureKind::Other,
-                message,
-                hint: "this is a fault of the strategy; please report it".into(),
-            },
-        }
-    }
-}
-
-impl From<JournalError> for Failure {
-    fn from(error: JournalError) -> Self {
-        let hint = match error.source.kind() {
-            std::io::ErrorKind::WouldBlock => "wait for it, or interrupt it first".into(),
-            std::io::ErrorKind::InvalidData => {
-                "the study cannot be resumed; its runs are still in the store".into()
+        let (kind, hint) = match error {
+            VirtualError::Plan(error) => return error.into(),
+            VirtualError::Train(error) => return error.into(),
+            VirtualError::Launch(error) => return error.into(),
+            VirtualError::File { .. } => {
+                (FailureKind::Storage, "is the path right, and the file yours to read or write?")
             }
-            std::io::ErrorKind::NotFound => {
-                "the study cannot be resumed; do not delete a store while `paceline status` shows it under way".into()
+            VirtualError::Stuck { .. } => {
+                (FailureKind::Other, "this is a fault of the strategy; please report it")
             }
-            _ => write_hint(&error.source),
         };
-        Self { kind: FailureKind::Storage, message: format!("the study's journal: {error}"), hint }
+        Self::new(kind, error.to_string(), hint)
     }
 }
 
-impl From<RecordError> for Failure {
-    fn from(error: RecordError) -> Self {
-        Self {
-            kind: FailureKind::Storage,
-            hint: error.hint(),
-            message: format!("the store of runs: {error}"),
+fn journal_hint(error: &JournalError) -> String {
+    let hint = match error.source.kind() {
+        ErrorKind::WouldBlock => "wait for it, or interrupt it first",
+        ErrorKind::InvalidData => "the study cannot be resumed; its runs are still in the store",
+        ErrorKind::NotFound => {
+            "the study cannot be resumed; do not delete a store while `paceline status` shows it under way"
         }
-    }
+        _ => return write_hint(&error.source),
+    };
+    hint.into()
 }
 
 impl From<ExportError> for Failure {
@@ -227,25 +210,7 @@ impl From<ExportError> for Failure {
         match error {
             ExportError::Store(error) => error.into(),
             ExportError::Document(error) => error.into(),
-            error => Self {
-                kind: FailureKind::Storage,
-                message: error.to_string(),
-                hint: "--out PATH chooses another place".into(),
-            },
+            error => Self::new(FailureKind::Storage, error.to_string(), "--out PATH chooses another place"),
         }
-    }
-}
-
-impl From<paceline_nn::graph::ShapeError> for Failure {
-    fn from(error: paceline_nn::graph::ShapeError) -> Self {
-        Self { kind: FailureKind::Plan, message: error.to_string(), hint: "choose a larger --input".into() }
-    }
-}
-
-impl From<std::io::Error> for Failure {
-    fn from(error: std::io::Error) -> Self {
-        let too_large = error.kind() == std::io::ErrorKind::FileTooLarge;
-        let hint = if too_large { write_hint(&error) } else { String::new() };
-        Self { kind: FailureKind::Other, message: format!("standard output: {error}"), hint }
     }
 }

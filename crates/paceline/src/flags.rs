@@ -5,14 +5,26 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use paceline_resolve::{PlanSettings, Registries, RunSetting, SettingKind, SettingSection, SettingTable};
 
-/// What was given of the plan's settings, or of the recording's.
+/// What was given of one of the [`GROUPS`] of settings.
 #[derive(Clone, Debug, Default)]
-pub struct SettingFlags<const RECORDING: bool>(pub PlanSettings);
+pub struct SettingFlags<const GROUP: usize>(pub PlanSettings);
+
+/// Which settings are flags of a verb.
+const GROUPS: [fn(&RunSetting) -> bool; 4] = [
+    |setting| setting.section != SettingSection::Recording,
+    |setting| setting.section == SettingSection::Recording,
+    |setting| ["data", "data-dir", "model", "model-file"].contains(&setting.name),
+    |setting| setting.name == "data-dir",
+];
 
 /// Flags of what is run.
-pub type PlanFlags = SettingFlags<false>;
+pub type PlanFlags = SettingFlags<0>;
 /// Flags of what is recorded.
-pub type RecordingFlags = SettingFlags<true>;
+pub type RecordingFlags = SettingFlags<1>;
+/// Flags of a network and its samples.
+pub type NetworkFlags = SettingFlags<2>;
+/// The flag of where datasets lie.
+pub type PlaceFlags = SettingFlags<3>;
 
 /// What the program's names stand for.
 pub fn registries() -> &'static Registries {
@@ -53,15 +65,13 @@ fn arg(setting: &'static RunSetting) -> Arg {
     setting.requires.map_or(arg.clone(), |other| arg.requires(other))
 }
 
-impl<const RECORDING: bool> SettingFlags<RECORDING> {
+impl<const GROUP: usize> SettingFlags<GROUP> {
     fn settings() -> impl Iterator<Item = &'static RunSetting> {
-        SettingTable::builtin()
-            .iter()
-            .filter(|setting| (setting.section == SettingSection::Recording) == RECORDING)
+        SettingTable::builtin().iter().filter(|setting| GROUPS[GROUP](setting))
     }
 }
 
-impl<const RECORDING: bool> clap::FromArgMatches for SettingFlags<RECORDING> {
+impl<const GROUP: usize> clap::FromArgMatches for SettingFlags<GROUP> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let mut given = PlanSettings::default();
         let from_user = |name| matches.value_source(name) == Some(ValueSource::CommandLine);
@@ -83,7 +93,7 @@ impl<const RECORDING: bool> clap::FromArgMatches for SettingFlags<RECORDING> {
     }
 }
 
-impl<const RECORDING: bool> clap::Args for SettingFlags<RECORDING> {
+impl<const GROUP: usize> clap::Args for SettingFlags<GROUP> {
     fn augment_args(command: Command) -> Command {
         command.args(Self::settings().map(arg))
     }

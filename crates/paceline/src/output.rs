@@ -13,6 +13,8 @@ use paceline_plan::{printable, printable_lines};
 use paceline_record::{Event, Marked, RecordError, RunOrigin, RunResult};
 use serde::Serialize;
 
+use crate::failure::Failure;
+
 /// How much is shown, and in which form.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct Show {
@@ -30,6 +32,11 @@ impl Show {
         if !self.quiet {
             note(line);
         }
+    }
+
+    /// Writes a document to standard output, for programs or for people.
+    pub fn print(self, document: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), Failure> {
+        Ok(if self.json { json(document)? } else { self::text(&text())? })
     }
 }
 

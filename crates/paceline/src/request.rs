@@ -146,7 +146,7 @@ impl RunRequest {
             mb(needed)
         );
         let hint = "free some space, or choose another place with --store DIR; --no-record keeps nothing";
-        Err(Failure::new(FailureKind::Storage, message, hint.into()))
+        Err(Failure::new(FailureKind::Storage, message, hint))
     }
 
     /// The record, if one is kept. With `--json` it tells each event once it is stored.

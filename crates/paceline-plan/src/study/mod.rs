@@ -416,6 +416,3 @@ pub fn placeholders(word: &str) -> impl Iterator<Item = &str> {
         .map(|(name, _)| name)
         .filter(move |n| name(n))
 }
-
-#[cfg(test)]
-mod tests;

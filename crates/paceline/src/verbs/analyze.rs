@@ -187,7 +187,7 @@ impl Failure {
             FailureKind::Usage,
             // A flag that was not given has no value.
             format!("{}: {problem}", format!("{flag} {value}").trim_end()),
-            "`paceline analyze --help` lists every flag".into(),
+            "`paceline analyze --help` lists every flag",
         )
     }
 }
@@ -197,12 +197,12 @@ impl From<StudyTableError> for Failure {
         match error {
             StudyTableError::Table(TableError::File { .. }) => {
                 let hint = "a line with the columns' names, then one line per run, is expected";
-                Self::new(FailureKind::Storage, error.to_string(), hint.into())
+                Self::new(FailureKind::Storage, error.to_string(), hint)
             }
             StudyTableError::Large { .. } => {
                 let hint =
                     "--sample 50000 analyses that many rows, drawn by --seed; a greater number takes longer";
-                Self::new(FailureKind::Usage, error.to_string(), hint.into())
+                Self::new(FailureKind::Usage, error.to_string(), hint)
             }
             StudyTableError::Table(TableError::Ask { flag, value, problem }) => {
                 Self::ask(flag, &value, &problem)

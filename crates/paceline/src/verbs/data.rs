@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 use paceline_data::origin::{Origin, Parcel};
-use paceline_data::{DATASETS, DatasetContents, DatasetKind, FileState, Folders, Form, common_path};
+use paceline_data::{DATASETS, DatasetContents, DatasetKind, FileState, Form, common_path};
 use paceline_fetch::{Client, FetchEvent};
-use paceline_resolve::{data_folders, own_data_folder, variable};
+use paceline_resolve::{own_data_folder, variable};
 use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::flags::names;
+use crate::flags::{PlaceFlags, names};
 use crate::output::{self, Bar, Show};
 use paceline_record::FailureKind;
 
@@ -21,13 +21,13 @@ pub struct Args {
     #[command(subcommand)]
     what: Option<What>,
     #[command(flatten)]
-    place: Place,
+    place: PlaceFlags,
 }
 
 #[derive(Subcommand, Debug)]
 enum What {
     /// List the datasets and where their files are looked for (as without a word)
-    List(Place),
+    List(PlaceFlags),
     /// Fetch a dataset: resumes, and checks the SHA-256 of every file
     Get(Get),
     /// Print where a dataset lies
@@ -43,7 +43,7 @@ struct One {
     #[arg(value_parser = names(DATASETS.iter().map(|d| (d.name, d.about))))]
     name: String,
     #[command(flatten)]
-    place: Place,
+    place: PlaceFlags,
 }
 
 #[derive(clap::Args, Debug)]
@@ -59,27 +59,6 @@ struct Get {
     /// {name} and {file} in it; several are tried in order [default: PACELINE_MIRROR, then the publisher's]
     #[arg(long, value_name = "URL")]
     mirror: Vec<String>,
-}
-
-/// Where datasets lie.
-#[derive(clap::Args, Debug)]
-pub struct Place {
-    /// Folder of datasets, tried as DIR/<name> and as the dataset's own folder (or file) [default:
-    /// PACELINE_DATA, then the user's data directory]
-    #[arg(long, value_name = "DIR")]
-    data_dir: Option<PathBuf>,
-}
-
-impl Place {
-    /// Whether the flag was given.
-    pub fn given(&self) -> bool {
-        self.data_dir.is_some()
-    }
-
-    /// The folders to look into.
-    pub fn folders(&self) -> Folders {
-        data_folders(self.data_dir.as_deref())
-    }
 }
 
 fn source(name: &str) -> &'static DatasetKind {
@@ -107,8 +86,8 @@ struct Row {
     available: bool,
 }
 
-fn list(place: &Place, show: Show) -> Result<(), Failure> {
-    let folders = place.folders();
+fn list(place: &PlaceFlags, show: Show) -> Result<(), Failure> {
+    let folders = place.0.data_folders();
     let rows: Vec<Row> = DATASETS
         .iter()
         .map(|d| {
@@ -146,7 +125,7 @@ struct Lies<'a> {
 }
 
 fn path(args: &One, show: Show) -> Result<(), Failure> {
-    let files = source(&args.name).locate(&args.place.folders())?;
+    let files = source(&args.name).locate(&args.place.0.data_folders())?;
     let path = common_path(&files);
     if show.json {
         return Ok(output::json(&Lies { name: &args.name, path, files: &files })?);
@@ -159,7 +138,7 @@ fn path(args: &One, show: Show) -> Result<(), Failure> {
 }
 
 fn info(args: &One, show: Show) -> Result<(), Failure> {
-    let contents = DatasetContents::read(source(&args.name), &args.place.folders())?;
+    let contents = DatasetContents::read(source(&args.name), &args.place.0.data_folders())?;
     if show.json {
         return Ok(output::json(&contents)?);
     }
@@ -194,7 +173,7 @@ fn get(args: &Get, show: Show) -> Result<(), Failure> {
     let root = args.to.clone().or_else(|| variable("PACELINE_DATA")).or_else(own_data_folder);
     let Some(root) = root else {
         let message = "there is no folder to put it into: neither PACELINE_DATA nor HOME is set";
-        return Err(Failure::new(FailureKind::Usage, message.into(), "name one with --to DIR".into()));
+        return Err(Failure::new(FailureKind::Usage, message, "name one with --to DIR"));
     };
     let folder = root.join(source.name);
     let (client, mirrors, mut files) = (Client::default(), mirrors(args), Vec::new());

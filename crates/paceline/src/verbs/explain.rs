@@ -38,7 +38,7 @@ Examples:
 
 impl From<ExplainError> for Failure {
     fn from(error: ExplainError) -> Self {
-        Self::new(FailureKind::Other, error.to_string(), "`paceline runs` lists the recorded runs".into())
+        Self::new(FailureKind::Other, error.to_string(), "`paceline runs` lists the recorded runs")
     }
 }
 

@@ -105,7 +105,7 @@ fn export_study(args: &Args, name: &str, show: Show) -> Result<(), Failure> {
             return Err(Failure::new(
                 FailureKind::Usage,
                 message,
-                "single runs have every format: `paceline runs` lists them".into(),
+                "single runs have every format: `paceline runs` lists them",
             ));
         }
     };

@@ -8,9 +8,9 @@ use paceline_launch::interrupt::Interrupt;
 use paceline_launch::{LaunchError, key_file};
 use serde_json::json;
 
-use super::data::Place;
 use super::listen::{Address, key_path, seconds};
 use crate::failure::Failure;
+use crate::flags::PlaceFlags;
 use crate::output::{self, Show};
 use paceline_record::FailureKind;
 
@@ -39,7 +39,7 @@ pub struct Args {
     #[arg(long, default_value_t = 300.0, value_parser = seconds)]
     join_timeout: f64,
     #[command(flatten)]
-    place: Place,
+    place: PlaceFlags,
 }
 
 fn variable(name: &str) -> Option<String> {
@@ -48,9 +48,8 @@ fn variable(name: &str) -> Option<String> {
 
 /// A number from the environment.
 fn number(name: &str) -> Result<Option<usize>, Failure> {
-    let wrong = |value: &str| {
-        Failure::new(FailureKind::Usage, format!("{name}={value}: a number is needed"), String::new())
-    };
+    let wrong =
+        |value: &str| Failure::new(FailureKind::Usage, format!("{name}={value}: a number is needed"), "");
     variable(name).map(|value| value.trim().parse().map_err(|_| wrong(&value))).transpose()
 }
 
@@ -61,8 +60,8 @@ impl Args {
             return Ok(address.clone());
         }
         let Some(name) = variable("MASTER_ADDR") else {
-            let message = "where is the launcher? No ADDR was given, and MASTER_ADDR is not set".into();
-            let hint = "paceline join ADDR:PORT --key-file FILE, as `paceline train --listen` says".into();
+            let message = "where is the launcher? No ADDR was given, and MASTER_ADDR is not set";
+            let hint = "paceline join ADDR:PORT --key-file FILE, as `paceline train --listen` says";
             return Err(Failure::new(FailureKind::Usage, message, hint));
         };
         let text = match variable("MASTER_PORT") {
@@ -72,7 +71,7 @@ impl Args {
         };
         text.parse().map_err(|e| {
             let message = format!("MASTER_ADDR and MASTER_PORT say {text:?}: {e}");
-            Failure::new(FailureKind::Usage, message, "give the launcher's ADDR:PORT".into())
+            Failure::new(FailureKind::Usage, message, "give the launcher's ADDR:PORT")
         })
     }
 }
@@ -83,24 +82,23 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     let host = args.host.map_or_else(|| number("RANK"), |host| Ok(Some(host)))?;
     let hosts = args.hosts.map_or_else(|| number("WORLD_SIZE"), |hosts| Ok(Some(hosts)))?;
     if host == Some(0) {
-        let message = "host 0 (RANK=0) is the machine where `paceline train --listen` runs".into();
+        let message = "host 0 (RANK=0) is the machine where `paceline train --listen` runs";
         return Err(Failure::new(
             FailureKind::Usage,
             message,
-            "the others join as 1 and up, or without a number".into(),
+            "the others join as 1 and up, or without a number",
         ));
     }
     let Some(path) = key_path(args.key_file.as_ref()) else {
-        let message = "joining needs the launcher's key".into();
-        let hint =
-            "--key-file FILE or PACELINE_KEY_FILE; `paceline train --listen` says where its key is".into();
+        let message = "joining needs the launcher's key";
+        let hint = "--key-file FILE or PACELINE_KEY_FILE; `paceline train --listen` says where its key is";
         return Err(Failure::new(FailureKind::Protocol, message, hint));
     };
     let key = key_file::read(&path).map_err(LaunchError::from)?;
     let join = Join {
         addresses: address.all,
         key,
-        folders: args.place.folders(),
+        folders: args.place.0.data_folders(),
         host,
         hosts,
         program: (std::env::current_exe()?, "rank"),

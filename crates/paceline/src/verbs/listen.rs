@@ -114,7 +114,7 @@ impl Listening {
                 address.all[0]
             );
             let hint = "give --key-file FILE (it is made if there is none), or listen at 127.0.0.1";
-            return Err(Failure::new(FailureKind::Protocol, message, hint.into()));
+            return Err(Failure::new(FailureKind::Protocol, message, hint));
         }
         Ok(())
     }

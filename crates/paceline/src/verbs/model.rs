@@ -9,9 +9,8 @@ use paceline_nn::graph::Graph;
 use paceline_nn::models::{self, MODELS};
 use serde::Serialize;
 
-use super::data::Place;
 use crate::failure::Failure;
-use crate::flags::names;
+use crate::flags::{PlaceFlags, names};
 use crate::output::{self, Show};
 
 /// Flags of `paceline model`.
@@ -41,7 +40,7 @@ struct ShowArgs {
     #[arg(long, conflicts_with = "input", value_parser = names(DATASETS.iter().map(|d| (d.name, d.about))))]
     data: Option<String>,
     #[command(flatten)]
-    place: Place,
+    place: PlaceFlags,
     /// For samples of this height, width and channels, e.g. 28x28x1 [default: the model's own; 28x28x1
     /// for a file]
     #[arg(long, value_name = "HxWxC", value_parser = parse_shape)]
@@ -125,7 +124,7 @@ fn show_one(args: &ShowArgs, show: Show) -> Result<(), Failure> {
     let sample = match data.map(|source| (source, source.form)) {
         Some((_, Form::Fixed { shape, classes })) => Some((shape, classes)),
         Some((source, Form::FromFiles(_))) => {
-            let dataset = source.load(&args.place.folders(), &DatasetSettings::default())?;
+            let dataset = source.load(&args.place.0.data_folders(), &DatasetSettings::default())?;
             Some((dataset.shape, dataset.classes))
         }
         None => None,

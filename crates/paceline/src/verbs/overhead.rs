@@ -36,8 +36,5 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
             output::note(&format!("pair {:>3}: throughput {loss:>7.2}%, CPU time {cpu:>7.2}%", i + 1));
         }
     })?;
-    if show.json {
-        return Ok(output::json(&measured)?);
-    }
-    Ok(output::text(&measured.text())?)
+    show.print(&measured, || measured.text())
 }

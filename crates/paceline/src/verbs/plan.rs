@@ -6,7 +6,7 @@ use paceline_study::{StudyOutline, StudyRegistries, probe};
 
 use super::store::Where;
 use crate::failure::Failure;
-use crate::output::{self, Show};
+use crate::output::Show;
 
 /// Flags of `paceline plan`.
 #[derive(clap::Args, Debug)]
@@ -30,8 +30,5 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
         seconds = Some(probe(&study, &StudyRegistries::default(), &args.store.folder())?);
     }
     let outline = StudyOutline::new(&study, &StudyRegistries::default(), seconds)?;
-    if show.json {
-        return Ok(output::json(&outline.json())?);
-    }
-    Ok(output::text(&outline.text())?)
+    show.print(&outline.json(), || outline.text())
 }

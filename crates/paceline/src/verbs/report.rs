@@ -12,7 +12,7 @@ use super::analyze::Asked;
 use super::explain::explained;
 use super::store::Where;
 use crate::failure::Failure;
-use crate::output::{self, Show};
+use crate::output::Show;
 use paceline_study::StudyRegistries;
 
 /// Flags of `paceline report`.
@@ -58,10 +58,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     };
     let files = write(&report, &args.out)?;
     let page = args.out.join("report.html");
-    if show.json {
-        return Ok(output::json(&json!({"type": "result", "report": page, "files": files}))?);
-    }
-    Ok(output::text(&format!("{}\n", page.display()))?)
+    show.print(&json!({"type": "result", "report": page, "files": files}), || format!("{}\n", page.display()))
 }
 
 fn of_table(args: &Args, study: Option<&str>, show: Show) -> Result<Report<'static>, Failure> {

@@ -4,11 +4,10 @@ use paceline_record::RunOrigin;
 use paceline_record::process::Started;
 use paceline_study::{StudyRegistries, StudyState};
 
-use super::data::Place;
 use super::explore::{Running, tell};
 use super::listen::Listening;
 use crate::failure::Failure;
-use crate::flags::RecordingFlags;
+use crate::flags::{PlaceFlags, RecordingFlags};
 use crate::output::{self, Show};
 use crate::request::RunRequest;
 
@@ -23,7 +22,7 @@ pub struct Args {
     #[command(flatten, next_help_heading = "Of studies")]
     study: StudyArgs,
     #[command(flatten, next_help_heading = "Of runs")]
-    place: Place,
+    place: PlaceFlags,
     #[command(flatten, next_help_heading = "Of runs")]
     kept: RecordingFlags,
     #[command(flatten, next_help_heading = "Of runs")]
@@ -78,7 +77,7 @@ fn resume_run(args: &Args, show: Show, started: Started) -> Result<(), Failure> 
     args.listening.check(&plan, plan.strategy == paceline_protocol::SINGLE)?;
     let request = RunRequest {
         plan,
-        folders: args.place.folders(),
+        folders: args.place.0.data_folders(),
         store,
         run,
         resumes: true,
@@ -88,7 +87,7 @@ fn resume_run(args: &Args, show: Show, started: Started) -> Result<(), Failure> 
 }
 
 fn resume_study(args: &Args, name: &str, show: Show) -> Result<(), Failure> {
-    if args.listening.given() || args.place.given() {
+    if args.listening.given() || args.place.0.given("data-dir") {
         let problem = "is a study: its file says where its data are, and its runs stay on this machine";
         return Err(Failure::usage(format!("{name} {problem}; leave --listen and --data-dir out")));
     }

@@ -71,7 +71,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     }
     let token = args.token_file.as_deref().map(token).transpose()?;
     let busy = |error: std::io::Error| {
-        let hint = "choose another address or port with --listen; port 0 takes a free one".into();
+        let hint = "choose another address or port with --listen; port 0 takes a free one";
         Failure::new(FailureKind::Other, format!("cannot listen at {}: {error}", args.listen), hint)
     };
     let listener = TcpListener::bind(args.listen).map_err(busy)?;
@@ -104,7 +104,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
 
 fn allowed(address: SocketAddr, token: Option<String>) -> Result<Access, Failure> {
     let hint = "give --token-file FILE (it is made if there is none), or listen at 127.0.0.1";
-    Access::new(address, token).map_err(|problem| Failure::new(FailureKind::Protocol, problem, hint.into()))
+    Access::new(address, token).map_err(|problem| Failure::new(FailureKind::Protocol, problem, hint))
 }
 
 #[cfg(test)]

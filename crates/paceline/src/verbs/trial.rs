@@ -15,7 +15,7 @@ use crate::request::RunRequest;
 /// Does what the document says.
 pub fn run(started: Started) -> Result<(), Failure> {
     let document = serde_json::from_reader(std::io::stdin().lock()).map_err(|error| {
-        let hint = "it is started by `paceline explore` and `paceline resume`".into();
+        let hint = "it is started by `paceline explore` and `paceline resume`";
         Failure::new(FailureKind::Usage, format!("the document of this run cannot be read: {error}"), hint)
     })?;
     let TrialDocument { task, plan, folders, json, quiet } = document;

@@ -10,10 +10,9 @@ use paceline_resolve::TypedPlan;
 use paceline_train::{model, weights};
 use serde::Serialize;
 
-use super::data::Place;
 use super::store::Where;
 use crate::failure::Failure;
-use crate::flags::registries;
+use crate::flags::{PlaceFlags, registries};
 use crate::output::{self, Show};
 use crate::request;
 use paceline_record::FailureKind;
@@ -27,7 +26,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
     #[command(flatten)]
-    place: Place,
+    place: PlaceFlags,
     #[command(flatten)]
     store: Where,
 }
@@ -46,11 +45,7 @@ fn checkpoint(args: &Args) -> Result<(Plan, Checkpoint), Failure> {
     let folder = Path::new(&args.run);
     let damaged = |Damaged { path, problem }: Damaged| {
         let hint = "another checkpoint of the run may be whole; the run's id takes the newest that is";
-        Failure::new(
-            FailureKind::Storage,
-            format!("{} cannot be used: {problem}", path.display()),
-            hint.into(),
-        )
+        Failure::new(FailureKind::Storage, format!("{} cannot be used: {problem}", path.display()), hint)
     };
     if folder.join("manifest.json").is_file() {
         // STORE/runs/RUN/checkpoints/STEP: the plan is in the store.
@@ -72,7 +67,7 @@ fn checkpoint(args: &Args) -> Result<(Plan, Checkpoint), Failure> {
     }
     let found = found.ok_or_else(|| {
         let hint = "train with --checkpoint-every STEPS; the last checkpoint is what can be exported";
-        Failure::new(FailureKind::Other, format!("run {run} has no checkpoint"), hint.into())
+        Failure::new(FailureKind::Other, format!("run {run} has no checkpoint"), hint)
     })?;
     Ok((plan, found))
 }
@@ -82,7 +77,7 @@ pub fn export(args: &Args, show: Show) -> Result<(), Failure> {
     let (plan, checkpoint) = checkpoint(args)?;
     let plan = TypedPlan::new(&plan, registries())?;
     // The shapes of a network's layers follow from its samples.
-    let dataset = plan.dataset.load(&args.place.folders(), &model::settings(&plan))?;
+    let dataset = plan.dataset.load(&args.place.0.data_folders(), &model::settings(&plan))?;
     let graph = model::graph(&plan, &dataset)?;
     let workers = &checkpoint.parts[..plan.workers.min(checkpoint.parts.len())];
     let servers = &checkpoint.parts[workers.len()..];
@@ -100,11 +95,7 @@ pub fn export(args: &Args, show: Show) -> Result<(), Failure> {
             graph.param_count(),
             graph.state_count()
         );
-        return Err(Failure::new(
-            FailureKind::Storage,
-            message,
-            "is the dataset still the one of the run?".into(),
-        ));
+        return Err(Failure::new(FailureKind::Storage, message, "is the dataset still the one of the run?"));
     }
     weights::save(&args.out, &graph, &params, &state).map_err(|e| Failure::file(&args.out, &e))?;
     let exported = Exported {

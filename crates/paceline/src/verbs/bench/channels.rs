@@ -6,7 +6,7 @@ use paceline_bench::channels::Sweep;
 
 use super::sweep::{Common, Follow, distinct, draw, left_out, models, prepare};
 use crate::failure::Failure;
-use crate::output::{self, Show};
+use crate::output::Show;
 
 /// Flags of `paceline bench channels`.
 #[derive(clap::Args, Debug)]
@@ -61,8 +61,5 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     let measured = measured.map_err(|error| Failure::measurement(error, "channels"))?;
     left_out(show, &measured.left_out);
     draw(plot.as_deref(), &|| measured.chart(sweep.rules.over.buffers[0], sweep.rules.payloads[0].name))?;
-    if show.json {
-        return Ok(output::json(&measured)?);
-    }
-    Ok(output::text(&measured.text())?)
+    show.print(&measured, || measured.text())
 }

@@ -9,7 +9,7 @@ use paceline_protocol::consistency;
 use super::sweep::{Common, Follow, distinct, draw, left_out, models, prepare};
 use crate::failure::Failure;
 use crate::flags::names;
-use crate::output::{self, Show};
+use crate::output::Show;
 
 /// Flags of `paceline bench ps`.
 #[derive(clap::Args, Debug)]
@@ -93,8 +93,5 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     let measured = measured.map_err(|error| Failure::measurement(error, "ps"))?;
     left_out(show, &measured.left_out);
     draw(plot.as_deref(), &|| measured.chart(&measured.points[0]))?;
-    if show.json {
-        return Ok(output::json(&measured)?);
-    }
-    Ok(output::text(&measured.text())?)
+    show.print(&measured, || measured.text())
 }

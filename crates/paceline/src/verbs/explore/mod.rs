@@ -91,10 +91,7 @@ impl StudyProgress {
 /// What came of a study.
 pub fn tell(state: &StudyState, show: Show) -> Result<(), Failure> {
     let findings = Findings::new(&state.known);
-    if show.json {
-        return Ok(output::json(&findings.json(state.folder()))?);
-    }
-    Ok(output::text(&findings.text(state.folder()))?)
+    show.print(&findings.json(state.folder()), || findings.text(state.folder()))
 }
 
 /// `paceline explore`.

@@ -151,10 +151,10 @@ pub fn bench(args: &BenchArgs, show: Show) -> Result<(), Failure> {
     let seeds = args.asked.seed..args.asked.seed.saturating_add(repeats);
     let curve = |sampler: &String| RegretCurve::measure(&exploration, sampler, budget, seeds.clone());
     let curves = args.samplers.iter().map(curve).collect::<Result<Vec<_>, _>>()?;
-    if show.json {
-        return Ok(output::json(&json!({
+    show.print(
+        &json!({
             "type": "result", "table": args.table, "repeats": repeats, "budget": budget, "curves": curves,
-        }))?);
-    }
-    Ok(output::text(&regret::text(&curves, repeats))?)
+        }),
+        || regret::text(&curves, repeats),
+    )
 }

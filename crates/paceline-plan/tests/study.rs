@@ -1,4 +1,7 @@
-use super::*;
+//! Study files: what they say, and what is said of their mistakes.
+
+use paceline_plan::study::*;
+use paceline_plan::*;
 
 const GOOD: &str = r#"
 sampler = "lhs"
