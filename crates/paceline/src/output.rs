@@ -18,11 +18,12 @@ use crate::failure::Failure;
 /// How much is shown, and in which form.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct Show {
+    // Their place in every verb's help, however many verbs there are.
     /// Print machine-readable JSON on standard output
-    #[arg(long, global = true)]
+    #[arg(long, global = true, display_order = 25)]
     pub json: bool,
     /// Only results and errors
-    #[arg(short, long, global = true)]
+    #[arg(short, long, global = true, display_order = 26)]
     pub quiet: bool,
 }
 
