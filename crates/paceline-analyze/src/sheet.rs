@@ -21,8 +21,11 @@ pub fn aligned<S: AsRef<str>>(head: &[S], words: usize, rows: &[Vec<String>]) ->
     all.iter().map(|row| line(row).trim_end().to_owned() + "\n").collect()
 }
 
-/// A table of items: its head and, for each column, how an item's cell is made.
-pub fn by_column<T>(columns: &[(&str, &dyn Fn(&T) -> String)], words: usize, items: &[T]) -> String {
+/// A column of a table of items: its head, and how an item's cell is made.
+pub type TableColumn<'a, T> = (&'a str, &'a dyn Fn(&T) -> String);
+
+/// A table of items.
+pub fn by_column<T>(columns: &[TableColumn<'_, T>], words: usize, items: &[T]) -> String {
     let head: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();
     let row = |item: &T| columns.iter().map(|(_, cell)| cell(item)).collect();
     aligned(&head, words, &items.iter().map(row).collect::<Vec<_>>())

@@ -1,7 +1,7 @@
 //! The document of `paceline bench channels`: every repeat as it was measured, and what they come to.
 
 use paceline_analyze::chart::{Chart, ChartSeries, ChartUnit, Dot, Panel};
-use paceline_analyze::sheet::by_column;
+use paceline_analyze::sheet::{TableColumn, by_column};
 use paceline_analyze::{Quantiles, Spread, distinct};
 use paceline_record::Machine;
 use serde::{Deserialize, Serialize};
@@ -159,7 +159,7 @@ impl Channels {
     /// For people.
     pub fn text(&self) -> String {
         let seconds = |value: f64| ChartUnit::Seconds.show(value);
-        let columns: [(&str, &dyn Fn(&Channel) -> String); 12] = [
+        let columns: [TableColumn<'_, Channel>; 12] = [
             ("transport", &|point| point.transport.clone()),
             ("buffer", &|point| buffer_words(point.buffer_bytes)),
             ("payload", &|point| point.payload.clone()),

@@ -1,7 +1,7 @@
 //! The document of `paceline bench ps`: every repeat as it was measured, and what they come to.
 
 use paceline_analyze::chart::{Chart, ChartSeries, ChartUnit, Dot, Panel};
-use paceline_analyze::sheet::by_column;
+use paceline_analyze::sheet::{TableColumn, by_column};
 use paceline_analyze::{Quantiles, Spread, distinct};
 use paceline_record::Machine;
 use serde::{Deserialize, Serialize};
@@ -127,7 +127,7 @@ impl Servers {
     /// For people.
     pub fn text(&self) -> String {
         let seconds = |value: f64| ChartUnit::Seconds.show(value);
-        let columns: [(&str, &dyn Fn(&ServersPoint) -> String); 17] = [
+        let columns: [TableColumn<'_, ServersPoint>; 17] = [
             ("transport", &|point| point.config.transport.clone()),
             ("buffer", &|point| buffer_words(point.config.buffer_bytes)),
             ("payload", &|point| point.config.payload.clone()),

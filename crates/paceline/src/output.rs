@@ -37,7 +37,8 @@ impl Show {
 
     /// Writes a document to standard output, for programs or for people.
     pub fn print(self, document: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), Failure> {
-        Ok(if self.json { json(document)? } else { self::text(&text())? })
+        let written = if self.json { json(document) } else { self::text(&text()) };
+        Ok(written?)
     }
 }
 
