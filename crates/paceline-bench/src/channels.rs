@@ -37,7 +37,6 @@ const WARM_UP: f64 = 0.1;
 pub struct Sweep {
     /// What every sweep is told.
     pub rules: SweepRules,
-    /// Mean sizes, in elements.
     pub sizes: Vec<usize>,
     /// Pairs of ranks at the same time.
     pub pairs: usize,
@@ -330,7 +329,6 @@ impl End {
         Ok(elements)
     }
 
-    /// Waits for all leaders.
     fn together(&mut self, rank: usize, world: usize) -> Result<(), TrainError> {
         if rank == 0 {
             for leader in (2..world).step_by(2) {

@@ -31,13 +31,11 @@ pub struct ComputeSpeed {
     samples_per_s: f64,
     /// Nominal: FLOPs of the model per second, whatever the algorithm saves.
     gflops: f64,
-    /// Of all threads together.
     peak_gflops: f64,
     fraction_of_peak: f64,
 }
 
 impl ComputeSpeed {
-    /// For people.
     pub fn text(&self) -> String {
         let Self { model, batch, threads, samples_per_s, gflops, peak_gflops, fraction_of_peak } = self;
         let plural = if *threads == 1 { "thread" } else { "threads" };

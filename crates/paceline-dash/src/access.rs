@@ -7,7 +7,6 @@ use std::net::{IpAddr, SocketAddr};
 /// What a request must bring.
 #[derive(Clone)]
 pub struct Access {
-    /// Where the server listens.
     address: SocketAddr,
     /// What everybody must know; needed off loopback.
     token: Option<String>,

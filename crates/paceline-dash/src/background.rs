@@ -9,11 +9,9 @@ use std::time::{Duration, Instant};
 
 /// Rest after work, as a multiple of what the work took.
 const REST: u32 = 19;
-/// Longest rest.
 const LONGEST: Duration = Duration::from_secs(300);
 /// How long a page waits for something small that was never made.
 pub const PATIENCE: Duration = Duration::from_millis(400);
-/// Works that may wait.
 const QUEUE: usize = 16;
 /// What is kept at most; what was not asked for the longest goes first.
 const KEPT: usize = 48;
@@ -50,7 +48,6 @@ struct Slot {
     made: u64,
     /// What is being made, or waits to be.
     wanted: Option<u64>,
-    /// Not before.
     next: Option<Instant>,
     asked: u64,
 }

@@ -38,7 +38,6 @@ struct CacheState {
     version: Option<i64>,
     /// When it was last looked for runs that have died.
     noted: Option<Instant>,
-    /// Counts changes.
     changes: u64,
     runs: BTreeMap<i64, Arc<RunRow>>,
     listed: Runs,

@@ -19,7 +19,6 @@ pub trait Studies: Send + Sync {
     fn read(&self, name: &str) -> Result<StudyOverview, String>;
 }
 
-/// No studies at all.
 impl Studies for () {
     fn names(&self) -> Vec<String> {
         Vec::new()

@@ -17,7 +17,6 @@ pub struct Served {
     pub analyses: u64,
 }
 
-/// Text inside quotation marks.
 fn label(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

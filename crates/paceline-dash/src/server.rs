@@ -25,7 +25,6 @@ use crate::route::{ServerState, answer};
 const HEADERS: Duration = Duration::from_secs(10);
 /// A connection that lives longer is ended.
 const LONGEST: Duration = Duration::from_secs(600);
-/// Connections at once.
 const CONNECTIONS: usize = 128;
 /// Bytes of a request's head.
 const HEAD: usize = 16 * 1024;

@@ -5,7 +5,6 @@ use paceline_random::Stream;
 /// Crops and mirrors images in memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Jitter {
-    /// Height, width and channels.
     pub shape: [usize; 3],
     /// Pixels that are added on each side before an image of the old size is cut out.
     pub pad: usize,

@@ -19,7 +19,6 @@ pub struct DatasetContents {
     test_samples: usize,
     shape: [usize; 3],
     classes: usize,
-    /// Answers per sample.
     positions: usize,
     memory_bytes: usize,
     disk_bytes: u64,

@@ -13,27 +13,26 @@ pub struct Split {
     labels: Vec<u16>,
 }
 
-/// What the samples are.
 #[derive(Debug)]
 pub(crate) enum Samples {
     /// Images in memory: bytes, normalised when they are read.
     Bytes(Bytes),
     /// Series of numbers in memory.
-    Numbers { numbers: Vec<f32>, sample: usize },
-    /// Windows of a text.
+    Numbers {
+        numbers: Vec<f32>,
+        sample: usize,
+    },
     Tokens(Tokens),
     /// Images on disk, decoded when they are needed.
     Files(Arc<Files>),
 }
 
-/// Images in memory.
 #[derive(Debug)]
 pub(crate) struct Bytes {
     bytes: Vec<u8>,
     /// Bytes before the first sample (a file's header, kept to spare a copy).
     header: usize,
     sample: usize,
-    /// How training varies them.
     pub(crate) jitter: Option<Jitter>,
 }
 
@@ -95,7 +94,6 @@ impl Split {
         Self { samples: Samples::Tokens(Tokens { tokens, window, shifted }), labels }
     }
 
-    /// Images on disk.
     pub(crate) fn files(files: Files, labels: Vec<u16>) -> Self {
         Self { samples: Samples::Files(Arc::new(files)), labels }
     }

@@ -40,7 +40,6 @@ struct Shared {
     state: Mutex<State>,
     /// Something is to be done, or nothing ever again.
     work: Condvar,
-    /// Something was done.
     done: Condvar,
 }
 
@@ -48,7 +47,6 @@ struct Shared {
 struct State {
     queue: VecDeque<(u64, Look, u32)>,
     finished: BTreeMap<u64, Result<Vec<u8>, DataError>>,
-    /// Buffers that are free.
     spare: Vec<Vec<u8>>,
     /// Tickets below are of no interest any more.
     oldest: u64,
@@ -61,7 +59,6 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A decoder's life.
     fn decode(&self) {
         let mut scratch = Scratch::default();
         loop {
@@ -97,7 +94,6 @@ impl Shared {
 }
 
 impl Decoders {
-    /// Starts the threads.
     pub(crate) fn start(files: &Arc<Files>) -> Self {
         let shared = Arc::new(Shared {
             files: Arc::clone(files),

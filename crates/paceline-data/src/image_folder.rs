@@ -44,11 +44,9 @@ const FILE_BYTES: u64 = 256 << 20;
 /// The images of a split, by name.
 #[derive(Debug)]
 pub(crate) struct Files {
-    /// The classes' folders.
     folders: Vec<PathBuf>,
     /// All file names, one after the other.
     names: String,
-    /// Where each one ends.
     ends: Vec<usize>,
     classes: Vec<u16>,
     side: usize,
@@ -166,7 +164,6 @@ impl Files {
         self.folders[usize::from(self.classes[i])].join(&self.names[first..self.ends[i]])
     }
 
-    /// Threads that decode.
     pub(crate) fn decoders(&self) -> usize {
         self.decoders
     }

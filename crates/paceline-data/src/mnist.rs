@@ -111,7 +111,6 @@ const ZIPPED: [&str; 4] = [
 ];
 /// Mean and deviation of the training pixels.
 const OF_DIGITS: (f32, f32) = (0.1307, 0.3081);
-/// The same of Fashion-MNIST.
 const OF_CLOTHES: (f32, f32) = (0.2860, 0.3530);
 
 fn locate(source: &DatasetKind, folders: &Folders) -> Result<Vec<PathBuf>, DataError> {

@@ -9,7 +9,6 @@ use zune_jpeg::zune_core::options::DecoderOptions;
 
 /// Most pixels of an image: 64 million are 192 MB. A header that claims more is not believed.
 const PIXELS: usize = 64 << 20;
-/// Longest side.
 const SIDE: usize = 32 << 10;
 
 /// A decoded image: rows of red, green and blue bytes.

@@ -55,9 +55,7 @@ pub(crate) const TEXT: DatasetKind = DatasetKind {
 };
 
 const FILE: &str = "tinyshakespeare.txt";
-/// Characters of a window.
 const WINDOW: usize = 64;
-/// Most different characters.
 const CHARACTERS: usize = 1 << 16;
 
 /// The file by its own name, or by the name that its publisher gives it.

@@ -8,18 +8,15 @@ use crate::error::DataError;
 /// Most numbers of a file: 4 GiB of memory.
 const NUMBERS: usize = 1 << 30;
 
-/// A file's content.
 #[derive(Debug)]
 pub(crate) struct Series {
     /// The classes, as the header lists them.
     pub(crate) classes: Vec<String>,
-    /// Channels of every series.
     pub(crate) channels: usize,
     /// One after the other: steps of `channels` numbers each, NaN where a value is missing.
     pub(crate) numbers: Vec<f32>,
     /// Where each one ends, in numbers.
     pub(crate) ends: Vec<usize>,
-    /// The class of each.
     pub(crate) labels: Vec<u16>,
 }
 
@@ -29,13 +26,11 @@ impl Series {
         &self.numbers[if i == 0 { 0 } else { self.ends[i - 1] }..self.ends[i]]
     }
 
-    /// Steps of the longest.
     pub(crate) fn longest(&self) -> usize {
         (0..self.ends.len()).map(|i| self.series(i).len() / self.channels).max().unwrap_or(0)
     }
 }
 
-/// What the header says.
 #[derive(Default)]
 struct Header {
     channels: Option<usize>,

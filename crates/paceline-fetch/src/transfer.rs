@@ -12,7 +12,6 @@ use ureq::{Agent, Body};
 use crate::FetchEvent;
 use crate::error::FetchError;
 
-/// Time to connect.
 const CONNECT: Duration = Duration::from_secs(10);
 /// Longest time without a byte.
 const STALL: Duration = Duration::from_secs(30);
@@ -31,10 +30,13 @@ impl Default for Client {
 
 /// What came of one request.
 enum Came {
-    /// All of it.
     Whole,
     /// Some, then it broke off.
-    Some { have: u64, total: Option<u64>, cause: String },
+    Some {
+        have: u64,
+        total: Option<u64>,
+        cause: String,
+    },
     /// What is there from before is of no use.
     Restart,
 }

@@ -22,11 +22,9 @@ use crate::processes::{ProcessEvent, RankProcesses};
 use crate::rank::role;
 use crate::ranks::{left, orders};
 
-/// Pause before dialling again.
 const REDIAL: Duration = Duration::from_millis(200);
 /// How often a request to stop is looked for.
 const LOOK: Duration = Duration::from_millis(50);
-/// Time for one attempt.
 const ATTEMPT: Duration = Duration::from_secs(5);
 
 /// What joining needs from outside.
@@ -43,26 +41,20 @@ pub struct Join {
     pub hosts: Option<usize>,
     /// The program, and the word that makes it a rank.
     pub program: (PathBuf, &'static str),
-    /// How long to try.
     pub patience: Duration,
     /// The request to stop; it is passed on to the launcher.
     pub interrupt: Arc<Interrupt>,
 }
 
-/// What came of it.
 #[derive(Debug)]
 pub struct Joined {
-    /// The run's id.
     pub run: String,
-    /// Which host this was.
     pub host: usize,
     /// The ranks that it had, in words.
     pub ranks: String,
-    /// The run's result.
     pub result: serde_json::Value,
 }
 
-/// What an agent hears.
 enum AgentInput {
     Launcher(LineEvent),
     Rank(ProcessEvent),
@@ -120,7 +112,6 @@ fn dial(join: &Join, tell: &mut dyn FnMut(&str)) -> Result<Link, LaunchError> {
 struct Agent<'a> {
     join: &'a Join,
     line: Line,
-    /// The launcher, for people.
     launcher: String,
     run: String,
     host: usize,

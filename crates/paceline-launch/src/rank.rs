@@ -48,17 +48,11 @@ pub fn model_hash(plan: &Plan) -> [u8; 32] {
 
 /// A rank's view of a run.
 pub struct RankContext<'a> {
-    /// The plan.
     pub plan: TypedPlan<'a>,
-    /// The dataset.
     pub dataset: &'a Dataset,
-    /// The network.
     pub graph: Arc<Graph>,
-    /// The strategy.
     pub strategy: &'static Strategy,
-    /// What it is told.
     pub setup: Setup,
-    /// This rank.
     pub rank: usize,
 }
 
@@ -391,9 +385,7 @@ pub struct RankControl {
     segment: Segment,
     /// What the rank had when the run paused, if it goes on.
     restored: Option<RankState>,
-    /// Stops it early.
     gate: Arc<StepGate>,
-    /// What it waits for.
     told: Receiver<PauseCommand>,
 }
 

@@ -36,36 +36,25 @@ pub(crate) enum Incoming {
 /// An event that concerns a rank or a machine of the run.
 #[derive(Debug)]
 pub enum RanksEvent {
-    /// Of a rank.
     Rank(ProcessEvent),
-    /// A machine is lost.
     HostLost {
-        /// Which host.
         host: usize,
-        /// Why.
         cause: String,
     },
     /// A machine is under suspicion (`false`), or there again.
     HostLiveness {
-        /// Which host.
         host: usize,
-        /// Whether it is there.
         there: bool,
     },
     /// Somebody was turned away where machines join.
     Refused {
-        /// Who, and why.
         cause: String,
     },
-    /// Nothing to tell.
     Nothing,
 }
 
-/// A machine that joined.
 pub(crate) struct Host {
-    /// Which connection it is.
     pub id: usize,
-    /// Its own name.
     pub name: String,
     pub line: Line,
     pub quiet: bool,
@@ -275,7 +264,6 @@ impl Ranks {
         self.hosts.as_ref().map(|_| self.host_name(0))
     }
 
-    /// A rank's process.
     pub fn pid(&self, rank: usize) -> u32 {
         match &self.ends[rank] {
             Some((pid, _)) => *pid,
@@ -339,7 +327,6 @@ pub(crate) fn orders(
     ranks.iter().enumerate().map(order).collect()
 }
 
-/// The time until then.
 pub(crate) fn left(end: Instant) -> Duration {
     end.saturating_duration_since(Instant::now())
 }

@@ -22,9 +22,7 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// How other machines come to a run.
 pub struct Listen {
-    /// Where.
     pub join_listener: JoinListener,
-    /// What they must hold.
     pub key: Key,
     /// How long to wait for them.
     pub timeout: Duration,
@@ -39,7 +37,6 @@ struct Rendezvous<'a> {
     here: Option<SocketAddr>,
     sender: Sender<Incoming>,
     limit: usize,
-    /// Connections so far.
     ids: usize,
 }
 
@@ -201,7 +198,6 @@ pub(crate) fn refuse(link: Link, message: &str, hint: &str) {
     }
 }
 
-/// What somebody calls itself.
 pub(crate) fn name(greeting: &[u8]) -> String {
     joining::decode::<Greeting>(greeting).map_or("somebody".into(), |(greeting, _)| excerpt(&greeting.name))
 }

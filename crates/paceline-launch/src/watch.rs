@@ -47,7 +47,6 @@ struct Incomplete {
 /// What is to be done about something that a rank has said.
 pub(crate) enum Reaction {
     Nothing,
-    /// Everybody's address is known.
     Connect,
     TellAll(Box<RankCommand>),
 }
@@ -67,7 +66,6 @@ pub(crate) struct Watch<'a> {
     addresses: Vec<String>,
     /// Whether ranks know their peers.
     connected: bool,
-    /// Ranks that have begun.
     begun: usize,
     startup: Option<f64>,
     began: Instant,
@@ -76,7 +74,6 @@ pub(crate) struct Watch<'a> {
     /// Ranks that gave up because they lost a peer.
     pub(crate) victims: Vec<bool>,
     agreement: Agreement,
-    /// Length of the parameters.
     params: usize,
     /// Snapshots of which parts are missing.
     snapshots: Vec<Incomplete>,

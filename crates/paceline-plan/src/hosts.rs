@@ -25,7 +25,6 @@ impl NetworkLimits {
 
 /// Bandwidths' units, in bits per second.
 const BANDWIDTHS: &[(&str, f64)] = &[("gbit", 1e9), ("mbit", 1e6), ("kbit", 1e3)];
-/// Latencies' units, in nanoseconds.
 const LATENCIES: &[(&str, f64)] = &[("us", 1e3), ("µs", 1e3), ("ms", 1e6), ("s", 1e9)];
 
 /// A number with one of the units.

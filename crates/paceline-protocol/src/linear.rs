@@ -145,7 +145,6 @@ mod tests {
 
     use super::*;
 
-    /// Some matrix, without order.
     fn matrix(rows: usize, cols: usize, seed: u32) -> Vec<f32> {
         let mut state = seed | 1;
         (0..rows * cols)

@@ -16,7 +16,6 @@ use sha2::{Digest, Sha256};
 
 use crate::store::RecordError;
 
-/// The format's version.
 const VERSION: u32 = 1;
 const MANIFEST: &str = "manifest.json";
 /// A manifest is a few lines per rank: more than this is none.

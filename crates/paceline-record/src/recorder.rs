@@ -18,7 +18,6 @@ use crate::site::Site;
 
 /// Samples per second where nothing else is said.
 pub const SAMPLE_HZ: f64 = 10.0;
-/// Time between two shipments.
 const SHIP: Duration = Duration::from_millis(100);
 /// Most rows of one kind that are shipped at once: 100 KiB fit into a pipe.
 const SHIPMENT: usize = 1024;
@@ -163,7 +162,6 @@ impl Drop for Recorder {
     }
 }
 
-/// The second thread.
 struct Clerk {
     recording: Recording,
     metrics: Metrics,

@@ -96,7 +96,6 @@ impl ProcessTree {
     }
 }
 
-/// Everybody below a process.
 fn below(root: u32) -> Vec<u32> {
     let children = |pid: u32| -> Vec<u32> {
         let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();

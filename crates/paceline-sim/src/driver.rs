@@ -34,7 +34,6 @@ pub struct Crash {
     pub noticed_after: Time,
 }
 
-/// A message under way.
 struct Flight<B> {
     from: Rank,
     to: Rank,
@@ -51,7 +50,6 @@ struct Flight<B> {
     last_bit: Time,
 }
 
-/// A rank.
 struct RankContext {
     participant: Box<dyn Participant>,
     actions: Actions,

@@ -20,9 +20,7 @@ pub(crate) enum Event {
     Sent(u32),
     /// A message's first bit is there.
     Reaches(u32),
-    /// A message has arrived.
     Arrived(u32),
-    /// A rank dies.
     Crash,
 }
 

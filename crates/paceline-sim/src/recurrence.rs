@@ -64,7 +64,6 @@ struct Round {
     receives: Vec<Run>,
 }
 
-/// What each piece costs.
 #[derive(Default)]
 struct Table {
     send: Vec<f64>,

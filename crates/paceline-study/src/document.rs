@@ -38,7 +38,6 @@ impl TrialDocument {
         Ok([std::env::current_exe()?.to_string_lossy().into_owned(), TRIAL.into()])
     }
 
-    /// As text.
     pub(crate) fn text(&self) -> io::Result<String> {
         Ok(serde_json::to_string(self)?)
     }
@@ -50,7 +49,6 @@ impl TrialDocument {
 pub enum TrialTask {
     /// Train it, and record that.
     Train {
-        /// The store.
         store: PathBuf,
         /// What is recorded, if anything is.
         recording: Option<Recording>,
@@ -59,9 +57,7 @@ pub enum TrialTask {
     Infer {
         /// Samples that are answered together.
         batch: usize,
-        /// Threads.
         threads: usize,
-        /// Seconds of the measurement.
         seconds: f64,
     },
 }

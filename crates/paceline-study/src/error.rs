@@ -20,7 +20,6 @@ pub enum StudyFailure {
     /// The study file cannot be read.
     #[error("{}: {source}", .path.display())]
     File { path: PathBuf, source: io::Error },
-    /// The journal contradicts itself.
     #[error("{} is damaged: {why}", .path.display())]
     Damaged { path: PathBuf, why: String },
     /// A study of that name is in the store already.

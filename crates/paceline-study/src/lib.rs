@@ -104,7 +104,6 @@ pub fn check_records(known: &StudyHistory, store: &Path) -> Result<(), StudyFail
     Err(StudyFailure::Unrecorded { missing, named: named.len(), store: store.into() })
 }
 
-/// What samplers are asked.
 pub(crate) fn problem(study: &Study, figures: &Figures) -> Problem {
     Problem {
         space: study.space.clone(),

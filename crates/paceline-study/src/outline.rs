@@ -18,7 +18,6 @@ use crate::workload;
 pub struct StudyOutline<'a> {
     study: &'a Study,
     runs: Vec<PlannedRun>,
-    /// Runs in all.
     total: u64,
     /// Whether every point is known beforehand.
     known: bool,
@@ -45,7 +44,6 @@ impl<'a> StudyOutline<'a> {
         Ok(Self { study, runs, total, known, notes: schedule.notes().to_vec(), seconds })
     }
 
-    /// For programs.
     pub fn json(&self) -> Json {
         let Self { study, runs, total, known, notes, seconds } = self;
         let one = |job: &PlannedRun| json!({"role": job.role, "repeat": job.repeat, "share": job.share, "levels": workload::levels(study, job)});
@@ -56,7 +54,6 @@ impl<'a> StudyOutline<'a> {
         })
     }
 
-    /// For people.
     pub fn text(&self) -> String {
         let mut text: String = self.notes.iter().map(|note| format!("{note}\n")).collect();
         for job in &self.runs {

@@ -52,18 +52,12 @@ pub struct RecordingOverhead {
     pairs: Vec<OverheadPair>,
 }
 
-/// Runs that are measured.
 #[derive(Clone, Debug, Serialize)]
 pub struct OverheadRequest {
-    /// Network.
     pub model: String,
-    /// Dataset.
     pub data: String,
-    /// Workers.
     pub workers: u32,
-    /// Steps of each run.
     pub steps: u32,
-    /// Pairs of runs.
     #[serde(skip)]
     pub pairs: u32,
 }
@@ -138,7 +132,6 @@ impl OverheadRequest {
     }
 }
 
-/// Trains once.
 fn run(document: &str) -> Result<PairedRun, StudyFailure> {
     let [program, word] = TrialDocument::words()?;
     let (cpu, begun) = (children_cpu_seconds(), monotonic_ns());
@@ -158,7 +151,6 @@ fn run(document: &str) -> Result<PairedRun, StudyFailure> {
 }
 
 impl RecordingOverhead {
-    /// For people.
     pub fn text(&self) -> String {
         let OverheadRequest { model, data, workers, steps, pairs } = &self.of;
         format!(

@@ -13,7 +13,6 @@ use serde_json::Value as Json;
 
 /// Reads figures from what a run prints, line by line.
 pub(crate) struct FigureReader {
-    /// What it reads.
     pub figures: Figures,
     patterns: Option<Vec<(String, Regex)>>,
     metrics: BTreeMap<String, f64>,
@@ -31,7 +30,6 @@ pub(crate) struct FigureReader {
 }
 
 impl FigureReader {
-    /// For a study's runs.
     pub fn new(study: &Study, figures: &Figures) -> Self {
         let patterns = match &study.workload {
             Workload::Command { metrics: MetricsFile::Patterns(patterns), .. } => Some(
@@ -53,7 +51,6 @@ impl FigureReader {
         }
     }
 
-    /// Takes a line.
     pub fn line(&mut self, line: &str) {
         if let Some(patterns) = &self.patterns {
             for (name, pattern) in patterns {

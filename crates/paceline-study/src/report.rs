@@ -17,7 +17,6 @@ use crate::workload;
 /// Different causes of failed runs that are listed.
 const MOST_CAUSES: usize = 8;
 
-/// Levels in one line.
 pub fn configuration(levels: &BTreeMap<String, Value>) -> String {
     if levels.is_empty() {
         return "defaults".into();
@@ -59,7 +58,6 @@ fn effects(space: &Space, points: &[(Point, f64)], importance: Option<&Importanc
     effects
 }
 
-/// What a study found.
 pub struct Findings<'a> {
     known: &'a StudyHistory,
     /// Points, their means corrected for drift.
@@ -77,7 +75,6 @@ pub struct Findings<'a> {
 }
 
 impl<'a> Findings<'a> {
-    /// From what is known.
     pub fn new(known: &'a StudyHistory) -> Self {
         let (study, made) = (&known.study, &known.made);
         let problem = crate::problem(study, &known.registries.figures);
@@ -170,7 +167,6 @@ impl<'a> Findings<'a> {
         Some(if minimize { one <= several } else { one >= several })
     }
 
-    /// For programs.
     pub fn json(&self, folder: &Path) -> Json {
         let study = &self.known.study;
         let best = |at: &usize| json!({"levels": self.levels(*at), "metrics": self.metrics(*at)});
@@ -210,7 +206,6 @@ impl<'a> Findings<'a> {
         })
     }
 
-    /// For people.
     pub fn text(&self, folder: &Path) -> String {
         let study = &self.known.study;
         let objective = &study.objectives[0];

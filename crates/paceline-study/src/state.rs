@@ -21,10 +21,18 @@ use crate::workload;
 #[serde(tag = "entry", rename_all = "kebab-case")]
 enum Entry {
     /// The study, whole: the file may change or go.
-    Study { file: String, name: String, text: String, version: String, at_ms: u64 },
+    Study {
+        file: String,
+        name: String,
+        text: String,
+        version: String,
+        at_ms: u64,
+    },
     /// A run begins, or begins again.
-    Begin { job: PlannedRun, at_ms: u64 },
-    /// A run has ended.
+    Begin {
+        job: PlannedRun,
+        at_ms: u64,
+    },
     End {
         id: u64,
         end: End,
@@ -35,14 +43,22 @@ enum Entry {
         exit: Option<Exit>,
         at_ms: u64,
     },
-    /// More runs, more time.
-    Budget { runs: u64, minutes: f64 },
+    Budget {
+        runs: u64,
+        minutes: f64,
+    },
     /// A run that failed is to be made again.
-    Retry { id: u64 },
+    Retry {
+        id: u64,
+    },
     /// What is expected of points before any is run: levels and the first objective.
-    Prior { figures: Vec<(Vec<Option<u32>>, f64)> },
+    Prior {
+        figures: Vec<(Vec<Option<u32>>, f64)>,
+    },
     /// Nothing is left to do.
-    Finish { at_ms: u64 },
+    Finish {
+        at_ms: u64,
+    },
 }
 
 fn now_ms() -> u64 {
@@ -51,9 +67,7 @@ fn now_ms() -> u64 {
 
 /// What is known about a study.
 pub struct StudyHistory {
-    /// The study.
     pub study: Study,
-    /// What it can name.
     pub registries: StudyRegistries,
     /// Its runs, in the order in which they began.
     pub made: Vec<StudyRun>,
@@ -151,7 +165,6 @@ impl StudyHistory {
         Ok(())
     }
 
-    /// Runs that have ended.
     pub fn ended(&self) -> u64 {
         self.made.iter().filter(|m| m.end.is_some()).count() as u64
     }
@@ -179,7 +192,6 @@ impl StudyHistory {
 
 /// A study that this process works on.
 pub struct StudyState {
-    /// What is known.
     pub known: StudyHistory,
     journal: Journal,
     folder: PathBuf,
@@ -253,7 +265,6 @@ impl StudyState {
         self.folder.join("trees").join(format!("{id}.ndjson"))
     }
 
-    /// Its folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -263,12 +274,10 @@ impl StudyState {
         self.known.take(entry).map_err(|why| StudyFailure::damaged(&self.folder, why))
     }
 
-    /// A run begins.
     pub fn begin(&mut self, job: &PlannedRun) -> Result<(), StudyFailure> {
         self.write(Entry::Begin { job: job.clone(), at_ms: now_ms() })
     }
 
-    /// A run has ended.
     pub fn end(&mut self, id: u64, end: End, ended: &Ended, run: Option<String>) -> Result<(), StudyFailure> {
         let (wall_s, exit) = (ended.wall_s, Some(ended.exit));
         self.write(Entry::End { id, end, wall_s, run, exit, at_ms: now_ms() })
@@ -279,7 +288,6 @@ impl StudyState {
         self.write(Entry::Budget { runs, minutes })
     }
 
-    /// Makes a run again.
     pub fn retry(&mut self, id: u64) -> Result<(), StudyFailure> {
         self.write(Entry::Retry { id })
     }

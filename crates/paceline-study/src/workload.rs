@@ -36,7 +36,6 @@ pub fn levels(study: &Study, job: &PlannedRun) -> BTreeMap<String, Value> {
 pub(crate) struct Call {
     /// The program and its arguments.
     pub words: Vec<String>,
-    /// Its standard input.
     pub document: String,
 }
 

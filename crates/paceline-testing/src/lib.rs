@@ -95,7 +95,6 @@ pub struct Skip {
 }
 
 impl Skip {
-    /// The running test.
     fn here(need: Need, detail: String) -> Self {
         let variable = |name| std::env::var(name).ok();
         let test = variable("NEXTEST_TEST_NAME")

@@ -7,11 +7,8 @@ use std::time::{Duration, Instant};
 pub enum Phase {
     /// Gathering and normalising a batch.
     Data,
-    /// Forward pass and loss.
     Forward,
-    /// Backward pass.
     Backward,
-    /// Optimiser.
     Apply,
     /// Evaluation, outside the training clock.
     Evaluate,
@@ -19,7 +16,6 @@ pub enum Phase {
     Exchange,
 }
 
-/// Seconds per phase.
 #[derive(Debug)]
 pub struct Clock {
     last: Instant,

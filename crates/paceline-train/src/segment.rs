@@ -16,7 +16,6 @@ use crate::update::Update;
 /// Steps that are done without a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Segment {
-    /// The first one.
     pub from: u64,
     /// The step before which the segment ends.
     pub to: u64,
@@ -39,7 +38,6 @@ pub struct SegmentControl<'a> {
     pub restored: Option<RankState>,
     /// The segment to begin with.
     pub segment: Segment,
-    /// Ends a segment early.
     pub gate: Arc<StepGate>,
     /// Called at the end of each segment but the run's last. Returns the next one, or none if the run stops.
     pub pause: &'a mut dyn FnMut(Pause) -> Option<Segment>,
@@ -62,7 +60,6 @@ struct GateState {
     step: u64,
     /// Compute no step from this one on.
     limit: Option<u64>,
-    /// Where to stop.
     stop: Option<u64>,
     /// Whether the run was given up.
     abandoned: bool,
@@ -134,7 +131,6 @@ pub(crate) struct Account {
     pub last_samples: usize,
     /// Nanoseconds of each of the clock's phases.
     pub clock: Vec<u64>,
-    /// Nanoseconds spent on others.
     pub send: u64,
     pub wait: u64,
     pub wait_for: Vec<u64>,

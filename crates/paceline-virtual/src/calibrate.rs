@@ -28,7 +28,6 @@ const CLASSES: usize = 10;
 const HEAVY: u64 = 30_000_000;
 /// Bytes of a dataset that samples are taken from: more than a core's own cache holds.
 const DATASET: usize = 32 << 20;
-/// Points of a distribution.
 const POINTS: usize = 21;
 
 /// How long things are measured.
@@ -121,13 +120,11 @@ struct Subject {
     dataset: Arc<[u8]>,
     classes: Vec<u16>,
     ids: Vec<u32>,
-    /// Passes so far.
     step: u64,
     /// What updates between them remember.
     velocity: Vec<f32>,
 }
 
-/// One pass, timed.
 struct Lap {
     data: f64,
     forward: Vec<f64>,

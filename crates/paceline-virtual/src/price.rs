@@ -20,7 +20,6 @@ use crate::cluster::Cluster;
 pub(crate) const BUFFER: usize = 1 << 20;
 /// Deviation of the logarithm of compute times that nobody measured, where they vary.
 const DEVIATION: f64 = 0.1;
-/// Points of their distribution.
 const POINTS: usize = 21;
 
 /// Seconds of a scheduler's turn: as long as a pass is not longer, processes that share a core compute one after the
@@ -45,13 +44,10 @@ pub struct Terms<'a> {
 /// A pass of a worker: its time on the calibrated machine, and where that goes.
 #[derive(Clone, Debug)]
 pub struct Timing {
-    /// Seconds.
     pub seconds: f64,
     /// The fraction that loads the batch, and the one of the forward pass.
     pub data: f64,
-    /// The same.
     pub forward: f64,
-    /// When gradients are final.
     pub parts: Vec<PassPart>,
     /// Times relative to the median.
     pub quantiles: Vec<f64>,

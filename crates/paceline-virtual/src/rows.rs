@@ -8,7 +8,6 @@ use paceline_sim::{MessageEnd, Note, SimulationReport, Took};
 
 use crate::price::Timing;
 
-/// Rows of one batch.
 const BATCH: usize = 4096;
 
 /// Tells what was noted of each rank; its clock begins with the run's.

@@ -17,7 +17,6 @@ use crate::price;
 const FAST: f64 = 0.05;
 /// Messages of a simulation, about: what-ifs are to be answered at once.
 const MESSAGES: f64 = 30_000.0;
-/// Steps of a simulation.
 const STEPS: [f64; 2] = [2.0, 24.0];
 /// Halvings of the interval in which the ranks' own work is looked for.
 const HALVINGS: usize = 8;

@@ -57,12 +57,10 @@ const CHUNK: usize = 256 << 10;
 /// The largest frame of HTTP/2 to take; smaller ones than the first are not allowed.
 const FRAMES: [usize; 2] = [16 << 10, 256 << 10];
 
-/// Sizes of a connection.
 #[derive(Clone, Copy)]
 struct Sizes {
     /// Bytes under way in each direction.
     window: u32,
-    /// Bytes of a message.
     chunk: usize,
     /// Bytes of a frame of HTTP/2.
     frame: u32,

@@ -51,7 +51,6 @@ pub struct Inproc {
 
 struct Mesh {
     world: usize,
-    /// By sender, then receiver.
     links: Vec<Mutex<Link>>,
     bells: Vec<Bell>,
     pool: Arc<Pool>,

@@ -71,7 +71,6 @@ struct Taken {
     at: u64,
 }
 
-/// A message under way.
 struct Coming {
     first_bit: u64,
     /// Tells messages of one time apart, first come first.

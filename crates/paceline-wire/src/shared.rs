@@ -13,7 +13,6 @@ use std::sync::atomic::AtomicU64;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// Bytes copied at once.
 const BLOCK: usize = 2 << 10;
 /// The size stays what it is: an access beyond the end of a file that was cut would end the process.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
@@ -68,7 +67,6 @@ impl Shared {
         Ok(Self { base, len })
     }
 
-    /// Its length in bytes.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -81,7 +79,6 @@ impl Shared {
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) }
     }
 
-    /// Copies bytes in.
     pub(crate) fn copy_in(&self, offset: usize, bytes: &[u8]) {
         assert!(offset <= self.len && bytes.len() <= self.len - offset, "a copy within");
         // SAFETY: the place is within the mapping, and nothing in this process refers to that memory. Another
@@ -89,7 +86,6 @@ impl Shared {
         unsafe { copy(bytes.as_ptr(), self.base.as_ptr().add(offset), bytes.len()) }
     }
 
-    /// Copies bytes out.
     pub(crate) fn copy_out(&self, offset: usize, bytes: &mut [u8]) {
         assert!(offset <= self.len && bytes.len() <= self.len - offset, "a copy within");
         // SAFETY: as above; every value that may be there is a valid byte.

@@ -50,7 +50,6 @@ impl Failure {
         }
     }
 
-    /// What happened.
     pub fn message(&self) -> &str {
         &self.message
     }

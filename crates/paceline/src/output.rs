@@ -22,7 +22,6 @@ pub struct Show {
     /// Print machine-readable JSON on standard output
     #[arg(long, global = true, display_order = 25)]
     pub json: bool,
-    /// Only results and errors
     #[arg(short, long, global = true, display_order = 26)]
     pub quiet: bool,
 }
@@ -120,7 +119,6 @@ impl Bar {
         self.bar.set_length(length);
     }
 
-    /// How much is done.
     pub fn position(&self, position: u64) {
         self.bar.set_position(position);
     }
@@ -142,7 +140,6 @@ impl Bar {
         self.bar.suspend(|| note(line));
     }
 
-    /// Removes the bar.
     pub fn clear(&self) {
         self.bar.finish_and_clear();
     }
@@ -171,7 +168,6 @@ impl Follow {
         Self { show, origin, streams, bar, phases: [0.0; PHASES.len()], workers: 0.0 }
     }
 
-    /// Takes one event.
     pub fn event(&mut self, event: &Event<'_>) {
         // Rows are for the store; a stream of them would bury everything else.
         if self.show.json && self.streams && !matches!(event, Event::Batch { .. } | Event::Paused) {
@@ -244,12 +240,10 @@ impl Follow {
         self.bar.note(line);
     }
 
-    /// Removes the bar.
     pub fn finish(&self) {
         self.bar.clear();
     }
 
-    /// The result in words.
     pub fn summary(&self, result: &RunResult) -> String {
         let mut text = format!(
             "accuracy {:.2}% on the test split (loss {:.4}) after {} samples in {} steps\n\

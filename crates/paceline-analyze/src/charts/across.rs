@@ -4,7 +4,6 @@ use super::{Drawn, dot};
 use crate::figure::{ChartAxis, Dot, Figure, Mark, Panel};
 use crate::scaling::Series;
 
-/// Series that are shown.
 const MOST_SERIES: usize = 7;
 
 fn workloads(drawn: &Drawn<'_>) -> Option<Vec<String>> {

@@ -8,7 +8,6 @@ use crate::distributions::normal_quantile;
 use crate::figure::{Bar, ChartAxis, Dot, Figure, Mark, Panel};
 use crate::table::number;
 
-/// Pairs that are shown.
 const MOST_PAIRS: usize = 6;
 
 fn unscaled(drawn: &Drawn<'_>, x: f64, estimate: &Estimate, label: String) -> Dot {
@@ -130,7 +129,6 @@ pub fn half_normal(drawn: &Drawn<'_>) -> Option<Figure> {
     Some(drawn.figure("half-normal", "Half-normal plot of effects", reading, vec![panel]))
 }
 
-/// Shares of the variation.
 pub fn importance(drawn: &Drawn<'_>) -> Option<Figure> {
     let importance = drawn.analysis.importance.as_ref()?;
     let mut shown: Vec<_> = importance.shares.iter().take(12).collect();

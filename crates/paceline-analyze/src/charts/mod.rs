@@ -73,7 +73,6 @@ impl Drawn<'_> {
     }
 }
 
-/// A point without more.
 fn dot(x: f64, y: f64) -> Dot {
     Dot { x, y, ..Dot::default() }
 }

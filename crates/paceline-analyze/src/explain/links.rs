@@ -15,7 +15,6 @@ use super::{Message, Recorded, RecordedPause};
 pub(super) const NEAR_S: f64 = 1e-4;
 /// Bytes per second above which ranks of one machine are held up by copying, not by a link.
 const COPYING: f64 = 1.5e9 / 8.0;
-/// The same between machines.
 const BETWEEN: f64 = 20e9 / 8.0;
 /// Messages below this tell nothing about bytes per second,
 const TELLING_BYTES: f64 = 16.0 * 1024.0;
@@ -46,7 +45,6 @@ pub struct Wires {
     /// The same as the latency, by link.
     #[serde(skip)]
     latencies: HashMap<(usize, usize), f64>,
-    /// Links that are thin.
     #[serde(skip)]
     thin: HashMap<(usize, usize), f64>,
 }

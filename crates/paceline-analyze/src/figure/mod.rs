@@ -188,7 +188,6 @@ impl Figure {
         crate::distinct(marks.map(Mark::name).filter(|name| !name.is_empty()))
     }
 
-    /// Columns of panels.
     fn columns(&self) -> usize {
         match self.panels.len() {
             0 | 1 => 1,

@@ -11,7 +11,6 @@ const COLOURS: [&str; 8] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#8c6bb1", "#7f7f7f"];
 /// Room between panels, as part of the whole.
 const GAP: (f64, f64) = (0.09, 0.16);
-/// Names along an axis.
 const MOST_NAMES: usize = 16;
 /// Height of a row of panels.
 const ROW: usize = 340;

@@ -28,7 +28,6 @@ pub(crate) const STYLE: &str = "\
 .c2{stroke:#2fc49b;color:#2fc49b}.c3{stroke:#e08fc0;color:#e08fc0}.c4{stroke:#e0c341;color:#e0c341}\
 .c5{stroke:#8fd0f5;color:#8fd0f5}.c6{stroke:#b79be0;color:#b79be0}.c7{stroke:#b5bcc4;color:#b5bcc4}}";
 
-/// Places on one axis.
 struct Ruler<'a> {
     axis: &'a ChartAxis,
     low: f64,

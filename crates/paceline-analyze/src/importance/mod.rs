@@ -14,7 +14,6 @@ use tree::{Leaf, RegressionTree, TreeRules};
 pub const SEED: u64 = 1;
 /// Least runs that importances are told of.
 pub const LEAST_RUNS: usize = 8;
-/// Trees of a forest.
 const TREES: u64 = 64;
 /// Levels that a tree tells apart; further ones share the last place.
 const MOST_LEVELS: usize = 64;
@@ -113,7 +112,6 @@ fn decompose(leaves: &[Leaf], levels: &[usize], pairs: &[(usize, usize)]) -> (Ve
 
 /// What trees are grown on: runs by the places of their levels, of factors that varied.
 struct Observed {
-    /// Factors, then pairs.
     names: Vec<String>,
     levels: Vec<usize>,
     ordered: Vec<bool>,

@@ -2,7 +2,6 @@
 
 use paceline_random::Stream;
 
-/// How trees are grown.
 pub struct TreeRules<'a> {
     /// Levels of each factor, at most 64.
     pub levels: &'a [usize],
@@ -12,11 +11,9 @@ pub struct TreeRules<'a> {
     pub least: usize,
     /// Factors that are looked at for a split.
     pub looked_at: usize,
-    /// Decides which.
     pub draws: Stream,
 }
 
-/// A tree.
 pub struct RegressionTree {
     nodes: Vec<Node>,
 }
@@ -33,7 +30,6 @@ enum Node {
 
 /// A box of the grid and the value in it.
 pub struct Leaf {
-    /// The value.
     pub value: f64,
     /// Levels of each factor that lie in it.
     pub boxes: Vec<u64>,
@@ -75,7 +71,6 @@ impl RegressionTree {
         at
     }
 
-    /// The value at levels.
     pub fn predict(&self, levels: &[usize]) -> f64 {
         let mut at = 0;
         loop {

@@ -12,7 +12,6 @@ use crate::group::StudyOverview;
 use crate::query::encode;
 use crate::route::ServerState;
 
-/// Runs that are listed.
 const LATEST: usize = 12;
 /// Runs under way that are shown.
 const UNDER_WAY: usize = 8;

@@ -10,7 +10,6 @@ use crate::group::{Group, Member};
 use crate::query::{Query, encode};
 use crate::select::{ROWS, sort};
 
-/// Columns of factors.
 const FACTORS: usize = 9;
 /// Picks that an address may have.
 const PICKS: usize = 8;
@@ -124,7 +123,6 @@ fn row(group: &Group, member: &Member, factors: &[usize], roles: bool, picks: &[
     html + "</tr>\n"
 }
 
-/// From page to page.
 fn turn(base: &str, query: &Query, at: usize, pages: usize) -> String {
     if pages == 1 {
         return String::new();

@@ -69,7 +69,6 @@ type Parameters = Vec<f64>;
 /// What is believed about the parameters: mean and deviation of their logarithms.
 const LENGTH: (f64, f64) = (0.3, 1.0);
 const NOISE: (f64, f64) = (-6.0, 1.5);
-/// Bounds of the logarithms.
 const BOUNDS: ((f64, f64), (f64, f64)) = ((-3.5, 4.0), (-13.0, 0.5));
 /// Observations that parameters are fitted to; predictions use all.
 const FITTED: usize = 64;

@@ -17,7 +17,6 @@ pub fn ln_below(z: f64) -> f64 {
     if z > -8.0 { below(z).ln() } else { tail(z) - (-z).ln() + (-1.0 / (z * z)).ln_1p() }
 }
 
-/// Logarithm of the density.
 fn tail(z: f64) -> f64 {
     -0.5 * z * z - 0.5 * (2.0 * PI).ln()
 }

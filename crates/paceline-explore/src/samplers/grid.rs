@@ -26,7 +26,6 @@ pub const GRID: SamplerKind = SamplerKind {
 
 /// Points in an order that is known beforehand.
 pub struct Listed {
-    /// The points.
     pub points: Vec<Point>,
 }
 

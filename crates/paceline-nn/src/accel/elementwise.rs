@@ -280,7 +280,6 @@ per_level! {
         }
     }
 
-    /// SGD without momentum.
     pub fn sgd_plain<T: Real>(params: &mut [T], grads: &[T], lr: T, decay: T) {
         for (p, &g) in params.iter_mut().zip(grads) {
             *p -= lr * (g + decay * *p);

@@ -13,17 +13,14 @@ use crate::shape::Shape;
 
 /// Side of an input tile.
 pub const SIDE: usize = 6;
-/// Products per tile.
 pub const POINTS: usize = SIDE * SIDE;
 
 /// The tiles of a batch of images: which part of the image each one reads or writes.
 #[derive(Clone, Copy, Debug)]
 pub struct Tiles {
-    /// Shape of an image.
     pub image: Shape,
     /// Tiles of an image, vertically and horizontally.
     pub grid: [usize; 2],
-    /// Distance between tiles.
     pub step: usize,
     /// How far the first tile begins before the image.
     pub before: usize,

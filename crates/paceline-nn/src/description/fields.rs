@@ -9,7 +9,6 @@ const LARGEST: usize = 1 << 16;
 /// What is wrong at which place of the text.
 #[derive(Debug)]
 pub(crate) struct Problem {
-    /// Bytes before it.
     pub at: usize,
     pub what: String,
 }
@@ -28,7 +27,6 @@ impl Problem {
 /// A layer's settings; each is taken by the one who knows it, and what is left over is refused.
 pub(crate) struct Fields<'a> {
     table: &'a DeTable<'a>,
-    /// Where the layer begins.
     place: usize,
     /// What `"classes"` stands for.
     classes: usize,
@@ -41,7 +39,6 @@ impl<'a> Fields<'a> {
         Self { table, place, classes, asked: Vec::new() }
     }
 
-    /// Where the layer begins.
     pub fn place(&self) -> usize {
         self.place
     }
@@ -87,7 +84,6 @@ impl<'a> Fields<'a> {
         number.map(|v| Some((v, value.span().start))).ok_or_else(|| wrong(value, key, "a number"))
     }
 
-    /// A size.
     pub fn size(&mut self, key: &'static str) -> Result<Option<usize>, Problem> {
         let classes = self.classes;
         self.take(key).map(|value| size(key, value, classes)).transpose()
@@ -112,7 +108,6 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// One of some words.
     pub fn choice<T: Copy>(&mut self, key: &'static str, choices: &[(&str, T)]) -> Result<T, Problem> {
         let words = || choices.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(", ");
         let place = self.place;

@@ -100,7 +100,6 @@ fn describe(text: &str, input: Shape, classes: usize) -> Result<Graph, Problem> 
     net.finish(classes)
 }
 
-/// A network under construction.
 struct Builder {
     graph: Graph,
     /// What each name stands for: the layer's output, behind its ReLU.

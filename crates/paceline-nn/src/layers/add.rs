@@ -26,7 +26,6 @@ impl Spec for Add {
 }
 
 impl Add {
-    /// From a description.
     pub(super) fn read(_: &mut Fields<'_>) -> Result<Self, Problem> {
         Ok(Self)
     }

@@ -40,7 +40,6 @@ impl Spec for Attention {
 }
 
 impl Attention {
-    /// From a description.
     pub(super) fn read(fields: &mut Fields<'_>) -> Result<Self, Problem> {
         Ok(Self { heads: fields.needed("heads")?, causal: fields.flag("causal")?.unwrap_or(true) })
     }
@@ -68,7 +67,6 @@ const BLOCK: usize = 28;
 struct Exec<T> {
     t: usize,
     width: usize,
-    /// Numbers of a head.
     head: usize,
     heads: usize,
     causal: bool,

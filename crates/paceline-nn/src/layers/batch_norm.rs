@@ -11,7 +11,6 @@ use crate::shape::Shape;
 /// averages of them in evaluation (PyTorch's conventions: the running variance is the unbiased one).
 #[derive(Clone, Debug, PartialEq)]
 pub struct BatchNorm {
-    /// Added to the variance.
     pub epsilon: f64,
     /// Weight of the newest batch in the running averages.
     pub momentum: f64,
@@ -48,7 +47,6 @@ impl Spec for BatchNorm {
 }
 
 impl BatchNorm {
-    /// From a description.
     pub(super) fn read(fields: &mut Fields<'_>) -> Result<Self, Problem> {
         let usual = Self::default();
         Ok(Self {
@@ -75,7 +73,6 @@ struct Exec<T> {
     spec: BatchNorm,
     shape: Shape,
     relu: bool,
-    /// The batch's mean.
     mean: Buffer<T>,
     /// 1 / the batch's standard deviation.
     inverse: Vec<f64>,

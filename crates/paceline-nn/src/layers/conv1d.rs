@@ -9,9 +9,7 @@ use crate::shape::Shape;
 /// Convolution along a sequence, with a weight of shape kernel × input channels of a group × channels.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conv1d {
-    /// Output channels.
     pub channels: usize,
-    /// Steps of the kernel.
     pub kernel: usize,
     /// Distance between outputs, in steps.
     pub stride: usize,
@@ -65,7 +63,6 @@ impl Spec for Conv1d {
 }
 
 impl Conv1d {
-    /// From a description.
     pub(super) fn read(fields: &mut Fields<'_>) -> Result<Self, Problem> {
         Ok(Self {
             channels: fields.needed("channels")?,

@@ -9,7 +9,6 @@ use crate::shape::Shape;
 /// `y = x·W + b` with `W` of shape inputs × outputs; the input is flattened in NHWC order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dense {
-    /// Number of outputs.
     pub outputs: usize,
 }
 
@@ -36,7 +35,6 @@ impl Spec for Dense {
 }
 
 impl Dense {
-    /// From a description.
     pub(super) fn read(fields: &mut Fields<'_>) -> Result<Self, Problem> {
         Ok(Self { outputs: fields.needed("outputs")? })
     }

@@ -12,7 +12,6 @@ use crate::shape::Shape;
 /// worker has the sample.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dropout {
-    /// Probability of a zero.
     pub rate: f64,
 }
 
@@ -29,7 +28,6 @@ impl Spec for Dropout {
 }
 
 impl Dropout {
-    /// From a description.
     pub(super) fn read(fields: &mut Fields<'_>) -> Result<Self, Problem> {
         let place = fields.place();
         let rate = fields.real("rate")?.ok_or_else(|| Problem::new(place, "needs `rate`"))?;

@@ -10,9 +10,7 @@ use crate::shape::Shape;
 /// gradient, so this layer reads the network's input.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Embedding {
-    /// Number of different tokens.
     pub vocabulary: usize,
-    /// Numbers per token.
     pub width: usize,
 }
 
@@ -39,7 +37,6 @@ impl Spec for Embedding {
 }
 
 impl Embedding {
-    /// From a description.
     pub(super) fn read(fields: &mut Fields<'_>) -> Result<Self, Problem> {
         let vocabulary = fields.size("vocabulary")?.unwrap_or(fields.classes());
         Ok(Self { vocabulary, width: fields.needed("width")? })

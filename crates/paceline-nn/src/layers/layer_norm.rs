@@ -11,7 +11,6 @@ use crate::shape::Shape;
 /// channels.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerNorm {
-    /// Added to the variance.
     pub epsilon: f64,
 }
 
@@ -37,7 +36,6 @@ impl Spec for LayerNorm {
 }
 
 impl LayerNorm {
-    /// From a description.
     pub(super) fn read(fields: &mut Fields<'_>) -> Result<Self, Problem> {
         let usual = Self::default();
         Ok(Self { epsilon: fields.real("epsilon")?.map_or(usual.epsilon, |(value, _)| value) })
@@ -58,7 +56,6 @@ impl LayerNorm {
 struct Exec<T> {
     epsilon: T,
     c: usize,
-    /// Of one sample.
     positions: usize,
     /// Mean and 1 / standard deviation of each position.
     stats: Buffer<T>,

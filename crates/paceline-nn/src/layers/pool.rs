@@ -10,9 +10,7 @@ use crate::shape::Shape;
 /// The largest value of each `size × size` window (what lies outside the image does not count).
 #[derive(Clone, Debug, PartialEq)]
 pub struct MaxPool {
-    /// Side of the window.
     pub size: usize,
-    /// Distance between windows.
     pub stride: usize,
     /// Rows and columns of padding on each side, less than the window.
     pub pad: usize,
@@ -21,9 +19,7 @@ pub struct MaxPool {
 /// The mean of each `size × size` window, padding counted as zeros.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AveragePool {
-    /// Side of the window.
     pub size: usize,
-    /// Distance between windows.
     pub stride: usize,
     /// Rows and columns of zeros on each side, less than the window.
     pub pad: usize,
@@ -73,7 +69,6 @@ impl Spec for GlobalAveragePool {
 }
 
 impl MaxPool {
-    /// From a description.
     pub(super) fn read(fields: &mut Fields<'_>) -> Result<Self, Problem> {
         let size = fields.needed("size")?;
         let stride = fields.size("stride")?.unwrap_or(size);
@@ -91,7 +86,6 @@ impl MaxPool {
 }
 
 impl AveragePool {
-    /// From a description.
     pub(super) fn read(fields: &mut Fields<'_>) -> Result<Self, Problem> {
         let size = fields.needed("size")?;
         let stride = fields.size("stride")?.unwrap_or(size);
@@ -104,7 +98,6 @@ impl AveragePool {
 }
 
 impl GlobalAveragePool {
-    /// From a description.
     pub(super) fn read(_: &mut Fields<'_>) -> Result<Self, Problem> {
         Ok(Self)
     }

@@ -28,7 +28,6 @@ impl Spec for Rows {
 }
 
 impl Rows {
-    /// From a description.
     pub(super) fn read(_: &mut Fields<'_>) -> Result<Self, Problem> {
         Ok(Self)
     }
@@ -62,7 +61,6 @@ impl Spec for LastStep {
 }
 
 impl LastStep {
-    /// From a description.
     pub(super) fn read(_: &mut Fields<'_>) -> Result<Self, Problem> {
         Ok(Self)
     }
@@ -112,7 +110,6 @@ impl Spec for Positions {
 }
 
 impl Positions {
-    /// From a description.
     pub(super) fn read(_: &mut Fields<'_>) -> Result<Self, Problem> {
         Ok(Self)
     }

@@ -14,7 +14,6 @@ pub(super) const MODEL: Model = Model {
     build,
 };
 
-/// Of a token's vector.
 const WIDTH: usize = 64;
 
 fn build(input: Shape, classes: usize) -> Result<Graph, ShapeError> {

@@ -140,7 +140,6 @@ pub enum ScaleFile {
     Log,
 }
 
-/// One objective.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ObjectiveFile {

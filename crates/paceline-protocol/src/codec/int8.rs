@@ -17,7 +17,6 @@ pub(super) const INT8: Codec = Codec {
     decode,
 };
 
-/// The greatest multiple.
 const MOST: f32 = 127.0;
 
 /// 1.5·2²³: adding it rounds to a whole number, ties to even, and leaves that in the low bits.

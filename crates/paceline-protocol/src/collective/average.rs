@@ -20,7 +20,6 @@ pub struct Outer {
 /// Averages weights.
 pub struct Average {
     workers: usize,
-    /// Steps between two averages.
     every: u64,
     outer: Option<Outer>,
     scratch: Vec<usize>,

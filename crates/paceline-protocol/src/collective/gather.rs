@@ -70,7 +70,6 @@ impl Lanes for Gather {
         out.push(Action::Encode { coder: self.coder, dst, src: rest, feedback: true });
     }
 
-    /// All codes are there.
     fn settle(&self, lane: usize, step: u64, exchange: &Exchange, out: &mut Actions) {
         let grad = Region::new(Buf::Grad, self.lanes[lane].clone());
         for rank in 0..self.workers {

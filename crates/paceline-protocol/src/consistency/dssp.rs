@@ -23,7 +23,6 @@ pub(super) const DSSP: ConsistencyModel = ConsistencyModel {
 /// to wait least.
 struct Dynamic {
     lower: u64,
-    /// Extra steps at most.
     most: u64,
     paces: Vec<Pace>,
     /// Extra steps left of a grant since the lead was last within the lower bound.
@@ -35,7 +34,6 @@ struct Dynamic {
 struct Pace {
     /// When it was let go last.
     begun: Time,
-    /// When it pushed last.
     pushed: Time,
     /// From being let go to its push; none before the first one.
     interval: Option<Time>,

@@ -114,7 +114,6 @@ pub trait Gate: Send {
     fn open(&mut self, worker: Rank, race: &Race) -> bool;
 }
 
-/// Always open.
 struct Free;
 
 impl Gate for Free {

@@ -102,12 +102,10 @@ impl Exported<'_> {
     }
 }
 
-/// Makes a folder.
 fn folder(path: &Path) -> Result<(), ExportError> {
     std::fs::create_dir_all(path).map_err(|source| ExportError::File { path: path.to_owned(), source })
 }
 
-/// Writes a file.
 fn file(path: &Path, bytes: &[u8]) -> Result<(), ExportError> {
     std::fs::write(path, bytes).map_err(|source| ExportError::File { path: path.to_owned(), source })
 }

@@ -211,7 +211,6 @@ impl Thrift {
         }
     }
 
-    /// A list of structures.
     fn list(&mut self, id: i16, length: usize, mut fill: impl FnMut(&mut Self, usize)) {
         self.elements(id, 12, length);
         for i in 0..length {

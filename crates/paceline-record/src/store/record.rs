@@ -61,9 +61,7 @@ pub struct Record {
     failed: Option<RecordError>,
 }
 
-/// Where a record begins.
 struct Beginning {
-    /// The run's number.
     id: i64,
     began_ns: i64,
     /// Which start of the run this is, from 1.

@@ -17,7 +17,6 @@ use crate::process::{self, realtime_ns};
 use crate::row::{Batch, Values};
 use crate::site::Site;
 
-/// Time between two transactions.
 const COMMIT: Duration = Duration::from_millis(200);
 
 /// What the writer is given to do.
@@ -66,7 +65,6 @@ pub(super) enum Job {
     End(Box<End>),
 }
 
-/// How a run ended.
 pub(super) struct End {
     pub state: &'static str,
     pub result: Option<RunResult>,
@@ -101,7 +99,6 @@ impl Sql {
     }
 }
 
-/// The thread that writes.
 pub(super) struct Writer {
     /// The file that the database was when it was opened.
     pub file: Identity,
@@ -211,7 +208,6 @@ impl Writer {
     }
 }
 
-/// A transaction under way.
 struct Open<'a> {
     change: &'a Transaction<'a>,
     run: i64,

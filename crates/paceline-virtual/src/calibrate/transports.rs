@@ -33,7 +33,6 @@ struct Exchanged {
     /// Nanoseconds of each end's work per byte, of few and of many elements.
     per_byte: Vec<f64>,
     large: Vec<f64>,
-    /// The first round.
     measured: Vec<MessageTime>,
 }
 

@@ -42,7 +42,6 @@ const HEADERS: u32 = 4 << 10;
 /// Bytes of a message besides its data.
 const MESSAGE: usize = 16;
 
-/// The listening end's task.
 pub(super) async fn serve(stream: TcpStream, link: Arc<Link>, sizes: Sizes, lingering: Arc<Semaphore>) {
     let answer = async {
         let io = open(stream, &link, BEFORE_PROOF).map_err(|e| e.to_string())?;
@@ -95,7 +94,6 @@ impl StreamingService<Bytes> for Answer {
     }
 }
 
-/// The dialling end's task.
 pub(super) async fn dial(
     stream: TcpStream,
     address: SocketAddr,

@@ -34,7 +34,6 @@ struct State {
     asleep: bool,
     /// The thread could not write all that it has.
     crowded: bool,
-    /// The bell rings.
     rung: bool,
     /// Who waits for room for what comes in.
     receiver: Option<Waker>,
@@ -95,7 +94,6 @@ impl Link {
     }
 }
 
-/// The thread's side.
 impl Link {
     /// The next bytes that came; none at the end.
     pub(super) fn take(&self) -> io::Result<Option<Bytes>> {
@@ -178,7 +176,6 @@ impl AsFd for Link {
     }
 }
 
-/// The task's side.
 impl Link {
     /// Begins the call; false if there was one already.
     pub(super) fn begin(&self) -> bool {
@@ -193,7 +190,6 @@ impl Link {
         ready_or(room || *closed, receiver, cx)
     }
 
-    /// Takes in what came.
     pub(super) fn arrived(&self, piece: Bytes) {
         let mut state = self.lock();
         if !state.closed && !piece.is_empty() {

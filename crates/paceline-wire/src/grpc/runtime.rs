@@ -22,7 +22,6 @@ pub(super) struct Runtime {
 }
 
 impl Runtime {
-    /// The process's own.
     pub(super) fn get() -> io::Result<Arc<Self>> {
         static CURRENT: Mutex<Weak<Runtime>> = Mutex::new(Weak::new());
         let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);

@@ -14,7 +14,6 @@ use crate::stream::medium::{Medium, Stream as _};
 use crate::stream::{StreamOptions, await_any};
 use crate::tls::{Secure, Stream};
 
-/// Bytes of a length.
 const LENGTH: usize = 8;
 /// Bytes to read at once; no more is set aside for a document than has come of it, and this.
 const PIECE: usize = 64 << 10;

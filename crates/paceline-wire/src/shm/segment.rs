@@ -15,7 +15,6 @@ const LINE: usize = 128;
 const SMALLEST: usize = 4 << 10;
 const LARGEST: usize = 1 << 30;
 
-/// A control word.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Word {
     /// Bytes ever written to a ring.
@@ -26,7 +25,6 @@ pub(super) enum Word {
     Asleep(usize),
 }
 
-/// A mapped segment.
 pub(super) struct Segment {
     memory: Shared,
     /// Bytes of each ring, a power of two.
@@ -56,12 +54,10 @@ impl Segment {
         Ok(Self { memory, capacity })
     }
 
-    /// Bytes of each ring.
     pub(super) fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// A control word.
     pub(super) fn word(&self, word: Word) -> &AtomicU64 {
         let (kind, ring) = match word {
             Word::Head(ring) => (0, ring),

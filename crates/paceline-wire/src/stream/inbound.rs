@@ -9,7 +9,6 @@ use crate::error::WireError;
 use crate::frame::{HEADER, Header};
 use crate::transport::Meta;
 
-/// One connection's incoming frames.
 pub(super) struct Inbound {
     staging: Box<[u8]>,
     /// Staged bytes not digested yet; none while a body is incomplete.

@@ -27,7 +27,6 @@ impl Outgoing {
     }
 }
 
-/// One connection's queue.
 #[derive(Default)]
 pub(super) struct Outbound {
     queue: VecDeque<Outgoing>,

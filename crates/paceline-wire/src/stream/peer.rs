@@ -35,7 +35,6 @@ impl<M: Medium> Peer<M> {
         self.stream.kernel()
     }
 
-    /// What to wait for.
     pub(super) fn interest(&self) -> PollFd<'_> {
         self.stream.interest(!self.outbound.is_empty())
     }

@@ -39,7 +39,6 @@ fn pair(key: &Key, label: &[u8]) -> (Arc<dyn SigningKey>, CertificateDer<'static
     (pair, CertificateDer::from(public))
 }
 
-/// One side's own pair.
 fn own(key: &Key, label: &[u8]) -> Arc<CertifiedKey> {
     let (pair, public) = pair(key, label);
     Arc::new(CertifiedKey::new(vec![public], pair))

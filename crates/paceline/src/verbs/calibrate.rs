@@ -11,7 +11,6 @@ use crate::output::{self, Show};
 /// Flags of `paceline calibrate`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// File to write
     #[arg(long, value_name = "FILE", default_value = "calibration.toml")]
     out: PathBuf,
     /// A few seconds instead of a minute: one model, wider intervals
@@ -19,7 +18,6 @@ pub struct Args {
     quick: bool,
 }
 
-/// The result line.
 #[derive(Serialize)]
 struct Summary<'a> {
     r#type: &'static str,

@@ -9,7 +9,6 @@ use super::explore::Running;
 use crate::failure::Failure;
 use crate::output::{self, Show};
 
-/// The study.
 const STUDY: &str = include_str!("home.toml");
 
 /// Makes the study and shows what it found.

@@ -37,7 +37,6 @@ pub struct Listening {
     join_timeout: f64,
 }
 
-/// A time to wait.
 pub fn seconds(text: &str) -> Result<f64, String> {
     let value = text.parse::<f64>().ok().filter(|s| *s > 0.0 && *s <= 1e6);
     value.ok_or_else(|| "a number of seconds above 0, at most a million, is needed".into())

@@ -16,7 +16,6 @@ use crate::output::{self, Show};
 /// Flags of `paceline predict`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The study file
     #[arg(value_name = "STUDY.toml")]
     study: PathBuf,
     #[command(flatten)]

@@ -75,7 +75,6 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     Ok(output::text(&table(&rows))?)
 }
 
-/// Runs in columns.
 pub fn table(rows: &[Listed<'_>]) -> String {
     let or =
         |value: Option<f64>, digits: usize| value.map_or_else(|| "-".into(), |v| format!("{v:.digits$}"));

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use paceline_record::store::Build;
 use paceline_record::{RecordError, Store};
 
-/// This program.
 pub const BUILD: Build = Build {
     version: env!("CARGO_PKG_VERSION"),
     commit: env!("PACELINE_COMMIT"),

@@ -4,7 +4,6 @@ use super::super::level::{Isa, Level};
 use super::{Product, Start, parts};
 use crate::real::Real;
 
-/// Rows of a tile.
 const P: usize = 4;
 /// Columns of a tile: 16 so that the compiler fills vectors of any width.
 const L: usize = 16;

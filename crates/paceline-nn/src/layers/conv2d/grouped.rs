@@ -30,7 +30,6 @@ pub(super) fn layer<T: Real>(conv: &Conv2d, at: &Place<'_>) -> Box<dyn Layer<T>>
 }
 
 struct Exec<T> {
-    /// One convolution per group.
     layers: Vec<Box<dyn Layer<T>>>,
     /// Kernel taps times input channels of a group.
     taps: usize,

@@ -18,11 +18,8 @@ const KERNEL: usize = 1024;
 /// Convolution with a weight of shape kernel height × kernel width × input channels of a group × channels.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conv2d {
-    /// Output channels.
     pub channels: usize,
-    /// Kernel height and width.
     pub kernel: [usize; 2],
-    /// Vertical and horizontal stride.
     pub stride: [usize; 2],
     /// Zeros added on each side, vertically and horizontally.
     pub pad: [usize; 2],
@@ -90,7 +87,6 @@ impl Spec for Conv2d {
 }
 
 impl Conv2d {
-    /// From a description.
     pub(super) fn read(fields: &mut Fields<'_>) -> Result<Self, Problem> {
         Ok(Self {
             channels: fields.needed("channels")?,

@@ -42,7 +42,6 @@ struct Exec<T> {
     relu: bool,
     /// The pixels that a stride leaves, kept for the weight gradient.
     picked: Buffer<T>,
-    /// The weight, turned.
     turned: Buffer<T>,
     bias: BiasGradient<T>,
     scratch: usize,

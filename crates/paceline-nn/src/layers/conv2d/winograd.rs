@@ -77,7 +77,6 @@ pub(super) fn layer<T: Real>(conv: &Conv2d, at: &Place<'_>) -> Box<dyn Layer<T>>
     })
 }
 
-/// One direction's geometry.
 struct Convolution {
     input: Shape,
     output: Shape,

@@ -34,7 +34,6 @@ impl Spec for Gru {
 }
 
 impl Gru {
-    /// From a description.
     pub(in crate::layers) fn read(fields: &mut Fields<'_>) -> Result<Self, Problem> {
         Ok(Self { width: fields.needed("width")? })
     }

@@ -43,7 +43,6 @@ fn multiply_adds(input: Shape, width: usize, gates: usize) -> u64 {
 
 /// The layer's sizes and turned weights.
 struct Sizes<T> {
-    /// Steps.
     t: usize,
     /// Numbers of a step's input.
     inputs: usize,
@@ -71,7 +70,6 @@ impl<T: Real> Sizes<T> {
         }
     }
 
-    /// The four tensors.
     fn tensors<'a>(&self, params: &'a [T]) -> [&'a [T]; 4] {
         let wide = self.gates * self.h;
         let (w_ih, rest) = params.split_at(self.inputs * wide);

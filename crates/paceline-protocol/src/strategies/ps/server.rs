@@ -41,12 +41,10 @@ pub(super) struct Server {
     finished: bool,
 }
 
-/// What a send reads.
 #[derive(Clone, Copy)]
 enum Leaving {
     /// The parameters of an own part.
     Part(usize),
-    /// A worker's copy.
     Copy,
     /// Fresh values for a worker.
     Fresh(Rank),

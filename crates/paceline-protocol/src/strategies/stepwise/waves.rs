@@ -51,7 +51,6 @@ struct Wave {
     offset: usize,
     len: usize,
     chunk: usize,
-    /// Where its code lies.
     code: usize,
     stage: Stage,
     /// A sum, or a mean, is still being sent.

@@ -57,7 +57,6 @@ fn payloads() -> PossibleValuesParser {
     names(PAYLOADS.iter().map(|payload| (payload.name, payload.about)))
 }
 
-/// Models of the registry.
 pub fn models() -> PossibleValuesParser {
     names(MODELS.iter().map(|model| (model.name, model.about)))
 }
@@ -96,7 +95,6 @@ impl Follow {
         self.0.message(progress.next);
     }
 
-    /// Removes the line.
     pub fn finish(&self) {
         self.0.clear();
     }
@@ -114,7 +112,6 @@ pub fn prepare(plot: Option<&Path>) -> Result<(), Failure> {
     plot.map_or(Ok(()), |path| std::fs::write(path, "").map_err(|error| Failure::file(path, &error)))
 }
 
-/// Draws, if asked to.
 pub fn draw(plot: Option<&Path>, chart: &dyn Fn() -> Chart) -> Result<(), Failure> {
     let write = |path| std::fs::write(path, chart().svg()).map_err(|error| Failure::file(path, &error));
     plot.map_or(Ok(()), write)

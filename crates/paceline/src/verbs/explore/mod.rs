@@ -15,7 +15,6 @@ use crate::output::{self, Bar, Show};
 #[derive(clap::Args, Debug)]
 #[command(group = ArgGroup::new("workload").required(true))]
 pub struct Args {
-    /// The study file
     #[arg(value_name = "STUDY.toml", group = "workload")]
     study: Option<PathBuf>,
     #[command(flatten)]
@@ -29,7 +28,6 @@ pub struct Args {
     asked: table::Asked,
 }
 
-/// How runs are made.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Running {
     /// Runs side by side, each on its part of the cores
@@ -68,7 +66,6 @@ impl StudyProgress {
         Self { bar: Bar::new(show, "{bar:24} {pos}/{len} runs  {msg}"), show }
     }
 
-    /// Shows an event.
     pub fn take(&self, event: StudyEvent<'_>) -> std::io::Result<()> {
         match event {
             StudyEvent::Note(line) => self.bar.note(line),
