@@ -93,6 +93,36 @@ fn the_program_is_thin_logic_lives_in_libraries() {
     assert!(long.is_empty(), "verbs of more than 300 lines: {long:?}");
 }
 
+/// What code that decides by the text of an error looks like.
+const DECIDES_BY_TEXT: &[&str] = &[
+    "to_string().contains(",
+    "to_string().starts_with(",
+    "to_string().ends_with(",
+    "error.contains(",
+    "message.contains(",
+    "cause.contains(",
+    "problem.contains(",
+    "stderr.contains(",
+];
+
+#[test]
+fn no_text_of_an_error_decides_anything() {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(root().join("crates")).unwrap() {
+        for (path, _) in lines(&entry.unwrap().path().join("src")) {
+            let text = fs::read_to_string(&path).unwrap();
+            let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+            let all = code.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with("//"));
+            let hit = |line: &str| DECIDES_BY_TEXT.iter().any(|form| line.contains(form));
+            let hits = all
+                .filter(|(_, line)| hit(line))
+                .map(|(n, line)| format!("{path}:{}: {}", n + 1, line.trim()));
+            found.extend(hits.filter(|_| !path.ends_with("tests.rs")));
+        }
+    }
+    assert!(found.is_empty(), "failures are enums (`FailureKind`), not texts:\n{}", found.join("\n"));
+}
+
 #[test]
 fn public_types_are_found_in_every_form() {
     let text = "pub struct A<T> {\n    pub struct B;\npub(crate) struct C;\nstruct D;\npub unsafe trait E: F {\npub type G = H;";

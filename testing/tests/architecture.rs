@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 const ELSEWHERE: &[&str] = &["target/browser", "target/tmp/browser", "runs/ID/", "gemm", "eval"];
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
 }
 
 fn page() -> String {
@@ -37,9 +37,10 @@ fn manifests() -> BTreeMap<String, BTreeSet<String>> {
             text.split("\n[").find(|section| section.starts_with("dependencies]")).unwrap_or_default();
         let names = section.lines().skip(1).filter_map(|line| line.split(['.', ' ', '=']).next());
         let own = names.filter_map(|name| name.strip_prefix("paceline-")).map(str::to_owned);
-        (folder.file_name().unwrap().to_string_lossy().into_owned(), own.collect())
+        let package = text.lines().find_map(|line| line.strip_prefix("name = \"")).unwrap();
+        (package.trim_end_matches('"').to_owned(), own.collect())
     };
-    folders.chain([root().join("xtask")]).map(read).collect()
+    folders.chain(["testing", "xtask"].map(|folder| root().join(folder))).map(read).collect()
 }
 
 #[test]

@@ -12,8 +12,7 @@ pub const PROFILE: &str = "checked";
 
 /// The repository's root; the current folder where a program was carried away from its repository.
 pub fn root() -> PathBuf {
-    let built =
-        Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("crates lie in the repository");
+    let built = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("it lies in the repository");
     root_or(built, std::env::current_dir)
 }
 
