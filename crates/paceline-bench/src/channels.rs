@@ -37,6 +37,7 @@ const WARM_UP: f64 = 0.1;
 pub struct Sweep {
     /// What every sweep is told.
     pub rules: SweepRules,
+    /// Mean sizes, in elements.
     pub sizes: Vec<usize>,
     /// Pairs of ranks at the same time.
     pub pairs: usize,

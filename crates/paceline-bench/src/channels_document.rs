@@ -15,6 +15,7 @@ pub struct Channel {
     pub transport: String,
     /// Bytes of each connection's buffer; what the transport chooses if absent.
     pub buffer_bytes: Option<usize>,
+    /// How sizes are distributed.
     pub payload: String,
     /// The mean size of a message.
     pub bytes: usize,
@@ -30,6 +31,7 @@ pub struct Channel {
     pub sender_cpu_s_per_gb: Spread,
     /// CPU seconds that receivers spend per 10⁹ bytes, over repeats.
     pub receiver_cpu_s_per_gb: Spread,
+    /// As measured.
     pub repeats: Vec<ChannelRepeat>,
 }
 
@@ -44,7 +46,9 @@ pub struct ChannelRepeat {
     pub latency_s: Quantiles,
     /// Messages sent one way, all pairs together.
     pub messages: u64,
+    /// Bytes sent, without headers.
     pub sent_bytes: u64,
+    /// Bytes that arrived.
     pub received_bytes: u64,
     /// From the first message to the word that the last has come: the slowest pair's.
     pub seconds: f64,
@@ -55,6 +59,7 @@ pub struct ChannelRepeat {
 }
 
 impl ChannelRepeat {
+    /// Bytes per second.
     pub fn bandwidth(&self) -> f64 {
         self.sent_bytes as f64 / self.seconds
     }
@@ -151,6 +156,7 @@ impl Channels {
 }
 
 impl Channels {
+    /// For people.
     pub fn text(&self) -> String {
         let seconds = |value: f64| ChartUnit::Seconds.show(value);
         let columns: [TableColumn<'_, Channel>; 12] = [

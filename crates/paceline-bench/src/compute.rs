@@ -36,6 +36,7 @@ pub struct ComputeSpeed {
 }
 
 impl ComputeSpeed {
+    /// For people.
     pub fn text(&self) -> String {
         let Self { model, batch, threads, samples_per_s, gflops, peak_gflops, fraction_of_peak } = self;
         let plural = if *threads == 1 { "thread" } else { "threads" };

@@ -6,14 +6,18 @@ use serde::{Deserialize, Serialize};
 use crate::channels_document::Channel;
 use crate::servers_document::ServersPoint;
 
+/// Channels between processes, measured.
 pub type Channels = BenchDocument<Channel>;
 
+/// Parameter servers, measured.
 pub type Servers = BenchDocument<ServersPoint>;
 
+/// What a benchmark measured.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct BenchDocument<P> {
     /// `channels` or `ps`.
     pub bench: String,
+    /// The program's version.
     pub version: String,
     /// What it was measured on.
     pub machine: Machine,
@@ -22,6 +26,7 @@ pub struct BenchDocument<P> {
     /// Pairs of ranks that exchanged messages at the same time, of `channels`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pairs: Option<usize>,
+    /// Repeats of each point.
     pub repeats: usize,
     /// Seconds per repeat that were asked for.
     pub seconds: f64,
@@ -29,15 +34,19 @@ pub struct BenchDocument<P> {
     pub seed: u64,
     /// The model whose tensors are the skewed sizes; of `ps`, also the number of buckets of all schemes.
     pub model: String,
+    /// How sizes are distributed.
     pub payloads: Vec<Scheme>,
     /// Combinations that cannot be, and why.
     pub left_out: Vec<String>,
+    /// What was measured.
     pub points: Vec<P>,
 }
 
 /// A way in which the sizes of messages are distributed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Scheme {
+    /// Its name.
     pub name: String,
+    /// What it is.
     pub about: String,
 }

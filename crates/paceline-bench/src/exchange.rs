@@ -48,11 +48,14 @@ pub enum Task {
     Serve(ps::Task),
 }
 
+/// What is measured.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Bench {
     /// A strategy's name, or `p2p`.
     pub what: String,
+    /// What the ranks do.
     pub task: Task,
+    /// What they talk over.
     pub transport: String,
     /// Bytes of each connection's buffer.
     pub buffer: Option<usize>,
@@ -65,14 +68,20 @@ pub struct Bench {
     /// Point to point: bytes that each side touches before every exchange, as a pass before it would: what is sent
     /// is then in no core's own cache.
     pub touched: usize,
+    /// Lengths, in elements.
     pub sizes: Vec<usize>,
+    /// Seconds per size, roughly.
     pub seconds: f64,
 }
 
+/// One size's figures.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
+    /// Length.
     pub bytes: usize,
+    /// Repetitions.
     pub repetitions: usize,
+    /// Median time.
     pub seconds_median: f64,
     /// 95th percentile.
     pub seconds_p95: f64,
@@ -116,6 +125,7 @@ impl Bench {
         self.network.map(|network| Emulated::apart(network, self.world()))
     }
 
+    /// Number of ranks.
     pub fn world(&self) -> usize {
         match &self.task {
             Task::Serve(task) => self.workers + task.servers,

@@ -15,6 +15,7 @@ pub struct Payload {
     weights: fn(n: usize, tensors: &[usize], seed: u64) -> Vec<f64>,
 }
 
+/// The schemes.
 pub static PAYLOADS: &[Payload] = &[
     Payload { name: "uniform", about: "all messages are of the size", weights: |n, _, _| vec![1.0; n] },
     Payload {

@@ -38,10 +38,13 @@ const PILOT: u64 = 10;
 pub struct Sweep {
     /// What every sweep is told.
     pub rules: SweepRules,
+    /// Numbers of workers.
     pub workers: Vec<usize>,
+    /// Numbers of servers.
     pub servers: Vec<usize>,
     /// Lengths of models, in elements; the length of `model` if there are none.
     pub sizes: Vec<usize>,
+    /// Consistency models.
     pub syncs: Vec<String>,
 }
 
@@ -197,8 +200,11 @@ fn refused(refusal: Refusal) -> PlanError {
 pub struct Task {
     /// Number of servers: the ranks behind the workers.
     pub servers: usize,
+    /// Length of the model.
     pub params: usize,
+    /// Where its buckets begin.
     pub cuts: Vec<usize>,
+    /// Consistency model.
     pub sync: String,
     /// Rounds per worker, besides those that warm up.
     pub rounds: u64,

@@ -16,7 +16,9 @@ pub struct ServersConfig {
     pub transport: String,
     /// Bytes of each connection's buffer; what the transport chooses if absent.
     pub buffer_bytes: Option<usize>,
+    /// Workers.
     pub workers: usize,
+    /// Servers.
     pub servers: usize,
     /// Consistency model, with the defaults of its parameters.
     pub sync: String,
@@ -24,10 +26,13 @@ pub struct ServersConfig {
     pub payload: String,
 }
 
+/// One configuration.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ServersPoint {
+    /// Which one.
     #[serde(flatten)]
     pub config: ServersConfig,
+    /// Bytes of the model.
     pub bytes: usize,
     /// Sizes of the buckets in the order in which they are pushed.
     pub buckets_bytes: Vec<usize>,
@@ -47,6 +52,7 @@ pub struct ServersPoint {
     pub server_cpu_s_per_gb: Spread,
     /// Part of a server's time that it did not wait, over repeats.
     pub server_busy: Spread,
+    /// As measured.
     pub repeats: Vec<ServerRepeat>,
 }
 
@@ -57,6 +63,7 @@ pub struct ServerRepeat {
     pub order: usize,
     /// Rounds timed, by worker (the first few of each are not).
     pub rounds: Vec<u64>,
+    /// A worker's round.
     pub round_s: Quantiles,
     /// From the first timed round's begin to the last one's end: the slowest worker's.
     pub seconds: f64,
@@ -69,11 +76,15 @@ pub struct ServerRepeat {
 pub struct ServerUse {
     /// From its start to the last worker's leave.
     pub seconds: f64,
+    /// CPU seconds meanwhile.
     pub cpu_s: f64,
     /// Seconds without anything to do.
     pub wait_s: f64,
+    /// Seconds of updating.
     pub apply_s: f64,
+    /// Bytes sent, with headers.
     pub sent_bytes: u64,
+    /// Bytes received, with headers.
     pub received_bytes: u64,
 }
 
@@ -113,6 +124,7 @@ impl ServersPoint {
 }
 
 impl Servers {
+    /// For people.
     pub fn text(&self) -> String {
         let seconds = |value: f64| ChartUnit::Seconds.show(value);
         let columns: [TableColumn<'_, ServersPoint>; 17] = [

@@ -13,11 +13,15 @@ use crate::payload::Payload;
 
 /// What every benchmark of many points is told.
 pub struct SweepRules {
+    /// Transports and buffers.
     pub over: ChannelAxes,
+    /// How sizes are distributed.
     pub payloads: Vec<&'static Payload>,
     /// The model whose tensors are the skewed sizes.
     pub model: String,
+    /// Repeats of each point.
     pub repeats: usize,
+    /// Seconds per repeat, roughly.
     pub seconds: f64,
     /// Seed of the order and of random sizes.
     pub seed: u64,
@@ -103,9 +107,11 @@ pub fn order(seed: u64, points: usize, repeats: usize) -> Vec<usize> {
 /// How far a benchmark has come.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress<'a> {
+    /// What has been done.
     pub done: usize,
     /// What there is to do.
     pub total: usize,
+    /// What is next.
     pub next: &'a str,
 }
 

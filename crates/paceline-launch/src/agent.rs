@@ -41,17 +41,22 @@ pub struct Join {
     pub hosts: Option<usize>,
     /// The program, and the word that makes it a rank.
     pub program: (PathBuf, &'static str),
+    /// How long to try.
     pub patience: Duration,
     /// The request to stop; it is passed on to the launcher.
     pub interrupt: Arc<Interrupt>,
 }
 
+/// What came of it.
 #[derive(Debug)]
 pub struct Joined {
+    /// The run's id.
     pub run: String,
+    /// Which host this was.
     pub host: usize,
     /// The ranks that it had, in words.
     pub ranks: String,
+    /// The run's result.
     pub result: serde_json::Value,
 }
 

@@ -40,7 +40,9 @@ pub struct RankTask {
     pub buffer: Option<usize>,
     /// Emulated links; each rank is then a host of its own.
     pub network: Option<NetworkLimits>,
+    /// Number of workers.
     pub workers: usize,
+    /// Number of ranks.
     pub world: usize,
     /// The ranks that this one talks with.
     pub links: Vec<usize>,
@@ -52,12 +54,17 @@ pub struct RankTask {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "kebab-case")]
 pub enum RankCommand {
+    /// What to do.
     Config {
+        /// The plan.
         plan: Box<Plan>,
+        /// The run's id.
         run: String,
+        /// Which rank to be.
         rank: usize,
         /// The run's key. It travels over this pipe, and encrypted to other machines.
         key: [u8; 32],
+        /// Where datasets lie.
         folders: Vec<PathBuf>,
         /// Its place, in a run of several machines.
         place: Option<Place>,
@@ -65,18 +72,31 @@ pub enum RankCommand {
         recording: Option<Recording>,
     },
     /// A task that is no training.
-    Task { task: RankTask, rank: usize, key: [u8; 32] },
+    Task {
+        /// The task.
+        task: RankTask,
+        /// Which rank to be.
+        rank: usize,
+        /// The run's key.
+        key: [u8; 32],
+    },
     /// An evaluation that the rank waits for is over.
     GoOn,
     /// Begin no further step, and say where you could stop.
     Hold,
     /// Stop before this step, or where the servers decide.
-    StopAt { step: u64 },
+    StopAt {
+        /// The step.
+        step: u64,
+    },
+    /// The pause is over.
     Next {
         /// What to do now; nothing if the run stops.
         segment: Option<Segment>,
     },
+    /// Everybody's address, by rank.
     Peers {
+        /// The addresses.
         addresses: Vec<String>,
         /// Where the emulated hosts' interfaces are, if there are some.
         interfaces: Option<String>,
@@ -91,37 +111,51 @@ pub enum RankCommand {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "kebab-case")]
 pub enum RankEvent {
+    /// It listens.
     Bound {
+        /// Where.
         address: String,
     },
     /// It lives, whatever it does; several times per second.
     Alive,
     /// SIGINT or SIGTERM came to its process: the run is to save itself and stop.
     Interrupted,
+    /// Its first step begins.
     Started,
     /// Steps are done (not every step is told).
     Step {
+        /// How many.
         step: u64,
         /// Mean loss of its share.
         loss: f64,
+        /// Its training clock.
         train_s: f64,
     },
     /// It has evaluated its part of the test split.
     Evaluated {
+        /// Steps done.
         step: u64,
+        /// Its training clock.
         train_s: f64,
+        /// Summed loss.
         loss: f64,
+        /// Predictions that were right.
         correct: usize,
+        /// Predictions.
         predictions: usize,
+        /// Samples.
         samples: usize,
     },
     /// Its model, or its part of it, at an evaluation; the numbers follow.
     Snapshot {
+        /// Steps done.
         step: u64,
         /// A worker's training clock; a server has none.
         train_s: Option<f64>,
     },
+    /// Where it could stop.
     Held {
+        /// Before this step.
         step: u64,
     },
     /// It has paused; its numbers follow.
@@ -133,6 +167,7 @@ pub enum RankEvent {
     },
     /// A stranger was turned away.
     Refused {
+        /// Who, and why.
         cause: String,
     },
     /// Rows of its record; those of steps and traces follow as numbers.
@@ -140,8 +175,11 @@ pub enum RankEvent {
     /// It has finished. A server's parameters, or a worker's state (after its parameters, where they count),
     /// follow.
     Done(Box<Done>),
+    /// It cannot go on.
     Failed {
+        /// What happened.
         message: String,
+        /// What to do.
         hint: String,
         /// Which kind of failure it is.
         kind: FailureKind,
@@ -150,10 +188,14 @@ pub enum RankEvent {
     },
 }
 
+/// A rank's own account.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Done {
+    /// Steps done.
     pub steps: u64,
+    /// Samples done.
     pub samples: u64,
+    /// Training clock.
     pub train_s: f64,
     /// Summed loss of its last step.
     pub last_loss: f64,
@@ -165,20 +207,29 @@ pub struct Done {
     pub accuracy: Option<f64>,
     /// Data, forward and backward pass.
     pub phases: [f64; 3],
+    /// Sending and receiving.
     pub send_s: f64,
+    /// Waiting.
     pub wait_s: f64,
     /// Waiting, by the rank that was waited for.
     pub wait_for_s: Vec<f64>,
+    /// Updating.
     pub apply_s: f64,
+    /// Bytes sent.
     pub sent_bytes: u64,
+    /// Bytes received.
     pub received_bytes: u64,
+    /// CPU time.
     pub cpu_s: f64,
+    /// Peak memory.
     pub rss_peak_bytes: u64,
+    /// The machine.
     pub host: String,
     /// Versions between reading and writing, of every update (servers).
     pub staleness: Vec<u64>,
 }
 
+/// Writes a frame.
 pub fn write(to: &mut impl Write, message: &impl Serialize, numbers: &[f32]) -> io::Result<()> {
     let document = serde_json::to_vec(message)?;
     to.write_all(&(document.len() as u32).to_le_bytes())?;

@@ -11,6 +11,7 @@ use crate::error::LaunchError;
 /// Hosts and what lies between them.
 #[derive(Clone, Debug)]
 pub struct Emulated {
+    /// The links.
     pub network: NetworkLimits,
     /// The host of each rank.
     pub hosts: Vec<usize>,
@@ -27,6 +28,7 @@ impl Emulated {
         Self { network, hosts: (0..ranks).collect() }
     }
 
+    /// The number of hosts.
     pub fn count(&self) -> usize {
         self.hosts.iter().max().map_or(1, |last| last + 1)
     }

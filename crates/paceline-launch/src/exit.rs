@@ -6,6 +6,7 @@ use std::process::ExitStatus;
 
 use serde::{Deserialize, Serialize};
 
+/// How a process ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Exit {

@@ -29,6 +29,7 @@ pub struct Gather<'a> {
     parts: BTreeMap<u64, (Vec<Option<Outcome>>, f64)>,
     curve: Curve,
     last: Option<Outcome>,
+    /// Each rank's account.
     pub done: Vec<Option<Done>>,
     /// Each rank's numbers: a server's shard; a worker's state, after its parameters where they count.
     pub numbers: Vec<Vec<f32>>,

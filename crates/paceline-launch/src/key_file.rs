@@ -16,13 +16,26 @@ const OTHERS: u32 = 0o077;
 pub enum KeyError {
     /// It cannot be read or written.
     #[error("the key file {}: {source}", path.display())]
-    File { path: PathBuf, source: io::Error },
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
     /// Others may read or change it.
     #[error("the key file {} can be read or changed by others (mode {mode:04o})", path.display())]
-    Open { path: PathBuf, mode: u32 },
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
     /// It holds something else. What it holds is not told.
     #[error("the key file {} does not hold a key: expected {DIGITS} hexadecimal digits", path.display())]
-    Content { path: PathBuf },
+    Content {
+        /// The file.
+        path: PathBuf,
+    },
     /// The system gave no randomness.
     #[error(transparent)]
     Random(#[from] WireError),
@@ -55,6 +68,7 @@ fn in_folder(path: &Path) -> bool {
     path.parent().is_none_or(|folder| folder.as_os_str().is_empty() || folder.is_dir())
 }
 
+/// Reads a key.
 pub fn read(path: &Path) -> Result<Key, KeyError> {
     let failed = |source| KeyError::File { path: path.to_owned(), source };
     let file = paceline_files::open(path).map_err(failed)?;

@@ -16,6 +16,7 @@ use crate::interrupt::Interrupt;
 /// Where a run's checkpoints are, and what may end it early.
 #[derive(Clone, Debug)]
 pub struct CheckpointContext {
+    /// Where checkpoints are written.
     pub checkpoints: Checkpoints,
     /// What the run goes on from.
     pub resumed: Option<Arc<Checkpoint>>,
@@ -53,10 +54,13 @@ pub fn unpack(packed: Packed, numbers: &[f32]) -> Option<RankState> {
 /// What happens when everybody has paused.
 #[derive(Debug)]
 pub enum Decision {
+    /// The run goes on.
     GoOn(Segment),
     /// It stops here; where it was saved.
     Stop {
+        /// Steps done.
         step: u64,
+        /// The checkpoint.
         path: PathBuf,
     },
 }
@@ -105,6 +109,7 @@ impl<'a> Pauses<'a> {
         self.plan.checkpoint_every.map_or(self.steps, |every| ((from / every + 1) * every).min(self.steps))
     }
 
+    /// The stretch under way.
     pub fn segment(&self) -> Segment {
         self.segment
     }

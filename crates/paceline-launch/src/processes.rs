@@ -27,6 +27,7 @@ const GRACE: Duration = Duration::from_secs(2);
 /// What comes from the ranks.
 #[derive(Debug)]
 pub enum ProcessEvent {
+    /// A rank says something.
     Rank(usize, RankEvent, Vec<f32>),
     /// A rank's pipe is closed: it will say nothing more.
     Closed(usize),
@@ -34,6 +35,7 @@ pub enum ProcessEvent {
     Exited(usize),
 }
 
+/// Processes, one per rank.
 pub struct RankProcesses {
     /// The rank of each child.
     ranks: Vec<usize>,
@@ -136,10 +138,12 @@ impl RankProcesses {
         control::write(pipe, order, numbers)
     }
 
+    /// The lowest rank.
     pub fn first_rank(&self) -> Option<usize> {
         self.ranks.iter().copied().min()
     }
 
+    /// A rank's process.
     pub fn pid(&self, rank: usize) -> u32 {
         self.index(rank).map_or(0, |index| self.children[index].id())
     }

@@ -48,11 +48,17 @@ pub fn model_hash(plan: &Plan) -> [u8; 32] {
 
 /// A rank's view of a run.
 pub struct RankContext<'a> {
+    /// The plan.
     pub plan: TypedPlan<'a>,
+    /// The dataset.
     pub dataset: &'a Dataset,
+    /// The network.
     pub graph: Arc<Graph>,
+    /// The strategy.
     pub strategy: &'static Strategy,
+    /// What it is told.
     pub setup: Setup,
+    /// This rank.
     pub rank: usize,
 }
 

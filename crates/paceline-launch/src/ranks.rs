@@ -36,20 +36,28 @@ pub(crate) enum Incoming {
 /// An event that concerns a rank or a machine of the run.
 #[derive(Debug)]
 pub enum RanksEvent {
+    /// Of a rank.
     Rank(ProcessEvent),
+    /// A machine is lost.
     HostLost {
+        /// Which host.
         host: usize,
+        /// Why.
         cause: String,
     },
     /// A machine is under suspicion (`false`), or there again.
     HostLiveness {
+        /// Which host.
         host: usize,
+        /// Whether it is there.
         there: bool,
     },
     /// Somebody was turned away where machines join.
     Refused {
+        /// Who, and why.
         cause: String,
     },
+    /// Nothing to tell.
     Nothing,
 }
 
@@ -264,6 +272,7 @@ impl Ranks {
         self.hosts.as_ref().map(|_| self.host_name(0))
     }
 
+    /// A rank's process.
     pub fn pid(&self, rank: usize) -> u32 {
         match &self.ends[rank] {
             Some((pid, _)) => *pid,

@@ -22,7 +22,9 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// How other machines come to a run.
 pub struct Listen {
+    /// Where.
     pub join_listener: JoinListener,
+    /// What they must hold.
     pub key: Key,
     /// How long to wait for them.
     pub timeout: Duration,

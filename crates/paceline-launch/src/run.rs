@@ -36,14 +36,19 @@ const BLAME: Duration = Duration::from_secs(1);
 /// What a run needs from outside.
 #[derive(Clone)]
 pub struct Launch<'a> {
+    /// The plan.
     pub plan: &'a TypedPlan<'a>,
     /// What its names are looked up in.
     pub registries: &'a Registries,
+    /// The dataset, loaded.
     pub dataset: &'a Dataset,
+    /// Where ranks find it.
     pub folders: &'a Folders,
+    /// The run's id.
     pub run: &'a str,
     /// The program, and the word that makes it a rank.
     pub program: (PathBuf, &'static str),
+    /// When this process began.
     pub started: Started,
     /// Where the run's checkpoints are, and what may end it early.
     pub checkpointing: &'a CheckpointContext,

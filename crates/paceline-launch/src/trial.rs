@@ -34,9 +34,11 @@ pub enum TrialEvent {
 /// How a run's program ended.
 #[derive(Clone, Debug)]
 pub struct Ended {
+    /// How its process ended.
     pub exit: Exit,
     /// CPU seconds of the program and those of its children that it waited for; `None` if it was killed.
     pub cpu_s: Option<f64>,
+    /// Wall seconds.
     pub wall_s: f64,
     /// What its process tree took, as far as it was sampled.
     pub tree: Option<TreeSummary>,
@@ -153,10 +155,12 @@ impl Trial {
         })
     }
 
+    /// The keeper's process.
     pub fn pid(&self) -> u32 {
         self.keeper.id()
     }
 
+    /// Seconds since the start.
     pub fn seconds(&self) -> f64 {
         self.started.elapsed().as_secs_f64()
     }

@@ -17,22 +17,28 @@ pub struct Value(pub(crate) usize);
 pub struct Tensor {
     /// Layer and tensor, e.g. `conv1.weight`.
     pub name: String,
+    /// Sizes, outermost first.
     pub shape: Vec<usize>,
     /// Its elements in the buffer.
     pub range: Range<usize>,
+    /// How it starts.
     pub init: Init,
 }
 
 /// One layer in its place.
 #[derive(Clone, Debug)]
 pub struct Node {
+    /// Unique name.
     pub name: String,
+    /// The layer.
     pub op: Op,
+    /// What it reads.
     pub inputs: Vec<Value>,
     /// Whether a ReLU is folded into it.
     pub relu: bool,
     /// Shape of the first input.
     pub input: Shape,
+    /// Shape of the output.
     pub output: Shape,
     /// Its tensors among [`Graph::params`].
     pub params: Range<usize>,
@@ -44,12 +50,17 @@ pub struct Node {
 #[derive(Debug, thiserror::Error, PartialEq)]
 #[error("layer `{layer}` ({kind}) on an input of {input}: {problem}")]
 pub struct ShapeError {
+    /// The layer's name.
     pub layer: String,
+    /// The layer's kind.
     pub kind: &'static str,
+    /// Shape of the input.
     pub input: Shape,
+    /// What does not fit.
     pub problem: String,
 }
 
+/// A network as data.
 #[derive(Clone, Debug)]
 pub struct Graph {
     input: Shape,
@@ -59,6 +70,7 @@ pub struct Graph {
 }
 
 impl Graph {
+    /// A network without layers.
     pub fn new(input: Shape) -> Self {
         Self { input, nodes: Vec::new(), params: Vec::new(), state: Vec::new() }
     }
@@ -137,10 +149,12 @@ impl Graph {
         Value(self.nodes.len())
     }
 
+    /// The network's input.
     pub fn input(&self) -> Shape {
         self.input
     }
 
+    /// The network's output.
     pub fn output(&self) -> Shape {
         self.shape(self.last())
     }
@@ -150,6 +164,7 @@ impl Graph {
         self.nodes.iter().find_map(|node| node.op.spec().vocabulary())
     }
 
+    /// Shape of a value.
     pub fn shape(&self, value: Value) -> Shape {
         if value.0 == 0 { self.input } else { self.nodes[value.0 - 1].output }
     }

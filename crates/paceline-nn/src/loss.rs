@@ -31,11 +31,13 @@ fn positions(output: Shape) -> usize {
 /// A batch's loss and hits.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Outcome {
+    /// Summed over the samples.
     pub loss: f64,
     /// Predictions whose largest output was the right class (0 for numbers).
     pub correct: usize,
     /// Predictions: one per sample, or one per position.
     pub predictions: usize,
+    /// Samples.
     pub samples: usize,
 }
 

@@ -88,10 +88,12 @@ impl<T: Real> Network<T> {
         }
     }
 
+    /// The network as data.
     pub fn graph(&self) -> &Arc<Graph> {
         &self.graph
     }
 
+    /// Threads and instruction set.
     pub fn compute(&self) -> &Arc<Compute> {
         &self.compute
     }

@@ -51,8 +51,11 @@ pub trait Real:
     fn max(self, other: Self) -> Self;
     /// e to the power of `self`.
     fn exp(self) -> Self;
+    /// Square root.
     fn sqrt(self) -> Self;
+    /// Hyperbolic tangent.
     fn tanh(self) -> Self;
+    /// The error function.
     fn erf(self) -> Self;
     /// The tile product with the best kernel that `level` has for this type.
     fn product(level: Level, task: Product<'_, Self>);

@@ -6,9 +6,11 @@ use std::str::FromStr;
 /// How the rate changes, as a function of the fraction of the work that is done.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Schedule {
+    /// Always the same.
     Constant,
     /// Multiplied by `factor` after every `every` epochs.
     Step {
+        /// Epochs between changes.
         every: f64,
         /// What the rate is multiplied by.
         factor: f64,
@@ -90,6 +92,7 @@ impl FromStr for Schedule {
 /// How the rate follows the number of workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LrScaling {
+    /// It does not.
     None,
     /// In proportion: p workers make a p-fold batch.
     Linear,

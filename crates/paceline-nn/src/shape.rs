@@ -5,8 +5,11 @@ use std::fmt;
 /// Height × width × channels of one sample, channels innermost (NHWC). A vector is `1 × 1 × c`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Shape {
+    /// Rows of pixels.
     pub h: usize,
+    /// Columns of pixels.
     pub w: usize,
+    /// Channels of a pixel.
     pub c: usize,
 }
 
@@ -21,6 +24,7 @@ impl Shape {
         Self { h: 1, w: 1, c }
     }
 
+    /// Numbers per sample.
     pub const fn size(self) -> usize {
         self.h * self.w * self.c
     }

@@ -12,6 +12,7 @@ pub fn variable(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
+/// The user's data directory.
 pub fn own_data_folder() -> Option<PathBuf> {
     let share = variable("XDG_DATA_HOME").or_else(|| Some(variable("HOME")?.join(".local/share")));
     share.map(|share| share.join("paceline"))

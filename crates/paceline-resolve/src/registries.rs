@@ -11,10 +11,15 @@ use paceline_wire::TransportKind;
 /// What a run's settings can name. [`Default`] has what the program brings.
 #[derive(Clone, Debug, Default)]
 pub struct Registries {
+    /// Strategies and consistency models.
     pub protocols: Protocols,
+    /// Transports.
     pub transports: Registry<TransportKind>,
+    /// Datasets.
     pub datasets: Registry<DatasetKind>,
+    /// Networks.
     pub models: Registry<Model>,
+    /// Optimisers.
     pub optimisers: Registry<Optimiser>,
     /// What is sampled while a run goes on.
     pub metrics: Metrics,

@@ -55,10 +55,12 @@ impl PlanSettings {
         Self { table: Arc::clone(table), given: BTreeMap::new() }
     }
 
+    /// What can be named.
     pub fn registries(&self) -> &Registries {
         &self.table.registries
     }
 
+    /// Settings with these values.
     pub fn from_values<'v>(
         table: &Arc<SettingTable>,
         values: impl IntoIterator<Item = (&'v String, &'v Value)>,

@@ -40,6 +40,7 @@ pub struct RunSetting {
 
 /// How a setting's value is read.
 pub enum SettingKind {
+    /// Yes or no.
     Switch,
     /// One of these names; the second text says what a name stands for.
     Name(Names),
@@ -47,17 +48,20 @@ pub enum SettingKind {
     Text(fn(&str) -> Result<(), String>),
     /// A file or a folder.
     Path,
+    /// Words, separated by commas.
     List,
     /// A parameter that a strategy or a consistency model declares.
     Parameter(&'static Parameter),
 }
 
+/// The groups of settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SettingSection {
     /// What the plan says, and where its data lie.
     Plan,
     /// What single strategies and consistency models take.
     Parameters,
+    /// What is recorded.
     Recording,
 }
 
@@ -122,6 +126,7 @@ impl RunSetting {
 
 /// Every setting of a run, and what the names among their values stand for.
 pub struct SettingTable {
+    /// What can be named.
     pub registries: Registries,
     settings: Vec<RunSetting>,
 }

@@ -17,7 +17,9 @@ use crate::registries::Registries;
 /// A plan and what its names stand for, looked up once. Its numbers are read through `Deref`.
 #[derive(Clone)]
 pub struct TypedPlan<'a> {
+    /// The document.
     pub document: &'a Plan,
+    /// Dataset.
     pub dataset: &'static DatasetKind,
     /// Network; none where a file describes it.
     pub model: Option<&'static Model>,
@@ -25,6 +27,7 @@ pub struct TypedPlan<'a> {
     pub strategy: &'static Strategy,
     /// Consistency model, still without its parameters: they depend on the number of steps.
     pub consistency: &'static ConsistencyModel,
+    /// What is averaged.
     pub averages: Averages,
     /// How messages are made shorter.
     pub coder: Option<Coder>,
@@ -32,6 +35,7 @@ pub struct TypedPlan<'a> {
     pub sharding: Sharding,
     /// What the processes talk over.
     pub transport: &'static TransportKind,
+    /// Optimiser.
     pub optimiser: &'static Optimiser,
     /// How the learning rate changes over the run.
     pub schedule: Schedule,

@@ -49,6 +49,7 @@ impl TrialDocument {
 pub enum TrialTask {
     /// Train it, and record that.
     Train {
+        /// The store.
         store: PathBuf,
         /// What is recorded, if anything is.
         recording: Option<Recording>,
@@ -57,7 +58,9 @@ pub enum TrialTask {
     Infer {
         /// Samples that are answered together.
         batch: usize,
+        /// Threads.
         threads: usize,
+        /// Seconds of the measurement.
         seconds: f64,
     },
 }

@@ -27,14 +27,18 @@ pub enum StudyEvent<'a> {
     Note(&'a str),
     /// How far the study is.
     Progress {
+        /// Runs that have ended.
         done: u64,
         /// Runs in all, as far as that is known.
         expected: u64,
         /// What is left, the best so far, and how long the rest will take.
         message: String,
     },
+    /// A run has ended.
     RunEnd {
+        /// In a line.
         line: String,
+        /// For programs.
         document: Json,
     },
 }

@@ -12,9 +12,13 @@ use serde_json::{Map, Value, json};
 use crate::state::StudyHistory;
 use crate::workload;
 
+/// Named columns and rows.
 pub struct StudySheet {
+    /// What a row is.
     pub name: &'static str,
+    /// The names.
     pub columns: Vec<String>,
+    /// A value per column.
     pub rows: Vec<Vec<Value>>,
 }
 

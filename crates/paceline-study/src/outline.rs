@@ -44,6 +44,7 @@ impl<'a> StudyOutline<'a> {
         Ok(Self { study, runs, total, known, notes: schedule.notes().to_vec(), seconds })
     }
 
+    /// For programs.
     pub fn json(&self) -> Json {
         let Self { study, runs, total, known, notes, seconds } = self;
         let one = |job: &PlannedRun| json!({"role": job.role, "repeat": job.repeat, "share": job.share, "levels": workload::levels(study, job)});
@@ -54,6 +55,7 @@ impl<'a> StudyOutline<'a> {
         })
     }
 
+    /// For people.
     pub fn text(&self) -> String {
         let mut text: String = self.notes.iter().map(|note| format!("{note}\n")).collect();
         for job in &self.runs {

@@ -52,12 +52,18 @@ pub struct RecordingOverhead {
     pairs: Vec<OverheadPair>,
 }
 
+/// Runs that are measured.
 #[derive(Clone, Debug, Serialize)]
 pub struct OverheadRequest {
+    /// Network.
     pub model: String,
+    /// Dataset.
     pub data: String,
+    /// Workers.
     pub workers: u32,
+    /// Steps of each run.
     pub steps: u32,
+    /// Pairs of runs.
     #[serde(skip)]
     pub pairs: u32,
 }
@@ -151,6 +157,7 @@ fn run(document: &str) -> Result<PairedRun, StudyFailure> {
 }
 
 impl RecordingOverhead {
+    /// For people.
     pub fn text(&self) -> String {
         let OverheadRequest { model, data, workers, steps, pairs } = &self.of;
         format!(

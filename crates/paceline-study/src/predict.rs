@@ -24,15 +24,21 @@ const OFTEN: usize = 25;
 
 /// A point and what it will take.
 pub struct PointPrediction {
+    /// The point.
     pub point: Point,
+    /// Its levels, by name.
     pub levels: BTreeMap<String, Value>,
+    /// The prediction.
     pub prediction: Prediction,
 }
 
 /// A figure, predicted and measured.
 pub struct MetricComparison {
+    /// Which one.
     pub metric: String,
+    /// How right predictions were.
     pub comparison: PredictionQuality,
+    /// Every point.
     pub pairs: Vec<Pair>,
 }
 

@@ -12,7 +12,9 @@ use paceline_resolve::SettingTable;
 pub struct StudyRegistries {
     /// The settings of its runs, and what their values can name.
     pub settings: Arc<SettingTable>,
+    /// Samplers.
     pub samplers: Registry<SamplerKind>,
+    /// Figures that are measured.
     pub figures: Figures,
 }
 

@@ -58,6 +58,7 @@ fn effects(space: &Space, points: &[(Point, f64)], importance: Option<&Importanc
     effects
 }
 
+/// What a study found.
 pub struct Findings<'a> {
     known: &'a StudyHistory,
     /// Points, their means corrected for drift.
@@ -75,6 +76,7 @@ pub struct Findings<'a> {
 }
 
 impl<'a> Findings<'a> {
+    /// From what is known.
     pub fn new(known: &'a StudyHistory) -> Self {
         let (study, made) = (&known.study, &known.made);
         let problem = crate::problem(study, &known.registries.figures);
@@ -167,6 +169,7 @@ impl<'a> Findings<'a> {
         Some(if minimize { one <= several } else { one >= several })
     }
 
+    /// For programs.
     pub fn json(&self, folder: &Path) -> Json {
         let study = &self.known.study;
         let best = |at: &usize| json!({"levels": self.levels(*at), "metrics": self.metrics(*at)});
@@ -206,6 +209,7 @@ impl<'a> Findings<'a> {
         })
     }
 
+    /// For people.
     pub fn text(&self, folder: &Path) -> String {
         let study = &self.known.study;
         let objective = &study.objectives[0];

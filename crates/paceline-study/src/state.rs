@@ -67,7 +67,9 @@ fn now_ms() -> u64 {
 
 /// What is known about a study.
 pub struct StudyHistory {
+    /// The study.
     pub study: Study,
+    /// What it can name.
     pub registries: StudyRegistries,
     /// Its runs, in the order in which they began.
     pub made: Vec<StudyRun>,
@@ -165,6 +167,7 @@ impl StudyHistory {
         Ok(())
     }
 
+    /// Runs that have ended.
     pub fn ended(&self) -> u64 {
         self.made.iter().filter(|m| m.end.is_some()).count() as u64
     }
@@ -192,6 +195,7 @@ impl StudyHistory {
 
 /// A study that this process works on.
 pub struct StudyState {
+    /// What is known.
     pub known: StudyHistory,
     journal: Journal,
     folder: PathBuf,
@@ -265,6 +269,7 @@ impl StudyState {
         self.folder.join("trees").join(format!("{id}.ndjson"))
     }
 
+    /// Its folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -274,10 +279,12 @@ impl StudyState {
         self.known.take(entry).map_err(|why| StudyFailure::damaged(&self.folder, why))
     }
 
+    /// A run begins.
     pub fn begin(&mut self, job: &PlannedRun) -> Result<(), StudyFailure> {
         self.write(Entry::Begin { job: job.clone(), at_ms: now_ms() })
     }
 
+    /// A run has ended.
     pub fn end(&mut self, id: u64, end: End, ended: &Ended, run: Option<String>) -> Result<(), StudyFailure> {
         let (wall_s, exit) = (ended.wall_s, Some(ended.exit));
         self.write(Entry::End { id, end, wall_s, run, exit, at_ms: now_ms() })
@@ -288,6 +295,7 @@ impl StudyState {
         self.write(Entry::Budget { runs, minutes })
     }
 
+    /// Makes a run again.
     pub fn retry(&mut self, id: u64) -> Result<(), StudyFailure> {
         self.write(Entry::Retry { id })
     }

@@ -7,8 +7,11 @@ use std::time::{Duration, Instant};
 pub enum Phase {
     /// Gathering and normalising a batch.
     Data,
+    /// Forward pass and loss.
     Forward,
+    /// Backward pass.
     Backward,
+    /// Optimiser.
     Apply,
     /// Evaluation, outside the training clock.
     Evaluate,
@@ -16,6 +19,7 @@ pub enum Phase {
     Exchange,
 }
 
+/// Seconds per phase.
 #[derive(Debug)]
 pub struct Clock {
     last: Instant,

@@ -38,23 +38,28 @@ const GREETING_TIME: Duration = Duration::from_secs(2);
 /// Seconds that a rank spent on others.
 #[derive(Clone, Debug, Default)]
 pub struct Times {
+    /// Sending, receiving and summing.
     pub send: Duration,
     /// Waiting with nothing to do.
     pub wait: Duration,
     /// The same, by the rank that was waited for.
     pub wait_for: Vec<Duration>,
+    /// Updating parameters.
     pub apply: Duration,
 }
 
 /// A step to be computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Begin {
+    /// This worker's step.
     pub step: u64,
+    /// The work.
     pub unit: Unit,
     /// How its gradient is weighted.
     pub scale: GradientScale,
 }
 
+/// A participant at work.
 pub struct Engine {
     participant: Box<dyn Participant>,
     transport: Box<dyn Transport>,
@@ -89,7 +94,9 @@ pub struct Engine {
     /// Time waited since something of use came.
     silence: Duration,
     patience: Duration,
+    /// Time spent on others.
     pub times: Times,
+    /// Staleness of every update.
     pub staleness: Vec<u64>,
     /// Strangers that were turned away.
     pub refused: Vec<String>,
@@ -207,6 +214,7 @@ impl Engine {
         }
     }
 
+    /// Starts the participant.
     pub fn start(&mut self, memory: &mut dyn Memory) -> Result<(), TrainError> {
         self.input(Input::Start, memory)?;
         for event in std::mem::take(&mut self.later) {
@@ -332,6 +340,7 @@ impl Engine {
         Ok(())
     }
 
+    /// Moves messages without waiting.
     pub fn poll(&mut self, memory: &mut dyn Memory) -> Result<(), TrainError> {
         let (start, applied) = (Instant::now(), self.times.apply);
         let done = self.exchange(None, memory);

@@ -10,22 +10,43 @@ pub enum TrainError {
     Diverged {
         /// The step, counted from 1.
         step: u64,
+        /// Samples before it.
         samples: u64,
+        /// NaN or infinite.
         loss: f64,
     },
+    /// A peer is gone.
     #[error("rank {rank} was lost at step {step}: {cause}")]
-    Lost { rank: usize, step: u64, cause: String },
+    Lost {
+        /// The peer.
+        rank: usize,
+        /// This rank's step.
+        step: u64,
+        /// What the connection said.
+        cause: String,
+    },
     /// Nothing came for too long.
     #[error("nothing was heard of rank {rank} for {seconds} s at step {step}")]
-    Silent { rank: usize, seconds: u64, step: u64 },
+    Silent {
+        /// Who was waited for.
+        rank: usize,
+        /// How long.
+        seconds: u64,
+        /// This rank's step.
+        step: u64,
+    },
     /// The plan has a name that this version does not know.
     #[error(transparent)]
     Plan(#[from] paceline_plan::PlanError),
+    /// The transport failed.
     #[error(transparent)]
     Wire(#[from] paceline_wire::WireError),
     /// What was kept at a pause does not fit.
     #[error("the checkpoint does not fit this run: {problem}")]
-    Restore { problem: String },
+    Restore {
+        /// What, and why.
+        problem: String,
+    },
     /// The dataset could not be read on.
     #[error(transparent)]
     Data(#[from] paceline_data::DataError),
@@ -34,24 +55,51 @@ pub enum TrainError {
         "model {model} on {data}: the model gives {answers} answers per sample, the dataset asks for {asked}"
     )]
     Positions {
+        /// The model.
         model: String,
+        /// The dataset.
         data: String,
+        /// Answers per sample.
         answers: usize,
         /// Answers that are asked for.
         asked: usize,
     },
     /// The model cannot take the dataset's samples.
     #[error("model {model} on {data}: {source}")]
-    Shape { model: String, data: String, source: Box<paceline_nn::graph::ShapeError> },
+    Shape {
+        /// The model.
+        model: String,
+        /// The dataset.
+        data: String,
+        /// Which layer, and why.
+        source: Box<paceline_nn::graph::ShapeError>,
+    },
     /// The weights that training should start from cannot be used.
     #[error("weights {file}: {problem}")]
-    Weights { file: String, problem: String },
+    Weights {
+        /// The file.
+        file: String,
+        /// Why not.
+        problem: String,
+    },
     /// A layer cannot be frozen.
     #[error("frozen layer {layer}: {problem}")]
-    Frozen { layer: String, problem: String },
+    Frozen {
+        /// Its name.
+        layer: String,
+        /// Why not.
+        problem: String,
+    },
     /// The model file describes no network for the dataset's samples.
     #[error("model file {file} on {data}, {source}")]
-    Description { file: String, data: String, source: Box<paceline_nn::description::DescriptionError> },
+    Description {
+        /// The file's name.
+        file: String,
+        /// The dataset.
+        data: String,
+        /// Which line, and why.
+        source: Box<paceline_nn::description::DescriptionError>,
+    },
 }
 
 impl TrainError {

@@ -18,6 +18,7 @@ use crate::weights;
 /// Part of the time asked for that is run before anything is counted.
 const WARM_UP: f64 = 0.1;
 
+/// Answers to be timed.
 pub struct InferRequest {
     /// The network, its samples and its weights are what a run of this plan would begin with.
     pub plan: Plan,
@@ -27,6 +28,7 @@ pub struct InferRequest {
     pub batches: Vec<usize>,
     /// Threads, one measurement for each number.
     pub threads: Vec<usize>,
+    /// Seconds of each measurement.
     pub seconds: f64,
 }
 
@@ -41,6 +43,7 @@ struct Latency {
     samples_per_s: f64,
 }
 
+/// What was measured.
 #[derive(Serialize)]
 pub struct InferenceReport {
     model: String,
@@ -126,6 +129,7 @@ impl InferRequest {
 }
 
 impl InferenceReport {
+    /// For people.
     pub fn text(&self) -> String {
         let Self { model, data, weights, parameters, accuracy, loss, test_samples, .. } = self;
         let from = weights.as_deref().unwrap_or("untrained: give --init FILE");

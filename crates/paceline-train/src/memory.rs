@@ -71,6 +71,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
+    /// Buffers of these lengths.
     pub fn new(lens: Vec<usize>) -> Self {
         Self { buffers: lens.into_iter().map(|len| vec![0.0; len]).collect(), ..Self::default() }
     }
@@ -118,7 +119,9 @@ impl<'g> Finished<'g> {
 
 /// A worker's memory while backward runs: only finished gradients and scratch can be touched.
 pub struct DuringBackward<'a, 'g> {
+    /// The gradients.
     pub grads: &'a mut Finished<'g>,
+    /// The rest.
     pub scratch: &'a mut Scratch,
 }
 
@@ -209,7 +212,9 @@ pub struct Whole<'a> {
     pub params: &'a mut Vec<f32>,
     /// Gradients, or sums of them, laid out like the parameters.
     pub grads: &'a mut Vec<f32>,
+    /// The rest.
     pub scratch: &'a mut Scratch,
+    /// The optimiser.
     pub update: &'a mut Update,
 }
 

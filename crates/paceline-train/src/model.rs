@@ -69,8 +69,11 @@ fn build(plan: &TypedPlan<'_>, dataset: &Dataset) -> Result<Graph, TrainError> {
 /// One worker's copy of the model.
 pub struct Replica {
     pub(crate) network: Network<f32>,
+    /// The flat parameter buffer.
     pub params: Vec<f32>,
+    /// The flat gradient buffer.
     pub grads: Vec<f32>,
+    /// Batch norm's running statistics.
     pub state: Vec<f32>,
     classes: Vec<u16>,
     /// Samples of the batch that is evaluated.

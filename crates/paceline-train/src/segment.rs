@@ -16,6 +16,7 @@ use crate::update::Update;
 /// Steps that are done without a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Segment {
+    /// The first one.
     pub from: u64,
     /// The step before which the segment ends.
     pub to: u64,
@@ -38,6 +39,7 @@ pub struct SegmentControl<'a> {
     pub restored: Option<RankState>,
     /// The segment to begin with.
     pub segment: Segment,
+    /// Ends a segment early.
     pub gate: Arc<StepGate>,
     /// Called at the end of each segment but the run's last. Returns the next one, or none if the run stops.
     pub pause: &'a mut dyn FnMut(Pause) -> Option<Segment>,

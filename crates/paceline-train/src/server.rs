@@ -21,7 +21,9 @@ use crate::weights;
 pub struct Summary {
     /// The parameters; only the shard's part is its own.
     pub params: Vec<f32>,
+    /// Time spent.
     pub times: Times,
+    /// Bytes sent and received.
     pub traffic: (u64, u64),
     /// Versions between reading and writing, of every update.
     pub staleness: Vec<u64>,
@@ -31,12 +33,17 @@ pub struct Summary {
 
 /// A server's place in a run.
 pub struct Job<'a> {
+    /// The plan.
     pub plan: &'a TypedPlan<'a>,
+    /// The network.
     pub graph: &'a Graph,
     /// Samples of the training split.
     pub samples: usize,
+    /// The strategy.
     pub strategy: &'static Strategy,
+    /// What it is told.
     pub setup: &'a Setup,
+    /// This server.
     pub rank: Rank,
     /// Who records its links and messages.
     pub observer: Option<Arc<Observer>>,

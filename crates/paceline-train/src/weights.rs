@@ -111,6 +111,7 @@ pub struct LeftOut {
 }
 
 impl LeftOut {
+    /// Whether everything fits.
     pub fn is_empty(&self) -> bool {
         self.missing.is_empty() && self.unused.is_empty() && self.reshaped.is_empty()
     }

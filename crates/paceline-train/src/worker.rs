@@ -102,7 +102,9 @@ fn place(plan: &Plan, setup: &Setup, order: &Order, rank: Rank, begin: &Begin) -
 pub enum WorkerEvent {
     /// A stranger was turned away.
     Refused(String),
+    /// The first step begins.
     Started,
+    /// A step is done.
     Step {
         /// Steps done, in the count of the whole run.
         step: u64,
@@ -113,34 +115,45 @@ pub enum WorkerEvent {
     },
     /// It has evaluated its part of the test split.
     Evaluated {
+        /// Steps done.
         step: u64,
         /// Its training clock, in seconds.
         train_s: f64,
+        /// Sums over its part.
         outcome: Outcome,
     },
     /// Its model at an evaluation that it cannot make alone: parameters (where they count) and state.
     Snapshot {
+        /// Steps done.
         step: u64,
         /// Its training clock, in seconds.
         train_s: f64,
+        /// Parameters, then state.
         numbers: Vec<f32>,
     },
 }
 
 /// What came of a worker.
 pub struct Summary {
+    /// Steps done.
     pub steps: u64,
+    /// Samples done.
     pub samples: u64,
+    /// Training clock, in seconds.
     pub train_s: f64,
     /// Sums of its last step.
     pub last: Outcome,
+    /// Its parameters.
     pub params: Vec<f32>,
+    /// Its batch-norm statistics.
     pub state: Vec<f32>,
+    /// Time spent on others.
     pub times: Times,
     /// Accuracy of its own replica on the whole test split, where replicas differ.
     pub accuracy: Option<f64>,
     /// Where the compute time went: data, forward, backward.
     pub phases: [f64; 3],
+    /// Bytes sent and received.
     pub traffic: (u64, u64),
     /// What was done, if asked for.
     pub trace: Option<Trace>,
@@ -148,11 +161,17 @@ pub struct Summary {
 
 /// A worker's place in a run.
 pub struct Job<'a> {
+    /// The plan.
     pub plan: &'a TypedPlan<'a>,
+    /// The dataset.
     pub dataset: &'a Dataset,
+    /// The network.
     pub graph: Arc<Graph>,
+    /// The strategy.
     pub strategy: &'static Strategy,
+    /// What it is told.
     pub setup: &'a Setup,
+    /// This worker.
     pub rank: Rank,
     /// Who records its links and messages.
     pub observer: Option<Arc<Observer>>,
@@ -381,10 +400,15 @@ fn evaluate(
     Ok(None)
 }
 
+/// Stretches a worker's computation.
 pub struct Slowness {
+    /// What the plan says.
     pub straggler: Option<Straggler>,
+    /// The worker.
     pub rank: Rank,
+    /// Number of workers.
     pub workers: usize,
+    /// The plan's seed.
     pub seed: u64,
 }
 

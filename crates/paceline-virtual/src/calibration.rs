@@ -11,12 +11,15 @@ use crate::error::{VirtualError, read, refuse};
 /// The form of the file.
 const VERSION: u32 = 1;
 
+/// A machine's costs.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Calibration {
     /// The form of this file.
     pub version: u32,
+    /// The CPU's name.
     pub cpu: String,
+    /// Its cores.
     pub cores: usize,
     /// Seconds from a run's start to its first step.
     pub startup_s: MedianEstimate,
@@ -26,8 +29,11 @@ pub struct Calibration {
     pub flops_per_s: MedianEstimate,
     /// How much slower each of several computing processes is; the first stands for one.
     pub sharing: Vec<Sharing>,
+    /// Computations on elements.
     pub work: Vec<ElementCost>,
+    /// What ranks talk over.
     pub transport: Vec<TransportCost>,
+    /// Forward and backward passes.
     #[serde(default)]
     pub pass: Vec<PassTime>,
 }
@@ -36,9 +42,11 @@ pub struct Calibration {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq)]
 #[serde(from = "[f64; 3]", into = "[f64; 3]")]
 pub struct MedianEstimate {
+    /// The median.
     pub median: f64,
     /// The least that it may be.
     pub low: f64,
+    /// The most.
     pub high: f64,
 }
 
@@ -46,6 +54,7 @@ pub struct MedianEstimate {
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Sharing {
+    /// How many.
     pub processes: usize,
     /// How many times as long each takes, if it goes on without the others.
     pub slowdown: MedianEstimate,
@@ -61,6 +70,7 @@ pub struct Sharing {
 /// How processes that share cores begin what they compute.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Beginning {
+    /// Each by itself.
     Apart,
     /// All together, and everybody waits for the last.
     Together {
@@ -82,6 +92,7 @@ fn at_size(small: MedianEstimate, large: Option<MedianEstimate>, elements: usize
     small.median + (large.unwrap_or(small).median - small.median) * way.clamp(0.0, 1.0)
 }
 
+/// A computation on elements.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ElementCost {
@@ -98,6 +109,7 @@ pub struct ElementCost {
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct TransportCost {
+    /// Its name.
     pub name: String,
     /// Seconds that a message is under way.
     pub latency_s: MedianEstimate,
@@ -117,6 +129,7 @@ pub struct TransportCost {
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 #[serde(from = "(usize, bool, f64, f64)", into = "(usize, bool, f64, f64)")]
 pub struct MessageTime {
+    /// Bytes.
     pub bytes: usize,
     /// Whether both sides sent at once.
     pub duplex: bool,
@@ -126,13 +139,17 @@ pub struct MessageTime {
     pub p95_s: f64,
 }
 
+/// Passes of a model.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct PassTime {
+    /// The model.
     pub model: String,
     /// Height, width and channels of a sample.
     pub input: [usize; 3],
+    /// Samples of the batch.
     pub batch: usize,
+    /// Threads.
     pub threads: usize,
     /// How often it was measured.
     pub repetitions: usize,
@@ -148,6 +165,7 @@ pub struct PassTime {
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 #[serde(from = "(String, f64, f64)", into = "(String, f64, f64)")]
 pub struct Layer {
+    /// Its name.
     pub name: String,
     /// Seconds of its forward pass.
     pub forward_s: f64,
@@ -257,6 +275,7 @@ impl TransportCost {
 }
 
 impl Calibration {
+    /// Reads a calibration.
     pub fn load(path: &Path) -> Result<Self, VirtualError> {
         let found: Self = read("--calibration", path)?;
         let problem = if found.version != VERSION {
@@ -272,6 +291,7 @@ impl Calibration {
         Err(refuse("--calibration", path, problem).into())
     }
 
+    /// The file.
     pub fn text(&self) -> String {
         let head = "# What things cost on this machine, measured by `paceline calibrate`.\n\
                     # Numbers are [median, low, high]: the median lies between the two with 95% confidence.\n\

@@ -7,8 +7,11 @@ use serde::Serialize;
 /// A point: what was predicted, and what its repeats gave.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Pair {
+    /// The point, in words.
     pub what: String,
+    /// The prediction.
     pub predicted: f64,
+    /// Where it should lie.
     pub between: [f64; 2],
     /// The repeats' figures, at least one.
     pub measured: Vec<f64>,
@@ -26,8 +29,10 @@ impl Pair {
     }
 }
 
+/// Predictions beside measurements.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PredictionQuality {
+    /// Points compared.
     pub points: usize,
     /// Mean error, as a fraction of what was measured.
     pub mean_error: f64,

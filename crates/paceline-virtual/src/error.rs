@@ -15,7 +15,13 @@ pub enum VirtualError {
     Plan(#[from] PlanError),
     /// A file cannot be read or written.
     #[error("{}: {source}", path.display())]
-    File { path: PathBuf, source: std::io::Error },
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Training failed.
     #[error(transparent)]
     Train(#[from] TrainError),
     /// The run, or a measurement, could not be started or finished.
@@ -24,6 +30,7 @@ pub enum VirtualError {
     /// Ranks wait for each other for ever: a fault of the strategy.
     #[error("after {steps} steps these ranks wait for ever: {ranks:?}")]
     Stuck {
+        /// Who.
         ranks: Vec<usize>,
         /// Steps that the slowest worker had done.
         steps: usize,

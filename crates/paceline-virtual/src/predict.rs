@@ -25,6 +25,7 @@ const GUESSED: f64 = 2.0;
 /// leaves out.
 #[derive(Clone, Debug, Serialize)]
 pub struct Prediction {
+    /// Seconds of a step.
     pub step_s: MedianEstimate,
     /// Seconds of the training clock.
     pub train_s: MedianEstimate,

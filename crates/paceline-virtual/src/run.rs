@@ -26,13 +26,19 @@ use crate::rows;
 
 /// A run that is to be simulated.
 pub struct Scenario<'a> {
+    /// The plan.
     pub plan: &'a Plan,
+    /// The dataset, loaded.
     pub dataset: &'a Dataset,
+    /// What things cost.
     pub terms: Terms<'a>,
+    /// Whether gradients are computed.
     pub learn: bool,
     /// Messages and waits of each rank that are told one by one, at most; with any, steps are as well.
     pub trace: u64,
+    /// The run's id.
     pub run: &'a str,
+    /// When this process began.
     pub started: Started,
 }
 

@@ -10,7 +10,9 @@ use crate::real::Real;
 /// The methods of the x86 registers must only be called (inlined) inside functions that are compiled
 /// for their instruction set; `per_vector!` and the product's entry points see to that.
 pub trait Vector<T>: Copy {
+    /// How many numbers.
     const LANES: usize;
+    /// All the same.
     fn splat(x: T) -> Self;
     /// `from[at..at + LANES]`.
     fn load(from: &[T], at: usize) -> Self;

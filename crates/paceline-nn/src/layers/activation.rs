@@ -9,15 +9,18 @@ use crate::shape::Shape;
 /// An activation function as a layer of its own. (A ReLU after most layers is folded into them.)
 #[derive(Clone, Debug, PartialEq)]
 pub struct Activation {
+    /// Which one.
     pub function: Function,
 }
 
+/// The activation functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Function {
     /// max(x, 0).
     Relu,
     /// x·Φ(x), with the exact normal distribution function.
     Gelu,
+    /// Hyperbolic tangent.
     Tanh,
     /// 1 / (1 + e⁻ˣ).
     Sigmoid,

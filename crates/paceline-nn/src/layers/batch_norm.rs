@@ -11,6 +11,7 @@ use crate::shape::Shape;
 /// averages of them in evaluation (PyTorch's conventions: the running variance is the unbiased one).
 #[derive(Clone, Debug, PartialEq)]
 pub struct BatchNorm {
+    /// Added to the variance.
     pub epsilon: f64,
     /// Weight of the newest batch in the running averages.
     pub momentum: f64,

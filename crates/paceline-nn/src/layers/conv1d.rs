@@ -9,7 +9,9 @@ use crate::shape::Shape;
 /// Convolution along a sequence, with a weight of shape kernel × input channels of a group × channels.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conv1d {
+    /// Output channels.
     pub channels: usize,
+    /// Steps of the kernel.
     pub kernel: usize,
     /// Distance between outputs, in steps.
     pub stride: usize,

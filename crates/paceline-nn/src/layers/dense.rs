@@ -9,6 +9,7 @@ use crate::shape::Shape;
 /// `y = x·W + b` with `W` of shape inputs × outputs; the input is flattened in NHWC order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dense {
+    /// Number of outputs.
     pub outputs: usize,
 }
 

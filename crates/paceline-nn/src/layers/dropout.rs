@@ -12,6 +12,7 @@ use crate::shape::Shape;
 /// worker has the sample.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dropout {
+    /// Probability of a zero.
     pub rate: f64,
 }
 

@@ -10,7 +10,9 @@ use crate::shape::Shape;
 /// gradient, so this layer reads the network's input.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Embedding {
+    /// Number of different tokens.
     pub vocabulary: usize,
+    /// Numbers per token.
     pub width: usize,
 }
 

@@ -11,6 +11,7 @@ use crate::shape::Shape;
 /// channels.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerNorm {
+    /// Added to the variance.
     pub epsilon: f64,
 }
 

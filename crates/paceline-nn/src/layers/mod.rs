@@ -38,6 +38,7 @@ use crate::shape::Shape;
 
 macro_rules! ops {
     ($(#[doc = $about:literal] $name:ident($kind:literal: $settings:literal)),* $(,)?) => {
+        /// Any layer.
         #[derive(Clone, Debug, PartialEq)]
         pub enum Op { $(#[doc = $about] $name($name)),* }
 
@@ -56,6 +57,7 @@ macro_rules! ops {
                 self.spec().describe()
             }
 
+            /// Every kind of layer.
             pub const KINDS: &'static [Kind] =
                 &[$(Kind { name: $kind, about: $about.trim_ascii(), settings: $settings }),*];
 
@@ -81,15 +83,23 @@ macro_rules! ops {
 ops! {
     /// `y = x·W + b`.
     Dense("dense": "outputs"),
+    /// Two-dimensional convolution.
     Conv2d("conv2d": "channels, kernel, stride, pad, groups, bias"),
+    /// Convolution along a sequence.
     Conv1d("conv1d": "channels, kernel, stride, pad, groups, bias"),
+    /// Batch normalisation.
     BatchNorm("batch-norm": "epsilon, momentum"),
+    /// Layer normalisation.
     LayerNorm("layer-norm": "epsilon"),
+    /// Largest of each window.
     MaxPool("max-pool": "size, stride, pad"),
+    /// Mean of each window.
     AveragePool("average-pool": "size, stride, pad"),
+    /// Mean over all pixels.
     GlobalAveragePool("global-average-pool": ""),
     /// A function of each element.
     Activation("activation": "function"),
+    /// Random zeros while training.
     Dropout("dropout": "rate"),
     /// Sum of two values (a residual connection).
     Add("add": ""),
@@ -101,15 +111,21 @@ ops! {
     Embedding("embedding": "vocabulary, width"),
     /// A learned vector added to each step.
     Positions("positions": ""),
+    /// Gated recurrent unit.
     Gru("gru": "width"),
+    /// Long short-term memory.
     Lstm("lstm": "width"),
+    /// Multi-head attention.
     Attention("attention": "heads, causal"),
 }
 
 /// A kind of layer, as users write it in a description.
 pub struct Kind {
+    /// Its name.
     pub name: &'static str,
+    /// One line for tables.
     pub about: &'static str,
+    /// Its own settings.
     pub settings: &'static str,
 }
 
@@ -120,6 +136,7 @@ pub enum Init {
     Uniform(f64),
     /// Normal with this standard deviation.
     Normal(f64),
+    /// All the same.
     Constant(f64),
 }
 
@@ -167,10 +184,13 @@ pub(crate) trait Spec {
 /// What distinguishes one pass through the network from another.
 #[derive(Clone, Copy, Debug)]
 pub struct Pass<'a> {
+    /// Samples of this batch.
     pub samples: usize,
     /// Training (batch statistics, dropout) or evaluation.
     pub training: bool,
+    /// The run's seed.
     pub seed: u64,
+    /// The global step.
     pub step: u64,
     /// Each sample's index in the dataset: with seed and step the key of its dropout mask.
     pub ids: &'a [u32],

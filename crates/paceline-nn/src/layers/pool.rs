@@ -10,7 +10,9 @@ use crate::shape::Shape;
 /// The largest value of each `size × size` window (what lies outside the image does not count).
 #[derive(Clone, Debug, PartialEq)]
 pub struct MaxPool {
+    /// Side of the window.
     pub size: usize,
+    /// Distance between windows.
     pub stride: usize,
     /// Rows and columns of padding on each side, less than the window.
     pub pad: usize,
@@ -19,7 +21,9 @@ pub struct MaxPool {
 /// The mean of each `size × size` window, padding counted as zeros.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AveragePool {
+    /// Side of the window.
     pub size: usize,
+    /// Distance between windows.
     pub stride: usize,
     /// Rows and columns of zeros on each side, less than the window.
     pub pad: usize,

@@ -31,6 +31,7 @@ paceline_registry::entries!(Model, MODELS);
 /// What a network tells about a sequence of tokens, `1 × t × 1`. Of any other sample it tells the class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
+    /// One class.
     PerSample,
     /// The next token at every position: its output is `1 × t × vocabulary`.
     PerPosition,
@@ -43,6 +44,7 @@ impl Model {
     }
 }
 
+/// Every model.
 pub static MODELS: &[Model] = &[
     softmax::MODEL,
     mlp::MODEL,

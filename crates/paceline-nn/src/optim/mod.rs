@@ -12,8 +12,11 @@ use crate::real::Real;
 /// The numbers that optimisers are set by.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
+    /// SGD's momentum.
     pub momentum: f64,
+    /// SGD's Nesterov form.
     pub nesterov: bool,
+    /// Weight decay.
     pub weight_decay: f64,
 }
 
@@ -43,15 +46,19 @@ pub type Update<T> = fn(&Compute, &Settings, Step<'_, T>);
 
 /// What an update works on.
 pub struct Step<'a, T> {
+    /// The parameters to change.
     pub params: &'a mut [T],
+    /// Their gradients.
     pub grads: &'a [T],
     /// The optimiser's memory of them, one block of the parameters' length after the other.
     pub memory: &'a mut [T],
+    /// Learning rate.
     pub lr: f64,
     /// Counts from 1.
     pub step: u64,
 }
 
+/// Every optimiser.
 pub static OPTIMISERS: &[Optimiser] = &[sgd::SGD, adam::ADAM, adam::ADAMW];
 
 /// The optimiser of that name.
@@ -60,6 +67,7 @@ pub fn find(name: &str) -> Option<&'static Optimiser> {
 }
 
 impl Optimiser {
+    /// Applies one update.
     pub fn apply(&self, compute: &Compute, settings: &Settings, step: Step<'_, f32>) {
         (self.f32)(compute, settings, step);
     }

@@ -28,6 +28,7 @@ use crate::real::Real;
 pub enum Start<'a, T> {
     /// Zero: the output is overwritten.
     Zero,
+    /// One value per column.
     Bias(&'a [T]),
     /// The output's present content: the product is added to it.
     Output,
@@ -36,6 +37,7 @@ pub enum Start<'a, T> {
 /// Several products of one shape, each a fixed distance from the one before.
 #[derive(Clone, Copy, Debug)]
 pub struct Repeat {
+    /// How many.
     pub count: usize,
     /// Distance in `a`.
     pub a: usize,
@@ -46,12 +48,14 @@ pub struct Repeat {
 }
 
 impl Repeat {
+    /// A single product.
     pub const ONCE: Repeat = Repeat { count: 1, a: 0, b: 0, c: 0 };
 }
 
 /// One product; see the module's table for how layers use it.
 #[derive(Debug)]
 pub struct Product<'a, T> {
+    /// Rows of the output.
     pub rows: usize,
     /// Columns of the output, contiguous in `b` and `c`.
     pub cols: usize,
@@ -73,6 +77,7 @@ pub struct Product<'a, T> {
     pub b_outer: usize,
     /// Stride of an inner index in `b`.
     pub b_inner: usize,
+    /// The output.
     pub c: &'a mut [T],
     /// Stride of a row in `c`.
     pub c_row: usize,

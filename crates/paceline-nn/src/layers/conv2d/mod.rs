@@ -18,8 +18,11 @@ const KERNEL: usize = 1024;
 /// Convolution with a weight of shape kernel height × kernel width × input channels of a group × channels.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conv2d {
+    /// Output channels.
     pub channels: usize,
+    /// Kernel height and width.
     pub kernel: [usize; 2],
+    /// Vertical and horizontal stride.
     pub stride: [usize; 2],
     /// Zeros added on each side, vertically and horizontally.
     pub pad: [usize; 2],
