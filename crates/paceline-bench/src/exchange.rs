@@ -5,10 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use paceline_launch::control::{Done, RankCommand, RankEvent, RankTask};
-use paceline_launch::emulated::Emulated;
-use paceline_launch::processes::{ProcessEvent, RankProcesses};
-use paceline_launch::{LaunchError, run};
+use paceline_launch::{
+    Done, Emulated, LaunchError, ProcessEvent, RankCommand, RankEvent, RankProcesses, RankTask, run,
+};
 use paceline_plan::NetworkLimits;
 use paceline_protocol::{Action, Buf, Input, Region, Setup};
 use paceline_record::process;

@@ -8,8 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use paceline_analyze::Quantiles;
-use paceline_launch::LaunchError;
-use paceline_launch::control::Done;
+use paceline_launch::{Done, LaunchError};
 use paceline_nn::Compute;
 use paceline_nn::optim::{self, Optimiser, Settings, Step};
 use paceline_plan::PlanError;

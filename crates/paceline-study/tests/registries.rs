@@ -7,7 +7,7 @@ use std::sync::Arc;
 use paceline_analyze::explain::{Explanation, Recorded};
 use paceline_data::Dataset;
 use paceline_explore::samplers::{self, SamplerKind};
-use paceline_launch::pauses::CheckpointContext;
+use paceline_launch::CheckpointContext;
 use paceline_launch::run::{Launch, run as launch};
 use paceline_plan::{Plan, Study, Value};
 use paceline_protocol::consistency::{ConsistencyModel, Gate, Race};
