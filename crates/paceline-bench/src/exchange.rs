@@ -12,10 +12,9 @@ use paceline_plan::NetworkLimits;
 use paceline_protocol::{Action, Buf, Input, Region, Setup};
 use paceline_record::process;
 use paceline_registry::Registry;
-use paceline_train::engine::{Begin, Engine};
 use paceline_train::memory::{Bodies, Memory, add};
 use paceline_train::worker::MESSAGE;
-use paceline_train::{Segment, TrainError};
+use paceline_train::{Begin, Engine, Segment, TrainError};
 use paceline_wire::{Event, Interfaces, Key, META, Source, Span, Transport, identity, registry};
 use serde::{Deserialize, Serialize};
 

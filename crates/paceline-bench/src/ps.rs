@@ -15,10 +15,9 @@ use paceline_plan::PlanError;
 use paceline_protocol::strategies::ps_messages;
 use paceline_protocol::{Action, Buf, Buffers, Input, Options, Protocols, Refusal, Setup, Strategy};
 use paceline_record::process;
-use paceline_train::TrainError;
-use paceline_train::engine::{Begin, Engine};
 use paceline_train::memory::{Bodies, Memory, add};
 use paceline_train::worker::MESSAGE;
+use paceline_train::{Begin, Engine, TrainError};
 use paceline_wire::{Source, Span, Transport};
 use serde::{Deserialize, Serialize};
 
