@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use paceline_analyze::explain::{Explanation, Recorded};
+use paceline_analyze::{Explanation, Recorded};
 use paceline_data::Dataset;
 use paceline_explore::samplers::{self, SamplerKind};
 use paceline_launch::CheckpointContext;
