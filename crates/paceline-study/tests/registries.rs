@@ -21,10 +21,9 @@ use paceline_registry::Registry;
 use paceline_resolve::{PlanSettings, Registries, SettingTable, TypedPlan, resolve};
 use paceline_study::StudyRegistries;
 use paceline_train::model;
-use paceline_virtual::predict::predict;
-use paceline_virtual::price::Terms;
 use paceline_virtual::run::{Scenario, run as simulate};
 use paceline_virtual::whatif::FittedRun;
+use paceline_virtual::{Terms, predict};
 use paceline_wire::{TransportDefaults, TransportKind, inproc};
 
 const BUILD: Build = Build { version: "1", commit: "c", rustc: "r" };
