@@ -24,7 +24,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
         return Ok(output::json(&paceline_plan::study::schema())?);
     };
     let study = paceline_study::read(path, &StudyRegistries::default())?;
-    let points = study.space.points(paceline_plan::space::ENUMERABLE).map(|points| points.len());
+    let points = study.space.points(paceline_plan::ENUMERABLE).map(|points| points.len());
     if show.json {
         return Ok(output::json(&json!({
             "type": "result", "study": study.name, "axes": study.space.axes().len(), "points": points,
