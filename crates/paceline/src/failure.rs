@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use paceline_data::DataError;
-use paceline_explore::table::ExplorationError;
+use paceline_explore::ExplorationError;
 use paceline_launch::LaunchError;
 use paceline_nn::graph::ShapeError;
 use paceline_plan::{PlanError, StudyError, TableError};

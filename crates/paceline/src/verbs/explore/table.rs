@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use paceline_explore::regret::{self, RegretCurve};
 use paceline_explore::samplers::SAMPLERS;
-use paceline_explore::table::{Exploration, ExplorationRequest, LookupTable};
+use paceline_explore::{Exploration, ExplorationRequest, LookupTable};
 use paceline_plan::{Condition, Goal, Objective};
 use serde_json::{Map, Value, json};
 
