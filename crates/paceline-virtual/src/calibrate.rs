@@ -174,7 +174,7 @@ impl Subject {
         }
         // Layers without parameters are done when the next gradient below them is final.
         let owner = |offset: usize| {
-            let has = |tensor: &paceline_nn::graph::Tensor| tensor.range.start == offset;
+            let has = |tensor: &paceline_nn::Tensor| tensor.range.start == offset;
             graph.nodes().iter().position(|node| graph.params()[node.params.clone()].iter().any(has))
         };
         let mut backward = vec![0.0; graph.nodes().len()];

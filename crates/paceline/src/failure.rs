@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use paceline_data::DataError;
 use paceline_explore::ExplorationError;
 use paceline_launch::LaunchError;
-use paceline_nn::graph::ShapeError;
+use paceline_nn::ShapeError;
 use paceline_plan::{PlanError, StudyError, TableError};
 use paceline_record::export::ExportError;
 use paceline_record::store::write_hint;

@@ -4,9 +4,8 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 use paceline_data::{DATASETS, DatasetSettings, Form};
-use paceline_nn::Shape;
-use paceline_nn::graph::Graph;
 use paceline_nn::models::{self, MODELS};
+use paceline_nn::{Graph, Shape};
 use serde::Serialize;
 
 use crate::failure::Failure;
