@@ -12,8 +12,9 @@ use paceline_launch::{Done, LaunchError};
 use paceline_nn::Compute;
 use paceline_nn::optim::{self, Optimiser, Settings, Step};
 use paceline_plan::PlanError;
-use paceline_protocol::strategies::ps_messages;
-use paceline_protocol::{Action, Buf, Buffers, Input, Options, Protocols, Refusal, Setup, Strategy};
+use paceline_protocol::{
+    Action, Buf, Buffers, Input, Options, Protocols, Refusal, Setup, Strategy, ps_messages,
+};
 use paceline_record::process;
 use paceline_train::memory::{Bodies, Memory, add};
 use paceline_train::worker::MESSAGE;
