@@ -23,7 +23,6 @@ mod servers_document;
 mod sweep;
 
 pub use channels_document::{Channel, ChannelRepeat};
-pub use document::{BenchDocument, Channels, Scheme, Servers};
-pub use exchange::{Account, Bench, Row, Task, play};
-pub use servers_document::{ServerRepeat, ServerUse, ServersConfig, ServersPoint};
+pub use document::{Channels, Scheme};
+pub use exchange::{Bench, Row, Task, play};
 pub use sweep::{ChannelAxes, Progress, SweepRules};

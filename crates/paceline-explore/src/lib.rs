@@ -29,5 +29,5 @@ mod table;
 pub use design::{Design, Resolution};
 pub use drift::Drift;
 pub use problem::{Joins, Observation, Prior, Problem, Suggestion, TrialOutcome};
-pub use samplers::{SAMPLERS, Sampler, SamplerError};
+pub use samplers::SAMPLERS;
 pub use table::{Exploration, ExplorationError, ExplorationRequest, LookupTable};

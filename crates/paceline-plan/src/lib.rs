@@ -28,7 +28,7 @@ mod space;
 pub mod study;
 mod value;
 
-pub use expression::{Condition, ConditionError};
+pub use expression::Condition;
 pub use hosts::{Hosts, NetworkLimits, Placement};
 pub use plan::{Plan, PlanError, Straggler, TrainingLength, Weights};
 pub use printable::{printable, printable_lines};

@@ -24,6 +24,6 @@ mod report;
 pub use costs::{Costs, HEADER, Host, PassPart, StepFactor, WorkCost};
 pub use driver::{Crash, record, run, simulate};
 pub use memory::{Nothing, Numbers, RankMemory, StepStart};
-pub use notes::{MessageEnd, Note, Notes, Took};
+pub use notes::{MessageEnd, Note, Took};
 pub use recurrence::{Unsuited, evaluate};
-pub use report::{Arrival, SimulatedTimes, SimulationReport, StartedStep};
+pub use report::{SimulationReport, StartedStep};

@@ -39,7 +39,7 @@ pub use clock::Clock;
 pub use curve::Curve;
 pub use engine::{Begin, Engine, Times};
 pub use error::TrainError;
-pub use inference::{InferRequest, InferenceReport};
+pub use inference::InferRequest;
 pub use model::Replica;
 pub use segment::{Pause, Segment, SegmentControl, StepGate};
 pub use update::Update;
