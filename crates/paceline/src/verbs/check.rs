@@ -11,6 +11,7 @@ use paceline_study::StudyRegistries;
 /// Flags of `paceline check`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
+    /// The study file
     #[arg(value_name = "STUDY.toml", required_unless_present = "schema")]
     study: Option<PathBuf>,
     /// Print the JSON schema of study files instead

@@ -44,6 +44,7 @@ pub struct Asked {
     /// How many rows are looked up
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     budget: u64,
+    /// Seed of everything random
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
