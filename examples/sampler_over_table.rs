@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use paceline_explore::table::{Exploration, ExplorationError, ExplorationRequest, LookupTable};
+use paceline_explore::{Exploration, ExplorationError, ExplorationRequest, LookupTable};
 use paceline_plan::{Goal, Objective, Value};
 use paceline_registry::Registry;
 

@@ -5,11 +5,10 @@ use paceline_random::{Purpose, Stream};
 use paceline_statistics::mean;
 use serde::Serialize;
 
-use paceline_analyze::anova::{Anova, Estimate, LevelContrast};
-use paceline_analyze::best::Ranking;
-use paceline_analyze::findings::{Evidence, Finding, FindingKind, findings};
-use paceline_analyze::noise::Noise;
 use paceline_analyze::table::{RawRun, Response, StudyTable};
+use paceline_analyze::{
+    Anova, Estimate, Evidence, Finding, FindingKind, LevelContrast, Noise, Ranking, findings,
+};
 
 /// A study whose truth is known.
 struct SyntheticStudy {

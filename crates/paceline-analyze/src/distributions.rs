@@ -4,9 +4,6 @@ use std::cell::Cell;
 
 use statrs::distribution::{ChiSquared, ContinuousCDF, FisherSnedecor, Normal, StudentsT};
 
-/// The level of single intervals.
-pub const CONFIDENCE: f64 = 0.95;
-
 /// Chance that Fisher's F is greater.
 pub fn f_tail(f: f64, between: f64, within: f64) -> f64 {
     if f <= 0.0 {

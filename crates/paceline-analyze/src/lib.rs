@@ -2,12 +2,12 @@
 //!
 //! # Layout
 //! - [`table`]: runs, factors and responses: the input of an analysis, from a file or from the store
-//! - [`analysis`]: everything that is said about one response; [`findings`]: the same in sentences
-//! - [`anova`], on [`design`] and [`linear`]: effects and interactions with intervals
-//! - [`best`], [`importance`], [`influence`], [`ranks`], [`transfer`], [`scaling`], [`noise`]: one question each
-//! - [`explain`]: why a run is slow, from its recorded events
+//! - `analysis`: everything that is said about one response; `findings`: the same in sentences
+//! - `anova`, on `design` and `linear`: effects and interactions with intervals
+//! - `best`, [`importance`], `influence`, [`ranks`], `transfer`, [`scaling`], `noise`: one question each
+//! - `explain`: why a run is slow, from its recorded events
 //! - [`sheet`]: small tables as text, Markdown and HTML
-//! - [`statistics`]: medians, quantiles, spreads; [`distributions`]: tails and quantiles
+//! - `statistics`: medians, quantiles, spreads; `distributions`: tails and quantiles
 //! - [`figure`]: a chart as data, for plotly, as SVG or CSV; [`charts`]: those of a study; [`report`]: all in a page
 //! - [`chart`]: lines on logarithmic axes, as SVG
 //!
@@ -16,29 +16,40 @@
 
 #![forbid(unsafe_code)]
 
-pub mod analysis;
-pub mod anova;
-pub mod best;
+mod analysis;
+mod anova;
+mod best;
 pub mod chart;
 pub mod charts;
-pub mod design;
-pub mod distributions;
-pub mod explain;
+mod design;
+mod distributions;
+mod explain;
 pub mod figure;
-pub mod findings;
+mod findings;
 pub mod importance;
-pub mod influence;
-pub mod linear;
-pub mod noise;
+mod influence;
+mod linear;
+mod noise;
 pub mod ranks;
 pub mod report;
 pub mod scaling;
 pub mod sheet;
 mod sheets;
-pub mod statistics;
+mod statistics;
 pub mod table;
-pub mod transfer;
+mod transfer;
 
 pub use analysis::{Analysis, AnalysisRequest};
+pub use anova::{Anova, Estimate, LevelContrast};
+pub use best::Ranking;
+pub use distributions::{f_tail, holm, t_quantile};
+pub use explain::{
+    Cause, ExplainError, Explanation, Message, RankTimes, Recorded, RecordedLink, RecordedPause,
+    RecordedRank, RecordedStep, RecordedWait, RunComparison, WhatIf,
+};
+pub use findings::{Evidence, Finding, FindingKind, findings};
+pub use influence::InfluenceModel;
+pub use noise::{Noise, theil_sen};
 pub use statistics::{Quantiles, Spread, distinct};
 pub use table::{StudyTable, StudyTableError};
+pub use transfer::Transfer;

@@ -1,7 +1,7 @@
 //! Causes that were planted are named: runs of a parameter server in a small model of ranks and links, each cause in
 //! twenty sizes.
 
-use paceline_analyze::explain::{
+use paceline_analyze::{
     Cause, Explanation, Message, Recorded, RecordedLink, RecordedPause, RecordedRank, RecordedStep,
     RecordedWait, RunComparison, WhatIf,
 };

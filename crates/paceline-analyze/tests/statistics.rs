@@ -2,13 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use paceline_analyze::anova::{Anova, Estimate};
-use paceline_analyze::distributions::{f_tail, holm, t_quantile};
-use paceline_analyze::influence::InfluenceModel;
-use paceline_analyze::noise::theil_sen;
 use paceline_analyze::table::{self, Columns, Response};
-use paceline_analyze::transfer::Transfer;
-use paceline_analyze::{StudyTable, importance, ranks, scaling};
+use paceline_analyze::{
+    Anova, Estimate, InfluenceModel, StudyTable, Transfer, f_tail, holm, importance, ranks, scaling,
+    t_quantile, theil_sen,
+};
 use paceline_testing::{Need, skip};
 use serde_json::Value;
 

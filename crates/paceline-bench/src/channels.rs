@@ -9,8 +9,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use paceline_analyze::Quantiles;
-use paceline_launch::LaunchError;
-use paceline_launch::control::Done;
+use paceline_launch::{Done, LaunchError};
 use paceline_record::process;
 use paceline_train::TrainError;
 use paceline_train::worker::MESSAGE;

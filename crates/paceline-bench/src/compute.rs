@@ -4,10 +4,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use paceline_nn::accel::{Level, peak_gflops};
-use paceline_nn::graph::ShapeError;
-use paceline_nn::models;
 use paceline_nn::optim::{self, Settings, Step};
-use paceline_nn::{Compute, Graph, Network, Pass, Targets};
+use paceline_nn::{Compute, Graph, Network, Pass, ShapeError, Targets, models};
 use paceline_random::{Purpose, Stream};
 use serde::Serialize;
 

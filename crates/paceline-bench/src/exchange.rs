@@ -5,18 +5,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use paceline_launch::control::{Done, RankCommand, RankEvent, RankTask};
-use paceline_launch::emulated::Emulated;
-use paceline_launch::processes::{ProcessEvent, RankProcesses};
-use paceline_launch::{LaunchError, run};
+use paceline_launch::{
+    Done, Emulated, LaunchError, ProcessEvent, RankCommand, RankEvent, RankProcesses, RankTask, run,
+};
 use paceline_plan::NetworkLimits;
 use paceline_protocol::{Action, Buf, Input, Region, Setup};
 use paceline_record::process;
 use paceline_registry::Registry;
-use paceline_train::engine::{Begin, Engine};
 use paceline_train::memory::{Bodies, Memory, add};
 use paceline_train::worker::MESSAGE;
-use paceline_train::{Segment, TrainError};
+use paceline_train::{Begin, Engine, Segment, TrainError};
 use paceline_wire::{Event, Interfaces, Key, META, Source, Span, Transport, identity, registry};
 use serde::{Deserialize, Serialize};
 

@@ -5,7 +5,7 @@
 //! - [`channels`]: latency and bandwidth of every transport; [`ps`]: throughput of parameter servers
 //! - `document`: what they write; `channels_document` and `servers_document`: its points
 //! - [`compute`]: training speed of one worker
-//! - [`payload`]: sizes of messages; [`sweep`]: which points, and in which order
+//! - [`payload`]: sizes of messages; `sweep`: which points, and in which order
 //!
 //! # Deliberately absent
 //! Processes and supervision (`paceline-launch`); statistics and charts (`paceline-analyze`).
@@ -20,9 +20,9 @@ mod exchange;
 pub mod payload;
 pub mod ps;
 mod servers_document;
-pub mod sweep;
+mod sweep;
 
 pub use channels_document::{Channel, ChannelRepeat};
-pub use document::{BenchDocument, Channels, Scheme, Servers};
-pub use exchange::{Account, Bench, Row, Task, play};
-pub use servers_document::{ServerRepeat, ServerUse, ServersConfig, ServersPoint};
+pub use document::{Channels, Scheme};
+pub use exchange::{Bench, Row, Task, play};
+pub use sweep::{ChannelAxes, Progress, SweepRules};

@@ -8,18 +8,17 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use paceline_analyze::Quantiles;
-use paceline_launch::LaunchError;
-use paceline_launch::control::Done;
+use paceline_launch::{Done, LaunchError};
 use paceline_nn::Compute;
 use paceline_nn::optim::{self, Optimiser, Settings, Step};
 use paceline_plan::PlanError;
-use paceline_protocol::strategies::ps_messages;
-use paceline_protocol::{Action, Buf, Buffers, Input, Options, Protocols, Refusal, Setup, Strategy};
+use paceline_protocol::{
+    Action, Buf, Buffers, Input, Options, Protocols, Refusal, Setup, Strategy, ps_messages,
+};
 use paceline_record::process;
-use paceline_train::TrainError;
-use paceline_train::engine::{Begin, Engine};
 use paceline_train::memory::{Bodies, Memory, add};
 use paceline_train::worker::MESSAGE;
+use paceline_train::{Begin, Engine, TrainError};
 use paceline_wire::{Source, Span, Transport};
 use serde::{Deserialize, Serialize};
 

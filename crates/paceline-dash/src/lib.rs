@@ -1,13 +1,13 @@
 //! The live page: recorded runs and studies in a browser while they are made, read-only over the store.
 //!
 //! # Layout
-//! - [`access`]: who may look: loopback names, a token otherwise, no other site's scripts
-//! - [`server`]: connections, their deadlines and their number
-//! - [`route`]: from a request to an answer; [`query`]: what an address says
-//! - [`cache`]: what is in the store now; [`group`]: runs that are looked at together, [`select`]: some of them
-//! - [`background`]: charts and findings, made beside the pages, so that no page waits for them for long
-//! - [`pages`]: the pages; [`metrics`]: figures for Prometheus
-//! - [`live`]: what is new, as server-sent events
+//! - `access`: who may look: loopback names, a token otherwise, no other site's scripts
+//! - `server`: connections, their deadlines and their number
+//! - `route`: from a request to an answer; [`query`]: what an address says
+//! - `cache`: what is in the store now; `group`: runs that are looked at together, `select`: some of them
+//! - `background`: charts and findings, made beside the pages, so that no page waits for them for long
+//! - `pages`: the pages; `metrics`: figures for Prometheus
+//! - `live`: what is new, as server-sent events
 //! - `assets/`: scripts and style of the pages
 //!
 //! # Deliberately absent
@@ -16,17 +16,18 @@
 
 #![forbid(unsafe_code)]
 
-pub mod access;
-pub mod background;
-pub mod cache;
-pub mod group;
-pub mod live;
-pub mod metrics;
-pub mod pages;
+mod access;
+mod background;
+mod cache;
+mod group;
+mod live;
+mod metrics;
+mod pages;
 pub mod query;
-pub mod route;
-pub mod select;
-pub mod server;
+mod route;
+mod select;
+mod server;
 
 pub use access::Access;
+pub use group::{Group, Member, Studies, StudyOverview};
 pub use server::serve;

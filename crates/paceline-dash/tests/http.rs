@@ -6,8 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use paceline_analyze::table::Response;
-use paceline_dash::group::{Group, Member, Studies, StudyOverview};
-use paceline_dash::{Access, serve};
+use paceline_dash::{Access, Group, Member, Studies, StudyOverview, serve};
 use paceline_record::Store;
 use paceline_record::store::FILE;
 

@@ -4,17 +4,17 @@
 //! are numbers, texts are tokens, and large images stay on disk until their batch comes.
 //!
 //! # Layout
-//! - [`registry`]: every dataset by name; one file each: `digits`, `mnist`, `cifar`, `image_folder`, `ts`, `text`,
+//! - `registry`: every dataset by name; one file each: `digits`, `mnist`, `cifar`, `image_folder`, `ts`, `text`,
 //!   and made-up ones: `synthetic`, `series`, `letters`
 //! - [`origin`]: where datasets come from: addresses, hashes, licences
 //! - `contents`: what is in a dataset, for people and programs
-//! - [`dataset`]: a loaded dataset
-//! - [`reader`]: reading samples, varied for training by `augment`; `decoders` decode ahead what lies on disk
-//! - [`content`], [`idx`], `uea`, `picture`: files, gzipped or not, and their formats
-//! - [`folders`]: where files are looked for
+//! - `dataset`: a loaded dataset
+//! - `reader`: reading samples, varied for training by `augment`; `decoders` decode ahead what lies on disk
+//! - [`content`], `idx`, `uea`, `picture`: files, gzipped or not, and their formats
+//! - `folders`: where files are looked for
 //! - [`order`]: the global batch of each step, the same for any number of workers
-//! - [`sharding`]: which samples each worker holds, where they are not drawn from the whole
-//! - [`error`]: what can be wrong with files
+//! - `sharding`: which samples each worker holds, where they are not drawn from the whole
+//! - `error`: what can be wrong with files
 //! - `example`: small files in the real formats, for tests and measurements (feature `example`)
 //!
 //! # Deliberately absent
@@ -26,24 +26,24 @@ mod augment;
 mod cifar;
 pub mod content;
 mod contents;
-pub mod dataset;
+mod dataset;
 mod decoders;
 mod digits;
-pub mod error;
+mod error;
 #[cfg(any(test, feature = "example"))]
 pub mod example;
-pub mod folders;
-pub mod idx;
+mod folders;
+mod idx;
 mod image_folder;
 mod letters;
 mod mnist;
 pub mod order;
 pub mod origin;
 mod picture;
-pub mod reader;
-pub mod registry;
+mod reader;
+mod registry;
 mod series;
-pub mod sharding;
+mod sharding;
 mod synthetic;
 mod text;
 mod ts;
@@ -56,5 +56,5 @@ pub use folders::Folders;
 pub use order::Order;
 pub use origin::Origin;
 pub use reader::{Look, Reader, Sample};
-pub use registry::{DATASETS, DatasetKind, DatasetSettings, Form, find};
+pub use registry::{BadSetting, DATASETS, DatasetKind, DatasetSettings, Form, find};
 pub use sharding::Sharding;

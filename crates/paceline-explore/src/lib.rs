@@ -4,27 +4,30 @@
 //! so a study goes on after an interruption as if nothing had been.
 //!
 //! # Layout
-//! - [`problem`]: what is asked: a space, objectives, limits on what runs measure; observations, and which is best
+//! - `problem`: what is asked: a space, objectives, limits on what runs measure; observations, and which is best
 //! - [`samplers`]: the registry, one file per sampler
-//! - [`bayes`]: Gaussian processes over mixed and conditional axes, and what is expected of a point
-//! - [`design`]: two-level designs
-//! - [`table`]: a table of runs made by others as the workload; [`regret`]: how soon samplers find its best row
+//! - `bayes`: Gaussian processes over mixed and conditional axes, and what is expected of a point
+//! - `design`: two-level designs
+//! - `table`: a table of runs made by others as the workload; [`regret`]: how soon samplers find its best row
 //! - [`schedule`]: the order of a study's runs: warm-up, controls, baseline, points and their repeats
-//! - [`drift`]: what the controls say about the machine, and figures corrected by it
+//! - `drift`: what the controls say about the machine, and figures corrected by it
 //!
 //! # Deliberately absent
 //! How a run is executed; files of the store; what runs say of the axes (`paceline-analyze`).
 
 #![forbid(unsafe_code)]
 
-pub mod bayes;
-pub mod design;
-pub mod drift;
-pub mod problem;
+mod bayes;
+mod design;
+mod drift;
+mod problem;
 pub mod regret;
 pub mod samplers;
 pub mod schedule;
-pub mod table;
+mod table;
 
+pub use design::{Design, Resolution};
+pub use drift::Drift;
 pub use problem::{Joins, Observation, Prior, Problem, Suggestion, TrialOutcome};
-pub use samplers::{SAMPLERS, Sampler, SamplerError};
+pub use samplers::SAMPLERS;
+pub use table::{Exploration, ExplorationError, ExplorationRequest, LookupTable};

@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use paceline_plan::sheet::{Sheet, SheetRow, TableError};
-use paceline_plan::value::nearest;
-use paceline_plan::{Axis, Condition, Objective, Point, Space, Value};
+use paceline_plan::{Axis, Condition, Objective, Point, Sheet, SheetRow, Space, TableError, Value, nearest};
 use paceline_registry::Registry;
 
 use crate::problem::{Joins, Observation, Prior, Problem, TrialOutcome};

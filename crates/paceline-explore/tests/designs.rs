@@ -1,6 +1,6 @@
 //! Two-level designs are those of pyDOE3 (`fixtures/make_designs.py`).
 
-use paceline_explore::design::{Design, Resolution};
+use paceline_explore::{Design, Resolution};
 use serde_json::Value;
 
 fn fixtures() -> Value {

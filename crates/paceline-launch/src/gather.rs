@@ -7,7 +7,7 @@ use paceline_nn::Outcome;
 use paceline_plan::Plan;
 use paceline_record::process::Started;
 use paceline_record::{Event, RankTotals, Replicas, RunResult, Seconds, Staleness};
-use paceline_train::curve::Curve;
+use paceline_train::Curve;
 use paceline_train::model::params_sha256;
 use serde::{Deserialize, Serialize};
 

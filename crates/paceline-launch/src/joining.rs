@@ -4,7 +4,7 @@ use std::fmt;
 
 use paceline_plan::{Plan, printable};
 use paceline_record::{FailureKind, Recording};
-use paceline_wire::frame;
+use paceline_wire::VERSION;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -35,7 +35,7 @@ pub struct Version {
 impl Version {
     /// This program's.
     pub fn own() -> Self {
-        Self { program: env!("CARGO_PKG_VERSION").into(), wire: frame::VERSION }
+        Self { program: env!("CARGO_PKG_VERSION").into(), wire: VERSION }
     }
 }
 

@@ -2,20 +2,20 @@
 //! them, gathers what they say into one result, and leaves nothing behind.
 //!
 //! # Layout
-//! - [`control`]: what the launcher and its ranks say to each other over pipes
-//! - [`rank`]: inside a rank's process; [`recorder`]: its own record, and its way to the launcher
+//! - `control`: what the launcher and its ranks say to each other over pipes
+//! - [`rank`]: inside a rank's process; `recorder`: its own record, and its way to the launcher
 //! - `fault`: faults that tests ask for
-//! - [`processes`]: ranks as processes, watched by pidfd; [`exit`]: how a process ended; `threads`: ranks as threads
+//! - `processes`: ranks as processes, watched by pidfd; `exit`: how a process ended; `threads`: ranks as threads
 //! - [`run`]: the whole run; `watch`: what is known of it while it is under way
-//! - [`ranks`]: all ranks, on this machine and on those that joined; `rendezvous`: waiting for them; [`agent`]: what
-//!   such a machine does; [`joining`]: what they say to each other; [`key_file`]: the key that lets them in
-//! - [`emulated`]: emulated hosts and the links between them
-//! - [`liveness`]: signs of life of the ranks
-//! - [`interrupt`]: requests to stop, by signals
-//! - [`pauses`]: checkpoints, and where a run goes on or stops
+//! - `ranks`: all ranks, on this machine and on those that joined; `rendezvous`: waiting for them; [`agent`]: what
+//!   such a machine does; `joining`: what they say to each other; [`key_file`]: the key that lets them in
+//! - `emulated`: emulated hosts and the links between them
+//! - `liveness`: signs of life of the ranks
+//! - `interrupt`: requests to stop, by signals
+//! - `pauses`: checkpoints, and where a run goes on or stops
 //! - [`gather`]: evaluations and results of all ranks put together
 //! - [`trial`]: one run of a study, under a keeper
-//! - [`error`]: how a run fails
+//! - `error`: how a run fails
 //!
 //! # Deliberately absent
 //! Training logic.
@@ -23,25 +23,32 @@
 #![forbid(unsafe_code)]
 
 pub mod agent;
-pub mod control;
-pub mod emulated;
-pub mod error;
-pub mod exit;
+mod control;
+mod emulated;
+mod error;
+mod exit;
 mod fault;
 pub mod gather;
-pub mod interrupt;
-pub mod joining;
+mod interrupt;
+mod joining;
 pub mod key_file;
-pub mod liveness;
-pub mod pauses;
-pub mod processes;
+mod liveness;
+mod pauses;
+mod processes;
 pub mod rank;
-pub mod ranks;
-pub mod recorder;
-pub mod rendezvous;
+mod ranks;
+mod recorder;
+mod rendezvous;
 pub mod run;
 mod threads;
 pub mod trial;
 mod watch;
 
+pub use control::{Done, RankCommand, RankEvent, RankTask};
+pub use emulated::Emulated;
 pub use error::{LaunchError, start_hint};
+pub use exit::Exit;
+pub use interrupt::Interrupt;
+pub use pauses::CheckpointContext;
+pub use processes::{ProcessEvent, RankProcesses};
+pub use rendezvous::Listen;

@@ -4,8 +4,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use paceline_record::metric::Metrics;
-use paceline_record::recorder::{Ship, WaitForRoom};
-use paceline_record::{Batch, Observer, Recorder, Recording, StepRow};
+use paceline_record::{Batch, Observer, Recorder, Recording, Ship, StepRow, WaitForRoom};
 
 use crate::control::{self, RankEvent};
 

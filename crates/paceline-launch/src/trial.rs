@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use paceline_record::process::children_cpu_seconds;
-use paceline_record::tree::{ProcessTree, TreeSummary};
+use paceline_record::{ProcessTree, TreeSummary};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};

@@ -6,38 +6,39 @@
 //! No pass allocates, and results do not depend on the number of threads.
 //!
 //! # Layout
-//! - [`graph`]: a network as data: layers, connections, tensors, cost, initial values
+//! - `graph`: a network as data: layers, connections, tensors, cost, initial values
 //! - [`description`]: a network as text
-//! - [`network`]: a graph with memory: forward, loss, backward
+//! - `network`: a graph with memory: forward, loss, backward
 //! - [`layers`]: one file per layer
 //! - [`models`]: the registry of networks, one file per family
-//! - [`optim`]: the registry of optimisers; [`schedule`]: the learning rate over time
-//! - [`loss`]: what is minimised
-//! - [`real`]: `f32` and the reference `f64`; `functions`: exponentials in `f32`
-//! - [`compute`]: instruction set and threads of a worker
+//! - [`optim`]: the registry of optimisers; `schedule`: the learning rate over time
+//! - `loss`: what is minimised
+//! - `real`: `f32` and the reference `f64`; `functions`: exponentials in `f32`
+//! - `compute`: instruction set and threads of a worker
 //! - [`accel`]: everything compiled per instruction set or shared between threads; the only `unsafe`
 //!
 //! # Deliberately absent
 //! Anything distributed; datasets; files; clocks.
 
 pub mod accel;
-pub mod compute;
+mod compute;
 pub mod description;
 mod functions;
-pub mod graph;
+mod graph;
 pub mod layers;
-pub mod loss;
+mod loss;
 pub mod models;
-pub mod network;
+mod network;
 pub mod optim;
-pub mod real;
-pub mod schedule;
-pub mod shape;
+mod real;
+mod schedule;
+mod shape;
 
 pub use compute::Compute;
-pub use graph::Graph;
+pub use graph::{Graph, Node, ShapeError, Tensor};
 pub use layers::Pass;
 pub use loss::{Outcome, Targets};
 pub use network::Network;
 pub use real::Real;
+pub use schedule::{LrScaling, Progress, Schedule};
 pub use shape::Shape;

@@ -5,12 +5,11 @@
 
 use std::sync::Arc;
 
-use paceline_nn::graph::ShapeError;
 use paceline_nn::layers::{
     Activation, Add, Attention, AveragePool, BatchNorm, Conv1d, Conv2d, Dense, Dropout, Embedding, Function,
     GlobalAveragePool, Gru, LastStep, LayerNorm, Lstm, MaxPool, Op, Positions, Rows,
 };
-use paceline_nn::{Compute, Graph, Network, Pass, Shape, Targets};
+use paceline_nn::{Compute, Graph, Network, Pass, Shape, ShapeError, Targets};
 use paceline_random::{Purpose, Stream};
 
 const SAMPLES: usize = 3;

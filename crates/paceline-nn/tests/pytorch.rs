@@ -9,10 +9,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use paceline_nn::accel::Level;
-use paceline_nn::graph::{ShapeError, Tensor};
 use paceline_nn::layers::{Conv2d, Dense};
 use paceline_nn::optim::{self, Settings, Step};
-use paceline_nn::{Compute, Graph, Network, Pass, Real, Shape, Targets, models};
+use paceline_nn::{Compute, Graph, Network, Pass, Real, Shape, ShapeError, Targets, Tensor, models};
 use serde::Deserialize;
 
 /// One recorded training run.

@@ -4,14 +4,14 @@
 //! Around it, what plans are chosen from: a [`Space`] of axes and constraints, and the [`Study`] file.
 //!
 //! # Layout
-//! - [`plan`]: the plan itself and what makes one impossible
-//! - [`hosts`]: where ranks sit, and what lies between their hosts
-//! - [`value`]: a level of an axis
-//! - [`expression`]: conditions that users write
-//! - [`space`]: axes, constraints, points
+//! - `plan`: the plan itself and what makes one impossible
+//! - `hosts`: where ranks sit, and what lies between their hosts
+//! - `value`: a level of an axis
+//! - `expression`: conditions that users write
+//! - `space`: axes, constraints, points
 //! - [`study`]: the study file, its schema, its mistakes
 //! - `printable`: text from outside as terminals and pages may show it
-//! - [`sheet`]: comma-separated values, which tables of runs come as
+//! - `sheet`: comma-separated values, which tables of runs come as
 //!
 //! # Deliberately absent
 //! Flags and the environment (`paceline-resolve` reads them), registries (names are checked where they are
@@ -19,19 +19,20 @@
 
 #![forbid(unsafe_code)]
 
-pub mod expression;
-pub mod hosts;
-pub mod plan;
+mod expression;
+mod hosts;
+mod plan;
 mod printable;
-pub mod sheet;
-pub mod space;
+mod sheet;
+mod space;
 pub mod study;
-pub mod value;
+mod value;
 
-pub use expression::{Condition, ConditionError};
+pub use expression::Condition;
 pub use hosts::{Hosts, NetworkLimits, Placement};
 pub use plan::{Plan, PlanError, Straggler, TrainingLength, Weights};
 pub use printable::{printable, printable_lines};
-pub use space::{Axis, Point, Scale, Space};
+pub use sheet::{Sheet, SheetRow, TableError, Terminator, to_csv};
+pub use space::{Axis, ENUMERABLE, Point, Scale, Space};
 pub use study::{Goal, Objective, Study, StudyError, Workload};
-pub use value::Value;
+pub use value::{Value, nearest};

@@ -5,42 +5,43 @@
 //! (`paceline-train`), virtual time and the deterministic fault tests (both `paceline-sim`).
 //!
 //! # Layout
-//! - [`vocabulary`]: inputs, actions, regions, tags: what strategies and drivers speak
+//! - `vocabulary`: inputs, actions, regions, tags: what strategies and drivers speak
 //! - [`setup`]: what a strategy is told about a run; buckets and shards of the flat buffer
 //! - [`options`]: parameters that users can set; [`consistency`]: when a worker may go on
-//! - [`schedule`]: the rounds of a collective as data; [`exchange`]: the one executor of schedules
-//! - [`step_driver`]: what the workers of all serverless strategies have in common
+//! - `schedule`: the rounds of a collective as data; [`exchange`]: the one executor of schedules
+//! - `step_driver`: what the workers of all serverless strategies have in common
 //! - [`collective`]: workers of the exact paths: gradients, weights, codes, factors
-//! - [`codec`]: how messages are made shorter; [`linear`]: small matrices for PowerSGD
-//! - [`memory`]: the arithmetic of actions, shared by drivers with real numbers
-//! - [`trace`]: what a participant did, comparable between drivers
-//! - [`strategies`]: the registry, one file or folder per strategy
+//! - `codec`: how messages are made shorter; `linear`: small matrices for PowerSGD
+//! - `memory`: the arithmetic of actions, shared by drivers with real numbers
+//! - `trace`: what a participant did, comparable between drivers
+//! - `strategies`: the registry, one file or folder per strategy
 //!
 //! # Deliberately absent
 //! Sockets, clocks, threads, files, global randomness.
 
 #![forbid(unsafe_code)]
 
-pub mod codec;
+mod codec;
 pub mod collective;
 pub mod consistency;
 pub mod exchange;
-pub mod linear;
-pub mod memory;
+mod linear;
+mod memory;
 pub mod options;
-pub mod schedule;
+mod schedule;
 pub mod setup;
-pub mod step_driver;
-pub mod strategies;
-pub mod trace;
-pub mod vocabulary;
+mod step_driver;
+mod strategies;
+mod trace;
+mod vocabulary;
 
-pub use codec::{CODECS, Coder};
+pub use codec::{Accumulate, CODECS, Codec, Coder, Family};
 pub use consistency::{CONSISTENCIES, Consistency};
 pub use memory::Buffers;
 pub use options::{Options, Parameter};
+pub use schedule::{Combine, Move, Path, Piece, Schedule};
 pub use setup::{Averages, Refusal, Setup, Tensor};
-pub use strategies::{Agreement, Protocols, SINGLE, STRATEGIES, Strategy, find};
+pub use strategies::{Agreement, Protocols, SINGLE, STRATEGIES, Strategy, find, ps_messages};
 pub use trace::Trace;
 pub use vocabulary::{
     Action, Actions, Buf, GradientScale, Head, Input, Load, Matrix, MsgId, OpId, Outcome, Participant, Rank,

@@ -3,15 +3,15 @@
 //!
 //! # Layout
 //! - [`event`]: everything that a run reports, ending with its [`event::RunResult`]
-//! - [`row`]: the dense part of it: steps, samples, traced messages, in batches
+//! - `row`: the dense part of it: steps, samples, traced messages, in batches
 //! - [`figures`]: the registry of figures: name, unit, goal, how it is read, how repeats are joined
 //! - [`metric`]: the registry of what is sampled, and the readers
-//! - [`recorder`], [`observer`]: recording inside a rank, beside the thread that trains
-//! - [`process`], [`machine`], [`site`]: this process, this machine, and both together
-//! - [`tree`]: what another program and its children take
-//! - [`table`]: the registry of the store's tables
+//! - `recorder`, `observer`: recording inside a rank, beside the thread that trains
+//! - [`process`], `machine`, `site`: this process, this machine, and both together
+//! - `tree`: what another program and its children take
+//! - `table`: the registry of the store's tables
 //! - [`store`]: the database of runs, and the one writer of each run
-//! - [`journal`]: entries that survive a crash, for the state of studies
+//! - `journal`: entries that survive a crash, for the state of studies
 //! - [`checkpoint`]: where a run can go on
 //! - [`export`]: one file per format
 //!
@@ -25,17 +25,17 @@ pub mod event;
 pub mod export;
 mod failure;
 pub mod figures;
-pub mod journal;
-pub mod machine;
+mod journal;
+mod machine;
 pub mod metric;
-pub mod observer;
+mod observer;
 pub mod process;
-pub mod recorder;
-pub mod row;
-pub mod site;
+mod recorder;
+mod row;
+mod site;
 pub mod store;
-pub mod table;
-pub mod tree;
+mod table;
+mod tree;
 
 pub use checkpoint::{Checkpoint, Checkpoints, Damaged, RankState};
 pub use event::{
@@ -45,6 +45,8 @@ pub use failure::FailureKind;
 pub use journal::{Journal, JournalError};
 pub use machine::Machine;
 pub use observer::Observer;
-pub use recorder::{Recorder, Recording};
-pub use row::{Batch, StepRow};
+pub use recorder::{Recorder, Recording, SAMPLE_HZ, Ship, WaitForRoom};
+pub use row::{Batch, NOBODY, RankSample, StepRow, TraceRow, Traced};
 pub use store::{Record, RecordError, Store};
+pub use table::{Column, Table, VIEWS, tables};
+pub use tree::{ProcessTree, TreeSummary};

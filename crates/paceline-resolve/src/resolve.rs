@@ -4,9 +4,8 @@ use std::fs;
 use std::io::Read;
 use std::path::Path;
 
-use paceline_data::registry::BadSetting;
-use paceline_data::{DatasetSettings, Sharding};
-use paceline_nn::schedule::Schedule;
+use paceline_data::{BadSetting, DatasetSettings, Sharding};
+use paceline_nn::Schedule;
 use paceline_plan::{Hosts, NetworkLimits, Plan, PlanError, TrainingLength, Weights};
 use paceline_protocol::{Averages, Coder, Options, Refusal, SINGLE};
 

@@ -8,8 +8,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use paceline_data::Folders;
-use paceline_plan::value::nearest;
-use paceline_plan::{PlanError, Value};
+use paceline_plan::{PlanError, Value, nearest};
 use paceline_record::Recording;
 
 use crate::environment::data_folders;

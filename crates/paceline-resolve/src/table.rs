@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::sync::{Arc, LazyLock};
 
 use paceline_data::Sharding;
-use paceline_nn::schedule::Schedule;
+use paceline_nn::Schedule;
 use paceline_plan::{Hosts, NetworkLimits, Placement, Straggler};
 use paceline_protocol::{Coder, Parameter, Protocols};
 use paceline_registry::{Entry, Registry};

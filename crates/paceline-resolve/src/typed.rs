@@ -5,7 +5,7 @@ use std::ops::Deref;
 use paceline_data::{DatasetKind, Sharding};
 use paceline_nn::models::Model;
 use paceline_nn::optim::Optimiser;
-use paceline_nn::schedule::{LrScaling, Schedule};
+use paceline_nn::{LrScaling, Schedule};
 use paceline_plan::{Plan, PlanError};
 use paceline_protocol::consistency::ConsistencyModel;
 use paceline_protocol::{Averages, Coder, Strategy};

@@ -2,10 +2,10 @@
 //! event. Delays, reorderings across peers and crashes all come from a seed, so every run can be replayed.
 //!
 //! # Layout
-//! - [`driver`]: the participants, event by event; [`report`]: what happened; [`notes`]: as real runs record it
-//! - [`recurrence`]: collectives that are one schedule, evaluated without their participants
-//! - [`costs`]: what things cost in virtual time: passes, links, hosts, a rank's own work
-//! - [`memory`]: what stands behind regions: nothing, or real numbers
+//! - `driver`: the participants, event by event; `report`: what happened; `notes`: as real runs record it
+//! - `recurrence`: collectives that are one schedule, evaluated without their participants
+//! - `costs`: what things cost in virtual time: passes, links, hosts, a rank's own work
+//! - `memory`: what stands behind regions: nothing, or real numbers
 //! - `queue`: what happens when
 //!
 //! # Deliberately absent
@@ -13,17 +13,17 @@
 
 #![forbid(unsafe_code)]
 
-pub mod costs;
-pub mod driver;
-pub mod memory;
-pub mod notes;
+mod costs;
+mod driver;
+mod memory;
+mod notes;
 mod queue;
-pub mod recurrence;
-pub mod report;
+mod recurrence;
+mod report;
 
-pub use costs::{Costs, Host, PassPart, StepFactor, WorkCost};
+pub use costs::{Costs, HEADER, Host, PassPart, StepFactor, WorkCost};
 pub use driver::{Crash, record, run, simulate};
 pub use memory::{Nothing, Numbers, RankMemory, StepStart};
-pub use notes::{MessageEnd, Note, Notes, Took};
+pub use notes::{MessageEnd, Note, Took};
 pub use recurrence::{Unsuited, evaluate};
-pub use report::{Arrival, SimulatedTimes, SimulationReport, StartedStep};
+pub use report::{SimulationReport, StartedStep};

@@ -10,9 +10,8 @@
 
 use std::ops::Range;
 
-use paceline_protocol::schedule::{Combine, Path, Piece};
 use paceline_protocol::setup::part;
-use paceline_protocol::{Action, Buf, Outcome, Rank, Region, Setup, Time, exchange};
+use paceline_protocol::{Action, Buf, Combine, Outcome, Path, Piece, Rank, Region, Setup, Time, exchange};
 
 use crate::costs::{Costs, Host};
 use crate::report::{SimulatedTimes, SimulationReport};

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use paceline_protocol::schedule::{Move, Path, Piece, Schedule};
-use paceline_protocol::{Participant, STRATEGIES, Setup, Time, collective, find};
+use paceline_protocol::{
+    Move, Participant, Path, Piece, STRATEGIES, Schedule, Setup, Time, collective, find,
+};
 use paceline_sim::{Costs, Host, Nothing, SimulationReport, StepFactor, Unsuited, WorkCost, evaluate, run};
 
 fn along(path: Path, setup: &Setup) -> Vec<Box<dyn Participant>> {

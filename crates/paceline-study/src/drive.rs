@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use paceline_explore::schedule::{End, Next, PlannedRun, Role, StudyRun, observations};
-use paceline_launch::exit::Exit;
+use paceline_launch::Exit;
 use paceline_launch::trial::{self, Ended, Trial, TrialEvent};
 use paceline_plan::{Goal, Study, Workload};
 use paceline_record::FailureKind;

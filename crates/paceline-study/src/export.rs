@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use paceline_explore::schedule::End;
-use paceline_plan::sheet::{Terminator, to_csv};
+use paceline_plan::{Terminator, to_csv};
 use paceline_record::export::{Exported, RunSummary};
 use paceline_record::store::{RecordError, Store};
 use serde_json::{Map, Value, json};

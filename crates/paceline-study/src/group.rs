@@ -3,7 +3,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 
-use paceline_dash::group::{Group, Member, Studies, StudyOverview};
+use paceline_dash::{Group, Member, Studies, StudyOverview};
 use paceline_explore::schedule::{End, Role, StudyRun};
 
 use crate::state::{self, StudyHistory, StudyState};

@@ -5,8 +5,8 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use paceline_record::SAMPLE_HZ;
 use paceline_record::process::{children_cpu_seconds, monotonic_ns};
-use paceline_record::recorder::SAMPLE_HZ;
 use paceline_resolve::{PlanSettings, resolve};
 use paceline_statistics::hodges_lehmann;
 use serde::Serialize;

@@ -4,10 +4,8 @@ use std::collections::BTreeMap;
 
 use paceline_explore::schedule::{End, Role};
 use paceline_plan::{Goal, Point, Study, Value, Workload};
-use paceline_virtual::calibration::MedianEstimate;
 use paceline_virtual::compare::{self, Pair, PredictionQuality};
-use paceline_virtual::predict::{Prediction, predict};
-use paceline_virtual::price::Terms;
+use paceline_virtual::{MedianEstimate, Prediction, Terms, predict};
 use serde_json::{Value as Json, json};
 
 use crate::drive::{StudyEvent, StudyObserver};

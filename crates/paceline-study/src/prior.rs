@@ -5,8 +5,7 @@ use std::path::Path;
 use paceline_explore::Prior;
 use paceline_plan::Study;
 use paceline_record::figures::PredictionBasis;
-use paceline_virtual::Calibration;
-use paceline_virtual::price::Terms;
+use paceline_virtual::{Calibration, Terms};
 
 use crate::drive::{StudyEvent, StudyObserver};
 use crate::error::StudyFailure;

@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use paceline_analyze::importance::{Importance, LEAST_RUNS, SEED};
-use paceline_explore::drift::Drift;
 use paceline_explore::schedule::{End, Role, StudyRun, joined, observations};
-use paceline_explore::{Observation, TrialOutcome};
+use paceline_explore::{Drift, Observation, TrialOutcome};
 use paceline_plan::{Goal, Point, Space, Value, printable};
 use paceline_record::figures::Figures;
 use serde_json::{Value as Json, json};

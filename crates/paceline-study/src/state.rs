@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use paceline_explore::Prior;
 use paceline_explore::schedule::{End, PlannedRun, StudyRun};
-use paceline_launch::exit::Exit;
+use paceline_launch::Exit;
 use paceline_launch::trial::Ended;
 use paceline_plan::{Point, Study};
 use paceline_record::Journal;

@@ -6,9 +6,8 @@ use paceline_record::figures::{FigureKind, Figures, PredictionBasis, RunFigure, 
 use paceline_record::process::Started;
 use paceline_record::store::{Build, Record};
 use paceline_record::{Event, Store};
-use paceline_virtual::predict::predict;
-use paceline_virtual::price::Terms;
 use paceline_virtual::run::{Scenario, run};
+use paceline_virtual::{Terms, predict};
 
 use super::registries::StudyRegistries;
 use super::state::StudyHistory;

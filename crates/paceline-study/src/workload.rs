@@ -6,8 +6,7 @@ use std::path::Path;
 use paceline_data::Dataset;
 use paceline_explore::schedule::{End, PlannedRun, Role};
 use paceline_plan::study::MetricsFile;
-use paceline_plan::value::nearest;
-use paceline_plan::{Plan, Point, Study, StudyError, Value, Workload};
+use paceline_plan::{Plan, Point, Study, StudyError, Value, Workload, nearest};
 use paceline_record::figures::{COST, Figures, INFER};
 use paceline_resolve::{DEFAULT_EPOCHS, PlanSettings, TypedPlan, resolve};
 use regex::Regex;
@@ -297,7 +296,7 @@ fn check_points(
     registries: &StudyRegistries,
     fixed: &BTreeMap<String, Value>,
 ) -> Result<(), StudyError> {
-    let points = study.space.points(paceline_plan::space::ENUMERABLE);
+    let points = study.space.points(paceline_plan::ENUMERABLE);
     let Some(points) = points else { return Ok(()) };
     let step = points.len().div_ceil(TRIED).max(1);
     let mut datasets = Datasets::new();

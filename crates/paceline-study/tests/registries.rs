@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use paceline_analyze::explain::{Explanation, Recorded};
+use paceline_analyze::{Explanation, Recorded};
 use paceline_data::Dataset;
 use paceline_explore::samplers::{self, SamplerKind};
-use paceline_launch::pauses::CheckpointContext;
+use paceline_launch::CheckpointContext;
 use paceline_launch::run::{Launch, run as launch};
 use paceline_plan::{Plan, Study, Value};
 use paceline_protocol::consistency::{ConsistencyModel, Gate, Race};
@@ -21,10 +21,9 @@ use paceline_registry::Registry;
 use paceline_resolve::{PlanSettings, Registries, SettingTable, TypedPlan, resolve};
 use paceline_study::StudyRegistries;
 use paceline_train::model;
-use paceline_virtual::predict::predict;
-use paceline_virtual::price::Terms;
 use paceline_virtual::run::{Scenario, run as simulate};
 use paceline_virtual::whatif::FittedRun;
+use paceline_virtual::{Terms, predict};
 use paceline_wire::{TransportDefaults, TransportKind, inproc};
 
 const BUILD: Build = Build { version: "1", commit: "c", rustc: "r" };

@@ -10,7 +10,7 @@ use paceline_protocol::{
     Action, Actions, Buf, GradientScale, Head, Input, MsgId, OpId, Outcome, Participant, Rank, Region, Tag,
     Time, Trace, Unit,
 };
-use paceline_record::row::Traced;
+use paceline_record::Traced;
 use paceline_wire::{Body, Event, Span, Transport, WireError};
 
 use crate::error::TrainError;

@@ -72,7 +72,7 @@ pub enum TrainError {
         /// The dataset.
         data: String,
         /// Which layer, and why.
-        source: Box<paceline_nn::graph::ShapeError>,
+        source: Box<paceline_nn::ShapeError>,
     },
     /// The weights that training should start from cannot be used.
     #[error("weights {file}: {problem}")]

@@ -2,40 +2,44 @@
 //!
 //! # Layout
 //! - [`worker`], [`server`]: a rank of a run, over any transport; one worker alone is a run of one rank
-//! - [`engine`]: drives a strategy's participant with a transport, memory and the real clock
+//! - `engine`: drives a strategy's participant with a transport, memory and the real clock
 //! - [`memory`]: what stands behind a participant's regions
-//! - [`meta`]: tags and heads as bytes
-//! - [`update`]: optimiser and learning rate
+//! - `meta`: tags and heads as bytes
+//! - `update`: optimiser and learning rate
 //! - [`model`]: a replica: parameters, gradients, state, optimiser memory, network
 //! - `inference`: how long a network takes to answer
 //! - [`weights`]: where training starts: safetensors files, frozen layers
-//! - [`segment`]: where a run pauses and goes on
-//! - [`clock`]: the training clock and the phases it is divided into
-//! - [`observe`]: what is recorded of steps, links and messages
-//! - [`curve`]: accuracy over time: time to accuracy, convergence
-//! - [`error`]: how training fails
+//! - `segment`: where a run pauses and goes on
+//! - `clock`: the training clock and the phases it is divided into
+//! - `observe`: what is recorded of steps, links and messages
+//! - `curve`: accuracy over time: time to accuracy, convergence
+//! - `error`: how training fails
 //!
 //! # Deliberately absent
 //! Policy (what to train is the plan's), processes; files, but for weights.
 
 #![forbid(unsafe_code)]
 
-pub mod clock;
-pub mod curve;
-pub mod engine;
-pub mod error;
+mod clock;
+mod curve;
+mod engine;
+mod error;
 mod inference;
 pub mod memory;
-pub mod meta;
+mod meta;
 pub mod model;
-pub mod observe;
-pub mod segment;
+mod observe;
+mod segment;
 pub mod server;
-pub mod update;
+mod update;
 pub mod weights;
 pub mod worker;
 
+pub use clock::Clock;
+pub use curve::Curve;
+pub use engine::{Begin, Engine, Times};
 pub use error::TrainError;
-pub use inference::{InferRequest, InferenceReport};
+pub use inference::InferRequest;
 pub use model::Replica;
 pub use segment::{Pause, Segment, SegmentControl, StepGate};
+pub use update::Update;

@@ -3,8 +3,7 @@
 use std::sync::LazyLock;
 
 use paceline_nn::accel::{Level, accumulate};
-use paceline_protocol::codec::Accumulate;
-use paceline_protocol::{Action, Buf, Buffers, MsgId, Region};
+use paceline_protocol::{Accumulate, Action, Buf, Buffers, MsgId, Region};
 use paceline_wire::{Body, Source, Span};
 
 use crate::update::Update;

@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 use paceline_protocol::{Rank, Tag};
 use paceline_record::metric::{LinkReading, TcpReading};
 use paceline_record::process::monotonic_ns;
-use paceline_record::row::{NOBODY, TraceRow, Traced};
-use paceline_record::{Observer, StepRow};
+use paceline_record::{NOBODY, Observer, StepRow, TraceRow, Traced};
 use paceline_wire::Transport;
 
 use crate::clock::{Clock, Phase};

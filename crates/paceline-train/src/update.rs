@@ -5,9 +5,8 @@ use std::ops;
 use std::sync::Arc;
 
 use paceline_data::Order;
-use paceline_nn::Compute;
 use paceline_nn::optim::{Optimiser, Settings, Step};
-use paceline_nn::schedule::{Progress, Schedule};
+use paceline_nn::{Compute, Progress, Schedule};
 use paceline_resolve::TypedPlan;
 
 /// Applies gradients as a plan says.

@@ -9,9 +9,8 @@ use std::ops::Range;
 use std::path::Path;
 
 use paceline_data::Dataset;
-use paceline_nn::Graph;
-use paceline_nn::graph::{Node, Tensor};
 use paceline_nn::layers::Op;
+use paceline_nn::{Graph, Node, Tensor};
 use paceline_plan::{Plan, Weights};
 use safetensors::tensor::{Dtype, Metadata, TensorInfo, TensorView};
 

@@ -7,8 +7,7 @@ use paceline_nn::layers::Conv2d;
 use paceline_nn::{Compute, Graph, Outcome, Pass, Shape};
 use paceline_plan::{Plan, TrainingLength};
 use paceline_resolve::{Registries, TypedPlan};
-use paceline_train::clock::Clock;
-use paceline_train::{Replica, TrainError, model};
+use paceline_train::{Clock, Replica, TrainError, model};
 
 fn plan() -> Plan {
     let text = r#"{"data": "letters", "model": "mlp", "workers": 1, "servers": 0, "strategy": "single",

@@ -13,8 +13,9 @@ use paceline_launch::LaunchError;
 use paceline_nn::models::MODELS;
 use paceline_nn::optim::{OPTIMISERS, Settings, Step};
 use paceline_nn::{Compute, Graph, Network, Pass as Batch, Shape, Targets};
-use paceline_protocol::codec::{Accumulate, Family};
-use paceline_protocol::{Action, Buf, Buffers, CODECS, Coder, Matrix, MsgId, Region, Transposed};
+use paceline_protocol::{
+    Accumulate, Action, Buf, Buffers, CODECS, Coder, Family, Matrix, MsgId, Region, Transposed,
+};
 use paceline_random::{Purpose, Stream};
 
 use crate::calibration::{Calibration, ElementCost, LARGE, Layer, MedianEstimate, PassTime, SMALL};
@@ -174,7 +175,7 @@ impl Subject {
         }
         // Layers without parameters are done when the next gradient below them is final.
         let owner = |offset: usize| {
-            let has = |tensor: &paceline_nn::graph::Tensor| tensor.range.start == offset;
+            let has = |tensor: &paceline_nn::Tensor| tensor.range.start == offset;
             graph.nodes().iter().position(|node| graph.params()[node.params.clone()].iter().any(has))
         };
         let mut backward = vec![0.0; graph.nodes().len()];

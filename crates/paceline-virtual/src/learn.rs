@@ -12,11 +12,8 @@ use paceline_protocol::{Action, Agreement, MsgId, Rank, Region, Setup, Time};
 use paceline_record::Event;
 use paceline_resolve::TypedPlan;
 use paceline_sim::{RankMemory, StepStart};
-use paceline_train::clock::Clock;
-use paceline_train::engine;
 use paceline_train::memory::{Bodies, Memory as _, Scratch, Whole, span};
-use paceline_train::update::Update;
-use paceline_train::{Replica, TrainError, weights, worker};
+use paceline_train::{Begin, Clock, Replica, TrainError, Update, weights, worker};
 use paceline_wire::{Body, Source};
 
 /// Progress events of a run, roughly.
@@ -220,7 +217,7 @@ impl RankMemory for Learning<'_, '_> {
         let Self { replica, ranks, order, plan, setup, dataset, .. } = self;
         let own = &mut ranks[rank];
         let samples = order.samples_before(unit.step);
-        let (pass, scale) = worker::batch(plan, setup, order, rank, engine::Begin { step, unit, scale });
+        let (pass, scale) = worker::batch(plan, setup, order, rank, Begin { step, unit, scale });
         let swap = |replica: &mut Replica, own: &mut Own| {
             std::mem::swap(&mut replica.params, &mut own.params);
             std::mem::swap(&mut replica.grads, &mut own.grads);

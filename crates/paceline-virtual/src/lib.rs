@@ -2,15 +2,15 @@
 //! plan's participants with them, and what comes out is told as a real run would tell it.
 //!
 //! # Layout
-//! - [`cluster`]: the hosts of a cluster that need not be there, as a file
-//! - [`calibration`]: what things cost on a machine, as a file; the defaults where there is none
+//! - `cluster`: the hosts of a cluster that need not be there, as a file
+//! - `calibration`: what things cost on a machine, as a file; the defaults where there is none
 //! - [`calibrate`]: measures a machine
-//! - [`price`]: a plan's costs, out of the two
-//! - [`learn`]: real gradients in the simulated order
-//! - [`run`]: a plan from its costs to its result; [`rows`]: its steps, messages and waits for the record
-//! - [`predict`]: what a plan will take, and how sure that is; [`compare`]: how right that was
+//! - `price`: a plan's costs, out of the two
+//! - `learn`: real gradients in the simulated order
+//! - [`run`]: a plan from its costs to its result; `rows`: its steps, messages and waits for the record
+//! - `predict`: what a plan will take, and how sure that is; [`compare`]: how right that was
 //! - [`whatif`]: what a recorded run would take if something were different
-//! - [`error`]: how that fails
+//! - `error`: how that fails
 //!
 //! # Deliberately absent
 //! Protocols (they are `paceline-protocol`'s), virtual time itself (`paceline-sim`'s), flags.
@@ -18,17 +18,19 @@
 #![forbid(unsafe_code)]
 
 pub mod calibrate;
-pub mod calibration;
-pub mod cluster;
+mod calibration;
+mod cluster;
 pub mod compare;
-pub mod error;
-pub mod learn;
-pub mod predict;
-pub mod price;
-pub mod rows;
+mod error;
+mod learn;
+mod predict;
+mod price;
+mod rows;
 pub mod run;
 pub mod whatif;
 
-pub use calibration::Calibration;
+pub use calibration::{Calibration, MedianEstimate};
 pub use cluster::Cluster;
 pub use error::VirtualError;
+pub use predict::{Prediction, predict};
+pub use price::Terms;

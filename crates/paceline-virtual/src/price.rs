@@ -8,8 +8,7 @@ use paceline_plan::{NetworkLimits, Plan};
 use paceline_protocol::{Coder, Setup};
 use paceline_random::{Purpose, Stream};
 use paceline_resolve::{Registries, TypedPlan};
-use paceline_sim::costs::HEADER;
-use paceline_sim::{Costs, Host, PassPart, StepFactor, WorkCost};
+use paceline_sim::{Costs, HEADER, Host, PassPart, StepFactor, WorkCost};
 use paceline_statistics::quantile;
 use paceline_train::worker::Slowness;
 

@@ -2,8 +2,7 @@
 
 use paceline_data::{Order, order};
 use paceline_record::metric::{LinkReading, Metrics, values};
-use paceline_record::row::{Batch, NOBODY, RankSample, TraceRow, Traced};
-use paceline_record::{Event, StepRow};
+use paceline_record::{Batch, Event, NOBODY, RankSample, StepRow, TraceRow, Traced};
 use paceline_sim::{MessageEnd, Note, SimulationReport, Took};
 
 use crate::price::Timing;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use paceline_data::{Dataset, Order};
-use paceline_launch::control::Done;
+use paceline_launch::Done;
 use paceline_launch::gather::Gather;
 use paceline_launch::run::{check, check_hosts};
 use paceline_nn::Graph;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use paceline_analyze::explain::{Explanation, WhatIf};
+use paceline_analyze::{Explanation, WhatIf};
 use paceline_plan::Plan;
 use paceline_protocol::{Averages, Options, Setup, Strategy};
 use paceline_resolve::Registries;
@@ -85,7 +85,7 @@ impl FittedRun {
     /// Finds how fast ranks handle messages: first from what workers and servers spent on that, then so that a step
     /// takes what it took.
     fn fit(&mut self, said: &Explanation) -> Option<()> {
-        let own = |role: &str, of: fn(&paceline_analyze::explain::RankTimes) -> f64| {
+        let own = |role: &str, of: fn(&paceline_analyze::RankTimes) -> f64| {
             let all: Vec<f64> = said.ranks.iter().filter(|r| r.role == role).map(of).collect();
             if all.is_empty() { 0.0 } else { paceline_statistics::mean(&all) }
         };

@@ -27,9 +27,9 @@ use crate::frame::HEADER;
 use crate::handshake::Side;
 use crate::identity::Key;
 use crate::registry::{TransportDefaults, TransportKind, door};
-pub use crate::stream::StreamOptions;
+use crate::stream::READABLE;
+use crate::stream::StreamOptions;
 use crate::stream::medium::{self, Medium};
-use crate::stream::{self, READABLE, Streams};
 use crate::tcp::Net;
 use link::Link;
 use runtime::Runtime;
@@ -44,11 +44,6 @@ pub const KIND: TransportKind = TransportKind {
     bind: Some(door::<Rpc>),
     bind_at: None,
 };
-
-/// A bound socket; port 0 means any that is free.
-pub type Listener = stream::Listener<Rpc>;
-/// One rank's connections.
-pub type Grpc = Streams<Rpc>;
 
 /// Bytes of a window where nothing else is said.
 const WINDOW: usize = 1 << 20;

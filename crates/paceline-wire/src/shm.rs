@@ -25,9 +25,9 @@ use crate::frame::HEADER;
 use crate::handshake::Side;
 use crate::identity::Key;
 use crate::registry::{TransportDefaults, TransportKind, door};
-pub use crate::stream::StreamOptions;
+use crate::stream::READABLE;
+use crate::stream::StreamOptions;
 use crate::stream::medium::{self, Medium};
-use crate::stream::{self, READABLE, Streams};
 use crate::uds::{Name, Unix};
 use ring::Rings;
 use segment::Segment;
@@ -42,11 +42,6 @@ pub const KIND: TransportKind = TransportKind {
     bind: Some(door::<SharedMemory>),
     bind_at: None,
 };
-
-/// A bound socket.
-pub type Listener = stream::Listener<SharedMemory>;
-/// One rank's connections.
-pub type Shm = Streams<SharedMemory>;
 
 /// Bytes of a ring where nothing else is said.
 const RING: usize = 1 << 20;

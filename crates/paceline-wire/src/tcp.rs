@@ -13,9 +13,8 @@ use crate::handshake::Side;
 use crate::identity::Key;
 use crate::kernel::{self, KernelView};
 use crate::registry::{TransportDefaults, TransportKind, door, door_at};
-pub use crate::stream::StreamOptions;
+use crate::stream::StreamOptions;
 use crate::stream::medium::{Medium, Stream};
-use crate::stream::{self, Streams};
 use crate::tls::Secure;
 
 /// Its line in the registry.
@@ -28,11 +27,6 @@ pub const KIND: TransportKind = TransportKind {
     bind: Some(door::<Net>),
     bind_at: Some(door_at::<Secure>),
 };
-
-/// A bound socket; port 0 means any that is free.
-pub type Listener = stream::Listener<Net>;
-/// One rank's connections.
-pub type Tcp = Streams<Net>;
 
 /// Connections made of TCP.
 pub struct Net;

@@ -19,15 +19,10 @@ use crate::error::WireError;
 use crate::handshake::Side;
 use crate::identity::Key;
 use crate::kernel::{self, KernelView};
-pub use crate::stream::StreamOptions;
+use crate::stream::StreamOptions;
 use crate::stream::medium::{self, Medium};
-use crate::stream::{self, BOTH, READABLE, Streams};
+use crate::stream::{BOTH, READABLE};
 use crate::tcp::{Net, buffers_and_segments};
-
-/// A bound socket; port 0 means any that is free.
-pub type Listener = stream::Listener<Secure>;
-/// One rank's connections.
-pub type Tls = Streams<Secure>;
 
 /// Bytes read from the kernel at once: two records of the greatest length.
 const STAGING: usize = 32 << 10;

@@ -15,9 +15,8 @@ use crate::error::WireError;
 use crate::handshake::Side;
 use crate::identity::{Key, random};
 use crate::registry::{TransportDefaults, TransportKind, door};
-pub use crate::stream::StreamOptions;
+use crate::stream::StreamOptions;
 use crate::stream::medium::{Medium, Stream};
-use crate::stream::{self, Streams};
 use crate::tcp::buffers;
 
 /// Its line in the registry.
@@ -30,11 +29,6 @@ pub const KIND: TransportKind = TransportKind {
     bind: Some(door::<Unix>),
     bind_at: None,
 };
-
-/// A bound socket.
-pub type Listener = stream::Listener<Unix>;
-/// One rank's connections.
-pub type Uds = Streams<Unix>;
 
 /// Connections that wait to be accepted at most, as the kernel's own limit allows.
 const BACKLOG: i32 = 4096;

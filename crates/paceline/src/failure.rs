@@ -8,11 +8,10 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use paceline_data::DataError;
-use paceline_explore::table::ExplorationError;
+use paceline_explore::ExplorationError;
 use paceline_launch::LaunchError;
-use paceline_nn::graph::ShapeError;
-use paceline_plan::sheet::TableError;
-use paceline_plan::{PlanError, StudyError};
+use paceline_nn::ShapeError;
+use paceline_plan::{PlanError, StudyError, TableError};
 use paceline_record::export::ExportError;
 use paceline_record::store::write_hint;
 use paceline_record::{Event, FailureKind, JournalError, RecordError};

@@ -65,6 +65,7 @@ enum Verb {
     Report(Box<verbs::report::Args>),
     /// Show studies and runs in a browser, live and read-only
     Serve(verbs::serve::Args),
+    /// List the recorded runs
     Runs(verbs::runs::Args),
     /// Show where a run's time went, its links, evaluations and resources
     Show(verbs::show::Args),
@@ -74,6 +75,7 @@ enum Verb {
     Export(verbs::export::Args),
     /// Tell why a run took as long as it did, and what would help
     Explain(verbs::explain::Args),
+    /// Measure this machine
     Bench(verbs::bench::Args),
     /// Be one rank of a run (started by the launcher, never by hand)
     #[command(hide = true)]

@@ -22,6 +22,7 @@ pub struct Show {
     /// Print machine-readable JSON on standard output
     #[arg(long, global = true, display_order = 25)]
     pub json: bool,
+    /// Only results and errors
     #[arg(short, long, global = true, display_order = 26)]
     pub quiet: bool,
 }

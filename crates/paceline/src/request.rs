@@ -4,9 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use paceline_data::{Dataset, Folders};
-use paceline_launch::interrupt::Interrupt;
-use paceline_launch::pauses::CheckpointContext;
 use paceline_launch::run::{self, Launch};
+use paceline_launch::{CheckpointContext, Interrupt};
 use paceline_plan::Plan;
 use paceline_record::process::Started;
 use paceline_record::store::{EventSink, Scarce, scarce};

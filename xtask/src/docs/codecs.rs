@@ -1,7 +1,6 @@
 //! The page of codecs.
 
-use paceline_protocol::codec::{Codec, Family};
-use paceline_protocol::{CODECS, Coder, STRATEGIES};
+use paceline_protocol::{CODECS, Codec, Coder, Family, STRATEGIES};
 
 use super::markdown::{Page, code};
 use super::measured::Measured;

@@ -24,9 +24,8 @@ use std::fs;
 use std::path::Path;
 
 use paceline_data::DATASETS;
-use paceline_protocol::codec::Codec;
 use paceline_protocol::{
-    Averages, CODECS, CONSISTENCIES, Coder, Options, Parameter, Protocols, Refusal, STRATEGIES, Setup,
+    Averages, CODECS, CONSISTENCIES, Codec, Coder, Options, Parameter, Protocols, Refusal, STRATEGIES, Setup,
     Strategy, consistency as models,
 };
 use paceline_wire::TRANSPORTS;

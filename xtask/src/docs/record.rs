@@ -2,7 +2,7 @@
 
 use paceline_record::event::SCHEMA;
 use paceline_record::metric::{About, Metrics};
-use paceline_record::table::{Column, Table, VIEWS, tables};
+use paceline_record::{Column, Table, VIEWS, tables};
 
 use super::markdown::{Page, code};
 

@@ -4,8 +4,8 @@
 //! each `[flaws, low byte of the length, its high byte, content…]`, whose headers are then made with right checksums, so that
 //! mutations get past those.
 
-use paceline_wire::frame::{HEADER, Header};
 use paceline_wire::stream::fed::frames;
+use paceline_wire::{HEADER, Header};
 
 const PIECES: [usize; 8] = [1, 3, 71, 72, 73, 255, 4096, usize::MAX];
 const BODIES: [usize; 4] = [0, 3, 1024, 1 << 20];

@@ -3,9 +3,7 @@
 
 use std::mem::discriminant;
 
-use paceline_wire::handshake::{Handshake, Side, Standing, VERDICT};
-use paceline_wire::hello::HELLO;
-use paceline_wire::{Identity, Key};
+use paceline_wire::{HELLO, Handshake, Identity, Key, Side, Standing, VERDICT};
 
 fn identity(rank: usize) -> Identity {
     let (run, key) = ("fuzzed".to_owned(), Key::from([0x5a; 32]));

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use paceline_analyze::ranks::spearman;
-use paceline_plan::sheet::{Sheet, SheetRow};
+use paceline_plan::{Sheet, SheetRow};
 use rusqlite::functions::{Aggregate, Context, FunctionFlags};
 use rusqlite::types::Value;
 use rusqlite::{Connection, params_from_iter};

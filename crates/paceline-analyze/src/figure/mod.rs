@@ -3,7 +3,7 @@
 mod plotly;
 pub(crate) mod svg;
 
-use paceline_plan::sheet::{Terminator, to_csv};
+use paceline_plan::{Terminator, to_csv};
 
 pub use plotly::SCRIPT;
 

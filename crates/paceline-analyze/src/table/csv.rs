@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use paceline_plan::sheet::{Sheet, SheetRow, TableError};
+use paceline_plan::{Sheet, SheetRow, TableError};
 use paceline_random::{Purpose, Stream};
 
 use super::{RawRun, Response, StudyTable};

@@ -1,7 +1,7 @@
 //! A study table out of recorded runs: what differs between their plans are the factors, what their results say the
 //! responses.
 
-use paceline_plan::sheet::TableError;
+use paceline_plan::TableError;
 use paceline_record::figures::Figures;
 use paceline_record::store::RunRow;
 use serde_json::Value;

@@ -2,11 +2,11 @@
 
 use hyper::StatusCode;
 use paceline_analyze::charts::run as drawn;
-use paceline_analyze::explain::{Explanation, Recorded, RunComparison};
 use paceline_analyze::figure::Figure;
 use paceline_analyze::report::explanation_html;
 use paceline_analyze::sheet::{TextTable, escape};
 use paceline_analyze::table::{Response, number, settings};
+use paceline_analyze::{Explanation, Recorded, RunComparison};
 use paceline_record::figures::Figures;
 use paceline_record::store::RunRow;
 use paceline_record::{RecordError, Store};

@@ -3,11 +3,11 @@
 use std::fmt::Write;
 
 use paceline_analyze::charts::run as drawn;
-use paceline_analyze::explain::{Explanation, Recorded};
 use paceline_analyze::figure::Figure;
 use paceline_analyze::report::explanation_html;
 use paceline_analyze::sheet::{TextTable, escape};
 use paceline_analyze::table::{number, settings};
+use paceline_analyze::{Explanation, Recorded};
 use paceline_record::store::RunRow;
 use paceline_record::{RecordError, Store};
 

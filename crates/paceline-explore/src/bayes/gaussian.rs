@@ -37,11 +37,6 @@ impl Features {
         self.places.len() / self.axes
     }
 
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
-    }
-
     /// These points only.
     pub fn select(&self, indices: &[usize]) -> Self {
         let places = indices.iter().flat_map(|i| self.row(*i).iter().copied()).collect();
@@ -149,7 +144,8 @@ impl Gaussian {
     }
 
     /// Standard deviation of the noise.
-    pub fn noise(&self) -> f64 {
+    #[cfg(test)]
+    fn noise(&self) -> f64 {
         self.scale * (0.5 * self.parameters[self.seen.axes]).exp()
     }
 }

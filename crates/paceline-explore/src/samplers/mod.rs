@@ -10,7 +10,7 @@ mod pick;
 mod random;
 mod sobol;
 
-use paceline_plan::value::nearest;
+use paceline_plan::nearest;
 use paceline_registry::Registry;
 
 use crate::problem::{Observation, Problem, Suggestion};

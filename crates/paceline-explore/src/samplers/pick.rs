@@ -2,8 +2,7 @@
 
 use std::collections::HashSet;
 
-use paceline_plan::space::ENUMERABLE;
-use paceline_plan::{Point, Space};
+use paceline_plan::{ENUMERABLE, Point, Space};
 use paceline_random::Stream;
 
 use crate::problem::Observation;

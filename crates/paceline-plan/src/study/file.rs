@@ -140,6 +140,7 @@ pub enum ScaleFile {
     Log,
 }
 
+/// One objective.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ObjectiveFile {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use paceline_plan::sheet::{Terminator, to_csv};
+use paceline_plan::{Terminator, to_csv};
 
 use super::{ExportError, Exported, file, folder};
 use crate::store::{TableRows, Value};

@@ -1,8 +1,7 @@
 //! What a codec does not send is not lost: with error feedback the sum of all updates is that of all
 //! gradients, up to what is still waiting.
 
-use paceline_protocol::codec::Family;
-use paceline_protocol::{CODECS, Coder, GradientScale, Setup, Tensor, Unit};
+use paceline_protocol::{CODECS, Coder, Family, GradientScale, Setup, Tensor, Unit};
 use paceline_sim::{Costs, Numbers, simulate};
 
 use super::{Case, make};

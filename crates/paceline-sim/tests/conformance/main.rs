@@ -9,10 +9,9 @@ mod identities;
 mod mixing;
 mod stepwise;
 
-use paceline_protocol::codec::Family;
 use paceline_protocol::{
-    Agreement, Averages, CODECS, Coder, GradientScale, Options, Participant, Protocols, STRATEGIES, Setup,
-    Strategy, Tensor, Unit, consistency as models,
+    Agreement, Averages, CODECS, Coder, Family, GradientScale, Options, Participant, Protocols, STRATEGIES,
+    Setup, Strategy, Tensor, Unit, consistency as models,
 };
 use paceline_random::{Purpose, Stream};
 use paceline_sim::{Costs, Crash, Numbers, SimulationReport, WorkCost, simulate};

@@ -3,9 +3,8 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::time::{Duration, Instant};
 
-use paceline_wire::StreamOptions;
-use paceline_wire::handshake::{Handshake, Side, Standing, VERDICT};
 use paceline_wire::stream::medium::Medium;
+use paceline_wire::{Handshake, Side, Standing, StreamOptions, VERDICT};
 
 use crate::{PATIENCE, identity};
 

@@ -5,12 +5,12 @@ use std::io::{Read, Write};
 use std::thread;
 use std::time::Duration;
 
-use paceline_wire::frame::{HEADER, Header};
-use paceline_wire::handshake::{Handshake, Standing, VERDICT};
-use paceline_wire::hello::{HELLO, Hello};
 use paceline_wire::stream::medium::{Medium, Stream};
 use paceline_wire::stream::{Listener, Streams};
-use paceline_wire::{Identity, Key, StreamOptions, Transport, WireError};
+use paceline_wire::{
+    HEADER, HELLO, Handshake, Header, Hello, Identity, Key, Standing, StreamOptions, Transport, VERDICT,
+    WireError,
+};
 
 use crate::hand::{join, join_when, knock};
 use crate::memory::{Memory, both, lost, messages, meta, numbers, refused, until};
@@ -468,11 +468,11 @@ fn a_message_that_is_too_long_is_not_queued<M: Medium>() {
 
 macro_rules! over {
     ($($test:ident)*) => {
-        over! { tcp: paceline_wire::tcp::Net; $($test)* }
-        over! { tls: paceline_wire::tls::Secure; $($test)* }
-        over! { uds: paceline_wire::uds::Unix; $($test)* }
-        over! { shm: paceline_wire::shm::SharedMemory; $($test)* }
-        over! { grpc: paceline_wire::grpc::Rpc; $($test)* }
+        over! { tcp: paceline_wire::Net; $($test)* }
+        over! { tls: paceline_wire::Secure; $($test)* }
+        over! { uds: paceline_wire::Unix; $($test)* }
+        over! { shm: paceline_wire::SharedMemory; $($test)* }
+        over! { grpc: paceline_wire::Rpc; $($test)* }
     };
     ($name:ident: $medium:ty; $($test:ident)*) => {
         mod $name {
@@ -508,10 +508,10 @@ mod in_the_open {
 
     macro_rules! open {
         ($($test:ident)*) => {
-            over! { tcp: paceline_wire::tcp::Net; $($test)* }
-            over! { uds: paceline_wire::uds::Unix; $($test)* }
-            over! { shm: paceline_wire::shm::SharedMemory; $($test)* }
-            over! { grpc: paceline_wire::grpc::Rpc; $($test)* }
+            over! { tcp: paceline_wire::Net; $($test)* }
+            over! { uds: paceline_wire::Unix; $($test)* }
+            over! { shm: paceline_wire::SharedMemory; $($test)* }
+            over! { grpc: paceline_wire::Rpc; $($test)* }
         };
     }
 

@@ -5,11 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use paceline_wire::frame::Header;
-use paceline_wire::grpc::Rpc;
-use paceline_wire::handshake::{Handshake, Standing, VERDICT};
-use paceline_wire::hello::{HELLO, Hello};
-use paceline_wire::{StreamOptions, Transport};
+use paceline_wire::{HELLO, Handshake, Header, Hello, Rpc, Standing, StreamOptions, Transport, VERDICT};
 
 use crate::hostile::{exchange_until_refused, framed, healthy, healthy_within};
 use crate::memory::{Memory, lost, messages, refused, until};
@@ -227,7 +223,7 @@ fn any_implementation_of_grpc_with_the_key_is_a_peer() {
     assert_eq!(messages(&events)[0].2.len(), 2);
     zero.send(2, [5; 48], memory.span(0), 0).unwrap();
     until(&mut zero, &memory, |e| !e.is_empty());
-    let heard: [u8; paceline_wire::frame::HEADER] = two.hears();
+    let heard: [u8; paceline_wire::HEADER] = two.hears();
     assert_eq!(Header::decode(&heard, 0, 1000).unwrap().meta, [5; 48]);
     assert_eq!(two.hears::<8>(), [1f32.to_le_bytes(), 2f32.to_le_bytes()].concat()[..]);
     drop(two);

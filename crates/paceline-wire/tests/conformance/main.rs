@@ -69,7 +69,7 @@ macro_rules! conformance {
             })*
         }
         mod emulated_tcp {
-            use paceline_wire::tcp::Net;
+            use paceline_wire::Net;
             $(#[test] fn $test() {
                 let ends = |world| super::boxed(super::mesh::<Net>(world, Default::default()));
                 super::suite::$test(|world| super::emulated(ends(world)))
@@ -78,11 +78,11 @@ macro_rules! conformance {
         mod inprocess {
             $(#[test] fn $test() { super::suite::$test(|world| super::boxed(super::inproc::mesh(world))) })*
         }
-        conformance! { between processes: tcp, tcp_with_small_buffers: paceline_wire::tcp::Net; $($test)* }
-        conformance! { between processes: tls, tls_with_small_buffers: paceline_wire::tls::Secure; $($test)* }
-        conformance! { between processes: uds, uds_with_small_buffers: paceline_wire::uds::Unix; $($test)* }
-        conformance! { between processes: shm, shm_with_small_buffers: paceline_wire::shm::SharedMemory; $($test)* }
-        conformance! { between processes: grpc, grpc_with_small_buffers: paceline_wire::grpc::Rpc; $($test)* }
+        conformance! { between processes: tcp, tcp_with_small_buffers: paceline_wire::Net; $($test)* }
+        conformance! { between processes: tls, tls_with_small_buffers: paceline_wire::Secure; $($test)* }
+        conformance! { between processes: uds, uds_with_small_buffers: paceline_wire::Unix; $($test)* }
+        conformance! { between processes: shm, shm_with_small_buffers: paceline_wire::SharedMemory; $($test)* }
+        conformance! { between processes: grpc, grpc_with_small_buffers: paceline_wire::Rpc; $($test)* }
     };
     (between processes: $usual:ident, $small:ident: $medium:ty; $($test:ident)*) => {
         mod $usual {

@@ -5,10 +5,9 @@ use std::net::TcpStream;
 use std::thread;
 use std::time::Duration;
 
-use paceline_wire::hello::Hello;
+use paceline_wire::stream::Listener;
 use paceline_wire::stream::medium::Medium;
-use paceline_wire::tls::Secure;
-use paceline_wire::{Key, StreamOptions, WireError, tcp, tls};
+use paceline_wire::{Hello, Key, Net, Secure, StreamOptions, WireError};
 
 use crate::hand::Hand;
 use crate::hostile::{exchange_until_refused, healthy, healthy_within};
@@ -27,7 +26,7 @@ fn another_key_is_refused_and_told_to_both_ends() {
     let (pair, door) = healthy::<Secure>();
     let mut stranger = identity(1, 3);
     stranger.key = Key::from([8; 32]);
-    let listener = tls::Listener::anywhere().unwrap();
+    let listener = Listener::<Secure>::anywhere().unwrap();
     let peers = [(0, door)];
     let dialler =
         thread::spawn(move || listener.connect(stranger, &peers, StreamOptions::default(), PATIENCE));
@@ -41,7 +40,7 @@ fn another_key_is_refused_and_told_to_both_ends() {
 #[test]
 fn a_rank_that_does_not_encrypt_is_refused() {
     let (pair, door) = healthy::<Secure>();
-    let listener = tcp::Listener::anywhere().unwrap();
+    let listener = Listener::<Net>::anywhere().unwrap();
     let peers = [(0, door)];
     let (options, deadline) = (StreamOptions::default(), Duration::from_millis(300));
     let dialler = thread::spawn(move || listener.connect(identity(1, 3), &peers, options, deadline));
@@ -74,7 +73,7 @@ fn garbage_silence_and_lengths_are_refused() {
 #[test]
 fn a_byte_that_is_altered_on_its_way_ends_the_connection() {
     // Rank 0 behind somebody who passes on what rank 1 says, and flips one bit after the handshake.
-    let (zero, one) = (tls::Listener::anywhere().unwrap(), tls::Listener::anywhere().unwrap());
+    let (zero, one) = (Listener::<Secure>::anywhere().unwrap(), Listener::<Secure>::anywhere().unwrap());
     let between = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let (door, fake) = (zero.address(), between.local_addr().unwrap());
     let there = thread::spawn(move || {

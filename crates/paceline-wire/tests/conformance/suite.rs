@@ -3,8 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use paceline_wire::frame::HEADER;
-use paceline_wire::{Event, Span, Traffic, Transport, WireError};
+use paceline_wire::{Event, HEADER, Span, Traffic, Transport, WireError};
 
 use crate::PATIENCE;
 use crate::memory::{Memory, both, lost, messages, meta, numbers, sent, until};

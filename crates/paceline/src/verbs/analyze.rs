@@ -3,12 +3,9 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use paceline_analyze::findings::FindingKind;
-use paceline_analyze::importance;
 use paceline_analyze::table::{self, Columns, Response, RowSample};
-use paceline_analyze::{Analysis, AnalysisRequest, StudyTable, StudyTableError};
-use paceline_plan::Goal;
-use paceline_plan::sheet::TableError;
+use paceline_analyze::{Analysis, AnalysisRequest, FindingKind, StudyTable, StudyTableError, importance};
+use paceline_plan::{Goal, TableError};
 use paceline_study::{StudyRegistries, StudyState, find_or_fail};
 use serde_json::json;
 

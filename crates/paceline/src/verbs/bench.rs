@@ -43,8 +43,10 @@ enum What {
 
 #[derive(clap::Args, Debug)]
 struct ExchangeArgs {
+    /// Number of workers
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=256))]
     workers: u32,
+    /// How they average
     #[arg(long, default_value = "ring-allreduce", value_parser = collectives())]
     strategy: String,
     #[command(flatten)]
@@ -62,6 +64,7 @@ struct PointArgs {
 
 #[derive(clap::Args, Clone, Debug)]
 struct ChannelAxes {
+    /// What they talk over
     #[arg(long, default_value = "tcp", value_parser = names(TRANSPORTS.iter().map(|t| (t.name, t.about))))]
     transport: String,
     /// Bytes of each connection's buffer, e.g. 256KiB (tcp and uds: the kernel's; shm: the ring; grpc: the window)
@@ -73,6 +76,7 @@ struct ChannelAxes {
     /// Lengths in bytes, multiples of 4
     #[arg(long, value_delimiter = ',', default_value = "4KiB,64KiB,1MiB,16MiB,64MiB", value_parser = length)]
     sizes: Vec<usize>,
+    /// Seconds per length, roughly
     #[arg(long, default_value_t = 2.0, value_parser = seconds)]
     seconds: f64,
 }
@@ -125,13 +129,16 @@ struct ComputeArgs {
     /// The model, on samples of its own shape
     #[arg(long, default_value = "lenet", value_parser = names(MODELS.iter().map(|m| (m.name, m.about))))]
     model: String,
+    /// Samples per step
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65536))]
     batch: u32,
+    /// Threads
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: u32,
     /// Keep each thread on a core of its own
     #[arg(long)]
     pin: bool,
+    /// Seconds of measurement
     #[arg(long, default_value_t = 3.0, value_parser = seconds)]
     seconds: f64,
 }

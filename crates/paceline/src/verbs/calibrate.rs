@@ -11,6 +11,7 @@ use crate::output::{self, Show};
 /// Flags of `paceline calibrate`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
+    /// File to write
     #[arg(long, value_name = "FILE", default_value = "calibration.toml")]
     out: PathBuf,
     /// A few seconds instead of a minute: one model, wider intervals

@@ -11,6 +11,7 @@ use paceline_study::StudyRegistries;
 /// Flags of `paceline check`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
+    /// The study file
     #[arg(value_name = "STUDY.toml", required_unless_present = "schema")]
     study: Option<PathBuf>,
     /// Print the JSON schema of study files instead
@@ -24,7 +25,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
         return Ok(output::json(&paceline_plan::study::schema())?);
     };
     let study = paceline_study::read(path, &StudyRegistries::default())?;
-    let points = study.space.points(paceline_plan::space::ENUMERABLE).map(|points| points.len());
+    let points = study.space.points(paceline_plan::ENUMERABLE).map(|points| points.len());
     if show.json {
         return Ok(output::json(&json!({
             "type": "result", "study": study.name, "axes": study.space.axes().len(), "points": points,

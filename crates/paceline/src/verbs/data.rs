@@ -39,6 +39,7 @@ enum What {
 /// A dataset, and where to look for it.
 #[derive(clap::Args, Debug)]
 struct One {
+    /// The dataset
     #[arg(value_parser = names(DATASETS.iter().map(|d| (d.name, d.about))))]
     name: String,
     #[command(flatten)]
@@ -47,6 +48,7 @@ struct One {
 
 #[derive(clap::Args, Debug)]
 struct Get {
+    /// The dataset
     #[arg(value_parser = names(DATASETS.iter().map(|d| (d.name, d.about))))]
     name: String,
     /// Folder of datasets to put it into, as DIR/<name> [default: PACELINE_DATA, then the user's data

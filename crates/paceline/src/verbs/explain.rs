@@ -1,6 +1,6 @@
 //! `paceline explain`: why a run took as long as it did, and what would help.
 
-use paceline_analyze::explain::{ExplainError, Explanation, Recorded, RunComparison};
+use paceline_analyze::{ExplainError, Explanation, Recorded, RunComparison};
 use paceline_plan::Plan;
 use paceline_record::Store;
 use paceline_virtual::whatif;

@@ -19,6 +19,7 @@ pub struct Args {
     /// The beginning of a run's id, or `last`; or a study: its name or its file (as csv or json)
     #[arg(value_name = "RUN|STUDY")]
     run: String,
+    /// Format
     #[arg(long, value_parser = names(FORMATS.iter().map(|f| (f.name, f.about))))]
     format: String,
     /// File or folder to write [default: standard output, or for folders RUN-FORMAT here]

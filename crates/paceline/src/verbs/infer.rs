@@ -25,6 +25,7 @@ pub struct Args {
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1",
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Vec<u32>,
+    /// Seconds of each measurement
     #[arg(long, value_name = "S", default_value = "2", value_parser = seconds)]
     seconds: f64,
 }

@@ -4,8 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use paceline_launch::agent::{self, Join};
-use paceline_launch::interrupt::Interrupt;
-use paceline_launch::{LaunchError, key_file};
+use paceline_launch::{Interrupt, LaunchError, key_file};
 use serde_json::json;
 
 use super::listen::{Address, key_path, seconds};

@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use paceline_launch::key_file::{self, Temporary};
-use paceline_launch::rendezvous::Listen;
-use paceline_launch::{LaunchError, run};
+use paceline_launch::{LaunchError, Listen, run};
 use paceline_plan::{Plan, PlanError};
 use paceline_wire::line::join_listener::JoinListener;
 

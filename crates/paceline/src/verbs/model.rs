@@ -4,9 +4,8 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 use paceline_data::{DATASETS, DatasetSettings, Form};
-use paceline_nn::Shape;
-use paceline_nn::graph::Graph;
 use paceline_nn::models::{self, MODELS};
+use paceline_nn::{Graph, Shape};
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -22,6 +21,7 @@ pub struct Args {
 
 #[derive(Subcommand, Debug)]
 enum What {
+    /// List the models
     List,
     /// Show a model's layers, shapes, parameters and cost
     Show(ShowArgs),
@@ -29,11 +29,13 @@ enum What {
 
 #[derive(clap::Args, Debug)]
 struct ShowArgs {
+    /// The model
     #[arg(required_unless_present = "model_file", value_parser = names(MODELS.iter().map(|m| (m.name, m.about))))]
     model: Option<String>,
     /// The network that a file describes: a list of layers in TOML
     #[arg(long, value_name = "FILE", conflicts_with = "model")]
     model_file: Option<PathBuf>,
+    /// For this dataset's samples
     #[arg(long, conflicts_with = "input", value_parser = names(DATASETS.iter().map(|d| (d.name, d.about))))]
     data: Option<String>,
     #[command(flatten)]
@@ -42,6 +44,7 @@ struct ShowArgs {
     /// for a file]
     #[arg(long, value_name = "HxWxC", value_parser = parse_shape)]
     input: Option<Shape>,
+    /// Number of classes
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..))]
     classes: u16,
 }

@@ -11,12 +11,16 @@ pub struct Args {
     /// Pairs of runs, one recorded and one not
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(2..=1000))]
     pairs: u32,
+    /// Steps of each run
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(10..=1_000_000))]
     steps: u32,
+    /// Workers
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
     workers: u32,
+    /// Dataset
     #[arg(long, default_value = "synthetic")]
     data: String,
+    /// Network
     #[arg(long, default_value = "mlp")]
     model: String,
 }

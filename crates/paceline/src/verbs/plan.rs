@@ -11,6 +11,7 @@ use crate::output::Show;
 /// Flags of `paceline plan`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
+    /// The study file
     #[arg(value_name = "STUDY.toml")]
     study: PathBuf,
     /// Do not run the control once to see how long a run takes

@@ -16,6 +16,7 @@ use crate::output::{self, Show};
 /// Flags of `paceline predict`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
+    /// The study file
     #[arg(value_name = "STUDY.toml")]
     study: PathBuf,
     #[command(flatten)]

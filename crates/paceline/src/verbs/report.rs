@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use paceline_analyze::Recorded;
 use paceline_analyze::charts::{self, Drawn};
-use paceline_analyze::explain::Recorded;
 use paceline_analyze::report::Report;
 use serde_json::json;
 

@@ -7,9 +7,8 @@ use paceline_record::store::EventSink;
 use paceline_record::{Event, Record, RunOrigin, RunResult};
 use paceline_resolve::{TypedPlan, resolve};
 use paceline_train::{model, weights};
-use paceline_virtual::price::Terms;
 use paceline_virtual::run::{self, Scenario};
-use paceline_virtual::{Calibration, Cluster};
+use paceline_virtual::{Calibration, Cluster, Terms};
 
 use super::store::BUILD;
 use super::train;

@@ -22,6 +22,7 @@ use paceline_record::FailureKind;
 pub struct Args {
     /// The run: its id, the beginning of it, or `last`; or the folder of one checkpoint
     run: String,
+    /// File to write
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
     #[command(flatten)]

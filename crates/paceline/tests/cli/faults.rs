@@ -4,8 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use paceline_launch::control::RankCommand;
-use paceline_launch::processes::RankProcesses;
+use paceline_launch::{RankCommand, RankProcesses};
 use paceline_record::Store;
 use paceline_testing::{Need, has_programs, skip};
 use paceline_train::Segment;

@@ -6,11 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use paceline_wire::Key;
 use paceline_wire::line::Link;
-use paceline_wire::stream::StreamOptions;
 use paceline_wire::stream::medium::Medium;
-use paceline_wire::tls::Secure;
+use paceline_wire::{Key, Secure, StreamOptions};
 use serde_json::{Value, json};
 
 use crate::machines::{Listening, Process, error};

@@ -5,9 +5,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-use paceline_wire::handshake::VERDICT;
-use paceline_wire::hello::{HELLO, Hello};
-use paceline_wire::{Identity, Key};
+use paceline_wire::{HELLO, Hello, Identity, Key, VERDICT};
 use serde_json::Value;
 
 use crate::rpc::{Answer, DATA, END_STREAM, call, chunk, frame};

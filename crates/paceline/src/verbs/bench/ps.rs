@@ -17,6 +17,7 @@ use crate::output::Show;
 pub struct Args {
     #[command(flatten)]
     common: Common,
+    /// Numbers of workers
     #[arg(
         long,
         value_delimiter = ',',
@@ -25,6 +26,7 @@ pub struct Args {
         value_parser = clap::value_parser!(u32).range(1..=256)
     )]
     workers: Vec<u32>,
+    /// Numbers of servers
     #[arg(
         long,
         value_delimiter = ',',

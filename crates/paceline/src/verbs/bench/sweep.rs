@@ -5,7 +5,7 @@ use std::path::Path;
 use clap::builder::PossibleValuesParser;
 use paceline_analyze::chart::Chart;
 use paceline_bench::payload::{self, PAYLOADS};
-use paceline_bench::sweep::{ChannelAxes, Progress, SweepRules};
+use paceline_bench::{ChannelAxes, Progress, SweepRules};
 use paceline_nn::models::MODELS;
 use paceline_wire::TRANSPORTS;
 

@@ -15,6 +15,7 @@ use crate::output::{self, Bar, Show};
 #[derive(clap::Args, Debug)]
 #[command(group = ArgGroup::new("workload").required(true))]
 pub struct Args {
+    /// The study file
     #[arg(value_name = "STUDY.toml", group = "workload")]
     study: Option<PathBuf>,
     #[command(flatten)]

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use paceline_explore::regret::{self, RegretCurve};
 use paceline_explore::samplers::SAMPLERS;
-use paceline_explore::table::{Exploration, ExplorationRequest, LookupTable};
+use paceline_explore::{Exploration, ExplorationRequest, LookupTable};
 use paceline_plan::{Condition, Goal, Objective};
 use serde_json::{Map, Value, json};
 
@@ -44,6 +44,7 @@ pub struct Asked {
     /// How many rows are looked up
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     budget: u64,
+    /// Seed of everything random
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
