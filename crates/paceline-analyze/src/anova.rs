@@ -70,25 +70,19 @@ pub struct VarianceSource {
 /// The effect of a factor.
 #[derive(Clone, Debug, Serialize)]
 pub struct FactorEffect {
-    /// The factor.
     pub factor: String,
-    /// Its levels.
     pub levels: Vec<LevelEffect>,
     /// Between two levels, on the response's scale; intervals hold for all pairs of this factor together.
     pub steps: Vec<LevelContrast>,
 }
 
-/// What a level does.
 #[derive(Clone, Debug, Serialize)]
 pub struct LevelEffect {
-    /// The level.
     pub level: String,
-    /// Runs.
     pub n: usize,
     /// Difference from the mean of all levels, on the response's scale, averaged over the levels of other factors;
     /// absent where the runs do not determine it.
     pub effect: Option<Estimate>,
-    /// The mean there.
     pub mean: Option<Estimate>,
 }
 

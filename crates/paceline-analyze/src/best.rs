@@ -12,12 +12,9 @@ use crate::table::StudyTable;
 /// A configuration and what its runs measured.
 #[derive(Clone, Debug, Serialize)]
 pub struct Configuration {
-    /// Its levels, by factor.
     #[serde(skip)]
     pub levels: Vec<usize>,
-    /// In words.
     pub configuration: String,
-    /// Its runs.
     pub runs: Vec<String>,
     /// Mean of the response's scale over its runs, with an interval where the noise is known.
     pub mean: Estimate,
@@ -112,10 +109,8 @@ impl Ranking {
 /// A configuration that no other beats in every response.
 #[derive(Clone, Debug, Serialize)]
 pub struct FrontPoint {
-    /// Its levels, by factor.
     #[serde(skip)]
     pub levels: Vec<usize>,
-    /// In words.
     pub configuration: String,
     /// Means as measured, in the order of the responses.
     pub values: Vec<f64>,

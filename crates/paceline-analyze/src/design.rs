@@ -43,7 +43,6 @@ impl Coding {
         }
     }
 
-    /// Columns.
     pub fn width(&self) -> usize {
         match self {
             Self::Levels(levels) => levels - 1,
@@ -68,7 +67,6 @@ pub struct Term {
     pub factors: Vec<usize>,
     /// Their names, with `:` between.
     pub name: String,
-    /// Its columns.
     pub columns: Range<usize>,
 }
 
@@ -81,7 +79,6 @@ pub struct ModelMatrix {
     pub terms: Vec<Term>,
     /// Columns of blocks, after the first, which is all ones.
     pub blocks: Range<usize>,
-    /// All columns.
     pub columns: Vec<Vec<f64>>,
     /// Whether pairs were left out because there are too few runs.
     pub without_pairs: bool,

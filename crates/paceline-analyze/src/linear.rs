@@ -39,7 +39,6 @@ fn subtract(from: &mut [f64], times: f64, what: &[f64]) {
 }
 
 impl Fit {
-    /// Fits columns to values.
     pub fn new(columns: &[Vec<f64>], values: &[f64]) -> Self {
         let (mut basis, mut kept, mut triangle): (Vec<Vec<f64>>, Vec<usize>, Vec<Vec<f64>>) =
             Default::default();

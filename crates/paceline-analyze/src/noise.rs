@@ -20,7 +20,6 @@ pub struct Noise {
 /// Runs of one configuration over the time of a study.
 #[derive(Clone, Debug, Serialize)]
 pub struct Controls {
-    /// How many.
     pub n: usize,
     /// Their deviation over their mean, as measured.
     pub variation: f64,

@@ -10,17 +10,13 @@ use crate::table::StudyTable;
 /// Two workloads beside each other.
 #[derive(Clone, Debug, Serialize)]
 pub struct WorkloadAgreement {
-    /// The one workload.
     pub a: String,
-    /// The other.
     pub b: String,
     /// Configurations that were run on both.
     pub n: usize,
-    /// Spearman's correlation.
     pub spearman: Option<Correlation>,
     /// Its interval (95%).
     pub spearman_interval: Option<(f64, f64)>,
-    /// Kendall's correlation.
     pub kendall: Option<Correlation>,
 }
 
@@ -29,9 +25,7 @@ pub struct WorkloadAgreement {
 pub struct Loss {
     /// Whose best configuration it is.
     pub from: String,
-    /// Where it is used.
     pub to: String,
-    /// The configuration.
     pub configuration: String,
     /// What it reaches there, as measured.
     pub value: f64,

@@ -156,7 +156,6 @@ impl Channels {
 }
 
 impl Channels {
-    /// For people.
     pub fn text(&self) -> String {
         let seconds = |value: f64| ChartUnit::Seconds.show(value);
         let columns: [TableColumn<'_, Channel>; 12] = [

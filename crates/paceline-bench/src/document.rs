@@ -9,15 +9,12 @@ use crate::servers_document::ServersPoint;
 /// Channels between processes, measured.
 pub type Channels = BenchDocument<Channel>;
 
-/// Parameter servers, measured.
 pub type Servers = BenchDocument<ServersPoint>;
 
-/// What a benchmark measured.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct BenchDocument<P> {
     /// `channels` or `ps`.
     pub bench: String,
-    /// The program's version.
     pub version: String,
     /// What it was measured on.
     pub machine: Machine,
@@ -26,7 +23,6 @@ pub struct BenchDocument<P> {
     /// Pairs of ranks that exchanged messages at the same time, of `channels`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pairs: Option<usize>,
-    /// Repeats of each point.
     pub repeats: usize,
     /// Seconds per repeat that were asked for.
     pub seconds: f64,
@@ -38,7 +34,6 @@ pub struct BenchDocument<P> {
     pub payloads: Vec<Scheme>,
     /// Combinations that cannot be, and why.
     pub left_out: Vec<String>,
-    /// What was measured.
     pub points: Vec<P>,
 }
 

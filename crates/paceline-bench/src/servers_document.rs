@@ -16,9 +16,7 @@ pub struct ServersConfig {
     pub transport: String,
     /// Bytes of each connection's buffer; what the transport chooses if absent.
     pub buffer_bytes: Option<usize>,
-    /// Workers.
     pub workers: usize,
-    /// Servers.
     pub servers: usize,
     /// Consistency model, with the defaults of its parameters.
     pub sync: String,
@@ -26,10 +24,8 @@ pub struct ServersConfig {
     pub payload: String,
 }
 
-/// One configuration.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ServersPoint {
-    /// Which one.
     #[serde(flatten)]
     pub config: ServersConfig,
     /// Bytes of the model.
@@ -52,7 +48,6 @@ pub struct ServersPoint {
     pub server_cpu_s_per_gb: Spread,
     /// Part of a server's time that it did not wait, over repeats.
     pub server_busy: Spread,
-    /// As measured.
     pub repeats: Vec<ServerRepeat>,
 }
 
@@ -124,7 +119,6 @@ impl ServersPoint {
 }
 
 impl Servers {
-    /// For people.
     pub fn text(&self) -> String {
         let seconds = |value: f64| ChartUnit::Seconds.show(value);
         let columns: [TableColumn<'_, ServersPoint>; 17] = [

@@ -16,12 +16,10 @@ const QUEUE: usize = 16;
 /// What is kept at most; what was not asked for the longest goes first.
 const KEPT: usize = 48;
 
-/// Parts of a page.
 #[derive(Clone, Debug, Default)]
 pub struct Fragment {
     /// What is told in words, as HTML.
     pub told: String,
-    /// Charts, as HTML.
     pub charts: String,
     /// Of what, e.g. `384 runs`.
     pub of: String,
@@ -32,7 +30,6 @@ pub type AnalysisTask = Box<dyn FnOnce() -> Fragment + Send>;
 
 /// What there is to show.
 pub struct Shown {
-    /// The latest.
     pub fragment: Option<Arc<Fragment>>,
     /// Its number: another one once it was made again.
     pub made: u64,
@@ -67,7 +64,6 @@ pub struct BackgroundAnalysis {
 }
 
 impl BackgroundAnalysis {
-    /// Starts the thread.
     pub fn start() -> std::io::Result<Arc<Self>> {
         let background = Arc::new(Self { state: Mutex::default(), news: Condvar::new() });
         let own = Arc::downgrade(&background);

@@ -95,7 +95,6 @@ impl StoreCache {
         Self { folder, studies, figures, kept: Mutex::default(), reading: Mutex::default() }
     }
 
-    /// The store's folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -134,7 +133,6 @@ impl StoreCache {
         Ok(group)
     }
 
-    /// Names of the studies.
     pub fn studies(&self) -> Vec<String> {
         self.studies.names()
     }

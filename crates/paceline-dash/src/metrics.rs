@@ -7,9 +7,7 @@ use crate::cache::StoreCache;
 /// What the server itself counts.
 #[derive(Clone, Copy, Debug)]
 pub struct Served {
-    /// Requests that were answered.
     pub answered: u64,
-    /// Requests that were refused.
     pub refused: u64,
     /// Event streams that are open.
     pub listening: u64,
@@ -21,7 +19,6 @@ fn label(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// All figures.
 pub fn text(cache: &StoreCache, served: Served) -> String {
     let mut text = String::new();
     let mut family = |name: &str, kind: &str, about: &str, samples: Vec<(String, f64)>| {

@@ -26,7 +26,6 @@ use crate::query::Query;
 /// The body of an answer.
 pub type ResponseBody = BoxBody<Bytes, Infallible>;
 
-/// What is served.
 pub struct ServerState {
     /// What there is to show.
     pub cache: Arc<StoreCache>,
@@ -49,7 +48,6 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'u
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
 impl ServerState {
-    /// Of a store.
     pub fn new(store: PathBuf, studies: Box<dyn Studies>, access: Access) -> std::io::Result<Self> {
         let cache = Arc::new(StoreCache::new(store, studies, Figures::default()));
         let background = BackgroundAnalysis::start()?;
@@ -112,7 +110,6 @@ fn html(page: Page) -> Response<ResponseBody> {
     response(page.status, "text/html; charset=utf-8", full(page.html))
 }
 
-/// Answers a request.
 pub async fn answer(site: Arc<ServerState>, request: Request<Incoming>) -> Response<ResponseBody> {
     // Nobody has anything to send: bodies are not read.
     let (request, _) = request.into_parts();

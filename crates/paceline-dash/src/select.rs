@@ -21,14 +21,11 @@ pub struct RunFilter<'a> {
 /// What has a number: a factor or a response.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum NumericColumn {
-    /// A factor's level.
     Factor(usize),
-    /// What was measured.
     Response(usize),
 }
 
 impl NumericColumn {
-    /// Of a run.
     pub fn of(self, member: &Member) -> Option<f64> {
         match self {
             Self::Factor(f) => member.levels.get(f)?.parse().ok(),
@@ -36,7 +33,6 @@ impl NumericColumn {
         }
     }
 
-    /// By its name.
     pub fn named(group: &Group, name: &str) -> Option<Self> {
         let factor = || group.factors.iter().position(|f| f == name).map(Self::Factor);
         group.responses.iter().position(|r| r.is(name)).map(Self::Response).or_else(factor)

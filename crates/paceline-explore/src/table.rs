@@ -269,7 +269,6 @@ impl Exploration {
 pub struct Explored {
     /// Rows of the table, from 0, in the order in which they were looked up.
     pub rows: Vec<usize>,
-    /// What was seen there.
     pub history: Vec<Observation>,
     /// Seconds that each suggestion took.
     pub suggest_s: Vec<f64>,

@@ -229,7 +229,6 @@ pub struct Done {
     pub staleness: Vec<u64>,
 }
 
-/// Writes a frame.
 pub fn write(to: &mut impl Write, message: &impl Serialize, numbers: &[f32]) -> io::Result<()> {
     let document = serde_json::to_vec(message)?;
     to.write_all(&(document.len() as u32).to_le_bytes())?;

@@ -13,9 +13,7 @@ use crate::control::{self, RankCommand, RankEvent};
 /// What a machine says first. Every version must be able to read it, so that both can be named.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Greeting {
-    /// Its program.
     pub version: Version,
-    /// Its name.
     pub name: String,
     /// Which host it wants to be, if it minds.
     pub host: Option<usize>,
@@ -26,14 +24,11 @@ pub struct Greeting {
 /// What two machines must agree on to understand each other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Version {
-    /// Of the program.
     pub program: String,
-    /// Of the wire.
     pub wire: u16,
 }
 
 impl Version {
-    /// This program's.
     pub fn own() -> Self {
         Self { program: env!("CARGO_PKG_VERSION").into(), wire: VERSION }
     }
@@ -55,29 +50,19 @@ pub fn excerpt(text: &str) -> String {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "kebab-case")]
 pub enum HostCommand {
-    /// It cannot take part.
     Refused {
-        /// Why.
         message: String,
-        /// What to do.
         hint: String,
     },
-    /// It takes part.
     Welcome {
-        /// The launcher's name.
         name: String,
-        /// The run's id.
         run: String,
-        /// Which host it is.
         host: usize,
-        /// How many there are.
         hosts: usize,
     },
     /// What to do, once everybody is here.
     Start {
-        /// The plan.
         plan: Box<Plan>,
-        /// The ranks to start.
         ranks: Vec<usize>,
         /// The run's own key.
         key: [u8; 32],
@@ -86,23 +71,18 @@ pub enum HostCommand {
     },
     /// A word for one of its ranks.
     Tell {
-        /// The rank.
         rank: usize,
-        /// The word.
         order: Box<RankCommand>,
     },
-    /// The run has ended.
     RunEnd(RunEnd),
 }
 
-/// How a run ended.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct RunEnd {
     /// Which kind of failure it was, if it did not end well.
     pub failure: Option<FailureKind>,
     /// What happened, if it did not end well.
     pub message: String,
-    /// What to do.
     pub hint: String,
     /// The result, if it ended well.
     pub result: Option<serde_json::Value>,
@@ -113,31 +93,13 @@ pub struct RunEnd {
 #[serde(tag = "say", rename_all = "kebab-case")]
 pub enum HostEvent {
     /// One of its ranks says something; its numbers follow.
-    Rank {
-        /// The rank.
-        rank: usize,
-        /// What it says.
-        said: RankEvent,
-    },
+    Rank { rank: usize, said: RankEvent },
     /// One of its ranks will say nothing more.
-    Closed {
-        /// The rank.
-        rank: usize,
-    },
+    Closed { rank: usize },
     /// The process of one of its ranks has ended.
-    Exited {
-        /// The rank.
-        rank: usize,
-        /// The process.
-        pid: u32,
-        /// How it ended.
-        status: String,
-    },
+    Exited { rank: usize, pid: u32, status: String },
     /// It cannot do what it was told.
-    Failed {
-        /// What happened.
-        message: String,
-    },
+    Failed { message: String },
 }
 
 /// Most bytes that come with numbers: lengths and a document.
@@ -152,7 +114,6 @@ pub fn encode(message: &impl Serialize, numbers: &[f32]) -> Vec<u8> {
     bytes
 }
 
-/// What a document says.
 pub fn decode<M: DeserializeOwned>(bytes: &[u8]) -> Result<(M, Vec<f32>), String> {
     match control::read(&mut &*bytes) {
         Ok(Some(message)) => Ok(message),

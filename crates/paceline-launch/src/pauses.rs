@@ -54,13 +54,10 @@ pub fn unpack(packed: Packed, numbers: &[f32]) -> Option<RankState> {
 /// What happens when everybody has paused.
 #[derive(Debug)]
 pub enum Decision {
-    /// The run goes on.
     GoOn(Segment),
     /// It stops here; where it was saved.
     Stop {
-        /// Steps done.
         step: u64,
-        /// The checkpoint.
         path: PathBuf,
     },
 }
@@ -109,7 +106,6 @@ impl<'a> Pauses<'a> {
         self.plan.checkpoint_every.map_or(self.steps, |every| ((from / every + 1) * every).min(self.steps))
     }
 
-    /// The stretch under way.
     pub fn segment(&self) -> Segment {
         self.segment
     }

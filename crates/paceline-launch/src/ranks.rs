@@ -36,20 +36,14 @@ pub(crate) enum Incoming {
 /// An event that concerns a rank or a machine of the run.
 #[derive(Debug)]
 pub enum RanksEvent {
-    /// Of a rank.
     Rank(ProcessEvent),
-    /// A machine is lost.
     HostLost {
-        /// Which host.
         host: usize,
-        /// Why.
         cause: String,
     },
     /// A machine is under suspicion (`false`), or there again.
     HostLiveness {
-        /// Which host.
         host: usize,
-        /// Whether it is there.
         there: bool,
     },
     /// Somebody was turned away where machines join.
@@ -57,7 +51,6 @@ pub enum RanksEvent {
         /// Who, and why.
         cause: String,
     },
-    /// Nothing to tell.
     Nothing,
 }
 
@@ -272,7 +265,6 @@ impl Ranks {
         self.hosts.as_ref().map(|_| self.host_name(0))
     }
 
-    /// A rank's process.
     pub fn pid(&self, rank: usize) -> u32 {
         match &self.ends[rank] {
             Some((pid, _)) => *pid,

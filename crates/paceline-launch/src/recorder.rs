@@ -26,7 +26,6 @@ impl RankRecorder {
         self.0.borrow().as_ref().map(Recorder::observer)
     }
 
-    /// Adds a step.
     pub fn step(&self, row: StepRow) {
         self.0.borrow_mut().iter_mut().for_each(|recorder| recorder.step(row));
     }

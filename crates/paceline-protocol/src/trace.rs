@@ -23,19 +23,12 @@ pub enum TracedAction {
     Sent(Tag, Option<Region>),
     /// Added something of this length.
     Reduced(Region),
-    /// Took something over.
     Copied(Region),
-    /// Mixed something in.
     Mixed(Region, f32, f32),
-    /// Scaled.
     Scaled(Region, f32),
-    /// Encoded into this region.
     Encoded(Region),
-    /// Decoded into this region.
     Decoded(Region, Accumulate),
-    /// Put a product here.
     Multiplied(Region),
-    /// Made orthonormal.
     Orthonormalised(Region),
     /// Updated parameters, at the rate of this step.
     Applied(Region, u64),

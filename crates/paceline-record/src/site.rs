@@ -11,15 +11,12 @@ use crate::process;
 /// A process and its machine, as they are when a run begins.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Site {
-    /// The machine's name.
     pub host: String,
     /// What the kernel calls its life since it was started.
     pub boot_id: String,
-    /// The process.
     pub pid: u32,
     /// When the process began, in the kernel's ticks since boot: two processes of one number differ in it.
     pub pid_started: u64,
-    /// The machine.
     pub machine: Machine,
     /// Memory of the machine in bytes.
     pub memory_bytes: u64,

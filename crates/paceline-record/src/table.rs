@@ -3,19 +3,14 @@
 
 use crate::metric::Metrics;
 
-/// What a column holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Type {
-    /// A whole number.
     Integer,
-    /// A number.
     Real,
-    /// Text.
     Text,
 }
 
 impl Type {
-    /// SQLite's name of it.
     pub fn sql(self) -> &'static str {
         match self {
             Self::Integer => "INTEGER",

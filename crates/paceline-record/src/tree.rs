@@ -11,13 +11,11 @@ use serde::{Deserialize, Serialize};
 /// What one process of the tree has taken so far.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Reading {
-    /// Its number.
     pub pid: u32,
     /// Its name, as the kernel shortens it.
     pub name: String,
     /// CPU time of all its threads, in seconds.
     pub cpu_s: f64,
-    /// Resident memory.
     pub resident_bytes: u64,
     /// Read from storage.
     pub read_bytes: u64,

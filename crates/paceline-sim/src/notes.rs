@@ -75,7 +75,6 @@ pub struct LinkTraffic {
 /// What was noted of a rank.
 #[derive(Clone, Debug, Default)]
 pub struct Notes {
-    /// Its steps or updates.
     pub steps: Vec<Took>,
     /// Its messages and waits, as many as there was room for.
     pub trace: Vec<Note>,

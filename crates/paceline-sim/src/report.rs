@@ -20,14 +20,10 @@ pub struct StartedStep {
     pub scale: GradientScale,
 }
 
-/// A message that arrived.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival {
-    /// Sender.
     pub from: Rank,
-    /// Receiver.
     pub to: Rank,
-    /// What it belongs to.
     pub tag: Tag,
     /// Whether it had a body.
     pub body: bool,
@@ -40,9 +36,7 @@ pub struct SimulatedTimes {
     pub compute: Time,
     /// Sending, receiving, summing.
     pub exchange: Time,
-    /// Updating parameters.
     pub apply: Time,
-    /// When it had finished.
     pub end: Time,
     /// Waiting, by the rank that was waited for; empty where nobody asked.
     pub wait_for: Vec<Time>,

@@ -9,9 +9,7 @@ pub enum Phase {
     Data,
     /// Forward pass and loss.
     Forward,
-    /// Backward pass.
     Backward,
-    /// Optimiser.
     Apply,
     /// Evaluation, outside the training clock.
     Evaluate,

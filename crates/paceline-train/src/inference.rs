@@ -43,7 +43,6 @@ struct Latency {
     samples_per_s: f64,
 }
 
-/// What was measured.
 #[derive(Serialize)]
 pub struct InferenceReport {
     model: String,
@@ -129,7 +128,6 @@ impl InferRequest {
 }
 
 impl InferenceReport {
-    /// For people.
     pub fn text(&self) -> String {
         let Self { model, data, weights, parameters, accuracy, loss, test_samples, .. } = self;
         let from = weights.as_deref().unwrap_or("untrained: give --init FILE");

@@ -54,7 +54,6 @@ pub struct MedianEstimate {
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Sharing {
-    /// How many.
     pub processes: usize,
     /// How many times as long each takes, if it goes on without the others.
     pub slowdown: MedianEstimate,
@@ -92,7 +91,6 @@ fn at_size(small: MedianEstimate, large: Option<MedianEstimate>, elements: usize
     small.median + (large.unwrap_or(small).median - small.median) * way.clamp(0.0, 1.0)
 }
 
-/// A computation on elements.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ElementCost {
@@ -109,7 +107,6 @@ pub struct ElementCost {
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct TransportCost {
-    /// Its name.
     pub name: String,
     /// Seconds that a message is under way.
     pub latency_s: MedianEstimate,
@@ -129,7 +126,6 @@ pub struct TransportCost {
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 #[serde(from = "(usize, bool, f64, f64)", into = "(usize, bool, f64, f64)")]
 pub struct MessageTime {
-    /// Bytes.
     pub bytes: usize,
     /// Whether both sides sent at once.
     pub duplex: bool,
@@ -139,17 +135,13 @@ pub struct MessageTime {
     pub p95_s: f64,
 }
 
-/// Passes of a model.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct PassTime {
-    /// The model.
     pub model: String,
     /// Height, width and channels of a sample.
     pub input: [usize; 3],
-    /// Samples of the batch.
     pub batch: usize,
-    /// Threads.
     pub threads: usize,
     /// How often it was measured.
     pub repetitions: usize,
@@ -165,7 +157,6 @@ pub struct PassTime {
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 #[serde(from = "(String, f64, f64)", into = "(String, f64, f64)")]
 pub struct Layer {
-    /// Its name.
     pub name: String,
     /// Seconds of its forward pass.
     pub forward_s: f64,

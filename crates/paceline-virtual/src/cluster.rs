@@ -26,17 +26,13 @@ pub struct Cluster {
     pub host: Vec<HostGroup>,
 }
 
-/// Alike hosts.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct HostGroup {
-    /// What they are called.
     #[serde(default = "unnamed")]
     pub name: String,
-    /// How many there are.
     #[serde(default = "one")]
     pub count: usize,
-    /// Cores of each.
     pub cores: usize,
     /// How fast a core is, relative to the calibrated machine's.
     #[serde(default = "as_fast")]
@@ -45,7 +41,6 @@ pub struct HostGroup {
     pub bandwidth: String,
     /// Time that a bit is under way, e.g. `50us`.
     pub latency: String,
-    /// Price of an hour.
     pub price_per_hour: Option<f64>,
 }
 

@@ -19,15 +19,12 @@ use paceline_wire::{Body, Source};
 /// Progress events of a run, roughly.
 const PROGRESS: u64 = 100;
 
-/// A rank's own memory.
 pub struct Own {
-    /// Parameters.
     pub params: Vec<f32>,
     /// Batch norm's statistics.
     pub state: Vec<f32>,
     /// Sums of its last step.
     pub last: Outcome,
-    /// Samples done.
     pub samples: u64,
     grads: Vec<f32>,
     scratch: Scratch,
@@ -51,15 +48,12 @@ struct Incomplete {
 
 /// What is to be learned.
 pub struct Lesson<'a> {
-    /// The plan.
     pub plan: TypedPlan<'a>,
-    /// The dataset.
     pub dataset: &'a Dataset,
     /// What the strategy is told.
     pub setup: &'a Setup,
     /// How far the workers' models agree.
     pub agreement: Agreement,
-    /// The network.
     pub graph: Arc<Graph>,
 }
 
@@ -72,12 +66,10 @@ pub struct Learning<'a, 'r> {
     /// The network that all use in turn.
     replica: Replica,
     order: Order,
-    /// Each rank's memory.
     pub ranks: Vec<Own>,
     snapshots: Vec<Incomplete>,
     /// Snapshots that each server has given.
     rounds: Vec<u64>,
-    /// Evaluations so far.
     pub gather: Gather<'a>,
     report: &'r mut dyn FnMut(Event<'_>),
     /// Why nothing more is to be learned.

@@ -43,11 +43,9 @@ pub struct Terms<'a> {
 /// A pass of a worker: its time on the calibrated machine, and where that goes.
 #[derive(Clone, Debug)]
 pub struct Timing {
-    /// Seconds.
     pub seconds: f64,
     /// The fraction that loads the batch, and the one of the forward pass.
     pub data: f64,
-    /// The same.
     pub forward: f64,
     /// When gradients are final.
     pub parts: Vec<PassPart>,

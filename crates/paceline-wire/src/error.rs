@@ -116,7 +116,6 @@ impl WireError {
 /// A peer that did not connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
-    /// Its rank.
     pub rank: usize,
     /// The address it should have.
     pub address: String,

@@ -73,7 +73,6 @@ impl Sizes {
 /// Connections made of gRPC calls.
 pub struct Rpc;
 
-/// Somebody who listens.
 pub struct Ear {
     socket: TcpListener,
     /// What connections get, once it is known.

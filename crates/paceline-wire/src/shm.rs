@@ -98,7 +98,6 @@ impl Medium for SharedMemory {
     }
 }
 
-/// One connection.
 pub struct Stream {
     socket: UnixStream,
     /// None as long as an acceptor waits for the dialler's segment.

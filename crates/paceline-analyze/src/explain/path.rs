@@ -8,7 +8,6 @@ use serde::Serialize;
 use super::links::{NEAR_S, Wires, pauses, was_waiting};
 use super::{Message, Recorded};
 
-/// Parts of the chain.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Shares {
     /// Steps that the chain spans.

@@ -41,10 +41,8 @@ impl Cause {
     }
 }
 
-/// Something that would help.
 #[derive(Clone, Debug, Serialize)]
 pub struct Change {
-    /// What to do.
     pub what: String,
     /// What that is, for whoever can simulate it.
     #[serde(rename = "if")]
@@ -67,13 +65,11 @@ impl Change {
 /// What a run was bound by.
 #[derive(Clone, Debug, Serialize)]
 pub struct Verdict {
-    /// The cause.
     pub cause: Cause,
     /// Part of a step's time that it is responsible for.
     pub share: f64,
     /// The rank, where one is.
     pub rank: Option<usize>,
-    /// In a sentence.
     pub sentence: String,
     /// What would help most comes first.
     pub changes: Vec<Change>,

@@ -33,7 +33,6 @@ fn pair(site: &ServerState, query: &Query) -> Result<[RunRow; 2], Page> {
     }
 }
 
-/// The page.
 pub fn page(site: &ServerState, query: &Query) -> PageResult {
     let runs = pair(site, query)?;
     let shown = compared(site, &runs);
@@ -59,7 +58,6 @@ pub fn page(site: &ServerState, query: &Query) -> PageResult {
     Ok(frame(Room::None, &format!("{} and {}", a.run, b.run), &body))
 }
 
-/// The charts alone.
 pub fn charts(site: &ServerState, query: &Query) -> PageResult {
     let shown = compared(site, &pair(site, query)?);
     Ok(Page::part(shown.fragment.map_or_else(String::new, |fragment| fragment.charts.clone())))

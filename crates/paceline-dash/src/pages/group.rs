@@ -29,19 +29,15 @@ const AT_ONCE: usize = 1000;
 /// Runs that parallel coordinates draw.
 const LINES: usize = 5000;
 
-/// What is looked at.
 pub struct View {
     /// The path of its page.
     pub base: String,
-    /// Its runs.
     pub of: Of,
 }
 
 /// A study or all runs.
 pub enum Of {
-    /// A study.
     Study(Arc<StudyOverview>),
-    /// All recorded runs.
     Runs(Arc<Group>),
 }
 
@@ -67,7 +63,6 @@ pub fn configuration(group: &Group, member: &Member) -> String {
     group.varied().filter_map(level).collect::<Vec<_>>().join(", ")
 }
 
-/// The page.
 pub fn page(site: &ServerState, view: &View, query: &Query) -> PageResult {
     let group = view.group();
     let chosen = RunFilter::new(group, query);
@@ -100,7 +95,6 @@ pub fn page(site: &ServerState, view: &View, query: &Query) -> PageResult {
     Ok(frame(room, &group.title, &body))
 }
 
-/// The charts alone.
 pub fn charts(site: &ServerState, view: &View, query: &Query) -> PageResult {
     let members = RunFilter::new(view.group(), query).members();
     let shown = analysed(site, view, query, &members);

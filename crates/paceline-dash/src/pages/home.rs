@@ -16,7 +16,6 @@ const LATEST: usize = 12;
 /// Runs under way that are shown.
 const UNDER_WAY: usize = 8;
 
-/// The page.
 pub fn page(site: &ServerState) -> PageResult {
     let runs = site.cache.runs().map_err(|error| failed(&error))?;
     let studies: Vec<(String, Result<std::sync::Arc<StudyOverview>, String>)> =

@@ -19,9 +19,7 @@ use crate::route::ServerState;
 
 /// A page that was made.
 pub struct Page {
-    /// Whether all is well.
     pub status: StatusCode,
-    /// Its text.
     pub html: String,
 }
 

@@ -26,7 +26,6 @@ pub fn tile(name: &str, value: &str, below: &str) -> String {
     )
 }
 
-/// How far something is.
 pub fn progress(done: u64, all: u64, what: &str) -> String {
     if all == 0 {
         let what = escape(what);
@@ -113,7 +112,6 @@ pub fn seconds(value: f64) -> String {
     }
 }
 
-/// So many bytes.
 pub fn bytes(value: f64) -> String {
     let units = [(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")];
     let unit = units.into_iter().find(|(size, _)| value >= *size);

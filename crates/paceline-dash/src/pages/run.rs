@@ -24,7 +24,6 @@ pub fn find(site: &ServerState, name: &str) -> Result<RunRow, Page> {
     found.map_err(|error| failed(&error))
 }
 
-/// The page.
 pub fn page(site: &ServerState, name: &str) -> PageResult {
     let run = find(site, name)?;
     let shown = explained(site, &run);
@@ -36,7 +35,6 @@ pub fn page(site: &ServerState, name: &str) -> PageResult {
     Ok(frame(Room::None, &format!("Run {}", run.run), &body))
 }
 
-/// The charts alone.
 pub fn charts(site: &ServerState, name: &str) -> PageResult {
     let shown = explained(site, &find(site, name)?);
     Ok(Page::part(shown.fragment.map_or_else(String::new, |fragment| fragment.charts.clone())))

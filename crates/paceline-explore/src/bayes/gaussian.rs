@@ -16,7 +16,6 @@ pub struct Features {
 const ABSENT: f64 = f64::INFINITY;
 
 impl Features {
-    /// Of these points.
     pub fn new<'a>(space: &Space, points: impl IntoIterator<Item = &'a Point>) -> Self {
         let names: Vec<bool> = space.axes().iter().map(|a| a.scale == paceline_plan::Scale::Names).collect();
         let mut places = Vec::new();
@@ -32,12 +31,10 @@ impl Features {
         Self { axes: names.len(), places, names }
     }
 
-    /// How many points.
     pub fn len(&self) -> usize {
         self.places.len() / self.axes
     }
 
-    /// These points only.
     pub fn select(&self, indices: &[usize]) -> Self {
         let places = indices.iter().flat_map(|i| self.row(*i).iter().copied()).collect();
         Self { places, names: self.names.clone(), ..*self }

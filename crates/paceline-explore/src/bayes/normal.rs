@@ -2,7 +2,6 @@
 
 use std::f64::consts::{FRAC_1_SQRT_2, PI};
 
-/// Density.
 pub fn density(z: f64) -> f64 {
     (-0.5 * z * z).exp() / (2.0 * PI).sqrt()
 }
@@ -12,7 +11,6 @@ pub fn below(z: f64) -> f64 {
     0.5 * libm::erfc(-z * FRAC_1_SQRT_2)
 }
 
-/// Its logarithm.
 pub fn ln_below(z: f64) -> f64 {
     if z > -8.0 { below(z).ln() } else { tail(z) - (-z).ln() + (-1.0 / (z * z)).ln_1p() }
 }

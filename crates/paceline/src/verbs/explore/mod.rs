@@ -29,6 +29,7 @@ pub struct Args {
     asked: table::Asked,
 }
 
+/// How runs are made.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Running {
     /// Runs side by side, each on its part of the cores
