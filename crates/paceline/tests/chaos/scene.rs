@@ -58,7 +58,7 @@ const EPOCHS: u64 = 20;
 /// Those of a run that is long enough to be interrupted at any moment. One worker alone waits for nobody, and needs
 /// most.
 fn long_epochs(workers: usize) -> u64 {
-    if workers == 1 { 8 * EPOCHS } else { 3 * EPOCHS }
+    if workers == 1 { 6 * EPOCHS } else { 2 * EPOCHS }
 }
 
 impl Scene {
