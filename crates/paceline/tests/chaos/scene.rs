@@ -218,6 +218,15 @@ impl Running {
             }
         }
         let launcher = command.stdout(file("out")).stderr(file("err")).spawn().expect("the program starts");
+        // Until `env` has set the signals, SIGINT may still be ignored.
+        let status = || fs::read_to_string(format!("/proc/{}/status", launcher.id())).unwrap_or_default();
+        let ignored = |status: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:\t"));
+            line.is_some_and(|mask| u64::from_str_radix(mask, 16).is_ok_and(|mask| mask & 2 != 0))
+        };
+        while ignored(&status()) {
+            std::thread::sleep(Duration::from_micros(100));
+        }
         if terminal.is_some() {
             // Before it is the terminal's foreground group, a key reaches nobody.
             let stat = || fs::read_to_string(format!("/proc/{}/stat", launcher.id())).unwrap_or_default();
