@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use paceline_dash::{Group, Member, Studies, StudyOverview};
 use paceline_explore::schedule::{End, Role, StudyRun};
 
+use crate::registries::StudyRegistries;
 use crate::state::{self, StudyHistory, StudyState};
 use crate::{table, workload};
 
@@ -28,7 +29,8 @@ impl Studies for StudyStore {
     }
 
     fn read(&self, name: &str) -> Result<StudyOverview, String> {
-        let known = StudyState::peek(&self.0, name).map_err(|failure| failure.to_string())?;
+        let known = StudyState::peek(&self.0, name, &StudyRegistries::default())
+            .map_err(|failure| failure.to_string())?;
         let busy = StudyState::busy(&self.0, name);
         Ok(study(&known, busy))
     }

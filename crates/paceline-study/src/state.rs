@@ -105,15 +105,18 @@ impl StudyHistory {
         }
     }
 
-    fn from(entries: Vec<serde_json::Value>, path: &Path) -> Result<Self, StudyFailure> {
+    fn from(
+        entries: Vec<serde_json::Value>,
+        path: &Path,
+        registries: &StudyRegistries,
+    ) -> Result<Self, StudyFailure> {
         let damaged = |why: &str| StudyFailure::damaged(path, why);
         let mut known: Option<Self> = None;
         for entry in entries {
             let entry: Entry = serde_json::from_value(entry).map_err(|e| damaged(&e.to_string()))?;
             if let Entry::Study { file, name, text, .. } = &entry {
-                let registries = StudyRegistries::default();
                 let study = workload::renamed(Study::read(file, name, text)?, &registries.figures);
-                known = Some(Self::new(study, registries));
+                known = Some(Self::new(study, registries.clone()));
             }
             known
                 .as_mut()
@@ -223,7 +226,7 @@ impl StudyState {
         let path = journal(store, &study.name);
         let (mut journal, entries) = Journal::open(&path)?;
         if !entries.is_empty() {
-            let there = StudyHistory::from(entries, &path)?;
+            let there = StudyHistory::from(entries, &path, &registries)?;
             let same = there.study.source.text == study.source.text;
             return Err(StudyFailure::Exists { name: study.name, finished: there.finished, same });
         }
@@ -239,24 +242,28 @@ impl StudyState {
     }
 
     /// A study that was begun.
-    pub fn open(store: &Path, name: &str) -> Result<Self, StudyFailure> {
+    pub fn open(store: &Path, name: &str, registries: &StudyRegistries) -> Result<Self, StudyFailure> {
         let path = journal(store, name);
         if !path.is_file() {
             return Err(StudyFailure::Missing { store: store.into(), name: name.into() });
         }
         let (journal, entries) = Journal::open(&path)?;
-        let known = StudyHistory::from(entries, &path)?;
+        let known = StudyHistory::from(entries, &path, registries)?;
         let folder = path.parent().unwrap_or(store).to_owned();
         Ok(Self { known, journal, folder })
     }
 
     /// A look at a study that somebody may be working on.
-    pub fn peek(store: &Path, name: &str) -> Result<StudyHistory, StudyFailure> {
+    pub fn peek(
+        store: &Path,
+        name: &str,
+        registries: &StudyRegistries,
+    ) -> Result<StudyHistory, StudyFailure> {
         let path = journal(store, name);
         if !path.is_file() {
             return Err(StudyFailure::Missing { store: store.into(), name: name.into() });
         }
-        StudyHistory::from(Journal::peek(&path)?, &path)
+        StudyHistory::from(Journal::peek(&path)?, &path, registries)
     }
 
     /// Whether somebody is at work on a study.

@@ -46,8 +46,13 @@ impl Call {
 }
 
 /// The settings of a run of `paceline train`.
-fn settings(study: &Study, fixed: &BTreeMap<String, Value>, job: &PlannedRun) -> BTreeMap<String, Value> {
-    let mut settings = if job.role == Role::Baseline { alone(fixed) } else { fixed.clone() };
+fn settings(
+    study: &Study,
+    registries: &StudyRegistries,
+    fixed: &BTreeMap<String, Value>,
+    job: &PlannedRun,
+) -> BTreeMap<String, Value> {
+    let mut settings = if job.role == Role::Baseline { alone(fixed, registries) } else { fixed.clone() };
     settings.extend(levels(study, job));
     if job.share < 1.0 {
         for (name, default) in [("steps", None), ("epochs", Some(DEFAULT_EPOCHS))] {
@@ -74,7 +79,8 @@ pub(crate) fn call(
 ) -> Result<Call, StudyFailure> {
     match &study.workload {
         Workload::Train(fixed) => {
-            let settings = PlanSettings::from_values(&registries.settings, &settings(study, fixed, job))?;
+            let settings =
+                PlanSettings::from_values(&registries.settings, &settings(study, registries, fixed, job))?;
             let recording = Some(settings.recording()?);
             let task = TrialTask::Train { store: store.to_owned(), recording };
             Call::own(&TrialDocument::new(task, resolve(&settings)?, &settings))
@@ -135,8 +141,8 @@ fn number(study: &Study, job: &PlannedRun, name: &str) -> Option<f64> {
 /// Settings that make no sense for one worker alone.
 const OF_SEVERAL: &str = "workers servers strategy sync compression buffer network hosts averages placement";
 
-fn alone(fixed: &BTreeMap<String, Value>) -> BTreeMap<String, Value> {
-    let of_strategies = paceline_protocol::Protocols::default().parameters();
+fn alone(fixed: &BTreeMap<String, Value>, registries: &StudyRegistries) -> BTreeMap<String, Value> {
+    let of_strategies = registries.settings.registries.protocols.parameters();
     let own = |name: &str| {
         OF_SEVERAL.split(' ').all(|several| several != name) && of_strategies.iter().all(|p| p.name != name)
     };

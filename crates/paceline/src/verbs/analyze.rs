@@ -95,7 +95,8 @@ impl Asked {
                     return Err(Failure::ask(flag, "", "a study's axes and objectives are what is analysed"));
                 }
             }
-            let table = paceline_study::table(&StudyState::peek(&store.folder(), name)?);
+            let table =
+                paceline_study::table(&StudyState::peek(&store.folder(), name, &StudyRegistries::default())?);
             if table.measured(0).is_empty() {
                 let hint = format!("`paceline status {name}` shows how far it is");
                 return Err(Failure::new(

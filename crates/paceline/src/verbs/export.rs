@@ -69,7 +69,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
 
 /// A study: a row per run, and one per rank.
 fn export_study(args: &Args, name: &str, show: Show) -> Result<(), Failure> {
-    let known = StudyState::peek(&args.store.folder(), name)?;
+    let known = StudyState::peek(&args.store.folder(), name, &StudyRegistries::default())?;
     // Runs of other programs leave no record.
     let recorded = known.runs.iter().any(Option::is_some);
     let mut sheets = vec![runs(&known)];

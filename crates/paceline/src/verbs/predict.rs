@@ -37,7 +37,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     let known = args.hardware.read()?.or(calibration(&study)?);
     let measured = args.against.as_deref().map(|name| {
         let name = if name.is_empty() { &study.name } else { name };
-        StudyState::peek(&args.store.folder(), name)
+        StudyState::peek(&args.store.folder(), name, &StudyRegistries::default())
     });
     let measured = measured.transpose()?;
     known.tell(show);

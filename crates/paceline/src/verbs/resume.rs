@@ -91,7 +91,7 @@ fn resume_study(args: &Args, name: &str, show: Show) -> Result<(), Failure> {
         let problem = "is a study: its file says where its data are, and its runs stay on this machine";
         return Err(Failure::usage(format!("{name} {problem}; leave --listen and --data-dir out")));
     }
-    let mut state = StudyState::open(&args.running.store.folder(), name)?;
+    let mut state = StudyState::open(&args.running.store.folder(), name, &StudyRegistries::default())?;
     let (runs, minutes) = (args.study.add_budget, f64::from(args.study.add_minutes));
     if runs > 0 && state.known.study.runs.is_none() {
         return Err(Failure::usage("--add-budget: the study has no `runs` in its [budget] to add to"));

@@ -80,7 +80,8 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
 }
 
 fn progress(store: &Path, name: &str) -> Result<Progress, Failure> {
-    let (known, busy) = (StudyState::peek(store, name)?, StudyState::busy(store, name));
+    let (known, busy) =
+        (StudyState::peek(store, name, &StudyRegistries::default())?, StudyState::busy(store, name));
     let count = |which: &dyn Fn(&StudyRun) -> bool| known.made.iter().filter(|m| which(m)).count();
     Ok(Progress {
         study: name.into(),
@@ -95,7 +96,7 @@ fn progress(store: &Path, name: &str) -> Result<Progress, Failure> {
 
 /// How far one study is, and what it has found so far.
 fn one(store: &Path, name: &str, show: Show) -> Result<(), Failure> {
-    let known = StudyState::peek(store, name)?;
+    let known = StudyState::peek(store, name, &StudyRegistries::default())?;
     let path = journal(store, name);
     let findings = Findings::new(&known);
     let folder = path.parent().unwrap_or(store);
