@@ -34,7 +34,7 @@ impl Worker {
     fn read(&self, region: Region) -> Vec<f32> {
         let buffer = match region.buf {
             Buf::Param => &self.param,
-            Buf::Grad => &self.grad,
+            Buf::Grad | Buf::HostedGrad(_) => &self.grad,
             Buf::Scratch(n) => &self.scratch[usize::from(n)],
             Buf::Msg(msg) => &self.bodies[&msg],
         };
@@ -45,7 +45,8 @@ impl Worker {
     fn compute(&mut self, action: &Action) {
         let Self { param, grad, scratch, bodies, .. } = self;
         let accumulate = |dst: &mut [f32], src: &[f32]| dst.iter_mut().zip(src).for_each(|(d, s)| *d += s);
-        let mut buffers = Buffers { param, grad, scratch, work: &mut Vec::new(), accumulate };
+        let mut buffers =
+            Buffers { param, grads: std::slice::from_mut(grad), scratch, work: &mut Vec::new(), accumulate };
         buffers.compute(action, &|msg| &bodies[&msg][..]);
     }
 }
@@ -84,7 +85,7 @@ fn main() {
                     own.iter_mut().zip(step).for_each(|(param, grad)| *param -= grad);
                 }
                 Action::Finish(outcome) => println!("worker {rank} is finished: {outcome:?}"),
-                Action::WaitingFor(_) | Action::Staleness(_) | Action::SetTimer { .. } => {}
+                Action::WaitingFor(_) | Action::Staleness(_) => {}
                 computation => workers[rank].compute(&computation),
             }
         }

@@ -188,7 +188,7 @@ impl Bench {
             self.point_to_point(rank, transport, &mut all)?;
             return Ok(all);
         };
-        let participant = |round: usize| (strategy.make)(&self.setup(self.sizes[round], round), rank);
+        let participant = |round: usize| strategy.participant(&self.setup(self.sizes[round], round), rank);
         let mut engine = Engine::new(participant(0), transport, self.links(rank), self.workers);
         for (round, &size) in self.sizes.iter().enumerate() {
             if round > 0 {

@@ -238,7 +238,7 @@ impl Task {
     ) -> Result<Account, TrainError> {
         let setup = self.checked(bench.workers);
         let links = (strategy().links)(&setup, rank);
-        let mut engine = Engine::new((strategy().make)(&setup, rank), transport, links, setup.world());
+        let mut engine = Engine::new(strategy().participant(&setup, rank), transport, links, setup.world());
         let mut memory = Model::new(&setup, rank, engine.scratch());
         let account = if rank < bench.workers {
             work(&mut engine, &mut memory, &setup)?
@@ -326,7 +326,7 @@ impl Source for Model {
     fn slices<'a>(&'a self, span: Span, f: &mut dyn FnMut(&'a [f32])) {
         let buffer = match paceline_train::memory::region(span).buf {
             Buf::Param => &self.params,
-            Buf::Grad => &self.grads,
+            Buf::Grad | Buf::HostedGrad(_) => &self.grads,
             Buf::Scratch(n) => &self.scratch[usize::from(n)],
             Buf::Msg(_) => unreachable!("a span is never a received body"),
         };
@@ -351,7 +351,7 @@ impl Memory for Model {
             return true;
         }
         let Self { params: param, grads: grad, scratch, work, .. } = self;
-        let mut all = Buffers { param, grad, scratch, work, accumulate: add };
+        let mut all = Buffers { param, grads: std::slice::from_mut(grad), scratch, work, accumulate: add };
         all.compute(action, &|msg| bodies.get(msg));
         true
     }

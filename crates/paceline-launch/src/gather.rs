@@ -31,7 +31,8 @@ pub struct Gather<'a> {
     last: Option<Outcome>,
     /// Each rank's account.
     pub done: Vec<Option<Done>>,
-    /// Each rank's numbers: a server's shard; a worker's state, after its parameters where they count.
+    /// Each rank's numbers: a server's shard; the state of a worker's positions, after its parameters where they
+    /// count.
     pub numbers: Vec<Vec<f32>>,
     order: Order,
 }
@@ -49,7 +50,7 @@ impl<'a> Gather<'a> {
             last: account.last.map(outcome),
             done: vec![None; world],
             numbers: vec![Vec::new(); world],
-            order: Order::new(plan.seed, samples, plan.batch * plan.workers, plan.total_samples(samples)),
+            order: Order::new(plan.seed, samples, plan.global_batch(), plan.total_samples(samples)),
         }
     }
 
@@ -119,11 +120,6 @@ impl<'a> Gather<'a> {
     /// The servers' parameters put together.
     pub fn server_params(&self) -> Vec<f32> {
         self.numbers[self.plan.workers..].concat()
-    }
-
-    /// The mean of the workers' numbers.
-    pub fn workers_mean(&self) -> Vec<f32> {
-        mean(&self.numbers[..self.plan.workers])
     }
 
     /// Tells where the workers' time went, as far as their accounts are there.
@@ -207,13 +203,6 @@ impl<'a> Gather<'a> {
             rss_peak_bytes: d.rss_peak_bytes,
         }
     }
-}
-
-/// The mean of vectors of one length.
-pub fn mean(vectors: &[Vec<f32>]) -> Vec<f32> {
-    let weight = 1.0 / vectors.len() as f64;
-    let at = |i: usize| vectors.iter().map(|v| f64::from(v[i])).sum::<f64>() * weight;
-    (0..vectors.first().map_or(0, Vec::len)).map(|i| at(i) as f32).collect()
 }
 
 fn staleness(mut all: Vec<u64>) -> Staleness {

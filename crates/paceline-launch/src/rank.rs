@@ -6,14 +6,16 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use paceline_data::{Dataset, Folders};
-use paceline_nn::{Graph, Outcome};
+use paceline_nn::{Compute, Graph, Outcome};
 use paceline_plan::Plan;
 use paceline_protocol::{Agreement, Setup, Strategy};
 use paceline_record::{RankState, process};
 use paceline_resolve::{Registries, TypedPlan, unknown};
 use paceline_train::server::ServerEvent;
 use paceline_train::worker::WorkerEvent;
-use paceline_train::{Pause, Segment, SegmentControl, StepGate, Times, TrainError, model, server, worker};
+use paceline_train::{
+    Layout, NativeSource, Pause, Segment, SegmentControl, StepGate, Times, TrainError, model, server, worker,
+};
 use paceline_wire::{Door, Identity, Interfaces, Key, StreamOptions, Transport, WireError, identity};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use sha2::{Digest, Sha256};
@@ -66,7 +68,8 @@ impl<'a> RankContext<'a> {
     pub fn new(plan: &TypedPlan<'a>, dataset: &'a Dataset, rank: usize) -> Result<Self, TrainError> {
         let plan = plan.clone();
         let graph = Arc::new(model::graph(&plan, dataset)?);
-        let (strategy, setup) = (plan.strategy, worker::setup(&plan, &graph, dataset.train.len()));
+        let (strategy, setup) =
+            (plan.strategy, worker::setup(&plan, &Layout::of(&graph), dataset.train.len()));
         Ok(Self { plan, dataset, graph, strategy, setup, rank })
     }
 
@@ -124,13 +127,16 @@ impl<'a> RankContext<'a> {
         say: &dyn Fn(RankEvent, &[f32]),
     ) -> Result<(), TrainError> {
         let Self { plan, dataset, strategy, setup, rank, .. } = self;
-        let graph = Arc::clone(&self.graph);
+        let compute = Arc::new(Compute::new(plan.threads, plan.pin));
+        let (graph, samples) = (Arc::clone(&self.graph), dataset.train.len());
+        let mut source = NativeSource::new(plan, setup, dataset, graph, Arc::clone(&compute), *rank);
         let observer = recorder.observer();
-        let job = worker::Job { plan, dataset, graph, strategy, setup, rank: *rank, observer, traced: false };
+        let job =
+            worker::Job { plan, samples, compute, strategy, setup, rank: *rank, observer, traced: false };
         let mut told = Instant::now();
         // Workers that go on together stand still during an evaluation; those that do not must not.
         let waits = self.agreement() != Agreement::Apart;
-        let ran = worker::run(&job, transport, control, &mut |said| match said {
+        let ran = worker::run(&job, &mut source, transport, control, &mut |said| match said {
             WorkerEvent::Refused(cause) => say(RankEvent::Refused { cause }, &[]),
             WorkerEvent::Started => say(RankEvent::Started, &[]),
             WorkerEvent::Step { step, row, train_s } => {
@@ -185,8 +191,9 @@ impl<'a> RankContext<'a> {
         let job = server::Job { plan, graph, samples, strategy, setup, rank: *rank, observer, traced: false };
         let shard = self.shard();
         let every = self.snapshot_every();
-        let all = setup.steps * plan.workers as u64;
-        let mut round = every.map_or(0, |every| control.segment.from * plan.workers as u64 / every);
+        let shares = setup.shares() as u64;
+        let all = setup.end().saturating_mul(shares);
+        let mut round = every.map_or(0, |every| control.segment.from * shares / every);
         let ran = server::run(&job, transport, control, &mut |seen| match seen {
             ServerEvent::Refused(cause) => say(RankEvent::Refused { cause }, &[]),
             ServerEvent::Updates(row, params) => {
@@ -195,7 +202,7 @@ impl<'a> RankContext<'a> {
                 // What all updates have made is evaluated at the end.
                 if updates < all && every.is_some_and(|every| updates / every > round) {
                     round += 1;
-                    let step = round * every.unwrap_or(1) / plan.workers as u64;
+                    let step = round * every.unwrap_or(1) / shares;
                     say(RankEvent::Snapshot { step, train_s: None }, &params[shard.clone()]);
                 }
             }
@@ -218,8 +225,8 @@ impl<'a> RankContext<'a> {
         if self.agreement() != Agreement::Apart || self.graph.state_count() > 0 {
             return None;
         }
-        let per_epoch = self.dataset.train.len().div_ceil(self.plan.batch * self.plan.workers) as u64;
-        Some(self.plan.eval_every.unwrap_or(per_epoch) * self.plan.workers as u64)
+        let per_epoch = self.dataset.train.len().div_ceil(self.plan.global_batch()) as u64;
+        Some(self.plan.eval_every.unwrap_or(per_epoch) * self.plan.shares() as u64)
     }
 }
 
@@ -333,7 +340,7 @@ fn life(
                 model_hash: model_hash(&plan),
                 key: Key::from(key),
             };
-            let links = (context.strategy.links)(&context.setup, rank);
+            let links = context.strategy.links_of(&context.setup, rank);
             let emulated = Emulated::of(&plan);
             let ranks = place.map_or(identity.world, |place| place.ranks);
             let mut options = options(ranks * plan.threads, buffer);

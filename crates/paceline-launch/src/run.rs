@@ -204,7 +204,7 @@ fn longest_word(launch: &Launch<'_>) -> Result<usize, LaunchError> {
     let context = RankContext::new(launch.plan, launch.dataset, 0)?;
     // Parameters, what the optimiser remembers and what a strategy puts by; and a line for each update.
     let numbers = 8 * context.setup.params + context.graph.state_count();
-    let updates = 24 * context.setup.steps as usize * launch.plan.workers;
+    let updates = 24 * context.setup.end() as usize * launch.plan.shares();
     Ok(joining::DOCUMENT + size_of::<f32>() * numbers + updates)
 }
 

@@ -10,12 +10,13 @@ use paceline_protocol::Agreement;
 use paceline_record::event::SCHEMA;
 use paceline_record::{Event, RunResult};
 use paceline_train::model::params_sha256;
-use paceline_train::{Replica, TrainError};
+use paceline_train::native::mean;
+use paceline_train::{Replica, TrainError, model};
 
 use crate::agent;
 use crate::control::{RankCommand, RankEvent};
 use crate::error::LaunchError;
-use crate::gather::{Gather, mean};
+use crate::gather::Gather;
 use crate::liveness::{self, LivenessChange};
 use crate::pauses::{Decision, Pauses, pack, unpack};
 use crate::rank::{RankContext, role};
@@ -75,6 +76,7 @@ pub(crate) struct Watch<'a> {
     pub(crate) victims: Vec<bool>,
     agreement: Agreement,
     params: usize,
+    state: usize,
     /// Snapshots of which parts are missing.
     snapshots: Vec<Incomplete>,
     /// Snapshots that are being evaluated.
@@ -92,7 +94,7 @@ impl<'a> Watch<'a> {
     ) -> Self {
         let world = launch.plan.workers + launch.plan.servers;
         let context = RankContext::new(launch.plan, launch.dataset, 0);
-        let steps_in_all = context.as_ref().map_or(0, |context| context.setup.steps);
+        let steps_in_all = context.as_ref().map_or(0, |context| context.setup.end());
         // One worker alone once kept its evaluations in its own part.
         let account = launch.checkpointing.resumed.as_ref().map(|checkpoint| match &checkpoint.account[..] {
             "{}" => &checkpoint.parts[0].account[..],
@@ -102,6 +104,7 @@ impl<'a> Watch<'a> {
             pauses: Pauses::new(launch.plan, launch.checkpointing, steps_in_all),
             steps_in_all,
             agreement: context.as_ref().map_or(Agreement::Apart, RankContext::agreement),
+            state: context.as_ref().map_or(0, |context| context.graph.state_count()),
             params: context.map_or(0, |context| context.setup.params),
             under_way: 0,
             launch,
@@ -127,7 +130,7 @@ impl<'a> Watch<'a> {
                 plan: self.launch.plan,
                 plan_sha256: self.launch.plan.hash(),
                 parameters: context.setup.params,
-                steps: context.setup.steps,
+                steps: context.setup.end(),
                 kernels: paceline_nn::accel::Level::detect().to_string(),
             });
         }
@@ -263,7 +266,7 @@ impl<'a> Watch<'a> {
             let Incomplete { step, train_s, parts } = self.snapshots.swap_remove(at);
             let parts: Vec<Vec<f32>> = parts.into_iter().flatten().collect();
             let (params, state) =
-                if rank < plan.workers { self.model(parts) } else { (parts.concat(), None) };
+                if rank < plan.workers { self.model(&parts) } else { (parts.concat(), None) };
             if let Some(jobs) = &self.jobs {
                 self.under_way += 1;
                 // The evaluator listens as long as the run lasts.
@@ -272,26 +275,17 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// The model out of what each worker has shown: parameters (if they agree, the first worker's alone) and
-    /// state, whose mean counts.
-    fn model(&self, mut parts: Vec<Vec<f32>>) -> (Vec<f32>, Option<Vec<f32>>) {
-        let params = match self.agreement {
-            Agreement::Apart => None,
-            _ => {
-                let states = parts.get(1).map_or(0, Vec::len);
-                let at = parts[0].len() - states;
-                let state = parts[0].split_off(at);
-                Some(std::mem::replace(&mut parts[0], state))
-            }
-        };
-        let mut mean = mean(&parts);
-        match params {
-            Some(params) => (params, Some(mean)),
-            None => {
-                let state = mean.split_off(self.params);
-                (mean, Some(state))
-            }
+    /// The model out of what the workers have shown, in their order: parameters (if they agree, the first worker's
+    /// alone) and the state of each position, whose mean counts.
+    fn model(&self, parts: &[Vec<f32>]) -> (Vec<f32>, Option<Vec<f32>>) {
+        let mut all = parts.concat();
+        if self.agreement == Agreement::Apart {
+            let mut mean = mean(&all, self.params + self.state);
+            let state = mean.split_off(self.params);
+            return (mean, Some(state));
         }
+        let states = all.split_off(self.params);
+        (all, Some(mean(&states, self.state)))
     }
 
     /// Takes what was evaluated beside the run; whether something was.
@@ -376,15 +370,13 @@ impl<'a> Watch<'a> {
         let mut model = None;
         // Workers whose models agree have evaluated the last step themselves.
         if self.agreement == Agreement::Apart {
-            let mut mean = self.gather.workers_mean();
-            let (params, state) = if plan.servers > 0 {
-                (self.gather.server_params(), mean)
-            } else {
-                let state = mean.split_off(self.params);
-                (mean, state)
+            let workers = &self.gather.numbers[..plan.workers];
+            let (params, state) = match plan.servers {
+                0 => self.model(workers),
+                _ => (self.gather.server_params(), Some(mean(&workers.concat(), self.state))),
             };
             model = Some(params_sha256(&params));
-            let outcome = evaluate(launch, params, Some(state))?;
+            let outcome = evaluate(launch, params, state)?;
             let (steps, train_s) = (self.gather.steps(), self.gather.train_s());
             self.gather.whole(steps, train_s, outcome, report);
         }
@@ -401,10 +393,10 @@ pub(crate) fn evaluate(
 ) -> Result<Outcome, TrainError> {
     let context = RankContext::new(launch.plan, launch.dataset, 0)?;
     let compute = Arc::new(Compute::new(1, false));
-    let mut replica = Replica::new(launch.plan, context.graph, compute)?;
-    replica.params = params;
-    if let Some(state) = state {
-        replica.state = state;
-    }
-    replica.evaluate(launch.dataset, 0..launch.dataset.test.len())
+    let mut state = match state {
+        Some(state) => state,
+        None => model::start(launch.plan, &context.graph)?.1,
+    };
+    let mut replica = Replica::new(launch.plan, context.graph, compute);
+    replica.evaluate(launch.dataset, 0..launch.dataset.test.len(), &params, &mut state)
 }

@@ -112,6 +112,12 @@ pub struct Plan {
     pub frozen: Vec<String>,
     /// Number of workers.
     pub workers: usize,
+    /// Shares of a global batch, where they are not one per worker; each has `batch` samples.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shares: Option<usize>,
+    /// Passes in which a share's gradient is computed and added up.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub micro_batches: usize,
     /// Number of servers.
     pub servers: usize,
     /// Averaging path; `single` for one worker alone.
@@ -142,7 +148,7 @@ pub struct Plan {
     pub straggler: Option<Straggler>,
     /// End the run after this many steps, without changing what they are.
     pub stop_after_step: Option<u64>,
-    /// Samples per worker and step.
+    /// Samples per share and step; a worker has one share, unless `shares` says something else.
     pub batch: usize,
     /// Optimiser.
     pub optimizer: String,
@@ -182,6 +188,15 @@ pub struct Plan {
     pub pin: bool,
 }
 
+fn one() -> usize {
+    1
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
+fn is_one(number: &usize) -> bool {
+    *number == 1
+}
+
 /// A plan that cannot be run, and what would be possible.
 #[derive(Debug, PartialEq, thiserror::Error)]
 #[error("{flag} {value}: {problem}")]
@@ -199,8 +214,18 @@ impl Plan {
     pub fn total_samples(&self, samples: usize) -> u64 {
         match self.work {
             TrainingLength::Epochs(epochs) => (epochs * samples as f64).round() as u64,
-            TrainingLength::Steps(steps) => steps * (self.workers * self.batch) as u64,
+            TrainingLength::Steps(steps) => steps * self.global_batch() as u64,
         }
+    }
+
+    /// Shares of a global batch.
+    pub fn shares(&self) -> usize {
+        self.shares.unwrap_or(self.workers)
+    }
+
+    /// Samples of a step of all workers together.
+    pub fn global_batch(&self) -> usize {
+        self.batch * self.shares()
     }
 
     /// Whether the plan can be run on a training split of `samples`.
@@ -222,6 +247,14 @@ impl Plan {
                 &self.batch,
                 &format!("must be between 1 and the {samples} training samples"),
             );
+        }
+        if self.micro_batches == 0 || self.micro_batches > self.batch {
+            let problem = format!("must be between 1 and --batch ({}): each pass needs a sample", self.batch);
+            return refuse("--micro-batches", &self.micro_batches, &problem);
+        }
+        if self.shares() > samples {
+            let problem = format!("the training split has only {samples} samples: at most {samples} shares");
+            return refuse("--shares", &self.shares(), &problem);
         }
         if self.workers + self.servers > 4096 {
             return refuse("--workers", &self.workers, "at most 4096 processes in all");
@@ -314,6 +347,8 @@ pub(crate) mod tests {
             init: None,
             frozen: Vec::new(),
             workers: 1,
+            shares: None,
+            micro_batches: 1,
             servers: 0,
             strategy: "single".into(),
             sync: "bsp".into(),

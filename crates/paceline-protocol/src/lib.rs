@@ -9,6 +9,7 @@
 //! - [`setup`]: what a strategy is told about a run; buckets and shards of the flat buffer
 //! - [`options`]: parameters that users can set; [`consistency`]: when a worker may go on
 //! - `schedule`: the rounds of a collective as data; [`exchange`]: the one executor of schedules
+//! - `hosting`: several positions on one rank; `departure`: how a run ends when a worker leaves
 //! - `step_driver`: what the workers of all serverless strategies have in common
 //! - [`collective`]: workers of the exact paths: gradients, weights, codes, factors
 //! - `codec`: how messages are made shorter; `linear`: small matrices for PowerSGD
@@ -24,7 +25,9 @@
 mod codec;
 pub mod collective;
 pub mod consistency;
+mod departure;
 pub mod exchange;
+mod hosting;
 mod linear;
 mod memory;
 pub mod options;
@@ -37,7 +40,7 @@ mod vocabulary;
 
 pub use codec::{Accumulate, CODECS, Codec, Coder, Family};
 pub use consistency::{CONSISTENCIES, Consistency};
-pub use memory::Buffers;
+pub use memory::{Buffer, Buffers};
 pub use options::{Options, Parameter};
 pub use schedule::{Combine, Move, Path, Piece, Schedule};
 pub use setup::{Averages, Refusal, Setup, Tensor};

@@ -1,41 +1,50 @@
 //! The arithmetic of actions on plain buffers: what every driver with real numbers shares. Updates are the
 //! driver's own.
 
+use std::ops::DerefMut;
+
 use paceline_random::{Purpose, Stream};
 
 use crate::linear;
 use crate::vocabulary::{Action, Buf, Matrix, MsgId, Region, Transposed};
 
+/// A buffer that an owner lends: a vector, or memory that is shared with others.
+pub trait Buffer: Default + DerefMut<Target = [f32]> {}
+
+impl<B: Default + DerefMut<Target = [f32]>> Buffer for B {}
+
 /// A participant's buffers.
-pub struct Buffers<'a> {
+pub struct Buffers<'a, B> {
     /// Parameters.
-    pub param: &'a mut Vec<f32>,
-    /// Gradients.
-    pub grad: &'a mut Vec<f32>,
+    pub param: &'a mut B,
+    /// Gradients, of each position that the rank hosts.
+    pub grads: &'a mut [B],
     /// What the strategy asked for.
-    pub scratch: &'a mut [Vec<f32>],
+    pub scratch: &'a mut [B],
     /// Room for codecs to work in.
     pub work: &'a mut Vec<u32>,
     /// `dst += src`, as fast as the driver can.
     pub accumulate: fn(dst: &mut [f32], src: &[f32]),
 }
 
-impl Buffers<'_> {
+impl<B: Buffer> Buffers<'_, B> {
     /// The elements of a region of these buffers.
     pub fn get(&self, region: Region) -> &[f32] {
         let buffer = match region.buf {
             Buf::Param => &*self.param,
-            Buf::Grad => &*self.grad,
+            Buf::Grad => &self.grads[0],
+            Buf::HostedGrad(n) => &self.grads[usize::from(n)],
             Buf::Scratch(n) => &self.scratch[usize::from(n)],
             Buf::Msg(_) => panic!("a received body lies with the driver"),
         };
         &buffer[region.range()]
     }
 
-    fn buffer(&mut self, buf: Buf) -> &mut Vec<f32> {
+    fn buffer(&mut self, buf: Buf) -> &mut B {
         match buf {
             Buf::Param => self.param,
-            Buf::Grad => self.grad,
+            Buf::Grad => &mut self.grads[0],
+            Buf::HostedGrad(n) => &mut self.grads[usize::from(n)],
             Buf::Scratch(n) => &mut self.scratch[usize::from(n)],
             Buf::Msg(_) => panic!("a received body is read only"),
         }

@@ -44,6 +44,9 @@ pub struct Setup {
     pub workers: usize,
     /// Number of servers: the ranks behind them.
     pub servers: usize,
+    /// Shares of a global batch, where they are not one per worker: each is a position of the strategy, and a rank
+    /// hosts one or more positions.
+    pub shares: Option<usize>,
     /// Length of the parameter buffer.
     pub params: usize,
     /// Its tensors, where a strategy looks at them.
@@ -56,8 +59,8 @@ pub struct Setup {
     pub message: usize,
     /// The first step: those before it were done by another generation.
     pub from: u64,
-    /// Global steps of the run, those before included.
-    pub steps: u64,
+    /// Global steps of the run, those before included; none if it goes on until a worker leaves.
+    pub steps: Option<u64>,
     /// Consistency.
     pub sync: Consistency,
     /// What is averaged.
@@ -96,13 +99,14 @@ impl Setup {
         Self {
             workers,
             servers,
+            shares: None,
             params,
             tensors: Vec::new(),
             bucket: params,
             cuts: Vec::new(),
             message: params,
             from: 0,
-            steps,
+            steps: Some(steps),
             sync: Consistency::bsp(),
             averages: Averages::Gradients,
             coder: None,
@@ -120,6 +124,42 @@ impl Setup {
     /// Number of ranks.
     pub fn world(&self) -> usize {
         self.workers + self.servers
+    }
+
+    /// The step before which the run ends: beyond any other if that is not known.
+    pub fn end(&self) -> u64 {
+        self.steps.unwrap_or(u64::MAX)
+    }
+
+    /// Shares of a global batch.
+    pub fn shares(&self) -> usize {
+        self.shares.unwrap_or(self.workers)
+    }
+
+    /// Whether every rank has one position.
+    pub fn one_position_each(&self) -> bool {
+        self.shares() == self.workers
+    }
+
+    /// The positions that a rank hosts. Servers come behind the shares, one position each.
+    pub fn positions(&self, rank: Rank) -> Range<usize> {
+        match rank.checked_sub(self.workers) {
+            None => part(&(0..self.shares()), self.workers, rank),
+            Some(shard) => self.shares() + shard..self.shares() + shard + 1,
+        }
+    }
+
+    /// The rank that hosts a position.
+    pub fn host(&self, position: usize) -> Rank {
+        match position.checked_sub(self.shares()) {
+            None => (0..self.workers).find(|rank| self.positions(*rank).contains(&position)).unwrap_or(0),
+            Some(shard) => self.server(shard),
+        }
+    }
+
+    /// Which of the positions of a rank computes a unit: the number of its gradient buffer.
+    pub fn slot(&self, rank: Rank, unit: Unit) -> usize {
+        if self.one_position_each() { 0 } else { unit.share.saturating_sub(self.positions(rank).start) }
     }
 
     /// The unit with a running number.

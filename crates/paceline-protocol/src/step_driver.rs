@@ -56,7 +56,7 @@ impl<R: StepProtocol> StepDriver<R> {
             rank,
             generation: setup.generation,
             step: setup.from,
-            stop: setup.steps,
+            stop: setup.end(),
             backward_done: false,
             ending: false,
             finished: false,
@@ -120,7 +120,7 @@ impl<R: StepProtocol> Participant for StepDriver<R> {
             Input::Done(op) => self.rounds.sent(op, out),
             Input::Lost(rank) => return self.finish(Outcome::Lost(rank), out),
             Input::StopAt(step) => self.stop = self.stop.min(step),
-            Input::Timer(_) | Input::Load(_) | Input::Rejoined { .. } => {}
+            Input::Load(_) | Input::Leave => {}
         }
         self.go_on(out);
     }

@@ -10,9 +10,10 @@ use crate::vocabulary::{Action, Buf, Rank, Region, Tag};
 /// What a sequence is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Subject {
-    /// Messages of a bucket to a rank.
-    Link(Rank, u32),
-    /// Computations on a place of the flat buffers (0) or of a scratch buffer (from 1).
+    /// Messages of a bucket to a rank, from one position to another.
+    Link(Rank, u32, (u8, u8)),
+    /// Computations on a place of the flat buffers (0), of a scratch buffer (from 1), or of a further position's gradients (from the
+    /// largest number down).
     Place(u16, usize),
 }
 
@@ -42,8 +43,8 @@ impl Trace {
     /// Notes an action; what is no communication or computation is passed over.
     pub fn note(&mut self, action: &Action) {
         let (place, did) = match *action {
-            Action::Send { to, tag, src, .. } => {
-                self.add(Subject::Link(to, tag.bucket), TracedAction::Sent(tag, src));
+            Action::Send { to, tag, head, src, .. } => {
+                self.add(Subject::Link(to, tag.bucket, head.of), TracedAction::Sent(tag, src));
                 return;
             }
             Action::Reduce { dst, .. } => (dst, TracedAction::Reduced(dst)),
@@ -78,5 +79,6 @@ fn buffer(buf: Buf) -> u16 {
     match buf {
         Buf::Param | Buf::Grad | Buf::Msg(_) => 0,
         Buf::Scratch(n) => n + 1,
+        Buf::HostedGrad(n) => u16::MAX - n,
     }
 }

@@ -23,8 +23,10 @@ pub struct MsgId(pub u32);
 pub enum Buf {
     /// Parameters.
     Param,
-    /// Gradients, laid out like the parameters.
+    /// Gradients, laid out like the parameters. Of a rank with several positions: those of the first.
     Grad,
+    /// The gradients of a further position of the rank, counted from 1.
+    HostedGrad(u16),
     /// What the strategy asked for in [`Participant::scratch`].
     Scratch(u16),
     /// A received body; offsets count from its start.
@@ -84,6 +86,8 @@ pub struct Head {
     pub together: bool,
     /// How busy the sender is.
     pub load: Load,
+    /// Which of the sender's positions it comes from, and for which of the receiver's it is.
+    pub of: (u8, u8),
 }
 
 /// How busy a worker was in its last step.
@@ -152,22 +156,16 @@ pub enum Input {
     },
     /// A send is over: its region may be written again.
     Done(OpId),
-    /// A timer has run out.
-    Timer(u32),
     /// How busy this worker was, for strategies that adapt; told before [`Input::BackwardDone`].
     Load(Load),
     /// A rank is gone for good.
     Lost(Rank),
-    /// A rank is back, in a new generation.
-    Rejoined {
-        /// The rank.
-        rank: Rank,
-        /// The generation from now on.
-        generation: u32,
-    },
     /// End the run before this step, or as soon after it as everybody can stop together. Workers without
     /// servers must all be told the same step, before any of them begins it; servers decide by themselves.
     StopAt(u64),
+    /// This worker has run out of work: the step that it was asked for will not be computed, and the run ends
+    /// before that step for everybody.
+    Leave,
 }
 
 /// How a participant ended.
@@ -177,6 +175,8 @@ pub enum Outcome {
     Completed,
     /// It cannot go on without this rank.
     Lost(Rank),
+    /// This worker has run out of work, which ended the run.
+    Left(Rank),
 }
 
 /// What a participant asks of its driver. Computations are done in the order in which they are asked for,
@@ -293,13 +293,6 @@ pub enum Action {
         /// How its gradient is weighted.
         scale: GradientScale,
     },
-    /// Report [`Input::Timer`] after a while.
-    SetTimer {
-        /// Which timer.
-        id: u32,
-        /// Nanoseconds from now.
-        after: Time,
-    },
     /// Nothing can be done before this rank sends something.
     WaitingFor(Rank),
     /// An update was computed from parameters this many versions old.
@@ -345,11 +338,36 @@ impl Action {
             Self::Apply { params, grad, .. } => [Some(params), Some(grad), None],
             Self::Release(_)
             | Self::BeginStep { .. }
-            | Self::SetTimer { .. }
             | Self::WaitingFor(_)
             | Self::Staleness(_)
             | Self::Finish(_) => [None; 3],
         }
+    }
+}
+
+impl Action {
+    /// The same action on other regions.
+    pub(crate) fn on_regions(mut self, other: impl Fn(Region) -> Region) -> Self {
+        match &mut self {
+            Self::Send { src, .. } => *src = src.map(other),
+            Self::Reduce { dst, src }
+            | Self::Copy { dst, src }
+            | Self::Mix { dst, src, .. }
+            | Self::Encode { dst, src, .. }
+            | Self::Decode { dst, src, .. }
+            | Self::Apply { params: dst, grad: src, .. } => (*dst, *src) = (other(*dst), other(*src)),
+            Self::Scale { dst, .. } | Self::Randomise { dst, .. } => *dst = other(*dst),
+            Self::MatMul { dst, a, b, .. } => {
+                [dst, a, b].into_iter().for_each(|matrix| matrix.region = other(matrix.region));
+            }
+            Self::Orthonormalise(matrix) => matrix.region = other(matrix.region),
+            Self::Release(_)
+            | Self::BeginStep { .. }
+            | Self::WaitingFor(_)
+            | Self::Staleness(_)
+            | Self::Finish(_) => {}
+        }
+        self
     }
 }
 
@@ -383,6 +401,23 @@ impl Actions {
         self.next_op += 1;
         self.list.push(Action::Send { op, to, tag, head, src });
         op
+    }
+
+    /// What was asked for so far.
+    pub(crate) fn list(&self) -> &[Action] {
+        &self.list
+    }
+
+    /// Changes what was asked for since there were `from` actions; those for which there is no other go.
+    pub(crate) fn rewrite(&mut self, from: usize, mut other: impl FnMut(Action) -> Option<Action>) {
+        let mut kept = from;
+        for i in from..self.list.len() {
+            if let Some(action) = other(self.list[i]) {
+                self.list[kept] = action;
+                kept += 1;
+            }
+        }
+        self.list.truncate(kept);
     }
 
     /// Takes what was asked for, in order.

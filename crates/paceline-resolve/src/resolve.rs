@@ -32,7 +32,8 @@ pub fn resolve(given: &PlanSettings) -> Result<Plan, PlanError> {
     let (workers, servers): (usize, usize) = (given.required("workers")?, given.required("servers")?);
     let sync: String = given.required("sync")?;
     let lr_scaling: String = given.required("lr-scaling")?;
-    let alone = workers == 1 && servers == 0;
+    let shares: Option<usize> = given.optional("shares")?.filter(|shares| *shares != workers);
+    let alone = shares.unwrap_or(workers) == 1 && servers == 0;
     let strategy = given.text("strategy").unwrap_or(if alone { SINGLE } else { "ring-allreduce" }).to_owned();
     let model_file = given.path("model-file").map(model_description).transpose()?;
     let (options, averages) = strategy_options(given, &strategy, &sync)?;
@@ -60,6 +61,8 @@ pub fn resolve(given: &PlanSettings) -> Result<Plan, PlanError> {
         init: given.path("init").map(|file| weights(file, given.given("init-partial"))).transpose()?,
         frozen: given.text("freeze").map_or_else(Vec::new, |l| l.split(',').map(str::to_owned).collect()),
         workers,
+        shares,
+        micro_batches: given.required("micro-batches")?,
         servers,
         strategy,
         sync,

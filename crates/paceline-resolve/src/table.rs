@@ -194,6 +194,8 @@ fn of_plans(registries: &Registries) -> Vec<RunSetting> {
         new("freeze", "Layers whose parameters do not change, e.g. conv1,layer1 (layer1 and all of layer1.*)", List)
             .called("LAYER,..."),
         new("workers", "Number of workers", text::<usize>()).default("1"),
+        new("shares", "Shares of a global batch, --batch samples each [default: one per worker]: 2 workers with 4 shares \
+            train exactly as 4 workers would (exact paths and ps, with --sync bsp)", text::<usize>()).called("S"),
         new("servers", "Number of parameter servers (with --strategy ps)", text::<usize>()).default("0"),
         new("strategy", "How the workers average [default: none with one worker, ring-allreduce with more]",
             names(&registries.protocols.strategies)),
@@ -220,7 +222,9 @@ fn of_plans(registries: &Registries) -> Vec<RunSetting> {
         new("straggler", "Slow workers down: rank=R,factor=F, moving,factor=F (another one in each step) or \
             lognormal,sigma=S", text::<Straggler>()),
         new("stop-after-step", "End the run after this many steps without changing what they are", text::<u64>()),
-        new("batch", "Samples per worker and step", text::<usize>()).default("64"),
+        new("batch", "Samples per worker and step (per share, with --shares)", text::<usize>()).default("64"),
+        new("micro-batches", "Passes in which a worker computes its batch, adding up gradients: less memory for \
+            activations, and batch norm sees only a part at a time", text::<usize>()).called("M").default("1"),
         new("lr", "Learning rate", text::<f64>()).default("0.05"),
         new("lr-scaling", "How the learning rate follows the number of workers",
             words(["none", "linear"])).default("none"),

@@ -73,8 +73,8 @@ impl<'a> TypedPlan<'a> {
             consistency: known("sync", &plan.sync, &protocols.consistencies)?,
             averages: if weights { Averages::Weights } else { Averages::Gradients },
             coder,
-            // One worker sees everything, whatever would be split.
-            sharding: if plan.workers == 1 { Sharding::Iid } else { parsed("shard", &plan.shard)? },
+            // One share sees everything, whatever would be split.
+            sharding: if plan.shares() == 1 { Sharding::Iid } else { parsed("shard", &plan.shard)? },
             transport: known("transport", &plan.transport, transports)?,
             optimiser: known("optimizer", &plan.optimizer, optimisers)?,
             schedule: parsed("schedule", &plan.schedule)?,

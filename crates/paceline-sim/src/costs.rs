@@ -20,7 +20,7 @@ pub struct Costs {
     pub compute: Vec<Time>,
     /// How a pass is divided; if empty, a third is forward, and backward announces gradients four times.
     pub parts: Vec<PassPart>,
-    /// How much of a whole pass a worker's step is; none: always all of it.
+    /// How much of a whole pass the step of a position is; none: always all of it.
     pub size: Option<StepFactor>,
     /// How many times as long a worker's step takes because it is slowed down on purpose.
     pub slowness: Option<StepFactor>,
@@ -195,17 +195,18 @@ impl Costs {
         1.0 + self.spread * draw
     }
 
-    /// Time of a worker's pass, without what it is slowed down by.
-    pub fn pass(&self, rank: Rank, step: u64) -> Time {
+    /// Time of a worker's pass over one of its positions (or the only one, `rank` again), without what it is slowed
+    /// down by.
+    pub fn pass(&self, rank: Rank, position: usize, step: u64) -> Time {
         let mut time = self.compute[rank] as f64;
         if let Some(size) = &self.size {
-            time *= (size.0)(rank, step);
+            time *= (size.0)(position, step);
         }
         if self.spread > 0.0 {
-            time *= self.segment(0, rank, step);
+            time *= self.segment(0, position, step);
         }
         if !self.jitter.is_empty() {
-            let draw = Stream::new(self.seed, Purpose::Virtual).fork(2).fork(rank as u64).unit(step);
+            let draw = Stream::new(self.seed, Purpose::Virtual).fork(2).fork(position as u64).unit(step);
             time *= quantile(&self.jitter, draw);
         }
         time as Time
@@ -219,7 +220,7 @@ impl Costs {
 
     /// Time of a worker's step that nothing interrupts.
     pub fn step(&self, rank: Rank, step: u64) -> Time {
-        let pass = self.pass(rank, step);
+        let pass = self.pass(rank, rank, step);
         pass + self.pause(rank, step, pass)
     }
 
@@ -263,11 +264,11 @@ mod tests {
     fn draws_follow_the_quantiles() {
         let jitter = vec![0.9, 1.0, 1.0, 1.5];
         let costs = Costs { jitter, ..Costs::constant(2, 1_000_000, 0, 0.0) };
-        let all: Vec<Time> = (0..10_000).map(|step| costs.pass(1, step)).collect();
+        let all: Vec<Time> = (0..10_000).map(|step| costs.pass(1, 1, step)).collect();
         assert!(all.iter().all(|t| (900_000..=1_500_000).contains(t)));
         let slow = all.iter().filter(|t| **t > 1_250_000).count() as f64 / 10_000.0;
         assert!((slow - 1.0 / 6.0).abs() < 0.02, "{slow}");
-        assert_ne!(costs.pass(0, 3), costs.pass(1, 3), "ranks have draws of their own");
+        assert_ne!(costs.pass(0, 0, 3), costs.pass(1, 1, 3), "ranks have draws of their own");
     }
 
     #[test]

@@ -67,8 +67,8 @@ struct RankContext {
     leaving: Vec<(OpId, Region)>,
     transfers: u64,
     waits_for: Option<Rank>,
-    /// Whether it has begun a step that is not over.
-    began: bool,
+    /// The step that it has begun, if that is not over.
+    step: Option<u64>,
     /// Whether it is held up on purpose, which takes nothing from the other ranks of its host.
     asleep: bool,
     dead: bool,
@@ -86,6 +86,7 @@ struct Site {
 }
 
 struct Driver<'a, M: RankMemory> {
+    setup: &'a Setup,
     costs: &'a Costs,
     parts: Vec<PassPart>,
     memory: &'a mut M,
@@ -151,7 +152,7 @@ pub fn record<M: RankMemory>(
 
 impl<'a, M: RankMemory> Driver<'a, M> {
     fn new(
-        setup: &Setup,
+        setup: &'a Setup,
         participants: Vec<Box<dyn Participant>>,
         costs: &'a Costs,
         memory: &'a mut M,
@@ -182,7 +183,7 @@ impl<'a, M: RankMemory> Driver<'a, M> {
             leaving: Vec::new(),
             transfers: 0,
             waits_for: None,
-            began: false,
+            step: None,
             asleep: false,
             dead: false,
         };
@@ -192,6 +193,7 @@ impl<'a, M: RankMemory> Driver<'a, M> {
         };
         let many = if detailed { world } else { 0 };
         Self {
+            setup,
             costs,
             parts: costs.division(setup.params),
             memory,
@@ -449,9 +451,9 @@ impl<'a, M: RankMemory> Driver<'a, M> {
                 self.report.spent[rank].exchange += time;
                 self.memory.release(rank, msg);
             }
-            Action::BeginStep { step, unit, scale } => self.begin(rank, StepStart { step, unit, scale }),
-            Action::SetTimer { id, after } => {
-                self.put_by(self.members[rank].busy + after, rank, Input::Timer(id));
+            Action::BeginStep { step, unit, scale } => {
+                let slot = self.setup.slot(rank, unit);
+                self.begin(rank, StepStart { step, unit, slot, scale });
             }
             Action::WaitingFor(peer) => {
                 self.members[rank].waits_for = Some(peer);

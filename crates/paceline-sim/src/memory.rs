@@ -11,6 +11,8 @@ pub struct StepStart {
     pub step: u64,
     /// The work.
     pub unit: Unit,
+    /// Which of the rank's positions computes it.
+    pub slot: usize,
     /// How its gradient is weighted.
     pub scale: GradientScale,
 }
@@ -19,8 +21,9 @@ pub struct StepStart {
 pub trait RankMemory {
     /// A message's body on its way.
     type Body;
-    /// Puts the gradient of a unit into a worker's gradient buffer.
-    fn gradient(&mut self, rank: Rank, begin: StepStart);
+    /// Puts the gradient of a unit into the gradient buffer of a worker's position; false if the worker has run out of
+    /// work.
+    fn gradient(&mut self, rank: Rank, begin: StepStart) -> bool;
     /// Reads a body when its transfer ends: a region that changes before that arrives changed.
     fn read(&mut self, rank: Rank, region: Region) -> Self::Body;
     /// Keeps a received body.
@@ -45,7 +48,9 @@ pub struct Nothing;
 
 impl RankMemory for Nothing {
     type Body = ();
-    fn gradient(&mut self, _: Rank, _: StepStart) {}
+    fn gradient(&mut self, _: Rank, _: StepStart) -> bool {
+        true
+    }
     fn read(&mut self, _: Rank, _: Region) {}
     fn hold(&mut self, _: Rank, _: MsgId, (): ()) {}
     fn release(&mut self, _: Rank, _: MsgId) {}
@@ -56,25 +61,27 @@ impl RankMemory for Nothing {
 pub struct Numbers<G> {
     ranks: Vec<Own>,
     gradient: G,
+    /// The worker that leaves, and the step that it does not compute.
+    leaves: Option<(Rank, u64)>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Own {
     param: Vec<f32>,
-    grad: Vec<f32>,
+    grads: Vec<Vec<f32>>,
     scratch: Vec<Vec<f32>>,
     work: Vec<u32>,
     held: HashMap<MsgId, Vec<f32>>,
 }
 
 impl Own {
-    fn buffers(&mut self) -> (Buffers<'_>, &HashMap<MsgId, Vec<f32>>) {
-        let Self { param, grad, scratch, work, held } = self;
+    fn buffers(&mut self) -> (Buffers<'_, Vec<f32>>, &HashMap<MsgId, Vec<f32>>) {
+        let Self { param, grads, scratch, work, held } = self;
         let accumulate = |dst: &mut [f32], src: &[f32]| {
             assert_eq!(dst.len(), src.len(), "a message of the region's length");
             dst.iter_mut().zip(src).for_each(|(d, s)| *d += s);
         };
-        (Buffers { param, grad, scratch, work, accumulate }, held)
+        (Buffers { param, grads, scratch, work, accumulate }, held)
     }
 }
 
@@ -83,11 +90,16 @@ impl<G: FnMut(Rank, Unit, GradientScale, &[f32], &mut [f32])> Numbers<G> {
     pub fn new(params: &[f32], scratch: Vec<Vec<usize>>, gradient: G) -> Self {
         let own = |lens: Vec<usize>| Own {
             param: params.to_vec(),
-            grad: vec![0.0; params.len()],
+            grads: vec![vec![0.0; params.len()]],
             scratch: lens.into_iter().map(|len| vec![0.0; len]).collect(),
             ..Own::default()
         };
-        Self { ranks: scratch.into_iter().map(own).collect(), gradient }
+        Self { ranks: scratch.into_iter().map(own).collect(), gradient, leaves: None }
+    }
+
+    /// A worker runs out of work before one of its steps.
+    pub fn leaving(self, rank: Rank, step: u64) -> Self {
+        Self { leaves: Some((rank, step)), ..self }
     }
 
     /// A rank's parameters.
@@ -104,9 +116,16 @@ impl<G: FnMut(Rank, Unit, GradientScale, &[f32], &mut [f32])> Numbers<G> {
 impl<G: FnMut(Rank, Unit, GradientScale, &[f32], &mut [f32])> RankMemory for Numbers<G> {
     type Body = Vec<f32>;
 
-    fn gradient(&mut self, rank: Rank, StepStart { unit, scale, .. }: StepStart) {
-        let Own { param, grad, .. } = &mut self.ranks[rank];
-        (self.gradient)(rank, unit, scale, param, grad);
+    fn gradient(&mut self, rank: Rank, StepStart { step, unit, slot, scale }: StepStart) -> bool {
+        if self.leaves == Some((rank, step)) {
+            return false;
+        }
+        let Own { param, grads, .. } = &mut self.ranks[rank];
+        if grads.len() <= slot {
+            grads.resize(slot + 1, vec![0.0; param.len()]);
+        }
+        (self.gradient)(rank, unit, scale, param, &mut grads[slot]);
+        true
     }
     fn read(&mut self, rank: Rank, region: Region) -> Vec<f32> {
         self.ranks[rank].buffers().0.get(region).to_vec()

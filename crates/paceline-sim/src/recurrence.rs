@@ -31,6 +31,9 @@ pub enum Unsuited {
     /// Something depends on more than the rank and the step.
     #[error("workers are slowed down on purpose, or latencies vary")]
     Variation,
+    /// Nobody knows how many steps there are.
+    #[error("the number of steps is not known")]
+    OpenEnd,
     /// Messages of different senders came in another order than the schedule's.
     #[error("messages came in another order than the schedule's")]
     Order,
@@ -101,7 +104,8 @@ pub fn evaluate(setup: &Setup, path: Path, costs: &Costs) -> Result<SimulationRe
     let update = Action::Apply { params, grad: Region { buf: Buf::Grad, ..params }, step: 0, whole: true };
     let apply = (costs.work.of(&update) / host.speed) as Time;
 
-    let steps = setup.steps - setup.from;
+    let end = setup.steps.ok_or(Unsuited::OpenEnd)?;
+    let steps = end - setup.from;
     let mut ranks = Ranks::new(p, compiled.kept, costs, &host);
     let mut report = SimulationReport {
         spent: compiled.spent.clone(),
@@ -112,9 +116,9 @@ pub fn evaluate(setup: &Setup, path: Path, costs: &Costs) -> Result<SimulationRe
         messages: compiled.messages * steps,
         ..SimulationReport::default()
     };
-    for step in setup.from..setup.steps {
+    for step in setup.from..end {
         for rank in 0..p {
-            let pass = costs.pass(rank, step);
+            let pass = costs.pass(rank, rank, step);
             report.spent[rank].compute += pass;
             ranks.time[rank] += pass as f64;
         }

@@ -18,7 +18,7 @@ fn simulated(name: &str, trace: Option<usize>) -> (Setup, SimulationReport) {
         work: WorkCost::uniform(0.5),
         ..Costs::constant(4, 90_000, 4_000, 1.5)
     };
-    let participants = (0..setup.world()).map(|rank| (strategy.make)(&setup, rank)).collect();
+    let participants = (0..setup.world()).map(|rank| strategy.participant(&setup, rank)).collect();
     let report = match trace {
         Some(trace) => record(&setup, participants, &costs, &mut Nothing, trace),
         None => run(&setup, participants, &costs, &mut Nothing),

@@ -13,7 +13,7 @@ fn along(path: Path, setup: &Setup) -> Vec<Box<dyn Participant>> {
 
 fn event_by_event(name: &str, setup: &Setup, costs: &Costs) -> SimulationReport {
     let strategy = find(name).unwrap();
-    let participants = (0..setup.world()).map(|rank| (strategy.make)(setup, rank)).collect();
+    let participants = (0..setup.world()).map(|rank| strategy.participant(setup, rank)).collect();
     run(setup, participants, costs, &mut Nothing)
 }
 

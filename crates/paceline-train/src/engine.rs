@@ -72,8 +72,6 @@ pub struct Engine {
     untouchable: Vec<Region>,
     events: Vec<Event>,
     begin: Option<Begin>,
-    /// Timers that have not run out.
-    timers: Vec<(Instant, u32)>,
     outcome: Option<Outcome>,
     /// Peers that have said goodbye: their leaving is no loss.
     departed: Vec<bool>,
@@ -126,7 +124,6 @@ impl Engine {
             untouchable: Vec::new(),
             events: Vec::new(),
             begin: None,
-            timers: Vec::new(),
             outcome: None,
             departed: vec![false; world],
             waiting_for: None,
@@ -300,10 +297,6 @@ impl Engine {
                 self.outcome = Some(outcome);
                 true
             }
-            Action::SetTimer { id, after } => {
-                self.timers.push((Instant::now() + Duration::from_nanos(after), id));
-                true
-            }
         };
         if !done {
             self.defer(action);
@@ -355,10 +348,7 @@ impl Engine {
             self.times.send += self.besides_updates(start, applied);
             return Ok(());
         }
-        let now = Instant::now();
-        let next_timer = self.timers.iter().map(|(at, _)| at.saturating_duration_since(now)).min();
-        let moved = self.exchange(Some(WAIT.min(next_timer.unwrap_or(WAIT))), memory)?;
-        self.ring(memory)?;
+        let moved = self.exchange(Some(WAIT), memory)?;
         let spent = self.besides_updates(start, applied);
         if let Some(watch) = &self.watch {
             watch.wait(self.step, self.waiting_for, start, spent);
@@ -379,16 +369,6 @@ impl Engine {
     /// Time since `start` without what was spent on updates meanwhile: that is counted by itself.
     fn besides_updates(&self, start: Instant, applied: Duration) -> Duration {
         start.elapsed().saturating_sub(self.times.apply - applied)
-    }
-
-    /// Tells the participant of timers that have run out.
-    fn ring(&mut self, memory: &mut dyn Memory) -> Result<(), TrainError> {
-        let now = Instant::now();
-        while let Some(i) = self.timers.iter().position(|(at, _)| *at <= now) {
-            let (_, id) = self.timers.swap_remove(i);
-            self.input(Input::Timer(id), memory)?;
-        }
-        Ok(())
     }
 
     /// Gives a run more patience if its steps are long.
@@ -507,12 +487,17 @@ impl Engine {
     /// Whether the participant has finished; an error if it could not go on.
     pub fn over(&mut self) -> Result<bool, TrainError> {
         match self.outcome {
-            Some(Outcome::Completed) => Ok(true),
+            Some(Outcome::Completed | Outcome::Left(_)) => Ok(true),
             Some(Outcome::Lost(rank)) => {
                 Err(TrainError::Lost { rank, step: self.step, cause: std::mem::take(&mut self.cause) })
             }
             None => Ok(false),
         }
+    }
+
+    /// The worker that has left, if that ended the run.
+    pub fn left(&self) -> Option<Rank> {
+        if let Some(Outcome::Left(rank)) = self.outcome { Some(rank) } else { None }
     }
 
     /// Tells the engine that it was left alone on purpose (an evaluation): silence meanwhile is no loss.

@@ -35,6 +35,14 @@ pub enum TrainError {
         /// This rank's step.
         step: u64,
     },
+    /// The system gave no memory for the model.
+    #[error("no memory for the model's {numbers} numbers: {source}")]
+    Memory {
+        /// How many.
+        numbers: usize,
+        /// What the system said.
+        source: std::io::Error,
+    },
     /// The plan has a name that this version does not know.
     #[error(transparent)]
     Plan(#[from] paceline_plan::PlanError),
@@ -112,6 +120,7 @@ impl TrainError {
             Self::Data(_) | Self::Restore { .. } => FailureKind::Storage,
             Self::Lost { .. } | Self::Silent { .. } => FailureKind::Lost,
             Self::Wire(_) => FailureKind::Protocol,
+            Self::Memory { .. } => FailureKind::Other,
         }
     }
 
@@ -124,6 +133,9 @@ impl TrainError {
                 "the process is alive but makes no progress: is the machine overloaded?"
             }
             TrainError::Wire(_) => "is something else using the ports, or the machine out of sockets?",
+            TrainError::Memory { .. } => {
+                "a smaller --batch, --micro-batches or a smaller model takes less memory"
+            }
             TrainError::Plan(_) => "`paceline train --help` lists what this version knows",
             TrainError::Restore { .. } => "was it made by another version? start the run again without it",
             TrainError::Data(error) => return error.hint(),

@@ -86,19 +86,21 @@ impl InferRequest {
         let all = 0..dataset.test.len();
         plan.batch = batches.first().copied().unwrap_or(plan.batch);
         let compute = Arc::new(Compute::new(threads.first().copied().unwrap_or(1), false));
-        let outcome = Replica::new(&plan, Arc::clone(&graph), compute)?.evaluate(&dataset, all.clone())?;
+        let (params, mut state) = model::start(&plan, &graph)?;
+        let mut replica = Replica::new(&plan, Arc::clone(&graph), compute);
+        let outcome = replica.evaluate(&dataset, all.clone(), &params, &mut state)?;
         let (mut rows, mut kernels) = (Vec::new(), String::new());
         for &threads in &threads {
             let compute = Arc::new(Compute::new(threads, false));
             kernels = compute.level.to_string();
             for &batch in &batches {
                 plan.batch = batch;
-                let mut replica = Replica::new(&plan, Arc::clone(&graph), Arc::clone(&compute))?;
+                let mut replica = Replica::new(&plan, Arc::clone(&graph), Arc::clone(&compute));
                 tell(&format!("batch {batch}, threads {threads}: {seconds} s"));
                 let mut samples = (0..all.end as u32).cycle();
                 let mut answer = || {
                     let ids: Vec<u32> = samples.by_ref().take(batch).collect();
-                    replica.answer(&dataset, &ids)
+                    replica.answer(&dataset, &ids, &params, &mut state)
                 };
                 let begun = Instant::now();
                 answer()?;

@@ -6,7 +6,8 @@
 //! - [`memory`]: what stands behind a participant's regions
 //! - `meta`: tags and heads as bytes
 //! - `update`: optimiser and learning rate
-//! - [`model`]: a replica: parameters, gradients, state, optimiser memory, network
+//! - `source`: what computes gradients, as a worker sees it; [`native`]: a network of this process
+//! - [`model`]: a network with its memory and the readers of its samples
 //! - `inference`: how long a network takes to answer
 //! - [`weights`]: where training starts: safetensors files, frozen layers
 //! - `segment`: where a run pauses and goes on
@@ -28,9 +29,11 @@ mod inference;
 pub mod memory;
 mod meta;
 pub mod model;
+pub mod native;
 mod observe;
 mod segment;
 pub mod server;
+mod source;
 mod update;
 pub mod weights;
 pub mod worker;
@@ -41,5 +44,7 @@ pub use engine::{Begin, Engine, Times};
 pub use error::TrainError;
 pub use inference::InferRequest;
 pub use model::Replica;
+pub use native::NativeSource;
 pub use segment::{Pause, Segment, SegmentControl, StepGate};
+pub use source::{Announce, GradientSource, Layout, TensorLayout};
 pub use update::Update;

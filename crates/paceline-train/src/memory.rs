@@ -1,7 +1,9 @@
 //! The memory behind a participant's regions.
 
+use std::io;
 use std::sync::LazyLock;
 
+use paceline_memory::{Allocator, TensorStorage};
 use paceline_nn::accel::{Level, accumulate};
 use paceline_protocol::{Accumulate, Action, Buf, Buffers, MsgId, Region};
 use paceline_wire::{Body, Source, Span};
@@ -12,12 +14,15 @@ use crate::update::Update;
 const PARAM: u32 = 0;
 const GRAD: u32 = 1;
 const SCRATCH: u32 = 2;
+/// The gradients of a rank's further positions, from 1: behind every scratch buffer.
+const HOSTED: u32 = 1 << 20;
 
 /// A region as the wire's span. (Received bodies are never sent on.)
 pub fn span(region: Region) -> Span {
     let buffer = match region.buf {
         Buf::Param => PARAM,
         Buf::Grad => GRAD,
+        Buf::HostedGrad(n) => HOSTED + u32::from(n),
         Buf::Scratch(n) => SCRATCH + u32::from(n),
         Buf::Msg(_) => panic!("a received body is not sent on"),
     };
@@ -29,6 +34,7 @@ pub fn region(span: Span) -> Region {
     let buf = match span.buffer {
         PARAM => Buf::Param,
         GRAD => Buf::Grad,
+        HOSTED.. => Buf::HostedGrad((span.buffer - HOSTED) as u16),
         n => Buf::Scratch((n - SCRATCH) as u16),
     };
     Region { buf, offset: span.offset, len: span.len }
@@ -62,7 +68,7 @@ pub fn add(dst: &mut [f32], src: &[f32]) {
 #[derive(Default)]
 pub struct Scratch {
     /// What the strategy asked for.
-    pub buffers: Vec<Vec<f32>>,
+    pub buffers: Vec<TensorStorage>,
     /// Room for codecs to work in.
     work: Vec<u32>,
     /// Room for gradients that are not in one piece yet.
@@ -71,22 +77,39 @@ pub struct Scratch {
 
 impl Scratch {
     /// Buffers of these lengths.
-    pub fn new(lens: Vec<usize>) -> Self {
-        Self { buffers: lens.into_iter().map(|len| vec![0.0; len]).collect(), ..Self::default() }
+    pub fn new(lens: Vec<usize>, allocator: Allocator) -> io::Result<Self> {
+        let buffers = lens.into_iter().map(|len| allocator.zeros(len)).collect::<io::Result<_>>()?;
+        Ok(Self { buffers, ..Self::default() })
     }
 }
 
-/// The gradients that backward has finished so far: slices from the end of the flat buffer towards its
-/// start.
-#[derive(Default)]
+/// The gradients that a source has finished so far, announced in any order: slices of the flat buffer.
 pub struct Finished<'g> {
+    /// In falling order.
     slices: Vec<(usize, &'g mut [f32])>,
+    /// Everything at or behind this element is finished.
+    watermark: usize,
 }
 
 impl<'g> Finished<'g> {
-    /// Takes over a finished slice; slices come in falling order.
-    pub fn push(&mut self, offset: usize, slice: &'g mut [f32]) {
-        self.slices.push((offset, slice));
+    /// Nothing of a buffer of this length.
+    pub fn of(len: usize) -> Self {
+        Self { slices: Vec::new(), watermark: len }
+    }
+
+    /// Takes over a finished slice; the first element behind which nothing is missing, if that has changed.
+    pub fn push(&mut self, offset: usize, slice: &'g mut [f32]) -> Option<usize> {
+        let at = self.slices.partition_point(|(other, _)| *other > offset);
+        self.slices.insert(at, (offset, slice));
+        let before = self.watermark;
+        // Native networks finish from the end to the start: then only the new slice is looked at.
+        for (offset, slice) in &self.slices[at..] {
+            if offset + slice.len() != self.watermark {
+                break;
+            }
+            self.watermark = *offset;
+        }
+        (self.watermark < before).then_some(self.watermark)
     }
 
     /// The parts of a range, in rising order, with their offset in the range.
@@ -116,21 +139,47 @@ impl<'g> Finished<'g> {
     }
 }
 
-/// A worker's memory while backward runs: only finished gradients and scratch can be touched.
+/// A worker's memory while a position's backward runs: only its finished gradients, those of its other positions, and
+/// scratch can be touched.
 pub struct DuringBackward<'a, 'g> {
     /// The gradients.
     pub grads: &'a mut Finished<'g>,
+    /// Those of the positions before and behind it.
+    pub others: [&'a mut [TensorStorage]; 2],
     /// The rest.
     pub scratch: &'a mut Scratch,
 }
 
+impl DuringBackward<'_, '_> {
+    /// The gradients of another position; none if the buffer is the present one's, or holds no gradients.
+    fn other(&mut self, buf: Buf) -> Option<&mut TensorStorage> {
+        let (slot, [before, behind]) = (slot(buf)?, &mut self.others);
+        match slot.checked_sub(before.len()) {
+            None => before.get_mut(slot),
+            Some(0) => None,
+            Some(n) => behind.get_mut(n - 1),
+        }
+    }
+}
+
+/// Which of a rank's positions has this buffer for its gradients.
+fn slot(buf: Buf) -> Option<usize> {
+    match buf {
+        Buf::Grad => Some(0),
+        Buf::HostedGrad(n) => Some(usize::from(n)),
+        Buf::Param | Buf::Scratch(_) | Buf::Msg(_) => None,
+    }
+}
+
 impl Source for DuringBackward<'_, '_> {
     fn slices<'a>(&'a self, span: Span, f: &mut dyn FnMut(&'a [f32])) {
-        match region(span) {
-            Region { buf: Buf::Scratch(n), offset, len } => {
-                f(&self.scratch.buffers[usize::from(n)][offset..offset + len]);
-            }
-            region => {
+        let region = region(span);
+        let [before, behind] = &self.others;
+        match (region.buf, slot(region.buf)) {
+            (Buf::Scratch(n), _) => f(&self.scratch.buffers[usize::from(n)][region.range()]),
+            (_, Some(slot)) if slot < before.len() => f(&before[slot][region.range()]),
+            (_, Some(slot)) if slot > before.len() => f(&behind[slot - before.len() - 1][region.range()]),
+            _ => {
                 for (i, range, _) in self.grads.parts(region) {
                     f(&self.grads.slices[i].1[range]);
                 }
@@ -141,23 +190,30 @@ impl Source for DuringBackward<'_, '_> {
 
 impl Memory for DuringBackward<'_, '_> {
     fn compute(&mut self, action: &Action, bodies: Bodies<'_>) -> bool {
-        let Self { grads, scratch: Scratch { buffers, work, piece } } = self;
+        // Gradients of other positions take what comes from other ranks; what lies in two buffers of this one waits.
+        if action.regions().into_iter().flatten().any(|region| self.other(region.buf).is_some()) {
+            let (dst, msg, f): (_, _, fn(&mut [f32], &[f32])) = match *action {
+                Action::Reduce { dst, src: Region { buf: Buf::Msg(msg), .. } } => (dst, msg, add),
+                Action::Copy { dst, src: Region { buf: Buf::Msg(msg), .. } } => {
+                    (dst, msg, <[f32]>::copy_from_slice)
+                }
+                _ => return false,
+            };
+            let Some(whole) = self.other(dst.buf) else { return false };
+            f(&mut whole[dst.range()], bodies.get(msg));
+            return true;
+        }
+        let own =
+            if self.others[0].is_empty() { Buf::Grad } else { Buf::HostedGrad(self.others[0].len() as u16) };
+        let Self { grads, scratch: Scratch { buffers, work, piece }, .. } = self;
         match *action {
-            Action::Reduce {
-                dst: dst @ Region { buf: Buf::Grad, .. },
-                src: Region { buf: Buf::Msg(msg), .. },
-            } => {
+            Action::Reduce { dst, src: Region { buf: Buf::Msg(msg), .. } } if dst.buf == own => {
                 grads.change(dst, bodies.get(msg), add);
             }
-            Action::Copy {
-                dst: dst @ Region { buf: Buf::Grad, .. },
-                src: Region { buf: Buf::Msg(msg), .. },
-            } => {
+            Action::Copy { dst, src: Region { buf: Buf::Msg(msg), .. } } if dst.buf == own => {
                 grads.change(dst, bodies.get(msg), <[f32]>::copy_from_slice);
             }
-            Action::Reduce { dst: Region { buf: Buf::Scratch(n), offset, .. }, src }
-                if src.buf == Buf::Grad =>
-            {
+            Action::Reduce { dst: Region { buf: Buf::Scratch(n), offset, .. }, src } if src.buf == own => {
                 let dst = &mut buffers[usize::from(n)][offset..];
                 grads.read(src, |at, part| add(&mut dst[at..at + part.len()], part));
             }
@@ -169,13 +225,13 @@ impl Memory for DuringBackward<'_, '_> {
                 let Buf::Msg(msg) = src.buf else { return false };
                 add(&mut buffers[usize::from(n)][offset..offset + len], bodies.get(msg));
             }
-            Action::Encode { coder, dst, src, feedback: false } if src.buf == Buf::Grad => {
+            Action::Encode { coder, dst, src, feedback: false } if src.buf == own => {
                 let Buf::Scratch(n) = dst.buf else { return false };
                 piece.resize(src.len, 0.0);
                 grads.read(src, |at, part| piece[at..at + part.len()].copy_from_slice(part));
                 coder.encode(piece, &mut buffers[usize::from(n)][dst.range()], work);
             }
-            Action::Decode { coder, dst, src, into } if dst.buf == Buf::Grad => {
+            Action::Decode { coder, dst, src, into } if dst.buf == own => {
                 let code = match src.buf {
                     Buf::Msg(msg) => bodies.get(msg),
                     Buf::Scratch(n) => &buffers[usize::from(n)][src.range()],
@@ -195,8 +251,8 @@ impl Memory for DuringBackward<'_, '_> {
                 ..
             } => {
                 // Neither parameters nor gradients are looked at.
-                let (param, grad) = (&mut Vec::new(), &mut Vec::new());
-                let mut all = Buffers { param, grad, scratch: buffers, work, accumulate: add };
+                let (param, grads) = (&mut TensorStorage::default(), &mut []);
+                let mut all = Buffers { param, grads, scratch: buffers, work, accumulate: add };
                 all.compute(action, &|msg| bodies.get(msg));
             }
             _ => return false,
@@ -208,9 +264,9 @@ impl Memory for DuringBackward<'_, '_> {
 /// A rank's memory in one piece: a worker's after backward, or a server's.
 pub struct Whole<'a> {
     /// Parameters. (A server has the whole flat buffer; only its shard's part is used.)
-    pub params: &'a mut Vec<f32>,
-    /// Gradients, or sums of them, laid out like the parameters.
-    pub grads: &'a mut Vec<f32>,
+    pub params: &'a mut TensorStorage,
+    /// Gradients of each position, or sums of them, laid out like the parameters.
+    pub grads: &'a mut [TensorStorage],
     /// The rest.
     pub scratch: &'a mut Scratch,
     /// The optimiser.
@@ -221,7 +277,8 @@ impl Whole<'_> {
     fn get(&self, region: Region) -> &[f32] {
         let buffer = match region.buf {
             Buf::Param => &*self.params,
-            Buf::Grad => &*self.grads,
+            Buf::Grad => &self.grads[0],
+            Buf::HostedGrad(n) => &self.grads[usize::from(n)],
             Buf::Scratch(n) => &self.scratch.buffers[usize::from(n)],
             Buf::Msg(_) => unreachable!("bodies are handed over as bodies"),
         };
@@ -237,17 +294,16 @@ impl Source for Whole<'_> {
 
 impl Memory for Whole<'_> {
     fn compute(&mut self, action: &Action, bodies: Bodies<'_>) -> bool {
-        let Self { params: param, grads: grad, scratch: Scratch { buffers: scratch, work, .. }, update } =
-            self;
+        let Self { params: param, grads, scratch: Scratch { buffers: scratch, work, .. }, update } = self;
         if let Action::Apply { params, grad: from, step, whole } = *action {
-            let grads = match from.buf {
+            let grad = match from.buf {
                 Buf::Msg(msg) => bodies.get(msg),
-                _ => &grad[from.range()],
+                _ => &grads[slot(from.buf).expect("gradients")][from.range()],
             };
-            update.apply(params.offset, &mut param[params.range()], grads, step, whole);
+            update.apply(params.offset, &mut param[params.range()], grad, step, whole);
             return true;
         }
-        let mut all = Buffers { param, grad, scratch, work, accumulate: add };
+        let mut all = Buffers { param: &mut **param, grads: &mut **grads, scratch, work, accumulate: add };
         all.compute(action, &|msg| bodies.get(msg));
         // Averages of equal numbers are not always equal to them, codes even less.
         if let Some(dst) = written(action).filter(|dst| dst.buf == Buf::Param) {
@@ -282,11 +338,13 @@ mod tests {
         let mut buffer: Vec<f32> = (0..10).map(|i| i as f32).collect();
         let (first, rest) = buffer.split_at_mut(3);
         let (second, third) = rest.split_at_mut(4);
-        let mut grads = Finished::default();
-        grads.push(7, third);
-        grads.push(3, second);
-        grads.push(0, first);
-        let memory = DuringBackward { grads: &mut grads, scratch: &mut Scratch::default() };
+        let mut grads = Finished::of(10);
+        // In another order than a network's.
+        assert_eq!(grads.push(3, second), None);
+        assert_eq!(grads.push(7, third), Some(3));
+        assert_eq!(grads.push(0, first), Some(0));
+        let scratch = &mut Scratch::default();
+        let memory = DuringBackward { grads: &mut grads, others: [&mut [], &mut []], scratch };
         for (offset, len) in [(0, 10), (2, 3), (3, 4), (8, 2), (6, 2), (1, 1), (5, 0)] {
             let mut seen = Vec::new();
             let span = Span { buffer: GRAD, offset, len };
@@ -297,8 +355,8 @@ mod tests {
 
     #[test]
     fn what_touches_parameters_waits_for_the_end_of_backward() {
-        let mut grads = Finished::default();
-        let mut memory = DuringBackward { grads: &mut grads, scratch: &mut Scratch::default() };
+        let (mut grads, scratch) = (Finished::of(4), &mut Scratch::default());
+        let mut memory = DuringBackward { grads: &mut grads, others: [&mut [], &mut []], scratch };
         let [params, grad] = [Buf::Param, Buf::Grad].map(|buf| Region { buf, offset: 0, len: 4 });
         for action in [
             Action::Apply { params, grad, step: 0, whole: true },

@@ -13,8 +13,9 @@ pub const ANSWER: u16 = u16::MAX - 2;
 /// Packs a tag and a head, and whether there is a body: an empty one is not the same as none.
 pub fn pack(tag: Tag, head: Head, body: bool) -> Meta {
     let mut meta = [0; META];
-    meta[14] = u8::from(body);
-    meta[15] = u8::from(head.together);
+    // The upper bits are the positions': 0 where a rank has one.
+    meta[14] = u8::from(body) | head.of.0 << 1;
+    meta[15] = u8::from(head.together) | head.of.1 << 1;
     meta[0..4].copy_from_slice(&tag.generation.to_le_bytes());
     meta[4..8].copy_from_slice(&tag.step.to_le_bytes());
     meta[8..12].copy_from_slice(&tag.bucket.to_le_bytes());
@@ -33,7 +34,8 @@ pub fn unpack(meta: &Meta) -> (Tag, Head, bool) {
     let u64_at = |i: usize| u64::from_le_bytes(meta[i..i + 8].try_into().expect("eight bytes"));
     let tag = Tag { generation: u32_at(0), step: u32_at(4), bucket: u32_at(8), phase: u16_at(12) };
     let load = Load { cpu: f32::from_bits(u32_at(32)), step_s: f32::from_bits(u32_at(36)) };
-    (tag, Head { version: u64_at(16), unit: u64_at(24), together: meta[15] == 1, load }, meta[14] == 1)
+    let (together, of) = (meta[15] & 1 == 1, (meta[14] >> 1, meta[15] >> 1));
+    (tag, Head { version: u64_at(16), unit: u64_at(24), together, load, of }, meta[14] & 1 == 1)
 }
 
 #[cfg(test)]
@@ -44,8 +46,8 @@ mod tests {
     fn what_is_packed_is_unpacked() {
         let tag = Tag { generation: 1, step: 70_000, bucket: 70_013, phase: GOODBYE };
         let load = Load { cpu: 0.25, step_s: 1e-3 };
-        let head = Head { version: u64::MAX, unit: 1 << 40, together: true, load };
-        for body in [false, true] {
+        for (body, of) in [(false, (0, 0)), (true, (127, 0)), (false, (3, 127))] {
+            let head = Head { version: u64::MAX, unit: 1 << 40, together: body, load, of };
             assert_eq!(unpack(&pack(tag, head, body)), (tag, head, body));
         }
     }

@@ -1,4 +1,4 @@
-//! A replica of the model: flat buffers, network, optimiser.
+//! A replica of the model: a network, and the samples it reads.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use sha2::{Digest, Sha256};
 
 use crate::clock::{Clock, Phase};
 use crate::error::TrainError;
+use crate::source::Announce;
 use crate::weights;
 
 /// Fewest samples of an evaluation's batch: small training batches should not make it slow.
@@ -45,6 +46,13 @@ pub fn graph(plan: &TypedPlan<'_>, dataset: &Dataset) -> Result<Graph, TrainErro
     Ok(graph)
 }
 
+/// The parameters and the state that training starts from.
+pub fn start(plan: &Plan, graph: &Graph) -> Result<(Vec<f32>, Vec<f32>), TrainError> {
+    let (mut params, mut state) = (vec![0.0; graph.param_count()], vec![0.0; graph.state_count()]);
+    weights::start(plan, graph, &mut params, &mut state)?;
+    Ok((params, state))
+}
+
 /// The network from the registry or from the plan's own file.
 fn build(plan: &TypedPlan<'_>, dataset: &Dataset) -> Result<Graph, TrainError> {
     let [h, w, c] = dataset.shape;
@@ -66,15 +74,17 @@ fn build(plan: &TypedPlan<'_>, dataset: &Dataset) -> Result<Graph, TrainError> {
     model.build(shape, dataset.classes).map_err(refused)
 }
 
-/// One worker's copy of the model.
+/// The samples of a unit of work, and what the gradient of their summed loss is scaled by.
+pub struct Batch<'a> {
+    /// The samples.
+    pub pass: Pass<'a>,
+    /// The factor.
+    pub scale: f64,
+}
+
+/// A network with its memory and the readers of its samples. Parameters, gradients and state are lent to it.
 pub struct Replica {
-    pub(crate) network: Network<f32>,
-    /// The flat parameter buffer.
-    pub params: Vec<f32>,
-    /// The flat gradient buffer.
-    pub grads: Vec<f32>,
-    /// Batch norm's running statistics.
-    pub state: Vec<f32>,
+    network: Network<f32>,
     classes: Vec<u16>,
     /// Samples of the batch that is evaluated.
     ids: Vec<u32>,
@@ -83,29 +93,18 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// A replica with the plan's initial parameters.
-    pub fn new(plan: &Plan, graph: Arc<Graph>, compute: Arc<Compute>) -> Result<Self, TrainError> {
+    /// The network of a plan.
+    pub fn new(plan: &Plan, graph: Arc<Graph>, compute: Arc<Compute>) -> Self {
         let per_sample: usize = graph.nodes().iter().map(|node| node.output.size()).sum();
         let affordable = EVALUATION_NUMBERS / per_sample.max(1);
         let capacity = plan.batch.max(EVALUATION_BATCH.min(affordable));
-        let mut params = vec![0.0; graph.param_count()];
-        let mut state = vec![0.0; graph.state_count()];
-        weights::start(plan, &graph, &mut params, &mut state)?;
-        Ok(Self {
-            grads: vec![0.0; params.len()],
+        Self {
             network: Network::new(graph, capacity, compute),
-            params,
-            state,
             classes: Vec::with_capacity(capacity),
             ids: Vec::with_capacity(capacity),
             training: Reader::default(),
             testing: Reader::default(),
-        })
-    }
-
-    /// The network's threads and instruction set.
-    pub fn compute(&self) -> &Arc<Compute> {
-        self.network.compute()
+        }
     }
 
     /// Says what a step will train on, in the order of the steps: images on disk are decoded while the steps
@@ -114,44 +113,60 @@ impl Replica {
         self.training.ahead(&dataset.train, Look::Training { seed, step }, ids);
     }
 
-    /// Loads a batch and runs it forward; the loss's gradient is scaled by `scale`.
-    pub fn forward(
+    /// Computes the gradient of a batch and announces each part of it as soon as it is final. A loss that is no
+    /// number has no gradient: nothing is announced.
+    #[allow(clippy::too_many_arguments, reason = "everything that the network works on is lent")]
+    pub fn gradient<'g>(
         &mut self,
         dataset: &Dataset,
-        pass: &Pass<'_>,
-        scale: f64,
+        batch: &Batch<'_>,
+        params: &[f32],
+        state: &mut [f32],
+        grads: &'g mut [f32],
+        announce: Announce<'_, 'g>,
         clock: &mut Clock,
     ) -> Result<Outcome, TrainError> {
+        let Batch { pass, scale } = batch;
         let look = Look::Training { seed: pass.seed, step: pass.step };
         self.classes.clear();
         let Self { network, classes, training, .. } = self;
         let take = &mut |place: usize, sample: Sample<'_>| load(network, classes, dataset, place, sample);
         training.read(&dataset.train, look, pass.ids, take)?;
         clock.lap(Phase::Data);
-        self.network.forward(pass, &self.params, &mut self.state);
-        let outcome = self.network.loss(Targets::Classes(&self.classes), scale);
+        self.network.forward(pass, params, state);
+        let outcome = self.network.loss(Targets::Classes(&self.classes), *scale);
         clock.lap(Phase::Forward);
+        if outcome.loss.is_finite() {
+            self.network.backward(pass, params, grads, announce);
+        }
         Ok(outcome)
     }
 
-    /// The gradient of the batch that was run forward, in `grads`.
-    pub fn backward(&mut self, pass: &Pass<'_>) {
-        self.network.backward(pass, &self.params, &mut self.grads, &mut |_, _| {});
-    }
-
     /// Answers samples of the test split, at most the plan's batch of them; how long the forward pass took.
-    pub fn answer(&mut self, dataset: &Dataset, ids: &[u32]) -> Result<Duration, TrainError> {
+    pub fn answer(
+        &mut self,
+        dataset: &Dataset,
+        ids: &[u32],
+        params: &[f32],
+        state: &mut [f32],
+    ) -> Result<Duration, TrainError> {
         self.classes.clear();
         let Self { network, classes, testing, .. } = self;
         let take = &mut |place: usize, sample: Sample<'_>| load(network, classes, dataset, place, sample);
         testing.read(&dataset.test, Look::Plain, ids, take)?;
         let begun = Instant::now();
-        self.network.forward(&Pass::evaluation(ids.len()), &self.params, &mut self.state);
+        self.network.forward(&Pass::evaluation(ids.len()), params, state);
         Ok(begun.elapsed())
     }
 
     /// Loss and accuracy on a part of the test split.
-    pub fn evaluate(&mut self, dataset: &Dataset, part: Range<usize>) -> Result<Outcome, TrainError> {
+    pub fn evaluate(
+        &mut self,
+        dataset: &Dataset,
+        part: Range<usize>,
+        params: &[f32],
+        state: &mut [f32],
+    ) -> Result<Outcome, TrainError> {
         let mut total = Outcome::default();
         let (batch, test) = (self.network.capacity(), &dataset.test);
         for first in part.clone().step_by(batch) {
@@ -172,7 +187,7 @@ impl Replica {
             let take = &mut |place: usize, sample: Sample<'_>| load(network, classes, dataset, place, sample);
             testing.read(test, Look::Plain, ids, take)?;
             let pass = Pass::evaluation(ids.len());
-            self.network.forward(&pass, &self.params, &mut self.state);
+            self.network.forward(&pass, params, state);
             total += self.network.evaluate(Targets::Classes(&self.classes));
         }
         Ok(total)

@@ -183,7 +183,7 @@ pub(crate) fn part(
         tensors.push((format!("optimiser.{offset}"), memory.to_vec()));
     }
     for (n, buffer) in scratch.buffers.iter().enumerate() {
-        tensors.push((format!("scratch.{n}"), buffer.clone()));
+        tensors.push((format!("scratch.{n}"), buffer.to_vec()));
     }
     tensors.sort_by(|(a, _), (b, _)| a.cmp(b));
     RankState { tensors, account: serde_json::to_string(&account).expect("an account is plain data") }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use paceline_memory::Allocator;
 use paceline_nn::{Compute, Graph};
 use paceline_protocol::{Input, Rank, Setup, Strategy, Trace};
 use paceline_record::{Observer, StepRow};
@@ -69,18 +70,21 @@ pub fn run(
     let Job { plan, setup, rank, .. } = *job;
     let compute = Arc::new(Compute::new(plan.threads, plan.pin));
     let mut update = Update::new(plan, job.samples, compute);
-    let (mut params, mut state) = (vec![0.0; setup.params], vec![0.0; job.graph.state_count()]);
+    let numbers = setup.params;
+    let refused = |source| TrainError::Memory { numbers, source };
+    let zeros = || Allocator::Private.zeros(numbers).map_err(refused);
+    let (mut params, mut grads, mut state) = (zeros()?, [zeros()?], vec![0.0; job.graph.state_count()]);
     weights::start(plan, job.graph, &mut params, &mut state)?;
     update.freeze(&weights::frozen(plan, job.graph)?, &params);
-    let mut grads = vec![0.0; setup.params];
-    let participant = |Segment { from, to: steps, generation }: Segment| {
-        (job.strategy.make)(&Setup { from, steps, generation, ..setup.clone() }, rank)
+    let participant = |Segment { from, to, generation }: Segment| {
+        let steps = Some(to).filter(|to| *to < u64::MAX);
+        job.strategy.participant(&Setup { from, steps, generation, ..setup.clone() }, rank)
     };
-    let links = (job.strategy.links)(setup, rank);
+    let links = job.strategy.links_of(setup, rank);
     let mut engine = Engine::new(participant(control.segment), transport, links, setup.world());
     engine.trace = job.traced.then(Trace::default);
     engine.watch = job.observer.clone().map(|observer| Watch::new(observer, setup.world()));
-    let mut scratch = Scratch::new(engine.scratch());
+    let mut scratch = Scratch::new(engine.scratch(), Allocator::Private).map_err(refused)?;
     let shard = setup.shards()[rank - setup.workers].clone();
     if let Some(part) = control.restored.take() {
         let named = &mut [("params", &mut params[shard.clone()])];
@@ -101,8 +105,9 @@ pub fn run(
         if engine.over()? {
             let (segment, stopped) = (control.segment, control.gate.stop().is_some());
             // Every unit of work has left one update here.
-            let step = engine.staleness.len() / setup.workers;
-            if segment.to == setup.steps && (!stopped || step as u64 == setup.steps) {
+            let step = engine.staleness.len() / setup.shares();
+            let finished = segment.to == setup.end() && (!stopped || step as u64 == setup.end());
+            if finished || engine.left().is_some() {
                 break;
             }
             engine.settle(&mut memory)?;
@@ -114,7 +119,7 @@ pub fn run(
                 engine.finish(&mut memory)?;
                 return Ok(None);
             };
-            if next.from == setup.steps {
+            if next.from == setup.end() {
                 break;
             }
             control.segment = next;
@@ -146,6 +151,6 @@ pub fn run(
         times: engine.times,
         staleness: engine.staleness,
         trace: engine.trace,
-        params,
+        params: params.to_vec(),
     }))
 }

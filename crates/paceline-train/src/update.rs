@@ -45,10 +45,10 @@ impl Update {
         let total = plan.total_samples(samples);
         let rate = Rate {
             base: plan.lr,
-            whole: plan.scaling.factor(plan.workers),
+            whole: plan.scaling.factor(plan.shares()),
             schedule: plan.schedule,
             warmup: plan.warmup,
-            order: Order::new(plan.seed, samples, plan.batch * plan.workers, total),
+            order: Order::new(plan.seed, samples, plan.global_batch(), total),
             total,
         };
         Self {

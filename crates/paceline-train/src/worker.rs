@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use paceline_data::{Dataset, Order, order};
-use paceline_nn::{Compute, Graph, Outcome, Pass};
-use paceline_plan::{Plan, Straggler};
-use paceline_protocol::{
-    Agreement, GradientScale, Input, Load, Options, Rank, SINGLE, Setup, Strategy, Tensor, Trace,
-};
+use paceline_data::Order;
+use paceline_memory::{Allocator, TensorStorage};
+use paceline_nn::{Compute, Outcome};
+use paceline_plan::Straggler;
+use paceline_protocol::{Agreement, Input, Load, Options, Rank, SINGLE, Setup, Strategy, Trace};
 use paceline_random::{Purpose, Stream};
 use paceline_record::process::thread_cpu_seconds;
 use paceline_record::{Observer, StepRow};
@@ -19,81 +18,36 @@ use crate::clock::{Clock, Phase};
 use crate::engine::{Begin, Engine, Times};
 use crate::error::TrainError;
 use crate::memory::{DuringBackward, Finished, Scratch, Whole};
-use crate::model::Replica;
 use crate::observe::{Steps, Watch};
 use crate::segment::{Account, Pause, Segment, SegmentControl, part, restore};
+use crate::source::{GradientSource, Layout};
 use crate::update::Update;
-use crate::weights;
 
 /// Most elements of one message: half a megabyte stays in cache between receiving and summing.
 pub const MESSAGE: usize = 128 * 1024;
 
 /// What a strategy is told about a plan.
-pub fn setup(plan: &TypedPlan<'_>, graph: &Graph, samples: usize) -> Setup {
+pub fn setup(plan: &TypedPlan<'_>, layout: &Layout, samples: usize) -> Setup {
     let total = plan.total_samples(samples);
-    let order = Order::new(plan.seed, samples, plan.batch * plan.workers, total);
+    let order = Order::new(plan.seed, samples, plan.global_batch(), total);
     let steps = order.steps().min(plan.stop_after_step.unwrap_or(u64::MAX));
     let options = Options(plan.options.clone());
     // Where a run switches is a fraction of the whole plan, wherever it is stopped.
     let sync = (plan.consistency.make)(&options, order.steps());
     // One worker alone sends nothing: its gradient is one piece.
     let bucket =
-        if plan.document.strategy == SINGLE { graph.param_count() } else { plan.bucket / size_of::<f32>() };
+        if plan.document.strategy == SINGLE { layout.params } else { plan.bucket / size_of::<f32>() };
     Setup {
+        shares: plan.shares,
         bucket: bucket.max(1),
         message: MESSAGE,
-        tensors: graph.params().iter().map(|tensor| matrix(&tensor.shape, tensor.range.start)).collect(),
+        tensors: layout.matrices(),
         sync,
         averages: plan.averages,
         coder: plan.coder,
         options,
         seed: plan.seed,
-        ..Setup::new(plan.workers, plan.servers, graph.param_count(), steps)
-    }
-}
-
-/// A tensor as a matrix, as square as its sizes allow.
-fn matrix(shape: &[usize], offset: usize) -> Tensor {
-    let split = |at: usize| (shape[..at].iter().product(), shape[at..].iter().product());
-    let (rows, cols) = (0..=shape.len())
-        .map(split)
-        .min_by_key(|(rows, cols): &(usize, usize)| rows + cols)
-        .unwrap_or((1, 1));
-    Tensor { offset, rows, cols }
-}
-
-/// The order of a plan's samples.
-pub fn order(plan: &TypedPlan<'_>, dataset: &Dataset) -> Order {
-    let (global, total) = (plan.batch * plan.workers, plan.total_samples(dataset.train.len()));
-    Order::sharded(plan.seed, dataset.train.labels(), plan.workers, global, total, plan.sharding)
-}
-
-/// The samples of a worker's step, and what their summed loss's gradient is scaled by.
-pub fn batch<'a>(
-    plan: &Plan,
-    setup: &Setup,
-    order: &'a mut Order,
-    rank: Rank,
-    begin: Begin,
-) -> (Pass<'a>, f64) {
-    let (at, share) = place(plan, setup, order, rank, &begin);
-    let global = order.batch_len(at);
-    let ids = order.batch(at, share, plan.workers);
-    let scale = match begin.scale {
-        GradientScale::Part => 1.0 / global as f64,
-        GradientScale::Own => 1.0 / ids.len().max(1) as f64,
-        GradientScale::Even => plan.workers as f64 / global as f64,
-    };
-    (Pass { samples: ids.len(), training: true, seed: plan.seed, step: begin.unit.step, ids }, scale)
-}
-
-/// The step and the share of it that a worker takes samples from.
-fn place(plan: &Plan, setup: &Setup, order: &Order, rank: Rank, begin: &Begin) -> (u64, usize) {
-    // A worker that holds data of its own takes it in its own order, whatever unit it was handed.
-    let own_share = plan.shard != "iid" && !setup.sync.always_together(setup.steps);
-    match own_share {
-        true => (begin.step % order.steps(), rank),
-        false => (begin.unit.step, begin.unit.share),
+        ..Setup::new(plan.workers, plan.servers, layout.params, steps)
     }
 }
 
@@ -145,7 +99,7 @@ pub struct Summary {
     pub last: Outcome,
     /// Its parameters.
     pub params: Vec<f32>,
-    /// Its batch-norm statistics.
+    /// The batch-norm statistics of its positions, one behind the other.
     pub state: Vec<f32>,
     /// Time spent on others.
     pub times: Times,
@@ -155,6 +109,8 @@ pub struct Summary {
     pub phases: [f64; 3],
     /// Bytes sent and received.
     pub traffic: (u64, u64),
+    /// The worker that ran out of work, if that ended the run.
+    pub left: Option<Rank>,
     /// What was done, if asked for.
     pub trace: Option<Trace>,
 }
@@ -163,10 +119,10 @@ pub struct Summary {
 pub struct Job<'a> {
     /// The plan.
     pub plan: &'a TypedPlan<'a>,
-    /// The dataset.
-    pub dataset: &'a Dataset,
-    /// The network.
-    pub graph: Arc<Graph>,
+    /// Samples of the training split.
+    pub samples: usize,
+    /// Threads and instruction set of its updates.
+    pub compute: Arc<Compute>,
     /// The strategy.
     pub strategy: &'static Strategy,
     /// What it is told.
@@ -179,63 +135,85 @@ pub struct Job<'a> {
     pub traced: bool,
 }
 
+/// A worker's buffers, lent to whoever works on them.
+struct Buffers {
+    params: TensorStorage,
+    /// The gradients of each position.
+    grads: Vec<TensorStorage>,
+    scratch: Scratch,
+    update: Update,
+}
+
+impl Buffers {
+    fn whole(&mut self) -> Whole<'_> {
+        let Self { params, grads, scratch, update } = self;
+        Whole { params, grads, scratch, update }
+    }
+}
+
 /// Trains until the run ends; `None` if it pauses and does not go on.
 pub fn run(
     job: &Job<'_>,
+    source: &mut dyn GradientSource,
     transport: Box<dyn Transport>,
     control: &mut SegmentControl<'_>,
     say: &mut dyn FnMut(WorkerEvent),
 ) -> Result<Option<Summary>, TrainError> {
-    let Job { plan, dataset, setup, rank, .. } = *job;
-    let compute = Arc::new(Compute::new(plan.threads, plan.pin));
-    let samples = dataset.train.len();
-    let mut update = Update::new(plan, samples, Arc::clone(&compute));
-    let mut replica = Replica::new(plan, Arc::clone(&job.graph), compute)?;
-    update.freeze(&weights::frozen(plan, &job.graph)?, &replica.params);
-    let mut order = order(plan, dataset);
-    let participant = |Segment { from, to: steps, generation }: Segment| {
-        (job.strategy.make)(&Setup { from, steps, generation, ..setup.clone() }, rank)
+    let Job { plan, setup, rank, .. } = *job;
+    let participant = |Segment { from, to, generation }: Segment| {
+        let steps = Some(to).filter(|to| *to < u64::MAX);
+        job.strategy.participant(&Setup { from, steps, generation, ..setup.clone() }, rank)
     };
-    let links = (job.strategy.links)(setup, rank);
+    let links = job.strategy.links_of(setup, rank);
     let mut engine = Engine::new(participant(control.segment), transport, links, setup.world());
     engine.trace = job.traced.then(Trace::default);
     engine.watch = job.observer.clone().map(|observer| Watch::new(observer, setup.world()));
-    let mut scratch = Scratch::new(engine.scratch());
+    let positions = setup.positions(rank).len();
+    let numbers = setup.params;
+    let refused = |source| TrainError::Memory { numbers, source };
+    let zeros = || Allocator::Private.zeros(numbers).map_err(refused);
+    let mut buffers = Buffers {
+        params: zeros()?,
+        grads: (0..positions).map(|_| zeros()).collect::<Result<_, _>>()?,
+        scratch: Scratch::new(engine.scratch(), Allocator::Private).map_err(refused)?,
+        update: Update::new(plan, job.samples, Arc::clone(&job.compute)),
+    };
+    source.start(&mut buffers.params)?;
+    buffers.update.freeze(&source.frozen()?, &buffers.params);
     let slowness = Slowness { straggler: plan.straggler, rank, workers: plan.workers, seed: plan.seed };
     let agreement = (job.strategy.agreement)(setup);
-    let together = setup.sync.always_together(setup.steps);
+    let together = setup.sync.always_together(setup.end());
 
     let mut account = Account::default();
     if let Some(part) = control.restored.take() {
-        let named = &mut [("params", &mut replica.params[..]), ("state", &mut replica.state[..])];
-        account = restore(&part, named, &mut update, &mut scratch)?;
+        let named = &mut [("params", &mut buffers.params[..]), ("state", source.state_mut())];
+        account = restore(&part, named, &mut buffers.update, &mut buffers.scratch)?;
         engine.times = account.times(setup.world());
     }
-    let Replica { params, grads, .. } = &mut replica;
-    let mut memory = Whole { params, grads, scratch: &mut scratch, update: &mut update };
-    engine.greet(&mut memory)?;
-    engine.start(&mut memory)?;
+    engine.greet(&mut buffers.whole())?;
+    engine.start(&mut buffers.whole())?;
     say(WorkerEvent::Started);
     let (mut done, mut own, mut taken) = (account.steps, account.own_steps, account.samples);
     if setup.world() == 1 {
         // Checkpoints of one worker alone did not always say.
-        (own, taken) = (done, order.samples_before(done));
+        (own, taken) = (done, source.samples_before(done));
     }
     let mut last = Outcome { loss: account.last_loss, samples: account.last_samples, ..Outcome::default() };
     let mut clock = Clock::resumed(&account.clock);
     let mut steps = Steps::begin(&clock, &engine.times);
-    loop {
-        let Replica { params, grads, .. } = &mut replica;
-        let mut memory = Whole { params, grads, scratch: &mut scratch, update: &mut update };
-        let Some(Begin { step, unit, scale }) = engine.next_step(&mut memory)? else {
+    let mut evaluated = None;
+    'run: loop {
+        let Some(begin) = engine.next_step(&mut buffers.whole())? else {
             clock.lap(Phase::Exchange);
             let alone = setup.servers == 0;
             let (segment, stopped) = (control.segment, control.gate.stop().is_some());
             // Where steps are not made together, only the launcher knows whether all work is done.
-            if segment.to == setup.steps && (!stopped || (alone || together) && done == setup.steps) {
+            let finished =
+                segment.to == setup.end() && (!stopped || (alone || together) && done == setup.end());
+            if finished || engine.left().is_some() {
                 break;
             }
-            engine.settle(&mut memory)?;
+            engine.settle(&mut buffers.whole())?;
             let account = Account {
                 steps: done,
                 own_steps: own,
@@ -244,98 +222,84 @@ pub fn run(
                 last_samples: last.samples,
                 ..Account::default()
             };
-            let named = [("params", &replica.params[..]), ("state", &replica.state[..])];
-            let part = part(account.note(&clock, &engine.times), &named, &update, &scratch);
-            let next = (control.pause)(Pause { step: alone.then_some(done), part });
-            let Replica { params, grads, .. } = &mut replica;
-            let mut memory = Whole { params, grads, scratch: &mut scratch, update: &mut update };
-            let Some(next) = next else {
-                engine.finish(&mut memory)?;
+            let named = [("params", &buffers.params[..]), ("state", source.state())];
+            let part = part(account.note(&clock, &engine.times), &named, &buffers.update, &buffers.scratch);
+            let Some(next) = (control.pause)(Pause { step: alone.then_some(done), part }) else {
+                engine.finish(&mut buffers.whole())?;
                 return Ok(None);
             };
             clock.lap(Phase::Evaluate);
-            if next.from == setup.steps {
+            if next.from == setup.end() {
                 break;
             }
             control.segment = next;
             engine = engine.succeed(participant(next), next.generation);
-            engine.start(&mut memory)?;
+            engine.start(&mut buffers.whole())?;
             steps.skip(&clock, &engine.times);
             continue;
         };
+        let step = begin.step;
         let stop = control.gate.step(step);
         if control.gate.abandoned() {
             return Ok(None);
         }
         if let Some(stop) = stop {
-            engine.input(Input::StopAt(stop), &mut memory)?;
+            engine.input(Input::StopAt(stop), &mut buffers.whole())?;
         }
         clock.lap(Phase::Exchange);
-        let (began, cpu) = (Instant::now(), thread_cpu_seconds());
-        let before = order.samples_before(unit.step);
-        let begin = Begin { step, unit, scale };
-        if dataset.train.streamed() {
-            let (at, share) = place(plan, setup, &order, rank, &begin);
-            replica.ahead(dataset, plan.seed, unit.step, order.batch(at, share, plan.workers));
-            // Where workers do not go on together, who does what next is not known yet.
-            if together && step + 1 < setup.steps {
-                let (next, own) = (unit.step + 1, order.batch(at + 1, share, plan.workers));
-                replica.ahead(dataset, plan.seed, next, own);
-            }
-        }
-        let (pass, scale) = batch(plan, setup, &mut order, rank, begin);
-        let taken_now = pass.samples as u64;
-        last = replica.forward(dataset, &pass, scale, &mut clock)?;
-        if !last.loss.is_finite() {
-            return Err(TrainError::Diverged { step: step + 1, samples: before, loss: last.loss });
-        }
-        taken += taken_now;
+        let mut overlap = Duration::ZERO;
+        let mut units = Outcome::default();
+        let mut next = Some(begin);
+        for slot in 0..positions {
+            // Units of one step follow each other without anybody else's help, unless the run ends.
+            let unit = if slot == 0 { next.take() } else { engine.next_step(&mut buffers.whole())? };
+            let Some(begin) = unit else { continue 'run };
+            let (began, cpu) = (Instant::now(), thread_cpu_seconds());
+            let Some((outcome, exchanged)) =
+                compute(source, &mut engine, &mut buffers, &begin, slot, &mut clock)?
+            else {
+                engine.input(Input::Leave, &mut buffers.whole())?;
+                continue 'run;
+            };
+            units += outcome;
+            taken += outcome.samples as u64;
+            overlap += exchanged;
+            let pause = slowness.pause(step, began.elapsed().saturating_sub(exchanged));
+            std::thread::sleep(pause);
+            clock.lap(Phase::Backward);
+            clock.shift(exchanged, Phase::Backward, Phase::Exchange);
 
-        let Replica { network, params, grads, .. } = &mut replica;
-        let mut finished = Finished::default();
-        let (mut failed, before) = (None, engine.times.send);
-        network.backward(&pass, params, grads, &mut |offset, slice| {
-            update.quiet(offset, slice);
-            finished.push(offset, slice);
-            if failed.is_none() {
-                let mut memory = DuringBackward { grads: &mut finished, scratch: &mut scratch };
-                let input = engine.input(Input::GradReady { from: offset }, &mut memory);
-                failed = input.and_then(|()| engine.poll(&mut memory)).err();
-            }
-        });
-        if let Some(error) = failed {
-            return Err(error);
+            let memory = &mut buffers.whole();
+            engine.catch_up(memory)?;
+            let step_s = began.elapsed().saturating_sub(exchanged).as_secs_f64();
+            let cpu = (thread_cpu_seconds() - cpu - exchanged.as_secs_f64()).max(0.0) / step_s;
+            engine.input(Input::Load(Load { cpu: cpu as f32, step_s: step_s as f32 }), memory)?;
+            engine.input(Input::BackwardDone, memory)?;
         }
-        let exchanged = engine.times.send - before;
-        let pause = slowness.pause(step, began.elapsed().saturating_sub(exchanged));
-        std::thread::sleep(pause);
-        clock.lap(Phase::Backward);
-        clock.shift(exchanged, Phase::Backward, Phase::Exchange);
-
-        let mut memory = Whole { params, grads, scratch: &mut scratch, update: &mut update };
-        engine.catch_up(&mut memory)?;
-        let step_s = began.elapsed().saturating_sub(exchanged).as_secs_f64();
-        let cpu = (thread_cpu_seconds() - cpu - exchanged.as_secs_f64()).max(0.0) / step_s;
-        engine.input(Input::Load(Load { cpu: cpu as f32, step_s: step_s as f32 }), &mut memory)?;
-        engine.input(Input::BackwardDone, &mut memory)?;
-        engine.step_over(&mut memory)?;
+        last = units;
+        engine.step_over(&mut buffers.whole())?;
+        if engine.left().is_some() {
+            // The step under way was given up, or it was the last one: its update tells.
+            continue;
+        }
         clock.lap(Phase::Exchange);
         (done, own) = (step + 1, own + 1);
         engine.refused.drain(..).for_each(|cause| say(WorkerEvent::Refused(cause)));
         let row = StepRow {
-            overlap_ns: exchanged.as_nanos() as u64,
+            overlap_ns: overlap.as_nanos() as u64,
             samples: last.samples as u64,
             loss: last.mean_loss(),
             ..steps.end(own, &clock, &engine.times)
         };
         say(WorkerEvent::Step { step: done, row, train_s: clock.train() });
-        let due = plan.eval_every.map_or(order.ends_epoch(step), |every| done.is_multiple_of(every));
-        if due || done == setup.steps {
-            let outcome = evaluate(job, agreement, &mut replica, &mut clock, done, say)?;
+        if source.evaluates_after(step) || done == setup.end() {
+            let outcome = evaluate(job, source, agreement, &buffers.params, &mut clock, done, say)?;
+            evaluated = Some(done);
             steps.skip(&clock, &engine.times);
             let loss = outcome.map_or(0.0, |outcome| outcome.loss);
             if !loss.is_finite() {
-                return Err(TrainError::Diverged { step: done, samples: order.samples_before(done), loss });
+                let samples = source.samples_before(done);
+                return Err(TrainError::Diverged { step: done, samples, loss });
             }
             let reached = |target| outcome.is_some_and(|outcome| outcome.accuracy() >= target);
             if setup.world() == 1 && plan.stop_at_target && plan.target_accuracy.is_some_and(reached) {
@@ -344,12 +308,15 @@ pub fn run(
         }
         engine.rest();
     }
-    let Replica { params, grads, .. } = &mut replica;
-    engine.finish(&mut Whole { params, grads, scratch: &mut scratch, update: &mut update })?;
+    let left = engine.left();
+    if left.is_some() && evaluated != Some(done) {
+        evaluate(job, source, agreement, &buffers.params, &mut clock, done, say)?;
+    }
+    engine.finish(&mut buffers.whole())?;
     let train_s = clock.train();
     let apart = agreement == Agreement::Apart && setup.servers == 0;
     let accuracy = match apart {
-        true => Some(replica.evaluate(dataset, 0..dataset.test.len())?.accuracy()),
+        true => Some(source.evaluate(&buffers.params, true)?.accuracy()),
         false => None,
     };
     let phases = [Phase::Data, Phase::Forward, Phase::Backward].map(|p| clock.seconds(p));
@@ -358,43 +325,82 @@ pub fn run(
         samples: taken,
         train_s,
         last,
-        params: replica.params,
-        state: replica.state,
+        params: buffers.params.to_vec(),
+        state: source.state().to_vec(),
         traffic: engine.traffic(),
         times: engine.times,
         accuracy,
         phases,
+        left,
         trace: engine.trace,
     }))
 }
 
-/// Evaluates what is this worker's to evaluate; its outcome, if there is one. Models that agree are evaluated by all workers together,
-/// each on its share of the test split; statistics that differ are averaged first, elsewhere, as are models
-/// that differ. Servers show theirs themselves.
+/// Computes a unit's gradient while what is final is exchanged: sums over its samples, and the time that the exchange
+/// took meanwhile. None if the source has run out of work.
+fn compute(
+    source: &mut dyn GradientSource,
+    engine: &mut Engine,
+    buffers: &mut Buffers,
+    begin: &Begin,
+    slot: usize,
+    clock: &mut Clock,
+) -> Result<Option<(Outcome, Duration)>, TrainError> {
+    let Buffers { params, grads, scratch, update } = buffers;
+    let (before, rest) = grads.split_at_mut(slot);
+    let (own, behind) = rest.split_first_mut().expect("a buffer for every position");
+    let mut finished = Finished::of(own.len());
+    let (mut failed, exchanged) = (None, engine.times.send);
+    let outcome = source.gradient(
+        begin,
+        slot,
+        params,
+        own,
+        &mut |offset, slice| {
+            update.quiet(offset, slice);
+            let Some(from) = finished.push(offset, slice) else { return };
+            if failed.is_none() {
+                let others = [&mut *before, &mut *behind];
+                let mut memory = DuringBackward { grads: &mut finished, others, scratch };
+                let input = engine.input(Input::GradReady { from }, &mut memory);
+                failed = input.and_then(|()| engine.poll(&mut memory)).err();
+            }
+        },
+        clock,
+    )?;
+    match failed {
+        Some(error) => Err(error),
+        None => Ok(outcome.map(|outcome| (outcome, engine.times.send - exchanged))),
+    }
+}
+
+/// Evaluates what is this worker's to evaluate; its outcome, if there is one. Models that agree are evaluated by all
+/// workers together, each on its share of the test split; statistics that differ are averaged first, elsewhere, as are
+/// models that differ. Servers show theirs themselves.
 fn evaluate(
     job: &Job<'_>,
+    source: &mut dyn GradientSource,
     agreement: Agreement,
-    replica: &mut Replica,
+    params: &[f32],
     clock: &mut Clock,
     step: u64,
     say: &mut dyn FnMut(WorkerEvent),
 ) -> Result<Option<Outcome>, TrainError> {
-    let Job { plan, dataset, setup, rank, .. } = *job;
+    let Job { plan, setup, rank, .. } = *job;
     let train_s = clock.train();
     let common = agreement != Agreement::Apart;
-    if common && (replica.state.is_empty() || plan.workers == 1) {
-        let part = order::share(dataset.test.len(), rank, plan.workers);
-        let outcome = replica.evaluate(dataset, part)?;
+    if common && (source.state().is_empty() || plan.workers == 1) {
+        let outcome = source.evaluate(params, false)?;
         clock.lap(Phase::Evaluate);
         say(WorkerEvent::Evaluated { step, train_s, outcome });
         return Ok(Some(outcome));
     }
     if common {
-        let params = if rank == 0 { &replica.params[..] } else { &[] };
-        say(WorkerEvent::Snapshot { step, train_s, numbers: [params, &replica.state].concat() });
+        let params = if rank == 0 { params } else { &[] };
+        say(WorkerEvent::Snapshot { step, train_s, numbers: [params, source.state()].concat() });
         clock.lap(Phase::Evaluate);
-    } else if setup.servers == 0 && step < setup.steps {
-        say(WorkerEvent::Snapshot { step, train_s, numbers: [&replica.params[..], &replica.state].concat() });
+    } else if setup.servers == 0 && step < setup.end() {
+        say(WorkerEvent::Snapshot { step, train_s, numbers: [params, source.state()].concat() });
         clock.lap(Phase::Evaluate);
     }
     Ok(None)

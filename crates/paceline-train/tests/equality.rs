@@ -17,16 +17,16 @@ use paceline_protocol::{
     Trace, find,
 };
 use paceline_record::RankState;
-use paceline_train::{Segment, model, worker};
+use paceline_train::{Layout, Segment, model, worker};
 use paceline_wire::TRANSPORTS;
 
 use ranks::{Ran, Way, choose, digits, plan, typed};
 
 /// Every rank of a plan as a thread of this process.
 fn distributed(plan: &Plan, dataset: &Dataset, strategy: &'static Strategy, over: &str) -> Ran {
-    let setup =
-        worker::setup(&typed(plan), &model::graph(&typed(plan), dataset).unwrap(), dataset.train.len());
-    let whole = [Segment { from: 0, to: setup.steps, generation: 0 }];
+    let layout = Layout::of(&model::graph(&typed(plan), dataset).unwrap());
+    let setup = worker::setup(&typed(plan), &layout, dataset.train.len());
+    let whole = [Segment { from: 0, to: setup.end(), generation: 0 }];
     pausing(plan, dataset, strategy, over, &whole, Vec::new()).expect("it does not stop")
 }
 
@@ -40,7 +40,7 @@ fn pausing(
     stretches: &[Segment],
     restored: Vec<RankState>,
 ) -> Result<Ran, Vec<RankState>> {
-    let way = Way { stretches: stretches.to_vec(), restored, stop: None };
+    let way = Way { stretches: stretches.to_vec(), restored, ..Way::default() };
     ranks::run(plan, dataset, strategy, over, way, &mut Vec::new())
 }
 
@@ -281,8 +281,8 @@ fn mutants_are_caught_by_the_tolerance() {
 /// What each rank does in virtual time.
 fn virtual_traces(plan: &Plan, dataset: &Dataset, strategy: &Strategy) -> Vec<Trace> {
     let graph = model::graph(&typed(plan), dataset).unwrap();
-    let setup = worker::setup(&typed(plan), &graph, dataset.train.len());
-    let participants = (0..setup.world()).map(|r| (strategy.make)(&setup, r)).collect();
+    let setup = worker::setup(&typed(plan), &Layout::of(&graph), dataset.train.len());
+    let participants = (0..setup.world()).map(|r| strategy.participant(&setup, r)).collect();
     let costs = paceline_sim::Costs::constant(plan.workers, 1_000_000, 10_000, 1.0);
     paceline_sim::simulate(&setup, participants, &costs, &mut paceline_sim::Nothing, None, &[]).traces
 }
@@ -401,8 +401,8 @@ fn asynchronous_runs_do_all_the_work_and_record_true_staleness() {
         let plan = choose(plan("mlp", "ps", 4, 2), "ps", sync, &[]);
         let ran = distributed(&plan, &dataset, strategy, "inproc");
         let graph = model::graph(&typed(&plan), &dataset).unwrap();
-        let setup = worker::setup(&typed(&plan), &graph, dataset.train.len());
-        let pushes = setup.steps as usize * 4;
+        let setup = worker::setup(&typed(&plan), &Layout::of(&graph), dataset.train.len());
+        let pushes = setup.end() as usize * 4;
         assert!(
             ran.staleness.iter().all(|s| s.len() == pushes),
             "{sync}: every push is recorded on every shard"

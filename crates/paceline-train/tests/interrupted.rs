@@ -48,18 +48,19 @@ fn check(plan: &Plan) {
 
     let (mut parts, mut losses) = (Vec::new(), Losses::new());
     for stop in 1..STEPS {
-        let way = Way { stretches: vec![rest(stop - 1)], restored: parts, stop: Some(stop) };
+        let way =
+            Way { stretches: vec![rest(stop - 1)], restored: parts, stop: Some(stop), ..Way::default() };
         let stopped = go(way, &mut losses).err().unwrap_or_else(|| panic!("{name}: no stop at {stop}"));
         parts = through_the_disk(&checkpoints, stop, stopped);
         assert!(losses.iter().all(|own| own.len() as u64 == stop), "{name}: exactly {stop} steps");
         // And to the end from here.
         let (mut once, way) =
-            (losses.clone(), Way { stretches: vec![rest(stop)], restored: parts.clone(), stop: None });
+            (losses.clone(), Way { stretches: vec![rest(stop)], restored: parts.clone(), ..Way::default() });
         let ran = go(way, &mut once).ok().unwrap_or_else(|| panic!("{name}: stopped again after {stop}"));
         assert!(ran.params == whole.params, "{name}: parameters, interrupted after step {stop}");
         assert_eq!(bits(&once), bits(&expected), "{name}: losses, interrupted after step {stop}");
     }
-    let ran = go(Way { stretches: vec![rest(STEPS - 1)], restored: parts, stop: None }, &mut losses);
+    let ran = go(Way { stretches: vec![rest(STEPS - 1)], restored: parts, ..Way::default() }, &mut losses);
     let ran = ran.expect("it is not interrupted");
     assert!(ran.params == whole.params, "{name}: parameters, interrupted after every step");
     assert_eq!(bits(&losses), bits(&expected), "{name}: losses, interrupted after every step");

@@ -7,7 +7,8 @@ use paceline_nn::layers::Conv2d;
 use paceline_nn::{Compute, Graph, Outcome, Pass, Shape};
 use paceline_plan::{Plan, TrainingLength};
 use paceline_resolve::{Registries, TypedPlan};
-use paceline_train::{Clock, Replica, TrainError, model};
+use paceline_train::model::{self, Batch};
+use paceline_train::{Clock, Replica, TrainError};
 
 fn plan() -> Plan {
     let text = r#"{"data": "letters", "model": "mlp", "workers": 1, "servers": 0, "strategy": "single",
@@ -37,25 +38,40 @@ fn graph(dataset: &Dataset) -> Arc<Graph> {
     Arc::new(graph)
 }
 
-fn replica(plan: &Plan, dataset: &Dataset) -> Replica {
-    Replica::new(plan, graph(dataset), Arc::new(Compute::new(1, false))).expect("no weights to read")
+/// A replica, and the parameters that it starts from.
+fn replica(plan: &Plan, dataset: &Dataset) -> (Replica, Vec<f32>) {
+    let graph = graph(dataset);
+    let (params, _) = model::start(plan, &graph).expect("no weights to read");
+    (Replica::new(plan, graph, Arc::new(Compute::new(1, false))), params)
 }
 
-fn gradient(replica: &mut Replica, dataset: &Dataset, ids: &[u32], scale: f64) -> (Outcome, Vec<f32>) {
-    let pass = Pass { samples: ids.len(), training: true, seed: 1, step: 3, ids };
-    let outcome = replica.forward(dataset, &pass, scale, &mut Clock::default()).unwrap();
-    replica.backward(&pass);
-    (outcome, replica.grads.clone())
+fn gradient(
+    replica: &mut Replica,
+    dataset: &Dataset,
+    params: &[f32],
+    pass: Pass<'_>,
+    scale: f64,
+) -> (Outcome, Vec<f32>) {
+    let (batch, mut grads) = (Batch { pass, scale }, vec![0.0; params.len()]);
+    let clock = &mut Clock::default();
+    let outcome =
+        replica.gradient(dataset, &batch, params, &mut [], &mut grads, &mut |_, _| {}, clock).unwrap();
+    (outcome, grads)
+}
+
+fn pass(step: u64, ids: &[u32]) -> Pass<'_> {
+    Pass { samples: ids.len(), training: true, seed: 1, step, ids }
 }
 
 #[test]
 fn shares_of_a_batch_add_up_to_the_whole() {
     let (plan, dataset) = (plan(), letters());
-    let mut replica = replica(&plan, &dataset);
-    let (whole, gradients) = gradient(&mut replica, &dataset, &[5, 1, 9, 30], 0.25);
+    let (mut replica, params) = replica(&plan, &dataset);
+    let mut gradient = |ids: &[u32]| gradient(&mut replica, &dataset, &params, pass(3, ids), 0.25);
+    let (whole, gradients) = gradient(&[5, 1, 9, 30]);
     assert_eq!((whole.samples, whole.predictions), (4, 4 * dataset.positions));
-    let (mut parts, one) = gradient(&mut replica, &dataset, &[5], 0.25);
-    let (rest, three) = gradient(&mut replica, &dataset, &[1, 9, 30], 0.25);
+    let (mut parts, one) = gradient(&[5]);
+    let (rest, three) = gradient(&[1, 9, 30]);
     parts += rest;
     assert!((parts.loss - whole.loss).abs() < 1e-9 && parts.correct == whole.correct);
     for ((g, a), b) in gradients.iter().zip(&one).zip(&three) {
@@ -66,19 +82,17 @@ fn shares_of_a_batch_add_up_to_the_whole() {
 #[test]
 fn text_is_learnt_and_the_loss_is_in_nats_per_character() {
     let (plan, dataset) = (plan(), letters());
-    let mut replica = replica(&plan, &dataset);
-    let before = replica.evaluate(&dataset, 0..dataset.test.len()).unwrap();
+    let (mut replica, mut params) = replica(&plan, &dataset);
+    let before = replica.evaluate(&dataset, 0..dataset.test.len(), &params, &mut []).unwrap();
     assert_eq!(before.predictions, dataset.test.len() * dataset.positions);
     let mut order = Order::new(1, dataset.train.len(), plan.batch, 4 * dataset.train.len() as u64);
     for step in 0..order.steps() {
         let ids = order.batch(step, 0, 1);
-        let pass = Pass { samples: ids.len(), training: true, seed: 1, step, ids };
-        replica.forward(&dataset, &pass, 1.0 / ids.len() as f64, &mut Clock::default()).unwrap();
-        replica.backward(&pass);
-        let Replica { params, grads, .. } = &mut replica;
-        params.iter_mut().zip(grads).for_each(|(p, g)| *p -= 0.02 * *g);
+        let scale = 1.0 / ids.len() as f64;
+        let (_, grads) = gradient(&mut replica, &dataset, &params, pass(step, ids), scale);
+        params.iter_mut().zip(grads).for_each(|(p, g)| *p -= 0.02 * g);
     }
-    let after = replica.evaluate(&dataset, 0..dataset.test.len()).unwrap();
+    let after = replica.evaluate(&dataset, 0..dataset.test.len(), &params, &mut []).unwrap();
     // Better than guessing evenly among all characters.
     let guessing = (dataset.classes as f64).ln();
     assert!(after.mean_loss() < before.mean_loss().min(guessing - 0.3), "{before:?} {after:?} {guessing}");

@@ -337,7 +337,7 @@ fn work_on(effort: &Effort, count: usize) -> Vec<(String, MedianEstimate)> {
         let laps = repeat(effort, || {
             let mut buffers = Buffers {
                 param: &mut param,
-                grad: &mut grad,
+                grads: std::slice::from_mut(&mut grad),
                 scratch: &mut scratch,
                 work: &mut codes,
                 accumulate,

@@ -6,27 +6,29 @@
 use std::sync::Arc;
 
 use paceline_data::{Dataset, Order, order};
-use paceline_launch::gather::{Gather, mean};
+use paceline_launch::gather::Gather;
+use paceline_memory::{Allocator, TensorStorage};
 use paceline_nn::{Compute, Graph, Outcome};
 use paceline_protocol::{Action, Agreement, MsgId, Rank, Region, Setup, Time};
 use paceline_record::Event;
 use paceline_resolve::TypedPlan;
 use paceline_sim::{RankMemory, StepStart};
 use paceline_train::memory::{Bodies, Memory as _, Scratch, Whole, span};
-use paceline_train::{Begin, Clock, Replica, TrainError, Update, weights, worker};
+use paceline_train::native::{self, mean};
+use paceline_train::{Begin, Clock, Replica, TrainError, Update, model, weights};
 use paceline_wire::{Body, Source};
 
 /// Progress events of a run, roughly.
 const PROGRESS: u64 = 100;
 
 pub struct Own {
-    pub params: Vec<f32>,
-    /// Batch norm's statistics.
+    pub params: TensorStorage,
+    /// Batch norm's statistics, of each position.
     pub state: Vec<f32>,
     /// Sums of its last step.
     pub last: Outcome,
     pub samples: u64,
-    grads: Vec<f32>,
+    grads: Vec<TensorStorage>,
     scratch: Scratch,
     update: Update,
     bodies: Vec<Option<Body>>,
@@ -63,8 +65,9 @@ pub struct Learning<'a, 'r> {
     dataset: &'a Dataset,
     setup: &'a Setup,
     agreement: Agreement,
-    /// The network that all use in turn.
+    /// The network that all use in turn, and the numbers of its state.
     replica: Replica,
+    state: usize,
     order: Order,
     pub ranks: Vec<Own>,
     snapshots: Vec<Incomplete>,
@@ -87,24 +90,32 @@ impl<'a, 'r> Learning<'a, 'r> {
     ) -> Result<Self, TrainError> {
         let compute = Arc::new(Compute::new(plan.threads, plan.pin));
         let frozen = weights::frozen(&plan, &graph)?;
-        let replica = Replica::new(&plan, graph, Arc::clone(&compute))?;
-        let own = |lens: Vec<usize>| {
+        let (params, state) = model::start(&plan, &graph)?;
+        let numbers = params.len();
+        let own = |(rank, lens): (usize, Vec<usize>)| {
             let mut update = Update::new(&plan, dataset.train.len(), Arc::clone(&compute));
-            update.freeze(&frozen, &replica.params);
-            Own {
-                params: replica.params.clone(),
-                state: replica.state.clone(),
+            update.freeze(&frozen, &params);
+            let zeros = || Allocator::Private.zeros(numbers);
+            let positions = setup.positions(rank).len();
+            let mut own = Own {
+                params: zeros()?,
+                state: state.repeat(positions),
                 last: Outcome::default(),
                 samples: 0,
-                grads: vec![0.0; replica.params.len()],
-                scratch: Scratch::new(lens),
+                grads: (0..positions).map(|_| zeros()).collect::<Result<_, _>>()?,
+                scratch: Scratch::new(lens, Allocator::Private)?,
                 update,
                 bodies: Vec::new(),
-            }
+            };
+            own.params.copy_from_slice(&params);
+            Ok(own)
         };
-        let ranks = scratch.into_iter().map(own).collect();
+        let ranks = scratch.into_iter().enumerate().map(own).collect::<Result<_, _>>();
+        let ranks = ranks.map_err(|source| TrainError::Memory { numbers, source })?;
+        let replica = Replica::new(&plan, graph, compute);
         Ok(Self {
-            order: worker::order(&plan, dataset),
+            order: native::sample_order(&plan, dataset),
+            state: state.len(),
             plan,
             dataset,
             setup,
@@ -121,17 +132,16 @@ impl<'a, 'r> Learning<'a, 'r> {
     }
 
     /// Evaluates a model on the whole test split: share by share where workers do, so that sums are theirs.
-    pub fn evaluate(&mut self, params: Vec<f32>, state: Vec<f32>) -> Outcome {
+    pub fn evaluate(&mut self, params: &[f32], mut state: Vec<f32>) -> Outcome {
         let shares = match self.agreement {
             Agreement::Apart => 1,
             _ if state.is_empty() => self.setup.workers,
             _ => 1,
         };
-        (self.replica.params, self.replica.state) = (params, state);
         let mut total = Outcome::default();
         for share in 0..shares {
             let part = order::share(self.dataset.test.len(), share, shares);
-            match self.replica.evaluate(self.dataset, part) {
+            match self.replica.evaluate(self.dataset, part, params, &mut state) {
                 Ok(outcome) => total += outcome,
                 Err(error) => self.failed = self.failed.take().or(Some(error)),
             }
@@ -140,7 +150,7 @@ impl<'a, 'r> Learning<'a, 'r> {
     }
 
     /// Evaluates a model and tells of it.
-    pub fn tell(&mut self, step: u64, at: Time, params: Vec<f32>, state: Vec<f32>) {
+    pub fn tell(&mut self, step: u64, at: Time, params: &[f32], state: Vec<f32>) {
         let outcome = self.evaluate(params, state);
         self.gather.whole(step, at as f64 * 1e-9, outcome, self.report);
         let target = self.plan.target_accuracy.filter(|_| self.plan.stop_at_target);
@@ -150,11 +160,13 @@ impl<'a, 'r> Learning<'a, 'r> {
     /// The mean of the workers' parameters and statistics, or the servers' parameters.
     pub fn model(&self) -> (Vec<f32>, Vec<f32>) {
         let workers = &self.ranks[..self.setup.workers];
-        let of =
-            |f: fn(&Own) -> &Vec<f32>| mean(&workers.iter().map(|own| f(own).clone()).collect::<Vec<_>>());
-        let state = of(|own| &own.state);
+        let of = |f: fn(&Own) -> &[f32], len: usize| {
+            let all: Vec<f32> = workers.iter().flat_map(f).copied().collect();
+            mean(&all, len)
+        };
+        let state = of(|own| &own.state, self.state);
         if self.setup.servers == 0 {
-            return (of(|own| &own.params), state);
+            return (of(|own| &own.params, self.setup.params), state);
         }
         let shards = self.setup.shards();
         let shard = |k: usize| &self.ranks[self.setup.server(k)].params[shards[k].clone()];
@@ -174,61 +186,56 @@ impl<'a, 'r> Learning<'a, 'r> {
             return;
         }
         let Incomplete { step, at, parts } = self.snapshots.swap_remove(place);
-        let mut parts: Vec<Vec<f32>> = parts.into_iter().flatten().collect();
+        let mut all: Vec<f32> = parts.into_iter().flatten().flatten().collect();
         let params = self.setup.params;
-        let (params, state) = if self.agreement != Agreement::Apart {
+        let state = if self.agreement != Agreement::Apart {
             // Everybody's parameters are the first worker's; statistics are averaged.
-            let state = parts[0].split_off(params);
-            let params = std::mem::replace(&mut parts[0], state);
-            (params, mean(&parts))
-        } else if self.setup.servers > 0 {
-            (parts.concat(), Vec::new())
+            mean(&all.split_off(params), self.state)
         } else {
-            let mut model = mean(&parts);
-            let state = model.split_off(params);
-            (model, state)
+            if self.setup.servers == 0 {
+                all = mean(&all, params + self.state);
+            }
+            all.split_off(params)
         };
-        self.tell(step, at, params, state);
+        self.tell(step, at, &all, state);
     }
 
     /// Units of work between two looks at the servers' model; none where workers evaluate by themselves, or where
     /// the model has state that servers do not see.
     fn look_every(&self) -> Option<u64> {
-        if self.agreement != Agreement::Apart || !self.replica.state.is_empty() {
+        if self.agreement != Agreement::Apart || self.state > 0 {
             return None;
         }
-        let per_epoch = self.dataset.train.len().div_ceil(self.plan.batch * self.plan.workers) as u64;
-        Some(self.plan.eval_every.unwrap_or(per_epoch) * self.plan.workers as u64)
+        let per_epoch = self.dataset.train.len().div_ceil(self.plan.global_batch()) as u64;
+        Some(self.plan.eval_every.unwrap_or(per_epoch) * self.plan.shares() as u64)
     }
 }
 
 impl RankMemory for Learning<'_, '_> {
     type Body = Body;
 
-    fn gradient(&mut self, rank: Rank, StepStart { step, unit, scale }: StepStart) {
+    fn gradient(&mut self, rank: Rank, StepStart { step, unit, slot, scale }: StepStart) -> bool {
         let Self { replica, ranks, order, plan, setup, dataset, .. } = self;
         let own = &mut ranks[rank];
         let samples = order.samples_before(unit.step);
-        let (pass, scale) = worker::batch(plan, setup, order, rank, Begin { step, unit, scale });
-        let swap = |replica: &mut Replica, own: &mut Own| {
-            std::mem::swap(&mut replica.params, &mut own.params);
-            std::mem::swap(&mut replica.grads, &mut own.grads);
-            std::mem::swap(&mut replica.state, &mut own.state);
-        };
-        swap(replica, own);
-        let forward = replica.forward(dataset, &pass, scale, &mut Clock::default());
-        replica.backward(&pass);
-        swap(replica, own);
-        own.update.quiet(0, &mut own.grads);
-        own.samples += pass.samples as u64;
-        match forward {
+        let batch = native::batch(plan, setup, order, rank, &Begin { step, unit, scale });
+        let Own { params, state, grads, update, .. } = own;
+        let state = &mut state[slot * self.state..(slot + 1) * self.state];
+        let (grads, clock) = (&mut grads[slot][..], &mut Clock::default());
+        let announce = &mut |offset, part: &mut [f32]| update.quiet(offset, part);
+        let computed = replica.gradient(dataset, &batch, params, state, grads, announce, clock);
+        own.samples += batch.pass.samples as u64;
+        match computed {
+            // A step's loss is that of all its positions.
+            Ok(outcome) if slot > 0 => own.last += outcome,
             Ok(outcome) => own.last = outcome,
-            Err(error) => return self.failed = self.failed.take().or(Some(error)),
+            Err(error) => self.failed = self.failed.take().or(Some(error)),
         }
         let loss = own.last.loss;
         if !loss.is_finite() && self.failed.is_none() {
             self.failed = Some(TrainError::Diverged { step: step + 1, samples, loss });
         }
+        true
     }
 
     fn read(&mut self, rank: Rank, region: Region) -> Body {
@@ -258,14 +265,14 @@ impl RankMemory for Learning<'_, '_> {
 
     fn step_over(&mut self, rank: Rank, steps: u64, at: Time) {
         let workers = self.setup.workers;
-        if rank == 0 && steps.is_multiple_of((self.setup.steps / PROGRESS).max(1)) {
-            let samples = steps * (workers * self.plan.batch) as u64;
+        if rank == 0 && steps.is_multiple_of((self.setup.end() / PROGRESS).max(1)) {
+            let samples = steps * self.plan.global_batch() as u64;
             let train_loss = self.ranks[0].last.mean_loss();
             (self.report)(Event::Progress { step: steps, samples, train_s: at as f64 * 1e-9, train_loss });
         }
         let every = self.plan.eval_every;
         let due = every.map_or(self.order.ends_epoch(steps - 1), |every| steps.is_multiple_of(every));
-        if !due && steps != self.setup.steps {
+        if !due && steps != self.setup.end() {
             return;
         }
         let (own, apart) = (&self.ranks[rank], self.agreement == Agreement::Apart);
@@ -273,7 +280,7 @@ impl RankMemory for Learning<'_, '_> {
             let params = if rank == 0 { &own.params[..] } else { &[] };
             let part = [params, &own.state].concat();
             self.part(steps, at, rank, workers, part);
-        } else if self.setup.servers == 0 && steps < self.setup.steps {
+        } else if self.setup.servers == 0 && steps < self.setup.end() {
             let part = [&own.params[..], &own.state].concat();
             self.part(steps, at, rank, workers, part);
         }
@@ -281,12 +288,13 @@ impl RankMemory for Learning<'_, '_> {
 
     fn updated(&mut self, rank: Rank, updates: usize, at: Time) {
         let (shard, updates) = (rank - self.setup.workers, updates as u64);
-        let (Some(every), all) = (self.look_every(), self.setup.steps * self.setup.workers as u64) else {
+        let shares = self.setup.shares() as u64;
+        let (Some(every), all) = (self.look_every(), self.setup.end().saturating_mul(shares)) else {
             return;
         };
         if updates < all && updates / every > self.rounds[shard] {
             self.rounds[shard] += 1;
-            let step = self.rounds[shard] * every / self.setup.workers as u64;
+            let step = self.rounds[shard] * every / shares;
             let part = self.ranks[rank].params[self.setup.shards()[shard].clone()].to_vec();
             self.part(step, at, shard, self.setup.servers, part);
         }

@@ -75,10 +75,14 @@ pub fn timing(plan: &Plan, graph: &Graph, calibration: &Calibration) -> Timing {
         passes = known(1);
         scale = 1.0 / plan.threads as f64;
     }
-    let (pass_s, layers, quantiles) = match nearest(&passes, plan.batch) {
+    // A batch of several micro-batches is as many passes.
+    let (micro, passes_of_batch) = (plan.batch.div_ceil(plan.micro_batches), plan.micro_batches as f64);
+    let (pass_s, layers, quantiles) = match nearest(&passes, micro) {
         Some(near) => {
             let layers: Vec<_> = near.layer.iter().map(|l| (l.forward_s, l.backward_s)).collect();
-            (scale * between(&passes, plan.batch), layers, near.quantiles.clone())
+            let micro_s = between(&passes, micro);
+            let of_batch = plan.batch as f64 / (micro as f64 * passes_of_batch);
+            (scale * micro_s * passes_of_batch * of_batch, layers, near.quantiles.clone())
         }
         None => {
             let rate = calibration.flops_per_s.median * plan.threads as f64;
@@ -99,6 +103,8 @@ pub fn timing(plan: &Plan, graph: &Graph, calibration: &Calibration) -> Timing {
             parts.push(PassPart { end: (at / seconds).min(1.0), announces: Some(tensor.range.start) });
         }
     }
+    // Gradients are final in the last micro-batch.
+    parts.iter_mut().for_each(|part| part.end = (passes_of_batch - 1.0 + part.end) / passes_of_batch);
     // What is below the first layer that has parameters ends with it.
     if let Some(last) = parts.last_mut() {
         last.end = 1.0;
@@ -142,7 +148,7 @@ pub fn costs(
         &layout,
         calibration,
         terms,
-        beginning(setup.sync.always_together(setup.steps), timing.seconds),
+        beginning(setup.sync.always_together(setup.end()), timing.seconds),
     );
     let own = |rank: usize| hosts.get(machine(terms, &layout, rank)).map_or(1.0, |host| host.speed);
     let compute = |rank: usize| (timing.seconds * 1e9 / own(rank)) as u64;
@@ -157,10 +163,10 @@ pub fn costs(
     let slowness =
         Slowness { straggler: placed.straggler, rank: 0, workers: placed.workers, seed: placed.seed };
     let slowness = move |rank, step| Slowness { rank, ..slowness }.factor(step);
-    let (batch, workers) = (placed.batch as f64, placed.workers);
-    let size = move |rank, step: u64| {
+    let (batch, shares) = (placed.batch as f64, setup.shares());
+    let size = move |position, step: u64| {
         let step = step % order.steps().max(1);
-        order::share(order.batch_len(step), rank, workers).len() as f64 / batch
+        order::share(order.batch_len(step), position, shares).len() as f64 / batch
     };
     let network = placed.network.unwrap_or(NetworkLimits { bits_per_s: u64::MAX, latency_ns: 0 });
     let costs = Costs {

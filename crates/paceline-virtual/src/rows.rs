@@ -1,6 +1,7 @@
 //! Steps, messages and waits of a run in virtual time, as the rows that a real run's record has.
 
 use paceline_data::{Order, order};
+use paceline_protocol::Setup;
 use paceline_record::metric::{LinkReading, Metrics, values};
 use paceline_record::{Batch, Event, NOBODY, RankSample, StepRow, TraceRow, Traced};
 use paceline_sim::{MessageEnd, Note, SimulationReport, Took};
@@ -13,14 +14,15 @@ const BATCH: usize = 4096;
 pub fn tell(
     metrics: &Metrics,
     order: &Order,
-    workers: usize,
+    setup: &Setup,
     timing: &Timing,
     happened: &SimulationReport,
     report: &mut dyn FnMut(Event<'_>),
 ) {
-    let samples = |rank: usize, step: u64| match rank < workers {
-        true => order::share(order.batch_len(step % order.steps().max(1)), rank, workers).len() as u64,
-        false => 0,
+    let samples = |rank: usize, step: u64| {
+        let len = order.batch_len(step % order.steps().max(1));
+        let own = setup.positions(rank).filter(|_| rank < setup.workers);
+        own.map(|position| order::share(len, position, setup.shares()).len() as u64).sum()
     };
     for (rank, notes) in happened.notes.iter().enumerate() {
         let steps: Vec<StepRow> =

@@ -16,7 +16,7 @@ use paceline_record::{Event, RunResult, Simulated, Simulation};
 use paceline_resolve::TypedPlan;
 use paceline_sim::{Costs, Nothing, SimulationReport, evaluate};
 use paceline_train::model::{self, params_sha256};
-use paceline_train::worker;
+use paceline_train::{Layout, native, worker};
 
 use crate::calibration::Calibration;
 use crate::error::VirtualError;
@@ -66,14 +66,15 @@ impl Stage {
         let typed = TypedPlan::new(&placed, registries)?;
         check(&typed, registries, dataset)?;
         let graph = Arc::new(model::graph(&plan, dataset)?);
-        let setup = worker::setup(&plan, &graph, dataset.train.len());
-        let order = worker::order(&plan, dataset);
-        let (costs, timing) = price::costs(&typed, &graph, &setup, worker::order(&plan, dataset), terms);
+        let setup = worker::setup(&plan, &Layout::of(&graph), dataset.train.len());
+        let order = native::sample_order(&plan, dataset);
+        let (costs, timing) =
+            price::costs(&typed, &graph, &setup, native::sample_order(&plan, dataset), terms);
         Ok(Self { placed, graph, strategy: plan.strategy, setup, order, costs, timing })
     }
 
     fn participants(&self) -> Vec<Box<dyn Participant>> {
-        (0..self.setup.world()).map(|rank| (self.strategy.make)(&self.setup, rank)).collect()
+        (0..self.setup.world()).map(|rank| self.strategy.participant(&self.setup, rank)).collect()
     }
 }
 
@@ -88,7 +89,7 @@ pub fn run(scenario: &Scenario<'_>, report: &mut dyn FnMut(Event<'_>)) -> Result
         plan,
         plan_sha256: plan.hash(),
         parameters: setup.params,
-        steps: setup.steps,
+        steps: setup.end(),
         kernels: paceline_nn::accel::Level::detect().to_string(),
     });
     let gather = Gather::new(placed, scenario.dataset.train.len(), None);
@@ -170,7 +171,7 @@ fn learn<'a>(
         let (params, state) = learning.model();
         model = Some(params_sha256(&params));
         let steps = happened.finished.iter().map(Vec::len).sum::<usize>() / setup.workers;
-        learning.tell(steps as u64, end(&happened), params, state);
+        learning.tell(steps as u64, end(&happened), &params, state);
     }
     for (rank, shard) in setup.shards().into_iter().enumerate() {
         let rank = setup.server(rank);
@@ -178,7 +179,7 @@ fn learn<'a>(
     }
     for rank in 0..setup.world() {
         let own = &learning.ranks[rank];
-        let (params, state, last) = (own.params.clone(), own.state.clone(), own.last);
+        let (params, state, last) = (own.params.to_vec(), own.state.clone(), own.last);
         let own_hash = match rank.checked_sub(setup.workers) {
             Some(shard) => params_sha256(&params[setup.shards()[shard].clone()]),
             None => params_sha256(&params),
@@ -187,7 +188,7 @@ fn learn<'a>(
         if rank < setup.workers {
             (done.last_loss, done.last_samples) = (last.loss, last.samples);
             let apart = agreement == Agreement::Apart && setup.servers == 0;
-            done.accuracy = apart.then(|| learning.evaluate(params, state).accuracy());
+            done.accuracy = apart.then(|| learning.evaluate(&params, state).accuracy());
         }
         learning.gather.done[rank] = Some(done);
     }
@@ -211,7 +212,7 @@ fn tell(
     let seconds = |time: u64| time as f64 * 1e-9;
     let kinds = scenario.terms.cluster.map(|cluster| cluster.hosts());
     let layout = placed.layout();
-    let samples = stage.order.samples_before(setup.steps);
+    let samples = stage.order.samples_before(setup.end());
     for (rank, spent) in happened.spent.iter().enumerate() {
         let compute = seconds(spent.compute);
         let phases =
@@ -240,7 +241,7 @@ fn tell(
         });
     }
     gather.phases(report);
-    rows::tell(&scenario.terms.registries.metrics, &stage.order, setup.workers, timing, happened, report);
+    rows::tell(&scenario.terms.registries.metrics, &stage.order, setup, timing, happened, report);
 }
 
 /// What the hosts in use cost over so many seconds, if all have a price.

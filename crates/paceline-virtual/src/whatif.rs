@@ -191,6 +191,7 @@ impl FittedRun {
             (false, _) => strategy.averages[0],
         };
         let setup = Setup {
+            shares: plan.shares,
             bucket: (plan.bucket / size_of::<f32>()).max(1),
             message: MESSAGE,
             sync,
@@ -217,7 +218,9 @@ impl FittedRun {
             per_byte: *ns_per_byte,
         };
         let costs = Costs {
-            compute: compute.iter().map(|c| *c as u64).collect(),
+            compute: (0..setup.workers)
+                .map(|r| (compute[r] / setup.positions(r).len() as f64) as u64)
+                .collect(),
             message: (transport.message_s.median * 1e9) as u64,
             byte: transport.ns_per_byte(self.params),
             work: price::work(&self.plan, setup.coder, &defaults, self.params),
@@ -225,13 +228,13 @@ impl FittedRun {
             buffer: self.plan.buffer.unwrap_or(price::BUFFER),
             ..Costs::constant(setup.workers, 0, 0, 0.0)
         };
-        let participants = (0..setup.world()).map(|rank| (strategy.make)(setup, rank)).collect();
+        let participants = (0..setup.world()).map(|rank| strategy.participant(setup, rank)).collect();
         let happened = paceline_sim::run(setup, participants, &costs, &mut Nothing);
         if !happened.stuck.is_empty() {
             return None;
         }
         let last = happened.finished.iter().filter_map(|times| times.last()).max()?;
-        let steps = setup.steps as f64;
+        let steps = setup.end() as f64;
         let mean = |ranks: std::ops::Range<usize>| {
             let count = ranks.len().max(1) as f64;
             let all = happened.spent[ranks].iter().map(|s| (s.exchange + s.apply) as f64).sum::<f64>();

@@ -182,7 +182,7 @@ impl Follow {
                     "{} on {}: {parameters} parameters, {steps} steps of {} samples, {} {} ({kernels})",
                     plan.model,
                     plan.data,
-                    plan.batch * plan.workers,
+                    plan.global_batch(),
                     plan.threads,
                     if plan.threads == 1 { "thread" } else { "threads" },
                 ));

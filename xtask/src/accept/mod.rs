@@ -6,6 +6,7 @@
 
 mod accuracy;
 mod averaging;
+mod before;
 mod build;
 mod chaos;
 mod compression;
@@ -35,7 +36,8 @@ use std::path::Path;
 
 use chaos::{ATTACK, CHAOS};
 use need::Need::{
-    self, Cargo, Cores, Dataset, File, Namespaces, Or, Paceline, Program, Python, Root, Script, Tables,
+    self, Before, Cargo, Cores, Dataset, File, Namespaces, Or, Paceline, Program, Python, Root, Script,
+    Tables,
 };
 use options::Options;
 use serde_json::{Value, json};
@@ -290,6 +292,13 @@ const MEASUREMENTS: &[Measurement] = &[
         needs: &[Paceline],
         flags: &[],
         run: pages::measure,
+    },
+    Measurement {
+        name: "before",
+        about: "this program beside an earlier one, in pairs: before --before PROGRAM",
+        needs: &[Paceline, Cores(2), Before],
+        flags: &["--before"],
+        run: before::measure,
     },
     Measurement {
         name: "overhead",

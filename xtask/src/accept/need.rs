@@ -14,6 +14,8 @@ use crate::process::{Outcome, root, with_data};
 pub enum Need {
     /// The program that is measured.
     Paceline,
+    /// An earlier one to compare it with.
+    Before,
     /// This many cores.
     Cores(usize),
     /// Cargo, and the sources to build.
@@ -62,6 +64,10 @@ impl Need {
         let met = |met: bool, why: String| if met { Ok(()) } else { Err(why) };
         match self {
             Self::Paceline => met(setup.binary.is_file(), format!("{} is not there", setup.binary.display())),
+            Self::Before => {
+                let why = "--before names an earlier paceline to compare with".into();
+                met(setup.before.as_ref().is_some_and(|path| path.is_file()), why)
+            }
             Self::Cores(wanted) => {
                 let cores = std::thread::available_parallelism().map_or(1, usize::from);
                 met(cores >= wanted, format!("{wanted} cores are needed, {cores} are here"))
@@ -106,6 +112,7 @@ impl Display for Need {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Paceline => write!(f, "paceline"),
+            Self::Before => write!(f, "an earlier paceline"),
             Self::Cores(count) => write!(f, "{count} cores"),
             Self::Cargo => write!(f, "cargo"),
             Self::Root => write!(f, "root"),

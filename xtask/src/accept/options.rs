@@ -16,6 +16,8 @@ pub struct Options<'a> {
     pub python: Option<&'a str>,
     /// The folder of raw runs.
     pub out: Option<&'a str>,
+    /// The earlier program of `before`.
+    pub before: Option<&'a str>,
     /// The part of `build`.
     pub only: Option<&'a str>,
     /// The seed of a campaign.
@@ -39,6 +41,7 @@ impl<'a> Options<'a> {
                 "--binary" => options.binary = Some(text()?),
                 "--python" => options.python = Some(text()?),
                 "--out" => options.out = Some(text()?),
+                "--before" => options.before = Some(text()?),
                 "--only" => options.only = Some(text()?),
                 "--seed" => options.seed = Some(number(text()?)?),
                 "--rounds" => options.rounds = Some(number(text()?)?),
@@ -47,7 +50,7 @@ impl<'a> Options<'a> {
                 }
                 name => options.names.push(name),
             }
-            if matches!(word, "--only" | "--seed" | "--rounds") {
+            if matches!(word, "--before" | "--only" | "--seed" | "--rounds") {
                 own.push(word);
             }
         }

@@ -22,6 +22,8 @@ pub struct Setup {
     pub python: Option<PathBuf>,
     /// Where raw runs are kept.
     pub out: PathBuf,
+    /// The earlier program of `before`.
+    pub before: Option<PathBuf>,
     /// The one part of `build` that is measured.
     pub only: Option<String>,
     /// The seed of a campaign.
@@ -57,6 +59,7 @@ impl Setup {
             installs: options.binary.is_none(),
             python,
             out,
+            before: options.before.map(|path| absolute("--before", path)).transpose()?,
             only: options.only.map(str::to_owned),
             seed: options.seed,
             rounds: options.rounds,

@@ -135,8 +135,9 @@ fn index() -> String {
         of("[Datasets](datasets.md) (`--data`)", DATASETS.iter().map(|d| d.name).collect()),
     ]);
     page.text(
-        "What they train is on a page of its own: [models and layers](models.md). Which combination is the best is \
-         a question for [studies](studies.md).",
+        "What they train is on a page of its own: [models and layers](models.md); how a global batch is cut up on \
+         another: [shares and micro-batches](batches.md). Which combination is the best is a question for \
+         [studies](studies.md).",
     );
     page.text(
         "What every run leaves behind: [the record](record.md), its tables, its metrics and where they come from. What \

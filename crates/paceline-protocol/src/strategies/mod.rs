@@ -17,6 +17,8 @@ use paceline_registry::Registry;
 use crate::codec;
 use crate::collective;
 use crate::consistency::{BSP, Consistency, ConsistencyModel};
+use crate::departure::Departure;
+use crate::hosting::{Hosting, MOST_POSITIONS};
 use crate::options::{Options, Parameter};
 use crate::schedule::Path;
 use crate::setup::{Averages, Refusal, Setup};
@@ -50,9 +52,9 @@ pub struct Strategy {
     pub check: fn(&Setup) -> Result<(), Refusal>,
     /// How far the workers' models agree after a step.
     pub agreement: fn(&Setup) -> Agreement,
-    /// The participant of a rank.
+    /// The participant of a rank, or of one position of it: [`Strategy::participant`] makes a rank's.
     pub make: fn(&Setup, Rank) -> Box<dyn Participant>,
-    /// The ranks that a rank exchanges messages with.
+    /// The ranks that a rank exchanges messages with, one position each: see [`Strategy::links_of`].
     pub links: fn(&Setup, Rank) -> Vec<Rank>,
     /// The path, where the strategy is an exact average along one.
     pub path: Option<Path>,
@@ -173,6 +175,49 @@ impl Protocols {
 }
 
 impl Strategy {
+    /// The participant of a rank: with all its positions, and able to end when a worker leaves.
+    pub fn participant(&self, setup: &Setup, rank: Rank) -> Box<dyn Participant> {
+        let inner = match setup.one_position_each() {
+            true => (self.make)(setup, rank),
+            false => Box::new(Hosting::new(self, setup, rank)),
+        };
+        let links = self.links_of(setup, rank);
+        Box::new(Departure::new(inner, rank, links, setup.generation, self.deterministic(setup)))
+    }
+
+    /// The ranks that a rank exchanges messages with.
+    pub fn links_of(&self, setup: &Setup, rank: Rank) -> Vec<Rank> {
+        match setup.one_position_each() {
+            true => (self.links)(setup, rank),
+            false => Hosting::links(self, setup, rank),
+        }
+    }
+
+    /// Refuses shares that the strategy cannot spread over fewer workers.
+    fn check_shares(&self, setup: &Setup) -> Result<(), Refusal> {
+        let (shares, workers) = (setup.shares(), setup.workers);
+        let refuse = |problem: String| Err(Refusal::new("--shares", shares, problem));
+        if shares < workers {
+            return refuse(format!("{workers} workers need at least {workers} shares"));
+        }
+        if shares.div_ceil(workers.max(1)) > MOST_POSITIONS {
+            return refuse(format!("at most {MOST_POSITIONS} shares per worker"));
+        }
+        if setup.averages == Averages::Weights || !(self.path.is_some() || self.servers) {
+            let problem = "every worker has weights of its own, so there is one share per worker: leave it out, or \
+                           average gradients along an exact path, e.g. --strategy ring-allreduce";
+            return refuse(problem.into());
+        }
+        if !self.deterministic(setup) {
+            return refuse(
+                "without steps that all make together there is one share per worker: leave it out, or \
+                           use --sync bsp"
+                    .into(),
+            );
+        }
+        Ok(())
+    }
+
     /// Whether the strategy can be run with a setup whose options are resolved.
     pub fn check(&self, setup: &Setup) -> Result<(), Refusal> {
         match (self.servers, setup.servers) {
@@ -194,17 +239,21 @@ impl Strategy {
             let problem = format!("{} averages {}", self.name, valid.join(" or "));
             return Err(Refusal::new("--averages", setup.averages.name(), problem));
         }
+        if !setup.one_position_each() {
+            self.check_shares(setup)?;
+        }
         (self.check)(setup)
     }
 
     /// The path, where a run is nothing but gradients that are summed along it, lane by lane, and then applied.
     pub fn sums_along(&self, setup: &Setup) -> Option<Path> {
-        self.path.filter(|_| setup.averages == Averages::Gradients && setup.coder.is_none())
+        let plain = setup.averages == Averages::Gradients && setup.coder.is_none();
+        self.path.filter(|_| plain && setup.one_position_each())
     }
 
     /// Whether a run's result does not depend on timing.
     pub fn deterministic(&self, setup: &Setup) -> bool {
-        setup.sync.always_together(setup.steps)
+        setup.sync.always_together(setup.end())
     }
 
     /// The codecs that it can be run with, by name.

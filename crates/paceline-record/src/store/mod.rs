@@ -251,6 +251,8 @@ pub(crate) mod tests {
             init: None,
             frozen: Vec::new(),
             workers: 2,
+            shares: None,
+            micro_batches: 1,
             servers: 0,
             strategy: "ring-allreduce".into(),
             sync: "bsp".into(),

@@ -29,7 +29,7 @@ impl<M: RankMemory> Driver<'_, M> {
     /// A worker has finished a step, if it has begun one.
     pub(super) fn step_over(&mut self, rank: Rank) {
         let context = &mut self.members[rank];
-        if !std::mem::take(&mut context.began) {
+        if context.step.take().is_none() {
             return;
         }
         if let Some(notes) = self.report.notes.get_mut(rank) {
@@ -41,20 +41,26 @@ impl<M: RankMemory> Driver<'_, M> {
     }
 
     pub(super) fn begin(&mut self, rank: Rank, begin: StepStart) {
-        let StepStart { step, unit, scale } = begin;
+        let StepStart { step, unit, scale, .. } = begin;
         debug_assert!(
-            self.members[rank].leaving.iter().all(|(_, src)| src.buf != Buf::Grad),
+            self.members[rank].leaving.iter().all(|(_, src)| src.buf != gradients(begin.slot)),
             "rank {rank} begins a step while its gradients are still being sent"
         );
-        self.step_over(rank);
+        if self.members[rank].step != Some(step) {
+            self.step_over(rank);
+        }
         if self.detailed {
             self.report.steps.push(StartedStep { at: self.members[rank].busy, rank, step, unit, scale });
         }
-        self.memory.gradient(rank, begin);
-        let whole = self.costs.pass(rank, step);
+        if !self.memory.gradient(rank, begin) {
+            // Handled once the actions of the present input are.
+            return self.put_by(self.members[rank].busy, rank, Input::Leave);
+        }
+        let position = if self.setup.one_position_each() { rank } else { unit.share };
+        let whole = self.costs.pass(rank, position, step);
         let context = &mut self.members[rank];
-        (context.pass, context.began) =
-            (Some(Pass { step, whole, pause: 0, part: 0, done: 0, took: 0 }), true);
+        (context.pass, context.step) =
+            (Some(Pass { step, whole, pause: 0, part: 0, done: 0, took: 0 }), Some(step));
         self.next_part(rank);
     }
 
@@ -116,4 +122,9 @@ impl<M: RankMemory> Driver<'_, M> {
         self.handle(now, rank, Input::BackwardDone);
         self.catch_up(now, rank);
     }
+}
+
+/// The gradients of a rank's position.
+fn gradients(slot: usize) -> Buf {
+    if slot == 0 { Buf::Grad } else { Buf::HostedGrad(slot as u16) }
 }

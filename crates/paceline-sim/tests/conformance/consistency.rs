@@ -39,7 +39,7 @@ proptest! {
             ("adaptive", vec![("staleness", s.as_str()), ("staleness-bounds", both.as_str())], bound + more),
         ] {
             let case = Case::new("ps", sync, &options);
-            let setup = Setup { steps: 12, ..case.draw(seed) };
+            let setup = Setup { steps: Some(12), ..case.draw(seed) };
             let mut costs = costs(&setup, seed);
             costs.compute[0] *= slow;
             let report = simulated(&case, &setup, &costs);
@@ -52,10 +52,10 @@ proptest! {
     #[test]
     fn under_asp_the_recorded_staleness_counts_the_updates_between_read_and_write(seed in any::<u64>()) {
         let case = Case::new("ps", "asp", &[]);
-        let setup = Setup { steps: 8, servers: 1, ..case.draw(seed) };
+        let setup = Setup { steps: Some(8), servers: 1, ..case.draw(seed) };
         let report = simulated(&case, &setup, &costs(&setup, seed));
         let recorded = &report.staleness[setup.workers];
-        prop_assert_eq!(recorded.len() as u64, setup.steps * setup.workers as u64);
+        prop_assert_eq!(recorded.len() as u64, setup.end() * setup.workers as u64);
         // With one shard, versions are given out in the order of the updates: worker w's n-th update is the
         // k-th of all, it read the version after its (n − 1)-th (or none), and was stale by what lies between.
         let order: Vec<usize> = last_pushes(&setup, &report);
@@ -90,7 +90,7 @@ fn eager_pushes_lower_the_observed_staleness_at_the_same_bound() {
     for seed in 0..200 {
         let mean = |sync, sum: &mut u64| {
             let case = Case::new("ps", sync, &[("staleness", "1")]);
-            let setup = case.setup(Setup { steps: 12, servers: 3, workers: 5, ..case.draw(seed) });
+            let setup = case.setup(Setup { steps: Some(12), servers: 3, workers: 5, ..case.draw(seed) });
             // Bytes cost nothing here: otherwise the eager ones delay the others.
             let costs = Costs { per_byte: 0.0, work: WorkCost::default(), ..costs(&setup, seed) };
             let report = simulated(&case, &setup, &costs);
@@ -129,7 +129,7 @@ fn weights(report: &SimulationReport) -> Vec<(u64, GradientScale)> {
 fn a_switch_is_synchronous_before_its_fraction_and_asynchronous_after() {
     for (at, servers) in [("0", 1), ("0.25", 2), ("0.5", 3), ("1", 1)] {
         let case = Case::new("ps", "switch", &[("switch-at", at)]);
-        let setup = case.setup(Setup { steps: 12, workers: 3, servers, ..case.draw(3) });
+        let setup = case.setup(Setup { steps: Some(12), workers: 3, servers, ..case.draw(3) });
         let report = simulated(&case, &setup, &costs(&setup, 3));
         let from = (12.0 * at.parse::<f64>().unwrap()) as u64;
         for (step, scale) in weights(&report) {
@@ -146,7 +146,7 @@ fn a_switch_is_synchronous_before_its_fraction_and_asynchronous_after() {
 fn the_greedy_policy_falls_to_single_pushes_while_a_straggler_lasts_and_returns() {
     for servers in [1, 3] {
         let case = Case::new("ps", "switch", &[("switch-at", "1"), ("straggler-policy", "greedy")]);
-        let setup = case.setup(Setup { steps: 60, workers: 4, servers, ..case.draw(5) });
+        let setup = case.setup(Setup { steps: Some(60), workers: 4, servers, ..case.draw(5) });
         let slow = |rank, step| if rank == 2 && (8..18).contains(&step) { 6.0 } else { 1.0 };
         let slowness = Some(StepFactor(std::sync::Arc::new(slow)));
         let costs = Costs { slowness, ..Costs::constant(4, 10_000, 20, 0.1) };

@@ -10,7 +10,7 @@ use super::{all, costs, make, numbers, run, start};
 /// One worker that computes all shares itself, in f64.
 fn reference(setup: &Setup) -> Vec<f64> {
     let mut params: Vec<f64> = start(setup.params).iter().map(|&p| f64::from(p)).collect();
-    for step in 0..setup.steps {
+    for step in 0..setup.end() {
         let mut sum = vec![0.0; setup.params];
         for share in 0..setup.workers {
             let s = Stream::new(step * 100 + share as u64, Purpose::Bench);
@@ -62,10 +62,10 @@ fn one_worker_is_plain_gradient_descent_bit_for_bit_with_every_strategy() {
         if case.options.0.get("outer").is_some_and(|outer| outer == "nesterov") {
             continue;
         }
-        let setup = case.setup(Setup { workers: 1, steps: 9, ..case.draw(4) });
+        let setup = case.setup(Setup { workers: 1, steps: Some(9), ..case.draw(4) });
         let (_, params) = run(&case, &setup, &costs(&setup, 4), None);
         let mut want = start(setup.params);
-        for step in 0..setup.steps {
+        for step in 0..setup.end() {
             let mut grads = vec![0.0; setup.params];
             let unit = paceline_protocol::Unit { step, share: 0 };
             super::gradient(1, unit, paceline_protocol::GradientScale::Part, &want, &mut grads);
@@ -102,7 +102,7 @@ fn every_unit_of_work_is_done_exactly_once() {
             let mut units: Vec<_> = report.steps.iter().map(|s| (s.unit.step, s.unit.share)).collect();
             units.sort_unstable();
             let want: Vec<_> =
-                (0..setup.steps).flat_map(|t| (0..setup.workers).map(move |share| (t, share))).collect();
+                (0..setup.end()).flat_map(|t| (0..setup.workers).map(move |share| (t, share))).collect();
             assert_eq!(units, want, "{} seed {seed}", case.name());
         }
     }
@@ -156,7 +156,7 @@ fn collectives_take_the_time_and_bytes_of_their_formulas() {
 fn a_run_that_stops_goes_on_with_exactly_the_work_that_is_left_as_if_it_had_not() {
     for case in all() {
         for seed in 0..10 {
-            let drawn = Setup { steps: 6, workers: 4, ..case.draw(seed) };
+            let drawn = Setup { steps: Some(6), workers: 4, ..case.draw(seed) };
             let setup = case.setup(drawn);
             let (costs, name) = (costs(&setup, seed), case.name());
             let rest = Setup { from: 3, generation: setup.generation + 1, ..setup.clone() };

@@ -8,7 +8,7 @@ use super::{Case, costs, run, start};
 /// Whether two cases end with the same parameters on every worker, bit for bit.
 fn same(one: &Case, two: &Case, servers: usize) {
     for seed in 0..40 {
-        let drawn = Setup { servers, steps: 7, ..one.draw(seed) };
+        let drawn = Setup { servers, steps: Some(7), ..one.draw(seed) };
         let (first, second) = (one.setup(drawn.clone()), two.setup(drawn));
         let costs = costs(&first, seed);
         let ((report, params), (again, others)) =
@@ -53,7 +53,7 @@ fn ssp_0_has_the_schedule_of_bsp() {
     for servers in 1..=3 {
         for seed in 0..40 {
             let (ssp, bsp) = (Case::new("ps", "ssp", &[("staleness", "0")]), Case::new("ps", "bsp", &[]));
-            let drawn = Setup { servers, steps: 7, ..bsp.draw(seed) };
+            let drawn = Setup { servers, steps: Some(7), ..bsp.draw(seed) };
             for case in [ssp, bsp] {
                 let setup = case.setup(drawn.clone());
                 let (report, _) = run(&case, &setup, &costs(&setup, seed), None);
@@ -88,7 +88,7 @@ fn stepwise_that_syncs_in_every_step_is_ring_allreduce_of_weights() {
 /// Whether two cases end with the same parameters up to rounding.
 fn near(one: &Case, two: &Case) {
     for seed in 0..40 {
-        let drawn = Setup { steps: 7, ..one.draw(seed) };
+        let drawn = Setup { steps: Some(7), ..one.draw(seed) };
         let (first, second) = (one.setup(drawn.clone()), two.setup(drawn));
         let costs = costs(&first, seed);
         let ((_, params), (_, others)) = (run(one, &first, &costs, None), run(two, &second, &costs, None));

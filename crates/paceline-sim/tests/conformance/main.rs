@@ -5,6 +5,7 @@ mod consistency;
 mod exact;
 mod faults;
 mod feedback;
+mod hosting;
 mod identities;
 mod mixing;
 mod stepwise;
@@ -42,7 +43,7 @@ impl Case {
 
     /// A setup of these choices.
     fn setup(&self, base: Setup) -> Setup {
-        let sync = (models::find(self.sync).unwrap().make)(&self.options, base.steps);
+        let sync = (models::find(self.sync).unwrap().make)(&self.options, base.end());
         let (options, averages, coder) = (self.options.clone(), self.averages, self.coder);
         Setup { sync, options, averages, coder, ..base }
     }
@@ -154,9 +155,9 @@ fn costs(setup: &Setup, seed: u64) -> Costs {
 }
 
 /// A worker's gradient: its share's pull towards a point that belongs to the unit, over all shares.
-fn gradient(workers: usize, unit: Unit, scale: GradientScale, params: &[f32], grads: &mut [f32]) {
+fn gradient(shares: usize, unit: Unit, scale: GradientScale, params: &[f32], grads: &mut [f32]) {
     let s = Stream::new(unit.step * 100 + unit.share as u64, Purpose::Bench);
-    let scale = if scale == GradientScale::Part { 0.2 / workers as f32 } else { 0.2 };
+    let scale = if scale == GradientScale::Part { 0.2 / shares as f32 } else { 0.2 };
     for (i, (g, p)) in grads.iter_mut().zip(params).enumerate() {
         *g = scale * (p - s.uniform(i as u64, -1.0, 1.0) as f32);
     }
@@ -167,7 +168,7 @@ fn start(params: usize) -> Vec<f32> {
 }
 
 fn make(strategy: &Strategy, setup: &Setup) -> Vec<Box<dyn Participant>> {
-    (0..setup.world()).map(|r| (strategy.make)(setup, r)).collect()
+    (0..setup.world()).map(|r| strategy.participant(setup, r)).collect()
 }
 
 /// Puts a unit's gradient into a rank's buffer.
@@ -175,8 +176,8 @@ type Gradient = Box<dyn FnMut(usize, Unit, GradientScale, &[f32], &mut [f32])>;
 
 /// Real numbers for every rank.
 fn numbers(setup: &Setup, scratch: Vec<Vec<usize>>) -> Numbers<Gradient> {
-    let workers = setup.workers;
-    let gradient: Gradient = Box::new(move |_, unit, scale, p, g| gradient(workers, unit, scale, p, g));
+    let shares = setup.shares();
+    let gradient: Gradient = Box::new(move |_, unit, scale, p, g| gradient(shares, unit, scale, p, g));
     Numbers::new(&start(setup.params), scratch, gradient)
 }
 

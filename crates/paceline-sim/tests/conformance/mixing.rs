@@ -26,7 +26,7 @@ fn run(case: &Case, setup: &Setup) -> Vec<Vec<f32>> {
 /// The same by the definition: `average(step, all workers' weights)` after each step.
 fn direct(setup: &Setup, mut average: impl FnMut(u64, &mut Vec<Vec<f64>>)) -> Vec<Vec<f64>> {
     let mut all = vec![vec![0.5; setup.params]; setup.workers];
-    for step in 0..setup.steps {
+    for step in 0..setup.end() {
         for (rank, own) in all.iter_mut().enumerate() {
             own.iter_mut().enumerate().for_each(|(i, x)| *x -= pull(rank, step, i, *x));
         }
@@ -110,7 +110,7 @@ fn a_message_of_another_generation_is_given_back_and_changes_nothing() {
         let case = Case::new(strategy.name, "bsp", &[]);
         let setup = case.setup(Setup { generation: 5, ..Setup::new(3, usize::from(strategy.servers), 9, 4) });
         for rank in 0..setup.world() {
-            let mut participant = (strategy.make)(&setup, rank);
+            let mut participant = strategy.participant(&setup, rank);
             let mut out = Actions::default();
             participant.on(0, Input::Start, &mut out);
             out.drain().count();

@@ -126,7 +126,7 @@ fn direct_starts(setup: &Setup, compute: u64, hop: u64) -> Vec<Vec<u64>> {
     let p = setup.workers;
     let mut begin = vec![0; p];
     let mut all = Vec::new();
-    for step in 0..setup.steps {
+    for step in 0..setup.end() {
         all.push(begin.clone());
         let (first, mut before) = (start(setup, step, 0), 0);
         let mut next = begin.clone();

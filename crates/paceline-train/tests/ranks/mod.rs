@@ -7,12 +7,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use paceline_data::{Dataset, Folders};
+use paceline_nn::{Compute, Outcome};
 use paceline_plan::{Placement, Plan, TrainingLength};
 use paceline_protocol::{Options, Protocols, Setup, Strategy, Trace, find};
 use paceline_record::RankState;
 use paceline_resolve::{Registries, TypedPlan};
 use paceline_train::worker::WorkerEvent;
-use paceline_train::{Pause, Segment, SegmentControl, StepGate, model, server, worker};
+use paceline_train::{
+    Announce, Begin, Clock, GradientSource, Layout, NativeSource, Pause, Segment, SegmentControl, StepGate,
+    TrainError, model, server, worker,
+};
 use paceline_wire::{Door, Identity, Key, StreamOptions as Wire, Transport, inproc, registry};
 
 /// A small plan on the digits.
@@ -27,6 +31,8 @@ pub fn plan(model: &str, strategy: &str, workers: usize, servers: usize) -> Plan
         init: None,
         frozen: Vec::new(),
         workers,
+        shares: None,
+        micro_batches: 1,
         servers,
         strategy: strategy.into(),
         sync: "bsp".into(),
@@ -81,8 +87,12 @@ pub fn digits() -> Dataset {
 pub struct Ran {
     /// Every worker's parameters.
     pub params: Vec<Vec<f32>>,
+    /// The state of every worker's positions.
+    pub states: Vec<Vec<f32>>,
     pub traces: Vec<Trace>,
     pub staleness: Vec<Vec<u64>>,
+    /// Steps that each worker has done, and whom it has seen leave.
+    pub ends: Vec<(u64, Option<usize>)>,
 }
 
 /// A plan with a strategy's parameters, resolved.
@@ -102,7 +112,7 @@ fn sockets(setup: &Setup, strategy: &Strategy, over: &str) -> Vec<Box<dyn Transp
     let addresses = &addresses;
     std::thread::scope(|scope| {
         let connect = |(rank, door): (usize, Box<dyn Door>)| {
-            let links = (strategy.links)(setup, rank);
+            let links = strategy.links_of(setup, rank);
             let identity = Identity {
                 run: "equality".into(),
                 rank,
@@ -131,6 +141,61 @@ pub struct Way {
     pub restored: Vec<RankState>,
     /// Where the gate stops it.
     pub stop: Option<u64>,
+    /// The worker that runs out of work after this many units.
+    pub leaves: Option<(usize, u64)>,
+}
+
+/// A network whose data may run out.
+struct RunsOut<'a> {
+    native: NativeSource<'a>,
+    units: Option<(usize, u64)>,
+}
+
+impl GradientSource for RunsOut<'_> {
+    fn layout(&self) -> &Layout {
+        self.native.layout()
+    }
+
+    fn start(&mut self, params: &mut [f32]) -> Result<(), TrainError> {
+        self.native.start(params)
+    }
+
+    fn gradient<'g>(
+        &mut self,
+        begin: &Begin,
+        slot: usize,
+        params: &[f32],
+        grads: &'g mut [f32],
+        announce: Announce<'_, 'g>,
+        clock: &mut Clock,
+    ) -> Result<Option<Outcome>, TrainError> {
+        match &mut self.units {
+            Some((_, 0)) => return Ok(None),
+            Some((_, left)) => *left -= 1,
+            None => {}
+        }
+        self.native.gradient(begin, slot, params, grads, announce, clock)
+    }
+
+    fn evaluate(&mut self, params: &[f32], only: bool) -> Result<Outcome, TrainError> {
+        self.native.evaluate(params, only)
+    }
+
+    fn evaluates_after(&self, step: u64) -> bool {
+        self.native.evaluates_after(step)
+    }
+
+    fn samples_before(&self, step: u64) -> u64 {
+        self.native.samples_before(step)
+    }
+
+    fn state(&self) -> &[f32] {
+        self.native.state()
+    }
+
+    fn state_mut(&mut self) -> &mut [f32] {
+        self.native.state_mut()
+    }
 }
 
 /// Each worker's losses, by step.
@@ -147,7 +212,7 @@ pub fn run(
 ) -> Result<Ran, Vec<RankState>> {
     let graph = Arc::new(model::graph(&typed(plan), dataset).unwrap());
     let plan = &typed(plan);
-    let setup = worker::setup(plan, &graph, dataset.train.len());
+    let setup = worker::setup(plan, &Layout::of(&graph), dataset.train.len());
     let transports = match over {
         "inproc" => {
             inproc::mesh(setup.world()).into_iter().map(|t| Box::new(t) as Box<dyn Transport>).collect()
@@ -155,7 +220,7 @@ pub fn run(
         _ => sockets(&setup, strategy, over),
     };
     let (setup, graph) = (&setup, &graph);
-    let Way { stretches, restored, stop } = way;
+    let Way { stretches, restored, stop, leaves } = way;
     let parts = Mutex::new(vec![None; setup.world()]);
     let (kept, stretches) = (&parts, &stretches);
     losses.resize(plan.workers, BTreeMap::new());
@@ -179,11 +244,14 @@ pub fn run(
             if rank < plan.workers {
                 let losses = own_losses.next().expect("one for each worker");
                 workers.push(scope.spawn(move || {
-                    let graph = Arc::clone(graph);
+                    let (graph, samples) = (Arc::clone(graph), dataset.train.len());
+                    let compute = Arc::new(Compute::new(plan.threads, plan.pin));
+                    let native = NativeSource::new(plan, setup, dataset, graph, Arc::clone(&compute), rank);
+                    let mut source = RunsOut { native, units: leaves.filter(|(who, _)| *who == rank) };
                     let job = worker::Job {
                         plan,
-                        dataset,
-                        graph,
+                        samples,
+                        compute,
                         strategy,
                         setup,
                         rank,
@@ -191,7 +259,7 @@ pub fn run(
                         traced: true,
                     };
                     let control = &mut SegmentControl { restored, segment, gate, pause: &mut pause };
-                    let done = worker::run(&job, transport, control, &mut |said| {
+                    let done = worker::run(&job, &mut source, transport, control, &mut |said| {
                         if let WorkerEvent::Step { row, .. } = said {
                             losses.insert(row.step, row.loss);
                         }
@@ -224,6 +292,8 @@ pub fn run(
         Some(Ran {
             traces: traces.chain(servers.iter().map(|s| s.trace.clone().unwrap())).collect(),
             staleness: servers.iter().map(|s| s.staleness.clone()).collect(),
+            states: workers.iter().map(|w| w.state.clone()).collect(),
+            ends: workers.iter().map(|w| (w.steps, w.left)).collect(),
             params: workers.into_iter().map(|w| w.params).collect(),
         })
     });

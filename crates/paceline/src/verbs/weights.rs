@@ -3,11 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use paceline_launch::gather;
 use paceline_plan::Plan;
 use paceline_record::{Checkpoint, Checkpoints, Damaged, Store};
 use paceline_resolve::TypedPlan;
-use paceline_train::{model, weights};
+use paceline_train::{model, native, weights};
 use serde::Serialize;
 
 use super::store::Where;
@@ -81,12 +80,15 @@ pub fn export(args: &Args, show: Show) -> Result<(), Failure> {
     let graph = model::graph(&plan, &dataset)?;
     let workers = &checkpoint.parts[..plan.workers.min(checkpoint.parts.len())];
     let servers = &checkpoint.parts[workers.len()..];
-    let numbers = |name: &str| workers.iter().map(|part| part.numbers(name).to_vec()).collect::<Vec<_>>();
+    let mean = |name: &str, len: usize| {
+        let all: Vec<f32> = workers.iter().flat_map(|part| part.numbers(name)).copied().collect();
+        native::mean(&all, len)
+    };
     let params = match servers {
-        [] => gather::mean(&numbers("params")),
+        [] => mean("params", graph.param_count()),
         shards => shards.iter().flat_map(|part| part.numbers("params")).copied().collect(),
     };
-    let state = gather::mean(&numbers("state"));
+    let state = mean("state", graph.state_count());
     if (params.len(), state.len()) != (graph.param_count(), graph.state_count()) {
         let message = format!(
             "the checkpoint has {} parameters and {} numbers of state, the network {} and {}",

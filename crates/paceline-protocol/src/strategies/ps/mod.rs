@@ -37,7 +37,7 @@ pub(super) const PS: Strategy = Strategy {
     check,
     agreement: |setup| {
         let rounded = setup.coder.is_some_and(|coder| coder.codec.family == Family::PerHop);
-        match (setup.sync.always_together(setup.steps), setup.coder) {
+        match (setup.sync.always_together(setup.end()), setup.coder) {
             (true, None) => Agreement::Exact,
             (true, Some(_)) if !rounded => Agreement::Common,
             _ => Agreement::Apart,

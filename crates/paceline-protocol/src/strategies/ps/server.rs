@@ -106,7 +106,7 @@ impl Server {
             gate: setup.sync.gate(p),
             updated: 0,
             next_unit: (setup.from + 1) * p as u64,
-            stop: setup.steps,
+            stop: setup.end(),
             verdict: None,
             fallen: false,
             straggling: Straggling::new(p),
@@ -132,7 +132,7 @@ impl Server {
     }
 
     fn total(&self) -> u64 {
-        self.stop * self.setup.workers as u64
+        self.stop.saturating_mul(self.setup.workers as u64)
     }
 
     /// A worker's copy of a part, as it is sent.

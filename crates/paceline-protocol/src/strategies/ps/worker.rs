@@ -57,7 +57,7 @@ impl Worker {
             unit: NONE,
             together: false,
             next: (
-                if setup.steps > setup.from { setup.from * setup.workers as u64 + rank as u64 } else { NONE },
+                if setup.end() > setup.from { setup.from * setup.workers as u64 + rank as u64 } else { NONE },
                 setup.sync.together_at(setup.from),
             ),
             pushed: 0,
@@ -105,6 +105,7 @@ impl Worker {
                 unit: self.unit,
                 together: self.together,
                 load: self.load,
+                ..Head::default()
             };
             let op = out.send(to, self.tag(self.pushed, PUSH), head, Some(body));
             self.sends.insert(op);
@@ -210,7 +211,7 @@ impl Participant for Worker {
             }
             Input::Lost(rank) => return self.finish(Outcome::Lost(rank), out),
             Input::Load(load) => self.load = load,
-            Input::Timer(_) | Input::Rejoined { .. } | Input::StopAt(_) => {}
+            Input::StopAt(_) | Input::Leave => {}
         }
         self.end_step(out);
     }

@@ -1,0 +1,188 @@
+//! Gradients of a network of this process, on a dataset.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use paceline_data::{Dataset, Order, order};
+use paceline_nn::{Compute, Graph, Outcome, Pass};
+use paceline_plan::Plan;
+use paceline_protocol::{GradientScale, Rank, Setup, Unit};
+use paceline_resolve::TypedPlan;
+
+use crate::clock::Clock;
+use crate::engine::Begin;
+use crate::error::TrainError;
+use crate::model::{Batch, Replica};
+use crate::source::{Announce, GradientSource, Layout};
+use crate::weights;
+
+/// The order of a plan's samples.
+pub fn sample_order(plan: &TypedPlan<'_>, dataset: &Dataset) -> Order {
+    let total = plan.total_samples(dataset.train.len());
+    Order::sharded(
+        plan.seed,
+        dataset.train.labels(),
+        plan.shares(),
+        plan.global_batch(),
+        total,
+        plan.sharding,
+    )
+}
+
+/// The samples of a unit of work, and what the gradient of their summed loss is scaled by.
+pub fn batch<'a>(plan: &Plan, setup: &Setup, order: &'a mut Order, rank: Rank, begin: &Begin) -> Batch<'a> {
+    let (at, share) = place(plan, setup, order, rank, begin);
+    let global = order.batch_len(at);
+    let ids = order.batch(at, share, plan.shares());
+    let scale = match begin.scale {
+        GradientScale::Part => 1.0 / global as f64,
+        GradientScale::Own => 1.0 / ids.len().max(1) as f64,
+        GradientScale::Even => plan.workers as f64 / global as f64,
+    };
+    let pass = Pass { samples: ids.len(), training: true, seed: plan.seed, step: begin.unit.step, ids };
+    Batch { pass, scale }
+}
+
+/// The step and the share of it that a worker takes samples from.
+fn place(plan: &Plan, setup: &Setup, order: &Order, rank: Rank, begin: &Begin) -> (u64, usize) {
+    // A worker that holds data of its own takes it in its own order, whatever unit it was handed.
+    let own_share = plan.shard != "iid" && !setup.sync.always_together(setup.end());
+    match own_share {
+        true => (begin.step % order.steps(), rank),
+        false => (begin.unit.step, begin.unit.share),
+    }
+}
+
+/// A network of this process as the source of a worker's gradients.
+pub struct NativeSource<'a> {
+    plan: &'a TypedPlan<'a>,
+    setup: &'a Setup,
+    dataset: &'a Dataset,
+    rank: Rank,
+    graph: Arc<Graph>,
+    layout: Layout,
+    order: Order,
+    replica: Replica,
+    /// The state of each position, one behind the other.
+    state: Vec<f32>,
+}
+
+impl<'a> NativeSource<'a> {
+    /// The source of a worker.
+    pub fn new(
+        plan: &'a TypedPlan<'a>,
+        setup: &'a Setup,
+        dataset: &'a Dataset,
+        graph: Arc<Graph>,
+        compute: Arc<Compute>,
+        rank: Rank,
+    ) -> Self {
+        Self {
+            plan,
+            setup,
+            dataset,
+            rank,
+            layout: Layout::of(&graph),
+            order: sample_order(plan, dataset),
+            replica: Replica::new(plan, Arc::clone(&graph), compute),
+            state: vec![0.0; graph.state_count() * setup.positions(rank).len()],
+            graph,
+        }
+    }
+
+    /// Has images that this unit and the next one need decoded beside the computation.
+    fn read_ahead(&mut self, begin: &Begin) {
+        let Self { plan, setup, dataset, rank, order, replica, .. } = self;
+        let mut ahead = |begin: &Begin| {
+            let (at, share) = place(plan, setup, order, *rank, begin);
+            replica.ahead(dataset, plan.seed, begin.unit.step, order.batch(at, share, plan.shares()));
+        };
+        ahead(begin);
+        // Where workers do not go on together, who does what next is not known yet.
+        if setup.sync.always_together(setup.end()) && begin.step + 1 < setup.end() {
+            let own = setup.positions(*rank);
+            let hosted = !setup.one_position_each();
+            let (step, share) = match begin.unit.share + 1 {
+                next if hosted && next < own.end => (begin.step, next),
+                _ if hosted => (begin.step + 1, own.start),
+                _ => (begin.step + 1, begin.unit.share),
+            };
+            let unit = Unit { step: begin.unit.step + (step - begin.step), share };
+            ahead(&Begin { step, unit, ..*begin });
+        }
+    }
+}
+
+impl GradientSource for NativeSource<'_> {
+    fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    fn start(&mut self, params: &mut [f32]) -> Result<(), TrainError> {
+        let mut state = vec![0.0; self.layout.state];
+        weights::start(self.plan, &self.graph, params, &mut state)?;
+        self.state.chunks_mut(state.len().max(1)).for_each(|slot| slot.copy_from_slice(&state));
+        Ok(())
+    }
+
+    fn frozen(&self) -> Result<Vec<Range<usize>>, TrainError> {
+        weights::frozen(self.plan, &self.graph)
+    }
+
+    fn gradient<'g>(
+        &mut self,
+        begin: &Begin,
+        slot: usize,
+        params: &[f32],
+        grads: &'g mut [f32],
+        announce: Announce<'_, 'g>,
+        clock: &mut Clock,
+    ) -> Result<Option<Outcome>, TrainError> {
+        if self.dataset.train.streamed() {
+            self.read_ahead(begin);
+        }
+        let Self { plan, setup, dataset, rank, order, replica, layout, state, .. } = self;
+        let samples = order.samples_before(begin.unit.step);
+        let batch = batch(plan, setup, order, *rank, begin);
+        let state = &mut state[slot * layout.state..(slot + 1) * layout.state];
+        let outcome = replica.gradient(dataset, &batch, params, state, grads, announce, clock)?;
+        if !outcome.loss.is_finite() {
+            return Err(TrainError::Diverged { step: begin.step + 1, samples, loss: outcome.loss });
+        }
+        Ok(Some(outcome))
+    }
+
+    fn evaluate(&mut self, params: &[f32], only: bool) -> Result<Outcome, TrainError> {
+        let test = self.dataset.test.len();
+        let part = if only { 0..test } else { order::share(test, self.rank, self.plan.workers) };
+        let mut state = mean(&self.state, self.layout.state);
+        self.replica.evaluate(self.dataset, part, params, &mut state)
+    }
+
+    fn evaluates_after(&self, step: u64) -> bool {
+        self.plan.eval_every.map_or(self.order.ends_epoch(step), |every| (step + 1).is_multiple_of(every))
+    }
+
+    fn samples_before(&self, step: u64) -> u64 {
+        self.order.samples_before(step)
+    }
+
+    fn state(&self) -> &[f32] {
+        &self.state
+    }
+
+    fn state_mut(&mut self) -> &mut [f32] {
+        &mut self.state
+    }
+}
+
+/// The mean of vectors of length `len` that lie one behind the other.
+pub fn mean(vectors: &[f32], len: usize) -> Vec<f32> {
+    if vectors.len() == len {
+        return vectors.to_vec();
+    }
+    let count = vectors.len() / len.max(1);
+    let weight = 1.0 / count as f64;
+    let at = |i: usize| (0..count).map(|k| f64::from(vectors[k * len + i])).sum::<f64>() * weight;
+    (0..len).map(|i| at(i) as f32).collect()
+}
