@@ -120,10 +120,10 @@ impl TrainingSteps {
         for i in 0..n {
             let id = (self.step as usize * n + i) * 7919 % self.samples.len();
             match self.network.graph().vocabulary() {
-                None => self.network.input_bytes(i, &self.samples[id], &[1.0 / 127.5], &[-1.0]),
+                None => self.network.input_bytes(0, i, &self.samples[id], &[1.0 / 127.5], &[-1.0]),
                 Some(tokens) => {
                     let size = self.samples[id].len();
-                    let input = &mut self.network.input(n)[i * size..(i + 1) * size];
+                    let input = &mut self.network.input(0, n)[i * size..(i + 1) * size];
                     for (token, &byte) in input.iter_mut().zip(&self.samples[id]) {
                         *token = (usize::from(byte) % tokens) as f32;
                     }
@@ -132,9 +132,9 @@ impl TrainingSteps {
             let positions = self.classes.len() / n;
             self.classes[i * positions..(i + 1) * positions].fill((id % 10) as u16);
         }
-        let pass = Pass { samples: n, training: true, seed: 1, step: self.step, ids: &self.ids };
+        let pass = Pass::training(1, self.step, &self.ids);
         self.network.forward(&pass, &self.params, &mut self.state);
-        self.network.loss(Targets::Classes(&self.classes), 1.0 / n as f64);
+        self.network.loss(0, Targets::Classes(&self.classes), 1.0 / n as f64);
         self.network.backward(&pass, &self.params, &mut self.grads, &mut |_, _| {});
         let Self { network, params, grads, memory, .. } = self;
         let update = Step { params, grads, memory, lr: 0.01, step: self.step + 1 };

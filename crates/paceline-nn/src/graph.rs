@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use paceline_random::{Purpose, Stream};
 
+use crate::gradient_plan::GradientPlan;
 use crate::layers::{Init, Op};
 use crate::real::Real;
 use crate::shape::Shape;
@@ -44,6 +45,29 @@ pub struct Node {
     pub params: Range<usize>,
     /// Its tensors among [`Graph::state`].
     pub state: Range<usize>,
+}
+
+impl Node {
+    /// Numbers that forward keeps of each sample for backward, besides input and output.
+    pub(crate) fn saved(&self, fast: bool) -> usize {
+        self.op.spec().saved(self.input, self.output, fast)
+    }
+}
+
+/// What a training pass needs for each sample, in numbers: without parameters, gradients and scratch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PassMemory {
+    /// What forward leaves for backward (activations, and what layers keep besides), for each slot.
+    pub slot: usize,
+    /// Gradients of values, which all slots share.
+    pub shared: usize,
+}
+
+impl PassMemory {
+    /// Bytes for passes of up to `samples` samples, `slots` of them under way at once.
+    pub fn bytes(&self, samples: usize, slots: usize) -> usize {
+        size_of::<f32>() * samples * (slots * self.slot + self.shared)
+    }
 }
 
 /// A layer that cannot stand where it was put.
@@ -167,6 +191,18 @@ impl Graph {
     /// Shape of a value.
     pub fn shape(&self, value: Value) -> Shape {
         if value.0 == 0 { self.input } else { self.nodes[value.0 - 1].output }
+    }
+
+    /// The shapes of all values: the input, then each layer's output.
+    pub(crate) fn values(&self) -> impl Iterator<Item = Shape> {
+        std::iter::once(self.input).chain(self.nodes.iter().map(|node| node.output))
+    }
+
+    /// Memory of a training pass in `f32`.
+    pub fn pass_memory(&self) -> PassMemory {
+        let values: usize = self.values().map(Shape::size).sum();
+        let saved: usize = self.nodes.iter().map(|node| node.saved(f32::FAST)).sum();
+        PassMemory { slot: values + saved, shared: GradientPlan::new(self).sizes.iter().sum() }
     }
 
     /// The layers, in the order of the forward pass.

@@ -8,7 +8,7 @@
 //! # Layout
 //! - `graph`: a network as data: layers, connections, tensors, cost, initial values
 //! - [`description`]: a network as text
-//! - `network`: a graph with memory: forward, loss, backward
+//! - `network`: a graph with memory: forward, loss, backward; `gradient_plan`: where gradients of values lie
 //! - [`layers`]: one file per layer
 //! - [`models`]: the registry of networks, one file per family
 //! - [`optim`]: the registry of optimisers; `schedule`: the learning rate over time
@@ -24,6 +24,7 @@ pub mod accel;
 mod compute;
 pub mod description;
 mod functions;
+mod gradient_plan;
 mod graph;
 pub mod layers;
 mod loss;
@@ -35,7 +36,7 @@ mod schedule;
 mod shape;
 
 pub use compute::Compute;
-pub use graph::{Graph, Node, ShapeError, Tensor};
+pub use graph::{Graph, Node, PassMemory, ShapeError, Tensor};
 pub use layers::Pass;
 pub use loss::{Outcome, Targets};
 pub use network::Network;

@@ -5,54 +5,41 @@
 use std::sync::Arc;
 
 use crate::compute::{Buffer, Compute};
+use crate::gradient_plan::{GradientPlan, Hop};
 use crate::graph::Graph;
 use crate::layers::{Backward, Forward, InputGradient, Layer, Pass, Place};
 use crate::loss::{Outcome, Targets};
 use crate::real::Real;
 
-/// A network that can be run on batches of up to a given number of samples.
+/// A network that can be run on up to a given number of samples at once.
 pub struct Network<T: Real> {
     graph: Arc<Graph>,
     compute: Arc<Compute>,
     capacity: usize,
     layers: Vec<Box<dyn Layer<T>>>,
-    /// The values: the input, then each layer's output.
-    values: Vec<Buffer<T>>,
+    slots: Vec<Slot<T>>,
+    plan: GradientPlan,
     /// Memory for the values' gradients, shared between values that are not alive at once.
     gradients: Vec<Buffer<T>>,
-    flows: Vec<Flow>,
-    /// The buffer that the loss writes the output's gradient to.
-    output_gradient: usize,
     scratch: Buffer<T>,
 }
 
-/// What happens to a layer's output gradient in the backward pass.
-#[derive(Debug)]
-struct Flow {
-    /// The buffer that holds it.
-    from: usize,
-    /// For each input; none where neither the layer nor anything before it is trained.
-    to: Vec<Hop>,
-}
-
-/// How an input's gradient comes about.
-#[derive(Debug)]
-enum Hop {
-    /// Nothing before this input is trained.
-    Unneeded,
-    /// The layer writes it (or adds to it).
-    Written { to: usize, add: bool },
-    /// It is the output's gradient, changed in place: the same buffer.
-    Same,
-    /// It is the output's gradient, but the buffer is taken by another input already.
-    Copied(usize),
-    /// It is the output's gradient, added to what came from elsewhere.
-    Added(usize),
+/// What a forward pass leaves for the backward pass.
+struct Slot<T> {
+    /// The values: the input, then each layer's output.
+    values: Vec<Buffer<T>>,
+    /// What each layer keeps besides.
+    saved: Vec<Buffer<T>>,
 }
 
 impl<T: Real> Network<T> {
-    /// Memory and kernels for batches of up to `capacity` samples.
+    /// Memory and kernels for passes of up to `capacity` samples, one at a time.
     pub fn new(graph: Arc<Graph>, capacity: usize, compute: Arc<Compute>) -> Self {
+        Self::with_slots(graph, capacity, 1, compute)
+    }
+
+    /// Memory and kernels for passes of up to `capacity` samples, `slots` of them under way at once.
+    pub fn with_slots(graph: Arc<Graph>, capacity: usize, slots: usize, compute: Arc<Compute>) -> Self {
         let trained = graph.trained();
         let layers: Vec<_> = graph
             .nodes()
@@ -62,6 +49,7 @@ impl<T: Real> Network<T> {
                     input: node.input,
                     output: node.output,
                     capacity,
+                    slots,
                     relu: node.relu,
                     input_gradient: trained[node.inputs[0].0],
                     compute: &compute,
@@ -69,22 +57,20 @@ impl<T: Real> Network<T> {
                 (T::kernels().layer)(&node.op, place)
             })
             .collect();
-        let mut values = vec![Buffer::new(capacity * graph.input().size())];
-        values.extend(graph.nodes().iter().map(|n| Buffer::new(capacity * n.output.size())));
-        let scratch = Buffer::new(layers.iter().map(|l| l.scratch()).max().unwrap_or(0));
-        let plan = GradientPlan::new(&graph, &trained, &layers);
-        let gradients = plan.sizes.iter().map(|size| Buffer::new(capacity * size)).collect();
-        let output_gradient = plan.output;
+        let slot = |_| Slot {
+            values: graph.values().map(|value| Buffer::new(capacity * value.size())).collect(),
+            saved: graph.nodes().iter().map(|node| Buffer::new(capacity * node.saved(T::FAST))).collect(),
+        };
+        let plan = GradientPlan::new(&graph);
         Self {
+            slots: (0..slots).map(slot).collect(),
+            gradients: plan.sizes.iter().map(|size| Buffer::new(capacity * size)).collect(),
+            scratch: Buffer::new(layers.iter().map(|l| l.scratch()).max().unwrap_or(0)),
             graph,
             compute,
             capacity,
             layers,
-            values,
-            gradients,
-            flows: plan.flows,
-            output_gradient,
-            scratch,
+            plan,
         }
     }
 
@@ -98,29 +84,29 @@ impl<T: Real> Network<T> {
         &self.compute
     }
 
-    /// Most samples of a batch.
+    /// Most samples of a pass.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// The input of the first `samples` samples, to be filled before [`Network::forward`].
-    pub fn input(&mut self, samples: usize) -> &mut [T] {
+    /// The input of the first `samples` samples of a slot, to be filled before [`Network::forward`].
+    pub fn input(&mut self, slot: usize, samples: usize) -> &mut [T] {
         let size = self.graph.input().size();
-        &mut self.values[0][..samples * size]
+        &mut self.slots[slot].values[0][..samples * size]
     }
 
-    /// Fills sample `i` of the input with `bytes · scale + shift`, one pair per channel or one for all.
-    pub fn input_bytes(&mut self, i: usize, bytes: &[u8], scale: &[T], shift: &[T]) {
+    /// Fills sample `i` of a slot's input with `bytes · scale + shift`, one pair per channel or one for all.
+    pub fn input_bytes(&mut self, slot: usize, i: usize, bytes: &[u8], scale: &[T], shift: &[T]) {
         let size = self.graph.input().size();
         assert_eq!(bytes.len(), size, "a sample of the network's input shape");
-        let level = self.compute.level;
-        (T::kernels().normalise)(level, bytes, scale, shift, &mut self.values[0][i * size..(i + 1) * size]);
+        let input = &mut self.slots[slot].values[0][i * size..(i + 1) * size];
+        (T::kernels().normalise)(self.compute.level, bytes, scale, shift, input);
     }
 
-    /// The last layer's output for the first `samples` samples.
-    pub fn output(&self, samples: usize) -> &[T] {
-        let size = self.graph.output().size();
-        &self.values[self.values.len() - 1][..samples * size]
+    /// The last layer's output for the first `samples` samples of a slot.
+    pub fn output(&self, slot: usize, samples: usize) -> &[T] {
+        let (values, size) = (&self.slots[slot].values, self.graph.output().size());
+        &values[values.len() - 1][..samples * size]
     }
 
     /// Runs the layers forward on the input. Training updates `state`.
@@ -136,14 +122,15 @@ impl<T: Real> Network<T> {
         state: &mut [T],
         done: &mut dyn FnMut(usize),
     ) {
-        assert!(pass.samples <= self.capacity, "a batch within the network's capacity");
+        assert!(pass.samples <= self.capacity, "a pass within the network's capacity");
         assert_eq!(params.len(), self.graph.param_count(), "the parameter buffer's length");
         assert_eq!(state.len(), self.graph.state_count(), "the state buffer's length");
         if pass.samples == 0 {
             return;
         }
+        let Slot { values, saved } = &mut self.slots[pass.slot];
         for (i, (node, layer)) in self.graph.nodes().iter().zip(&mut self.layers).enumerate() {
-            let (before, after) = self.values.split_at_mut(i + 1);
+            let (before, after) = values.split_at_mut(i + 1);
             let read = |k: usize| {
                 node.inputs
                     .get(k)
@@ -157,29 +144,36 @@ impl<T: Real> Network<T> {
                 y: &mut after[0][..pass.samples * node.output.size()],
                 params: &params[self.graph.param_range(node)],
                 state: &mut state[self.graph.state_range(node)],
+                saved: &mut saved[i][..pass.samples * node.saved(T::FAST)],
                 scratch: &mut self.scratch,
             });
             done(i);
         }
     }
 
-    /// The loss of the last forward pass, summed over the samples, and how many predictions (one per
-    /// pixel of the output) were right. Leaves `scale` × the loss's gradient for [`Network::backward`]: with
-    /// `scale = 1 / samples of the global batch`, the workers' gradients add up to the mean.
-    pub fn loss(&mut self, targets: Targets<'_, T>, scale: f64) -> Outcome {
-        let output = &self.values[self.values.len() - 1];
-        let gradient = &mut self.gradients[self.output_gradient];
+    /// The loss of a slot's forward pass, summed over the samples, and how many predictions (one per pixel of the
+    /// output) were right. Leaves `scale` × the loss's gradient for the slot's [`Network::backward`], which must come
+    /// next: with `scale = 1 / samples of the global batch`, the gradients of workers and of micro-batches add up to
+    /// the mean.
+    pub fn loss(&mut self, slot: usize, targets: Targets<'_, T>, scale: f64) -> Outcome {
+        let values = &self.slots[slot].values;
+        let gradient = &mut self.gradients[self.plan.output];
+        let output = &values[values.len() - 1];
         (T::kernels().loss_with_gradient)(output, self.graph.output(), targets, T::of(scale), gradient)
     }
 
     /// Like [`Network::loss`] without a gradient.
-    pub fn evaluate(&self, targets: Targets<'_, T>) -> Outcome {
-        (T::kernels().loss)(self.output(self.capacity), self.graph.output(), targets)
+    pub fn evaluate(&self, slot: usize, targets: Targets<'_, T>) -> Outcome {
+        (T::kernels().loss)(self.output(slot, self.capacity), self.graph.output(), targets)
     }
 
-    /// Runs the layers backward from the loss. `grads` is overwritten from its end to its start;
-    /// `ready(offset, slice)` is called with each tensor's gradient as soon as it is final, and may keep
-    /// the slice: nothing of it will be touched again.
+    /// Runs the layers backward from the loss. `grads` is written from its end to its start: overwritten by a batch's
+    /// first pass, added to by those that follow ([`Pass::before`]), which must come in the order of their samples.
+    /// Without batch norm, whose statistics are those of a pass, the gradient is bit for bit that of a single pass.
+    ///
+    /// In the batch's last pass ([`Pass::after`]), `ready(offset, slice)` is called with each tensor's gradient as
+    /// soon as it is final, and may keep the slice: nothing of it will be touched again. An empty pass does nothing,
+    /// unless it is the whole batch.
     pub fn backward<'g>(
         &mut self,
         pass: &Pass<'_>,
@@ -188,6 +182,9 @@ impl<T: Real> Network<T> {
         ready: &mut dyn FnMut(usize, &'g mut [T]),
     ) {
         assert_eq!(grads.len(), self.graph.param_count(), "the gradient buffer's length");
+        if pass.samples == 0 && pass.before + pass.after > 0 {
+            return;
+        }
         let mut rest = grads;
         let graph = Arc::clone(&self.graph);
         for (i, node) in graph.nodes().iter().enumerate().rev() {
@@ -200,6 +197,9 @@ impl<T: Real> Network<T> {
             } else {
                 self.node_backward(i, pass, params, own);
             }
+            if pass.after > 0 {
+                continue;
+            }
             let mut own = own;
             for tensor in graph.params()[node.params.clone()].iter().rev() {
                 let (before, last) = own.split_at_mut(tensor.range.start - range.start);
@@ -210,7 +210,8 @@ impl<T: Real> Network<T> {
     }
 
     fn node_backward(&mut self, i: usize, pass: &Pass<'_>, params: &[T], own: &mut [T]) {
-        let (node, flow, n) = (&self.graph.nodes()[i], &self.flows[i], pass.samples);
+        let (node, flow, n) = (&self.graph.nodes()[i], &self.plan.flows[i], pass.samples);
+        let Slot { values, saved } = &mut self.slots[pass.slot];
         let (x_size, y_size) = (n * node.input.size(), n * node.output.size());
         let (dy, dx) = match flow.to.first() {
             None => return,
@@ -223,12 +224,13 @@ impl<T: Real> Network<T> {
         self.layers[i].backward(Backward {
             compute: &self.compute,
             pass,
-            x: &self.values[node.inputs[0].0][..x_size],
-            y: &self.values[i + 1][..y_size],
+            x: &values[node.inputs[0].0][..x_size],
+            y: &values[i + 1][..y_size],
             dy: &mut dy[..y_size],
             params: &params[self.graph.param_range(node)],
             grads: own,
             dx,
+            saved: &mut saved[i][..n * node.saved(T::FAST)],
             scratch: &mut self.scratch,
         });
         let (compute, gradients) = (&self.compute, &mut self.gradients);
@@ -244,66 +246,5 @@ impl<T: Real> Network<T> {
                 }
             });
         }
-    }
-}
-
-/// Which buffer holds each value's gradient, found by walking the backward pass once.
-struct GradientPlan {
-    /// Numbers per sample of each buffer.
-    sizes: Vec<usize>,
-    free: Vec<usize>,
-    flows: Vec<Flow>,
-    output: usize,
-}
-
-impl GradientPlan {
-    fn new<T: Real>(graph: &Graph, trained: &[bool], layers: &[Box<dyn Layer<T>>]) -> Self {
-        let mut plan = Self { sizes: Vec::new(), free: Vec::new(), flows: Vec::new(), output: 0 };
-        let mut held: Vec<Option<usize>> = vec![None; graph.nodes().len() + 1];
-        plan.output = plan.take(graph.output().size());
-        held[graph.nodes().len()] = Some(plan.output);
-        for (i, (node, layer)) in graph.nodes().iter().zip(layers).enumerate().rev() {
-            if !trained[i + 1] && i + 1 < graph.nodes().len() {
-                plan.flows.push(Flow { from: 0, to: Vec::new() });
-                continue;
-            }
-            let from = held[i + 1].expect("every layer's output is read by another, or is the last");
-            let mut passed_on = false;
-            let mut hop = |plan: &mut Self, value: usize| {
-                if !trained[value] {
-                    return Hop::Unneeded;
-                }
-                let size =
-                    if value == 0 { graph.input().size() } else { graph.nodes()[value - 1].output.size() };
-                match (layer.in_place(), held[value]) {
-                    (true, Some(to)) => Hop::Added(to),
-                    (true, None) if !passed_on => {
-                        passed_on = true;
-                        held[value] = Some(from);
-                        Hop::Same
-                    }
-                    (true, None) => Hop::Copied(*held[value].insert(plan.take(size))),
-                    (false, Some(to)) => Hop::Written { to, add: true },
-                    (false, None) => Hop::Written { to: *held[value].insert(plan.take(size)), add: false },
-                }
-            };
-            let to = node.inputs.iter().map(|v| hop(&mut plan, v.0)).collect();
-            if !passed_on {
-                plan.free.push(from);
-            }
-            plan.flows.push(Flow { from, to });
-        }
-        plan.flows.reverse();
-        plan
-    }
-
-    /// A free buffer of at least `size` numbers per sample.
-    fn take(&mut self, size: usize) -> usize {
-        let buffer = self.free.pop().unwrap_or_else(|| {
-            self.sizes.push(0);
-            self.sizes.len() - 1
-        });
-        self.sizes[buffer] = self.sizes[buffer].max(size);
-        buffer
     }
 }

@@ -28,7 +28,7 @@ fn learn(graph: Graph) -> (f64, f64) {
     let (mut params, mut state) = (vec![0f32; graph.param_count()], vec![0f32; graph.state_count()]);
     graph.init(1, &mut params, &mut state);
     let mut net = Network::<f32>::new(Arc::clone(&graph), SAMPLES, Arc::new(Compute::new(1, false)));
-    for (i, x) in net.input(SAMPLES).iter_mut().enumerate() {
+    for (i, x) in net.input(0, SAMPLES).iter_mut().enumerate() {
         *x = match graph.vocabulary() {
             Some(tokens) => (i * 7 % tokens) as f32,
             None => (i * 29 % 101) as f32 / 50.0 - 1.0,
@@ -39,9 +39,9 @@ fn learn(graph: Graph) -> (f64, f64) {
     let ids = [0, 1, 2, 3];
     let losses: Vec<f64> = (0..4)
         .map(|step| {
-            let pass = Pass { samples: SAMPLES, training: true, seed: 1, step, ids: &ids };
+            let pass = Pass::training(1, step, &ids);
             net.forward(&pass, &params, &mut state);
-            let loss = net.loss(Targets::Classes(&classes), 1.0 / SAMPLES as f64).mean_loss();
+            let loss = net.loss(0, Targets::Classes(&classes), 1.0 / SAMPLES as f64).mean_loss();
             net.backward(&pass, &params, &mut grads, &mut |_, _| {});
             params.iter_mut().zip(&grads).for_each(|(p, g)| *p -= 0.05 * g);
             loss

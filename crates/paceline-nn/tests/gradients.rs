@@ -19,20 +19,20 @@ fn loss(graph: &Arc<Graph>, params: &[f64], numbers: bool, grads: Option<&mut [f
     let compute = Arc::new(Compute::new(1, false));
     let mut net = Network::<f64>::new(Arc::clone(graph), SAMPLES, compute);
     let noise = Stream::new(11, Purpose::Bench);
-    for (i, v) in net.input(SAMPLES).iter_mut().enumerate() {
+    for (i, v) in net.input(0, SAMPLES).iter_mut().enumerate() {
         *v = match &graph.nodes()[0].op {
             Op::Embedding(embedding) => noise.below(i as u64, embedding.vocabulary as u64) as f64,
             _ => noise.uniform(i as u64, -1.0, 1.0),
         };
     }
     let mut state = vec![0.5; graph.state_count()];
-    let pass = Pass { samples: SAMPLES, training: true, seed: 3, step: 7, ids: &[5, 9, 2] };
+    let pass = Pass::training(3, 7, &[5, 9, 2]);
     net.forward(&pass, params, &mut state);
     let classes = [1u16, 0, 2];
     let wanted: Vec<f64> =
         (0..SAMPLES * graph.output().size()).map(|i| noise.fork(1).uniform(i as u64, -1.0, 1.0)).collect();
     let targets = if numbers { Targets::Numbers(&wanted) } else { Targets::Classes(&classes) };
-    let outcome = net.loss(targets, 1.0);
+    let outcome = net.loss(0, targets, 1.0);
     if let Some(grads) = grads {
         // A stale gradient must not shine through.
         grads.fill(f64::NAN);

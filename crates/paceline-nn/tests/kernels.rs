@@ -19,15 +19,15 @@ fn gradients(model: &str, input: Shape, samples: usize, compute: Compute) -> (Ve
     let classes: Vec<u16> = (0..answers).map(|i| (i % 10) as u16).collect();
     let ids: Vec<u32> = (0..samples as u32).collect();
     for step in 0..3 {
-        for (i, v) in net.input(samples).iter_mut().enumerate() {
+        for (i, v) in net.input(0, samples).iter_mut().enumerate() {
             *v = match graph.vocabulary() {
                 Some(tokens) => noise.fork(step).below(i as u64, tokens as u64) as f32,
                 None => noise.fork(step).uniform(i as u64, -1.0, 1.0) as f32,
             };
         }
-        let pass = Pass { samples, training: true, seed: 1, step, ids: &ids };
+        let pass = Pass::training(1, step, &ids);
         net.forward(&pass, &params, &mut state);
-        net.loss(Targets::Classes(&classes), 1.0 / samples as f64);
+        net.loss(0, Targets::Classes(&classes), 1.0 / samples as f64);
         net.backward(&pass, &params, &mut grads, &mut |_, _| {});
         params.iter_mut().zip(&grads).for_each(|(p, g)| *p -= 0.05 * g);
     }

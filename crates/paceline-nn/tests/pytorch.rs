@@ -117,7 +117,7 @@ fn fill<T: Real>(graph: &Graph, params: &mut [T]) {
 /// Fills the input with the hashed batch of this number; returns its labels.
 fn load<T: Real>(net: &mut Network<T>, recording: &Recording, batch: usize) -> Vec<u16> {
     let (name, tokens) = (format!("input/{batch}"), net.graph().vocabulary());
-    let input = net.input(recording.samples).iter_mut();
+    let input = net.input(0, recording.samples).iter_mut();
     match tokens {
         None => input.zip(uniform(&name)).for_each(|(x, u)| *x = single(u)),
         Some(tokens) => input.zip(bits(&name)).for_each(|(x, z)| *x = T::of((z % tokens as u64) as f64)),
@@ -209,9 +209,9 @@ fn compare<T: Precision>(
     for (step, recorded) in (1u64..).zip(&recording.steps) {
         let what = format!("{run}, step {step}:");
         let labels = load(&mut net, recording, recorded.batch);
-        let pass = Pass { samples, training: true, seed: 0, step, ids: &ids };
+        let pass = Pass::training(0, step, &ids);
         net.forward(&pass, &params, &mut state);
-        let loss = net.loss(Targets::Classes(&labels), 1.0 / recording.samples as f64).mean_loss();
+        let loss = net.loss(0, Targets::Classes(&labels), 1.0 / recording.samples as f64).mean_loss();
         near(&format!("{what} loss"), loss, recorded.loss, recorded.loss, tolerance.loss);
         // A stale gradient must not pass for a right one.
         let mut grads = vec![T::of(f64::NAN); params.len()];
@@ -231,12 +231,12 @@ fn compare<T: Precision>(
     let want = &recording.evaluation;
     let labels = load(&mut net, recording, want.batch);
     net.forward(&Pass::evaluation(samples), &params, &mut state);
-    assert_eq!(net.output(samples).len(), want.outputs.len(), "{what} our outputs, PyTorch's outputs");
+    assert_eq!(net.output(0, samples).len(), want.outputs.len(), "{what} our outputs, PyTorch's outputs");
     let norm = want.outputs.iter().map(|v| v * v).sum::<f64>().sqrt();
-    for (i, (got, &want)) in net.output(samples).iter().zip(&want.outputs).enumerate() {
+    for (i, (got, &want)) in net.output(0, samples).iter().zip(&want.outputs).enumerate() {
         near(&format!("{what} output {i}"), got.to_f64(), want, norm, tolerance.after);
     }
-    let loss = net.evaluate(Targets::Classes(&labels)).mean_loss();
+    let loss = net.evaluate(0, Targets::Classes(&labels)).mean_loss();
     near(&format!("{what} loss"), loss, want.loss, want.loss, tolerance.loss);
 }
 

@@ -80,6 +80,8 @@ pub struct Batch<'a> {
     pub pass: Pass<'a>,
     /// The factor.
     pub scale: f64,
+    /// Passes in which the gradient is computed.
+    pub micro_batches: usize,
 }
 
 /// A network with its memory and the readers of its samples. Parameters, gradients and state are lent to it.
@@ -97,7 +99,8 @@ impl Replica {
     pub fn new(plan: &Plan, graph: Arc<Graph>, compute: Arc<Compute>) -> Self {
         let per_sample: usize = graph.nodes().iter().map(|node| node.output.size()).sum();
         let affordable = EVALUATION_NUMBERS / per_sample.max(1);
-        let capacity = plan.batch.max(EVALUATION_BATCH.min(affordable));
+        let micro_batch = plan.batch.div_ceil(plan.micro_batches);
+        let capacity = micro_batch.max(EVALUATION_BATCH.min(affordable));
         Self {
             network: Network::new(graph, capacity, compute),
             classes: Vec::with_capacity(capacity),
@@ -126,7 +129,43 @@ impl Replica {
         announce: Announce<'_, 'g>,
         clock: &mut Clock,
     ) -> Result<Outcome, TrainError> {
-        let Batch { pass, scale } = batch;
+        let mut total = Outcome::default();
+        for i in 0..batch.micro_batches {
+            let pass = batch.pass.micro_batch(i, batch.micro_batches);
+            // An empty batch is one pass, and so is one of fewer samples than micro-batches.
+            if pass.samples == 0 && pass.after > 0 {
+                continue;
+            }
+            if batch.micro_batches > 1 && dataset.train.streamed() {
+                for part in [i, i + 1].into_iter().take_while(|part| *part < batch.micro_batches) {
+                    let ids = batch.pass.micro_batch(part, batch.micro_batches).ids;
+                    self.ahead(dataset, pass.seed, pass.step, ids);
+                }
+            }
+            total += self.forward(dataset, &pass, batch.scale, params, state, clock)?;
+            if !total.loss.is_finite() {
+                break;
+            }
+            if pass.after == 0 {
+                self.network.backward(&pass, params, grads, announce);
+                break;
+            }
+            self.network.backward(&pass, params, grads, &mut |_, _| {});
+            clock.lap(Phase::Backward);
+        }
+        Ok(total)
+    }
+
+    /// Loads the samples of a pass and runs them forward.
+    fn forward(
+        &mut self,
+        dataset: &Dataset,
+        pass: &Pass<'_>,
+        scale: f64,
+        params: &[f32],
+        state: &mut [f32],
+        clock: &mut Clock,
+    ) -> Result<Outcome, TrainError> {
         let look = Look::Training { seed: pass.seed, step: pass.step };
         self.classes.clear();
         let Self { network, classes, training, .. } = self;
@@ -134,11 +173,8 @@ impl Replica {
         training.read(&dataset.train, look, pass.ids, take)?;
         clock.lap(Phase::Data);
         self.network.forward(pass, params, state);
-        let outcome = self.network.loss(Targets::Classes(&self.classes), *scale);
+        let outcome = self.network.loss(pass.slot, Targets::Classes(&self.classes), scale);
         clock.lap(Phase::Forward);
-        if outcome.loss.is_finite() {
-            self.network.backward(pass, params, grads, announce);
-        }
         Ok(outcome)
     }
 
@@ -188,7 +224,7 @@ impl Replica {
             testing.read(test, Look::Plain, ids, take)?;
             let pass = Pass::evaluation(ids.len());
             self.network.forward(&pass, params, state);
-            total += self.network.evaluate(Targets::Classes(&self.classes));
+            total += self.network.evaluate(pass.slot, Targets::Classes(&self.classes));
         }
         Ok(total)
     }
@@ -206,15 +242,15 @@ fn load(
     match sample {
         Sample::Bytes(bytes, class) => {
             let normalisation = &dataset.normalisation;
-            network.input_bytes(place, bytes, &normalisation.scale, &normalisation.shift);
+            network.input_bytes(0, place, bytes, &normalisation.scale, &normalisation.shift);
             classes.push(class);
         }
         Sample::Numbers(numbers, class) => {
-            network.input(place + 1)[place * size..].copy_from_slice(numbers);
+            network.input(0, place + 1)[place * size..].copy_from_slice(numbers);
             classes.push(class);
         }
         Sample::Tokens(window) => {
-            let input = &mut network.input(place + 1)[place * size..];
+            let input = &mut network.input(0, place + 1)[place * size..];
             input.iter_mut().zip(window).for_each(|(x, &token)| *x = f32::from(token));
             classes.extend_from_slice(&window[1..]);
         }

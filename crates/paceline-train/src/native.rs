@@ -39,8 +39,8 @@ pub fn batch<'a>(plan: &Plan, setup: &Setup, order: &'a mut Order, rank: Rank, b
         GradientScale::Own => 1.0 / ids.len().max(1) as f64,
         GradientScale::Even => plan.workers as f64 / global as f64,
     };
-    let pass = Pass { samples: ids.len(), training: true, seed: plan.seed, step: begin.unit.step, ids };
-    Batch { pass, scale }
+    let pass = Pass::training(plan.seed, begin.unit.step, ids);
+    Batch { pass, scale, micro_batches: plan.micro_batches }
 }
 
 /// The step and the share of it that a worker takes samples from.
@@ -138,7 +138,8 @@ impl GradientSource for NativeSource<'_> {
         announce: Announce<'_, 'g>,
         clock: &mut Clock,
     ) -> Result<Option<Outcome>, TrainError> {
-        if self.dataset.train.streamed() {
+        // Micro-batches are read ahead by themselves.
+        if self.dataset.train.streamed() && self.plan.micro_batches == 1 {
             self.read_ahead(begin);
         }
         let Self { plan, setup, dataset, rank, order, replica, layout, state, .. } = self;

@@ -78,13 +78,13 @@ macro_rules! alone {
                     let ids = order.batch(step, share, shares).to_vec();
                     let mut classes = Vec::new();
                     for (i, &id) in ids.iter().enumerate() {
-                        net.input_bytes(i, dataset.train.image(id as usize).unwrap(), &scale, &shift);
+                        net.input_bytes(0, i, dataset.train.image(id as usize).unwrap(), &scale, &shift);
                         classes.push(dataset.train.label(id as usize));
                     }
-                    let pass = Pass { samples: ids.len(), training: true, seed: plan.seed, step, ids: &ids };
+                    let pass = Pass::training(plan.seed, step, &ids);
                     net.forward(&pass, &params, &mut []);
                     let each = if mean == Mean::OfMeans { (ids.len() * shares) as f64 } else { len as f64 };
-                    net.loss(Targets::Classes(&classes), 1.0 / each);
+                    net.loss(0, Targets::Classes(&classes), 1.0 / each);
                     net.backward(&pass, &params, &mut grads, &mut |_, _| {});
                     sum.iter_mut().zip(&grads).for_each(|(s, g)| *s += g);
                 }

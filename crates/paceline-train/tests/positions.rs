@@ -52,7 +52,7 @@ fn gradient(
     pass: Pass<'_>,
     scale: f64,
 ) -> (Outcome, Vec<f32>) {
-    let (batch, mut grads) = (Batch { pass, scale }, vec![0.0; params.len()]);
+    let (batch, mut grads) = (Batch { pass, scale, micro_batches: 1 }, vec![0.0; params.len()]);
     let clock = &mut Clock::default();
     let outcome =
         replica.gradient(dataset, &batch, params, &mut [], &mut grads, &mut |_, _| {}, clock).unwrap();
@@ -60,7 +60,7 @@ fn gradient(
 }
 
 fn pass(step: u64, ids: &[u32]) -> Pass<'_> {
-    Pass { samples: ids.len(), training: true, seed: 1, step, ids }
+    Pass::training(1, step, ids)
 }
 
 #[test]

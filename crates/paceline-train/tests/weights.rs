@@ -94,9 +94,9 @@ fn load(path: &Path, graph: &Graph, partial: bool) -> Result<Loaded, TrainError>
 fn logits(model: &str, params: &[f32], state: &mut [f32]) -> Vec<f64> {
     let Recording { samples, .. } = recording(model);
     let mut network = Network::<f32>::new(graph(model), samples, Arc::new(Compute::new(1, false)));
-    network.input(samples).iter_mut().zip(uniform("input/0")).for_each(|(x, u)| *x = u as f32);
+    network.input(0, samples).iter_mut().zip(uniform("input/0")).for_each(|(x, u)| *x = u as f32);
     network.forward(&Pass::evaluation(samples), params, state);
-    network.output(samples).iter().map(|&v| f64::from(v)).collect()
+    network.output(0, samples).iter().map(|&v| f64::from(v)).collect()
 }
 
 fn assert_near(what: &str, got: &[f64], want: &[f64]) {

@@ -163,13 +163,13 @@ impl Subject {
         let mut lap = || std::mem::replace(&mut clock, Instant::now()).elapsed().as_secs_f64();
         for i in 0..ids.len() {
             let first = sample * order.below(i as u64, (dataset.len() / sample) as u64) as usize;
-            network.input_bytes(i, &dataset[first..first + sample], &[1.0 / 128.0], &[-1.0]);
+            network.input_bytes(0, i, &dataset[first..first + sample], &[1.0 / 128.0], &[-1.0]);
         }
         let data = lap();
-        let pass = Batch { samples: ids.len(), training: true, seed: 1, step: 0, ids };
+        let pass = Batch::training(1, 0, ids);
         let mut forward = Vec::with_capacity(graph.nodes().len());
         network.forward_watched(&pass, params, state, &mut |_| forward.push(lap()));
-        network.loss(Targets::Classes(classes), 1.0 / ids.len() as f64);
+        network.loss(0, Targets::Classes(classes), 1.0 / ids.len() as f64);
         if let Some(last) = forward.last_mut() {
             *last += lap();
         }

@@ -116,11 +116,13 @@ per_level! {
         }
     }
 
-    /// Sums over the rows of a matrix with `out.len()` columns.
-    pub fn column_sums<T: Real>(rows: &[T], out: &mut [T]) {
-        let c = out.len();
-        out.fill(T::ZERO);
-        for row in rows.chunks_exact(c) {
+    /// Sums over the rows of a matrix, of its first `out.len()` columns; rows are `stride` apart. `add`: the sums
+    /// go on from what `out` holds.
+    pub fn column_sums<T: Real>(rows: &[T], stride: usize, out: &mut [T], add: bool) {
+        if !add {
+            out.fill(T::ZERO);
+        }
+        for row in rows.chunks(stride) {
             for (o, &v) in out.iter_mut().zip(row) {
                 *o += v;
             }
@@ -194,7 +196,7 @@ per_level! {
     }
 
     /// One output pixel of max pooling: the largest of `taps` (offsets into `x`) and which it was.
-    pub fn max_of_taps<T: Real>(x: &[T], taps: &[(u32, u32)], y: &mut [T], which: &mut [u32], rectify: bool) {
+    pub fn max_of_taps<T: Real>(x: &[T], taps: &[(T, u32)], y: &mut [T], which: &mut [T], rectify: bool) {
         let c = y.len();
         channel_blocks!(c, |at, N| {
             let mut best = *lanes::<T, N>(x, taps[0].1 as usize + at);
@@ -211,17 +213,17 @@ per_level! {
             for k in 0..N {
                 y[k] = if rectify { best[k].max(T::ZERO) } else { best[k] };
             }
-            which[at..at + N].copy_from_slice(&index);
+            *lanes_mut::<T, N>(which, at) = index;
         });
     }
 
     /// Back through [`max_of_taps`]: the gradient goes to the tap that was largest. `add` keeps what the
     /// input gradient holds already.
-    pub fn max_of_taps_backward<T: Real>(dy: &[T], which: &[u32], taps: &[(u32, u32)], dx: &mut [T], add: bool) {
+    pub fn max_of_taps_backward<T: Real>(dy: &[T], which: &[T], taps: &[(T, u32)], dx: &mut [T], add: bool) {
         let c = dy.len();
         channel_blocks!(c, |at, N| {
             let d = *lanes::<T, N>(dy, at);
-            let which: &[u32; N] = which[at..at + N].try_into().expect("a block of N channels");
+            let which = lanes::<T, N>(which, at);
             for &(tap, to) in taps {
                 let out = lanes_mut::<T, N>(dx, to as usize + at);
                 for k in 0..N {
@@ -233,7 +235,7 @@ per_level! {
     }
 
     /// One output pixel of mean pooling: `weight` times the sum of `taps` (offsets into `x`).
-    pub fn mean_of_taps<T: Real>(x: &[T], taps: &[(u32, u32)], weight: T, y: &mut [T]) {
+    pub fn mean_of_taps<T: Real>(x: &[T], taps: &[(T, u32)], weight: T, y: &mut [T]) {
         let c = y.len();
         channel_blocks!(c, |at, N| {
             let mut sum = [T::ZERO; N];
@@ -248,7 +250,7 @@ per_level! {
     }
 
     /// Back through [`mean_of_taps`], added to what the input gradient holds.
-    pub fn mean_of_taps_backward<T: Real>(dy: &[T], taps: &[(u32, u32)], weight: T, dx: &mut [T]) {
+    pub fn mean_of_taps_backward<T: Real>(dy: &[T], taps: &[(T, u32)], weight: T, dx: &mut [T]) {
         let c = dy.len();
         channel_blocks!(c, |at, N| {
             let d = lanes::<T, N>(dy, at).map(|d| d * weight);

@@ -30,6 +30,9 @@ impl Spec for Activation {
     fn output(&self, inputs: &[Shape]) -> Result<Shape, String> {
         Ok(inputs[0])
     }
+    fn in_place(&self) -> bool {
+        true
+    }
     fn describe(&self) -> String {
         format!("{:?}", self.function).to_lowercase()
     }
@@ -81,9 +84,5 @@ impl<T: Real> Layer<T> for Exec {
                 Function::Sigmoid => gates::sigmoid_backward(level, y, dy),
             }
         });
-    }
-
-    fn in_place(&self) -> bool {
-        true
     }
 }

@@ -23,6 +23,9 @@ impl Spec for Add {
     fn fuses_relu(&self) -> bool {
         true
     }
+    fn in_place(&self) -> bool {
+        true
+    }
 }
 
 impl Add {
@@ -52,9 +55,5 @@ impl<T: Real> Layer<T> for Exec {
         if self.relu {
             io.compute.relu_backward(io.y, io.dy);
         }
-    }
-
-    fn in_place(&self) -> bool {
-        true
     }
 }

@@ -1,9 +1,8 @@
 //! Multi-head attention.
 
 use super::sequence::steps;
-use super::{Backward, Forward, Layer, Place, Spec};
+use super::{Backward, Forward, Layer, Place, Spec, sample};
 use crate::accel::{Level, Product, Start, elementwise, rows};
-use crate::compute::Buffer;
 use crate::description::{Fields, Problem};
 use crate::real::Real;
 use crate::shape::Shape;
@@ -34,6 +33,10 @@ impl Spec for Attention {
         let pairs = if self.causal { t * (t + 1) / 2 } else { t * t };
         (2 * pairs * output.c) as u64
     }
+    /// The probabilities of each head, then room for one head's keys, turned.
+    fn saved(&self, input: Shape, output: Shape, _: bool) -> usize {
+        self.heads * input.w * input.w + output.c / self.heads * input.w
+    }
     fn describe(&self) -> String {
         format!("{} heads{}", self.heads, if self.causal { ", causal" } else { "" })
     }
@@ -47,7 +50,6 @@ impl Attention {
     pub(super) fn layer<T: Real>(&self, at: Place<'_>) -> Box<dyn Layer<T>> {
         let (t, width) = (at.input.w, at.output.c);
         let head = width / self.heads;
-        let saved = self.heads * t * t + head * t;
         Box::new(Exec {
             t,
             width,
@@ -55,7 +57,6 @@ impl Attention {
             heads: self.heads,
             causal: self.causal,
             scale: T::of(1.0 / (head as f64).sqrt()),
-            saved: Buffer::new(at.capacity * saved),
             scratch: (t * t + head * t) * at.compute.pool.threads(),
         })
     }
@@ -71,17 +72,10 @@ struct Exec<T> {
     heads: usize,
     causal: bool,
     scale: T,
-    /// For each sample the probabilities of each head, then room for one head's keys, turned.
-    saved: Buffer<T>,
     scratch: usize,
 }
 
 impl<T: Real> Exec<T> {
-    /// Numbers kept of a sample.
-    fn saved(&self) -> usize {
-        self.heads * self.t * self.t + self.head * self.t
-    }
-
     /// The blocks of steps, each with the end of what its queries see and the first query that sees it.
     fn blocks(&self) -> impl Iterator<Item = (usize, usize, usize, usize)> {
         let (t, causal) = (self.t, self.causal);
@@ -151,30 +145,26 @@ impl<T: Real> Exec<T> {
 
 impl<T: Real> Layer<T> for Exec<T> {
     fn forward(&mut self, io: Forward<'_, T>) {
-        let (level, each) = (io.compute.level, self.saved());
+        let (level, each) = (io.compute.level, io.saved.len() / io.pass.samples);
         let (x_size, y_size) = (self.t * 3 * self.width, self.t * self.width);
-        let mut saved = std::mem::take(&mut self.saved);
-        let kept = &mut saved[..io.pass.samples * each];
-        io.compute.pool.split2(io.y, y_size, kept, each, self.t * y_size, |first, y, kept| {
-            for (i, (y, kept)) in y.chunks_exact_mut(y_size).zip(kept.chunks_exact_mut(each)).enumerate() {
-                self.forward_sample(level, &io.x[(first + i) * x_size..(first + i + 1) * x_size], y, kept);
+        io.compute.pool.split2(io.y, y_size, io.saved, each, self.t * y_size, |first, y, saved| {
+            for (i, (y, saved)) in y.chunks_exact_mut(y_size).zip(saved.chunks_exact_mut(each)).enumerate() {
+                self.forward_sample(level, sample(io.x, first + i, x_size), y, saved);
             }
         });
-        self.saved = saved;
     }
 
     fn backward(&mut self, io: Backward<'_, T>) {
         let Some(dx) = io.dx else { return };
-        let (level, this, dy, each) = (io.compute.level, &*self, &*io.dy, self.saved());
+        let (level, each, start) = (io.compute.level, io.saved.len() / io.pass.samples, dx.start());
+        let (saved, dy) = (&*io.saved, &*io.dy);
         let (x_size, y_size) = (self.t * 3 * self.width, self.t * self.width);
-        let start = if dx.add { Start::Output } else { Start::Zero };
         let (piece, cost) = (self.t * self.t + self.head * self.t, 2 * self.t * y_size);
         io.compute.pool.split_scratch(dx.values, x_size, io.scratch, piece, cost, |first, dx, scratch| {
             for (i, dx) in dx.chunks_exact_mut(x_size).enumerate() {
                 let i = first + i;
-                let (x, dy) = (&io.x[i * x_size..(i + 1) * x_size], &dy[i * y_size..(i + 1) * y_size]);
-                let saved = &this.saved[i * each..(i + 1) * each];
-                this.backward_sample(level, (x, saved, dy), dx, start, scratch);
+                let of_sample = (sample(io.x, i, x_size), sample(saved, i, each), sample(dy, i, y_size));
+                self.backward_sample(level, of_sample, dx, start, scratch);
             }
         });
     }

@@ -1,6 +1,6 @@
 //! Batch normalisation over samples and pixels.
 
-use super::{Backward, Forward, Init, Layer, Place, Spec, TensorSpec};
+use super::{Backward, Forward, Init, Layer, Place, Spec, TensorSpec, sample};
 use crate::accel::elementwise;
 use crate::compute::Buffer;
 use crate::description::{Fields, Problem};
@@ -45,6 +45,9 @@ impl Spec for BatchNorm {
     fn fuses_relu(&self) -> bool {
         true
     }
+    fn in_place(&self) -> bool {
+        true
+    }
 }
 
 impl BatchNorm {
@@ -62,10 +65,11 @@ impl BatchNorm {
             spec: self.clone(),
             shape: at.input,
             relu: at.relu,
-            mean: Buffer::new(c),
-            inverse: vec![0.0; c],
+            statistics: (0..at.slots)
+                .map(|_| Statistics { mean: Buffer::new(c), inverse: vec![0.0; c] })
+                .collect(),
             factors: [Buffer::new(c), Buffer::new(c), Buffer::new(c)],
-            sums: Buffer::new(at.capacity * 2 * c),
+            scratch: at.capacity * 2 * c,
         })
     }
 }
@@ -74,23 +78,23 @@ struct Exec<T> {
     spec: BatchNorm,
     shape: Shape,
     relu: bool,
-    mean: Buffer<T>,
-    /// 1 / the batch's standard deviation.
-    inverse: Vec<f64>,
+    /// Those that forward found, per slot.
+    statistics: Vec<Statistics<T>>,
     /// Per-channel factors of the pass under way.
     factors: [Buffer<T>; 3],
-    /// Two sums per channel and sample, added up in sample order: the same for any number of threads.
-    sums: Buffer<T>,
+    /// For two sums per channel and sample, added up in sample order: the same for any number of threads.
+    scratch: usize,
 }
 
-impl<T: Real> Exec<T> {
-    /// The two sums of channel `k` over the samples.
-    fn totals(&self, samples: usize, k: usize) -> (f64, f64) {
-        let c = self.shape.c;
-        self.sums[..samples * 2 * c]
-            .chunks_exact(2 * c)
-            .fold((0.0, 0.0), |(a, b), s| (a + s[k].to_f64(), b + s[c + k].to_f64()))
-    }
+struct Statistics<T> {
+    mean: Buffer<T>,
+    /// 1 / the standard deviation.
+    inverse: Vec<f64>,
+}
+
+/// The two sums of channel `k` of `c` over the samples.
+fn totals<T: Real>(sums: &[T], c: usize, k: usize) -> (f64, f64) {
+    sums.chunks_exact(2 * c).fold((0.0, 0.0), |(a, b), s| (a + s[k].to_f64(), b + s[c + k].to_f64()))
 }
 
 impl<T: Real> Layer<T> for Exec<T> {
@@ -99,22 +103,18 @@ impl<T: Real> Layer<T> for Exec<T> {
         let level = io.compute.level;
         let count = (n * size / c) as f64;
         let (running_mean, running_var) = io.state.split_at_mut(c);
+        let (sums, statistics) = (&mut io.scratch[..n * 2 * c], &mut self.statistics[io.pass.slot]);
         if io.pass.training {
-            io.compute.pool.split(&mut self.sums[..n * 2 * c], 2 * c, 2 * size, |first, sums| {
+            io.compute.pool.split(sums, 2 * c, 2 * size, |first, sums| {
                 for (i, sums) in sums.chunks_exact_mut(2 * c).enumerate() {
                     let (sum, square) = sums.split_at_mut(c);
-                    elementwise::moments(
-                        level,
-                        &io.x[(first + i) * size..(first + i + 1) * size],
-                        sum,
-                        square,
-                    );
+                    elementwise::moments(level, sample(io.x, first + i, size), sum, square);
                 }
             });
         }
         for k in 0..c {
             let (mean, variance) = if io.pass.training {
-                let (sum, square) = self.totals(n, k);
+                let (sum, square) = totals(sums, c, k);
                 let mean = sum / count;
                 let variance = (square / count - mean * mean).max(0.0);
                 let unbiased = variance * count / (count - 1.0).max(1.0);
@@ -127,9 +127,10 @@ impl<T: Real> Layer<T> for Exec<T> {
             } else {
                 (running_mean[k].to_f64(), running_var[k].to_f64())
             };
-            self.mean[k] = T::of(mean);
-            self.inverse[k] = 1.0 / (variance + self.spec.epsilon).sqrt();
-            let scale = io.params[k].to_f64() * self.inverse[k];
+            let inverse = 1.0 / (variance + self.spec.epsilon).sqrt();
+            statistics.mean[k] = T::of(mean);
+            statistics.inverse[k] = inverse;
+            let scale = io.params[k].to_f64() * inverse;
             self.factors[0][k] = T::of(scale);
             self.factors[1][k] = T::of(io.params[c + k].to_f64() - mean * scale);
         }
@@ -143,27 +144,28 @@ impl<T: Real> Layer<T> for Exec<T> {
     fn backward(&mut self, io: Backward<'_, T>) {
         let (c, size, n) = (self.shape.c, self.shape.size(), io.pass.samples);
         let (level, pool) = (io.compute.level, &io.compute.pool);
-        let (mean, relu) = (&self.mean, self.relu);
-        pool.split2(io.dy, size, &mut self.sums[..n * 2 * c], 2 * c, 2 * size, |first, dy, sums| {
+        let (Statistics { mean, inverse }, relu) = (&self.statistics[io.pass.slot], self.relu);
+        let sums = &mut io.scratch[..n * 2 * c];
+        pool.split2(io.dy, size, sums, 2 * c, 2 * size, |first, dy, sums| {
             for (i, (dy, sums)) in dy.chunks_exact_mut(size).zip(sums.chunks_exact_mut(2 * c)).enumerate() {
-                let at = (first + i) * size..(first + i + 1) * size;
-                let y = if relu { &io.y[at.clone()] } else { &[] };
+                let y = if relu { sample(io.y, first + i, size) } else { &[] };
                 let (sum, dot) = sums.split_at_mut(c);
-                elementwise::norm_backward_sums(level, &io.x[at], y, dy, mean, sum, dot);
+                elementwise::norm_backward_sums(level, sample(io.x, first + i, size), y, dy, mean, sum, dot);
             }
         });
         let count = (n * size / c) as f64;
         for k in 0..c {
-            let (sum, dot) = self.totals(n, k);
-            let inverse = self.inverse[k];
-            io.grads[k] = T::of(dot * inverse);
-            io.grads[c + k] = T::of(sum);
+            let (sum, dot) = totals(sums, c, k);
+            let inverse = inverse[k];
+            for (at, own) in [(k, dot * inverse), (c + k, sum)] {
+                io.grads[at] = if io.pass.adds() { io.grads[at] + T::of(own) } else { T::of(own) };
+            }
             // dx = a·(dy − sum/count − (x − mean)·inverse²·dot/count), as factors of dy, x and 1.
             let a = io.params[k].to_f64() * inverse;
             let b = -a * inverse * inverse * dot / count;
             self.factors[0][k] = T::of(a);
             self.factors[1][k] = T::of(b);
-            self.factors[2][k] = T::of(-a * sum / count - b * self.mean[k].to_f64());
+            self.factors[2][k] = T::of(-a * sum / count - b * mean[k].to_f64());
         }
         let [a, b, d] = &self.factors;
         pool.split(io.dy, size, size, |first, dy| {
@@ -171,7 +173,7 @@ impl<T: Real> Layer<T> for Exec<T> {
         });
     }
 
-    fn in_place(&self) -> bool {
-        true
+    fn scratch(&self) -> usize {
+        self.scratch
     }
 }

@@ -58,6 +58,9 @@ impl Spec for Conv1d {
     fn fuses_relu(&self) -> bool {
         true
     }
+    fn saved(&self, input: Shape, output: Shape, fast: bool) -> usize {
+        self.flat().saved(input, output, fast)
+    }
     fn describe(&self) -> String {
         let groups = if self.groups > 1 { format!(", {} groups", self.groups) } else { String::new() };
         format!("{}, stride {}, pad {}{groups}", self.kernel, self.stride, self.pad)

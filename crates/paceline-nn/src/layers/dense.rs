@@ -1,7 +1,7 @@
 //! Fully connected layer.
 
 use super::{Backward, Forward, Init, Layer, Place, Spec, TensorSpec};
-use crate::accel::{Product, Repeat, Start, elementwise};
+use crate::accel::{Product, Start, elementwise};
 use crate::description::{Fields, Problem};
 use crate::real::Real;
 use crate::shape::Shape;
@@ -65,26 +65,9 @@ impl<T: Real> Layer<T> for Exec {
         let (weight, bias) = io.params.split_at(i * o);
         let level = io.compute.level;
         io.compute.pool.split(io.y, o, i * o, |first, y| {
-            let rows = y.len() / o;
-            let task = Product {
-                rows,
-                cols: o,
-                outer: 1,
-                inner: i,
-                a: &io.x[first * i..(first + rows) * i],
-                a_row: i,
-                a_outer: 0,
-                a_inner: 1,
-                b: weight,
-                b_outer: 0,
-                b_inner: o,
-                c: y,
-                c_row: o,
-                start: Start::Bias(bias),
-                relu: self.relu,
-                repeat: Repeat::ONCE,
-            };
-            T::product(level, task);
+            let (size, x) = ([y.len() / o, o, i], (&io.x[first * i..], i, 1));
+            let task = Product::matrices(size, x, (weight, o), (y, o), Start::Bias(bias));
+            T::product(level, Product { relu: self.relu, ..task });
         });
     }
 
@@ -96,27 +79,10 @@ impl<T: Real> Layer<T> for Exec {
         }
         let dy = &*io.dy;
         let (d_weight, d_bias) = io.grads.split_at_mut(i * o);
-        elementwise::column_sums(level, dy, d_bias);
+        elementwise::column_sums(level, dy, o, d_bias, io.pass.adds());
         pool.split(d_weight, o, n * o, |first, rows| {
-            let task = Product {
-                rows: rows.len() / o,
-                cols: o,
-                outer: 1,
-                inner: n,
-                a: &io.x[first..],
-                a_row: 1,
-                a_outer: 0,
-                a_inner: i,
-                b: dy,
-                b_outer: 0,
-                b_inner: o,
-                c: rows,
-                c_row: o,
-                start: Start::Zero,
-                relu: false,
-                repeat: Repeat::ONCE,
-            };
-            T::product(level, task);
+            let (size, x) = ([rows.len() / o, o, n], (&io.x[first..], 1, i));
+            T::product(level, Product::matrices(size, x, (dy, o), (rows, o), io.pass.start()));
         });
         let Some(dx) = io.dx else { return };
         // dxᵀ = W·dyᵀ: turning the samples is cheaper than turning the weights.
@@ -124,25 +90,8 @@ impl<T: Real> Layer<T> for Exec {
         elementwise::transpose(level, dy, n, o, 0, turned_dy);
         let (turned_dy, weight) = (&*turned_dy, &io.params[..i * o]);
         pool.split(turned_dx, n, n * o, |first, rows| {
-            let task = Product {
-                rows: rows.len() / n,
-                cols: n,
-                outer: 1,
-                inner: o,
-                a: &weight[first * o..],
-                a_row: o,
-                a_outer: 0,
-                a_inner: 1,
-                b: turned_dy,
-                b_outer: 0,
-                b_inner: n,
-                c: rows,
-                c_row: n,
-                start: Start::Zero,
-                relu: false,
-                repeat: Repeat::ONCE,
-            };
-            T::product(level, task);
+            let (size, weight) = ([rows.len() / n, n, o], (&weight[first * o..], o, 1));
+            T::product(level, Product::matrices(size, weight, (turned_dy, n), (rows, n), Start::Zero));
         });
         let turned_dx = &*turned_dx;
         pool.split(dx.values, i, i, |first, rows| {

@@ -23,6 +23,9 @@ impl Spec for Dropout {
         }
         Ok(inputs[0])
     }
+    fn in_place(&self) -> bool {
+        true
+    }
     fn describe(&self) -> String {
         format!("rate {}", self.rate)
     }
@@ -74,9 +77,5 @@ impl<T: Real> Layer<T> for Exec {
                 self.mask(io.pass, first + i, dy);
             }
         });
-    }
-
-    fn in_place(&self) -> bool {
-        true
     }
 }

@@ -83,7 +83,9 @@ impl<T: Real> Layer<T> for Exec {
         let (tokens, dy) = (io.x, &*io.dy);
         let cost = dy.len() / self.vocabulary + d;
         io.compute.pool.split(io.grads, d, cost, |first, rows| {
-            rows.fill(T::ZERO);
+            if !io.pass.adds() {
+                rows.fill(T::ZERO);
+            }
             let count = rows.len() / d;
             for (&token, dy) in tokens.iter().zip(dy.chunks_exact(d)) {
                 let row = self.row(token);

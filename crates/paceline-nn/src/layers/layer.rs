@@ -1,7 +1,7 @@
 //! What layers are computed with. Public for the sake of [`Real::kernels`]; other crates cannot name it.
 
 use super::{Op, Pass};
-use crate::accel::{Level, elementwise};
+use crate::accel::{Level, Start, elementwise};
 use crate::compute::Compute;
 use crate::loss::{self, Outcome, Targets};
 use crate::real::Real;
@@ -31,8 +31,10 @@ impl<T: Real> Kernels<T> {
 pub struct Place<'a> {
     pub input: Shape,
     pub output: Shape,
-    /// Most samples of a batch.
+    /// Most samples of a pass.
     pub capacity: usize,
+    /// Passes that can be under way at once.
+    pub slots: usize,
     pub relu: bool,
     /// Whether the input's gradient will be asked for.
     pub input_gradient: bool,
@@ -48,6 +50,8 @@ pub struct Forward<'a, T> {
     pub y: &'a mut [T],
     pub params: &'a [T],
     pub state: &'a mut [T],
+    /// [`Spec::saved`](super::Spec::saved) numbers of each sample, for the backward pass of the same slot.
+    pub saved: &'a mut [T],
     pub scratch: &'a mut [T],
 }
 
@@ -59,9 +63,11 @@ pub struct Backward<'a, T> {
     /// The output's gradient; an in-place layer turns it into the input's.
     pub dy: &'a mut [T],
     pub params: &'a [T],
-    /// The layer's own part of the gradient buffer, to be overwritten.
+    /// The layer's own part of the gradient buffer, overwritten by a batch's first pass. Sums over samples go on in
+    /// the next pass as if it were the same one: [`Pass::start`].
     pub grads: &'a mut [T],
     pub dx: Option<InputGradient<'a, T>>,
+    pub saved: &'a mut [T],
     pub scratch: &'a mut [T],
 }
 
@@ -72,14 +78,21 @@ pub struct InputGradient<'a, T> {
     pub add: bool,
 }
 
+impl<T: Real> InputGradient<'_, T> {
+    pub fn start(&self) -> Start<'static, T> {
+        if self.add { Start::Output } else { Start::Zero }
+    }
+}
+
+/// Sample `i` of several of `size` numbers.
+pub fn sample<T>(all: &[T], i: usize, size: usize) -> &[T] {
+    &all[i * size..(i + 1) * size]
+}
+
 /// A layer with its memory. Nothing here allocates.
 pub trait Layer<T: Real>: Send {
     fn forward(&mut self, io: Forward<'_, T>);
     fn backward(&mut self, io: Backward<'_, T>);
-    /// Whether `backward` leaves the input gradient in `dy` (for every input the same).
-    fn in_place(&self) -> bool {
-        false
-    }
     /// Numbers of scratch that either pass needs.
     fn scratch(&self) -> usize {
         0

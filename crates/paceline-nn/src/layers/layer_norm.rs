@@ -1,8 +1,7 @@
 //! Layer normalisation over the channels of each position.
 
-use super::{Backward, Forward, Init, Layer, Place, Spec, TensorSpec};
+use super::{Backward, Forward, Init, Layer, Place, Spec, TensorSpec, sample};
 use crate::accel::{elementwise, rows};
-use crate::compute::Buffer;
 use crate::description::{Fields, Problem};
 use crate::real::Real;
 use crate::shape::Shape;
@@ -28,6 +27,12 @@ impl Spec for LayerNorm {
         }
         Ok(inputs[0])
     }
+    fn in_place(&self) -> bool {
+        true
+    }
+    fn saved(&self, input: Shape, _: Shape, _: bool) -> usize {
+        2 * input.h * input.w
+    }
     fn params(&self, input: Shape) -> Vec<TensorSpec> {
         vec![
             TensorSpec { name: "weight", shape: vec![input.c], init: Init::Constant(1.0) },
@@ -44,13 +49,7 @@ impl LayerNorm {
 
     pub(super) fn layer<T: Real>(&self, at: Place<'_>) -> Box<dyn Layer<T>> {
         let Shape { h, w, c } = at.input;
-        Box::new(Exec {
-            epsilon: T::of(self.epsilon),
-            c,
-            positions: h * w,
-            stats: Buffer::new(at.capacity * h * w * 2),
-            sums: Buffer::new(at.capacity * 2 * c),
-        })
+        Box::new(Exec { epsilon: T::of(self.epsilon), c, positions: h * w, scratch: at.capacity * 2 * c })
     }
 }
 
@@ -58,40 +57,37 @@ struct Exec<T> {
     epsilon: T,
     c: usize,
     positions: usize,
-    /// Mean and 1 / standard deviation of each position.
-    stats: Buffer<T>,
-    /// Each sample's part of the gradients of weight and bias, added up in sample order.
-    sums: Buffer<T>,
+    scratch: usize,
 }
 
 impl<T: Real> Layer<T> for Exec<T> {
+    /// Saves each position's mean and 1 / standard deviation.
     fn forward(&mut self, io: Forward<'_, T>) {
         let (c, epsilon) = (self.c, self.epsilon);
         let (weight, bias) = io.params.split_at(c);
-        let stats = &mut self.stats[..2 * io.pass.samples * self.positions];
-        io.compute.pool.split2(io.y, c, stats, 2, 4 * c, |first, y, stats| {
+        io.compute.pool.split2(io.y, c, io.saved, 2, 4 * c, |first, y, stats| {
             let x = &io.x[first * c..first * c + y.len()];
             rows::layer_norm(io.compute.level, x, weight, bias, epsilon, y, stats);
         });
     }
 
+    /// The gradient of weight and bias is summed per sample, then in sample order.
     fn backward(&mut self, io: Backward<'_, T>) {
         let (c, size, positions) = (self.c, self.positions * self.c, self.positions);
-        let (level, stats, weight) = (io.compute.level, &self.stats, &io.params[..c]);
-        let sums = &mut self.sums[..io.pass.samples * 2 * c];
+        let (level, stats, weight) = (io.compute.level, &*io.saved, &io.params[..c]);
+        let sums = &mut io.scratch[..io.pass.samples * 2 * c];
         io.compute.pool.split2(io.dy, size, sums, 2 * c, 4 * size, |first, dy, sums| {
             sums.fill(T::ZERO);
             for (i, (dy, sums)) in dy.chunks_exact_mut(size).zip(sums.chunks_exact_mut(2 * c)).enumerate() {
-                let x = &io.x[(first + i) * size..(first + i + 1) * size];
-                let stats = &stats[(first + i) * 2 * positions..(first + i + 1) * 2 * positions];
+                let (x, stats) = (sample(io.x, first + i, size), sample(stats, first + i, 2 * positions));
                 let (d_weight, d_bias) = sums.split_at_mut(c);
                 rows::layer_norm_backward(level, x, stats, weight, dy, d_weight, d_bias);
             }
         });
-        elementwise::column_sums(level, sums, io.grads);
+        elementwise::column_sums(level, sums, 2 * c, io.grads, io.pass.adds());
     }
 
-    fn in_place(&self) -> bool {
-        true
+    fn scratch(&self) -> usize {
+        self.scratch
     }
 }

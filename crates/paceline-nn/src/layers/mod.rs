@@ -26,12 +26,13 @@ pub use conv2d::Conv2d;
 pub use dense::Dense;
 pub use dropout::Dropout;
 pub use embedding::Embedding;
-pub(crate) use layer::{Backward, Forward, InputGradient, Kernels, Layer, Place};
+pub(crate) use layer::{Backward, Forward, InputGradient, Kernels, Layer, Place, sample};
 pub use layer_norm::LayerNorm;
 pub use pool::{AveragePool, GlobalAveragePool, MaxPool};
 pub use recurrent::{Gru, Lstm};
 pub use sequence::{LastStep, Positions, Rows};
 
+use crate::accel::Start;
 use crate::description::{Fields, Problem};
 use crate::real::Real;
 use crate::shape::Shape;
@@ -175,16 +176,26 @@ pub(crate) trait Spec {
     fn fuses_relu(&self) -> bool {
         false
     }
+    /// Whether the input gradient takes the output gradient's place (for every input the same).
+    fn in_place(&self) -> bool {
+        false
+    }
+    /// Numbers that forward keeps of each sample for backward, besides input and output. `fast` is
+    /// [`Real::FAST`].
+    fn saved(&self, _input: Shape, _output: Shape, _fast: bool) -> usize {
+        0
+    }
     /// One line for `model show`.
     fn describe(&self) -> String {
         String::new()
     }
 }
 
-/// What distinguishes one pass through the network from another.
+/// What distinguishes one pass through the network from another. A pass takes a batch, or a part of it: a
+/// micro-batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Pass<'a> {
-    /// Samples of this batch.
+    /// Samples of this pass.
     pub samples: usize,
     /// Training (batch statistics, dropout) or evaluation.
     pub training: bool,
@@ -194,11 +205,44 @@ pub struct Pass<'a> {
     pub step: u64,
     /// Each sample's index in the dataset: with seed and step the key of its dropout mask.
     pub ids: &'a [u32],
+    /// Where forward leaves what backward needs. Passes in different slots can be under way at once.
+    pub slot: usize,
+    /// Samples of the batch in the passes before this one: backward adds to their gradient.
+    pub before: usize,
+    /// Samples of the batch in the passes after this one: with the last, the gradient is final.
+    pub after: usize,
 }
 
-impl Pass<'_> {
-    /// An evaluation of `samples` samples.
+impl<'a> Pass<'a> {
+    /// A training pass over a whole batch, in slot 0.
+    pub fn training(seed: u64, step: u64, ids: &'a [u32]) -> Self {
+        Self { training: true, seed, step, ids, ..Self::evaluation(ids.len()) }
+    }
+
+    /// An evaluation of `samples` samples, in slot 0.
     pub fn evaluation(samples: usize) -> Self {
-        Self { samples, training: false, seed: 0, step: 0, ids: &[] }
+        Self { samples, training: false, seed: 0, step: 0, ids: &[], slot: 0, before: 0, after: 0 }
+    }
+
+    /// Micro-batch `i` of `count`, as even as possible; empty ones where there are fewer samples.
+    pub fn micro_batch(&self, i: usize, count: usize) -> Self {
+        let (from, to) = (i * self.samples / count, (i + 1) * self.samples / count);
+        Self {
+            samples: to - from,
+            ids: self.ids.get(from..to).unwrap_or(&[]),
+            before: self.before + from,
+            after: self.after + self.samples - to,
+            ..*self
+        }
+    }
+
+    /// What the pass's sums over samples start from in the gradient buffer.
+    pub(crate) fn start<T: Real>(&self) -> Start<'static, T> {
+        if self.adds() { Start::Output } else { Start::Zero }
+    }
+
+    /// Whether the gradient buffer holds the sums over earlier samples of the batch.
+    pub(crate) fn adds(&self) -> bool {
+        self.before > 0
     }
 }

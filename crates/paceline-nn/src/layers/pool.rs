@@ -1,8 +1,7 @@
 //! Pooling: the largest or the mean of each window, or the mean of all pixels.
 
-use super::{Backward, Forward, Layer, Place, Spec};
+use super::{Backward, Forward, Layer, Place, Spec, sample};
 use crate::accel::elementwise;
-use crate::compute::Buffer;
 use crate::description::{Fields, Problem};
 use crate::real::Real;
 use crate::shape::Shape;
@@ -33,9 +32,15 @@ pub struct AveragePool {
 #[derive(Clone, Debug, PartialEq)]
 pub struct GlobalAveragePool;
 
+/// Longest side of a window: the number of a tap is exact in `f32`.
+const WINDOW: usize = 4096;
+
 fn pooled(x: Shape, size: usize, stride: usize, pad: usize) -> Result<Shape, String> {
     if size == 0 || stride == 0 || pad >= size {
         return Err("the window and stride must be at least 1, and the padding less than the window".into());
+    }
+    if size > WINDOW {
+        return Err(format!("a window has at most {WINDOW} rows and columns"));
     }
     let side = |n: usize| {
         (n + 2 * pad).checked_sub(size).map(|room| room / stride + 1).ok_or_else(|| {
@@ -51,6 +56,10 @@ impl Spec for MaxPool {
     }
     fn fuses_relu(&self) -> bool {
         true
+    }
+    /// Which tap was the largest.
+    fn saved(&self, _: Shape, output: Shape, _: bool) -> usize {
+        output.size()
     }
     fn describe(&self) -> String {
         format!("{0}×{0}, stride {1}, pad {2}", self.size, self.stride, self.pad)
@@ -84,7 +93,6 @@ impl MaxPool {
             windows: Windows::new(at.input, at.output, [self.size; 2], self.stride, self.pad),
             disjoint: self.stride >= self.size,
             relu: at.relu,
-            which: Buffer::new(at.capacity * at.output.size()),
         })
     }
 }
@@ -113,17 +121,17 @@ impl GlobalAveragePool {
 }
 
 /// The windows of a sample: for each output pixel, its taps as (number, offset into the input).
-struct Windows {
+struct Windows<T> {
     x: Shape,
     y: Shape,
-    taps: Vec<(u32, u32)>,
+    taps: Vec<(T, u32)>,
     /// `ends[i]` is the end of output pixel `i`'s taps.
     ends: Vec<usize>,
     /// Taps of a whole window, padding included.
     area: usize,
 }
 
-impl Windows {
+impl<T: Real> Windows<T> {
     fn new(x: Shape, y: Shape, [height, width]: [usize; 2], stride: usize, pad: usize) -> Self {
         let (mut taps, mut ends) = (Vec::new(), Vec::new());
         for (i, j) in (0..y.h).flat_map(|i| (0..y.w).map(move |j| (i, j))) {
@@ -131,7 +139,7 @@ impl Windows {
                 let row = (i * stride + a).checked_sub(pad).filter(|&row| row < x.h);
                 let column = (j * stride + b).checked_sub(pad).filter(|&column| column < x.w);
                 if let (Some(row), Some(column)) = (row, column) {
-                    taps.push(((a * width + b) as u32, ((row * x.w + column) * x.c) as u32));
+                    taps.push((T::of((a * width + b) as f64), ((row * x.w + column) * x.c) as u32));
                 }
             }
             ends.push(taps.len());
@@ -140,7 +148,7 @@ impl Windows {
     }
 
     /// Each output pixel with its taps.
-    fn each(&self) -> impl Iterator<Item = (usize, &[(u32, u32)])> {
+    fn each(&self) -> impl Iterator<Item = (usize, &[(T, u32)])> {
         let mut start = 0;
         self.ends
             .iter()
@@ -149,24 +157,21 @@ impl Windows {
     }
 }
 
-struct Max {
-    windows: Windows,
+struct Max<T> {
+    windows: Windows<T>,
     /// Whether no input pixel is in two windows.
     disjoint: bool,
     relu: bool,
-    /// The tap that was largest.
-    which: Buffer<u32>,
 }
 
-impl<T: Real> Layer<T> for Max {
+impl<T: Real> Layer<T> for Max<T> {
     fn forward(&mut self, io: Forward<'_, T>) {
         let (windows, relu, level) = (&self.windows, self.relu, io.compute.level);
         let (x_size, y_size, c) = (windows.x.size(), windows.y.size(), windows.y.c);
-        let which = &mut self.which[..io.pass.samples * y_size];
-        io.compute.pool.split2(io.y, y_size, which, y_size, x_size, |first, y, which| {
+        io.compute.pool.split2(io.y, y_size, io.saved, y_size, x_size, |first, y, which| {
             for (i, (y, which)) in y.chunks_exact_mut(y_size).zip(which.chunks_exact_mut(y_size)).enumerate()
             {
-                let x = &io.x[(first + i) * x_size..(first + i + 1) * x_size];
+                let x = sample(io.x, first + i, x_size);
                 for (pixel, taps) in windows.each() {
                     let at = pixel * c..(pixel + 1) * c;
                     elementwise::max_of_taps(level, x, taps, &mut y[at.clone()], &mut which[at], relu);
@@ -176,7 +181,7 @@ impl<T: Real> Layer<T> for Max {
     }
 
     fn backward(&mut self, io: Backward<'_, T>) {
-        let (windows, which, level) = (&self.windows, &self.which, io.compute.level);
+        let (windows, which, level) = (&self.windows, &*io.saved, io.compute.level);
         let (x_size, y_size, c) = (windows.x.size(), windows.y.size(), windows.y.c);
         if self.relu {
             io.compute.relu_backward(io.y, io.dy);
@@ -188,28 +193,28 @@ impl<T: Real> Layer<T> for Max {
                 part.fill(T::ZERO);
             }
             for (i, dx) in part.chunks_exact_mut(x_size).enumerate() {
-                let sample = (first + i) * y_size;
+                let (dy, which) = (sample(dy, first + i, y_size), sample(which, first + i, y_size));
                 for (pixel, taps) in windows.each() {
-                    let at = sample + pixel * c..sample + (pixel + 1) * c;
-                    elementwise::max_of_taps_backward(level, &dy[at.clone()], &which[at], taps, dx, add);
+                    let (dy, which) = (sample(dy, pixel, c), sample(which, pixel, c));
+                    elementwise::max_of_taps_backward(level, dy, which, taps, dx, add);
                 }
             }
         });
     }
 }
 
-struct Mean {
-    windows: Windows,
+struct Mean<T> {
+    windows: Windows<T>,
 }
 
-impl<T: Real> Layer<T> for Mean {
+impl<T: Real> Layer<T> for Mean<T> {
     fn forward(&mut self, io: Forward<'_, T>) {
         let (windows, level) = (&self.windows, io.compute.level);
         let (x_size, y_size, c) = (windows.x.size(), windows.y.size(), windows.y.c);
         let weight = T::of(1.0 / windows.area as f64);
         io.compute.pool.split(io.y, y_size, x_size, |first, y| {
             for (i, y) in y.chunks_exact_mut(y_size).enumerate() {
-                let x = &io.x[(first + i) * x_size..(first + i + 1) * x_size];
+                let x = sample(io.x, first + i, x_size);
                 for (pixel, taps) in windows.each() {
                     elementwise::mean_of_taps(level, x, taps, weight, &mut y[pixel * c..(pixel + 1) * c]);
                 }
@@ -228,15 +233,9 @@ impl<T: Real> Layer<T> for Mean {
                 part.fill(T::ZERO);
             }
             for (i, dx) in part.chunks_exact_mut(x_size).enumerate() {
-                let dy = &dy[(first + i) * y_size..(first + i + 1) * y_size];
+                let dy = sample(dy, first + i, y_size);
                 for (pixel, taps) in windows.each() {
-                    elementwise::mean_of_taps_backward(
-                        level,
-                        &dy[pixel * c..(pixel + 1) * c],
-                        taps,
-                        weight,
-                        dx,
-                    );
+                    elementwise::mean_of_taps_backward(level, sample(dy, pixel, c), taps, weight, dx);
                 }
             }
         });

@@ -2,7 +2,7 @@
 //!
 //! A sequence of `t` steps of `c` numbers has the shape `1 × t × c`.
 
-use super::{Backward, Forward, Init, Layer, Place, Spec, TensorSpec};
+use super::{Backward, Forward, Init, Layer, Place, Spec, TensorSpec, sample};
 use crate::accel::elementwise;
 use crate::description::{Fields, Problem};
 use crate::real::Real;
@@ -25,6 +25,9 @@ impl Spec for Rows {
     fn output(&self, inputs: &[Shape]) -> Result<Shape, String> {
         Ok(Shape::new(1, inputs[0].h, inputs[0].w * inputs[0].c))
     }
+    fn in_place(&self) -> bool {
+        true
+    }
 }
 
 impl Rows {
@@ -45,9 +48,6 @@ impl<T: Real> Layer<T> for Same {
         io.y.copy_from_slice(io.x);
     }
     fn backward(&mut self, _: Backward<'_, T>) {}
-    fn in_place(&self) -> bool {
-        true
-    }
 }
 
 /// The last step of a sequence.
@@ -104,6 +104,9 @@ impl Spec for Positions {
     fn output(&self, inputs: &[Shape]) -> Result<Shape, String> {
         steps(inputs[0]).map(|_| inputs[0])
     }
+    fn in_place(&self) -> bool {
+        true
+    }
     fn params(&self, input: Shape) -> Vec<TensorSpec> {
         vec![TensorSpec { name: "weight", shape: vec![input.w, input.c], init: Init::Normal(0.02) }]
     }
@@ -128,7 +131,7 @@ impl<T: Real> Layer<T> for Added {
         let size = self.shape.size();
         io.compute.pool.split(io.y, size, size, |first, y| {
             for (i, y) in y.chunks_exact_mut(size).enumerate() {
-                let x = &io.x[(first + i) * size..(first + i + 1) * size];
+                let x = sample(io.x, first + i, size);
                 elementwise::add(io.compute.level, x, io.params, y, false);
             }
         });
@@ -137,14 +140,12 @@ impl<T: Real> Layer<T> for Added {
     fn backward(&mut self, io: Backward<'_, T>) {
         let (c, size, dy) = (self.shape.c, self.shape.size(), &*io.dy);
         io.compute.pool.split(io.grads, c, io.pass.samples * c, |first, rows| {
-            rows.fill(T::ZERO);
+            if !io.pass.adds() {
+                rows.fill(T::ZERO);
+            }
             for sample in dy.chunks_exact(size) {
                 elementwise::accumulate(io.compute.level, &sample[first * c..first * c + rows.len()], rows);
             }
         });
-    }
-
-    fn in_place(&self) -> bool {
-        true
     }
 }

@@ -92,6 +92,7 @@ pub struct Product<'a, T> {
 impl<'a, T> Product<'a, T> {
     /// The plain product of two matrices, `[rows, columns, length of the sum]`: `a` with the strides of its
     /// rows and of the sum, `b` with that of the sum, `c` with that of its rows.
+    #[rustfmt::skip]
     pub fn matrices(
         [rows, cols, inner]: [usize; 3],
         (a, a_row, a_inner): (&'a [T], usize, usize),
@@ -102,22 +103,7 @@ impl<'a, T> Product<'a, T> {
         let (outer, a_outer, b_outer) = (1, 0, 0);
         let (relu, repeat) = (false, Repeat::ONCE);
         Self {
-            rows,
-            cols,
-            outer,
-            inner,
-            a,
-            a_row,
-            a_outer,
-            a_inner,
-            b,
-            b_outer,
-            b_inner,
-            c,
-            c_row,
-            start,
-            relu,
-            repeat,
+            rows, cols, outer, inner, a, a_row, a_outer, a_inner, b, b_outer, b_inner, c, c_row, start, relu, repeat,
         }
     }
 
@@ -244,24 +230,8 @@ mod tests {
     #[should_panic(expected = "operand b is too short")]
     fn a_short_operand_is_refused_before_any_kernel_runs() {
         let mut c = [0f32; 4];
-        let task = Product {
-            rows: 1,
-            cols: 4,
-            outer: 1,
-            inner: 2,
-            a: &[1.0, 1.0],
-            a_row: 0,
-            a_outer: 0,
-            a_inner: 1,
-            b: &[1.0; 7],
-            b_outer: 0,
-            b_inner: 4,
-            c: &mut c,
-            c_row: 4,
-            start: Start::Zero,
-            relu: false,
-            repeat: Repeat::ONCE,
-        };
+        let task =
+            Product::matrices([1, 4, 2], (&[1.0, 1.0], 0, 1), (&[1.0; 7], 4), (&mut c, 4), Start::Zero);
         product_f32(Level::detect(), task);
     }
 }

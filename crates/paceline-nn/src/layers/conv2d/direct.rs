@@ -1,29 +1,36 @@
 //! Convolution computed directly (no im2col): a row of output pixels is one [`Product`] over the padded
 //! input. Any kernel, stride and padding.
 
-use super::super::{Backward, Forward, Layer, Place};
+use super::super::{Backward, Forward, Layer, Place, sample};
 use super::{BiasGradient, Conv2d};
-use crate::accel::{Level, Product, Repeat, Start, elementwise};
+use crate::accel::{Level, Product, Start, elementwise};
 use crate::compute::Buffer;
 use crate::real::Real;
 use crate::shape::Shape;
 
+/// The input with its border of zeros, kept for the weight gradient.
+pub(super) fn saved(conv: &Conv2d, x: Shape) -> usize {
+    if conv.pad == [0, 0] { 0 } else { padded(conv, x).size() }
+}
+
+fn padded(conv: &Conv2d, x: Shape) -> Shape {
+    Shape::new(x.h + 2 * conv.pad[0], x.w + 2 * conv.pad[1], x.c)
+}
+
 pub(super) fn layer<T: Real>(conv: &Conv2d, at: &Place<'_>) -> Box<dyn Layer<T>> {
     let (x, y) = (at.input, at.output);
-    let padded = Shape::new(x.h + 2 * conv.pad[0], x.w + 2 * conv.pad[1], x.c);
-    let xp = if padded == x { 0 } else { at.capacity * padded.size() };
+    let bias = BiasGradient::new(conv, at);
     let phases = if at.input_gradient { Phases::new(conv, x, y) } else { Phases::default() };
     let flipped = if at.input_gradient { conv.kernel[0] * conv.kernel[1] * x.c * y.c } else { 0 };
     Box::new(Exec {
         conv: conv.clone(),
         x,
         y,
-        padded,
+        padded: padded(conv, x),
         relu: at.relu,
-        xp: Buffer::new(xp),
         flipped: Buffer::new(flipped),
-        bias: BiasGradient::new(conv, at),
-        scratch: phases.padded.size() * at.compute.pool.threads(),
+        scratch: bias.scratch.max(phases.padded.size() * at.compute.pool.threads()),
+        bias,
         phases,
     })
 }
@@ -34,11 +41,9 @@ struct Exec<T> {
     y: Shape,
     padded: Shape,
     relu: bool,
-    /// The batch's input with its border of zeros, kept for the weight gradient.
-    xp: Buffer<T>,
     /// Weights as the input gradient needs them; see [`Phases`].
     flipped: Buffer<T>,
-    bias: BiasGradient<T>,
+    bias: BiasGradient,
     phases: Phases,
     scratch: usize,
 }
@@ -52,30 +57,22 @@ impl<T: Real> Exec<T> {
         let ([kh, kw], [sh, sw]) = (self.conv.kernel, self.conv.stride);
         let (c, co, row) = (self.x.c, self.y.c, self.padded.w * self.x.c);
         for (i, y) in y.chunks_exact_mut(self.y.w * co).enumerate() {
-            let task = Product {
-                rows: self.y.w,
-                cols: co,
-                outer: kh,
-                inner: kw * c,
-                a: &xp[i * sh * row..],
-                a_row: sw * c,
-                a_outer: row,
-                a_inner: 1,
-                b: weight,
-                b_outer: kw * c * co,
-                b_inner: co,
-                c: y,
-                c_row: co,
-                start,
-                relu: self.relu,
-                repeat: Repeat::ONCE,
-            };
-            T::product(level, task);
+            let (size, a) = ([self.y.w, co, kw * c], (&xp[i * sh * row..], sw * c, 1));
+            let task = Product::matrices(size, a, (weight, co), (y, co), start);
+            let (outer, a_outer, b_outer) = (kh, row, kw * c * co);
+            T::product(level, Product { outer, a_outer, b_outer, relu: self.relu, ..task });
         }
     }
 
-    /// Adds (or writes, with `fresh`) one sample's part of the weight gradient for the taps `first..`.
-    fn weight_gradient(&self, level: Level, xp: &[T], dy: &[T], first: usize, rows: &mut [T], fresh: bool) {
+    /// One sample's part of the weight gradient for the taps `first..`.
+    fn weight_gradient(
+        &self,
+        level: Level,
+        (xp, dy): (&[T], &[T]),
+        first: usize,
+        rows: &mut [T],
+        start: Start<'_, T>,
+    ) {
         let ([_, kw], [sh, sw]) = (self.conv.kernel, self.conv.stride);
         let (c, co, row) = (self.x.c, self.y.c, self.padded.w * self.x.c);
         let (run, end) = (kw * c, first + rows.len() / co);
@@ -83,25 +80,10 @@ impl<T: Real> Exec<T> {
         while tap < end {
             let (kernel_row, within) = (tap / run, tap % run);
             let count = (run - within).min(end - tap);
-            let task = Product {
-                rows: count,
-                cols: co,
-                outer: self.y.h,
-                inner: self.y.w,
-                a: &xp[kernel_row * row + within..],
-                a_row: 1,
-                a_outer: sh * row,
-                a_inner: sw * c,
-                b: dy,
-                b_outer: self.y.w * co,
-                b_inner: co,
-                c: &mut rows[(tap - first) * co..(tap - first + count) * co],
-                c_row: co,
-                start: if fresh { Start::Zero } else { Start::Output },
-                relu: false,
-                repeat: Repeat::ONCE,
-            };
-            T::product(level, task);
+            let (size, a) = ([count, co, self.y.w], (&xp[kernel_row * row + within..], 1, sw * c));
+            let task = Product::matrices(size, a, (dy, co), (&mut rows[(tap - first) * co..], co), start);
+            let (outer, a_outer, b_outer) = (self.y.h, sh * row, self.y.w * co);
+            T::product(level, Product { outer, a_outer, b_outer, ..task });
             tap += count;
         }
     }
@@ -111,31 +93,20 @@ impl<T: Real> Layer<T> for Exec<T> {
     fn forward(&mut self, io: Forward<'_, T>) {
         let (weight, bias) = io.params.split_at(self.taps() * self.y.c);
         let start = if self.conv.bias { Start::Bias(bias) } else { Start::Zero };
-        let (level, pool, n) = (io.compute.level, &io.compute.pool, io.pass.samples);
-        let (x_size, y_size, padded_size) = (self.x.size(), self.y.size(), self.padded.size());
-        let cost = self.taps() * y_size;
-        if self.xp.is_empty() {
-            return pool.split(io.y, y_size, cost, |first, y| {
-                for (i, y) in y.chunks_exact_mut(y_size).enumerate() {
-                    self.forward_sample(
-                        level,
-                        &io.x[(first + i) * x_size..(first + i + 1) * x_size],
-                        weight,
-                        start,
-                        y,
-                    );
+        let (level, padded) = (io.compute.level, self.padded.size());
+        let (x_size, y_size) = (self.x.size(), self.y.size());
+        let (each, cost) = (io.saved.len() / io.pass.samples, self.taps() * y_size);
+        io.compute.pool.split2(io.y, y_size, io.saved, each, cost, |first, y, saved| {
+            for (i, y) in y.chunks_exact_mut(y_size).enumerate() {
+                let mut x = sample(io.x, first + i, x_size);
+                if each > 0 {
+                    let xp = &mut saved[i * padded..(i + 1) * padded];
+                    place(x, self.x, xp, self.padded, self.conv.pad);
+                    x = xp;
                 }
-            });
-        }
-        let mut xp = std::mem::take(&mut self.xp);
-        pool.split2(io.y, y_size, &mut xp[..n * padded_size], padded_size, cost, |first, y, xp| {
-            for (i, (y, xp)) in y.chunks_exact_mut(y_size).zip(xp.chunks_exact_mut(padded_size)).enumerate() {
-                let x = &io.x[(first + i) * x_size..(first + i + 1) * x_size];
-                place(x, self.x, xp, self.padded, self.conv.pad);
-                self.forward_sample(level, xp, weight, start, y);
+                self.forward_sample(level, x, weight, start, y);
             }
         });
-        self.xp = xp;
     }
 
     fn backward(&mut self, io: Backward<'_, T>) {
@@ -146,14 +117,15 @@ impl<T: Real> Layer<T> for Exec<T> {
         }
         let dy = &*io.dy;
         let (d_weight, d_bias) = io.grads.split_at_mut(taps * self.y.c);
-        self.bias.sum(io.compute, n, dy, d_bias);
+        self.bias.sum(io.compute, io.pass, dy, io.scratch, d_bias);
         let this = &*self;
-        let (xp, xp_size) =
-            if this.xp.is_empty() { (io.x, this.x.size()) } else { (&this.xp[..], this.padded.size()) };
+        let xp = if io.saved.is_empty() { io.x } else { &*io.saved };
+        let xp_size = this.padded.size();
         pool.split(d_weight, this.y.c, n * y_size, |first, rows| {
             for i in 0..n {
-                let (xp, dy) = (&xp[i * xp_size..(i + 1) * xp_size], &dy[i * y_size..(i + 1) * y_size]);
-                this.weight_gradient(level, xp, dy, first, rows, i == 0);
+                let start = if i == 0 { io.pass.start() } else { Start::Output };
+                let of_sample = (sample(xp, i, xp_size), sample(dy, i, y_size));
+                this.weight_gradient(level, of_sample, first, rows, start);
             }
         });
         let Some(dx) = io.dx else { return };
@@ -161,7 +133,7 @@ impl<T: Real> Layer<T> for Exec<T> {
         let (this, x_size, each) = (&*self, self.x.size(), self.phases.padded.size());
         pool.split_scratch(dx.values, x_size, io.scratch, each, taps * y_size, |first, dx_part, padded| {
             for (i, dx_sample) in dx_part.chunks_exact_mut(x_size).enumerate() {
-                let dy = &dy[(first + i) * y_size..(first + i + 1) * y_size];
+                let dy = sample(dy, first + i, y_size);
                 place(dy, this.y, padded, this.phases.padded, this.phases.before);
                 this.phases.input_gradient(level, this, padded, dx_sample, dx.add);
             }
@@ -259,25 +231,11 @@ impl Phases {
                     0 => (0, 0),
                     _ => (u0 + k + self.before[0] + 1 - rows, v0 + self.before[1] + 1 - cols),
                 };
-                let task = Product {
-                    rows: (x.w - j0).div_ceil(stride[1]),
-                    cols: x.c,
-                    outer: rows,
-                    inner: cols * co,
-                    a: &dy[top * wide + left * co..],
-                    a_row: co,
-                    a_outer: wide,
-                    a_inner: 1,
-                    b: phase,
-                    b_outer: cols * co * x.c,
-                    b_inner: x.c,
-                    c: &mut dx[(i * x.w + j0) * x.c..],
-                    c_row: stride[1] * x.c,
-                    start,
-                    relu: false,
-                    repeat: Repeat::ONCE,
-                };
-                T::product(level, task);
+                let (count, from) = ((x.w - j0).div_ceil(stride[1]), &dy[top * wide + left * co..]);
+                let to = (&mut dx[(i * x.w + j0) * x.c..], stride[1] * x.c);
+                let task = Product::matrices([count, x.c, cols * co], (from, co, 1), (phase, x.c), to, start);
+                let (outer, a_outer, b_outer) = (rows, wide, cols * co * x.c);
+                T::product(level, Product { outer, a_outer, b_outer, ..task });
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Grouped convolution: each group's channels are gathered and convolved on their own.
 
-use super::super::{Backward, Forward, InputGradient, Layer, Place};
+use super::super::{Backward, Forward, InputGradient, Layer, Place, sample};
 use super::Conv2d;
 use crate::compute::{Buffer, Compute};
 use crate::real::Real;
@@ -10,7 +10,7 @@ pub(super) fn layer<T: Real>(conv: &Conv2d, at: &Place<'_>) -> Box<dyn Layer<T>>
     let (groups, capacity) = (conv.groups, at.capacity);
     let part = |s: Shape| Shape::new(s.h, s.w, s.c / groups);
     let (x, y) = (part(at.input), part(at.output));
-    let one = Conv2d { channels: y.c, groups: 1, ..conv.clone() };
+    let one = conv.of_group();
     let taps = conv.kernel[0] * conv.kernel[1] * x.c;
     let length = taps * y.c + if conv.bias { y.c } else { 0 };
     let layers =
@@ -81,10 +81,11 @@ impl<T: Real> Layer<T> for Exec<T> {
         let (compute, groups, [c, co]) = (io.compute, self.groups, self.widths);
         let (weight, bias) = io.params.split_at(self.taps * groups * co);
         let (x, y) = (&mut self.x[..io.x.len() / groups], &mut self.y[..io.y.len() / groups]);
+        let saved = io.saved.len() / groups;
         for (g, layer) in self.layers.iter_mut().enumerate() {
             let (own_weight, own_bias) = self.params.split_at_mut(self.taps * co);
             gather(compute, weight, groups, g, own_weight, co);
-            own_bias.copy_from_slice(&bias[g * own_bias.len()..(g + 1) * own_bias.len()]);
+            own_bias.copy_from_slice(sample(bias, g, own_bias.len()));
             gather(compute, io.x, groups, g, x, c);
             layer.forward(Forward {
                 compute,
@@ -94,6 +95,7 @@ impl<T: Real> Layer<T> for Exec<T> {
                 y,
                 params: &self.params,
                 state: &mut [],
+                saved: &mut io.saved[g * saved..(g + 1) * saved],
                 scratch: io.scratch,
             });
             scatter(compute, y, co, io.y, groups, g, false);
@@ -106,14 +108,21 @@ impl<T: Real> Layer<T> for Exec<T> {
         let (d_weight, d_bias) = io.grads.split_at_mut(self.taps * groups * co);
         let (x, y) = (&mut self.x[..io.x.len() / groups], &mut self.y[..io.y.len() / groups]);
         let dy = &mut self.dy[..io.y.len() / groups];
+        let saved = io.saved.len() / groups;
         let mut dx = io.dx;
         for (g, layer) in self.layers.iter_mut().enumerate() {
             let (own_weight, own_bias) = self.params.split_at_mut(self.taps * co);
             gather(compute, weight, groups, g, own_weight, co);
-            own_bias.copy_from_slice(&bias[g * own_bias.len()..(g + 1) * own_bias.len()]);
+            own_bias.copy_from_slice(sample(bias, g, own_bias.len()));
             gather(compute, io.x, groups, g, x, c);
             gather(compute, io.y, groups, g, y, co);
             gather(compute, io.dy, groups, g, dy, co);
+            let d_bias = &mut d_bias[g * own_bias.len()..(g + 1) * own_bias.len()];
+            if io.pass.adds() {
+                let (own_weight, own_bias) = self.grads.split_at_mut(self.taps * co);
+                gather(compute, d_weight, groups, g, own_weight, co);
+                own_bias.copy_from_slice(d_bias);
+            }
             let values = &mut self.dx[..if dx.is_some() { x.len() } else { 0 }];
             layer.backward(Backward {
                 compute,
@@ -124,11 +133,12 @@ impl<T: Real> Layer<T> for Exec<T> {
                 params: &self.params,
                 grads: &mut self.grads,
                 dx: dx.is_some().then_some(InputGradient { values: &mut *values, add: false }),
+                saved: &mut io.saved[g * saved..(g + 1) * saved],
                 scratch: io.scratch,
             });
             let (own_weight, own_bias) = self.grads.split_at(self.taps * co);
             scatter(compute, own_weight, co, d_weight, groups, g, false);
-            d_bias[g * own_bias.len()..(g + 1) * own_bias.len()].copy_from_slice(own_bias);
+            d_bias.copy_from_slice(own_bias);
             if let Some(dx) = &mut dx {
                 scatter(compute, values, c, dx.values, groups, g, dx.add);
             }

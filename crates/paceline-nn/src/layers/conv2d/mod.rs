@@ -5,9 +5,9 @@ mod grouped;
 mod pointwise;
 mod winograd;
 
-use super::{Init, Layer, Place, Spec, TensorSpec};
+use super::{Init, Layer, Pass, Place, Spec, TensorSpec, sample};
 use crate::accel::elementwise;
-use crate::compute::{Buffer, Compute};
+use crate::compute::Compute;
 use crate::description::{Fields, Problem};
 use crate::real::Real;
 use crate::shape::Shape;
@@ -36,6 +36,11 @@ impl Conv2d {
     /// A square kernel with equal strides and padding.
     pub fn square(channels: usize, kernel: usize, stride: usize, pad: usize, bias: bool) -> Self {
         Self { channels, kernel: [kernel; 2], stride: [stride; 2], pad: [pad; 2], groups: 1, bias }
+    }
+
+    /// The convolution of each group.
+    fn of_group(&self) -> Self {
+        Self { channels: self.channels / self.groups, groups: 1, ..self.clone() }
     }
 }
 
@@ -82,6 +87,17 @@ impl Spec for Conv2d {
     fn fuses_relu(&self) -> bool {
         true
     }
+    fn saved(&self, input: Shape, output: Shape, fast: bool) -> usize {
+        match self.way(input, fast) {
+            Way::Grouped => {
+                let part = |s: Shape| Shape::new(s.h, s.w, s.c / self.groups);
+                self.groups * self.of_group().saved(part(input), part(output), fast)
+            }
+            Way::Pointwise => pointwise::saved(self, input, output),
+            Way::Winograd => 0,
+            Way::Direct => direct::saved(self, input),
+        }
+    }
     fn describe(&self) -> String {
         let ([kh, kw], [sh, sw], [ph, pw]) = (self.kernel, self.stride, self.pad);
         let groups = if self.groups > 1 { format!(", {} groups", self.groups) } else { String::new() };
@@ -102,46 +118,60 @@ impl Conv2d {
     }
 
     pub(super) fn layer<T: Real>(&self, at: Place<'_>) -> Box<dyn Layer<T>> {
-        if self.groups > 1 {
-            grouped::layer(self, &at)
-        } else if pointwise::suits(self) {
-            pointwise::layer(self, &at)
-        } else if T::FAST && winograd::suits(self, at.input) {
-            winograd::layer(self, &at)
-        } else {
-            direct::layer(self, &at)
+        match self.way(at.input, T::FAST) {
+            Way::Grouped => grouped::layer(self, &at),
+            Way::Pointwise => pointwise::layer(self, &at),
+            Way::Winograd => winograd::layer(self, &at),
+            Way::Direct => direct::layer(self, &at),
         }
     }
+
+    fn way(&self, input: Shape, fast: bool) -> Way {
+        if self.groups > 1 {
+            Way::Grouped
+        } else if pointwise::suits(self) {
+            Way::Pointwise
+        } else if fast && winograd::suits(self, input) {
+            Way::Winograd
+        } else {
+            Way::Direct
+        }
+    }
+}
+
+/// How a convolution is computed.
+enum Way {
+    Grouped,
+    Pointwise,
+    Winograd,
+    Direct,
 }
 
 /// The bias gradient: each sample's sums, added up in sample order.
-struct BiasGradient<T> {
+struct BiasGradient {
     size: usize,
     channels: usize,
-    sums: Buffer<T>,
+    /// Numbers of scratch for the samples' sums.
+    scratch: usize,
 }
 
-impl<T: Real> BiasGradient<T> {
+impl BiasGradient {
     fn new(conv: &Conv2d, at: &Place<'_>) -> Self {
         let channels = if conv.bias { conv.channels } else { 0 };
-        Self { size: at.output.size(), channels, sums: Buffer::new(at.capacity * channels) }
+        Self { size: at.output.size(), channels, scratch: at.capacity * channels }
     }
 
-    fn sum(&mut self, compute: &Compute, samples: usize, dy: &[T], out: &mut [T]) {
-        let (c, size) = (self.channels, self.size);
+    fn sum<T: Real>(&self, compute: &Compute, pass: &Pass<'_>, dy: &[T], scratch: &mut [T], out: &mut [T]) {
+        let (level, c, size) = (compute.level, self.channels, self.size);
         if c == 0 {
             return;
         }
-        let sums = &mut self.sums[..samples * c];
+        let sums = &mut scratch[..pass.samples * c];
         compute.pool.split(sums, c, size, |first, sums| {
             for (i, sums) in sums.chunks_exact_mut(c).enumerate() {
-                elementwise::column_sums(
-                    compute.level,
-                    &dy[(first + i) * size..(first + i + 1) * size],
-                    sums,
-                );
+                elementwise::column_sums(level, sample(dy, first + i, size), c, sums, false);
             }
         });
-        elementwise::column_sums(compute.level, sums, out);
+        elementwise::column_sums(level, sums, c, out, pass.adds());
     }
 }

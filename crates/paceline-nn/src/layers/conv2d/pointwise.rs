@@ -1,7 +1,7 @@
 //! Convolution with a 1×1 kernel: a matrix product over all pixels of the batch. A stride picks pixels
 //! first.
 
-use super::super::{Backward, Forward, Layer, Place};
+use super::super::{Backward, Forward, Layer, Place, sample};
 use super::{BiasGradient, Conv2d};
 use crate::accel::{Level, Product, Start, elementwise};
 use crate::compute::{Buffer, Compute};
@@ -19,19 +19,23 @@ pub(super) fn suits(conv: &Conv2d) -> bool {
     conv.kernel == [1, 1] && conv.pad == [0, 0] && conv.groups == 1
 }
 
+/// The pixels that a stride leaves, kept for the weight gradient.
+pub(super) fn saved(conv: &Conv2d, x: Shape, y: Shape) -> usize {
+    if conv.stride == [1, 1] { 0 } else { y.h * y.w * x.c }
+}
+
 pub(super) fn layer<T: Real>(conv: &Conv2d, at: &Place<'_>) -> Box<dyn Layer<T>> {
     let (x, y) = (at.input, at.output);
-    let strided = conv.stride != [1, 1];
-    let picked = at.capacity * y.h * y.w * x.c;
+    let bias = BiasGradient::new(conv, at);
+    let picked = if at.input_gradient { at.capacity * saved(conv, x, y) } else { 0 };
     Box::new(Exec {
         x,
         y,
         stride: conv.stride,
         relu: at.relu,
-        picked: Buffer::new(if strided { picked } else { 0 }),
         turned: Buffer::new(if at.input_gradient { x.c * y.c } else { 0 }),
-        bias: BiasGradient::new(conv, at),
-        scratch: if strided && at.input_gradient { picked } else { 0 },
+        scratch: picked.max(bias.scratch),
+        bias,
     })
 }
 
@@ -40,10 +44,8 @@ struct Exec<T> {
     y: Shape,
     stride: [usize; 2],
     relu: bool,
-    /// The pixels that a stride leaves, kept for the weight gradient.
-    picked: Buffer<T>,
     turned: Buffer<T>,
-    bias: BiasGradient<T>,
+    bias: BiasGradient,
     scratch: usize,
 }
 
@@ -74,17 +76,13 @@ impl<T: Real> Exec<T> {
     }
 
     /// Picks the pixels that the stride leaves.
-    fn pick(&mut self, compute: &Compute, samples: usize, x: &[T]) {
-        let (c, size, pixels) = (self.x.c, self.x.size(), self.y.h * self.y.w);
-        let mut picked = std::mem::take(&mut self.picked);
-        compute.pool.split(&mut picked[..samples * pixels * c], pixels * c, pixels * c, |first, out| {
-            for (out, x) in out.chunks_exact_mut(pixels * c).zip(x[first * size..].chunks_exact(size)) {
-                self.pixels(|from, to| {
-                    out[to * c..(to + 1) * c].copy_from_slice(&x[from * c..(from + 1) * c]);
-                });
+    fn pick(&self, compute: &Compute, x: &[T], picked: &mut [T]) {
+        let (c, size, each) = (self.x.c, self.x.size(), self.y.h * self.y.w * self.x.c);
+        compute.pool.split(picked, each, each, |first, out| {
+            for (out, x) in out.chunks_exact_mut(each).zip(x[first * size..].chunks_exact(size)) {
+                self.pixels(|from, to| out[to * c..(to + 1) * c].copy_from_slice(sample(x, from, c)));
             }
         });
-        self.picked = picked;
     }
 
     fn input_gradient(&self, compute: &Compute, dy: &[T], out: &mut [T], start: Start<'_, T>) {
@@ -101,10 +99,8 @@ impl<T: Real> Layer<T> for Exec<T> {
         let (c, co, level) = (self.x.c, self.y.c, io.compute.level);
         let (weight, bias) = io.params.split_at(c * co);
         let start = if bias.is_empty() { Start::Zero } else { Start::Bias(bias) };
-        if !self.picked.is_empty() {
-            self.pick(io.compute, io.pass.samples, io.x);
-        }
-        let x = if self.picked.is_empty() { io.x } else { &self.picked[..] };
+        self.pick(io.compute, io.x, io.saved);
+        let x = if io.saved.is_empty() { io.x } else { &*io.saved };
         io.compute.pool.split(io.y, co, c * co, |first, y| {
             let x = &x[first * c..first * c + y.len() / co * c];
             multiply(level, x, weight, start, y, [c, co], self.relu);
@@ -112,28 +108,28 @@ impl<T: Real> Layer<T> for Exec<T> {
     }
 
     fn backward(&mut self, io: Backward<'_, T>) {
-        let (c, co, n) = (self.x.c, self.y.c, io.pass.samples);
+        let (c, co) = (self.x.c, self.y.c);
         let (level, pool) = (io.compute.level, &io.compute.pool);
         if self.relu {
             io.compute.relu_backward(io.y, io.dy);
         }
         let dy = &*io.dy;
         let (d_weight, d_bias) = io.grads.split_at_mut(c * co);
-        self.bias.sum(io.compute, n, dy, d_bias);
+        self.bias.sum(io.compute, io.pass, dy, io.scratch, d_bias);
         let pixels = dy.len() / co;
-        let x = if self.picked.is_empty() { io.x } else { &self.picked[..pixels * c] };
+        let x = if io.saved.is_empty() { io.x } else { &*io.saved };
         pool.split(d_weight, co, pixels * co, |first, rows| {
             let count = rows.len() / co;
             for (k, (x, dy)) in x.chunks(TERMS * c).zip(dy.chunks(TERMS * co)).enumerate() {
-                let start = if k == 0 { Start::Zero } else { Start::Output };
+                let start = if k == 0 { io.pass.start() } else { Start::Output };
                 let (a, size) = ((&x[first..], 1, c), [count, co, dy.len() / co]);
                 T::product(level, Product::matrices(size, a, (dy, co), (&mut *rows, co), start));
             }
         });
         let Some(dx) = io.dx else { return };
         elementwise::transpose(level, &io.params[..c * co], c, co, 0, &mut self.turned);
-        if self.picked.is_empty() {
-            let start = if dx.add { Start::Output } else { Start::Zero };
+        if io.saved.is_empty() {
+            let start = dx.start();
             return self.input_gradient(io.compute, dy, dx.values, start);
         }
         let picked = &mut io.scratch[..pixels * c];
@@ -145,8 +141,7 @@ impl<T: Real> Layer<T> for Exec<T> {
             }
             for (values, from) in part.chunks_exact_mut(size).zip(picked[first * each..].chunks_exact(each)) {
                 this.pixels(|to, at| {
-                    let (from, to) = (&from[at * c..(at + 1) * c], &mut values[to * c..(to + 1) * c]);
-                    elementwise::accumulate(level, from, to);
+                    elementwise::accumulate(level, sample(from, at, c), &mut values[to * c..(to + 1) * c]);
                 });
             }
         });

@@ -4,7 +4,7 @@
 //! one per point, in one [`Product`]), and transformed back. The input gradient is the same with the
 //! kernel flipped; the weight gradient multiplies the transformed input and output gradient.
 
-use super::super::{Backward, Forward, Layer, Place};
+use super::super::{Backward, Forward, Layer, Pass, Place};
 use super::{BiasGradient, Conv2d};
 use crate::accel::winograd::{
     Finish, POINTS, SIDE, Tiles, add_times, transform_gradients, transform_inputs, transform_outputs,
@@ -59,7 +59,9 @@ pub(super) fn layer<T: Real>(conv: &Conv2d, at: &Place<'_>) -> Box<dyn Layer<T>>
     let weights = POINTS * x.c * y.c;
     let forward = Convolution::new(x, y, kernel, pad);
     let backward = Convolution::new(y, x, kernel, kernel - 1 - pad);
-    let parts = (PARTS_BYTES / transformed_bytes(x.c, y.c)).clamp(2, PARTS).min(at.capacity);
+    let parts = (PARTS_BYTES / transformed_bytes(x.c, y.c)).clamp(2, PARTS);
+    let bias = BiasGradient::new(conv, at);
+    let scratch = forward.scratch().max(backward.scratch()) * at.compute.pool.threads();
     Box::new(Exec {
         x,
         y,
@@ -70,8 +72,8 @@ pub(super) fn layer<T: Real>(conv: &Conv2d, at: &Place<'_>) -> Box<dyn Layer<T>>
         flipped: Buffer::new(if at.input_gradient { weights } else { 0 }),
         turned: Buffer::new(if at.input_gradient { kernel * kernel * x.c * y.c } else { 0 }),
         sums: Buffer::new(parts * weights),
-        bias: BiasGradient::new(conv, at),
-        scratch: forward.scratch().max(backward.scratch()) * at.compute.pool.threads(),
+        scratch: scratch.max(bias.scratch),
+        bias,
         forward,
         backward,
     })
@@ -129,55 +131,32 @@ impl Convolution {
         let (u, m) = scratch.split_at_mut(POINTS * group * c);
         self.groups(y.len() / self.output.size(), |first, count| {
             transform_inputs(level, x, &self.reads, first, count, u);
-            let task = Product {
-                rows: count,
-                cols: co,
-                outer: 1,
-                inner: c,
-                a: u,
-                a_row: c,
-                a_outer: 0,
-                a_inner: 1,
-                b: weights,
-                b_outer: 0,
-                b_inner: co,
-                c: m,
-                c_row: co,
-                start: Start::Zero,
-                relu: false,
-                repeat: Repeat { count: POINTS, a: group * c, b: c * co, c: group * co },
-            };
-            T::product(level, task);
+            let size = [count, co, c];
+            let task = Product::matrices(size, (&*u, c, 1), (weights, co), (&mut *m, co), Start::Zero);
+            let repeat = Repeat { count: POINTS, a: group * c, b: c * co, c: group * co };
+            T::product(level, Product { repeat, ..task });
             transform_outputs(level, m, &self.writes, first, count, y, finish);
         });
     }
 
     /// The weight gradient's transform for the images of `x` and `dy`.
-    fn weight_sums<T: Real>(&self, level: Level, x: &[T], dy: &[T], sums: &mut [T], scratch: &mut [T]) {
+    fn weight_sums<T: Real>(
+        &self,
+        level: Level,
+        (x, dy): (&[T], &[T]),
+        sums: &mut [T],
+        start: Start<'_, T>,
+        scratch: &mut [T],
+    ) {
         let (c, co, group) = (self.input.c, self.output.c, self.group);
         let (u, m) = scratch.split_at_mut(POINTS * group * c);
         self.groups(dy.len() / self.output.size(), |first, count| {
             transform_inputs(level, x, &self.reads, first, count, u);
             transform_gradients(level, dy, &self.writes, first, count, m);
-            let task = Product {
-                rows: c,
-                cols: co,
-                outer: 1,
-                inner: count,
-                a: u,
-                a_row: 1,
-                a_outer: 0,
-                a_inner: c,
-                b: m,
-                b_outer: 0,
-                b_inner: co,
-                c: sums,
-                c_row: co,
-                start: if first == 0 { Start::Zero } else { Start::Output },
-                relu: false,
-                repeat: Repeat { count: POINTS, a: group * c, b: group * co, c: c * co },
-            };
-            T::product(level, task);
+            let (size, start) = ([c, co, count], if first == 0 { start } else { Start::Output });
+            let task = Product::matrices(size, (&*u, 1, c), (&*m, co), (&mut *sums, co), start);
+            let repeat = Repeat { count: POINTS, a: group * c, b: group * co, c: c * co };
+            T::product(level, Product { repeat, ..task });
         });
     }
 }
@@ -198,9 +177,9 @@ struct Exec<T> {
     flipped: Buffer<T>,
     /// The kernel flipped, with its channels swapped.
     turned: Buffer<T>,
-    /// Transformed weight gradient of each part of the batch.
+    /// Transformed weight gradient of each part of the batch, until its last pass.
     sums: Buffer<T>,
-    bias: BiasGradient<T>,
+    bias: BiasGradient,
     scratch: usize,
 }
 
@@ -231,28 +210,38 @@ impl<T: Real> Exec<T> {
         }
     }
 
+    /// The parts are those of the whole batch, so the sums are the same however many passes it takes.
     fn weight_gradient(
         &mut self,
         compute: &Compute,
-        n: usize,
-        x: &[T],
-        dy: &[T],
+        pass: &Pass<'_>,
+        (x, dy): (&[T], &[T]),
         out: &mut [T],
         scratch: &mut [T],
     ) {
-        let (level, parts) = (compute.level, self.parts.min(n));
+        let (before, n) = (pass.before, pass.samples);
+        let batch = before + n + pass.after;
+        let (level, parts) = (compute.level, self.parts.min(batch));
         let (x_size, y_size) = (self.x.size(), self.y.size());
         let length = self.weights.len();
         let (forward, each) = (&self.forward, self.forward.scratch());
         let sums = &mut self.sums[..parts * length];
-        let cost = n / parts * y_size * self.x.c;
+        let cost = n.div_ceil(parts) * y_size * self.x.c;
         compute.pool.split_scratch(sums, length, scratch, each, cost, |first, sums, scratch| {
             for (i, sums) in sums.chunks_exact_mut(length).enumerate() {
-                let (from, to) = ((first + i) * n / parts, (first + i + 1) * n / parts);
-                let (x, dy) = (&x[from * x_size..to * x_size], &dy[from * y_size..to * y_size]);
-                forward.weight_sums(level, x, dy, sums, scratch);
+                let (begin, end) = ((first + i) * batch / parts, (first + i + 1) * batch / parts);
+                let (from, to) = (begin.max(before), end.min(before + n));
+                if from < to {
+                    let (from, to) = (from - before, to - before);
+                    let images = (&x[from * x_size..to * x_size], &dy[from * y_size..to * y_size]);
+                    let start = if begin < before { Start::Output } else { Start::Zero };
+                    forward.weight_sums(level, images, sums, start, scratch);
+                }
             }
         });
+        if pass.after > 0 {
+            return;
+        }
         let (total, others) = sums.split_at_mut(length);
         for part in others.chunks_exact(length) {
             elementwise::accumulate(level, part, total);
@@ -283,14 +272,14 @@ impl<T: Real> Layer<T> for Exec<T> {
     }
 
     fn backward(&mut self, io: Backward<'_, T>) {
-        let (level, n) = (io.compute.level, io.pass.samples);
+        let level = io.compute.level;
         if self.relu {
             io.compute.relu_backward(io.y, io.dy);
         }
         let (dy, taps) = (&*io.dy, io.params.len() - self.bias.channels);
         let (d_weight, d_bias) = io.grads.split_at_mut(taps);
-        self.bias.sum(io.compute, n, dy, d_bias);
-        self.weight_gradient(io.compute, n, io.x, dy, d_weight, io.scratch);
+        self.bias.sum(io.compute, io.pass, dy, io.scratch, d_bias);
+        self.weight_gradient(io.compute, io.pass, (io.x, dy), d_weight, io.scratch);
         let Some(dx) = io.dx else { return };
         let block = self.x.c * self.y.c;
         let blocks = io.params[..taps].chunks_exact(block).rev();

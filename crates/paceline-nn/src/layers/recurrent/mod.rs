@@ -10,143 +10,187 @@ mod lstm;
 pub use gru::Gru;
 pub use lstm::Lstm;
 
+use std::marker::PhantomData;
+
 use super::sequence::steps;
-use super::{Init, Place, TensorSpec};
-use crate::accel::{Product, Repeat, Start, elementwise};
-use crate::compute::{Buffer, Compute};
+use super::{Backward, Forward, Init, Layer, Place, Spec, TensorSpec};
+use crate::accel::{Level, Product, Start, elementwise};
+use crate::compute::Buffer;
 use crate::real::Real;
 use crate::shape::Shape;
 
-fn output(input: Shape, width: usize) -> Result<Shape, String> {
-    let (t, _) = steps(input)?;
-    if width == 0 {
-        return Err("the width must be at least 1".into());
+/// A kind of recurrent layer: what happens in a step.
+trait Cell: Send + Sync + 'static {
+    /// Gates, each of the hidden state's width.
+    const GATES: usize;
+    /// Numbers kept of a sample and step, as a multiple of the hidden state's width. The gates come first.
+    const KEPT: usize;
+    /// Where the hidden weight's columns find their gradient: place in what is kept, place among the gates, and
+    /// width, as multiples of the hidden state's width.
+    const HIDDEN: &'static [[usize; 3]];
+
+    /// Width of the hidden state.
+    fn width(&self) -> usize;
+
+    /// Turns the input's part of the gates, in `kept`, into the gates' values, and writes the step's output.
+    fn forward<T: Real>(at: &Step<'_, T>, kept: &mut [T], y: &mut [T], w_hh: &[T], b_hh: &[T]);
+
+    /// Turns the gates' values, in `kept`, into their gradients. What goes to the state before by other ways than
+    /// the hidden weight is added to its gradient.
+    fn backward<T: Real>(at: &Step<'_, T>, kept: &mut [T], y: &[T], dy: &mut [T]);
+}
+
+/// A step that some samples are taken through; buffers hold all steps of these samples.
+struct Step<'a, T> {
+    level: Level,
+    step: usize,
+    steps: usize,
+    /// Width of the hidden state.
+    h: usize,
+    /// A state of zeros: that before the first step.
+    nothing: &'a [T],
+}
+
+impl<C: Cell> Spec for C {
+    fn output(&self, inputs: &[Shape]) -> Result<Shape, String> {
+        let (t, _) = steps(inputs[0])?;
+        if self.width() == 0 {
+            return Err("the width must be at least 1".into());
+        }
+        Ok(Shape::new(1, t, self.width()))
     }
-    Ok(Shape::new(1, t, width))
+    /// PyTorch's tensors, turned: inputs × gates, hidden × gates, and two biases.
+    fn params(&self, input: Shape) -> Vec<TensorSpec> {
+        let (width, wide) = (self.width(), C::GATES * self.width());
+        let init = Init::Uniform(1.0 / (width as f64).sqrt());
+        let tensor = |name, shape| TensorSpec { name, shape, init };
+        vec![
+            tensor("weight_ih", vec![input.c, wide]),
+            tensor("weight_hh", vec![width, wide]),
+            tensor("bias_ih", vec![wide]),
+            tensor("bias_hh", vec![wide]),
+        ]
+    }
+    fn multiply_adds(&self, input: Shape, _: Shape) -> u64 {
+        (input.w * (input.c + self.width()) * C::GATES * self.width()) as u64
+    }
+    fn saved(&self, input: Shape, _: Shape, _: bool) -> usize {
+        input.w * C::KEPT * self.width()
+    }
+    fn describe(&self) -> String {
+        format!("width {}", self.width())
+    }
 }
 
-/// PyTorch's tensors, turned: inputs × gates, hidden × gates, and two biases.
-fn params(input: Shape, width: usize, gates: usize) -> Vec<TensorSpec> {
-    let init = Init::Uniform(1.0 / (width as f64).sqrt());
-    let tensor = |name, shape| TensorSpec { name, shape, init };
-    vec![
-        tensor("weight_ih", vec![input.c, gates * width]),
-        tensor("weight_hh", vec![width, gates * width]),
-        tensor("bias_ih", vec![gates * width]),
-        tensor("bias_hh", vec![gates * width]),
-    ]
-}
-
-fn multiply_adds(input: Shape, width: usize, gates: usize) -> u64 {
-    (input.w * (input.c + width) * gates * width) as u64
-}
-
-/// The layer's sizes and turned weights.
-struct Sizes<T> {
+struct Exec<T, C> {
     t: usize,
     /// Numbers of a step's input.
     inputs: usize,
     /// Width of the hidden state.
     h: usize,
-    /// Gates, each of the hidden state's width.
-    gates: usize,
-    /// Numbers kept of a sample and step.
-    kept: usize,
     /// `weight_ih` and `weight_hh`, turned; the first only where the input's gradient is asked for.
     turned: [Buffer<T>; 2],
+    nothing: Buffer<T>,
+    cell: PhantomData<C>,
 }
 
-impl<T: Real> Sizes<T> {
-    fn new(at: &Place<'_>, h: usize, gates: usize, kept: usize) -> Self {
-        let inputs = at.input.c;
-        let turned = if at.input_gradient { gates * h * inputs } else { 0 };
-        Self {
+impl<T: Real, C: Cell> Exec<T, C> {
+    fn boxed(cell: &C, at: &Place<'_>) -> Box<dyn Layer<T>> {
+        let (h, inputs) = (cell.width(), at.input.c);
+        let turned = if at.input_gradient { C::GATES * h * inputs } else { 0 };
+        Box::new(Self {
             t: at.input.w,
             inputs,
             h,
-            gates,
-            kept: kept * h,
-            turned: [Buffer::new(turned), Buffer::new(gates * h * h)],
-        }
+            turned: [Buffer::new(turned), Buffer::new(C::GATES * h * h)],
+            nothing: Buffer::new(h),
+            cell: PhantomData,
+        })
     }
 
-    fn tensors<'a>(&self, params: &'a [T]) -> [&'a [T]; 4] {
-        let wide = self.gates * self.h;
-        let (w_ih, rest) = params.split_at(self.inputs * wide);
-        let (w_hh, rest) = rest.split_at(self.h * wide);
+    fn step(&self, level: Level, step: usize) -> Step<'_, T> {
+        Step { level, step, steps: self.t, h: self.h, nothing: &self.nothing }
+    }
+}
+
+impl<T: Real, C: Cell> Layer<T> for Exec<T, C> {
+    fn forward(&mut self, io: Forward<'_, T>) {
+        let (level, t, h, inputs) = (io.compute.level, self.t, self.h, self.inputs);
+        let (each, wide) = (C::KEPT * h, C::GATES * h);
+        let (w_ih, rest) = io.params.split_at(inputs * wide);
+        let (w_hh, rest) = rest.split_at(h * wide);
         let (b_ih, b_hh) = rest.split_at(wide);
-        [w_ih, w_hh, b_ih, b_hh]
-    }
-
-    /// The input's part of all gates and steps of the samples whose `kept` this is.
-    fn input_sums(&self, compute: &Compute, x: &[T], weight: &[T], bias: &[T], kept: &mut [T]) {
-        let wide = self.gates * self.h;
-        let size = [kept.len() / self.kept, wide, self.inputs];
-        let (a, b, start) = ((x, self.inputs, 1), (weight, wide), Start::Bias(bias));
-        T::product(compute.level, Product::matrices(size, a, b, (kept, self.kept), start));
-    }
-
-    /// Turns the weights for a backward pass.
-    fn turn(&mut self, compute: &Compute, params: &[T]) {
-        let wide = self.gates * self.h;
-        let [w_ih, w_hh, ..] = self.tensors(params);
-        elementwise::transpose(compute.level, w_hh, self.h, wide, 0, &mut self.turned[1]);
-        if !self.turned[0].is_empty() {
-            elementwise::transpose(compute.level, w_ih, self.inputs, wide, 0, &mut self.turned[0]);
-        }
-    }
-
-    /// Gradients of the two weights. `hidden` lists, as (place in `kept`, place among the gates, width),
-    /// where the hidden weight's columns find their gradient.
-    fn weight_gradients(
-        &self,
-        compute: &Compute,
-        (x, y, kept): (&[T], &[T], &[T]),
-        d_ih: &mut [T],
-        d_hh: &mut [T],
-        hidden: &[(usize, usize, usize)],
-    ) {
-        let (level, t, h, wide, each) = (compute.level, self.t, self.h, self.gates * self.h, self.kept);
-        let (rows, samples) = (x.len() / self.inputs, x.len() / self.inputs / t);
-        compute.pool.split(d_ih, wide, rows * wide, |first, d| {
-            let size = [d.len() / wide, wide, rows];
-            let (a, b) = ((&x[first..], 1, self.inputs), (kept, each));
-            T::product(level, Product::matrices(size, a, b, (d, wide), Start::Zero));
-        });
-        compute.pool.split(d_hh, wide, rows * wide, |first, d| {
-            for &(from, to, cols) in hidden {
-                // Step s meets the state after step s − 1; before the first it was zero.
-                let task = Product {
-                    rows: d.len() / wide,
-                    cols,
-                    outer: samples,
-                    inner: t - 1,
-                    a: &y[first..],
-                    a_row: 1,
-                    a_outer: t * h,
-                    a_inner: h,
-                    b: &kept[(each + from).min(kept.len())..],
-                    b_outer: t * each,
-                    b_inner: each,
-                    c: &mut d[to..],
-                    c_row: wide,
-                    start: Start::Zero,
-                    relu: false,
-                    repeat: Repeat::ONCE,
-                };
-                T::product(level, task);
+        let cost = t * wide * (inputs + h);
+        io.compute.pool.split2(io.y, t * h, io.saved, t * each, cost, |first, y, kept| {
+            // The input's part of all gates and steps.
+            let (size, x) = ([kept.len() / each, wide, inputs], (&io.x[first * t * inputs..], inputs, 1));
+            T::product(
+                level,
+                Product::matrices(size, x, (w_ih, wide), (&mut *kept, each), Start::Bias(b_ih)),
+            );
+            for step in 0..t {
+                C::forward(&self.step(level, step), kept, y, w_hh, b_hh);
             }
         });
     }
 
-    /// The input's gradient from the gates'.
-    fn input_gradient(&self, compute: &Compute, kept: &[T], dx: super::InputGradient<'_, T>) {
-        let (i, wide, each) = (self.inputs, self.gates * self.h, self.kept);
-        let start = if dx.add { Start::Output } else { Start::Zero };
-        compute.pool.split(dx.values, i, i * wide, |first, dx| {
-            let size = [dx.len() / i, i, wide];
-            let (a, b) = ((&kept[first * each..], each, 1), (&self.turned[0][..], i));
-            T::product(compute.level, Product::matrices(size, a, b, (dx, i), start));
+    fn backward(&mut self, io: Backward<'_, T>) {
+        let (level, pool) = (io.compute.level, &io.compute.pool);
+        let (t, h, inputs) = (self.t, self.h, self.inputs);
+        let (each, wide) = (C::KEPT * h, C::GATES * h);
+        let (w_ih, w_hh) = io.params[..(inputs + h) * wide].split_at(inputs * wide);
+        elementwise::transpose(level, w_hh, h, wide, 0, &mut self.turned[1]);
+        if !self.turned[0].is_empty() {
+            elementwise::transpose(level, w_ih, inputs, wide, 0, &mut self.turned[0]);
+        }
+        let (this, [turned_ih, turned_hh]) = (&*self, &self.turned);
+        pool.split2(io.dy, t * h, io.saved, t * each, t * wide * h, |first, dy, kept| {
+            let (samples, y) = (dy.len() / (t * h), &io.y[first * t * h..]);
+            for step in (0..t).rev() {
+                C::backward(&this.step(level, step), kept, y, dy);
+                if step == 0 {
+                    break;
+                }
+                for &[from, to, width] in C::HIDDEN {
+                    let (size, a) = ([samples, h, width * h], (&kept[step * each + from * h..], t * each, 1));
+                    let (b, c) = ((&turned_hh[to * h * h..], h), (&mut dy[(step - 1) * h..], t * h));
+                    T::product(level, Product::matrices(size, a, b, c, Start::Output));
+                }
+            }
+        });
+        let kept = &*io.saved;
+        let (d_ih, rest) = io.grads.split_at_mut(inputs * wide);
+        let (d_hh, rest) = rest.split_at_mut(h * wide);
+        let (db_ih, db_hh) = rest.split_at_mut(wide);
+        let (rows, start) = (io.pass.samples * t, io.pass.start());
+        pool.split(d_ih, wide, rows * wide, |first, d| {
+            let (size, x) = ([d.len() / wide, wide, rows], (&io.x[first..], 1, inputs));
+            T::product(level, Product::matrices(size, x, (kept, each), (d, wide), start));
+        });
+        pool.split(d_hh, wide, rows * wide, |first, d| {
+            for &[from, to, width] in C::HIDDEN {
+                // Step s meets the state after step s − 1; before the first it was zero.
+                let (size, y) = ([d.len() / wide, width * h, t - 1], (&io.y[first..], 1, h));
+                let kept = &kept[(each + from * h).min(kept.len())..];
+                let task = Product::matrices(size, y, (kept, each), (&mut d[to * h..], wide), start);
+                let (outer, a_outer, b_outer) = (io.pass.samples, t * h, t * each);
+                T::product(level, Product { outer, a_outer, b_outer, ..task });
+            }
+        });
+        elementwise::column_sums(level, kept, each, db_ih, io.pass.adds());
+        for &[from, to, width] in C::HIDDEN {
+            let db_hh = &mut db_hh[to * h..(to + width) * h];
+            if from == to {
+                db_hh.copy_from_slice(&db_ih[to * h..(to + width) * h]);
+            } else {
+                elementwise::column_sums(level, &kept[from * h..], each, db_hh, io.pass.adds());
+            }
+        }
+        let Some(dx) = io.dx else { return };
+        let start = dx.start();
+        pool.split(dx.values, inputs, inputs * wide, |first, dx| {
+            let (size, a) = ([dx.len() / inputs, inputs, wide], (&kept[first * each..], each, 1));
+            T::product(level, Product::matrices(size, a, (&turned_ih[..], inputs), (dx, inputs), start));
         });
     }
 }
