@@ -99,8 +99,11 @@ impl Replica {
     pub fn new(plan: &Plan, graph: Arc<Graph>, compute: Arc<Compute>) -> Self {
         let per_sample: usize = graph.nodes().iter().map(|node| node.output.size()).sum();
         let affordable = EVALUATION_NUMBERS / per_sample.max(1);
-        let micro_batch = plan.batch.div_ceil(plan.micro_batches);
-        let capacity = micro_batch.max(EVALUATION_BATCH.min(affordable));
+        let capacity = match plan.micro_batches {
+            1 => plan.batch.max(EVALUATION_BATCH.min(affordable)),
+            // Whoever cuts batches up wants no larger passes in evaluations either.
+            passes => plan.batch.div_ceil(passes),
+        };
         Self {
             network: Network::new(graph, capacity, compute),
             classes: Vec::with_capacity(capacity),

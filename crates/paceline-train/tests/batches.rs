@@ -1,5 +1,5 @@
-//! Shares of a global batch on fewer workers give the parameters of as many workers; a worker that runs out of work
-//! ends the run for everybody.
+//! Shares of a global batch on fewer workers give the parameters of as many workers, micro-batches those of one pass;
+//! a worker that runs out of work ends the run for everybody.
 
 mod ranks;
 
@@ -85,6 +85,31 @@ fn so_it_is_over_every_transport_with_every_family_of_codecs_and_with_batch_norm
     assert!(two.params[0] == four.params[0]);
     // Each position has statistics of its own: those of the four workers, in their order.
     assert!(!two.states[0].is_empty() && two.states.concat() == four.states.concat());
+}
+
+#[test]
+fn micro_batches_give_the_parameters_of_one_pass_with_every_strategy() {
+    let dataset = digits();
+    for strategy in STRATEGIES {
+        let base = choose(small("mlp", strategy.name, "sgd", 2), strategy.name, "bsp", &[]);
+        let want = go(&base, &dataset, "inproc", Way::default()).params;
+        // 13 samples are cut unevenly.
+        for micro_batches in [2, 3, 5, 8] {
+            let plan = Plan { micro_batches, ..base.clone() };
+            let params = go(&plan, &dataset, "inproc", Way::default()).params;
+            assert!(params == want, "{}, {micro_batches} micro-batches", strategy.name);
+        }
+    }
+    for model in ["lenet", "gru", "transformer"] {
+        let base = Plan { batch: 5, stop_after_step: Some(2), ..small(model, "ring-allreduce", "adam", 2) };
+        let want = go(&base, &dataset, "inproc", Way::default()).params;
+        for (micro_batches, shares) in [(2, None), (5, None), (3, Some(2))] {
+            let workers = if shares.is_some() { 1 } else { 2 };
+            let plan = Plan { micro_batches, shares, workers, ..base.clone() };
+            let params = &go(&plan, &dataset, "inproc", Way::default()).params[0];
+            assert!(*params == want[0], "{model}, {micro_batches} micro-batches, shares {shares:?}");
+        }
+    }
 }
 
 #[test]
