@@ -60,7 +60,7 @@ impl Departure {
     fn rewrite(&self, before: usize, out: &mut Actions) {
         let Some((leaver, end)) = self.left else { return };
         out.rewrite(before, |action| match action {
-            Action::Finish(_) => Some(Action::Finish(Outcome::Left(leaver))),
+            Action::Finish(_) => Some(Action::Finish(Outcome::Left { worker: leaver, before: end })),
             Action::BeginStep { step, .. } if !self.together || step >= end => None,
             action => Some(action),
         });

@@ -115,8 +115,11 @@ impl Hosting {
             }
             self.positions[i].actions = actions;
         }
-        // Units are computed in the order of their positions, whoever was ready first.
-        if !self.computing
+        // Units are computed in the order of their positions. The first one begins when all have asked for theirs: then
+        // nothing of the step before is left on this rank.
+        let ready = self.turn > 0 || self.positions.iter().all(|position| position.begin.is_some());
+        if ready
+            && !self.computing
             && !self.finished
             && let Some(begin) = self.positions[self.turn].begin.take()
         {

@@ -175,8 +175,13 @@ pub enum Outcome {
     Completed,
     /// It cannot go on without this rank.
     Lost(Rank),
-    /// This worker has run out of work, which ended the run.
-    Left(Rank),
+    /// A worker has run out of work, which ended the run before a step.
+    Left {
+        /// Who.
+        worker: Rank,
+        /// The step that it did not compute, in its own count.
+        before: u64,
+    },
 }
 
 /// What a participant asks of its driver. Computations are done in the order in which they are asked for,

@@ -487,7 +487,7 @@ impl Engine {
     /// Whether the participant has finished; an error if it could not go on.
     pub fn over(&mut self) -> Result<bool, TrainError> {
         match self.outcome {
-            Some(Outcome::Completed | Outcome::Left(_)) => Ok(true),
+            Some(Outcome::Completed | Outcome::Left { .. }) => Ok(true),
             Some(Outcome::Lost(rank)) => {
                 Err(TrainError::Lost { rank, step: self.step, cause: std::mem::take(&mut self.cause) })
             }
@@ -495,9 +495,9 @@ impl Engine {
         }
     }
 
-    /// The worker that has left, if that ended the run.
-    pub fn left(&self) -> Option<Rank> {
-        if let Some(Outcome::Left(rank)) = self.outcome { Some(rank) } else { None }
+    /// The worker that has left, and the step that it did not compute, if that ended the run.
+    pub fn left(&self) -> Option<(Rank, u64)> {
+        if let Some(Outcome::Left { worker, before }) = self.outcome { Some((worker, before)) } else { None }
     }
 
     /// Tells the engine that it was left alone on purpose (an evaluation): silence meanwhile is no loss.

@@ -278,8 +278,8 @@ pub fn run(
         }
         last = units;
         engine.step_over(&mut buffers.whole())?;
-        if engine.left().is_some() {
-            // The step under way was given up, or it was the last one: its update tells.
+        if engine.left().is_some_and(|(_, before)| !together || step >= before) {
+            // The step under way was given up.
             continue;
         }
         clock.lap(Phase::Exchange);
@@ -308,7 +308,7 @@ pub fn run(
         }
         engine.rest();
     }
-    let left = engine.left();
+    let left = engine.left().map(|(worker, _)| worker);
     if left.is_some() && evaluated != Some(done) {
         evaluate(job, source, agreement, &buffers.params, &mut clock, done, say)?;
     }

@@ -4,6 +4,7 @@
 
 mod analyze;
 mod bad_input;
+mod batches;
 mod browser;
 mod data;
 mod distributed;

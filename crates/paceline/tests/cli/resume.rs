@@ -36,13 +36,14 @@ fn numbers(result: &Value) -> [&Value; 6] {
         .map(|key| &result[key])
 }
 
-const KINDS: [&str; 6] = [
+const KINDS: [&str; 7] = [
     "--workers 1",
     "--workers 1 --optimizer adam",
     "--workers 2 --servers 2 --strategy ps",
     "--workers 3 --transport inproc",
     "--workers 2 --strategy stepwise --transport shm",
     "--workers 2 --compression topk,ratio=0.2 --transport uds",
+    "--workers 2 --shares 3 --compression topk,ratio=0.2 --micro-batches 2",
 ];
 
 #[test]
