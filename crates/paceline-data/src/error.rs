@@ -6,55 +6,23 @@ use crate::registry;
 
 /// A dataset that could not be loaded.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum DataError {
     /// None of the folders has the file.
     #[error("{dataset}: file {file} (or {file}.gz) was not found in {}", list(tried))]
-    NotFound {
-        /// The dataset.
-        dataset: &'static str,
-        /// The file.
-        file: String,
-        /// Folders that were looked into.
-        tried: Vec<PathBuf>,
-    },
+    NotFound { dataset: &'static str, file: String, tried: Vec<PathBuf> },
     /// The operating system or the decompressor failed.
     #[error("{}: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
+    Read { path: PathBuf, source: std::io::Error },
     /// A line is not what the format says.
     #[error("{}:{line}: expected {expected}, found {found}", path.display())]
-    Line {
-        /// The file.
-        path: PathBuf,
-        /// The line, counted from 1.
-        line: usize,
-        /// What the format demands.
-        expected: String,
-        /// What is there.
-        found: String,
-    },
+    Line { path: PathBuf, line: usize, expected: String, found: String },
     /// An image cannot be decoded.
     #[error("{}: {problem}", path.display())]
-    Image {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        problem: String,
-    },
+    Image { path: PathBuf, problem: String },
     /// The content is not what the format says.
     #[error("{}: expected {expected}, found {found}", path.display())]
-    Content {
-        /// The file.
-        path: PathBuf,
-        /// What the format demands.
-        expected: String,
-        /// What is there.
-        found: String,
-    },
+    Content { path: PathBuf, expected: String, found: String },
 }
 
 fn list(folders: &[PathBuf]) -> String {

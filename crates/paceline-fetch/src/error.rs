@@ -4,93 +4,38 @@ use std::path::{Path, PathBuf};
 
 /// A download that did not come to its end. Nothing lies under the final name.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum FetchError {
     /// Nobody is known to have it.
     #[error("{file}: no address is known to fetch it from")]
-    NoAddress {
-        /// The file.
-        file: &'static str,
-    },
+    NoAddress { file: &'static str },
     /// No answer.
     #[error("{address}: {cause}")]
-    Unreachable {
-        /// The address.
-        address: String,
-        /// Why not.
-        cause: String,
-    },
+    Unreachable { address: String, cause: String },
     /// An answer, but not the file.
     #[error("{address}: the server answers {status}{}", meaning(*status))]
-    Status {
-        /// The address.
-        address: String,
-        /// The HTTP status.
-        status: u16,
-    },
+    Status { address: String, status: u16 },
     /// The transfer breaks off again and again.
     #[error("{address}: broken off after {have} of {} bytes: {cause}", total.map_or("unknown".into(), |t| t.to_string()))]
-    Broken {
-        /// The address.
-        address: String,
-        /// Bytes that have come.
-        have: u64,
-        /// Bytes in all, if the server says so.
-        total: Option<u64>,
-        /// Why.
-        cause: String,
-    },
+    Broken { address: String, have: u64, total: Option<u64>, cause: String },
     /// The answer is longer than the file can be.
     #[error("{address}: more than the {limit} bytes that this file can have at most")]
-    TooLong {
-        /// The address.
-        address: String,
-        /// Most bytes.
-        limit: u64,
-    },
+    TooLong { address: String, limit: u64 },
     /// The content is not what it must be.
     #[error("{address}: {file} has the SHA-256 {found} instead of {expected}")]
-    Wrong {
-        /// The address.
-        address: String,
-        /// The file.
-        file: &'static str,
-        /// Its hash.
-        expected: &'static str,
-        /// The content's.
-        found: String,
-    },
+    Wrong { address: String, file: &'static str, expected: &'static str, found: String },
     /// It cannot be unpacked.
     #[error("{address}: cannot be unpacked: {problem}")]
-    Damaged {
-        /// The address.
-        address: String,
-        /// What is wrong.
-        problem: String,
-    },
+    Damaged { address: String, problem: String },
     /// The disk is full, or would be.
     #[error("{}: no space left: {}", folder.display(), needs(*needed, *free))]
-    NoSpace {
-        /// Where.
-        folder: PathBuf,
-        /// Bytes still to come, if known.
-        needed: Option<u64>,
-        /// Bytes free, if known.
-        free: Option<u64>,
-    },
+    NoSpace { folder: PathBuf, needed: Option<u64>, free: Option<u64> },
     /// The operating system refuses.
     #[error("{}: {source}", path.display())]
-    Io {
-        /// The file or folder.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
+    Io { path: PathBuf, source: std::io::Error },
     /// Another process is fetching the same.
     #[error("{}: another process is fetching it", part.display())]
-    Busy {
-        /// The unfinished file.
-        part: PathBuf,
-    },
+    Busy { part: PathBuf },
 }
 
 fn meaning(status: u16) -> &'static str {

@@ -11,90 +11,32 @@ use crate::key_file::KeyError;
 
 /// A run that did not come to its end.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum LaunchError {
     /// The plan cannot be run.
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// A process died.
     #[error("{role} {rank} (process {pid}) was lost {when}: {cause}")]
-    Lost {
-        /// `worker` or `server`.
-        role: &'static str,
-        /// The rank.
-        rank: usize,
-        /// Its process.
-        pid: u32,
-        /// The last step it had told of.
-        when: String,
-        /// How it died.
-        cause: String,
-    },
+    Lost { role: &'static str, rank: usize, pid: u32, when: String, cause: String },
     /// A rank gave up by itself.
     #[error("{role} {rank}: {message}")]
-    Failed {
-        /// `worker` or `server`.
-        role: &'static str,
-        /// The rank.
-        rank: usize,
-        /// What it said.
-        message: String,
-        /// Its hint.
-        hint: String,
-        /// Which kind of failure it is.
-        kind: FailureKind,
-    },
+    Failed { role: &'static str, rank: usize, message: String, hint: String, kind: FailureKind },
     /// The process of a rank could not be started.
     #[error("{role} {rank} could not be started: {}", not_started(source, ended.as_deref()))]
-    Start {
-        /// `worker` or `server`.
-        role: &'static str,
-        /// The rank.
-        rank: usize,
-        /// Why it failed.
-        source: std::io::Error,
-        /// How its process ended, if it did.
-        ended: Option<String>,
-    },
+    Start { role: &'static str, rank: usize, source: std::io::Error, ended: Option<String> },
     /// A process could not be talked to.
     #[error("{what}: {source}")]
-    System {
-        /// What was tried.
-        what: String,
-        /// Why it failed.
-        source: std::io::Error,
-    },
+    System { what: String, source: std::io::Error },
     /// A rank did not come up in time.
     #[error("{role} {rank} did not {what} within {seconds} s")]
-    Late {
-        /// `worker` or `server`.
-        role: &'static str,
-        /// The rank.
-        rank: usize,
-        /// What it should have done.
-        what: &'static str,
-        /// The deadline.
-        seconds: u64,
-    },
+    Late { role: &'static str, rank: usize, what: &'static str, seconds: u64 },
     /// A stop was requested, and the run has saved itself.
     #[error("interrupted after step {step} of {steps}; saved in {}", path.display())]
-    Interrupted {
-        /// Steps done.
-        step: u64,
-        /// Steps of the run.
-        steps: u64,
-        /// The checkpoint.
-        path: std::path::PathBuf,
-        /// The run.
-        run: String,
-    },
+    Interrupted { step: u64, steps: u64, path: std::path::PathBuf, run: String },
     /// A stop was requested before there was anything to save, or was requested twice.
     #[error("interrupted {when}; nothing was saved")]
-    Abandoned {
-        /// How far the run had come.
-        when: String,
-        /// The run.
-        run: String,
-    },
+    Abandoned { when: String, run: String },
     /// A checkpoint could not be written or read.
     #[error("the checkpoint could not be kept: {0}")]
     Record(#[from] paceline_record::RecordError),
@@ -112,82 +54,25 @@ pub enum LaunchError {
         "waited {seconds:.0} s in vain at {address}: {} of {hosts} hosts came ({}){}",
         came.len() + 1, present(came), turned_away(*refused)
     )]
-    Missing {
-        /// How many hosts the run has.
-        hosts: usize,
-        /// Those that came.
-        came: Vec<String>,
-        /// Where they should have come.
-        address: String,
-        /// How long was waited.
-        seconds: f64,
-        /// Strangers that came instead.
-        refused: usize,
-    },
+    Missing { hosts: usize, came: Vec<String>, address: String, seconds: f64, refused: usize },
     /// A machine is gone.
     #[error("host {host} with {ranks} was lost {when}: {cause}")]
-    HostLost {
-        /// Its name and address.
-        host: String,
-        /// The ranks that it had.
-        ranks: String,
-        /// The last step they had told of.
-        when: String,
-        /// Why.
-        cause: String,
-    },
+    HostLost { host: String, ranks: String, when: String, cause: String },
     /// Nobody answers where the launcher should be.
     #[error("nobody answered at {address} within {seconds:.0} s: {source}")]
-    Unreachable {
-        /// Where.
-        address: String,
-        /// How long was tried.
-        seconds: f64,
-        /// Why the last attempt failed.
-        source: std::io::Error,
-    },
-    /// Whoever is where the launcher should be holds another key, or is something else.
+    Unreachable { address: String, seconds: f64, source: std::io::Error },
+    /// The program where the launcher should be holds another key, or is something else.
     #[error("the launcher at {address} and this machine cannot prove themselves to each other: {cause}")]
-    Stranger {
-        /// Where.
-        address: String,
-        /// Why not.
-        cause: String,
-    },
+    Stranger { address: String, cause: String },
     /// The launcher has no use for this machine.
     #[error("the launcher at {address} refuses: {message}")]
-    NotAdmitted {
-        /// Where.
-        address: String,
-        /// Why.
-        message: String,
-        /// What to do.
-        hint: String,
-    },
+    NotAdmitted { address: String, message: String, hint: String },
     /// The launcher is gone.
     #[error("the launcher {launcher} was lost by host {host}, {ranks}: {cause}")]
-    LauncherLost {
-        /// Its name and address.
-        launcher: String,
-        /// Which host this is.
-        host: usize,
-        /// The ranks that it had.
-        ranks: String,
-        /// Why.
-        cause: String,
-    },
+    LauncherLost { launcher: String, host: usize, ranks: String, cause: String },
     /// The run that this machine took part in failed.
     #[error("the run led by {launcher} failed: {message}")]
-    Elsewhere {
-        /// Who led it.
-        launcher: String,
-        /// What happened.
-        message: String,
-        /// What to do.
-        hint: String,
-        /// Which kind of failure it is.
-        kind: FailureKind,
-    },
+    Elsewhere { launcher: String, message: String, hint: String, kind: FailureKind },
 }
 
 impl LaunchError {

@@ -13,29 +13,17 @@ const OTHERS: u32 = 0o077;
 
 /// A key file that cannot be used.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum KeyError {
     /// It cannot be read or written.
     #[error("the key file {}: {source}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
+    File { path: PathBuf, source: io::Error },
     /// Others may read or change it.
     #[error("the key file {} can be read or changed by others (mode {mode:04o})", path.display())]
-    Open {
-        /// The file.
-        path: PathBuf,
-        /// Its mode.
-        mode: u32,
-    },
+    Open { path: PathBuf, mode: u32 },
     /// It holds something else. What it holds is not told.
     #[error("the key file {} does not hold a key: expected {DIGITS} hexadecimal digits", path.display())]
-    Content {
-        /// The file.
-        path: PathBuf,
-    },
+    Content { path: PathBuf },
     /// The system gave no randomness.
     #[error(transparent)]
     Random(#[from] WireError),

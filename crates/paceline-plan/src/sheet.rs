@@ -8,25 +8,14 @@ use csv::{ReaderBuilder, StringRecord, WriterBuilder};
 
 /// A table that cannot be used.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum TableError {
     /// It cannot be read.
     #[error("{}: {problem}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        problem: String,
-    },
+    File { path: PathBuf, problem: String },
     /// What is asked of it does not fit.
     #[error("{flag} {value}: {problem}")]
-    Ask {
-        /// The flag.
-        flag: &'static str,
-        /// Its value.
-        value: String,
-        /// Why not, and what would be right.
-        problem: String,
-    },
+    Ask { flag: &'static str, value: String, problem: String },
 }
 
 /// Names of columns, and rows of as many fields.

@@ -19,18 +19,14 @@ pub use summary::{EvaluationSummary, LinkSummary, RankSummary, RunSummary};
 
 /// An export that failed.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum ExportError {
     /// The store said no.
     #[error(transparent)]
     Store(#[from] RecordError),
     /// A file could not be written.
     #[error("{}: {source}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    File { path: PathBuf, source: io::Error },
     /// What a document is written to does not take it.
     #[error("writing: {0}")]
     Document(#[from] io::Error),

@@ -36,65 +36,32 @@ const BUSY: Duration = Duration::from_secs(30);
 
 /// A record that could not be written or read.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum RecordError {
     /// A file or a folder could not be read or written.
     #[error("{}: {source}", path.display())]
-    File {
-        /// The file or folder.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
+    File { path: PathBuf, source: std::io::Error },
     /// The database said no.
     #[error("{}: {source}", path.display())]
-    Database {
-        /// The database.
-        path: PathBuf,
-        /// Why.
-        source: rusqlite::Error,
-    },
+    Database { path: PathBuf, source: rusqlite::Error },
     /// A later program has made it.
     #[error("{}: made by a later version of paceline (its tables have version {found}, this one knows {known})", path.display())]
-    Newer {
-        /// The database.
-        path: PathBuf,
-        /// Its version.
-        found: i64,
-        /// The version of this program.
-        known: i64,
-    },
+    Newer { path: PathBuf, found: i64, known: i64 },
     /// There is no store.
     #[error("no runs are recorded in {}", path.display())]
-    Empty {
-        /// The store's folder.
-        path: PathBuf,
-    },
+    Empty { path: PathBuf },
     /// No run, or several, are called so.
     #[error("{problem}")]
-    Which {
-        /// What is wrong, and what there is.
-        problem: String,
-    },
+    Which { problem: String },
     /// The database's content is not what SQLite wrote.
     #[error("{} is damaged: {problem}", path.display())]
-    Damaged {
-        /// The database.
-        path: PathBuf,
-        /// What SQLite says of it.
-        problem: String,
-    },
+    Damaged { path: PathBuf, problem: String },
     /// The database was deleted, or another file has its name, while a run was recorded.
     #[error("{} was deleted or replaced while the run was under way", path.display())]
-    Gone {
-        /// The database.
-        path: PathBuf,
-    },
+    Gone { path: PathBuf },
     /// The thread that writes is gone.
     #[error("{}: the thread that writes the record has died", path.display())]
-    Writer {
-        /// The database.
-        path: PathBuf,
-    },
+    Writer { path: PathBuf },
 }
 
 impl RecordError {
