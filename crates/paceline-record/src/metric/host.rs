@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::{Metric, MetricKind, field};
+use super::{Metric, counter, field, gauge};
 
 /// A machine at a moment.
 #[derive(Clone, Debug, Default)]
@@ -34,46 +34,16 @@ impl HostReading {
 
 /// Metrics of a machine.
 pub static HOST: &[Metric<HostReading>] = &[
-    Metric {
-        name: "load_1m",
-        unit: "threads",
-        kind: MetricKind::Gauge,
-        about: "threads that run or want to, mean of a minute",
-        source: "/proc/loadavg",
-        read: |r| r.load.split_whitespace().next()?.parse().ok(),
-    },
-    Metric {
-        name: "cpu_busy_s",
-        unit: "s",
-        kind: MetricKind::Counter,
-        about: "CPU time of everything on the machine, all cores",
-        source: "/proc/stat",
-        read: |r| r.cpu(&[0, 1, 2, 5, 6, 7]),
-    },
-    Metric {
-        name: "cpu_idle_s",
-        unit: "s",
-        kind: MetricKind::Counter,
-        about: "time that cores had nothing to do or waited for disks",
-        source: "/proc/stat",
-        read: |r| r.cpu(&[3, 4]),
-    },
-    Metric {
-        name: "memory_available_bytes",
-        unit: "bytes",
-        kind: MetricKind::Gauge,
-        about: "memory that programs could have",
-        source: "/proc/meminfo",
-        read: |r| r.memory("MemAvailable"),
-    },
-    Metric {
-        name: "memory_total_bytes",
-        unit: "bytes",
-        kind: MetricKind::Gauge,
-        about: "memory of the machine",
-        source: "/proc/meminfo",
-        read: |r| r.memory("MemTotal"),
-    },
+    gauge("load_1m", "threads", "threads that run or want to, mean of a minute")
+        .read("/proc/loadavg", |r| r.load.split_whitespace().next()?.parse().ok()),
+    counter("cpu_busy_s", "s", "CPU time of everything on the machine, all cores")
+        .read("/proc/stat", |r| r.cpu(&[0, 1, 2, 5, 6, 7])),
+    counter("cpu_idle_s", "s", "time that cores had nothing to do or waited for disks")
+        .read("/proc/stat", |r| r.cpu(&[3, 4])),
+    gauge("memory_available_bytes", "bytes", "memory that programs could have")
+        .read("/proc/meminfo", |r| r.memory("MemAvailable")),
+    gauge("memory_total_bytes", "bytes", "memory of the machine")
+        .read("/proc/meminfo", |r| r.memory("MemTotal")),
 ];
 
 /// A network interface's counters: the columns of `/proc/net/dev`.
@@ -102,54 +72,16 @@ impl InterfaceReading {
 
 /// Metrics of a network interface.
 pub static INTERFACE: &[Metric<InterfaceReading>] = &[
-    Metric {
-        name: "received_bytes",
-        unit: "bytes",
-        kind: MetricKind::Counter,
-        about: "bytes received by everybody on the machine",
-        source: "/proc/net/dev",
-        read: |r| r.column(0),
-    },
-    Metric {
-        name: "received_packets",
-        unit: "packets",
-        kind: MetricKind::Counter,
-        about: "packets received",
-        source: "/proc/net/dev",
-        read: |r| r.column(1),
-    },
-    Metric {
-        name: "received_drops",
-        unit: "packets",
-        kind: MetricKind::Counter,
-        about: "packets that came and were dropped",
-        source: "/proc/net/dev",
-        read: |r| r.column(3),
-    },
-    Metric {
-        name: "sent_bytes",
-        unit: "bytes",
-        kind: MetricKind::Counter,
-        about: "bytes sent by everybody on the machine",
-        source: "/proc/net/dev",
-        read: |r| r.column(8),
-    },
-    Metric {
-        name: "sent_packets",
-        unit: "packets",
-        kind: MetricKind::Counter,
-        about: "packets sent",
-        source: "/proc/net/dev",
-        read: |r| r.column(9),
-    },
-    Metric {
-        name: "sent_drops",
-        unit: "packets",
-        kind: MetricKind::Counter,
-        about: "packets that could not be sent",
-        source: "/proc/net/dev",
-        read: |r| r.column(11),
-    },
+    counter("received_bytes", "bytes", "bytes received by everybody on the machine")
+        .read("/proc/net/dev", |r| r.column(0)),
+    counter("received_packets", "packets", "packets received").read("/proc/net/dev", |r| r.column(1)),
+    counter("received_drops", "packets", "packets that came and were dropped")
+        .read("/proc/net/dev", |r| r.column(3)),
+    counter("sent_bytes", "bytes", "bytes sent by everybody on the machine")
+        .read("/proc/net/dev", |r| r.column(8)),
+    counter("sent_packets", "packets", "packets sent").read("/proc/net/dev", |r| r.column(9)),
+    counter("sent_drops", "packets", "packets that could not be sent")
+        .read("/proc/net/dev", |r| r.column(11)),
 ];
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! What is sampled of the link between a rank and one of its peers.
 
-use super::{Metric, MetricKind};
+use super::{Metric, counter, gauge};
 
 /// A link at a moment, as the rank's transport sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -32,68 +32,24 @@ pub struct TcpReading {
 
 /// Metrics of a link.
 pub static LINK: &[Metric<LinkReading>] = &[
-    Metric {
-        name: "sent_bytes",
-        unit: "bytes",
-        kind: MetricKind::Counter,
-        about: "messages sent to the peer, frame headers included",
-        source: "the transport's count",
-        read: |r| Some(r.sent_bytes as f64),
-    },
-    Metric {
-        name: "sent_messages",
-        unit: "messages",
-        kind: MetricKind::Counter,
-        about: "messages sent to the peer",
-        source: "the transport's count",
-        read: |r| Some(r.sent_messages as f64),
-    },
-    Metric {
-        name: "received_bytes",
-        unit: "bytes",
-        kind: MetricKind::Counter,
-        about: "messages received from the peer, frame headers included",
-        source: "the transport's count",
-        read: |r| Some(r.received_bytes as f64),
-    },
-    Metric {
-        name: "received_messages",
-        unit: "messages",
-        kind: MetricKind::Counter,
-        about: "messages received from the peer",
-        source: "the transport's count",
-        read: |r| Some(r.received_messages as f64),
-    },
-    Metric {
-        name: "round_trip_s",
-        unit: "s",
-        kind: MetricKind::Gauge,
-        about: "the kernel's smoothed round trip (TCP only)",
-        source: "TCP_INFO",
-        read: |r| r.tcp.map(|tcp| tcp.round_trip_s),
-    },
-    Metric {
-        name: "retransmits",
-        unit: "segments",
-        kind: MetricKind::Counter,
-        about: "segments that the kernel sent again (TCP only)",
-        source: "TCP_INFO",
-        read: |r| r.tcp.map(|tcp| tcp.retransmits as f64),
-    },
-    Metric {
-        name: "window_bytes",
-        unit: "bytes",
-        kind: MetricKind::Gauge,
-        about: "the kernel's congestion window (TCP only)",
-        source: "TCP_INFO",
-        read: |r| r.tcp.map(|tcp| tcp.window_bytes as f64),
-    },
-    Metric {
-        name: "greeting_s",
-        unit: "s",
-        kind: MetricKind::Gauge,
-        about: "an empty message to the peer and back before the first step, the fastest of several",
-        source: "the rank's clock",
-        read: |r| r.greeting_s,
-    },
+    counter("sent_bytes", "bytes", "messages sent to the peer, frame headers included")
+        .read("the transport's count", |r| Some(r.sent_bytes as f64)),
+    counter("sent_messages", "messages", "messages sent to the peer")
+        .read("the transport's count", |r| Some(r.sent_messages as f64)),
+    counter("received_bytes", "bytes", "messages received from the peer, frame headers included")
+        .read("the transport's count", |r| Some(r.received_bytes as f64)),
+    counter("received_messages", "messages", "messages received from the peer")
+        .read("the transport's count", |r| Some(r.received_messages as f64)),
+    gauge("round_trip_s", "s", "the kernel's smoothed round trip (TCP only)")
+        .read("TCP_INFO", |r| r.tcp.map(|tcp| tcp.round_trip_s)),
+    counter("retransmits", "segments", "segments that the kernel sent again (TCP only)")
+        .read("TCP_INFO", |r| r.tcp.map(|tcp| tcp.retransmits as f64)),
+    gauge("window_bytes", "bytes", "the kernel's congestion window (TCP only)")
+        .read("TCP_INFO", |r| r.tcp.map(|tcp| tcp.window_bytes as f64)),
+    gauge(
+        "greeting_s",
+        "s",
+        "an empty message to the peer and back before the first step, the fastest of several",
+    )
+    .read("the rank's clock", |r| r.greeting_s),
 ];

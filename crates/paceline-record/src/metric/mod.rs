@@ -54,19 +54,6 @@ pub struct Metric<R: 'static> {
     pub read: fn(&R) -> Option<f64>,
 }
 
-paceline_registry::entries!(Metric<ProcessReading>, PROCESS);
-paceline_registry::entries!(Metric<LinkReading>, LINK);
-paceline_registry::entries!(Metric<HostReading>, HOST);
-paceline_registry::entries!(Metric<InterfaceReading>, INTERFACE);
-
-/// The values of a reading, in the order of its registry.
-pub fn values<R>(metrics: &Registry<Metric<R>>, reading: &R) -> Vec<Option<f64>>
-where
-    Metric<R>: Entry,
-{
-    metrics.iter().map(|metric| (metric.read)(reading).filter(|value| value.is_finite())).collect()
-}
-
 /// A metric without its reader: what tables and pages need.
 #[derive(Clone, Copy, Debug)]
 pub struct About {
@@ -80,6 +67,39 @@ pub struct About {
     pub about: &'static str,
     /// Where it comes from.
     pub source: &'static str,
+}
+
+type Text = &'static str;
+
+/// A metric that counts up, before its source and its reader are given.
+pub const fn counter(name: Text, unit: Text, about: Text) -> About {
+    About { name, unit, kind: MetricKind::Counter, about, source: "" }
+}
+
+/// A metric that is a state at a moment, before its source and its reader are given.
+pub const fn gauge(name: Text, unit: Text, about: Text) -> About {
+    About { kind: MetricKind::Gauge, ..counter(name, unit, about) }
+}
+
+impl About {
+    /// The metric that is read from this source.
+    pub const fn read<R>(self, source: Text, read: fn(&R) -> Option<f64>) -> Metric<R> {
+        let Self { name, unit, kind, about, .. } = self;
+        Metric { name, unit, kind, about, source, read }
+    }
+}
+
+paceline_registry::entries!(Metric<ProcessReading>, PROCESS);
+paceline_registry::entries!(Metric<LinkReading>, LINK);
+paceline_registry::entries!(Metric<HostReading>, HOST);
+paceline_registry::entries!(Metric<InterfaceReading>, INTERFACE);
+
+/// The values of a reading, in the order of its registry.
+pub fn values<R>(metrics: &Registry<Metric<R>>, reading: &R) -> Vec<Option<f64>>
+where
+    Metric<R>: Entry,
+{
+    metrics.iter().map(|metric| (metric.read)(reading).filter(|value| value.is_finite())).collect()
 }
 
 /// What is sampled. [`Default`] has what the program reads.

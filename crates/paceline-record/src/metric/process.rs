@@ -6,7 +6,7 @@ use nix::sys::resource::{Usage, UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 
 use super::cgroup::{Cgroup, CgroupReading};
-use super::{Metric, MetricKind, field};
+use super::{Metric, counter, field, gauge};
 
 /// What the kernel says of this process at a moment.
 #[derive(Clone, Debug, Default)]
@@ -39,140 +39,38 @@ impl ProcessReading {
 
 /// Metrics of a rank's process.
 pub static PROCESS: &[Metric<ProcessReading>] = &[
-    Metric {
-        name: "cpu_user_s",
-        unit: "s",
-        kind: MetricKind::Counter,
-        about: "CPU time in user mode, all threads",
-        source: "getrusage",
-        read: |r| r.usage(|u| u.user_time().num_microseconds() as f64 * 1e-6),
-    },
-    Metric {
-        name: "cpu_system_s",
-        unit: "s",
-        kind: MetricKind::Counter,
-        about: "CPU time in the kernel, all threads",
-        source: "getrusage",
-        read: |r| r.usage(|u| u.system_time().num_microseconds() as f64 * 1e-6),
-    },
-    Metric {
-        name: "resident_bytes",
-        unit: "bytes",
-        kind: MetricKind::Gauge,
-        about: "resident memory",
-        source: "/proc/self/status VmRSS",
-        read: |r| field(&r.status, "VmRSS").map(|kib| kib * 1024.0),
-    },
-    Metric {
-        name: "resident_peak_bytes",
-        unit: "bytes",
-        kind: MetricKind::Gauge,
-        about: "most resident memory so far",
-        source: "/proc/self/status VmHWM",
-        read: |r| field(&r.status, "VmHWM").map(|kib| kib * 1024.0),
-    },
-    Metric {
-        name: "minor_faults",
-        unit: "faults",
-        kind: MetricKind::Counter,
-        about: "page faults without reading from a disk",
-        source: "getrusage",
-        read: |r| r.usage(|u| u.minor_page_faults() as f64),
-    },
-    Metric {
-        name: "major_faults",
-        unit: "faults",
-        kind: MetricKind::Counter,
-        about: "page faults that read from a disk",
-        source: "getrusage",
-        read: |r| r.usage(|u| u.major_page_faults() as f64),
-    },
-    Metric {
-        name: "voluntary_switches",
-        unit: "switches",
-        kind: MetricKind::Counter,
-        about: "context switches because a thread had to wait",
-        source: "getrusage",
-        read: |r| r.usage(|u| u.voluntary_context_switches() as f64),
-    },
-    Metric {
-        name: "involuntary_switches",
-        unit: "switches",
-        kind: MetricKind::Counter,
-        about: "context switches because others wanted the core",
-        source: "getrusage",
-        read: |r| r.usage(|u| u.involuntary_context_switches() as f64),
-    },
-    Metric {
-        name: "disk_read_bytes",
-        unit: "bytes",
-        kind: MetricKind::Counter,
-        about: "read from disks (not from the page cache)",
-        source: "/proc/self/io read_bytes",
-        read: |r| field(&r.io, "read_bytes"),
-    },
-    Metric {
-        name: "disk_write_bytes",
-        unit: "bytes",
-        kind: MetricKind::Counter,
-        about: "written towards disks",
-        source: "/proc/self/io write_bytes",
-        read: |r| field(&r.io, "write_bytes"),
-    },
-    Metric {
-        name: "cgroup_cpu_s",
-        unit: "s",
-        kind: MetricKind::Counter,
-        about: "CPU time of the cgroup",
-        source: "v2 cpu.stat, v1 cpuacct.usage",
-        read: |r| r.cgroup.cpu_s,
-    },
-    Metric {
-        name: "cgroup_throttled_s",
-        unit: "s",
-        kind: MetricKind::Counter,
-        about: "time that the cgroup was kept from running by its quota",
-        source: "cpu.stat",
-        read: |r| r.cgroup.throttled_s,
-    },
-    Metric {
-        name: "cgroup_cpu_limit",
-        unit: "cores",
-        kind: MetricKind::Gauge,
-        about: "the cgroup's quota of CPU time",
-        source: "v2 cpu.max, v1 cpu.cfs_quota_us",
-        read: |r| r.cgroup.cpu_limit,
-    },
-    Metric {
-        name: "cgroup_memory_bytes",
-        unit: "bytes",
-        kind: MetricKind::Gauge,
-        about: "memory of the cgroup, page cache included",
-        source: "v2 memory.current, v1 memory.usage_in_bytes",
-        read: |r| r.cgroup.memory_bytes,
-    },
-    Metric {
-        name: "cgroup_memory_limit_bytes",
-        unit: "bytes",
-        kind: MetricKind::Gauge,
-        about: "the cgroup's limit of memory",
-        source: "v2 memory.max, v1 memory.limit_in_bytes",
-        read: |r| r.cgroup.memory_limit_bytes,
-    },
-    Metric {
-        name: "cgroup_disk_read_bytes",
-        unit: "bytes",
-        kind: MetricKind::Counter,
-        about: "read from disks by the cgroup",
-        source: "v2 io.stat, v1 blkio.throttle.io_service_bytes",
-        read: |r| r.cgroup.disk_read_bytes,
-    },
-    Metric {
-        name: "cgroup_disk_write_bytes",
-        unit: "bytes",
-        kind: MetricKind::Counter,
-        about: "written to disks by the cgroup",
-        source: "v2 io.stat, v1 blkio.throttle.io_service_bytes",
-        read: |r| r.cgroup.disk_write_bytes,
-    },
+    counter("cpu_user_s", "s", "CPU time in user mode, all threads")
+        .read("getrusage", |r| r.usage(|u| u.user_time().num_microseconds() as f64 * 1e-6)),
+    counter("cpu_system_s", "s", "CPU time in the kernel, all threads")
+        .read("getrusage", |r| r.usage(|u| u.system_time().num_microseconds() as f64 * 1e-6)),
+    gauge("resident_bytes", "bytes", "resident memory")
+        .read("/proc/self/status VmRSS", |r| field(&r.status, "VmRSS").map(|kib| kib * 1024.0)),
+    gauge("resident_peak_bytes", "bytes", "most resident memory so far")
+        .read("/proc/self/status VmHWM", |r| field(&r.status, "VmHWM").map(|kib| kib * 1024.0)),
+    counter("minor_faults", "faults", "page faults without reading from a disk")
+        .read("getrusage", |r| r.usage(|u| u.minor_page_faults() as f64)),
+    counter("major_faults", "faults", "page faults that read from a disk")
+        .read("getrusage", |r| r.usage(|u| u.major_page_faults() as f64)),
+    counter("voluntary_switches", "switches", "context switches because a thread had to wait")
+        .read("getrusage", |r| r.usage(|u| u.voluntary_context_switches() as f64)),
+    counter("involuntary_switches", "switches", "context switches because others wanted the core")
+        .read("getrusage", |r| r.usage(|u| u.involuntary_context_switches() as f64)),
+    counter("disk_read_bytes", "bytes", "read from disks (not from the page cache)")
+        .read("/proc/self/io read_bytes", |r| field(&r.io, "read_bytes")),
+    counter("disk_write_bytes", "bytes", "written towards disks")
+        .read("/proc/self/io write_bytes", |r| field(&r.io, "write_bytes")),
+    counter("cgroup_cpu_s", "s", "CPU time of the cgroup")
+        .read("v2 cpu.stat, v1 cpuacct.usage", |r| r.cgroup.cpu_s),
+    counter("cgroup_throttled_s", "s", "time that the cgroup was kept from running by its quota")
+        .read("cpu.stat", |r| r.cgroup.throttled_s),
+    gauge("cgroup_cpu_limit", "cores", "the cgroup's quota of CPU time")
+        .read("v2 cpu.max, v1 cpu.cfs_quota_us", |r| r.cgroup.cpu_limit),
+    gauge("cgroup_memory_bytes", "bytes", "memory of the cgroup, page cache included")
+        .read("v2 memory.current, v1 memory.usage_in_bytes", |r| r.cgroup.memory_bytes),
+    gauge("cgroup_memory_limit_bytes", "bytes", "the cgroup's limit of memory")
+        .read("v2 memory.max, v1 memory.limit_in_bytes", |r| r.cgroup.memory_limit_bytes),
+    counter("cgroup_disk_read_bytes", "bytes", "read from disks by the cgroup")
+        .read("v2 io.stat, v1 blkio.throttle.io_service_bytes", |r| r.cgroup.disk_read_bytes),
+    counter("cgroup_disk_write_bytes", "bytes", "written to disks by the cgroup")
+        .read("v2 io.stat, v1 blkio.throttle.io_service_bytes", |r| r.cgroup.disk_write_bytes),
 ];
