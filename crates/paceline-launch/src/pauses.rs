@@ -219,15 +219,7 @@ mod tests {
     }
 
     fn plan(workers: usize, servers: usize) -> Plan {
-        let text = format!(
-            r#"{{"data": "digits", "model": "mlp", "workers": {workers}, "servers": {servers}, "strategy": "ps",
-            "sync": "bsp", "options": {{}}, "averages": "gradients", "shard": "iid", "transport": "tcp",
-            "bucket": 4194304, "batch": 32, "optimizer": "sgd", "lr": 0.05, "lr-scaling": "none",
-            "schedule": "constant", "warmup": 0.0, "momentum": 0.9, "nesterov": false, "weight-decay": 0.0,
-            "work": {{"epochs": 1.0}}, "stop-at-target": false, "seed": 1, "threads": 1, "pin": false,
-            "placement": "colocated", "keep": 2, "restarts": 0}}"#
-        );
-        serde_json::from_str(&text).unwrap()
+        Plan { workers, servers, strategy: "ps".into(), ..Plan::example() }
     }
 
     fn context() -> CheckpointContext {

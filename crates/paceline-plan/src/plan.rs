@@ -296,6 +296,17 @@ impl Plan {
         if !(rate(self.warmup) && self.warmup < 1.0) {
             return refuse("--warmup", &self.warmup, "a fraction of the run: at least 0 and below 1");
         }
+    /// A small plan, for tests to change: one worker trains the mlp on the digits for ten steps.
+    pub fn example() -> Self {
+        let document = r#"{"data": "digits", "model": "mlp", "workers": 1, "servers": 0, "strategy": "single",
+            "sync": "bsp", "options": {}, "averages": "gradients", "shard": "iid", "transport": "tcp",
+            "placement": "colocated", "bucket": 4194304, "batch": 64, "optimizer": "sgd", "lr": 0.05,
+            "lr-scaling": "none", "schedule": "constant", "warmup": 0.0, "momentum": 0.9, "nesterov": false,
+            "weight-decay": 0.0, "work": {"steps": 10}, "keep": 2, "restarts": 0, "stop-at-target": false,
+            "seed": 1, "threads": 1, "pin": false}"#;
+        serde_json::from_str(document).expect("the example is a plan")
+    }
+
         if let TrainingLength::Epochs(epochs) = self.work
             && !(rate(epochs) && epochs > 0.0)
         {
@@ -337,53 +348,7 @@ pub(crate) mod tests {
     use super::*;
 
     pub(crate) fn plan() -> Plan {
-        Plan {
-            data: "digits".into(),
-            image_size: None,
-            window: None,
-            decoders: None,
-            model: "mlp".into(),
-            model_file: None,
-            init: None,
-            frozen: Vec::new(),
-            workers: 1,
-            shares: None,
-            micro_batches: 1,
-            servers: 0,
-            strategy: "single".into(),
-            sync: "bsp".into(),
-            options: BTreeMap::new(),
-            averages: "gradients".into(),
-            compression: None,
-            shard: "iid".into(),
-            transport: "tcp".into(),
-            buffer: None,
-            network: None,
-            hosts: None,
-            placement: Placement::default(),
-            bucket: 4 << 20,
-            straggler: None,
-            stop_after_step: None,
-            batch: 64,
-            optimizer: "sgd".into(),
-            lr: 0.05,
-            lr_scaling: "none".into(),
-            schedule: "constant".into(),
-            warmup: 0.0,
-            momentum: 0.9,
-            nesterov: false,
-            weight_decay: 0.0,
-            work: TrainingLength::Epochs(1.5),
-            checkpoint_every: None,
-            keep: 2,
-            restarts: 0,
-            target_accuracy: None,
-            stop_at_target: false,
-            eval_every: None,
-            seed: 1,
-            threads: 1,
-            pin: false,
-        }
+        Plan { work: TrainingLength::Epochs(1.5), ..Plan::example() }
     }
 
     #[test]

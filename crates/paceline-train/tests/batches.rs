@@ -78,7 +78,7 @@ fn so_it_is_over_every_transport_with_every_family_of_codecs_and_with_batch_norm
         let want = &go(&base, &dataset, "inproc", Way::default()).params[0];
         (1..SHARES).for_each(|workers| check(&base, workers, "inproc", &dataset, want));
     }
-    let base = small("resnet", "ring-allreduce", "sgd", SHARES);
+    let base = small("resnet20", "ring-allreduce", "sgd", SHARES);
     let base = Plan { work: TrainingLength::Steps(2), stop_after_step: Some(2), batch: 3, ..base };
     let four = go(&base, &dataset, "inproc", Way::default());
     let two = go(&Plan { workers: 2, shares: Some(SHARES), ..base }, &dataset, "inproc", Way::default());

@@ -119,15 +119,11 @@ fn varint(bytes: &mut Vec<u8>, mut value: u64) {
 pub(crate) mod tests {
     use super::*;
     use crate::event::Event;
-    use crate::metric::Metrics;
     use crate::row::{Batch, RankSample, StepRow, TraceRow, Traced};
-    use crate::store::{Build, Record};
 
     /// A small recorded run of two ranks.
     pub fn recorded(folder: &Path) -> (Store, RunRow) {
-        let plan = crate::store::tests::plan();
-        let build = Build { version: "1.0", commit: "abc", rustc: "rustc" };
-        let mut record = Record::create(folder, "r1", &plan, build, &Metrics::default(), None).unwrap();
+        let mut record = crate::store::tests::begun(folder, "r1");
         let begin = crate::process::monotonic_ns();
         for rank in 0..2u64 {
             let steps = (1..=3).map(|step| StepRow {

@@ -196,10 +196,9 @@ fn at(path: &Path) -> impl Fn(rusqlite::Error) -> RecordError + use<> {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use std::collections::BTreeMap;
     use std::sync::{Arc, Mutex};
 
-    use paceline_plan::{Placement, Plan, TrainingLength};
+    use paceline_plan::Plan;
 
     use super::*;
     use crate::event::Event;
@@ -207,54 +206,13 @@ pub(crate) mod tests {
 
     const BUILD: Build = Build { version: "1.0", commit: "abc", rustc: "rustc" };
 
-    pub(crate) fn plan() -> Plan {
-        Plan {
-            data: "digits".into(),
-            image_size: None,
-            window: None,
-            decoders: None,
-            model: "mlp".into(),
-            model_file: None,
-            init: None,
-            frozen: Vec::new(),
-            workers: 2,
-            shares: None,
-            micro_batches: 1,
-            servers: 0,
-            strategy: "ring-allreduce".into(),
-            sync: "bsp".into(),
-            options: BTreeMap::new(),
-            averages: "gradients".into(),
-            compression: None,
-            shard: "iid".into(),
-            transport: "tcp".into(),
-            buffer: None,
-            network: None,
-            hosts: None,
-            placement: Placement::default(),
-            bucket: 4 << 20,
-            straggler: None,
-            stop_after_step: None,
-            batch: 64,
-            optimizer: "sgd".into(),
-            lr: 0.05,
-            lr_scaling: "none".into(),
-            schedule: "constant".into(),
-            warmup: 0.0,
-            momentum: 0.9,
-            nesterov: false,
-            weight_decay: 0.0,
-            work: TrainingLength::Steps(10),
-            checkpoint_every: None,
-            keep: 2,
-            restarts: 0,
-            target_accuracy: None,
-            stop_at_target: false,
-            eval_every: None,
-            seed: 1,
-            threads: 1,
-            pin: false,
-        }
+    fn plan() -> Plan {
+        Plan { workers: 2, strategy: "ring-allreduce".into(), ..Plan::example() }
+    }
+
+    /// The record of a run that has just begun.
+    pub(crate) fn begun(folder: &Path, run: &str) -> Record {
+        Record::create(folder, run, &plan(), BUILD, &Metrics::default(), None).unwrap()
     }
 
     fn batch(first: u64, steps: u64) -> Batch {
@@ -269,15 +227,7 @@ pub(crate) mod tests {
             for run in 0..20 {
                 let folder = folder.path();
                 scope.spawn(move || {
-                    let mut record = Record::create(
-                        folder,
-                        &format!("r{run:02}"),
-                        &plan(),
-                        BUILD,
-                        &Metrics::default(),
-                        None,
-                    )
-                    .unwrap();
+                    let mut record = begun(folder, &format!("r{run:02}"));
                     for i in 0..10 {
                         record.event(&Event::Batch { rank: 0, batch: &batch(1 + 50 * i, 50) });
                         record.event(&Event::Refused { rank: Some(0), cause: "knock" });
@@ -302,10 +252,7 @@ pub(crate) mod tests {
     fn a_run_is_found_by_a_prefix_that_fits_no_other() {
         let folder = tempfile::tempdir().unwrap();
         for run in ["ra1", "ra2", "rb", "rb1"] {
-            Record::create(folder.path(), run, &plan(), BUILD, &Metrics::default(), None)
-                .unwrap()
-                .fail("", 1)
-                .unwrap();
+            begun(folder.path(), run).fail("", 1).unwrap();
         }
         let store = Store::open(folder.path()).unwrap();
         let found = |name: &str| store.find(name).map(|run| run.run).map_err(|error| error.to_string());
@@ -320,7 +267,7 @@ pub(crate) mod tests {
     #[test]
     fn a_run_under_way_says_so_and_one_whose_process_died_is_lost() {
         let folder = tempfile::tempdir().unwrap();
-        let record = Record::create(folder.path(), "r1", &plan(), BUILD, &Metrics::default(), None).unwrap();
+        let record = begun(folder.path(), "r1");
         assert_eq!(Store::open(folder.path()).unwrap().find("r1").unwrap().state, "running");
         let store = Store::open(folder.path()).unwrap();
         store.connection.execute_batch("UPDATE runs SET pid_started = pid_started + 1").unwrap();
@@ -336,8 +283,7 @@ pub(crate) mod tests {
     fn a_run_that_goes_on_stays_one_run_and_nobody_else_can_take_it() {
         let folder = tempfile::tempdir().unwrap();
         let again = || Record::reopen(folder.path(), "r1", &plan(), BUILD, &Metrics::default(), None);
-        let mut record =
-            Record::create(folder.path(), "r1", &plan(), BUILD, &Metrics::default(), None).unwrap();
+        let mut record = begun(folder.path(), "r1");
         assert!(again().err().unwrap().to_string().contains("run r1 is under way: process"));
         record.event(&Event::Batch { rank: 0, batch: &batch(1, 5) });
         record.event(&Event::Paused);
@@ -394,8 +340,7 @@ pub(crate) mod tests {
     #[test]
     fn a_store_that_cannot_be_written_is_told_when_the_run_ends() {
         let folder = tempfile::tempdir().unwrap();
-        let mut record =
-            Record::create(folder.path(), "r1", &plan(), BUILD, &Metrics::default(), None).unwrap();
+        let mut record = begun(folder.path(), "r1");
         let store = Store::open(folder.path()).unwrap();
         store.connection.execute_batch("DROP TABLE steps").unwrap();
         record.event(&Event::Batch { rank: 0, batch: &batch(1, 5) });
