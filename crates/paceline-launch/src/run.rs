@@ -62,23 +62,20 @@ pub fn transport(
     name: &str,
     buffer: Option<usize>,
 ) -> Result<&'static TransportKind, PlanError> {
-    let refuse = |flag: &str, value: &str, problem: String| {
-        Err(PlanError { flag: flag.into(), value: value.into(), problem })
-    };
     let names = |which: fn(&TransportKind) -> bool| {
         transports.iter().filter(|kind| which(kind)).map(|kind| kind.name).collect::<Vec<_>>().join(", ")
     };
     let Some(kind) = transports.find(name) else {
-        return refuse("--transport", name, format!("valid: {}", names(|_| true)));
+        return Err(PlanError::new("--transport", name, format!("valid: {}", names(|_| true))));
     };
     let Some(bytes) = buffer else { return Ok(kind) };
     if kind.buffer.is_none() {
         let with = names(|kind| kind.buffer.is_some());
         let problem = format!("{name} has no buffer to size ({}); valid with {with}", kind.about);
-        return refuse("--buffer", &bytes.to_string(), problem);
+        return Err(PlanError::new("--buffer", bytes, problem));
     }
     if !BUFFERS.contains(&bytes) {
-        return refuse("--buffer", &bytes.to_string(), "must be between 4KiB and 1GiB".into());
+        return Err(PlanError::new("--buffer", bytes, "must be between 4KiB and 1GiB"));
     }
     Ok(kind)
 }
@@ -86,7 +83,7 @@ pub fn transport(
 /// Whether the hosts of a plan can be what the run asks for: other machines that join it, or emulated ones.
 pub fn check_hosts(plan: &Plan, transports: &Registry<TransportKind>, joined: bool) -> Result<(), PlanError> {
     let refuse = |flag: &str, value: &dyn ToString, problem: String| {
-        Err(PlanError { flag: flag.into(), value: value.to_string(), problem })
+        Err(PlanError::new(flag, value.to_string(), problem))
     };
     if !joined {
         let problem = "says where ranks sit; give --network, e.g. 1gbit,200us, to emulate hosts, or --listen for \
@@ -129,11 +126,8 @@ pub fn check(plan: &TypedPlan<'_>, registries: &Registries, dataset: &Dataset) -
     }
     transport(&registries.transports, &plan.document.transport, plan.buffer)?;
     let context = RankContext::new(plan, dataset, 0)?;
-    context.strategy.check(&context.setup).map_err(|refusal| {
-        let Refusal { flag, value, problem } = refusal;
-        PlanError { flag, value, problem }
-    })?;
-    Ok(())
+    let refused = |Refusal { flag, value, problem }| PlanError { flag, value, problem };
+    Ok(context.strategy.check(&context.setup).map_err(refused)?)
 }
 
 /// Runs it; with `listen` on other machines too, which it waits for first. A run that loses a rank starts again from
@@ -149,8 +143,8 @@ pub fn run(
     }
     check(plan, launch.registries, launch.dataset)?;
     if plan.restarts > 0 && listen.is_some() {
-        let problem = "a machine that is lost does not come back by itself: not with --listen".into();
-        return Err(PlanError { flag: "--on-loss".into(), value: "restart".into(), problem }.into());
+        let problem = "a machine that is lost does not come back by itself: not with --listen";
+        return Err(PlanError::new("--on-loss", "restart", problem).into());
     }
     let mut done = attempt(launch, listen, report);
     let mut checkpointing = launch.checkpointing.clone();

@@ -175,38 +175,33 @@ impl Plan {
     /// Whether ranks can be spread as the plan says.
     pub(crate) fn check_hosts(&self) -> Result<(), PlanError> {
         let (workers, servers) = (self.workers, self.servers);
-        let refuse = |flag: &str, value: &dyn ToString, problem: String| {
-            Err(PlanError { flag: flag.into(), value: value.to_string(), problem })
-        };
         let Some(hosts) = &self.hosts else { return Ok(()) };
+        let refuse = |problem: String| Err(PlanError::new("--hosts", hosts, problem));
         match hosts {
             Hosts::Count(count) => {
                 let dedicated = self.placement == Placement::Dedicated && servers > 0;
                 if dedicated && *count < 2 {
                     let problem = "dedicated servers need a host beside the workers': at least 2 hosts";
-                    return refuse("--hosts", hosts, problem.into());
+                    return refuse(problem.into());
                 }
                 let most = if dedicated { workers + servers } else { workers };
                 if *count > most {
-                    let problem = format!(
+                    return refuse(format!(
                         "{workers} workers and {servers} servers fill at most {most} hosts with this placement"
-                    );
-                    return refuse("--hosts", hosts, problem);
+                    ));
                 }
             }
             Hosts::Each(each) => {
                 if each.len() != workers && each.len() != workers + servers {
-                    let problem = format!(
+                    return refuse(format!(
                         "names {} hosts; one for each of the {workers} workers (or of all {} ranks) is needed",
                         each.len(),
                         workers + servers
-                    );
-                    return refuse("--hosts", hosts, problem);
+                    ));
                 }
                 let last = each.iter().max().copied().unwrap_or(0);
                 if let Some(gap) = (0..last).find(|host| !each.contains(host)) {
-                    let problem = format!("hosts are counted from 0 without gaps; host {gap} has nobody");
-                    return refuse("--hosts", hosts, problem);
+                    return refuse(format!("hosts are counted from 0 without gaps; host {gap} has nobody"));
                 }
             }
         }

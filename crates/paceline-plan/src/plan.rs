@@ -209,6 +209,13 @@ pub struct PlanError {
     pub problem: String,
 }
 
+impl PlanError {
+    /// The refusal of a flag's value.
+    pub fn new(flag: &str, value: impl ToString, problem: impl Into<String>) -> Self {
+        Self { flag: flag.into(), value: value.to_string(), problem: problem.into() }
+    }
+}
+
 impl Plan {
     /// Samples that the run trains on, for a training split of `samples`.
     pub fn total_samples(&self, samples: usize) -> u64 {
@@ -230,72 +237,62 @@ impl Plan {
 
     /// Whether the plan can be run on a training split of `samples`.
     pub fn check(&self, samples: usize) -> Result<(), PlanError> {
-        let refuse = |flag: &str, value: &dyn ToString, problem: &str| {
-            Err(PlanError { flag: flag.into(), value: value.to_string(), problem: problem.into() })
+        let need = |holds: bool, flag: &str, value: &dyn ToString, problem: &str| {
+            if holds { Ok(()) } else { Err(PlanError::new(flag, value.to_string(), problem)) }
         };
         let rate = |v: f64| v.is_finite() && v >= 0.0;
-        if self.workers == 0 {
-            return refuse("--workers", &self.workers, "at least 1 is needed");
-        }
-        if self.workers > samples {
-            let problem = format!("the training split has only {samples} samples: at most {samples} workers");
-            return refuse("--workers", &self.workers, &problem);
-        }
-        if self.batch == 0 || self.batch > samples {
-            return refuse(
-                "--batch",
-                &self.batch,
-                &format!("must be between 1 and the {samples} training samples"),
-            );
-        }
-        if self.micro_batches == 0 || self.micro_batches > self.batch {
-            let problem = format!("must be between 1 and --batch ({}): each pass needs a sample", self.batch);
-            return refuse("--micro-batches", &self.micro_batches, &problem);
-        }
-        if self.shares() > samples {
-            let problem = format!("the training split has only {samples} samples: at most {samples} shares");
-            return refuse("--shares", &self.shares(), &problem);
-        }
-        if self.workers + self.servers > 4096 {
-            return refuse("--workers", &self.workers, "at most 4096 processes in all");
-        }
+        need(self.workers > 0, "--workers", &self.workers, "at least 1 is needed")?;
+        let problem = format!("the training split has only {samples} samples: at most {samples} workers");
+        need(self.workers <= samples, "--workers", &self.workers, &problem)?;
+        let problem = format!("must be between 1 and the {samples} training samples");
+        need((1..=samples).contains(&self.batch), "--batch", &self.batch, &problem)?;
+        let problem = format!("must be between 1 and --batch ({}): each pass needs a sample", self.batch);
+        let passes = self.micro_batches;
+        need((1..=self.batch).contains(&passes), "--micro-batches", &passes, &problem)?;
+        let problem = format!("the training split has only {samples} samples: at most {samples} shares");
+        need(self.shares() <= samples, "--shares", &self.shares(), &problem)?;
+        let ranks = self.workers + self.servers;
+        need(ranks <= 4096, "--workers", &self.workers, "at most 4096 processes in all")?;
         self.check_hosts()?;
-        if self.bucket < size_of::<f32>() {
-            return refuse("--bucket", &self.bucket, "at least 4 bytes");
-        }
-        if let Some(Straggler::One { rank, .. }) = self.straggler
-            && rank >= self.workers
-        {
+        need(self.bucket >= size_of::<f32>(), "--bucket", &self.bucket, "at least 4 bytes")?;
+        if let Some(Straggler::One { rank, .. }) = self.straggler {
             let problem = format!("there are {} workers, counted from 0", self.workers);
-            return refuse("--straggler", &format!("rank={rank}"), &problem);
+            need(rank < self.workers, "--straggler", &format!("rank={rank}"), &problem)?;
         }
-        if self.stop_at_target && self.workers > 1 {
-            return refuse("--stop-at-target", &"", "works with one worker");
+        need(!self.stop_at_target || self.workers == 1, "--stop-at-target", &"", "works with one worker")?;
+        need(self.stop_after_step != Some(0), "--stop-after-step", &0, "at least 1 is needed")?;
+        need((1..=1024).contains(&self.threads), "--threads", &self.threads, "must be between 1 and 1024")?;
+        need(rate(self.lr) && self.lr > 0.0, "--lr", &self.lr, "must be a positive number")?;
+        let small = rate(self.momentum) && self.momentum < 1.0;
+        need(small, "--momentum", &self.momentum, "must be at least 0 and below 1")?;
+        need(!self.nesterov || self.momentum != 0.0, "--nesterov", &"", "needs a momentum above 0")?;
+        need(!self.nesterov || self.optimizer == "sgd", "--nesterov", &"", "belongs to --optimizer sgd")?;
+        let decay = self.weight_decay;
+        need(rate(decay), "--weight-decay", &decay, "must be a number of at least 0")?;
+        let partial = rate(self.warmup) && self.warmup < 1.0;
+        need(partial, "--warmup", &self.warmup, "a fraction of the run: at least 0 and below 1")?;
+        if let TrainingLength::Epochs(epochs) = self.work {
+            need(rate(epochs) && epochs > 0.0, "--epochs", &epochs, "must be a positive number")?;
         }
-        if self.stop_after_step == Some(0) {
-            return refuse("--stop-after-step", &0, "at least 1 is needed");
+        let (flag, value, problem): (_, &dyn ToString, _) = match &self.work {
+            TrainingLength::Epochs(epochs) => ("--epochs", epochs, "comes to no sample at all"),
+            TrainingLength::Steps(steps) => ("--steps", steps, "at least 1 is needed"),
+        };
+        need(self.total_samples(samples) > 0, flag, value, problem)?;
+        if let Some(target) = self.target_accuracy {
+            let fraction = rate(target) && target <= 1.0;
+            need(fraction, "--target-accuracy", &target, "a fraction between 0 and 1, e.g. 0.98")?;
         }
-        if self.threads == 0 || self.threads > 1024 {
-            return refuse("--threads", &self.threads, "must be between 1 and 1024");
-        }
-        if !(rate(self.lr) && self.lr > 0.0) {
-            return refuse("--lr", &self.lr, "must be a positive number");
-        }
-        if !(rate(self.momentum) && self.momentum < 1.0) {
-            return refuse("--momentum", &self.momentum, "must be at least 0 and below 1");
-        }
-        if self.nesterov && self.momentum == 0.0 {
-            return refuse("--nesterov", &"", "needs a momentum above 0");
-        }
-        if self.nesterov && self.optimizer != "sgd" {
-            return refuse("--nesterov", &"", "belongs to --optimizer sgd");
-        }
-        if !rate(self.weight_decay) {
-            return refuse("--weight-decay", &self.weight_decay, "must be a number of at least 0");
-        }
-        if !(rate(self.warmup) && self.warmup < 1.0) {
-            return refuse("--warmup", &self.warmup, "a fraction of the run: at least 0 and below 1");
-        }
+        let target = !self.stop_at_target || self.target_accuracy.is_some();
+        need(target, "--stop-at-target", &"", "needs --target-accuracy")?;
+        let none = "at least 1 step is needed; leave it out for none";
+        need(self.checkpoint_every != Some(0), "--checkpoint-every", &0, none)?;
+        need(self.keep > 0, "--keep", &0, "at least 1 checkpoint must be kept")?;
+        let ends = "at least 1 step is needed; leave it out for epoch ends";
+        need(self.eval_every != Some(0), "--eval-every", &0, ends)?;
+        Ok(())
+    }
+
     /// A small plan, for tests to change: one worker trains the mlp on the digits for ten steps.
     pub fn example() -> Self {
         let document = r#"{"data": "digits", "model": "mlp", "workers": 1, "servers": 0, "strategy": "single",
@@ -305,35 +302,6 @@ impl Plan {
             "weight-decay": 0.0, "work": {"steps": 10}, "keep": 2, "restarts": 0, "stop-at-target": false,
             "seed": 1, "threads": 1, "pin": false}"#;
         serde_json::from_str(document).expect("the example is a plan")
-    }
-
-        if let TrainingLength::Epochs(epochs) = self.work
-            && !(rate(epochs) && epochs > 0.0)
-        {
-            return refuse("--epochs", &epochs, "must be a positive number");
-        }
-        if self.total_samples(samples) == 0 {
-            return match self.work {
-                TrainingLength::Epochs(epochs) => refuse("--epochs", &epochs, "comes to no sample at all"),
-                TrainingLength::Steps(steps) => refuse("--steps", &steps, "at least 1 is needed"),
-            };
-        }
-        if let Some(target) = self.target_accuracy.filter(|t| !(rate(*t) && *t <= 1.0)) {
-            return refuse("--target-accuracy", &target, "a fraction between 0 and 1, e.g. 0.98");
-        }
-        if self.stop_at_target && self.target_accuracy.is_none() {
-            return refuse("--stop-at-target", &"", "needs --target-accuracy");
-        }
-        if self.checkpoint_every == Some(0) {
-            return refuse("--checkpoint-every", &0, "at least 1 step is needed; leave it out for none");
-        }
-        if self.keep == 0 {
-            return refuse("--keep", &0, "at least 1 checkpoint must be kept");
-        }
-        if self.eval_every == Some(0) {
-            return refuse("--eval-every", &0, "at least 1 step is needed; leave it out for epoch ends");
-        }
-        Ok(())
     }
 
     /// SHA-256 of the plan, in hexadecimal.

@@ -20,8 +20,7 @@ pub const DEFAULT_EPOCHS: f64 = 5.0;
 /// Longest model file that is read, in bytes.
 const LONGEST_MODEL_FILE: u64 = 1 << 20;
 
-fn refuse(refusal: Refusal) -> PlanError {
-    let Refusal { flag, value, problem } = refusal;
+fn refuse(Refusal { flag, value, problem }: Refusal) -> PlanError {
     PlanError { flag, value, problem }
 }
 
@@ -142,19 +141,13 @@ fn check_alone(given: &PlanSettings, sync: &str, options: &Options) -> Result<()
 fn check_dataset(plan: &Plan, registries: &Registries) -> Result<(), PlanError> {
     let source = registries.datasets.find(&plan.data).ok_or_else(|| unknown("data", &plan.data))?;
     let Plan { image_size, window, decoders, .. } = *plan;
-    source.check(&DatasetSettings { image_size, window, decoders }).map_err(|bad| {
-        let BadSetting { flag, value, problem } = bad;
-        PlanError { flag, value: value.to_string(), problem }
-    })
+    let bad = |BadSetting { flag, value, problem }| PlanError::new(&flag, value, problem);
+    source.check(&DatasetSettings { image_size, window, decoders }).map_err(bad)
 }
 
 /// The name and the text of a model file.
 pub fn model_description(path: &Path) -> Result<(String, String), PlanError> {
-    let refused = |problem: String| PlanError {
-        flag: "--model-file".into(),
-        value: path.display().to_string(),
-        problem,
-    };
+    let refused = |problem: String| PlanError::new("--model-file", path.display(), problem);
     let mut text = String::new();
     let file = paceline_files::open(path).map_err(|e| refused(e.to_string()))?;
     file.take(LONGEST_MODEL_FILE + 1).read_to_string(&mut text).map_err(|e| refused(e.to_string()))?;
@@ -167,8 +160,7 @@ pub fn model_description(path: &Path) -> Result<(String, String), PlanError> {
 
 /// A file of weights, as plans name it.
 fn weights(file: &Path, partial: bool) -> Result<Weights, PlanError> {
-    let refused =
-        |problem: String| PlanError { flag: "--init".into(), value: file.display().to_string(), problem };
+    let refused = |problem: String| PlanError::new("--init", file.display(), problem);
     let path = fs::canonicalize(file).map_err(|e| refused(e.to_string()))?;
     let (_, sha256) =
         paceline_files::open(&path).and_then(paceline_files::sha256).map_err(|e| refused(e.to_string()))?;

@@ -155,16 +155,13 @@ impl PlanSettings {
         name: &str,
         read: impl Fn(&str) -> Result<T, String>,
     ) -> Result<Option<T>, PlanError> {
-        let refuse =
-            |text: &str, problem| PlanError { flag: format!("--{name}"), value: text.into(), problem };
+        let refuse = |text: &str, problem: String| PlanError::new(&format!("--{name}"), text, problem);
         self.text(name).map(|text| read(text).map_err(|problem| refuse(text, problem))).transpose()
     }
 
     /// A setting's value, or its default.
     pub(crate) fn required<T: FromStr<Err: ToString>>(&self, name: &str) -> Result<T, PlanError> {
-        let missing =
-            || PlanError { flag: format!("--{name}"), value: String::new(), problem: "is needed".into() };
-        self.optional(name)?.ok_or_else(missing)
+        self.optional(name)?.ok_or_else(|| PlanError::new(&format!("--{name}"), "", "is needed"))
     }
 
     /// Refuses settings that cannot be given together, and those that need another one.
@@ -172,9 +169,8 @@ impl PlanSettings {
         let given = |name: &Option<&'static str>| name.filter(|name| self.given(name));
         for setting in self.table.iter().filter(|setting| self.given(setting.name)) {
             let value = self.given.get(setting.name).map(OsString::as_os_str).unwrap_or(OsStr::new(""));
-            let refuse = |problem| {
-                let value = value.to_string_lossy().into_owned();
-                Err(PlanError { flag: format!("--{}", setting.name), value, problem })
+            let refuse = |problem: String| {
+                Err(PlanError::new(&format!("--{}", setting.name), value.to_string_lossy(), problem))
             };
             if let Some(other) = given(&setting.conflicts) {
                 return refuse(format!("cannot be used with --{other}"));

@@ -85,8 +85,8 @@ impl<'a> TypedPlan<'a> {
 
 /// The refusal of a name that no registry has.
 pub fn unknown(flag: &str, value: &str) -> PlanError {
-    let problem = "this version does not know it; was the plan made by another one?".into();
-    PlanError { flag: format!("--{flag}"), value: value.into(), problem }
+    let problem = "this version does not know it; was the plan made by another one?";
+    PlanError::new(&format!("--{flag}"), value, problem)
 }
 
 fn known<T: Entry>(flag: &str, name: &str, registry: &Registry<T>) -> Result<&'static T, PlanError> {

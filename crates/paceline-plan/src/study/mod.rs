@@ -101,47 +101,34 @@ impl Study {
         let source = StudySource { file: file.into(), text: text.into() };
         let raw: StudyFile = toml::from_str(text).map_err(|error| source.toml_error(&error))?;
         let fail = |key: &str, problem: &str| Err(source.error(key, problem));
+        let need = |holds: bool, key: &str, problem: &str| {
+            if holds { Ok(()) } else { Err(source.error(key, problem)) }
+        };
 
         let name = raw.name.unwrap_or_else(|| stem.into());
-        if !good_name(&name) {
-            return fail(
-                "name",
-                "letters, digits, `-`, `_` and `.` are possible, up to 64, the first one a letter or digit",
-            );
-        }
-        if raw.repeats == 0 || raw.repeats > 1000 {
-            return fail("repeats", "must be between 1 and 1000");
-        }
+        let possible =
+            "letters, digits, `-`, `_` and `.` are possible, up to 64, the first one a letter or digit";
+        need(good_name(&name), "name", possible)?;
+        need((1..=1000).contains(&raw.repeats), "repeats", "must be between 1 and 1000")?;
         let max_repeats = raw.max_repeats.unwrap_or(raw.repeats);
-        if max_repeats < raw.repeats || max_repeats > 1000 {
-            return fail("max-repeats", "must be between `repeats` and 1000");
-        }
-        if max_repeats > raw.repeats && raw.repeats < 2 {
-            return fail("max-repeats", "noise shows only in repeats: set `repeats` to at least 2");
-        }
-        if raw.objectives.is_empty() {
-            return fail(
-                "objectives",
-                "at least one is needed: [[objectives]] with metric = \"final_accuracy\" and goal = \"maximize\"",
-            );
-        }
-        if raw.budget.runs == Some(0) {
-            return fail("budget.runs", "at least 1 is needed");
-        }
-        if raw.budget.minutes.is_some_and(|m| !(m > 0.0 && m.is_finite())) {
-            return fail("budget.minutes", "must be a number above 0");
-        }
+        let range = raw.repeats..=1000;
+        need(range.contains(&max_repeats), "max-repeats", "must be between `repeats` and 1000")?;
+        let noise = "noise shows only in repeats: set `repeats` to at least 2";
+        need(max_repeats == raw.repeats || raw.repeats >= 2, "max-repeats", noise)?;
+        let example =
+            "at least one is needed: [[objectives]] with metric = \"final_accuracy\" and goal = \"maximize\"";
+        need(!raw.objectives.is_empty(), "objectives", example)?;
+        need(raw.budget.runs != Some(0), "budget.runs", "at least 1 is needed")?;
+        let minutes = raw.budget.minutes.is_none_or(|m| m > 0.0 && m.is_finite());
+        need(minutes, "budget.minutes", "must be a number above 0")?;
         if raw.prior.is_some() {
-            if raw.sampler != "bayes" {
-                return fail("prior", "belongs to `sampler = \"bayes\"`");
-            }
-            if raw.objectives.len() != 1 || raw.workload.is_none() {
-                return fail("prior", "needs one objective, and runs of paceline train ([workload])");
-            }
+            need(raw.sampler == "bayes", "prior", "belongs to `sampler = \"bayes\"`")?;
+            let predictable = raw.objectives.len() == 1 && raw.workload.is_some();
+            need(predictable, "prior", "needs one objective, and runs of paceline train ([workload])")?;
         }
-        if raw.budget.give_up.is_some_and(|g| g != 0.0 && !(g >= 1.0 && g.is_finite())) {
-            return fail("budget.give-up", "must be at least 1 (times the best), or 0 for never");
-        }
+        let give_up = raw.budget.give_up.unwrap_or(GIVE_UP);
+        let times = "must be at least 1 (times the best), or 0 for never";
+        need(give_up == 0.0 || give_up >= 1.0 && give_up.is_finite(), "budget.give-up", times)?;
         let (space, outcomes) = space(&source, &raw.axes.0, &raw.constraints)?;
         let workload = match (raw.workload, raw.command) {
             (Some(flags), None) => {
@@ -168,18 +155,14 @@ impl Study {
             };
             if matches!(workload, Workload::Command { .. }) && !axis.levels.contains(value) {
                 let levels: Vec<_> = axis.levels.iter().map(ToString::to_string).collect();
-                return fail(
-                    &key,
-                    &format!("{value} is not a level of the axis; levels: {}", levels.join(", ")),
-                );
+                let levels = levels.join(", ");
+                return fail(&key, &format!("{value} is not a level of the axis; levels: {levels}"));
             }
         }
-        if !(1..=4096).contains(&raw.infer.batch) || !(1..=1024).contains(&raw.infer.threads) {
-            return fail("infer", "`batch` must be between 1 and 4096, `threads` between 1 and 1024");
-        }
-        if !(0.01..=3600.0).contains(&raw.infer.seconds) {
-            return fail("infer.seconds", "must be between 0.01 and 3600 seconds");
-        }
+        let fits = (1..=4096).contains(&raw.infer.batch) && (1..=1024).contains(&raw.infer.threads);
+        need(fits, "infer", "`batch` must be between 1 and 4096, `threads` between 1 and 1024")?;
+        let seconds = (0.01..=3600.0).contains(&raw.infer.seconds);
+        need(seconds, "infer.seconds", "must be between 0.01 and 3600 seconds")?;
         check_prices(&source, raw.prices.as_ref(), &workload)?;
         let objectives =
             raw.objectives.into_iter().map(|o| Objective { metric: o.metric, goal: o.goal }).collect();
@@ -197,7 +180,7 @@ impl Study {
             objectives,
             runs: raw.budget.runs,
             minutes: raw.budget.minutes,
-            give_up: raw.budget.give_up.unwrap_or(GIVE_UP),
+            give_up,
             control_every: raw.control.every,
             control: raw.control.point,
             infer: raw.infer,
@@ -341,16 +324,15 @@ fn spread(from: f64, to: f64, count: u64, log: bool) -> Vec<Value> {
 
 /// Every axis appears in the command, and every placeholder is an axis.
 fn check_command(source: &StudySource, command: &file::CommandFile, space: &Space) -> Result<(), StudyError> {
+    let fail = |key: &str, problem: &str| Err(source.error(key, problem));
     let Some(program) = command.run.first().filter(|p| !p.is_empty()) else {
-        return Err(
-            source.error("command.run", "the program is missing, e.g. [\"python3\", \"train.py\", \"{lr}\"]")
-        );
+        return fail("command.run", "the program is missing, e.g. [\"python3\", \"train.py\", \"{lr}\"]");
     };
     if command.timeout_s.is_some_and(|s| !(s > 0.0 && s.is_finite())) {
-        return Err(source.error("command.timeout-s", "must be a number of seconds above 0"));
+        return fail("command.timeout-s", "must be a number of seconds above 0");
     }
     if placeholders(program).next().is_some() {
-        return Err(source.error("command.run", "the program itself cannot be a placeholder"));
+        return fail("command.run", "the program itself cannot be a placeholder");
     }
     for axis in space.axes() {
         let bad = match axis.name.chars().find(|c| !in_placeholder(*c)) {
@@ -361,18 +343,18 @@ fn check_command(source: &StudySource, command: &file::CommandFile, space: &Spac
         };
         let problem =
             format!("the name {bad}: an axis of a command is named with letters, digits, `-` and `_` only");
-        return Err(source.error(&format!("axes.{}", axis.name), problem));
+        return fail(&format!("axes.{}", axis.name), &problem);
     }
     let used: Vec<&str> = command.run.iter().flat_map(|word| placeholders(word)).collect();
     let names: Vec<&str> = space.axes().iter().map(|a| a.name.as_str()).collect();
     if let Some(name) = used.iter().find(|n| !["seed", "cores"].contains(n) && !names.contains(n)) {
         let hint = crate::value::nearest(name, names.iter().copied());
         let hint = hint.map(|n| format!("; did you mean {{{n}}}?")).unwrap_or_default();
-        return Err(source.error("command.run", format!("{{{name}}} is not an axis{hint}")));
+        return fail("command.run", &format!("{{{name}}} is not an axis{hint}"));
     }
     if let Some(unused) = names.iter().find(|name| !used.contains(name)) {
         let problem = format!("the command does not use it: write {{{unused}}} where its level belongs");
-        return Err(source.error(&format!("axes.{unused}"), problem));
+        return fail(&format!("axes.{unused}"), &problem);
     }
     Ok(())
 }
@@ -388,11 +370,8 @@ fn check_prices(
         return Err(source.error(&format!("prices.{key}"), "must be a number of at least 0"));
     }
     if prices.all().iter().all(|(_, price)| *price == 0.0) {
-        return Err(source.error(
-            "prices",
-            "nothing costs anything: give one of run-hour, worker-hour, \
-                                           server-hour and gigabyte",
-        ));
+        let problem = "nothing costs anything: give one of run-hour, worker-hour, server-hour and gigabyte";
+        return Err(source.error("prices", problem));
     }
     let of_train = prices.all().into_iter().find(|(key, price)| *key != "run-hour" && *price > 0.0);
     if let (Workload::Command { .. }, Some((key, _))) = (workload, of_train) {
