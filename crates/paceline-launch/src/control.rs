@@ -1,4 +1,4 @@
-//! What the launcher and its ranks say to each other: frames of a JSON document and, behind it, numbers.
+//! Messages between the launcher and its ranks: frames of a JSON document and, behind it, numbers.
 //!
 //! A frame is two little-endian `u32` (lengths of the document in bytes and of the numbers in elements),
 //! the document, the numbers. The pipes are private to the launcher and its child.
@@ -50,142 +50,69 @@ pub struct RankTask {
     pub document: serde_json::Value,
 }
 
-/// What the launcher tells a rank.
+/// A command of the launcher to a rank.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "kebab-case")]
+#[allow(missing_docs, reason = "what a command asks for says what its fields are")]
 pub enum RankCommand {
-    /// What to do.
+    /// Train as this rank of the plan, with the datasets in these folders. The run's key travels over this pipe, and
+    /// encrypted to other machines. The place is there in a run of several machines.
     Config {
-        /// The plan.
         plan: Box<Plan>,
-        /// The run's id.
         run: String,
-        /// Which rank to be.
         rank: usize,
-        /// The run's key. It travels over this pipe, and encrypted to other machines.
         key: [u8; 32],
-        /// Where datasets lie.
         folders: Vec<PathBuf>,
-        /// Its place, in a run of several machines.
         place: Option<Place>,
-        /// What to record, if anything.
         recording: Option<Recording>,
     },
-    /// A task that is no training.
-    Task {
-        /// The task.
-        task: RankTask,
-        /// Which rank to be.
-        rank: usize,
-        /// The run's key.
-        key: [u8; 32],
-    },
+    /// Do a task that is no training.
+    Task { task: RankTask, rank: usize, key: [u8; 32] },
     /// An evaluation that the rank waits for is over.
     GoOn,
     /// Begin no further step, and say where you could stop.
     Hold,
     /// Stop before this step, or where the servers decide.
-    StopAt {
-        /// The step.
-        step: u64,
-    },
-    /// The pause is over.
-    Next {
-        /// What to do now; nothing if the run stops.
-        segment: Option<Segment>,
-    },
-    /// Everybody's address, by rank.
-    Peers {
-        /// The addresses.
-        addresses: Vec<String>,
-        /// Where the emulated hosts' interfaces are, if there are some.
-        interfaces: Option<String>,
-        /// The steps to begin with.
-        segment: Segment,
-        /// What the rank had when the run paused, if it goes on; its numbers follow.
-        restored: Option<Packed>,
-    },
+    StopAt { step: u64 },
+    /// The pause is over: the segment to do now; none if the run stops.
+    Next { segment: Option<Segment> },
+    /// Everybody's address, by rank; where the emulated hosts' interfaces are, if there are some; the steps to begin
+    /// with; and what the rank had when the run paused, if it goes on (its numbers follow).
+    Peers { addresses: Vec<String>, interfaces: Option<String>, segment: Segment, restored: Option<Packed> },
 }
 
-/// What a rank tells the launcher.
+/// An event that a rank reports to the launcher.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "kebab-case")]
+#[allow(missing_docs, reason = "what an event reports says what its fields are")]
 pub enum RankEvent {
-    /// It listens.
-    Bound {
-        /// Where.
-        address: String,
-    },
+    /// It listens at this address.
+    Bound { address: String },
     /// It lives, whatever it does; several times per second.
     Alive,
     /// SIGINT or SIGTERM came to its process: the run is to save itself and stop.
     Interrupted,
     /// Its first step begins.
     Started,
-    /// Steps are done (not every step is told).
-    Step {
-        /// How many.
-        step: u64,
-        /// Mean loss of its share.
-        loss: f64,
-        /// Its training clock.
-        train_s: f64,
-    },
-    /// It has evaluated its part of the test split.
-    Evaluated {
-        /// Steps done.
-        step: u64,
-        /// Its training clock.
-        train_s: f64,
-        /// Summed loss.
-        loss: f64,
-        /// Predictions that were right.
-        correct: usize,
-        /// Predictions.
-        predictions: usize,
-        /// Samples.
-        samples: usize,
-    },
-    /// Its model, or its part of it, at an evaluation; the numbers follow.
-    Snapshot {
-        /// Steps done.
-        step: u64,
-        /// A worker's training clock; a server has none.
-        train_s: Option<f64>,
-    },
-    /// Where it could stop.
-    Held {
-        /// Before this step.
-        step: u64,
-    },
-    /// It has paused; its numbers follow.
-    Paused {
-        /// Steps done by everybody together, if it knows.
-        step: Option<u64>,
-        /// What it needs to go on.
-        part: Packed,
-    },
-    /// A stranger was turned away.
-    Refused {
-        /// Who, and why.
-        cause: String,
-    },
+    /// This many steps are done (not every step is reported), with the mean loss of its share and its training clock.
+    Step { step: u64, loss: f64, train_s: f64 },
+    /// It has evaluated its part of the test split after this many steps; the loss is summed over its samples.
+    Evaluated { step: u64, train_s: f64, loss: f64, correct: usize, predictions: usize, samples: usize },
+    /// Its model, or its part of it, at an evaluation; the numbers follow. Only workers have a training clock.
+    Snapshot { step: u64, train_s: Option<f64> },
+    /// It could stop before this step.
+    Held { step: u64 },
+    /// It has paused; the steps done by everybody together, if it knows, and what it needs to go on. Its numbers follow.
+    Paused { step: Option<u64>, part: Packed },
+    /// A stranger was turned away: who, and why.
+    Refused { cause: String },
     /// Rows of its record; those of steps and traces follow as numbers.
     Recorded(Box<Batch>),
     /// It has finished. A server's parameters, or a worker's state (after its parameters, where they count),
     /// follow.
     Done(Box<Done>),
-    /// It cannot go on.
-    Failed {
-        /// What happened.
-        message: String,
-        /// What to do.
-        hint: String,
-        /// Which kind of failure it is.
-        kind: FailureKind,
-        /// The peer it lost, if that is why.
-        lost: Option<usize>,
-    },
+    /// It cannot go on; `lost` is the peer it lost, if that is why.
+    Failed { message: String, hint: String, kind: FailureKind, lost: Option<usize> },
 }
 
 /// A rank's own account.

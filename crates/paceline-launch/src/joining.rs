@@ -46,34 +46,19 @@ pub fn excerpt(text: &str) -> String {
     printable(&text.chars().take(80).collect::<String>()).into_owned()
 }
 
-/// What the launcher tells a machine.
+/// A command of the launcher to a machine.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "kebab-case")]
 pub enum HostCommand {
-    Refused {
-        message: String,
-        hint: String,
-    },
-    Welcome {
-        name: String,
-        run: String,
-        host: usize,
-        hosts: usize,
-    },
-    /// What to do, once everybody is here.
-    Start {
-        plan: Box<Plan>,
-        ranks: Vec<usize>,
-        /// The run's own key.
-        key: [u8; 32],
-        /// What to record of each rank, if anything.
-        recording: Option<Recording>,
-    },
-    /// A word for one of its ranks.
-    Tell {
-        rank: usize,
-        order: Box<RankCommand>,
-    },
+    /// It cannot take part.
+    Refused { message: String, hint: String },
+    /// It takes part as this host.
+    Welcome { name: String, run: String, host: usize, hosts: usize },
+    /// What to do, once everybody is here; the key is the run's own.
+    Start { plan: Box<Plan>, ranks: Vec<usize>, key: [u8; 32], recording: Option<Recording> },
+    /// A command for one of its ranks.
+    Tell { rank: usize, order: Box<RankCommand> },
+    /// The run is over.
     RunEnd(RunEnd),
 }
 
@@ -88,7 +73,7 @@ pub struct RunEnd {
     pub result: Option<serde_json::Value>,
 }
 
-/// What a machine tells the launcher.
+/// An event that a machine reports to the launcher.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "kebab-case")]
 pub enum HostEvent {
@@ -98,7 +83,7 @@ pub enum HostEvent {
     Closed { rank: usize },
     /// The process of one of its ranks has ended.
     Exited { rank: usize, pid: u32, status: String },
-    /// It cannot do what it was told.
+    /// It cannot do what it was asked to.
     Failed { message: String },
 }
 

@@ -54,12 +54,10 @@ pub fn unpack(packed: Packed, numbers: &[f32]) -> Option<RankState> {
 /// What happens when everybody has paused.
 #[derive(Debug)]
 pub enum Decision {
+    /// It goes on with this segment.
     GoOn(Segment),
     /// It stops here; where it was saved.
-    Stop {
-        step: u64,
-        path: PathBuf,
-    },
+    Stop { step: u64, path: PathBuf },
 }
 
 /// The pauses of a run under way.
@@ -69,7 +67,7 @@ pub struct Pauses<'a> {
     steps: u64,
     segment: Segment,
     parts: Vec<Option<RankState>>,
-    /// Steps done, as those who know have told.
+    /// Steps done, as ranks that know have reported.
     told: Option<u64>,
     /// Where each rank could stop.
     held: Vec<Option<u64>>,
@@ -82,7 +80,7 @@ pub struct Pauses<'a> {
 }
 
 impl<'a> Pauses<'a> {
-    /// Those of a run of so many steps.
+    /// The pauses of a run of `steps` steps.
     pub fn new(plan: &'a Plan, checkpointing: &'a CheckpointContext, steps: u64) -> Self {
         let from = checkpointing.resumed.as_ref().map_or(0, |checkpoint| checkpoint.step).min(steps);
         let mut pauses = Self {
@@ -101,7 +99,7 @@ impl<'a> Pauses<'a> {
         pauses
     }
 
-    /// Where a stretch that begins here ends.
+    /// Where a segment that begins here ends.
     fn end_of(&self, from: u64) -> u64 {
         self.plan.checkpoint_every.map_or(self.steps, |every| ((from / every + 1) * every).min(self.steps))
     }

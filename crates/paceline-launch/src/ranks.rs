@@ -36,21 +36,15 @@ pub(crate) enum Incoming {
 /// An event that concerns a rank or a machine of the run.
 #[derive(Debug)]
 pub enum RanksEvent {
+    /// A rank reports something, or has ended.
     Rank(ProcessEvent),
-    HostLost {
-        host: usize,
-        cause: String,
-    },
+    /// A machine is gone, with all its ranks.
+    HostLost { host: usize, cause: String },
     /// A machine is under suspicion (`false`), or there again.
-    HostLiveness {
-        host: usize,
-        there: bool,
-    },
-    /// Somebody was turned away where machines join.
-    Refused {
-        /// Who, and why.
-        cause: String,
-    },
+    HostLiveness { host: usize, there: bool },
+    /// Somebody was turned away where machines join: who, and why.
+    Refused { cause: String },
+    /// Nothing that concerns the run.
     Nothing,
 }
 
