@@ -18,10 +18,8 @@ pub(crate) enum Samples {
     /// Images in memory: bytes, normalised when they are read.
     Bytes(Bytes),
     /// Series of numbers in memory.
-    Numbers {
-        numbers: Vec<f32>,
-        sample: usize,
-    },
+    Numbers { numbers: Vec<f32>, sample: usize },
+    /// A text in memory.
     Tokens(Tokens),
     /// Images on disk, decoded when they are needed.
     Files(Arc<Files>),

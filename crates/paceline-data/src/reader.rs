@@ -13,13 +13,9 @@ use crate::image_folder::Files;
 /// the step and the sample, so that it depends neither on timing nor on who reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
-    /// Varied, if the dataset varies its samples.
-    Training {
-        /// The run's seed.
-        seed: u64,
-        /// The step.
-        step: u64,
-    },
+    /// Varied, if the dataset varies its samples, by the run's seed and the step.
+    #[allow(missing_docs, reason = "the text above says what they are")]
+    Training { seed: u64, step: u64 },
     /// As they are.
     Plain,
 }

@@ -32,13 +32,9 @@ paceline_registry::entries!(DatasetKind, DATASETS);
 /// What a sample looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// Always the same.
-    Fixed {
-        /// Height, width and channels.
-        shape: [usize; 3],
-        /// Number of classes.
-        classes: usize,
-    },
+    /// Always the same: height, width and channels, and the number of classes.
+    #[allow(missing_docs, reason = "the text above says what they are")]
+    Fixed { shape: [usize; 3], classes: usize },
     /// The files decide; in words.
     FromFiles(&'static str),
 }

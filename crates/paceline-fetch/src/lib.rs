@@ -27,28 +27,16 @@ use paceline_data::origin::{File, Parcel};
 pub use error::FetchError;
 pub use transfer::Client;
 
-/// What is told while fetching.
+/// An event of a download.
 #[derive(Debug)]
+#[allow(missing_docs, reason = "what an event reports says what its fields are")]
 pub enum FetchEvent<'a> {
-    /// An address is asked.
-    Asking {
-        /// The address.
-        address: &'a str,
-        /// Bytes that are there from before.
-        have: u64,
-    },
-    /// Bytes have come.
-    Bytes {
-        /// So many are there.
-        have: u64,
-        /// Of so many, if the server says so.
-        total: Option<u64>,
-    },
-    /// The transfer broke off and goes on from where it was.
-    Resuming {
-        /// Why it broke off.
-        cause: &'a str,
-    },
+    /// An address is asked; `have` bytes are there from before.
+    Asking { address: &'a str, have: u64 },
+    /// Bytes have come: how many are there, of how many if the server says so.
+    Bytes { have: u64, total: Option<u64> },
+    /// The transfer broke off, for this cause, and goes on from where it was.
+    Resuming { cause: &'a str },
     /// An address is given up; the next one is asked.
     GaveUp(&'a FetchError),
 }

@@ -30,13 +30,10 @@ impl Default for Client {
 
 /// What came of one request.
 enum Came {
+    /// All of it.
     Whole,
     /// Some, then it broke off.
-    Some {
-        have: u64,
-        total: Option<u64>,
-        cause: String,
-    },
+    Some { have: u64, total: Option<u64>, cause: String },
     /// What is there from before is of no use.
     Restart,
 }

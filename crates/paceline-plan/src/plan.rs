@@ -21,24 +21,14 @@ pub enum TrainingLength {
 /// Injected slowness: a worker's computation is stretched.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[allow(missing_docs, reason = "the texts of the variants say what their fields are")]
 pub enum Straggler {
-    /// One worker takes `factor` times as long.
-    One {
-        /// The worker.
-        rank: usize,
-        /// At least 1.
-        factor: f64,
-    },
-    /// In each step one worker, drawn at random, takes `factor` times as long.
-    Moving {
-        /// At least 1.
-        factor: f64,
-    },
-    /// Every step of every worker takes e^(σ·z) times as long, z standard normal, where that is longer.
-    Lognormal {
-        /// σ.
-        sigma: f64,
-    },
+    /// The worker `rank` takes `factor` times as long (at least 1).
+    One { rank: usize, factor: f64 },
+    /// In each step one worker, drawn at random, takes `factor` times as long (at least 1).
+    Moving { factor: f64 },
+    /// Every step of every worker takes e^(sigma·z) times as long, z standard normal, where that is longer.
+    Lognormal { sigma: f64 },
 }
 
 impl Straggler {

@@ -32,139 +32,62 @@ pub struct Marked<'a, T: Serialize> {
     pub origin: RunOrigin,
 }
 
-/// One fact of a run.
+/// One fact of a run. Times are in seconds, `train_s` by the training clock.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "type", rename_all = "kebab-case")]
+#[allow(missing_docs, reason = "what an event reports says what its fields are")]
 pub enum Event<'a> {
-    /// The run begins.
+    /// The run begins: version of the schema ([`SCHEMA`]), the run's id, its plan and the plan's SHA-256, length of the
+    /// parameter buffer, steps of the whole run, instruction set of the kernels.
     Start {
-        /// Version of the schema ([`SCHEMA`]).
         schema: u32,
-        /// The run's id.
         run: &'a str,
-        /// What will be run.
         plan: &'a Plan,
-        /// SHA-256 of the plan.
         plan_sha256: String,
-        /// Length of the parameter buffer.
         parameters: usize,
-        /// Steps of the whole run.
         steps: u64,
-        /// Instruction set of the kernels.
         kernels: String,
     },
-    /// How far the run has come; a few times per second.
-    Progress {
-        /// Steps done.
-        step: u64,
-        /// Samples done.
-        samples: u64,
-        /// Training clock, in seconds.
-        train_s: f64,
-        /// Mean loss of the last step.
-        train_loss: f64,
-    },
-    /// The model was evaluated on the whole test split.
-    Evaluation {
-        /// Steps done.
-        step: u64,
-        /// Samples done.
-        samples: u64,
-        /// Training clock, in seconds.
-        train_s: f64,
-        /// Mean loss.
-        loss: f64,
-        /// Fraction of samples classified rightly.
-        accuracy: f64,
-    },
-    /// Where a worker's training time went, in seconds.
+    /// How far the run has come: steps and samples done, and the mean loss of the last step. A few times per second.
+    Progress { step: u64, samples: u64, train_s: f64, train_loss: f64 },
+    /// The model was evaluated on the whole test split, after these steps and samples: mean loss, and the fraction of
+    /// samples classified rightly.
+    Evaluation { step: u64, samples: u64, train_s: f64, loss: f64, accuracy: f64 },
+    /// Where a worker's training time went: gathering and normalising batches; forward pass and loss; backward pass;
+    /// sending, receiving and summing; waiting for others, in all and by the rank that was waited for; optimiser.
     Phases {
-        /// The worker.
         rank: usize,
-        /// Gathering and normalising batches.
         data_s: f64,
-        /// Forward pass and loss.
         forward_s: f64,
-        /// Backward pass.
         backward_s: f64,
-        /// Sending, receiving and summing.
         send_s: f64,
-        /// Waiting for others.
         wait_s: f64,
-        /// Waiting, by the rank that was waited for.
         wait_for_s: Vec<f64>,
-        /// Optimiser.
         apply_s: f64,
     },
-    /// The run waits for other machines.
-    Waiting {
-        /// How many hosts it needs, the launcher's included.
-        hosts: usize,
-        /// How many are there.
-        joined: usize,
-        /// Where they come.
-        address: &'a str,
-    },
-    /// What became of another machine.
-    Host {
-        /// Which host.
-        host: usize,
-        /// Its name and address.
-        name: &'a str,
-        /// `joined`, `left` before the run began, `quiet` (nothing heard for a while) or `back`.
-        state: &'static str,
-    },
-    /// Whether a rank gives signs of life.
-    Liveness {
-        /// Which rank.
-        rank: usize,
-        /// `suspect` (nothing heard for 2 s) or `back`.
-        state: &'static str,
-    },
-    /// Everybody has paused, and the run is about to be saved: what was told so far is stored first. Not part of the
+    /// The run waits at an address for other machines: how many hosts it needs, the launcher's included, and how many
+    /// are there.
+    Waiting { hosts: usize, joined: usize, address: &'a str },
+    /// What became of another machine, by number and by name and address: `joined`, `left` before the run began,
+    /// `quiet` (nothing heard for a while) or `back`.
+    Host { host: usize, name: &'a str, state: &'static str },
+    /// Whether a rank gives signs of life: `suspect` (nothing heard for 2 s) or `back`.
+    Liveness { rank: usize, state: &'static str },
+    /// Everybody has paused, and the run is about to be saved: what was reported so far is stored first. Not part of the
     /// stream of `--json`.
     #[serde(skip)]
     Paused,
-    /// The run has paused and was saved.
-    Checkpoint {
-        /// Steps done.
-        step: u64,
-    },
-    /// A rank was lost; the run starts again from its last checkpoint.
-    Restarted {
-        /// The steps that were saved.
-        step: u64,
-        /// What happened.
-        cause: &'a str,
-        /// How often it may still do so.
-        left: u32,
-    },
-    /// A stranger was turned away; the run goes on.
-    Refused {
-        /// By whom; absent if it came to where machines join.
-        rank: Option<usize>,
-        /// Who it was, and why.
-        cause: &'a str,
-    },
+    /// The run has paused and was saved after these steps.
+    Checkpoint { step: u64 },
+    /// A rank was lost, for this cause; the run starts again from the steps that were saved. How often it may still do so.
+    Restarted { step: u64, cause: &'a str, left: u32 },
+    /// A stranger was turned away by a rank, or where machines join; the run goes on. The cause says who it was, and why.
+    Refused { rank: Option<usize>, cause: &'a str },
     /// Rows that a rank ships: steps, samples, traces. Kept in the store; not part of the stream of `--json`.
     #[serde(skip)]
-    Batch {
-        /// Whose.
-        rank: usize,
-        /// The rows.
-        batch: &'a Batch,
-    },
-    /// The run has failed, or was interrupted.
-    Failed {
-        /// Which kind of failure.
-        kind: FailureKind,
-        /// The exit code.
-        code: u8,
-        /// What happened.
-        message: &'a str,
-        /// What to do.
-        hint: &'a str,
-    },
+    Batch { rank: usize, batch: &'a Batch },
+    /// The run has failed, or was interrupted: kind of failure, exit code, what happened, and what to do.
+    Failed { kind: FailureKind, code: u8, message: &'a str, hint: &'a str },
     /// The run has ended well.
     Result(RunResult),
 }

@@ -38,34 +38,18 @@ pub trait Source {
 
 /// What happened on a transport.
 #[derive(Debug)]
+#[allow(missing_docs, reason = "what an event reports says what its fields are")]
 pub enum Event {
-    /// A message came; the body is empty if it has none.
-    Message {
-        /// The rank that sent it.
-        from: usize,
-        /// The sender's 48 bytes.
-        meta: Meta,
-        /// The sender's elements.
-        body: Body,
-    },
-    /// The body of an op was taken: its span may be overwritten now.
-    Sent {
-        /// The number given to [`Transport::send`].
-        op: u64,
-    },
+    /// A message came from a rank, with the sender's 48 bytes; the body is empty if it has none.
+    Message { from: usize, meta: Meta, body: Body },
+    /// The body of an op (the number given to [`Transport::send`]) was taken: its span may be overwritten now.
+    Sent { op: u64 },
     /// A peer is gone; said once per peer, after the last message that came from it. What was still queued
     /// for it is dropped: those spans are free, and no `Sent` follows for them.
-    Lost {
-        /// The peer.
-        rank: usize,
-        /// Why.
-        cause: String,
-    },
-    /// A stranger was turned away; the run goes on.
-    Refused {
-        /// Who it was, why, and what both sides said of themselves.
-        cause: String,
-    },
+    Lost { rank: usize, cause: String },
+    /// A stranger was turned away; the run goes on. The cause names the stranger, and what both sides said of
+    /// themselves.
+    Refused { cause: String },
 }
 
 /// Messages and bytes exchanged with one peer, counting whole messages with their frame headers (in

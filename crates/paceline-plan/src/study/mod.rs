@@ -18,15 +18,10 @@ pub use source::{StudyError, StudySource};
 pub enum Workload {
     /// `paceline train` with these flags.
     Train(BTreeMap<String, Value>),
-    /// Another program.
-    Command {
-        /// The program and its arguments, with placeholders.
-        run: Vec<String>,
-        /// How figures are read from its output.
-        metrics: MetricsFile,
-        /// Seconds that a run may take.
-        timeout_s: Option<f64>,
-    },
+    /// Another program and its arguments, with placeholders; how figures are read from its output; and the seconds
+    /// that a run may take.
+    #[allow(missing_docs, reason = "the text above says what they are")]
+    Command { run: Vec<String>, metrics: MetricsFile, timeout_s: Option<f64> },
 }
 
 /// What is wanted.

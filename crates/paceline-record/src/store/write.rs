@@ -19,49 +19,17 @@ use crate::site::Site;
 
 const COMMIT: Duration = Duration::from_millis(200);
 
-/// What the writer is given to do.
+/// What the writer is given to do. `Sync` is answered when everything before it is stored.
 pub(super) enum Job {
-    Event {
-        at_ns: i64,
-        kind: &'static str,
-        text: String,
-    },
-    Start {
-        parameters: usize,
-        steps: u64,
-        kernels: String,
-    },
-    Progress {
-        step: u64,
-        samples: u64,
-        train_s: f64,
-        train_loss: f64,
-        text: Option<String>,
-    },
-    Evaluation {
-        at_ns: i64,
-        step: u64,
-        samples: u64,
-        train_s: f64,
-        loss: f64,
-        accuracy: f64,
-    },
-    Waits {
-        rank: usize,
-        seconds: Vec<f64>,
-    },
-    Batch {
-        rank: usize,
-        batch: Box<Batch>,
-    },
-    /// To be told when everything before is stored.
+    Event { at_ns: i64, kind: &'static str, text: String },
+    Start { parameters: usize, steps: u64, kernels: String },
+    Progress { step: u64, samples: u64, train_s: f64, train_loss: f64, text: Option<String> },
+    Evaluation { at_ns: i64, step: u64, samples: u64, train_s: f64, loss: f64, accuracy: f64 },
+    Waits { rank: usize, seconds: Vec<f64> },
+    Batch { rank: usize, batch: Box<Batch> },
     Sync(Sender<()>),
-    Saved {
-        step: u64,
-    },
-    Restarted {
-        step: u64,
-    },
+    Saved { step: u64 },
+    Restarted { step: u64 },
     End(Box<End>),
 }
 

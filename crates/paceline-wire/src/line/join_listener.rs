@@ -28,19 +28,12 @@ const VISITORS: usize = 64;
 const REST: Duration = Duration::from_millis(100);
 
 /// Who came.
+#[allow(missing_docs, reason = "the texts of the variants say what their fields are")]
 pub enum Visit {
-    /// Somebody who holds the key.
-    Arrived {
-        /// The connection.
-        link: Box<Link>,
-        /// What it said first.
-        greeting: Vec<u8>,
-    },
-    /// Somebody who was turned away.
-    Refused {
-        /// Who, and why.
-        cause: String,
-    },
+    /// Somebody who holds the key, and its first document.
+    Arrived { link: Box<Link>, greeting: Vec<u8> },
+    /// Somebody who was turned away; the cause says who, and why.
+    Refused { cause: String },
 }
 
 /// A bound port that nobody attends to yet.
