@@ -1,5 +1,5 @@
-//! The record of a run under way, as whoever runs it sees it. Events are taken at once; a thread writes them, a
-//! transaction at a time, so that nobody who watches over a run waits for a disk.
+//! The record of a run under way, as its launcher sees it. Events are taken at once; a thread writes them, a
+//! transaction at a time, so that the launcher does not wait for a disk.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -153,7 +153,7 @@ impl Record {
         let queued = Arc::new(AtomicUsize::new(0));
         let tells = told.is_some();
         let writer = Writer {
-            file: Identity::of(&path)?,
+            file: file_id(&path)?,
             connection,
             run: id,
             // Rows of virtual time are on a clock that begins with the run.
@@ -368,19 +368,10 @@ fn reserve(database: &Path, run: &str) -> Option<File> {
     Some(file)
 }
 
-/// Which file has a name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Identity {
-    device: u64,
-    inode: u64,
-}
-
-impl Identity {
-    /// That of the file at a path.
-    pub(super) fn of(path: &Path) -> Result<Self, RecordError> {
-        let found = std::fs::metadata(path).map_err(|_| RecordError::Gone { path: path.to_owned() })?;
-        Ok(Self { device: found.dev(), inode: found.ino() })
-    }
+/// Device and inode of the file that has a name now.
+pub(super) fn file_id(path: &Path) -> Result<(u64, u64), RecordError> {
+    let found = std::fs::metadata(path).map_err(|_| RecordError::Gone { path: path.to_owned() })?;
+    Ok((found.dev(), found.ino()))
 }
 
 /// The kind of the last event of a run that ended well. Who runs it prints that line.
@@ -393,7 +384,7 @@ const STORAGE: u8 = 5;
 impl Drop for Record {
     fn drop(&mut self) {
         if self.writer.is_some() {
-            // Whoever drops a record has an error of its own to tell.
+            // The caller that drops a record has an error of its own to report.
             let _ = self.end("failed", None, Some("the run was given up".into()), 1);
         }
     }

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-use rusqlite::{Connection, ToSql, Transaction, TransactionBehavior, params};
+use rusqlite::{Connection, ToSql, params};
 
-use super::record::{EventSink, Identity, RESULT};
+use super::record::{EventSink, RESULT, file_id};
 use super::{RecordError, at};
 use crate::event::RunResult;
 use crate::metric::Metrics;
@@ -68,8 +68,8 @@ impl Sql {
 }
 
 pub(super) struct Writer {
-    /// The file that the database was when it was opened.
-    pub file: Identity,
+    /// Device and inode of the database when it was opened.
+    pub file: (u64, u64),
     pub connection: Connection,
     pub run: i64,
     pub began_ns: i64,
@@ -114,88 +114,53 @@ impl Writer {
                 self.connection.pragma_update(None, "synchronous", "FULL").map_err(&failed)?;
             }
             self.write(&list).map_err(&failed)?;
-            if Identity::of(path)? != self.file {
+            if file_id(path)? != self.file {
                 // SQLite goes on writing to a file that nobody can open any more.
                 return Err(RecordError::Gone { path: path.to_owned() });
             }
-            self.tell(&list);
-            Self::answer(list);
+            for job in list {
+                match (job, &mut self.told) {
+                    // What is stored is reported. (The result's line is printed by the caller, after everything else.)
+                    (Job::Event { kind, text, .. }, Some(told)) if kind != RESULT => told(&text),
+                    (Job::Progress { text: Some(text), .. }, Some(told)) => told(&text),
+                    // The thread that asked may be gone.
+                    (Job::Sync(done), _) => drop(done.send(())),
+                    _ => {}
+                }
+            }
         }
         Ok(())
     }
 
-    /// What is stored may be told. (The result's line is printed by whoever ran it, after everything else.)
-    fn tell(&mut self, jobs: &[Job]) {
-        let Some(told) = &mut self.told else { return };
-        for job in jobs {
-            match job {
-                Job::Event { kind, text, .. } if *kind != RESULT => told(text),
-                Job::Progress { text: Some(text), .. } => told(text),
-                _ => {}
-            }
-        }
-    }
-
-    fn answer(jobs: Vec<Job>) {
-        for job in jobs {
-            if let Job::Sync(done) = job {
-                // Who asked may be gone.
-                let _ = done.send(());
-            }
-        }
-    }
-
     fn write(&mut self, jobs: &[Job]) -> rusqlite::Result<()> {
-        let Self { connection, run, began_ns, attempt, site, workers, hosts, .. } = self;
-        let Self { events, sql, queued, told_steps, .. } = self;
-        let change = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let (run, began_ns, workers) = (*run, *began_ns, *workers);
-        let mut open =
-            Open { change: &change, run, began_ns, attempt: *attempt, site, workers, hosts, told_steps, sql };
-        open.execute("UPDATE runs SET seen_s = ? WHERE id = ?", params![realtime_ns() as f64 * 1e-9, run])?;
-        for job in jobs {
-            match job {
-                Job::Event { at_ns, kind, text } => {
-                    open.execute(
-                        "INSERT INTO events (run, n, t_ns, type, event) VALUES (?, ?, ?, ?, ?)",
-                        params![run, *events, *at_ns, kind, text],
-                    )?;
-                    *events += 1;
-                }
-                Job::Batch { rank, batch } => {
-                    queued.fetch_sub(batch.rows(), Ordering::Relaxed);
-                    open.batch(*rank, batch)?;
-                }
-                Job::Waits { rank, seconds } => open.waits(*rank, seconds)?,
-                Job::End(end) => open.end(end)?,
-                other => open.news(other)?,
-            }
-        }
-        *attempt = open.attempt;
-        change.commit()
+        // An error ends the connection, and that rolls back what was not committed.
+        self.connection.execute_batch("BEGIN IMMEDIATE")?;
+        let now = realtime_ns() as f64 * 1e-9;
+        self.execute("UPDATE runs SET seen_s = ? WHERE id = ?", params![now, self.run])?;
+        jobs.iter().try_for_each(|job| self.write_job(job))?;
+        self.connection.execute_batch("COMMIT")
     }
-}
 
-struct Open<'a> {
-    change: &'a Transaction<'a>,
-    run: i64,
-    began_ns: i64,
-    attempt: i64,
-    site: &'a Site,
-    workers: usize,
-    hosts: &'a mut HashMap<usize, (String, i64)>,
-    told_steps: &'a mut HashSet<usize>,
-    sql: &'a Sql,
-}
-
-impl Open<'_> {
     fn execute(&self, sql: &str, values: impl rusqlite::Params) -> rusqlite::Result<()> {
-        self.change.prepare_cached(sql)?.execute(values).map(drop)
+        self.connection.prepare_cached(sql)?.execute(values).map(drop)
     }
 
-    /// What changes the row of the run.
-    fn news(&mut self, job: &Job) -> rusqlite::Result<()> {
+    fn write_job(&mut self, job: &Job) -> rusqlite::Result<()> {
         match job {
+            Job::Event { at_ns, kind, text } => {
+                self.events += 1;
+                self.execute(
+                    "INSERT INTO events (run, n, t_ns, type, event) VALUES (?, ?, ?, ?, ?)",
+                    params![self.run, self.events - 1, *at_ns, kind, text],
+                )
+            }
+            Job::Batch { rank, batch } => {
+                self.queued.fetch_sub(batch.rows(), Ordering::Relaxed);
+                self.batch(*rank, batch)
+            }
+            Job::Waits { rank, seconds } => self.waits(*rank, seconds),
+            Job::End(end) => self.end(end),
+            Job::Sync(_) => Ok(()),
             Job::Start { parameters, steps, kernels } => self.execute(
                 "UPDATE runs SET parameters = ?, steps = ?, kernels = ? WHERE id = ?",
                 params![*parameters as i64, *steps as i64, kernels, self.run],
@@ -223,7 +188,6 @@ impl Open<'_> {
                     params![self.attempt, *step as i64, self.run],
                 )
             }
-            _ => Ok(()),
         }
     }
 
@@ -235,7 +199,8 @@ impl Open<'_> {
             Some((host, shift)) => (host.clone(), *shift),
             None => (self.site.host.clone(), 0),
         };
-        let at = |ns: u64| ns as i64 + shift - self.began_ns;
+        let began_ns = self.began_ns;
+        let at = |ns: u64| ns as i64 + shift - began_ns;
         if batch.dropped > 0 {
             self.execute(
                 "UPDATE ranks SET dropped_rows = ? WHERE run = ? AND rank = ?",
@@ -320,7 +285,7 @@ impl Open<'_> {
 
     /// A row of metrics. A rank of a longer or shorter registry is cut to this one's.
     fn values(&self, sql: &str, key: &[&dyn ToSql], values: &Values) -> rusqlite::Result<()> {
-        let mut statement = self.change.prepare_cached(sql)?;
+        let mut statement = self.connection.prepare_cached(sql)?;
         let all = key.iter().copied().chain(values.iter().map(|value| value as &dyn ToSql));
         for (i, value) in all.take(statement.parameter_count()).enumerate() {
             statement.raw_bind_parameter(i + 1, value)?;
