@@ -96,20 +96,12 @@ fn split(files: &[PathBuf]) -> Result<Split, DataError> {
 
 /// Appends a file's images, pixel by pixel instead of plane by plane.
 fn read(path: &Path, images: &mut Vec<u8>, labels: &mut Vec<u16>) -> Result<(), DataError> {
-    let failed = |source| DataError::Read { path: path.to_owned(), source };
-    let content =
-        |expected: String, found: String| DataError::Content { path: path.to_owned(), expected, found };
-    let (mut from, mut record, mut count) = (content::open(path)?, [0; RECORD], 0);
+    let content = |expected: String, found: String| DataError::content(path, expected, found);
+    let (mut from, mut record, mut count) = (content::open(path)?, Vec::with_capacity(RECORD), 0);
     loop {
-        let mut got = 0;
-        while got < RECORD {
-            match from.read(&mut record[got..]) {
-                Ok(0) => break,
-                Ok(n) => got += n,
-                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(failed(e)),
-            }
-        }
+        record.clear();
+        let got =
+            from.by_ref().take(RECORD as u64).read_to_end(&mut record).map_err(DataError::read(path))?;
         if got == 0 {
             break;
         }

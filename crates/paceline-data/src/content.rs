@@ -12,8 +12,8 @@ const TEXT: u64 = 1 << 30;
 
 /// Opens a file; what is gzipped (by its first bytes, not its name) is unpacked while it is read.
 pub fn open(path: &Path) -> Result<Box<dyn Read>, DataError> {
-    let failed = |source| DataError::Read { path: path.to_owned(), source };
-    let mut file = BufReader::with_capacity(1 << 16, paceline_files::open(path).map_err(failed)?);
+    let failed = DataError::read(path);
+    let mut file = BufReader::with_capacity(1 << 16, paceline_files::open(path).map_err(&failed)?);
     let zipped = file.fill_buf().map_err(failed)?.starts_with(&[0x1f, 0x8b]);
     Ok(if zipped { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) })
 }
@@ -21,26 +21,21 @@ pub fn open(path: &Path) -> Result<Box<dyn Read>, DataError> {
 /// The whole text of a file.
 pub fn text(path: &Path) -> Result<String, DataError> {
     let mut bytes = Vec::new();
-    let failed = |source| DataError::Read { path: path.to_owned(), source };
-    open(path)?.take(TEXT + 1).read_to_end(&mut bytes).map_err(failed)?;
-    let content = |expected: &str, found: String| DataError::Content {
-        path: path.to_owned(),
-        expected: expected.into(),
-        found,
-    };
+    open(path)?.take(TEXT + 1).read_to_end(&mut bytes).map_err(DataError::read(path))?;
     if bytes.len() as u64 > TEXT {
-        return Err(content("a text of at most 1 GiB", "a longer one".into()));
+        return Err(DataError::content(path, "a text of at most 1 GiB", "a longer one"));
     }
     String::from_utf8(bytes).map_err(|error| {
         let (at, bytes) = (error.utf8_error().valid_up_to(), error.as_bytes());
         let line = 1 + bytes[..at].iter().filter(|&&b| b == b'\n').count();
-        content("a text in UTF-8", format!("byte {:#04x} in line {line} (at byte {at})", bytes[at]))
+        let found = format!("byte {:#04x} in line {line} (at byte {at})", bytes[at]);
+        DataError::content(path, "a text in UTF-8", found)
     })
 }
 
 /// Length and SHA-256 (in hexadecimal) of a file's content, unpacked.
 pub fn sha256(path: &Path) -> Result<(u64, String), DataError> {
-    paceline_files::sha256(open(path)?).map_err(|source| DataError::Read { path: path.to_owned(), source })
+    paceline_files::sha256(open(path)?).map_err(DataError::read(path))
 }
 
 /// Bytes in hexadecimal.

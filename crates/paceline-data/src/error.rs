@@ -1,6 +1,6 @@
 //! What can be wrong with a dataset's files.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::registry;
 
@@ -33,6 +33,15 @@ fn list(folders: &[PathBuf]) -> String {
 }
 
 impl DataError {
+    /// For `map_err` where a file is read.
+    pub(crate) fn read(path: &Path) -> impl Fn(std::io::Error) -> Self {
+        move |source| Self::Read { path: path.to_owned(), source }
+    }
+
+    pub(crate) fn content(path: &Path, expected: impl Into<String>, found: impl Into<String>) -> Self {
+        Self::Content { path: path.to_owned(), expected: expected.into(), found: found.into() }
+    }
+
     /// What the user can do about it.
     pub fn hint(&self) -> String {
         match self {

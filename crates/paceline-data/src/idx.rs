@@ -25,12 +25,11 @@ pub fn read(path: &Path, expected: &[Option<usize>]) -> Result<Idx, DataError> {
 
 /// Decodes a stream; `path` is for error messages.
 fn decode(mut from: impl Read, path: &Path, expected: &[Option<usize>]) -> Result<Idx, DataError> {
-    let content =
-        |expected: String, found: String| DataError::Content { path: path.to_owned(), expected, found };
+    let failed = DataError::read(path);
+    let content = |expected: String, found: String| DataError::content(path, expected, found);
     let header = 4 + 4 * expected.len();
     let mut bytes = vec![0; header];
-    let got =
-        fill(&mut from, &mut bytes).map_err(|source| DataError::Read { path: path.to_owned(), source })?;
+    let got = fill(&mut from, &mut bytes).map_err(&failed)?;
     if got < header {
         return Err(content(format!("an IDX header of {header} bytes"), format!("{got} bytes")));
     }
@@ -51,18 +50,13 @@ fn decode(mut from: impl Read, path: &Path, expected: &[Option<usize>]) -> Resul
         return Err(content("sizes below 4 GiB in all".into(), format!("{sizes:?}")));
     };
     bytes.resize(header + length, 0);
-    let got = fill(&mut from, &mut bytes[header..]);
-    let got = got.map_err(|source| DataError::Read { path: path.to_owned(), source })?;
+    let wanted = format!("{length} bytes after the header");
+    let got = fill(&mut from, &mut bytes[header..]).map_err(&failed)?;
     if got < length {
-        return Err(content(
-            format!("{length} bytes after the header"),
-            format!("{got} (the file is truncated)"),
-        ));
+        return Err(content(wanted, format!("{got} (the file is truncated)")));
     }
-    let more =
-        fill(&mut from, &mut [0]).map_err(|source| DataError::Read { path: path.to_owned(), source })?;
-    if more > 0 {
-        return Err(content(format!("{length} bytes after the header"), "more".into()));
+    if fill(&mut from, &mut [0]).map_err(failed)? > 0 {
+        return Err(content(wanted, "more".into()));
     }
     Ok(Idx { bytes, header, sizes })
 }

@@ -65,11 +65,8 @@ fn root(folders: &Folders) -> Result<PathBuf, DataError> {
 fn load(folders: &Folders, settings: &DatasetSettings) -> Result<Dataset, DataError> {
     let root = root(folders)?;
     let test = TEST.iter().map(|name| root.join(name)).find(|folder| folder.is_dir());
-    let test = test.ok_or_else(|| DataError::Content {
-        path: root.clone(),
-        expected: "a folder val (or valid, or test) beside train".into(),
-        found: "none".into(),
-    })?;
+    let expected = "a folder val (or valid, or test) beside train";
+    let test = test.ok_or_else(|| DataError::content(&root, expected, "none"))?;
     let classes = class_names(&root.join("train"))?;
     let side = settings.image_size.unwrap_or(SIDE);
     let files = |folder: &Path| files(folder, &classes, side, settings.decoders.unwrap_or(1));
@@ -88,14 +85,12 @@ fn load(folders: &Folders, settings: &DatasetSettings) -> Result<Dataset, DataEr
 
 /// The entries of a folder, by name.
 fn entries(folder: &Path) -> Result<Vec<String>, DataError> {
-    let failed = |source| DataError::Read { path: folder.to_owned(), source };
+    let failed = DataError::read(folder);
     let mut names = Vec::new();
-    for entry in fs::read_dir(folder).map_err(failed)? {
-        let name = entry.map_err(failed)?.file_name();
-        let name = name.into_string().map_err(|name| DataError::Content {
-            path: folder.join(&name),
-            expected: "a file name in UTF-8".into(),
-            found: "another encoding".into(),
+    for entry in fs::read_dir(folder).map_err(&failed)? {
+        let name = entry.map_err(&failed)?.file_name();
+        let name = name.into_string().map_err(|name| {
+            DataError::content(&folder.join(name), "a file name in UTF-8", "another encoding")
         })?;
         if !name.starts_with('.') {
             names.push(name);
@@ -109,11 +104,8 @@ fn class_names(folder: &Path) -> Result<Vec<String>, DataError> {
     let mut classes = entries(folder)?;
     classes.retain(|name| folder.join(name).is_dir());
     if classes.is_empty() || classes.len() > usize::from(u16::MAX) {
-        return Err(DataError::Content {
-            path: folder.to_owned(),
-            expected: format!("one folder per class, 1 to {}", u16::MAX),
-            found: format!("{} folders", classes.len()),
-        });
+        let expected = format!("one folder per class, 1 to {}", u16::MAX);
+        return Err(DataError::content(folder, expected, format!("{} folders", classes.len())));
     }
     Ok(classes)
 }
@@ -124,15 +116,10 @@ fn files(
     side: usize,
     decoders: usize,
 ) -> Result<(Files, Vec<u16>), DataError> {
-    let content = |path: &Path, expected: &str, found: String| DataError::Content {
-        path: path.to_owned(),
-        expected: expected.into(),
-        found,
-    };
     for name in class_names(folder)? {
         if classes.binary_search(&name).is_err() {
             let found = format!("{name}, which train does not have");
-            return Err(content(folder, "the classes of train", found));
+            return Err(DataError::content(folder, "the classes of train", found));
         }
     }
     let (mut folders, mut names, mut ends, mut labels) = (Vec::new(), String::new(), Vec::new(), Vec::new());
@@ -152,7 +139,7 @@ fn files(
     }
     if labels.is_empty() || u32::try_from(labels.len()).is_err() {
         let found = format!("{} in the folders of {} classes", labels.len(), classes.len());
-        return Err(content(folder, "images (.jpg, .jpeg or .png)", found));
+        return Err(DataError::content(folder, "images (.jpg, .jpeg or .png)", found));
     }
     Ok((Files { folders, names, ends, classes: labels.clone(), side, decoders }, labels))
 }
@@ -191,8 +178,8 @@ impl Files {
         out: &mut [u8],
     ) -> Result<(), DataError> {
         let path = self.path(i);
-        let failed = |source| DataError::Read { path: path.clone(), source };
-        let length = fs::metadata(&path).map_err(failed)?.len();
+        let failed = DataError::read(&path);
+        let length = fs::metadata(&path).map_err(&failed)?.len();
         if length > FILE_BYTES {
             return Err(self.damaged(i, format!("a file of {length} bytes (at most {FILE_BYTES})")));
         }

@@ -19,22 +19,10 @@ pub(crate) const MNIST: DatasetKind = DatasetKind {
         home: "http://yann.lecun.com/exdb/mnist",
         licence: "CC BY-SA 3.0",
         parcels: &[
-            digits(
-                &[image_file(0, "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db")],
-                ZIPPED[0],
-            ),
-            digits(
-                &[label_file(1, "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5")],
-                ZIPPED[1],
-            ),
-            digits(
-                &[image_file(2, "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7")],
-                ZIPPED[2],
-            ),
-            digits(
-                &[label_file(3, "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2")],
-                ZIPPED[3],
-            ),
+            digits(0, &[image_file(0, "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db")]),
+            digits(1, &[label_file(1, "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5")]),
+            digits(2, &[image_file(2, "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7")]),
+            digits(3, &[label_file(3, "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2")]),
         ],
     }),
     locate: |folders| locate(&MNIST, folders),
@@ -51,36 +39,24 @@ pub(crate) const FASHION: DatasetKind = DatasetKind {
         home: "https://github.com/zalandoresearch/fashion-mnist",
         licence: "MIT",
         parcels: &[
-            clothes(
-                &[image_file(0, "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888")],
-                ZIPPED[0],
-            ),
-            clothes(
-                &[label_file(1, "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9")],
-                ZIPPED[1],
-            ),
-            clothes(
-                &[image_file(2, "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b")],
-                ZIPPED[2],
-            ),
-            clothes(
-                &[label_file(3, "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34")],
-                ZIPPED[3],
-            ),
+            clothes(0, &[image_file(0, "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888")]),
+            clothes(1, &[label_file(1, "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9")]),
+            clothes(2, &[image_file(2, "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b")]),
+            clothes(3, &[label_file(3, "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34")]),
         ],
     }),
     locate: |folders| locate(&FASHION, folders),
     load: |folders, _| load(&FASHION, folders, OF_CLOTHES),
 };
 
-const fn digits(files: &'static [File], name: &'static str) -> Parcel {
+const fn digits(i: usize, files: &'static [File]) -> Parcel {
     let base = Some("https://ossci-datasets.s3.amazonaws.com/mnist/");
-    Parcel { base, name, packing: Packing::Gz, files }
+    Parcel { base, name: ZIPPED[i], packing: Packing::Gz, files }
 }
 
-const fn clothes(files: &'static [File], name: &'static str) -> Parcel {
+const fn clothes(i: usize, files: &'static [File]) -> Parcel {
     let base = Some("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/");
-    Parcel { base, name, packing: Packing::Gz, files }
+    Parcel { base, name: ZIPPED[i], packing: Packing::Gz, files }
 }
 
 const fn image_file(i: usize, sha256: &'static str) -> File {
@@ -143,7 +119,7 @@ fn split(images: &Path, labels: &Path) -> Result<Split, DataError> {
     let classes: Vec<u16> = labels.bytes[labels.header..].iter().map(|&class| u16::from(class)).collect();
     if let Some((i, class)) = classes.iter().enumerate().find(|&(_, &class)| usize::from(class) >= CLASSES) {
         let (expected, found) = (format!("labels below {CLASSES}"), format!("{class} at sample {i}"));
-        return Err(DataError::Content { path: path.into(), expected, found });
+        return Err(DataError::content(path, expected, found));
     }
     Ok(Split::bytes(images.bytes, images.header, SHAPE[0] * SHAPE[1], classes))
 }

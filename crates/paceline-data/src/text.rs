@@ -96,7 +96,7 @@ pub(crate) fn dataset(
     settings: &DatasetSettings,
 ) -> Result<Dataset, DataError> {
     let window = settings.window.unwrap_or(WINDOW);
-    let content = |expected: String, found: String| DataError::Content { path: path.into(), expected, found };
+    let content = |expected: String, found: String| DataError::content(path, expected, found);
     let mut alphabet: Vec<char> = Vec::new();
     let mut places = std::collections::HashMap::new();
     for character in text.chars() {

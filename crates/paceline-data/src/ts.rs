@@ -107,21 +107,15 @@ fn pair(folders: &Folders) -> Result<Vec<PathBuf>, DataError> {
                     Some(PathBuf::from(format!("{stem}{test}"))).filter(|path| path.is_file())
                 };
                 let test = other("_TEST.ts").or_else(|| other("_TEST.ts.gz"));
-                let test = test.ok_or_else(|| DataError::Content {
-                    path: train.clone(),
-                    expected: "a name NAME_TRAIN.ts, and NAME_TEST.ts beside it".into(),
-                    found: "none".into(),
-                })?;
+                let expected = "a name NAME_TRAIN.ts, and NAME_TEST.ts beside it";
+                let test = test.ok_or_else(|| DataError::content(train, expected, "none"))?;
                 return Ok(vec![train.clone(), test]);
             }
             several => {
                 let names: Vec<_> =
                     several.iter().filter_map(|p| p.file_name()).map(|n| n.to_string_lossy()).collect();
-                return Err(DataError::Content {
-                    path: place,
-                    expected: "one file NAME_TRAIN.ts (or name one as --data-dir DIR/NAME_TRAIN.ts)".into(),
-                    found: names.join(", "),
-                });
+                let expected = "one file NAME_TRAIN.ts (or name one as --data-dir DIR/NAME_TRAIN.ts)";
+                return Err(DataError::content(&place, expected, names.join(", ")));
             }
         }
     }
@@ -142,8 +136,7 @@ fn trains(folder: &Path) -> Vec<PathBuf> {
 fn load(source: &DatasetKind, files: &[PathBuf]) -> Result<Dataset, DataError> {
     let read = |path: &Path| uea::parse(&content::text(path)?, path);
     let (train, mut test) = (read(&files[0])?, read(&files[1])?);
-    let content =
-        |expected: String, found: String| DataError::Content { path: files[1].clone(), expected, found };
+    let content = |expected: String, found: String| DataError::content(&files[1], expected, found);
     if test.channels != train.channels {
         return Err(content(format!("{} channels, as to train", train.channels), test.channels.to_string()));
     }
