@@ -69,10 +69,6 @@ impl Medium for SharedMemory {
         Unix::bind(name)
     }
 
-    fn size(_: &UnixListener, _: &StreamOptions) -> io::Result<()> {
-        Ok(())
-    }
-
     fn accept(listener: &UnixListener, key: &Key) -> io::Result<(UnixStream, String)> {
         Unix::accept(listener, key)
     }

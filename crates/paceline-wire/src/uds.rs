@@ -86,11 +86,6 @@ impl Medium for Unix {
         Ok((UnixListener::from(socket), name.clone()))
     }
 
-    fn size(_: &UnixListener, _: &StreamOptions) -> io::Result<()> {
-        // Accepted connections do not inherit it.
-        Ok(())
-    }
-
     fn accept(listener: &UnixListener, _: &Key) -> io::Result<(UnixStream, String)> {
         let (socket, _) = listener.accept()?;
         let who = sockopt::socket_peercred(&socket)

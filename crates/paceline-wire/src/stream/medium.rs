@@ -38,8 +38,10 @@ pub trait Medium: Sized + 'static {
     /// Listens; returns the address as others must dial it.
     fn bind(address: &Self::Address) -> io::Result<(Self::Listener, Self::Address)>;
 
-    /// Sizes the buffers that accepted connections inherit.
-    fn size(listener: &Self::Listener, options: &StreamOptions) -> io::Result<()>;
+    /// Sizes the buffers that accepted connections inherit, where they do.
+    fn size(_listener: &Self::Listener, _options: &StreamOptions) -> io::Result<()> {
+        Ok(())
+    }
 
     /// Takes whoever knocks, and what is known of it. Few media need the run's key before the handshake.
     fn accept(listener: &Self::Listener, key: &Key) -> io::Result<(Self::Socket, String)>;

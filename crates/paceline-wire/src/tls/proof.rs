@@ -102,21 +102,39 @@ impl Expected {
         }
         Err(CertificateError::ApplicationVerificationFailure.into())
     }
-
-    fn signed(
-        &self,
-        message: &[u8],
-        public: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let public = SubjectPublicKeyInfoDer::from(public.as_ref());
-        verify_tls13_signature_with_raw_key(message, &public, signature, &self.algorithms)
-    }
 }
 
-/// TLS 1.2 is not offered, so nobody asks; if somebody did, this is the nearest that TLS has to say.
-fn older() -> Error {
-    PeerIncompatible::Tls13RequiredForQuic.into()
+/// What both sides' verifiers do about signatures.
+macro_rules! signatures {
+    () => {
+        fn verify_tls12_signature(
+            &self,
+            _: &[u8],
+            _: &CertificateDer<'_>,
+            _: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            // TLS 1.2 is not offered, so nobody asks; if somebody did, this is the nearest that TLS has to say.
+            Err(PeerIncompatible::Tls13RequiredForQuic.into())
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            public: &CertificateDer<'_>,
+            signature: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            let public = SubjectPublicKeyInfoDer::from(public.as_ref());
+            verify_tls13_signature_with_raw_key(message, &public, signature, &self.algorithms)
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            vec![SignatureScheme::ED25519]
+        }
+
+        fn requires_raw_public_keys(&self) -> bool {
+            true
+        }
+    };
 }
 
 impl ServerCertVerifier for Expected {
@@ -131,31 +149,7 @@ impl ServerCertVerifier for Expected {
         self.check(found, others).map(|()| ServerCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Err(older())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        public: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.signed(message, public, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        vec![SignatureScheme::ED25519]
-    }
-
-    fn requires_raw_public_keys(&self) -> bool {
-        true
-    }
+    signatures!();
 }
 
 impl ClientCertVerifier for Expected {
@@ -172,31 +166,7 @@ impl ClientCertVerifier for Expected {
         self.check(found, others).map(|()| ClientCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Err(older())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        public: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.signed(message, public, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        vec![SignatureScheme::ED25519]
-    }
-
-    fn requires_raw_public_keys(&self) -> bool {
-        true
-    }
+    signatures!();
 }
 
 /// An error of TLS in words that help whoever runs this program.
