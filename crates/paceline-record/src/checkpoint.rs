@@ -82,6 +82,12 @@ impl Manifest {
     fn hash(&self) -> String {
         hash(serde_json::to_string(self).expect("a manifest is plain data").as_bytes())
     }
+
+    /// Its file: what it says, and its hash.
+    fn sealed(self) -> Vec<u8> {
+        let sealed = Sealed { sha256: self.hash(), manifest: self };
+        (serde_json::to_string_pretty(&sealed).expect("a manifest is plain data") + "\n").into_bytes()
+    }
 }
 
 /// A checkpoint that cannot be used, and why.
@@ -126,10 +132,7 @@ impl Checkpoints {
                 account: checkpoint.account.clone(),
                 files,
             };
-            let sha256 = manifest.hash();
-            let sealed = Sealed { manifest, sha256 };
-            let text = serde_json::to_string_pretty(&sealed).expect("a manifest is plain data") + "\n";
-            store(&draft.join(MANIFEST), text.as_bytes())?;
+            store(&draft.join(MANIFEST), &manifest.sealed())?;
             File::open(&draft)?.sync_all()?;
             remove(&path)?;
             fs::rename(&draft, &path)?;
@@ -203,10 +206,7 @@ impl Checkpoints {
 
 /// The file of a manifest with this content, its hash included; none if it is no manifest's content.
 pub fn seal(content: &[u8]) -> Option<Vec<u8>> {
-    let manifest: Manifest = serde_json::from_slice(content).ok()?;
-    let sha256 = manifest.hash();
-    let text = serde_json::to_string_pretty(&Sealed { manifest, sha256 }).expect("a manifest is plain data");
-    Some((text + "\n").into_bytes())
+    serde_json::from_slice(content).ok().map(Manifest::sealed)
 }
 
 /// A checkpoint out of a manifest and the ranks' files, none of which is believed before it is checked.

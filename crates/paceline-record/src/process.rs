@@ -7,16 +7,16 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::metric::field;
+
 /// CPU time of this process so far, all threads, in seconds.
 pub fn cpu_seconds() -> f64 {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+    clock_ns(ClockId::ProcessCPUTime) as f64 * 1e-9
 }
 
 /// CPU time of the calling thread so far, in seconds.
 pub fn thread_cpu_seconds() -> f64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+    clock_ns(ClockId::ThreadCPUTime) as f64 * 1e-9
 }
 
 /// CPU time of all processes that this one has started and reaped, and of theirs, in seconds.
@@ -28,20 +28,23 @@ pub fn children_cpu_seconds() -> f64 {
 
 /// The clock that all processes of one machine share, in nanoseconds.
 pub fn monotonic_ns() -> u64 {
-    crate::site::clock_ns(ClockId::Monotonic)
+    clock_ns(ClockId::Monotonic)
 }
 
 /// The calendar, in nanoseconds since 1970.
 pub fn realtime_ns() -> u64 {
-    crate::site::clock_ns(ClockId::Realtime)
+    clock_ns(ClockId::Realtime)
+}
+
+fn clock_ns(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// Peak resident memory of this process in bytes; 0 where the kernel does not say.
 pub fn peak_memory_bytes() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kib = line.and_then(|line| line.trim().strip_suffix("kB")).and_then(|n| n.trim().parse::<u64>().ok());
-    kib.unwrap_or(0) * 1024
+    field::<u64>(&status, "VmHWM").unwrap_or(0) * 1024
 }
 
 /// How many processes wanted to run on this machine, on average over the last minute; 0 where the kernel does

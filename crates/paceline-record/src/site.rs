@@ -2,10 +2,10 @@
 
 use std::fs;
 
-use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use crate::machine::Machine;
+use crate::metric::field;
 use crate::process;
 
 /// A process and its machine, as they are when a run begins.
@@ -28,15 +28,13 @@ pub struct Site {
 impl Site {
     /// This process and this machine.
     pub fn own() -> Self {
-        let memory = read("/proc/meminfo");
-        let kib = memory.lines().find_map(|line| line.strip_prefix("MemTotal:"));
         Self {
             host: process::host(),
             boot_id: boot_id(),
             pid: std::process::id(),
             pid_started: started(std::process::id()).unwrap_or_default(),
             machine: Machine::here(),
-            memory_bytes: kib.and_then(|k| k.split_whitespace().next()?.parse().ok()).unwrap_or(0) * 1024,
+            memory_bytes: field::<u64>(&read("/proc/meminfo"), "MemTotal").unwrap_or(0) * 1024,
             clock_ns: process::realtime_ns() as i64 - process::monotonic_ns() as i64,
         }
     }
@@ -67,11 +65,6 @@ fn started(pid: u32) -> Option<u64> {
 
 fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
-}
-
-pub(crate) fn clock_ns(clock: ClockId) -> u64 {
-    let time = clock_gettime(clock);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 #[cfg(test)]

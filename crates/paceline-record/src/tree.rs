@@ -8,6 +8,8 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
+use crate::metric::field;
+
 /// What one process of the tree has taken so far.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Reading {
@@ -119,18 +121,14 @@ fn read(pid: u32) -> Option<(Reading, u64)> {
     let fields: Vec<&str> = tail.split(' ').collect();
     let number = |i: usize| fields.get(i)?.trim().parse::<u64>().ok();
     let io = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
-    let bytes = |key: &str| {
-        let line = io.lines().find_map(|line| line.strip_prefix(key));
-        line.and_then(|n| n.trim().parse().ok()).unwrap_or(0)
-    };
     // USER_HZ is 100 on every Linux; pages are what the kernel says.
     let reading = Reading {
         pid,
         name: head.split_once('(')?.1.into(),
         cpu_s: (number(11)? + number(12)?) as f64 / 100.0,
         resident_bytes: number(21)? * rustix::param::page_size() as u64,
-        read_bytes: bytes("read_bytes:"),
-        written_bytes: bytes("write_bytes:"),
+        read_bytes: field(&io, "read_bytes").unwrap_or(0),
+        written_bytes: field(&io, "write_bytes").unwrap_or(0),
     };
     Some((reading, number(19)?))
 }

@@ -3,6 +3,7 @@
 //! That much of the format is a few hundred lines less than the crate for all of it, which takes most of a
 //! minute to compile; pyarrow reads what is written here in the tests.
 
+use std::ops::Range;
 use std::path::Path;
 
 use super::{ExportError, Exported, file, folder, varint};
@@ -30,21 +31,16 @@ fn physical(kind: Type) -> i64 {
     }
 }
 
-/// Where a column's only page lies.
-struct Chunk {
-    offset: usize,
-    length: usize,
-}
-
 fn bytes(rows: &TableRows) -> Vec<u8> {
     let mut file = MAGIC.to_vec();
-    let chunks: Vec<Chunk> = (0..rows.table.columns.len())
+    // Where each column's only page lies.
+    let chunks: Vec<Range<usize>> = (0..rows.table.columns.len())
         .map(|column| {
             let offset = file.len();
             let page = page(rows, column);
             file.extend(header(page.len(), rows.rows.len()));
             file.extend(page);
-            Chunk { offset, length: file.len() - offset }
+            offset..file.len()
         })
         .collect();
     let footer = footer(rows, &chunks);
@@ -103,7 +99,7 @@ fn header(length: usize, values: usize) -> Vec<u8> {
     thrift.bytes
 }
 
-fn footer(rows: &TableRows, chunks: &[Chunk]) -> Vec<u8> {
+fn footer(rows: &TableRows, chunks: &[Range<usize>]) -> Vec<u8> {
     let (columns, count) = (&rows.table.columns, rows.rows.len() as i64);
     let mut thrift = Thrift::default();
     thrift.begin();
@@ -124,12 +120,15 @@ fn footer(rows: &TableRows, chunks: &[Chunk]) -> Vec<u8> {
     thrift.i64(3, count);
     thrift.list(4, 1, |t, _| {
         t.list(1, columns.len(), |t, i| {
-            let Chunk { offset, length } = chunks[i];
+            let (offset, length) = (chunks[i].start, chunks[i].len());
             t.i64(2, offset as i64);
             t.structure(3, |t| {
                 t.i32(1, physical(columns[i].kind));
-                t.numbers(2, &[0, 3]);
-                t.texts(3, &[columns[i].name]);
+                t.elements(2, 5, 2);
+                t.zigzag(0);
+                t.zigzag(3);
+                t.elements(3, 8, 1);
+                t.raw(columns[i].name);
                 t.i32(4, 0); // uncompressed
                 t.i64(5, count);
                 t.i64(6, length as i64);
@@ -137,7 +136,7 @@ fn footer(rows: &TableRows, chunks: &[Chunk]) -> Vec<u8> {
                 t.i64(9, offset as i64);
             });
         });
-        t.i64(2, chunks.iter().map(|c| c.length as i64).sum());
+        t.i64(2, chunks.iter().map(|c| c.len() as i64).sum());
         t.i64(3, count);
     });
     thrift.text(6, "paceline");
@@ -218,16 +217,6 @@ impl Thrift {
             fill(self, i);
             self.end();
         }
-    }
-
-    fn numbers(&mut self, id: i16, numbers: &[i64]) {
-        self.elements(id, 5, numbers.len());
-        numbers.iter().for_each(|n| self.zigzag(*n));
-    }
-
-    fn texts(&mut self, id: i16, texts: &[&str]) {
-        self.elements(id, 8, texts.len());
-        texts.iter().for_each(|text| self.raw(text));
     }
 }
 

@@ -124,12 +124,12 @@ impl Cgroup {
     pub fn now(&self) -> CgroupReading {
         let time = || match self.time.as_ref()? {
             Group::One(folder) => number(&folder.join("cpuacct.usage")).map(|ns| ns * 1e-9),
-            two => field(&two.text("", "cpu.stat")?, "usage_usec").map(|us| us * 1e-6),
+            two => field(&two.text("", "cpu.stat")?, "usage_usec").map(|us: f64| us * 1e-6),
         };
         let throttled = || {
             let text = self.cpu.as_ref()?.text("cpu.stat", "cpu.stat")?;
-            let nanoseconds = || field(&text, "throttled_time").map(|ns| ns * 1e-9);
-            field(&text, "throttled_usec").map(|us| us * 1e-6).or_else(nanoseconds)
+            let nanoseconds = || field(&text, "throttled_time").map(|ns: f64| ns * 1e-9);
+            field(&text, "throttled_usec").map(|us: f64| us * 1e-6).or_else(nanoseconds)
         };
         let disk = self.disk.as_ref().and_then(|group| {
             let text = |one: &str| group.text(one, "io.stat");

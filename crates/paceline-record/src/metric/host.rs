@@ -22,7 +22,7 @@ impl HostReading {
     }
 
     fn memory(&self, name: &str) -> Option<f64> {
-        field(&self.memory, name).map(|kib| kib * 1024.0)
+        field(&self.memory, name).map(|kib: f64| kib * 1024.0)
     }
 
     /// CPU time in the columns of the first line of `/proc/stat`, in seconds; USER_HZ is 100 on every Linux.

@@ -16,6 +16,8 @@ pub use host::{HOST, HostReading, INTERFACE, InterfaceReading};
 pub use link::{LINK, LinkReading, TcpReading};
 pub use process::{PROCESS, ProcessReading};
 
+use std::str::FromStr;
+
 use paceline_registry::{Entry, Registry};
 
 /// How a metric behaves over time.
@@ -137,7 +139,7 @@ where
 }
 
 /// The first number behind a word at the start of a line, as in most files under `/proc`.
-fn field(text: &str, name: &str) -> Option<f64> {
+pub(crate) fn field<N: FromStr>(text: &str, name: &str) -> Option<N> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim_start_matches([':', ' ', '\t']).split_whitespace().next()?.parse().ok()
 }
@@ -167,6 +169,6 @@ mod tests {
         let text = "VmPeak:\t  10 kB\nVmRSS:\t     7 kB\nread_bytes: 4096\n";
         assert_eq!(field(text, "VmRSS"), Some(7.0));
         assert_eq!(field(text, "read_bytes"), Some(4096.0));
-        assert_eq!(field(text, "Swap"), None);
+        assert_eq!(field::<u64>(text, "Swap"), None);
     }
 }

@@ -44,9 +44,9 @@ pub static PROCESS: &[Metric<ProcessReading>] = &[
     counter("cpu_system_s", "s", "CPU time in the kernel, all threads")
         .read("getrusage", |r| r.usage(|u| u.system_time().num_microseconds() as f64 * 1e-6)),
     gauge("resident_bytes", "bytes", "resident memory")
-        .read("/proc/self/status VmRSS", |r| field(&r.status, "VmRSS").map(|kib| kib * 1024.0)),
+        .read("/proc/self/status VmRSS", |r| field(&r.status, "VmRSS").map(|kib: f64| kib * 1024.0)),
     gauge("resident_peak_bytes", "bytes", "most resident memory so far")
-        .read("/proc/self/status VmHWM", |r| field(&r.status, "VmHWM").map(|kib| kib * 1024.0)),
+        .read("/proc/self/status VmHWM", |r| field(&r.status, "VmHWM").map(|kib: f64| kib * 1024.0)),
     counter("minor_faults", "faults", "page faults without reading from a disk")
         .read("getrusage", |r| r.usage(|u| u.minor_page_faults() as f64)),
     counter("major_faults", "faults", "page faults that read from a disk")

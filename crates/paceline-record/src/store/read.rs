@@ -2,7 +2,7 @@
 
 use paceline_plan::Plan;
 use rusqlite::types::Value;
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, OptionalExtension, Params, Row, params};
 
 use super::{RecordError, Store, at};
 use crate::event::RunResult;
@@ -155,23 +155,28 @@ pub fn number(value: &Value) -> Option<f64> {
 }
 
 impl Store {
+    /// What `read` makes of each row that a query gives.
+    fn query<T>(
+        &self,
+        sql: &str,
+        values: impl Params,
+        read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Vec<T>, RecordError> {
+        let all =
+            |c: &Connection| c.prepare(sql)?.query_map(values, read)?.collect::<rusqlite::Result<Vec<T>>>();
+        all(&self.connection).map_err(at(&self.path))
+    }
+
     /// All runs, the latest last.
     pub fn runs(&self) -> Result<Vec<RunRow>, RecordError> {
-        let sql = format!("SELECT {COLUMNS} FROM runs ORDER BY id");
-        let all = |c: &Connection| c.prepare(&sql)?.query_map([], run_row)?.collect::<rusqlite::Result<_>>();
-        all(&self.connection).map_err(at(&self.path))
+        self.query(&format!("SELECT {COLUMNS} FROM runs ORDER BY id"), [], run_row)
     }
 
     /// Runs that have written since a time (in seconds since 1970), and those of these numbers; the latest last.
     pub fn runs_since(&self, seen_s: f64, also: &[i64]) -> Result<Vec<RunRow>, RecordError> {
-        let also: Vec<String> = also.iter().map(ToString::to_string).collect();
-        let sql = format!(
-            "SELECT {COLUMNS} FROM runs WHERE seen_s >= ? OR id IN ({}) ORDER BY id",
-            also.join(", ")
-        );
-        let all =
-            |c: &Connection| c.prepare(&sql)?.query_map([seen_s], run_row)?.collect::<rusqlite::Result<_>>();
-        all(&self.connection).map_err(at(&self.path))
+        let also = also.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let sql = format!("SELECT {COLUMNS} FROM runs WHERE seen_s >= ? OR id IN ({also}) ORDER BY id");
+        self.query(&sql, [seen_s], run_row)
     }
 
     /// A number that is another one once somebody else has written.
@@ -183,17 +188,13 @@ impl Store {
     /// The run whose id begins so; `last` is the latest.
     pub fn find(&self, name: &str) -> Result<RunRow, RecordError> {
         let sql = |condition: &str| format!("SELECT {COLUMNS} FROM runs {condition}");
-        let failed = at(&self.path);
         if name == "last" {
             let last = self.connection.query_row(&sql("ORDER BY id DESC LIMIT 1"), [], run_row).optional();
             let empty = || RecordError::Empty { path: self.path.clone() };
-            return last.map_err(failed)?.ok_or_else(empty);
+            return last.map_err(at(&self.path))?.ok_or_else(empty);
         }
-        let matching = |c: &Connection| -> rusqlite::Result<Vec<RunRow>> {
-            let sql = sql("WHERE substr(run, 1, length(?1)) = ?1 ORDER BY run = ?1 DESC, id LIMIT 3");
-            c.prepare(&sql)?.query_map(params![name], run_row)?.collect()
-        };
-        let mut found = matching(&self.connection).map_err(failed)?;
+        let sql = sql("WHERE substr(run, 1, length(?1)) = ?1 ORDER BY run = ?1 DESC, id LIMIT 3");
+        let mut found = self.query(&sql, [name], run_row)?;
         match found.len() {
             0 => Err(RecordError::Which {
                 problem: format!("no run is called {name} in {}", self.path.display()),
@@ -222,25 +223,17 @@ impl Store {
             table.key.join(", ")
         );
         let width = names.len();
-        let read = |row: &Row<'_>| (0..width).map(|i| row.get::<_, Value>(i)).collect();
-        let all = |c: &Connection| {
-            c.prepare(&sql)?.query_map(params![run.id], read)?.collect::<rusqlite::Result<_>>()
-        };
-        let rows = all(&self.connection).map_err(at(&self.path))?;
+        let rows = self.query(&sql, [run.id], |row| (0..width).map(|i| row.get(i)).collect())?;
         Ok(TableRows { table, rows })
     }
 
     /// Numbers that a query gives for a run (its only parameter); what is none is left out as NaN.
     pub fn numbers(&self, sql: &str, run: &RunRow) -> Result<Vec<Vec<f64>>, RecordError> {
-        let read = |row: &Row<'_>| {
+        self.query(sql, [run.id], |row| {
             (0..row.as_ref().column_count())
                 .map(|i| Ok(number(&row.get::<_, Value>(i)?).unwrap_or(f64::NAN)))
                 .collect()
-        };
-        let all = |c: &Connection| {
-            c.prepare(sql)?.query_map(params![run.id], read)?.collect::<rusqlite::Result<_>>()
-        };
-        all(&self.connection).map_err(at(&self.path))
+        })
     }
 
     /// Whether the database is whole.
@@ -259,12 +252,9 @@ impl Store {
             let (host, boot) = (r.get::<_, String>(1)?, r.get::<_, String>(2)?);
             Ok((r.get(0)?, alive(&host, &boot, r.get(3)?, r.get::<_, i64>(4)? as u64)))
         };
-        let running = |c: &Connection| -> rusqlite::Result<Vec<(i64, Option<bool>)>> {
-            c.prepare("SELECT id, host, boot_id, pid, pid_started FROM runs WHERE state = 'running'")?
-                .query_map([], looked_at)?
-                .collect()
-        };
-        for (id, alive) in running(&self.connection).map_err(&failed)? {
+        let running = "SELECT id, host, boot_id, pid, pid_started FROM runs WHERE state = 'running'";
+        let running: Vec<(i64, _)> = self.query(running, [], looked_at)?;
+        for (id, alive) in running {
             if alive == Some(false) {
                 // It may have ended between the two looks: then its own word counts.
                 noted += self

@@ -42,11 +42,11 @@ impl Store {
         // A commit reaches the disk when the log is folded in; a killed process loses nothing that it committed.
         self.connection.pragma_update(None, "synchronous", "NORMAL").map_err(&failed)?;
         let known = MIGRATIONS.len() as i64;
-        if version(&self.connection).map_err(&failed)? > known {
-            let found = version(&self.connection).map_err(&failed)?;
+        let found = version(&self.connection).map_err(&failed)?;
+        if found > known {
             return Err(RecordError::Newer { path: self.path.clone(), found, known });
         }
-        if !up_to_date(&self.connection, &self.metrics, known).map_err(&failed)? {
+        if found < known || !missing(&self.connection, &self.metrics).map_err(&failed)?.is_empty() {
             self.migrate(known).map_err(&failed)?;
         }
         Ok(())
@@ -76,19 +76,8 @@ impl Store {
             migrate(&change, &self.metrics)?;
         }
         change.pragma_update(None, "user_version", known)?;
-        for table in tables(&self.metrics) {
-            let there = columns(&change, table.name)?;
-            if there.is_empty() {
-                change.execute_batch(&create(&table))?;
-                continue;
-            }
-            for column in table.columns.iter().filter(|c| !there.iter().any(|name| name == c.name)) {
-                change.execute_batch(&format!(
-                    "ALTER TABLE {} ADD COLUMN {};",
-                    table.name,
-                    define(column)
-                ))?;
-            }
+        for statement in missing(&change, &self.metrics)? {
+            change.execute_batch(&statement)?;
         }
         for (name, _, query) in VIEWS {
             change.execute_batch(&format!("DROP VIEW IF EXISTS {name}; CREATE VIEW {name} AS {query};"))?;
@@ -106,17 +95,19 @@ fn columns(connection: &Connection, table: &str) -> rusqlite::Result<Vec<String>
     query.query_map([], |row| row.get(0))?.collect()
 }
 
-fn up_to_date(connection: &Connection, metrics: &Metrics, known: i64) -> rusqlite::Result<bool> {
-    if version(connection)? != known {
-        return Ok(false);
-    }
+/// Statements that make the tables and columns that the registry has and the database has not.
+fn missing(connection: &Connection, metrics: &Metrics) -> rusqlite::Result<Vec<String>> {
+    let mut statements = Vec::new();
     for table in tables(metrics) {
         let there = columns(connection, table.name)?;
-        if table.columns.iter().any(|c| !there.iter().any(|name| name == c.name)) {
-            return Ok(false);
+        if there.is_empty() {
+            statements.push(create(&table));
+            continue;
         }
+        let new = table.columns.iter().filter(|c| !there.iter().any(|name| name == c.name));
+        statements.extend(new.map(|c| format!("ALTER TABLE {} ADD COLUMN {};", table.name, define(c))));
     }
-    Ok(true)
+    Ok(statements)
 }
 
 #[cfg(test)]
