@@ -102,28 +102,6 @@ impl RunOrigin {
     }
 }
 
-impl Event<'_> {
-    /// Its `type`.
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Self::Start { .. } => "start",
-            Self::Progress { .. } => "progress",
-            Self::Evaluation { .. } => "evaluation",
-            Self::Phases { .. } => "phases",
-            Self::Waiting { .. } => "waiting",
-            Self::Host { .. } => "host",
-            Self::Liveness { .. } => "liveness",
-            Self::Paused => "paused",
-            Self::Checkpoint { .. } => "checkpoint",
-            Self::Restarted { .. } => "restarted",
-            Self::Refused { .. } => "refused",
-            Self::Batch { .. } => "batch",
-            Self::Failed { .. } => "failed",
-            Self::Result(_) => "result",
-        }
-    }
-}
-
 /// The result of a run: the last line on standard output.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RunResult {

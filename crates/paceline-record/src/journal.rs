@@ -144,21 +144,18 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn place(name: &str) -> PathBuf {
-        let folder = std::env::temp_dir().join(format!("paceline-journal-{}-{name}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&folder);
-        folder.join("journal.ndjson")
-    }
-
-    fn filled(path: &Path, count: u64) {
-        let (mut journal, _) = Journal::open(path).unwrap();
+    /// A journal of `count` entries, in a folder that goes with the test.
+    fn filled(count: u64) -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("studies/journal.ndjson");
+        let (mut journal, _) = Journal::open(&path).unwrap();
         (0..count).for_each(|n| journal.append(&json!({"n": n, "text": "a\nb"})).unwrap());
+        (folder, path)
     }
 
     #[test]
     fn entries_come_back_and_a_torn_end_at_any_byte_is_taken_away() {
-        let path = place("torn");
-        filled(&path, 3);
+        let (_folder, path) = filled(3);
         let text = std::fs::read(&path).unwrap();
         let lines: Vec<usize> =
             text.iter().enumerate().filter(|(_, b)| **b == b'\n').map(|(i, _)| i + 1).collect();
@@ -171,13 +168,11 @@ mod tests {
             let entries = Journal::open(&path).unwrap().1;
             assert_eq!(entries.last().unwrap(), "after", "cut at {cut}");
         }
-        std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
     }
 
     #[test]
     fn damage_before_the_end_is_an_error_and_a_bad_last_line_is_torn() {
-        let path = place("damaged");
-        filled(&path, 3);
+        let (_folder, path) = filled(3);
         let text = std::fs::read(&path).unwrap();
         let first_line = text.iter().position(|b| *b == b'\n').unwrap();
         for at in 0..text.len() {
@@ -189,13 +184,11 @@ mod tests {
                 Err(error) => assert!(error.to_string().contains("is damaged"), "{error}"),
             }
         }
-        std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
     }
 
     #[test]
     fn only_one_can_write_and_others_can_look() {
-        let path = place("locked");
-        filled(&path, 1);
+        let (_folder, path) = filled(1);
         let (held, _) = Journal::open(&path).unwrap();
         assert!(Journal::open(&path).unwrap_err().to_string().contains("another process"));
         assert!(Journal::busy(&path));
@@ -203,6 +196,5 @@ mod tests {
         drop(held);
         assert!(!Journal::busy(&path));
         assert!(Journal::open(&path).is_ok());
-        std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
     }
 }

@@ -231,7 +231,7 @@ impl Record {
             Event::Waiting { .. } | Event::Host { .. } | Event::Liveness { .. } => None,
             Event::Refused { .. } | Event::Failed { .. } => None,
         };
-        self.push(Job::Event { at_ns, kind: event.kind(), text: text() });
+        self.push(Job::Event { at_ns, text: text(), reported: true });
         job.into_iter().for_each(|job| self.push(job));
     }
 
@@ -284,7 +284,8 @@ impl Record {
     pub fn finish(mut self, result: &RunResult) -> Result<(), RecordError> {
         let marked = Marked { what: &Event::Result(result.clone()), origin: self.origin };
         let text = serde_json::to_string(&marked).expect("a result is plain data");
-        self.push(Job::Event { at_ns: self.now(), kind: RESULT, text });
+        // The caller prints the result's line, after everything else.
+        self.push(Job::Event { at_ns: self.now(), text, reported: false });
         self.end("ok", Some(result.clone()), None, 0)?;
         self.verify()
     }
@@ -374,8 +375,6 @@ pub(super) fn file_id(path: &Path) -> Result<(u64, u64), RecordError> {
     Ok((found.dev(), found.ino()))
 }
 
-/// The kind of the last event of a run that ended well. Who runs it prints that line.
-pub(super) const RESULT: &str = "result";
 /// The exit code of a run that was asked to save and stop.
 const INTERRUPTED: u8 = 130;
 /// The exit code of a run whose record could not be kept.

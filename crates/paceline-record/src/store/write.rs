@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ToSql, params};
 
-use super::record::{EventSink, RESULT, file_id};
+use super::record::{EventSink, file_id};
 use super::{RecordError, at};
 use crate::event::RunResult;
 use crate::metric::Metrics;
@@ -21,7 +21,7 @@ const COMMIT: Duration = Duration::from_millis(200);
 
 /// What the writer is given to do. `Sync` is answered when everything before it is stored.
 pub(super) enum Job {
-    Event { at_ns: i64, kind: &'static str, text: String },
+    Event { at_ns: i64, text: String, reported: bool },
     Start { parameters: usize, steps: u64, kernels: String },
     Progress { step: u64, samples: u64, train_s: f64, train_loss: f64, text: Option<String> },
     Evaluation { at_ns: i64, step: u64, samples: u64, train_s: f64, loss: f64, accuracy: f64 },
@@ -120,8 +120,8 @@ impl Writer {
             }
             for job in list {
                 match (job, &mut self.told) {
-                    // What is stored is reported. (The result's line is printed by the caller, after everything else.)
-                    (Job::Event { kind, text, .. }, Some(told)) if kind != RESULT => told(&text),
+                    // What is stored is reported.
+                    (Job::Event { text, reported: true, .. }, Some(told)) => told(&text),
                     (Job::Progress { text: Some(text), .. }, Some(told)) => told(&text),
                     // The thread that asked may be gone.
                     (Job::Sync(done), _) => drop(done.send(())),
@@ -147,11 +147,11 @@ impl Writer {
 
     fn write_job(&mut self, job: &Job) -> rusqlite::Result<()> {
         match job {
-            Job::Event { at_ns, kind, text } => {
+            Job::Event { at_ns, text, .. } => {
                 self.events += 1;
                 self.execute(
-                    "INSERT INTO events (run, n, t_ns, type, event) VALUES (?, ?, ?, ?, ?)",
-                    params![self.run, self.events - 1, *at_ns, kind, text],
+                    "INSERT INTO events (run, n, t_ns, type, event) VALUES (?1, ?2, ?3, ?4 ->> 'type', ?4)",
+                    params![self.run, self.events - 1, *at_ns, text],
                 )
             }
             Job::Batch { rank, batch } => {
