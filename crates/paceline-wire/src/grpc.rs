@@ -15,9 +15,9 @@ mod link;
 mod runtime;
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use rustix::event::{PollFd, PollFlags};
@@ -30,7 +30,7 @@ use crate::registry::{TransportDefaults, TransportKind, door};
 use crate::stream::READABLE;
 use crate::stream::StreamOptions;
 use crate::stream::medium::{self, Medium};
-use crate::tcp::Net;
+use crate::tcp::{Listening, Net};
 use link::Link;
 use runtime::Runtime;
 
@@ -53,7 +53,7 @@ const CHUNK: usize = 256 << 10;
 const FRAMES: [usize; 2] = [16 << 10, 256 << 10];
 
 #[derive(Clone, Copy)]
-struct Sizes {
+pub struct Sizes {
     /// Bytes under way in each direction.
     window: u32,
     chunk: usize,
@@ -73,17 +73,7 @@ impl Sizes {
 /// Connections made of gRPC calls.
 pub struct Rpc;
 
-pub struct Ear {
-    socket: TcpListener,
-    /// What connections get, once it is known.
-    ready: OnceLock<(Arc<Runtime>, Sizes)>,
-}
-
-impl AsFd for Ear {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-}
+type Ear = Listening<(Arc<Runtime>, Sizes)>;
 
 impl Medium for Rpc {
     type Address = SocketAddr;
@@ -98,8 +88,7 @@ impl Medium for Rpc {
     }
 
     fn bind(address: &SocketAddr) -> io::Result<(Ear, SocketAddr)> {
-        let (socket, address) = Net::bind(address)?;
-        Ok((Ear { socket, ready: OnceLock::new() }, address))
+        Ear::bind(address)
     }
 
     /// The thread starts here and not earlier, since by now a process is on the cores that it keeps to.

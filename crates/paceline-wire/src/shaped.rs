@@ -12,8 +12,7 @@
 
 mod interfaces;
 
-use std::cmp::Ordering;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,8 +51,9 @@ pub struct Shaped {
     leaving: Vec<Taken>,
     /// Sends that it has taken, but the interface's buffer has not.
     waiting: Vec<Taken>,
-    /// Messages whose first bit has not come yet, or was not looked at.
-    coming: BinaryHeap<Coming>,
+    /// Messages whose first bit has not come yet, or was not looked at, with their bytes: by the time of that bit, and
+    /// in the order in which they were heard of.
+    coming: BTreeMap<(u64, u64), (usize, Event)>,
     /// Messages with the time of their last bit, in that order.
     here: VecDeque<(u64, Event)>,
     /// Messages of each rank among these two.
@@ -70,35 +70,6 @@ struct Taken {
     op: u64,
     at: u64,
 }
-
-struct Coming {
-    first_bit: u64,
-    /// Tells messages of one time apart, first come first.
-    count: u64,
-    bytes: usize,
-    event: Event,
-}
-
-impl Ord for Coming {
-    /// The heap's largest is the earliest.
-    fn cmp(&self, other: &Self) -> Ordering {
-        (other.first_bit, other.count).cmp(&(self.first_bit, self.count))
-    }
-}
-
-impl PartialOrd for Coming {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Coming {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for Coming {}
 
 /// Nanoseconds of the clock that all processes of a machine share.
 fn now() -> u64 {
@@ -130,7 +101,7 @@ impl Shaped {
             inner,
             leaving: Vec::new(),
             waiting: Vec::new(),
-            coming: BinaryHeap::new(),
+            coming: BTreeMap::new(),
             here: VecDeque::new(),
             lost: Vec::new(),
             count: 0,
@@ -147,12 +118,8 @@ impl Shaped {
                     meta[STAMP].fill(0);
                     self.count += 1;
                     self.kept[from] += 1;
-                    self.coming.push(Coming {
-                        first_bit: stamp,
-                        count: self.count,
-                        bytes: HEADER + 4 * body.len(),
-                        event: Event::Message { from, meta, body },
-                    });
+                    let bytes = HEADER + 4 * body.len();
+                    self.coming.insert((stamp, self.count), (bytes, Event::Message { from, meta, body }));
                 }
                 Event::Sent { op } => match self.leaving.iter().position(|taken| taken.op == op) {
                     Some(at) => self.waiting.push(self.leaving.remove(at)),
@@ -175,8 +142,8 @@ impl Shaped {
 
     /// Hands out what is due.
     fn deliver(&mut self, now: u64, events: &mut Vec<Event>) {
-        while self.coming.peek().is_some_and(|next| next.first_bit <= now) {
-            let Some(Coming { first_bit, bytes, event, .. }) = self.coming.pop() else { break };
+        while let Some(next) = self.coming.first_entry().filter(|next| next.key().0 <= now) {
+            let ((first_bit, _), (bytes, event)) = next.remove_entry();
             let time = self.link.nanoseconds(bytes);
             let begun = self.interfaces.receive(self.host, first_bit, time);
             self.here.push_back((begun.saturating_add(time), event));
@@ -202,9 +169,9 @@ impl Shaped {
 
     /// When something will be due, as far as is known.
     fn next(&self) -> Option<u64> {
-        let coming = self.coming.peek().map(|next| {
+        let coming = self.coming.first_key_value().map(|((first_bit, _), (bytes, _))| {
             let free = self.interfaces.free_to_receive(self.host);
-            next.first_bit.max(free).saturating_add(self.link.nanoseconds(next.bytes))
+            free.max(*first_bit).saturating_add(self.link.nanoseconds(*bytes))
         });
         let here = self.here.front().map(|(due, _)| *due);
         self.waiting.iter().map(|taken| taken.at).chain(coming).chain(here).min()

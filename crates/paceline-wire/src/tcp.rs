@@ -2,7 +2,8 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::OnceLock;
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
@@ -30,6 +31,25 @@ pub const KIND: TransportKind = TransportKind {
 
 /// Connections made of TCP.
 pub struct Net;
+
+/// A socket that listens, and what its connections get once that is known.
+pub struct Listening<T> {
+    pub(crate) socket: TcpListener,
+    pub(crate) ready: OnceLock<T>,
+}
+
+impl<T> Listening<T> {
+    pub(crate) fn bind(address: &SocketAddr) -> io::Result<(Self, SocketAddr)> {
+        let (socket, address) = Net::bind(address)?;
+        Ok((Self { socket, ready: OnceLock::new() }, address))
+    }
+}
+
+impl<T> AsFd for Listening<T> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
 
 impl Stream for TcpStream {
     fn kernel(&self) -> Option<KernelView> {

@@ -8,9 +8,9 @@
 mod proof;
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use rustix::event::PollFd;
 use rustls::{ClientConnection, Connection, ServerConfig, ServerConnection};
@@ -22,7 +22,7 @@ use crate::kernel::{self, KernelView};
 use crate::stream::StreamOptions;
 use crate::stream::medium::{self, Medium};
 use crate::stream::{BOTH, READABLE};
-use crate::tcp::{Net, buffers_and_segments};
+use crate::tcp::{Listening, Net, buffers_and_segments};
 
 /// Bytes read from the kernel at once: two records of the greatest length.
 const STAGING: usize = 32 << 10;
@@ -30,18 +30,8 @@ const STAGING: usize = 32 << 10;
 /// Connections made of TLS over TCP.
 pub struct Secure;
 
-/// A socket that listens, and what it says to whoever knocks.
-pub struct Bell {
-    socket: TcpListener,
-    /// Made for the first who knocks.
-    config: OnceLock<Arc<ServerConfig>>,
-}
-
-impl AsFd for Bell {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-}
+/// A socket that listens, and its side of the handshake, made for the first stranger that knocks.
+pub type Bell = Listening<Arc<ServerConfig>>;
 
 impl Medium for Secure {
     type Address = SocketAddr;
@@ -54,8 +44,7 @@ impl Medium for Secure {
     }
 
     fn bind(address: &SocketAddr) -> io::Result<(Bell, SocketAddr)> {
-        let (socket, address) = Net::bind(address)?;
-        Ok((Bell { socket, config: OnceLock::new() }, address))
+        Bell::bind(address)
     }
 
     fn size(listener: &Bell, options: &StreamOptions) -> io::Result<()> {
@@ -64,7 +53,7 @@ impl Medium for Secure {
 
     fn accept(listener: &Bell, key: &Key) -> io::Result<(Stream, String)> {
         let (socket, who) = Net::accept(&listener.socket, key)?;
-        let config = listener.config.get_or_init(|| proof::server(key));
+        let config = listener.ready.get_or_init(|| proof::server(key));
         let tls = ServerConnection::new(Arc::clone(config)).map_err(io::Error::other)?;
         Ok((Stream::new(socket, tls.into()), who))
     }

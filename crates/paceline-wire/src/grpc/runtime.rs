@@ -12,7 +12,7 @@ use tokio::sync::{Semaphore, mpsc};
 const LINGERING: usize = 64;
 
 /// The thread, as long as somebody holds it.
-pub(super) struct Runtime {
+pub struct Runtime {
     handle: Handle,
     /// Each connection has a clone: the thread ends when all are gone.
     alive: Option<mpsc::Sender<()>>,

@@ -4,13 +4,13 @@
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags};
-use rustix::net::sockopt;
+use rustix::event::PollFd;
 
 use crate::identity::Key;
-use crate::stream::medium::{Medium, Stream as _};
+use crate::stream::medium::{Medium, Stream as _, writable};
 use crate::stream::{StreamOptions, await_any};
 use crate::tls::{Secure, Stream};
 
@@ -45,12 +45,9 @@ impl Link {
         let late = |what: &str| {
             io::Error::new(ErrorKind::TimedOut, format!("{what} within {:.1} s", within.as_secs_f64()))
         };
-        let mut sockets = [PollFd::new(&stream, PollFlags::OUT)];
-        await_any(&mut sockets, left()).map_err(io::Error::other)?;
-        if sockets[0].revents().is_empty() {
+        if !writable(stream.as_fd(), left())? {
             return Err(late("no answer"));
         }
-        sockopt::socket_error(&stream)??;
         loop {
             // Nothing is written; the handshake moves on.
             match stream.write(&[]) {

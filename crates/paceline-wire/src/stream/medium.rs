@@ -75,7 +75,7 @@ pub trait Stream: Read + Write + AsFd + Send {
 
     /// Whether a connection that was dialled is open by now.
     fn opened(&mut self) -> io::Result<bool> {
-        writable(self.as_fd())
+        writable(self.as_fd(), Duration::ZERO)
     }
 
     /// Prepares a sleep that ends when bytes have come or, if `writing`, can be written; true if there is no
@@ -98,10 +98,10 @@ pub trait Stream: Read + Write + AsFd + Send {
     }
 }
 
-/// Whether a socket has finished connecting.
-fn writable(socket: BorrowedFd<'_>) -> io::Result<bool> {
+/// Whether a socket has finished connecting, after a wait for that.
+pub(crate) fn writable(socket: BorrowedFd<'_>, wait: Duration) -> io::Result<bool> {
     let mut sockets = [PollFd::from_borrowed_fd(socket, PollFlags::OUT)];
-    await_any(&mut sockets, Duration::ZERO).map_err(io::Error::other)?;
+    await_any(&mut sockets, wait).map_err(io::Error::other)?;
     if sockets[0].revents().is_empty() {
         return Ok(false);
     }
