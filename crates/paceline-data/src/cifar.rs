@@ -10,7 +10,7 @@ use crate::augment::Jitter;
 use crate::content;
 use crate::dataset::{Dataset, Normalisation, Split};
 use crate::error::DataError;
-use crate::folders::Folders;
+use crate::folders::{Folders, plain_or_zipped};
 use crate::origin::{File, Origin, Packing, Parcel, Published};
 use crate::registry::{DatasetKind, DatasetSettings, Form};
 
@@ -56,16 +56,12 @@ const MOMENTS: [(f32, f32); 3] = [(0.4914, 0.2470), (0.4822, 0.2435), (0.4465, 0
 
 /// The training files that are there, and the test file, all in one place.
 fn locate(folders: &Folders) -> Result<(Vec<PathBuf>, PathBuf), DataError> {
-    let missing =
-        |file: &str| DataError::NotFound { dataset: CIFAR.name, file: file.into(), tried: folders.0.clone() };
+    let missing = |file: &str| folders.missing(CIFAR.name, file);
     for place in folders.places(CIFAR.places) {
-        let here = |name: String| {
-            let (plain, zipped) = (place.join(&name), place.join(name + ".gz"));
-            [plain, zipped].into_iter().find(|path| path.is_file())
-        };
-        let train: Vec<_> = (1..=5).filter_map(|n| here(format!("data_batch_{n}.bin"))).collect();
+        let here = |name: &str| plain_or_zipped(&place, name);
+        let train: Vec<_> = (1..=5).filter_map(|n| here(&format!("data_batch_{n}.bin"))).collect();
         if !train.is_empty() {
-            let test = here("test_batch.bin".into()).ok_or_else(|| missing("test_batch.bin"))?;
+            let test = here("test_batch.bin").ok_or_else(|| missing("test_batch.bin"))?;
             return Ok((train, test));
         }
     }

@@ -1,6 +1,6 @@
 //! Where files are looked for.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::error::DataError;
 
@@ -24,14 +24,26 @@ impl Folders {
         names: &'static [&'static str],
         file: &str,
     ) -> Result<PathBuf, DataError> {
-        for place in self.places(names) {
-            for name in [file.to_owned(), format!("{file}.gz")] {
-                let path = place.join(name);
-                if path.is_file() {
-                    return Ok(path);
-                }
-            }
-        }
-        Err(DataError::NotFound { dataset, file: file.into(), tried: self.0.clone() })
+        let found = self.places(names).find_map(|place| plain_or_zipped(&place, file));
+        found.ok_or_else(|| self.missing(dataset, file))
     }
+
+    /// The error of a dataset of which `file` is in none of the folders.
+    pub(crate) fn missing(&self, dataset: &'static str, file: &str) -> DataError {
+        DataError::NotFound { dataset, file: file.into(), tried: self.0.clone() }
+    }
+}
+
+/// The path of `file` or `file.gz` in a folder.
+pub(crate) fn plain_or_zipped(folder: &Path, file: &str) -> Option<PathBuf> {
+    [folder.join(file), folder.join(format!("{file}.gz"))].into_iter().find(|path| path.is_file())
+}
+
+/// The entries of a folder whose names `fits` accepts, in order; none if it cannot be read.
+pub(crate) fn listed(folder: &Path, fits: impl Fn(&str) -> bool) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let named = entries.filter(|entry| fits(&entry.file_name().to_string_lossy()));
+    let mut found: Vec<_> = named.map(|entry| entry.path()).collect();
+    found.sort_unstable();
+    found
 }

@@ -55,11 +55,8 @@ pub(crate) struct Files {
 
 fn root(folders: &Folders) -> Result<PathBuf, DataError> {
     let whole = |place: &PathBuf| place.join("train").is_dir();
-    folders.places(IMAGE_FOLDER.places).find(whole).ok_or_else(|| DataError::NotFound {
-        dataset: IMAGE_FOLDER.name,
-        file: "train/<class>/*.jpg".into(),
-        tried: folders.0.clone(),
-    })
+    let missing = || folders.missing(IMAGE_FOLDER.name, "train/<class>/*.jpg");
+    folders.places(IMAGE_FOLDER.places).find(whole).ok_or_else(missing)
 }
 
 fn load(folders: &Folders, settings: &DatasetSettings) -> Result<Dataset, DataError> {

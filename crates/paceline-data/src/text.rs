@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::content;
 use crate::dataset::{Dataset, Normalisation, Split};
 use crate::error::DataError;
-use crate::folders::Folders;
+use crate::folders::{Folders, listed};
 use crate::origin::{File, Origin, Packing, Parcel, Published};
 use crate::registry::{DatasetKind, DatasetSettings, Form};
 
@@ -73,19 +73,13 @@ fn files(folders: &Folders) -> Result<Vec<PathBuf>, DataError> {
         if place.is_file() {
             return Ok(vec![place]);
         }
-        let entries = std::fs::read_dir(&place).into_iter().flatten().flatten().map(|entry| entry.path());
-        let mut texts: Vec<_> = entries.filter(|path| is_text(path) && path.is_file()).collect();
+        let mut texts = listed(&place, |name| name.ends_with(".txt") || name.ends_with(".txt.gz"));
+        texts.retain(|path| path.is_file());
         if !texts.is_empty() {
-            texts.sort_unstable();
             return Ok(texts);
         }
     }
-    Err(DataError::NotFound { dataset: TEXT.name, file: "*.txt".into(), tried: folders.0.clone() })
-}
-
-fn is_text(path: &Path) -> bool {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    name.ends_with(".txt") || name.ends_with(".txt.gz")
+    Err(folders.missing(TEXT.name, "*.txt"))
 }
 
 /// The dataset that a text makes; `path` is for error messages.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use crate::content;
 use crate::dataset::{Dataset, Normalisation, Split};
 use crate::error::DataError;
-use crate::folders::Folders;
+use crate::folders::{Folders, listed};
 use crate::origin::{File, Origin, Packing, Parcel, Published};
 use crate::registry::{DatasetKind, Form};
 use crate::uea::{self, Series};
@@ -97,7 +97,8 @@ fn named(source: &DatasetKind, files: [&str; 2], folders: &Folders) -> Result<Ve
 /// The only pair in a folder, or the pair of a training file that was named itself.
 fn pair(folders: &Folders) -> Result<Vec<PathBuf>, DataError> {
     for place in folders.places(TS.places) {
-        let train = if place.is_file() { vec![place.clone()] } else { trains(&place) };
+        let is_train = |name: &str| name.ends_with(TRAIN) || name.ends_with("_TRAIN.ts.gz");
+        let train = if place.is_file() { vec![place.clone()] } else { listed(&place, is_train) };
         match &train[..] {
             [] => {}
             [train] => {
@@ -119,18 +120,7 @@ fn pair(folders: &Folders) -> Result<Vec<PathBuf>, DataError> {
             }
         }
     }
-    Err(DataError::NotFound { dataset: TS.name, file: "NAME_TRAIN.ts".into(), tried: folders.0.clone() })
-}
-
-fn trains(folder: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    let is_train = |path: &PathBuf| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        name.ends_with(TRAIN) || name.ends_with("_TRAIN.ts.gz")
-    };
-    let mut found: Vec<_> = entries.filter(is_train).collect();
-    found.sort_unstable();
-    found
+    Err(folders.missing(TS.name, "NAME_TRAIN.ts"))
 }
 
 fn load(source: &DatasetKind, files: &[PathBuf]) -> Result<Dataset, DataError> {
