@@ -23,17 +23,11 @@ pub enum LivenessChange {
     Dead(usize),
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Life {
-    /// It need not say anything any more.
-    Unwatched,
-    Silent(Duration),
-}
-
 /// The signs of life of all ranks.
 #[derive(Debug)]
 pub struct Liveness {
-    ranks: Vec<Life>,
+    /// How long each rank was silent; none if it need not say anything any more.
+    ranks: Vec<Option<Duration>>,
     /// The time of the last look.
     looked: Option<Duration>,
 }
@@ -41,18 +35,18 @@ pub struct Liveness {
 impl Liveness {
     /// Every rank is watched from its start: one that stands still before its first word is missed like any other.
     pub fn new(ranks: usize) -> Self {
-        Self { ranks: vec![Life::Silent(Duration::ZERO); ranks], looked: None }
+        Self { ranks: vec![Some(Duration::ZERO); ranks], looked: None }
     }
 
     /// A rank has said something.
     pub fn heard(&mut self, rank: usize) -> Option<LivenessChange> {
-        let Life::Silent(silence) = &mut self.ranks[rank] else { return None };
-        (std::mem::take(silence) >= SUSPECT).then_some(LivenessChange::Back(rank))
+        let silence = std::mem::take(self.ranks[rank].as_mut()?);
+        (silence >= SUSPECT).then_some(LivenessChange::Back(rank))
     }
 
     /// A rank has ended, or is about to: its silence is no sign.
     pub fn forget(&mut self, rank: usize) {
-        self.ranks[rank] = Life::Unwatched;
+        self.ranks[rank] = None;
     }
 
     /// Looks at all ranks; `now` is the time on any clock that only runs forward.
@@ -61,7 +55,7 @@ impl Liveness {
         self.looked = Some(now);
         let mut signs = Vec::new();
         for (rank, life) in self.ranks.iter_mut().enumerate() {
-            let Life::Silent(silence) = life else { continue };
+            let Some(silence) = life else { continue };
             let before = *silence;
             *silence += passed;
             if before < DEAD && *silence >= DEAD {

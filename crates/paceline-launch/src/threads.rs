@@ -15,12 +15,8 @@ use crate::ranks::Incoming;
 use crate::recorder::RankRecorder;
 use crate::run::Launch;
 
-/// What a thread waits for before it begins.
-struct Start {
-    control: RankControl,
-    /// Where the emulated hosts' interfaces are, if there are some.
-    interfaces: Option<String>,
-}
+/// What a thread waits for before it begins: its control, and where the emulated hosts' interfaces are, if there are some.
+type Start = (RankControl, Option<String>);
 
 /// The launcher's end of one thread.
 struct RankThread {
@@ -66,7 +62,7 @@ impl RankThreads {
             let (control, mailbox) = RankControl::new(segment, restored);
             thread.mailbox = Some(mailbox);
             // A thread that has ended already has said why.
-            let _ = thread.start.take().map(|start| start.send(Start { control, interfaces }));
+            let _ = thread.start.take().map(|start| start.send((control, interfaces)));
         } else if let Some(answer) = thread.mailbox.as_ref().and_then(|mailbox| mailbox.deliver(command)) {
             // Whoever gives commands listens.
             let _ = self.events.send(Incoming::Here(ProcessEvent::Rank(rank, answer, Vec::new())));
@@ -110,7 +106,7 @@ fn run(
     let (plan, rank) = (launch.plan, events.rank);
     let context = RankContext::new(plan, launch.dataset, rank).map_err(|error| rank::failed(&error))?;
     // A launcher that has given the run up starts nobody.
-    let Ok(Start { control, interfaces }) = started.recv() else { return Ok(()) };
+    let Ok((control, interfaces)) = started.recv() else { return Ok(()) };
     let options = rank::options(context.setup.world() * plan.threads, None);
     let transport = rank::emulate(transport, Emulated::of(plan), interfaces, options)?;
     // Of several ranks in one process, one tells of it.

@@ -232,15 +232,13 @@ fn compare(sign: Sign, a: &Value, b: &Value) -> Option<bool> {
             Sign::More => a > b,
             Sign::AtLeast => a >= b,
         }),
-        (Value::Text(_), Value::Text(_)) | (Value::Flag(_), Value::Flag(_)) => match sign {
+        // A flag that is left out (`false`) has none of the values that it could have.
+        (Value::Text(_), Value::Text(_))
+        | (Value::Flag(_), Value::Flag(_))
+        | (Value::Flag(false), _)
+        | (_, Value::Flag(false)) => match sign {
             Sign::Equal => Some(a == b),
             Sign::Differs => Some(a != b),
-            _ => None,
-        },
-        // A flag that is left out has none of the values that it could have.
-        (Value::Flag(false), _) | (_, Value::Flag(false)) => match sign {
-            Sign::Equal => Some(false),
-            Sign::Differs => Some(true),
             _ => None,
         },
         _ => None,
