@@ -22,7 +22,7 @@ pub(crate) fn unpack(parcel: &Parcel, address: &str, part: &Path, folder: &Path)
     match parcel.packing {
         Packing::Plain => {
             let file = &parcel.files[0];
-            Copy { from: &mut read()?, to: None, file, address }.run()?;
+            copy(&mut read()?, None, file, address)?;
             finished.push((part.to_owned(), file));
         }
         Packing::Gz => {
@@ -68,7 +68,7 @@ fn unpacked(
     let path = folder.join(format!("{}.part", file.name));
     let failed = |source| FetchError::Io { path: path.clone(), source };
     let mut to = File::create(&path).map_err(failed)?;
-    let copied = Copy { from, to: Some((&mut to, &path)), file, address }.run();
+    let copied = copy(from, Some((&mut to, &path)), file, address);
     let copied = copied.and_then(|()| to.sync_all().map_err(failed));
     if let Err(error) = copied {
         // The error is worth more than a second one.
@@ -79,46 +79,41 @@ fn unpacked(
 }
 
 /// Reads a file to its end, writes it if there is somewhere to write to, and checks length and hash.
-struct Copy<'a> {
-    from: &'a mut dyn Read,
-    to: Option<(&'a mut File, &'a Path)>,
-    file: &'a origin::File,
-    address: &'a str,
-}
-
-impl Copy<'_> {
-    fn run(self) -> Result<(), FetchError> {
-        let Copy { from, mut to, file, address } = self;
-        let damaged = |problem: String| FetchError::Damaged { address: address.into(), problem };
-        let (mut hash, mut length, mut buffer) = (Sha256::new(), 0, vec![0; 1 << 16]);
-        loop {
-            let count = match from.read(&mut buffer) {
-                Ok(0) => break,
-                Ok(count) => count,
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(error) => return Err(damaged(error.to_string())),
-            };
-            length += count as u64;
-            if length > file.bytes {
-                return Err(damaged(format!("{} is longer than {} bytes", file.name, file.bytes)));
-            }
-            hash.update(&buffer[..count]);
-            if let Some((file, path)) = &mut to {
-                file.write_all(&buffer[..count]).map_err(|source| match source.kind() {
-                    ErrorKind::StorageFull | ErrorKind::QuotaExceeded => FetchError::NoSpace {
-                        folder: path.parent().unwrap_or(path).into(),
-                        needed: None,
-                        free: None,
-                    },
-                    _ => FetchError::Io { path: path.to_path_buf(), source },
-                })?;
-            }
+fn copy(
+    from: &mut dyn Read,
+    mut to: Option<(&mut File, &Path)>,
+    file: &origin::File,
+    address: &str,
+) -> Result<(), FetchError> {
+    let damaged = |problem: String| FetchError::Damaged { address: address.into(), problem };
+    let (mut hash, mut length, mut buffer) = (Sha256::new(), 0, vec![0; 1 << 16]);
+    loop {
+        let count = match from.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(count) => count,
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(error) => return Err(damaged(error.to_string())),
+        };
+        length += count as u64;
+        if length > file.bytes {
+            return Err(damaged(format!("{} is longer than {} bytes", file.name, file.bytes)));
         }
-        let found = hex(&hash.finalize());
-        if found != file.sha256 {
-            let (file, expected) = (file.name, file.sha256);
-            return Err(FetchError::Wrong { address: address.into(), file, expected, found });
+        hash.update(&buffer[..count]);
+        if let Some((file, path)) = &mut to {
+            file.write_all(&buffer[..count]).map_err(|source| match source.kind() {
+                ErrorKind::StorageFull | ErrorKind::QuotaExceeded => FetchError::NoSpace {
+                    folder: path.parent().unwrap_or(path).into(),
+                    needed: None,
+                    free: None,
+                },
+                _ => FetchError::Io { path: path.to_path_buf(), source },
+            })?;
         }
-        Ok(())
     }
+    let found = hex(&hash.finalize());
+    if found != file.sha256 {
+        let (file, expected) = (file.name, file.sha256);
+        return Err(FetchError::Wrong { address: address.into(), file, expected, found });
+    }
+    Ok(())
 }
