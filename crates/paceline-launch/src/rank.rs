@@ -38,33 +38,26 @@ const EVALUATION: Duration = Duration::from_secs(600);
 const REPORT: Duration = Duration::from_millis(50);
 
 /// `worker` or `server`.
-pub fn role(plan: &Plan, rank: usize) -> &'static str {
+pub(crate) fn role(plan: &Plan, rank: usize) -> &'static str {
     identity::role(plan.workers, rank)
 }
 
 /// What every rank of a run must agree on: the plan, down to the last flag.
-pub fn model_hash(plan: &Plan) -> [u8; 32] {
+fn model_hash(plan: &Plan) -> [u8; 32] {
     Sha256::digest(plan.hash().as_bytes()).into()
 }
 
 /// A rank's view of a run.
-pub struct RankContext<'a> {
-    /// The plan.
+pub(crate) struct RankContext<'a> {
     pub plan: TypedPlan<'a>,
-    /// The dataset.
     pub dataset: &'a Dataset,
-    /// The network.
     pub graph: Arc<Graph>,
-    /// The strategy.
     pub strategy: &'static Strategy,
-    /// What it is told.
     pub setup: Setup,
-    /// This rank.
     pub rank: usize,
 }
 
 impl<'a> RankContext<'a> {
-    /// That of a rank of a plan.
     pub fn new(plan: &TypedPlan<'a>, dataset: &'a Dataset, rank: usize) -> Result<Self, TrainError> {
         let plan = plan.clone();
         let graph = Arc::new(model::graph(&plan, dataset)?);
@@ -256,7 +249,7 @@ fn keep_to_own_cores(rank: usize, threads: usize) {
     let _ = sched_setaffinity(None, &own);
 }
 
-/// A failure as it is told to the launcher.
+/// The event of a failure.
 pub(crate) fn failed(error: &TrainError) -> RankEvent {
     let lost = match error {
         TrainError::Lost { rank, .. } | TrainError::Silent { rank, .. } => Some(*rank),
@@ -380,7 +373,7 @@ fn life(
     Ok(())
 }
 
-/// Options of a rank's connections, where so many threads compute on its machine.
+/// Options of a rank's connections, where `threads` threads compute on its machine.
 pub(crate) fn options(threads: usize, buffer: Option<usize>) -> StreamOptions {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     StreamOptions {
@@ -392,8 +385,7 @@ pub(crate) fn options(threads: usize, buffer: Option<usize>) -> StreamOptions {
 }
 
 /// How the launcher leads a rank: where it begins, and what it is told on the way.
-pub struct RankControl {
-    /// The steps to begin with.
+pub(crate) struct RankControl {
     segment: Segment,
     /// What the rank had when the run paused, if it goes on.
     restored: Option<RankState>,
@@ -402,7 +394,7 @@ pub struct RankControl {
 }
 
 impl RankControl {
-    /// That of a rank that begins here, and the launcher's end of it.
+    /// The control of a rank that begins with this segment, and the launcher's end of it.
     pub fn new(segment: Segment, restored: Option<RankState>) -> (Self, RankMailbox) {
         let (pauses, told) = channel();
         let gate = Arc::new(StepGate::starting_at(segment.from));
@@ -412,7 +404,7 @@ impl RankControl {
 }
 
 /// Where a rank's commands go once it has begun.
-pub struct RankMailbox {
+pub(crate) struct RankMailbox {
     gate: Arc<StepGate>,
     pauses: Sender<PauseCommand>,
 }
@@ -443,7 +435,7 @@ impl RankMailbox {
 
 /// What a rank waits for.
 #[derive(Clone, Copy, Debug)]
-pub enum PauseCommand {
+enum PauseCommand {
     /// An evaluation that others make is over.
     GoOn,
     /// A pause is over: what to do now, or nothing if the run stops.
