@@ -268,6 +268,14 @@ mod tests {
         }
     }
 
+    /// Both ends after all that they say by themselves: `dialler` has dialled the rank `dialled`.
+    fn met(dialler: &Identity, dialled: usize, acceptor: &Identity) -> [Handshake; 2] {
+        let mut dialler = Handshake::dial(dialler, [1; 32], dialled);
+        let mut acceptor = Handshake::accept(acceptor, [2; 32]);
+        exchange(&mut dialler, &mut acceptor);
+        [dialler, acceptor]
+    }
+
     fn cause(end: &Handshake) -> String {
         let Standing::Refused { cause } = end.standing() else { panic!("{:?}", end.standing()) };
         cause
@@ -275,9 +283,7 @@ mod tests {
 
     #[test]
     fn two_ends_with_one_key_prove_themselves() {
-        let mut dialler = Handshake::dial(&identity(1, 7), [1; 32], 0);
-        let mut acceptor = Handshake::accept(&identity(0, 7), [2; 32]);
-        exchange(&mut dialler, &mut acceptor);
+        let [mut dialler, mut acceptor] = met(&identity(1, 7), 0, &identity(0, 7));
         assert_eq!((dialler.standing(), acceptor.standing()), (Standing::Pending, Standing::Proven));
         acceptor.admit();
         exchange(&mut dialler, &mut acceptor);
@@ -287,18 +293,13 @@ mod tests {
 
     #[test]
     fn both_ends_learn_both_sides_values() {
-        let mut dialler = Handshake::dial(&identity(1, 7), [1; 32], 0);
-        let mut acceptor = Handshake::accept(&identity(0, 8), [2; 32]);
-        exchange(&mut dialler, &mut acceptor);
+        let [dialler, acceptor] = met(&identity(1, 7), 0, &identity(0, 8));
         let (a, b) = (identity(0, 0), identity(1, 0));
         let (a, b) = (Hello::new(&a, [0; 32]), Hello::new(&b, [0; 32]));
         assert_eq!(cause(&acceptor), format!("wrong key (theirs: {b}; ours: {a})"));
         assert_eq!(cause(&dialler), format!("wrong key (theirs: {a}; ours: {b})"));
 
-        let mut dialler = Handshake::dial(&identity(1, 7), [1; 32], 2);
-        let mut acceptor = Handshake::accept(&identity(0, 7), [2; 32]);
-        exchange(&mut dialler, &mut acceptor);
-        for end in [&dialler, &acceptor] {
+        for end in &met(&identity(1, 7), 2, &identity(0, 7)) {
             assert!(cause(end).starts_with("dialled rank 2, found rank 0 (theirs"));
         }
     }
@@ -307,10 +308,7 @@ mod tests {
     fn a_dialler_too_refuses_a_role_that_does_not_fit_the_rank() {
         let with = |workers, rank| Identity { workers, ..identity(rank, 7) };
         // Both take rank 2 for a server; of rank 1 they think differently.
-        let mut dialler = Handshake::dial(&with(2, 2), [1; 32], 1);
-        let mut acceptor = Handshake::accept(&with(1, 1), [2; 32]);
-        exchange(&mut dialler, &mut acceptor);
-        for end in [&dialler, &acceptor] {
+        for end in &met(&with(2, 2), 1, &with(1, 1)) {
             assert!(
                 cause(end).starts_with(r#"expected rank 1 to be a worker, found role "server" (theirs"#),
                 "{}",

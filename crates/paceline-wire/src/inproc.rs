@@ -58,14 +58,9 @@ struct Mesh {
 
 #[derive(Default)]
 struct Link {
-    packets: VecDeque<Packet>,
+    packets: VecDeque<(Meta, Body)>,
     elements: usize,
     closed: bool,
-}
-
-struct Packet {
-    meta: Meta,
-    body: Body,
 }
 
 struct Outgoing {
@@ -111,7 +106,7 @@ impl Inproc {
             self.queues[to].pop_front();
             let mut link = self.mesh.link(self.rank, to);
             link.elements += span.len;
-            link.packets.push_back(Packet { meta, body });
+            link.packets.push_back((meta, body));
             drop(link);
             pushed = true;
             self.traffic[to].count_sent(HEADER + 4 * span.len);
@@ -126,7 +121,7 @@ impl Inproc {
     fn pull(&mut self, from: usize, events: &mut Vec<Event>) {
         let mut link = self.mesh.link(from, self.rank);
         let was_full = link.elements >= FULL;
-        while let Some(Packet { meta, body }) = link.packets.pop_front() {
+        while let Some((meta, body)) = link.packets.pop_front() {
             self.traffic[from].count_received(HEADER + 4 * body.len());
             events.push(Event::Message { from, meta, body });
         }
