@@ -19,6 +19,7 @@ mod peer;
 mod shake;
 mod strangers;
 
+use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -252,6 +253,18 @@ pub(crate) fn await_any(sockets: &mut [PollFd<'_>], wait: Duration) -> Result<()
     match poll(sockets, Some(&timeout)) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
         Err(e) => Err(WireError::system("wait for sockets")(e)),
+    }
+}
+
+/// What a call on a non-blocking socket gives; none if it would have to wait. A call that a signal interrupts is made
+/// again.
+pub(crate) fn unless_blocked<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<Option<T>> {
+    loop {
+        match call() {
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(None),
+            done => return done.map(Some),
+        }
     }
 }
 

@@ -21,7 +21,7 @@ use crate::identity::Key;
 use crate::kernel::{self, KernelView};
 use crate::stream::StreamOptions;
 use crate::stream::medium::{self, Medium};
-use crate::stream::{BOTH, READABLE};
+use crate::stream::{BOTH, READABLE, unless_blocked};
 use crate::tcp::{Listening, Net, buffers_and_segments};
 
 /// Bytes read from the kernel at once: two records of the greatest length.
@@ -154,11 +154,8 @@ impl Stream {
     /// Hands the kernel what it takes; whether that was everything.
     fn push(&mut self) -> io::Result<bool> {
         while self.tls.wants_write() {
-            match self.tls.write_tls(&mut self.socket) {
-                Ok(_) => {}
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(false),
-                Err(e) => return Err(e),
+            if unless_blocked(|| self.tls.write_tls(&mut self.socket))?.is_none() {
+                return Ok(false);
             }
         }
         Ok(true)

@@ -1,7 +1,6 @@
 //! The port where other machines join: whoever comes proves that it holds the key and says one document. Those
 //! who do not are turned away; they cost a bounded amount of memory and nobody's time but this thread's.
 
-use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +14,7 @@ use super::link::Link;
 use crate::error::WireError;
 use crate::identity::Key;
 use crate::stream::medium::Medium;
-use crate::stream::{READABLE, StreamOptions, await_any};
+use crate::stream::{READABLE, StreamOptions, await_any, unless_blocked};
 use crate::tls::{self, Secure};
 
 /// Time to prove that one holds the key and to say why one comes.
@@ -140,8 +139,8 @@ impl<F: FnMut(Visit)> Thread<F> {
         self.resting_until = None;
         // No more in a round than fit: a flood must not keep those who are here from going on.
         for _ in 0..VISITORS {
-            match Secure::accept(&self.listener, &self.key) {
-                Ok((stream, who)) => {
+            match unless_blocked(|| Secure::accept(&self.listener, &self.key)) {
+                Ok(Some((stream, who))) => {
                     // This fails only for a connection that is gone already.
                     if Secure::prepare(&stream, &StreamOptions::default()).is_err() {
                         continue;
@@ -153,8 +152,7 @@ impl<F: FnMut(Visit)> Thread<F> {
                     let link = Box::new(Link::new(stream));
                     self.visitors.push(Visitor { link, who, deadline: now + DEADLINE });
                 }
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return,
+                Ok(None) => return,
                 Err(_) => {
                     self.resting_until = Some(now + REST);
                     return;

@@ -11,7 +11,7 @@ use rustix::event::PollFd;
 
 use crate::identity::Key;
 use crate::stream::medium::{Medium, Stream as _, writable};
-use crate::stream::{StreamOptions, await_any};
+use crate::stream::{StreamOptions, await_any, unless_blocked};
 use crate::tls::{Secure, Stream};
 
 const LENGTH: usize = 8;
@@ -100,12 +100,8 @@ impl Link {
     /// Writes what can be written.
     pub fn write(&mut self) -> io::Result<()> {
         while let Some(first) = self.queue.front() {
-            match self.stream.write(&first[self.written..]) {
-                Ok(n) => self.written += n,
-                Err(e) if e.kind() == ErrorKind::WouldBlock => break,
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) => return Err(e),
-            }
+            let Some(n) = unless_blocked(|| self.stream.write(&first[self.written..]))? else { break };
+            self.written += n;
             if self.written == first.len() {
                 self.queue.pop_front();
                 self.written = 0;
@@ -153,14 +149,9 @@ impl Link {
 
     /// Some bytes; none if none have come.
     fn some(&mut self, bytes: &mut [u8]) -> Result<Option<usize>, String> {
-        loop {
-            match self.stream.read(bytes) {
-                Ok(0) => return Err("the connection was closed".into()),
-                Ok(n) => return Ok(Some(n)),
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(None),
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) => return Err(e.to_string()),
-            }
+        match unless_blocked(|| self.stream.read(bytes)) {
+            Ok(Some(0)) => Err("the connection was closed".into()),
+            came => came.map_err(|e| e.to_string()),
         }
     }
 

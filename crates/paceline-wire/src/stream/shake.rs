@@ -6,6 +6,7 @@ use std::time::Instant;
 use rustix::event::PollFd;
 
 use super::medium::Medium;
+use super::unless_blocked;
 use crate::handshake::{Handshake, Standing};
 use crate::hello::HELLO;
 
@@ -44,11 +45,10 @@ impl<M: Medium> Shake<M> {
             }
             let mut bytes = [0; HELLO];
             let wanted = self.handshake.wants().min(HELLO);
-            match self.socket.read(&mut bytes[..wanted]) {
-                Ok(0) => return Shaken::Broken { cause: "closed during the handshake".into() },
-                Ok(n) => self.handshake.receive(&bytes[..n]),
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == ErrorKind::WouldBlock => {
+            match unless_blocked(|| self.socket.read(&mut bytes[..wanted])) {
+                Ok(Some(0)) => return Shaken::Broken { cause: "closed during the handshake".into() },
+                Ok(Some(n)) => self.handshake.receive(&bytes[..n]),
+                Ok(None) => {
                     if self.deadline.is_none_or(|deadline| now < deadline) {
                         return Shaken::Pending;
                     }
@@ -68,12 +68,8 @@ impl<M: Medium> Shake<M> {
     pub(super) fn flush(&mut self) -> std::io::Result<()> {
         let output = self.handshake.output();
         while !output.is_empty() {
-            match self.socket.write(output) {
-                Ok(n) => drop(output.drain(..n)),
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == ErrorKind::WouldBlock => break,
-                Err(e) => return Err(e),
-            }
+            let Some(n) = unless_blocked(|| self.socket.write(output))? else { break };
+            output.drain(..n);
         }
         Ok(())
     }

@@ -1,13 +1,12 @@
 //! Whoever knocks at the listener, until it is known who it is.
 
-use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use rustix::event::PollFd;
 
 use super::medium::Medium;
 use super::shake::{Shake, Shaken};
-use super::{READABLE, StreamOptions};
+use super::{READABLE, StreamOptions, unless_blocked};
 use crate::error::WireError;
 use crate::handshake::Handshake;
 use crate::identity::{Identity, random};
@@ -78,10 +77,9 @@ impl<M: Medium> Strangers<M> {
         }
         self.resting_until = None;
         while self.pending.len() < PENDING {
-            match M::accept(&self.listener, &self.identity.key) {
-                Ok((socket, who)) => self.greet(socket, who, now)?,
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == ErrorKind::WouldBlock => break,
+            match unless_blocked(|| M::accept(&self.listener, &self.identity.key)) {
+                Ok(Some((socket, who))) => self.greet(socket, who, now)?,
+                Ok(None) => break,
                 Err(_) => {
                     self.resting_until = Some(now + REST);
                     break;
