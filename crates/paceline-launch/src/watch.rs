@@ -304,12 +304,14 @@ impl<'a> Watch<'a> {
         if ended != (true, true) || self.gather.done[rank].is_some() || self.victims[rank] {
             return None;
         }
-        let mut cause = ranks.status(rank).unwrap_or_else(|| "its process has ended".into());
-        if let Some(place) = ranks.place(rank) {
-            cause += &format!(", on {place}");
-        }
-        let role = role(self.launch.plan, rank);
-        Some(LaunchError::Lost { role, rank, pid: ranks.pid(rank), when: self.when(&[rank]), cause })
+        let cause = ranks.status(rank).unwrap_or_else(|| "its process has ended".into());
+        Some(self.lost(rank, cause, ranks))
+    }
+
+    fn lost(&self, rank: usize, cause: String, ranks: &Ranks) -> LaunchError {
+        let (role, pid, when) = (role(self.launch.plan, rank), ranks.pid(rank), self.when(&[rank]));
+        let cause = ranks.place(rank).map_or(cause.clone(), |place| format!("{cause}, on {place}"));
+        LaunchError::Lost { role, rank, pid, when, cause }
     }
 
     /// Tells of ranks that are silent, and gives those up that are for too long: ending the run ends their processes,
@@ -326,11 +328,8 @@ impl<'a> Watch<'a> {
                 LivenessChange::Suspect(rank) => report(Event::Liveness { rank, state: "suspect" }),
                 LivenessChange::Back(rank) => report(Event::Liveness { rank, state: "back" }),
                 LivenessChange::Dead(rank) => {
-                    let place = ranks.place(rank).map_or_else(String::new, |place| format!(", on {place}"));
-                    let cause = format!("nothing was heard of it for {} s{place}", liveness::DEAD.as_secs());
-                    let (role, pid, when) =
-                        (role(self.launch.plan, rank), ranks.pid(rank), self.when(&[rank]));
-                    return Err(LaunchError::Lost { role, rank, pid, when, cause });
+                    let cause = format!("nothing was heard of it for {} s", liveness::DEAD.as_secs());
+                    return Err(self.lost(rank, cause, ranks));
                 }
             }
         }
