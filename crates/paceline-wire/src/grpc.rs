@@ -56,7 +56,6 @@ const FRAMES: [usize; 2] = [16 << 10, 256 << 10];
 pub struct Sizes {
     /// Bytes under way in each direction.
     window: u32,
-    chunk: usize,
     /// Bytes of a frame of HTTP/2.
     frame: u32,
 }
@@ -66,7 +65,7 @@ impl Sizes {
         let window = options.buffer.unwrap_or(WINDOW).clamp(1, i32::MAX as usize);
         let frame = window.clamp(FRAMES[0], FRAMES[1]);
         // All of them fit by now.
-        Self { window: window as u32, chunk: CHUNK, frame: frame as u32 }
+        Self { window: window as u32, frame: frame as u32 }
     }
 }
 
@@ -192,16 +191,16 @@ impl Write for Call {
         let offered: usize = slices.iter().map(|slice| slice.len()).sum();
         let all = self.link()?.room()?.min(offered);
         let mut left = all;
-        let mut chunk = BytesMut::with_capacity(left.min(self.sizes.chunk));
+        let mut chunk = BytesMut::with_capacity(left.min(CHUNK));
         for slice in slices {
             let mut bytes = &slice[..slice.len().min(left)];
             left -= bytes.len();
             while !bytes.is_empty() {
-                let n = bytes.len().min(self.sizes.chunk - chunk.len());
+                let n = bytes.len().min(CHUNK - chunk.len());
                 chunk.put_slice(&bytes[..n]);
                 bytes = &bytes[n..];
-                if chunk.len() == self.sizes.chunk {
-                    let next = BytesMut::with_capacity((left + bytes.len()).min(self.sizes.chunk));
+                if chunk.len() == CHUNK {
+                    let next = BytesMut::with_capacity((left + bytes.len()).min(CHUNK));
                     self.link.put(std::mem::replace(&mut chunk, next).freeze());
                 }
             }

@@ -28,9 +28,9 @@ use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::server::StreamingService;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::Sizes;
 use super::gate::{BEFORE_PROOF, Gate};
 use super::link::{Link, Reached};
+use super::{CHUNK, Sizes};
 
 const EXCHANGE: &str = "/paceline.wire.Link/Exchange";
 /// How long a connection lasts that this end is done with, if its peer does not take the rest.
@@ -62,8 +62,8 @@ pub(super) async fn serve(stream: TcpStream, link: Arc<Link>, sizes: Sizes, ling
                     return Ok(Status::unimplemented("").into_http());
                 }
                 let mut grpc = tonic::server::Grpc::new(Chunks)
-                    .max_decoding_message_size(sizes.chunk + MESSAGE)
-                    .max_encoding_message_size(sizes.chunk + MESSAGE);
+                    .max_decoding_message_size(CHUNK + MESSAGE)
+                    .max_encoding_message_size(CHUNK + MESSAGE);
                 Ok::<_, Infallible>(grpc.streaming(answer, request).await)
             }
         });
@@ -114,8 +114,8 @@ pub(super) async fn dial(
         let (requests, connection) = http2.handshake(io).await.map_err(|e| innermost(&e))?;
         let origin = format!("http://{address}").parse().map_err(|e| innermost(&e))?;
         let mut client = tonic::client::Grpc::with_origin(Requests(requests), origin)
-            .max_decoding_message_size(sizes.chunk + MESSAGE)
-            .max_encoding_message_size(sizes.chunk + MESSAGE);
+            .max_decoding_message_size(CHUNK + MESSAGE)
+            .max_encoding_message_size(CHUNK + MESSAGE);
         let call = async {
             client.ready().await.map_err(|e| format!("Service was not ready: {e}"))?;
             let (said, path) =
