@@ -41,7 +41,7 @@ pub struct StudyFile {
     /// What varies.
     pub axes: AxesFile,
     /// What is wanted.
-    pub objectives: Vec<ObjectiveFile>,
+    pub objectives: Vec<Objective>,
     /// When the study ends.
     #[serde(default)]
     pub budget: BudgetFile,
@@ -141,9 +141,9 @@ pub enum ScaleFile {
 }
 
 /// One objective.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct ObjectiveFile {
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename = "ObjectiveFile", rename_all = "kebab-case")]
+pub struct Objective {
     /// A figure of the run, e.g. `time_to_accuracy_s`.
     pub metric: String,
     /// Whether less or more is better.

@@ -10,7 +10,9 @@ use crate::expression::Condition;
 use crate::space::{Axis, Scale, Space, SpaceError};
 use crate::value::Value;
 
-pub use file::{AxisFile, AxisTable, Goal, Infer, MetricsFile, Prices, PriorFile, ScaleFile, StudyFile};
+pub use file::{
+    AxisFile, AxisTable, Goal, Infer, MetricsFile, Objective, Prices, PriorFile, ScaleFile, StudyFile,
+};
 pub use source::{StudyError, StudySource};
 
 /// What a study's runs are.
@@ -22,15 +24,6 @@ pub enum Workload {
     /// that a run may take.
     #[allow(missing_docs, reason = "the text above says what they are")]
     Command { run: Vec<String>, metrics: MetricsFile, timeout_s: Option<f64> },
-}
-
-/// What is wanted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Objective {
-    /// A figure of the run.
-    pub metric: String,
-    /// Whether less or more is better.
-    pub goal: Goal,
 }
 
 /// A study, read and checked as far as it can be without knowing what can be run.
@@ -159,8 +152,6 @@ impl Study {
         let seconds = (0.01..=3600.0).contains(&raw.infer.seconds);
         need(seconds, "infer.seconds", "must be between 0.01 and 3600 seconds")?;
         check_prices(&source, raw.prices.as_ref(), &workload)?;
-        let objectives =
-            raw.objectives.into_iter().map(|o| Objective { metric: o.metric, goal: o.goal }).collect();
         Ok(Self {
             name,
             sampler: raw.sampler,
@@ -172,7 +163,7 @@ impl Study {
             workload,
             space,
             outcomes,
-            objectives,
+            objectives: raw.objectives,
             runs: raw.budget.runs,
             minutes: raw.budget.minutes,
             give_up,
