@@ -1,4 +1,7 @@
-//! Study files: what they say, and what is said of their mistakes.
+//! Study files, their conditions and their spaces: what they say, and what is said of their mistakes.
+
+mod condition;
+mod space;
 
 use paceline_plan::study::*;
 use paceline_plan::*;
