@@ -50,6 +50,7 @@ pub use explain::{
 pub use findings::{Evidence, Finding, FindingKind, findings};
 pub use influence::InfluenceModel;
 pub use noise::{Noise, theil_sen};
-pub use statistics::{Quantiles, Spread, distinct};
+pub use paceline_statistics::distinct;
+pub use statistics::{Quantiles, Spread};
 pub use table::{StudyTable, StudyTableError};
 pub use transfer::Transfer;

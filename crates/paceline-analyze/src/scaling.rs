@@ -6,12 +6,12 @@
 use std::collections::BTreeMap;
 
 use paceline_plan::Goal;
-use paceline_statistics::mean;
+use paceline_statistics::{distinct, mean};
 use serde::Serialize;
 
 use crate::anova::Estimate;
 use crate::linear::Fit;
-use crate::table::{StudyTable, short};
+use crate::table::StudyTable;
 
 /// Mean speed of one number of workers.
 #[derive(Clone, Debug, Serialize)]
@@ -44,10 +44,7 @@ pub struct Law {
 impl Law {
     /// Speed with a number of workers.
     pub fn speed(&self, workers: f64) -> f64 {
-        self.one * workers
-            / (1.0
-                + self.contention.value * (workers - 1.0)
-                + self.coherence.value * workers * (workers - 1.0))
+        self.one * workers / denominator(workers, self.contention.value, self.coherence.value)
     }
 }
 
@@ -66,9 +63,7 @@ pub struct Series {
 
 /// Fits a law to workers and speeds.
 pub fn fit(points: &[(f64, f64)], coherence: bool) -> Option<Law> {
-    let mut counts: Vec<f64> = points.iter().map(|(p, _)| *p).collect();
-    counts.sort_by(f64::total_cmp);
-    counts.dedup();
+    let counts = distinct(points.iter().map(|(p, _)| *p));
     let free = if coherence { 3 } else { 2 };
     if counts.len() < free || points.len() <= free || points.iter().any(|(p, x)| *p < 1.0 || *x <= 0.0) {
         return None;
@@ -211,13 +206,8 @@ pub fn series(table: &StudyTable, response: usize, workers: usize) -> Vec<Series
             speed_up: speed / base,
             efficiency: speed / base * least / p,
         };
-        let others = table.factors.iter().zip(&rest).enumerate();
-        let words: Vec<String> = others
-            .filter(|(i, (f, _))| *i != workers && f.levels.len() > 1)
-            .map(|(_, (f, level))| format!("{} {}", f.name, short(&f.levels[*level].text)))
-            .collect();
         found.push(Series {
-            configuration: words.join(", "),
+            configuration: table.others(&rest, workers),
             rungs: means.iter().map(rung).collect(),
             amdahl: fit(&points, false),
             usl: fit(&points, true),

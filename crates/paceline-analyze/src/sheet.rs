@@ -99,34 +99,23 @@ impl TextTable {
     }
 }
 
+/// Text without markup: what begins a tag or an entity is an entity itself.
+pub(crate) fn entities(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
 /// Text that means itself in HTML and SVG.
 pub fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
     // XML knows no control characters, and bidirectional ones would reorder the page around them.
-    for c in printable_lines(text).chars() {
-        match c {
-            '&' => escaped += "&amp;",
-            '<' => escaped += "&lt;",
-            '>' => escaped += "&gt;",
-            '"' => escaped += "&quot;",
-            '\'' => escaped += "&#39;",
-            c => escaped.push(c),
-        }
-    }
-    escaped
+    entities(&printable_lines(text)).replace('"', "&quot;").replace('\'', "&#39;")
 }
 
 /// Text that means itself in Markdown: no markup, no link, no HTML.
 pub fn markdown(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
-    for c in printable(text).chars() {
-        match c {
-            '&' => escaped += "&amp;",
-            '<' => escaped += "&lt;",
-            '>' => escaped += "&gt;",
-            '\\' | '[' | ']' | '*' | '#' | '|' => escaped.extend(['\\', c]),
-            c => escaped.push(c),
-        }
+    for c in entities(&printable(text)).chars() {
+        escaped.extend(matches!(c, '\\' | '[' | ']' | '*' | '#' | '|').then_some('\\'));
+        escaped.push(c);
     }
     escaped
 }

@@ -21,6 +21,12 @@ impl Quantiles {
         let [p5, median, p95] = [0.05, 0.5, 0.95].map(|q| quantile(&sorted, q));
         Self { p5, median, p95 }
     }
+
+    /// The medians of repeats' quantiles, of at least one.
+    pub fn medians(repeats: impl Iterator<Item = Self> + Clone) -> Self {
+        let over = |figure: fn(Self) -> f64| Spread::of(repeats.clone().map(figure)).median;
+        Self { p5: over(|q| q.p5), median: over(|q| q.median), p95: over(|q| q.p95) }
+    }
 }
 
 /// What several repeats of one measurement gave.
@@ -50,17 +56,6 @@ impl Spread {
     pub fn overlaps(&self, other: &Self) -> bool {
         self.least <= other.greatest && other.least <= self.greatest
     }
-}
-
-/// Values without repetition, in the order of their appearance.
-pub fn distinct<T: PartialEq>(values: impl IntoIterator<Item = T>) -> Vec<T> {
-    let mut seen = Vec::new();
-    for value in values {
-        if !seen.contains(&value) {
-            seen.push(value);
-        }
-    }
-    seen
 }
 
 #[cfg(test)]

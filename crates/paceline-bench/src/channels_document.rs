@@ -1,12 +1,11 @@
 //! The document of `paceline bench channels`: every repeat as it was measured, and what they come to.
 
-use paceline_analyze::chart::{Chart, ChartSeries, ChartUnit, Dot, Panel};
-use paceline_analyze::sheet::{TableColumn, by_column};
+use paceline_analyze::chart::{Chart, ChartUnit};
+use paceline_analyze::sheet::TableColumn;
 use paceline_analyze::{Quantiles, Spread, distinct};
-use paceline_record::Machine;
 use serde::{Deserialize, Serialize};
 
-use crate::document::Channels;
+use crate::document::{Channels, panel};
 
 /// One kind of message over one kind of channel.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -82,11 +81,7 @@ impl Channel {
             payload: payload.into(),
             bytes: sizes_bytes.iter().sum::<usize>() / sizes_bytes.len(),
             sizes_bytes,
-            latency_s: Quantiles {
-                p5: over(|r| r.latency_s.p5).median,
-                median: over(|r| r.latency_s.median).median,
-                p95: over(|r| r.latency_s.p95).median,
-            },
+            latency_s: Quantiles::medians(repeats.iter().map(|r| r.latency_s)),
             latency_spread_s: over(|r| r.latency_s.median),
             bandwidth_bytes_per_s: over(ChannelRepeat::bandwidth),
             sender_cpu_s_per_gb: Spread::of(repeats.iter().map(|r| per_gb(r.sender_cpu_s, r))),
@@ -113,17 +108,11 @@ impl Channels {
 
     /// Latency and bandwidth by size, a line per transport.
     pub fn chart(&self, buffer: Option<usize>, payload: &str) -> Chart {
-        let lines = |figure: &dyn Fn(&Channel) -> Spread| {
-            let line = |transport: &str| {
-                let mut dots: Vec<Dot> = self
-                    .of(buffer, payload)
-                    .filter(|point| point.transport == transport)
-                    .map(|point| Dot { x: point.bytes as f64, y: figure(point) })
-                    .collect();
-                dots.sort_by(|a, b| a.x.total_cmp(&b.x));
-                ChartSeries { name: transport.to_owned(), dots }
-            };
-            self.transports().into_iter().map(line).filter(|line| !line.dots.is_empty()).collect()
+        let points: Vec<_> = self.of(buffer, payload).collect();
+        let panel = |title: &str, what: &str, unit: ChartUnit, figure: fn(&Channel) -> Spread| {
+            let dot = |point: &&Channel| (point.transport.clone(), point.bytes as f64, figure(point));
+            let size = ("size of a message", ChartUnit::Bytes);
+            panel(title, size, (what, unit), points.iter().map(dot).collect())
         };
         let pairs = self.pairs.unwrap_or(1);
         let pairs = if pairs == 1 { "1 pair".into() } else { format!("{pairs} pairs") };
@@ -131,31 +120,16 @@ impl Channels {
             || "default buffers".into(),
             |bytes| format!("buffers of {}", ChartUnit::Bytes.show(bytes as f64)),
         );
-        Chart {
-            title: format!("Channels between ranks of one machine, {payload} payload"),
-            subtitle: format!(
-                "{}, {} cores; {pairs}, {buffer_words}; medians of n = {} repeats, bars from the least to the greatest",
-                self.machine.cpu, self.machine.cores, self.repeats
-            ),
-            panels: vec![
-                Panel {
-                    title: "One-way latency (half a round trip)".into(),
-                    x: ("size of a message".into(), ChartUnit::Bytes),
-                    y: ("latency".into(), ChartUnit::Seconds),
-                    lines: lines(&|point| point.latency_spread_s),
-                },
-                Panel {
-                    title: "One-way bandwidth".into(),
-                    x: ("size of a message".into(), ChartUnit::Bytes),
-                    y: ("bandwidth".into(), ChartUnit::BytesPerSecond),
-                    lines: lines(&|point| point.bandwidth_bytes_per_s),
-                },
-            ],
-        }
+        let panels = vec![
+            panel("One-way latency (half a round trip)", "latency", ChartUnit::Seconds, |p| {
+                p.latency_spread_s
+            }),
+            panel("One-way bandwidth", "bandwidth", ChartUnit::BytesPerSecond, |p| p.bandwidth_bytes_per_s),
+        ];
+        let title = format!("Channels between ranks of one machine, {payload} payload");
+        self.drawn("channels", title, &format!("{pairs}, {buffer_words}; "), panels)
     }
-}
 
-impl Channels {
     pub fn text(&self) -> String {
         let seconds = |value: f64| ChartUnit::Seconds.show(value);
         let columns: [TableColumn<'_, Channel>; 12] = [
@@ -172,15 +146,12 @@ impl Channels {
             ("send CPU s/GB", &|point| format!("{:.2}", point.sender_cpu_s_per_gb.median)),
             ("receive CPU s/GB", &|point| format!("{:.2}", point.receiver_cpu_s_per_gb.median)),
         ];
-        let Machine { cpu, cores, kernel, .. } = &self.machine;
-        let (pairs, repeats) = (self.pairs.unwrap_or(1), self.repeats);
+        let pairs = self.pairs.unwrap_or(1);
         let plural = if pairs == 1 { "pair" } else { "pairs" };
-        let table = by_column(&columns, 3, &self.points);
-        format!("{cpu}, {cores} cores, {kernel}; {pairs} {plural}, medians of {repeats} repeats\n{table}")
+        self.table(&format!("{pairs} {plural}, "), &columns, 3)
     }
 }
 
-/// A buffer's size in words.
 pub(crate) fn buffer_words(buffer: Option<usize>) -> String {
     buffer.map_or_else(|| "default".into(), |bytes| ChartUnit::Bytes.show(bytes as f64))
 }

@@ -1,13 +1,12 @@
 //! The document of `paceline bench ps`: every repeat as it was measured, and what they come to.
 
-use paceline_analyze::chart::{Chart, ChartSeries, ChartUnit, Dot, Panel};
-use paceline_analyze::sheet::{TableColumn, by_column};
-use paceline_analyze::{Quantiles, Spread, distinct};
-use paceline_record::Machine;
+use paceline_analyze::chart::{Chart, ChartUnit};
+use paceline_analyze::sheet::TableColumn;
+use paceline_analyze::{Quantiles, Spread};
 use serde::{Deserialize, Serialize};
 
 use crate::channels_document::buffer_words;
-use crate::document::Servers;
+use crate::document::{Servers, panel};
 
 /// What distinguishes a configuration from the others.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -103,11 +102,7 @@ impl ServersPoint {
             pushes_and_pulls_per_s: over(&per_second),
             messages_per_s: over(&|r| messages_per_push as f64 * per_second(r)),
             bytes_per_s: over(&|r| bytes as f64 * per_second(r)),
-            round_s: Quantiles {
-                p5: over(&|r| r.round_s.p5).median,
-                median: over(&|r| r.round_s.median).median,
-                p95: over(&|r| r.round_s.p95).median,
-            },
+            round_s: Quantiles::medians(repeats.iter().map(|r| r.round_s)),
             server_cpu: over(&|r| sum(r, |s| s.cpu_s) / sum(r, |s| s.seconds)),
             server_cpu_s_per_gb: over(&|r| {
                 sum(r, |s| s.cpu_s) / sum(r, |s| (s.sent_bytes + s.received_bytes) as f64 / 1e9)
@@ -140,9 +135,7 @@ impl Servers {
             ("CPU s/GB", &|point| format!("{:.2}", point.server_cpu_s_per_gb.median)),
             ("busy", &|point| format!("{:.0}%", 100.0 * point.server_busy.median)),
         ];
-        let (Machine { cpu, cores, kernel, .. }, repeats) = (&self.machine, self.repeats);
-        let table = by_column(&columns, 4, &self.points);
-        format!("{cpu}, {cores} cores, {kernel}; medians of {repeats} repeats\n{table}")
+        self.table("", &columns, 4)
     }
 
     /// Bytes served and rounds by the number of workers, a line per transport and number of servers, with all
@@ -153,48 +146,25 @@ impl Servers {
         };
         let alike = |point: &&ServersPoint| all_else(point) == all_else(as_at);
         let points: Vec<_> = self.points.iter().filter(alike).collect();
-        let name = |point: &ServersPoint| {
-            let ServersConfig { transport, servers, .. } = &point.config;
-            format!("{transport}, {servers} server{}", if *servers == 1 { "" } else { "s" })
-        };
-        let lines = |figure: &dyn Fn(&ServersPoint) -> Spread| {
-            let line = |of: String| {
-                let own = points.iter().filter(|point| name(point) == of);
-                let mut dots: Vec<_> =
-                    own.map(|point| Dot { x: point.config.workers as f64, y: figure(point) }).collect();
-                dots.sort_by(|a, b| a.x.total_cmp(&b.x));
-                ChartSeries { name: of, dots }
+        let panel = |title: &str, what: (&str, ChartUnit), figure: fn(&ServersPoint) -> Spread| {
+            let dot = |point: &&ServersPoint| {
+                let ServersConfig { transport, servers, workers, .. } = &point.config;
+                let plural = if *servers == 1 { "" } else { "s" };
+                (format!("{transport}, {servers} server{plural}"), *workers as f64, figure(point))
             };
-            distinct(points.iter().map(|point| name(point))).into_iter().map(line).collect()
+            panel(title, ("workers", ChartUnit::Count), what, points.iter().map(dot).collect())
         };
         let rounds =
             |point: &ServersPoint| Spread::of(point.repeats.iter().map(|repeat| repeat.round_s.median));
-        let panel =
-            |title: &str, (what, unit): (&str, ChartUnit), figure: &dyn Fn(&ServersPoint) -> Spread| Panel {
-                title: title.into(),
-                x: ("workers".into(), ChartUnit::Count),
-                y: (what.into(), unit),
-                lines: lines(figure),
-            };
-        let model = ChartUnit::Bytes.show(as_at.bytes as f64);
-        Chart {
-            title: format!(
-                "Parameter servers, {} and {model} of parameters, {} payload",
-                as_at.config.sync, as_at.config.payload
-            ),
-            subtitle: format!(
-                "{}, {} cores; medians of n = {} repeats, bars from the least to the greatest",
-                self.machine.cpu, self.machine.cores, self.repeats
-            ),
-            panels: vec![
-                panel(
-                    "Bytes in and out of all servers",
-                    ("bytes served", ChartUnit::BytesPerSecond),
-                    &|point| point.bytes_per_s,
-                ),
-                panel("A worker's round (push and pull)", ("round", ChartUnit::Seconds), &rounds),
-            ],
-        }
+        let served = ("bytes served", ChartUnit::BytesPerSecond);
+        let panels = vec![
+            panel("Bytes in and out of all servers", served, |point| point.bytes_per_s),
+            panel("A worker's round (push and pull)", ("round", ChartUnit::Seconds), rounds),
+        ];
+        let (ServersConfig { sync, payload, .. }, model) =
+            (&as_at.config, ChartUnit::Bytes.show(as_at.bytes as f64));
+        let title = format!("Parameter servers, {sync} and {model} of parameters, {payload} payload");
+        self.drawn("servers", title, "", panels)
     }
 }
 

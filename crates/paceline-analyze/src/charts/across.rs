@@ -2,7 +2,7 @@
 
 use super::{Drawn, dot};
 use crate::figure::{ChartAxis, Dot, Figure, Mark, Panel};
-use crate::scaling::Series;
+use crate::scaling::{Rung, Series};
 
 const MOST_SERIES: usize = 7;
 
@@ -23,16 +23,13 @@ pub fn rank_stability(drawn: &Drawn<'_>) -> Option<Figure> {
         pair.spearman.map(|c| c.value)
     };
     let cells = names.iter().map(|a| names.iter().map(|b| cell(a, b)).collect()).collect();
-    let panel = Panel {
-        title: String::new(),
-        x: ChartAxis::names(&transfer.workload, names.clone()),
-        y: ChartAxis::names(&transfer.workload, names),
-        marks: vec![Mark::Heat { value: "Spearman's correlation".into(), cells }],
-    };
+    let axis = || ChartAxis::names(&transfer.workload, names.clone());
+    let panel =
+        Panel::new(axis(), axis(), vec![Mark::Heat { value: "Spearman's correlation".into(), cells }]);
     let reading =
         "1 means that configurations rank alike on both workloads, 0 that one says nothing about the other.";
     let most = transfer.agreements.iter().map(|a| a.n).max()?;
-    let figure = drawn.figure("rank-stability", "Rank stability across workloads", reading, vec![panel]);
+    let figure = drawn.figure("rank-stability", "Rank stability across workloads", reading, vec![panel])?;
     Some(Figure { n: format!("{most} configurations at most"), ..figure })
 }
 
@@ -46,20 +43,16 @@ pub fn transfer(drawn: &Drawn<'_>) -> Option<Figure> {
         transfer.losses.iter().find(|l| l.from == *from && l.to == *to).map(|l| 100.0 * l.loss)
     };
     let cells = names.iter().map(|from| names.iter().map(|to| cell(from, to)).collect()).collect();
-    let panel = Panel {
-        title: String::new(),
-        x: ChartAxis::names(&format!("used on {}", transfer.workload), names.clone()),
-        y: ChartAxis::names(&format!("best configuration of {}", transfer.workload), names),
-        marks: vec![Mark::Heat { value: "loss, %".into(), cells }],
-    };
+    let x = ChartAxis::names(&format!("used on {}", transfer.workload), names.clone());
+    let y = ChartAxis::names(&format!("best configuration of {}", transfer.workload), names);
+    let panel = Panel::new(x, y, vec![Mark::Heat { value: "loss, %".into(), cells }]);
     let reading = "The loss from using the best configuration of a row's workload on a column's, against the best one \
                    there.";
     let most = transfer.losses.iter().map(|l| l.n).max()?;
-    let figure = drawn.figure("transfer", "Transfer table", reading, vec![panel]);
+    let figure = drawn.figure("transfer", "Transfer table", reading, vec![panel])?;
     Some(Figure { n: format!("{most} configurations at most"), ..figure })
 }
 
-/// Speed-up and efficiency by workers.
 pub fn scaling(drawn: &Drawn<'_>) -> Option<Figure> {
     let top = |s: &Series| s.rungs.iter().map(|r| r.speed_up).fold(0.0, f64::max);
     let mut series: Vec<&Series> = drawn.analysis.scaling.iter().collect();
@@ -74,14 +67,9 @@ pub fn scaling(drawn: &Drawn<'_>) -> Option<Figure> {
     let first = shown.first()?;
     let name =
         |s: &Series| if s.configuration.is_empty() { "all runs".to_owned() } else { s.configuration.clone() };
-    let line = |s: &&Series, figure: fn(&crate::scaling::Rung) -> f64| {
-        let points = s.rungs.iter().map(|r| Dot {
-            x: r.workers,
-            y: figure(r),
-            range: None,
-            label: format!("{} (n = {})", name(s), r.n),
-        });
-        Mark::line(&name(s), points.collect())
+    let line = |s: &&Series, figure: fn(&Rung) -> f64| {
+        let point = |r: &Rung| Dot::new(r.workers, figure(r), format!("{} (n = {})", name(s), r.n));
+        Mark::line(&name(s), s.rungs.iter().map(point).collect())
     };
     let mut speed: Vec<Mark> = shown.iter().map(|s| line(s, |r| r.speed_up)).collect();
     let (least, most) = (first.rungs[0].workers, first.rungs[first.rungs.len() - 1].workers);
@@ -89,32 +77,19 @@ pub fn scaling(drawn: &Drawn<'_>) -> Option<Figure> {
     if let Some(law) = first.usl.as_ref().or(first.amdahl.as_ref()) {
         let base = law.speed(least);
         let at = |i: u32| least * (most / least).powf(f64::from(i) / 40.0);
-        speed.push(Mark::curve(
-            "law of the best",
-            (0..=40).map(|i| dot(at(i), law.speed(at(i)) / base)).collect(),
-        ));
+        let points = (0..=40).map(|i| dot(at(i), law.speed(at(i)) / base));
+        speed.push(Mark::curve("law of the best", points.collect()));
     }
     let efficiency = shown.iter().map(|s| line(s, |r| 100.0 * r.efficiency)).collect();
     let workers = || ChartAxis::fitting("workers", [least, most].into_iter());
+    let times = ChartAxis::linear("times as fast as the fewest workers");
+    let per_worker = ChartAxis::linear("speed-up per worker, %");
     let panels = vec![
-        Panel {
-            title: "speed-up".into(),
-            x: workers(),
-            y: ChartAxis::linear("times as fast as the fewest workers"),
-            marks: speed,
-        },
-        Panel {
-            title: "efficiency".into(),
-            x: workers(),
-            y: ChartAxis::linear("speed-up per worker, %"),
-            marks: efficiency,
-        },
+        Panel::new(workers(), times, speed).titled("speed-up"),
+        Panel::new(workers(), per_worker, efficiency).titled("efficiency"),
     ];
     let reading = "How much faster more workers are; the law of the best is the universal scalability law (Amdahl's with \
                    few points) fitted to the configuration that gains most.";
-    let figure = drawn.figure("scaling", "Scaling", reading, panels);
-    Some(Figure {
-        n: format!("{} runs, {} of {all} configurations shown", drawn.analysis.runs.0, shown.len()),
-        ..figure
-    })
+    let n = format!("{} runs, {} of {all} configurations shown", drawn.analysis.runs.0, shown.len());
+    Some(Figure { n, ..drawn.figure("scaling", "Scaling", reading, panels)? })
 }

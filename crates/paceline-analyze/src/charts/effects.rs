@@ -1,8 +1,6 @@
 //! Charts of effects.
 
-use std::collections::HashMap;
-
-use super::Drawn;
+use super::{Drawn, dot};
 use crate::anova::Estimate;
 use crate::distributions::normal_quantile;
 use crate::figure::{Bar, ChartAxis, Dot, Figure, Mark, Panel};
@@ -16,6 +14,19 @@ fn unscaled(drawn: &Drawn<'_>, x: f64, estimate: &Estimate, label: String) -> Do
     Dot { x, y: back(estimate.value), range, label }
 }
 
+/// Means as measured and of how many runs, by level of `g`, then of `f`; none where nothing was run.
+fn means(drawn: &Drawn<'_>, f: usize, g: usize) -> Vec<Vec<Option<(f64, u32)>>> {
+    let [columns, rows] = [f, g].map(|factor| drawn.table.factors[factor].levels.len());
+    let mut sums = vec![vec![(0.0, 0u32); columns]; rows];
+    for (run, value) in drawn.table.measured(0) {
+        let (sum, n) = &mut sums[run.levels[g]][run.levels[f]];
+        (*sum, *n) = (*sum + value, *n + 1);
+    }
+    let mean =
+        |(sum, n): (f64, u32)| (n > 0).then(|| (drawn.table.responses[0].unscaled(sum / f64::from(n)), n));
+    sums.into_iter().map(|row| row.into_iter().map(mean).collect()).collect()
+}
+
 /// Mean by level of each factor.
 pub fn main_effects(drawn: &Drawn<'_>) -> Option<Figure> {
     let anova = drawn.analysis.anova.as_ref()?;
@@ -27,16 +38,13 @@ pub fn main_effects(drawn: &Drawn<'_>) -> Option<Figure> {
             let label = format!("{} (n = {})", factor.at(i), level.n);
             Some(unscaled(drawn, i as f64, level.mean.as_ref()?, label))
         });
-        panels.push(Panel {
-            title: factor.name.clone(),
-            x: ChartAxis::names(&factor.name, factor.levels.iter().map(|l| l.text.clone())),
-            y: ChartAxis::linear(&drawn.response()),
-            marks: vec![Mark::line("", points.collect())],
-        });
+        let marks = vec![Mark::line("", points.collect())];
+        let panel = Panel::new(factor.axis(), ChartAxis::linear(&drawn.response()), marks);
+        panels.push(panel.titled(&factor.name));
     }
     let reading = "The mean at each level over all levels of the other factors, with 95% intervals: steep lines matter, \
                    flat ones do not.";
-    (!panels.is_empty()).then(|| drawn.figure("main-effects", "Main effects", reading, panels))
+    drawn.figure("main-effects", "Main effects", reading, panels)
 }
 
 /// Means by two factors, for the pairs that act together most.
@@ -59,38 +67,22 @@ pub fn interactions(drawn: &Drawn<'_>) -> Option<Figure> {
             (g, f)
         };
         let (x, series) = (&drawn.table.factors[across], &drawn.table.factors[lines]);
-        let mut cells: HashMap<(usize, usize), (f64, usize)> = HashMap::new();
-        for (run, value) in drawn.table.measured(0) {
-            let (sum, n) = cells.entry((run.levels[across], run.levels[lines])).or_default();
-            (*sum, *n) = (*sum + value, *n + 1);
-        }
-        let mean = |i: usize, j: usize| {
-            let (sum, n) = cells.get(&(i, j))?;
-            Some((drawn.table.responses[0].unscaled(sum / *n as f64), *n))
-        };
+        let means = means(drawn, across, lines);
         let line = |j: usize| {
             let points = (0..x.levels.len()).filter_map(|i| {
-                let (y, n) = mean(i, j)?;
-                Some(Dot {
-                    x: i as f64,
-                    y,
-                    range: None,
-                    label: format!("{}, {} (n = {n})", x.at(i), series.at(j)),
-                })
+                let (y, n) = means[j][i]?;
+                Some(Dot::new(i as f64, y, format!("{}, {} (n = {n})", x.at(i), series.at(j))))
             });
             Mark::line(&series.at(j), points.collect())
         };
         let p = source.p_holm.map_or_else(String::new, |p| format!(", p = {}", number(p)));
-        panels.push(Panel {
-            title: format!("{} × {}{p}", x.name, series.name),
-            x: ChartAxis::names(&x.name, x.levels.iter().map(|l| l.text.clone())),
-            y: ChartAxis::linear(&drawn.response()),
-            marks: (0..series.levels.len()).map(line).collect(),
-        });
+        let marks = (0..series.levels.len()).map(line).collect();
+        let panel = Panel::new(x.axis(), ChartAxis::linear(&drawn.response()), marks);
+        panels.push(panel.titled(format!("{} × {}{p}", x.name, series.name)));
     }
     let reading = "Means of the runs at each pair of levels, for the pairs that act together most: parallel lines mean \
                    that two factors act independently (on the scale of the analysis).";
-    (!panels.is_empty()).then(|| drawn.figure("interactions", "Interactions", reading, panels))
+    drawn.figure("interactions", "Interactions", reading, panels)
 }
 
 /// Effects that stand out of what noise alone would give.
@@ -104,29 +96,19 @@ pub fn half_normal(drawn: &Drawn<'_>) -> Option<Figure> {
     sizes.sort_by(|a, b| a.0.total_cmp(&b.0));
     let n = sizes.len() as f64;
     let place = |i: usize| normal_quantile(0.5 + 0.5 * (i as f64 + 0.5) / n);
-    let points: Vec<Dot> = sizes
-        .iter()
-        .enumerate()
-        .map(|(i, (size, name))| Dot { x: place(i), y: *size, range: None, label: (*name).into() })
-        .collect();
+    let points: Vec<Dot> =
+        sizes.iter().enumerate().map(|(i, (size, name))| Dot::new(place(i), *size, *name)).collect();
     let far = points.last()?.x;
     let mut marks = vec![Mark::dots("effect", points)];
     if let Some((noise, _)) = anova.noise() {
-        let end = |x: f64| Dot { x, y: x * noise, ..Dot::default() };
-        marks.push(Mark::curve("noise alone", vec![end(0.0), end(far)]));
+        marks.push(Mark::curve("noise alone", vec![dot(0.0, 0.0), dot(far, far * noise)]));
     }
-    let panel = Panel {
-        title: String::new(),
-        x: ChartAxis::linear("half-normal quantile"),
-        y: ChartAxis::linear(&format!(
-            "size of the effect (orthogonal contrast of {})",
-            drawn.analysis.response.words()
-        )),
-        marks,
-    };
+    let response = drawn.analysis.response.words();
+    let y = ChartAxis::linear(&format!("size of the effect (orthogonal contrast of {response})"));
+    let panel = Panel::new(ChartAxis::linear("half-normal quantile"), y, marks);
     let reading = "Each dot is one degree of freedom of a factor or pair: those that rise above the line are more than \
                    noise.";
-    Some(drawn.figure("half-normal", "Half-normal plot of effects", reading, vec![panel]))
+    drawn.figure("half-normal", "Half-normal plot of effects", reading, vec![panel])
 }
 
 pub fn importance(drawn: &Drawn<'_>) -> Option<Figure> {
@@ -143,22 +125,18 @@ pub fn importance(drawn: &Drawn<'_>) -> Option<Figure> {
         )),
         label: format!("{}: {}%", share.term, number(100.0 * share.share)),
     };
-    let panel = Panel {
-        title: String::new(),
-        x: ChartAxis::linear("share of the variation, %"),
-        y: ChartAxis::names("factor or pair", shown.iter().map(|s| s.term.clone())),
-        marks: vec![Mark::Bars {
-            name: String::new(),
-            lying: true,
-            bars: shown.iter().enumerate().map(bar).collect(),
-        }],
-    };
+    let bars = shown.iter().enumerate().map(bar).collect();
+    let panel = Panel::new(
+        ChartAxis::linear("share of the variation, %"),
+        ChartAxis::names("factor or pair", shown.iter().map(|s| s.term.clone())),
+        vec![Mark::Bars { name: String::new(), lying: true, bars }],
+    );
     let reading = format!(
         "How much of the variation each factor and pair is responsible for over the whole space (functional ANOVA on a \
          forest that foretells {}% of what it has not seen); bars show one deviation between trees.",
         number(100.0 * importance.foretold)
     );
-    Some(drawn.figure("importance", "Importance", &reading, vec![panel]))
+    drawn.figure("importance", "Importance", &reading, vec![panel])
 }
 
 /// The two factors that matter most, together.
@@ -166,30 +144,11 @@ pub fn contour(drawn: &Drawn<'_>) -> Option<Figure> {
     let order = drawn.by_importance();
     let [f, g, ..] = order[..] else { return None };
     let (x, y) = (&drawn.table.factors[f], &drawn.table.factors[g]);
-    let mut sums = vec![vec![(0.0, 0u32); x.levels.len()]; y.levels.len()];
-    for (run, value) in drawn.table.measured(0) {
-        let (sum, count) = &mut sums[run.levels[g]][run.levels[f]];
-        *sum += value;
-        *count += 1;
-    }
-    let back = |(sum, count): &(f64, u32)| {
-        (*count > 0).then(|| drawn.table.responses[0].unscaled(sum / f64::from(*count)))
-    };
-    let panel = Panel {
-        title: String::new(),
-        x: ChartAxis::names(&x.name, x.levels.iter().map(|l| l.text.clone())),
-        y: ChartAxis::names(&y.name, y.levels.iter().map(|l| l.text.clone())),
-        marks: vec![Mark::Heat {
-            value: drawn.response(),
-            cells: sums.iter().map(|row| row.iter().map(back).collect()).collect(),
-        }],
-    };
+    let value = |row: Vec<Option<(f64, u32)>>| row.into_iter().map(|cell| Some(cell?.0)).collect();
+    let cells = means(drawn, f, g).into_iter().map(value).collect();
+    let panel = Panel::new(x.axis(), y.axis(), vec![Mark::Heat { value: drawn.response(), cells }]);
     let reading = "The mean of all runs at each pair of levels of the two factors that matter most; empty places were \
                    not run.";
-    Some(drawn.figure(
-        "contour",
-        &format!("{} by {} and {}", drawn.analysis.response.name, x.name, y.name),
-        reading,
-        vec![panel],
-    ))
+    let title = format!("{} by {} and {}", drawn.analysis.response.name, x.name, y.name);
+    drawn.figure("contour", &title, reading, vec![panel])
 }

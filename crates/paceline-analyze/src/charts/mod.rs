@@ -44,20 +44,20 @@ pub fn charts(drawn: &Drawn<'_>) -> Vec<Figure> {
 }
 
 impl Drawn<'_> {
-    /// The response with its unit.
     fn response(&self) -> String {
         self.table.responses[0].named()
     }
 
-    /// Runs that were analysed and what they measured.
     fn measured(&self) -> Vec<(&crate::table::Run, f64)> {
         let scale = &self.table.responses[0];
         self.table.measured(0).into_iter().map(|(run, value)| (run, scale.unscaled(value))).collect()
     }
 
-    fn figure(&self, id: &str, title: &str, reading: &str, panels: Vec<Panel>) -> Figure {
+    /// A chart, if it has panels.
+    fn figure(&self, id: &str, title: &str, reading: &str, panels: Vec<Panel>) -> Option<Figure> {
         let n = format!("{} runs", self.analysis.runs.0);
-        Figure { id: id.into(), title: title.into(), reading: reading.into(), n, panels }
+        let figure = Figure { id: id.into(), title: title.into(), reading: reading.into(), n, panels };
+        (!figure.panels.is_empty()).then_some(figure)
     }
 
     /// Factors that varied, the most important first.

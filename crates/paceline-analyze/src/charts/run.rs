@@ -16,6 +16,11 @@ fn thin<T: Clone>(values: &[T]) -> Vec<T> {
     values.iter().step_by(every).cloned().collect()
 }
 
+/// One more than the highest rank.
+fn world(ranks: &[Option<f64>]) -> usize {
+    ranks.iter().flatten().fold(0.0f64, |most, r| most.max(r + 1.0)) as usize
+}
+
 fn figure(id: &str, title: &str, reading: &str, n: String, panels: Vec<Panel>) -> Option<Figure> {
     let figure = Figure { id: id.into(), title: title.into(), reading: reading.into(), n, panels };
     (!figure.is_empty()).then_some(figure)
@@ -26,21 +31,13 @@ pub fn accuracy(store: &Store, runs: &[RunRow]) -> Result<Option<Figure>, Record
     let (mut marks, mut n) = (Vec::new(), 0);
     for run in runs {
         let rows = store.rows("evaluations", run)?;
-        let points: Vec<Dot> = rows
-            .numbers("train_s")
-            .into_iter()
-            .zip(rows.numbers("accuracy"))
-            .filter_map(|(x, y)| Some(dot(x?, 100.0 * y?)))
-            .collect();
+        let clocks = rows.numbers("train_s").into_iter().zip(rows.numbers("accuracy"));
+        let points: Vec<Dot> = clocks.filter_map(|(x, y)| Some(dot(x?, 100.0 * y?))).collect();
         n += points.len();
         marks.push(Mark::line(&run.run, points));
     }
-    let panel = Panel {
-        title: String::new(),
-        x: ChartAxis::linear("training clock, s"),
-        y: ChartAxis::linear("accuracy on the test split, %"),
-        marks,
-    };
+    let y = ChartAxis::linear("accuracy on the test split, %");
+    let panel = Panel::new(ChartAxis::linear("training clock, s"), y, marks);
     let reading = "Each point is an evaluation: a run that is higher earlier learns faster in time, whatever its steps take.";
     let plural = |n: usize| if n == 1 { "" } else { "s" };
     let n = format!("{n} evaluation{} of {} run{}", plural(n), runs.len(), plural(runs.len()));
@@ -70,7 +67,7 @@ pub fn loss(store: &Store, runs: &[RunRow]) -> Result<Option<Figure>, RecordErro
         _ => Vec::new(),
     });
     let y = ChartAxis::fitting("loss", values);
-    let panel = Panel { title: String::new(), x: ChartAxis::linear("step"), y, marks };
+    let panel = Panel::new(ChartAxis::linear("step"), y, marks);
     let reading = "The mean loss over the samples of each step, and over the test split at evaluations: where the two \
                    part, the network learns its training samples by heart.";
     Ok(figure("loss", "Loss", reading, format!("{n} steps"), vec![panel]))
@@ -95,20 +92,15 @@ fn phases(store: &Store, run: &RunRow) -> Result<Option<Figure>, RecordError> {
     let rows = store.rows("steps", run)?;
     let (ranks, begins, steps) = (rows.numbers("rank"), rows.numbers("t_ns"), rows.numbers("step"));
     let columns = PHASES.map(|(_, column)| rows.numbers(column));
-    let world = ranks.iter().flatten().fold(0.0f64, |most, r| most.max(r + 1.0)) as usize;
+    let world = world(&ranks);
     let mut bars: Vec<Vec<Bar>> = vec![Vec::new(); PHASES.len()];
     // The same stretch of time for all: the last steps of the slowest worker.
-    let from = (0..world)
-        .filter_map(|rank| {
-            let own: Vec<f64> = begins
-                .iter()
-                .zip(&ranks)
-                .filter(|(_, r)| **r == Some(rank as f64))
-                .filter_map(|(b, _)| *b)
-                .collect();
-            own.len().checked_sub(STEPS).map_or_else(|| own.first().copied(), |at| own.get(at).copied())
-        })
-        .fold(f64::INFINITY, f64::min);
+    let first = |rank: usize| {
+        let own = begins.iter().zip(&ranks).filter(|(_, r)| **r == Some(rank as f64));
+        let own: Vec<f64> = own.filter_map(|(begin, _)| *begin).collect();
+        own.get(own.len().saturating_sub(STEPS)).copied()
+    };
+    let from = (0..world).filter_map(first).fold(f64::INFINITY, f64::min);
     let mut shown = 0;
     for i in 0..rows.rows.len() {
         let (Some(rank), Some(begin)) = (ranks[i], begins[i]) else { continue };
@@ -126,29 +118,20 @@ fn phases(store: &Store, run: &RunRow) -> Result<Option<Figure>, RecordError> {
             at += length;
         }
     }
-    let marks = PHASES.iter().zip(bars).map(|((name, _), bars)| Mark::Bars {
-        name: (*name).into(),
-        lying: true,
-        bars,
-    });
-    let panel = Panel {
-        title: String::new(),
-        x: ChartAxis::linear("time, ms"),
-        y: ChartAxis::names("rank", (0..world).map(|r| r.to_string())),
-        marks: marks.collect(),
-    };
+    let mark = |((name, _), bars): (&(&str, _), _)| Mark::Bars { name: (*name).into(), lying: true, bars };
+    let y = ChartAxis::names("rank", (0..world).map(|r| r.to_string()));
+    let panel = Panel::new(ChartAxis::linear("time, ms"), y, PHASES.iter().zip(bars).map(mark).collect());
     let reading = "The last steps of each rank; phases of a step are drawn one after another, although sending overlaps \
                    with backward. Long waits beside a rank that computes point at that rank.";
     Ok(figure("phases", "Phases of steps", reading, format!("{shown} steps"), vec![panel]))
 }
 
-/// CPU and memory of each rank over time.
 fn resources(store: &Store, run: &RunRow) -> Result<Option<Figure>, RecordError> {
     let rows = store.rows("samples", run)?;
     let (ranks, times) = (rows.numbers("rank"), rows.numbers("t_ns"));
     let [user, system, memory] =
         ["cpu_user_s", "cpu_system_s", "resident_bytes"].map(|name| rows.numbers(name));
-    let world = ranks.iter().flatten().fold(0.0f64, |most, r| most.max(r + 1.0)) as usize;
+    let world = world(&ranks);
     let (mut cpu, mut resident) = (Vec::new(), Vec::new());
     for rank in 0..world {
         let own: Vec<usize> = (0..ranks.len()).filter(|i| ranks[*i] == Some(rank as f64)).collect();
@@ -167,24 +150,17 @@ fn resources(store: &Store, run: &RunRow) -> Result<Option<Figure>, RecordError>
     }
     let time = || ChartAxis::linear("time from the start of the run, s");
     let panels = vec![
-        Panel { title: "CPU".into(), x: time(), y: ChartAxis::linear("CPU, % of one core"), marks: cpu },
-        Panel {
-            title: "memory".into(),
-            x: time(),
-            y: ChartAxis::linear("resident memory, MB"),
-            marks: resident,
-        },
+        Panel::new(time(), ChartAxis::linear("CPU, % of one core"), cpu).titled("CPU"),
+        Panel::new(time(), ChartAxis::linear("resident memory, MB"), resident).titled("memory"),
     ];
     let reading = "What each rank's process used: a rank far below 100% of its cores waits for something.";
     Ok(figure("resources", "Resources by rank", reading, format!("{} samples", rows.rows.len()), panels))
 }
 
-/// Bytes from rank to rank.
 fn links(store: &Store, run: &RunRow) -> Result<Option<Figure>, RecordError> {
     let rows = store.rows("links", run)?;
     let (ranks, peers, sent) = (rows.numbers("rank"), rows.numbers("peer"), rows.numbers("sent_bytes"));
-    let most = ranks.iter().chain(&peers).flatten().fold(-1.0f64, |most, r| most.max(*r));
-    let world = (most + 1.0) as usize;
+    let world = world(&ranks).max(world(&peers));
     let mut cells: Vec<Vec<Option<f64>>> = vec![vec![None; world]; world];
     for ((rank, peer), sent) in ranks.into_iter().zip(peers).zip(sent) {
         if let (Some(rank), Some(peer), Some(sent)) = (rank, peer, sent) {
@@ -193,13 +169,8 @@ fn links(store: &Store, run: &RunRow) -> Result<Option<Figure>, RecordError> {
             *cell = Some(cell.unwrap_or(0.0).max(sent / 1e6));
         }
     }
-    let names = || (0..world).map(|r| format!("rank {r}"));
-    let panel = Panel {
-        title: String::new(),
-        x: ChartAxis::names("to", names()),
-        y: ChartAxis::names("from", names()),
-        marks: vec![Mark::Heat { value: "sent, MB".into(), cells }],
-    };
+    let axis = |title: &str| ChartAxis::names(title, (0..world).map(|r| format!("rank {r}")));
+    let panel = Panel::new(axis("to"), axis("from"), vec![Mark::Heat { value: "sent, MB".into(), cells }]);
     let reading =
         "Bytes that each rank (row) sent to each other (column) over the whole run, headers included.";
     Ok(figure("links", "Links", reading, format!("{world} ranks"), vec![panel]))

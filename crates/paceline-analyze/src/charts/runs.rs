@@ -4,10 +4,9 @@ use paceline_plan::Goal;
 
 use super::{Drawn, dot};
 use crate::best::means;
-use crate::figure::{AxisScale, ChartAxis, Dot, Figure, Mark, Panel};
+use crate::figure::{ChartAxis, Dot, Figure, Mark, Panel};
 use crate::table::number;
 
-/// What was measured, run by run.
 pub fn history(drawn: &Drawn<'_>) -> Option<Figure> {
     let mut runs = drawn.measured();
     runs.sort_by(|a, b| a.0.order.total_cmp(&b.0.order));
@@ -16,7 +15,7 @@ pub fn history(drawn: &Drawn<'_>) -> Option<Figure> {
     let (mut dots, mut so_far) = (Vec::new(), Vec::new());
     for (run, value) in &runs {
         let label = format!("{}: {}", run.id, drawn.table.configuration(&run.levels));
-        dots.push(Dot { x: run.order, y: *value, range: None, label });
+        dots.push(Dot::new(run.order, *value, label));
         best = Some(best.map_or(*value, |b| if scale.better(*value, b) { *value } else { b }));
         so_far.push(dot(run.order, best.unwrap_or(*value)));
     }
@@ -25,44 +24,31 @@ pub fn history(drawn: &Drawn<'_>) -> Option<Figure> {
         .runs
         .iter()
         .filter(|run| run.control)
-        .filter_map(|run| {
-            Some(Dot { x: run.order, y: run.values[0]?, range: None, label: format!("{}: control", run.id) })
-        })
+        .filter_map(|run| Some(Dot::new(run.order, run.values[0]?, format!("{}: control", run.id))))
         .collect();
     let mut marks = vec![Mark::dots("run", dots), Mark::curve("best so far", so_far)];
     if !controls.is_empty() {
         marks.push(Mark::line("control", controls));
     }
-    let panel = Panel {
-        title: String::new(),
-        x: ChartAxis::linear("run, in the order in which they were made"),
-        y: ChartAxis::fitting(&drawn.response(), runs.iter().map(|(_, v)| *v)),
-        marks,
-    };
+    let y = ChartAxis::fitting(&drawn.response(), runs.iter().map(|(_, v)| *v));
+    let panel = Panel::new(ChartAxis::linear("run, in the order in which they were made"), y, marks);
     let reading =
         "Each dot is a run; the line is the best so far, and controls show whether the machine drifted.";
-    Some(drawn.figure("history", "History", reading, vec![panel]))
+    drawn.figure("history", "History", reading, vec![panel])
 }
 
 /// Two responses, and the configurations that nothing beats.
 pub fn pareto(drawn: &Drawn<'_>) -> Option<Figure> {
     let [first, second, ..] = &drawn.table.responses[..] else { return None };
     let means = means(drawn.table);
-    let point = |levels: &[usize], values: &[f64]| Dot {
-        x: values[0],
-        y: values[1],
-        range: None,
-        label: drawn.table.configuration(levels),
-    };
+    let point =
+        |levels: &[usize], values: &[f64]| Dot::new(values[0], values[1], drawn.table.configuration(levels));
     let all: Vec<Dot> = means.iter().map(|(levels, values)| point(levels, values)).collect();
     let mut front: Vec<Dot> = drawn.analysis.front.iter().map(|p| point(&p.levels, &p.values)).collect();
     front.sort_by(|a, b| a.x.total_cmp(&b.x));
-    let panel = Panel {
-        title: String::new(),
-        x: ChartAxis::fitting(&first.named(), all.iter().map(|p| p.x)),
-        y: ChartAxis::fitting(&second.named(), all.iter().map(|p| p.y)),
-        marks: vec![Mark::dots("configuration", all), Mark::line("front", front)],
-    };
+    let x = ChartAxis::fitting(&first.named(), all.iter().map(|p| p.x));
+    let y = ChartAxis::fitting(&second.named(), all.iter().map(|p| p.y));
+    let panel = Panel::new(x, y, vec![Mark::dots("configuration", all), Mark::line("front", front)]);
     let side = |goal: Goal, [less, more]: [&str; 2]| {
         if goal == Goal::Minimize { less.to_owned() } else { more.into() }
     };
@@ -71,7 +57,11 @@ pub fn pareto(drawn: &Drawn<'_>) -> Option<Figure> {
         side(first.goal, ["left", "right"]),
         side(second.goal, ["below", "above"])
     );
-    Some(drawn.figure("pareto", &format!("{} against {}", second.name, first.name), &reading, vec![panel]))
+    drawn.figure("pareto", &format!("{} against {}", second.name, first.name), &reading, vec![panel])
+}
+
+fn ends(values: &[f64]) -> (f64, f64) {
+    values.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| (low.min(*v), high.max(*v)))
 }
 
 /// Every run as a line over all factors.
@@ -89,8 +79,7 @@ pub fn parallel(drawn: &Drawn<'_>) -> Option<Figure> {
     let values: Vec<f64> = runs.iter().map(|(_, v)| *v).collect();
     // Where numbers span more than a factor of ten, steps are even in their logarithms.
     let part = |numbers: &[f64], value: f64| {
-        let (low, high) =
-            numbers.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), v| (l.min(*v), h.max(*v)));
+        let (low, high) = ends(numbers);
         let log = low > 0.0 && high / low >= 10.0;
         let at = |v: f64| if log { v.ln() } else { v };
         if high > low { (at(value) - at(low)) / (at(high) - at(low)) } else { 0.5 }
@@ -101,8 +90,8 @@ pub fn parallel(drawn: &Drawn<'_>) -> Option<Figure> {
         let (first, last) = (&factor.levels[0].text, &factor.levels[factor.levels.len() - 1].text);
         names.push(format!("{} ({first} … {last})", factor.name));
     }
-    let ends = values.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), v| (l.min(*v), h.max(*v)));
-    names.push(format!("{} ({} … {})", scale.name, number(ends.0), number(ends.1)));
+    let (least, greatest) = ends(&values);
+    names.push(format!("{} ({} … {})", scale.name, number(least), number(greatest)));
     let mut lines: Vec<Vec<Dot>> = vec![Vec::new(); PARTS.len()];
     for (rank, (run, value)) in runs.iter().enumerate() {
         let line = &mut lines[rank * PARTS.len() / runs.len()];
@@ -113,30 +102,20 @@ pub fn parallel(drawn: &Drawn<'_>) -> Option<Figure> {
                 Some(numbers) => part(&numbers, numbers[level]),
                 None => level as f64 / (factor.levels.len() - 1) as f64,
             };
-            line.push(Dot {
-                x: i as f64,
-                y,
-                range: None,
-                label: format!("{}: {}", run.id, factor.at(level)),
-            });
+            line.push(Dot::new(i as f64, y, format!("{}: {}", run.id, factor.at(level))));
         }
         let label = format!("{}: {}", run.id, scale.show(*value));
-        line.push(Dot { x: factors.len() as f64, y: part(&values, *value), range: None, label });
+        line.push(Dot::new(factors.len() as f64, part(&values, *value), label));
         line.push(dot(factors.len() as f64, f64::NAN));
     }
     // The best on top: drawn last.
     let marks = PARTS.iter().zip(lines).rev().map(|(name, points)| Mark::curve(name, points)).collect();
-    let panel = Panel {
-        title: String::new(),
-        x: ChartAxis { title: "factor (least … greatest level)".into(), scale: AxisScale::Names(names) },
-        y: ChartAxis::linear(
-            "place between the least (0) and the greatest (1), log where they span a factor of 10",
-        ),
-        marks,
-    };
+    let place = "place between the least (0) and the greatest (1), log where they span a factor of 10";
+    let x = ChartAxis::names("factor (least … greatest level)", names);
+    let panel = Panel::new(x, ChartAxis::linear(place), marks);
     let reading = "Each line is a run, from factor to factor to what it measured: follow the best fifth to see which \
                    levels they have in common.";
-    Some(drawn.figure("parallel", "Parallel coordinates", reading, vec![panel]))
+    drawn.figure("parallel", "Parallel coordinates", reading, vec![panel])
 }
 
 /// Every run by each factor alone.
@@ -144,22 +123,16 @@ pub fn slice(drawn: &Drawn<'_>) -> Option<Figure> {
     let runs = drawn.measured();
     let panel = |f: &usize| {
         let factor = &drawn.table.factors[*f];
-        let points = runs.iter().map(|(run, value)| Dot {
-            x: run.levels[*f] as f64,
-            y: *value,
-            range: None,
-            label: format!("{}: {}", run.id, drawn.table.configuration(&run.levels)),
+        let points = runs.iter().map(|(run, value)| {
+            let label = format!("{}: {}", run.id, drawn.table.configuration(&run.levels));
+            Dot::new(run.levels[*f] as f64, *value, label)
         });
-        Panel {
-            title: factor.name.clone(),
-            x: ChartAxis::names(&factor.name, factor.levels.iter().map(|l| l.text.clone())),
-            y: ChartAxis::fitting(&drawn.response(), runs.iter().map(|(_, v)| *v)),
-            marks: vec![Mark::dots("", points.collect())],
-        }
+        let y = ChartAxis::fitting(&drawn.response(), runs.iter().map(|(_, v)| *v));
+        Panel::new(factor.axis(), y, vec![Mark::dots("", points.collect())]).titled(&factor.name)
     };
     let panels: Vec<Panel> = drawn.by_importance().iter().take(9).map(panel).collect();
     let reading = "Each dot is a run: a factor matters where the dots move as a whole from level to level.";
-    (!panels.is_empty()).then(|| drawn.figure("slice", "Slices", reading, panels))
+    drawn.figure("slice", "Slices", reading, panels)
 }
 
 /// The part of the runs that stay below a value.
@@ -182,13 +155,9 @@ pub fn distribution(drawn: &Drawn<'_>) -> Option<Figure> {
             marks.push(step(&factor.at(level), own));
         }
     }
-    let panel = Panel {
-        title: String::new(),
-        x: ChartAxis::fitting(&drawn.response(), runs.iter().map(|(_, v)| *v)),
-        y: ChartAxis::linear("part of the runs that are not above"),
-        marks,
-    };
+    let x = ChartAxis::fitting(&drawn.response(), runs.iter().map(|(_, v)| *v));
+    let panel = Panel::new(x, ChartAxis::linear("part of the runs that are not above"), marks);
     let reading = "The part of the runs that stay at or below a value, for all and by level of the factor of few levels \
                    that matters most: curves further left have lower values.";
-    Some(drawn.figure("distribution", "Empirical distribution (EDF)", reading, vec![panel]))
+    drawn.figure("distribution", "Empirical distribution (EDF)", reading, vec![panel])
 }

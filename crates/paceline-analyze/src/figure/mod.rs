@@ -1,9 +1,13 @@
 //! A chart as data, whatever draws it: an interactive page, an SVG, or a table of its numbers.
 
 mod plotly;
-pub(crate) mod svg;
+mod svg;
 
 use paceline_plan::{Terminator, to_csv};
+use paceline_statistics::distinct;
+
+use crate::chart::ChartUnit;
+use crate::statistics::Spread;
 
 pub use plotly::SCRIPT;
 
@@ -35,6 +39,18 @@ pub struct Panel {
     pub marks: Vec<Mark>,
 }
 
+impl Panel {
+    /// Marks between two axes, without a title.
+    pub fn new(x: ChartAxis, y: ChartAxis, marks: Vec<Mark>) -> Self {
+        Self { title: String::new(), x, y, marks }
+    }
+
+    /// The same with a title.
+    pub fn titled(self, title: impl Into<String>) -> Self {
+        Self { title: title.into(), ..self }
+    }
+}
+
 /// An axis.
 #[derive(Clone, Debug)]
 pub struct ChartAxis {
@@ -51,6 +67,8 @@ pub enum AxisScale {
     Linear,
     /// By factors of ten.
     Log,
+    /// By factors, with the unit at each label.
+    Units(ChartUnit),
     /// The place `i` has the name `i`.
     Names(Vec<String>),
 }
@@ -69,9 +87,22 @@ impl ChartAxis {
         Self { title, scale }
     }
 
+    /// An axis of factors whose labels have a unit.
+    pub fn units(title: &str, unit: ChartUnit) -> Self {
+        Self { title: format!("{title} (log)"), scale: AxisScale::Units(unit) }
+    }
+
     /// An axis of names.
     pub fn names(title: &str, names: impl IntoIterator<Item = String>) -> Self {
         Self { title: title.into(), scale: AxisScale::Names(names.into_iter().collect()) }
+    }
+
+    fn has_unit(&self) -> bool {
+        matches!(self.scale, AxisScale::Units(_))
+    }
+
+    fn is_log(&self) -> bool {
+        self.scale == AxisScale::Log || self.has_unit()
     }
 
     fn name(&self, at: f64) -> String {
@@ -144,6 +175,18 @@ pub struct Bar {
     pub label: String,
 }
 
+impl Dot {
+    /// A point and what it is.
+    pub fn new(x: f64, y: f64, label: impl Into<String>) -> Self {
+        Self { x, y, range: None, label: label.into() }
+    }
+
+    /// The median of repeats, between the least and the greatest of them.
+    pub fn spread(x: f64, y: Spread) -> Self {
+        Self { x, y: y.median, range: Some((y.least, y.greatest)), label: String::new() }
+    }
+}
+
 impl Mark {
     /// Points without lines.
     pub fn dots(name: &str, points: Vec<Dot>) -> Self {
@@ -185,7 +228,7 @@ impl Figure {
     /// Names in the legend, without repetition; they decide colours.
     fn names(&self) -> Vec<&str> {
         let marks = self.panels.iter().flat_map(|panel| &panel.marks);
-        crate::distinct(marks.map(Mark::name).filter(|name| !name.is_empty()))
+        distinct(marks.map(Mark::name).filter(|name| !name.is_empty()))
     }
 
     fn columns(&self) -> usize {
@@ -199,53 +242,33 @@ impl Figure {
     /// The numbers, as comma-separated values.
     pub fn csv(&self) -> String {
         let mut rows = vec![["panel", "series", "x", "y", "low", "high", "label"].map(String::from)];
-        let mut row = |fields: [String; 7]| rows.push(fields.map(plain));
-        let ends = |range: Option<(f64, f64)>| match range {
-            Some((low, high)) => [low.to_string(), high.to_string()],
-            None => [String::new(), String::new()],
-        };
         for panel in &self.panels {
             for mark in &panel.marks {
-                let (of, series) = (panel.title.clone(), mark.name().to_owned());
+                let mut row = |series: &str, x: String, y: String, ends: Option<(f64, f64)>, label: &str| {
+                    let [low, high] =
+                        ends.map_or_else(Default::default, |(l, h)| [l.to_string(), h.to_string()]);
+                    rows.push([&panel.title, series, &x, &y, &low, &high, label].map(plain));
+                };
                 match mark {
-                    Mark::Points { points, .. } => points.iter().filter(|p| p.y.is_finite()).for_each(|p| {
-                        let [low, high] = ends(p.range);
-                        let (x, y) = (panel.x.name(p.x), panel.y.name(p.y));
-                        row([of.clone(), series.clone(), x, y, low, high, p.label.clone()]);
-                    }),
-                    Mark::Bars { bars, lying, .. } => bars.iter().for_each(|b| {
+                    Mark::Points { name, points, .. } => {
+                        for p in points.iter().filter(|p| p.y.is_finite()) {
+                            row(name, panel.x.name(p.x), panel.y.name(p.y), p.range, &p.label);
+                        }
+                    }
+                    Mark::Bars { name, bars, lying } => {
                         let axis = if *lying { &panel.y } else { &panel.x };
-                        let [low, high] = match b.range {
-                            None => [b.from.to_string(), b.to.to_string()],
-                            range => ends(range),
-                        };
-                        let place = axis.name(b.at);
-                        row([
-                            of.clone(),
-                            series.clone(),
-                            place,
-                            b.to.to_string(),
-                            low,
-                            high,
-                            b.label.clone(),
-                        ]);
-                    }),
+                        for b in bars {
+                            let ends = b.range.or(Some((b.from, b.to)));
+                            row(name, axis.name(b.at), b.to.to_string(), ends, &b.label);
+                        }
+                    }
                     Mark::Heat { cells, value } => {
-                        for (j, cells) in cells.iter().enumerate() {
-                            for (i, cell) in cells.iter().enumerate() {
-                                let Some(cell) = cell else { continue };
-                                let (x, y) = (panel.x.name(i as f64), panel.y.name(j as f64));
-                                let label = format!("{value} {cell}");
-                                row([
-                                    of.clone(),
-                                    cell.to_string(),
-                                    x,
-                                    y,
-                                    String::new(),
-                                    String::new(),
-                                    label,
-                                ]);
-                            }
+                        let all = cells.iter().enumerate().flat_map(|(j, row)| {
+                            row.iter().enumerate().filter_map(move |(i, cell)| Some((i, j, (*cell)?)))
+                        });
+                        for (i, j, cell) in all {
+                            let (x, y) = (panel.x.name(i as f64), panel.y.name(j as f64));
+                            row(&cell.to_string(), x, y, None, &format!("{value} {cell}"));
                         }
                     }
                 }
@@ -256,7 +279,7 @@ impl Figure {
 }
 
 /// A field of comma-separated values. What spreadsheets would take for a formula is quoted as text.
-fn plain(text: String) -> String {
+fn plain(text: &str) -> String {
     let formula = text.starts_with(['=', '+', '-', '@']) && text.parse::<f64>().is_err();
-    if formula { format!("'{text}") } else { text }
+    if formula { format!("'{text}") } else { text.into() }
 }

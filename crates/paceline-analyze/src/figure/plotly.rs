@@ -1,9 +1,10 @@
 //! A chart for plotly's script, which ships inside a crate: nothing is loaded from elsewhere.
 
 use paceline_plan::printable;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{AxisScale, ChartAxis, Figure, Mark};
+use crate::sheet::entities;
 use crate::table::short;
 
 /// Colours that differ for colour-blind eyes too, on light and on dark ground.
@@ -24,7 +25,7 @@ fn axis(of: &ChartAxis, domain: [f64; 2], anchor: &str) -> Value {
     });
     match &of.scale {
         AxisScale::Linear => {}
-        AxisScale::Log => axis["type"] = "log".into(),
+        AxisScale::Log | AxisScale::Units(_) => axis["type"] = "log".into(),
         AxisScale::Names(names) => {
             // Of many names, as many as can be read.
             let every = names.len().div_ceil(MOST_NAMES).max(1);
@@ -38,7 +39,7 @@ fn axis(of: &ChartAxis, domain: [f64; 2], anchor: &str) -> Value {
 
 /// Text that means itself to plotly, which reads tags and entities in all text.
 fn words(text: &str) -> String {
-    printable(text).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+    entities(&printable(text))
 }
 
 fn numbers(values: impl Iterator<Item = f64>) -> Value {
@@ -69,7 +70,10 @@ impl Figure {
         };
         let columns = self.columns();
         let rows = self.panels.len().div_ceil(columns).max(1);
-        let mut layout: Map<String, Value> = Map::new();
+        let mut layout = json!({
+            "height": rows * ROW + 80, "barmode": "overlay", "margin": {"t": 40, "r": 24, "b": 64, "l": 72},
+            "legend": {"orientation": "h", "y": -0.18}, "showlegend": !names.is_empty(),
+        });
         let (mut traces, mut annotations) = (Vec::new(), Vec::new());
         let mut shown: Vec<&str> = Vec::new();
         for (i, panel) in self.panels.iter().enumerate() {
@@ -82,11 +86,9 @@ impl Figure {
             };
             let across = span(column, columns, GAP.0);
             let [top, bottom] = span(row, rows, GAP.1).map(|v| 1.0 - v);
-            layout.insert(format!("xaxis{suffix}"), axis(&panel.x, across, &format!("y{suffix}")));
-            layout.insert(
-                format!("yaxis{suffix}"),
-                axis(&panel.y, [bottom.max(0.0), top], &format!("x{suffix}")),
-            );
+            layout[format!("xaxis{suffix}")] = axis(&panel.x, across, &format!("y{suffix}"));
+            let along = [bottom.max(0.0), top];
+            layout[format!("yaxis{suffix}")] = axis(&panel.y, along, &format!("x{suffix}"));
             if self.panels.len() > 1 {
                 annotations.push(json!({
                     "text": words(&panel.title), "x": across[0], "y": top, "xref": "paper", "yref": "paper",
@@ -154,12 +156,7 @@ impl Figure {
                 traces.push(trace);
             }
         }
-        layout.insert("annotations".into(), json!(annotations));
-        layout.insert("height".into(), json!(rows * ROW + 80));
-        layout.insert("barmode".into(), "overlay".into());
-        layout.insert("margin".into(), json!({"t": 40, "r": 24, "b": 64, "l": 72}));
-        layout.insert("legend".into(), json!({"orientation": "h", "y": -0.18}));
-        layout.insert("showlegend".into(), (!names.is_empty()).into());
+        layout["annotations"] = json!(annotations);
         json!({"data": traces, "layout": layout})
     }
 }

@@ -6,17 +6,41 @@ use super::{AxisScale, ChartAxis, Figure, Mark, Panel};
 use crate::sheet::escape;
 use crate::table::number;
 
-/// A panel's room with its axes, and the rectangle inside them.
-const PANEL: (f64, f64) = (400.0, 300.0);
-const INSET: (f64, f64, f64, f64) = (84.0, 30.0, 18.0, 62.0);
-/// Room of the title, the reading and the legend.
-const HEAD: f64 = 74.0;
-pub(crate) const COLOURS: usize = 8;
+struct Layout {
+    panel: (f64, f64),
+    /// Left, top, right and bottom of the rectangle inside a panel's axes.
+    inset: (f64, f64, f64, f64),
+    /// The legend: length of a line, where the name begins, room of an entry, and per character of its name.
+    entry: (f64, f64, f64, f64),
+    /// Between two rows of the legend, and from the last one to the panels.
+    rows: (f64, f64),
+    /// What differs from [`STYLE`].
+    style: &'static str,
+}
+
+const USUAL: Layout = Layout {
+    panel: (400.0, 300.0),
+    inset: (84.0, 30.0, 18.0, 62.0),
+    entry: (18.0, 23.0, 34.0, 6.2),
+    rows: (18.0, 16.0),
+    style: "",
+};
+
+/// Charts of benchmarks, whose axes have units, stand alone in a document.
+const LARGE: Layout = Layout {
+    panel: (480.0, 360.0),
+    inset: (86.0, 34.0, 30.0, 50.0),
+    entry: (24.0, 30.0, 54.0, 7.0),
+    rows: (20.0, 22.0),
+    style: "text{font-size:12px}.title{font-size:16px}.line{stroke-width:2}",
+};
+
+const COLOURS: usize = 8;
 /// Names of an axis longer than this are cut.
 const LONGEST: usize = 22;
 
 /// Colours that differ for colour-blind eyes too, on light and on dark ground.
-pub(crate) const STYLE: &str = "\
+const STYLE: &str = "\
 .ground{fill:#fff}text{font:11px system-ui,sans-serif;fill:#1b1b1b}.title{font-size:15px;font-weight:600}\
 .panel{font-weight:600}.faint{fill:#595959}.grid{stroke:#e2e2e2}.frame{stroke:#8a8a8a;fill:none}\
 .line{fill:none;stroke-width:1.6}.thin{fill:none;stroke-width:1;opacity:.55}.bar{stroke-width:1.1}\
@@ -38,7 +62,7 @@ struct Ruler<'a> {
 
 impl<'a> Ruler<'a> {
     fn new(axis: &'a ChartAxis, values: impl Iterator<Item = f64>, (from, to): (f64, f64)) -> Self {
-        let log = axis.scale == AxisScale::Log;
+        let log = axis.is_log();
         let usable = values.filter(|v| v.is_finite() && (!log || *v > 0.0));
         let (mut low, mut high) =
             usable.fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), v| (l.min(v), h.max(v)));
@@ -47,7 +71,12 @@ impl<'a> Ruler<'a> {
         } else if low > high {
             (low, high) = if log { (1.0, 10.0) } else { (0.0, 1.0) };
         } else if log {
-            (low, high) = (low / 1.15, high * 1.15);
+            let widen = match axis.scale {
+                AxisScale::Log => 1.15,
+                _ if low == high => 2.0,
+                _ => 1.25,
+            };
+            (low, high) = (low / widen, high * widen);
         } else {
             let room = if high > low { 0.05 * (high - low) } else { 0.5 * low.abs().max(1.0) };
             // An axis that begins at nothing shows it.
@@ -58,7 +87,7 @@ impl<'a> Ruler<'a> {
     }
 
     fn at(&self, value: f64) -> f64 {
-        let part = if self.axis.scale == AxisScale::Log {
+        let part = if self.axis.is_log() {
             (value.max(1e-300) / self.low).ln() / (self.high / self.low).ln()
         } else {
             (value - self.low) / (self.high - self.low)
@@ -72,6 +101,9 @@ impl<'a> Ruler<'a> {
                 let every = names.len().div_ceil(12).max(1);
                 let all = names.iter().enumerate().step_by(every);
                 all.map(|(i, name)| (i as f64, cut(name))).collect()
+            }
+            AxisScale::Units(unit) => {
+                unit.ticks((self.low, self.high)).into_iter().map(|t| (t, unit.show(t))).collect()
             }
             AxisScale::Log => {
                 let (first, last) = (self.low.log10().floor() as i32, self.high.log10().ceil() as i32);
@@ -107,14 +139,51 @@ fn cut(name: &str) -> String {
     }
 }
 
-pub(crate) fn round(value: f64) -> f64 {
+fn round(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
 }
 
-pub(crate) fn text(svg: &mut String, (x, y): (f64, f64), class: &str, anchor: &str, words: &str) {
+fn text(svg: &mut String, (x, y): (f64, f64), class: &str, anchor: &str, words: &str) {
     let words = escape(words);
     let _ =
         writeln!(svg, "<text x=\"{x}\" y=\"{y}\" class=\"{class}\" text-anchor=\"{anchor}\">{words}</text>");
+}
+
+fn turned(svg: &mut String, (x, y): (f64, f64), degrees: i32, style: &str, words: &str) {
+    let words = escape(words);
+    let _ = writeln!(svg, "<text transform=\"translate({x} {y}) rotate({degrees})\" {style}>{words}</text>");
+}
+
+/// Something that says what it is when it is pointed at.
+fn element(svg: &mut String, tag: &str, attributes: &str, label: &str) {
+    let title = if label.is_empty() { String::new() } else { format!("<title>{}</title>", escape(label)) };
+    let _ = writeln!(svg, "<{tag} {attributes}>{title}</{tag}>");
+}
+
+/// A shape of its own for each line, so that colour is not all that tells them apart.
+fn shape(i: usize, (x, y): (f64, f64)) -> String {
+    let shape = match i % 4 {
+        0 => "m-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z",
+        1 => "m-3.5 -3.5h7v7h-7z",
+        2 => "m0 -4.5l4.5 8h-9z",
+        _ => "m0 -5l5 5l-5 5l-5 -5z",
+    };
+    format!("<path class=\"mark c{}\" d=\"M{x} {y}{shape}\"/>\n", i % COLOURS)
+}
+
+/// Where the legend's entries begin: in rows below the title and what is counted.
+fn legend(layout: &Layout, names: &[&str], width: f64) -> Vec<(f64, f64)> {
+    let (mut x, mut y) = (16.0, 66.0);
+    let place = |name: &&str| {
+        let room = layout.entry.2 + layout.entry.3 * name.chars().count() as f64;
+        if x > 16.0 && x + room > width {
+            (x, y) = (16.0, y + layout.rows.0);
+        }
+        let place = (x, y);
+        x += room;
+        place
+    };
+    names.iter().map(place).collect()
 }
 
 /// From dark blue over green to yellow, evenly bright steps.
@@ -137,35 +206,36 @@ impl Figure {
     pub fn svg(&self) -> String {
         let (columns, names) = (self.columns(), self.names());
         let rows = self.panels.len().div_ceil(columns);
-        let width = (PANEL.0 * columns as f64).max(560.0);
-        let (mut places, mut at, mut y) = (Vec::new(), 16.0, HEAD - 8.0);
-        for name in &names {
-            let wide = 34.0 + 6.2 * name.chars().count() as f64;
-            if at + wide > width && at > 16.0 {
-                (at, y) = (16.0, y + 18.0);
-            }
-            places.push((at, y));
-            at += wide;
-        }
-        let head = y + 16.0;
-        let height = head + PANEL.1 * rows as f64;
+        let large = self.panels.iter().any(|panel| panel.x.has_unit());
+        let (layout, below) =
+            if large { (LARGE, self.reading.clone()) } else { (USUAL, format!("n = {}", self.n)) };
+        let width = (layout.panel.0 * columns as f64).max(560.0);
+        let places = legend(&layout, &names, width);
+        let head = places.last().map_or(66.0, |(_, y)| *y) + layout.rows.1;
+        let height = head + layout.panel.1 * rows as f64;
         let title = escape(&self.title);
         let mut svg = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" \
              height=\"{height}\" role=\"img\" aria-label=\"{title}\">\n<title>{title}</title>\n<desc>{}</desc>\n\
-             <style>{STYLE}</style>\n<rect class=\"ground\" width=\"{width}\" height=\"{height}\"/>\n",
-            escape(&self.reading)
+             <style>{STYLE}{}</style>\n<rect class=\"ground\" width=\"{width}\" height=\"{height}\"/>\n",
+            escape(&self.reading),
+            layout.style
         );
         text(&mut svg, (16.0, 24.0), "title", "start", &self.title);
-        text(&mut svg, (16.0, 44.0), "faint", "start", &format!("n = {}", self.n));
+        text(&mut svg, (16.0, 44.0), "faint", "start", &below);
+        let (line, begin, ..) = layout.entry;
         for (i, (name, (at, y))) in names.iter().zip(places).enumerate() {
-            let _ = writeln!(svg, "<path class=\"line c{}\" d=\"M{at} {y}h18\"/>", i % COLOURS);
-            text(&mut svg, (at + 23.0, y + 4.0), "", "start", name);
+            let _ = writeln!(svg, "<path class=\"line c{}\" d=\"M{at} {y}h{line}\"/>", i % COLOURS);
+            if large {
+                svg += &shape(i, (at + line / 2.0, y));
+            }
+            text(&mut svg, (at + begin, y + 4.0), "", "start", name);
         }
         for (i, panel) in self.panels.iter().enumerate() {
-            let (x, y) = (PANEL.0 * (i % columns) as f64, head + PANEL.1 * (i / columns) as f64);
+            let (wide, tall) = layout.panel;
+            let (x, y) = (wide * (i % columns) as f64, head + tall * (i / columns) as f64);
             let _ = writeln!(svg, "<g transform=\"translate({x} {y})\">");
-            panel.draw(&names, &mut svg);
+            panel.draw(&layout, &names, &mut svg);
             svg += "</g>\n";
         }
         svg + "</svg>\n"
@@ -192,13 +262,22 @@ impl Panel {
         all
     }
 
-    fn draw(&self, names: &[&str], svg: &mut String) {
-        let (left, top, right, bottom) = INSET;
-        let (far, low) = (PANEL.0 - right, PANEL.1 - bottom);
+    fn draw(&self, layout: &Layout, names: &[&str], svg: &mut String) {
+        let ((left, top, right, bottom), (wide, tall)) = (layout.inset, layout.panel);
+        let (far, low) = (wide - right, tall - bottom);
         let x = Ruler::new(&self.x, self.values(true).into_iter(), (left, far));
         let y = Ruler::new(&self.y, self.values(false).into_iter(), (low, top));
         text(svg, (left, 20.0), "panel", "start", &self.title);
-        let ticks = x.ticks();
+        let mut ticks = x.ticks();
+        if let AxisScale::Units(unit) = self.x.scale {
+            let mut places = self.values(true);
+            places.sort_by(f64::total_cmp);
+            places.dedup();
+            // Labels where something was measured, if there is room for them.
+            if places.len() <= 7 {
+                ticks = places.into_iter().map(|place| (place, unit.show(place))).collect();
+            }
+        }
         // Names that would not fit side by side are turned.
         let crowded =
             ticks.iter().map(|(_, n)| 6.5 * n.chars().count() as f64 + 8.0).sum::<f64>() > far - left;
@@ -206,12 +285,7 @@ impl Panel {
             let at = x.at(tick);
             let _ = writeln!(svg, "<path class=\"grid\" d=\"M{at} {top}V{low}\"/>");
             if crowded {
-                let _ = writeln!(
-                    svg,
-                    "<text transform=\"translate({at} {}) rotate(-28)\" class=\"faint\" text-anchor=\"end\">{}</text>",
-                    low + 14.0,
-                    escape(&name)
-                );
+                turned(svg, (at, low + 14.0), -28, "class=\"faint\" text-anchor=\"end\"", &name);
             } else {
                 text(svg, (at, low + 16.0), "faint", "middle", &name);
             }
@@ -225,24 +299,15 @@ impl Panel {
             mark.draw(names, &x, &y, svg);
         }
         let _ = writeln!(svg, "<path class=\"frame\" d=\"M{left} {top}V{low}H{far}\"/>");
-        text(svg, ((left + far) / 2.0, PANEL.1 - 8.0), "", "middle", &self.x.title);
-        let _ = writeln!(
-            svg,
-            "<text transform=\"translate(13 {}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
-            (top + low) / 2.0,
-            escape(&self.y.title)
-        );
+        text(svg, ((left + far) / 2.0, tall - 8.0), "", "middle", &self.x.title);
+        turned(svg, (13.0, (top + low) / 2.0), -90, "text-anchor=\"middle\"", &self.y.title);
     }
 }
 
 impl Mark {
     fn draw(&self, names: &[&str], x: &Ruler<'_>, y: &Ruler<'_>, svg: &mut String) {
-        let colour = names.iter().position(|name| *name == self.name()).unwrap_or(0) % COLOURS;
-        let tip = |svg: &mut String, label: &str| {
-            if !label.is_empty() {
-                let _ = write!(svg, "<title>{}</title>", escape(label));
-            }
-        };
+        let series = names.iter().position(|name| *name == self.name()).unwrap_or(0);
+        let colour = series % COLOURS;
         match self {
             Self::Points { line, dots, points, .. } => {
                 if *line {
@@ -260,13 +325,13 @@ impl Mark {
                         let (low, high) = (y.at(low), y.at(high));
                         let _ = writeln!(svg, "<path class=\"bar c{colour}\" d=\"M{at} {low}V{high}\"/>");
                     }
-                    let _ = write!(
-                        svg,
-                        "<circle class=\"mark c{colour}\" cx=\"{at}\" cy=\"{}\" r=\"2.6\">",
-                        y.at(p.y)
-                    );
-                    tip(svg, &p.label);
-                    *svg += "</circle>\n";
+                    let height = y.at(p.y);
+                    if x.axis.has_unit() {
+                        *svg += &shape(series, (at, height));
+                        continue;
+                    }
+                    let shape = format!("class=\"mark c{colour}\" cx=\"{at}\" cy=\"{height}\" r=\"2.6\"");
+                    element(svg, "circle", &shape, &p.label);
                 }
             }
             Self::Bars { lying, bars, .. } => {
@@ -282,9 +347,7 @@ impl Mark {
                     } else {
                         format!("x=\"{side}\" y=\"{start}\" width=\"{thick}\" height=\"{length}\"")
                     };
-                    let _ = write!(svg, "<rect class=\"mark c{colour}\" {shape}>");
-                    tip(svg, &b.label);
-                    *svg += "</rect>\n";
+                    element(svg, "rect", &format!("class=\"mark c{colour}\" {shape}"), &b.label);
                     if let Some((low, high)) = b.range {
                         let (low, high) = (lengths.at(low), lengths.at(high));
                         let path = if *lying {
@@ -307,17 +370,10 @@ impl Mark {
                         let Some(cell) = cell else { continue };
                         let part = if high > low { (cell - low) / (high - low) } else { 0.5 };
                         let (cx, cy) = (x.at(i as f64), y.at(j as f64));
-                        let _ = write!(
-                            svg,
-                            "<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"{}\">",
-                            round(cx - wide / 2.0),
-                            round(cy - tall / 2.0),
-                            round(wide),
-                            round(tall),
-                            shade(part)
-                        );
-                        tip(svg, &format!("{value}: {}", number(*cell)));
-                        *svg += "</rect>\n";
+                        let [x, y, width, height] = [cx - wide / 2.0, cy - tall / 2.0, wide, tall].map(round);
+                        let shape = format!("x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\"");
+                        let label = format!("{value}: {}", number(*cell));
+                        element(svg, "rect", &format!("{shape} fill=\"{}\"", shade(part)), &label);
                         if wide > 30.0 && tall > 12.0 {
                             let ink = if part > 0.6 { "#111" } else { "#fff" };
                             let _ = writeln!(
@@ -338,6 +394,8 @@ impl Mark {
 mod tests {
     use super::super::{Bar, Dot};
     use super::*;
+    use crate::chart::ChartUnit;
+    use crate::statistics::Spread;
 
     fn figure(marks: Vec<Mark>, x: ChartAxis, y: ChartAxis) -> Figure {
         let panel = Panel { title: "p <1>".into(), x, y, marks };
@@ -378,5 +436,30 @@ mod tests {
         assert!(!heat.is_empty());
         assert_eq!(heat.plotly()["data"][0]["type"], "heatmap");
         assert!(heat.plotly()["data"][0]["z"][0][1].is_null());
+    }
+
+    #[test]
+    fn a_legend_that_is_too_long_for_one_row_has_several() {
+        let places = legend(&LARGE, &["a long name"; 9], 480.0);
+        assert!(places.iter().all(|(x, _)| *x < 400.0), "{places:?}");
+        assert_eq!((places[0], places[8].1), ((16.0, 66.0), 66.0 + 20.0 * 2.0));
+    }
+
+    #[test]
+    fn axes_with_units_have_a_line_and_a_shape_per_name_in_each_panel() {
+        let spread = Spread { median: 2.0, least: 1.0, greatest: 3.0 };
+        let dots = vec![Dot::spread(64.0, spread), Dot::spread(4096.0, spread)];
+        let marks = vec![Mark::line("a", dots.clone()), Mark::line("b", dots)];
+        let (x, y) =
+            (ChartAxis::units("size", ChartUnit::Bytes), ChartAxis::units("time", ChartUnit::Seconds));
+        let mut chart = figure(marks, x, y);
+        chart.panels.push(chart.panels[0].clone());
+        let svg = chart.svg();
+        // Two panels of two lines, and two entries of the legend.
+        assert_eq!(svg.matches("class=\"line ").count(), 6);
+        assert_eq!(svg.matches("class=\"bar ").count(), 8);
+        assert!(svg.contains("a &amp; b") && svg.contains(">4 KiB<") && !svg.contains("NaN"), "{svg}");
+        chart.panels.iter_mut().for_each(|panel| panel.marks.clear());
+        assert!(!chart.svg().contains("NaN"));
     }
 }

@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde::Serialize;
 
+use crate::figure::ChartAxis;
+
 pub use csv::{Columns, MOST_ROWS, RowSample, StudyTableError, read};
 pub use paceline_plan::Goal;
 pub use recorded::{recorded, settings, varied};
@@ -62,6 +64,11 @@ impl Factor {
         self.levels.iter().map(|level| level.number).collect()
     }
 
+    /// An axis of charts: its levels in their order.
+    pub(crate) fn axis(&self) -> ChartAxis {
+        ChartAxis::names(&self.name, self.levels.iter().map(|level| level.text.clone()))
+    }
+
     /// `name = level`.
     pub fn at(&self, level: usize) -> String {
         format!("{} = {}", self.name, self.levels[level].text)
@@ -69,12 +76,12 @@ impl Factor {
 }
 
 /// One run.
-#[derive(Clone, Debug, Serialize)]
-pub struct Run {
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Run<L = usize> {
     /// What it is called where it came from.
     pub id: String,
     /// Its level of each factor.
-    pub levels: Vec<usize>,
+    pub levels: Vec<L>,
     /// What it measured, in the order of the responses, before any logarithm.
     pub values: Vec<Option<f64>>,
     /// When it was made, relative to the others.
@@ -85,22 +92,8 @@ pub struct Run {
     pub control: bool,
 }
 
-/// A run before its levels are numbered.
-#[derive(Clone, Debug, Default)]
-pub struct RawRun {
-    /// What it is called.
-    pub id: String,
-    /// Its levels as written, in the order of the factors.
-    pub levels: Vec<String>,
-    /// What it measured.
-    pub values: Vec<Option<f64>>,
-    /// When it was made, relative to the others.
-    pub order: f64,
-    /// What it was made together with.
-    pub block: Option<String>,
-    /// Whether it is a control.
-    pub control: bool,
-}
+/// A run before its levels are numbered: as they were written.
+pub type RawRun = Run<String>;
 
 impl StudyTable {
     /// Numbers the levels of runs.
@@ -124,19 +117,12 @@ impl StudyTable {
                 factor.levels.iter().enumerate().map(|(at, level)| (level.text.as_str(), at)).collect()
             })
             .collect();
-        let place = |run: RawRun| {
+        let place = |RawRun { id, levels, values, order, block, control }: RawRun| {
             let at = |(places, text): (&HashMap<&str, usize>, &String)| {
                 places.get(text.trim()).copied().unwrap_or(0)
             };
-            let levels = places.iter().zip(&run.levels).map(at).collect();
-            Run {
-                id: run.id,
-                levels,
-                values: run.values,
-                order: run.order,
-                block: run.block,
-                control: run.control,
-            }
+            let levels = places.iter().zip(&levels).map(at).collect();
+            Run { id, levels, values, order, block, control }
         };
         let runs = raw.into_iter().map(place).collect();
         Self { name: name.into(), factors, responses, runs, notes: Vec::new() }
@@ -152,10 +138,16 @@ impl StudyTable {
 
     /// A configuration in words; factors of one level are left out.
     pub fn configuration(&self, levels: &[usize]) -> String {
-        let varied = self.factors.iter().zip(levels).filter(|(factor, _)| factor.levels.len() > 1);
-        let words: Vec<String> =
-            varied.map(|(f, level)| format!("{} {}", f.name, short(&f.levels[*level].text))).collect();
-        words.join(", ")
+        self.others(levels, usize::MAX)
+    }
+
+    /// The same without one factor.
+    pub(crate) fn others(&self, levels: &[usize], factor: usize) -> String {
+        let all = self.factors.iter().zip(levels).enumerate();
+        let varied = all.filter(|(i, (f, _))| *i != factor && f.levels.len() > 1);
+        let word =
+            |(_, (f, level)): (_, (&Factor, &usize))| format!("{} {}", f.name, short(&f.levels[*level].text));
+        varied.map(word).collect::<Vec<_>>().join(", ")
     }
 
     /// Runs by configuration, on the response's scale.
