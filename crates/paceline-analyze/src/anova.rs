@@ -2,13 +2,15 @@
 //!
 //! Sums of squares are of type II: a term is tested beyond every term that does not contain it.
 
+use std::collections::HashMap;
+
 use paceline_statistics::mean;
 use serde::Serialize;
 
 use crate::design::{Coding, ModelMatrix, Term, minus};
 use crate::distributions::{f_tail, holm, t_quantile, t_two_sided};
 use crate::linear::Fit;
-use crate::table::StudyTable;
+use crate::table::{Run, StudyTable};
 
 /// A number and the interval that it lies in with a confidence of 95%.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -67,7 +69,6 @@ pub struct VarianceSource {
     pub partial_omega_sq: Option<f64>,
 }
 
-/// The effect of a factor.
 #[derive(Clone, Debug, Serialize)]
 pub struct FactorEffect {
     pub factor: String,
@@ -104,7 +105,6 @@ pub struct LevelContrast {
 /// What two factors do together beyond what each does alone.
 #[derive(Clone, Debug, Serialize)]
 pub struct Interaction {
-    /// The pair.
     pub term: String,
     /// By the first factor's level, then the second's (of slopes of more than 64 levels, their ends); absent where the runs do not determine it.
     pub cells: Vec<Vec<Option<Estimate>>>,
@@ -168,16 +168,11 @@ impl Anova {
         for (source, p) in anova.sources.iter_mut().zip(holm(&chances)) {
             source.p_holm = (!p.is_nan()).then_some(p);
         }
-        let single = |term: &&Term| term.factors.len() == 1;
-        anova.effects =
-            anova.design.terms.iter().filter(single).map(|t| anova.effect(table, &measured, t)).collect();
-        anova.interactions = anova
-            .design
-            .terms
-            .iter()
-            .filter(|term| !single(term))
-            .map(|t| anova.interaction(table, t))
-            .collect();
+        let (single, pairs): (Vec<&Term>, Vec<&Term>) =
+            anova.design.terms.iter().partition(|term| term.factors.len() == 1);
+        let effects = single.into_iter().map(|term| anova.effect(table, &measured, term)).collect();
+        let interactions = pairs.into_iter().map(|term| anova.interaction(table, term)).collect();
+        (anova.effects, anova.interactions) = (effects, interactions);
         anova.cannot_tell = anova.gaps();
         Some(anova)
     }
@@ -215,12 +210,7 @@ impl Anova {
         self.estimate(&minus(&to, &from), outside)
     }
 
-    fn effect(
-        &self,
-        table: &StudyTable,
-        measured: &[(&crate::table::Run, f64)],
-        term: &Term,
-    ) -> FactorEffect {
+    fn effect(&self, table: &StudyTable, measured: &[(&Run, f64)], term: &Term) -> FactorEffect {
         let at = term.factors[0];
         let factor = &table.factors[at];
         let count = factor.levels.len();
@@ -337,14 +327,10 @@ fn source(design: &ModelMatrix, full: &Fit, term: &Term, values: &[f64], total: 
 }
 
 /// Pairs of runs that differ in one factor alone, each run in one pair at most.
-fn pairs(measured: &[(&crate::table::Run, f64)], factor: usize, from: usize, to: usize) -> usize {
-    let mut counts: std::collections::HashMap<Vec<usize>, [usize; 2]> = std::collections::HashMap::new();
+fn pairs(measured: &[(&Run, f64)], factor: usize, from: usize, to: usize) -> usize {
+    let mut counts: HashMap<Vec<usize>, [usize; 2]> = HashMap::new();
     for (run, _) in measured {
-        let side = match run.levels[factor] {
-            level if level == from => 0,
-            level if level == to => 1,
-            _ => continue,
-        };
+        let Some(side) = [from, to].iter().position(|level| *level == run.levels[factor]) else { continue };
         let mut rest = run.levels.clone();
         rest[factor] = 0;
         counts.entry(rest).or_default()[side] += 1;

@@ -24,7 +24,6 @@ pub struct Configuration {
     pub may_be_best: Option<bool>,
 }
 
-/// Where the noise is known from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NoiseSource {
@@ -75,8 +74,7 @@ impl Ranking {
             .cells(response)
             .into_iter()
             .map(|(levels, values)| {
-                let n = values.len() as f64;
-                let mean = values.iter().sum::<f64>() / n;
+                let (n, mean) = (values.len() as f64, mean(&values));
                 Configuration {
                     configuration: table.configuration(&levels),
                     runs: runs.remove(levels.as_slice()).unwrap_or_default(),

@@ -12,7 +12,6 @@ const LEAST_DF: usize = 8;
 /// Of slopes of more levels, the ends are told.
 const MOST_TOLD: usize = 64;
 
-/// How a factor becomes columns.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Coding {
     /// A column per level but the last, which is minus their sum.
@@ -21,13 +20,11 @@ pub enum Coding {
     Slope {
         /// Whether the logarithm is what is even.
         log: bool,
-        /// The place of each level.
         places: Vec<f64>,
     },
 }
 
 impl Coding {
-    /// How a factor is coded.
     pub fn of(factor: &Factor) -> Self {
         let levels = factor.levels.len();
         match factor.numbers() {
@@ -60,7 +57,6 @@ impl Coding {
     }
 }
 
-/// A factor, or two together.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Term {
     /// Places of the factors.
@@ -70,7 +66,6 @@ pub struct Term {
     pub columns: Range<usize>,
 }
 
-/// A model of effects and their columns.
 #[derive(Clone, Debug)]
 pub struct ModelMatrix {
     /// How each factor is coded; none where it has one level.
@@ -82,10 +77,6 @@ pub struct ModelMatrix {
     pub columns: Vec<Vec<f64>>,
     /// Whether pairs were left out because there are too few runs.
     pub without_pairs: bool,
-}
-
-fn outer(a: &[f64], b: &[f64]) -> Vec<f64> {
-    a.iter().flat_map(|a| b.iter().map(move |b| a * b)).collect()
 }
 
 impl ModelMatrix {
@@ -160,7 +151,7 @@ impl ModelMatrix {
         let own = |f: &usize| self.codings[*f].as_ref().map_or_else(Vec::new, |c| c.entries(levels[*f]));
         match factors {
             [f] => own(f),
-            [f, g] => outer(&own(f), &own(g)),
+            [f, g] => own(f).iter().flat_map(|a| own(g).into_iter().map(move |b| a * b)).collect(),
             _ => unreachable!("terms are factors and pairs"),
         }
     }
@@ -172,7 +163,6 @@ impl ModelMatrix {
         weights
     }
 
-    /// Weights of a whole configuration.
     pub fn configuration(&self, levels: &[usize]) -> Vec<f64> {
         self.row(levels, self.columns.len())
     }
@@ -187,13 +177,11 @@ impl ModelMatrix {
         }
     }
 
-    /// The term of these factors.
     pub fn term(&self, factors: &[usize]) -> Option<&Term> {
         self.terms.iter().find(|term| term.factors == factors)
     }
 }
 
-/// The difference of two weights.
 pub fn minus(a: &[f64], b: &[f64]) -> Vec<f64> {
     a.iter().zip(b).map(|(a, b)| a - b).collect()
 }

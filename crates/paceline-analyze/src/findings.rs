@@ -133,6 +133,11 @@ impl Evidence<'_> {
         &self.table.responses[self.response]
     }
 
+    /// A part in percent for logarithms, else an amount with its unit.
+    fn size(&self, value: f64) -> String {
+        if self.scale().log { format!("{}%", number(100.0 * value)) } else { self.scale().show(value) }
+    }
+
     fn finding(&self, kind: FindingKind, sentence: String, factors: Vec<String>) -> Finding {
         Finding { kind, sentence, factors, assured: 0.0, p: None, runs: Vec::new() }
     }
@@ -222,14 +227,8 @@ impl Evidence<'_> {
             amount(scale, &change),
             runs.len(),
         );
-        let factors = vec![factor.name.clone()];
-        let size = assured(&change);
-        Some(Finding {
-            assured: size,
-            p: source.p_holm,
-            runs,
-            ..self.finding(FindingKind::Effect, sentence, factors)
-        })
+        let finding = self.finding(FindingKind::Effect, sentence, vec![factor.name.clone()]);
+        Some(Finding { assured: assured(&change), p: source.p_holm, runs, ..finding })
     }
 
     /// The change of one factor at the levels of another where it differs most.
@@ -243,12 +242,9 @@ impl Evidence<'_> {
                 let from = levels[from];
                 // All changes that could be told hold together.
                 let outside = LEVEL / (others.len() * count * (count - 1) / 2) as f64;
-                let changes: Vec<(usize, Estimate)> = others
-                    .iter()
-                    .filter_map(|&level| {
-                        Some((level, anova.change_at(own, (from, to), other, level, outside)?))
-                    })
-                    .collect();
+                let change =
+                    |&level: &usize| Some((level, anova.change_at(own, (from, to), other, level, outside)?));
+                let changes: Vec<(usize, Estimate)> = others.iter().filter_map(change).collect();
                 let least = changes.iter().min_by(|a, b| a.1.value.total_cmp(&b.1.value))?;
                 let most = changes.iter().max_by(|a, b| a.1.value.total_cmp(&b.1.value))?;
                 let apart = most.1.value - least.1.value;
@@ -278,13 +274,8 @@ impl Evidence<'_> {
         let interaction = anova.interactions.iter().find(|i| i.term == source.term)?;
         let size = interaction.cells.iter().flatten().flatten().map(assured).fold(0.0, f64::max);
         let factors = [f, g].map(|i| table.factors[i].name.clone()).to_vec();
-        let runs = self.runs(&|_| true);
-        Some(Finding {
-            assured: size,
-            p: source.p_holm,
-            runs,
-            ..self.finding(FindingKind::Together, sentence, factors)
-        })
+        let (runs, finding) = (self.runs(&|_| true), self.finding(FindingKind::Together, sentence, factors));
+        Some(Finding { assured: size, p: source.p_holm, runs, ..finding })
     }
 
     fn runs(&self, which: &dyn Fn(&[usize]) -> bool) -> Vec<String> {
@@ -297,10 +288,9 @@ impl Evidence<'_> {
         let series = self.scaling.iter().max_by(|a, b| best(a).total_cmp(&best(b)))?;
         let (first, last) = (series.rungs.first()?, series.rungs.last()?);
         let top = series.rungs.iter().max_by(|a, b| a.speed_up.total_cmp(&b.speed_up))?;
-        let whose = if series.configuration.is_empty() {
-            String::new()
-        } else {
-            format!(" ({})", series.configuration)
+        let whose = match series.configuration.as_str() {
+            "" => String::new(),
+            configuration => format!(" ({configuration})"),
         };
         let mut sentence = if top.workers == first.workers {
             format!(
@@ -323,12 +313,8 @@ impl Evidence<'_> {
             if let Some((low, high)) = law.contention.low.zip(law.contention.high) {
                 sentence += &format!(" [{}, {}]", number(100.0 * low.max(0.0)), number(100.0 * high));
             }
-            match law.peak {
-                Some(peak) if peak < 4.0 * last.workers => {
-                    sentence +=
-                        &format!(", and about {} workers are the fastest", number(peak.round().max(1.0)));
-                }
-                _ => {}
+            if let Some(peak) = law.peak.filter(|peak| *peak < 4.0 * last.workers) {
+                sentence += &format!(", and about {} workers are the fastest", number(peak.round().max(1.0)));
             }
         }
         let slower = self.scaling.iter().filter(|s| s.rungs.get(1).is_some_and(|r| r.speed_up < 1.0)).count();
@@ -366,12 +352,7 @@ impl Evidence<'_> {
         if let Some(controls) = &self.noise.controls {
             let drift = match controls.p {
                 Some(p) if p < LEVEL => {
-                    let scale = self.scale();
-                    let over = if scale.log {
-                        format!("{}%", number(100.0 * controls.over_study))
-                    } else {
-                        scale.show(controls.over_study)
-                    };
+                    let over = self.size(controls.over_study);
                     format!("the machine drifted by {over} over the study (p = {})", number(p))
                 }
                 Some(p) => format!("no drift shows (p = {})", number(p)),
@@ -385,11 +366,7 @@ impl Evidence<'_> {
             found.push(self.finding(FindingKind::Noise, sentence, Vec::new()));
         }
         if let Some((deviation, df)) = self.noise.repeats {
-            let size = if self.scale().log {
-                format!("{}%", number(100.0 * deviation.exp_m1()))
-            } else {
-                self.scale().show(deviation)
-            };
+            let size = self.size(if self.scale().log { deviation.exp_m1() } else { deviation });
             let sentence =
                 format!("Repeats of one configuration deviate by {size} ({df} degrees of freedom)");
             found.push(self.finding(FindingKind::Noise, sentence, Vec::new()));
@@ -438,10 +415,7 @@ impl Evidence<'_> {
         let few = self.anova.is_none().then(|| {
             "Effects cannot be told: fewer than two runs, or nothing varied between them".to_owned()
         });
-        gaps.iter()
-            .cloned()
-            .chain(few)
-            .map(|gap| self.finding(FindingKind::CannotTell, gap, Vec::new()))
-            .collect()
+        let all = gaps.iter().cloned().chain(few);
+        all.map(|gap| self.finding(FindingKind::CannotTell, gap, Vec::new())).collect()
     }
 }

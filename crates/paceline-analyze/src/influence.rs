@@ -4,19 +4,18 @@
 //! Terms are added while Schwarz's criterion (BIC) falls, then removed while it falls. A product of two factors is
 //! tried only where one of them is in already.
 
+use paceline_statistics::mean;
 use serde::Serialize;
 
 use crate::anova::Estimate;
-use crate::linear::Fit;
+use crate::linear::{Fit, dot, subtract};
 use crate::table::{StudyTable, number};
 
 /// A formula has no more terms.
 const MOST_TERMS: usize = 16;
 
-/// One term of the formula.
 #[derive(Clone, Debug, Serialize)]
 pub struct Influence {
-    /// As in a formula.
     pub term: String,
     /// What it is multiplied with. The interval does not know that the term was chosen out of many.
     pub coefficient: Estimate,
@@ -39,7 +38,6 @@ pub struct InfluenceModel {
     pub n: usize,
 }
 
-/// A column that could be a term.
 #[derive(Clone, Debug)]
 struct Candidate {
     name: String,
@@ -61,17 +59,16 @@ fn simple(table: &StudyTable, runs: &[&crate::table::Run], f: usize) -> Vec<Cand
     let name = &factor.name;
     match factor.numbers() {
         Some(numbers) => {
-            let mut found = vec![column(name.clone(), &|l| numbers[l])];
-            if numbers[0] > 0.0 {
-                found.push(column(format!("log2({name})"), &|l| numbers[l].log2()));
-            }
-            if numbers.len() > 2 {
-                found.push(column(format!("{name}^2"), &|l| numbers[l].powi(2)));
-                if numbers[0] > 0.0 {
-                    found.push(column(format!("1/{name}"), &|l| 1.0 / numbers[l]));
-                }
-            }
-            found
+            let (positive, several) = (numbers[0] > 0.0, numbers.len() > 2);
+            type Form = (bool, String, fn(f64) -> f64);
+            let forms: [Form; 4] = [
+                (true, name.clone(), |x| x),
+                (positive, format!("log2({name})"), f64::log2),
+                (several, format!("{name}^2"), |x| x.powi(2)),
+                (several && positive, format!("1/{name}"), |x| 1.0 / x),
+            ];
+            let usable = forms.into_iter().filter(|(usable, ..)| *usable);
+            usable.map(|(_, name, form)| column(name, &|l| form(numbers[l]))).collect()
         }
         None => (0..factor.levels.len())
             .map(|level| {
@@ -95,12 +92,11 @@ fn fit(chosen: &[Candidate], values: &[f64]) -> Fit {
 
 /// How much of residuals a column could take away, beyond an orthonormal basis.
 fn gain(basis: &[Vec<f64>], residuals: &[f64], column: &[f64]) -> f64 {
-    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
     let mut rest = column.to_vec();
     for _ in 0..2 {
         for direction in basis {
             let along = dot(direction, &rest);
-            rest.iter_mut().zip(direction).for_each(|(r, d)| *r -= along * d);
+            subtract(&mut rest, along, direction);
         }
     }
     let (norm, whole) = (dot(&rest, &rest), dot(column, column));
@@ -114,7 +110,7 @@ impl InfluenceModel {
         let runs: Vec<_> = measured.iter().map(|(run, _)| *run).collect();
         let values: Vec<f64> = measured.iter().map(|(_, value)| *value).collect();
         let n = values.len();
-        let mean = values.iter().sum::<f64>() / n.max(1) as f64;
+        let mean = mean(&values);
         let total: f64 = values.iter().map(|v| (v - mean).powi(2)).sum();
         if n < 8 || total <= 0.0 {
             return None;

@@ -4,18 +4,15 @@
 //! The order matters: a factor that follows from others must lose against them, not against whichever column is
 //! longest, so a decomposition that pivots freely will not do.
 
-/// A linear model fitted to values.
 #[derive(Clone, Debug)]
 pub struct Fit {
     /// One per column; zero for columns that were left out.
     pub coefficients: Vec<f64>,
-    /// Sum of squared residuals.
     pub rss: f64,
     /// Values beyond columns that were kept.
     pub df: usize,
     /// What the model does not account for, by value.
     pub residuals: Vec<f64>,
-    /// Places of the columns that were kept.
     kept: Vec<usize>,
     /// Orthonormal directions, one per kept column.
     basis: Vec<Vec<f64>>,
@@ -30,11 +27,11 @@ pub struct Fit {
 /// A column of which less than this is new depends on those before it.
 const NEW: f64 = 1e-9;
 
-fn dot(a: &[f64], b: &[f64]) -> f64 {
+pub fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-fn subtract(from: &mut [f64], times: f64, what: &[f64]) {
+pub fn subtract(from: &mut [f64], times: f64, what: &[f64]) {
     from.iter_mut().zip(what).for_each(|(f, w)| *f -= times * w);
 }
 

@@ -1,11 +1,11 @@
 //! How noisy runs are, and whether the machine drifted meanwhile: from repeats and from controls.
 
-use paceline_statistics::median;
+use paceline_statistics::{mean, median};
 use serde::Serialize;
 
 use crate::best::repeats_noise;
 use crate::distributions::normal_quantile;
-use crate::ranks::kendall;
+use crate::ranks::{kendall, ties};
 use crate::table::StudyTable;
 
 /// Noise and drift of a response.
@@ -48,15 +48,8 @@ pub fn theil_sen(x: &[f64], y: &[f64]) -> Option<(f64, Option<(f64, f64)>)> {
     }
     slopes.sort_by(f64::total_cmp);
     let n = x.len() as f64;
-    let groups = |values: &[f64]| {
-        let mut sorted = values.to_vec();
-        sorted.sort_by(f64::total_cmp);
-        sorted
-            .chunk_by(|a, b| a == b)
-            .map(|g| g.len() as f64)
-            .map(|k| k * (k - 1.0) * (2.0 * k + 5.0))
-            .sum::<f64>()
-    };
+    let groups =
+        |values: &[f64]| ties(values).into_iter().map(|k| k * (k - 1.0) * (2.0 * k + 5.0)).sum::<f64>();
     let variance = (n * (n - 1.0) * (2.0 * n + 5.0) - groups(x) - groups(y)) / 18.0;
     let half = normal_quantile(0.975) * variance.max(0.0).sqrt();
     let count = slopes.len() as f64;
@@ -82,9 +75,8 @@ impl Noise {
         let said = || {
             let (slope, slope_interval) = theil_sen(&x, &y)?;
             let raw: Vec<f64> = y.iter().map(|v| scale.unscaled(*v)).collect();
-            let n = raw.len() as f64;
-            let mean = raw.iter().sum::<f64>() / n;
-            let variance = raw.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0);
+            let mean = mean(&raw);
+            let variance = raw.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (raw.len() as f64 - 1.0);
             let span = slope * (x[x.len() - 1] - x[0]);
             Some(Controls {
                 n: raw.len(),

@@ -23,7 +23,7 @@ pub fn ranks(values: &[f64]) -> Vec<f64> {
 }
 
 /// Sizes of groups of equal values.
-fn ties(values: &[f64]) -> Vec<f64> {
+pub(crate) fn ties(values: &[f64]) -> Vec<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted.chunk_by(|a, b| a == b).map(|group| group.len() as f64).collect()
@@ -71,15 +71,7 @@ pub fn spearman_interval(value: f64, n: usize) -> Option<(f64, f64)> {
 pub fn kendall(a: &[f64], b: &[f64]) -> Option<Correlation> {
     let n = a.len() as f64;
     let mut score = 0.0;
-    let sign = |x: f64, y: f64| {
-        if x > y {
-            1.0
-        } else if x < y {
-            -1.0
-        } else {
-            0.0
-        }
-    };
+    let sign = |x: f64, y: f64| x.partial_cmp(&y).map_or(0.0, |order| f64::from(order as i8));
     for i in 0..a.len() {
         for j in 0..i {
             score += sign(a[i], a[j]) * sign(b[i], b[j]);

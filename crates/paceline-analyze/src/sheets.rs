@@ -1,5 +1,7 @@
 //! An analysis as small tables.
 
+use serde_json::json;
+
 use crate::analysis::Analysis;
 use crate::anova::Estimate;
 use crate::sheet::TextTable;
@@ -16,25 +18,22 @@ fn chance(p: Option<f64>) -> String {
     }
 }
 
-/// A value and its interval as measured.
-fn measured(response: &Response, estimate: &Estimate) -> String {
-    let back = |value: f64| number(response.unscaled(value));
-    match estimate.low.zip(estimate.high) {
-        Some((low, high)) => format!("{} [{}, {}]", back(estimate.value), back(low), back(high)),
-        None => back(estimate.value),
-    }
-}
-
-/// A change and its interval, in percent for logarithms.
-fn change(response: &Response, estimate: &Estimate) -> String {
-    let show = |v: f64| {
-        let size = if response.log { 100.0 * v.exp_m1() } else { v };
-        format!("{}{}", if size > 0.0 { "+" } else { "" }, number(size))
-    };
+fn interval(estimate: &Estimate, show: impl Fn(f64) -> String) -> String {
     match estimate.low.zip(estimate.high) {
         Some((low, high)) => format!("{} [{}, {}]", show(estimate.value), show(low), show(high)),
         None => show(estimate.value),
     }
+}
+
+/// A value and its interval as measured.
+fn measured(response: &Response, estimate: &Estimate) -> String {
+    interval(estimate, |value| number(response.unscaled(value)))
+}
+
+/// A change and its interval, in percent for logarithms.
+fn change(response: &Response, estimate: &Estimate) -> String {
+    let size = |v: f64| if response.log { 100.0 * v.exp_m1() } else { v };
+    interval(estimate, |v| format!("{}{}", if size(v) > 0.0 { "+" } else { "" }, number(size(v))))
 }
 
 impl Analysis {
@@ -56,10 +55,6 @@ impl Analysis {
         if unit.is_empty() { String::new() } else { format!(", {unit}") }
     }
 
-    fn change_unit(&self) -> String {
-        if self.response.log { ", %".into() } else { self.unit() }
-    }
-
     fn best_sheet(&self) -> TextTable {
         let value = format!("{}{} [95%]", self.response.name, self.unit());
         let mut sheet = TextTable::new(
@@ -78,16 +73,10 @@ impl Analysis {
     }
 
     fn front_sheet(&self) -> Option<TextTable> {
-        let first = self.front.first()?;
-        let names: Vec<String> = (0..first.values.len()).map(|i| self.front_names[i].clone()).collect();
-        let mut head = vec!["configuration"];
-        head.extend(names.iter().map(String::as_str));
-        let mut sheet = TextTable::new(
-            "Pareto front",
-            &head,
-            1,
-            "no other configuration is better in one and not worse in another",
-        );
+        let names = &self.front_names[..self.front.first()?.values.len()];
+        let head: Vec<&str> = ["configuration"].into_iter().chain(names.iter().map(String::as_str)).collect();
+        let note = "no other configuration is better in one and not worse in another";
+        let mut sheet = TextTable::new("Pareto front", &head, 1, note);
         for point in self.front.iter().take(3 * MOST_ROWS) {
             let values = point.values.iter().map(|v| number(*v));
             sheet.rows.push([point.configuration.clone()].into_iter().chain(values).collect());
@@ -121,6 +110,7 @@ impl Analysis {
             vec!["residual".into(), anova.residual_df.to_string(), number(anova.residual_sum_sq)];
         residual.resize(table.head.len(), String::new());
         table.rows.push(residual);
+        let change_unit = if self.response.log { ", %".into() } else { self.unit() };
         let mut effects = TextTable::new(
             "Main effects",
             &[
@@ -128,7 +118,7 @@ impl Analysis {
                 "level",
                 "n",
                 &format!("mean{} [95%]", self.unit()),
-                &format!("from the mean of all levels{} [95%]", self.change_unit()),
+                &format!("from the mean of all levels{change_unit} [95%]"),
             ],
             2,
             "averaged over the levels of all other factors, each level counting alike",
@@ -175,9 +165,8 @@ impl Analysis {
         );
         let mut sheet =
             TextTable::new("Performance-influence model", &["term", "coefficient [95%]"], 1, &note);
-        let plain = Response { log: false, ..self.response.clone() };
         for term in &model.terms {
-            sheet.rows.push(vec![term.term.clone(), measured(&plain, &term.coefficient)]);
+            sheet.rows.push(vec![term.term.clone(), interval(&term.coefficient, number)]);
         }
         Some(sheet)
     }
@@ -190,7 +179,7 @@ impl Analysis {
             "n counts pairs or groups of runs that are alike otherwise, and runs for kruskal-wallis",
         );
         for r in &self.rank_tests {
-            let test = serde_plain(&r.test);
+            let test = json!(r.test).as_str().unwrap_or_default().to_owned();
             let (p, holm) = (chance(Some(r.p)), chance(Some(r.p_holm)));
             sheet.rows.push(vec![r.factor.clone(), test, r.n.to_string(), number(r.statistic), p, holm]);
         }
@@ -227,16 +216,9 @@ impl Analysis {
             2,
             "what is lost against the best configuration of the workload itself",
         );
-        losses.words = 2;
         for l in &transfer.losses {
-            let loss = number(100.0 * l.loss);
-            losses.rows.push(vec![
-                l.from.clone(),
-                l.to.clone(),
-                loss,
-                l.n.to_string(),
-                l.configuration.clone(),
-            ]);
+            let (loss, n, with) = (number(100.0 * l.loss), l.n.to_string(), l.configuration.clone());
+            losses.rows.push(vec![l.from.clone(), l.to.clone(), loss, n, with]);
         }
         vec![ranks, losses]
     }
@@ -273,15 +255,4 @@ impl Analysis {
         }
         (!sheet.rows.is_empty()).then_some(sheet)
     }
-}
-
-/// The name that serde gives a variant.
-fn serde_plain(test: &crate::ranks::RankTest) -> String {
-    use crate::ranks::RankTest::{Friedman, KruskalWallis, Wilcoxon};
-    match test {
-        Wilcoxon => "wilcoxon",
-        Friedman => "friedman",
-        KruskalWallis => "kruskal-wallis",
-    }
-    .into()
 }

@@ -1,6 +1,8 @@
 //! Does the answer carry over? How configurations rank on one workload and on another, and what it costs to use one
 //! workload's best configuration on another.
 
+use std::collections::BTreeMap;
+
 use paceline_statistics::mean;
 use serde::Serialize;
 
@@ -56,7 +58,7 @@ impl Transfer {
             return None;
         }
         let scale = &table.responses[response];
-        let mut by_rest: std::collections::BTreeMap<Vec<usize>, Vec<Option<f64>>> = Default::default();
+        let mut by_rest: BTreeMap<Vec<usize>, Vec<Option<f64>>> = BTreeMap::new();
         for (levels, values) in table.cells(response) {
             let mut rest = levels.clone();
             rest[workload] = 0;

@@ -25,7 +25,6 @@ const ALIKE: f64 = 10.0;
 /// A server that is at work for this part of its time holds its messages up itself.
 const AT_WORK: f64 = 0.3;
 
-/// Wires as messages see them.
 #[derive(Clone, Debug, Serialize)]
 pub struct Wires {
     /// Single messages that it stands on; none without a trace.
@@ -34,7 +33,6 @@ pub struct Wires {
     pub bytes_per_s: Option<f64>,
     /// How long a message is under way whatever it carries; three of four links are shorter.
     pub latency_s: f64,
-    /// Mean bytes of a message.
     pub message_bytes: f64,
     /// Messages that a rank sends per step, at most over ranks.
     pub messages_per_step: f64,
@@ -56,7 +54,6 @@ pub fn was_waiting(pauses: &[RecordedPause], at: f64) -> bool {
     next > 0 && at <= pauses[next - 1].to_s + 20e-6
 }
 
-/// Pauses of each rank in their order.
 pub fn pauses(recorded: &Recorded) -> Vec<Vec<RecordedPause>> {
     let mut by_rank = vec![Vec::new(); recorded.ranks.len()];
     for pause in &recorded.pauses {
@@ -78,15 +75,14 @@ fn queued(recorded: &Recorded, messages: &[&Message], end: fn(&Message) -> usize
     messages.iter().for_each(|m| by_end[end(m)].push(m));
     let pace = |mut own: Vec<&Message>| {
         own.sort_by(|a, b| a.received_s.total_cmp(&b.received_s));
-        let gaps = own.windows(2).filter_map(|pair| {
+        let (mut bytes, mut seconds, mut count) = (0.0, 0.0, 0);
+        for pair in own.windows(2) {
             let (before, after) = (pair[0], pair[1]);
             let gap = after.received_s - before.received_s;
             let follows = after.sent_s < before.received_s - 0.2 * gap;
-            (follows && gap > 0.0 && after.bytes >= 256.0).then_some((after.bytes, gap))
-        });
-        let (mut bytes, mut seconds, mut count) = (0.0, 0.0, 0);
-        for (b, s) in gaps {
-            (bytes, seconds, count) = (bytes + b, seconds + s, count + 1);
+            if follows && gap > 0.0 && after.bytes >= 256.0 {
+                (bytes, seconds, count) = (bytes + after.bytes, seconds + gap, count + 1);
+            }
         }
         if count >= 10 { bytes / seconds } else { 0.0 }
     };
@@ -211,7 +207,6 @@ impl Wires {
     }
 }
 
-/// Pieces that gradients are cut into.
 fn pieces(recorded: &Recorded, messages_per_step: f64) -> f64 {
     let most = recorded.messages.iter().map(|m| m.bucket + 1).max();
     // Each piece goes there and back at least, and round a ring as often as there are workers.
@@ -221,12 +216,8 @@ fn pieces(recorded: &Recorded, messages_per_step: f64) -> f64 {
 /// Mean bytes of a message; messages and bytes of a step, at most over ranks.
 fn traffic(recorded: &Recorded) -> (f64, f64, f64) {
     let world = recorded.ranks.len();
-    let steps: Vec<f64> = recorded
-        .workers()
-        .iter()
-        .map(|w| recorded.steps.iter().filter(|s| s.rank == *w).count() as f64)
-        .collect();
-    let mut steps = median(&steps).max(1.0);
+    let count = |worker: &usize| recorded.steps.iter().filter(|s| s.rank == *worker).count() as f64;
+    let mut steps = median(&recorded.workers().iter().map(count).collect::<Vec<_>>()).max(1.0);
     let (mut sent, mut out, mut into) = (vec![0.0; world], vec![0.0; world], vec![0.0; world]);
     if recorded.links.is_empty() {
         for m in &recorded.messages {

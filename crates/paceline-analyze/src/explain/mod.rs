@@ -210,6 +210,10 @@ pub struct ExplainError {
     pub problem: String,
 }
 
+fn workers(ranks: &[RankTimes]) -> Vec<&RankTimes> {
+    ranks.iter().filter(|r| r.role == "worker").collect()
+}
+
 impl Recorded {
     /// Steps of a rank without the first few, in which caches and connections warm up.
     fn steady(&self, rank: usize) -> Vec<RecordedStep> {
@@ -226,7 +230,6 @@ impl Recorded {
         (0..self.ranks.len()).filter(|r| !self.ranks[*r].worker).collect()
     }
 
-    /// Part of its time in which a rank did not wait.
     fn at_work(&self, rank: usize) -> f64 {
         let steps = self.steady(rank);
         let (whole, waited) = steps.iter().fold((0.0, 0.0), |(w, p), s| (w + s.duration_s(), p + s.wait_s));
@@ -268,7 +271,7 @@ impl Explanation {
         let fail = |problem: &str| ExplainError { run: recorded.run.clone(), problem: problem.into() };
         let workers = recorded.workers();
         let ranks: Vec<RankTimes> = (0..recorded.ranks.len()).filter_map(|r| recorded.spent(r)).collect();
-        let of_workers: Vec<&RankTimes> = ranks.iter().filter(|r| r.role == "worker").collect();
+        let of_workers = self::workers(&ranks);
         if of_workers.len() < workers.len() || of_workers.is_empty() {
             return Err(fail(
                 "some worker has no recorded step; was it made with --no-record, or did it fail at once?",

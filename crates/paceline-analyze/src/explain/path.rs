@@ -10,9 +10,7 @@ use super::{Message, Recorded};
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Shares {
-    /// Steps that the chain spans.
     pub steps: f64,
-    /// Length of the chain, in seconds.
     pub seconds: f64,
     /// Computing on workers, by rank.
     pub compute: Vec<f64>,
@@ -32,7 +30,6 @@ pub struct Shares {
 const STEPS: f64 = 60.0;
 
 impl Shares {
-    /// Of a run whose messages were recorded.
     pub fn new(recorded: &Recorded, wires: &Wires) -> Option<Self> {
         let pauses = pauses(recorded);
         let mut into: Vec<Vec<Message>> = vec![Vec::new(); recorded.ranks.len()];

@@ -7,9 +7,11 @@ use paceline_record::{RecordError, Store};
 
 use super::{Message, Recorded, RecordedLink, RecordedPause, RecordedRank, RecordedStep, RecordedWait};
 
-/// A column's numbers; 0 where there is no value.
-fn numbers(rows: &TableRows, name: &str) -> Vec<f64> {
-    rows.numbers(name).into_iter().map(Option::unwrap_or_default).collect()
+/// The numbers of some columns, row by row; 0 where there is no value.
+fn numbers<const N: usize>(rows: &TableRows, names: [&str; N]) -> Vec<[f64; N]> {
+    let columns = names.map(|name| rows.numbers(name));
+    let row = |i: usize| columns.each_ref().map(|column| column[i].unwrap_or_default());
+    (0..rows.rows.len()).map(row).collect()
 }
 
 impl Recorded {
@@ -17,14 +19,12 @@ impl Recorded {
     pub fn read(store: &Store, run: &RunRow) -> Result<Self, RecordError> {
         let own = store.rows("runs", run)?;
         let simulated = own.texts("origin").first().is_some_and(|o| o.as_deref() == Some("simulated"));
-        let params = numbers(&own, "parameters").first().copied().unwrap_or(0.0) as usize;
+        let params = numbers(&own, ["parameters"]).first().map_or(0, |[params]| *params as usize);
         let mut recorded = Self { run: run.run.clone(), simulated, params, ..Self::default() };
         recorded.read_ranks(&store.rows("ranks", run)?);
         recorded.read_steps(&store.rows("steps", run)?);
-        let waits = store.rows("waits", run)?;
-        let [ranks, others, times] = ["rank", "wait_for", "wait_s"].map(|name| numbers(&waits, name));
         let world = recorded.ranks.len();
-        for ((rank, on), seconds) in ranks.into_iter().zip(others).zip(times) {
+        for [rank, on, seconds] in numbers(&store.rows("waits", run)?, ["rank", "wait_for", "wait_s"]) {
             let (rank, on) = (rank as usize, on as usize);
             if rank < world && on < world {
                 recorded.waits.push(RecordedWait { rank, on, seconds });
@@ -37,7 +37,7 @@ impl Recorded {
 
     fn read_ranks(&mut self, rows: &TableRows) {
         let (roles, hosts) = (rows.texts("role"), rows.texts("host"));
-        for ((rank, role), host) in numbers(rows, "rank").into_iter().zip(roles).zip(hosts) {
+        for (([rank], role), host) in numbers(rows, ["rank"]).into_iter().zip(roles).zip(hosts) {
             let rank = rank as usize;
             if self.ranks.len() <= rank {
                 self.ranks.resize(rank + 1, RecordedRank { worker: true, host: String::new() });
@@ -48,29 +48,18 @@ impl Recorded {
     }
 
     fn read_steps(&mut self, rows: &TableRows) {
-        let names = [
-            "rank",
-            "step",
-            "t_ns",
-            "data_ns",
-            "forward_ns",
-            "backward_ns",
-            "send_ns",
-            "wait_ns",
-            "apply_ns",
-            "samples",
-        ];
-        let columns = names.map(|name| numbers(rows, name));
-        let row = |i: usize| columns.each_ref().map(|column| column[i]);
-        for [rank, step, t, data, forward, backward, send, wait, apply, samples] in
-            (0..rows.rows.len()).map(row)
+        let names = ["data_ns", "forward_ns", "backward_ns"];
+        let compute = numbers(rows, names).into_iter().map(|parts| parts.iter().sum::<f64>());
+        let names = ["rank", "step", "t_ns", "send_ns", "wait_ns", "apply_ns", "samples"];
+        for ([rank, step, t, send, wait, apply, samples], compute) in
+            numbers(rows, names).into_iter().zip(compute)
         {
             if (rank as usize) < self.ranks.len() {
                 self.steps.push(RecordedStep {
                     rank: rank as usize,
                     step: step as u64,
                     begin_s: 1e-9 * t,
-                    compute_s: 1e-9 * (data + forward + backward),
+                    compute_s: 1e-9 * compute,
                     send_s: 1e-9 * send,
                     wait_s: 1e-9 * wait,
                     apply_s: 1e-9 * apply,
@@ -83,13 +72,12 @@ impl Recorded {
     /// The last sample of each link.
     fn read_links(&mut self, rows: &TableRows) {
         let names = ["rank", "peer", "t_ns", "sent_messages", "sent_bytes", "received_bytes"];
-        let columns = names.map(|name| numbers(rows, name));
         let greetings = rows.numbers("greeting_s");
         let world = self.ranks.len() as f64;
         let mut last: HashMap<(usize, usize), (f64, RecordedLink)> = HashMap::new();
-        for i in 0..rows.rows.len() {
-            let [rank, peer, t, sent_messages, sent_bytes, received_bytes] =
-                columns.each_ref().map(|column| column[i]);
+        for (i, [rank, peer, t, sent_messages, sent_bytes, received_bytes]) in
+            numbers(rows, names).into_iter().enumerate()
+        {
             if rank >= world || peer >= world {
                 continue;
             }
@@ -108,15 +96,12 @@ impl Recorded {
     /// The n-th message that one side sends is the n-th that the other receives.
     fn read_trace(&mut self, rows: &TableRows) {
         let names = ["rank", "peer", "n", "t_ns", "bytes", "step", "duration_ns", "attempt", "bucket"];
-        let columns = names.map(|name| numbers(rows, name));
-        let kinds = rows.texts("kind");
+        let (kinds, all) = (rows.texts("kind"), numbers(rows, names));
         let world = self.ranks.len() as f64;
-        let last = columns[7].iter().copied().fold(0.0, f64::max);
+        let last = all.iter().map(|row| row[7]).fold(0.0, f64::max);
         let mut sent: HashMap<(usize, usize, u64), f64> = HashMap::new();
         let mut received = Vec::new();
-        for (i, kind) in kinds.iter().enumerate() {
-            let [rank, peer, n, t, bytes, step, duration, attempt, bucket] =
-                columns.each_ref().map(|column| column[i]);
+        for ([rank, peer, n, t, bytes, step, duration, attempt, bucket], kind) in all.into_iter().zip(kinds) {
             // Of a run that was begun again, the last attempt counts.
             if rank >= world || attempt < last {
                 continue;
@@ -130,19 +115,9 @@ impl Recorded {
                     sent.insert((rank, peer as usize, n as u64), at);
                 }
                 Some("receive") if peer < world && peer >= 0.0 => {
-                    let from = peer as usize;
-                    received.push((
-                        n as u64,
-                        Message {
-                            from,
-                            to: rank,
-                            received_s: at,
-                            bytes,
-                            step: step as u64,
-                            bucket: bucket as u64,
-                            sent_s: f64::NAN,
-                        },
-                    ));
+                    let (from, step, bucket) = (peer as usize, step as u64, bucket as u64);
+                    let (to, received_s, sent_s) = (rank, at, f64::NAN);
+                    received.push((n as u64, Message { from, to, received_s, bytes, step, bucket, sent_s }));
                 }
                 _ => {}
             }

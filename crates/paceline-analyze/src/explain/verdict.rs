@@ -4,7 +4,7 @@ use paceline_statistics::median;
 use serde::Serialize;
 
 use super::links::{NEAR_S, quantile};
-use super::{RankTimes, Recorded, Shares, WhatIf, Wires};
+use super::{RankTimes, Recorded, Shares, WhatIf, Wires, workers};
 
 /// What sets the pace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -62,13 +62,11 @@ impl Change {
     }
 }
 
-/// What a run was bound by.
 #[derive(Clone, Debug, Serialize)]
 pub struct Verdict {
     pub cause: Cause,
     /// Part of a step's time that it is responsible for.
     pub share: f64,
-    /// The rank, where one is.
     pub rank: Option<usize>,
     pub sentence: String,
     /// What would help most comes first.
@@ -91,12 +89,10 @@ pub(super) fn percent(share: f64) -> String {
     format!("{}%", (100.0 * share).round())
 }
 
-/// Whether messages are many and small.
 fn small(wires: &Wires) -> bool {
     wires.message_bytes < SMALL_BYTES && wires.pieces >= MANY
 }
 
-/// What verdicts are made from.
 pub(super) struct Case<'a> {
     pub recorded: &'a Recorded,
     pub ranks: &'a [RankTimes],
@@ -106,6 +102,10 @@ pub(super) struct Case<'a> {
 }
 
 impl Verdict {
+    fn of(cause: Cause, share: f64, sentence: String, changes: Vec<Change>) -> Self {
+        Self { cause, share, rank: None, sentence, changes }
+    }
+
     pub(super) fn new(
         recorded: &Recorded,
         ranks: &[RankTimes],
@@ -144,12 +144,16 @@ impl Verdict {
 
 impl Case<'_> {
     pub fn workers(&self) -> Vec<&RankTimes> {
-        self.ranks.iter().filter(|r| r.role == "worker").collect()
+        workers(self.ranks)
+    }
+
+    /// The median over workers.
+    fn typical(&self, of: impl Fn(&RankTimes) -> f64) -> f64 {
+        median(&self.workers().into_iter().map(of).collect::<Vec<_>>())
     }
 
     fn computing(&self) -> Verdict {
-        let compute = median(&self.workers().iter().map(|r| r.compute_s).collect::<Vec<_>>());
-        let share = (compute / self.step_s).min(1.0);
+        let share = (self.typical(|r| r.compute_s) / self.step_s).min(1.0);
         let sentence = format!(
             "Workers compute {} of the time: it is bound by computing, and exchanging takes little beside it",
             percent(share)
@@ -159,10 +163,9 @@ impl Case<'_> {
             share / 2.0,
             "twice the workers, each with half of the batch, on cores of their own",
         )];
-        Verdict { cause: Cause::Compute, share, rank: None, sentence, changes }
+        Verdict::of(Cause::Compute, share, sentence, changes)
     }
 
-    /// Everything that has to do with others.
     fn exchange(&self) -> Vec<Verdict> {
         if self.ranks.len() < 2 {
             return Vec::new();
@@ -176,7 +179,7 @@ impl Case<'_> {
             _ => {
                 let share = self.exchanging();
                 let sentence = format!("Workers spend {} of the time exchanging", percent(share));
-                vec![Verdict { cause: Cause::Exchange, share, rank: None, sentence, changes: Vec::new() }]
+                vec![Verdict::of(Cause::Exchange, share, sentence, Vec::new())]
             }
         }
     }
@@ -191,7 +194,7 @@ impl Case<'_> {
     /// The chain without a trace: waits are divided by what counts and empty messages tell. And its hops.
     fn estimate(&self, wires: &Wires) -> (Shares, f64) {
         let workers = self.workers();
-        let send = median(&workers.iter().map(|r| r.send_s).collect::<Vec<_>>()) / self.step_s;
+        let send = self.typical(|r| r.send_s) / self.step_s;
         let mut left = (self.exchanging() - send).max(0.0);
         // There and back at least; round the ring at most.
         let round =
@@ -224,7 +227,7 @@ impl Case<'_> {
             let at = |below: f64| quantile(waits.clone(), below).unwrap_or(0.0);
             (at(0.75) - at(0.25)) / at(0.5).max(1e-9)
         };
-        median(&self.workers().iter().map(|r| spread(r.rank)).collect::<Vec<_>>()) < STEADY
+        self.typical(|r| spread(r.rank)) < STEADY
     }
 
     fn judge(&self, path: &Shares, wires: &Wires, hops: f64) -> Vec<Verdict> {
@@ -233,63 +236,42 @@ impl Case<'_> {
             found.push(self.small_messages(path, wires));
         } else {
             found.extend(self.servers(path));
-            found.push(Verdict {
-                cause: Cause::Exchange,
-                share: path.handling,
-                rank: None,
-                sentence: format!(
-                    "Exchanging itself sets the pace: sending, summing, copying and waking up take {} of the time. Links \
-                     are as fast as ranks are",
-                    percent(path.handling)
-                ),
-                changes: vec![Change::new(WhatIf::Local, path.handling * 7.0 / 8.0, LOCAL)],
-            });
+            let sentence = format!(
+                "Exchanging itself sets the pace: sending, summing, copying and waking up take {} of the time. Links are \
+                 as fast as ranks are",
+                percent(path.handling)
+            );
+            let changes = vec![Change::new(WhatIf::Local, path.handling * 7.0 / 8.0, LOCAL)];
+            found.push(Verdict::of(Cause::Exchange, path.handling, sentence, changes));
         }
         let pace = wires.bytes_per_s.map_or_else(String::new, |b| format!(" at {:.3} Gbit/s", 8e-9 * b));
-        found.push(Verdict {
-            cause: Cause::Bandwidth,
-            share: path.bytes,
-            rank: None,
-            sentence: format!(
-                "Links are thin: the {:.2} MB that a rank moves per step go{pace}, which is {} of the time",
-                wires.bytes_per_step / 1e6,
-                percent(path.bytes)
-            ),
-            changes: vec![
-                Change::new(
-                    WhatIf::Bandwidth,
-                    path.bytes * 0.9,
-                    "ten times the bandwidth: a faster network, or all ranks on one machine",
-                ),
-                Change::new(WhatIf::Half, path.bytes / 2.0, "half of the bytes: --compression fp16"),
-                Change::new(WhatIf::Local, (path.bytes + path.latency) * 7.0 / 8.0, LOCAL),
-            ],
-        });
-        found.push(Verdict {
-            cause: Cause::Latency,
-            share: path.latency,
-            rank: None,
-            sentence: format!(
-                "Messages are long under way: {} each whatever their size, {:.1} of them one after another per step, \
-                 which is {} of the time",
-                seconds(wires.latency_s),
-                hops,
-                percent(path.latency)
-            ),
-            changes: vec![
-                Change::new(
-                    WhatIf::Latency,
-                    path.latency * 0.9,
-                    "a tenth of the latency: a nearer network, or all ranks on one machine",
-                ),
-                Change::new(
-                    WhatIf::FewerHops,
-                    path.latency / 2.0,
-                    "fewer messages one after another: --strategy halving-doubling, or ps, instead of a ring",
-                ),
-                Change::new(WhatIf::Local, (path.bytes + path.latency) * 7.0 / 8.0, LOCAL),
-            ],
-        });
+        let local = Change::new(WhatIf::Local, (path.bytes + path.latency) * 7.0 / 8.0, LOCAL);
+        let sentence = format!(
+            "Links are thin: the {:.2} MB that a rank moves per step go{pace}, which is {} of the time",
+            wires.bytes_per_step / 1e6,
+            percent(path.bytes)
+        );
+        let faster = "ten times the bandwidth: a faster network, or all ranks on one machine";
+        let changes = vec![
+            Change::new(WhatIf::Bandwidth, path.bytes * 0.9, faster),
+            Change::new(WhatIf::Half, path.bytes / 2.0, "half of the bytes: --compression fp16"),
+            local.clone(),
+        ];
+        found.push(Verdict::of(Cause::Bandwidth, path.bytes, sentence, changes));
+        let sentence = format!(
+            "Messages are long under way: {} each whatever their size, {hops:.1} of them one after another per step, \
+             which is {} of the time",
+            seconds(wires.latency_s),
+            percent(path.latency)
+        );
+        let nearer = "a tenth of the latency: a nearer network, or all ranks on one machine";
+        let fewer = "fewer messages one after another: --strategy halving-doubling, or ps, instead of a ring";
+        let changes = vec![
+            Change::new(WhatIf::Latency, path.latency * 0.9, nearer),
+            Change::new(WhatIf::FewerHops, path.latency / 2.0, fewer),
+            local,
+        ];
+        found.push(Verdict::of(Cause::Latency, path.latency, sentence, changes));
         found
     }
 
@@ -307,13 +289,13 @@ impl Case<'_> {
             share * (1.0 - (MANY / 2.0 / wires.pieces).min(1.0)),
             "larger buckets (--bucket 4MiB): the same bytes in fewer messages",
         )];
-        Verdict { cause: Cause::SmallMessages, share, rank: None, sentence, changes }
+        Verdict::of(Cause::SmallMessages, share, sentence, changes)
     }
 
     fn servers(&self, path: &Shares) -> Option<Verdict> {
         let servers: Vec<&RankTimes> = self.ranks.iter().filter(|r| r.role == "server").collect();
         let busiest = servers.iter().max_by(|a, b| a.busy.total_cmp(&b.busy))?;
-        let waiting = median(&self.workers().iter().map(|r| r.wait_s).collect::<Vec<_>>()) / self.step_s;
+        let waiting = self.typical(|r| r.wait_s) / self.step_s;
         let share = path.server;
         let count = servers.len();
         let sentence = format!(
@@ -323,27 +305,19 @@ impl Case<'_> {
             percent(busiest.busy),
             percent(waiting)
         );
+        let more = format!("twice as many servers (--servers {}), on cores of their own", 2 * count);
+        let faster = format!("a faster machine for server {}: as fast as the workers are", busiest.rank);
         let changes = vec![
-            Change::new(
-                WhatIf::MoreServers,
-                share / 2.0,
-                format!("twice as many servers (--servers {}), on cores of their own", 2 * count),
-            ),
-            Change::new(
-                WhatIf::FasterServers,
-                share / 2.0,
-                format!("a faster machine for server {}: as fast as the workers are", busiest.rank),
-            ),
+            Change::new(WhatIf::MoreServers, share / 2.0, more),
+            Change::new(WhatIf::FasterServers, share / 2.0, faster),
             Change::new(WhatIf::Ring, share * 0.4, "--strategy ring-allreduce: every worker sums a part"),
         ];
         Some(Verdict { cause: Cause::Server, share, rank: Some(busiest.rank), sentence, changes })
     }
 }
 
-/// The change that makes exchanging rare.
 const LOCAL: &str = "exchange every 8 steps: --strategy local (another algorithm: look at the accuracy)";
 
-/// Seconds in a readable unit.
 pub(super) fn seconds(value: f64) -> String {
     crate::chart::ChartUnit::Seconds.show(value)
 }

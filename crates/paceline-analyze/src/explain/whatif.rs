@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::verdict::seconds;
-use super::{Explanation, RankTimes};
+use super::{Explanation, workers};
 use crate::table::number;
 
 /// A change of a run.
@@ -65,7 +65,7 @@ impl Explanation {
         let changes = &mut self.verdict.changes;
         changes.retain(|c| c.gain >= WORTH);
         changes.sort_by(|a, b| b.predicted.cmp(&a.predicted).then(b.gain.total_cmp(&a.gain)));
-        let workers: Vec<&RankTimes> = self.ranks.iter().filter(|r| r.role == "worker").collect();
+        let workers = workers(&self.ranks);
         let (count, ratio) = (workers.len(), simulate(WhatIf::OneWorker));
         let Some(ratio) = ratio.filter(|ratio| count > 1 && *ratio > 0.0) else { return };
         let exchanging = workers.iter().map(|r| r.send_s + r.wait_s).sum::<f64>() / count as f64;

@@ -4,7 +4,7 @@ use paceline_statistics::median;
 use serde::Serialize;
 
 use super::verdict::seconds;
-use super::{Change, Explanation, RankTimes};
+use super::{Change, Explanation, RankTimes, workers};
 use crate::sheet::TextTable;
 use crate::table::number;
 
@@ -19,15 +19,11 @@ pub struct RunComparison {
     pub sentence: String,
 }
 
-fn workers(of: &Explanation) -> Vec<&RankTimes> {
-    of.ranks.iter().filter(|r| r.role == "worker").collect()
-}
-
 impl RunComparison {
     /// Why is the first slower (or faster) than the second?
     pub fn new(a: &Explanation, b: &Explanation) -> Self {
         let typical = |of: &Explanation, part: fn(&RankTimes) -> f64| {
-            median(&workers(of).iter().map(|r| part(r)).collect::<Vec<_>>())
+            median(&workers(&of.ranks).iter().map(|r| part(r)).collect::<Vec<_>>())
         };
         type Part = (&'static str, fn(&RankTimes) -> f64);
         let parts: [Part; 4] = [
@@ -40,7 +36,7 @@ impl RunComparison {
         let speed = a.samples_per_s / b.samples_per_s;
         let most = longer_s.iter().max_by(|x, y| (x.1 * sign(speed)).total_cmp(&(y.1 * sign(speed))));
         let most = most.copied().unwrap_or(("computing", 0.0));
-        let (na, nb) = (workers(a).len(), workers(b).len());
+        let (na, nb) = (workers(&a.ranks).len(), workers(&b.ranks).len());
         let who = |n: usize| if n == 1 { "1 worker".into() } else { format!("{n} workers") };
         let faster = if speed < 1.0 { "slower" } else { "faster" };
         let times = if speed < 1.0 { 1.0 / speed } else { speed };

@@ -49,12 +49,10 @@ struct Divided<'a> {
 }
 
 impl Divided<'_> {
-    fn part(&self, leaf: &Leaf, factor: usize) -> f64 {
-        f64::from(leaf.boxes[factor].count_ones()) / self.levels[factor] as f64
-    }
-
+    /// The part of each factor's levels that lie in a leaf.
     fn parts(&self, leaf: &Leaf) -> Vec<f64> {
-        (0..self.levels.len()).map(|f| self.part(leaf, f)).collect()
+        let part = |(levels, inside): (&usize, &u64)| f64::from(inside.count_ones()) / *levels as f64;
+        self.levels.iter().zip(&leaf.boxes).map(part).collect()
     }
 
     fn mean(&self) -> f64 {

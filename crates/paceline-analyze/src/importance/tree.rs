@@ -28,7 +28,6 @@ enum Node {
     },
 }
 
-/// A box of the grid and the value in it.
 pub struct Leaf {
     pub value: f64,
     /// Levels of each factor that lie in it.
@@ -42,7 +41,6 @@ struct Split {
 }
 
 impl RegressionTree {
-    /// Grows a tree on drawn runs.
     pub fn grow(rules: &TreeRules<'_>, rows: &[Vec<usize>], values: &[f64], drawn: &[usize]) -> Self {
         let mut tree = Self { nodes: Vec::new() };
         tree.node(rules, rows, values, drawn.to_vec());

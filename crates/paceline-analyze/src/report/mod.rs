@@ -55,48 +55,23 @@ pub fn figure_html(figure: &Figure, still: bool) -> String {
         embedded(&chart)
     );
     if still {
-        let _ = writeln!(html, "<noscript>{}</noscript>", figure.svg());
-    }
-    let link = |kind: &str, mime: &str, text: &str| {
-        format!(
-            "<a download=\"{id}.{kind}\" href=\"data:{mime};charset=utf-8,{}\">{}</a>",
-            percent(text),
-            kind.to_uppercase()
-        )
-    };
-    if still {
-        let _ = writeln!(
-            html,
-            "<p class=\"files\">{} {}</p>",
-            link("csv", "text/csv", &figure.csv()),
-            link("svg", "image/svg+xml", &figure.svg())
-        );
+        let link = |kind: &str, mime: &str, text: &str| {
+            let (text, name) = (percent(text), kind.to_uppercase());
+            format!("<a download=\"{id}.{kind}\" href=\"data:{mime};charset=utf-8,{text}\">{name}</a>")
+        };
+        let svg = figure.svg();
+        let files = [link("csv", "text/csv", &figure.csv()), link("svg", "image/svg+xml", &svg)];
+        let _ = writeln!(html, "<noscript>{svg}</noscript>\n<p class=\"files\">{}</p>", files.join(" "));
     }
     html + "</figure>\n"
 }
 
 /// Text as part of an address.
 fn percent(text: &str) -> String {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.~/:,=".contains(&b);
     let mut out = String::with_capacity(text.len() * 5 / 4);
     for byte in text.bytes() {
-        match byte {
-            b'A'..=b'Z'
-            | b'a'..=b'z'
-            | b'0'..=b'9'
-            | b'-'
-            | b'_'
-            | b'.'
-            | b'~'
-            | b'/'
-            | b':'
-            | b','
-            | b'=' => {
-                out.push(char::from(byte));
-            }
-            _ => {
-                let _ = write!(out, "%{byte:02X}");
-            }
-        }
+        let _ = if plain(byte) { write!(out, "{}", char::from(byte)) } else { write!(out, "%{byte:02X}") };
     }
     out
 }
@@ -165,14 +140,10 @@ impl Report<'_> {
     /// One file that needs nothing else: its policy lets it load nothing.
     pub fn html(&self) -> String {
         let mut html = format!(
-            "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-             <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src 'unsafe-inline'; \
-             style-src 'unsafe-inline'; img-src data: blob:\">\n<title>{0}</title>\n<style>{STYLE}</style>\n</head>\n\
-             <body>\n<a class=\"skip\" href=\"#main\">to the findings</a>\n<header><h1>{0}</h1><p>{1}</p></header>\n\
-             <main id=\"main\">\n",
-            escape(&self.title),
-            escape(&self.about)
+            include_str!("head.html"),
+            title = escape(&self.title),
+            about = escape(&self.about),
+            style = STYLE,
         );
         for note in &self.notes {
             let _ = writeln!(html, "<p class=\"note\">{}</p>", escape(note));

@@ -39,19 +39,14 @@ pub fn varied(all: &[&[(String, String)]]) -> Vec<String> {
     for of in all {
         for (i, (name, value)) in of.iter().enumerate() {
             // Plans have their settings in one order: the place is right nearly always.
-            let known = if seen.get(i).is_some_and(|(known, ..)| *known == name) {
-                Some(i)
-            } else {
-                seen.iter().position(|(known, ..)| *known == name)
+            let here = seen.get(i).is_some_and(|(known, ..)| *known == name).then_some(i);
+            let known = here.or_else(|| seen.iter().position(|(known, ..)| *known == name));
+            let Some(at) = known else {
+                seen.push((name, value, 1, false));
+                continue;
             };
-            match known {
-                None => seen.push((name, value, 1, false)),
-                Some(at) => {
-                    let (_, first, count, differs) = &mut seen[at];
-                    *count += 1;
-                    *differs |= *first != value;
-                }
-            }
+            let (_, first, count, differs) = &mut seen[at];
+            (*count, *differs) = (*count + 1, *differs || *first != value);
         }
     }
     // A setting that some plans do not have differs too.
@@ -103,9 +98,8 @@ pub fn recorded(
     let mut table = StudyTable::new(name, &factors, responses.clone(), raw.collect());
     let without = runs.len() - ended.len();
     if without > 0 {
-        table
-            .notes
-            .push(format!("{without} of {} runs have no result: they failed, or are under way", runs.len()));
+        let note = format!("{without} of {} runs have no result: they failed, or are under way", runs.len());
+        table.notes.push(note);
     }
     if ended.is_empty() {
         return Err(ask("--store", "", "no run in it has ended well".into()));
