@@ -12,7 +12,6 @@ pub struct Access {
     token: Option<String>,
 }
 
-/// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// A header that decides is there twice, or is no text.
@@ -25,14 +24,11 @@ pub enum Refused {
     Token,
 }
 
-/// What of a request decides.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Asking<'a> {
     /// The authority of a target in absolute form, as proxies are asked.
     pub target: Option<&'a str>,
-    /// The header `Host`.
     pub host: Option<&'a str>,
-    /// The header `Origin`.
     pub origin: Option<&'a str>,
     /// The header `Sec-Fetch-Site`: where the page comes from that asks, as the browser says.
     pub site: Option<&'a str>,

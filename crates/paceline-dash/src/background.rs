@@ -25,10 +25,8 @@ pub struct Fragment {
     pub of: String,
 }
 
-/// Something that is made beside.
 pub type AnalysisTask = Box<dyn FnOnce() -> Fragment + Send>;
 
-/// What there is to show.
 pub struct Shown {
     pub fragment: Option<Arc<Fragment>>,
     /// Its number: another one once it was made again.
@@ -57,7 +55,6 @@ struct State {
     asked: u64,
 }
 
-/// The thread and what it made.
 pub struct BackgroundAnalysis {
     state: Mutex<State>,
     news: Condvar,

@@ -21,7 +21,6 @@ const NOTE: Duration = Duration::from_secs(2);
 /// All runs, the latest last.
 pub type Runs = Arc<Vec<Arc<RunRow>>>;
 
-/// The store and its studies.
 pub struct StoreCache {
     folder: PathBuf,
     studies: Box<dyn Studies>,
@@ -113,7 +112,6 @@ impl StoreCache {
         }
     }
 
-    /// All runs as a group.
     pub fn group(&self) -> Result<Arc<Group>, RecordError> {
         let runs = self.runs()?;
         let mut kept = self.kept();

@@ -19,20 +19,6 @@ pub trait Studies: Send + Sync {
     fn read(&self, name: &str) -> Result<StudyOverview, String>;
 }
 
-impl Studies for () {
-    fn names(&self) -> Vec<String> {
-        Vec::new()
-    }
-
-    fn stamp(&self, _: &str) -> u64 {
-        0
-    }
-
-    fn read(&self, name: &str) -> Result<StudyOverview, String> {
-        Err(format!("there is no study {name}"))
-    }
-}
-
 /// A study.
 #[derive(Clone, Debug)]
 pub struct StudyOverview {

@@ -75,20 +75,3 @@ impl Query {
         if words.is_empty() { String::new() } else { format!("?{}", words.join("&")) }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_are_read_and_written() {
-        let query = Query::parse("f.sync=b%26sp&page=2&x=a+b&bad=%zz&f.sync=asp&empty=&none");
-        assert_eq!(query.all("f.sync").collect::<Vec<_>>(), ["b&sp", "asp"]);
-        assert_eq!((query.get("x"), query.get("bad"), query.get("empty")), (Some("a b"), Some("%zz"), None));
-        let next = query.with("page", "3").without(|_, value| value == "asp");
-        assert_eq!(next.address(), "?f.sync=b%26sp&x=a%20b&bad=%25zz&page=3");
-        assert_eq!(Query::parse(&next.address()[1..]), next);
-        assert_eq!(Query::parse("page=2").with("page", "").address(), "");
-        assert_eq!(decode("%C3%A9%+"), "é% ");
-    }
-}

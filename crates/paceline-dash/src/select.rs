@@ -10,7 +10,6 @@ use crate::query::Query;
 /// Runs of one page of a table.
 pub const ROWS: usize = 100;
 
-/// What is wanted of a group.
 pub struct RunFilter<'a> {
     group: &'a Group,
     levels: Vec<(usize, HashSet<String>)>,
@@ -69,12 +68,10 @@ impl<'a> RunFilter<'a> {
         Self { group, levels, ranges, states: query.all("state").map(String::from).collect() }
     }
 
-    /// Whether anything is left out.
     pub fn narrows(&self) -> bool {
         !(self.levels.is_empty() && self.ranges.is_empty() && self.states.is_empty())
     }
 
-    /// Whether a run is wanted.
     pub fn fits(&self, member: &Member) -> bool {
         self.levels.iter().all(|(f, wanted)| member.levels.get(*f).is_some_and(|l| wanted.contains(l)))
             && self.ranges.iter().all(|(figure, least, most)| {

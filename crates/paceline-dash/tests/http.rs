@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use paceline_analyze::table::Response;
+use paceline_dash::query::{Query, decode};
 use paceline_dash::{Access, Group, Member, Studies, StudyOverview, serve};
 use paceline_record::Store;
 use paceline_record::store::FILE;
@@ -290,4 +291,16 @@ fn long_heads_are_refused_and_a_store_that_is_not_there_yet_fills() {
     drop(Store::create(folder.path()).unwrap());
     insert(folder.path(), "ragain", "ok");
     assert!(get(address, "/runs", "").contains("ragain"));
+}
+
+#[test]
+fn addresses_are_read_and_written() {
+    let query = Query::parse("f.sync=b%26sp&page=2&x=a+b&bad=%zz&f.sync=asp&empty=&none");
+    assert_eq!(query.all("f.sync").collect::<Vec<_>>(), ["b&sp", "asp"]);
+    assert_eq!((query.get("x"), query.get("bad"), query.get("empty")), (Some("a b"), Some("%zz"), None));
+    let next = query.with("page", "3").without(|_, value| value == "asp");
+    assert_eq!(next.address(), "?f.sync=b%26sp&x=a%20b&bad=%25zz&page=3");
+    assert_eq!(Query::parse(&next.address()[1..]), next);
+    assert_eq!(Query::parse("page=2").with("page", "").address(), "");
+    assert_eq!(decode("%C3%A9%+"), "é% ");
 }

@@ -11,10 +11,10 @@ use paceline_record::figures::Figures;
 use paceline_record::store::RunRow;
 use paceline_record::{RecordError, Store};
 
-use super::parts::{self, badge};
+use super::parts::{self, badge, link};
 use super::run::{find, version};
-use super::{Page, PageResult, Room, frame, problem};
-use crate::background::{AnalysisTask, Fragment, PATIENCE, Shown};
+use super::{Page, PageResult, Room, frame, note, of_store, problem};
+use crate::background::{Fragment, Shown};
 use crate::group::stamp;
 use crate::query::{Query, encode};
 use crate::route::ServerState;
@@ -37,19 +37,18 @@ pub fn page(site: &ServerState, query: &Query) -> PageResult {
     let runs = pair(site, query)?;
     let shown = compared(site, &runs);
     let [a, b] = &runs;
-    let title = |run: &RunRow| format!("<a href=\"/run/{}\">{}</a>", encode(&run.run), escape(&run.run));
-    let other = |query: &str| format!("/compare?{query}");
+    let other = format!("/compare?a={}&b={}", encode(&b.run), encode(&a.run));
     let mut body = format!(
         "<div id=\"head\" data-live data-news=\"\"><p class=\"crumbs\"><a href=\"/\">Overview</a> / \
          <a href=\"/runs\">Runs</a> / Comparison</p><h1>{} and {}</h1>\n<p>{} {} · {} {} · \
          <a href=\"{}\">the other way round</a></p>\n{}{}</div>\n",
         escape(&a.run),
         escape(&b.run),
-        title(a),
+        link(&a.run),
         badge(&a.state),
-        title(b),
+        link(&b.run),
         badge(&b.state),
-        escape(&other(&format!("a={}&b={}", encode(&b.run), encode(&a.run)))),
+        escape(&other),
         figures(&runs, &site.cache.figures).html(),
         differences(&runs)
     );
@@ -59,22 +58,13 @@ pub fn page(site: &ServerState, query: &Query) -> PageResult {
 }
 
 pub fn charts(site: &ServerState, query: &Query) -> PageResult {
-    let shown = compared(site, &pair(site, query)?);
-    Ok(Page::part(shown.fragment.map_or_else(String::new, |fragment| fragment.charts.clone())))
+    Ok(Page::charts(compared(site, &pair(site, query)?)))
 }
 
 fn compared(site: &ServerState, runs: &[RunRow; 2]) -> Shown {
     let key = format!("/compare?a={}&b={}", encode(&runs[0].run), encode(&runs[1].run));
-    site.background.ask(&key, stamp(&runs.each_ref().map(version)), PATIENCE, || {
-        let (folder, runs) = (site.cache.folder().to_owned(), runs.clone());
-        Box::new(move || {
-            let made = Store::open(&folder).and_then(|store| fragment(&store, &runs));
-            made.unwrap_or_else(|error| Fragment {
-                told: format!("<p class=\"note\">{}</p>", escape(&error.to_string())),
-                ..Fragment::default()
-            })
-        }) as AnalysisTask
-    })
+    let (stamp, own) = (stamp(&runs.each_ref().map(version)), runs.clone());
+    of_store(site, &key, stamp, move |store| fragment(store, &own))
 }
 
 fn fragment(store: &Store, runs: &[RunRow; 2]) -> Result<Fragment, RecordError> {
@@ -82,15 +72,12 @@ fn fragment(store: &Store, runs: &[RunRow; 2]) -> Result<Fragment, RecordError> 
     for run in runs {
         match Explanation::new(&Recorded::read(store, run)?) {
             Ok(explanation) => explained.push(explanation),
-            Err(error) => told += &format!("<p class=\"note\">{}</p>\n", escape(&error.to_string())),
+            Err(error) => told += &(note(&error) + "\n"),
         }
     }
     if let [a, b] = explained.as_slice() {
-        let said = RunComparison::new(a, b);
-        told += &format!(
-            "<section><h2>What makes the difference</h2><p>{}</p></section>\n",
-            escape(&said.sentence)
-        );
+        let words = escape(&RunComparison::new(a, b).sentence);
+        told += &format!("<section><h2>What makes the difference</h2><p>{words}</p></section>\n");
     }
     explained.iter().for_each(|explanation| told += &explanation_html(explanation));
     let mut figures: Vec<Figure> =

@@ -1,6 +1,7 @@
 //! The page of a study, or of all runs: how far it is, what it found, filters, parallel coordinates that filter too, the
 //! table of runs, and charts.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,12 +31,10 @@ const AT_ONCE: usize = 1000;
 const LINES: usize = 5000;
 
 pub struct View {
-    /// The path of its page.
     pub base: String,
     pub of: Of,
 }
 
-/// A study or all runs.
 pub enum Of {
     Study(Arc<StudyOverview>),
     Runs(Arc<Group>),
@@ -97,8 +96,7 @@ pub fn page(site: &ServerState, view: &View, query: &Query) -> PageResult {
 
 pub fn charts(site: &ServerState, view: &View, query: &Query) -> PageResult {
     let members = RunFilter::new(view.group(), query).members();
-    let shown = analysed(site, view, query, &members);
-    Ok(Page::part(shown.fragment.map_or_else(String::new, |fragment| fragment.charts.clone())))
+    Ok(Page::charts(analysed(site, view, query, &members)))
 }
 
 /// Findings and charts of some runs, as far as they are there.
@@ -141,11 +139,8 @@ fn analysed(site: &ServerState, view: &View, query: &Query, members: &[&Member])
 fn tiles_of(group: &Group, members: &[&Member]) -> String {
     let mut html = String::new();
     if let (Some((member, value)), Some(response)) = (best(group, members), group.responses.first()) {
-        html += &tile(
-            &format!("best {}", response.name),
-            &response.show(value),
-            &format!("{}: {}", member.name(), configuration(group, member)),
-        );
+        let with = format!("{}: {}", member.name(), configuration(group, member));
+        html += &tile(&format!("best {}", response.name), &response.show(value), &with);
     }
     html
 }
@@ -223,9 +218,8 @@ fn filters(view: &View, query: &Query, narrows: bool) -> String {
     for response in &group.responses {
         html += &range(query, &response.name, &response.named());
     }
-    let mut states: Vec<String> = group.members.iter().map(|m| m.state.clone()).collect();
-    states.sort();
-    states.dedup();
+    let states: BTreeSet<String> = group.members.iter().map(|m| m.state.clone()).collect();
+    let states = Vec::from_iter(states);
     if states.len() > 1 || query.get("state").is_some() {
         html += &several(query, "state", "state", &states);
     }
@@ -243,20 +237,16 @@ fn filters(view: &View, query: &Query, narrows: bool) -> String {
                 Some(("max", name)) => format!("{name} ≤ {value}"),
                 _ => format!("{name} = {value}"),
             };
+            let [to, words] = [&format!("{}{}", view.base, less.address()), &words].map(|text| escape(text));
             let _ = write!(
                 html,
-                "<li><a data-go href=\"{}\" aria-label=\"remove filter {2}\">{1} <span aria-hidden=\"true\">×</span></a></li>",
-                escape(&format!("{}{}", view.base, less.address())),
-                escape(&words),
-                escape(&words)
+                "<li><a data-go href=\"{to}\" aria-label=\"remove filter {words}\">{words} \
+                 <span aria-hidden=\"true\">×</span></a></li>"
             );
         }
         let none = query.without(|name, _| chooses(name)).with("page", "");
-        let _ = write!(
-            html,
-            "<li><a data-go href=\"{}\">Clear all</a></li></ul>",
-            escape(&format!("{}{}", view.base, none.address()))
-        );
+        let to = escape(&format!("{}{}", view.base, none.address()));
+        let _ = write!(html, "<li><a data-go href=\"{to}\">Clear all</a></li></ul>");
     }
     html + "</section>\n"
 }
@@ -269,23 +259,21 @@ fn several(query: &Query, name: &str, title: &str, levels: &[String]) -> String 
         [one] => (*one).to_owned(),
         more => format!("{} of {}", more.len(), levels.len()),
     };
-    let mut html = format!(
-        "<details class=\"filter\"><summary>{}: <b>{}</b></summary><fieldset><legend class=\"unseen\">{}</legend>",
-        escape(title),
-        escape(&words),
-        escape(title)
-    );
-    for level in levels {
+    let field = |level: &String| {
         let mark = if ticked.contains(&level.as_str()) { " checked" } else { "" };
-        let _ = write!(
-            html,
-            "<label><input type=\"checkbox\" name=\"{}\" value=\"{}\"{mark}> {}</label>",
-            escape(name),
-            escape(level),
-            escape(&short(level))
-        );
-    }
-    html + "</fieldset></details>\n"
+        let [name, value, shown] = [name, level, &short(level)].map(escape);
+        format!("<label><input type=\"checkbox\" name=\"{name}\" value=\"{value}\"{mark}> {shown}</label>")
+    };
+    filter(title, &words, levels.iter().map(field).collect())
+}
+
+/// Fields that a click unfolds; `words` say what they hold.
+fn filter(title: &str, words: &str, fields: String) -> String {
+    let [title, words] = [title, words].map(escape);
+    format!(
+        "<details class=\"filter\"><summary>{title}: <b>{words}</b></summary><fieldset>\
+         <legend class=\"unseen\">{title}</legend>{fields}</fieldset></details>\n"
+    )
 }
 
 /// The least and the greatest that are let through.
@@ -297,21 +285,14 @@ fn range(query: &Query, name: &str, title: &str) -> String {
         [None, Some(most)] => format!("≤ {most}"),
         [Some(least), Some(most)] => format!("{least} to {most}"),
     };
-    let mut html = format!(
-        "<details class=\"filter\"><summary>{}: <b>{}</b></summary><fieldset><legend class=\"unseen\">{}</legend>",
-        escape(title),
-        escape(&words),
-        escape(title)
-    );
-    for (end, value, words) in [("min", &ends[0], "at least"), ("max", &ends[1], "at most")] {
-        let _ = write!(
-            html,
-            "<label>{words} <input type=\"number\" step=\"any\" name=\"{end}.{}\" value=\"{}\"></label>",
-            escape(name),
-            escape(value.as_deref().unwrap_or_default())
-        );
-    }
-    html + "</fieldset></details>\n"
+    let field = |end: &str, value: &Option<String>, words: &str| {
+        let [name, value] = [name, value.as_deref().unwrap_or_default()].map(escape);
+        format!(
+            "<label>{words} <input type=\"number\" step=\"any\" name=\"{end}.{name}\" value=\"{value}\"></label>"
+        )
+    };
+    let fields = field("min", &ends[0], "at least") + &field("max", &ends[1], "at most");
+    filter(title, &words, fields)
 }
 
 /// The lines of parallel coordinates: axes, and of each run its place on each.
@@ -362,14 +343,11 @@ pub fn lines(view: &View, query: &Query) -> String {
         let part = place as f64 / (order.len().max(2) - 1) as f64;
         rank[*i] = json!((part * 1000.0).round() / 1000.0);
     }
-    let rows: Vec<Value> = members
-        .iter()
-        .zip(rank)
-        .map(|(member, rank)| {
-            let at: Vec<Value> = places.iter().map(|place| place(member)).collect();
-            json!([member.name(), u8::from(chosen.fits(member)), rank, at])
-        })
-        .collect();
+    let row = |(member, rank): (&&Member, Value)| {
+        let at: Vec<Value> = places.iter().map(|place| place(member)).collect();
+        json!([member.name(), u8::from(chosen.fits(member)), rank, at])
+    };
+    let rows: Vec<Value> = members.iter().zip(rank).map(row).collect();
     let ends = response.map_or(Value::Null, |r| {
         let end = |at: Option<&(usize, f64)>| at.map(|(_, value)| number(*value));
         json!({"name": r.named(), "best": end(order.first()), "worst": end(order.last())})

@@ -6,7 +6,7 @@ use paceline_analyze::sheet::escape;
 use paceline_analyze::table::number;
 use paceline_record::store::RunRow;
 
-use super::parts::{badge, moment, progress, seconds};
+use super::parts::{badge, link, moment, progress, seconds, state};
 use super::{PageResult, Room, failed, frame};
 use crate::group::StudyOverview;
 use crate::query::encode;
@@ -18,19 +18,14 @@ const UNDER_WAY: usize = 8;
 
 pub fn page(site: &ServerState) -> PageResult {
     let runs = site.cache.runs().map_err(|error| failed(&error))?;
-    let studies: Vec<(String, Result<std::sync::Arc<StudyOverview>, String>)> =
+    let studies: Vec<Named> =
         site.cache.studies().into_iter().map(|name| (name.clone(), site.cache.study(&name))).collect();
     let mut body = format!(
         "<h1>Overview</h1>\n<p class=\"note\">Store: <code>{}</code></p>\n",
         escape(&site.cache.folder().display().to_string())
     );
     if runs.is_empty() && studies.is_empty() {
-        body += "<div class=\"empty\" id=\"under-way\" data-live><h2>Nothing is recorded yet</h2>\
-                 <p>This page fills by itself as soon as there is something:</p>\
-                 <pre><code>paceline                            # a small study of real runs\n\
-                 paceline train --workers 2          # one run\n\
-                 paceline explore study.toml         # a study of your own</code></pre></div>\n\
-                 <div id=\"studies\" data-live></div><div id=\"latest\" data-live></div>\n";
+        body += include_str!("../assets/nothing.html");
         return Ok(frame(Room::Overview, "Overview", &body));
     }
     body += &under_way(&runs, &studies);
@@ -54,10 +49,6 @@ pub fn page(site: &ServerState) -> PageResult {
     Ok(frame(Room::Overview, "Overview", &body))
 }
 
-fn link(run: &str) -> String {
-    format!("<a href=\"/run/{}\">{}</a>", encode(run), escape(run))
-}
-
 fn row(run: &RunRow) -> String {
     let plan = run.plan.as_ref();
     let what = plan.map_or_else(|| "?".into(), |p| format!("{} on {}", p.model, p.data));
@@ -65,13 +56,11 @@ fn row(run: &RunRow) -> String {
         if p.servers > 0 { format!("{} + {} servers", p.workers, p.servers) } else { p.workers.to_string() }
     });
     let or = |value: Option<f64>| value.map_or_else(|| "–".into(), number);
-    let simulated =
-        if run.origin == "simulated" { " <span class=\"badge other\">simulated</span>" } else { "" };
     format!(
-        "<tr><th scope=\"row\">{}</th><td>{}{simulated}</td><td>{}</td><td>{}</td><td class=\"figure\">{}</td>\
+        "<tr><th scope=\"row\">{}</th><td>{}</td><td>{}</td><td>{}</td><td class=\"figure\">{}</td>\
          <td class=\"figure\">{}</td><td class=\"figure\">{}</td><td>{}</td></tr>\n",
         link(&run.run),
-        badge(&run.state),
+        state(run),
         escape(&what),
         escape(plan.map_or("?", |p| &p.strategy)),
         escape(&ranks),
@@ -81,33 +70,36 @@ fn row(run: &RunRow) -> String {
     )
 }
 
+/// How many runs of a study have ended.
+fn ended(study: &StudyOverview) -> String {
+    let ended = study.group.members.iter().filter(|m| m.state != "running").count() as u64;
+    progress(ended, study.expected.max(ended), "runs")
+}
+
 type Named = (String, Result<std::sync::Arc<StudyOverview>, String>);
 
 fn under_way(runs: &[std::sync::Arc<RunRow>], studies: &[Named]) -> String {
     let mut cards = String::new();
     for (name, study) in studies {
         let Some(study) = study.as_ref().ok().filter(|s| s.state == "running") else { continue };
-        let ended = study.group.members.iter().filter(|m| m.state != "running").count() as u64;
         let left = study.left_s.map_or_else(String::new, |s| format!("about {} left", seconds(s)));
         let _ = writeln!(
             cards,
             "<li class=\"card\"><h3>Study <a href=\"/study/{}\">{}</a></h3>{}<p class=\"note\">{}</p></li>",
             encode(name),
             escape(name),
-            progress(ended, study.expected.max(ended), "runs"),
+            ended(study),
             escape(&left)
         );
     }
     let running: Vec<_> = runs.iter().filter(|run| run.state == "running").collect();
     for run in running.iter().rev().take(UNDER_WAY) {
-        let figures: Vec<String> = [
+        let figures = [
             run.samples_per_s().map(|v| format!("{} samples/s", number(v))),
             run.train_loss.map(|v| format!("loss {}", number(v))),
             run.accuracy.map(|v| format!("accuracy {}%", number(100.0 * v))),
-        ]
-        .into_iter()
-        .flatten()
-        .collect();
+        ];
+        let figures: Vec<String> = figures.into_iter().flatten().collect();
         let _ = writeln!(
             cards,
             "<li class=\"card\"><h3>Run {}</h3>{}<p class=\"note\">{}</p></li>",
@@ -117,11 +109,8 @@ fn under_way(runs: &[std::sync::Arc<RunRow>], studies: &[Named]) -> String {
         );
     }
     if running.len() > UNDER_WAY {
-        let _ = writeln!(
-            cards,
-            "<li class=\"card\"><p><a href=\"/runs?state=running\">{} more runs</a> are under way</p></li>",
-            running.len() - UNDER_WAY
-        );
+        let more = format!("<a href=\"/runs?state=running\">{} more runs</a>", running.len() - UNDER_WAY);
+        let _ = writeln!(cards, "<li class=\"card\"><p>{more} are under way</p></li>");
     }
     if cards.is_empty() {
         cards = "<li class=\"card quiet\"><p class=\"note\">Nothing is running now.</p></li>".into();
@@ -160,25 +149,18 @@ fn table_of_studies(studies: &[Named]) -> String {
             }
         };
         let group = &study.group;
-        let ended = group.members.iter().filter(|m| m.state != "running").count() as u64;
         let bad = group.members.iter().filter(|m| ["failed", "diverged"].contains(&m.state.as_str())).count();
         let best = super::group::best(group, &group.members.iter().collect::<Vec<_>>());
-        let (value, with) = best.map_or_else(
-            || ("–".to_owned(), String::new()),
-            |(member, value)| {
-                let response = &group.responses[0];
-                (
-                    format!("{} {}", response.name, response.show(value)),
-                    super::group::configuration(group, member),
-                )
-            },
-        );
+        let (value, with) = best.map_or_else(Default::default, |(member, value)| {
+            let words = format!("{} {}", group.responses[0].name, group.responses[0].show(value));
+            (words, super::group::configuration(group, member))
+        });
         let _ = writeln!(
             html,
             "<tr><th scope=\"row\">{title}</th><td>{}</td><td>{}</td><td class=\"figure\">{bad}</td><td>{}</td><td>{}</td></tr>",
             badge(study.state),
-            progress(ended, study.expected.max(ended), "runs"),
-            escape(&value),
+            ended(study),
+            if value.is_empty() { "–".into() } else { escape(&value) },
             escape(&with)
         );
     }

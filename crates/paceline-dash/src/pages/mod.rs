@@ -1,7 +1,7 @@
 //! The pages: [`home`], [`group`] (a study, or all runs), [`run`], [`compare`].
 //!
 //! Parts with `data-live` and an id are replaced when something is new (`assets/live.js`); `#told` and `#charts` show
-//! what the [`BackgroundAnalysis`](crate::analyst::Analyst) made last. Every page can be read without scripts; only charts need them.
+//! what [`background`](crate::background) made last. Every page can be read without scripts; only charts need them.
 
 pub mod compare;
 pub mod group;
@@ -12,12 +12,12 @@ pub mod table;
 
 use hyper::StatusCode;
 use paceline_analyze::sheet::escape;
-use paceline_record::RecordError;
+use paceline_record::{RecordError, Store};
 
+use crate::background::{Fragment, PATIENCE, Shown};
 use crate::query::{Query, decode, encode};
 use crate::route::ServerState;
 
-/// A page that was made.
 pub struct Page {
     pub status: StatusCode,
     pub html: String,
@@ -27,10 +27,28 @@ pub struct Page {
 pub type PageResult = Result<Page, Page>;
 
 impl Page {
-    /// A part of a page.
-    fn part(html: String) -> Self {
+    /// The charts that a page shows, as far as they are there.
+    fn charts(shown: Shown) -> Self {
+        let html = shown.fragment.map_or_else(String::new, |fragment| fragment.charts.clone());
         Self { status: StatusCode::OK, html }
     }
+}
+
+/// What is worked out beside the page from what the store has.
+fn of_store(
+    site: &ServerState,
+    key: &str,
+    stamp: u64,
+    make: impl FnOnce(&Store) -> Result<Fragment, RecordError> + Send + 'static,
+) -> Shown {
+    let folder = site.cache.folder().to_owned();
+    let failed = |error: RecordError| Fragment { told: note(&error), ..Fragment::default() };
+    let work = move || Store::open(&folder).and_then(|store| make(&store)).unwrap_or_else(failed);
+    site.background.ask(key, stamp, PATIENCE, || Box::new(work))
+}
+
+fn note(error: &impl ToString) -> String {
+    format!("<p class=\"note\">{}</p>", escape(&error.to_string()))
 }
 
 /// Which part of the site a page belongs to.
@@ -41,30 +59,17 @@ enum Room {
     None,
 }
 
-/// A whole page around its contents.
 fn frame(room: Room, title: &str, body: &str) -> Page {
     let link = |own: Room, to: &str, words: &str| {
         let current = if own == room { " aria-current=\"page\"" } else { "" };
         format!("<a href=\"{to}\"{current}>{words}</a>")
     };
     let html = format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta name=\"color-scheme\" content=\"light dark\">\n<title>{title} · paceline</title>\n\
-         <link rel=\"stylesheet\" href=\"/assets/style.css\">\n<link rel=\"icon\" type=\"image/svg+xml\" href=\"/favicon.ico\">\n\
-         <script src=\"/assets/plotly.js\" defer></script>\n<script src=\"/assets/draw.js\" defer></script>\n\
-         <script src=\"/assets/parallel.js\" defer></script>\n<script src=\"/assets/live.js\" defer></script>\n\
-         </head>\n<body>\n<a class=\"skip\" href=\"#main\">Skip to the content</a>\n\
-         <header class=\"bar\"><div><a class=\"brand\" href=\"/\">paceline</a>\
-         <nav aria-label=\"Main\">{overview}{runs}</nav>\
-         <span id=\"link\" class=\"link\" data-state=\"off\">not live</span></div></header>\n\
-         <main id=\"main\" tabindex=\"-1\">\n{body}</main>\n\
-         <p id=\"news\" class=\"unseen\" role=\"status\" aria-live=\"polite\"></p>\n\
-         <noscript><p class=\"note\">Charts and live updates need scripts; everything else is here.</p></noscript>\n\
-         </body>\n</html>\n",
+        include_str!("../assets/frame.html"),
         title = escape(title),
         overview = link(Room::Overview, "/", "Overview"),
         runs = link(Room::Runs, "/runs", "All runs"),
+        body = body,
     );
     Page { status: StatusCode::OK, html }
 }
@@ -83,14 +88,7 @@ pub fn problem(status: StatusCode, what: &str, hint: &str) -> Page {
 pub fn sign_in(path: &str, brought: bool) -> Page {
     let title = if brought { "This is not the token" } else { "A token is needed" };
     // What needs the token (the style, too) is not loaded.
-    let html = format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Token · paceline</title>\
-         <meta name=\"color-scheme\" content=\"light dark\"></head><body><main><h1>{title}</h1>\
-         <form method=\"get\" action=\"{}\"><p><label>Token (the digits in FILE of \
-         <code>paceline serve --token-file FILE</code>, on the machine that serves): <input type=\"password\" name=\"token\" \
-         autocomplete=\"current-password\" required></label> <button>Look</button></p></form></main></body></html>\n",
-        escape(path)
-    );
+    let html = format!(include_str!("../assets/sign-in.html"), title = title, path = escape(path));
     Page { status: StatusCode::UNAUTHORIZED, html }
 }
 
@@ -114,7 +112,6 @@ fn named<'a>(path: &'a str, room: &str) -> Option<(String, &'a str)> {
     (!name.is_empty()).then(|| (decode(name), rest))
 }
 
-/// Makes the page of an address.
 pub fn make(site: &ServerState, path: &str, query: &Query) -> Page {
     let made = match path {
         "/" => home::page(site),

@@ -2,8 +2,10 @@
 
 use paceline_analyze::sheet::escape;
 use paceline_analyze::table::number;
+use paceline_record::store::RunRow;
 
 use crate::background::Shown;
+use crate::query::encode;
 
 /// A state as a word with a colour.
 pub fn badge(state: &str) -> String {
@@ -16,47 +18,42 @@ pub fn badge(state: &str) -> String {
     format!("<span class=\"badge {kind}\">{}</span>", escape(state))
 }
 
+pub fn link(run: &str) -> String {
+    format!("<a href=\"/run/{}\">{}</a>", encode(run), escape(run))
+}
+
+/// The state of a run, and whether it was made in virtual time.
+pub fn state(run: &RunRow) -> String {
+    let simulated = " <span class=\"badge other\">simulated</span>";
+    badge(&run.state) + if run.origin == "simulated" { simulated } else { "" }
+}
+
 /// A figure with its name above and a remark below.
 pub fn tile(name: &str, value: &str, below: &str) -> String {
     let below = if below.is_empty() { "&nbsp;".to_owned() } else { escape(below) };
-    format!(
-        "<div class=\"tile\"><dt>{}</dt><dd>{}<small>{below}</small></dd></div>\n",
-        escape(name),
-        escape(value)
-    )
+    let [name, value] = [name, value].map(escape);
+    format!("<div class=\"tile\"><dt>{name}</dt><dd>{value}<small>{below}</small></dd></div>\n")
 }
 
 pub fn progress(done: u64, all: u64, what: &str) -> String {
-    if all == 0 {
-        let what = escape(what);
-        return format!(
-            "<span class=\"progress\"><progress max=\"1\" value=\"0\" aria-label=\"{what}\"></progress> \
-             <span class=\"n\">starting</span></span>"
-        );
-    }
+    let what = escape(what);
+    let (most, words) = match all {
+        0 => (1, "starting".into()),
+        all => (all, format!("{} of {} {what}", count(done), count(all))),
+    };
     format!(
-        "<span class=\"progress\"><progress max=\"{}\" value=\"{}\" aria-label=\"{}\"></progress> \
-         <span class=\"n\">{} of {} {}</span></span>",
-        all.max(1),
-        done.min(all.max(1)),
-        escape(what),
-        count(done),
-        count(all),
-        escape(what)
+        "<span class=\"progress\"><progress max=\"{most}\" value=\"{}\" aria-label=\"{what}\"></progress> \
+         <span class=\"n\">{words}</span></span>",
+        done.min(all)
     )
 }
 
 /// A count, its digits in groups of three.
 pub fn count(n: u64) -> String {
     let digits = n.to_string();
-    let mut text = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    let (first, rest) = digits.split_at((digits.len() - 1) % 3 + 1);
+    let groups = rest.as_bytes().chunks(3).map(|group| String::from_utf8_lossy(group).into_owned());
+    [first.to_owned()].into_iter().chain(groups).collect::<Vec<_>>().join(",")
 }
 
 /// What was worked out, or room for it.
@@ -87,7 +84,6 @@ pub fn charts(shown: &Shown, src: &str) -> String {
     )
 }
 
-/// Charts with links to each.
 pub fn figures(figures: &[paceline_analyze::figure::Figure]) -> String {
     if figures.is_empty() {
         return "<div class=\"empty\"><p>There is nothing to draw yet.</p></div>\n".into();
@@ -114,11 +110,10 @@ pub fn seconds(value: f64) -> String {
 
 pub fn bytes(value: f64) -> String {
     let units = [(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")];
-    let unit = units.into_iter().find(|(size, _)| value >= *size);
-    unit.map_or_else(
-        || format!("{value:.0} bytes"),
-        |(size, unit)| format!("{} {unit}", number(value / size)),
-    )
+    match units.into_iter().find(|(size, _)| value >= *size) {
+        Some((size, unit)) => format!("{} {unit}", number(value / size)),
+        None => format!("{value:.0} bytes"),
+    }
 }
 
 /// A moment, in seconds since 1970, in UTC.

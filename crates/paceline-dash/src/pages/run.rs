@@ -11,9 +11,9 @@ use paceline_analyze::{Explanation, Recorded};
 use paceline_record::store::RunRow;
 use paceline_record::{RecordError, Store};
 
-use super::parts::{self, badge, bytes, moment, progress, seconds, tile};
-use super::{Page, PageResult, Room, failed, frame};
-use crate::background::{AnalysisTask, Fragment, PATIENCE, Shown};
+use super::parts::{self, bytes, moment, progress, seconds, state, tile};
+use super::{Page, PageResult, Room, failed, frame, note, of_store};
+use crate::background::{Fragment, Shown};
 use crate::group::stamp;
 use crate::query::encode;
 use crate::route::ServerState;
@@ -36,8 +36,7 @@ pub fn page(site: &ServerState, name: &str) -> PageResult {
 }
 
 pub fn charts(site: &ServerState, name: &str) -> PageResult {
-    let shown = explained(site, &find(site, name)?);
-    Ok(Page::part(shown.fragment.map_or_else(String::new, |fragment| fragment.charts.clone())))
+    Ok(Page::charts(explained(site, &find(site, name)?)))
 }
 
 /// What changes when a run has gone on.
@@ -46,23 +45,14 @@ pub fn version(run: &RunRow) -> u64 {
 }
 
 fn explained(site: &ServerState, run: &RunRow) -> Shown {
-    let key = format!("/run/{}", run.run);
-    site.background.ask(&key, version(run), PATIENCE, || {
-        let (folder, run) = (site.cache.folder().to_owned(), run.clone());
-        Box::new(move || {
-            let made = Store::open(&folder).and_then(|store| fragment(&store, &run));
-            made.unwrap_or_else(|error| Fragment {
-                told: format!("<p class=\"note\">{}</p>", escape(&error.to_string())),
-                ..Fragment::default()
-            })
-        }) as AnalysisTask
-    })
+    let own = run.clone();
+    of_store(site, &format!("/run/{}", run.run), version(run), move |store| fragment(store, &own))
 }
 
 fn fragment(store: &Store, run: &RunRow) -> Result<Fragment, RecordError> {
     let told = match Explanation::new(&Recorded::read(store, run)?) {
         Ok(explanation) => explanation_html(&explanation),
-        Err(error) => format!("<p class=\"note\">{}</p>\n", escape(&error.to_string())),
+        Err(error) => note(&error) + "\n",
     };
     let one = std::slice::from_ref(run);
     let mut figures: Vec<Figure> =
@@ -74,8 +64,6 @@ fn fragment(store: &Store, run: &RunRow) -> Result<Fragment, RecordError> {
 fn head(run: &RunRow) -> String {
     let steps = run.steps.unwrap_or(run.steps_done);
     let news = format!("run {}: {}", run.run, run.state);
-    let simulated =
-        if run.origin == "simulated" { " <span class=\"badge other\">simulated</span>" } else { "" };
     let what = run.plan.as_ref().map_or_else(String::new, |p| {
         let servers = if p.servers > 0 { format!(" and {} servers", p.servers) } else { String::new() };
         let workers = if p.workers == 1 { "1 worker".into() } else { format!("{} workers", p.workers) };
@@ -84,10 +72,10 @@ fn head(run: &RunRow) -> String {
     let mut html = format!(
         "<div id=\"head\" data-live data-news=\"{}\"><p class=\"crumbs\"><a href=\"/\">Overview</a> / \
          <a href=\"/runs\">Runs</a> / Run</p>\
-         <h1>{} {}{simulated}</h1>\n<p class=\"note\">{}; began {} on {}</p>\n<p class=\"long\">{}</p>\n",
+         <h1>{} {}</h1>\n<p class=\"note\">{}; began {} on {}</p>\n<p class=\"long\">{}</p>\n",
         escape(&news),
         escape(&run.run),
-        badge(&run.state),
+        state(run),
         escape(&what),
         moment(run.started_s),
         escape(&run.host),

@@ -36,10 +36,8 @@ pub fn html(base: &str, group: &Group, mut chosen: Vec<&Member>, query: &Query) 
         let words = if all == 0 {
             "<p>No run has begun yet. The first one appears here by itself.</p>".to_owned()
         } else {
-            format!(
-                "<p>No run fits these filters.</p><p><a data-go href=\"{}\">Show all</a></p>",
-                escape(base)
-            )
+            let all = escape(base);
+            format!("<p>No run fits these filters.</p><p><a data-go href=\"{all}\">Show all</a></p>")
         };
         return html + "<div class=\"empty\">" + &words + "</div></section>\n";
     }
@@ -57,12 +55,8 @@ pub fn html(base: &str, group: &Group, mut chosen: Vec<&Member>, query: &Query) 
         };
         let class = if figure { " class=\"figure\"" } else { "" };
         let to = format!("{base}{}", query.with("sort", &next).with("page", "").address());
-        let _ = write!(
-            html,
-            "<th scope=\"col\"{class}{sorted}><a data-go href=\"{}\">{}</a></th>",
-            escape(&to),
-            escape(title)
-        );
+        let [to, title] = [&to, title].map(escape);
+        let _ = write!(html, "<th scope=\"col\"{class}{sorted}><a data-go href=\"{to}\">{title}</a></th>");
     };
     head("run", "run", false);
     head("state", "state", false);
@@ -110,11 +104,8 @@ fn row(group: &Group, member: &Member, factors: &[usize], roles: bool, picks: &[
     }
     html += "</td>";
     for f in factors {
-        let _ = write!(
-            html,
-            "<td>{}</td>",
-            member.levels.get(*f).map_or_else(String::new, |l| escape(&short(l)))
-        );
+        let level = member.levels.get(*f).map_or_else(String::new, |level| escape(&short(level)));
+        let _ = write!(html, "<td>{level}</td>");
     }
     for r in 0..group.responses.len() {
         let value = member.value(r).map_or_else(|| "–".into(), number);
@@ -129,10 +120,8 @@ fn turn(base: &str, query: &Query, at: usize, pages: usize) -> String {
     }
     let to = |page: usize, words: &str| {
         let page = if page == 1 { String::new() } else { page.to_string() };
-        format!(
-            "<a data-go href=\"{}\">{words}</a>",
-            escape(&format!("{base}{}", query.with("page", &page).address()))
-        )
+        let to = escape(&format!("{base}{}", query.with("page", &page).address()));
+        format!("<a data-go href=\"{to}\">{words}</a>")
     };
     let mut html = String::from("<nav aria-label=\"Pages of runs\">");
     if at > 1 {
