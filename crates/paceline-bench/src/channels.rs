@@ -4,7 +4,6 @@
 //! trip is the latency), then streams messages one way until it is told that the last has come. Leaders begin
 //! each part together, at a word of rank 0. A repeat has processes of its own.
 
-use std::collections::VecDeque;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -12,13 +11,13 @@ use paceline_analyze::Quantiles;
 use paceline_launch::{Done, LaunchError};
 use paceline_record::process;
 use paceline_train::TrainError;
-use paceline_train::worker::MESSAGE;
-use paceline_wire::{Event, META, Span, Transport};
+use paceline_wire::Transport;
 use serde::{Deserialize, Serialize};
 
 use crate::channels_document::{Channel, ChannelRepeat};
 use crate::document::Channels;
-use crate::exchange::{self, Account, Bench, Flat, PATIENCE};
+use crate::end::{End, MEMORY};
+use crate::exchange::{self, Account, Bench, Flat};
 use crate::payload;
 use crate::sweep::{Progress, SweepRules, order};
 
@@ -26,9 +25,6 @@ use crate::sweep::{Progress, SweepRules, order};
 const WINDOW: usize = 64;
 /// Round trips that are timed at most.
 const ROUND_TRIPS: usize = 20_000;
-/// Elements that messages are sent from: far more than caches hold, and no more than needed. Longer messages
-/// begin again at its start.
-const MEMORY: usize = 128 * MESSAGE;
 /// Part of the time that goes by before anything counts.
 const WARM_UP: f64 = 0.1;
 
@@ -60,7 +56,9 @@ impl Sweep {
             {
                 let sizes = payload.messages(size, &tensors, rules.seed);
                 let task = exchange::Task::Channel(Task { sizes: sizes.clone() });
-                let bench = Bench::of_task(task, (transport, *buffer), 2 * self.pairs, rules.seconds);
+                let (transport, buffer, workers) = (transport.clone(), *buffer, 2 * self.pairs);
+                let seconds = rules.seconds;
+                let bench = Bench { task, transport, buffer, workers, seconds, ..Bench::default() };
                 points.push((bench, payload.name, sizes, Vec::new()));
             }
         }
@@ -81,7 +79,6 @@ impl Sweep {
     }
 }
 
-/// What the ranks of one repeat come to.
 fn repeat(order: usize, accounts: &[Account]) -> ChannelRepeat {
     let half_trips: Vec<f64> =
         accounts.iter().flat_map(|(_, times)| times).map(|&trip| f64::from(trip) / 2.0).collect();
@@ -116,8 +113,7 @@ pub struct Task {
     pub sizes: Vec<usize>,
 }
 
-/// What a message is, in the first byte of its meta data.
-const PART: u8 = 0;
+/// What a message is.
 const PING: u8 = 1;
 const PONG: u8 = 2;
 const STREAMED: u8 = 3;
@@ -138,15 +134,8 @@ impl Task {
         transport: Box<dyn Transport>,
     ) -> Result<Account, TrainError> {
         let largest = *self.sizes.iter().max().expect("a size");
-        let mut end = End {
-            transport,
-            memory: Flat((0..largest.min(MEMORY)).map(|i| (i % 251 + 1) as f32).collect()),
-            events: Vec::new(),
-            inbox: VecDeque::new(),
-            partial: vec![0; bench.workers],
-            lost: vec![None; bench.workers],
-            leaving: 0,
-        };
+        let memory = (0..largest.min(MEMORY)).map(|i| (i % 251 + 1) as f32).collect();
+        let mut end = End::new(transport, Flat(memory), bench.workers);
         if rank.is_multiple_of(2) {
             self.lead(bench, rank, &mut end)
         } else {
@@ -158,13 +147,13 @@ impl Task {
         let (partner, world) = (rank + 1, bench.workers);
         let half = Duration::from_secs_f64(bench.seconds / 2.0);
         let warm_up = half.mul_f64(WARM_UP);
-        end.together(rank, world)?;
+        together(end, rank, world)?;
         self.round_trips(end, partner, warm_up)?;
-        end.together(rank, world)?;
+        together(end, rank, world)?;
         let trips = self.round_trips(end, partner, half)?;
-        end.together(rank, world)?;
+        together(end, rank, world)?;
         self.stream(end, partner, warm_up)?;
-        end.together(rank, world)?;
+        together(end, rank, world)?;
         let (start, cpu) = (Instant::now(), bench.cpu_seconds());
         let (messages, elements) = self.stream(end, partner, half)?;
         let done = Done {
@@ -240,104 +229,15 @@ fn follow(bench: &Bench, leader: usize, end: &mut End) -> Result<Account, TrainE
     }
 }
 
-/// One rank's end of its channels.
-struct End {
-    transport: Box<dyn Transport>,
-    memory: Flat,
-    events: Vec<Event>,
-    /// Whole messages that have come: from whom, what, and how many elements.
-    inbox: VecDeque<(usize, u8, usize)>,
-    /// Elements that have come of a message that is not whole, by sender.
-    partial: Vec<usize>,
-    /// Ranks that are gone, and why.
-    lost: Vec<Option<String>>,
-    /// Parts of messages that have not left.
-    leaving: usize,
-}
-
-impl End {
-    /// Queues a message, in parts where it is longer than the messages of training.
-    fn send(&mut self, to: usize, kind: u8, elements: usize) -> Result<(), TrainError> {
-        let mut at = 0;
-        loop {
-            let len = MESSAGE.min(elements - at);
-            let last = at + len == elements;
-            let mut meta = [0; META];
-            meta[0] = if last { kind } else { PART };
-            let span = if len == 0 { Span::EMPTY } else { Span { buffer: 0, offset: at % MEMORY, len } };
-            self.transport.send(to, meta, span, 1)?;
-            self.leaving += 1;
-            at += len;
-            if last {
-                return Ok(());
-            }
+/// Leaders begin together, at a word of rank 0.
+fn together(end: &mut End, rank: usize, world: usize) -> Result<(), TrainError> {
+    if rank == 0 {
+        for leader in (2..world).step_by(2) {
+            end.receive(leader, READY)?;
         }
-    }
-
-    /// Moves messages, waiting for some; an error if the one that is waited for is gone or says nothing.
-    fn pump(&mut self, from: usize) -> Result<(), TrainError> {
-        if let Some(cause) = &self.lost[from] {
-            return Err(TrainError::Lost { rank: from, step: 0, cause: cause.clone() });
-        }
-        let start = Instant::now();
-        while self.events.is_empty() {
-            self.transport.progress(&self.memory, Some(PATIENCE), &mut self.events)?;
-            if self.events.is_empty() && start.elapsed() > PATIENCE {
-                return Err(TrainError::Silent { rank: from, seconds: PATIENCE.as_secs(), step: 0 });
-            }
-        }
-        for event in self.events.drain(..) {
-            match event {
-                Event::Sent { .. } => self.leaving -= 1,
-                Event::Message { from, meta, body } => {
-                    self.partial[from] += body.len();
-                    if meta[0] != PART {
-                        let elements = std::mem::take(&mut self.partial[from]);
-                        self.inbox.push_back((from, meta[0], elements));
-                    }
-                }
-                Event::Lost { rank, cause } => self.lost[rank] = Some(cause),
-                Event::Refused { .. } => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// Waits until at most so many parts have not left.
-    fn drain(&mut self, to: usize, most: usize) -> Result<(), TrainError> {
-        while self.leaving > most {
-            self.pump(to)?;
-        }
-        Ok(())
-    }
-
-    /// The next message of a rank.
-    fn next(&mut self, from: usize) -> Result<(u8, usize), TrainError> {
-        loop {
-            if let Some(at) = self.inbox.iter().position(|(sender, ..)| *sender == from) {
-                let (_, kind, elements) = self.inbox.remove(at).expect("it was just there");
-                return Ok((kind, elements));
-            }
-            self.pump(from)?;
-        }
-    }
-
-    /// The next message of a rank, which must be of this kind.
-    fn receive(&mut self, from: usize, kind: u8) -> Result<usize, TrainError> {
-        let (found, elements) = self.next(from)?;
-        assert_eq!(found, kind, "a message of rank {from} out of turn");
-        Ok(elements)
-    }
-
-    fn together(&mut self, rank: usize, world: usize) -> Result<(), TrainError> {
-        if rank == 0 {
-            for leader in (2..world).step_by(2) {
-                self.receive(leader, READY)?;
-            }
-            (2..world).step_by(2).try_for_each(|leader| self.send(leader, GO, 0))
-        } else {
-            self.send(0, READY, 0)?;
-            self.receive(0, GO).map(drop)
-        }
+        (2..world).step_by(2).try_for_each(|leader| end.send(leader, GO, 0))
+    } else {
+        end.send(0, READY, 0)?;
+        end.receive(0, GO).map(drop)
     }
 }

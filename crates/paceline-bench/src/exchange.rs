@@ -15,14 +15,19 @@ use paceline_registry::Registry;
 use paceline_train::memory::{Bodies, Memory, add};
 use paceline_train::worker::MESSAGE;
 use paceline_train::{Begin, Engine, Segment, TrainError};
-use paceline_wire::{Event, Interfaces, Key, META, Source, Span, Transport, identity, registry};
+use paceline_wire::{Interfaces, Key, Source, Span, Transport, identity, registry};
 use serde::{Deserialize, Serialize};
 
+use crate::end::{End, MEMORY};
 use crate::{channels, ps};
 
 /// Repetitions that are not counted.
 pub(crate) const WARM_UP: usize = 3;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Kinds of messages between two ranks.
+const BODY: u8 = 1;
+const READY: u8 = 2;
 
 /// Bytes per second that even an overloaded machine moves.
 const SLOWEST: f64 = 20e6;
@@ -47,7 +52,7 @@ pub enum Task {
 }
 
 /// What is measured.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Bench {
     /// A strategy's name, or `p2p`.
     pub what: String,
@@ -90,18 +95,6 @@ pub struct Row {
 }
 
 impl Bench {
-    /// A measurement of a task between ranks of one machine.
-    pub(crate) fn of_task(
-        task: Task,
-        (transport, buffer): (&str, Option<usize>),
-        workers: usize,
-        seconds: f64,
-    ) -> Self {
-        let (what, transport) = (String::new(), transport.to_owned());
-        let (network, duplex, touched, sizes) = (None, false, 0, Vec::new());
-        Self { what, task, transport, buffer, network, workers, duplex, touched, sizes, seconds }
-    }
-
     /// Repetitions of a size: the same on every rank, without asking.
     fn repetitions(&self, size: usize) -> usize {
         let (latency, rate) = self.network.map_or((40e-6, 0.8e9), |network| {
@@ -141,7 +134,6 @@ impl Bench {
         4 * elements as u64
     }
 
-    /// The ranks that a rank talks with.
     fn links(&self, rank: usize) -> Vec<usize> {
         match &self.task {
             Task::Exchange => {}
@@ -235,37 +227,37 @@ impl Bench {
         transport: Box<dyn Transport>,
         all: &mut Vec<f32>,
     ) -> Result<(), TrainError> {
-        let mut end =
-            End { transport, peer: 1 - rank, events: Vec::new(), leaving: 0, received: 0, expected: 0 };
+        let (peer, mut end) = (1 - rank, End::new(transport, Flat(Vec::new()), self.workers));
         let mut touched = vec![0u8; self.touched];
         for (size, repetition) in
             self.sizes.iter().flat_map(|&s| (0..WARM_UP + self.repetitions(s)).map(move |r| (s, r)))
         {
-            let memory = Flat(vec![1.0; size]);
+            (end.memory, end.step) = (Flat(vec![1.0; size.min(MEMORY)]), repetition as u64);
             if !touched.is_empty() {
                 touched.iter_mut().step_by(LINE).for_each(|byte| *byte = byte.wrapping_add(1));
                 std::hint::black_box(&mut touched);
                 // Both begin when both are ready.
-                end.send(Span::EMPTY)?;
-                end.settle(1, &memory, repetition)?;
+                end.send(peer, READY, 0)?;
+                end.receive(peer, READY)?;
+                end.drain(peer, 0)?;
             }
             let start = Instant::now();
-            if rank == 0 || self.duplex {
-                for first in (0..size).step_by(MESSAGE) {
-                    end.send(Span { buffer: 0, offset: first, len: MESSAGE.min(size - first) })?;
-                }
-            }
-            let pieces = size.div_ceil(MESSAGE);
             match (self.duplex, rank) {
-                (true, _) => end.settle(pieces, &memory, repetition)?,
+                (true, _) => {
+                    end.send(peer, BODY, size)?;
+                    end.receive(peer, BODY)?;
+                }
                 // The side that only receives answers with an empty message; the other side waits for it.
-                (false, 0) => end.settle(1, &memory, repetition)?,
+                (false, 0) => {
+                    end.send(peer, BODY, size)?;
+                    end.receive(peer, READY)?;
+                }
                 (false, _) => {
-                    end.settle(pieces, &memory, repetition)?;
-                    end.send(Span::EMPTY)?;
-                    end.settle(0, &memory, repetition)?;
+                    end.receive(peer, BODY)?;
+                    end.send(peer, READY, 0)?;
                 }
             }
+            end.drain(peer, 0)?;
             if repetition >= WARM_UP {
                 all.push(start.elapsed().as_secs_f32());
             }
@@ -359,13 +351,8 @@ impl Bench {
                     if ended[rank] == 2 && accounts[rank].is_none() {
                         let (role, pid) = (role(rank), processes.pid(rank));
                         let cause = processes.status(rank).map_or_else(String::new, |s| s.to_string());
-                        return Err(LaunchError::Lost {
-                            role,
-                            rank,
-                            pid,
-                            when: "while measuring".into(),
-                            cause,
-                        });
+                        let when = "while measuring".into();
+                        return Err(LaunchError::Lost { role, rank, pid, when, cause });
                     }
                 }
                 Err(_) => {
@@ -401,50 +388,6 @@ impl Bench {
 pub fn play(task: &RankTask, rank: usize, transport: Box<dyn Transport>) -> Result<Account, TrainError> {
     let bench = Bench::deserialize(&task.document).expect("the same program wrote the task");
     bench.play(rank, transport)
-}
-
-/// One end of a point-to-point exchange.
-struct End {
-    transport: Box<dyn Transport>,
-    peer: usize,
-    events: Vec<Event>,
-    /// Messages that are still being sent.
-    leaving: usize,
-    /// Messages that came, and that were to come, since the beginning: a faster peer's next ones may be among
-    /// those that come.
-    received: usize,
-    expected: usize,
-}
-
-impl End {
-    fn send(&mut self, body: Span) -> Result<(), TrainError> {
-        self.transport.send(self.peer, [0; META], body, 1)?;
-        self.leaving += 1;
-        Ok(())
-    }
-
-    /// Waits until everything has left and so many more messages have come.
-    fn settle(&mut self, messages: usize, memory: &Flat, repetition: usize) -> Result<(), TrainError> {
-        let (start, step) = (Instant::now(), repetition as u64);
-        self.expected += messages;
-        while self.leaving > 0 || self.received < self.expected {
-            self.transport.progress(memory, Some(PATIENCE), &mut self.events)?;
-            if self.events.is_empty() && start.elapsed() > PATIENCE {
-                return Err(TrainError::Silent { rank: self.peer, seconds: PATIENCE.as_secs(), step });
-            }
-            for event in self.events.drain(..) {
-                match event {
-                    Event::Sent { .. } => self.leaving -= 1,
-                    Event::Message { .. } => self.received += 1,
-                    Event::Lost { rank, cause } if self.received < self.expected || self.leaving > 0 => {
-                        return Err(TrainError::Lost { rank, step, cause });
-                    }
-                    Event::Lost { .. } | Event::Refused { .. } => {}
-                }
-            }
-        }
-        Ok(())
-    }
 }
 
 /// A gradient buffer without a model.

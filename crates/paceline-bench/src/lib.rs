@@ -2,6 +2,7 @@
 //!
 //! # Layout
 //! - `exchange`: a measurement ([`Bench`]): all-reduce and point to point; [`play`]: a rank's part of any measurement
+//! - `end`: one rank's end of its channels
 //! - [`channels`]: latency and bandwidth of every transport; [`ps`]: throughput of parameter servers
 //! - `document`: what they write; `channels_document` and `servers_document`: its points
 //! - [`compute`]: training speed of one worker
@@ -16,6 +17,7 @@ pub mod channels;
 mod channels_document;
 pub mod compute;
 mod document;
+mod end;
 mod exchange;
 pub mod payload;
 pub mod ps;

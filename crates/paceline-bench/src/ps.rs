@@ -75,15 +75,8 @@ impl Sweep {
                     self.syncs.iter().flat_map(|s| rules.payloads.iter().map(move |p| (s, p)))
                 {
                     let (transport, buffer_bytes, sync) = (transport.clone(), *buffer, sync.clone());
-                    let payload_name = payload.name.to_owned();
-                    let of = ServersConfig {
-                        transport,
-                        buffer_bytes,
-                        workers,
-                        servers,
-                        sync,
-                        payload: payload_name,
-                    };
+                    let name = payload.name.to_owned();
+                    let of = ServersConfig { transport, buffer_bytes, workers, servers, sync, payload: name };
                     points.extend(self.points(&of, payload)?);
                 }
             }
@@ -141,8 +134,9 @@ impl Sweep {
             let task = Task { servers, params: size, cuts, sync, rounds: PILOT };
             let setup = task.setup(of.workers)?;
             strategy().check(&setup).map_err(refused)?;
-            let (task, over) = (exchange::Task::Serve(task), (of.transport.as_str(), of.buffer_bytes));
-            let bench = Bench::of_task(task, over, of.workers, self.rules.seconds);
+            let (transport, buffer, workers) = (of.transport.clone(), of.buffer_bytes, of.workers);
+            let (task, seconds) = (exchange::Task::Serve(task), self.rules.seconds);
+            let bench = Bench { task, transport, buffer, workers, seconds, ..Bench::default() };
             Ok(Point { bench, of: of.clone(), buckets, messages: ps_messages(&setup), repeats: Vec::new() })
         };
         sizes.iter().map(point).collect()
@@ -157,7 +151,6 @@ impl Point {
     }
 }
 
-/// What the ranks of one repeat come to.
 fn repeat(order: usize, bench: &Bench, accounts: &[Account]) -> ServerRepeat {
     let (workers, servers) = accounts.split_at(bench.workers);
     let rounds: Vec<f64> = workers.iter().flat_map(|(_, times)| times).map(|&t| f64::from(t)).collect();

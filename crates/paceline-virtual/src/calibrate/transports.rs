@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use paceline_bench::{Bench, Row, Task};
+use paceline_bench::{Bench, Row};
 use paceline_wire::TRANSPORTS;
 
 use super::Effort;
@@ -25,7 +25,6 @@ pub(super) struct Transports<'a> {
     each: Vec<Exchanged>,
 }
 
-/// What was measured of one transport.
 struct Exchanged {
     name: &'static str,
     /// Seconds of a small message, one way.
@@ -78,16 +77,14 @@ impl<'a> Transports<'a> {
             for duplex in [false, true] {
                 let bench = Bench {
                     what: "p2p".into(),
-                    task: Task::Exchange,
                     transport: exchanged.name.into(),
-                    buffer: None,
-                    network: None,
                     workers: 2,
                     duplex,
                     touched: PASS,
                     // Long ones first: rings and buffers have been used all through when it comes to short ones.
                     sizes: vec![LARGE, SMALL, 16 << 10, 1 << 10, 1],
                     seconds: self.effort.exchange_s,
+                    ..Bench::default()
                 };
                 exchanged.take(duplex, &bench.run(self.program, self.rank)?);
             }
