@@ -31,7 +31,6 @@ const HEAVY: u64 = 30_000_000;
 const DATASET: usize = 32 << 20;
 const POINTS: usize = 21;
 
-/// How long things are measured.
 #[derive(Clone, Copy)]
 struct Effort {
     /// Of each pass and each computation.
@@ -112,7 +111,6 @@ fn cpu() -> String {
     name.unwrap_or("unknown").trim_start_matches([' ', '\t', ':']).to_owned()
 }
 
-/// A network with a batch.
 struct Subject {
     network: Network<f32>,
     params: Vec<f32>,

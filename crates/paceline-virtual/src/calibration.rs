@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use paceline_plan::Plan;
 use paceline_statistics::{quantile, sorted};
 use paceline_wire::{TRANSPORTS, TransportDefaults, TransportKind};
 use serde::{Deserialize, Serialize};
@@ -40,7 +41,7 @@ pub struct Calibration {
 
 /// A measured number, and where its median lies with 95% confidence; in the file `[median, low, high]`.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq)]
-#[serde(from = "[f64; 3]", into = "[f64; 3]")]
+#[serde(from = "(f64, f64, f64)", into = "(f64, f64, f64)")]
 pub struct MedianEstimate {
     /// The median.
     pub median: f64,
@@ -50,7 +51,6 @@ pub struct MedianEstimate {
     pub high: f64,
 }
 
-/// Processes that compute at once.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Sharing {
@@ -127,7 +127,6 @@ pub struct TransportCost {
 #[serde(from = "(usize, bool, f64, f64)", into = "(usize, bool, f64, f64)")]
 pub struct MessageTime {
     pub bytes: usize,
-    /// Whether both sides sent at once.
     pub duplex: bool,
     /// Median seconds until the answer was there.
     pub median_s: f64,
@@ -143,7 +142,6 @@ pub struct PassTime {
     pub input: [usize; 3],
     pub batch: usize,
     pub threads: usize,
-    /// How often it was measured.
     pub repetitions: usize,
     /// Seconds of forward, loss and backward.
     pub seconds: MedianEstimate,
@@ -158,7 +156,6 @@ pub struct PassTime {
 #[serde(from = "(String, f64, f64)", into = "(String, f64, f64)")]
 pub struct Layer {
     pub name: String,
-    /// Seconds of its forward pass.
     pub forward_s: f64,
     /// Seconds of backward until its gradients were final, since the gradients before.
     pub backward_s: f64,
@@ -169,41 +166,29 @@ fn four_digits(value: f64) -> f64 {
     format!("{value:.3e}").parse().unwrap_or(value)
 }
 
-impl From<[f64; 3]> for MedianEstimate {
-    fn from([median, low, high]: [f64; 3]) -> Self {
-        Self { median, low, high }
-    }
+/// In the file a struct is the list of its fields, numbers with four digits.
+macro_rules! listed {
+    ($name:ident as $list:ty: ($($field:ident),*) => $written:expr) => {
+        impl From<$list> for $name {
+            fn from(($($field),*): $list) -> Self {
+                Self { $($field),* }
+            }
+        }
+
+        impl From<$name> for $list {
+            fn from($name { $($field),* }: $name) -> Self {
+                $written
+            }
+        }
+    };
 }
 
-impl From<MedianEstimate> for [f64; 3] {
-    fn from(MedianEstimate { median, low, high }: MedianEstimate) -> Self {
-        [median, low, high].map(four_digits)
-    }
-}
-
-impl From<(usize, bool, f64, f64)> for MessageTime {
-    fn from((bytes, duplex, median_s, p95_s): (usize, bool, f64, f64)) -> Self {
-        Self { bytes, duplex, median_s, p95_s }
-    }
-}
-
-impl From<MessageTime> for (usize, bool, f64, f64) {
-    fn from(MessageTime { bytes, duplex, median_s, p95_s }: MessageTime) -> Self {
-        (bytes, duplex, four_digits(median_s), four_digits(p95_s))
-    }
-}
-
-impl From<(String, f64, f64)> for Layer {
-    fn from((name, forward_s, backward_s): (String, f64, f64)) -> Self {
-        Self { name, forward_s, backward_s }
-    }
-}
-
-impl From<Layer> for (String, f64, f64) {
-    fn from(Layer { name, forward_s, backward_s }: Layer) -> Self {
-        (name, four_digits(forward_s), four_digits(backward_s))
-    }
-}
+listed!(MedianEstimate as (f64, f64, f64): (median, low, high) =>
+    (four_digits(median), four_digits(low), four_digits(high)));
+listed!(MessageTime as (usize, bool, f64, f64): (bytes, duplex, median_s, p95_s) =>
+    (bytes, duplex, four_digits(median_s), four_digits(p95_s)));
+listed!(Layer as (String, f64, f64): (name, forward_s, backward_s) =>
+    (name, four_digits(forward_s), four_digits(backward_s)));
 
 impl MedianEstimate {
     /// A number that nobody measured.
@@ -304,6 +289,11 @@ impl Calibration {
             ("encode", 2.0),
             ("decode", 2.0),
         ];
+        let cost = |(what, ns): (&str, f64)| ElementCost {
+            what: what.into(),
+            ns_per_element: round(ns),
+            large_ns_per_element: None,
+        };
         Self {
             version: VERSION,
             cpu: "nobody's".into(),
@@ -312,14 +302,7 @@ impl Calibration {
             data_ns_per_byte: round(1.0),
             flops_per_s: round(50e9),
             sharing: Vec::new(),
-            work: work
-                .map(|(what, ns)| ElementCost {
-                    what: what.into(),
-                    ns_per_element: round(ns),
-                    large_ns_per_element: None,
-                })
-                .into_iter()
-                .collect(),
+            work: work.map(cost).into(),
             transport: TRANSPORTS.iter().map(TransportCost::unmeasured).collect(),
             pass: Vec::new(),
         }
@@ -331,9 +314,7 @@ impl Calibration {
             *estimate = MedianEstimate::round(if slow { estimate.high } else { estimate.low });
         };
         let mut bound = self.clone();
-        for estimate in [&mut bound.startup_s, &mut bound.data_ns_per_byte] {
-            of(estimate);
-        }
+        [&mut bound.startup_s, &mut bound.data_ns_per_byte].into_iter().for_each(of);
         let rate = self.flops_per_s;
         bound.flops_per_s = MedianEstimate::round(if slow { rate.low } else { rate.high });
         for sharing in &mut bound.sharing {
@@ -346,16 +327,26 @@ impl Calibration {
             work.large_ns_per_element.as_mut().map(of);
         }
         for transport in &mut bound.transport {
-            for estimate in [&mut transport.latency_s, &mut transport.message_s, &mut transport.ns_per_byte] {
-                of(estimate);
-            }
+            let own = [&mut transport.latency_s, &mut transport.message_s, &mut transport.ns_per_byte];
+            own.into_iter().for_each(of);
             transport.large_ns_per_byte.as_mut().map(of);
         }
         bound.pass.iter_mut().for_each(|pass| of(&mut pass.seconds));
         bound
     }
 
-    /// Nanoseconds per element of a computation on a model with so many elements: that of the name in full, else of
+    /// Passes of a plan's model that were measured on this input, with `threads` threads.
+    pub(crate) fn passes<'a>(
+        &'a self,
+        plan: &'a Plan,
+        input: [usize; 3],
+        threads: usize,
+    ) -> impl Iterator<Item = &'a PassTime> {
+        let wanted = (&plan.model, input, threads);
+        self.pass.iter().filter(move |pass| (&pass.model, pass.input, pass.threads) == wanted)
+    }
+
+    /// Nanoseconds per element of a computation on a model with `elements` elements: that of the name in full, else of
     /// its first word.
     pub fn ns_per_element(&self, what: &str, elements: usize) -> f64 {
         let found = |name: &str| self.work.iter().find(|work| work.what == name);
@@ -430,19 +421,13 @@ mod tests {
     fn a_calibration_is_read_as_it_was_written() {
         let mut calibration = Calibration::defaults();
         let round = MedianEstimate::round;
-        calibration.sharing.push(Sharing {
-            processes: 1,
-            slowdown: round(1.0),
-            in_step: None,
-            in_step_long: None,
-        });
-        let in_step = Some(round(2.0));
-        calibration.sharing.push(Sharing {
-            processes: 2,
-            slowdown: round(1.5),
+        let sharing = |processes, slowdown: f64, in_step| Sharing {
+            processes,
+            slowdown: round(slowdown),
             in_step,
             in_step_long: in_step,
-        });
+        };
+        calibration.sharing = vec![sharing(1, 1.0, None), sharing(2, 1.5, Some(round(2.0)))];
         calibration.pass.push(PassTime {
             model: "mlp".into(),
             input: [28, 28, 1],

@@ -9,18 +9,14 @@ use serde::de::DeserializeOwned;
 
 /// A run in virtual time, or a calibration, that did not come to its end.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum VirtualError {
     /// The plan cannot be run, nor a cluster's or a calibration's file taken as it is.
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// A file cannot be read or written.
     #[error("{}: {source}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
+    File { path: PathBuf, source: std::io::Error },
     /// Training failed.
     #[error(transparent)]
     Train(#[from] TrainError),
@@ -29,12 +25,7 @@ pub enum VirtualError {
     Launch(#[from] LaunchError),
     /// Ranks wait for each other for ever: a fault of the strategy.
     #[error("after {steps} steps these ranks wait for ever: {ranks:?}")]
-    Stuck {
-        /// Who.
-        ranks: Vec<usize>,
-        /// Steps that the slowest worker had done.
-        steps: usize,
-    },
+    Stuck { ranks: Vec<usize>, steps: usize },
 }
 
 /// Reads a file that a flag names.

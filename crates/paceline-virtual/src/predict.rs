@@ -147,14 +147,8 @@ pub fn outside(plan: &Plan, graph: &Graph, calibration: &Calibration) -> Vec<Str
     let mut all = Vec::new();
     let shape = graph.input();
     let input = [shape.h, shape.w, shape.c];
-    let alike = |threads: usize| {
-        let same = move |pass: &&crate::calibration::PassTime| {
-            (&pass.model, pass.input, pass.threads) == (&plan.model, input, threads)
-                && plan.model_file.is_none()
-        };
-        calibration.pass.iter().filter(same).map(|pass| pass.batch).collect::<Vec<_>>()
-    };
-    let known = alike(plan.threads);
+    let alike = calibration.passes(plan, input, plan.threads).filter(|_| plan.model_file.is_none());
+    let known: Vec<usize> = alike.map(|pass| pass.batch).collect();
     match (known.iter().min(), known.iter().max()) {
         (Some(least), Some(most)) if !(least..=most).contains(&&plan.batch) => {
             all.push(format!("a batch of {}: {least} to {most} were measured", plan.batch));

@@ -13,7 +13,7 @@ use paceline_statistics::quantile;
 use paceline_train::worker::Slowness;
 
 use crate::calibration::{Beginning, Calibration, PassTime, TransportCost};
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, HostGroup};
 
 /// Bytes that an interface takes before they can leave, where the plan does not say.
 pub(crate) const BUFFER: usize = 1 << 20;
@@ -53,18 +53,13 @@ pub struct Timing {
     pub quantiles: Vec<f64>,
 }
 
-/// The time of a plan's pass.
 pub fn timing(plan: &Plan, graph: &Graph, calibration: &Calibration) -> Timing {
     let shape = graph.input();
     let input = [shape.h, shape.w, shape.c];
     let data_s = calibration.data_ns_per_byte.median * 1e-9 * (shape.size() * plan.batch) as f64;
     let known = |threads: usize| {
-        let mut known: Vec<&PassTime> = calibration
-            .pass
-            .iter()
-            .filter(|pass| (&pass.model, pass.input, pass.threads) == (&plan.model, input, threads))
-            .filter(|pass| pass.layer.len() == graph.nodes().len())
-            .collect();
+        let alike = calibration.passes(plan, input, threads);
+        let mut known: Vec<_> = alike.filter(|pass| pass.layer.len() == graph.nodes().len()).collect();
         known.sort_by_key(|pass| pass.batch);
         known
     };
@@ -112,7 +107,6 @@ pub fn timing(plan: &Plan, graph: &Graph, calibration: &Calibration) -> Timing {
     Timing { seconds, data: data_s / seconds, forward: forward / seconds, parts, quantiles }
 }
 
-/// The pass whose batch is nearest.
 fn nearest<'a>(passes: &[&'a PassTime], batch: usize) -> Option<&'a PassTime> {
     passes.iter().min_by_key(|pass| pass.batch.abs_diff(batch)).copied()
 }
@@ -168,7 +162,7 @@ pub fn costs(
         let step = step % order.steps().max(1);
         order::share(order.batch_len(step), position, shares).len() as f64 / batch
     };
-    let network = placed.network.unwrap_or(NetworkLimits { bits_per_s: u64::MAX, latency_ns: 0 });
+    let network = link(placed);
     let costs = Costs {
         compute: (0..setup.workers).map(compute).collect(),
         parts: timing.parts.clone(),
@@ -201,7 +195,6 @@ fn per_byte(link: NetworkLimits) -> f64 {
     8e9 / link.bits_per_s as f64
 }
 
-/// How workers begin their passes.
 fn beginning(together: bool, pass_s: f64) -> Beginning {
     if !together {
         return Beginning::Apart;
@@ -209,7 +202,6 @@ fn beginning(together: bool, pass_s: f64) -> Beginning {
     Beginning::Together { short: 1.0 - ((pass_s / TURN).ln() / TURNS.ln()).clamp(0.0, 1.0) }
 }
 
-/// The hosts that ranks sit on.
 fn hosts(
     placed: &Plan,
     layout: &[usize],
@@ -225,37 +217,28 @@ fn hosts(
         let slower = |n: usize| (calibration.slowdown(n as f64 * threads, cores, beginning) / alone).max(1.0);
         (1..=ranks).map(slower).collect()
     };
-    let network = placed.network.unwrap_or(NetworkLimits { bits_per_s: u64::MAX, latency_ns: 0 });
-    match terms.cluster {
-        Some(cluster) => {
-            let one = |(host, kind): (usize, &crate::cluster::HostGroup)| {
-                let link = kind.link().expect("links were checked when the cluster was read");
-                Host {
-                    speed: kind.speed,
-                    slowdown: slowdown(host, kind.cores),
-                    latency: link.latency_ns,
-                    per_byte: per_byte(link),
-                }
-            };
-            cluster.hosts().into_iter().enumerate().take(placed.host_count()).map(one).collect()
-        }
-        // Nobody knows the cores of a machine that was not measured: there are enough.
-        None => {
-            let host = |host: usize| Host {
-                speed: 1.0,
-                slowdown: match (host, terms.calibration) {
-                    (0, Some(calibration)) => slowdown(0, calibration.cores),
-                    _ => Vec::new(),
-                },
-                latency: network.latency_ns,
-                per_byte: per_byte(network),
-            };
-            (0..placed.host_count()).map(host).collect()
-        }
+    let host = |speed: f64, slowdown: Vec<f64>, link: NetworkLimits| Host {
+        speed,
+        slowdown,
+        latency: link.latency_ns,
+        per_byte: per_byte(link),
+    };
+    if let Some(cluster) = terms.cluster {
+        let kinds = cluster.hosts().into_iter().enumerate().take(placed.host_count());
+        let link = |kind: &HostGroup| kind.link().expect("links were checked when the cluster was read");
+        return kinds.map(|(i, kind)| host(kind.speed, slowdown(i, kind.cores), link(kind))).collect();
     }
+    // Nobody knows the cores of a machine that was not measured: there are enough.
+    let own = |i: usize| terms.calibration.filter(|_| i == 0).map(|measured| slowdown(0, measured.cores));
+    (0..placed.host_count()).map(|i| host(1.0, own(i).unwrap_or_default(), link(placed))).collect()
 }
 
-/// Costs of computations on a model with so many elements.
+/// The plan's link between hosts; without limits if it has none.
+fn link(plan: &Plan) -> NetworkLimits {
+    plan.network.unwrap_or(NetworkLimits { bits_per_s: u64::MAX, latency_ns: 0 })
+}
+
+/// Costs of computations on a model with `elements` elements.
 pub(crate) fn work(
     plan: &Plan,
     coder: Option<Coder>,

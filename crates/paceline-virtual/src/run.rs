@@ -195,7 +195,6 @@ fn learn<'a>(
     Ok((happened, learning.gather, model))
 }
 
-/// When the last worker had finished.
 fn end(happened: &SimulationReport) -> u64 {
     happened.finished.iter().filter_map(|times| times.last()).copied().max().unwrap_or(0)
 }

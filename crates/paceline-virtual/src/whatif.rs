@@ -24,7 +24,6 @@ const HALVINGS: usize = 8;
 const RANGE: f64 = 7.0;
 /// By how much a step may take longer or shorter than it took, as a part of it.
 const CLOSE: f64 = 0.1;
-/// Bytes of the larger buckets.
 const BUCKET: usize = 4 << 20;
 
 /// A recorded run as the simulator sees it.
@@ -32,27 +31,29 @@ pub struct FittedRun {
     plan: Plan,
     registries: Registries,
     params: usize,
-    /// Nanoseconds of each worker's pass.
-    compute: Vec<f64>,
+    pace: Pace,
     /// What a worker without any excuse takes.
     usual: f64,
+    steps: u64,
+    /// Seconds of a step as it was.
+    pub step_s: f64,
+}
+
+/// How fast ranks and links are.
+#[derive(Clone)]
+struct Pace {
+    compute: Vec<f64>,
     latency_ns: f64,
     ns_per_byte: f64,
     /// How fast workers and servers handle messages, relative to round numbers.
     speed: [f64; 2],
-    steps: u64,
-    /// Seconds of a step as it was.
-    pub step_s: f64,
 }
 
 /// A run that differs from the recorded one.
 struct Variant {
     strategy: &'static Strategy,
     setup: Setup,
-    compute: Vec<f64>,
-    latency_ns: f64,
-    ns_per_byte: f64,
-    speed: [f64; 2],
+    pace: Pace,
 }
 
 impl FittedRun {
@@ -70,11 +71,13 @@ impl FittedRun {
             registries: registries.clone(),
             plan: Plan { network: None, straggler: None, hosts: None, ..plan.clone() },
             params,
-            compute,
+            pace: Pace {
+                compute,
+                latency_ns: 1e9 * wires.latency_s,
+                ns_per_byte: wires.bytes_per_s.map_or(FAST, |b| 1e9 / b),
+                speed: [1.0; 2],
+            },
             usual,
-            latency_ns: 1e9 * wires.latency_s,
-            ns_per_byte: wires.bytes_per_s.map_or(FAST, |b| 1e9 / b),
-            speed: [1.0; 2],
             steps: (MESSAGES / per_step).clamp(STEPS[0], STEPS[1]) as u64,
             step_s: 0.0,
         };
@@ -95,12 +98,13 @@ impl FittedRun {
         let server = own("server", |r| r.busy) * said.step_s / spent[1].max(1e-9);
         let within = |slower: f64| if slower > 0.0 { 1.0 / slower.clamp(0.02, 500.0) } else { 1.0 };
         let first = [within(worker), within(server)];
-        let (wanted, link) = (said.step_s, [self.latency_ns, self.ns_per_byte]);
-        self.search(wanted, |model, power| model.speed = first.map(|speed| speed / power.exp2()))?;
+        let (wanted, link) = (said.step_s, [self.pace.latency_ns, self.pace.ns_per_byte]);
+        self.search(wanted, |model, power| model.pace.speed = first.map(|speed| speed / power.exp2()))?;
         if self.step_s > (1.0 + CLOSE) * wanted {
             // Links were taken for slower than they are: messages were held up by something else as well.
             self.search(wanted, |model, power| {
-                [model.latency_ns, model.ns_per_byte] = link.map(|cost| cost * (power - RANGE).exp2());
+                let links = link.map(|cost| cost * (power - RANGE).exp2());
+                [model.pace.latency_ns, model.pace.ns_per_byte] = links;
             })?;
         }
         // What is not understood is not predicted.
@@ -124,34 +128,31 @@ impl FittedRun {
         if what_if == WhatIf::OneWorker {
             // Its pass, and an update: nothing is exchanged.
             let apply = Calibration::defaults().ns_per_element("apply", self.params) * self.params as f64;
-            let alone = 1e-9 * (self.usual + apply / self.speed[0].max(1.0));
-            return Some(alone * self.compute.len() as f64 / self.step_s);
+            let alone = 1e-9 * (self.usual + apply / self.pace.speed[0].max(1.0));
+            return Some(alone * self.pace.compute.len() as f64 / self.step_s);
         }
         let (step_s, _) = self.run(&self.variant(Some(what_if))?)?;
         Some(step_s / self.step_s)
     }
 
     fn variant(&self, what_if: Option<WhatIf>) -> Option<Variant> {
-        let mut plan = self.plan.clone();
-        let (mut compute, mut latency_ns, mut ns_per_byte) =
-            (self.compute.clone(), self.latency_ns, self.ns_per_byte);
-        let mut speed = self.speed;
+        let (mut plan, mut pace) = (self.plan.clone(), self.pace.clone());
         let to = |plan: &mut Plan, strategy: &str, servers: usize, sync: &str| {
             (plan.strategy, plan.servers, plan.sync) = (strategy.into(), servers, sync.into());
             plan.options = BTreeMap::new();
         };
         match what_if {
             None | Some(WhatIf::OneWorker) => {}
-            Some(WhatIf::NoStraggler) => compute.iter_mut().for_each(|c| *c = c.min(self.usual)),
+            Some(WhatIf::NoStraggler) => pace.compute.iter_mut().for_each(|c| *c = c.min(self.usual)),
             Some(WhatIf::LetGo) => {
                 let servers = plan.servers.max(1);
                 to(&mut plan, "ps", servers, "asp");
             }
             Some(WhatIf::MoreServers) => plan.servers *= 2,
-            Some(WhatIf::FasterServers) => speed[1] = speed[1].max(speed[0]),
+            Some(WhatIf::FasterServers) => pace.speed[1] = pace.speed[1].max(pace.speed[0]),
             Some(WhatIf::Ring) => to(&mut plan, "ring-allreduce", 0, "bsp"),
-            Some(WhatIf::Bandwidth) => ns_per_byte /= 10.0,
-            Some(WhatIf::Latency) => latency_ns /= 10.0,
+            Some(WhatIf::Bandwidth) => pace.ns_per_byte /= 10.0,
+            Some(WhatIf::Latency) => pace.latency_ns /= 10.0,
             Some(WhatIf::FewerHops) => {
                 let better = if plan.workers.is_power_of_two() { "halving-doubling" } else { "tree" };
                 if plan.strategy == better || plan.servers > 0 {
@@ -169,14 +170,14 @@ impl FittedRun {
             Some(WhatIf::Local) => to(&mut plan, "local", 0, "bsp"),
             Some(WhatIf::MoreWorkers) => {
                 plan.workers *= 2;
-                compute = compute.iter().chain(&compute).map(|c| c / 2.0).collect();
+                pace.compute = pace.compute.iter().chain(&pace.compute).map(|c| c / 2.0).collect();
             }
         }
         let strategy = self.registries.protocols.strategies.find(&plan.strategy)?;
         // Whole rounds of those who exchange every few steps.
         let steps = if what_if == Some(WhatIf::Local) { self.steps.next_multiple_of(8) } else { self.steps };
         let setup = self.setup(&plan, strategy, steps)?;
-        Some(Variant { strategy, setup, compute, latency_ns, ns_per_byte, speed })
+        Some(Variant { strategy, setup, pace })
     }
 
     fn setup(&self, plan: &Plan, strategy: &'static Strategy, steps: u64) -> Option<Setup> {
@@ -208,7 +209,7 @@ impl FittedRun {
 
     /// Seconds of a step, and what a worker and a server spend on messages in one.
     fn run(&self, variant: &Variant) -> Option<(f64, [f64; 2])> {
-        let Variant { strategy, setup, compute, latency_ns, ns_per_byte, speed } = variant;
+        let Variant { strategy, setup, pace: Pace { compute, latency_ns, ns_per_byte, speed } } = variant;
         let defaults = Calibration::defaults();
         let transport = TransportCost::unmeasured(self.registries.transports.find(&self.plan.transport)?);
         let host = |rank: usize| Host {
