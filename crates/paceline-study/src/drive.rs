@@ -60,13 +60,6 @@ struct Active {
     trained: Option<Ended>,
 }
 
-impl Active {
-    /// Whether this is the end of a training that went well.
-    fn has_trained(&self, ended: &Ended) -> bool {
-        self.trained.is_none() && self.stopped.is_none() && ended.exit.code == Some(0) && self.reader.complete
-    }
-}
-
 #[derive(Clone, Copy, PartialEq)]
 enum Stop {
     Beaten,
@@ -155,8 +148,8 @@ pub fn drive(
                 None => i += 1,
                 Some(ended) => {
                     let one = &mut active[i];
-                    let timing = one
-                        .has_trained(&ended)
+                    let well = ended.exit.code == Some(0) && one.stopped.is_none() && one.reader.complete;
+                    let timing = (well && one.trained.is_none())
                         .then(|| workload::inference(&study, &state.known.registries, &one.job));
                     let (trained, ended) = match timing {
                         Some(Ok(Some(call))) => {
@@ -226,12 +219,17 @@ fn beaten(one: &Active, study: &Study, made: &[StudyRun]) -> bool {
     {
         return false;
     }
-    let problem = crate::problem(study, &one.reader.figures);
-    let history = observations(&problem, made);
-    let best = problem.best(&history).first().and_then(|i| problem.losses(&history[*i])).map(|l| l[0]);
+    let best = best_loss(study, &one.reader.figures, made);
     // A run that has reached its target only finishes its work.
     let reached = objective.metric == "time_to_accuracy_s" && target_reached(one, study);
     best.is_some_and(|best| one.reader.train_s > study.give_up * best) && !reached
+}
+
+/// The first objective of the best point so far, less being better.
+fn best_loss(study: &Study, figures: &Figures, made: &[StudyRun]) -> Option<f64> {
+    let problem = crate::problem(study, figures);
+    let history = observations(&problem, made);
+    problem.best(&history).first().and_then(|i| problem.losses(&history[*i])).map(|losses| losses[0])
 }
 
 fn target_reached(one: &Active, study: &Study) -> bool {
@@ -316,20 +314,13 @@ fn progress(state: &StudyState, expected: u64) -> StudyEvent<'static> {
     let walls: Vec<f64> = done.iter().filter_map(|m| m.metrics()?.get("wall_s").copied()).collect();
     let each = walls.iter().sum::<f64>() / walls.len().max(1) as f64;
     let left = expected.saturating_sub(done.len() as u64);
-    let problem = crate::problem(study, &state.known.registries.figures);
-    let history = observations(&problem, made);
-    let best = problem.best(&history).first().and_then(|i| problem.losses(&history[*i])).map(|losses| {
-        let objective = &study.objectives[0];
-        format!(
-            "best {}, ",
-            figure(&state.known.registries.figures, &objective.metric, objective.goal.loss(losses[0]))
-        )
-    });
+    let (figures, objective) = (&state.known.registries.figures, &study.objectives[0]);
+    let best = best_loss(study, figures, made)
+        .map(|loss| format!("best {}, ", figure(figures, &objective.metric, objective.goal.loss(loss))));
     let message = format!("{left} left, {}about {}", best.unwrap_or_default(), duration(each * left as f64));
     StudyEvent::Progress { done: done.len() as u64, expected, message }
 }
 
-/// A run and how it ended.
 fn line(study: &Study, figures: &Figures, job: &PlannedRun, end: &End, wall_s: f64) -> String {
     let what = match job.role {
         Role::Point => configuration(&workload::levels(study, job)),

@@ -17,39 +17,29 @@ use crate::state::names;
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum StudyFailure {
-    /// The study file cannot be read.
     #[error("{}: {source}", .path.display())]
     File { path: PathBuf, source: io::Error },
     #[error("{} is damaged: {why}", .path.display())]
     Damaged { path: PathBuf, why: String },
-    /// A study of that name is in the store already.
     #[error("the study {name} is in the store already")]
     Exists { name: String, finished: bool, same: bool },
-    /// There is no such study.
     #[error("there is no study {name} in {}", .store.display())]
     Missing { store: PathBuf, name: String },
-    /// Runs of the study are not in the store.
     #[error("{missing} of {named} runs of the study are not recorded in {}: it was deleted or replaced", .store.join(FILE).display())]
     Unrecorded { missing: usize, named: usize, store: PathBuf },
-    /// The first run did not work.
     #[error("the warm-up run failed, so the others would: {cause}")]
     FirstRun { name: String, cause: String },
-    /// The process of a run could not be started.
     #[error("run {id} of the study could not be started: {source}")]
     NotStarted { id: u64, source: io::Error },
-    /// A run whose speed was to be measured did not end well.
     #[error("a run to be measured failed after {seconds:.1} s: {status}")]
     NotMeasured { seconds: f64, status: ExitStatus },
-    /// The user has interrupted it.
     #[error("interrupted")]
     Interrupted { name: String },
-    /// More runs side by side than cores.
     #[error("--parallel {parallel}: there are {cores} cores, and each run needs one")]
     Parallel { parallel: usize, cores: usize },
     /// A run has a setting that it cannot have.
     #[error(transparent)]
     Setting(#[from] SettingError),
-    /// A run's plan is refused.
     #[error("this plan cannot be run: {0}")]
     Plan(#[from] PlanError),
     /// The study file is wrong.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use paceline_explore::schedule::End;
+use paceline_explore::schedule::StudyRun;
 use paceline_plan::{Terminator, to_csv};
 use paceline_record::export::{Exported, RunSummary};
 use paceline_record::store::{RecordError, Store};
@@ -29,26 +29,24 @@ const OF_RANKS: &str = "rank role steps data_s forward_s backward_s send_s wait_
 /// Every run, in the order in which they were made.
 pub fn runs(known: &StudyHistory) -> StudySheet {
     let axes: Vec<&String> = known.study.space.axes().iter().map(|axis| &axis.name).collect();
-    let figures = |end: &Option<End>| match end {
-        Some(End::Ok { metrics } | End::Beaten { metrics }) => metrics.clone(),
-        _ => Default::default(),
-    };
-    let names: BTreeSet<String> = known.made.iter().flat_map(|made| figures(&made.end).into_keys()).collect();
+    let names: BTreeSet<&String> =
+        known.made.iter().filter_map(StudyRun::metrics).flatten().map(|(n, _)| n).collect();
     let mut columns: Vec<String> =
         ["number", "for", "state", "share", "repeat", "run"].map(String::from).into();
     columns.extend(axes.iter().map(|axis| (*axis).clone()));
     // A figure may be called like an axis: `steps` asked for and done.
-    let figure = |name: &String| if columns.contains(name) { format!("result.{name}") } else { name.clone() };
+    let figure =
+        |name: &&String| if columns.contains(name) { format!("result.{name}") } else { (*name).clone() };
     let titles: Vec<String> = names.iter().map(figure).collect();
-    let row = |(made, run): (&paceline_explore::schedule::StudyRun, &Option<String>)| {
+    let row = |(made, run): (&StudyRun, &Option<String>)| {
         let job = &made.job;
         let state = made.end.as_ref().map(|end| json!(end)["state"].clone());
         let state = state.unwrap_or_else(|| "begun".into());
         let mut row =
             vec![json!(job.id), json!(job.role), state, json!(job.share), json!(job.repeat), json!(run)];
-        let (levels, figures) = (workload::levels(&known.study, job), figures(&made.end));
+        let levels = workload::levels(&known.study, job);
         row.extend(axes.iter().map(|axis| json!(levels.get(*axis).map(ToString::to_string))));
-        row.extend(names.iter().map(|name| json!(figures.get(name))));
+        row.extend(names.iter().map(|name| json!(made.metrics().and_then(|figures| figures.get(*name)))));
         row
     };
     let rows = known.made.iter().zip(&known.runs).map(row).collect();

@@ -15,7 +15,6 @@ use serde_json::Value as Json;
 use crate::document::{TrialDocument, TrialTask};
 use crate::error::StudyFailure;
 
-/// One run of a pair.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct PairedRun {
     samples_per_s: f64,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use paceline_analyze::distinct;
 use paceline_explore::schedule::{End, Role};
 use paceline_plan::{Goal, Point, Study, Value, Workload};
 use paceline_virtual::compare::{self, Pair, PredictionQuality};
@@ -52,26 +53,14 @@ pub fn all_points(study: &Study) -> Result<Vec<Point>, StudyFailure> {
 
 /// The points of a study that were measured.
 pub fn measured_points(study: &Study, known: &StudyHistory) -> Result<Vec<Point>, StudyFailure> {
-    let mut points: Vec<Point> = Vec::new();
-    for made in known.made.iter().filter(|made| made.job.role == Role::Point) {
-        let point = Point(made.job.levels.clone());
-        if !points.contains(&point) {
-            points.push(point);
-        }
-    }
-    if known.study.space.axes().len() != study.space.axes().len()
-        || known
-            .study
-            .space
-            .axes()
-            .iter()
-            .zip(study.space.axes())
-            .any(|(a, b)| (&a.name, &a.levels) != (&b.name, &b.levels))
-    {
+    let [own, other] =
+        [study, &known.study].map(|study| study.space.axes().iter().map(|axis| (&axis.name, &axis.levels)));
+    if !own.eq(other) {
         let problem = format!("the study {} in the store has other axes", known.study.name);
         return Err(study.source.error("axes", problem).into());
     }
-    Ok(points)
+    let points = known.made.iter().filter(|made| made.job.role == Role::Point);
+    Ok(distinct(points.map(|made| Point(made.job.levels.clone()))))
 }
 
 /// Predicts points; the observer learns how many are done now and then.
@@ -154,7 +143,6 @@ pub fn document(name: &str, predicted: &[PointPrediction], compared: Option<&[Me
     })
 }
 
-/// A number with its interval.
 fn around(estimate: MedianEstimate, scale: f64) -> String {
     let [middle, low, high] =
         [estimate.median, estimate.low, estimate.high].map(|value| number(scale * value));
@@ -188,7 +176,6 @@ pub fn words(predicted: &[PointPrediction], compared: &[MetricComparison]) -> St
     text + &compared.iter().map(summary).collect::<String>()
 }
 
-/// How right predictions were, in words.
 fn summary(MetricComparison { metric, comparison, .. }: &MetricComparison) -> String {
     let percent = |fraction: f64| format!("{:.1}%", 100.0 * fraction);
     let PredictionQuality { points, mean_error, p90_error, rank_correlation, regret, noise_floor, covered } =

@@ -11,11 +11,11 @@ use serde::Deserialize;
 use serde_json::Value as Json;
 
 /// Reads figures from what a run prints, line by line.
+#[derive(Default)]
 pub(crate) struct FigureReader {
     pub figures: Figures,
     patterns: Option<Vec<(String, Regex)>>,
     metrics: BTreeMap<String, f64>,
-    /// The run's id in the store.
     pub run: Option<String>,
     /// The training clock, as far as it was told.
     pub train_s: f64,
@@ -37,17 +37,7 @@ impl FigureReader {
             _ => None,
         };
         let train = matches!(study.workload, Workload::Train(_));
-        Self {
-            figures: figures.clone(),
-            patterns,
-            metrics: BTreeMap::new(),
-            run: None,
-            train_s: 0.0,
-            complete: false,
-            failure: None,
-            answers: false,
-            train,
-        }
+        Self { figures: figures.clone(), patterns, train, ..Self::default() }
     }
 
     pub fn line(&mut self, line: &str) {

@@ -153,7 +153,6 @@ impl<'a> Findings<'a> {
         self.known.made.iter().filter(|m| m.end.as_ref().is_some_and(which)).count()
     }
 
-    /// The runs that failed, and why.
     fn failures(&self) -> impl Iterator<Item = (&StudyRun, &str)> {
         self.known.made.iter().filter_map(|made| match &made.end {
             Some(End::Failed { cause }) => Some((made, cause.as_str())),
@@ -215,10 +214,11 @@ impl<'a> Findings<'a> {
         let mut text = String::new();
         let runs = self.known.made.len();
         text += &format!("{} different configurations in {runs} runs", self.history.len());
+        let early = self.count(|e| matches!(e, End::Beaten { .. }));
         for (what, count) in [
             ("failed", self.count(|e| matches!(e, End::Failed { .. }))),
             ("diverged", self.count(|e| matches!(e, End::Diverged { .. }))),
-            ("ended early because they could no longer win", self.count(|e| matches!(e, End::Beaten { .. }))),
+            ("ended early because they could no longer win", early),
         ] {
             if count > 0 {
                 text += &format!(", {count} {what}");
@@ -269,7 +269,6 @@ impl<'a> Findings<'a> {
                 effect.importance.map_or_else(|| "–".into(), |share| format!("{:.0}%", 100.0 * share));
             text += &format!("  {:<12} {share:>5}  {}\n", effect.axis, levels.join(", "));
         }
-        let early = self.count(|e| matches!(e, End::Beaten { .. }));
         if early > 0 && !self.effects.is_empty() {
             text += &format!(
                 "  ({early} runs that were ended early count in the means, with what their clocks said by then)\n"
@@ -280,17 +279,13 @@ impl<'a> Findings<'a> {
             (&self.single, &self.several, self.distribution_loses())
         {
             let shown = |value: &f64| figure(&self.known.registries.figures, &objective.metric, *value);
-            let (a_text, b_text) = (shown(a), shown(b));
             let ratio = if a > b { a / b } else { b / a };
+            text +=
+                &format!("one worker: {} ({one}); the best of several: {} ({several})", shown(a), shown(b));
             text += &if loses {
-                format!(
-                    "one worker: {a_text} ({one}); the best of several: {b_text} ({several})\n\
-                     distribution loses here: one worker alone is {ratio:.2} times as good\n"
-                )
+                format!("\ndistribution loses here: one worker alone is {ratio:.2} times as good\n")
             } else {
-                format!(
-                    "one worker: {a_text} ({one}); the best of several: {b_text} ({several}), {ratio:.2} times as good\n"
-                )
+                format!(", {ratio:.2} times as good\n")
             };
         }
         for (metric, drift) in &self.drifts {
@@ -350,7 +345,6 @@ fn unit(figures: &Figures, metric: &str) -> String {
     known.map(|figure| format!(" {}", figure.unit)).unwrap_or_default()
 }
 
-/// A figure with its name and unit.
 pub fn figure(figures: &Figures, metric: &str, value: f64) -> String {
     format!("{metric} {}{}", number(value), unit(figures, metric))
 }

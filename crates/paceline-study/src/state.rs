@@ -16,7 +16,6 @@ use crate::error::StudyFailure;
 use crate::registries::StudyRegistries;
 use crate::workload;
 
-/// One line of the journal.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "entry", rename_all = "kebab-case")]
 enum Entry {
@@ -118,11 +117,8 @@ impl StudyHistory {
                 let study = workload::renamed(Study::read(file, name, text)?, &registries.figures);
                 known = Some(Self::new(study, registries.clone()));
             }
-            known
-                .as_mut()
-                .ok_or_else(|| damaged("it does not begin with a study"))?
-                .take(entry)
-                .map_err(damaged)?;
+            let begun = known.as_mut().ok_or_else(|| damaged("it does not begin with a study"))?;
+            begun.take(entry).map_err(damaged)?;
         }
         known.ok_or_else(|| damaged("it is empty"))
     }
@@ -209,6 +205,11 @@ pub fn journal(store: &Path, name: &str) -> PathBuf {
     store.join("studies").join(name).join("journal.ndjson")
 }
 
+fn existing(store: &Path, name: &str) -> Result<PathBuf, StudyFailure> {
+    let missing = || StudyFailure::Missing { store: store.into(), name: name.into() };
+    Some(journal(store, name)).filter(|path| path.is_file()).ok_or_else(missing)
+}
+
 /// The studies of a store, by name.
 pub fn names(store: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(store.join("studies")).into_iter().flatten();
@@ -243,10 +244,7 @@ impl StudyState {
 
     /// A study that was begun.
     pub fn open(store: &Path, name: &str, registries: &StudyRegistries) -> Result<Self, StudyFailure> {
-        let path = journal(store, name);
-        if !path.is_file() {
-            return Err(StudyFailure::Missing { store: store.into(), name: name.into() });
-        }
+        let path = existing(store, name)?;
         let (journal, entries) = Journal::open(&path)?;
         let known = StudyHistory::from(entries, &path, registries)?;
         let folder = path.parent().unwrap_or(store).to_owned();
@@ -259,10 +257,7 @@ impl StudyState {
         name: &str,
         registries: &StudyRegistries,
     ) -> Result<StudyHistory, StudyFailure> {
-        let path = journal(store, name);
-        if !path.is_file() {
-            return Err(StudyFailure::Missing { store: store.into(), name: name.into() });
-        }
+        let path = existing(store, name)?;
         StudyHistory::from(Journal::peek(&path)?, &path, registries)
     }
 

@@ -33,7 +33,6 @@ pub fn levels(study: &Study, job: &PlannedRun) -> BTreeMap<String, Value> {
 
 /// The program of a run, its arguments, and what it reads.
 pub(crate) struct Call {
-    /// The program and its arguments.
     pub words: Vec<String>,
     pub document: String,
 }
@@ -43,6 +42,11 @@ impl Call {
     fn own(document: &TrialDocument) -> Result<Self, StudyFailure> {
         Ok(Self { words: TrialDocument::words()?.into(), document: document.text()? })
     }
+}
+
+/// Settings of the workload, and those that a run has instead.
+fn joined(fixed: &BTreeMap<String, Value>, own: BTreeMap<String, Value>) -> BTreeMap<String, Value> {
+    fixed.clone().into_iter().chain(own).collect()
 }
 
 /// The settings of a run of `paceline train`.
@@ -112,8 +116,7 @@ pub(crate) fn inference(
     if !study.figures().iter().any(|(_, name)| name.starts_with(INFER)) {
         return Ok(None);
     }
-    let mut values = fixed.clone();
-    values.extend(levels(study, job));
+    let mut values = joined(fixed, levels(study, job));
     values.retain(|name, _| ["data", "data-dir", "model", "model-file"].contains(&name.as_str()));
     let settings = PlanSettings::from_values(&registries.settings, &values)?;
     let paceline_plan::study::Infer { batch, threads, seconds } = study.infer;
@@ -239,15 +242,13 @@ fn check_train(
 ) -> Result<(), StudyError> {
     let figures = &registries.figures;
     let source = &study.source;
-    for (name, value) in fixed {
+    let check = |place: &str, name: &String, value: &Value| {
         check_setting(registries, name, value)
-            .map_err(|problem| source.error(&format!("workload.{name}"), problem))?;
-    }
+            .map_err(|problem| source.error(&format!("{place}.{name}"), problem))
+    };
+    fixed.iter().try_for_each(|(name, value)| check("workload", name, value))?;
     for axis in study.space.axes() {
-        for value in &axis.levels {
-            check_setting(registries, &axis.name, value)
-                .map_err(|problem| source.error(&format!("axes.{}", axis.name), problem))?;
-        }
+        axis.levels.iter().try_for_each(|value| check("axes", &axis.name, value))?;
     }
     let names: Vec<&str> = figures.of_runs().map(|f| f.name).collect();
     check_figures(study, &|name| names.contains(&name), &names)?;
@@ -285,8 +286,7 @@ fn check_control(
     registries: &StudyRegistries,
     fixed: &BTreeMap<String, Value>,
 ) -> Result<(), StudyError> {
-    let mut settings = fixed.clone();
-    settings.extend(study.control.clone());
+    let settings = joined(fixed, study.control.clone());
     try_plan(&settings, registries, &mut Datasets::new()).map(drop).map_err(|problem| {
         let problem = format!(
             "the control cannot be run: {problem}; it is [workload] with the defaults: write what it needs into point \
@@ -309,30 +309,26 @@ fn check_points(
     let (mut refused, mut tried, mut first) = (0, 0, None);
     for point in points.iter().step_by(step) {
         let levels = study.space.named(point);
-        let mut settings = fixed.clone();
-        settings.extend(levels.clone());
         tried += 1;
-        if let Err(problem) = try_plan(&settings, registries, &mut datasets) {
+        if let Err(problem) = try_plan(&joined(fixed, levels.clone()), registries, &mut datasets) {
             refused += 1;
             first.get_or_insert((levels, problem));
         }
     }
     let Some((levels, problem)) = first else { return Ok(()) };
     let words: Vec<String> = levels.iter().map(|(name, value)| format!("{name} {value}")).collect();
+    let key = if study.space.constraints().is_empty() { "axes" } else { "constraints" };
     let problem = format!(
         "{refused} of {tried} points cannot be run, e.g. {}: {problem}; exclude them with a constraint, or give the axis \
          a `when`",
         words.join(", ")
     );
-    Err(study
-        .source
-        .error(if study.space.constraints().is_empty() { "axes" } else { "constraints" }, problem))
+    Err(study.source.error(key, problem))
 }
 
 /// Datasets that were looked for, by what was asked of them; none where a dataset is not at hand.
 pub(crate) type Datasets = BTreeMap<String, Option<Dataset>>;
 
-/// What a plan asks of its dataset.
 fn asked(plan: &Plan) -> String {
     format!("{} {:?} {:?}", plan.data, plan.image_size, plan.window)
 }
@@ -347,8 +343,7 @@ pub(crate) fn planned<'d>(
     let Workload::Train(fixed) = &study.workload else {
         return Err("only runs of paceline train can be predicted".into());
     };
-    let mut settings = fixed.clone();
-    settings.extend(levels.clone());
+    let mut settings = joined(fixed, levels.clone());
     settings.entry("seed".into()).or_insert(Value::Number(study.seed as f64));
     let plan = try_plan(&settings, registries, datasets)?;
     let missing =
