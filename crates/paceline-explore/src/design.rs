@@ -61,24 +61,14 @@ impl Design {
 
     /// The design in words, with its generators by the axes' names.
     pub fn describe<'a>(&self, axes: impl Iterator<Item = &'a str>) -> String {
-        let names: Vec<&str> = axes.collect();
-        let bases: Vec<(char, &str)> = self
-            .generators
-            .iter()
-            .zip(&names)
-            .filter(|(word, _)| word.len() == 1)
-            .filter_map(|(word, name)| Some((word.chars().next()?, *name)))
-            .collect();
-        let products: Vec<String> = self
-            .generators
-            .iter()
-            .zip(&names)
-            .filter(|(word, _)| word.len() > 1)
-            .map(|(word, name)| {
-                let parts = word.chars().filter_map(|c| bases.iter().find(|(b, _)| *b == c).map(|(_, n)| *n));
-                format!("{name} = {}", parts.collect::<Vec<_>>().join("·"))
-            })
-            .collect();
+        let words: Vec<(&str, &str)> = self.generators.iter().map(String::as_str).zip(axes).collect();
+        let base = |letter: char| {
+            words.iter().find(|(word, _)| word.len() == 1 && word.starts_with(letter)).map(|(_, name)| *name)
+        };
+        let product = |(word, name): &(&str, &str)| {
+            format!("{name} = {}", word.chars().filter_map(base).collect::<Vec<_>>().join("·"))
+        };
+        let products: Vec<String> = words.iter().filter(|(word, _)| word.len() > 1).map(product).collect();
         match products.as_slice() {
             [] => format!("{}: {} runs", self.name, self.rows.len()),
             _ => format!("{}: {} runs; generators {}", self.name, self.rows.len(), products.join(", ")),

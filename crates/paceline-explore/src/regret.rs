@@ -15,7 +15,6 @@ pub struct RegretCurve {
     sampler: String,
     /// Mean evaluations until the regret is at most 5%; one more than the budget where it never is.
     evaluations_to_5_percent: BootstrapMean,
-    /// Mean regret after each evaluation.
     mean_regret: Vec<f64>,
     regret_at_15: Option<BootstrapMean>,
     regret_at_30: Option<BootstrapMean>,

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use paceline_plan::{Objective, Point};
 use paceline_random::{Purpose, Stream};
 use paceline_registry::Registry;
+use paceline_statistics::{distinct, mean};
 use serde::{Deserialize, Serialize};
 
 use crate::problem::{Observation, Problem, TrialOutcome};
@@ -279,7 +280,7 @@ impl StudySchedule {
         }
         let objective: &Objective = self.problem.objectives.first()?;
         let mut candidates: Vec<(f64, Point, u64)> = Vec::new();
-        for point in distinct(made) {
+        for point in distinct(made.iter().filter_map(StudyRun::point)) {
             let runs: Vec<&StudyRun> =
                 made.iter().filter(|m| m.point().as_ref() == Some(&point) && m.job.share >= 1.0).collect();
             let values: Vec<f64> =
@@ -288,9 +289,9 @@ impl StudySchedule {
             if open || values.len() < 2 || runs.len() as u64 >= self.rules.max_repeats {
                 continue;
             }
-            let n = values.len() as f64;
-            let mean = values.iter().sum::<f64>() / n;
-            let deviation = (values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0)).sqrt();
+            let mean = mean(&values);
+            let squares: f64 = values.iter().map(|v| (v - mean).powi(2)).sum();
+            let deviation = (squares / (values.len() as f64 - 1.0)).sqrt();
             if deviation > NOISY * mean.abs() {
                 let loss = objective.goal.loss(mean);
                 candidates.push((loss, point, runs.len() as u64));
@@ -306,16 +307,6 @@ enum Selection {
     Wait,
 }
 
-fn distinct(made: &[StudyRun]) -> Vec<Point> {
-    let mut points: Vec<Point> = Vec::new();
-    for point in made.iter().filter_map(StudyRun::point) {
-        if !points.contains(&point) {
-            points.push(point);
-        }
-    }
-    points
-}
-
 /// The figures of repeats, joined.
 pub fn joined(problem: &Problem, repeats: &[&StudyRun]) -> BTreeMap<String, f64> {
     let mut all: BTreeMap<&String, Vec<f64>> = BTreeMap::new();
@@ -323,7 +314,7 @@ pub fn joined(problem: &Problem, repeats: &[&StudyRun]) -> BTreeMap<String, f64>
         all.entry(name).or_default().push(*value);
     }
     let join = |(name, values): (&String, Vec<f64>)| {
-        let join = problem.joins.get(name.as_str()).copied().unwrap_or(paceline_statistics::mean);
+        let join = problem.joins.get(name.as_str()).copied().unwrap_or(mean);
         (name.clone(), join(&values))
     };
     all.into_iter().map(join).collect()

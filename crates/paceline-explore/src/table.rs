@@ -5,6 +5,7 @@ use std::path::Path;
 
 use paceline_plan::{Axis, Condition, Objective, Point, Sheet, SheetRow, Space, TableError, Value, nearest};
 use paceline_registry::Registry;
+use paceline_statistics::distinct;
 
 use crate::problem::{Joins, Observation, Prior, Problem, TrialOutcome};
 use crate::samplers::{self, SamplerError, SamplerKind};
@@ -97,25 +98,17 @@ impl Exploration {
             Err(TableError::Ask { flag, value: value.into(), problem }.into())
         };
         if ask.axes.is_empty() {
-            return refuse(
-                "--axis",
-                "",
-                format!("name the columns that vary; columns: {}", table.columns.join(", ")),
-            );
+            let problem = format!("name the columns that vary; columns: {}", table.columns.join(", "));
+            return refuse("--axis", "", problem);
         }
         let mut axes = Vec::new();
         for name in &ask.axes {
             let column = table.column("--axis", name)?;
-            let mut levels: Vec<Value> = Vec::new();
-            for row in &table.rows {
-                if !levels.contains(&row[column]) {
-                    levels.push(row[column].clone());
-                }
-            }
+            let levels = distinct(table.rows.iter().map(|row| row[column].clone()));
             axes.push((column, Axis::new(name, levels)));
         }
         let mut measured: Vec<(String, usize)> = Vec::new();
-        let mut figures = |flag: &'static str, name: &str| -> Result<(), TableError> {
+        let mut figures = |flag: &'static str, name: &str| -> Result<usize, TableError> {
             let column = table.column(flag, name)?;
             if let Some(row) = table.rows.iter().position(|row| row[column].number().is_none()) {
                 let problem = format!("row {} has `{}`, not a number", row + 1, table.rows[row][column]);
@@ -124,7 +117,7 @@ impl Exploration {
             if measured.iter().all(|(known, _)| known != name) {
                 measured.push((name.into(), column));
             }
-            Ok(())
+            Ok(column)
         };
         for objective in &ask.objectives {
             figures("--objective", &objective.metric)?;
@@ -140,13 +133,7 @@ impl Exploration {
             }
             limits.push(constraint.clone());
         }
-        let expected = match &ask.prior {
-            Some(name) => {
-                figures("--prior", name)?;
-                Some(table.column("--prior", name)?)
-            }
-            None => None,
-        };
+        let expected = ask.prior.as_ref().map(|name| figures("--prior", name)).transpose()?;
         let mut rows: Vec<(Point, usize)> = Vec::new();
         for (i, row) in table.rows.iter().enumerate() {
             let level = |(column, axis): &(usize, Axis)| {
@@ -159,10 +146,7 @@ impl Exploration {
                     format!("rows {} and {} have the same levels; name further axes", first + 1, i + 1);
                 return refuse("--axis", &value, problem);
             }
-            let lookup = |name: &str| {
-                let column = table.columns.iter().position(|c| c == name)?;
-                Some(row[column].clone())
-            };
+            let lookup = |name: &str| Some(row[table.columns.iter().position(|c| c == name)?].clone());
             if on_axes.iter().all(|c| c.allows(&lookup)) {
                 rows.push((point, i));
             }

@@ -44,6 +44,11 @@ impl Features {
         &self.places[i * self.axes..(i + 1) * self.axes]
     }
 
+    /// Squared distance of two rows, each axis in its own length.
+    fn distance(&self, a: &[f64], b: &[f64], inverse: &[f64]) -> f64 {
+        (0..a.len()).map(|k| self.squared(k, a[k], b[k]) * inverse[k]).sum()
+    }
+
     fn squared(&self, axis: usize, a: f64, b: f64) -> f64 {
         if a == b {
             0.0
@@ -67,7 +72,6 @@ const FITTED: usize = 64;
 /// Steps of the search from each start, and further ones from the better.
 const STEPS: (usize, usize) = (10, 20);
 
-/// A process that has seen observations.
 #[derive(Clone, Debug)]
 pub struct Gaussian {
     seen: Features,
@@ -80,7 +84,6 @@ pub struct Gaussian {
 }
 
 impl Gaussian {
-    /// The process after these observations.
     pub fn fit(seen: &Features, values: &[f64]) -> Self {
         let (mean, scale) = moments(values);
         let standard: Vec<f64> = values.iter().map(|v| (v - mean) / scale).collect();
@@ -120,9 +123,7 @@ impl Gaussian {
         for i in 0..n {
             let a = self.seen.row(i);
             for (j, c) in cross[i * m..(i + 1) * m].iter_mut().enumerate() {
-                let b = points.row(j);
-                let r2: f64 = (0..a.len()).map(|k| self.seen.squared(k, a[k], b[k]) * inverse[k]).sum();
-                *c = matern(r2);
+                *c = matern(self.seen.distance(a, points.row(j), &inverse));
             }
         }
         let mut means = vec![0.0; m];
@@ -183,9 +184,7 @@ fn covariance(seen: &Features, parameters: &[f64]) -> Vec<f64> {
     for i in 0..n {
         let a = seen.row(i);
         for j in 0..i {
-            let b = seen.row(j);
-            let r2: f64 = (0..a.len()).map(|k| seen.squared(k, a[k], b[k]) * inverse[k]).sum();
-            matrix[i * n + j] = matern(r2);
+            matrix[i * n + j] = matern(seen.distance(a, seen.row(j), &inverse));
         }
         matrix[i * n + i] = 1.0 + noise;
     }
@@ -367,10 +366,9 @@ mod tests {
     use paceline_plan::{Axis, Value};
 
     fn space() -> Space {
-        let x = Axis::new("x", (0..20).map(|i| Value::Number(f64::from(i))).collect());
-        let y = Axis::new("y", (0..20).map(|i| Value::Number(f64::from(i))).collect());
+        let axis = |name| Axis::new(name, (0..20).map(|i| Value::Number(f64::from(i))).collect());
         let c = Axis::new("c", vec![Value::Text("a".into()), Value::Text("b".into())]);
-        Space::new(vec![x, y, c], vec![]).unwrap()
+        Space::new(vec![axis("x"), axis("y"), c], vec![]).unwrap()
     }
 
     fn truth(p: &Point) -> f64 {

@@ -56,8 +56,7 @@ impl Bayes {
                 if left.len() <= most {
                     return left.into_iter().cloned().collect();
                 }
-                let order = draw.permutation(left.len());
-                order.into_iter().take(most / 2).map(|i| left[i as usize].clone()).collect::<Vec<_>>()
+                pick::shuffled(&left, draw).take(most / 2).map(|point| (*point).clone()).collect::<Vec<_>>()
             }
             None => pick::draw(space, draw, most / 2).into_iter().filter(|p| fresh(p)).collect(),
         };
@@ -95,8 +94,7 @@ impl Bayes {
         let choice: Vec<Point> = match &self.all {
             Some(all) => {
                 let left: Vec<&Point> = all.iter().filter(|p| fresh(p)).collect();
-                let order = draw.permutation(left.len());
-                order.into_iter().take(START_CHOICE).map(|i| left[i as usize].clone()).collect()
+                pick::shuffled(&left, draw).take(START_CHOICE).map(|point| (*point).clone()).collect()
             }
             None => pick::draw(&self.problem.space, draw, START_CHOICE),
         };
@@ -175,18 +173,11 @@ impl Sampler for Bayes {
             .iter()
             .filter_map(|o| Some((o, self.problem.losses(o)?, self.problem.margins(o)?)))
             .collect();
-        if self.problem.prior.is_some() {
+        let few = measured.len() < 2;
+        if few || (self.problem.prior.is_none() && history.len() < self.start()) {
             // What is expected to be good is as good a start as any.
-            if measured.len() < 2
-                && let Some(point) = self.promising(&used)
-            {
-                return Some(Suggestion::whole(point));
-            }
-        } else if history.len() < self.start() || measured.len() < 2 {
-            return self.spread(&used, history).map(Suggestion::whole);
-        }
-        if measured.len() < 2 {
-            return self.spread(&used, history).map(Suggestion::whole);
+            let promising = if few { self.promising(&used) } else { None };
+            return promising.or_else(|| self.spread(&used, history)).map(Suggestion::whole);
         }
         let space = &self.problem.space;
         let seen = Features::new(space, measured.iter().map(|(o, ..)| &o.point));

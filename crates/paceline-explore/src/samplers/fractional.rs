@@ -82,8 +82,8 @@ impl Fractional {
                 design.rows.len()
             ));
         }
-        let order = Stream::new(problem.seed, Purpose::Explore).permutation(points.len());
-        Ok(Self { points: order.into_iter().map(|i| points[i as usize].clone()).collect(), notes })
+        let order = Stream::new(problem.seed, Purpose::Explore);
+        Ok(Self { points: pick::shuffled(&points, order).cloned().collect(), notes })
     }
 }
 

@@ -19,8 +19,8 @@ pub const GRID: SamplerKind = SamplerKind {
             let problem = format!("a grid of {many} combinations is too large; try lhs, sobol or bayes");
             return Err(SamplerError(problem));
         };
-        let order = Stream::new(problem.seed, Purpose::Explore).permutation(points.len());
-        Ok(Box::new(Listed { points: order.into_iter().map(|i| points[i as usize].clone()).collect() }))
+        let order = Stream::new(problem.seed, Purpose::Explore);
+        Ok(Box::new(Listed { points: pick::shuffled(&points, order).cloned().collect() }))
     },
 };
 

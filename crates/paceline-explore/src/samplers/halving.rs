@@ -26,7 +26,6 @@ const FIRST: usize = 27;
 
 struct Halving {
     problem: Problem,
-    /// The points of the first rung.
     first: Vec<Point>,
 }
 
@@ -37,10 +36,7 @@ impl Halving {
         let count = (1..).take_while(|n| sizes(*n).iter().sum::<usize>() <= runs).last().unwrap_or(1);
         let stream = Stream::new(problem.seed, Purpose::Explore);
         let first = match pick::all(&problem.space) {
-            Some(all) => {
-                let order = stream.permutation(all.len());
-                order.into_iter().take(count).map(|i| all[i as usize].clone()).collect()
-            }
+            Some(all) => pick::shuffled(&all, stream).take(count).cloned().collect(),
             None => {
                 let mut points = pick::draw(&problem.space, stream, 2 * count);
                 let mut seen = std::collections::HashSet::new();
@@ -52,7 +48,6 @@ impl Halving {
         Self { problem: problem.clone(), first }
     }
 
-    /// The share of the work of a rung.
     fn share(rung: usize) -> f64 {
         1.0 / FACTOR.pow((RUNGS - 1 - rung) as u32) as f64
     }
@@ -75,7 +70,6 @@ impl Halving {
     }
 }
 
-/// How many points each rung has.
 fn sizes(first: usize) -> [usize; RUNGS] {
     let mut sizes = [first; RUNGS];
     for rung in 1..RUNGS {

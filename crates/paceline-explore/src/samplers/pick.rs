@@ -7,7 +7,6 @@ use paceline_random::Stream;
 
 use crate::problem::Observation;
 
-/// The points of a history.
 pub fn used(history: &[Observation]) -> HashSet<&Point> {
     history.iter().map(|o| &o.point).collect()
 }
@@ -26,6 +25,11 @@ pub fn at(space: &Space, unit: impl Fn(usize) -> f64) -> Point {
 /// Every point, where there are few enough to look at each.
 pub fn all(space: &Space) -> Option<Vec<Point>> {
     space.points(ENUMERABLE)
+}
+
+/// Things in random order.
+pub fn shuffled<T>(things: &[T], stream: Stream) -> impl Iterator<Item = &T> {
+    stream.permutation(things.len()).into_iter().map(|i| &things[i as usize])
 }
 
 /// Random points of a space that is too large to look at each; fewer than `count` where constraints leave hardly any.

@@ -19,8 +19,7 @@ pub const RANDOM: SamplerKind = SamplerKind {
         let points = pick::all(&problem.space);
         Ok(match points {
             Some(points) if !problem.duplicates => {
-                let order = stream.permutation(points.len());
-                Box::new(Listed { points: order.into_iter().map(|i| points[i as usize].clone()).collect() })
+                Box::new(Listed { points: pick::shuffled(&points, stream).cloned().collect() })
             }
             points => Box::new(Random { problem: problem.clone(), stream, points }),
         })
