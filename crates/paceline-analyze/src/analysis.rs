@@ -26,12 +26,11 @@ pub struct AnalysisRequest {
 
 /// An analysis.
 #[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs, reason = "the names say what the fields are")]
 pub struct Analysis {
-    /// The table's name.
     pub table: String,
     /// Runs that were analysed, and all.
     pub runs: (usize, usize),
-    /// What is explained.
     pub response: Response,
     /// Sentences, the most important first.
     pub findings: Vec<Finding>,
@@ -41,21 +40,13 @@ pub struct Analysis {
     pub front: Vec<FrontPoint>,
     /// The responses of the front, with their units.
     pub front_names: Vec<String>,
-    /// Effects and interactions.
     pub anova: Option<Anova>,
-    /// Shares of the variation.
     pub importance: Option<Importance>,
-    /// A formula.
     pub influence: Option<InfluenceModel>,
-    /// Tests of ranks.
     pub rank_tests: Vec<RankResult>,
-    /// Across workloads.
     pub transfer: Option<Transfer>,
-    /// By workers.
     pub scaling: Vec<Series>,
-    /// The machine.
     pub noise: Noise,
-    /// What was left out.
     pub notes: Vec<String>,
 }
 

@@ -112,29 +112,21 @@ pub struct Interaction {
 
 /// The analysis of variance of a response.
 #[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs, reason = "the names say what the fields are")]
 pub struct Anova {
-    /// Runs.
     pub n: usize,
-    /// Factors and pairs.
     pub sources: Vec<VarianceSource>,
-    /// Degrees of freedom of the residuals.
     pub residual_df: usize,
-    /// Their sum of squares.
     pub residual_sum_sq: f64,
     /// Sum of squares around the mean.
     pub total_sum_sq: f64,
     /// Share of the variation that the model accounts for.
     pub r_sq: f64,
-    /// Effects of factors.
     pub effects: Vec<FactorEffect>,
-    /// Of pairs.
     pub interactions: Vec<Interaction>,
-    /// What the runs cannot tell, in words.
     pub cannot_tell: Vec<String>,
-    /// The model.
     #[serde(skip)]
     pub design: ModelMatrix,
-    /// How it fits.
     #[serde(skip)]
     pub fit: Fit,
 }

@@ -22,33 +22,25 @@ const SMALL: f64 = 0.1;
 /// What a sentence is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
+#[allow(missing_docs, reason = "the names say what the fields are")]
 pub enum FindingKind {
-    /// The best configuration.
     Best,
-    /// A factor's effect.
     Effect,
-    /// Two factors together.
     Together,
-    /// More workers.
     Scaling,
-    /// From one workload to another.
     Transfer,
-    /// The machine.
     Noise,
     /// A factor whose effect is small at most.
     NoEffect,
-    /// What the runs do not tell.
     CannotTell,
 }
 
 /// One sentence and what it stands on.
 #[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs, reason = "the names say what the fields are")]
 pub struct Finding {
-    /// What it is about.
     pub kind: FindingKind,
-    /// In words.
     pub sentence: String,
-    /// The factors that it names.
     pub factors: Vec<String>,
     /// The least size that the interval allows, on the response's scale: what findings are ordered by.
     pub assured: f64,
@@ -59,20 +51,14 @@ pub struct Finding {
 }
 
 /// Everything that sentences are made of.
+#[allow(missing_docs, reason = "the names say what the fields are")]
 pub struct Evidence<'a> {
-    /// The runs.
     pub table: &'a StudyTable,
-    /// Which response.
     pub response: usize,
-    /// The best configurations.
     pub ranking: &'a Ranking,
-    /// Effects.
     pub anova: Option<&'a Anova>,
-    /// By workers.
     pub scaling: &'a [Series],
-    /// Across workloads.
     pub transfer: Option<&'a Transfer>,
-    /// The machine.
     pub noise: &'a Noise,
 }
 

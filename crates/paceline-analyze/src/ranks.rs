@@ -107,14 +107,12 @@ pub enum RankTest {
 
 /// A test of one factor.
 #[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs, reason = "the names say what the fields are")]
 pub struct RankResult {
-    /// The factor.
     pub factor: String,
-    /// The test.
     pub test: RankTest,
     /// Pairs, groups, or runs.
     pub n: usize,
-    /// What the test computes.
     pub statistic: f64,
     /// Its chance if levels did not differ.
     pub p: f64,

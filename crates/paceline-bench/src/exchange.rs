@@ -79,14 +79,11 @@ pub struct Bench {
 
 /// One size's figures.
 #[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs, reason = "the names say what the fields are")]
 pub struct Row {
-    /// Length.
     pub bytes: usize,
-    /// Repetitions.
     pub repetitions: usize,
-    /// Median time.
     pub seconds_median: f64,
-    /// 95th percentile.
     pub seconds_p95: f64,
     /// Bytes per second of the operation.
     pub algbw_bytes_per_s: f64,

@@ -34,16 +34,13 @@ const ROUNDS: std::ops::RangeInclusive<u64> = 5..=20_000;
 const PILOT: u64 = 10;
 
 /// What a benchmark of servers is to measure.
+#[allow(missing_docs, reason = "the names say what the fields are")]
 pub struct Sweep {
-    /// What every sweep is told.
     pub rules: SweepRules,
-    /// Numbers of workers.
     pub workers: Vec<usize>,
-    /// Numbers of servers.
     pub servers: Vec<usize>,
     /// Lengths of models, in elements; the length of `model` if there are none.
     pub sizes: Vec<usize>,
-    /// Consistency models.
     pub syncs: Vec<String>,
 }
 

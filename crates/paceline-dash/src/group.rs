@@ -21,16 +21,14 @@ pub trait Studies: Send + Sync {
 
 /// A study.
 #[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "the names say what the fields are")]
 pub struct StudyOverview {
     /// `running`, `interrupted` or `finished`.
     pub state: &'static str,
-    /// Where its points come from.
     pub sampler: String,
-    /// Runs that it will have.
     pub expected: u64,
     /// How long the rest will take.
     pub left_s: Option<f64>,
-    /// Its runs.
     pub group: Group,
 }
 
@@ -62,6 +60,7 @@ pub struct Group {
 
 /// One run.
 #[derive(Clone, Debug, Default)]
+#[allow(missing_docs, reason = "the names say what the fields are")]
 pub struct Member {
     /// Its number, from 0.
     pub number: u64,
@@ -71,9 +70,7 @@ pub struct Member {
     pub role: &'static str,
     /// `running`, `ok`, or how else it ended.
     pub state: String,
-    /// Why it failed.
     pub error: Option<String>,
-    /// Its level of each factor.
     pub levels: Vec<String>,
     /// What it measured, by response.
     pub values: Vec<Option<f64>>,

@@ -61,12 +61,11 @@ pub enum TrialOutcome {
 
 /// A point and what became of it.
 #[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs, reason = "the names say what the fields are")]
 pub struct Observation {
-    /// The point.
     pub point: Point,
     /// How much of the full work was done.
     pub share: f64,
-    /// What became of it.
     pub outcome: TrialOutcome,
 }
 

@@ -48,15 +48,12 @@ pub struct PlannedRun {
 /// How a run ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "kebab-case")]
+#[allow(missing_docs, reason = "the names say what the fields are")]
 pub enum End {
-    /// With these figures.
     Ok {
-        /// By name.
         metrics: BTreeMap<String, f64>,
     },
-    /// Without.
     Failed {
-        /// Why.
         cause: String,
     },
     /// The loss was no longer a number.
@@ -96,12 +93,10 @@ impl StudyRun {
 
 /// What to do next.
 #[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs, reason = "the names say what the fields are")]
 pub enum Next {
-    /// Begin this run.
     Run(PlannedRun),
-    /// Wait for a run to end.
     Wait,
-    /// Nothing is left.
     Finished,
 }
 

@@ -46,10 +46,9 @@ impl TrialDocument {
 /// What is done with the plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[allow(missing_docs, reason = "the names say what the fields are")]
 pub enum TrialTask {
-    /// Train it, and record that.
     Train {
-        /// The store.
         store: PathBuf,
         /// What is recorded, if anything is.
         recording: Option<Recording>,
@@ -58,9 +57,7 @@ pub enum TrialTask {
     Infer {
         /// Samples that are answered together.
         batch: usize,
-        /// Threads.
         threads: usize,
-        /// Seconds of the measurement.
         seconds: f64,
     },
 }

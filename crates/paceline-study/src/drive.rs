@@ -22,19 +22,16 @@ use crate::state::StudyState;
 use crate::workload::{self, Call};
 
 /// What happens to a study while its runs are made.
+#[allow(missing_docs, reason = "the names say what the fields are")]
 pub enum StudyEvent<'a> {
-    /// Something that people should know.
     Note(&'a str),
-    /// How far the study is.
     Progress {
-        /// Runs that have ended.
         done: u64,
         /// Runs in all, as far as that is known.
         expected: u64,
         /// What is left, the best so far, and how long the rest will take.
         message: String,
     },
-    /// A run has ended.
     RunEnd {
         /// In a line.
         line: String,

@@ -13,12 +13,10 @@ use crate::state::StudyHistory;
 use crate::workload;
 
 /// Named columns and rows.
+#[allow(missing_docs, reason = "the names say what the fields are")]
 pub struct StudySheet {
-    /// What a row is.
     pub name: &'static str,
-    /// The names.
     pub columns: Vec<String>,
-    /// A value per column.
     pub rows: Vec<Vec<Value>>,
 }
 

@@ -53,16 +53,12 @@ pub struct RecordingOverhead {
 
 /// Runs that are measured.
 #[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs, reason = "the names say what the fields are")]
 pub struct OverheadRequest {
-    /// Network.
     pub model: String,
-    /// Dataset.
     pub data: String,
-    /// Workers.
     pub workers: u32,
-    /// Steps of each run.
     pub steps: u32,
-    /// Pairs of runs.
     #[serde(skip)]
     pub pairs: u32,
 }

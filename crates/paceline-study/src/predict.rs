@@ -22,22 +22,18 @@ const MOST: usize = 20_000;
 const OFTEN: usize = 25;
 
 /// A point and what it will take.
+#[allow(missing_docs, reason = "the names say what the fields are")]
 pub struct PointPrediction {
-    /// The point.
     pub point: Point,
-    /// Its levels, by name.
     pub levels: BTreeMap<String, Value>,
-    /// The prediction.
     pub prediction: Prediction,
 }
 
 /// A figure, predicted and measured.
+#[allow(missing_docs, reason = "the names say what the fields are")]
 pub struct MetricComparison {
-    /// Which one.
     pub metric: String,
-    /// How right predictions were.
     pub comparison: PredictionQuality,
-    /// Every point.
     pub pairs: Vec<Pair>,
 }
 

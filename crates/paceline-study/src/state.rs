@@ -65,10 +65,9 @@ fn now_ms() -> u64 {
 }
 
 /// What is known about a study.
+#[allow(missing_docs, reason = "the names say what the fields are")]
 pub struct StudyHistory {
-    /// The study.
     pub study: Study,
-    /// What it can name.
     pub registries: StudyRegistries,
     /// Its runs, in the order in which they began.
     pub made: Vec<StudyRun>,
@@ -78,9 +77,7 @@ pub struct StudyHistory {
     pub exits: Vec<Option<Exit>>,
     /// Wall seconds of all runs that have ended.
     pub wall_s: f64,
-    /// Runs added to the budget.
     pub added: u64,
-    /// Minutes added to the budget.
     pub added_minutes: f64,
     /// What is expected of points before any is run.
     pub prior: Option<Prior>,

@@ -6,12 +6,10 @@ use serde::Serialize;
 
 /// A point: what was predicted, and what its repeats gave.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[allow(missing_docs, reason = "the names say what the fields are")]
 pub struct Pair {
-    /// The point, in words.
     pub what: String,
-    /// The prediction.
     pub predicted: f64,
-    /// Where it should lie.
     pub between: [f64; 2],
     /// The repeats' figures, at least one.
     pub measured: Vec<f64>,

@@ -25,20 +25,16 @@ use crate::price::{self, Terms, Timing};
 use crate::rows;
 
 /// A run that is to be simulated.
+#[allow(missing_docs, reason = "the names say what the fields are")]
 pub struct Scenario<'a> {
-    /// The plan.
     pub plan: &'a Plan,
-    /// The dataset, loaded.
     pub dataset: &'a Dataset,
-    /// What things cost.
     pub terms: Terms<'a>,
     /// Whether gradients are computed.
     pub learn: bool,
     /// Messages and waits of each rank that are told one by one, at most; with any, steps are as well.
     pub trace: u64,
-    /// The run's id.
     pub run: &'a str,
-    /// When this process began.
     pub started: Started,
 }
 

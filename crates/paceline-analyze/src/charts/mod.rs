@@ -11,12 +11,10 @@ use crate::figure::{Dot, Figure, Panel};
 use crate::table::StudyTable;
 
 /// What charts are drawn from.
+#[allow(missing_docs, reason = "the names say what the fields are")]
 pub struct Drawn<'a> {
-    /// The runs.
     pub table: &'a StudyTable,
-    /// What they say.
     pub analysis: &'a Analysis,
-    /// What is known about the factors.
     pub ask: AnalysisRequest,
 }
 

@@ -46,16 +46,12 @@ pub struct Recorded {
 
 /// What a rank has to do with another over the whole run.
 #[derive(Clone, Copy, Debug, Default)]
+#[allow(missing_docs, reason = "the names say what the fields are")]
 pub struct RecordedLink {
-    /// The rank.
     pub rank: usize,
-    /// The other.
     pub peer: usize,
-    /// Messages that it sent.
     pub sent_messages: f64,
-    /// Their bytes.
     pub sent_bytes: f64,
-    /// Bytes that it received.
     pub received_bytes: f64,
     /// An empty message there and back, before the first step.
     pub greeting_s: Option<f64>,
@@ -72,20 +68,17 @@ pub struct RecordedRank {
 
 /// A step of a worker, or updates of a server.
 #[derive(Clone, Copy, Debug, Default)]
+#[allow(missing_docs, reason = "the names say what the fields are")]
 pub struct RecordedStep {
-    /// Whose.
     pub rank: usize,
     /// Its number, from 1.
     pub step: u64,
-    /// When it began.
     pub begin_s: f64,
     /// Gathering the batch, forward and backward pass.
     pub compute_s: f64,
     /// Sending, receiving and summing.
     pub send_s: f64,
-    /// Waiting with nothing to do.
     pub wait_s: f64,
-    /// Updating parameters.
     pub apply_s: f64,
     /// Samples of this rank's share.
     pub samples: u64,
@@ -100,10 +93,9 @@ impl RecordedStep {
 
 /// How long one rank waited for another.
 #[derive(Clone, Copy, Debug, Serialize)]
+#[allow(missing_docs, reason = "the names say what the fields are")]
 pub struct RecordedWait {
-    /// Who waited.
     pub rank: usize,
-    /// For whom.
     pub on: usize,
     /// How long, over the whole run.
     pub seconds: f64,
@@ -111,18 +103,15 @@ pub struct RecordedWait {
 
 /// A message.
 #[derive(Clone, Copy, Debug, Default)]
+#[allow(missing_docs, reason = "the names say what the fields are")]
 pub struct Message {
-    /// Who sent it.
     pub from: usize,
-    /// Who received it.
     pub to: usize,
     /// When it was handed to the transport.
     pub sent_s: f64,
     /// When it was taken from the transport.
     pub received_s: f64,
-    /// Bytes of its body.
     pub bytes: f64,
-    /// Its step.
     pub step: u64,
     /// The piece of the gradients that it belongs to, from 0.
     pub bucket: u64,
@@ -137,35 +126,28 @@ impl Message {
 
 /// A time in which a rank could do nothing but wait.
 #[derive(Clone, Copy, Debug, Default)]
+#[allow(missing_docs, reason = "the names say what the fields are")]
 pub struct RecordedPause {
-    /// Who.
     pub rank: usize,
-    /// From when.
     pub from_s: f64,
-    /// Until when.
     pub to_s: f64,
 }
 
 /// Where a rank's time went: medians over its steps (means for a server, whose steps differ).
 #[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs, reason = "the names say what the fields are")]
 pub struct RankTimes {
-    /// The rank.
     pub rank: usize,
     /// `worker` or `server`.
     pub role: &'static str,
-    /// Its machine.
     pub host: String,
-    /// Steps, or updates.
     pub steps: usize,
     /// Data, forward and backward, per step.
     pub compute_s: f64,
     /// Sending, receiving and summing, per step.
     pub send_s: f64,
-    /// Waiting, per step.
     pub wait_s: f64,
-    /// Updating, per step.
     pub apply_s: f64,
-    /// A whole step.
     pub step_s: f64,
     /// Part of its time in which it did not wait.
     pub busy: f64,
@@ -175,16 +157,14 @@ pub struct RankTimes {
 
 /// Why a run took as long as it did.
 #[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs, reason = "the names say what the fields are")]
 pub struct Explanation {
-    /// The run.
     pub run: String,
     /// `measured` or `simulated`.
     pub origin: &'static str,
-    /// Ranks.
     pub ranks: Vec<RankTimes>,
     /// Time of a step of all workers: the median.
     pub step_s: f64,
-    /// Samples per second over all workers.
     pub samples_per_s: f64,
     /// What the chain that sets the pace consists of, in parts of it; none without a trace.
     pub path: Option<Shares>,
@@ -196,7 +176,6 @@ pub struct Explanation {
     pub verdict: Verdict,
     /// What one worker alone would do, where somebody has simulated it.
     pub alone: Option<Alone>,
-    /// What the record does not tell.
     pub cannot_tell: Vec<String>,
 }
 

@@ -28,14 +28,12 @@ pub struct Figure {
 
 /// One pair of axes.
 #[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "the names say what the fields are")]
 pub struct Panel {
     /// What it shows; may be empty if there is one only.
     pub title: String,
-    /// To the right.
     pub x: ChartAxis,
-    /// Upwards.
     pub y: ChartAxis,
-    /// What is drawn.
     pub marks: Vec<Mark>,
 }
 
@@ -149,29 +147,22 @@ pub enum Mark {
 
 /// A point.
 #[derive(Clone, Debug, Default)]
+#[allow(missing_docs, reason = "the names say what the fields are")]
 pub struct Dot {
-    /// Right.
     pub x: f64,
-    /// Up.
     pub y: f64,
-    /// An interval of `y`.
     pub range: Option<(f64, f64)>,
-    /// What it is.
     pub label: String,
 }
 
 /// A bar.
 #[derive(Clone, Debug, Default)]
+#[allow(missing_docs, reason = "the names say what the fields are")]
 pub struct Bar {
-    /// Where on the axis of names.
     pub at: f64,
-    /// Where it begins.
     pub from: f64,
-    /// Where it ends.
     pub to: f64,
-    /// An interval of its end.
     pub range: Option<(f64, f64)>,
-    /// What it is.
     pub label: String,
 }
 

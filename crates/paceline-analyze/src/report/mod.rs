@@ -15,8 +15,8 @@ pub const DRAW: &str = include_str!("draw.js");
 const MOST_RUNS: usize = 200;
 
 /// Everything that a report tells.
+#[allow(missing_docs, reason = "the names say what the fields are")]
 pub struct Report<'a> {
-    /// Its headline.
     pub title: String,
     /// Where the runs come from, and when.
     pub about: String,
@@ -26,11 +26,8 @@ pub struct Report<'a> {
     pub findings: Vec<Finding>,
     /// Why single runs took as long as they did.
     pub explanations: Vec<Explanation>,
-    /// Charts.
     pub figures: Vec<Figure>,
-    /// Tables.
     pub sheets: Vec<TextTable>,
-    /// The program's version.
     pub version: &'a str,
 }
 
