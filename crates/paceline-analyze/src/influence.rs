@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::anova::Estimate;
 use crate::linear::{Fit, dot, subtract};
-use crate::table::{StudyTable, number};
+use crate::table::{FactorLevel, StudyTable, number};
 
 /// A formula has no more terms.
 const MOST_TERMS: usize = 16;
@@ -70,12 +70,11 @@ fn simple(table: &StudyTable, runs: &[&crate::table::Run], f: usize) -> Vec<Cand
             let usable = forms.into_iter().filter(|(usable, ..)| *usable);
             usable.map(|(_, name, form)| column(name, &|l| form(numbers[l]))).collect()
         }
-        None => (0..factor.levels.len())
-            .map(|level| {
-                let name = format!("[{name} = {}]", factor.levels[level].text);
-                column(name, &|l| f64::from(u8::from(l == level)))
-            })
-            .collect(),
+        None => {
+            let name = |level: &FactorLevel| format!("[{name} = {}]", level.text);
+            let levels = factor.levels.iter().enumerate();
+            levels.map(|(i, level)| column(name(level), &|l| f64::from(u8::from(l == i)))).collect()
+        }
     }
 }
 
@@ -176,12 +175,8 @@ impl InfluenceModel {
             let error = noise.map(|s| (s * scale, now.df as f64));
             Some(Influence { term: candidate.name.clone(), coefficient: Estimate::new(value, error, 0.05) })
         };
-        let unseen: f64 = now
-            .residuals
-            .iter()
-            .zip(now.leverages())
-            .map(|(residual, leverage)| (residual / (1.0 - leverage).max(1e-12)).powi(2))
-            .sum();
+        let residuals = now.residuals.iter().zip(now.leverages());
+        let unseen: f64 = residuals.map(|(r, leverage)| (r / (1.0 - leverage).max(1e-12)).powi(2)).sum();
         Self {
             constant: now.coefficients[0],
             terms: chosen.iter().enumerate().filter_map(influence).collect(),

@@ -88,13 +88,8 @@ impl Fit {
         kept.iter().zip(solve(&along)).for_each(|(j, value)| coefficients[*j] = value);
         let unit = |j: usize| (0..kept.len()).map(|i| f64::from(u8::from(i == j))).collect::<Vec<f64>>();
         let inverse = (0..kept.len()).map(|j| solve(&unit(j))).collect();
-        let aliases = dependent
-            .into_iter()
-            .map(|(j, mut parts)| {
-                parts.resize(kept.len(), 0.0);
-                (j, solve(&parts))
-            })
-            .collect();
+        dependent.iter_mut().for_each(|(_, parts): &mut (usize, Vec<f64>)| parts.resize(kept.len(), 0.0));
+        let aliases = dependent.into_iter().map(|(j, parts)| (j, solve(&parts))).collect();
         let rss = dot(&residuals, &residuals);
         let df = values.len() - kept.len();
         Self { coefficients, rss, df, residuals, kept, basis, along, inverse, aliases }

@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::best::repeats_noise;
 use crate::distributions::normal_quantile;
 use crate::ranks::{kendall, ties};
-use crate::table::StudyTable;
+use crate::table::{Run, StudyTable};
 
 /// Noise and drift of a response.
 #[derive(Clone, Debug, Serialize)]
@@ -64,12 +64,9 @@ impl Noise {
     /// Of a response.
     pub fn new(table: &StudyTable, response: usize) -> Self {
         let scale = &table.responses[response];
-        let mut controls: Vec<(f64, f64)> = table
-            .runs
-            .iter()
-            .filter(|run| run.control)
-            .filter_map(|run| Some((run.order, scale.scaled(run.values[response]?)?)))
-            .collect();
+        let value = |run: &Run| Some((run.order, scale.scaled(run.values[response]?)?));
+        let mut controls: Vec<(f64, f64)> =
+            table.runs.iter().filter(|run| run.control).filter_map(value).collect();
         controls.sort_by(|a, b| a.0.total_cmp(&b.0));
         let (x, y): (Vec<f64>, Vec<f64>) = controls.into_iter().unzip();
         let said = || {

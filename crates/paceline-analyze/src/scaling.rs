@@ -134,18 +134,13 @@ fn descend(
     let bounds = [(f64::NEG_INFINITY, f64::INFINITY), (0.0, 1.0), (0.0, f64::INFINITY)];
     for _ in 0..500 {
         let slopes = jacobian(points, at[1], at[2]);
-        let rest: Vec<f64> = points
-            .iter()
-            .zip(logs)
-            .map(|((p, _), y)| y - at[0] + denominator(*p, at[1], at[2]).ln())
-            .collect();
+        let left = |((p, _), y): (&(f64, f64), &f64)| y - at[0] + denominator(*p, at[1], at[2]).ln();
+        let rest: Vec<f64> = points.iter().zip(logs).map(left).collect();
         // A value at a bound that wants to go further stays out of this step.
         let push = |i: usize| slopes[i].iter().zip(&rest).map(|(s, r)| s * r).sum::<f64>();
-        let open: Vec<usize> = (0..free)
-            .filter(|i| {
-                !((at[*i] <= bounds[*i].0 && push(*i) <= 0.0) || (at[*i] >= bounds[*i].1 && push(*i) >= 0.0))
-            })
-            .collect();
+        let stuck =
+            |i: usize| (at[i] <= bounds[i].0 && push(i) <= 0.0) || (at[i] >= bounds[i].1 && push(i) >= 0.0);
+        let open: Vec<usize> = (0..free).filter(|i| !stuck(*i)).collect();
         let mut columns: Vec<Vec<f64>> = open.iter().map(|i| slopes[*i].clone()).collect();
         let norms: Vec<f64> = columns.iter().map(|c| c.iter().map(|v| v * v).sum::<f64>()).collect();
         for (j, column) in columns.iter_mut().enumerate() {

@@ -123,14 +123,13 @@ impl Group {
     /// Of these runs.
     pub fn new(title: &str, factors: Vec<String>, responses: Vec<Response>, members: Vec<Member>) -> Self {
         let points = || members.iter().filter(|m| m.role.is_empty() || m.role == "point");
-        let levels = (0..factors.len())
-            .map(|f| {
-                let mut levels: Vec<&String> = points().filter_map(|m| m.levels.get(f)).collect();
-                levels.sort_by(|a, b| by_level(a, b));
-                levels.dedup();
-                levels.into_iter().cloned().collect()
-            })
-            .collect();
+        let of_factor = |f: usize| {
+            let mut levels: Vec<&String> = points().filter_map(|m| m.levels.get(f)).collect();
+            levels.sort_by(|a, b| by_level(a, b));
+            levels.dedup();
+            levels.into_iter().cloned().collect()
+        };
+        let levels = (0..factors.len()).map(of_factor).collect();
         Self { title: title.into(), factors, responses, members, levels }
     }
 

@@ -58,11 +58,8 @@ pub fn text(cache: &StoreCache, served: Served) -> String {
         });
         family(name, kind, about, samples.collect());
     }
-    let studies: Vec<_> = cache
-        .studies()
-        .into_iter()
-        .filter_map(|name| Some((cache.study(&name).ok()?, label(&name))))
-        .collect();
+    let known = |name: String| Some((cache.study(&name).ok()?, label(&name)));
+    let studies: Vec<_> = cache.studies().into_iter().filter_map(known).collect();
     let samples = studies.iter().flat_map(|(study, name)| {
         let count =
             |which: fn(&str) -> bool| study.group.members.iter().filter(|m| which(&m.state)).count() as f64;

@@ -126,12 +126,10 @@ mod tests {
 
     fn problem(objectives: &[(&str, Goal)]) -> Problem {
         let axis = Axis::new("workers", (1..=4).map(|n| Value::Number(f64::from(n))).collect());
+        let objective = |(metric, goal): &(&str, Goal)| Objective { metric: (*metric).into(), goal: *goal };
         Problem {
             space: Space::new(vec![axis], vec![]).unwrap(),
-            objectives: objectives
-                .iter()
-                .map(|(metric, goal)| Objective { metric: (*metric).into(), goal: *goal })
-                .collect(),
+            objectives: objectives.iter().map(objective).collect(),
             limits: vec![Condition::parse("accuracy >= 0.9").unwrap()],
             seed: 1,
             budget: None,

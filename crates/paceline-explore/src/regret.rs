@@ -82,10 +82,9 @@ impl RegretCurve {
 
 /// Curves for people.
 pub fn text(curves: &[RegretCurve], repeats: u64) -> String {
-    let marks: Vec<usize> = [1, 5, 10, 15, 20, 30, 40, 60, 100, 200]
-        .into_iter()
-        .filter(|n| curves.first().is_some_and(|curve| *n <= curve.mean_regret.len()))
-        .collect();
+    let longest = curves.first().map_or(0, |curve| curve.mean_regret.len());
+    let mut marks = vec![1, 5, 10, 15, 20, 30, 40, 60, 100, 200];
+    marks.retain(|n| *n <= longest);
     let mut text = format!(
         "mean regret of {repeats} seeds: the best feasible value found so far, above the best in the table, as a fraction \
          of that;\nuntil one is found, the worst feasible value counts\n\n{:<16}",

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use paceline_analyze::distinct;
-use paceline_explore::schedule::{End, Role};
+use paceline_explore::schedule::{End, Role, StudyRun};
 use paceline_plan::{Goal, Point, Study, Value, Workload};
 use paceline_virtual::compare::{self, Pair, PredictionQuality};
 use paceline_virtual::{MedianEstimate, Prediction, Terms, predict};
@@ -108,13 +108,9 @@ fn pair(metric: &str, known: &StudyHistory, one: &PointPrediction) -> Option<Pai
         (None, "step_s") => Some(metrics.get("seconds.train")? / metrics.get("steps")?),
         (value, _) => value.copied(),
     };
-    let measured: Vec<f64> = runs
-        .filter_map(|made| match &made.end {
-            Some(End::Ok { metrics }) => figure(metrics),
-            _ => None,
-        })
-        .filter(|value| *value > 0.0)
-        .collect();
+    let ended =
+        |made: &StudyRun| if let Some(End::Ok { metrics }) = &made.end { figure(metrics) } else { None };
+    let measured: Vec<f64> = runs.filter_map(ended).filter(|value| *value > 0.0).collect();
     if measured.is_empty() {
         return None;
     }

@@ -79,12 +79,9 @@ impl<'a> Findings<'a> {
     pub fn new(known: &'a StudyHistory) -> Self {
         let (study, made) = (&known.study, &known.made);
         let problem = crate::problem(study, &known.registries.figures);
-        let drifts: Vec<(String, Drift)> = study
-            .objectives
-            .iter()
-            .filter(|o| known.registries.figures.follows_pace(&o.metric))
-            .filter_map(|o| Some((o.metric.clone(), Drift::new(made, &o.metric)?)))
-            .collect();
+        let paced = study.objectives.iter().filter(|o| known.registries.figures.follows_pace(&o.metric));
+        let drifts: Vec<(String, Drift)> =
+            paced.filter_map(|o| Some((o.metric.clone(), Drift::new(made, &o.metric)?))).collect();
         let corrected: Vec<StudyRun> = made.iter().map(|m| correct(m, &drifts)).collect();
         let history = observations(&problem, &corrected);
         let raw = observations(&problem, made);

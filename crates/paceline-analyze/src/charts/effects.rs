@@ -50,12 +50,8 @@ pub fn main_effects(drawn: &Drawn<'_>) -> Option<Figure> {
 /// Means by two factors, for the pairs that act together most.
 pub fn interactions(drawn: &Drawn<'_>) -> Option<Figure> {
     let anova = drawn.analysis.anova.as_ref()?;
-    let mut pairs: Vec<_> = anova
-        .sources
-        .iter()
-        .zip(&anova.design.terms)
-        .filter(|(s, t)| t.factors.len() == 2 && s.df > 0)
-        .collect();
+    let terms = anova.sources.iter().zip(&anova.design.terms);
+    let mut pairs: Vec<_> = terms.filter(|(s, t)| t.factors.len() == 2 && s.df > 0).collect();
     pairs.sort_by(|a, b| b.0.partial_eta_sq.total_cmp(&a.0.partial_eta_sq));
     let mut panels = Vec::new();
     for (source, term) in pairs.into_iter().take(MOST_PAIRS) {

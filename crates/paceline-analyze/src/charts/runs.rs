@@ -5,7 +5,7 @@ use paceline_plan::Goal;
 use super::{Drawn, dot};
 use crate::best::means;
 use crate::figure::{ChartAxis, Dot, Figure, Mark, Panel};
-use crate::table::number;
+use crate::table::{Run, number};
 
 pub fn history(drawn: &Drawn<'_>) -> Option<Figure> {
     let mut runs = drawn.measured();
@@ -19,13 +19,8 @@ pub fn history(drawn: &Drawn<'_>) -> Option<Figure> {
         best = Some(best.map_or(*value, |b| if scale.better(*value, b) { *value } else { b }));
         so_far.push(dot(run.order, best.unwrap_or(*value)));
     }
-    let controls: Vec<Dot> = drawn
-        .table
-        .runs
-        .iter()
-        .filter(|run| run.control)
-        .filter_map(|run| Some(Dot::new(run.order, run.values[0]?, format!("{}: control", run.id))))
-        .collect();
+    let control = |run: &Run| Some(Dot::new(run.order, run.values[0]?, format!("{}: control", run.id)));
+    let controls: Vec<Dot> = drawn.table.runs.iter().filter(|run| run.control).filter_map(control).collect();
     let mut marks = vec![Mark::dots("run", dots), Mark::curve("best so far", so_far)];
     if !controls.is_empty() {
         marks.push(Mark::line("control", controls));

@@ -268,10 +268,8 @@ impl Explanation {
             if seconds > 0.0 { samples / seconds } else { 0.0 }
         };
         let mut wires = Wires::new(recorded);
-        let path = wires
-            .as_ref()
-            .filter(|wires| wires.messages >= 20)
-            .and_then(|wires| Shares::new(recorded, wires));
+        let traced = wires.as_ref().filter(|wires| wires.messages >= 20);
+        let path = traced.and_then(|wires| Shares::new(recorded, wires));
         let mut waits: Vec<RecordedWait> =
             recorded.waits.iter().filter(|w| w.seconds > 0.0).copied().collect();
         waits.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));

@@ -53,10 +53,8 @@ impl Shares {
         while now > begin {
             // The latest arrival that released this rank from waiting.
             let before = into[rank].partition_point(|m| m.received_s <= now);
-            let released = into[rank][..before]
-                .iter()
-                .rev()
-                .find(|m| was_waiting(&pauses[rank], m.received_s) && m.sent_s < m.received_s);
+            let releases = |m: &&Message| was_waiting(&pauses[rank], m.received_s) && m.sent_s < m.received_s;
+            let released = into[rank][..before].iter().rev().find(releases);
             let Some(message) = released else {
                 // Nobody holds it up: all that is left is its own.
                 shares.work(recorded, &pauses[rank], rank, begin, now);

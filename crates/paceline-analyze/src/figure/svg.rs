@@ -40,17 +40,7 @@ const COLOURS: usize = 8;
 const LONGEST: usize = 22;
 
 /// Colours that differ for colour-blind eyes too, on light and on dark ground.
-const STYLE: &str = "\
-.ground{fill:#fff}text{font:11px system-ui,sans-serif;fill:#1b1b1b}.title{font-size:15px;font-weight:600}\
-.panel{font-weight:600}.faint{fill:#595959}.grid{stroke:#e2e2e2}.frame{stroke:#8a8a8a;fill:none}\
-.line{fill:none;stroke-width:1.6}.thin{fill:none;stroke-width:1;opacity:.55}.bar{stroke-width:1.1}\
-.c0{stroke:#0072b2;color:#0072b2}.c1{stroke:#d55e00;color:#d55e00}.c2{stroke:#008060;color:#008060}\
-.c3{stroke:#b0578d;color:#b0578d}.c4{stroke:#8a6d00;color:#8a6d00}.c5{stroke:#3a8fc2;color:#3a8fc2}\
-.c6{stroke:#7a59a5;color:#7a59a5}.c7{stroke:#5c5c5c;color:#5c5c5c}.mark{fill:currentColor;stroke:none}\
-@media(prefers-color-scheme:dark){.ground{fill:#0d1117}text{fill:#e6edf3}.faint{fill:#9da7b3}\
-.grid{stroke:#2a313a}.frame{stroke:#6e7681}.c0{stroke:#56b4e9;color:#56b4e9}.c1{stroke:#f08a3c;color:#f08a3c}\
-.c2{stroke:#2fc49b;color:#2fc49b}.c3{stroke:#e08fc0;color:#e08fc0}.c4{stroke:#e0c341;color:#e0c341}\
-.c5{stroke:#8fd0f5;color:#8fd0f5}.c6{stroke:#b79be0;color:#b79be0}.c7{stroke:#b5bcc4;color:#b5bcc4}}";
+const STYLE: &str = include_str!("svg.css");
 
 struct Ruler<'a> {
     axis: &'a ChartAxis,
@@ -118,11 +108,8 @@ impl<'a> Ruler<'a> {
             AxisScale::Linear => {
                 let rough = (self.high - self.low) / 5.0;
                 let power = 10f64.powf(rough.log10().floor());
-                let step = [1.0, 2.0, 5.0, 10.0]
-                    .map(|m| m * power)
-                    .into_iter()
-                    .find(|s| *s >= rough)
-                    .unwrap_or(rough);
+                let steps = [1.0, 2.0, 5.0, 10.0].map(|m| m * power);
+                let step = steps.into_iter().find(|s| *s >= rough).unwrap_or(rough);
                 let first = (self.low / step).ceil() as i64;
                 let last = (self.high / step).floor() as i64;
                 (first..=last).map(|i| i as f64 * step).map(|t| (t, number(t))).collect()
@@ -217,8 +204,9 @@ impl Figure {
         let mut svg = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" \
              height=\"{height}\" role=\"img\" aria-label=\"{title}\">\n<title>{title}</title>\n<desc>{}</desc>\n\
-             <style>{STYLE}{}</style>\n<rect class=\"ground\" width=\"{width}\" height=\"{height}\"/>\n",
+             <style>{}{}</style>\n<rect class=\"ground\" width=\"{width}\" height=\"{height}\"/>\n",
             escape(&self.reading),
+            STYLE.replace('\n', ""),
             layout.style
         );
         text(&mut svg, (16.0, 24.0), "title", "start", &self.title);

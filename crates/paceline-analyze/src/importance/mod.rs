@@ -7,7 +7,7 @@ mod tree;
 use paceline_random::{Purpose, Stream};
 use serde::Serialize;
 
-use crate::table::StudyTable;
+use crate::table::{Run, StudyTable};
 use tree::{Leaf, RegressionTree, TreeRules};
 
 /// Seed of the forest where nobody asks for another one.
@@ -123,11 +123,9 @@ impl Observed {
         let varied: Vec<usize> =
             (0..table.factors.len()).filter(|f| table.factors[*f].levels.len() > 1).collect();
         let factors = || varied.iter().map(|f| &table.factors[*f]);
-        let (rows, values) = table
-            .measured(response)
-            .into_iter()
-            .map(|(run, value)| (varied.iter().map(|f| run.levels[*f].min(MOST_LEVELS - 1)).collect(), value))
-            .unzip();
+        let row = |run: &Run| varied.iter().map(|f| run.levels[*f].min(MOST_LEVELS - 1)).collect();
+        let (rows, values) =
+            table.measured(response).into_iter().map(|(run, value)| (row(run), value)).unzip();
         let count = varied.len();
         let pairs: Vec<_> = (0..count).flat_map(|f| (f + 1..count).map(move |g| (f, g))).collect();
         let mut names: Vec<String> = factors().map(|factor| factor.name.clone()).collect();

@@ -74,17 +74,11 @@ pub fn page(site: &ServerState, view: &View, query: &Query) -> PageResult {
     body += &parts::told(&shown);
     body += &filters(view, query, chosen.narrows());
     if group.varied().next().is_some() {
-        let _ = writeln!(
-            body,
-            "<section aria-labelledby=\"lines-title\"><h2 id=\"lines-title\">Parallel coordinates</h2>\
-             <p class=\"note\">Each line is a run, coloured by {} (<span class=\"scale\" aria-hidden=\"true\"></span> best to \
-             worst). Drag along an axis to keep the runs that pass there, click it to let all through again; the \
-             filters above do the same by keyboard.</p>\
-             <div id=\"lines\" data-src=\"{}/parallel.json\" data-stamp=\"{:x}\" role=\"img\" aria-label=\"Parallel coordinates of the runs\"></div>\
-             </section>",
-            escape(&group.responses.first().map_or_else(String::new, |r| r.name.clone())),
-            escape(&view.base),
-            stamp(&group.members.iter().filter(|m| m.counts).collect::<Vec<_>>())
+        body += &format!(
+            include_str!("../assets/lines.html"),
+            response = escape(group.responses.first().map_or("", |response| &response.name)),
+            base = escape(&view.base),
+            stamp = stamp(&group.members.iter().filter(|m| m.counts).collect::<Vec<_>>())
         );
     }
     body += &table::html(&view.base, group, members, query);

@@ -169,10 +169,8 @@ fn neighbours(space: &Space, all: Option<&[Point]>, point: &Point) -> Vec<Point>
 impl Sampler for Bayes {
     fn next(&mut self, history: &[Observation]) -> Option<Suggestion> {
         let used = pick::used(history);
-        let measured: Vec<(&Observation, Vec<f64>, Vec<f64>)> = history
-            .iter()
-            .filter_map(|o| Some((o, self.problem.losses(o)?, self.problem.margins(o)?)))
-            .collect();
+        let figures = |o| Some((o, self.problem.losses(o)?, self.problem.margins(o)?));
+        let measured: Vec<(&Observation, Vec<f64>, Vec<f64>)> = history.iter().filter_map(figures).collect();
         let few = measured.len() < 2;
         if few || (self.problem.prior.is_none() && history.len() < self.start()) {
             // What is expected to be good is as good a start as any.
@@ -211,14 +209,12 @@ impl Sampler for Bayes {
         let places = Features::new(space, &open);
 
         let mut scores: Vec<f64> = match goal {
-            Some(goal) => objective
-                .predict(&places)
-                .into_iter()
-                .zip(self.expected(&losses, &open))
-                .map(|((mean, sigma), expected)| {
+            Some(goal) => {
+                let score = |((mean, sigma), expected): ((f64, f64), f64)| {
                     sigma.ln() + normal::ln_expected_improvement((goal - mean - expected) / sigma)
-                })
-                .collect(),
+                };
+                objective.predict(&places).into_iter().zip(self.expected(&losses, &open)).map(score).collect()
+            }
             // Nothing is feasible yet: only that counts.
             None => vec![0.0; open.len()],
         };

@@ -84,10 +84,8 @@ impl Sampler for Halving {
         for (rung, size) in sizes(self.first.len()).into_iter().enumerate() {
             let share = Self::share(rung);
             points.truncate(size);
-            let made: Vec<&Observation> = history
-                .iter()
-                .filter(|o| (o.share - share).abs() < 1e-9 && points.contains(&o.point))
-                .collect();
+            let here = |o: &&Observation| (o.share - share).abs() < 1e-9 && points.contains(&o.point);
+            let made: Vec<&Observation> = history.iter().filter(here).collect();
             let missing = points.iter().find(|point| made.iter().all(|o| o.point != **point));
             if let Some(point) = missing {
                 return Some(Suggestion { point: point.clone(), share });
