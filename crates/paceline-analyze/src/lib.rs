@@ -9,7 +9,7 @@
 //! - [`sheet`]: small tables as text, Markdown and HTML
 //! - `statistics`: medians, quantiles, spreads; `distributions`: tails and quantiles
 //! - [`figure`]: a chart as data, for plotly, as SVG or CSV; [`charts`]: those of a study; [`report`]: all in a page
-//! - [`chart`]: lines on logarithmic axes, as SVG
+//! - [`chart`]: units of axes and of numbers in words
 //!
 //! # Deliberately absent
 //! Measuring; writing to the store.

@@ -8,7 +8,7 @@
 //! - `background`: charts and findings, made beside the pages, so that no page waits for them for long
 //! - `pages`: the pages; `metrics`: figures for Prometheus
 //! - `live`: what is new, as server-sent events
-//! - `assets/`: scripts and style of the pages
+//! - `assets/`: scripts, style and frames of the pages
 //!
 //! # Deliberately absent
 //! Writing: every method but GET and HEAD is refused. Anything that a terminal user could not get. How a study's state
