@@ -7,6 +7,7 @@ use paceline_registry::Registry;
 use paceline_statistics::{mean, sorted};
 use serde::Serialize;
 
+use crate::samplers::SamplerKind;
 use crate::table::{Exploration, ExplorationError};
 
 /// One sampler over all seeds.
@@ -49,13 +50,14 @@ impl RegretCurve {
     /// Explores the table once per seed.
     pub fn measure(
         exploration: &Exploration,
+        samplers: &Registry<SamplerKind>,
         sampler: &str,
         budget: usize,
         seeds: Range<u64>,
     ) -> Result<Self, ExplorationError> {
         let (mut regrets, mut last): (Vec<Vec<f64>>, Vec<f64>) = (Vec::new(), Vec::new());
         for seed in seeds {
-            let explored = exploration.run(&Registry::default(), sampler, seed)?;
+            let explored = exploration.run(samplers, sampler, seed)?;
             let mut regret = exploration.regrets(&explored.rows).ok_or(ExplorationError::NoRegret)?;
             // A design that ends before the budget stays where it is.
             let end = regret.last().copied().unwrap_or(f64::NAN);

@@ -194,8 +194,9 @@ impl Default for Figures {
 }
 
 impl Figures {
-    /// The same with one more.
+    /// One figure more. It replaces one of the same name.
     pub fn with(mut self, figure: &'static RunFigure) -> Self {
+        self.0.retain(|known| known.name != figure.name);
         self.0.push(figure);
         self
     }

@@ -76,6 +76,11 @@ impl<T: Entry> Registry<T> {
         self.0.iter().copied()
     }
 
+    /// Every name with its line for help texts, in order.
+    pub fn described(&self) -> impl Iterator<Item = (&'static str, &'static str)> + '_ {
+        self.iter().map(|entry| (entry.name(), entry.about()))
+    }
+
     /// Every name, in order.
     pub fn names(&self) -> Vec<&'static str> {
         self.iter().map(Entry::name).collect()

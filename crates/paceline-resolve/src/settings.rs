@@ -30,12 +30,6 @@ pub struct PlanSettings {
     given: BTreeMap<String, OsString>,
 }
 
-impl Default for PlanSettings {
-    fn default() -> Self {
-        Self::new(SettingTable::builtin())
-    }
-}
-
 impl PartialEq for PlanSettings {
     fn eq(&self, other: &Self) -> bool {
         self.given == other.given

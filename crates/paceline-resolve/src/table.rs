@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 use std::fmt::Display;
 use std::str::FromStr;
-use std::sync::{Arc, LazyLock};
 
 use paceline_data::Sharding;
 use paceline_nn::Schedule;
@@ -140,13 +139,6 @@ impl SettingTable {
         Self { registries, settings }
     }
 
-    /// Those of the program itself.
-    pub fn builtin() -> &'static Arc<Self> {
-        static BUILTIN: LazyLock<Arc<SettingTable>> =
-            LazyLock::new(|| Arc::new(SettingTable::new(Registries::default())));
-        &BUILTIN
-    }
-
     /// Every setting, in the order of help texts.
     pub fn iter(&self) -> impl Iterator<Item = &RunSetting> {
         self.settings.iter()
@@ -164,7 +156,7 @@ fn text<T: FromStr<Err: Display>>() -> SettingKind {
 }
 
 fn names<T: Entry>(registry: &Registry<T>) -> SettingKind {
-    SettingKind::Name(registry.iter().map(|entry| (entry.name(), entry.about())).collect())
+    SettingKind::Name(registry.described().collect())
 }
 
 fn words(names: [&'static str; 2]) -> SettingKind {

@@ -1,12 +1,17 @@
 //! Settings, the plans that they make, and what a plan's names stand for.
 
+use std::sync::Arc;
+
 use paceline_plan::{Plan, Value};
 use paceline_record::Recording;
 use paceline_resolve::{PlanSettings, Registries, SettingTable, TypedPlan, resolve};
 
+fn table() -> Arc<SettingTable> {
+    Arc::new(SettingTable::new(Registries::default()))
+}
+
 fn set(name: &str, value: Value) -> Result<PlanSettings, String> {
-    PlanSettings::from_values(SettingTable::builtin(), [(&name.to_owned(), &value)])
-        .map_err(|error| error.to_string())
+    PlanSettings::from_values(&table(), [(&name.to_owned(), &value)]).map_err(|error| error.to_string())
 }
 
 #[test]
@@ -28,13 +33,13 @@ fn what_cannot_be_set_says_why_and_what_could() {
 #[test]
 fn a_setting_without_a_value_has_its_bare_one_and_false_takes_it_away() {
     assert_eq!(set("trace", Value::Flag(true)).unwrap().recording().unwrap().trace, 50_000);
-    assert_eq!(set("workers", Value::Flag(false)), Ok(PlanSettings::default()));
-    assert_eq!(PlanSettings::default().recording().unwrap(), Recording::default());
+    assert_eq!(set("workers", Value::Flag(false)), Ok(PlanSettings::new(&table())));
+    assert_eq!(PlanSettings::new(&table()).recording().unwrap(), Recording::default());
 }
 
 #[test]
 fn a_name_of_another_version_is_refused_with_its_flag() {
-    let plan = resolve(&PlanSettings::default()).unwrap();
+    let plan = resolve(&PlanSettings::new(&table())).unwrap();
     assert_eq!(TypedPlan::new(&plan, &Registries::default()).unwrap().optimiser.name, "sgd");
     for (flag, plan) in [
         ("--strategy", Plan { strategy: "telepathy".into(), ..plan.clone() }),

@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use paceline_dash::{Group, Member, Studies, StudyOverview};
 use paceline_explore::schedule::{End, Role, StudyRun};
 
-use crate::registries::StudyRegistries;
+use crate::registries::AllRegistries;
 use crate::state::{self, StudyHistory, StudyState};
 use crate::{table, workload};
 
-/// The studies of a store.
-pub struct StudyStore(pub PathBuf);
+/// The studies of a store, and what they can name.
+pub struct StudyStore(pub PathBuf, pub AllRegistries);
 
 impl Studies for StudyStore {
     fn names(&self) -> Vec<String> {
@@ -29,8 +29,7 @@ impl Studies for StudyStore {
     }
 
     fn read(&self, name: &str) -> Result<StudyOverview, String> {
-        let known = StudyState::peek(&self.0, name, &StudyRegistries::default())
-            .map_err(|failure| failure.to_string())?;
+        let known = StudyState::peek(&self.0, name, &self.1).map_err(|failure| failure.to_string())?;
         let busy = StudyState::busy(&self.0, name);
         Ok(study(&known, busy))
     }

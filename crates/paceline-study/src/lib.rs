@@ -8,6 +8,7 @@
 //! - `outline`: what would be run
 //! - `report`: what came of them; `table`: the same as the input of an analysis; `group`: as the live page shows it
 //! - `export`: for other tools
+//! - `registries`: whatever runs and studies can name
 //! - `overhead`: what recording costs, by pairs of runs
 //! - `predict`: what they would take, in virtual time; `prior`: samplers that begin with that
 //!
@@ -46,7 +47,7 @@ pub use predict::{
     predictions, words as prediction_words,
 };
 pub use prior::calibration;
-pub use registries::StudyRegistries;
+pub use registries::{AllRegistries, Registrable};
 pub use report::{Findings, duration};
 pub use state::{StudyHistory, StudyState, journal, names};
 pub use table::table;
@@ -62,7 +63,7 @@ use paceline_record::figures::Figures;
 use paceline_record::{RecordError, Store};
 
 /// Reads a study file and checks all that can be checked without running anything.
-pub fn read(path: &Path, registries: &StudyRegistries) -> Result<Study, StudyFailure> {
+pub fn read(path: &Path, registries: &AllRegistries) -> Result<Study, StudyFailure> {
     let text = paceline_files::open_or_pipe(path)
         .and_then(std::io::read_to_string)
         .map_err(|source| StudyFailure::File { path: path.into(), source })?;
@@ -75,7 +76,7 @@ pub fn read(path: &Path, registries: &StudyRegistries) -> Result<Study, StudyFai
 }
 
 /// The name of the study that `text` stands for: a study file's, or one that is in the store.
-pub fn find(store: &Path, text: &str, registries: &StudyRegistries) -> Result<Option<String>, StudyFailure> {
+pub fn find(store: &Path, text: &str, registries: &AllRegistries) -> Result<Option<String>, StudyFailure> {
     let path = Path::new(text);
     if path.extension().is_some_and(|e| e == "toml") && path.is_file() {
         return Ok(Some(read(path, registries)?.name));
@@ -84,7 +85,7 @@ pub fn find(store: &Path, text: &str, registries: &StudyRegistries) -> Result<Op
 }
 
 /// The same; it is an error if there is none.
-pub fn find_or_fail(store: &Path, text: &str, registries: &StudyRegistries) -> Result<String, StudyFailure> {
+pub fn find_or_fail(store: &Path, text: &str, registries: &AllRegistries) -> Result<String, StudyFailure> {
     find(store, text, registries)?
         .ok_or_else(|| StudyFailure::Missing { store: store.into(), name: text.into() })
 }
@@ -118,18 +119,14 @@ pub(crate) fn problem(study: &Study, figures: &Figures) -> Problem {
 }
 
 /// The study's schedule, with runs added to its budget.
-pub fn schedule(
-    study: &Study,
-    registries: &StudyRegistries,
-    added: u64,
-) -> Result<StudySchedule, StudyError> {
+pub fn schedule(study: &Study, registries: &AllRegistries, added: u64) -> Result<StudySchedule, StudyError> {
     schedule_expecting(study, registries, added, None)
 }
 
 /// The same, with what is expected of points before any is run.
 pub(crate) fn schedule_expecting(
     study: &Study,
-    registries: &StudyRegistries,
+    registries: &AllRegistries,
     added: u64,
     prior: Option<Prior>,
 ) -> Result<StudySchedule, StudyError> {

@@ -10,7 +10,7 @@ use serde_json::{Value as Json, json};
 
 use crate::error::StudyFailure;
 use crate::reader::FigureReader;
-use crate::registries::StudyRegistries;
+use crate::registries::AllRegistries;
 use crate::report::{configuration, duration};
 use crate::workload;
 
@@ -30,7 +30,7 @@ impl<'a> StudyOutline<'a> {
     /// Asks the schedule as if each run had ended without figures: a learning sampler shows its start only.
     pub fn new(
         study: &'a Study,
-        registries: &StudyRegistries,
+        registries: &AllRegistries,
         seconds: Option<f64>,
     ) -> Result<Self, StudyFailure> {
         let mut schedule = crate::schedule(study, registries, 0)?;
@@ -86,7 +86,7 @@ impl<'a> StudyOutline<'a> {
 }
 
 /// Runs the control once: its wall seconds.
-pub fn probe(study: &Study, registries: &StudyRegistries, store: &Path) -> Result<f64, StudyFailure> {
+pub fn probe(study: &Study, registries: &AllRegistries, store: &Path) -> Result<f64, StudyFailure> {
     let job = PlannedRun { id: 0, role: Role::Control, levels: Vec::new(), share: 1.0, repeat: 0 };
     let call = workload::call(study, registries, &job, store, trial::cores().len())?;
     let program = std::env::current_exe()?;

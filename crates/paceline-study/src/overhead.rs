@@ -61,6 +61,9 @@ pub struct OverheadRequest {
     pub steps: u32,
     #[serde(skip)]
     pub pairs: u32,
+    /// Settings that all of them have.
+    #[serde(skip)]
+    pub settings: PlanSettings,
 }
 
 impl OverheadRequest {
@@ -114,7 +117,7 @@ impl OverheadRequest {
     }
 
     fn document(&self, store: &Path, record: bool) -> Result<String, StudyFailure> {
-        let mut settings = PlanSettings::default();
+        let mut settings = self.settings.clone();
         let (steps, workers) = (self.steps.to_string(), self.workers.to_string());
         for (name, value) in [
             ("data", self.data.as_str()),
@@ -154,7 +157,7 @@ fn run(document: &str) -> Result<PairedRun, StudyFailure> {
 impl RecordingOverhead {
     /// For people.
     pub fn text(&self) -> String {
-        let OverheadRequest { model, data, workers, steps, pairs } = &self.of;
+        let OverheadRequest { model, data, workers, steps, pairs, .. } = &self.of;
         format!(
             "{model} on {data}, {workers} workers, {pairs} pairs of {steps} steps: recording costs\n\
              throughput {:>7.3}%  (95% sure to be below {:.3}%)\n\

@@ -11,7 +11,7 @@ use serde_json::{Value as Json, json};
 
 use crate::drive::{StudyEvent, StudyObserver};
 use crate::error::StudyFailure;
-use crate::registries::StudyRegistries;
+use crate::registries::AllRegistries;
 use crate::report::{configuration, number};
 use crate::state::StudyHistory;
 use crate::workload::{self, Datasets};
@@ -62,7 +62,7 @@ pub fn measured_points(study: &Study, known: &StudyHistory) -> Result<Vec<Point>
 /// Predicts points; the observer learns how many are done now and then.
 pub fn predictions(
     study: &Study,
-    registries: &StudyRegistries,
+    registries: &AllRegistries,
     points: &[Point],
     terms: &Terms<'_>,
     learn: bool,

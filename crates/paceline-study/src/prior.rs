@@ -10,7 +10,7 @@ use paceline_virtual::{Calibration, Terms};
 use crate::drive::{StudyEvent, StudyObserver};
 use crate::error::StudyFailure;
 use crate::predict::{PointPrediction, all_points, predictions};
-use crate::registries::StudyRegistries;
+use crate::registries::AllRegistries;
 use crate::state::StudyState;
 
 /// What is expected of the points, where the study asks for it. It is predicted once and kept in the journal: a study
@@ -32,7 +32,7 @@ pub(crate) fn prior(
 
 fn expected(
     study: &Study,
-    registries: &StudyRegistries,
+    registries: &AllRegistries,
     observer: StudyObserver<'_>,
 ) -> Result<Prior, StudyFailure> {
     let figures = &registries.figures;

@@ -1,16 +1,23 @@
-//! What a study can name.
+//! Whatever the program can name.
 
 use std::sync::Arc;
 
+use paceline_data::DatasetKind;
 use paceline_explore::samplers::SamplerKind;
-use paceline_record::figures::Figures;
+use paceline_nn::models::Model;
+use paceline_nn::optim::Optimiser;
+use paceline_protocol::Strategy;
+use paceline_protocol::consistency::ConsistencyModel;
+use paceline_record::figures::{Figures, RunFigure};
+use paceline_record::metric::{HostReading, InterfaceReading, LinkReading, Metric, ProcessReading};
 use paceline_registry::Registry;
-use paceline_resolve::SettingTable;
+use paceline_resolve::{Registries, SettingTable};
+use paceline_wire::TransportKind;
 
-/// What a study can name. [`Default`] has what the program brings.
+/// Whatever runs and studies can name. [`Default`] has what the program brings.
 #[derive(Clone)]
-pub struct StudyRegistries {
-    /// The settings of its runs, and what their values can name.
+pub struct AllRegistries {
+    /// The settings of runs, and what their values can name.
     pub settings: Arc<SettingTable>,
     /// Samplers.
     pub samplers: Registry<SamplerKind>,
@@ -18,9 +25,54 @@ pub struct StudyRegistries {
     pub figures: Figures,
 }
 
-impl Default for StudyRegistries {
+impl Default for AllRegistries {
     fn default() -> Self {
-        let settings = Arc::clone(SettingTable::builtin());
+        let settings = Arc::new(SettingTable::new(Registries::default()));
         Self { settings, samplers: Registry::default(), figures: Figures::default() }
     }
+}
+
+impl AllRegistries {
+    /// What the settings of runs can name.
+    pub fn runs(&self) -> &Registries {
+        &self.settings.registries
+    }
+
+    /// One entry more, of any family. It replaces one of the same name.
+    pub fn with<T: Registrable>(mut self, entry: &'static T) -> Self {
+        let mut runs = self.runs().clone();
+        entry.register(&mut runs, &mut self);
+        Self { settings: Arc::new(SettingTable::new(runs)), ..self }
+    }
+}
+
+/// An entry of one of the registries.
+pub trait Registrable: Sized + 'static {
+    /// Adds it to its registry: among those of runs, or beside them.
+    fn register(&'static self, runs: &mut Registries, all: &mut AllRegistries);
+}
+
+macro_rules! registrable {
+    ($($kind:ty => |$runs:ident, $all:ident| $registry:expr;)*) => {$(
+        impl Registrable for $kind {
+            fn register(&'static self, $runs: &mut Registries, $all: &mut AllRegistries) {
+                $registry = $registry.clone().with(self);
+            }
+        }
+    )*};
+}
+
+registrable! {
+    Strategy => |runs, _all| runs.protocols.strategies;
+    ConsistencyModel => |runs, _all| runs.protocols.consistencies;
+    TransportKind => |runs, _all| runs.transports;
+    DatasetKind => |runs, _all| runs.datasets;
+    Model => |runs, _all| runs.models;
+    Optimiser => |runs, _all| runs.optimisers;
+    Metric<ProcessReading> => |runs, _all| runs.metrics.process;
+    Metric<LinkReading> => |runs, _all| runs.metrics.link;
+    Metric<HostReading> => |runs, _all| runs.metrics.host;
+    Metric<InterfaceReading> => |runs, _all| runs.metrics.interface;
+    SamplerKind => |_runs, all| all.samplers;
+    RunFigure => |_runs, all| all.figures;
 }

@@ -13,7 +13,7 @@ use paceline_record::Journal;
 use serde::{Deserialize, Serialize};
 
 use crate::error::StudyFailure;
-use crate::registries::StudyRegistries;
+use crate::registries::AllRegistries;
 use crate::workload;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -68,7 +68,7 @@ fn now_ms() -> u64 {
 #[allow(missing_docs, reason = "the names say what the fields are")]
 pub struct StudyHistory {
     pub study: Study,
-    pub registries: StudyRegistries,
+    pub registries: AllRegistries,
     /// Its runs, in the order in which they began.
     pub made: Vec<StudyRun>,
     /// Ids of their records, by number.
@@ -86,7 +86,7 @@ pub struct StudyHistory {
 }
 
 impl StudyHistory {
-    pub(super) fn new(study: Study, registries: StudyRegistries) -> Self {
+    pub(super) fn new(study: Study, registries: AllRegistries) -> Self {
         Self {
             study,
             registries,
@@ -104,7 +104,7 @@ impl StudyHistory {
     fn from(
         entries: Vec<serde_json::Value>,
         path: &Path,
-        registries: &StudyRegistries,
+        registries: &AllRegistries,
     ) -> Result<Self, StudyFailure> {
         let damaged = |why: &str| StudyFailure::damaged(path, why);
         let mut known: Option<Self> = None;
@@ -220,7 +220,7 @@ pub fn names(store: &Path) -> Vec<String> {
 
 impl StudyState {
     /// A new study; one of the same name must not be there.
-    pub fn create(store: &Path, study: Study, registries: StudyRegistries) -> Result<Self, StudyFailure> {
+    pub fn create(store: &Path, study: Study, registries: AllRegistries) -> Result<Self, StudyFailure> {
         let path = journal(store, &study.name);
         let (mut journal, entries) = Journal::open(&path)?;
         if !entries.is_empty() {
@@ -240,7 +240,7 @@ impl StudyState {
     }
 
     /// A study that was begun.
-    pub fn open(store: &Path, name: &str, registries: &StudyRegistries) -> Result<Self, StudyFailure> {
+    pub fn open(store: &Path, name: &str, registries: &AllRegistries) -> Result<Self, StudyFailure> {
         let path = existing(store, name)?;
         let (journal, entries) = Journal::open(&path)?;
         let known = StudyHistory::from(entries, &path, registries)?;
@@ -252,7 +252,7 @@ impl StudyState {
     pub fn peek(
         store: &Path,
         name: &str,
-        registries: &StudyRegistries,
+        registries: &AllRegistries,
     ) -> Result<StudyHistory, StudyFailure> {
         let path = existing(store, name)?;
         StudyHistory::from(Journal::peek(&path)?, &path, registries)

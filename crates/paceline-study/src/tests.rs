@@ -9,7 +9,7 @@ use paceline_record::{Event, Store};
 use paceline_virtual::run::{Scenario, run};
 use paceline_virtual::{Terms, predict};
 
-use super::registries::StudyRegistries;
+use super::registries::AllRegistries;
 use super::state::StudyHistory;
 use super::{export, predict as predicted, table, workload};
 
@@ -25,10 +25,10 @@ static HALVED: RunFigure = less("halved_s", "half s", FigureKind::Time, "half of
 #[test]
 fn a_figure_of_one_line_is_known_to_studies_analyses_predictions_and_exports() {
     let figures = Figures::default().with(&HALVED);
-    let registries = StudyRegistries { figures: figures.clone(), ..StudyRegistries::default() };
+    let registries = AllRegistries { figures: figures.clone(), ..AllRegistries::default() };
     let read = |text: &str| Study::read("s.toml", "s", text).unwrap();
     let study = read(STUDY);
-    let refused = workload::check(&study, &StudyRegistries::default()).unwrap_err().to_string();
+    let refused = workload::check(&study, &AllRegistries::default()).unwrap_err().to_string();
     assert!(refused.contains("`halved_s` is not measured"), "{refused}");
     workload::check(&study, &registries).unwrap();
     let old = workload::renamed(read(&STUDY.replace("halved_s", "half_s")), &figures);

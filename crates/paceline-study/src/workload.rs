@@ -13,7 +13,7 @@ use regex::Regex;
 
 use crate::document::{TrialDocument, TrialTask};
 use crate::error::StudyFailure;
-use crate::registries::StudyRegistries;
+use crate::registries::AllRegistries;
 
 /// The levels of a run, by name; the workload's own settings not among them.
 pub fn levels(study: &Study, job: &PlannedRun) -> BTreeMap<String, Value> {
@@ -52,7 +52,7 @@ fn joined(fixed: &BTreeMap<String, Value>, own: BTreeMap<String, Value>) -> BTre
 /// The settings of a run of `paceline train`.
 fn settings(
     study: &Study,
-    registries: &StudyRegistries,
+    registries: &AllRegistries,
     fixed: &BTreeMap<String, Value>,
     job: &PlannedRun,
 ) -> BTreeMap<String, Value> {
@@ -76,7 +76,7 @@ fn settings(
 /// How a run is started; a plan that cannot be run is refused.
 pub(crate) fn call(
     study: &Study,
-    registries: &StudyRegistries,
+    registries: &AllRegistries,
     job: &PlannedRun,
     store: &Path,
     cores: usize,
@@ -109,7 +109,7 @@ pub(crate) fn call(
 /// How the answers of a run's network are timed; `None` where nobody wants to know.
 pub(crate) fn inference(
     study: &Study,
-    registries: &StudyRegistries,
+    registries: &AllRegistries,
     job: &PlannedRun,
 ) -> Result<Option<Call>, StudyFailure> {
     let Workload::Train(fixed) = &study.workload else { return Ok(None) };
@@ -144,7 +144,7 @@ fn number(study: &Study, job: &PlannedRun, name: &str) -> Option<f64> {
 /// Settings that make no sense for one worker alone.
 const OF_SEVERAL: &str = "workers servers strategy sync compression buffer network hosts averages placement";
 
-fn alone(fixed: &BTreeMap<String, Value>, registries: &StudyRegistries) -> BTreeMap<String, Value> {
+fn alone(fixed: &BTreeMap<String, Value>, registries: &AllRegistries) -> BTreeMap<String, Value> {
     let of_strategies = registries.settings.registries.protocols.parameters();
     let own = |name: &str| {
         OF_SEVERAL.split(' ').all(|several| several != name) && of_strategies.iter().all(|p| p.name != name)
@@ -186,7 +186,7 @@ pub fn renamed_end(study: &Study, mut end: End, figures: &Figures) -> End {
 }
 
 /// Whether every run of a study can be run.
-pub fn check(study: &Study, registries: &StudyRegistries) -> Result<(), StudyError> {
+pub fn check(study: &Study, registries: &AllRegistries) -> Result<(), StudyError> {
     let figures = &registries.figures;
     paceline_explore::samplers::find(&registries.samplers, &study.sampler)
         .map_err(|e| study.source.error("sampler", e.0))?;
@@ -238,7 +238,7 @@ fn check_figures(study: &Study, known: &dyn Fn(&str) -> bool, names: &[&str]) ->
 fn check_train(
     study: &Study,
     fixed: &BTreeMap<String, Value>,
-    registries: &StudyRegistries,
+    registries: &AllRegistries,
 ) -> Result<(), StudyError> {
     let figures = &registries.figures;
     let source = &study.source;
@@ -270,7 +270,7 @@ fn check_train(
 }
 
 /// Whether runs can have a setting with this value.
-fn check_setting(registries: &StudyRegistries, name: &str, value: &Value) -> Result<(), String> {
+fn check_setting(registries: &AllRegistries, name: &str, value: &Value) -> Result<(), String> {
     match name {
         "json" | "quiet" | "store" | "no-record" => Err("is set by the study itself: leave it out".into()),
         "listen" | "key-file" | "join-timeout" => {
@@ -283,7 +283,7 @@ fn check_setting(registries: &StudyRegistries, name: &str, value: &Value) -> Res
 /// The control is run first and again and again: it must be a plan.
 fn check_control(
     study: &Study,
-    registries: &StudyRegistries,
+    registries: &AllRegistries,
     fixed: &BTreeMap<String, Value>,
 ) -> Result<(), StudyError> {
     let settings = joined(fixed, study.control.clone());
@@ -299,7 +299,7 @@ fn check_control(
 /// Every point as a plan, as far as there are not too many.
 fn check_points(
     study: &Study,
-    registries: &StudyRegistries,
+    registries: &AllRegistries,
     fixed: &BTreeMap<String, Value>,
 ) -> Result<(), StudyError> {
     let points = study.space.points(paceline_plan::ENUMERABLE);
@@ -336,7 +336,7 @@ fn asked(plan: &Plan) -> String {
 /// The plan of a point, and its dataset.
 pub(crate) fn planned<'d>(
     study: &Study,
-    registries: &StudyRegistries,
+    registries: &AllRegistries,
     levels: &BTreeMap<String, Value>,
     datasets: &'d mut Datasets,
 ) -> Result<(Plan, &'d Dataset), String> {
@@ -354,7 +354,7 @@ pub(crate) fn planned<'d>(
 
 fn try_plan(
     values: &BTreeMap<String, Value>,
-    registries: &StudyRegistries,
+    registries: &AllRegistries,
     datasets: &mut Datasets,
 ) -> Result<Plan, String> {
     let settings = PlanSettings::from_values(&registries.settings, values).map_err(|e| e.to_string())?;

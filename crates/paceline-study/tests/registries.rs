@@ -11,7 +11,7 @@ use paceline_launch::CheckpointContext;
 use paceline_launch::run::{Launch, run as launch};
 use paceline_plan::{Plan, Study, Value};
 use paceline_protocol::consistency::{ConsistencyModel, Gate, Race};
-use paceline_protocol::{Consistency, Rank, Strategy, find};
+use paceline_protocol::{Consistency, Rank, Strategy};
 use paceline_record::export::{Exported, FORMATS, Target};
 use paceline_record::metric::{Metric, MetricKind, ProcessReading};
 use paceline_record::process::Started;
@@ -19,7 +19,7 @@ use paceline_record::store::{Build, Record};
 use paceline_record::{Checkpoints, Event, Recording, RunResult, Store};
 use paceline_registry::Registry;
 use paceline_resolve::{PlanSettings, Registries, SettingTable, TypedPlan, resolve};
-use paceline_study::StudyRegistries;
+use paceline_study::AllRegistries;
 use paceline_train::model;
 use paceline_virtual::run::{Scenario, run as simulate};
 use paceline_virtual::whatif::FittedRun;
@@ -73,16 +73,11 @@ static ANSWER: Metric<ProcessReading> = Metric {
     read: |_| Some(42.0),
 };
 
-fn registries() -> Registries {
-    let ring = find("ring-allreduce").unwrap();
+fn all() -> AllRegistries {
+    let ring = Registries::default().protocols.strategies.find("ring-allreduce").unwrap();
     let detour: &'static Strategy =
         Box::leak(Box::new(Strategy { name: "detour", about: "a ring under another name", ..*ring }));
-    let mut all = Registries::default();
-    all.protocols.strategies = all.protocols.strategies.with(detour);
-    all.protocols.consistencies = all.protocols.consistencies.with(&EVEN);
-    all.transports = all.transports.with(&SLOW);
-    all.metrics.process = all.metrics.process.with(&ANSWER);
-    all
+    AllRegistries::default().with(detour).with(&EVEN).with(&SLOW).with(&LAST).with(&ANSWER)
 }
 
 /// The plan of settings, in the world of a table.
@@ -111,14 +106,14 @@ fn digits(plan: &TypedPlan<'_>) -> Dataset {
 
 #[test]
 fn settings_name_them_and_the_program_alone_does_not() {
-    let table = Arc::new(SettingTable::new(registries()));
+    let [table, builtin] = [all(), AllRegistries::default()].map(|registries| registries.settings);
     for (setting, name) in [("strategy", "detour"), ("sync", "even"), ("transport", "slow")] {
         table.find(setting).unwrap().check(name).unwrap();
-        assert!(SettingTable::builtin().find(setting).unwrap().check(name).is_err(), "{name}");
+        assert!(builtin.find(setting).unwrap().check(name).is_err(), "{name}");
     }
     for settings in [DETOUR, EVENLY] {
         plan(&table, settings).unwrap();
-        assert!(plan(SettingTable::builtin(), settings).is_err());
+        assert!(plan(&builtin, settings).is_err());
     }
     // A gate is all that a consistency model needs; a strategy without one refuses it.
     let refused = plan(&table, &[("strategy", "detour"), ("sync", "even"), ("workers", "2")]).unwrap_err();
@@ -150,17 +145,17 @@ fn trained(plan: &Plan, registries: &Registries, store: &std::path::Path) -> Run
 
 #[test]
 fn runs_are_trained_and_recorded_with_them() {
-    let registries = registries();
-    let table = Arc::new(SettingTable::new(registries.clone()));
+    let AllRegistries { settings: table, .. } = all();
+    let registries = &table.registries;
     for settings in [DETOUR, EVENLY] {
         let (plan, folder) = (plan(&table, settings).unwrap(), tempfile::tempdir().unwrap());
-        let result = trained(&plan, &registries, folder.path());
+        let result = trained(&plan, registries, folder.path());
         assert_eq!((result.steps, result.samples), (6, 6 * 2 * 64), "{settings:?}");
         if settings == DETOUR {
             // The strategy that it is under another name gives the same bits.
             let ring = Plan { strategy: "ring-allreduce".into(), ..plan.clone() };
             let other = tempfile::tempdir().unwrap();
-            assert_eq!(result.params_sha256, trained(&ring, &registries, other.path()).params_sha256);
+            assert_eq!(result.params_sha256, trained(&ring, registries, other.path()).params_sha256);
         }
         let store = Store::open_with(folder.path(), &registries.metrics).unwrap();
         let run = &store.runs().unwrap()[0];
@@ -178,22 +173,22 @@ fn runs_are_trained_and_recorded_with_them() {
 
 #[test]
 fn prices_and_what_ifs_know_them() {
-    let (registries, builtin) = (registries(), Registries::default());
-    let table = Arc::new(SettingTable::new(registries.clone()));
+    let (AllRegistries { settings: table, .. }, builtin) = (all(), Registries::default());
+    let registries = &table.registries;
     let terms = |registries| Terms { registries, calibration: None, cluster: None, jitter: None };
     for settings in [DETOUR, EVENLY] {
         let plan = plan(&table, settings).unwrap();
         let dataset = digits(&TypedPlan::new(&plan, &registries).unwrap());
         assert!(predict(&plan, &dataset, &terms(&builtin), false).is_err());
-        let slow = predict(&plan, &dataset, &terms(&registries), false).unwrap().train_s.median;
+        let slow = predict(&plan, &dataset, &terms(registries), false).unwrap().train_s.median;
         let usual = Plan { transport: "inproc".into(), ..plan.clone() };
-        let usual = predict(&usual, &dataset, &terms(&registries), false).unwrap().train_s.median;
+        let usual = predict(&usual, &dataset, &terms(registries), false).unwrap().train_s.median;
         assert!(slow > 6.0 * 0.25 && usual < 0.25, "its own price, nobody else's: {slow} {usual}");
 
         let folder = tempfile::tempdir().unwrap();
         let mut record =
             Record::simulated(folder.path(), "r1", &plan, BUILD, &registries.metrics, None).unwrap();
-        let (plan, terms, started) = (&plan, terms(&registries), Started::now());
+        let (plan, terms, started) = (&plan, terms(registries), Started::now());
         let scenario =
             Scenario { plan, dataset: &dataset, terms, learn: false, trace: 1000, run: "r1", started };
         let result = simulate(&scenario, &mut |event: Event<'_>| record.event(&event)).unwrap();
@@ -201,7 +196,7 @@ fn prices_and_what_ifs_know_them() {
         let store = Store::open(folder.path()).unwrap();
         let recorded = Recorded::read(&store, &store.runs().unwrap()[0]).unwrap();
         let said = Explanation::new(&recorded).unwrap();
-        let fitted = FittedRun::new(plan, &registries, recorded.params, &said).expect("it can be asked");
+        let fitted = FittedRun::new(plan, registries, recorded.params, &said).expect("it can be asked");
         assert!(fitted.step_s > 0.0);
         assert!(FittedRun::new(plan, &builtin, recorded.params, &said).is_none());
     }
@@ -209,17 +204,13 @@ fn prices_and_what_ifs_know_them() {
 
 #[test]
 fn studies_know_them() {
-    let registries = StudyRegistries {
-        settings: Arc::new(SettingTable::new(registries())),
-        samplers: Registry::default().with(&LAST),
-        ..StudyRegistries::default()
-    };
+    let registries = all();
     let text = "sampler = \"last\"\n[workload]\nsteps = 4\nworkers = 2\ntransport = \"slow\"\n\
                 [axes]\nstrategy = [\"detour\", \"tree\"]\n[[objectives]]\nmetric = \"samples_per_s\"\n\
                 goal = \"maximize\"\n[control]\nevery = 0\n";
     let study = Study::read("s.toml", "s", text).unwrap();
     paceline_study::check(&study, &registries).unwrap();
     assert_eq!(paceline_study::schedule(&study, &registries, 0).unwrap().known().unwrap().len(), 2);
-    let refused = paceline_study::check(&study, &StudyRegistries::default()).unwrap_err().to_string();
+    let refused = paceline_study::check(&study, &AllRegistries::default()).unwrap_err().to_string();
     assert!(refused.contains("there is no sampler `last`"), "{refused}");
 }

@@ -1,12 +1,27 @@
 //! The settings of a run as flags: clap's arguments, made from the table of `paceline_resolve`.
 
+use std::sync::OnceLock;
+
 use clap::builder::{PathBufValueParser, PossibleValue, PossibleValuesParser, ValueParser};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use paceline_resolve::{PlanSettings, Registries, RunSetting, SettingKind, SettingSection, SettingTable};
+use paceline_resolve::{PlanSettings, RunSetting, SettingKind, SettingSection};
+use paceline_study::AllRegistries;
+
+/// What the program's names stand for. One per process: clap makes and reads derived arguments by functions without
+/// parameters.
+static REGISTRIES: OnceLock<AllRegistries> = OnceLock::new();
+
+pub fn set_registries(registries: AllRegistries) {
+    assert!(REGISTRIES.set(registries).is_ok(), "a process is one program: `main_with` is called once");
+}
+
+pub fn registries() -> &'static AllRegistries {
+    REGISTRIES.get_or_init(AllRegistries::default)
+}
 
 /// What was given of one of the [`GROUPS`] of settings.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct SettingFlags<const GROUP: usize>(pub PlanSettings);
 
 /// Which settings are flags of a verb.
@@ -25,11 +40,6 @@ pub type RecordingFlags = SettingFlags<1>;
 pub type NetworkFlags = SettingFlags<2>;
 /// The flag of where datasets lie.
 pub type PlaceFlags = SettingFlags<3>;
-
-/// What the program's names stand for.
-pub fn registries() -> &'static Registries {
-    &SettingTable::builtin().registries
-}
 
 /// A parser of registered names that shows what each one is.
 pub fn names(entries: impl Iterator<Item = (&'static str, &'static str)>) -> PossibleValuesParser {
@@ -67,13 +77,13 @@ fn arg(setting: &'static RunSetting) -> Arg {
 
 impl<const GROUP: usize> SettingFlags<GROUP> {
     fn settings() -> impl Iterator<Item = &'static RunSetting> {
-        SettingTable::builtin().iter().filter(|setting| GROUPS[GROUP](setting))
+        registries().settings.iter().filter(|setting| GROUPS[GROUP](setting))
     }
 }
 
 impl<const GROUP: usize> clap::FromArgMatches for SettingFlags<GROUP> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let mut given = PlanSettings::default();
+        let mut given = PlanSettings::new(&registries().settings);
         let from_user = |name| matches.value_source(name) == Some(ValueSource::CommandLine);
         for setting in Self::settings().filter(|setting| from_user(setting.name)) {
             // As it was typed; of a flag that is given several times, all values.

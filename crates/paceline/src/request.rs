@@ -92,7 +92,7 @@ impl RunRequest {
     ) -> Result<RunResult, Failure> {
         let Self { plan, folders, run: id, recording, .. } = self;
         let interrupt = Interrupt::on_signals()?;
-        let typed = TypedPlan::new(plan, registries())?;
+        let typed = TypedPlan::new(plan, registries().runs())?;
         let dataset = typed.dataset.load(folders, &model::settings(plan))?;
         plan.check(dataset.train.len())?;
         weights::check(&typed, &dataset)?.iter().for_each(|note| show.note(note));
@@ -114,7 +114,7 @@ impl RunRequest {
         let (listen, _key) = listening.open(plan, &folder, show)?;
         let launch = Launch {
             plan: &typed,
-            registries: registries(),
+            registries: registries().runs(),
             dataset: &dataset,
             folders,
             run: id,
@@ -158,7 +158,7 @@ impl RunRequest {
             Box::new(|line: &str| drop(output::json_line(line))) as EventSink
         });
         let open = if self.resumes { Record::reopen } else { Record::create };
-        Ok(Some(open(&self.store, &self.run, &self.plan, BUILD, &registries().metrics, told)?))
+        Ok(Some(open(&self.store, &self.run, &self.plan, BUILD, &registries().runs().metrics, told)?))
     }
 
     /// Where the run's checkpoints are, what it goes on from, and what ends it early.

@@ -6,14 +6,14 @@ use std::path::PathBuf;
 use paceline_analyze::table::{self, Columns, Response, RowSample};
 use paceline_analyze::{Analysis, AnalysisRequest, FindingKind, StudyTable, StudyTableError, importance};
 use paceline_plan::{Goal, TableError};
-use paceline_study::{StudyRegistries, StudyState, find_or_fail};
+use paceline_study::{StudyState, find_or_fail};
 use serde_json::json;
 
 use super::store::Where;
 use crate::failure::Failure;
+use crate::flags::registries;
 use crate::output::{self, Bar, Show};
 use paceline_record::FailureKind;
-use paceline_record::figures::Figures;
 
 /// Flags of `paceline analyze`.
 #[derive(clap::Args, Debug)]
@@ -95,8 +95,7 @@ impl Asked {
                     return Err(Failure::ask(flag, "", "a study's axes and objectives are what is analysed"));
                 }
             }
-            let table =
-                paceline_study::table(&StudyState::peek(&store.folder(), name, &StudyRegistries::default())?);
+            let table = paceline_study::table(&StudyState::peek(&store.folder(), name, registries())?);
             if table.measured(0).is_empty() {
                 let hint = format!("`paceline status {name}` shows how far it is");
                 return Err(Failure::new(
@@ -107,10 +106,10 @@ impl Asked {
             }
             return Ok(table);
         }
-        let figures = Figures::default();
+        let figures = &registries().figures;
         let Some(path) = &self.table else {
             let runs = store.open()?.runs()?;
-            return Ok(table::recorded("recorded runs", &runs, &self.factors, &self.responses, &figures)?);
+            return Ok(table::recorded("recorded runs", &runs, &self.factors, &self.responses, figures)?);
         };
         for (flag, missing) in
             [("--factor", self.factors.is_empty()), ("--response", self.responses.is_empty())]
@@ -119,7 +118,7 @@ impl Asked {
                 return Err(Failure::ask(flag, "", "name at least one column of the table"));
             }
         }
-        let of = |r: &Response| Response::figure(&figures, &r.name, r.log).wanted(r.goal);
+        let of = |r: &Response| Response::figure(figures, &r.name, r.log).wanted(r.goal);
         let mut responses: Vec<Response> = self.responses.iter().map(of).collect();
         for name in &self.maximize {
             match responses.iter_mut().find(|r| r.is(name)) {
@@ -214,7 +213,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     let study = args
         .study
         .as_deref()
-        .map(|text| find_or_fail(&args.store.folder(), text, &StudyRegistries::default()))
+        .map(|text| find_or_fail(&args.store.folder(), text, registries()))
         .transpose()?;
     let (_, _, analysis) = args.asked.analysis(&args.store, study.as_deref(), show)?;
     if show.json {

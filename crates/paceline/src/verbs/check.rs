@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use crate::failure::Failure;
+use crate::flags::registries;
 use crate::output::{self, Show};
-use paceline_study::StudyRegistries;
 
 /// Flags of `paceline check`.
 #[derive(clap::Args, Debug)]
@@ -24,7 +24,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     let Some(path) = args.study.as_ref().filter(|_| !args.schema) else {
         return Ok(output::json(&paceline_plan::study::schema())?);
     };
-    let study = paceline_study::read(path, &StudyRegistries::default())?;
+    let study = paceline_study::read(path, registries())?;
     let points = study.space.points(paceline_plan::ENUMERABLE).map(|points| points.len());
     if show.json {
         return Ok(output::json(&json!({

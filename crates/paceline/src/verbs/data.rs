@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 use paceline_data::origin::{Origin, Parcel};
-use paceline_data::{DATASETS, DatasetContents, DatasetKind, FileState, Form, common_path};
+use paceline_data::{DatasetContents, DatasetKind, FileState, Form, common_path};
 use paceline_fetch::{Client, FetchEvent};
 use paceline_resolve::{own_data_folder, variable};
 use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::flags::{PlaceFlags, names};
+use crate::flags::{PlaceFlags, names, registries};
 use crate::output::{self, Bar, Show};
 use paceline_record::FailureKind;
 
@@ -40,7 +40,7 @@ enum What {
 #[derive(clap::Args, Debug)]
 struct One {
     /// The dataset
-    #[arg(value_parser = names(DATASETS.iter().map(|d| (d.name, d.about))))]
+    #[arg(value_parser = names(registries().runs().datasets.described()))]
     name: String,
     #[command(flatten)]
     place: PlaceFlags,
@@ -49,7 +49,7 @@ struct One {
 #[derive(clap::Args, Debug)]
 struct Get {
     /// The dataset
-    #[arg(value_parser = names(DATASETS.iter().map(|d| (d.name, d.about))))]
+    #[arg(value_parser = names(registries().runs().datasets.described()))]
     name: String,
     /// Folder of datasets to put it into, as DIR/<name> [default: PACELINE_DATA, then the user's data
     /// directory]
@@ -62,7 +62,7 @@ struct Get {
 }
 
 fn source(name: &str) -> &'static DatasetKind {
-    paceline_data::find(name).expect("clap lets registered names pass only")
+    registries().runs().datasets.find(name).expect("clap lets registered names pass only")
 }
 
 /// `paceline data list | get | path | info`.
@@ -88,7 +88,8 @@ struct Row {
 
 fn list(place: &PlaceFlags, show: Show) -> Result<(), Failure> {
     let folders = place.0.data_folders();
-    let rows: Vec<Row> = DATASETS
+    let datasets = &registries().runs().datasets;
+    let rows: Vec<Row> = datasets
         .iter()
         .map(|d| {
             let (shape, classes) = match d.form {
@@ -102,7 +103,7 @@ fn list(place: &PlaceFlags, show: Show) -> Result<(), Failure> {
         return Ok(output::json(&rows)?);
     }
     let mut text = String::new();
-    for (row, source) in rows.iter().zip(DATASETS) {
+    for (row, source) in rows.iter().zip(datasets.iter()) {
         let here = match (row.available, &source.origin) {
             (true, _) => "ready",
             (false, Origin::Yours) => "give --data-dir",

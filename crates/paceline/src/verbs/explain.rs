@@ -46,7 +46,7 @@ impl From<ExplainError> for Failure {
 pub fn explained(recorded: &Recorded, plan: Option<&Plan>) -> Result<Explanation, ExplainError> {
     let mut said = Explanation::new(recorded)?;
     if let Some(plan) = plan.filter(|_| recorded.params > 0) {
-        whatif::predict(&mut said, plan, registries(), recorded.params);
+        whatif::predict(&mut said, plan, registries().runs(), recorded.params);
     }
     Ok(said)
 }

@@ -5,11 +5,11 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use paceline_record::export::{ExportError, Exported, FORMATS, Target};
-use paceline_study::{StudyRegistries, StudyState, ranks, runs};
+use paceline_study::{StudyState, ranks, runs};
 
 use super::store::Where;
 use crate::failure::Failure;
-use crate::flags::names;
+use crate::flags::{names, registries};
 use crate::output::Show;
 use paceline_record::FailureKind;
 
@@ -31,7 +31,7 @@ pub struct Args {
 
 /// `paceline export`.
 pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
-    if let Some(study) = paceline_study::find(&args.store.folder(), &args.run, &StudyRegistries::default())? {
+    if let Some(study) = paceline_study::find(&args.store.folder(), &args.run, registries())? {
         return export_study(args, &study, show);
     }
     let store = args.store.open()?;
@@ -69,7 +69,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
 
 /// A study: a row per run, and one per rank.
 fn export_study(args: &Args, name: &str, show: Show) -> Result<(), Failure> {
-    let known = StudyState::peek(&args.store.folder(), name, &StudyRegistries::default())?;
+    let known = StudyState::peek(&args.store.folder(), name, registries())?;
     // Runs of other programs leave no record.
     let recorded = known.runs.iter().any(Option::is_some);
     let mut sheets = vec![runs(&known)];

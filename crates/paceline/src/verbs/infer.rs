@@ -47,6 +47,6 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
 
 /// Times the answers and prints what came out.
 pub fn measure(request: InferRequest, show: Show) -> Result<(), Failure> {
-    let measured = request.measure(registries(), &|line| show.note(line))?;
+    let measured = request.measure(registries().runs(), &|line| show.note(line))?;
     show.print(&measured, || measured.text())
 }

@@ -98,14 +98,14 @@ impl Listening {
             return if single {
                 Ok(())
             } else {
-                Ok(run::check_hosts(plan, &registries().transports, false)?)
+                Ok(run::check_hosts(plan, &registries().runs().transports, false)?)
             };
         };
         if single {
             let problem = "one worker alone runs on one machine; give more --workers, and --hosts".into();
             return Err(PlanError { flag: "--listen".into(), value: address.to_string(), problem }.into());
         }
-        run::check_hosts(plan, &registries().transports, true)?;
+        run::check_hosts(plan, &registries().runs().transports, true)?;
         if !address.all[0].ip().is_loopback() && key_path(self.key_file.as_ref()).is_none() {
             let message = format!(
                 "other machines can reach {}: without a key this would let anybody in",

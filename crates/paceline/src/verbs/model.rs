@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 
 use clap::Subcommand;
-use paceline_data::{DATASETS, DatasetSettings, Form};
-use paceline_nn::models::{self, MODELS};
+use paceline_data::{DatasetSettings, Form};
+use paceline_nn::models::Model;
 use paceline_nn::{Graph, Shape};
 use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::flags::{PlaceFlags, names};
+use crate::flags::{PlaceFlags, names, registries};
 use crate::output::{self, Show};
 
 /// Flags of `paceline model`.
@@ -30,13 +30,13 @@ enum What {
 #[derive(clap::Args, Debug)]
 struct ShowArgs {
     /// The model
-    #[arg(required_unless_present = "model_file", value_parser = names(MODELS.iter().map(|m| (m.name, m.about))))]
+    #[arg(required_unless_present = "model_file", value_parser = names(registries().runs().models.described()))]
     model: Option<String>,
     /// The network that a file describes: a list of layers in TOML
     #[arg(long, value_name = "FILE", conflicts_with = "model")]
     model_file: Option<PathBuf>,
     /// For this dataset's samples
-    #[arg(long, conflicts_with = "input", value_parser = names(DATASETS.iter().map(|d| (d.name, d.about))))]
+    #[arg(long, conflicts_with = "input", value_parser = names(registries().runs().datasets.described()))]
     data: Option<String>,
     #[command(flatten)]
     place: PlaceFlags,
@@ -104,10 +104,8 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
 }
 
 fn list(show: Show) -> Result<(), Failure> {
-    let rows: Vec<Listed> = MODELS
-        .iter()
-        .map(|m| Listed { name: m.name, about: m.about, input: m.native_input.to_string() })
-        .collect();
+    let row = |m: &Model| Listed { name: m.name, about: m.about, input: m.native_input.to_string() };
+    let rows: Vec<Listed> = registries().runs().models.iter().map(row).collect();
     if show.json {
         return Ok(output::json(&rows)?);
     }
@@ -117,9 +115,9 @@ fn list(show: Show) -> Result<(), Failure> {
 
 fn show_one(args: &ShowArgs, show: Show) -> Result<(), Failure> {
     let file = args.model_file.as_deref().map(paceline_resolve::model_description).transpose()?;
-    let model =
-        args.model.as_deref().map(|name| models::find(name).expect("clap lets registered names pass only"));
-    let data = args.data.as_deref().and_then(paceline_data::find);
+    // clap lets registered names pass only.
+    let model = args.model.as_deref().and_then(|name| registries().runs().models.find(name));
+    let data = args.data.as_deref().and_then(|name| registries().runs().datasets.find(name));
     let sample = match data.map(|source| (source, source.form)) {
         Some((_, Form::Fixed { shape, classes })) => Some((shape, classes)),
         Some((source, Form::FromFiles(_))) => {

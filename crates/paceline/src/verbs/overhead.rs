@@ -1,8 +1,10 @@
 //! `paceline bench overhead`: what recording costs.
 
+use paceline_resolve::PlanSettings;
 use paceline_study::{OverheadPair, OverheadRequest};
 
 use crate::failure::Failure;
+use crate::flags::registries;
 use crate::output::{self, Show};
 
 /// Flags of `paceline bench overhead`.
@@ -29,7 +31,8 @@ pub struct Args {
 pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     let Args { pairs, steps, workers, data, model } = args;
     let (data, model) = (data.clone(), model.clone());
-    let request = OverheadRequest { model, data, workers: *workers, steps: *steps, pairs: *pairs };
+    let settings = PlanSettings::new(&registries().settings);
+    let request = OverheadRequest { model, data, workers: *workers, steps: *steps, pairs: *pairs, settings };
     let measured = request.measure(&|i, pair: &OverheadPair| {
         if !show.quiet {
             let (loss, cpu) = (100.0 * pair.loss_fraction, 100.0 * pair.cpu_fraction);

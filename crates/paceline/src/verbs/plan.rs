@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
-use paceline_study::{StudyOutline, StudyRegistries, probe};
+use paceline_study::{StudyOutline, probe};
 
 use super::store::Where;
 use crate::failure::Failure;
+use crate::flags::registries;
 use crate::output::Show;
 
 /// Flags of `paceline plan`.
@@ -23,12 +24,12 @@ pub struct Args {
 
 /// `paceline plan`.
 pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
-    let study = paceline_study::read(&args.study, &StudyRegistries::default())?;
+    let study = paceline_study::read(&args.study, registries())?;
     let mut seconds = None;
     if !args.no_probe {
         show.note("running the control once, to see how long a run takes (--no-probe leaves that out)");
-        seconds = Some(probe(&study, &StudyRegistries::default(), &args.store.folder())?);
+        seconds = Some(probe(&study, registries(), &args.store.folder())?);
     }
-    let outline = StudyOutline::new(&study, &StudyRegistries::default(), seconds)?;
+    let outline = StudyOutline::new(&study, registries(), seconds)?;
     show.print(&outline.json(), || outline.text())
 }

@@ -3,14 +3,15 @@
 use std::path::PathBuf;
 
 use paceline_study::{
-    StudyRegistries, StudyState, all_points, calibration, compare, measured_points, prediction_document,
-    prediction_words, predictions,
+    StudyState, all_points, calibration, compare, measured_points, prediction_document, prediction_words,
+    predictions,
 };
 
 use super::explore::StudyProgress;
 use super::simulate::Hardware;
 use super::store::Where;
 use crate::failure::Failure;
+use crate::flags::registries;
 use crate::output::{self, Show};
 
 /// Flags of `paceline predict`.
@@ -33,11 +34,11 @@ pub struct Args {
 
 /// `paceline predict`.
 pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
-    let study = paceline_study::read(&args.study, &StudyRegistries::default())?;
+    let study = paceline_study::read(&args.study, registries())?;
     let known = args.hardware.read()?.or(calibration(&study)?);
     let measured = args.against.as_deref().map(|name| {
         let name = if name.is_empty() { &study.name } else { name };
-        StudyState::peek(&args.store.folder(), name, &StudyRegistries::default())
+        StudyState::peek(&args.store.folder(), name, registries())
     });
     let measured = measured.transpose()?;
     known.tell(show);
@@ -46,14 +47,10 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
         None => all_points(&study)?,
     };
     let watch = StudyProgress::new(show);
-    let predicted = predictions(
-        &study,
-        &StudyRegistries::default(),
-        &points,
-        &known.terms(),
-        !args.time_only,
-        &mut |event| watch.take(event),
-    )?;
+    let predicted =
+        predictions(&study, registries(), &points, &known.terms(), !args.time_only, &mut |event| {
+            watch.take(event)
+        })?;
     let compared = measured.map(|measured| compare(&study, &measured, &predicted));
     if show.json {
         let document = prediction_document(&study.name, &predicted, compared.as_deref());

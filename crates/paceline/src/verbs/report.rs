@@ -12,8 +12,8 @@ use super::analyze::Asked;
 use super::explain::explained;
 use super::store::Where;
 use crate::failure::Failure;
+use crate::flags::registries;
 use crate::output::Show;
-use paceline_study::StudyRegistries;
 
 /// Flags of `paceline report`.
 #[derive(clap::Args, Debug)]
@@ -48,7 +48,7 @@ Examples:
 /// `paceline report`.
 pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     let study = match &args.what[..] {
-        [name] => paceline_study::find(&args.store.folder(), name, &StudyRegistries::default())?,
+        [name] => paceline_study::find(&args.store.folder(), name, registries())?,
         _ => None,
     };
     let report = if args.what.is_empty() || study.is_some() {

@@ -2,12 +2,12 @@
 
 use paceline_record::RunOrigin;
 use paceline_record::process::Started;
-use paceline_study::{StudyRegistries, StudyState};
+use paceline_study::StudyState;
 
 use super::explore::{Running, tell};
 use super::listen::Listening;
 use crate::failure::Failure;
-use crate::flags::{PlaceFlags, RecordingFlags};
+use crate::flags::{PlaceFlags, RecordingFlags, registries};
 use crate::output::{self, Show};
 use crate::request::RunRequest;
 
@@ -45,7 +45,7 @@ struct StudyArgs {
 
 /// `paceline resume`.
 pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
-    match paceline_study::find(&args.running.store.folder(), &args.what, &StudyRegistries::default())? {
+    match paceline_study::find(&args.running.store.folder(), &args.what, registries())? {
         Some(name) => resume_study(args, &name, show),
         None => resume_run(args, show, started),
     }
@@ -91,7 +91,7 @@ fn resume_study(args: &Args, name: &str, show: Show) -> Result<(), Failure> {
         let problem = "is a study: its file says where its data are, and its runs stay on this machine";
         return Err(Failure::usage(format!("{name} {problem}; leave --listen and --data-dir out")));
     }
-    let mut state = StudyState::open(&args.running.store.folder(), name, &StudyRegistries::default())?;
+    let mut state = StudyState::open(&args.running.store.folder(), name, registries())?;
     let (runs, minutes) = (args.study.add_budget, f64::from(args.study.add_minutes));
     if runs > 0 && state.known.study.runs.is_none() {
         return Err(Failure::usage("--add-budget: the study has no `runs` in its [budget] to add to"));

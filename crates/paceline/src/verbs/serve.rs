@@ -12,6 +12,7 @@ use serde_json::json;
 
 use super::store::Where;
 use crate::failure::Failure;
+use crate::flags::registries;
 use crate::output::{self, Show};
 use paceline_record::FailureKind;
 
@@ -98,7 +99,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
         output::text(&format!("{url}\n"))?;
     }
     // It changes nothing, so it can be ended at any moment.
-    let studies = Box::new(StudyStore(folder.clone()));
+    let studies = Box::new(StudyStore(folder.clone(), registries().clone()));
     paceline_dash::serve(listener, folder, studies, access, std::future::pending()).map_err(busy)
 }
 

@@ -72,7 +72,7 @@ impl HardwareModel {
     pub fn terms(&self) -> Terms<'_> {
         let Self { cluster, calibration, jitter } = self;
         let (calibration, cluster) = (calibration.as_ref(), cluster.as_ref());
-        Terms { registries: registries(), calibration, cluster, jitter: *jitter }
+        Terms { registries: registries().runs(), calibration, cluster, jitter: *jitter }
     }
 
     /// Says where times come from, if from nowhere.
@@ -92,10 +92,10 @@ pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
     args.train.listening.refuse("virtual time has no other machines; --cluster FILE describes some")?;
     let known = args.hardware.read()?;
     if known.cluster.is_none() {
-        paceline_launch::run::check_hosts(&plan, &registries().transports, false)?;
+        paceline_launch::run::check_hosts(&plan, &registries().runs().transports, false)?;
     }
     let folders = args.train.settings.0.data_folders();
-    let typed = TypedPlan::new(&plan, registries())?;
+    let typed = TypedPlan::new(&plan, registries().runs())?;
     let dataset = typed.dataset.load(&folders, &model::settings(&plan))?;
     plan.check(dataset.train.len())?;
     weights::check(&typed, &dataset)?.iter().for_each(|note| show.note(note));
@@ -108,7 +108,7 @@ pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
         Scenario { plan: &plan, dataset: &dataset, terms, learn: args.learn, trace, run: &id, started };
     let told = show.json.then(|| Box::new(|line: &str| drop(output::json_line(line))) as EventSink);
     let mut record = recording
-        .map(|(store, _)| Record::simulated(&store, &id, &plan, BUILD, &registries().metrics, told))
+        .map(|(store, _)| Record::simulated(&store, &id, &plan, BUILD, &registries().runs().metrics, told))
         .transpose()?;
     let mut follow = Follow::new(show, RunOrigin::Simulated, record.is_none());
     let result = run::run(&scenario, &mut |event: Event<'_>| {

@@ -5,15 +5,14 @@ use std::path::Path;
 use paceline_analyze::sheet::aligned;
 use paceline_explore::schedule::{End, Role, StudyRun};
 use paceline_record::RecordError;
-use paceline_study::{
-    Findings, StudyRegistries, StudyState, duration, find_or_fail, journal, names, schedule,
-};
+use paceline_study::{Findings, StudyState, duration, find_or_fail, journal, names, schedule};
 use serde::Serialize;
 use serde_json::json;
 
 use super::runs::{Listed, listed, table};
 use super::store::Where;
 use crate::failure::Failure;
+use crate::flags::registries;
 use crate::output::{self, Show};
 
 /// Flags of `paceline status`.
@@ -42,7 +41,7 @@ struct Progress {
 pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     let store = args.store.folder();
     if let Some(text) = &args.what {
-        let name = find_or_fail(&store, text, &StudyRegistries::default())?;
+        let name = find_or_fail(&store, text, registries())?;
         return one(&store, &name, show);
     }
     let studies = names(&store).iter().map(|name| progress(&store, name)).collect::<Result<Vec<_>, _>>()?;
@@ -80,8 +79,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
 }
 
 fn progress(store: &Path, name: &str) -> Result<Progress, Failure> {
-    let (known, busy) =
-        (StudyState::peek(store, name, &StudyRegistries::default())?, StudyState::busy(store, name));
+    let (known, busy) = (StudyState::peek(store, name, registries())?, StudyState::busy(store, name));
     let count = |which: &dyn Fn(&StudyRun) -> bool| known.made.iter().filter(|m| which(m)).count();
     Ok(Progress {
         study: name.into(),
@@ -96,7 +94,7 @@ fn progress(store: &Path, name: &str) -> Result<Progress, Failure> {
 
 /// How far one study is, and what it has found so far.
 fn one(store: &Path, name: &str, show: Show) -> Result<(), Failure> {
-    let known = StudyState::peek(store, name, &StudyRegistries::default())?;
+    let known = StudyState::peek(store, name, registries())?;
     let path = journal(store, name);
     let findings = Findings::new(&known);
     let folder = path.parent().unwrap_or(store);

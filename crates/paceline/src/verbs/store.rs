@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use paceline_record::store::Build;
 use paceline_record::{RecordError, Store};
 
+use crate::flags::registries;
+
 pub const BUILD: Build = Build {
     version: env!("CARGO_PKG_VERSION"),
     commit: env!("PACELINE_COMMIT"),
@@ -27,6 +29,6 @@ impl Where {
 
     /// The store, which must be there.
     pub fn open(&self) -> Result<Store, RecordError> {
-        Store::open(&self.folder())
+        Store::open_with(&self.folder(), &registries().runs().metrics)
     }
 }

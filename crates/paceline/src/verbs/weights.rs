@@ -74,7 +74,7 @@ fn checkpoint(args: &Args) -> Result<(Plan, Checkpoint), Failure> {
 /// `paceline export-weights`.
 pub fn export(args: &Args, show: Show) -> Result<(), Failure> {
     let (plan, checkpoint) = checkpoint(args)?;
-    let plan = TypedPlan::new(&plan, registries())?;
+    let plan = TypedPlan::new(&plan, registries().runs())?;
     // The shapes of a network's layers follow from its samples.
     let dataset = plan.dataset.load(&args.place.0.data_folders(), &model::settings(&plan))?;
     let graph = model::graph(&plan, &dataset)?;

@@ -5,10 +5,11 @@ pub mod table;
 use std::path::{Path, PathBuf};
 
 use clap::ArgGroup;
-use paceline_study::{Findings, StudyEvent, StudyRegistries, StudyState, check_records, drive};
+use paceline_study::{Findings, StudyEvent, StudyState, check_records, drive};
 
 use super::store::Where;
 use crate::failure::Failure;
+use crate::flags::registries;
 use crate::output::{self, Bar, Show};
 
 /// Flags of `paceline explore`.
@@ -103,13 +104,9 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
 }
 
 fn explore(path: &Path, args: &Args, show: Show) -> Result<(), Failure> {
-    let study = paceline_study::read(path, &StudyRegistries::default())?;
+    let study = paceline_study::read(path, registries())?;
     if !show.quiet {
-        paceline_study::schedule(&study, &StudyRegistries::default(), 0)?
-            .notes()
-            .iter()
-            .for_each(|note| output::note(note));
+        paceline_study::schedule(&study, registries(), 0)?.notes().iter().for_each(|note| output::note(note));
     }
-    args.running
-        .go(StudyState::create(&args.running.store.folder(), study, StudyRegistries::default())?, show)
+    args.running.go(StudyState::create(&args.running.store.folder(), study, registries().clone())?, show)
 }

@@ -3,20 +3,17 @@
 use std::path::{Path, PathBuf};
 
 use paceline_explore::regret::{self, RegretCurve};
-use paceline_explore::samplers::SAMPLERS;
 use paceline_explore::{Exploration, ExplorationRequest, LookupTable};
 use paceline_plan::{Condition, Goal, Objective};
 use serde_json::{Map, Value, json};
 
-use paceline_record::figures::Figures;
-use paceline_study::StudyRegistries;
-
 use crate::failure::Failure;
+use crate::flags::registries;
 use crate::output::{self, Show};
 
 /// Which samplers can be used with a table: rows cannot be made shorter.
 pub fn samplers() -> String {
-    let all = SAMPLERS.iter().filter(|kind| !kind.shortens).map(|kind| kind.name);
+    let all = registries().samplers.iter().filter(|kind| !kind.shortens).map(|kind| kind.name);
     format!("How rows are chosen: {}", all.collect::<Vec<_>>().join(", "))
 }
 
@@ -55,7 +52,7 @@ impl Asked {
         if self.objectives.is_empty() {
             return Err(Failure::usage("--objective COLUMN is missing: what is wanted?"));
         }
-        let (table, figures) = (LookupTable::read(table)?, Figures::default());
+        let (table, figures) = (LookupTable::read(table)?, &registries().figures);
         // A table may have a figure under a name that it had before.
         let column = |name: &str| {
             figures
@@ -76,7 +73,7 @@ impl Asked {
 /// `paceline explore --table`.
 pub fn explore(table: &Path, sampler: &str, asked: &Asked, show: Show) -> Result<(), Failure> {
     let exploration = asked.exploration(table)?;
-    let explored = exploration.run(&StudyRegistries::default().samplers, sampler, asked.seed)?;
+    let explored = exploration.run(&registries().samplers, sampler, asked.seed)?;
     let problem = exploration.problem();
     let row = |at: usize| exploration.table().named(explored.rows[at]);
     let best: Vec<Map<String, Value>> = problem.best(&explored.history).into_iter().map(row).collect();
@@ -149,7 +146,9 @@ pub fn bench(args: &BenchArgs, show: Show) -> Result<(), Failure> {
     let exploration = args.asked.exploration(&args.table)?;
     let (budget, repeats) = (args.asked.budget as usize, args.repeats);
     let seeds = args.asked.seed..args.asked.seed.saturating_add(repeats);
-    let curve = |sampler: &String| RegretCurve::measure(&exploration, sampler, budget, seeds.clone());
+    let samplers = &registries().samplers;
+    let curve =
+        |sampler: &String| RegretCurve::measure(&exploration, samplers, sampler, budget, seeds.clone());
     let curves = args.samplers.iter().map(curve).collect::<Result<Vec<_>, _>>()?;
     show.print(
         &json!({
