@@ -4,20 +4,18 @@
 //! trip is the latency), then streams messages one way until it is told that the last has come. Leaders begin
 //! each part together, at a word of rank 0. A repeat has processes of its own.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use paceline_analyze::Quantiles;
 use paceline_launch::{Done, LaunchError};
 use paceline_record::process;
 use paceline_train::TrainError;
-use paceline_wire::Transport;
 use serde::{Deserialize, Serialize};
 
 use crate::channels_document::{Channel, ChannelRepeat};
 use crate::document::Channels;
 use crate::end::{End, MEMORY};
-use crate::exchange::{self, Account, Bench, Flat};
+use crate::exchange::{self, Account, Bench, BenchProgram, Flat, RankPart};
 use crate::payload;
 use crate::sweep::{Progress, SweepRules, order};
 
@@ -39,17 +37,16 @@ pub struct Sweep {
 }
 
 impl Sweep {
-    /// Measures everything with processes of `program WORD`.
+    /// Measures everything.
     pub fn run(
         &self,
-        program: &Path,
-        word: &str,
+        by: &BenchProgram<'_>,
         report: &mut dyn FnMut(Progress<'_>),
     ) -> Result<Channels, LaunchError> {
         let rules = &self.rules;
-        let (combinations, left_out) = rules.over.combinations()?;
+        let (combinations, left_out) = rules.over.combinations(&by.registries.transports)?;
         let load_average = process::load_average();
-        let tensors = payload::tensors(&rules.model).expect("the model's name comes from the registry");
+        let tensors = payload::tensors(rules.model);
         let mut points = Vec::new();
         for (transport, buffer) in &combinations {
             for (payload, &size) in rules.payloads.iter().flat_map(|p| self.sizes.iter().map(move |s| (p, s)))
@@ -67,7 +64,7 @@ impl Sweep {
             let (bench, payload, _, repeats) = &mut points[at];
             let next = format!("{} {payload}", bench.transport);
             report(Progress { done, total: order.len(), next: &next });
-            repeats.push(repeat(done, &bench.accounts(program, word)?));
+            repeats.push(repeat(done, &bench.accounts(by)?));
         }
         let point = |(bench, payload, sizes, repeats): (Bench, &str, Vec<usize>, Vec<ChannelRepeat>)| {
             let bytes = sizes.iter().map(|len| 4 * len).collect();
@@ -127,20 +124,12 @@ const GO: u8 = 9;
 impl Task {
     /// Plays a rank's part. A leader tells the times of its round trips, and of its stream the messages
     /// (`steps`), bytes, seconds (`train_s`) and CPU time; its partner what came of the stream, and its CPU time.
-    pub(super) fn play(
-        &self,
-        bench: &Bench,
-        rank: usize,
-        transport: Box<dyn Transport>,
-    ) -> Result<Account, TrainError> {
+    pub(super) fn play(&self, bench: &Bench, part: RankPart<'_>) -> Result<Account, TrainError> {
+        let RankPart { rank, transport, cpu_seconds, .. } = part;
         let largest = *self.sizes.iter().max().expect("a size");
         let memory = (0..largest.min(MEMORY)).map(|i| (i % 251 + 1) as f32).collect();
-        let mut end = End::new(transport, Flat(memory), bench.workers);
-        if rank.is_multiple_of(2) {
-            self.lead(bench, rank, &mut end)
-        } else {
-            follow(bench, rank - 1, &mut end)
-        }
+        let mut end = End::new(transport, Flat(memory), bench.workers, cpu_seconds);
+        if rank.is_multiple_of(2) { self.lead(bench, rank, &mut end) } else { follow(rank - 1, &mut end) }
     }
 
     fn lead(&self, bench: &Bench, rank: usize, end: &mut End) -> Result<Account, TrainError> {
@@ -154,13 +143,13 @@ impl Task {
         together(end, rank, world)?;
         self.stream(end, partner, warm_up)?;
         together(end, rank, world)?;
-        let (start, cpu) = (Instant::now(), bench.cpu_seconds());
+        let (start, cpu) = (Instant::now(), (end.cpu_seconds)());
         let (messages, elements) = self.stream(end, partner, half)?;
         let done = Done {
             steps: messages,
             sent_bytes: 4 * elements,
             train_s: start.elapsed().as_secs_f64(),
-            cpu_s: bench.cpu_seconds() - cpu,
+            cpu_s: (end.cpu_seconds)() - cpu,
             ..Done::default()
         };
         end.send(partner, OVER, 0)?;
@@ -203,7 +192,7 @@ impl Task {
 }
 
 /// Does what the leader's messages ask for, to the last of them.
-fn follow(bench: &Bench, leader: usize, end: &mut End) -> Result<Account, TrainError> {
+fn follow(leader: usize, end: &mut End) -> Result<Account, TrainError> {
     let mut done = Done::default();
     let mut cpu = 0.0;
     loop {
@@ -211,13 +200,13 @@ fn follow(bench: &Bench, leader: usize, end: &mut End) -> Result<Account, TrainE
         match kind {
             PING => end.send(leader, PONG, elements)?,
             // What came before was to warm up.
-            BEGIN => (done, cpu) = (Done::default(), bench.cpu_seconds()),
+            BEGIN => (done, cpu) = (Done::default(), (end.cpu_seconds)()),
             STREAMED => {
                 done.steps += 1;
                 done.received_bytes += 4 * elements as u64;
             }
             END => {
-                done.cpu_s = bench.cpu_seconds() - cpu;
+                done.cpu_s = (end.cpu_seconds)() - cpu;
                 end.send(leader, ALL_HERE, 0)?;
             }
             _ => {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use paceline_nn::accel::{Level, peak_gflops};
-use paceline_nn::optim::{self, Settings, Step};
+use paceline_nn::optim::{OPTIMISERS, Settings, Step};
 use paceline_nn::{Compute, Graph, Network, Pass, ShapeError, Targets, models};
 use paceline_random::{Purpose, Stream};
 use serde::Serialize;
@@ -138,8 +138,7 @@ impl TrainingSteps {
         self.network.backward(&pass, &self.params, &mut self.grads, &mut |_, _| {});
         let Self { network, params, grads, memory, .. } = self;
         let update = Step { params, grads, memory, lr: 0.01, step: self.step + 1 };
-        let sgd = optim::find("sgd").expect("sgd is registered");
-        sgd.apply(network.compute(), &Settings::default(), update);
+        OPTIMISERS[0].apply(network.compute(), &Settings::default(), update);
         self.step += 1;
     }
 }

@@ -18,6 +18,8 @@ const PART: u8 = 0;
 
 pub(crate) struct End {
     transport: Box<dyn Transport>,
+    /// CPU time so far of what this rank is: a process or a thread.
+    pub cpu_seconds: fn() -> f64,
     pub memory: Flat,
     /// What errors say where the exchange was.
     pub step: u64,
@@ -33,10 +35,10 @@ pub(crate) struct End {
 }
 
 impl End {
-    pub fn new(transport: Box<dyn Transport>, memory: Flat, world: usize) -> Self {
+    pub fn new(transport: Box<dyn Transport>, memory: Flat, world: usize, cpu_seconds: fn() -> f64) -> Self {
         let (events, inbox) = (Vec::new(), VecDeque::new());
         let (partial, lost) = (vec![0; world], vec![None; world]);
-        Self { transport, memory, step: 0, events, inbox, partial, lost, leaving: 0 }
+        Self { transport, cpu_seconds, memory, step: 0, events, inbox, partial, lost, leaving: 0 }
     }
 
     /// Queues a message, in parts where it is longer than the messages of training.

@@ -1,7 +1,7 @@
 //! Measurements of the exchange itself: all-reduce through the real engine, and point to point as its
 //! floor. Every rank times each repetition; a repetition takes as long as its slowest rank.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,11 +11,11 @@ use paceline_launch::{
 use paceline_plan::NetworkLimits;
 use paceline_protocol::{Action, Buf, Input, Region, Setup};
 use paceline_record::process;
-use paceline_registry::Registry;
+use paceline_resolve::Registries;
 use paceline_train::memory::{Bodies, Memory, add};
 use paceline_train::worker::MESSAGE;
 use paceline_train::{Begin, Engine, Segment, TrainError};
-use paceline_wire::{Interfaces, Key, Source, Span, Transport, identity, registry};
+use paceline_wire::{Interfaces, Key, Source, Span, Transport, identity};
 use serde::{Deserialize, Serialize};
 
 use crate::end::{End, MEMORY};
@@ -49,6 +49,25 @@ pub enum Task {
     Channel(channels::Task),
     /// Pushes to parameter servers, and pulls.
     Serve(ps::Task),
+}
+
+/// Who measures: `program WORD` is a rank, and names stand for these.
+pub struct BenchProgram<'a> {
+    /// This program.
+    pub program: PathBuf,
+    /// The word that makes it a rank.
+    pub word: &'a str,
+    /// What it knows.
+    pub registries: &'a Registries,
+}
+
+/// A rank, and what it plays its part with.
+pub(crate) struct RankPart<'a> {
+    pub(crate) rank: usize,
+    pub(crate) transport: Box<dyn Transport>,
+    pub(crate) registries: &'a Registries,
+    /// CPU time so far of what the rank is: a process or a thread.
+    pub(crate) cpu_seconds: fn() -> f64,
 }
 
 /// What is measured.
@@ -131,54 +150,49 @@ impl Bench {
         4 * elements as u64
     }
 
-    fn links(&self, rank: usize) -> Vec<usize> {
+    fn links(&self, rank: usize, registries: &Registries) -> Vec<usize> {
         match &self.task {
             Task::Exchange => {}
             Task::Channel(_) => return channels::links(self.workers, rank),
-            Task::Serve(task) => return task.links(self.workers, rank),
+            Task::Serve(task) => return task.links(self.workers, rank, &registries.protocols),
         }
-        match paceline_protocol::find(&self.what) {
+        match registries.protocols.strategies.find(&self.what) {
             Some(strategy) => (strategy.links)(&self.setup(1, 0), rank),
             None => vec![1 - rank],
         }
     }
 
-    fn play(&self, rank: usize, transport: Box<dyn Transport>) -> Result<Account, TrainError> {
+    fn play(&self, part: RankPart<'_>) -> Result<Account, TrainError> {
         match &self.task {
-            Task::Exchange => self.exchange(rank, transport).map(|times| (Done::default(), times)),
-            Task::Channel(task) => task.play(self, rank, transport),
-            Task::Serve(task) => task.play(self, rank, transport),
+            Task::Exchange => self.exchange(part).map(|times| (Done::default(), times)),
+            Task::Channel(task) => task.play(self, part),
+            Task::Serve(task) => task.play(self.workers, part),
         }
     }
 
     /// The same as a rank's process is told.
-    fn task(&self, rank: usize) -> RankTask {
+    fn task(&self, rank: usize, registries: &Registries) -> RankTask {
         RankTask {
             transport: self.transport.clone(),
             buffer: self.buffer,
             network: self.network,
             workers: self.workers,
             world: self.world(),
-            links: self.links(rank),
+            links: self.links(rank, registries),
             document: serde_json::to_value(self).expect("a measurement is plain data"),
         }
     }
 
-    /// CPU seconds so far of what this rank is: a process, or a thread where ranks are threads.
-    pub(crate) fn cpu_seconds(&self) -> f64 {
-        let threads = registry::find(&self.transport).is_some_and(|kind| kind.mesh.is_some());
-        if threads { process::thread_cpu_seconds() } else { process::cpu_seconds() }
-    }
-
     /// The seconds of every repetition of every size, one after the other.
-    fn exchange(&self, rank: usize, transport: Box<dyn Transport>) -> Result<Vec<f32>, TrainError> {
+    fn exchange(&self, part: RankPart<'_>) -> Result<Vec<f32>, TrainError> {
+        let RankPart { rank, transport, registries, .. } = part;
         let mut all = Vec::new();
-        let Some(strategy) = paceline_protocol::find(&self.what) else {
+        let Some(strategy) = registries.protocols.strategies.find(&self.what) else {
             self.point_to_point(rank, transport, &mut all)?;
             return Ok(all);
         };
         let participant = |round: usize| strategy.participant(&self.setup(self.sizes[round], round), rank);
-        let mut engine = Engine::new(participant(0), transport, self.links(rank), self.workers);
+        let mut engine = Engine::new(participant(0), transport, self.links(rank, registries), self.workers);
         for (round, &size) in self.sizes.iter().enumerate() {
             if round > 0 {
                 engine = engine.succeed(participant(round), round as u32);
@@ -224,7 +238,9 @@ impl Bench {
         transport: Box<dyn Transport>,
         all: &mut Vec<f32>,
     ) -> Result<(), TrainError> {
-        let (peer, mut end) = (1 - rank, End::new(transport, Flat(Vec::new()), self.workers));
+        let memory = Flat(Vec::new());
+        let (peer, mut end) =
+            (1 - rank, End::new(transport, memory, self.workers, process::thread_cpu_seconds));
         let mut touched = vec![0u8; self.touched];
         for (size, repetition) in
             self.sizes.iter().flat_map(|&s| (0..WARM_UP + self.repetitions(s)).map(move |r| (s, r)))
@@ -291,27 +307,27 @@ impl Bench {
             .collect()
     }
 
-    /// Runs it with processes of `program WORD`, or with threads if that is what the transport is for.
-    pub fn run(&self, program: &Path, word: &str) -> Result<Vec<Row>, LaunchError> {
-        let accounts = self.accounts(program, word)?;
+    /// Runs it with processes, or with threads if that is what the transport is for.
+    pub fn run(&self, by: &BenchProgram<'_>) -> Result<Vec<Row>, LaunchError> {
+        let accounts = self.accounts(by)?;
         Ok(self.rows(&accounts.into_iter().map(|(_, times)| times).collect::<Vec<_>>()))
     }
 
     /// The same, with what each rank tells.
-    pub fn accounts(&self, program: &Path, word: &str) -> Result<Vec<Account>, LaunchError> {
-        match run::transport(&Registry::default(), &self.transport, self.buffer)?.mesh {
-            Some(mesh) => self.as_threads(mesh(self.world())),
-            None => self.as_processes(program, word),
+    pub fn accounts(&self, by: &BenchProgram<'_>) -> Result<Vec<Account>, LaunchError> {
+        match run::transport(&by.registries.transports, &self.transport, self.buffer)?.mesh {
+            Some(mesh) => self.as_threads(mesh(self.world()), by.registries),
+            None => self.as_processes(by),
         }
     }
 
-    fn as_processes(&self, program: &Path, word: &str) -> Result<Vec<Account>, LaunchError> {
+    fn as_processes(&self, by: &BenchProgram<'_>) -> Result<Vec<Account>, LaunchError> {
         let key = *Key::generate().map_err(TrainError::from)?.as_bytes();
         let world = self.world();
-        let orders: Vec<RankCommand> =
-            (0..world).map(|rank| RankCommand::Task { task: self.task(rank), rank, key }).collect();
+        let order = |rank| RankCommand::Task { task: self.task(rank, by.registries), rank, key };
+        let orders: Vec<RankCommand> = (0..world).map(order).collect();
         let interfaces = self.emulated().map(|emulated| emulated.interfaces()).transpose()?;
-        let mut processes = RankProcesses::start(program, word, &orders)?;
+        let mut processes = RankProcesses::start(&by.program, by.word, &orders)?;
         let mut addresses = vec![String::new(); world];
         let mut accounts: Vec<Option<Account>> = vec![None; world];
         let mut ended = vec![0; world];
@@ -362,18 +378,27 @@ impl Bench {
         Ok(accounts.into_iter().flatten().collect())
     }
 
-    fn as_threads(&self, transports: Vec<Box<dyn Transport>>) -> Result<Vec<Account>, LaunchError> {
+    fn as_threads(
+        &self,
+        transports: Vec<Box<dyn Transport>>,
+        registries: &Registries,
+    ) -> Result<Vec<Account>, LaunchError> {
         let emulated = self.emulated();
         let interfaces = emulated.as_ref().map(Emulated::interfaces).transpose()?.map(Arc::new);
         let own_core = self.world() <= std::thread::available_parallelism().map_or(1, usize::from);
         let accounts: Result<Vec<_>, TrainError> = std::thread::scope(|scope| {
-            let wrap = |transport| match (&emulated, &interfaces) {
+            let (emulated, interfaces) = (emulated.as_ref(), interfaces.as_ref());
+            let wrap = move |transport| match (emulated, interfaces) {
                 (Some(emulated), Some(interfaces)) => {
                     emulated.wrap(transport, Arc::clone(interfaces), None, own_core)
                 }
                 _ => transport,
             };
-            let spawn = |(rank, transport)| scope.spawn(move || self.play(rank, wrap(transport)));
+            let spawn = |(rank, transport)| {
+                let cpu_seconds = process::thread_cpu_seconds;
+                let part = move || RankPart { rank, transport: wrap(transport), registries, cpu_seconds };
+                scope.spawn(move || self.play(part()))
+            };
             let ranks: Vec<_> = transports.into_iter().enumerate().map(spawn).collect();
             ranks.into_iter().map(|r| r.join().expect("a rank does not panic")).collect()
         });
@@ -382,9 +407,14 @@ impl Bench {
 }
 
 /// Plays the part of a rank's process in the measurement that a task describes.
-pub fn play(task: &RankTask, rank: usize, transport: Box<dyn Transport>) -> Result<Account, TrainError> {
+pub fn play(
+    task: &RankTask,
+    rank: usize,
+    transport: Box<dyn Transport>,
+    registries: &Registries,
+) -> Result<Account, TrainError> {
     let bench = Bench::deserialize(&task.document).expect("the same program wrote the task");
-    bench.play(rank, transport)
+    bench.play(RankPart { rank, transport, registries, cpu_seconds: process::cpu_seconds })
 }
 
 /// A gradient buffer without a model.

@@ -26,5 +26,5 @@ mod sweep;
 
 pub use channels_document::{Channel, ChannelRepeat};
 pub use document::{Channels, Scheme};
-pub use exchange::{Bench, Row, Task, play};
+pub use exchange::{Bench, BenchProgram, Row, Task, play};
 pub use sweep::{ChannelAxes, Progress, SweepRules};

@@ -1,6 +1,6 @@
 //! Sizes of messages: the registry of payload schemes.
 
-use paceline_nn::models;
+use paceline_nn::models::Model;
 use paceline_random::{Purpose, Stream};
 
 use crate::document::Scheme;
@@ -43,11 +43,10 @@ pub fn find(name: &str) -> Option<&'static Payload> {
     PAYLOADS.iter().find(|payload| payload.name == name)
 }
 
-/// Lengths of a model's tensors in the order in which backward finishes them; none without such a model.
-pub fn tensors(model: &str) -> Option<Vec<usize>> {
-    let model = models::find(model)?;
+/// Lengths of a model's tensors in the order in which backward finishes them.
+pub fn tensors(model: &Model) -> Vec<usize> {
     let graph = model.build(model.native_input, 10).expect("a model can be built for its own input");
-    Some(graph.params().iter().rev().map(|tensor| tensor.range.len()).collect())
+    graph.params().iter().rev().map(|tensor| tensor.range.len()).collect()
 }
 
 impl Payload {
@@ -91,6 +90,11 @@ fn fit(weights: &[f64], total: usize) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use paceline_registry::Registry;
+
+    fn tensors_of(model: &str) -> Vec<usize> {
+        tensors(Registry::default().find(model).unwrap())
+    }
 
     fn mean(lens: &[usize]) -> f64 {
         lens.iter().sum::<usize>() as f64 / lens.len() as f64
@@ -98,8 +102,8 @@ mod tests {
 
     #[test]
     fn every_scheme_has_exactly_the_mean_that_is_asked_for() {
-        for model in models::MODELS {
-            let tensors = tensors(model.name).unwrap();
+        for model in Registry::<Model>::default().iter() {
+            let tensors = tensors(model);
             for (payload, size) in PAYLOADS.iter().flat_map(|p| [1, 2, 16, 1000, 4 << 20].map(|s| (p, s))) {
                 let lens = payload.messages(size, &tensors, 7);
                 assert_eq!(mean(&lens), size as f64, "{} of {}: {lens:?}", payload.name, model.name);
@@ -111,7 +115,7 @@ mod tests {
 
     #[test]
     fn buckets_make_up_the_whole_model() {
-        let tensors = tensors("lenet").unwrap();
+        let tensors = tensors_of("lenet");
         for (payload, total) in PAYLOADS.iter().flat_map(|p| [1, 5, 8, 1 << 20].map(|t| (p, t))) {
             let lens = payload.buckets(total, &tensors, 1);
             assert_eq!(lens.iter().sum::<usize>(), total, "{}", payload.name);
@@ -121,7 +125,7 @@ mod tests {
 
     #[test]
     fn uniform_sizes_are_alike_random_ones_depend_on_the_seed_and_skewed_ones_on_the_model() {
-        let [lenet, mlp] = ["lenet", "mlp"].map(|model| tensors(model).unwrap());
+        let [lenet, mlp] = ["lenet", "mlp"].map(tensors_of);
         let of = |name: &str, tensors: &[usize], seed| find(name).unwrap().messages(4096, tensors, seed);
         assert_eq!(of("uniform", &lenet, 1), [4096]);
         assert_ne!(of("random", &lenet, 1), of("random", &lenet, 2));
@@ -132,7 +136,7 @@ mod tests {
 
     #[test]
     fn random_sizes_span_a_wide_range_and_skewed_ones_keep_the_proportions_of_the_tensors() {
-        let tensors = tensors("lenet").unwrap();
+        let tensors = tensors_of("lenet");
         let random = find("random").unwrap().messages(1 << 20, &tensors, 1);
         let (least, most) = (*random.iter().min().unwrap(), *random.iter().max().unwrap());
         assert!(most <= 64 * least && most > 16 * least, "{least} to {most}");

@@ -3,14 +3,13 @@
 //! own.
 
 use std::collections::HashMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
 use paceline_analyze::Quantiles;
 use paceline_launch::{Done, LaunchError};
 use paceline_nn::Compute;
-use paceline_nn::optim::{self, Optimiser, Settings, Step};
+use paceline_nn::optim::{OPTIMISERS, Optimiser, Settings, Step};
 use paceline_plan::PlanError;
 use paceline_protocol::{
     Action, Buf, Buffers, Input, Options, Protocols, Refusal, Setup, Strategy, ps_messages,
@@ -19,11 +18,11 @@ use paceline_record::process;
 use paceline_train::memory::{Bodies, Memory, add};
 use paceline_train::worker::MESSAGE;
 use paceline_train::{Begin, Engine, TrainError};
-use paceline_wire::{Source, Span, Transport};
+use paceline_wire::{Source, Span};
 use serde::{Deserialize, Serialize};
 
 use crate::document::Servers;
-use crate::exchange::{self, Account, Bench, WARM_UP};
+use crate::exchange::{self, Account, Bench, BenchProgram, RankPart, WARM_UP};
 use crate::payload::{self, Payload};
 use crate::servers_document::{ServerRepeat, ServerUse, ServersConfig, ServersPoint};
 use crate::sweep::{Progress, SweepRules, order};
@@ -53,15 +52,14 @@ struct Point {
 }
 
 impl Sweep {
-    /// Measures everything with processes of `program WORD`.
+    /// Measures everything.
     pub fn run(
         &self,
-        program: &Path,
-        word: &str,
+        by: &BenchProgram<'_>,
         report: &mut dyn FnMut(Progress<'_>),
     ) -> Result<Servers, LaunchError> {
         let rules = &self.rules;
-        let (combinations, left_out) = rules.over.combinations()?;
+        let (combinations, left_out) = rules.over.combinations(&by.registries.transports)?;
         let load_average = process::load_average();
         let mut points = Vec::new();
         for (transport, buffer) in &combinations {
@@ -74,7 +72,7 @@ impl Sweep {
                     let (transport, buffer_bytes, sync) = (transport.clone(), *buffer, sync.clone());
                     let name = payload.name.to_owned();
                     let of = ServersConfig { transport, buffer_bytes, workers, servers, sync, payload: name };
-                    points.extend(self.points(&of, payload)?);
+                    points.extend(self.points(&of, payload, &by.registries.protocols)?);
                 }
             }
         }
@@ -91,12 +89,12 @@ impl Sweep {
         for point in &mut points {
             next(point);
             point.set_rounds(PILOT);
-            let pilot = repeat(0, &point.bench, &point.bench.accounts(program, word)?);
+            let pilot = repeat(0, &point.bench, &point.bench.accounts(by)?);
             point.set_rounds((rules.seconds / pilot.round_s.median.max(1e-9)) as u64);
         }
         for (place, at) in order.into_iter().enumerate() {
             next(&points[at]);
-            let accounts = points[at].bench.accounts(program, word)?;
+            let accounts = points[at].bench.accounts(by)?;
             let measured = repeat(place, &points[at].bench, &accounts);
             points[at].repeats.push(measured);
         }
@@ -108,8 +106,13 @@ impl Sweep {
     }
 
     /// The points of a configuration, one per size, if it can be run.
-    fn points(&self, of: &ServersConfig, payload: &Payload) -> Result<Vec<Point>, PlanError> {
-        let tensors = payload::tensors(&self.rules.model).expect("the model's name comes from the registry");
+    fn points(
+        &self,
+        of: &ServersConfig,
+        by: &Payload,
+        protocols: &Protocols,
+    ) -> Result<Vec<Point>, PlanError> {
+        let tensors = payload::tensors(self.rules.model);
         let own = [tensors.iter().sum()];
         let sizes = if self.sizes.is_empty() { &own[..] } else { &self.sizes };
         let point = |&size: &usize| {
@@ -117,7 +120,7 @@ impl Sweep {
                 let problem = format!("a model of {} bytes has not one parameter for each", 4 * size);
                 return Err(PlanError { flag: "--servers".into(), value: of.servers.to_string(), problem });
             }
-            let buckets = payload.buckets(size, &tensors, self.rules.seed);
+            let buckets = by.buckets(size, &tensors, self.rules.seed);
             // The buckets are in the order of backward, which begins at the end of the parameters.
             let mut cuts: Vec<usize> = buckets
                 .iter()
@@ -129,8 +132,8 @@ impl Sweep {
             cuts.reverse();
             let (servers, sync) = (of.servers, of.sync.clone());
             let task = Task { servers, params: size, cuts, sync, rounds: PILOT };
-            let setup = task.setup(of.workers)?;
-            strategy().check(&setup).map_err(refused)?;
+            let setup = task.setup(of.workers, protocols)?;
+            strategy(protocols).check(&setup).map_err(refused)?;
             let (transport, buffer, workers) = (of.transport.clone(), of.buffer_bytes, of.workers);
             let (task, seconds) = (exchange::Task::Serve(task), self.rules.seconds);
             let bench = Bench { task, transport, buffer, workers, seconds, ..Bench::default() };
@@ -170,13 +173,13 @@ fn repeat(order: usize, bench: &Bench, accounts: &[Account]) -> ServerRepeat {
     }
 }
 
-fn strategy() -> &'static Strategy {
-    paceline_protocol::find("ps").expect("the parameter server is registered")
+fn strategy(protocols: &Protocols) -> &'static Strategy {
+    protocols.strategies.find("ps").expect("the parameter server is registered")
 }
 
 /// Consistency models that servers can be measured with.
-pub fn syncs() -> Vec<&'static str> {
-    Protocols::default().syncs(strategy())
+pub fn syncs(protocols: &Protocols) -> Vec<&'static str> {
+    protocols.syncs(strategy(protocols))
 }
 
 fn refused(refusal: Refusal) -> PlanError {
@@ -200,40 +203,36 @@ pub struct Task {
 }
 
 impl Task {
-    fn setup(&self, workers: usize) -> Result<Setup, PlanError> {
+    fn setup(&self, workers: usize, protocols: &Protocols) -> Result<Setup, PlanError> {
         let steps = WARM_UP as u64 + self.rounds;
         let mut options = Options::default();
-        let protocols = Protocols::default();
-        protocols.resolve(strategy(), &self.sync, &mut options).map_err(refused)?;
+        protocols.resolve(strategy(protocols), &self.sync, &mut options).map_err(refused)?;
         let sync = protocols.consistency(&self.sync, &options, steps);
         let (message, cuts) = (MESSAGE, self.cuts.clone());
         Ok(Setup { message, cuts, sync, options, ..Setup::new(workers, self.servers, self.params, steps) })
     }
 
-    fn checked(&self, workers: usize) -> Setup {
-        self.setup(workers).expect("the launcher has checked it")
+    fn checked(&self, workers: usize, protocols: &Protocols) -> Setup {
+        self.setup(workers, protocols).expect("the launcher has checked it")
     }
 
-    pub(super) fn links(&self, workers: usize, rank: usize) -> Vec<usize> {
-        (strategy().links)(&self.checked(workers), rank)
+    pub(super) fn links(&self, workers: usize, rank: usize, protocols: &Protocols) -> Vec<usize> {
+        (strategy(protocols).links)(&self.checked(workers, protocols), rank)
     }
 
     /// Plays a rank's part. A worker tells the times of its rounds and its clock (`train_s`), a server its
     /// clock, CPU time, waiting, updating and bytes.
-    pub(super) fn play(
-        &self,
-        bench: &Bench,
-        rank: usize,
-        transport: Box<dyn Transport>,
-    ) -> Result<Account, TrainError> {
-        let setup = self.checked(bench.workers);
-        let links = (strategy().links)(&setup, rank);
-        let mut engine = Engine::new(strategy().participant(&setup, rank), transport, links, setup.world());
+    pub(super) fn play(&self, workers: usize, part: RankPart<'_>) -> Result<Account, TrainError> {
+        let RankPart { rank, transport, registries, cpu_seconds } = part;
+        let protocols = &registries.protocols;
+        let (setup, strategy) = (self.checked(workers, protocols), strategy(protocols));
+        let links = (strategy.links)(&setup, rank);
+        let mut engine = Engine::new(strategy.participant(&setup, rank), transport, links, setup.world());
         let mut memory = Model::new(&setup, rank, engine.scratch());
-        let account = if rank < bench.workers {
+        let account = if rank < workers {
             work(&mut engine, &mut memory, &setup)?
         } else {
-            serve(&mut engine, &mut memory, bench)?
+            serve(&mut engine, &mut memory, cpu_seconds)?
         };
         engine.finish(&mut memory)?;
         Ok(account)
@@ -263,16 +262,16 @@ fn work(engine: &mut Engine, memory: &mut Model, setup: &Setup) -> Result<Accoun
     Ok((Done { train_s: clock, ..Done::default() }, times))
 }
 
-fn serve(engine: &mut Engine, memory: &mut Model, bench: &Bench) -> Result<Account, TrainError> {
+fn serve(engine: &mut Engine, memory: &mut Model, cpu_seconds: fn() -> f64) -> Result<Account, TrainError> {
     engine.start(memory)?;
-    let (start, cpu) = (Instant::now(), bench.cpu_seconds());
+    let (start, cpu) = (Instant::now(), cpu_seconds());
     while !engine.over()? {
         engine.wait(memory)?;
     }
     let (sent_bytes, received_bytes) = engine.traffic();
     let done = Done {
         train_s: start.elapsed().as_secs_f64(),
-        cpu_s: bench.cpu_seconds() - cpu,
+        cpu_s: cpu_seconds() - cpu,
         wait_s: engine.times.wait.as_secs_f64(),
         apply_s: engine.times.apply.as_secs_f64(),
         sent_bytes,
@@ -304,7 +303,7 @@ impl Model {
             grads: (0..setup.params).map(|i| (i % 251 + 1) as f32 * 1e-3).collect(),
             scratch: scratch.into_iter().map(|len| vec![0.0; len]).collect(),
             work: Vec::new(),
-            optimiser: optim::find("sgd").expect("sgd is registered"),
+            optimiser: &OPTIMISERS[0],
             settings: Settings::default(),
             compute: Arc::new(Compute::new(1, false)),
             ranges: HashMap::new(),

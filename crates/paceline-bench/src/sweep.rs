@@ -2,11 +2,12 @@
 
 use paceline_analyze::distinct;
 use paceline_launch::run;
+use paceline_nn::models::Model;
 use paceline_plan::PlanError;
 use paceline_random::{Purpose, Stream};
 use paceline_record::Machine;
 use paceline_registry::Registry;
-use paceline_wire::TRANSPORTS;
+use paceline_wire::TransportKind;
 
 use crate::document::BenchDocument;
 use crate::payload::Payload;
@@ -18,7 +19,7 @@ pub struct SweepRules {
     /// How sizes are distributed.
     pub payloads: Vec<&'static Payload>,
     /// The model whose tensors are the skewed sizes.
-    pub model: String,
+    pub model: &'static Model,
     /// Repeats of each point.
     pub repeats: usize,
     /// Seconds per repeat, roughly.
@@ -45,7 +46,7 @@ impl SweepRules {
             repeats: self.repeats,
             seconds: self.seconds,
             seed: self.seed,
-            model: self.model.clone(),
+            model: self.model.name.into(),
             payloads: self.payloads.iter().map(|payload| payload.scheme()).collect(),
             left_out: distinct(left_out),
             points,
@@ -68,16 +69,21 @@ pub struct ChannelAxes {
 impl ChannelAxes {
     /// Every transport with every buffer, and what was left out and why. Only what was not asked for by name
     /// is left out; the rest is refused.
-    pub fn combinations(&self) -> Result<(Vec<Combination>, Vec<String>), PlanError> {
+    pub fn combinations(
+        &self,
+        registry: &Registry<TransportKind>,
+    ) -> Result<(Vec<Combination>, Vec<String>), PlanError> {
         let named = !self.transports.is_empty();
-        let all = || TRANSPORTS.iter().map(|kind| kind.name.to_owned()).collect();
+        let all = || registry.iter().map(|kind| kind.name.to_owned()).collect();
         let transports: Vec<String> = if named { self.transports.clone() } else { all() };
         let (mut combinations, mut left_out) = (Vec::new(), Vec::new());
         for transport in &transports {
             for &buffer in &self.buffers {
-                match run::transport(&Registry::default(), transport, buffer) {
+                match run::transport(registry, transport, buffer) {
                     Ok(_) => combinations.push((transport.clone(), buffer)),
-                    Err(error) if !named && cannot_be_sized(transport) => left_out.push(error.problem),
+                    Err(error) if !named && registry.find(transport).is_some_and(|k| k.buffer.is_none()) => {
+                        left_out.push(error.problem);
+                    }
                     Err(error) => return Err(PlanError { flag: error.flag + "s", ..error }),
                 }
             }
@@ -90,10 +96,6 @@ impl ChannelAxes {
         }
         Ok((combinations, left_out))
     }
-}
-
-fn cannot_be_sized(transport: &str) -> bool {
-    TRANSPORTS.iter().any(|kind| kind.name == transport && kind.buffer.is_none())
 }
 
 /// The order in which points are measured: each repeat goes through all of them once, every time in another
@@ -134,15 +136,16 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_left_out_by_default_and_refused_by_name() {
-        let buffers = vec![None, Some(64 << 10)];
+        let (buffers, registry) = (vec![None, Some(64 << 10)], Registry::default());
         let (all, left_out) =
-            ChannelAxes { transports: Vec::new(), buffers: buffers.clone() }.combinations().unwrap();
+            ChannelAxes { transports: Vec::new(), buffers: buffers.clone() }.combinations(&registry).unwrap();
         assert!(all.contains(&("inproc".into(), None)) && all.contains(&("tcp".into(), Some(64 << 10))));
         assert!(!all.contains(&("inproc".into(), Some(64 << 10))));
         assert!(left_out.iter().any(|reason| reason.contains("inproc has no buffer")), "{left_out:?}");
-        let error = ChannelAxes { transports: vec!["inproc".into()], buffers }.combinations().unwrap_err();
+        let error =
+            ChannelAxes { transports: vec!["inproc".into()], buffers }.combinations(&registry).unwrap_err();
         assert_eq!(error.flag, "--buffers");
         let only = ChannelAxes { transports: Vec::new(), buffers: vec![Some(100)] };
-        assert!(only.combinations().unwrap_err().problem.contains("between 4KiB and 1GiB"));
+        assert!(only.combinations(&registry).unwrap_err().problem.contains("between 4KiB and 1GiB"));
     }
 }

@@ -259,7 +259,8 @@ pub(crate) fn failed(error: &TrainError) -> RankEvent {
 }
 
 /// Does a rank's part of a task: its account, and the numbers it measured.
-pub type PlayTask = fn(&RankTask, usize, Box<dyn Transport>) -> Result<(Done, Vec<f32>), TrainError>;
+pub type PlayTask =
+    fn(&RankTask, usize, Box<dyn Transport>, &Registries) -> Result<(Done, Vec<f32>), TrainError>;
 
 /// The whole life of a rank's process: its orders come from standard input, its words go to standard
 /// output. When the launcher is gone, so is the rank.
@@ -365,7 +366,7 @@ fn life(
             let emulated = task.network.map(|network| Emulated::apart(network, task.world));
             let options = options(task.world, buffer);
             let (transport, _) = connect(door, orders, identity, &task.links, options, emulated)?;
-            let (account, times) = play(&task, rank, transport).map_err(|e| failed(&e))?;
+            let (account, times) = play(&task, rank, transport, registries).map_err(|e| failed(&e))?;
             say(RankEvent::Done(Box::new(account)), &times);
         }
         _ => {}

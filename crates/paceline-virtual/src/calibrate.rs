@@ -8,15 +8,17 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use paceline_data::{DATASETS, DatasetKind, Form};
+use paceline_bench::BenchProgram;
+use paceline_data::{DatasetKind, Form};
 use paceline_launch::LaunchError;
-use paceline_nn::models::MODELS;
-use paceline_nn::optim::{OPTIMISERS, Settings, Step};
+use paceline_nn::optim::{OPTIMISERS, Optimiser, Settings, Step};
 use paceline_nn::{Compute, Graph, Network, Pass as Batch, Shape, Targets};
 use paceline_protocol::{
     Accumulate, Action, Buf, Buffers, CODECS, Coder, Family, Matrix, MsgId, Region, Transposed,
 };
 use paceline_random::{Purpose, Stream};
+use paceline_registry::Registry;
+use paceline_resolve::Registries;
 
 use crate::calibration::{Calibration, ElementCost, LARGE, Layer, MedianEstimate, PassTime, SMALL};
 use crate::error::VirtualError;
@@ -67,28 +69,27 @@ const QUICK: Effort = Effort {
     exchange_s: 0.003,
 };
 
-/// Measures this machine, telling `say` what comes next. `program` is this program, `rank` the word that makes it
-/// a rank.
+/// Measures this machine and whatever a program knows, telling `say` what comes next.
 pub fn measure(
-    (program, rank): (&Path, &str),
+    by: &BenchProgram<'_>,
     quick: bool,
     say: &mut dyn FnMut(&str),
 ) -> Result<Calibration, VirtualError> {
     let effort = if quick { QUICK } else { FULL };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     say("passes of the models, and transports in between");
-    let mut transports = Transports::new(effort, program, rank);
+    let mut transports = Transports::new(effort, by);
     let draws = Stream::new(1, Purpose::Bench);
     let dataset: Arc<[u8]> = (0..DATASET as u64).map(|i| draws.at(i) as u8).collect();
-    let (pass, data, rates) = passes(&effort, cores, &dataset, &mut || transports.between())?;
+    let (pass, data, rates) = passes(&effort, cores, by.registries, &dataset, &mut || transports.between())?;
     say("computations on elements");
-    let work = work(&effort);
+    let work = work(&effort, &by.registries.optimisers);
     say("processes that share the cores");
-    let sharing = sharing(&effort, cores, &dataset);
+    let sharing = sharing(&effort, cores, &by.registries.models, &dataset);
     say("the rest of the transports");
     let transport = transports.finish()?;
     say("the start of a run");
-    let startup_s = startup(&effort, program)?;
+    let startup_s = startup(&effort, &by.program)?;
     let [data_ns_per_byte, flops_per_s] = [&data, &rates].map(|values| MedianEstimate::of(values));
     let defaults = Calibration::defaults();
     Ok(Calibration {
@@ -205,6 +206,7 @@ type Passes = (Vec<PassTime>, Vec<f64>, Vec<f64>);
 fn passes(
     effort: &Effort,
     cores: usize,
+    registries: &Registries,
     dataset: &Arc<[u8]>,
     between: &mut dyn FnMut() -> Result<(), VirtualError>,
 ) -> Result<Passes, VirtualError> {
@@ -213,10 +215,10 @@ fn passes(
         Form::Fixed { shape, .. } => Some(shape),
         Form::FromFiles(_) => None,
     };
-    let mut shapes: Vec<[usize; 3]> = DATASETS.iter().filter_map(shape).collect();
+    let mut shapes: Vec<[usize; 3]> = registries.datasets.iter().filter_map(shape).collect();
     shapes.sort_unstable();
     shapes.dedup();
-    for model in MODELS.iter().filter(|model| effort.models.contains(&model.name)) {
+    for model in registries.models.iter().filter(|model| effort.models.contains(&model.name)) {
         let native = model.native_input;
         for &[h, w, c] in &shapes {
             let shape = Shape::new(h, w, c);
@@ -277,9 +279,9 @@ fn quantiles(values: &[f64], median: f64) -> Vec<f64> {
 }
 
 /// Computations on few and on many elements.
-fn work(effort: &Effort) -> Vec<ElementCost> {
+fn work(effort: &Effort, optimisers: &Registry<Optimiser>) -> Vec<ElementCost> {
     let each = Effort { each: effort.each / 2, ..*effort };
-    let both = work_on(&each, SMALL).into_iter().zip(work_on(&each, LARGE));
+    let both = work_on(&each, SMALL, optimisers).into_iter().zip(work_on(&each, LARGE, optimisers));
     let both = both.map(|((what, small), (_, large))| ElementCost {
         what,
         ns_per_element: small,
@@ -289,7 +291,7 @@ fn work(effort: &Effort) -> Vec<ElementCost> {
 }
 
 /// Computations on so many elements: nanoseconds per element.
-fn work_on(effort: &Effort, count: usize) -> Vec<(String, MedianEstimate)> {
+fn work_on(effort: &Effort, count: usize, optimisers: &Registry<Optimiser>) -> Vec<(String, MedianEstimate)> {
     let numbers = |seed: u64| -> Vec<f32> {
         let draws = Stream::new(seed, Purpose::Bench);
         (0..count as u64).map(|i| draws.uniform(i, -1.0, 1.0) as f32).collect()
@@ -351,7 +353,7 @@ fn work_on(effort: &Effort, count: usize) -> Vec<(String, MedianEstimate)> {
     }
     let compute = Compute::new(1, false);
     let settings = Settings { momentum: 0.9, nesterov: false, weight_decay: 0.0 };
-    for optimiser in OPTIMISERS {
+    for optimiser in optimisers.iter() {
         let mut memory = vec![0.0; (optimiser.memory)(&settings) * count];
         let mut step = 0;
         let laps = repeat(effort, || {

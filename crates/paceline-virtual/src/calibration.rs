@@ -4,7 +4,7 @@ use std::path::Path;
 
 use paceline_plan::Plan;
 use paceline_statistics::{quantile, sorted};
-use paceline_wire::{TRANSPORTS, TransportDefaults, TransportKind};
+use paceline_wire::{TransportDefaults, TransportKind};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{VirtualError, read, refuse};
@@ -303,7 +303,7 @@ impl Calibration {
             flops_per_s: round(50e9),
             sharing: Vec::new(),
             work: work.map(cost).into(),
-            transport: TRANSPORTS.iter().map(TransportCost::unmeasured).collect(),
+            transport: Vec::new(),
             pass: Vec::new(),
         }
     }

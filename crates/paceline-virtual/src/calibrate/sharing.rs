@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::Instant;
 
-use paceline_nn::models;
+use paceline_nn::models::Model;
+use paceline_registry::Registry;
 use paceline_statistics::mean;
 
 use super::{CLASSES, Effort, Subject};
@@ -15,9 +16,14 @@ const SHORT: &str = "mlp";
 const LONG: &str = "lenet";
 
 /// How much slower each of 1, 2, … computing ranks is, up to twice as many as there are cores.
-pub(super) fn sharing(effort: &Effort, cores: usize, dataset: &Arc<[u8]>) -> Vec<Sharing> {
+pub(super) fn sharing(
+    effort: &Effort,
+    cores: usize,
+    models: &Registry<Model>,
+    dataset: &Arc<[u8]>,
+) -> Vec<Sharing> {
     let subject = |model: &str| {
-        let model = models::find(model).expect("the registry has it");
+        let model = models.find(model).expect("the registry has it");
         let graph = Arc::new(model.build(model.native_input, CLASSES).expect("a model takes its own input"));
         Subject::new(graph, 64, 1, dataset)
     };

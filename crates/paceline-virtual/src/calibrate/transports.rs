@@ -2,11 +2,9 @@
 //! machine are moved about): rounds are spread over the whole calibration, and their mean is taken, which is what
 //! a run meets.
 
-use std::path::Path;
 use std::time::Instant;
 
-use paceline_bench::{Bench, Row};
-use paceline_wire::TRANSPORTS;
+use paceline_bench::{Bench, BenchProgram, Row};
 
 use super::Effort;
 use crate::calibration::{LARGE, MedianEstimate, MessageTime, SMALL, TransportCost};
@@ -18,8 +16,7 @@ const PASS: usize = 4 << 20;
 /// Messages over every transport, in rounds.
 pub(super) struct Transports<'a> {
     effort: Effort,
-    program: &'a Path,
-    rank: &'a str,
+    by: &'a BenchProgram<'a>,
     rounds: usize,
     last: Instant,
     each: Vec<Exchanged>,
@@ -36,12 +33,12 @@ struct Exchanged {
 }
 
 impl<'a> Transports<'a> {
-    /// Nothing is measured yet. `program` is this program, `rank` the word that makes it a rank.
-    pub(super) fn new(effort: Effort, program: &'a Path, rank: &'a str) -> Self {
+    /// Nothing is measured yet.
+    pub(super) fn new(effort: Effort, by: &'a BenchProgram<'a>) -> Self {
         let nothing =
             |name| Exchanged { name, there: vec![], per_byte: vec![], large: vec![], measured: vec![] };
-        let each = TRANSPORTS.iter().map(|kind| nothing(kind.name)).collect();
-        Self { effort, program, rank, rounds: 0, last: Instant::now(), each }
+        let each = by.registries.transports.iter().map(|kind| nothing(kind.name)).collect();
+        Self { effort, by, rounds: 0, last: Instant::now(), each }
     }
 
     /// The next round, if it is time for it.
@@ -86,7 +83,7 @@ impl<'a> Transports<'a> {
                     seconds: self.effort.exchange_s,
                     ..Bench::default()
                 };
-                exchanged.take(duplex, &bench.run(self.program, self.rank)?);
+                exchanged.take(duplex, &bench.run(self.by)?);
             }
         }
         (self.rounds, self.last) = (self.rounds + 1, Instant::now());

@@ -5,15 +5,11 @@ mod ps;
 mod sweep;
 
 use clap::Subcommand;
-use paceline_bench::{Bench as Exchange, Row, Task, compute};
-use paceline_nn::models::{self, MODELS};
-use paceline_protocol::STRATEGIES;
-use paceline_resolve::unknown;
-use paceline_wire::TRANSPORTS;
+use paceline_bench::{Bench as Exchange, BenchProgram, Row, Task, compute};
 use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::flags::names;
+use crate::flags::{names, registries};
 use crate::output::{self, Show};
 
 /// Flags of `paceline bench`.
@@ -65,7 +61,7 @@ struct PointArgs {
 #[derive(clap::Args, Clone, Debug)]
 struct ChannelAxes {
     /// What they talk over
-    #[arg(long, default_value = "tcp", value_parser = names(TRANSPORTS.iter().map(|t| (t.name, t.about))))]
+    #[arg(long, default_value = "tcp", value_parser = names(registries().runs().transports.described()))]
     transport: String,
     /// Bytes of each connection's buffer, e.g. 256KiB (tcp and uds: the kernel's; shm: the ring; grpc: the window)
     #[arg(long, value_parser = paceline_resolve::byte_count)]
@@ -91,7 +87,12 @@ fn length(text: &str) -> Result<usize, String> {
 }
 
 fn collectives() -> clap::builder::PossibleValuesParser {
-    names(STRATEGIES.iter().filter(|s| s.path.is_some()).map(|s| (s.name, s.about)))
+    let all = registries().runs().protocols.strategies.iter();
+    names(all.filter(|s| s.path.is_some()).map(|s| (s.name, s.about)))
+}
+
+pub fn program() -> std::io::Result<BenchProgram<'static>> {
+    Ok(BenchProgram { program: std::env::current_exe()?, word: "rank", registries: registries().runs() })
 }
 
 #[derive(Serialize)]
@@ -105,7 +106,7 @@ fn exchange(what: &str, workers: usize, duplex: bool, over: &ChannelAxes, show: 
     let (what, task) = (what.into(), Task::Exchange);
     let bench =
         Exchange { what, task, transport, buffer, network, workers, duplex, touched: 0, sizes, seconds };
-    let results = bench.run(&std::env::current_exe()?, "rank")?;
+    let results = bench.run(&program()?)?;
     if show.json {
         return Ok(output::json(&Exchanged { results })?);
     }
@@ -127,7 +128,7 @@ fn exchange(what: &str, workers: usize, duplex: bool, over: &ChannelAxes, show: 
 #[derive(clap::Args, Debug)]
 struct ComputeArgs {
     /// The model, on samples of its own shape
-    #[arg(long, default_value = "lenet", value_parser = names(MODELS.iter().map(|m| (m.name, m.about))))]
+    #[arg(long, default_value = "lenet", value_parser = sweep::models())]
     model: String,
     /// Samples per step
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65536))]
@@ -162,7 +163,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
         What::Ps(args) => return ps::run(args, show),
     };
     let ComputeArgs { model, batch, threads, pin, seconds } = args;
-    let model = models::find(model).ok_or_else(|| unknown("model", model))?;
+    let model = sweep::model(model);
     let measured = compute::measure(model, *batch as usize, *threads as usize, *pin, *seconds)?;
     if show.json {
         return Ok(output::json(&measured)?);

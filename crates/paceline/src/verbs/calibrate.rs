@@ -41,11 +41,10 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     if !args.out.exists() {
         written("")?;
     }
-    let program = std::env::current_exe()?;
     let say = &mut |what: &str| {
         show.note(&format!("{:>6.1} s  {what}", start.elapsed().as_secs_f64()));
     };
-    let measured = calibrate::measure((&program, "rank"), args.quick, say)?;
+    let measured = calibrate::measure(&super::bench::program()?, args.quick, say)?;
     written(&measured.text())?;
     let (seconds, out) = (start.elapsed().as_secs_f64(), args.out.display().to_string());
     show.note(&format!("wrote {out} after {seconds:.1} s"));

@@ -56,7 +56,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     let sweep = Sweep { rules: common.rules(model), sizes: distinct(sizes), pairs: *pairs as usize };
     prepare(plot.as_deref())?;
     let follow = Follow::new(show);
-    let measured = sweep.run(&std::env::current_exe()?, "rank", &mut |progress| follow.progress(progress));
+    let measured = sweep.run(&super::program()?, &mut |progress| follow.progress(progress));
     follow.finish();
     let measured = measured.map_err(|error| Failure::measurement(error, "channels"))?;
     left_out(show, &measured.left_out);

@@ -4,11 +4,10 @@ use std::path::PathBuf;
 
 use clap::builder::PossibleValuesParser;
 use paceline_bench::ps::{Sweep, syncs};
-use paceline_protocol::consistency;
 
 use super::sweep::{Common, Follow, distinct, draw, left_out, models, prepare};
 use crate::failure::Failure;
-use crate::flags::names;
+use crate::flags::{names, registries};
 use crate::output::Show;
 
 /// Flags of `paceline bench ps`.
@@ -72,7 +71,9 @@ Examples:
   paceline bench ps --sizes 1MiB,64MiB --sync bsp --payload uniform,skewed --json";
 
 fn models_of_consistency() -> PossibleValuesParser {
-    names(syncs().iter().filter_map(|name| consistency::find(name)).map(|model| (model.name, model.about)))
+    let protocols = &registries().runs().protocols;
+    let syncs = syncs(protocols);
+    names(protocols.consistencies.described().filter(|(name, _)| syncs.contains(name)))
 }
 
 /// `paceline bench ps`.
@@ -88,7 +89,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     };
     prepare(plot.as_deref())?;
     let follow = Follow::new(show);
-    let measured = sweep.run(&std::env::current_exe()?, "rank", &mut |progress| follow.progress(progress));
+    let measured = sweep.run(&super::program()?, &mut |progress| follow.progress(progress));
     follow.finish();
     let measured = measured.map_err(|error| Failure::measurement(error, "ps"))?;
     left_out(show, &measured.left_out);

@@ -6,11 +6,10 @@ use clap::builder::PossibleValuesParser;
 use paceline_analyze::chart::Chart;
 use paceline_bench::payload::{self, PAYLOADS};
 use paceline_bench::{ChannelAxes, Progress, SweepRules};
-use paceline_nn::models::MODELS;
-use paceline_wire::TRANSPORTS;
+use paceline_nn::models::Model;
 
 use crate::failure::Failure;
-use crate::flags::names;
+use crate::flags::{names, registries};
 use crate::output::{self, Bar, Show};
 
 /// Flags of every measurement of many points.
@@ -50,7 +49,7 @@ fn buffer(text: &str) -> Result<Buffer, String> {
 }
 
 fn transports() -> PossibleValuesParser {
-    names(TRANSPORTS.iter().map(|kind| (kind.name, kind.about)))
+    names(registries().runs().transports.described())
 }
 
 fn payloads() -> PossibleValuesParser {
@@ -58,7 +57,11 @@ fn payloads() -> PossibleValuesParser {
 }
 
 pub fn models() -> PossibleValuesParser {
-    names(MODELS.iter().map(|model| (model.name, model.about)))
+    names(registries().runs().models.described())
+}
+
+pub fn model(name: &str) -> &'static Model {
+    registries().runs().models.find(name).expect("clap lets registered names pass only")
 }
 
 impl Common {
@@ -68,7 +71,7 @@ impl Common {
         SweepRules {
             over: ChannelAxes { transports: distinct(&self.transport), buffers: distinct(&buffers) },
             payloads: distinct(&self.payload).iter().filter_map(|name| payload::find(name)).collect(),
-            model: model.into(),
+            model: self::model(model),
             repeats: self.repeats as usize,
             seconds: self.seconds,
             seed: self.seed,
