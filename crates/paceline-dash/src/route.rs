@@ -48,8 +48,13 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'u
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
 impl ServerState {
-    pub fn new(store: PathBuf, studies: Box<dyn Studies>, access: Access) -> std::io::Result<Self> {
-        let cache = Arc::new(StoreCache::new(store, studies, Figures::default()));
+    pub fn new(
+        store: PathBuf,
+        studies: Box<dyn Studies>,
+        figures: Figures,
+        access: Access,
+    ) -> std::io::Result<Self> {
+        let cache = Arc::new(StoreCache::new(store, studies, figures));
         let background = BackgroundAnalysis::start()?;
         let style = format!("{STYLE}\n{}", include_str!("assets/dash.css"));
         let text = |text: &'static str| Bytes::from_static(text.as_bytes());

@@ -15,6 +15,7 @@ use std::time::Duration;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use paceline_record::figures::Figures;
 use tokio::task::AbortHandle;
 
 use crate::access::Access;
@@ -31,11 +32,12 @@ const HEAD: usize = 16 * 1024;
 /// Pages that are made at once.
 const MAKERS: usize = 4;
 
-/// Serves a store until `stop` is done.
+/// Serves a store until `stop` is done. Runs are compared by `figures`.
 pub fn serve(
     listener: TcpListener,
     store: PathBuf,
     studies: Box<dyn Studies>,
+    figures: Figures,
     access: Access,
     stop: impl Future<Output = ()>,
 ) -> std::io::Result<()> {
@@ -44,7 +46,7 @@ pub fn serve(
     listener.set_nonblocking(true)?;
     runtime.block_on(async move {
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        let site = Arc::new(ServerState::new(store, studies, access)?);
+        let site = Arc::new(ServerState::new(store, studies, figures, access)?);
         let (mut stop, mut accept) = (pin!(stop), pin!(accept(listener, site)));
         std::future::poll_fn(|context| match stop.as_mut().poll(context) {
             Poll::Ready(()) => Poll::Ready(()),

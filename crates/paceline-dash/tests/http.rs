@@ -9,6 +9,7 @@ use paceline_analyze::table::Response;
 use paceline_dash::query::{Query, decode};
 use paceline_dash::{Access, Group, Member, Studies, StudyOverview, serve};
 use paceline_record::Store;
+use paceline_record::figures::Figures;
 use paceline_record::store::FILE;
 
 /// No wait for an answer is longer.
@@ -65,7 +66,9 @@ fn start(token: Option<&str>) -> (SocketAddr, tempfile::TempDir) {
     let address = listener.local_addr().unwrap();
     let access = Access::new(address, token.map(String::from)).unwrap();
     let store = folder.path().to_owned();
-    std::thread::spawn(move || serve(listener, store, Box::new(Hostile), access, std::future::pending()));
+    std::thread::spawn(move || {
+        serve(listener, store, Box::new(Hostile), Figures::default(), access, std::future::pending())
+    });
     (address, folder)
 }
 

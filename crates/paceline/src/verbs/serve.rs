@@ -100,7 +100,8 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     }
     // It changes nothing, so it can be ended at any moment.
     let studies = Box::new(StudyStore(folder.clone(), registries().clone()));
-    paceline_dash::serve(listener, folder, studies, access, std::future::pending()).map_err(busy)
+    let figures = registries().figures.clone();
+    paceline_dash::serve(listener, folder, studies, figures, access, std::future::pending()).map_err(busy)
 }
 
 fn allowed(address: SocketAddr, token: Option<String>) -> Result<Access, Failure> {
