@@ -56,7 +56,7 @@ const MOMENTS: [(f32, f32); 3] = [(0.4914, 0.2470), (0.4822, 0.2435), (0.4465, 0
 
 /// The training files that are there, and the test file, all in one place.
 fn locate(folders: &Folders) -> Result<(Vec<PathBuf>, PathBuf), DataError> {
-    let missing = |file: &str| folders.missing(CIFAR.name, file);
+    let missing = |file: &str| DataError::missing(CIFAR.name, file, folders);
     for place in folders.places(CIFAR.places) {
         let here = |name: &str| plain_or_zipped(&place, name);
         let train: Vec<_> = (1..=5).filter_map(|n| here(&format!("data_batch_{n}.bin"))).collect();

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::registry;
+use crate::folders::Folders;
 
 /// A dataset that could not be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -10,7 +10,13 @@ use crate::registry;
 pub enum DataError {
     /// None of the folders has the file.
     #[error("{dataset}: file {file} (or {file}.gz) was not found in {}", list(tried))]
-    NotFound { dataset: &'static str, file: String, tried: Vec<PathBuf> },
+    NotFound {
+        dataset: &'static str,
+        file: String,
+        tried: Vec<PathBuf>,
+        /// Whether `paceline data get` fetches it; [`DatasetKind`](crate::DatasetKind) knows.
+        fetched: bool,
+    },
     /// The operating system or the decompressor failed.
     #[error("{}: {source}", path.display())]
     Read { path: PathBuf, source: std::io::Error },
@@ -33,6 +39,11 @@ fn list(folders: &[PathBuf]) -> String {
 }
 
 impl DataError {
+    /// A file that none of the folders has.
+    pub fn missing(dataset: &'static str, file: &str, folders: &Folders) -> Self {
+        Self::NotFound { dataset, file: file.into(), tried: folders.0.clone(), fetched: false }
+    }
+
     /// For `map_err` where a file is read.
     pub(crate) fn read(path: &Path) -> impl Fn(std::io::Error) -> Self {
         move |source| Self::Read { path: path.to_owned(), source }
@@ -45,18 +56,17 @@ impl DataError {
     /// What the user can do about it.
     pub fn hint(&self) -> String {
         match self {
-            DataError::NotFound { dataset, .. } => {
+            DataError::NotFound { dataset, fetched, .. } => {
                 let place = format!(
                     "put the files into a folder and name it with --data-dir DIR (tried as DIR/{dataset} and as \
                      DIR itself) or PACELINE_DATA"
                 );
-                let fetched = registry::find(dataset).is_some_and(|s| !s.origin.parcels().is_empty());
                 let debian = if *dataset == "fashion-mnist" {
                     "; on Debian: apt-get install dataset-fashion-mnist"
                 } else {
                     ""
                 };
-                if fetched {
+                if *fetched {
                     format!("`paceline data get {dataset}` fetches it; or {place}{debian}")
                 } else {
                     place

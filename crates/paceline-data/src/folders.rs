@@ -25,12 +25,7 @@ impl Folders {
         file: &str,
     ) -> Result<PathBuf, DataError> {
         let found = self.places(names).find_map(|place| plain_or_zipped(&place, file));
-        found.ok_or_else(|| self.missing(dataset, file))
-    }
-
-    /// The error of a dataset of which `file` is in none of the folders.
-    pub(crate) fn missing(&self, dataset: &'static str, file: &str) -> DataError {
-        DataError::NotFound { dataset, file: file.into(), tried: self.0.clone() }
+        found.ok_or_else(|| DataError::missing(dataset, file, self))
     }
 }
 

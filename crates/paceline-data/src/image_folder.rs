@@ -55,7 +55,7 @@ pub(crate) struct Files {
 
 fn root(folders: &Folders) -> Result<PathBuf, DataError> {
     let whole = |place: &PathBuf| place.join("train").is_dir();
-    let missing = || folders.missing(IMAGE_FOLDER.name, "train/<class>/*.jpg");
+    let missing = || DataError::missing(IMAGE_FOLDER.name, "train/<class>/*.jpg", folders);
     folders.places(IMAGE_FOLDER.places).find(whole).ok_or_else(missing)
 }
 

@@ -56,5 +56,5 @@ pub use folders::Folders;
 pub use order::Order;
 pub use origin::Origin;
 pub use reader::{Look, Reader, Sample};
-pub use registry::{BadSetting, DATASETS, DatasetKind, DatasetSettings, Form, find};
+pub use registry::{BadSetting, DATASETS, DatasetKind, DatasetSettings, Form};
 pub use sharding::Sharding;

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use paceline_registry::Registry;
+
 use crate::dataset::Dataset;
 use crate::error::DataError;
 use crate::folders::Folders;
@@ -19,12 +21,13 @@ pub struct DatasetKind {
     /// The settings that it takes, by their flags.
     pub settings: &'static [&'static str],
     /// Names of its folder within a folder of datasets, the preferred one first.
-    pub(crate) places: &'static [&'static str],
+    pub places: &'static [&'static str],
     /// Where it comes from.
     pub origin: Origin,
     /// Finds what it is made of.
-    pub(crate) locate: fn(&Folders) -> Result<Vec<PathBuf>, DataError>,
-    pub(crate) load: fn(&Folders, &DatasetSettings) -> Result<Dataset, DataError>,
+    pub locate: fn(&Folders) -> Result<Vec<PathBuf>, DataError>,
+    /// Loads it. The settings have been checked.
+    pub load: fn(&Folders, &DatasetSettings) -> Result<Dataset, DataError>,
 }
 
 paceline_registry::entries!(DatasetKind, DATASETS);
@@ -65,11 +68,18 @@ pub struct BadSetting {
 impl DatasetKind {
     /// Files, or the folder, that it is made of; none for a built-in one.
     pub fn locate(&self, folders: &Folders) -> Result<Vec<PathBuf>, DataError> {
-        (self.locate)(folders)
+        (self.locate)(folders).map_err(|error| self.fetchable(error))
     }
 
-    /// Whether it takes these settings.
-    pub fn check(&self, settings: &DatasetSettings) -> Result<(), BadSetting> {
+    fn fetchable(&self, mut error: DataError) -> DataError {
+        if let DataError::NotFound { fetched, .. } = &mut error {
+            *fetched = !self.origin.parcels().is_empty();
+        }
+        error
+    }
+
+    /// Whether it takes these settings; otherwise, which dataset of a registry does.
+    pub fn check(&self, settings: &DatasetSettings, datasets: &Registry<Self>) -> Result<(), BadSetting> {
         let all = [
             ("image-size", settings.image_size, 8..=1024),
             ("window", settings.window, 2..=4096),
@@ -79,7 +89,7 @@ impl DatasetKind {
             let Some(value) = value else { continue };
             let refuse = |problem| Err(BadSetting { flag: format!("--{name}"), value, problem });
             if !self.settings.contains(&name) {
-                let owners = DATASETS.iter().filter(|s| s.settings.contains(&name)).map(|s| s.name);
+                let owners = datasets.iter().filter(|s| s.settings.contains(&name)).map(|s| s.name);
                 return refuse(format!("belongs to --data {}", owners.collect::<Vec<_>>().join(", ")));
             }
             if !range.contains(&value) {
@@ -91,7 +101,7 @@ impl DatasetKind {
 
     /// Loads it, looking for files in `folders`. The settings must have been checked.
     pub fn load(&self, folders: &Folders, settings: &DatasetSettings) -> Result<Dataset, DataError> {
-        (self.load)(folders, settings)
+        (self.load)(folders, settings).map_err(|error| self.fetchable(error))
     }
 }
 
@@ -113,11 +123,6 @@ pub static DATASETS: &[DatasetKind] = &[
     letters::LETTERS,
 ];
 
-/// The dataset of that name.
-pub fn find(name: &str) -> Option<&'static DatasetKind> {
-    DATASETS.iter().find(|s| s.name == name)
-}
-
 #[cfg(test)]
 mod tests {
     use paceline_testing::{Need, skip};
@@ -130,7 +135,8 @@ mod tests {
         let own = std::env::var_os("PACELINE_DATA").map(Into::into);
         let folders = Folders(own.into_iter().chain(["/usr/share/datasets".into()]).collect());
         for name in ["digits", "mnist", "fashion-mnist", "cifar-10"] {
-            let Ok(dataset) = find(name).unwrap().load(&folders, &DatasetSettings::default()) else {
+            let source = Registry::<DatasetKind>::default().find(name).unwrap();
+            let Ok(dataset) = source.load(&folders, &DatasetSettings::default()) else {
                 assert_ne!(name, "digits");
                 match name {
                     "fashion-mnist" => skip(Need::DebianPackage, "dataset-fashion-mnist"),
@@ -159,13 +165,15 @@ mod tests {
     #[test]
     fn settings_belong_to_datasets_and_have_ranges() {
         let images = DatasetSettings { image_size: Some(32), ..DatasetSettings::default() };
-        assert_eq!(find("image-folder").unwrap().check(&images), Ok(()));
-        let error = find("mnist").unwrap().check(&images).unwrap_err().to_string();
+        let all = Registry::<DatasetKind>::default();
+        let check = |name: &str, settings| all.find(name).unwrap().check(settings, &all);
+        assert_eq!(check("image-folder", &images), Ok(()));
+        let error = check("mnist", &images).unwrap_err().to_string();
         assert_eq!(error, "--image-size 32: belongs to --data image-folder");
         let window = DatasetSettings { window: Some(1), ..DatasetSettings::default() };
-        let error = find("text").unwrap().check(&window).unwrap_err().to_string();
+        let error = check("text", &window).unwrap_err().to_string();
         assert_eq!(error, "--window 1: must be between 2 and 4096");
-        assert_eq!(find("digits").unwrap().check(&DatasetSettings::default()), Ok(()));
+        assert_eq!(check("digits", &DatasetSettings::default()), Ok(()));
     }
 
     #[test]

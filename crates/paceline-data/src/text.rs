@@ -79,7 +79,7 @@ fn files(folders: &Folders) -> Result<Vec<PathBuf>, DataError> {
             return Ok(texts);
         }
     }
-    Err(folders.missing(TEXT.name, "*.txt"))
+    Err(DataError::missing(TEXT.name, "*.txt", folders))
 }
 
 /// The dataset that a text makes; `path` is for error messages.

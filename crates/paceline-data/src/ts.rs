@@ -120,7 +120,7 @@ fn pair(folders: &Folders) -> Result<Vec<PathBuf>, DataError> {
             }
         }
     }
-    Err(folders.missing(TS.name, "NAME_TRAIN.ts"))
+    Err(DataError::missing(TS.name, "NAME_TRAIN.ts", folders))
 }
 
 fn load(source: &DatasetKind, files: &[PathBuf]) -> Result<Dataset, DataError> {

@@ -142,7 +142,7 @@ fn check_dataset(plan: &Plan, registries: &Registries) -> Result<(), PlanError> 
     let source = registries.datasets.find(&plan.data).ok_or_else(|| unknown("data", &plan.data))?;
     let Plan { image_size, window, decoders, .. } = *plan;
     let bad = |BadSetting { flag, value, problem }| PlanError::new(&flag, value, problem);
-    source.check(&DatasetSettings { image_size, window, decoders }).map_err(bad)
+    source.check(&DatasetSettings { image_size, window, decoders }, &registries.datasets).map_err(bad)
 }
 
 /// The name and the text of a model file.

@@ -22,7 +22,7 @@ fn plan() -> Plan {
 
 fn letters() -> Dataset {
     let settings = DatasetSettings { window: Some(16), ..DatasetSettings::default() };
-    paceline_data::find("letters").unwrap().load(&Folders::default(), &settings).unwrap()
+    Registries::default().datasets.find("letters").unwrap().load(&Folders::default(), &settings).unwrap()
 }
 
 fn graph_of(plan: &Plan, dataset: &Dataset) -> Result<Graph, TrainError> {
@@ -107,7 +107,7 @@ fn a_model_with_one_answer_is_refused_for_text() {
     };
     assert!(error.hint().contains("model list"));
     let images = Plan { data: "digits".into(), work: TrainingLength::Steps(1), ..plan() };
-    let digits = paceline_data::find("digits").unwrap();
+    let digits = Registries::default().datasets.find("digits").unwrap();
     assert!(
         graph_of(&images, &digits.load(&Folders::default(), &DatasetSettings::default()).unwrap()).is_ok()
     );

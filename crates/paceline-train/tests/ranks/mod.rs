@@ -17,7 +17,7 @@ use paceline_train::{
     Announce, Begin, Clock, GradientSource, Layout, NativeSource, Pause, Segment, SegmentControl, StepGate,
     TrainError, model, server, worker,
 };
-use paceline_wire::{Door, Identity, Key, StreamOptions as Wire, Transport, inproc, registry};
+use paceline_wire::{Door, Identity, Key, StreamOptions as Wire, Transport, inproc};
 
 /// A small plan on the digits.
 pub fn plan(model: &str, strategy: &str, workers: usize, servers: usize) -> Plan {
@@ -77,7 +77,9 @@ pub fn typed(plan: &Plan) -> TypedPlan<'_> {
 
 /// The built-in digits.
 pub fn digits() -> Dataset {
-    paceline_data::find("digits")
+    Registries::default()
+        .datasets
+        .find("digits")
         .unwrap()
         .load(&Folders::default(), &paceline_data::DatasetSettings::default())
         .unwrap()
@@ -106,7 +108,7 @@ pub fn choose(plan: Plan, strategy: &str, sync: &str, options: &[(&str, &str)]) 
 
 /// Connects the ranks of a run over a transport between processes.
 fn sockets(setup: &Setup, strategy: &Strategy, over: &str) -> Vec<Box<dyn Transport>> {
-    let bind = registry::find(over).unwrap().bind.unwrap();
+    let bind = Registries::default().transports.find(over).unwrap().bind.unwrap();
     let doors: Vec<_> = (0..setup.world()).map(|_| bind().unwrap()).collect();
     let addresses: Vec<_> = doors.iter().map(|door| door.address()).collect();
     let addresses = &addresses;
