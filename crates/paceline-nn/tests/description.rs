@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use paceline_nn::description::build;
 use paceline_nn::layers::{Init, Kind, Op};
-use paceline_nn::{Compute, Graph, Network, Pass, Shape, Targets, models};
+use paceline_nn::models::Model;
+use paceline_nn::{Compute, Graph, Network, Pass, Shape, Targets};
+use paceline_registry::Registry;
 
 /// The examples, with samples and classes that each is for.
 const EXAMPLES: &[(&str, Shape, usize)] = &[
@@ -71,7 +73,7 @@ fn a_description_of_a_registered_model_is_that_model() {
     for name in ["mlp", "lenet"] {
         let input = Shape::new(28, 28, 1);
         let described = build(&example(name), input, 10).unwrap();
-        let registered = models::find(name).unwrap().build(input, 10).unwrap();
+        let registered = Registry::<Model>::default().find(name).unwrap().build(input, 10).unwrap();
         assert_eq!(described.params(), registered.params());
         for (a, b) in described.nodes().iter().zip(registered.nodes()) {
             assert_eq!((&a.name, &a.op, a.relu, &a.inputs), (&b.name, &b.op, b.relu, &b.inputs));

@@ -4,12 +4,14 @@
 use std::sync::Arc;
 
 use paceline_nn::accel::Level;
-use paceline_nn::{Compute, Network, Pass, Shape, Targets, models};
+use paceline_nn::models::Model;
+use paceline_nn::{Compute, Network, Pass, Shape, Targets};
 use paceline_random::{Purpose, Stream};
+use paceline_registry::Registry;
 
 /// Three training passes of a model; its gradients and running statistics.
 fn gradients(model: &str, input: Shape, samples: usize, compute: Compute) -> (Vec<f32>, Vec<f32>) {
-    let graph = Arc::new(models::find(model).unwrap().build(input, 10).unwrap());
+    let graph = Arc::new(Registry::<Model>::default().find(model).unwrap().build(input, 10).unwrap());
     let (mut params, mut state) = (vec![0f32; graph.param_count()], vec![0f32; graph.state_count()]);
     graph.init(1, &mut params, &mut state);
     let mut net = Network::<f32>::new(Arc::clone(&graph), samples + 2, Arc::new(compute));

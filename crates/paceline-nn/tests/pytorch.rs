@@ -10,8 +10,10 @@ use std::sync::Arc;
 
 use paceline_nn::accel::Level;
 use paceline_nn::layers::{Conv2d, Dense};
+use paceline_nn::models::Model;
 use paceline_nn::optim::{self, Settings, Step};
-use paceline_nn::{Compute, Graph, Network, Pass, Real, Shape, ShapeError, Targets, Tensor, models};
+use paceline_nn::{Compute, Graph, Network, Pass, Real, Shape, ShapeError, Targets, Tensor};
+use paceline_registry::Registry;
 use serde::Deserialize;
 
 /// One recorded training run.
@@ -194,7 +196,8 @@ fn compare<T: Precision>(
     let run = format!("{name} in {} ({level})", type_name::<T>());
     let samples = recording.samples;
     let Optimiser { name: ref optimiser, lr, momentum, nesterov, weight_decay } = recording.optimiser;
-    let optimiser = optim::find(optimiser).unwrap_or_else(|| panic!("{run}: no optimiser {optimiser}"));
+    let known = Registry::<optim::Optimiser>::default().find(optimiser);
+    let optimiser = known.unwrap_or_else(|| panic!("{run}: no optimiser {optimiser}"));
     let settings = Settings { momentum, nesterov, weight_decay };
 
     let compute = Arc::new(Compute::with_level(level, 1, false));
@@ -257,7 +260,7 @@ fn check(name: &str, build: impl Fn(Shape, usize) -> Result<Graph, ShapeError>, 
 }
 
 fn check_model(name: &str, single: Tolerance) {
-    let model = models::find(name).expect("a model of the crate");
+    let model = Registry::<Model>::default().find(name).expect("a model of the crate");
     check(name, |input, classes| model.build(input, classes), single);
 }
 
@@ -314,7 +317,7 @@ fn lstm_agrees_with_pytorch() {
 #[test]
 fn transformer_on_tokens_and_on_series_agrees_with_pytorch() {
     check_model("transformer", SINGLE);
-    let model = models::find("transformer").expect("a model of the crate");
+    let model = Registry::<Model>::default().find("transformer").expect("a model of the crate");
     check("transformer-series", |input, classes| model.build(input, classes), SINGLE);
 }
 

@@ -96,7 +96,7 @@ macro_rules! alone {
                     lr: plan.lr,
                     step: step + 1,
                 };
-                optim::find("sgd").unwrap().$apply(&compute, &settings, step);
+                optim::OPTIMISERS[0].$apply(&compute, &settings, step);
             }
             let begin = begin.iter().map(|&p| f64::from(p)).collect();
             (params.into_iter().map(f64::from).collect(), begin)

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use paceline_nn::{Compute, Graph, Network, Pass, Shape, models};
 use paceline_plan::Weights;
+use paceline_resolve::Registries;
 use paceline_testing::{Need, skip};
 use paceline_train::TrainError;
 use paceline_train::weights::{self, LeftOut};
@@ -76,7 +77,7 @@ fn hashed(recording: &Recording) -> Vec<(String, Vec<usize>, Dtype, Vec<u8>)> {
 
 fn graph(model: &str) -> Arc<Graph> {
     let Recording { input: [h, w, c], classes, .. } = recording(model);
-    Arc::new(models::find(model).unwrap().build(Shape::new(h, w, c), classes).unwrap())
+    Arc::new(Registries::default().models.find(model).unwrap().build(Shape::new(h, w, c), classes).unwrap())
 }
 
 type Loaded = (LeftOut, Vec<f32>, Vec<f32>);

@@ -23,7 +23,8 @@ pub struct Model {
     pub native_input: Shape,
     /// What it tells about tokens.
     pub output: Output,
-    build: fn(Shape, usize) -> Result<Graph, ShapeError>,
+    /// Builds it.
+    pub build: fn(Shape, usize) -> Result<Graph, ShapeError>,
 }
 
 paceline_registry::entries!(Model, MODELS);
@@ -57,8 +58,3 @@ pub static MODELS: &[Model] = &[
     recurrent::LSTM,
     transformer::MODEL,
 ];
-
-/// The model of that name.
-pub fn find(name: &str) -> Option<&'static Model> {
-    MODELS.iter().find(|m| m.name == name)
-}

@@ -34,8 +34,10 @@ pub struct Optimiser {
     pub about: &'static str,
     /// Numbers of memory per parameter.
     pub memory: fn(&Settings) -> usize,
-    pub(crate) f32: Update<f32>,
-    pub(crate) f64: Update<f64>,
+    /// One update.
+    pub f32: Update<f32>,
+    /// One update in the reference precision.
+    pub f64: Update<f64>,
 }
 
 paceline_registry::entries!(Optimiser, OPTIMISERS);
@@ -60,11 +62,6 @@ pub struct Step<'a, T> {
 
 /// Every optimiser.
 pub static OPTIMISERS: &[Optimiser] = &[sgd::SGD, adam::ADAM, adam::ADAMW];
-
-/// The optimiser of that name.
-pub fn find(name: &str) -> Option<&'static Optimiser> {
-    OPTIMISERS.iter().find(|o| o.name == name)
-}
 
 impl Optimiser {
     /// Applies one update.
