@@ -53,11 +53,6 @@ pub static TRANSPORTS: &[TransportKind] = &[tcp::KIND, uds::KIND, shm::KIND, grp
 
 paceline_registry::entries!(TransportKind, TRANSPORTS);
 
-/// The transport of a name.
-pub fn find(name: &str) -> Option<&'static TransportKind> {
-    TRANSPORTS.iter().find(|kind| kind.name == name)
-}
-
 /// A rank's process that listens, over whatever it does.
 pub trait Door: Send {
     /// The address to tell the peers.
