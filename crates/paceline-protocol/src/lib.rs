@@ -44,7 +44,7 @@ pub use memory::{Buffer, Buffers};
 pub use options::{Options, Parameter};
 pub use schedule::{Combine, Move, Path, Piece, Schedule};
 pub use setup::{Averages, Refusal, Setup, Tensor};
-pub use strategies::{Agreement, Protocols, SINGLE, STRATEGIES, Strategy, find, ps_messages};
+pub use strategies::{Agreement, COLLECTIVE, Protocols, SINGLE, STRATEGIES, Strategy, find, ps_messages};
 pub use trace::Trace;
 pub use vocabulary::{
     Action, Actions, Buf, GradientScale, Head, Input, Load, Matrix, MsgId, OpId, Outcome, Participant, Rank,

@@ -71,8 +71,8 @@ pub enum Agreement {
     Apart,
 }
 
-/// What most serverless strategies have in common.
-const COLLECTIVE: Strategy = Strategy {
+/// What most serverless strategies have in common: they name the rest.
+pub const COLLECTIVE: Strategy = Strategy {
     name: "",
     about: "",
     detail: "",
