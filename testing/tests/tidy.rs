@@ -22,7 +22,7 @@ const SHARED_NAMES: &[(&str, &str)] = &[
     ("Value", "to be renamed in `nn`"),
 ];
 
-/// The program has no public interface: other crates cannot meet its names.
+/// The program's library is `main_with`: other crates cannot meet the names of its own types.
 const NO_LIBRARY: &[&str] = &["paceline"];
 
 /// The names of the public types that a source file defines.
@@ -93,6 +93,22 @@ fn the_program_is_thin_logic_lives_in_libraries() {
     assert!(long.is_empty(), "verbs of more than 300 lines: {long:?}");
 }
 
+#[test]
+fn the_program_of_somebody_else_is_built_from_the_same_versions() {
+    let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
+    let packages = |lock: &str| -> BTreeSet<String> {
+        let head = |package: &str| package.lines().take(2).map(|line| format!("{line} ")).collect();
+        lock.split("[[package]]\n").skip(1).map(head).collect()
+    };
+    let mut theirs = packages(&read("examples/own-strategy/Cargo.lock"));
+    theirs.retain(|package| !package.contains("\"own-strategy\""));
+    let ours = packages(&read("Cargo.lock"));
+    let other: Vec<_> = theirs.difference(&ours).collect();
+    let hint = "cp Cargo.lock examples/own-strategy/ && cargo metadata --offline --manifest-path \
+                examples/own-strategy/Cargo.toml";
+    assert!(theirs.len() > 100 && other.is_empty(), "{other:?}\n{hint}");
+}
+
 /// What code that decides by the text of an error looks like.
 const DECIDES_BY_TEXT: &[&str] = &[
     "to_string().contains(",
@@ -105,22 +121,61 @@ const DECIDES_BY_TEXT: &[&str] = &[
     "stderr.contains(",
 ];
 
-#[test]
-fn no_text_of_an_error_decides_anything() {
+/// Lines of the crates' code, tests and comments apart, that have one of these forms.
+fn lines_with(forms: &[&str]) -> Vec<String> {
     let mut found = Vec::new();
     for entry in fs::read_dir(root().join("crates")).unwrap() {
         for (path, _) in lines(&entry.unwrap().path().join("src")) {
             let text = fs::read_to_string(&path).unwrap();
             let code = text.split("#[cfg(test)]").next().unwrap_or_default();
             let all = code.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with("//"));
-            let hit = |line: &str| DECIDES_BY_TEXT.iter().any(|form| line.contains(form));
             let hits = all
-                .filter(|(_, line)| hit(line))
+                .filter(|(_, line)| forms.iter().any(|form| line.contains(form)))
                 .map(|(n, line)| format!("{path}:{}: {}", n + 1, line.trim()));
             found.extend(hits.filter(|_| !path.ends_with("tests.rs")));
         }
     }
+    found
+}
+
+#[test]
+fn no_text_of_an_error_decides_anything() {
+    let found = lines_with(DECIDES_BY_TEXT);
     assert!(found.is_empty(), "failures are enums (`FailureKind`), not texts:\n{}", found.join("\n"));
+}
+
+/// What code that looks a name up among the program's own entries looks like.
+const PROGRAMS_OWN: &[&str] = &[
+    "STRATEGIES.",
+    "CONSISTENCIES.",
+    "TRANSPORTS.",
+    "DATASETS.",
+    "MODELS.",
+    "OPTIMISERS.",
+    "SAMPLERS.",
+    "FIGURES.",
+    "Registry::default()",
+    "Registries::default()",
+    "Protocols::default()",
+    "Figures::default()",
+    "paceline_protocol::find(",
+    "consistency::find(",
+];
+
+/// Where the registries begin, and what tests look up.
+const REGISTRIES_BEGIN: &[&str] = &[
+    "paceline-study/src/registries.rs",
+    "paceline/src/main.rs",
+    "paceline-record/src/figures.rs",
+    "paceline-protocol/src/strategies/mod.rs",
+    "paceline-protocol/src/consistency/mod.rs",
+];
+
+#[test]
+fn names_are_looked_up_in_registries_that_are_passed_in() {
+    let mut found = lines_with(PROGRAMS_OWN);
+    found.retain(|line| !REGISTRIES_BEGIN.iter().any(|file| line.contains(file)));
+    assert!(found.is_empty(), "an entry of `main_with`'s caller is unknown here:\n{}", found.join("\n"));
 }
 
 #[test]
