@@ -178,7 +178,7 @@ fn prices_and_what_ifs_know_them() {
     let terms = |registries| Terms { registries, calibration: None, cluster: None, jitter: None };
     for settings in [DETOUR, EVENLY] {
         let plan = plan(&table, settings).unwrap();
-        let dataset = digits(&TypedPlan::new(&plan, &registries).unwrap());
+        let dataset = digits(&TypedPlan::new(&plan, registries).unwrap());
         assert!(predict(&plan, &dataset, &terms(&builtin), false).is_err());
         let slow = predict(&plan, &dataset, &terms(registries), false).unwrap().train_s.median;
         let usual = Plan { transport: "inproc".into(), ..plan.clone() };

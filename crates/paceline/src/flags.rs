@@ -10,11 +10,7 @@ use paceline_study::AllRegistries;
 
 /// What the program's names stand for. One per process: clap makes and reads derived arguments by functions without
 /// parameters.
-static REGISTRIES: OnceLock<AllRegistries> = OnceLock::new();
-
-pub fn set_registries(registries: AllRegistries) {
-    assert!(REGISTRIES.set(registries).is_ok(), "a process is one program: `main_with` is called once");
-}
+pub static REGISTRIES: OnceLock<AllRegistries> = OnceLock::new();
 
 pub fn registries() -> &'static AllRegistries {
     REGISTRIES.get_or_init(AllRegistries::default)

@@ -116,7 +116,10 @@ enum Verb {
 /// If a process calls it twice.
 pub fn main_with(registries: AllRegistries) -> ExitCode {
     let started = Started::now();
-    flags::set_registries(registries);
+    assert!(
+        flags::REGISTRIES.set(registries).is_ok(),
+        "`main_with` is called once: a process is one program"
+    );
     // A file that reaches its size limit (`ulimit -f`) is an error of the write, with a message, not the end of the
     // process. Programs that are started have the usual handler again; ranks and runs of studies come through here.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
