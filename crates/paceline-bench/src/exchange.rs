@@ -15,6 +15,7 @@ use paceline_resolve::Registries;
 use paceline_train::memory::{Bodies, Memory, add};
 use paceline_train::worker::MESSAGE;
 use paceline_train::{Begin, Engine, Segment, TrainError};
+use paceline_wire::registry::Mesh;
 use paceline_wire::{Interfaces, Key, Source, Span, Transport, identity};
 use serde::{Deserialize, Serialize};
 
@@ -316,7 +317,7 @@ impl Bench {
     /// The same, with what each rank tells.
     pub fn accounts(&self, by: &BenchProgram<'_>) -> Result<Vec<Account>, LaunchError> {
         match run::transport(&by.registries.transports, &self.transport, self.buffer)?.mesh {
-            Some(mesh) => self.as_threads(mesh(self.world()), by.registries),
+            Some(mesh) => self.as_threads(mesh, by.registries),
             None => self.as_processes(by),
         }
     }
@@ -378,11 +379,7 @@ impl Bench {
         Ok(accounts.into_iter().flatten().collect())
     }
 
-    fn as_threads(
-        &self,
-        transports: Vec<Box<dyn Transport>>,
-        registries: &Registries,
-    ) -> Result<Vec<Account>, LaunchError> {
+    fn as_threads(&self, mesh: Mesh, registries: &Registries) -> Result<Vec<Account>, LaunchError> {
         let emulated = self.emulated();
         let interfaces = emulated.as_ref().map(Emulated::interfaces).transpose()?.map(Arc::new);
         let own_core = self.world() <= std::thread::available_parallelism().map_or(1, usize::from);
@@ -399,7 +396,7 @@ impl Bench {
                 let part = move || RankPart { rank, transport: wrap(transport), registries, cpu_seconds };
                 scope.spawn(move || self.play(part()))
             };
-            let ranks: Vec<_> = transports.into_iter().enumerate().map(spawn).collect();
+            let ranks: Vec<_> = mesh(self.world()).into_iter().enumerate().map(spawn).collect();
             ranks.into_iter().map(|r| r.join().expect("a rank does not panic")).collect()
         });
         Ok(accounts?)

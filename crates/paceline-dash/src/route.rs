@@ -1,7 +1,6 @@
 //! From a request to an answer.
 
 use std::convert::Infallible;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,13 +10,11 @@ use hyper::body::{Bytes, Incoming};
 use hyper::header::{AUTHORIZATION, COOKIE, HOST, HeaderName, HeaderValue, ORIGIN, WWW_AUTHENTICATE};
 use hyper::{Method, Request, Response, StatusCode};
 use paceline_analyze::report::{DRAW, STYLE};
-use paceline_record::figures::Figures;
 use tokio::sync::watch;
 
 use crate::access::{Access, Asking, Refused};
 use crate::background::BackgroundAnalysis;
 use crate::cache::StoreCache;
-use crate::group::Studies;
 use crate::live;
 use crate::metrics::{self, Served};
 use crate::pages::{self, Page};
@@ -48,14 +45,8 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'u
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
 impl ServerState {
-    pub fn new(
-        store: PathBuf,
-        studies: Box<dyn Studies>,
-        figures: Figures,
-        access: Access,
-    ) -> std::io::Result<Self> {
-        let cache = Arc::new(StoreCache::new(store, studies, figures));
-        let background = BackgroundAnalysis::start()?;
+    pub fn new(cache: StoreCache, access: Access) -> std::io::Result<Self> {
+        let (cache, background) = (Arc::new(cache), BackgroundAnalysis::start()?);
         let style = format!("{STYLE}\n{}", include_str!("assets/dash.css"));
         let text = |text: &'static str| Bytes::from_static(text.as_bytes());
         let assets = vec![

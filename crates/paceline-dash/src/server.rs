@@ -19,6 +19,7 @@ use paceline_record::figures::Figures;
 use tokio::task::AbortHandle;
 
 use crate::access::Access;
+use crate::cache::StoreCache;
 use crate::group::Studies;
 use crate::route::{ServerState, answer};
 
@@ -46,7 +47,7 @@ pub fn serve(
     listener.set_nonblocking(true)?;
     runtime.block_on(async move {
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        let site = Arc::new(ServerState::new(store, studies, figures, access)?);
+        let site = Arc::new(ServerState::new(StoreCache::new(store, studies, figures), access)?);
         let (mut stop, mut accept) = (pin!(stop), pin!(accept(listener, site)));
         std::future::poll_fn(|context| match stop.as_mut().poll(context) {
             Poll::Ready(()) => Poll::Ready(()),

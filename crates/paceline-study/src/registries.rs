@@ -2,17 +2,11 @@
 
 use std::sync::Arc;
 
-use paceline_data::DatasetKind;
 use paceline_explore::samplers::SamplerKind;
-use paceline_nn::models::Model;
-use paceline_nn::optim::Optimiser;
-use paceline_protocol::Strategy;
-use paceline_protocol::consistency::ConsistencyModel;
 use paceline_record::figures::{Figures, RunFigure};
-use paceline_record::metric::{HostReading, InterfaceReading, LinkReading, Metric, ProcessReading};
+use paceline_record::metric::{self, Metric};
 use paceline_registry::Registry;
 use paceline_resolve::{Registries, SettingTable};
-use paceline_wire::TransportKind;
 
 /// Whatever runs and studies can name. [`Default`] has what the program brings.
 #[derive(Clone)]
@@ -63,16 +57,16 @@ macro_rules! registrable {
 }
 
 registrable! {
-    Strategy => |runs, _all| runs.protocols.strategies;
-    ConsistencyModel => |runs, _all| runs.protocols.consistencies;
-    TransportKind => |runs, _all| runs.transports;
-    DatasetKind => |runs, _all| runs.datasets;
-    Model => |runs, _all| runs.models;
-    Optimiser => |runs, _all| runs.optimisers;
-    Metric<ProcessReading> => |runs, _all| runs.metrics.process;
-    Metric<LinkReading> => |runs, _all| runs.metrics.link;
-    Metric<HostReading> => |runs, _all| runs.metrics.host;
-    Metric<InterfaceReading> => |runs, _all| runs.metrics.interface;
+    paceline_protocol::Strategy => |runs, _all| runs.protocols.strategies;
+    paceline_protocol::consistency::ConsistencyModel => |runs, _all| runs.protocols.consistencies;
+    paceline_wire::TransportKind => |runs, _all| runs.transports;
+    paceline_data::DatasetKind => |runs, _all| runs.datasets;
+    paceline_nn::models::Model => |runs, _all| runs.models;
+    paceline_nn::optim::Optimiser => |runs, _all| runs.optimisers;
+    Metric<metric::ProcessReading> => |runs, _all| runs.metrics.process;
+    Metric<metric::LinkReading> => |runs, _all| runs.metrics.link;
+    Metric<metric::HostReading> => |runs, _all| runs.metrics.host;
+    Metric<metric::InterfaceReading> => |runs, _all| runs.metrics.interface;
     SamplerKind => |_runs, all| all.samplers;
     RunFigure => |_runs, all| all.figures;
 }
