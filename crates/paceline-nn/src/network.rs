@@ -18,6 +18,8 @@ pub struct Network<T: Real> {
     capacity: usize,
     layers: Vec<Box<dyn Layer<T>>>,
     slots: Vec<Slot<T>>,
+    /// Numbers that each layer keeps of a sample in a slot.
+    saved: Vec<usize>,
     plan: GradientPlan,
     /// Memory for the values' gradients, shared between values that are not alive at once.
     gradients: Vec<Buffer<T>>,
@@ -57,13 +59,15 @@ impl<T: Real> Network<T> {
                 (T::kernels().layer)(&node.op, place)
             })
             .collect();
+        let saved: Vec<usize> = graph.nodes().iter().map(|node| node.saved(T::FAST)).collect();
         let slot = |_| Slot {
             values: graph.values().map(|value| Buffer::new(capacity * value.size())).collect(),
-            saved: graph.nodes().iter().map(|node| Buffer::new(capacity * node.saved(T::FAST))).collect(),
+            saved: saved.iter().map(|each| Buffer::new(capacity * each)).collect(),
         };
         let plan = GradientPlan::new(&graph);
         Self {
             slots: (0..slots).map(slot).collect(),
+            saved,
             gradients: plan.sizes.iter().map(|size| Buffer::new(capacity * size)).collect(),
             scratch: Buffer::new(layers.iter().map(|l| l.scratch()).max().unwrap_or(0)),
             graph,
@@ -144,7 +148,7 @@ impl<T: Real> Network<T> {
                 y: &mut after[0][..pass.samples * node.output.size()],
                 params: &params[self.graph.param_range(node)],
                 state: &mut state[self.graph.state_range(node)],
-                saved: &mut saved[i][..pass.samples * node.saved(T::FAST)],
+                saved: &mut saved[i][..pass.samples * self.saved[i]],
                 scratch: &mut self.scratch,
             });
             done(i);
@@ -230,7 +234,7 @@ impl<T: Real> Network<T> {
             params: &params[self.graph.param_range(node)],
             grads: own,
             dx,
-            saved: &mut saved[i][..n * node.saved(T::FAST)],
+            saved: &mut saved[i][..n * self.saved[i]],
             scratch: &mut self.scratch,
         });
         let (compute, gradients) = (&self.compute, &mut self.gradients);

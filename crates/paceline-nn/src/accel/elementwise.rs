@@ -116,13 +116,13 @@ per_level! {
         }
     }
 
-    /// Sums over the rows of a matrix, of its first `out.len()` columns; rows are `stride` apart. `add`: the sums
-    /// go on from what `out` holds.
-    pub fn column_sums<T: Real>(rows: &[T], stride: usize, out: &mut [T], add: bool) {
+    /// Sums over the rows of a matrix with `out.len()` columns. `add`: they go on from what `out` holds.
+    pub fn column_sums<T: Real>(rows: &[T], out: &mut [T], add: bool) {
+        let c = out.len();
         if !add {
             out.fill(T::ZERO);
         }
-        for row in rows.chunks(stride) {
+        for row in rows.chunks_exact(c) {
             for (o, &v) in out.iter_mut().zip(row) {
                 *o += v;
             }

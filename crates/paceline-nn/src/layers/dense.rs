@@ -79,7 +79,7 @@ impl<T: Real> Layer<T> for Exec {
         }
         let dy = &*io.dy;
         let (d_weight, d_bias) = io.grads.split_at_mut(i * o);
-        elementwise::column_sums(level, dy, o, d_bias, io.pass.adds());
+        elementwise::column_sums(level, dy, d_bias, io.pass.adds());
         pool.split(d_weight, o, n * o, |first, rows| {
             let (size, x) = ([rows.len() / o, o, n], (&io.x[first..], 1, i));
             T::product(level, Product::matrices(size, x, (dy, o), (rows, o), io.pass.start()));

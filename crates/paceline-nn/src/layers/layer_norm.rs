@@ -84,7 +84,7 @@ impl<T: Real> Layer<T> for Exec<T> {
                 rows::layer_norm_backward(level, x, stats, weight, dy, d_weight, d_bias);
             }
         });
-        elementwise::column_sums(level, sums, 2 * c, io.grads, io.pass.adds());
+        elementwise::column_sums(level, sums, io.grads, io.pass.adds());
     }
 
     fn scratch(&self) -> usize {

@@ -169,9 +169,9 @@ impl BiasGradient {
         let sums = &mut scratch[..pass.samples * c];
         compute.pool.split(sums, c, size, |first, sums| {
             for (i, sums) in sums.chunks_exact_mut(c).enumerate() {
-                elementwise::column_sums(level, sample(dy, first + i, size), c, sums, false);
+                elementwise::column_sums(level, sample(dy, first + i, size), sums, false);
             }
         });
-        elementwise::column_sums(level, sums, c, out, pass.adds());
+        elementwise::column_sums(level, sums, out, pass.adds());
     }
 }

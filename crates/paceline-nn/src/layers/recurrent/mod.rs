@@ -177,14 +177,18 @@ impl<T: Real, C: Cell> Layer<T> for Exec<T, C> {
                 T::product(level, Product { outer, a_outer, b_outer, ..task });
             }
         });
-        elementwise::column_sums(level, kept, each, db_ih, io.pass.adds());
-        for &[from, to, width] in C::HIDDEN {
-            let db_hh = &mut db_hh[to * h..(to + width) * h];
-            if from == to {
-                db_hh.copy_from_slice(&db_ih[to * h..(to + width) * h]);
-            } else {
-                elementwise::column_sums(level, &kept[from * h..], each, db_hh, io.pass.adds());
+        // The biases' gradients are among the column sums of all that is kept.
+        let sums = &mut io.scratch[..each];
+        if io.pass.adds() {
+            sums[..wide].copy_from_slice(db_ih);
+            for &[from, to, width] in C::HIDDEN {
+                sums[from * h..][..width * h].copy_from_slice(&db_hh[to * h..][..width * h]);
             }
+        }
+        elementwise::column_sums(level, kept, sums, io.pass.adds());
+        db_ih.copy_from_slice(&sums[..wide]);
+        for &[from, to, width] in C::HIDDEN {
+            db_hh[to * h..][..width * h].copy_from_slice(&sums[from * h..][..width * h]);
         }
         let Some(dx) = io.dx else { return };
         let start = dx.start();
@@ -192,5 +196,9 @@ impl<T: Real, C: Cell> Layer<T> for Exec<T, C> {
             let (size, a) = ([dx.len() / inputs, inputs, wide], (&kept[first * each..], each, 1));
             T::product(level, Product::matrices(size, a, (&turned_ih[..], inputs), (dx, inputs), start));
         });
+    }
+
+    fn scratch(&self) -> usize {
+        C::KEPT * self.h
     }
 }
