@@ -251,7 +251,7 @@ impl Graph {
 
     /// Floating-point operations of one sample's forward pass: 2 × multiply-adds.
     pub fn forward_flops(&self) -> u64 {
-        self.nodes.iter().map(|n| 2 * n.op.spec().multiply_adds(n.input, n.output)).sum()
+        self.layer_flops().iter().map(|(forward, _)| forward).sum()
     }
 
     /// Floating-point operations of one sample's forward and backward pass through each layer.
@@ -265,9 +265,7 @@ impl Graph {
     /// Floating-point operations of one sample's forward and backward pass: 2 × multiply-adds, without
     /// the input gradient of layers that have nothing to train before them.
     pub fn training_flops(&self) -> u64 {
-        let trained = self.trained();
-        let passes = |n: &Node| if trained[n.inputs[0].0] { 3 } else { 2 };
-        self.nodes.iter().map(|n| 2 * passes(n) * n.op.spec().multiply_adds(n.input, n.output)).sum()
+        self.layer_flops().iter().map(|(forward, backward)| forward + backward).sum()
     }
 
     /// Fills `params` and `state` with the values that training starts from: a function of the seed and

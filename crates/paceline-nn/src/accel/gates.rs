@@ -65,10 +65,7 @@ per_level! {
     /// part of it; the first three are replaced by the gates' and the candidate's values.
     pub fn gru<T: Real>(gates: &mut [T], bias: &[T], before: &[T], y: &mut [T]) {
         let h = y.len();
-        let (r, rest) = gates.split_at_mut(h);
-        let (z, rest) = rest.split_at_mut(h);
-        let (n, hidden) = rest.split_at_mut(h);
-        let (hidden, before) = (&hidden[..h], &before[..h]);
+        let ([r, z, n, hidden], before) = (parts(gates, h), &before[..h]);
         let (bias_r, bias_z) = (&bias[..h], &bias[h..2 * h]);
         for k in 0..h {
             r[k] = logistic(r[k] + bias_r[k]);
@@ -82,10 +79,7 @@ per_level! {
     /// straight to the state before.
     pub fn gru_backward<T: Real>(gates: &mut [T], before: &[T], dy: &mut [T]) {
         let h = dy.len();
-        let (r, rest) = gates.split_at_mut(h);
-        let (z, rest) = rest.split_at_mut(h);
-        let (n, hidden) = rest.split_at_mut(h);
-        let (hidden, before) = (&mut hidden[..h], &before[..h]);
+        let ([r, z, n, hidden], before) = (parts(gates, h), &before[..h]);
         for k in 0..h {
             let (d, reset, update, candidate) = (dy[k], r[k], z[k], n[k]);
             let d_candidate = d * (T::ONE - update) * (T::ONE - candidate * candidate);
@@ -135,9 +129,9 @@ per_level! {
     }
 }
 
-/// Six slices of `h` numbers.
+/// Slices of `h` numbers.
 #[inline(always)]
-fn parts<T: Real>(gates: &mut [T], h: usize) -> [&mut [T]; 6] {
+fn parts<T: Real, const N: usize>(gates: &mut [T], h: usize) -> [&mut [T]; N] {
     let mut rest = gates;
     std::array::from_fn(|_| {
         let (first, others) = std::mem::take(&mut rest).split_at_mut(h);

@@ -81,11 +81,15 @@ impl Spec for GlobalAveragePool {
     }
 }
 
+fn read_window(fields: &mut Fields<'_>) -> Result<[usize; 3], Problem> {
+    let size = fields.needed("size")?;
+    Ok([size, fields.size("stride")?.unwrap_or(size), fields.size("pad")?.unwrap_or(0)])
+}
+
 impl MaxPool {
     pub(super) fn read(fields: &mut Fields<'_>) -> Result<Self, Problem> {
-        let size = fields.needed("size")?;
-        let stride = fields.size("stride")?.unwrap_or(size);
-        Ok(Self { size, stride, pad: fields.size("pad")?.unwrap_or(0) })
+        let [size, stride, pad] = read_window(fields)?;
+        Ok(Self { size, stride, pad })
     }
 
     pub(super) fn layer<T: Real>(&self, at: Place<'_>) -> Box<dyn Layer<T>> {
@@ -99,9 +103,8 @@ impl MaxPool {
 
 impl AveragePool {
     pub(super) fn read(fields: &mut Fields<'_>) -> Result<Self, Problem> {
-        let size = fields.needed("size")?;
-        let stride = fields.size("stride")?.unwrap_or(size);
-        Ok(Self { size, stride, pad: fields.size("pad")?.unwrap_or(0) })
+        let [size, stride, pad] = read_window(fields)?;
+        Ok(Self { size, stride, pad })
     }
 
     pub(super) fn layer<T: Real>(&self, at: Place<'_>) -> Box<dyn Layer<T>> {

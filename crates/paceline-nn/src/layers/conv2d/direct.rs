@@ -131,11 +131,12 @@ impl<T: Real> Layer<T> for Exec<T> {
         let Some(dx) = io.dx else { return };
         self.phases.flip(&self.conv, self.x.c, self.y.c, &io.params[..taps * self.y.c], &mut self.flipped);
         let (this, x_size, each) = (&*self, self.x.size(), self.phases.padded.size());
+        let start = dx.start();
         pool.split_scratch(dx.values, x_size, io.scratch, each, taps * y_size, |first, dx_part, padded| {
             for (i, dx_sample) in dx_part.chunks_exact_mut(x_size).enumerate() {
                 let dy = sample(dy, first + i, y_size);
                 place(dy, this.y, padded, this.phases.padded, this.phases.before);
-                this.phases.input_gradient(level, this, padded, dx_sample, dx.add);
+                this.phases.input_gradient(level, this, padded, dx_sample, start);
             }
         });
     }
@@ -204,11 +205,17 @@ impl Phases {
         }
     }
 
-    fn input_gradient<T: Real>(&self, level: Level, conv: &Exec<T>, dy: &[T], dx: &mut [T], add: bool) {
+    fn input_gradient<T: Real>(
+        &self,
+        level: Level,
+        conv: &Exec<T>,
+        dy: &[T],
+        dx: &mut [T],
+        start: Start<'_, T>,
+    ) {
         let (x, co) = (conv.x, conv.y.c);
         let (kernel, stride, pad) = (conv.conv.kernel, conv.conv.stride, conv.conv.pad);
         let wide = self.padded.w * co;
-        let start = if add { Start::Output } else { Start::Zero };
         let mut weight = &conv.flipped[..];
         for (ah, aw) in (0..stride[0]).flat_map(|ah| (0..stride[1]).map(move |aw| (ah, aw))) {
             let rows = Self::count(kernel[0], stride[0], ah);

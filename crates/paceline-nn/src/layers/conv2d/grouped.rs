@@ -1,6 +1,6 @@
 //! Grouped convolution: each group's channels are gathered and convolved on their own.
 
-use super::super::{Backward, Forward, InputGradient, Layer, Place, sample};
+use super::super::{Backward, Forward, InputGradient, Layer, Place};
 use super::Conv2d;
 use crate::compute::{Buffer, Compute};
 use crate::real::Real;
@@ -17,7 +17,6 @@ pub(super) fn layer<T: Real>(conv: &Conv2d, at: &Place<'_>) -> Box<dyn Layer<T>>
         (0..groups).map(|_| one.layer(Place { input: x, output: y, compute: at.compute, ..*at })).collect();
     Box::new(Exec {
         layers,
-        taps,
         groups,
         widths: [x.c, y.c],
         x: Buffer::new(capacity * x.size()),
@@ -31,8 +30,6 @@ pub(super) fn layer<T: Real>(conv: &Conv2d, at: &Place<'_>) -> Box<dyn Layer<T>>
 
 struct Exec<T> {
     layers: Vec<Box<dyn Layer<T>>>,
-    /// Kernel taps times input channels of a group.
-    taps: usize,
     groups: usize,
     /// Channels of a group, in and out.
     widths: [usize; 2],
@@ -40,7 +37,7 @@ struct Exec<T> {
     y: Buffer<T>,
     dy: Buffer<T>,
     dx: Buffer<T>,
-    /// A group's weight and bias.
+    /// A group's weight and bias: its part of each row of them.
     params: Buffer<T>,
     grads: Buffer<T>,
 }
@@ -79,13 +76,10 @@ fn scatter<T: Real>(
 impl<T: Real> Layer<T> for Exec<T> {
     fn forward(&mut self, io: Forward<'_, T>) {
         let (compute, groups, [c, co]) = (io.compute, self.groups, self.widths);
-        let (weight, bias) = io.params.split_at(self.taps * groups * co);
         let (x, y) = (&mut self.x[..io.x.len() / groups], &mut self.y[..io.y.len() / groups]);
         let saved = io.saved.len() / groups;
         for (g, layer) in self.layers.iter_mut().enumerate() {
-            let (own_weight, own_bias) = self.params.split_at_mut(self.taps * co);
-            gather(compute, weight, groups, g, own_weight, co);
-            own_bias.copy_from_slice(sample(bias, g, own_bias.len()));
+            gather(compute, io.params, groups, g, &mut self.params, co);
             gather(compute, io.x, groups, g, x, c);
             layer.forward(Forward {
                 compute,
@@ -104,24 +98,17 @@ impl<T: Real> Layer<T> for Exec<T> {
 
     fn backward(&mut self, io: Backward<'_, T>) {
         let (compute, groups, [c, co]) = (io.compute, self.groups, self.widths);
-        let (weight, bias) = io.params.split_at(self.taps * groups * co);
-        let (d_weight, d_bias) = io.grads.split_at_mut(self.taps * groups * co);
         let (x, y) = (&mut self.x[..io.x.len() / groups], &mut self.y[..io.y.len() / groups]);
         let dy = &mut self.dy[..io.y.len() / groups];
         let saved = io.saved.len() / groups;
         let mut dx = io.dx;
         for (g, layer) in self.layers.iter_mut().enumerate() {
-            let (own_weight, own_bias) = self.params.split_at_mut(self.taps * co);
-            gather(compute, weight, groups, g, own_weight, co);
-            own_bias.copy_from_slice(sample(bias, g, own_bias.len()));
+            gather(compute, io.params, groups, g, &mut self.params, co);
             gather(compute, io.x, groups, g, x, c);
             gather(compute, io.y, groups, g, y, co);
             gather(compute, io.dy, groups, g, dy, co);
-            let d_bias = &mut d_bias[g * own_bias.len()..(g + 1) * own_bias.len()];
             if io.pass.adds() {
-                let (own_weight, own_bias) = self.grads.split_at_mut(self.taps * co);
-                gather(compute, d_weight, groups, g, own_weight, co);
-                own_bias.copy_from_slice(d_bias);
+                gather(compute, io.grads, groups, g, &mut self.grads, co);
             }
             let values = &mut self.dx[..if dx.is_some() { x.len() } else { 0 }];
             layer.backward(Backward {
@@ -136,9 +123,7 @@ impl<T: Real> Layer<T> for Exec<T> {
                 saved: &mut io.saved[g * saved..(g + 1) * saved],
                 scratch: io.scratch,
             });
-            let (own_weight, own_bias) = self.grads.split_at(self.taps * co);
-            scatter(compute, own_weight, co, d_weight, groups, g, false);
-            d_bias.copy_from_slice(own_bias);
+            scatter(compute, &self.grads, co, io.grads, groups, g, false);
             if let Some(dx) = &mut dx {
                 scatter(compute, values, c, dx.values, groups, g, dx.add);
             }
