@@ -8,10 +8,10 @@ use crate::findings::{Evidence, Finding, findings};
 use crate::importance::{Importance, SEED};
 use crate::influence::InfluenceModel;
 use crate::noise::Noise;
-use crate::ranks::{self, RankResult};
+use crate::ranks::{self, RankTestResult};
 use crate::scaling::{Series, series};
 use crate::table::{Response, StudyTable};
-use crate::transfer::Transfer;
+use crate::transfer::WorkloadTransfer;
 
 /// What else is known about the factors.
 #[derive(Clone, Copy, Debug, Default)]
@@ -43,8 +43,8 @@ pub struct Analysis {
     pub anova: Option<Anova>,
     pub importance: Option<Importance>,
     pub influence: Option<InfluenceModel>,
-    pub rank_tests: Vec<RankResult>,
-    pub transfer: Option<Transfer>,
+    pub rank_tests: Vec<RankTestResult>,
+    pub transfer: Option<WorkloadTransfer>,
     pub scaling: Vec<Series>,
     pub noise: Noise,
     pub notes: Vec<String>,
@@ -75,7 +75,7 @@ impl Analysis {
         stage("best configurations");
         let best = Ranking::new(table, 0, anova.as_ref());
         let scaling = ask.workers.map_or_else(Vec::new, |workers| series(table, 0, workers));
-        let transfer = ask.workload.and_then(|workload| Transfer::new(table, 0, workload));
+        let transfer = ask.workload.and_then(|workload| WorkloadTransfer::new(table, 0, workload));
         let noise = Noise::new(table, 0);
         stage("findings");
         let found = findings(&Evidence {

@@ -12,7 +12,7 @@ use crate::best::{NoiseSource, Ranking};
 use crate::noise::Noise;
 use crate::scaling::Series;
 use crate::table::{Response, StudyTable, number};
-use crate::transfer::Transfer;
+use crate::transfer::WorkloadTransfer;
 
 /// The chance below which something is told.
 pub const LEVEL: f64 = 0.05;
@@ -58,7 +58,7 @@ pub struct Evidence<'a> {
     pub ranking: &'a Ranking,
     pub anova: Option<&'a Anova>,
     pub scaling: &'a [Series],
-    pub transfer: Option<&'a Transfer>,
+    pub transfer: Option<&'a WorkloadTransfer>,
     pub noise: &'a Noise,
 }
 

@@ -44,8 +44,8 @@ pub use anova::{Anova, Estimate, LevelContrast};
 pub use best::Ranking;
 pub use distributions::{f_tail, holm, t_quantile};
 pub use explain::{
-    Cause, ExplainError, Explanation, Message, RankTimes, Recorded, RecordedLink, RecordedPause,
-    RecordedRank, RecordedStep, RecordedWait, RunComparison, WhatIf,
+    Cause, ExplainError, Explanation, Message, RankTimes, RecordedLink, RecordedPause, RecordedRank,
+    RecordedRun, RecordedStep, RecordedWait, RunComparison, WhatIf,
 };
 pub use findings::{Evidence, Finding, FindingKind, findings};
 pub use influence::InfluenceModel;
@@ -53,4 +53,4 @@ pub use noise::{Noise, theil_sen};
 pub use paceline_statistics::distinct;
 pub use statistics::{Quantiles, Spread};
 pub use table::{StudyTable, StudyTableError};
-pub use transfer::Transfer;
+pub use transfer::WorkloadTransfer;

@@ -108,7 +108,7 @@ pub enum RankTest {
 /// A test of one factor.
 #[derive(Clone, Debug, Serialize)]
 #[allow(missing_docs, reason = "the names say what the fields are")]
-pub struct RankResult {
+pub struct RankTestResult {
     pub factor: String,
     pub test: RankTest,
     /// Pairs, groups, or runs.
@@ -183,7 +183,7 @@ fn alike(table: &StudyTable, response: usize, factor: usize) -> Vec<Vec<f64>> {
 }
 
 /// Tests every factor of a response.
-pub fn tests(table: &StudyTable, response: usize) -> Vec<RankResult> {
+pub fn tests(table: &StudyTable, response: usize) -> Vec<RankTestResult> {
     const LEAST_GROUPS: usize = 6;
     let mut results = Vec::new();
     for (f, factor) in table.factors.iter().enumerate().filter(|(_, factor)| factor.levels.len() > 1) {
@@ -201,7 +201,7 @@ pub fn tests(table: &StudyTable, response: usize) -> Vec<RankResult> {
             (RankTest::KruskalWallis, measured.len(), if groups.len() > 1 { kruskal(&groups) } else { None })
         };
         if let Some((statistic, p)) = found {
-            results.push(RankResult { factor: factor.name.clone(), test, n, statistic, p, p_holm: p });
+            results.push(RankTestResult { factor: factor.name.clone(), test, n, statistic, p, p_holm: p });
         }
     }
     let corrected = holm(&results.iter().map(|r| r.p).collect::<Vec<_>>());

@@ -24,7 +24,7 @@ pub struct WorkloadAgreement {
 
 /// The best configuration of one workload, used on another.
 #[derive(Clone, Debug, Serialize)]
-pub struct Loss {
+pub struct TransferLoss {
     /// Whose best configuration it is.
     pub from: String,
     pub to: String,
@@ -41,16 +41,16 @@ pub struct Loss {
 
 /// How workloads compare.
 #[derive(Clone, Debug, Serialize)]
-pub struct Transfer {
+pub struct WorkloadTransfer {
     /// The factor whose levels are workloads.
     pub workload: String,
     /// Each pair.
     pub agreements: Vec<WorkloadAgreement>,
     /// Each pair, both ways.
-    pub losses: Vec<Loss>,
+    pub losses: Vec<TransferLoss>,
 }
 
-impl Transfer {
+impl WorkloadTransfer {
     /// Of a response, by the factor whose levels are workloads; none if it has one level only.
     pub fn new(table: &StudyTable, response: usize, workload: usize) -> Option<Self> {
         let factor = &table.factors[workload];
@@ -99,7 +99,7 @@ impl Transfer {
                     .filter(|(i, (f, _))| *i != workload && f.levels.len() > 1)
                     .map(|(_, (f, level))| format!("{} {}", f.name, f.levels[*level].text))
                     .collect();
-                losses.push(Loss {
+                losses.push(TransferLoss {
                     from: text(a),
                     to: text(b),
                     configuration: words.join(", "),
@@ -136,7 +136,7 @@ mod tests {
         });
         let names = ["model", "servers"].map(String::from);
         let table = StudyTable::new("t", &names, vec![Response::parse("log(t_s)").unwrap()], runs.to_vec());
-        let transfer = Transfer::new(&table, 0, 0).unwrap();
+        let transfer = WorkloadTransfer::new(&table, 0, 0).unwrap();
         let loss =
             |from: &str, to: &str| transfer.losses.iter().find(|l| l.from == from && l.to == to).unwrap();
         let there = loss("mlp", "lenet");

@@ -2,7 +2,7 @@
 //! twenty sizes.
 
 use paceline_analyze::{
-    Cause, Explanation, Message, Recorded, RecordedLink, RecordedPause, RecordedRank, RecordedStep,
+    Cause, Explanation, Message, RecordedLink, RecordedPause, RecordedRank, RecordedRun, RecordedStep,
     RecordedWait, RunComparison, WhatIf,
 };
 use paceline_random::{Purpose, Stream};
@@ -39,9 +39,9 @@ impl Model {
         }
     }
 
-    fn run(&self, steps: u64) -> Recorded {
+    fn run(&self, steps: u64) -> RecordedRun {
         let (p, server) = (self.compute.len(), self.compute.len());
-        let mut recorded = Recorded { run: "r1".into(), ..Recorded::default() };
+        let mut recorded = RecordedRun { run: "r1".into(), ..RecordedRun::default() };
         for rank in 0..=p {
             recorded.ranks.push(RecordedRank { worker: rank < p, host: format!("h{rank}") });
         }
@@ -275,7 +275,7 @@ fn two_workers_that_are_slower_than_one_get_a_direct_answer() {
     model.compute = vec![0.01; 2];
     model.latency = 0.03;
     let two = Explanation::new(&model.run(40)).unwrap();
-    let alone = Recorded {
+    let alone = RecordedRun {
         run: "r0".into(),
         ranks: vec![RecordedRank { worker: true, host: "h0".into() }],
         steps: (1..=40)
@@ -287,7 +287,7 @@ fn two_workers_that_are_slower_than_one_get_a_direct_answer() {
                 ..RecordedStep::default()
             })
             .collect(),
-        ..Recorded::default()
+        ..RecordedRun::default()
     };
     let one = Explanation::new(&alone).unwrap();
     assert_eq!(one.verdict.cause, Cause::Compute);

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use paceline_analyze::table::{self, Columns, Response};
+use paceline_analyze::table::{self, ColumnRoles, Response};
 use paceline_analyze::{
-    Anova, Estimate, InfluenceModel, StudyTable, Transfer, f_tail, holm, importance, ranks, scaling,
+    Anova, Estimate, InfluenceModel, StudyTable, WorkloadTransfer, f_tail, holm, importance, ranks, scaling,
     t_quantile, theil_sen,
 };
 use paceline_testing::{Need, skip};
@@ -35,10 +35,10 @@ fn close(found: f64, wanted: &Value, tolerance: f64, what: &str) {
 }
 
 fn read(path: &Path, factors: &[&str], response: &str) -> StudyTable {
-    let columns = Columns {
+    let columns = ColumnRoles {
         factors: factors.iter().map(|f| (*f).to_owned()).collect(),
         responses: vec![Response::parse(response).unwrap()],
-        ..Columns::default()
+        ..ColumnRoles::default()
     };
     table::read(path, &columns, None).unwrap()
 }
@@ -174,7 +174,7 @@ fn the_transfer_of_a_table_agrees_with_scipy() {
     let factors =
         ["training_set_size", "vm_flavor", "n_workers", "learning_rate", "batch_size", "synchronism"];
     let table = read(&path, &factors, "training_time");
-    let transfer = Transfer::new(&table, 0, 0).unwrap();
+    let transfer = WorkloadTransfer::new(&table, 0, 0).unwrap();
     let wanted = &wanted()["transfer"];
     let found = transfer.agreements.iter().find(|a| a.a == "1000" && a.b == "60000").unwrap();
     assert_eq!(found.n as f64, number(&wanted["n"]));

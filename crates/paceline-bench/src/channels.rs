@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use paceline_analyze::Quantiles;
-use paceline_launch::{Done, LaunchError};
+use paceline_launch::{LaunchError, RankAccount};
 use paceline_record::process;
 use paceline_train::TrainError;
 use serde::{Deserialize, Serialize};
@@ -145,12 +145,12 @@ impl Task {
         together(end, rank, world)?;
         let (start, cpu) = (Instant::now(), (end.cpu_seconds)());
         let (messages, elements) = self.stream(end, partner, half)?;
-        let done = Done {
+        let done = RankAccount {
             steps: messages,
             sent_bytes: 4 * elements,
             train_s: start.elapsed().as_secs_f64(),
             cpu_s: (end.cpu_seconds)() - cpu,
-            ..Done::default()
+            ..RankAccount::default()
         };
         end.send(partner, OVER, 0)?;
         end.receive(partner, ALL_HERE)?;
@@ -193,14 +193,14 @@ impl Task {
 
 /// Does what the leader's messages ask for, to the last of them.
 fn follow(leader: usize, end: &mut End) -> Result<Account, TrainError> {
-    let mut done = Done::default();
+    let mut done = RankAccount::default();
     let mut cpu = 0.0;
     loop {
         let (kind, elements) = end.next(leader)?;
         match kind {
             PING => end.send(leader, PONG, elements)?,
             // What came before was to warm up.
-            BEGIN => (done, cpu) = (Done::default(), (end.cpu_seconds)()),
+            BEGIN => (done, cpu) = (RankAccount::default(), (end.cpu_seconds)()),
             STREAMED => {
                 done.steps += 1;
                 done.received_bytes += 4 * elements as u64;

@@ -1,7 +1,7 @@
 //! The document of a benchmark of many points: every repeat as it was measured, and what the repeats come to.
 
 use paceline_analyze::chart::{Chart, ChartUnit};
-use paceline_analyze::figure::{ChartAxis, Dot, Mark, Panel};
+use paceline_analyze::figure::{ChartAxis, ChartMark, Dot, Panel};
 use paceline_analyze::sheet::{TableColumn, by_column};
 use paceline_analyze::{Spread, distinct};
 use paceline_record::Machine;
@@ -35,7 +35,7 @@ pub struct BenchDocument<P> {
     /// The model whose tensors are the skewed sizes; of `ps`, also the number of buckets of all schemes.
     pub model: String,
     /// How sizes are distributed.
-    pub payloads: Vec<Scheme>,
+    pub payloads: Vec<SizeDistribution>,
     /// Combinations that cannot be, and why.
     pub left_out: Vec<String>,
     pub points: Vec<P>,
@@ -70,7 +70,7 @@ pub(crate) fn panel(
         let own = points.iter().filter(|(of, ..)| of == name);
         let mut dots: Vec<Dot> = own.map(|(_, x, y)| Dot::spread(*x, *y)).collect();
         dots.sort_by(|a, b| a.x.total_cmp(&b.x));
-        Mark::line(name, dots)
+        ChartMark::line(name, dots)
     };
     let marks = distinct(points.iter().map(|(name, ..)| name)).into_iter().map(line).collect();
     let [x, y] = [x, y].map(|(title, unit)| ChartAxis::units(title, unit));
@@ -79,7 +79,7 @@ pub(crate) fn panel(
 
 /// A way in which the sizes of messages are distributed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Scheme {
+pub struct SizeDistribution {
     /// Its name.
     pub name: String,
     /// What it is.

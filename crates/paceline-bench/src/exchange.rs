@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use paceline_launch::{
-    Done, Emulated, LaunchError, ProcessEvent, RankCommand, RankEvent, RankProcesses, RankTask, run,
+    EmulatedNetwork, LaunchError, ProcessEvent, RankAccount, RankCommand, RankEvent, RankProcesses, RankTask,
+    run,
 };
 use paceline_plan::NetworkLimits;
 use paceline_protocol::{Action, Buf, Input, Region, Setup};
@@ -38,7 +39,7 @@ const TOUCHING: f64 = 10e9;
 const LINE: usize = 64;
 
 /// What a rank tells at its end: its account, and the seconds of what it timed.
-pub type Account = (Done, Vec<f32>);
+pub type Account = (RankAccount, Vec<f32>);
 
 /// What ranks do in a measurement.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -129,8 +130,8 @@ impl Bench {
         }
     }
 
-    fn emulated(&self) -> Option<Emulated> {
-        self.network.map(|network| Emulated::apart(network, self.world()))
+    fn emulated(&self) -> Option<EmulatedNetwork> {
+        self.network.map(|network| EmulatedNetwork::apart(network, self.world()))
     }
 
     /// Number of ranks.
@@ -165,7 +166,7 @@ impl Bench {
 
     fn play(&self, part: RankPart<'_>) -> Result<Account, TrainError> {
         match &self.task {
-            Task::Exchange => self.exchange(part).map(|times| (Done::default(), times)),
+            Task::Exchange => self.exchange(part).map(|times| (RankAccount::default(), times)),
             Task::Channel(task) => task.play(self, part),
             Task::Serve(task) => task.play(self.workers, part),
         }
@@ -381,7 +382,7 @@ impl Bench {
 
     fn as_threads(&self, mesh: Mesh, registries: &Registries) -> Result<Vec<Account>, LaunchError> {
         let emulated = self.emulated();
-        let interfaces = emulated.as_ref().map(Emulated::interfaces).transpose()?.map(Arc::new);
+        let interfaces = emulated.as_ref().map(EmulatedNetwork::interfaces).transpose()?.map(Arc::new);
         let own_core = self.world() <= std::thread::available_parallelism().map_or(1, usize::from);
         let accounts: Result<Vec<_>, TrainError> = std::thread::scope(|scope| {
             let (emulated, interfaces) = (emulated.as_ref(), interfaces.as_ref());

@@ -25,6 +25,6 @@ mod servers_document;
 mod sweep;
 
 pub use channels_document::{Channel, ChannelRepeat};
-pub use document::{Channels, Scheme};
+pub use document::{Channels, SizeDistribution};
 pub use exchange::{Bench, BenchProgram, Row, Task, play};
 pub use sweep::{ChannelAxes, Progress, SweepRules};

@@ -3,7 +3,7 @@
 use paceline_nn::models::Model;
 use paceline_random::{Purpose, Stream};
 
-use crate::document::Scheme;
+use crate::document::SizeDistribution;
 
 /// How the sizes of messages are distributed.
 pub struct Payload {
@@ -51,8 +51,8 @@ pub fn tensors(model: &Model) -> Vec<usize> {
 
 impl Payload {
     /// Its name and what it is.
-    pub fn scheme(&self) -> Scheme {
-        Scheme { name: self.name.into(), about: self.about.into() }
+    pub fn scheme(&self) -> SizeDistribution {
+        SizeDistribution { name: self.name.into(), about: self.about.into() }
     }
 
     /// Lengths of messages in turn, of mean `mean`, all in elements.

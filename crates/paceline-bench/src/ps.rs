@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use paceline_analyze::Quantiles;
-use paceline_launch::{Done, LaunchError};
+use paceline_launch::{LaunchError, RankAccount};
 use paceline_nn::Compute;
 use paceline_nn::optim::{OPTIMISERS, Optimiser, Settings, Step};
 use paceline_plan::PlanError;
@@ -259,7 +259,7 @@ fn work(engine: &mut Engine, memory: &mut Model, setup: &Setup) -> Result<Accoun
             clock = begin.get_or_insert(start).elapsed().as_secs_f64();
         }
     }
-    Ok((Done { train_s: clock, ..Done::default() }, times))
+    Ok((RankAccount { train_s: clock, ..RankAccount::default() }, times))
 }
 
 fn serve(engine: &mut Engine, memory: &mut Model, cpu_seconds: fn() -> f64) -> Result<Account, TrainError> {
@@ -269,14 +269,14 @@ fn serve(engine: &mut Engine, memory: &mut Model, cpu_seconds: fn() -> f64) -> R
         engine.wait(memory)?;
     }
     let (sent_bytes, received_bytes) = engine.traffic();
-    let done = Done {
+    let done = RankAccount {
         train_s: start.elapsed().as_secs_f64(),
         cpu_s: cpu_seconds() - cpu,
         wait_s: engine.times.wait.as_secs_f64(),
         apply_s: engine.times.apply.as_secs_f64(),
         sent_bytes,
         received_bytes,
-        ..Done::default()
+        ..RankAccount::default()
     };
     Ok((done, Vec::new()))
 }

@@ -25,12 +25,12 @@ pub enum Refused {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Asking<'a> {
+pub struct AccessRequest<'a> {
     /// The authority of a target in absolute form, as proxies are asked.
     pub target: Option<&'a str>,
     pub host: Option<&'a str>,
     pub origin: Option<&'a str>,
-    /// The header `Sec-Fetch-Site`: where the page comes from that asks, as the browser says.
+    /// The header `Sec-Fetch-RunEnvironment`: where the page comes from that asks, as the browser says.
     pub site: Option<&'a str>,
     /// The header `Sec-Fetch-Mode`: what it asks for.
     pub mode: Option<&'a str>,
@@ -77,7 +77,7 @@ impl Access {
     }
 
     /// Whether a request may be answered.
-    pub fn check(&self, asking: Asking<'_>) -> Result<(), Refused> {
+    pub fn check(&self, asking: AccessRequest<'_>) -> Result<(), Refused> {
         let host = asking.host.ok_or(Refused::Host)?;
         // This is no proxy: both names must be the same.
         if asking.target.is_some_and(|target| !target.eq_ignore_ascii_case(host)) {
@@ -119,20 +119,22 @@ mod tests {
     fn on_loopback_only_names_of_this_machine_are_answered() {
         for token in [None, Some("secret")] {
             let access = at("127.0.0.1:8080", token);
-            let host = |host| access.check(Asking { host: Some(host), query: token, ..Asking::default() });
+            let host = |host| {
+                access.check(AccessRequest { host: Some(host), query: token, ..AccessRequest::default() })
+            };
             for good in ["localhost:8080", "127.0.0.1:8080", "[::1]:8080", "LOCALHOST", "localhost:9999"] {
                 assert_eq!(host(good), Ok(()), "{good}");
             }
             for bad in ["evil.example", "evil.example:8080", "localhost.evil.example", "10.0.0.1:8080", ""] {
                 assert_eq!(host(bad), Err(Refused::Host), "{bad}");
             }
-            assert_eq!(access.check(Asking::default()), Err(Refused::Host));
+            assert_eq!(access.check(AccessRequest::default()), Err(Refused::Host));
             let target = |target| {
-                access.check(Asking {
+                access.check(AccessRequest {
                     target: Some(target),
                     host: Some("localhost:8080"),
                     query: token,
-                    ..Asking::default()
+                    ..AccessRequest::default()
                 })
             };
             assert_eq!(target("LocalHost:8080"), Ok(()));
@@ -145,15 +147,15 @@ mod tests {
     #[test]
     fn other_sites_may_not_ask_but_may_link_here() {
         let access = at("127.0.0.1:8080", None);
-        let from = Asking { host: Some("localhost:8080"), ..Asking::default() };
-        let origin = |origin| access.check(Asking { origin: Some(origin), ..from });
+        let from = AccessRequest { host: Some("localhost:8080"), ..AccessRequest::default() };
+        let origin = |origin| access.check(AccessRequest { origin: Some(origin), ..from });
         assert_eq!(origin("http://localhost:8080"), Ok(()));
         for bad in
             ["http://evil.example", "http://localhost:9090", "null", "https://localhost:8080.evil.example"]
         {
             assert_eq!(origin(bad), Err(Refused::Origin), "{bad}");
         }
-        let fetch = |site, mode| access.check(Asking { site: Some(site), mode: Some(mode), ..from });
+        let fetch = |site, mode| access.check(AccessRequest { site: Some(site), mode: Some(mode), ..from });
         assert_eq!((fetch("same-origin", "cors"), fetch("none", "navigate")), (Ok(()), Ok(())));
         assert_eq!(fetch("cross-site", "navigate"), Ok(()));
         assert_eq!(fetch("cross-site", "no-cors"), Err(Refused::Origin));
@@ -163,13 +165,18 @@ mod tests {
     fn elsewhere_a_token_is_needed_in_any_of_three_places() {
         assert!(Access::new("0.0.0.0:8080".parse().unwrap(), None).is_err());
         let access = at("0.0.0.0:8080", Some("secret"));
-        let with = |asking: Asking<'static>| access.check(Asking { host: Some("machine:8080"), ..asking });
-        assert_eq!(with(Asking::default()), Err(Refused::Token));
-        assert_eq!(with(Asking { bearer: Some("secret2"), ..Asking::default() }), Err(Refused::Token));
+        let with = |asking: AccessRequest<'static>| {
+            access.check(AccessRequest { host: Some("machine:8080"), ..asking })
+        };
+        assert_eq!(with(AccessRequest::default()), Err(Refused::Token));
+        assert_eq!(
+            with(AccessRequest { bearer: Some("secret2"), ..AccessRequest::default() }),
+            Err(Refused::Token)
+        );
         for asking in [
-            Asking { bearer: Some("secret"), ..Asking::default() },
-            Asking { cookie: Some("secret"), ..Asking::default() },
-            Asking { query: Some("secret"), ..Asking::default() },
+            AccessRequest { bearer: Some("secret"), ..AccessRequest::default() },
+            AccessRequest { cookie: Some("secret"), ..AccessRequest::default() },
+            AccessRequest { query: Some("secret"), ..AccessRequest::default() },
         ] {
             assert_eq!(with(asking), Ok(()));
         }

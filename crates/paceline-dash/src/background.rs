@@ -27,7 +27,7 @@ pub struct Fragment {
 
 pub type AnalysisTask = Box<dyn FnOnce() -> Fragment + Send>;
 
-pub struct Shown {
+pub struct BackgroundResult {
     pub fragment: Option<Arc<Fragment>>,
     /// Its number: another one once it was made again.
     pub made: u64,
@@ -117,7 +117,7 @@ impl BackgroundAnalysis {
         stamp: u64,
         patience: Duration,
         work: impl FnOnce() -> AnalysisTask,
-    ) -> Shown {
+    ) -> BackgroundResult {
         let mut state = self.state();
         state.asked += 1;
         let (asked, room) = (state.asked, state.queue.len() < QUEUE);
@@ -147,12 +147,12 @@ impl BackgroundAnalysis {
             state = self.news.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         let Some(slot) = state.slots.get(key) else {
-            return Shown { fragment: None, made: 0, again: Some(Duration::from_secs(1)) };
+            return BackgroundResult { fragment: None, made: 0, again: Some(Duration::from_secs(1)) };
         };
         let fresh = slot.latest.is_some() && slot.stamp == stamp;
         let rest = slot.next.map_or(Duration::ZERO, |next| next.saturating_duration_since(Instant::now()));
         let again = (!fresh).then(|| rest.max(Duration::from_millis(500)));
-        Shown { fragment: slot.latest.clone(), made: slot.made, again }
+        BackgroundResult { fragment: slot.latest.clone(), made: slot.made, again }
     }
 }
 
@@ -166,7 +166,7 @@ mod tests {
     }
 
     /// Asks until what is there is fresh.
-    fn settled(background: &BackgroundAnalysis, stamp: u64, of: &str) -> Shown {
+    fn settled(background: &BackgroundAnalysis, stamp: u64, of: &str) -> BackgroundResult {
         let begun = Instant::now();
         loop {
             let shown = background.ask("a", stamp, PATIENCE, || work(of));

@@ -6,7 +6,7 @@ use crate::cache::StoreCache;
 
 /// What the server itself counts.
 #[derive(Clone, Copy, Debug)]
-pub struct Served {
+pub struct ServerCounters {
     pub answered: u64,
     pub refused: u64,
     /// Event streams that are open.
@@ -19,7 +19,7 @@ fn label(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-pub fn text(cache: &StoreCache, served: Served) -> String {
+pub fn text(cache: &StoreCache, served: ServerCounters) -> String {
     let mut text = String::new();
     let mut family = |name: &str, kind: &str, about: &str, samples: Vec<(String, f64)>| {
         let _ = writeln!(text, "# HELP paceline_{name} {about}\n# TYPE paceline_{name} {kind}");

@@ -12,11 +12,11 @@ use hyper::{Method, Request, Response, StatusCode};
 use paceline_analyze::report::{DRAW, STYLE};
 use tokio::sync::watch;
 
-use crate::access::{Access, Asking, Refused};
+use crate::access::{Access, AccessRequest, Refused};
 use crate::background::BackgroundAnalysis;
 use crate::cache::StoreCache;
 use crate::live;
-use crate::metrics::{self, Served};
+use crate::metrics::{self, ServerCounters};
 use crate::pages::{self, Page};
 use crate::query::Query;
 
@@ -69,8 +69,8 @@ impl ServerState {
         })
     }
 
-    fn served(&self) -> Served {
-        Served {
+    fn served(&self) -> ServerCounters {
+        ServerCounters {
             answered: self.answered.load(Ordering::Relaxed),
             refused: self.refused.load(Ordering::Relaxed),
             listening: self.listening.load(Ordering::Relaxed),
@@ -120,7 +120,7 @@ pub async fn answer(site: Arc<ServerState>, request: Request<Incoming>) -> Respo
     let own = format!("{}=", site.access.cookie());
     let cookies = request.headers.get_all(COOKIE).iter().filter_map(|v| v.to_str().ok());
     let cookie = cookies.flat_map(|all| all.split(';')).find_map(|c| c.trim().strip_prefix(own.as_str()));
-    let asking = Asking {
+    let asking = AccessRequest {
         target: request.uri.authority().map(|authority| authority.as_str()),
         host: header(HOST),
         origin: header(ORIGIN),

@@ -11,19 +11,19 @@ use crate::content;
 use crate::dataset::{Dataset, Normalisation, Split};
 use crate::error::DataError;
 use crate::folders::{Folders, plain_or_zipped};
-use crate::origin::{File, Origin, Packing, Parcel, Published};
-use crate::registry::{DatasetKind, DatasetSettings, Form};
+use crate::origin::{DownloadItem, File, Origin, Packing, Published};
+use crate::registry::{DatasetKind, DatasetSettings, SampleForm};
 
 pub(crate) const CIFAR: DatasetKind = DatasetKind {
     name: "cifar-10",
     about: "photographs, 32×32×3 (50,000 / 10,000, or those of the files that are there)",
-    form: Form::Fixed { shape: SHAPE, classes: CLASSES },
+    form: SampleForm::Fixed { shape: SHAPE, classes: CLASSES },
     settings: &[],
     places: &["cifar-10", "cifar-10-batches-bin", "cifar-10-subset"],
     origin: Origin::Published(Published {
         home: "https://www.cs.toronto.edu/~kriz/cifar.html",
         licence: "none stated; cite A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009",
-        parcels: &[Parcel {
+        parcels: &[DownloadItem {
             base: Some("https://www.cs.toronto.edu/~kriz/"),
             name: "cifar-10-binary.tar.gz",
             packing: Packing::TarGz,

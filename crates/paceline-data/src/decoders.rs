@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use crate::error::DataError;
 use crate::image_folder::Files;
 use crate::picture::Scratch;
-use crate::reader::Look;
+use crate::reader::SampleVariation;
 
 /// The threads, and what they were asked for.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub(crate) struct Decoders {
 
 #[derive(Debug)]
 struct Batch {
-    look: Look,
+    look: SampleVariation,
     ids: Vec<u32>,
     /// Ticket of its first image.
     first: u64,
@@ -45,7 +45,7 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    queue: VecDeque<(u64, Look, u32)>,
+    queue: VecDeque<(u64, SampleVariation, u32)>,
     finished: BTreeMap<u64, Result<Vec<u8>, DataError>>,
     spare: Vec<Vec<u8>>,
     /// Tickets below are of no interest any more.
@@ -115,7 +115,7 @@ impl Decoders {
     }
 
     /// Has a batch decoded, unless it was asked for already.
-    pub(crate) fn ask(&mut self, look: Look, ids: &[u32]) {
+    pub(crate) fn ask(&mut self, look: SampleVariation, ids: &[u32]) {
         if ids.is_empty() || self.asked.iter().any(|batch| batch.look == look && batch.ids == ids) {
             return;
         }
@@ -127,7 +127,7 @@ impl Decoders {
     }
 
     /// Goes to the batch that is read now; what was asked for before it and not read is forgotten.
-    pub(crate) fn turn_to(&mut self, look: Look, ids: &[u32]) {
+    pub(crate) fn turn_to(&mut self, look: SampleVariation, ids: &[u32]) {
         while self.asked.front().is_some_and(|batch| batch.look != look || batch.ids != ids) {
             self.asked.pop_front();
         }

@@ -6,7 +6,7 @@ use flate2::read::GzDecoder;
 
 use crate::dataset::{Dataset, Normalisation, Split};
 use crate::origin::Origin;
-use crate::registry::{DatasetKind, Form};
+use crate::registry::{DatasetKind, SampleForm};
 
 const SIDE: usize = 8;
 const PIXELS: usize = SIDE * SIDE;
@@ -16,7 +16,7 @@ const CLASSES: usize = 10;
 pub(crate) const DIGITS: DatasetKind = DatasetKind {
     name: "digits",
     about: "built in: handwritten digits, 8×8 (1,438 / 359)",
-    form: Form::Fixed { shape: SHAPE, classes: CLASSES },
+    form: SampleForm::Fixed { shape: SHAPE, classes: CLASSES },
     settings: &[],
     places: &[],
     origin: Origin::BuiltIn { note: "UCI optical digits, as scikit-learn ships them; CC BY 4.0" },

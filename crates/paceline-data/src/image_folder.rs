@@ -15,12 +15,12 @@ use crate::error::DataError;
 use crate::folders::Folders;
 use crate::origin::Origin;
 use crate::picture::{self, Crop, Scratch};
-use crate::registry::{DatasetKind, DatasetSettings, Form};
+use crate::registry::{DatasetKind, DatasetSettings, SampleForm};
 
 pub(crate) const IMAGE_FOLDER: DatasetKind = DatasetKind {
     name: "image-folder",
     about: "your images: DIR/train/<class>/*.jpg and DIR/val/<class>/*.jpg, JPEG or PNG, streamed from disk",
-    form: Form::FromFiles("224×224×3, or --image-size N"),
+    form: SampleForm::FromFiles("224×224×3, or --image-size N"),
     settings: &["image-size", "decoders"],
     places: &["image-folder"],
     origin: Origin::Yours,
@@ -222,7 +222,7 @@ mod tests {
 
     use super::*;
     use crate::example;
-    use crate::reader::{Look, Reader, Sample};
+    use crate::reader::{Reader, Sample, SampleVariation};
 
     fn loaded(folder: &Path, decoders: usize) -> Result<Dataset, DataError> {
         let settings =
@@ -233,7 +233,7 @@ mod tests {
     fn read(
         reader: &mut Reader,
         split: &Split,
-        look: Look,
+        look: SampleVariation,
         ids: &[u32],
     ) -> Result<Vec<(Vec<u8>, u16)>, String> {
         let mut all = Vec::new();
@@ -255,7 +255,7 @@ mod tests {
         assert_eq!((few.shape, few.classes, few.train.len(), few.test.len()), ([16, 16, 3], 3, 12, 4));
         assert_eq!(few.train.labels(), [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]);
         let many = loaded(folder.path(), 3).unwrap();
-        let look = |step| Look::Training { seed: 1, step };
+        let look = |step| SampleVariation::Training { seed: 1, step };
         let (a, b) = (&mut Reader::default(), &mut Reader::default());
         for step in 0..4 {
             let ids: Vec<u32> = (0..5).map(|i| (i * 7 + step as u32) % 12).collect();
@@ -268,8 +268,11 @@ mod tests {
             let labels: Vec<u16> = ids.iter().map(|&id| few.train.label(id as usize)).collect();
             assert_eq!(got.iter().map(|(_, class)| *class).collect::<Vec<_>>(), labels);
         }
-        let plain = read(a, &few.test, Look::Plain, &[0, 1, 2, 3]).unwrap();
-        assert_eq!(plain, read(&mut Reader::default(), &many.test, Look::Plain, &[0, 1, 2, 3]).unwrap());
+        let plain = read(a, &few.test, SampleVariation::Plain, &[0, 1, 2, 3]).unwrap();
+        assert_eq!(
+            plain,
+            read(&mut Reader::default(), &many.test, SampleVariation::Plain, &[0, 1, 2, 3]).unwrap()
+        );
         let once = read(a, &few.train, look(1), &[0]).unwrap();
         assert_ne!(once, read(a, &few.train, look(2), &[0]).unwrap(), "crops differ from step to step");
     }
@@ -281,7 +284,7 @@ mod tests {
         let damaged = folder.path().join("train/class001/00001.jpg");
         let whole = fs::read(&damaged).unwrap();
         let dataset = loaded(folder.path(), 2).unwrap();
-        let first = |ids: &[u32]| read(&mut Reader::default(), &dataset.train, Look::Plain, ids);
+        let first = |ids: &[u32]| read(&mut Reader::default(), &dataset.train, SampleVariation::Plain, ids);
         for (bytes, problem) in
             [(&whole[..whole.len() - 20], "breaks off"), (b"<html>", "neither"), (b"", "neither")]
         {
@@ -331,7 +334,8 @@ mod tests {
                 bytes[at] = draws.below(1, 256) as u8;
             }
             fs::write(&path, bytes).unwrap();
-            let _ = read(&mut reader, &dataset.train, Look::Training { seed: 1, step: case }, &[0]);
+            let _ =
+                read(&mut reader, &dataset.train, SampleVariation::Training { seed: 1, step: case }, &[0]);
         }
     }
 

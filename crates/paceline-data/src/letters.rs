@@ -6,13 +6,13 @@ use std::path::Path;
 use paceline_random::{Purpose, Stream};
 
 use crate::origin::Origin;
-use crate::registry::{DatasetKind, Form};
+use crate::registry::{DatasetKind, SampleForm};
 use crate::text;
 
 pub(crate) const LETTERS: DatasetKind = DatasetKind {
     name: "letters",
     about: "made up: words of an invented language, 60,000 characters",
-    form: Form::FromFiles("1×64×1, or --window N"),
+    form: SampleForm::FromFiles("1×64×1, or --window N"),
     settings: &["window"],
     places: &[],
     origin: Origin::BuiltIn { note: "made up by the program" },

@@ -55,6 +55,6 @@ pub use error::DataError;
 pub use folders::Folders;
 pub use order::Order;
 pub use origin::Origin;
-pub use reader::{Look, Reader, Sample};
-pub use registry::{BadSetting, DATASETS, DatasetKind, DatasetSettings, Form};
+pub use reader::{Reader, Sample, SampleVariation};
+pub use registry::{BadSetting, DATASETS, DatasetKind, DatasetSettings, SampleForm};
 pub use sharding::Sharding;

@@ -6,13 +6,13 @@ use crate::dataset::{Dataset, Normalisation, Split};
 use crate::error::DataError;
 use crate::folders::Folders;
 use crate::idx;
-use crate::origin::{File, Origin, Packing, Parcel, Published};
-use crate::registry::{DatasetKind, Form};
+use crate::origin::{DownloadItem, File, Origin, Packing, Published};
+use crate::registry::{DatasetKind, SampleForm};
 
 pub(crate) const MNIST: DatasetKind = DatasetKind {
     name: "mnist",
     about: "handwritten digits, 28×28 (60,000 / 10,000)",
-    form: Form::Fixed { shape: SHAPE, classes: CLASSES },
+    form: SampleForm::Fixed { shape: SHAPE, classes: CLASSES },
     settings: &[],
     places: &["mnist"],
     origin: Origin::Published(Published {
@@ -32,7 +32,7 @@ pub(crate) const MNIST: DatasetKind = DatasetKind {
 pub(crate) const FASHION: DatasetKind = DatasetKind {
     name: "fashion-mnist",
     about: "pieces of clothing, 28×28 (60,000 / 10,000)",
-    form: Form::Fixed { shape: SHAPE, classes: CLASSES },
+    form: SampleForm::Fixed { shape: SHAPE, classes: CLASSES },
     settings: &[],
     places: &["fashion-mnist"],
     origin: Origin::Published(Published {
@@ -49,14 +49,14 @@ pub(crate) const FASHION: DatasetKind = DatasetKind {
     load: |folders, _| load(&FASHION, folders, OF_CLOTHES),
 };
 
-const fn digits(i: usize, files: &'static [File]) -> Parcel {
+const fn digits(i: usize, files: &'static [File]) -> DownloadItem {
     let base = Some("https://ossci-datasets.s3.amazonaws.com/mnist/");
-    Parcel { base, name: ZIPPED[i], packing: Packing::Gz, files }
+    DownloadItem { base, name: ZIPPED[i], packing: Packing::Gz, files }
 }
 
-const fn clothes(i: usize, files: &'static [File]) -> Parcel {
+const fn clothes(i: usize, files: &'static [File]) -> DownloadItem {
     let base = Some("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/");
-    Parcel { base, name: ZIPPED[i], packing: Packing::Gz, files }
+    DownloadItem { base, name: ZIPPED[i], packing: Packing::Gz, files }
 }
 
 const fn image_file(i: usize, sha256: &'static str) -> File {

@@ -25,12 +25,12 @@ pub struct Published {
     /// What may be done with it.
     pub licence: &'static str,
     /// What is fetched.
-    pub parcels: &'static [Parcel],
+    pub parcels: &'static [DownloadItem],
 }
 
 /// One thing to fetch.
 #[derive(Clone, Copy, Debug)]
-pub struct Parcel {
+pub struct DownloadItem {
     /// The folder on the net that has it, with a slash at its end; none if no address is known.
     pub base: Option<&'static str>,
     /// Its name there.
@@ -65,7 +65,7 @@ pub struct File {
 
 impl Origin {
     /// Everything that can be fetched.
-    pub fn parcels(&self) -> &'static [Parcel] {
+    pub fn parcels(&self) -> &'static [DownloadItem] {
         match self {
             Origin::Published(published) => published.parcels,
             _ => &[],

@@ -12,7 +12,7 @@ use crate::image_folder::Files;
 /// How samples are looked at: as they are, or varied for training. A variation is a function of the seed,
 /// the step and the sample, so that it depends neither on timing nor on who reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
+pub enum SampleVariation {
     /// Varied, if the dataset varies its samples, by the run's seed and the step.
     #[allow(missing_docs, reason = "the text above says what they are")]
     Training { seed: u64, step: u64 },
@@ -20,14 +20,14 @@ pub enum Look {
     Plain,
 }
 
-impl Look {
+impl SampleVariation {
     /// The draws that vary a sample.
     pub(crate) fn draws(self, sample: u32) -> Option<Stream> {
         match self {
-            Look::Training { seed, step } => {
+            SampleVariation::Training { seed, step } => {
                 Some(Stream::new(seed, Purpose::Augment).fork(step).fork(u64::from(sample)))
             }
-            Look::Plain => None,
+            SampleVariation::Plain => None,
         }
     }
 }
@@ -55,7 +55,7 @@ pub struct Reader {
 impl Reader {
     /// Says what will be read soon, in order, so that it can be decoded beforehand. Saying it twice does no
     /// harm, and samples in memory need it not.
-    pub fn ahead(&mut self, split: &Split, look: Look, ids: &[u32]) {
+    pub fn ahead(&mut self, split: &Split, look: SampleVariation, ids: &[u32]) {
         if let Samples::Files(files) = &split.samples {
             decoders(&mut self.decoders, files).ask(look, ids);
         }
@@ -65,7 +65,7 @@ impl Reader {
     pub fn read(
         &mut self,
         split: &Split,
-        look: Look,
+        look: SampleVariation,
         ids: &[u32],
         take: &mut dyn FnMut(usize, Sample<'_>),
     ) -> Result<(), DataError> {

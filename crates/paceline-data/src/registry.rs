@@ -17,7 +17,7 @@ pub struct DatasetKind {
     /// One line for help texts and tables.
     pub about: &'static str,
     /// What a sample looks like.
-    pub form: Form,
+    pub form: SampleForm,
     /// The settings that it takes, by their flags.
     pub settings: &'static [&'static str],
     /// Names of its folder within a folder of datasets, the preferred one first.
@@ -34,7 +34,7 @@ paceline_registry::entries!(DatasetKind, DATASETS);
 
 /// What a sample looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum SampleForm {
     /// Always the same: height, width and channels, and the number of classes.
     #[allow(missing_docs, reason = "the text above says what they are")]
     Fixed { shape: [usize; 3], classes: usize },

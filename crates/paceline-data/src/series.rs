@@ -4,12 +4,12 @@ use paceline_random::{Purpose, Stream};
 
 use crate::dataset::{Dataset, Normalisation, Split};
 use crate::origin::Origin;
-use crate::registry::{DatasetKind, Form};
+use crate::registry::{DatasetKind, SampleForm};
 
 pub(crate) const SERIES: DatasetKind = DatasetKind {
     name: "series",
     about: "made up: rhythms with noise, 32 steps, 3 channels, 6 classes (2,000 / 500)",
-    form: Form::Fixed { shape: [1, STEPS, CHANNELS], classes: CLASSES },
+    form: SampleForm::Fixed { shape: [1, STEPS, CHANNELS], classes: CLASSES },
     settings: &[],
     places: &[],
     origin: Origin::BuiltIn { note: "made up by the program" },

@@ -5,12 +5,12 @@ use paceline_random::{Purpose, Stream};
 
 use crate::dataset::{Dataset, Normalisation, Split};
 use crate::origin::Origin;
-use crate::registry::{DatasetKind, Form};
+use crate::registry::{DatasetKind, SampleForm};
 
 pub(crate) const GREY: DatasetKind = DatasetKind {
     name: "synthetic",
     about: "made up: patterns with noise, 28×28 (10,000 / 2,000)",
-    form: Form::Fixed { shape: GREY_SHAPE, classes: CLASSES },
+    form: SampleForm::Fixed { shape: GREY_SHAPE, classes: CLASSES },
     settings: &[],
     places: &[],
     origin: ORIGIN,
@@ -21,7 +21,7 @@ pub(crate) const GREY: DatasetKind = DatasetKind {
 pub(crate) const COLOUR: DatasetKind = DatasetKind {
     name: "synthetic-colour",
     about: "made up: patterns with noise, 32×32×3 (10,000 / 2,000)",
-    form: Form::Fixed { shape: COLOUR_SHAPE, classes: CLASSES },
+    form: SampleForm::Fixed { shape: COLOUR_SHAPE, classes: CLASSES },
     settings: &[],
     places: &[],
     origin: ORIGIN,

@@ -9,19 +9,19 @@ use crate::content;
 use crate::dataset::{Dataset, Normalisation, Split};
 use crate::error::DataError;
 use crate::folders::{Folders, listed};
-use crate::origin::{File, Origin, Packing, Parcel, Published};
-use crate::registry::{DatasetKind, DatasetSettings, Form};
+use crate::origin::{DownloadItem, File, Origin, Packing, Published};
+use crate::registry::{DatasetKind, DatasetSettings, SampleForm};
 
 pub(crate) const TINYSHAKESPEARE: DatasetKind = DatasetKind {
     name: "tinyshakespeare",
     about: "scenes by Shakespeare, 1.1 million characters, 65 different ones",
-    form: Form::FromFiles("1×64×1, or --window N"),
+    form: SampleForm::FromFiles("1×64×1, or --window N"),
     settings: &["window"],
     places: &["tinyshakespeare", "text"],
     origin: Origin::Published(Published {
         home: "https://github.com/karpathy/char-rnn",
         licence: "the text is in the public domain",
-        parcels: &[Parcel {
+        parcels: &[DownloadItem {
             base: Some("https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/"),
             name: "input.txt",
             packing: Packing::Plain,
@@ -42,7 +42,7 @@ pub(crate) const TINYSHAKESPEARE: DatasetKind = DatasetKind {
 pub(crate) const TEXT: DatasetKind = DatasetKind {
     name: "text",
     about: "your text: a file, or all files DIR/*.txt, in UTF-8",
-    form: Form::FromFiles("1×64×1, or --window N"),
+    form: SampleForm::FromFiles("1×64×1, or --window N"),
     settings: &["window"],
     places: &["text"],
     origin: Origin::Yours,
@@ -125,9 +125,9 @@ pub(crate) fn dataset(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reader::{Look, Reader, Sample};
+    use crate::reader::{Reader, Sample, SampleVariation};
 
-    fn windows(split: &Split, look: Look) -> Vec<Vec<u16>> {
+    fn windows(split: &Split, look: SampleVariation) -> Vec<Vec<u16>> {
         let ids: Vec<u32> = (0..split.len() as u32).collect();
         let mut all = Vec::new();
         let take = &mut |_: usize, sample: Sample<'_>| {
@@ -146,15 +146,15 @@ mod tests {
         let dataset = dataset(&TEXT, &text, Path::new("t"), &settings).unwrap();
         assert_eq!((dataset.shape, dataset.classes, dataset.positions), ([1, 8, 1], 26, 8));
         assert_eq!((dataset.train.len(), dataset.test.len()), (899 / 8, 99 / 8));
-        let plain = windows(&dataset.test, Look::Plain);
+        let plain = windows(&dataset.test, SampleVariation::Plain);
         assert_eq!(plain[0], (900 % 26..).take(9).map(|i| i % 26).collect::<Vec<u16>>());
         assert_eq!(plain[0][8], plain[1][0]);
-        let training = |seed, step| windows(&dataset.train, Look::Training { seed, step });
+        let training = |seed, step| windows(&dataset.train, SampleVariation::Training { seed, step });
         assert_eq!(training(1, 5), training(1, 5));
         assert_ne!(training(1, 5), training(1, 6));
         assert_ne!(training(1, 5), training(2, 5));
         assert!(training(1, 5).iter().all(|w| w.len() == 9 && w[1] == (w[0] + 1) % 26));
-        assert_eq!(windows(&dataset.test, Look::Training { seed: 1, step: 1 }), plain);
+        assert_eq!(windows(&dataset.test, SampleVariation::Training { seed: 1, step: 1 }), plain);
         assert_eq!(dataset.train.labels().first(), Some(&0));
         assert_eq!(dataset.train.labels().last(), Some(&9));
         assert!(dataset.train.labels().is_sorted());

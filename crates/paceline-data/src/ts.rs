@@ -11,14 +11,14 @@ use crate::content;
 use crate::dataset::{Dataset, Normalisation, Split};
 use crate::error::DataError;
 use crate::folders::{Folders, listed};
-use crate::origin::{File, Origin, Packing, Parcel, Published};
-use crate::registry::{DatasetKind, Form};
+use crate::origin::{DownloadItem, File, Origin, Packing, Published};
+use crate::registry::{DatasetKind, SampleForm};
 use crate::uea::{self, Series};
 
 pub(crate) const JAPANESE_VOWELS: DatasetKind = DatasetKind {
     name: "japanese-vowels",
     about: "who speaks? series of up to 29 steps, 12 channels, 9 classes (270 / 370)",
-    form: Form::Fixed { shape: [1, 29, 12], classes: 9 },
+    form: SampleForm::Fixed { shape: [1, 29, 12], classes: 9 },
     settings: &[],
     places: &["japanese-vowels", "JapaneseVowels", "timeseries"],
     origin: Origin::Published(Published {
@@ -44,7 +44,7 @@ pub(crate) const JAPANESE_VOWELS: DatasetKind = DatasetKind {
 pub(crate) const BASIC_MOTIONS: DatasetKind = DatasetKind {
     name: "basic-motions",
     about: "what does the wearer of a watch do? 100 steps, 6 channels, 4 classes (40 / 40)",
-    form: Form::Fixed { shape: [1, 100, 6], classes: 4 },
+    form: SampleForm::Fixed { shape: [1, 100, 6], classes: 4 },
     settings: &[],
     places: &["basic-motions", "BasicMotions", "timeseries"],
     origin: Origin::Published(Published {
@@ -70,7 +70,7 @@ pub(crate) const BASIC_MOTIONS: DatasetKind = DatasetKind {
 pub(crate) const TS: DatasetKind = DatasetKind {
     name: "ts",
     about: "your series: a pair DIR/NAME_TRAIN.ts, DIR/NAME_TEST.ts in the UEA format",
-    form: Form::FromFiles("1×steps×channels"),
+    form: SampleForm::FromFiles("1×steps×channels"),
     settings: &[],
     places: &["ts"],
     origin: Origin::Yours,
@@ -86,8 +86,8 @@ const TRAIN: &str = "_TRAIN.ts";
 const NUMBERS: usize = 1 << 30;
 
 /// The archive packs its sets in other ways than single files; a mirror has them plain.
-const fn parcel(files: &'static [File]) -> Parcel {
-    Parcel { base: None, name: files[0].name, packing: Packing::Plain, files }
+const fn parcel(files: &'static [File]) -> DownloadItem {
+    DownloadItem { base: None, name: files[0].name, packing: Packing::Plain, files }
 }
 
 fn named(source: &DatasetKind, files: [&str; 2], folders: &Folders) -> Result<Vec<PathBuf>, DataError> {
@@ -194,7 +194,7 @@ fn split(series: &Series, steps: usize, moments: &[(f64, f64)]) -> Split {
 mod tests {
     use super::*;
     use crate::DatasetSettings;
-    use crate::reader::{Look, Reader, Sample};
+    use crate::reader::{Reader, Sample, SampleVariation};
 
     fn write(folder: &Path, name: &str, classes: &str, lines: &str) {
         let text = format!("@univariate false\n@dimensions 2\n@classLabel true {classes}\n@data\n{lines}");
@@ -208,7 +208,7 @@ mod tests {
                 got = Some((numbers.to_vec(), class));
             }
         };
-        Reader::default().read(split, Look::Plain, &[i], take).unwrap();
+        Reader::default().read(split, SampleVariation::Plain, &[i], take).unwrap();
         got.unwrap()
     }
 

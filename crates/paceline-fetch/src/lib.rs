@@ -22,7 +22,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use paceline_data::content;
-use paceline_data::origin::{File, Parcel};
+use paceline_data::origin::{DownloadItem, File};
 
 pub use error::FetchError;
 pub use transfer::Client;
@@ -43,7 +43,7 @@ pub enum FetchEvent<'a> {
 
 /// The addresses of a parcel: on the mirrors, if there are any, else its own. A mirror is laid out like a folder
 /// of datasets (`MIRROR/<dataset>/<file>`), unless it says itself where `{name}` and `{file}` belong.
-pub fn addresses(dataset: &str, parcel: &Parcel, mirrors: &[String]) -> Vec<String> {
+pub fn addresses(dataset: &str, parcel: &DownloadItem, mirrors: &[String]) -> Vec<String> {
     let on = |mirror: &String| match mirror.contains("{name}") || mirror.contains("{file}") {
         true => mirror.replace("{name}", dataset).replace("{file}", parcel.name),
         false => format!("{}/{dataset}/{}", mirror.trim_end_matches('/'), parcel.name),
@@ -65,7 +65,7 @@ fn verified(folder: &Path, file: &File) -> Option<PathBuf> {
 /// Fetches a parcel into `folder`, from the first of the addresses that has it. Returns its files.
 pub fn fetch(
     client: &Client,
-    parcel: &Parcel,
+    parcel: &DownloadItem,
     addresses: &[String],
     folder: &Path,
     news: &mut dyn FnMut(FetchEvent<'_>),
@@ -93,7 +93,7 @@ pub fn fetch(
 
 fn fetch_from(
     client: &Client,
-    parcel: &Parcel,
+    parcel: &DownloadItem,
     address: &str,
     folder: &Path,
     news: &mut dyn FnMut(FetchEvent<'_>),
@@ -128,7 +128,7 @@ fn fetch_from(
 }
 
 /// Most bytes that are taken for a parcel: what is in it, and something for the packing.
-fn limit(parcel: &Parcel) -> u64 {
+fn limit(parcel: &DownloadItem) -> u64 {
     let content: u64 = parcel.files.iter().map(|file| file.bytes).sum();
     content + content / 8 + (1 << 20)
 }
@@ -149,13 +149,14 @@ mod tests {
 
     #[test]
     fn mirrors_replace_the_address_and_say_where_names_belong() {
-        let parcel = Parcel { base: Some("https://a/b/"), name: "f.gz", packing: Packing::Gz, files: &[] };
+        let parcel =
+            DownloadItem { base: Some("https://a/b/"), name: "f.gz", packing: Packing::Gz, files: &[] };
         let on = |mirrors: &[&str]| {
             addresses("set", &parcel, &mirrors.iter().map(|m| m.to_string()).collect::<Vec<_>>())
         };
         assert_eq!(on(&[]), ["https://a/b/f.gz"]);
         assert_eq!(on(&["http://m/", "http://n/x"]), ["http://m/set/f.gz", "http://n/x/set/f.gz"]);
         assert_eq!(on(&["http://m/{file}?of={name}"]), ["http://m/f.gz?of=set"]);
-        assert!(addresses("set", &Parcel { base: None, ..parcel }, &[]).is_empty());
+        assert!(addresses("set", &DownloadItem { base: None, ..parcel }, &[]).is_empty());
     }
 }

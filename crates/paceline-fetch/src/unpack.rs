@@ -6,13 +6,18 @@ use std::path::{Path, PathBuf};
 
 use flate2::bufread::MultiGzDecoder;
 use paceline_data::content::hex;
-use paceline_data::origin::{self, Packing, Parcel};
+use paceline_data::origin::{self, DownloadItem, Packing};
 use sha2::{Digest, Sha256};
 
 use crate::error::FetchError;
 
 /// Unpacks what lies in `part`, checks every file and gives it its name. `address` is for error messages.
-pub(crate) fn unpack(parcel: &Parcel, address: &str, part: &Path, folder: &Path) -> Result<(), FetchError> {
+pub(crate) fn unpack(
+    parcel: &DownloadItem,
+    address: &str,
+    part: &Path,
+    folder: &Path,
+) -> Result<(), FetchError> {
     let read = || {
         let open = paceline_files::open(part).map(BufReader::new);
         open.map_err(|source| FetchError::Io { path: part.into(), source })

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use paceline_data::content;
-use paceline_data::origin::{File, Packing, Parcel};
+use paceline_data::origin::{DownloadItem, File, Packing};
 use paceline_fetch::{Client, FetchError, FetchEvent, fetch};
 
 /// What the server is asked: the path, and the first byte of the range if there is one.
@@ -99,7 +99,7 @@ fn zipped(content: &[u8]) -> Vec<u8> {
 }
 
 /// A parcel with these files; they live as long as the program.
-fn parcel(name: &'static str, packing: Packing, files: &[(&'static str, &[u8])]) -> Parcel {
+fn parcel(name: &'static str, packing: Packing, files: &[(&'static str, &[u8])]) -> DownloadItem {
     let folder = tempfile::tempdir().unwrap();
     let file = |(name, content): &(&'static str, &[u8])| {
         fs::write(folder.path().join(name), content).unwrap();
@@ -107,14 +107,14 @@ fn parcel(name: &'static str, packing: Packing, files: &[(&'static str, &[u8])])
         File { name, bytes, sha256: sha256.leak() }
     };
     let files: Vec<File> = files.iter().map(file).collect();
-    Parcel { base: None, name, packing, files: files.leak() }
+    DownloadItem { base: None, name, packing, files: files.leak() }
 }
 
-fn get(parcel: &Parcel, server: &Server, folder: &Path) -> Result<(), FetchError> {
+fn get(parcel: &DownloadItem, server: &Server, folder: &Path) -> Result<(), FetchError> {
     get_from(parcel, &[format!("{}/{}", server.address, parcel.name)], folder)
 }
 
-fn get_from(parcel: &Parcel, addresses: &[String], folder: &Path) -> Result<(), FetchError> {
+fn get_from(parcel: &DownloadItem, addresses: &[String], folder: &Path) -> Result<(), FetchError> {
     let client = Client::new(Duration::from_secs(5), Duration::from_secs(5));
     fetch(&client, parcel, addresses, folder, &mut |_: FetchEvent<'_>| {}).map(drop)
 }
@@ -261,7 +261,7 @@ fn damaged_and_endless_content_is_refused() {
     let content = noise(50_000);
     let gz = parcel("f.gz", Packing::Gz, &[("f", &content)]);
     let tar = parcel("f.tar.gz", Packing::TarGz, &[("f", &content)]);
-    let cases: [(&Parcel, Vec<u8>, &str); 6] = [
+    let cases: [(&DownloadItem, Vec<u8>, &str); 6] = [
         (&gz, b"<html>sorry</html>".to_vec(), "cannot be unpacked"),
         (&gz, zipped(&content)[..20_000].to_vec(), "cannot be unpacked"),
         // A little that unpacks to a lot.
@@ -354,7 +354,7 @@ fn a_server_that_falls_silent_is_left_after_the_deadline() {
 #[test]
 fn a_full_disk_is_said_before_or_while_writing() {
     // More than any disk has, as the server tells beforehand.
-    let huge = Parcel {
+    let huge = DownloadItem {
         files: vec![File { name: "f", bytes: 1 << 60, sha256: "0" }].leak(),
         ..parcel("f", Packing::Plain, &[("f", b"x")])
     };

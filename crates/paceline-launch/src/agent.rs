@@ -12,7 +12,7 @@ use paceline_data::Folders;
 use paceline_plan::Plan;
 use paceline_record::{FailureKind, Recording, process};
 use paceline_wire::Key;
-use paceline_wire::line::{Line, LineEvent, Link, Pulse, may_come_yet};
+use paceline_wire::line::{HeartbeatTiming, Line, LineEvent, Link, may_come_yet};
 
 use crate::control::RankEvent;
 use crate::error::LaunchError;
@@ -74,7 +74,7 @@ pub fn join(join: &Join, tell: &mut dyn FnMut(&str)) -> Result<Joined, LaunchErr
     let (sender, heard) = channel();
     let from_launcher = sender.clone();
     let hear = move |heard| drop(from_launcher.send(AgentInput::Launcher(heard)));
-    let line = Line::new(link, joining::LARGEST, Pulse::default(), hear)?;
+    let line = Line::new(link, joining::LARGEST, HeartbeatTiming::default(), hear)?;
     let launcher = line.remote().to_string();
     let mut agent = Agent { join, line, launcher, run: String::new(), host: 0, processes: None, sender };
     let done = agent.take_part(&heard, tell);

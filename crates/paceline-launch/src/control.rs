@@ -13,7 +13,7 @@ use paceline_train::Segment;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::pauses::Packed;
+use crate::pauses::PackedState;
 
 /// Most bytes of a document: a server's account of every update is the largest.
 const DOCUMENT: usize = 256 << 20;
@@ -78,7 +78,12 @@ pub enum RankCommand {
     Next { segment: Option<Segment> },
     /// Everybody's address, by rank; where the emulated hosts' interfaces are, if there are some; the steps to begin
     /// with; and what the rank had when the run paused, if it goes on (its numbers follow).
-    Peers { addresses: Vec<String>, interfaces: Option<String>, segment: Segment, restored: Option<Packed> },
+    Peers {
+        addresses: Vec<String>,
+        interfaces: Option<String>,
+        segment: Segment,
+        restored: Option<PackedState>,
+    },
 }
 
 /// An event that a rank reports to the launcher.
@@ -103,21 +108,21 @@ pub enum RankEvent {
     /// It could stop before this step.
     Held { step: u64 },
     /// It has paused; the steps done by everybody together, if it knows, and what it needs to go on. Its numbers follow.
-    Paused { step: Option<u64>, part: Packed },
+    Paused { step: Option<u64>, part: PackedState },
     /// A stranger was turned away: who, and why.
     Refused { cause: String },
     /// Rows of its record; those of steps and traces follow as numbers.
     Recorded(Box<Batch>),
     /// It has finished. A server's parameters, or a worker's state (after its parameters, where they count),
     /// follow.
-    Done(Box<Done>),
+    Done(Box<RankAccount>),
     /// It cannot go on; `lost` is the peer it lost, if that is why.
     Failed { message: String, hint: String, kind: FailureKind, lost: Option<usize> },
 }
 
 /// A rank's own account.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Done {
+pub struct RankAccount {
     /// Steps done.
     pub steps: u64,
     /// Samples done.

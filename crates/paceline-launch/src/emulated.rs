@@ -10,14 +10,14 @@ use crate::error::LaunchError;
 
 /// Hosts and what lies between them.
 #[derive(Clone, Debug)]
-pub struct Emulated {
+pub struct EmulatedNetwork {
     /// The links.
     pub network: NetworkLimits,
     /// The host of each rank.
     pub hosts: Vec<usize>,
 }
 
-impl Emulated {
+impl EmulatedNetwork {
     /// The emulated network of a plan that has one.
     pub fn of(plan: &Plan) -> Option<Self> {
         plan.network.map(|network| Self { network, hosts: plan.layout() })

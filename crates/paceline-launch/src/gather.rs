@@ -6,12 +6,12 @@ use paceline_data::Order;
 use paceline_nn::Outcome;
 use paceline_plan::Plan;
 use paceline_record::process::Started;
-use paceline_record::{Event, RankTotals, Replicas, RunResult, Seconds, Staleness};
+use paceline_record::{Event, RankTotals, ReplicaAccuracy, RunResult, Seconds, Staleness};
 use paceline_train::Curve;
 use paceline_train::model::params_sha256;
 use serde::{Deserialize, Serialize};
 
-use crate::control::Done;
+use crate::control::RankAccount;
 use crate::rank::role;
 
 /// What the launcher keeps at a pause: evaluations so far.
@@ -30,7 +30,7 @@ pub struct Gather<'a> {
     curve: Curve,
     last: Option<Outcome>,
     /// Each rank's account.
-    pub done: Vec<Option<Done>>,
+    pub done: Vec<Option<RankAccount>>,
     /// Each rank's numbers: a server's shard; the state of a worker's positions, after its parameters where they
     /// count.
     pub numbers: Vec<Vec<f32>>,
@@ -101,7 +101,7 @@ impl<'a> Gather<'a> {
         self.done.iter().all(Option::is_some)
     }
 
-    fn accounts(&self) -> impl Iterator<Item = &Done> {
+    fn accounts(&self) -> impl Iterator<Item = &RankAccount> {
         self.done.iter().flatten()
     }
 
@@ -176,15 +176,15 @@ impl<'a> Gather<'a> {
         }
     }
 
-    fn replicas(&self) -> Option<Replicas> {
+    fn replicas(&self) -> Option<ReplicaAccuracy> {
         let all: Vec<f64> = self.accounts().filter_map(|d| d.accuracy).collect();
-        (!all.is_empty()).then(|| Replicas {
+        (!all.is_empty()).then(|| ReplicaAccuracy {
             min_accuracy: all.iter().copied().fold(1.0, f64::min),
             max_accuracy: all.iter().copied().fold(0.0, f64::max),
         })
     }
 
-    fn rank(&self, rank: usize, d: &Done) -> RankTotals {
+    fn rank(&self, rank: usize, d: &RankAccount) -> RankTotals {
         RankTotals {
             rank,
             role: role(self.plan, rank).into(),

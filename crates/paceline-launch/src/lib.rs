@@ -44,8 +44,8 @@ mod threads;
 pub mod trial;
 mod watch;
 
-pub use control::{Done, RankCommand, RankEvent, RankTask};
-pub use emulated::Emulated;
+pub use control::{RankAccount, RankCommand, RankEvent, RankTask};
+pub use emulated::EmulatedNetwork;
 pub use error::{LaunchError, start_hint};
 pub use exit::Exit;
 pub use interrupt::Interrupt;

@@ -26,21 +26,21 @@ pub struct CheckpointContext {
 
 /// A part without its numbers, which travel behind it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Packed {
+pub struct PackedState {
     /// Names and lengths, in the order of the numbers.
     tensors: Vec<(String, usize)>,
     account: String,
 }
 
 /// A part as it travels.
-pub fn pack(part: &RankState) -> (Packed, Vec<f32>) {
+pub fn pack(part: &RankState) -> (PackedState, Vec<f32>) {
     let tensors = part.tensors.iter().map(|(name, numbers)| (name.clone(), numbers.len())).collect();
     let numbers = part.tensors.iter().flat_map(|(_, numbers)| numbers).copied().collect();
-    (Packed { tensors, account: part.account.clone() }, numbers)
+    (PackedState { tensors, account: part.account.clone() }, numbers)
 }
 
 /// A part that has travelled; none if numbers are missing.
-pub fn unpack(packed: Packed, numbers: &[f32]) -> Option<RankState> {
+pub fn unpack(packed: PackedState, numbers: &[f32]) -> Option<RankState> {
     let mut rest = numbers;
     let mut tensors = Vec::with_capacity(packed.tensors.len());
     for (name, len) in packed.tensors {
@@ -53,7 +53,7 @@ pub fn unpack(packed: Packed, numbers: &[f32]) -> Option<RankState> {
 
 /// What happens when everybody has paused.
 #[derive(Debug)]
-pub enum Decision {
+pub enum PauseDecision {
     /// It goes on with this segment.
     GoOn(Segment),
     /// It stops here; where it was saved.
@@ -172,7 +172,7 @@ impl<'a> Pauses<'a> {
     }
 
     /// Saves what all ranks have kept, with the launcher's own account, and decides.
-    pub fn decide(&mut self, account: String) -> Result<Decision, LaunchError> {
+    pub fn decide(&mut self, account: String) -> Result<PauseDecision, LaunchError> {
         let mut parts: Vec<RankState> = self.parts.iter_mut().filter_map(Option::take).collect();
         let step = self.told.take().unwrap_or(self.segment.to);
         self.hand_out_server_params(&mut parts);
@@ -180,11 +180,11 @@ impl<'a> Pauses<'a> {
         let checkpoint = Checkpoint { step, plan_sha256, account, parts };
         let path = self.checkpointing.checkpoints.save(&checkpoint, self.plan.keep)?;
         if self.stopping && step < self.steps {
-            return Ok(Decision::Stop { step, path });
+            return Ok(PauseDecision::Stop { step, path });
         }
         let generation = self.segment.generation + 1;
         self.segment = Segment { from: step, to: self.end_of(step), generation };
-        Ok(Decision::GoOn(self.segment))
+        Ok(PauseDecision::GoOn(self.segment))
     }
 
     /// Workers that go on from servers' parameters begin with the newest ones.

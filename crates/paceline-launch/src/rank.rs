@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use paceline_data::{Dataset, Folders};
 use paceline_nn::{Compute, Graph, Outcome};
 use paceline_plan::Plan;
-use paceline_protocol::{Agreement, Setup, Strategy};
+use paceline_protocol::{ReplicaAgreement, Setup, Strategy};
 use paceline_record::{RankState, process};
 use paceline_resolve::{Registries, TypedPlan, unknown};
 use paceline_train::server::ServerEvent;
@@ -20,8 +20,8 @@ use paceline_wire::{Door, Identity, Interfaces, Key, StreamOptions, Transport, W
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use sha2::{Digest, Sha256};
 
-use crate::control::{self, Done, RankCommand, RankEvent, RankTask};
-use crate::emulated::Emulated;
+use crate::control::{self, RankAccount, RankCommand, RankEvent, RankTask};
+use crate::emulated::EmulatedNetwork;
 use crate::fault;
 use crate::interrupt;
 use crate::liveness;
@@ -72,7 +72,7 @@ impl<'a> RankContext<'a> {
     }
 
     /// How far the workers' models agree.
-    pub fn agreement(&self) -> Agreement {
+    pub fn agreement(&self) -> ReplicaAgreement {
         (self.strategy.agreement)(&self.setup)
     }
 
@@ -128,7 +128,7 @@ impl<'a> RankContext<'a> {
             worker::Job { plan, samples, compute, strategy, setup, rank: *rank, observer, traced: false };
         let mut told = Instant::now();
         // Workers that go on together stand still during an evaluation; those that do not must not.
-        let waits = self.agreement() != Agreement::Apart;
+        let waits = self.agreement() != ReplicaAgreement::Apart;
         let ran = worker::run(&job, &mut source, transport, control, &mut |said| match said {
             WorkerEvent::Refused(cause) => say(RankEvent::Refused { cause }, &[]),
             WorkerEvent::Started => say(RankEvent::Started, &[]),
@@ -155,7 +155,7 @@ impl<'a> RankContext<'a> {
         // The last rows come before the account.
         recorder.close();
         let Some(summary) = ran else { return Ok(()) };
-        let account = Done {
+        let account = RankAccount {
             steps: summary.steps,
             samples: summary.samples,
             train_s: summary.train_s,
@@ -203,7 +203,7 @@ impl<'a> RankContext<'a> {
         recorder.close();
         let Some(summary) = ran else { return Ok(()) };
         let own = &summary.params[shard.clone()];
-        let account = Done {
+        let account = RankAccount {
             params_sha256: model::params_sha256(own),
             staleness: summary.staleness,
             ..account(&summary.times, summary.traffic)
@@ -215,7 +215,7 @@ impl<'a> RankContext<'a> {
     /// Units of work between two snapshots of the servers' model; none where workers evaluate by themselves,
     /// or where the model has state that servers do not see.
     fn snapshot_every(&self) -> Option<u64> {
-        if self.agreement() != Agreement::Apart || self.graph.state_count() > 0 {
+        if self.agreement() != ReplicaAgreement::Apart || self.graph.state_count() > 0 {
             return None;
         }
         let per_epoch = self.dataset.train.len().div_ceil(self.plan.global_batch()) as u64;
@@ -223,8 +223,8 @@ impl<'a> RankContext<'a> {
     }
 }
 
-fn account(times: &Times, (sent_bytes, received_bytes): (u64, u64)) -> Done {
-    Done {
+fn account(times: &Times, (sent_bytes, received_bytes): (u64, u64)) -> RankAccount {
+    RankAccount {
         send_s: times.send.as_secs_f64(),
         wait_s: times.wait.as_secs_f64(),
         wait_for_s: times.wait_for.iter().map(Duration::as_secs_f64).collect(),
@@ -234,7 +234,7 @@ fn account(times: &Times, (sent_bytes, received_bytes): (u64, u64)) -> Done {
         cpu_s: process::cpu_seconds(),
         rss_peak_bytes: process::peak_memory_bytes(),
         host: process::host(),
-        ..Done::default()
+        ..RankAccount::default()
     }
 }
 
@@ -260,7 +260,7 @@ pub(crate) fn failed(error: &TrainError) -> RankEvent {
 
 /// Does a rank's part of a task: its account, and the numbers it measured.
 pub type PlayTask =
-    fn(&RankTask, usize, Box<dyn Transport>, &Registries) -> Result<(Done, Vec<f32>), TrainError>;
+    fn(&RankTask, usize, Box<dyn Transport>, &Registries) -> Result<(RankAccount, Vec<f32>), TrainError>;
 
 /// The whole life of a rank's process: its orders come from standard input, its words go to standard
 /// output. When the launcher is gone, so is the rank.
@@ -335,7 +335,7 @@ fn life(
                 key: Key::from(key),
             };
             let links = context.strategy.links_of(&context.setup, rank);
-            let emulated = Emulated::of(&plan);
+            let emulated = EmulatedNetwork::of(&plan);
             let ranks = place.map_or(identity.world, |place| place.ranks);
             let mut options = options(ranks * plan.threads, buffer);
             if place.is_some() {
@@ -363,7 +363,7 @@ fn life(
                 model_hash: [0; 32],
                 key: Key::from(key),
             };
-            let emulated = task.network.map(|network| Emulated::apart(network, task.world));
+            let emulated = task.network.map(|network| EmulatedNetwork::apart(network, task.world));
             let options = options(task.world, buffer);
             let (transport, _) = connect(door, orders, identity, &task.links, options, emulated)?;
             let (account, times) = play(&task, rank, transport, registries).map_err(|e| failed(&e))?;
@@ -451,7 +451,7 @@ fn connect(
     identity: Identity,
     links: &[usize],
     options: StreamOptions,
-    emulated: Option<Emulated>,
+    emulated: Option<EmulatedNetwork>,
 ) -> Result<(Box<dyn Transport>, RankControl), RankEvent> {
     let Ok(Some((RankCommand::Peers { addresses, interfaces, segment, restored }, numbers))) =
         control::read(&mut orders)
@@ -477,7 +477,7 @@ fn connect(
 /// Puts a rank's transport on the emulated network, if there is one.
 pub(crate) fn emulate(
     transport: Box<dyn Transport>,
-    emulated: Option<Emulated>,
+    emulated: Option<EmulatedNetwork>,
     interfaces: Option<String>,
     options: StreamOptions,
 ) -> Result<Box<dyn Transport>, RankEvent> {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use paceline_protocol::SINGLE;
 use paceline_record::Recording;
 use paceline_train::TrainError;
-use paceline_wire::line::join_listener::{Attended, Visit};
+use paceline_wire::line::join_listener::{JoinPort, Visit};
 use paceline_wire::line::{Line, LineEvent};
 use paceline_wire::{Key, inproc};
 
@@ -68,7 +68,7 @@ pub(crate) struct Hosts {
     pub others: Vec<Host>,
     /// Where the others reach this machine.
     pub here: SocketAddr,
-    pub door: Attended,
+    pub door: JoinPort,
 }
 
 /// The ranks of this machine.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use paceline_record::{Event, FailureKind, process};
 use paceline_wire::Key;
 use paceline_wire::line::join_listener::{JoinListener, Visit};
-use paceline_wire::line::{Line, LineEvent, Link, Pulse};
+use paceline_wire::line::{HeartbeatTiming, Line, LineEvent, Link};
 
 use crate::error::LaunchError;
 use crate::joining::{self, Greeting, HostCommand, Version, excerpt};
@@ -155,8 +155,8 @@ impl Rendezvous<'_> {
         self.ids += 1;
         let (id, sender) = (self.ids, self.sender.clone());
         let hear = move |heard| drop(sender.send(Incoming::There(id, heard)));
-        let line =
-            Line::new(link, self.limit, Pulse::default(), hear).map_err(|e| format!("{remote}: {e}"))?;
+        let line = Line::new(link, self.limit, HeartbeatTiming::default(), hear)
+            .map_err(|e| format!("{remote}: {e}"))?;
         let (name, run) = (process::host(), self.launch.run.to_owned());
         line.say(joining::encode(&HostCommand::Welcome { name, run, host: context + 1, hosts }, &[]));
         let host = Host { id, name: excerpt(&greeting.name), line, quiet: false };
@@ -195,7 +195,7 @@ impl Rendezvous<'_> {
 /// Tells somebody who holds the key why it cannot take part. Nobody waits until it has heard.
 pub(crate) fn refuse(link: Link, message: &str, hint: &str) {
     let (message, hint) = (message.to_owned(), hint.to_owned());
-    if let Ok(line) = Line::new(link, joining::DOCUMENT, Pulse::default(), |_| {}) {
+    if let Ok(line) = Line::new(link, joining::DOCUMENT, HeartbeatTiming::default(), |_| {}) {
         line.say(joining::encode(&HostCommand::Refused { message, hint }, &[]));
     }
 }

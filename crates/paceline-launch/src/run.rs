@@ -17,7 +17,7 @@ use paceline_resolve::{Registries, TypedPlan};
 use paceline_wire::{Interfaces, TransportKind};
 
 use crate::control::{RankCommand, RankEvent};
-use crate::emulated::Emulated;
+use crate::emulated::EmulatedNetwork;
 use crate::error::LaunchError;
 use crate::joining::{self, RunEnd};
 use crate::liveness::Liveness;
@@ -228,7 +228,7 @@ fn lead(
     report: &mut dyn FnMut(Event<'_>),
 ) -> Result<(), LaunchError> {
     let world = launch.plan.workers + launch.plan.servers;
-    let interfaces = Emulated::of(launch.plan).map(|emulated| emulated.interfaces()).transpose()?;
+    let interfaces = EmulatedNetwork::of(launch.plan).map(|emulated| emulated.interfaces()).transpose()?;
     watch.announce(report);
     let mut ended = vec![(false, false); world];
     // A rank that gave up because it lost a peer is a victim; who died without a word is not.

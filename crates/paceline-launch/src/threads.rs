@@ -7,7 +7,7 @@ use paceline_record::{Batch, Recording};
 use paceline_wire::Transport;
 
 use crate::control::{RankCommand, RankEvent};
-use crate::emulated::Emulated;
+use crate::emulated::EmulatedNetwork;
 use crate::pauses::unpack;
 use crate::processes::ProcessEvent;
 use crate::rank::{self, RankContext, RankControl, RankMailbox};
@@ -108,7 +108,7 @@ fn run(
     // A launcher that has given the run up starts nobody.
     let Ok((control, interfaces)) = started.recv() else { return Ok(()) };
     let options = rank::options(context.setup.world() * plan.threads, None);
-    let transport = rank::emulate(transport, Emulated::of(plan), interfaces, options)?;
+    let transport = rank::emulate(transport, EmulatedNetwork::of(plan), interfaces, options)?;
     // Of several ranks in one process, one tells of it.
     let recording = launch.recording.map(|r| Recording { process: rank == 0, host: rank == 0, ..r });
     let shipped = events.events.clone();

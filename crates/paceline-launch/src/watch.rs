@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use paceline_nn::{Compute, Outcome};
-use paceline_protocol::Agreement;
+use paceline_protocol::ReplicaAgreement;
 use paceline_record::event::SCHEMA;
 use paceline_record::{Event, RunResult};
 use paceline_train::model::params_sha256;
@@ -18,7 +18,7 @@ use crate::control::{RankCommand, RankEvent};
 use crate::error::LaunchError;
 use crate::gather::Gather;
 use crate::liveness::{self, LivenessChange};
-use crate::pauses::{Decision, Pauses, pack, unpack};
+use crate::pauses::{PauseDecision, Pauses, pack, unpack};
 use crate::rank::{RankContext, role};
 use crate::ranks::Ranks;
 use crate::run::Launch;
@@ -74,7 +74,7 @@ pub(crate) struct Watch<'a> {
     steps: Vec<u64>,
     /// Ranks that gave up because they lost a peer.
     pub(crate) victims: Vec<bool>,
-    agreement: Agreement,
+    agreement: ReplicaAgreement,
     params: usize,
     state: usize,
     /// Snapshots of which parts are missing.
@@ -103,7 +103,7 @@ impl<'a> Watch<'a> {
         Self {
             pauses: Pauses::new(launch.plan, launch.checkpointing, steps_in_all),
             steps_in_all,
-            agreement: context.as_ref().map_or(Agreement::Apart, RankContext::agreement),
+            agreement: context.as_ref().map_or(ReplicaAgreement::Apart, RankContext::agreement),
             state: context.as_ref().map_or(0, |context| context.graph.state_count()),
             params: context.map_or(0, |context| context.setup.params),
             under_way: 0,
@@ -163,11 +163,11 @@ impl<'a> Watch<'a> {
         }
         report(Event::Paused);
         match self.pauses.decide(self.gather.account())? {
-            Decision::GoOn(segment) => {
+            PauseDecision::GoOn(segment) => {
                 report(Event::Checkpoint { step: segment.from });
                 Ok(Reaction::TellAll(Box::new(RankCommand::Next { segment: Some(segment) })))
             }
-            Decision::Stop { step, path } => {
+            PauseDecision::Stop { step, path } => {
                 report(Event::Checkpoint { step });
                 let (steps, run) = (self.steps_in_all, self.launch.run.to_owned());
                 Err(LaunchError::Interrupted { step, steps, path, run })
@@ -279,7 +279,7 @@ impl<'a> Watch<'a> {
     /// alone) and the state of each position, whose mean counts.
     fn model(&self, parts: &[Vec<f32>]) -> (Vec<f32>, Option<Vec<f32>>) {
         let mut all = parts.concat();
-        if self.agreement == Agreement::Apart {
+        if self.agreement == ReplicaAgreement::Apart {
             let mut mean = mean(&all, self.params + self.state);
             let state = mean.split_off(self.params);
             return (mean, Some(state));
@@ -368,7 +368,7 @@ impl<'a> Watch<'a> {
         let (plan, launch) = (self.launch.plan, self.launch);
         let mut model = None;
         // Workers whose models agree have evaluated the last step themselves.
-        if self.agreement == Agreement::Apart {
+        if self.agreement == ReplicaAgreement::Apart {
             let workers = &self.gather.numbers[..plan.workers];
             let (params, state) = match plan.servers {
                 0 => self.model(workers),

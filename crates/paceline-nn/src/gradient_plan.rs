@@ -1,6 +1,6 @@
 //! Where gradients of values lie during the backward pass.
 
-use crate::graph::{Graph, Value};
+use crate::graph::{Graph, ValueId};
 
 /// What happens to a layer's output gradient in the backward pass.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl GradientPlan {
                 if !trained[value] {
                     return Hop::Unneeded;
                 }
-                let size = graph.shape(Value(value)).size();
+                let size = graph.shape(ValueId(value)).size();
                 match (node.op.spec().in_place(), held[value]) {
                     (true, Some(to)) => Hop::Added(to),
                     (true, None) if !passed_on => {

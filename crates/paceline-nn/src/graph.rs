@@ -11,7 +11,7 @@ use crate::shape::Shape;
 
 /// A value inside a network: the input, or a layer's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Value(pub(crate) usize);
+pub struct ValueId(pub(crate) usize);
 
 /// A named tensor inside one of the flat buffers.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,7 +34,7 @@ pub struct Node {
     /// The layer.
     pub op: Op,
     /// What it reads.
-    pub inputs: Vec<Value>,
+    pub inputs: Vec<ValueId>,
     /// Whether a ReLU is folded into it.
     pub relu: bool,
     /// Shape of the first input.
@@ -100,7 +100,7 @@ impl Graph {
     }
 
     /// Appends a layer that reads `inputs`.
-    pub fn push(&mut self, name: &str, op: impl Into<Op>, inputs: &[Value]) -> Result<Value, ShapeError> {
+    pub fn push(&mut self, name: &str, op: impl Into<Op>, inputs: &[ValueId]) -> Result<ValueId, ShapeError> {
         let op = op.into();
         let shapes: Vec<Shape> = inputs.iter().map(|&v| self.shape(v)).collect();
         let refuse = |problem: String| ShapeError {
@@ -115,7 +115,7 @@ impl Graph {
         if inputs.len() == 2 && inputs[0] == inputs[1] {
             return Err(refuse("its two inputs must be different values".into()));
         }
-        if op.spec().vocabulary().is_some() && inputs[0] != Value(0) {
+        if op.spec().vocabulary().is_some() && inputs[0] != ValueId(0) {
             return Err(refuse("tokens have no gradient: it can only read the network's input".into()));
         }
         if self.nodes.iter().any(|n| n.name == name) {
@@ -138,12 +138,12 @@ impl Graph {
     }
 
     /// Appends a layer that reads the last one's output.
-    pub fn then(&mut self, name: &str, op: impl Into<Op>) -> Result<Value, ShapeError> {
+    pub fn then(&mut self, name: &str, op: impl Into<Op>) -> Result<ValueId, ShapeError> {
         self.push(name, op, &[self.last()])
     }
 
     /// A ReLU on the last value, folded into the layer that makes it where that is possible.
-    pub fn relu(&mut self) -> Value {
+    pub fn relu(&mut self) -> ValueId {
         let last = self.last();
         let reused = self.nodes.iter().any(|n| n.inputs.contains(&last));
         match self.nodes.last_mut() {
@@ -169,8 +169,8 @@ impl Graph {
     }
 
     /// The last layer's output, or the input where there is none.
-    pub fn last(&self) -> Value {
-        Value(self.nodes.len())
+    pub fn last(&self) -> ValueId {
+        ValueId(self.nodes.len())
     }
 
     /// The network's input.
@@ -189,7 +189,7 @@ impl Graph {
     }
 
     /// Shape of a value.
-    pub fn shape(&self, value: Value) -> Shape {
+    pub fn shape(&self, value: ValueId) -> Shape {
         if value.0 == 0 { self.input } else { self.nodes[value.0 - 1].output }
     }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use paceline_nn::description::build;
-use paceline_nn::layers::{Init, Kind, Op};
+use paceline_nn::layers::{Init, LayerKind, Op};
 use paceline_nn::models::Model;
 use paceline_nn::{Compute, Graph, Network, Pass, Shape, Targets};
 use paceline_registry::Registry;
@@ -155,7 +155,7 @@ fn mistakes_are_named_with_line_layer_and_reason() {
 
 #[test]
 fn the_registered_settings_are_those_that_are_read() {
-    for Kind { name: kind, settings, .. } in Op::KINDS {
+    for LayerKind { name: kind, settings, .. } in Op::KINDS {
         // Needed settings first: the refusal of a wrong one then lists all.
         let needed = match *kind {
             "dense" => "outputs = 1\n",

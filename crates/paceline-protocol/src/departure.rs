@@ -2,7 +2,7 @@
 //! and everybody ends before the step that it did not compute. Nobody waits for a deadline. Gradients of that step are
 //! dropped; where weights are averaged, those who had begun it keep their own update.
 
-use crate::vocabulary::{Action, Actions, Head, Input, Outcome, Participant, Rank, Tag, Time};
+use crate::vocabulary::{Action, Actions, Input, MessageHead, Outcome, Participant, Rank, Tag, Time};
 
 /// The phase of the message that a worker leaves: no strategy uses it.
 pub const LEAVE: u16 = u16::MAX - 3;
@@ -41,7 +41,7 @@ impl Departure {
         self.left = Some((leaver, step));
         let tag = Tag { generation: self.generation, step: step as u32, bucket: leaver as u32, phase: LEAVE };
         for &peer in self.links.iter().filter(|peer| Some(**peer) != from) {
-            out.send(peer, tag, Head::default(), None);
+            out.send(peer, tag, MessageHead::default(), None);
         }
         if !self.together || self.step.is_none_or(|own| own >= step) {
             self.abandon(now, out);

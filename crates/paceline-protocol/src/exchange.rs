@@ -7,7 +7,7 @@ use std::ops::Range;
 use crate::codec::{Accumulate, Coder};
 use crate::schedule::{Combine, Move, Piece, Schedule};
 use crate::setup::{Setup, part, pieces};
-use crate::vocabulary::{Action, Actions, Buf, Head, MsgId, OpId, Rank, Region, Tag};
+use crate::vocabulary::{Action, Actions, Buf, MessageHead, MsgId, OpId, Rank, Region, Tag};
 
 /// A collective over lanes of one buffer.
 pub struct Exchange {
@@ -209,7 +209,7 @@ impl Exchange {
                 return false;
             }
             let body = self.body(i, piece, out);
-            let op = out.send(piece.peer, self.tag(i, step.round), Head::default(), Some(body));
+            let op = out.send(piece.peer, self.tag(i, step.round), MessageHead::default(), Some(body));
             self.sends.insert(op, i);
             self.lanes[i].leaving.push((op, piece.first..piece.first + piece.count));
             self.lanes[i].sent = true;

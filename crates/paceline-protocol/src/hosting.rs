@@ -11,7 +11,7 @@ use std::ops::Range;
 use crate::setup::Setup;
 use crate::strategies::Strategy;
 use crate::vocabulary::{
-    Action, Actions, Buf, Head, Input, MsgId, OpId, Outcome, Participant, Rank, Region, Tag, Time,
+    Action, Actions, Buf, Input, MessageHead, MsgId, OpId, Outcome, Participant, Rank, Region, Tag, Time,
 };
 
 /// Bodies from here on are regions of this rank, not received messages.
@@ -137,7 +137,7 @@ impl Hosting {
                 }
                 let host = self.setup.host(to);
                 let of = (i as u8, (to - self.setup.positions(host).start) as u8);
-                let outer = out.send(host, tag, Head { of, ..head }, src);
+                let outer = out.send(host, tag, MessageHead { of, ..head }, src);
                 self.sends.insert(outer, (i, op));
             }
             Action::Release(MsgId(n)) if n >= LOCAL => {
@@ -160,7 +160,15 @@ impl Hosting {
     }
 
     /// Hands a message to another position of this rank.
-    fn deliver(&mut self, from: usize, op: OpId, to: usize, tag: Tag, head: Head, src: Option<Region>) {
+    fn deliver(
+        &mut self,
+        from: usize,
+        op: OpId,
+        to: usize,
+        tag: Tag,
+        head: MessageHead,
+        src: Option<Region>,
+    ) {
         let (receiver, sender) = (to - self.own.start, self.own.start + from);
         let body = src.map(|region| {
             let number = LOCAL | self.next_local;
@@ -188,7 +196,7 @@ impl Hosting {
     }
 
     /// A message from another rank, for one of its positions by one of theirs.
-    fn message(&mut self, from: Rank, head: Head) -> Option<(usize, usize)> {
+    fn message(&mut self, from: Rank, head: MessageHead) -> Option<(usize, usize)> {
         let (sender, receiver) = (usize::from(head.of.0), usize::from(head.of.1));
         let theirs = self.setup.positions(from);
         let known = sender < theirs.len() && receiver < self.positions.len();

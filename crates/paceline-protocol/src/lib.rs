@@ -42,11 +42,13 @@ pub use codec::{Accumulate, CODECS, Codec, Coder, Family};
 pub use consistency::{CONSISTENCIES, Consistency};
 pub use memory::{Buffer, Buffers};
 pub use options::{Options, Parameter};
-pub use schedule::{Combine, Move, Path, Piece, Schedule};
+pub use schedule::{CollectivePath, Combine, Move, Piece, Schedule};
 pub use setup::{Averages, Refusal, Setup, Tensor};
-pub use strategies::{Agreement, COLLECTIVE, Protocols, SINGLE, STRATEGIES, Strategy, find, ps_messages};
+pub use strategies::{
+    COLLECTIVE, Protocols, ReplicaAgreement, SINGLE, STRATEGIES, Strategy, find, ps_messages,
+};
 pub use trace::Trace;
 pub use vocabulary::{
-    Action, Actions, Buf, GradientScale, Head, Input, Load, Matrix, MsgId, OpId, Outcome, Participant, Rank,
-    Region, Tag, Time, Transposed, Unit,
+    Action, Actions, Buf, GradientScale, Input, Matrix, MessageHead, MsgId, OpId, Outcome, Participant, Rank,
+    Region, Tag, Time, Transposed, WorkUnit, WorkerLoad,
 };

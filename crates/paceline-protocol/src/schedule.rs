@@ -61,7 +61,7 @@ pub struct Schedule {
 
 /// The path of an exact average: how a rank takes part in summing, and in gathering what each rank has.
 #[derive(Clone, Copy, Debug)]
-pub struct Path {
+pub struct CollectivePath {
     /// In the end every rank has every chunk's sum.
     pub reduce: fn(Rank, usize) -> Schedule,
     /// There are p chunks, chunk r being rank r's own; in the end every rank has all of them.

@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::codec::Coder;
 use crate::consistency::Consistency;
 use crate::options::Options;
-use crate::vocabulary::{Rank, Unit};
+use crate::vocabulary::{Rank, WorkUnit};
 
 /// What is averaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,14 +158,14 @@ impl Setup {
     }
 
     /// Which of the positions of a rank computes a unit: the number of its gradient buffer.
-    pub fn slot(&self, rank: Rank, unit: Unit) -> usize {
+    pub fn slot(&self, rank: Rank, unit: WorkUnit) -> usize {
         if self.one_position_each() { 0 } else { unit.share.saturating_sub(self.positions(rank).start) }
     }
 
     /// The unit with a running number.
-    pub fn unit(&self, number: u64) -> Unit {
+    pub fn unit(&self, number: u64) -> WorkUnit {
         let p = self.workers as u64;
-        Unit { step: number / p, share: (number % p) as usize }
+        WorkUnit { step: number / p, share: (number % p) as usize }
     }
 
     /// The buckets: ranges of the flat buffer in the order in which backward finishes them, from the end

@@ -3,7 +3,7 @@
 
 use crate::setup::Setup;
 use crate::vocabulary::{
-    Action, Actions, GradientScale, Input, MsgId, OpId, Outcome, Participant, Rank, Tag, Time, Unit,
+    Action, Actions, GradientScale, Input, MsgId, OpId, Outcome, Participant, Rank, Tag, Time, WorkUnit,
 };
 
 /// What happens within a worker's steps.
@@ -70,7 +70,7 @@ impl<R: StepProtocol> StepDriver<R> {
         }
         self.backward_done = false;
         self.rounds.begin(self.step, out);
-        let unit = Unit { step: self.step, share: self.rank };
+        let unit = WorkUnit { step: self.step, share: self.rank };
         out.push(Action::BeginStep { step: self.step, unit, scale: self.rounds.scale() });
     }
 

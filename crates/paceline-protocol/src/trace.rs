@@ -9,7 +9,7 @@ use crate::vocabulary::{Action, Buf, Rank, Region, Tag};
 
 /// What a sequence is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Subject {
+pub enum TraceSubject {
     /// Messages of a bucket to a rank, from one position to another.
     Link(Rank, u32, (u8, u8)),
     /// Computations on a place of the flat buffers (0), of a scratch buffer (from 1), or of a further position's gradients (from the
@@ -37,14 +37,14 @@ pub enum TracedAction {
 
 /// The sequences of one participant.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Trace(pub BTreeMap<Subject, Vec<TracedAction>>);
+pub struct Trace(pub BTreeMap<TraceSubject, Vec<TracedAction>>);
 
 impl Trace {
     /// Notes an action; what is no communication or computation is passed over.
     pub fn note(&mut self, action: &Action) {
         let (place, did) = match *action {
             Action::Send { to, tag, head, src, .. } => {
-                self.add(Subject::Link(to, tag.bucket, head.of), TracedAction::Sent(tag, src));
+                self.add(TraceSubject::Link(to, tag.bucket, head.of), TracedAction::Sent(tag, src));
                 return;
             }
             Action::Reduce { dst, .. } => (dst, TracedAction::Reduced(dst)),
@@ -65,11 +65,11 @@ impl Trace {
         };
         // Regions without elements share their place with a neighbour.
         if place.len > 0 {
-            self.add(Subject::Place(buffer(place.buf), place.offset), did);
+            self.add(TraceSubject::Place(buffer(place.buf), place.offset), did);
         }
     }
 
-    fn add(&mut self, subject: Subject, did: TracedAction) {
+    fn add(&mut self, subject: TraceSubject, did: TracedAction) {
         self.0.entry(subject).or_default().push(did);
     }
 }

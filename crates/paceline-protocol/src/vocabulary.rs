@@ -77,7 +77,7 @@ pub struct Tag {
 
 /// The few numbers that travel with a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Head {
+pub struct MessageHead {
     /// Version of the parameters: read (worker to server) or sent (server to worker).
     pub version: u64,
     /// The unit of work that a gradient comes from, or that is granted next.
@@ -85,14 +85,14 @@ pub struct Head {
     /// Whether that unit is part of a synchronous step.
     pub together: bool,
     /// How busy the sender is.
-    pub load: Load,
+    pub load: WorkerLoad,
     /// Which of the sender's positions it comes from, and for which of the receiver's it is.
     pub of: (u8, u8),
 }
 
 /// How busy a worker was in its last step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Load {
+pub struct WorkerLoad {
     /// The fraction of a core that it had while it computed.
     pub cpu: f32,
     /// Seconds that it computed.
@@ -101,7 +101,7 @@ pub struct Load {
 
 /// A piece of the run's work: one worker's share of one global batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Unit {
+pub struct WorkUnit {
     /// The global batch.
     pub step: u64,
     /// Which worker's share of it.
@@ -150,14 +150,14 @@ pub enum Input {
         /// What it belongs to.
         tag: Tag,
         /// Its numbers.
-        head: Head,
+        head: MessageHead,
         /// Its body, to be released.
         body: Option<MsgId>,
     },
     /// A send is over: its region may be written again.
     Done(OpId),
     /// How busy this worker was, for strategies that adapt; told before [`Input::BackwardDone`].
-    Load(Load),
+    Load(WorkerLoad),
     /// A rank is gone for good.
     Lost(Rank),
     /// End the run before this step, or as soon after it as everybody can stop together. Workers without
@@ -197,7 +197,7 @@ pub enum Action {
         /// What it belongs to.
         tag: Tag,
         /// Its numbers.
-        head: Head,
+        head: MessageHead,
         /// Its body.
         src: Option<Region>,
     },
@@ -294,7 +294,7 @@ pub enum Action {
         /// This worker's step.
         step: u64,
         /// The work.
-        unit: Unit,
+        unit: WorkUnit,
         /// How its gradient is weighted.
         scale: GradientScale,
     },
@@ -401,7 +401,7 @@ impl Actions {
     }
 
     /// Asks for a send.
-    pub fn send(&mut self, to: Rank, tag: Tag, head: Head, src: Option<Region>) -> OpId {
+    pub fn send(&mut self, to: Rank, tag: Tag, head: MessageHead, src: Option<Region>) -> OpId {
         let op = OpId(self.next_op);
         self.next_op += 1;
         self.list.push(Action::Send { op, to, tag, head, src });

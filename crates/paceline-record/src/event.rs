@@ -24,7 +24,7 @@ pub enum RunOrigin {
 
 /// An event or a result as it is written: with where it comes from.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Marked<'a, T: Serialize> {
+pub struct EventLine<'a, T: Serialize> {
     /// The event, or the result.
     #[serde(flatten)]
     pub what: &'a T,
@@ -127,7 +127,7 @@ pub struct RunResult {
     #[serde(deserialize_with = "number")]
     pub final_accuracy: f64,
     /// Least and greatest accuracy of single replicas, where they differ.
-    pub replicas: Option<Replicas>,
+    pub replicas: Option<ReplicaAccuracy>,
     /// Training clock at the evaluation that reached the target.
     pub time_to_accuracy_s: Option<f64>,
     /// Training clock at the first evaluation within 1% of the final smoothed accuracy.
@@ -143,7 +143,7 @@ pub struct RunResult {
     pub ranks: Vec<RankTotals>,
     /// What only simulated runs tell.
     #[serde(flatten)]
-    pub simulated: Option<Box<Simulated>>,
+    pub simulated: Option<Box<SimulationDetails>>,
 }
 
 /// A number; what is none is written as null.
@@ -153,7 +153,7 @@ fn number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
 
 /// What only simulated runs tell.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Simulated {
+pub struct SimulationDetails {
     /// SHA-256 of every worker's finish times of its steps.
     pub trace_sha256: String,
     /// What the hosts cost over the training clock, where their prices are known, in the prices' unit.
@@ -178,7 +178,7 @@ pub struct Simulation {
 
 /// Accuracy of single replicas.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Replicas {
+pub struct ReplicaAccuracy {
     /// The least.
     pub min_accuracy: f64,
     /// The greatest.

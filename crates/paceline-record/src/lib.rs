@@ -39,14 +39,15 @@ mod tree;
 
 pub use checkpoint::{Checkpoint, Checkpoints, Damaged, RankState};
 pub use event::{
-    Event, Marked, RankTotals, Replicas, RunOrigin, RunResult, Seconds, Simulated, Simulation, Staleness,
+    Event, EventLine, RankTotals, ReplicaAccuracy, RunOrigin, RunResult, Seconds, Simulation,
+    SimulationDetails, Staleness,
 };
 pub use failure::FailureKind;
 pub use journal::{Journal, JournalError};
 pub use machine::Machine;
 pub use observer::Observer;
 pub use recorder::{Recorder, Recording, SAMPLE_HZ, Ship, WaitForRoom};
-pub use row::{Batch, NOBODY, RankSample, StepRow, TraceRow, Traced};
+pub use row::{Batch, NOBODY, RankSample, StepRow, TraceKind, TraceRow};
 pub use store::{Record, RecordError, Store};
 pub use table::{Column, Table, VIEWS, tables};
 pub use tree::{ProcessTree, TreeSummary};

@@ -14,7 +14,7 @@ use crate::metric::{HostReading, InterfaceReading, Metrics, ProcessReading, valu
 use crate::observer::Observer;
 use crate::process::monotonic_ns;
 use crate::row::{Batch, RankSample, StepRow};
-use crate::site::Site;
+use crate::site::RunEnvironment;
 
 /// Samples per second where nothing else is said.
 pub const SAMPLE_HZ: f64 = 10.0;
@@ -85,7 +85,7 @@ impl Recorder {
             observer: Arc::clone(&observer),
             dropped: Arc::clone(&dropped),
             cgroup: Cgroup::own(),
-            batch: Batch { site: Some(Box::new(Site::own())), ..Batch::default() },
+            batch: Batch { site: Some(Box::new(RunEnvironment::own())), ..Batch::default() },
         };
         let spawned = std::thread::Builder::new().name("record".into()).spawn(move || clerk.work(&from));
         // Without a second thread nothing is recorded, and everything counts as dropped.

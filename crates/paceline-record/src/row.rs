@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::site::Site;
+use crate::site::RunEnvironment;
 
 /// One step of a worker, or the updates that a server has applied since its last row.
 ///
@@ -86,7 +86,7 @@ impl StepRow {
 
 /// What a traced row tells of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Traced {
+pub enum TraceKind {
     /// A message was handed to the transport.
     #[default]
     Send,
@@ -96,7 +96,7 @@ pub enum Traced {
     Wait,
 }
 
-impl Traced {
+impl TraceKind {
     /// All of them, by their number on the way.
     pub const ALL: [Self; 3] = [Self::Send, Self::Receive, Self::Wait];
 
@@ -117,7 +117,7 @@ pub const NOBODY: u64 = u64::MAX;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TraceRow {
     /// What it is.
-    pub kind: Traced,
+    pub kind: TraceKind,
     /// When, in nanoseconds of `CLOCK_MONOTONIC`.
     pub at_ns: u64,
     /// The other side, or who was waited for ([`NOBODY`] in particular).
@@ -148,7 +148,7 @@ impl TraceRow {
 
     fn of(w: &[u64; TRACE]) -> Self {
         let [kind, at_ns, peer, n, step, bucket, phase, bytes, duration_ns] = *w;
-        let kind = Traced::ALL.get(kind as usize).copied().unwrap_or_default();
+        let kind = TraceKind::ALL.get(kind as usize).copied().unwrap_or_default();
         Self { kind, at_ns, peer, n, step, bucket, phase, bytes, duration_ns }
     }
 }
@@ -175,7 +175,7 @@ pub struct RankSample {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Batch {
     /// Where the rank runs; in its first batch.
-    pub site: Option<Box<Site>>,
+    pub site: Option<Box<RunEnvironment>>,
     /// Samples.
     pub samples: Vec<RankSample>,
     /// Steps.
@@ -236,7 +236,8 @@ mod tests {
             data_ns: 0x7fa0_0001_7fa0_0001,
             ..StepRow::default()
         };
-        let trace = TraceRow { kind: Traced::Wait, at_ns: 3, peer: 1, duration_ns: 9, ..TraceRow::default() };
+        let trace =
+            TraceRow { kind: TraceKind::Wait, at_ns: 3, peer: 1, duration_ns: 9, ..TraceRow::default() };
         let sample = RankSample { at_ns: 5, process: vec![Some(1.5), None], ..RankSample::default() };
         let batch = Batch {
             steps: vec![step, StepRow { loss: 2.5, ..StepRow::default() }],

@@ -10,7 +10,7 @@ use crate::process;
 
 /// A process and its machine, as they are when a run begins.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Site {
+pub struct RunEnvironment {
     pub host: String,
     /// What the kernel calls its life since it was started.
     pub boot_id: String,
@@ -25,7 +25,7 @@ pub struct Site {
     pub clock_ns: i64,
 }
 
-impl Site {
+impl RunEnvironment {
     /// This process and this machine.
     pub fn own() -> Self {
         Self {
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn a_process_is_alive_as_long_as_it_is_the_same_one() {
-        let own = Site::own();
+        let own = RunEnvironment::own();
         let ask = |host: &str, boot: &str, pid, started| alive(host, boot, pid, started);
         assert_eq!(ask(&own.host, &own.boot_id, own.pid, own.pid_started), Some(true));
         assert_eq!(

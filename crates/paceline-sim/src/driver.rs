@@ -10,12 +10,13 @@ mod pass;
 use std::collections::{HashMap, VecDeque};
 
 use paceline_protocol::{
-    Action, Actions, Head, Input, MsgId, OpId, Outcome, Participant, Rank, Region, Setup, Tag, Time, Trace,
+    Action, Actions, Input, MessageHead, MsgId, OpId, Outcome, Participant, Rank, Region, Setup, Tag, Time,
+    Trace,
 };
 
 use crate::costs::{Costs, Host, PassPart};
 use crate::memory::{RankMemory, StepStart};
-use crate::notes::{MessageEnd, Notes};
+use crate::notes::{MessageDirection, Notes};
 use crate::queue::{Event, Queue, Slab};
 use crate::report::{Arrival, SimulatedTimes, SimulationReport};
 use pass::Pass;
@@ -39,7 +40,7 @@ struct Flight<B> {
     to: Rank,
     op: OpId,
     tag: Tag,
-    head: Head,
+    head: MessageHead,
     src: Option<Region>,
     bytes: usize,
     /// What was read when it had left.
@@ -361,7 +362,14 @@ impl<'a, M: RankMemory> Driver<'a, M> {
             (self.report.notes.get_mut(rank), &input)
         {
             let bytes = body.map_or(0, |body| context.held.get(body.0).saturating_sub(self.costs.header));
-            notes.message(MessageEnd::Received, context.busy, from, tag, bytes as u64, self.costs.header);
+            notes.message(
+                MessageDirection::Received,
+                context.busy,
+                from,
+                tag,
+                bytes as u64,
+                self.costs.header,
+            );
         }
         let mut actions = std::mem::take(&mut context.actions);
         context.participant.on(context.busy, input, &mut actions);
@@ -417,7 +425,14 @@ impl<'a, M: RankMemory> Driver<'a, M> {
                 }
                 let (at, local) = (context.busy, self.costs.host_of(to) == context.host);
                 if let Some(notes) = self.report.notes.get_mut(rank) {
-                    notes.message(MessageEnd::Sent, at, to, tag, 4 * elements as u64, self.costs.header);
+                    notes.message(
+                        MessageDirection::Sent,
+                        at,
+                        to,
+                        tag,
+                        4 * elements as u64,
+                        self.costs.header,
+                    );
                 }
                 let later = !local && at > now && self.sites[context.host].shared;
                 let flight = Flight {

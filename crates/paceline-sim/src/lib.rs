@@ -23,7 +23,7 @@ mod report;
 
 pub use costs::{Costs, HEADER, Host, PassPart, StepFactor, WorkCost};
 pub use driver::{Crash, record, run, simulate};
-pub use memory::{Nothing, Numbers, RankMemory, StepStart};
-pub use notes::{MessageEnd, Note, Took};
-pub use recurrence::{Unsuited, evaluate};
+pub use memory::{NumericMemory, RankMemory, SizesOnly, StepStart};
+pub use notes::{MessageDirection, Note, StepTimes};
+pub use recurrence::{RecurrenceRefusal, evaluate};
 pub use report::{SimulationReport, StartedStep};

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use paceline_protocol::{Action, Buf, Buffers, GradientScale, MsgId, Rank, Region, Time, Unit};
+use paceline_protocol::{Action, Buf, Buffers, GradientScale, MsgId, Rank, Region, Time, WorkUnit};
 
 /// A step that a worker begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub struct StepStart {
     /// This worker's step.
     pub step: u64,
     /// The work.
-    pub unit: Unit,
+    pub unit: WorkUnit,
     /// Which of the rank's positions computes it.
     pub slot: usize,
     /// How its gradient is weighted.
@@ -44,9 +44,9 @@ pub trait RankMemory {
 
 /// Sizes only.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Nothing;
+pub struct SizesOnly;
 
-impl RankMemory for Nothing {
+impl RankMemory for SizesOnly {
     type Body = ();
     fn gradient(&mut self, _: Rank, _: StepStart) -> bool {
         true
@@ -58,7 +58,7 @@ impl RankMemory for Nothing {
 }
 
 /// Real numbers, with plain gradient descent at rate 1 on a gradient that the caller computes.
-pub struct Numbers<G> {
+pub struct NumericMemory<G> {
     ranks: Vec<Own>,
     gradient: G,
     /// The worker that leaves, and the step that it does not compute.
@@ -85,7 +85,7 @@ impl Own {
     }
 }
 
-impl<G: FnMut(Rank, Unit, GradientScale, &[f32], &mut [f32])> Numbers<G> {
+impl<G: FnMut(Rank, WorkUnit, GradientScale, &[f32], &mut [f32])> NumericMemory<G> {
     /// Buffers that all start from `params`; `scratch` gives each rank's scratch lengths.
     pub fn new(params: &[f32], scratch: Vec<Vec<usize>>, gradient: G) -> Self {
         let own = |lens: Vec<usize>| Own {
@@ -113,7 +113,7 @@ impl<G: FnMut(Rank, Unit, GradientScale, &[f32], &mut [f32])> Numbers<G> {
     }
 }
 
-impl<G: FnMut(Rank, Unit, GradientScale, &[f32], &mut [f32])> RankMemory for Numbers<G> {
+impl<G: FnMut(Rank, WorkUnit, GradientScale, &[f32], &mut [f32])> RankMemory for NumericMemory<G> {
     type Body = Vec<f32>;
 
     fn gradient(&mut self, rank: Rank, StepStart { step, unit, slot, scale }: StepStart) -> bool {

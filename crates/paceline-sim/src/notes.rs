@@ -6,7 +6,7 @@ use crate::report::SimulatedTimes;
 
 /// What a rank did over a step (of a server: until an update), in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Took {
+pub struct StepTimes {
     /// Its steps so far, this one included; a server's updates so far.
     pub step: u64,
     /// When it began.
@@ -25,7 +25,7 @@ pub struct Took {
 
 /// What a rank did with a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MessageEnd {
+pub enum MessageDirection {
     /// Sent it.
     Sent,
     /// Took it in.
@@ -38,7 +38,7 @@ pub enum Note {
     /// A message.
     Message {
         /// What was done with it.
-        did: MessageEnd,
+        did: MessageDirection,
         /// When.
         at: Time,
         /// The other end.
@@ -75,7 +75,7 @@ pub struct LinkTraffic {
 /// What was noted of a rank.
 #[derive(Clone, Debug, Default)]
 pub struct Notes {
-    pub steps: Vec<Took>,
+    pub steps: Vec<StepTimes>,
     /// Its messages and waits, as many as there was room for.
     pub trace: Vec<Note>,
     /// Its links by rank; those over which nothing went are there too.
@@ -101,7 +101,7 @@ impl Notes {
 
     pub(crate) fn message(
         &mut self,
-        did: MessageEnd,
+        did: MessageDirection,
         at: Time,
         peer: Rank,
         tag: Tag,
@@ -126,7 +126,7 @@ impl Notes {
         let before = self.before.wait_for.iter().copied().chain(std::iter::repeat(0));
         let waits = spent.wait_for.iter().zip(before).map(|(now, before)| now - before);
         let longest = waits.enumerate().max_by_key(|(_, wait)| *wait).filter(|(_, wait)| *wait > 0);
-        self.steps.push(Took {
+        self.steps.push(StepTimes {
             step: self.steps.len() as u64 + 1,
             begin: self.ended,
             compute,

@@ -11,14 +11,16 @@
 use std::ops::Range;
 
 use paceline_protocol::setup::part;
-use paceline_protocol::{Action, Buf, Combine, Outcome, Path, Piece, Rank, Region, Setup, Time, exchange};
+use paceline_protocol::{
+    Action, Buf, CollectivePath, Combine, Outcome, Piece, Rank, Region, Setup, Time, exchange,
+};
 
 use crate::costs::{Costs, Host};
 use crate::report::{SimulatedTimes, SimulationReport};
 
 /// Why a run has to be driven event by event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unsuited {
+pub enum RecurrenceRefusal {
     /// Lanes share interfaces.
     #[error("gradients travel in several lanes (a larger --bucket makes it one)")]
     Lanes,
@@ -85,18 +87,22 @@ struct Compiled {
 }
 
 /// Evaluates a run in which gradients are summed along `path` and then applied.
-pub fn evaluate(setup: &Setup, path: Path, costs: &Costs) -> Result<SimulationReport, Unsuited> {
+pub fn evaluate(
+    setup: &Setup,
+    path: CollectivePath,
+    costs: &Costs,
+) -> Result<SimulationReport, RecurrenceRefusal> {
     let p = setup.workers;
     let first = (path.reduce)(0, p);
-    let [lane] =
-        <[Range<usize>; 1]>::try_from(exchange::lanes(setup, &first)).map_err(|_| Unsuited::Lanes)?;
+    let [lane] = <[Range<usize>; 1]>::try_from(exchange::lanes(setup, &first))
+        .map_err(|_| RecurrenceRefusal::Lanes)?;
     let whole = |part: &crate::PassPart| part.announces.is_some_and(|from| from <= lane.start);
     let parts = costs.division(setup.params);
     if parts[..parts.len() - 1].iter().any(whole) || parts[parts.len() - 1].end != 1.0 {
-        return Err(Unsuited::Lanes);
+        return Err(RecurrenceRefusal::Lanes);
     }
     if costs.spread != 0.0 || costs.slowness.is_some() {
-        return Err(Unsuited::Variation);
+        return Err(RecurrenceRefusal::Variation);
     }
     let host = alike(setup, costs)?;
     let compiled = Compiled::new(setup, path, costs, &host, &lane)?;
@@ -104,7 +110,7 @@ pub fn evaluate(setup: &Setup, path: Path, costs: &Costs) -> Result<SimulationRe
     let update = Action::Apply { params, grad: Region { buf: Buf::Grad, ..params }, step: 0, whole: true };
     let apply = (costs.work.of(&update) / host.speed) as Time;
 
-    let end = setup.steps.ok_or(Unsuited::OpenEnd)?;
+    let end = setup.steps.ok_or(RecurrenceRefusal::OpenEnd)?;
     let steps = end - setup.from;
     let mut ranks = Ranks::new(p, compiled.kept, costs, &host);
     let mut report = SimulationReport {
@@ -145,7 +151,7 @@ pub fn evaluate(setup: &Setup, path: Path, costs: &Costs) -> Result<SimulationRe
 }
 
 /// What all hosts are, if they are alike and nobody shares their cores.
-fn alike(setup: &Setup, costs: &Costs) -> Result<Host, Unsuited> {
+fn alike(setup: &Setup, costs: &Costs) -> Result<Host, RecurrenceRefusal> {
     let all = |rank: Rank| [costs.host_of(rank), costs.machine_of(rank)];
     let last = (0..setup.workers).flat_map(all).max().unwrap_or(0);
     // Ranks that compute on each host, and hosts that somebody uses.
@@ -159,7 +165,7 @@ fn alike(setup: &Setup, costs: &Costs) -> Result<Host, Unsuited> {
         let own = costs.host(host);
         let shared = (1..=count).any(|n| own.shared_by(n) != 1.0);
         if shared || (Host { slowdown: Vec::new(), ..own }) != first {
-            return Err(Unsuited::Hosts);
+            return Err(RecurrenceRefusal::Hosts);
         }
     }
     Ok(first)
@@ -168,11 +174,11 @@ fn alike(setup: &Setup, costs: &Costs) -> Result<Host, Unsuited> {
 impl Compiled {
     fn new(
         setup: &Setup,
-        path: Path,
+        path: CollectivePath,
         costs: &Costs,
         host: &Host,
         lane: &Range<usize>,
-    ) -> Result<Self, Unsuited> {
+    ) -> Result<Self, RecurrenceRefusal> {
         let p = setup.workers;
         let (mut rounds, mut table): (Vec<Round>, _) = (Vec::new(), Table::default());
         // Where the pieces of each length begin in the table.
@@ -195,7 +201,7 @@ impl Compiled {
             for step in &schedule.moves {
                 let round = usize::from(step.round);
                 if before.is_some_and(|before| before >= round) {
-                    return Err(Unsuited::StepProtocol);
+                    return Err(RecurrenceRefusal::StepProtocol);
                 }
                 before = Some(round);
                 if rounds.len() <= round {
@@ -269,7 +275,7 @@ impl Compiled {
 
     /// Each host's interface must be used by one of its ranks alone, in each direction; ranks that hear from
     /// several others are marked.
-    fn order(&mut self, costs: &Costs, p: usize) -> Result<(), Unsuited> {
+    fn order(&mut self, costs: &Costs, p: usize) -> Result<(), RecurrenceRefusal> {
         let hosts = (0..p).map(|rank| costs.host_of(rank)).max().map_or(0, |last| last + 1);
         let (mut sender, mut receiver) = (vec![None; hosts], vec![None; hosts]);
         let (mut from, mut mixed) = (vec![None; p], vec![false; p]);
@@ -278,14 +284,14 @@ impl Compiled {
             for run in round.sends.iter().filter(|run| !run.local) {
                 let mut ranks = run.rank..run.rank + run.len;
                 if !ranks.all(|rank| alone(&mut sender[costs.host_of(rank)], rank)) {
-                    return Err(Unsuited::Hosts);
+                    return Err(RecurrenceRefusal::Hosts);
                 }
             }
             for run in round.receives.iter().filter(|run| !run.local) {
                 for i in 0..run.len {
                     let rank = run.rank + i;
                     if !alone(&mut receiver[costs.host_of(rank)], rank) {
-                        return Err(Unsuited::Hosts);
+                        return Err(RecurrenceRefusal::Hosts);
                     }
                     mixed[rank] |= !alone(&mut from[rank], run.peer + i);
                 }
@@ -427,7 +433,7 @@ impl Ranks {
         }
     }
 
-    fn receive(&mut self, run: &Run, table: &Table) -> Result<(), Unsuited> {
+    fn receive(&mut self, run: &Run, table: &Table) -> Result<(), RecurrenceRefusal> {
         let ranks = run.rank..run.rank + run.len;
         let (kept, keeps) = (self.kept(run), run.kept != NOTHING);
         let first_bit = &self.first_bit[run.peer..run.peer + run.len];
@@ -447,7 +453,7 @@ impl Ranks {
         if run.mixed {
             for (latest, first_bit) in self.latest[ranks.clone()].iter_mut().zip(first_bit) {
                 if *first_bit <= *latest {
-                    return Err(Unsuited::Order);
+                    return Err(RecurrenceRefusal::Order);
                 }
                 *latest = *first_bit;
             }

@@ -1,6 +1,6 @@
 //! What happened in virtual time.
 
-use paceline_protocol::{GradientScale, Outcome, Rank, Tag, Time, Trace, Unit};
+use paceline_protocol::{GradientScale, Outcome, Rank, Tag, Time, Trace, WorkUnit};
 use sha2::{Digest, Sha256};
 
 use crate::notes::Notes;
@@ -15,7 +15,7 @@ pub struct StartedStep {
     /// Which step of its own.
     pub step: u64,
     /// On which work.
-    pub unit: Unit,
+    pub unit: WorkUnit,
     /// How its gradient is weighted.
     pub scale: GradientScale,
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use paceline_protocol::{STRATEGIES, Setup, Time};
-use paceline_sim::{Costs, MessageEnd, Note, Nothing, SimulationReport, WorkCost, record, run};
+use paceline_sim::{Costs, MessageDirection, Note, SimulationReport, SizesOnly, WorkCost, record, run};
 
 /// A run of a strategy, noted or not.
 fn simulated(name: &str, trace: Option<usize>) -> (Setup, SimulationReport) {
@@ -20,8 +20,8 @@ fn simulated(name: &str, trace: Option<usize>) -> (Setup, SimulationReport) {
     };
     let participants = (0..setup.world()).map(|rank| strategy.participant(&setup, rank)).collect();
     let report = match trace {
-        Some(trace) => record(&setup, participants, &costs, &mut Nothing, trace),
-        None => run(&setup, participants, &costs, &mut Nothing),
+        Some(trace) => record(&setup, participants, &costs, &mut SizesOnly, trace),
+        None => run(&setup, participants, &costs, &mut SizesOnly),
     };
     (setup, report)
 }
@@ -48,10 +48,10 @@ fn notes_add_up_and_change_nothing() {
             assert_eq!(bytes, noted.spent[rank].sent_bytes, "{name}");
             for note in &notes.trace {
                 match *note {
-                    Note::Message { did: MessageEnd::Sent, at, peer, n, bytes, .. } => {
+                    Note::Message { did: MessageDirection::Sent, at, peer, n, bytes, .. } => {
                         assert!(sent.insert((rank, peer, n), (at, bytes)).is_none());
                     }
-                    Note::Message { did: MessageEnd::Received, at, peer, n, bytes, .. } => {
+                    Note::Message { did: MessageDirection::Received, at, peer, n, bytes, .. } => {
                         received.push(((peer, rank, n), at, bytes));
                     }
                     Note::Wait { at, duration, .. } => assert!(at + duration <= noted.end && duration > 0),

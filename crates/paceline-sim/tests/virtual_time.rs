@@ -3,18 +3,20 @@
 use std::sync::Arc;
 
 use paceline_protocol::{
-    Move, Participant, Path, Piece, STRATEGIES, Schedule, Setup, Time, collective, find,
+    CollectivePath, Move, Participant, Piece, STRATEGIES, Schedule, Setup, Time, collective, find,
 };
-use paceline_sim::{Costs, Host, Nothing, SimulationReport, StepFactor, Unsuited, WorkCost, evaluate, run};
+use paceline_sim::{
+    Costs, Host, RecurrenceRefusal, SimulationReport, SizesOnly, StepFactor, WorkCost, evaluate, run,
+};
 
-fn along(path: Path, setup: &Setup) -> Vec<Box<dyn Participant>> {
+fn along(path: CollectivePath, setup: &Setup) -> Vec<Box<dyn Participant>> {
     (0..setup.workers).map(|rank| collective::make(path, setup, rank)).collect()
 }
 
 fn event_by_event(name: &str, setup: &Setup, costs: &Costs) -> SimulationReport {
     let strategy = find(name).unwrap();
     let participants = (0..setup.world()).map(|rank| strategy.participant(setup, rank)).collect();
-    run(setup, participants, costs, &mut Nothing)
+    run(setup, participants, costs, &mut SizesOnly)
 }
 
 /// Costs of everything, drawn compute times included.
@@ -59,7 +61,7 @@ fn schedules_evaluated_as_data_take_the_time_of_their_participants_to_the_nanose
                         assert!(same(&fast, &slow), "{} p = {p} seed {seed}", strategy.name);
                         both += 1;
                     }
-                    Err(Unsuited::Order) => refused += 1,
+                    Err(RecurrenceRefusal::Order) => refused += 1,
                     Err(why) => panic!("{} p = {p}: {why}", strategy.name),
                 }
             }
@@ -85,12 +87,12 @@ fn broadcast(rank: usize, p: usize) -> Schedule {
 
 #[test]
 fn a_strategy_that_only_this_test_knows_is_evaluated_as_data() {
-    let path = Path { reduce: broadcast, gather: broadcast };
+    let path = CollectivePath { reduce: broadcast, gather: broadcast };
     for (p, elements) in [(2, 1_000), (5, 1_003), (16, 9_000)] {
         let setup = Setup::new(p, 0, elements, 5);
         let costs = Costs { jitter: Vec::new(), ..costly(p, 3) };
         let fast = evaluate(&setup, path, &costs).unwrap();
-        assert!(same(&fast, &run(&setup, along(path, &setup), &costs, &mut Nothing)), "p = {p}");
+        assert!(same(&fast, &run(&setup, along(path, &setup), &costs, &mut SizesOnly)), "p = {p}");
         // Each round takes a message's latency and time, and what both ends do with it.
         assert_eq!(fast.messages, (5 * p * 2 * (p - 1)) as u64);
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use paceline_analyze::distinct;
 use paceline_explore::schedule::{End, Role, StudyRun};
 use paceline_plan::{Goal, Point, Study, Value, Workload};
-use paceline_virtual::compare::{self, Pair, PredictionQuality};
+use paceline_virtual::compare::{self, PredictedPoint, PredictionQuality};
 use paceline_virtual::{MedianEstimate, Prediction, Terms, predict};
 use serde_json::{Value as Json, json};
 
@@ -34,7 +34,7 @@ pub struct PointPrediction {
 pub struct MetricComparison {
     pub metric: String,
     pub comparison: PredictionQuality,
-    pub pairs: Vec<Pair>,
+    pub pairs: Vec<PredictedPoint>,
 }
 
 /// Every point of a study's space.
@@ -91,14 +91,15 @@ pub fn compare(study: &Study, known: &StudyHistory, predicted: &[PointPrediction
     let mut metrics = vec![("step_s".to_owned(), true)];
     metrics.extend(study.objectives.iter().map(|o| (o.metric.clone(), o.goal == Goal::Minimize)));
     let compared = |(metric, less): (String, bool)| {
-        let pairs: Vec<Pair> = predicted.iter().filter_map(|one| pair(&metric, known, one)).collect();
+        let pairs: Vec<PredictedPoint> =
+            predicted.iter().filter_map(|one| pair(&metric, known, one)).collect();
         let comparison = compare::compare(&pairs, less)?;
         Some(MetricComparison { metric, comparison, pairs })
     };
     metrics.into_iter().filter_map(compared).collect()
 }
 
-fn pair(metric: &str, known: &StudyHistory, one: &PointPrediction) -> Option<Pair> {
+fn pair(metric: &str, known: &StudyHistory, one: &PointPrediction) -> Option<PredictedPoint> {
     let estimate = one.prediction.figure(&known.registries.figures, metric)?;
     let runs = known.made.iter().filter(|made| {
         made.job.role == Role::Point && made.job.share >= 1.0 && made.job.levels == one.point.0
@@ -115,7 +116,7 @@ fn pair(metric: &str, known: &StudyHistory, one: &PointPrediction) -> Option<Pai
         return None;
     }
     let between = [estimate.low, estimate.high];
-    Some(Pair { what: configuration(&one.levels), predicted: estimate.median, between, measured })
+    Some(PredictedPoint { what: configuration(&one.levels), predicted: estimate.median, between, measured })
 }
 
 /// Predictions for programs, beside what was measured.

@@ -249,11 +249,7 @@ impl StudyState {
     }
 
     /// A look at a study that somebody may be working on.
-    pub fn peek(
-        store: &Path,
-        name: &str,
-        registries: &AllRegistries,
-    ) -> Result<StudyHistory, StudyFailure> {
+    pub fn peek(store: &Path, name: &str, registries: &AllRegistries) -> Result<StudyHistory, StudyFailure> {
         let path = existing(store, name)?;
         StudyHistory::from(Journal::peek(&path)?, &path, registries)
     }

@@ -4,13 +4,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use paceline_analyze::{Explanation, Recorded};
+use paceline_analyze::{Explanation, RecordedRun};
 use paceline_data::Dataset;
 use paceline_explore::samplers::{self, SamplerKind};
 use paceline_launch::CheckpointContext;
 use paceline_launch::run::{Launch, run as launch};
 use paceline_plan::{Plan, Study, Value};
-use paceline_protocol::consistency::{ConsistencyModel, Gate, Race};
+use paceline_protocol::consistency::{ConsistencyModel, Gate, WorkerClocks};
 use paceline_protocol::{Consistency, Rank, Strategy};
 use paceline_record::export::{Exported, FORMATS, Target};
 use paceline_record::metric::{Metric, MetricKind, ProcessReading};
@@ -32,7 +32,7 @@ const BUILD: Build = Build { version: "1", commit: "c", rustc: "r" };
 struct Even;
 
 impl Gate for Even {
-    fn open(&mut self, worker: Rank, race: &Race) -> bool {
+    fn open(&mut self, worker: Rank, race: &WorkerClocks) -> bool {
         race.lead(worker) == 0
     }
 }
@@ -194,7 +194,7 @@ fn prices_and_what_ifs_know_them() {
         let result = simulate(&scenario, &mut |event: Event<'_>| record.event(&event)).unwrap();
         record.finish(&result).unwrap();
         let store = Store::open(folder.path()).unwrap();
-        let recorded = Recorded::read(&store, &store.runs().unwrap()[0]).unwrap();
+        let recorded = RecordedRun::read(&store, &store.runs().unwrap()[0]).unwrap();
         let said = Explanation::new(&recorded).unwrap();
         let fitted = FittedRun::new(plan, registries, recorded.params, &said).expect("it can be asked");
         assert!(fitted.step_s > 0.0);

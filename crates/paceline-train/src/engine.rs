@@ -7,10 +7,10 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use paceline_protocol::{
-    Action, Actions, Buf, GradientScale, Head, Input, MsgId, OpId, Outcome, Participant, Rank, Region, Tag,
-    Time, Trace, Unit,
+    Action, Actions, Buf, GradientScale, Input, MessageHead, MsgId, OpId, Outcome, Participant, Rank, Region,
+    Tag, Time, Trace, WorkUnit,
 };
-use paceline_record::Traced;
+use paceline_record::TraceKind;
 use paceline_wire::{Body, Event, Span, Transport, WireError};
 
 use crate::error::TrainError;
@@ -54,7 +54,7 @@ pub struct Begin {
     /// This worker's step.
     pub step: u64,
     /// The work.
-    pub unit: Unit,
+    pub unit: WorkUnit,
     /// How its gradient is weighted.
     pub scale: GradientScale,
 }
@@ -192,7 +192,7 @@ impl Engine {
         greeted.1 = Instant::now();
         let tag = Tag { generation: 0, step: greeted.2, bucket: 0, phase: GREETING };
         // A peer that is gone is noticed by whoever needs it.
-        let _ = self.transport.send(peer, pack(tag, Head::default(), false), Span::EMPTY, GREETINGS);
+        let _ = self.transport.send(peer, pack(tag, MessageHead::default(), false), Span::EMPTY, GREETINGS);
     }
 
     /// A greeting has come back: the next one leaves, if there are any more.
@@ -253,7 +253,7 @@ impl Engine {
                     error => error.into(),
                 })?;
                 if let Some(watch) = &mut self.watch {
-                    watch.message(Traced::Send, to, tag, body.len);
+                    watch.message(TraceKind::Send, to, tag, body.len);
                 }
                 self.leaving += 1;
                 true
@@ -404,7 +404,7 @@ impl Engine {
                     return Ok(());
                 }
                 if tag.phase == GREETING {
-                    let back = pack(Tag { phase: ANSWER, ..tag }, Head::default(), false);
+                    let back = pack(Tag { phase: ANSWER, ..tag }, MessageHead::default(), false);
                     let _ = self.transport.send(from, back, Span::EMPTY, GREETINGS);
                     return Ok(());
                 }
@@ -417,7 +417,7 @@ impl Engine {
                     return Ok(());
                 }
                 if let Some(watch) = &mut self.watch {
-                    watch.message(Traced::Receive, from, tag, body.len());
+                    watch.message(TraceKind::Receive, from, tag, body.len());
                 }
                 let body = has_body.then(|| self.hold(body));
                 self.input(Input::Message { from, tag, head, body }, memory)
@@ -518,7 +518,7 @@ impl Engine {
         let tag = Tag { generation: 0, step: 0, bucket: 0, phase: GOODBYE };
         for to in self.links.clone() {
             let op = GOODBYES + to as u64;
-            if self.transport.send(to, pack(tag, Head::default(), false), Span::EMPTY, op).is_ok() {
+            if self.transport.send(to, pack(tag, MessageHead::default(), false), Span::EMPTY, op).is_ok() {
                 self.goodbyes.push(to);
             }
         }

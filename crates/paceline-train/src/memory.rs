@@ -84,14 +84,14 @@ impl Scratch {
 }
 
 /// The gradients that a source has finished so far, announced in any order: slices of the flat buffer.
-pub struct Finished<'g> {
+pub struct FinishedGradients<'g> {
     /// In falling order.
     slices: Vec<(usize, &'g mut [f32])>,
     /// Everything at or behind this element is finished.
     watermark: usize,
 }
 
-impl<'g> Finished<'g> {
+impl<'g> FinishedGradients<'g> {
     /// Nothing of a buffer of this length.
     pub fn of(len: usize) -> Self {
         Self { slices: Vec::new(), watermark: len }
@@ -141,16 +141,16 @@ impl<'g> Finished<'g> {
 
 /// A worker's memory while a position's backward runs: only its finished gradients, those of its other positions, and
 /// scratch can be touched.
-pub struct DuringBackward<'a, 'g> {
+pub struct BackwardMemory<'a, 'g> {
     /// The gradients.
-    pub grads: &'a mut Finished<'g>,
+    pub grads: &'a mut FinishedGradients<'g>,
     /// Those of the positions before and behind it.
     pub others: [&'a mut [TensorStorage]; 2],
     /// The rest.
     pub scratch: &'a mut Scratch,
 }
 
-impl DuringBackward<'_, '_> {
+impl BackwardMemory<'_, '_> {
     /// The gradients of another position; none if the buffer is the present one's, or holds no gradients.
     fn other(&mut self, buf: Buf) -> Option<&mut TensorStorage> {
         let (slot, [before, behind]) = (slot(buf)?, &mut self.others);
@@ -171,7 +171,7 @@ fn slot(buf: Buf) -> Option<usize> {
     }
 }
 
-impl Source for DuringBackward<'_, '_> {
+impl Source for BackwardMemory<'_, '_> {
     fn slices<'a>(&'a self, span: Span, f: &mut dyn FnMut(&'a [f32])) {
         let region = region(span);
         let [before, behind] = &self.others;
@@ -188,19 +188,21 @@ impl Source for DuringBackward<'_, '_> {
     }
 }
 
-impl Memory for DuringBackward<'_, '_> {
+impl Memory for BackwardMemory<'_, '_> {
     fn compute(&mut self, action: &Action, bodies: Bodies<'_>) -> bool {
         // Gradients of other positions take what comes from other ranks; what lies in two buffers of this one waits.
         if action.regions().into_iter().flatten().any(|region| self.other(region.buf).is_some()) {
-            let (dst, msg, f): (_, _, fn(&mut [f32], &[f32])) = match *action {
-                Action::Reduce { dst, src: Region { buf: Buf::Msg(msg), .. } } => (dst, msg, add),
-                Action::Copy { dst, src: Region { buf: Buf::Msg(msg), .. } } => {
-                    (dst, msg, <[f32]>::copy_from_slice)
-                }
+            let (dst, msg) = match *action {
+                Action::Reduce { dst, src: Region { buf: Buf::Msg(msg), .. } }
+                | Action::Copy { dst, src: Region { buf: Buf::Msg(msg), .. } } => (dst, msg),
                 _ => return false,
             };
             let Some(whole) = self.other(dst.buf) else { return false };
-            f(&mut whole[dst.range()], bodies.get(msg));
+            let (dst, body) = (&mut whole[dst.range()], bodies.get(msg));
+            match action {
+                Action::Reduce { .. } => add(dst, body),
+                _ => dst.copy_from_slice(body),
+            }
             return true;
         }
         let own =
@@ -262,7 +264,7 @@ impl Memory for DuringBackward<'_, '_> {
 }
 
 /// A rank's memory in one piece: a worker's after backward, or a server's.
-pub struct Whole<'a> {
+pub struct WholeMemory<'a> {
     /// Parameters. (A server has the whole flat buffer; only its shard's part is used.)
     pub params: &'a mut TensorStorage,
     /// Gradients of each position, or sums of them, laid out like the parameters.
@@ -273,7 +275,7 @@ pub struct Whole<'a> {
     pub update: &'a mut Update,
 }
 
-impl Whole<'_> {
+impl WholeMemory<'_> {
     fn get(&self, region: Region) -> &[f32] {
         let buffer = match region.buf {
             Buf::Param => &*self.params,
@@ -286,13 +288,13 @@ impl Whole<'_> {
     }
 }
 
-impl Source for Whole<'_> {
+impl Source for WholeMemory<'_> {
     fn slices<'a>(&'a self, span: Span, f: &mut dyn FnMut(&'a [f32])) {
         f(self.get(region(span)));
     }
 }
 
-impl Memory for Whole<'_> {
+impl Memory for WholeMemory<'_> {
     fn compute(&mut self, action: &Action, bodies: Bodies<'_>) -> bool {
         let Self { params: param, grads, scratch: Scratch { buffers: scratch, work, .. }, update } = self;
         if let Action::Apply { params, grad: from, step, whole } = *action {
@@ -303,7 +305,7 @@ impl Memory for Whole<'_> {
             update.apply(params.offset, &mut param[params.range()], grad, step, whole);
             return true;
         }
-        let mut all = Buffers { param: &mut **param, grads: &mut **grads, scratch, work, accumulate: add };
+        let mut all = Buffers { param: &mut **param, grads, scratch, work, accumulate: add };
         all.compute(action, &|msg| bodies.get(msg));
         // Averages of equal numbers are not always equal to them, codes even less.
         if let Some(dst) = written(action).filter(|dst| dst.buf == Buf::Param) {
@@ -338,13 +340,13 @@ mod tests {
         let mut buffer: Vec<f32> = (0..10).map(|i| i as f32).collect();
         let (first, rest) = buffer.split_at_mut(3);
         let (second, third) = rest.split_at_mut(4);
-        let mut grads = Finished::of(10);
+        let mut grads = FinishedGradients::of(10);
         // In another order than a network's.
         assert_eq!(grads.push(3, second), None);
         assert_eq!(grads.push(7, third), Some(3));
         assert_eq!(grads.push(0, first), Some(0));
         let scratch = &mut Scratch::default();
-        let memory = DuringBackward { grads: &mut grads, others: [&mut [], &mut []], scratch };
+        let memory = BackwardMemory { grads: &mut grads, others: [&mut [], &mut []], scratch };
         for (offset, len) in [(0, 10), (2, 3), (3, 4), (8, 2), (6, 2), (1, 1), (5, 0)] {
             let mut seen = Vec::new();
             let span = Span { buffer: GRAD, offset, len };
@@ -355,8 +357,8 @@ mod tests {
 
     #[test]
     fn what_touches_parameters_waits_for_the_end_of_backward() {
-        let (mut grads, scratch) = (Finished::of(4), &mut Scratch::default());
-        let mut memory = DuringBackward { grads: &mut grads, others: [&mut [], &mut []], scratch };
+        let (mut grads, scratch) = (FinishedGradients::of(4), &mut Scratch::default());
+        let mut memory = BackwardMemory { grads: &mut grads, others: [&mut [], &mut []], scratch };
         let [params, grad] = [Buf::Param, Buf::Grad].map(|buf| Region { buf, offset: 0, len: 4 });
         for action in [
             Action::Apply { params, grad, step: 0, whole: true },

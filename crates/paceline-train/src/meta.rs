@@ -1,6 +1,6 @@
 //! How a message's tag and head travel: the wire's opaque bytes.
 
-use paceline_protocol::{Head, Load, Tag};
+use paceline_protocol::{MessageHead, Tag, WorkerLoad};
 use paceline_wire::{META, Meta};
 
 /// A phase that no strategy uses: the sender has finished and will close its end.
@@ -11,7 +11,7 @@ pub const GREETING: u16 = u16::MAX - 1;
 pub const ANSWER: u16 = u16::MAX - 2;
 
 /// Packs a tag and a head, and whether there is a body: an empty one is not the same as none.
-pub fn pack(tag: Tag, head: Head, body: bool) -> Meta {
+pub fn pack(tag: Tag, head: MessageHead, body: bool) -> Meta {
     let mut meta = [0; META];
     // The upper bits are the positions': 0 where a rank has one.
     meta[14] = u8::from(body) | head.of.0 << 1;
@@ -28,14 +28,14 @@ pub fn pack(tag: Tag, head: Head, body: bool) -> Meta {
 }
 
 /// The tag and head of received bytes, and whether there is a body; any bytes mean something.
-pub fn unpack(meta: &Meta) -> (Tag, Head, bool) {
+pub fn unpack(meta: &Meta) -> (Tag, MessageHead, bool) {
     let u16_at = |i: usize| u16::from_le_bytes([meta[i], meta[i + 1]]);
     let u32_at = |i: usize| u32::from_le_bytes(meta[i..i + 4].try_into().expect("four bytes"));
     let u64_at = |i: usize| u64::from_le_bytes(meta[i..i + 8].try_into().expect("eight bytes"));
     let tag = Tag { generation: u32_at(0), step: u32_at(4), bucket: u32_at(8), phase: u16_at(12) };
-    let load = Load { cpu: f32::from_bits(u32_at(32)), step_s: f32::from_bits(u32_at(36)) };
+    let load = WorkerLoad { cpu: f32::from_bits(u32_at(32)), step_s: f32::from_bits(u32_at(36)) };
     let (together, of) = (meta[15] & 1 == 1, (meta[14] >> 1, meta[15] >> 1));
-    (tag, Head { version: u64_at(16), unit: u64_at(24), together, load, of }, meta[14] & 1 == 1)
+    (tag, MessageHead { version: u64_at(16), unit: u64_at(24), together, load, of }, meta[14] & 1 == 1)
 }
 
 #[cfg(test)]
@@ -45,9 +45,9 @@ mod tests {
     #[test]
     fn what_is_packed_is_unpacked() {
         let tag = Tag { generation: 1, step: 70_000, bucket: 70_013, phase: GOODBYE };
-        let load = Load { cpu: 0.25, step_s: 1e-3 };
+        let load = WorkerLoad { cpu: 0.25, step_s: 1e-3 };
         for (body, of) in [(false, (0, 0)), (true, (127, 0)), (false, (3, 127))] {
-            let head = Head { version: u64::MAX, unit: 1 << 40, together: body, load, of };
+            let head = MessageHead { version: u64::MAX, unit: 1 << 40, together: body, load, of };
             assert_eq!(unpack(&pack(tag, head, body)), (tag, head, body));
         }
     }

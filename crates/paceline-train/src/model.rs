@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use paceline_data::{Dataset, DatasetSettings, Look, Reader, Sample};
+use paceline_data::{Dataset, DatasetSettings, Reader, Sample, SampleVariation};
 use paceline_nn::{Compute, Graph, Network, Outcome, Pass, Shape, Targets, description};
 use paceline_plan::Plan;
 use paceline_resolve::{TypedPlan, unknown};
@@ -116,7 +116,7 @@ impl Replica {
     /// Says what a step will train on, in the order of the steps: images on disk are decoded while the steps
     /// before it compute.
     pub fn ahead(&mut self, dataset: &Dataset, seed: u64, step: u64, ids: &[u32]) {
-        self.training.ahead(&dataset.train, Look::Training { seed, step }, ids);
+        self.training.ahead(&dataset.train, SampleVariation::Training { seed, step }, ids);
     }
 
     /// Computes the gradient of a batch and announces each part of it as soon as it is final. A loss that is no
@@ -169,7 +169,7 @@ impl Replica {
         state: &mut [f32],
         clock: &mut Clock,
     ) -> Result<Outcome, TrainError> {
-        let look = Look::Training { seed: pass.seed, step: pass.step };
+        let look = SampleVariation::Training { seed: pass.seed, step: pass.step };
         self.classes.clear();
         let Self { network, classes, training, .. } = self;
         let take = &mut |place: usize, sample: Sample<'_>| load(network, classes, dataset, place, sample);
@@ -192,7 +192,7 @@ impl Replica {
         self.classes.clear();
         let Self { network, classes, testing, .. } = self;
         let take = &mut |place: usize, sample: Sample<'_>| load(network, classes, dataset, place, sample);
-        testing.read(&dataset.test, Look::Plain, ids, take)?;
+        testing.read(&dataset.test, SampleVariation::Plain, ids, take)?;
         let begun = Instant::now();
         self.network.forward(&Pass::evaluation(ids.len()), params, state);
         Ok(begun.elapsed())
@@ -218,13 +218,13 @@ impl Replica {
                 // What comes next is decoded while this batch computes.
                 for first in [first, first + batch] {
                     fill(ids, first);
-                    testing.ahead(test, Look::Plain, ids);
+                    testing.ahead(test, SampleVariation::Plain, ids);
                 }
             }
             fill(ids, first);
             classes.clear();
             let take = &mut |place: usize, sample: Sample<'_>| load(network, classes, dataset, place, sample);
-            testing.read(test, Look::Plain, ids, take)?;
+            testing.read(test, SampleVariation::Plain, ids, take)?;
             let pass = Pass::evaluation(ids.len());
             self.network.forward(&pass, params, state);
             total += self.network.evaluate(pass.slot, Targets::Classes(&self.classes));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use paceline_data::{Dataset, Order, order};
 use paceline_nn::{Compute, Graph, Outcome, Pass};
 use paceline_plan::Plan;
-use paceline_protocol::{GradientScale, Rank, Setup, Unit};
+use paceline_protocol::{GradientScale, Rank, Setup, WorkUnit};
 use paceline_resolve::TypedPlan;
 
 use crate::clock::Clock;
@@ -107,7 +107,7 @@ impl<'a> NativeSource<'a> {
                 _ if hosted => (begin.step + 1, own.start),
                 _ => (begin.step + 1, begin.unit.share),
             };
-            let unit = Unit { step: begin.unit.step + (step - begin.step), share };
+            let unit = WorkUnit { step: begin.unit.step + (step - begin.step), share };
             ahead(&Begin { step, unit, ..*begin });
         }
     }

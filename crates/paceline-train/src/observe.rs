@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use paceline_protocol::{Rank, Tag};
 use paceline_record::metric::{LinkReading, TcpReading};
 use paceline_record::process::monotonic_ns;
-use paceline_record::{NOBODY, Observer, StepRow, TraceRow, Traced};
+use paceline_record::{NOBODY, Observer, StepRow, TraceKind, TraceRow};
 use paceline_wire::Transport;
 
 use crate::clock::{Clock, Phase};
@@ -63,7 +63,7 @@ impl Watch {
     }
 
     /// A message was sent or received.
-    pub fn message(&mut self, kind: Traced, peer: Rank, tag: Tag, elements: usize) {
+    pub fn message(&mut self, kind: TraceKind, peer: Rank, tag: Tag, elements: usize) {
         let Tag { step, bucket, phase, .. } = tag;
         let count = &mut self.counts[peer][kind as usize];
         let n = *count;
@@ -88,7 +88,7 @@ impl Watch {
         if self.observer.traces() {
             let at_ns = monotonic_ns().saturating_sub(since.elapsed().as_nanos() as u64);
             self.observer.trace(TraceRow {
-                kind: Traced::Wait,
+                kind: TraceKind::Wait,
                 at_ns,
                 peer: peer.map_or(NOBODY, |peer| peer as u64),
                 // Waits are told apart by their time.

@@ -12,7 +12,7 @@ use paceline_wire::Transport;
 use crate::clock::Clock;
 use crate::engine::{Engine, Times};
 use crate::error::TrainError;
-use crate::memory::{Scratch, Whole};
+use crate::memory::{Scratch, WholeMemory};
 use crate::observe::{Steps, Watch};
 use crate::segment::{Account, Pause, Segment, SegmentControl, part, restore};
 use crate::update::Update;
@@ -94,7 +94,7 @@ pub fn run(
     }
 
     let mut memory =
-        Whole { params: &mut params, grads: &mut grads, scratch: &mut scratch, update: &mut update };
+        WholeMemory { params: &mut params, grads: &mut grads, scratch: &mut scratch, update: &mut update };
     engine.greet(&mut memory)?;
     engine.start(&mut memory)?;
     let (mut seen, mut told) = (engine.staleness.len(), false);

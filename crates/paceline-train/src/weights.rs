@@ -100,7 +100,7 @@ fn slots(graph: &Graph) -> Vec<Slot> {
 
 /// What a file and a network do not have in common.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LeftOut {
+pub struct WeightsMismatch {
     /// Tensors of the network that the file does not have.
     pub missing: Vec<String>,
     /// Tensors of the file that the network does not have.
@@ -109,14 +109,14 @@ pub struct LeftOut {
     pub reshaped: Vec<(String, Vec<usize>, Vec<usize>)>,
 }
 
-impl LeftOut {
+impl WeightsMismatch {
     /// Whether everything fits.
     pub fn is_empty(&self) -> bool {
         self.missing.is_empty() && self.unused.is_empty() && self.reshaped.is_empty()
     }
 }
 
-impl fmt::Display for LeftOut {
+impl fmt::Display for WeightsMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts: Vec<String> = Vec::new();
         let shown = self.reshaped.iter().map(|(name, theirs, ours)| {
@@ -142,11 +142,11 @@ pub fn start(
     graph: &Graph,
     params: &mut [f32],
     state: &mut [f32],
-) -> Result<LeftOut, TrainError> {
+) -> Result<WeightsMismatch, TrainError> {
     graph.init(plan.seed, params, state);
     match &plan.init {
         Some(weights) => load(weights, graph, params, state),
-        None => Ok(LeftOut::default()),
+        None => Ok(WeightsMismatch::default()),
     }
 }
 
@@ -169,7 +169,7 @@ pub fn load(
     graph: &Graph,
     params: &mut [f32],
     state: &mut [f32],
-) -> Result<LeftOut, TrainError> {
+) -> Result<WeightsMismatch, TrainError> {
     let refused = |problem: String| TrainError::Weights { file: weights.file.clone(), problem };
     let failed = |error: io::Error| refused(error.to_string());
     let mut file = paceline_files::open(&weights.file).map_err(failed)?;
@@ -182,7 +182,7 @@ pub fn load(
         )));
     }
     let slots = slots(graph);
-    let mut left = LeftOut::default();
+    let mut left = WeightsMismatch::default();
     let mut given: BTreeMap<&str, &TensorInfo> = tensors
         .iter()
         .filter(|(name, _)| !name.ends_with(COUNTED))

@@ -7,7 +7,7 @@ use paceline_data::Order;
 use paceline_memory::{Allocator, TensorStorage};
 use paceline_nn::{Compute, Outcome};
 use paceline_plan::Straggler;
-use paceline_protocol::{Agreement, Input, Load, Options, Rank, SINGLE, Setup, Strategy, Trace};
+use paceline_protocol::{Input, Options, Rank, ReplicaAgreement, SINGLE, Setup, Strategy, Trace, WorkerLoad};
 use paceline_random::{Purpose, Stream};
 use paceline_record::process::thread_cpu_seconds;
 use paceline_record::{Observer, StepRow};
@@ -17,7 +17,7 @@ use paceline_wire::Transport;
 use crate::clock::{Clock, Phase};
 use crate::engine::{Begin, Engine, Times};
 use crate::error::TrainError;
-use crate::memory::{DuringBackward, Finished, Scratch, Whole};
+use crate::memory::{BackwardMemory, FinishedGradients, Scratch, WholeMemory};
 use crate::observe::{Steps, Watch};
 use crate::segment::{Account, Pause, Segment, SegmentControl, part, restore};
 use crate::source::{GradientSource, Layout};
@@ -145,9 +145,9 @@ struct Buffers {
 }
 
 impl Buffers {
-    fn whole(&mut self) -> Whole<'_> {
+    fn whole(&mut self) -> WholeMemory<'_> {
         let Self { params, grads, scratch, update } = self;
-        Whole { params, grads, scratch, update }
+        WholeMemory { params, grads, scratch, update }
     }
 }
 
@@ -273,7 +273,7 @@ pub fn run(
             engine.catch_up(memory)?;
             let step_s = began.elapsed().saturating_sub(exchanged).as_secs_f64();
             let cpu = (thread_cpu_seconds() - cpu - exchanged.as_secs_f64()).max(0.0) / step_s;
-            engine.input(Input::Load(Load { cpu: cpu as f32, step_s: step_s as f32 }), memory)?;
+            engine.input(Input::Load(WorkerLoad { cpu: cpu as f32, step_s: step_s as f32 }), memory)?;
             engine.input(Input::BackwardDone, memory)?;
         }
         last = units;
@@ -314,7 +314,7 @@ pub fn run(
     }
     engine.finish(&mut buffers.whole())?;
     let train_s = clock.train();
-    let apart = agreement == Agreement::Apart && setup.servers == 0;
+    let apart = agreement == ReplicaAgreement::Apart && setup.servers == 0;
     let accuracy = match apart {
         true => Some(source.evaluate(&buffers.params, true)?.accuracy()),
         false => None,
@@ -349,7 +349,7 @@ fn compute(
     let Buffers { params, grads, scratch, update } = buffers;
     let (before, rest) = grads.split_at_mut(slot);
     let (own, behind) = rest.split_first_mut().expect("a buffer for every position");
-    let mut finished = Finished::of(own.len());
+    let mut finished = FinishedGradients::of(own.len());
     let (mut failed, exchanged) = (None, engine.times.send);
     let outcome = source.gradient(
         begin,
@@ -361,7 +361,7 @@ fn compute(
             let Some(from) = finished.push(offset, slice) else { return };
             if failed.is_none() {
                 let others = [&mut *before, &mut *behind];
-                let mut memory = DuringBackward { grads: &mut finished, others, scratch };
+                let mut memory = BackwardMemory { grads: &mut finished, others, scratch };
                 let input = engine.input(Input::GradReady { from }, &mut memory);
                 failed = input.and_then(|()| engine.poll(&mut memory)).err();
             }
@@ -380,7 +380,7 @@ fn compute(
 fn evaluate(
     job: &Job<'_>,
     source: &mut dyn GradientSource,
-    agreement: Agreement,
+    agreement: ReplicaAgreement,
     params: &[f32],
     clock: &mut Clock,
     step: u64,
@@ -388,7 +388,7 @@ fn evaluate(
 ) -> Result<Option<Outcome>, TrainError> {
     let Job { plan, setup, rank, .. } = *job;
     let train_s = clock.train();
-    let common = agreement != Agreement::Apart;
+    let common = agreement != ReplicaAgreement::Apart;
     if common && (source.state().is_empty() || plan.workers == 1) {
         let outcome = source.evaluate(params, false)?;
         clock.lap(Phase::Evaluate);

@@ -13,8 +13,8 @@ use paceline_nn::optim::{self, Settings, Step};
 use paceline_nn::{Compute, Graph, Network, Pass, Targets};
 use paceline_plan::{Plan, TrainingLength};
 use paceline_protocol::{
-    Action, Actions, Agreement, Averages, Coder, Input, Participant, Protocols, STRATEGIES, Strategy, Time,
-    Trace, find,
+    Action, Actions, Averages, Coder, Input, Participant, Protocols, ReplicaAgreement, STRATEGIES, Strategy,
+    Time, Trace, find,
 };
 use paceline_record::RankState;
 use paceline_train::{Layout, Segment, model, worker};
@@ -247,7 +247,7 @@ fn mutants_are_caught_by_the_tolerance() {
         },
         links: |setup, rank| (find("ring-allreduce").unwrap().links)(setup, rank),
         name: "drops-a-bucket",
-        agreement: |_| Agreement::Exact,
+        agreement: |_| ReplicaAgreement::Exact,
         check: |_| Ok(()),
         presets: |_| {},
         about: "",
@@ -284,7 +284,7 @@ fn virtual_traces(plan: &Plan, dataset: &Dataset, strategy: &Strategy) -> Vec<Tr
     let setup = worker::setup(&typed(plan), &Layout::of(&graph), dataset.train.len());
     let participants = (0..setup.world()).map(|r| strategy.participant(&setup, r)).collect();
     let costs = paceline_sim::Costs::constant(plan.workers, 1_000_000, 10_000, 1.0);
-    paceline_sim::simulate(&setup, participants, &costs, &mut paceline_sim::Nothing, None, &[]).traces
+    paceline_sim::simulate(&setup, participants, &costs, &mut paceline_sim::SizesOnly, None, &[]).traces
 }
 
 #[test]

@@ -13,7 +13,7 @@ use paceline_plan::Weights;
 use paceline_resolve::Registries;
 use paceline_testing::{Need, skip};
 use paceline_train::TrainError;
-use paceline_train::weights::{self, LeftOut};
+use paceline_train::weights::{self, WeightsMismatch};
 use safetensors::tensor::{Dtype, TensorView};
 use serde::Deserialize;
 
@@ -80,7 +80,7 @@ fn graph(model: &str) -> Arc<Graph> {
     Arc::new(Registries::default().models.find(model).unwrap().build(Shape::new(h, w, c), classes).unwrap())
 }
 
-type Loaded = (LeftOut, Vec<f32>, Vec<f32>);
+type Loaded = (WeightsMismatch, Vec<f32>, Vec<f32>);
 
 /// Loads a file into a network that started from a seed.
 fn load(path: &Path, graph: &Graph, partial: bool) -> Result<Loaded, TrainError> {
@@ -116,7 +116,7 @@ fn pytorch_weights_give_pytorch_logits_and_come_back_as_they_were() {
         let file = place.path().join("weights.safetensors");
         write(&file, &hashed(&recording));
         let (left, params, mut state) = load(&file, &graph(model), false).unwrap();
-        assert_eq!(left, LeftOut::default(), "{model}");
+        assert_eq!(left, WeightsMismatch::default(), "{model}");
         assert_near(model, &logits(model, &params, &mut state), &recording.logits);
 
         let ours = place.path().join("ours.safetensors");

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use paceline_bench::BenchProgram;
-use paceline_data::{DatasetKind, Form};
+use paceline_data::{DatasetKind, SampleForm};
 use paceline_launch::LaunchError;
 use paceline_nn::optim::{OPTIMISERS, Optimiser, Settings, Step};
 use paceline_nn::{Compute, Graph, Network, Pass as Batch, Shape, Targets};
@@ -212,8 +212,8 @@ fn passes(
 ) -> Result<Passes, VirtualError> {
     let (mut passes, mut data, mut rates) = (Vec::new(), Vec::new(), Vec::new());
     let shape = |source: &DatasetKind| match source.form {
-        Form::Fixed { shape, .. } => Some(shape),
-        Form::FromFiles(_) => None,
+        SampleForm::Fixed { shape, .. } => Some(shape),
+        SampleForm::FromFiles(_) => None,
     };
     let mut shapes: Vec<[usize; 3]> = registries.datasets.iter().filter_map(shape).collect();
     shapes.sort_unstable();

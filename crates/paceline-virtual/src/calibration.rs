@@ -29,7 +29,7 @@ pub struct Calibration {
     /// Operations per second and thread of passes that were not measured.
     pub flops_per_s: MedianEstimate,
     /// How much slower each of several computing processes is; the first stands for one.
-    pub sharing: Vec<Sharing>,
+    pub sharing: Vec<CoreSharing>,
     /// Computations on elements.
     pub work: Vec<ElementCost>,
     /// What ranks talk over.
@@ -53,7 +53,7 @@ pub struct MedianEstimate {
 
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
-pub struct Sharing {
+pub struct CoreSharing {
     pub processes: usize,
     /// How many times as long each takes, if it goes on without the others.
     pub slowdown: MedianEstimate,
@@ -68,7 +68,7 @@ pub struct Sharing {
 
 /// How processes that share cores begin what they compute.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Beginning {
+pub enum StartPattern {
     /// Each by itself.
     Apart,
     /// All together, and everybody waits for the last.
@@ -358,8 +358,8 @@ impl Calibration {
 
     /// How many times as long each of several computing processes takes on a machine with so many cores, by how they
     /// begin.
-    pub fn slowdown(&self, processes: f64, cores: usize, beginning: Beginning) -> f64 {
-        let Beginning::Together { short } = beginning else {
+    pub fn slowdown(&self, processes: f64, cores: usize, beginning: StartPattern) -> f64 {
+        let StartPattern::Together { short } = beginning else {
             return self.shared(processes, cores, |sharing| sharing.slowdown);
         };
         let long = self.shared(processes, cores, |sharing| sharing.in_step_long.unwrap_or(sharing.slowdown));
@@ -367,11 +367,11 @@ impl Calibration {
         long + (brief - long) * short
     }
 
-    fn shared(&self, processes: f64, cores: usize, estimate: fn(&Sharing) -> MedianEstimate) -> f64 {
+    fn shared(&self, processes: f64, cores: usize, estimate: fn(&CoreSharing) -> MedianEstimate) -> f64 {
         // As many per core as here.
         let here = processes * self.cores as f64 / cores as f64;
         let crowded = (processes / cores as f64).max(1.0);
-        let median = |sharing: &Sharing| (sharing.processes as f64, estimate(sharing).median);
+        let median = |sharing: &CoreSharing| (sharing.processes as f64, estimate(sharing).median);
         let Some((most, slowest)) = self.sharing.last().filter(|_| here > 1.0).map(median) else {
             return crowded;
         };
@@ -421,7 +421,7 @@ mod tests {
     fn a_calibration_is_read_as_it_was_written() {
         let mut calibration = Calibration::defaults();
         let round = MedianEstimate::round;
-        let sharing = |processes, slowdown: f64, in_step| Sharing {
+        let sharing = |processes, slowdown: f64, in_step| CoreSharing {
             processes,
             slowdown: round(slowdown),
             in_step,
@@ -443,7 +443,7 @@ mod tests {
 
     #[test]
     fn sharing_is_interpolated_and_goes_on_beyond_what_was_measured() {
-        let sharing = |processes, slowdown: f64| Sharing {
+        let sharing = |processes, slowdown: f64| CoreSharing {
             processes,
             slowdown: MedianEstimate::round(slowdown),
             in_step: (processes == 4).then(|| MedianEstimate::round(slowdown + 1.0)),
@@ -457,15 +457,15 @@ mod tests {
         for (processes, cores, want) in
             [(1.0, 2, 1.0), (2.0, 2, 1.2), (3.0, 2, 1.8), (8.0, 2, 4.8), (4.0, 4, 1.2), (1.0, 4, 1.0)]
         {
-            let found = measured.slowdown(processes, cores, Beginning::Apart);
+            let found = measured.slowdown(processes, cores, StartPattern::Apart);
             assert!((found - want).abs() < 1e-12, "{processes} on {cores}: {found}");
         }
         for (processes, short, want) in [(2.0, 1.0, 1.2), (3.0, 1.0, 2.3), (4.0, 1.0, 3.4), (4.0, 0.5, 2.9)] {
-            let found = measured.slowdown(processes, 2, Beginning::Together { short });
+            let found = measured.slowdown(processes, 2, StartPattern::Together { short });
             assert!((found - want).abs() < 1e-12, "{processes} in step ({short}): {found}");
         }
-        assert_eq!(Calibration::defaults().slowdown(6.0, 4, Beginning::Together { short: 1.0 }), 1.5);
-        assert_eq!(Calibration::defaults().slowdown(3.0, 4, Beginning::Apart), 1.0);
+        assert_eq!(Calibration::defaults().slowdown(6.0, 4, StartPattern::Together { short: 1.0 }), 1.5);
+        assert_eq!(Calibration::defaults().slowdown(3.0, 4, StartPattern::Apart), 1.0);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use serde::Serialize;
 /// A point: what was predicted, and what its repeats gave.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[allow(missing_docs, reason = "the names say what the fields are")]
-pub struct Pair {
+pub struct PredictedPoint {
     pub what: String,
     pub predicted: f64,
     pub between: [f64; 2],
@@ -15,7 +15,7 @@ pub struct Pair {
     pub measured: Vec<f64>,
 }
 
-impl Pair {
+impl PredictedPoint {
     /// The middle one of the repeats.
     pub fn median(&self) -> f64 {
         median(&self.measured)
@@ -47,10 +47,10 @@ pub struct PredictionQuality {
 }
 
 /// Compares; `None` without points. Figures must be above 0; `less` says whether less is better.
-pub fn compare(pairs: &[Pair], less: bool) -> Option<PredictionQuality> {
-    let errors = sorted(&pairs.iter().map(Pair::error).collect::<Vec<_>>());
+pub fn compare(pairs: &[PredictedPoint], less: bool) -> Option<PredictionQuality> {
+    let errors = sorted(&pairs.iter().map(PredictedPoint::error).collect::<Vec<_>>());
     let count = errors.len();
-    let measured: Vec<f64> = pairs.iter().map(Pair::median).collect();
+    let measured: Vec<f64> = pairs.iter().map(PredictedPoint::median).collect();
     let predicted: Vec<f64> = pairs.iter().map(|pair| pair.predicted).collect();
     let best = |values: &[f64]| {
         let sign = if less { 1.0 } else { -1.0 };
@@ -58,7 +58,7 @@ pub fn compare(pairs: &[Pair], less: bool) -> Option<PredictionQuality> {
     };
     let (chosen, truly) = (measured[best(&predicted)?], measured[best(&measured)?]);
     let noise: Vec<f64> = pairs.iter().flat_map(noise).collect();
-    let lies_there = |pair: &&Pair| (pair.between[0]..=pair.between[1]).contains(&pair.median());
+    let lies_there = |pair: &&PredictedPoint| (pair.between[0]..=pair.between[1]).contains(&pair.median());
     Some(PredictionQuality {
         points: count,
         mean_error: mean(&errors),
@@ -72,7 +72,7 @@ pub fn compare(pairs: &[Pair], less: bool) -> Option<PredictionQuality> {
 }
 
 /// Errors of predicting each repeat by the others.
-fn noise(pair: &Pair) -> Vec<f64> {
+fn noise(pair: &PredictedPoint) -> Vec<f64> {
     let all = &pair.measured;
     if all.len() < 2 {
         return Vec::new();
@@ -87,9 +87,9 @@ fn noise(pair: &Pair) -> Vec<f64> {
 mod tests {
     use super::*;
 
-    fn pair(predicted: f64, measured: &[f64]) -> Pair {
+    fn pair(predicted: f64, measured: &[f64]) -> PredictedPoint {
         let between = [0.9 * predicted, 1.1 * predicted];
-        Pair { what: String::new(), predicted, between, measured: measured.to_vec() }
+        PredictedPoint { what: String::new(), predicted, between, measured: measured.to_vec() }
     }
 
     #[test]
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn nine_of_ten_points_are_off_by_no_more_than_the_p90() {
-        let pairs: Vec<Pair> = (0..20).map(|i| pair(1.0 + f64::from(i) / 100.0, &[1.0])).collect();
+        let pairs: Vec<PredictedPoint> = (0..20).map(|i| pair(1.0 + f64::from(i) / 100.0, &[1.0])).collect();
         assert!((compare(&pairs, true).unwrap().p90_error - 0.17).abs() < 1e-12);
     }
 
@@ -117,9 +117,9 @@ mod tests {
 
     #[test]
     fn correlation_is_of_ranks_and_knows_ties() {
-        let rising: Vec<Pair> = [1.0, 2.0, 30.0].map(|v| pair(v * v, &[v])).into();
+        let rising: Vec<PredictedPoint> = [1.0, 2.0, 30.0].map(|v| pair(v * v, &[v])).into();
         assert_eq!(compare(&rising, true).unwrap().rank_correlation, Some(1.0));
-        let falling: Vec<Pair> = [1.0, 2.0, 3.0].map(|v| pair(1.0 / v, &[v])).into();
+        let falling: Vec<PredictedPoint> = [1.0, 2.0, 3.0].map(|v| pair(1.0 / v, &[v])).into();
         assert_eq!(compare(&falling, true).unwrap().rank_correlation, Some(-1.0));
         assert_eq!(paceline_analyze::ranks::ranks(&[5.0, 1.0, 5.0, 7.0]), [2.5, 1.0, 2.5, 4.0]);
         assert_eq!(compare(&falling[..2], true).unwrap().rank_correlation, None);

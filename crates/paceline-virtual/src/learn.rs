@@ -9,11 +9,11 @@ use paceline_data::{Dataset, Order, order};
 use paceline_launch::gather::Gather;
 use paceline_memory::{Allocator, TensorStorage};
 use paceline_nn::{Compute, Graph, Outcome};
-use paceline_protocol::{Action, Agreement, MsgId, Rank, Region, Setup, Time};
+use paceline_protocol::{Action, MsgId, Rank, Region, ReplicaAgreement, Setup, Time};
 use paceline_record::Event;
 use paceline_resolve::TypedPlan;
 use paceline_sim::{RankMemory, StepStart};
-use paceline_train::memory::{Bodies, Memory as _, Scratch, Whole, span};
+use paceline_train::memory::{Bodies, Memory as _, Scratch, WholeMemory, span};
 use paceline_train::native::{self, mean};
 use paceline_train::{Begin, Clock, Replica, TrainError, Update, model, weights};
 use paceline_wire::{Body, Source};
@@ -21,7 +21,7 @@ use paceline_wire::{Body, Source};
 /// Progress events of a run, roughly.
 const PROGRESS: u64 = 100;
 
-pub struct Own {
+pub struct LearningRank {
     pub params: TensorStorage,
     /// Batch norm's statistics, of each position.
     pub state: Vec<f32>,
@@ -34,10 +34,10 @@ pub struct Own {
     bodies: Vec<Option<Body>>,
 }
 
-impl Own {
-    fn whole(&mut self) -> (Whole<'_>, Bodies<'_>) {
+impl LearningRank {
+    fn whole(&mut self) -> (WholeMemory<'_>, Bodies<'_>) {
         let Self { params, grads, scratch, update, bodies, .. } = self;
-        (Whole { params, grads, scratch, update }, Bodies(bodies))
+        (WholeMemory { params, grads, scratch, update }, Bodies(bodies))
     }
 }
 
@@ -49,13 +49,13 @@ struct Incomplete {
 }
 
 /// What is to be learned.
-pub struct Lesson<'a> {
+pub struct LearningTask<'a> {
     pub plan: TypedPlan<'a>,
     pub dataset: &'a Dataset,
     /// What the strategy is told.
     pub setup: &'a Setup,
     /// How far the workers' models agree.
-    pub agreement: Agreement,
+    pub agreement: ReplicaAgreement,
     pub graph: Arc<Graph>,
 }
 
@@ -64,12 +64,12 @@ pub struct Learning<'a, 'r> {
     plan: TypedPlan<'a>,
     dataset: &'a Dataset,
     setup: &'a Setup,
-    agreement: Agreement,
+    agreement: ReplicaAgreement,
     /// The network that all use in turn, and the numbers of its state.
     replica: Replica,
     state: usize,
     order: Order,
-    pub ranks: Vec<Own>,
+    pub ranks: Vec<LearningRank>,
     snapshots: Vec<Incomplete>,
     /// Snapshots that each server has given.
     rounds: Vec<u64>,
@@ -83,7 +83,7 @@ pub struct Learning<'a, 'r> {
 impl<'a, 'r> Learning<'a, 'r> {
     /// Ranks at the plan's initial parameters; `scratch` gives each rank's scratch lengths.
     pub fn new(
-        Lesson { plan, dataset, setup, agreement, graph }: Lesson<'a>,
+        LearningTask { plan, dataset, setup, agreement, graph }: LearningTask<'a>,
         scratch: Vec<Vec<usize>>,
         gather: Gather<'a>,
         report: &'r mut dyn FnMut(Event<'_>),
@@ -97,7 +97,7 @@ impl<'a, 'r> Learning<'a, 'r> {
             update.freeze(&frozen, &params);
             let zeros = || Allocator::Private.zeros(numbers);
             let positions = setup.positions(rank).len();
-            let mut own = Own {
+            let mut own = LearningRank {
                 params: zeros()?,
                 state: state.repeat(positions),
                 last: Outcome::default(),
@@ -134,7 +134,7 @@ impl<'a, 'r> Learning<'a, 'r> {
     /// Evaluates a model on the whole test split: share by share where workers do, so that sums are theirs.
     pub fn evaluate(&mut self, params: &[f32], mut state: Vec<f32>) -> Outcome {
         let shares = match self.agreement {
-            Agreement::Apart => 1,
+            ReplicaAgreement::Apart => 1,
             _ if state.is_empty() => self.setup.workers,
             _ => 1,
         };
@@ -160,7 +160,7 @@ impl<'a, 'r> Learning<'a, 'r> {
     /// The mean of the workers' parameters and statistics, or the servers' parameters.
     pub fn model(&self) -> (Vec<f32>, Vec<f32>) {
         let workers = &self.ranks[..self.setup.workers];
-        let of = |f: fn(&Own) -> &[f32], len: usize| {
+        let of = |f: fn(&LearningRank) -> &[f32], len: usize| {
             let all: Vec<f32> = workers.iter().flat_map(f).copied().collect();
             mean(&all, len)
         };
@@ -188,7 +188,7 @@ impl<'a, 'r> Learning<'a, 'r> {
         let Incomplete { step, at, parts } = self.snapshots.swap_remove(place);
         let mut all: Vec<f32> = parts.into_iter().flatten().flatten().collect();
         let params = self.setup.params;
-        let state = if self.agreement != Agreement::Apart {
+        let state = if self.agreement != ReplicaAgreement::Apart {
             // Everybody's parameters are the first worker's; statistics are averaged.
             mean(&all.split_off(params), self.state)
         } else {
@@ -203,7 +203,7 @@ impl<'a, 'r> Learning<'a, 'r> {
     /// Units of work between two looks at the servers' model; none where workers evaluate by themselves, or where
     /// the model has state that servers do not see.
     fn look_every(&self) -> Option<u64> {
-        if self.agreement != Agreement::Apart || self.state > 0 {
+        if self.agreement != ReplicaAgreement::Apart || self.state > 0 {
             return None;
         }
         let per_epoch = self.dataset.train.len().div_ceil(self.plan.global_batch()) as u64;
@@ -219,7 +219,7 @@ impl RankMemory for Learning<'_, '_> {
         let own = &mut ranks[rank];
         let samples = order.samples_before(unit.step);
         let batch = native::batch(plan, setup, order, rank, &Begin { step, unit, scale });
-        let Own { params, state, grads, update, .. } = own;
+        let LearningRank { params, state, grads, update, .. } = own;
         let state = &mut state[slot * self.state..(slot + 1) * self.state];
         let (grads, clock) = (&mut grads[slot][..], &mut Clock::default());
         let announce = &mut |offset, part: &mut [f32]| update.quiet(offset, part);
@@ -275,7 +275,7 @@ impl RankMemory for Learning<'_, '_> {
         if !due && steps != self.setup.end() {
             return;
         }
-        let (own, apart) = (&self.ranks[rank], self.agreement == Agreement::Apart);
+        let (own, apart) = (&self.ranks[rank], self.agreement == ReplicaAgreement::Apart);
         if !apart {
             let params = if rank == 0 { &own.params[..] } else { &[] };
             let part = [params, &own.state].concat();

@@ -12,7 +12,7 @@ use paceline_sim::{Costs, HEADER, Host, PassPart, StepFactor, WorkCost};
 use paceline_statistics::quantile;
 use paceline_train::worker::Slowness;
 
-use crate::calibration::{Beginning, Calibration, PassTime, TransportCost};
+use crate::calibration::{Calibration, PassTime, StartPattern, TransportCost};
 use crate::cluster::{Cluster, HostGroup};
 
 /// Bytes that an interface takes before they can leave, where the plan does not say.
@@ -42,7 +42,7 @@ pub struct Terms<'a> {
 
 /// A pass of a worker: its time on the calibrated machine, and where that goes.
 #[derive(Clone, Debug)]
-pub struct Timing {
+pub struct PassTiming {
     pub seconds: f64,
     /// The fraction that loads the batch, and the one of the forward pass.
     pub data: f64,
@@ -53,7 +53,7 @@ pub struct Timing {
     pub quantiles: Vec<f64>,
 }
 
-pub fn timing(plan: &Plan, graph: &Graph, calibration: &Calibration) -> Timing {
+pub fn timing(plan: &Plan, graph: &Graph, calibration: &Calibration) -> PassTiming {
     let shape = graph.input();
     let input = [shape.h, shape.w, shape.c];
     let data_s = calibration.data_ns_per_byte.median * 1e-9 * (shape.size() * plan.batch) as f64;
@@ -104,7 +104,7 @@ pub fn timing(plan: &Plan, graph: &Graph, calibration: &Calibration) -> Timing {
     if let Some(last) = parts.last_mut() {
         last.end = 1.0;
     }
-    Timing { seconds, data: data_s / seconds, forward: forward / seconds, parts, quantiles }
+    PassTiming { seconds, data: data_s / seconds, forward: forward / seconds, parts, quantiles }
 }
 
 fn nearest<'a>(passes: &[&'a PassTime], batch: usize) -> Option<&'a PassTime> {
@@ -132,7 +132,7 @@ pub fn costs(
     setup: &Setup,
     order: Order,
     terms: &Terms<'_>,
-) -> (Costs, Timing) {
+) -> (Costs, PassTiming) {
     let defaults = Calibration::defaults();
     let calibration = terms.calibration.unwrap_or(&defaults);
     let timing = timing(placed, graph, calibration);
@@ -195,11 +195,11 @@ fn per_byte(link: NetworkLimits) -> f64 {
     8e9 / link.bits_per_s as f64
 }
 
-fn beginning(together: bool, pass_s: f64) -> Beginning {
+fn beginning(together: bool, pass_s: f64) -> StartPattern {
     if !together {
-        return Beginning::Apart;
+        return StartPattern::Apart;
     }
-    Beginning::Together { short: 1.0 - ((pass_s / TURN).ln() / TURNS.ln()).clamp(0.0, 1.0) }
+    StartPattern::Together { short: 1.0 - ((pass_s / TURN).ln() / TURNS.ln()).clamp(0.0, 1.0) }
 }
 
 fn hosts(
@@ -207,7 +207,7 @@ fn hosts(
     layout: &[usize],
     calibration: &Calibration,
     terms: &Terms<'_>,
-    beginning: Beginning,
+    beginning: StartPattern,
 ) -> Vec<Host> {
     let threads = placed.threads as f64;
     let slowdown = |host: usize, cores: usize| {
@@ -300,10 +300,10 @@ mod tests {
     #[test]
     fn short_passes_that_begin_together_are_in_each_others_way() {
         for (pass, want) in [(1e-4, 1.0), (3e-3, 1.0), (6e-3, 0.5), (12e-3, 0.0), (1.0, 0.0)] {
-            let Beginning::Together { short } = beginning(true, pass) else { panic!("all begin") };
+            let StartPattern::Together { short } = beginning(true, pass) else { panic!("all begin") };
             assert!((short - want).abs() < 1e-12, "{pass} s: {short}");
         }
-        assert_eq!(beginning(false, 1e-4), Beginning::Apart);
+        assert_eq!(beginning(false, 1e-4), StartPattern::Apart);
     }
 
     #[test]

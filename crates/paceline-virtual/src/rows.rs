@@ -3,10 +3,10 @@
 use paceline_data::{Order, order};
 use paceline_protocol::Setup;
 use paceline_record::metric::{LinkReading, Metrics, values};
-use paceline_record::{Batch, Event, NOBODY, RankSample, StepRow, TraceRow, Traced};
-use paceline_sim::{MessageEnd, Note, SimulationReport, Took};
+use paceline_record::{Batch, Event, NOBODY, RankSample, StepRow, TraceKind, TraceRow};
+use paceline_sim::{MessageDirection, Note, SimulationReport, StepTimes};
 
-use crate::price::Timing;
+use crate::price::PassTiming;
 
 const BATCH: usize = 4096;
 
@@ -15,7 +15,7 @@ pub fn tell(
     metrics: &Metrics,
     order: &Order,
     setup: &Setup,
-    timing: &Timing,
+    timing: &PassTiming,
     happened: &SimulationReport,
     report: &mut dyn FnMut(Event<'_>),
 ) {
@@ -52,7 +52,7 @@ pub fn tell(
     }
 }
 
-fn step(took: &Took, timing: &Timing, samples: u64) -> StepRow {
+fn step(took: &StepTimes, timing: &PassTiming, samples: u64) -> StepRow {
     let part = |fraction: f64| (fraction * took.compute as f64) as u64;
     let (data_ns, forward_ns) = (part(timing.data), part(timing.forward));
     StepRow {
@@ -74,7 +74,7 @@ fn step(took: &Took, timing: &Timing, samples: u64) -> StepRow {
 fn row(note: &Note) -> TraceRow {
     match *note {
         Note::Message { did, at, peer, n, tag, bytes } => TraceRow {
-            kind: if did == MessageEnd::Sent { Traced::Send } else { Traced::Receive },
+            kind: if did == MessageDirection::Sent { TraceKind::Send } else { TraceKind::Receive },
             at_ns: at,
             peer: peer as u64,
             n,
@@ -85,7 +85,7 @@ fn row(note: &Note) -> TraceRow {
             duration_ns: 0,
         },
         Note::Wait { at, peer, duration } => TraceRow {
-            kind: Traced::Wait,
+            kind: TraceKind::Wait,
             at_ns: at,
             peer: peer.map_or(NOBODY, |peer| peer as u64),
             duration_ns: duration,

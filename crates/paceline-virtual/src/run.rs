@@ -4,24 +4,24 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use paceline_data::{Dataset, Order};
-use paceline_launch::Done;
+use paceline_launch::RankAccount;
 use paceline_launch::gather::Gather;
 use paceline_launch::run::{check, check_hosts};
 use paceline_nn::Graph;
 use paceline_plan::Plan;
-use paceline_protocol::{Agreement, Participant, Setup, Strategy};
+use paceline_protocol::{Participant, ReplicaAgreement, Setup, Strategy};
 use paceline_record::event::SCHEMA;
 use paceline_record::process::{self, Started};
-use paceline_record::{Event, RunResult, Simulated, Simulation};
+use paceline_record::{Event, RunResult, Simulation, SimulationDetails};
 use paceline_resolve::TypedPlan;
-use paceline_sim::{Costs, Nothing, SimulationReport, evaluate};
+use paceline_sim::{Costs, SimulationReport, SizesOnly, evaluate};
 use paceline_train::model::{self, params_sha256};
 use paceline_train::{Layout, native, worker};
 
 use crate::calibration::Calibration;
 use crate::error::VirtualError;
-use crate::learn::{Learning, Lesson};
-use crate::price::{self, Terms, Timing};
+use crate::learn::{Learning, LearningTask};
+use crate::price::{self, PassTiming, Terms};
 use crate::rows;
 
 /// A run that is to be simulated.
@@ -46,7 +46,7 @@ struct Stage {
     setup: Setup,
     order: Order,
     costs: Costs,
-    timing: Timing,
+    timing: PassTiming,
 }
 
 impl Stage {
@@ -108,7 +108,7 @@ pub fn run(scenario: &Scenario<'_>, report: &mut dyn FnMut(Event<'_>)) -> Result
         scenario.terms.calibration.map_or_else(|| Calibration::defaults().startup_s, |c| c.startup_s).median;
     let mut result = gather.result(scenario.run, startup, scenario.started, model);
     let (messages, rss_peak_bytes) = (happened.messages, process::peak_memory_bytes());
-    result.simulated = Some(Box::new(Simulated {
+    result.simulated = Some(Box::new(SimulationDetails {
         trace_sha256: happened.trace_sha256(),
         cost: cost(scenario, placed, result.seconds.train),
         simulation: Simulation { by: by.into(), messages, seconds, rss_peak_bytes },
@@ -126,13 +126,14 @@ pub fn run(scenario: &Scenario<'_>, report: &mut dyn FnMut(Event<'_>)) -> Result
 fn time(stage: &Stage, trace: u64) -> (SimulationReport, bool) {
     let Stage { strategy, setup, costs, .. } = stage;
     if trace > 0 {
-        let happened = paceline_sim::record(setup, stage.participants(), costs, &mut Nothing, trace as usize);
+        let happened =
+            paceline_sim::record(setup, stage.participants(), costs, &mut SizesOnly, trace as usize);
         return (happened, false);
     }
     let path = strategy.sums_along(setup);
     match path.and_then(|path| evaluate(setup, path, costs).ok()) {
         Some(happened) => (happened, true),
-        None => (paceline_sim::run(setup, stage.participants(), costs, &mut Nothing), false),
+        None => (paceline_sim::run(setup, stage.participants(), costs, &mut SizesOnly), false),
     }
 }
 
@@ -148,8 +149,13 @@ fn learn<'a>(
     let participants = stage.participants();
     let scratch = participants.iter().map(|participant| participant.scratch()).collect();
     let (dataset, graph) = (scenario.dataset, Arc::clone(graph));
-    let lesson =
-        Lesson { plan: TypedPlan::new(placed, scenario.terms.registries)?, dataset, setup, agreement, graph };
+    let lesson = LearningTask {
+        plan: TypedPlan::new(placed, scenario.terms.registries)?,
+        dataset,
+        setup,
+        agreement,
+        graph,
+    };
     let mut learning = Learning::new(lesson, scratch, gather, report)?;
     let mut happened = match scenario.trace {
         0 => paceline_sim::run(setup, participants, costs, &mut learning),
@@ -163,7 +169,7 @@ fn learn<'a>(
         happened.stuck.clear();
     }
     let mut model = None;
-    if agreement == Agreement::Apart {
+    if agreement == ReplicaAgreement::Apart {
         let (params, state) = learning.model();
         model = Some(params_sha256(&params));
         let steps = happened.finished.iter().map(Vec::len).sum::<usize>() / setup.workers;
@@ -180,10 +186,11 @@ fn learn<'a>(
             Some(shard) => params_sha256(&params[setup.shards()[shard].clone()]),
             None => params_sha256(&params),
         };
-        let mut done = Done { samples: own.samples, params_sha256: own_hash, ..Done::default() };
+        let mut done =
+            RankAccount { samples: own.samples, params_sha256: own_hash, ..RankAccount::default() };
         if rank < setup.workers {
             (done.last_loss, done.last_samples) = (last.loss, last.samples);
-            let apart = agreement == Agreement::Apart && setup.servers == 0;
+            let apart = agreement == ReplicaAgreement::Apart && setup.servers == 0;
             done.accuracy = apart.then(|| learning.evaluate(&params, state).accuracy());
         }
         learning.gather.done[rank] = Some(done);
@@ -213,13 +220,14 @@ fn tell(
         let phases =
             [timing.data, timing.forward, 1.0 - timing.data - timing.forward].map(|part| part * compute);
         let learned = gather.done[rank].take();
-        let unlearned = Done { samples: if rank == 0 { samples } else { 0 }, ..Done::default() };
+        let unlearned =
+            RankAccount { samples: if rank == 0 { samples } else { 0 }, ..RankAccount::default() };
         let steps = happened.finished.get(rank);
         let last = steps.and_then(|times| times.last()).copied().unwrap_or(0);
         let wait_for_s = spent.wait_for.iter().map(|time| seconds(*time)).collect::<Vec<f64>>();
         let (send_s, wait_s, apply_s) =
             (seconds(spent.exchange), seconds(spent.wait()), seconds(spent.apply));
-        gather.done[rank] = Some(Done {
+        gather.done[rank] = Some(RankAccount {
             steps: steps.map_or(0, |times| times.len() as u64),
             train_s: seconds(last),
             phases,

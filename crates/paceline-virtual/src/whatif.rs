@@ -7,7 +7,7 @@ use paceline_analyze::{Explanation, WhatIf};
 use paceline_plan::Plan;
 use paceline_protocol::{Averages, Options, Setup, Strategy};
 use paceline_resolve::Registries;
-use paceline_sim::{Costs, Host, Nothing};
+use paceline_sim::{Costs, Host, SizesOnly};
 use paceline_train::worker::MESSAGE;
 
 use crate::calibration::{Calibration, TransportCost};
@@ -230,7 +230,7 @@ impl FittedRun {
             ..Costs::constant(setup.workers, 0, 0, 0.0)
         };
         let participants = (0..setup.world()).map(|rank| strategy.participant(setup, rank)).collect();
-        let happened = paceline_sim::run(setup, participants, &costs, &mut Nothing);
+        let happened = paceline_sim::run(setup, participants, &costs, &mut SizesOnly);
         if !happened.stuck.is_empty() {
             return None;
         }

@@ -26,7 +26,7 @@ pub enum WireError {
         "rank {rank} waited {:.1} s in vain for {}{}",
         .deadline.as_secs_f64(), list(.missing, ", "), meanwhile(.refused)
     )]
-    Deadline { rank: usize, deadline: Duration, missing: Vec<Missing>, refused: Vec<String> },
+    Deadline { rank: usize, deadline: Duration, missing: Vec<MissingPeer>, refused: Vec<String> },
     /// A peer and this end do not belong together; the cause has both sides' values.
     #[error("rank {rank} at {address}: {cause}")]
     Refused { rank: usize, address: String, cause: String },
@@ -56,7 +56,7 @@ impl WireError {
 
 /// A peer that did not connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Missing {
+pub struct MissingPeer {
     pub rank: usize,
     /// The address it should have.
     pub address: String,
@@ -64,7 +64,7 @@ pub struct Missing {
     pub cause: String,
 }
 
-impl fmt::Display for Missing {
+impl fmt::Display for MissingPeer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "rank {} at {} ({})", self.rank, self.address, self.cause)
     }

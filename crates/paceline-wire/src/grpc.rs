@@ -72,11 +72,11 @@ impl Sizes {
 /// Connections made of gRPC calls.
 pub struct Rpc;
 
-type Ear = Listening<(Arc<Runtime>, Sizes)>;
+type GrpcListener = Listening<(Arc<Runtime>, Sizes)>;
 
 impl Medium for Rpc {
     type Address = SocketAddr;
-    type Listener = Ear;
+    type Listener = GrpcListener;
     type Socket = Call;
     type Stream = Call;
 
@@ -86,17 +86,17 @@ impl Medium for Rpc {
         Net::anywhere()
     }
 
-    fn bind(address: &SocketAddr) -> io::Result<(Ear, SocketAddr)> {
-        Ear::bind(address)
+    fn bind(address: &SocketAddr) -> io::Result<(GrpcListener, SocketAddr)> {
+        GrpcListener::bind(address)
     }
 
     /// The thread starts here and not earlier, since by now a process is on the cores that it keeps to.
-    fn size(ear: &Ear, options: &StreamOptions) -> io::Result<()> {
+    fn size(ear: &GrpcListener, options: &StreamOptions) -> io::Result<()> {
         let ready = (Runtime::get()?, Sizes::new(options));
         ear.ready.set(ready).map_err(|_| io::Error::other("the listener has its sizes already"))
     }
 
-    fn accept(ear: &Ear, key: &Key) -> io::Result<(Call, String)> {
+    fn accept(ear: &GrpcListener, key: &Key) -> io::Result<(Call, String)> {
         let Some((runtime, sizes)) = ear.ready.get() else {
             return Err(io::Error::other("the listener has no sizes yet"));
         };

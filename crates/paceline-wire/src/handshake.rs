@@ -56,7 +56,7 @@ enum Stage {
 
 /// How a handshake stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum HandshakeState {
     /// More bytes are needed.
     Pending,
     /// The other end holds the key and belongs to the run; an acceptor has yet to admit or refuse it.
@@ -142,11 +142,11 @@ impl Handshake {
     }
 
     /// How it stands.
-    pub fn standing(&self) -> Standing {
+    pub fn standing(&self) -> HandshakeState {
         match &self.stage {
-            Stage::Hello | Stage::Verdict => Standing::Pending,
-            Stage::Proven => Standing::Proven,
-            Stage::Refused { cause } => Standing::Refused { cause: cause.clone() },
+            Stage::Hello | Stage::Verdict => HandshakeState::Pending,
+            Stage::Proven => HandshakeState::Proven,
+            Stage::Refused { cause } => HandshakeState::Refused { cause: cause.clone() },
         }
     }
 
@@ -277,17 +277,20 @@ mod tests {
     }
 
     fn cause(end: &Handshake) -> String {
-        let Standing::Refused { cause } = end.standing() else { panic!("{:?}", end.standing()) };
+        let HandshakeState::Refused { cause } = end.standing() else { panic!("{:?}", end.standing()) };
         cause
     }
 
     #[test]
     fn two_ends_with_one_key_prove_themselves() {
         let [mut dialler, mut acceptor] = met(&identity(1, 7), 0, &identity(0, 7));
-        assert_eq!((dialler.standing(), acceptor.standing()), (Standing::Pending, Standing::Proven));
+        assert_eq!(
+            (dialler.standing(), acceptor.standing()),
+            (HandshakeState::Pending, HandshakeState::Proven)
+        );
         acceptor.admit();
         exchange(&mut dialler, &mut acceptor);
-        assert_eq!(dialler.standing(), Standing::Proven);
+        assert_eq!(dialler.standing(), HandshakeState::Proven);
         assert_eq!(acceptor.theirs().unwrap().rank, 1);
     }
 
@@ -328,7 +331,7 @@ mod tests {
         dialler.receive(&answer);
         let proof = std::mem::take(&mut dialler.output);
         acceptor.receive(&proof);
-        assert_eq!(acceptor.standing(), Standing::Proven);
+        assert_eq!(acceptor.standing(), HandshakeState::Proven);
 
         let mut later = Handshake::accept(&identity(0, 7), [3; 32]);
         later.receive(&hello);
@@ -365,7 +368,7 @@ mod tests {
                 acceptor.receive(&rest[..n]);
                 rest = &rest[n..];
             }
-            prop_assert_ne!(acceptor.standing(), Standing::Proven);
+            prop_assert_ne!(acceptor.standing(), HandshakeState::Proven);
         }
     }
 }

@@ -27,7 +27,7 @@ const FULL: usize = 4 << 20;
 /// Connects `world` ranks; the ends are in order of rank.
 pub fn mesh(world: usize) -> Vec<Inproc> {
     let links = (0..world * world).map(|_| Mutex::default()).collect();
-    let bells = (0..world).map(|_| Bell::default()).collect();
+    let bells = (0..world).map(|_| TlsListener::default()).collect();
     let mesh = Arc::new(Mesh { world, links, bells, pool: Arc::default() });
     let end = |rank| Inproc {
         rank,
@@ -52,7 +52,7 @@ pub struct Inproc {
 struct Mesh {
     world: usize,
     links: Vec<Mutex<Link>>,
-    bells: Vec<Bell>,
+    bells: Vec<TlsListener>,
     pool: Arc<Pool>,
 }
 
@@ -71,12 +71,12 @@ struct Outgoing {
 
 /// Wakes one rank. It counts, so that what happens between a look and a wait is not missed.
 #[derive(Default)]
-struct Bell {
+struct TlsListener {
     rung: Mutex<u64>,
     sound: Condvar,
 }
 
-impl Bell {
+impl TlsListener {
     fn ring(&self) {
         *lock(&self.rung) += 1;
         self.sound.notify_one();

@@ -55,7 +55,7 @@ pub use body::Body;
 pub use error::WireError;
 pub use frame::{HEADER, Header, VERSION};
 pub use grpc::Rpc;
-pub use handshake::{Handshake, Side, Standing, VERDICT};
+pub use handshake::{Handshake, HandshakeState, Side, VERDICT};
 pub use hello::{HELLO, Hello};
 pub use identity::{Identity, Key};
 pub use kernel::KernelView;

@@ -28,7 +28,7 @@ const FAREWELL: Duration = Duration::from_secs(1);
 
 /// How often ends tell that they are there, and what silence means.
 #[derive(Clone, Copy, Debug)]
-pub struct Pulse {
+pub struct HeartbeatTiming {
     /// Time between two beats.
     pub beat: Duration,
     /// Silence after which the other end is under suspicion.
@@ -37,7 +37,7 @@ pub struct Pulse {
     pub dead: Duration,
 }
 
-impl Default for Pulse {
+impl Default for HeartbeatTiming {
     fn default() -> Self {
         let seconds = Duration::from_secs;
         Self { beat: Duration::from_millis(250), suspect: seconds(2), dead: seconds(5) }
@@ -63,7 +63,7 @@ pub enum LineEvent {
 /// A line. Dropping it hangs up after what was said has gone out.
 pub struct Line {
     words: Option<Sender<Vec<u8>>>,
-    bell: Arc<Bell>,
+    bell: Arc<TlsListener>,
     thread: Option<JoinHandle<()>>,
     local: SocketAddr,
     remote: SocketAddr,
@@ -75,12 +75,12 @@ impl Line {
     pub fn new(
         link: Link,
         limit: usize,
-        pulse: Pulse,
+        pulse: HeartbeatTiming,
         hear: impl FnMut(LineEvent) + Send + 'static,
     ) -> Result<Self, WireError> {
         let (local, remote) = link.addresses().map_err(WireError::system("read a socket's addresses"))?;
         let (words, to_say) = channel();
-        let bell = Arc::new(Bell::new()?);
+        let bell = Arc::new(TlsListener::new()?);
         let mut thread = Thread { link, limit, pulse, to_say, bell: Arc::clone(&bell), hear };
         let thread = std::thread::spawn(move || {
             if let Err(cause) = thread.listen() {
@@ -134,9 +134,9 @@ impl Drop for Line {
 struct Thread<F> {
     link: Link,
     limit: usize,
-    pulse: Pulse,
+    pulse: HeartbeatTiming,
     to_say: Receiver<Vec<u8>>,
-    bell: Arc<Bell>,
+    bell: Arc<TlsListener>,
     hear: F,
 }
 
@@ -228,9 +228,9 @@ impl<F: FnMut(LineEvent)> Thread<F> {
 }
 
 /// Wakes a thread that waits for sockets.
-struct Bell(OwnedFd);
+struct TlsListener(OwnedFd);
 
-impl Bell {
+impl TlsListener {
     fn new() -> Result<Self, WireError> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         eventfd(0, flags).map(Self).map_err(WireError::system("make an event descriptor"))

@@ -7,7 +7,7 @@
 //! - [`fed`]: frames out of bytes in memory
 //! - `peer`: one connection; `outbound` and `inbound`: its two directions
 //!
-//! Dropping a [`Streams`] closes its connections. Over TCP the kernel forgets what it still has to send if
+//! Dropping a [`StreamTransport`] closes its connections. Over TCP the kernel forgets what it still has to send if
 //! something unread came from the same peer, so ranks say goodbye to each other before they drop theirs.
 
 mod connect;
@@ -93,7 +93,7 @@ impl<M: Medium> Listener<M> {
         peers: &[(usize, M::Address)],
         options: StreamOptions,
         deadline: Duration,
-    ) -> Result<Streams<M>, WireError> {
+    ) -> Result<StreamTransport<M>, WireError> {
         let options = StreamOptions { max_body: options.max_body.min(LONGEST), ..options };
         connect::connect(self.socket, identity, peers, options, deadline)
     }
@@ -113,7 +113,7 @@ impl<M: Medium> Slot<M> {
 }
 
 /// One rank's connections.
-pub struct Streams<M: Medium> {
+pub struct StreamTransport<M: Medium> {
     rank: usize,
     options: StreamOptions,
     slots: Vec<Slot<M>>,
@@ -127,7 +127,7 @@ pub struct Streams<M: Medium> {
     early: Vec<Event>,
 }
 
-impl<M: Medium> Streams<M> {
+impl<M: Medium> StreamTransport<M> {
     /// One round over all connections.
     fn round(&mut self, source: &dyn Source, events: &mut Vec<Event>) -> Result<(), WireError> {
         for (rank, slot) in self.slots.iter_mut().enumerate() {
@@ -191,7 +191,7 @@ impl<M: Medium> Streams<M> {
     }
 }
 
-impl<M: Medium> Transport for Streams<M> {
+impl<M: Medium> Transport for StreamTransport<M> {
     fn rank(&self) -> usize {
         self.rank
     }

@@ -31,11 +31,11 @@ const STAGING: usize = 32 << 10;
 pub struct Secure;
 
 /// A socket that listens, and its side of the handshake, made for the first stranger that knocks.
-pub type Bell = Listening<Arc<ServerConfig>>;
+pub type TlsListener = Listening<Arc<ServerConfig>>;
 
 impl Medium for Secure {
     type Address = SocketAddr;
-    type Listener = Bell;
+    type Listener = TlsListener;
     type Socket = Stream;
     type Stream = Stream;
 
@@ -43,15 +43,15 @@ impl Medium for Secure {
         Net::anywhere()
     }
 
-    fn bind(address: &SocketAddr) -> io::Result<(Bell, SocketAddr)> {
-        Bell::bind(address)
+    fn bind(address: &SocketAddr) -> io::Result<(TlsListener, SocketAddr)> {
+        TlsListener::bind(address)
     }
 
-    fn size(listener: &Bell, options: &StreamOptions) -> io::Result<()> {
+    fn size(listener: &TlsListener, options: &StreamOptions) -> io::Result<()> {
         buffers_and_segments(&listener.socket, options)
     }
 
-    fn accept(listener: &Bell, key: &Key) -> io::Result<(Stream, String)> {
+    fn accept(listener: &TlsListener, key: &Key) -> io::Result<(Stream, String)> {
         let (socket, who) = Net::accept(&listener.socket, key)?;
         let config = listener.ready.get_or_init(|| proof::server(key));
         let tls = ServerConnection::new(Arc::clone(config)).map_err(io::Error::other)?;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use paceline_plan::{printable, printable_lines};
-use paceline_record::{Event, Marked, RecordError, RunOrigin, RunResult};
+use paceline_record::{Event, EventLine, RecordError, RunOrigin, RunResult};
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -54,7 +54,7 @@ pub fn json_line(line: &str) -> std::io::Result<()> {
 
 /// Writes a run's result: the last line on standard output.
 pub fn result(result: RunResult, origin: RunOrigin) -> std::io::Result<()> {
-    json(&Marked { what: &Event::Result(result), origin })
+    json(&EventLine { what: &Event::Result(result), origin })
 }
 
 /// Writes text to standard output.
@@ -173,7 +173,7 @@ impl Follow {
         // Rows are for the store; a stream of them would bury everything else.
         if self.show.json && self.streams && !matches!(event, Event::Batch { .. } | Event::Paused) {
             // A reader that has gone away is noticed when the result is written.
-            let _ = json(&Marked { what: event, origin: self.origin });
+            let _ = json(&EventLine { what: event, origin: self.origin });
         }
         match *event {
             Event::Start { plan, parameters, steps, ref kernels, .. } => {

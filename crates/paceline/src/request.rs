@@ -8,7 +8,7 @@ use paceline_launch::run::{self, Launch};
 use paceline_launch::{CheckpointContext, Interrupt};
 use paceline_plan::Plan;
 use paceline_record::process::Started;
-use paceline_record::store::{EventSink, Scarce, scarce};
+use paceline_record::store::{EventSink, OutOfSpace, scarce};
 use paceline_record::{Checkpoints, Damaged, Event, Record, Recording, RunOrigin, RunResult};
 use paceline_resolve::TypedPlan;
 use paceline_train::{model, weights};
@@ -136,7 +136,7 @@ impl RunRequest {
         let checkpoint = model * (plan.workers as u64 + u64::from(plan.servers > 0));
         // One is written before the oldest goes; without any, an interrupt may ask for one.
         let kept = plan.checkpoint_every.map_or(1, |_| plan.keep as u64 + 1);
-        let Some(Scarce { needed, free }) = scarce(&self.store, kept, checkpoint) else { return Ok(()) };
+        let Some(OutOfSpace { needed, free }) = scarce(&self.store, kept, checkpoint) else { return Ok(()) };
         let mb = |bytes: u64| bytes as f64 / 1e6;
         let message = format!(
             "{} has {:.1} MB of free space; the record and {kept} checkpoints of this run need about {:.1} MB",

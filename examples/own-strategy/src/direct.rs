@@ -3,7 +3,7 @@
 //! As many bytes as round the ring, and each number travels two hops instead of 2(p − 1); but every worker talks with
 //! every other.
 
-use paceline::protocol::{COLLECTIVE, Move, Path, Piece, Rank, Schedule, Strategy, collective};
+use paceline::protocol::{COLLECTIVE, CollectivePath, Move, Piece, Rank, Schedule, Strategy, collective};
 
 pub static DIRECT: Strategy = Strategy {
     name: "direct",
@@ -19,7 +19,7 @@ pub static DIRECT: Strategy = Strategy {
     ..COLLECTIVE
 };
 
-const PATH: Path = Path { reduce, gather };
+const PATH: CollectivePath = CollectivePath { reduce, gather };
 
 /// In the end everybody has every chunk's sum.
 fn reduce(rank: Rank, p: usize) -> Schedule {

@@ -101,7 +101,7 @@ fn figure(result: &Value, path: &str, time: bool) -> Outcome<f64> {
         return number(result, path);
     }
     let rows = result.get("results").or_else(|| result.get("rows")).and_then(Value::as_array);
-    let row = rows.into_iter().flatten().find(|row| row["bytes"].to_string() == path);
+    let row = rows.into_iter().flatten().find(|row| row["bytes"].as_u64() == path.parse().ok());
     let row = row.ok_or_else(|| format!("no row of {path} bytes in {result}"))?;
     Ok(1.0 / number(row, "/median_us").or_else(|_| Ok::<_, String>(number(row, "/seconds_median")? * 1e6))?)
 }

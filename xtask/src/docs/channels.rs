@@ -397,7 +397,7 @@ fn list<T: AsRef<str>>(names: &[T]) -> String {
 #[cfg(test)]
 mod tests {
     use paceline_analyze::Quantiles;
-    use paceline_bench::{ChannelRepeat, Scheme};
+    use paceline_bench::{ChannelRepeat, SizeDistribution};
 
     use super::*;
 
@@ -418,7 +418,7 @@ mod tests {
     }
 
     fn measured() -> Channels {
-        let scheme = |name: &str| Scheme { name: name.into(), about: format!("about {name}") };
+        let scheme = |name: &str| SizeDistribution { name: name.into(), about: format!("about {name}") };
         Channels {
             bench: "channels".into(),
             version: "0".into(),

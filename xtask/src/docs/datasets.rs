@@ -1,6 +1,6 @@
 //! The page of the datasets.
 
-use paceline_data::{DATASETS, DatasetKind, Form, Origin};
+use paceline_data::{DATASETS, DatasetKind, Origin, SampleForm};
 
 use super::markdown::{Page, code};
 
@@ -13,8 +13,8 @@ pub fn page() -> String {
          path NAME` where it lies.",
     );
     let shape = |source: &DatasetKind| match source.form {
-        Form::Fixed { shape: [h, w, c], classes } => format!("{h}×{w}×{c}, {classes} classes"),
-        Form::FromFiles(words) => words.to_owned(),
+        SampleForm::Fixed { shape: [h, w, c], classes } => format!("{h}×{w}×{c}, {classes} classes"),
+        SampleForm::FromFiles(words) => words.to_owned(),
     };
     let flags = |source: &DatasetKind| match source.settings {
         [] => "—".to_owned(),

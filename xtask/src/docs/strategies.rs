@@ -2,7 +2,8 @@
 
 use paceline_protocol::options::Kind;
 use paceline_protocol::{
-    Agreement, Averages, CODECS, Options, Parameter, Protocols, STRATEGIES, Setup, Strategy, consistency,
+    Averages, CODECS, Options, Parameter, Protocols, ReplicaAgreement, STRATEGIES, Setup, Strategy,
+    consistency,
 };
 
 use super::markdown::{Page, code};
@@ -144,12 +145,12 @@ fn agreement(strategy: &Strategy) -> &'static str {
     let setup =
         Setup { averages: strategy.averages[0], ..Setup::new(4, usize::from(strategy.servers), 1000, 100) };
     match (strategy.agreement)(&setup) {
-        Agreement::Exact => {
+        ReplicaAgreement::Exact => {
             "With the defaults, every worker has after each step the model that one worker with the p-fold \
              batch would have."
         }
-        Agreement::Common => "With the defaults, all workers have the same model after each step.",
-        Agreement::Apart => {
+        ReplicaAgreement::Common => "With the defaults, all workers have the same model after each step.",
+        ReplicaAgreement::Apart => {
             "With the defaults, the workers' models differ; the one that is evaluated is their mean."
         }
     }

@@ -3,7 +3,7 @@
 
 use std::mem::discriminant;
 
-use paceline_wire::{HELLO, Handshake, Identity, Key, Side, Standing, VERDICT};
+use paceline_wire::{HELLO, Handshake, HandshakeState, Identity, Key, Side, VERDICT};
 
 fn identity(rank: usize) -> Identity {
     let (run, key) = ("fuzzed".to_owned(), Key::from([0x5a; 32]));
@@ -41,7 +41,7 @@ fn alone(side: Side, bytes: &[u8]) -> bool {
         end.standing()
     };
     let standing = feed(usize::MAX);
-    assert_ne!(standing, Standing::Proven, "it was proved without a key");
+    assert_ne!(standing, HandshakeState::Proven, "it was proved without a key");
     // Words may differ: a first byte that is wrong is enough.
     assert_eq!(discriminant(&standing), discriminant(&feed(1)));
     false
@@ -66,7 +66,7 @@ fn between(mask: &[u8]) -> bool {
     let mut admitted = false;
     loop {
         let there = carry(&mut dialler, &mut acceptor);
-        if acceptor.standing() == Standing::Proven && !admitted {
+        if acceptor.standing() == HandshakeState::Proven && !admitted {
             admitted = true;
             acceptor.admit();
         }
@@ -76,14 +76,14 @@ fn between(mask: &[u8]) -> bool {
         }
     }
     for (end, rank) in [(&dialler, 0), (&acceptor, 1)] {
-        if end.standing() == Standing::Proven {
+        if end.standing() == HandshakeState::Proven {
             let theirs = end.theirs().copied().expect("who is believed has said who it is");
             let known = identity(rank);
             altered |= theirs.rank as usize != known.rank || theirs.model_hash != known.model_hash;
         }
     }
     assert!(!altered, "an end believes somebody else");
-    [&dialler, &acceptor].iter().all(|end| end.standing() == Standing::Proven)
+    [&dialler, &acceptor].iter().all(|end| end.standing() == HandshakeState::Proven)
 }
 
 pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {

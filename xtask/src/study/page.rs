@@ -2,7 +2,7 @@
 //! shown as a table; one marked `sql` makes views for those below it; one marked `chart` is TOML with `title`, `x`, `y`, `log` and a query of series, x, y. A number
 //! that is typed into the prose is an error: it could disagree with the data.
 
-use paceline_analyze::figure::{AxisScale, ChartAxis, Dot, Figure, Mark, Panel};
+use paceline_analyze::figure::{AxisScale, ChartAxis, ChartMark, Dot, Figure, Panel};
 use rusqlite::Connection;
 use rusqlite::types::Value;
 use serde::Deserialize;
@@ -171,7 +171,7 @@ fn chart(block: &str, file: &str, database: &Connection) -> Outcome<(String, Str
         scale: if asked.log.contains(log) { AxisScale::Log } else { AxisScale::Linear },
     };
     let x = if named { ChartAxis::names(&asked.x, places) } else { axis(&asked.x, 'x') };
-    let marks = series.into_iter().map(|(name, dots)| Mark::line(&name, dots)).collect();
+    let marks = series.into_iter().map(|(name, dots)| ChartMark::line(&name, dots)).collect();
     let figure = Figure {
         id: file.trim_end_matches(".svg").into(),
         title: asked.title.clone(),

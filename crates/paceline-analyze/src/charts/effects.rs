@@ -1,21 +1,21 @@
 //! Charts of effects.
 
-use super::{Drawn, dot};
+use super::{ChartInput, dot};
 use crate::anova::Estimate;
 use crate::distributions::normal_quantile;
-use crate::figure::{Bar, ChartAxis, Dot, Figure, Mark, Panel};
+use crate::figure::{Bar, ChartAxis, ChartMark, Dot, Figure, Panel};
 use crate::table::number;
 
 const MOST_PAIRS: usize = 6;
 
-fn unscaled(drawn: &Drawn<'_>, x: f64, estimate: &Estimate, label: String) -> Dot {
+fn unscaled(drawn: &ChartInput<'_>, x: f64, estimate: &Estimate, label: String) -> Dot {
     let back = |v: f64| drawn.table.responses[0].unscaled(v);
     let range = estimate.low.zip(estimate.high).map(|(low, high)| (back(low), back(high)));
     Dot { x, y: back(estimate.value), range, label }
 }
 
 /// Means as measured and of how many runs, by level of `g`, then of `f`; none where nothing was run.
-fn means(drawn: &Drawn<'_>, f: usize, g: usize) -> Vec<Vec<Option<(f64, u32)>>> {
+fn means(drawn: &ChartInput<'_>, f: usize, g: usize) -> Vec<Vec<Option<(f64, u32)>>> {
     let [columns, rows] = [f, g].map(|factor| drawn.table.factors[factor].levels.len());
     let mut sums = vec![vec![(0.0, 0u32); columns]; rows];
     for (run, value) in drawn.table.measured(0) {
@@ -28,7 +28,7 @@ fn means(drawn: &Drawn<'_>, f: usize, g: usize) -> Vec<Vec<Option<(f64, u32)>>> 
 }
 
 /// Mean by level of each factor.
-pub fn main_effects(drawn: &Drawn<'_>) -> Option<Figure> {
+pub fn main_effects(drawn: &ChartInput<'_>) -> Option<Figure> {
     let anova = drawn.analysis.anova.as_ref()?;
     let mut panels = Vec::new();
     for f in drawn.by_importance().into_iter().take(9) {
@@ -38,7 +38,7 @@ pub fn main_effects(drawn: &Drawn<'_>) -> Option<Figure> {
             let label = format!("{} (n = {})", factor.at(i), level.n);
             Some(unscaled(drawn, i as f64, level.mean.as_ref()?, label))
         });
-        let marks = vec![Mark::line("", points.collect())];
+        let marks = vec![ChartMark::line("", points.collect())];
         let panel = Panel::new(factor.axis(), ChartAxis::linear(&drawn.response()), marks);
         panels.push(panel.titled(&factor.name));
     }
@@ -48,7 +48,7 @@ pub fn main_effects(drawn: &Drawn<'_>) -> Option<Figure> {
 }
 
 /// Means by two factors, for the pairs that act together most.
-pub fn interactions(drawn: &Drawn<'_>) -> Option<Figure> {
+pub fn interactions(drawn: &ChartInput<'_>) -> Option<Figure> {
     let anova = drawn.analysis.anova.as_ref()?;
     let terms = anova.sources.iter().zip(&anova.design.terms);
     let mut pairs: Vec<_> = terms.filter(|(s, t)| t.factors.len() == 2 && s.df > 0).collect();
@@ -69,7 +69,7 @@ pub fn interactions(drawn: &Drawn<'_>) -> Option<Figure> {
                 let (y, n) = means[j][i]?;
                 Some(Dot::new(i as f64, y, format!("{}, {} (n = {n})", x.at(i), series.at(j))))
             });
-            Mark::line(&series.at(j), points.collect())
+            ChartMark::line(&series.at(j), points.collect())
         };
         let p = source.p_holm.map_or_else(String::new, |p| format!(", p = {}", number(p)));
         let marks = (0..series.levels.len()).map(line).collect();
@@ -82,7 +82,7 @@ pub fn interactions(drawn: &Drawn<'_>) -> Option<Figure> {
 }
 
 /// Effects that stand out of what noise alone would give.
-pub fn half_normal(drawn: &Drawn<'_>) -> Option<Figure> {
+pub fn half_normal(drawn: &ChartInput<'_>) -> Option<Figure> {
     let anova = drawn.analysis.anova.as_ref()?;
     let mut sizes: Vec<(f64, &str)> = Vec::new();
     for (column, along) in anova.fit.directions() {
@@ -95,9 +95,9 @@ pub fn half_normal(drawn: &Drawn<'_>) -> Option<Figure> {
     let points: Vec<Dot> =
         sizes.iter().enumerate().map(|(i, (size, name))| Dot::new(place(i), *size, *name)).collect();
     let far = points.last()?.x;
-    let mut marks = vec![Mark::dots("effect", points)];
+    let mut marks = vec![ChartMark::dots("effect", points)];
     if let Some((noise, _)) = anova.noise() {
-        marks.push(Mark::curve("noise alone", vec![dot(0.0, 0.0), dot(far, far * noise)]));
+        marks.push(ChartMark::curve("noise alone", vec![dot(0.0, 0.0), dot(far, far * noise)]));
     }
     let response = drawn.analysis.response.words();
     let y = ChartAxis::linear(&format!("size of the effect (orthogonal contrast of {response})"));
@@ -107,7 +107,7 @@ pub fn half_normal(drawn: &Drawn<'_>) -> Option<Figure> {
     drawn.figure("half-normal", "Half-normal plot of effects", reading, vec![panel])
 }
 
-pub fn importance(drawn: &Drawn<'_>) -> Option<Figure> {
+pub fn importance(drawn: &ChartInput<'_>) -> Option<Figure> {
     let importance = drawn.analysis.importance.as_ref()?;
     let mut shown: Vec<_> = importance.shares.iter().take(12).collect();
     shown.reverse();
@@ -125,7 +125,7 @@ pub fn importance(drawn: &Drawn<'_>) -> Option<Figure> {
     let panel = Panel::new(
         ChartAxis::linear("share of the variation, %"),
         ChartAxis::names("factor or pair", shown.iter().map(|s| s.term.clone())),
-        vec![Mark::Bars { name: String::new(), lying: true, bars }],
+        vec![ChartMark::Bars { name: String::new(), lying: true, bars }],
     );
     let reading = format!(
         "How much of the variation each factor and pair is responsible for over the whole space (functional ANOVA on a \
@@ -136,13 +136,13 @@ pub fn importance(drawn: &Drawn<'_>) -> Option<Figure> {
 }
 
 /// The two factors that matter most, together.
-pub fn contour(drawn: &Drawn<'_>) -> Option<Figure> {
+pub fn contour(drawn: &ChartInput<'_>) -> Option<Figure> {
     let order = drawn.by_importance();
     let [f, g, ..] = order[..] else { return None };
     let (x, y) = (&drawn.table.factors[f], &drawn.table.factors[g]);
     let value = |row: Vec<Option<(f64, u32)>>| row.into_iter().map(|cell| Some(cell?.0)).collect();
     let cells = means(drawn, f, g).into_iter().map(value).collect();
-    let panel = Panel::new(x.axis(), y.axis(), vec![Mark::Heat { value: drawn.response(), cells }]);
+    let panel = Panel::new(x.axis(), y.axis(), vec![ChartMark::Heat { value: drawn.response(), cells }]);
     let reading = "The mean of all runs at each pair of levels of the two factors that matter most; empty places were \
                    not run.";
     let title = format!("{} by {} and {}", drawn.analysis.response.name, x.name, y.name);

@@ -12,13 +12,13 @@ use crate::table::StudyTable;
 
 /// What charts are drawn from.
 #[allow(missing_docs, reason = "the names say what the fields are")]
-pub struct Drawn<'a> {
+pub struct ChartInput<'a> {
     pub table: &'a StudyTable,
     pub analysis: &'a Analysis,
     pub ask: AnalysisRequest,
 }
 
-type Draw = fn(&Drawn<'_>) -> Option<Figure>;
+type Draw = fn(&ChartInput<'_>) -> Option<Figure>;
 
 const CHARTS: &[Draw] = &[
     runs::history,
@@ -37,11 +37,11 @@ const CHARTS: &[Draw] = &[
 ];
 
 /// All charts that have something to show.
-pub fn charts(drawn: &Drawn<'_>) -> Vec<Figure> {
+pub fn charts(drawn: &ChartInput<'_>) -> Vec<Figure> {
     CHARTS.iter().filter_map(|draw| draw(drawn)).filter(|figure| !figure.is_empty()).collect()
 }
 
-impl Drawn<'_> {
+impl ChartInput<'_> {
     fn response(&self) -> String {
         self.table.responses[0].named()
     }
@@ -109,7 +109,7 @@ mod tests {
         let table = table();
         let ask = AnalysisRequest { workload: Some(2), workers: Some(0), seed: 1 };
         let analysis = Analysis::new(&table, ask);
-        let all = charts(&Drawn { table: &table, analysis: &analysis, ask });
+        let all = charts(&ChartInput { table: &table, analysis: &analysis, ask });
         assert_eq!(all.len(), CHARTS.len(), "{:?}", all.iter().map(|f| &f.id).collect::<Vec<_>>());
         for figure in &all {
             let id = &figure.id;
@@ -132,7 +132,7 @@ mod tests {
         let mut table = table();
         table.runs.truncate(1);
         let analysis = Analysis::new(&table, AnalysisRequest::default());
-        let all = charts(&Drawn { table: &table, analysis: &analysis, ask: AnalysisRequest::default() });
+        let all = charts(&ChartInput { table: &table, analysis: &analysis, ask: AnalysisRequest::default() });
         assert!(all.iter().all(|f| !f.svg().contains("NaN")));
     }
 }

@@ -4,7 +4,7 @@ use paceline_record::store::RunRow;
 use paceline_record::{RecordError, Store};
 
 use super::dot;
-use crate::figure::{Bar, ChartAxis, Dot, Figure, Mark, Panel};
+use crate::figure::{Bar, ChartAxis, ChartMark, Dot, Figure, Panel};
 
 /// Steps of each rank whose phases are shown.
 const STEPS: usize = 12;
@@ -34,7 +34,7 @@ pub fn accuracy(store: &Store, runs: &[RunRow]) -> Result<Option<Figure>, Record
         let clocks = rows.numbers("train_s").into_iter().zip(rows.numbers("accuracy"));
         let points: Vec<Dot> = clocks.filter_map(|(x, y)| Some(dot(x?, 100.0 * y?))).collect();
         n += points.len();
-        marks.push(Mark::line(&run.run, points));
+        marks.push(ChartMark::line(&run.run, points));
     }
     let y = ChartAxis::linear("accuracy on the test split, %");
     let panel = Panel::new(ChartAxis::linear("training clock, s"), y, marks);
@@ -56,14 +56,14 @@ pub fn loss(store: &Store, runs: &[RunRow]) -> Result<Option<Figure>, RecordErro
         let points: Vec<Dot> =
             steps.iter().filter(|row| row[1].is_finite()).map(|row| dot(row[0], row[1])).collect();
         n += points.len();
-        marks.push(Mark::curve(&format!("training{own}"), thin(&points)));
+        marks.push(ChartMark::curve(&format!("training{own}"), thin(&points)));
         let rows = store.rows("evaluations", run)?;
         let tested = rows.numbers("step").into_iter().zip(rows.numbers("loss"));
         let points = tested.filter_map(|(x, y)| Some(dot(x?, y?))).collect();
-        marks.push(Mark::line(&format!("test split{own}"), points));
+        marks.push(ChartMark::line(&format!("test split{own}"), points));
     }
     let values = marks.iter().flat_map(|mark| match mark {
-        Mark::Points { points, .. } => points.iter().map(|p| p.y).collect(),
+        ChartMark::Points { points, .. } => points.iter().map(|p| p.y).collect(),
         _ => Vec::new(),
     });
     let y = ChartAxis::fitting("loss", values);
@@ -118,7 +118,8 @@ fn phases(store: &Store, run: &RunRow) -> Result<Option<Figure>, RecordError> {
             at += length;
         }
     }
-    let mark = |((name, _), bars): (&(&str, _), _)| Mark::Bars { name: (*name).into(), lying: true, bars };
+    let mark =
+        |((name, _), bars): (&(&str, _), _)| ChartMark::Bars { name: (*name).into(), lying: true, bars };
     let y = ChartAxis::names("rank", (0..world).map(|r| r.to_string()));
     let panel = Panel::new(ChartAxis::linear("time, ms"), y, PHASES.iter().zip(bars).map(mark).collect());
     let reading = "The last steps of each rank; phases of a step are drawn one after another, although sending overlaps \
@@ -144,9 +145,9 @@ fn resources(store: &Store, run: &RunRow) -> Result<Option<Figure>, RecordError>
             let passed = second(b) - second(a);
             (passed > 0.0).then(|| Some(dot(second(b), 100.0 * (spent(b)? - spent(a)?) / passed)))?
         });
-        cpu.push(Mark::curve(&name, thin(&busy.collect::<Vec<_>>())));
+        cpu.push(ChartMark::curve(&name, thin(&busy.collect::<Vec<_>>())));
         let held = own.iter().filter_map(|i| Some(dot(second(*i), memory[*i]? / 1e6)));
-        resident.push(Mark::curve(&name, thin(&held.collect::<Vec<_>>())));
+        resident.push(ChartMark::curve(&name, thin(&held.collect::<Vec<_>>())));
     }
     let time = || ChartAxis::linear("time from the start of the run, s");
     let panels = vec![
@@ -170,7 +171,8 @@ fn links(store: &Store, run: &RunRow) -> Result<Option<Figure>, RecordError> {
         }
     }
     let axis = |title: &str| ChartAxis::names(title, (0..world).map(|r| format!("rank {r}")));
-    let panel = Panel::new(axis("to"), axis("from"), vec![Mark::Heat { value: "sent, MB".into(), cells }]);
+    let panel =
+        Panel::new(axis("to"), axis("from"), vec![ChartMark::Heat { value: "sent, MB".into(), cells }]);
     let reading =
         "Bytes that each rank (row) sent to each other (column) over the whole run, headers included.";
     Ok(figure("links", "Links", reading, format!("{world} ranks"), vec![panel]))

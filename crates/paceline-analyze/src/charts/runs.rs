@@ -2,12 +2,12 @@
 
 use paceline_plan::Goal;
 
-use super::{Drawn, dot};
+use super::{ChartInput, dot};
 use crate::best::means;
-use crate::figure::{ChartAxis, Dot, Figure, Mark, Panel};
+use crate::figure::{ChartAxis, ChartMark, Dot, Figure, Panel};
 use crate::table::{Run, number};
 
-pub fn history(drawn: &Drawn<'_>) -> Option<Figure> {
+pub fn history(drawn: &ChartInput<'_>) -> Option<Figure> {
     let mut runs = drawn.measured();
     runs.sort_by(|a, b| a.0.order.total_cmp(&b.0.order));
     let scale = &drawn.table.responses[0];
@@ -21,9 +21,9 @@ pub fn history(drawn: &Drawn<'_>) -> Option<Figure> {
     }
     let control = |run: &Run| Some(Dot::new(run.order, run.values[0]?, format!("{}: control", run.id)));
     let controls: Vec<Dot> = drawn.table.runs.iter().filter(|run| run.control).filter_map(control).collect();
-    let mut marks = vec![Mark::dots("run", dots), Mark::curve("best so far", so_far)];
+    let mut marks = vec![ChartMark::dots("run", dots), ChartMark::curve("best so far", so_far)];
     if !controls.is_empty() {
-        marks.push(Mark::line("control", controls));
+        marks.push(ChartMark::line("control", controls));
     }
     let y = ChartAxis::fitting(&drawn.response(), runs.iter().map(|(_, v)| *v));
     let panel = Panel::new(ChartAxis::linear("run, in the order in which they were made"), y, marks);
@@ -33,7 +33,7 @@ pub fn history(drawn: &Drawn<'_>) -> Option<Figure> {
 }
 
 /// Two responses, and the configurations that nothing beats.
-pub fn pareto(drawn: &Drawn<'_>) -> Option<Figure> {
+pub fn pareto(drawn: &ChartInput<'_>) -> Option<Figure> {
     let [first, second, ..] = &drawn.table.responses[..] else { return None };
     let means = means(drawn.table);
     let point =
@@ -43,7 +43,8 @@ pub fn pareto(drawn: &Drawn<'_>) -> Option<Figure> {
     front.sort_by(|a, b| a.x.total_cmp(&b.x));
     let x = ChartAxis::fitting(&first.named(), all.iter().map(|p| p.x));
     let y = ChartAxis::fitting(&second.named(), all.iter().map(|p| p.y));
-    let panel = Panel::new(x, y, vec![Mark::dots("configuration", all), Mark::line("front", front)]);
+    let panel =
+        Panel::new(x, y, vec![ChartMark::dots("configuration", all), ChartMark::line("front", front)]);
     let side = |goal: Goal, [less, more]: [&str; 2]| {
         if goal == Goal::Minimize { less.to_owned() } else { more.into() }
     };
@@ -60,7 +61,7 @@ fn ends(values: &[f64]) -> (f64, f64) {
 }
 
 /// Every run as a line over all factors.
-pub fn parallel(drawn: &Drawn<'_>) -> Option<Figure> {
+pub fn parallel(drawn: &ChartInput<'_>) -> Option<Figure> {
     const PARTS: [&str; 5] = ["best fifth", "second fifth", "middle fifth", "fourth fifth", "worst fifth"];
     let (factors, scale) = (drawn.by_importance(), &drawn.table.responses[0]);
     if factors.is_empty() {
@@ -104,7 +105,7 @@ pub fn parallel(drawn: &Drawn<'_>) -> Option<Figure> {
         line.push(dot(factors.len() as f64, f64::NAN));
     }
     // The best on top: drawn last.
-    let marks = PARTS.iter().zip(lines).rev().map(|(name, points)| Mark::curve(name, points)).collect();
+    let marks = PARTS.iter().zip(lines).rev().map(|(name, points)| ChartMark::curve(name, points)).collect();
     let place = "place between the least (0) and the greatest (1), log where they span a factor of 10";
     let x = ChartAxis::names("factor (least … greatest level)", names);
     let panel = Panel::new(x, ChartAxis::linear(place), marks);
@@ -114,7 +115,7 @@ pub fn parallel(drawn: &Drawn<'_>) -> Option<Figure> {
 }
 
 /// Every run by each factor alone.
-pub fn slice(drawn: &Drawn<'_>) -> Option<Figure> {
+pub fn slice(drawn: &ChartInput<'_>) -> Option<Figure> {
     let runs = drawn.measured();
     let panel = |f: &usize| {
         let factor = &drawn.table.factors[*f];
@@ -123,7 +124,7 @@ pub fn slice(drawn: &Drawn<'_>) -> Option<Figure> {
             Dot::new(run.levels[*f] as f64, *value, label)
         });
         let y = ChartAxis::fitting(&drawn.response(), runs.iter().map(|(_, v)| *v));
-        Panel::new(factor.axis(), y, vec![Mark::dots("", points.collect())]).titled(&factor.name)
+        Panel::new(factor.axis(), y, vec![ChartMark::dots("", points.collect())]).titled(&factor.name)
     };
     let panels: Vec<Panel> = drawn.by_importance().iter().take(9).map(panel).collect();
     let reading = "Each dot is a run: a factor matters where the dots move as a whole from level to level.";
@@ -131,14 +132,14 @@ pub fn slice(drawn: &Drawn<'_>) -> Option<Figure> {
 }
 
 /// The part of the runs that stay below a value.
-pub fn distribution(drawn: &Drawn<'_>) -> Option<Figure> {
+pub fn distribution(drawn: &ChartInput<'_>) -> Option<Figure> {
     let runs = drawn.measured();
     let step = |name: &str, mut values: Vec<f64>| {
         values.sort_by(f64::total_cmp);
         let n = values.len() as f64;
         let points =
             values.iter().enumerate().flat_map(|(i, v)| [dot(*v, i as f64 / n), dot(*v, (i + 1) as f64 / n)]);
-        Mark::curve(name, points.collect())
+        ChartMark::curve(name, points.collect())
     };
     let mut marks = vec![step("all runs", runs.iter().map(|(_, v)| *v).collect())];
     // Curves of many levels, each of a run or two, would say nothing.

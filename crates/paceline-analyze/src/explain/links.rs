@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use paceline_statistics::median;
 use serde::Serialize;
 
-use super::{Message, Recorded, RecordedPause};
+use super::{Message, RecordedPause, RecordedRun};
 
 /// Below this, what a message takes is its handling, not the length of its way.
 pub(super) const NEAR_S: f64 = 1e-4;
@@ -26,7 +26,7 @@ const ALIKE: f64 = 10.0;
 const AT_WORK: f64 = 0.3;
 
 #[derive(Clone, Debug, Serialize)]
-pub struct Wires {
+pub struct LinkCosts {
     /// Single messages that it stands on; none without a trace.
     pub messages: usize,
     /// Bytes per second of links that hold messages up; absent if they are as fast as ranks are.
@@ -54,7 +54,7 @@ pub fn was_waiting(pauses: &[RecordedPause], at: f64) -> bool {
     next > 0 && at <= pauses[next - 1].to_s + 20e-6
 }
 
-pub fn pauses(recorded: &Recorded) -> Vec<Vec<RecordedPause>> {
+pub fn pauses(recorded: &RecordedRun) -> Vec<Vec<RecordedPause>> {
     let mut by_rank = vec![Vec::new(); recorded.ranks.len()];
     for pause in &recorded.pauses {
         by_rank[pause.rank].push(*pause);
@@ -70,7 +70,7 @@ fn machine(host: &str) -> &str {
 
 /// Bytes per second of messages that queue at one end, by rank: the second is sent before the first has come, so that
 /// what lies between the two arrivals is its own time on the wire. 0 where there are few.
-fn queued(recorded: &Recorded, messages: &[&Message], end: fn(&Message) -> usize) -> Vec<f64> {
+fn queued(recorded: &RecordedRun, messages: &[&Message], end: fn(&Message) -> usize) -> Vec<f64> {
     let mut by_end: Vec<Vec<&Message>> = vec![Vec::new(); recorded.ranks.len()];
     messages.iter().for_each(|m| by_end[end(m)].push(m));
     let pace = |mut own: Vec<&Message>| {
@@ -103,9 +103,9 @@ pub(super) fn quantile(mut values: Vec<f64>, below: f64) -> Option<f64> {
     Some(values[(below * last as f64).round() as usize])
 }
 
-impl Wires {
+impl LinkCosts {
     /// Of a run; none where nothing was exchanged, or nothing is known of it.
-    pub fn new(recorded: &Recorded) -> Option<Self> {
+    pub fn new(recorded: &RecordedRun) -> Option<Self> {
         if recorded.links.is_empty() && recorded.messages.len() < 20 {
             return None;
         }
@@ -154,7 +154,7 @@ impl Wires {
     /// Links whose bytes are slower than ranks could be, with their bytes per second: what the faster messages see,
     /// which do not wait behind others.
     fn thin(
-        recorded: &Recorded,
+        recorded: &RecordedRun,
         by_link: &HashMap<(usize, usize), Vec<&Message>>,
         latencies: &HashMap<(usize, usize), f64>,
     ) -> HashMap<(usize, usize), f64> {
@@ -207,14 +207,14 @@ impl Wires {
     }
 }
 
-fn pieces(recorded: &Recorded, messages_per_step: f64) -> f64 {
+fn pieces(recorded: &RecordedRun, messages_per_step: f64) -> f64 {
     let most = recorded.messages.iter().map(|m| m.bucket + 1).max();
     // Each piece goes there and back at least, and round a ring as often as there are workers.
     most.map_or_else(|| messages_per_step / (2 * recorded.workers().len()) as f64, |most| most as f64)
 }
 
 /// Mean bytes of a message; messages and bytes of a step, at most over ranks.
-fn traffic(recorded: &Recorded) -> (f64, f64, f64) {
+fn traffic(recorded: &RecordedRun) -> (f64, f64, f64) {
     let world = recorded.ranks.len();
     let count = |worker: &usize| recorded.steps.iter().filter(|s| s.rank == *worker).count() as f64;
     let mut steps = median(&recorded.workers().iter().map(count).collect::<Vec<_>>()).max(1.0);

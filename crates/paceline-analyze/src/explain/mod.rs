@@ -15,15 +15,15 @@ mod words;
 use paceline_statistics::{mean, median};
 use serde::Serialize;
 
-pub use links::Wires;
+pub use links::LinkCosts;
 pub use path::Shares;
 pub use verdict::{Cause, Change, Verdict};
-pub use whatif::{Alone, WhatIf};
+pub use whatif::{SingleWorkerEstimate, WhatIf};
 pub use words::RunComparison;
 
 /// A run as it was recorded; times in seconds from the start of the run.
 #[derive(Clone, Debug, Default)]
-pub struct Recorded {
+pub struct RecordedRun {
     /// Its id.
     pub run: String,
     /// Whether it was measured, or simulated in virtual time.
@@ -169,13 +169,13 @@ pub struct Explanation {
     /// What the chain that sets the pace consists of, in parts of it; none without a trace.
     pub path: Option<Shares>,
     /// What messages tell about the wires; none without a trace.
-    pub wires: Option<Wires>,
+    pub wires: Option<LinkCosts>,
     /// Who waited for whom, the longest first.
     pub waits: Vec<RecordedWait>,
     /// What it was bound by, and what would help.
     pub verdict: Verdict,
     /// What one worker alone would do, where somebody has simulated it.
-    pub alone: Option<Alone>,
+    pub alone: Option<SingleWorkerEstimate>,
     pub cannot_tell: Vec<String>,
 }
 
@@ -193,7 +193,7 @@ fn workers(ranks: &[RankTimes]) -> Vec<&RankTimes> {
     ranks.iter().filter(|r| r.role == "worker").collect()
 }
 
-impl Recorded {
+impl RecordedRun {
     /// Steps of a rank without the first few, in which caches and connections warm up.
     fn steady(&self, rank: usize) -> Vec<RecordedStep> {
         let own: Vec<RecordedStep> = self.steps.iter().filter(|s| s.rank == rank).copied().collect();
@@ -246,7 +246,7 @@ impl Recorded {
 
 impl Explanation {
     /// Of a recorded run.
-    pub fn new(recorded: &Recorded) -> Result<Self, ExplainError> {
+    pub fn new(recorded: &RecordedRun) -> Result<Self, ExplainError> {
         let fail = |problem: &str| ExplainError { run: recorded.run.clone(), problem: problem.into() };
         let workers = recorded.workers();
         let ranks: Vec<RankTimes> = (0..recorded.ranks.len()).filter_map(|r| recorded.spent(r)).collect();
@@ -267,7 +267,7 @@ impl Explanation {
                 .fold((0.0, 0.0), |(n, s), step| (n + step.samples as f64, s + step.duration_s()));
             if seconds > 0.0 { samples / seconds } else { 0.0 }
         };
-        let mut wires = Wires::new(recorded);
+        let mut wires = LinkCosts::new(recorded);
         let traced = wires.as_ref().filter(|wires| wires.messages >= 20);
         let path = traced.and_then(|wires| Shares::new(recorded, wires));
         let mut waits: Vec<RecordedWait> =

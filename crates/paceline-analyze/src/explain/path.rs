@@ -5,8 +5,8 @@
 
 use serde::Serialize;
 
-use super::links::{NEAR_S, Wires, pauses, was_waiting};
-use super::{Message, Recorded};
+use super::links::{LinkCosts, NEAR_S, pauses, was_waiting};
+use super::{Message, RecordedRun};
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Shares {
@@ -30,7 +30,7 @@ pub struct Shares {
 const STEPS: f64 = 60.0;
 
 impl Shares {
-    pub fn new(recorded: &Recorded, wires: &Wires) -> Option<Self> {
+    pub fn new(recorded: &RecordedRun, wires: &LinkCosts) -> Option<Self> {
         let pauses = pauses(recorded);
         let mut into: Vec<Vec<Message>> = vec![Vec::new(); recorded.ranks.len()];
         for m in &recorded.messages {
@@ -88,7 +88,7 @@ impl Shares {
     }
 
     /// A message that was waited for, so long.
-    fn flight(&mut self, recorded: &Recorded, wires: &Wires, message: &Message, under_way: f64) {
+    fn flight(&mut self, recorded: &RecordedRun, wires: &LinkCosts, message: &Message, under_way: f64) {
         let Message { from, to, .. } = *message;
         let latency = wires.latency(from, to).min(under_way);
         if latency >= NEAR_S {
@@ -106,7 +106,7 @@ impl Shares {
     }
 
     /// Where what is done at the ends of a message is counted.
-    fn ends(&mut self, recorded: &Recorded, from: usize, to: usize) -> &mut f64 {
+    fn ends(&mut self, recorded: &RecordedRun, from: usize, to: usize) -> &mut f64 {
         let workers = recorded.ranks[from].worker && recorded.ranks[to].worker;
         if workers { &mut self.handling } else { &mut self.server }
     }
@@ -114,7 +114,7 @@ impl Shares {
     /// What a rank did between two moments: its time without waits, divided as its steps there are.
     fn work(
         &mut self,
-        recorded: &Recorded,
+        recorded: &RecordedRun,
         pauses: &[super::RecordedPause],
         rank: usize,
         from: f64,

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use paceline_record::store::{RunRow, TableRows};
 use paceline_record::{RecordError, Store};
 
-use super::{Message, Recorded, RecordedLink, RecordedPause, RecordedRank, RecordedStep, RecordedWait};
+use super::{Message, RecordedLink, RecordedPause, RecordedRank, RecordedRun, RecordedStep, RecordedWait};
 
 /// The numbers of some columns, row by row; 0 where there is no value.
 fn numbers<const N: usize>(rows: &TableRows, names: [&str; N]) -> Vec<[f64; N]> {
@@ -14,7 +14,7 @@ fn numbers<const N: usize>(rows: &TableRows, names: [&str; N]) -> Vec<[f64; N]> 
     (0..rows.rows.len()).map(row).collect()
 }
 
-impl Recorded {
+impl RecordedRun {
     /// Reads what was recorded of a run, and nothing that its plan says.
     pub fn read(store: &Store, run: &RunRow) -> Result<Self, RecordError> {
         let own = store.rows("runs", run)?;

@@ -4,7 +4,7 @@ use paceline_statistics::median;
 use serde::Serialize;
 
 use super::links::{NEAR_S, quantile};
-use super::{RankTimes, Recorded, Shares, WhatIf, Wires, workers};
+use super::{LinkCosts, RankTimes, RecordedRun, Shares, WhatIf, workers};
 
 /// What sets the pace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -89,16 +89,16 @@ pub(super) fn percent(share: f64) -> String {
     format!("{}%", (100.0 * share).round())
 }
 
-fn small(wires: &Wires) -> bool {
+fn small(wires: &LinkCosts) -> bool {
     wires.message_bytes < SMALL_BYTES && wires.pieces >= MANY
 }
 
 pub(super) struct Case<'a> {
-    pub recorded: &'a Recorded,
+    pub recorded: &'a RecordedRun,
     pub ranks: &'a [RankTimes],
     pub step_s: f64,
     pub path: Option<&'a Shares>,
-    pub wires: Option<&'a Wires>,
+    pub wires: Option<&'a LinkCosts>,
 }
 
 impl Verdict {
@@ -107,11 +107,11 @@ impl Verdict {
     }
 
     pub(super) fn new(
-        recorded: &Recorded,
+        recorded: &RecordedRun,
         ranks: &[RankTimes],
         step_s: f64,
         path: Option<&Shares>,
-        wires: Option<&Wires>,
+        wires: Option<&LinkCosts>,
     ) -> Self {
         let case = Case { recorded, ranks, step_s, path, wires };
         let mut found = vec![case.computing()];
@@ -192,7 +192,7 @@ impl Case<'_> {
     }
 
     /// The chain without a trace: waits are divided by what counts and empty messages tell. And its hops.
-    fn estimate(&self, wires: &Wires) -> (Shares, f64) {
+    fn estimate(&self, wires: &LinkCosts) -> (Shares, f64) {
         let workers = self.workers();
         let send = self.typical(|r| r.send_s) / self.step_s;
         let mut left = (self.exchanging() - send).max(0.0);
@@ -230,7 +230,7 @@ impl Case<'_> {
         self.typical(|r| spread(r.rank)) < STEADY
     }
 
-    fn judge(&self, path: &Shares, wires: &Wires, hops: f64) -> Vec<Verdict> {
+    fn judge(&self, path: &Shares, wires: &LinkCosts, hops: f64) -> Vec<Verdict> {
         let mut found = Vec::new();
         if small(wires) {
             found.push(self.small_messages(path, wires));
@@ -275,7 +275,7 @@ impl Case<'_> {
         found
     }
 
-    fn small_messages(&self, path: &Shares, wires: &Wires) -> Verdict {
+    fn small_messages(&self, path: &Shares, wires: &LinkCosts) -> Verdict {
         let share = path.handling + path.server;
         let sentence = format!(
             "Messages are many and small: a rank sends {:.0} per step of {} bytes on average, and handling them takes {} \

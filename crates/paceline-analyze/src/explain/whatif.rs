@@ -40,7 +40,7 @@ pub enum WhatIf {
 
 /// What one worker alone would do.
 #[derive(Clone, Debug, Serialize)]
-pub struct Alone {
+pub struct SingleWorkerEstimate {
     /// Samples per second, predicted by simulation.
     pub samples_per_s: f64,
     /// How many times as fast the run is.
@@ -83,6 +83,10 @@ impl Explanation {
             seconds(exchanging),
             seconds(ratio * self.step_s),
         );
-        self.alone = Some(Alone { samples_per_s: self.samples_per_s / ratio, speed_up: ratio, sentence });
+        self.alone = Some(SingleWorkerEstimate {
+            samples_per_s: self.samples_per_s / ratio,
+            speed_up: ratio,
+            sentence,
+        });
     }
 }

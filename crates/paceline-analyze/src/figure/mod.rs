@@ -34,12 +34,12 @@ pub struct Panel {
     pub title: String,
     pub x: ChartAxis,
     pub y: ChartAxis,
-    pub marks: Vec<Mark>,
+    pub marks: Vec<ChartMark>,
 }
 
 impl Panel {
     /// Marks between two axes, without a title.
-    pub fn new(x: ChartAxis, y: ChartAxis, marks: Vec<Mark>) -> Self {
+    pub fn new(x: ChartAxis, y: ChartAxis, marks: Vec<ChartMark>) -> Self {
         Self { title: String::new(), x, y, marks }
     }
 
@@ -115,7 +115,7 @@ impl ChartAxis {
 
 /// What is drawn.
 #[derive(Clone, Debug)]
-pub enum Mark {
+pub enum ChartMark {
     /// Points, joined or not; a place that is not a number interrupts the line.
     Points {
         /// Its name in the legend; empty for none.
@@ -178,7 +178,7 @@ impl Dot {
     }
 }
 
-impl Mark {
+impl ChartMark {
     /// Points without lines.
     pub fn dots(name: &str, points: Vec<Dot>) -> Self {
         Self::Points { name: name.into(), line: false, dots: true, points }
@@ -213,13 +213,13 @@ impl Mark {
 impl Figure {
     /// Whether there is anything to see.
     pub fn is_empty(&self) -> bool {
-        self.panels.iter().all(|panel| panel.marks.iter().all(Mark::is_empty))
+        self.panels.iter().all(|panel| panel.marks.iter().all(ChartMark::is_empty))
     }
 
     /// Names in the legend, without repetition; they decide colours.
     fn names(&self) -> Vec<&str> {
         let marks = self.panels.iter().flat_map(|panel| &panel.marks);
-        distinct(marks.map(Mark::name).filter(|name| !name.is_empty()))
+        distinct(marks.map(ChartMark::name).filter(|name| !name.is_empty()))
     }
 
     fn columns(&self) -> usize {
@@ -241,19 +241,19 @@ impl Figure {
                     rows.push([&panel.title, series, &x, &y, &low, &high, label].map(plain));
                 };
                 match mark {
-                    Mark::Points { name, points, .. } => {
+                    ChartMark::Points { name, points, .. } => {
                         for p in points.iter().filter(|p| p.y.is_finite()) {
                             row(name, panel.x.name(p.x), panel.y.name(p.y), p.range, &p.label);
                         }
                     }
-                    Mark::Bars { name, bars, lying } => {
+                    ChartMark::Bars { name, bars, lying } => {
                         let axis = if *lying { &panel.y } else { &panel.x };
                         for b in bars {
                             let ends = b.range.or(Some((b.from, b.to)));
                             row(name, axis.name(b.at), b.to.to_string(), ends, &b.label);
                         }
                     }
-                    Mark::Heat { cells, value } => {
+                    ChartMark::Heat { cells, value } => {
                         let all = cells.iter().enumerate().flat_map(|(j, row)| {
                             row.iter().enumerate().filter_map(move |(i, cell)| Some((i, j, (*cell)?)))
                         });

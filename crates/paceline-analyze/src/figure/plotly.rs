@@ -3,7 +3,7 @@
 use paceline_plan::printable;
 use serde_json::{Value, json};
 
-use super::{AxisScale, ChartAxis, Figure, Mark};
+use super::{AxisScale, ChartAxis, ChartMark, Figure};
 use crate::sheet::entities;
 use crate::table::short;
 
@@ -102,7 +102,7 @@ impl Figure {
                     shown.push(name);
                 }
                 let mut trace = match mark {
-                    Mark::Points { line, dots, points, .. } => {
+                    ChartMark::Points { line, dots, points, .. } => {
                         let mode = match (line, dots) {
                             (true, true) => "lines+markers",
                             // A line of one point would not be seen.
@@ -123,7 +123,7 @@ impl Figure {
                         }
                         trace
                     }
-                    Mark::Bars { lying, bars, .. } => {
+                    ChartMark::Bars { lying, bars, .. } => {
                         let (place, length, error) =
                             if *lying { ("y", "x", "error_x") } else { ("x", "y", "error_y") };
                         let mut trace = json!({
@@ -140,7 +140,7 @@ impl Figure {
                         }
                         trace
                     }
-                    Mark::Heat { value, cells } => json!({
+                    ChartMark::Heat { value, cells } => json!({
                         "type": "heatmap", "z": cells, "colorscale": "Viridis", "hoverongaps": false,
                         "colorbar": {"title": {"text": words(value), "side": "right"}},
                         "x": (0..cells.first().map_or(0, Vec::len)).collect::<Vec<_>>(),

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{AxisScale, ChartAxis, Figure, Mark, Panel};
+use super::{AxisScale, ChartAxis, ChartMark, Figure, Panel};
 use crate::sheet::escape;
 use crate::table::number;
 
@@ -235,16 +235,16 @@ impl Panel {
         let mut all = Vec::new();
         for mark in &self.marks {
             match mark {
-                Mark::Points { points, .. } if along_x => all.extend(points.iter().map(|p| p.x)),
-                Mark::Points { points, .. } => points.iter().for_each(|p| {
+                ChartMark::Points { points, .. } if along_x => all.extend(points.iter().map(|p| p.x)),
+                ChartMark::Points { points, .. } => points.iter().for_each(|p| {
                     all.push(p.y);
                     all.extend(p.range.map(|r| [r.0, r.1]).into_iter().flatten());
                 }),
-                Mark::Bars { bars, lying, .. } if *lying == along_x => bars.iter().for_each(|b| {
+                ChartMark::Bars { bars, lying, .. } if *lying == along_x => bars.iter().for_each(|b| {
                     all.extend([b.from, b.to]);
                     all.extend(b.range.map(|r| [r.0, r.1]).into_iter().flatten());
                 }),
-                Mark::Bars { .. } | Mark::Heat { .. } => {}
+                ChartMark::Bars { .. } | ChartMark::Heat { .. } => {}
             }
         }
         all
@@ -292,7 +292,7 @@ impl Panel {
     }
 }
 
-impl Mark {
+impl ChartMark {
     fn draw(&self, names: &[&str], x: &Ruler<'_>, y: &Ruler<'_>, svg: &mut String) {
         let series = names.iter().position(|name| *name == self.name()).unwrap_or(0);
         let colour = series % COLOURS;
@@ -385,7 +385,7 @@ mod tests {
     use crate::chart::ChartUnit;
     use crate::statistics::Spread;
 
-    fn figure(marks: Vec<Mark>, x: ChartAxis, y: ChartAxis) -> Figure {
+    fn figure(marks: Vec<ChartMark>, x: ChartAxis, y: ChartAxis) -> Figure {
         let panel = Panel { title: "p <1>".into(), x, y, marks };
         Figure {
             id: "f".into(),
@@ -403,7 +403,7 @@ mod tests {
         let x = ChartAxis::names("n", (0..6).map(|i| i.to_string()));
         let y = ChartAxis::fitting("t, s", points.iter().map(|p| p.y).filter(|y| y.is_finite()));
         assert_eq!(y.scale, AxisScale::Log);
-        let svg = figure(vec![Mark::line("one", points)], x, y).svg();
+        let svg = figure(vec![ChartMark::line("one", points)], x, y).svg();
         assert_eq!(svg.matches("class=\"line c0\" d=\"M").count(), 3, "the legend and two parts: {svg}");
         assert_eq!(svg.matches("<circle").count(), 4);
         assert!(svg.contains("p &lt;1&gt;") && svg.contains("&lt;r&gt;") && !svg.contains("NaN"), "{svg}");
@@ -413,12 +413,12 @@ mod tests {
     fn bars_and_heat_are_drawn_and_told_as_numbers() {
         let bars = vec![Bar { at: 1.0, to: 3.0, label: "=x".into(), ..Bar::default() }];
         let names = || ChartAxis::names("", ["a".into(), "b".into()]);
-        let marks = vec![Mark::Bars { name: "s".into(), lying: true, bars }];
+        let marks = vec![ChartMark::Bars { name: "s".into(), lying: true, bars }];
         let bar = figure(marks, ChartAxis::linear("share, %"), names());
         assert_eq!(bar.svg().matches("<rect class=\"mark").count(), 1);
         assert!(bar.csv().contains("p <1>,s,b,3,0,3,'=x\n"), "{}", bar.csv());
         let cells = vec![vec![Some(1.0), None], vec![Some(2.0), Some(3.5)]];
-        let heat = figure(vec![Mark::Heat { value: "loss, %".into(), cells }], names(), names());
+        let heat = figure(vec![ChartMark::Heat { value: "loss, %".into(), cells }], names(), names());
         assert_eq!(heat.svg().matches("fill=\"rgb(").count(), 3);
         assert_eq!(heat.csv().lines().count(), 4);
         assert!(!heat.is_empty());
@@ -437,7 +437,7 @@ mod tests {
     fn axes_with_units_have_a_line_and_a_shape_per_name_in_each_panel() {
         let spread = Spread { median: 2.0, least: 1.0, greatest: 3.0 };
         let dots = vec![Dot::spread(64.0, spread), Dot::spread(4096.0, spread)];
-        let marks = vec![Mark::line("a", dots.clone()), Mark::line("b", dots)];
+        let marks = vec![ChartMark::line("a", dots.clone()), ChartMark::line("b", dots)];
         let (x, y) =
             (ChartAxis::units("size", ChartUnit::Bytes), ChartAxis::units("time", ChartUnit::Seconds));
         let mut chart = figure(marks, x, y);

@@ -225,7 +225,7 @@ mod tests {
         let responses = vec![Response::parse("time_s").unwrap()];
         let table = StudyTable::new("<b>t</b>", &["<i>f</i>".into()], responses, (0..20).map(run).collect());
         let analysis = Analysis::new(&table, AnalysisRequest::default());
-        let figures = charts::charts(&charts::Drawn {
+        let figures = charts::charts(&charts::ChartInput {
             table: &table,
             analysis: &analysis,
             ask: AnalysisRequest::default(),

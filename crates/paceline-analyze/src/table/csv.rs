@@ -25,7 +25,7 @@ pub enum StudyTableError {
 
 /// Which columns mean what.
 #[derive(Clone, Debug, Default)]
-pub struct Columns {
+pub struct ColumnRoles {
     /// What varied on purpose.
     pub factors: Vec<String>,
     /// What was measured.
@@ -70,7 +70,7 @@ impl RowSample {
 /// Reads a table: all of its rows if there are not too many, or a sample.
 pub fn read(
     path: &Path,
-    columns: &Columns,
+    columns: &ColumnRoles,
     sample: Option<RowSample>,
 ) -> Result<StudyTable, StudyTableError> {
     let fail = |problem: String| TableError::File { path: path.into(), problem };
@@ -96,7 +96,7 @@ pub fn read(
     Ok(table)
 }
 
-fn table(name: &str, sheet: &Sheet, columns: &Columns) -> Result<StudyTable, StudyTableError> {
+fn table(name: &str, sheet: &Sheet, columns: &ColumnRoles) -> Result<StudyTable, StudyTableError> {
     let header = &sheet.columns;
     let find = |flag: &'static str, name: &str| {
         header.iter().position(|column| column == name).ok_or_else(|| TableError::Ask {
@@ -163,17 +163,17 @@ mod tests {
 
     const TEXT: &str = "n,w,\"time, s\",kind,day\n2,\"a,b\",1.5,,x\n1,c,,control,y\n1,c,3,,y\n";
 
-    fn read(columns: &Columns) -> Result<StudyTable, StudyTableError> {
+    fn read(columns: &ColumnRoles) -> Result<StudyTable, StudyTableError> {
         table("t.csv", &Sheet::parse(TEXT).unwrap(), columns)
     }
 
-    fn columns() -> Columns {
-        Columns {
+    fn columns() -> ColumnRoles {
+        ColumnRoles {
             factors: vec!["n".into(), "w".into()],
             responses: vec![Response::parse("time, s").unwrap()],
             control: Some("kind".into()),
             block: Some("day".into()),
-            ..Columns::default()
+            ..ColumnRoles::default()
         }
     }
 
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn mistakes_name_the_flag_and_the_line() {
-        let wrong = |change: fn(&mut Columns)| {
+        let wrong = |change: fn(&mut ColumnRoles)| {
             let mut columns = columns();
             change(&mut columns);
             read(&columns).unwrap_err().to_string()

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::figure::ChartAxis;
 
-pub use csv::{Columns, MOST_ROWS, RowSample, StudyTableError, read};
+pub use csv::{ColumnRoles, MOST_ROWS, RowSample, StudyTableError, read};
 pub use paceline_plan::Goal;
 pub use recorded::{recorded, settings, varied};
 pub use response::{Response, number, short};

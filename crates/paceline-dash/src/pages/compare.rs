@@ -6,7 +6,7 @@ use paceline_analyze::figure::Figure;
 use paceline_analyze::report::explanation_html;
 use paceline_analyze::sheet::{TextTable, escape};
 use paceline_analyze::table::{Response, number, settings};
-use paceline_analyze::{Explanation, Recorded, RunComparison};
+use paceline_analyze::{Explanation, RecordedRun, RunComparison};
 use paceline_record::figures::Figures;
 use paceline_record::store::RunRow;
 use paceline_record::{RecordError, Store};
@@ -14,7 +14,7 @@ use paceline_record::{RecordError, Store};
 use super::parts::{self, badge, link};
 use super::run::{find, version};
 use super::{Page, PageResult, Room, frame, note, of_store, problem};
-use crate::background::{Fragment, Shown};
+use crate::background::{BackgroundResult, Fragment};
 use crate::group::stamp;
 use crate::query::{Query, encode};
 use crate::route::ServerState;
@@ -61,7 +61,7 @@ pub fn charts(site: &ServerState, query: &Query) -> PageResult {
     Ok(Page::charts(compared(site, &pair(site, query)?)))
 }
 
-fn compared(site: &ServerState, runs: &[RunRow; 2]) -> Shown {
+fn compared(site: &ServerState, runs: &[RunRow; 2]) -> BackgroundResult {
     let key = format!("/compare?a={}&b={}", encode(&runs[0].run), encode(&runs[1].run));
     let (stamp, own) = (stamp(&runs.each_ref().map(version)), runs.clone());
     of_store(site, &key, stamp, move |store| fragment(store, &own))
@@ -70,7 +70,7 @@ fn compared(site: &ServerState, runs: &[RunRow; 2]) -> Shown {
 fn fragment(store: &Store, runs: &[RunRow; 2]) -> Result<Fragment, RecordError> {
     let (mut explained, mut told) = (Vec::new(), String::new());
     for run in runs {
-        match Explanation::new(&Recorded::read(store, run)?) {
+        match Explanation::new(&RecordedRun::read(store, run)?) {
             Ok(explanation) => explained.push(explanation),
             Err(error) => told += &(note(&error) + "\n"),
         }

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline_analyze::charts::{self, Drawn};
+use paceline_analyze::charts::{self, ChartInput};
 use paceline_analyze::report::findings_html;
 use paceline_analyze::sheet::escape;
 use paceline_analyze::table::{number, short};
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::parts::{self, badge, progress, seconds, tile};
 use super::{Page, PageResult, Room, frame, table};
-use crate::background::{AnalysisTask, Fragment, PATIENCE, Shown};
+use crate::background::{AnalysisTask, BackgroundResult, Fragment, PATIENCE};
 use crate::group::{Group, Member, StudyOverview, stamp};
 use crate::query::{Query, encode};
 use crate::route::ServerState;
@@ -32,10 +32,10 @@ const LINES: usize = 5000;
 
 pub struct View {
     pub base: String,
-    pub of: Of,
+    pub of: GroupKind,
 }
 
-pub enum Of {
+pub enum GroupKind {
     Study(Arc<StudyOverview>),
     Runs(Arc<Group>),
 }
@@ -43,8 +43,8 @@ pub enum Of {
 impl View {
     fn group(&self) -> &Group {
         match &self.of {
-            Of::Study(study) => &study.group,
-            Of::Runs(group) => group,
+            GroupKind::Study(study) => &study.group,
+            GroupKind::Runs(group) => group,
         }
     }
 }
@@ -68,8 +68,8 @@ pub fn page(site: &ServerState, view: &View, query: &Query) -> PageResult {
     let members = chosen.members();
     let shown = analysed(site, view, query, &members);
     let mut body = match &view.of {
-        Of::Study(study) => head_of_study(study, &members),
-        Of::Runs(_) => head_of_runs(group, &members),
+        GroupKind::Study(study) => head_of_study(study, &members),
+        GroupKind::Runs(_) => head_of_runs(group, &members),
     };
     body += &parts::told(&shown);
     body += &filters(view, query, chosen.narrows());
@@ -84,7 +84,7 @@ pub fn page(site: &ServerState, view: &View, query: &Query) -> PageResult {
     body += &table::html(&view.base, group, members, query);
     let filters_only = query.without(|name, _| !chooses(name));
     body += &parts::charts(&shown, &format!("{}/charts{}", view.base, filters_only.address()));
-    let room = if matches!(view.of, Of::Runs(_)) { Room::Runs } else { Room::None };
+    let room = if matches!(view.of, GroupKind::Runs(_)) { Room::Runs } else { Room::None };
     Ok(frame(room, &group.title, &body))
 }
 
@@ -94,7 +94,7 @@ pub fn charts(site: &ServerState, view: &View, query: &Query) -> PageResult {
 }
 
 /// Findings and charts of some runs, as far as they are there.
-fn analysed(site: &ServerState, view: &View, query: &Query, members: &[&Member]) -> Shown {
+fn analysed(site: &ServerState, view: &View, query: &Query, members: &[&Member]) -> BackgroundResult {
     let group = view.group();
     let counted: Vec<&Member> = members.iter().copied().filter(|m| m.counts).collect();
     let key = format!("{}{}", view.base, query.without(|name, _| !chooses(name)).address());
@@ -114,7 +114,7 @@ fn analysed(site: &ServerState, view: &View, query: &Query, members: &[&Member])
             }
             let ask = AnalysisRequest::of_settings(&table);
             let analysis = Analysis::new(&table, ask);
-            let mut figures = charts::charts(&Drawn { table: &table, analysis: &analysis, ask });
+            let mut figures = charts::charts(&ChartInput { table: &table, analysis: &analysis, ask });
             // The page draws them itself, to be brushed.
             figures.retain(|figure| figure.id != "parallel");
             let link = |run: &str| format!("/run/{}", encode(run));

@@ -14,7 +14,7 @@ use hyper::StatusCode;
 use paceline_analyze::sheet::escape;
 use paceline_record::{RecordError, Store};
 
-use crate::background::{Fragment, PATIENCE, Shown};
+use crate::background::{BackgroundResult, Fragment, PATIENCE};
 use crate::query::{Query, decode, encode};
 use crate::route::ServerState;
 
@@ -28,7 +28,7 @@ pub type PageResult = Result<Page, Page>;
 
 impl Page {
     /// The charts that a page shows, as far as they are there.
-    fn charts(shown: Shown) -> Self {
+    fn charts(shown: BackgroundResult) -> Self {
         let html = shown.fragment.map_or_else(String::new, |fragment| fragment.charts.clone());
         Self { status: StatusCode::OK, html }
     }
@@ -40,7 +40,7 @@ fn of_store(
     key: &str,
     stamp: u64,
     make: impl FnOnce(&Store) -> Result<Fragment, RecordError> + Send + 'static,
-) -> Shown {
+) -> BackgroundResult {
     let folder = site.cache.folder().to_owned();
     let failed = |error: RecordError| Fragment { told: note(&error), ..Fragment::default() };
     let work = move || Store::open(&folder).and_then(|store| make(&store)).unwrap_or_else(failed);
@@ -144,11 +144,11 @@ pub fn parallel(site: &ServerState, path: &str, query: &Query) -> Result<String,
 
 fn all_runs(site: &ServerState) -> Result<group::View, Page> {
     let group = site.cache.group().map_err(|error| failed(&error))?;
-    Ok(group::View { base: "/runs".into(), of: group::Of::Runs(group) })
+    Ok(group::View { base: "/runs".into(), of: group::GroupKind::Runs(group) })
 }
 
 fn of_study(site: &ServerState, name: &str) -> Result<group::View, Page> {
     let missing = |error: String| problem(StatusCode::NOT_FOUND, "This study cannot be shown", &error);
     let study = site.cache.study(name).map_err(missing)?;
-    Ok(group::View { base: format!("/study/{}", encode(name)), of: group::Of::Study(study) })
+    Ok(group::View { base: format!("/study/{}", encode(name)), of: group::GroupKind::Study(study) })
 }

@@ -4,7 +4,7 @@ use paceline_analyze::sheet::escape;
 use paceline_analyze::table::number;
 use paceline_record::store::RunRow;
 
-use crate::background::Shown;
+use crate::background::BackgroundResult;
 use crate::query::encode;
 
 /// A state as a word with a colour.
@@ -57,7 +57,7 @@ pub fn count(n: u64) -> String {
 }
 
 /// What was worked out, or room for it.
-pub fn told(shown: &Shown) -> String {
+pub fn told(shown: &BackgroundResult) -> String {
     match &shown.fragment {
         Some(fragment) => format!("<div id=\"told\" data-live>{}</div>\n", fragment.told),
         None => "<div id=\"told\" data-live><section class=\"waiting\"><h2>Findings</h2><p class=\"note\">Working out what \
@@ -67,7 +67,7 @@ pub fn told(shown: &Shown) -> String {
 }
 
 /// Where charts come to be; `src` has them.
-pub fn charts(shown: &Shown, src: &str) -> String {
+pub fn charts(shown: &BackgroundResult, src: &str) -> String {
     let again = shown.again.map_or_else(String::new, |rest| format!(" data-again=\"{}\"", rest.as_millis()));
     let note = match (&shown.fragment, &shown.again) {
         (Some(fragment), None) => format!("Of {}.", fragment.of),

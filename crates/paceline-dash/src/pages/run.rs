@@ -7,13 +7,13 @@ use paceline_analyze::figure::Figure;
 use paceline_analyze::report::explanation_html;
 use paceline_analyze::sheet::{TextTable, escape};
 use paceline_analyze::table::{number, settings};
-use paceline_analyze::{Explanation, Recorded};
+use paceline_analyze::{Explanation, RecordedRun};
 use paceline_record::store::RunRow;
 use paceline_record::{RecordError, Store};
 
 use super::parts::{self, bytes, moment, progress, seconds, state, tile};
 use super::{Page, PageResult, Room, failed, frame, note, of_store};
-use crate::background::{Fragment, Shown};
+use crate::background::{BackgroundResult, Fragment};
 use crate::group::stamp;
 use crate::query::encode;
 use crate::route::ServerState;
@@ -44,13 +44,13 @@ pub fn version(run: &RunRow) -> u64 {
     stamp(&(run.id, &run.state, run.steps_done, run.seen_s.to_bits(), run.attempts))
 }
 
-fn explained(site: &ServerState, run: &RunRow) -> Shown {
+fn explained(site: &ServerState, run: &RunRow) -> BackgroundResult {
     let own = run.clone();
     of_store(site, &format!("/run/{}", run.run), version(run), move |store| fragment(store, &own))
 }
 
 fn fragment(store: &Store, run: &RunRow) -> Result<Fragment, RecordError> {
-    let told = match Explanation::new(&Recorded::read(store, run)?) {
+    let told = match Explanation::new(&RecordedRun::read(store, run)?) {
         Ok(explanation) => explanation_html(&explanation),
         Err(error) => note(&error) + "\n",
     };

@@ -20,16 +20,16 @@ pub const GRID: SamplerKind = SamplerKind {
             return Err(SamplerError(problem));
         };
         let order = Stream::new(problem.seed, Purpose::Explore);
-        Ok(Box::new(Listed { points: pick::shuffled(&points, order).cloned().collect() }))
+        Ok(Box::new(FixedOrder { points: pick::shuffled(&points, order).cloned().collect() }))
     },
 };
 
 /// Points in an order that is known beforehand.
-pub struct Listed {
+pub struct FixedOrder {
     pub points: Vec<Point>,
 }
 
-impl Sampler for Listed {
+impl Sampler for FixedOrder {
     fn next(&mut self, history: &[Observation]) -> Option<Suggestion> {
         // Nearly always the history is the list so far: comparing is much faster than a set of thousands of points.
         let so_far = history.iter().zip(&self.points).all(|(made, point)| made.point == *point);

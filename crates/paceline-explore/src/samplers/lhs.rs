@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use paceline_plan::Point;
 use paceline_random::{Purpose, Stream};
 
-use super::grid::Listed;
+use super::grid::FixedOrder;
 use super::{SamplerKind, pick};
 use crate::problem::Problem;
 
@@ -16,7 +16,7 @@ pub const LHS: SamplerKind = SamplerKind {
     adaptive: false,
     shortens: false,
     finite: true,
-    make: |problem, _| Ok(Box::new(Listed { points: design(problem) })),
+    make: |problem, _| Ok(Box::new(FixedOrder { points: design(problem) })),
 };
 
 /// Points per axis where there is no budget.

@@ -3,7 +3,7 @@
 use paceline_plan::Point;
 use paceline_random::{Purpose, Stream};
 
-use super::grid::Listed;
+use super::grid::FixedOrder;
 use super::{Sampler, SamplerKind, pick};
 use crate::problem::{Observation, Problem, Suggestion};
 
@@ -19,7 +19,7 @@ pub const RANDOM: SamplerKind = SamplerKind {
         let points = pick::all(&problem.space);
         Ok(match points {
             Some(points) if !problem.duplicates => {
-                Box::new(Listed { points: pick::shuffled(&points, stream).cloned().collect() })
+                Box::new(FixedOrder { points: pick::shuffled(&points, stream).cloned().collect() })
             }
             points => Box::new(Random { problem: problem.clone(), stream, points }),
         })

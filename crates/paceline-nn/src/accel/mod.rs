@@ -105,6 +105,6 @@ pub use elementwise::accumulate;
 pub use level::Level;
 pub use peak::peak_gflops;
 pub use pool::Pool;
-pub use product::{Product, Repeat, Start};
+pub use product::{Product, Repeat, TileStart};
 pub(crate) use product::{product_f32, product_portable};
 pub use vector::{Plain, Vector};

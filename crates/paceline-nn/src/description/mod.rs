@@ -36,7 +36,7 @@ use std::collections::BTreeMap;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::graph::{Graph, Value};
+use crate::graph::{Graph, ValueId};
 use crate::layers::{Init, Op};
 use crate::shape::Shape;
 
@@ -89,7 +89,7 @@ fn describe(text: &str, input: Shape, classes: usize) -> Result<Graph, Problem> 
         ));
     }
     let mut net = Builder { graph: Graph::new(input), values: BTreeMap::new(), places: Vec::new() };
-    net.values.insert("input".into(), Value(0));
+    net.values.insert("input".into(), ValueId(0));
     for (number, layer) in (1..).zip(layers) {
         let place = layer.span().start;
         let DeValue::Table(table) = layer.get_ref() else {
@@ -103,7 +103,7 @@ fn describe(text: &str, input: Shape, classes: usize) -> Result<Graph, Problem> 
 struct Builder {
     graph: Graph,
     /// What each name stands for: the layer's output, behind its ReLU.
-    values: BTreeMap<String, Value>,
+    values: BTreeMap<String, ValueId>,
     /// Where in the text each of the graph's layers was written.
     places: Vec<usize>,
 }
@@ -143,7 +143,7 @@ impl Builder {
     }
 
     /// The values that `from` names, or the last one.
-    fn inputs(&self, fields: &mut Fields<'_>) -> Result<Vec<Value>, Problem> {
+    fn inputs(&self, fields: &mut Fields<'_>) -> Result<Vec<ValueId>, Problem> {
         let Some(names) = fields.texts("from")? else { return Ok(vec![self.graph.last()]) };
         let value = |(name, at): (String, usize)| {
             let known = || self.values.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
@@ -157,7 +157,7 @@ impl Builder {
     fn finish(self, classes: usize) -> Result<Graph, Problem> {
         let Self { graph, places, .. } = self;
         for (i, (node, &place)) in graph.nodes().iter().zip(&places).enumerate() {
-            let value = Value(i + 1);
+            let value = ValueId(i + 1);
             if value != graph.last() && !graph.nodes().iter().any(|n| n.inputs.contains(&value)) {
                 return Err(Problem::new(place, "no other layer reads its output").of(&node.name));
             }

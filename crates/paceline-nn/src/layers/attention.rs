@@ -2,7 +2,7 @@
 
 use super::sequence::steps;
 use super::{Backward, Forward, Layer, Place, Spec, sample};
-use crate::accel::{Level, Product, Start, elementwise, rows};
+use crate::accel::{Level, Product, TileStart, elementwise, rows};
 use crate::description::{Fields, Problem};
 use crate::real::Real;
 use crate::shape::Shape;
@@ -95,14 +95,14 @@ impl<T: Real> Exec<T> {
                 let p = &mut p[start * t..(start + count) * t];
                 let queries = (&x[start * row + at..], row, 1);
                 let size = [count, seen, d];
-                T::product(level, Product::matrices(size, queries, (&*keys, t), (p, t), Start::Zero));
+                T::product(level, Product::matrices(size, queries, (&*keys, t), (p, t), TileStart::Zero));
                 let (first, step) = if self.causal { (start + 1, 1) } else { (t, 0) };
                 rows::softmax(level, p, t, seen, first, step, self.scale);
                 let (values, y) = (&x[2 * width + at..], &mut y[start * width + at..]);
                 let size = [count, d, seen];
                 T::product(
                     level,
-                    Product::matrices(size, (&*p, t, 1), (values, row), (y, width), Start::Zero),
+                    Product::matrices(size, (&*p, t, 1), (values, row), (y, width), TileStart::Zero),
                 );
             }
         }
@@ -113,7 +113,7 @@ impl<T: Real> Exec<T> {
         level: Level,
         (x, saved, dy): (&[T], &[T], &[T]),
         dx: &mut [T],
-        start: Start<'_, T>,
+        start: TileStart<'_, T>,
         scratch: &mut [T],
     ) {
         let (t, d, width, row) = (self.t, self.head, self.width, 3 * self.width);
@@ -124,7 +124,7 @@ impl<T: Real> Exec<T> {
             for (from, count, seen, _) in self.blocks() {
                 let (p, s) = (&p[from * t..(from + count) * t], &mut slopes[from * t..(from + count) * t]);
                 let (dy, size) = ((&dy[from * width + at..], width, 1), [count, seen, d]);
-                T::product(level, Product::matrices(size, dy, (&*values, t), (&mut *s, t), Start::Zero));
+                T::product(level, Product::matrices(size, dy, (&*values, t), (&mut *s, t), TileStart::Zero));
                 rows::softmax_backward(level, p, s, t, seen, self.scale);
                 let (keys, d_queries) = (&x[width + at..], &mut dx[from * row + at..]);
                 let size = [count, d, seen];

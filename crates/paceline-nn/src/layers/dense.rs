@@ -1,7 +1,7 @@
 //! Fully connected layer.
 
 use super::{Backward, Forward, Init, Layer, Place, Spec, TensorSpec};
-use crate::accel::{Product, Start, elementwise};
+use crate::accel::{Product, TileStart, elementwise};
 use crate::description::{Fields, Problem};
 use crate::real::Real;
 use crate::shape::Shape;
@@ -66,7 +66,7 @@ impl<T: Real> Layer<T> for Exec {
         let level = io.compute.level;
         io.compute.pool.split(io.y, o, i * o, |first, y| {
             let (size, x) = ([y.len() / o, o, i], (&io.x[first * i..], i, 1));
-            let task = Product::matrices(size, x, (weight, o), (y, o), Start::Bias(bias));
+            let task = Product::matrices(size, x, (weight, o), (y, o), TileStart::Bias(bias));
             T::product(level, Product { relu: self.relu, ..task });
         });
     }
@@ -91,7 +91,7 @@ impl<T: Real> Layer<T> for Exec {
         let (turned_dy, weight) = (&*turned_dy, &io.params[..i * o]);
         pool.split(turned_dx, n, n * o, |first, rows| {
             let (size, weight) = ([rows.len() / n, n, o], (&weight[first * o..], o, 1));
-            T::product(level, Product::matrices(size, weight, (turned_dy, n), (rows, n), Start::Zero));
+            T::product(level, Product::matrices(size, weight, (turned_dy, n), (rows, n), TileStart::Zero));
         });
         let turned_dx = &*turned_dx;
         pool.split(dx.values, i, i, |first, rows| {

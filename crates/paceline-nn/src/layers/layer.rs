@@ -1,7 +1,7 @@
 //! What layers are computed with. Public for the sake of [`Real::kernels`]; other crates cannot name it.
 
 use super::{Op, Pass};
-use crate::accel::{Level, Start, elementwise};
+use crate::accel::{Level, TileStart, elementwise};
 use crate::compute::Compute;
 use crate::loss::{self, Outcome, Targets};
 use crate::real::Real;
@@ -79,8 +79,8 @@ pub struct InputGradient<'a, T> {
 }
 
 impl<T: Real> InputGradient<'_, T> {
-    pub fn start(&self) -> Start<'static, T> {
-        if self.add { Start::Output } else { Start::Zero }
+    pub fn start(&self) -> TileStart<'static, T> {
+        if self.add { TileStart::Output } else { TileStart::Zero }
     }
 }
 

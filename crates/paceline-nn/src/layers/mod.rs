@@ -32,7 +32,7 @@ pub use pool::{AveragePool, GlobalAveragePool, MaxPool};
 pub use recurrent::{Gru, Lstm};
 pub use sequence::{LastStep, Positions, Rows};
 
-use crate::accel::Start;
+use crate::accel::TileStart;
 use crate::description::{Fields, Problem};
 use crate::real::Real;
 use crate::shape::Shape;
@@ -59,8 +59,8 @@ macro_rules! ops {
             }
 
             /// Every kind of layer.
-            pub const KINDS: &'static [Kind] =
-                &[$(Kind { name: $kind, about: $about.trim_ascii(), settings: $settings }),*];
+            pub const KINDS: &'static [LayerKind] =
+                &[$(LayerKind { name: $kind, about: $about.trim_ascii(), settings: $settings }),*];
 
             /// The layer of this kind with the settings of a description; none if there is no such kind.
             pub(crate) fn read(kind: &str, fields: &mut Fields<'_>) -> Option<Result<Op, Problem>> {
@@ -121,7 +121,7 @@ ops! {
 }
 
 /// A kind of layer, as users write it in a description.
-pub struct Kind {
+pub struct LayerKind {
     /// Its name.
     pub name: &'static str,
     /// One line for tables.
@@ -237,8 +237,8 @@ impl<'a> Pass<'a> {
     }
 
     /// What the pass's sums over samples start from in the gradient buffer.
-    pub(crate) fn start<T: Real>(&self) -> Start<'static, T> {
-        if self.adds() { Start::Output } else { Start::Zero }
+    pub(crate) fn start<T: Real>(&self) -> TileStart<'static, T> {
+        if self.adds() { TileStart::Output } else { TileStart::Zero }
     }
 
     /// Whether the gradient buffer holds the sums over earlier samples of the batch.

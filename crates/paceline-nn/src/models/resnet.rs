@@ -1,7 +1,7 @@
 //! Residual networks for small images (He et al. 2015), 6n + 2 layers deep.
 
 use super::{Model, Output};
-use crate::graph::{Graph, ShapeError, Value};
+use crate::graph::{Graph, ShapeError, ValueId};
 use crate::layers::{Add, BatchNorm, Conv2d, Dense, GlobalAveragePool};
 use crate::shape::Shape;
 
@@ -38,7 +38,13 @@ fn build(blocks: usize, input: Shape, classes: usize) -> Result<Graph, ShapeErro
 }
 
 /// Two 3×3 convolutions beside a shortcut; the shortcut is a 1×1 convolution where the shape changes.
-fn block(g: &mut Graph, name: &str, x: Value, channels: usize, stride: usize) -> Result<Value, ShapeError> {
+fn block(
+    g: &mut Graph,
+    name: &str,
+    x: ValueId,
+    channels: usize,
+    stride: usize,
+) -> Result<ValueId, ShapeError> {
     let mut skip = x;
     if stride != 1 || g.shape(x).c != channels {
         g.push(&format!("{name}.downsample.0"), Conv2d::square(channels, 1, stride, 0, false), &[x])?;

@@ -2,7 +2,7 @@
 //! convolution.
 
 use super::{Model, Output};
-use crate::graph::{Graph, ShapeError, Value};
+use crate::graph::{Graph, ShapeError, ValueId};
 use crate::layers::{Add, BatchNorm, Conv2d, Dense, GlobalAveragePool, MaxPool};
 use crate::shape::Shape;
 
@@ -35,10 +35,10 @@ fn build(input: Shape, classes: usize) -> Result<Graph, ShapeError> {
 fn bottleneck(
     g: &mut Graph,
     name: &str,
-    x: Value,
+    x: ValueId,
     channels: usize,
     stride: usize,
-) -> Result<Value, ShapeError> {
+) -> Result<ValueId, ShapeError> {
     let mut skip = x;
     if stride != 1 || g.shape(x).c != 4 * channels {
         g.push(&format!("{name}.downsample.0"), Conv2d::square(4 * channels, 1, stride, 0, false), &[x])?;

@@ -5,7 +5,7 @@
 //! recurrent networks and the transformer tell the next one at every position, of anything else the class,
 //! from the last step.
 
-use crate::graph::{Graph, ShapeError, Value};
+use crate::graph::{Graph, ShapeError, ValueId};
 use crate::layers::{Conv1d, Dense, Embedding, LastStep, Rows};
 use crate::shape::Shape;
 
@@ -26,7 +26,7 @@ pub(super) fn begin(input: Shape, classes: usize, width: usize) -> Result<Graph,
 }
 
 /// The answer: at every position of tokens, else from the last step.
-pub(super) fn answer(g: &mut Graph, name: &str, classes: usize) -> Result<Value, ShapeError> {
+pub(super) fn answer(g: &mut Graph, name: &str, classes: usize) -> Result<ValueId, ShapeError> {
     if tokens(g.input()) {
         return g.then(name, Conv1d::each_step(classes));
     }

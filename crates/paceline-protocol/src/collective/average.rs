@@ -1,10 +1,10 @@
 //! Weights are averaged along an exact path after each worker's own update: every step, or every H steps
 //! (local SGD), with an optional outer optimiser that treats what the average has moved as a gradient.
 
-use super::by_lane::{ByLane, Lanes};
+use super::by_lane::{LaneProtocol, LaneWorker};
 use super::regions;
 use crate::exchange::{Exchange, lanes};
-use crate::schedule::Path;
+use crate::schedule::CollectivePath;
 use crate::setup::Setup;
 use crate::vocabulary::{Action, Actions, Buf, GradientScale, Rank, Region};
 
@@ -27,7 +27,13 @@ pub struct Average {
 
 impl Average {
     /// A worker's part along a path.
-    pub fn along(path: Path, setup: &Setup, rank: Rank, every: u64, outer: Option<Outer>) -> ByLane<Self> {
+    pub fn along(
+        path: CollectivePath,
+        setup: &Setup,
+        rank: Rank,
+        every: u64,
+        outer: Option<Outer>,
+    ) -> LaneWorker<Self> {
         let schedule = (path.reduce)(rank, setup.workers);
         let lanes = regions(Buf::Param, lanes(setup, &schedule));
         let mut exchange = Exchange::new(setup, schedule, lanes, 0).patient();
@@ -40,11 +46,11 @@ impl Average {
             scratch.push(exchange.outbox_len(coder));
             exchange = exchange.with_hops(coder, outbox);
         }
-        ByLane::new(Self { workers: setup.workers, every, outer, scratch }, exchange)
+        LaneWorker::new(Self { workers: setup.workers, every, outer, scratch }, exchange)
     }
 }
 
-impl Lanes for Average {
+impl LaneProtocol for Average {
     fn scale(&self) -> GradientScale {
         GradientScale::Even
     }

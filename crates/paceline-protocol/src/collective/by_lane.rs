@@ -6,7 +6,7 @@ use crate::step_driver::StepProtocol;
 use crate::vocabulary::{Actions, GradientScale, MsgId, OpId, Rank, Tag};
 
 /// What is done with a lane before and after its exchange.
-pub trait Lanes: Send {
+pub trait LaneProtocol: Send {
     /// How the gradient is weighted.
     fn scale(&self) -> GradientScale;
     /// A step begins.
@@ -27,7 +27,7 @@ pub trait Lanes: Send {
 }
 
 /// A worker that goes lane by lane.
-pub struct ByLane<L> {
+pub struct LaneWorker<L> {
     lanes: L,
     exchange: Exchange,
     step: u64,
@@ -35,7 +35,7 @@ pub struct ByLane<L> {
     prepared: usize,
 }
 
-impl<L: Lanes> ByLane<L> {
+impl<L: LaneProtocol> LaneWorker<L> {
     /// Lanes, and the exchange that they go through.
     pub fn new(lanes: L, exchange: Exchange) -> Self {
         Self { lanes, exchange, step: 0, prepared: 0 }
@@ -57,7 +57,7 @@ impl<L: Lanes> ByLane<L> {
     }
 }
 
-impl<L: Lanes> StepProtocol for ByLane<L> {
+impl<L: LaneProtocol> StepProtocol for LaneWorker<L> {
     fn scale(&self) -> GradientScale {
         self.lanes.scale()
     }

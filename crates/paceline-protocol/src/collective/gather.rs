@@ -4,10 +4,10 @@
 
 use std::ops::Range;
 
-use super::by_lane::{ByLane, Lanes};
+use super::by_lane::{LaneProtocol, LaneWorker};
 use crate::codec::{Accumulate, Coder};
 use crate::exchange::Exchange;
-use crate::schedule::{Path, Schedule};
+use crate::schedule::{CollectivePath, Schedule};
 use crate::setup::{Setup, pieces};
 use crate::vocabulary::{Action, Actions, Buf, GradientScale, Rank, Region};
 
@@ -33,7 +33,7 @@ fn lanes(setup: &Setup, schedule: &Schedule, coder: Coder) -> Vec<Range<usize>> 
 
 impl Gather {
     /// A worker's part along a path.
-    pub fn along(path: Path, setup: &Setup, rank: Rank, coder: Coder) -> ByLane<Self> {
+    pub fn along(path: CollectivePath, setup: &Setup, rank: Rank, coder: Coder) -> LaneWorker<Self> {
         let schedule = (path.gather)(rank, setup.workers);
         let lanes = lanes(setup, &schedule, coder);
         let mut at = 0;
@@ -44,7 +44,7 @@ impl Gather {
         });
         let exchange = Exchange::new(setup, schedule, slots.collect(), 0);
         let (workers, params) = (setup.workers, setup.params);
-        ByLane::new(Self { lanes, coder, rank, workers, params }, exchange)
+        LaneWorker::new(Self { lanes, coder, rank, workers, params }, exchange)
     }
 
     /// A rank's slot in a lane.
@@ -54,7 +54,7 @@ impl Gather {
     }
 }
 
-impl Lanes for Gather {
+impl LaneProtocol for Gather {
     fn scale(&self) -> GradientScale {
         GradientScale::Part
     }

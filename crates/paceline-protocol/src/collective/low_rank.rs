@@ -4,7 +4,7 @@
 
 use crate::codec::Coder;
 use crate::exchange::Exchange;
-use crate::schedule::Path;
+use crate::schedule::CollectivePath;
 use crate::setup::{Setup, Tensor, pieces};
 use crate::step_driver::StepProtocol;
 use crate::vocabulary::{
@@ -51,7 +51,7 @@ impl Factored {
 
 impl LowRank {
     /// A worker's part along a path.
-    pub fn new(setup: &Setup, rank: Rank, path: Path, coder: Coder) -> Self {
+    pub fn new(setup: &Setup, rank: Rank, path: CollectivePath, coder: Coder) -> Self {
         let columns = coder.setting as usize;
         let (mut matrices, mut plain) = (Vec::new(), Vec::new());
         let (mut p_len, mut q_len, mut at) = (0, 0, 0);

@@ -13,14 +13,14 @@ pub mod low_rank;
 pub mod sum;
 
 use crate::codec::Family;
-use crate::schedule::Path;
+use crate::schedule::CollectivePath;
 use crate::setup::{Averages, Refusal, Setup};
 use crate::step_driver::StepDriver;
-use crate::strategies::Agreement;
+use crate::strategies::ReplicaAgreement;
 use crate::vocabulary::{Buf, Participant, Rank, Region};
 
 /// The worker of an exact path.
-pub fn make(path: Path, setup: &Setup, rank: Rank) -> Box<dyn Participant> {
+pub fn make(path: CollectivePath, setup: &Setup, rank: Rank) -> Box<dyn Participant> {
     match (setup.averages, setup.coder.map(|coder| (coder, coder.codec.family))) {
         (Averages::Weights, _) => {
             Box::new(StepDriver::new(setup, rank, average::Average::along(path, setup, rank, 1, None)))
@@ -52,8 +52,8 @@ pub fn check(setup: &Setup) -> Result<(), Refusal> {
 }
 
 /// Without a codec, an exact path is exact; with one, everybody still gets the same.
-pub fn agreement(setup: &Setup) -> Agreement {
-    if setup.coder.is_none() { Agreement::Exact } else { Agreement::Common }
+pub fn agreement(setup: &Setup) -> ReplicaAgreement {
+    if setup.coder.is_none() { ReplicaAgreement::Exact } else { ReplicaAgreement::Common }
 }
 
 /// Ranges of a buffer as regions.

@@ -1,10 +1,10 @@
 //! Gradients are summed lane by lane, each lane as soon as backward has finished it, and every worker
 //! applies the same update.
 
-use super::by_lane::{ByLane, Lanes};
+use super::by_lane::{LaneProtocol, LaneWorker};
 use super::regions;
 use crate::exchange::{Exchange, lanes};
-use crate::schedule::Path;
+use crate::schedule::CollectivePath;
 use crate::setup::Setup;
 use crate::vocabulary::{Action, Actions, Buf, GradientScale, Rank, Region};
 
@@ -16,7 +16,7 @@ pub struct Sum {
 
 impl Sum {
     /// A worker's part along a path.
-    pub fn along(path: Path, setup: &Setup, rank: Rank) -> ByLane<Self> {
+    pub fn along(path: CollectivePath, setup: &Setup, rank: Rank) -> LaneWorker<Self> {
         let schedule = (path.reduce)(rank, setup.workers);
         let lanes = regions(Buf::Grad, lanes(setup, &schedule));
         let mut exchange = Exchange::new(setup, schedule, lanes, 0);
@@ -25,11 +25,11 @@ impl Sum {
             outbox = Some(exchange.outbox_len(coder));
             exchange = exchange.with_hops(coder, Buf::Scratch(0));
         }
-        ByLane::new(Self { outbox }, exchange)
+        LaneWorker::new(Self { outbox }, exchange)
     }
 }
 
-impl Lanes for Sum {
+impl LaneProtocol for Sum {
     fn scale(&self) -> GradientScale {
         GradientScale::Part
     }

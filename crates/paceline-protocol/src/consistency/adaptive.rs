@@ -1,8 +1,8 @@
 //! A lead per worker that follows its speed.
 
-use super::{BOUNDS, Consistency, ConsistencyModel, Gate, Race, STALENESS};
+use super::{BOUNDS, Consistency, ConsistencyModel, Gate, STALENESS, WorkerClocks};
 use crate::options::{Kind, Parameter};
-use crate::vocabulary::{Load, Rank, Time};
+use crate::vocabulary::{Rank, Time, WorkerLoad};
 
 /// Weight of the newest step in smoothed figures.
 const NEWEST: f64 = 0.3;
@@ -60,14 +60,14 @@ impl Adaptive {
         self.speeds[worker].map(|s| s.cpu / s.work).filter(|v| v.is_finite() && *v > 0.0)
     }
 
-    fn bound(&self, worker: Rank, race: &Race) -> u64 {
+    fn bound(&self, worker: Rank, race: &WorkerClocks) -> u64 {
         let slowest = race.racing().filter_map(|w| self.speed(w)).fold(f64::INFINITY, f64::min);
         let relative = self.speed(worker).map_or(1.0, |v| (v / slowest).max(1.0));
         ((self.base as f64 * relative).round() as u64).clamp(self.lower, self.upper)
     }
 
     /// Whether everybody has to wait for the slowest.
-    fn must_meet(&mut self, race: &Race) -> bool {
+    fn must_meet(&mut self, race: &WorkerClocks) -> bool {
         self.met.resize(race.clocks.len(), 0);
         let progress = |w: Rank| race.clocks[w] - self.met[w];
         let fast = race.racing().map(progress).max().unwrap_or(0);
@@ -84,7 +84,7 @@ impl Adaptive {
 }
 
 impl Gate for Adaptive {
-    fn pushed(&mut self, _: Time, worker: Rank, load: Load) {
+    fn pushed(&mut self, _: Time, worker: Rank, load: WorkerLoad) {
         let (cpu, work) = (f64::from(load.cpu), f64::from(load.cpu) * f64::from(load.step_s));
         let smooth = |old: f64, new: f64| old + NEWEST * (new - old);
         self.speeds[worker] = Some(match self.speeds[worker] {
@@ -93,7 +93,7 @@ impl Gate for Adaptive {
         });
     }
 
-    fn open(&mut self, worker: Rank, race: &Race) -> bool {
+    fn open(&mut self, worker: Rank, race: &WorkerClocks) -> bool {
         let lead = race.lead(worker);
         lead == 0 || !self.must_meet(race) && lead <= self.bound(worker, race)
     }
@@ -103,8 +103,8 @@ impl Gate for Adaptive {
 mod tests {
     use super::*;
 
-    fn race(clocks: &[u64]) -> Race {
-        Race { clocks: clocks.to_vec(), gone: vec![false; clocks.len()] }
+    fn race(clocks: &[u64]) -> WorkerClocks {
+        WorkerClocks { clocks: clocks.to_vec(), gone: vec![false; clocks.len()] }
     }
 
     #[test]
@@ -113,11 +113,11 @@ mod tests {
             Adaptive { base: 2, lower: 1, upper: 8, least_steps: 1, speeds: vec![None; 2], met: vec![] };
         assert_eq!(gate.bound(0, &race(&[0, 0])), 2, "nothing known: the base");
         // The same work, but worker 1 has a third of a core.
-        gate.pushed(0, 0, Load { cpu: 0.9, step_s: 0.1 });
-        gate.pushed(0, 1, Load { cpu: 0.3, step_s: 0.3 });
+        gate.pushed(0, 0, WorkerLoad { cpu: 0.9, step_s: 0.1 });
+        gate.pushed(0, 1, WorkerLoad { cpu: 0.3, step_s: 0.3 });
         assert_eq!((gate.bound(0, &race(&[0, 0])), gate.bound(1, &race(&[0, 0]))), (6, 2));
         assert!(gate.open(0, &race(&[6, 0])) && !gate.open(0, &race(&[7, 0])));
-        gate.pushed(0, 1, Load { cpu: 0.01, step_s: 10.0 });
+        gate.pushed(0, 1, WorkerLoad { cpu: 0.01, step_s: 10.0 });
         assert_eq!(gate.bound(0, &race(&[0, 0])), 8, "never above the greatest");
         assert!(!gate.open(0, &race(&[8, 0])), "the slowest has made no step: everybody waits");
         assert!(gate.open(1, &race(&[8, 0])) && gate.open(0, &race(&[8, 1])));

@@ -1,7 +1,7 @@
 //! Dynamic stale-synchronous: a lead that is raised where the predicted wait is shorter.
 
-use super::{BOUNDS, Consistency, ConsistencyModel, Gate, Race};
-use crate::vocabulary::{Load, Rank, Time};
+use super::{BOUNDS, Consistency, ConsistencyModel, Gate, WorkerClocks};
+use crate::vocabulary::{Rank, Time, WorkerLoad};
 
 pub(super) const DSSP: ConsistencyModel = ConsistencyModel {
     name: "dssp",
@@ -60,7 +60,7 @@ impl Dynamic {
 }
 
 impl Gate for Dynamic {
-    fn pushed(&mut self, now: Time, worker: Rank, _: Load) {
+    fn pushed(&mut self, now: Time, worker: Rank, _: WorkerLoad) {
         let pace = &mut self.paces[worker];
         (pace.pushed, pace.interval) = (now, Some(now - pace.begun));
     }
@@ -69,7 +69,7 @@ impl Gate for Dynamic {
         self.paces[worker].begun = now;
     }
 
-    fn open(&mut self, worker: Rank, race: &Race) -> bool {
+    fn open(&mut self, worker: Rank, race: &WorkerClocks) -> bool {
         if race.lead(worker) <= self.lower {
             self.granted[worker] = None;
             return true;
@@ -93,8 +93,8 @@ mod tests {
     use super::super::ssp::Bounded;
     use super::*;
 
-    fn race(clocks: &[u64]) -> Race {
-        Race { clocks: clocks.to_vec(), gone: vec![false; clocks.len()] }
+    fn race(clocks: &[u64]) -> WorkerClocks {
+        WorkerClocks { clocks: clocks.to_vec(), gone: vec![false; clocks.len()] }
     }
 
     #[test]
@@ -102,10 +102,10 @@ mod tests {
         // The fast worker needs 10 for a step, the slow one 45; its second push is due at 90.
         let mut gate = Dynamic::new(1, 6, 2);
         for now in [10, 20, 30, 40, 50] {
-            gate.pushed(now, 0, Load::default());
+            gate.pushed(now, 0, WorkerLoad::default());
             gate.released(now, 0);
         }
-        gate.pushed(45, 1, Load::default());
+        gate.pushed(45, 1, WorkerLoad::default());
         gate.released(45, 1);
         // After 4 extra steps it is at 90, when the slow one pushes.
         assert_eq!(gate.extra(0, 1), 4);
@@ -114,7 +114,7 @@ mod tests {
         assert!(!open(6, 1) && !open(6, 2), "they are used up, whatever the lead is now");
         assert!(open(6, 5) && open(7, 5), "and again once the lead was within the lower bound");
         assert!(
-            !gate.open(0, &Race { clocks: vec![9, 2, 10], gone: vec![false; 3] })
+            !gate.open(0, &WorkerClocks { clocks: vec![9, 2, 10], gone: vec![false; 3] })
                 || gate.granted[0].is_some()
         );
     }
@@ -122,9 +122,9 @@ mod tests {
     #[test]
     fn the_time_that_a_worker_waits_at_the_gate_is_not_its_pace() {
         let mut gate = Dynamic::new(0, 5, 2);
-        gate.pushed(10, 0, Load::default());
+        gate.pushed(10, 0, WorkerLoad::default());
         gate.released(100, 0);
-        gate.pushed(110, 0, Load::default());
+        gate.pushed(110, 0, WorkerLoad::default());
         assert_eq!(gate.paces[0].interval, Some(10));
     }
 
@@ -132,8 +132,8 @@ mod tests {
     fn dssp_without_room_is_ssp() {
         let (mut dynamic, mut bounded) = (Dynamic::new(2, 2, 2), Bounded(2));
         for fast in 0..6 {
-            dynamic.pushed(fast * 10 + 1, 0, Load::default());
-            dynamic.pushed(fast * 70 + 1, 1, Load::default());
+            dynamic.pushed(fast * 10 + 1, 0, WorkerLoad::default());
+            dynamic.pushed(fast * 70 + 1, 1, WorkerLoad::default());
             let race = race(&[fast, 1]);
             assert_eq!(dynamic.open(0, &race), bounded.open(0, &race));
         }

@@ -13,7 +13,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::options::{Kind, Options, Parameter};
-use crate::vocabulary::{Load, Rank, Time};
+use crate::vocabulary::{Rank, Time, WorkerLoad};
 
 /// When a worker may go on: a consistency model with its parameters.
 #[derive(Clone)]
@@ -70,14 +70,14 @@ impl fmt::Debug for Consistency {
 
 /// Where everybody is: steps whose push has come to this shard.
 #[derive(Clone, Debug)]
-pub struct Race {
+pub struct WorkerClocks {
     /// Steps of each worker.
     pub clocks: Vec<u64>,
     /// Workers that have no more work are out of the race.
     pub gone: Vec<bool>,
 }
 
-impl Race {
+impl WorkerClocks {
     /// Nobody has pushed anything.
     pub fn new(workers: usize) -> Self {
         Self { clocks: vec![0; workers], gone: vec![false; workers] }
@@ -107,17 +107,17 @@ impl Race {
 /// Decides when a worker may start its next step.
 pub trait Gate: Send {
     /// A worker's push is complete; its clock has advanced.
-    fn pushed(&mut self, _now: Time, _worker: Rank, _load: Load) {}
+    fn pushed(&mut self, _now: Time, _worker: Rank, _load: WorkerLoad) {}
     /// A worker was let go: its next step begins.
     fn released(&mut self, _now: Time, _worker: Rank) {}
     /// Whether a worker may start its next step now; if so it is let go.
-    fn open(&mut self, worker: Rank, race: &Race) -> bool;
+    fn open(&mut self, worker: Rank, race: &WorkerClocks) -> bool;
 }
 
 struct Free;
 
 impl Gate for Free {
-    fn open(&mut self, _: Rank, _: &Race) -> bool {
+    fn open(&mut self, _: Rank, _: &WorkerClocks) -> bool {
         true
     }
 }

@@ -1,6 +1,6 @@
 //! Stale-synchronous: a bounded lead; essp is the same with values that are pushed.
 
-use super::{Consistency, ConsistencyModel, Gate, Race, STALENESS};
+use super::{Consistency, ConsistencyModel, Gate, STALENESS, WorkerClocks};
 use crate::options::Options;
 use crate::vocabulary::Rank;
 
@@ -36,7 +36,7 @@ fn bounded(options: &Options) -> Consistency {
 pub(super) struct Bounded(pub(super) u64);
 
 impl Gate for Bounded {
-    fn open(&mut self, worker: Rank, race: &Race) -> bool {
+    fn open(&mut self, worker: Rank, race: &WorkerClocks) -> bool {
         race.lead(worker) <= self.0
     }
 }

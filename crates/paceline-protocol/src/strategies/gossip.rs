@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::{Agreement, COLLECTIVE, Strategy, refuse_lossy, ring_links};
+use super::{COLLECTIVE, ReplicaAgreement, Strategy, refuse_lossy, ring_links};
 use crate::codec::{Accumulate, Coder};
 use crate::options::{Kind, Parameter};
 use crate::setup::{Averages, Setup, pieces};
 use crate::step_driver::{StepDriver, StepProtocol};
-use crate::vocabulary::{Action, Actions, Buf, GradientScale, Head, MsgId, OpId, Rank, Region, Tag};
+use crate::vocabulary::{Action, Actions, Buf, GradientScale, MessageHead, MsgId, OpId, Rank, Region, Tag};
 
 pub(super) const GOSSIP: Strategy = Strategy {
     name: "gossip",
@@ -26,7 +26,7 @@ pub(super) const GOSSIP: Strategy = Strategy {
     make: |setup, rank| Box::new(StepDriver::new(setup, rank, Gossip::new(setup, rank))),
     links: ring_links,
     check: |setup| refuse_lossy(setup, "gossip"),
-    agreement: |setup| if setup.workers == 1 { Agreement::Exact } else { Agreement::Apart },
+    agreement: |setup| if setup.workers == 1 { ReplicaAgreement::Exact } else { ReplicaAgreement::Apart },
     ..COLLECTIVE
 };
 
@@ -121,7 +121,7 @@ impl Gossip {
         let (generation, step) = (self.generation, self.step as u32);
         let tag = Tag { generation, step, bucket: lane as u32, phase: 0 };
         for &peer in &self.peers {
-            let op = out.send(peer, tag, Head::default(), Some(body));
+            let op = out.send(peer, tag, MessageHead::default(), Some(body));
             self.sends.insert(op, lane);
         }
         self.lanes[lane].leaving = self.peers.len();

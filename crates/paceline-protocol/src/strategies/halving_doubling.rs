@@ -2,7 +2,7 @@
 
 use super::{COLLECTIVE, Strategy};
 use crate::collective;
-use crate::schedule::{Move, Path, Piece, Schedule};
+use crate::schedule::{CollectivePath, Move, Piece, Schedule};
 use crate::vocabulary::Rank;
 
 pub(super) const HALVING_DOUBLING: Strategy = Strategy {
@@ -31,7 +31,7 @@ pub(super) const HALVING_DOUBLING: Strategy = Strategy {
     ..COLLECTIVE
 };
 
-const PATH: Path = Path { reduce, gather };
+const PATH: CollectivePath = CollectivePath { reduce, gather };
 
 /// The largest power of two among p workers, and how many there are beyond it.
 fn folded(p: usize) -> (usize, usize) {

@@ -1,6 +1,6 @@
 //! Local SGD: workers train by themselves and average their weights every H steps.
 
-use super::{Agreement, COLLECTIVE, Strategy, ring_allreduce, ring_links};
+use super::{COLLECTIVE, ReplicaAgreement, Strategy, ring_allreduce, ring_links};
 use crate::collective::average::{Average, Outer};
 use crate::collective::check;
 use crate::options::{Kind, Parameter};
@@ -27,9 +27,9 @@ pub(super) const LOCAL: Strategy = Strategy {
     links: ring_links,
     check,
     agreement: |setup| match (setup.options.count(&LOCAL_STEPS), outer(setup), setup.coder) {
-        (1, None, None) => Agreement::Exact,
-        (1, ..) => Agreement::Common,
-        _ => Agreement::Apart,
+        (1, None, None) => ReplicaAgreement::Exact,
+        (1, ..) => ReplicaAgreement::Common,
+        _ => ReplicaAgreement::Apart,
     },
     ..COLLECTIVE
 };

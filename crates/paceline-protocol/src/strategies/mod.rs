@@ -20,7 +20,7 @@ use crate::consistency::{BSP, Consistency, ConsistencyModel};
 use crate::departure::Departure;
 use crate::hosting::{Hosting, MOST_POSITIONS};
 use crate::options::{Options, Parameter};
-use crate::schedule::Path;
+use crate::schedule::CollectivePath;
 use crate::setup::{Averages, Refusal, Setup};
 use crate::vocabulary::{Participant, Rank};
 
@@ -51,18 +51,18 @@ pub struct Strategy {
     /// What it refuses by itself.
     pub check: fn(&Setup) -> Result<(), Refusal>,
     /// How far the workers' models agree after a step.
-    pub agreement: fn(&Setup) -> Agreement,
+    pub agreement: fn(&Setup) -> ReplicaAgreement,
     /// The participant of a rank, or of one position of it: [`Strategy::participant`] makes a rank's.
     pub make: fn(&Setup, Rank) -> Box<dyn Participant>,
     /// The ranks that a rank exchanges messages with, one position each: see [`Strategy::links_of`].
     pub links: fn(&Setup, Rank) -> Vec<Rank>,
     /// The path, where the strategy is an exact average along one.
-    pub path: Option<Path>,
+    pub path: Option<CollectivePath>,
 }
 
 /// How far the workers' models agree after a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Agreement {
+pub enum ReplicaAgreement {
     /// They are the model that one worker with the whole batch would have.
     Exact,
     /// They are identical.
@@ -246,7 +246,7 @@ impl Strategy {
     }
 
     /// The path, where a run is nothing but gradients that are summed along it, lane by lane, and then applied.
-    pub fn sums_along(&self, setup: &Setup) -> Option<Path> {
+    pub fn sums_along(&self, setup: &Setup) -> Option<CollectivePath> {
         let plain = setup.averages == Averages::Gradients && setup.coder.is_none();
         self.path.filter(|_| plain && setup.one_position_each())
     }

@@ -2,7 +2,7 @@
 
 use super::{COLLECTIVE, Strategy, ring_links};
 use crate::collective;
-use crate::schedule::{Move, Path, Piece, Schedule};
+use crate::schedule::{CollectivePath, Move, Piece, Schedule};
 use crate::vocabulary::Rank;
 
 pub(super) const RING_ALLREDUCE: Strategy = Strategy {
@@ -21,7 +21,7 @@ pub(super) const RING_ALLREDUCE: Strategy = Strategy {
 };
 
 /// Also what `local` averages along.
-pub(super) const PATH: Path = Path { reduce, gather };
+pub(super) const PATH: CollectivePath = CollectivePath { reduce, gather };
 
 fn reduce(rank: Rank, p: usize) -> Schedule {
     let (next, before) = ((rank + 1) % p, (rank + p - 1) % p);

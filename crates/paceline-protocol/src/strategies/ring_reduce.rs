@@ -2,7 +2,7 @@
 
 use super::{COLLECTIVE, Strategy, ring_links};
 use crate::collective;
-use crate::schedule::{Move, Path, Piece, Schedule};
+use crate::schedule::{CollectivePath, Move, Piece, Schedule};
 use crate::vocabulary::Rank;
 
 pub(super) const RING_REDUCE: Strategy = Strategy {
@@ -20,7 +20,7 @@ pub(super) const RING_REDUCE: Strategy = Strategy {
     ..COLLECTIVE
 };
 
-const PATH: Path = Path { reduce, gather };
+const PATH: CollectivePath = CollectivePath { reduce, gather };
 
 /// On the way in, rank r (the root counts as p) receives in round r − 2 and sends in round r − 1; on the way
 /// out it receives in round p + r − 2 and sends in round p + r − 1. `inward(r)` is what rank r sends on the

@@ -2,7 +2,7 @@
 
 use super::{COLLECTIVE, Strategy};
 use crate::collective;
-use crate::schedule::{Move, Path, Piece, Schedule};
+use crate::schedule::{CollectivePath, Move, Piece, Schedule};
 use crate::vocabulary::Rank;
 
 pub(super) const TREE: Strategy = Strategy {
@@ -24,7 +24,7 @@ pub(super) const TREE: Strategy = Strategy {
     ..COLLECTIVE
 };
 
-const PATH: Path = Path { reduce, gather };
+const PATH: CollectivePath = CollectivePath { reduce, gather };
 
 fn levels(p: usize) -> u32 {
     p.next_power_of_two().trailing_zeros()

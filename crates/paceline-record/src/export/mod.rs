@@ -119,7 +119,7 @@ fn varint(bytes: &mut Vec<u8>, mut value: u64) {
 pub(crate) mod tests {
     use super::*;
     use crate::event::Event;
-    use crate::row::{Batch, RankSample, StepRow, TraceRow, Traced};
+    use crate::row::{Batch, RankSample, StepRow, TraceKind, TraceRow};
 
     /// A small recorded run of two ranks.
     pub fn recorded(folder: &Path) -> (Store, RunRow) {
@@ -151,14 +151,17 @@ pub(crate) mod tests {
                 ..TraceRow::default()
             };
             let batch = Batch {
-                site: Some(Box::new(crate::site::Site::own())),
+                site: Some(Box::new(crate::site::RunEnvironment::own())),
                 steps: steps.collect(),
                 samples: vec![RankSample {
                     at_ns: begin + 500,
                     process: vec![Some(0.5)],
                     ..RankSample::default()
                 }],
-                trace: vec![message(Traced::Send, begin + 1350), message(Traced::Receive, begin + 1400)],
+                trace: vec![
+                    message(TraceKind::Send, begin + 1350),
+                    message(TraceKind::Receive, begin + 1400),
+                ],
                 dropped: 0,
             };
             record.event(&Event::Batch { rank: rank as usize, batch: &batch });

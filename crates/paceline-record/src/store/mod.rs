@@ -26,7 +26,7 @@ use crate::metric::Metrics;
 pub use read::{RunRow, TableRows, number};
 pub use record::{Build, EventSink, Record};
 pub use rusqlite::types::Value;
-pub use space::{Scarce, scarce};
+pub use space::{OutOfSpace, scarce};
 
 /// Name of the database in the store's folder.
 pub const FILE: &str = "paceline.db";

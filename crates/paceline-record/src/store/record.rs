@@ -15,11 +15,11 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
 
 use super::write::{End, Job, Writer};
 use super::{BUSY, RecordError, Store, at};
-use crate::event::{Event, Marked, RunOrigin, RunResult, SCHEMA};
+use crate::event::{Event, EventLine, RunOrigin, RunResult, SCHEMA};
 use crate::metric::Metrics;
 use crate::process::{monotonic_ns, realtime_ns};
 use crate::row::Batch;
-use crate::site::Site;
+use crate::site::RunEnvironment;
 
 /// Most rows that may wait for the disk; further ones are dropped and counted.
 const QUEUE: usize = 400_000;
@@ -107,7 +107,7 @@ impl Record {
     ) -> Result<Self, RecordError> {
         let store = Store::create_with(folder, metrics)?;
         store.check_quickly()?;
-        let site = Site::own();
+        let site = RunEnvironment::own();
         let beginning = begin(&store.connection, run, plan, build, &site, origin).map_err(at(&store.path))?;
         Self::start(store, run, site, plan, beginning, told, origin)
     }
@@ -123,7 +123,7 @@ impl Record {
     ) -> Result<Self, RecordError> {
         let store = Store::open_with(folder, metrics)?;
         store.check_quickly()?;
-        let site = Site::own();
+        let site = RunEnvironment::own();
         let Some(beginning) = go_on(&store.connection, run, build, &site).map_err(at(&store.path))? else {
             let there = store.find(run)?;
             let problem = match there.state.as_str() {
@@ -141,7 +141,7 @@ impl Record {
     fn start(
         store: Store,
         run: &str,
-        site: Site,
+        site: RunEnvironment,
         plan: &Plan,
         beginning: Beginning,
         told: Option<EventSink>,
@@ -202,7 +202,7 @@ impl Record {
     /// Takes an event; never waits for the disk, but for pauses, in which nobody trains.
     pub fn event(&mut self, event: &Event<'_>) {
         let at_ns = self.now();
-        let marked = Marked { what: event, origin: self.origin };
+        let marked = EventLine { what: event, origin: self.origin };
         let text = || serde_json::to_string(&marked).expect("an event is plain data");
         let job = match *event {
             Event::Progress { step, samples, train_s, train_loss } => {
@@ -282,7 +282,7 @@ impl Record {
 
     /// The run has ended well: when this returns, everything is stored where others find it.
     pub fn finish(mut self, result: &RunResult) -> Result<(), RecordError> {
-        let marked = Marked { what: &Event::Result(result.clone()), origin: self.origin };
+        let marked = EventLine { what: &Event::Result(result.clone()), origin: self.origin };
         let text = serde_json::to_string(&marked).expect("a result is plain data");
         // The caller prints the result's line, after everything else.
         self.push(Job::Event { at_ns: self.now(), text, reported: false });
@@ -395,7 +395,7 @@ fn begin(
     run: &str,
     plan: &Plan,
     build: Build,
-    site: &Site,
+    site: &RunEnvironment,
     origin: RunOrigin,
 ) -> rusqlite::Result<Beginning> {
     let now = realtime_ns() as f64 * 1e-9;
@@ -439,7 +439,7 @@ fn go_on(
     connection: &Connection,
     run: &str,
     build: Build,
-    site: &Site,
+    site: &RunEnvironment,
 ) -> rusqlite::Result<Option<Beginning>> {
     let now = realtime_ns() as f64 * 1e-9;
     // One statement: of two that want to go on with the same run, one does.

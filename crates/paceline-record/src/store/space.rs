@@ -9,7 +9,7 @@ const RECORD: u64 = 8 << 20;
 
 /// Too little room for what a run would keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Scarce {
+pub struct OutOfSpace {
     /// Bytes that would be needed at least.
     pub needed: u64,
     /// Bytes that are free.
@@ -18,10 +18,10 @@ pub struct Scarce {
 
 /// Whether a store has room for the record of a run and so many checkpoints of so many bytes each; nothing if it has,
 /// or if the system does not say.
-pub fn scarce(folder: &Path, checkpoints: u64, bytes: u64) -> Option<Scarce> {
+pub fn scarce(folder: &Path, checkpoints: u64, bytes: u64) -> Option<OutOfSpace> {
     let needed = RECORD.saturating_add(checkpoints.saturating_mul(bytes));
     let free = free(folder)?;
-    (free < needed).then_some(Scarce { needed, free })
+    (free < needed).then_some(OutOfSpace { needed, free })
 }
 
 /// Bytes that are free where a folder is, or would be.

@@ -15,7 +15,7 @@ use crate::event::RunResult;
 use crate::metric::Metrics;
 use crate::process::{self, realtime_ns};
 use crate::row::{Batch, Values};
-use crate::site::Site;
+use crate::site::RunEnvironment;
 
 const COMMIT: Duration = Duration::from_millis(200);
 
@@ -75,7 +75,7 @@ pub(super) struct Writer {
     pub began_ns: i64,
     /// Which start of the run this is, from 1.
     pub attempt: i64,
-    pub site: Site,
+    pub site: RunEnvironment,
     /// Ranks below this are workers.
     pub workers: usize,
     /// The machine of each rank, and what to add to its clock.
@@ -294,7 +294,7 @@ impl Writer {
     }
 
     /// A rank has told where it runs.
-    fn context(&mut self, rank: usize, site: &Site) -> rusqlite::Result<()> {
+    fn context(&mut self, rank: usize, site: &RunEnvironment) -> rusqlite::Result<()> {
         // Processes of one machine share a clock; those of others are compared by the calendar.
         let same = site.boot_id == self.site.boot_id;
         let shift = if same { 0 } else { site.clock_ns - self.site.clock_ns };

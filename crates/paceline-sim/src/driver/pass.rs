@@ -1,6 +1,6 @@
 //! A worker's step: its pass, part by part, and what it is held up by on purpose.
 
-use paceline_protocol::{Buf, Input, Load, Rank, Time};
+use paceline_protocol::{Buf, Input, Rank, Time, WorkerLoad};
 
 use super::Driver;
 use crate::costs::PassPart;
@@ -118,7 +118,7 @@ impl<M: RankMemory> Driver<'_, M> {
         (context.pass, context.asleep) = (None, false);
         let step = took + pause;
         let cpu = if step == 0 { 1.0 } else { took as f32 / step as f32 };
-        self.handle(now, rank, Input::Load(Load { cpu, step_s: step as f32 * 1e-9 }));
+        self.handle(now, rank, Input::Load(WorkerLoad { cpu, step_s: step as f32 * 1e-9 }));
         self.handle(now, rank, Input::BackwardDone);
         self.catch_up(now, rank);
     }

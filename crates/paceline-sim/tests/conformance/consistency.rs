@@ -1,13 +1,13 @@
 //! The consistency models of the parameter server: bounds, staleness, switching.
 
 use paceline_protocol::{GradientScale, Setup};
-use paceline_sim::{Costs, Nothing, SimulationReport, StartedStep, StepFactor, WorkCost, simulate};
+use paceline_sim::{Costs, SimulationReport, SizesOnly, StartedStep, StepFactor, WorkCost, simulate};
 use proptest::prelude::*;
 
 use super::{Case, costs, make};
 
 fn simulated(case: &Case, setup: &Setup, costs: &Costs) -> SimulationReport {
-    simulate(setup, make(case.strategy, setup), costs, &mut Nothing, None, &[])
+    simulate(setup, make(case.strategy, setup), costs, &mut SizesOnly, None, &[])
 }
 
 /// The greatest lead at a step's start. A step is finished when its computation is over; a worker without

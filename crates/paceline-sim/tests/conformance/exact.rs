@@ -1,9 +1,9 @@
 //! Equality: exact strategies are one worker with the whole batch, replicas are identical, and nothing
 //! depends on timing that should not.
 
-use paceline_protocol::{Agreement, Input, Outcome, Setup, Strategy};
+use paceline_protocol::{Input, Outcome, ReplicaAgreement, Setup, Strategy};
 use paceline_random::{Purpose, Stream};
-use paceline_sim::{Costs, Nothing, SimulationReport, simulate};
+use paceline_sim::{Costs, SimulationReport, SizesOnly, simulate};
 
 use super::{all, costs, make, numbers, run, start};
 
@@ -35,7 +35,7 @@ fn exact_strategies_equal_one_worker_with_the_whole_batch_and_replicas_are_ident
         for seed in 0..100 {
             let setup = case.draw(seed);
             let agreement = case.agreement(&setup);
-            if agreement == Agreement::Apart {
+            if agreement == ReplicaAgreement::Apart {
                 continue;
             }
             let (report, params) = run(&case, &setup, &costs(&setup, seed), None);
@@ -43,7 +43,7 @@ fn exact_strategies_equal_one_worker_with_the_whole_batch_and_replicas_are_ident
             for rank in 0..setup.workers {
                 assert!(params[rank] == params[0], "{} seed {seed}: replica {rank}", case.name());
             }
-            if agreement != Agreement::Exact {
+            if agreement != ReplicaAgreement::Exact {
                 continue;
             }
             exact += 1;
@@ -67,7 +67,7 @@ fn one_worker_is_plain_gradient_descent_bit_for_bit_with_every_strategy() {
         let mut want = start(setup.params);
         for step in 0..setup.end() {
             let mut grads = vec![0.0; setup.params];
-            let unit = paceline_protocol::Unit { step, share: 0 };
+            let unit = paceline_protocol::WorkUnit { step, share: 0 };
             super::gradient(1, unit, paceline_protocol::GradientScale::Part, &want, &mut grads);
             want.iter_mut().zip(grads).for_each(|(w, g)| *w -= g);
         }
@@ -121,7 +121,7 @@ fn one_worker_moves_no_bytes_without_servers() {
 fn one_step(strategy: &Strategy, p: usize, n: usize) -> (u64, Vec<u64>) {
     let setup = Setup::new(p, 0, n, 1);
     let costs = Costs { header: 0, ..Costs::constant(p, 12_000, 5_000, 2.0) };
-    let report = simulate(&setup, make(strategy, &setup), &costs, &mut Nothing, None, &[]);
+    let report = simulate(&setup, make(strategy, &setup), &costs, &mut SizesOnly, None, &[]);
     (report.end - 12_000, report.sent_bytes)
 }
 

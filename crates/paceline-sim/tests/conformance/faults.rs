@@ -2,7 +2,7 @@
 
 use paceline_protocol::Outcome;
 use paceline_random::{Purpose, Stream};
-use paceline_sim::{Crash, Nothing, simulate};
+use paceline_sim::{Crash, SizesOnly, simulate};
 
 use super::{Case, costs, main_cases, make, more_cases, run};
 
@@ -10,7 +10,7 @@ fn crash_seeds(case: &Case, seeds: u64) {
     for seed in 0..seeds {
         let (setup, name) = (case.draw(seed), case.name());
         let costs = costs(&setup, seed);
-        let whole = simulate(&setup, make(case.strategy, &setup), &costs, &mut Nothing, None, &[]);
+        let whole = simulate(&setup, make(case.strategy, &setup), &costs, &mut SizesOnly, None, &[]);
         assert_eq!(whole.stuck, [0usize; 0], "{name} seed {seed}: a deadlock");
         let s = Stream::new(seed, Purpose::Virtual).fork(11);
         let crash = Crash {

@@ -1,8 +1,8 @@
 //! What a codec does not send is not lost: with error feedback the sum of all updates is that of all
 //! gradients, up to what is still waiting.
 
-use paceline_protocol::{CODECS, Coder, Family, GradientScale, Setup, Tensor, Unit};
-use paceline_sim::{Costs, Numbers, simulate};
+use paceline_protocol::{CODECS, Coder, Family, GradientScale, Setup, Tensor, WorkUnit};
+use paceline_sim::{Costs, NumericMemory, simulate};
 
 use super::{Case, make};
 
@@ -18,10 +18,10 @@ fn off(case: &Case, servers: usize, steps: u64) -> f64 {
     let entry = |rank: usize, i: usize| {
         ((i * 7 + rank * 3) as f32).sin() * if i.is_multiple_of(9) { 0.02 } else { 0.001 }
     };
-    let gradient = |rank: usize, _: Unit, _: GradientScale, _: &[f32], grads: &mut [f32]| {
+    let gradient = |rank: usize, _: WorkUnit, _: GradientScale, _: &[f32], grads: &mut [f32]| {
         grads.iter_mut().enumerate().for_each(|(i, g)| *g = entry(rank, i) / p as f32);
     };
-    let mut memory = Numbers::new(&vec![0.0; rows * cols], scratch, gradient);
+    let mut memory = NumericMemory::new(&vec![0.0; rows * cols], scratch, gradient);
     simulate(&setup, participants, &Costs::constant(p, 1_000, 100, 0.0), &mut memory, None, &[]);
     let want = |i: usize| -(0..p).map(|r| f64::from(entry(r, i) / p as f32)).sum::<f64>() * steps as f64;
     let norm = |f: &dyn Fn(usize) -> f64| (0..rows * cols).map(|i| f(i).powi(2)).sum::<f64>().sqrt();

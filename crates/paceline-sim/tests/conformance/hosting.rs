@@ -3,7 +3,7 @@
 
 use paceline_protocol::{Averages, Outcome, Setup};
 use paceline_random::{Purpose, Stream};
-use paceline_sim::{Crash, Nothing, simulate};
+use paceline_sim::{Crash, SizesOnly, simulate};
 
 use super::{Case, all, costs, make, numbers, run};
 
@@ -49,9 +49,9 @@ fn shares_give_the_parameters_of_as_many_workers_whoever_computes_them() {
                 let (report, got) = run(&case, &hosted, &costs(&hosted, seed), None);
                 let name = format!("{} seed {seed}: {} on {workers}", case.name(), whole.workers);
                 assert_eq!(report.stuck, [0usize; 0], "{name}");
-                for rank in 0..hosted.world() {
+                for (rank, got) in got.iter().enumerate() {
                     let position = hosted.positions(rank).start;
-                    assert!(got[rank] == want[position], "{name}, rank {rank}");
+                    assert!(*got == want[position], "{name}, rank {rank}");
                 }
                 let mut units: Vec<_> = report.steps.iter().map(|s| (s.unit.step, s.unit.share)).collect();
                 units.sort_unstable();
@@ -80,7 +80,7 @@ fn with_several_positions_per_rank_every_crash_ends_the_run_or_is_named_by_every
             let s = Stream::new(seed, Purpose::Virtual).fork(12);
             let (_, setup) = spread(&case, seed, 1 + s.below(0, 4) as usize);
             let (name, costs) = (case.name(), costs(&setup, seed));
-            let whole = simulate(&setup, make(case.strategy, &setup), &costs, &mut Nothing, None, &[]);
+            let whole = simulate(&setup, make(case.strategy, &setup), &costs, &mut SizesOnly, None, &[]);
             assert_eq!(whole.stuck, [0usize; 0], "{name} seed {seed}: a deadlock");
             let crash = Crash {
                 rank: s.below(1, setup.world() as u64) as usize,
@@ -126,8 +126,8 @@ fn a_worker_that_leaves_ends_an_open_run_for_everybody_who_all_name_it() {
             if case.averages == Averages::Gradients && case.strategy.path.is_some() {
                 let end = Setup { steps: Some(last), ..setup.clone() };
                 let (_, want) = run(&case, &end, &costs, None);
-                for rank in 0..setup.workers {
-                    assert!(memory.params(rank) == want[rank], "{name} seed {seed}: rank {rank}");
+                for (rank, want) in want.iter().enumerate() {
+                    assert!(memory.params(rank) == want, "{name} seed {seed}: rank {rank}");
                 }
             }
         }

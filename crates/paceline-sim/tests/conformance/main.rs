@@ -11,11 +11,11 @@ mod mixing;
 mod stepwise;
 
 use paceline_protocol::{
-    Agreement, Averages, CODECS, Coder, Family, GradientScale, Options, Participant, Protocols, STRATEGIES,
-    Setup, Strategy, Tensor, Unit, consistency as models,
+    Averages, CODECS, Coder, Family, GradientScale, Options, Participant, Protocols, ReplicaAgreement,
+    STRATEGIES, Setup, Strategy, Tensor, WorkUnit, consistency as models,
 };
 use paceline_random::{Purpose, Stream};
-use paceline_sim::{Costs, Crash, Numbers, SimulationReport, WorkCost, simulate};
+use paceline_sim::{Costs, Crash, NumericMemory, SimulationReport, WorkCost, simulate};
 
 /// A strategy with everything that can be chosen.
 #[derive(Clone)]
@@ -68,7 +68,7 @@ impl Case {
         })
     }
 
-    fn agreement(&self, setup: &Setup) -> Agreement {
+    fn agreement(&self, setup: &Setup) -> ReplicaAgreement {
         (self.strategy.agreement)(setup)
     }
 }
@@ -155,7 +155,7 @@ fn costs(setup: &Setup, seed: u64) -> Costs {
 }
 
 /// A worker's gradient: its share's pull towards a point that belongs to the unit, over all shares.
-fn gradient(shares: usize, unit: Unit, scale: GradientScale, params: &[f32], grads: &mut [f32]) {
+fn gradient(shares: usize, unit: WorkUnit, scale: GradientScale, params: &[f32], grads: &mut [f32]) {
     let s = Stream::new(unit.step * 100 + unit.share as u64, Purpose::Bench);
     let scale = if scale == GradientScale::Part { 0.2 / shares as f32 } else { 0.2 };
     for (i, (g, p)) in grads.iter_mut().zip(params).enumerate() {
@@ -172,13 +172,13 @@ fn make(strategy: &Strategy, setup: &Setup) -> Vec<Box<dyn Participant>> {
 }
 
 /// Puts a unit's gradient into a rank's buffer.
-type Gradient = Box<dyn FnMut(usize, Unit, GradientScale, &[f32], &mut [f32])>;
+type Gradient = Box<dyn FnMut(usize, WorkUnit, GradientScale, &[f32], &mut [f32])>;
 
 /// Real numbers for every rank.
-fn numbers(setup: &Setup, scratch: Vec<Vec<usize>>) -> Numbers<Gradient> {
+fn numbers(setup: &Setup, scratch: Vec<Vec<usize>>) -> NumericMemory<Gradient> {
     let shares = setup.shares();
     let gradient: Gradient = Box::new(move |_, unit, scale, p, g| gradient(shares, unit, scale, p, g));
-    Numbers::new(&start(setup.params), scratch, gradient)
+    NumericMemory::new(&start(setup.params), scratch, gradient)
 }
 
 /// Runs with real numbers; the report and each rank's parameters.

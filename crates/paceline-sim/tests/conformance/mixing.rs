@@ -1,7 +1,7 @@
 //! Gossip and local SGD are what their definitions say, computed here directly.
 
-use paceline_protocol::{Action, Actions, GradientScale, Input, MsgId, STRATEGIES, Setup, Tag, Unit};
-use paceline_sim::{Costs, Numbers, simulate};
+use paceline_protocol::{Action, Actions, GradientScale, Input, MsgId, STRATEGIES, Setup, Tag, WorkUnit};
+use paceline_sim::{Costs, NumericMemory, simulate};
 
 use super::{Case, make};
 
@@ -13,12 +13,12 @@ fn pull(rank: usize, step: u64, i: usize, x: f64) -> f64 {
 fn run(case: &Case, setup: &Setup) -> Vec<Vec<f32>> {
     let participants = make(case.strategy, setup);
     let scratch = participants.iter().map(|p| p.scratch()).collect();
-    let gradient = |rank: usize, unit: Unit, _: GradientScale, params: &[f32], grads: &mut [f32]| {
+    let gradient = |rank: usize, unit: WorkUnit, _: GradientScale, params: &[f32], grads: &mut [f32]| {
         for (i, (g, &x)) in grads.iter_mut().zip(params).enumerate() {
             *g = pull(rank, unit.step, i, f64::from(x)) as f32;
         }
     };
-    let mut memory = Numbers::new(&vec![0.5; setup.params], scratch, gradient);
+    let mut memory = NumericMemory::new(&vec![0.5; setup.params], scratch, gradient);
     simulate(setup, participants, &Costs::constant(setup.workers, 1_000, 100, 0.5), &mut memory, None, &[]);
     (0..setup.workers).map(|r| memory.params(r).to_vec()).collect()
 }

@@ -1,9 +1,9 @@
 //! Step-wise averaging: its mixing matrices, its period and its noise are the ones that its definition
 //! gives, computed here directly.
 
-use paceline_protocol::{GradientScale, Setup, Unit};
+use paceline_protocol::{GradientScale, Setup, WorkUnit};
 use paceline_random::{Purpose, Stream};
-use paceline_sim::{Costs, Nothing, Numbers, StartedStep, simulate};
+use paceline_sim::{Costs, NumericMemory, SizesOnly, StartedStep, simulate};
 
 use super::{Case, make};
 
@@ -50,11 +50,11 @@ fn setup(options: &[(&str, &str)], p: usize, params: usize, steps: u64) -> (Case
 fn impulses(case: &Case, setup: &Setup, mut impulse: impl FnMut(usize, u64, &mut [f32])) -> Vec<Vec<f32>> {
     let participants = make(case.strategy, setup);
     let scratch = participants.iter().map(|p| p.scratch()).collect();
-    let gradient = |rank, unit: Unit, _: GradientScale, _: &[f32], grads: &mut [f32]| {
+    let gradient = |rank, unit: WorkUnit, _: GradientScale, _: &[f32], grads: &mut [f32]| {
         grads.fill(0.0);
         impulse(rank, unit.step, grads);
     };
-    let mut memory = Numbers::new(&vec![0.0; setup.params], scratch, gradient);
+    let mut memory = NumericMemory::new(&vec![0.0; setup.params], scratch, gradient);
     let costs = Costs::constant(setup.workers, 5_000, 1_000, 0.0);
     simulate(setup, participants, &costs, &mut memory, None, &[]);
     (0..setup.workers).map(|r| memory.params(r).to_vec()).collect()
@@ -150,7 +150,7 @@ fn periods_are_those_of_the_direct_computation() {
         for start in ["fixed", "rotate+1", "rotate-1", "random"] {
             let (case, setup) = setup(&[("path", "wave"), ("start", start)], p, 8, 300);
             let costs = Costs::constant(p, 5_000, 1_000, 0.0);
-            let report = simulate(&setup, make(case.strategy, &setup), &costs, &mut Nothing, None, &[]);
+            let report = simulate(&setup, make(case.strategy, &setup), &costs, &mut SizesOnly, None, &[]);
             let want = direct_starts(&setup, 5_000, 1_000);
             let wrong = |s: &&StartedStep| s.at != want[s.step as usize][s.rank];
             assert_eq!(report.steps.iter().find(wrong), None, "p = {p}, {start}");
@@ -209,10 +209,10 @@ fn with_a_fixed_start_the_fleet_ends_up_where_the_start_worker_pulls_and_otherwi
         let (case, setup) = setup(&[("variant", variant)], 5, 5, 400);
         let participants = make(case.strategy, &setup);
         let scratch = participants.iter().map(|p| p.scratch()).collect();
-        let gradient = |rank, _: Unit, _: GradientScale, params: &[f32], grads: &mut [f32]| {
+        let gradient = |rank, _: WorkUnit, _: GradientScale, params: &[f32], grads: &mut [f32]| {
             grads.iter_mut().zip(params).for_each(|(g, p)| *g = 0.02 * (p - rank as f32));
         };
-        let mut memory = Numbers::new(&[0.5; 5], scratch, gradient);
+        let mut memory = NumericMemory::new(&[0.5; 5], scratch, gradient);
         simulate(&setup, participants, &Costs::constant(5, 5_000, 1_000, 0.0), &mut memory, None, &[]);
         (0..5).map(|r| f64::from(memory.params(r)[0])).sum::<f64>() / 5.0
     };

@@ -9,7 +9,7 @@ use paceline_registry::Registry;
 use paceline_statistics::mean;
 
 use super::{CLASSES, Effort, Subject};
-use crate::calibration::{MedianEstimate, Sharing};
+use crate::calibration::{CoreSharing, MedianEstimate};
 
 /// Models whose passes of 64 samples are shorter and many times longer than a scheduler's turn.
 const SHORT: &str = "mlp";
@@ -21,7 +21,7 @@ pub(super) fn sharing(
     cores: usize,
     models: &Registry<Model>,
     dataset: &Arc<[u8]>,
-) -> Vec<Sharing> {
+) -> Vec<CoreSharing> {
     let subject = |model: &str| {
         let model = models.find(model).expect("the registry has it");
         let graph = Arc::new(model.build(model.native_input, CLASSES).expect("a model takes its own input"));
@@ -91,7 +91,7 @@ pub(super) fn sharing(
     };
     let apart = relative(&apart);
     let [short, long] = [SHORT, LONG].map(|model| relative(&|count| together(model, count)));
-    let sharing = |(i, &processes): (usize, &usize)| Sharing {
+    let sharing = |(i, &processes): (usize, &usize)| CoreSharing {
         processes,
         slowdown: apart[i],
         in_step: Some(short[i]),

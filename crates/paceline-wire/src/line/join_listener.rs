@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::PollFd;
 
-use super::Bell;
+use super::TlsListener;
 use super::link::Link;
 use crate::error::WireError;
 use crate::identity::Key;
@@ -37,7 +37,7 @@ pub enum Visit {
 
 /// A bound port that nobody attends to yet.
 pub struct JoinListener {
-    listener: tls::Bell,
+    listener: tls::TlsListener,
     address: SocketAddr,
 }
 
@@ -55,8 +55,8 @@ impl JoinListener {
     }
 
     /// Attends to whoever comes, on a thread of its own; `tell` is called there.
-    pub fn attend(self, key: Key, tell: impl FnMut(Visit) + Send + 'static) -> Result<Attended, WireError> {
-        let (bell, over) = (Arc::new(Bell::new()?), Arc::new(AtomicBool::new(false)));
+    pub fn attend(self, key: Key, tell: impl FnMut(Visit) + Send + 'static) -> Result<JoinPort, WireError> {
+        let (bell, over) = (Arc::new(TlsListener::new()?), Arc::new(AtomicBool::new(false)));
         let mut thread = Thread {
             listener: self.listener,
             key,
@@ -75,18 +75,18 @@ impl JoinListener {
                 }
             }
         });
-        Ok(Attended { bell, over, thread: Some(thread) })
+        Ok(JoinPort { bell, over, thread: Some(thread) })
     }
 }
 
 /// A port that is attended to until this is dropped.
-pub struct Attended {
-    bell: Arc<Bell>,
+pub struct JoinPort {
+    bell: Arc<TlsListener>,
     over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Drop for Attended {
+impl Drop for JoinPort {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Release);
         self.bell.ring();
@@ -103,12 +103,12 @@ struct Visitor {
 }
 
 struct Thread<F> {
-    listener: tls::Bell,
+    listener: tls::TlsListener,
     key: Key,
     /// The first has been here longest.
     visitors: Vec<Visitor>,
     resting_until: Option<Instant>,
-    bell: Arc<Bell>,
+    bell: Arc<TlsListener>,
     tell: F,
 }
 

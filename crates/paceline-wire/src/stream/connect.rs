@@ -7,8 +7,8 @@ use super::medium::{Medium, Stream};
 use super::peer::Peer;
 use super::shake::{Shake, Shaken};
 use super::strangers::{Strangers, Visit};
-use super::{Slot, StreamOptions, Streams, await_any};
-use crate::error::{Missing, WireError};
+use super::{Slot, StreamOptions, StreamTransport, await_any};
+use crate::error::{MissingPeer, WireError};
 use crate::handshake::{Handshake, Side};
 use crate::identity::{Identity, random};
 use crate::transport::{Event, Traffic};
@@ -40,7 +40,7 @@ pub(super) fn connect<M: Medium>(
     peers: &[(usize, M::Address)],
     options: StreamOptions,
     deadline: Duration,
-) -> Result<Streams<M>, WireError> {
+) -> Result<StreamTransport<M>, WireError> {
     check::<M>(&identity, peers)?;
     M::size(&listener, &options).map_err(WireError::system("size the buffers of a socket"))?;
     let begun = Instant::now();
@@ -93,7 +93,7 @@ pub(super) fn connect<M: Medium>(
         wait(&dials, &strangers, end)?;
     }
 
-    Ok(Streams {
+    Ok(StreamTransport {
         rank: us,
         options,
         slots,
@@ -138,13 +138,13 @@ fn check<M: Medium>(identity: &Identity, peers: &[(usize, M::Address)]) -> Resul
     Ok(())
 }
 
-fn missed<M: Medium>(rank: usize, address: &M::Address, dials: &[Dial<M>]) -> Missing {
+fn missed<M: Medium>(rank: usize, address: &M::Address, dials: &[Dial<M>]) -> MissingPeer {
     let dial = dials.iter().find(|dial| dial.rank == rank);
     let cause = dial.map_or("it never dialled".to_owned(), |dial| match dial.stage {
         Stage::Shaking(_) => "connected, but it never answered".to_owned(),
         _ => dial.cause.clone(),
     });
-    Missing { rank, address: address.to_string(), cause }
+    MissingPeer { rank, address: address.to_string(), cause }
 }
 
 /// Sleeps until a socket is ready or something is due.

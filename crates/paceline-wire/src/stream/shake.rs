@@ -7,7 +7,7 @@ use rustix::event::PollFd;
 
 use super::medium::Medium;
 use super::unless_blocked;
-use crate::handshake::{Handshake, Standing};
+use crate::handshake::{Handshake, HandshakeState};
 use crate::hello::HELLO;
 
 /// How a handshake on a socket stands.
@@ -38,10 +38,10 @@ impl<M: Medium> Shake<M> {
             // An end that hung up may have said why before: that is read first.
             let broken = self.flush().err().map(|e| e.to_string());
             match (self.handshake.standing(), broken) {
-                (Standing::Refused { cause }, _) => return Shaken::Refused { cause },
-                (Standing::Proven, None) => return Shaken::Proven,
-                (Standing::Proven, Some(cause)) => return Shaken::Broken { cause },
-                (Standing::Pending, _) => {}
+                (HandshakeState::Refused { cause }, _) => return Shaken::Refused { cause },
+                (HandshakeState::Proven, None) => return Shaken::Proven,
+                (HandshakeState::Proven, Some(cause)) => return Shaken::Broken { cause },
+                (HandshakeState::Pending, _) => {}
             }
             let mut bytes = [0; HELLO];
             let wanted = self.handshake.wants().min(HELLO);

@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::time::{Duration, Instant};
 
 use paceline_wire::stream::medium::Medium;
-use paceline_wire::{Handshake, Side, Standing, StreamOptions, VERDICT};
+use paceline_wire::{Handshake, HandshakeState, Side, StreamOptions, VERDICT};
 
 use crate::{PATIENCE, identity};
 
@@ -55,7 +55,7 @@ pub fn join<M: Medium>(door: &M::Address, rank: usize) -> Hand<M::Stream> {
 pub fn join_when<M: Medium>(door: &M::Address, rank: usize, wait: impl Fn()) -> Hand<M::Stream> {
     let mut stream = knock::<M>(door);
     let mut handshake = Handshake::dial(&identity(2, 3), [9; 32], rank);
-    while handshake.standing() == Standing::Pending {
+    while handshake.standing() == HandshakeState::Pending {
         let output = std::mem::take(handshake.output());
         stream.write_all(&output).unwrap();
         if handshake.wants() == VERDICT {
@@ -65,6 +65,6 @@ pub fn join_when<M: Medium>(door: &M::Address, rank: usize, wait: impl Fn()) -> 
         stream.read_exact(&mut bytes).unwrap();
         handshake.receive(&bytes);
     }
-    assert_eq!(handshake.standing(), Standing::Proven);
+    assert_eq!(handshake.standing(), HandshakeState::Proven);
     Hand(M::stream(stream.0, Side::Dialler, &StreamOptions::default()).unwrap())
 }

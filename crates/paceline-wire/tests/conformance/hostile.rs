@@ -6,10 +6,10 @@ use std::thread;
 use std::time::Duration;
 
 use paceline_wire::stream::medium::{Medium, Stream};
-use paceline_wire::stream::{Listener, Streams};
+use paceline_wire::stream::{Listener, StreamTransport};
 use paceline_wire::{
-    HEADER, HELLO, Handshake, Header, Hello, Identity, Key, Standing, StreamOptions, Transport, VERDICT,
-    WireError,
+    HEADER, HELLO, Handshake, HandshakeState, Header, Hello, Identity, Key, StreamOptions, Transport,
+    VERDICT, WireError,
 };
 
 use crate::hand::{join, join_when, knock};
@@ -17,12 +17,12 @@ use crate::memory::{Memory, both, lost, messages, meta, numbers, refused, until}
 use crate::{PATIENCE, identity, listeners};
 
 /// Two connected ranks of a world of three, and the address of rank 0.
-pub fn healthy<M: Medium>() -> ([Streams<M>; 2], M::Address) {
+pub fn healthy<M: Medium>() -> ([StreamTransport<M>; 2], M::Address) {
     healthy_within(PATIENCE)
 }
 
 /// The same, with the time that strangers have.
-pub fn healthy_within<M: Medium>(handshake: Duration) -> ([Streams<M>; 2], M::Address) {
+pub fn healthy_within<M: Medium>(handshake: Duration) -> ([StreamTransport<M>; 2], M::Address) {
     let (mut listeners, addresses) = listeners::<M>(2);
     let (one, zero) = (listeners.pop().unwrap(), listeners.pop().unwrap());
     let (door, other) = (addresses[0].clone(), addresses[1].clone());
@@ -34,7 +34,7 @@ pub fn healthy_within<M: Medium>(handshake: Duration) -> ([Streams<M>; 2], M::Ad
 }
 
 /// A pair that exchanges messages until rank 0 has refused somebody; returns the cause.
-pub fn exchange_until_refused<M: Medium>(mut pair: impl BorrowMut<[Streams<M>; 2]>) -> String {
+pub fn exchange_until_refused<M: Medium>(mut pair: impl BorrowMut<[StreamTransport<M>; 2]>) -> String {
     let [zero, one] = pair.borrow_mut();
     let memory = Memory::new(vec![numbers(1, 1000)]);
     let mut rounds = 0;
@@ -146,7 +146,7 @@ fn a_replayed_handshake_is_refused<M: Medium>() {
     let mut stream = knock::<M>(&door);
     let eavesdropper = thread::spawn(move || {
         let (mut handshake, mut heard) = (Handshake::dial(&identity(2, 3), [9; 32], 0), Vec::new());
-        while handshake.standing() == Standing::Pending {
+        while handshake.standing() == HandshakeState::Pending {
             let output = std::mem::take(handshake.output());
             stream.write_all(&output).unwrap();
             heard.extend(output);

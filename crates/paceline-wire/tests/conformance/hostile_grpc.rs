@@ -5,7 +5,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use paceline_wire::{HELLO, Handshake, Header, Hello, Rpc, Standing, StreamOptions, Transport, VERDICT};
+use paceline_wire::{
+    HELLO, Handshake, HandshakeState, Header, Hello, Rpc, StreamOptions, Transport, VERDICT,
+};
 
 use crate::hostile::{exchange_until_refused, framed, healthy, healthy_within};
 use crate::memory::{Memory, lost, messages, refused, until};
@@ -204,14 +206,14 @@ fn any_implementation_of_grpc_with_the_key_is_a_peer() {
     let mut two = Answer::new(knock(door));
     two.connection().write_all(&call()).unwrap();
     let mut handshake = Handshake::dial(&identity(2, 3), [9; 32], 0);
-    while handshake.standing() == Standing::Pending {
+    while handshake.standing() == HandshakeState::Pending {
         let output = std::mem::take(handshake.output());
         two.connection().write_all(&chunk(&output)).unwrap();
         for _ in 0..handshake.wants() {
             handshake.receive(&two.hears::<1>());
         }
     }
-    assert_eq!(handshake.standing(), Standing::Proven);
+    assert_eq!(handshake.standing(), HandshakeState::Proven);
     let mut zero = zero.join().unwrap();
     // Chunks and frames have nothing to do with each other.
     let frame = framed::<Rpc>(|_| {});

@@ -6,8 +6,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use paceline_wire::Key;
-use paceline_wire::line::join_listener::{Attended, JoinListener, Visit};
-use paceline_wire::line::{Line, LineEvent, Link, Pulse, may_come_yet};
+use paceline_wire::line::join_listener::{JoinListener, JoinPort, Visit};
+use paceline_wire::line::{HeartbeatTiming, Line, LineEvent, Link, may_come_yet};
 
 use crate::PATIENCE;
 
@@ -18,7 +18,7 @@ fn key() -> Key {
 }
 
 /// A port, where it is, and who comes.
-fn join_listener() -> (Attended, SocketAddr, Receiver<Visit>) {
+fn join_listener() -> (JoinPort, SocketAddr, Receiver<Visit>) {
     let join_listener = JoinListener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = join_listener.address();
     let (tell, visits) = channel();
@@ -47,7 +47,7 @@ fn refusal(visits: &Receiver<Visit>) -> String {
     }
 }
 
-fn line(link: Link, limit: usize, pulse: Pulse) -> (Line, Receiver<LineEvent>) {
+fn line(link: Link, limit: usize, pulse: HeartbeatTiming) -> (Line, Receiver<LineEvent>) {
     let (tell, heard) = channel();
     (Line::new(link, limit, pulse, move |what| drop(tell.send(what))).unwrap(), heard)
 }
@@ -78,7 +78,7 @@ fn documents_go_both_ways_whole_and_in_order_and_last_words_are_heard() {
     let (far, greeting) = arrival(&visits);
     assert_eq!(greeting, b"it is me");
     let ((near, near_heard), (far, far_heard)) =
-        (line(near, LIMIT, Pulse::default()), line(far, LIMIT, Pulse::default()));
+        (line(near, LIMIT, HeartbeatTiming::default()), line(far, LIMIT, HeartbeatTiming::default()));
     assert_eq!((near.local(), near.remote()), (far.remote(), far.local()));
     let documents: Vec<Vec<u8>> = [1, 2, 70_000, 5_000_000, 3]
         .iter()
@@ -98,7 +98,7 @@ fn documents_go_both_ways_whole_and_in_order_and_last_words_are_heard() {
 #[test]
 fn whoever_is_silent_is_suspected_and_then_lost_and_whoever_beats_is_not() {
     let (_porch, address, visits) = join_listener();
-    let pulse = Pulse {
+    let pulse = HeartbeatTiming {
         beat: Duration::from_millis(20),
         suspect: Duration::from_millis(100),
         dead: Duration::from_millis(300),
@@ -111,7 +111,7 @@ fn whoever_is_silent_is_suspected_and_then_lost_and_whoever_beats_is_not() {
     assert!(cause.starts_with("nothing was heard from it for 0."), "{cause}");
 
     let near = visitor(address, b"alive");
-    let (_far, heard) = line(arrival(&visits).0, LIMIT, Pulse { dead: PATIENCE, ..pulse });
+    let (_far, heard) = line(arrival(&visits).0, LIMIT, HeartbeatTiming { dead: PATIENCE, ..pulse });
     let (near, _) = line(near, LIMIT, pulse);
     std::thread::sleep(Duration::from_millis(400));
     // Whatever was suspected on a busy machine was taken back.
@@ -122,8 +122,8 @@ fn whoever_is_silent_is_suspected_and_then_lost_and_whoever_beats_is_not() {
 #[test]
 fn a_length_beyond_the_limit_ends_the_line() {
     let (_porch, address, visits) = join_listener();
-    let (near, _heard) = line(visitor(address, b"long"), LIMIT, Pulse::default());
-    let (_far, heard) = line(arrival(&visits).0, 1000, Pulse::default());
+    let (near, _heard) = line(visitor(address, b"long"), LIMIT, HeartbeatTiming::default());
+    let (_far, heard) = line(arrival(&visits).0, 1000, HeartbeatTiming::default());
     near.say(vec![1; 1000]);
     assert_eq!(document(&heard).len(), 1000);
     near.say(vec![1; 1001]);

@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use paceline_wire::stream::medium::Medium;
-use paceline_wire::stream::{Listener, Streams};
+use paceline_wire::stream::{Listener, StreamTransport};
 use paceline_wire::{Identity, Interfaces, Key, Link, Shaped, StreamOptions, Transport, inproc};
 
 /// No wait in these tests is longer.
@@ -34,7 +34,7 @@ fn listeners<M: Medium>(world: usize) -> Doors<M> {
     (listeners, addresses)
 }
 
-fn mesh<M: Medium>(world: usize, options: StreamOptions) -> Vec<Streams<M>> {
+fn mesh<M: Medium>(world: usize, options: StreamOptions) -> Vec<StreamTransport<M>> {
     let (listeners, addresses) = listeners::<M>(world);
     thread::scope(|scope| {
         let connect = |(rank, listener): (usize, Listener<M>)| {

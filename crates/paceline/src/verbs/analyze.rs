@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use paceline_analyze::table::{self, Columns, Response, RowSample};
+use paceline_analyze::table::{self, ColumnRoles, Response, RowSample};
 use paceline_analyze::{Analysis, AnalysisRequest, FindingKind, StudyTable, StudyTableError, importance};
 use paceline_plan::{Goal, TableError};
 use paceline_study::{StudyState, find_or_fail};
@@ -23,14 +23,14 @@ pub struct Args {
     #[arg(value_name = "STUDY", conflicts_with = "table")]
     study: Option<String>,
     #[command(flatten)]
-    asked: Asked,
+    asked: AnalysisQuery,
     #[command(flatten)]
     store: Where,
 }
 
 /// Which runs are looked at, and what is asked of them.
 #[derive(clap::Args, Clone, Debug)]
-pub struct Asked {
+pub struct AnalysisQuery {
     /// Runs in a file of comma-separated values with a header, also gzipped [default: the recorded runs]
     #[arg(long, value_name = "FILE.csv")]
     table: Option<PathBuf>,
@@ -84,7 +84,7 @@ Examples:
   paceline analyze --table runs.csv --factor model --factor servers --response step_s \\
       --maximize accuracy --workload model --json";
 
-impl Asked {
+impl AnalysisQuery {
     /// Reads the table, the study's runs, or all recorded ones.
     pub fn table(&self, store: &Where, study: Option<&str>) -> Result<StudyTable, Failure> {
         if let Some(name) = study {
@@ -129,7 +129,7 @@ impl Asked {
                 }
             }
         }
-        let columns = Columns {
+        let columns = ColumnRoles {
             factors: self.factors.clone(),
             responses,
             id: self.id.clone(),

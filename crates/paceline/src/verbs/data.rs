@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
-use paceline_data::origin::{Origin, Parcel};
-use paceline_data::{DatasetContents, DatasetKind, FileState, Form, common_path};
+use paceline_data::origin::{DownloadItem, Origin};
+use paceline_data::{DatasetContents, DatasetKind, FileState, SampleForm, common_path};
 use paceline_fetch::{Client, FetchEvent};
 use paceline_resolve::{own_data_folder, variable};
 use serde::Serialize;
@@ -93,8 +93,8 @@ fn list(place: &PlaceFlags, show: Show) -> Result<(), Failure> {
         .iter()
         .map(|d| {
             let (shape, classes) = match d.form {
-                Form::Fixed { shape, classes } => (Some(shape), Some(classes)),
-                Form::FromFiles(_) => (None, None),
+                SampleForm::Fixed { shape, classes } => (Some(shape), Some(classes)),
+                SampleForm::FromFiles(_) => (None, None),
             };
             Row { name: d.name, about: d.about, shape, classes, available: d.locate(&folders).is_ok() }
         })
@@ -215,7 +215,7 @@ struct Follow {
 }
 
 impl Follow {
-    fn new(parcel: &Parcel, show: Show) -> Self {
+    fn new(parcel: &DownloadItem, show: Show) -> Self {
         let bar = Bar::new(show, "{msg} {bar:30} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left");
         bar.message(parcel.name);
         Self { bar, name: parcel.name }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Subcommand;
-use paceline_data::{DatasetSettings, Form};
+use paceline_data::{DatasetSettings, SampleForm};
 use paceline_nn::models::Model;
 use paceline_nn::{Graph, Shape};
 use serde::Serialize;
@@ -59,7 +59,7 @@ fn parse_shape(text: &str) -> Result<Shape, String> {
 }
 
 #[derive(Serialize)]
-struct Listed {
+struct ListedModel {
     name: &'static str,
     about: &'static str,
     input: String,
@@ -104,8 +104,8 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
 }
 
 fn list(show: Show) -> Result<(), Failure> {
-    let row = |m: &Model| Listed { name: m.name, about: m.about, input: m.native_input.to_string() };
-    let rows: Vec<Listed> = registries().runs().models.iter().map(row).collect();
+    let row = |m: &Model| ListedModel { name: m.name, about: m.about, input: m.native_input.to_string() };
+    let rows: Vec<ListedModel> = registries().runs().models.iter().map(row).collect();
     if show.json {
         return Ok(output::json(&rows)?);
     }
@@ -119,8 +119,8 @@ fn show_one(args: &ShowArgs, show: Show) -> Result<(), Failure> {
     let model = args.model.as_deref().and_then(|name| registries().runs().models.find(name));
     let data = args.data.as_deref().and_then(|name| registries().runs().datasets.find(name));
     let sample = match data.map(|source| (source, source.form)) {
-        Some((_, Form::Fixed { shape, classes })) => Some((shape, classes)),
-        Some((source, Form::FromFiles(_))) => {
+        Some((_, SampleForm::Fixed { shape, classes })) => Some((shape, classes)),
+        Some((source, SampleForm::FromFiles(_))) => {
             let dataset = source.load(&args.place.0.data_folders(), &DatasetSettings::default())?;
             Some((dataset.shape, dataset.classes))
         }

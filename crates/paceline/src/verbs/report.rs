@@ -3,12 +3,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use paceline_analyze::Recorded;
-use paceline_analyze::charts::{self, Drawn};
+use paceline_analyze::RecordedRun;
+use paceline_analyze::charts::{self, ChartInput};
 use paceline_analyze::report::Report;
 use serde_json::json;
 
-use super::analyze::Asked;
+use super::analyze::AnalysisQuery;
 use super::explain::explained;
 use super::store::Where;
 use crate::failure::Failure;
@@ -24,7 +24,7 @@ pub struct Args {
     #[arg(value_name = "STUDY|RUN", conflicts_with = "table")]
     what: Vec<String>,
     #[command(flatten)]
-    asked: Asked,
+    asked: AnalysisQuery,
     #[command(flatten)]
     store: Where,
     /// Folder to write to: report.html, report.md, and charts/
@@ -63,7 +63,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
 
 fn of_table(args: &Args, study: Option<&str>, show: Show) -> Result<Report<'static>, Failure> {
     let (table, ask, analysis) = args.asked.analysis(&args.store, study, show)?;
-    let figures = charts::charts(&Drawn { table: &table, analysis: &analysis, ask });
+    let figures = charts::charts(&ChartInput { table: &table, analysis: &analysis, ask });
     let (used, all) = analysis.runs;
     Ok(Report {
         title: table.name.clone(),
@@ -83,7 +83,7 @@ fn of_runs(args: &Args) -> Result<Report<'static>, Failure> {
     let (mut explanations, mut notes) = (Vec::new(), Vec::new());
     let mut figures: Vec<_> = charts::run::accuracy(&store, &runs)?.into_iter().collect();
     for (i, run) in runs.iter().enumerate() {
-        match explained(&Recorded::read(&store, run)?, run.plan.as_ref()) {
+        match explained(&RecordedRun::read(&store, run)?, run.plan.as_ref()) {
             Ok(explanation) => explanations.push(explanation),
             Err(error) => notes.push(error.to_string()),
         }

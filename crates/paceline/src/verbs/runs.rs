@@ -17,7 +17,7 @@ pub struct Args {
 
 /// A run, as programs see it.
 #[derive(Serialize)]
-pub struct Listed<'a> {
+pub struct ListedRun<'a> {
     run: &'a str,
     state: &'a str,
     origin: &'a str,
@@ -38,9 +38,9 @@ pub struct Listed<'a> {
 }
 
 /// What is listed of a run.
-pub fn listed(run: &RunRow) -> Listed<'_> {
+pub fn listed(run: &RunRow) -> ListedRun<'_> {
     let plan = run.plan.as_ref();
-    Listed {
+    ListedRun {
         run: &run.run,
         state: &run.state,
         origin: &run.origin,
@@ -64,7 +64,7 @@ pub fn listed(run: &RunRow) -> Listed<'_> {
 /// `paceline runs`.
 pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     let runs = args.store.open()?.runs()?;
-    let rows: Vec<Listed<'_>> = runs.iter().map(listed).collect();
+    let rows: Vec<ListedRun<'_>> = runs.iter().map(listed).collect();
     if show.json {
         return Ok(output::json(&rows)?);
     }
@@ -75,7 +75,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     Ok(output::text(&table(&rows))?)
 }
 
-pub fn table(rows: &[Listed<'_>]) -> String {
+pub fn table(rows: &[ListedRun<'_>]) -> String {
     let or =
         |value: Option<f64>, digits: usize| value.map_or_else(|| "-".into(), |v| format!("{v:.digits$}"));
     let cells: Vec<Vec<String>> = rows

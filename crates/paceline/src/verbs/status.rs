@@ -9,7 +9,7 @@ use paceline_study::{Findings, StudyState, duration, find_or_fail, journal, name
 use serde::Serialize;
 use serde_json::json;
 
-use super::runs::{Listed, listed, table};
+use super::runs::{ListedRun, listed, table};
 use super::store::Where;
 use crate::failure::Failure;
 use crate::flags::registries;
@@ -51,7 +51,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
         runs => runs?,
     };
     runs.retain(|run| run.state == "running");
-    let runs: Vec<Listed<'_>> = runs.iter().map(listed).collect();
+    let runs: Vec<ListedRun<'_>> = runs.iter().map(listed).collect();
     if show.json {
         return Ok(output::json(&json!({"type": "result", "runs": runs, "studies": studies}))?);
     }

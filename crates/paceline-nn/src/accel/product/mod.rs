@@ -25,7 +25,7 @@ use crate::real::Real;
 
 /// What a tile of the output starts from.
 #[derive(Clone, Copy, Debug)]
-pub enum Start<'a, T> {
+pub enum TileStart<'a, T> {
     /// Zero: the output is overwritten.
     Zero,
     /// One value per column.
@@ -82,7 +82,7 @@ pub struct Product<'a, T> {
     /// Stride of a row in `c`.
     pub c_row: usize,
     /// What the output starts from.
-    pub start: Start<'a, T>,
+    pub start: TileStart<'a, T>,
     /// Whether negative results become zero.
     pub relu: bool,
     /// Whether the product is one of several.
@@ -98,7 +98,7 @@ impl<'a, T> Product<'a, T> {
         (a, a_row, a_inner): (&'a [T], usize, usize),
         (b, b_inner): (&'a [T], usize),
         (c, c_row): (&'a mut [T], usize),
-        start: Start<'a, T>,
+        start: TileStart<'a, T>,
     ) -> Self {
         let (outer, a_outer, b_outer) = (1, 0, 0);
         let (relu, repeat) = (false, Repeat::ONCE);
@@ -134,7 +134,7 @@ impl<'a, T> Product<'a, T> {
         }
         let parts = [last(count, c), last(self.rows, self.c_row), self.cols];
         assert!(within(self.c.len(), &parts), "the output is too short");
-        if let Start::Bias(bias) = self.start {
+        if let TileStart::Bias(bias) = self.start {
             assert!(bias.len() >= self.cols, "the bias is too short");
         }
     }
@@ -174,9 +174,9 @@ mod tests {
     /// The definition, one element at a time, in f64.
     fn definition(t: &Product<'_, f32>, k: usize, r: usize, j: usize) -> f64 {
         let mut sum = match t.start {
-            Start::Zero => 0.0,
-            Start::Bias(bias) => bias[j].to_f64(),
-            Start::Output => t.c[k * t.repeat.c + r * t.c_row + j].to_f64(),
+            TileStart::Zero => 0.0,
+            TileStart::Bias(bias) => bias[j].to_f64(),
+            TileStart::Output => t.c[k * t.repeat.c + r * t.c_row + j].to_f64(),
         };
         for o in 0..t.outer {
             for i in 0..t.inner {
@@ -205,7 +205,7 @@ mod tests {
             let b = fill(outer * b_outer.max(b_inner) + cols + slack * 2, 1);
             let bias = fill(cols, 2);
             let before = fill(repeat.count * rows * c_row, 3);
-            let start = match start { 0 => Start::Zero, 1 => Start::Bias(&bias[..]), _ => Start::Output };
+            let start = match start { 0 => TileStart::Zero, 1 => TileStart::Bias(&bias[..]), _ => TileStart::Output };
             for level in Level::available() {
                 let mut c = before.clone();
                 let mut reference = before.clone();
@@ -231,7 +231,7 @@ mod tests {
     fn a_short_operand_is_refused_before_any_kernel_runs() {
         let mut c = [0f32; 4];
         let task =
-            Product::matrices([1, 4, 2], (&[1.0, 1.0], 0, 1), (&[1.0; 7], 4), (&mut c, 4), Start::Zero);
+            Product::matrices([1, 4, 2], (&[1.0, 1.0], 0, 1), (&[1.0; 7], 4), (&mut c, 4), TileStart::Zero);
         product_f32(Level::detect(), task);
     }
 }

@@ -1,7 +1,7 @@
 //! The tile product in plain Rust, for any number type and any CPU.
 
 use super::super::level::{Isa, Level};
-use super::{Product, Start, parts};
+use super::{Product, TileStart, parts};
 use crate::real::Real;
 
 const P: usize = 4;
@@ -26,13 +26,13 @@ per_level! {
 fn tile<T: Real>(t: &mut Product<'_, T>, k: usize, r0: usize, rows: usize, j0: usize, cols: usize) {
     let mut acc = [[T::ZERO; L]; P];
     match t.start {
-        Start::Zero => {}
-        Start::Bias(bias) => {
+        TileStart::Zero => {}
+        TileStart::Bias(bias) => {
             for row in &mut acc[..rows] {
                 row[..cols].copy_from_slice(&bias[j0..j0 + cols]);
             }
         }
-        Start::Output => {
+        TileStart::Output => {
             for (p, row) in acc[..rows].iter_mut().enumerate() {
                 let at = k * t.repeat.c + (r0 + p) * t.c_row + j0;
                 row[..cols].copy_from_slice(&t.c[at..at + cols]);

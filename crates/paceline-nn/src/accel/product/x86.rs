@@ -6,7 +6,7 @@
 use std::arch::x86_64::*;
 
 use super::super::vector::Vector;
-use super::{Product, Start, parts};
+use super::{Product, TileStart, parts};
 
 /// Computes a tile of at most [`Register::ROWS`] rows and two vectors: `(task, repetition, row, column, columns)`.
 type Kernel = unsafe fn(&mut Product<'_, f32>, usize, usize, usize, usize);
@@ -159,8 +159,8 @@ unsafe fn tile<V: Register, const P: usize, const N: usize, const PART: bool, co
         let c = t.c.as_mut_ptr().add(k * t.repeat.c + r0 * t.c_row + j0);
         let mut acc = [[V::splat(0.0); N]; P];
         match t.start {
-            Start::Zero => {}
-            Start::Bias(bias) => {
+            TileStart::Zero => {}
+            TileStart::Bias(bias) => {
                 for n in 0..N {
                     let v = load(bias.as_ptr().add(j0), n);
                     for row in &mut acc {
@@ -168,7 +168,7 @@ unsafe fn tile<V: Register, const P: usize, const N: usize, const PART: bool, co
                     }
                 }
             }
-            Start::Output => {
+            TileStart::Output => {
                 for (p, row) in acc.iter_mut().enumerate() {
                     for (n, v) in row.iter_mut().enumerate() {
                         *v = load(c.add(p * t.c_row), n);

@@ -3,7 +3,7 @@
 
 use super::super::{Backward, Forward, Layer, Place, sample};
 use super::{BiasGradient, Conv2d};
-use crate::accel::{Level, Product, Start, elementwise};
+use crate::accel::{Level, Product, TileStart, elementwise};
 use crate::compute::Buffer;
 use crate::real::Real;
 use crate::shape::Shape;
@@ -53,7 +53,7 @@ impl<T: Real> Exec<T> {
         self.conv.kernel[0] * self.conv.kernel[1] * self.x.c
     }
 
-    fn forward_sample(&self, level: Level, xp: &[T], weight: &[T], start: Start<'_, T>, y: &mut [T]) {
+    fn forward_sample(&self, level: Level, xp: &[T], weight: &[T], start: TileStart<'_, T>, y: &mut [T]) {
         let ([kh, kw], [sh, sw]) = (self.conv.kernel, self.conv.stride);
         let (c, co, row) = (self.x.c, self.y.c, self.padded.w * self.x.c);
         for (i, y) in y.chunks_exact_mut(self.y.w * co).enumerate() {
@@ -71,7 +71,7 @@ impl<T: Real> Exec<T> {
         (xp, dy): (&[T], &[T]),
         first: usize,
         rows: &mut [T],
-        start: Start<'_, T>,
+        start: TileStart<'_, T>,
     ) {
         let ([_, kw], [sh, sw]) = (self.conv.kernel, self.conv.stride);
         let (c, co, row) = (self.x.c, self.y.c, self.padded.w * self.x.c);
@@ -92,7 +92,7 @@ impl<T: Real> Exec<T> {
 impl<T: Real> Layer<T> for Exec<T> {
     fn forward(&mut self, io: Forward<'_, T>) {
         let (weight, bias) = io.params.split_at(self.taps() * self.y.c);
-        let start = if self.conv.bias { Start::Bias(bias) } else { Start::Zero };
+        let start = if self.conv.bias { TileStart::Bias(bias) } else { TileStart::Zero };
         let (level, padded) = (io.compute.level, self.padded.size());
         let (x_size, y_size) = (self.x.size(), self.y.size());
         let (each, cost) = (io.saved.len() / io.pass.samples, self.taps() * y_size);
@@ -123,7 +123,7 @@ impl<T: Real> Layer<T> for Exec<T> {
         let xp_size = this.padded.size();
         pool.split(d_weight, this.y.c, n * y_size, |first, rows| {
             for i in 0..n {
-                let start = if i == 0 { io.pass.start() } else { Start::Output };
+                let start = if i == 0 { io.pass.start() } else { TileStart::Output };
                 let of_sample = (sample(xp, i, xp_size), sample(dy, i, y_size));
                 this.weight_gradient(level, of_sample, first, rows, start);
             }
@@ -211,7 +211,7 @@ impl Phases {
         conv: &Exec<T>,
         dy: &[T],
         dx: &mut [T],
-        start: Start<'_, T>,
+        start: TileStart<'_, T>,
     ) {
         let (x, co) = (conv.x, conv.y.c);
         let (kernel, stride, pad) = (conv.conv.kernel, conv.conv.stride, conv.conv.pad);

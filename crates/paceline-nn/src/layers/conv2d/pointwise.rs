@@ -3,7 +3,7 @@
 
 use super::super::{Backward, Forward, Layer, Place, sample};
 use super::{BiasGradient, Conv2d};
-use crate::accel::{Level, Product, Start, elementwise};
+use crate::accel::{Level, Product, TileStart, elementwise};
 use crate::compute::{Buffer, Compute};
 use crate::real::Real;
 use crate::shape::Shape;
@@ -54,7 +54,7 @@ fn multiply<T: Real>(
     level: Level,
     rows: &[T],
     weight: &[T],
-    start: Start<'_, T>,
+    start: TileStart<'_, T>,
     out: &mut [T],
     widths: [usize; 2],
     relu: bool,
@@ -85,7 +85,7 @@ impl<T: Real> Exec<T> {
         });
     }
 
-    fn input_gradient(&self, compute: &Compute, dy: &[T], out: &mut [T], start: Start<'_, T>) {
+    fn input_gradient(&self, compute: &Compute, dy: &[T], out: &mut [T], start: TileStart<'_, T>) {
         let (c, co) = (self.x.c, self.y.c);
         compute.pool.split(out, c, c * co, |first, out| {
             let dy = &dy[first * co..first * co + out.len() / c * co];
@@ -98,7 +98,7 @@ impl<T: Real> Layer<T> for Exec<T> {
     fn forward(&mut self, io: Forward<'_, T>) {
         let (c, co, level) = (self.x.c, self.y.c, io.compute.level);
         let (weight, bias) = io.params.split_at(c * co);
-        let start = if bias.is_empty() { Start::Zero } else { Start::Bias(bias) };
+        let start = if bias.is_empty() { TileStart::Zero } else { TileStart::Bias(bias) };
         self.pick(io.compute, io.x, io.saved);
         let x = if io.saved.is_empty() { io.x } else { &*io.saved };
         io.compute.pool.split(io.y, co, c * co, |first, y| {
@@ -121,7 +121,7 @@ impl<T: Real> Layer<T> for Exec<T> {
         pool.split(d_weight, co, pixels * co, |first, rows| {
             let count = rows.len() / co;
             for (k, (x, dy)) in x.chunks(TERMS * c).zip(dy.chunks(TERMS * co)).enumerate() {
-                let start = if k == 0 { io.pass.start() } else { Start::Output };
+                let start = if k == 0 { io.pass.start() } else { TileStart::Output };
                 let (a, size) = ((&x[first..], 1, c), [count, co, dy.len() / co]);
                 T::product(level, Product::matrices(size, a, (dy, co), (&mut *rows, co), start));
             }
@@ -133,7 +133,7 @@ impl<T: Real> Layer<T> for Exec<T> {
             return self.input_gradient(io.compute, dy, dx.values, start);
         }
         let picked = &mut io.scratch[..pixels * c];
-        self.input_gradient(io.compute, dy, picked, Start::Zero);
+        self.input_gradient(io.compute, dy, picked, TileStart::Zero);
         let (this, size, each) = (&*self, self.x.size(), self.y.h * self.y.w * c);
         pool.split(dx.values, size, size, |first, part| {
             if !dx.add {

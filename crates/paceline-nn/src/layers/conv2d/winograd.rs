@@ -10,7 +10,7 @@ use crate::accel::winograd::{
     Finish, POINTS, SIDE, Tiles, add_times, transform_gradients, transform_inputs, transform_outputs,
     weight_matrix,
 };
-use crate::accel::{Level, Product, Repeat, Start, elementwise};
+use crate::accel::{Level, Product, Repeat, TileStart, elementwise};
 use crate::compute::{Buffer, Compute};
 use crate::real::Real;
 use crate::shape::Shape;
@@ -132,7 +132,7 @@ impl Convolution {
         self.groups(y.len() / self.output.size(), |first, count| {
             transform_inputs(level, x, &self.reads, first, count, u);
             let size = [count, co, c];
-            let task = Product::matrices(size, (&*u, c, 1), (weights, co), (&mut *m, co), Start::Zero);
+            let task = Product::matrices(size, (&*u, c, 1), (weights, co), (&mut *m, co), TileStart::Zero);
             let repeat = Repeat { count: POINTS, a: group * c, b: c * co, c: group * co };
             T::product(level, Product { repeat, ..task });
             transform_outputs(level, m, &self.writes, first, count, y, finish);
@@ -145,7 +145,7 @@ impl Convolution {
         level: Level,
         (x, dy): (&[T], &[T]),
         sums: &mut [T],
-        start: Start<'_, T>,
+        start: TileStart<'_, T>,
         scratch: &mut [T],
     ) {
         let (c, co, group) = (self.input.c, self.output.c, self.group);
@@ -153,7 +153,7 @@ impl Convolution {
         self.groups(dy.len() / self.output.size(), |first, count| {
             transform_inputs(level, x, &self.reads, first, count, u);
             transform_gradients(level, dy, &self.writes, first, count, m);
-            let (size, start) = ([c, co, count], if first == 0 { start } else { Start::Output });
+            let (size, start) = ([c, co, count], if first == 0 { start } else { TileStart::Output });
             let task = Product::matrices(size, (&*u, 1, c), (&*m, co), (&mut *sums, co), start);
             let repeat = Repeat { count: POINTS, a: group * c, b: group * co, c: c * co };
             T::product(level, Product { repeat, ..task });
@@ -234,7 +234,7 @@ impl<T: Real> Exec<T> {
                 if from < to {
                     let (from, to) = (from - before, to - before);
                     let images = (&x[from * x_size..to * x_size], &dy[from * y_size..to * y_size]);
-                    let start = if begin < before { Start::Output } else { Start::Zero };
+                    let start = if begin < before { TileStart::Output } else { TileStart::Zero };
                     forward.weight_sums(level, images, sums, start, scratch);
                 }
             }

@@ -1,7 +1,7 @@
 //! Gated recurrent unit.
 
 use super::{Cell, Exec, Step};
-use crate::accel::{Product, Start, elementwise, gates};
+use crate::accel::{Product, TileStart, elementwise, gates};
 use crate::description::{Fields, Problem};
 use crate::layers::{Layer, Place};
 use crate::real::Real;
@@ -41,8 +41,8 @@ impl Cell for Gru {
         let before = (before, t * h, 1);
         let (both, candidate) = ([samples, 2 * h, terms], [samples, h, terms]);
         let to = (&mut kept[step * each..], t * each);
-        T::product(level, Product::matrices(both, before, (w_hh, wide), to, Start::Output));
-        let (weight, bias) = (&w_hh[2 * h..], Start::Bias(&b_hh[2 * h..]));
+        T::product(level, Product::matrices(both, before, (w_hh, wide), to, TileStart::Output));
+        let (weight, bias) = (&w_hh[2 * h..], TileStart::Bias(&b_hh[2 * h..]));
         let to = (&mut kept[step * each + 3 * h..], t * each);
         T::product(level, Product::matrices(candidate, before, (weight, wide), to, bias));
         for (kept, y) in kept.chunks_exact_mut(t * each).zip(y.chunks_exact_mut(t * h)) {

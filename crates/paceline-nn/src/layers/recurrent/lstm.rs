@@ -1,7 +1,7 @@
 //! Long short-term memory.
 
 use super::{Cell, Exec, Step};
-use crate::accel::{Product, Start, gates};
+use crate::accel::{Product, TileStart, gates};
 use crate::description::{Fields, Problem};
 use crate::layers::{Layer, Place};
 use crate::real::Real;
@@ -39,7 +39,7 @@ impl Cell for Lstm {
         if step > 0 {
             let (before, to) = ((&y[(step - 1) * h..], t * h, 1), (&mut kept[step * each..], t * each));
             let size = [samples, wide, h];
-            T::product(level, Product::matrices(size, before, (w_hh, wide), to, Start::Output));
+            T::product(level, Product::matrices(size, before, (w_hh, wide), to, TileStart::Output));
         }
         for (kept, y) in kept.chunks_exact_mut(t * each).zip(y.chunks_exact_mut(t * h)) {
             let (others, own) = kept[..(step + 1) * each].split_at_mut(step * each);

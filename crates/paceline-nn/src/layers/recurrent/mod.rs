@@ -14,7 +14,7 @@ use std::marker::PhantomData;
 
 use super::sequence::steps;
 use super::{Backward, Forward, Init, Layer, Place, Spec, TensorSpec};
-use crate::accel::{Level, Product, Start, elementwise};
+use crate::accel::{Level, Product, TileStart, elementwise};
 use crate::compute::Buffer;
 use crate::real::Real;
 use crate::shape::Shape;
@@ -126,7 +126,7 @@ impl<T: Real, C: Cell> Layer<T> for Exec<T, C> {
             let (size, x) = ([kept.len() / each, wide, inputs], (&io.x[first * t * inputs..], inputs, 1));
             T::product(
                 level,
-                Product::matrices(size, x, (w_ih, wide), (&mut *kept, each), Start::Bias(b_ih)),
+                Product::matrices(size, x, (w_ih, wide), (&mut *kept, each), TileStart::Bias(b_ih)),
             );
             for step in 0..t {
                 C::forward(&self.step(level, step), kept, y, w_hh, b_hh);
@@ -154,7 +154,7 @@ impl<T: Real, C: Cell> Layer<T> for Exec<T, C> {
                 for &[from, to, width] in C::HIDDEN {
                     let (size, a) = ([samples, h, width * h], (&kept[step * each + from * h..], t * each, 1));
                     let (b, c) = ((&turned_hh[to * h * h..], h), (&mut dy[(step - 1) * h..], t * h));
-                    T::product(level, Product::matrices(size, a, b, c, Start::Output));
+                    T::product(level, Product::matrices(size, a, b, c, TileStart::Output));
                 }
             }
         });

@@ -16,7 +16,7 @@ mod worker;
 
 use std::ops::Range;
 
-use super::{Agreement, COLLECTIVE, Strategy};
+use super::{COLLECTIVE, ReplicaAgreement, Strategy};
 use crate::codec::{Coder, Family};
 use crate::setup::{Averages, Refusal, Setup, pieces};
 
@@ -38,9 +38,9 @@ pub(super) const PS: Strategy = Strategy {
     agreement: |setup| {
         let rounded = setup.coder.is_some_and(|coder| coder.codec.family == Family::PerHop);
         match (setup.sync.always_together(setup.end()), setup.coder) {
-            (true, None) => Agreement::Exact,
-            (true, Some(_)) if !rounded => Agreement::Common,
-            _ => Agreement::Apart,
+            (true, None) => ReplicaAgreement::Exact,
+            (true, Some(_)) if !rounded => ReplicaAgreement::Common,
+            _ => ReplicaAgreement::Apart,
         }
     },
     make: |setup, rank| {

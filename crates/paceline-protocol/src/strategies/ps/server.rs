@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use super::straggling::Straggling;
 use super::{BYE, FAREWELL, FRESH, GO, NONE, PULL, PUSH, Part, back, parts};
 use crate::codec::Accumulate;
-use crate::consistency::{Gate, Race};
+use crate::consistency::{Gate, WorkerClocks};
 use crate::setup::{Averages, Setup};
 use crate::vocabulary::{
-    Action, Actions, Buf, Head, Input, MsgId, OpId, Outcome, Participant, Rank, Region, Tag, Time,
+    Action, Actions, Buf, Input, MessageHead, MsgId, OpId, Outcome, Participant, Rank, Region, Tag, Time,
 };
 
 pub(super) struct Server {
@@ -22,7 +22,7 @@ pub(super) struct Server {
     /// Updates applied: synchronous steps, and single pushes.
     version: u64,
     workers: Vec<Peer>,
-    race: Race,
+    race: WorkerClocks,
     gate: Box<dyn Gate>,
     /// Per own part, what has come of the present synchronous step.
     gathered: Vec<Gather>,
@@ -102,7 +102,7 @@ impl Server {
             parts,
             version: 0,
             workers: vec![Peer::default(); p],
-            race: Race { clocks: vec![setup.from; p], ..Race::new(p) },
+            race: WorkerClocks { clocks: vec![setup.from; p], ..WorkerClocks::new(p) },
             gate: setup.sync.gate(p),
             updated: 0,
             next_unit: (setup.from + 1) * p as u64,
@@ -200,7 +200,7 @@ impl Server {
         let shared = (!self.direct() && self.setup.sync.is_bsp()).then(|| self.copy(i, 0, out));
         for worker in 0..p {
             let unit = if more { first + worker as u64 } else { NONE };
-            let head = Head { version: self.version + 1, unit, together, ..Head::default() };
+            let head = MessageHead { version: self.version + 1, unit, together, ..MessageHead::default() };
             let (body, leaving) = match (self.direct(), shared) {
                 (true, _) => {
                     let range = self.parts[i].1.range.clone();
@@ -245,7 +245,7 @@ impl Server {
         out.push(Action::Release(msg));
     }
 
-    fn push(&mut self, now: Time, from: Rank, i: usize, head: Head, msg: MsgId, out: &mut Actions) {
+    fn push(&mut self, now: Time, from: Rank, i: usize, head: MessageHead, msg: MsgId, out: &mut Actions) {
         let slowest = self.race.slowest();
         let peer = &mut self.workers[from];
         peer.read = if peer.arrived == 0 { head.version } else { peer.read.min(head.version) };
@@ -340,7 +340,7 @@ impl Server {
         self.workers[worker].sent = self.version;
         self.gate.released(now, worker);
         let clock = self.race.clocks[worker];
-        let head = Head { version: self.version, unit, together, ..Head::default() };
+        let head = MessageHead { version: self.version, unit, together, ..MessageHead::default() };
         for i in 0..self.parts.len() {
             // Updates go on while the answer leaves: it is sent from a copy.
             let copy = self.copy(i, worker, out);
@@ -350,7 +350,7 @@ impl Server {
         if self.shard == 0 && self.setup.sync.central {
             let (generation, step) = (self.setup.generation, clock as u32);
             let tag = Tag { generation, step, bucket: worker as u32, phase: GO };
-            let head = Head { version, unit: self.race.slowest(), ..Head::default() };
+            let head = MessageHead { version, unit: self.race.slowest(), ..MessageHead::default() };
             for shard in 1..self.setup.servers {
                 out.send(self.setup.server(shard), tag, head, None);
             }
@@ -372,7 +372,7 @@ impl Server {
                 continue;
             }
             self.workers[worker].refreshing = true;
-            let head = Head { version: self.version, unit: NONE, ..Head::default() };
+            let head = MessageHead { version: self.version, unit: NONE, ..MessageHead::default() };
             for i in 0..self.parts.len() {
                 let copy = self.copy(i, self.setup.workers + worker, out);
                 let op = out.send(worker, self.tag(0, i, FRESH), head, Some(copy));
@@ -386,7 +386,7 @@ impl Server {
         now: Time,
         from: Rank,
         tag: Tag,
-        head: Head,
+        head: MessageHead,
         body: Option<MsgId>,
         out: &mut Actions,
     ) {
@@ -399,7 +399,7 @@ impl Server {
                 self.race.gone[from] = true;
                 let (generation, step) = (self.setup.generation, tag.step);
                 let tag = Tag { generation, step, bucket: 0, phase: FAREWELL };
-                out.send(from, tag, Head::default(), None);
+                out.send(from, tag, MessageHead::default(), None);
                 self.answer(now, out);
                 self.refresh(slowest, out);
             }

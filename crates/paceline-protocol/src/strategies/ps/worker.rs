@@ -6,8 +6,8 @@ use super::{BYE, FAREWELL, FRESH, NONE, PULL, PUSH, Part, back, parts};
 use crate::codec::{Accumulate, Coder};
 use crate::setup::{Averages, Setup};
 use crate::vocabulary::{
-    Action, Actions, Buf, GradientScale, Head, Input, Load, MsgId, OpId, Outcome, Participant, Rank, Region,
-    Tag, Time,
+    Action, Actions, Buf, GradientScale, Input, MessageHead, MsgId, OpId, Outcome, Participant, Rank, Region,
+    Tag, Time, WorkerLoad,
 };
 
 /// What has not been sent yet, laid out like the gradients; and the codes on their way out.
@@ -34,7 +34,7 @@ pub(super) struct Worker {
     /// The first part that is not pulled.
     awaited: usize,
     sends: HashSet<OpId>,
-    load: Load,
+    load: WorkerLoad,
     backward_done: bool,
     /// Shards that have not said farewell, once this worker is leaving.
     leaving: Option<BTreeSet<Rank>>,
@@ -62,7 +62,7 @@ impl Worker {
             ),
             pushed: 0,
             sends: HashSet::new(),
-            load: Load::default(),
+            load: WorkerLoad::default(),
             backward_done: false,
             leaving: None,
             finished: false,
@@ -79,7 +79,7 @@ impl Worker {
         if self.unit == NONE {
             let shards = self.setup.workers..self.setup.world();
             for shard in shards.clone() {
-                out.send(shard, self.tag(0, BYE), Head::default(), None);
+                out.send(shard, self.tag(0, BYE), MessageHead::default(), None);
             }
             self.leaving = Some(shards.collect());
             return;
@@ -100,12 +100,12 @@ impl Worker {
         while let Some(part) = self.parts.get(self.pushed).filter(|part| part.range.start >= final_from) {
             let (to, range) = (self.setup.server(part.shard), part.range.clone());
             let body = self.body(self.pushed, range, out);
-            let head = Head {
+            let head = MessageHead {
                 version: self.versions[self.pushed],
                 unit: self.unit,
                 together: self.together,
                 load: self.load,
-                ..Head::default()
+                ..MessageHead::default()
             };
             let op = out.send(to, self.tag(self.pushed, PUSH), head, Some(body));
             self.sends.insert(op);
@@ -132,7 +132,7 @@ impl Worker {
         dst
     }
 
-    fn pull(&mut self, tag: Tag, head: Head, msg: MsgId, out: &mut Actions) {
+    fn pull(&mut self, tag: Tag, head: MessageHead, msg: MsgId, out: &mut Actions) {
         let i = tag.bucket as usize;
         let asked = tag.phase == PULL && self.pulled.get(i) == Some(&false);
         // Fresher values are welcome as long as the next step has not begun.

@@ -9,7 +9,7 @@
 
 mod waves;
 
-use super::{Agreement, COLLECTIVE, Strategy, refuse_lossy, ring_links};
+use super::{COLLECTIVE, ReplicaAgreement, Strategy, refuse_lossy, ring_links};
 use crate::options::{Kind, Options, Parameter};
 use crate::setup::{Averages, Refusal, Setup};
 use crate::step_driver::StepDriver;
@@ -42,9 +42,9 @@ pub(super) const STEPWISE: Strategy = Strategy {
     links: ring_links,
     check,
     agreement: |setup| match (Axes::new(setup).sync_every, setup.coder, setup.workers) {
-        (_, _, 1) | (1, None, _) => Agreement::Exact,
-        (1, Some(_), _) => Agreement::Common,
-        _ => Agreement::Apart,
+        (_, _, 1) | (1, None, _) => ReplicaAgreement::Exact,
+        (1, Some(_), _) => ReplicaAgreement::Common,
+        _ => ReplicaAgreement::Apart,
     },
     ..COLLECTIVE
 };

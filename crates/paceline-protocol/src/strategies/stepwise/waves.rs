@@ -6,7 +6,7 @@ use super::Axes;
 use crate::codec::{Accumulate, Coder};
 use crate::setup::{Averages, Setup, pieces, split};
 use crate::step_driver::StepProtocol;
-use crate::vocabulary::{Action, Actions, Buf, GradientScale, Head, MsgId, OpId, Rank, Region, Tag};
+use crate::vocabulary::{Action, Actions, Buf, GradientScale, MessageHead, MsgId, OpId, Rank, Region, Tag};
 
 /// Kinds of messages: a running sum, a full average, and "your sums of that step were taken".
 const SUM: u16 = 0;
@@ -165,7 +165,7 @@ impl Waves {
         });
         let (generation, step) = (self.generation, self.step as u32);
         let tag = Tag { generation, step, bucket: i as u32, phase: kind };
-        let op = out.send((self.rank + 1) % self.axes.workers, tag, Head::default(), Some(body));
+        let op = out.send((self.rank + 1) % self.axes.workers, tag, MessageHead::default(), Some(body));
         self.sends.insert(op, (i, kind));
         if kind == SUM {
             self.waves[i].sum_leaves = true;
@@ -270,7 +270,12 @@ impl Waves {
         if self.owed == 0 {
             let (generation, step) = (self.generation, self.step as u32);
             let tag = Tag { generation, step, bucket: 0, phase: TAKEN };
-            out.send((self.rank + self.axes.workers - 1) % self.axes.workers, tag, Head::default(), None);
+            out.send(
+                (self.rank + self.axes.workers - 1) % self.axes.workers,
+                tag,
+                MessageHead::default(),
+                None,
+            );
         }
     }
 

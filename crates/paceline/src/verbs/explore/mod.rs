@@ -27,7 +27,7 @@ pub struct Args {
     #[arg(long, default_value = "bayes", help = table::samplers(), help_heading = "Instead of a study, a table")]
     sampler: String,
     #[command(flatten, next_help_heading = "Instead of a study, a table")]
-    asked: table::Asked,
+    asked: table::TableQuery,
 }
 
 /// How runs are made.

@@ -19,7 +19,7 @@ pub fn samplers() -> String {
 
 /// What is asked of a table.
 #[derive(clap::Args, Clone, Debug)]
-pub struct Asked {
+pub struct TableQuery {
     /// A column that varies; give it once per axis
     #[arg(long = "axis", value_name = "COLUMN")]
     axes: Vec<String>,
@@ -46,7 +46,7 @@ pub struct Asked {
     seed: u64,
 }
 
-impl Asked {
+impl TableQuery {
     fn exploration(&self, table: &Path) -> Result<Exploration, Failure> {
         let goal = if self.maximize { Goal::Maximize } else { Goal::Minimize };
         if self.objectives.is_empty() {
@@ -71,7 +71,7 @@ impl Asked {
 }
 
 /// `paceline explore --table`.
-pub fn explore(table: &Path, sampler: &str, asked: &Asked, show: Show) -> Result<(), Failure> {
+pub fn explore(table: &Path, sampler: &str, asked: &TableQuery, show: Show) -> Result<(), Failure> {
     let exploration = asked.exploration(table)?;
     let explored = exploration.run(&registries().samplers, sampler, asked.seed)?;
     let problem = exploration.problem();
@@ -138,7 +138,7 @@ pub struct BenchArgs {
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     repeats: u64,
     #[command(flatten)]
-    asked: Asked,
+    asked: TableQuery,
 }
 
 /// `paceline bench samplers`.
