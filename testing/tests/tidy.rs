@@ -10,7 +10,6 @@ use paceline_testing::process::root;
 const SHARED_NAMES: &[(&str, &str)] = &[
     ("Event", "`record`: an event of a run; `wire`: what a transport reports. To be renamed in `wire`"),
     ("Gather", "to be renamed in `launch`"),
-    ("Kind", "to be renamed in `nn` or `protocol`"),
     ("Layer", "`nn`: a layer with its memory, not exported; `virtual`: a layer's costs"),
     ("Outcome", "to be renamed in `nn` and `testing`"),
     ("Place", "`nn`: not exported; `launch`: a rank's place on its machine"),
@@ -19,7 +18,6 @@ const SHARED_NAMES: &[(&str, &str)] = &[
     ("Stream", "to be renamed in `wire`: `random` has the seeded streams"),
     ("Tensor", "to be renamed in `nn` or `protocol`"),
     ("Update", "to be renamed in `nn` or `train`"),
-    ("Value", "to be renamed in `nn`"),
 ];
 
 /// The program's library is `main_with`: other crates cannot meet the names of its own types.

@@ -83,11 +83,13 @@ impl Mapping {
     }
 
     /// Its first byte, at the start of a page.
+    #[inline]
     pub fn base(&self) -> NonNull<u8> {
         self.base
     }
 
     /// Its length in bytes.
+    #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
@@ -98,6 +100,7 @@ impl Mapping {
     }
 
     /// The bytes as numbers.
+    #[inline]
     pub(crate) fn numbers(&self) -> &[f32] {
         // SAFETY: pages are aligned for numbers, stay mapped as long as `self`, and any bytes are a number. Those who
         // share the memory take turns (`TensorStorage`): nobody writes to what is read here.
@@ -107,6 +110,7 @@ impl Mapping {
     }
 
     /// The bytes as numbers that can be changed.
+    #[inline]
     pub(crate) fn numbers_mut(&mut self) -> &mut [f32] {
         // SAFETY: as above, and `self` is borrowed alone.
         unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr().cast(), self.len / size_of::<f32>()) }

@@ -62,12 +62,14 @@ impl TensorStorage {
 impl Deref for TensorStorage {
     type Target = [f32];
 
+    #[inline]
     fn deref(&self) -> &[f32] {
         self.pages.as_ref().map_or(&[], Mapping::numbers)
     }
 }
 
 impl DerefMut for TensorStorage {
+    #[inline]
     fn deref_mut(&mut self) -> &mut [f32] {
         self.pages.as_mut().map_or(&mut [], Mapping::numbers_mut)
     }

@@ -513,7 +513,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Says goodbye to every peer and sees that it has left.
+    /// Says goodbye to every peer and sees that it has left. Where the run ended because a worker has left, peers may
+    /// still be sending: what they send is taken until they have said goodbye as well, since a connection that is
+    /// closed with something unread takes with it what was sent.
     pub fn finish(&mut self, memory: &mut dyn Memory) -> Result<(), TrainError> {
         let tag = Tag { generation: 0, step: 0, bucket: 0, phase: GOODBYE };
         for to in self.links.clone() {
@@ -523,7 +525,10 @@ impl Engine {
             }
         }
         let start = Instant::now();
-        while !self.goodbyes.is_empty() && start.elapsed() < Duration::from_secs(2) {
+        let early = self.left().is_some();
+        while start.elapsed() < Duration::from_secs(2)
+            && (!self.goodbyes.is_empty() || early && self.links.iter().any(|&peer| !self.departed[peer]))
+        {
             self.exchange(Some(WAIT), memory)?;
         }
         if let Some(watch) = &self.watch {

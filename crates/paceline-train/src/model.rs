@@ -75,7 +75,7 @@ fn build(plan: &TypedPlan<'_>, dataset: &Dataset) -> Result<Graph, TrainError> {
 }
 
 /// The samples of a unit of work, and what the gradient of their summed loss is scaled by.
-pub struct Batch<'a> {
+pub struct SampleBatch<'a> {
     /// The samples.
     pub pass: Pass<'a>,
     /// The factor.
@@ -125,7 +125,7 @@ impl Replica {
     pub fn gradient<'g>(
         &mut self,
         dataset: &Dataset,
-        batch: &Batch<'_>,
+        batch: &SampleBatch<'_>,
         params: &[f32],
         state: &mut [f32],
         grads: &'g mut [f32],

@@ -12,7 +12,7 @@ use paceline_resolve::TypedPlan;
 use crate::clock::Clock;
 use crate::engine::Begin;
 use crate::error::TrainError;
-use crate::model::{Batch, Replica};
+use crate::model::{Replica, SampleBatch};
 use crate::source::{Announce, GradientSource, Layout};
 use crate::weights;
 
@@ -30,7 +30,13 @@ pub fn sample_order(plan: &TypedPlan<'_>, dataset: &Dataset) -> Order {
 }
 
 /// The samples of a unit of work, and what the gradient of their summed loss is scaled by.
-pub fn batch<'a>(plan: &Plan, setup: &Setup, order: &'a mut Order, rank: Rank, begin: &Begin) -> Batch<'a> {
+pub fn batch<'a>(
+    plan: &Plan,
+    setup: &Setup,
+    order: &'a mut Order,
+    rank: Rank,
+    begin: &Begin,
+) -> SampleBatch<'a> {
     let (at, share) = place(plan, setup, order, rank, begin);
     let global = order.batch_len(at);
     let ids = order.batch(at, share, plan.shares());
@@ -40,7 +46,7 @@ pub fn batch<'a>(plan: &Plan, setup: &Setup, order: &'a mut Order, rank: Rank, b
         GradientScale::Even => plan.workers as f64 / global as f64,
     };
     let pass = Pass::training(plan.seed, begin.unit.step, ids);
-    Batch { pass, scale, micro_batches: plan.micro_batches }
+    SampleBatch { pass, scale, micro_batches: plan.micro_batches }
 }
 
 /// The step and the share of it that a worker takes samples from.

@@ -309,10 +309,10 @@ pub fn run(
         engine.rest();
     }
     let left = engine.left().map(|(worker, _)| worker);
+    engine.finish(&mut buffers.whole())?;
     if left.is_some() && evaluated != Some(done) {
         evaluate(job, source, agreement, &buffers.params, &mut clock, done, say)?;
     }
-    engine.finish(&mut buffers.whole())?;
     let train_s = clock.train();
     let apart = agreement == ReplicaAgreement::Apart && setup.servers == 0;
     let accuracy = match apart {

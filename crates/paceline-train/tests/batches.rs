@@ -3,7 +3,7 @@
 
 mod ranks;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use paceline_data::Dataset;
 use paceline_plan::{Plan, TrainingLength};
@@ -115,7 +115,7 @@ fn micro_batches_give_the_parameters_of_one_pass_with_every_strategy() {
 #[test]
 fn a_worker_that_leaves_ends_the_run_for_everybody_within_a_second_and_is_named() {
     let dataset = digits();
-    for seed in 0..12 {
+    for seed in 0..30 {
         let draws = Stream::new(seed, Purpose::Virtual).fork(21);
         let names: Vec<_> = STRATEGIES.iter().map(|strategy| strategy.name).collect();
         let strategy = names[draws.below(0, names.len() as u64) as usize];
@@ -133,11 +133,10 @@ fn a_worker_that_leaves_ends_the_run_for_everybody_within_a_second_and_is_named(
             ..base
         };
         let (leaver, units) = (draws.below(3, workers as u64) as usize, draws.below(4, 20));
-        let begun = Instant::now();
         let ran = go(&plan, &dataset, over, Way { leaves: Some((leaver, units)), ..Way::default() });
         let what = format!("seed {seed}: {strategy} over {over}, worker {leaver} of {workers} after {units}");
-        // Three seconds here, for the whole run and everything around it; one in the issue.
-        assert!(begun.elapsed() < Duration::from_secs(20), "{what}: {:?}", begun.elapsed());
+        // One second is asked for.
+        assert!(ran.ended_in.unwrap() < Duration::from_secs(3), "{what}: {:?}", ran.ended_in);
         assert!(ran.ends.iter().all(|(_, left)| *left == Some(leaver)), "{what}: {:?}", ran.ends);
         let exact = strategies().contains(&strategy);
         let steps = ran.ends[0].0;

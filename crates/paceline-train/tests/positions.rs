@@ -7,7 +7,7 @@ use paceline_nn::layers::Conv2d;
 use paceline_nn::{Compute, Graph, Outcome, Pass, Shape};
 use paceline_plan::{Plan, TrainingLength};
 use paceline_resolve::{Registries, TypedPlan};
-use paceline_train::model::{self, Batch};
+use paceline_train::model::{self, SampleBatch};
 use paceline_train::{Clock, Replica, TrainError};
 
 fn plan() -> Plan {
@@ -52,7 +52,7 @@ fn gradient(
     pass: Pass<'_>,
     scale: f64,
 ) -> (Outcome, Vec<f32>) {
-    let (batch, mut grads) = (Batch { pass, scale, micro_batches: 1 }, vec![0.0; params.len()]);
+    let (batch, mut grads) = (SampleBatch { pass, scale, micro_batches: 1 }, vec![0.0; params.len()]);
     let clock = &mut Clock::default();
     let outcome =
         replica.gradient(dataset, &batch, params, &mut [], &mut grads, &mut |_, _| {}, clock).unwrap();

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use paceline_data::{Dataset, Folders};
 use paceline_nn::{Compute, Outcome};
@@ -95,6 +95,8 @@ pub struct Ran {
     pub staleness: Vec<Vec<u64>>,
     /// Steps that each worker has done, and whom it has seen leave.
     pub ends: Vec<(u64, Option<usize>)>,
+    /// How long everybody took to end after a worker had run out of work.
+    pub ended_in: Option<Duration>,
 }
 
 /// A plan with a strategy's parameters, resolved.
@@ -151,6 +153,7 @@ pub struct Way {
 struct RunsOut<'a> {
     native: NativeSource<'a>,
     units: Option<(usize, u64)>,
+    left_at: &'a Mutex<Option<Instant>>,
 }
 
 impl GradientSource for RunsOut<'_> {
@@ -172,7 +175,10 @@ impl GradientSource for RunsOut<'_> {
         clock: &mut Clock,
     ) -> Result<Option<Outcome>, TrainError> {
         match &mut self.units {
-            Some((_, 0)) => return Ok(None),
+            Some((_, 0)) => {
+                *self.left_at.lock().unwrap() = Some(Instant::now());
+                return Ok(None);
+            }
             Some((_, left)) => *left -= 1,
             None => {}
         }
@@ -224,6 +230,7 @@ pub fn run(
     let (setup, graph) = (&setup, &graph);
     let Way { stretches, restored, stop, leaves } = way;
     let parts = Mutex::new(vec![None; setup.world()]);
+    let left_at = &Mutex::new(None::<Instant>);
     let (kept, stretches) = (&parts, &stretches);
     losses.resize(plan.workers, BTreeMap::new());
     let mut own_losses = losses.iter_mut();
@@ -249,7 +256,8 @@ pub fn run(
                     let (graph, samples) = (Arc::clone(graph), dataset.train.len());
                     let compute = Arc::new(Compute::new(plan.threads, plan.pin));
                     let native = NativeSource::new(plan, setup, dataset, graph, Arc::clone(&compute), rank);
-                    let mut source = RunsOut { native, units: leaves.filter(|(who, _)| *who == rank) };
+                    let mut source =
+                        RunsOut { native, units: leaves.filter(|(who, _)| *who == rank), left_at };
                     let job = worker::Job {
                         plan,
                         samples,
@@ -295,6 +303,7 @@ pub fn run(
             traces: traces.chain(servers.iter().map(|s| s.trace.clone().unwrap())).collect(),
             staleness: servers.iter().map(|s| s.staleness.clone()).collect(),
             states: workers.iter().map(|w| w.state.clone()).collect(),
+            ended_in: left_at.lock().unwrap().map(|at| at.elapsed()),
             ends: workers.iter().map(|w| (w.steps, w.left)).collect(),
             params: workers.into_iter().map(|w| w.params).collect(),
         })

@@ -6,6 +6,7 @@ use clap::Subcommand;
 use paceline_data::{DatasetSettings, SampleForm};
 use paceline_nn::models::Model;
 use paceline_nn::{Graph, Shape};
+use paceline_record::FailureKind;
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -47,6 +48,12 @@ struct ShowArgs {
     /// Number of classes
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..))]
     classes: u16,
+    /// Samples of a worker's batch, for the memory of a training pass
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    batch: u32,
+    /// Passes in which the batch is computed (as `train --micro-batches`)
+    #[arg(long, value_name = "M", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    micro_batches: u32,
 }
 
 fn parse_shape(text: &str) -> Result<Shape, String> {
@@ -93,6 +100,8 @@ struct Shown<'a> {
     forward_flops_per_sample: u64,
     training_flops_per_sample: u64,
     gradient_bytes_per_step: usize,
+    micro_batch: usize,
+    pass_bytes: usize,
 }
 
 /// `paceline model list` and `paceline model show`.
@@ -142,7 +151,12 @@ fn show_one(args: &ShowArgs, show: Show) -> Result<(), Failure> {
             (model.name, model.build(input, classes)?)
         }
     };
-    let shown = describe(name, &graph);
+    if args.micro_batches > args.batch {
+        let (passes, batch) = (args.micro_batches, args.batch);
+        let message = format!("--micro-batches {passes}: must be between 1 and --batch ({batch})");
+        return Err(Failure::new(FailureKind::Plan, message, "each pass needs a sample"));
+    }
+    let shown = describe(name, &graph, args.batch.div_ceil(args.micro_batches) as usize);
     if show.json {
         return Ok(output::json(&shown)?);
     }
@@ -163,17 +177,32 @@ fn show_one(args: &ShowArgs, show: Show) -> Result<(), Failure> {
         "\nparameters         {:>12}   ({:.2} MB; as many bytes of gradient per step)\n\
          state              {:>12}   (running statistics)\n\
          forward pass       {:>12.3} MFLOP per sample\n\
-         training           {:>12.3} MFLOP per sample\n",
+         training           {:>12.3} MFLOP per sample\n\
+         a pass of {:<8} {:>12.3} MB for activations and their gradients\n",
         shown.parameters,
         shown.gradient_bytes_per_step as f64 / 1e6,
         shown.state,
         shown.forward_flops_per_sample as f64 / 1e6,
         shown.training_flops_per_sample as f64 / 1e6,
+        shown.micro_batch,
+        shown.pass_bytes as f64 / 1e6,
     );
+    if args.micro_batches > 1 {
+        let normalised = graph.nodes().iter().any(|node| node.op.kind() == "batch-norm");
+        text += &format!(
+            "\na batch of {} in {} passes: gradients are added up{}\n",
+            args.batch,
+            args.micro_batches,
+            match normalised {
+                true => "; batch norm sees one pass at a time, so training is not that of one pass",
+                false => ", bit for bit those of one pass",
+            }
+        );
+    }
     Ok(output::text(&text)?)
 }
 
-fn describe<'a>(model: &'a str, graph: &'a Graph) -> Shown<'a> {
+fn describe<'a>(model: &'a str, graph: &'a Graph, micro_batch: usize) -> Shown<'a> {
     let sides = |s: Shape| [s.h, s.w, s.c];
     let tensors = graph.params();
     Shown {
@@ -200,5 +229,7 @@ fn describe<'a>(model: &'a str, graph: &'a Graph) -> Shown<'a> {
         forward_flops_per_sample: graph.forward_flops(),
         training_flops_per_sample: graph.training_flops(),
         gradient_bytes_per_step: graph.param_count() * size_of::<f32>(),
+        micro_batch,
+        pass_bytes: graph.pass_memory().bytes(micro_batch, 1),
     }
 }

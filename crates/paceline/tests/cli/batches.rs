@@ -106,3 +106,19 @@ fn what_cannot_be_cut_up_is_refused_with_a_reason() {
         assert!(said.contains(flag) && said.contains(reason), "{words}: {said}");
     }
 }
+
+#[test]
+fn a_model_is_shown_with_what_micro_batches_do_to_memory_and_batch_norm() {
+    let bytes = |words: &str| {
+        let shown = result(&format!("model show {words} --json"));
+        (shown["micro_batch"].as_u64().unwrap(), shown["pass_bytes"].as_u64().unwrap())
+    };
+    let (whole, quarter) = (bytes("lenet --batch 30"), bytes("lenet --batch 30 --micro-batches 4"));
+    assert_eq!((whole.0, quarter.0), (30, 8));
+    assert_eq!(whole.1 * 8, quarter.1 * 30, "memory is that of a pass");
+    let text = |words: &str| paceline(&format!("model show {words}")).stdout;
+    assert!(text("lenet --micro-batches 4").contains("bit for bit those of one pass"));
+    assert!(text("resnet20 --micro-batches 4").contains("batch norm sees one pass at a time"));
+    assert!(!text("resnet20").contains("passes"));
+    assert_eq!(paceline("model show lenet --batch 4 --micro-batches 5").code, 3);
+}
