@@ -105,7 +105,8 @@ fn a_run_leaves_its_plan_steps_samples_and_result_in_the_store() {
 fn links_count_what_ranks_exchange_and_tcp_has_the_kernels_view() {
     let store = tempfile::tempdir().unwrap();
     for transport in ["tcp", "shm"] {
-        let words = format!("train --quiet --epochs 2 --workers 2 --transport {transport}");
+        // Many samples: one that is taken when the peer has gone has no view of the kernel's.
+        let words = format!("train --quiet --epochs 4 --workers 2 --sample-hz 200 --transport {transport}");
         let result = within(store.path(), &words).result();
         let tables = tables(store.path(), "last");
         for rank in result["ranks"].as_array().unwrap() {
@@ -115,12 +116,9 @@ fn links_count_what_ranks_exchange_and_tcp_has_the_kernels_view() {
             let (sent, told) = (last["sent_bytes"].as_f64().unwrap(), rank["sent_bytes"].as_f64().unwrap());
             assert!(sent <= told && told - sent < 200.0, "{transport}: {sent} of {told}");
             assert!(last["sent_messages"].as_f64().unwrap() > 0.0);
-            let kernel = rows(&tables, "links").iter().find(own).unwrap();
-            assert_eq!(
-                kernel["round_trip_s"].as_f64().is_some_and(|s| s > 0.0),
-                transport == "tcp",
-                "{kernel}"
-            );
+            let kernel = |row: &Value| row["round_trip_s"].as_f64().is_some_and(|s| s > 0.0);
+            let seen = rows(&tables, "links").iter().filter(own).any(kernel);
+            assert_eq!(seen, transport == "tcp", "{transport}: {last}");
         }
     }
 }
