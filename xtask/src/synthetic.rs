@@ -6,9 +6,7 @@ use paceline_statistics::mean;
 use serde::Serialize;
 
 use paceline_analyze::table::{RawRun, Response, StudyTable};
-use paceline_analyze::{
-    Anova, Estimate, Evidence, Finding, FindingKind, LevelContrast, Noise, Ranking, findings,
-};
+use paceline_analyze::{Analysis, AnalysisRequest, Anova, Estimate, Finding, FindingKind, LevelContrast};
 
 /// A study whose truth is known.
 struct SyntheticStudy {
@@ -101,7 +99,7 @@ fn study(seed: u64) -> SyntheticStudy {
             values: vec![Some(value.exp())],
             order: i as f64,
             block: (blocks > 1).then(|| format!("b{block}")),
-            control: false,
+            ..RawRun::default()
         });
     }
     let names: Vec<String> = (0..sizes.len()).map(|f| format!("f{f}")).collect();
@@ -195,16 +193,7 @@ pub fn told(seed: u64) -> SyntheticOutcome {
             told.together.look(*cell, *truth);
         }
     }
-    let ranking = Ranking::new(&known.table, 0, Some(&anova));
-    let found = findings(&Evidence {
-        table: &known.table,
-        response: 0,
-        ranking: &ranking,
-        anova: Some(&anova),
-        scaling: &[],
-        transfer: None,
-        noise: &Noise::new(&known.table, 0),
-    });
+    let found = Analysis::new(&known.table, AnalysisRequest::default()).findings;
     let there = |finding: &Finding| {
         let factors: Vec<usize> = finding.factors.iter().filter_map(|n| known.table.factor(n)).collect();
         known.is_there(&factors)

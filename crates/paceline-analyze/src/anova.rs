@@ -7,10 +7,10 @@ use std::collections::HashMap;
 use paceline_statistics::mean;
 use serde::Serialize;
 
-use crate::design::{Coding, ModelMatrix, Term, minus};
+use crate::design::{Coding, ModelMatrix, Term, minus, modelled};
 use crate::distributions::{f_tail, holm, t_quantile, t_two_sided};
 use crate::linear::Fit;
-use crate::table::{Run, StudyTable};
+use crate::table::{Run, RunRole, StudyTable};
 
 /// A number and the interval that it lies in with a confidence of 95%.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -69,7 +69,9 @@ pub struct VarianceSource {
     pub partial_omega_sq: Option<f64>,
 }
 
+/// What a factor does.
 #[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs, reason = "the names say what the fields are")]
 pub struct FactorEffect {
     pub factor: String,
     pub levels: Vec<LevelEffect>,
@@ -77,7 +79,9 @@ pub struct FactorEffect {
     pub steps: Vec<LevelContrast>,
 }
 
+/// What a level does.
 #[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs, reason = "the names say what the fields are")]
 pub struct LevelEffect {
     pub level: String,
     pub n: usize,
@@ -135,21 +139,25 @@ impl Anova {
     /// Of a response of a table; none with fewer than two runs or without a factor that varied.
     pub fn new(table: &StudyTable, response: usize) -> Option<Self> {
         let measured = table.measured(response);
-        let values: Vec<f64> = measured.iter().map(|(_, value)| *value).collect();
         let design = ModelMatrix::new(table, response);
-        if values.len() < 2 || design.terms.is_empty() {
+        if measured.len() < 2 || design.terms.is_empty() {
             return None;
         }
+        let modelled = modelled(table, response);
+        let values: Vec<f64> = modelled.iter().map(|(_, value)| *value).collect();
         let fit = Fit::new(&design.columns, &values);
-        let mean = mean(&values);
-        let total: f64 = values.iter().map(|v| (v - mean).powi(2)).sum();
+        let own: Vec<f64> = measured.iter().map(|(_, value)| *value).collect();
+        let mean = mean(&own);
+        let total: f64 = own.iter().map(|v| (v - mean).powi(2)).sum();
+        let left = modelled.iter().zip(&fit.residuals).filter(|((run, _), _)| run.role == RunRole::Point);
+        let left: f64 = left.map(|(_, residual)| residual.powi(2)).sum();
         let mut anova = Self {
-            n: values.len(),
+            n: measured.len(),
             sources: design.terms.iter().map(|term| source(&design, &fit, term, &values, total)).collect(),
             residual_df: fit.df,
             residual_sum_sq: fit.rss,
             total_sum_sq: total,
-            r_sq: if total > 0.0 { 1.0 - fit.rss / total } else { 0.0 },
+            r_sq: if total > 0.0 { 1.0 - left / total } else { 0.0 },
             effects: Vec::new(),
             interactions: Vec::new(),
             cannot_tell: Vec::new(),
@@ -172,6 +180,13 @@ impl Anova {
     /// Deviation of the residuals with its degrees of freedom.
     pub fn noise(&self) -> Option<(f64, f64)> {
         self.fit.variance().map(|variance| (variance.sqrt(), self.fit.df as f64))
+    }
+
+    /// The drift from the first run to the last, and its error in units of the noise; none where the runs do not tell.
+    pub fn drift(&self) -> Option<(f64, f64)> {
+        let mut weights = vec![0.0; self.design.columns.len()];
+        weights[self.design.drift?] = 1.0;
+        self.fit.combination(&weights)
     }
 
     /// A combination of the model's coefficients; none where the runs do not determine it.
@@ -205,19 +220,22 @@ impl Anova {
     fn effect(&self, table: &StudyTable, measured: &[(&Run, f64)], term: &Term) -> FactorEffect {
         let at = term.factors[0];
         let factor = &table.factors[at];
-        let count = factor.levels.len();
+        let count = factor.acting();
         let weights = |level: usize| {
             let mut levels = vec![0; table.factors.len()];
             levels[at] = level;
             self.design.weights(term, &levels)
         };
-        let mut runs = vec![0; count];
+        let mut runs = vec![0; factor.levels.len()];
         measured.iter().for_each(|(run, _)| runs[run.levels[at]] += 1);
         let levels = (0..count)
             .map(|level| {
                 let own = weights(level);
                 let mut mean = own.clone();
                 mean[0] = 1.0;
+                if factor.acting() < factor.levels.len() {
+                    mean = self.where_it_acts(measured, at, level, factor.acting());
+                }
                 LevelEffect {
                     level: factor.levels[level].text.clone(),
                     n: runs[level],
@@ -244,6 +262,20 @@ impl Anova {
         FactorEffect { factor: factor.name.clone(), levels, steps: ends.iter().filter_map(step).collect() }
     }
 
+    /// Weights of the mean at a level of a factor that cannot act everywhere: over the runs in which it does.
+    fn where_it_acts(&self, measured: &[(&Run, f64)], at: usize, level: usize, acting: usize) -> Vec<f64> {
+        let own: Vec<&Run> =
+            measured.iter().map(|(run, _)| *run).filter(|run| run.levels[at] < acting).collect();
+        let mut sum = vec![0.0; self.design.columns.len()];
+        for run in &own {
+            let mut levels = run.levels.clone();
+            levels[at] = level;
+            let row = self.design.configuration(&levels);
+            sum.iter_mut().zip(row).for_each(|(sum, value)| *sum += value / own.len() as f64);
+        }
+        sum
+    }
+
     fn interaction(&self, table: &StudyTable, term: &Term) -> Interaction {
         let [f, g] = [term.factors[0], term.factors[1]];
         let cell = |i: usize, j: usize| {
@@ -257,28 +289,27 @@ impl Anova {
     }
 
     fn gaps(&self) -> Vec<String> {
-        let mut gaps = Vec::new();
+        let (mut confounded, mut partial): (Vec<&str>, Vec<&str>) = Default::default();
         for (source, term) in self.sources.iter().zip(&self.design.terms) {
             if source.df == 0 {
-                let name = &source.term;
-                gaps.push(format!("{name} cannot be told from other factors: its levels follow from theirs"));
+                confounded.push(&source.term);
             } else if term.columns.clone().any(|column| self.fit.left_out(column)) {
-                gaps.push(format!(
-                    "{} is known in part: some combinations of levels were not run",
-                    source.term
-                ));
+                partial.push(&source.term);
             }
         }
+        let mut gaps = Vec::new();
+        if !confounded.is_empty() {
+            let names = confounded.join(", ");
+            gaps.push(format!("{names} from other factors (the levels of these follow from theirs)"));
+        }
+        if !partial.is_empty() {
+            gaps.push(format!("{} at combinations of levels that were not run", partial.join(", ")));
+        }
         if self.design.without_pairs {
-            gaps.push(format!(
-                "{} runs are too few to tell how factors act together; interactions count as noise here",
-                self.n
-            ));
+            gaps.push("how factors act together (too few runs: that counts as noise here)".into());
         }
         if self.residual_df == 0 {
-            gaps.push(
-                "no run is left to tell effects from noise: there are no intervals; repeat some runs".into(),
-            );
+            gaps.push("effects from noise (no run is left for that: there are no intervals)".into());
         }
         gaps
     }
@@ -287,7 +318,7 @@ impl Anova {
 /// A term beyond those that do not contain it.
 fn source(design: &ModelMatrix, full: &Fit, term: &Term, values: &[f64], total: f64) -> VarianceSource {
     let contains = |other: &Term| term.factors.iter().all(|f| other.factors.contains(f));
-    let mut columns: Vec<Vec<f64>> = design.columns[..design.blocks.end].to_vec();
+    let mut columns: Vec<Vec<f64>> = design.columns[..design.nuisance].to_vec();
     for other in design.terms.iter().filter(|other| !contains(other)) {
         columns.extend_from_slice(&design.columns[other.columns.clone()]);
     }

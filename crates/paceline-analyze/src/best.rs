@@ -1,106 +1,130 @@
 //! The best configurations, which of them cannot be told apart, and the ones that no other beats in everything.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashSet};
 
 use paceline_statistics::mean;
 use serde::Serialize;
 
-use crate::anova::{Anova, Estimate};
+use crate::anova::Estimate;
 use crate::distributions::{holm, t_two_sided};
-use crate::table::StudyTable;
+use crate::findings::LEVEL;
+use crate::noise::Noise;
+use crate::table::{Run, StudyTable};
 
 /// A configuration and what its runs measured.
 #[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs, reason = "the names say what the fields are")]
 pub struct Configuration {
     #[serde(skip)]
     pub levels: Vec<usize>,
     pub configuration: String,
     pub runs: Vec<String>,
+    /// Runs of it that did not reach what was to be measured: they count with what it takes at least, and so does
+    /// the mean.
+    pub missed: usize,
     /// Mean of the response's scale over its runs, with an interval where the noise is known.
     pub mean: Estimate,
     /// The same as it was measured: a geometric mean for logarithms.
     pub value: f64,
     /// Whether its difference from the best could be noise; absent where the noise is not known.
     pub may_be_best: Option<bool>,
+    /// When its runs were made on average.
+    #[serde(skip)]
+    time: f64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum NoiseSource {
-    /// Runs of one configuration differ.
-    Repeats,
-    /// What the model of effects leaves.
-    Residuals,
+impl Configuration {
+    fn n(&self) -> f64 {
+        self.runs.len() as f64
+    }
+
+    /// How this one differs from another, on the response's scale, and the chance of that by noise alone.
+    pub fn against(&self, other: &Self, noise: &Noise, outside: f64) -> (Estimate, f64) {
+        let difference = self.mean.value - other.mean.value;
+        let (deviation, df) = noise.of_difference((self.n(), self.time), (other.n(), other.time));
+        let chance = t_two_sided(difference / deviation, df);
+        (Estimate::new(difference, Some((deviation, df)), outside), chance)
+    }
 }
 
 /// Configurations from the best on.
 #[derive(Clone, Debug, Serialize)]
 pub struct Ranking {
-    /// All of them.
+    /// All of them that break no condition and were reached at least once. The first one's interval allows for its
+    /// having been chosen among those that may be the best.
     pub configurations: Vec<Configuration>,
-    /// Deviation of one run on the response's scale, and its degrees of freedom.
-    pub noise: Option<(f64, f64)>,
-    /// Where that comes from.
-    pub noise_from: Option<NoiseSource>,
+    /// How many others there are.
+    pub left_out: usize,
 }
 
-/// Deviation of repeats around the means of their configurations, with degrees of freedom; none without repeats.
-pub fn repeats_noise(table: &StudyTable, response: usize) -> Option<(f64, f64)> {
-    let (mut sum, mut df) = (0.0, 0);
-    for values in table.cells(response).into_values() {
-        let mean = mean(&values);
-        sum += values.iter().map(|v| (v - mean).powi(2)).sum::<f64>();
-        df += values.len() - 1;
+/// The mean of some runs, figures as of the middle of the study.
+pub fn configuration(
+    table: &StudyTable,
+    response: usize,
+    runs: &[(&Run, f64)],
+    missed: usize,
+    noise: Option<&Noise>,
+) -> Configuration {
+    let values: Vec<f64> = runs.iter().map(|(_, value)| *value).collect();
+    let of: Vec<&Run> = runs.iter().map(|(run, _)| *run).collect();
+    let (mean, time) = (mean(&values), noise.map_or(0.0, |noise| noise.time(&of)));
+    // A mean of bounds is a bound, not an estimate.
+    let error = noise.filter(|_| missed == 0).map(|noise| noise.of_mean(values.len() as f64, time));
+    Configuration {
+        configuration: table.configuration(&of[0].levels),
+        runs: of.iter().map(|run| run.id.clone()).collect(),
+        missed,
+        mean: Estimate::new(mean, error, LEVEL),
+        value: table.responses[response].unscaled(mean),
+        may_be_best: None,
+        levels: of[0].levels.clone(),
+        time,
     }
-    (df > 0).then(|| ((sum / df as f64).sqrt(), df as f64))
 }
 
 impl Ranking {
-    /// Of a response.
-    pub fn new(table: &StudyTable, response: usize, anova: Option<&Anova>) -> Self {
+    /// Of a response, figures as of the middle of the study.
+    pub fn new(table: &StudyTable, response: usize, noise: Option<&Noise>) -> Self {
         let scale = &table.responses[response];
-        // With two degrees of freedom or fewer, repeats say less about the noise than the model does.
-        let repeats = repeats_noise(table, response).filter(|(_, df)| *df >= 3.0);
-        let (noise, noise_from) = match (repeats, anova.and_then(Anova::noise)) {
-            (Some(noise), _) => (Some(noise), Some(NoiseSource::Repeats)),
-            (None, Some(noise)) => (Some(noise), Some(NoiseSource::Residuals)),
-            (None, None) => (None, None),
-        };
-        let mut runs: HashMap<&[usize], Vec<String>> = HashMap::new();
-        for (run, _) in table.measured(response) {
-            runs.entry(&run.levels).or_default().push(run.id.clone());
+        let mut cells: BTreeMap<&[usize], (Vec<(&Run, f64)>, usize)> = BTreeMap::new();
+        for (run, value) in table.measured(response) {
+            cells.entry(&run.levels).or_default().0.push((run, value));
         }
-        let mut configurations: Vec<Configuration> = table
-            .cells(response)
-            .into_iter()
-            .map(|(levels, values)| {
-                let (n, mean) = (values.len() as f64, mean(&values));
-                Configuration {
-                    configuration: table.configuration(&levels),
-                    runs: runs.remove(levels.as_slice()).unwrap_or_default(),
-                    mean: Estimate::new(mean, noise.map(|(s, df)| (s / n.sqrt(), df)), 0.05),
-                    value: scale.unscaled(mean),
-                    may_be_best: None,
-                    levels,
-                }
-            })
-            .collect();
+        for (run, bound) in table.missed(response) {
+            let (runs, missed) = cells.entry(&run.levels).or_default();
+            runs.push((run, bound));
+            *missed += 1;
+        }
+        let all = cells.len();
+        cells.retain(|_, (runs, missed)| *missed < runs.len() && runs.iter().all(|(run, _)| !run.forbidden));
+        let left_out = all - cells.len();
+        let of =
+            |(runs, missed): (Vec<(&Run, f64)>, usize)| configuration(table, response, &runs, missed, noise);
+        let mut configurations: Vec<Configuration> = cells.into_values().map(of).collect();
         configurations.sort_by(|a, b| {
             let order = a.mean.value.total_cmp(&b.mean.value);
             if scale.better(0.0, 1.0) { order } else { order.reverse() }
         });
-        if let (Some((s, df)), Some(best)) = (noise, configurations.first().cloned()) {
-            let chance = |other: &Configuration| {
-                let error = s * (1.0 / best.runs.len() as f64 + 1.0 / other.runs.len() as f64).sqrt();
-                t_two_sided((other.mean.value - best.mean.value) / error, df)
-            };
+        if let (Some(noise), Some(best)) = (noise, configurations.first().cloned()) {
+            let chance = |other: &Configuration| other.against(&best, noise, LEVEL).1;
             let chances: Vec<f64> = configurations[1..].iter().map(chance).collect();
             configurations[0].may_be_best = Some(true);
             for (configuration, p) in configurations[1..].iter_mut().zip(holm(&chances)) {
-                configuration.may_be_best = Some(p > 0.05);
+                configuration.may_be_best = Some(p > LEVEL);
+            }
+            let chosen_of = configurations.iter().filter(|c| c.may_be_best == Some(true)).count() as f64;
+            if best.missed == 0 {
+                let error = noise.of_mean(best.n(), best.time);
+                configurations[0].mean = Estimate::new(best.mean.value, Some(error), LEVEL / chosen_of);
             }
         }
-        Self { configurations, noise, noise_from }
+        Self { configurations, left_out }
+    }
+
+    /// Configurations that may be as good as the best, itself not among them; none where the noise is not known.
+    pub fn as_good(&self) -> Option<Vec<&Configuration>> {
+        self.configurations.first()?.may_be_best?;
+        Some(self.configurations[1..].iter().filter(|c| c.may_be_best == Some(true)).collect())
     }
 }
 
@@ -129,7 +153,10 @@ pub fn means(table: &StudyTable) -> Vec<(Vec<usize>, Vec<f64>)> {
 
 /// The configurations that no other beats in everything, by the first response.
 pub fn front(table: &StudyTable) -> Vec<FrontPoint> {
-    let means = means(table);
+    let mut means = means(table);
+    let forbidden: HashSet<&Vec<usize>> =
+        table.runs.iter().filter(|run| run.forbidden).map(|run| &run.levels).collect();
+    means.retain(|(levels, _)| !forbidden.contains(levels));
     let beats = |a: &[f64], b: &[f64]| {
         let sides = || table.responses.iter().zip(a.iter().zip(b));
         sides().all(|(r, (a, b))| !r.better(*b, *a)) && sides().any(|(r, (a, b))| r.better(*a, *b))
@@ -187,14 +214,39 @@ mod tests {
             ("c", 15.0, 0.0),
             ("c", 15.2, 0.0),
         ];
-        let ranking = Ranking::new(&table(&rows), 0, None);
+        let (table, noise) = (table(&rows), Noise::new(&table(&rows), 0, None));
+        let ranking = Ranking::new(&table, 0, noise.as_ref());
         let said: Vec<_> =
             ranking.configurations.iter().map(|c| (c.configuration.as_str(), c.may_be_best)).collect();
         assert_eq!(said, [("f a", Some(true)), ("f b", Some(true)), ("f c", Some(false))]);
-        assert_eq!(ranking.noise_from, Some(NoiseSource::Repeats));
+        assert_eq!(ranking.as_good().unwrap().len(), 1);
         assert_eq!(ranking.configurations[0].runs.len(), 3);
-        let worst = Ranking::new(&table(&rows), 1, None);
+        let worst = Ranking::new(&table, 1, None);
         assert_eq!(worst.configurations.len(), 3, "more is better for the second response");
+    }
+
+    #[test]
+    fn a_run_that_missed_counts_with_what_it_takes_at_least_and_what_is_forbidden_is_not_best() {
+        let run = |level: &str, value: Option<f64>, bound: Option<f64>, forbidden| RawRun {
+            levels: vec![level.into()],
+            values: vec![value],
+            bounds: vec![bound],
+            forbidden,
+            ..RawRun::default()
+        };
+        let runs = vec![
+            run("a", Some(1.0), None, false),
+            run("a", None, Some(9.0), false),
+            run("b", Some(3.0), None, false),
+            run("c", Some(0.5), None, true),
+            run("d", None, Some(0.1), false),
+        ];
+        let table = StudyTable::new("t", &["f".into()], vec![Response::parse("time_s").unwrap()], runs);
+        let ranking = Ranking::new(&table, 0, None);
+        let told: Vec<_> =
+            ranking.configurations.iter().map(|c| (c.configuration.as_str(), c.value, c.missed)).collect();
+        assert_eq!(told, [("f b", 3.0, 0), ("f a", 5.0, 1)]);
+        assert_eq!(ranking.left_out, 2, "one breaks a condition, one never reached it");
     }
 
     #[test]

@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use crate::linear::Fit;
-use crate::table::{Factor, StudyTable};
+use crate::noise::StudyClock;
+use crate::table::{Factor, Run, RunRole, StudyTable};
 
 /// Numeric factors of more levels are slopes.
 pub const MOST_LEVELS: usize = 8;
@@ -25,9 +26,10 @@ pub enum Coding {
 }
 
 impl Coding {
+    /// Where the factor cannot act, every entry is zero.
     pub fn of(factor: &Factor) -> Self {
-        let levels = factor.levels.len();
-        match factor.numbers() {
+        let levels = factor.acting();
+        match factor.acting_numbers() {
             Some(numbers) if levels > MOST_LEVELS => {
                 let (low, high) = (numbers[0], numbers[levels - 1]);
                 let log = low > 0.0 && high / low >= 10.0;
@@ -52,7 +54,7 @@ impl Coding {
         match self {
             Self::Levels(levels) if level + 1 == *levels => vec![-1.0; levels - 1],
             Self::Levels(levels) => (0..levels - 1).map(|i| f64::from(u8::from(i == level))).collect(),
-            Self::Slope { places, .. } => vec![places[level]],
+            Self::Slope { places, .. } => vec![places.get(level).copied().unwrap_or(0.0)],
         }
     }
 }
@@ -72,8 +74,10 @@ pub struct ModelMatrix {
     pub codings: Vec<Option<Coding>>,
     /// Factors, then pairs.
     pub terms: Vec<Term>,
-    /// Columns of blocks, after the first, which is all ones.
-    pub blocks: Range<usize>,
+    /// Columns of what is no factor, the first of all ones included: blocks, controls, the drift.
+    pub nuisance: usize,
+    /// The column of the drift.
+    pub drift: Option<usize>,
     pub columns: Vec<Vec<f64>>,
     /// Whether pairs were left out because there are too few runs.
     pub without_pairs: bool,
@@ -83,7 +87,7 @@ impl ModelMatrix {
     /// The model of a response: every factor and, where the runs allow it, every pair.
     pub fn new(table: &StudyTable, response: usize) -> Self {
         let full = Self::with(table, response, true);
-        let runs = table.measured(response).len();
+        let runs = modelled(table, response).len();
         if full.terms.iter().all(|term| term.factors.len() == 1) {
             return full;
         }
@@ -99,15 +103,22 @@ impl ModelMatrix {
     }
 
     fn with(table: &StudyTable, response: usize, pairs: bool) -> Self {
-        let coding = |f: &Factor| (f.levels.len() > 1).then(|| Coding::of(f));
+        let coding = |f: &Factor| (f.acting() > 1).then(|| Coding::of(f));
         let codings: Vec<Option<Coding>> = table.factors.iter().map(coding).collect();
         let varied: Vec<usize> = (0..codings.len()).filter(|i| codings[*i].is_some()).collect();
-        let measured = table.measured(response);
-        let mut blocks: Vec<&str> = measured.iter().filter_map(|(run, _)| run.block.as_deref()).collect();
+        let runs = modelled(table, response);
+        let mut blocks: Vec<&str> = runs.iter().filter_map(|(run, _)| run.block.as_deref()).collect();
         blocks.sort_unstable();
         blocks.dedup();
-        let block_columns = 1..blocks.len().max(1);
-        let mut width = block_columns.end;
+        // Controls and the baseline have means of their own.
+        let roles = [RunRole::Control, RunRole::Baseline];
+        let roles: Vec<RunRole> =
+            roles.into_iter().filter(|role| runs.iter().any(|(run, _)| run.role == *role)).collect();
+        let clock = if table.timed { StudyClock::new(&runs) } else { None };
+        let of_roles = blocks.len().max(1);
+        let drift = clock.map(|_| of_roles + roles.len());
+        let nuisance = of_roles + roles.len() + usize::from(drift.is_some());
+        let mut width = nuisance;
         let mut terms = Vec::new();
         let mut add = |factors: Vec<usize>| {
             let own: usize = factors.iter().map(|f| codings[*f].as_ref().map_or(0, Coding::width)).product();
@@ -121,19 +132,25 @@ impl ModelMatrix {
                 varied[i + 1..].iter().for_each(|g| add(vec![*f, *g]));
             }
         }
-        let mut design =
-            Self { codings, terms, blocks: block_columns, columns: Vec::new(), without_pairs: false };
-        let rows: Vec<Vec<f64>> = measured
-            .iter()
-            .map(|(run, _)| {
-                let mut row = design.row(&run.levels, width);
-                if let Some(at) = run.block.as_deref().and_then(|own| blocks.iter().position(|b| *b == own)) {
-                    let coding = Coding::Levels(blocks.len());
-                    row[design.blocks.clone()].copy_from_slice(&coding.entries(at));
-                }
-                row
-            })
-            .collect();
+        let mut design = Self { codings, terms, nuisance, drift, columns: Vec::new(), without_pairs: false };
+        let row = |run: &Run| {
+            let mut row = vec![0.0; width];
+            row[0] = 1.0;
+            if run.role == RunRole::Point {
+                row = design.row(&run.levels, width);
+            }
+            if let Some(at) = run.block.as_deref().and_then(|own| blocks.iter().position(|b| *b == own)) {
+                row[1..of_roles].copy_from_slice(&Coding::Levels(blocks.len()).entries(at));
+            }
+            if let Some(at) = roles.iter().position(|role| *role == run.role) {
+                row[of_roles + at] = 1.0;
+            }
+            if let Some((clock, drift)) = clock.zip(drift) {
+                row[drift] = clock.at(run);
+            }
+            row
+        };
+        let rows: Vec<Vec<f64>> = runs.iter().map(|(run, _)| row(run)).collect();
         design.columns = (0..width).map(|j| rows.iter().map(|row| row[j]).collect()).collect();
         design
     }
@@ -180,6 +197,11 @@ impl ModelMatrix {
     pub fn term(&self, factors: &[usize]) -> Option<&Term> {
         self.terms.iter().find(|term| term.factors == factors)
     }
+}
+
+/// The runs that a model has: with those that tell of the machine alone, where their order does.
+pub fn modelled(table: &StudyTable, response: usize) -> Vec<(&Run, f64)> {
+    if table.timed { table.observed(response) } else { table.measured(response) }
 }
 
 pub fn minus(a: &[f64], b: &[f64]) -> Vec<f64> {

@@ -7,10 +7,14 @@
 use paceline_plan::Goal;
 use serde::Serialize;
 
+use crate::alone::AloneOrTogether;
 use crate::anova::{Anova, Estimate, FactorEffect, LevelContrast, VarianceSource};
-use crate::best::{NoiseSource, Ranking};
-use crate::noise::Noise;
-use crate::scaling::Series;
+use crate::best::Ranking;
+use crate::chart::duration;
+use crate::importance::Importance;
+use crate::misses::Misses;
+use crate::noise::{Controls, Noise, NoiseSource, controls};
+use crate::scaling::{Law, Rung, Series};
 use crate::table::{Response, StudyTable, number};
 use crate::transfer::WorkloadTransfer;
 
@@ -24,7 +28,13 @@ const SMALL: f64 = 0.1;
 #[serde(rename_all = "kebab-case")]
 #[allow(missing_docs, reason = "the names say what the fields are")]
 pub enum FindingKind {
+    /// Runs that did not reach what was to be measured.
+    Missed,
     Best,
+    /// One worker beside several.
+    Alone,
+    /// The shares of factors.
+    Shares,
     Effect,
     Together,
     Scaling,
@@ -56,10 +66,13 @@ pub struct Evidence<'a> {
     pub table: &'a StudyTable,
     pub response: usize,
     pub ranking: &'a Ranking,
+    pub alone: Option<&'a AloneOrTogether>,
+    pub misses: Option<&'a Misses>,
     pub anova: Option<&'a Anova>,
+    pub importance: Option<&'a Importance>,
     pub scaling: &'a [Series],
     pub transfer: Option<&'a WorkloadTransfer>,
-    pub noise: &'a Noise,
+    pub noise: Option<&'a Noise>,
 }
 
 /// An amount without its sign, and its interval, e.g. `31% [24, 37]`.
@@ -106,12 +119,76 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
     told.extend(evidence.scaling());
     told.extend(evidence.transfer());
     told.sort_by(|a, b| b.assured.total_cmp(&a.assured));
-    let mut all: Vec<Finding> = evidence.best().into_iter().collect();
+    let mut all: Vec<Finding> = evidence.missed().into_iter().collect();
+    all.extend(evidence.best());
+    all.extend(evidence.alone());
+    all.extend(evidence.shares());
     all.extend(told);
     all.extend(evidence.machine());
-    all.extend(evidence.without_effect());
-    all.extend(evidence.gaps());
+    let (small, unknown) = evidence.without_effect();
+    all.extend(small);
+    all.extend(evidence.cannot_tell(&unknown));
     all
+}
+
+/// Names with commas, and a word before the last one.
+fn list(names: &[String], word: &str) -> String {
+    match names {
+        [] => String::new(),
+        [one] => one.clone(),
+        [all @ .., last] => format!("{} {word} {last}", all.join(", ")),
+    }
+}
+
+/// The best configuration in words.
+#[allow(missing_docs, reason = "the names say what the fields are")]
+pub struct BestWords {
+    pub configuration: String,
+    /// Its mean with unit and interval.
+    pub figure: String,
+    /// Of how many runs.
+    pub n: String,
+    /// Whether others may be as good; begins with a semicolon, if anything can be said.
+    pub beside: String,
+}
+
+impl BestWords {
+    /// Of a ranking.
+    pub fn new(scale: &Response, ranking: &Ranking, noise: Option<&Noise>) -> Option<Self> {
+        let best = ranking.configurations.first()?;
+        let figure = match (best.mean.low, best.mean.high) {
+            (Some(low), Some(high)) => {
+                let [low, high] = [low, high].map(|v| number(scale.unscaled(v)));
+                format!("{} [{low}, {high}]", scale.show(best.value))
+            }
+            _ if best.missed > 0 => format!("at least {}", scale.show(best.value)),
+            _ => scale.show(best.value),
+        };
+        let from = match noise.map(|noise| noise.source) {
+            Some(NoiseSource::Repeats) => "the noise of repeats",
+            _ => "what the model leaves as noise",
+        };
+        let beside = match ranking.as_good().as_deref() {
+            _ if ranking.configurations.len() == 1 => String::new(),
+            None => "; whether others are as good cannot be told".into(),
+            Some([]) => "; no other can be as good".to_owned(),
+            Some([other]) => {
+                let other = &other.configuration;
+                format!("; {other} may be as good: the two cannot be told apart, given {from}")
+            }
+            Some(others) => format!("; {} others may be as good, given {from}", others.len()),
+        };
+        let missed = match best.missed {
+            0 => String::new(),
+            missed => format!(", {missed} of which missed it"),
+        };
+        let runs = if best.runs.len() == 1 { "run" } else { "runs" };
+        let configuration = match best.configuration.as_str() {
+            "" => "the only configuration".into(),
+            words => words.into(),
+        };
+        Some(Self { configuration, figure, n: format!("n = {} {runs}{missed}", best.runs.len()), beside })
+    }
 }
 
 impl Evidence<'_> {
@@ -128,39 +205,101 @@ impl Evidence<'_> {
         Finding { kind, sentence, factors, assured: 0.0, p: None, runs: Vec::new() }
     }
 
-    fn best(&self) -> Option<Finding> {
-        let best = self.ranking.configurations.first()?;
-        let (all, scale) = (self.ranking.configurations.len(), self.scale());
-        let mean = match (best.mean.low, best.mean.high) {
-            (Some(low), Some(high)) => {
-                let [low, high] = [low, high].map(|v| number(scale.unscaled(v)));
-                format!("{} [{low}, {high}]", scale.show(best.value))
-            }
-            _ => scale.show(best.value),
-        };
-        let others = self.ranking.configurations[1..].iter().filter(|c| c.may_be_best == Some(true)).count();
-        let beside = match self.ranking.noise_from {
-            None => "; whether others are as good cannot be told: no configuration was repeated".into(),
-            Some(_) if others == 0 => "; no other can be as good".to_owned(),
-            Some(from) => {
-                let plural = if others == 1 { "one other" } else { &format!("{others} others") };
-                let from = match from {
-                    NoiseSource::Repeats => "the noise of repeats",
-                    NoiseSource::Residuals => "what the model leaves as noise",
+    fn missed(&self) -> Option<Finding> {
+        let misses = self.misses?;
+        let (scale, missed) = (self.scale(), misses.missed.len());
+        let all = if missed == 1 { "it".to_owned() } else { format!("all {missed}") };
+        let pattern = match &misses.pattern {
+            Some(pattern) => {
+                let others = match pattern.reached {
+                    0 => "no other run did".to_owned(),
+                    1 => "1 other run did too".to_owned(),
+                    n => format!("{n} other runs did too"),
                 };
-                format!("; {plural} may be as good, given {from}")
+                format!("{all} had {}, {others}", pattern.words)
             }
+            None => "no level or pair of levels tells them from the others".into(),
         };
-        let n = best.runs.len();
+        let ((p, low, high), (mean, up_to)) = (misses.chance, misses.restricted_mean);
+        let [p, low, high] = [p, low, high].map(|v| number((100.0 * v).round()));
         let sentence = format!(
-            "The {} {} of {all} configurations: {mean} with {} (n = {n} {}){beside}",
+            "{missed} of {} runs ended without {}: {pattern}. The chance to reach it is {p}% [{low}, {high}]; the mean \
+             up to {} is {}, those that missed it counting with the time they were given",
+            misses.runs,
+            scale.name,
+            scale.show(up_to),
+            scale.show(mean),
+        );
+        let finding = self.finding(FindingKind::Missed, sentence, Vec::new());
+        Some(Finding { runs: misses.missed.clone(), ..finding })
+    }
+
+    fn best(&self) -> Option<Finding> {
+        let BestWords { configuration, figure, n, beside } =
+            BestWords::new(self.scale(), self.ranking, self.noise)?;
+        let (all, scale) = (self.ranking.configurations.len(), self.scale());
+        let sentence = format!(
+            "The {} {} of {all} configurations: {figure} with {configuration} ({n}){beside}",
             if scale.goal == Goal::Minimize { "lowest" } else { "highest" },
             scale.name,
-            if best.configuration.is_empty() { "the only configuration" } else { &best.configuration },
-            if n == 1 { "run" } else { "runs" },
         );
-        let runs = best.runs.clone();
+        let runs = self.ranking.configurations[0].runs.clone();
         Some(Finding { runs, ..self.finding(FindingKind::Best, sentence, Vec::new()) })
+    }
+
+    fn alone(&self) -> Option<Finding> {
+        let AloneOrTogether { one, several, difference, distribution_loses } = self.alone?;
+        let scale = self.scale();
+        let sides = format!(
+            "{} ({}) against {} ({})",
+            scale.show(several.value),
+            several.configuration,
+            scale.show(one.value),
+            one.configuration
+        );
+        // Of whatever is better, how many times as much or how much more.
+        let size = |change: Estimate| match (scale.log, change.low.zip(change.high)) {
+            (true, Some((low, high))) => {
+                let [value, low, high] = [change.value, low, high].map(|v| number(v.exp()));
+                format!("{value} times [{low}, {high}]")
+            }
+            (true, None) => format!("{} times", number(change.value.exp())),
+            (false, _) => amount(scale, &change),
+        };
+        let gain = if scale.goal == Goal::Minimize { difference.negated() } else { *difference };
+        let good = if scale.log { " as good as" } else { " better than" };
+        let sentence = match distribution_loses {
+            Some(true) => {
+                format!(
+                    "One worker alone is {}{good} the best of several: {sides}: distribution loses here",
+                    size(gain.negated())
+                )
+            }
+            Some(false) => format!("The best of several workers is {}{good} one alone: {sides}", size(gain)),
+            None if difference.low.is_some() => {
+                format!("One worker alone and the best of several cannot be told apart: {sides}")
+            }
+            None => {
+                format!("Whether one worker alone is as good as the best of several cannot be told: {sides}")
+            }
+        };
+        Some(self.finding(FindingKind::Alone, sentence, Vec::new()))
+    }
+
+    fn shares(&self) -> Option<Finding> {
+        let importance = self.importance?;
+        let percent = |v: f64| number((100.0 * v).round());
+        let part = |(share, percents): &(&crate::importance::Share, u32)| {
+            let name = match share.term.as_str() {
+                "together" => "factors acting together",
+                "noise" if importance.together.is_none() => "noise, and factors acting together,",
+                name => name,
+            };
+            format!("{name} {percents}% [{}, {}]", percent(share.low), percent(share.high))
+        };
+        let parts: Vec<String> = importance.percents().iter().map(part).collect();
+        let sentence = format!("What the variation of {} is due to: {}", self.scale().name, parts.join(", "));
+        Some(self.finding(FindingKind::Shares, sentence, Vec::new()))
     }
 
     fn certain(&self) -> Vec<(&VarianceSource, &crate::design::Term)> {
@@ -278,26 +417,40 @@ impl Evidence<'_> {
             "" => String::new(),
             configuration => format!(" ({configuration})"),
         };
-        let mut sentence = if top.workers == first.workers {
+        // What is within the noise is no gain and no loss.
+        let unsure = |rung: &Rung| {
+            let noise = self.noise.filter(|_| self.scale().log)?;
+            let (deviation, df) = noise.of_difference((rung.n as f64, 0.0), (first.n as f64, 0.0));
+            Some(!Estimate::new(rung.speed_up.ln(), Some((deviation, df)), LEVEL).signed())
+        };
+        let same = |rung: &Rung| unsure(rung).unwrap_or(false) || number(rung.speed_up) == "1";
+        let fewest = number(first.workers);
+        let mut sentence = if top.workers == first.workers && same(last) {
+            let last = number(last.workers);
+            format!("More workers never help: {last} are as fast as {fewest}, within the noise{whose}")
+        } else if top.workers == first.workers {
+            let (workers, speed_up) = (number(last.workers), number(last.speed_up));
+            format!("More workers never help: {workers} are {speed_up} times as fast as {fewest}{whose}")
+        } else if same(top) {
+            let top = number(top.workers);
             format!(
-                "More workers never help: {} are {} times as fast as {}{whose}",
-                number(last.workers),
-                number(last.speed_up),
-                number(first.workers)
+                "More workers do not help: at best, {top} are as fast as {fewest}, within the noise{whose}"
             )
         } else {
             format!(
-                "{} workers are {} times as fast as {} at best, an efficiency of {}%{whose}",
+                "{} workers are {} times as fast as {fewest} at best, an efficiency of {}%{whose}",
                 number(top.workers),
                 number(top.speed_up),
-                number(first.workers),
                 number(100.0 * top.efficiency)
             )
         };
-        if let Some(law) = &series.usl.as_ref().or(series.amdahl.as_ref()) {
+        // At the end of its range the law says no more than that workers add nothing.
+        let queue = |law: &&Law| law.contention.low.is_some() && law.contention.value < 0.995;
+        if let Some(law) = &series.usl.as_ref().or(series.amdahl.as_ref()).filter(queue) {
             sentence += &format!("; {}% of the work is queued for", number(100.0 * law.contention.value));
             if let Some((low, high)) = law.contention.low.zip(law.contention.high) {
-                sentence += &format!(" [{}, {}]", number(100.0 * low.max(0.0)), number(100.0 * high));
+                let [low, high] = [low.max(0.0), high.min(1.0)].map(|v| number(100.0 * v));
+                sentence += &format!(" [{low}, {high}]");
             }
             if let Some(peak) = law.peak.filter(|peak| *peak < 4.0 * last.workers) {
                 sentence += &format!(", and about {} workers are the fastest", number(peak.round().max(1.0)));
@@ -333,35 +486,44 @@ impl Evidence<'_> {
         vec![Finding { assured: worst.loss.ln_1p(), ..finding }]
     }
 
+    /// Noise and drift, with their evidence.
     fn machine(&self) -> Vec<Finding> {
-        let mut found = Vec::new();
-        if let Some(controls) = &self.noise.controls {
-            let drift = match controls.p {
-                Some(p) if p < LEVEL => {
-                    let over = self.size(controls.over_study);
-                    format!("the machine drifted by {over} over the study (p = {})", number(p))
-                }
-                Some(p) => format!("no drift shows (p = {})", number(p)),
-                None => "drift cannot be told".into(),
+        let Some(noise) = self.noise else {
+            let few = |controls: Controls| {
+                let (n, variation) = (controls.n, number(100.0 * controls.variation));
+                let words = format!("The {n} controls deviate by {variation}% of their mean");
+                self.finding(FindingKind::Noise, words, Vec::new())
             };
-            let sentence = format!(
-                "Controls vary by {}% (n = {}); {drift}",
-                number(100.0 * controls.variation),
-                controls.n
-            );
-            found.push(self.finding(FindingKind::Noise, sentence, Vec::new()));
+            return controls(self.table, self.response).map(few).into_iter().collect();
+        };
+        let scale = self.scale();
+        let size = self.size(if scale.log { noise.deviation.exp_m1() } else { noise.deviation });
+        let mut sentence = match noise.source {
+            NoiseSource::Repeats => format!("Runs of one configuration deviate by {size}"),
+            NoiseSource::Residuals => format!("Runs deviate by {size} from what the model says"),
+        };
+        sentence += &format!(" ({} degrees of freedom)", noise.df);
+        if let Some(controls) = noise.controls {
+            let variation = number(100.0 * controls.variation);
+            sentence += &format!(", the {} controls by {variation}% of their mean", controls.n);
         }
-        if let Some((deviation, df)) = self.noise.repeats {
-            let size = self.size(if self.scale().log { deviation.exp_m1() } else { deviation });
-            let sentence =
-                format!("Repeats of one configuration deviate by {size} ({df} degrees of freedom)");
-            found.push(self.finding(FindingKind::Noise, sentence, Vec::new()));
+        if let Some(drift) = noise.drift {
+            let change = signed(scale, &drift.change);
+            let evidence = format!("{change} from the first run to the last (p = {})", number(drift.p));
+            sentence += &if drift.drifted {
+                format!(
+                    "; the machine drifted: {evidence}, so figures are told as of the middle of the study"
+                )
+            } else {
+                format!("; no drift shows: {evidence}")
+            };
         }
-        found
+        vec![self.finding(FindingKind::Noise, sentence, Vec::new())]
     }
 
-    fn without_effect(&self) -> Vec<Finding> {
-        let Some(anova) = self.anova else { return Vec::new() };
+    /// Factors whose effect is small at most, and the names of those of which nothing can be said.
+    fn without_effect(&self) -> (Vec<Finding>, Vec<String>) {
+        let Some(anova) = self.anova else { return Default::default() };
         let certain = self.certain();
         let named = |f: usize| certain.iter().any(|(_, term)| term.factors.contains(&f));
         let limit = if self.scale().log {
@@ -369,39 +531,59 @@ impl Evidence<'_> {
         } else {
             5.0 * SMALL * (anova.total_sum_sq / (anova.n.max(2) - 1) as f64).sqrt()
         };
-        let mut found = Vec::new();
+        let (mut small, mut unknown) = (Vec::new(), Vec::new());
         for effect in &anova.effects {
-            let Some(f) = self.table.factor(&effect.factor) else { continue };
+            if self.table.factor(&effect.factor).is_none_or(named) {
+                continue;
+            }
             let ends = effect.steps.iter().filter_map(|s| Some((s.change.low?, s.change.high?)));
             let widest = ends.fold(None, |widest: Option<(f64, f64)>, (low, high)| {
                 Some(widest.map_or((low, high), |(l, h)| (l.min(low), h.max(high))))
             });
-            let Some((low, high)) = widest.filter(|_| !named(f)) else { continue };
+            let name = &effect.factor;
+            let Some((low, high)) = widest.filter(|(low, high)| low.abs().max(high.abs()) <= limit) else {
+                unknown.push(name.clone());
+                continue;
+            };
             let change = Estimate { value: 0.0, low: Some(low), high: Some(high) };
             let range = signed(self.scale(), &change);
             let range = range.split_once(' ').map_or(range.as_str(), |(_, range)| range);
             let unit = if self.scale().log { "%" } else { self.scale().unit };
-            let name = &effect.factor;
-            let (kind, sentence) = if low.abs().max(high.abs()) <= limit {
-                (FindingKind::NoEffect, format!("{name} has no effect worth a word: at most {range} {unit}"))
-            } else {
-                let words = format!(
-                    "Whether {name} matters cannot be told from {} runs: anything within {range} {unit} is possible",
-                    anova.n
-                );
-                (FindingKind::CannotTell, words)
-            };
-            found.push(self.finding(kind, sentence.trim_end().to_owned(), vec![name.clone()]));
+            let sentence = format!("{name} has no effect worth a word: at most {range} {unit}");
+            small.push(self.finding(
+                FindingKind::NoEffect,
+                sentence.trim_end().to_owned(),
+                vec![name.clone()],
+            ));
         }
-        found
+        (small, unknown)
     }
 
-    fn gaps(&self) -> Vec<Finding> {
-        let gaps = self.anova.map_or(&[][..], |anova| &anova.cannot_tell);
-        let few = self.anova.is_none().then(|| {
-            "Effects cannot be told: fewer than two runs, or nothing varied between them".to_owned()
+    /// Everything that cannot be told, in one sentence, and what would help.
+    fn cannot_tell(&self, factors: &[String]) -> Option<Finding> {
+        let mut gaps = Vec::new();
+        if !factors.is_empty() {
+            let verb = if factors.len() == 1 { "matters" } else { "matter" };
+            gaps.push(format!("whether {} {verb}", list(factors, "and")));
+        }
+        match self.anova {
+            Some(anova) => gaps.extend(anova.cannot_tell.iter().cloned()),
+            None => gaps.push("effects of factors (fewer than two runs, or nothing varied)".into()),
+        }
+        if self.noise.is_none() {
+            gaps.push("noise and drift (too few runs are repeats of each other)".into());
+        }
+        if gaps.is_empty() {
+            return None;
+        }
+        let cure = self.table.repeats.map_or_else(String::new, |cost| {
+            let repeats = (cost.repeats + 1).max(3);
+            let seconds = (repeats - cost.repeats) as f64 * cost.seconds;
+            let time = if seconds < 1.0 { "less than a second".into() } else { duration(seconds) };
+            format!("; `repeats = {repeats}` would take {time} more")
         });
-        let all = gaps.iter().cloned().chain(few);
-        all.map(|gap| self.finding(FindingKind::CannotTell, gap, Vec::new())).collect()
+        let n = self.table.measured(self.response).len();
+        let sentence = format!("Cannot be told from {n} runs: {}{cure}", gaps.join("; "));
+        Some(self.finding(FindingKind::CannotTell, sentence, factors.to_vec()))
     }
 }

@@ -48,7 +48,7 @@ struct Candidate {
 /// What one factor alone can contribute.
 fn simple(table: &StudyTable, runs: &[&crate::table::Run], f: usize) -> Vec<Candidate> {
     let factor = &table.factors[f];
-    if factor.levels.len() < 2 {
+    if factor.acting() < 2 {
         return Vec::new();
     }
     let column = |name: String, value: &dyn Fn(usize) -> f64| Candidate {
@@ -72,7 +72,7 @@ fn simple(table: &StudyTable, runs: &[&crate::table::Run], f: usize) -> Vec<Cand
         }
         None => {
             let name = |level: &FactorLevel| format!("[{name} = {}]", level.text);
-            let levels = factor.levels.iter().enumerate();
+            let levels = factor.levels[..factor.acting()].iter().enumerate();
             levels.map(|(i, level)| column(name(level), &|l| f64::from(u8::from(l == i)))).collect()
         }
     }

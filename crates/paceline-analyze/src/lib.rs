@@ -4,7 +4,8 @@
 //! - [`table`]: runs, factors and responses: the input of an analysis, from a file or from the store
 //! - `analysis`: everything that is said about one response; `findings`: the same in sentences
 //! - `anova`, on `design` and `linear`: effects and interactions with intervals
-//! - `best`, [`importance`], `influence`, [`ranks`], `transfer`, [`scaling`], `noise`: one question each
+//! - `noise`: noise and drift, which every interval stands on
+//! - `best`, `alone`, `misses`, [`importance`], `influence`, [`ranks`], `transfer`, [`scaling`]: one question each
 //! - `explain`: why a run is slow, from its recorded events
 //! - [`sheet`]: small tables as text, Markdown and HTML
 //! - `statistics`: medians, quantiles, spreads; `distributions`: tails and quantiles
@@ -16,6 +17,7 @@
 
 #![forbid(unsafe_code)]
 
+mod alone;
 mod analysis;
 mod anova;
 mod best;
@@ -29,6 +31,7 @@ mod findings;
 pub mod importance;
 mod influence;
 mod linear;
+mod misses;
 mod noise;
 pub mod ranks;
 pub mod report;
@@ -39,17 +42,19 @@ mod statistics;
 pub mod table;
 mod transfer;
 
+pub use alone::AloneOrTogether;
 pub use analysis::{Analysis, AnalysisRequest};
-pub use anova::{Anova, Estimate, LevelContrast};
-pub use best::Ranking;
+pub use anova::{Anova, Estimate, FactorEffect, LevelContrast, LevelEffect};
+pub use best::{Configuration, Ranking};
 pub use distributions::{f_tail, holm, t_quantile};
 pub use explain::{
     Cause, ExplainError, Explanation, Message, RankTimes, RecordedLink, RecordedPause, RecordedRank,
     RecordedRun, RecordedStep, RecordedWait, RunComparison, WhatIf,
 };
-pub use findings::{Evidence, Finding, FindingKind, findings};
+pub use findings::{BestWords, Finding, FindingKind};
 pub use influence::InfluenceModel;
-pub use noise::{Noise, theil_sen};
+pub use misses::{MissPattern, Misses};
+pub use noise::{Controls, Drift, Noise, NoiseSource};
 pub use paceline_statistics::distinct;
 pub use statistics::{Quantiles, Spread};
 pub use table::{StudyTable, StudyTableError};

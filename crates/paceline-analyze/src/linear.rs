@@ -116,6 +116,26 @@ impl Fit {
         Some((value, squared.sqrt()))
     }
 
+    /// Coefficients if values had other noise: `noise` by kept column, in the unit of the values.
+    pub fn redrawn(&self, noise: impl Fn(usize) -> f64) -> Vec<f64> {
+        let mut coefficients = vec![0.0; self.coefficients.len()];
+        for (i, (along, column)) in self.along.iter().zip(&self.inverse).enumerate() {
+            let along = along + noise(i);
+            self.kept.iter().zip(column).for_each(|(j, part)| coefficients[*j] += along * part);
+        }
+        coefficients
+    }
+
+    /// What noise of size 1 along each direction does to the coefficients.
+    pub fn unit_errors(&self) -> Vec<Vec<f64>> {
+        let spread = |column: &Vec<f64>| {
+            let mut error = vec![0.0; self.coefficients.len()];
+            self.kept.iter().zip(column).for_each(|(j, part)| error[*j] = *part);
+            error
+        };
+        self.inverse.iter().map(spread).collect()
+    }
+
     /// What columns from `from` on account for beyond those before: their sum of squares, and how many count.
     pub fn gain(&self, from: usize) -> (f64, usize) {
         let own = self.kept.iter().zip(&self.along).filter(|(j, _)| **j >= from);

@@ -170,10 +170,10 @@ pub fn kruskal(groups: &[Vec<f64>]) -> Option<(f64, f64)> {
 
 /// Runs that are alike but for one factor: by what they have in common, a mean per level; whole groups only.
 fn alike(table: &StudyTable, response: usize, factor: usize) -> Vec<Vec<f64>> {
-    let levels = table.factors[factor].levels.len();
+    let levels = table.factors[factor].acting();
     // Levels that a group does not have take no room: there may be as many as runs.
     let mut groups: BTreeMap<Vec<usize>, BTreeMap<usize, Vec<f64>>> = BTreeMap::new();
-    for (run, value) in table.measured(response) {
+    for (run, value) in table.measured(response).into_iter().filter(|(run, _)| run.levels[factor] < levels) {
         let mut rest = run.levels.clone();
         rest[factor] = 0;
         groups.entry(rest).or_default().entry(run.levels[factor]).or_default().push(value);
@@ -186,16 +186,17 @@ fn alike(table: &StudyTable, response: usize, factor: usize) -> Vec<Vec<f64>> {
 pub fn tests(table: &StudyTable, response: usize) -> Vec<RankTestResult> {
     const LEAST_GROUPS: usize = 6;
     let mut results = Vec::new();
-    for (f, factor) in table.factors.iter().enumerate().filter(|(_, factor)| factor.levels.len() > 1) {
+    for (f, factor) in table.factors.iter().enumerate().filter(|(_, factor)| factor.acting() > 1) {
         let groups = alike(table, response, f);
-        let (test, n, found) = if groups.len() >= LEAST_GROUPS && factor.levels.len() == 2 {
+        let (test, n, found) = if groups.len() >= LEAST_GROUPS && factor.acting() == 2 {
             let differences: Vec<f64> = groups.iter().map(|g| g[1] - g[0]).collect();
             (RankTest::Wilcoxon, groups.len(), wilcoxon(&differences))
         } else if groups.len() >= LEAST_GROUPS {
             (RankTest::Friedman, groups.len(), friedman(&groups))
         } else {
-            let measured = table.measured(response);
-            let mut groups = vec![Vec::new(); factor.levels.len()];
+            let mut measured = table.measured(response);
+            measured.retain(|(run, _)| run.levels[f] < factor.acting());
+            let mut groups = vec![Vec::new(); factor.acting()];
             measured.iter().for_each(|(run, value)| groups[run.levels[f]].push(*value));
             groups.retain(|group| !group.is_empty());
             (RankTest::KruskalWallis, measured.len(), if groups.len() > 1 { kruskal(&groups) } else { None })

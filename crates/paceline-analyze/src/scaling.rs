@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::anova::Estimate;
 use crate::linear::Fit;
-use crate::table::StudyTable;
+use crate::table::{RunRole, StudyTable};
 
 /// Mean speed of one number of workers.
 #[derive(Clone, Debug, Serialize)]
@@ -176,12 +176,27 @@ pub fn series(table: &StudyTable, response: usize, workers: usize) -> Vec<Series
     let Some(counts) = table.factors[workers].numbers() else { return Vec::new() };
     let scale = &table.responses[response];
     let mut by_rest: BTreeMap<Vec<usize>, Vec<(f64, f64)>> = BTreeMap::new();
-    for run in table.runs.iter().filter(|run| !run.control) {
+    for run in table.runs.iter().filter(|run| run.role == RunRole::Point) {
         let Some(value) = run.values[response].filter(|v| *v > 0.0) else { continue };
         let speed = if scale.goal == Goal::Maximize { value } else { 1.0 / value };
         let mut rest = run.levels.clone();
         rest[workers] = 0;
         by_rest.entry(rest).or_default().push((counts[run.levels[workers]], speed));
+    }
+    // One worker alone, to which a strategy means nothing, begins the series of every strategy.
+    let absent = |(f, level): (usize, &usize)| table.factors[f].levels[*level].absent();
+    let general: Vec<(Vec<usize>, Vec<(f64, f64)>)> = by_rest
+        .iter()
+        .filter(|(rest, _)| rest.iter().enumerate().any(absent))
+        .map(|(rest, points)| (rest.clone(), points.clone()))
+        .collect();
+    for (rest, points) in by_rest.iter_mut() {
+        for (other, more) in general.iter().filter(|(other, _)| other != rest) {
+            let fits = |(f, (own, other)): (usize, (&usize, &usize))| own == other || absent((f, other));
+            if rest.iter().zip(other).enumerate().all(fits) {
+                points.extend(more);
+            }
+        }
     }
     let mut found = Vec::new();
     for (rest, points) in by_rest {

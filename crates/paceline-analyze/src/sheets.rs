@@ -140,16 +140,15 @@ impl Analysis {
 
     fn importance_sheet(&self) -> Option<TextTable> {
         let importance = self.importance.as_ref()?;
-        let note = format!(
-            "functional ANOVA on a forest that foretells {}% of the variation of runs it has not seen; {}% is due to \
-             more than two factors together",
-            number(100.0 * importance.foretold),
-            number(100.0 * importance.rest)
-        );
-        let mut sheet = TextTable::new("Importance", &["term", "share, %", "± between trees"], 1, &note);
-        for share in importance.shares.iter().take(MOST_ROWS) {
-            let percent = |v: f64| format!("{:.1}", 100.0 * v);
-            sheet.rows.push(vec![share.term.clone(), percent(share.share), percent(share.deviation)]);
+        let note = if importance.together.is_some() {
+            "shares of the variation over all levels, each counting alike, and of the noise of one run: they add up"
+        } else {
+            "the runs are too few to tell noise from factors acting together: these share the last row"
+        };
+        let mut sheet = TextTable::new("What mattered", &["", "share, % [95%]"], 1, note);
+        for (share, percent) in importance.percents() {
+            let [low, high] = [share.low, share.high].map(|v| number((100.0 * v).round()));
+            sheet.rows.push(vec![share.term.clone(), format!("{percent} [{low}, {high}]")]);
         }
         Some(sheet)
     }

@@ -4,8 +4,7 @@ use std::path::{Path, PathBuf};
 
 use paceline_analyze::table::{self, ColumnRoles, Response};
 use paceline_analyze::{
-    Anova, Estimate, InfluenceModel, StudyTable, WorkloadTransfer, f_tail, holm, importance, ranks, scaling,
-    t_quantile, theil_sen,
+    Anova, Estimate, InfluenceModel, StudyTable, WorkloadTransfer, f_tail, holm, ranks, scaling, t_quantile,
 };
 use paceline_testing::{Need, skip};
 use serde_json::Value;
@@ -143,9 +142,9 @@ fn importance_of_a_full_grid_is_its_decomposition() {
     let Some(path) = shared("lynceus_rnn.csv") else { return };
     let table = read(&path, &LYNCEUS, "log(training_time_s)");
     let wanted = &wanted()["lynceus_shares"];
-    let found = importance::interpolated(&table, 0);
+    let found = Anova::new(&table, 0).unwrap().sources;
     assert_eq!(found.len(), wanted.as_object().unwrap().len());
-    found.iter().for_each(|(term, share)| close(*share, &wanted[term], 1e-8, term));
+    found.iter().for_each(|source| close(source.eta_sq, &wanted[&source.term], 1e-8, &source.term));
 }
 
 #[test]
@@ -182,16 +181,6 @@ fn the_transfer_of_a_table_agrees_with_scipy() {
     close(found.kendall.unwrap().value, &wanted["kendall"]["statistic"], 1e-9, "Kendall");
     let loss = transfer.losses.iter().find(|l| l.from == "1000" && l.to == "60000").unwrap();
     close(loss.loss, &wanted["loss"], 1e-9, "loss");
-}
-
-#[test]
-fn drift_agrees_with_scipy() {
-    let wanted = &wanted()["theil_sen"];
-    let (slope, interval) = theil_sen(&numbers(&wanted["x"]), &numbers(&wanted["y"])).unwrap();
-    close(slope, &wanted["slope"], 1e-12, "slope");
-    let (low, high) = interval.unwrap();
-    close(low, &wanted["low"], 1e-12, "low");
-    close(high, &wanted["high"], 1e-12, "high");
 }
 
 #[test]

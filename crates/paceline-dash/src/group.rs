@@ -4,8 +4,8 @@ use std::cmp::Ordering;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use paceline_analyze::StudyTable;
-use paceline_analyze::table::{self, RawRun, Response};
+use paceline_analyze::table::{self, NONE, RawRun, RepeatCost, Response, RunRole};
+use paceline_analyze::{Ranking, StudyTable};
 use paceline_record::figures::Figures;
 use paceline_record::store::RunRow;
 
@@ -56,6 +56,14 @@ pub struct Group {
     /// The levels of each factor, as points of the study have them (controls and warm-ups may lie elsewhere): numbers in
     /// ascending order, words by the alphabet.
     pub levels: Vec<Vec<String>>,
+    /// Whether their order tells when they were made: then a drift of the machine shows.
+    pub timed: bool,
+    /// Which of them had one worker alone, whatever their levels say.
+    pub alone: Vec<RunRole>,
+    /// What one more run of each configuration would take.
+    pub repeats: Option<RepeatCost>,
+    /// The best configuration and its figure, as the analysis of all of them has it.
+    pub best: Option<(String, f64)>,
 }
 
 /// One run.
@@ -78,8 +86,8 @@ pub struct Member {
     pub progress: Option<(u64, u64)>,
     /// Whether charts and findings count it.
     pub counts: bool,
-    /// Whether it repeats one configuration to show drift.
-    pub control: bool,
+    /// How an analysis takes it, where it belongs to a study.
+    pub analysed: Option<RawRun>,
     /// Whether it was made in virtual time.
     pub simulated: bool,
 }
@@ -94,6 +102,11 @@ impl Member {
     /// What it measured.
     pub fn value(&self, response: usize) -> Option<f64> {
         self.values.get(response).copied().flatten()
+    }
+
+    /// Whether it tells of the machine or is there to be compared with, and is no point of its own.
+    pub fn aside(&self) -> bool {
+        self.analysed.as_ref().is_some_and(|run| run.role != RunRole::Point)
     }
 
     /// What it is called.
@@ -130,7 +143,8 @@ impl Group {
             levels.into_iter().cloned().collect()
         };
         let levels = (0..factors.len()).map(of_factor).collect();
-        Self { title: title.into(), factors, responses, members, levels }
+        let (timed, alone, repeats, best) = (false, Vec::new(), None, None);
+        Self { title: title.into(), factors, responses, members, levels, timed, alone, repeats, best }
     }
 
     /// All recorded runs, each with its settings: what differs between them are the factors.
@@ -145,7 +159,7 @@ impl Group {
         let read = responses.iter().map(|response| figures.find(&response.name)).collect::<Vec<_>>();
         let member = |(row, own): &(Arc<RunRow>, RunSettings)| {
             let level = |name: &String| {
-                own.iter().find(|(known, _)| known == name).map_or_else(|| "–".into(), |(_, v)| v.clone())
+                own.iter().find(|(known, _)| known == name).map_or_else(|| NONE.into(), |(_, v)| v.clone())
             };
             Member {
                 number: row.id as u64,
@@ -176,22 +190,39 @@ impl Group {
         // What was measured and what was simulated are never mixed silently.
         let mixed = simulated > 0 && measured > 0;
         let counted = chosen.iter().copied().filter(|m| m.counts && !(mixed && m.simulated));
-        let controls = self.members.iter().filter(|m| m.control && m.state == "ok");
-        let raw = counted.filter(|m| !m.control).chain(controls).map(|member| RawRun {
-            id: member.name(),
-            levels: member.levels.clone(),
-            values: (0..self.responses.len()).map(|r| member.value(r)).collect(),
-            order: member.number as f64,
-            block: None,
-            control: member.control,
-        });
-        let mut table = StudyTable::new(&self.title, &self.factors, self.responses.clone(), raw.collect());
+        let aside = self.members.iter().filter(|m| m.aside());
+        let mut raw: Vec<RawRun> = counted
+            .filter(|m| !m.aside())
+            .chain(aside)
+            .map(|member| {
+                member.analysed.clone().unwrap_or_else(|| RawRun {
+                    id: member.name(),
+                    levels: member.levels.clone(),
+                    values: (0..self.responses.len()).map(|r| member.value(r)).collect(),
+                    order: member.number as f64,
+                    ..RawRun::default()
+                })
+            })
+            .collect();
+        raw.sort_by(|a, b| a.order.total_cmp(&b.order));
+        let mut table = StudyTable::new(&self.title, &self.factors, self.responses.clone(), raw);
+        (table.timed, table.alone, table.repeats) = (self.timed, self.alone.clone(), self.repeats);
         if mixed {
             table.notes.push(format!(
                 "{simulated} simulated runs are left out of findings and charts: filter by origin to see them"
             ));
         }
         table
+    }
+
+    /// The best configuration of some runs and its figure: that of the whole study, or the best mean of those chosen.
+    pub fn best(&self, chosen: &[&Member]) -> Option<(String, f64)> {
+        if self.timed {
+            return self.best.clone();
+        }
+        let table = self.table(chosen);
+        let best = Ranking::new(&table, 0, None).configurations.into_iter().next()?;
+        Some((best.configuration, best.value))
     }
 }
 

@@ -10,7 +10,6 @@
 //! - `design`: two-level designs
 //! - `table`: a table of runs made by others as the workload; [`regret`]: how soon samplers find its best row
 //! - [`schedule`]: the order of a study's runs: warm-up, controls, baseline, points and their repeats
-//! - `drift`: what the controls say about the machine, and figures corrected by it
 //!
 //! # Deliberately absent
 //! How a run is executed; files of the store; what runs say of the axes (`paceline-analyze`).
@@ -19,7 +18,6 @@
 
 mod bayes;
 mod design;
-mod drift;
 mod problem;
 pub mod regret;
 pub mod samplers;
@@ -27,7 +25,6 @@ pub mod schedule;
 mod table;
 
 pub use design::{Design, Resolution};
-pub use drift::Drift;
 pub use problem::{Joins, Observation, Prior, Problem, Suggestion, TrialOutcome};
 pub use samplers::SAMPLERS;
 pub use table::{Exploration, ExplorationError, ExplorationRequest, LookupTable};

@@ -23,6 +23,8 @@ pub struct Problem {
     pub prior: Option<Prior>,
     /// How repeats of a figure are joined, by name; others by their mean.
     pub joins: Joins,
+    /// The figure that says how long a run was given, where the first objective is a time that some runs do not reach.
+    pub clock: Option<String>,
 }
 
 /// How repeats are joined, by figure.
@@ -57,6 +59,18 @@ pub enum TrialOutcome {
     Failed,
     /// With these figures.
     Measured(BTreeMap<String, f64>),
+    /// With these figures, of which the first objective was not reached: that takes at least so long.
+    AtLeast(BTreeMap<String, f64>),
+}
+
+impl TrialOutcome {
+    /// Its figures, bounds among them.
+    pub fn metrics(&self) -> Option<&BTreeMap<String, f64>> {
+        match self {
+            Self::Measured(metrics) | Self::AtLeast(metrics) => Some(metrics),
+            Self::Pending | Self::Failed => None,
+        }
+    }
 }
 
 /// A point and what became of it.
@@ -78,9 +92,10 @@ impl Problem {
         figures.get(point).map(loss).or_else(|| figures.values().map(loss).reduce(f64::max))
     }
 
-    /// The figures of an observation by the objectives, less being better; `None` where one is missing.
+    /// The figures of an observation by the objectives, less being better; `None` where one is missing. What was not
+    /// reached has a loss of at least that.
     pub fn losses(&self, observation: &Observation) -> Option<Vec<f64>> {
-        let TrialOutcome::Measured(metrics) = &observation.outcome else { return None };
+        let metrics = observation.outcome.metrics()?;
         let loss = |o: &Objective| {
             let value = metrics.get(&o.metric).copied().filter(|v| v.is_finite())?;
             Some(o.goal.loss(value))
@@ -90,7 +105,7 @@ impl Problem {
 
     /// By how much each limit holds (at least 0) or not (below 0); `None` where a figure is missing.
     pub fn margins(&self, observation: &Observation) -> Option<Vec<f64>> {
-        let TrialOutcome::Measured(metrics) = &observation.outcome else { return None };
+        let metrics = observation.outcome.metrics()?;
         let lookup = |name: &str| {
             let measured = metrics.get(name).map(|v| Value::Number(*v));
             measured.or_else(|| self.space.value(&observation.point, name).cloned())
@@ -98,9 +113,10 @@ impl Problem {
         self.limits.iter().map(|limit| limit.margin(&lookup)).collect()
     }
 
-    /// Whether every limit holds and every objective was measured.
+    /// Whether every limit holds and every objective was reached and measured.
     pub fn feasible(&self, observation: &Observation) -> bool {
-        self.losses(observation).is_some()
+        matches!(observation.outcome, TrialOutcome::Measured(_))
+            && self.losses(observation).is_some()
             && self.margins(observation).is_some_and(|margins| margins.iter().all(|m| *m >= 0.0))
     }
 
@@ -136,6 +152,7 @@ mod tests {
             duplicates: false,
             prior: None,
             joins: Joins::new(),
+            clock: None,
         }
     }
 

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use paceline_plan::{Objective, Point};
+use paceline_plan::{Objective, Point, Space};
 use paceline_random::{Purpose, Stream};
 use paceline_registry::Registry;
 use paceline_statistics::{distinct, mean};
@@ -56,6 +56,11 @@ pub enum End {
     Failed {
         cause: String,
     },
+    /// There is no such run: its plan cannot be carried out.
+    Refused {
+        /// Why not.
+        cause: String,
+    },
     /// The loss was no longer a number.
     Diverged {
         /// What the run said.
@@ -86,8 +91,23 @@ impl StudyRun {
         }
     }
 
-    fn point(&self) -> Option<Point> {
-        (self.job.role == Role::Point).then(|| Point(self.job.levels.clone()))
+    /// What a figure is at least, of a run that did not get as far. `clock` is the figure that says how long it was
+    /// given.
+    pub fn bound(&self, metric: &str, clock: Option<&str>) -> Option<f64> {
+        match &self.end {
+            Some(End::Beaten { metrics }) => metrics.get(metric).copied(),
+            Some(End::Ok { metrics }) if !metrics.contains_key(metric) => metrics.get(clock?).copied(),
+            _ => None,
+        }
+    }
+
+    /// The point, without axes that cannot act there (older journals have levels of them).
+    pub fn point(&self, space: &Space) -> Option<Point> {
+        (self.job.role == Role::Point).then(|| {
+            let mut point = Point(self.job.levels.clone());
+            space.settle(&mut point);
+            point
+        })
     }
 }
 
@@ -198,9 +218,7 @@ impl StudySchedule {
         }
         let (controls, baselines) = (count(Role::Control), count(Role::Baseline));
         let control = || Next::Run(job(Role::Control, Vec::new(), 1.0, controls));
-        let since = made.iter().rev().take_while(|m| m.job.role != Role::Control);
-        let points_since = since.filter(|m| m.job.role == Role::Point).count() as u64;
-        let wanted = self.rules.control_every > 0;
+        let (points_since, wanted) = (points_since(made), self.rules.control_every > 0);
         if wanted && (controls == 0 || points_since >= self.rules.control_every) {
             return control();
         }
@@ -220,8 +238,18 @@ impl StudySchedule {
         }
     }
 
+    /// The control that closes the bracket around the last points of a study that ends before its time.
+    pub fn closing(&self, made: &[StudyRun]) -> Option<PlannedRun> {
+        let repeat = made.iter().filter(|m| m.job.role == Role::Control).count() as u64;
+        let id = made.len() as u64;
+        let open = self.rules.control_every > 0 && points_since(made) > 0;
+        open.then_some(PlannedRun { id, role: Role::Control, levels: Vec::new(), share: 1.0, repeat })
+    }
+
     fn next_point(&mut self, made: &[StudyRun]) -> Option<Selection> {
-        let begun: Vec<(Point, f64)> = made.iter().filter_map(|m| Some((m.point()?, m.job.share))).collect();
+        let space = &self.problem.space;
+        let begun: Vec<(Point, f64)> =
+            made.iter().filter_map(|m| Some((m.point(space)?, m.job.share))).collect();
         let runs_left = self.rules.runs.is_none_or(|runs| (begun.len() as u64) < runs);
         if let Some(known) = &self.known {
             let order = Stream::new(self.problem.seed, Purpose::Explore).fork(0x0bde);
@@ -275,9 +303,10 @@ impl StudySchedule {
         }
         let objective: &Objective = self.problem.objectives.first()?;
         let mut candidates: Vec<(f64, Point, u64)> = Vec::new();
-        for point in distinct(made.iter().filter_map(StudyRun::point)) {
+        let of = |m: &StudyRun| m.point(&self.problem.space);
+        for point in distinct(made.iter().filter_map(of)) {
             let runs: Vec<&StudyRun> =
-                made.iter().filter(|m| m.point().as_ref() == Some(&point) && m.job.share >= 1.0).collect();
+                made.iter().filter(|m| of(m).as_ref() == Some(&point) && m.job.share >= 1.0).collect();
             let values: Vec<f64> =
                 runs.iter().filter_map(|m| m.metrics()?.get(&objective.metric).copied()).collect();
             let open = runs.iter().any(|m| m.end.is_none());
@@ -297,16 +326,31 @@ impl StudySchedule {
     }
 }
 
+/// Points since the last control.
+fn points_since(made: &[StudyRun]) -> u64 {
+    let since = made.iter().rev().take_while(|m| m.job.role != Role::Control);
+    since.filter(|m| m.job.role == Role::Point).count() as u64
+}
+
 enum Selection {
     Run(Point, f64, u64),
     Wait,
 }
 
-/// The figures of repeats, joined.
+/// The figures of repeats, joined. A run that did not reach the first objective counts with what that takes at least.
 pub fn joined(problem: &Problem, repeats: &[&StudyRun]) -> BTreeMap<String, f64> {
     let mut all: BTreeMap<&String, Vec<f64>> = BTreeMap::new();
     for (name, value) in repeats.iter().filter_map(|m| m.metrics()).flatten() {
         all.entry(name).or_default().push(*value);
+    }
+    if let Some(objective) = problem.objectives.first() {
+        let missed =
+            repeats.iter().filter(|m| m.metrics().is_some_and(|of| !of.contains_key(&objective.metric)));
+        let bounds = missed.filter_map(|m| m.bound(&objective.metric, problem.clock.as_deref()));
+        let bounds: Vec<f64> = bounds.collect();
+        if !bounds.is_empty() {
+            all.entry(&objective.metric).or_default().extend(bounds);
+        }
     }
     let join = |(name, values): (&String, Vec<f64>)| {
         let join = problem.joins.get(name.as_str()).copied().unwrap_or(mean);
@@ -320,16 +364,21 @@ pub fn joined(problem: &Problem, repeats: &[&StudyRun]) -> BTreeMap<String, f64>
 pub fn observations(problem: &Problem, made: &[StudyRun]) -> Vec<Observation> {
     let mut groups: Vec<(Point, f64, Vec<&StudyRun>)> = Vec::new();
     for one in made {
-        let Some(point) = one.point() else { continue };
+        let Some(point) = one.point(&problem.space) else { continue };
         match groups.iter_mut().find(|(p, share, _)| *p == point && *share == one.job.share) {
             Some((.., runs)) => runs.push(one),
             None => groups.push((point, one.job.share, vec![one])),
         }
     }
+    let missed = |run: &&StudyRun| {
+        let first = problem.objectives.first();
+        first.is_some_and(|o| run.bound(&o.metric, problem.clock.as_deref()).is_some())
+    };
     let observe = |(point, share, runs): (Point, f64, Vec<&StudyRun>)| {
         let metrics = joined(problem, &runs);
         let told = problem.objectives.iter().all(|o| metrics.contains_key(&o.metric));
         let outcome = match told {
+            true if runs.iter().any(missed) => TrialOutcome::AtLeast(metrics),
             true => TrialOutcome::Measured(metrics),
             false if runs.iter().any(|m| m.end.is_none()) => TrialOutcome::Pending,
             false => TrialOutcome::Failed,

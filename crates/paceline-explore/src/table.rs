@@ -169,6 +169,7 @@ impl Exploration {
             budget: Some(ask.budget),
             duplicates: false,
             joins: Joins::new(),
+            clock: None,
             prior: expected.map(|column| {
                 let figure = |row: usize| table.rows[row][column].number().unwrap_or(f64::NAN);
                 Prior(rows.iter().map(|(point, row)| (point.clone(), figure(*row))).collect())

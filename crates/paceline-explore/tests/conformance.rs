@@ -57,6 +57,7 @@ fn problem(space: Space, seed: u64, budget: usize) -> Problem {
         duplicates: false,
         prior: None,
         joins: Joins::new(),
+        clock: None,
     }
 }
 
@@ -291,6 +292,35 @@ fn bayes_finds_the_best_of_a_smooth_function_sooner_than_chance() {
     let mean = |name: &str| (1..=5).map(|seed| reached(name, seed)).sum::<f64>() / 5.0;
     let (bayes, random) = (mean("bayes"), mean("random"));
     assert!(bayes < 1.06 && random > bayes + 0.1, "bayes {bayes}, random {random}");
+}
+
+#[test]
+fn bayes_takes_misses_as_lower_bounds() {
+    let space = Space::new(vec![numbers("x", 0..20), numbers("y", 0..20)], vec![]).unwrap();
+    let at = |p: &Point, i: usize| f64::from(p.0[i].unwrap());
+    let value = |p: &Point| 2.0 + (at(p, 0) - 5.0).powi(2) / 20.0 + (at(p, 1) - 4.0).powi(2) / 20.0;
+    // Half of the space misses its target, and was given less time than the best takes.
+    let missed = |p: &Point| at(p, 0) >= 10.0;
+    let problem = Problem {
+        limits: Vec::new(),
+        objectives: vec![Objective { metric: "time".into(), goal: Goal::Minimize }],
+        ..problem(space, 1, 30)
+    };
+    let mut sampler = samplers::make(&Registry::default(), "bayes", &problem).unwrap();
+    let mut history: Vec<Observation> = Vec::new();
+    while history.len() < 30 {
+        let point = sampler.next(&history).unwrap().point;
+        let metrics = |time: f64| [("time".to_owned(), time)].into();
+        let outcome = if missed(&point) {
+            TrialOutcome::AtLeast(metrics(1.0))
+        } else {
+            TrialOutcome::Measured(metrics(value(&point)))
+        };
+        history.push(Observation { point, share: 1.0, outcome });
+    }
+    let wasted = history.iter().filter(|o| missed(&o.point)).count();
+    let best = problem.best(&history);
+    assert!(wasted < 15 && value(&history[best[0]].point) < 2.06, "{wasted} {:?}", history[best[0]]);
 }
 
 #[test]

@@ -1,11 +1,11 @@
-//! Which runs a study makes and in which order, and what its controls say about the machine.
+//! Which runs a study makes and in which order, and what samplers are told of them.
 
 use std::collections::BTreeMap;
 
 use paceline_explore::schedule::{
     End, Next, PlannedRun, Role, ScheduleRules, StudyRun, StudySchedule, observations,
 };
-use paceline_explore::{Drift, Problem, SAMPLERS, TrialOutcome};
+use paceline_explore::{Problem, SAMPLERS, TrialOutcome};
 use paceline_plan::{Axis, Goal, Objective, Space, Value};
 use paceline_registry::Registry;
 
@@ -20,6 +20,7 @@ fn problem() -> Problem {
         duplicates: false,
         prior: None,
         joins: BTreeMap::new(),
+        clock: Some("given".into()),
     }
 }
 
@@ -129,39 +130,36 @@ fn endless_samplers_need_a_budget() {
     assert!(error.0.contains("set `runs`"), "{error}");
 }
 
-fn made(role: Role, id: u64, value: f64) -> StudyRun {
-    let job = PlannedRun { id, role, levels: Vec::new(), share: 1.0, repeat: 0 };
-    StudyRun { job, end: Some(End::Ok { metrics: [("time_s".to_owned(), value)].into() }) }
-}
-
 #[test]
-fn a_machine_that_slows_down_half_way_is_seen_and_corrected_for() {
-    let truth = [3.0, 1.0, 2.0, 6.0, 1.5, 2.5, 3.5, 0.9];
-    let slow = |i: usize| if i < 4 { 1.0 } else { 2.0 };
-    let mut runs = Vec::new();
-    for (i, value) in truth.iter().enumerate() {
-        runs.push(made(Role::Control, runs.len() as u64, 1.0 * slow(i)));
-        runs.push(made(Role::Point, runs.len() as u64, value * slow(i)));
-    }
-    runs.push(made(Role::Control, runs.len() as u64, 2.0));
-    let drift = Drift::new(&runs, "time_s").unwrap();
-    assert!(drift.noticed() && (drift.spread() - 2.0).abs() < 1e-12);
-    let ranked = |value: &dyn Fn(&StudyRun) -> f64| {
-        let mut order: Vec<u64> =
-            runs.iter().filter(|m| m.job.role == Role::Point).map(|m| m.job.id).collect();
-        order.sort_by(|a, b| value(&runs[*a as usize]).total_cmp(&value(&runs[*b as usize])));
-        order
+fn a_run_that_misses_its_target_is_a_lower_bound_and_never_the_best() {
+    let job = |id, level| PlannedRun {
+        id,
+        role: Role::Point,
+        levels: vec![Some(level), Some(0)],
+        share: 1.0,
+        repeat: 0,
     };
-    let raw = |m: &StudyRun| m.metrics().unwrap()["time_s"];
-    let undisturbed = ranked(&|m| truth[m.job.id as usize / 2]);
-    assert_ne!(ranked(&raw), undisturbed);
-    assert_eq!(ranked(&|m| drift.corrected(m.job.id, raw(m))), undisturbed);
+    let run = |id, level, metrics: &[(&str, f64)]| {
+        let metrics = metrics.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
+        StudyRun { job: job(id, level), end: Some(End::Ok { metrics }) }
+    };
+    let made = [run(0, 0, &[("time", 3.0), ("given", 9.0)]), run(1, 1, &[("given", 2.0)])];
+    let told = observations(&problem(), &made);
+    assert!(matches!(&told[1].outcome, TrialOutcome::AtLeast(metrics) if metrics["time"] == 2.0));
+    assert_eq!(problem().losses(&told[1]), Some(vec![2.0]));
+    assert_eq!(problem().best(&told), [0], "it took at least 2, and nobody knows how long");
+    // One repeat that reached it and one that did not: the mean is a bound as well.
+    let both = [run(0, 0, &[("time", 3.0)]), run(1, 0, &[("given", 9.0)])];
+    let told = observations(&problem(), &both);
+    assert!(matches!(&told[0].outcome, TrialOutcome::AtLeast(metrics) if metrics["time"] == 6.0));
 }
 
 #[test]
-fn a_steady_machine_changes_nothing() {
-    let runs = [made(Role::Control, 0, 1.0), made(Role::Control, 5, 1.05)];
-    let drift = Drift::new(&runs, "time_s").unwrap();
-    assert_eq!(drift.corrected(3, 7.0), 7.0);
-    assert!(Drift::new(&runs[..1], "time_s").is_none());
+fn a_study_that_runs_out_of_time_closes_with_a_control() {
+    let schedule = StudySchedule::new(&problem(), rules("grid", None), &Registry::default()).unwrap();
+    let whole = all(&rules("grid", None), Vec::new());
+    let open = whole.iter().rposition(|m| m.job.role == Role::Point).unwrap() + 1;
+    let control = schedule.closing(&whole[..open]).unwrap();
+    assert_eq!((control.role, control.id), (Role::Control, open as u64));
+    assert_eq!(schedule.closing(&whole), None, "the last one is a control already");
 }

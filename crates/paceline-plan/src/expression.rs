@@ -89,6 +89,12 @@ impl Condition {
         self
     }
 
+    /// Both.
+    pub fn and(self, other: Self) -> Self {
+        let text = format!("({}) and ({})", self.text, other.text);
+        Self { text, root: Node::And(Box::new(self.root), Box::new(other.root)) }
+    }
+
     /// Whether it holds; `None` where a value is missing.
     pub fn truth(&self, lookup: Lookup<'_>) -> Option<bool> {
         self.root.truth(lookup)

@@ -148,6 +148,24 @@ impl Space {
         Ok(space)
     }
 
+    /// The same, with more that must hold for an axis to be there. An axis whose condition would depend on itself stays
+    /// as it is.
+    pub fn narrowed(mut self, more: impl Fn(&Axis) -> Option<Condition>) -> Self {
+        for i in 0..self.axes.len() {
+            let Some(more) = more(&self.axes[i]) else { continue };
+            let before = self.axes[i].when.clone();
+            self.axes[i].when = Some(match &before {
+                Some(when) => when.clone().and(more),
+                None => more,
+            });
+            match self.dependency_order() {
+                Ok(order) => self.order = order,
+                Err(_) => self.axes[i].when = before,
+            }
+        }
+        self
+    }
+
     fn dependency_order(&self) -> Result<Vec<usize>, SpaceError> {
         let mut order: Vec<usize> = Vec::new();
         while order.len() < self.axes.len() {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use paceline_analyze::chart::duration;
 use paceline_explore::schedule::{End, Next, PlannedRun, Role, StudyRun, observations};
 use paceline_launch::Exit;
 use paceline_launch::trial::{self, Ended, Trial, TrialEvent};
@@ -17,7 +18,7 @@ use serde_json::{Value as Json, json};
 
 use crate::error::StudyFailure;
 use crate::reader::FigureReader;
-use crate::report::{configuration, duration, figure};
+use crate::report::{configuration, figure};
 use crate::state::StudyState;
 use crate::workload::{self, Call};
 
@@ -98,10 +99,14 @@ pub fn drive(
         }
         let spent_s = earlier_s + started.elapsed().as_secs_f64();
         let over = minutes.is_some_and(|minutes| spent_s > 60.0 * minutes);
-        let mut finished = over && active.is_empty();
-        while active.len() < lanes.len() && !over {
-            let job = match again.pop_front() {
+        // When time is over, a last control closes the bracket around the points that were run.
+        let closing = if over && active.is_empty() { schedule.closing(&state.known.made) } else { None };
+        let mut finished = over && active.is_empty() && closing.is_none();
+        while active.len() < lanes.len() {
+            let last = closing.as_ref().filter(|_| active.is_empty());
+            let job = match again.pop_front().filter(|_| !over).or_else(|| last.cloned()) {
                 Some(job) => job,
+                None if over => break,
                 None => match schedule.next(&state.known.made) {
                     Next::Run(job) => job,
                     Next::Wait => break,
@@ -119,7 +124,7 @@ pub fn drive(
                 Ok(call) => call,
                 Err(refusal) => {
                     let ended = refused(&refusal);
-                    let end = End::Failed { cause: ended.cause() };
+                    let end = End::Refused { cause: ended.cause() };
                     settle(state, &job, (end, None), &ended, observer)?;
                     observer(progress(state, expected))?;
                     continue;
@@ -135,6 +140,7 @@ pub fn drive(
                 let name = &study.name;
                 let note =
                     format!("the study's time is over; `paceline resume {name} --add-minutes M` goes on");
+                state.time_over()?;
                 return Ok(observer(StudyEvent::Note(&note))?);
             }
             return state.finish();
@@ -294,7 +300,7 @@ fn settle(
     });
     let line = line(study, &state.known.registries.figures, job, &end, ended.wall_s);
     let failed = match &end {
-        End::Failed { cause } if job.role == Role::WarmUp => {
+        End::Failed { cause } | End::Refused { cause } if job.role == Role::WarmUp => {
             Some(StudyFailure::FirstRun { name: study.name.clone(), cause: cause.clone() })
         }
         _ => None,
@@ -306,14 +312,12 @@ fn settle(
 
 /// Done, left, best, and how long the rest will take.
 fn progress(state: &StudyState, expected: u64) -> StudyEvent<'static> {
-    let (study, made) = (&state.known.study, &state.known.made);
+    let made = &state.known.made;
     let done: Vec<&StudyRun> = made.iter().filter(|m| m.end.is_some()).collect();
     let walls: Vec<f64> = done.iter().filter_map(|m| m.metrics()?.get("wall_s").copied()).collect();
     let each = walls.iter().sum::<f64>() / walls.len().max(1) as f64;
     let left = expected.saturating_sub(done.len() as u64);
-    let (figures, objective) = (&state.known.registries.figures, &study.objectives[0]);
-    let best = best_loss(study, figures, made)
-        .map(|loss| format!("best {}, ", figure(figures, &objective.metric, objective.goal.loss(loss))));
+    let best = crate::report::best_so_far(&state.known).map(|best| format!("best {best}, "));
     let message = format!("{left} left, {}about {}", best.unwrap_or_default(), duration(each * left as f64));
     StudyEvent::Progress { done: done.len() as u64, expected, message }
 }
@@ -336,6 +340,7 @@ fn line(study: &Study, figures: &Figures, job: &PlannedRun, end: &End, wall_s: f
         End::Beaten { .. } => "ended early: can no longer win".into(),
         End::Diverged { cause } => format!("diverged: {cause}"),
         End::Failed { cause } => format!("failed: {cause}"),
+        End::Refused { cause } => format!("refused: {cause}"),
     };
     format!("{:>4}  {what}: {how} ({wall_s:.1} s)", job.id)
 }

@@ -3,6 +3,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 
+use paceline_analyze::table::{ABSENT, RawRun};
 use paceline_dash::{Group, Member, Studies, StudyOverview};
 use paceline_explore::schedule::{End, Role, StudyRun};
 
@@ -38,19 +39,23 @@ impl Studies for StudyStore {
 fn study(known: &StudyHistory, busy: bool) -> StudyOverview {
     let axes: Vec<String> = known.study.space.axes().iter().map(|axis| axis.name.clone()).collect();
     let responses = table::responses(known);
-    let member = |(made, run): (&StudyRun, &Option<String>)| {
+    let analysed = table::runs(known, &responses);
+    let member = |((made, run), analysed): ((&StudyRun, &Option<String>), Option<RawRun>)| {
         let (job, levels) = (&made.job, workload::levels(&known.study, &made.job));
-        let level = |name: &String| levels.get(name).map_or_else(|| "–".to_owned(), ToString::to_string);
+        let level = |name: &String| levels.get(name).map_or_else(|| ABSENT.to_owned(), ToString::to_string);
+        let first = responses.first().map(|r| r.name.as_str()).unwrap_or_default();
+        let clock = crate::clock(&known.study, &known.registries.figures);
         let (state, error) = match &made.end {
             // What was begun when the study was interrupted is made again.
             None if busy => ("running", None),
             None => ("interrupted", None),
+            Some(End::Ok { .. }) if made.bound(first, clock).is_some() => ("missed", None),
             Some(End::Ok { .. }) => ("ok", None),
             Some(End::Beaten { .. }) => ("ended early", None),
             Some(End::Failed { cause }) => ("failed", Some(cause.clone())),
+            Some(End::Refused { cause }) => ("refused", Some(cause.clone())),
             Some(End::Diverged { cause }) => ("diverged", Some(cause.clone())),
         };
-        let whole = state == "ok" && job.share >= 1.0;
         Member {
             number: job.id,
             run: run.clone(),
@@ -63,23 +68,26 @@ fn study(known: &StudyHistory, busy: bool) -> StudyOverview {
             state: state.into(),
             error,
             levels: axes.iter().map(level).collect(),
-            counts: whole && matches!(job.role, Role::Point | Role::Control),
-            control: job.role == Role::Control,
+            counts: analysed.is_some(),
+            analysed,
             ..Member::default()
         }
         .measuring(responses.iter().map(|r| made.metrics().and_then(|m| m.get(&r.name).copied())))
     };
-    let members: Vec<Member> = known.made.iter().zip(&known.runs).map(member).collect();
-    let (ended, begun) = (known.ended(), known.made.len() as u64);
-    let planned = crate::schedule(&known.study, &known.registries, known.added)
-        .map_or(begun, |schedule| schedule.expected());
-    // A finished study has all the runs that it will have.
-    let expected = if known.finished { begun } else { planned.max(begun) };
+    let members: Vec<Member> = known.made.iter().zip(&known.runs).zip(analysed.clone()).map(member).collect();
+    let (ended, expected) = (known.ended(), known.expected());
+    let best = crate::report::best(known).map(|(_, best)| (best.configuration, best.value));
     StudyOverview {
         state: known.phase(busy),
         sampler: known.study.sampler.clone(),
         expected,
         left_s: (ended > 0 && !known.finished).then(|| known.seconds_each() * (expected - ended) as f64),
-        group: Group::new(&known.study.name, axes, responses, members),
+        group: Group {
+            alone: table::alone(known),
+            repeats: table::repeats(known),
+            timed: true,
+            best,
+            ..Group::new(&known.study.name, axes, responses, members)
+        },
     }
 }

@@ -2,6 +2,7 @@
 //! journal before anybody acts on it.
 //!
 //! # Layout
+//! - `acting`: where axes can act
 //! - `workload`: what one run is: how it is started, its checks; `document`: what it is told; `reader`: its figures
 //! - `state`: the study in the store
 //! - `drive`: making the runs
@@ -17,6 +18,7 @@
 
 #![forbid(unsafe_code)]
 
+mod acting;
 mod document;
 mod drive;
 mod error;
@@ -42,13 +44,14 @@ pub use export::{StudySheet, ranks, runs};
 pub use group::StudyStore;
 pub use outline::{StudyOutline, probe};
 pub use overhead::{OverheadPair, OverheadRequest, RecordingOverhead};
+pub use paceline_analyze::chart::duration;
 pub use predict::{
     MetricComparison, PointPrediction, all_points, compare, document as prediction_document, measured_points,
     predictions, words as prediction_words,
 };
 pub use prior::calibration;
 pub use registries::{AllRegistries, Registrable};
-pub use report::{Findings, duration};
+pub use report::Findings;
 pub use state::{StudyHistory, StudyState, journal, names};
 pub use table::table;
 pub use workload::check;
@@ -59,7 +62,7 @@ use std::path::Path;
 use paceline_explore::schedule::{ScheduleRules, StudySchedule};
 use paceline_explore::{Prior, Problem};
 use paceline_plan::{Study, StudyError};
-use paceline_record::figures::Figures;
+use paceline_record::figures::{FigureKind, Figures};
 use paceline_record::{RecordError, Store};
 
 /// Reads a study file and checks all that can be checked without running anything.
@@ -68,11 +71,16 @@ pub fn read(path: &Path, registries: &AllRegistries) -> Result<Study, StudyFailu
         .and_then(std::io::read_to_string)
         .map_err(|source| StudyFailure::File { path: path.into(), source })?;
     let stem = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
-    let study = Study::read(&path.display().to_string(), &stem, &text)?;
-    let study = workload::renamed(study, &registries.figures);
+    let study = parse(&path.display().to_string(), &stem, &text, registries)?;
     check(&study, registries)?;
     schedule(&study, registries, 0)?;
     Ok(study)
+}
+
+/// Reads the text of a study file: figures under the names that they have now, axes only there where they can act.
+pub fn parse(file: &str, stem: &str, text: &str, registries: &AllRegistries) -> Result<Study, StudyError> {
+    let study = workload::renamed(Study::read(file, stem, text)?, &registries.figures);
+    Ok(acting::collapsed(study, registries))
 }
 
 /// The name of the study that `text` stands for: a study file's, or one that is in the store.
@@ -115,7 +123,15 @@ pub(crate) fn problem(study: &Study, figures: &Figures) -> Problem {
         duplicates: false,
         prior: None,
         joins: figures.joins(),
+        clock: clock(study, figures).map(str::to_owned),
     }
+}
+
+/// The figure that says how long a run was given, where the first objective is a time that it may not reach.
+pub(crate) fn clock(study: &Study, figures: &Figures) -> Option<&'static str> {
+    let train = matches!(study.workload, paceline_plan::Workload::Train(_));
+    let objective = study.objectives.first().filter(|o| train && o.goal == paceline_plan::Goal::Minimize)?;
+    (figures.kind(&objective.metric) == FigureKind::Clock).then_some("seconds.train")
 }
 
 /// The study's schedule, with runs added to its budget.

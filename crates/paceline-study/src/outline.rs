@@ -11,8 +11,9 @@ use serde_json::{Value as Json, json};
 use crate::error::StudyFailure;
 use crate::reader::FigureReader;
 use crate::registries::AllRegistries;
-use crate::report::{configuration, duration};
+use crate::report::configuration;
 use crate::workload;
+use paceline_analyze::chart::duration;
 
 /// The runs of a study before any is made.
 pub struct StudyOutline<'a> {

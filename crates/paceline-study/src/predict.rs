@@ -12,9 +12,10 @@ use serde_json::{Value as Json, json};
 use crate::drive::{StudyEvent, StudyObserver};
 use crate::error::StudyFailure;
 use crate::registries::AllRegistries;
-use crate::report::{configuration, number};
+use crate::report::configuration;
 use crate::state::StudyHistory;
 use crate::workload::{self, Datasets};
+use paceline_analyze::table::number;
 
 /// Points beyond which a space is not predicted whole.
 const MOST: usize = 20_000;

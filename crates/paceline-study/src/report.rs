@@ -1,20 +1,34 @@
-//! What came of a study: the best configuration, what mattered most, one worker beside several, and the machine.
+//! What came of a study: the same analysis that `analyze`, `report` and `serve` show, in short.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use paceline_analyze::importance::{Importance, LEAST_RUNS, SEED};
-use paceline_explore::schedule::{End, Role, StudyRun, joined, observations};
-use paceline_explore::{Drift, Observation, TrialOutcome};
-use paceline_plan::{Goal, Point, Space, Value, printable};
+use paceline_analyze::chart::wrapped;
+use paceline_analyze::importance::Importance;
+use paceline_analyze::table::number;
+use paceline_analyze::{
+    Analysis, AnalysisRequest, Anova, BestWords, Configuration, FindingKind, LevelEffect, Noise, Ranking,
+    StudyTable,
+};
+use paceline_explore::schedule::{End, StudyRun, observations};
+use paceline_plan::{Value, printable};
 use paceline_record::figures::Figures;
-use serde_json::{Value as Json, json};
+use serde_json::{Map, Value as Json, json};
 
 use crate::state::StudyHistory;
+use crate::table::table;
 use crate::workload;
 
 /// Different causes of failed runs that are listed.
 const MOST_CAUSES: usize = 8;
+/// Configurations of a trade-off that are listed.
+const MOST_BEST: usize = 8;
+/// Configurations that a chart has, and the columns of their names and of their bars.
+const MOST_BARS: usize = 12;
+const LABEL: usize = 42;
+const BAR: usize = 24;
+/// Runs of a study whose best is worked out after each of them.
+const MOST_AT_ONCE: usize = 400;
 
 pub fn configuration(levels: &BTreeMap<String, Value>) -> String {
     if levels.is_empty() {
@@ -24,316 +38,293 @@ pub fn configuration(levels: &BTreeMap<String, Value>) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-/// The best of some runs: its levels and its first objective.
-type Side = Option<(String, f64)>;
-
-/// An axis: its importance, and the mean figure of each level.
-struct AxisEffect {
-    axis: String,
-    /// As `analyze` has it; absent where the runs are too few.
-    importance: Option<f64>,
-    /// Means (geometric where all figures are positive), and of how many points.
-    levels: Vec<(Value, f64, usize)>,
+/// The best configuration of a study so far, by the ranking that the analysis has.
+pub fn best(known: &StudyHistory) -> Option<(StudyTable, Configuration)> {
+    let table = table(known);
+    let anova = Anova::new(&table, 0);
+    let noise = Noise::new(&table, 0, anova.as_ref());
+    let steady = table.steady(std::slice::from_ref(&noise));
+    let best = Ranking::new(&steady, 0, noise.as_ref()).configurations.into_iter().next()?;
+    Some((table, best))
 }
 
-/// Axes with more than one level, the most important first.
-fn effects(space: &Space, points: &[(Point, f64)], importance: Option<&Importance>) -> Vec<AxisEffect> {
-    let log = points.iter().all(|(_, value)| *value > 0.0);
-    let mut effects = Vec::new();
-    for (i, axis) in space.axes().iter().enumerate() {
-        let mean = |(l, level): (usize, &Value)| {
-            let here = points.iter().filter(|(point, _)| point.0[i] == Some(l as u32));
-            let here: Vec<f64> = here.map(|(_, value)| if log { value.ln() } else { *value }).collect();
-            let mean = paceline_statistics::mean(&here);
-            (!here.is_empty()).then(|| (level.clone(), if log { mean.exp() } else { mean }, here.len()))
-        };
-        let levels: Vec<_> = axis.levels.iter().enumerate().filter_map(mean).collect();
-        if levels.len() > 1 {
-            let importance = importance.and_then(|all| all.of(&axis.name));
-            effects.push(AxisEffect { axis: axis.name.clone(), importance, levels });
-        }
-    }
-    effects.sort_by(|a, b| b.importance.unwrap_or(0.0).total_cmp(&a.importance.unwrap_or(0.0)));
-    effects
+/// The same in words; of many runs it would take too long to know.
+pub fn best_so_far(known: &StudyHistory) -> Option<String> {
+    let (table, best) = best(known).filter(|_| known.made.len() <= MOST_AT_ONCE)?;
+    let response = &table.responses[0];
+    Some(format!("{} {}", response.name, response.show(best.value)))
 }
 
 /// What a study found.
 pub struct Findings<'a> {
     known: &'a StudyHistory,
-    /// Points, their means corrected for drift.
-    history: Vec<Observation>,
-    /// The same, as they were measured.
-    raw: Vec<Observation>,
-    best: Vec<usize>,
-    effects: Vec<AxisEffect>,
-    /// By objective, where controls have shown a pace.
-    drifts: Vec<(String, Drift)>,
-    /// The best run of one worker alone: its levels and its first objective.
-    single: Side,
-    /// The best point of several workers.
-    several: Side,
+    table: StudyTable,
+    analysis: Analysis,
 }
 
 impl<'a> Findings<'a> {
     /// From what is known.
     pub fn new(known: &'a StudyHistory) -> Self {
-        let (study, made) = (&known.study, &known.made);
-        let problem = crate::problem(study, &known.registries.figures);
-        let paced = study.objectives.iter().filter(|o| known.registries.figures.follows_pace(&o.metric));
-        let drifts: Vec<(String, Drift)> =
-            paced.filter_map(|o| Some((o.metric.clone(), Drift::new(made, &o.metric)?))).collect();
-        let corrected: Vec<StudyRun> = made.iter().map(|m| correct(m, &drifts)).collect();
-        let history = observations(&problem, &corrected);
-        let raw = observations(&problem, made);
-        // What a run had when it was ended early is a bound, not a figure.
-        let whole: Vec<StudyRun> = corrected.iter().filter(|m| !beaten(m)).cloned().collect();
-        let best =
-            problem.best(&observations(&problem, &corrected.iter().map(unmeasured).collect::<Vec<_>>()));
-        let objective = &study.objectives[0];
-        let full = history.iter().filter(|o| o.share >= 1.0);
-        let figure = |o: &Observation| match &o.outcome {
-            TrialOutcome::Measured(metrics) => metrics.get(&objective.metric).copied(),
-            _ => None,
-        };
-        let values: Vec<_> = full.filter_map(|o| Some((o.point.clone(), figure(o)?))).collect();
-        let importance = Importance::new(&super::table::table(known), 0, SEED);
-        let effects = effects(&study.space, &values, importance.as_ref());
-        let (mut single, mut several): (Side, Side) = (None, None);
-        let better = |a: f64, b: f64| objective.goal.better(a, b);
-        for group in groups(&whole) {
-            let (count, figures) = (workload::workers(study, &group[0].job), joined(&problem, &group));
-            let one = Observation {
-                point: Point(vec![None; study.space.axes().len()]),
-                share: 1.0,
-                outcome: TrialOutcome::Measured(figures.clone()),
-            };
-            let (Some(count), Some(value)) = (count, figures.get(&objective.metric).copied()) else {
-                continue;
-            };
-            if !problem.feasible(&one) {
-                continue;
-            }
-            let slot = if count <= 1.0 { &mut single } else { &mut several };
-            if slot.as_ref().is_none_or(|(_, reached)| better(value, *reached)) {
-                *slot = Some((configuration(&workload::levels(study, &group[0].job)), value));
-            }
-        }
-        Self { known, history, raw, best, effects, drifts, single, several }
-    }
-
-    fn levels(&self, at: usize) -> BTreeMap<String, Value> {
-        self.known.study.space.named(&self.history[at].point)
-    }
-
-    fn metrics(&self, at: usize) -> BTreeMap<String, f64> {
-        match &self.history[at].outcome {
-            TrialOutcome::Measured(metrics) => metrics.clone(),
-            _ => BTreeMap::new(),
-        }
-    }
-
-    /// A point, with its figures as measured and as corrected for drift.
-    fn point(&self, at: usize) -> Json {
-        let one = &self.history[at];
-        let raw = self.raw.iter().find(|o| o.point == one.point && o.share == one.share);
-        let figures = |o: &Observation| match &o.outcome {
-            TrialOutcome::Measured(metrics) => json!(metrics),
-            _ => Json::Null,
-        };
-        json!({
-            "levels": self.levels(at), "share": one.share, "metrics": figures(one),
-            "measured": raw.map(figures),
-        })
+        let table = table(known);
+        let analysis = Analysis::new(&table, AnalysisRequest::of_settings(&table));
+        Self { known, table, analysis }
     }
 
     fn count(&self, which: fn(&End) -> bool) -> usize {
         self.known.made.iter().filter(|m| m.end.as_ref().is_some_and(which)).count()
     }
 
-    fn failures(&self) -> impl Iterator<Item = (&StudyRun, &str)> {
+    /// Runs that failed or were refused, and why.
+    fn failures(&self) -> impl Iterator<Item = (&StudyRun, &'static str, &str)> {
         self.known.made.iter().filter_map(|made| match &made.end {
-            Some(End::Failed { cause }) => Some((made, cause.as_str())),
+            Some(End::Failed { cause }) => Some((made, "failed", cause.as_str())),
+            Some(End::Refused { cause }) => Some((made, "refused", cause.as_str())),
             _ => None,
         })
     }
 
-    /// Whether one worker alone is at least as good as several.
-    fn distribution_loses(&self) -> Option<bool> {
-        let ((_, one), (_, several)) = (self.single.as_ref()?, self.several.as_ref()?);
-        let minimize = self.known.study.objectives[0].goal == Goal::Minimize;
-        Some(if minimize { one <= several } else { one >= several })
+    /// Levels by name, without those that cannot act.
+    fn levels(&self, levels: &[usize]) -> Json {
+        let there = self.table.factors.iter().zip(levels).filter(|(f, l)| !f.levels[**l].absent());
+        let level = |(f, l): (&paceline_analyze::table::Factor, &usize)| {
+            let level = &f.levels[*l];
+            (f.name.clone(), level.number.map_or_else(|| json!(level.text), |n| json!(n)))
+        };
+        Json::Object(there.map(level).collect::<Map<_, _>>())
+    }
+
+    /// A configuration with the means of all its figures; objectives as of the middle of the study.
+    fn point(&self, levels: &[usize]) -> Json {
+        let objectives = self.objectives(levels);
+        let mut metrics = self.measured(levels);
+        metrics.extend(objectives);
+        json!({"levels": self.levels(levels), "metrics": metrics, "measured": self.measured(levels), "share": 1.0})
+    }
+
+    fn objectives(&self, levels: &[usize]) -> BTreeMap<String, f64> {
+        let steady = &self.analysis.steady;
+        let mean = |(r, response): (usize, &paceline_analyze::table::Response)| {
+            let own: Vec<f64> =
+                steady.measured(r).iter().filter(|(run, _)| run.levels == levels).map(|(_, v)| *v).collect();
+            let mean = paceline_statistics::mean(&own);
+            (!own.is_empty()).then(|| (response.name.clone(), response.unscaled(mean)))
+        };
+        steady.responses.iter().enumerate().filter_map(mean).collect()
+    }
+
+    /// Means as they were measured.
+    fn measured(&self, levels: &[usize]) -> BTreeMap<String, f64> {
+        let of = |run: &&paceline_analyze::table::Run| run.levels == levels && run.role == Default::default();
+        let orders: Vec<f64> = self.table.runs.iter().filter(of).map(|run| run.order).collect();
+        let own = self.known.made.iter().filter(|m| orders.contains(&(m.job.id as f64))).collect::<Vec<_>>();
+        let problem = crate::problem(&self.known.study, &self.known.registries.figures);
+        paceline_explore::schedule::joined(&problem, &own)
+    }
+
+    /// What nothing else beats: one configuration, or several if there are several objectives.
+    fn best(&self) -> Vec<Vec<usize>> {
+        match self.table.responses.len() {
+            1 => self.analysis.best.configurations.first().map(|c| c.levels.clone()).into_iter().collect(),
+            _ => self.analysis.front.iter().map(|point| point.levels.clone()).collect(),
+        }
     }
 
     /// For programs.
     pub fn json(&self, folder: &Path) -> Json {
-        let study = &self.known.study;
-        let best = |at: &usize| json!({"levels": self.levels(*at), "metrics": self.metrics(*at)});
-        let drift = |(metric, drift): &(String, Drift)| json!({"metric": metric, "spread": drift.spread(), "corrected": drift.noticed()});
-        let effect = |e: &AxisEffect| {
-            let levels: Vec<_> =
-                e.levels.iter().map(|(v, mean, n)| json!({"level": v, "mean": mean, "points": n})).collect();
-            json!({"axis": e.axis, "share": e.importance, "levels": levels})
+        let (study, analysis) = (&self.known.study, &self.analysis);
+        let scale = &analysis.response;
+        let effect = |e: &paceline_analyze::FactorEffect| {
+            let levels = e.levels.iter().map(|l| {
+                json!({"level": l.level, "runs": l.n, "mean": l.mean.map(|mean| scale.unscaled(mean.value))})
+            });
+            let share = analysis.importance.as_ref().and_then(|importance| importance.of(&e.factor));
+            json!({
+                "axis": e.factor, "share": share.map(|s| s.share), "low": share.map(|s| s.low),
+                "high": share.map(|s| s.high), "levels": levels.collect::<Vec<_>>(),
+            })
         };
-        let side =
-            |side: &Side| side.as_ref().map(|(what, value)| json!({"configuration": what, "value": value}));
+        let effects = analysis.anova.iter().flat_map(|anova| &anova.effects);
+        let side = |c: &Configuration| json!({"configuration": c.configuration, "value": c.value});
+        let best: Vec<Json> = self.best().iter().map(|levels| self.point(levels)).collect();
+        let points = paceline_analyze::distinct(
+            self.table.runs.iter().filter(|r| r.role == Default::default()).map(|r| &r.levels),
+        );
+        let as_good = analysis.best.as_good();
         json!({
             "type": "result",
             "study": study.name,
             "sampler": study.sampler,
             "objectives": study.objectives.iter().map(|o| json!({"metric": o.metric, "goal": o.goal})).collect::<Vec<_>>(),
             "runs": self.known.made.len(),
+            "expected": self.known.expected(),
             "ended": self.count(|_| true),
             "failed": self.count(|e| matches!(e, End::Failed { .. })),
+            "refused": self.count(|e| matches!(e, End::Refused { .. })),
             "diverged": self.count(|e| matches!(e, End::Diverged { .. })),
             "beaten": self.count(|e| matches!(e, End::Beaten { .. })),
-            "points": self.history.len(),
-            "failures": self.failures().map(|(made, cause)| json!({
-                "number": made.job.id, "levels": workload::levels(study, &made.job), "cause": cause,
+            "points": self.points(),
+            "failures": self.failures().map(|(made, state, cause)| json!({
+                "number": made.job.id, "levels": workload::levels(study, &made.job), "state": state, "cause": cause,
                 "exit": self.known.exits[made.job.id as usize],
             })).collect::<Vec<_>>(),
             "finished": self.known.finished,
-            "best": self.best.first().map(best),
-            "history": (0..self.history.len()).map(|at| self.point(at)).collect::<Vec<_>>(),
-            "front": self.best.iter().map(best).collect::<Vec<_>>(),
-            "effects": self.effects.iter().map(effect).collect::<Vec<_>>(),
-            "drift": self.drifts.iter().map(drift).collect::<Vec<_>>(),
-            "one_worker": side(&self.single),
-            "several_workers": side(&self.several),
-            "distribution_loses": self.distribution_loses(),
+            "best": best.first(),
+            "best_interval": analysis.best.configurations.first().and_then(|c| {
+                Some([scale.unscaled(c.mean.low?), scale.unscaled(c.mean.high?)])
+            }),
+            "as_good": as_good.map(|of| of.iter().map(|c| self.levels(&c.levels)).collect::<Vec<_>>()),
+            "history": points.into_iter().map(|levels| self.point(levels)).collect::<Vec<_>>(),
+            "front": best,
+            "effects": effects.map(effect).collect::<Vec<_>>(),
+            "shares": analysis.importance,
+            "noise": analysis.noise,
+            "misses": analysis.misses,
+            "one_worker": analysis.alone.as_ref().map(|alone| side(&alone.one)),
+            "several_workers": analysis.alone.as_ref().map(|alone| side(&alone.several)),
+            "distribution_loses": analysis.alone.as_ref().and_then(|alone| alone.distribution_loses),
+            "findings": analysis.findings,
             "record": folder,
         })
     }
 
+    /// Different configurations that were begun.
+    fn points(&self) -> usize {
+        let problem = crate::problem(&self.known.study, &self.known.registries.figures);
+        observations(&problem, &self.known.made).len()
+    }
+
+    fn sentences(&self, kind: FindingKind) -> String {
+        let own = self.analysis.findings.iter().filter(|finding| finding.kind == kind);
+        own.map(|finding| wrapped(&finding.sentence, 0) + "\n").collect()
+    }
+
     /// For people.
     pub fn text(&self, folder: &Path) -> String {
-        let study = &self.known.study;
-        let objective = &study.objectives[0];
-        let mut text = String::new();
         let runs = self.known.made.len();
-        text += &format!("{} different configurations in {runs} runs", self.history.len());
-        let early = self.count(|e| matches!(e, End::Beaten { .. }));
+        let mut text = format!("{} different configurations in {runs} runs", self.points());
         for (what, count) in [
             ("failed", self.count(|e| matches!(e, End::Failed { .. }))),
+            ("refused", self.count(|e| matches!(e, End::Refused { .. }))),
             ("diverged", self.count(|e| matches!(e, End::Diverged { .. }))),
-            ("ended early because they could no longer win", early),
+            ("ended early because they could no longer win", self.count(|e| matches!(e, End::Beaten { .. }))),
         ] {
             if count > 0 {
                 text += &format!(", {count} {what}");
             }
         }
         text += "\n";
-        let mut causes: Vec<(&str, usize)> = Vec::new();
-        for (_, cause) in self.failures() {
-            match causes.iter_mut().find(|(known, _)| *known == cause) {
+        let mut causes: Vec<((&str, &str), usize)> = Vec::new();
+        for (_, state, cause) in self.failures() {
+            match causes.iter_mut().find(|(known, _)| *known == (state, cause)) {
                 Some((_, times)) => *times += 1,
-                None => causes.push((cause, 1)),
+                None => causes.push(((state, cause), 1)),
             }
         }
-        for (cause, times) in causes.iter().take(MOST_CAUSES) {
-            text += &format!("  {times} failed: {}\n", printable(cause));
+        for ((state, cause), times) in causes.iter().take(MOST_CAUSES) {
+            text += &format!("  {times} {state}: {}\n", printable(cause));
         }
         if causes.len() > MOST_CAUSES {
             text += &format!("  and {} other causes\n", causes.len() - MOST_CAUSES);
         }
+        let missed = self.sentences(FindingKind::Missed);
+        if !missed.is_empty() {
+            text += &format!("\n{missed}");
+        }
+        text += &format!("\n{}", self.best_text());
+        text += &self.mattered();
         text += "\n";
-        if self.best.is_empty() {
-            text += "no configuration meets every condition with every objective measured\n";
-        }
-        for at in self.best.iter().take(8) {
-            let metrics = self.metrics(*at);
-            let one = |o: &paceline_plan::Objective| {
-                figure(&self.known.registries.figures, &o.metric, metrics[&o.metric])
-            };
-            let figures: Vec<String> = study.objectives.iter().map(one).collect();
-            text += &format!("best: {}\n      {}\n", configuration(&self.levels(*at)), figures.join(", "));
-        }
-        if !self.effects.is_empty() {
-            let known = self.effects.iter().any(|effect| effect.importance.is_some());
-            let few = format!("shares need {LEAST_RUNS} runs that differ");
-            text += &format!(
-                "\nwhat mattered most for {} ({}; means by level{}):\n",
-                objective.metric,
-                if known { "share of its variation" } else { &few },
-                unit(&self.known.registries.figures, &objective.metric).replacen(' ', " in ", 1)
-            );
-        }
-        for effect in self.effects.iter().take(6) {
-            let level = |(value, mean, _): &(Value, f64, usize)| {
-                format!("{}: {}", printable(&value.to_string()), number(*mean))
-            };
-            let levels: Vec<String> = effect.levels.iter().map(level).collect();
-            let share =
-                effect.importance.map_or_else(|| "–".into(), |share| format!("{:.0}%", 100.0 * share));
-            text += &format!("  {:<12} {share:>5}  {}\n", effect.axis, levels.join(", "));
-        }
-        if early > 0 && !self.effects.is_empty() {
-            text += &format!(
-                "  ({early} runs that were ended early count in the means, with what their clocks said by then)\n"
-            );
-        }
-        text += "\n";
-        if let (Some((one, a)), Some((several, b)), Some(loses)) =
-            (&self.single, &self.several, self.distribution_loses())
-        {
-            let shown = |value: &f64| figure(&self.known.registries.figures, &objective.metric, *value);
-            let ratio = if a > b { a / b } else { b / a };
-            text +=
-                &format!("one worker: {} ({one}); the best of several: {} ({several})", shown(a), shown(b));
-            text += &if loses {
-                format!("\ndistribution loses here: one worker alone is {ratio:.2} times as good\n")
-            } else {
-                format!(", {ratio:.2} times as good\n")
-            };
-        }
-        for (metric, drift) in &self.drifts {
-            let spread = 100.0 * (drift.spread() - 1.0);
-            text += &if drift.noticed() {
-                format!(
-                    "the machine's pace drifted: {metric} of the controls differs by {spread:.0}%; figures are corrected for it\n"
-                )
-            } else {
-                format!("the machine was steady: {metric} of the controls differs by {spread:.0}%\n")
-            };
+        for kind in [FindingKind::Alone, FindingKind::Noise, FindingKind::CannotTell] {
+            text += &self.sentences(kind);
         }
         text + &format!("recorded in {}\n", folder.display())
     }
-}
 
-fn beaten(made: &StudyRun) -> bool {
-    matches!(made.end, Some(End::Beaten { .. }))
-}
-
-/// A run; if it was ended early, without its figures.
-fn unmeasured(made: &StudyRun) -> StudyRun {
-    let end = if beaten(made) { Some(End::Failed { cause: String::new() }) } else { made.end.clone() };
-    StudyRun { job: made.job.clone(), end }
-}
-
-fn correct(made: &StudyRun, drifts: &[(String, Drift)]) -> StudyRun {
-    let mut made = made.clone();
-    if let Some(End::Ok { metrics } | End::Beaten { metrics }) = &mut made.end {
-        for (metric, drift) in drifts {
-            if let Some(value) = metrics.get_mut(metric) {
-                *value = drift.corrected(made.job.id, *value);
-            }
+    /// The configurations as bars, the best first, for a terminal of 80 columns.
+    pub fn chart(&self) -> String {
+        let scale = &self.analysis.response;
+        let shown: Vec<&Configuration> = self.analysis.best.configurations.iter().take(MOST_BARS).collect();
+        let most = shown.iter().map(|c| c.value).fold(0.0, f64::max);
+        let mut text = format!(
+            "{}, mean of runs{}\n",
+            scale.named(),
+            if shown.len() < self.points() { ", the best" } else { "" }
+        );
+        for c in shown {
+            let label: String = match c.configuration.chars().count() {
+                n if n > LABEL => c.configuration.chars().take(LABEL - 1).chain(['…']).collect(),
+                _ => c.configuration.clone(),
+            };
+            let length = if most > 0.0 { (c.value / most).max(0.0) * BAR as f64 } else { 0.0 };
+            let bar = "█".repeat(length.round().max(1.0) as usize);
+            let mark = if c.may_be_best == Some(true) { " *" } else { "" };
+            text += &format!("  {:<LABEL$} {bar:<BAR$} {}{mark}\n", printable(&label), number(c.value));
         }
+        text + "  * the best, or as good as the noise can tell\n"
     }
-    made
-}
 
-/// Runs of whole work that are repeats of each other; the warm-up is none.
-fn groups(made: &[StudyRun]) -> Vec<Vec<&StudyRun>> {
-    let mut groups: Vec<Vec<&StudyRun>> = Vec::new();
-    for one in made.iter().filter(|m| m.job.role != Role::WarmUp && m.job.share >= 1.0) {
-        let same = |group: &&mut Vec<&StudyRun>| {
-            group[0].job.role == one.job.role && group[0].job.levels == one.job.levels
+    fn best_text(&self) -> String {
+        let best = self.best();
+        if best.is_empty() {
+            return "no configuration meets every condition with every objective measured\n".into();
+        }
+        let analysis = &self.analysis;
+        let words = BestWords::new(&analysis.response, &analysis.best, analysis.noise.as_ref());
+        if let Some(words) = words.filter(|_| self.table.responses.len() == 1) {
+            let BestWords { configuration, figure, n, beside } = words;
+            let line = format!("      {} {figure} ({n}){beside}", analysis.response.name);
+            return format!(
+                "{}\n{}\n",
+                wrapped(&format!("best: {}", printable(&configuration)), 6),
+                wrapped(&line, 6)
+            );
+        }
+        let mut text = String::new();
+        for levels in best.iter().take(MOST_BEST) {
+            let of = self.objectives(levels);
+            let one = |r: &paceline_analyze::table::Response| format!("{} {}", r.name, r.show(of[&r.name]));
+            let figures: Vec<String> = self.table.responses.iter().map(one).collect();
+            let words = format!("best: {}: {}", self.table.configuration(levels), figures.join(", "));
+            text += &(wrapped(&words, 6) + "\n");
+        }
+        text
+    }
+
+    /// Shares that add up, and means by level.
+    fn mattered(&self) -> String {
+        let Some(anova) = &self.analysis.anova else { return String::new() };
+        let scale = &self.analysis.response;
+        let means = |factor: &str| {
+            let mean = |l: &LevelEffect| {
+                let level = printable(&l.level);
+                Some(format!("{level}: {}", number(scale.unscaled(l.mean?.value))))
+            };
+            let effect = anova.effects.iter().filter(|e| e.factor == factor);
+            effect.flat_map(|e| e.levels.iter().filter_map(mean)).collect::<Vec<_>>().join(", ")
         };
-        match groups.iter_mut().find(same) {
-            Some(group) => group.push(one),
-            None => groups.push(vec![one]),
+        let unit = if scale.unit.is_empty() { String::new() } else { format!(" in {}", scale.unit) };
+        let importance = self.analysis.importance.as_ref();
+        let shares = match importance {
+            Some(_) => "shares of its variation with 95% intervals",
+            None => "shares cannot be told from these runs",
+        };
+        let head = format!("what mattered for {} ({shares}; means by level{unit}):", scale.name);
+        let mut lines: Vec<String> = Vec::new();
+        for (share, percent) in importance.map(Importance::percents).unwrap_or_default() {
+            let name = match share.term.as_str() {
+                "noise" if importance.is_some_and(|i| i.together.is_none()) => {
+                    "noise (and axes acting together)"
+                }
+                name => name,
+            };
+            let [low, high] = [share.low, share.high].map(|v| number((100.0 * v).round()));
+            lines.push(format!("  {name:<12} {percent:>3}% [{low}, {high}]  {}", means(&share.term)));
         }
+        if importance.is_none() {
+            lines.extend(anova.effects.iter().map(|e| format!("  {:<12} {}", e.factor, means(&e.factor))));
+        }
+        let lines: String = lines.iter().map(|line| wrapped(line.trim_end(), 16) + "\n").collect();
+        format!("\n{}\n{lines}", wrapped(&head, 0))
     }
-    groups
 }
 
 /// The unit of a figure, behind a space; nothing for plain numbers and for what commands print.
@@ -344,36 +335,4 @@ fn unit(figures: &Figures, metric: &str) -> String {
 
 pub fn figure(figures: &Figures, metric: &str, value: f64) -> String {
     format!("{metric} {}{}", number(value), unit(figures, metric))
-}
-
-/// A figure with three or four digits that matter.
-pub fn number(value: f64) -> String {
-    match value.abs() {
-        v if v >= 10_000.0 => format!("{value:.0}"),
-        v if v >= 100.0 => format!("{value:.1}"),
-        v if v >= 0.1 || v == 0.0 => format!("{value:.3}"),
-        v if v >= 0.01 => format!("{value:.4}"),
-        v if v >= 1e-4 => format!("{value:.6}").trim_end_matches('0').to_owned(),
-        _ => format!("{value:.2e}"),
-    }
-}
-
-/// Seconds, as people say them.
-pub fn duration(seconds: f64) -> String {
-    match seconds {
-        s if s < 90.0 => format!("{s:.0} s"),
-        s if s < 5400.0 => format!("{:.0} min", s / 60.0),
-        s => format!("{:.1} h", s / 3600.0),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::number;
-
-    #[test]
-    fn small_figures_are_not_powers_of_ten_unless_they_must_be() {
-        let shown = [52_345.6, 123.45, 0.5, 0.0, 0.04321, 0.00721, 0.0043, 0.000012].map(number);
-        assert_eq!(shown, ["52346", "123.5", "0.500", "0.000", "0.0432", "0.00721", "0.0043", "1.20e-5"]);
-    }
 }

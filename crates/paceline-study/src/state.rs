@@ -54,6 +54,10 @@ enum Entry {
     Prior {
         figures: Vec<(Vec<Option<u32>>, f64)>,
     },
+    /// The study's minutes are over before its runs are.
+    TimeOver {
+        at_ms: u64,
+    },
     /// Nothing is left to do.
     Finish {
         at_ms: u64,
@@ -83,6 +87,8 @@ pub struct StudyHistory {
     pub prior: Option<Prior>,
     /// Whether nothing was left to do.
     pub finished: bool,
+    /// Whether its minutes were over before its runs were.
+    pub time_over: bool,
 }
 
 impl StudyHistory {
@@ -98,6 +104,7 @@ impl StudyHistory {
             added_minutes: 0.0,
             prior: None,
             finished: false,
+            time_over: false,
         }
     }
 
@@ -111,7 +118,7 @@ impl StudyHistory {
         for entry in entries {
             let entry: Entry = serde_json::from_value(entry).map_err(|e| damaged(&e.to_string()))?;
             if let Entry::Study { file, name, text, .. } = &entry {
-                let study = workload::renamed(Study::read(file, name, text)?, &registries.figures);
+                let study = crate::parse(file, name, text, registries)?;
                 known = Some(Self::new(study, registries.clone()));
             }
             let begun = known.as_mut().ok_or_else(|| damaged("it does not begin with a study"))?;
@@ -128,7 +135,7 @@ impl StudyHistory {
                     self.made.push(StudyRun { job, end: None });
                     self.runs.push(None);
                     self.exits.push(None);
-                    self.finished = false;
+                    (self.finished, self.time_over) = (false, false);
                 }
                 Some(made) if made.job == job && made.end.is_none() => {}
                 _ => return Err("a run begins that cannot"),
@@ -145,7 +152,7 @@ impl StudyHistory {
             Entry::Budget { runs, minutes } => {
                 self.added += runs;
                 self.added_minutes += minutes;
-                self.finished = false;
+                (self.finished, self.time_over) = (false, false);
             }
             Entry::Retry { id } => match self.made.get_mut(id as usize) {
                 Some(made) => {
@@ -158,6 +165,7 @@ impl StudyHistory {
                 let point = |(levels, figure)| (Point(levels), figure);
                 self.prior = Some(Prior(figures.into_iter().map(point).collect()));
             }
+            Entry::TimeOver { .. } => self.time_over = true,
             Entry::Finish { .. } => self.finished = true,
         }
         Ok(())
@@ -173,13 +181,22 @@ impl StudyHistory {
         self.wall_s / self.ended().max(1) as f64
     }
 
-    /// Whether it is finished, running or interrupted; `busy`: a process is at work on it.
+    /// Whether it is finished, running, out of time or interrupted; `busy`: a process is at work on it.
     pub fn phase(&self, busy: bool) -> &'static str {
         match (self.finished, busy) {
             (true, _) => "finished",
             (false, true) => "running",
+            (false, false) if self.time_over => "out of time",
             (false, false) => "interrupted",
         }
+    }
+
+    /// How many runs there will be in all, as far as that can be said.
+    pub fn expected(&self) -> u64 {
+        let begun = self.made.len() as u64;
+        let planned = crate::schedule(&self.study, &self.registries, self.added);
+        // A finished study has all the runs that it will have.
+        if self.finished { begun } else { planned.map_or(begun, |schedule| schedule.expected().max(begun)) }
     }
 
     /// Numbers of the runs that failed.
@@ -301,6 +318,11 @@ impl StudyState {
             figures.into_iter().map(|(Point(levels), figure)| (levels, figure)).collect();
         figures.sort_by(|a, b| a.0.cmp(&b.0));
         self.write(Entry::Prior { figures })
+    }
+
+    /// Its minutes are over.
+    pub fn time_over(&mut self) -> Result<(), StudyFailure> {
+        self.write(Entry::TimeOver { at_ms: now_ms() })
     }
 
     /// Nothing is left to do.

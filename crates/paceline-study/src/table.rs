@@ -1,8 +1,12 @@
 //! A study's runs as the input of an analysis: its axes are the factors, its objectives the responses.
 
+use std::collections::HashSet;
+
 use paceline_analyze::StudyTable;
-use paceline_analyze::table::{RawRun, Response};
-use paceline_explore::schedule::{End, Role};
+use paceline_analyze::table::{ABSENT, RawRun, RepeatCost, Response, RunRole};
+use paceline_explore::schedule::{End, Role, StudyRun, joined, observations};
+use paceline_explore::{Observation, TrialOutcome};
+use paceline_plan::Point;
 
 use crate::state::StudyHistory;
 use crate::workload;
@@ -28,39 +32,95 @@ pub fn responses(known: &StudyHistory) -> Vec<Response> {
         .collect()
 }
 
-/// Runs of points are analysed, controls tell noise and drift; warm-ups, the baseline, shortened runs and those that
-/// were ended early are left out.
+/// What a run is for, in an analysis: warm-ups and shortened runs are for nothing.
+fn role(made: &StudyRun) -> Option<RunRole> {
+    match made.job.role {
+        _ if made.job.share < 1.0 => None,
+        Role::WarmUp => None,
+        Role::Control => Some(RunRole::Control),
+        Role::Baseline => Some(RunRole::Baseline),
+        Role::Point => Some(RunRole::Point),
+    }
+}
+
+/// The study's runs as an analysis takes them, by number; none for those that tell it nothing: warm-ups, shortened
+/// runs, and those that failed.
+pub fn runs(known: &StudyHistory, responses: &[Response]) -> Vec<Option<RawRun>> {
+    let (study, figures) = (&known.study, &known.registries.figures);
+    let (problem, clock) = (crate::problem(study, figures), crate::clock(study, figures));
+    let breaks = |o: &Observation| problem.margins(o).is_some_and(|margins| margins.iter().any(|m| *m < 0.0));
+    let forbidden: HashSet<Point> = observations(&problem, &known.made)
+        .into_iter()
+        .filter(|o| o.share >= 1.0 && breaks(o))
+        .map(|o| o.point)
+        .collect();
+    // One worker alone must meet the conditions too.
+    let alone_breaks = |role: Role| {
+        let own: Vec<&StudyRun> = known.made.iter().filter(|m| m.job.role == role).collect();
+        let metrics = joined(&problem, &own);
+        let point = Point(vec![None; study.space.axes().len()]);
+        breaks(&Observation { point, share: 1.0, outcome: TrialOutcome::Measured(metrics) })
+    };
+    let broken = [Role::Control, Role::Baseline].map(|role| (role, alone_breaks(role)));
+    let one = |(made, run): (&StudyRun, &Option<String>)| {
+        let (job, role) = (&made.job, role(made)?);
+        let (Some(End::Ok { metrics }) | Some(End::Beaten { metrics })) = &made.end else { return None };
+        let whole = matches!(made.end, Some(End::Ok { .. }));
+        let levels = workload::levels(study, job);
+        let level = |name: &String| levels.get(name).map_or_else(|| ABSENT.to_owned(), ToString::to_string);
+        let first = responses.first().map(|r| &r.name);
+        let bound = |r: &Response| made.bound(&r.name, clock).filter(|_| first == Some(&r.name));
+        Some(RawRun {
+            id: run.clone().unwrap_or_else(|| format!("#{}", job.id)),
+            levels: study.space.axes().iter().map(|axis| level(&axis.name)).collect(),
+            values: responses.iter().map(|r| metrics.get(&r.name).copied().filter(|_| whole)).collect(),
+            bounds: responses.iter().map(bound).collect(),
+            order: job.id as f64,
+            block: None,
+            role,
+            forbidden: match made.point(&study.space) {
+                Some(point) => forbidden.contains(&point),
+                None => broken.iter().any(|(of, broken)| *of == job.role && *broken),
+            },
+        })
+    };
+    known.made.iter().zip(&known.runs).map(one).collect()
+}
+
+/// Runs of points are analysed, controls and the baseline tell noise and drift; warm-ups, shortened runs and those that
+/// failed are left out.
 pub fn table(known: &StudyHistory) -> StudyTable {
     let study = &known.study;
     let factors: Vec<String> = study.space.axes().iter().map(|axis| axis.name.clone()).collect();
     let responses = responses(known);
-    let mut left_out = 0;
-    let mut raw = Vec::new();
-    for (made, run) in known.made.iter().zip(&known.runs) {
-        let job = &made.job;
-        let control = job.role == Role::Control;
-        let Some(End::Ok { metrics }) = &made.end else {
-            left_out += usize::from(job.role == Role::Point);
-            continue;
-        };
-        if !(control || job.role == Role::Point) || job.share < 1.0 {
-            continue;
-        }
-        let levels = workload::levels(study, job);
-        // An axis that is not there for a point has a level of its own.
-        let level = |name: &String| levels.get(name).map_or_else(|| "–".to_owned(), ToString::to_string);
-        raw.push(RawRun {
-            id: run.clone().unwrap_or_else(|| format!("#{}", job.id)),
-            levels: factors.iter().map(level).collect(),
-            values: responses.iter().map(|r| metrics.get(&r.name).copied()).collect(),
-            order: job.id as f64,
-            block: None,
-            control,
-        });
-    }
+    let raw = runs(known, &responses).into_iter().flatten().collect();
+    let failed = |made: &&StudyRun| {
+        let bad = matches!(made.end, Some(End::Failed { .. } | End::Refused { .. } | End::Diverged { .. }));
+        bad && made.job.role == Role::Point
+    };
+    let left_out = known.made.iter().filter(failed).count();
     let mut table = StudyTable::new(&study.name, &factors, responses, raw);
+    (table.timed, table.alone, table.repeats) = (true, alone(known), repeats(known));
     if left_out > 0 {
-        table.notes.push(format!("{left_out} runs failed, diverged, or were ended early: they are left out"));
+        table.notes.push(format!("{left_out} runs failed, diverged or were refused: they are left out"));
     }
     table
+}
+
+/// What runs had one worker alone, apart from points whose levels say so.
+pub fn alone(known: &StudyHistory) -> Vec<RunRole> {
+    let of = |made: &StudyRun| {
+        let by_level = known.study.space.axes().iter().any(|axis| axis.name == "workers");
+        let role = role(made).filter(|role| *role != RunRole::Point || !by_level)?;
+        (workload::workers(&known.study, &made.job)? <= 1.0).then_some(role)
+    };
+    paceline_analyze::distinct(known.made.iter().filter_map(of))
+}
+
+/// How often points are run, and what one more run of each takes.
+pub fn repeats(known: &StudyHistory) -> Option<RepeatCost> {
+    let points = observations(&crate::problem(&known.study, &known.registries.figures), &known.made);
+    let points = points.iter().filter(|o| o.share >= 1.0).count();
+    let seconds = known.seconds_each() * points as f64;
+    (points > 0).then_some(RepeatCost { repeats: known.study.repeats, seconds })
 }

@@ -11,6 +11,7 @@ use paceline_record::figures::{COST, Figures, INFER};
 use paceline_resolve::{DEFAULT_EPOCHS, PlanSettings, TypedPlan, resolve};
 use regex::Regex;
 
+use crate::acting::OF_SEVERAL;
 use crate::document::{TrialDocument, TrialTask};
 use crate::error::StudyFailure;
 use crate::registries::AllRegistries;
@@ -18,7 +19,12 @@ use crate::registries::AllRegistries;
 /// The levels of a run, by name; the workload's own settings not among them.
 pub fn levels(study: &Study, job: &PlannedRun) -> BTreeMap<String, Value> {
     match (job.role, &study.workload) {
-        (Role::Point, _) => study.space.named(&Point(job.levels.clone())),
+        (Role::Point, _) => {
+            // Older journals have levels of axes that cannot act.
+            let mut point = Point(job.levels.clone());
+            study.space.settle(&mut point);
+            study.space.named(&point)
+        }
         (Role::Baseline, _) => BTreeMap::new(),
         (_, Workload::Train(_)) => study.control.clone(),
         // A command needs a level for each of its placeholders.
@@ -44,9 +50,19 @@ impl Call {
     }
 }
 
-/// Settings of the workload, and those that a run has instead.
-fn joined(fixed: &BTreeMap<String, Value>, own: BTreeMap<String, Value>) -> BTreeMap<String, Value> {
-    fixed.clone().into_iter().chain(own).collect()
+/// Settings of the workload, and those that a run has instead. What belongs to several workers means nothing where an
+/// axis says that there is one.
+fn joined(
+    study: &Study,
+    registries: &AllRegistries,
+    fixed: &BTreeMap<String, Value>,
+    own: BTreeMap<String, Value>,
+) -> BTreeMap<String, Value> {
+    let axis = study.space.axes().iter().any(|axis| axis.name == "workers");
+    let one =
+        axis && own.get("workers").or_else(|| fixed.get("workers")).is_none_or(|n| n.number() == Some(1.0));
+    let base = if one { alone(fixed, registries) } else { fixed.clone() };
+    base.into_iter().chain(own).collect()
 }
 
 /// The settings of a run of `paceline train`.
@@ -56,8 +72,8 @@ fn settings(
     fixed: &BTreeMap<String, Value>,
     job: &PlannedRun,
 ) -> BTreeMap<String, Value> {
-    let mut settings = if job.role == Role::Baseline { alone(fixed, registries) } else { fixed.clone() };
-    settings.extend(levels(study, job));
+    let base = if job.role == Role::Baseline { &alone(fixed, registries) } else { fixed };
+    let mut settings = joined(study, registries, base, levels(study, job));
     if job.share < 1.0 {
         for (name, default) in [("steps", None), ("epochs", Some(DEFAULT_EPOCHS))] {
             let whole = settings.get(name).and_then(Value::number).or(default);
@@ -116,7 +132,7 @@ pub(crate) fn inference(
     if !study.figures().iter().any(|(_, name)| name.starts_with(INFER)) {
         return Ok(None);
     }
-    let mut values = joined(fixed, levels(study, job));
+    let mut values = joined(study, registries, fixed, levels(study, job));
     values.retain(|name, _| ["data", "data-dir", "model", "model-file"].contains(&name.as_str()));
     let settings = PlanSettings::from_values(&registries.settings, &values)?;
     let paceline_plan::study::Infer { batch, threads, seconds } = study.infer;
@@ -141,13 +157,12 @@ fn number(study: &Study, job: &PlannedRun, name: &str) -> Option<f64> {
     levels(study, job).get(name).or_else(|| fixed.get(name)).and_then(Value::number)
 }
 
-/// Settings that make no sense for one worker alone.
-const OF_SEVERAL: &str = "workers servers strategy sync compression buffer network hosts averages placement";
-
+/// Settings of the workload that make sense for one worker alone.
 fn alone(fixed: &BTreeMap<String, Value>, registries: &AllRegistries) -> BTreeMap<String, Value> {
     let of_strategies = registries.settings.registries.protocols.parameters();
     let own = |name: &str| {
-        OF_SEVERAL.split(' ').all(|several| several != name) && of_strategies.iter().all(|p| p.name != name)
+        OF_SEVERAL.split_whitespace().chain(["workers"]).all(|several| several != name)
+            && of_strategies.iter().all(|p| p.name != name)
     };
     fixed.iter().filter(|(name, _)| own(name)).map(|(n, v)| (n.clone(), v.clone())).collect()
 }
@@ -286,7 +301,7 @@ fn check_control(
     registries: &AllRegistries,
     fixed: &BTreeMap<String, Value>,
 ) -> Result<(), StudyError> {
-    let settings = joined(fixed, study.control.clone());
+    let settings = joined(study, registries, fixed, study.control.clone());
     try_plan(&settings, registries, &mut Datasets::new()).map(drop).map_err(|problem| {
         let problem = format!(
             "the control cannot be run: {problem}; it is [workload] with the defaults: write what it needs into point \
@@ -310,7 +325,9 @@ fn check_points(
     for point in points.iter().step_by(step) {
         let levels = study.space.named(point);
         tried += 1;
-        if let Err(problem) = try_plan(&joined(fixed, levels.clone()), registries, &mut datasets) {
+        if let Err(problem) =
+            try_plan(&joined(study, registries, fixed, levels.clone()), registries, &mut datasets)
+        {
             refused += 1;
             first.get_or_insert((levels, problem));
         }
@@ -343,7 +360,7 @@ pub(crate) fn planned<'d>(
     let Workload::Train(fixed) = &study.workload else {
         return Err("only runs of paceline train can be predicted".into());
     };
-    let mut settings = joined(fixed, levels.clone());
+    let mut settings = joined(study, registries, fixed, levels.clone());
     settings.entry("seed".into()).or_insert(Value::Number(study.seed as f64));
     let plan = try_plan(&settings, registries, datasets)?;
     let missing =

@@ -4,6 +4,7 @@ use super::{ChartInput, dot};
 use crate::anova::Estimate;
 use crate::distributions::normal_quantile;
 use crate::figure::{Bar, ChartAxis, ChartMark, Dot, Figure, Panel};
+use crate::importance::Share;
 use crate::table::number;
 
 const MOST_PAIRS: usize = 6;
@@ -18,7 +19,7 @@ fn unscaled(drawn: &ChartInput<'_>, x: f64, estimate: &Estimate, label: String) 
 fn means(drawn: &ChartInput<'_>, f: usize, g: usize) -> Vec<Vec<Option<(f64, u32)>>> {
     let [columns, rows] = [f, g].map(|factor| drawn.table.factors[factor].levels.len());
     let mut sums = vec![vec![(0.0, 0u32); columns]; rows];
-    for (run, value) in drawn.table.measured(0) {
+    for (run, value) in drawn.analysis.steady.measured(0) {
         let (sum, n) = &mut sums[run.levels[g]][run.levels[f]];
         (*sum, *n) = (*sum + value, *n + 1);
     }
@@ -109,30 +110,24 @@ pub fn half_normal(drawn: &ChartInput<'_>) -> Option<Figure> {
 
 pub fn importance(drawn: &ChartInput<'_>) -> Option<Figure> {
     let importance = drawn.analysis.importance.as_ref()?;
-    let mut shown: Vec<_> = importance.shares.iter().take(12).collect();
+    let mut shown = importance.percents();
     shown.reverse();
-    let bar = |(i, share): (usize, &&crate::importance::Share)| Bar {
+    let bar = |(i, (share, percent)): (usize, &(&Share, u32))| Bar {
         at: i as f64,
         from: 0.0,
         to: 100.0 * share.share,
-        range: Some((
-            100.0 * (share.share - share.deviation).max(0.0),
-            100.0 * (share.share + share.deviation).min(1.0),
-        )),
-        label: format!("{}: {}%", share.term, number(100.0 * share.share)),
+        range: Some((100.0 * share.low, 100.0 * share.high)),
+        label: format!("{}: {percent}%", share.term),
     };
     let bars = shown.iter().enumerate().map(bar).collect();
     let panel = Panel::new(
         ChartAxis::linear("share of the variation, %"),
-        ChartAxis::names("factor or pair", shown.iter().map(|s| s.term.clone())),
+        ChartAxis::names("factor", shown.iter().map(|(share, _)| share.term.clone())),
         vec![ChartMark::Bars { name: String::new(), lying: true, bars }],
     );
-    let reading = format!(
-        "How much of the variation each factor and pair is responsible for over the whole space (functional ANOVA on a \
-         forest that foretells {}% of what it has not seen); bars show one deviation between trees.",
-        number(100.0 * importance.foretold)
-    );
-    drawn.figure("importance", "Importance", &reading, vec![panel])
+    let reading = "How much of the variation each factor alone, factors acting together, and noise are responsible for: \
+                   100% in all, with 95% intervals.";
+    drawn.figure("importance", "What mattered", reading, vec![panel])
 }
 
 /// The two factors that matter most, together.

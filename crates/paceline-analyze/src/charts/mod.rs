@@ -62,7 +62,7 @@ impl ChartInput<'_> {
     fn by_importance(&self) -> Vec<usize> {
         let share = |name: &str| {
             let importance = self.analysis.importance.as_ref();
-            importance.and_then(|i| i.shares.iter().find(|s| s.term == name)).map_or(0.0, |s| s.share)
+            importance.and_then(|i| i.of(name)).map_or(0.0, |s| s.share)
         };
         let factors = &self.table.factors;
         let mut order: Vec<usize> = (0..factors.len()).filter(|f| factors[*f].levels.len() > 1).collect();
@@ -78,7 +78,7 @@ fn dot(x: f64, y: f64) -> Dot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::{RawRun, Response};
+    use crate::table::{RawRun, Response, RunRole};
     use paceline_plan::Goal;
 
     fn table() -> StudyTable {
@@ -93,7 +93,7 @@ mod tests {
                 levels: vec![workers.to_string(), sync.into(), model.into()],
                 values: vec![Some(time), Some(0.9 + f64::from(i % 5) / 100.0)],
                 order: f64::from(i),
-                control: i == 71,
+                role: if i == 71 { RunRole::Control } else { RunRole::Point },
                 ..RawRun::default()
             });
         }

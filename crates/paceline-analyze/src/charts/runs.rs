@@ -5,7 +5,7 @@ use paceline_plan::Goal;
 use super::{ChartInput, dot};
 use crate::best::means;
 use crate::figure::{ChartAxis, ChartMark, Dot, Figure, Panel};
-use crate::table::{Run, number};
+use crate::table::{Run, RunRole, number};
 
 pub fn history(drawn: &ChartInput<'_>) -> Option<Figure> {
     let mut runs = drawn.measured();
@@ -20,7 +20,8 @@ pub fn history(drawn: &ChartInput<'_>) -> Option<Figure> {
         so_far.push(dot(run.order, best.unwrap_or(*value)));
     }
     let control = |run: &Run| Some(Dot::new(run.order, run.values[0]?, format!("{}: control", run.id)));
-    let controls: Vec<Dot> = drawn.table.runs.iter().filter(|run| run.control).filter_map(control).collect();
+    let controls: Vec<Dot> =
+        drawn.table.runs.iter().filter(|run| run.role == RunRole::Control).filter_map(control).collect();
     let mut marks = vec![ChartMark::dots("run", dots), ChartMark::curve("best so far", so_far)];
     if !controls.is_empty() {
         marks.push(ChartMark::line("control", controls));
@@ -35,7 +36,7 @@ pub fn history(drawn: &ChartInput<'_>) -> Option<Figure> {
 /// Two responses, and the configurations that nothing beats.
 pub fn pareto(drawn: &ChartInput<'_>) -> Option<Figure> {
     let [first, second, ..] = &drawn.table.responses[..] else { return None };
-    let means = means(drawn.table);
+    let means = means(&drawn.analysis.steady);
     let point =
         |levels: &[usize], values: &[f64]| Dot::new(values[0], values[1], drawn.table.configuration(levels));
     let all: Vec<Dot> = means.iter().map(|(levels, values)| point(levels, values)).collect();

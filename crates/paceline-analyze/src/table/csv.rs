@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use paceline_plan::{Sheet, SheetRow, TableError};
 use paceline_random::{Purpose, Stream};
 
-use super::{RawRun, Response, StudyTable};
+use super::{RawRun, Response, RunRole, StudyTable};
 
 /// A table that cannot be analysed.
 #[derive(Debug, thiserror::Error)]
@@ -131,20 +131,24 @@ fn table(name: &str, sheet: &Sheet, columns: &ColumnRoles) -> Result<StudyTable,
             }),
         };
         let values = responses.iter().map(|c| figure("--response", *c)).collect::<Result<Vec<_>, _>>()?;
-        let order = order.map_or(Ok(None), |c| figure("--order", c))?;
+        let made = order.map_or(Ok(None), |c| figure("--order", c))?;
         let yes = |c: usize| matches!(fields[c].trim(), "1" | "true" | "yes" | "control");
         runs.push(RawRun {
             id: id.map_or_else(|| format!("line {line}"), |c| fields[c].to_owned()),
             levels: factors.iter().map(|c| fields[*c].to_owned()).collect(),
             values,
-            order: order.unwrap_or(i as f64),
+            order: made.unwrap_or(i as f64),
             block: block.map(|c| fields[c].to_owned()),
-            control: control.is_some_and(yes),
+            role: if control.is_some_and(yes) { RunRole::Control } else { RunRole::Point },
+            ..RawRun::default()
         });
     }
     let mut table = StudyTable::new(name, &columns.factors, measured, runs);
+    // The order of rows alone tells nothing: they may be sorted by their levels.
+    table.timed = order.is_some() || control.is_some();
     for (i, response) in columns.responses.iter().enumerate() {
-        let (all, used) = (table.runs.iter().filter(|r| !r.control).count(), table.measured(i).len());
+        let (all, used) =
+            (table.runs.iter().filter(|r| r.role == RunRole::Point).count(), table.measured(i).len());
         if used == 0 {
             let problem = "no row has a value that can be used".into();
             return Err(TableError::Ask { flag: "--response", value: response.words(), problem }.into());
@@ -182,7 +186,7 @@ mod tests {
         let table = read(&columns()).unwrap();
         assert_eq!(table.factors[1].levels[0].text, "a,b");
         assert_eq!(table.measured(0).len(), 2);
-        assert!(table.runs[1].control && table.runs[1].values == [None]);
+        assert!(table.runs[1].role == RunRole::Control && table.runs[1].values == [None]);
         assert_eq!((table.runs[2].block.as_deref(), table.runs[2].id.as_str()), (Some("y"), "line 4"));
     }
 

@@ -13,7 +13,7 @@ use crate::figure::ChartAxis;
 
 pub use csv::{ColumnRoles, MOST_ROWS, RowSample, StudyTableError, read};
 pub use paceline_plan::Goal;
-pub use recorded::{recorded, settings, varied};
+pub use recorded::{NONE, recorded, settings, varied};
 pub use response::{Response, number, short};
 
 /// Runs, what varied between them, and what they measured.
@@ -27,9 +27,41 @@ pub struct StudyTable {
     pub responses: Vec<Response>,
     /// The runs.
     pub runs: Vec<Run>,
+    /// Whether the order of the runs tells when they were made, and was not chosen by their levels: only then does a
+    /// drift of the machine show.
+    pub timed: bool,
+    /// What runs had one worker alone, whatever their levels say.
+    #[serde(skip)]
+    pub alone: Vec<RunRole>,
+    /// What one more run of every configuration would take, where somebody knows.
+    pub repeats: Option<RepeatCost>,
     /// What was left out on the way, in words.
     pub notes: Vec<String>,
 }
+
+/// How often configurations were run, and what one more run of each would take.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[allow(missing_docs, reason = "the names say what the fields are")]
+pub struct RepeatCost {
+    pub repeats: u64,
+    pub seconds: f64,
+}
+
+/// What a run is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RunRole {
+    /// To be analysed.
+    #[default]
+    Point,
+    /// A repeat of the same configuration, made to see the machine drift.
+    Control,
+    /// One worker alone, to be compared with.
+    Baseline,
+}
+
+/// The level of a factor that cannot act in a run, such as the strategy of one worker.
+pub const ABSENT: &str = "–";
 
 /// Something that varied on purpose.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -51,10 +83,26 @@ pub struct FactorLevel {
 }
 
 impl FactorLevel {
-    /// A level as it was written; a number where it reads as a finite one.
+    /// Whether it says that the factor is not there.
+    pub fn absent(&self) -> bool {
+        self.text == ABSENT
+    }
+}
+
+impl FactorLevel {
+    /// A level as it was written; a number where it reads as a finite one. Nothing written means that the factor is
+    /// not there.
     pub fn read(text: &str) -> Self {
+        let text = written(text);
         let number = text.trim().parse::<f64>().ok().filter(|n| n.is_finite());
-        Self { text: text.trim().into(), number }
+        Self { text: text.into(), number }
+    }
+}
+
+fn written(text: &str) -> &str {
+    match text.trim() {
+        "" => ABSENT,
+        text => text,
     }
 }
 
@@ -62,6 +110,16 @@ impl Factor {
     /// Its numbers, where every level is one.
     pub fn numbers(&self) -> Option<Vec<f64>> {
         self.levels.iter().map(|level| level.number).collect()
+    }
+
+    /// The numbers of the levels at which it acts, where every one of them is a number.
+    pub fn acting_numbers(&self) -> Option<Vec<f64>> {
+        self.levels[..self.acting()].iter().map(|level| level.number).collect()
+    }
+
+    /// How many levels it has where it can act; a level that says that it cannot comes last.
+    pub fn acting(&self) -> usize {
+        self.levels.iter().filter(|level| !level.absent()).count()
     }
 
     /// An axis of charts: its levels in their order.
@@ -84,12 +142,16 @@ pub struct Run<L = usize> {
     pub levels: Vec<L>,
     /// What it measured, in the order of the responses, before any logarithm.
     pub values: Vec<Option<f64>>,
+    /// Where it did not reach what was to be measured (a target, a better run): what that takes at least.
+    pub bounds: Vec<Option<f64>>,
     /// When it was made, relative to the others.
     pub order: f64,
     /// What it was made together with: a day, a machine, a repeat of the whole design.
     pub block: Option<String>,
-    /// Whether it is a repeat of the same configuration, made to see the machine drift.
-    pub control: bool,
+    /// What it is for.
+    pub role: RunRole,
+    /// Whether its configuration breaks a condition, so that it cannot be the best.
+    pub forbidden: bool,
 }
 
 /// A run before its levels are numbered: as they were written.
@@ -100,13 +162,16 @@ impl StudyTable {
     pub fn new(name: &str, factors: &[String], responses: Vec<Response>, raw: Vec<RawRun>) -> Self {
         let number = |(i, name): (usize, &String)| {
             // Controls may sit outside of the space that is analysed.
-            let texts: HashSet<&str> =
-                raw.iter().filter(|run| !run.control).map(|run| run.levels[i].trim()).collect();
+            let texts: HashSet<&str> = raw
+                .iter()
+                .filter(|run| run.role == RunRole::Point)
+                .map(|run| written(&run.levels[i]))
+                .collect();
             let mut levels: Vec<FactorLevel> = texts.into_iter().map(FactorLevel::read).collect();
-            let all = levels.iter().all(|level| level.number.is_some());
+            let all = levels.iter().all(|level| level.number.is_some() || level.absent());
             levels.sort_by(|a, b| match (all, a.number, b.number) {
                 (true, Some(x), Some(y)) => x.total_cmp(&y).then_with(|| a.text.cmp(&b.text)),
-                _ => a.text.cmp(&b.text),
+                _ => (a.absent(), &a.text).cmp(&(b.absent(), &b.text)),
             });
             Factor { name: name.clone(), levels }
         };
@@ -117,26 +182,40 @@ impl StudyTable {
                 factor.levels.iter().enumerate().map(|(at, level)| (level.text.as_str(), at)).collect()
             })
             .collect();
-        let place = |RawRun { id, levels, values, order, block, control }: RawRun| {
+        let place = |RawRun { id, levels, values, mut bounds, order, block, role, forbidden }: RawRun| {
             let at = |(places, text): (&HashMap<&str, usize>, &String)| {
-                places.get(text.trim()).copied().unwrap_or(0)
+                places.get(written(text)).copied().unwrap_or(0)
             };
             let levels = places.iter().zip(&levels).map(at).collect();
-            Run { id, levels, values, order, block, control }
+            bounds.resize(responses.len(), None);
+            Run { id, levels, values, bounds, order, block, role, forbidden }
         };
         let runs = raw.into_iter().map(place).collect();
-        Self { name: name.into(), factors, responses, runs, notes: Vec::new() }
+        let (timed, alone, repeats, notes) = (false, Vec::new(), None, Vec::new());
+        Self { name: name.into(), factors, responses, runs, timed, alone, repeats, notes }
     }
 
-    /// Runs that are analysed (not controls) and have a value of the response, on its scale.
+    /// Runs of points that have a value of the response, on its scale.
     pub fn measured(&self, response: usize) -> Vec<(&Run, f64)> {
+        self.observed(response).into_iter().filter(|(run, _)| run.role == RunRole::Point).collect()
+    }
+
+    /// The same with controls and the baseline.
+    pub fn observed(&self, response: usize) -> Vec<(&Run, f64)> {
         let scale = &self.responses[response];
         let value = |run: &'_ Run| run.values[response].and_then(|value| scale.scaled(value));
-        let runs = self.runs.iter().filter(|run| !run.control);
-        runs.filter_map(|run| Some((run, value(run)?))).collect()
+        self.runs.iter().filter_map(|run| Some((run, value(run)?))).collect()
     }
 
-    /// A configuration in words; factors of one level are left out.
+    /// Runs of points that did not reach what was to be measured: what it takes at least, on the response's scale.
+    pub fn missed(&self, response: usize) -> Vec<(&Run, f64)> {
+        let scale = &self.responses[response];
+        let missed = |run: &&Run| run.role == RunRole::Point && run.values[response].is_none();
+        let bound = |run: &'_ Run| run.bounds[response].and_then(|bound| scale.scaled(bound));
+        self.runs.iter().filter(missed).filter_map(|run| Some((run, bound(run)?))).collect()
+    }
+
+    /// A configuration in words; factors of one level, and those that cannot act there, are left out.
     pub fn configuration(&self, levels: &[usize]) -> String {
         self.others(levels, usize::MAX)
     }
@@ -144,7 +223,7 @@ impl StudyTable {
     /// The same without one factor.
     pub(crate) fn others(&self, levels: &[usize], factor: usize) -> String {
         let all = self.factors.iter().zip(levels).enumerate();
-        let varied = all.filter(|(i, (f, _))| *i != factor && f.levels.len() > 1);
+        let varied = all.filter(|(i, (f, l))| *i != factor && f.levels.len() > 1 && !f.levels[**l].absent());
         let word =
             |(_, (f, level)): (_, (&Factor, &usize))| format!("{} {}", f.name, short(&f.levels[*level].text));
         varied.map(word).collect::<Vec<_>>().join(", ")
@@ -171,7 +250,8 @@ mod tests {
 
     fn run(levels: [&str; 2], value: f64, control: bool) -> RawRun {
         let levels = levels.map(String::from).to_vec();
-        RawRun { levels, values: vec![Some(value)], control, ..RawRun::default() }
+        let role = if control { RunRole::Control } else { RunRole::Point };
+        RawRun { levels, values: vec![Some(value)], role, ..RawRun::default() }
     }
 
     #[test]

@@ -11,13 +11,16 @@ use super::{RawRun, Response, StudyTable, StudyTableError};
 /// What of a plan is no factor: it names repeats, or where a run ends early.
 const NO_FACTORS: [&str; 3] = ["seed", "stop-after-step", "model-file"];
 
+/// The level of a setting that a plan does not have.
+pub const NONE: &str = "none";
+
 /// A plan's settings by name, one level deep; those that name repeats are left out.
 pub fn settings(run: &RunRow) -> Vec<(String, String)> {
     let Some(Value::Object(plan)) = run.plan.as_ref().and_then(|plan| serde_json::to_value(plan).ok()) else {
         return Vec::new();
     };
     let text = |value: &Value| match value {
-        Value::Null => "–".to_owned(),
+        Value::Null => NONE.to_owned(),
         Value::String(text) => text.clone(),
         other => other.to_string(),
     };
@@ -68,9 +71,14 @@ pub fn recorded(
     let ended: Vec<&RunRow> = runs.iter().filter(|run| run.result.is_some() && run.plan.is_some()).collect();
     let all: Vec<Vec<(String, String)>> = ended.iter().map(|run| settings(run)).collect();
     let setting = |of: &[(String, String)], name: &str| {
-        of.iter().find(|(known, _)| known == name).map_or_else(|| "–".to_owned(), |(_, value)| value.clone())
+        of.iter().find(|(known, _)| known == name).map_or_else(|| NONE.to_owned(), |(_, value)| value.clone())
     };
     let varied = varied(&all.iter().map(Vec::as_slice).collect::<Vec<_>>());
+    // Runs that differ in a setting that is no factor would pass for repeats of each other.
+    let pooled: Vec<String> = match factors {
+        [] => Vec::new(),
+        _ => varied.iter().filter(|name| !factors.contains(name)).cloned().collect(),
+    };
     let factors = if factors.is_empty() { varied } else { factors.to_vec() };
     for factor in &factors {
         if !all.iter().flatten().any(|(name, _)| name == factor) {
@@ -92,14 +100,20 @@ pub fn recorded(
         levels: factors.iter().map(|name| setting(of, name)).collect(),
         values: responses.iter().map(|r| read(&r.name)?(run.result.as_ref()?)).collect(),
         order: run.id as f64,
-        block: None,
-        control: false,
+        ..RawRun::default()
     });
     let mut table = StudyTable::new(name, &factors, responses.clone(), raw.collect());
     let without = runs.len() - ended.len();
     if without > 0 {
         let note = format!("{without} of {} runs have no result: they failed, or are under way", runs.len());
         table.notes.push(note);
+    }
+    if !pooled.is_empty() {
+        table.notes.push(format!(
+            "these runs differ in {} too, which is no --factor: what that does counts as noise; add it, or analyse \
+             fewer runs",
+            pooled.join(", ")
+        ));
     }
     if ended.is_empty() {
         return Err(ask("--store", "", "no run in it has ended well".into()));

@@ -49,19 +49,6 @@ impl View {
     }
 }
 
-/// The best of some runs by the first response.
-pub fn best<'a>(group: &Group, members: &[&'a Member]) -> Option<(&'a Member, f64)> {
-    let response = group.responses.first()?;
-    let measured = members.iter().filter(|m| m.counts && !m.control).filter_map(|m| Some((*m, m.value(0)?)));
-    measured.reduce(|best, one| if response.better(one.1, best.1) { one } else { best })
-}
-
-/// Levels in words; those that are the same in all runs are left out.
-pub fn configuration(group: &Group, member: &Member) -> String {
-    let level = |f: usize| Some(format!("{} {}", group.factors[f], short(member.levels.get(f)?)));
-    group.varied().filter_map(level).collect::<Vec<_>>().join(", ")
-}
-
 pub fn page(site: &ServerState, view: &View, query: &Query) -> PageResult {
     let group = view.group();
     let chosen = RunFilter::new(group, query);
@@ -100,8 +87,8 @@ fn analysed(site: &ServerState, view: &View, query: &Query, members: &[&Member])
     let key = format!("{}{}", view.base, query.without(|name, _| !chooses(name)).address());
     // Of thousands of runs it takes longer than a page may.
     let patience = if counted.len() > AT_ONCE { Duration::ZERO } else { PATIENCE };
-    let controls = group.members.iter().filter(|m| m.control && m.state == "ok").count();
-    site.background.ask(&key, stamp(&(&counted, controls)), patience, || {
+    let aside = group.members.iter().filter(|m| m.aside()).count();
+    site.background.ask(&key, stamp(&(&counted, aside)), patience, || {
         let table = group.table(&counted);
         // Runs of other programs have no page.
         let linked = counted.iter().all(|m| m.run.is_some());
@@ -132,8 +119,7 @@ fn analysed(site: &ServerState, view: &View, query: &Query, members: &[&Member])
 
 fn tiles_of(group: &Group, members: &[&Member]) -> String {
     let mut html = String::new();
-    if let (Some((member, value)), Some(response)) = (best(group, members), group.responses.first()) {
-        let with = format!("{}: {}", member.name(), configuration(group, member));
+    if let (Some((with, value)), Some(response)) = (group.best(members), group.responses.first()) {
         html += &tile(&format!("best {}", response.name), &response.show(value), &with);
     }
     html
@@ -292,7 +278,7 @@ fn range(query: &Query, name: &str, title: &str) -> String {
 /// The lines of parallel coordinates: axes, and of each run its place on each.
 pub fn lines(view: &View, query: &Query) -> String {
     let group = view.group();
-    let members: Vec<&Member> = group.members.iter().filter(|m| m.counts && !m.control).collect();
+    let members: Vec<&Member> = group.members.iter().filter(|m| m.counts && !m.aside()).collect();
     let members = &members[members.len().saturating_sub(LINES)..];
     let chosen = RunFilter::new(group, query);
     let mut axes: Vec<Value> = Vec::new();

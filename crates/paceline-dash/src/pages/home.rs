@@ -150,10 +150,8 @@ fn table_of_studies(studies: &[Named]) -> String {
         };
         let group = &study.group;
         let bad = group.members.iter().filter(|m| ["failed", "diverged"].contains(&m.state.as_str())).count();
-        let best = super::group::best(group, &group.members.iter().collect::<Vec<_>>());
-        let (value, with) = best.map_or_else(Default::default, |(member, value)| {
-            let words = format!("{} {}", group.responses[0].name, group.responses[0].show(value));
-            (words, super::group::configuration(group, member))
+        let (value, with) = group.best.as_ref().map_or_else(Default::default, |(with, value)| {
+            (format!("{} {}", group.responses[0].name, group.responses[0].show(*value)), with.clone())
         });
         let _ = writeln!(
             html,

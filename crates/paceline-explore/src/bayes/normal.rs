@@ -29,6 +29,14 @@ pub fn ln_expected_improvement(z: f64) -> f64 {
     }
 }
 
+/// The mean of a normal variable of which it is known that it is above a bound.
+pub fn mean_above(mean: f64, sigma: f64, bound: f64) -> f64 {
+    let z = (bound - mean) / sigma;
+    // Density over the tail's probability; far out the mean is just above the bound.
+    let above = (tail(z) - ln_below(-z)).exp();
+    (mean + sigma * above).max(bound)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -41,6 +49,12 @@ mod tests {
             assert!(f(-100.0).is_finite() && f(-100.0) < f(-50.0));
         }
         assert!((below(1.959964) - 0.975).abs() < 1e-6);
+        // Of a half-normal variable: the square root of 2/π.
+        assert!((mean_above(0.0, 1.0, 0.0) - (2.0 / PI).sqrt()).abs() < 1e-12);
+        assert!(
+            (mean_above(3.0, 1.0, -9.0) - 3.0).abs() < 1e-9
+                && (50.0..50.1).contains(&mean_above(0.0, 1.0, 50.0))
+        );
         assert!((ln_expected_improvement(0.0).exp() - density(0.0)).abs() < 1e-12);
     }
 }

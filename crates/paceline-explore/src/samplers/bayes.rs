@@ -107,6 +107,24 @@ impl Bayes {
         scored.reduce(|best, other| if other.0 > best.0 { other } else { best }).map(|(_, point)| point)
     }
 
+    /// What was not reached is a lower bound: its target becomes what is expected beyond that, given the others.
+    fn beyond_bounds(&self, measured: &[MeasuredPoint<'_>], missed: &[bool], targets: &mut [f64]) {
+        let places = |which: bool| {
+            let of = measured.iter().zip(missed).filter(move |(_, missed)| **missed == which);
+            Features::new(&self.problem.space, of.map(|((o, ..), _)| &o.point))
+        };
+        let reached: Vec<f64> =
+            targets.iter().zip(missed).filter(|(_, missed)| !**missed).map(|(target, _)| *target).collect();
+        if reached.len() < 2 || reached.len() == targets.len() {
+            return;
+        }
+        let others = Gaussian::fit(&places(false), &reached);
+        let bounds = targets.iter_mut().zip(missed).filter(|(_, missed)| **missed).map(|(target, _)| target);
+        for (bound, (mean, sigma)) in bounds.zip(others.predict(&places(true))) {
+            *bound = normal::mean_above(mean, sigma, *bound);
+        }
+    }
+
     /// One figure per observation, less being better: logarithms where all are positive; of several objectives, a
     /// weighted worst one, with weights that change from step to step (after ParEGO).
     fn targets(&self, losses: &[Vec<f64>], weights: Stream) -> Vec<f64> {
@@ -134,6 +152,9 @@ impl Bayes {
         (0..losses.len()).map(one).collect()
     }
 }
+
+/// An observation with its losses and its margins.
+type MeasuredPoint<'o> = (&'o Observation, Vec<f64>, Vec<f64>);
 
 fn to_unit(values: Vec<f64>) -> Vec<f64> {
     let (low, high) =
@@ -170,7 +191,7 @@ impl Sampler for Bayes {
     fn next(&mut self, history: &[Observation]) -> Option<Suggestion> {
         let used = pick::used(history);
         let figures = |o| Some((o, self.problem.losses(o)?, self.problem.margins(o)?));
-        let measured: Vec<(&Observation, Vec<f64>, Vec<f64>)> = history.iter().filter_map(figures).collect();
+        let measured: Vec<MeasuredPoint<'_>> = history.iter().filter_map(figures).collect();
         let few = measured.len() < 2;
         if few || (self.problem.prior.is_none() && history.len() < self.start()) {
             // What is expected to be good is as good a start as any.
@@ -184,6 +205,9 @@ impl Sampler for Bayes {
         let mut targets = self.targets(&losses, step.fork(1));
         let before = self.expected(&losses, measured.iter().map(|(o, ..)| &o.point));
         targets.iter_mut().zip(&before).for_each(|(target, expected)| *target -= expected);
+        let missed: Vec<bool> =
+            measured.iter().map(|(o, ..)| matches!(o.outcome, TrialOutcome::AtLeast(_))).collect();
+        self.beyond_bounds(&measured, &missed, &mut targets);
         let mut objective = Gaussian::fit(&seen, &targets);
 
         let pending: Vec<&Point> =
@@ -191,8 +215,9 @@ impl Sampler for Bayes {
         if !pending.is_empty() {
             objective = objective.condition_on_pending(&targets, &Features::new(space, pending));
         }
+        let within = |(_, _, margins): &MeasuredPoint<'_>| margins.iter().all(|m| *m >= 0.0);
         let fits: Vec<bool> =
-            measured.iter().map(|(_, _, margins)| margins.iter().all(|m| *m >= 0.0)).collect();
+            measured.iter().zip(&missed).map(|(one, missed)| within(one) && !missed).collect();
         // What was reached is what the process makes of it: single figures are noisy.
         let learnt = objective.predict(&seen).into_iter().zip(&before);
         let means: Vec<f64> = learnt.map(|((mean, _), expected)| mean + expected).collect();
@@ -228,12 +253,12 @@ impl Sampler for Bayes {
                 *score += normal::ln_below(mean / sigma);
             }
         }
-        // Where runs fail, and others do not.
-        if history.iter().any(|o| o.outcome == TrialOutcome::Failed) {
+        // Where runs fail or miss, and others do not.
+        let lost = |o: &Observation| matches!(o.outcome, TrialOutcome::Failed | TrialOutcome::AtLeast(_));
+        if history.iter().any(lost) {
             let ended: Vec<&Observation> =
                 history.iter().filter(|o| o.outcome != TrialOutcome::Pending).collect();
-            let success: Vec<f64> =
-                ended.iter().map(|o| if o.outcome == TrialOutcome::Failed { -1.0 } else { 1.0 }).collect();
+            let success: Vec<f64> = ended.iter().map(|o| if lost(o) { -1.0 } else { 1.0 }).collect();
             let process = Gaussian::fit(&Features::new(space, ended.iter().map(|o| &o.point)), &success);
             for (score, (mean, sigma)) in scores.iter_mut().zip(process.predict(&places)) {
                 *score += normal::ln_below(mean / sigma.max(0.1));

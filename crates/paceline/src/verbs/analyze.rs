@@ -29,7 +29,7 @@ pub struct Args {
 }
 
 /// Which runs are looked at, and what is asked of them.
-#[derive(clap::Args, Clone, Debug)]
+#[derive(clap::Args, Clone, Debug, Default)]
 pub struct AnalysisQuery {
     /// Runs in a file of comma-separated values with a header, also gzipped [default: the recorded runs]
     #[arg(long, value_name = "FILE.csv")]
@@ -66,7 +66,7 @@ pub struct AnalysisQuery {
     /// Analyse so many rows, drawn by the seed; needed for tables of more than 100000 rows
     #[arg(long, value_name = "ROWS", requires = "table")]
     sample: Option<NonZeroUsize>,
-    /// Seed of the forest behind the importances, and of --sample
+    /// Seed of the draws behind the intervals of shares, and of --sample
     #[arg(long, default_value_t = importance::SEED)]
     seed: u64,
 }
@@ -85,6 +85,11 @@ Examples:
       --maximize accuracy --workload model --json";
 
 impl AnalysisQuery {
+    /// What is asked of a study where nobody gives flags.
+    pub fn of_study() -> Self {
+        Self { seed: importance::SEED, ..Self::default() }
+    }
+
     /// Reads the table, the study's runs, or all recorded ones.
     pub fn table(&self, store: &Where, study: Option<&str>) -> Result<StudyTable, Failure> {
         if let Some(name) = study {

@@ -1,9 +1,8 @@
-//! `paceline` alone: a small study of real runs on the built-in digits.
+//! `paceline` alone: a small study of real runs that teaches something: does a second machine help?
 
-use paceline_plan::Study;
 use paceline_record::process::{self, Started};
 
-use paceline_study::StudyState;
+use paceline_study::{Findings, StudyState, journal};
 
 use super::explore::Running;
 use crate::failure::Failure;
@@ -16,22 +15,35 @@ const STUDY: &str = include_str!("home.toml");
 pub fn run(show: Show, started: Started) -> Result<(), Failure> {
     // Each time is a study of its own.
     let name = format!("digits-{}", process::new_run_id());
-    let study = Study::read("built-in study", &name, STUDY)?;
+    let study = paceline_study::parse("built-in study", &name, STUDY, registries())?;
     paceline_study::check(&study, registries())?;
     if !show.quiet {
-        output::note(&format!(
-            "a study of real runs on the built-in digits: {} configurations of {} axes; everything is recorded",
-            study.runs.unwrap_or(0),
-            study.space.axes().len()
-        ));
-    }
-    let running = Running::default();
-    running.go(StudyState::create(&running.store.folder(), study, registries().clone())?, show)?;
-    if !show.quiet {
-        output::note(&format!("{:.0} s in all", started.seconds()));
         output::note(
-            "next: `paceline init` writes a study file; `paceline runs`, `paceline show last`, `paceline train --help`",
+            "Does a second machine help? A small network learns the built-in digits with one worker and with two,\n\
+             200 Mbit/s between them (emulated), averaged in different ways, each three times. About a minute:",
         );
+    }
+    let (running, store) = (Running::default(), super::store::Where::default());
+    let folder = store.folder();
+    running.go(StudyState::create(&folder, study, registries().clone())?, show)?;
+    let known = StudyState::peek(&folder, &name, registries())?;
+    if !show.json {
+        output::text(&format!("\n{}", Findings::new(&known).chart()))?;
+    }
+    let out = journal(&folder, &name).with_file_name("report");
+    let report = super::report::of_study(&store, &name, show)?;
+    super::report::write(&report, &out)?;
+    if !show.quiet {
+        let page = out.join("report.html");
+        output::note(&format!(
+            "the report with all charts: {}  ({:.0} s in all)",
+            page.display(),
+            started.seconds()
+        ));
+        output::note(&format!(
+            "next: `paceline analyze {name}`, `paceline serve`, `paceline explain last`; `paceline init` writes a study \
+             file of your own"
+        ));
     }
     Ok(())
 }

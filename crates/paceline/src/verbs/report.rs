@@ -52,7 +52,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
         _ => None,
     };
     let report = if args.what.is_empty() || study.is_some() {
-        of_table(args, study.as_deref(), show)?
+        of_table(&args.asked, &args.store, study.as_deref(), show)?
     } else {
         of_runs(args)?
     };
@@ -61,8 +61,18 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     show.print(&json!({"type": "result", "report": page, "files": files}), || format!("{}\n", page.display()))
 }
 
-fn of_table(args: &Args, study: Option<&str>, show: Show) -> Result<Report<'static>, Failure> {
-    let (table, ask, analysis) = args.asked.analysis(&args.store, study, show)?;
+/// The report of a study.
+pub fn of_study(store: &Where, name: &str, show: Show) -> Result<Report<'static>, Failure> {
+    of_table(&AnalysisQuery::of_study(), store, Some(name), show)
+}
+
+fn of_table(
+    asked: &AnalysisQuery,
+    store: &Where,
+    study: Option<&str>,
+    show: Show,
+) -> Result<Report<'static>, Failure> {
+    let (table, ask, analysis) = asked.analysis(store, study, show)?;
     let figures = charts::charts(&ChartInput { table: &table, analysis: &analysis, ask });
     let (used, all) = analysis.runs;
     Ok(Report {
@@ -109,7 +119,7 @@ fn of_runs(args: &Args) -> Result<Report<'static>, Failure> {
 }
 
 /// Writes a report into a folder; the files.
-fn write(report: &Report<'_>, folder: &Path) -> Result<Vec<PathBuf>, Failure> {
+pub fn write(report: &Report<'_>, folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     let charts = folder.join("charts");
     fs::create_dir_all(&charts).map_err(|error| Failure::file(&charts, &error))?;
     let mut files = Vec::new();

@@ -5,7 +5,7 @@ use std::path::Path;
 use paceline_analyze::sheet::aligned;
 use paceline_explore::schedule::{End, Role, StudyRun};
 use paceline_record::RecordError;
-use paceline_study::{Findings, StudyState, duration, find_or_fail, journal, names, schedule};
+use paceline_study::{Findings, StudyState, duration, find_or_fail, journal, names};
 use serde::Serialize;
 use serde_json::json;
 
@@ -31,6 +31,8 @@ struct Progress {
     study: String,
     state: &'static str,
     runs: usize,
+    /// In all, as far as that is known.
+    expected: u64,
     ended: usize,
     points: usize,
     failed: usize,
@@ -62,7 +64,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
                 s.study.clone(),
                 s.state.into(),
                 s.points.to_string(),
-                format!("{}/{}", s.ended, s.runs),
+                format!("{}/{}", s.ended, s.expected),
                 s.failed.to_string(),
             ]
         };
@@ -85,6 +87,7 @@ fn progress(store: &Path, name: &str) -> Result<Progress, Failure> {
         study: name.into(),
         state: known.phase(busy),
         runs: known.made.len(),
+        expected: known.expected(),
         ended: count(&|m| m.end.is_some()),
         points: count(&|m| m.job.role == Role::Point),
         failed: count(&|m| matches!(m.end, Some(End::Failed { .. } | End::Diverged { .. }))),
@@ -101,13 +104,12 @@ fn one(store: &Path, name: &str, show: Show) -> Result<(), Failure> {
     if show.json {
         return Ok(output::json(&findings.json(folder))?);
     }
-    let expected = schedule(&known.study, &known.registries, known.added)?.expected();
-    let ended = known.ended();
+    let (ended, expected) = (known.ended(), known.expected());
     let left = expected.saturating_sub(ended);
     let mut state = known.phase(StudyState::busy(store, name)).to_owned();
     if !known.finished {
         let seconds = duration(known.seconds_each() * left as f64);
-        state += &format!("; {ended} runs done, about {left} left, {seconds}");
+        state += &format!("; {ended} of about {expected} runs done, {left} left, {seconds}");
     }
     Ok(output::text(&format!("{name}: {state}\n{}", findings.text(folder)))?)
 }

@@ -1,15 +1,22 @@
 //! `paceline` alone.
 
-use crate::support::paceline;
+use crate::support::run;
+use std::process::Command;
 
 #[test]
-fn the_main_job_is_a_study_of_at_least_24_configurations() {
-    let ran = paceline("--json");
+fn the_first_command_teaches_something_and_leaves_a_report() {
+    let folder = tempfile::tempdir().unwrap();
+    let ran = run(Command::new(env!("CARGO_BIN_EXE_paceline")).current_dir(folder.path()));
     assert_eq!(ran.code, 0, "{}", ran.stderr);
-    let result = ran.result();
-    assert_eq!((&result["type"], &result["finished"]), (&"result".into(), &true.into()), "{result}");
-    assert!(result["points"].as_u64().unwrap() >= 24, "{result}");
-    for part in ["best", "effects", "one_worker", "several_workers", "record"] {
-        assert!(!result[part].is_null(), "{part}: {result}");
+    for part in ["best: ", "what mattered for samples_per_s", "█", "* the best", "recorded in"] {
+        assert!(ran.stdout.contains(part), "{part}: {}", ran.stdout);
     }
+    let wide = ran.stdout.lines().filter(|line| !line.starts_with("recorded in"));
+    assert!(wide.clone().all(|line| line.chars().count() <= 80), "{}", ran.stdout);
+    let page = ran.stderr.lines().find_map(|line| line.split_once("all charts: ")).expect("a path").1;
+    let page = folder.path().join(page.split_whitespace().next().unwrap());
+    let text = std::fs::read_to_string(&page).unwrap();
+    // The page says what the terminal says.
+    let best = ran.stdout.lines().find_map(|line| line.strip_prefix("best: ")).unwrap();
+    assert!(text.contains(best), "{best}");
 }

@@ -38,7 +38,7 @@ impl Place {
     fn new(sampler: &str, prior: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         // Every point twice, or a few that are chosen.
-        let runs = if sampler == "grid" { "16" } else { "4" };
+        let runs = if sampler == "grid" { "12" } else { "4" };
         let text = STUDY.replace("SAMPLER", sampler).replace("PRIOR", prior).replace("RUNS", runs);
         fs::write(folder.path().join("s.toml"), text).unwrap();
         Self(folder)
@@ -67,7 +67,8 @@ fn every_point_is_predicted_with_an_interval_and_what_it_learns() {
     let document = place.result("predict s.toml --json --quiet");
     assert_eq!((&document["origin"], &document["compared"]), (&"simulated".into(), &Value::Null));
     let points = document["points"].as_array().unwrap();
-    assert_eq!(points.len(), 8);
+    // One worker has no strategy.
+    assert_eq!(points.len(), 6);
     for point in points {
         for figure in ["step_s", "train_s", "total_s", "samples_per_s"] {
             let [middle, low, high] = [0, 1, 2].map(|i| number(point, &format!("/prediction/{figure}/{i}")));
@@ -99,7 +100,7 @@ fn predictions_are_compared_with_the_studys_runs() {
     for one in compared {
         let points = one["points"].as_array().unwrap();
         assert_eq!(number(one, "/comparison/points") as usize, points.len());
-        assert!(points.len() == 8 && points.iter().all(|p| p["measured"].as_array().unwrap().len() == 2));
+        assert!(points.len() == 6 && points.iter().all(|p| p["measured"].as_array().unwrap().len() == 2));
         for figure in ["mean_error", "p90_error", "rank_correlation", "regret", "noise_floor", "covered"] {
             assert!(number(one, &format!("/comparison/{figure}")).is_finite());
         }
@@ -122,7 +123,7 @@ fn bayes_begins_with_the_point_that_the_simulator_likes_best() {
         journal.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["entry"].clone()).collect();
     let prior: Vec<&Value> = entries.iter().filter(|entry| entry["entry"] == "prior").collect();
     assert_eq!(prior.len(), 1);
-    assert_eq!(prior[0]["figures"].as_array().unwrap().len(), 8);
+    assert_eq!(prior[0]["figures"].as_array().unwrap().len(), 6);
     let first = entries.iter().find(|e| e["entry"] == "begin" && e["job"]["role"] == "point").unwrap();
     let level = |axis: usize| first["job"]["levels"][axis].as_u64().unwrap() as usize;
     let levels = [[1, 2][level(0)], [8, 16][level(2)]];

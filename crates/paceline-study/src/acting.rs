@@ -1,0 +1,145 @@
+//! Where axes can act. With one worker there is nobody to talk to, so strategy, transport, servers and the like mean
+//! nothing; servers belong to strategies that have them, and parameters to strategies and consistency models. Points
+//! that differ in such an axis alone are one point.
+
+use std::collections::BTreeMap;
+
+use paceline_plan::{Axis, Condition, Space, Study, Value, Workload};
+use paceline_protocol::{Parameter, Strategy};
+
+use crate::registries::AllRegistries;
+
+/// Settings that mean nothing for one worker alone, apart from the parameters of strategies.
+pub(crate) const OF_SEVERAL: &str = "servers strategy sync transport compression buffer bucket network hosts averages \
+                                     placement shard lr-scaling";
+
+/// The same study, its axes only there where they can act.
+pub(crate) fn collapsed(mut study: Study, registries: &AllRegistries) -> Study {
+    if let Workload::Train(fixed) = &study.workload {
+        let told = |axis: &Axis| where_it_acts(&study.space, fixed, registries, &axis.name);
+        study.space = study.space.clone().narrowed(told);
+    }
+    study
+}
+
+/// What holds of a setting: a condition on an axis, or a fact.
+enum Holds {
+    Where(String),
+    Always,
+    Never,
+}
+
+impl Holds {
+    fn or(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Always, _) | (_, Self::Always) => Self::Always,
+            (Self::Never, other) | (other, Self::Never) => other,
+            (Self::Where(a), Self::Where(b)) => Self::Where(format!("({a}) or ({b})")),
+        }
+    }
+
+    fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Never, _) | (_, Self::Never) => Self::Never,
+            (Self::Always, other) | (other, Self::Always) => other,
+            (Self::Where(a), Self::Where(b)) => Self::Where(format!("({a}) and ({b})")),
+        }
+    }
+}
+
+fn where_it_acts(
+    space: &Space,
+    fixed: &BTreeMap<String, Value>,
+    registries: &AllRegistries,
+    name: &str,
+) -> Option<Condition> {
+    let protocols = &registries.settings.registries.protocols;
+    let axis = |name: &str| space.axes().iter().find(|axis| axis.name == name);
+    let fact = |holds: bool| if holds { Holds::Always } else { Holds::Never };
+    // Whether a setting is one of some names: by its axis, by the workload, or by what holds otherwise.
+    let is_one = |setting: &str, otherwise: &str, names: &[&str]| match (axis(setting), fixed.get(setting)) {
+        (Some(_), _) => {
+            let each = names.iter().map(|name| Holds::Where(format!("{setting} = \"{name}\"")));
+            each.fold(Holds::Never, Holds::or)
+        }
+        (None, Some(value)) => fact(names.contains(&value.to_string().as_str())),
+        (None, None) => fact(names.contains(&otherwise)),
+    };
+    let strategies = |which: &dyn Fn(&Strategy) -> bool| {
+        let names: Vec<&str> = protocols.strategies.iter().filter(|s| which(s)).map(|s| s.name).collect();
+        is_one("strategy", "ring-allreduce", &names)
+    };
+    let has = |parameters: &[&Parameter]| parameters.iter().any(|p| p.name == name);
+    let of_parameter = || {
+        let models = protocols.consistencies.iter().filter(|c| has(c.parameters));
+        let models: Vec<&str> = models.map(|c| c.name).collect();
+        let by_sync = is_one("sync", "bsp", &models).and(strategies(&|s| s.gated));
+        strategies(&|s| has(s.parameters)).or(by_sync)
+    };
+    let parameter = protocols.parameters().iter().any(|p| p.name == name);
+    let own = match name {
+        "servers" | "placement" => strategies(&|s| s.servers),
+        "sync" => strategies(&|s| s.gated),
+        _ if parameter => of_parameter(),
+        _ => Holds::Always,
+    };
+    let several = if !parameter && OF_SEVERAL.split_whitespace().all(|several| several != name) {
+        Holds::Always
+    } else if axis("workers").is_some() {
+        Holds::Where("workers > 1".into())
+    } else {
+        let workers = fixed.get("workers").and_then(Value::number).unwrap_or(1.0);
+        // A fixed strategy of one worker and a server is meant as it is written.
+        fact(workers > 1.0 || fixed.contains_key("strategy"))
+    };
+    let text = match own.and(several) {
+        Holds::Always => return None,
+        Holds::Never => "false".to_owned(),
+        Holds::Where(text) => text,
+    };
+    Condition::parse(&text).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn space(workload: &str, axes: &str) -> Space {
+        let text = format!(
+            "sampler = \"grid\"\n[workload]\n{workload}\n[axes]\n{axes}\n[[objectives]]\nmetric = \"step_s\"\n\
+             goal = \"minimize\"\n"
+        );
+        collapsed(Study::read("s.toml", "s", &text).unwrap(), &AllRegistries::default()).space
+    }
+
+    #[test]
+    fn what_means_nothing_for_one_worker_is_no_other_point() {
+        let axes = "workers = [1, 2]\nstrategy = [\"ring-allreduce\", \"ps\"]\nservers = [1, 2]\n\
+                    sync = [\"bsp\", \"ssp\"]\nstaleness = [1, 4]\ntransport = [\"tcp\", \"shm\"]\nbatch = [8, 16]";
+        let space = space("", axes);
+        // Two batches of one worker; of two workers, rings over two transports, and servers with bsp or two bounds.
+        let ring = 2;
+        let ps = 2 * 2 * (1 + 2);
+        assert_eq!(space.points(1000).unwrap().len(), 2 * (1 + ring + ps));
+        let named = |point| space.named(point);
+        let points = space.points(1000).unwrap();
+        let alone: Vec<_> = points.iter().map(named).filter(|p| p["workers"] == Value::Number(1.0)).collect();
+        assert!(alone.iter().all(|p| p.len() == 2), "{alone:?}");
+        assert!(
+            points
+                .iter()
+                .map(named)
+                .all(|p| p.contains_key("staleness") == (p.get("sync") == Some(&Value::Text("ssp".into()))))
+        );
+    }
+
+    #[test]
+    fn what_the_workload_says_counts_too() {
+        let count = |workload: &str, axes: &str| space(workload, axes).points(1000).unwrap().len();
+        assert_eq!(count("workers = 4", "staleness = [1, 2]\nbatch = [8, 16]"), 2, "bsp has no staleness");
+        let ssp = "workers = 4\nstrategy = \"ps\"\nservers = 1\nsync = \"ssp\"";
+        assert_eq!(count(ssp, "staleness = [1, 2]\nbatch = [8, 16]"), 4);
+        assert_eq!(count("", "transport = [\"tcp\", \"shm\"]\nbatch = [8, 16]"), 2, "one worker alone");
+        assert_eq!(count("workers = 2", "transport = [\"tcp\", \"shm\"]\nbatch = [8, 16]"), 4);
+    }
+}
