@@ -79,16 +79,27 @@ impl<'a> Gather<'a> {
             told.iter().flatten().for_each(|part| total += *part);
             let clock = *clock;
             self.parts.remove(&step);
-            self.whole(step, clock, total, report);
+            self.evaluation(step, clock, total, report);
         }
     }
 
-    /// Adds an evaluation of the whole test split.
-    pub fn whole(&mut self, step: u64, train_s: f64, outcome: Outcome, report: &mut dyn FnMut(Event<'_>)) {
+    /// Adds an evaluation.
+    pub fn evaluation(
+        &mut self,
+        step: u64,
+        train_s: f64,
+        outcome: Outcome,
+        report: &mut dyn FnMut(Event<'_>),
+    ) {
         self.curve.push(train_s, outcome.accuracy());
         self.last = Some(outcome);
         let (loss, accuracy, samples) = (outcome.mean_loss(), outcome.accuracy(), self.samples_before(step));
         report(Event::Evaluation { step, samples, train_s, loss, accuracy });
+    }
+
+    /// Adds what the final model makes of the whole test split, where evaluations during the run took less of it.
+    pub fn final_outcome(&mut self, outcome: Outcome) {
+        self.last = Some(outcome);
     }
 
     /// Samples of the steps before this one.

@@ -166,7 +166,9 @@ impl<'a> RankContext<'a> {
             phases: summary.phases,
             ..account(&summary.times, summary.traffic)
         };
-        let params = if summary.accuracy.is_some() { &summary.params[..] } else { &[] };
+        // The launcher evaluates the mean of models that differ, and any on samples that evaluations left out.
+        let left_out = plan.eval_samples.is_some() && plan.servers == 0 && *rank == 0;
+        let params = if summary.accuracy.is_some() || left_out { &summary.params[..] } else { &[] };
         say(RankEvent::Done(Box::new(account)), &[params, &summary.state].concat());
         Ok(())
     }

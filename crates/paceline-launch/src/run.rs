@@ -14,6 +14,7 @@ use paceline_record::process::Started;
 use paceline_record::{Event, FailureKind, Recording, RunResult};
 use paceline_registry::Registry;
 use paceline_resolve::{Registries, TypedPlan};
+use paceline_train::model::evaluation_samples;
 use paceline_wire::{Interfaces, TransportKind};
 
 use crate::control::{RankCommand, RankEvent};
@@ -119,8 +120,9 @@ pub fn check_hosts(plan: &Plan, transports: &Registry<TransportKind>, joined: bo
     Ok(())
 }
 
-/// Whether the strategy can be run with the plan.
+/// Whether the plan can be run: its strategy, and its evaluations on this dataset.
 pub fn check(plan: &TypedPlan<'_>, registries: &Registries, dataset: &Dataset) -> Result<(), LaunchError> {
+    plan.check_test(dataset.test.len())?;
     if plan.document.strategy == SINGLE {
         return Ok(());
     }
@@ -180,9 +182,10 @@ fn attempt(
         let (done, results) = channel();
         // Snapshots are evaluated beside the run: watching it must not wait.
         scope.spawn(move || {
+            let samples = evaluation_samples(launch.plan, launch.dataset.test.len());
             for job in to_do {
                 let Snapshot { step, train_s, params, state } = job;
-                let outcome = evaluate(launch, params, state);
+                let outcome = evaluate(launch, &params, state, &samples, 1);
                 if done.send((step, train_s, outcome)).is_err() {
                     return;
                 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
+use paceline_data::order;
 use paceline_nn::{Compute, Outcome};
 use paceline_protocol::ReplicaAgreement;
 use paceline_record::event::SCHEMA;
@@ -159,7 +160,7 @@ impl<'a> Watch<'a> {
         while self.under_way > 0 {
             let Ok((step, train_s, outcome)) = self.results.recv() else { break };
             self.under_way -= 1;
-            self.gather.whole(step, train_s, outcome?, report);
+            self.gather.evaluation(step, train_s, outcome?, report);
         }
         report(Event::Paused);
         match self.pauses.decide(self.gather.account())? {
@@ -293,7 +294,7 @@ impl<'a> Watch<'a> {
         let mut any = false;
         while let Ok((step, train_s, outcome)) = self.results.try_recv() {
             self.under_way -= 1;
-            self.gather.whole(step, train_s, outcome?, report);
+            self.gather.evaluation(step, train_s, outcome?, report);
             any = true;
         }
         Ok(any)
@@ -363,32 +364,44 @@ impl<'a> Watch<'a> {
     pub(crate) fn finish(&mut self, report: &mut dyn FnMut(Event<'_>)) -> Result<RunResult, LaunchError> {
         self.jobs = None;
         while let Ok((step, train_s, outcome)) = self.results.recv() {
-            self.gather.whole(step, train_s, outcome?, report);
+            self.gather.evaluation(step, train_s, outcome?, report);
         }
         let (plan, launch) = (self.launch.plan, self.launch);
         let mut model = None;
-        // Workers whose models agree have evaluated the last step themselves.
-        if self.agreement == ReplicaAgreement::Apart {
+        let apart = self.agreement == ReplicaAgreement::Apart;
+        // Workers whose models agree have evaluated the last step themselves, on what evaluations take.
+        if apart || plan.eval_samples.is_some() {
             let workers = &self.gather.numbers[..plan.workers];
             let (params, state) = match plan.servers {
                 0 => self.model(workers),
                 _ => (self.gather.server_params(), Some(mean(&workers.concat(), self.state))),
             };
-            model = Some(params_sha256(&params));
-            let outcome = evaluate(launch, params, state)?;
-            let (steps, train_s) = (self.gather.steps(), self.gather.train_s());
-            self.gather.whole(steps, train_s, outcome, report);
+            if apart {
+                model = Some(params_sha256(&params));
+                let samples = model::evaluation_samples(plan, launch.dataset.test.len());
+                let outcome = evaluate(launch, &params, state.clone(), &samples, 1)?;
+                let (steps, train_s) = (self.gather.steps(), self.gather.train_s());
+                self.gather.evaluation(steps, train_s, outcome, report);
+            }
+            if plan.eval_samples.is_some() {
+                let samples = model::all_samples(launch.dataset.test.len());
+                // Summed up as it would be if evaluations took them all.
+                let shares = if apart || self.state > 0 { 1 } else { plan.workers };
+                self.gather.final_outcome(evaluate(launch, &params, state, &samples, shares)?);
+            }
         }
         self.gather.phases(report);
         Ok(self.gather.result(launch.run, self.startup.unwrap_or_default(), launch.started, model))
     }
 }
 
-/// Evaluates parameters on the whole test split, in this process.
+/// Evaluates parameters on samples of the test split, in this process, share by share.
 pub(crate) fn evaluate(
     launch: &Launch<'_>,
-    params: Vec<f32>,
+    params: &[f32],
     state: Option<Vec<f32>>,
+    samples: &[u32],
+    shares: usize,
 ) -> Result<Outcome, TrainError> {
     let context = RankContext::new(launch.plan, launch.dataset, 0)?;
     let compute = Arc::new(Compute::new(1, false));
@@ -397,5 +410,10 @@ pub(crate) fn evaluate(
         None => model::start(launch.plan, &context.graph)?.1,
     };
     let mut replica = Replica::new(launch.plan, context.graph, compute);
-    replica.evaluate(launch.dataset, 0..launch.dataset.test.len(), &params, &mut state)
+    let mut total = Outcome::default();
+    for share in 0..shares {
+        let part = &samples[order::share(samples.len(), share, shares)];
+        total += replica.evaluate(launch.dataset, part, params, &mut state)?;
+    }
+    Ok(total)
 }

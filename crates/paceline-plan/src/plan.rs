@@ -170,6 +170,9 @@ pub struct Plan {
     pub stop_at_target: bool,
     /// Steps between evaluations; at the end of each epoch if absent.
     pub eval_every: Option<u64>,
+    /// Samples of the test split that evaluations during the run take; all if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eval_samples: Option<usize>,
     /// Seed of everything random.
     pub seed: u64,
     /// Threads of each worker.
@@ -280,7 +283,19 @@ impl Plan {
         need(self.keep > 0, "--keep", &0, "at least 1 checkpoint must be kept")?;
         let ends = "at least 1 step is needed; leave it out for epoch ends";
         need(self.eval_every != Some(0), "--eval-every", &0, ends)?;
+        let all = "at least 1 sample is needed; leave it out for the whole test split";
+        need(self.eval_samples != Some(0), "--eval-samples", &0, all)?;
         Ok(())
+    }
+
+    /// Whether a test split of `samples` has as many as evaluations are to take.
+    pub fn check_test(&self, samples: usize) -> Result<(), PlanError> {
+        let Some(count) = self.eval_samples.filter(|count| *count > samples) else { return Ok(()) };
+        let problem = format!(
+            "the test split of {} has only {samples} samples; leave it out to evaluate on all of them",
+            self.data
+        );
+        Err(PlanError::new("--eval-samples", count, problem))
     }
 
     /// A small plan, for tests to change: one worker trains the mlp on the digits for ten steps.
@@ -335,12 +350,24 @@ pub(crate) mod tests {
             ("--target-accuracy", Plan { target_accuracy: Some(98.0), ..plan() }),
             ("--stop-at-target", Plan { stop_at_target: true, ..plan() }),
             ("--eval-every", Plan { eval_every: Some(0), ..plan() }),
+            ("--eval-samples", Plan { eval_samples: Some(0), ..plan() }),
             ("--threads", Plan { threads: 0, ..plan() }),
         ];
         assert_eq!(plan().check(100), Ok(()));
         for (flag, plan) in cases {
             assert_eq!(&plan.check(100).unwrap_err().flag, flag, "{plan:?}");
         }
+    }
+
+    #[test]
+    fn evaluations_take_no_more_samples_than_there_are() {
+        let plan = Plan { eval_samples: Some(359), ..plan() };
+        assert_eq!(plan.check_test(359), Ok(()));
+        let refused = plan.check_test(358).unwrap_err().to_string();
+        assert!(
+            refused.starts_with("--eval-samples 359: the test split of digits has only 358"),
+            "{refused}"
+        );
     }
 
     #[test]
@@ -357,5 +384,6 @@ pub(crate) mod tests {
     fn the_hash_tells_plans_apart() {
         assert_eq!(plan().hash(), plan().hash());
         assert_ne!(plan().hash(), Plan { seed: 2, ..plan() }.hash());
+        assert_ne!(plan().hash(), Plan { eval_samples: Some(9), ..plan() }.hash());
     }
 }

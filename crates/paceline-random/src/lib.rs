@@ -31,6 +31,8 @@ pub enum Purpose {
     Explore = 20,
     /// How training varies samples.
     Augment = 10,
+    /// The order from which evaluations take their samples.
+    Evaluation = 11,
     /// Draws of an analysis: which runs a tree sees.
     Analysis = 12,
 }

@@ -92,6 +92,7 @@ pub fn resolve(given: &PlanSettings) -> Result<Plan, PlanError> {
         target_accuracy: given.optional("target-accuracy")?,
         stop_at_target: given.given("stop-at-target"),
         eval_every: given.optional("eval-every")?,
+        eval_samples: given.optional("eval-samples")?,
         seed: given.required("seed")?,
         threads: given.required("threads")?,
         pin: given.given("pin"),

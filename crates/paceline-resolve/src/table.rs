@@ -234,6 +234,9 @@ fn of_plans(registries: &Registries) -> Vec<RunSetting> {
         new("target-accuracy", "Test accuracy whose time is asked for, e.g. 0.98", text::<f64>()),
         new("stop-at-target", "End the run at the evaluation that reaches the target", Switch),
         new("eval-every", "Steps between evaluations; at epoch ends if left out", text::<u64>()),
+        new("eval-samples", "Samples of the test split that evaluations during the run take: the first N of an order \
+            that --seed decides, the same for every strategy and number of workers; what is reached is judged by \
+            them, and the final figures by the whole split [default: all]", text::<usize>()).called("N"),
         new("checkpoint-every", "Save the run every so many steps, so that `paceline resume` can go on from there",
             text::<u64>()).called("STEPS"),
         new("keep", "Checkpoints to keep", text::<usize>()).default("2"),

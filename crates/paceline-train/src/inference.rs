@@ -83,12 +83,12 @@ impl InferRequest {
         weights::check(&typed, &dataset)?.iter().for_each(|note| tell(note));
         let graph = Arc::new(model::graph(&typed, &dataset)?);
         let parameters = graph.param_count();
-        let all = 0..dataset.test.len();
+        let all = model::all_samples(dataset.test.len());
         plan.batch = batches.first().copied().unwrap_or(plan.batch);
         let compute = Arc::new(Compute::new(threads.first().copied().unwrap_or(1), false));
         let (params, mut state) = model::start(&plan, &graph)?;
         let mut replica = Replica::new(&plan, Arc::clone(&graph), compute);
-        let outcome = replica.evaluate(&dataset, all.clone(), &params, &mut state)?;
+        let outcome = replica.evaluate(&dataset, &all, &params, &mut state)?;
         let (mut rows, mut kernels) = (Vec::new(), String::new());
         for &threads in &threads {
             let compute = Arc::new(Compute::new(threads, false));
@@ -97,7 +97,7 @@ impl InferRequest {
                 plan.batch = batch;
                 let mut replica = Replica::new(&plan, Arc::clone(&graph), Arc::clone(&compute));
                 tell(&format!("batch {batch}, threads {threads}: {seconds} s"));
-                let mut samples = (0..all.end as u32).cycle();
+                let mut samples = all.iter().copied().cycle();
                 let mut answer = || {
                     let ids: Vec<u32> = samples.by_ref().take(batch).collect();
                     replica.answer(&dataset, &ids, &params, &mut state)
@@ -119,7 +119,7 @@ impl InferRequest {
             model: plan.model,
             data: plan.data,
             parameters,
-            test_samples: all.end,
+            test_samples: all.len(),
             accuracy: outcome.accuracy(),
             loss: outcome.mean_loss(),
             kernels,

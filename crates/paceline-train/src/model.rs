@@ -1,12 +1,12 @@
 //! A replica of the model: a network, and the samples it reads.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use paceline_data::{Dataset, DatasetSettings, Reader, Sample, SampleVariation};
 use paceline_nn::{Compute, Graph, Network, Outcome, Pass, Shape, Targets, description};
 use paceline_plan::Plan;
+use paceline_random::{Purpose, Stream};
 use paceline_resolve::{TypedPlan, unknown};
 use sha2::{Digest, Sha256};
 
@@ -29,6 +29,20 @@ pub fn settings(plan: &Plan) -> DatasetSettings {
     let spare = (cores / (plan.workers + plan.servers)).saturating_sub(plan.threads).clamp(1, DECODERS);
     let decoders = Some(plan.decoders.unwrap_or(spare));
     DatasetSettings { image_size: plan.image_size, window: plan.window, decoders }
+}
+
+/// The samples of a test split of `test` that evaluations during a run take: the first ones of an order that only the
+/// seed decides, or all of them.
+pub fn evaluation_samples(plan: &Plan, test: usize) -> Vec<u32> {
+    let Some(count) = plan.eval_samples else { return all_samples(test) };
+    let mut samples = Stream::new(plan.seed, Purpose::Evaluation).permutation(test);
+    samples.truncate(count);
+    samples
+}
+
+/// All samples of a test split of `test`, in its own order.
+pub fn all_samples(test: usize) -> Vec<u32> {
+    (0..test as u32).collect()
 }
 
 /// The network of a plan, as data, if it answers what the dataset asks.
@@ -88,8 +102,6 @@ pub struct SampleBatch<'a> {
 pub struct Replica {
     network: Network<f32>,
     classes: Vec<u16>,
-    /// Samples of the batch that is evaluated.
-    ids: Vec<u32>,
     training: Reader,
     testing: Reader,
 }
@@ -107,7 +119,6 @@ impl Replica {
         Self {
             network: Network::new(graph, capacity, compute),
             classes: Vec::with_capacity(capacity),
-            ids: Vec::with_capacity(capacity),
             training: Reader::default(),
             testing: Reader::default(),
         }
@@ -198,30 +209,24 @@ impl Replica {
         Ok(begun.elapsed())
     }
 
-    /// Loss and accuracy on a part of the test split.
+    /// Loss and accuracy on samples of the test split.
     pub fn evaluate(
         &mut self,
         dataset: &Dataset,
-        part: Range<usize>,
+        samples: &[u32],
         params: &[f32],
         state: &mut [f32],
     ) -> Result<Outcome, TrainError> {
         let mut total = Outcome::default();
-        let (batch, test) = (self.network.capacity(), &dataset.test);
-        for first in part.clone().step_by(batch) {
-            let Self { network, classes, testing, ids, .. } = self;
-            let fill = |ids: &mut Vec<u32>, first: usize| {
-                ids.clear();
-                ids.extend((first..part.end.min(first + batch)).map(|id| id as u32));
-            };
+        let test = &dataset.test;
+        let mut batches = samples.chunks(self.network.capacity()).peekable();
+        while let Some(ids) = batches.next() {
+            let Self { network, classes, testing, .. } = self;
             if test.streamed() {
                 // What comes next is decoded while this batch computes.
-                for first in [first, first + batch] {
-                    fill(ids, first);
-                    testing.ahead(test, SampleVariation::Plain, ids);
-                }
+                let next = batches.peek().copied().unwrap_or_default();
+                [ids, next].iter().for_each(|ids| testing.ahead(test, SampleVariation::Plain, ids));
             }
-            fill(ids, first);
             classes.clear();
             let take = &mut |place: usize, sample: Sample<'_>| load(network, classes, dataset, place, sample);
             testing.read(test, SampleVariation::Plain, ids, take)?;

@@ -12,7 +12,7 @@ use paceline_resolve::TypedPlan;
 use crate::clock::Clock;
 use crate::engine::Begin;
 use crate::error::TrainError;
-use crate::model::{Replica, SampleBatch};
+use crate::model::{self, Replica, SampleBatch};
 use crate::source::{Announce, GradientSource, Layout};
 use crate::weights;
 
@@ -69,6 +69,8 @@ pub struct NativeSource<'a> {
     layout: Layout,
     order: Order,
     replica: Replica,
+    /// The samples that evaluations during the run take, of all workers together.
+    evaluated: Vec<u32>,
     /// The state of each position, one behind the other.
     state: Vec<f32>,
 }
@@ -90,6 +92,7 @@ impl<'a> NativeSource<'a> {
             rank,
             layout: Layout::of(&graph),
             order: sample_order(plan, dataset),
+            evaluated: model::evaluation_samples(plan, dataset.test.len()),
             replica: Replica::new(plan, Arc::clone(&graph), compute),
             state: vec![0.0; graph.state_count() * setup.positions(rank).len()],
             graph,
@@ -160,10 +163,13 @@ impl GradientSource for NativeSource<'_> {
     }
 
     fn evaluate(&mut self, params: &[f32], only: bool) -> Result<Outcome, TrainError> {
-        let test = self.dataset.test.len();
-        let part = if only { 0..test } else { order::share(test, self.rank, self.plan.workers) };
+        let Self { dataset, evaluated, rank, plan, replica, .. } = self;
         let mut state = mean(&self.state, self.layout.state);
-        self.replica.evaluate(self.dataset, part, params, &mut state)
+        if only {
+            return replica.evaluate(dataset, &model::all_samples(dataset.test.len()), params, &mut state);
+        }
+        let part = order::share(evaluated.len(), *rank, plan.workers);
+        replica.evaluate(dataset, &evaluated[part], params, &mut state)
     }
 
     fn evaluates_after(&self, step: u64) -> bool {

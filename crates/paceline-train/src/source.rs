@@ -88,7 +88,8 @@ pub trait GradientSource {
         clock: &mut Clock,
     ) -> Result<Option<Outcome>, TrainError>;
 
-    /// Sums over this worker's part of the test split; over all of it if it is the `only` one that evaluates.
+    /// Sums over this worker's part of the samples that evaluations during the run take; over the whole test split if
+    /// it is the `only` one that evaluates.
     fn evaluate(&mut self, params: &[f32], only: bool) -> Result<Outcome, TrainError>;
 
     /// Whether the model is to be evaluated after this step.

@@ -83,7 +83,8 @@ fn shares_of_a_batch_add_up_to_the_whole() {
 fn text_is_learnt_and_the_loss_is_in_nats_per_character() {
     let (plan, dataset) = (plan(), letters());
     let (mut replica, mut params) = replica(&plan, &dataset);
-    let before = replica.evaluate(&dataset, 0..dataset.test.len(), &params, &mut []).unwrap();
+    let before =
+        replica.evaluate(&dataset, &model::all_samples(dataset.test.len()), &params, &mut []).unwrap();
     assert_eq!(before.predictions, dataset.test.len() * dataset.positions);
     let mut order = Order::new(1, dataset.train.len(), plan.batch, 4 * dataset.train.len() as u64);
     for step in 0..order.steps() {
@@ -92,7 +93,8 @@ fn text_is_learnt_and_the_loss_is_in_nats_per_character() {
         let (_, grads) = gradient(&mut replica, &dataset, &params, pass(step, ids), scale);
         params.iter_mut().zip(grads).for_each(|(p, g)| *p -= 0.02 * g);
     }
-    let after = replica.evaluate(&dataset, 0..dataset.test.len(), &params, &mut []).unwrap();
+    let after =
+        replica.evaluate(&dataset, &model::all_samples(dataset.test.len()), &params, &mut []).unwrap();
     // Better than guessing evenly among all characters.
     let guessing = (dataset.classes as f64).ln();
     assert!(after.mean_loss() < before.mean_loss().min(guessing - 0.3), "{before:?} {after:?} {guessing}");

@@ -131,8 +131,8 @@ impl<'a, 'r> Learning<'a, 'r> {
         })
     }
 
-    /// Evaluates a model on the whole test split: share by share where workers do, so that sums are theirs.
-    pub fn evaluate(&mut self, params: &[f32], mut state: Vec<f32>) -> Outcome {
+    /// Evaluates a model on samples of the test split: share by share where workers do, so that sums are theirs.
+    fn evaluate(&mut self, params: &[f32], mut state: Vec<f32>, samples: &[u32]) -> Outcome {
         let shares = match self.agreement {
             ReplicaAgreement::Apart => 1,
             _ if state.is_empty() => self.setup.workers,
@@ -140,7 +140,7 @@ impl<'a, 'r> Learning<'a, 'r> {
         };
         let mut total = Outcome::default();
         for share in 0..shares {
-            let part = order::share(self.dataset.test.len(), share, shares);
+            let part = &samples[order::share(samples.len(), share, shares)];
             match self.replica.evaluate(self.dataset, part, params, &mut state) {
                 Ok(outcome) => total += outcome,
                 Err(error) => self.failed = self.failed.take().or(Some(error)),
@@ -149,10 +149,16 @@ impl<'a, 'r> Learning<'a, 'r> {
         total
     }
 
-    /// Evaluates a model and tells of it.
+    /// Evaluates a model on the whole test split.
+    pub fn evaluate_whole(&mut self, params: &[f32], state: Vec<f32>) -> Outcome {
+        self.evaluate(params, state, &model::all_samples(self.dataset.test.len()))
+    }
+
+    /// Evaluates a model on what evaluations take, and tells of it.
     pub fn tell(&mut self, step: u64, at: Time, params: &[f32], state: Vec<f32>) {
-        let outcome = self.evaluate(params, state);
-        self.gather.whole(step, at as f64 * 1e-9, outcome, self.report);
+        let samples = model::evaluation_samples(&self.plan, self.dataset.test.len());
+        let outcome = self.evaluate(params, state, &samples);
+        self.gather.evaluation(step, at as f64 * 1e-9, outcome, self.report);
         let target = self.plan.target_accuracy.filter(|_| self.plan.stop_at_target);
         self.reached |= target.is_some_and(|target| outcome.accuracy() >= target);
     }

@@ -169,11 +169,15 @@ fn learn<'a>(
         happened.stuck.clear();
     }
     let mut model = None;
+    let (params, state) = learning.model();
     if agreement == ReplicaAgreement::Apart {
-        let (params, state) = learning.model();
         model = Some(params_sha256(&params));
         let steps = happened.finished.iter().map(Vec::len).sum::<usize>() / setup.workers;
-        learning.tell(steps as u64, end(&happened), &params, state);
+        learning.tell(steps as u64, end(&happened), &params, state.clone());
+    }
+    if placed.eval_samples.is_some() {
+        let outcome = learning.evaluate_whole(&params, state);
+        learning.gather.final_outcome(outcome);
     }
     for (rank, shard) in setup.shards().into_iter().enumerate() {
         let rank = setup.server(rank);
@@ -191,7 +195,7 @@ fn learn<'a>(
         if rank < setup.workers {
             (done.last_loss, done.last_samples) = (last.loss, last.samples);
             let apart = agreement == ReplicaAgreement::Apart && setup.servers == 0;
-            done.accuracy = apart.then(|| learning.evaluate(&params, state).accuracy());
+            done.accuracy = apart.then(|| learning.evaluate_whole(&params, state).accuracy());
         }
         learning.gather.done[rank] = Some(done);
     }

@@ -64,6 +64,7 @@ pub fn plan(model: &str, strategy: &str, workers: usize, servers: usize) -> Plan
         target_accuracy: None,
         stop_at_target: false,
         eval_every: Some(1_000_000),
+        eval_samples: None,
         seed: 5,
         threads: 1,
         pin: false,
