@@ -373,7 +373,7 @@ impl Bench {
                 Err(_) => {
                     let rank = accounts.iter().position(Option::is_none).unwrap_or(0);
                     let (role, seconds) = (role(rank), patience.as_secs());
-                    return Err(LaunchError::Late { role, rank, what: "answer", seconds });
+                    return Err(LaunchError::Late { role, rank, what: "answer".into(), seconds });
                 }
             }
         }

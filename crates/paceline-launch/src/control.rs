@@ -68,8 +68,8 @@ pub enum RankCommand {
     },
     /// Do a task that is no training.
     Task { task: RankTask, rank: usize, key: [u8; 32] },
-    /// An evaluation that the rank waits for is over.
-    GoOn,
+    /// The evaluation after this step, which the rank waits for, is over, and whether the run ends with it.
+    Verdict { step: u64, ends: bool },
     /// Begin no further step, and say where you could stop.
     Hold,
     /// Stop before this step, or where the servers decide.

@@ -30,7 +30,7 @@ pub enum LaunchError {
     System { what: String, source: std::io::Error },
     /// A rank did not come up in time.
     #[error("{role} {rank} did not {what} within {seconds} s")]
-    Late { role: &'static str, rank: usize, what: &'static str, seconds: u64 },
+    Late { role: &'static str, rank: usize, what: String, seconds: u64 },
     /// A stop was requested, and the run has saved itself.
     #[error("interrupted after step {step} of {steps}; saved in {}", path.display())]
     Interrupted { step: u64, steps: u64, path: std::path::PathBuf, run: String },

@@ -61,26 +61,30 @@ impl<'a> Gather<'a> {
         serde_json::to_string(&account).expect("an account is plain data")
     }
 
-    /// Adds a worker's part of an evaluation; tells of it when the last part is there.
-    pub fn part(
-        &mut self,
-        rank: usize,
-        step: u64,
-        train_s: f64,
-        outcome: Outcome,
-        report: &mut dyn FnMut(Event<'_>),
-    ) {
+    /// Adds a worker's part of an evaluation. Returns the training clock and the whole outcome with the last part.
+    pub fn part(&mut self, rank: usize, step: u64, train_s: f64, outcome: Outcome) -> Option<(f64, Outcome)> {
         let (told, clock) = self.parts.entry(step).or_insert_with(|| (vec![None; self.plan.workers], 0.0));
         told[rank] = Some(outcome);
         *clock = clock.max(train_s);
-        if told.iter().all(Option::is_some) {
-            // In the order of the ranks, so that the sum does not depend on who was first.
-            let mut total = Outcome::default();
-            told.iter().flatten().for_each(|part| total += *part);
-            let clock = *clock;
-            self.parts.remove(&step);
-            self.evaluation(step, clock, total, report);
+        if told.iter().any(Option::is_none) {
+            return None;
         }
+        let (told, clock) = self.parts.remove(&step)?;
+        // In the order of the ranks, so that the sum does not depend on who was first.
+        let mut total = Outcome::default();
+        told.iter().flatten().for_each(|part| total += *part);
+        Some((clock, total))
+    }
+
+    /// A worker whose part of an evaluation is missing, and that evaluation's step.
+    pub fn missing(&self) -> Option<(usize, u64)> {
+        let missing = |told: &[Option<Outcome>]| told.iter().position(Option::is_none);
+        self.parts.iter().find_map(|(step, (told, _))| Some((missing(told)?, *step)))
+    }
+
+    /// Whether an evaluation has reached the target.
+    pub fn reached(&self) -> bool {
+        self.plan.target_accuracy.is_some_and(|target| self.curve.time_to(target).is_some())
     }
 
     /// Adds an evaluation.

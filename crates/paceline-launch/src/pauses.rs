@@ -58,6 +58,8 @@ pub enum PauseDecision {
     GoOn(Segment),
     /// It stops here; where it was saved.
     Stop { step: u64, path: PathBuf },
+    /// It has reached its target, and ends here.
+    End,
 }
 
 /// The pauses of a run under way.
@@ -75,6 +77,8 @@ pub struct Pauses<'a> {
     ended: Vec<bool>,
     /// Whether ranks were asked to stop.
     stopping: bool,
+    /// Whether the run has reached its target, and is to end at the next step that all reach.
+    reached: bool,
     /// Whether all ranks were told where.
     stop_told: bool,
 }
@@ -93,6 +97,7 @@ impl<'a> Pauses<'a> {
             held: vec![None; plan.workers + plan.servers],
             ended: vec![false; plan.workers + plan.servers],
             stopping: false,
+            reached: false,
             stop_told: false,
         };
         pauses.segment.to = pauses.end_of(from);
@@ -120,10 +125,15 @@ impl<'a> Pauses<'a> {
         (0..world).filter(|&rank| rank != workers).collect()
     }
 
-    /// What to tell the ranks that are [`asked_first`](Self::asked_first) if somebody has just asked for a stop. All
-    /// ranks must know their peers by then.
-    pub fn interrupted(&mut self) -> Option<RankCommand> {
-        if self.stopping || !self.checkpointing.interrupt.requested() {
+    /// The run has reached its target: it ends at the next step that all reach.
+    pub fn end_at_target(&mut self) {
+        self.reached = true;
+    }
+
+    /// What to tell the ranks that are [`asked_first`](Self::asked_first) if somebody has just asked for a stop, or the
+    /// target was just reached. All ranks must know their peers by then.
+    pub fn stop_requested(&mut self) -> Option<RankCommand> {
+        if self.stopping || !(self.reached || self.checkpointing.interrupt.requested()) {
             return None;
         }
         self.stopping = true;
@@ -159,9 +169,14 @@ impl<'a> Pauses<'a> {
         {
             return None;
         }
+        Some(self.end())
+    }
+
+    /// What to tell ranks that have paused when the run ends: nothing is left to do.
+    pub fn end(&mut self) -> RankCommand {
         self.parts.iter_mut().for_each(|part| *part = None);
         let (from, to) = (self.steps, self.steps);
-        Some(RankCommand::Next { segment: Some(Segment { from, to, generation: self.segment.generation }) })
+        RankCommand::Next { segment: Some(Segment { from, to, generation: self.segment.generation }) }
     }
 
     /// A rank has paused; whether all have.
@@ -173,6 +188,9 @@ impl<'a> Pauses<'a> {
 
     /// Saves what all ranks have kept, with the launcher's own account, and decides.
     pub fn decide(&mut self, account: String) -> Result<PauseDecision, LaunchError> {
+        if self.reached {
+            return Ok(PauseDecision::End);
+        }
         let mut parts: Vec<RankState> = self.parts.iter_mut().filter_map(Option::take).collect();
         let step = self.told.take().unwrap_or(self.segment.to);
         self.hand_out_server_params(&mut parts);
@@ -241,7 +259,7 @@ mod tests {
             let (before, after) = order[..ended].split_at(ended - 1);
             before.iter().for_each(|&rank| assert!(pauses.ended(rank).is_none()));
             context.interrupt.request();
-            assert!(matches!(pauses.interrupted(), Some(RankCommand::Hold)));
+            assert!(matches!(pauses.stop_requested(), Some(RankCommand::Hold)));
             let mut answers: Vec<_> = after.iter().map(|&rank| pauses.ended(rank)).collect();
             answers.extend(order[ended..].iter().map(|&rank| pauses.held(rank, 7)));
             let stop = answers.pop().unwrap();

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use paceline_data::{Dataset, Folders};
@@ -32,8 +32,10 @@ use crate::recorder::{self, RankRecorder};
 const CONNECT: Duration = Duration::from_secs(20);
 /// Time for a handshake between machines.
 const FAR_HANDSHAKE: Duration = Duration::from_secs(5);
-/// Longest time that an evaluation which everybody waits for may take.
-const EVALUATION: Duration = Duration::from_secs(600);
+/// Longest wait for the verdict on an evaluation: the launcher waits for those who are missing, then evaluates.
+const VERDICT: Duration = Duration::from_secs(1200);
+/// Longest single wait for it: a process that was suspended has waited no longer than that.
+const VERDICT_WAIT: Duration = Duration::from_secs(1);
 /// Time between two reports of steps.
 const REPORT: Duration = Duration::from_millis(50);
 
@@ -76,6 +78,20 @@ impl<'a> RankContext<'a> {
         (self.strategy.agreement)(&self.setup)
     }
 
+    /// Whether workers make every step together.
+    pub fn together(&self) -> bool {
+        self.strategy.deterministic(&self.setup)
+    }
+
+    /// Whether workers stand still at each evaluation but the last until the launcher has said what came of it: where
+    /// batch norm's statistics are averaged first, and where steps are made together and a target ends the run.
+    pub fn awaits_verdicts(&self) -> bool {
+        let averaged = self.agreement() != ReplicaAgreement::Apart
+            && self.graph.state_count() > 0
+            && self.plan.workers > 1;
+        averaged || self.plan.stop_at_target && self.together()
+    }
+
     /// Plays the rank's part to the end; `say` takes what it tells, the last thing being its account.
     pub fn play(
         &self,
@@ -94,14 +110,17 @@ impl<'a> RankContext<'a> {
             loop {
                 match told.recv() {
                     Ok(PauseCommand::Next(segment)) => return segment,
-                    Ok(PauseCommand::GoOn) => {}
+                    Ok(PauseCommand::Verdict { .. }) => {}
                     Err(_) => return None,
                 }
             }
         };
-        let control = &mut SegmentControl { restored, segment, gate, pause };
+        let verdict = &mut |step: u64| await_verdict(&told, step);
+        let verdict: Option<&mut dyn FnMut(u64) -> Result<bool, TrainError>> =
+            if self.awaits_verdicts() { Some(verdict) } else { None };
+        let control = &mut SegmentControl { restored, segment, gate, pause, verdict };
         let played = if self.rank < self.plan.workers {
-            self.work(transport, control, &told, recorder, &say)
+            self.work(transport, control, recorder, &say)
         } else {
             self.serve(transport, control, recorder, &say)
         };
@@ -115,7 +134,6 @@ impl<'a> RankContext<'a> {
         &self,
         transport: Box<dyn Transport>,
         control: &mut SegmentControl<'_>,
-        told_by_launcher: &Receiver<PauseCommand>,
         recorder: &RankRecorder,
         say: &dyn Fn(RankEvent, &[f32]),
     ) -> Result<(), TrainError> {
@@ -127,8 +145,6 @@ impl<'a> RankContext<'a> {
         let job =
             worker::Job { plan, samples, compute, strategy, setup, rank: *rank, observer, traced: false };
         let mut told = Instant::now();
-        // Workers that go on together stand still during an evaluation; those that do not must not.
-        let waits = self.agreement() != ReplicaAgreement::Apart;
         let ran = worker::run(&job, &mut source, transport, control, &mut |said| match said {
             WorkerEvent::Refused(cause) => say(RankEvent::Refused { cause }, &[]),
             WorkerEvent::Started => say(RankEvent::Started, &[]),
@@ -146,10 +162,6 @@ impl<'a> RankContext<'a> {
             }
             WorkerEvent::Snapshot { step, train_s, numbers } => {
                 say(RankEvent::Snapshot { step, train_s: Some(train_s) }, &numbers);
-                if waits {
-                    // A launcher that has ended lets nobody wait: its ranks end with it.
-                    let _ = told_by_launcher.recv_timeout(EVALUATION);
-                }
             }
         })?;
         // The last rows come before the account.
@@ -214,15 +226,36 @@ impl<'a> RankContext<'a> {
         Ok(())
     }
 
+    /// Whether the model is evaluated before the end: servers do not see its state.
+    pub fn evaluates_on_the_way(&self) -> bool {
+        let servers = self.agreement() == ReplicaAgreement::Apart && self.plan.servers > 0;
+        !servers || self.graph.state_count() == 0
+    }
+
     /// Units of work between two snapshots of the servers' model; none where workers evaluate by themselves,
     /// or where the model has state that servers do not see.
     fn snapshot_every(&self) -> Option<u64> {
-        if self.agreement() != ReplicaAgreement::Apart || self.graph.state_count() > 0 {
+        if self.agreement() != ReplicaAgreement::Apart || !self.evaluates_on_the_way() {
             return None;
         }
         let per_epoch = self.dataset.train.len().div_ceil(self.plan.global_batch()) as u64;
         Some(self.plan.eval_every.unwrap_or(per_epoch) * self.plan.shares() as u64)
     }
+}
+
+/// Waits for the verdict on the evaluation after a step: whether the run ends with it.
+fn await_verdict(told: &Receiver<PauseCommand>, step: u64) -> Result<bool, TrainError> {
+    let mut left = VERDICT;
+    while !left.is_zero() {
+        match told.recv_timeout(VERDICT_WAIT) {
+            Ok(PauseCommand::Verdict { step: of, ends }) if of == step => return Ok(ends),
+            Ok(_) => {}
+            Err(RecvTimeoutError::Timeout) => left -= VERDICT_WAIT,
+            // A launcher that gives the run up says so at the gate.
+            Err(RecvTimeoutError::Disconnected) => return Ok(false),
+        }
+    }
+    Err(TrainError::Verdict { step, seconds: VERDICT.as_secs() })
 }
 
 fn account(times: &Times, (sent_bytes, received_bytes): (u64, u64)) -> RankAccount {
@@ -417,8 +450,12 @@ impl RankMailbox {
     pub fn deliver(&self, command: RankCommand) -> Option<RankEvent> {
         match command {
             // A rank that does not listen any more does not wait.
-            RankCommand::GoOn => drop(self.pauses.send(PauseCommand::GoOn)),
-            RankCommand::Next { segment } => drop(self.pauses.send(PauseCommand::Next(segment))),
+            RankCommand::Verdict { step, ends } => {
+                self.pauses.send(PauseCommand::Verdict { step, ends }).unwrap_or_default();
+            }
+            RankCommand::Next { segment } => {
+                self.pauses.send(PauseCommand::Next(segment)).unwrap_or_default();
+            }
             RankCommand::StopAt { step } => {
                 self.gate.stop_at(step);
                 return Some(RankEvent::Held { step });
@@ -439,8 +476,8 @@ impl RankMailbox {
 /// What a rank waits for.
 #[derive(Clone, Copy, Debug)]
 enum PauseCommand {
-    /// An evaluation that others make is over.
-    GoOn,
+    /// The evaluation after this step is over, and whether the run ends with it.
+    Verdict { step: u64, ends: bool },
     /// A pause is over: what to do now, or nothing if the run stops.
     Next(Option<Segment>),
 }

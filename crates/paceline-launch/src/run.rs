@@ -17,7 +17,7 @@ use paceline_resolve::{Registries, TypedPlan};
 use paceline_train::model::evaluation_samples;
 use paceline_wire::{Interfaces, TransportKind};
 
-use crate::control::{RankCommand, RankEvent};
+use crate::control::RankEvent;
 use crate::emulated::EmulatedNetwork;
 use crate::error::LaunchError;
 use crate::joining::{self, RunEnd};
@@ -128,6 +128,12 @@ pub fn check(plan: &TypedPlan<'_>, registries: &Registries, dataset: &Dataset) -
     }
     transport(&registries.transports, &plan.document.transport, plan.buffer)?;
     let context = RankContext::new(plan, dataset, 0)?;
+    if plan.stop_at_target && !context.evaluates_on_the_way() {
+        let problem = "batch norm's statistics are the workers', and where parameters are the servers' they come \
+                       together at the end only: the target cannot be noticed before; use --sync bsp without \
+                       --compression, an exact path, or a model without batch norm";
+        return Err(PlanError::new("--stop-at-target", "", problem).into());
+    }
     let refused = |Refusal { flag, value, problem }| PlanError { flag, value, problem };
     Ok(context.strategy.check(&context.setup).map_err(refused)?)
 }
@@ -256,9 +262,7 @@ fn lead(
             _ => {}
         }
         watch.signs(&signs, ranks, report)?;
-        if watch.side_results(report)? {
-            (0..launch.plan.workers).for_each(|rank| ranks.tell(rank, RankCommand::GoOn, &[]));
-        }
+        watch.side_results(report)?;
         let failure = match tidings {
             Some(RanksEvent::Rank(ProcessEvent::Rank(rank, mut said, numbers))) => {
                 locate(&mut said, rank, ranks);
@@ -301,10 +305,13 @@ fn lead(
                 None
             }
             Some(RanksEvent::Nothing) => None,
-            None => watch.late(),
+            None => None,
         };
-        if let Some(failure) = failure {
+        if let Some(failure) = failure.or_else(|| watch.late()) {
             return Err(failure);
+        }
+        for verdict in watch.verdicts.drain(..) {
+            (0..launch.plan.workers).for_each(|rank| ranks.tell(rank, verdict.clone(), &[]));
         }
         if let Some(order) = watch.interrupted()? {
             watch.pauses.asked_first().into_iter().for_each(|rank| ranks.tell(rank, order.clone(), &[]));

@@ -27,6 +27,11 @@ use crate::run::Launch;
 /// Time that ranks have to listen and to begin, loading included.
 const START: Duration = Duration::from_secs(60);
 
+/// Longest time that the parts of an evaluation which workers wait for may take after the first one.
+const EVALUATION: Duration = Duration::from_secs(600);
+/// Most of such a wait that counts at once: a launcher that stood still itself has waited for nobody.
+const MOST: Duration = Duration::from_millis(250);
+
 /// A model to be evaluated.
 pub(crate) struct Snapshot {
     pub(crate) step: u64,
@@ -42,7 +47,9 @@ pub(crate) type Evaluated = (u64, f64, Result<Outcome, TrainError>);
 struct Incomplete {
     step: u64,
     train_s: f64,
-    /// What the servers, or the workers, have shown.
+    /// Whether the servers show it, or the workers.
+    of_servers: bool,
+    /// What they have shown.
     parts: Vec<Option<Vec<f32>>>,
 }
 
@@ -76,6 +83,14 @@ pub(crate) struct Watch<'a> {
     /// Ranks that gave up because they lost a peer.
     pub(crate) victims: Vec<bool>,
     agreement: ReplicaAgreement,
+    /// Whether workers make every step together, and whether they wait for the verdict on each evaluation.
+    together: bool,
+    awaited: bool,
+    /// Verdicts that workers have not been told.
+    pub(crate) verdicts: Vec<RankCommand>,
+    /// How long parts of an evaluation that workers wait for have been missing, and when that was last looked at.
+    missing: Duration,
+    looked: Instant,
     params: usize,
     state: usize,
     /// Snapshots of which parts are missing.
@@ -101,15 +116,21 @@ impl<'a> Watch<'a> {
             "{}" => &checkpoint.parts[0].account[..],
             account => account,
         });
-        Self {
+        let gather = Gather::new(launch.plan, launch.dataset.train.len(), account);
+        let mut watch = Self {
             pauses: Pauses::new(launch.plan, launch.checkpointing, steps_in_all),
             steps_in_all,
             agreement: context.as_ref().map_or(ReplicaAgreement::Apart, RankContext::agreement),
             state: context.as_ref().map_or(0, |context| context.graph.state_count()),
+            together: context.as_ref().is_ok_and(RankContext::together),
+            awaited: context.as_ref().is_ok_and(RankContext::awaits_verdicts),
+            verdicts: Vec::new(),
+            missing: Duration::ZERO,
+            looked: Instant::now(),
             params: context.map_or(0, |context| context.setup.params),
             under_way: 0,
             launch,
-            gather: Gather::new(launch.plan, launch.dataset.train.len(), account),
+            gather,
             addresses: vec![String::new(); world],
             connected: false,
             begun: 0,
@@ -120,6 +141,25 @@ impl<'a> Watch<'a> {
             snapshots: Vec::new(),
             jobs,
             results,
+        };
+        watch.look_at_target();
+        watch
+    }
+
+    /// Workers that do not make their steps together end where they can once the target is reached.
+    fn look_at_target(&mut self) {
+        if self.launch.plan.stop_at_target && !self.together && self.gather.reached() {
+            self.pauses.end_at_target();
+        }
+    }
+
+    /// Takes the outcome of an evaluation; whoever waits for it is to be told.
+    fn evaluated(&mut self, step: u64, train_s: f64, outcome: Outcome, report: &mut dyn FnMut(Event<'_>)) {
+        self.gather.evaluation(step, train_s, outcome, report);
+        self.look_at_target();
+        if self.awaited {
+            let ends = self.launch.plan.stop_at_target && self.gather.reached();
+            self.verdicts.push(RankCommand::Verdict { step, ends });
         }
     }
 
@@ -145,13 +185,13 @@ impl<'a> Watch<'a> {
         (RankCommand::Peers { addresses, interfaces, segment, restored }, numbers.unwrap_or_default())
     }
 
-    /// What to tell every rank if a stop was just requested and all of them know their peers.
+    /// What to tell every rank if it is to stop early, and all of them know their peers.
     pub(crate) fn interrupted(&mut self) -> Result<Option<RankCommand>, LaunchError> {
         if self.launch.checkpointing.interrupt.abandoned() {
             let when = self.when(&(0..self.steps.len()).collect::<Vec<_>>());
             return Err(LaunchError::Abandoned { when, run: self.launch.run.to_owned() });
         }
-        Ok(if self.connected { self.pauses.interrupted() } else { None })
+        Ok(if self.connected { self.pauses.stop_requested() } else { None })
     }
 
     /// Everybody has paused: saves, and goes on or stops.
@@ -160,10 +200,11 @@ impl<'a> Watch<'a> {
         while self.under_way > 0 {
             let Ok((step, train_s, outcome)) = self.results.recv() else { break };
             self.under_way -= 1;
-            self.gather.evaluation(step, train_s, outcome?, report);
+            self.evaluated(step, train_s, outcome?, report);
         }
         report(Event::Paused);
         match self.pauses.decide(self.gather.account())? {
+            PauseDecision::End => Ok(Reaction::tell_all(self.pauses.end())),
             PauseDecision::GoOn(segment) => {
                 report(Event::Checkpoint { step: segment.from });
                 Ok(Reaction::TellAll(Box::new(RankCommand::Next { segment: Some(segment) })))
@@ -208,7 +249,9 @@ impl<'a> Watch<'a> {
             RankEvent::Evaluated { step, train_s, loss, correct, predictions, samples } => {
                 self.steps[rank] = step;
                 let outcome = Outcome { loss, correct, predictions, samples };
-                self.gather.part(rank, step, train_s, outcome, report);
+                if let Some((train_s, outcome)) = self.gather.part(rank, step, train_s, outcome) {
+                    self.evaluated(step, train_s, outcome, report);
+                }
             }
             RankEvent::Alive => {}
             RankEvent::Interrupted => self.launch.checkpointing.interrupt.request(),
@@ -257,14 +300,15 @@ impl<'a> Watch<'a> {
             if rank < plan.workers { (rank, plan.workers) } else { (rank - plan.workers, plan.servers) };
         let at = self.snapshots.iter().position(|s| s.step == step).unwrap_or_else(|| {
             let train_s = train_s.unwrap_or_else(|| self.began.elapsed().as_secs_f64());
-            self.snapshots.push(Incomplete { step, train_s, parts: vec![None; parts] });
+            let of_servers = rank >= plan.workers;
+            self.snapshots.push(Incomplete { step, train_s, of_servers, parts: vec![None; parts] });
             self.snapshots.len() - 1
         });
         let snapshot = &mut self.snapshots[at];
         snapshot.train_s = snapshot.train_s.max(train_s.unwrap_or_default());
         snapshot.parts[index] = Some(numbers);
         if snapshot.parts.iter().all(Option::is_some) {
-            let Incomplete { step, train_s, parts } = self.snapshots.swap_remove(at);
+            let Incomplete { step, train_s, parts, .. } = self.snapshots.swap_remove(at);
             let parts: Vec<Vec<f32>> = parts.into_iter().flatten().collect();
             let (params, state) =
                 if rank < plan.workers { self.model(&parts) } else { (parts.concat(), None) };
@@ -289,15 +333,13 @@ impl<'a> Watch<'a> {
         (all, Some(mean(&states, self.state)))
     }
 
-    /// Takes what was evaluated beside the run; whether something was.
-    pub(crate) fn side_results(&mut self, report: &mut dyn FnMut(Event<'_>)) -> Result<bool, LaunchError> {
-        let mut any = false;
+    /// Takes what was evaluated beside the run.
+    pub(crate) fn side_results(&mut self, report: &mut dyn FnMut(Event<'_>)) -> Result<(), LaunchError> {
         while let Ok((step, train_s, outcome)) = self.results.try_recv() {
             self.under_way -= 1;
-            self.gather.evaluation(step, train_s, outcome?, report);
-            any = true;
+            self.evaluated(step, train_s, outcome?, report);
         }
-        Ok(any)
+        Ok(())
     }
 
     /// A rank whose process has ended and whose pipe is closed, without an account: the failure to tell.
@@ -351,14 +393,43 @@ impl<'a> Watch<'a> {
         LaunchError::HostLost { host, ranks: agent::words(self.launch.plan, &ranks), when, cause }
     }
 
-    /// A rank that does not come up in time.
-    pub(crate) fn late(&self) -> Option<LaunchError> {
-        if self.startup.is_some() || self.began.elapsed() < START {
+    /// A rank that does not come up in time, or lets others wait too long at an evaluation.
+    pub(crate) fn late(&mut self) -> Option<LaunchError> {
+        let passed = std::mem::replace(&mut self.looked, Instant::now()).elapsed().min(MOST);
+        let late = |rank, what, limit: Duration| {
+            let role = role(self.launch.plan, rank);
+            Some(LaunchError::Late { role, rank, what, seconds: limit.as_secs() })
+        };
+        if self.startup.is_none() && self.began.elapsed() >= START {
+            let rank = self.addresses.iter().position(String::is_empty).unwrap_or(0);
+            return late(rank, "begin".into(), START);
+        }
+        match self.awaited_part() {
+            Some((rank, step)) if self.missing >= EVALUATION => {
+                late(rank, format!("show what it made of the evaluation after step {step}"), EVALUATION)
+            }
+            Some(_) => {
+                self.missing += passed;
+                None
+            }
+            None => {
+                self.missing = Duration::ZERO;
+                None
+            }
+        }
+    }
+
+    /// A rank whose part of an evaluation is missing while workers wait for it, and that evaluation's step.
+    fn awaited_part(&self) -> Option<(usize, u64)> {
+        if !self.awaited {
             return None;
         }
-        let rank = self.addresses.iter().position(String::is_empty).unwrap_or(0);
-        let role = role(self.launch.plan, rank);
-        Some(LaunchError::Late { role, rank, what: "begin", seconds: START.as_secs() })
+        let missing = |snapshot: &Incomplete| {
+            let part = snapshot.parts.iter().position(Option::is_none)?;
+            let first = if snapshot.of_servers { self.launch.plan.workers } else { 0 };
+            Some((first + part, snapshot.step))
+        };
+        self.gather.missing().or_else(|| self.snapshots.iter().find_map(missing))
     }
 
     pub(crate) fn finish(&mut self, report: &mut dyn FnMut(Event<'_>)) -> Result<RunResult, LaunchError> {

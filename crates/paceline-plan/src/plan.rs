@@ -166,7 +166,8 @@ pub struct Plan {
     pub restarts: u32,
     /// Test accuracy whose time is asked for.
     pub target_accuracy: Option<f64>,
-    /// Whether to end the run when the target is reached.
+    /// Whether to end the run when the target is reached: at that evaluation where steps are made together, otherwise
+    /// at the next step that all workers reach.
     pub stop_at_target: bool,
     /// Steps between evaluations; at the end of each epoch if absent.
     pub eval_every: Option<u64>,
@@ -252,7 +253,6 @@ impl Plan {
             let problem = format!("there are {} workers, counted from 0", self.workers);
             need(rank < self.workers, "--straggler", &format!("rank={rank}"), &problem)?;
         }
-        need(!self.stop_at_target || self.workers == 1, "--stop-at-target", &"", "works with one worker")?;
         need(self.stop_after_step != Some(0), "--stop-after-step", &0, "at least 1 is needed")?;
         need((1..=1024).contains(&self.threads), "--threads", &self.threads, "must be between 1 and 1024")?;
         need(rate(self.lr) && self.lr > 0.0, "--lr", &self.lr, "must be a positive number")?;

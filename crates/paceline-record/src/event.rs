@@ -50,8 +50,8 @@ pub enum Event<'a> {
     },
     /// How far the run has come: steps and samples done, and the mean loss of the last step. A few times per second.
     Progress { step: u64, samples: u64, train_s: f64, train_loss: f64 },
-    /// The model was evaluated on the test split, or on so much of it as the plan says, after these steps and samples: mean loss, and the fraction of
-    /// samples classified rightly.
+    /// The model was evaluated on the test split, or on as many samples of it as the plan says, after these steps and
+    /// samples: mean loss, and the fraction of samples classified rightly.
     Evaluation { step: u64, samples: u64, train_s: f64, loss: f64, accuracy: f64 },
     /// Where a worker's training time went: gathering and normalising batches; forward pass and loss; backward pass;
     /// sending, receiving and summing; waiting for others, in all and by the rank that was waited for; optimiser.

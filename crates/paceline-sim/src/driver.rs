@@ -99,6 +99,10 @@ struct Driver<'a, M: RankMemory> {
     /// When the first bit of each pair's last message arrives, where latencies vary.
     last: HashMap<(Rank, Rank), Time>,
     crash: Option<Crash>,
+    /// Workers that wait before a step, in the order in which they came.
+    waiting: Vec<(Rank, StepStart)>,
+    /// Whether servers were told to stop.
+    stopped: bool,
     detailed: bool,
     report: SimulationReport,
 }
@@ -205,6 +209,8 @@ impl<'a, M: RankMemory> Driver<'a, M> {
             flights: Slab::default(),
             last: HashMap::new(),
             crash: None,
+            waiting: Vec::new(),
+            stopped: false,
             detailed,
             report: SimulationReport {
                 spent: vec![spent; world],
@@ -247,6 +253,14 @@ impl<'a, M: RankMemory> Driver<'a, M> {
         while let Some((now, event)) = self.queue.pop() {
             self.report.end = now;
             self.event(now, event);
+            if !self.waiting.is_empty() {
+                self.end_waits();
+            }
+            if self.memory.stops() && !self.stopped {
+                self.stopped = true;
+                let servers = self.setup.workers..self.members.len();
+                servers.for_each(|rank| self.put_by(now, rank, Input::StopAt(0)));
+            }
             if self.memory.enough() {
                 break;
             }

@@ -32,6 +32,15 @@ pub trait RankMemory {
     fn release(&mut self, rank: Rank, msg: MsgId);
     /// Does a computation.
     fn compute(&mut self, rank: Rank, action: &Action);
+    /// Whether a worker that has finished a step waits before it begins the next one: asked then, and again after
+    /// each event.
+    fn waits(&self, _rank: Rank) -> bool {
+        false
+    }
+    /// Whether the run is to stop where its servers decide.
+    fn stops(&self) -> bool {
+        false
+    }
     /// A worker has finished so many steps.
     fn step_over(&mut self, _rank: Rank, _steps: u64, _at: Time) {}
     /// A server has applied so many updates.

@@ -35,6 +35,14 @@ pub enum TrainError {
         /// This rank's step.
         step: u64,
     },
+    /// The launcher did not say what came of an evaluation.
+    #[error("the launcher did not say within {seconds} s what came of the evaluation after step {step}")]
+    Verdict {
+        /// Steps done.
+        step: u64,
+        /// How long was waited.
+        seconds: u64,
+    },
     /// The system gave no memory for the model.
     #[error("no memory for the model's {numbers} numbers: {source}")]
     Memory {
@@ -118,7 +126,7 @@ impl TrainError {
             Self::Shape { .. } | Self::Positions { .. } | Self::Description { .. } => FailureKind::Plan,
             Self::Weights { .. } | Self::Frozen { .. } | Self::Plan(_) => FailureKind::Plan,
             Self::Data(_) | Self::Restore { .. } => FailureKind::Storage,
-            Self::Lost { .. } | Self::Silent { .. } => FailureKind::Lost,
+            Self::Lost { .. } | Self::Silent { .. } | Self::Verdict { .. } => FailureKind::Lost,
             Self::Wire(_) => FailureKind::Protocol,
             Self::Memory { .. } => FailureKind::Other,
         }
@@ -131,6 +139,9 @@ impl TrainError {
             TrainError::Lost { .. } => "the run ends when a process is lost; see the first error",
             TrainError::Silent { .. } => {
                 "the process is alive but makes no progress: is the machine overloaded?"
+            }
+            TrainError::Verdict { .. } => {
+                "is the machine overloaded? --eval-samples N takes less of the test split"
             }
             TrainError::Wire(_) => "is something else using the ports, or the machine out of sockets?",
             TrainError::Memory { .. } => {

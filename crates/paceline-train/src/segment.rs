@@ -43,6 +43,9 @@ pub struct SegmentControl<'a> {
     pub gate: Arc<StepGate>,
     /// Called at the end of each segment but the run's last. Returns the next one, or none if the run stops.
     pub pause: &'a mut dyn FnMut(Pause) -> Option<Segment>,
+    /// Called after each evaluation but the last one, with the steps done, if workers stand still meanwhile. Returns
+    /// whether the run ends there.
+    pub verdict: Option<&'a mut dyn FnMut(u64) -> Result<bool, TrainError>>,
 }
 
 /// Lets a run be stopped at a step that all workers agree on, or at one that the servers choose.

@@ -293,16 +293,25 @@ pub fn run(
         };
         say(WorkerEvent::Step { step: done, row, train_s: clock.train() });
         if source.evaluates_after(step) || done == setup.end() {
+            let verdict = control.verdict.as_mut().filter(|_| done < setup.end());
+            if verdict.is_some() {
+                // Nothing moves while this worker stands still, and others may need what has not left yet.
+                engine.settle(&mut buffers.whole())?;
+                clock.lap(Phase::Exchange);
+            }
             let outcome = evaluate(job, source, agreement, &buffers.params, &mut clock, done, say)?;
             evaluated = Some(done);
-            steps.skip(&clock, &engine.times);
             let loss = outcome.map_or(0.0, |outcome| outcome.loss);
             if !loss.is_finite() {
                 let samples = source.samples_before(done);
                 return Err(TrainError::Diverged { step: done, samples, loss });
             }
-            let reached = |target| outcome.is_some_and(|outcome| outcome.accuracy() >= target);
-            if setup.world() == 1 && plan.stop_at_target && plan.target_accuracy.is_some_and(reached) {
+            let ends = verdict.map_or(Ok(false), |verdict| verdict(done))?;
+            clock.lap(Phase::Evaluate);
+            steps.skip(&clock, &engine.times);
+            if ends {
+                // Everybody leaves before the same step; servers hear of it.
+                engine.input(Input::Leave, &mut buffers.whole())?;
                 break;
             }
         }

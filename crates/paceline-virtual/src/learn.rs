@@ -56,6 +56,8 @@ pub struct LearningTask<'a> {
     pub setup: &'a Setup,
     /// How far the workers' models agree.
     pub agreement: ReplicaAgreement,
+    /// Whether workers make every step together.
+    pub together: bool,
     pub graph: Arc<Graph>,
 }
 
@@ -77,13 +79,17 @@ pub struct Learning<'a, 'r> {
     report: &'r mut dyn FnMut(Event<'_>),
     /// Why nothing more is to be learned.
     pub failed: Option<TrainError>,
+    /// Whether a target ends the run, whether workers then wait at evaluations for what comes of them, and whether it
+    /// was reached.
+    ends_at_target: bool,
+    together: bool,
     reached: bool,
 }
 
 impl<'a, 'r> Learning<'a, 'r> {
     /// Ranks at the plan's initial parameters; `scratch` gives each rank's scratch lengths.
     pub fn new(
-        LearningTask { plan, dataset, setup, agreement, graph }: LearningTask<'a>,
+        LearningTask { plan, dataset, setup, agreement, together, graph }: LearningTask<'a>,
         scratch: Vec<Vec<usize>>,
         gather: Gather<'a>,
         report: &'r mut dyn FnMut(Event<'_>),
@@ -113,6 +119,7 @@ impl<'a, 'r> Learning<'a, 'r> {
         let ranks = scratch.into_iter().enumerate().map(own).collect::<Result<_, _>>();
         let ranks = ranks.map_err(|source| TrainError::Memory { numbers, source })?;
         let replica = Replica::new(&plan, graph, compute);
+        let ends_at_target = plan.stop_at_target;
         Ok(Self {
             order: native::sample_order(&plan, dataset),
             state: state.len(),
@@ -127,6 +134,8 @@ impl<'a, 'r> Learning<'a, 'r> {
             gather,
             report,
             failed: None,
+            ends_at_target,
+            together,
             reached: false,
         })
     }
@@ -159,8 +168,7 @@ impl<'a, 'r> Learning<'a, 'r> {
         let samples = model::evaluation_samples(&self.plan, self.dataset.test.len());
         let outcome = self.evaluate(params, state, &samples);
         self.gather.evaluation(step, at as f64 * 1e-9, outcome, self.report);
-        let target = self.plan.target_accuracy.filter(|_| self.plan.stop_at_target);
-        self.reached |= target.is_some_and(|target| outcome.accuracy() >= target);
+        self.reached = self.gather.reached();
     }
 
     /// The mean of the workers' parameters and statistics, or the servers' parameters.
@@ -221,6 +229,9 @@ impl RankMemory for Learning<'_, '_> {
     type Body = Body;
 
     fn gradient(&mut self, rank: Rank, StepStart { step, unit, slot, scale }: StepStart) -> bool {
+        if self.ends_at_target && self.together && self.reached {
+            return false;
+        }
         let Self { replica, ranks, order, plan, setup, dataset, .. } = self;
         let own = &mut ranks[rank];
         let samples = order.samples_before(unit.step);
@@ -306,7 +317,18 @@ impl RankMemory for Learning<'_, '_> {
         }
     }
 
+    fn waits(&self, rank: Rank) -> bool {
+        // What servers show, they show before workers begin the next step.
+        let shown = self.agreement != ReplicaAgreement::Apart || self.setup.servers == 0;
+        let waits = self.ends_at_target && self.together && shown;
+        waits && self.snapshots.iter().any(|snapshot| snapshot.parts[rank].is_some())
+    }
+
+    fn stops(&self) -> bool {
+        self.ends_at_target && !self.together && self.reached
+    }
+
     fn enough(&self) -> bool {
-        self.failed.is_some() || self.reached
+        self.failed.is_some()
     }
 }

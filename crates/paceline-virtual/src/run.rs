@@ -154,19 +154,16 @@ fn learn<'a>(
         dataset,
         setup,
         agreement,
+        together: strategy.deterministic(setup),
         graph,
     };
     let mut learning = Learning::new(lesson, scratch, gather, report)?;
-    let mut happened = match scenario.trace {
+    let happened = match scenario.trace {
         0 => paceline_sim::run(setup, participants, costs, &mut learning),
         trace => paceline_sim::record(setup, participants, costs, &mut learning, trace as usize),
     };
     if let Some(failed) = learning.failed.take() {
         return Err(failed.into());
-    }
-    if paceline_sim::RankMemory::enough(&learning) {
-        // A target was reached: whoever had not finished was not wanted any more.
-        happened.stuck.clear();
     }
     let mut model = None;
     let (params, state) = learning.model();

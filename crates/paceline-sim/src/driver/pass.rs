@@ -41,14 +41,33 @@ impl<M: RankMemory> Driver<'_, M> {
     }
 
     pub(super) fn begin(&mut self, rank: Rank, begin: StepStart) {
-        let StepStart { step, unit, scale, .. } = begin;
+        let step = begin.step;
         debug_assert!(
             self.members[rank].leaving.iter().all(|(_, src)| src.buf != gradients(begin.slot)),
             "rank {rank} begins a step while its gradients are still being sent"
         );
         if self.members[rank].step != Some(step) {
             self.step_over(rank);
+            if self.memory.waits(rank) {
+                return self.waiting.push((rank, begin));
+            }
         }
+        self.begin_pass(rank, begin);
+    }
+
+    /// Lets those begin who wait no longer: all workers have finished the step that they waited after.
+    pub(super) fn end_waits(&mut self) {
+        let ended = |(rank, _): &mut (Rank, StepStart)| !self.memory.waits(*rank);
+        let ended: Vec<_> = self.waiting.extract_if(.., ended).collect();
+        let at = self.report.finished.iter().filter_map(|times| times.last()).max().copied();
+        for (rank, begin) in ended {
+            self.members[rank].busy = self.members[rank].busy.max(at.unwrap_or(0));
+            self.begin_pass(rank, begin);
+        }
+    }
+
+    fn begin_pass(&mut self, rank: Rank, begin: StepStart) {
+        let StepStart { step, unit, scale, .. } = begin;
         if self.detailed {
             self.report.steps.push(StartedStep { at: self.members[rank].busy, rank, step, unit, scale });
         }

@@ -269,7 +269,8 @@ pub fn run(
                         observer: None,
                         traced: true,
                     };
-                    let control = &mut SegmentControl { restored, segment, gate, pause: &mut pause };
+                    let control =
+                        &mut SegmentControl { restored, segment, gate, pause: &mut pause, verdict: None };
                     let done = worker::run(&job, &mut source, transport, control, &mut |said| {
                         if let WorkerEvent::Step { row, .. } = said {
                             losses.insert(row.step, row.loss);
@@ -290,7 +291,8 @@ pub fn run(
                         observer: None,
                         traced: true,
                     };
-                    let control = &mut SegmentControl { restored, segment, gate, pause: &mut pause };
+                    let control =
+                        &mut SegmentControl { restored, segment, gate, pause: &mut pause, verdict: None };
                     let done = server::run(&job, transport, control, &mut |_| {});
                     done.unwrap_or_else(|e| panic!("server {rank}: {e}"))
                 }));
