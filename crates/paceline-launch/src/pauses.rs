@@ -67,6 +67,8 @@ pub struct Pauses<'a> {
     plan: &'a Plan,
     checkpointing: &'a CheckpointContext,
     steps: u64,
+    /// Whether workers make every step together.
+    together: bool,
     segment: Segment,
     parts: Vec<Option<RankState>>,
     /// Steps done, as ranks that know have reported.
@@ -84,13 +86,14 @@ pub struct Pauses<'a> {
 }
 
 impl<'a> Pauses<'a> {
-    /// The pauses of a run of `steps` steps.
-    pub fn new(plan: &'a Plan, checkpointing: &'a CheckpointContext, steps: u64) -> Self {
+    /// The pauses of a run of `steps` steps, which workers make together or not.
+    pub fn new(plan: &'a Plan, checkpointing: &'a CheckpointContext, steps: u64, together: bool) -> Self {
         let from = checkpointing.resumed.as_ref().map_or(0, |checkpoint| checkpoint.step).min(steps);
         let mut pauses = Self {
             plan,
             checkpointing,
             steps,
+            together,
             segment: Segment { from, to: steps, generation: 0 },
             parts: vec![None; plan.workers + plan.servers],
             told: None,
@@ -205,9 +208,10 @@ impl<'a> Pauses<'a> {
         Ok(PauseDecision::GoOn(self.segment))
     }
 
-    /// Workers that go on from servers' parameters begin with the newest ones.
+    /// Workers that go on from servers' parameters begin with the newest ones. Those that step together have what they
+    /// were sent, rounded perhaps.
     fn hand_out_server_params(&self, parts: &mut [RankState]) {
-        if self.plan.servers == 0 {
+        if self.plan.servers == 0 || self.together {
             return;
         }
         let (workers, servers) = parts.split_at_mut(self.plan.workers);
@@ -254,7 +258,7 @@ mod tests {
     fn ranks_that_have_ended_count_as_having_answered_a_stop() {
         let (plan, context) = (plan(3, 0), context());
         for (order, ended) in ORDERS.into_iter().flat_map(|order| [(order, 1), (order, 2), (order, 3)]) {
-            let mut pauses = Pauses::new(&plan, &context, 40);
+            let mut pauses = Pauses::new(&plan, &context, 40, false);
             // The last of these ranks ends only after the stop was asked for.
             let (before, after) = order[..ended].split_at(ended - 1);
             before.iter().for_each(|&rank| assert!(pauses.ended(rank).is_none()));
@@ -272,7 +276,7 @@ mod tests {
     fn ranks_that_paused_at_the_end_are_told_to_end_once_all_others_have() {
         let (plan, context) = (plan(2, 1), context());
         for (order, paused) in ORDERS.into_iter().flat_map(|order| [(order, 1), (order, 2)]) {
-            let mut pauses = Pauses::new(&plan, &context, 40);
+            let mut pauses = Pauses::new(&plan, &context, 40, false);
             let mut answers = Vec::new();
             for (place, rank) in order.into_iter().enumerate() {
                 if place < paused {

@@ -111,6 +111,7 @@ impl<'a> Watch<'a> {
         let world = launch.plan.workers + launch.plan.servers;
         let context = RankContext::new(launch.plan, launch.dataset, 0);
         let steps_in_all = context.as_ref().map_or(0, |context| context.setup.end());
+        let together = context.as_ref().is_ok_and(RankContext::together);
         // One worker alone once kept its evaluations in its own part.
         let account = launch.checkpointing.resumed.as_ref().map(|checkpoint| match &checkpoint.account[..] {
             "{}" => &checkpoint.parts[0].account[..],
@@ -118,11 +119,11 @@ impl<'a> Watch<'a> {
         });
         let gather = Gather::new(launch.plan, launch.dataset.train.len(), account);
         let mut watch = Self {
-            pauses: Pauses::new(launch.plan, launch.checkpointing, steps_in_all),
+            pauses: Pauses::new(launch.plan, launch.checkpointing, steps_in_all, together),
             steps_in_all,
             agreement: context.as_ref().map_or(ReplicaAgreement::Apart, RankContext::agreement),
             state: context.as_ref().map_or(0, |context| context.graph.state_count()),
-            together: context.as_ref().is_ok_and(RankContext::together),
+            together,
             awaited: context.as_ref().is_ok_and(RankContext::awaits_verdicts),
             verdicts: Vec::new(),
             missing: Duration::ZERO,
