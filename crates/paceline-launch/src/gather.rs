@@ -181,6 +181,7 @@ impl<'a> Gather<'a> {
             final_loss: outcome.mean_loss(),
             final_accuracy: outcome.accuracy(),
             replicas: self.replicas(),
+            stopped_at_target: self.stopped_at_target(),
             time_to_accuracy_s: plan.target_accuracy.and_then(|target| self.curve.time_to(target)),
             convergence_s: self.curve.convergence(),
             params_sha256: sha,
@@ -189,6 +190,13 @@ impl<'a> Gather<'a> {
             ranks: self.done.iter().flatten().enumerate().map(|(rank, d)| self.rank(rank, d)).collect(),
             simulated: None,
         }
+    }
+
+    /// Where reaching the target ended the run, if it did.
+    fn stopped_at_target(&self) -> Option<u64> {
+        let planned = self.order.steps().min(self.plan.stop_after_step.unwrap_or(u64::MAX));
+        let stops = self.plan.stop_at_target && self.reached();
+        Some(self.steps()).filter(|steps| stops && *steps < planned)
     }
 
     fn replicas(&self) -> Option<ReplicaAccuracy> {

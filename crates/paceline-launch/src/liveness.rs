@@ -1,5 +1,5 @@
-//! Whether ranks live: each says so from a thread of its own, whatever it computes or waits for. Policy without
-//! processes or clocks.
+//! Whether ranks live, and whether they let others wait too long: each says that it lives from a thread of its own,
+//! whatever it computes or waits for. Policy without processes or clocks.
 
 use std::time::Duration;
 
@@ -68,9 +68,38 @@ impl Liveness {
     }
 }
 
+/// How long something that others wait for has been missing.
+#[derive(Debug, Default)]
+pub struct Missing {
+    since: Duration,
+    /// The time of the last look.
+    looked: Option<Duration>,
+}
+
+impl Missing {
+    /// Looks at it; `now` is the time on any clock that only runs forward. Whether it has been missing for `limit`.
+    pub fn look(&mut self, now: Duration, missing: bool, limit: Duration) -> bool {
+        let passed = now.saturating_sub(self.looked.unwrap_or(now)).min(MOST);
+        self.looked = Some(now);
+        self.since = if missing { self.since + passed } else { Duration::ZERO };
+        self.since >= limit
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_missing_for_too_long_is_told_but_not_what_a_launcher_slept_through() {
+        let (mut part, limit) = (Missing::default(), Duration::from_secs(600));
+        let mut look = |ms: u64, missing| part.look(Duration::from_millis(ms), missing, limit);
+        assert!((0..5_000).all(|n| !look(n * 100, true)), "500 s");
+        assert!(!look(500_000, false), "it came");
+        assert!((5_000..10_999).all(|n| !look(n * 100, true)), "599.8 s of another one");
+        assert!(!look(90_000_000, true), "a launcher that stood still for a day has waited for nobody");
+        assert!(look(90_000_200, true));
+    }
 
     /// Looks every 50 ms for a time; what was seen, and when.
     fn watch(liveness: &mut Liveness, from: u64, to: u64) -> Vec<(u64, LivenessChange)> {

@@ -14,7 +14,8 @@ use paceline_resolve::{Registries, TypedPlan, unknown};
 use paceline_train::server::ServerEvent;
 use paceline_train::worker::WorkerEvent;
 use paceline_train::{
-    Layout, NativeSource, Pause, Segment, SegmentControl, StepGate, Times, TrainError, model, server, worker,
+    Layout, NativeSource, Pause, Segment, SegmentControl, StepGate, Times, TrainError, VERDICT, model,
+    server, worker,
 };
 use paceline_wire::{Door, Identity, Interfaces, Key, StreamOptions, Transport, WireError, identity};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -32,10 +33,8 @@ use crate::recorder::{self, RankRecorder};
 const CONNECT: Duration = Duration::from_secs(20);
 /// Time for a handshake between machines.
 const FAR_HANDSHAKE: Duration = Duration::from_secs(5);
-/// Longest wait for the verdict on an evaluation: the launcher waits for those who are missing, then evaluates.
-const VERDICT: Duration = Duration::from_secs(1200);
-/// Longest single wait for it: a process that was suspended has waited no longer than that.
-const VERDICT_WAIT: Duration = Duration::from_secs(1);
+/// Pieces of the wait for a verdict: a process that was suspended has waited no longer than one.
+const VERDICT_PIECES: u32 = 1200;
 /// Time between two reports of steps.
 const REPORT: Duration = Duration::from_millis(50);
 
@@ -115,7 +114,7 @@ impl<'a> RankContext<'a> {
                 }
             }
         };
-        let verdict = &mut |step: u64| await_verdict(&told, step);
+        let verdict = &mut |step: u64| await_verdict(&told, step, VERDICT);
         let verdict: Option<&mut dyn FnMut(u64) -> Result<bool, TrainError>> =
             if self.awaits_verdicts() { Some(verdict) } else { None };
         let control = &mut SegmentControl { restored, segment, gate, pause, verdict };
@@ -244,18 +243,18 @@ impl<'a> RankContext<'a> {
 }
 
 /// Waits for the verdict on the evaluation after a step: whether the run ends with it.
-fn await_verdict(told: &Receiver<PauseCommand>, step: u64) -> Result<bool, TrainError> {
-    let mut left = VERDICT;
-    while !left.is_zero() {
-        match told.recv_timeout(VERDICT_WAIT) {
+fn await_verdict(told: &Receiver<PauseCommand>, step: u64, limit: Duration) -> Result<bool, TrainError> {
+    let mut pieces = 0;
+    while pieces < VERDICT_PIECES {
+        match told.recv_timeout(limit / VERDICT_PIECES) {
             Ok(PauseCommand::Verdict { step: of, ends }) if of == step => return Ok(ends),
             Ok(_) => {}
-            Err(RecvTimeoutError::Timeout) => left -= VERDICT_WAIT,
+            Err(RecvTimeoutError::Timeout) => pieces += 1,
             // A launcher that gives the run up says so at the gate.
             Err(RecvTimeoutError::Disconnected) => return Ok(false),
         }
     }
-    Err(TrainError::Verdict { step, seconds: VERDICT.as_secs() })
+    Err(TrainError::Verdict { step, seconds: limit.as_secs() })
 }
 
 fn account(times: &Times, (sent_bytes, received_bytes): (u64, u64)) -> RankAccount {
@@ -525,4 +524,24 @@ pub(crate) fn emulate(
         .map_err(|e| failed(&WireError::system("open the emulated interfaces")(e).into()))?;
     let StreamOptions { buffer, own_core, .. } = options;
     Ok(emulated.wrap(transport, Arc::new(interfaces), buffer, own_core))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_verdict_that_never_comes_is_an_error_that_names_the_launcher_and_the_step() {
+        let (pauses, told) = channel();
+        let verdict = |step, ends| pauses.send(PauseCommand::Verdict { step, ends }).unwrap();
+        verdict(4, true);
+        verdict(8, false);
+        assert!(!await_verdict(&told, 8, VERDICT).unwrap(), "the one on step 4 is another one");
+        verdict(12, true);
+        assert!(await_verdict(&told, 12, VERDICT).unwrap());
+        let late = await_verdict(&told, 16, Duration::ZERO).unwrap_err().to_string();
+        assert!(late.contains("the launcher did not say within 0 s") && late.contains("step 16"), "{late}");
+        drop(pauses);
+        assert!(!await_verdict(&told, 16, VERDICT).unwrap(), "a run that is given up ends at its gate");
+    }
 }

@@ -307,7 +307,7 @@ fn lead(
             Some(RanksEvent::Nothing) => None,
             None => None,
         };
-        if let Some(failure) = failure.or_else(|| watch.late()) {
+        if let Some(failure) = failure.or_else(|| watch.late(clock.elapsed())) {
             return Err(failure);
         }
         for verdict in watch.verdicts.drain(..) {

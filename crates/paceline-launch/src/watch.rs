@@ -18,7 +18,7 @@ use crate::agent;
 use crate::control::{RankCommand, RankEvent};
 use crate::error::LaunchError;
 use crate::gather::Gather;
-use crate::liveness::{self, LivenessChange};
+use crate::liveness::{self, LivenessChange, Missing};
 use crate::pauses::{PauseDecision, Pauses, pack, unpack};
 use crate::rank::{RankContext, role};
 use crate::ranks::Ranks;
@@ -29,8 +29,6 @@ const START: Duration = Duration::from_secs(60);
 
 /// Longest time that the parts of an evaluation which workers wait for may take after the first one.
 const EVALUATION: Duration = Duration::from_secs(600);
-/// Most of such a wait that counts at once: a launcher that stood still itself has waited for nobody.
-const MOST: Duration = Duration::from_millis(250);
 
 /// A model to be evaluated.
 pub(crate) struct Snapshot {
@@ -88,9 +86,8 @@ pub(crate) struct Watch<'a> {
     awaited: bool,
     /// Verdicts that workers have not been told.
     pub(crate) verdicts: Vec<RankCommand>,
-    /// How long parts of an evaluation that workers wait for have been missing, and when that was last looked at.
-    missing: Duration,
-    looked: Instant,
+    /// How long parts of an evaluation that workers wait for have been missing.
+    missing: Missing,
     params: usize,
     state: usize,
     /// Snapshots of which parts are missing.
@@ -126,8 +123,7 @@ impl<'a> Watch<'a> {
             together,
             awaited: context.as_ref().is_ok_and(RankContext::awaits_verdicts),
             verdicts: Vec::new(),
-            missing: Duration::ZERO,
-            looked: Instant::now(),
+            missing: Missing::default(),
             params: context.map_or(0, |context| context.setup.params),
             under_way: 0,
             launch,
@@ -394,30 +390,22 @@ impl<'a> Watch<'a> {
         LaunchError::HostLost { host, ranks: agent::words(self.launch.plan, &ranks), when, cause }
     }
 
-    /// A rank that does not come up in time, or lets others wait too long at an evaluation.
-    pub(crate) fn late(&mut self) -> Option<LaunchError> {
-        let passed = std::mem::replace(&mut self.looked, Instant::now()).elapsed().min(MOST);
-        let late = |rank, what, limit: Duration| {
-            let role = role(self.launch.plan, rank);
-            Some(LaunchError::Late { role, rank, what, seconds: limit.as_secs() })
+    /// A rank that does not come up in time, or lets others wait too long at an evaluation; `now` is the time on any
+    /// clock that only runs forward.
+    pub(crate) fn late(&mut self, now: Duration) -> Option<LaunchError> {
+        let awaited = self.awaited_part();
+        let overdue = self.missing.look(now, awaited.is_some(), EVALUATION);
+        let (rank, what, limit) = match awaited {
+            _ if self.startup.is_none() && self.began.elapsed() >= START => {
+                (self.addresses.iter().position(String::is_empty).unwrap_or(0), "begin".into(), START)
+            }
+            Some((rank, step)) if overdue => {
+                (rank, format!("show its part of the evaluation after step {step}"), EVALUATION)
+            }
+            _ => return None,
         };
-        if self.startup.is_none() && self.began.elapsed() >= START {
-            let rank = self.addresses.iter().position(String::is_empty).unwrap_or(0);
-            return late(rank, "begin".into(), START);
-        }
-        match self.awaited_part() {
-            Some((rank, step)) if self.missing >= EVALUATION => {
-                late(rank, format!("show what it made of the evaluation after step {step}"), EVALUATION)
-            }
-            Some(_) => {
-                self.missing += passed;
-                None
-            }
-            None => {
-                self.missing = Duration::ZERO;
-                None
-            }
-        }
+        let role = role(self.launch.plan, rank);
+        Some(LaunchError::Late { role, rank, what, seconds: limit.as_secs() })
     }
 
     /// A rank whose part of an evaluation is missing while workers wait for it, and that evaluation's step.

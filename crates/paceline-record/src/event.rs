@@ -130,6 +130,9 @@ pub struct RunResult {
     pub replicas: Option<ReplicaAccuracy>,
     /// Training clock at the evaluation that reached the target.
     pub time_to_accuracy_s: Option<f64>,
+    /// The steps after which reaching the target ended the run, if that was before the plan's end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stopped_at_target: Option<u64>,
     /// Training clock at the first evaluation within 1% of the final smoothed accuracy.
     pub convergence_s: Option<f64>,
     /// SHA-256 of the evaluated model's parameters.

@@ -232,7 +232,8 @@ fn of_plans(registries: &Registries) -> Vec<RunSetting> {
         new("steps", "Train steps·workers·batch samples. (The tail of an epoch is a smaller batch, so a run over several \
             epochs takes a few more steps.)", text::<u64>()),
         new("target-accuracy", "Test accuracy whose time is asked for, e.g. 0.98", text::<f64>()),
-        new("stop-at-target", "End the run at the evaluation that reaches the target", Switch),
+        new("stop-at-target", "End the run at the evaluation that reaches the target: workers that step together wait \
+            there for the verdict; others end at the next step that all reach", Switch),
         new("eval-every", "Steps between evaluations; at epoch ends if left out", text::<u64>()),
         new("eval-samples", "Samples of the test split that evaluations during the run take: the first N of an order \
             that --seed decides, the same for every strategy and number of workers; what is reached is judged by \

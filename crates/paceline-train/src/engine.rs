@@ -154,9 +154,9 @@ impl Engine {
     /// Lets another participant take over, of a later generation. What has come for it already is not
     /// lost: a faster peer may have begun with it.
     pub fn succeed(self, participant: Box<dyn Participant>, generation: u32) -> Self {
-        let Self { later, departed, times, staleness, refused, trace, watch, .. } = self;
+        let Self { later, departed, times, staleness, refused, trace, watch, patience, .. } = self;
         let next = Self::new(participant, self.transport, self.links, departed.len());
-        Self { generation, later, departed, times, staleness, refused, trace, watch, ..next }
+        Self { generation, later, departed, times, staleness, refused, trace, watch, patience, ..next }
     }
 
     /// Lengths of the scratch buffers that the participant needs.
@@ -369,6 +369,11 @@ impl Engine {
     /// Time since `start` without what was spent on updates meanwhile: that is counted by itself.
     fn besides_updates(&self, start: Instant, applied: Duration) -> Duration {
         start.elapsed().saturating_sub(self.times.apply - applied)
+    }
+
+    /// Bears silence for so long at least.
+    pub fn be_patient(&mut self, patience: Duration) {
+        self.patience = self.patience.max(patience);
     }
 
     /// Gives a run more patience if its steps are long.

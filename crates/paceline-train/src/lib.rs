@@ -45,6 +45,6 @@ pub use error::TrainError;
 pub use inference::InferRequest;
 pub use model::Replica;
 pub use native::NativeSource;
-pub use segment::{Pause, Segment, SegmentControl, StepGate};
+pub use segment::{Pause, Segment, SegmentControl, StepGate, VERDICT};
 pub use source::{Announce, GradientSource, Layout, TensorLayout};
 pub use update::Update;

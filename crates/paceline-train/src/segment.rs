@@ -33,6 +33,9 @@ pub struct Pause {
     pub part: RankState,
 }
 
+/// Longest wait for the verdict on an evaluation: the launcher waits for those who are missing, then evaluates.
+pub const VERDICT: Duration = Duration::from_secs(1200);
+
 /// What leads a rank through a run, segment by segment.
 pub struct SegmentControl<'a> {
     /// What the rank had when the run paused, if it goes on.

@@ -14,7 +14,7 @@ use crate::engine::{Engine, Times};
 use crate::error::TrainError;
 use crate::memory::{Scratch, WholeMemory};
 use crate::observe::{Steps, Watch};
-use crate::segment::{Account, Pause, Segment, SegmentControl, part, restore};
+use crate::segment::{Account, Pause, Segment, SegmentControl, VERDICT, part, restore};
 use crate::update::Update;
 use crate::weights;
 
@@ -84,6 +84,10 @@ pub fn run(
     let mut engine = Engine::new(participant(control.segment), transport, links, setup.world());
     engine.trace = job.traced.then(Trace::default);
     engine.watch = job.observer.clone().map(|observer| Watch::new(observer, setup.world()));
+    if control.verdict.is_some() {
+        // Workers that wait for a verdict are silent.
+        engine.be_patient(VERDICT);
+    }
     let mut scratch = Scratch::new(engine.scratch(), Allocator::Private).map_err(refused)?;
     let shard = setup.shards()[rank - setup.workers].clone();
     if let Some(part) = control.restored.take() {

@@ -135,6 +135,7 @@ fn runs_whose_workers_step_together_end_at_the_evaluation_that_reaches_the_targe
         assert_eq!(ended.result.steps, at, "{words}");
         assert_eq!(ended.evaluations.last().map(|(step, _)| *step), Some(at), "{words}");
         assert!(ended.result.time_to_accuracy_s.is_some(), "{words}");
+        assert_eq!(ended.result.stopped_at_target, Some(at), "{words}");
         let until = Plan { stop_at_target: false, stop_after_step: Some(at), ..plan.clone() };
         assert_eq!(ended.result.params_sha256, trained(&until).result.params_sha256, "{words}");
         for again in [trained(&plan), simulated(&plan)] {
@@ -187,6 +188,7 @@ fn runs_whose_workers_do_not_step_together_end_at_the_next_step_that_all_reach()
                 assert!(steps < 400 * 30 && ran.first(0.4) <= steps, "{words}: {:?}", ran.evaluations);
                 assert_eq!(ran.evaluations.last().map(|(step, _)| *step), Some(steps), "{words}");
                 assert_eq!(ran.result.ranks.len(), 3 + servers, "{words}");
+                assert_eq!(ran.result.stopped_at_target, Some(steps), "{words}");
             }
         }
     }

@@ -259,7 +259,9 @@ impl Follow {
             result.ranks.iter().map(|r| r.rss_peak_bytes).max().unwrap_or(0) as f64 / 1e6,
         );
         if let Some(seconds) = result.time_to_accuracy_s {
-            text += &format!("target accuracy reached after {seconds:.2} s of training\n");
+            let end = |step| format!("; the run ended there, after step {step}");
+            let end = result.stopped_at_target.map_or_else(String::new, end);
+            text += &format!("target accuracy reached after {seconds:.2} s of training{end}\n");
         }
         let whose = if self.workers > 1.0 { " (mean of the workers)" } else { "" };
         text += &format!("where the training time went{whose}:\n");

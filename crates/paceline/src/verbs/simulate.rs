@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use paceline_plan::PlanError;
 use paceline_record::process::{self, Started};
 use paceline_record::store::EventSink;
 use paceline_record::{Event, Record, RunOrigin, RunResult};
@@ -89,6 +90,10 @@ impl HardwareModel {
 /// `paceline simulate`: the summary for people, the result line for programs.
 pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
     let plan = resolve(&args.train.settings.0)?;
+    if plan.stop_at_target && !args.learn {
+        let problem = "nothing is evaluated in virtual time without --learn";
+        return Err(PlanError::new("--stop-at-target", "", problem).into());
+    }
     args.train.listening.refuse("virtual time has no other machines; --cluster FILE describes some")?;
     let known = args.hardware.read()?;
     if known.cluster.is_none() {

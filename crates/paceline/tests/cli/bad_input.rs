@@ -39,6 +39,8 @@ fn impossible_plans_are_refused_before_anything_starts() {
         ("--target-accuracy 98", "fraction between 0 and 1"),
         ("--threads 0", "between 1 and 1024"),
         ("--stop-at-target", "needs --target-accuracy"),
+        ("--eval-samples 0", "leave it out for the whole test split"),
+        ("--eval-samples 360", "the test split of digits has only 359 samples"),
     ] {
         let ran = paceline(&format!("train {words}"));
         assert_eq!(ran.code, 3, "{words}: {}", ran.stderr);

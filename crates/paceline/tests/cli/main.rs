@@ -36,6 +36,7 @@ mod strangers;
 mod studies;
 mod support;
 mod tables;
+mod targets;
 mod train;
 mod transports;
 mod weights;
