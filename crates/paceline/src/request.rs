@@ -95,6 +95,7 @@ impl RunRequest {
         let typed = TypedPlan::new(plan, registries().runs())?;
         let dataset = typed.dataset.load(folders, &model::settings(plan))?;
         plan.check(dataset.train.len())?;
+        plan.check_test(dataset.test.len())?;
         weights::check(&typed, &dataset)?.iter().for_each(|note| show.note(note));
         self.check_space(&typed, &dataset)?;
         if recording.is_some() {

@@ -63,21 +63,19 @@ fn asynchronous_processes_end_well_at_a_common_step_and_the_record_says_so() {
 
 #[test]
 fn a_rank_that_dies_while_others_wait_for_the_verdict_is_named() {
-    for words in [
-        "--workers 3 --strategy ring-allreduce",
-        "--workers 3 --strategy gossip --transport shm",
-        "--workers 2 --servers 1 --strategy ps",
-        "--workers 2 --servers 1 --strategy ps --compression fp16",
+    let (die, stop) = ("PACELINE_TEST_DIE", "PACELINE_TEST_STOP");
+    for (words, fault, cause) in [
+        ("--workers 3 --strategy ring-allreduce", die, "SIGKILL"),
+        ("--workers 3 --strategy gossip --transport shm", die, "SIGKILL"),
+        ("--workers 2 --servers 1 --strategy ps", die, "SIGKILL"),
+        ("--workers 2 --servers 1 --strategy ps --compression fp16", die, "SIGKILL"),
+        ("--workers 3 --strategy tree", stop, "nothing was heard of it for 5 s"),
     ] {
-        for (fault, cause) in
-            [("PACELINE_TEST_DIE", "SIGKILL"), ("PACELINE_TEST_STOP", "nothing was heard of it for 5 s")]
-        {
-            let mut command = Command::new(env!("CARGO_BIN_EXE_paceline"));
-            let words = format!("train --quiet {TARGET} {words}");
-            let ran = run(command.args(words.split_whitespace()).env(fault, "1:4"));
-            assert_eq!(ran.code, 4, "{words}: {}", ran.stderr);
-            assert!(ran.stderr.contains("worker 1") && ran.stderr.contains(cause), "{words}: {}", ran.stderr);
-        }
+        let mut command = Command::new(env!("CARGO_BIN_EXE_paceline"));
+        let words = format!("train --quiet {TARGET} {words}");
+        let ran = run(command.args(words.split_whitespace()).env(fault, "1:4"));
+        assert_eq!(ran.code, 4, "{words}: {}", ran.stderr);
+        assert!(ran.stderr.contains("worker 1") && ran.stderr.contains(cause), "{words}: {}", ran.stderr);
     }
 }
 
