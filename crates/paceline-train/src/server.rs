@@ -99,9 +99,10 @@ pub fn run(
 
     let mut memory =
         WholeMemory { params: &mut params, grads: &mut grads, scratch: &mut scratch, update: &mut update };
+    // What workers push while peers are greeted is applied at the start, and looked at like everything else.
+    let (mut seen, mut told) = (engine.staleness.len(), false);
     engine.greet(&mut memory)?;
     engine.start(&mut memory)?;
-    let (mut seen, mut told) = (engine.staleness.len(), false);
     // A server's phases are all its engine's.
     let clock = Clock::default();
     let mut steps = Steps::begin(&clock, &engine.times);

@@ -9,7 +9,7 @@ use paceline_launch::run::{Launch, run as launch};
 use paceline_launch::{CheckpointContext, Interrupt, LaunchError};
 use paceline_plan::{Plan, Value};
 use paceline_record::process::Started;
-use paceline_record::{Checkpoints, Event, RunResult};
+use paceline_record::{Checkpoints, Event, Recording, RunResult};
 use paceline_resolve::{PlanSettings, Registries, SettingTable, TypedPlan, resolve};
 use paceline_train::model;
 use paceline_virtual::Terms;
@@ -59,7 +59,7 @@ fn train(plan: &Plan, folder: &Path, interrupted: Option<u64>) -> Result<Ran, La
         program: ("nowhere".into(), "rank"),
         started: Started::now(),
         checkpointing: &checkpointing,
-        recording: None,
+        recording: Some(Recording::default()),
     };
     let mut evaluations = Vec::new();
     let result = launch(&launched, None, &mut |event: Event<'_>| {
