@@ -234,6 +234,9 @@ fn a_run_that_was_interrupted_and_goes_on_ends_where_it_would_have_ended() {
     }
 }
 
+/// What gives a plan its network.
+type Model = fn(Plan) -> Plan;
+
 /// Whether an accuracy is that of so many samples.
 fn hits(accuracy: f64, samples: usize) -> bool {
     let hits = accuracy * samples as f64;
@@ -258,7 +261,7 @@ fn evaluations_of_a_part_take_the_same_samples_everywhere_and_the_final_figures_
         }
     }
     assert_eq!(first.evaluations.iter().map(|(step, _)| *step).collect::<Vec<_>>(), [4, 8, 12]);
-    let cases: [(&str, fn(Plan) -> Plan); 6] = [
+    let cases: [(&str, Model); 6] = [
         ("--workers 1", |plan| plan),
         ("--workers 3 --strategy ring-allreduce", |plan| plan),
         ("--workers 3 --strategy gossip", |plan| plan),
