@@ -7,6 +7,7 @@ use paceline_wire::WireError;
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
+use crate::capacity::counted;
 use crate::key_file::KeyError;
 
 /// A run that did not come to its end.
@@ -16,6 +17,9 @@ pub enum LaunchError {
     /// The plan cannot be run.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// This machine has no room for so many ranks.
+    #[error("{} on this machine, {most} would: {limit}", do_not_fit(*ranks))]
+    TooMany { ranks: u64, most: u64, limit: String, remedy: String },
     /// A process died.
     #[error("{role} {rank} (process {pid}) was lost {when}: {cause}")]
     Lost { role: &'static str, rank: usize, pid: u32, when: String, cause: String },
@@ -82,7 +86,7 @@ impl LaunchError {
             Self::Start { .. } | Self::System { .. } | Self::Wire(WireError::Listen { .. }) => {
                 FailureKind::Other
             }
-            Self::Plan(_) => FailureKind::Plan,
+            Self::Plan(_) | Self::TooMany { .. } => FailureKind::Plan,
             Self::Train(error) => error.kind(),
             Self::Interrupted { .. } | Self::Abandoned { .. } => FailureKind::Interrupted,
             Self::Record(_) => FailureKind::Storage,
@@ -108,6 +112,13 @@ impl LaunchError {
             Self::Wire(WireError::Listen { .. }) => {
                 "give --listen an address of this machine and another port; port 0 takes any that is free"
                     .into()
+            }
+            Self::TooMany { remedy, .. } => {
+                let remedy = if remedy.is_empty() { String::new() } else { format!("{remedy}; ") };
+                format!(
+                    "nothing was started; {remedy}--listen spreads ranks over machines, `paceline simulate` needs no \
+                     processes"
+                )
             }
             Self::Lost { .. } => {
                 "the other processes were ended; the system's log may say who ended this one".into()
@@ -140,6 +151,11 @@ impl LaunchError {
             Self::Plan(_) | Self::Wire(_) => String::new(),
         }
     }
+}
+
+fn do_not_fit(ranks: u64) -> String {
+    let verb = if ranks == 1 { "does" } else { "do" };
+    format!("{} {verb} not fit", counted(ranks, "rank"))
 }
 
 fn not_started(source: &std::io::Error, ended: Option<&str>) -> String {

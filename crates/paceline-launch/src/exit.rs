@@ -60,13 +60,21 @@ pub fn out_of_memory_kills() -> Option<u64> {
 
 /// The file that counts a control group's kills, if this line of `/proc/PID/cgroup` is about memory.
 fn events_file(line: &str) -> Option<String> {
+    let (root, group) = control_group(line, "memory")?;
+    let file = if root == "/sys/fs/cgroup" { "memory.events" } else { "memory.oom_control" };
+    Some(format!("{root}{group}/{file}"))
+}
+
+/// Where the control groups of a controller are, and this one among them, if this line of `/proc/PID/cgroup` is about
+/// it.
+pub(crate) fn control_group<'a>(line: &'a str, controller: &str) -> Option<(String, &'a str)> {
     let mut parts = line.splitn(3, ':').skip(1);
     let (controllers, group) = (parts.next()?, parts.next()?.trim_end_matches('/'));
     match controllers {
         // Version 2 has one hierarchy for all controllers.
-        "" => Some(format!("/sys/fs/cgroup{group}/memory.events")),
-        _ if controllers.split(',').any(|name| name == "memory") => {
-            Some(format!("/sys/fs/cgroup/memory{group}/memory.oom_control"))
+        "" => Some(("/sys/fs/cgroup".into(), group)),
+        _ if controllers.split(',').any(|name| name == controller) => {
+            Some((format!("/sys/fs/cgroup/{controller}"), group))
         }
         _ => None,
     }

@@ -9,6 +9,7 @@
 //! - [`run`]: the whole run; `watch`: what is known of it while it is under way
 //! - `ranks`: all ranks, on this machine and on those that joined; `rendezvous`: waiting for them; [`agent`]: what
 //!   such a machine does; `joining`: what they say to each other; [`key_file`]: the key that lets them in
+//! - [`capacity`]: whether the ranks fit on this machine
 //! - `emulated`: emulated hosts and the links between them
 //! - `liveness`: signs of life of the ranks
 //! - `interrupt`: requests to stop, by signals
@@ -23,6 +24,7 @@
 #![forbid(unsafe_code)]
 
 pub mod agent;
+pub mod capacity;
 mod control;
 mod emulated;
 mod error;

@@ -238,8 +238,9 @@ impl Plan {
         need(self.workers > 0, "--workers", &self.workers, "at least 1 is needed")?;
         let problem = format!("the training split has only {samples} samples: at most {samples} workers");
         need(self.workers <= samples, "--workers", &self.workers, &problem)?;
-        let problem = format!("must be between 1 and the {samples} training samples");
-        need((1..=samples).contains(&self.batch), "--batch", &self.batch, &problem)?;
+        need(self.batch > 0, "--batch", &self.batch, "at least 1 sample is needed")?;
+        let problem = format!("the training split has only {samples} samples: at most {samples} in a batch");
+        need(self.batch <= samples, "--batch", &self.batch, &problem)?;
         let problem = format!("must be between 1 and --batch ({}): each pass needs a sample", self.batch);
         let passes = self.micro_batches;
         need((1..=self.batch).contains(&passes), "--micro-batches", &passes, &problem)?;
@@ -357,6 +358,15 @@ pub(crate) mod tests {
         for (flag, plan) in cases {
             assert_eq!(&plan.check(100).unwrap_err().flag, flag, "{plan:?}");
         }
+    }
+
+    // `resolve` checks plans before anything is known of the dataset.
+    #[test]
+    fn a_batch_of_zero_names_no_number_of_samples_that_nobody_knows() {
+        let refused = Plan { batch: 0, ..plan() }.check(usize::MAX).unwrap_err();
+        assert_eq!(refused.to_string(), "--batch 0: at least 1 sample is needed");
+        let refused = Plan { batch: 101, ..plan() }.check(100).unwrap_err();
+        assert!(refused.problem.contains("100 samples"), "{refused}");
     }
 
     #[test]

@@ -143,6 +143,9 @@ impl TrainError {
             TrainError::Verdict { .. } => {
                 "is the machine overloaded? --eval-samples N takes less of the test split"
             }
+            TrainError::Wire(paceline_wire::WireError::Deadline { .. }) => {
+                "is the machine overloaded (fewer ranks start sooner), or something else using the ports?"
+            }
             TrainError::Wire(_) => "is something else using the ports, or the machine out of sockets?",
             TrainError::Memory { .. } => {
                 "a smaller --batch, --micro-batches or a smaller model takes less memory"

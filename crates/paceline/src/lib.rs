@@ -94,19 +94,8 @@ enum Verb {
     Explain(verbs::explain::Args),
     /// Measure this machine
     Bench(verbs::bench::Args),
-    /// Be one rank of a run (started by the launcher, never by hand)
-    #[command(hide = true)]
-    Rank,
-    /// Be one run of a study, described on standard input (started by the study, never by hand)
-    #[command(hide = true)]
-    Trial,
-    /// Keep one run of a study (started by the study, never by hand)
-    #[command(hide = true)]
-    Keeper {
-        /// Mark, cores, program and arguments
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        words: Vec<String>,
-    },
+    /// Write a script that completes verbs and flags in a shell
+    Completions(verbs::completions::Args),
 }
 
 /// The program's `main`: every verb, with these names. The processes that it starts are this program again, and so
@@ -123,6 +112,9 @@ pub fn main_with(registries: AllRegistries) -> ExitCode {
     // A file that reaches its size limit (`ulimit -f`) is an error of the write, with a message, not the end of the
     // process. Programs that are started have the usual handler again; ranks and runs of studies come through here.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
+    if let Some(done) = internal(started) {
+        return done;
+    }
     let matches = Cli::command().try_get_matches();
     let cli = matches.and_then(|matches| Cli::from_arg_matches(&matches));
     let cli = cli.unwrap_or_else(|error| output::exit_usage(&error));
@@ -152,23 +144,35 @@ pub fn main_with(registries: AllRegistries) -> ExitCode {
         Some(Verb::Export(args)) => verbs::export::run(&args, show),
         Some(Verb::Explain(args)) => verbs::explain::run(&args, show),
         Some(Verb::Bench(args)) => verbs::bench::run(&args, show),
-        Some(Verb::Trial) => verbs::trial::run(started),
-        Some(Verb::Keeper { words }) => {
-            return paceline_launch::trial::keep(&words).map_or_else(
-                |error| {
-                    output::error(&error.to_string(), "");
-                    ExitCode::from(127)
-                },
-                ExitCode::from,
-            );
-        }
-        Some(Verb::Rank) => {
-            paceline_launch::rank::main(flags::registries().runs(), paceline_bench::play);
-            Ok(())
-        }
+        Some(Verb::Completions(args)) => verbs::completions::run(&args, Cli::command()),
     };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report(),
+    exit_code(done)
+}
+
+fn exit_code(done: Result<(), failure::Failure>) -> ExitCode {
+    done.map_or_else(failure::Failure::report, |()| ExitCode::SUCCESS)
+}
+
+/// What this program starts itself as, never by hand: no verbs, so that nothing lists, completes or suggests them.
+fn internal(started: Started) -> Option<ExitCode> {
+    let mut words = std::env::args_os().skip(1);
+    match words.next()?.to_str()? {
+        // One rank of a run.
+        "rank" => {
+            paceline_launch::rank::main(flags::registries().runs(), paceline_bench::play);
+            Some(ExitCode::SUCCESS)
+        }
+        // One run of a study, described on standard input.
+        "trial" => Some(exit_code(verbs::trial::run(started))),
+        // Whatever runs one run of a study, and ends it with the study: mark, cores, program and arguments.
+        "keeper" => {
+            let words: Vec<String> = words.map(|word| word.to_string_lossy().into_owned()).collect();
+            let failed = |error: std::io::Error| {
+                output::error(&error.to_string(), "");
+                ExitCode::from(127)
+            };
+            Some(paceline_launch::trial::keep(&words).map_or_else(failed, ExitCode::from))
+        }
+        _ => None,
     }
 }

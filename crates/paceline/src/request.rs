@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use paceline_data::{Dataset, Folders};
 use paceline_launch::run::{self, Launch};
-use paceline_launch::{CheckpointContext, Interrupt};
+use paceline_launch::{CheckpointContext, Interrupt, capacity};
 use paceline_plan::Plan;
 use paceline_record::process::Started;
 use paceline_record::store::{EventSink, OutOfSpace, scarce};
@@ -98,6 +98,7 @@ impl RunRequest {
         plan.check_test(dataset.test.len())?;
         weights::check(&typed, &dataset)?.iter().for_each(|note| show.note(note));
         self.check_space(&typed, &dataset)?;
+        capacity::check(&typed, &dataset, recording.is_some(), listening.given())?;
         if recording.is_some() {
             // From its row in the store on, a run that is interrupted saves itself and says so.
             interrupt.arm();

@@ -1,19 +1,11 @@
 //! CSV: one file per table, as RFC 4180 has it. What is not there is an empty field.
 
-use std::path::Path;
-
 use paceline_plan::{Terminator, to_csv};
 
-use super::{ExportError, Exported, file, folder};
 use crate::store::{TableRows, Value};
 
-pub fn write(exported: &Exported<'_>, out: &Path) -> Result<(), ExportError> {
-    folder(out)?;
-    for rows in exported.tables() {
-        let rows = rows?;
-        file(&out.join(format!("{}.csv", rows.table.name)), text(&rows).as_bytes())?;
-    }
-    Ok(())
+pub fn bytes(rows: &TableRows) -> Vec<u8> {
+    text(rows).into_bytes()
 }
 
 fn text(rows: &TableRows) -> String {
@@ -35,6 +27,7 @@ fn field(value: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::export::Exported;
     use crate::export::tests::recorded;
 
     #[test]

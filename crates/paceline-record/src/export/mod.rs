@@ -36,7 +36,9 @@ pub enum ExportError {
 pub enum Target {
     /// As one document.
     Document(fn(&Exported<'_>, &mut dyn Write) -> Result<(), ExportError>),
-    /// As files in a folder.
+    /// As one file per table, in a folder; how one is written. The files end in the format's name.
+    Tables(fn(&TableRows) -> Vec<u8>),
+    /// As other files in a folder.
     Folder(fn(&Exported<'_>, &Path) -> Result<(), ExportError>),
 }
 
@@ -52,12 +54,12 @@ pub struct Format {
 
 /// Every format.
 pub static FORMATS: &[Format] = &[
-    Format { name: "csv", about: "one CSV file per table, in a folder", target: Target::Folder(csv::write) },
+    Format { name: "csv", about: "one CSV file per table, in a folder", target: Target::Tables(csv::bytes) },
     Format { name: "json", about: "every table in one document", target: Target::Document(json::write) },
     Format {
         name: "parquet",
         about: "one Parquet file per table, in a folder",
-        target: Target::Folder(parquet::write),
+        target: Target::Tables(parquet::bytes),
     },
     Format {
         name: "tensorboard",
@@ -90,6 +92,26 @@ impl Exported<'_> {
     /// Reads the rows of one table.
     pub fn table(&self, name: &str) -> Result<TableRows, RecordError> {
         self.store.rows(name, self.run)
+    }
+
+    /// The names of all tables.
+    pub fn names(&self) -> Vec<&'static str> {
+        tables(&self.store.metrics).iter().map(|table| table.name).collect()
+    }
+
+    /// Writes a file per table into a folder, as `write` makes them.
+    pub fn write_tables(
+        &self,
+        extension: &str,
+        write: fn(&TableRows) -> Vec<u8>,
+        out: &Path,
+    ) -> Result<(), ExportError> {
+        folder(out)?;
+        for rows in self.tables() {
+            let rows = rows?;
+            file(&out.join(format!("{}.{extension}", rows.table.name)), &write(&rows))?;
+        }
+        Ok(())
     }
 
     /// Reads table after table: one at a time is in memory.

@@ -4,23 +4,13 @@
 //! minute to compile; pyarrow reads what is written here in the tests.
 
 use std::ops::Range;
-use std::path::Path;
 
-use super::{ExportError, Exported, file, folder, varint};
+use super::varint;
 use crate::store::{TableRows, Value};
 use crate::table::Type;
 
 /// First and last bytes of a file.
 const MAGIC: &[u8] = b"PAR1";
-
-pub fn write(exported: &Exported<'_>, out: &Path) -> Result<(), ExportError> {
-    folder(out)?;
-    for rows in exported.tables() {
-        let rows = rows?;
-        file(&out.join(format!("{}.parquet", rows.table.name)), &bytes(&rows))?;
-    }
-    Ok(())
-}
 
 /// Parquet's numbers of the physical types.
 fn physical(kind: Type) -> i64 {
@@ -31,7 +21,7 @@ fn physical(kind: Type) -> i64 {
     }
 }
 
-fn bytes(rows: &TableRows) -> Vec<u8> {
+pub fn bytes(rows: &TableRows) -> Vec<u8> {
     let mut file = MAGIC.to_vec();
     // Where each column's only page lies.
     let chunks: Vec<Range<usize>> = (0..rows.table.columns.len())

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use paceline_record::export::{ExportError, Exported, FORMATS, Target};
 use paceline_study::{StudyState, ranks, runs};
@@ -22,6 +22,9 @@ pub struct Args {
     /// Format
     #[arg(long, value_parser = names(FORMATS.iter().map(|f| (f.name, f.about))))]
     format: String,
+    /// Only this table, as one file or on standard output (csv, parquet)
+    #[arg(long, value_name = "NAME")]
+    table: Option<String>,
     /// File or folder to write [default: standard output, or for folders RUN-FORMAT here]
     #[arg(long, value_name = "PATH")]
     out: Option<PathBuf>,
@@ -29,8 +32,45 @@ pub struct Args {
     store: Where,
 }
 
+impl Args {
+    /// Where files go that are not one.
+    fn folder(&self, what: &str) -> PathBuf {
+        self.out.clone().unwrap_or_else(|| format!("{what}-{}", self.format).into())
+    }
+
+    /// Writes what is one file; where it is, unless it went to standard output.
+    fn put(&self, bytes: &[u8]) -> Result<Option<PathBuf>, Failure> {
+        let Some(path) = self.out.clone() else {
+            std::io::stdout().lock().write_all(bytes)?;
+            return Ok(None);
+        };
+        std::fs::write(&path, bytes).map_err(|source| ExportError::File { path: path.clone(), source })?;
+        Ok(Some(path))
+    }
+
+    /// The one table that is asked for: by its name, or by a file to write; there the main one is meant.
+    fn one_table<'a>(&self, all: &[&'a str], main: Option<&'a str>) -> Result<Option<&'a str>, Failure> {
+        let tables = all.join(", ");
+        if let Some(name) = &self.table {
+            let found = all.iter().find(|table| *table == name).copied();
+            let missing = || Failure::usage(format!("--table {name}: there is none; possible: {tables}"));
+            return found.ok_or_else(missing).map(Some);
+        }
+        let Some(file) = self.out.as_ref().filter(|out| out.extension() == Some(self.format.as_ref())) else {
+            return Ok(None);
+        };
+        let message = format!("--out {}: one file holds one table, and there are {tables}", file.display());
+        let folder = file.with_extension("");
+        let hint = format!("--table NAME chooses one; --out {} writes all into a folder", folder.display());
+        main.ok_or_else(|| Failure::new(FailureKind::Usage, message, hint)).map(Some)
+    }
+}
+
 /// `paceline export`.
 pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
+    if args.table.is_some() && !["csv", "parquet"].contains(&args.format.as_str()) {
+        return Err(Failure::usage("--table: only csv and parquet have a file per table"));
+    }
     if let Some(study) = paceline_study::find(&args.store.folder(), &args.run, registries())? {
         return export_study(args, &study, show);
     }
@@ -57,8 +97,20 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
                 path.clone()
             }
         },
+        Target::Tables(bytes) => match args.one_table(&exported.names(), None)? {
+            Some(table) => {
+                let bytes = bytes(&exported.table(table)?);
+                let Some(path) = args.put(&bytes)? else { return Ok(()) };
+                path
+            }
+            None => {
+                let path = args.folder(&run.run);
+                exported.write_tables(format.name, bytes, &path)?;
+                path
+            }
+        },
         Target::Folder(write) => {
-            let path = args.out.clone().unwrap_or_else(|| format!("{}-{}", run.run, format.name).into());
+            let path = args.folder(&run.run);
             write(&exported, &path)?;
             path
         }
@@ -76,31 +128,32 @@ fn export_study(args: &Args, name: &str, show: Show) -> Result<(), Failure> {
     if recorded {
         sheets.push(ranks(&known, &args.store.open()?)?);
     }
-    let write = |path: &Path, text: String| -> Result<(), Failure> {
-        let failed = |source| ExportError::File { path: path.to_owned(), source };
-        Ok(std::fs::write(path, text).map_err(failed)?)
-    };
-    let path = match args.format.as_str() {
-        "csv" => {
-            let folder = args.out.clone().unwrap_or_else(|| format!("{name}-csv").into());
+    let names: Vec<&str> = sheets.iter().map(|sheet| sheet.name).collect();
+    let one = if args.format == "csv" { args.one_table(&names, Some("runs"))? } else { None };
+    let path = match (args.format.as_str(), one) {
+        ("csv", Some(table)) => {
+            sheets.retain(|sheet| sheet.name == table);
+            let Some(path) = args.put(sheets[0].csv().as_bytes())? else { return Ok(()) };
+            path
+        }
+        ("csv", None) => {
+            let folder = args.folder(name);
             let failed = |source| ExportError::File { path: folder.clone(), source };
             std::fs::create_dir_all(&folder).map_err(failed)?;
             for sheet in &sheets {
-                write(&folder.join(format!("{}.csv", sheet.name)), sheet.csv())?;
+                let path = folder.join(format!("{}.csv", sheet.name));
+                std::fs::write(&path, sheet.csv()).map_err(|source| ExportError::File { path, source })?;
             }
             folder
         }
-        "json" => {
+        ("json", _) => {
             let document: serde_json::Map<String, serde_json::Value> =
                 sheets.iter().map(|sheet| (sheet.name.to_owned(), sheet.json())).collect();
             let text = serde_json::Value::from(document).to_string() + "\n";
-            let Some(path) = args.out.clone() else {
-                return Ok(std::io::stdout().lock().write_all(text.as_bytes())?);
-            };
-            write(&path, text)?;
+            let Some(path) = args.put(text.as_bytes())? else { return Ok(()) };
             path
         }
-        other => {
+        (other, _) => {
             let message = format!("--format {other}: a study is exported as csv or json");
             return Err(Failure::new(
                 FailureKind::Usage,
@@ -109,6 +162,7 @@ fn export_study(args: &Args, name: &str, show: Show) -> Result<(), Failure> {
             ));
         }
     };
-    show.note(&format!("{} runs of {name} in {}", known.made.len(), path.display()));
+    let what = one.map_or_else(String::new, |table| format!("the table {table} of "));
+    show.note(&format!("{what}{} runs of {name} in {}", known.made.len(), path.display()));
     Ok(())
 }

@@ -3,11 +3,12 @@
 use std::fs;
 use std::io::Write;
 use std::path::Path;
+use std::process::Command;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-use crate::support::paceline;
+use crate::support::{Ran, paceline, run};
 
 #[test]
 fn unknown_names_show_what_is_possible_and_the_nearest() {
@@ -31,8 +32,8 @@ fn unknown_names_show_what_is_possible_and_the_nearest() {
 #[test]
 fn impossible_plans_are_refused_before_anything_starts() {
     for (words, reason) in [
-        ("--batch 0", "between 1 and"),
-        ("--batch 2000", "1438 training samples"),
+        ("--batch 0", "at least 1 sample"),
+        ("--batch 2000", "only 1438 samples"),
         ("--momentum 1", "below 1"),
         ("--lr=-1", "positive"),
         ("--epochs 0", "positive"),
@@ -47,6 +48,51 @@ fn impossible_plans_are_refused_before_anything_starts() {
         assert!(ran.stderr.contains(reason), "{words}: {}", ran.stderr);
         assert_eq!(ran.stdout, "");
     }
+}
+
+#[test]
+fn a_batch_of_zero_names_no_number_that_nobody_gave() {
+    let ran = paceline("train --batch 0");
+    assert_eq!(ran.code, 3, "{}", ran.stderr);
+    assert!(ran.stderr.contains("--batch 0: at least 1 sample is needed"), "{}", ran.stderr);
+    assert!(!ran.stderr.contains("18446744073709551615"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_mistyped_verb_suggests_verbs_and_nothing_internal() {
+    for (typed, meant) in [("tran", "'train'"), ("trian", "'train'"), ("keep", ""), ("trail", "'train'")] {
+        let ran = paceline(typed);
+        assert_eq!(ran.code, 2, "{typed}");
+        assert!(ran.stderr.contains(meant), "{typed}: {}", ran.stderr);
+        for internal in ["'rank'", "'trial'", "'keeper'"] {
+            assert!(!ran.stderr.contains(internal), "{typed}: {}", ran.stderr);
+        }
+    }
+}
+
+/// Runs it with at most so many files open in each process.
+fn with_files(files: u32, words: &str) -> Ran {
+    let script = format!("ulimit -n {files}; exec \"$0\" {words}");
+    run(Command::new("sh").args(["-c", &script, env!("CARGO_BIN_EXE_paceline")]))
+}
+
+#[test]
+fn a_thousand_workers_that_do_not_fit_are_refused_before_anything_is_started() {
+    let (store, words) = (tempfile::tempdir().unwrap(), "train --json --workers 1000 --batch 1 --steps 2");
+    let ran = with_files(256, &format!("{words} --store {}", store.path().display()));
+    assert_eq!((ran.code, ran.stdout.as_str()), (3, ""), "{}", ran.stderr);
+    assert!(ran.stderr.contains("1000 ranks do not fit on this machine"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("256 files open") && ran.stderr.contains("ulimit -n"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("nothing was started"), "{}", ran.stderr);
+    // Not even a record was begun.
+    assert_eq!(fs::read_dir(store.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn ranks_that_just_fit_are_not_refused() {
+    // Three files for each of the eight ranks, and some that the launcher has.
+    let ran = with_files(48, "train --quiet --workers 8 --steps 2 --no-record");
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
 }
 
 #[test]

@@ -247,8 +247,9 @@ fn a_run_whose_record_filled_the_disk_is_recorded_as_failed_and_tells_its_result
 
 #[test]
 fn a_rank_that_cannot_be_started_is_named_with_the_limit() {
-    // Enough for the launcher and its store, too few for eight processes with three files each.
-    let script = "ulimit -n 24; exec \"$0\" train --quiet --steps 5 --workers 8";
+    // Enough for the launcher, too few for eight processes with three files each. (What `train` needs is looked at
+    // before.)
+    let script = "ulimit -n 24; exec \"$0\" bench allreduce --workers 8";
     let ran = run(Command::new("sh").args(["-c", script, env!("CARGO_BIN_EXE_paceline")]));
     assert_eq!(ran.code, 1, "{}", ran.stderr);
     assert!(ran.stderr.contains("error: worker "), "{}", ran.stderr);

@@ -1,5 +1,6 @@
 //! What a run leaves in the store, and what `runs`, `show`, `status` and `export` make of it.
 
+use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -179,6 +180,28 @@ fn recording_can_be_left_out_in_part_or_wholly_and_does_not_change_the_run() {
     assert_eq!(ids, [whole["run"].clone(), unsampled["run"].clone()]);
     assert_eq!(paceline(&format!("{train} --no-record --trace")).code, 2);
     assert_eq!(paceline(&format!("{train} --sample-hz -1")).code, 2);
+}
+
+#[test]
+fn an_export_to_one_csv_file_makes_no_folder_of_that_name() {
+    let store = tempfile::tempdir().unwrap();
+    within(store.path(), "train --steps 3");
+    let file = store.path().join("x.csv");
+    let export = |words: &str| {
+        let (file, store) = (file.display(), store.path().display());
+        paceline(&format!("export last --format csv --store {store} --out {file} {words}"))
+    };
+    let refused = export("");
+    assert_eq!(refused.code, 2, "{}", refused.stderr);
+    assert!(refused.stderr.contains("one file holds one table") && refused.stderr.contains("steps"));
+    assert!(refused.stderr.contains("--table NAME") && !file.exists(), "{}", refused.stderr);
+    let ran = export("--table steps");
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    assert_eq!(fs::read_to_string(&file).unwrap().lines().count(), 1 + 3);
+    let piped = within(store.path(), "export last --format csv --table steps");
+    assert_eq!(piped.stdout, fs::read_to_string(&file).unwrap());
+    let missing = export("--table stepps");
+    assert!(missing.code == 2 && missing.stderr.contains("evaluations"), "{}", missing.stderr);
 }
 
 #[test]

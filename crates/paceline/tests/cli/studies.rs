@@ -130,6 +130,14 @@ fn a_study_of_real_runs_ends_with_the_best_the_effects_and_one_worker_beside_sev
     };
     assert!(lines("runs.csv")[0].starts_with("number,for,state,share,repeat,run,strategy,workers,servers,"));
     assert_eq!((lines("runs.csv").len(), lines("ranks.csv").len()), (10, 1 + ranks.len()));
+    // `export … --out x.csv` is a file: the study's runs, or the table that is named.
+    for (table, name) in [(&[][..], "runs"), (&["--table", "ranks"][..], "ranks")] {
+        let ran = place.run(&[&["export", "s", "--format", "csv", "--out", "x.csv"], table].concat());
+        assert_eq!(ran.code, 0, "{}", ran.stderr);
+        assert!(ran.stderr.contains(&format!("the table {name} of ")), "{}", ran.stderr);
+        let written = fs::read_to_string(place.path().join("x.csv")).unwrap();
+        assert_eq!(written.lines().collect::<Vec<_>>(), lines(&format!("{name}.csv")));
+    }
     let refused = place.run(&["export", "s", "--format", "trace"]);
     assert!(refused.code == 2 && refused.stderr.contains("csv or json"), "{}", refused.stderr);
 }
