@@ -4,21 +4,106 @@ use std::fmt::Write;
 
 use paceline_plan::{printable, printable_lines};
 
-/// Cells in columns: the first `words` of each row to the left, the others to the right.
+/// Columns of a terminal that tables keep to.
+pub const WIDTH: usize = 80;
+
+/// Cells in columns: the first `words` of each row to the left, the others to the right. What is too wide for
+/// [`WIDTH`] has its heads in several lines; what is still too wide goes on below, its first column repeated.
 pub fn aligned<S: AsRef<str>>(head: &[S], words: usize, rows: &[Vec<String>]) -> String {
+    aligned_within(WIDTH, head, words, rows)
+}
+
+fn aligned_within<S: AsRef<str>>(width: usize, head: &[S], words: usize, rows: &[Vec<String>]) -> String {
     let printed = |cell: &str| printable(cell).into_owned();
-    let head: Vec<String> = head.iter().map(|cell| printed(cell.as_ref())).collect();
-    let rows = rows.iter().map(|row| row.iter().map(|cell| printed(cell)).collect());
-    let all: Vec<Vec<String>> = std::iter::once(head).chain(rows).collect();
-    let width = |i: usize| all.iter().map(|row| row[i].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..all[0].len()).map(width).collect();
-    let cell = |(i, (cell, &width)): (usize, (&String, &usize))| match i < words {
-        true => format!("{cell:<width$}"),
-        false => format!("{cell:>width$}"),
+    let rows: Vec<Vec<String>> =
+        rows.iter().map(|row| row.iter().map(|cell| printed(cell)).collect()).collect();
+    let widest = |i: usize| rows.iter().map(|row| row[i].chars().count()).max().unwrap_or(0);
+    let heads: Vec<String> = head.iter().map(|cell| printed(cell.as_ref())).collect();
+    let whole: usize =
+        heads.iter().enumerate().map(|(i, head)| 2 + widest(i).max(head.chars().count())).sum();
+    let columns: Vec<Column> = heads
+        .iter()
+        .enumerate()
+        .map(|(i, head)| {
+            let longest = head.split(' ').map(|word| word.chars().count()).max().unwrap_or(0);
+            let room = if whole <= width + 2 { usize::MAX } else { longest.max(widest(i)) };
+            let head: Vec<String> = wrapped(head, room, 0).lines().map(str::to_owned).collect();
+            let width = head.iter().map(|line| line.chars().count()).max().unwrap_or(0).max(widest(i));
+            Column { index: i, left: i < words, head, width }
+        })
+        .collect();
+    let Some((first, others)) = columns.split_first() else { return String::new() };
+    let mut blocks = vec![vec![first]];
+    for column in others {
+        let block = blocks.last_mut().expect("there is one");
+        let taken: usize = block.iter().map(|column| column.width + 2).sum();
+        if block.len() > 1 && taken + column.width > width {
+            blocks.push(vec![first, column])
+        } else {
+            block.push(column)
+        }
+    }
+    blocks.iter().map(|block| in_lines(block, &rows)).collect::<Vec<_>>().join("\n")
+}
+
+/// A column of a table as it is shown.
+struct Column {
+    index: usize,
+    left: bool,
+    head: Vec<String>,
+    width: usize,
+}
+
+fn in_lines(columns: &[&Column], rows: &[Vec<String>]) -> String {
+    let line = |cell: &dyn Fn(&Column) -> String| {
+        let cell = |column: &&Column| match column.left {
+            true => format!("{:<width$}", cell(column), width = column.width),
+            false => format!("{:>width$}", cell(column), width = column.width),
+        };
+        columns.iter().map(cell).collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
     };
-    let line =
-        |row: &Vec<String>| row.iter().zip(&widths).enumerate().map(cell).collect::<Vec<_>>().join("  ");
-    all.iter().map(|row| line(row).trim_end().to_owned() + "\n").collect()
+    let depth = columns.iter().map(|column| column.head.len()).max().unwrap_or(0);
+    // Heads of fewer lines stand right above their cells.
+    let above = |at: usize| {
+        move |column: &Column| {
+            (at + column.head.len()).checked_sub(depth).map_or(String::new(), |i| column.head[i].clone())
+        }
+    };
+    let heads = (0..depth).map(|at| line(&above(at)));
+    heads.chain(rows.iter().map(|row| line(&|column| row[column.index].clone()))).collect()
+}
+
+/// Text whose lines are broken between words where they are longer than `width`. What goes on is indented: as far as
+/// the text of a list's entry (`  12  text`), or else by `hang` more than its line.
+pub fn wrapped(text: &str, width: usize, hang: usize) -> String {
+    let mut broken = String::with_capacity(text.len());
+    for whole in text.split_inclusive('\n') {
+        let (mut line, end) = whole.split_at(whole.trim_end_matches('\n').len());
+        let indent = " ".repeat(indent(line, hang).min(width / 2));
+        let mut lead = "";
+        loop {
+            let room = width.saturating_sub(lead.len());
+            let Some((limit, _)) = line.char_indices().nth(room) else { break };
+            let begin = line.len() - line.trim_start().len();
+            let fits = line[begin..limit].rfind(' ').map(|at| begin + at);
+            // A space right behind what fits ends it too; a word that is longer than a line stays whole.
+            let next = || line[begin..].find(' ').map(|at| begin + at);
+            let at = if line[limit..].starts_with(' ') { Some(limit) } else { fits.or_else(next) };
+            let Some(at) = at else { break };
+            broken.extend([lead, line[..at].trim_end(), "\n"]);
+            (line, lead) = (line[at..].trim_start(), &indent);
+        }
+        broken.extend([lead, line, end]);
+    }
+    broken
+}
+
+/// How far the next lines of a line are indented.
+fn indent(line: &str, hang: usize) -> usize {
+    let leading = line.len() - line.trim_start().len();
+    let label = line[leading..].split("  ").next().unwrap_or_default();
+    let number = !label.is_empty() && label.chars().all(|c| c.is_ascii_digit());
+    if number && hang > 0 { leading + label.len() + 2 } else { leading + hang }
 }
 
 /// A column of a table of items: its head, and how an item's cell is made.
@@ -56,7 +141,8 @@ impl TextTable {
     /// Aligned columns below the title.
     pub fn text(&self) -> String {
         let mut text = format!("{}\n", self.title);
-        aligned(&self.head, self.words, &self.rows).lines().for_each(|line| text += &format!("  {line}\n"));
+        let table = aligned_within(WIDTH - 2, &self.head, self.words, &self.rows);
+        table.lines().for_each(|line| text += &format!("  {}\n", line));
         if !self.note.is_empty() {
             text += &format!("  ({})\n", self.note);
         }
@@ -131,6 +217,34 @@ mod tests {
             aligned(&["transport", "latency"], 1, &rows),
             "transport  latency\ntcp         2.5 µs\ninproc      700 ns\n"
         );
+    }
+
+    #[test]
+    fn a_table_too_wide_for_80_columns_breaks_its_heads_and_then_goes_on_below() {
+        let row =
+            |width: usize| vec!["worker 0".to_owned(), "1".repeat(width), "2".repeat(width), "3".repeat(9)];
+        let head = ["rank", "accuracy on the test split", "seconds", "waits for whom"];
+        let fits = |text: &str| assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+        let text = aligned(&head, 1, &[row(27)]);
+        fits(&text);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 3, "two lines of heads: {text}");
+        assert!(lines[0].ends_with("waits for") && lines[1].ends_with("  whom"), "{text}");
+        let text = aligned(&head, 1, &[row(40)]);
+        fits(&text);
+        assert_eq!(text.matches("worker 0").count(), 2, "{text}");
+        for digit in ["1", "2"] {
+            assert!(text.contains(&digit.repeat(40)), "nothing is cut off: {text}");
+        }
+    }
+
+    #[test]
+    fn long_lines_break_between_words_and_go_on_where_their_text_begins() {
+        let row = "  12  batch 64, workers 2: diverged";
+        assert_eq!(wrapped(row, 20, 2), "  12  batch 64,\n      workers 2:\n      diverged");
+        assert_eq!(wrapped("a sentence of words\nend\n", 10, 2), "a sentence\n  of words\nend\n");
+        assert_eq!(wrapped("unbreakable", 4, 2), "unbreakable");
+        assert_eq!(wrapped("", 4, 2), "");
     }
 
     #[test]

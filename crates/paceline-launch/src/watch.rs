@@ -225,6 +225,7 @@ impl<'a> Watch<'a> {
         let plan = self.launch.plan;
         match said {
             RankEvent::Bound { address } => {
+                report(Event::Bound { rank, address: &address });
                 self.addresses[rank] = address;
                 self.connected = self.addresses.iter().all(|a| !a.is_empty());
                 return Ok(if self.connected { Reaction::Connect } else { Reaction::Nothing });

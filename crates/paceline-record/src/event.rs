@@ -48,6 +48,9 @@ pub enum Event<'a> {
         steps: u64,
         kernels: String,
     },
+    /// A rank is there, and listens at an address. Not part of the stream of `--json`.
+    #[serde(skip)]
+    Bound { rank: usize, address: &'a str },
     /// How far the run has come: steps and samples done, and the mean loss of the last step. A few times per second.
     Progress { step: u64, samples: u64, train_s: f64, train_loss: f64 },
     /// The model was evaluated on the test split, or on as many samples of it as the plan says, after these steps and
@@ -162,8 +165,23 @@ pub struct SimulationDetails {
     /// What the hosts cost over the training clock, where their prices are known, in the prices' unit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<f64>,
+    /// The prices' unit, where the cluster's file says it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub currency: Option<String>,
+    /// The hosts of the cluster that are used.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<HostsUsed>,
     /// How virtual time was made.
     pub simulation: Simulation,
+}
+
+/// Alike hosts of a cluster that a run uses.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostsUsed {
+    /// What they are called.
+    pub name: String,
+    /// How many there are.
+    pub count: usize,
 }
 
 /// How virtual time was made.
@@ -173,8 +191,12 @@ pub struct Simulation {
     pub by: Cow<'static, str>,
     /// Messages that arrived.
     pub messages: u64,
-    /// Seconds that it took, learning included.
-    pub seconds: f64,
+    /// Real seconds that it took, learning included.
+    #[serde(alias = "seconds")]
+    pub real_s: f64,
+    /// Real seconds from the process's start to the result.
+    #[serde(default)]
+    pub real_total_s: f64,
     /// Peak memory of the simulating process.
     pub rss_peak_bytes: u64,
 }
@@ -188,7 +210,7 @@ pub struct ReplicaAccuracy {
     pub max_accuracy: f64,
 }
 
-/// Times of a run, in seconds.
+/// Times of a run, in seconds; of a simulated one in virtual ones.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Seconds {
     /// Process start to result.

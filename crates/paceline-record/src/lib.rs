@@ -3,6 +3,7 @@
 //!
 //! # Layout
 //! - [`event`]: everything that a run reports, ending with its [`event::RunResult`]
+//! - `words`: the same for people
 //! - `row`: the dense part of it: steps, samples, traced messages, in batches
 //! - [`figures`]: the registry of figures: name, unit, goal, how it is read, how repeats are joined
 //! - [`metric`]: the registry of what is sampled, and the readers
@@ -36,10 +37,11 @@ mod site;
 pub mod store;
 mod table;
 mod tree;
+mod words;
 
 pub use checkpoint::{Checkpoint, Checkpoints, Damaged, RankState};
 pub use event::{
-    Event, EventLine, RankTotals, ReplicaAccuracy, RunOrigin, RunResult, Seconds, Simulation,
+    Event, EventLine, HostsUsed, RankTotals, ReplicaAccuracy, RunOrigin, RunResult, Seconds, Simulation,
     SimulationDetails, Staleness,
 };
 pub use failure::FailureKind;
@@ -51,3 +53,4 @@ pub use row::{Batch, NOBODY, RankSample, StepRow, TraceKind, TraceRow};
 pub use store::{Record, RecordError, Store};
 pub use table::{Column, Table, VIEWS, tables};
 pub use tree::{ProcessTree, TreeSummary};
+pub use words::EventWords;

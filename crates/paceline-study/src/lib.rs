@@ -67,20 +67,42 @@ use paceline_record::{RecordError, Store};
 
 /// Reads a study file and checks all that can be checked without running anything.
 pub fn read(path: &Path, registries: &AllRegistries) -> Result<Study, StudyFailure> {
+    let (study, mistakes) = read_with_mistakes(path, registries)?;
+    match (study, mistakes.into_iter().next()) {
+        (Some(study), None) => Ok(study),
+        (_, first) => Err(first.expect("what is no study has a mistake").into()),
+    }
+}
+
+/// Reads a study file as far as it can be, and finds every mistake that can be found without running anything, from
+/// its first line to its last.
+pub fn read_with_mistakes(
+    path: &Path,
+    registries: &AllRegistries,
+) -> Result<(Option<Study>, Vec<StudyError>), StudyFailure> {
     let text = paceline_files::open_or_pipe(path)
         .and_then(std::io::read_to_string)
         .map_err(|source| StudyFailure::File { path: path.into(), source })?;
     let stem = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
-    let study = parse(&path.display().to_string(), &stem, &text, registries)?;
-    check(&study, registries)?;
-    schedule(&study, registries, 0)?;
-    Ok(study)
+    let (study, mut mistakes) = Study::read_with_mistakes(&path.display().to_string(), &stem, &text);
+    let study = study.map(|study| prepared(study, registries));
+    if let Some(study) = &study {
+        mistakes.extend(workload::mistakes(study, registries));
+        if mistakes.is_empty() {
+            mistakes.extend(schedule(study, registries, 0).err());
+        }
+    }
+    mistakes.sort_by_key(|mistake| mistake.line);
+    Ok((study, mistakes))
 }
 
 /// Reads the text of a study file: figures under the names that they have now, axes only there where they can act.
 pub fn parse(file: &str, stem: &str, text: &str, registries: &AllRegistries) -> Result<Study, StudyError> {
-    let study = workload::renamed(Study::read(file, stem, text)?, &registries.figures);
-    Ok(acting::collapsed(study, registries))
+    Ok(prepared(Study::read(file, stem, text)?, registries))
+}
+
+fn prepared(study: Study, registries: &AllRegistries) -> Study {
+    acting::collapsed(workload::renamed(study, &registries.figures), registries)
 }
 
 /// The name of the study that `text` stands for: a study file's, or one that is in the store.

@@ -6,6 +6,7 @@ use paceline_analyze::distinct;
 use paceline_explore::schedule::{End, Role, StudyRun};
 use paceline_plan::{Goal, Point, Study, Value, Workload};
 use paceline_virtual::compare::{self, PredictedPoint, PredictionQuality};
+use paceline_virtual::words::{self, NOT_MODELLED};
 use paceline_virtual::{MedianEstimate, Prediction, Terms, predict};
 use serde_json::{Value as Json, json};
 
@@ -143,13 +144,14 @@ fn around(estimate: MedianEstimate, scale: f64) -> String {
     format!("{middle} ({low} to {high})")
 }
 
-/// Predictions for people: a line per point, the fastest training first; then how right they were.
+/// Predictions for people: what they rest on and what they say in all, then a line per point, the fastest training
+/// first; then how right they were.
 pub fn words(predicted: &[PointPrediction], compared: &[MetricComparison]) -> String {
     let mut order: Vec<&PointPrediction> = predicted.iter().collect();
     order.sort_by(|a, b| a.prediction.train_s.median.total_cmp(&b.prediction.train_s.median));
-    let mut text = String::new();
-    for PointPrediction { levels, prediction, .. } in order {
-        text += &format!("{}\n", configuration(levels));
+    let mut text = outcome(&order);
+    for PointPrediction { levels, prediction, .. } in &order {
+        text += &format!("\n{}\n", configuration(levels));
         text += &format!(
             "  step {} ms, training {} s, {} MB sent",
             around(prediction.step_s, 1e3),
@@ -160,14 +162,41 @@ pub fn words(predicted: &[PointPrediction], compared: &[MetricComparison]) -> St
             text += &format!(", target after {} s", around(seconds, 1.0));
         }
         if let Some(cost) = prediction.cost {
-            text += &format!(", cost {}", around(cost, 1.0));
+            let unit = words::unit(prediction.currency.as_deref());
+            let hosts = words::hosts(&prediction.hosts);
+            text += &format!(", cost {} {unit} for {hosts}", around(cost, 1.0));
         }
         text.push('\n');
-        for what in &prediction.beyond {
-            text += &format!("  outside of what was measured: {what}\n");
+        // What holds for every point was said above.
+        let own = |what: &&String| !order.iter().all(|other| other.prediction.beyond.contains(what));
+        for what in prediction.beyond.iter().filter(own) {
+            text += &format!("  not calibrated: {what}\n");
         }
     }
     text + &compared.iter().map(summary).collect::<String>()
+}
+
+/// All predictions in a few lines; `order` begins with the fastest training.
+fn outcome(order: &[&PointPrediction]) -> String {
+    let points = order.len();
+    let mut text = format!("{points} {} predicted\n", if points == 1 { "point" } else { "points" });
+    for what in distinct(order.iter().flat_map(|one| one.prediction.beyond.clone())) {
+        let many = order.iter().filter(|one| one.prediction.beyond.contains(&what)).count();
+        let of = if many == points { String::new() } else { format!(" ({many} of {points} points)") };
+        text += &format!("not calibrated: {what}{of}\n");
+    }
+    let best = |what: &str, unit: &str, figure: &dyn Fn(&Prediction) -> Option<MedianEstimate>| {
+        let all = order.iter().filter_map(|one| Some((one, figure(&one.prediction)?)));
+        let best = all.min_by(|a, b| a.1.median.total_cmp(&b.1.median));
+        let told = best
+            .map(|(one, at)| format!("{what}: {} {unit}, {}\n", around(at, 1.0), configuration(&one.levels)));
+        told.unwrap_or_default()
+    };
+    let unit = words::unit(order.first().and_then(|one| one.prediction.currency.as_deref()));
+    text += &best("fastest training", "s", &|prediction| Some(prediction.train_s));
+    text += &best("soonest at the target", "s", &|prediction| prediction.time_to_accuracy_s);
+    text += &best("cheapest", unit, &|prediction| prediction.cost);
+    text + &format!("not modelled: {NOT_MODELLED}\n")
 }
 
 fn summary(MetricComparison { metric, comparison, .. }: &MetricComparison) -> String {

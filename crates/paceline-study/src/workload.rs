@@ -202,86 +202,103 @@ pub fn renamed_end(study: &Study, mut end: End, figures: &Figures) -> End {
 
 /// Whether every run of a study can be run.
 pub fn check(study: &Study, registries: &AllRegistries) -> Result<(), StudyError> {
+    mistakes(study, registries).into_iter().next().map_or(Ok(()), Err)
+}
+
+/// Everything that keeps runs of a study from being run.
+pub fn mistakes(study: &Study, registries: &AllRegistries) -> Vec<StudyError> {
     let figures = &registries.figures;
-    paceline_explore::samplers::find(&registries.samplers, &study.sampler)
-        .map_err(|e| study.source.error("sampler", e.0))?;
-    match &study.workload {
+    let sampler = paceline_explore::samplers::find(&registries.samplers, &study.sampler);
+    let mut all: Vec<StudyError> =
+        sampler.err().map(|e| study.source.error("sampler", e.0)).into_iter().collect();
+    all.extend(match &study.workload {
         Workload::Train(fixed) => check_train(study, fixed, registries),
         Workload::Command { metrics: MetricsFile::Patterns(patterns), .. } => {
             check_patterns(study, patterns, figures)
         }
         Workload::Command { .. } => check_figures(study, &|name| !name.starts_with(INFER), &[]),
-    }
+    });
+    all
 }
 
-fn check_patterns(
-    study: &Study,
-    patterns: &BTreeMap<String, String>,
-    figures: &Figures,
-) -> Result<(), StudyError> {
+fn check_patterns(study: &Study, patterns: &BTreeMap<String, String>, figures: &Figures) -> Vec<StudyError> {
+    let mut all = Vec::new();
     for (name, pattern) in patterns {
-        let key = format!("command.metrics.{name}");
-        let regex = Regex::new(pattern)
-            .map_err(|e| study.source.error(&key, e.to_string().lines().last().unwrap_or_default()))?;
-        if regex.captures_len() != 2 {
-            let problem = "one group ( ) around the number is needed, e.g. 'accuracy: ([0-9.]+)'";
-            return Err(study.source.error(&key, problem));
-        }
+        let problem = match Regex::new(pattern) {
+            Err(e) => e.to_string().lines().last().unwrap_or_default().to_owned(),
+            Ok(regex) if regex.captures_len() != 2 => {
+                "one group ( ) around the number is needed, e.g. 'accuracy: ([0-9.]+)'".into()
+            }
+            Ok(_) => continue,
+        };
+        all.push(study.source.error(&format!("command.metrics.{name}"), problem));
     }
     let always = figures.of_commands().map(|f| f.name);
     let known: Vec<&str> = patterns.keys().map(String::as_str).chain(always).collect();
-    check_figures(study, &|name| known.contains(&name), &known)
+    all.extend(check_figures(study, &|name| known.contains(&name), &known));
+    all
 }
 
 /// Whether everything that is wanted is measured.
-fn check_figures(study: &Study, known: &dyn Fn(&str) -> bool, names: &[&str]) -> Result<(), StudyError> {
-    for (key, name) in study.figures() {
-        if !known(name) {
+fn check_figures(study: &Study, known: &dyn Fn(&str) -> bool, names: &[&str]) -> Vec<StudyError> {
+    let wrong = |(key, name): (String, &str)| {
+        let problem = if !known(name) {
             let near = nearest(name, names.iter().copied());
             let hint = near.map(|n| format!("did you mean `{n}`? ")).unwrap_or_default();
             let all = if names.is_empty() { "what the command prints".into() } else { names.join(", ") };
-            return Err(study.source.error(&key, format!("`{name}` is not measured; {hint}possible: {all}")));
-        }
-        if name == COST && study.prices.is_none() {
-            let problem = "needs prices: write worker-hour = 0.5 (or another price) into [prices]";
-            return Err(study.source.error(&key, problem));
-        }
-    }
-    Ok(())
+            format!("`{name}` is not measured; {hint}possible: {all}")
+        } else if name == COST && study.prices.is_none() {
+            "needs prices: write worker-hour = 0.5 (or another price) into [prices]".into()
+        } else {
+            return None;
+        };
+        Some(study.source.error(&key, problem))
+    };
+    study.figures().into_iter().filter_map(wrong).collect()
 }
 
 fn check_train(
     study: &Study,
     fixed: &BTreeMap<String, Value>,
     registries: &AllRegistries,
-) -> Result<(), StudyError> {
+) -> Vec<StudyError> {
     let figures = &registries.figures;
     let source = &study.source;
     let check = |place: &str, name: &String, value: &Value| {
-        check_setting(registries, name, value)
-            .map_err(|problem| source.error(&format!("{place}.{name}"), problem))
+        let problem = check_setting(registries, name, value).err()?;
+        Some(source.error(&format!("{place}.{name}"), problem))
     };
-    fixed.iter().try_for_each(|(name, value)| check("workload", name, value))?;
+    let mut all: Vec<StudyError> =
+        fixed.iter().filter_map(|(name, value)| check("workload", name, value)).collect();
     for axis in study.space.axes() {
-        axis.levels.iter().try_for_each(|value| check("axes", &axis.name, value))?;
+        let mut wrong: Vec<_> =
+            axis.levels.iter().filter_map(|value| check("axes", &axis.name, value)).collect();
+        // Of an axis that is no setting, every level says the same.
+        wrong.dedup();
+        all.extend(wrong);
     }
     let names: Vec<&str> = figures.of_runs().map(|f| f.name).collect();
-    check_figures(study, &|name| names.contains(&name), &names)?;
+    all.extend(check_figures(study, &|name| names.contains(&name), &names));
     let named = |name: &str| fixed.contains_key(name) || study.space.axes().iter().any(|a| a.name == name);
     for (i, objective) in study.objectives.iter().enumerate() {
         if objective.metric == "time_to_accuracy_s" && !named("target-accuracy") {
             let problem = "needs a target: write target-accuracy = 0.9 into [workload]";
-            return Err(source.error(&format!("objectives[{i}].metric"), problem));
+            all.push(source.error(&format!("objectives[{i}].metric"), problem));
         }
     }
-    let figure = &study.objectives[0].metric;
     let predicted = figures.predicted();
-    if study.prior.is_some() && !predicted.contains(&figure.as_str()) {
-        let problem = format!("{figure} is not predicted; possible objectives: {}", predicted.join(", "));
-        return Err(source.error("prior", problem));
+    let unpredicted = study.objectives.first().filter(|o| !predicted.contains(&o.metric.as_str()));
+    if let Some(objective) = unpredicted.filter(|_| study.prior.is_some()) {
+        let possible = predicted.join(", ");
+        let problem = format!("{} is not predicted; possible objectives: {possible}", objective.metric);
+        all.push(source.error("prior", problem));
     }
-    check_control(study, registries, fixed)?;
-    check_points(study, registries, fixed)
+    // Plans of wrong settings would say the same again.
+    if all.is_empty() {
+        all.extend(check_control(study, registries, fixed).err());
+        all.extend(check_points(study, registries, fixed));
+    }
+    all
 }
 
 /// Whether runs can have a setting with this value.
@@ -311,36 +328,40 @@ fn check_control(
     })
 }
 
-/// Every point as a plan, as far as there are not too many.
+/// Every point as a plan, as far as there are not too many: what is wrong with them, each problem once.
 fn check_points(
     study: &Study,
     registries: &AllRegistries,
     fixed: &BTreeMap<String, Value>,
-) -> Result<(), StudyError> {
-    let points = study.space.points(paceline_plan::ENUMERABLE);
-    let Some(points) = points else { return Ok(()) };
-    let step = points.len().div_ceil(TRIED).max(1);
+) -> Vec<StudyError> {
+    let points = study.space.points(paceline_plan::ENUMERABLE).unwrap_or_default();
+    let tried: Vec<&Point> = points.iter().step_by(points.len().div_ceil(TRIED).max(1)).collect();
     let mut datasets = Datasets::new();
-    let (mut refused, mut tried, mut first) = (0, 0, None);
-    for point in points.iter().step_by(step) {
+    let mut refused: Vec<(String, BTreeMap<String, Value>, usize)> = Vec::new();
+    // The same problem of another number is the same.
+    let kind = |problem: &str| problem.chars().filter(|c| !c.is_ascii_digit()).collect::<String>();
+    for point in &tried {
         let levels = study.space.named(point);
-        tried += 1;
-        if let Err(problem) =
-            try_plan(&joined(study, registries, fixed, levels.clone()), registries, &mut datasets)
-        {
-            refused += 1;
-            first.get_or_insert((levels, problem));
+        let Err(problem) = try_plan(&joined(study, registries, fixed, levels.clone()), registries, &mut datasets) else {
+            continue;
+        };
+        match refused.iter_mut().find(|(other, ..)| kind(other) == kind(&problem)) {
+            Some((_, _, points)) => *points += 1,
+            None => refused.push((problem, levels, 1)),
         }
     }
-    let Some((levels, problem)) = first else { return Ok(()) };
-    let words: Vec<String> = levels.iter().map(|(name, value)| format!("{name} {value}")).collect();
     let key = if study.space.constraints().is_empty() { "axes" } else { "constraints" };
-    let problem = format!(
-        "{refused} of {tried} points cannot be run, e.g. {}: {problem}; exclude them with a constraint, or give the axis \
-         a `when`",
-        words.join(", ")
-    );
-    Err(study.source.error(key, problem))
+    let told = |(problem, levels, points): (String, BTreeMap<String, Value>, usize)| {
+        let words: Vec<String> = levels.iter().map(|(name, value)| format!("{name} {value}")).collect();
+        let problem = format!(
+            "{points} of {} points cannot be run, e.g. {}: {problem}; exclude them with a constraint, or give the \
+             axis a `when`",
+            tried.len(),
+            words.join(", ")
+        );
+        study.source.error(key, problem)
+    };
+    refused.into_iter().map(told).collect()
 }
 
 /// Datasets that were looked for, by what was asked of them; none where a dataset is not at hand.

@@ -10,6 +10,7 @@ use crate::error::{VirtualError, read, refuse};
 /// A cluster, as its file says: a list of hosts, alike ones counted.
 ///
 /// ```toml
+/// currency = "EUR"
 /// [[host]]
 /// name = "small"
 /// count = 4
@@ -22,6 +23,8 @@ use crate::error::{VirtualError, read, refuse};
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Cluster {
+    /// The unit of prices, for those who read costs.
+    pub currency: Option<String>,
     /// The hosts.
     pub host: Vec<HostGroup>,
 }

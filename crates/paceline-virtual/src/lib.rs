@@ -9,6 +9,7 @@
 //! - `learn`: real gradients in the simulated order
 //! - [`run`]: a plan from its costs to its result; `rows`: its steps, messages and waits for the record
 //! - `predict`: what a plan will take, and how sure that is; [`compare`]: how right that was
+//! - [`words`]: what comes out, for people
 //! - [`whatif`]: what a recorded run would take if something were different
 //! - `error`: how that fails
 //!
@@ -28,9 +29,10 @@ mod price;
 mod rows;
 pub mod run;
 pub mod whatif;
+pub mod words;
 
 pub use calibration::{Calibration, MedianEstimate};
 pub use cluster::Cluster;
 pub use error::VirtualError;
-pub use predict::{Prediction, predict};
+pub use predict::{Prediction, predict, reservations};
 pub use price::Terms;

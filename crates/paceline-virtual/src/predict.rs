@@ -3,9 +3,9 @@
 use paceline_data::Dataset;
 use paceline_nn::Graph;
 use paceline_plan::Plan;
-use paceline_record::RunResult;
 use paceline_record::figures::{COST, FigureKind, Figures, PredictionBasis};
 use paceline_record::process::Started;
+use paceline_record::{HostsUsed, RunResult};
 use paceline_resolve::TypedPlan;
 use serde::Serialize;
 
@@ -41,6 +41,12 @@ pub struct Prediction {
     pub sent_bytes: u64,
     /// What the cluster's hosts cost, if all have a price.
     pub cost: Option<MedianEstimate>,
+    /// The unit of the cost, where the cluster's file says it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub currency: Option<String>,
+    /// The cluster's hosts that are used.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<HostsUsed>,
     /// Why intervals are wide: what lies outside of what was measured.
     pub beyond: Vec<String>,
     /// The run in virtual time that figures are read from.
@@ -79,19 +85,10 @@ pub fn predict(
     };
     let middle = run(*terms, learn)?;
     let train = middle.seconds.train;
-    let mut beyond = Vec::new();
+    let beyond = reservations(plan, dataset, terms)?;
     let bounds = match terms.calibration {
-        None => {
-            beyond.push("nothing was calibrated: times come from round numbers".into());
-            (1.0 / GUESSED, GUESSED)
-        }
+        None => (1.0 / GUESSED, GUESSED),
         Some(calibration) => {
-            let typed = TypedPlan::new(plan, terms.registries)?;
-            let graph = paceline_train::model::graph(&typed, dataset)?;
-            beyond = outside(plan, &graph, calibration);
-            if terms.cluster.is_some() {
-                beyond.push("the cluster's speeds and links are its file's, not measured".into());
-            }
             let at = |slow: bool| {
                 let bound = calibration.bound(slow);
                 run(Terms { calibration: Some(&bound), ..*terms }, false).map(|r| r.seconds.train)
@@ -105,6 +102,7 @@ pub fn predict(
     let steps = middle.steps.max(1) as f64;
     let startup = middle.seconds.startup;
     let total = time(train);
+    let details = middle.simulated.as_deref();
     Ok(Prediction {
         step_s: time(train / steps),
         train_s: total,
@@ -117,7 +115,9 @@ pub fn predict(
         time_to_accuracy_s: middle.time_to_accuracy_s.filter(|_| learn).map(time),
         final_accuracy: learn.then_some(middle.final_accuracy),
         sent_bytes: middle.ranks.iter().map(|rank| rank.sent_bytes).sum(),
-        cost: middle.simulated.as_ref().and_then(|simulated| simulated.cost).map(time),
+        cost: details.and_then(|details| details.cost).map(time),
+        currency: details.and_then(|details| details.currency.clone()),
+        hosts: details.map_or_else(Vec::new, |details| details.hosts.clone()),
         beyond,
         result: middle,
         learned: learn,
@@ -142,8 +142,22 @@ impl Prediction {
     }
 }
 
+/// Why a plan's times may be further off than the model is: what was not measured.
+pub fn reservations(plan: &Plan, dataset: &Dataset, terms: &Terms<'_>) -> Result<Vec<String>, VirtualError> {
+    let Some(calibration) = terms.calibration else {
+        return Ok(vec!["nothing was measured: times come from round numbers".into()]);
+    };
+    let typed = TypedPlan::new(plan, terms.registries)?;
+    let graph = paceline_train::model::graph(&typed, dataset)?;
+    let mut beyond = outside(plan, &graph, calibration);
+    if terms.cluster.is_some() {
+        beyond.push("the cluster's speeds and links are its file's, not measured".into());
+    }
+    Ok(beyond)
+}
+
 /// What of a plan lies outside of what was measured.
-pub fn outside(plan: &Plan, graph: &Graph, calibration: &Calibration) -> Vec<String> {
+fn outside(plan: &Plan, graph: &Graph, calibration: &Calibration) -> Vec<String> {
     let mut all = Vec::new();
     let shape = graph.input();
     let input = [shape.h, shape.w, shape.c];
@@ -157,7 +171,8 @@ pub fn outside(plan: &Plan, graph: &Graph, calibration: &Calibration) -> Vec<Str
         (None, _) => {
             let [h, w, c] = input;
             let (model, threads) = (&plan.model, plan.threads);
-            all.push(format!("passes of {model} on {h}×{w}×{c} with {threads} threads were not measured"));
+            let threads = if threads == 1 { "1 thread".into() } else { format!("{threads} threads") };
+            all.push(format!("passes of {model} on {h}×{w}×{c} with {threads} were not measured"));
         }
     }
     let ranks = (plan.workers + plan.servers) * plan.threads;

@@ -12,7 +12,7 @@ use paceline_plan::Plan;
 use paceline_protocol::{Participant, ReplicaAgreement, Setup, Strategy};
 use paceline_record::event::SCHEMA;
 use paceline_record::process::{self, Started};
-use paceline_record::{Event, RunResult, Simulation, SimulationDetails};
+use paceline_record::{Event, HostsUsed, RunResult, Simulation, SimulationDetails};
 use paceline_resolve::TypedPlan;
 use paceline_sim::{Costs, SimulationReport, SizesOnly, evaluate};
 use paceline_train::model::{self, params_sha256};
@@ -107,11 +107,21 @@ pub fn run(scenario: &Scenario<'_>, report: &mut dyn FnMut(Event<'_>)) -> Result
     let startup =
         scenario.terms.calibration.map_or_else(|| Calibration::defaults().startup_s, |c| c.startup_s).median;
     let mut result = gather.result(scenario.run, startup, scenario.started, model);
-    let (messages, rss_peak_bytes) = (happened.messages, process::peak_memory_bytes());
+    let simulation = Simulation {
+        by: by.into(),
+        messages: happened.messages,
+        real_s: seconds,
+        real_total_s: result.seconds.total,
+        rss_peak_bytes: process::peak_memory_bytes(),
+    };
+    result.seconds.total = startup + result.seconds.train;
+    let (hosts, cost) = hosts(scenario, placed, result.seconds.train);
     result.simulated = Some(Box::new(SimulationDetails {
         trace_sha256: happened.trace_sha256(),
-        cost: cost(scenario, placed, result.seconds.train),
-        simulation: Simulation { by: by.into(), messages, seconds, rss_peak_bytes },
+        cost,
+        currency: scenario.terms.cluster.and_then(|cluster| cluster.currency.clone()),
+        hosts,
+        simulation,
     }));
     if !scenario.learn {
         // Nothing was computed that could be told.
@@ -248,9 +258,18 @@ fn tell(
     rows::tell(&scenario.terms.registries.metrics, &stage.order, setup, timing, happened, report);
 }
 
-/// What the hosts in use cost over so many seconds, if all have a price.
-fn cost(scenario: &Scenario<'_>, placed: &Plan, seconds: f64) -> Option<f64> {
-    let hosts = scenario.terms.cluster?.hosts();
-    let prices = hosts.iter().take(placed.host_count()).map(|host| host.price_per_hour);
-    prices.sum::<Option<f64>>().map(|per_hour| per_hour * seconds / 3600.0)
+/// The cluster's hosts in use, and what they cost over so many seconds, if all have a price.
+fn hosts(scenario: &Scenario<'_>, placed: &Plan, seconds: f64) -> (Vec<HostsUsed>, Option<f64>) {
+    let Some(cluster) = scenario.terms.cluster else { return (Vec::new(), None) };
+    let all = cluster.hosts();
+    let used = &all[..placed.host_count().min(all.len())];
+    let mut groups: Vec<HostsUsed> = Vec::new();
+    for host in used {
+        match groups.iter_mut().find(|group| group.name == host.name) {
+            Some(group) => group.count += 1,
+            None => groups.push(HostsUsed { name: host.name.clone(), count: 1 }),
+        }
+    }
+    let prices = used.iter().map(|host| host.price_per_hour);
+    (groups, prices.sum::<Option<f64>>().map(|per_hour| per_hour * seconds / 3600.0))
 }

@@ -6,6 +6,7 @@
 use std::io::ErrorKind;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::OnceLock;
 
 use paceline_data::DataError;
 use paceline_explore::ExplorationError;
@@ -126,10 +127,9 @@ macro_rules! failure_from {
 }
 
 failure_from! {
-    PlanError => |e| (FailureKind::Plan, format!("this plan cannot be run: {e}"),
-        "nothing was started; `paceline train --help` lists every flag");
+    PlanError => |e| (FailureKind::Plan, format!("this plan cannot be run: {e}"), plan_hint());
     StudyError => |e| (FailureKind::Plan, e.to_string(),
-        "`paceline init` writes a commented study file; `paceline check FILE` looks at one");
+        "`paceline init` writes a commented study file; `paceline check FILE` tells every mistake");
     DataError => |e| (FailureKind::Storage, e.to_string(), e.hint());
     TrainError => |e| (e.kind(), e.to_string(), e.hint());
     JournalError => |e| (FailureKind::Storage, format!("the study's journal: {e}"), journal_hint(&e));
@@ -189,6 +189,20 @@ impl From<VirtualError> for Failure {
         };
         Self::new(kind, error.to_string(), hint)
     }
+}
+
+/// The verb that was called.
+pub static VERB: OnceLock<String> = OnceLock::new();
+
+fn plan_hint() -> String {
+    let verb = VERB.get().map_or("", String::as_str);
+    let flags = match verb {
+        "" | "check" | "plan" | "explore" | "predict" | "status" | "analyze" | "report" => {
+            "a study's [workload] and [axes] hold flags of `paceline train`, whose --help lists them".into()
+        }
+        verb => format!("`paceline {verb} --help` lists every flag"),
+    };
+    format!("nothing was started; {flags}")
 }
 
 fn journal_hint(error: &JournalError) -> String {

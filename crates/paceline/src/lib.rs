@@ -18,7 +18,7 @@ mod request;
 mod verbs;
 
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use paceline_record::process::Started;
@@ -105,6 +105,7 @@ enum Verb {
 /// If a process calls it twice.
 pub fn main_with(registries: AllRegistries) -> ExitCode {
     let started = Started::now();
+    LazyLock::force(&output::BEGUN);
     assert!(
         flags::REGISTRIES.set(registries).is_ok(),
         "`main_with` is called once: a process is one program"
@@ -116,6 +117,8 @@ pub fn main_with(registries: AllRegistries) -> ExitCode {
         return done;
     }
     let matches = Cli::command().try_get_matches();
+    let verb = matches.as_ref().ok().and_then(|matches| matches.subcommand_name());
+    verb.into_iter().for_each(|verb| drop(failure::VERB.set(verb.to_owned())));
     let cli = matches.and_then(|matches| Cli::from_arg_matches(&matches));
     let cli = cli.unwrap_or_else(|error| output::exit_usage(&error));
     let show = cli.show;

@@ -3,14 +3,16 @@
 //! Everything that people read passes through here and is made printable on the way: names, levels and messages of
 //! commands may hold what a terminal would obey. JSON is data and stays as it is.
 
-use std::fmt::Write as _;
 use std::io::{IsTerminal, Write};
-use std::time::Duration;
+use std::os::fd::AsFd;
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
+use paceline_analyze::sheet::{WIDTH, wrapped};
 use paceline_plan::{printable, printable_lines};
-use paceline_record::{Event, EventLine, RecordError, RunOrigin, RunResult};
+use paceline_record::{Event, EventLine, EventWords, RecordError, RunOrigin, RunResult};
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -25,6 +27,9 @@ pub struct Show {
     /// Only results and errors
     #[arg(short, long, global = true, display_order = 26)]
     pub quiet: bool,
+    /// Tell more: the plan with everything filled in, paths, addresses of ranks, when what happens
+    #[arg(short, long, global = true, display_order = 27, conflicts_with = "quiet")]
+    pub verbose: bool,
 }
 
 impl Show {
@@ -32,6 +37,18 @@ impl Show {
     pub fn note(self, line: &str) {
         if !self.quiet {
             note(line);
+        }
+    }
+
+    /// Whether standard output is read by people: a result is its summary then, and no line of JSON.
+    pub fn to_people(self) -> bool {
+        !self.json && std::io::stdout().is_terminal()
+    }
+
+    /// Writes what only `-v` shows, with the time since the program began.
+    pub fn detail(self, line: impl FnOnce() -> String) {
+        if self.verbose {
+            note(&stamped(&line()));
         }
     }
 
@@ -52,15 +69,61 @@ pub fn json_line(line: &str) -> std::io::Result<()> {
     write(&format!("{line}\n"))
 }
 
-/// Writes a run's result: the last line on standard output.
+/// Writes a run's result for programs: the last line on standard output.
 pub fn result(result: RunResult, origin: RunOrigin) -> std::io::Result<()> {
     json(&EventLine { what: &Event::Result(result), origin })
 }
 
 /// Writes text to standard output.
 pub fn text(text: &str) -> std::io::Result<()> {
-    write(&printable_lines(text))
+    write(&shown(text, &std::io::stdout()))
 }
+
+/// Text as a stream shows it: printable; on a terminal its lines are broken between words, and headings, bars and
+/// marks stand out.
+fn shown(text: &str, stream: &(impl IsTerminal + AsFd)) -> String {
+    let text = printable_lines(text);
+    if !stream.is_terminal() {
+        return text.into_owned();
+    }
+    let width = terminal_size::terminal_size_of(stream).map_or(WIDTH, |(width, _)| width.0.into());
+    let text = wrapped(&text, width.max(20), 2);
+    if colours(stream) { text.split_inclusive('\n').map(coloured).collect() } else { text }
+}
+
+/// Whether a stream is a terminal that may be written to in colours.
+fn colours(stream: &impl IsTerminal) -> bool {
+    let set = |name| std::env::var_os(name).filter(|value: &std::ffi::OsString| !value.is_empty());
+    stream.is_terminal() && set("NO_COLOR").is_none() && set("TERM").is_some_and(|term| term != "dumb")
+}
+
+fn coloured(line: &str) -> String {
+    let (content, end) = line.split_at(line.trim_end_matches('\n').len());
+    if let Some((name, rest)) = content.split_once(": ").filter(|(name, _)| ["note", "best"].contains(name)) {
+        return format!("{BOLD}{name}:{OFF} {rest}{end}");
+    }
+    if content.ends_with(':') && !content.starts_with(' ') {
+        return format!("{BOLD}{content}{OFF}{end}");
+    }
+    match content.find('█') {
+        Some(at) => format!("{}{CYAN}{}{OFF}{end}", &content[..at], &content[at..]),
+        None => line.into(),
+    }
+}
+
+const BOLD: &str = "\x1b[1m";
+const CYAN: &str = "\x1b[36m";
+const RED: &str = "\x1b[1;31m";
+const HINT: &str = "\x1b[1;36m";
+const OFF: &str = "\x1b[0m";
+
+/// A line with the time since the program began.
+fn stamped(line: &str) -> String {
+    format!("[{:7.3} s] {line}", BEGUN.elapsed().as_secs_f64())
+}
+
+/// When the program began, as far as it says when things happen.
+pub static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 fn write(text: &str) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
@@ -70,16 +133,22 @@ fn write(text: &str) -> std::io::Result<()> {
 
 /// Writes a line to standard error; a closed one is no reason to fail.
 pub fn note(line: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "{}", printable_lines(line));
+    let _ = writeln!(std::io::stderr().lock(), "{}", shown(line, &std::io::stderr()));
 }
 
 /// Writes an error and its hint.
 pub fn error(message: &str, hint: &str) {
-    let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
-    let (red, cyan, off) = if colour { ("\x1b[1;31m", "\x1b[1;36m", "\x1b[0m") } else { ("", "", "") };
-    let mut text = format!("{red}error:{off} {}\n", printable_lines(message));
+    let paint = |style: &str, name: &str, words: &str| {
+        let words = shown(words, &std::io::stderr());
+        if colours(&std::io::stderr()) {
+            format!("{style}{name}{OFF} {words}\n")
+        } else {
+            format!("{name} {words}\n")
+        }
+    };
+    let mut text = paint(RED, "error:", message);
     if !hint.is_empty() {
-        let _ = writeln!(text, "{cyan} hint:{off} {}", printable_lines(hint));
+        text += &paint(HINT, " hint:", hint);
     }
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }
@@ -153,80 +222,36 @@ pub struct Follow {
     /// Whether the stream of `--json` is written here; if a run is recorded, its record does, once events are stored.
     streams: bool,
     bar: Bar,
-    /// Where the workers' time went: sums over the workers, in the order of [`PHASES`].
-    phases: [f64; PHASES.len()],
-    workers: f64,
+    words: EventWords,
 }
-
-/// What the training time is divided into.
-const PHASES: [&str; 6] = ["data", "forward", "backward", "apply", "exchange", "wait"];
 
 impl Follow {
     /// A follower of one run.
     pub fn new(show: Show, origin: RunOrigin, streams: bool) -> Self {
-        let style = "{bar:30} {percent:>3}%  step {pos}/{len}  {msg}  {elapsed} of about {duration}";
-        let bar = Bar::new(show, style);
-        Self { show, origin, streams, bar, phases: [0.0; PHASES.len()], workers: 0.0 }
+        let style = "{bar:20.cyan} {percent:>3}%  step {pos}/{len}  {msg}  {elapsed} of about {duration}";
+        Self { show, origin, streams, bar: Bar::new(show, style), words: EventWords::default() }
     }
 
     pub fn event(&mut self, event: &Event<'_>) {
         // Rows are for the store; a stream of them would bury everything else.
-        if self.show.json && self.streams && !matches!(event, Event::Batch { .. } | Event::Paused) {
+        let streamed = !matches!(event, Event::Batch { .. } | Event::Paused | Event::Bound { .. });
+        if self.show.json && self.streams && streamed {
             // A reader that has gone away is noticed when the result is written.
             let _ = json(&EventLine { what: event, origin: self.origin });
         }
         match *event {
-            Event::Start { plan, parameters, steps, ref kernels, .. } => {
-                self.bar.length(steps);
-                self.line(&format!(
-                    "{} on {}: {parameters} parameters, {steps} steps of {} samples, {} {} ({kernels})",
-                    plan.model,
-                    plan.data,
-                    plan.global_batch(),
-                    plan.threads,
-                    if plan.threads == 1 { "thread" } else { "threads" },
-                ));
-            }
+            Event::Start { steps, .. } => self.bar.length(steps),
             Event::Progress { step, samples, train_s, train_loss } => {
                 self.bar.position(step);
                 let rate = samples as f64 / train_s;
                 self.bar.message(&format!("loss {train_loss:.4}  {rate:.0} samples/s"));
             }
-            Event::Evaluation { step, train_s, loss, accuracy, .. } => self.line(&format!(
-                "step {step:>6}  {train_s:>8.2} s  test loss {loss:.4}  accuracy {:.2}%",
-                100.0 * accuracy
-            )),
-            Event::Phases { data_s, forward_s, backward_s, send_s, wait_s, apply_s, .. } => {
-                // Of several workers, the mean is shown.
-                let one = [data_s, forward_s, backward_s, apply_s, send_s, wait_s];
-                self.workers += 1.0;
-                self.phases.iter_mut().zip(one).for_each(|(sum, seconds)| *sum += seconds);
-            }
-            Event::Waiting { hosts, joined, address } if joined < hosts => {
-                self.line(&format!("waiting for {} of {hosts} hosts at {address}", hosts - joined));
-            }
-            Event::Waiting { .. } => {}
-            Event::Host { host, name, state } => self.line(&match state {
-                "quiet" => format!("host {host}, {name}, may be lost: nothing heard for 2 s"),
-                "back" => format!("host {host}, {name}, is there again"),
-                state => format!("host {host} {state}: {name}"),
-            }),
-            Event::Liveness { rank, state: "suspect" } => {
-                self.line(&format!("suspect rank {rank}: nothing heard of it for 2 s"));
-            }
-            Event::Liveness { rank, .. } => self.line(&format!("rank {rank} is there again")),
-            Event::Refused { rank: Some(rank), cause } => {
-                self.line(&format!("rank {rank} turned a stranger away: {cause}"))
-            }
-            Event::Refused { rank: None, cause } => {
-                self.line(&format!("a stranger was turned away where machines join: {cause}"))
-            }
             Event::Checkpoint { step } => self.bar.position(step),
-            Event::Restarted { step, cause, left } => self.line(&format!(
-                "{cause}\nstarts again from step {step}; {left} more {} possible",
-                if left == 1 { "restart is" } else { "restarts are" }
-            )),
-            Event::Batch { .. } | Event::Paused | Event::Failed { .. } | Event::Result(_) => {}
+            _ => {}
+        }
+        self.words.line(event).into_iter().for_each(|line| self.bar.note(&line));
+        if let Some(detail) = EventWords::detail(event).filter(|_| self.show.verbose) {
+            self.bar.urgent(&stamped(&detail));
         }
     }
 
@@ -237,40 +262,11 @@ impl Follow {
         self.bar.urgent(&line);
     }
 
-    fn line(&self, line: &str) {
-        self.bar.note(line);
-    }
-
     pub fn finish(&self) {
         self.bar.clear();
     }
 
     pub fn summary(&self, result: &RunResult) -> String {
-        let mut text = format!(
-            "accuracy {:.2}% on the test split (loss {:.4}) after {} samples in {} steps\n\
-             training {:.2} s at {:.0} samples/s, startup {:.2} s, peak memory {:.0} MB\n",
-            100.0 * result.final_accuracy,
-            result.final_loss,
-            result.samples,
-            result.steps,
-            result.seconds.train,
-            result.samples_per_s,
-            result.seconds.startup,
-            result.ranks.iter().map(|r| r.rss_peak_bytes).max().unwrap_or(0) as f64 / 1e6,
-        );
-        if let Some(seconds) = result.time_to_accuracy_s {
-            let end = |step| format!("; the run ended there, after step {step}");
-            let end = result.stopped_at_target.map_or_else(String::new, end);
-            text += &format!("target accuracy reached after {seconds:.2} s of training{end}\n");
-        }
-        let whose = if self.workers > 1.0 { " (mean of the workers)" } else { "" };
-        text += &format!("where the training time went{whose}:\n");
-        for (name, sum) in PHASES.iter().zip(self.phases).filter(|(_, sum)| *sum > 0.0) {
-            let seconds = sum / self.workers;
-            let share = seconds / result.seconds.train;
-            let bar = "█".repeat((share * 40.0).round() as usize);
-            text += &format!("  {name:<9} {seconds:>8.3} s {:>5.1}%  {bar}\n", 100.0 * share);
-        }
-        text
+        self.words.summary(result)
     }
 }

@@ -51,8 +51,12 @@ pub fn conclude(
     if let (Some(path), Ok(())) = (path, &kept) {
         summary += &format!("recorded in {}: paceline show {run}\n", path.display());
     }
-    show.note(summary.trim_end());
-    output::result(result, origin)?;
+    if show.to_people() {
+        output::text(&summary)?;
+    } else {
+        show.note(summary.trim_end());
+        output::result(result, origin)?;
+    }
     kept.map_err(|error| Failure::not_recorded(&error))
 }
 
@@ -105,6 +109,18 @@ impl RunRequest {
         }
         *record = self.record(show)?;
         let folder = folder(&self.store, id);
+        show.detail(|| {
+            let (train, test) = (dataset.train.len(), dataset.test.len());
+            let record = match record {
+                Some(record) => format!("recorded in {}", record.path().display()),
+                None => "not recorded".into(),
+            };
+            format!(
+                "{train} training and {test} test samples of {}; {record}, files in {}",
+                plan.data,
+                folder.display()
+            )
+        });
         let checkpointing = self.checkpointing(&folder, interrupt, show)?;
         let report = &mut |event: Event<'_>| {
             if let Some(record) = record {
@@ -125,7 +141,9 @@ impl RunRequest {
             checkpointing: &checkpointing,
             recording: *recording,
         };
-        Ok(run::run(&launch, listen, report)?)
+        let result = run::run(&launch, listen, report)?;
+        show.detail(|| "every rank has ended".into());
+        Ok(result)
     }
 
     /// Refuses a run whose record and checkpoints the disk has no room for, before anything starts.

@@ -29,10 +29,10 @@ pub fn speed(setup: &Setup) -> Outcome<Report> {
         for round in 0..RUNS {
             let mut result =
                 last_json(setup.paceline("simulate", "synthetic", "lenet").args(words.split(' ')))?;
-            seconds.push(number(&result, "/seconds/total")?);
+            seconds.push(number(&result, "/simulation/real_total_s")?);
             memory.push(number(&result, "/simulation/rss_peak_bytes")? / 1e6);
             rates.push(
-                number(&result, "/simulation/messages")? / number(&result, "/simulation/seconds")? / 1e6,
+                number(&result, "/simulation/messages")? / number(&result, "/simulation/real_s")? / 1e6,
             );
             hashes.push(result["trace_sha256"].clone());
             // A thousand ranks' accounts five times over say nothing that the rest does not.

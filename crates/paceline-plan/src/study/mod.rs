@@ -13,6 +13,7 @@ use crate::value::Value;
 pub use file::{
     AxisFile, AxisTable, Goal, Infer, MetricsFile, Objective, Prices, PriorFile, ScaleFile, StudyFile,
 };
+use source::Mistakes;
 pub use source::{StudyError, StudySource};
 
 /// What a study's runs are.
@@ -86,73 +87,76 @@ fn good_name(name: &str) -> bool {
 impl Study {
     /// Reads a study file; `stem` names the study where the file does not.
     pub fn read(file: &str, stem: &str, text: &str) -> Result<Self, StudyError> {
-        let source = StudySource { file: file.into(), text: text.into() };
-        let raw: StudyFile = toml::from_str(text).map_err(|error| source.toml_error(&error))?;
-        let fail = |key: &str, problem: &str| Err(source.error(key, problem));
-        let need = |holds: bool, key: &str, problem: &str| {
-            if holds { Ok(()) } else { Err(source.error(key, problem)) }
-        };
+        let (study, mistakes) = Self::read_with_mistakes(file, stem, text);
+        match mistakes.into_iter().next() {
+            Some(first) => Err(first),
+            None => Ok(study.expect("what has no mistake is a study")),
+        }
+    }
 
+    /// Reads a study file as far as it can be, and finds every mistake in it.
+    pub fn read_with_mistakes(file: &str, stem: &str, text: &str) -> (Option<Self>, Vec<StudyError>) {
+        let source = StudySource { file: file.into(), text: text.into() };
+        let (raw, mut mistakes) = source.read();
+        let Some(raw) = raw else { return (None, mistakes.all) };
         let name = raw.name.unwrap_or_else(|| stem.into());
         let possible =
             "letters, digits, `-`, `_` and `.` are possible, up to 64, the first one a letter or digit";
-        need(good_name(&name), "name", possible)?;
-        need((1..=1000).contains(&raw.repeats), "repeats", "must be between 1 and 1000")?;
+        mistakes.need(good_name(&name), "name", possible);
+        mistakes.need((1..=1000).contains(&raw.repeats), "repeats", "must be between 1 and 1000");
         let max_repeats = raw.max_repeats.unwrap_or(raw.repeats);
-        let range = raw.repeats..=1000;
-        need(range.contains(&max_repeats), "max-repeats", "must be between `repeats` and 1000")?;
+        let range = raw.repeats..=1000.max(raw.repeats);
+        mistakes.need(range.contains(&max_repeats), "max-repeats", "must be between `repeats` and 1000");
         let noise = "noise shows only in repeats: set `repeats` to at least 2";
-        need(max_repeats == raw.repeats || raw.repeats >= 2, "max-repeats", noise)?;
+        mistakes.need(max_repeats <= raw.repeats || raw.repeats >= 2, "max-repeats", noise);
         let example =
             "at least one is needed: [[objectives]] with metric = \"final_accuracy\" and goal = \"maximize\"";
-        need(!raw.objectives.is_empty(), "objectives", example)?;
-        need(raw.budget.runs != Some(0), "budget.runs", "at least 1 is needed")?;
+        mistakes.need(!raw.objectives.is_empty(), "objectives", example);
+        mistakes.need(raw.budget.runs != Some(0), "budget.runs", "at least 1 is needed");
         let minutes = raw.budget.minutes.is_none_or(|m| m > 0.0 && m.is_finite());
-        need(minutes, "budget.minutes", "must be a number above 0")?;
+        mistakes.need(minutes, "budget.minutes", "must be a number above 0");
         if raw.prior.is_some() {
-            need(raw.sampler == "bayes", "prior", "belongs to `sampler = \"bayes\"`")?;
+            mistakes.need(raw.sampler == "bayes", "prior", "belongs to `sampler = \"bayes\"`");
             let predictable = raw.objectives.len() == 1 && raw.workload.is_some();
-            need(predictable, "prior", "needs one objective, and runs of paceline train ([workload])")?;
+            mistakes.need(
+                predictable,
+                "prior",
+                "needs one objective, and runs of paceline train ([workload])",
+            );
         }
         let give_up = raw.budget.give_up.unwrap_or(GIVE_UP);
         let times = "must be at least 1 (times the best), or 0 for never";
-        need(give_up == 0.0 || give_up >= 1.0 && give_up.is_finite(), "budget.give-up", times)?;
-        let (space, outcomes) = space(&source, &raw.axes.0, &raw.constraints)?;
+        mistakes.need(give_up == 0.0 || give_up >= 1.0 && give_up.is_finite(), "budget.give-up", times);
+        let fits = (1..=4096).contains(&raw.infer.batch) && (1..=1024).contains(&raw.infer.threads);
+        mistakes.need(fits, "infer", "`batch` must be between 1 and 4096, `threads` between 1 and 1024");
+        let seconds = (0.01..=3600.0).contains(&raw.infer.seconds);
+        mistakes.need(seconds, "infer.seconds", "must be between 0.01 and 3600 seconds");
+        let space = space(&source, &raw.axes.0, &raw.constraints, &mut mistakes);
         let workload = match (raw.workload, raw.command) {
-            (Some(flags), None) => {
-                if let Some(name) = flags.keys().find(|name| space.axes().iter().any(|a| a.name == **name)) {
-                    return fail(&format!("workload.{name}"), "is an axis too: leave one of them out");
-                }
-                Workload::Train(flags)
-            }
+            (Some(flags), None) => Some(Workload::Train(flags)),
             (None, Some(command)) => {
-                check_command(&source, &command, &space)?;
-                Workload::Command { run: command.run, metrics: command.metrics, timeout_s: command.timeout_s }
+                if let Some((space, _)) = &space {
+                    mistakes.take(check_command(&source, &command, space));
+                }
+                let file::CommandFile { run, metrics, timeout_s } = command;
+                Some(Workload::Command { run, metrics, timeout_s })
             }
             (None, None) => {
-                return fail("", "a table [workload] (flags of paceline train) or [command] is missing");
+                mistakes.add("", "a table [workload] (flags of paceline train) or [command] is missing");
+                None
             }
             (Some(_), Some(_)) => {
-                return fail("command", "a study has either a [workload] or a [command], not both");
+                mistakes.add("command", "a study has either a [workload] or a [command], not both");
+                None
             }
         };
-        for (name, value) in &raw.control.point {
-            let key = format!("control.point.{name}");
-            let Some(axis) = space.axes().iter().find(|a| a.name == *name) else {
-                return fail(&key, "is not an axis; what never varies belongs into [workload]");
-            };
-            if matches!(workload, Workload::Command { .. }) && !axis.levels.contains(value) {
-                let levels: Vec<_> = axis.levels.iter().map(ToString::to_string).collect();
-                let levels = levels.join(", ");
-                return fail(&key, &format!("{value} is not a level of the axis; levels: {levels}"));
-            }
-        }
-        let fits = (1..=4096).contains(&raw.infer.batch) && (1..=1024).contains(&raw.infer.threads);
-        need(fits, "infer", "`batch` must be between 1 and 4096, `threads` between 1 and 1024")?;
-        let seconds = (0.01..=3600.0).contains(&raw.infer.seconds);
-        need(seconds, "infer.seconds", "must be between 0.01 and 3600 seconds")?;
-        check_prices(&source, raw.prices.as_ref(), &workload)?;
-        Ok(Self {
+        let (Some((space, outcomes)), Some(workload)) = (space, workload) else {
+            return (None, mistakes.all);
+        };
+        check_levels(&space, &workload, &raw.control.point, &mut mistakes);
+        mistakes.take(check_prices(&source, raw.prices.as_ref(), &workload));
+        let all = mistakes.all;
+        let study = Self {
             name,
             sampler: raw.sampler,
             prior: raw.prior,
@@ -171,8 +175,9 @@ impl Study {
             control: raw.control.point,
             infer: raw.infer,
             prices: raw.prices,
-            source,
-        })
+            source: source.clone(),
+        };
+        (Some(study), all)
     }
 
     /// The same with other names of figures; those of axes stay.
@@ -198,21 +203,50 @@ impl Study {
     }
 }
 
+/// Whether settings are axes or not, and the control's levels are levels.
+fn check_levels(
+    space: &Space,
+    workload: &Workload,
+    control: &BTreeMap<String, Value>,
+    mistakes: &mut Mistakes<'_>,
+) {
+    let axis = |name: &str| space.axes().iter().find(|axis| axis.name == name);
+    if let Workload::Train(flags) = workload {
+        for name in flags.keys().filter(|name| axis(name).is_some()) {
+            mistakes.add(&format!("workload.{name}"), "is an axis too: leave one of them out");
+        }
+    }
+    for (name, value) in control {
+        let key = format!("control.point.{name}");
+        let Some(axis) = axis(name) else {
+            mistakes.add(&key, "is not an axis; what never varies belongs into [workload]");
+            continue;
+        };
+        if matches!(workload, Workload::Command { .. }) && !axis.levels.contains(value) {
+            let levels: Vec<_> = axis.levels.iter().map(ToString::to_string).collect();
+            let levels = levels.join(", ");
+            mistakes.add(&key, &format!("{value} is not a level of the axis; levels: {levels}"));
+        }
+    }
+}
+
 /// The space, and the conditions that are not on axes alone.
 fn space(
     source: &StudySource,
     axes: &[(String, AxisFile)],
     constraints: &[String],
-) -> Result<(Space, Vec<(usize, Condition)>), StudyError> {
-    let axes =
-        axes.iter().map(|(name, axis)| read_axis(source, name, axis)).collect::<Result<Vec<_>, _>>()?;
+    mistakes: &mut Mistakes<'_>,
+) -> Option<(Space, Vec<(usize, Condition)>)> {
+    let read: Vec<Axis> =
+        axes.iter().filter_map(|(name, axis)| mistakes.take(read_axis(source, name, axis))).collect();
     let (mut on_axes, mut numbers, mut outcomes) = (Vec::new(), Vec::new(), Vec::new());
     for (i, text) in constraints.iter().enumerate() {
-        let condition =
-            Condition::parse(text).map_err(|e| source.error(&format!("constraints[{i}]"), e.to_string()))?;
+        let parsed =
+            Condition::parse(text).map_err(|e| source.error(&format!("constraints[{i}]"), e.to_string()));
+        let Some(condition) = mistakes.take(parsed) else { continue };
         // A condition without any axis is about what runs measure; one that names an axis and something else might
         // be either, so only figures that look like figures count.
-        let is_axis = |name: &&str| axes.iter().any(|a| a.name == **name);
+        let is_axis = |name: &&str| axes.iter().any(|(axis, _)| axis == *name);
         let names = condition.names();
         if names.iter().any(is_axis) && !names.iter().any(|n| n.contains('_')) || names.iter().all(is_axis) {
             numbers.push(i);
@@ -221,6 +255,9 @@ fn space(
             outcomes.push((i, condition));
         }
     }
+    if read.len() < axes.len() {
+        return None;
+    }
     let located = |error: SpaceError| {
         let at = error.subject.strip_prefix("constraints[").and_then(|rest| {
             let i: usize = rest.trim_end_matches(']').parse().ok()?;
@@ -228,12 +265,10 @@ fn space(
         });
         source.error(&at.unwrap_or(error.subject), error.problem)
     };
-    let space = Space::new(axes, on_axes).map_err(located)?;
+    let space = mistakes.take(Space::new(read, on_axes).map_err(located))?;
     let none = space.points(crate::space::ENUMERABLE).is_some_and(|points| points.is_empty());
-    if none {
-        return Err(source.error("constraints", "no combination of levels meets all of them"));
-    }
-    Ok((space, outcomes))
+    mistakes.need(!none, "constraints", "no combination of levels meets all of them");
+    (!none).then_some((space, outcomes))
 }
 
 /// Levels that a range may have.

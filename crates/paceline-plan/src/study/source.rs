@@ -2,9 +2,11 @@
 
 use std::ops::Range;
 
+use serde::Deserialize;
 use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::de::{DeArray, DeTable, DeValue, Deserializer};
 
+use super::file::StudyFile;
 use crate::value::nearest;
 
 /// A mistake in a study file.
@@ -38,8 +40,38 @@ impl StudySource {
         StudyError { file: self.file.clone(), line, key: key.into(), problem: problem.into() }
     }
 
+    /// The file, as far as it can be read, and every mistake of the reader: what holds one is taken out, and the rest
+    /// is read again.
+    pub(super) fn read(&self) -> (Option<StudyFile>, Mistakes<'_>) {
+        let mut mistakes = Mistakes { source: self, all: Vec::new(), taken_out: Vec::new() };
+        let (mut root, syntax) = DeTable::parse_recoverable(&self.text);
+        if !syntax.is_empty() {
+            mistakes.all = syntax.iter().map(|error| self.toml_error(error)).collect();
+            mistakes.all.dedup();
+            return (None, mistakes);
+        }
+        loop {
+            let error = match StudyFile::deserialize(Deserializer::from(root.clone())) {
+                Ok(file) => return (Some(file), mistakes),
+                Err(error) => error,
+            };
+            let mistake = self.toml_error(&error);
+            let missing = error.message().strip_prefix("missing field ").map(|name| name.trim_matches('`'));
+            let taken_out = match missing.and_then(empty).filter(|_| mistake.key.is_empty()) {
+                Some((name, value)) => {
+                    root.get_mut().insert(Spanned::new(0..0, name.into()), Spanned::new(0..0, value));
+                    Some(name.to_owned())
+                }
+                None => error.span().and_then(|span| take_out(root.get_mut(), span.start)),
+            };
+            mistakes.all.push(mistake);
+            let Some(key) = taken_out else { return (None, mistakes) };
+            mistakes.taken_out.push(key);
+        }
+    }
+
     /// A mistake that the TOML reader found.
-    pub(super) fn toml_error(&self, error: &toml::de::Error) -> StudyError {
+    fn toml_error(&self, error: &toml::de::Error) -> StudyError {
         let at = error.span().map_or(0, |span| span.start);
         let key = DeTable::parse(&self.text).ok().and_then(|root| key_at(root.get_ref(), at));
         let key = key.unwrap_or_default();
@@ -82,6 +114,70 @@ impl StudySource {
         }
         self.line_at(at)
     }
+}
+
+/// The mistakes of a study file so far.
+pub(super) struct Mistakes<'s> {
+    source: &'s StudySource,
+    pub all: Vec<StudyError>,
+    /// Keys that were taken out because of a mistake: what follows from that is none.
+    taken_out: Vec<String>,
+}
+
+impl Mistakes<'_> {
+    /// A mistake at a key, unless it follows from another one there.
+    pub fn add(&mut self, key: &str, problem: &str) {
+        if !self.taken_out.iter().any(|other| key.starts_with(other.as_str()) || other.starts_with(key)) {
+            self.all.push(self.source.error(key, problem));
+        }
+    }
+
+    pub fn need(&mut self, holds: bool, key: &str, problem: &str) {
+        if !holds {
+            self.add(key, problem);
+        }
+    }
+
+    /// What was read, or else a mistake.
+    pub fn take<T>(&mut self, read: Result<T, StudyError>) -> Option<T> {
+        read.map_err(|error| self.add(&error.key, &error.problem)).ok()
+    }
+}
+
+/// What stands for a key that every study has, while the rest is read.
+fn empty(name: &str) -> Option<(&'static str, DeValue<'static>)> {
+    match name {
+        "axes" => Some(("axes", DeValue::Table(DeTable::new()))),
+        "objectives" => Some(("objectives", DeValue::Array(DeArray::new()))),
+        _ => None,
+    }
+}
+
+/// Takes out the innermost entry around a place in the text; which one.
+fn take_out(table: &mut DeTable<'_>, at: usize) -> Option<String> {
+    let holds = |span: Range<usize>| span.contains(&at);
+    let mut found = None;
+    for (key, value) in table.iter_mut() {
+        let inner = match value.get_mut() {
+            DeValue::Table(inner) => take_out(inner, at).map(|inner| format!(".{inner}")),
+            DeValue::Array(array) => {
+                array.iter_mut().enumerate().find_map(|(i, item)| match item.get_mut() {
+                    DeValue::Table(inner) => take_out(inner, at).map(|inner| format!("[{i}].{inner}")),
+                    _ => None,
+                })
+            }
+            _ => None,
+        };
+        if let Some(inner) = inner {
+            return Some(format!("{}{inner}", key.get_ref()));
+        }
+        if holds(key.span()) || holds(value.span()) {
+            found = Some(key.get_ref().to_string());
+        }
+    }
+    let key = found?;
+    table.remove(key.as_str());
+    Some(key)
 }
 
 enum Step<'a> {

@@ -212,7 +212,7 @@ impl Record {
             Event::Batch { rank, batch } => return self.batch(rank, batch),
             Event::Paused => return self.sync(),
             // The end stores it.
-            Event::Result(_) => return,
+            Event::Result(_) | Event::Bound { .. } => return,
             Event::Start { parameters, steps, ref kernels, .. } => {
                 Some(Job::Start { parameters, steps, kernels: kernels.clone() })
             }

@@ -48,6 +48,9 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     written(&measured.text())?;
     let (seconds, out) = (start.elapsed().as_secs_f64(), args.out.display().to_string());
     show.note(&format!("wrote {out} after {seconds:.1} s"));
+    if show.to_people() {
+        return Ok(());
+    }
     output::json(&Summary {
         r#type: "calibration",
         out,

@@ -1,7 +1,9 @@
 //! `paceline check`: a study file, looked at without running anything.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use paceline_plan::StudyError;
+use paceline_record::FailureKind;
 use serde_json::json;
 
 use crate::failure::Failure;
@@ -24,7 +26,11 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     let Some(path) = args.study.as_ref().filter(|_| !args.schema) else {
         return Ok(output::json(&paceline_plan::study::schema())?);
     };
-    let study = paceline_study::read(path, registries())?;
+    let (study, mistakes) = paceline_study::read_with_mistakes(path, registries())?;
+    let study = match study {
+        Some(study) if mistakes.is_empty() => study,
+        _ => return Err(refused(path, &mistakes, show)?),
+    };
     let points = study.space.points(paceline_plan::ENUMERABLE).map(|points| points.len());
     if show.json {
         return Ok(output::json(&json!({
@@ -36,4 +42,17 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
             format!("{n} points")
         });
     Ok(output::text(&format!("{}: {} axes, {many}; ok\n", path.display(), study.space.axes().len()))?)
+}
+
+/// Tells every mistake; programs get a document.
+fn refused(path: &Path, mistakes: &[StudyError], show: Show) -> Result<Failure, Failure> {
+    if show.json {
+        let one = |m: &StudyError| json!({"line": m.line, "key": m.key, "problem": m.problem});
+        let mistakes: Vec<_> = mistakes.iter().map(one).collect();
+        output::json(&json!({"type": "mistakes", "file": path.display().to_string(), "mistakes": mistakes}))?;
+    }
+    let told: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
+    let many = if told.len() > 1 { format!("{} mistakes\n", told.len()) } else { String::new() };
+    let hint = "`paceline init` writes a commented study file; docs/studies.md says what each key means";
+    Ok(Failure::new(FailureKind::Plan, many + &told.join("\n"), hint))
 }

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use paceline_analyze::sheet::{WIDTH, wrapped};
+use paceline_plan::printable_lines;
 use paceline_study::{StudyOutline, probe};
 
 use super::store::Where;
@@ -31,5 +33,5 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
         seconds = Some(probe(&study, registries(), &args.store.folder())?);
     }
     let outline = StudyOutline::new(&study, registries(), seconds)?;
-    show.print(&outline.json(), || outline.text())
+    show.print(&outline.json(), || wrapped(&printable_lines(&outline.text()), WIDTH, 2))
 }

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use paceline_analyze::sheet::{WIDTH, wrapped};
+use paceline_plan::printable_lines;
 use paceline_study::{
     StudyState, all_points, calibration, compare, measured_points, prediction_document, prediction_words,
     predictions,
@@ -56,5 +58,6 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
         let document = prediction_document(&study.name, &predicted, compared.as_deref());
         return Ok(output::json(&document)?);
     }
-    Ok(output::text(&prediction_words(&predicted, compared.as_deref().unwrap_or_default()))?)
+    let words = prediction_words(&predicted, compared.as_deref().unwrap_or_default());
+    Ok(output::text(&wrapped(&printable_lines(&words), WIDTH, 4))?)
 }

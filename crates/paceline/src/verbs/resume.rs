@@ -66,9 +66,11 @@ fn resume_run(args: &Args, show: Show, started: Started) -> Result<(), Failure> 
     let found = found.map_err(|error| Failure::from(error).neither(&store))?;
     let run = found.run;
     if let Some(result) = found.result {
-        if !show.quiet {
-            output::note(&format!("run {run} has ended already; this is its result"));
+        let ended = format!("run {run} has ended already; `paceline show {run}` shows it\n");
+        if show.to_people() {
+            return Ok(output::text(&ended)?);
         }
+        show.note(ended.trim_end());
         let origin = if result.simulated.is_some() { RunOrigin::Simulated } else { RunOrigin::Measured };
         return Ok(output::result(result, origin)?);
     }

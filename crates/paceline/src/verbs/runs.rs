@@ -1,6 +1,7 @@
 //! `paceline runs`: what is in the store.
 
-use paceline_analyze::sheet::aligned;
+use paceline_analyze::sheet::{WIDTH, aligned, wrapped};
+use paceline_plan::printable;
 use paceline_record::store::RunRow;
 use serde::Serialize;
 
@@ -75,30 +76,25 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     Ok(output::text(&table(&rows))?)
 }
 
+/// What fits a terminal: the rest is in `--json` and `paceline show`; why runs failed stands below.
 pub fn table(rows: &[ListedRun<'_>]) -> String {
-    let or =
-        |value: Option<f64>, digits: usize| value.map_or_else(|| "-".into(), |v| format!("{v:.digits$}"));
-    let cells: Vec<Vec<String>> = rows
-        .iter()
-        .map(|r| {
-            let steps = r.steps.map_or_else(|| "?".into(), |n| n.to_string());
-            let ranks =
-                if r.servers > 0 { format!("{}+{}", r.workers, r.servers) } else { r.workers.to_string() };
-            vec![
-                r.run.into(),
-                if r.origin == "simulated" { format!("{}, simulated", r.state) } else { r.state.into() },
-                format!("{} on {}", r.model, r.data),
-                r.strategy.into(),
-                ranks,
-                format!("{}/{steps}", r.steps_done),
-                format!("{:.1}", r.seconds),
-                or(r.samples_per_s, 0),
-                or(r.accuracy.map(|a| 100.0 * a), 2),
-                r.error.unwrap_or_default().into(),
-            ]
-        })
-        .collect();
-    let head =
-        ["run", "state", "what", "strategy", "ranks", "steps", "s", "samples/s", "accuracy %", "error"];
-    aligned(&head, 1, &cells)
+    let cells = |r: &ListedRun<'_>| {
+        let steps = r.steps.map_or_else(|| "?".into(), |n| n.to_string());
+        let state = if r.origin == "simulated" && r.state == "ok" { r.origin } else { r.state };
+        let servers = if r.servers > 0 { format!("+{}", r.servers) } else { String::new() };
+        vec![
+            r.run.into(),
+            state.into(),
+            format!("{} on {}", r.model, r.data),
+            format!("{} {}{servers}", r.strategy, r.workers),
+            if r.steps == Some(r.steps_done) { steps } else { format!("{}/{steps}", r.steps_done) },
+            r.accuracy.map_or_else(|| "-".into(), |accuracy| format!("{:.2}", 100.0 * accuracy)),
+        ]
+    };
+    let head = ["run", "state", "what", "strategy, ranks", "steps", "acc. %"];
+    let mut text = aligned(&head, 4, &rows.iter().map(cells).collect::<Vec<_>>());
+    for (run, error) in rows.iter().filter_map(|row| Some((row.run, row.error?))) {
+        text += &wrapped(&format!("{run}: {}\n", printable(error)), WIDTH, 2);
+    }
+    text
 }

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use paceline_plan::PlanError;
 use paceline_record::process::{self, Started};
 use paceline_record::store::EventSink;
-use paceline_record::{Event, Record, RunOrigin, RunResult};
+use paceline_record::{Event, Record, RunOrigin};
 use paceline_resolve::{TypedPlan, resolve};
 use paceline_train::{model, weights};
 use paceline_virtual::run::{self, Scenario};
-use paceline_virtual::{Calibration, Cluster, Terms};
+use paceline_virtual::{Calibration, Cluster, Terms, reservations, words};
 
 use super::store::BUILD;
 use super::train;
@@ -97,7 +97,9 @@ pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
     args.train.listening.refuse("virtual time has no other machines; --cluster FILE describes some")?;
     let known = args.hardware.read()?;
     if known.cluster.is_none() {
-        paceline_launch::run::check_hosts(&plan, &registries().runs().transports, false)?;
+        let checked = paceline_launch::run::check_hosts(&plan, &registries().runs().transports, false);
+        let problem = "says where ranks sit; give --network, e.g. 1gbit,200us, or --cluster FILE";
+        checked.map_err(|error| PlanError { problem: problem.into(), ..error })?;
     }
     let folders = args.train.settings.0.data_folders();
     let typed = TypedPlan::new(&plan, registries().runs())?;
@@ -105,6 +107,9 @@ pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
     plan.check(dataset.train.len())?;
     weights::check(&typed, &dataset)?.iter().for_each(|note| show.note(note));
     known.tell(show);
+    show.detail(|| {
+        format!("{} training and {} test samples of {}", dataset.train.len(), dataset.test.len(), plan.data)
+    });
     let id = process::new_run_id();
     let terms = known.terms();
     let recording = args.train.recording()?;
@@ -133,31 +138,7 @@ pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
             return Err(failure);
         }
     };
-    let summary = if args.learn { follow.summary(&result) } else { summary(&result) };
-    let cost = result.simulated.as_ref().and_then(|simulated| simulated.cost);
-    let cost = cost.map_or_else(String::new, |cost| format!("cost {cost:.4}\n"));
-    let text = format!("in virtual time:\n{summary}{cost}");
+    let learned = args.learn.then(|| follow.summary(&result));
+    let text = words::summary(&result, &reservations(&plan, &dataset, &known.terms())?, learned);
     conclude(result, text, record, &id, RunOrigin::Simulated, show)
-}
-
-/// A result without a model, in words.
-fn summary(result: &RunResult) -> String {
-    let workers: Vec<_> = result.ranks.iter().filter(|rank| rank.role == "worker").collect();
-    let mean = |f: fn(&paceline_record::RankTotals) -> f64| {
-        let all: f64 = workers.iter().map(|rank| f(rank)).sum();
-        100.0 * all / workers.len().max(1) as f64 / result.seconds.train
-    };
-    format!(
-        "{} steps in {:.3} s, {:.3} ms each, {:.0} samples/s (simulated in {:.2} s)\n\
-         of the workers' time {:.1}% computing, {:.1}% exchanging, {:.1}% updating, {:.1}% waiting\n",
-        result.steps,
-        result.seconds.train,
-        1e3 * result.seconds.train / result.steps.max(1) as f64,
-        result.samples_per_s,
-        result.seconds.total,
-        mean(|rank| rank.compute_s),
-        mean(|rank| rank.send_s),
-        mean(|rank| rank.apply_s),
-        mean(|rank| rank.wait_s),
-    )
 }

@@ -19,7 +19,7 @@ pub fn run(started: Started) -> Result<(), Failure> {
         Failure::new(FailureKind::Usage, format!("the document of this run cannot be read: {error}"), hint)
     })?;
     let TrialDocument { task, plan, folders, json, quiet } = document;
-    let (folders, show) = (Folders(folders), Show { json, quiet });
+    let (folders, show) = (Folders(folders), Show { json, quiet, verbose: false });
     match task {
         TrialTask::Train { store, recording } => {
             let run = process::new_run_id();

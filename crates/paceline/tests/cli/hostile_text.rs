@@ -7,7 +7,7 @@ use std::process::Command;
 use paceline_record::Store;
 use paceline_record::store::FILE;
 
-use crate::support::{Ran, run};
+use crate::support::{Ran, joined, run};
 
 /// Sets a terminal's title, clears the screen, and turns the direction of the rest of the line.
 const HOSTILE: &str = "\u{1b}]0;owned\u{7}\u{1b}[2J\u{9b}31m\u{202e}txt";
@@ -58,7 +58,7 @@ fn levels_and_errors_of_studies_are_shown_escaped_everywhere() {
     );
     let explored = paceline(folder, &["explore", "s.toml"]);
     assert_eq!(explored.code, 0, "{}", explored.stderr);
-    assert!(explored.stderr.contains(&format!("failed: fail {SHOWN}")), "{}", explored.stderr);
+    assert!(joined(&explored.stderr).contains(&format!("failed: fail {SHOWN}")), "{}", explored.stderr);
     assert!(explored.stdout.contains(&format!("best: a {SHOWN}\n")), "{}", explored.stdout);
     assert!(paceline(folder, &["status", "s"]).stdout.contains(SHOWN));
     for words in [&["status"][..], &["analyze", "s"], &["resume", "s"], &["predict", "s"]] {
@@ -109,7 +109,7 @@ fn a_stored_error_is_listed_and_shown_escaped() {
     connection.execute(sql, [format!("lost\n{HOSTILE}")]).unwrap();
     drop(connection);
     let listed = paceline(folder.path(), &["runs"]);
-    assert!(listed.stdout.contains(&format!("lost\\n{SHOWN}")), "{}", listed.stdout);
+    assert!(joined(&listed.stdout).contains(&format!("lost\\n{SHOWN}")), "{}", listed.stdout);
     assert!(paceline(folder.path(), &["show", "r1"]).stdout.contains(SHOWN));
     paceline(folder.path(), &["explain", "r1"]);
 }

@@ -37,6 +37,7 @@ mod studies;
 mod support;
 mod tables;
 mod targets;
+mod terminal;
 mod train;
 mod transports;
 mod weights;

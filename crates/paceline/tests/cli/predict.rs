@@ -84,7 +84,20 @@ fn every_point_is_predicted_with_an_interval_and_what_it_learns() {
     assert_eq!(timed["points"][0]["prediction"]["final_accuracy"], Value::Null);
     assert_eq!(timed["points"][0]["prediction"]["train_s"], points[0]["prediction"]["train_s"]);
     let told = place.run("predict s.toml --quiet --time-only");
-    assert!(told.stdout.contains("outside of what was measured: nothing was calibrated"), "{}", told.stdout);
+    let lines: Vec<&str> = told.stdout.lines().collect();
+    // The summary comes first, and what it rests on before anything else.
+    assert_eq!(
+        lines[..2],
+        ["8 points predicted", "not calibrated: nothing was measured: times come from round numbers"]
+    );
+    assert!(lines[2].starts_with("fastest training: "), "{}", told.stdout);
+    assert!(told.stdout.contains("not modelled: evaluations") && told.stdout.contains("buffers"));
+    assert_eq!(
+        told.stdout.matches("not calibrated").count(),
+        1,
+        "not again for every point: {}",
+        told.stdout
+    );
 }
 
 #[test]

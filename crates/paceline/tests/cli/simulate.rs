@@ -152,6 +152,51 @@ fn a_cluster_has_links_cores_speeds_and_prices() {
 }
 
 #[test]
+fn the_summary_says_what_it_rests_on_what_it_costs_and_what_it_leaves_out() {
+    let cluster = "[[host]]\nname = \"big\"\ncores = 8\nbandwidth = \"10gbit\"\nlatency = \"50us\"\nprice-per-hour = 3.6\n\
+                   [[host]]\nname = \"small\"\ncount = 9\ncores = 2\nbandwidth = \"1gbit\"\nlatency = \"50us\"\nprice-per-hour = 0.9\n";
+    let words = |file: &str| paceline(&format!("simulate --workers 3 --steps 50 --cluster {file}"));
+    let ran = words(&file("unit.toml", &format!("currency = \"EUR\"\n{cluster}")));
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let summary = ran.stderr.split("in virtual time:\n").nth(1).unwrap_or_else(|| panic!("{}", ran.stderr));
+    assert!(summary.starts_with("not calibrated: nothing was measured"), "{summary}");
+    assert!(summary.contains(" EUR for 3 hosts (1 big, 2 small) over "), "{summary}");
+    assert!(summary.contains("not modelled: ") && summary.contains("buffers"), "{summary}");
+    assert!(summary.contains(" s of real time, event by event, "), "{summary}");
+    let result = ran.result();
+    assert_eq!(result["currency"], "EUR");
+    assert_eq!(result["hosts"][1], serde_json::json!({"name": "small", "count": 2}));
+    let nameless = words(&file("nameless.toml", cluster)).stderr;
+    assert!(nameless.contains("(in the unit of the cluster's prices) for 3 hosts"), "{nameless}");
+}
+
+#[test]
+fn all_seconds_of_a_simulated_result_are_virtual_and_real_ones_have_their_own_name() {
+    // A long run in virtual time that takes next to none.
+    let result = result("simulate --quiet --workers 2 --network 1mbit,10ms --hosts 2 --steps 500");
+    let second =
+        |path: &str| result.pointer(path).and_then(Value::as_f64).unwrap_or_else(|| panic!("{path}"));
+    let [total, startup, train] =
+        ["total", "startup", "train"].map(|name| second(&format!("/seconds/{name}")));
+    assert!((total - startup - train).abs() < 1e-9 && train > 100.0, "{total} {startup} {train}");
+    assert!(second("/simulation/real_s") <= second("/simulation/real_total_s"));
+    assert!(second("/simulation/real_total_s") < train, "{result}");
+}
+
+#[test]
+fn hints_name_the_verb_that_was_called() {
+    for (words, hint) in [
+        ("simulate --batch 0", "`paceline simulate --help`"),
+        ("train --batch 0", "`paceline train --help`"),
+        ("simulate --workers 3 --hosts 3", "or --cluster FILE"),
+    ] {
+        let ran = paceline(words);
+        assert!(ran.code == 3 && ran.stderr.contains(hint), "{words}: {}", ran.stderr);
+        assert!(!ran.stderr.contains("--listen"), "{words}: {}", ran.stderr);
+    }
+}
+
+#[test]
 fn a_straggler_holds_up_who_waits_for_it() {
     let words = "simulate --quiet --workers 4 --servers 1 --strategy ps --steps 40 --batch 256";
     let seconds = |more: &str| result(&format!("{words} {more}"))["seconds"]["train"].as_f64().unwrap();

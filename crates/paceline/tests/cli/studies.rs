@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use paceline_random::{Purpose, Stream};
 use serde_json::Value;
 
-use crate::support::{PATIENCE, Ran, gone, run, signal};
+use crate::support::{PATIENCE, Ran, gone, joined, run, signal};
 
 struct Place {
     folder: tempfile::TempDir,
@@ -690,7 +690,7 @@ goal = "minimize"
         assert_eq!(exit(&event["exit"]), (code, signal), "{event}");
         let cause = event["end"]["cause"].as_str().unwrap();
         assert!(cause.starts_with(words), "{cause}");
-        assert!(ran.stderr.contains(&format!("how {how}: failed: {words}")), "{}", ran.stderr);
+        assert!(joined(&ran.stderr).contains(&format!("how {how}: failed: {words}")), "{}", ran.stderr);
         assert!(status.contains(&format!("  1 failed: {words}")), "{status}");
         let ended = journal.iter().find(|e| e["entry"] == "end" && e["id"] == event["id"]).unwrap();
         assert_eq!(

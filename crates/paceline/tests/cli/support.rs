@@ -51,6 +51,11 @@ pub fn run(command: &mut Command) -> Ran {
     Ran { code: out.status.code().unwrap_or(-1), stdout: text(out.stdout), stderr: text(out.stderr) }
 }
 
+/// Lines that were broken to fit a terminal, as one.
+pub fn joined(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 /// A training run under way, told of as events. Dropping it kills the launcher, so that no test leaves an
 /// endless one behind.
 pub struct Running {

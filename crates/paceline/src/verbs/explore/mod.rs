@@ -5,6 +5,8 @@ pub mod table;
 use std::path::{Path, PathBuf};
 
 use clap::ArgGroup;
+use paceline_analyze::sheet::{WIDTH, wrapped};
+use paceline_plan::printable_lines;
 use paceline_study::{Findings, StudyEvent, StudyState, check_records, drive};
 
 use super::store::Where;
@@ -50,6 +52,7 @@ impl Running {
     /// Makes the runs that are left, and tells what came of them.
     pub fn go(&self, mut state: StudyState, show: Show) -> Result<(), Failure> {
         let (store, watch) = (self.store.folder(), StudyProgress::new(show));
+        show.detail(|| format!("the study's journal is in {}", state.folder().display()));
         let done = drive(&mut state, &store, self.parallel as usize, &mut |event| watch.take(event));
         watch.bar.clear();
         done?;
@@ -66,7 +69,7 @@ pub struct StudyProgress {
 
 impl StudyProgress {
     pub fn new(show: Show) -> Self {
-        Self { bar: Bar::new(show, "{bar:24} {pos}/{len} runs  {msg}"), show }
+        Self { bar: Bar::new(show, "{bar:20.cyan} {pos}/{len} runs  {msg}"), show }
     }
 
     pub fn take(&self, event: StudyEvent<'_>) -> std::io::Result<()> {
@@ -76,7 +79,8 @@ impl StudyProgress {
                 if self.show.json {
                     output::json(&document)?;
                 }
-                self.bar.note(&line);
+                self.show.detail(|| document.to_string());
+                self.bar.note(&wrapped(&printable_lines(&line), WIDTH, 2));
             }
             StudyEvent::Progress { done, expected, message } => {
                 self.bar.length(expected.max(done));

@@ -1,0 +1,63 @@
+//! What virtual time says, for people.
+
+use paceline_record::{HostsUsed, RankTotals, RunResult, SimulationDetails};
+
+/// What is not modelled, whatever is simulated.
+pub const NOT_MODELLED: &str = "evaluations, checkpoints, restarts, decoding of images, memory, the kernel's and the \
+                                sockets' buffers (--buffer), lost packets";
+
+/// A simulated result: what it rests on, what came out, what it leaves out. `learned` is what came of the training,
+/// where gradients were computed.
+pub fn summary(result: &RunResult, reservations: &[String], learned: Option<String>) -> String {
+    let mut text = String::from("in virtual time:\n");
+    for reservation in reservations {
+        text += &format!("not calibrated: {reservation}\n");
+    }
+    text += &learned.unwrap_or_else(|| timing(result));
+    let Some(details) = &result.simulated else { return text };
+    if let Some(cost) = details.cost {
+        let seconds = result.seconds.train;
+        text += &format!("cost {cost:.4} {} over {seconds:.3} s of training\n", price(details));
+    }
+    let made = &details.simulation;
+    let by = if made.by == "schedule" { "as one schedule" } else { "event by event" };
+    text += &format!("not modelled: {NOT_MODELLED}\n");
+    text + &format!("simulated in {:.2} s of real time, {by}, {} messages\n", made.real_s, made.messages)
+}
+
+fn timing(result: &RunResult) -> String {
+    let workers: Vec<&RankTotals> = result.ranks.iter().filter(|rank| rank.role == "worker").collect();
+    let mean = |f: fn(&RankTotals) -> f64| {
+        let all: f64 = workers.iter().map(|rank| f(rank)).sum();
+        100.0 * all / workers.len().max(1) as f64 / result.seconds.train
+    };
+    format!(
+        "{} steps in {:.3} s, {:.3} ms each, {:.0} samples/s\n\
+         of the workers' time {:.1}% computing, {:.1}% exchanging, {:.1}% updating, {:.1}% waiting\n",
+        result.steps,
+        result.seconds.train,
+        1e3 * result.seconds.train / result.steps.max(1) as f64,
+        result.samples_per_s,
+        mean(|rank| rank.compute_s),
+        mean(|rank| rank.send_s),
+        mean(|rank| rank.apply_s),
+        mean(|rank| rank.wait_s),
+    )
+}
+
+/// The unit of a cost, and what it pays for: `EUR for 4 hosts (3 small, 1 big)`.
+fn price(details: &SimulationDetails) -> String {
+    format!("{} for {}", unit(details.currency.as_deref()), hosts(&details.hosts))
+}
+
+/// The unit of a cost.
+pub fn unit(currency: Option<&str>) -> &str {
+    currency.unwrap_or("(in the unit of the cluster's prices)")
+}
+
+/// Hosts by their names: `4 hosts (3 small, 1 big)`.
+pub fn hosts(used: &[HostsUsed]) -> String {
+    let count: usize = used.iter().map(|group| group.count).sum();
+    let names: Vec<String> = used.iter().map(|group| format!("{} {}", group.count, group.name)).collect();
+    format!("{count} {} ({})", if count == 1 { "host" } else { "hosts" }, names.join(", "))
+}
