@@ -215,7 +215,7 @@ impl Plan {
     pub fn total_samples(&self, samples: usize) -> u64 {
         match self.work {
             TrainingLength::Epochs(epochs) => (epochs * samples as f64).round() as u64,
-            TrainingLength::Steps(steps) => steps * self.global_batch() as u64,
+            TrainingLength::Steps(steps) => steps.saturating_mul(self.global_batch() as u64),
         }
     }
 
@@ -226,7 +226,7 @@ impl Plan {
 
     /// Samples of a step of all workers together.
     pub fn global_batch(&self) -> usize {
-        self.batch * self.shares()
+        self.batch.saturating_mul(self.shares())
     }
 
     /// Whether the plan can be run on a training split of `samples`.
@@ -246,7 +246,7 @@ impl Plan {
         need((1..=self.batch).contains(&passes), "--micro-batches", &passes, &problem)?;
         let problem = format!("the training split has only {samples} samples: at most {samples} shares");
         need(self.shares() <= samples, "--shares", &self.shares(), &problem)?;
-        let ranks = self.workers + self.servers;
+        let ranks = self.workers.saturating_add(self.servers);
         need(ranks <= 4096, "--workers", &self.workers, "at most 4096 processes in all")?;
         self.check_hosts()?;
         need(self.bucket >= size_of::<f32>(), "--bucket", &self.bucket, "at least 4 bytes")?;
@@ -378,6 +378,14 @@ pub(crate) mod tests {
             refused.starts_with("--eval-samples 359: the test split of digits has only 358"),
             "{refused}"
         );
+    }
+
+    #[test]
+    fn numbers_beyond_all_bounds_are_refused_and_do_not_overflow() {
+        let most = usize::MAX;
+        assert_eq!(Plan { workers: most, servers: 1, ..plan() }.check(most).unwrap_err().flag, "--workers");
+        let steps = TrainingLength::Steps(5);
+        assert_eq!(Plan { batch: most, work: steps, ..plan() }.check(100).unwrap_err().flag, "--batch");
     }
 
     #[test]

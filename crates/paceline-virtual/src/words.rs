@@ -17,7 +17,8 @@ pub fn summary(result: &RunResult, reservations: &[String], learned: Option<Stri
     let Some(details) = &result.simulated else { return text };
     if let Some(cost) = details.cost {
         let seconds = result.seconds.train;
-        text += &format!("cost {cost:.4} {} over {seconds:.3} s of training\n", price(details));
+        let cost = if cost < 0.01 { format!("{cost:.2e}") } else { format!("{cost:.4}") };
+        text += &format!("cost {cost} {} over {seconds:.3} s of training\n", price(details));
     }
     let made = &details.simulation;
     let by = if made.by == "schedule" { "as one schedule" } else { "event by event" };

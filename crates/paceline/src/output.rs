@@ -228,7 +228,7 @@ pub struct Follow {
 impl Follow {
     /// A follower of one run.
     pub fn new(show: Show, origin: RunOrigin, streams: bool) -> Self {
-        let style = "{bar:20.cyan} {percent:>3}%  step {pos}/{len}  {msg}  {elapsed} of about {duration}";
+        let style = "{bar:10.cyan} {percent:>3}%  step {pos}/{len}  {msg}  {elapsed} of about {duration}";
         Self { show, origin, streams, bar: Bar::new(show, style), words: EventWords::default() }
     }
 

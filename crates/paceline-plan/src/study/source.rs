@@ -43,7 +43,7 @@ impl StudySource {
     /// The file, as far as it can be read, and every mistake of the reader: what holds one is taken out, and the rest
     /// is read again.
     pub(super) fn read(&self) -> (Option<StudyFile>, Mistakes<'_>) {
-        let mut mistakes = Mistakes { source: self, all: Vec::new(), taken_out: Vec::new() };
+        let mut mistakes = Mistakes { source: self, all: Vec::new(), unfit: Vec::new() };
         let (mut root, syntax) = DeTable::parse_recoverable(&self.text);
         if !syntax.is_empty() {
             mistakes.all = syntax.iter().map(|error| self.toml_error(error)).collect();
@@ -55,18 +55,26 @@ impl StudySource {
                 Ok(file) => return (Some(file), mistakes),
                 Err(error) => error,
             };
-            let mistake = self.toml_error(&error);
+            let mut mistake = self.toml_error(&error);
+            let at = error.span().map_or(0, |span| span.start);
             let missing = error.message().strip_prefix("missing field ").map(|name| name.trim_matches('`'));
-            let taken_out = match missing.and_then(empty).filter(|_| mistake.key.is_empty()) {
-                Some((name, value)) => {
-                    root.get_mut().insert(Spanned::new(0..0, name.into()), Spanned::new(0..0, value));
-                    Some(name.to_owned())
-                }
-                None => error.span().and_then(|span| take_out(root.get_mut(), span.start)),
+            let filled = missing.and_then(|name| fill_in(root.get_mut(), at, name));
+            if let Some(Place::Root) = filled {
+                (mistake.key, mistake.line) = (String::new(), 1);
+            }
+            let unfit = match (filled, missing) {
+                (Some(Place::Root), Some(name)) => Some(name.to_owned()),
+                (Some(Place::Entry), _) => Some(mistake.key.clone()),
+                _ => take_out(root.get_mut(), at),
             };
-            mistakes.all.push(mistake);
-            let Some(key) = taken_out else { return (None, mistakes) };
-            mistakes.taken_out.push(key);
+            // What is missing because it was taken out was told.
+            let whole = |name: &str| format!("{}.{name}", mistake.key).trim_start_matches('.').to_owned();
+            let told = missing.is_some_and(|name| mistakes.unfit.contains(&whole(name)));
+            if !told {
+                mistakes.all.push(mistake);
+            }
+            let Some(key) = unfit else { return (None, mistakes) };
+            mistakes.unfit.push(key);
         }
     }
 
@@ -120,14 +128,14 @@ impl StudySource {
 pub(super) struct Mistakes<'s> {
     source: &'s StudySource,
     pub all: Vec<StudyError>,
-    /// Keys that were taken out because of a mistake: what follows from that is none.
-    taken_out: Vec<String>,
+    /// Keys that were taken out or filled in because of a mistake: what follows from that is none.
+    unfit: Vec<String>,
 }
 
 impl Mistakes<'_> {
     /// A mistake at a key, unless it follows from another one there.
     pub fn add(&mut self, key: &str, problem: &str) {
-        if !self.taken_out.iter().any(|other| key.starts_with(other.as_str()) || other.starts_with(key)) {
+        if !self.unfit.iter().any(|other| key.starts_with(other.as_str()) || other.starts_with(key)) {
             self.all.push(self.source.error(key, problem));
         }
     }
@@ -144,13 +152,44 @@ impl Mistakes<'_> {
     }
 }
 
-/// What stands for a key that every study has, while the rest is read.
-fn empty(name: &str) -> Option<(&'static str, DeValue<'static>)> {
-    match name {
-        "axes" => Some(("axes", DeValue::Table(DeTable::new()))),
-        "objectives" => Some(("objectives", DeValue::Array(DeArray::new()))),
-        _ => None,
-    }
+/// Where something was filled in.
+enum Place {
+    Root,
+    /// An entry of a list of tables.
+    Entry,
+}
+
+/// Fills in what every study, or every objective, has, so that the rest can be read; nothing where it is there, or
+/// where there is nothing to stand for it.
+fn fill_in(root: &mut DeTable<'_>, at: usize, name: &str) -> Option<Place> {
+    let (key, value, place) = match name {
+        "axes" => ("axes", DeValue::Table(DeTable::new()), Place::Root),
+        "objectives" => ("objectives", DeValue::Array(DeArray::new()), Place::Root),
+        "goal" => ("goal", DeValue::String("minimize".into()), Place::Entry),
+        "metric" => ("metric", DeValue::String("wall_s".into()), Place::Entry),
+        _ => return None,
+    };
+    let table = match place {
+        Place::Root => Some(root),
+        Place::Entry => root.iter_mut().find_map(|(_, value)| match value.get_mut() {
+            DeValue::Array(entries) => {
+                entries.iter_mut().find_map(|entry| match entry.span().contains(&at) {
+                    true => {
+                        if let DeValue::Table(table) = entry.get_mut() {
+                            Some(table)
+                        } else {
+                            None
+                        }
+                    }
+                    false => None,
+                })
+            }
+            _ => None,
+        }),
+    };
+    let table = table.filter(|table| !table.contains_key(key))?;
+    table.insert(Spanned::new(0..0, key.into()), Spanned::new(0..0, value));
+    Some(place)
 }
 
 /// Takes out the innermost entry around a place in the text; which one.

@@ -303,3 +303,42 @@ fn the_schema_knows_every_key_that_the_reader_knows() {
     assert_eq!(schema["properties"].as_object().unwrap().len(), possible.split(", ").count());
     assert_eq!(schema["additionalProperties"], false);
 }
+
+/// The keys of all mistakes, in the order in which they are found.
+fn mistakes(text: &str) -> Vec<String> {
+    let (_, mistakes) = Study::read_with_mistakes("study.toml", "study", text);
+    mistakes.iter().map(|mistake| format!("{}: {}", mistake.line, mistake.key)).collect()
+}
+
+#[test]
+fn every_mistake_is_found_and_none_that_only_follows_from_another() {
+    let text = r#"sampler = 3
+repeats = 0
+[workload]
+lr = 0.1
+[axes]
+workers = "two"
+lr = []
+batch = { from = 5, to = 1, count = 3 }
+[[objectives]]
+metric = "final_accuracy"
+[[objectives]]
+metric = "samples_per_s"
+goal = "most"
+[budget]
+minutes = -1
+rnus = 3
+"#;
+    let expected =
+        ["1: sampler", "6: axes.workers", "9: objectives[0]", "13: objectives[1].goal", "16: budget.rnus"];
+    let found = mistakes(text);
+    assert_eq!(found[..5], expected, "{found:?}");
+    assert_eq!(found[5..], ["2: repeats", "15: budget.minutes", "7: axes.lr", "8: axes.batch"]);
+    // A workload that is no table is there all the same, and so are axes.
+    assert_eq!(
+        mistakes("workload = 3\naxes = 4\n[[objectives]]\nmetric = \"a\"\ngoal = \"minimize\"\n"),
+        ["1: workload", "2: axes"]
+    );
+    assert_eq!(mistakes("repeats = 0\n[workload]\n"), ["1: ", "1: ", "1: repeats"], "no axes, no objectives");
+    assert_eq!(mistakes("a = \"\n[b\n").len(), 2, "of the form itself as well");
+}

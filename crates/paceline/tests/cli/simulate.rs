@@ -247,6 +247,12 @@ fn a_machine_is_measured_and_its_file_used() {
     let ran = paceline(&words);
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     assert!(!ran.stderr.contains("round numbers"), "{}", ran.stderr);
+    assert!(!ran.stderr.contains("not calibrated"), "{}", ran.stderr);
+    // What was not measured is said before anything else.
+    let unknown = paceline(&format!("{words} --threads 1000")).stderr;
+    let top =
+        "in virtual time:\nnot calibrated: passes of mlp on 8×8×1 with 1000 threads were not measured\n";
+    assert!(unknown.contains(top), "{unknown}");
     let steady = result(&format!("{words} --jitter off"));
     assert_ne!(ran.result()["trace_sha256"], steady["trace_sha256"]);
     assert_ne!(steady["trace_sha256"], result("simulate --workers 3 --steps 30")["trace_sha256"]);
