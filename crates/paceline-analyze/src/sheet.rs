@@ -8,7 +8,7 @@ use paceline_plan::{printable, printable_lines};
 pub const WIDTH: usize = 80;
 
 /// Cells in columns: the first `words` of each row to the left, the others to the right. What is too wide for
-/// [`WIDTH`] has its heads in several lines; what is still too wide goes on below, its first column repeated.
+/// [`WIDTH`] has its heads in several lines; what is still too wide goes on below, with what tells its rows apart.
 pub fn aligned<S: AsRef<str>>(head: &[S], words: usize, rows: &[Vec<String>]) -> String {
     aligned_within(WIDTH, head, words, rows)
 }
@@ -32,15 +32,19 @@ fn aligned_within<S: AsRef<str>>(width: usize, head: &[S], words: usize, rows: &
             Column { index: i, left: i < words, head, width }
         })
         .collect();
-    let Some((first, others)) = columns.split_first() else { return String::new() };
-    let mut blocks = vec![vec![first]];
+    // What tells rows apart stands in every part: all words, or the first column where they leave no room.
+    let named: usize = columns.iter().take(words).map(|column| column.width + 2).sum();
+    let repeated = if named <= width / 2 { words.max(1) } else { 1 };
+    let Some((names, others)) = columns.split_at_checked(repeated) else { return String::new() };
+    let names: Vec<&Column> = names.iter().collect();
+    let mut blocks = vec![names.clone()];
     for column in others {
         let block = blocks.last_mut().expect("there is one");
         let taken: usize = block.iter().map(|column| column.width + 2).sum();
-        if block.len() > 1 && taken + column.width > width {
-            blocks.push(vec![first, column])
+        if block.len() > names.len() && taken + column.width > width {
+            blocks.push([&names[..], &[column]].concat());
         } else {
-            block.push(column)
+            block.push(column);
         }
     }
     blocks.iter().map(|block| in_lines(block, &rows)).collect::<Vec<_>>().join("\n")

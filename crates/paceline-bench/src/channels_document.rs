@@ -148,7 +148,7 @@ impl Channels {
         ];
         let pairs = self.pairs.unwrap_or(1);
         let plural = if pairs == 1 { "pair" } else { "pairs" };
-        self.table(&format!("{pairs} {plural}, "), &columns, 3)
+        self.table(&format!("{pairs} {plural}, "), &columns, 4)
     }
 }
 

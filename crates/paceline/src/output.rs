@@ -105,6 +105,11 @@ fn coloured(line: &str) -> String {
     if content.ends_with(':') && !content.starts_with(' ') {
         return format!("{BOLD}{content}{OFF}{end}");
     }
+    for state in ["failed", "diverged"] {
+        if let Some((what, why)) = content.split_once(&format!(": {state}: ")) {
+            return format!("{what}: {RED}{state}:{OFF} {why}{end}");
+        }
+    }
     match content.find('█') {
         Some(at) => format!("{}{CYAN}{}{OFF}{end}", &content[..at], &content[at..]),
         None => line.into(),

@@ -23,6 +23,9 @@ pub struct StudyError {
     pub problem: String,
 }
 
+/// Mistakes after which a file is not read on.
+const MOST: usize = 100;
+
 /// The text of a study file.
 #[derive(Clone, Debug)]
 pub struct StudySource {
@@ -46,7 +49,7 @@ impl StudySource {
         let mut mistakes = Mistakes { source: self, all: Vec::new(), unfit: Vec::new() };
         let (mut root, syntax) = DeTable::parse_recoverable(&self.text);
         if !syntax.is_empty() {
-            mistakes.all = syntax.iter().map(|error| self.toml_error(error)).collect();
+            mistakes.all = syntax.iter().take(MOST).map(|error| self.toml_error(error)).collect();
             mistakes.all.dedup();
             return (None, mistakes);
         }
@@ -56,7 +59,10 @@ impl StudySource {
                 Err(error) => error,
             };
             let mut mistake = self.toml_error(&error);
-            let at = error.span().map_or(0, |span| span.start);
+            let Some(at) = error.span().map(|span| span.start).filter(|_| mistakes.all.len() < MOST) else {
+                mistakes.all.push(mistake);
+                return (None, mistakes);
+            };
             let missing = error.message().strip_prefix("missing field ").map(|name| name.trim_matches('`'));
             let filled = missing.and_then(|name| fill_in(root.get_mut(), at, name));
             if let Some(Place::Root) = filled {

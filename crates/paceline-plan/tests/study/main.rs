@@ -341,4 +341,6 @@ rnus = 3
     );
     assert_eq!(mistakes("repeats = 0\n[workload]\n"), ["1: ", "1: ", "1: repeats"], "no axes, no objectives");
     assert_eq!(mistakes("a = \"\n[b\n").len(), 2, "of the form itself as well");
+    let endless: String = (0..5000).map(|i| format!("k{i} = 1\n")).collect();
+    assert_eq!(mistakes(&endless).len(), 101, "there is an end to it");
 }

@@ -207,6 +207,11 @@ pub(crate) mod tests {
                     write(&exported, &mut bytes).unwrap();
                     assert!(String::from_utf8(bytes).unwrap().contains("r1"), "{}", format.name);
                 }
+                Target::Tables(write) => {
+                    let out = folder.path().join(format.name);
+                    exported.write_tables(format.name, write, &out).unwrap();
+                    assert_eq!(std::fs::read_dir(out).unwrap().count(), exported.names().len());
+                }
                 Target::Folder(write) => {
                     let out = folder.path().join(format.name);
                     write(&exported, &out).unwrap();
