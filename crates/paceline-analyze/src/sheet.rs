@@ -21,7 +21,7 @@ fn aligned_within<S: AsRef<str>>(width: usize, head: &[S], words: usize, rows: &
     let heads: Vec<String> = head.iter().map(|cell| printed(cell.as_ref())).collect();
     let whole: usize =
         heads.iter().enumerate().map(|(i, head)| 2 + widest(i).max(head.chars().count())).sum();
-    let columns: Vec<Column> = heads
+    let mut columns: Vec<Column> = heads
         .iter()
         .enumerate()
         .map(|(i, head)| {
@@ -32,6 +32,12 @@ fn aligned_within<S: AsRef<str>>(width: usize, head: &[S], words: usize, rows: &
             Column { index: i, left: i < words, head, width }
         })
         .collect();
+    // Words may go on in the next line, beside the widest of the figures.
+    let figures = columns.iter().skip(words).map(|column| column.width).max().unwrap_or(0);
+    let taken = columns.iter().take(words).map(|column| column.width + 2).sum::<usize>() + figures;
+    if let Some(widest) = columns.iter_mut().take(words).max_by_key(|column| column.width) {
+        widest.width -= taken.saturating_sub(width).min(widest.width.saturating_sub(LEAST));
+    }
     // What tells rows apart stands in every part: all words, or the first column where they leave no room.
     let named: usize = columns.iter().take(words).map(|column| column.width + 2).sum();
     let repeated = if named <= width / 2 { words.max(1) } else { 1 };
@@ -49,6 +55,9 @@ fn aligned_within<S: AsRef<str>>(width: usize, head: &[S], words: usize, rows: &
     }
     blocks.iter().map(|block| in_lines(block, &rows)).collect::<Vec<_>>().join("\n")
 }
+
+/// Columns that words have at least, where they are broken into lines.
+const LEAST: usize = 16;
 
 /// A column of a table as it is shown.
 struct Column {
@@ -73,8 +82,18 @@ fn in_lines(columns: &[&Column], rows: &[Vec<String>]) -> String {
             (at + column.head.len()).checked_sub(depth).map_or(String::new(), |i| column.head[i].clone())
         }
     };
-    let heads = (0..depth).map(|at| line(&above(at)));
-    heads.chain(rows.iter().map(|row| line(&|column| row[column.index].clone()))).collect()
+    let mut text: String = (0..depth).map(|at| line(&above(at))).collect();
+    for row in rows {
+        let cell = |column: &Column| match column.left {
+            true => wrapped(&row[column.index], column.width, 0),
+            false => row[column.index].clone(),
+        };
+        let deep = columns.iter().map(|column| cell(column).lines().count()).max().unwrap_or(0);
+        for at in 0..deep.max(1) {
+            text += &line(&|column| cell(column).lines().nth(at).unwrap_or_default().to_owned());
+        }
+    }
+    text
 }
 
 /// Text whose lines are broken between words where they are longer than `width`. What goes on is indented: as far as
@@ -240,6 +259,16 @@ mod tests {
         for digit in ["1", "2"] {
             assert!(text.contains(&digit.repeat(40)), "nothing is cut off: {text}");
         }
+    }
+
+    #[test]
+    fn long_words_of_a_table_go_on_in_the_next_line() {
+        let rows = [vec!["a ".repeat(60).trim_end().to_owned(), "1.5".into()], vec!["b".into(), "2".into()]];
+        let text = aligned(&["what", "s"], 1, &rows);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 4, "{text}");
+        assert!(lines[1].ends_with("1.5") && lines[1].chars().count() <= WIDTH, "{text}");
+        assert_eq!(text.matches("a ").count() + text.matches("a\n").count(), 60, "{text}");
     }
 
     #[test]

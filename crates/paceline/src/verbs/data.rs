@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
+use paceline_analyze::sheet::aligned;
 use paceline_data::origin::{DownloadItem, Origin};
 use paceline_data::{DatasetContents, DatasetKind, FileState, SampleForm, common_path};
 use paceline_fetch::{Client, FetchEvent};
@@ -102,15 +103,16 @@ fn list(place: &PlaceFlags, show: Show) -> Result<(), Failure> {
     if show.json {
         return Ok(output::json(&rows)?);
     }
-    let mut text = String::new();
+    let mut cells = Vec::new();
     for (row, source) in rows.iter().zip(datasets.iter()) {
         let here = match (row.available, &source.origin) {
             (true, _) => "ready",
             (false, Origin::Yours) => "give --data-dir",
             (false, _) => "files not found",
         };
-        text += &format!("{:<17} {:<16} {}\n", row.name, here, row.about);
+        cells.push(vec![row.name.into(), here.into(), row.about.into()]);
     }
+    let mut text = aligned(&["dataset", "here", "what it is"], 3, &cells);
     text += "\nfolders that are looked into:\n";
     for folder in &folders.0 {
         text += &format!("  {}\n", folder.display());

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Subcommand;
+use paceline_analyze::sheet::aligned;
 use paceline_data::{DatasetSettings, SampleForm};
 use paceline_nn::models::Model;
 use paceline_nn::{Graph, Shape};
@@ -118,7 +119,8 @@ fn list(show: Show) -> Result<(), Failure> {
     if show.json {
         return Ok(output::json(&rows)?);
     }
-    let text: String = rows.iter().map(|r| format!("{:<11} {}\n", r.name, r.about)).collect();
+    let cells: Vec<_> = rows.iter().map(|r| vec![r.name.to_owned(), r.about.to_owned()]).collect();
+    let text = aligned(&["model", "what it is"], 2, &cells);
     Ok(output::text(&text)?)
 }
 
@@ -161,18 +163,13 @@ fn show_one(args: &ShowArgs, show: Show) -> Result<(), Failure> {
         return Ok(output::json(&shown)?);
     }
     let mut text = format!("{name} on {input}\n\n");
-    text +=
-        &format!("{:<24} {:<20} {:<26} {:>12} {:>11}\n", "layer", "kind", "settings", "output", "parameters");
-    for (layer, node) in shown.layers.iter().zip(graph.nodes()) {
+    let row = |(layer, node): (&Layer, &paceline_nn::Node)| {
         let kind = if layer.relu { format!("{} + relu", layer.kind) } else { layer.kind.to_owned() };
-        text += &format!(
-            "{:<24} {kind:<20} {:<26} {:>12} {:>11}\n",
-            layer.name,
-            layer.settings,
-            node.output.to_string(),
-            layer.parameters
-        );
-    }
+        let (output, parameters) = (node.output.to_string(), layer.parameters.to_string());
+        vec![layer.name.clone(), kind, layer.settings.clone(), output, parameters]
+    };
+    let rows: Vec<_> = shown.layers.iter().zip(graph.nodes()).map(row).collect();
+    text += &aligned(&["layer", "kind", "settings", "output", "parameters"], 3, &rows);
     text += &format!(
         "\nparameters         {:>12}   ({:.2} MB; as many bytes of gradient per step)\n\
          state              {:>12}   (running statistics)\n\

@@ -117,6 +117,12 @@ fn tables_and_the_rows_of_studies_fit_80_columns() {
     {
         fits(words, &here(words).stdout);
     }
+    for words in ["model list", "model show resnet20"] {
+        fits(words, &paceline(words).stdout);
+    }
+    // Where datasets are looked for depends on the machine.
+    let datasets = paceline("data list").stdout;
+    fits("data list", datasets.split("folders that").next().unwrap());
     let listed = here("runs").stdout;
     for said in ["halving-doubling 2", "ps 2+1", "simulated", "the loss became", "mlp on digits"] {
         assert!(joined(&listed).contains(said), "{said}: {listed}");
