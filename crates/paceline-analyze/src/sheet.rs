@@ -32,11 +32,14 @@ fn aligned_within<S: AsRef<str>>(width: usize, head: &[S], words: usize, rows: &
             Column { index: i, left: i < words, head, width }
         })
         .collect();
-    // Words may go on in the next line, beside the widest of the figures.
-    let figures = columns.iter().skip(words).map(|column| column.width).max().unwrap_or(0);
-    let taken = columns.iter().take(words).map(|column| column.width + 2).sum::<usize>() + figures;
-    if let Some(widest) = columns.iter_mut().take(words).max_by_key(|column| column.width) {
-        widest.width -= taken.saturating_sub(width).min(widest.width.saturating_sub(LEAST));
+    // Words may go on in the next line: beside all figures if that is enough, or beside the widest.
+    let all: Vec<usize> = columns.iter().map(|column| column.width + 2).collect();
+    let (named, figures) = all.split_at(words.min(all.len()));
+    let excess = |figures: usize| (named.iter().sum::<usize>() + figures).saturating_sub(width + 2);
+    let (every, widest) = (excess(figures.iter().sum()), excess(figures.iter().copied().max().unwrap_or(0)));
+    if let Some(column) = columns.iter_mut().take(words).max_by_key(|column| column.width) {
+        let spare = column.width.saturating_sub(LEAST);
+        column.width -= if every <= spare { every } else { widest.min(spare) };
     }
     // What tells rows apart stands in every part: all words, or the first column where they leave no room.
     let named: usize = columns.iter().take(words).map(|column| column.width + 2).sum();
@@ -165,7 +168,7 @@ impl TextTable {
     pub fn text(&self) -> String {
         let mut text = format!("{}\n", self.title);
         let table = aligned_within(WIDTH - 2, &self.head, self.words, &self.rows);
-        table.lines().for_each(|line| text += &format!("  {}\n", line));
+        table.lines().for_each(|line| text += &format!("{}\n", format!("  {line}").trim_end()));
         if !self.note.is_empty() {
             text += &format!("  ({})\n", self.note);
         }
