@@ -5,10 +5,10 @@ use std::path::Path;
 
 use paceline_analyze::chart::wrapped;
 use paceline_analyze::importance::Importance;
-use paceline_analyze::table::number;
+use paceline_analyze::table::{Factor, Response, Run, RunRole, number};
 use paceline_analyze::{
-    Analysis, AnalysisRequest, Anova, BestWords, Configuration, FindingKind, LevelEffect, Noise, Ranking,
-    StudyTable,
+    Analysis, AnalysisRequest, Anova, BestWords, Configuration, FactorEffect, FindingKind, LevelEffect,
+    Noise, Ranking, StudyTable,
 };
 use paceline_explore::schedule::{End, StudyRun, observations};
 use paceline_plan::{Value, printable};
@@ -86,7 +86,7 @@ impl<'a> Findings<'a> {
     /// Levels by name, without those that cannot act.
     fn levels(&self, levels: &[usize]) -> Json {
         let there = self.table.factors.iter().zip(levels).filter(|(f, l)| !f.levels[**l].absent());
-        let level = |(f, l): (&paceline_analyze::table::Factor, &usize)| {
+        let level = |(f, l): (&Factor, &usize)| {
             let level = &f.levels[*l];
             (f.name.clone(), level.number.map_or_else(|| json!(level.text), |n| json!(n)))
         };
@@ -103,7 +103,7 @@ impl<'a> Findings<'a> {
 
     fn objectives(&self, levels: &[usize]) -> BTreeMap<String, f64> {
         let steady = &self.analysis.steady;
-        let mean = |(r, response): (usize, &paceline_analyze::table::Response)| {
+        let mean = |(r, response): (usize, &Response)| {
             let own: Vec<f64> =
                 steady.measured(r).iter().filter(|(run, _)| run.levels == levels).map(|(_, v)| *v).collect();
             let mean = paceline_statistics::mean(&own);
@@ -114,7 +114,7 @@ impl<'a> Findings<'a> {
 
     /// Means as they were measured.
     fn measured(&self, levels: &[usize]) -> BTreeMap<String, f64> {
-        let of = |run: &&paceline_analyze::table::Run| run.levels == levels && run.role == Default::default();
+        let of = |run: &&Run| run.levels == levels && run.role == RunRole::Point;
         let orders: Vec<f64> = self.table.runs.iter().filter(of).map(|run| run.order).collect();
         let own = self.known.made.iter().filter(|m| orders.contains(&(m.job.id as f64))).collect::<Vec<_>>();
         let problem = crate::problem(&self.known.study, &self.known.registries.figures);
@@ -133,7 +133,7 @@ impl<'a> Findings<'a> {
     pub fn json(&self, folder: &Path) -> Json {
         let (study, analysis) = (&self.known.study, &self.analysis);
         let scale = &analysis.response;
-        let effect = |e: &paceline_analyze::FactorEffect| {
+        let effect = |e: &FactorEffect| {
             let levels = e.levels.iter().map(|l| {
                 json!({"level": l.level, "runs": l.n, "mean": l.mean.map(|mean| scale.unscaled(mean.value))})
             });
@@ -147,7 +147,7 @@ impl<'a> Findings<'a> {
         let side = |c: &Configuration| json!({"configuration": c.configuration, "value": c.value});
         let best: Vec<Json> = self.best().iter().map(|levels| self.point(levels)).collect();
         let points = paceline_analyze::distinct(
-            self.table.runs.iter().filter(|r| r.role == Default::default()).map(|r| &r.levels),
+            self.table.runs.iter().filter(|r| r.role == RunRole::Point).map(|r| &r.levels),
         );
         let as_good = analysis.best.as_good();
         json!({
@@ -250,16 +250,34 @@ impl<'a> Findings<'a> {
             if shown.len() < self.points() { ", the best" } else { "" }
         );
         for c in shown {
-            let label: String = match c.configuration.chars().count() {
-                n if n > LABEL => c.configuration.chars().take(LABEL - 1).chain(['…']).collect(),
-                _ => c.configuration.clone(),
-            };
+            let label = self.short_label(&c.levels);
             let length = if most > 0.0 { (c.value / most).max(0.0) * BAR as f64 } else { 0.0 };
             let bar = "█".repeat(length.round().max(1.0) as usize);
             let mark = if c.may_be_best == Some(true) { " *" } else { "" };
-            text += &format!("  {:<LABEL$} {bar:<BAR$} {}{mark}\n", printable(&label), number(c.value));
+            text += &format!("  {label:<LABEL$} {bar:<BAR$} {}{mark}\n", number(c.value));
         }
         text + "  * the best, or as good as the noise can tell\n"
+    }
+
+    /// A configuration in few words: names speak for themselves, numbers have theirs.
+    fn short_label(&self, levels: &[usize]) -> String {
+        let there = self
+            .table
+            .factors
+            .iter()
+            .zip(levels)
+            .filter(|(f, l)| f.levels.len() > 1 && !f.levels[**l].absent());
+        let word = |(f, l): (&Factor, &usize)| match (&f.levels[*l].text, f.levels[*l].number) {
+            (text, Some(_)) => format!("{} {text}", f.name),
+            (text, None) if text == "false" => format!("no {}", f.name),
+            (text, None) if text == "true" => f.name.clone(),
+            (text, None) => text.clone(),
+        };
+        let label = printable(&there.map(word).collect::<Vec<_>>().join(", ")).into_owned();
+        match label.chars().count() {
+            n if n > LABEL => label.chars().take(LABEL - 1).chain(['…']).collect(),
+            _ => label,
+        }
     }
 
     fn best_text(&self) -> String {
@@ -281,7 +299,7 @@ impl<'a> Findings<'a> {
         let mut text = String::new();
         for levels in best.iter().take(MOST_BEST) {
             let of = self.objectives(levels);
-            let one = |r: &paceline_analyze::table::Response| format!("{} {}", r.name, r.show(of[&r.name]));
+            let one = |r: &Response| format!("{} {}", r.name, r.show(of[&r.name]));
             let figures: Vec<String> = self.table.responses.iter().map(one).collect();
             let words = format!("best: {}: {}", self.table.configuration(levels), figures.join(", "));
             text += &(wrapped(&words, 6) + "\n");

@@ -95,3 +95,32 @@ fn a_figure_of_one_line_is_known_to_studies_analyses_predictions_and_exports() {
     let recorded = paceline_analyze::table::recorded("runs", &runs, &[], &asked, &figures).unwrap();
     assert_eq!((recorded.responses[0].name.as_str(), recorded.measured(0).len()), ("halved_s", 2));
 }
+
+#[test]
+fn a_refused_plan_is_no_failed_run() {
+    let registries = AllRegistries::default();
+    let folder = tempfile::tempdir().unwrap();
+    let path = crate::journal(folder.path(), "s");
+    let (mut journal, _) = paceline_record::Journal::open(&path).unwrap();
+    let text = STUDY.replace("halved_s", "step_s");
+    let mut put = |entry: serde_json::Value| journal.append(&entry).unwrap();
+    put(
+        serde_json::json!({"entry": "study", "file": "s.toml", "name": "s", "text": text, "version": "1", "at_ms": 0}),
+    );
+    for (id, end) in [
+        (0, End::Ok { metrics: [("step_s".to_owned(), 1.0)].into() }),
+        (1, End::Refused { cause: "--batch 9: no".into() }),
+    ] {
+        let job = PlannedRun { id, role: Role::Point, levels: vec![Some(id as u32)], share: 1.0, repeat: 0 };
+        put(serde_json::json!({"entry": "begin", "job": job, "at_ms": 0}));
+        put(
+            serde_json::json!({"entry": "end", "id": id, "end": end, "wall_s": 1.0, "run": null, "at_ms": 0}),
+        );
+    }
+    let known = crate::StudyState::peek(folder.path(), "s", &registries).unwrap();
+    let findings = crate::Findings::new(&known);
+    let (told, words) = (findings.json(folder.path()), findings.text(folder.path()));
+    assert_eq!((&told["failed"], &told["refused"]), (&0.into(), &1.into()), "{told}");
+    assert!(words.contains("1 refused") && !words.contains("failed"), "{words}");
+    assert!(known.failed().is_empty(), "it is not made again by --failed");
+}

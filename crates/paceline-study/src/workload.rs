@@ -342,7 +342,9 @@ fn check_points(
     let kind = |problem: &str| problem.chars().filter(|c| !c.is_ascii_digit()).collect::<String>();
     for point in &tried {
         let levels = study.space.named(point);
-        let Err(problem) = try_plan(&joined(study, registries, fixed, levels.clone()), registries, &mut datasets) else {
+        let Err(problem) =
+            try_plan(&joined(study, registries, fixed, levels.clone()), registries, &mut datasets)
+        else {
             continue;
         };
         match refused.iter_mut().find(|(other, ..)| kind(other) == kind(&problem)) {

@@ -16,6 +16,7 @@ mod datasets;
 mod drift;
 mod exchange;
 mod explain;
+mod first_run;
 mod footprint;
 mod need;
 mod network;
@@ -236,6 +237,13 @@ const MEASUREMENTS: &[Measurement] = &[
         needs: &[Paceline, Cores(2), Program("taskset")],
         flags: &[],
         run: drift::measure,
+    },
+    Measurement {
+        name: "first-run",
+        about: "the first command five times: time, winner, noise",
+        needs: &[Paceline, Cores(2)],
+        flags: &[],
+        run: first_run::measure,
     },
     Measurement {
         name: "datasets",

@@ -1,6 +1,8 @@
 //! A report: what a study found, its charts and tables, as one HTML file that needs nothing else, and as Markdown.
 
 use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use crate::explain::Explanation;
 use crate::figure::{self, Figure};
@@ -163,6 +165,24 @@ impl Report<'_> {
             figure::SCRIPT
         );
         html
+    }
+
+    /// Writes the page, the Markdown, and each chart as SVG and CSV into a folder; the files, or the one that could not
+    /// be written.
+    pub fn write(&self, folder: &Path) -> Result<Vec<PathBuf>, (PathBuf, io::Error)> {
+        let charts = folder.join("charts");
+        fs::create_dir_all(&charts).map_err(|error| (charts.clone(), error))?;
+        let pages = [("report.html", self.html()), ("report.md", self.markdown("charts"))];
+        let mut files: Vec<(PathBuf, String)> = pages.map(|(name, text)| (folder.join(name), text)).into();
+        for figure in &self.figures {
+            files.push((charts.join(format!("{}.svg", figure.id)), figure.svg()));
+            files.push((charts.join(format!("{}.csv", figure.id)), figure.csv()));
+        }
+        let put = |(path, text): (PathBuf, String)| match fs::write(&path, text) {
+            Ok(()) => Ok(path),
+            Err(error) => Err((path, error)),
+        };
+        files.into_iter().map(put).collect()
     }
 
     /// The same as Markdown, with the charts as files beside it.

@@ -20,7 +20,7 @@ pub fn run(show: Show, started: Started) -> Result<(), Failure> {
     if !show.quiet {
         output::note(
             "Does a second machine help? A small network learns the built-in digits with one worker and with two,\n\
-             200 Mbit/s between them (emulated), averaged in different ways, each three times. About a minute:",
+             300 Mbit/s between them (emulated), averaged in different ways, each three times. About a minute:",
         );
     }
     let (running, store) = (Running::default(), super::store::Where::default());
@@ -32,7 +32,7 @@ pub fn run(show: Show, started: Started) -> Result<(), Failure> {
     }
     let out = journal(&folder, &name).with_file_name("report");
     let report = super::report::of_study(&store, &name, show)?;
-    super::report::write(&report, &out)?;
+    report.write(&out).map_err(|(path, error)| Failure::file(&path, &error))?;
     if !show.quiet {
         let page = out.join("report.html");
         output::note(&format!(

@@ -1,7 +1,6 @@
 //! `paceline report`: what a study found or why runs are slow, as a page, as Markdown, and each chart as SVG and CSV.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use paceline_analyze::RecordedRun;
 use paceline_analyze::charts::{self, ChartInput};
@@ -56,7 +55,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     } else {
         of_runs(args)?
     };
-    let files = write(&report, &args.out)?;
+    let files = report.write(&args.out).map_err(|(path, error)| Failure::file(&path, &error))?;
     let page = args.out.join("report.html");
     show.print(&json!({"type": "result", "report": page, "files": files}), || format!("{}\n", page.display()))
 }
@@ -116,23 +115,4 @@ fn of_runs(args: &Args) -> Result<Report<'static>, Failure> {
         sheets: Vec::new(),
         version: env!("CARGO_PKG_VERSION"),
     })
-}
-
-/// Writes a report into a folder; the files.
-pub fn write(report: &Report<'_>, folder: &Path) -> Result<Vec<PathBuf>, Failure> {
-    let charts = folder.join("charts");
-    fs::create_dir_all(&charts).map_err(|error| Failure::file(&charts, &error))?;
-    let mut files = Vec::new();
-    let mut put = |path: PathBuf, text: &str| {
-        fs::write(&path, text).map_err(|error| Failure::file(&path, &error))?;
-        files.push(path);
-        Ok::<(), Failure>(())
-    };
-    put(folder.join("report.html"), &report.html())?;
-    put(folder.join("report.md"), &report.markdown("charts"))?;
-    for figure in &report.figures {
-        put(charts.join(format!("{}.svg", figure.id)), &figure.svg())?;
-        put(charts.join(format!("{}.csv", figure.id)), &figure.csv())?;
-    }
-    Ok(files)
 }

@@ -21,6 +21,7 @@ mod measure;
 mod model_files;
 mod namespaces;
 mod network;
+mod one_story;
 mod own_strategy;
 mod predict;
 mod record;

@@ -18,13 +18,13 @@ fn serve(folder: &Path, words: &[&str]) -> Command {
 }
 
 /// A server that is ended with the test.
-struct Served {
+pub struct Served {
     process: Child,
     address: SocketAddr,
 }
 
 impl Served {
-    fn start(folder: &Path, words: &[&str]) -> Self {
+    pub fn start(folder: &Path, words: &[&str]) -> Self {
         let mut process =
             serve(folder, words).arg("--json").stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut line = String::new();
@@ -34,7 +34,7 @@ impl Served {
         Self { process, address: said["address"].as_str().unwrap().parse().unwrap() }
     }
 
-    fn get(&self, path: &str, headers: &str) -> String {
+    pub fn get(&self, path: &str, headers: &str) -> String {
         let mut stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let host = self.address;
