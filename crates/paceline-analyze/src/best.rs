@@ -151,7 +151,7 @@ pub fn means(table: &StudyTable) -> Vec<(Vec<usize>, Vec<f64>)> {
     by_response[0].keys().filter_map(|levels| Some((levels.clone(), all(levels)?))).collect()
 }
 
-/// The configurations that no other beats in everything, by the first response.
+/// The configurations that no other beats in everything, the best by the first response first.
 pub fn front(table: &StudyTable) -> Vec<FrontPoint> {
     let mut means = means(table);
     let forbidden: HashSet<&Vec<usize>> =
@@ -170,7 +170,10 @@ pub fn front(table: &StudyTable) -> Vec<FrontPoint> {
             values: values.clone(),
         })
         .collect();
-    front.sort_by(|a, b| a.values[0].total_cmp(&b.values[0]));
+    front.sort_by(|a, b| {
+        let order = a.values[0].total_cmp(&b.values[0]);
+        if table.responses[0].better(0.0, 1.0) { order } else { order.reverse() }
+    });
     front
 }
 

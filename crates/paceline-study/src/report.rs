@@ -28,7 +28,7 @@ const MOST_BARS: usize = 12;
 const LABEL: usize = 42;
 const BAR: usize = 24;
 /// Runs of a study whose best is worked out after each of them.
-const MOST_AT_ONCE: usize = 400;
+const MOST_AT_ONCE: usize = 1000;
 
 pub fn configuration(levels: &BTreeMap<String, Value>) -> String {
     if levels.is_empty() {
@@ -38,8 +38,12 @@ pub fn configuration(levels: &BTreeMap<String, Value>) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-/// The best configuration of a study so far, by the ranking that the analysis has.
+/// The best configuration of a study so far, by the ranking that the analysis has; of many runs it would take too long
+/// to know.
 pub fn best(known: &StudyHistory) -> Option<(StudyTable, Configuration)> {
+    if known.made.len() > MOST_AT_ONCE {
+        return None;
+    }
     let table = table(known);
     let anova = Anova::new(&table, 0);
     let noise = Noise::new(&table, 0, anova.as_ref());
@@ -48,9 +52,9 @@ pub fn best(known: &StudyHistory) -> Option<(StudyTable, Configuration)> {
     Some((table, best))
 }
 
-/// The same in words; of many runs it would take too long to know.
+/// The same in words.
 pub fn best_so_far(known: &StudyHistory) -> Option<String> {
-    let (table, best) = best(known).filter(|_| known.made.len() <= MOST_AT_ONCE)?;
+    let (table, best) = best(known)?;
     let response = &table.responses[0];
     Some(format!("{} {}", response.name, response.show(best.value)))
 }

@@ -144,7 +144,10 @@ fn index() -> String {
          runs say: [analysis](analysis.md), and [the live pages](serve.md).",
     );
     page.text(
-        "`cargo xtask docs` writes all of this out of the registries in `crates/paceline-protocol`, \
+        "By hand: [every verb by example](commands.md), [what works today](status.md), [how fast](speed.md).",
+    );
+    page.text(
+        "`cargo xtask docs` writes the rest out of the registries in `crates/paceline-protocol`, \
          `crates/paceline-wire`, `crates/paceline-data`, `crates/paceline-nn`, `crates/paceline-record` and \
          `crates/paceline-explore`, and the raw runs in `bench/`; \
          `cargo xtask test` fails if a page is out of date.",

@@ -88,7 +88,7 @@ fn every_point_is_predicted_with_an_interval_and_what_it_learns() {
     // The summary comes first, and what it rests on before anything else.
     assert_eq!(
         lines[..2],
-        ["8 points predicted", "not calibrated: nothing was measured: times come from round numbers"]
+        ["6 points predicted", "not calibrated: nothing was measured: times come from round numbers"]
     );
     assert!(lines[2].starts_with("fastest training: "), "{}", told.stdout);
     assert!(told.stdout.contains("not modelled: evaluations") && told.stdout.contains("buffers"));
