@@ -14,7 +14,7 @@ use crate::chart::duration;
 use crate::importance::Importance;
 use crate::misses::Misses;
 use crate::noise::{Controls, Noise, NoiseSource, controls};
-use crate::scaling::{Law, Rung, Series};
+use crate::scaling::{Rung, Series};
 use crate::table::{Response, StudyTable, number};
 use crate::transfer::WorkloadTransfer;
 
@@ -423,14 +423,14 @@ impl Evidence<'_> {
             let (deviation, df) = noise.of_difference((rung.n as f64, 0.0), (first.n as f64, 0.0));
             Some(!Estimate::new(rung.speed_up.ln(), Some((deviation, df)), LEVEL).signed())
         };
-        let same = |rung: &Rung| unsure(rung).unwrap_or(false) || number(rung.speed_up) == "1";
+        let same = |rung: &Rung| unsure(rung).unwrap_or(false);
         let fewest = number(first.workers);
         let mut sentence = if top.workers == first.workers && same(last) {
             let last = number(last.workers);
             format!("More workers never help: {last} are as fast as {fewest}, within the noise{whose}")
         } else if top.workers == first.workers {
-            let (workers, speed_up) = (number(last.workers), number(last.speed_up));
-            format!("More workers never help: {workers} are {speed_up} times as fast as {fewest}{whose}")
+            let (workers, times) = (number(last.workers), times_as_fast(last.speed_up));
+            format!("More workers never help: {workers} are {times} {fewest}{whose}")
         } else if same(top) {
             let top = number(top.workers);
             format!(
@@ -438,20 +438,14 @@ impl Evidence<'_> {
             )
         } else {
             format!(
-                "{} workers are {} times as fast as {fewest} at best, an efficiency of {}%{whose}",
+                "{} workers are {} {fewest} at best, an efficiency of {}%{whose}",
                 number(top.workers),
-                number(top.speed_up),
+                times_as_fast(top.speed_up),
                 number(100.0 * top.efficiency)
             )
         };
-        // At the end of its range the law says no more than that workers add nothing.
-        let queue = |law: &&Law| law.contention.low.is_some() && law.contention.value < 0.995;
-        if let Some(law) = &series.usl.as_ref().or(series.amdahl.as_ref()).filter(queue) {
-            sentence += &format!("; {}% of the work is queued for", number(100.0 * law.contention.value));
-            if let Some((low, high)) = law.contention.low.zip(law.contention.high) {
-                let [low, high] = [low.max(0.0), high.min(1.0)].map(|v| number(100.0 * v));
-                sentence += &format!(" [{low}, {high}]");
-            }
+        if let Some(law) = &series.usl.as_ref().or(series.amdahl.as_ref()) {
+            sentence += &one_at_a_time(&law.contention);
             if let Some(peak) = law.peak.filter(|peak| *peak < 4.0 * last.workers) {
                 sentence += &format!(", and about {} workers are the fastest", number(peak.round().max(1.0)));
             }
@@ -585,5 +579,45 @@ impl Evidence<'_> {
         let n = self.table.measured(self.response).len();
         let sentence = format!("Cannot be told from {n} runs: {}{cure}", gaps.join("; "));
         Some(self.finding(FindingKind::CannotTell, sentence, factors.to_vec()))
+    }
+}
+
+/// How many times as fast, in words that also fit speeds that are alike.
+fn times_as_fast(speed_up: f64) -> String {
+    match number(speed_up).as_str() {
+        "1" => "only as fast as".into(),
+        times => format!("{times} times as fast as"),
+    }
+}
+
+/// Which part of the work is done by one worker at a time, with its interval.
+fn one_at_a_time(contention: &Estimate) -> String {
+    if contention.value >= 0.995 {
+        return "; no part of the work goes on side by side".into();
+    }
+    let mut words =
+        format!("; {}% of the work is done by one worker at a time", number(100.0 * contention.value));
+    if let Some((low, high)) = contention.low.zip(contention.high) {
+        words += &format!(" [{}, {}]", number(100.0 * low.max(0.0)), number(100.0 * high.min(1.0)));
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn four_workers_are_not_1_times_as_fast() {
+        assert_eq!(times_as_fast(1.002), "only as fast as");
+        assert_eq!(times_as_fast(0.8), "0.8 times as fast as");
+        assert_eq!(times_as_fast(3.1), "3.1 times as fast as");
+    }
+
+    #[test]
+    fn not_100_percent_of_the_work_is_queued_for() {
+        let of = |value| one_at_a_time(&Estimate { value, low: Some(-0.1), high: Some(0.4) });
+        assert_eq!(of(1.0), "; no part of the work goes on side by side");
+        assert_eq!(of(0.25), "; 25% of the work is done by one worker at a time [0, 40]");
     }
 }

@@ -48,8 +48,9 @@ pub use anova::{Anova, Estimate, FactorEffect, LevelContrast, LevelEffect};
 pub use best::{Configuration, Ranking};
 pub use distributions::{f_tail, holm, t_quantile};
 pub use explain::{
-    Cause, ExplainError, Explanation, Message, RankTimes, RecordedLink, RecordedPause, RecordedRank,
-    RecordedRun, RecordedStep, RecordedWait, RunComparison, WhatIf,
+    Cause, ExactFigures, ExplainError, Explanation, GainSource, Message, RankTimes, RecordedLink,
+    RecordedPause, RecordedRank, RecordedRun, RecordedStep, RecordedWait, RunComparison, Sentence, SlowGroup,
+    WhatIf,
 };
 pub use findings::{BestWords, Finding, FindingKind};
 pub use influence::InfluenceModel;

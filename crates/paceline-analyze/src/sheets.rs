@@ -231,7 +231,7 @@ impl Analysis {
                 "n",
                 "speed-up",
                 "efficiency, %",
-                "queued for (USL), %",
+                "one at a time (USL), %",
                 "fastest at",
             ],
             1,

@@ -43,7 +43,7 @@ impl Model {
         let (p, server) = (self.compute.len(), self.compute.len());
         let mut recorded = RecordedRun { run: "r1".into(), ..RecordedRun::default() };
         for rank in 0..=p {
-            recorded.ranks.push(RecordedRank { worker: rank < p, host: format!("h{rank}") });
+            recorded.ranks.push(RecordedRank { worker: rank < p, host: format!("h{rank}"), cores: None });
         }
         let (mut begin, mut free, mut draws) = (vec![0.0f64; p], 0.0f64, 0);
         let mut waited = vec![vec![0.0; p + 1]; p + 1];
@@ -199,7 +199,7 @@ fn a_straggler_is_named_with_its_rank_and_what_would_help() {
     model.compute[1] *= 3.0;
     let said = Explanation::new(&model.run(40)).unwrap();
     assert_eq!((said.verdict.cause, said.verdict.rank), (Cause::Straggler, Some(1)));
-    assert!(said.verdict.sentence.contains("Worker 1 on h1 is a straggler"), "{}", said.verdict.sentence);
+    assert!(said.verdict.sentence.contains("Worker 1 on `h1` is a straggler"), "{}", said.verdict.sentence);
     assert!(said.verdict.changes[0].what.contains("rank 1") && said.verdict.changes[0].gain > 0.4);
     assert!(said.text().contains("What would help"), "{}", said.text());
     // The others wait for the server, and the server for the straggler.
@@ -277,7 +277,7 @@ fn two_workers_that_are_slower_than_one_get_a_direct_answer() {
     let two = Explanation::new(&model.run(40)).unwrap();
     let alone = RecordedRun {
         run: "r0".into(),
-        ranks: vec![RecordedRank { worker: true, host: "h0".into() }],
+        ranks: vec![RecordedRank { worker: true, host: "h0".into(), cores: None }],
         steps: (1..=40)
             .map(|step| RecordedStep {
                 step,

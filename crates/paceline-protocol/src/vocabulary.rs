@@ -319,6 +319,14 @@ impl Action {
         }
     }
 
+    /// Whether it makes a message shorter, or takes a shorter one apart.
+    pub fn is_codec(&self) -> bool {
+        matches!(
+            self,
+            Self::Encode { .. } | Self::Decode { .. } | Self::MatMul { .. } | Self::Orthonormalise(_)
+        )
+    }
+
     /// The regions that it changes.
     pub fn changes(&self) -> [Option<Region>; 2] {
         match *self {

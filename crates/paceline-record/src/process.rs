@@ -1,6 +1,7 @@
 //! Readings of this process, from the kernel.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use nix::sys::resource::{UsageWho, getrusage};
@@ -17,6 +18,25 @@ pub fn cpu_seconds() -> f64 {
 /// CPU time of the calling thread so far, in seconds.
 pub fn thread_cpu_seconds() -> f64 {
     clock_ns(ClockId::ThreadCPUTime) as f64 * 1e-9
+}
+
+/// How long the thread that made it has been ready to run without having a core.
+#[derive(Debug)]
+pub struct CoreWait(Option<File>);
+
+impl CoreWait {
+    /// Of the calling thread.
+    pub fn of_this_thread() -> Self {
+        Self(File::open("/proc/thread-self/schedstat").ok())
+    }
+
+    /// Nanoseconds so far; none where the kernel does not say.
+    pub fn ns(&self) -> Option<u64> {
+        // Time on a core, time without one, number of turns.
+        let mut text = [0; 64];
+        let read = self.0.as_ref()?.read_at(&mut text, 0).ok()?;
+        std::str::from_utf8(&text[..read]).ok()?.split_whitespace().nth(1)?.parse().ok()
+    }
 }
 
 /// CPU time of all processes that this one has started and reaped, and of theirs, in seconds.

@@ -29,6 +29,11 @@ pub struct StepRow {
     pub wait_for: Option<u64>,
     /// Updating parameters.
     pub apply_ns: u64,
+    /// Making messages shorter and taking them apart again: a part of `send_ns` and `wait_ns`.
+    pub codec_ns: u64,
+    /// Time of the passes in which the thread that trains was ready to run and had no core: a part of `data_ns`,
+    /// `forward_ns` and `backward_ns`; none where the kernel does not say.
+    pub core_wait_ns: Option<u64>,
     /// Samples of this rank's share.
     pub samples: u64,
     /// Mean loss over them; NaN where there is none.
@@ -38,7 +43,7 @@ pub struct StepRow {
 }
 
 /// Words of a step on its way.
-const STEP: usize = 13;
+const STEP: usize = 15;
 
 impl StepRow {
     fn words(&self) -> [u64; STEP] {
@@ -57,6 +62,8 @@ impl StepRow {
             self.samples,
             self.loss.to_bits(),
             some(self.staleness),
+            self.codec_ns,
+            some(self.core_wait_ns),
         ]
     }
 
@@ -75,6 +82,8 @@ impl StepRow {
             samples: w[10],
             loss: f64::from_bits(w[11]),
             staleness: w[12].checked_sub(1),
+            codec_ns: w[13],
+            core_wait_ns: w[14].checked_sub(1),
         }
     }
 
@@ -232,6 +241,8 @@ mod tests {
             wait_for: Some(0),
             loss: -0.1,
             staleness: Some(7),
+            codec_ns: 3,
+            core_wait_ns: Some(0),
             // Halves that are signalling NaNs as f32.
             data_ns: 0x7fa0_0001_7fa0_0001,
             ..StepRow::default()

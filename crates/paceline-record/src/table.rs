@@ -159,6 +159,13 @@ const STEPS: &[Column] = &[
     column("samples", Integer, "samples", "samples of this rank's share"),
     column("loss", Real, "", "mean loss over them"),
     column("staleness", Integer, "versions", "largest staleness of these updates (servers)"),
+    column("codec_ns", Integer, "ns", "encoding and decoding messages: a part of `send_ns` and `wait_ns`"),
+    column(
+        "core_wait_ns",
+        Integer,
+        "ns",
+        "time of the pass in which the thread that trains was ready to run and had no core",
+    ),
 ];
 
 const EVALUATIONS: &[Column] = &[

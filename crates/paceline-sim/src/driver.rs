@@ -521,6 +521,9 @@ impl<'a, M: RankMemory> Driver<'a, M> {
             Action::Apply { .. } => spent.apply += time,
             _ => spent.exchange += time,
         }
+        if let (Some(notes), true) = (self.report.notes.get_mut(rank), action.is_codec()) {
+            notes.codec += time;
+        }
         self.memory.compute(rank, action);
     }
 

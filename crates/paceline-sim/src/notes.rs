@@ -17,6 +17,10 @@ pub struct StepTimes {
     pub exchange: Time,
     /// Updating parameters.
     pub apply: Time,
+    /// Encoding and decoding, a part of `exchange`.
+    pub codec: Time,
+    /// By how much the pass took longer because others used the same cores.
+    pub core_wait: Time,
     /// The rest: nothing to do.
     pub wait: Time,
     /// Who was waited for the longest.
@@ -80,6 +84,9 @@ pub struct Notes {
     pub trace: Vec<Note>,
     /// Its links by rank; those over which nothing went are there too.
     pub links: Vec<LinkTraffic>,
+    /// Of the step under way.
+    pub(crate) codec: Time,
+    pub(crate) core_wait: Time,
     room: usize,
     /// Where its last step ended: the time, and what was spent until then.
     ended: Time,
@@ -132,6 +139,8 @@ impl Notes {
             compute,
             exchange,
             apply,
+            codec: std::mem::take(&mut self.codec),
+            core_wait: std::mem::take(&mut self.core_wait),
             wait: (now - self.ended).saturating_sub(compute + exchange + apply),
             wait_for: longest.map(|(rank, _)| rank),
         });

@@ -46,6 +46,8 @@ pub struct Times {
     pub wait_for: Vec<Duration>,
     /// Updating parameters.
     pub apply: Duration,
+    /// Encoding and decoding, while sending or waiting.
+    pub codec: Duration,
 }
 
 /// A step to be computed.
@@ -235,6 +237,14 @@ impl Engine {
         Ok(())
     }
 
+    /// Gives the participant an input while a worker computes, and counts the time of what it asks for.
+    pub fn input_of_pass(&mut self, input: Input, memory: &mut dyn Memory) -> Result<(), TrainError> {
+        let (start, applied) = (Instant::now(), self.times.apply);
+        let done = self.input(input, memory);
+        self.times.send += self.besides_updates(start, applied);
+        done
+    }
+
     /// Does an action now, or later if the memory says so.
     fn act(&mut self, action: Action, memory: &mut dyn Memory) -> Result<(), TrainError> {
         // Nothing overtakes what was put off if the two have anything to do with each other.
@@ -266,7 +276,12 @@ impl Engine {
             | Action::Encode { .. }
             | Action::Decode { .. }
             | Action::MatMul { .. }
-            | Action::Orthonormalise(_) => memory.compute(&action, Bodies(&self.bodies)),
+            | Action::Orthonormalise(_) => {
+                let start = action.is_codec().then(Instant::now);
+                let done = memory.compute(&action, Bodies(&self.bodies));
+                self.times.codec += start.map_or(Duration::ZERO, |start| start.elapsed());
+                done
+            }
             Action::Apply { .. } => {
                 let start = Instant::now();
                 let done = memory.compute(&action, Bodies(&self.bodies));
@@ -326,10 +341,12 @@ impl Engine {
 
     /// Does what was put off.
     pub fn catch_up(&mut self, memory: &mut dyn Memory) -> Result<(), TrainError> {
+        let (start, applied) = (Instant::now(), self.times.apply);
         self.untouchable.clear();
         for action in std::mem::take(&mut self.deferred) {
             self.act(action, memory)?;
         }
+        self.times.send += self.besides_updates(start, applied);
         Ok(())
     }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use paceline_protocol::{Rank, Tag};
 use paceline_record::metric::{LinkReading, TcpReading};
-use paceline_record::process::monotonic_ns;
+use paceline_record::process::{CoreWait, monotonic_ns};
 use paceline_record::{NOBODY, Observer, StepRow, TraceKind, TraceRow};
 use paceline_wire::Transport;
 
@@ -103,7 +103,17 @@ impl Watch {
 
 /// Turns clocks that only run into the times of single steps.
 pub struct Steps {
-    begin_ns: u64,
+    core_wait: CoreWait,
+    /// At the beginning of the pass under way.
+    pass_began: Option<u64>,
+    /// Nanoseconds without a core in the passes of the step under way.
+    without_core: Option<u64>,
+    began: Moment,
+}
+
+/// The clocks at a moment.
+struct Moment {
+    at_ns: u64,
     clock: [Duration; 4],
     times: Times,
 }
@@ -112,27 +122,37 @@ pub struct Steps {
 const PHASES: [Phase; 4] = [Phase::Data, Phase::Forward, Phase::Backward, Phase::Apply];
 
 impl Steps {
-    /// The first step begins now.
+    /// The first step of the calling thread begins now.
     pub fn begin(clock: &Clock, times: &Times) -> Self {
-        Self {
-            begin_ns: monotonic_ns(),
-            clock: PHASES.map(|p| clock.spent()[p as usize]),
-            times: times.clone(),
+        let (core_wait, began) = (CoreWait::of_this_thread(), Moment::now(clock, times));
+        Self { core_wait, pass_began: None, without_core: None, began }
+    }
+
+    /// A pass begins: until it ends, time without a core counts. (Who waits for messages gives its core away.)
+    pub fn pass_begins(&mut self) {
+        self.pass_began = self.core_wait.ns();
+    }
+
+    /// It ends.
+    pub fn pass_ends(&mut self) {
+        if let Some((began, now)) = self.pass_began.take().zip(self.core_wait.ns()) {
+            self.without_core = Some(self.without_core.unwrap_or(0) + now.saturating_sub(began));
         }
     }
 
     /// A step (or some updates) ends now: what it took since the last one.
     pub fn end(&mut self, step: u64, clock: &Clock, times: &Times) -> StepRow {
-        let now = Self::begin(clock, times);
+        let now = Moment::now(clock, times);
+        let began = &self.began;
         let ns = |d: Duration| d.as_nanos() as u64;
         // A phase can lose what is counted elsewhere afterwards.
-        let spent = |i: usize| ns(now.clock[i].saturating_sub(self.clock[i]));
-        let since = |of: fn(&Times) -> Duration| ns(of(times).saturating_sub(of(&self.times)));
-        let waits = times.wait_for.iter().zip(&self.times.wait_for).map(|(a, b)| a.saturating_sub(*b));
+        let spent = |i: usize| ns(now.clock[i].saturating_sub(began.clock[i]));
+        let since = |of: fn(&Times) -> Duration| ns(of(times).saturating_sub(of(&began.times)));
+        let waits = times.wait_for.iter().zip(&began.times.wait_for).map(|(a, b)| a.saturating_sub(*b));
         let longest = waits.enumerate().max_by_key(|(_, wait)| *wait).filter(|(_, wait)| !wait.is_zero());
         let row = StepRow {
             step,
-            begin_ns: self.begin_ns,
+            begin_ns: began.at_ns,
             data_ns: spent(0),
             forward_ns: spent(1),
             backward_ns: spent(2),
@@ -140,16 +160,24 @@ impl Steps {
             wait_ns: since(|t| t.wait),
             wait_for: longest.map(|(rank, _)| rank as u64),
             apply_ns: since(|t| t.apply) + spent(3),
+            codec_ns: since(|t| t.codec),
+            core_wait_ns: self.without_core.take(),
             loss: f64::NAN,
             ..StepRow::default()
         };
-        *self = now;
+        self.began = now;
         row
     }
 
     /// What has passed since the last step belongs to no step (an evaluation).
     pub fn skip(&mut self, clock: &Clock, times: &Times) {
-        *self = Self::begin(clock, times);
+        (self.began, self.without_core) = (Moment::now(clock, times), None);
+    }
+}
+
+impl Moment {
+    fn now(clock: &Clock, times: &Times) -> Self {
+        Self { at_ns: monotonic_ns(), clock: PHASES.map(|p| clock.spent()[p as usize]), times: times.clone() }
     }
 }
 

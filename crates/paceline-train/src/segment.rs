@@ -171,6 +171,8 @@ impl Account {
             wait: Duration::from_nanos(self.wait),
             wait_for,
             apply: Duration::from_nanos(self.apply),
+            // Only differences between steps are told of it.
+            codec: Duration::ZERO,
         }
     }
 }

@@ -255,12 +255,14 @@ pub fn run(
             let unit = if slot == 0 { next.take() } else { engine.next_step(&mut buffers.whole())? };
             let Some(begin) = unit else { continue 'run };
             let (began, cpu) = (Instant::now(), thread_cpu_seconds());
+            steps.pass_begins();
             let Some((outcome, exchanged)) =
                 compute(source, &mut engine, &mut buffers, &begin, slot, &mut clock)?
             else {
                 engine.input(Input::Leave, &mut buffers.whole())?;
                 continue 'run;
             };
+            steps.pass_ends();
             units += outcome;
             taken += outcome.samples as u64;
             overlap += exchanged;
@@ -274,7 +276,7 @@ pub fn run(
             let step_s = began.elapsed().saturating_sub(exchanged).as_secs_f64();
             let cpu = (thread_cpu_seconds() - cpu - exchanged.as_secs_f64()).max(0.0) / step_s;
             engine.input(Input::Load(WorkerLoad { cpu: cpu as f32, step_s: step_s as f32 }), memory)?;
-            engine.input(Input::BackwardDone, memory)?;
+            engine.input_of_pass(Input::BackwardDone, memory)?;
         }
         last = units;
         engine.step_over(&mut buffers.whole())?;
@@ -371,7 +373,7 @@ fn compute(
             if failed.is_none() {
                 let others = [&mut *before, &mut *behind];
                 let mut memory = BackwardMemory { grads: &mut finished, others, scratch };
-                let input = engine.input(Input::GradReady { from }, &mut memory);
+                let input = engine.input_of_pass(Input::GradReady { from }, &mut memory);
                 failed = input.and_then(|()| engine.poll(&mut memory)).err();
             }
         },

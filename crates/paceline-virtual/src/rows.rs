@@ -65,6 +65,8 @@ fn step(took: &StepTimes, timing: &PassTiming, samples: u64) -> StepRow {
         wait_ns: took.wait,
         wait_for: took.wait_for.map(|rank| rank as u64),
         apply_ns: took.apply,
+        codec_ns: took.codec,
+        core_wait_ns: Some(took.core_wait),
         samples,
         loss: f64::NAN,
         ..StepRow::default()

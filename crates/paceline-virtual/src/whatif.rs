@@ -1,10 +1,8 @@
 //! What would a recorded run take if something were different? Its plan is run in virtual time, with costs that come
 //! from its own events: what the plan says of slow workers and links is not looked at.
 
-use std::collections::BTreeMap;
-
-use paceline_analyze::{Explanation, WhatIf};
-use paceline_plan::Plan;
+use paceline_analyze::{Explanation, RankTimes, SlowGroup, WhatIf};
+use paceline_plan::{NetworkLimits, Plan};
 use paceline_protocol::{Averages, Options, Setup, Strategy};
 use paceline_resolve::Registries;
 use paceline_sim::{Costs, Host, SizesOnly};
@@ -24,7 +22,10 @@ const HALVINGS: usize = 8;
 const RANGE: f64 = 7.0;
 /// By how much a step may take longer or shorter than it took, as a part of it.
 const CLOSE: f64 = 0.1;
-const BUCKET: usize = 4 << 20;
+/// A server that takes so many times as long as the fastest is slower.
+const SLOWER: f64 = 1.5;
+/// Seconds under way from which a message leaves its host.
+const FAR_S: f64 = 1e-4;
 
 /// A recorded run as the simulator sees it.
 pub struct FittedRun {
@@ -32,8 +33,12 @@ pub struct FittedRun {
     registries: Registries,
     params: usize,
     pace: Pace,
-    /// What a worker without any excuse takes.
-    usual: f64,
+    /// Workers as they were recorded.
+    workers: Vec<RankTimes>,
+    slow: Option<SlowGroup>,
+    cores: Option<usize>,
+    /// Whether messages between workers leave their hosts.
+    spread: bool,
     steps: u64,
     /// Seconds of a step as it was.
     pub step_s: f64,
@@ -47,13 +52,20 @@ struct Pace {
     ns_per_byte: f64,
     /// How fast workers and servers handle messages, relative to round numbers.
     speed: [f64; 2],
+    /// How many times as long each server takes as the fastest of them.
+    server_slowness: Vec<f64>,
+    /// What encoding and decoding cost, relative to round numbers.
+    codec: f64,
 }
 
 /// A run that differs from the recorded one.
 struct Variant {
+    plan: Plan,
     strategy: &'static Strategy,
     setup: Setup,
     pace: Pace,
+    /// Samples of a step, relative to now.
+    samples: f64,
 }
 
 impl FittedRun {
@@ -61,23 +73,28 @@ impl FittedRun {
     pub fn new(plan: &Plan, registries: &Registries, params: usize, said: &Explanation) -> Option<Self> {
         let wires = said.wires.as_ref()?;
         registries.protocols.strategies.find(&plan.strategy)?;
-        let workers: Vec<_> = said.ranks.iter().filter(|r| r.role == "worker").collect();
-        let compute: Vec<f64> = workers.iter().map(|r| 1e9 * r.compute_s).collect();
-        let mut sorted = compute.clone();
-        sorted.sort_by(f64::total_cmp);
-        let usual = sorted[(sorted.len() - 1) / 2];
+        let workers: Vec<RankTimes> = said.ranks.iter().filter(|r| r.role == "worker").cloned().collect();
         let per_step = wires.messages_per_step.max(1.0) * said.ranks.len() as f64;
+        let work: Vec<f64> =
+            said.ranks.iter().filter(|r| r.role == "server").map(|r| r.send_s + r.apply_s).collect();
+        let fastest = work.iter().copied().fold(f64::INFINITY, f64::min).max(1e-9);
+        let slowness = |work: &f64| if work / fastest < SLOWER { 1.0 } else { work / fastest };
         let mut model = Self {
             registries: registries.clone(),
-            plan: Plan { network: None, straggler: None, hosts: None, ..plan.clone() },
+            plan: plan.clone(),
             params,
             pace: Pace {
-                compute,
+                compute: workers.iter().map(|r| 1e9 * r.compute_s).collect(),
                 latency_ns: 1e9 * wires.latency_s,
                 ns_per_byte: wires.bytes_per_s.map_or(FAST, |b| 1e9 / b),
                 speed: [1.0; 2],
+                server_slowness: work.iter().map(slowness).collect(),
+                codec: 1.0,
             },
-            usual,
+            workers,
+            slow: said.verdict.slow.clone(),
+            cores: said.cores,
+            spread: said.origin != "measured" || wires.bytes_per_s.is_some() || wires.latency_s >= FAR_S,
             steps: (MESSAGES / per_step).clamp(STEPS[0], STEPS[1]) as u64,
             step_s: 0.0,
         };
@@ -88,12 +105,21 @@ impl FittedRun {
     /// Finds how fast ranks handle messages: first from what workers and servers spent on that, then so that a step
     /// takes what it took.
     fn fit(&mut self, said: &Explanation) -> Option<()> {
-        let own = |role: &str, of: fn(&paceline_analyze::RankTimes) -> f64| {
+        let own = |role: &str, of: fn(&RankTimes) -> f64| {
             let all: Vec<f64> = said.ranks.iter().filter(|r| r.role == role).map(of).collect();
             if all.is_empty() { 0.0 } else { paceline_statistics::mean(&all) }
         };
+        self.pace.codec = 0.0;
+        let (_, without) = self.run(&self.variant(None)?)?;
+        self.pace.codec = 1.0;
         let (_, spent) = self.run(&self.variant(None)?)?;
-        let worker = own("worker", |r| r.send_s + r.apply_s) / spent[0].max(1e-9);
+        let encoding = own("worker", |r| r.codec_s);
+        if encoding > 0.0 && spent[0] > without[0] {
+            self.pace.codec = encoding / (spent[0] - without[0]);
+        }
+        // Encoding is not only done while sending.
+        let worker =
+            own("worker", |r| (r.send_s - r.codec_s).max(0.1 * r.send_s) + r.apply_s) / without[0].max(1e-9);
         // Per update a server's row tells of one worker's push; how busy it was does not depend on that.
         let server = own("server", |r| r.busy) * said.step_s / spent[1].max(1e-9);
         let within = |slower: f64| if slower > 0.0 { 1.0 / slower.clamp(0.02, 500.0) } else { 1.0 };
@@ -126,58 +152,63 @@ impl FittedRun {
     /// Seconds that the work of a step takes after a change, relative to now.
     pub fn ratio(&self, what_if: WhatIf) -> Option<f64> {
         if what_if == WhatIf::OneWorker {
-            // Its pass, and an update: nothing is exchanged.
+            // Its pass, on a core of its own, and an update: nothing is exchanged.
             let apply = Calibration::defaults().ns_per_element("apply", self.params) * self.params as f64;
-            let alone = 1e-9 * (self.usual + apply / self.pace.speed[0].max(1.0));
-            return Some(alone * self.pace.compute.len() as f64 / self.step_s);
+            let mut all: Vec<f64> = self.workers.iter().map(RankTimes::on_core_s).collect();
+            all.sort_by(f64::total_cmp);
+            let alone = all[(all.len() - 1) / 2] + 1e-9 * apply / self.pace.speed[0].max(1.0);
+            return Some(alone * self.workers.len() as f64 / self.step_s);
         }
-        let (step_s, _) = self.run(&self.variant(Some(what_if))?)?;
-        Some(step_s / self.step_s)
+        let variant = self.variant(Some(what_if))?;
+        let (step_s, _) = self.run(&variant)?;
+        Some(step_s / variant.samples / self.step_s)
     }
 
     fn variant(&self, what_if: Option<WhatIf>) -> Option<Variant> {
-        let (mut plan, mut pace) = (self.plan.clone(), self.pace.clone());
-        let to = |plan: &mut Plan, strategy: &str, servers: usize, sync: &str| {
-            (plan.strategy, plan.servers, plan.sync) = (strategy.into(), servers, sync.into());
-            plan.options = BTreeMap::new();
-        };
-        match what_if {
-            None | Some(WhatIf::OneWorker) => {}
-            Some(WhatIf::NoStraggler) => pace.compute.iter_mut().for_each(|c| *c = c.min(self.usual)),
-            Some(WhatIf::LetGo) => {
-                let servers = plan.servers.max(1);
-                to(&mut plan, "ps", servers, "asp");
+        let mut pace = self.pace.clone();
+        let mut plan = self.plan.clone();
+        let mut samples = 1.0;
+        if let Some(what_if) = what_if {
+            if let Some(new) = what_if.changed(&self.plan, self.cores) {
+                plan = new;
             }
-            Some(WhatIf::MoreServers) => plan.servers *= 2,
-            Some(WhatIf::FasterServers) => pace.speed[1] = pace.speed[1].max(pace.speed[0]),
-            Some(WhatIf::Ring) => to(&mut plan, "ring-allreduce", 0, "bsp"),
-            Some(WhatIf::Bandwidth) => pace.ns_per_byte /= 10.0,
-            Some(WhatIf::Latency) => pace.latency_ns /= 10.0,
-            Some(WhatIf::FewerHops) => {
-                let better = if plan.workers.is_power_of_two() { "halving-doubling" } else { "tree" };
-                if plan.strategy == better || plan.servers > 0 {
-                    return None;
+            let passes = self.workers.iter().map(|r| Some(1e9 * pass_after(r, what_if, self.step_s)?));
+            if let Some(passes) = passes.collect::<Option<Vec<f64>>>() {
+                pace.compute = passes;
+            }
+            match what_if {
+                WhatIf::NoStraggler | WhatIf::EvenShares => {
+                    let slow = self.slow.as_ref()?;
+                    slow.ranks
+                        .iter()
+                        .filter_map(|rank| self.workers.iter().position(|r| r.rank == *rank))
+                        .for_each(|i| pace.compute[i] = pace.compute[i].min(1e9 * slow.usual_s));
                 }
-                to(&mut plan, better, 0, "bsp");
-            }
-            Some(WhatIf::Half) => {
-                if plan.compression.is_some() {
-                    return None;
+                WhatIf::FasterServers => {
+                    pace.speed[1] = pace.speed[1].max(pace.speed[0]);
+                    pace.server_slowness.clear();
                 }
-                plan.compression = Some("fp16".into());
-            }
-            Some(WhatIf::Bucket) => plan.bucket = plan.bucket.max(BUCKET),
-            Some(WhatIf::Local) => to(&mut plan, "local", 0, "bsp"),
-            Some(WhatIf::MoreWorkers) => {
-                plan.workers *= 2;
-                pace.compute = pace.compute.iter().chain(&pace.compute).map(|c| c / 2.0).collect();
+                WhatIf::NoSlowServer => pace.server_slowness.clear(),
+                WhatIf::Bandwidth => pace.ns_per_byte /= 10.0,
+                WhatIf::Latency => pace.latency_ns /= 10.0,
+                // What another codec costs is not known from this run.
+                WhatIf::Half if self.plan.compression.is_some() => pace.codec = 1.0 / pace.speed[0],
+                WhatIf::MoreWorkers => {
+                    pace.compute = pace.compute.iter().chain(&pace.compute).map(|c| c / 2.0).collect();
+                }
+                WhatIf::FewerWorkers => {
+                    let all = 1e9 * self.workers.iter().map(RankTimes::on_core_s).sum::<f64>();
+                    pace.compute = vec![all / plan.workers as f64; plan.workers];
+                }
+                WhatIf::LargerBatch => samples = 2.0,
+                _ => {}
             }
         }
         let strategy = self.registries.protocols.strategies.find(&plan.strategy)?;
         // Whole rounds of those who exchange every few steps.
         let steps = if what_if == Some(WhatIf::Local) { self.steps.next_multiple_of(8) } else { self.steps };
         let setup = self.setup(&plan, strategy, steps)?;
-        Some(Variant { strategy, setup, pace })
+        Some(Variant { plan, strategy, setup, pace, samples })
     }
 
     fn setup(&self, plan: &Plan, strategy: &'static Strategy, steps: u64) -> Option<Setup> {
@@ -207,26 +238,55 @@ impl FittedRun {
         (known && strategy.check(&setup).is_ok()).then_some(setup)
     }
 
+    /// Who sits where: each rank by itself, unless messages leave hosts and the plan puts ranks together.
+    fn layout(&self, plan: &Plan, world: usize) -> Vec<usize> {
+        if !self.spread || plan.hosts.as_ref().is_some_and(|_| plan.workers != self.plan.workers) {
+            return (0..world).collect();
+        }
+        let network = Some(NetworkLimits { bits_per_s: u64::MAX, latency_ns: 0 });
+        Plan { network, ..plan.clone() }.layout()
+    }
+
     /// Seconds of a step, and what a worker and a server spend on messages in one.
     fn run(&self, variant: &Variant) -> Option<(f64, [f64; 2])> {
-        let Variant { strategy, setup, pace: Pace { compute, latency_ns, ns_per_byte, speed } } = variant;
+        let Variant { plan, strategy, setup, pace, .. } = variant;
+        let Pace { compute, latency_ns, ns_per_byte, speed, server_slowness, codec } = pace;
         let defaults = Calibration::defaults();
-        let transport = TransportCost::unmeasured(self.registries.transports.find(&self.plan.transport)?);
-        let host = |rank: usize| Host {
-            speed: speed[usize::from(rank >= setup.workers)],
+        let transport = TransportCost::unmeasured(self.registries.transports.find(&plan.transport)?);
+        let host = |speed: f64| Host {
+            speed,
             slowdown: Vec::new(),
             latency: *latency_ns as u64,
             per_byte: *ns_per_byte,
         };
+        let speed_of = |rank: usize| match rank.checked_sub(setup.workers) {
+            None => speed[0],
+            Some(server) => speed[1] / server_slowness.get(server).copied().unwrap_or(1.0),
+        };
+        let layout = self.layout(plan, setup.world());
+        let hosts = layout.iter().max().map_or(0, |last| last + 1);
+        let mut work = price::work(plan, setup.coder, &defaults, self.params);
+        if setup.coder.is_some() {
+            // Measured: it does not follow how fast messages are handled.
+            [&mut work.encode, &mut work.decode, &mut work.product]
+                .into_iter()
+                .for_each(|cost| *cost *= codec * speed[0]);
+        }
         let costs = Costs {
             compute: (0..setup.workers)
                 .map(|r| (compute[r] / setup.positions(r).len() as f64) as u64)
                 .collect(),
             message: (transport.message_s.median * 1e9) as u64,
             byte: transport.ns_per_byte(self.params),
-            work: price::work(&self.plan, setup.coder, &defaults, self.params),
-            hosts: (0..setup.world()).map(host).collect(),
-            buffer: self.plan.buffer.unwrap_or(price::BUFFER),
+            work,
+            // Interfaces are those of the hosts; every rank has a core of its own.
+            hosts: (0..hosts)
+                .map(|_| host(1.0))
+                .chain((0..setup.world()).map(|r| host(speed_of(r))))
+                .collect(),
+            machines: (0..setup.world()).map(|rank| hosts + rank).collect(),
+            layout,
+            buffer: plan.buffer.unwrap_or(price::BUFFER),
             ..Costs::constant(setup.workers, 0, 0, 0.0)
         };
         let participants = (0..setup.world()).map(|rank| strategy.participant(setup, rank)).collect();
@@ -245,9 +305,31 @@ impl FittedRun {
     }
 }
 
+/// Seconds of a worker's pass after a change of its own work; none where that stays as it is.
+fn pass_after(worker: &RankTimes, what_if: WhatIf, step_s: f64) -> Option<f64> {
+    let RankTimes { compute_s, data_s, .. } = *worker;
+    Some(match what_if {
+        WhatIf::OwnCores => worker.on_core_s(),
+        // Samples take twice as long, parameters are moved as often as before.
+        WhatIf::LargerBatch => 2.0 * compute_s - worker.moving_s(),
+        // Decoders that are always at work take half of a step for a batch.
+        WhatIf::MoreDecoders => compute_s - data_s + (data_s - step_s / 2.0).max(0.0),
+        WhatIf::NoDecoding => compute_s - data_s,
+        _ => return None,
+    })
+}
+
 /// Asks the simulator about every change that an explanation names, and about one worker alone.
 pub fn predict(said: &mut Explanation, plan: &Plan, registries: &Registries, params: usize) {
-    if let Some(model) = FittedRun::new(plan, registries, params, said) {
+    if let [alone] = said.ranks.as_slice() {
+        let (alone, step_s) = (alone.clone(), said.step_s);
+        let ratio = |what_if| {
+            let samples = if what_if == WhatIf::LargerBatch { 2.0 } else { 1.0 };
+            let rest = step_s - alone.compute_s;
+            Some((pass_after(&alone, what_if, step_s)? + rest) / samples / step_s)
+        };
+        said.predict(&ratio);
+    } else if let Some(model) = FittedRun::new(plan, registries, params, said) {
         said.predict(&|what_if| model.ratio(what_if));
     }
 }

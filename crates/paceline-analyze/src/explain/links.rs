@@ -64,7 +64,7 @@ pub fn pauses(recorded: &RecordedRun) -> Vec<Vec<RecordedPause>> {
 }
 
 /// A rank's machine: emulated hosts are all on one.
-fn machine(host: &str) -> &str {
+pub(super) fn machine(host: &str) -> &str {
     host.split('#').next().unwrap_or(host)
 }
 

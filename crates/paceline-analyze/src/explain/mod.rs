@@ -4,22 +4,32 @@
 //! Messages are recorded with `--trace`. Without them a slow rank or a busy server still shows, but bandwidth cannot be
 //! told from latency, and that is said.
 
+mod advice;
+mod compare;
+mod exchange;
 mod links;
 mod path;
+mod sentence;
 mod store;
 mod straggler;
 mod verdict;
 mod whatif;
 mod words;
+mod work;
 
+use paceline_plan::Plan;
 use paceline_statistics::{mean, median};
 use serde::Serialize;
 
+pub use advice::{Change, GainSource, WhatIf};
+pub use compare::RunComparison;
 pub use links::LinkCosts;
 pub use path::Shares;
-pub use verdict::{Cause, Change, Verdict};
-pub use whatif::{SingleWorkerEstimate, WhatIf};
-pub use words::RunComparison;
+pub use sentence::{ExactFigures, Sentence};
+pub use straggler::SlowGroup;
+use verdict::Case;
+pub use verdict::{Cause, Verdict};
+pub use whatif::SingleWorker;
 
 /// A run as it was recorded; times in seconds from the start of the run.
 #[derive(Clone, Debug, Default)]
@@ -42,6 +52,8 @@ pub struct RecordedRun {
     pub pauses: Vec<RecordedPause>,
     /// What went over the links of each rank, over the whole run.
     pub links: Vec<RecordedLink>,
+    /// Its settings: nothing is blamed because of them, but what is so already is not advised.
+    pub plan: Option<Plan>,
 }
 
 /// What a rank has to do with another over the whole run.
@@ -64,6 +76,8 @@ pub struct RecordedRank {
     pub worker: bool,
     /// Its machine.
     pub host: String,
+    /// Cores of that machine that it may use, where that is known.
+    pub cores: Option<usize>,
 }
 
 /// A step of a worker, or updates of a server.
@@ -76,10 +90,16 @@ pub struct RecordedStep {
     pub begin_s: f64,
     /// Gathering the batch, forward and backward pass.
     pub compute_s: f64,
+    /// The part of it until the batch was there.
+    pub data_s: f64,
+    /// The part of it in which there was no core to go on with, where that is known.
+    pub core_wait_s: Option<f64>,
     /// Sending, receiving and summing.
     pub send_s: f64,
     pub wait_s: f64,
     pub apply_s: f64,
+    /// Encoding and decoding, a part of sending and waiting.
+    pub codec_s: f64,
     /// Samples of this rank's share.
     pub samples: u64,
 }
@@ -144,15 +164,39 @@ pub struct RankTimes {
     pub steps: usize,
     /// Data, forward and backward, per step.
     pub compute_s: f64,
+    /// The part of it until the batch was there.
+    pub data_s: f64,
+    /// The part of it in which there was no core to go on with.
+    pub core_wait_s: Option<f64>,
     /// Sending, receiving and summing, per step.
     pub send_s: f64,
     pub wait_s: f64,
     pub apply_s: f64,
+    /// Encoding and decoding, a part of sending and waiting.
+    pub codec_s: f64,
     pub step_s: f64,
+    /// Samples of its share.
+    pub samples: f64,
     /// Part of its time in which it did not wait.
     pub busy: f64,
     /// Whom it waited for most, and which part of its waits that was.
     pub waits_for: Option<(usize, f64)>,
+}
+
+/// What a pass takes for moving parameters, relative to an update: at the least it reads them twice and writes their
+/// gradients, where an update with momentum touches five arrays.
+const MOVING: f64 = 0.6;
+
+impl RankTimes {
+    /// Seconds of a pass in which parameters are moved through memory, by what an update takes.
+    pub fn moving_s(&self) -> f64 {
+        (MOVING * self.apply_s).min(self.compute_s - self.data_s)
+    }
+
+    /// Seconds that a pass would take on a core of its own.
+    pub fn on_core_s(&self) -> f64 {
+        self.compute_s - self.core_wait_s.unwrap_or(0.0).min(self.compute_s)
+    }
 }
 
 /// Why a run took as long as it did.
@@ -174,9 +218,15 @@ pub struct Explanation {
     pub waits: Vec<RecordedWait>,
     /// What it was bound by, and what would help.
     pub verdict: Verdict,
-    /// What one worker alone would do, where somebody has simulated it.
-    pub alone: Option<SingleWorkerEstimate>,
-    pub cannot_tell: Vec<String>,
+    /// What one worker alone does, where that was simulated or measured.
+    pub alone: Option<SingleWorker>,
+    pub cannot_tell: Vec<Sentence>,
+    /// The run's settings, for changes of them.
+    #[serde(skip)]
+    pub plan: Option<Plan>,
+    /// Cores that each worker's machine has for the run.
+    #[serde(skip)]
+    pub cores: Option<usize>,
 }
 
 /// A run that cannot be explained.
@@ -209,6 +259,13 @@ impl RecordedRun {
         (0..self.ranks.len()).filter(|r| !self.ranks[*r].worker).collect()
     }
 
+    /// Cores of the workers' machines, where they all have as many.
+    fn cores(&self) -> Option<usize> {
+        let mut all = self.ranks.iter().filter(|r| r.worker).map(|r| r.cores);
+        let first = all.next()??;
+        all.all(|cores| cores == Some(first)).then_some(first)
+    }
+
     fn at_work(&self, rank: usize) -> f64 {
         let steps = self.steady(rank);
         let (whole, waited) = steps.iter().fold((0.0, 0.0), |(w, p), s| (w + s.duration_s(), p + s.wait_s));
@@ -234,9 +291,16 @@ impl RecordedRun {
             host: self.ranks[rank].host.clone(),
             steps: self.steps.iter().filter(|s| s.rank == rank).count(),
             compute_s: typical(|s| s.compute_s),
+            data_s: typical(|s| s.data_s),
+            core_wait_s: steps
+                .iter()
+                .all(|s| s.core_wait_s.is_some())
+                .then(|| typical(|s| s.core_wait_s.unwrap_or(0.0))),
             send_s: typical(|s| s.send_s),
             wait_s: typical(|s| s.wait_s),
             apply_s: typical(|s| s.apply_s),
+            codec_s: typical(|s| s.codec_s),
+            samples: typical(|s| s.samples as f64),
             step_s: typical(RecordedStep::duration_s),
             busy: self.at_work(rank),
             waits_for: most.filter(|_| all > 0.0).map(|w| (w.on, w.seconds / all)),
@@ -252,9 +316,11 @@ impl Explanation {
         let ranks: Vec<RankTimes> = (0..recorded.ranks.len()).filter_map(|r| recorded.spent(r)).collect();
         let of_workers = self::workers(&ranks);
         if of_workers.len() < workers.len() || of_workers.is_empty() {
-            return Err(fail(
-                "some worker has no recorded step; was it made with --no-record, or did it fail at once?",
-            ));
+            return Err(fail(if recorded.simulated {
+                "its steps and messages were not recorded; simulate it again with --trace"
+            } else {
+                "some worker has no recorded step; was it made with --no-record, or did it fail at once?"
+            }));
         }
         if of_workers.iter().any(|r| r.steps < 3) {
             return Err(fail("it has fewer than three steps: run more (--steps, --epochs)"));
@@ -274,14 +340,21 @@ impl Explanation {
             recorded.waits.iter().filter(|w| w.seconds > 0.0).copied().collect();
         waits.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
         let mut cannot_tell = Vec::new();
-        if path.is_none() && workers.len() > 1 {
-            cannot_tell.push(
+        if path.is_none() && workers.len() > 1 && !recorded.messages.is_empty() {
+            cannot_tell.push(Sentence::new(
+                "Too few single messages were recorded ({}) to follow the chain that sets the pace: what links and \
+                 messages are blamed for is estimated from counts and waits. Run more steps",
+                [sentence::count("messages", recorded.messages.len())],
+            ));
+        } else if path.is_none() && workers.len() > 1 {
+            cannot_tell.push(Sentence::new(
                 "Single messages were not recorded: what links and messages are blamed for is estimated from counts \
-                 and waits. Run it again with --trace"
-                    .to_owned(),
-            );
+                 and waits. Run it again with `--trace`",
+                [],
+            ));
         }
-        let verdict = Verdict::new(recorded, &ranks, step_s, path.as_ref(), wires.as_ref());
+        let case = Case { recorded, ranks: &ranks, step_s, path: path.as_ref(), wires: wires.as_ref() };
+        let verdict = Verdict::new(&case);
         if let Some(wires) = wires.as_mut().filter(|_| path.is_none() && verdict.cause == Cause::Bandwidth) {
             wires.bytes_per_s = Some(wires.bytes_per_step / (verdict.share * step_s));
         }
@@ -297,6 +370,8 @@ impl Explanation {
             verdict,
             alone: None,
             cannot_tell,
+            plan: recorded.plan.clone(),
+            cores: recorded.cores(),
         })
     }
 }

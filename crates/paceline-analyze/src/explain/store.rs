@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use paceline_record::store::{RunRow, TableRows};
 use paceline_record::{RecordError, Store};
 
+use super::links::machine;
 use super::{Message, RecordedLink, RecordedPause, RecordedRank, RecordedRun, RecordedStep, RecordedWait};
 
 /// The numbers of some columns, row by row; 0 where there is no value.
@@ -15,13 +16,15 @@ fn numbers<const N: usize>(rows: &TableRows, names: [&str; N]) -> Vec<[f64; N]> 
 }
 
 impl RecordedRun {
-    /// Reads what was recorded of a run, and nothing that its plan says.
+    /// Reads what was recorded of a run; its plan is for advice alone.
     pub fn read(store: &Store, run: &RunRow) -> Result<Self, RecordError> {
         let own = store.rows("runs", run)?;
         let simulated = own.texts("origin").first().is_some_and(|o| o.as_deref() == Some("simulated"));
         let params = numbers(&own, ["parameters"]).first().map_or(0, |[params]| *params as usize);
-        let mut recorded = Self { run: run.run.clone(), simulated, params, ..Self::default() };
+        let plan = run.plan.clone();
+        let mut recorded = Self { run: run.run.clone(), simulated, params, plan, ..Self::default() };
         recorded.read_ranks(&store.rows("ranks", run)?);
+        recorded.read_hosts(&store.rows("hosts", run)?);
         recorded.read_steps(&store.rows("steps", run)?);
         let world = recorded.ranks.len();
         for [rank, on, seconds] in numbers(&store.rows("waits", run)?, ["rank", "wait_for", "wait_s"]) {
@@ -40,29 +43,50 @@ impl RecordedRun {
         for (([rank], role), host) in numbers(rows, ["rank"]).into_iter().zip(roles).zip(hosts) {
             let rank = rank as usize;
             if self.ranks.len() <= rank {
-                self.ranks.resize(rank + 1, RecordedRank { worker: true, host: String::new() });
+                self.ranks.resize(rank + 1, RecordedRank { worker: true, ..RecordedRank::default() });
             }
-            self.ranks[rank] =
-                RecordedRank { worker: role.as_deref() != Some("server"), host: host.unwrap_or_default() };
+            let (worker, host) = (role.as_deref() != Some("server"), host.unwrap_or_default());
+            self.ranks[rank] = RecordedRank { worker, host, cores: None };
+        }
+    }
+
+    fn read_hosts(&mut self, rows: &TableRows) {
+        for (host, cores) in rows.texts("host").into_iter().zip(rows.numbers("usable_cores")) {
+            let of = |rank: &&mut RecordedRank| Some(machine(&rank.host)) == host.as_deref();
+            let cores = cores.filter(|cores| *cores >= 1.0).map(|cores| cores as usize);
+            self.ranks.iter_mut().filter(of).for_each(|rank| rank.cores = cores);
         }
     }
 
     fn read_steps(&mut self, rows: &TableRows) {
-        let names = ["data_ns", "forward_ns", "backward_ns"];
-        let compute = numbers(rows, names).into_iter().map(|parts| parts.iter().sum::<f64>());
-        let names = ["rank", "step", "t_ns", "send_ns", "wait_ns", "apply_ns", "samples"];
-        for ([rank, step, t, send, wait, apply, samples], compute) in
-            numbers(rows, names).into_iter().zip(compute)
+        let names = ["data_ns", "forward_ns", "backward_ns", "overlap_ns"];
+        let passes = numbers(rows, names);
+        // Records of before do not have it.
+        let core_waits = rows.numbers("core_wait_ns");
+        let names = ["rank", "step", "t_ns", "send_ns", "wait_ns", "apply_ns", "samples", "codec_ns"];
+        for (i, [rank, step, t, send, wait, apply, samples, codec]) in
+            numbers(rows, names).into_iter().enumerate()
         {
             if (rank as usize) < self.ranks.len() {
+                let [data, forward, backward, overlap] = passes[i];
+                let compute = data + forward + backward;
+                // What was exchanged during the pass had its part of the time without a core.
+                let own = if overlap > 0.0 { compute / (compute + overlap) } else { 1.0 };
                 self.steps.push(RecordedStep {
                     rank: rank as usize,
                     step: step as u64,
                     begin_s: 1e-9 * t,
                     compute_s: 1e-9 * compute,
+                    data_s: 1e-9 * data,
+                    core_wait_s: core_waits
+                        .get(i)
+                        .copied()
+                        .flatten()
+                        .map(|ns| 1e-9 * (own * ns).min(compute)),
                     send_s: 1e-9 * send,
                     wait_s: 1e-9 * wait,
                     apply_s: 1e-9 * apply,
+                    codec_s: 1e-9 * codec,
                     samples: samples as u64,
                 });
             }

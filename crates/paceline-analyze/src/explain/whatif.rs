@@ -1,92 +1,93 @@
-//! Changes that whoever can simulate a run is asked about.
+//! What changes would bring: the caller supplies a simulator, or another run that was measured.
 
 use serde::Serialize;
 
-use super::verdict::seconds;
-use super::{Explanation, workers};
-use crate::table::number;
+use super::advice::GainSource;
+use super::sentence::{Part, Sentence, counted, name, plain, seconds};
+use super::verdict::WORTH;
+use super::{Explanation, WhatIf, workers};
 
-/// A change of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum WhatIf {
-    /// Everybody computes as fast as the others do.
-    NoStraggler,
-    /// Nobody waits for a straggler.
-    LetGo,
-    /// Twice as many servers.
-    MoreServers,
-    /// Servers that handle messages as fast as workers do.
-    FasterServers,
-    /// Workers sum round a ring, without servers.
-    Ring,
-    /// Ten times the bandwidth.
-    Bandwidth,
-    /// A tenth of the latency.
-    Latency,
-    /// Fewer messages one after another.
-    FewerHops,
-    /// Messages of half the size.
-    Half,
-    /// Larger buckets.
-    Bucket,
-    /// Workers exchange every 8 steps.
-    Local,
-    /// Twice as many workers, each with half of the batch.
-    MoreWorkers,
-    /// One worker alone.
-    OneWorker,
-}
-
-/// What one worker alone would do.
+/// What one worker alone does.
 #[derive(Clone, Debug, Serialize)]
-pub struct SingleWorkerEstimate {
-    /// Samples per second, predicted by simulation.
+pub struct SingleWorker {
     pub samples_per_s: f64,
     /// How many times as fast the run is.
     pub speed_up: f64,
+    /// The run of one worker that was measured; none: it was simulated.
+    pub measured: Option<String>,
     /// Why the workers together are as fast, or slow, as they are.
-    pub sentence: String,
+    pub sentence: Sentence,
 }
 
-/// Changes that save less than this part of a step are not worth a word.
-const WORTH: f64 = 0.02;
+/// Speeds that differ by less are the same.
+const SAME: f64 = 0.05;
+
+/// How many times as fast something is: `2.5 times faster than`, or slower, or as fast as.
+pub(super) fn faster(id: &'static str, speed: f64) -> Part {
+    if (speed - 1.0).abs() < SAME {
+        return Part::Words("about as fast as");
+    }
+    let (times, words) =
+        if speed < 1.0 { (1.0 / speed, "{} times slower than") } else { (speed, "{} times faster than") };
+    Part::Sentence(Sentence::new(words, [plain(id, times)]))
+}
 
 impl Explanation {
-    /// Asks `simulate` how long the work of a step takes after each change, relative to now, and puts the changes in
-    /// that order; those that it cannot tell keep what the recorded chain allows, behind the others.
+    /// Takes gains from a simulator: it tells how long the work of a step takes after each change, relative to now.
+    /// Changes are put in that order; those that it cannot tell keep what the recorded chain allows, behind the others.
     pub fn predict(&mut self, simulate: &dyn Fn(WhatIf) -> Option<f64>) {
         for change in &mut self.verdict.changes {
             if let Some(ratio) = simulate(change.if_).filter(|r| r.is_finite()) {
-                (change.gain, change.predicted) = (1.0 - ratio, true);
-                change.step_s = Some(ratio * self.step_s);
+                change.found(ratio, self.step_s, GainSource::Simulated);
             }
         }
+        self.put_in_order();
+        let (count, ratio) = (workers(&self.ranks).len(), simulate(WhatIf::OneWorker));
+        if let Some(ratio) = ratio.filter(|ratio| count > 1 && *ratio > 0.0) {
+            self.alone = Some(self.beside_one(ratio, None));
+        }
+    }
+
+    pub(super) fn put_in_order(&mut self) {
+        let known = |source: &GainSource| *source != GainSource::Recorded;
         let changes = &mut self.verdict.changes;
         changes.retain(|c| c.gain >= WORTH);
-        changes.sort_by(|a, b| b.predicted.cmp(&a.predicted).then(b.gain.total_cmp(&a.gain)));
+        changes.sort_by(|a, b| known(&b.source).cmp(&known(&a.source)).then(b.gain.total_cmp(&a.gain)));
+    }
+
+    /// Beside one worker, who takes `ratio` times as long for as many samples.
+    pub(super) fn beside_one(&self, ratio: f64, measured: Option<String>) -> SingleWorker {
         let workers = workers(&self.ranks);
-        let (count, ratio) = (workers.len(), simulate(WhatIf::OneWorker));
-        let Some(ratio) = ratio.filter(|ratio| count > 1 && *ratio > 0.0) else { return };
-        let exchanging = workers.iter().map(|r| r.send_s + r.wait_s).sum::<f64>() / count as f64;
-        let mut sentence = if ratio < 1.0 {
-            format!("{count} workers are {} times slower than one would be", number(1.0 / ratio))
-        } else {
-            format!("{count} workers are {} times faster than one would be", number(ratio))
+        let exchanging = workers.iter().map(|r| r.send_s + r.wait_s).sum::<f64>() / workers.len() as f64;
+        let samples_per_s = self.samples_per_s / ratio;
+        let (one, how, takes) = match &measured {
+            None => (
+                Part::Words("one would be"),
+                Part::Words("predicted by simulation"),
+                Part::Words("would take"),
+            ),
+            Some(run) => (
+                Part::Sentence(Sentence::new("the one of {}", [name(run)])),
+                Part::Words("both measured"),
+                Part::Words("takes"),
+            ),
         };
-        sentence += &format!(
-            " ({} samples/s against {}, predicted by simulation): a step of all takes {}, of which a worker spends {} \
-             sending and waiting; one worker would take {} for the same samples",
-            number(self.samples_per_s),
-            number(self.samples_per_s / ratio),
-            seconds(self.step_s),
-            seconds(exchanging),
-            seconds(ratio * self.step_s),
+        let sentence = Sentence::new(
+            "{} are {} {} ({} samples/s against {}, {}): a step of all takes {}, of which a worker spends {} sending \
+             and waiting; one worker {} {} for the same samples",
+            [
+                counted("workers", workers.len(), "worker", "workers"),
+                faster("beside_one_times", ratio),
+                one,
+                plain("samples_per_s", self.samples_per_s),
+                plain("one_samples_per_s", samples_per_s),
+                how,
+                seconds("step_s", self.step_s),
+                seconds("exchange_s", exchanging),
+                takes,
+                seconds("one_step_s", ratio * self.step_s),
+            ],
         );
-        self.alone = Some(SingleWorkerEstimate {
-            samples_per_s: self.samples_per_s / ratio,
-            speed_up: ratio,
-            sentence,
-        });
+        SingleWorker { samples_per_s, speed_up: ratio, measured, sentence }
     }
 }

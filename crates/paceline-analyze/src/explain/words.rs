@@ -1,107 +1,13 @@
-//! Explanations in words, and two runs beside each other.
+//! Explanations in words.
 
-use paceline_statistics::median;
-use serde::Serialize;
-
-use super::verdict::seconds;
-use super::{Change, Explanation, RankTimes, workers};
+use super::sentence::{ExactFigures, Sentence, count, name, plain, seconds, show_seconds};
+use super::{Explanation, Shares};
 use crate::sheet::TextTable;
-use crate::table::number;
-
-/// Two runs beside each other.
-#[derive(Clone, Debug, Serialize)]
-pub struct RunComparison {
-    /// Samples per second of the first over those of the second.
-    pub speed: f64,
-    /// By how much the first's step is longer, in seconds, by what it is spent on: computing, handling, waiting, updating.
-    pub longer_s: [(&'static str, f64); 4],
-    /// A direct answer.
-    pub sentence: String,
-}
-
-impl RunComparison {
-    /// Why is the first slower (or faster) than the second?
-    pub fn new(a: &Explanation, b: &Explanation) -> Self {
-        let typical = |of: &Explanation, part: fn(&RankTimes) -> f64| {
-            median(&workers(&of.ranks).iter().map(|r| part(r)).collect::<Vec<_>>())
-        };
-        type Part = (&'static str, fn(&RankTimes) -> f64);
-        let parts: [Part; 4] = [
-            ("computing", |r| r.compute_s),
-            ("sending, receiving and summing", |r| r.send_s),
-            ("waiting", |r| r.wait_s),
-            ("updating", |r| r.apply_s),
-        ];
-        let longer_s = parts.map(|(name, part)| (name, typical(a, part) - typical(b, part)));
-        let speed = a.samples_per_s / b.samples_per_s;
-        let most = longer_s.iter().max_by(|x, y| (x.1 * sign(speed)).total_cmp(&(y.1 * sign(speed))));
-        let most = most.copied().unwrap_or(("computing", 0.0));
-        let (na, nb) = (workers(&a.ranks).len(), workers(&b.ranks).len());
-        let who = |n: usize| if n == 1 { "1 worker".into() } else { format!("{n} workers") };
-        let faster = if speed < 1.0 { "slower" } else { "faster" };
-        let times = if speed < 1.0 { 1.0 / speed } else { speed };
-        let mut sentence = format!(
-            "{} ({}, {} samples/s) is {} times {faster} than {} ({}, {} samples/s): a step takes {} instead of {}; the \
-             greatest difference is {}, {} per step",
-            a.run,
-            who(na),
-            number(a.samples_per_s),
-            number(times),
-            b.run,
-            who(nb),
-            number(b.samples_per_s),
-            seconds(a.step_s),
-            seconds(b.step_s),
-            most.0,
-            if most.1 >= 0.0 {
-                format!("{} more", seconds(most.1))
-            } else {
-                format!("{} less", seconds(-most.1))
-            },
-        );
-        if speed < 1.0 && na > nb {
-            let gained = typical(b, |r| r.step_s) * na as f64 / nb as f64;
-            sentence += &format!(
-                ". {} do {} times the work per step and would be faster if a step took less than {}, but exchanging \
-                 takes {} of it: {}",
-                who(na),
-                number(na as f64 / nb as f64),
-                seconds(gained),
-                seconds(typical(a, |r| r.send_s) + typical(a, |r| r.wait_s)),
-                a.verdict.sentence
-            );
-        }
-        Self { speed, longer_s, sentence }
-    }
-}
-
-/// Which way a difference explains a speed.
-fn sign(speed: f64) -> f64 {
-    if speed < 1.0 { 1.0 } else { -1.0 }
-}
-
-impl Change {
-    /// In words: what is saved, how that is known, and what to do.
-    pub fn words(&self) -> String {
-        let then = match self.step_s {
-            Some(step_s) => format!("a step of {}, predicted by simulation", seconds(step_s)),
-            None => "at most, by the recorded chain; not simulated".into(),
-        };
-        format!("{:.0}% less ({then}): {}", 100.0 * self.gain, self.what)
-    }
-}
 
 impl Explanation {
     /// For people.
     pub fn text(&self) -> String {
-        let origin = if self.origin == "measured" { "" } else { ", simulated" };
-        let mut text = format!(
-            "{}{origin}: a step takes {}, {} samples/s\n\n{}\n",
-            self.run,
-            seconds(self.step_s),
-            number(self.samples_per_s),
-            self.verdict.sentence
-        );
+        let mut text = format!("{}\n\n{}\n", self.summary(), self.verdict.sentence);
         if !self.verdict.changes.is_empty() {
             text += "\nWhat would help most comes first\n";
             for change in &self.verdict.changes {
@@ -118,6 +24,31 @@ impl Explanation {
             text += &format!("\n{}", sheet.text());
         }
         text
+    }
+
+    /// How fast it was.
+    fn summary(&self) -> Sentence {
+        let template = match self.origin {
+            "measured" => "{}: a step takes {}, {} samples/s",
+            _ => "{}, simulated: a step takes {}, {} samples/s",
+        };
+        let (step_s, rate) = (seconds("step_s", self.step_s), plain("samples_per_s", self.samples_per_s));
+        Sentence::new(template, [name(&self.run), step_s, rate])
+    }
+
+    /// All its sentences.
+    pub fn sentences(&self) -> Vec<Sentence> {
+        let mut all = vec![self.summary(), self.verdict.sentence.clone()];
+        all.extend(self.verdict.changes.iter().map(super::Change::words));
+        all.extend(self.alone.iter().map(|alone| alone.sentence.clone()));
+        all.extend(self.cannot_tell.iter().cloned());
+        all.extend(self.path.as_ref().map(Shares::about));
+        all
+    }
+
+    /// The exact values of all numbers in its sentences.
+    pub fn figures(&self) -> ExactFigures {
+        self.sentences().iter().flat_map(|sentence| sentence.figures().clone()).collect()
     }
 
     /// Tables of an explanation.
@@ -147,23 +78,19 @@ impl Explanation {
                 r.rank.to_string(),
                 r.role.into(),
                 r.host.clone(),
-                seconds(r.step_s),
-                seconds(r.compute_s),
-                seconds(r.send_s),
-                seconds(r.wait_s),
-                seconds(r.apply_s),
+                show_seconds(r.step_s),
+                show_seconds(r.compute_s),
+                show_seconds(r.send_s),
+                show_seconds(r.wait_s),
+                show_seconds(r.apply_s),
                 format!("{:.0}%", 100.0 * r.busy),
                 waits,
             ]);
         }
         let mut sheets = vec![ranks];
         if let Some(path) = &self.path {
-            let note = format!(
-                "over the last {:.0} steps, {:.1} hops from rank to rank per step; what is not on this chain could be \
-                 faster without any effect",
-                path.steps, path.hops_per_step
-            );
-            let mut sheet = TextTable::new("The chain that sets the pace", &["part", "share"], 1, &note);
+            let mut sheet =
+                TextTable::new("The chain that sets the pace", &["part", "share"], 1, &path.about());
             let share = |v: f64| format!("{:.1}%", 100.0 * v);
             for (rank, part) in path.compute.iter().enumerate().filter(|(_, part)| **part > 0.0005) {
                 sheet.rows.push(vec![format!("computing on rank {rank}"), share(*part)]);
@@ -182,10 +109,24 @@ impl Explanation {
             let mut sheet =
                 TextTable::new("Who waited for whom", &["rank", "for rank", "time"], 2, "over the whole run");
             for wait in self.waits.iter().take(10) {
-                sheet.rows.push(vec![wait.rank.to_string(), wait.on.to_string(), seconds(wait.seconds)]);
+                sheet.rows.push(vec![wait.rank.to_string(), wait.on.to_string(), show_seconds(wait.seconds)]);
             }
             sheets.push(sheet);
         }
         sheets
+    }
+}
+
+impl Shares {
+    /// What the chain covers.
+    fn about(&self) -> Sentence {
+        Sentence::new(
+            "over the last {} steps, {} hops from rank to rank per step; what is not on this chain could be faster \
+             without any effect",
+            [
+                count("chain_steps", self.steps.round() as usize),
+                plain("chain_hops_per_step", self.hops_per_step),
+            ],
+        )
     }
 }

@@ -217,8 +217,8 @@ impl Writer {
         for s in &batch.steps {
             self.execute(
                 "INSERT OR REPLACE INTO steps (run, rank, step, t_ns, attempt, data_ns, forward_ns, backward_ns, overlap_ns, \
-                 send_ns, wait_ns, wait_for, apply_ns, samples, loss, staleness) \
-                 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                 send_ns, wait_ns, wait_for, apply_ns, samples, loss, staleness, codec_ns, core_wait_ns) \
+                 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 params![
                     self.run,
                     rank as i64,
@@ -236,6 +236,8 @@ impl Writer {
                     s.samples as i64,
                     s.loss,
                     s.staleness.map(|n| n as i64),
+                    s.codec_ns as i64,
+                    s.core_wait_ns.map(|ns| ns as i64),
                 ],
             )?;
         }

@@ -93,6 +93,9 @@ impl<M: RankMemory> Driver<'_, M> {
         }
         let took = self.work(rank, time);
         self.report.spent[rank].compute += took;
+        if let Some(notes) = self.report.notes.get_mut(rank) {
+            notes.core_wait += took.saturating_sub(time);
+        }
         if let Some(pass) = &mut self.members[rank].pass {
             pass.done += time;
             pass.took += took;

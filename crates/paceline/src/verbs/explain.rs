@@ -59,16 +59,24 @@ fn explanation(store: &Store, name: &str) -> Result<Explanation, Failure> {
 /// `paceline explain`.
 pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     let store = args.store.open()?;
-    let first = explanation(&store, &args.run)?;
-    let second = args.vs.as_ref().map(|name| explanation(&store, name)).transpose()?;
+    let mut first = explanation(&store, &args.run)?;
+    let mut second = args.vs.as_ref().map(|name| explanation(&store, name)).transpose()?;
+    if let Some(second) = &mut second {
+        first.measured_beside(second);
+        second.measured_beside(&first);
+    }
     let beside = second.as_ref().map(|second| RunComparison::new(&first, second));
     if show.json {
-        let mut document = json!(first);
+        let (mut document, mut figures) = (json!(first), first.figures());
         document["type"] = "result".into();
         if let (Some(second), Some(beside)) = (&second, &beside) {
             document["vs"] = json!(second);
+            document["vs"]["figures"] = json!(second.figures());
             document["comparison"] = json!(beside);
+            figures.extend(beside.figures().clone());
         }
+        document["figures"] = json!(figures);
+        document["sentences"] = json!(first.sentences());
         return Ok(output::json(&document)?);
     }
     let mut text = String::new();

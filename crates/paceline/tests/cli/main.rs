@@ -9,6 +9,7 @@ mod browser;
 mod data;
 mod distributed;
 mod explain;
+mod explain_sentences;
 mod faults;
 mod home;
 mod hostile_text;
