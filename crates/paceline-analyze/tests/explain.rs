@@ -297,3 +297,116 @@ fn two_workers_that_are_slower_than_one_get_a_direct_answer() {
         assert!(said.sentence.contains(part), "{part}: {}", said.sentence);
     }
 }
+
+/// Runs whose workers are held up in their own work: each cause in twenty sizes, `part` from 0 to 1.
+type OwnPlant = fn(&mut RecordedRun, f64);
+
+fn workers_of(run: &mut RecordedRun) -> impl Iterator<Item = &mut RecordedStep> {
+    let workers: Vec<bool> = run.ranks.iter().map(|rank| rank.worker).collect();
+    run.steps.iter_mut().filter(move |step| workers[step.rank])
+}
+
+const OWN_WORK: [(Cause, OwnPlant); 5] = [
+    (Cause::SharedCores, |run, part| {
+        run.ranks.iter_mut().for_each(|rank| (rank.host, rank.cores) = ("h".into(), Some(1)));
+        workers_of(run).for_each(|s| s.core_wait_s = Some((0.4 + 0.4 * part) * s.compute_s));
+    }),
+    (Cause::OtherPrograms, |run, part| {
+        run.ranks.iter_mut().for_each(|rank| rank.cores = Some(8));
+        workers_of(run).for_each(|s| s.core_wait_s = Some((0.55 + 0.3 * part) * s.compute_s));
+    }),
+    (Cause::Data, |run, part| workers_of(run).for_each(|s| s.data_s = (0.5 + 0.4 * part) * s.compute_s)),
+    (Cause::Memory, |run, part| {
+        run.params = 1_000_000;
+        workers_of(run).for_each(|s| s.apply_s = (0.5 + part) * s.compute_s);
+    }),
+    (Cause::Codec, |run, part| {
+        workers_of(run).for_each(|s| {
+            s.codec_s = (1.0 + part) * s.compute_s;
+            s.send_s += s.codec_s;
+        });
+    }),
+];
+
+#[test]
+fn what_holds_workers_up_in_their_own_work_is_named() {
+    for (cause, plant) in OWN_WORK {
+        for seed in 0..20 {
+            let mut recorded = Model::usual(seed).run(60);
+            plant(&mut recorded, seed as f64 / 19.0);
+            let said = Explanation::new(&recorded).unwrap();
+            assert_eq!(said.verdict.cause, cause, "seed {seed}: {:?}, {:?}", said.verdict, said.path);
+        }
+    }
+}
+
+#[test]
+fn records_without_the_columns_of_today_are_explained_as_before() {
+    let recorded = Model::usual(4).run(40);
+    assert!(recorded.steps.iter().all(|s| s.core_wait_s.is_none() && s.codec_s == 0.0));
+    let said = Explanation::new(&recorded).unwrap();
+    assert_eq!(said.verdict.cause, Cause::Compute);
+    assert!(said.ranks.iter().all(|rank| rank.core_wait_s.is_none()));
+}
+
+#[test]
+fn a_slow_group_of_hosts_is_one_cause_and_all_of_it_is_replaced() {
+    let mut model = Model::usual(4);
+    model.compute = vec![0.02, 0.02, 0.05, 0.05, 0.05];
+    let mut recorded = model.run(40);
+    for (i, rank) in recorded.ranks.iter_mut().enumerate() {
+        rank.host = if i < 2 || i == 5 { format!("own-{i}") } else { format!("spot-{i}") };
+    }
+    let said = Explanation::new(&recorded).unwrap();
+    let verdict = &said.verdict;
+    assert_eq!((verdict.cause, verdict.rank), (Cause::Straggler, None), "{verdict:?}");
+    assert_eq!(verdict.ranks, [2, 3, 4], "{verdict:?}");
+    assert!(verdict.sentence.contains("The 3 workers on `spot` are stragglers"), "{}", verdict.sentence);
+    let first = &verdict.changes[0];
+    assert!(first.what.contains("all 3 workers on `spot`"), "{}", first.what);
+    assert!(first.gain > 0.4, "{first:?}");
+}
+
+#[test]
+fn a_worker_with_more_samples_is_no_slower_machine() {
+    let mut model = Model::usual(4);
+    model.compute = vec![0.04, 0.02, 0.02];
+    let mut recorded = model.run(40);
+    recorded.steps.iter_mut().filter(|s| s.rank == 0).for_each(|s| s.samples = 128);
+    let said = Explanation::new(&recorded).unwrap();
+    assert_eq!(said.verdict.cause, Cause::Imbalance, "{:?}", said.verdict);
+    assert!(said.verdict.sentence.contains("worker 0 has more samples"), "{}", said.verdict.sentence);
+}
+
+#[test]
+fn one_slow_server_of_two_is_named_with_its_rank() {
+    let mut model = Model::usual(4);
+    model.serving = 2.0 * model.compute[0] / model.messages as f64;
+    let mut recorded = model.run(40);
+    // A second server that does as many updates in a tenth of the time.
+    let slow = recorded.ranks.len() - 1;
+    recorded.ranks.push(RecordedRank { worker: false, host: "quick".into(), cores: None });
+    let quick: Vec<RecordedStep> = recorded
+        .steps
+        .iter()
+        .filter(|s| s.rank == slow)
+        .map(|s| RecordedStep {
+            rank: slow + 1,
+            send_s: s.send_s / 10.0,
+            wait_s: s.wait_s + 0.9 * s.send_s,
+            ..*s
+        })
+        .collect();
+    recorded.steps.extend(quick);
+    let said = Explanation::new(&recorded).unwrap();
+    assert_eq!((said.verdict.cause, said.verdict.rank), (Cause::Server, Some(slow)), "{:?}", said.verdict);
+    assert!(said.verdict.sentence.contains("10 times as long"), "{}", said.verdict.sentence);
+}
+
+#[test]
+fn workers_that_are_as_fast_as_one_are_not_1_times_faster() {
+    let mut said = Explanation::new(&Model::usual(3).run(40)).unwrap();
+    said.predict(&|what_if| (what_if == WhatIf::OneWorker).then_some(1.01));
+    let alone = &said.alone.as_ref().unwrap().sentence;
+    assert!(alone.contains("are about as fast as one would be"), "{alone}");
+}

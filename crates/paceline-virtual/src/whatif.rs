@@ -36,6 +36,8 @@ pub struct FittedRun {
     /// Workers as they were recorded.
     workers: Vec<RankTimes>,
     slow: Option<SlowGroup>,
+    /// How compute times vary.
+    jitter: Vec<f64>,
     cores: Option<usize>,
     /// Whether messages between workers leave their hosts.
     spread: bool,
@@ -54,8 +56,14 @@ struct Pace {
     speed: [f64; 2],
     /// How many times as long each server takes as the fastest of them.
     server_slowness: Vec<f64>,
+    /// The same of workers.
+    worker_slowness: Vec<f64>,
+    /// Whether compute times vary.
+    varies: bool,
     /// What encoding and decoding cost, relative to round numbers.
     codec: f64,
+    /// Whether messages are longer than any of the recorded ones: how fast their bytes are copied is not known.
+    longer: bool,
 }
 
 /// A run that differs from the recorded one.
@@ -89,10 +97,14 @@ impl FittedRun {
                 ns_per_byte: wires.bytes_per_s.map_or(FAST, |b| 1e9 / b),
                 speed: [1.0; 2],
                 server_slowness: work.iter().map(slowness).collect(),
+                worker_slowness: slow_updates(&workers, said.verdict.slow.as_ref()),
+                varies: true,
                 codec: 1.0,
+                longer: false,
             },
             workers,
             slow: said.verdict.slow.clone(),
+            jitter: said.jitter.clone(),
             cores: said.cores,
             spread: said.origin != "measured" || wires.bytes_per_s.is_some() || wires.latency_s >= FAR_S,
             steps: (MESSAGES / per_step).clamp(STEPS[0], STEPS[1]) as u64,
@@ -121,10 +133,10 @@ impl FittedRun {
         let worker =
             own("worker", |r| (r.send_s - r.codec_s).max(0.1 * r.send_s) + r.apply_s) / without[0].max(1e-9);
         // Per update a server's row tells of one worker's push; how busy it was does not depend on that.
-        let server = own("server", |r| r.busy) * said.step_s / spent[1].max(1e-9);
+        let server = own("server", |r| r.busy) * said.mean_step_s() / spent[1].max(1e-9);
         let within = |slower: f64| if slower > 0.0 { 1.0 / slower.clamp(0.02, 500.0) } else { 1.0 };
         let first = [within(worker), within(server)];
-        let (wanted, link) = (said.step_s, [self.pace.latency_ns, self.pace.ns_per_byte]);
+        let (wanted, link) = (said.mean_step_s(), [self.pace.latency_ns, self.pace.ns_per_byte]);
         self.search(wanted, |model, power| model.pace.speed = first.map(|speed| speed / power.exp2()))?;
         if self.step_s > (1.0 + CLOSE) * wanted {
             // Links were taken for slower than they are: messages were held up by something else as well.
@@ -178,7 +190,12 @@ impl FittedRun {
             }
             match what_if {
                 WhatIf::NoStraggler | WhatIf::EvenShares => {
-                    let slow = self.slow.as_ref()?;
+                    pace.worker_slowness.clear();
+                    let Some(slow) = self.slow.as_ref() else {
+                        // Now this one, now that: all of it is variation.
+                        pace.varies = false;
+                        return self.built(plan, pace, samples, self.steps);
+                    };
                     slow.ranks
                         .iter()
                         .filter_map(|rank| self.workers.iter().position(|r| r.rank == *rank))
@@ -191,22 +208,31 @@ impl FittedRun {
                 WhatIf::NoSlowServer => pace.server_slowness.clear(),
                 WhatIf::Bandwidth => pace.ns_per_byte /= 10.0,
                 WhatIf::Latency => pace.latency_ns /= 10.0,
+                WhatIf::NoCodec => pace.longer = true,
                 // What another codec costs is not known from this run.
-                WhatIf::Half if self.plan.compression.is_some() => pace.codec = 1.0 / pace.speed[0],
+                WhatIf::Half if self.plan.compression.is_some() => {
+                    (pace.codec, pace.longer) = (1.0 / pace.speed[0], true);
+                }
                 WhatIf::MoreWorkers => {
                     pace.compute = pace.compute.iter().chain(&pace.compute).map(|c| c / 2.0).collect();
                 }
                 WhatIf::FewerWorkers => {
                     let all = 1e9 * self.workers.iter().map(RankTimes::on_core_s).sum::<f64>();
                     pace.compute = vec![all / plan.workers as f64; plan.workers];
+                    pace.varies = false;
                 }
                 WhatIf::LargerBatch => samples = 2.0,
+                WhatIf::OwnCores => pace.varies = false,
                 _ => {}
             }
         }
-        let strategy = self.registries.protocols.strategies.find(&plan.strategy)?;
         // Whole rounds of those who exchange every few steps.
         let steps = if what_if == Some(WhatIf::Local) { self.steps.next_multiple_of(8) } else { self.steps };
+        self.built(plan, pace, samples, steps)
+    }
+
+    fn built(&self, plan: Plan, pace: Pace, samples: f64, steps: u64) -> Option<Variant> {
+        let strategy = self.registries.protocols.strategies.find(&plan.strategy)?;
         let setup = self.setup(&plan, strategy, steps)?;
         Some(Variant { plan, strategy, setup, pace, samples })
     }
@@ -250,9 +276,11 @@ impl FittedRun {
     /// Seconds of a step, and what a worker and a server spend on messages in one.
     fn run(&self, variant: &Variant) -> Option<(f64, [f64; 2])> {
         let Variant { plan, strategy, setup, pace, .. } = variant;
-        let Pace { compute, latency_ns, ns_per_byte, speed, server_slowness, codec } = pace;
+        let Pace { compute, latency_ns, ns_per_byte, speed, codec, .. } = pace;
+        let Pace { server_slowness, worker_slowness, varies, longer, .. } = pace;
         let defaults = Calibration::defaults();
         let transport = TransportCost::unmeasured(self.registries.transports.find(&plan.transport)?);
+        let byte = transport.ns_per_byte(self.params) * if *longer { speed[0].max(1.0) } else { 1.0 };
         let host = |speed: f64| Host {
             speed,
             slowdown: Vec::new(),
@@ -260,7 +288,7 @@ impl FittedRun {
             per_byte: *ns_per_byte,
         };
         let speed_of = |rank: usize| match rank.checked_sub(setup.workers) {
-            None => speed[0],
+            None => speed[0] / worker_slowness.get(rank).copied().unwrap_or(1.0),
             Some(server) => speed[1] / server_slowness.get(server).copied().unwrap_or(1.0),
         };
         let layout = self.layout(plan, setup.world());
@@ -277,7 +305,7 @@ impl FittedRun {
                 .map(|r| (compute[r] / setup.positions(r).len() as f64) as u64)
                 .collect(),
             message: (transport.message_s.median * 1e9) as u64,
-            byte: transport.ns_per_byte(self.params),
+            byte,
             work,
             // Interfaces are those of the hosts; every rank has a core of its own.
             hosts: (0..hosts)
@@ -286,6 +314,8 @@ impl FittedRun {
                 .collect(),
             machines: (0..setup.world()).map(|rank| hosts + rank).collect(),
             layout,
+            jitter: if *varies { self.jitter.clone() } else { Vec::new() },
+            seed: plan.seed,
             buffer: plan.buffer.unwrap_or(price::BUFFER),
             ..Costs::constant(setup.workers, 0, 0, 0.0)
         };
@@ -305,13 +335,22 @@ impl FittedRun {
     }
 }
 
+/// How many times as long each worker's updates take as those of the others, of the workers that are slow machines.
+fn slow_updates(workers: &[RankTimes], slow: Option<&SlowGroup>) -> Vec<f64> {
+    let is_slow = |r: &&RankTimes| slow.is_some_and(|slow| slow.ranks.contains(&r.rank));
+    let others: Vec<f64> = workers.iter().filter(|r| !is_slow(r)).map(|r| r.apply_s).collect();
+    let usual = if others.is_empty() { 0.0 } else { paceline_statistics::median(&others) };
+    let times = |r: &RankTimes| if usual > 0.0 && is_slow(&r) { (r.apply_s / usual).max(1.0) } else { 1.0 };
+    workers.iter().map(times).collect()
+}
+
 /// Seconds of a worker's pass after a change of its own work; none where that stays as it is.
 fn pass_after(worker: &RankTimes, what_if: WhatIf, step_s: f64) -> Option<f64> {
     let RankTimes { compute_s, data_s, .. } = *worker;
     Some(match what_if {
         WhatIf::OwnCores => worker.on_core_s(),
         // Samples take twice as long, parameters are moved as often as before.
-        WhatIf::LargerBatch => 2.0 * compute_s - worker.moving_s(),
+        WhatIf::LargerBatch => 2.0 * compute_s - worker.moving_s,
         // Decoders that are always at work take half of a step for a batch.
         WhatIf::MoreDecoders => compute_s - data_s + (data_s - step_s / 2.0).max(0.0),
         WhatIf::NoDecoding => compute_s - data_s,

@@ -177,22 +177,22 @@ pub struct RankTimes {
     pub step_s: f64,
     /// Samples of its share.
     pub samples: f64,
+    /// The part of a pass in which parameters are moved through memory, by what an update takes.
+    pub moving_s: f64,
     /// Part of its time in which it did not wait.
     pub busy: f64,
     /// Whom it waited for most, and which part of its waits that was.
     pub waits_for: Option<(usize, f64)>,
 }
 
-/// What a pass takes for moving parameters, relative to an update: at the least it reads them twice and writes their
-/// gradients, where an update with momentum touches five arrays.
-const MOVING: f64 = 0.6;
+/// What a pass takes at most for moving parameters, relative to an update: it reads them twice, clears, writes and
+/// reads their gradients.
+const MOVING: f64 = 1.5;
+
+/// Probabilities at which the variation of compute times is told.
+const JITTER: usize = 21;
 
 impl RankTimes {
-    /// Seconds of a pass in which parameters are moved through memory, by what an update takes.
-    pub fn moving_s(&self) -> f64 {
-        (MOVING * self.apply_s).min(self.compute_s - self.data_s)
-    }
-
     /// Seconds that a pass would take on a core of its own.
     pub fn on_core_s(&self) -> f64 {
         self.compute_s - self.core_wait_s.unwrap_or(0.0).min(self.compute_s)
@@ -224,6 +224,9 @@ pub struct Explanation {
     /// The run's settings, for changes of them.
     #[serde(skip)]
     pub plan: Option<Plan>,
+    /// How compute times vary: relative to their median, at equally spaced probabilities.
+    #[serde(skip)]
+    pub jitter: Vec<f64>,
     /// Cores that each worker's machine has for the run.
     #[serde(skip)]
     pub cores: Option<usize>,
@@ -259,6 +262,18 @@ impl RecordedRun {
         (0..self.ranks.len()).filter(|r| !self.ranks[*r].worker).collect()
     }
 
+    /// How compute times vary, over all workers.
+    fn jitter(&self) -> Vec<f64> {
+        let of = |rank: usize| {
+            let all: Vec<f64> = self.steady(rank).iter().map(|s| s.compute_s).collect();
+            let middle = if all.is_empty() { 0.0 } else { median(&all) };
+            all.into_iter().filter(move |_| middle > 0.0).map(move |s| s / middle)
+        };
+        let all: Vec<f64> = self.workers().into_iter().flat_map(of).collect();
+        let at = |i: usize| links::quantile(all.clone(), i as f64 / (JITTER - 1) as f64);
+        (0..JITTER).filter_map(at).collect()
+    }
+
     /// Cores of the workers' machines, where they all have as many.
     fn cores(&self) -> Option<usize> {
         let mut all = self.ranks.iter().filter(|r| r.worker).map(|r| r.cores);
@@ -285,20 +300,25 @@ impl RecordedRun {
         let own: Vec<&RecordedWait> = self.waits.iter().filter(|w| w.rank == rank).collect();
         let all: f64 = own.iter().map(|w| w.seconds).sum();
         let most = own.iter().max_by(|a, b| a.seconds.total_cmp(&b.seconds));
+        let [compute_s, data_s, apply_s] =
+            [typical(|s| s.compute_s), typical(|s| s.data_s), typical(|s| s.apply_s)];
+        // In virtual time passes only compute.
+        let moving = if self.simulated { 0.0 } else { MOVING };
         Some(RankTimes {
             rank,
             role: if worker { "worker" } else { "server" },
             host: self.ranks[rank].host.clone(),
             steps: self.steps.iter().filter(|s| s.rank == rank).count(),
-            compute_s: typical(|s| s.compute_s),
-            data_s: typical(|s| s.data_s),
+            compute_s,
+            data_s,
+            moving_s: (moving * apply_s).min(compute_s - data_s),
             core_wait_s: steps
                 .iter()
                 .all(|s| s.core_wait_s.is_some())
                 .then(|| typical(|s| s.core_wait_s.unwrap_or(0.0))),
             send_s: typical(|s| s.send_s),
             wait_s: typical(|s| s.wait_s),
-            apply_s: typical(|s| s.apply_s),
+            apply_s,
             codec_s: typical(|s| s.codec_s),
             samples: typical(|s| s.samples as f64),
             step_s: typical(RecordedStep::duration_s),
@@ -309,6 +329,12 @@ impl RecordedRun {
 }
 
 impl Explanation {
+    /// Seconds for as many samples as all workers have in a step: a step's mean, where they go on together.
+    pub fn mean_step_s(&self) -> f64 {
+        let samples: f64 = workers(&self.ranks).iter().map(|r| r.samples).sum();
+        if samples > 0.0 && self.samples_per_s > 0.0 { samples / self.samples_per_s } else { self.step_s }
+    }
+
     /// Of a recorded run.
     pub fn new(recorded: &RecordedRun) -> Result<Self, ExplainError> {
         let fail = |problem: &str| ExplainError { run: recorded.run.clone(), problem: problem.into() };
@@ -371,6 +397,7 @@ impl Explanation {
             alone: None,
             cannot_tell,
             plan: recorded.plan.clone(),
+            jitter: recorded.jitter(),
             cores: recorded.cores(),
         })
     }

@@ -22,10 +22,25 @@ pub struct SlowGroup {
     pub usual_s: f64,
 }
 
+/// A kind of hosts is slower than the others from so many times on.
+const SLOWER_KIND: f64 = 1.25;
+
 /// What alike hosts are called: `spot-3` and `spot-12` are both `spot`.
 fn kind(host: &str) -> &str {
     let kind = machine(host).trim_end_matches(|c: char| c.is_ascii_digit() || "-_.".contains(c));
     if kind.is_empty() { machine(host) } else { kind }
+}
+
+type Timed<'a> = (f64, &'a RankTimes);
+
+/// Workers by their hosts: all others, and those of the kind that is slowest, if it is slower than all others.
+fn slow_kind<'a>(sorted: &[Timed<'a>]) -> Option<(Vec<Timed<'a>>, Vec<Timed<'a>>)> {
+    let middle = |of: &[Timed<'_>]| median(&of.iter().map(|(time, _)| *time).collect::<Vec<_>>());
+    let slowest = kind(&sorted.last()?.1.host);
+    let (slow, others): (Vec<_>, Vec<_>) = sorted.iter().partition(|(_, r)| kind(&r.host) == slowest);
+    let limit = if slow.len() == 1 { SLOWER } else { SLOWER_KIND };
+    let apart = !others.is_empty() && middle(&slow) > limit * middle(&others);
+    apart.then_some((others, slow))
 }
 
 /// The one kind of hosts that all of them are on, if the others are not.
@@ -44,21 +59,32 @@ impl Case<'_> {
         }
         // By their faster steps, which others who use the same cores now and then leave alone.
         let swift = |rank: usize| {
-            quantile(self.recorded.steady(rank).iter().map(|s| s.compute_s).collect(), 0.1).unwrap_or(0.0)
+            // Samples that come late are a cause of their own.
+            let steps = self.recorded.steady(rank);
+            quantile(steps.iter().map(|s| s.compute_s - s.data_s).collect(), 0.1).unwrap_or(0.0)
         };
         let mut sorted: Vec<(f64, &RankTimes)> = workers.iter().map(|r| (swift(r.rank), *r)).collect();
         sorted.sort_by(|a, b| a.0.total_cmp(&b.0));
-        // The widest gap between those who compute faster and those who compute slower: half of them at most, unless
-        // they are all those of a kind of hosts.
-        let gap = |i: usize| sorted[i].0 / sorted[i - 1].0.max(1e-12);
-        let apart =
-            |i: &usize| *i >= sorted.len().div_ceil(2) || own_kind(&sorted[*i..], &sorted[..*i]).is_some();
-        let at = (1..sorted.len()).filter(apart).max_by(|a, b| gap(*a).total_cmp(&gap(*b)))?;
-        let (others, slow) = sorted.split_at(at);
+        let (others, slow) = match slow_kind(&sorted) {
+            Some(groups) => groups,
+            None => {
+                // The widest gap between those who compute faster and those who compute slower, half of them at most.
+                let gap = |i: usize| sorted[i].0 / sorted[i - 1].0.max(1e-12);
+                let half = sorted.len().div_ceil(2)..sorted.len();
+                let at = half.max_by(|a, b| gap(*a).total_cmp(&gap(*b)))?;
+                if gap(at) < SLOWER {
+                    return self.moving_straggler();
+                }
+                let (others, slow) = sorted.split_at(at);
+                (others.to_vec(), slow.to_vec())
+            }
+        };
+        let (others, slow) = (others.as_slice(), slow.as_slice());
         let &(swiftest, slowest) = slow.last()?;
         let swift_usual = median(&others.iter().map(|(swift, _)| *swift).collect::<Vec<_>>());
-        let usual = median(&others.iter().map(|(_, r)| r.compute_s).collect::<Vec<_>>());
-        if gap(at) < SLOWER || slowest.compute_s < USUALLY_SLOWER * usual {
+        let own = |r: &RankTimes| r.compute_s - r.data_s;
+        let usual = median(&others.iter().map(|(_, r)| own(r)).collect::<Vec<_>>());
+        if own(slowest) < USUALLY_SLOWER * usual {
             return self.moving_straggler();
         }
         let mean = |rank: usize, of: fn(&RecordedStep) -> f64| {
@@ -74,7 +100,7 @@ impl Case<'_> {
             // What the others wait longer than it does: a straggler itself has nobody to wait for.
             let longer = |of: &dyn Fn(&RankTimes) -> f64| of_others(of) - of(slowest);
             let longer = longer(&|r| r.wait_s).max(longer(&|r| mean(r.rank, |s| s.wait_s)));
-            (slowest.compute_s - usual).max(swiftest - swift_usual).min(longer).max(0.0) / duration(slowest)
+            (own(slowest) - usual).max(swiftest - swift_usual).min(longer).max(0.0) / duration(slowest)
         } else {
             let rate = |r: &RankTimes| 1.0 / duration(r);
             let all: f64 = workers.iter().map(|r| rate(r)).sum();

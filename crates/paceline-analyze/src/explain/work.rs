@@ -76,12 +76,14 @@ impl Case<'_> {
     }
 
     fn data(&self) -> Option<Verdict> {
-        let share = self.part(|r| r.data_s);
+        // Whose batch comes first waits for the others instead.
+        let worst = self.workers().into_iter().max_by(|a, b| a.data_s.total_cmp(&b.data_s))?;
+        let share = (worst.data_s / self.step_s).min(1.0);
         let sentence = Sentence::new(
             "Samples come too slowly: a worker waits {} per step until its batch is read and decoded, which is {} of \
              the time; forward and backward pass take {}",
             [
-                seconds("data_s", self.typical(|r| r.data_s)),
+                seconds("data_s", worst.data_s),
                 percent("data_share", share),
                 seconds("pass_s", self.typical(|r| r.compute_s - r.data_s)),
             ],
@@ -94,7 +96,7 @@ impl Case<'_> {
 
     /// Part of a step in which a pass moves parameters rather than computing.
     pub fn moving_in_pass(&self) -> f64 {
-        self.part(RankTimes::moving_s)
+        self.part(|r| r.moving_s)
     }
 
     fn memory(&self) -> Option<Verdict> {

@@ -38,7 +38,7 @@ impl Settings {
         let real = i.is_multiple_of(REAL);
         let pick = |from: &[&'static str], every: usize| from[i / every % from.len()];
         let option = |from: &[Option<&'static str>], every: usize| from[i / every % from.len()];
-        let workers: usize = if real { [1, 2, 3, 2, 4][i / REAL % 5] } else { [2, 4, 1, 8, 3, 16, 5][i % 7] };
+        let workers: usize = if real { [1, 2, 3, 2, 4][i / REAL % 5] } else { [2, 4, 1, 8, 3, 6, 5][i % 7] };
         let mut strategy = pick(&["ring-allreduce", "ps", "tree", "local", "halving-doubling", "ps"], 1);
         if strategy == "halving-doubling" && !workers.is_power_of_two() {
             strategy = "tree";
@@ -47,19 +47,20 @@ impl Settings {
             strategy = "single";
         }
         let ps = strategy == "ps";
+        let model = pick(&["mlp", "conv1d", "mlp", "lenet"], 3);
         let exact = ["ring-allreduce", "tree", "halving-doubling"].contains(&strategy);
         let stalled =
             if workers > 1 { option(&[None, None, Some("rank=1,factor=4"), None, None], 1) } else { None };
         Self {
             real,
             trace: !real || !i.is_multiple_of(5),
-            model: pick(&["mlp", "conv1d", "mlp", "lenet"], 3),
+            model,
             strategy,
             sync: if ps { pick(&["bsp", "asp", "ssp"], 2) } else { "bsp" },
             workers,
             servers: if ps { 1 + i / 6 % 3 } else { 0 },
             batch: [1, 8, 32, 2, 64][i / 2 % 5],
-            bucket: pick(&["4MiB", "1MiB", "4KiB", "8MiB"], 2),
+            bucket: if model == "lenet" { "1MiB" } else { pick(&["4MiB", "1MiB", "16KiB", "8MiB"], 2) },
             compression: option(&[None, None, Some("fp16"), None, Some("int8")], 1).filter(|_| exact),
             network: option(&[None, Some("100mbit,20us"), Some("25gbit,5ms"), None], 1)
                 .filter(|_| workers > 1),
@@ -70,7 +71,7 @@ impl Settings {
 
     fn flags(&self) -> String {
         let mut words = format!(
-            "{} --quiet --data synthetic --steps 12 --eval-every 1000 --lr 0.01 --model {} --workers {} --batch {} \
+            "{} --quiet --data synthetic --steps 8 --eval-every 1000 --lr 0.01 --model {} --workers {} --batch {} \
              --bucket {}",
             if self.real { "train" } else { "simulate" },
             self.model,
