@@ -117,7 +117,9 @@ impl Case<'_> {
             Part::Words(if held_up { "the others wait" } else { "the others go on" }),
         ];
         let [times_part, slow_part, usual_part, effect] = numbers;
-        let slow_group = SlowGroup { ranks: slow.iter().map(|(_, r)| r.rank).collect(), usual_s: usual };
+        let mut slow_ranks: Vec<usize> = slow.iter().map(|(_, r)| r.rank).collect();
+        slow_ranks.sort_unstable();
+        let slow_group = SlowGroup { ranks: slow_ranks, usual_s: usual };
         // Who has more samples is no slower machine.
         let samples = slowest.samples / of_others(&|r| r.samples).max(1e-12);
         let uneven = samples > USUALLY_SLOWER && times / samples < SLOWER;
@@ -143,10 +145,12 @@ impl Case<'_> {
                 "{} are stragglers: they compute up to {} times as long per step as the others ({} against {}), and {}",
                 [group.name, times_part, slow_part, usual_part, effect],
             );
-            let what = Sentence::new(
-                "free or replace all {} (replacing one of them does not help: the others would be waited for)",
-                [group.all],
-            );
+            let template = if held_up {
+                "free or replace all {} (replacing one of them does not help: the others would be waited for)"
+            } else {
+                "free or replace all {}"
+            };
+            let what = Sentence::new(template, [group.all]);
             (Cause::Straggler, sentence, what)
         };
         let what_if = if uneven { WhatIf::EvenShares } else { WhatIf::NoStraggler };
