@@ -39,6 +39,9 @@ pub struct FittedRun {
     /// How compute times vary.
     jitter: Vec<f64>,
     cores: Option<usize>,
+    simulated: bool,
+    /// How fast ranks handle messages by what they spent on that, however long they waited.
+    own_speed: [f64; 2],
     /// Whether messages between workers leave their hosts.
     spread: bool,
     steps: u64,
@@ -106,6 +109,8 @@ impl FittedRun {
             slow: said.verdict.slow.clone(),
             jitter: said.jitter.clone(),
             cores: said.cores,
+            simulated: said.origin != "measured",
+            own_speed: [1.0; 2],
             spread: said.origin != "measured" || wires.bytes_per_s.is_some() || wires.latency_s >= FAR_S,
             steps: (MESSAGES / per_step).clamp(STEPS[0], STEPS[1]) as u64,
             step_s: 0.0,
@@ -136,6 +141,7 @@ impl FittedRun {
         let server = own("server", |r| r.busy) * said.mean_step_s() / spent[1].max(1e-9);
         let within = |slower: f64| if slower > 0.0 { 1.0 / slower.clamp(0.02, 500.0) } else { 1.0 };
         let first = [within(worker), within(server)];
+        self.own_speed = first;
         let (wanted, link) = (said.mean_step_s(), [self.pace.latency_ns, self.pace.ns_per_byte]);
         self.search(wanted, |model, power| model.pace.speed = first.map(|speed| speed / power.exp2()))?;
         if self.step_s > (1.0 + CLOSE) * wanted {
@@ -189,7 +195,11 @@ impl FittedRun {
                 pace.compute = passes;
             }
             match what_if {
-                WhatIf::NoStraggler | WhatIf::EvenShares => {
+                WhatIf::EvenShares => {
+                    let mean = paceline_statistics::mean(&pace.compute);
+                    pace.compute.iter_mut().for_each(|compute| *compute = mean);
+                }
+                WhatIf::NoStraggler => {
                     pace.worker_slowness.clear();
                     let Some(slow) = self.slow.as_ref() else {
                         // Now this one, now that: all of it is variation.
@@ -210,25 +220,31 @@ impl FittedRun {
                 WhatIf::Latency => pace.latency_ns /= 10.0,
                 WhatIf::NoCodec => pace.longer = true,
                 // What another codec costs is not known from this run.
-                WhatIf::Half if self.plan.compression.is_some() => {
-                    (pace.codec, pace.longer) = (1.0 / pace.speed[0], true);
-                }
+                WhatIf::Half if self.plan.compression.is_some() => (pace.codec, pace.longer) = (1.0, true),
                 WhatIf::MoreWorkers => {
                     pace.compute = pace.compute.iter().chain(&pace.compute).map(|c| c / 2.0).collect();
                 }
                 WhatIf::FewerWorkers => {
                     let all = 1e9 * self.workers.iter().map(RankTimes::on_core_s).sum::<f64>();
                     pace.compute = vec![all / plan.workers as f64; plan.workers];
-                    pace.varies = false;
+                    self.uncrowd(&mut pace);
                 }
                 WhatIf::LargerBatch => samples = 2.0,
-                WhatIf::OwnCores => pace.varies = false,
+                WhatIf::OwnCores => self.uncrowd(&mut pace),
                 _ => {}
             }
         }
         // Whole rounds of those who exchange every few steps.
         let steps = if what_if == Some(WhatIf::Local) { self.steps.next_multiple_of(8) } else { self.steps };
         self.built(plan, pace, samples, steps)
+    }
+
+    /// What real ranks lose to each other while they wait, and how they vary, is gone with cores of their own.
+    fn uncrowd(&self, pace: &mut Pace) {
+        if !self.simulated {
+            pace.varies = false;
+            pace.speed = std::array::from_fn(|role| pace.speed[role].max(self.own_speed[role]));
+        }
     }
 
     fn built(&self, plan: Plan, pace: Pace, samples: f64, steps: u64) -> Option<Variant> {

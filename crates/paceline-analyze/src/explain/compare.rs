@@ -107,9 +107,10 @@ impl Explanation {
     pub fn measured_beside(&mut self, other: &Self) {
         let ratio = self.samples_per_s / other.samples_per_s;
         let (own, others) = (workers(&self.ranks).len(), workers(&other.ranks).len());
-        let alone = own > 1 && others == 1 && ratio.is_finite() && ratio > 0.0;
-        self.alone = alone.then(|| self.beside_one(ratio, Some(other.run.clone())));
         let plans = self.plan.as_ref().zip(other.plan.as_ref());
+        let same_work = plans.is_none_or(|(a, b)| (&a.data, &a.model) == (&b.data, &b.model));
+        let alone = own > 1 && others == 1 && same_work && ratio.is_finite() && ratio > 0.0;
+        self.alone = alone.then(|| self.beside_one(ratio, Some(other.run.clone())));
         for change in &mut self.verdict.changes {
             let same = plans.is_some_and(|(own, other)| {
                 change.if_.changed(own, self.cores).is_some_and(|new| alike(&new, other))

@@ -7,6 +7,12 @@ use super::{RankTimes, WhatIf};
 
 /// Part of a step without a core below which nothing is said of cores: the launcher and the kernel need some too.
 const CROWDED: f64 = 0.1;
+/// So many times the cores are more ranks than cores: servers that work for a short time find one.
+const MORE: f64 = 1.4;
+/// Part of the time for which all cores are at work if they are what is short.
+const FULL: f64 = 0.6;
+/// A server that is at work for this part of its time is waited for itself.
+const SERVING: f64 = 0.4;
 /// Bytes that a pass and an update touch per parameter.
 const TOUCHED: f64 = 32.0;
 
@@ -28,18 +34,49 @@ impl Case<'_> {
         (self.ranks.iter().filter(|r| own(r) == host).count(), host)
     }
 
+    /// Whether more ranks than cores want to work at the same time on the workers' machine. In virtual time nobody else
+    /// is there.
+    fn crowded(&self) -> bool {
+        let Some(cores) = self.recorded.cores().filter(|_| !self.recorded.simulated) else { return true };
+        let (_, host) = self.neighbours();
+        let own = self.on_own_core().max(1e-12);
+        let at_once = |r: &RankTimes| match r.role {
+            "worker" => 1.0,
+            _ => (r.busy * self.step_s / own).min(1.0),
+        };
+        let all: f64 = self.ranks.iter().filter(|r| machine(&r.host) == host).map(at_once).sum();
+        all >= MORE * cores as f64
+    }
+
     /// Whether workers have no core because other ranks do.
     pub fn share_cores(&self) -> bool {
-        // In virtual time nobody else is there.
-        let crowded = self.recorded.cores().is_none_or(|cores| self.neighbours().0 > cores);
-        self.held_off_cores() >= CROWDED && (self.recorded.simulated || crowded)
+        self.crowded() && self.lost_to_cores() >= CROWDED
+    }
+
+    /// Seconds of a step that a worker would need on a core of its own, without waiting.
+    fn on_own_core(&self) -> f64 {
+        self.typical(|r| r.on_core_s() + r.send_s + r.apply_s)
+    }
+
+    /// Part of the time in which ranks keep the cores of the workers' machine at work; none where that is not known.
+    fn cores_at_work(&self) -> Option<f64> {
+        let (_, host) = self.neighbours();
+        let here = self.ranks.iter().filter(|r| machine(&r.host) == host);
+        let work: f64 = here.map(|r| (r.on_core_s() + r.send_s + r.apply_s) / r.step_s.max(1e-12)).sum();
+        Some((work / self.recorded.cores()? as f64).min(1.0))
+    }
+
+    /// Part of a step that is lost because there are fewer cores than ranks: passes without a core, and, where all cores
+    /// are at work, waiting for others who have none.
+    fn lost_to_cores(&self) -> f64 {
+        let served = self.ranks.iter().any(|r| r.role == "server" && r.busy > SERVING);
+        let full =
+            !self.recorded.simulated && !served && self.cores_at_work().is_some_and(|part| part > FULL);
+        let waiting = if full && self.crowded() { 1.0 - self.on_own_core() / self.step_s } else { 0.0 };
+        self.held_off_cores().max(waiting)
     }
 
     fn cores(&self) -> Option<Verdict> {
-        let share = self.held_off_cores();
-        if share < CROWDED {
-            return None;
-        }
         let (ranks, host) = self.neighbours();
         let cores = self.recorded.cores().filter(|_| !self.recorded.simulated);
         let place = match cores {
@@ -53,25 +90,27 @@ impl Case<'_> {
             ),
             None => Sentence::new("there are more of them than cores", []),
         };
-        let parts = [
-            Part::Sentence(place),
-            percent("core_wait_share", share),
-            seconds("core_wait_s", self.typical(|r| r.core_wait_s.unwrap_or(0.0))),
-        ];
-        let mut changes = self.changes([(WhatIf::OwnCores, share)]);
+        let held_off = self.held_off_cores();
         if !self.share_cores() {
             let sentence = Sentence::new(
-                "Other programs use the cores: {}, yet a worker is ready to go on and has no core for {} of a step ({})",
-                parts,
+                "Other programs use the cores: {}, yet a worker is ready to go on and has no core for {} of a step",
+                [Part::Sentence(place), percent("core_wait_share", held_off)],
             );
-            return Some(Verdict::of(Cause::OtherPrograms, share, sentence, changes));
+            let changes = self.changes([(WhatIf::OwnCores, held_off)]);
+            return (held_off >= CROWDED)
+                .then(|| Verdict::of(Cause::OtherPrograms, held_off, sentence, changes));
         }
+        let share = self.lost_to_cores();
         let sentence = Sentence::new(
-            "Ranks share cores and slow each other down: {}, and a worker is ready to go on and has no core for {} of a \
-             step ({})",
-            parts,
+            "Ranks share cores and slow each other down: {}; a worker would need {} for a step's work on a core of its \
+             own, and {} of a step is lost because it, or whom it waits for, has no core",
+            [
+                Part::Sentence(place),
+                seconds("own_core_step_s", self.on_own_core()),
+                percent("shared_cores_share", share),
+            ],
         );
-        changes.extend(self.change(WhatIf::FewerWorkers, share));
+        let changes = self.changes([(WhatIf::OwnCores, share), (WhatIf::FewerWorkers, share)]);
         Some(Verdict::of(Cause::SharedCores, share, sentence, changes))
     }
 
