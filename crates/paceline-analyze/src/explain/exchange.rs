@@ -96,14 +96,25 @@ impl Case<'_> {
     }
 
     fn judge(&self, path: &Shares, wires: &LinkCosts, hops: f64) -> Vec<Verdict> {
-        // Encoding and decoding are a cause of their own.
-        let handling = (path.handling - self.encoding()).max(0.0);
-        let mut found = vec![self.thin_links(path, wires), self.far_links(path, wires, hops)];
+        let mut path = path.clone();
+        let short_of_cores = self.share_cores();
+        if short_of_cores && self.one_machine() {
+            // Messages are late because nobody has a core to take them in.
+            path.handling += path.bytes + path.latency;
+            (path.bytes, path.latency) = (0.0, 0.0);
+        }
+        // Encoding and decoding are a cause of their own,
+        let mut handling = (path.handling - self.encoding()).max(0.0);
+        let mut found = vec![self.thin_links(&path, wires), self.far_links(&path, wires, hops)];
         if small(wires) {
             found.push(self.small_messages(handling + path.server, wires));
             return found;
         }
-        found.extend(self.servers(path));
+        found.extend(self.servers(&path));
+        if short_of_cores {
+            // and so is waiting for those who have no core.
+            handling = (handling - (self.lost_to_cores() - self.held_off_cores())).max(0.0);
+        }
         let sentence = Sentence::new(
             "Exchanging itself sets the pace: sending, summing, copying and waking up take {} of the time. Links are as \
              fast as ranks are",

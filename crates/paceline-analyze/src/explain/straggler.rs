@@ -50,18 +50,29 @@ fn own_kind<'a>(slow: &[(f64, &'a RankTimes)], others: &[(f64, &RankTimes)]) -> 
     (all && others.iter().all(|(_, r)| kind(&r.host) != first)).then_some(first)
 }
 
+/// What a worker computes: samples that come late are a cause of their own, and so are cores that ranks are short of.
+fn own_pass(step: &RecordedStep, short_of_cores: bool) -> f64 {
+    let core_wait = step.core_wait_s.filter(|_| short_of_cores).unwrap_or(0.0);
+    (step.compute_s - step.data_s - core_wait).max(0.0)
+}
+
 impl Case<'_> {
+    /// Whether ranks of a real run are in each other's way.
+    fn short_of_cores(&self) -> bool {
+        !self.recorded.simulated && self.crowded()
+    }
+
     /// Workers, one or several, that compute longer than the others.
     pub fn straggler(&self) -> Option<Verdict> {
         let workers = self.workers();
         if workers.len() < 2 {
             return None;
         }
+        let short = self.short_of_cores();
         // By their faster steps, which others who use the same cores now and then leave alone.
         let swift = |rank: usize| {
-            // Samples that come late are a cause of their own.
             let steps = self.recorded.steady(rank);
-            quantile(steps.iter().map(|s| s.compute_s - s.data_s).collect(), 0.1).unwrap_or(0.0)
+            quantile(steps.iter().map(|s| own_pass(s, short)).collect(), 0.1).unwrap_or(0.0)
         };
         let mut sorted: Vec<(f64, &RankTimes)> = workers.iter().map(|r| (swift(r.rank), *r)).collect();
         sorted.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -82,7 +93,10 @@ impl Case<'_> {
         let (others, slow) = (others.as_slice(), slow.as_slice());
         let &(swiftest, slowest) = slow.last()?;
         let swift_usual = median(&others.iter().map(|(swift, _)| *swift).collect::<Vec<_>>());
-        let own = |r: &RankTimes| r.compute_s - r.data_s;
+        let own = |r: &RankTimes| {
+            let pass = if short { r.on_core_s() } else { r.compute_s };
+            (pass - r.data_s).max(0.0)
+        };
         let usual = median(&others.iter().map(|(_, r)| own(r)).collect::<Vec<_>>());
         if own(slowest) < USUALLY_SLOWER * usual {
             return self.moving_straggler();
@@ -206,15 +220,17 @@ impl Case<'_> {
         let ranks: Vec<usize> = self.workers().iter().map(|r| r.rank).collect();
         let steps: Vec<Vec<RecordedStep>> = ranks.iter().map(|r| self.recorded.steady(*r)).collect();
         let count = steps.iter().map(Vec::len).min().filter(|count| ranks.len() >= 3 && *count >= 8)?;
+        let short = self.short_of_cores();
         // The slowest of each step against the middle of them, as far as the others wait longer than it does.
         let of = |step: usize| {
             let mut all: Vec<&RecordedStep> =
                 steps.iter().map(|own| &own[own.len() - count + step]).collect();
-            all.sort_by(|a, b| a.compute_s.total_cmp(&b.compute_s));
+            all.sort_by(|a, b| own_pass(a, short).total_cmp(&own_pass(b, short)));
             let (middle, slowest) = (all[(all.len() - 1) / 2], all.pop()?);
             let waits = median(&all.iter().map(|s| s.wait_s).collect::<Vec<_>>()) - slowest.wait_s;
-            let longer = (slowest.compute_s - middle.compute_s).min(waits);
-            (longer > middle.compute_s).then_some(longer)
+            let middle = own_pass(middle, short);
+            let longer = (own_pass(slowest, short) - middle).min(waits);
+            (longer > middle).then_some(longer)
         };
         let slow: Vec<f64> = (0..count).filter_map(of).collect();
         let lost = slow.iter().sum::<f64>() / count as f64;

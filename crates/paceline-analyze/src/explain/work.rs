@@ -9,8 +9,6 @@ use super::{RankTimes, WhatIf};
 const CROWDED: f64 = 0.1;
 /// So many times the cores are more ranks than cores: servers that work for a short time find one.
 const MORE: f64 = 1.4;
-/// Part of the time for which all cores are at work if they are what is short.
-const FULL: f64 = 0.6;
 /// A server that is at work for this part of its time is waited for itself.
 const SERVING: f64 = 0.4;
 /// Bytes that a pass and an update touch per parameter.
@@ -36,7 +34,7 @@ impl Case<'_> {
 
     /// Whether more ranks than cores want to work at the same time on the workers' machine. In virtual time nobody else
     /// is there.
-    fn crowded(&self) -> bool {
+    pub fn crowded(&self) -> bool {
         let Some(cores) = self.recorded.cores().filter(|_| !self.recorded.simulated) else { return true };
         let (_, host) = self.neighbours();
         let own = self.on_own_core().max(1e-12);
@@ -58,22 +56,23 @@ impl Case<'_> {
         self.typical(|r| r.on_core_s() + r.send_s + r.apply_s)
     }
 
-    /// Part of the time in which ranks keep the cores of the workers' machine at work; none where that is not known.
-    fn cores_at_work(&self) -> Option<f64> {
-        let (_, host) = self.neighbours();
-        let here = self.ranks.iter().filter(|r| machine(&r.host) == host);
-        let work: f64 = here.map(|r| (r.on_core_s() + r.send_s + r.apply_s) / r.step_s.max(1e-12)).sum();
-        Some((work / self.recorded.cores()? as f64).min(1.0))
+    /// Part of a step that is lost because there are fewer cores than ranks: passes without a core, or, as the work of
+    /// all takes its turns on the cores, waiting for others who have none.
+    pub fn lost_to_cores(&self) -> f64 {
+        let served = self.ranks.iter().any(|r| r.role == "server" && r.busy > SERVING);
+        let cores = self.recorded.cores().filter(|_| !self.recorded.simulated && !served && self.crowded());
+        let turns = cores.map_or(0.0, |cores| {
+            let (_, host) = self.neighbours();
+            let here = self.workers().iter().filter(|r| machine(&r.host) == host).count();
+            (here as f64 / cores as f64 - 1.0) * self.on_own_core() / self.step_s
+        });
+        self.held_off_cores().max(turns.clamp(0.0, 1.0))
     }
 
-    /// Part of a step that is lost because there are fewer cores than ranks: passes without a core, and, where all cores
-    /// are at work, waiting for others who have none.
-    fn lost_to_cores(&self) -> f64 {
-        let served = self.ranks.iter().any(|r| r.role == "server" && r.busy > SERVING);
-        let full =
-            !self.recorded.simulated && !served && self.cores_at_work().is_some_and(|part| part > FULL);
-        let waiting = if full && self.crowded() { 1.0 - self.on_own_core() / self.step_s } else { 0.0 };
-        self.held_off_cores().max(waiting)
+    /// Whether all ranks are on one machine, and no links are emulated between them.
+    pub fn one_machine(&self) -> bool {
+        let first = self.ranks.first().map(|r| &r.host);
+        !self.recorded.simulated && self.ranks.iter().all(|r| Some(&r.host) == first && !r.host.contains('#'))
     }
 
     fn cores(&self) -> Option<Verdict> {

@@ -11,7 +11,7 @@ use crate::support::paceline;
 /// Runs of the test.
 const RUNS: usize = 200;
 /// Every so many of them is a real one.
-const REAL: usize = 8;
+const REAL: usize = 16;
 const THREADS: usize = 2;
 
 /// The settings of a run that advice could name.
@@ -233,7 +233,7 @@ fn explain_one(i: usize, place: &str) {
     let gaps = texts(&said["cannot_tell"]).join(" ");
     assert_eq!(gaps.contains("`--trace`"), !settings.trace && settings.workers > 1, "{words}: {gaps}");
     // Beside one worker, and beside a run that follows the advice of a codec.
-    if i.is_multiple_of(2) && settings.workers > 1 {
+    if i.is_multiple_of(4) && settings.workers > 1 {
         let alone = Settings {
             workers: 1,
             servers: 0,
