@@ -162,6 +162,8 @@ pub(crate) mod tests {
                 samples: 16,
                 loss: 1.0 / step as f64,
                 staleness: None,
+                codec_ns: 5,
+                core_wait_ns: Some(7),
             });
             let message = |kind, at_ns| TraceRow {
                 kind,
