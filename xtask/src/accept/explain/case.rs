@@ -194,7 +194,11 @@ impl Case {
             "half" => Some(new.without("--compression").with("--compression", "fp16")),
             "no-codec" => Some(new.without("--compression")),
             "bucket" => Some(new.without("--bucket").with("--bucket", "4MiB")),
-            "local" => Some(to(new, "local", 0)),
+            "local" => {
+                // Whole rounds, so that as many exchanges are counted as there are on average.
+                new.steps = self.steps.max(64).next_multiple_of(8);
+                Some(to(new, "local", 0))
+            }
             "ring" => Some(to(new, "ring-allreduce", 0)),
             "fewer-hops" => {
                 Some(to(new, if self.workers.is_power_of_two() { "halving-doubling" } else { "tree" }, 0))
