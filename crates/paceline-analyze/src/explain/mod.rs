@@ -38,6 +38,8 @@ pub struct RecordedRun {
     pub run: String,
     /// Whether it was measured, or simulated in virtual time.
     pub simulated: bool,
+    /// Its speed over the whole training clock; none without a result.
+    pub samples_per_s: Option<f64>,
     /// Length of its parameter buffer; 0 where nobody has told.
     pub params: usize,
     /// Its ranks, by number.
@@ -209,7 +211,11 @@ pub struct Explanation {
     pub ranks: Vec<RankTimes>,
     /// Time of a step of all workers: the median.
     pub step_s: f64,
+    /// As the run's result has it; of a run without one, that of its steady steps.
     pub samples_per_s: f64,
+    /// Of steady steps.
+    #[serde(skip)]
+    steady_rate: f64,
     /// What the chain that sets the pace consists of, in parts of it; none without a trace.
     pub path: Option<Shares>,
     /// What messages tell about the wires; none without a trace.
@@ -332,7 +338,7 @@ impl Explanation {
     /// Seconds for as many samples as all workers have in a step: a step's mean, where they go on together.
     pub fn mean_step_s(&self) -> f64 {
         let samples: f64 = workers(&self.ranks).iter().map(|r| r.samples).sum();
-        if samples > 0.0 && self.samples_per_s > 0.0 { samples / self.samples_per_s } else { self.step_s }
+        if samples > 0.0 && self.steady_rate > 0.0 { samples / self.steady_rate } else { self.step_s }
     }
 
     /// Of a recorded run.
@@ -379,6 +385,7 @@ impl Explanation {
                 [],
             ));
         }
+        let steady_rate = workers.iter().map(|r| rate(*r)).sum();
         let case = Case { recorded, ranks: &ranks, step_s, path: path.as_ref(), wires: wires.as_ref() };
         let verdict = Verdict::new(&case);
         if let Some(wires) = wires.as_mut().filter(|_| path.is_none() && verdict.cause == Cause::Bandwidth) {
@@ -388,7 +395,8 @@ impl Explanation {
             run: recorded.run.clone(),
             origin: if recorded.simulated { "simulated" } else { "measured" },
             step_s,
-            samples_per_s: workers.iter().map(|r| rate(*r)).sum(),
+            samples_per_s: recorded.samples_per_s.unwrap_or(steady_rate),
+            steady_rate,
             ranks,
             path,
             wires,

@@ -23,6 +23,7 @@ impl RecordedRun {
         let params = numbers(&own, ["parameters"]).first().map_or(0, |[params]| *params as usize);
         let plan = run.plan.clone();
         let mut recorded = Self { run: run.run.clone(), simulated, params, plan, ..Self::default() };
+        recorded.samples_per_s = run.result.as_ref().map(|result| result.samples_per_s);
         recorded.read_ranks(&store.rows("ranks", run)?);
         recorded.read_hosts(&store.rows("hosts", run)?);
         recorded.read_steps(&store.rows("steps", run)?);

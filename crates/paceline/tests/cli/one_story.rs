@@ -148,3 +148,21 @@ fn empty_levels_are_not_printed() {
     assert!(!ran.stdout.contains("servers ,") && !ran.stdout.contains("sync ,"), "{}", ran.stdout);
     assert!(ran.stdout.contains("workers 1  "), "one worker has no servers: {}", ran.stdout);
 }
+
+#[test]
+fn compare_shows_one_speed_of_a_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let runs = ["16", "32"]
+        .map(|batch| result(folder, &["train", "--batch", batch, "--steps", "40", "--workers", "2"]));
+    let [a, b] = runs.each_ref().map(|run| run["run"].as_str().unwrap());
+    for run in &runs {
+        let told = result(folder, &["explain", run["run"].as_str().unwrap()]);
+        assert_eq!(told["samples_per_s"], run["samples_per_s"], "{told}");
+    }
+    let page = Served::start(folder, &[]).get(&format!("/compare?a={a}&b={b}"), "");
+    // The row of the table and the sentence above it have the same digits.
+    let row = page.split("samples_per_s").nth(1).unwrap();
+    let cell = row.split("<td").nth(1).unwrap().split_once('>').unwrap().1.split_once('<').unwrap().0;
+    assert!(page.matches(&format!("{cell} samples/s")).count() >= 1, "{cell}: {page}");
+}
