@@ -86,7 +86,9 @@ impl Ranking {
     /// Of a response, figures as of the middle of the study.
     pub fn new(table: &StudyTable, response: usize, noise: Option<&Noise>) -> Self {
         let scale = &table.responses[response];
-        let mut cells: BTreeMap<&[usize], (Vec<(&Run, f64)>, usize)> = BTreeMap::new();
+        // Runs with their values, and how many of them are bounds.
+        type Cell<'a> = (Vec<(&'a Run, f64)>, usize);
+        let mut cells: BTreeMap<&[usize], Cell<'_>> = BTreeMap::new();
         for (run, value) in table.measured(response) {
             cells.entry(&run.levels).or_default().0.push((run, value));
         }

@@ -106,7 +106,8 @@ struct Within {
 
 impl Within {
     fn new(observed: &[(&Run, f64)], clock: Option<StudyClock>) -> Self {
-        let mut cells: BTreeMap<(RunRole, &[usize]), Vec<(f64, f64)>> = BTreeMap::new();
+        type Key<'a> = (RunRole, &'a [usize]);
+        let mut cells: BTreeMap<Key<'_>, Vec<(f64, f64)>> = BTreeMap::new();
         for (run, value) in observed {
             // Controls may sit outside of the space that is analysed.
             let levels = if run.role == RunRole::Point { &run.levels[..] } else { &[] };

@@ -185,13 +185,10 @@ pub fn series(table: &StudyTable, response: usize, workers: usize) -> Vec<Series
     }
     // One worker alone, to which a strategy means nothing, begins the series of every strategy.
     let absent = |(f, level): (usize, &usize)| table.factors[f].levels[*level].absent();
-    let general: Vec<(Vec<usize>, Vec<(f64, f64)>)> = by_rest
-        .iter()
-        .filter(|(rest, _)| rest.iter().enumerate().any(absent))
-        .map(|(rest, points)| (rest.clone(), points.clone()))
-        .collect();
+    let mut general = by_rest.clone();
+    general.retain(|rest, _| rest.iter().enumerate().any(absent));
     for (rest, points) in by_rest.iter_mut() {
-        for (other, more) in general.iter().filter(|(other, _)| other != rest) {
+        for (other, more) in general.iter().filter(|(other, _)| *other != rest) {
             let fits = |(f, (own, other)): (usize, (&usize, &usize))| own == other || absent((f, other));
             if rest.iter().zip(other).enumerate().all(fits) {
                 points.extend(more);

@@ -119,7 +119,7 @@ impl Truth {
         Self {
             kind,
             deviation,
-            drift: if seed / 5 % 2 == 0 { 0.0 } else { 2.0 * deviation },
+            drift: if (seed / 5).is_multiple_of(2) { 0.0 } else { 2.0 * deviation },
             workers: effects(1, 0.4, w),
             batches: effects(2, 0.3, b),
             strategies: effects(3, 0.3, kind.strategies.len()),
@@ -333,8 +333,6 @@ fn two_hundred_studies_tell_one_story_each_and_it_is_true() {
         }
     }
     let [steady, drifting] = told;
-    println!("best {best:?}, means {means:?}, alone {alone:?}, shares {shares:?}, of axes {axes:?}");
-    println!("drift told: {steady:?} without, {drifting:?} with; patterns {patterns:?}");
     for covered in [&best, &means, &alone, &shares, &axes] {
         assert!(covered.share() >= 0.9, "{covered:?}");
     }
