@@ -173,7 +173,7 @@ impl Anova {
         let effects = single.into_iter().map(|term| anova.effect(table, &measured, term)).collect();
         let interactions = pairs.into_iter().map(|term| anova.interaction(table, term)).collect();
         (anova.effects, anova.interactions) = (effects, interactions);
-        anova.cannot_tell = anova.gaps();
+        anova.cannot_tell = anova.gaps(table);
         Some(anova)
     }
 
@@ -288,9 +288,13 @@ impl Anova {
         Interaction { term: term.name.clone(), cells: own.into_iter().map(row).collect() }
     }
 
-    fn gaps(&self) -> Vec<String> {
+    fn gaps(&self, table: &StudyTable) -> Vec<String> {
+        // What a factor does where it cannot act is no question.
+        let nested = |f: &usize| table.factors[*f].acting() < table.factors[*f].levels.len();
         let (mut confounded, mut partial): (Vec<&str>, Vec<&str>) = Default::default();
-        for (source, term) in self.sources.iter().zip(&self.design.terms) {
+        let asked =
+            |(_, term): &(&VarianceSource, &Term)| term.factors.len() < 2 || !term.factors.iter().any(nested);
+        for (source, term) in self.sources.iter().zip(&self.design.terms).filter(asked) {
             if source.df == 0 {
                 confounded.push(&source.term);
             } else if term.columns.clone().any(|column| self.fit.left_out(column)) {

@@ -570,7 +570,10 @@ impl Evidence<'_> {
         if gaps.is_empty() {
             return None;
         }
-        let cure = self.table.repeats.map_or_else(String::new, |cost| {
+        // More runs help against noise, not against levels that follow from each other.
+        let noisy = |anova: &Anova| anova.residual_df == 0 || anova.design.without_pairs;
+        let helps = !factors.is_empty() || self.noise.is_none() || self.anova.is_some_and(noisy);
+        let cure = self.table.repeats.filter(|_| helps).map_or_else(String::new, |cost| {
             let repeats = (cost.repeats + 1).max(3);
             let seconds = (repeats - cost.repeats) as f64 * cost.seconds;
             let time = if seconds < 1.0 { "less than a second".into() } else { duration(seconds) };
