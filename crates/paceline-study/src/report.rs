@@ -25,8 +25,8 @@ const MOST_CAUSES: usize = 8;
 const MOST_BEST: usize = 8;
 /// Configurations that a chart has, and the columns of their names and of their bars.
 const MOST_BARS: usize = 12;
-const LABEL: usize = 42;
-const BAR: usize = 24;
+const LABEL: usize = 51;
+const BAR: usize = 15;
 /// Runs of a study whose best is worked out after each of them.
 const MOST_AT_ONCE: usize = 1000;
 
