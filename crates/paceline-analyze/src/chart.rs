@@ -11,29 +11,6 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
-/// Columns of a line of text.
-const WIDTH: usize = 80;
-
-/// A text in lines of at most 80 columns where words allow it; those after the first are indented.
-pub fn wrapped(text: &str, indent: usize) -> String {
-    let (mut lines, mut line) = (Vec::new(), String::new());
-    let lead = text.len() - text.trim_start().len();
-    // Runs of spaces align columns: they stay within a line.
-    for word in text[lead..].split_inclusive(' ') {
-        let used = line.chars().count() + word.trim_end().chars().count();
-        let before = if lines.is_empty() { lead } else { indent };
-        if before + used > WIDTH && !line.trim().is_empty() {
-            lines.push(std::mem::take(&mut line));
-        }
-        line += word;
-    }
-    lines.push(line);
-    let (first, rest) = lines.split_at(1);
-    let mut wrapped = format!("{}{}", &text[..lead], first[0].trim_end());
-    rest.iter().for_each(|line| wrapped += &format!("\n{:indent$}{}", "", line.trim()));
-    wrapped
-}
-
 /// What a number counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChartUnit {
@@ -106,15 +83,6 @@ mod tests {
         ] {
             assert_eq!(unit.show(value), shown);
         }
-    }
-
-    #[test]
-    fn lines_fit_eighty_columns() {
-        let text = "  one two ".to_owned() + &"word ".repeat(40);
-        let lines: Vec<String> = wrapped(&text, 4).lines().map(str::to_owned).collect();
-        assert!(lines.len() == 3 && lines.iter().all(|line| line.chars().count() <= 80), "{lines:?}");
-        assert!(lines[0].starts_with("  one") && lines[1].starts_with("    word"));
-        assert_eq!(wrapped("short", 4), "short");
     }
 
     #[test]

@@ -195,6 +195,15 @@ impl Importance {
         })
     }
 
+    /// What a share is of, in words.
+    pub fn label<'s>(&self, share: &'s Share) -> &'s str {
+        match share.term.as_str() {
+            "together" => "factors acting together",
+            "noise" if self.together.is_none() => "noise and factors acting together",
+            name => name,
+        }
+    }
+
     /// The share of a factor alone.
     pub fn of(&self, factor: &str) -> Option<&Share> {
         self.factors.iter().find(|share| share.term == factor)

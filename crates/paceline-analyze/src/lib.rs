@@ -2,7 +2,7 @@
 //!
 //! # Layout
 //! - [`table`]: runs, factors and responses: the input of an analysis, from a file or from the store
-//! - `analysis`: everything that is said about one response; `findings`: the same in sentences
+//! - `analysis`: everything that is said about one response; `findings`: the same in sentences, of `phrases`
 //! - `anova`, on `design` and `linear`: effects and interactions with intervals
 //! - `noise`: noise and drift, which every interval stands on
 //! - `best`, `alone`, `misses`, [`importance`], `influence`, [`ranks`], `transfer`, [`scaling`]: one question each
@@ -33,6 +33,7 @@ mod influence;
 mod linear;
 mod misses;
 mod noise;
+mod phrases;
 pub mod ranks;
 pub mod report;
 pub mod scaling;
@@ -52,11 +53,12 @@ pub use explain::{
     RecordedPause, RecordedRank, RecordedRun, RecordedStep, RecordedWait, RunComparison, Sentence, SlowGroup,
     WhatIf,
 };
-pub use findings::{BestWords, Finding, FindingKind};
+pub use findings::{Finding, FindingKind};
 pub use influence::InfluenceModel;
 pub use misses::{MissPattern, Misses};
 pub use noise::{Controls, Drift, Noise, NoiseSource};
 pub use paceline_statistics::distinct;
+pub use phrases::BestWords;
 pub use statistics::{Quantiles, Spread};
 pub use table::{StudyTable, StudyTableError};
 pub use transfer::WorkloadTransfer;

@@ -148,7 +148,7 @@ impl Analysis {
         let mut sheet = TextTable::new("What mattered", &["", "share, % [95%]"], 1, note);
         for (share, percent) in importance.percents() {
             let [low, high] = [share.low, share.high].map(|v| number((100.0 * v).round()));
-            sheet.rows.push(vec![share.term.clone(), format!("{percent} [{low}, {high}]")]);
+            sheet.rows.push(vec![importance.label(share).into(), format!("{percent} [{low}, {high}]")]);
         }
         Some(sheet)
     }

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use paceline_analyze::chart::wrapped;
-use paceline_analyze::importance::Importance;
+use paceline_analyze::sheet::{WIDTH, wrapped};
 use paceline_analyze::table::{Factor, Response, Run, RunRole, number};
 use paceline_analyze::{
     Analysis, AnalysisRequest, Anova, BestWords, Configuration, FactorEffect, FindingKind, LevelEffect,
@@ -199,7 +198,7 @@ impl<'a> Findings<'a> {
 
     fn sentences(&self, kind: FindingKind) -> String {
         let own = self.analysis.findings.iter().filter(|finding| finding.kind == kind);
-        own.map(|finding| wrapped(&finding.sentence, 0) + "\n").collect()
+        own.map(|finding| wrapped(&finding.sentence, WIDTH, 0) + "\n").collect()
     }
 
     /// For people.
@@ -296,8 +295,8 @@ impl<'a> Findings<'a> {
             let line = format!("      {} {figure} ({n}){beside}", analysis.response.name);
             return format!(
                 "{}\n{}\n",
-                wrapped(&format!("best: {}", printable(&configuration)), 6),
-                wrapped(&line, 6)
+                wrapped(&format!("best: {}", printable(&configuration)), WIDTH, 6),
+                wrapped(&line, WIDTH, 0)
             );
         }
         let mut text = String::new();
@@ -306,7 +305,7 @@ impl<'a> Findings<'a> {
             let one = |r: &Response| format!("{} {}", r.name, r.show(of[&r.name]));
             let figures: Vec<String> = self.table.responses.iter().map(one).collect();
             let words = format!("best: {}: {}", self.table.configuration(levels), figures.join(", "));
-            text += &(wrapped(&words, 6) + "\n");
+            text += &(wrapped(&words, WIDTH, 6) + "\n");
         }
         text
     }
@@ -331,21 +330,17 @@ impl<'a> Findings<'a> {
         };
         let head = format!("what mattered for {} ({shares}; means by level{unit}):", scale.name);
         let mut lines: Vec<String> = Vec::new();
-        for (share, percent) in importance.map(Importance::percents).unwrap_or_default() {
-            let name = match share.term.as_str() {
-                "noise" if importance.is_some_and(|i| i.together.is_none()) => {
-                    "noise (and axes acting together)"
-                }
-                name => name,
-            };
+        let told = importance.iter().flat_map(|all| all.percents().into_iter().map(move |one| (all, one)));
+        for (all, (share, percent)) in told {
+            let name = all.label(share);
             let [low, high] = [share.low, share.high].map(|v| number((100.0 * v).round()));
             lines.push(format!("  {name:<12} {percent:>3}% [{low}, {high}]  {}", means(&share.term)));
         }
         if importance.is_none() {
             lines.extend(anova.effects.iter().map(|e| format!("  {:<12} {}", e.factor, means(&e.factor))));
         }
-        let lines: String = lines.iter().map(|line| wrapped(line.trim_end(), 16) + "\n").collect();
-        format!("\n{}\n{lines}", wrapped(&head, 0))
+        let lines: String = lines.iter().map(|line| wrapped(line.trim_end(), WIDTH, 14) + "\n").collect();
+        format!("\n{}\n{lines}", wrapped(&head, WIDTH, 0))
     }
 }
 

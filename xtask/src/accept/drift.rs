@@ -109,23 +109,17 @@ pub fn measure(setup: &Setup) -> Outcome<Report> {
     let chosen = disturbed["best"]["levels"].to_string();
     let best = truth.values().copied().fold(f64::INFINITY, f64::min);
     let lost = truth.get(&chosen).map_or(f64::INFINITY, |value| value / best - 1.0);
-    let line = |claim: &str, reached: f64, wanted: f64, at_most: bool| Line {
-        claim: claim.into(),
-        reached,
-        wanted,
-        at_most,
-    };
     Ok(Report {
         lines: vec![
-            line(
+            Line::new(
                 "a busy core is told as drift (last over first)",
                 f64::from(u8::from(told)) * change(&disturbed).exp(),
                 1.10,
                 false,
             ),
-            line("corrected ranking agrees with the quiet one (Spearman)", corrected, 0.9, false),
-            line("correction helps (Spearman, corrected less measured)", corrected - raw, 0.0, false),
-            line("the corrected choice is slower than the best by (share)", lost, 0.05, true),
+            Line::new("corrected ranking agrees with the quiet one (Spearman)", corrected, 0.9, false),
+            Line::new("correction helps (Spearman, corrected less measured)", corrected - raw, 0.0, false),
+            Line::new("the corrected choice is slower than the best by (share)", lost, 0.05, true),
         ],
         runs: vec![json!({"study": STUDY, "quiet": quiet, "again": again, "disturbed": disturbed,
                    "agreement": {"quiet again": floor, "disturbed": raw, "corrected": corrected}})],

@@ -46,28 +46,22 @@ pub fn measure(setup: &Setup) -> Outcome<Report> {
     let gain = |result: &Value| figure(result, "several_workers") / figure(result, "one_worker") - 1.0;
     let spread = |result: &Value| result["noise"]["controls"]["variation"].as_f64().unwrap_or(f64::NAN);
     let least = results.iter().map(|r| gain(r) / spread(r)).fold(f64::INFINITY, f64::min);
-    let line = |claim: &str, reached: f64, wanted: f64, at_most: bool| Line {
-        claim: claim.into(),
-        reached,
-        wanted,
-        at_most,
-    };
     Ok(Report {
         lines: vec![
-            line(
+            Line::new(
                 "the longest of five first commands, s",
                 seconds.iter().copied().fold(0.0, f64::max),
                 90.0,
                 true,
             ),
-            line("configurations that all five call best, or as good", common.len() as f64, 1.0, false),
-            line(
+            Line::new("configurations that all five call best, or as good", common.len() as f64, 1.0, false),
+            Line::new(
                 "first commands in which one worker may be the best",
                 results.iter().filter(alone).count() as f64,
                 0.0,
                 true,
             ),
-            line("gain of several workers over the controls' spread, least of five", least, 1.0, false),
+            Line::new("gain of several workers over the controls' spread, least of five", least, 1.0, false),
         ],
         runs: results
             .iter()

@@ -59,6 +59,11 @@ pub struct Line {
 }
 
 impl Line {
+    /// A line of these words.
+    pub fn new(claim: &str, reached: f64, wanted: f64, at_most: bool) -> Self {
+        Self { claim: claim.into(), reached, wanted, at_most }
+    }
+
     fn holds(&self) -> bool {
         if self.at_most { self.reached <= self.wanted } else { self.reached >= self.wanted }
     }
