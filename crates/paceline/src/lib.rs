@@ -116,7 +116,7 @@ pub fn main_with(registries: AllRegistries) -> ExitCode {
     if let Some(done) = internal(started) {
         return done;
     }
-    let matches = Cli::command().try_get_matches();
+    let matches = Cli::command().color(output::may_colour()).try_get_matches();
     let verb = matches.as_ref().ok().and_then(|matches| matches.subcommand_name());
     verb.into_iter().for_each(|verb| drop(failure::VERB.set(verb.to_owned())));
     let cli = matches.and_then(|matches| Cli::from_arg_matches(&matches));

@@ -93,8 +93,14 @@ fn shown(text: &str, stream: &(impl IsTerminal + AsFd)) -> String {
 
 /// Whether a stream is a terminal that may be written to in colours.
 fn colours(stream: &impl IsTerminal) -> bool {
+    stream.is_terminal() && may_colour() == clap::ColorChoice::Auto
+}
+
+/// Whether terminals may be written to in colours, as the environment has it.
+pub(crate) fn may_colour() -> clap::ColorChoice {
     let set = |name| std::env::var_os(name).filter(|value: &std::ffi::OsString| !value.is_empty());
-    stream.is_terminal() && set("NO_COLOR").is_none() && set("TERM").is_some_and(|term| term != "dumb")
+    let may = set("NO_COLOR").is_none() && set("TERM").is_some_and(|term| term != "dumb");
+    if may { clap::ColorChoice::Auto } else { clap::ColorChoice::Never }
 }
 
 fn coloured(line: &str) -> String {

@@ -21,7 +21,10 @@ fn on_terminal(words: &str, environment: &[(&str, &str)]) -> (i32, String) {
     let stream = || Stdio::from(screen.try_clone().unwrap());
     let mut command = Command::new(env!("CARGO_BIN_EXE_paceline"));
     command.args(words.split_whitespace()).env("PACELINE_STORE", STORE).env("TERM", "xterm-256color");
-    command.env_remove("NO_COLOR").envs(environment.iter().copied());
+    for name in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "CI"] {
+        command.env_remove(name);
+    }
+    command.envs(environment.iter().copied());
     let mut child = command.stdin(stream()).stdout(stream()).stderr(stream()).spawn().unwrap();
     drop((command, screen));
     let (mut shown, mut master) = (Vec::new(), File::from(master));
@@ -57,9 +60,10 @@ fn colours_are_for_terminals_that_want_them() {
     );
     assert!(on_terminal("train --steps 3", &[]).1.contains("\x1b[36m█"), "bars are coloured");
     assert!(on_terminal("--help", &[]).1.contains("\x1b["), "help is coloured");
-    for environment in [("NO_COLOR", "1"), ("TERM", "dumb")] {
+    // The libraries below take a build server (`CI`) for a terminal with colours.
+    for environment in [&[("NO_COLOR", "1")][..], &[("TERM", "dumb")], &[("TERM", "dumb"), ("CI", "true")]] {
         for words in [refused, "train --steps 3 --quiet", "--help", "tran"] {
-            let (_, shown) = on_terminal(words, &[environment]);
+            let (_, shown) = on_terminal(words, environment);
             assert!(!shown.contains("\x1b["), "{words} with {environment:?}: {shown:?}");
         }
     }
