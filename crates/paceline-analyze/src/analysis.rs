@@ -68,7 +68,7 @@ impl AnalysisRequest {
             names.iter().filter_map(|name| table.factor(name)).find(varied)
         };
         let workers = known(&["workers"]).filter(|f| table.factors[*f].numbers().is_some());
-        Self { workload: known(&["model", "data"]), workers, seed: SEED }
+        Self { workload: known(&["workload", "model", "data"]), workers, seed: SEED }
     }
 }
 

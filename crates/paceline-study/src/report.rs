@@ -9,14 +9,13 @@ use paceline_analyze::{
     Analysis, AnalysisRequest, Anova, BestWords, Configuration, FactorEffect, FindingKind, LevelEffect,
     Noise, Ranking, StudyTable,
 };
-use paceline_explore::schedule::{End, StudyRun, observations};
+use paceline_explore::schedule::{End, StudyRun};
 use paceline_plan::{Value, printable};
 use paceline_record::figures::Figures;
 use serde_json::{Map, Value as Json, json};
 
 use crate::state::StudyHistory;
 use crate::table::table;
-use crate::workload;
 
 /// Different causes of failed runs that are listed.
 const MOST_CAUSES: usize = 8;
@@ -167,7 +166,7 @@ impl<'a> Findings<'a> {
             "beaten": self.count(|e| matches!(e, End::Beaten { .. })),
             "points": self.points(),
             "failures": self.failures().map(|(made, state, cause)| json!({
-                "number": made.job.id, "levels": workload::levels(study, &made.job), "state": state, "cause": cause,
+                "number": made.job.id, "levels": self.known.levels(&made.job), "state": state, "cause": cause,
                 "exit": self.known.exits[made.job.id as usize],
             })).collect::<Vec<_>>(),
             "finished": self.known.finished,
@@ -192,8 +191,7 @@ impl<'a> Findings<'a> {
 
     /// Different configurations that were begun.
     fn points(&self) -> usize {
-        let problem = crate::problem(&self.known.study, &self.known.registries.figures);
-        observations(&problem, &self.known.made).len()
+        self.known.observations().len()
     }
 
     fn sentences(&self, kind: FindingKind) -> String {

@@ -210,7 +210,9 @@ fn studies_know_them() {
                 goal = \"maximize\"\n[control]\nevery = 0\n";
     let study = Study::read("s.toml", "s", text).unwrap();
     paceline_study::check(&study, &registries).unwrap();
-    assert_eq!(paceline_study::schedule(&study, &registries, 0).unwrap().known().unwrap().len(), 2);
+    let schedule = paceline_study::schedule(&study, &registries, 0).unwrap();
+    assert!(schedule.known());
+    assert_eq!(schedule.expected(), 4, "a warm-up, one worker alone, and a point per strategy");
     let refused = paceline_study::check(&study, &AllRegistries::default()).unwrap_err().to_string();
     assert!(refused.contains("there is no sampler `last`"), "{refused}");
 }
