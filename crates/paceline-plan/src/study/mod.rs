@@ -2,6 +2,7 @@
 //! key, and say what would be right.
 
 mod file;
+mod settings_file;
 mod source;
 
 use std::collections::BTreeMap;
@@ -14,6 +15,7 @@ pub use file::{
     AxisFile, AxisTable, Goal, Infer, MetricsFile, Objective, PointsFile, Prices, PriorFile, ScaleFile,
     StudyFile, WorkloadFile,
 };
+pub use settings_file::SettingsFile;
 use source::Mistakes;
 pub use source::{StudyError, StudySource};
 
