@@ -5,7 +5,8 @@
 //! - `analysis`: everything that is said about one response; `findings`: the same in sentences, of `phrases`
 //! - `anova`, on `design` and `linear`: effects and interactions with intervals
 //! - `noise`: noise and drift, which every interval stands on
-//! - `best`, `alone`, `misses`, [`importance`], `influence`, [`ranks`], `transfer`, [`scaling`]: one question each
+//! - `best`, `alone`, `misses`, [`importance`], `influence`, [`ranks`], `transfer`, `tuned`,
+//!   [`scaling`]: one question each
 //! - `explain`: why a run is slow, from its recorded events
 //! - [`sheet`]: small tables as text, Markdown and HTML
 //! - `statistics`: medians, quantiles, spreads; `distributions`: tails and quantiles
@@ -42,9 +43,10 @@ mod sheets;
 mod statistics;
 pub mod table;
 mod transfer;
+mod tuned;
 
 pub use alone::AloneOrTogether;
-pub use analysis::{Analysis, AnalysisRequest};
+pub use analysis::{Analysis, AnalysisRequest, WorkloadBest};
 pub use anova::{Anova, Estimate, FactorEffect, LevelContrast, LevelEffect};
 pub use best::{Configuration, Ranking};
 pub use distributions::{f_tail, holm, t_quantile};
@@ -60,5 +62,7 @@ pub use noise::{Controls, Drift, Noise, NoiseSource};
 pub use paceline_statistics::distinct;
 pub use phrases::BestWords;
 pub use statistics::{Quantiles, Spread};
+pub use table::WorkloadTraits;
 pub use table::{StudyTable, StudyTableError};
-pub use transfer::WorkloadTransfer;
+pub use transfer::{GroupAgreement, SharedTrait, TransferLoss, WorkloadTransfer};
+pub use tuned::{ComparisonRequest, TunedComparison, TunedLevel, TunedPair, TuningMethod};

@@ -6,7 +6,7 @@ use paceline_statistics::mean;
 use serde::Serialize;
 
 use crate::distributions::{chi_squared_tail, holm, normal_quantile, normal_two_sided, t_two_sided};
-use crate::table::StudyTable;
+use crate::table::{Factor, StudyTable};
 
 /// Ranks from 1; equal values share their mean rank.
 pub fn ranks(values: &[f64]) -> Vec<f64> {
@@ -182,11 +182,13 @@ fn alike(table: &StudyTable, response: usize, factor: usize) -> Vec<Vec<f64>> {
     whole.map(|group| group.values().map(|values| mean(values)).collect()).collect()
 }
 
-/// Tests every factor of a response.
+/// Tests every factor of a response; workloads are given, so they are not tested.
 pub fn tests(table: &StudyTable, response: usize) -> Vec<RankTestResult> {
     const LEAST_GROUPS: usize = 6;
     let mut results = Vec::new();
-    for (f, factor) in table.factors.iter().enumerate().filter(|(_, factor)| factor.acting() > 1) {
+    let tested =
+        |(f, factor): &(usize, &Factor)| factor.acting() > 1 && Some(*f) != table.several_workloads();
+    for (f, factor) in table.factors.iter().enumerate().filter(tested) {
         let groups = alike(table, response, f);
         let (test, n, found) = if groups.len() >= LEAST_GROUPS && factor.acting() == 2 {
             let differences: Vec<f64> = groups.iter().map(|g| g[1] - g[0]).collect();
