@@ -58,13 +58,18 @@ pub fn spearman(a: &[f64], b: &[f64]) -> Option<Correlation> {
     (!value.is_nan()).then_some(Correlation { value, p })
 }
 
-/// The interval of Spearman's correlation (Fisher's transform; Bonett and Wright's deviation).
+/// The interval of Spearman's correlation (Fisher's transform; Bonett and Wright's deviation). Of the same order, it
+/// begins where it would if two neighbours were exchanged, and ends at 1; of the opposite order likewise.
 pub fn spearman_interval(value: f64, n: usize) -> Option<(f64, f64)> {
-    if n < 4 || value.abs() >= 1.0 {
+    if n < 4 {
         return None;
     }
-    let half = normal_quantile(0.975) * ((1.0 + value * value / 2.0) / (n as f64 - 3.0)).sqrt();
-    Some(((value.atanh() - half).tanh(), (value.atanh() + half).tanh()))
+    let count = n as f64;
+    let most = 1.0 - 12.0 / (count * (count * count - 1.0));
+    let near = value.clamp(-most, most);
+    let half = normal_quantile(0.975) * ((1.0 + near * near / 2.0) / (count - 3.0)).sqrt();
+    let (low, high) = ((near.atanh() - half).tanh(), (near.atanh() + half).tanh());
+    Some((if value <= -1.0 { -1.0 } else { low }, if value >= 1.0 { 1.0 } else { high }))
 }
 
 /// Kendall's τ_b, its chance by the normal approximation; none without variation.

@@ -281,9 +281,7 @@ impl Analysis {
                 "each repeat is judged with the setting that the others choose; `as chosen by all`: how many of these runs \
                  had what all runs together choose"
             }
-            TuningMethod::SameRuns => {
-                "chosen and judged on the same runs: intervals are Bonferroni's over the settings"
-            }
+            TuningMethod::SameRuns => "chosen and judged on the same runs: intervals allow for the choice",
         };
         let value = format!("{}{} [95%]", self.response.name, self.unit());
         let mut levels = TextTable::new(

@@ -2,8 +2,10 @@
 //! rate, usually), over repeats.
 //!
 //! A setting that was chosen because it was lucky is not as good as it looked. So each repeat is judged with the setting
-//! that the other repeats choose (one left out at a time). Where nothing was repeated, choice and judgement are of the
-//! same runs, and intervals allow for the choice (Bonferroni over the settings).
+//! that the other repeats choose (one left out at a time); where nothing was repeated, choice and judgement are of the
+//! same runs. Either way, the interval of a level is that of its truly best setting: below the best mean as far as noise
+//! reaches, above it as far as noise reaches in the luckiest of the settings that may be best (Bonferroni). Intervals of
+//! means and of differences are put together from such parts (Zou and Donner's method of variance estimates recovery).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +13,7 @@ use paceline_statistics::mean;
 use serde::Serialize;
 
 use crate::anova::Estimate;
-use crate::distributions::{holm, t_two_sided};
+use crate::distributions::{holm, t_quantile, t_two_sided};
 use crate::findings::LEVEL;
 use crate::noise::Noise;
 use crate::phrases::{amount, list};
@@ -40,7 +42,7 @@ impl ComparisonRequest {
 pub enum TuningMethod {
     /// Each repeat is judged with the setting that the others choose.
     LeaveOneOut,
-    /// Nothing was repeated: the intervals allow for the choice.
+    /// Nothing was repeated: choice and judgement are of the same runs.
     SameRuns,
 }
 
@@ -64,7 +66,31 @@ pub struct TunedLevel {
     /// The same as it was measured.
     pub value: f64,
     #[serde(skip)]
-    known_by: (f64, f64),
+    reach: Option<Reach>,
+}
+
+/// How far noise reaches below and above the mean of the best settings.
+#[derive(Clone, Debug)]
+struct Reach {
+    /// The mean of the best settings, chosen and judged on the same runs.
+    best: f64,
+    df: f64,
+    /// By combination of other factors: the error of the best setting's mean, and how many settings may be the best.
+    parts: Vec<(f64, f64)>,
+}
+
+impl Reach {
+    /// What leaves `outside` on both sides together; luck goes to the better side, the truth to the worse.
+    fn sides(&self, outside: f64) -> (f64, f64) {
+        let side = |lucky: bool| {
+            let of = |(error, rivals): &(f64, f64)| {
+                let choice = if lucky { *rivals } else { 1.0 };
+                (error * t_quantile(outside / choice, self.df)).powi(2)
+            };
+            self.parts.iter().map(of).sum::<f64>().sqrt() / self.parts.len() as f64
+        };
+        (side(false), side(true))
+    }
 }
 
 /// Two levels, each at its best setting.
@@ -188,7 +214,7 @@ impl TunedComparison {
                 .map(|(f, w)| table.factors[f].levels[w].text.clone()),
             method,
             combinations: common.len(),
-            pairs: pairs(&levels, method, noise),
+            pairs: pairs(&levels, scale),
             levels,
         })
     }
@@ -229,7 +255,7 @@ impl TunedComparison {
                 format!(" (over {most} repeats, each judged with the setting that the others choose)")
             }
             TuningMethod::SameRuns => {
-                " (chosen and judged on the same runs: the intervals allow for that)".into()
+                " (chosen and judged on the same runs; the intervals allow for that)".into()
             }
         };
         let (least, most) = self.budget();
@@ -287,7 +313,7 @@ fn judged(
     words: &dyn Fn(&[usize]) -> String,
     level: String,
 ) -> TunedLevel {
-    let (mut means, mut parts, mut times) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut means, mut best_means, mut parts) = (Vec::new(), Vec::new(), Vec::new());
     let (mut runs, mut agreed, mut missed, mut settings) = (0, 0, 0, Vec::new());
     for cells in trials.values() {
         let Some(best) = chosen(cells, scale, None) else { continue };
@@ -301,18 +327,26 @@ fn judged(
                 folds.filter_map(|(setting, i)| cells[setting].get(i).copied()).collect()
             }
         };
-        let own: Vec<&Run> = judges.iter().map(|trial| trial.0).collect();
-        agreed +=
-            own.iter().filter(|run| cells[best].iter().any(|trial| std::ptr::eq(trial.0, **run))).count();
-        runs += own.len();
-        missed += judges.iter().filter(|trial| trial.2).count();
-        means.push(mean(&judges.iter().map(|trial| trial.1).collect::<Vec<_>>()));
-        parts.push(1.0 / own.len() as f64);
-        times.push(noise.map_or(0.0, |noise| noise.time(&own)));
+        let of_best = |run: &Run| cells[best].iter().any(|trial| std::ptr::eq(trial.0, run));
+        agreed += judges.iter().filter(|trial| of_best(trial.0)).count();
+        runs += judges.len();
+        missed += judges.iter().chain(&cells[best]).filter(|trial| trial.2).count();
+        means.push(values(&judges));
+        best_means.push(values(&cells[best]));
+        parts.extend(noise.map(|noise| (of_mean(noise, &cells[best]), rivals(cells, best, noise))));
     }
     let tried = trials.values().map(BTreeMap::len).sum::<usize>() / trials.len().max(1);
-    let (value, known_by) = (mean(&means), (means.len() as f64 / mean(&parts), mean(&times)));
-    let error = noise.filter(|_| missed == 0).map(|noise| noise.of_mean(known_by.0, known_by.1));
+    let value = mean(&means);
+    let known = noise.filter(|_| missed == 0);
+    let reach = known.map(|noise| Reach { best: mean(&best_means), df: noise.df, parts });
+    let ends = reach.as_ref().map(|reach| {
+        let (better, worse) = reach.sides(LEVEL);
+        if scale.better(0.0, 1.0) {
+            (reach.best - better, reach.best + worse)
+        } else {
+            (reach.best - worse, reach.best + better)
+        }
+    });
     TunedLevel {
         level,
         settings: paceline_statistics::distinct(settings),
@@ -320,30 +354,62 @@ fn judged(
         runs,
         agreed,
         missed,
-        mean: Estimate::new(value, error, LEVEL / choices(method, tried)),
+        mean: around(value, ends),
         value: scale.unscaled(value),
-        known_by,
+        reach,
     }
 }
 
-/// What a choice on the same runs costs.
-fn choices(method: TuningMethod, tried: usize) -> f64 {
-    if method == TuningMethod::SameRuns { tried.max(1) as f64 } else { 1.0 }
+fn values(trials: &[Trial<'_>]) -> f64 {
+    mean(&trials.iter().map(|trial| trial.1).collect::<Vec<_>>())
+}
+
+/// An estimate and an interval that holds it.
+fn around(value: f64, ends: Option<(f64, f64)>) -> Estimate {
+    Estimate { value, low: ends.map(|(low, _)| low.min(value)), high: ends.map(|(_, high)| high.max(value)) }
+}
+
+/// How many runs there are, and when they were made on average.
+fn known_by(noise: &Noise, trials: &[Trial<'_>]) -> (f64, f64) {
+    let own: Vec<&Run> = trials.iter().map(|trial| trial.0).collect();
+    (own.len() as f64, noise.time(&own))
+}
+
+fn of_mean(noise: &Noise, trials: &[Trial<'_>]) -> f64 {
+    let (n, time) = known_by(noise, trials);
+    noise.of_mean(n, time).0
+}
+
+/// Settings that may be the best, the best itself included: their difference from it could be noise.
+fn rivals(cells: &BTreeMap<Vec<usize>, Vec<Trial<'_>>>, best: &Vec<usize>, noise: &Noise) -> f64 {
+    let chance = |(_, cell): (&Vec<usize>, &Vec<Trial<'_>>)| {
+        let (error, df) = noise.of_difference(known_by(noise, cell), known_by(noise, &cells[best]));
+        t_two_sided((values(cell) - values(&cells[best])) / error, df)
+    };
+    let chances: Vec<f64> = cells.iter().filter(|(setting, _)| *setting != best).map(chance).collect();
+    1.0 + holm(&chances).iter().filter(|p| **p > LEVEL).count() as f64
 }
 
 /// All pairs, the better one first; a level that missed what was to be measured is compared by its bound alone.
-fn pairs(levels: &[TunedLevel], method: TuningMethod, noise: Option<&Noise>) -> Vec<TunedPair> {
+fn pairs(levels: &[TunedLevel], scale: &Response) -> Vec<TunedPair> {
     let mut found: Vec<(TunedPair, f64)> = Vec::new();
     for (i, better) in levels.iter().enumerate() {
         for other in &levels[i + 1..] {
-            let difference = other.mean.value - better.mean.value;
-            let noise = noise.filter(|_| better.missed + other.missed == 0);
-            let error = noise.map(|noise| noise.of_difference(better.known_by, other.known_by));
-            let both = choices(method, better.tried) * choices(method, other.tried);
-            let chance = error.map_or(f64::NAN, |(deviation, df)| {
-                (t_two_sided(difference / deviation, df) * both).min(1.0)
-            });
-            let difference = Estimate::new(difference, error, LEVEL / both);
+            let both = better.reach.as_ref().zip(other.reach.as_ref());
+            // How far the other one may be from the better one, as the response counts.
+            let ends = |outside: f64| {
+                let (one, two) = both?;
+                let (a, b) = (one.sides(outside), two.sides(outside));
+                let apart = two.best - one.best;
+                let [nearer, further] = [(a.1, b.0), (a.0, b.1)].map(|(x, y)| x.hypot(y));
+                Some(if scale.better(0.0, 1.0) {
+                    (apart - nearer, apart + further)
+                } else {
+                    (apart - further, apart + nearer)
+                })
+            };
+            let difference = around(other.mean.value - better.mean.value, ends(LEVEL));
+            let chance = if both.is_some() { least_outside(&ends) } else { f64::NAN };
             let (better, other) = (better.level.clone(), other.level.clone());
             found.push((TunedPair { better, other, difference, p_holm: None }, chance));
         }
@@ -351,4 +417,18 @@ fn pairs(levels: &[TunedLevel], method: TuningMethod, noise: Option<&Noise>) -> 
     let corrected = holm(&found.iter().map(|(_, chance)| *chance).collect::<Vec<_>>());
     let told = found.into_iter().zip(corrected);
     told.map(|((pair, _), p)| TunedPair { p_holm: (!p.is_nan()).then_some(p), ..pair }).collect()
+}
+
+/// The chance of a difference by noise alone: what an interval leaves outside that just reaches zero.
+fn least_outside(ends: &dyn Fn(f64) -> Option<(f64, f64)>) -> f64 {
+    let told = |outside: f64| ends(outside).is_some_and(|(low, high)| low > 0.0 || high < 0.0);
+    let (mut low, mut high) = (-40.0f64, 0.0f64);
+    if told(low.exp()) {
+        return low.exp();
+    }
+    for _ in 0..40 {
+        let middle = 0.5 * (low + high);
+        if told(middle.exp()) { high = middle } else { low = middle }
+    }
+    high.exp()
 }
