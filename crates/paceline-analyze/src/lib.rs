@@ -5,7 +5,8 @@
 //! - `analysis`: everything that is said about one response; `findings`: the same in sentences, of `phrases`
 //! - `anova`, on `design` and `linear`: effects and interactions with intervals
 //! - `noise`: noise and drift, which every interval stands on
-//! - `best`, `alone`, `misses`, [`importance`], `influence`, [`ranks`], `transfer`, [`scaling`]: one question each
+//! - `best`, `alone`, `misses`, [`importance`], `influence`, [`ranks`], `transfer`, `tuned`,
+//!   [`scaling`]: one question each
 //! - `explain`: why a run is slow, from its recorded events
 //! - `selection`: some of the recorded runs, in an order; `listing`: runs as a list;
 //!   `compared`: several beside each other
@@ -47,9 +48,10 @@ mod sheets;
 mod statistics;
 pub mod table;
 mod transfer;
+mod tuned;
 
 pub use alone::AloneOrTogether;
-pub use analysis::{Analysis, AnalysisRequest};
+pub use analysis::{Analysis, AnalysisRequest, WorkloadBest};
 pub use anova::{Anova, Estimate, FactorEffect, LevelContrast, LevelEffect};
 pub use best::{Configuration, Ranking};
 pub use compared::{ComparedFigure, ComparedItem, ComparedRuns, ComparedSetting, ItemHead, LossCurve};
@@ -68,5 +70,7 @@ pub use paceline_statistics::distinct;
 pub use phrases::BestWords;
 pub use selection::{ChosenRuns, RunSelection, UnknownName};
 pub use statistics::{Quantiles, Spread};
+pub use table::WorkloadTraits;
 pub use table::{StudyTable, StudyTableError};
-pub use transfer::WorkloadTransfer;
+pub use transfer::{GroupAgreement, SharedTrait, TransferLoss, WorkloadTransfer};
+pub use tuned::{ComparisonRequest, TunedComparison, TunedLevel, TunedPair, TuningMethod};

@@ -322,7 +322,9 @@ fn progress(state: &StudyState, expected: u64) -> StudyEvent<'static> {
     let walls: Vec<f64> = done.iter().filter_map(|m| m.metrics()?.get("wall_s").copied()).collect();
     let each = walls.iter().sum::<f64>() / walls.len().max(1) as f64;
     let left = expected.saturating_sub(done.len() as u64);
-    let best = crate::report::best_so_far(&state.known).map(|best| format!("best {best}, "));
+    let best = crate::report::BestSoFar::new(&state.known)
+        .and_then(|best| best.words())
+        .map(|best| format!("best {best}, "));
     let message = format!("{left} left, {}about {}", best.unwrap_or_default(), duration(each * left as f64));
     StudyEvent::Progress { done: done.len() as u64, expected, message }
 }

@@ -76,7 +76,7 @@ fn study(known: &StudyHistory, busy: bool) -> StudyOverview {
     };
     let members: Vec<Member> = known.made.iter().zip(&known.runs).zip(analysed.clone()).map(member).collect();
     let (ended, expected) = (known.ended(), known.expected());
-    let best = crate::report::best(known).map(|(_, best)| (best.configuration, best.value));
+    let best = crate::report::BestSoFar::new(known).and_then(|best| best.figure());
     StudyOverview {
         state: known.phase(busy),
         sampler: known.study.sampler.clone(),
