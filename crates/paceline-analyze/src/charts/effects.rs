@@ -56,7 +56,7 @@ pub fn main_effects(drawn: &ChartInput<'_>) -> Option<Figure> {
          do not.{}",
         drawn.levelled_words()
     );
-    drawn.figure("main-effects", "Main effects", &reading, panels)
+    drawn.figure("main-effects", "Main effects", &reading, Panel::on_one_scale(panels))
 }
 
 /// Means by two factors, for the pairs that act together most.
@@ -100,7 +100,7 @@ pub fn interactions(drawn: &ChartInput<'_>) -> Option<Figure> {
          factors act independently, on the {scale} scale of the analysis and of this chart.{some}{}",
         drawn.levelled_words()
     );
-    drawn.figure("interactions", "Interactions", &reading, panels)
+    drawn.figure("interactions", "Interactions", &reading, Panel::on_one_scale(panels))
 }
 
 /// The size that noise alone gives an effect, and beyond which one of so many is more than that (5% for all together).

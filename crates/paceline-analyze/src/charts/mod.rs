@@ -72,7 +72,7 @@ impl ChartInput<'_> {
     /// What stands at an axis of levelled values.
     fn levelled_response(&self) -> String {
         match self.ask.workload {
-            Some(_) => format!("{} (as on the mean workload)", self.response()),
+            Some(_) => format!("{}, as on the mean workload", self.response()),
             None => self.response(),
         }
     }
@@ -220,6 +220,10 @@ mod tests {
             let all = charts(&drawn(&table, &analysis, AnalysisRequest::default()));
             let figure = all.iter().find(|f| f.id == "interactions").unwrap();
             assert!(figure.panels.iter().all(|p| (p.y.scale == AxisScale::Log) == log));
+            let spans: Vec<_> = figure.panels.iter().map(|panel| panel.span.unwrap()).collect();
+            assert!(spans.len() > 1 && spans.iter().all(|span| *span == spans[0]), "one scale: {spans:?}");
+            let drawn = figure.plotly();
+            assert_eq!(drawn["layout"]["yaxis"]["range"], drawn["layout"]["yaxis2"]["range"]);
             assert!(
                 figure.reading.contains(if log { "logarithmic" } else { "linear" }),
                 "{}",

@@ -24,7 +24,7 @@ pub struct DrawingStyle {
     pub scale: f64,
 }
 
-/// Labels of an axis.
+/// Labels of an axis; a label may have several lines.
 pub struct TickLabels {
     pub ticks: Vec<(f64, String)>,
     /// Whether they are turned by a quarter.
@@ -67,6 +67,7 @@ impl Panel {
     /// What lies along an axis.
     pub(super) fn values(&self, along_x: bool) -> Vec<f64> {
         let mut all = Vec::new();
+        all.extend(self.span.filter(|_| !along_x).into_iter().flat_map(|(low, high)| [low, high]));
         for mark in &self.marks {
             match mark {
                 ChartMark::Points { points, .. } if along_x => all.extend(points.iter().map(|p| p.x)),
@@ -103,7 +104,8 @@ impl Panel {
     }
 }
 
-/// Labels that fit below an axis: flat where they can be, else upright; of too many, every second, third, …
+/// Labels that fit below an axis: flat where they can be, in lines if need be, else upright; of too many, every second,
+/// third, …
 fn below(panel: &Panel, ruler: &Ruler<'_>, style: &DrawingStyle) -> TickLabels {
     let mut ticks = ruler.ticks();
     if let AxisScale::Units(unit) = panel.x.scale {
@@ -135,11 +137,26 @@ fn below(panel: &Panel, ruler: &Ruler<'_>, style: &DrawingStyle) -> TickLabels {
         AxisScale::Names(_) => ruler.step(),
         _ => 1.6 * style.size,
     };
+    if words && let Some(broken) = in_lines(&ticks, step - gap, style.size) {
+        let most = broken.iter().map(|(_, text)| text.lines().count()).max().unwrap_or(1);
+        return TickLabels { ticks: broken, upright: false, room: 1.3 * style.size * most as f64 + 7.0 };
+    }
     let n = (1.35 * style.size / step).ceil().max(1.0) as usize;
     let cut = |(at, text): (f64, String)| (at, fitted(&text, style.size, LONGEST.0));
     let ticks: Vec<(f64, String)> = every(n).into_iter().map(cut).collect();
     let room = ticks.iter().map(|(_, text)| width(text, style.size)).fold(0.0, f64::max) + 8.0;
     TickLabels { ticks, upright: true, room }
+}
+
+/// Labels in lines, where each fits whole.
+fn in_lines(ticks: &[(f64, String)], room: f64, size: f64) -> Option<Vec<(f64, String)>> {
+    let whole = |(at, text): &(f64, String)| {
+        let broken = lines(text, size, room, 4);
+        let kept = |text: &str| text.chars().filter(|c| *c != ' ').count();
+        let all = kept(&broken.concat()) == kept(text) && broken.len() < 4;
+        all.then(|| (*at, broken.join("\n")))
+    };
+    ticks.iter().map(whole).collect()
 }
 
 /// Labels that fit beside an axis.

@@ -42,17 +42,28 @@ pub struct Panel {
     /// Points whose labels are written beside the panel, the most important first: those for which there is no room
     /// are left out.
     pub notes: Vec<Dot>,
+    /// What its upright axis shows at least.
+    pub span: Option<(f64, f64)>,
 }
 
 impl Panel {
     /// Marks between two axes, without a title.
     pub fn new(x: ChartAxis, y: ChartAxis, marks: Vec<ChartMark>) -> Self {
-        Self { title: String::new(), x, y, marks, notes: Vec::new() }
+        Self { title: String::new(), x, y, marks, notes: Vec::new(), span: None }
     }
 
     /// The same with a title.
     pub fn titled(self, title: impl Into<String>) -> Self {
         Self { title: title.into(), ..self }
+    }
+
+    /// Panels whose upright axes are the same, so that what is steep in one is steep in all.
+    pub fn on_one_scale(mut panels: Vec<Self>) -> Vec<Self> {
+        let values: Vec<f64> = panels.iter().flat_map(|panel| panel.values(false)).collect();
+        let ends = |(low, high): (f64, f64), v: &f64| (low.min(*v), high.max(*v));
+        let span = values.iter().filter(|v| v.is_finite()).fold((f64::INFINITY, f64::NEG_INFINITY), ends);
+        panels.iter_mut().for_each(|panel| panel.span = (span.0 <= span.1).then_some(span));
+        panels
     }
 
     /// The same with labels beside it.

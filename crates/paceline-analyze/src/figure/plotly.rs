@@ -22,9 +22,8 @@ const SIZE: f64 = 12.0;
 pub static SCRIPT: &str = include_str!(concat!(env!("OUT_DIR"), "/plotly.js"));
 
 fn axis(of: &ChartAxis, ruler: &Ruler<'_>, labels: &TickLabels, title: &[String]) -> Value {
-    let title: Vec<String> = title.iter().map(|line| words(line)).collect();
     let mut axis = json!({
-        "title": {"text": title.join("<br>"), "standoff": 6}, "automargin": true, "zeroline": false,
+        "title": {"text": in_lines(title.iter().map(String::as_str)), "standoff": 6}, "automargin": true, "zeroline": false,
         "tickangle": if labels.upright { -90 } else { 0 },
     });
     match &of.scale {
@@ -32,26 +31,28 @@ fn axis(of: &ChartAxis, ruler: &Ruler<'_>, labels: &TickLabels, title: &[String]
         AxisScale::Log | AxisScale::Units(_) => {
             axis["type"] = "log".into();
             axis["tickformat"] = ".3~g".into();
-            // Decades, of few their halves and fifths too, of less than that what is even.
-            let decades = (ruler.high / ruler.low).log10();
-            axis["dtick"] = match decades {
-                d if d >= 3.0 => json!((d / 6.0).ceil()),
-                d if d >= 0.8 => json!("D2"),
+            // Decades, of few their halves and fifths too; of less than that, labels stay where they are.
+            match (ruler.high / ruler.low).log10() {
+                decades if decades >= 3.0 => axis["dtick"] = json!((decades / 6.0).ceil()),
+                decades if decades >= 0.8 => axis["dtick"] = "D2".into(),
                 _ => {
                     let ticks = ruler.ticks();
-                    let step =
-                        ticks.windows(2).map(|pair| pair[1].0 - pair[0].0).fold(f64::INFINITY, f64::min);
-                    json!(format!("L{step}"))
+                    axis["tickvals"] = ticks.iter().map(|(at, _)| *at).collect();
+                    axis["ticktext"] = ticks.iter().map(|(_, text)| words(text)).collect();
                 }
-            };
+            }
         }
         AxisScale::Names(names) => {
             axis["tickvals"] = labels.ticks.iter().map(|(at, _)| *at).collect();
-            axis["ticktext"] = labels.ticks.iter().map(|(_, name)| words(name)).collect();
+            axis["ticktext"] = labels.ticks.iter().map(|(_, name)| in_lines(name.lines())).collect();
             axis["range"] = json!([-0.6, names.len() as f64 - 0.4]);
         }
     }
     axis
+}
+
+fn in_lines<'a>(lines: impl Iterator<Item = &'a str>) -> String {
+    lines.map(words).collect::<Vec<_>>().join("<br>")
 }
 
 /// Text that means itself to plotly, which reads tags and entities in all text.
@@ -142,6 +143,10 @@ impl Figure {
             if !at.notes.is_empty() {
                 layout[&x_axis]["range"] = json!([x.low, x.high]);
                 layout[&y_axis]["range"] = json!([y.low, y.high]);
+            }
+            if panel.span.is_some() {
+                let at = |v: f64| if panel.y.is_log() { v.log10() } else { v };
+                layout[&y_axis]["range"] = json!([at(y.low), at(y.high)]);
             }
             let mut leaders = (Vec::new(), Vec::new());
             for note in &at.notes {

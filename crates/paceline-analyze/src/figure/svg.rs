@@ -72,8 +72,17 @@ fn ink(rgb: [f64; 3]) -> &'static str {
 }
 
 impl Figure {
-    /// The drawing.
+    /// The drawing, as it stands alone.
     pub fn svg(&self) -> String {
+        self.drawing(&self.title)
+    }
+
+    /// The drawing below a heading that has its title.
+    pub(crate) fn untitled_svg(&self) -> String {
+        self.drawing("")
+    }
+
+    fn drawing(&self, heading: &str) -> String {
         let names = self.names();
         let large = self.panels.iter().any(|panel| panel.x.has_unit());
         let columns = self.columns().min(2);
@@ -86,7 +95,7 @@ impl Figure {
         let room = style.width - 2.0 * EDGE;
         let layout = self.layout(&style);
         // Bold letters are wider.
-        let title_lines = lines(&self.title, 1.6 * style.size, room, 2);
+        let title_lines = lines(heading, 1.6 * style.size, room, 2);
         let reading = if large { self.reading.clone() } else { self.counted() };
         let below = lines(&reading, style.size, room, 4);
         let entries: Vec<String> = names.iter().map(|name| fitted(name, style.size, room - 40.0)).collect();
@@ -140,7 +149,10 @@ impl Panel {
             if *standing {
                 upright(svg, (at + 0.35 * size, bottom + 8.0), "faint", "end", name);
             } else {
-                text(svg, (at, bottom + size + 7.0), "faint", "middle", name);
+                for (i, line) in name.lines().enumerate() {
+                    let below = bottom + size + 7.0 + layout.line * i as f64;
+                    text(svg, (at, below), "faint", "middle", line);
+                }
             }
         }
         for (tick, name) in &at.y.ticks {

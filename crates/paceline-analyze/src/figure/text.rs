@@ -32,19 +32,18 @@ pub fn fitted(text: &str, size: f64, room: f64) -> String {
     (0..all.len()).rev().map(ends).find(|short| width(short, size) <= room).unwrap_or_else(|| "…".into())
 }
 
-/// The text in lines that fit, broken between words; the last of `most` lines has whatever is left, fitted.
+/// The text in lines that fit, broken between words and after hyphens; the last of `most` lines has whatever is left,
+/// fitted.
 pub fn lines(text: &str, size: f64, room: f64, most: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
-    for word in text.split(' ').filter(|word| !word.is_empty()) {
+    for piece in text.split_inclusive([' ', '-']).filter(|piece| !piece.trim().is_empty()) {
         let full = lines.len() >= most;
         match lines.last_mut() {
-            Some(line) if full || width(&format!("{line} {word}"), size) <= room => {
-                *line += &format!(" {word}")
-            }
-            _ => lines.push(word.into()),
+            Some(line) if full || width(format!("{line}{piece}").trim_end(), size) <= room => *line += piece,
+            _ => lines.push(piece.into()),
         }
     }
-    lines.iter().map(|line| fitted(line, size, room)).collect()
+    lines.iter().map(|line| fitted(line.trim_end(), size, room)).collect()
 }
 
 #[cfg(test)]
@@ -67,5 +66,6 @@ mod tests {
         assert_eq!(broken.len(), 2);
         assert!(broken.iter().all(|line| width(line, 10.0) <= 90.0), "{broken:?}");
         assert!(lines("", 10.0, 90.0, 2).is_empty());
+        assert_eq!(lines("ring-allreduce", 10.0, 70.0, 3), ["ring-", "allreduce"]);
     }
 }

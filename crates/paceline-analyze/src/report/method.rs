@@ -148,7 +148,11 @@ impl Method {
                 name,
             });
         }
-        self.settings = common.into_iter().filter(|s| set(s) && s.0 != target).collect();
+        let with_unit = |(name, value): (String, String)| {
+            let bytes = ["bucket", "buffer"].contains(&name.as_str());
+            if bytes { (name, format!("{value} bytes")) } else { (name, value) }
+        };
+        self.settings = common.into_iter().filter(|s| set(s) && s.0 != target).map(with_unit).collect();
     }
 
     /// Axes, what was measured, runs and repeats, as a table tells them; only what is not yet known is taken.
@@ -225,12 +229,10 @@ impl Method {
             all.iter().map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", ")
         };
         let title = if self.workloads.len() > 1 { "Workloads" } else { "Workload" };
-        let mut workloads = TextTable::new(
-            title,
-            &["workload", "data", "model", "target accuracy", "settings of its own"],
-            5,
-            "",
-        );
+        let head = ["workload", "data", "model", "target accuracy", "settings of its own"];
+        let note = "in brackets: samples of the training and of the test split; parameters of the model";
+        let note = if self.workloads.iter().any(|w| w.data.contains('(')) { note } else { "" };
+        let mut workloads = TextTable::new(title, &head, 5, note);
         for w in &self.workloads {
             let or = |text: &str| if text.is_empty() { "–".to_owned() } else { text.to_owned() };
             workloads.rows.push(vec![
@@ -263,7 +265,12 @@ impl Method {
             sheets.push(axes);
         }
         if !self.settings.is_empty() {
-            let mut same = TextTable::new("The same in all runs", &["setting", "value"], 2, "");
+            let mut same = TextTable::new(
+                "The same in all runs",
+                &["setting", "value"],
+                2,
+                "settings are flags of paceline train",
+            );
             same.rows = self.settings.iter().map(|(name, value)| vec![name.clone(), value.clone()]).collect();
             sheets.push(same);
         }

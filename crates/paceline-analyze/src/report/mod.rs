@@ -17,6 +17,30 @@ pub use method::{Method, MethodAxis, MethodWorkload, plural_of};
 pub const STYLE: &str = include_str!("style.css");
 /// What draws the charts of a page.
 pub const DRAW: &str = include_str!("draw.js");
+/// What findings are told under, in the order in which they are read.
+const GROUPS: [&str; 5] = [
+    "Best",
+    "What mattered",
+    "Does it carry over?",
+    "How noisy the runs were",
+    "What these runs do not tell",
+];
+
+/// The group of a finding.
+fn group(kind: FindingKind) -> &'static str {
+    match kind {
+        FindingKind::Best | FindingKind::Alone | FindingKind::Missed => GROUPS[0],
+        FindingKind::Shares
+        | FindingKind::Effect
+        | FindingKind::Together
+        | FindingKind::Scaling
+        | FindingKind::NoEffect => GROUPS[1],
+        FindingKind::Transfer => GROUPS[2],
+        FindingKind::Noise => GROUPS[3],
+        FindingKind::CannotTell => GROUPS[4],
+    }
+}
+
 /// Runs of a finding that are named.
 const MOST_RUNS: usize = 200;
 
@@ -72,7 +96,7 @@ pub fn figure_html(figure: &Figure, still: bool) -> String {
             html,
             "<img class=\"still\" alt=\"{title}\" src=\"data:image/svg+xml;charset=utf-8,{}\">\n\
              <p class=\"files\">{}</p>",
-            percent(&svg),
+            percent(&figure.untitled_svg()),
             files.join(" ")
         );
     }
@@ -89,13 +113,19 @@ fn percent(text: &str) -> String {
     out
 }
 
-/// Sentences, each with the runs behind it.
+/// The chance of a finding, where it has one.
+fn chance(finding: &Finding) -> String {
+    finding.p.map_or_else(String::new, |p| match p {
+        p if p < 1e-4 => " (p < 0.0001)".into(),
+        p => format!(" (p = {})", crate::table::number(p)),
+    })
+}
+
+/// Sentences by what they are about, each with the runs behind it.
 pub fn findings_html(findings: &[Finding], run_link: Option<&dyn Fn(&str) -> String>) -> String {
     let item = |finding: &Finding| {
         let mut html = format!("<li>{}", escape(&finding.sentence));
-        if let Some(p) = finding.p {
-            let _ = write!(html, " <span class=\"n\">p = {}</span>", crate::table::number(p));
-        }
+        let _ = write!(html, " <span class=\"n\">{}</span>", escape(chance(finding).trim()));
         if !finding.runs.is_empty() {
             let n = finding.runs.len();
             let _ = write!(html, "<details><summary>{n} {}</summary>", if n == 1 { "run" } else { "runs" });
@@ -115,14 +145,12 @@ pub fn findings_html(findings: &[Finding], run_link: Option<&dyn Fn(&str) -> Str
     };
     let list =
         |which: &dyn Fn(&&Finding) -> bool| findings.iter().filter(which).map(item).collect::<String>();
-    if findings.is_empty() {
-        return String::new();
-    }
-    let unknown = |f: &&Finding| f.kind == FindingKind::CannotTell;
-    let mut html = format!("<section><h2>Findings</h2><ol>{}</ol></section>\n", list(&|f| !unknown(f)));
-    let gaps = list(&unknown);
-    if !gaps.is_empty() {
-        let _ = writeln!(html, "<section><h2>What these runs do not tell</h2><ul>{gaps}</ul></section>");
+    let mut html = String::new();
+    for title in GROUPS {
+        let told = list(&|finding| group(finding.kind) == title);
+        if !told.is_empty() {
+            let _ = writeln!(html, "<section class=\"finding\"><h2>{title}</h2><ul>{told}</ul></section>");
+        }
     }
     html
 }
@@ -207,12 +235,16 @@ impl Report<'_> {
     /// The same as Markdown, with the charts as files beside it.
     pub fn markdown(&self, charts: &str) -> String {
         let mut text = format!("# {}\n\n{}\n", markdown(&self.title), markdown(&self.about));
-        for (unknown, title) in [(false, "Findings"), (true, "What these runs do not tell")] {
-            let mut told =
-                self.findings.iter().filter(|f| (f.kind == FindingKind::CannotTell) == unknown).peekable();
+        for note in &self.notes {
+            let _ = writeln!(text, "\n{}", markdown(note));
+        }
+        for title in GROUPS {
+            let mut told = self.findings.iter().filter(|finding| group(finding.kind) == title).peekable();
             if told.peek().is_some() {
                 let _ = writeln!(text, "\n## {title}\n");
-                told.for_each(|f| text += &format!("- {}\n", markdown(&f.sentence)));
+                told.for_each(|finding| {
+                    text += &format!("- {}{}\n", markdown(&finding.sentence), chance(finding))
+                });
             }
         }
         for explanation in &self.explanations {
@@ -294,7 +326,7 @@ mod tests {
             assert!(!page.contains(loaded), "{loaded}");
         }
         let markdown = report.markdown("charts");
-        assert!(markdown.contains("](charts/history.svg)") && markdown.contains("## Findings"));
+        assert!(markdown.contains("](charts/history.svg)") && markdown.contains("## Best"));
         assert!(markdown.contains("# &lt;b&gt;t&lt;/b&gt;") && !markdown.contains("<img"), "{markdown}");
     }
 }
