@@ -1,6 +1,6 @@
 //! Charts of effects.
 
-use super::levels::LevelGroups;
+use super::levels::{LevelGroups, spread_out};
 use super::{ChartInput, dot};
 use crate::anova::{Anova, Estimate};
 use crate::distributions::{normal_quantile, t_quantile};
@@ -43,12 +43,15 @@ pub fn main_effects(drawn: &ChartInput<'_>) -> Option<Figure> {
     for f in drawn.configured().into_iter().take(9) {
         let factor = &drawn.table.factors[f];
         let effect = anova.effects.iter().find(|e| e.factor == factor.name)?;
-        let points = effect.levels.iter().enumerate().filter_map(|(i, level)| {
-            let label = format!("{} (n = {})", factor.at(i), level.n);
-            Some(unscaled(drawn, i as f64, level.mean.as_ref()?, label))
+        let shown = spread_out(factor.levels.len());
+        let points = shown.iter().enumerate().filter_map(|(at, i)| {
+            let level = effect.levels.get(*i)?;
+            let label = format!("{} (n = {})", factor.at(*i), level.n);
+            Some(unscaled(drawn, at as f64, level.mean.as_ref()?, label))
         });
         let marks = vec![ChartMark::line("", points.collect())];
-        let panel = Panel::new(factor.axis(), drawn.response_axis(&drawn.response()), marks);
+        let x = ChartAxis::names(&factor.name, shown.iter().map(|i| factor.levels[*i].text.clone()));
+        let panel = Panel::new(x, drawn.response_axis(&drawn.response()), marks);
         panels.push(panel.titled(&factor.name));
     }
     let reading = format!(

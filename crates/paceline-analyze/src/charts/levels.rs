@@ -8,6 +8,14 @@ const MOST: usize = 12;
 /// Groups of more levels than that.
 const GROUPS: usize = 8;
 
+/// Levels that are shown of so many: all, or some from the first to the last.
+pub fn spread_out(levels: usize) -> Vec<usize> {
+    if levels <= MOST {
+        return (0..levels).collect();
+    }
+    (0..MOST).map(|i| i * (levels - 1) / (MOST - 1)).collect()
+}
+
 /// A factor's levels, or groups of neighbouring ones.
 pub struct LevelGroups {
     factor: String,
@@ -61,6 +69,8 @@ mod tests {
         let many = of(80, |i| i.to_string());
         assert_eq!((many.names[0].as_str(), many.names[7].as_str()), ("0…9", "70…79"));
         assert_eq!((many.of[9], many.of[10]), (0, 1));
+        assert_eq!((spread_out(3), spread_out(100).len()), (vec![0, 1, 2], MOST));
+        assert_eq!((spread_out(100)[0], spread_out(100)[MOST - 1]), (0, 99));
         assert_eq!(of(20, |i| format!("name {i}")).names.len(), 20, "names have no neighbours");
     }
 }

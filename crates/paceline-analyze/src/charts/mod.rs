@@ -3,12 +3,13 @@
 
 mod across;
 mod effects;
-mod levels;
+pub(crate) mod levels;
 pub mod run;
 mod runs;
 
 use crate::analysis::{Analysis, AnalysisRequest};
 use crate::figure::{AxisScale, ChartAxis, Dot, Figure, Panel};
+use crate::report::plural_of;
 use crate::table::{Run, StudyTable};
 use paceline_statistics::mean;
 
@@ -96,7 +97,7 @@ impl ChartInput<'_> {
 
     /// A chart, if it has panels.
     fn figure(&self, id: &str, title: &str, reading: &str, panels: Vec<Panel>) -> Option<Figure> {
-        let n = format!("{} runs", self.analysis.runs.0);
+        let n = plural_of(self.analysis.runs.0, "run");
         let figure = Figure { id: id.into(), title: title.into(), reading: reading.into(), n, panels };
         (!figure.panels.is_empty()).then_some(figure)
     }

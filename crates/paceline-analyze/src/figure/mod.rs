@@ -256,8 +256,16 @@ impl Figure {
 
     /// Whether points of a name have a shape of their own: those on lines.
     fn shaped(&self, name: &str) -> bool {
-        let own = |mark: &ChartMark| matches!(mark, ChartMark::Points { line: true, dots: true, .. });
-        self.panels.iter().flat_map(|panel| &panel.marks).any(|mark| own(mark) && mark.name() == name)
+        self.has(name, |mark| matches!(mark, ChartMark::Points { line: true, dots: true, .. }))
+    }
+
+    /// Whether points of a name stand alone.
+    fn dotted(&self, name: &str) -> bool {
+        self.has(name, |mark| matches!(mark, ChartMark::Points { line: false, .. }))
+    }
+
+    fn has(&self, name: &str, kind: fn(&ChartMark) -> bool) -> bool {
+        self.panels.iter().flat_map(|panel| &panel.marks).any(|mark| kind(mark) && mark.name() == name)
     }
 
     fn columns(&self) -> usize {

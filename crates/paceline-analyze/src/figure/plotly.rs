@@ -30,7 +30,7 @@ fn axis(of: &ChartAxis, ruler: &Ruler<'_>, labels: &TickLabels, title: &[String]
         AxisScale::Linear => axis["nticks"] = 7.into(),
         AxisScale::Log | AxisScale::Units(_) => {
             axis["type"] = "log".into();
-            axis["tickformat"] = ".3~g".into();
+            axis["tickformat"] = ".3~r".into();
             // Decades, of few their halves and fifths too; of less than that, labels stay where they are.
             match (ruler.high / ruler.low).log10() {
                 decades if decades >= 3.0 => axis["dtick"] = json!((decades / 6.0).ceil()),

@@ -123,8 +123,14 @@ impl Figure {
         }
         for (i, (name, (x, row))) in entries.iter().zip(places).enumerate() {
             let (x, y) = (round(EDGE + x), round(keyed + 1.5 * style.size * row as f64));
-            let _ = writeln!(svg, "<path class=\"line c{}\" d=\"M{x} {y}h24\"/>", i % COLOURS);
-            if self.shaped(name) || large {
+            if self.dotted(names[i]) {
+                let attributes =
+                    format!("class=\"mark c{}\" cx=\"{}\" cy=\"{y}\" r=\"2.6\"", i % COLOURS, x + 12.0);
+                element(&mut svg, "circle", &attributes, "");
+            } else {
+                let _ = writeln!(svg, "<path class=\"line c{}\" d=\"M{x} {y}h24\"/>", i % COLOURS);
+            }
+            if self.shaped(names[i]) || large {
                 svg += &shape(i, (x + 12.0, y), "");
             }
             text(&mut svg, (x + 29.0, y + 4.0), "", "start", name);

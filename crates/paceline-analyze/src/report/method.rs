@@ -305,11 +305,17 @@ impl Method {
     }
 }
 
-/// Text as a block of code: its fence is longer than any within.
+/// Text as a block of code: its fence is longer than any within. What looks like a tag is written as entities, so that
+/// no reader of Markdown takes it for one.
 fn fenced(text: &str) -> String {
+    let text = paceline_plan::printable_lines(text.trim_end());
+    let tag = |pair: &[u8]| pair[0] == b'<' && (pair[1].is_ascii_alphabetic() || b"/!?".contains(&pair[1]));
+    if text.as_bytes().windows(2).any(tag) {
+        return format!("<pre>\n{}\n</pre>\n", escape(&text));
+    }
     let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
     let fence = "`".repeat((longest + 1).max(3));
-    format!("{fence}\n{}\n{fence}\n", paceline_plan::printable_lines(text.trim_end()))
+    format!("{fence}\n{text}\n{fence}\n")
 }
 
 /// Levels as they are listed; of many, both ends.
@@ -418,13 +424,14 @@ mod tests {
             workloads: vec![workload("small", "mlp"), workload("large", "lenet")],
             machines: vec!["a CPU, 2 cores, 4.0 GiB of memory, Linux 6".into()],
             commands: vec!["paceline explore \"a <b>.toml\"".into()],
-            file: Some(("a.toml".into(), "x = \"``` and <b>\"".into())),
+            file: Some(("a.toml".into(), "x = \"``` and 1 <= 2\"".into())),
             period_s: Some((0.0, 60.0)),
             ..Method::default()
         };
         let (text, page) = (method.markdown(), method.html());
         assert!(text.contains("| large | digits | lenet | 0.9 | lr 0.1 |"), "{text}");
-        assert!(text.contains("````\nx = \"``` and <b>\"\n````"), "{text}");
+        assert!(text.contains("````\nx = \"``` and 1 <= 2\"\n````"), "{text}");
+        assert!(text.contains("<pre>\npaceline explore &quot;a &lt;b&gt;.toml&quot;\n</pre>"), "{text}");
         assert!(
             page.contains("<td>lenet</td>") && page.contains("&lt;b&gt;") && !page.contains("<b>"),
             "{page}"
