@@ -12,7 +12,8 @@
 //!   `compared`: several beside each other
 //! - [`sheet`]: small tables as text, Markdown and HTML
 //! - `statistics`: medians, quantiles, spreads; `distributions`: tails and quantiles
-//! - [`figure`]: a chart as data, for plotly, as SVG or CSV; [`charts`]: those of a study; [`report`]: all in a page
+//! - [`figure`]: a chart as data, for plotly, as SVG or CSV, its texts placed by one layout; [`charts`]: those of a study;
+//!   [`report`]: all in a page, with how the runs were made
 //! - [`chart`]: units of axes and of numbers in words
 //!
 //! # Deliberately absent

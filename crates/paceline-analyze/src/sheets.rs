@@ -5,6 +5,7 @@ use serde_json::json;
 use crate::analysis::{Analysis, WorkloadBest};
 use crate::anova::Estimate;
 use crate::best::Ranking;
+use crate::charts::levels::spread_out;
 use crate::findings::LEVEL;
 use crate::sheet::TextTable;
 use crate::table::{Response, number};
@@ -139,10 +140,11 @@ impl Analysis {
                 &format!("from the mean of all levels{change_unit} [95%]"),
             ],
             2,
-            "averaged over the levels of all other factors, each level counting alike",
+            "averaged over the levels of all other factors, each level counting alike; of a factor of many levels, some \
+             are shown",
         );
         for effect in &anova.effects {
-            for level in &effect.levels {
+            for level in spread_out(effect.levels.len()).into_iter().map(|i| &effect.levels[i]) {
                 let missing = || "not determined".to_owned();
                 effects.rows.push(vec![
                     effect.factor.clone(),

@@ -105,7 +105,8 @@ pub(crate) fn call(
             let recording = Some(settings.recording()?);
             let task = TrialTask::Train { store: store.to_owned(), recording };
             let (name, command) = (study.name.clone(), command_line("train", &settings, &[]));
-            let labels = RunLabels { study: Some(name), command, ..RunLabels::default() };
+            let workload = study.workload_name().map(str::to_owned);
+            let labels = RunLabels { study: Some(name), workload, command, ..RunLabels::default() };
             Call::own(&TrialDocument::new(task, resolve(&settings)?, &settings).labelled(labels))
         }
         Workload::Command { run, .. } => {
