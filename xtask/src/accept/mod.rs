@@ -25,6 +25,7 @@ mod overhead;
 mod pages;
 mod peers;
 mod prediction;
+mod project;
 mod report;
 mod samplers;
 mod setup;
@@ -256,6 +257,13 @@ const MEASUREMENTS: &[Measurement] = &[
         needs: &[Paceline, Cores(2)],
         flags: &[],
         run: first_run::measure,
+    },
+    Measurement {
+        name: "project",
+        about: "four workloads in one study file: time, and what the report's first page says",
+        needs: &[Paceline, Cores(2)],
+        flags: &[],
+        run: project::measure,
     },
     Measurement {
         name: "datasets",
