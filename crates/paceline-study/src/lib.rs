@@ -7,7 +7,7 @@
 //! - `state`: the study in the store
 //! - `drive`: making the runs
 //! - `outline`: what would be run
-//! - `report`: what came of them; `table`: the same as the input of an analysis; `group`: as the live page shows it
+//! - `report`: what came of them; `table`: the same as the input of an analysis, `traits`: what its workloads are; `group`: as the live page shows it
 //! - `export`: for other tools
 //! - `registries`: whatever runs and studies can name
 //! - `overhead`: what recording costs, by pairs of runs
@@ -35,6 +35,7 @@ mod state;
 mod table;
 #[cfg(test)]
 mod tests;
+mod traits;
 mod workload;
 
 pub use document::{TrialDocument, TrialTask};
