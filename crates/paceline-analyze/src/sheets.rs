@@ -6,7 +6,7 @@ use crate::analysis::{Analysis, WorkloadBest};
 use crate::anova::Estimate;
 use crate::best::Ranking;
 use crate::charts::levels::spread_out;
-use crate::findings::LEVEL;
+use crate::findings::{Finding, FindingKind, LEVEL};
 use crate::sheet::TextTable;
 use crate::table::{Response, number};
 use crate::transfer::SharedTrait;
@@ -42,6 +42,29 @@ fn change(response: &Response, estimate: &Estimate) -> String {
 }
 
 impl Analysis {
+    /// For people: sentences first.
+    pub fn text(&self) -> String {
+        let (used, all) = self.runs;
+        let runs = if used == all { format!("{all} runs") } else { format!("{used} of {all} runs") };
+        let mut text = format!("{}: {} in {runs}\n", self.table, self.response.words());
+        for note in &self.notes {
+            text += &format!("note: {note}\n");
+        }
+        // Of several workloads, what cannot be told belongs to what is read first.
+        let apart = |f: &&Finding| f.kind == FindingKind::CannotTell && self.each.is_empty();
+        let told =
+            |found: Vec<&Finding>| found.iter().map(|f| format!("- {}\n", f.sentence)).collect::<String>();
+        let (gaps, found): (Vec<&Finding>, Vec<&Finding>) = self.findings.iter().partition(apart);
+        text += &format!("\nFindings\n{}", told(found));
+        if !gaps.is_empty() {
+            text += &format!("\nWhat these runs do not tell\n{}", told(gaps));
+        }
+        for sheet in self.sheets() {
+            text += &format!("\n{}", sheet.text());
+        }
+        text
+    }
+
     /// All tables of the analysis, in the order in which they are read.
     pub fn sheets(&self) -> Vec<TextTable> {
         let mut sheets = self.best_sheets();

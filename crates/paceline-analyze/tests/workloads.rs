@@ -1,6 +1,6 @@
 //! Several workloads in one table, and techniques compared at their own settings: made-up studies whose truth is known.
 
-use paceline_analyze::table::{RawRun, Response, RunRole};
+use paceline_analyze::table::{self, ColumnRoles, RawRun, Response, RunRole};
 use paceline_analyze::{
     Analysis, AnalysisRequest, ComparisonRequest, FindingKind, SharedTrait, StudyTable, TuningMethod,
     WorkloadTraits,
@@ -63,22 +63,27 @@ impl Made {
         let responses = vec![Response::parse("log(time_s)").unwrap()];
         let mut table = StudyTable::new("made up", &names, responses, runs);
         table.timed = true;
-        table.workloads = WORKLOADS
-            .iter()
-            .map(|name| {
-                let (model, data) = name.split_once('-').unwrap();
-                let mlp = model == "mlp";
-                WorkloadTraits {
-                    name: (*name).into(),
-                    data: Some(data.into()),
-                    model: Some(model.into()),
-                    bytes_per_flop: Some(if mlp { 0.04 } else { 0.0009 }),
-                    wait_share: Some(if mlp { 0.61 } else { 0.05 }),
-                }
-            })
-            .collect();
+        table.workloads = traits();
         table
     }
+}
+
+fn traits() -> Vec<WorkloadTraits> {
+    WORKLOADS
+        .iter()
+        .map(|name| {
+            let (model, data) = name.split_once('-').unwrap();
+            let mlp = model == "mlp";
+            WorkloadTraits {
+                name: (*name).into(),
+                data: Some(data.into()),
+                model: Some(model.into()),
+                bytes_per_flop: Some(if mlp { 0.04 } else { 0.0009 }),
+                wait_share: Some(if mlp { 0.61 } else { 0.05 }),
+                ..WorkloadTraits::default()
+            }
+        })
+        .collect()
 }
 
 fn analysed(table: &StudyTable) -> Analysis {
@@ -278,4 +283,60 @@ fn a_comparison_says_how_it_chose_and_who_had_fewer_settings() {
     analysis.compare(&ComparisonRequest { factor: 1, tuned: vec![0] });
     assert_eq!(analysis.comparisons[0].factor, "lr");
     assert_eq!(analysis.findings.iter().filter(|f| f.kind == FindingKind::Comparison).count(), 1);
+}
+
+/// `fixtures/make_transfer.py` made the table and the figures.
+#[test]
+fn transfer_agrees_with_scipy_with_ties_repeats_and_configurations_that_are_not_everywhere() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    let text = std::fs::read_to_string(folder.join("transfer.json")).unwrap();
+    let wanted: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let columns = ColumnRoles {
+        factors: ["workload", "batch", "servers"].map(String::from).to_vec(),
+        responses: vec![Response::parse("log(time_s)").unwrap()],
+        ..ColumnRoles::default()
+    };
+    let mut table = table::read(&folder.join("transfer.csv"), &columns, None).unwrap();
+    table.workloads = traits();
+    let transfer = analysed(&table).transfer.unwrap();
+    let close = |found: f64, wanted: &serde_json::Value, tolerance: f64, what: &str| {
+        let wanted = wanted.as_f64().unwrap();
+        assert!(
+            (found - wanted).abs() <= tolerance * wanted.abs().max(1e-12),
+            "{what}: {found}, not {wanted}"
+        );
+    };
+    assert!(wanted["tied"].as_u64().unwrap() >= 3, "the table has ties");
+    for pair in wanted["pairs"].as_array().unwrap() {
+        let (a, b) = (pair["a"].as_str().unwrap(), pair["b"].as_str().unwrap());
+        let found = transfer.agreements.iter().find(|found| found.a == a && found.b == b).unwrap();
+        assert_eq!(found.n as u64, pair["n"].as_u64().unwrap(), "{a}, {b}");
+        let (low, high) = found.spearman_interval.unwrap();
+        for (figure, name, tolerance) in [
+            (found.spearman.unwrap().value, "spearman", 1e-9),
+            (found.spearman.unwrap().p, "spearman_p", 1e-6),
+            (found.kendall.unwrap().value, "kendall", 1e-9),
+            (found.kendall.unwrap().p, "kendall_p", 1e-6),
+        ] {
+            close(figure, &pair[name], tolerance, &format!("{name} of {a} and {b}"));
+        }
+        close(low, &pair["interval"][0], 1e-9, "the interval");
+        close(high, &pair["interval"][1], 1e-9, "the interval");
+    }
+    for loss in wanted["losses"].as_array().unwrap() {
+        let (from, to) = (loss["from"].as_str().unwrap(), loss["to"].as_str().unwrap());
+        let found = transfer.losses.iter().find(|found| found.from == from && found.to == to).unwrap();
+        close(found.loss, &loss["loss"], 1e-9, &format!("{from} on {to}"));
+        assert_eq!(found.configuration, loss["configuration"].as_str().unwrap(), "{from} on {to}");
+    }
+    for (shared, name) in
+        [(SharedTrait::Model, "model"), (SharedTrait::Data, "data"), (SharedTrait::Neither, "neither")]
+    {
+        let (found, wanted) =
+            (transfer.groups.iter().find(|g| g.shared == shared).unwrap(), &wanted["groups"][name]);
+        assert_eq!(found.pairs as u64, wanted["pairs"].as_u64().unwrap());
+        close(found.spearman, &wanted["spearman"], 1e-9, name);
+        close(found.interval.unwrap().0, &wanted["interval"][0], 1e-9, name);
+        close(found.interval.unwrap().1, &wanted["interval"][1], 1e-9, name);
+    }
 }

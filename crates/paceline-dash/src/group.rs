@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use paceline_analyze::table::{self, NONE, RawRun, RepeatCost, Response, RunRole};
-use paceline_analyze::{Ranking, StudyTable};
+use paceline_analyze::{Ranking, StudyTable, WorkloadTraits};
 use paceline_record::figures::Figures;
 use paceline_record::store::RunRow;
 
@@ -60,6 +60,8 @@ pub struct Group {
     pub timed: bool,
     /// Which of them had one worker alone, whatever their levels say.
     pub alone: Vec<RunRole>,
+    /// What is known about their workloads, where they are a study's.
+    pub workloads: Vec<WorkloadTraits>,
     /// What one more run of each configuration would take.
     pub repeats: Option<RepeatCost>,
     /// The best configuration and its figure, as the analysis of all of them has it.
@@ -143,8 +145,19 @@ impl Group {
             levels.into_iter().cloned().collect()
         };
         let levels = (0..factors.len()).map(of_factor).collect();
-        let (timed, alone, repeats, best) = (false, Vec::new(), None, None);
-        Self { title: title.into(), factors, responses, members, levels, timed, alone, repeats, best }
+        let (timed, alone, workloads, repeats, best) = (false, Vec::new(), Vec::new(), None, None);
+        Self {
+            title: title.into(),
+            factors,
+            responses,
+            members,
+            levels,
+            timed,
+            alone,
+            workloads,
+            repeats,
+            best,
+        }
     }
 
     /// All recorded runs, each with its settings: what differs between them are the factors.
@@ -207,6 +220,7 @@ impl Group {
         raw.sort_by(|a, b| a.order.total_cmp(&b.order));
         let mut table = StudyTable::new(&self.title, &self.factors, self.responses.clone(), raw);
         (table.timed, table.alone, table.repeats) = (self.timed, self.alone.clone(), self.repeats);
+        table.workloads = self.workloads.clone();
         if mixed {
             table.notes.push(format!(
                 "{simulated} simulated runs are left out of findings and charts: filter by origin to see them"

@@ -103,6 +103,15 @@ fn total(result: &RunResult, of: fn(&RankTotals) -> f64) -> Option<f64> {
     Some(result.ranks.iter().map(of).sum())
 }
 
+/// The figure that says how much of a run is exchange.
+pub const WAIT_SHARE: &str = "wait_share";
+
+fn wait_share(ranks: &[RankTotals]) -> Option<f64> {
+    let sum = |of: fn(&RankTotals) -> f64| ranks.iter().filter(|r| r.role == "worker").map(of).sum::<f64>();
+    let all = sum(|r| r.compute_s + r.send_s + r.wait_s + r.apply_s);
+    (all > 0.0).then(|| sum(|r| r.send_s + r.wait_s) / all)
+}
+
 /// The figures.
 pub static FIGURES: &[RunFigure] = &[
     less("time_to_accuracy_s", "s", Clock, "the training clock when the target accuracy was reached")
@@ -144,6 +153,8 @@ pub static FIGURES: &[RunFigure] = &[
     less("rss_peak_bytes", "bytes", Amount, "peak memory of the largest rank")
         .of_commands("most memory of the process tree at a moment, sampled five times a second")
         .read(|r| r.ranks.iter().map(|rank| rank.rss_peak_bytes as f64).reduce(f64::max)),
+    less(WAIT_SHARE, "", Amount, "part of the workers' time in which they send or wait for others, 0 to 1")
+        .read(|r| wait_share(&r.ranks)),
     less("staleness.mean", "versions", Amount, "mean age of parameters").read(|r| Some(r.staleness.mean)),
     less("staleness.p95", "versions", Amount, "95th percentile of the age of parameters")
         .read(|r| Some(r.staleness.p95)),

@@ -84,6 +84,7 @@ fn study(known: &StudyHistory, busy: bool) -> StudyOverview {
         left_s: (ended > 0 && !known.finished).then(|| known.seconds_each() * (expected - ended) as f64),
         group: Group {
             alone: table::alone(known),
+            workloads: crate::traits::traits(known),
             repeats: table::repeats(known),
             timed: true,
             best,

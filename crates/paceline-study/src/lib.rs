@@ -7,7 +7,8 @@
 //! - `state`: the study in the store
 //! - `drive`: making the runs
 //! - `outline`: what would be run
-//! - `report`: what came of them; `table`: the same as the input of an analysis; `group`: as the live page shows it
+//! - `report`: what came of them; `table`: the same as the input of an analysis, `traits`: what its workloads are;
+//!   `group`: as the live page shows it
 //! - `members`: which study a recorded run belongs to
 //! - `method`: how they were made, for the report
 //! - `export`: for other tools
@@ -39,6 +40,7 @@ mod state;
 mod table;
 #[cfg(test)]
 mod tests;
+mod traits;
 mod workload;
 
 pub use document::{TrialDocument, TrialTask};

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use paceline_analyze::distinct;
+use paceline_analyze::table::WORKLOAD;
 use paceline_explore::schedule::{End, Role, StudyRun};
 use paceline_plan::{Goal, Point, Study, Value, Workload};
 use paceline_virtual::compare::{self, PredictedPoint, PredictionQuality};
@@ -14,7 +15,7 @@ use crate::drive::{StudyEvent, StudyObserver};
 use crate::error::StudyFailure;
 use crate::registries::AllRegistries;
 use crate::report::configuration;
-use crate::state::{StudyHistory, WORKLOAD};
+use crate::state::StudyHistory;
 use crate::workload::{self, Datasets};
 use paceline_analyze::table::number;
 

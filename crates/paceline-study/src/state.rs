@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use paceline_analyze::table::WORKLOAD;
 use paceline_explore::schedule::{End, PlannedRun, StudyRun, observations};
 use paceline_explore::{Observation, Prior};
 use paceline_launch::Exit;
@@ -16,9 +17,6 @@ use serde::{Deserialize, Serialize};
 use crate::error::StudyFailure;
 use crate::registries::AllRegistries;
 use crate::workload;
-
-/// The factor whose levels are the names of workloads.
-pub const WORKLOAD: &str = "workload";
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "entry", rename_all = "kebab-case")]

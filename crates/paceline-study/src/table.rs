@@ -9,6 +9,7 @@ use paceline_explore::{Observation, TrialOutcome};
 use paceline_plan::Point;
 
 use crate::state::StudyHistory;
+use crate::traits::traits;
 use crate::workload;
 
 /// The objectives, as what is explained.
@@ -113,6 +114,7 @@ pub fn table(known: &StudyHistory) -> StudyTable {
     let left_out = known.made.iter().filter(failed).count();
     let mut table = StudyTable::new(&study.name, &factors, responses, raw);
     (table.timed, table.alone, table.repeats) = (true, alone(known), repeats(known));
+    table.workloads = traits(known);
     if left_out > 0 {
         table.notes.push(format!("{left_out} runs failed, diverged or were refused: they are left out"));
     }

@@ -21,6 +21,14 @@ pub enum StudyTableError {
         /// Its rows.
         rows: usize,
     },
+    /// Tables that do not go together.
+    #[error("{names} cannot be analysed together: {problem}")]
+    Apart {
+        /// The tables.
+        names: String,
+        /// Why.
+        problem: String,
+    },
 }
 
 /// Which columns mean what.

@@ -2,6 +2,7 @@
 //! from. A file of comma-separated values and a study of the store both become a [`StudyTable`].
 
 mod csv;
+mod joined;
 mod recorded;
 mod response;
 mod workloads;
@@ -13,6 +14,7 @@ use serde::Serialize;
 use crate::figure::ChartAxis;
 
 pub use csv::{ColumnRoles, MOST_ROWS, RowSample, StudyTableError, read};
+pub use joined::joined;
 pub use paceline_plan::Goal;
 pub use recorded::{NONE, all_settings, recorded, settings, varied};
 pub use response::{Response, number, short};

@@ -1,5 +1,7 @@
 //! What is known about workloads, and figures without what is the workload's own.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use super::StudyTable;
@@ -18,6 +20,9 @@ pub struct WorkloadTraits {
     pub bytes_per_flop: Option<f64>,
     /// Part of the workers' time in which they send or wait for others, 0 to 1: the mean of its runs.
     pub wait_share: Option<f64>,
+    /// Settings that all its runs have.
+    #[serde(skip)]
+    pub settings: BTreeMap<String, String>,
 }
 
 impl StudyTable {

@@ -1,10 +1,12 @@
 //! `paceline analyze`: what runs say about the factors that varied between them.
 
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use paceline_analyze::table::{self, ColumnRoles, Response, RowSample};
-use paceline_analyze::{Analysis, AnalysisRequest, FindingKind, StudyTable, StudyTableError, importance};
+use paceline_analyze::{
+    Analysis, AnalysisRequest, ComparisonRequest, StudyTable, StudyTableError, importance,
+};
 use paceline_plan::{Goal, TableError};
 use paceline_study::{StudyState, find_or_fail};
 use serde_json::json;
@@ -19,9 +21,9 @@ use paceline_record::FailureKind;
 #[derive(clap::Args, Debug)]
 #[command(after_long_help = HELP)]
 pub struct Args {
-    /// A study's name or file [default: all recorded runs]
+    /// A study's name or file; of several, each is a workload [default: all recorded runs]
     #[arg(value_name = "STUDY", conflicts_with = "table")]
-    study: Option<String>,
+    studies: Vec<String>,
     #[command(flatten)]
     asked: AnalysisQuery,
     #[command(flatten)]
@@ -31,9 +33,10 @@ pub struct Args {
 /// Which runs are looked at, and what is asked of them.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct AnalysisQuery {
-    /// Runs in a file of comma-separated values with a header, also gzipped [default: the recorded runs]
+    /// Runs in a file of comma-separated values with a header, also gzipped; repeat the flag for several files, each a
+    /// workload [default: the recorded runs]
     #[arg(long, value_name = "FILE.csv")]
-    table: Option<PathBuf>,
+    table: Vec<PathBuf>,
     /// A column that varied on purpose; repeat the flag for each. Of recorded runs: a setting of their plans
     /// [default there: all that differ]
     #[arg(long = "factor", value_name = "COLUMN")]
@@ -45,9 +48,17 @@ pub struct AnalysisQuery {
     /// A response of which more is better (less is, otherwise); one that is not a --response joins the front
     #[arg(long, value_name = "COLUMN", requires = "table")]
     maximize: Vec<String>,
-    /// The factor whose levels are workloads: how configurations rank on each, and what borrowing one costs
+    /// The factor whose levels are workloads: what is best on each, how configurations rank, and what borrowing one
+    /// costs. Its own effect is taken out first
     #[arg(long, value_name = "FACTOR")]
     workload: Option<String>,
+    /// Compare the levels of a factor, each at its own best setting of --tune, over repeats
+    /// [default: strategy, where lr varied too]
+    #[arg(long, value_name = "FACTOR")]
+    compare: Option<String>,
+    /// A factor that each level of --compare chooses for itself; repeat the flag for each [default: lr]
+    #[arg(long, value_name = "FACTOR", requires = "compare")]
+    tune: Vec<String>,
     /// The factor that counts workers: speed-up, efficiency and the laws of Amdahl and Gunther
     #[arg(long, value_name = "FACTOR")]
     workers: Option<String>,
@@ -76,10 +87,14 @@ Effects are averages over the levels of all other factors, each level counting a
 are of 95%. The model has every factor and, where enough runs are left to tell the noise, every
 pair. A factor of more than 8 numbers is taken as a slope. What the runs cannot tell is said.
 Tables of more than 100000 rows are analysed by a sample: --sample says how many rows.
+Several studies or tables are analysed as one, with the factor `workload`; their first objectives
+must be the same.
 
 Examples:
   paceline analyze
   paceline analyze my-study
+  paceline analyze my-study --compare strategy --tune lr
+  paceline analyze digits-study mnist-study
   paceline analyze --table runs.csv --factor workers --factor sync --response 'log(step_s)'
   paceline analyze --table runs.csv --factor model --factor servers --response step_s \\
       --maximize accuracy --workload model --json";
@@ -92,35 +107,45 @@ impl AnalysisQuery {
 
     /// Whether runs of a file are looked at.
     pub fn of_file(&self) -> bool {
-        self.table.is_some()
+        !self.table.is_empty()
     }
 
-    /// Reads the table, the study's runs, or all recorded ones.
-    pub fn table(&self, store: &Where, study: Option<&str>) -> Result<StudyTable, Failure> {
-        if let Some(name) = study {
-            for (flag, named) in
-                [("--factor", !self.factors.is_empty()), ("--response", !self.responses.is_empty())]
-            {
-                if named {
-                    return Err(Failure::ask(flag, "", "a study's axes and objectives are what is analysed"));
-                }
+    /// Reads the tables, the studies' runs, or all recorded ones.
+    pub fn table(&self, store: &Where, studies: &[String]) -> Result<StudyTable, Failure> {
+        let mut tables = match (studies, &self.table[..]) {
+            ([], []) => {
+                let (runs, figures) = (store.open()?.runs()?, &registries().figures);
+                vec![table::recorded("recorded runs", &runs, &self.factors, &self.responses, figures)?]
             }
-            let table = paceline_study::table(&StudyState::peek(&store.folder(), name, registries())?);
-            if table.measured(0).is_empty() {
-                let hint = format!("`paceline status {name}` shows how far it is");
-                return Err(Failure::new(
-                    FailureKind::Other,
-                    format!("no run of the study {name} has ended well yet"),
-                    hint,
-                ));
-            }
-            return Ok(table);
-        }
-        let figures = &registries().figures;
-        let Some(path) = &self.table else {
-            let runs = store.open()?.runs()?;
-            return Ok(table::recorded("recorded runs", &runs, &self.factors, &self.responses, figures)?);
+            ([], files) => files.iter().map(|file| self.file(file)).collect::<Result<_, _>>()?,
+            (names, _) => names.iter().map(|name| self.study(store, name)).collect::<Result<Vec<_>, _>>()?,
         };
+        let mut table = if tables.len() > 1 { table::joined(&tables)? } else { tables.remove(0) };
+        if let Some(name) = &self.workload {
+            table.workload = table.factor(name);
+        }
+        Ok(table)
+    }
+
+    fn study(&self, store: &Where, name: &str) -> Result<StudyTable, Failure> {
+        for (flag, named) in
+            [("--factor", !self.factors.is_empty()), ("--response", !self.responses.is_empty())]
+        {
+            if named {
+                return Err(Failure::ask(flag, "", "a study's axes and objectives are what is analysed"));
+            }
+        }
+        let table = paceline_study::table(&StudyState::peek(&store.folder(), name, registries())?);
+        if table.measured(0).is_empty() {
+            let hint = format!("`paceline status {name}` shows how far it is");
+            let problem = format!("no run of the study {name} has ended well yet");
+            return Err(Failure::new(FailureKind::Other, problem, hint));
+        }
+        Ok(table)
+    }
+
+    fn file(&self, path: &Path) -> Result<StudyTable, Failure> {
+        let figures = &registries().figures;
         for (flag, missing) in
             [("--factor", self.factors.is_empty()), ("--response", self.responses.is_empty())]
         {
@@ -155,30 +180,48 @@ impl AnalysisQuery {
     pub fn analysis(
         &self,
         store: &Where,
-        study: Option<&str>,
+        studies: impl IntoIterator<Item = impl Into<String>>,
         show: Show,
     ) -> Result<(StudyTable, AnalysisRequest, Analysis), Failure> {
         let bar = Bar::new(show, "{spinner} {msg}  {elapsed}");
         bar.message("reading the runs");
-        let table = self.table(store, study)?;
-        let ask = self.ask(&table)?;
+        let table = self.table(store, &studies.into_iter().map(Into::into).collect::<Vec<String>>())?;
+        let (ask, comparison) = (self.ask(&table)?, self.comparison(&table)?);
         let stage = |what: &str| bar.message(&format!("{} runs: {what}", table.runs.len()));
-        let analysis = Analysis::followed(&table, ask, &stage);
+        let mut analysis = Analysis::followed(&table, ask, &stage);
+        if let Some(asked) = comparison {
+            analysis.compare(&asked);
+            if analysis.comparisons.is_empty() {
+                let problem = "fewer than two of its levels were run at the same levels of the other factors";
+                return Err(Failure::ask("--compare", &table.factors[asked.factor].name, problem));
+            }
+        }
         bar.clear();
         Ok((table, ask, analysis))
     }
 
-    /// What else is known about the factors.
-    pub fn ask(&self, table: &StudyTable) -> Result<AnalysisRequest, Failure> {
-        let find = |flag: &str, name: &Option<String>| match name {
-            None => Ok(None),
-            Some(name) => table.factor(name).map(Some).ok_or_else(|| {
-                let names: Vec<&str> = table.factors.iter().map(|f| f.name.as_str()).collect();
-                Failure::ask(flag, name, &format!("it is no --factor; factors: {}", names.join(", ")))
-            }),
+    /// The levels that are compared, if that is asked for.
+    fn comparison(&self, table: &StudyTable) -> Result<Option<ComparisonRequest>, Failure> {
+        let Some(name) = &self.compare else { return Ok(None) };
+        let factor = factor(table, "--compare", name)?;
+        let tuned = if self.tune.is_empty() {
+            table.factor("lr").into_iter().collect()
+        } else {
+            self.tune.iter().map(|name| self::factor(table, "--tune", name)).collect::<Result<Vec<_>, _>>()?
         };
-        // Of recorded runs and studies it is known what the settings mean.
-        let known = self.table.is_none().then(|| AnalysisRequest::of_settings(table));
+        if tuned.contains(&factor) {
+            return Err(Failure::ask("--tune", name, "it is what --compare compares; name another factor"));
+        }
+        Ok(Some(ComparisonRequest { factor, tuned }))
+    }
+
+    /// What else is known about the factors.
+    fn ask(&self, table: &StudyTable) -> Result<AnalysisRequest, Failure> {
+        let find = |flag: &str, name: &Option<String>| {
+            name.as_ref().map(|name| factor(table, flag, name)).transpose()
+        };
+        // Of recorded runs and studies it is known what the settings mean; of several tables, which is the workload.
+        let known = (self.table.len() != 1).then(|| AnalysisRequest::of_settings(table));
         let workers = find("--workers", &self.workers)?.or(known.and_then(|known| known.workers));
         if let Some(factor) = workers.map(|f| &table.factors[f]).filter(|f| f.numbers().is_none()) {
             return Err(Failure::ask("--workers", &factor.name, "its levels are not numbers"));
@@ -186,6 +229,13 @@ impl AnalysisQuery {
         let workload = find("--workload", &self.workload)?.or(known.and_then(|known| known.workload));
         Ok(AnalysisRequest { workload, workers, seed: self.seed })
     }
+}
+
+fn factor(table: &StudyTable, flag: &str, name: &str) -> Result<usize, Failure> {
+    table.factor(name).ok_or_else(|| {
+        let names: Vec<&str> = table.factors.iter().map(|f| f.name.as_str()).collect();
+        Failure::ask(flag, name, &format!("it is no --factor; factors: {}", names.join(", ")))
+    })
 }
 
 impl Failure {
@@ -211,6 +261,10 @@ impl From<StudyTableError> for Failure {
                     "--sample 50000 analyses that many rows, drawn by --seed; a greater number takes longer";
                 Self::new(FailureKind::Usage, error.to_string(), hint)
             }
+            StudyTableError::Apart { .. } => {
+                let hint = "`paceline analyze NAME` analyses each by itself";
+                Self::new(FailureKind::Usage, error.to_string(), hint)
+            }
             StudyTableError::Table(TableError::Ask { flag, value, problem }) => {
                 Self::ask(flag, &value, &problem)
             }
@@ -220,39 +274,13 @@ impl From<StudyTableError> for Failure {
 
 /// `paceline analyze`.
 pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
-    let study = args
-        .study
-        .as_deref()
-        .map(|text| find_or_fail(&args.store.folder(), text, registries()))
-        .transpose()?;
-    let (_, _, analysis) = args.asked.analysis(&args.store, study.as_deref(), show)?;
+    let find = |text: &String| find_or_fail(&args.store.folder(), text, registries());
+    let studies = args.studies.iter().map(find).collect::<Result<Vec<_>, _>>()?;
+    let (_, _, analysis) = args.asked.analysis(&args.store, studies, show)?;
     if show.json {
         let mut document = json!(analysis);
         document["type"] = "result".into();
         return Ok(output::json(&document)?);
     }
-    Ok(output::text(&words(&analysis))?)
-}
-
-/// The analysis for people: sentences first.
-pub fn words(analysis: &Analysis) -> String {
-    let (used, all) = analysis.runs;
-    let runs = if used == all { format!("{all} runs") } else { format!("{used} of {all} runs") };
-    let mut text = format!("{}: {} in {runs}\n", analysis.table, analysis.response.words());
-    for note in &analysis.notes {
-        text += &format!("note: {note}\n");
-    }
-    let told = |kinds: &dyn Fn(FindingKind) -> bool| -> String {
-        analysis.findings.iter().filter(|f| kinds(f.kind)).map(|f| format!("- {}\n", f.sentence)).collect()
-    };
-    let unknown = |kind: FindingKind| kind == FindingKind::CannotTell;
-    text += &format!("\nFindings\n{}", told(&|kind| !unknown(kind)));
-    let gaps = told(&unknown);
-    if !gaps.is_empty() {
-        text += &format!("\nWhat these runs do not tell\n{gaps}");
-    }
-    for sheet in analysis.sheets() {
-        text += &format!("\n{}", sheet.text());
-    }
-    text
+    Ok(output::text(&analysis.text())?)
 }
