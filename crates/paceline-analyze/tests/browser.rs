@@ -155,7 +155,7 @@ fn censored() -> StudyTable {
 /// Hundreds of runs, one axis of which has as many numbers.
 fn hundreds() -> StudyTable {
     let mut draws = Draws::new();
-    let runs = (0..500).map(|_| {
+    let runs = (0..300).map(|_| {
         let lr = 10f64.powf(4.0 * draws.next() - 4.0);
         let (batch, b) = draws.pick(&["8", "16", "32", "64", "128", "256", "512", "1024"]);
         let (workers, w) = draws.pick(&["1", "2", "3", "4", "6", "8"]);

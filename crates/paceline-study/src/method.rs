@@ -205,3 +205,108 @@ fn controls(known: &StudyHistory) -> String {
         study.control_every
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::StudyState;
+    use paceline_explore::schedule::PlannedRun;
+    use serde_json::json;
+
+    const TRAIN: &str = r#"
+sampler = "grid"
+seed = 7
+repeats = 2
+constraints = ["servers <= workers", "final_accuracy >= 0.5"]
+[workload]
+data = "digits"
+model = "mlp"
+epochs = 2
+target-accuracy = 0.9
+strategy = "ps"
+[axes]
+workers = [1, 2]
+servers = [1, 2]
+[[objectives]]
+metric = "time_to_accuracy_s"
+goal = "minimize"
+[control]
+every = 4
+"#;
+
+    const COMMAND: &str = r#"
+sampler = "random"
+[command]
+run = ["./measure", "{size}", "{seed}"]
+[axes]
+size = [1, 2, 3]
+[[objectives]]
+metric = "time_s"
+goal = "minimize"
+[budget]
+runs = 6
+[control]
+every = 0
+"#;
+
+    /// The method of a study whose points ended so, without any record.
+    fn told(text: &str, ends: &[End]) -> Method {
+        let (registries, folder) = (AllRegistries::default(), tempfile::tempdir().unwrap());
+        let (mut journal, _) = paceline_record::Journal::open(&crate::journal(folder.path(), "s")).unwrap();
+        let mut put = |entry: serde_json::Value| journal.append(&entry).unwrap();
+        put(
+            json!({"entry": "study", "file": "there/s.toml", "name": "s", "text": text, "version": "0.9", "at_ms": 0}),
+        );
+        for (id, end) in ends.iter().enumerate() {
+            let levels = vec![Some(id as u32 % 2); text.matches("= [1, 2").count()];
+            let job = PlannedRun { id: id as u64, role: Role::Point, levels, share: 1.0, repeat: 0 };
+            put(json!({"entry": "begin", "job": job, "at_ms": 1000}));
+            put(
+                json!({"entry": "end", "id": id, "end": end, "wall_s": 1.0, "run": null, "at_ms": 3_600_000}),
+            );
+        }
+        let known = StudyState::peek(folder.path(), "s", &registries).unwrap();
+        method(&known, folder.path()).unwrap()
+    }
+
+    fn ok(metrics: &[(&str, f64)]) -> End {
+        End::Ok { metrics: metrics.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect() }
+    }
+
+    #[test]
+    fn a_study_tells_what_was_run_and_how_to_make_it_again() {
+        let reached = || ok(&[("time_to_accuracy_s", 1.0), ("seconds.train", 2.0)]);
+        let failed = End::Failed { cause: "gone".into() };
+        let method = told(TRAIN, &[reached(), reached(), ok(&[("seconds.train", 2.0)]), failed]);
+        let (page, text) = (method.html(), method.markdown());
+        for part in [
+            "4 runs of configurations: 2 ended well, 1 missed the target, 1 failed",
+            "grid: every combination",
+            "2 runs of each configuration, spread over the study",
+            "sampler and order of the runs: 7; repeats have the seeds 7 to 8",
+            "again before every 4 runs",
+            "digits: built in: handwritten digits",
+            "epochs 2",
+            "paceline explore s.toml",
+            "1970-01-01 00:00 UTC to 1970-01-01 01:00 UTC",
+            "0.9",
+        ] {
+            assert!(page.contains(part) && text.contains(part), "{part}: {text}");
+        }
+        // Sentences that each form writes in its own way.
+        assert_eq!(method.conditions.as_deref(), Some("servers <= workers; final_accuracy >= 0.5"));
+        assert_eq!(method.axes.len(), 2);
+        assert!(method.measured.unwrap().starts_with("time_to_accuracy_s, s (less is better"));
+        assert_eq!(method.file.unwrap().1, TRAIN);
+    }
+
+    #[test]
+    fn a_study_of_another_program_names_its_command_and_what_is_not_known() {
+        let method = told(COMMAND, &[ok(&[("time_s", 1.0)]), ok(&[("time_s", 2.0)])]);
+        let text = method.markdown();
+        for part in ["./measure {size} {seed}", "budget: 6 runs", "leave no record", "every run has seed 1"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert_eq!(method.controls.as_deref(), Some("none"));
+    }
+}

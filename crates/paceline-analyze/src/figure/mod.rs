@@ -245,13 +245,18 @@ impl Figure {
         distinct(marks.map(ChartMark::name).filter(|name| !name.is_empty()))
     }
 
+    /// What cells of a heat map say.
+    fn cells_say(&self) -> Option<String> {
+        self.panels.iter().flat_map(|panel| &panel.marks).find_map(|mark| match mark {
+            ChartMark::Heat { value, .. } => Some(format!("in each cell: {value}")),
+            _ => None,
+        })
+    }
+
     /// What is counted, and what cells say.
     fn counted(&self) -> String {
-        let heat = self.panels.iter().flat_map(|panel| &panel.marks).find_map(|mark| match mark {
-            ChartMark::Heat { value, .. } => Some(format!("; in each cell: {value}")),
-            _ => None,
-        });
-        format!("n = {}{}", self.n, heat.unwrap_or_default())
+        let cells = self.cells_say().map_or_else(String::new, |cells| format!("; {cells}"));
+        format!("n = {}{cells}", self.n)
     }
 
     /// Whether points of a name have a shape of their own: those on lines.

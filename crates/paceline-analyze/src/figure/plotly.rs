@@ -27,7 +27,12 @@ fn axis(of: &ChartAxis, ruler: &Ruler<'_>, labels: &TickLabels, title: &[String]
         "tickangle": if labels.upright { -90 } else { 0 },
     });
     match &of.scale {
-        AxisScale::Linear => axis["nticks"] = 7.into(),
+        AxisScale::Linear => {
+            axis["nticks"] = 7.into();
+            if ruler.single {
+                axis["range"] = json!([ruler.low, ruler.high]);
+            }
+        }
         AxisScale::Log | AxisScale::Units(_) => {
             axis["type"] = "log".into();
             axis["tickformat"] = ".3~r".into();

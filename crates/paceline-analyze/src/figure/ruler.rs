@@ -7,6 +7,8 @@ pub struct Ruler<'a> {
     pub axis: &'a ChartAxis,
     pub low: f64,
     pub high: f64,
+    /// Whether all values are one.
+    pub single: bool,
     from: f64,
     to: f64,
 }
@@ -17,6 +19,7 @@ impl<'a> Ruler<'a> {
         let usable = values.filter(|v| v.is_finite() && (!log || *v > 0.0));
         let (mut low, mut high) =
             usable.fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), v| (l.min(v), h.max(v)));
+        let single = low == high;
         if let AxisScale::Names(names) = &axis.scale {
             (low, high) = (-0.6, names.len() as f64 - 0.4);
         } else if low > high {
@@ -29,12 +32,13 @@ impl<'a> Ruler<'a> {
             };
             (low, high) = (low / widen, high * widen);
         } else {
-            let room = if high > low { 0.05 * (high - low) } else { 0.5 * low.abs().max(1.0) };
+            let alone = if low == 0.0 { 1.0 } else { 0.5 * low.abs() };
+            let room = if high > low { 0.05 * (high - low) } else { alone };
             // An axis that begins at nothing shows it.
             low = if low == 0.0 { 0.0 } else { low - room };
             high += room;
         }
-        Self { axis, low, high, from, to }
+        Self { axis, low, high, single, from, to }
     }
 
     /// Pixels between two neighbouring names.

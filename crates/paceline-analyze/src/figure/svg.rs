@@ -96,7 +96,12 @@ impl Figure {
         let layout = self.layout(&style);
         // Bold letters are wider.
         let title_lines = lines(heading, 1.6 * style.size, room, 2);
-        let reading = if large { self.reading.clone() } else { self.counted() };
+        let reading = match heading {
+            _ if large => self.reading.clone(),
+            // The caption beside it has the rest.
+            "" => self.cells_say().unwrap_or_default(),
+            _ => self.counted(),
+        };
         let below = lines(&reading, style.size, room, 4);
         let entries: Vec<String> = names.iter().map(|name| fitted(name, style.size, room - 40.0)).collect();
         let places = legend_places(&entries, style.size, 32.0, room);

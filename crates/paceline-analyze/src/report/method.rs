@@ -107,9 +107,11 @@ impl Method {
         method.versions = distinct(method.versions);
         seeds.sort_unstable();
         seeds.dedup();
-        if !seeds.is_empty() {
-            method.seeds = Some(format!("runs have the {} {}", plural(seeds.len(), "seed"), listed(&seeds)));
-        }
+        method.seeds = match &seeds[..] {
+            [] => None,
+            [seed] => Some(format!("every run has seed {seed}")),
+            _ => Some(format!("runs have the seeds {}", listed(&seeds))),
+        };
         method.take_settings(runs);
         Ok(method)
     }

@@ -134,6 +134,9 @@ fn a_report_is_one_page_that_loads_nothing_with_charts_and_their_numbers_beside(
     let page = fs::read_to_string(out.join("report.html")).unwrap();
     assert!(page.contains("default-src 'none'") && page.contains("Plotly"), "{}", page.len());
     let markdown = fs::read_to_string(out.join("report.md")).unwrap();
+    for part in ["not known: the table does not tell", "--workload model --workers servers"] {
+        assert!(page.contains(part) && markdown.contains(part), "{part}: {markdown}");
+    }
     for id in
         ["history", "main-effects", "interactions", "half-normal", "parallel", "slice", "contour", "scaling"]
     {

@@ -214,6 +214,11 @@ fn a_study_of_real_runs_is_analysed_and_reported() {
         let numbers = fs::read_to_string(out.join(format!("charts/{id}.csv"))).unwrap();
         assert!(numbers.lines().count() > 1, "{id}");
     }
+    for part in
+        ["Method", "The same in all runs", "GiB of memory", "paceline explore s.toml", "handwritten digits"]
+    {
+        assert!(page.contains(part) && markdown.contains(part), "{part}: {markdown}");
+    }
     // Every run of the study is in its history.
     let history = fs::read_to_string(out.join("charts/history.csv")).unwrap();
     assert!(history.lines().count() > 8, "{history}");

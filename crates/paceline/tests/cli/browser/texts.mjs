@@ -58,8 +58,10 @@ await browse(shots, async function (open) {
     await page.goto(pathToFileURL(join(folder, "report.html")).href);
     await page.evaluate(() => document.querySelectorAll("figure.chart").forEach(window.pacelineDraw));
     for (const width of WIDTHS) {
-      await page.setViewportSize({ width, height: 900 });
-      await page.evaluate(() => Promise.all(Array.from(document.querySelectorAll(".plot"), (plot) => window.Plotly.Plots.resize(plot))));
+      if (width !== WIDTHS[0]) {
+        await page.setViewportSize({ width, height: 900 });
+        await page.evaluate(() => Promise.all(Array.from(document.querySelectorAll(".plot"), (plot) => window.Plotly.Plots.resize(plot))));
+      }
       take(`${basename(folder)} at ${width} px`, await page.evaluate(measure, [".plot", TOLERANCE]));
       if (process.env.PACELINE_TEST_SHOTS) await page.screenshot({ path: join(shots, `${basename(folder)}-${width}.png`), fullPage: true });
     }
