@@ -42,7 +42,7 @@ mod workload;
 pub use document::{TrialDocument, TrialTask};
 pub use drive::{StudyEvent, StudyObserver, drive};
 pub use error::StudyFailure;
-pub use export::{StudySheet, ranks, runs};
+pub use export::{StudySheet, ranks, run_folders, runs};
 pub use group::StudyStore;
 pub use members::name_studies;
 pub use outline::{StudyOutline, probe};
