@@ -26,15 +26,17 @@ pub fn reason(variable: &str) -> String {
     given.unwrap_or_else(|_| format!("{variable} is not set; cargo xtask test sets it"))
 }
 
-/// What reads the exports: TensorBoard's own reader and pyarrow, by name from PyPI.
-const READERS: &[&str] = &["tensorboard", "pyarrow"];
+/// What reads the exports and the store: TensorBoard's own reader, pyarrow and pandas, by name from PyPI; and what
+/// builds the Python package.
+const READERS: &[&str] = &["tensorboard", "pyarrow", "pandas", "setuptools"];
 
 /// Makes a virtual environment with the readers once, in `target/readers`.
 pub fn readers() -> Outcome<PathBuf> {
     let home = target().join("readers");
     let python = home.join("bin/python");
     let works = || {
-        let imports = "import pyarrow.parquet, tensorboard.backend.event_processing.event_accumulator";
+        let imports = "import pandas, pyarrow.parquet, setuptools.build_meta, \
+                       tensorboard.backend.event_processing.event_accumulator";
         let tried = Command::new(&python).args(["-c", imports]).output();
         tried.is_ok_and(|out| out.status.success())
     };

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use paceline_explore::schedule::StudyRun;
 use paceline_plan::{Terminator, to_csv};
 use paceline_record::export::{Exported, RunSummary};
-use paceline_record::store::{RecordError, Store};
+use paceline_record::store::{RecordError, RunRow, Store};
 use serde_json::{Map, Value, json};
 
 use crate::state::StudyHistory;
@@ -23,14 +23,24 @@ pub struct StudySheet {
 const OF_RANKS: &str = "rank role steps data_s forward_s backward_s send_s wait_s wait_for apply_s staleness cpu_percent \
                         memory_bytes disk_bytes switches sent_bytes received_bytes";
 
-/// Every run, in the order in which they were made.
-pub fn runs(known: &StudyHistory) -> StudySheet {
+/// Every run, in the order in which they were made. What `recorded` runs of the store say is added: their workload,
+/// dataset and network.
+pub fn runs(known: &StudyHistory, recorded: &[RunRow]) -> StudySheet {
     let factors = known.factors();
     let axes: Vec<&String> = factors.iter().collect();
     let names: BTreeSet<&String> =
         known.made.iter().filter_map(StudyRun::metrics).flatten().map(|(n, _)| n).collect();
+    let of = |run: &Option<String>| recorded.iter().find(|row| Some(&row.run) == run.as_ref());
+    let said: Vec<(&str, ReadColumn)> = OF_RECORDS
+        .iter()
+        .copied()
+        .filter(|(name, read)| {
+            !axes.iter().any(|axis| axis == name) && recorded.iter().any(|r| read(r).is_some())
+        })
+        .collect();
     let mut columns: Vec<String> =
         ["number", "for", "state", "share", "repeat", "run"].map(String::from).into();
+    columns.extend(said.iter().map(|(name, _)| (*name).to_owned()));
     columns.extend(axes.iter().map(|axis| (*axis).clone()));
     // A figure may be called like an axis: `steps` asked for and done.
     let figure =
@@ -42,8 +52,10 @@ pub fn runs(known: &StudyHistory) -> StudySheet {
         let state = state.unwrap_or_else(|| "begun".into());
         let mut row =
             vec![json!(job.id), json!(job.role), state, json!(job.share), json!(job.repeat), json!(run)];
+        let record = of(run);
+        row.extend(said.iter().map(|(_, read)| json!(record.and_then(*read))));
         let levels = known.levels(job);
-        row.extend(axes.iter().map(|axis| json!(levels.get(*axis).map(ToString::to_string))));
+        row.extend(axes.iter().map(|axis| json!(levels.get(*axis))));
         row.extend(names.iter().map(|name| json!(made.metrics().and_then(|figures| figures.get(*name)))));
         row
     };
@@ -52,11 +64,39 @@ pub fn runs(known: &StudyHistory) -> StudySheet {
     StudySheet { name: "runs", columns, rows }
 }
 
+/// Reads a column from a recorded run.
+type ReadColumn = fn(&RunRow) -> Option<String>;
+
+/// What records say of runs that the journal does not.
+const OF_RECORDS: [(&str, ReadColumn); 5] = [
+    ("workload", |run| run.labels.workload.clone()),
+    ("data", |run| Some(run.plan.as_ref()?.data.clone())),
+    ("model", |run| Some(run.plan.as_ref()?.model.clone())),
+    ("name", |run| run.labels.name.clone()),
+    ("tags", |run| Some(run.labels.tags.join(" ")).filter(|tags| !tags.is_empty())),
+];
+
+/// The recorded runs of a study, each with a name for a folder of its own: its number and its levels.
+pub fn run_folders<'a>(known: &StudyHistory, recorded: &'a [RunRow]) -> Vec<(String, &'a RunRow)> {
+    let folder = |made: &StudyRun| {
+        let levels = known.levels(&made.job);
+        let levels: Vec<String> = levels.iter().map(|(name, level)| format!("{name}={level}")).collect();
+        let kept = |c: char| if c.is_alphanumeric() || "=.,-".contains(c) { c } else { '_' };
+        let name = format!("{:03}-{}", made.job.id, levels.join(","));
+        name.chars().take(LONGEST_FOLDER).map(kept).collect::<String>().trim_end_matches('-').to_owned()
+    };
+    let found = |run: &Option<String>| recorded.iter().find(|row| Some(&row.run) == run.as_ref());
+    let runs = known.made.iter().zip(&known.runs);
+    runs.filter_map(|(made, run)| Some((folder(made), found(run)?))).collect()
+}
+
+/// Most characters of a folder's name.
+const LONGEST_FOLDER: usize = 120;
+
 /// Every rank of every run that is recorded in the store.
-pub fn ranks(known: &StudyHistory, store: &Store) -> Result<StudySheet, RecordError> {
+pub fn ranks(known: &StudyHistory, store: &Store, recorded: &[RunRow]) -> Result<StudySheet, RecordError> {
     let columns = ["number"].into_iter().chain(OF_RANKS.split(' ')).map(String::from).collect();
     let mut rows = Vec::new();
-    let recorded: Vec<_> = store.runs()?;
     for (made, run) in known.made.iter().zip(&known.runs) {
         let Some(run) = recorded.iter().find(|row| Some(&row.run) == run.as_ref()) else { continue };
         let summary = RunSummary::of(&Exported { store, run })?;
@@ -84,6 +124,11 @@ impl StudySheet {
         };
         let rows = self.rows.iter().map(|row| row.iter().map(field).collect());
         to_csv(Terminator::CRLF, [self.columns.clone()].into_iter().chain(rows))
+    }
+
+    /// As a Parquet file: numbers as numbers, what is not there as null.
+    pub fn parquet(&self) -> Vec<u8> {
+        paceline_record::export::parquet(self.name, &self.columns, &self.rows)
     }
 
     /// As a list of objects.

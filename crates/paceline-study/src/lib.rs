@@ -46,7 +46,7 @@ mod workload;
 pub use document::{TrialDocument, TrialTask};
 pub use drive::{StudyEvent, StudyObserver, drive};
 pub use error::StudyFailure;
-pub use export::{StudySheet, ranks, runs};
+pub use export::{StudySheet, ranks, run_folders, runs};
 pub use group::StudyStore;
 pub use members::name_studies;
 pub use method::{described, method};

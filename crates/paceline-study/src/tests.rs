@@ -88,7 +88,7 @@ fn a_figure_of_one_line_is_known_to_studies_analyses_predictions_and_exports() {
     let compared = predicted::compare(&study, &known, &points);
     assert_eq!(compared.iter().map(|c| c.metric.as_str()).collect::<Vec<_>>(), ["step_s", "halved_s"]);
     assert_eq!(table(&known).responses[0].named(), "halved_s, half s");
-    assert!(export::runs(&known).columns.contains(&"halved_s".to_owned()));
+    assert!(export::runs(&known, &[]).columns.contains(&"halved_s".to_owned()));
 
     let runs = Store::open(folder.path()).unwrap().runs().unwrap();
     let asked = [paceline_analyze::table::Response::parse("half_s").unwrap()];

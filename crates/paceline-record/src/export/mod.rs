@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use crate::store::{RecordError, RunRow, Store, TableRows};
 use crate::table::tables;
 
+pub use parquet::parquet;
 pub use summary::{EvaluationSummary, LinkSummary, RankSummary, RunSummary};
 
 /// An export that failed.

@@ -5,6 +5,8 @@
 
 use std::ops::Range;
 
+use serde_json::Value as Json;
+
 use super::varint;
 use crate::store::{TableRows, Value};
 use crate::table::Type;
@@ -22,9 +24,44 @@ fn physical(kind: Type) -> i64 {
 }
 
 pub fn bytes(rows: &TableRows) -> Vec<u8> {
+    let columns = rows.table.columns.iter().map(|column| (column.name, column.kind)).collect();
+    write(&Rows { name: rows.table.name, columns, rows: &rows.rows })
+}
+
+/// A table of values that know their kind: whole numbers, numbers and texts; columns that mix them are texts.
+pub fn parquet(name: &str, columns: &[String], rows: &[Vec<Json>]) -> Vec<u8> {
+    let kind = |at: usize| {
+        let all = || rows.iter().map(|row| &row[at]).filter(|value| !value.is_null());
+        match () {
+            () if all().all(|value| value.is_i64()) => Type::Integer,
+            () if all().all(Json::is_number) => Type::Real,
+            () => Type::Text,
+        }
+    };
+    let columns: Vec<(&str, Type)> = columns.iter().enumerate().map(|(i, c)| (c.as_str(), kind(i))).collect();
+    let value = |(value, (_, kind)): (&Json, &(&str, Type))| match (value, kind) {
+        (Json::Null, _) => Value::Null,
+        (Json::String(text), Type::Text) => Value::Text(text.clone()),
+        (other, Type::Text) => Value::Text(other.to_string()),
+        (number, Type::Integer) => number.as_i64().map_or(Value::Null, Value::Integer),
+        (number, Type::Real) => number.as_f64().map_or(Value::Null, Value::Real),
+    };
+    let values: Vec<Vec<Value>> =
+        rows.iter().map(|row| row.iter().zip(&columns).map(value).collect()).collect();
+    write(&Rows { name, columns, rows: &values })
+}
+
+/// A table to be written.
+struct Rows<'a> {
+    name: &'a str,
+    columns: Vec<(&'a str, Type)>,
+    rows: &'a [Vec<Value>],
+}
+
+fn write(rows: &Rows<'_>) -> Vec<u8> {
     let mut file = MAGIC.to_vec();
     // Where each column's only page lies.
-    let chunks: Vec<Range<usize>> = (0..rows.table.columns.len())
+    let chunks: Vec<Range<usize>> = (0..rows.columns.len())
         .map(|column| {
             let offset = file.len();
             let page = page(rows, column);
@@ -41,8 +78,8 @@ pub fn bytes(rows: &TableRows) -> Vec<u8> {
 }
 
 /// Which rows have a value, then the values.
-fn page(rows: &TableRows, column: usize) -> Vec<u8> {
-    let kind = rows.table.columns[column].kind;
+fn page(rows: &Rows<'_>, column: usize) -> Vec<u8> {
+    let (_, kind) = rows.columns[column];
     let fits = |value: &Value| match kind {
         Type::Integer => matches!(value, Value::Integer(_)),
         Type::Real => matches!(value, Value::Integer(_) | Value::Real(_)),
@@ -89,21 +126,21 @@ fn header(length: usize, values: usize) -> Vec<u8> {
     thrift.bytes
 }
 
-fn footer(rows: &TableRows, chunks: &[Range<usize>]) -> Vec<u8> {
-    let (columns, count) = (&rows.table.columns, rows.rows.len() as i64);
+fn footer(rows: &Rows<'_>, chunks: &[Range<usize>]) -> Vec<u8> {
+    let (columns, count) = (&rows.columns, rows.rows.len() as i64);
     let mut thrift = Thrift::default();
     thrift.begin();
     thrift.i32(1, 1); // version
     thrift.list(2, columns.len() + 1, |t, i| {
-        let Some(column) = i.checked_sub(1).map(|i| &columns[i]) else {
-            t.text(4, rows.table.name);
+        let Some((name, kind)) = i.checked_sub(1).map(|i| columns[i]) else {
+            t.text(4, rows.name);
             t.i32(5, columns.len() as i64);
             return;
         };
-        t.i32(1, physical(column.kind));
+        t.i32(1, physical(kind));
         t.i32(3, 1); // optional
-        t.text(4, column.name);
-        if column.kind == Type::Text {
+        t.text(4, name);
+        if kind == Type::Text {
             t.i32(6, 0); // UTF-8
         }
     });
@@ -113,12 +150,12 @@ fn footer(rows: &TableRows, chunks: &[Range<usize>]) -> Vec<u8> {
             let (offset, length) = (chunks[i].start, chunks[i].len());
             t.i64(2, offset as i64);
             t.structure(3, |t| {
-                t.i32(1, physical(columns[i].kind));
+                t.i32(1, physical(columns[i].1));
                 t.elements(2, 5, 2);
                 t.zigzag(0);
                 t.zigzag(3);
                 t.elements(3, 8, 1);
-                t.raw(columns[i].name);
+                t.raw(columns[i].0);
                 t.i32(4, 0); // uncompressed
                 t.i64(5, count);
                 t.i64(6, length as i64);

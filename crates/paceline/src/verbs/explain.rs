@@ -16,7 +16,7 @@ use paceline_record::FailureKind;
 #[derive(clap::Args, Debug)]
 #[command(after_long_help = HELP)]
 pub struct Args {
-    /// The beginning of a run's id, or `last`
+    /// A run: its id or its name, the beginning of either, or `last`
     #[arg(default_value = "last")]
     run: String,
     /// A second run: why is the first slower or faster?

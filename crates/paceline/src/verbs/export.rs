@@ -5,18 +5,18 @@ use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 
 use paceline_record::export::{ExportError, Exported, FORMATS, Target};
-use paceline_study::{StudyState, ranks, runs};
+use paceline_study::{StudySheet, StudyState, ranks, run_folders, runs};
 
 use super::store::Where;
 use crate::failure::Failure;
 use crate::flags::{names, registries};
 use crate::output::Show;
-use paceline_record::FailureKind;
+use paceline_record::{FailureKind, Store};
 
 /// Flags of `paceline export`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The beginning of a run's id, or `last`; or a study: its name or its file (as csv or json)
+    /// A run: its id or its name, the beginning of either, or `last`; or a study: its name or its file (as csv, json, parquet or tensorboard)
     #[arg(value_name = "RUN|STUDY")]
     run: String,
     /// Format
@@ -119,30 +119,36 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A study: a row per run, and one per rank.
+/// A study: a row per run and one per rank, or a folder per run.
 fn export_study(args: &Args, name: &str, show: Show) -> Result<(), Failure> {
     let known = StudyState::peek(&args.store.folder(), name, registries())?;
     // Runs of other programs leave no record.
-    let recorded = known.runs.iter().any(Option::is_some);
-    let mut sheets = vec![runs(&known)];
-    if recorded {
-        sheets.push(ranks(&known, &args.store.open()?)?);
+    let store = known.runs.iter().any(Option::is_some).then(|| args.store.open()).transpose()?;
+    let recorded = store.as_ref().map(Store::runs).transpose()?.unwrap_or_default();
+    let mut sheets = vec![runs(&known, &recorded)];
+    if let Some(store) = &store {
+        sheets.push(ranks(&known, store, &recorded)?);
     }
     let names: Vec<&str> = sheets.iter().map(|sheet| sheet.name).collect();
-    let one = if args.format == "csv" { args.one_table(&names, Some("runs"))? } else { None };
+    let tables = ["csv", "parquet"].contains(&args.format.as_str());
+    let one = if tables { args.one_table(&names, Some("runs"))? } else { None };
+    let bytes = |sheet: &StudySheet| match args.format.as_str() {
+        "csv" => sheet.csv().into_bytes(),
+        _ => sheet.parquet(),
+    };
     let path = match (args.format.as_str(), one) {
-        ("csv", Some(table)) => {
+        ("csv" | "parquet", Some(table)) => {
             sheets.retain(|sheet| sheet.name == table);
-            let Some(path) = args.put(sheets[0].csv().as_bytes())? else { return Ok(()) };
+            let Some(path) = args.put(&bytes(&sheets[0]))? else { return Ok(()) };
             path
         }
-        ("csv", None) => {
+        ("csv" | "parquet", None) => {
             let folder = args.folder(name);
             let failed = |source| ExportError::File { path: folder.clone(), source };
             std::fs::create_dir_all(&folder).map_err(failed)?;
             for sheet in &sheets {
-                let path = folder.join(format!("{}.csv", sheet.name));
-                std::fs::write(&path, sheet.csv()).map_err(|source| ExportError::File { path, source })?;
+                let path = folder.join(format!("{}.{}", sheet.name, args.format));
+                std::fs::write(&path, bytes(sheet)).map_err(|source| ExportError::File { path, source })?;
             }
             folder
         }
@@ -153,13 +159,19 @@ fn export_study(args: &Args, name: &str, show: Show) -> Result<(), Failure> {
             let Some(path) = args.put(text.as_bytes())? else { return Ok(()) };
             path
         }
-        (other, _) => {
-            let message = format!("--format {other}: a study is exported as csv or json");
-            return Err(Failure::new(
-                FailureKind::Usage,
-                message,
-                "single runs have every format: `paceline runs` lists them",
-            ));
+        (format, _) => {
+            let target = FORMATS.iter().find(|known| known.name == format).map(|known| &known.target);
+            let (Some(Target::Folder(write)), Some(store)) = (target, &store) else {
+                let message =
+                    format!("--format {format}: a study is exported as csv, json, parquet or tensorboard");
+                let hint = "tensorboard needs recorded runs; single runs have every format: `paceline runs` lists them";
+                return Err(Failure::new(FailureKind::Usage, message, hint));
+            };
+            let folder = args.folder(name);
+            for (own, run) in run_folders(&known, &recorded) {
+                write(&Exported { store, run }, &folder.join(own))?;
+            }
+            folder
         }
     };
     let what = one.map_or_else(String::new, |table| format!("the table {table} of "));

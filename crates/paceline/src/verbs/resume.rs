@@ -14,7 +14,7 @@ use crate::request::RunRequest;
 /// Flags of `paceline resume`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// A run: its id, the beginning of it, or `last`; or a study: its name or its file
+    /// A run: its id or its name, the beginning of either, or `last`; or a study: its name or its file
     #[arg(value_name = "RUN|STUDY")]
     what: String,
     #[command(flatten)]

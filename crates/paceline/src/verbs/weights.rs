@@ -19,7 +19,7 @@ use paceline_record::FailureKind;
 /// Flags of `paceline export-weights`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The run: its id, the beginning of it, or `last`; or the folder of one checkpoint
+    /// The run: its id or its name, the beginning of either, or `last`; or the folder of one checkpoint
     run: String,
     /// File to write
     #[arg(long, value_name = "FILE")]

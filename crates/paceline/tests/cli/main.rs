@@ -30,6 +30,7 @@ mod resume;
 #[allow(dead_code, reason = "its own crate attacks in more ways")]
 #[path = "../../../paceline-wire/tests/conformance/rpc.rs"]
 mod rpc;
+mod runs;
 mod serve;
 mod simulate;
 mod special_files;

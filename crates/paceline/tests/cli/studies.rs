@@ -115,7 +115,7 @@ fn a_study_of_real_runs_ends_with_the_best_the_effects_and_one_worker_beside_sev
     let exported: Value = place.run(&["export", "s", "--format", "json"]).result();
     let (runs, ranks) = (exported["runs"].as_array().unwrap(), exported["ranks"].as_array().unwrap());
     assert_eq!(runs.len(), 8);
-    let two = runs.iter().find(|run| run["servers"] == "2").unwrap();
+    let two = runs.iter().find(|run| run["servers"] == 2).unwrap();
     assert_eq!((&two["for"], &two["state"], &two["strategy"]), (&"point".into(), &"ok".into(), &"ps".into()));
     let of_two: Vec<&Value> = ranks.iter().filter(|rank| rank["number"] == two["number"]).collect();
     assert_eq!(of_two.iter().filter(|rank| rank["role"] == "server").count(), 2);
@@ -128,7 +128,10 @@ fn a_study_of_real_runs_ends_with_the_best_the_effects_and_one_worker_beside_sev
         let text = fs::read_to_string(place.path().join("sheets").join(file)).unwrap();
         text.lines().map(str::to_owned).collect::<Vec<_>>()
     };
-    assert!(lines("runs.csv")[0].starts_with("number,for,state,share,repeat,run,strategy,workers,servers,"));
+    assert!(
+        lines("runs.csv")[0]
+            .starts_with("number,for,state,share,repeat,run,data,model,strategy,workers,servers,")
+    );
     assert_eq!((lines("runs.csv").len(), lines("ranks.csv").len()), (9, 1 + ranks.len()));
     // `export … --out x.csv` is a file: the study's runs, or the table that is named.
     for (table, name) in [(&[][..], "runs"), (&["--table", "ranks"][..], "ranks")] {
@@ -139,7 +142,7 @@ fn a_study_of_real_runs_ends_with_the_best_the_effects_and_one_worker_beside_sev
         assert_eq!(written.lines().collect::<Vec<_>>(), lines(&format!("{name}.csv")));
     }
     let refused = place.run(&["export", "s", "--format", "trace"]);
-    assert!(refused.code == 2 && refused.stderr.contains("csv or json"), "{}", refused.stderr);
+    assert!(refused.code == 2 && refused.stderr.contains("parquet or tensorboard"), "{}", refused.stderr);
 }
 
 #[test]
