@@ -1,6 +1,7 @@
 //! Runs that are looked at together: those of a study, or all recorded ones.
 
 use std::cmp::Ordering;
+use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -32,6 +33,9 @@ pub struct StudyOverview {
     pub group: Group,
 }
 
+/// The factor of studies of several workloads that says which one a run had.
+const WORKLOAD: &str = "workload";
+
 /// What a run was told, by name.
 pub type RunSettings = Arc<Vec<(String, String)>>;
 
@@ -49,6 +53,8 @@ pub struct Group {
     pub title: String,
     /// What varied on purpose.
     pub factors: Vec<String>,
+    /// Settings that are the same in all of them.
+    pub constants: Vec<(String, String)>,
     /// What was measured; the first is the one that is explained.
     pub responses: Vec<Response>,
     /// The runs, in the order in which they began.
@@ -74,6 +80,16 @@ pub struct Member {
     pub number: u64,
     /// Its id in the store, where it has one.
     pub run: Option<String>,
+    /// The name that somebody gave it.
+    pub given_name: Option<String>,
+    pub tags: Vec<String>,
+    /// Whether it is only shown where archived runs are asked for.
+    pub archived: bool,
+    /// When it began, in seconds since 1970.
+    pub began_s: Option<f64>,
+    /// The study that made it, and which of its workloads it was.
+    pub study: Option<String>,
+    pub workload: Option<String>,
     /// What it is for; empty for runs that belong to no study.
     pub role: &'static str,
     /// `running`, `ok`, or how else it ended.
@@ -109,7 +125,7 @@ impl Member {
         self.analysed.as_ref().is_some_and(|run| run.role != RunRole::Point)
     }
 
-    /// What it is called.
+    /// Its id; its number where it has none.
     pub fn name(&self) -> String {
         self.run.clone().unwrap_or_else(|| format!("#{}", self.number))
     }
@@ -143,8 +159,19 @@ impl Group {
             levels.into_iter().cloned().collect()
         };
         let levels = (0..factors.len()).map(of_factor).collect();
-        let (timed, alone, repeats, best) = (false, Vec::new(), None, None);
-        Self { title: title.into(), factors, responses, members, levels, timed, alone, repeats, best }
+        let (timed, alone, repeats, best, constants) = (false, Vec::new(), None, None, Vec::new());
+        Self {
+            title: title.into(),
+            factors,
+            constants,
+            responses,
+            members,
+            levels,
+            timed,
+            alone,
+            repeats,
+            best,
+        }
     }
 
     /// All recorded runs, each with its settings: what differs between them are the factors.
@@ -153,7 +180,15 @@ impl Group {
         let readable: Vec<&[(String, String)]> =
             rows.iter().map(|(_, own)| own.as_slice()).filter(|own| own.len() > 1).collect();
         let factors = table::varied(&readable);
-        let shown = [("samples_per_s", true), ("final_accuracy", false), ("seconds.train", true)];
+        let same = |(name, _): &&(String, String)| !factors.contains(name);
+        let constants =
+            readable.first().map_or_else(Vec::new, |own| own.iter().filter(same).cloned().collect());
+        let shown = [
+            ("samples_per_s", true),
+            ("final_accuracy", false),
+            ("train_loss", false),
+            ("seconds.train", true),
+        ];
         let responses: Vec<Response> =
             shown.into_iter().map(|(name, log)| Response::figure(figures, name, log)).collect();
         let read = responses.iter().map(|response| figures.find(&response.name)).collect::<Vec<_>>();
@@ -164,6 +199,7 @@ impl Group {
             Member {
                 number: row.id as u64,
                 run: Some(row.run.clone()),
+                began_s: Some(row.started_s),
                 state: row.state.clone(),
                 error: row.error.clone(),
                 levels: factors.iter().map(level).collect(),
@@ -175,7 +211,27 @@ impl Group {
             .measuring(read.iter().map(|figure| row.figure((*figure)?)))
         };
         let members = rows.iter().map(member).collect();
-        Self::new("All recorded runs", factors, responses, members)
+        Self { constants, ..Self::new("All recorded runs", factors, responses, members) }
+    }
+
+    /// Notes which runs were made by these studies.
+    pub fn belong<'a>(&mut self, studies: impl Iterator<Item = &'a Group>) {
+        let mut owners: HashMap<&str, (&str, Option<&str>)> = HashMap::new();
+        for study in studies {
+            let workload = study.factors.iter().position(|factor| factor == WORKLOAD);
+            for member in &study.members {
+                let level = workload.and_then(|f| member.levels.get(f)).map(String::as_str);
+                if let Some(run) = &member.run {
+                    owners.insert(run, (&study.title, level));
+                }
+            }
+        }
+        for member in &mut self.members {
+            if let Some((study, workload)) = member.run.as_deref().and_then(|run| owners.get(run)) {
+                member.study = Some((*study).to_owned());
+                member.workload = workload.map(str::to_owned);
+            }
+        }
     }
 
     /// Factors that differ between runs.

@@ -123,7 +123,10 @@ fn pages_scripts_and_metrics_are_there_with_a_strict_policy() {
         ("/study/..%2F..%2Fetc", 404),
         ("/nothing/parallel.json", 404),
         ("/compare", 400),
-        ("/compare?pick=a&pick=b&pick=c", 400),
+        ("/compare?pick=a&pick=b&pick=c", 404),
+        (&format!("/compare?pick={0}&pick={0}", encoded(HOSTILE)), 400),
+        ("/compare?study=%3Cb%3Es%3C%2Fb%3E", 400),
+        ("/compare?study=none&study=other", 404),
     ] {
         let answer = get(address, path, "");
         assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{path}: {}", &answer[..60]);

@@ -3,6 +3,7 @@
 
 mod across;
 mod effects;
+pub mod learning;
 pub mod run;
 mod runs;
 

@@ -9,7 +9,7 @@ use paceline_statistics::distinct;
 use crate::chart::ChartUnit;
 use crate::statistics::Spread;
 
-pub use plotly::SCRIPT;
+pub use plotly::{SCRIPT, line_style};
 
 /// A chart: one or more panels, with everything that a reader needs.
 #[derive(Clone, Debug)]

@@ -10,6 +10,8 @@ use crate::table::short;
 /// Colours that differ for colour-blind eyes too, on light and on dark ground.
 const COLOURS: [&str; 8] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#8c6bb1", "#7f7f7f"];
+/// Dashes of lines whose colours come again.
+const DASHES: [&str; 3] = ["solid", "dash", "dot"];
 /// Room between panels, as part of the whole.
 const GAP: (f64, f64) = (0.09, 0.16);
 const MOST_NAMES: usize = 16;
@@ -18,6 +20,11 @@ const ROW: usize = 340;
 
 /// Plotly's script, as the build took it out of the crate that ships it. Static: a binary has it once.
 pub static SCRIPT: &str = include_str!(concat!(env!("OUT_DIR"), "/plotly.js"));
+
+/// The colour and the dash of the name at this place of a legend.
+pub fn line_style(at: usize) -> (&'static str, &'static str) {
+    (COLOURS[at % COLOURS.len()], DASHES[at / COLOURS.len() % DASHES.len()])
+}
 
 fn axis(of: &ChartAxis, domain: [f64; 2], anchor: &str) -> Value {
     let mut axis = json!({
@@ -64,10 +71,8 @@ impl Figure {
     /// Traces and layout.
     pub fn plotly(&self) -> Value {
         let names = self.names();
-        let colour = |name: &str| {
-            let at = names.iter().position(|n| *n == name).unwrap_or(0);
-            COLOURS[at % COLOURS.len()]
-        };
+        let style = |name: &str| line_style(names.iter().position(|n| *n == name).unwrap_or(0));
+        let colour = |name: &str| style(name).0;
         let columns = self.columns();
         let rows = self.panels.len().div_ceil(columns).max(1);
         let mut layout = json!({
@@ -112,7 +117,7 @@ impl Figure {
                         let mut trace = json!({
                             "type": "scatter", "mode": mode, "connectgaps": false,
                             "x": numbers(points.iter().map(|p| p.x)), "y": numbers(points.iter().map(|p| p.y)),
-                            "line": {"color": colour(name), "width": if *dots { 2.0 } else { 1.5 }},
+                            "line": {"color": colour(name), "dash": style(name).1, "width": if *dots { 2.0 } else { 1.5 }},
                             "marker": {"color": colour(name), "size": 6},
                         });
                         if points.iter().any(|p| !p.label.is_empty()) {

@@ -136,13 +136,22 @@
     if (note && note.dataset.again) timer = setTimeout(refresh, Number(note.dataset.again) + 50);
   }
 
-  // What is picked stands in the address; two can be compared.
+  // What is picked stands in the address; two or more can be compared.
   function picks() {
     const form = document.getElementById("picks"), button = document.getElementById("compare");
     if (!form || !button) return;
     const count = new FormData(form).getAll("pick").length;
-    button.disabled = count !== 2;
-    button.textContent = count === 2 ? "Compare the two picked runs" : "Pick two runs to compare (" + count + " picked)";
+    const most = Number(button.dataset.most);
+    button.disabled = count < 2 || count > most;
+    button.textContent = count > most ? "At most " + most + " runs can be compared (" + count + " picked)"
+      : count < 2 ? "Pick runs to compare (" + count + " picked)" : "Compare the " + count + " picked runs";
+  }
+
+  // An address with what is picked now.
+  function picked(url) {
+    url.searchParams.delete("pick");
+    for (const pick of new URL(location.href).searchParams.getAll("pick")) url.searchParams.append("pick", pick);
+    return url.href;
   }
 
   document.addEventListener("change", function (event) {
@@ -158,19 +167,18 @@
 
   document.addEventListener("submit", function (event) {
     const form = event.target;
-    if (!form.closest("#filters")) return;
+    if (!form.closest("#filters, #columns")) return;
     event.preventDefault();
     const url = new URL(form.action);
     for (const [name, value] of new FormData(form)) if (value !== "") url.searchParams.append(name, value);
-    for (const pick of new URL(location.href).searchParams.getAll("pick")) url.searchParams.append("pick", pick);
-    go(url.href);
+    go(picked(url));
   });
 
   document.addEventListener("click", function (event) {
     const a = event.target.closest("a[data-go]");
     if (!a || event.defaultPrevented || event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
     event.preventDefault();
-    go(a.href);
+    go(document.getElementById("picks") ? picked(new URL(a.href)) : a.href);
   });
 
   // One filter is open at a time; Escape and a click elsewhere close it.

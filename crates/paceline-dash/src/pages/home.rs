@@ -130,7 +130,8 @@ fn table_of_studies(studies: &[Named]) -> String {
             "<p class=\"note\">There is none yet: <code>paceline explore study.toml</code> makes one.</p>";
         return html + "</section>\n";
     }
-    html += "<div class=\"wide\"><table><thead><tr><th scope=\"col\">study</th><th scope=\"col\">state</th>\
+    html += "<form method=\"get\" action=\"/compare\"><div class=\"wide\"><table><thead><tr>\
+             <th scope=\"col\"><span class=\"unseen\">pick to compare</span></th><th scope=\"col\">study</th><th scope=\"col\">state</th>\
              <th scope=\"col\">runs</th><th scope=\"col\" class=\"figure\">failed</th><th scope=\"col\">best so far</th>\
              <th scope=\"col\">with</th></tr></thead><tbody>\n";
     for (name, study) in studies {
@@ -140,7 +141,7 @@ fn table_of_studies(studies: &[Named]) -> String {
             Err(error) => {
                 let _ = writeln!(
                     html,
-                    "<tr><th scope=\"row\">{}</th><td>{}</td><td colspan=\"4\">{}</td></tr>",
+                    "<tr><td></td><th scope=\"row\">{}</th><td>{}</td><td colspan=\"4\">{}</td></tr>",
                     escape(name),
                     badge("failed"),
                     escape(error)
@@ -148,19 +149,24 @@ fn table_of_studies(studies: &[Named]) -> String {
                 continue;
             }
         };
-        let group = &study.group;
+        let (group, picked) = (&study.group, escape(name));
         let bad = group.members.iter().filter(|m| ["failed", "diverged"].contains(&m.state.as_str())).count();
         let (value, with) = group.best.as_ref().map_or_else(Default::default, |(with, value)| {
             (format!("{} {}", group.responses[0].name, group.responses[0].show(*value)), with.clone())
         });
         let _ = writeln!(
             html,
-            "<tr><th scope=\"row\">{title}</th><td>{}</td><td>{}</td><td class=\"figure\">{bad}</td><td>{}</td><td>{}</td></tr>",
+            "<tr><td><input type=\"checkbox\" name=\"study\" value=\"{picked}\" aria-label=\"pick {picked}\"></td>\
+             <th scope=\"row\">{title}</th><td>{}</td><td>{}</td><td class=\"figure\">{bad}</td><td>{}</td><td>{}</td></tr>",
             badge(study.state),
             ended(study),
             if value.is_empty() { "–".into() } else { escape(&value) },
             escape(&with)
         );
     }
-    html + "</tbody></table></div></section>\n"
+    html += "</tbody></table></div>";
+    if studies.len() > 1 {
+        html += "<p class=\"under\"><button>Compare the picked studies</button></p>";
+    }
+    html + "</form></section>\n"
 }

@@ -1,9 +1,10 @@
-//! The pages: [`home`], [`group`] (a study, or all runs), [`run`], [`compare`].
+//! The pages: [`home`], [`group`] (a study, or all runs; its [`filters`] and its [`table`]), [`run`], [`compare`].
 //!
 //! Parts with `data-live` and an id are replaced when something is new (`assets/live.js`); `#told` and `#charts` show
 //! what [`background`](crate::background) made last. Every page can be read without scripts; only charts need them.
 
 pub mod compare;
+mod filters;
 pub mod group;
 pub mod home;
 pub mod parts;
@@ -56,6 +57,7 @@ fn note(error: &impl ToString) -> String {
 enum Room {
     Overview,
     Runs,
+    Comparison,
     None,
 }
 
@@ -67,6 +69,7 @@ fn frame(room: Room, title: &str, body: &str) -> Page {
     let html = format!(
         include_str!("../assets/frame.html"),
         title = escape(title),
+        class = if matches!(room, Room::Runs | Room::Comparison) { "broad" } else { "" },
         overview = link(Room::Overview, "/", "Overview"),
         runs = link(Room::Runs, "/runs", "All runs"),
         body = body,

@@ -1,0 +1,126 @@
+//! A table whose columns are what is compared: what differs, row by row, and what is the same, folded.
+
+use std::fmt::Write;
+
+use paceline_analyze::figure::line_style;
+use paceline_analyze::sheet::escape;
+
+/// A cell: its text, and whether it is the best of its row.
+pub type Cell = (String, bool);
+
+/// A table of what is compared.
+pub struct BesideTable {
+    pub id: &'static str,
+    pub title: &'static str,
+    pub note: &'static str,
+    /// The heads, as HTML, one for each that is compared, and perhaps more.
+    pub heads: Vec<String>,
+    /// Whether cells are figures.
+    pub figures: bool,
+    /// A name and a cell for each head.
+    pub rows: Vec<(String, Vec<Cell>)>,
+}
+
+impl BesideTable {
+    /// Rows that differ, then those that are the same in all `of` columns, folded; `what` are they.
+    pub fn html(&self, of: usize, what: &str, none: &str) -> String {
+        let same =
+            |(_, cells): &&(String, Vec<Cell>)| cells[..of].windows(2).all(|pair| pair[0].0 == pair[1].0);
+        let (equal, differing): (Vec<_>, Vec<_>) = self.rows.iter().partition(same);
+        let mut html = format!("<section id=\"{}\"><h2>{}</h2>", self.id, self.title);
+        if differing.is_empty() {
+            let _ = write!(html, "<p class=\"note\">{none}</p>");
+        } else {
+            if !self.note.is_empty() {
+                let _ = write!(html, "<p class=\"note\">{}</p>", self.note);
+            }
+            html += &self.table(&differing);
+        }
+        if !equal.is_empty() {
+            let _ = write!(
+                html,
+                "<details class=\"equal\"><summary>{} {what} are the same</summary><dl>",
+                equal.len()
+            );
+            for (name, cells) in equal {
+                let _ = write!(html, "<div><dt>{}</dt><dd>{}</dd></div>", escape(name), escape(&cells[0].0));
+            }
+            html += "</dl></details>";
+        }
+        html + "</section>\n"
+    }
+
+    fn table(&self, rows: &[&(String, Vec<Cell>)]) -> String {
+        let class = if self.figures { "figure" } else { "" };
+        let mut html =
+            String::from("<div class=\"wide\"><table class=\"beside\"><thead><tr><th scope=\"col\"></th>");
+        for head in &self.heads {
+            let _ = write!(html, "<th scope=\"col\" class=\"{class}\">{head}</th>");
+        }
+        html += "</tr></thead><tbody>\n";
+        for (name, cells) in rows {
+            let _ = write!(html, "<tr><th scope=\"row\">{}</th>", escape(name));
+            for (text, best) in cells {
+                let text = escape(text);
+                let _ = match best {
+                    true => write!(
+                        html,
+                        "<td class=\"{class} best\">{text}<span class=\"unseen\"> (best)</span></td>"
+                    ),
+                    false => write!(html, "<td class=\"{class}\">{text}</td>"),
+                };
+            }
+            html += "</tr>\n";
+        }
+        html + "</tbody></table></div>"
+    }
+}
+
+/// The line that stands for the `at`-th of those that are compared in all charts.
+pub fn key(at: usize) -> String {
+    let (colour, dash) = line_style(at);
+    let dashes = match dash {
+        "dash" => " stroke-dasharray=\"6 4\"",
+        "dot" => " stroke-dasharray=\"2 3\"",
+        _ => "",
+    };
+    format!(
+        "<svg class=\"key\" viewBox=\"0 0 22 8\" aria-hidden=\"true\"><path d=\"M1 4h20\" stroke=\"{colour}\" \
+         stroke-width=\"3\" fill=\"none\"{dashes}/></svg>"
+    )
+}
+
+/// Cells of figures, the best of them marked unless all are the same.
+pub fn figures(
+    values: &[Option<f64>],
+    show: impl Fn(f64) -> String,
+    better: Option<&dyn Fn(f64, f64) -> bool>,
+) -> Vec<Cell> {
+    let known: Vec<f64> = values.iter().flatten().copied().filter(|value| value.is_finite()).collect();
+    let best = better.and_then(|better| {
+        let best = known.iter().copied().reduce(|a, b| if better(b, a) { b } else { a })?;
+        known.iter().any(|value| *value != best).then_some(best)
+    });
+    let cell = |value: &Option<f64>| match value {
+        Some(value) => (show(*value), best == Some(*value)),
+        None => ("–".to_owned(), false),
+    };
+    values.iter().map(cell).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_best_is_marked_by_the_goal_and_not_where_all_are_the_same() {
+        let show = |value: f64| value.to_string();
+        let less = |a: f64, b: f64| a < b;
+        let marks = |values: &[Option<f64>]| {
+            figures(values, show, Some(&less)).into_iter().map(|(_, best)| best).collect::<Vec<_>>()
+        };
+        assert_eq!(marks(&[Some(2.0), None, Some(1.0)]), [false, false, true]);
+        assert_eq!(marks(&[Some(1.0), Some(1.0)]), [false, false]);
+        assert!(figures(&[Some(1.0), Some(2.0)], show, None).iter().all(|(_, best)| !best));
+    }
+}

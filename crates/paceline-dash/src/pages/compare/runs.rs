@@ -1,0 +1,191 @@
+//! Runs beside each other.
+
+use paceline_analyze::charts::learning::{CurveAxis, learning};
+use paceline_analyze::charts::run as drawn;
+use paceline_analyze::figure::Figure;
+use paceline_analyze::report::explanation_html;
+use paceline_analyze::sheet::{TextTable, escape};
+use paceline_analyze::table::{NONE, Response, number, settings};
+use paceline_analyze::{Explanation, RecordedRun, RunComparison};
+use paceline_record::figures::Figures;
+use paceline_record::store::RunRow;
+use paceline_record::{RecordError, Store};
+use paceline_statistics::median;
+
+use super::beside::{BesideTable, Cell, figures, key};
+use crate::pages::note;
+use crate::pages::parts::{bytes, link, state};
+use crate::query::Query;
+use crate::route::ServerState;
+
+/// Figures of which more is neither better nor worse.
+const NEITHER: [&str; 2] = ["steps", "samples"];
+
+/// What a run is called.
+pub fn called(run: &RunRow) -> String {
+    run.run.clone()
+}
+
+/// Settings and figures side by side.
+pub fn tables(site: &ServerState, runs: &[RunRow], query: &Query) -> String {
+    let mut html = String::from("<ol class=\"keys\" aria-label=\"Runs that are compared\">");
+    for (i, run) in runs.iter().enumerate() {
+        let less = query.without(|name, value| name == "pick" && value == run.run);
+        let gone = if runs.len() > 2 {
+            format!(
+                " <a data-go class=\"gone\" href=\"/compare{}\" aria-label=\"leave out {}\">×</a>",
+                escape(&less.address()),
+                escape(&run.run)
+            )
+        } else {
+            String::new()
+        };
+        html += &format!("<li>{}{} {}{gone}</li>\n", key(i), link(&run.run), state(run));
+    }
+    html += "</ol>\n";
+    if let [a, b] = runs {
+        let pairs = [b, a].map(|run| ("pick".to_owned(), run.run.clone()));
+        let other = format!("/compare{}", Query(pairs.to_vec()).address());
+        html += &format!("<p><a href=\"{}\">the other way round</a></p>\n", escape(&other));
+    }
+    html += &settings_table(site, runs).html(
+        runs.len(),
+        "settings",
+        "Their settings are the same: one is a repeat of the other.",
+    );
+    html +=
+        &figures_table(runs, &site.cache.figures).html(runs.len(), "figures", "They have no figures yet.");
+    html
+}
+
+fn heads(runs: &[RunRow]) -> Vec<String> {
+    runs.iter().enumerate().map(|(i, run)| format!("{}{}", key(i), link(&run.run))).collect()
+}
+
+/// What a run was told, and where it was made.
+fn told(run: &RunRow) -> Vec<(String, String)> {
+    let mut own = settings(run);
+    own.extend(run.plan.as_ref().map(|plan| ("seed".to_owned(), plan.seed.to_string())));
+    own.push(("origin".into(), run.origin.clone()));
+    own.push(("host".into(), run.host.clone()));
+    own.push(("version".into(), format!("{} ({})", run.build[0], run.build[1])));
+    own
+}
+
+fn settings_table(site: &ServerState, runs: &[RunRow]) -> BesideTable {
+    let all: Vec<Vec<(String, String)>> = runs.iter().map(told).collect();
+    let mut names: Vec<&String> = Vec::new();
+    for (name, _) in all.iter().flatten() {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    let value = |own: &Vec<(String, String)>, name: &str| -> Cell {
+        let found = own.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
+        (found.unwrap_or_else(|| NONE.into()), false)
+    };
+    let row = |name: &String| (name.clone(), all.iter().map(|own| value(own, name)).collect());
+    let mut rows: Vec<(String, Vec<Cell>)> = names.into_iter().map(row).collect();
+    if let Ok(group) = site.cache.group() {
+        let of = |run: &RunRow| {
+            let member = group.members.iter().find(|m| m.run.as_deref() == Some(&run.run));
+            (member.and_then(|m| m.study.clone()).unwrap_or_else(|| NONE.into()), false)
+        };
+        rows.insert(0, ("study".into(), runs.iter().map(of).collect()));
+    }
+    let (title, note) = ("Settings that differ", "");
+    BesideTable { id: "settings", title, note, heads: heads(runs), figures: false, rows }
+}
+
+fn figures_table(runs: &[RunRow], of: &Figures) -> BesideTable {
+    let mut heads = heads(runs);
+    if runs.len() == 2 {
+        heads.push("first, % of second".into());
+    }
+    let mut rows = Vec::new();
+    for figure in of.of_runs() {
+        let values: Vec<Option<f64>> = runs.iter().map(|run| run.figure(figure)).collect();
+        if values.iter().all(Option::is_none) {
+            continue;
+        }
+        let response = Response::figure(of, figure.name, false);
+        let better = |a: f64, b: f64| response.better(a, b);
+        let better = (!NEITHER.contains(&figure.name)).then_some(&better as &dyn Fn(f64, f64) -> bool);
+        // Numbers of many digits are hard to compare.
+        let (name, show): (String, fn(f64) -> String) = match figure.unit {
+            "bytes" => (figure.name.into(), bytes),
+            _ => (response.named(), number),
+        };
+        let mut cells = figures(&values, show, better);
+        if let [first, second] = values.as_slice() {
+            let part = first.zip(*second).filter(|(_, b)| *b != 0.0).map(|(a, b)| number(100.0 * a / b));
+            cells.push((part.unwrap_or_else(|| "–".into()), false));
+        }
+        rows.push((name, cells));
+    }
+    let (title, note) = ("Figures", "The best of each row is marked.");
+    BesideTable { id: "figures", title, note, heads, figures: true, rows }
+}
+
+/// Why they differ, and their charts.
+pub fn explained(
+    store: &Store,
+    runs: &[RunRow],
+    against: CurveAxis,
+) -> Result<(String, Vec<Figure>), RecordError> {
+    let (mut explained, mut told) = (Vec::new(), String::new());
+    for run in runs {
+        match Explanation::new(&RecordedRun::read(store, run)?) {
+            Ok(explanation) => explained.push(explanation),
+            Err(error) => told += &(note(&format!("{}: {error}", called(run))) + "\n"),
+        }
+    }
+    told += &differences(&explained);
+    let named: Vec<(String, RunRow)> = runs.iter().map(|run| (called(run), run.clone())).collect();
+    let mut figures: Vec<Figure> = learning(store, &named, against)?.into_iter().collect();
+    if runs.len() == 2 {
+        explained.iter().for_each(|explanation| told += &explanation_html(explanation));
+        for (i, run) in runs.iter().enumerate() {
+            for mut figure in drawn::charts(store, run)? {
+                figure.id = format!("{}-{}", figure.id, i + 1);
+                figure.title = format!("{} of {}", figure.title, called(run));
+                figures.push(figure);
+            }
+        }
+    }
+    Ok((told, figures))
+}
+
+/// Each run against the fastest, and where their time goes.
+fn differences(explained: &[Explanation]) -> String {
+    if explained.len() < 2 {
+        return String::new();
+    }
+    let mut html = String::from("<section><h2>What makes the difference</h2>");
+    if let [a, b] = explained {
+        html += &format!("<p>{}</p>", escape(&RunComparison::new(a, b).sentence));
+        return html + "</section>\n";
+    }
+    let fastest = explained.iter().max_by(|a, b| a.samples_per_s.total_cmp(&b.samples_per_s));
+    html += "<p class=\"note\">Each run beside the fastest one.</p><ul>";
+    for other in explained {
+        if let Some(fastest) = fastest.filter(|fastest| fastest.run != other.run) {
+            html += &format!("<li>{}</li>", escape(&RunComparison::new(other, fastest).sentence));
+        }
+    }
+    html += "</ul>";
+    let head = ["run", "step, ms", "compute, %", "send, %", "wait, %", "update, %"];
+    let note = "Medians over the workers, as parts of a step.";
+    let mut sheet = TextTable::new("Where a step's time goes", &head, 1, note);
+    for one in explained {
+        let workers = || one.ranks.iter().filter(|rank| rank.role == "worker");
+        let part = |of: fn(&paceline_analyze::RankTimes) -> f64| {
+            let parts: Vec<f64> = workers().map(|rank| 100.0 * of(rank) / rank.step_s.max(1e-12)).collect();
+            if parts.is_empty() { "–".to_owned() } else { number(median(&parts)) }
+        };
+        let mut row = vec![one.run.clone(), number(1e3 * one.step_s)];
+        row.extend([part(|r| r.compute_s), part(|r| r.send_s), part(|r| r.wait_s), part(|r| r.apply_s)]);
+        sheet.rows.push(row);
+    }
+    html + &sheet.html() + "</section>\n"
+}
