@@ -7,6 +7,7 @@
 //! - `noise`: noise and drift, which every interval stands on
 //! - `best`, `alone`, `misses`, [`importance`], `influence`, [`ranks`], `transfer`, [`scaling`]: one question each
 //! - `explain`: why a run is slow, from its recorded events
+//! - `selection`: some of the recorded runs, in an order; `listing`: runs as a list
 //! - [`sheet`]: small tables as text, Markdown and HTML
 //! - `statistics`: medians, quantiles, spreads; `distributions`: tails and quantiles
 //! - [`figure`]: a chart as data, for plotly, as SVG or CSV; [`charts`]: those of a study; [`report`]: all in a page
@@ -31,12 +32,14 @@ mod findings;
 pub mod importance;
 mod influence;
 mod linear;
+mod listing;
 mod misses;
 mod noise;
 mod phrases;
 pub mod ranks;
 pub mod report;
 pub mod scaling;
+mod selection;
 pub mod sheet;
 mod sheets;
 mod statistics;
@@ -55,10 +58,12 @@ pub use explain::{
 };
 pub use findings::{Finding, FindingKind};
 pub use influence::InfluenceModel;
+pub use listing::ListedRun;
 pub use misses::{MissPattern, Misses};
 pub use noise::{Controls, Drift, Noise, NoiseSource};
 pub use paceline_statistics::distinct;
 pub use phrases::BestWords;
+pub use selection::{ChosenRuns, RunSelection, UnknownName};
 pub use statistics::{Quantiles, Spread};
 pub use table::{StudyTable, StudyTableError};
 pub use transfer::WorkloadTransfer;

@@ -50,7 +50,7 @@ pub use machine::Machine;
 pub use observer::Observer;
 pub use recorder::{Recorder, Recording, SAMPLE_HZ, Ship, WaitForRoom};
 pub use row::{Batch, NOBODY, RankSample, StepRow, TraceKind, TraceRow};
-pub use store::{Record, RecordError, Store};
+pub use store::{NewRun, Record, RecordError, RunLabels, Store};
 pub use table::{Column, Table, VIEWS, tables};
 pub use tree::{ProcessTree, TreeSummary};
 pub use words::EventWords;

@@ -8,6 +8,7 @@
 //! - `drive`: making the runs
 //! - `outline`: what would be run
 //! - `report`: what came of them; `table`: the same as the input of an analysis; `group`: as the live page shows it
+//! - `members`: which study a recorded run belongs to
 //! - `export`: for other tools
 //! - `registries`: whatever runs and studies can name
 //! - `overhead`: what recording costs, by pairs of runs
@@ -24,6 +25,7 @@ mod drive;
 mod error;
 mod export;
 mod group;
+mod members;
 mod outline;
 mod overhead;
 mod predict;
@@ -42,6 +44,7 @@ pub use drive::{StudyEvent, StudyObserver, drive};
 pub use error::StudyFailure;
 pub use export::{StudySheet, ranks, runs};
 pub use group::StudyStore;
+pub use members::name_studies;
 pub use outline::{StudyOutline, probe};
 pub use overhead::{OverheadPair, OverheadRequest, RecordingOverhead};
 pub use paceline_analyze::chart::duration;

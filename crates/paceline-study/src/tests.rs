@@ -5,7 +5,7 @@ use paceline_plan::{Study, Value};
 use paceline_record::figures::{FigureKind, Figures, PredictionBasis, RunFigure, less};
 use paceline_record::process::Started;
 use paceline_record::store::{Build, Record};
-use paceline_record::{Event, Store};
+use paceline_record::{Event, NewRun, RunLabels, RunOrigin, Store};
 use paceline_virtual::run::{Scenario, run};
 use paceline_virtual::{Terms, predict};
 
@@ -72,17 +72,10 @@ fn a_figure_of_one_line_is_known_to_studies_analyses_predictions_and_exports() {
         let point = paceline_plan::Point(vec![Some(level)]);
         points.push(predicted::PointPrediction { point, levels, prediction });
         let build = Build { version: "1", commit: "c", rustc: "r" };
-        Record::create(
-            folder.path(),
-            &format!("r{id}"),
-            &plan,
-            build,
-            &registries.settings.registries.metrics,
-            None,
-        )
-        .unwrap()
-        .finish(&result)
-        .unwrap();
+        let (id, labels) = (format!("r{id}"), RunLabels::default());
+        let new = NewRun { id: &id, plan: &plan, labels: &labels, origin: RunOrigin::Measured };
+        let metrics = &registries.settings.registries.metrics;
+        Record::create(folder.path(), &new, build, metrics, None).unwrap().finish(&result).unwrap();
     }
     assert!(figures.predicted().contains(&"halved_s"));
     let compared = predicted::compare(&study, &known, &points);

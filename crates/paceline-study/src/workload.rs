@@ -7,6 +7,7 @@ use paceline_data::Dataset;
 use paceline_explore::schedule::{End, PlannedRun, Role};
 use paceline_plan::study::MetricsFile;
 use paceline_plan::{Plan, Point, Study, StudyError, Value, Workload, nearest};
+use paceline_record::RunLabels;
 use paceline_record::figures::{COST, Figures, INFER};
 use paceline_resolve::{DEFAULT_EPOCHS, PlanSettings, TypedPlan, resolve};
 use regex::Regex;
@@ -103,7 +104,8 @@ pub(crate) fn call(
                 PlanSettings::from_values(&registries.settings, &settings(study, registries, fixed, job))?;
             let recording = Some(settings.recording()?);
             let task = TrialTask::Train { store: store.to_owned(), recording };
-            Call::own(&TrialDocument::new(task, resolve(&settings)?, &settings))
+            let labels = RunLabels { study: Some(study.name.clone()), ..RunLabels::default() };
+            Call::own(&TrialDocument::new(task, resolve(&settings)?, &settings).labelled(labels))
         }
         Workload::Command { run, .. } => {
             let (levels, seed) = (levels(study, job), study.seed.wrapping_add(job.repeat));

@@ -8,8 +8,10 @@ use paceline_launch::run::{self, Launch};
 use paceline_launch::{CheckpointContext, Interrupt, capacity};
 use paceline_plan::Plan;
 use paceline_record::process::Started;
-use paceline_record::store::{EventSink, OutOfSpace, scarce};
-use paceline_record::{Checkpoints, Damaged, Event, Record, Recording, RunOrigin, RunResult};
+use paceline_record::store::{EventSink, OutOfSpace, run_folder, scarce};
+use paceline_record::{
+    Checkpoints, Damaged, Event, NewRun, Record, Recording, RunLabels, RunOrigin, RunResult,
+};
 use paceline_resolve::TypedPlan;
 use paceline_train::{model, weights};
 
@@ -30,11 +32,8 @@ pub struct RunRequest {
     pub resumes: bool,
     /// What is recorded, if anything is.
     pub recording: Option<Recording>,
-}
-
-/// The folder of a run's files, in the store's.
-pub fn folder(store: &Path, run: &str) -> PathBuf {
-    store.join("runs").join(run)
+    /// What people call it; a run that goes on has its own already.
+    pub labels: RunLabels,
 }
 
 /// Stores the end of a run that ended well, and prints its result whether or not the store took it.
@@ -68,7 +67,7 @@ impl RunRequest {
         let done = self.run(listening, show, started, &mut record, &mut follow);
         follow.finish();
         // It may hold nothing: a key that went with the run, checkpoints that were never made.
-        let _ = std::fs::remove_dir(folder(&self.store, &self.run));
+        let _ = std::fs::remove_dir(run_folder(&self.store, &self.run));
         let mut result = match done {
             Ok(result) => result,
             Err(failure) => {
@@ -108,7 +107,7 @@ impl RunRequest {
             interrupt.arm();
         }
         *record = self.record(show)?;
-        let folder = folder(&self.store, id);
+        let folder = run_folder(&self.store, id);
         show.detail(|| {
             let (train, test) = (dataset.train.len(), dataset.test.len());
             let record = match record {
@@ -177,8 +176,12 @@ impl RunRequest {
             // A reader that has gone away is noticed when the result is written.
             Box::new(|line: &str| drop(output::json_line(line))) as EventSink
         });
-        let open = if self.resumes { Record::reopen } else { Record::create };
-        Ok(Some(open(&self.store, &self.run, &self.plan, BUILD, &registries().runs().metrics, told)?))
+        let (store, id, plan, metrics) = (&self.store, &self.run, &self.plan, &registries().runs().metrics);
+        if self.resumes {
+            return Ok(Some(Record::reopen(store, id, plan, BUILD, metrics, told)?));
+        }
+        let new = NewRun { id, plan, labels: &self.labels, origin: RunOrigin::Measured };
+        Ok(Some(Record::create(store, &new, BUILD, metrics, told)?))
     }
 
     /// Where the run's checkpoints are, what it goes on from, and what ends it early.

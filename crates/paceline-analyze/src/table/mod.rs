@@ -13,7 +13,7 @@ use crate::figure::ChartAxis;
 
 pub use csv::{ColumnRoles, MOST_ROWS, RowSample, StudyTableError, read};
 pub use paceline_plan::Goal;
-pub use recorded::{NONE, recorded, settings, varied};
+pub use recorded::{NONE, all_settings, recorded, settings, varied};
 pub use response::{Response, number, short};
 
 /// Runs, what varied between them, and what they measured.

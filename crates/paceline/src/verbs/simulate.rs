@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use paceline_plan::PlanError;
 use paceline_record::process::{self, Started};
 use paceline_record::store::EventSink;
-use paceline_record::{Event, Record, RunOrigin};
+use paceline_record::{Event, NewRun, Record, RunOrigin};
 use paceline_resolve::{TypedPlan, resolve};
 use paceline_train::{model, weights};
 use paceline_virtual::run::{self, Scenario};
@@ -118,7 +118,11 @@ pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
         Scenario { plan: &plan, dataset: &dataset, terms, learn: args.learn, trace, run: &id, started };
     let told = show.json.then(|| Box::new(|line: &str| drop(output::json_line(line))) as EventSink);
     let mut record = recording
-        .map(|(store, _)| Record::simulated(&store, &id, &plan, BUILD, &registries().runs().metrics, told))
+        .map(|(store, _)| {
+            let labels = &args.train.labels();
+            let new = NewRun { id: &id, plan: &plan, labels, origin: RunOrigin::Simulated };
+            Record::create(&store, &new, BUILD, &registries().runs().metrics, told)
+        })
         .transpose()?;
     let mut follow = Follow::new(show, RunOrigin::Simulated, record.is_none());
     let result = run::run(&scenario, &mut |event: Event<'_>| {
