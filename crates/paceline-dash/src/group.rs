@@ -33,9 +33,6 @@ pub struct StudyOverview {
     pub group: Group,
 }
 
-/// The factor of studies of several workloads that says which one a run had.
-const WORKLOAD: &str = "workload";
-
 /// What a run was told, by name.
 pub type RunSettings = Arc<Vec<(String, String)>>;
 
@@ -112,6 +109,14 @@ impl Member {
     /// The same with these figures.
     pub fn measuring(mut self, values: impl IntoIterator<Item = Option<f64>>) -> Self {
         self.values = values.into_iter().map(|value| value.filter(|v| v.is_finite())).collect();
+        self
+    }
+
+    /// The same with what people call it, and where it belongs.
+    fn labelled(mut self, row: &RunRow) -> Self {
+        let labels = row.labels.clone();
+        (self.given_name, self.tags, self.archived) = (labels.name, labels.tags, row.archived);
+        (self.study, self.workload, self.began_s) = (labels.study, labels.workload, Some(row.started_s));
         self
     }
 
@@ -199,7 +204,6 @@ impl Group {
             Member {
                 number: row.id as u64,
                 run: Some(row.run.clone()),
-                began_s: Some(row.started_s),
                 state: row.state.clone(),
                 error: row.error.clone(),
                 levels: factors.iter().map(level).collect(),
@@ -208,29 +212,35 @@ impl Group {
                 simulated: row.origin == "simulated",
                 ..Member::default()
             }
+            .labelled(row)
             .measuring(read.iter().map(|figure| row.figure((*figure)?)))
         };
         let members = rows.iter().map(member).collect();
         Self { constants, ..Self::new("All recorded runs", factors, responses, members) }
     }
 
-    /// Notes which runs were made by these studies.
-    pub fn belong<'a>(&mut self, studies: impl Iterator<Item = &'a Group>) {
-        let mut owners: HashMap<&str, (&str, Option<&str>)> = HashMap::new();
-        for study in studies {
-            let workload = study.factors.iter().position(|factor| factor == WORKLOAD);
-            for member in &study.members {
-                let level = workload.and_then(|f| member.levels.get(f)).map(String::as_str);
-                if let Some(run) = &member.run {
-                    owners.insert(run, (&study.title, level));
-                }
+    /// The same, of a study: its runs with what people call them.
+    pub fn labelled(mut self, rows: &[Arc<RunRow>]) -> Self {
+        let rows: HashMap<&str, &RunRow> = rows.iter().map(|row| (row.run.as_str(), &**row)).collect();
+        for member in &mut self.members {
+            if let Some(row) = member.run.as_deref().and_then(|run| rows.get(run)) {
+                // That all of them belong to this study needs no words, and its workloads are a factor.
+                *member = Member { study: None, workload: None, ..std::mem::take(member).labelled(row) };
             }
         }
-        for member in &mut self.members {
-            if let Some((study, workload)) = member.run.as_deref().and_then(|run| owners.get(run)) {
-                member.study = Some((*study).to_owned());
-                member.workload = workload.map(str::to_owned);
-            }
+        self
+    }
+
+    /// Notes which runs were made by these studies, where runs of older versions do not say so themselves.
+    pub fn belong<'a>(&mut self, studies: impl Iterator<Item = &'a Self>) {
+        let mut owners: HashMap<&str, &str> = HashMap::new();
+        for study in studies {
+            let runs = study.members.iter().filter_map(|member| member.run.as_deref());
+            owners.extend(runs.map(|run| (run, study.title.as_str())));
+        }
+        for member in self.members.iter_mut().filter(|member| member.study.is_none()) {
+            let owner = member.run.as_deref().and_then(|run| owners.get(run));
+            member.study = owner.map(|study| (*study).to_owned());
         }
     }
 

@@ -28,15 +28,17 @@
       const now = document.getElementById(next.id);
       if (!now || sent.get(next.id) === next.outerHTML) continue;
       // Somebody is choosing there: what he chose must not be taken away.
-      if (!force && now.matches("#filters") && (now.contains(document.activeElement) || now.querySelector("details[open]"))) continue;
+      const choosing = now.matches("#filters") ? now.contains(document.activeElement) || now.querySelector("details[open]")
+        : now.querySelector("details.filter[open]");
+      if (!force && choosing) continue;
       const raw = next.outerHTML, focus = now.contains(document.activeElement) ? place(document.activeElement) : null;
       const open = Array.from(now.querySelectorAll("details"), (d) => d.open);
-      const wide = now.querySelector(".wide"), left = wide ? wide.scrollLeft : 0;
+      const wide = Array.from(now.querySelectorAll(".wide"), (w) => [w.scrollLeft, w.scrollTop]);
       const part = document.importNode(next, true);
       now.replaceWith(part);
       sent.set(next.id, raw);
-      if (!force && now.matches("#told")) part.querySelectorAll("details").forEach((d, i) => { d.open = Boolean(open[i]); });
-      if (part.querySelector(".wide")) part.querySelector(".wide").scrollLeft = left;
+      if (!force && now.matches("#told, #head")) part.querySelectorAll("details").forEach((d, i) => { d.open = Boolean(open[i]); });
+      part.querySelectorAll(".wide").forEach((w, i) => { if (wide[i]) [w.scrollLeft, w.scrollTop] = force ? [wide[i][0], 0] : wide[i]; });
       const found = focus && part.querySelector(focus);
       if (found) found.focus({ preventScroll: true });
     }
@@ -45,6 +47,7 @@
     if (news && words && told !== null && words !== told) news.textContent = words;
     told = words || "";
     picks();
+    copies();
     charts(fresh);
     lines(fresh);
     later();
@@ -147,6 +150,25 @@
       : count < 2 ? "Pick runs to compare (" + count + " picked)" : "Compare the " + count + " picked runs";
   }
 
+  // Buttons that copy a command: without scripts they are not there, and where a browser does not let pages copy, the
+  // command is selected.
+  function copies() {
+    for (const button of document.querySelectorAll("button[data-copy]")) button.hidden = false;
+  }
+  document.addEventListener("click", async function (event) {
+    const button = event.target.closest("button[data-copy]");
+    if (!button) return;
+    const command = document.getElementById(button.dataset.copy);
+    getSelection().selectAllChildren(command);
+    try {
+      await navigator.clipboard.writeText(command.textContent);
+      button.textContent = "copied";
+    } catch (error) {
+      button.textContent = document.execCommand("copy") ? "copied" : "press Ctrl+C";
+    }
+    setTimeout(function () { button.textContent = "copy"; }, 2000);
+  });
+
   // An address with what is picked now.
   function picked(url) {
     url.searchParams.delete("pick");
@@ -215,6 +237,7 @@
   const head = document.getElementById("head");
   told = head ? head.dataset.news : "";
   picks();
+  copies();
   charts(null);
   lines(null);
   later();

@@ -35,7 +35,7 @@ pub struct View {
 }
 
 pub enum GroupKind {
-    Study(Arc<StudyOverview>),
+    Study(Box<StudyOverview>),
     Runs(Arc<Group>),
 }
 

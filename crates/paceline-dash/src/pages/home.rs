@@ -6,10 +6,9 @@ use paceline_analyze::sheet::escape;
 use paceline_analyze::table::number;
 use paceline_record::store::RunRow;
 
-use super::parts::{badge, link, moment, progress, seconds, state};
+use super::parts::{badge, link, moment, progress, seconds, state, study_link, tagged, tags};
 use super::{PageResult, Room, failed, frame};
 use crate::group::StudyOverview;
-use crate::query::encode;
 use crate::route::ServerState;
 
 const LATEST: usize = 12;
@@ -39,12 +38,13 @@ pub fn page(site: &ServerState) -> PageResult {
              <th scope=\"col\">what</th><th scope=\"col\">strategy</th><th scope=\"col\" class=\"figure\">workers</th>\
              <th scope=\"col\" class=\"figure\">speed, samples/s</th><th scope=\"col\" class=\"figure\">accuracy, %</th>\
              <th scope=\"col\">began</th></tr></thead><tbody>\n";
-    runs.iter().rev().take(LATEST).for_each(|run| body += &row(run));
+    let listed = || runs.iter().filter(|run| !run.archived);
+    listed().rev().take(LATEST).for_each(|run| body += &row(run));
     let _ = writeln!(
         body,
         "</tbody></table></div><p><a href=\"/runs\">All {} {}, with filters and charts</a></p></section>",
-        runs.len(),
-        if runs.len() == 1 { "run" } else { "runs" }
+        listed().count(),
+        if listed().count() == 1 { "run" } else { "runs" }
     );
     Ok(frame(Room::Overview, "Overview", &body))
 }
@@ -57,9 +57,10 @@ fn row(run: &RunRow) -> String {
     });
     let or = |value: Option<f64>| value.map_or_else(|| "–".into(), number);
     format!(
-        "<tr><th scope=\"row\">{}</th><td>{}</td><td>{}</td><td>{}</td><td class=\"figure\">{}</td>\
+        "<tr><th scope=\"row\">{}{}</th><td>{}</td><td>{}</td><td>{}</td><td class=\"figure\">{}</td>\
          <td class=\"figure\">{}</td><td class=\"figure\">{}</td><td>{}</td></tr>\n",
-        link(&run.run),
+        link(run),
+        tags(&run.labels.tags, false, tagged),
         state(run),
         escape(&what),
         escape(plan.map_or("?", |p| &p.strategy)),
@@ -85,9 +86,8 @@ fn under_way(runs: &[std::sync::Arc<RunRow>], studies: &[Named]) -> String {
         let left = study.left_s.map_or_else(String::new, |s| format!("about {} left", seconds(s)));
         let _ = writeln!(
             cards,
-            "<li class=\"card\"><h3>Study <a href=\"/study/{}\">{}</a></h3>{}<p class=\"note\">{}</p></li>",
-            encode(name),
-            escape(name),
+            "<li class=\"card\"><h3>Study {}</h3>{}<p class=\"note\">{}</p></li>",
+            study_link(name),
             ended(study),
             escape(&left)
         );
@@ -103,7 +103,7 @@ fn under_way(runs: &[std::sync::Arc<RunRow>], studies: &[Named]) -> String {
         let _ = writeln!(
             cards,
             "<li class=\"card\"><h3>Run {}</h3>{}<p class=\"note\">{}</p></li>",
-            link(&run.run),
+            link(run),
             progress(run.steps_done, run.steps.unwrap_or(0), "steps"),
             escape(&figures.join(", "))
         );
@@ -135,7 +135,7 @@ fn table_of_studies(studies: &[Named]) -> String {
              <th scope=\"col\">runs</th><th scope=\"col\" class=\"figure\">failed</th><th scope=\"col\">best so far</th>\
              <th scope=\"col\">with</th></tr></thead><tbody>\n";
     for (name, study) in studies {
-        let title = format!("<a href=\"/study/{}\">{}</a>", encode(name), escape(name));
+        let title = study_link(name);
         let study = match study {
             Ok(study) => study,
             Err(error) => {

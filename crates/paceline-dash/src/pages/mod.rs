@@ -16,6 +16,7 @@ use paceline_analyze::sheet::escape;
 use paceline_record::{RecordError, Store};
 
 use crate::background::{BackgroundResult, Fragment, PATIENCE};
+use crate::group::StudyOverview;
 use crate::query::{Query, decode, encode};
 use crate::route::ServerState;
 
@@ -152,6 +153,7 @@ fn all_runs(site: &ServerState) -> Result<group::View, Page> {
 
 fn of_study(site: &ServerState, name: &str) -> Result<group::View, Page> {
     let missing = |error: String| problem(StatusCode::NOT_FOUND, "This study cannot be shown", &error);
-    let study = site.cache.study(name).map_err(missing)?;
-    Ok(group::View { base: format!("/study/{}", encode(name)), of: group::GroupKind::Study(study) })
+    let mut study = StudyOverview::clone(&*site.cache.study(name).map_err(missing)?);
+    study.group = study.group.labelled(&site.cache.runs().unwrap_or_default());
+    Ok(group::View { base: format!("/study/{}", encode(name)), of: group::GroupKind::Study(Box::new(study)) })
 }

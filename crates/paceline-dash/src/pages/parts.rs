@@ -18,26 +18,42 @@ pub fn badge(state: &str) -> String {
     format!("<span class=\"badge {kind}\">{}</span>", escape(state))
 }
 
-pub fn link(run: &str) -> String {
-    format!("<a href=\"/run/{}\">{}</a>", encode(run), escape(run))
+/// What a run is called: the name that somebody gave it, else its id.
+pub fn called(run: &RunRow) -> &str {
+    run.labels.name.as_deref().unwrap_or(&run.run)
 }
 
-/// Tags, each with where it leads.
-pub fn tags(tags: &[String], to: impl Fn(&str) -> String) -> String {
+pub fn link(run: &RunRow) -> String {
+    let [id, called] = [&run.run, called(run)].map(escape);
+    format!("<a href=\"/run/{}\" title=\"{id}\">{called}</a>", encode(&run.run))
+}
+
+/// A link to the runs of a tag.
+pub fn tagged(tag: &str) -> String {
+    format!("/runs?tag={}", encode(tag))
+}
+
+pub fn study_link(study: &str) -> String {
+    format!("<a href=\"/study/{}\">{}</a>", encode(study), escape(study))
+}
+
+/// Tags, each with where it leads; `here` says that it is the same page.
+pub fn tags(tags: &[String], here: bool, to: impl Fn(&str) -> String) -> String {
     if tags.is_empty() {
         return String::new();
     }
+    let go = if here { " data-go" } else { "" };
     let chip = |tag: &String| {
         let [to, tag] = [&to(tag), tag].map(|text| escape(text));
-        format!("<li><a data-go class=\"tag\" href=\"{to}\" title=\"runs with the tag {tag}\">{tag}</a></li>")
+        format!("<li><a{go} class=\"tag\" href=\"{to}\" title=\"runs with the tag {tag}\">{tag}</a></li>")
     };
     format!("<ul class=\"tags\" aria-label=\"Tags\">{}</ul>", tags.iter().map(chip).collect::<String>())
 }
 
-/// The state of a run, and whether it was made in virtual time.
+/// The state of a run, whether it was made in virtual time, and whether it is archived.
 pub fn state(run: &RunRow) -> String {
-    let simulated = " <span class=\"badge other\">simulated</span>";
-    badge(&run.state) + if run.origin == "simulated" { simulated } else { "" }
+    let mark = |word: &str, holds: bool| if holds { format!(" {}", badge(word)) } else { String::new() };
+    badge(&run.state) + &mark("simulated", run.origin == "simulated") + &mark("archived", run.archived)
 }
 
 /// A figure with its name above and a remark below.

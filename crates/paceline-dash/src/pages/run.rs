@@ -11,7 +11,7 @@ use paceline_analyze::{Explanation, RecordedRun};
 use paceline_record::store::RunRow;
 use paceline_record::{RecordError, Store};
 
-use super::parts::{self, bytes, moment, progress, seconds, state, tile};
+use super::parts::{self, bytes, called, moment, progress, seconds, state, study_link, tagged, tags, tile};
 use super::{Page, PageResult, Room, failed, frame, note, of_store};
 use crate::background::{BackgroundResult, Fragment};
 use crate::group::stamp;
@@ -27,12 +27,15 @@ pub fn find(site: &ServerState, name: &str) -> Result<RunRow, Page> {
 pub fn page(site: &ServerState, name: &str) -> PageResult {
     let run = find(site, name)?;
     let shown = explained(site, &run);
-    let mut body = head(&run);
+    let group = site.cache.group().ok();
+    let member = group.iter().flat_map(|group| &group.members).find(|m| m.run.as_deref() == Some(&run.run));
+    let mut body = head(&run, member.and_then(|m| m.study.as_deref()));
     body += &parts::told(&shown);
     body += &parts::charts(&shown, &format!("/run/{}/charts", encode(&run.run)));
+    body += &commands(&run);
     body += &ranks(&run);
     body += &plan(&run);
-    Ok(frame(Room::None, &format!("Run {}", run.run), &body))
+    Ok(frame(Room::None, &format!("Run {}", called(&run)), &body))
 }
 
 pub fn charts(site: &ServerState, name: &str) -> PageResult {
@@ -61,7 +64,7 @@ fn fragment(store: &Store, run: &RunRow) -> Result<Fragment, RecordError> {
     Ok(Fragment { told, charts: parts::figures(&figures), of: format!("{} steps", run.steps_done) })
 }
 
-fn head(run: &RunRow) -> String {
+fn head(run: &RunRow, study: Option<&str>) -> String {
     let steps = run.steps.unwrap_or(run.steps_done);
     let news = format!("run {}: {}", run.run, run.state);
     let what = run.plan.as_ref().map_or_else(String::new, |p| {
@@ -72,15 +75,20 @@ fn head(run: &RunRow) -> String {
     let mut html = format!(
         "<div id=\"head\" data-live data-news=\"{}\"><p class=\"crumbs\"><a href=\"/\">Overview</a> / \
          <a href=\"/runs\">Runs</a> / Run</p>\
-         <h1>{} {}</h1>\n<p class=\"note\">{}; began {} on {}</p>\n<p class=\"long\">{}</p>\n",
+         <h1>{} {}</h1>\n{}<p class=\"note\">{}{}; began {} on {}</p>\n<p class=\"long\">{}</p>\n",
         escape(&news),
-        escape(&run.run),
+        escape(called(run)),
         state(run),
+        tags(&run.labels.tags, false, tagged),
         escape(&what),
+        belongs(run, study),
         moment(run.started_s),
         escape(&run.host),
         progress(run.steps_done, steps, "steps")
     );
+    if let Some(note) = &run.labels.note {
+        let _ = writeln!(html, "<p class=\"noted\">{}</p>", escape(note));
+    }
     if let Some(error) = &run.error {
         let _ = writeln!(html, "<p class=\"error\" role=\"note\"><b>Why it ended:</b> {}</p>", escape(error));
     }
@@ -101,6 +109,43 @@ fn head(run: &RunRow) -> String {
         html += &tile("time to accuracy", &seconds(reached), "the target was reached");
     }
     html + "</dl></div>\n"
+}
+
+/// Its id where it has a name, and the study and workload that it belongs to.
+fn belongs(run: &RunRow, study: Option<&str>) -> String {
+    let mut html = String::new();
+    if run.labels.name.is_some() {
+        let _ = write!(html, "; run <code>{}</code>", escape(&run.run));
+    }
+    if let Some(study) = study {
+        let _ = write!(html, "; study {}", study_link(study));
+    }
+    if let Some(workload) = &run.labels.workload {
+        let to = format!("/runs?workload={}", encode(workload));
+        let _ = write!(html, "; workload <a href=\"{to}\">{}</a>", escape(workload));
+    }
+    html
+}
+
+/// How the run is made again, and how people call it something.
+fn commands(run: &RunRow) -> String {
+    let mut html = String::from("<section id=\"commands\" data-live><h2>On the command line</h2>");
+    if let Some(command) = &run.labels.command {
+        html += &copyable("again", "The same run again, with its seed:", command);
+    }
+    let edit = format!("paceline runs edit {} --name NAME --tag TAG --note TEXT", run.run);
+    html +=
+        &copyable("edit", "Give it a name, tags or a note; these pages change nothing themselves:", &edit);
+    html + "</section>\n"
+}
+
+/// A command with a button that copies it; `live.js` shows the button.
+fn copyable(id: &str, words: &str, command: &str) -> String {
+    format!(
+        "<p class=\"note\">{words}</p><div class=\"command\"><pre><code id=\"command-{id}\">{}</code></pre>\
+         <button type=\"button\" data-copy=\"command-{id}\" hidden>copy</button></div>",
+        escape(command)
+    )
 }
 
 fn ranks(run: &RunRow) -> String {

@@ -6,7 +6,7 @@ use paceline_analyze::sheet::escape;
 use paceline_analyze::table::{number, short};
 
 use super::compare::MOST;
-use super::parts::{badge, day, tags};
+use super::parts::{badge, day, study_link, tags};
 use crate::columns::{Column, LONGEST, TableColumns};
 use crate::group::{Group, Member};
 use crate::query::{Query, encode};
@@ -187,7 +187,7 @@ fn row(place: Place<'_>, member: &Member, columns: &[Column], picks: &[&str]) ->
     if !member.role.is_empty() && member.role != "point" {
         let _ = write!(html, " <span class=\"role\">{}</span>", escape(member.role));
     }
-    html += &tags(&member.tags, |tag| {
+    html += &tags(&member.tags, true, |tag| {
         let more = if place.query.all("tag").any(|known| known == tag) {
             place.query.clone()
         } else {
@@ -198,8 +198,10 @@ fn row(place: Place<'_>, member: &Member, columns: &[Column], picks: &[&str]) ->
         format!("{}{}", place.base, more.address())
     });
     let _ = write!(html, "</th><td>{}", badge(&member.state));
-    if member.archived {
-        html += " <span class=\"role\">archived</span>";
+    for (word, holds) in [("archived", member.archived), ("simulated", member.simulated)] {
+        if holds {
+            let _ = write!(html, " <span class=\"role\">{word}</span>");
+        }
     }
     if let Some((done, all)) = member.progress {
         let _ = write!(html, " <span class=\"n\">{done}/{all} steps</span>");
@@ -219,7 +221,7 @@ fn cell(column: Column, member: &Member) -> String {
         }
         Column::Began => format!("<td class=\"n\">{}</td>", member.began_s.map_or_else(String::new, day)),
         Column::Study => match &member.study {
-            Some(study) => format!("<td><a href=\"/study/{}\">{}</a></td>", encode(study), escape(study)),
+            Some(study) => format!("<td>{}</td>", study_link(study)),
             None => "<td>–</td>".into(),
         },
         _ => {

@@ -97,7 +97,7 @@ impl Comparison {
 
     fn title(&self) -> String {
         match (self.runs.as_slice(), self.studies.as_slice()) {
-            ([a, b], []) => format!("{} and {}", runs::called(a), runs::called(b)),
+            ([a, b], []) => format!("{} and {}", parts::called(a), parts::called(b)),
             ([], [a, b]) => format!("{} and {}", a.0, b.0),
             (runs, []) => format!("{} runs beside each other", runs.len()),
             ([], studies) => format!("{} studies beside each other", studies.len()),

@@ -14,16 +14,20 @@ use paceline_statistics::median;
 
 use super::beside::{BesideTable, Cell, figures, key};
 use crate::pages::note;
-use crate::pages::parts::{bytes, link, state};
+use crate::pages::parts::{bytes, called, link, state, tagged, tags};
 use crate::query::Query;
 use crate::route::ServerState;
 
 /// Figures of which more is neither better nor worse.
 const NEITHER: [&str; 2] = ["steps", "samples"];
 
-/// What a run is called.
-pub fn called(run: &RunRow) -> String {
-    run.run.clone()
+/// What runs are called; where two have the same name, their ids tell them apart.
+fn names(runs: &[RunRow]) -> Vec<String> {
+    let name = |run: &RunRow| match runs.iter().filter(|other| called(other) == called(run)).count() {
+        1 => called(run).to_owned(),
+        _ => format!("{} ({})", called(run), run.run),
+    };
+    runs.iter().map(name).collect()
 }
 
 /// Settings and figures side by side.
@@ -40,7 +44,8 @@ pub fn tables(site: &ServerState, runs: &[RunRow], query: &Query) -> String {
         } else {
             String::new()
         };
-        html += &format!("<li>{}{} {}{gone}</li>\n", key(i), link(&run.run), state(run));
+        let tags = tags(&run.labels.tags, false, tagged);
+        html += &format!("<li>{}{} {}{tags}{gone}</li>\n", key(i), link(run), state(run));
     }
     html += "</ol>\n";
     if let [a, b] = runs {
@@ -59,7 +64,11 @@ pub fn tables(site: &ServerState, runs: &[RunRow], query: &Query) -> String {
 }
 
 fn heads(runs: &[RunRow]) -> Vec<String> {
-    runs.iter().enumerate().map(|(i, run)| format!("{}{}", key(i), link(&run.run))).collect()
+    let id = |run: &RunRow| match &run.labels.name {
+        Some(_) => format!("<small>{}</small>", escape(&run.run)),
+        None => String::new(),
+    };
+    runs.iter().enumerate().map(|(i, run)| format!("{}{}{}", key(i), link(run), id(run))).collect()
 }
 
 /// What a run was told, and where it was made.
@@ -92,6 +101,8 @@ fn settings_table(site: &ServerState, runs: &[RunRow]) -> BesideTable {
             (member.and_then(|m| m.study.clone()).unwrap_or_else(|| NONE.into()), false)
         };
         rows.insert(0, ("study".into(), runs.iter().map(of).collect()));
+        let of = |run: &RunRow| (run.labels.workload.clone().unwrap_or_else(|| NONE.into()), false);
+        rows.insert(1, ("workload".into(), runs.iter().map(of).collect()));
     }
     let (title, note) = ("Settings that differ", "");
     BesideTable { id: "settings", title, note, heads: heads(runs), figures: false, rows }
@@ -134,21 +145,23 @@ pub fn explained(
     against: CurveAxis,
 ) -> Result<(String, Vec<Figure>), RecordError> {
     let (mut explained, mut told) = (Vec::new(), String::new());
-    for run in runs {
-        match Explanation::new(&RecordedRun::read(store, run)?) {
+    let names = names(runs);
+    for (run, name) in runs.iter().zip(&names) {
+        let recorded = RecordedRun { run: name.clone(), ..RecordedRun::read(store, run)? };
+        match Explanation::new(&recorded) {
             Ok(explanation) => explained.push(explanation),
-            Err(error) => told += &(note(&format!("{}: {error}", called(run))) + "\n"),
+            Err(error) => told += &(note(&format!("{name}: {error}")) + "\n"),
         }
     }
     told += &differences(&explained);
-    let named: Vec<(String, RunRow)> = runs.iter().map(|run| (called(run), run.clone())).collect();
+    let named: Vec<(String, RunRow)> = names.iter().cloned().zip(runs.iter().cloned()).collect();
     let mut figures: Vec<Figure> = learning(store, &named, against)?.into_iter().collect();
     if runs.len() == 2 {
         explained.iter().for_each(|explanation| told += &explanation_html(explanation));
-        for (i, run) in runs.iter().enumerate() {
+        for (i, (name, run)) in named.iter().enumerate() {
             for mut figure in drawn::charts(store, run)? {
                 figure.id = format!("{}-{}", figure.id, i + 1);
-                figure.title = format!("{} of {}", figure.title, called(run));
+                figure.title = format!("{} of {name}", figure.title);
                 figures.push(figure);
             }
         }

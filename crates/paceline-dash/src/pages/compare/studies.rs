@@ -10,8 +10,8 @@ use paceline_statistics::{median, quantile, sorted};
 
 use super::beside::{BesideTable, Cell, figures as cells, key};
 use crate::group::{StudyOverview, by_level};
-use crate::pages::parts::badge;
-use crate::query::{Query, encode};
+use crate::pages::parts::{badge, study_link};
+use crate::query::Query;
 use crate::route::ServerState;
 
 type Named = (String, Arc<StudyOverview>);
@@ -33,7 +33,7 @@ pub fn tables(site: &ServerState, studies: &[Named], query: &Query) -> String {
         } else {
             String::new()
         };
-        html += &format!("<li>{}{} {}{gone}</li>\n", key(i), link(name), badge(study.state));
+        html += &format!("<li>{}{} {}{gone}</li>\n", key(i), study_link(name), badge(study.state));
     }
     html += "</ol>\n";
     html += &found(studies).html(studies.len(), "figures", "No run of them has ended well yet.");
@@ -41,12 +41,8 @@ pub fn tables(site: &ServerState, studies: &[Named], query: &Query) -> String {
     html
 }
 
-fn link(study: &str) -> String {
-    format!("<a href=\"/study/{}\">{}</a>", encode(study), escape(study))
-}
-
 fn heads(studies: &[Named]) -> Vec<String> {
-    studies.iter().enumerate().map(|(i, (name, _))| format!("{}{}", key(i), link(name))).collect()
+    studies.iter().enumerate().map(|(i, (name, _))| format!("{}{}", key(i), study_link(name))).collect()
 }
 
 /// Objectives of any of them, each once.
