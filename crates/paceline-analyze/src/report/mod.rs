@@ -38,7 +38,7 @@ pub fn embedded(value: &serde_json::Value) -> String {
     value.to_string().replace('<', "\\u003c").replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029")
 }
 
-/// A chart in a page; a drawing where scripts do not run.
+/// A chart in a page; with a drawing for paper, and for where scripts do not run.
 pub fn figure_html(figure: &Figure, still: bool) -> String {
     let (id, title) = (escape(&figure.id), escape(&figure.title));
     let chart = figure.plotly();
@@ -46,11 +46,12 @@ pub fn figure_html(figure: &Figure, still: bool) -> String {
     let mut html = format!(
         "<figure id=\"{id}\" class=\"chart\"><h3>{title}</h3>\n\
          <figcaption>{} <span class=\"n\">n = {}</span></figcaption>\n\
-         <div class=\"plot\" role=\"img\" aria-label=\"{title}\" style=\"min-height:{}px\"></div>\n\
-         <script type=\"application/json\">{}</script>\n",
+         <div class=\"wide\"><div class=\"plot\" role=\"img\" aria-label=\"{title}\" \
+         style=\"min-height:{}px;min-width:{}px\"></div></div>\n<script type=\"application/json\">{}</script>\n",
         escape(&figure.reading),
         escape(&figure.n),
         chart["layout"]["height"],
+        chart["layout"]["meta"]["width"],
         embedded(&chart)
     );
     if still {
@@ -60,7 +61,14 @@ pub fn figure_html(figure: &Figure, still: bool) -> String {
         };
         let svg = figure.svg();
         let files = [link("csv", "text/csv", &figure.csv()), link("svg", "image/svg+xml", &svg)];
-        let _ = writeln!(html, "<noscript>{svg}</noscript>\n<p class=\"files\">{}</p>", files.join(" "));
+        // On paper, and where scripts do not run, the drawing stands for the chart.
+        let _ = writeln!(
+            html,
+            "<img class=\"still\" alt=\"{title}\" src=\"data:image/svg+xml;charset=utf-8,{}\">\n\
+             <p class=\"files\">{}</p>",
+            percent(&svg),
+            files.join(" ")
+        );
     }
     html + "</figure>\n"
 }

@@ -167,7 +167,9 @@ fn many_runs_are_found_by_tags_and_filters_and_compared_in_a_browser() {
         ("lenet", "ring-allreduce", ""),
         ("mlp", "tree", " --name old"),
     ] {
-        at(&format!("train --quiet --model {model} --strategy {strategy} --workers 2 --steps 12 --eval-every 3{labels}"));
+        at(&format!(
+            "train --quiet --model {model} --strategy {strategy} --workers 2 --steps 12 --eval-every 3{labels}"
+        ));
     }
     at("runs archive old");
     at("simulate --quiet --workers 4 --steps 12");
