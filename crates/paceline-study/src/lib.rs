@@ -9,6 +9,7 @@
 //! - `outline`: what would be run
 //! - `report`: what came of them; `table`: the same as the input of an analysis; `group`: as the live page shows it
 //! - `members`: which study a recorded run belongs to
+//! - `method`: how they were made, for the report
 //! - `export`: for other tools
 //! - `registries`: whatever runs and studies can name
 //! - `overhead`: what recording costs, by pairs of runs
@@ -26,6 +27,7 @@ mod error;
 mod export;
 mod group;
 mod members;
+mod method;
 mod outline;
 mod overhead;
 mod predict;
@@ -45,6 +47,7 @@ pub use error::StudyFailure;
 pub use export::{StudySheet, ranks, runs};
 pub use group::StudyStore;
 pub use members::name_studies;
+pub use method::{described, method};
 pub use outline::{StudyOutline, probe};
 pub use overhead::{OverheadPair, OverheadRequest, RecordingOverhead};
 pub use paceline_analyze::chart::duration;

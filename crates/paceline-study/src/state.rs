@@ -85,6 +85,10 @@ pub struct StudyHistory {
     pub added_minutes: f64,
     /// What is expected of points before any is run.
     pub prior: Option<Prior>,
+    /// The version of the program that began it.
+    pub version: String,
+    /// From its beginning to the last thing that happened, in seconds since 1970.
+    pub period_s: Option<(f64, f64)>,
     /// Whether nothing was left to do.
     pub finished: bool,
     /// Whether its minutes were over before its runs were.
@@ -103,6 +107,8 @@ impl StudyHistory {
             added: 0,
             added_minutes: 0.0,
             prior: None,
+            version: env!("CARGO_PKG_VERSION").into(),
+            period_s: None,
             finished: false,
             time_over: false,
         }
@@ -116,12 +122,15 @@ impl StudyHistory {
         let damaged = |why: &str| StudyFailure::damaged(path, why);
         let mut known: Option<Self> = None;
         for entry in entries {
+            let at_s = entry["at_ms"].as_f64().map(|ms| 1e-3 * ms);
             let entry: Entry = serde_json::from_value(entry).map_err(|e| damaged(&e.to_string()))?;
-            if let Entry::Study { file, name, text, .. } = &entry {
+            if let Entry::Study { file, name, text, version, .. } = &entry {
                 let study = crate::parse(file, name, text, registries)?;
-                known = Some(Self::new(study, registries.clone()));
+                known = Some(Self { version: version.clone(), ..Self::new(study, registries.clone()) });
             }
             let begun = known.as_mut().ok_or_else(|| damaged("it does not begin with a study"))?;
+            begun.period_s =
+                at_s.map(|at| (begun.period_s.map_or(at, |(first, _)| first), at)).or(begun.period_s);
             begun.take(entry).map_err(damaged)?;
         }
         known.ok_or_else(|| damaged("it is empty"))

@@ -129,7 +129,7 @@ fn below(panel: &Panel, ruler: &Ruler<'_>, style: &DrawingStyle) -> TickLabels {
     // Numbers may be left out: one sees what stands between; of names, all are wanted.
     let thinned = if words { 1..=1 } else { 1..=ticks.len().div_ceil(4).max(1) };
     if let Some(n) = thinned.into_iter().find(|n| flat(&every(*n))) {
-        return TickLabels { ticks: every(n), upright: false, room: style.size + 6.0 };
+        return TickLabels { ticks: every(n), upright: false, room: style.size + 9.0 };
     }
     let step = match &panel.x.scale {
         AxisScale::Names(_) => ruler.step(),
@@ -202,7 +202,7 @@ impl Figure {
             for (column, panel) in row.iter().enumerate() {
                 let (_, y_ruler) = panel.rulers((0.0, 1.0), (plot, 0.0));
                 let (y, notes) = (beside(panel, &y_ruler, style), notes(panel, &y_ruler, plot, style));
-                let y_title = lines(&panel.y.title, style.size, plot, 2);
+                let y_title = lines(&panel.y.title, style.size, plot - style.size, 2);
                 let left = y.room + line * y_title.len() as f64 + 6.0;
                 let noted = notes.iter().map(|note| width(&note.text, style.size) + 26.0).fold(0.0, f64::max);
                 let right = noted.max(if panel.is_heat() { style.scale } else { 0.0 }) + 1.4 * style.size;

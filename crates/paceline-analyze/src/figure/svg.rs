@@ -138,9 +138,9 @@ impl Panel {
             let at = x.at(*tick);
             let _ = writeln!(svg, "<path class=\"grid\" d=\"M{at} {top}V{bottom}\"/>");
             if *standing {
-                upright(svg, (at + 0.35 * size, bottom + 6.0), "faint", "end", name);
+                upright(svg, (at + 0.35 * size, bottom + 8.0), "faint", "end", name);
             } else {
-                text(svg, (at, bottom + size + 4.0), "faint", "middle", name);
+                text(svg, (at, bottom + size + 7.0), "faint", "middle", name);
             }
         }
         for (tick, name) in &at.y.ticks {

@@ -1,5 +1,7 @@
 //! A report: what a study found, its charts and tables, as one HTML file that needs nothing else, and as Markdown.
 
+mod method;
+
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -8,6 +10,8 @@ use crate::explain::Explanation;
 use crate::figure::{self, Figure};
 use crate::findings::{Finding, FindingKind};
 use crate::sheet::{TextTable, escape, markdown};
+
+pub use method::{Method, MethodAxis, MethodWorkload, plural_of};
 
 /// The look of pages.
 pub const STYLE: &str = include_str!("style.css");
@@ -29,6 +33,8 @@ pub struct Report<'a> {
     /// Why single runs took as long as they did.
     pub explanations: Vec<Explanation>,
     pub figures: Vec<Figure>,
+    /// How the runs were made.
+    pub method: Method,
     pub sheets: Vec<TextTable>,
     pub version: &'a str,
 }
@@ -163,11 +169,16 @@ impl Report<'_> {
         }
         html += "</nav>\n";
         self.figures.iter().for_each(|figure| html += &figure_html(figure, true));
-        html += "</section>\n<section><h2>Tables</h2>\n";
-        self.sheets.iter().for_each(|sheet: &TextTable| html += &sheet.html());
+        html += "</section>\n";
+        html += &self.method.html();
+        if !self.sheets.is_empty() {
+            html += "<section id=\"tables\"><h2>Tables</h2>\n";
+            self.sheets.iter().for_each(|sheet: &TextTable| html += &sheet.html());
+            html += "</section>\n";
+        }
         let _ = write!(
             html,
-            "</section>\n</main>\n<footer><p>paceline {}</p></footer>\n<script>{}</script>\n<script>{DRAW}</script>\n\
+            "</main>\n<footer><p>paceline {}</p></footer>\n<script>{}</script>\n<script>{DRAW}</script>\n\
              </body>\n</html>\n",
             escape(self.version),
             figure::SCRIPT
@@ -228,7 +239,10 @@ impl Report<'_> {
                 "### {title}\n\n{reading} (n = {n}; [numbers]({charts}/{id}.csv))\n\n![{title}]({charts}/{id}.svg)\n\n"
             );
         }
-        text += "## Tables\n\n";
+        text += &self.method.markdown();
+        if !self.sheets.is_empty() {
+            text += "\n## Tables\n\n";
+        }
         self.sheets.iter().for_each(|sheet| text += &sheet.markdown());
         let _ = writeln!(text, "paceline {}", self.version);
         text
@@ -266,6 +280,7 @@ mod tests {
             findings: analysis.findings.clone(),
             explanations: Vec::new(),
             figures,
+            method: Method::default().or_of_table(&table),
             sheets: analysis.sheets(),
             version: "0",
         };
