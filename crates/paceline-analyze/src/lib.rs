@@ -7,7 +7,8 @@
 //! - `noise`: noise and drift, which every interval stands on
 //! - `best`, `alone`, `misses`, [`importance`], `influence`, [`ranks`], `transfer`, [`scaling`]: one question each
 //! - `explain`: why a run is slow, from its recorded events
-//! - `selection`: some of the recorded runs, in an order; `listing`: runs as a list
+//! - `selection`: some of the recorded runs, in an order; `listing`: runs as a list;
+//!   `compared`: several beside each other
 //! - [`sheet`]: small tables as text, Markdown and HTML
 //! - `statistics`: medians, quantiles, spreads; `distributions`: tails and quantiles
 //! - [`figure`]: a chart as data, for plotly, as SVG or CSV; [`charts`]: those of a study; [`report`]: all in a page
@@ -24,6 +25,7 @@ mod anova;
 mod best;
 pub mod chart;
 pub mod charts;
+mod compared;
 mod design;
 mod distributions;
 mod explain;
@@ -50,6 +52,7 @@ pub use alone::AloneOrTogether;
 pub use analysis::{Analysis, AnalysisRequest};
 pub use anova::{Anova, Estimate, FactorEffect, LevelContrast, LevelEffect};
 pub use best::{Configuration, Ranking};
+pub use compared::{ComparedFigure, ComparedItem, ComparedRuns, ComparedSetting, ItemHead, LossCurve};
 pub use distributions::{f_tail, holm, t_quantile};
 pub use explain::{
     Cause, ExactFigures, ExplainError, Explanation, GainSource, Message, RankTimes, RecordedLink,

@@ -53,4 +53,4 @@ pub use row::{Batch, NOBODY, RankSample, StepRow, TraceKind, TraceRow};
 pub use store::{NewRun, Record, RecordError, RunLabels, Store};
 pub use table::{Column, Table, VIEWS, tables};
 pub use tree::{ProcessTree, TreeSummary};
-pub use words::EventWords;
+pub use words::{EventWords, plan_lines};

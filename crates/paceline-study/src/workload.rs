@@ -9,7 +9,7 @@ use paceline_plan::study::MetricsFile;
 use paceline_plan::{Plan, Point, Study, StudyError, Value, Workload, nearest};
 use paceline_record::RunLabels;
 use paceline_record::figures::{COST, Figures, INFER};
-use paceline_resolve::{DEFAULT_EPOCHS, PlanSettings, TypedPlan, resolve};
+use paceline_resolve::{DEFAULT_EPOCHS, PlanSettings, TypedPlan, command_line, resolve};
 use regex::Regex;
 
 use crate::acting::OF_SEVERAL;
@@ -104,7 +104,8 @@ pub(crate) fn call(
                 PlanSettings::from_values(&registries.settings, &settings(study, registries, fixed, job))?;
             let recording = Some(settings.recording()?);
             let task = TrialTask::Train { store: store.to_owned(), recording };
-            let labels = RunLabels { study: Some(study.name.clone()), ..RunLabels::default() };
+            let (name, command) = (study.name.clone(), command_line("train", &settings, &[]));
+            let labels = RunLabels { study: Some(name), command, ..RunLabels::default() };
             Call::own(&TrialDocument::new(task, resolve(&settings)?, &settings).labelled(labels))
         }
         Workload::Command { run, .. } => {

@@ -7,13 +7,16 @@ use paceline_data::{Dataset, Folders};
 use paceline_launch::run::{self, Launch};
 use paceline_launch::{CheckpointContext, Interrupt, capacity};
 use paceline_plan::Plan;
+use paceline_record::event::SCHEMA;
 use paceline_record::process::Started;
 use paceline_record::store::{EventSink, OutOfSpace, run_folder, scarce};
 use paceline_record::{
-    Checkpoints, Damaged, Event, NewRun, Record, Recording, RunLabels, RunOrigin, RunResult,
+    Checkpoints, Damaged, Event, EventWords, NewRun, Record, Recording, RunLabels, RunOrigin, RunResult,
+    plan_lines,
 };
 use paceline_resolve::TypedPlan;
-use paceline_train::{model, weights};
+use paceline_train::{Layout, model, weights, worker};
+use serde_json::json;
 
 use crate::failure::Failure;
 use crate::flags::registries;
@@ -59,6 +62,36 @@ pub fn conclude(
     kept.map_err(|error| Failure::not_recorded(&error))
 }
 
+/// Tells what would be run: everything is checked, and nothing is started or recorded.
+pub fn dry_run(plan: &Plan, folders: &Folders, labels: &RunLabels, show: Show) -> Result<(), Failure> {
+    let typed = TypedPlan::new(plan, registries().runs())?;
+    let dataset = loaded(&typed, folders, show)?;
+    let graph = model::graph(&typed, &dataset)?;
+    let setup = worker::setup(&typed, &Layout::of(&graph), dataset.train.len());
+    let (parameters, steps) = (setup.params, setup.end());
+    let kernels = paceline_nn::accel::Level::detect().to_string();
+    let (hash, run) = (plan.hash(), "");
+    let words = || {
+        let plan_sha256 = hash.clone();
+        let start = Event::Start { schema: SCHEMA, run, plan, plan_sha256, parameters, steps, kernels };
+        let what = EventWords::default().line(&start).unwrap_or_default();
+        let command = labels.command.as_deref().unwrap_or_default();
+        format!("{what}\nplan {hash}:{}\n{command}\nnothing was started\n", plan_lines(plan))
+    };
+    let document = json!({"type": "plan", "plan": plan, "plan_sha256": hash, "parameters": parameters,
+        "steps": steps, "samples": plan.total_samples(dataset.train.len()), "labels": labels});
+    show.print(&document, words)
+}
+
+/// The plan's dataset, if it fits the plan.
+fn loaded(plan: &TypedPlan<'_>, folders: &Folders, show: Show) -> Result<Dataset, Failure> {
+    let dataset = plan.dataset.load(folders, &model::settings(plan))?;
+    plan.check(dataset.train.len())?;
+    plan.check_test(dataset.test.len())?;
+    weights::check(plan, &dataset)?.iter().for_each(|note| show.note(note));
+    Ok(dataset)
+}
+
 impl RunRequest {
     /// Runs it, and prints the result and its summary.
     pub fn execute(self, listening: &Listening, show: Show, started: Started) -> Result<(), Failure> {
@@ -96,10 +129,7 @@ impl RunRequest {
         let Self { plan, folders, run: id, recording, .. } = self;
         let interrupt = Interrupt::on_signals()?;
         let typed = TypedPlan::new(plan, registries().runs())?;
-        let dataset = typed.dataset.load(folders, &model::settings(plan))?;
-        plan.check(dataset.train.len())?;
-        plan.check_test(dataset.test.len())?;
-        weights::check(&typed, &dataset)?.iter().for_each(|note| show.note(note));
+        let dataset = loaded(&typed, folders, show)?;
         self.check_space(&typed, &dataset)?;
         capacity::check(&typed, &dataset, recording.is_some(), listening.given())?;
         if recording.is_some() {

@@ -2,6 +2,7 @@
 //! key, and say what would be right.
 
 mod file;
+mod settings_file;
 mod source;
 
 use std::collections::BTreeMap;
@@ -13,6 +14,7 @@ use crate::value::Value;
 pub use file::{
     AxisFile, AxisTable, Goal, Infer, MetricsFile, Objective, Prices, PriorFile, ScaleFile, StudyFile,
 };
+pub use settings_file::SettingsFile;
 use source::Mistakes;
 pub use source::{StudyError, StudySource};
 

@@ -73,6 +73,18 @@ impl RunRow {
         self.samples_done.zip(self.train_s).filter(|(_, s)| *s > 0.0).map(|(n, s)| n as f64 / s)
     }
 
+    /// What was run, in words; empty where its plan cannot be read.
+    pub fn what(&self) -> String {
+        let Some(plan) = &self.plan else { return String::new() };
+        let counted = |n, one| if n == 1 { format!("{n} {one}") } else { format!("{n} {one}s") };
+        let servers = match plan.servers {
+            0 => String::new(),
+            servers => format!(" and {}", counted(servers, "server")),
+        };
+        let (path, workers) = (format!("{} ({})", plan.strategy, plan.sync), counted(plan.workers, "worker"));
+        format!("{} on {}, {path}, {workers}{servers}, batch {}", plan.model, plan.data, plan.batch)
+    }
+
     /// A figure of its result, or what is known of it so far.
     pub fn figure(&self, figure: &RunFigure) -> Option<f64> {
         match (&self.result, figure.name) {
