@@ -35,6 +35,11 @@
       const open = Array.from(now.querySelectorAll("details"), (d) => d.open);
       const wide = Array.from(now.querySelectorAll(".wide"), (w) => [w.scrollLeft, w.scrollTop]);
       const part = document.importNode(next, true);
+      // Studies that are ticked stand in no address.
+      for (const box of now.querySelectorAll("input[name=study]:checked")) {
+        const same = part.querySelector("input[name=study][value=\"" + CSS.escape(box.value) + "\"]");
+        if (same && now.matches("#studies")) same.checked = true;
+      }
       now.replaceWith(part);
       sent.set(next.id, raw);
       if (!force && now.matches("#told, #head")) part.querySelectorAll("details").forEach((d, i) => { d.open = Boolean(open[i]); });

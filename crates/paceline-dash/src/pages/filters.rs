@@ -41,7 +41,8 @@ pub fn html(base: &str, group: &Group, query: &Query, used: &RunFilter<'_>) -> S
         }
     };
     let known = |f: &usize| FIRST.contains(&group.factors[*f].as_str());
-    let (first, rest): (Vec<usize>, Vec<usize>) = group.varied().partition(known);
+    let (mut first, rest): (Vec<usize>, Vec<usize>) = group.varied().partition(known);
+    first.sort_by_key(|f| FIRST.iter().position(|name| group.factors[*f] == *name));
     first.into_iter().filter_map(of_factor).for_each(|filter| html += &filter);
     html += &words(group, query, "state", |m| vec![&m.state]);
     let mut rest: Vec<String> = rest.into_iter().filter_map(of_factor).collect();

@@ -6,7 +6,7 @@ use paceline_analyze::sheet::escape;
 use paceline_analyze::table::number;
 use paceline_record::store::RunRow;
 
-use super::parts::{badge, link, moment, progress, seconds, state, study_link, tagged, tags};
+use super::parts::{badge, day, link, progress, seconds, state, study_link, tagged, tags};
 use super::{PageResult, Room, failed, frame};
 use crate::group::StudyOverview;
 use crate::route::ServerState;
@@ -37,7 +37,7 @@ pub fn page(site: &ServerState) -> PageResult {
     body += "<div class=\"wide\"><table><thead><tr><th scope=\"col\">run</th><th scope=\"col\">state</th>\
              <th scope=\"col\">what</th><th scope=\"col\">strategy</th><th scope=\"col\" class=\"figure\">workers</th>\
              <th scope=\"col\" class=\"figure\">speed, samples/s</th><th scope=\"col\" class=\"figure\">accuracy, %</th>\
-             <th scope=\"col\">began</th></tr></thead><tbody>\n";
+             <th scope=\"col\">began, UTC</th></tr></thead><tbody>\n";
     let listed = || runs.iter().filter(|run| !run.archived);
     listed().rev().take(LATEST).for_each(|run| body += &row(run));
     let _ = writeln!(
@@ -58,7 +58,7 @@ fn row(run: &RunRow) -> String {
     let or = |value: Option<f64>| value.map_or_else(|| "–".into(), number);
     format!(
         "<tr><th scope=\"row\">{}{}</th><td>{}</td><td>{}</td><td>{}</td><td class=\"figure\">{}</td>\
-         <td class=\"figure\">{}</td><td class=\"figure\">{}</td><td>{}</td></tr>\n",
+         <td class=\"figure\">{}</td><td class=\"figure\">{}</td><td class=\"n\">{}</td></tr>\n",
         link(run),
         tags(&run.labels.tags, false, tagged),
         state(run),
@@ -67,7 +67,7 @@ fn row(run: &RunRow) -> String {
         escape(&ranks),
         or(run.samples_per_s()),
         or(run.accuracy.map(|a| 100.0 * a)),
-        moment(run.started_s)
+        day(run.started_s)
     )
 }
 

@@ -30,9 +30,9 @@ pub fn page(site: &ServerState, name: &str) -> PageResult {
     let group = site.cache.group().ok();
     let member = group.iter().flat_map(|group| &group.members).find(|m| m.run.as_deref() == Some(&run.run));
     let mut body = head(&run, member.and_then(|m| m.study.as_deref()));
+    body += &commands(&run);
     body += &parts::told(&shown);
     body += &parts::charts(&shown, &format!("/run/{}/charts", encode(&run.run)));
-    body += &commands(&run);
     body += &ranks(&run);
     body += &plan(&run);
     Ok(frame(Room::None, &format!("Run {}", called(&run)), &body))
@@ -53,7 +53,8 @@ fn explained(site: &ServerState, run: &RunRow) -> BackgroundResult {
 }
 
 fn fragment(store: &Store, run: &RunRow) -> Result<Fragment, RecordError> {
-    let told = match Explanation::new(&RecordedRun::read(store, run)?) {
+    let recorded = RecordedRun { run: called(run).to_owned(), ..RecordedRun::read(store, run)? };
+    let told = match Explanation::new(&recorded) {
         Ok(explanation) => explanation_html(&explanation),
         Err(error) => note(&error) + "\n",
     };
@@ -72,6 +73,8 @@ fn head(run: &RunRow, study: Option<&str>) -> String {
         let workers = if p.workers == 1 { "1 worker".into() } else { format!("{} workers", p.workers) };
         format!("{} on {}, {workers}{servers}, {}, {}, {}", p.model, p.data, p.strategy, p.sync, p.transport)
     });
+    let noted = run.labels.note.as_ref();
+    let noted = noted.map_or_else(String::new, |note| format!("<p class=\"noted\">{}</p>\n", escape(note)));
     let mut html = format!(
         "<div id=\"head\" data-live data-news=\"{}\"><p class=\"crumbs\"><a href=\"/\">Overview</a> / \
          <a href=\"/runs\">Runs</a> / Run</p>\
@@ -79,16 +82,13 @@ fn head(run: &RunRow, study: Option<&str>) -> String {
         escape(&news),
         escape(called(run)),
         state(run),
-        tags(&run.labels.tags, false, tagged),
+        tags(&run.labels.tags, false, tagged) + &noted,
         escape(&what),
         belongs(run, study),
         moment(run.started_s),
         escape(&run.host),
         progress(run.steps_done, steps, "steps")
     );
-    if let Some(note) = &run.labels.note {
-        let _ = writeln!(html, "<p class=\"noted\">{}</p>", escape(note));
-    }
     if let Some(error) = &run.error {
         let _ = writeln!(html, "<p class=\"error\" role=\"note\"><b>Why it ended:</b> {}</p>", escape(error));
     }
@@ -127,22 +127,27 @@ fn belongs(run: &RunRow, study: Option<&str>) -> String {
     html
 }
 
-/// How the run is made again, and how people call it something.
+/// How the run is made again, how it gets a name, and what it can be compared with.
 fn commands(run: &RunRow) -> String {
-    let mut html = String::from("<section id=\"commands\" data-live><h2>On the command line</h2>");
+    let mut html = String::from("<section id=\"commands\" data-live>");
     if let Some(command) = &run.labels.command {
-        html += &copyable("again", "The same run again, with its seed:", command);
+        html += &copyable("again", "The same run again, with its seed", command);
     }
     let edit = format!("paceline runs edit {} --name NAME --tag TAG --note TEXT", run.run);
-    html +=
-        &copyable("edit", "Give it a name, tags or a note; these pages change nothing themselves:", &edit);
+    html += "<details><summary>Give it a name, tags or a note</summary>";
+    html += &copyable("edit", "On the command line: these pages change nothing", &edit);
+    let _ = write!(
+        html,
+        "</details><p><a href=\"/runs?pick={}\">Compare it with others</a></p>",
+        encode(&run.run)
+    );
     html + "</section>\n"
 }
 
 /// A command with a button that copies it; `live.js` shows the button.
 fn copyable(id: &str, words: &str, command: &str) -> String {
     format!(
-        "<p class=\"note\">{words}</p><div class=\"command\"><pre><code id=\"command-{id}\">{}</code></pre>\
+        "<p class=\"note\">{words}:</p><div class=\"command\"><pre><code id=\"command-{id}\">{}</code></pre>\
          <button type=\"button\" data-copy=\"command-{id}\" hidden>copy</button></div>",
         escape(command)
     )

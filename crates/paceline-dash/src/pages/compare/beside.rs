@@ -90,22 +90,24 @@ pub fn key(at: usize) -> String {
     )
 }
 
-/// Cells of figures, the best of them marked unless all are the same.
+/// Cells of figures. The best of those that may be it is marked, unless all are the same.
 pub fn figures(
     values: &[Option<f64>],
     show: impl Fn(f64) -> String,
     better: Option<&dyn Fn(f64, f64) -> bool>,
+    may: impl Fn(usize) -> bool,
 ) -> Vec<Cell> {
-    let known: Vec<f64> = values.iter().flatten().copied().filter(|value| value.is_finite()).collect();
+    let known = |i: usize| values[i].filter(|value| value.is_finite());
+    let able: Vec<f64> = (0..values.len()).filter(|i| may(*i)).filter_map(known).collect();
     let best = better.and_then(|better| {
-        let best = known.iter().copied().reduce(|a, b| if better(b, a) { b } else { a })?;
-        known.iter().any(|value| *value != best).then_some(best)
+        let best = able.iter().copied().reduce(|a, b| if better(b, a) { b } else { a })?;
+        able.iter().any(|value| *value != best).then_some(best)
     });
-    let cell = |value: &Option<f64>| match value {
-        Some(value) => (show(*value), best == Some(*value)),
+    let cell = |i: usize| match known(i) {
+        Some(value) => (show(value), may(i) && best == Some(value)),
         None => ("–".to_owned(), false),
     };
-    values.iter().map(cell).collect()
+    (0..values.len()).map(cell).collect()
 }
 
 #[cfg(test)]
@@ -117,10 +119,14 @@ mod tests {
         let show = |value: f64| value.to_string();
         let less = |a: f64, b: f64| a < b;
         let marks = |values: &[Option<f64>]| {
-            figures(values, show, Some(&less)).into_iter().map(|(_, best)| best).collect::<Vec<_>>()
+            figures(values, show, Some(&less), |i| i < 3)
+                .into_iter()
+                .map(|(_, best)| best)
+                .collect::<Vec<_>>()
         };
         assert_eq!(marks(&[Some(2.0), None, Some(1.0)]), [false, false, true]);
         assert_eq!(marks(&[Some(1.0), Some(1.0)]), [false, false]);
-        assert!(figures(&[Some(1.0), Some(2.0)], show, None).iter().all(|(_, best)| !best));
+        assert_eq!(marks(&[Some(2.0), Some(f64::NAN), Some(3.0), Some(0.0)]), [true, false, false, false]);
+        assert!(figures(&[Some(1.0), Some(2.0)], show, None, |_| true).iter().all(|(_, best)| !best));
     }
 }

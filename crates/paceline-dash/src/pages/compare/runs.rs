@@ -5,7 +5,7 @@ use paceline_analyze::charts::run as drawn;
 use paceline_analyze::figure::Figure;
 use paceline_analyze::report::explanation_html;
 use paceline_analyze::sheet::{TextTable, escape};
-use paceline_analyze::table::{NONE, Response, number, settings};
+use paceline_analyze::table::{NONE, Response, all_settings, number};
 use paceline_analyze::{Explanation, RecordedRun, RunComparison};
 use paceline_record::figures::Figures;
 use paceline_record::store::RunRow;
@@ -20,6 +20,9 @@ use crate::route::ServerState;
 
 /// Figures of which more is neither better nor worse.
 const NEITHER: [&str; 2] = ["steps", "samples"];
+
+/// The origin of runs that were really made.
+const MEASURED: &str = "measured";
 
 /// What runs are called; where two have the same name, their ids tell them apart.
 fn names(runs: &[RunRow]) -> Vec<String> {
@@ -73,8 +76,7 @@ fn heads(runs: &[RunRow]) -> Vec<String> {
 
 /// What a run was told, and where it was made.
 fn told(run: &RunRow) -> Vec<(String, String)> {
-    let mut own = settings(run);
-    own.extend(run.plan.as_ref().map(|plan| ("seed".to_owned(), plan.seed.to_string())));
+    let mut own = all_settings(run);
     own.push(("origin".into(), run.origin.clone()));
     own.push(("host".into(), run.host.clone()));
     own.push(("version".into(), format!("{} ({})", run.build[0], run.build[1])));
@@ -113,6 +115,8 @@ fn figures_table(runs: &[RunRow], of: &Figures) -> BesideTable {
     if runs.len() == 2 {
         heads.push("first, % of second".into());
     }
+    // What was simulated is not better than what was measured.
+    let mixed = runs.iter().any(|run| run.origin == MEASURED);
     let mut rows = Vec::new();
     for figure in of.of_runs() {
         let values: Vec<Option<f64>> = runs.iter().map(|run| run.figure(figure)).collect();
@@ -127,14 +131,20 @@ fn figures_table(runs: &[RunRow], of: &Figures) -> BesideTable {
             "bytes" => (figure.name.into(), bytes),
             _ => (response.named(), number),
         };
-        let mut cells = figures(&values, show, better);
+        let mut cells = figures(&values, show, better, |i| !mixed || runs[i].origin == MEASURED);
         if let [first, second] = values.as_slice() {
             let part = first.zip(*second).filter(|(_, b)| *b != 0.0).map(|(a, b)| number(100.0 * a / b));
             cells.push((part.unwrap_or_else(|| "–".into()), false));
         }
         rows.push((name, cells));
     }
-    let (title, note) = ("Figures", "The best of each row is marked.");
+    let aside = mixed && runs.iter().any(|run| run.origin != MEASURED);
+    let note = if aside {
+        "The best measured one of each row is marked."
+    } else {
+        "The best of each row is marked."
+    };
+    let title = "Figures";
     BesideTable { id: "figures", title, note, heads, figures: true, rows }
 }
 

@@ -90,7 +90,10 @@ fn found(studies: &[Named]) -> BesideTable {
         let middle = |all: &Vec<f64>| (!all.is_empty()).then(|| median(all));
         for (which, of) in [("best", &best as &dyn Fn(&Vec<f64>) -> Option<f64>), ("median", &middle)] {
             let of_each: Vec<Option<f64>> = measured.iter().map(of).collect();
-            rows.push((format!("{which} {}", response.named()), cells(&of_each, number, Some(&better))));
+            rows.push((
+                format!("{which} {}", response.named()),
+                cells(&of_each, number, Some(&better), |_| true),
+            ));
         }
         let quartiles = |all: &Vec<f64>| match all.len() {
             0 => ("–".to_owned(), false),

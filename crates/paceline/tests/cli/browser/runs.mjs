@@ -170,12 +170,12 @@ await browse(shots, async function (open) {
   await page.getByRole("navigation", { name: "Pages of runs" }).getByRole("link", { name: "last" }).click();
   await page.waitForURL(/page=/);
   const last = await picks().count();
-  for (const i of [0, 1, 2]) await picks().nth(last - 1 - i).check();
+  for (const i of [1, 2, 3]) await picks().nth(last - 1 - i).check();
   check(await page.locator("#compare").innerText() === "Compare the 5 picked runs", await page.locator("#compare").innerText());
   await page.locator("#compare").click();
   await page.waitForURL(/\/compare\?/);
   check(new URL(page.url()).searchParams.getAll("pick").length === 5, "the address names five runs: " + page.url());
-  check(await page.locator(".keys li").count() === 5, "five runs are named");
+  check(await page.locator(".keys > li").count() === 5, "five runs are named");
   const rows = await page.locator("#settings tbody tr").evaluateAll((rows) => rows.map((r) => Array.from(r.children, (c) => c.innerText.trim())));
   check(rows.length > 0 && rows.every((r) => r.length === 6 && new Set(r.slice(1)).size > 1), "settings that differ: " + JSON.stringify(rows));
   const equal = page.locator("#settings details.equal");
@@ -212,7 +212,7 @@ await browse(shots, async function (open) {
   told.push("five runs: " + rows.length + " settings differ, charts " + drawn.join(", "));
   await page.getByRole("link", { name: /^leave out/ }).first().click();
   await page.waitForURL((url) => url.searchParams.getAll("pick").length === 4);
-  await page.waitForFunction(() => document.querySelectorAll(".keys li").length === 4);
+  await page.waitForFunction(() => document.querySelectorAll(".keys > li").length === 4);
 
   // As many as are possible: still told apart, and no texts upon each other.
   await page.goto(address + "runs?limit=25");
@@ -245,6 +245,7 @@ await browse(shots, async function (open) {
   check((await page.locator("h1").innerText()).includes("baseline"), "the name is the title");
   check((await page.locator(".noted").innerText()) === "the first one", "its note");
   check((await page.locator("#head a.tag", { hasText: "paper" }).getAttribute("href")) === "/runs?tag=paper", "its tags lead to runs");
+  await page.locator("#commands summary").click();
   for (const id of ["again", "edit"]) {
     const button = page.locator("button[data-copy=command-" + id + "]");
     await button.click();
@@ -271,7 +272,7 @@ await browse(shots, async function (open) {
   check(new URL(plain.url()).searchParams.get("tag") === "paper" && plain.url().includes("sort=state"), "order, too: " + plain.url());
   for (const box of await plain.locator("#runs tbody input[type=checkbox]").all()) await box.check();
   await plain.locator("#compare").click();
-  check(await plain.locator(".keys li").count() === 3, "and comparing");
+  check(await plain.locator(".keys > li").count() === 3, "and comparing");
   await plain.goto(address + "run/baseline");
   check(!(await plain.locator("button[data-copy]").first().isVisible()), "a button that could do nothing is not there");
 
