@@ -18,7 +18,7 @@ const ROOM: f64 = 1340.0;
 const CHARACTER: f64 = 7.8;
 const SIDES: f64 = 17.0;
 /// Characters of columns that every table has: the box, the run, when it began, its state.
-const ALWAYS: usize = 3 + 18 + 12 + 9;
+const ALWAYS: usize = 3 + 20 + 12 + 9;
 
 /// A column.
 #[derive(Clone, Copy, Debug, PartialEq)]

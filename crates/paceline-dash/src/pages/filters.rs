@@ -23,7 +23,7 @@ pub fn html(base: &str, group: &Group, query: &Query, used: &RunFilter<'_>) -> S
          <form method=\"get\" action=\"{}\" class=\"filters\">\n\
          <input type=\"search\" name=\"find\" value=\"{}\" placeholder=\"name, tag or id\" aria-label=\"find by name, tag or id\">\n\
          <input type=\"search\" name=\"where\" class=\"where\" value=\"{}\" \
-         placeholder=\"condition, e.g. workers &gt;= 2 and lr &lt; 0.1\" aria-label=\"condition on settings and figures\">\n",
+         placeholder=\"e.g. workers &gt;= 2 and lr &lt; 0.1\" aria-label=\"condition on settings and figures\">\n",
         escape(base),
         escape(query.get("find").unwrap_or_default()),
         escape(query.get("where").unwrap_or_default())

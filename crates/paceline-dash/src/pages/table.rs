@@ -175,10 +175,11 @@ fn row(place: Place<'_>, member: &Member, columns: &[Column], picks: &[&str]) ->
     let _ = match &member.run {
         Some(run) => {
             let mark = if picks.contains(&run.as_str()) { " checked" } else { "" };
+            let class = if member.given_name.is_none() { " class=\"id\"" } else { "" };
             write!(
                 html,
                 "<td><input type=\"checkbox\" name=\"pick\" value=\"{name}\" aria-label=\"pick {name}\"{mark}></td>\
-                 <th scope=\"row\"><a href=\"/run/{}\" title=\"{name}\">{called}</a>",
+                 <th scope=\"row\"><a href=\"/run/{}\" title=\"{name}\"{class}>{called}</a>",
                 encode(run)
             )
         }

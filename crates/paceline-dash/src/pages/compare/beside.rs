@@ -1,9 +1,12 @@
-//! A table whose columns are what is compared: what differs, row by row, and what is the same, folded.
+//! A table of what is compared, side by side or, of many, one below the other: what differs, and folded what is the same.
 
 use std::fmt::Write;
 
 use paceline_analyze::figure::line_style;
 use paceline_analyze::sheet::escape;
+
+/// Columns of what is compared; of more, each gets a row.
+const ACROSS: usize = 8;
 
 /// A cell: its text, and whether it is the best of its row.
 pub type Cell = (String, bool);
@@ -37,11 +40,11 @@ impl BesideTable {
             html += &self.table(&differing);
         }
         if !equal.is_empty() {
-            let _ = write!(
-                html,
-                "<details class=\"equal\"><summary>{} {what} are the same</summary><dl>",
-                equal.len()
-            );
+            let words = match equal.len() {
+                1 => format!("1 {} is the same", what.trim_end_matches('s')),
+                n => format!("{n} {what} are the same"),
+            };
+            let _ = write!(html, "<details class=\"equal\"><summary>{words}</summary><dl>");
             for (name, cells) in equal {
                 let _ = write!(html, "<div><dt>{}</dt><dd>{}</dd></div>", escape(name), escape(&cells[0].0));
             }
@@ -52,25 +55,34 @@ impl BesideTable {
 
     fn table(&self, rows: &[&(String, Vec<Cell>)]) -> String {
         let class = if self.figures { "figure" } else { "" };
-        let mut html =
-            String::from("<div class=\"wide\"><table class=\"beside\"><thead><tr><th scope=\"col\"></th>");
-        for head in &self.heads {
-            let _ = write!(html, "<th scope=\"col\" class=\"{class}\">{head}</th>");
-        }
-        html += "</tr></thead><tbody>\n";
-        for (name, cells) in rows {
-            let _ = write!(html, "<tr><th scope=\"row\">{}</th>", escape(name));
-            for (text, best) in cells {
-                let text = escape(text);
-                let _ = match best {
-                    true => write!(
-                        html,
-                        "<td class=\"{class} best\">{text}<span class=\"unseen\"> (best)</span></td>"
-                    ),
-                    false => write!(html, "<td class=\"{class}\">{text}</td>"),
-                };
+        let mut html = String::new();
+        let cell = |(text, best): &Cell| match (escape(text), best) {
+            (text, true) => {
+                format!("<td class=\"{class} best\">{text}<span class=\"unseen\"> (best)</span></td>")
             }
-            html += "</tr>\n";
+            (text, false) => format!("<td class=\"{class}\">{text}</td>"),
+        };
+        // Names may break where their words meet.
+        let broken = |name: &str| escape(name).replace('_', "_<wbr>").replace('.', ".<wbr>");
+        let top = |heads: &mut dyn Iterator<Item = String>| {
+            let heads: String =
+                heads.map(|head| format!("<th scope=\"col\" class=\"{class}\">{head}</th>")).collect();
+            format!("<thead><tr><th scope=\"col\"></th>{heads}</tr></thead><tbody>\n")
+        };
+        if self.heads.len() <= ACROSS {
+            html += "<div class=\"wide\"><table class=\"beside\">";
+            html += &top(&mut self.heads.iter().cloned());
+            for (name, cells) in rows {
+                let cells: String = cells.iter().map(cell).collect();
+                let _ = writeln!(html, "<tr><th scope=\"row\">{}</th>{cells}</tr>", escape(name));
+            }
+        } else {
+            html += "<div class=\"wide\"><table class=\"beside turned\">";
+            html += &top(&mut rows.iter().map(|(name, _)| broken(name)));
+            for (i, head) in self.heads.iter().enumerate() {
+                let cells: String = rows.iter().map(|(_, cells)| cell(&cells[i])).collect();
+                let _ = writeln!(html, "<tr><th scope=\"row\">{head}</th>{cells}</tr>");
+            }
         }
         html + "</tbody></table></div>"
     }

@@ -21,6 +21,9 @@ use crate::route::ServerState;
 /// Figures of which more is neither better nor worse.
 const NEITHER: [&str; 2] = ["steps", "samples"];
 
+/// Runs of which each is told beside the fastest at once; of more, a click unfolds it.
+const TOLD: usize = 6;
+
 /// The origin of runs that were really made.
 const MEASURED: &str = "measured";
 
@@ -179,7 +182,7 @@ pub fn explained(
     Ok((told, figures))
 }
 
-/// Each run against the fastest, and where their time goes.
+/// Where their time goes, and each run beside the fastest.
 fn differences(explained: &[Explanation]) -> String {
     if explained.len() < 2 {
         return String::new();
@@ -189,14 +192,6 @@ fn differences(explained: &[Explanation]) -> String {
         html += &format!("<p>{}</p>", escape(&RunComparison::new(a, b).sentence));
         return html + "</section>\n";
     }
-    let fastest = explained.iter().max_by(|a, b| a.samples_per_s.total_cmp(&b.samples_per_s));
-    html += "<p class=\"note\">Each run beside the fastest one.</p><ul>";
-    for other in explained {
-        if let Some(fastest) = fastest.filter(|fastest| fastest.run != other.run) {
-            html += &format!("<li>{}</li>", escape(&RunComparison::new(other, fastest).sentence));
-        }
-    }
-    html += "</ul>";
     let head = ["run", "step, ms", "compute, %", "send, %", "wait, %", "update, %"];
     let note = "Medians over the workers, as parts of a step.";
     let mut sheet = TextTable::new("Where a step's time goes", &head, 1, note);
@@ -210,5 +205,16 @@ fn differences(explained: &[Explanation]) -> String {
         row.extend([part(|r| r.compute_s), part(|r| r.send_s), part(|r| r.wait_s), part(|r| r.apply_s)]);
         sheet.rows.push(row);
     }
-    html + &sheet.html() + "</section>\n"
+    html += &sheet.html();
+    let fastest = explained.iter().max_by(|a, b| a.samples_per_s.total_cmp(&b.samples_per_s));
+    let others = explained.iter().filter_map(|other| Some((other, fastest.filter(|f| f.run != other.run)?)));
+    let sentence = |(other, fastest): (&Explanation, &Explanation)| {
+        format!("<li>{}</li>", escape(&RunComparison::new(other, fastest).sentence))
+    };
+    let sentences: String = others.map(sentence).collect();
+    let open = if explained.len() <= TOLD { " open" } else { "" };
+    html += &format!(
+        "<details class=\"each\"{open}><summary>Each beside the fastest</summary><ul>{sentences}</ul></details>"
+    );
+    html + "</section>\n"
 }

@@ -36,7 +36,7 @@ pub fn tables(site: &ServerState, studies: &[Named], query: &Query) -> String {
         html += &format!("<li>{}{} {}{gone}</li>\n", key(i), study_link(name), badge(study.state));
     }
     html += "</ol>\n";
-    html += &found(studies).html(studies.len(), "figures", "No run of them has ended well yet.");
+    html += &found(studies).html(studies.len(), "facts", "No run of them has ended well yet.");
     html += &varied(site, studies).html(studies.len(), "settings", "They explore the same settings.");
     html
 }
