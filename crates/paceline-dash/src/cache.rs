@@ -42,7 +42,7 @@ struct CacheState {
     listed: Runs,
     /// By run: they never change, and a plan takes long to read.
     settings: HashMap<i64, RunSettings>,
-    /// All runs as a group, and of which change.
+    /// All runs as a group, and of which state of runs and studies.
     group: Option<(u64, Arc<Group>)>,
     studies: HashMap<String, (u64, Result<Arc<StudyOverview>, String>)>,
 }
@@ -119,22 +119,29 @@ impl StoreCache {
         }
     }
 
+    /// All runs, each with the study that made it.
     pub fn group(&self) -> Result<Arc<Group>, RecordError> {
         let runs = self.runs()?;
-        let mut kept = self.kept();
-        let changes = kept.changes;
-        if let Some((of, group)) = &kept.group
-            && *of == changes
+        let names = self.studies.names();
+        let stamps: Vec<u64> = names.iter().map(|name| self.studies.stamp(name)).collect();
+        let now = crate::group::stamp(&(self.kept().changes, &stamps));
+        if let Some((of, group)) = &self.kept().group
+            && *of == now
         {
             return Ok(Arc::clone(group));
         }
+        let studies: Vec<Arc<StudyOverview>> =
+            names.iter().filter_map(|name| self.study(name).ok()).collect();
+        let mut kept = self.kept();
         let known = &mut kept.settings;
         let own = |run: &Arc<RunRow>| {
             (Arc::clone(run), Arc::clone(known.entry(run.id).or_insert_with(|| settings(run))))
         };
         let rows: Vec<(Arc<RunRow>, RunSettings)> = runs.iter().map(own).collect();
-        let group = Arc::new(Group::recorded(&rows, &self.figures));
-        kept.group = Some((changes, Arc::clone(&group)));
+        let mut group = Group::recorded(&rows, &self.figures);
+        group.belong(studies.iter().map(|study| &study.group));
+        let group = Arc::new(group);
+        kept.group = Some((now, Arc::clone(&group)));
         Ok(group)
     }
 

@@ -1,6 +1,7 @@
 //! Runs that are looked at together: those of a study, or all recorded ones.
 
 use std::cmp::Ordering;
+use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -49,6 +50,8 @@ pub struct Group {
     pub title: String,
     /// What varied on purpose.
     pub factors: Vec<String>,
+    /// Settings that are the same in all of them.
+    pub constants: Vec<(String, String)>,
     /// What was measured; the first is the one that is explained.
     pub responses: Vec<Response>,
     /// The runs, in the order in which they began.
@@ -76,6 +79,16 @@ pub struct Member {
     pub number: u64,
     /// Its id in the store, where it has one.
     pub run: Option<String>,
+    /// The name that somebody gave it.
+    pub given_name: Option<String>,
+    pub tags: Vec<String>,
+    /// Whether it is only shown where archived runs are asked for.
+    pub archived: bool,
+    /// When it began, in seconds since 1970.
+    pub began_s: Option<f64>,
+    /// The study that made it, and which of its workloads it was.
+    pub study: Option<String>,
+    pub workload: Option<String>,
     /// What it is for; empty for runs that belong to no study.
     pub role: &'static str,
     /// `running`, `ok`, or how else it ended.
@@ -101,6 +114,14 @@ impl Member {
         self
     }
 
+    /// The same with what people call it, and where it belongs.
+    fn labelled(mut self, row: &RunRow) -> Self {
+        let labels = row.labels.clone();
+        (self.given_name, self.tags, self.archived) = (labels.name, labels.tags, row.archived);
+        (self.study, self.workload, self.began_s) = (labels.study, labels.workload, Some(row.started_s));
+        self
+    }
+
     /// What it measured.
     pub fn value(&self, response: usize) -> Option<f64> {
         self.values.get(response).copied().flatten()
@@ -111,7 +132,7 @@ impl Member {
         self.analysed.as_ref().is_some_and(|run| run.role != RunRole::Point)
     }
 
-    /// What it is called.
+    /// Its id; its number where it has none.
     pub fn name(&self) -> String {
         self.run.clone().unwrap_or_else(|| format!("#{}", self.number))
     }
@@ -145,10 +166,12 @@ impl Group {
             levels.into_iter().cloned().collect()
         };
         let levels = (0..factors.len()).map(of_factor).collect();
-        let (timed, alone, workloads, repeats, best) = (false, Vec::new(), Vec::new(), None, None);
+        let (timed, alone, workloads, repeats, best, constants) =
+            (false, Vec::new(), Vec::new(), None, None, Vec::new());
         Self {
             title: title.into(),
             factors,
+            constants,
             responses,
             members,
             levels,
@@ -166,7 +189,15 @@ impl Group {
         let readable: Vec<&[(String, String)]> =
             rows.iter().map(|(_, own)| own.as_slice()).filter(|own| own.len() > 1).collect();
         let factors = table::varied(&readable);
-        let shown = [("samples_per_s", true), ("final_accuracy", false), ("seconds.train", true)];
+        let same = |(name, _): &&(String, String)| !factors.contains(name);
+        let constants =
+            readable.first().map_or_else(Vec::new, |own| own.iter().filter(same).cloned().collect());
+        let shown = [
+            ("samples_per_s", true),
+            ("final_accuracy", false),
+            ("train_loss", false),
+            ("seconds.train", true),
+        ];
         let responses: Vec<Response> =
             shown.into_iter().map(|(name, log)| Response::figure(figures, name, log)).collect();
         let read = responses.iter().map(|response| figures.find(&response.name)).collect::<Vec<_>>();
@@ -185,10 +216,36 @@ impl Group {
                 simulated: row.origin == "simulated",
                 ..Member::default()
             }
+            .labelled(row)
             .measuring(read.iter().map(|figure| row.figure((*figure)?)))
         };
         let members = rows.iter().map(member).collect();
-        Self::new("All recorded runs", factors, responses, members)
+        Self { constants, ..Self::new("All recorded runs", factors, responses, members) }
+    }
+
+    /// The same, of a study: its runs with what people call them.
+    pub fn labelled(mut self, rows: &[Arc<RunRow>]) -> Self {
+        let rows: HashMap<&str, &RunRow> = rows.iter().map(|row| (row.run.as_str(), &**row)).collect();
+        for member in &mut self.members {
+            if let Some(row) = member.run.as_deref().and_then(|run| rows.get(run)) {
+                // That all of them belong to this study needs no words, and its workloads are a factor.
+                *member = Member { study: None, workload: None, ..std::mem::take(member).labelled(row) };
+            }
+        }
+        self
+    }
+
+    /// Notes which runs were made by these studies, where runs of older versions do not say so themselves.
+    pub fn belong<'a>(&mut self, studies: impl Iterator<Item = &'a Self>) {
+        let mut owners: HashMap<&str, &str> = HashMap::new();
+        for study in studies {
+            let runs = study.members.iter().filter_map(|member| member.run.as_deref());
+            owners.extend(runs.map(|run| (run, study.title.as_str())));
+        }
+        for member in self.members.iter_mut().filter(|member| member.study.is_none()) {
+            let owner = member.run.as_deref().and_then(|run| owners.get(run));
+            member.study = owner.map(|study| (*study).to_owned());
+        }
     }
 
     /// Factors that differ between runs.

@@ -4,7 +4,8 @@
 //! - `access`: who may look: loopback names, a token otherwise, no other site's scripts
 //! - `server`: connections, their deadlines and their number
 //! - `route`: from a request to an answer; [`query`]: what an address says
-//! - `cache`: what is in the store now; `group`: runs that are looked at together, `select`: some of them
+//! - `cache`: what is in the store now; `group`: runs that are looked at together, `select`: some of them, `columns`:
+//!   what a table shows of them
 //! - `background`: charts and findings, made beside the pages, so that no page waits for them for long
 //! - `pages`: the pages; `metrics`: figures for Prometheus
 //! - `live`: what is new, as server-sent events
@@ -19,6 +20,7 @@
 mod access;
 mod background;
 mod cache;
+mod columns;
 mod group;
 mod live;
 mod metrics;

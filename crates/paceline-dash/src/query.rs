@@ -1,6 +1,8 @@
 //! What an address says: `?f.sync=bsp&f.sync=asp&page=3`. The address is all that there is, so that it survives a
 //! reload and can be sent to somebody.
 
+use paceline_analyze::sheet::escape;
+
 /// Pairs of an address that are read; what follows them is nobody's filter.
 const MOST: usize = 400;
 
@@ -67,6 +69,14 @@ impl Query {
             changed.0.push((name.to_owned(), value.to_owned()));
         }
         changed
+    }
+
+    /// As hidden fields of a form, which thereby keeps them.
+    pub fn hidden(&self) -> String {
+        let field = |(name, value): &(String, String)| {
+            format!("<input type=\"hidden\" name=\"{}\" value=\"{}\">", escape(name), escape(value))
+        };
+        self.0.iter().map(field).collect()
     }
 
     /// As the end of an address, `?` included; nothing where nothing is said.

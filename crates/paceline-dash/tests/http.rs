@@ -52,8 +52,10 @@ impl Studies for Hostile {
 /// Puts a run into a store.
 fn insert(folder: &Path, run: &str, state: &str) {
     let connection = rusqlite::Connection::open(folder.join(FILE)).unwrap();
-    let sql = "INSERT INTO runs (run, origin, state, started_s, seen_s, ended_s, steps, steps_done, error) \
-               VALUES (?, 'measured', ?, 1, 2, 3, 10, 10, '<script>alert(2)</script>')";
+    let sql = "INSERT INTO runs (run, origin, state, started_s, seen_s, ended_s, steps, steps_done, error, \
+               name, tags, note, study, workload, command) \
+               VALUES (?, 'measured', ?, 1, 2, 3, 10, 10, '<script>alert(2)</script>', '<script>n', \
+               '[\"<script>t\"]', '<script>o', '<b>s</b>', '<script>w', '<script>c')";
     connection.execute(sql, [run, state]).unwrap();
 }
 
@@ -123,7 +125,10 @@ fn pages_scripts_and_metrics_are_there_with_a_strict_policy() {
         ("/study/..%2F..%2Fetc", 404),
         ("/nothing/parallel.json", 404),
         ("/compare", 400),
-        ("/compare?pick=a&pick=b&pick=c", 400),
+        ("/compare?pick=a&pick=b&pick=c", 404),
+        (&format!("/compare?pick={0}&pick={0}", encoded(HOSTILE)), 400),
+        ("/compare?study=%3Cb%3Es%3C%2Fb%3E", 400),
+        ("/compare?study=none&study=other", 404),
     ] {
         let answer = get(address, path, "");
         assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{path}: {}", &answer[..60]);
@@ -132,7 +137,8 @@ fn pages_scripts_and_metrics_are_there_with_a_strict_policy() {
 
 #[test]
 fn names_mean_themselves_and_no_page_has_a_script_in_it() {
-    let (address, _folder) = start(None);
+    let (address, folder) = start(None);
+    insert(folder.path(), "other", "ok");
     let (run, study) = (encoded(HOSTILE), encoded("<b>s</b>"));
     for path in [
         "/".to_owned(),
@@ -142,6 +148,10 @@ fn names_mean_themselves_and_no_page_has_a_script_in_it() {
         format!("/study/{study}/charts"),
         "/%3Cscript%3Ealert(4)%3C/script%3E".into(),
         format!("/compare?pick={run}&pick=%3Cscript%3E"),
+        format!("/compare?pick={run}&pick=other&by=%3Cscript%3E"),
+        format!("/compare/charts?pick={run}&pick=other"),
+        format!("/runs?pick={run}&tag=%3Cscript%3Et&where=%3Cscript%3E&find=%3Cscript%3E&col=%3Cscript%3E&limit=%3Cscript%3E"),
+        "/runs?col=study&col=workload&archived=yes".into(),
     ] {
         let answer = get(address, &path, "");
         let body = answer.split_once("\r\n\r\n").unwrap().1;
@@ -156,6 +166,11 @@ fn names_mean_themselves_and_no_page_has_a_script_in_it() {
     }
     let page = get(address, &format!("/run/{run}"), "");
     assert!(page.contains("r&lt;script&gt;alert(1)&lt;/script&gt;&quot;&#39;"), "{page}");
+    for word in
+        ["&lt;script&gt;n", "&lt;script&gt;t", "&lt;script&gt;o", "&lt;script&gt;w", "&lt;script&gt;c"]
+    {
+        assert!(page.contains(word), "{word}");
+    }
     let metrics = get(address, "/metrics", "");
     assert!(metrics.contains("paceline_study_runs{study=\"<b>s</b>\",state=\"expected\"} 9"), "{metrics}");
 }

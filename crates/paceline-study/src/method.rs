@@ -259,7 +259,14 @@ every = 0
         );
         for (id, end) in ends.iter().enumerate() {
             let levels = vec![Some(id as u32 % 2); text.matches("= [1, 2").count()];
-            let job = PlannedRun { id: id as u64, role: Role::Point, levels, share: 1.0, repeat: 0 };
+            let job = PlannedRun {
+                id: id as u64,
+                role: Role::Point,
+                workload: None,
+                levels,
+                share: 1.0,
+                repeat: 0,
+            };
             put(json!({"entry": "begin", "job": job, "at_ms": 1000}));
             put(
                 json!({"entry": "end", "id": id, "end": end, "wall_s": 1.0, "run": null, "at_ms": 3_600_000}),

@@ -3,6 +3,7 @@
 
 mod across;
 mod effects;
+pub mod learning;
 pub(crate) mod levels;
 pub mod run;
 mod runs;

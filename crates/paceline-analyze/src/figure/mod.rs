@@ -13,7 +13,7 @@ use crate::chart::ChartUnit;
 use crate::statistics::Spread;
 use crate::table::number;
 
-pub use plotly::SCRIPT;
+pub use plotly::{SCRIPT, line_style};
 
 /// A chart: one or more panels, with everything that a reader needs.
 #[derive(Clone, Debug)]

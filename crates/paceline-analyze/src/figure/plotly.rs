@@ -13,6 +13,8 @@ use crate::table::number;
 /// Colours that differ for colour-blind eyes too, on light and on dark ground.
 const COLOURS: [&str; 8] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#8c6bb1", "#7f7f7f"];
+/// Dashes of lines whose colours come again.
+const DASHES: [&str; 3] = ["solid", "dash", "dot"];
 /// Shapes of points, by [`shape_of`].
 const SHAPES: [&str; 4] = ["circle", "square", "triangle-up", "diamond"];
 /// Size of the font, which the page's script sets, in pixels.
@@ -20,6 +22,11 @@ const SIZE: f64 = 12.0;
 
 /// Plotly's script, as the build took it out of the crate that ships it. Static: a binary has it once.
 pub static SCRIPT: &str = include_str!(concat!(env!("OUT_DIR"), "/plotly.js"));
+
+/// The colour and the dash of the name at this place of a legend.
+pub fn line_style(at: usize) -> (&'static str, &'static str) {
+    (COLOURS[at % COLOURS.len()], DASHES[at / COLOURS.len() % DASHES.len()])
+}
 
 fn axis(of: &ChartAxis, ruler: &Ruler<'_>, labels: &TickLabels, title: &[String]) -> Value {
     let mut axis = json!({
@@ -96,14 +103,9 @@ impl Figure {
     /// Traces and layout.
     pub fn plotly(&self) -> Value {
         let names = self.names();
-        let colour = |name: &str| {
-            let at = names.iter().position(|n| *n == name).unwrap_or(0);
-            COLOURS[at % COLOURS.len()]
-        };
-        let symbol = |name: &str, line: bool| {
-            let at = names.iter().position(|n| *n == name).unwrap_or(0);
-            if line { SHAPES[shape_of(at)] } else { SHAPES[0] }
-        };
+        let place = |name: &str| names.iter().position(|n| *n == name).unwrap_or(0);
+        let (colour, dash) = (|name: &str| line_style(place(name)).0, |name: &str| line_style(place(name)).1);
+        let symbol = |name: &str, line: bool| if line { SHAPES[shape_of(place(name))] } else { SHAPES[0] };
         let columns = self.columns();
         // The page keeps this width at least: texts that do not meet then do not meet in a wider one.
         let (width, plot) = match columns {
@@ -187,7 +189,7 @@ impl Figure {
                         let mut trace = json!({
                             "type": "scatter", "mode": mode, "connectgaps": false,
                             "x": numbers(points.iter().map(|p| p.x)), "y": numbers(points.iter().map(|p| p.y)),
-                            "line": {"color": colour(name), "width": if *dots { 2.0 } else { 1.5 }},
+                            "line": {"color": colour(name), "dash": dash(name), "width": if *dots { 2.0 } else { 1.5 }},
                             "marker": {"color": colour(name), "size": 6, "symbol": symbol(name, *line)},
                         });
                         if points.iter().any(|p| !p.label.is_empty()) {

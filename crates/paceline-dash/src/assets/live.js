@@ -28,15 +28,22 @@
       const now = document.getElementById(next.id);
       if (!now || sent.get(next.id) === next.outerHTML) continue;
       // Somebody is choosing there: what he chose must not be taken away.
-      if (!force && now.matches("#filters") && (now.contains(document.activeElement) || now.querySelector("details[open]"))) continue;
+      const choosing = now.matches("#filters") ? now.contains(document.activeElement) || now.querySelector("details[open]")
+        : now.querySelector("details.filter[open]");
+      if (!force && choosing) continue;
       const raw = next.outerHTML, focus = now.contains(document.activeElement) ? place(document.activeElement) : null;
       const open = Array.from(now.querySelectorAll("details"), (d) => d.open);
-      const wide = now.querySelector(".wide"), left = wide ? wide.scrollLeft : 0;
+      const wide = Array.from(now.querySelectorAll(".wide"), (w) => [w.scrollLeft, w.scrollTop]);
       const part = document.importNode(next, true);
+      // Studies that are ticked stand in no address.
+      for (const box of now.querySelectorAll("input[name=study]:checked")) {
+        const same = part.querySelector("input[name=study][value=\"" + CSS.escape(box.value) + "\"]");
+        if (same && now.matches("#studies")) same.checked = true;
+      }
       now.replaceWith(part);
       sent.set(next.id, raw);
-      if (!force && now.matches("#told")) part.querySelectorAll("details").forEach((d, i) => { d.open = Boolean(open[i]); });
-      if (part.querySelector(".wide")) part.querySelector(".wide").scrollLeft = left;
+      if (!force && now.matches("#told, #head")) part.querySelectorAll("details").forEach((d, i) => { d.open = Boolean(open[i]); });
+      part.querySelectorAll(".wide").forEach((w, i) => { if (wide[i]) [w.scrollLeft, w.scrollTop] = force ? [wide[i][0], 0] : wide[i]; });
       const found = focus && part.querySelector(focus);
       if (found) found.focus({ preventScroll: true });
     }
@@ -45,6 +52,7 @@
     if (news && words && told !== null && words !== told) news.textContent = words;
     told = words || "";
     picks();
+    copies();
     charts(fresh);
     lines(fresh);
     later();
@@ -136,13 +144,41 @@
     if (note && note.dataset.again) timer = setTimeout(refresh, Number(note.dataset.again) + 50);
   }
 
-  // What is picked stands in the address; two can be compared.
+  // What is picked stands in the address; two or more can be compared.
   function picks() {
     const form = document.getElementById("picks"), button = document.getElementById("compare");
     if (!form || !button) return;
     const count = new FormData(form).getAll("pick").length;
-    button.disabled = count !== 2;
-    button.textContent = count === 2 ? "Compare the two picked runs" : "Pick two runs to compare (" + count + " picked)";
+    const most = Number(button.dataset.most);
+    button.disabled = count < 2 || count > most;
+    button.textContent = count > most ? "At most " + most + " runs can be compared (" + count + " picked)"
+      : count < 2 ? "Pick runs to compare (" + count + " picked)" : "Compare the " + count + " picked runs";
+  }
+
+  // Buttons that copy a command: without scripts they are not there, and where a browser does not let pages copy, the
+  // command is selected.
+  function copies() {
+    for (const button of document.querySelectorAll("button[data-copy]")) button.hidden = false;
+  }
+  document.addEventListener("click", async function (event) {
+    const button = event.target.closest("button[data-copy]");
+    if (!button) return;
+    const command = document.getElementById(button.dataset.copy);
+    getSelection().selectAllChildren(command);
+    try {
+      await navigator.clipboard.writeText(command.textContent);
+      button.textContent = "copied";
+    } catch (error) {
+      button.textContent = document.execCommand("copy") ? "copied" : "press Ctrl+C";
+    }
+    setTimeout(function () { button.textContent = "copy"; }, 2000);
+  });
+
+  // An address with what is picked now.
+  function picked(url) {
+    url.searchParams.delete("pick");
+    for (const pick of new URL(location.href).searchParams.getAll("pick")) url.searchParams.append("pick", pick);
+    return url.href;
   }
 
   document.addEventListener("change", function (event) {
@@ -158,19 +194,18 @@
 
   document.addEventListener("submit", function (event) {
     const form = event.target;
-    if (!form.closest("#filters")) return;
+    if (!form.closest("#filters, #columns")) return;
     event.preventDefault();
     const url = new URL(form.action);
     for (const [name, value] of new FormData(form)) if (value !== "") url.searchParams.append(name, value);
-    for (const pick of new URL(location.href).searchParams.getAll("pick")) url.searchParams.append("pick", pick);
-    go(url.href);
+    go(picked(url));
   });
 
   document.addEventListener("click", function (event) {
     const a = event.target.closest("a[data-go]");
     if (!a || event.defaultPrevented || event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
     event.preventDefault();
-    go(a.href);
+    go(document.getElementById("picks") ? picked(new URL(a.href)) : a.href);
   });
 
   // One filter is open at a time; Escape and a click elsewhere close it.
@@ -207,6 +242,7 @@
   const head = document.getElementById("head");
   told = head ? head.dataset.news : "";
   picks();
+  copies();
   charts(null);
   lines(null);
   later();

@@ -1,7 +1,6 @@
 //! The page of a study, or of all runs: how far it is, what it found, filters, parallel coordinates that filter too, the
 //! table of runs, and charts.
 
-use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,21 +8,21 @@ use std::time::Duration;
 use paceline_analyze::charts::{self, ChartInput};
 use paceline_analyze::report::findings_html;
 use paceline_analyze::sheet::escape;
-use paceline_analyze::table::{number, short};
+use paceline_analyze::table::number;
 use paceline_analyze::{Analysis, AnalysisRequest};
 use serde_json::{Value, json};
 
 use super::parts::{self, badge, progress, seconds, tile};
-use super::{Page, PageResult, Room, frame, table};
+use super::{Page, PageResult, Room, filters, frame, table};
 use crate::background::{AnalysisTask, BackgroundResult, Fragment, PATIENCE};
 use crate::group::{Group, Member, StudyOverview, stamp};
 use crate::query::{Query, encode};
 use crate::route::ServerState;
 use crate::select::{RunFilter, chooses};
 
-/// Levels of a factor that filters list one by one; of more, a range is chosen.
-const LEVELS: usize = 16;
-/// Factors that filters and parallel coordinates have.
+use super::filters::LEVELS;
+
+/// Factors that parallel coordinates have.
 const FACTORS: usize = 12;
 /// Runs whose findings a first page waits for.
 const AT_ONCE: usize = 1000;
@@ -36,7 +35,7 @@ pub struct View {
 }
 
 pub enum GroupKind {
-    Study(Arc<StudyOverview>),
+    Study(Box<StudyOverview>),
     Runs(Arc<Group>),
 }
 
@@ -54,21 +53,33 @@ pub fn page(site: &ServerState, view: &View, query: &Query) -> PageResult {
     let chosen = RunFilter::new(group, query);
     let members = chosen.members();
     let shown = analysed(site, view, query, &members);
-    let mut body = match &view.of {
-        GroupKind::Study(study) => head_of_study(study, &members),
-        GroupKind::Runs(_) => head_of_runs(group, &members),
-    };
-    body += &parts::told(&shown);
-    body += &filters(view, query, chosen.narrows());
+    let mut lines = String::new();
     if group.varied().next().is_some() {
-        body += &format!(
+        lines = format!(
             include_str!("../assets/lines.html"),
             response = escape(group.responses.first().map_or("", |response| &response.name)),
             base = escape(&view.base),
             stamp = stamp(&group.members.iter().filter(|m| m.counts).collect::<Vec<_>>())
         );
     }
-    body += &table::html(&view.base, group, members, query);
+    let filters = filters::html(&view.base, group, query, &chosen);
+    // A study is read for what it found; among all runs, some are looked for.
+    let mut body = match &view.of {
+        GroupKind::Study(study) => {
+            head_of_study(study, &members)
+                + &parts::told(&shown)
+                + &filters
+                + &lines
+                + &table::html(&view.base, group, members, query)
+        }
+        GroupKind::Runs(_) => {
+            head_of_runs(group)
+                + &filters
+                + &table::html(&view.base, group, members, query)
+                + &parts::told(&shown)
+                + &lines
+        }
+    };
     let filters_only = query.without(|name, _| !chooses(name));
     body += &parts::charts(&shown, &format!("{}/charts{}", view.base, filters_only.address()));
     let room = if matches!(view.of, GroupKind::Runs(_)) { Room::Runs } else { Room::None };
@@ -159,120 +170,16 @@ fn head_of_study(study: &StudyOverview, members: &[&Member]) -> String {
     html + "</dl></div>\n"
 }
 
-fn head_of_runs(group: &Group, members: &[&Member]) -> String {
+fn head_of_runs(group: &Group) -> String {
     let all: Vec<&Member> = group.members.iter().collect();
     let running = count(&all, &["running"]);
     let bad = count(&all, &["failed", "lost"]);
     let news = format!("{} runs, {running} under way", all.len());
-    let mut html = format!(
-        "<div id=\"head\" data-live data-news=\"{news}\"><h1>{}</h1>\n\
-         <p class=\"note\">What differs between their plans are the factors.</p>\n<dl class=\"tiles\">",
-        escape(&group.title),
-    );
-    html += &tile("runs", &all.len().to_string(), "recorded");
-    html += &tile("running", &running.to_string(), "now");
-    html += &tile("failed or lost", &bad.to_string(), "runs");
-    html += &tiles_of(group, members);
-    html + "</dl></div>\n"
-}
-
-/// The filters: a form that works without scripts, and what is chosen as links that take it away.
-fn filters(view: &View, query: &Query, narrows: bool) -> String {
-    let group = view.group();
-    let mut html = format!(
-        "<section id=\"filters\" data-live aria-labelledby=\"filters-title\"><h2 id=\"filters-title\">Filters</h2>\
-         <form method=\"get\" action=\"{}\" class=\"filters\">\n",
-        escape(&view.base)
-    );
-    for f in group.varied().take(FACTORS) {
-        let name = &group.factors[f];
-        let levels = &group.levels[f];
-        if levels.len() > LEVELS {
-            if levels.iter().filter(|level| level.parse::<f64>().is_ok()).count() > 1 {
-                html += &range(query, name, name);
-            }
-        } else {
-            html += &several(query, &format!("f.{name}"), name, levels);
-        }
-    }
-    for response in &group.responses {
-        html += &range(query, &response.name, &response.named());
-    }
-    let states: BTreeSet<String> = group.members.iter().map(|m| m.state.clone()).collect();
-    let states = Vec::from_iter(states);
-    if states.len() > 1 || query.get("state").is_some() {
-        html += &several(query, "state", "state", &states);
-    }
-    if let Some(sort) = query.get("sort") {
-        let _ = write!(html, "<input type=\"hidden\" name=\"sort\" value=\"{}\">", escape(sort));
-    }
-    html += "<button>Apply</button></form>\n";
-    if narrows {
-        html += "<ul class=\"chips\" aria-label=\"Filters in use\">";
-        for (name, value) in query.0.iter().filter(|(name, _)| chooses(name)) {
-            let less = query.without(|n, v| n == name && v == value).with("page", "");
-            let words = match name.split_once('.') {
-                Some(("f", name)) => format!("{name} = {value}"),
-                Some(("min", name)) => format!("{name} ≥ {value}"),
-                Some(("max", name)) => format!("{name} ≤ {value}"),
-                _ => format!("{name} = {value}"),
-            };
-            let [to, words] = [&format!("{}{}", view.base, less.address()), &words].map(|text| escape(text));
-            let _ = write!(
-                html,
-                "<li><a data-go href=\"{to}\" aria-label=\"remove filter {words}\">{words} \
-                 <span aria-hidden=\"true\">×</span></a></li>"
-            );
-        }
-        let none = query.without(|name, _| chooses(name)).with("page", "");
-        let to = escape(&format!("{}{}", view.base, none.address()));
-        let _ = write!(html, "<li><a data-go href=\"{to}\">Clear all</a></li></ul>");
-    }
-    html + "</section>\n"
-}
-
-/// Boxes of which several can be ticked.
-fn several(query: &Query, name: &str, title: &str, levels: &[String]) -> String {
-    let ticked: Vec<&str> = query.all(name).collect();
-    let words = match ticked.as_slice() {
-        [] => "any".to_owned(),
-        [one] => (*one).to_owned(),
-        more => format!("{} of {}", more.len(), levels.len()),
-    };
-    let field = |level: &String| {
-        let mark = if ticked.contains(&level.as_str()) { " checked" } else { "" };
-        let [name, value, shown] = [name, level, &short(level)].map(escape);
-        format!("<label><input type=\"checkbox\" name=\"{name}\" value=\"{value}\"{mark}> {shown}</label>")
-    };
-    filter(title, &words, levels.iter().map(field).collect())
-}
-
-/// Fields that a click unfolds; `words` say what they hold.
-fn filter(title: &str, words: &str, fields: String) -> String {
-    let [title, words] = [title, words].map(escape);
+    let words = format!("{} recorded, {running} under way, {bad} failed or lost", all.len());
     format!(
-        "<details class=\"filter\"><summary>{title}: <b>{words}</b></summary><fieldset>\
-         <legend class=\"unseen\">{title}</legend>{fields}</fieldset></details>\n"
+        "<div id=\"head\" data-live data-news=\"{news}\"><h1>{}</h1>\n<p class=\"note\">{words}</p></div>\n",
+        escape(&group.title),
     )
-}
-
-/// The least and the greatest that are let through.
-fn range(query: &Query, name: &str, title: &str) -> String {
-    let ends = ["min", "max"].map(|end| query.get(&format!("{end}.{name}")).map(str::to_owned));
-    let words = match &ends {
-        [None, None] => "any".to_owned(),
-        [Some(least), None] => format!("≥ {least}"),
-        [None, Some(most)] => format!("≤ {most}"),
-        [Some(least), Some(most)] => format!("{least} to {most}"),
-    };
-    let field = |end: &str, value: &Option<String>, words: &str| {
-        let [name, value] = [name, value.as_deref().unwrap_or_default()].map(escape);
-        format!(
-            "<label>{words} <input type=\"number\" step=\"any\" name=\"{end}.{name}\" value=\"{value}\"></label>"
-        )
-    };
-    let fields = field("min", &ends[0], "at least") + &field("max", &ends[1], "at most");
-    filter(title, &words, fields)
 }
 
 /// The lines of parallel coordinates: axes, and of each run its place on each.

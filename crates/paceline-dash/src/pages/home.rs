@@ -6,10 +6,9 @@ use paceline_analyze::sheet::escape;
 use paceline_analyze::table::number;
 use paceline_record::store::RunRow;
 
-use super::parts::{badge, link, moment, progress, seconds, state};
+use super::parts::{badge, day, link, progress, seconds, state, study_link, tagged, tags};
 use super::{PageResult, Room, failed, frame};
 use crate::group::StudyOverview;
-use crate::query::encode;
 use crate::route::ServerState;
 
 const LATEST: usize = 12;
@@ -38,13 +37,14 @@ pub fn page(site: &ServerState) -> PageResult {
     body += "<div class=\"wide\"><table><thead><tr><th scope=\"col\">run</th><th scope=\"col\">state</th>\
              <th scope=\"col\">what</th><th scope=\"col\">strategy</th><th scope=\"col\" class=\"figure\">workers</th>\
              <th scope=\"col\" class=\"figure\">speed, samples/s</th><th scope=\"col\" class=\"figure\">accuracy, %</th>\
-             <th scope=\"col\">began</th></tr></thead><tbody>\n";
-    runs.iter().rev().take(LATEST).for_each(|run| body += &row(run));
+             <th scope=\"col\">began, UTC</th></tr></thead><tbody>\n";
+    let listed = || runs.iter().filter(|run| !run.archived);
+    listed().rev().take(LATEST).for_each(|run| body += &row(run));
     let _ = writeln!(
         body,
         "</tbody></table></div><p><a href=\"/runs\">All {} {}, with filters and charts</a></p></section>",
-        runs.len(),
-        if runs.len() == 1 { "run" } else { "runs" }
+        listed().count(),
+        if listed().count() == 1 { "run" } else { "runs" }
     );
     Ok(frame(Room::Overview, "Overview", &body))
 }
@@ -57,16 +57,17 @@ fn row(run: &RunRow) -> String {
     });
     let or = |value: Option<f64>| value.map_or_else(|| "–".into(), number);
     format!(
-        "<tr><th scope=\"row\">{}</th><td>{}</td><td>{}</td><td>{}</td><td class=\"figure\">{}</td>\
-         <td class=\"figure\">{}</td><td class=\"figure\">{}</td><td>{}</td></tr>\n",
-        link(&run.run),
+        "<tr><th scope=\"row\">{}{}</th><td>{}</td><td>{}</td><td>{}</td><td class=\"figure\">{}</td>\
+         <td class=\"figure\">{}</td><td class=\"figure\">{}</td><td class=\"n\">{}</td></tr>\n",
+        link(run),
+        tags(&run.labels.tags, false, tagged),
         state(run),
         escape(&what),
         escape(plan.map_or("?", |p| &p.strategy)),
         escape(&ranks),
         or(run.samples_per_s()),
         or(run.accuracy.map(|a| 100.0 * a)),
-        moment(run.started_s)
+        day(run.started_s)
     )
 }
 
@@ -85,9 +86,8 @@ fn under_way(runs: &[std::sync::Arc<RunRow>], studies: &[Named]) -> String {
         let left = study.left_s.map_or_else(String::new, |s| format!("about {} left", seconds(s)));
         let _ = writeln!(
             cards,
-            "<li class=\"card\"><h3>Study <a href=\"/study/{}\">{}</a></h3>{}<p class=\"note\">{}</p></li>",
-            encode(name),
-            escape(name),
+            "<li class=\"card\"><h3>Study {}</h3>{}<p class=\"note\">{}</p></li>",
+            study_link(name),
             ended(study),
             escape(&left)
         );
@@ -103,7 +103,7 @@ fn under_way(runs: &[std::sync::Arc<RunRow>], studies: &[Named]) -> String {
         let _ = writeln!(
             cards,
             "<li class=\"card\"><h3>Run {}</h3>{}<p class=\"note\">{}</p></li>",
-            link(&run.run),
+            link(run),
             progress(run.steps_done, run.steps.unwrap_or(0), "steps"),
             escape(&figures.join(", "))
         );
@@ -130,17 +130,18 @@ fn table_of_studies(studies: &[Named]) -> String {
             "<p class=\"note\">There is none yet: <code>paceline explore study.toml</code> makes one.</p>";
         return html + "</section>\n";
     }
-    html += "<div class=\"wide\"><table><thead><tr><th scope=\"col\">study</th><th scope=\"col\">state</th>\
+    html += "<form method=\"get\" action=\"/compare\"><div class=\"wide\"><table><thead><tr>\
+             <th scope=\"col\"><span class=\"unseen\">pick to compare</span></th><th scope=\"col\">study</th><th scope=\"col\">state</th>\
              <th scope=\"col\">runs</th><th scope=\"col\" class=\"figure\">failed</th><th scope=\"col\">best so far</th>\
              <th scope=\"col\">with</th></tr></thead><tbody>\n";
     for (name, study) in studies {
-        let title = format!("<a href=\"/study/{}\">{}</a>", encode(name), escape(name));
+        let title = study_link(name);
         let study = match study {
             Ok(study) => study,
             Err(error) => {
                 let _ = writeln!(
                     html,
-                    "<tr><th scope=\"row\">{}</th><td>{}</td><td colspan=\"4\">{}</td></tr>",
+                    "<tr><td></td><th scope=\"row\">{}</th><td>{}</td><td colspan=\"4\">{}</td></tr>",
                     escape(name),
                     badge("failed"),
                     escape(error)
@@ -148,19 +149,24 @@ fn table_of_studies(studies: &[Named]) -> String {
                 continue;
             }
         };
-        let group = &study.group;
+        let (group, picked) = (&study.group, escape(name));
         let bad = group.members.iter().filter(|m| ["failed", "diverged"].contains(&m.state.as_str())).count();
         let (value, with) = group.best.as_ref().map_or_else(Default::default, |(with, value)| {
             (format!("{} {}", group.responses[0].name, group.responses[0].show(*value)), with.clone())
         });
         let _ = writeln!(
             html,
-            "<tr><th scope=\"row\">{title}</th><td>{}</td><td>{}</td><td class=\"figure\">{bad}</td><td>{}</td><td>{}</td></tr>",
+            "<tr><td><input type=\"checkbox\" name=\"study\" value=\"{picked}\" aria-label=\"pick {picked}\"></td>\
+             <th scope=\"row\">{title}</th><td>{}</td><td>{}</td><td class=\"figure\">{bad}</td><td>{}</td><td>{}</td></tr>",
             badge(study.state),
             ended(study),
             if value.is_empty() { "–".into() } else { escape(&value) },
             escape(&with)
         );
     }
-    html + "</tbody></table></div></section>\n"
+    html += "</tbody></table></div>";
+    if studies.len() > 1 {
+        html += "<p class=\"under\"><button>Compare the picked studies</button></p>";
+    }
+    html + "</form></section>\n"
 }

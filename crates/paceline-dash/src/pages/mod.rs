@@ -1,9 +1,10 @@
-//! The pages: [`home`], [`group`] (a study, or all runs), [`run`], [`compare`].
+//! The pages: [`home`], [`group`] (a study, or all runs; its [`filters`] and its [`table`]), [`run`], [`compare`].
 //!
 //! Parts with `data-live` and an id are replaced when something is new (`assets/live.js`); `#told` and `#charts` show
 //! what [`background`](crate::background) made last. Every page can be read without scripts; only charts need them.
 
 pub mod compare;
+mod filters;
 pub mod group;
 pub mod home;
 pub mod parts;
@@ -15,6 +16,7 @@ use paceline_analyze::sheet::escape;
 use paceline_record::{RecordError, Store};
 
 use crate::background::{BackgroundResult, Fragment, PATIENCE};
+use crate::group::StudyOverview;
 use crate::query::{Query, decode, encode};
 use crate::route::ServerState;
 
@@ -56,6 +58,7 @@ fn note(error: &impl ToString) -> String {
 enum Room {
     Overview,
     Runs,
+    Comparison,
     None,
 }
 
@@ -67,6 +70,7 @@ fn frame(room: Room, title: &str, body: &str) -> Page {
     let html = format!(
         include_str!("../assets/frame.html"),
         title = escape(title),
+        class = if matches!(room, Room::Runs | Room::Comparison) { "broad" } else { "" },
         overview = link(Room::Overview, "/", "Overview"),
         runs = link(Room::Runs, "/runs", "All runs"),
         body = body,
@@ -149,6 +153,7 @@ fn all_runs(site: &ServerState) -> Result<group::View, Page> {
 
 fn of_study(site: &ServerState, name: &str) -> Result<group::View, Page> {
     let missing = |error: String| problem(StatusCode::NOT_FOUND, "This study cannot be shown", &error);
-    let study = site.cache.study(name).map_err(missing)?;
-    Ok(group::View { base: format!("/study/{}", encode(name)), of: group::GroupKind::Study(study) })
+    let mut study = StudyOverview::clone(&*site.cache.study(name).map_err(missing)?);
+    study.group = study.group.labelled(&site.cache.runs().unwrap_or_default());
+    Ok(group::View { base: format!("/study/{}", encode(name)), of: group::GroupKind::Study(Box::new(study)) })
 }

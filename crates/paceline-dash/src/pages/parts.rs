@@ -18,14 +18,42 @@ pub fn badge(state: &str) -> String {
     format!("<span class=\"badge {kind}\">{}</span>", escape(state))
 }
 
-pub fn link(run: &str) -> String {
-    format!("<a href=\"/run/{}\">{}</a>", encode(run), escape(run))
+/// What a run is called: the name that somebody gave it, else its id.
+pub fn called(run: &RunRow) -> &str {
+    run.labels.name.as_deref().unwrap_or(&run.run)
 }
 
-/// The state of a run, and whether it was made in virtual time.
+pub fn link(run: &RunRow) -> String {
+    let [id, called] = [&run.run, called(run)].map(escape);
+    format!("<a href=\"/run/{}\" title=\"{id}\">{called}</a>", encode(&run.run))
+}
+
+/// A link to the runs of a tag.
+pub fn tagged(tag: &str) -> String {
+    format!("/runs?tag={}", encode(tag))
+}
+
+pub fn study_link(study: &str) -> String {
+    format!("<a href=\"/study/{}\">{}</a>", encode(study), escape(study))
+}
+
+/// Tags, each with where it leads; `here` says that it is the same page.
+pub fn tags(tags: &[String], here: bool, to: impl Fn(&str) -> String) -> String {
+    if tags.is_empty() {
+        return String::new();
+    }
+    let go = if here { " data-go" } else { "" };
+    let chip = |tag: &String| {
+        let [to, tag] = [&to(tag), tag].map(|text| escape(text));
+        format!("<li><a{go} class=\"tag\" href=\"{to}\" title=\"runs with the tag {tag}\">{tag}</a></li>")
+    };
+    format!("<ul class=\"tags\" aria-label=\"Tags\">{}</ul>", tags.iter().map(chip).collect::<String>())
+}
+
+/// The state of a run, whether it was made in virtual time, and whether it is archived.
 pub fn state(run: &RunRow) -> String {
-    let simulated = " <span class=\"badge other\">simulated</span>";
-    badge(&run.state) + if run.origin == "simulated" { simulated } else { "" }
+    let mark = |word: &str, holds: bool| if holds { format!(" {}", badge(word)) } else { String::new() };
+    badge(&run.state) + &mark("simulated", run.origin == "simulated") + &mark("archived", run.archived)
 }
 
 /// A figure with its name above and a remark below.
@@ -118,18 +146,40 @@ pub fn bytes(value: f64) -> String {
 
 /// A moment, in seconds since 1970, in UTC.
 pub fn moment(at_s: f64) -> String {
-    let (days, second) = ((at_s / 86400.0).floor() as i64, at_s.rem_euclid(86400.0) as u64);
+    let text = calendar(at_s);
+    format!("<time datetime=\"{}Z\">{text} UTC</time>", text.replace(' ', "T"))
+}
+
+/// The same without its year, under a head that names the zone.
+pub fn day(at_s: f64) -> String {
+    const MONTHS: [&str; 12] =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let (_, month, day) = date(at_s);
+    let text = calendar(at_s);
+    let month = MONTHS[(month - 1).clamp(0, 11) as usize];
+    let (_, time) = text.split_once(' ').unwrap_or_default();
+    format!(
+        "<time datetime=\"{}Z\" title=\"{text} UTC\">{month} {day}, {time}</time>",
+        text.replace(' ', "T")
+    )
+}
+
+fn calendar(at_s: f64) -> String {
+    let ((year, month, day), second) = (date(at_s), at_s.rem_euclid(86400.0) as u64);
+    format!("{year:04}-{month:02}-{day:02} {:02}:{:02}", second / 3600, second % 3600 / 60)
+}
+
+/// Year, month and day.
+fn date(at_s: f64) -> (i64, i64, i64) {
     // Years begin in March here, so that the day that some have is their last.
-    let from = days + 719_468;
+    let from = (at_s / 86400.0).floor() as i64 + 719_468;
     let (era, day) = (from.div_euclid(146_097), from.rem_euclid(146_097));
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
     let of_year = day - (365 * year + year / 4 - year / 100);
     let month = (5 * of_year + 2) / 153;
     let day = of_year - (153 * month + 2) / 5 + 1;
     let month = if month < 10 { month + 3 } else { month - 9 };
-    let year = year + era * 400 + i64::from(month <= 2);
-    let text = format!("{year:04}-{month:02}-{day:02} {:02}:{:02}", second / 3600, second % 3600 / 60);
-    format!("<time datetime=\"{}Z\">{text} UTC</time>", text.replace(' ', "T"))
+    (year + era * 400 + i64::from(month <= 2), month, day)
 }
 
 #[cfg(test)]
@@ -141,6 +191,7 @@ mod tests {
         assert!(moment(0.0).contains("1970-01-01 00:00 UTC"));
         assert!(moment(951_827_696.0).contains("2000-02-29 12:34 UTC"), "{}", moment(951_827_696.0));
         assert!(moment(1_794_700_000.0).contains("2026-11-14 "), "{}", moment(1_794_700_000.0));
+        assert!(day(951_827_696.0).contains(">Feb 29, 12:34<"), "{}", day(951_827_696.0));
         assert_eq!(
             [seconds(0.0125), seconds(3.0), seconds(130.0), seconds(7260.0)],
             ["12.5 ms", "3 s", "2 min 10 s", "2 h 1 min"]

@@ -11,7 +11,7 @@ use paceline_analyze::{Explanation, RecordedRun};
 use paceline_record::store::RunRow;
 use paceline_record::{RecordError, Store};
 
-use super::parts::{self, bytes, moment, progress, seconds, state, tile};
+use super::parts::{self, bytes, called, moment, progress, seconds, state, study_link, tagged, tags, tile};
 use super::{Page, PageResult, Room, failed, frame, note, of_store};
 use crate::background::{BackgroundResult, Fragment};
 use crate::group::stamp;
@@ -27,12 +27,15 @@ pub fn find(site: &ServerState, name: &str) -> Result<RunRow, Page> {
 pub fn page(site: &ServerState, name: &str) -> PageResult {
     let run = find(site, name)?;
     let shown = explained(site, &run);
-    let mut body = head(&run);
+    let group = site.cache.group().ok();
+    let member = group.iter().flat_map(|group| &group.members).find(|m| m.run.as_deref() == Some(&run.run));
+    let mut body = head(&run, member.and_then(|m| m.study.as_deref()));
+    body += &commands(&run);
     body += &parts::told(&shown);
     body += &parts::charts(&shown, &format!("/run/{}/charts", encode(&run.run)));
     body += &ranks(&run);
     body += &plan(&run);
-    Ok(frame(Room::None, &format!("Run {}", run.run), &body))
+    Ok(frame(Room::None, &format!("Run {}", called(&run)), &body))
 }
 
 pub fn charts(site: &ServerState, name: &str) -> PageResult {
@@ -50,7 +53,8 @@ fn explained(site: &ServerState, run: &RunRow) -> BackgroundResult {
 }
 
 fn fragment(store: &Store, run: &RunRow) -> Result<Fragment, RecordError> {
-    let told = match Explanation::new(&RecordedRun::read(store, run)?) {
+    let recorded = RecordedRun { run: called(run).to_owned(), ..RecordedRun::read(store, run)? };
+    let told = match Explanation::new(&recorded) {
         Ok(explanation) => explanation_html(&explanation),
         Err(error) => note(&error) + "\n",
     };
@@ -61,7 +65,7 @@ fn fragment(store: &Store, run: &RunRow) -> Result<Fragment, RecordError> {
     Ok(Fragment { told, charts: parts::figures(&figures), of: format!("{} steps", run.steps_done) })
 }
 
-fn head(run: &RunRow) -> String {
+fn head(run: &RunRow, study: Option<&str>) -> String {
     let steps = run.steps.unwrap_or(run.steps_done);
     let news = format!("run {}: {}", run.run, run.state);
     let what = run.plan.as_ref().map_or_else(String::new, |p| {
@@ -69,14 +73,18 @@ fn head(run: &RunRow) -> String {
         let workers = if p.workers == 1 { "1 worker".into() } else { format!("{} workers", p.workers) };
         format!("{} on {}, {workers}{servers}, {}, {}, {}", p.model, p.data, p.strategy, p.sync, p.transport)
     });
+    let noted = run.labels.note.as_ref();
+    let noted = noted.map_or_else(String::new, |note| format!("<p class=\"noted\">{}</p>\n", escape(note)));
     let mut html = format!(
         "<div id=\"head\" data-live data-news=\"{}\"><p class=\"crumbs\"><a href=\"/\">Overview</a> / \
          <a href=\"/runs\">Runs</a> / Run</p>\
-         <h1>{} {}</h1>\n<p class=\"note\">{}; began {} on {}</p>\n<p class=\"long\">{}</p>\n",
+         <h1>{} {}</h1>\n{}<p class=\"note\">{}{}; began {} on {}</p>\n<p class=\"long\">{}</p>\n",
         escape(&news),
-        escape(&run.run),
+        escape(called(run)),
         state(run),
+        tags(&run.labels.tags, false, tagged) + &noted,
         escape(&what),
+        belongs(run, study),
         moment(run.started_s),
         escape(&run.host),
         progress(run.steps_done, steps, "steps")
@@ -101,6 +109,48 @@ fn head(run: &RunRow) -> String {
         html += &tile("time to accuracy", &seconds(reached), "the target was reached");
     }
     html + "</dl></div>\n"
+}
+
+/// Its id where it has a name, and the study and workload that it belongs to.
+fn belongs(run: &RunRow, study: Option<&str>) -> String {
+    let mut html = String::new();
+    if run.labels.name.is_some() {
+        let _ = write!(html, "; run <code>{}</code>", escape(&run.run));
+    }
+    if let Some(study) = study {
+        let _ = write!(html, "; study {}", study_link(study));
+    }
+    if let Some(workload) = &run.labels.workload {
+        let to = format!("/runs?workload={}", encode(workload));
+        let _ = write!(html, "; workload <a href=\"{to}\">{}</a>", escape(workload));
+    }
+    html
+}
+
+/// How the run is made again, how it gets a name, and what it can be compared with.
+fn commands(run: &RunRow) -> String {
+    let mut html = String::from("<section id=\"commands\" data-live>");
+    if let Some(command) = &run.labels.command {
+        html += &copyable("again", "The same run again, with its seed", command);
+    }
+    let edit = format!("paceline runs edit {} --name NAME --tag TAG --note TEXT", run.run);
+    html += "<details><summary>Give it a name, tags or a note</summary>";
+    html += &copyable("edit", "On the command line: these pages change nothing", &edit);
+    let _ = write!(
+        html,
+        "</details><p><a href=\"/runs?pick={}\">Compare it with others</a></p>",
+        encode(&run.run)
+    );
+    html + "</section>\n"
+}
+
+/// A command with a button that copies it; `live.js` shows the button.
+fn copyable(id: &str, words: &str, command: &str) -> String {
+    format!(
+        "<p class=\"note\">{words}:</p><div class=\"command\"><pre><code id=\"command-{id}\">{}</code></pre>\
+         <button type=\"button\" data-copy=\"command-{id}\" hidden>copy</button></div>",
+        escape(command)
+    )
 }
 
 fn ranks(run: &RunRow) -> String {

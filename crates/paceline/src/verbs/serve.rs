@@ -35,9 +35,9 @@ pub struct Args {
 
 const HELP: &str = "\
 Pages: / what is under way, studies and the latest runs; /study/NAME one study; /runs all runs;
-/run/ID one run; /compare?a=ID&b=ID two beside each other; /metrics figures for Prometheus. Filters,
-order and what is picked stand in the address. Pages follow the store while runs are made, and
-nothing can be changed through them. Without --listen they can be seen from this machine only;
+/run/ID one run; /compare?pick=ID&pick=ID… runs beside each other, /compare?study=NAME&study=NAME…
+studies; /metrics figures for Prometheus. Filters, order and what is picked stand in the address.
+Pages follow the store while runs are made, and nothing can be changed through them. Without --listen they can be seen from this machine only;
 elsewhere the token is asked for once, then the browser keeps it (programs send `Authorization:
 Bearer TOKEN`). It does not encrypt: over networks that others can read, use a tunnel (ssh -L).
 

@@ -112,6 +112,75 @@ fn pages_are_drawn_filtered_and_followed_in_a_browser_during_a_live_study() {
     drop((served, study, endless));
 }
 
+/// Two studies of short runs, whose settings differ.
+const GRID: &str = r#"
+sampler = "grid"
+[workload]
+steps = 12
+eval-every = 4
+[axes]
+workers = [1, 2]
+batch = [16, 32, 64]
+strategy = ["ring-allreduce", "tree"]
+lr = [0.02, 0.05, 0.1]
+[[objectives]]
+metric = "samples_per_s"
+goal = "maximize"
+[[objectives]]
+metric = "final_accuracy"
+goal = "maximize"
+"#;
+const CODECS: &str = r#"
+sampler = "grid"
+[workload]
+model = "softmax"
+steps = 12
+[axes]
+workers = [2]
+compression = ["fp16", "int8", "sign"]
+transport = ["tcp", "shm"]
+[[objectives]]
+metric = "samples_per_s"
+goal = "maximize"
+"#;
+
+#[test]
+fn many_runs_are_found_by_tags_and_filters_and_compared_in_a_browser() {
+    let Some(browser) = browser() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let at = |words: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_paceline"));
+        command.args(words.split(' ').map(|word| word.replace('_', " "))).args(["--store", "store"]);
+        let ran = run(command.current_dir(folder.path()));
+        assert_eq!(ran.code, 0, "{words}: {}", ran.stderr);
+        ran
+    };
+    for (name, text) in [("grid", GRID), ("codecs", CODECS)] {
+        fs::write(folder.path().join(format!("{name}.toml")), text).unwrap();
+        at(&format!("explore {name}.toml --quiet"));
+    }
+    for (model, strategy, labels) in [
+        ("mlp", "ring-allreduce", " --name baseline --tag paper --note the_first_one"),
+        ("softmax", "tree", " --tag paper --tag ablation"),
+        ("mlp", "local", " --tag paper"),
+        ("softmax", "gossip", ""),
+        ("lenet", "ring-allreduce", ""),
+        ("mlp", "tree", " --name old"),
+    ] {
+        at(&format!(
+            "train --quiet --model {model} --strategy {strategy} --workers 2 --steps 12 --eval-every 3{labels}"
+        ));
+    }
+    at("runs archive old");
+    at("simulate --quiet --workers 4 --steps 12");
+    let mut served = Beside::start(folder.path(), &["serve", "--quiet", "--listen", "127.0.0.1:0"]);
+    let (address, store) = (served.says(), folder.path().join("store"));
+    let words = [&address, env!("CARGO_BIN_EXE_paceline"), store.to_str().unwrap(), SHOTS];
+    let ran = script(&browser, "runs.mjs", &words);
+    assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
+    eprintln!("{}screenshots are in {SHOTS}", ran.stdout);
+}
+
 #[test]
 fn a_report_opens_from_disk_without_a_network_and_its_charts_are_drawn() {
     let Some(browser) = browser() else { return };
