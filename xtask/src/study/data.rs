@@ -1,6 +1,6 @@
 //! The kept runs of a study as a database in memory: `runs` and `ranks` with the columns of the files and `part`, and
-//! `machines`. Queries have `median(x)` and `spearman(x, y)` (the
-//! rank correlation), `ln` and `exp` beside what SQLite has.
+//! `machines`. Beside what SQLite has, queries have `median(x)`, `spearman(x, y)` (the rank correlation), `ln`, `exp`, and
+//! `told(format, value, low, high)`: a figure with its interval.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -32,6 +32,19 @@ pub fn open(folder: &Path) -> Outcome<Connection> {
             let (format, value) = (context.get::<String>(0)?, context.get::<Option<f64>>(1)?);
             let shown = value.map(|value| formatted(&format, value)).transpose();
             shown.map_err(|e| rusqlite::Error::UserFunctionError(e.into()))
+        })
+        .map_err(text)?;
+    database
+        .create_scalar_function("told", 4, flags, |context| {
+            let format = context.get::<String>(0)?;
+            let figure = |i: usize| -> rusqlite::Result<Option<String>> {
+                let shown = context.get::<Option<f64>>(i)?.map(|value| formatted(&format, value)).transpose();
+                shown.map_err(|e| rusqlite::Error::UserFunctionError(e.into()))
+            };
+            Ok(match (figure(1)?, figure(2)?.zip(figure(3)?)) {
+                (Some(value), Some((low, high))) => Some(format!("{value} [{low}, {high}]")),
+                (value, _) => value,
+            })
         })
         .map_err(text)?;
     let mut parts: Vec<_> = fs::read_dir(folder)
@@ -193,6 +206,9 @@ mod tests {
             |query: &str| database.query_row(query, [], |row| row.get::<_, Option<String>>(0)).unwrap();
         assert_eq!(words("SELECT printf('%+.1f%% less', -0.26)").as_deref(), Some("−0.3% less"));
         assert_eq!(words("SELECT printf('%.0f', y) FROM runs WHERE x = 3"), None);
+        assert_eq!(words("SELECT told('%.1f', 2, 1.5, 2.5)").as_deref(), Some("2.0 [1.5, 2.5]"));
+        assert_eq!(words("SELECT told('%.1f', 2, NULL, NULL)").as_deref(), Some("2.0"));
+        assert_eq!(words("SELECT told('%.1f', NULL, NULL, NULL)"), None);
         assert_eq!(one("SELECT exp(ln(x)) FROM runs WHERE x = 1"), 1.0);
         assert_eq!(one("SELECT sum(cores) FROM machines"), 4.0);
         fs::remove_dir_all(&folder).unwrap();

@@ -4,9 +4,11 @@
 //! before anything ran; `data/PART/` has every run and every rank as `paceline export` writes them, and the machine;
 //! `page.md` is the prose, whose numbers are queries (see [`page`]); `README.md` and its pictures come out of both.
 //!
+//! - [`compare`]: which differences are real
 //! - [`data`]: the kept runs as tables of a database
 //! - [`page`]: prose with queries in it becomes a page
 
+mod compare;
 mod data;
 mod page;
 

@@ -1,12 +1,15 @@
 //! Prose with queries in it becomes a page. `{{SQL}}` is the query's first value; a block marked `table` is a query
-//! shown as a table; one marked `sql` makes views for those below it; one marked `chart` is TOML with `title`, `x`, `y`, `log` and a query of series, x, y. A number
-//! that is typed into the prose is an error: it could disagree with the data.
+//! shown as a table; one marked `sql` makes views for those below it, one marked `compare` a table of differences and
+//! which of them are real (see [`super::compare`]); one marked `chart` is TOML with `title`, `x`, `y`, `log` and a query
+//! of series, x, y, and the interval of y if it has one. A number that is typed into the prose is an error: it could
+//! disagree with the data.
 
 use paceline_analyze::figure::{AxisScale, ChartAxis, ChartMark, Dot, Figure, Panel};
 use rusqlite::Connection;
 use rusqlite::types::Value;
 use serde::Deserialize;
 
+use super::compare::compare;
 use crate::docs::MARK;
 use crate::process::Outcome;
 
@@ -34,6 +37,10 @@ pub fn render(template: &str, database: &Connection) -> Outcome<Rendered> {
                 page.text += &match kind {
                     "sql" => {
                         database.execute_batch(&block).map_err(|e| at(e.to_string()))?;
+                        String::new()
+                    }
+                    "compare" => {
+                        compare(&block, database).map_err(at)?;
                         String::new()
                     }
                     "table" => table(&block, database).map_err(at)?,
@@ -86,7 +93,8 @@ fn one(query: &str, database: &Connection) -> Outcome<Value> {
     }
 }
 
-fn shown(value: &Value) -> String {
+/// A value as a page shows it.
+pub fn shown(value: &Value) -> String {
     match value {
         Value::Null => "–".into(),
         Value::Integer(n) => n.to_string(),
@@ -96,8 +104,17 @@ fn shown(value: &Value) -> String {
     }
 }
 
+/// A value that is a number.
+pub fn number(value: &Value) -> Option<f64> {
+    match value {
+        Value::Integer(n) => Some(*n as f64),
+        Value::Real(n) => Some(*n),
+        _ => None,
+    }
+}
+
 /// A query's column names and rows.
-fn rows(query: &str, database: &Connection) -> Outcome<(Vec<String>, Vec<Vec<Value>>)> {
+pub fn rows(query: &str, database: &Connection) -> Outcome<(Vec<String>, Vec<Vec<Value>>)> {
     let wrong = |e: rusqlite::Error| format!("{e}: {query}");
     let mut statement = database.prepare(query).map_err(wrong)?;
     let names: Vec<String> = statement.column_names().map(String::from).collect();
@@ -140,14 +157,10 @@ struct Asked {
 fn chart(block: &str, file: &str, database: &Connection) -> Outcome<(String, String)> {
     let asked: Asked = toml::from_str(block).map_err(|e| e.to_string())?;
     let (names, rows) = rows(&asked.sql, database)?;
-    if names.len() != 3 {
-        return Err(format!("a chart has series, x and y, not {}", names.join(", ")));
+    if ![3, 5].contains(&names.len()) {
+        let named = names.join(", ");
+        return Err(format!("a chart has series, x, y and perhaps its lower and upper end, not {named}"));
     }
-    let number = |value: &Value| match value {
-        Value::Integer(n) => Some(*n as f64),
-        Value::Real(n) => Some(*n),
-        _ => None,
-    };
     let named = rows.iter().any(|row| number(&row[1]).is_none());
     let mut places: Vec<String> = Vec::new();
     let mut series: Vec<(String, Vec<Dot>)> = Vec::new();
@@ -159,7 +172,8 @@ fn chart(block: &str, file: &str, database: &Connection) -> Outcome<(String, Str
         let Some(y) = number(&row[2]) else { continue };
         let at = places.iter().position(|p| *p == place).unwrap_or_default() as f64;
         let x = if named { at } else { number(&row[1]).unwrap_or(at) };
-        let dot = Dot { x, y, range: None, label: String::new() };
+        let range = row.get(3).and_then(number).zip(row.get(4).and_then(number));
+        let dot = Dot { x, y, range, label: String::new() };
         let name = shown(&row[0]);
         match series.iter_mut().find(|(known, _)| *known == name) {
             Some((_, dots)) => dots.push(dot),

@@ -1,0 +1,252 @@
+//! Which differences are real: levels beside a reference, over repeats.
+//!
+//! A block marked `compare` is TOML: `name` of the table that it makes, `sql` whose columns are any number of groups,
+//! then the level, then one run's figure, and `reference`, the level beside which the others of a group are held (none:
+//! means alone). With `scale = "log"` (times and rates) means are geometric and a level is so many times the reference;
+//! with `scale = "linear"` (accuracies) it is so much more. With `noise = "pooled"` the levels of a group share one
+//! deviation, with `noise = "own"` each level has its own (Welch).
+//!
+//! The table has the groups, the level, `n`, `mean`, `low`, `high`, `beside`, `beside_low`, `beside_high` (intervals of
+//! 95%), `p`, corrected for all comparisons of the block (Holm), and `real`: whether that is below 5%.
+
+use paceline_analyze::{f_tail, holm, t_quantile};
+use paceline_statistics::mean;
+use rusqlite::types::Value;
+use rusqlite::{Connection, params_from_iter};
+use serde::Deserialize;
+
+use super::page::{number, rows, shown};
+use crate::process::Outcome;
+
+/// The chance of being wrong that is accepted.
+const OUTSIDE: f64 = 0.05;
+
+#[derive(Clone, Copy, Deserialize, PartialEq)]
+#[serde(rename_all = "kebab-case")]
+enum FigureScale {
+    Log,
+    Linear,
+}
+
+#[derive(Clone, Copy, Deserialize, PartialEq)]
+#[serde(rename_all = "kebab-case")]
+enum NoiseOf {
+    Pooled,
+    Own,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AskedComparison {
+    name: String,
+    sql: String,
+    reference: Option<String>,
+    scale: FigureScale,
+    noise: NoiseOf,
+}
+
+/// The runs of one level in one group, on the scale that is asked for.
+struct Level {
+    group: Vec<Value>,
+    level: Value,
+    values: Vec<f64>,
+}
+
+impl Level {
+    fn squares(&self) -> f64 {
+        let middle = mean(&self.values);
+        self.values.iter().map(|value| (value - middle).powi(2)).sum()
+    }
+
+    fn df(&self) -> f64 {
+        self.values.len() as f64 - 1.0
+    }
+}
+
+/// A mean or a difference of means: how far it may be off, in deviations with so many degrees of freedom.
+#[derive(Clone, Copy)]
+struct Known {
+    value: f64,
+    error: f64,
+    df: f64,
+}
+
+impl Known {
+    fn interval(&self) -> [Option<f64>; 2] {
+        let half = (self.df > 0.0).then(|| self.error * t_quantile(OUTSIDE, self.df));
+        [half.map(|half| self.value - half), half.map(|half| self.value + half)]
+    }
+
+    /// The chance of one further from zero if there were none; no difference is none, and one without noise is certain.
+    fn chance(&self) -> f64 {
+        match (self.value == 0.0, self.error == 0.0) {
+            (true, _) => 1.0,
+            (false, true) => 0.0,
+            (false, false) => f_tail((self.value / self.error).powi(2), 1.0, self.df),
+        }
+    }
+}
+
+/// Variance of a mean and its degrees of freedom, with the group's noise or its own.
+fn of_mean(level: &Level, group: &[&Level], noise: NoiseOf) -> Known {
+    let (squares, df) = match noise {
+        NoiseOf::Own => (level.squares(), level.df()),
+        NoiseOf::Pooled => {
+            (group.iter().map(|l| l.squares()).sum::<f64>(), group.iter().map(|l| l.df()).sum::<f64>())
+        }
+    };
+    let error = (squares / df / level.values.len() as f64).sqrt();
+    Known { value: mean(&level.values), error, df }
+}
+
+fn difference(a: Known, b: Known, noise: NoiseOf) -> Known {
+    let (one, other) = (a.error.powi(2), b.error.powi(2));
+    let df = match noise {
+        NoiseOf::Pooled => a.df,
+        // Welch and Satterthwaite.
+        NoiseOf::Own => (one + other).powi(2) / (one.powi(2) / a.df + other.powi(2) / b.df),
+    };
+    Known { value: a.value - b.value, error: (one + other).sqrt(), df }
+}
+
+/// Makes the table that a block asks for.
+pub fn compare(block: &str, database: &Connection) -> Outcome {
+    let asked: AskedComparison = toml::from_str(block).map_err(|e| e.to_string())?;
+    let (columns, answers) = rows(&asked.sql, database)?;
+    let Some(groups) = columns.len().checked_sub(2) else {
+        return Err("a comparison's query has groups, a level and a figure".into());
+    };
+    let levels = levels(&answers, groups, asked.scale)?;
+    let lines = lines(&asked, &levels)?;
+    let head: Vec<String> = columns[..=groups].iter().map(|column| format!("\"{column}\"")).collect();
+    let figures = "n, mean, low, high, beside, beside_low, beside_high, p, real";
+    let make = format!("CREATE TABLE {} ({}, {figures})", asked.name, head.join(", "));
+    database.execute_batch(&make).map_err(|e| e.to_string())?;
+    let places = vec!["?"; groups + 1 + figures.split(", ").count()].join(", ");
+    let insert = format!("INSERT INTO {} VALUES ({places})", asked.name);
+    for line in lines {
+        database.execute(&insert, params_from_iter(line)).map_err(|e| e.to_string())?;
+    }
+    Ok(())
+}
+
+fn levels(answers: &[Vec<Value>], groups: usize, scale: FigureScale) -> Outcome<Vec<Level>> {
+    let mut levels: Vec<Level> = Vec::new();
+    for answer in answers {
+        let Some(figure) = number(&answer[groups + 1]) else { continue };
+        if scale == FigureScale::Log && figure <= 0.0 {
+            return Err(format!("{figure} has no logarithm"));
+        }
+        let figure = if scale == FigureScale::Log { figure.ln() } else { figure };
+        let (group, level) = (&answer[..groups], &answer[groups]);
+        match levels.iter_mut().find(|l| l.group == group && l.level == *level) {
+            Some(known) => known.values.push(figure),
+            None => levels.push(Level { group: group.to_vec(), level: level.clone(), values: vec![figure] }),
+        }
+    }
+    Ok(levels)
+}
+
+fn lines(asked: &AskedComparison, levels: &[Level]) -> Outcome<Vec<Vec<Value>>> {
+    let mut told = Vec::new();
+    for level in levels {
+        let group: Vec<&Level> = levels.iter().filter(|l| l.group == level.group).collect();
+        let own = of_mean(level, &group, asked.noise);
+        let beside = match &asked.reference {
+            Some(reference) if shown(&level.level) != *reference => {
+                let of = group.iter().find(|l| shown(&l.level) == *reference).ok_or_else(|| {
+                    let group: Vec<String> = level.group.iter().map(shown).collect();
+                    format!("{}: no {reference} in the group {}", asked.name, group.join(", "))
+                })?;
+                Some(difference(own, of_mean(of, &group, asked.noise), asked.noise))
+            }
+            _ => None,
+        };
+        told.push((level, own, beside));
+    }
+    let chances: Vec<f64> = told.iter().filter_map(|(_, _, beside)| Some(beside.as_ref()?.chance())).collect();
+    let mut chances = holm(&chances).into_iter();
+    let back = |value: f64| if asked.scale == FigureScale::Log { value.exp() } else { value };
+    let real = |value: Option<f64>| value.map_or(Value::Null, |value| Value::Real(back(value)));
+    let line = |(level, own, beside): (&Level, Known, Option<Known>)| {
+        let mut line = level.group.clone();
+        line.extend([level.level.clone(), Value::Integer(level.values.len() as i64)]);
+        line.push(real(Some(own.value)));
+        line.extend(own.interval().map(real));
+        line.push(real(beside.map(|b| b.value)));
+        line.extend(beside.map_or([None, None], |b| b.interval()).map(real));
+        let chance = beside.and_then(|_| chances.next());
+        line.push(chance.map_or(Value::Null, Value::Real));
+        line.push(chance.map_or(Value::Null, |chance| Value::Integer(i64::from(chance < OUTSIDE))));
+        line
+    };
+    Ok(told.into_iter().map(line).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn database() -> Connection {
+        let database = Connection::open_in_memory().unwrap();
+        database
+            .execute_batch(
+                "CREATE TABLE runs (link, technique, s);
+                 INSERT INTO runs VALUES ('none', 'a', 1.0), ('none', 'a', 1.2), ('none', 'a', 0.8),
+                   ('none', 'b', 1.1), ('none', 'b', 1.3), ('none', 'b', 0.9),
+                   ('slow', 'a', 10.0), ('slow', 'a', 10.2), ('slow', 'a', 9.8),
+                   ('slow', 'b', 5.0), ('slow', 'b', 5.1), ('slow', 'b', 4.9), ('slow', 'b', NULL)",
+            )
+            .unwrap();
+        database
+    }
+
+    fn block(scale: &str, noise: &str) -> String {
+        format!(
+            "name = \"told\"\nscale = \"{scale}\"\nnoise = \"{noise}\"\nreference = \"a\"\nsql = \"SELECT link, technique, s FROM runs\""
+        )
+    }
+
+    /// The answers are those of scipy.stats.ttest_ind (equal_var = True and False), after Holm's correction of two.
+    #[test]
+    fn levels_are_held_beside_their_reference_and_chances_corrected() {
+        for (noise, low, chance) in [("pooled", -0.353_38, 0.573_43), ("own", -0.353_38, 0.573_43)] {
+            let database = database();
+            compare(&block("linear", noise), &database).unwrap();
+            let one = |sql: &str| database.query_row(sql, [], |row| row.get::<_, f64>(0)).unwrap();
+            assert_eq!(one("SELECT n FROM told WHERE link = 'slow' AND technique = 'b'"), 3.0);
+            assert!((one("SELECT beside FROM told WHERE link = 'none' AND technique = 'b'") - 0.1).abs() < 1e-12);
+            assert!((one("SELECT beside_low FROM told WHERE link = 'none' AND beside > 0") - low).abs() < 1e-4);
+            assert!((one("SELECT p FROM told WHERE link = 'none' AND technique = 'b'") - chance).abs() < 1e-4);
+            assert_eq!(one("SELECT real FROM told WHERE link = 'none' AND technique = 'b'"), 0.0);
+            assert_eq!(one("SELECT real FROM told WHERE link = 'slow' AND technique = 'b'"), 1.0);
+            assert_eq!(one("SELECT count(*) FROM told WHERE real IS NULL AND technique = 'a'"), 2.0);
+        }
+    }
+
+    #[test]
+    fn on_a_logarithmic_scale_a_level_is_so_many_times_its_reference() {
+        let database = database();
+        compare(&block("log", "own"), &database).unwrap();
+        let one = |sql: &str| database.query_row(sql, [], |row| row.get::<_, f64>(0)).unwrap();
+        let times = one("SELECT beside FROM told WHERE link = 'slow' AND technique = 'b'");
+        assert!((times - 0.5).abs() < 1e-3, "{times}");
+        assert!(one("SELECT low FROM told WHERE link = 'slow' AND technique = 'a'") < 10.0);
+        database.execute_batch("DROP TABLE told; INSERT INTO runs VALUES ('slow', 'b', 0)").unwrap();
+        assert!(compare(&block("log", "own"), &database).unwrap_err().contains("logarithm"));
+    }
+
+    #[test]
+    fn a_group_without_the_reference_is_refused() {
+        let database = database();
+        database.execute_batch("INSERT INTO runs VALUES ('other', 'b', 1.0)").unwrap();
+        let refused = compare(&block("linear", "pooled"), &database).unwrap_err();
+        assert!(refused.contains("no a in the group other"), "{refused}");
+    }
+
+    #[test]
+    fn what_has_no_noise_is_certain_and_what_does_not_differ_is_not_real() {
+        let known = |value: f64, error: f64| Known { value, error, df: 2.0 }.chance();
+        assert_eq!((known(0.0, 0.0), known(1.0, 0.0), known(0.0, 1.0)), (1.0, 0.0, 1.0));
+    }
+}
