@@ -33,6 +33,8 @@ cargo xtask accept chaos --seed N --rounds N  random faults, each followed by a 
 cargo xtask accept attack --seed N --rounds N  signals, damaged files, hostile peers and bad links, likewise
 cargo xtask accept build --only release|test|warm  one part of what building and testing a fresh clone takes
 cargo xtask study [NAME]    runs a study of studies/ again, and writes its page; --quick: a reduced run, nothing kept
+    --from STORE            takes in the runs of a store that another machine made
+    --binary PROGRAM        with this program: nothing is built
 cargo xtask bench           instruction counts of one training step per model (valgrind)
 cargo xtask bench channels  every transport by size, buffer and payload; raw repeats in bench/channels/
 cargo xtask fuzz [TARGET] [--seed N] [--runs N]  feeds parsers what nobody sent, from the corpus and a seed

@@ -237,6 +237,13 @@ const MEASUREMENTS: &[Measurement] = &[
         run: studies::killed,
     },
     Measurement {
+        name: "studies-again",
+        about: "repeats of every configuration in studies/, and pages that are those of the runs",
+        needs: &[File("studies/README.md")],
+        flags: &[],
+        run: studies::again,
+    },
+    Measurement {
         name: "drift",
         about: "a busy core through half of a study: controls and corrected ranking",
         needs: &[Paceline, Cores(2), Program("taskset")],

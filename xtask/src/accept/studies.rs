@@ -1,12 +1,13 @@
 //! Studies that are killed and resumed, at length: the test `studies::so_does_a_study_of_distributed_training` with
-//! more kills.
+//! more kills. And the studies that are kept: how often each configuration was run.
 
 use std::fs;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{Line, Report, Setup, number};
 use crate::process::{self, Outcome, cargo, root};
+use crate::study::repeats;
 
 /// Kills of one study.
 const KILLS: &str = "20";
@@ -32,4 +33,29 @@ pub fn killed(_: &Setup) -> Outcome<Report> {
         ],
         runs: vec![run],
     })
+}
+
+/// The studies in `studies/`: repeats of each configuration, and pages that are those of the runs.
+pub fn again(_: &Setup) -> Outcome<Report> {
+    let kept = repeats::kept()?;
+    let (mut lines, mut runs) = (Vec::new(), Vec::new());
+    for study in &kept {
+        let claim = format!(
+            "{}: repeats of each of {} configurations ({} runs kept)",
+            study.name,
+            study.configurations(),
+            study.runs()
+        );
+        lines.push(Line::new(&claim, study.least() as f64, repeats::LEAST as f64, false));
+        let claim = format!("{}: its page is that of its runs", study.name);
+        lines.push(Line::new(&claim, f64::from(u8::from(study.pages_agree)), 1.0, false));
+        for (part, repeats) in &study.parts {
+            let why = study.exception(part);
+            runs.push(json!({"study": study.name, "part": part, "repeats": repeats, "exception": why}));
+            if let Some(why) = why {
+                println!("     {}/{part} has fewer: {why}", study.name);
+            }
+        }
+    }
+    Ok(Report { lines, runs })
 }

@@ -1,4 +1,5 @@
-//! `cargo xtask study NAME [--quick]`: runs a study of `studies/NAME` again.
+//! `cargo xtask study NAME [--quick | --from STORE] [--binary PROGRAM]`: runs a study of `studies/NAME` again, or takes
+//! in the runs of a store that another machine made with `paceline explore studies/NAME/PART.toml --store STORE`.
 //!
 //! A study is a folder: `*.toml` are its parts, study files for `paceline explore` whose head says what was expected
 //! before anything ran; `data/PART/` has every run and every rank as `paceline export` writes them, and the machine;
@@ -6,11 +7,15 @@
 //!
 //! - [`compare`]: which differences are real
 //! - [`data`]: the kept runs as tables of a database
+//! - [`machine`]: where runs were made
 //! - [`page`]: prose with queries in it becomes a page
+//! - [`repeats`]: how often each configuration was run
 
 mod compare;
 mod data;
+mod machine;
 mod page;
+pub mod repeats;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -65,39 +70,79 @@ fn names() -> Vec<String> {
     names
 }
 
-/// `cargo xtask study [NAME [--quick]]`.
-pub fn run(words: &[&str]) -> Outcome {
-    let (name, quick) = match words {
-        [] => {
-            names().iter().for_each(|name| println!("{name}"));
-            return Ok(());
-        }
-        [name] => (name, false),
-        [name, "--quick"] | ["--quick", name] => (name, true),
-        _ => return Err("cargo xtask study [NAME [--quick]]".into()),
-    };
-    let folder = Folder::open(name)?;
-    process::run(&mut cargo(&["build", "--release"]))?;
-    rerun(&folder, quick)
+/// What is asked of a study.
+#[derive(Debug, Default, PartialEq)]
+struct Asked<'a> {
+    name: Option<&'a str>,
+    quick: bool,
+    /// The store with the runs of another machine.
+    from: Option<&'a Path>,
+    /// The program; built if none is named.
+    binary: Option<&'a Path>,
 }
 
-/// Runs every part. A reduced run leaves the kept data alone: it goes to `target/studies`.
-fn rerun(folder: &Folder, quick: bool) -> Outcome {
-    let place = target().join("studies").join(if quick { "quick" } else { "whole" }).join(&folder.name);
-    let kept = if quick { place.clone() } else { folder.path.clone() };
-    let rerun = Rerun { program: program(), place, quick, with_data: process::with_data };
+impl<'a> Asked<'a> {
+    fn parse(words: &[&'a str]) -> Outcome<Self> {
+        let usage = || "cargo xtask study [NAME [--quick | --from STORE] [--binary PROGRAM]]".to_owned();
+        let (mut asked, mut words) = (Self::default(), words.iter());
+        while let Some(word) = words.next() {
+            match *word {
+                "--quick" => asked.quick = true,
+                "--from" => asked.from = Some(Path::new(*words.next().ok_or_else(usage)?)),
+                "--binary" => asked.binary = Some(Path::new(*words.next().ok_or_else(usage)?)),
+                name if !name.starts_with('-') && asked.name.is_none() => asked.name = Some(name),
+                _ => return Err(usage()),
+            }
+        }
+        let alone = asked.name.is_none() && asked != Self::default();
+        if alone || (asked.quick && asked.from.is_some()) { Err(usage()) } else { Ok(asked) }
+    }
+}
+
+/// `cargo xtask study`.
+pub fn run(words: &[&str]) -> Outcome {
+    let asked = Asked::parse(words)?;
+    let Some(name) = asked.name else {
+        names().iter().for_each(|name| println!("{name}"));
+        return Ok(());
+    };
+    let folder = Folder::open(name)?;
+    let program = match asked.binary {
+        Some(program) => fs::canonicalize(program).map_err(|e| format!("{}: {e}", program.display()))?,
+        None => process::run(&mut cargo(&["build", "--release"])).map(|()| program())?,
+    };
+    let place = target().join("studies").join(if asked.quick { "quick" } else { "whole" }).join(name);
+    let store = match asked.from {
+        Some(store) => fs::canonicalize(store).map_err(|e| format!("{}: {e}", store.display()))?,
+        None => place.join("store"),
+    };
+    rerun(
+        &folder,
+        &Rerun { program, place, store, quick: asked.quick, with_data: process::with_data },
+        &asked,
+    )
+}
+
+/// Makes every part's runs, or takes them in. A reduced run leaves the kept data alone: it goes to `target/studies`.
+fn rerun(folder: &Folder, rerun: &Rerun, asked: &Asked<'_>) -> Outcome {
+    let kept = if rerun.quick { &rerun.place } else { &folder.path };
     rerun.begin()?;
     for part in &folder.parts {
-        if needs_root(&folder.text(part)?) && !is_root() {
-            println!("{part} is left out: it needs root");
-            continue;
+        let text = folder.text(part)?;
+        match asked.from {
+            Some(from) if !rerun.has(&text)? => {
+                println!("{part} stays as it is: it is not in {}", from.display());
+            }
+            Some(_) => rerun.keep(folder, part, kept)?,
+            None if needs_root(&text) && !is_root() => println!("{part} is left out: it needs root"),
+            None => rerun.part(folder, part, kept)?,
         }
-        rerun.part(folder, part, &kept)?;
     }
-    if quick {
+    if rerun.quick {
         // Of a few points the prose's questions may have no answer; the files must be there.
         return data::open(&kept.join("data")).map(drop);
     }
+    forget(folder)?;
     let pages = pages_of(folder)?;
     for (path, text) in &pages {
         write(&root().join(path), text)?;
@@ -106,11 +151,22 @@ fn rerun(folder: &Folder, quick: bool) -> Outcome {
     Ok(())
 }
 
+/// Removes the data of parts that are no more.
+fn forget(folder: &Folder) -> Outcome {
+    let data = folder.path.join("data");
+    for part in files(&data).filter(|part| !folder.parts.contains(part)) {
+        fs::remove_dir_all(data.join(&part)).map_err(|e| format!("{part}: {e}"))?;
+    }
+    Ok(())
+}
+
 /// How parts are run.
 struct Rerun {
     program: PathBuf,
-    /// Study files, store and reports go here.
+    /// Study files and reports go here.
     place: PathBuf,
+    /// Where runs are recorded.
+    store: PathBuf,
     /// Whether parts are reduced.
     quick: bool,
     /// Tells a command where datasets are.
@@ -124,24 +180,44 @@ impl Rerun {
         fs::create_dir_all(&self.place).map_err(|e| format!("{}: {e}", self.place.display()))
     }
 
-    /// Runs a part; its data goes to `data/PART` in `kept`.
-    fn part(&self, folder: &Folder, part: &str, kept: &Path) -> Outcome {
+    /// Whether the store has runs of this study file.
+    fn has(&self, text: &str) -> Outcome<bool> {
+        let study: toml::Table = toml::from_str(text).map_err(|e| e.to_string())?;
+        let name = study.get("name").and_then(toml::Value::as_str).ok_or("a study of studies/ has a name")?;
+        Ok(self.store.join("studies").join(name).is_dir())
+    }
+
+    fn paceline(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(words).arg("--store").arg(&self.store);
+        command.current_dir(root()).env("PACELINE", &self.program);
+        (self.with_data)(&mut command);
+        command
+    }
+
+    /// The study file that is run; reduced where that is asked for.
+    fn file(&self, folder: &Folder, part: &str) -> Outcome<String> {
         let file = self.place.join(format!("{part}.toml"));
         let text = folder.text(part)?;
         write(&file, &if self.quick { reduced(&text)? } else { text })?;
-        let (store, data) = (self.place.join("store"), kept.join("data").join(part));
-        let paceline = |words: &[&str]| {
-            let mut command = Command::new(&self.program);
-            command.args(words).arg("--store").arg(&store).current_dir(root()).env("PACELINE", &self.program);
-            (self.with_data)(&mut command);
-            command
-        };
-        let (study, out) = (file.to_string_lossy(), data.to_string_lossy());
-        process::run(&mut paceline(&["explore", &study]))?;
-        process::run(&mut paceline(&["export", &study, "--format", "csv", "--out", &out]))?;
+        Ok(file.to_string_lossy().into_owned())
+    }
+
+    /// Runs a part; its data goes to `data/PART` in `kept`.
+    fn part(&self, folder: &Folder, part: &str, kept: &Path) -> Outcome {
+        process::run(&mut self.paceline(&["explore", &self.file(folder, part)?]))?;
+        self.keep(folder, part, kept)
+    }
+
+    /// Takes a part's runs out of the store.
+    fn keep(&self, folder: &Folder, part: &str, kept: &Path) -> Outcome {
+        let (study, data) = (self.file(folder, part)?, kept.join("data").join(part));
+        let _ = fs::remove_dir_all(&data);
+        let out = data.to_string_lossy();
+        process::run(&mut self.paceline(&["export", &study, "--format", "csv", "--out", &out]))?;
         let report = self.place.join("report").join(part);
-        process::run(paceline(&["report", &study]).arg("--out").arg(report))?;
-        write(&data.join("machine.json"), &machine())
+        process::run(self.paceline(&["report", &study]).arg("--out").arg(report))?;
+        write(&data.join("machine.json"), &machine::document(&self.store, &data.join("runs.csv"))?)
     }
 }
 
@@ -159,25 +235,30 @@ fn reduced(text: &str) -> Outcome<String> {
     for (name, value) in quick {
         match (study.get_mut(&name), value) {
             (Some(toml::Value::Table(there)), toml::Value::Table(change)) => there.extend(change),
+            (Some(toml::Value::Array(several)), toml::Value::Table(change)) => {
+                several
+                    .iter_mut()
+                    .filter_map(toml::Value::as_table_mut)
+                    .for_each(|t| t.extend(change.clone()));
+            }
             (None, toml::Value::Table(_)) if name == "workload" && of_commands => {}
             (_, value) => drop(study.insert(name, value)),
         }
     }
     // Work is counted one way.
-    for table in ["workload", "axes"] {
-        if let Some(toml::Value::Table(table)) = study.get_mut(table) {
-            table.remove("epochs");
+    for table in ["workload", "common", "axes"] {
+        match study.get_mut(table) {
+            Some(toml::Value::Table(table)) => drop(table.remove("epochs")),
+            Some(toml::Value::Array(several)) => {
+                several
+                    .iter_mut()
+                    .filter_map(toml::Value::as_table_mut)
+                    .for_each(|t| drop(t.remove("epochs")));
+            }
+            _ => {}
         }
     }
     toml::to_string(&study).map_err(|e| e.to_string())
-}
-
-/// Where and with what runs were made.
-fn machine() -> String {
-    let mut machine = process::machine();
-    machine["kernel"] = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().into();
-    machine["commit"] = process::commit().into();
-    serde_json::to_string_pretty(&machine).expect("plain data") + "\n"
 }
 
 /// The pages of every study whose runs are kept, by path from the root: what `cargo xtask docs` writes and checks.
@@ -224,6 +305,26 @@ mod tests {
         assert!(study["workload"].get("epochs").is_none() && study["axes"].get("epochs").is_none());
         assert!(study["workload"]["steps"].is_integer());
         assert_eq!(study["workload"]["data"].as_str(), Some("digits"));
+        let several =
+            "[common]\nepochs = 2\n[[workload]]\nname = \"a\"\nepochs = 1\n[[workload]]\nname = \"b\"\n";
+        let study: toml::Table = toml::from_str(&reduced(several).unwrap()).unwrap();
+        assert!(study["common"].get("epochs").is_none());
+        let workloads = study["workload"].as_array().unwrap();
+        assert_eq!((workloads.len(), workloads[1]["name"].as_str()), (2, Some("b")));
+        assert!(workloads.iter().all(|w| w.get("epochs").is_none() && w["steps"].is_integer()));
+    }
+
+    #[test]
+    fn runs_are_made_or_taken_in_not_both() {
+        let asked = Asked::parse(&["buckets", "--from", "there", "--binary", "p"]).unwrap();
+        assert_eq!((asked.name, asked.quick), (Some("buckets"), false));
+        assert_eq!((asked.from, asked.binary), (Some(Path::new("there")), Some(Path::new("p"))));
+        assert_eq!(Asked::parse(&[]).unwrap(), Asked::default());
+        for wrong in
+            [&["a", "b"][..], &["--quick"], &["a", "--from"], &["a", "--quick", "--from", "s"], &["a", "--x"]]
+        {
+            assert!(Asked::parse(wrong).unwrap_err().starts_with("cargo xtask study "), "{wrong:?}");
+        }
     }
 
     #[test]
@@ -252,9 +353,9 @@ mod tests {
     reduced_runs! {
         averaging: grid, spread;
         buckets: held_out, made;
-        consistency: momentum, rates, standardised;
+        consistency: rates;
         placement: links, namespaces, transports;
-        transfer: digits, images, mnist, series, text;
+        transfer: workloads;
     }
 
     #[test]
@@ -286,7 +387,8 @@ mod tests {
         let place =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/tmp/studies").join(study).join(&part);
         // Of datasets it knows what the test was told: those beside the checkout are not a stranger's.
-        let rerun = Rerun { program, place, quick: true, with_data: |_| {} };
+        let store = place.join("store");
+        let rerun = Rerun { program, place, store, quick: true, with_data: |_| {} };
         rerun.begin().unwrap();
         rerun.part(&folder, &part, &rerun.place).unwrap();
         data::open(&rerun.place.join("data")).unwrap();
@@ -295,11 +397,14 @@ mod tests {
     /// The datasets that a study file names.
     fn datasets(text: &str) -> Vec<String> {
         let study: toml::Table = toml::from_str(text).unwrap();
-        let named = ["workload", "axes"].iter().filter_map(|table| study.get(*table)?.get("data"));
-        named
+        let tables = ["workload", "common", "axes"].iter().filter_map(|table| study.get(*table));
+        let tables =
+            tables.flat_map(|table| table.as_array().cloned().unwrap_or_else(|| vec![table.clone()]));
+        tables
+            .filter_map(|table| table.get("data").cloned())
             .flat_map(|data| match data {
-                toml::Value::Array(names) => names.clone(),
-                name => vec![name.clone()],
+                toml::Value::Array(names) => names,
+                name => vec![name],
             })
             .map(|name| name.as_str().expect("datasets are names").to_owned())
             .collect()
@@ -310,6 +415,8 @@ mod tests {
         let text = "[workload]\ndata = \"digits\"\n";
         assert_eq!(datasets(text), ["digits"]);
         assert_eq!(datasets("[axes]\ndata = [\"digits\", \"mnist\"]\n"), ["digits", "mnist"]);
+        let several = "[[workload]]\ndata = \"digits\"\n[[workload]]\ndata = \"mnist\"\n";
+        assert_eq!(datasets(several), ["digits", "mnist"]);
         assert!(datasets("[command]\nrun = [\"true\"]\n").is_empty());
     }
 
