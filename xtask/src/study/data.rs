@@ -1,12 +1,13 @@
 //! The kept runs of a study as a database in memory: `runs` and `ranks` with the columns of the files and `part`, and
-//! `machines`. Beside what SQLite has, queries have `median(x)`, `spearman(x, y)` (the rank correlation), `ln`, `exp`, and
-//! `told(format, value, low, high)`: a figure with its interval.
+//! `machines`. Beside what SQLite has, queries have `median(x)`, `spearman(x, y)` (the rank correlation, with the
+//! ends of its interval `spearman_low` and `spearman_high`), `ln`, `exp`, `atanh`, `tanh`, and `told(format, value, low,
+//! high)`: a figure with its interval.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use paceline_analyze::ranks::spearman;
+use paceline_analyze::ranks::{spearman, spearman_interval};
 use paceline_plan::{Sheet, SheetRow};
 use rusqlite::functions::{Aggregate, Context, FunctionFlags};
 use rusqlite::types::Value;
@@ -21,8 +22,14 @@ pub fn open(folder: &Path) -> Outcome<Connection> {
     let database = Connection::open_in_memory().map_err(text)?;
     let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
     database.create_aggregate_function("median", 1, flags, Median).map_err(text)?;
-    database.create_aggregate_function("spearman", 2, flags, Spearman).map_err(text)?;
-    for (name, function) in [("ln", f64::ln as fn(f64) -> f64), ("exp", f64::exp)] {
+    for (name, told) in
+        [("spearman", Spearman::Value), ("spearman_low", Spearman::Low), ("spearman_high", Spearman::High)]
+    {
+        database.create_aggregate_function(name, 2, flags, told).map_err(text)?;
+    }
+    for (name, function) in
+        [("ln", f64::ln as fn(f64) -> f64), ("exp", f64::exp), ("atanh", f64::atanh), ("tanh", f64::tanh)]
+    {
         let of = move |context: &Context<'_>| Ok(context.get::<Option<f64>>(0)?.map(function));
         database.create_scalar_function(name, 1, flags, of).map_err(text)?;
     }
@@ -160,8 +167,12 @@ impl Aggregate<Vec<f64>, Option<f64>> for Median {
     }
 }
 
-/// The rank correlation of two columns; rows where one is missing do not count.
-struct Spearman;
+/// The rank correlation of two columns, or an end of its interval; rows where one is missing do not count.
+enum Spearman {
+    Value,
+    Low,
+    High,
+}
 
 impl Aggregate<[Vec<f64>; 2], Option<f64>> for Spearman {
     fn init(&self, _: &mut Context<'_>) -> rusqlite::Result<[Vec<f64>; 2]> {
@@ -178,7 +189,13 @@ impl Aggregate<[Vec<f64>; 2], Option<f64>> for Spearman {
 
     fn finalize(&self, _: &mut Context<'_>, pairs: Option<[Vec<f64>; 2]>) -> rusqlite::Result<Option<f64>> {
         let [x, y] = pairs.unwrap_or_default();
-        Ok(spearman(&x, &y).map(|correlation| correlation.value))
+        let Some(correlation) = spearman(&x, &y) else { return Ok(None) };
+        let ends = spearman_interval(correlation.value, x.len());
+        Ok(match self {
+            Self::Value => Some(correlation.value),
+            Self::Low => ends.map(|(low, _)| low),
+            Self::High => ends.map(|(_, high)| high),
+        })
     }
 }
 
@@ -202,6 +219,8 @@ mod tests {
         assert_eq!(one("SELECT median(y) FROM runs WHERE part = 'one'"), 15.0);
         assert_eq!(one("SELECT count(*) FROM runs WHERE z = 'a,b'"), 1.0);
         assert!((one("SELECT spearman(x, y) FROM runs") + 0.2).abs() < 1e-12);
+        assert!(one("SELECT spearman_low(x, y) FROM runs") < -0.2);
+        assert!(one("SELECT spearman_high(x, y) FROM runs") > -0.2);
         let words =
             |query: &str| database.query_row(query, [], |row| row.get::<_, Option<String>>(0)).unwrap();
         assert_eq!(words("SELECT printf('%+.1f%% less', -0.26)").as_deref(), Some("−0.3% less"));
