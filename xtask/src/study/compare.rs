@@ -162,16 +162,16 @@ fn lines(asked: &AskedComparison, levels: &[Level]) -> Outcome<Vec<Vec<Value>>> 
         told.iter().filter_map(|(_, _, beside)| Some(beside.as_ref()?.chance())).collect();
     let mut chances = holm(&chances).into_iter();
     let back = |value: f64| if asked.scale == FigureScale::Log { value.exp() } else { value };
-    let real = |value: Option<f64>| value.map_or(Value::Null, |value| Value::Real(back(value)));
+    let figure = |value: Option<f64>| value.map_or(Value::Null, |value| Value::Real(back(value)));
     let line = |(level, noise, beside): (&Level, GroupNoise, Option<Known>)| {
         let own = noise.mean(level);
         let mut line = level.group.clone();
         line.extend([level.level.clone(), Value::Integer(level.values.len() as i64)]);
         let deviation = (noise.df > 0.0).then_some(noise.deviation);
-        line.extend([deviation.map_or(Value::Null, Value::Real), real(Some(own.value))]);
-        line.extend(own.interval().map(real));
-        line.push(real(beside.map(|b| b.value)));
-        line.extend(beside.map_or([None, None], |b| b.interval()).map(real));
+        line.extend([deviation.map_or(Value::Null, Value::Real), figure(Some(own.value))]);
+        line.extend(own.interval().map(figure));
+        line.push(figure(beside.map(|b| b.value)));
+        line.extend(beside.map_or([None, None], |b| b.interval()).map(figure));
         let chance = beside.and_then(|_| chances.next());
         line.push(chance.map_or(Value::Null, Value::Real));
         line.push(chance.map_or(Value::Null, |chance| Value::Integer(i64::from(chance < OUTSIDE))));
