@@ -32,7 +32,7 @@ enum FigureScale {
 
 #[derive(Clone, Copy, Deserialize, PartialEq)]
 #[serde(rename_all = "kebab-case")]
-enum NoiseOf {
+enum VarianceModel {
     Pooled,
     Own,
 }
@@ -44,7 +44,7 @@ struct AskedComparison {
     sql: String,
     reference: Option<String>,
     scale: FigureScale,
-    noise: NoiseOf,
+    noise: VarianceModel,
 }
 
 /// The runs of one level in one group, on the scale that is asked for.
@@ -65,60 +65,60 @@ impl Level {
     }
 }
 
-/// A mean or a difference of means: how far it may be off, in deviations with so many degrees of freedom.
+/// A mean or a difference of means, with its standard error and that one's degrees of freedom.
 #[derive(Clone, Copy)]
-struct Known {
+struct MeanEstimate {
     value: f64,
-    error: f64,
+    standard_error: f64,
     df: f64,
 }
 
-impl Known {
+impl MeanEstimate {
     fn interval(&self) -> [Option<f64>; 2] {
-        let half = (self.df > 0.0).then(|| self.error * t_quantile(OUTSIDE, self.df));
+        let half = (self.df > 0.0).then(|| self.standard_error * t_quantile(OUTSIDE, self.df));
         [half.map(|half| self.value - half), half.map(|half| self.value + half)]
     }
 
     /// The chance of one further from zero if there were none; no difference is none, and one without noise is certain.
-    fn chance(&self) -> f64 {
-        match (self.value == 0.0, self.error == 0.0) {
+    fn p_value(&self) -> f64 {
+        match (self.value == 0.0, self.standard_error == 0.0) {
             (true, _) => 1.0,
             (false, true) => 0.0,
-            (false, false) => f_tail((self.value / self.error).powi(2), 1.0, self.df),
+            (false, false) => f_tail((self.value / self.standard_error).powi(2), 1.0, self.df),
         }
     }
 }
 
 /// The deviation of one run among those of its level, over some levels.
 #[derive(Clone, Copy)]
-struct Deviation {
+struct StandardDeviation {
     value: f64,
     df: f64,
 }
 
-impl Deviation {
+impl StandardDeviation {
     fn of(levels: &[&Level]) -> Self {
         let (squares, df) = levels.iter().fold((0.0, 0.0), |(s, df), l| (s + l.squares(), df + l.df()));
         Self { value: (squares / df).sqrt(), df }
     }
 
-    fn mean(&self, level: &Level) -> Known {
-        Known {
+    fn mean(&self, level: &Level) -> MeanEstimate {
+        MeanEstimate {
             value: mean(&level.values),
-            error: self.value / (level.values.len() as f64).sqrt(),
+            standard_error: self.value / (level.values.len() as f64).sqrt(),
             df: self.df,
         }
     }
 }
 
-fn difference(one: Known, other: Known, noise: NoiseOf) -> Known {
-    let (a, b) = (one.error.powi(2), other.error.powi(2));
+fn difference(one: MeanEstimate, other: MeanEstimate, noise: VarianceModel) -> MeanEstimate {
+    let (a, b) = (one.standard_error.powi(2), other.standard_error.powi(2));
     let df = match noise {
-        NoiseOf::Pooled => one.df,
+        VarianceModel::Pooled => one.df,
         // Welch and Satterthwaite.
-        NoiseOf::Own => (a + b).powi(2) / (a.powi(2) / one.df + b.powi(2) / other.df),
+        VarianceModel::Own => (a + b).powi(2) / (a.powi(2) / one.df + b.powi(2) / other.df),
     };
-    Known { value: one.value - other.value, error: (a + b).sqrt(), df }
+    MeanEstimate { value: one.value - other.value, standard_error: (a + b).sqrt(), df }
 }
 
 /// Makes the table that a block asks for.
@@ -164,8 +164,8 @@ fn lines(asked: &AskedComparison, levels: &[Level]) -> Outcome<Vec<Vec<Value>>> 
     for level in levels {
         let group: Vec<&Level> = levels.iter().filter(|l| l.group == level.group).collect();
         let deviation = |level: &Level| match asked.noise {
-            NoiseOf::Pooled => Deviation::of(&group),
-            NoiseOf::Own => Deviation::of(&[level]),
+            VarianceModel::Pooled => StandardDeviation::of(&group),
+            VarianceModel::Own => StandardDeviation::of(&[level]),
         };
         let own = deviation(level).mean(level);
         let beside = match &asked.reference {
@@ -180,23 +180,24 @@ fn lines(asked: &AskedComparison, levels: &[Level]) -> Outcome<Vec<Vec<Value>>> 
         };
         told.push((level, deviation(level), own, beside));
     }
-    let chances: Vec<f64> = told.iter().filter_map(|(.., beside)| Some(beside.as_ref()?.chance())).collect();
+    let chances: Vec<f64> = told.iter().filter_map(|(.., beside)| Some(beside.as_ref()?.p_value())).collect();
     let mut chances = holm(&chances).into_iter();
     let back = |value: f64| if asked.scale == FigureScale::Log { value.exp() } else { value };
     let figure = |value: Option<f64>| value.map_or(Value::Null, |value| Value::Real(back(value)));
-    let line = |(level, noise, own, beside): (&Level, Deviation, Known, Option<Known>)| {
-        let mut line = level.group.clone();
-        line.extend([level.level.clone(), Value::Integer(level.values.len() as i64)]);
-        let deviation = (noise.df > 0.0).then_some(noise.value);
-        line.extend([deviation.map_or(Value::Null, Value::Real), figure(Some(own.value))]);
-        line.extend(own.interval().map(figure));
-        line.push(figure(beside.map(|b| b.value)));
-        line.extend(beside.map_or([None, None], |b| b.interval()).map(figure));
-        let chance = beside.and_then(|_| chances.next());
-        line.push(chance.map_or(Value::Null, Value::Real));
-        line.push(chance.map_or(Value::Null, |chance| Value::Integer(i64::from(chance < OUTSIDE))));
-        line
-    };
+    let line =
+        |(level, noise, own, beside): (&Level, StandardDeviation, MeanEstimate, Option<MeanEstimate>)| {
+            let mut line = level.group.clone();
+            line.extend([level.level.clone(), Value::Integer(level.values.len() as i64)]);
+            let deviation = (noise.df > 0.0).then_some(noise.value);
+            line.extend([deviation.map_or(Value::Null, Value::Real), figure(Some(own.value))]);
+            line.extend(own.interval().map(figure));
+            line.push(figure(beside.map(|b| b.value)));
+            line.extend(beside.map_or([None, None], |b| b.interval()).map(figure));
+            let chance = beside.and_then(|_| chances.next());
+            line.push(chance.map_or(Value::Null, Value::Real));
+            line.push(chance.map_or(Value::Null, |chance| Value::Integer(i64::from(chance < OUTSIDE))));
+            line
+        };
     Ok(told.into_iter().map(line).collect())
 }
 
@@ -267,7 +268,8 @@ mod tests {
 
     #[test]
     fn what_has_no_noise_is_certain_and_what_does_not_differ_is_not_real() {
-        let known = |value: f64, error: f64| Known { value, error, df: 2.0 }.chance();
+        let known =
+            |value: f64, standard_error: f64| MeanEstimate { value, standard_error, df: 2.0 }.p_value();
         assert_eq!((known(0.0, 0.0), known(1.0, 0.0), known(0.0, 1.0)), (1.0, 0.0, 1.0));
     }
 }
