@@ -22,12 +22,14 @@ pub struct AloneOrTogether {
 }
 
 impl AloneOrTogether {
-    /// Of a response, by the factor that counts workers (figures as of the middle of the study).
+    /// Of a response, by the factor that counts workers (figures as of the middle of the study); `workload` is that of the
+    /// ranking, where there are several.
     pub fn new(
         table: &StudyTable,
         response: usize,
         (ranking, noise): (&Ranking, Option<&Noise>),
         workers: Option<usize>,
+        workload: Option<usize>,
     ) -> Option<Self> {
         let counts = workers.and_then(|f| Some((f, table.factors[f].numbers()?)));
         let alone = |c: &&Configuration| match &counts {
@@ -36,7 +38,8 @@ impl AloneOrTogether {
         };
         let (ones, many): (Vec<&Configuration>, Vec<_>) = ranking.configurations.iter().partition(alone);
         let [mut ones, many] = [ones, many].map(|of| of.into_iter().cloned().collect::<Vec<_>>());
-        let observed = table.observed(response);
+        let mut observed = table.observed(response);
+        observed.retain(|(run, _)| table.workload_of(run) == workload);
         for role in table.alone.iter().filter(|role| **role != RunRole::Point) {
             let runs: Vec<_> = observed.iter().filter(|(run, _)| run.role == *role).copied().collect();
             if !runs.is_empty() && runs.iter().all(|(run, _)| !run.forbidden) {

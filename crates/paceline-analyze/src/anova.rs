@@ -2,7 +2,7 @@
 //!
 //! Sums of squares are of type II: a term is tested beyond every term that does not contain it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use paceline_statistics::mean;
 use serde::Serialize;
@@ -122,7 +122,7 @@ pub struct Anova {
     pub sources: Vec<VarianceSource>,
     pub residual_df: usize,
     pub residual_sum_sq: f64,
-    /// Sum of squares around the mean.
+    /// Sum of squares around the mean; of several workloads, around each one's.
     pub total_sum_sq: f64,
     /// Share of the variation that the model accounts for.
     pub r_sq: f64,
@@ -146,9 +146,7 @@ impl Anova {
         let modelled = modelled(table, response);
         let values: Vec<f64> = modelled.iter().map(|(_, value)| *value).collect();
         let fit = Fit::new(&design.columns, &values);
-        let own: Vec<f64> = measured.iter().map(|(_, value)| *value).collect();
-        let mean = mean(&own);
-        let total: f64 = own.iter().map(|v| (v - mean).powi(2)).sum();
+        let total = around_workloads(table, &measured);
         let left = modelled.iter().zip(&fit.residuals).filter(|((run, _), _)| run.role == RunRole::Point);
         let left: f64 = left.map(|(_, residual)| residual.powi(2)).sum();
         let mut anova = Self {
@@ -175,6 +173,18 @@ impl Anova {
         (anova.effects, anova.interactions) = (effects, interactions);
         anova.cannot_tell = anova.gaps(table);
         Some(anova)
+    }
+
+    /// By how much each workload differs from the mean of all, on the response's scale; zero where the runs do not
+    /// determine it.
+    pub fn workload_effects(&self, levels: usize) -> Vec<f64> {
+        let Some(own) = &self.design.workload else { return vec![0.0; levels] };
+        let effect = |level: usize| {
+            let mut place = vec![0; self.design.codings.len()];
+            place[own.factors[0]] = level;
+            self.fit.combination(&self.design.weights(own, &place)).map_or(0.0, |(value, _)| value)
+        };
+        (0..levels).map(effect).collect()
     }
 
     /// Deviation of the residuals with its degrees of freedom.
@@ -317,6 +327,19 @@ impl Anova {
         }
         gaps
     }
+}
+
+/// Sum of squares around the mean, or around those of the workloads.
+fn around_workloads(table: &StudyTable, measured: &[(&Run, f64)]) -> f64 {
+    let mut groups: BTreeMap<Option<usize>, Vec<f64>> = BTreeMap::new();
+    for (run, value) in measured {
+        groups.entry(table.workload_of(run)).or_default().push(*value);
+    }
+    let around = |own: &Vec<f64>| {
+        let mean = mean(own);
+        own.iter().map(|v| (v - mean).powi(2)).sum::<f64>()
+    };
+    groups.values().map(around).sum()
 }
 
 /// A term beyond those that do not contain it.

@@ -9,7 +9,7 @@ use crate::anova::Estimate;
 use crate::distributions::{holm, t_two_sided};
 use crate::findings::LEVEL;
 use crate::noise::Noise;
-use crate::table::{Run, StudyTable};
+use crate::table::{Response, Run, StudyTable};
 
 /// A configuration and what its runs measured.
 #[derive(Clone, Debug, Serialize)]
@@ -28,20 +28,33 @@ pub struct Configuration {
     pub value: f64,
     /// Whether its difference from the best could be noise; absent where the noise is not known.
     pub may_be_best: Option<bool>,
+    /// Whether it breaks a condition.
+    #[serde(skip)]
+    pub(crate) forbidden: bool,
     /// When its runs were made on average.
     #[serde(skip)]
     time: f64,
+    /// So many runs of one configuration would tell its mean as well: all of them, unless it is a mean over workloads
+    /// that have not equally many.
+    #[serde(skip)]
+    weight: f64,
 }
 
 impl Configuration {
-    fn n(&self) -> f64 {
-        self.runs.len() as f64
+    /// Whether a run of it reached what was to be measured.
+    pub(crate) fn reached(&self) -> bool {
+        self.missed < self.runs.len()
+    }
+
+    /// How well its mean is known: by how many runs, and when these were made on average.
+    pub(crate) fn known_by(&self) -> (f64, f64) {
+        (self.weight, self.time)
     }
 
     /// How this one differs from another, on the response's scale, and the chance of that by noise alone.
     pub fn against(&self, other: &Self, noise: &Noise, outside: f64) -> (Estimate, f64) {
         let difference = self.mean.value - other.mean.value;
-        let (deviation, df) = noise.of_difference((self.n(), self.time), (other.n(), other.time));
+        let (deviation, df) = noise.of_difference(self.known_by(), other.known_by());
         let chance = t_two_sided(difference / deviation, df);
         (Estimate::new(difference, Some((deviation, df)), outside), chance)
     }
@@ -71,38 +84,110 @@ pub fn configuration(
     // A mean of bounds is a bound, not an estimate.
     let error = noise.filter(|_| missed == 0).map(|noise| noise.of_mean(values.len() as f64, time));
     Configuration {
-        configuration: table.configuration(&of[0].levels),
+        configuration: table.others(&of[0].levels, table.several_workloads().unwrap_or(usize::MAX)),
         runs: of.iter().map(|run| run.id.clone()).collect(),
         missed,
         mean: Estimate::new(mean, error, LEVEL),
         value: table.responses[response].unscaled(mean),
         may_be_best: None,
         levels: of[0].levels.clone(),
+        forbidden: of.iter().any(|run| run.forbidden),
         time,
+        weight: values.len() as f64,
     }
+}
+
+/// The configurations of some runs, and what is said of them; those that no run reached are bounds alone.
+pub fn configurations(
+    table: &StudyTable,
+    response: usize,
+    noise: Option<&Noise>,
+    which: &dyn Fn(&Run) -> bool,
+) -> Vec<Configuration> {
+    // Runs with their values, and how many of them are bounds.
+    type Cell<'a> = (Vec<(&'a Run, f64)>, usize);
+    let mut cells: BTreeMap<&[usize], Cell<'_>> = BTreeMap::new();
+    for (run, value) in table.measured(response).into_iter().filter(|(run, _)| which(run)) {
+        cells.entry(&run.levels).or_default().0.push((run, value));
+    }
+    for (run, bound) in table.missed(response).into_iter().filter(|(run, _)| which(run)) {
+        let (runs, missed) = cells.entry(&run.levels).or_default();
+        runs.push((run, bound));
+        *missed += 1;
+    }
+    let of = |(runs, missed): (Vec<(&Run, f64)>, usize)| configuration(table, response, &runs, missed, noise);
+    cells.into_values().map(of).collect()
+}
+
+/// Those that break no condition and were reached at least once, and how many others there are.
+fn reached(mut all: Vec<Configuration>) -> (Vec<Configuration>, usize) {
+    let count = all.len();
+    all.retain(|c| c.reached() && !c.forbidden);
+    let left_out = count - all.len();
+    (all, left_out)
 }
 
 impl Ranking {
     /// Of a response, figures as of the middle of the study.
     pub fn new(table: &StudyTable, response: usize, noise: Option<&Noise>) -> Self {
-        let scale = &table.responses[response];
-        // Runs with their values, and how many of them are bounds.
-        type Cell<'a> = (Vec<(&'a Run, f64)>, usize);
-        let mut cells: BTreeMap<&[usize], Cell<'_>> = BTreeMap::new();
-        for (run, value) in table.measured(response) {
-            cells.entry(&run.levels).or_default().0.push((run, value));
-        }
-        for (run, bound) in table.missed(response) {
-            let (runs, missed) = cells.entry(&run.levels).or_default();
-            runs.push((run, bound));
-            *missed += 1;
+        let (configurations, left_out) = reached(configurations(table, response, noise, &|_| true));
+        Self::of(&table.responses[response], configurations, left_out, noise)
+    }
+
+    /// By workload, and one for all of them: of configurations that each workload has, by their means over workloads.
+    pub fn by_workload(
+        table: &StudyTable,
+        response: usize,
+        noise: Option<&Noise>,
+        workload: usize,
+    ) -> (Vec<Self>, Self) {
+        let levels = table.factors[workload].levels.len();
+        let own = |w: usize| {
+            let all = configurations(table, response, noise, &|run: &Run| run.levels[workload] == w);
+            let (reached, left_out) = reached(all);
+            Self::of(&table.responses[response], reached, left_out, noise)
+        };
+        let each: Vec<Self> = (0..levels).map(own).collect();
+        let mut cells: BTreeMap<Vec<usize>, Vec<&Configuration>> = BTreeMap::new();
+        for configuration in each.iter().flat_map(|ranking| &ranking.configurations) {
+            let mut rest = configuration.levels.clone();
+            rest[workload] = 0;
+            cells.entry(rest).or_default().push(configuration);
         }
         let all = cells.len();
-        cells.retain(|_, (runs, missed)| *missed < runs.len() && runs.iter().all(|(run, _)| !run.forbidden));
+        cells.retain(|_, own| own.len() == levels);
         let left_out = all - cells.len();
-        let of =
-            |(runs, missed): (Vec<(&Run, f64)>, usize)| configuration(table, response, &runs, missed, noise);
-        let mut configurations: Vec<Configuration> = cells.into_values().map(of).collect();
+        let count = levels as f64;
+        let joined = |(rest, own): (Vec<usize>, Vec<&Configuration>)| {
+            let of = |figure: fn(&Configuration) -> f64| own.iter().map(|c| figure(c)).sum::<f64>() / count;
+            let (mean, time, missed) =
+                (of(|c| c.mean.value), of(|c| c.time), own.iter().map(|c| c.missed).sum());
+            let weight = count / of(|c| 1.0 / c.weight);
+            let error = noise.filter(|_| missed == 0).map(|noise| noise.of_mean(weight, time));
+            Configuration {
+                levels: rest,
+                configuration: own[0].configuration.clone(),
+                runs: own.iter().flat_map(|c| c.runs.clone()).collect(),
+                missed,
+                mean: Estimate::new(mean, error, LEVEL),
+                value: table.responses[response].unscaled(mean),
+                may_be_best: None,
+                forbidden: false,
+                time,
+                weight,
+            }
+        };
+        let joined = cells.into_iter().map(joined).collect();
+        let for_all = Self::of(&table.responses[response], joined, left_out, noise);
+        (each, for_all)
+    }
+
+    fn of(
+        scale: &Response,
+        mut configurations: Vec<Configuration>,
+        left_out: usize,
+        noise: Option<&Noise>,
+    ) -> Self {
         configurations.sort_by(|a, b| {
             let order = a.mean.value.total_cmp(&b.mean.value);
             if scale.better(0.0, 1.0) { order } else { order.reverse() }
@@ -116,7 +201,7 @@ impl Ranking {
             }
             let chosen_of = configurations.iter().filter(|c| c.may_be_best == Some(true)).count() as f64;
             if best.missed == 0 {
-                let error = noise.of_mean(best.n(), best.time);
+                let error = noise.of_mean(best.weight, best.time);
                 configurations[0].mean = Estimate::new(best.mean.value, Some(error), LEVEL / chosen_of);
             }
         }
@@ -153,7 +238,7 @@ pub fn means(table: &StudyTable) -> Vec<(Vec<usize>, Vec<f64>)> {
     by_response[0].keys().filter_map(|levels| Some((levels.clone(), all(levels)?))).collect()
 }
 
-/// The configurations that no other beats in everything, the best by the first response first.
+/// The configurations that no other (of the same workload) beats in everything, the best by the first response first.
 pub fn front(table: &StudyTable) -> Vec<FrontPoint> {
     let mut means = means(table);
     let forbidden: HashSet<&Vec<usize>> =
@@ -163,9 +248,14 @@ pub fn front(table: &StudyTable) -> Vec<FrontPoint> {
         let sides = || table.responses.iter().zip(a.iter().zip(b));
         sides().all(|(r, (a, b))| !r.better(*b, *a)) && sides().any(|(r, (a, b))| r.better(*a, *b))
     };
+    let workload = |levels: &[usize]| table.several_workloads().map(|f| levels[f]);
+    let rivals = |levels: &[usize]| {
+        let own = workload(levels);
+        means.iter().filter(move |(other, _)| workload(other) == own)
+    };
     let mut front: Vec<FrontPoint> = means
         .iter()
-        .filter(|(_, values)| !means.iter().any(|(_, other)| beats(other, values)))
+        .filter(|(levels, values)| !rivals(levels).any(|(_, other)| beats(other, values)))
         .map(|(levels, values)| FrontPoint {
             levels: levels.clone(),
             configuration: table.configuration(levels),
@@ -174,7 +264,8 @@ pub fn front(table: &StudyTable) -> Vec<FrontPoint> {
         .collect();
     front.sort_by(|a, b| {
         let order = a.values[0].total_cmp(&b.values[0]);
-        if table.responses[0].better(0.0, 1.0) { order } else { order.reverse() }
+        let order = if table.responses[0].better(0.0, 1.0) { order } else { order.reverse() };
+        workload(&a.levels).cmp(&workload(&b.levels)).then(order)
     });
     front
 }

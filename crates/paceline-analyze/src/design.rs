@@ -74,7 +74,9 @@ pub struct ModelMatrix {
     pub codings: Vec<Option<Coding>>,
     /// Factors, then pairs.
     pub terms: Vec<Term>,
-    /// Columns of what is no factor, the first of all ones included: blocks, controls, the drift.
+    /// What is the workloads' own, where there are several: no term, but a block.
+    pub workload: Option<Term>,
+    /// Columns of what is no factor, the first of all ones included: blocks, controls, the drift, workloads.
     pub nuisance: usize,
     /// The column of the drift.
     pub drift: Option<usize>,
@@ -83,26 +85,39 @@ pub struct ModelMatrix {
     pub without_pairs: bool,
 }
 
+/// Pairs that a model has.
+#[derive(Clone, Copy, PartialEq)]
+enum Pairs {
+    All,
+    /// Those of a workload and a factor.
+    OfWorkloads,
+    None,
+}
+
 impl ModelMatrix {
     /// The model of a response: every factor and, where the runs allow it, every pair.
     pub fn new(table: &StudyTable, response: usize) -> Self {
-        let full = Self::with(table, response, true);
         let runs = modelled(table, response).len();
-        if full.terms.iter().all(|term| term.factors.len() == 1) {
-            return full;
-        }
-        let rank = {
+        let enough = |design: &Self| {
             // Columns that depend on others cost nothing.
             let zeros = vec![0.0; runs];
-            runs - Fit::new(&full.columns, &zeros).df
+            runs >= runs - Fit::new(&design.columns, &zeros).df + LEAST_DF
         };
-        if runs >= rank + LEAST_DF {
+        let full = Self::with(table, response, Pairs::All);
+        if full.terms.iter().all(|term| term.factors.len() == 1) || enough(&full) {
             return full;
         }
-        Self { without_pairs: true, ..Self::with(table, response, false) }
+        // How factors act on each workload matters more than how they act on each other.
+        if full.workload.is_some() {
+            let some = Self::with(table, response, Pairs::OfWorkloads);
+            if enough(&some) {
+                return Self { without_pairs: some.terms.len() < full.terms.len(), ..some };
+            }
+        }
+        Self { without_pairs: true, ..Self::with(table, response, Pairs::None) }
     }
 
-    fn with(table: &StudyTable, response: usize, pairs: bool) -> Self {
+    fn with(table: &StudyTable, response: usize, pairs: Pairs) -> Self {
         let coding = |f: &Factor| (f.acting() > 1).then(|| Coding::of(f));
         let codings: Vec<Option<Coding>> = table.factors.iter().map(coding).collect();
         let varied: Vec<usize> = (0..codings.len()).filter(|i| codings[*i].is_some()).collect();
@@ -110,15 +125,24 @@ impl ModelMatrix {
         let mut blocks: Vec<&str> = runs.iter().filter_map(|(run, _)| run.block.as_deref()).collect();
         blocks.sort_unstable();
         blocks.dedup();
-        // Controls and the baseline have means of their own.
-        let roles = [RunRole::Control, RunRole::Baseline];
-        let roles: Vec<RunRole> =
-            roles.into_iter().filter(|role| runs.iter().any(|(run, _)| run.role == *role)).collect();
+        // Controls and the baseline have means of their own, on each workload.
+        let kind = |run: &Run| (run.role, table.workload_of(run));
+        let mut roles: Vec<_> =
+            runs.iter().map(|(run, _)| kind(run)).filter(|(role, _)| *role != RunRole::Point).collect();
+        roles.sort_unstable();
+        roles.dedup();
         let clock = if table.timed { StudyClock::new(&runs) } else { None };
         let of_roles = blocks.len().max(1);
         let drift = clock.map(|_| of_roles + roles.len());
-        let nuisance = of_roles + roles.len() + usize::from(drift.is_some());
-        let mut width = nuisance;
+        let mut width = of_roles + roles.len() + usize::from(drift.is_some());
+        let given = table.several_workloads().and_then(|f| Some((f, codings[f].as_ref()?)));
+        let workload = given.map(|(f, coding)| Term {
+            factors: vec![f],
+            name: table.factors[f].name.clone(),
+            columns: width..width + coding.width(),
+        });
+        width += workload.as_ref().map_or(0, |own| own.columns.len());
+        let nuisance = width;
         let mut terms = Vec::new();
         let mut add = |factors: Vec<usize>| {
             let own: usize = factors.iter().map(|f| codings[*f].as_ref().map_or(0, Coding::width)).product();
@@ -126,13 +150,18 @@ impl ModelMatrix {
             terms.push(Term { name: names.join(":"), factors, columns: width..width + own });
             width += own;
         };
-        varied.iter().for_each(|f| add(vec![*f]));
-        if pairs {
-            for (i, f) in varied.iter().enumerate() {
-                varied[i + 1..].iter().for_each(|g| add(vec![*f, *g]));
-            }
+        let given = given.map(|(f, _)| f);
+        varied.iter().filter(|f| Some(**f) != given).for_each(|f| add(vec![*f]));
+        for (i, f) in varied.iter().enumerate() {
+            let modelled = |g: &&usize| match pairs {
+                Pairs::All => true,
+                Pairs::OfWorkloads => [Some(*f), Some(**g)].contains(&given),
+                Pairs::None => false,
+            };
+            varied[i + 1..].iter().filter(modelled).for_each(|g| add(vec![*f, *g]));
         }
-        let mut design = Self { codings, terms, nuisance, drift, columns: Vec::new(), without_pairs: false };
+        let mut design =
+            Self { codings, terms, workload, nuisance, drift, columns: Vec::new(), without_pairs: false };
         let row = |run: &Run| {
             let mut row = vec![0.0; width];
             row[0] = 1.0;
@@ -142,7 +171,7 @@ impl ModelMatrix {
             if let Some(at) = run.block.as_deref().and_then(|own| blocks.iter().position(|b| *b == own)) {
                 row[1..of_roles].copy_from_slice(&Coding::Levels(blocks.len()).entries(at));
             }
-            if let Some(at) = roles.iter().position(|role| *role == run.role) {
+            if let Some(at) = roles.iter().position(|role| *role == kind(run)) {
                 row[of_roles + at] = 1.0;
             }
             if let Some((clock, drift)) = clock.zip(drift) {
@@ -158,7 +187,7 @@ impl ModelMatrix {
     fn row(&self, levels: &[usize], width: usize) -> Vec<f64> {
         let mut row = vec![0.0; width];
         row[0] = 1.0;
-        for term in &self.terms {
+        for term in self.workload.iter().chain(&self.terms) {
             row[term.columns.clone()].copy_from_slice(&self.entries(&term.factors, levels));
         }
         row

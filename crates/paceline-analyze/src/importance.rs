@@ -36,6 +36,9 @@ pub struct Share {
 pub struct Importance {
     /// Each alone, the greatest first.
     pub factors: Vec<Share>,
+    /// Factors acting differently from workload to workload, the greatest first; none without several workloads.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub by_workload: Vec<Share>,
     /// Acting together, whichever they are; none where runs are too few to tell that from noise.
     pub together: Option<Share>,
     /// Pairs, the greatest first: parts of `together`.
@@ -46,11 +49,19 @@ pub struct Importance {
     pub n: usize,
 }
 
+/// What a term is.
+#[derive(Clone, Copy, PartialEq)]
+enum ShareKind {
+    Factor,
+    /// A factor that acts differently from workload to workload.
+    ByWorkload,
+    Pair,
+}
+
 /// A term's variance as a function of its coefficients.
 struct VarianceForm {
     name: String,
-    /// How many factors it has.
-    order: usize,
+    kind: ShareKind,
     columns: std::ops::Range<usize>,
     /// Row by row.
     matrix: Vec<Vec<f64>>,
@@ -99,7 +110,13 @@ fn forms(table: &StudyTable, anova: &Anova, response: usize) -> Vec<VarianceForm
         matrix.iter_mut().flatten().for_each(|value| *value *= part);
         let mut form = VarianceForm {
             name: term.name.clone(),
-            order: term.factors.len(),
+            kind: match term.factors.len() {
+                1 => ShareKind::Factor,
+                _ if term.factors.iter().any(|f| table.several_workloads() == Some(*f)) => {
+                    ShareKind::ByWorkload
+                }
+                _ => ShareKind::Pair,
+            },
             columns: term.columns.clone(),
             matrix,
             by_noise: 0.0,
@@ -121,14 +138,14 @@ impl Variances {
     /// Shares of each term, of all that acts together, and of noise.
     fn shares(&self, forms: &[VarianceForm]) -> Vec<f64> {
         let whole = (self.terms.iter().sum::<f64>() + self.beyond + self.noise).max(1e-300);
-        let pairs = self.terms.iter().zip(forms).filter(|(_, form)| form.order > 1);
+        let pairs = self.terms.iter().zip(forms).filter(|(_, form)| form.kind == ShareKind::Pair);
         let together = pairs.map(|(v, _)| v).sum::<f64>() + self.beyond;
         self.terms.iter().chain([&together, &self.noise]).map(|v| v / whole).collect()
     }
 }
 
 /// A draw of a variance with degrees of freedom (Wilson and Hilferty's approximation).
-fn drawn_variance(variance: f64, df: f64, normal: f64) -> f64 {
+pub fn drawn_variance(variance: f64, df: f64, normal: f64) -> f64 {
     let part = 2.0 / (9.0 * df);
     variance * (1.0 - part + normal * part.sqrt()).max(0.0).powi(3)
 }
@@ -177,17 +194,18 @@ impl Importance {
             let share = shares[i];
             Share { term: term.into(), share, low: low.min(share), high: high.max(share) }
         };
-        let terms = |order: usize| {
-            let own = forms.iter().enumerate().filter(|(_, form)| form.order == order);
+        let terms = |kind: ShareKind| {
+            let own = forms.iter().enumerate().filter(|(_, form)| form.kind == kind);
             let mut shares: Vec<Share> = own.map(|(i, form)| share(i, &form.name)).collect();
             shares.sort_by(|a, b| b.share.total_cmp(&a.share));
             shares
         };
-        let (factors, pairs, count) = (terms(1), terms(2), forms.len());
+        let (factors, pairs, count) = (terms(ShareKind::Factor), terms(ShareKind::Pair), forms.len());
         let together = share(count, "together");
         let known = !pairs.is_empty() || noise.source == NoiseSource::Repeats;
         (!factors.is_empty()).then(|| Self {
             factors,
+            by_workload: terms(ShareKind::ByWorkload),
             pairs,
             together: known.then_some(together),
             noise: share(count + 1, "noise"),
@@ -196,11 +214,16 @@ impl Importance {
     }
 
     /// What a share is of, in words.
-    pub fn label<'s>(&self, share: &'s Share) -> &'s str {
+    pub fn label(&self, share: &Share) -> String {
         match share.term.as_str() {
-            "together" => "factors acting together",
-            "noise" if self.together.is_none() => "noise and factors acting together",
-            name => name,
+            "together" => "factors acting together".into(),
+            "noise" if self.together.is_none() => "noise and factors acting together".into(),
+            name if self.by_workload.contains(share) => {
+                let (one, other) = name.split_once(':').unwrap_or((name, ""));
+                let (axis, workload) = if self.of(one).is_some() { (one, other) } else { (other, one) };
+                format!("{axis} by {workload}")
+            }
+            name => name.into(),
         }
     }
 
@@ -209,9 +232,10 @@ impl Importance {
         self.factors.iter().find(|share| share.term == factor)
     }
 
-    /// Factors, all that acts together, and noise, in percent that add up to 100.
+    /// Factors, how they act on each workload, all else that acts together, and noise, in percent that add up to 100.
     pub fn percents(&self) -> Vec<(&Share, u32)> {
-        let all: Vec<&Share> = self.factors.iter().chain(&self.together).chain([&self.noise]).collect();
+        let told = self.factors.iter().chain(&self.by_workload).chain(&self.together);
+        let all: Vec<&Share> = told.chain([&self.noise]).collect();
         let mut percents: Vec<u32> = all.iter().map(|s| (100.0 * s.share).floor() as u32).collect();
         let mut order: Vec<usize> = (0..all.len()).collect();
         let lost = |i: usize| 100.0 * all[i].share - (100.0 * all[i].share).floor();

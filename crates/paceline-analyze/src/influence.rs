@@ -131,7 +131,9 @@ impl InfluenceModel {
                 }
             }
             let mut best: Option<(&Candidate, f64)> = None;
-            for candidate in simple.iter().chain(&products) {
+            // What is the workload's own was taken away before.
+            let own = |c: &&Candidate| Some(c.factors[0]) != table.several_workloads();
+            for candidate in simple.iter().filter(own).chain(&products) {
                 let gain = gain(now.basis(), &now.residuals, &candidate.values);
                 // The first of equally good ones stays, rounding aside: simple ones come first.
                 if best.as_ref().is_none_or(|(_, most)| gain > most * (1.0 + 1e-9)) {

@@ -7,12 +7,14 @@
 
 use std::collections::BTreeMap;
 
+use paceline_random::Stream;
 use paceline_statistics::mean;
 use serde::Serialize;
 
 use crate::anova::{Anova, Estimate};
 use crate::distributions::t_two_sided;
 use crate::findings::LEVEL;
+use crate::importance::drawn_variance;
 use crate::table::{Run, RunRole, StudyTable};
 
 /// Degrees of freedom below which nothing is said about noise.
@@ -105,14 +107,14 @@ struct Within {
 }
 
 impl Within {
-    fn new(observed: &[(&Run, f64)], clock: Option<StudyClock>) -> Self {
-        type Key<'a> = (RunRole, &'a [usize]);
+    fn new(table: &StudyTable, observed: &[(&Run, f64)], clock: Option<StudyClock>) -> Self {
+        type Key<'a> = (RunRole, Option<usize>, &'a [usize]);
         let mut cells: BTreeMap<Key<'_>, Vec<(f64, f64)>> = BTreeMap::new();
         for (run, value) in observed {
             // Controls may sit outside of the space that is analysed.
             let levels = if run.role == RunRole::Point { &run.levels[..] } else { &[] };
             let at = clock.map_or(0.0, |clock| clock.at(run));
-            cells.entry((run.role, levels)).or_default().push((at, *value));
+            cells.entry((run.role, table.workload_of(run), levels)).or_default().push((at, *value));
         }
         let mut sums = Self::default();
         for cell in cells.values() {
@@ -134,7 +136,7 @@ impl Noise {
     pub fn new(table: &StudyTable, response: usize, anova: Option<&Anova>) -> Option<Self> {
         let observed = table.observed(response);
         let clock = if table.timed { StudyClock::new(&observed) } else { None };
-        let within = Within::new(&observed, clock);
+        let within = Within::new(table, &observed, clock);
         let told = within.tt > 1e-9;
         let repeats_df = within.df - f64::from(u8::from(told));
         let model = anova.filter(|anova| anova.fit.df as f64 >= LEAST_DF);
@@ -181,6 +183,17 @@ impl Noise {
         self.error(1.0 / a.0 + 1.0 / b.0, a.1 - b.1)
     }
 
+    /// Errors of means (of so many runs, made at a time on average) as noise could have made them, the deviation drawn
+    /// too: over errors by [`Noise::of_difference`] they are distributed as Student's t.
+    pub fn drawn(&self, means: &[(f64, f64)], normals: &Stream) -> Vec<f64> {
+        let size = self.deviation / drawn_variance(1.0, self.df, normals.normal(0)).sqrt().max(1e-6);
+        let drift = self.drift.map_or(0.0, |drift| drift.scale * normals.normal(1));
+        let error = |(i, (n, time)): (usize, &(f64, f64))| {
+            size * (normals.normal(2 + i as u64) / n.sqrt() + time * drift)
+        };
+        means.iter().enumerate().map(error).collect()
+    }
+
     fn error(&self, parts: f64, time: f64) -> (f64, f64) {
         let drift = self.drift.map_or(0.0, |drift| time * drift.scale);
         (self.deviation * (parts + drift * drift).sqrt(), self.df)
@@ -191,10 +204,18 @@ impl Noise {
 pub fn controls(table: &StudyTable, response: usize) -> Option<Controls> {
     let scale = &table.responses[response];
     let observed = table.observed(response).into_iter().filter(|(run, _)| run.role == RunRole::Control);
-    let raw: Vec<f64> = observed.map(|(_, value)| scale.unscaled(value)).collect();
-    let mean = mean(&raw);
-    let variance = raw.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (raw.len() as f64 - 1.0);
-    (raw.len() >= 2).then(|| Controls { n: raw.len(), variation: variance.sqrt() / mean.abs() })
+    let mut by_workload: BTreeMap<Option<usize>, Vec<f64>> = BTreeMap::new();
+    for (run, value) in observed {
+        by_workload.entry(table.workload_of(run)).or_default().push(scale.unscaled(value));
+    }
+    let around = |own: &Vec<f64>| {
+        let mean = mean(own);
+        own.iter().map(|v| (v / mean - 1.0).powi(2)).sum::<f64>()
+    };
+    let n: usize = by_workload.values().map(Vec::len).sum();
+    let df = n - by_workload.len();
+    let squares: f64 = by_workload.values().map(around).sum();
+    (df >= 1).then(|| Controls { n, variation: (squares / df as f64).sqrt() })
 }
 
 impl StudyTable {

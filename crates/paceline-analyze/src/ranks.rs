@@ -6,7 +6,7 @@ use paceline_statistics::mean;
 use serde::Serialize;
 
 use crate::distributions::{chi_squared_tail, holm, normal_quantile, normal_two_sided, t_two_sided};
-use crate::table::StudyTable;
+use crate::table::{Factor, StudyTable};
 
 /// Ranks from 1; equal values share their mean rank.
 pub fn ranks(values: &[f64]) -> Vec<f64> {
@@ -58,13 +58,18 @@ pub fn spearman(a: &[f64], b: &[f64]) -> Option<Correlation> {
     (!value.is_nan()).then_some(Correlation { value, p })
 }
 
-/// The interval of Spearman's correlation (Fisher's transform; Bonett and Wright's deviation).
+/// The interval of Spearman's correlation (Fisher's transform; Bonett and Wright's deviation). Of the same order, it
+/// begins where it would if two neighbours were exchanged, and ends at 1; of the opposite order likewise.
 pub fn spearman_interval(value: f64, n: usize) -> Option<(f64, f64)> {
-    if n < 4 || value.abs() >= 1.0 {
+    if n < 4 {
         return None;
     }
-    let half = normal_quantile(0.975) * ((1.0 + value * value / 2.0) / (n as f64 - 3.0)).sqrt();
-    Some(((value.atanh() - half).tanh(), (value.atanh() + half).tanh()))
+    let count = n as f64;
+    let most = 1.0 - 12.0 / (count * (count * count - 1.0));
+    let near = value.clamp(-most, most);
+    let half = normal_quantile(0.975) * ((1.0 + near * near / 2.0) / (count - 3.0)).sqrt();
+    let (low, high) = ((near.atanh() - half).tanh(), (near.atanh() + half).tanh());
+    Some((if value <= -1.0 { -1.0 } else { low }, if value >= 1.0 { 1.0 } else { high }))
 }
 
 /// Kendall's τ_b, its chance by the normal approximation; none without variation.
@@ -182,11 +187,13 @@ fn alike(table: &StudyTable, response: usize, factor: usize) -> Vec<Vec<f64>> {
     whole.map(|group| group.values().map(|values| mean(values)).collect()).collect()
 }
 
-/// Tests every factor of a response.
+/// Tests every factor of a response; workloads are given, so they are not tested.
 pub fn tests(table: &StudyTable, response: usize) -> Vec<RankTestResult> {
     const LEAST_GROUPS: usize = 6;
     let mut results = Vec::new();
-    for (f, factor) in table.factors.iter().enumerate().filter(|(_, factor)| factor.acting() > 1) {
+    let tested =
+        |(f, factor): &(usize, &Factor)| factor.acting() > 1 && Some(*f) != table.several_workloads();
+    for (f, factor) in table.factors.iter().enumerate().filter(tested) {
         let groups = alike(table, response, f);
         let (test, n, found) = if groups.len() >= LEAST_GROUPS && factor.acting() == 2 {
             let differences: Vec<f64> = groups.iter().map(|g| g[1] - g[0]).collect();

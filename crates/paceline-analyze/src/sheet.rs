@@ -185,16 +185,17 @@ impl TextTable {
             (0..self.head.len()).map(|i| if i < self.words { "---" } else { "---:" }.into()).collect();
         let rows: String = self.rows.iter().map(|row| line(row)).collect();
         let (title, note) = (markdown(&self.title), markdown(&self.note));
-        format!("### {title}\n\n{note}\n\n{}{}{rows}\n", line(&self.head), line(&rule))
+        let note = if note.is_empty() { note } else { format!("{note}\n\n") };
+        format!("### {title}\n\n{note}{}{}{rows}\n", line(&self.head), line(&rule))
     }
 
     /// As HTML.
     pub fn html(&self) -> String {
-        let mut html = format!(
-            "<section><h3>{}</h3><p class=\"note\">{}</p><div class=\"wide\"><table><thead><tr>",
-            escape(&self.title),
-            escape(&self.note)
-        );
+        let mut html = format!("<section><h3>{}</h3>", escape(&self.title));
+        if !self.note.is_empty() {
+            let _ = write!(html, "<p class=\"note\">{}</p>", escape(&self.note));
+        }
+        html += "<div class=\"wide\"><table><thead><tr>";
         let class = |i: usize| if i < self.words { "" } else { " class=\"figure\"" };
         for (i, head) in self.head.iter().enumerate() {
             let _ = write!(html, "<th scope=\"col\"{}>{}</th>", class(i), escape(head));

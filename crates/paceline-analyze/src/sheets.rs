@@ -2,10 +2,15 @@
 
 use serde_json::json;
 
-use crate::analysis::Analysis;
+use crate::analysis::{Analysis, WorkloadBest};
 use crate::anova::Estimate;
+use crate::best::Ranking;
+use crate::charts::levels::spread_out;
+use crate::findings::LEVEL;
 use crate::sheet::TextTable;
 use crate::table::{Response, number};
+use crate::transfer::SharedTrait;
+use crate::tuned::{TunedComparison, TuningMethod};
 
 /// Rows of a sheet in which there could be thousands.
 const MOST_ROWS: usize = 10;
@@ -39,13 +44,14 @@ fn change(response: &Response, estimate: &Estimate) -> String {
 impl Analysis {
     /// All tables of the analysis, in the order in which they are read.
     pub fn sheets(&self) -> Vec<TextTable> {
-        let mut sheets = vec![self.best_sheet()];
+        let mut sheets = self.best_sheets();
         sheets.extend(self.front_sheet());
         sheets.extend(self.anova_sheets());
         sheets.extend(self.importance_sheet());
         sheets.extend(self.influence_sheet());
         sheets.extend(self.rank_sheet());
         sheets.extend(self.transfer_sheets());
+        sheets.extend(self.comparisons.iter().flat_map(|one| self.comparison_sheets(one)));
         sheets.extend(self.scaling_sheet());
         sheets
     }
@@ -55,15 +61,28 @@ impl Analysis {
         if unit.is_empty() { String::new() } else { format!(", {unit}") }
     }
 
-    fn best_sheet(&self) -> TextTable {
+    fn best_sheets(&self) -> Vec<TextTable> {
+        let on = |one: &WorkloadBest| {
+            self.best_sheet(&format!("Best configurations on {}", one.workload), &one.best)
+        };
+        let mut sheets: Vec<TextTable> = self.each.iter().map(on).collect();
+        if self.each.is_empty() {
+            sheets.push(self.best_sheet("Best configurations", &self.best));
+        } else if !self.best.configurations.is_empty() {
+            sheets.push(self.best_sheet("Best configurations for all workloads", &self.best));
+        }
+        sheets
+    }
+
+    fn best_sheet(&self, title: &str, ranking: &Ranking) -> TextTable {
         let value = format!("{}{} [95%]", self.response.name, self.unit());
         let mut sheet = TextTable::new(
-            "Best configurations",
+            title,
             &["configuration", "n", &value, "may be best"],
             1,
             "means over runs; a configuration may be best if its difference from the first could be noise (Holm, 5%)",
         );
-        for c in self.best.configurations.iter().take(MOST_ROWS) {
+        for c in ranking.configurations.iter().take(MOST_ROWS) {
             let may = c.may_be_best.map_or("not known", |may| if may { "yes" } else { "no" });
             let name = if c.configuration.is_empty() { "the only one" } else { &c.configuration };
             let mean = measured(&self.response, &c.mean);
@@ -121,10 +140,11 @@ impl Analysis {
                 &format!("from the mean of all levels{change_unit} [95%]"),
             ],
             2,
-            "averaged over the levels of all other factors, each level counting alike",
+            "averaged over the levels of all other factors, each level counting alike; of a factor of many levels, some \
+             are shown",
         );
         for effect in &anova.effects {
-            for level in &effect.levels {
+            for level in spread_out(effect.levels.len()).into_iter().map(|i| &effect.levels[i]) {
                 let missing = || "not determined".to_owned();
                 effects.rows.push(vec![
                     effect.factor.clone(),
@@ -148,7 +168,7 @@ impl Analysis {
         let mut sheet = TextTable::new("What mattered", &["", "share, % [95%]"], 1, note);
         for (share, percent) in importance.percents() {
             let [low, high] = [share.low, share.high].map(|v| number((100.0 * v).round()));
-            sheet.rows.push(vec![importance.label(share).into(), format!("{percent} [{low}, {high}]")]);
+            sheet.rows.push(vec![importance.label(share), format!("{percent} [{low}, {high}]")]);
         }
         Some(sheet)
     }
@@ -211,15 +231,93 @@ impl Analysis {
         }
         let mut losses = TextTable::new(
             "Transfer table",
-            &["best configuration of", "used on", "loss, %", "n", "configuration"],
+            &["best configuration of", "used on", "loss, % [95%]", "n", "configuration"],
             2,
-            "what is lost against the best configuration of the workload itself",
+            "what is lost against the best configuration of the workload itself; intervals allow for both being chosen",
         );
-        for l in &transfer.losses {
-            let (loss, n, with) = (number(100.0 * l.loss), l.n.to_string(), l.configuration.clone());
-            losses.rows.push(vec![l.from.clone(), l.to.clone(), loss, n, with]);
+        for l in transfer.losses.iter().chain(&transfer.for_all) {
+            let percent = |part: f64| number(100.0 * part);
+            let least = if l.missed > 0 { "at least " } else { "" };
+            let ends = l.interval.map(|(low, high)| format!(" [{}, {}]", percent(low), percent(high)));
+            let loss = format!("{least}{}{}", percent(l.loss), ends.unwrap_or_default());
+            losses.rows.push(vec![
+                l.from.clone(),
+                l.to.clone(),
+                loss,
+                l.n.to_string(),
+                l.configuration.clone(),
+            ]);
         }
-        vec![ranks, losses]
+        let mut sheets = vec![ranks];
+        sheets.extend(self.group_sheet());
+        sheets.push(losses);
+        sheets
+    }
+
+    fn group_sheet(&self) -> Option<TextTable> {
+        let groups = &self.transfer.as_ref()?.groups;
+        let mut sheet = TextTable::new(
+            "Do ranks follow the model or the data?",
+            &["workloads that share", "pairs", "mean of Spearman [95%]"],
+            1,
+            "means over pairs; pairs share workloads and configurations, so their ends are averaged too",
+        );
+        for group in groups {
+            let shared = match group.shared {
+                SharedTrait::Model => "the model",
+                SharedTrait::Data => "the data",
+                SharedTrait::Neither => "neither",
+            };
+            let ends = group.interval.map(|(low, high)| format!(" [{low:.2}, {high:.2}]"));
+            let mean = format!("{:.2}{}", group.spearman, ends.unwrap_or_default());
+            sheet.rows.push(vec![shared.into(), group.pairs.to_string(), mean]);
+        }
+        (!sheet.rows.is_empty()).then_some(sheet)
+    }
+
+    fn comparison_sheets(&self, one: &TunedComparison) -> [TextTable; 2] {
+        let on = one.workload.as_ref().map_or_else(String::new, |name| format!(" on {name}"));
+        let own = if one.tuned.is_empty() { "setting".into() } else { one.tuned.join(", ") };
+        let note = match one.method {
+            TuningMethod::LeaveOneOut => {
+                "each repeat is judged with the setting that the others choose; `as chosen by all`: how many of these runs \
+                 had what all runs together choose"
+            }
+            TuningMethod::SameRuns => "chosen and judged on the same runs: intervals allow for the choice",
+        };
+        let value = format!("{}{} [95%]", self.response.name, self.unit());
+        let mut levels = TextTable::new(
+            &format!("{} at its own best {own}{on}", one.factor),
+            &[&one.factor, "best setting", "settings tried", "runs", "as chosen by all", &value],
+            2,
+            note,
+        );
+        for l in &one.levels {
+            let settings =
+                if l.settings.iter().all(String::is_empty) { "–".into() } else { l.settings.join(" or ") };
+            let counts = [l.tried, l.runs, l.agreed].map(|n| n.to_string());
+            let figure = l.figure(&self.response);
+            levels.rows.push([l.level.clone(), settings].into_iter().chain(counts).chain([figure]).collect());
+        }
+        let unit = if self.response.log { ", %".into() } else { self.unit() };
+        let mut pairs = TextTable::new(
+            &format!("Differences between levels of {}{on}", one.factor),
+            &["better", "other", &format!("other against better{unit} [95%]"), "p (Holm)", "can be told"],
+            2,
+            "each level at its own best setting; p is corrected over all pairs",
+        );
+        for pair in &one.pairs {
+            let told = pair.p_holm.map_or("not known", |p| if p < LEVEL { "yes" } else { "no" });
+            let apart = change(&self.response, &pair.difference);
+            pairs.rows.push(vec![
+                pair.better.clone(),
+                pair.other.clone(),
+                apart,
+                chance(pair.p_holm),
+                told.into(),
+            ]);
+        }
+        [levels, pairs]
     }
 
     fn scaling_sheet(&self) -> Option<TextTable> {

@@ -173,7 +173,7 @@ fn the_transfer_of_a_table_agrees_with_scipy() {
     let factors =
         ["training_set_size", "vm_flavor", "n_workers", "learning_rate", "batch_size", "synchronism"];
     let table = read(&path, &factors, "training_time");
-    let transfer = WorkloadTransfer::new(&table, 0, 0).unwrap();
+    let transfer = WorkloadTransfer::new(&table, 0, 0, None, 1).unwrap();
     let wanted = &wanted()["transfer"];
     let found = transfer.agreements.iter().find(|a| a.a == "1000" && a.b == "60000").unwrap();
     assert_eq!(found.n as f64, number(&wanted["n"]));

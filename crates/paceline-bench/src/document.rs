@@ -74,7 +74,7 @@ pub(crate) fn panel(
     };
     let marks = distinct(points.iter().map(|(name, ..)| name)).into_iter().map(line).collect();
     let [x, y] = [x, y].map(|(title, unit)| ChartAxis::units(title, unit));
-    Panel { title: title.into(), x, y, marks }
+    Panel::new(x, y, marks).titled(title)
 }
 
 /// A way in which the sizes of messages are distributed.

@@ -82,7 +82,14 @@ impl CacheState {
         };
         self.version = Some(version);
         self.changes += 1;
-        self.runs.extend(fresh.into_iter().map(|run| (run.id, Arc::new(run))));
+        // Runs may have been deleted, and their numbers given to others.
+        let there = store.ids()?;
+        self.runs.retain(|id, _| there.contains(id));
+        for run in fresh {
+            let other = self.runs.get(&run.id).is_none_or(|known| known.run != run.run);
+            other.then(|| self.settings.remove(&run.id));
+            self.runs.insert(run.id, Arc::new(run));
+        }
         self.listed = Arc::new(self.runs.values().cloned().collect());
         Ok(())
     }

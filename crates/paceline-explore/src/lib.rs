@@ -9,7 +9,8 @@
 //! - `bayes`: Gaussian processes over mixed and conditional axes, and what is expected of a point
 //! - `design`: two-level designs
 //! - `table`: a table of runs made by others as the workload; [`regret`]: how soon samplers find its best row
-//! - [`schedule`]: the order of a study's runs: warm-up, controls, baseline, points and their repeats
+//! - [`schedule`]: the order of a workload's runs: warm-up, controls, baseline, points and their repeats; `workloads`: that
+//!   of a study's, which may have several
 //!
 //! # Deliberately absent
 //! How a run is executed; files of the store; what runs say of the axes (`paceline-analyze`).
@@ -23,8 +24,10 @@ pub mod regret;
 pub mod samplers;
 pub mod schedule;
 mod table;
+mod workloads;
 
 pub use design::{Design, Resolution};
 pub use problem::{Joins, Observation, Prior, Problem, Suggestion, TrialOutcome};
 pub use samplers::SAMPLERS;
 pub use table::{Exploration, ExplorationError, ExplorationRequest, LookupTable};
+pub use workloads::StudySchedule;

@@ -1,4 +1,4 @@
-//! The order of a study's runs, as a function of the study and of the runs so far.
+//! The order of a workload's runs, as a function of the study and of the runs so far.
 //!
 //! First a warm-up that does not count; then controls at regular distance, a baseline of one worker where the control
 //! is none, and points. Points that are known beforehand are run in random order, one repeat of all before the next;
@@ -37,12 +37,22 @@ pub struct PlannedRun {
     pub id: u64,
     /// What it is for.
     pub role: Role,
+    /// Which of several workloads it is of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<String>,
     /// Levels by axis index; empty unless it is a point.
     pub levels: Vec<Option<u32>>,
     /// How much of the full work.
     pub share: f64,
     /// Which repeat, from 0.
     pub repeat: u64,
+}
+
+impl PlannedRun {
+    /// The first run of the control.
+    pub fn control(id: u64) -> Self {
+        Self { id, role: Role::Control, workload: None, levels: Vec::new(), share: 1.0, repeat: 0 }
+    }
 }
 
 /// How a run ended.
@@ -142,8 +152,8 @@ const APART: usize = 3;
 /// Relative deviation between repeats that calls for more.
 const NOISY: f64 = 0.05;
 
-/// A study's schedule.
-pub struct StudySchedule {
+/// The schedule of one workload.
+pub struct WorkloadSchedule {
     rules: ScheduleRules,
     problem: Problem,
     sampler: Box<dyn Sampler>,
@@ -151,7 +161,7 @@ pub struct StudySchedule {
     known: Option<Vec<Point>>,
 }
 
-impl StudySchedule {
+impl WorkloadSchedule {
     /// The schedule of a problem.
     pub fn new(
         problem: &Problem,
@@ -176,6 +186,11 @@ impl StudySchedule {
             history.into_iter().map(|o| o.point).collect()
         });
         Ok(Self { rules, problem, sampler, known })
+    }
+
+    /// What is asked.
+    pub(crate) fn problem(&self) -> &Problem {
+        &self.problem
     }
 
     /// What the sampler says about its points.
@@ -211,7 +226,8 @@ impl StudySchedule {
     /// What to do after these runs, in the order in which they began.
     pub fn next(&mut self, made: &[StudyRun]) -> Next {
         let id = made.len() as u64;
-        let job = |role, levels, share, repeat| PlannedRun { id, role, levels, share, repeat };
+        let job =
+            |role, levels, share, repeat| PlannedRun { id, role, workload: None, levels, share, repeat };
         let count = |role: Role| made.iter().filter(|m| m.job.role == role).count() as u64;
         if made.is_empty() {
             return Next::Run(job(Role::WarmUp, Vec::new(), 1.0, 0));
@@ -243,7 +259,7 @@ impl StudySchedule {
         let repeat = made.iter().filter(|m| m.job.role == Role::Control).count() as u64;
         let id = made.len() as u64;
         let open = self.rules.control_every > 0 && points_since(made) > 0;
-        open.then_some(PlannedRun { id, role: Role::Control, levels: Vec::new(), share: 1.0, repeat })
+        open.then_some(PlannedRun { repeat, ..PlannedRun::control(id) })
     }
 
     fn next_point(&mut self, made: &[StudyRun]) -> Option<Selection> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use paceline_explore::schedule::{
-    End, Next, PlannedRun, Role, ScheduleRules, StudyRun, StudySchedule, observations,
+    End, Next, PlannedRun, Role, ScheduleRules, StudyRun, WorkloadSchedule, observations,
 };
 use paceline_explore::{Problem, SAMPLERS, TrialOutcome};
 use paceline_plan::{Axis, Goal, Objective, Space, Value};
@@ -36,7 +36,7 @@ fn ended(job: &PlannedRun) -> End {
 
 /// Runs everything one after the other.
 fn all(rules: &ScheduleRules, mut made: Vec<StudyRun>) -> Vec<StudyRun> {
-    let mut schedule = StudySchedule::new(&problem(), rules.clone(), &Registry::default()).unwrap();
+    let mut schedule = WorkloadSchedule::new(&problem(), rules.clone(), &Registry::default()).unwrap();
     loop {
         match schedule.next(&made) {
             Next::Run(job) => made.push(StudyRun { end: Some(ended(&job)), job }),
@@ -98,7 +98,7 @@ fn repeats_of_a_learning_sampler_are_spread_out() {
 #[test]
 fn noisy_points_are_run_again_the_best_first() {
     let rules = ScheduleRules { max_repeats: 4, ..rules("grid", None) };
-    let mut schedule = StudySchedule::new(&problem(), rules, &Registry::default()).unwrap();
+    let mut schedule = WorkloadSchedule::new(&problem(), rules, &Registry::default()).unwrap();
     let mut made: Vec<StudyRun> = Vec::new();
     while let Next::Run(job) = schedule.next(&made) {
         let noisy = job.levels == [Some(0), Some(1)];
@@ -112,8 +112,14 @@ fn noisy_points_are_run_again_the_best_first() {
 
 #[test]
 fn failures_are_told_to_the_sampler_and_half_measured_points_are_not_failures() {
-    let job =
-        |id, repeat| PlannedRun { id, role: Role::Point, levels: vec![Some(0), Some(0)], share: 1.0, repeat };
+    let job = |id, repeat| PlannedRun {
+        id,
+        role: Role::Point,
+        workload: None,
+        levels: vec![Some(0), Some(0)],
+        share: 1.0,
+        repeat,
+    };
     let failed = StudyRun { job: job(0, 0), end: Some(End::Failed { cause: "x".into() }) };
     let open = StudyRun { job: job(1, 1), end: None };
     let outcome = |made: &[StudyRun]| observations(&problem(), made)[0].outcome.clone();
@@ -125,14 +131,16 @@ fn failures_are_told_to_the_sampler_and_half_measured_points_are_not_failures() 
 
 #[test]
 fn endless_samplers_need_a_budget() {
-    let error =
-        StudySchedule::new(&problem(), rules("bayes", None), &Registry::default()).map(|_| ()).unwrap_err();
+    let error = WorkloadSchedule::new(&problem(), rules("bayes", None), &Registry::default())
+        .map(|_| ())
+        .unwrap_err();
     assert!(error.0.contains("set `runs`"), "{error}");
 }
 
 #[test]
 fn a_run_that_misses_its_target_is_a_lower_bound_and_never_the_best() {
     let job = |id, level| PlannedRun {
+        workload: None,
         id,
         role: Role::Point,
         levels: vec![Some(level), Some(0)],
@@ -156,7 +164,7 @@ fn a_run_that_misses_its_target_is_a_lower_bound_and_never_the_best() {
 
 #[test]
 fn a_study_that_runs_out_of_time_closes_with_a_control() {
-    let schedule = StudySchedule::new(&problem(), rules("grid", None), &Registry::default()).unwrap();
+    let schedule = WorkloadSchedule::new(&problem(), rules("grid", None), &Registry::default()).unwrap();
     let whole = all(&rules("grid", None), Vec::new());
     let open = whole.iter().rposition(|m| m.job.role == Role::Point).unwrap() + 1;
     let control = schedule.closing(&whole[..open]).unwrap();

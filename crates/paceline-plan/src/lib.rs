@@ -34,5 +34,5 @@ pub use plan::{Plan, PlanError, Straggler, TrainingLength, Weights};
 pub use printable::{printable, printable_lines};
 pub use sheet::{Sheet, SheetRow, TableError, Terminator, to_csv};
 pub use space::{Axis, ENUMERABLE, Point, Scale, Space};
-pub use study::{Goal, Objective, Study, StudyError, Workload};
+pub use study::{Goal, NamedWorkload, Objective, Study, StudyError, Workload};
 pub use value::{Value, nearest};

@@ -105,6 +105,14 @@ const RUNS: &[Column] = &[
     column("version", Text, "", "version of the program"),
     column("git_commit", Text, "", "commit that the program was built from"),
     column("rustc", Text, "", "compiler that it was built with"),
+    column("name", Text, "", "what people call it; not part of the plan"),
+    column("tags", Text, "JSON", "its tags, a list of words"),
+    column("note", Text, "", "what somebody noted about it"),
+    column("study", Text, "", "the study that it belongs to"),
+    column("workload", Text, "", "which of its study's workloads it is, by name"),
+    column("command", Text, "", "the command line that gives the same plan again"),
+    column("archived", Integer, "", "1: lists leave it out"),
+    column("edited_s", Real, "s", "when its name, tags, note or archiving was last changed, since 1970"),
 ];
 
 const RANKS: &[Column] = &[

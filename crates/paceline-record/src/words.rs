@@ -1,5 +1,7 @@
 //! What a run reports, in words: a line for an event, a summary for its end.
 
+use paceline_plan::Plan;
+
 use crate::event::{Event, RunResult};
 
 /// What the training time is divided into.
@@ -67,12 +69,7 @@ impl EventWords {
     pub fn detail(event: &Event<'_>) -> Option<String> {
         Some(match event {
             Event::Start { run, plan, plan_sha256, .. } => {
-                let mut text = format!("run {run}, plan {plan_sha256}:");
-                let document = serde_json::to_value(plan).ok()?;
-                for (name, value) in document.as_object()?.iter().filter(|(_, value)| !value.is_null()) {
-                    text += &format!("\n  {name} {}", value.as_str().map_or(value.to_string(), Into::into));
-                }
-                text
+                format!("run {run}, plan {plan_sha256}:{}", plan_lines(plan))
             }
             Event::Bound { rank, address } => format!("rank {rank} listens at {address}"),
             Event::Checkpoint { step } => format!("saved after step {step}"),
@@ -109,4 +106,12 @@ impl EventWords {
         }
         text
     }
+}
+
+/// What a plan says, a line each.
+pub fn plan_lines(plan: &Plan) -> String {
+    let document = serde_json::to_value(plan).expect("a plan is plain data");
+    let all = document.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());
+    let text = |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), Into::into);
+    all.map(|(name, value)| format!("\n  {name} {}", text(value))).collect()
 }

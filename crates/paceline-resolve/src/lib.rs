@@ -9,6 +9,8 @@
 //! - `registries`: what names can stand for
 //! - `settings`: the settings of one run
 //! - `resolve`: settings to plan
+//! - `command`: settings as a command line that gives the same plan again
+//! - `config`: settings from a file
 //! - `typed`: plan to strategy, codec, optimiser and the rest
 //! - `environment`: folders that the environment decides where no setting does
 //!
@@ -17,6 +19,8 @@
 
 #![forbid(unsafe_code)]
 
+mod command;
+mod config;
 mod environment;
 mod registries;
 mod resolve;
@@ -24,6 +28,8 @@ mod settings;
 mod table;
 mod typed;
 
+pub use command::{command_line, quoted};
+pub use config::RunConfig;
 pub use environment::{data_folders, own_data_folder, store_folder, variable};
 pub use registries::Registries;
 pub use resolve::{DEFAULT_EPOCHS, model_description, resolve};

@@ -13,10 +13,11 @@ use paceline_record::Recording;
 
 use crate::environment::data_folders;
 use crate::registries::Registries;
-use crate::table::{SettingKind, SettingSection, SettingTable};
+use crate::table::{RunSetting, SettingKind, SettingSection, SettingTable};
 
 /// Flags of `paceline train` that are no settings: they say where and how, not what is run.
-const OTHER_FLAGS: &[&str] = &["store", "no-record", "listen", "key-file", "join-timeout"];
+const OTHER_FLAGS: &[&str] =
+    &["store", "no-record", "listen", "key-file", "join-timeout", "config", "dry-run", "name", "tag", "note"];
 
 /// A setting that does not exist, or whose value cannot be.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -97,6 +98,32 @@ impl PlanSettings {
         }
         self.put(name, text);
         Ok(())
+    }
+
+    /// The same, with other settings that win: also over those that cannot be given together with them.
+    pub fn overridden_by(mut self, other: &Self) -> Self {
+        let table = Arc::clone(&self.table);
+        for (name, text) in &other.given {
+            let excludes = table.find(name).and_then(|setting| setting.conflicts);
+            self.given.retain(|known, _| {
+                let excluded = table.find(known).and_then(|setting| setting.conflicts);
+                Some(known.as_str()) != excludes && Some(name.as_str()) != excluded
+            });
+            self.given.insert(name.clone(), text.clone());
+        }
+        self
+    }
+
+    /// The same without some of them.
+    pub(crate) fn without(&self, names: &[&str]) -> Self {
+        let mut less = self.clone();
+        less.given.retain(|name, _| !names.contains(&name.as_str()));
+        less
+    }
+
+    /// Settings that are given, in the order of help texts: each with its text.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&RunSetting, &OsStr)> {
+        self.table.iter().filter_map(|setting| Some((setting, self.given.get(setting.name)?.as_os_str())))
     }
 
     /// Gives a setting a text that was checked already, or that is a path.

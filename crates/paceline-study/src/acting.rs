@@ -13,11 +13,21 @@ use crate::registries::AllRegistries;
 pub(crate) const OF_SEVERAL: &str = "servers strategy sync transport compression buffer bucket network hosts averages \
                                      placement shard lr-scaling";
 
-/// The same study, its axes only there where they can act.
+/// The same study, its axes only there where they can act; of several workloads, where they can for each.
 pub(crate) fn collapsed(mut study: Study, registries: &AllRegistries) -> Study {
-    if let Workload::Train(fixed) = &study.workload {
-        let told = |axis: &Axis| where_it_acts(&study.space, fixed, registries, &axis.name);
-        study.space = study.space.clone().narrowed(told);
+    let narrowed = |part: &Study| match &part.workload {
+        Workload::Train(fixed) => {
+            let told = |axis: &Axis| where_it_acts(&part.space, fixed, registries, &axis.name);
+            part.space.clone().narrowed(told)
+        }
+        Workload::Command { .. } => part.space.clone(),
+    };
+    let whole = study.part.is_none();
+    let spaces: Vec<Space> =
+        if whole { study.parts().iter().map(narrowed).collect() } else { vec![narrowed(&study)] };
+    // Where they differ, a point may have a level that means nothing to one of them: its own part takes it out.
+    if spaces.iter().all(|space| space.axes() == spaces[0].axes()) {
+        study.space = spaces[0].clone();
     }
     study
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 
 use paceline_plan::Plan;
-use paceline_record::Recording;
+use paceline_record::{Recording, RunLabels};
 use paceline_resolve::PlanSettings;
 use serde::{Deserialize, Serialize};
 
@@ -25,12 +25,27 @@ pub struct TrialDocument {
     pub json: bool,
     /// Whether nothing but results and errors is printed.
     pub quiet: bool,
+    /// The study that it belongs to, and its workload.
+    #[serde(default)]
+    pub labels: RunLabels,
 }
 
 impl TrialDocument {
     /// A document for a child whose output programs read.
     pub(crate) fn new(task: TrialTask, plan: Plan, settings: &PlanSettings) -> Self {
-        Self { task, plan, folders: settings.data_folders().0, json: true, quiet: true }
+        Self {
+            task,
+            plan,
+            folders: settings.data_folders().0,
+            json: true,
+            quiet: true,
+            labels: RunLabels::default(),
+        }
+    }
+
+    /// The same, of a study.
+    pub(crate) fn labelled(self, labels: RunLabels) -> Self {
+        Self { labels, ..self }
     }
 
     /// This program as the child that reads it: its words.

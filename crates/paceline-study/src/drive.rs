@@ -19,7 +19,7 @@ use serde_json::{Value as Json, json};
 use crate::error::StudyFailure;
 use crate::reader::FigureReader;
 use crate::report::{configuration, figure};
-use crate::state::StudyState;
+use crate::state::{StudyHistory, StudyState};
 use crate::workload::{self, Call};
 
 /// What happens to a study while its runs are made.
@@ -120,7 +120,8 @@ pub fn drive(
             state.begin(&job)?;
             let cores = &lanes[lane];
             let count = if cores.is_empty() { trial::cores().len() } else { cores.len() };
-            let call = match workload::call(&study, &state.known.registries, &job, store, count) {
+            let call = match workload::call(state.known.of(&job), &state.known.registries, &job, store, count)
+            {
                 Ok(call) => call,
                 Err(refusal) => {
                     let ended = refused(&refusal);
@@ -147,13 +148,14 @@ pub fn drive(
         }
         let mut i = 0;
         while i < active.len() {
-            match listen(&mut active[i], &study, &state.known.made) {
+            match listen(&mut active[i], &state.known) {
                 None => i += 1,
                 Some(ended) => {
                     let one = &mut active[i];
                     let well = ended.exit.code == Some(0) && one.stopped.is_none() && one.reader.complete;
-                    let timing = (well && one.trained.is_none())
-                        .then(|| workload::inference(&study, &state.known.registries, &one.job));
+                    let timing = (well && one.trained.is_none()).then(|| {
+                        workload::inference(state.known.of(&one.job), &state.known.registries, &one.job)
+                    });
                     let (trained, ended) = match timing {
                         Some(Ok(Some(call))) => {
                             one.trial = start(one.job.id, &call, &lanes[one.lane], None)?;
@@ -165,7 +167,7 @@ pub fn drive(
                         _ => (one.trained.take(), ended),
                     };
                     let Active { job, reader, stopped, .. } = active.swap_remove(i);
-                    let end = end(&study, &job, &reader, stopped, trained.as_ref(), &ended);
+                    let end = end(state.known.of(&job), &job, &reader, stopped, trained.as_ref(), &ended);
                     settle(state, &job, (end, reader.run), &ended, observer)?;
                     observer(progress(state, expected))?;
                 }
@@ -188,7 +190,8 @@ fn lanes(parallel: usize) -> Result<Vec<Vec<usize>>, StudyFailure> {
 }
 
 /// Takes in what a run says; its end, when it has come.
-fn listen(one: &mut Active, study: &Study, made: &[StudyRun]) -> Option<Ended> {
+fn listen(one: &mut Active, known: &StudyHistory) -> Option<Ended> {
+    let study = known.of(&one.job);
     let deadline = Instant::now() + LOOK;
     loop {
         match one.trial.hear(deadline.saturating_duration_since(Instant::now())) {
@@ -203,7 +206,7 @@ fn listen(one: &mut Active, study: &Study, made: &[StudyRun]) -> Option<Ended> {
     let late = matches!(&study.workload, Workload::Command { timeout_s: Some(limit), .. } if one.trial.seconds() > *limit);
     if late {
         one.stopped = Some(Stop::Late);
-    } else if beaten(one, study, made) {
+    } else if beaten(one, study, &known.made) {
         one.stopped = Some(Stop::Beaten);
     }
     if one.stopped.is_some() {
@@ -228,10 +231,12 @@ fn beaten(one: &Active, study: &Study, made: &[StudyRun]) -> bool {
     best.is_some_and(|best| one.reader.train_s > study.give_up * best) && !reached
 }
 
-/// The first objective of the best point so far, less being better.
+/// The first objective of the workload's best point so far, less being better.
 fn best_loss(study: &Study, figures: &Figures, made: &[StudyRun]) -> Option<f64> {
     let problem = crate::problem(study, figures);
-    let history = observations(&problem, made);
+    let own: Vec<StudyRun> =
+        made.iter().filter(|run| run.job.workload.as_deref() == study.workload_name()).cloned().collect();
+    let history = observations(&problem, &own);
     problem.best(&history).first().and_then(|i| problem.losses(&history[*i])).map(|losses| losses[0])
 }
 
@@ -293,9 +298,9 @@ fn settle(
     ended: &Ended,
     observer: StudyObserver<'_>,
 ) -> Result<(), StudyFailure> {
-    let study = &state.known.study;
+    let study = state.known.of(job);
     let document = json!({
-        "type": "run", "id": job.id, "role": job.role, "repeat": job.repeat, "share": job.share,
+        "type": "run", "id": job.id, "role": job.role, "workload": job.workload, "repeat": job.repeat, "share": job.share,
         "levels": workload::levels(study, job), "run": run, "end": end, "exit": ended.exit,
     });
     let line = line(study, &state.known.registries.figures, job, &end, ended.wall_s);
@@ -317,7 +322,9 @@ fn progress(state: &StudyState, expected: u64) -> StudyEvent<'static> {
     let walls: Vec<f64> = done.iter().filter_map(|m| m.metrics()?.get("wall_s").copied()).collect();
     let each = walls.iter().sum::<f64>() / walls.len().max(1) as f64;
     let left = expected.saturating_sub(done.len() as u64);
-    let best = crate::report::best_so_far(&state.known).map(|best| format!("best {best}, "));
+    let best = crate::report::BestSoFar::new(&state.known)
+        .and_then(|best| best.words())
+        .map(|best| format!("best {best}, "));
     let message = format!("{left} left, {}about {}", best.unwrap_or_default(), duration(each * left as f64));
     StudyEvent::Progress { done: done.len() as u64, expected, message }
 }
@@ -329,6 +336,7 @@ fn line(study: &Study, figures: &Figures, job: &PlannedRun, end: &End, wall_s: f
         Role::Baseline => "one worker alone".into(),
         Role::WarmUp => "warm-up".into(),
     };
+    let of = job.workload.as_ref().map(|name| format!("{name}, ")).unwrap_or_default();
     let how = match end {
         End::Ok { metrics } => {
             let one = |o: &paceline_plan::Objective| {
@@ -342,5 +350,5 @@ fn line(study: &Study, figures: &Figures, job: &PlannedRun, end: &End, wall_s: f
         End::Failed { cause } => format!("failed: {cause}"),
         End::Refused { cause } => format!("refused: {cause}"),
     };
-    format!("{:>4}  {what}: {how} ({wall_s:.1} s)", job.id)
+    format!("{:>4}  {of}{what}: {how} ({wall_s:.1} s)", job.id)
 }

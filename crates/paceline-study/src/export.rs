@@ -10,7 +10,6 @@ use paceline_record::store::{RecordError, Store};
 use serde_json::{Map, Value, json};
 
 use crate::state::StudyHistory;
-use crate::workload;
 
 /// Named columns and rows.
 #[allow(missing_docs, reason = "the names say what the fields are")]
@@ -26,7 +25,8 @@ const OF_RANKS: &str = "rank role steps data_s forward_s backward_s send_s wait_
 
 /// Every run, in the order in which they were made.
 pub fn runs(known: &StudyHistory) -> StudySheet {
-    let axes: Vec<&String> = known.study.space.axes().iter().map(|axis| &axis.name).collect();
+    let factors = known.factors();
+    let axes: Vec<&String> = factors.iter().collect();
     let names: BTreeSet<&String> =
         known.made.iter().filter_map(StudyRun::metrics).flatten().map(|(n, _)| n).collect();
     let mut columns: Vec<String> =
@@ -42,7 +42,7 @@ pub fn runs(known: &StudyHistory) -> StudySheet {
         let state = state.unwrap_or_else(|| "begun".into());
         let mut row =
             vec![json!(job.id), json!(job.role), state, json!(job.share), json!(job.repeat), json!(run)];
-        let levels = workload::levels(&known.study, job);
+        let levels = known.levels(job);
         row.extend(axes.iter().map(|axis| json!(levels.get(*axis).map(ToString::to_string))));
         row.extend(names.iter().map(|name| json!(made.metrics().and_then(|figures| figures.get(*name)))));
         row

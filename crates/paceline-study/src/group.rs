@@ -9,7 +9,7 @@ use paceline_explore::schedule::{End, Role, StudyRun};
 
 use crate::registries::AllRegistries;
 use crate::state::{self, StudyHistory, StudyState};
-use crate::{table, workload};
+use crate::table;
 
 /// The studies of a store, and what they can name.
 pub struct StudyStore(pub PathBuf, pub AllRegistries);
@@ -37,11 +37,11 @@ impl Studies for StudyStore {
 }
 
 fn study(known: &StudyHistory, busy: bool) -> StudyOverview {
-    let axes: Vec<String> = known.study.space.axes().iter().map(|axis| axis.name.clone()).collect();
+    let axes = known.factors();
     let responses = table::responses(known);
     let analysed = table::runs(known, &responses);
     let member = |((made, run), analysed): ((&StudyRun, &Option<String>), Option<RawRun>)| {
-        let (job, levels) = (&made.job, workload::levels(&known.study, &made.job));
+        let (job, levels) = (&made.job, known.levels(&made.job));
         let level = |name: &String| levels.get(name).map_or_else(|| ABSENT.to_owned(), ToString::to_string);
         let first = responses.first().map(|r| r.name.as_str()).unwrap_or_default();
         let clock = crate::clock(&known.study, &known.registries.figures);
@@ -76,7 +76,7 @@ fn study(known: &StudyHistory, busy: bool) -> StudyOverview {
     };
     let members: Vec<Member> = known.made.iter().zip(&known.runs).zip(analysed.clone()).map(member).collect();
     let (ended, expected) = (known.ended(), known.expected());
-    let best = crate::report::best(known).map(|(_, best)| (best.configuration, best.value));
+    let best = crate::report::BestSoFar::new(known).and_then(|best| best.figure());
     StudyOverview {
         state: known.phase(busy),
         sampler: known.study.sampler.clone(),

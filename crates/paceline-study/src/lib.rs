@@ -8,6 +8,8 @@
 //! - `drive`: making the runs
 //! - `outline`: what would be run
 //! - `report`: what came of them; `table`: the same as the input of an analysis; `group`: as the live page shows it
+//! - `members`: which study a recorded run belongs to
+//! - `method`: how they were made, for the report
 //! - `export`: for other tools
 //! - `registries`: whatever runs and studies can name
 //! - `overhead`: what recording costs, by pairs of runs
@@ -24,6 +26,8 @@ mod drive;
 mod error;
 mod export;
 mod group;
+mod members;
+mod method;
 mod outline;
 mod overhead;
 mod predict;
@@ -42,6 +46,8 @@ pub use drive::{StudyEvent, StudyObserver, drive};
 pub use error::StudyFailure;
 pub use export::{StudySheet, ranks, runs};
 pub use group::StudyStore;
+pub use members::name_studies;
+pub use method::{described, method};
 pub use outline::{StudyOutline, probe};
 pub use overhead::{OverheadPair, OverheadRequest, RecordingOverhead};
 pub use paceline_analyze::chart::duration;
@@ -59,8 +65,9 @@ pub use workload::check;
 use std::collections::HashSet;
 use std::path::Path;
 
-use paceline_explore::schedule::{ScheduleRules, StudySchedule};
-use paceline_explore::{Prior, Problem};
+use paceline_explore::schedule::{ScheduleRules, WorkloadSchedule};
+use paceline_explore::{Prior, Problem, StudySchedule};
+use paceline_plan::study::PointsFile;
 use paceline_plan::{Study, StudyError};
 use paceline_record::figures::{FigureKind, Figures};
 use paceline_record::{RecordError, Store};
@@ -103,6 +110,14 @@ pub fn parse(file: &str, stem: &str, text: &str, registries: &AllRegistries) -> 
 
 fn prepared(study: Study, registries: &AllRegistries) -> Study {
     acting::collapsed(workload::renamed(study, &registries.figures), registries)
+}
+
+/// The study of each workload alone.
+pub(crate) fn parts(study: &Study, registries: &AllRegistries) -> Vec<Study> {
+    match study.workloads.is_empty() {
+        true => vec![study.clone()],
+        false => study.parts().into_iter().map(|part| acting::collapsed(part, registries)).collect(),
+    }
 }
 
 /// The name of the study that `text` stands for: a study file's, or one that is in the store.
@@ -168,15 +183,38 @@ pub(crate) fn schedule_expecting(
     added: u64,
     prior: Option<Prior>,
 ) -> Result<StudySchedule, StudyError> {
-    let rules = ScheduleRules {
+    let parts = parts(study, registries);
+    // A study's runs are those of all workloads.
+    let share = |runs: u64, i: u64| (runs + parts.len() as u64 - 1 - i) / parts.len() as u64;
+    let rules = |i: usize, baseline: bool| ScheduleRules {
         sampler: study.sampler.clone(),
-        runs: study.runs.map(|runs| runs + added),
+        runs: study.runs.map(|runs| share(runs + added, i as u64)),
         repeats: study.repeats,
         max_repeats: study.max_repeats,
         control_every: study.control_every,
-        baseline: workload::needs_baseline(study),
+        baseline,
     };
-    let problem = Problem { prior, ..problem(study, &registries.figures) };
-    StudySchedule::new(&problem, rules, &registries.samplers)
-        .map_err(|error| study.source.error("sampler", error.0))
+    let schedule = |problem: Problem, rules: ScheduleRules| {
+        WorkloadSchedule::new(&problem, rules, &registries.samplers)
+            .map_err(|error| study.source.error("sampler", error.0))
+    };
+    let baseline = parts.iter().any(workload::needs_baseline);
+    let whole = Problem { prior, ..problem(study, &registries.figures) };
+    let names = || study.workloads.iter().map(|one| one.name.clone());
+    match study.points {
+        _ if study.workloads.is_empty() => Ok(StudySchedule::one(schedule(whole, rules(0, baseline))?)),
+        PointsFile::Paired => {
+            Ok(StudySchedule::paired(names().collect(), schedule(whole, rules(0, baseline))?))
+        }
+        PointsFile::Own => {
+            let own = |(i, part): (usize, &Study)| {
+                // Samplers that do not learn take other points too.
+                let seed = study.seed.wrapping_add(i as u64);
+                let problem = Problem { seed, ..problem(part, &registries.figures) };
+                schedule(problem, rules(i, workload::needs_baseline(part)))
+            };
+            let all: Result<Vec<_>, StudyError> = parts.iter().enumerate().map(own).collect();
+            Ok(StudySchedule::own(names().zip(all?).collect()))
+        }
+    }
 }

@@ -14,7 +14,7 @@ use crate::drive::{StudyEvent, StudyObserver};
 use crate::error::StudyFailure;
 use crate::registries::AllRegistries;
 use crate::report::configuration;
-use crate::state::StudyHistory;
+use crate::state::{StudyHistory, WORKLOAD};
 use crate::workload::{self, Datasets};
 use paceline_analyze::table::number;
 
@@ -26,6 +26,7 @@ const OFTEN: usize = 25;
 /// A point and what it will take.
 #[allow(missing_docs, reason = "the names say what the fields are")]
 pub struct PointPrediction {
+    pub workload: Option<String>,
     pub point: Point,
     pub levels: BTreeMap<String, Value>,
     pub prediction: Prediction,
@@ -61,7 +62,7 @@ pub fn measured_points(study: &Study, known: &StudyHistory) -> Result<Vec<Point>
     Ok(distinct(points.map(|made| Point(made.job.levels.clone()))))
 }
 
-/// Predicts points; the observer learns how many are done now and then.
+/// Predicts points, for every workload; the observer learns how many are done now and then.
 pub fn predictions(
     study: &Study,
     registries: &AllRegistries,
@@ -71,19 +72,24 @@ pub fn predictions(
     observer: StudyObserver<'_>,
 ) -> Result<Vec<PointPrediction>, StudyFailure> {
     let mut datasets = Datasets::new();
-    let mut all = Vec::with_capacity(points.len());
-    for (i, point) in points.iter().enumerate() {
-        if i > 0 && i.is_multiple_of(OFTEN) {
-            let note = format!("{i} of {} points predicted", points.len());
+    let parts = crate::parts(study, registries);
+    let mut all: Vec<PointPrediction> = Vec::with_capacity(parts.len() * points.len());
+    for (study, point) in parts.iter().flat_map(|part| points.iter().map(move |point| (part, point))) {
+        if !all.is_empty() && all.len().is_multiple_of(OFTEN) {
+            let note = format!("{} of {} points predicted", all.len(), parts.len() * points.len());
             observer(StudyEvent::Note(&note))?;
         }
-        let levels = study.space.named(point);
+        let mut point = point.clone();
+        study.space.settle(&mut point);
+        let workload = study.workload_name().map(str::to_owned);
+        let mut levels = study.space.named(&point);
         let (plan, dataset) =
             workload::planned(study, registries, &levels, &mut datasets).map_err(|problem| {
                 study.source.error("axes", format!("{}: {problem}", configuration(&levels)))
             })?;
+        levels.extend(workload.clone().map(|name| (WORKLOAD.to_owned(), Value::Text(name))));
         let prediction = predict(&plan, dataset, terms, learn)?;
-        all.push(PointPrediction { point: point.clone(), levels, prediction });
+        all.push(PointPrediction { workload, point, levels, prediction });
     }
     Ok(all)
 }
@@ -104,7 +110,9 @@ pub fn compare(study: &Study, known: &StudyHistory, predicted: &[PointPrediction
 fn pair(metric: &str, known: &StudyHistory, one: &PointPrediction) -> Option<PredictedPoint> {
     let estimate = one.prediction.figure(&known.registries.figures, metric)?;
     let runs = known.made.iter().filter(|made| {
-        made.job.role == Role::Point && made.job.share >= 1.0 && made.job.levels == one.point.0
+        made.job.share >= 1.0
+            && made.job.workload == one.workload
+            && made.point(&known.of(&made.job).space).as_ref() == Some(&one.point)
     });
     let figure = |metrics: &BTreeMap<String, f64>| match (metrics.get(metric), metric) {
         // Older journals do not have it.

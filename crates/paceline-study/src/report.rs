@@ -7,16 +7,15 @@ use paceline_analyze::sheet::{WIDTH, wrapped};
 use paceline_analyze::table::{Factor, Response, Run, RunRole, number};
 use paceline_analyze::{
     Analysis, AnalysisRequest, Anova, BestWords, Configuration, FactorEffect, FindingKind, LevelEffect,
-    Noise, Ranking, StudyTable,
+    Noise, Ranking, StudyTable, WorkloadBest,
 };
-use paceline_explore::schedule::{End, StudyRun, observations};
+use paceline_explore::schedule::{End, StudyRun};
 use paceline_plan::{Value, printable};
 use paceline_record::figures::Figures;
 use serde_json::{Map, Value as Json, json};
 
 use crate::state::StudyHistory;
 use crate::table::table;
-use crate::workload;
 
 /// Different causes of failed runs that are listed.
 const MOST_CAUSES: usize = 8;
@@ -37,25 +36,55 @@ pub fn configuration(levels: &BTreeMap<String, Value>) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-/// The best configuration of a study so far, by the ranking that the analysis has; of many runs it would take too long
+/// The best configurations of a study so far, by the ranking that the analysis has; of many runs it would take too long
 /// to know.
-pub fn best(known: &StudyHistory) -> Option<(StudyTable, Configuration)> {
-    if known.made.len() > MOST_AT_ONCE {
-        return None;
-    }
-    let table = table(known);
-    let anova = Anova::new(&table, 0);
-    let noise = Noise::new(&table, 0, anova.as_ref());
-    let steady = table.steady(std::slice::from_ref(&noise));
-    let best = Ranking::new(&steady, 0, noise.as_ref()).configurations.into_iter().next()?;
-    Some((table, best))
+pub struct BestSoFar {
+    table: StudyTable,
+    /// Of all runs; of several workloads, for all of them.
+    best: Option<Configuration>,
+    /// By workload, where there are several.
+    each: Vec<Option<Configuration>>,
 }
 
-/// The same in words.
-pub fn best_so_far(known: &StudyHistory) -> Option<String> {
-    let (table, best) = best(known)?;
-    let response = &table.responses[0];
-    Some(format!("{} {}", response.name, response.show(best.value)))
+impl BestSoFar {
+    pub fn new(known: &StudyHistory) -> Option<Self> {
+        if known.made.len() > MOST_AT_ONCE {
+            return None;
+        }
+        let table = table(known);
+        let anova = Anova::new(&table, 0);
+        let noise = Noise::new(&table, 0, anova.as_ref());
+        let steady = table.steady(std::slice::from_ref(&noise));
+        let first = |ranking: Ranking| ranking.configurations.into_iter().next();
+        let (best, each) = match table.several_workloads() {
+            None => (Ranking::new(&steady, 0, noise.as_ref()), Vec::new()),
+            Some(workload) => {
+                let (each, for_all) = Ranking::by_workload(&steady, 0, noise.as_ref(), workload);
+                (for_all, each.into_iter().map(first).collect())
+            }
+        };
+        Some(Self { table, best: first(best), each })
+    }
+
+    /// The configuration and its figure: of several workloads, the mean over all.
+    pub fn figure(self) -> Option<(String, f64)> {
+        let Configuration { configuration, value, .. } = self.best?;
+        let several = self.table.several_workloads().is_some();
+        Some((if several { format!("all workloads: {configuration}") } else { configuration }, value))
+    }
+
+    /// In words; none before a run has ended well.
+    pub fn words(&self) -> Option<String> {
+        let response = &self.table.responses[0];
+        let Some(workload) = self.table.several_workloads() else {
+            return Some(format!("{} {}", response.name, response.show(self.best.as_ref()?.value)));
+        };
+        let levels = self.table.factors[workload].levels.iter().zip(&self.each);
+        let known = levels.filter_map(|(level, best)| Some((&level.text, best.as_ref()?)));
+        let words: Vec<String> =
+            known.map(|(name, best)| format!("{name} {}", response.show(best.value))).collect();
+        (!words.is_empty()).then(|| format!("{}: {}", response.name, words.join(", ")))
+    }
 }
 
 /// What a study found.
@@ -126,7 +155,9 @@ impl<'a> Findings<'a> {
 
     /// What nothing else beats: one configuration, or several if there are several objectives.
     fn best(&self) -> Vec<Vec<usize>> {
+        let first = |one: &WorkloadBest| Some(one.best.configurations.first()?.levels.clone());
         match self.table.responses.len() {
+            1 if !self.analysis.each.is_empty() => self.analysis.each.iter().filter_map(first).collect(),
             1 => self.analysis.best.configurations.first().map(|c| c.levels.clone()).into_iter().collect(),
             _ => self.analysis.front.iter().map(|point| point.levels.clone()).collect(),
         }
@@ -152,7 +183,22 @@ impl<'a> Findings<'a> {
         let points = paceline_analyze::distinct(
             self.table.runs.iter().filter(|r| r.role == RunRole::Point).map(|r| &r.levels),
         );
-        let as_good = analysis.best.as_good();
+        let levels_of =
+            |of: Vec<&Configuration>| of.iter().map(|c| self.levels(&c.levels)).collect::<Vec<_>>();
+        let interval = |ranking: &Ranking| {
+            let best = ranking.configurations.first()?;
+            Some([scale.unscaled(best.mean.low?), scale.unscaled(best.mean.high?)])
+        };
+        // Of several workloads, each has a best of its own.
+        let one = analysis.each.is_empty().then_some(&analysis.best);
+        let each = |of: &WorkloadBest| {
+            json!({
+                "workload": of.workload,
+                "best": of.best.configurations.first().map(|c| self.point(&c.levels)),
+                "best_interval": interval(&of.best),
+                "as_good": of.best.as_good().map(levels_of),
+            })
+        };
         json!({
             "type": "result",
             "study": study.name,
@@ -167,15 +213,15 @@ impl<'a> Findings<'a> {
             "beaten": self.count(|e| matches!(e, End::Beaten { .. })),
             "points": self.points(),
             "failures": self.failures().map(|(made, state, cause)| json!({
-                "number": made.job.id, "levels": workload::levels(study, &made.job), "state": state, "cause": cause,
+                "number": made.job.id, "levels": self.known.levels(&made.job), "state": state, "cause": cause,
                 "exit": self.known.exits[made.job.id as usize],
             })).collect::<Vec<_>>(),
             "finished": self.known.finished,
-            "best": best.first(),
-            "best_interval": analysis.best.configurations.first().and_then(|c| {
-                Some([scale.unscaled(c.mean.low?), scale.unscaled(c.mean.high?)])
-            }),
-            "as_good": as_good.map(|of| of.iter().map(|c| self.levels(&c.levels)).collect::<Vec<_>>()),
+            "best": best.first().filter(|_| one.is_some()),
+            "best_interval": one.and_then(interval),
+            "as_good": one.and_then(Ranking::as_good).map(levels_of),
+            "each": analysis.each.iter().map(each).collect::<Vec<_>>(),
+            "transfer": analysis.transfer.as_ref().filter(|_| one.is_none()),
             "history": points.into_iter().map(|levels| self.point(levels)).collect::<Vec<_>>(),
             "front": best,
             "effects": effects.map(effect).collect::<Vec<_>>(),
@@ -192,8 +238,7 @@ impl<'a> Findings<'a> {
 
     /// Different configurations that were begun.
     fn points(&self) -> usize {
-        let problem = crate::problem(&self.known.study, &self.known.registries.figures);
-        observations(&problem, &self.known.made).len()
+        self.known.observations().len()
     }
 
     fn sentences(&self, kind: FindingKind) -> String {
@@ -236,22 +281,40 @@ impl<'a> Findings<'a> {
         text += &format!("\n{}", self.best_text());
         text += &self.mattered();
         text += "\n";
-        for kind in [FindingKind::Alone, FindingKind::Noise, FindingKind::CannotTell] {
-            text += &self.sentences(kind);
-        }
+        let kinds: &[FindingKind] = if self.analysis.each.is_empty() {
+            &[FindingKind::Alone, FindingKind::Noise, FindingKind::CannotTell]
+        } else {
+            &[FindingKind::Transfer, FindingKind::CannotTell, FindingKind::Alone, FindingKind::Noise]
+        };
+        kinds.iter().for_each(|kind| text += &self.sentences(*kind));
         text + &format!("recorded in {}\n", folder.display())
     }
 
     /// The configurations as bars, the best first, for a terminal of 80 columns.
     pub fn chart(&self) -> String {
         let scale = &self.analysis.response;
-        let shown: Vec<&Configuration> = self.analysis.best.configurations.iter().take(MOST_BARS).collect();
-        let most = shown.iter().map(|c| c.value).fold(0.0, f64::max);
+        let rankings: Vec<(Option<&str>, &Ranking)> = if self.analysis.each.is_empty() {
+            vec![(None, &self.analysis.best)]
+        } else {
+            self.analysis.each.iter().map(|one| (Some(one.workload.as_str()), &one.best)).collect()
+        };
+        let room = (MOST_BARS / rankings.len()).max(1);
+        let shown: usize = rankings.iter().map(|(_, of)| of.configurations.len().min(room)).sum();
         let mut text = format!(
             "{}, mean of runs{}\n",
             scale.named(),
-            if shown.len() < self.points() { ", the best" } else { "" }
+            if shown < self.points() { ", the best" } else { "" }
         );
+        for (workload, ranking) in rankings {
+            text += &workload.map_or_else(String::new, |name| format!("  on {}:\n", printable(name)));
+            text += &self.bars(&ranking.configurations[..ranking.configurations.len().min(room)]);
+        }
+        text + "  * the best, or as good as the noise can tell\n"
+    }
+
+    fn bars(&self, shown: &[Configuration]) -> String {
+        let most = shown.iter().map(|c| c.value).fold(0.0, f64::max);
+        let mut text = String::new();
         for c in shown {
             let label = self.short_label(&c.levels);
             let length = if most > 0.0 { (c.value / most).max(0.0) * BAR as f64 } else { 0.0 };
@@ -259,18 +322,15 @@ impl<'a> Findings<'a> {
             let mark = if c.may_be_best == Some(true) { " *" } else { "" };
             text += &format!("  {label:<LABEL$} {bar:<BAR$} {}{mark}\n", number(c.value));
         }
-        text + "  * the best, or as good as the noise can tell\n"
+        text
     }
 
     /// A configuration in few words: names speak for themselves, numbers have theirs.
     fn short_label(&self, levels: &[usize]) -> String {
-        let there = self
-            .table
-            .factors
-            .iter()
-            .zip(levels)
-            .filter(|(f, l)| f.levels.len() > 1 && !f.levels[**l].absent());
-        let word = |(f, l): (&Factor, &usize)| match (&f.levels[*l].text, f.levels[*l].number) {
+        let there = self.table.factors.iter().zip(levels).enumerate().filter(|(i, (f, l))| {
+            f.levels.len() > 1 && !f.levels[**l].absent() && Some(*i) != self.table.workload
+        });
+        let word = |(_, (f, l)): (usize, (&Factor, &usize))| match (&f.levels[*l].text, f.levels[*l].number) {
             (text, Some(_)) => format!("{} {text}", f.name),
             (text, None) if text == "false" => format!("no {}", f.name),
             (text, None) if text == "true" => f.name.clone(),
@@ -289,6 +349,9 @@ impl<'a> Findings<'a> {
             return "no configuration meets every condition with every objective measured\n".into();
         }
         let analysis = &self.analysis;
+        if !analysis.each.is_empty() && self.table.responses.len() == 1 {
+            return self.sentences(FindingKind::Best);
+        }
         let words = BestWords::new(&analysis.response, &analysis.best, analysis.noise.as_ref());
         if let Some(words) = words.filter(|_| self.table.responses.len() == 1) {
             let BestWords { configuration, figure, n, beside } = words;
@@ -328,7 +391,8 @@ impl<'a> Findings<'a> {
             Some(_) => "shares of its variation with 95% intervals",
             None => "shares cannot be told from these runs",
         };
-        let head = format!("what mattered for {} ({shares}; means by level{unit}):", scale.name);
+        let own = if self.analysis.each.is_empty() { "" } else { ", the workloads' own aside" };
+        let head = format!("what mattered for {}{own} ({shares}; means by level{unit}):", scale.name);
         let mut lines: Vec<String> = Vec::new();
         let told = importance.iter().flat_map(|all| all.percents().into_iter().map(move |one| (all, one)));
         for (all, (share, percent)) in told {

@@ -1,20 +1,24 @@
 //! A study in the store: `studies/<name>/journal.ndjson`. Whatever happens to the process, the journal says which
 //! runs were begun and how they ended; a run that was begun and did not end is made again under the same number.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use paceline_explore::Prior;
-use paceline_explore::schedule::{End, PlannedRun, StudyRun};
+use paceline_explore::schedule::{End, PlannedRun, StudyRun, observations};
+use paceline_explore::{Observation, Prior};
 use paceline_launch::Exit;
 use paceline_launch::trial::Ended;
-use paceline_plan::{Point, Study};
+use paceline_plan::{Point, Study, Value};
 use paceline_record::Journal;
 use serde::{Deserialize, Serialize};
 
 use crate::error::StudyFailure;
 use crate::registries::AllRegistries;
 use crate::workload;
+
+/// The factor whose levels are the names of workloads.
+pub const WORKLOAD: &str = "workload";
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "entry", rename_all = "kebab-case")]
@@ -72,6 +76,8 @@ fn now_ms() -> u64 {
 #[allow(missing_docs, reason = "the names say what the fields are")]
 pub struct StudyHistory {
     pub study: Study,
+    /// The study of each workload alone.
+    parts: Vec<Study>,
     pub registries: AllRegistries,
     /// Its runs, in the order in which they began.
     pub made: Vec<StudyRun>,
@@ -85,6 +91,10 @@ pub struct StudyHistory {
     pub added_minutes: f64,
     /// What is expected of points before any is run.
     pub prior: Option<Prior>,
+    /// The version of the program that began it.
+    pub version: String,
+    /// From its beginning to the last thing that happened, in seconds since 1970.
+    pub period_s: Option<(f64, f64)>,
     /// Whether nothing was left to do.
     pub finished: bool,
     /// Whether its minutes were over before its runs were.
@@ -92,8 +102,9 @@ pub struct StudyHistory {
 }
 
 impl StudyHistory {
-    pub(super) fn new(study: Study, registries: AllRegistries) -> Self {
+    pub(crate) fn new(study: Study, registries: AllRegistries) -> Self {
         Self {
+            parts: crate::parts(&study, &registries),
             study,
             registries,
             made: Vec::new(),
@@ -103,6 +114,8 @@ impl StudyHistory {
             added: 0,
             added_minutes: 0.0,
             prior: None,
+            version: env!("CARGO_PKG_VERSION").into(),
+            period_s: None,
             finished: false,
             time_over: false,
         }
@@ -116,12 +129,15 @@ impl StudyHistory {
         let damaged = |why: &str| StudyFailure::damaged(path, why);
         let mut known: Option<Self> = None;
         for entry in entries {
+            let at_s = entry["at_ms"].as_f64().map(|ms| 1e-3 * ms);
             let entry: Entry = serde_json::from_value(entry).map_err(|e| damaged(&e.to_string()))?;
-            if let Entry::Study { file, name, text, .. } = &entry {
+            if let Entry::Study { file, name, text, version, .. } = &entry {
                 let study = crate::parse(file, name, text, registries)?;
-                known = Some(Self::new(study, registries.clone()));
+                known = Some(Self { version: version.clone(), ..Self::new(study, registries.clone()) });
             }
             let begun = known.as_mut().ok_or_else(|| damaged("it does not begin with a study"))?;
+            begun.period_s =
+                at_s.map(|at| (begun.period_s.map_or(at, |(first, _)| first), at)).or(begun.period_s);
             begun.take(entry).map_err(damaged)?;
         }
         known.ok_or_else(|| damaged("it is empty"))
@@ -130,6 +146,9 @@ impl StudyHistory {
     fn take(&mut self, entry: Entry) -> Result<(), &'static str> {
         match entry {
             Entry::Study { .. } => {}
+            Entry::Begin { job, .. } if self.of(&job).workload_name() != job.workload.as_deref() => {
+                return Err("a run begins of a workload that the study does not have");
+            }
             Entry::Begin { job, .. } => match self.made.get(job.id as usize) {
                 None if job.id as usize == self.made.len() => {
                     self.made.push(StudyRun { job, end: None });
@@ -169,6 +188,42 @@ impl StudyHistory {
             Entry::Finish { .. } => self.finished = true,
         }
         Ok(())
+    }
+
+    /// The study of the workload that a run is of.
+    pub fn of(&self, job: &PlannedRun) -> &Study {
+        let own = self.parts.iter().find(|part| part.workload_name() == job.workload.as_deref());
+        own.unwrap_or(&self.study)
+    }
+
+    /// The levels of a run by name, its workload among them.
+    pub fn levels(&self, job: &PlannedRun) -> BTreeMap<String, Value> {
+        let own = job.workload.iter().map(|name| (WORKLOAD.to_owned(), Value::Text(name.clone())));
+        workload::levels(self.of(job), job).into_iter().chain(own).collect()
+    }
+
+    /// What tells runs apart: their workload, where there are several, and the axes.
+    pub fn factors(&self) -> Vec<String> {
+        let several = self.parts.len() > 1;
+        let axes = self.study.space.axes().iter().map(|axis| axis.name.clone());
+        several.then(|| WORKLOAD.to_owned()).into_iter().chain(axes).collect()
+    }
+
+    /// Each workload alone with its runs.
+    pub fn by_workload(&self) -> Vec<(&Study, Vec<StudyRun>)> {
+        let own = |part: &Study| {
+            let runs = self.made.iter().filter(|run| run.job.workload.as_deref() == part.workload_name());
+            runs.cloned().collect()
+        };
+        self.parts.iter().map(|part| (part, own(part))).collect()
+    }
+
+    /// Different configurations that were begun, with the share of the work, of all workloads.
+    pub fn observations(&self) -> Vec<Observation> {
+        let of = |(part, made): (&Study, Vec<StudyRun>)| {
+            observations(&crate::problem(part, &self.registries.figures), &made)
+        };
+        self.by_workload().into_iter().flat_map(of).collect()
     }
 
     /// Runs that have ended.

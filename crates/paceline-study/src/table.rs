@@ -43,45 +43,57 @@ fn role(made: &StudyRun) -> Option<RunRole> {
     }
 }
 
+/// Numbers of the runs whose configuration breaks a condition on what runs measure.
+fn forbidden(known: &StudyHistory) -> HashSet<u64> {
+    let mut all = HashSet::new();
+    for (study, made) in known.by_workload() {
+        let problem = crate::problem(study, &known.registries.figures);
+        let breaks =
+            |o: &Observation| problem.margins(o).is_some_and(|margins| margins.iter().any(|m| *m < 0.0));
+        let points: HashSet<Point> = observations(&problem, &made)
+            .into_iter()
+            .filter(|o| o.share >= 1.0 && breaks(o))
+            .map(|o| o.point)
+            .collect();
+        // One worker alone must meet the conditions too.
+        let alone_breaks = |role: Role| {
+            let own: Vec<&StudyRun> = made.iter().filter(|m| m.job.role == role).collect();
+            let metrics = joined(&problem, &own);
+            let point = Point(vec![None; study.space.axes().len()]);
+            breaks(&Observation { point, share: 1.0, outcome: TrialOutcome::Measured(metrics) })
+        };
+        let broken = [Role::Control, Role::Baseline].map(|role| (role, alone_breaks(role)));
+        let is = |run: &&StudyRun| match run.point(&study.space) {
+            Some(point) => points.contains(&point),
+            None => broken.iter().any(|(of, broken)| *of == run.job.role && *broken),
+        };
+        all.extend(made.iter().filter(is).map(|run| run.job.id));
+    }
+    all
+}
+
 /// The study's runs as an analysis takes them, by number; none for those that tell it nothing: warm-ups, shortened
 /// runs, and those that failed.
 pub fn runs(known: &StudyHistory, responses: &[Response]) -> Vec<Option<RawRun>> {
-    let (study, figures) = (&known.study, &known.registries.figures);
-    let (problem, clock) = (crate::problem(study, figures), crate::clock(study, figures));
-    let breaks = |o: &Observation| problem.margins(o).is_some_and(|margins| margins.iter().any(|m| *m < 0.0));
-    let forbidden: HashSet<Point> = observations(&problem, &known.made)
-        .into_iter()
-        .filter(|o| o.share >= 1.0 && breaks(o))
-        .map(|o| o.point)
-        .collect();
-    // One worker alone must meet the conditions too.
-    let alone_breaks = |role: Role| {
-        let own: Vec<&StudyRun> = known.made.iter().filter(|m| m.job.role == role).collect();
-        let metrics = joined(&problem, &own);
-        let point = Point(vec![None; study.space.axes().len()]);
-        breaks(&Observation { point, share: 1.0, outcome: TrialOutcome::Measured(metrics) })
-    };
-    let broken = [Role::Control, Role::Baseline].map(|role| (role, alone_breaks(role)));
+    let (factors, clock) = (known.factors(), crate::clock(&known.study, &known.registries.figures));
+    let forbidden = forbidden(known);
     let one = |(made, run): (&StudyRun, &Option<String>)| {
         let (job, role) = (&made.job, role(made)?);
         let (Some(End::Ok { metrics }) | Some(End::Beaten { metrics })) = &made.end else { return None };
         let whole = matches!(made.end, Some(End::Ok { .. }));
-        let levels = workload::levels(study, job);
+        let levels = known.levels(job);
         let level = |name: &String| levels.get(name).map_or_else(|| ABSENT.to_owned(), ToString::to_string);
         let first = responses.first().map(|r| &r.name);
         let bound = |r: &Response| made.bound(&r.name, clock).filter(|_| first == Some(&r.name));
         Some(RawRun {
             id: run.clone().unwrap_or_else(|| format!("#{}", job.id)),
-            levels: study.space.axes().iter().map(|axis| level(&axis.name)).collect(),
+            levels: factors.iter().map(level).collect(),
             values: responses.iter().map(|r| metrics.get(&r.name).copied().filter(|_| whole)).collect(),
             bounds: responses.iter().map(bound).collect(),
             order: job.id as f64,
             block: None,
             role,
-            forbidden: match made.point(&study.space) {
-                Some(point) => forbidden.contains(&point),
-                None => broken.iter().any(|(of, broken)| *of == job.role && *broken),
-            },
+            forbidden: forbidden.contains(&job.id),
         })
     };
     known.made.iter().zip(&known.runs).map(one).collect()
@@ -91,7 +103,7 @@ pub fn runs(known: &StudyHistory, responses: &[Response]) -> Vec<Option<RawRun>>
 /// failed are left out.
 pub fn table(known: &StudyHistory) -> StudyTable {
     let study = &known.study;
-    let factors: Vec<String> = study.space.axes().iter().map(|axis| axis.name.clone()).collect();
+    let factors = known.factors();
     let responses = responses(known);
     let raw = runs(known, &responses).into_iter().flatten().collect();
     let failed = |made: &&StudyRun| {
@@ -112,14 +124,14 @@ pub fn alone(known: &StudyHistory) -> Vec<RunRole> {
     let of = |made: &StudyRun| {
         let by_level = known.study.space.axes().iter().any(|axis| axis.name == "workers");
         let role = role(made).filter(|role| *role != RunRole::Point || !by_level)?;
-        (workload::workers(&known.study, &made.job)? <= 1.0).then_some(role)
+        (workload::workers(known.of(&made.job), &made.job)? <= 1.0).then_some(role)
     };
     paceline_analyze::distinct(known.made.iter().filter_map(of))
 }
 
 /// How often points are run, and what one more run of each takes.
 pub fn repeats(known: &StudyHistory) -> Option<RepeatCost> {
-    let points = observations(&crate::problem(&known.study, &known.registries.figures), &known.made);
+    let points = known.observations();
     let points = points.iter().filter(|o| o.share >= 1.0).count();
     let seconds = known.seconds_each() * points as f64;
     (points > 0).then_some(RepeatCost { repeats: known.study.repeats, seconds })

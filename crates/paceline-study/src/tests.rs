@@ -5,7 +5,7 @@ use paceline_plan::{Study, Value};
 use paceline_record::figures::{FigureKind, Figures, PredictionBasis, RunFigure, less};
 use paceline_record::process::Started;
 use paceline_record::store::{Build, Record};
-use paceline_record::{Event, Store};
+use paceline_record::{Event, NewRun, RunLabels, RunOrigin, Store};
 use paceline_virtual::run::{Scenario, run};
 use paceline_virtual::{Terms, predict};
 
@@ -66,23 +66,23 @@ fn a_figure_of_one_line_is_known_to_studies_analyses_predictions_and_exports() {
         reader.line(&serde_json::to_string(&Event::Result(result.clone())).unwrap());
         let metrics = reader.metrics(1.0, None, None);
         assert_eq!(metrics["halved_s"], result.seconds.train / 2.0);
-        let job = PlannedRun { id, role: Role::Point, levels: vec![Some(level)], share: 1.0, repeat: 0 };
+        let job = PlannedRun {
+            id,
+            role: Role::Point,
+            workload: None,
+            levels: vec![Some(level)],
+            share: 1.0,
+            repeat: 0,
+        };
         known.made.push(StudyRun { job, end: Some(End::Ok { metrics }) });
         known.runs.push(None);
         let point = paceline_plan::Point(vec![Some(level)]);
-        points.push(predicted::PointPrediction { point, levels, prediction });
+        points.push(predicted::PointPrediction { workload: None, point, levels, prediction });
         let build = Build { version: "1", commit: "c", rustc: "r" };
-        Record::create(
-            folder.path(),
-            &format!("r{id}"),
-            &plan,
-            build,
-            &registries.settings.registries.metrics,
-            None,
-        )
-        .unwrap()
-        .finish(&result)
-        .unwrap();
+        let (id, labels) = (format!("r{id}"), RunLabels::default());
+        let new = NewRun { id: &id, plan: &plan, labels: &labels, origin: RunOrigin::Measured };
+        let metrics = &registries.settings.registries.metrics;
+        Record::create(folder.path(), &new, build, metrics, None).unwrap().finish(&result).unwrap();
     }
     assert!(figures.predicted().contains(&"halved_s"));
     let compared = predicted::compare(&study, &known, &points);
@@ -111,7 +111,14 @@ fn a_refused_plan_is_no_failed_run() {
         (0, End::Ok { metrics: [("step_s".to_owned(), 1.0)].into() }),
         (1, End::Refused { cause: "--batch 9: no".into() }),
     ] {
-        let job = PlannedRun { id, role: Role::Point, levels: vec![Some(id as u32)], share: 1.0, repeat: 0 };
+        let job = PlannedRun {
+            id,
+            role: Role::Point,
+            workload: None,
+            levels: vec![Some(id as u32)],
+            share: 1.0,
+            repeat: 0,
+        };
         put(serde_json::json!({"entry": "begin", "job": job, "at_ms": 0}));
         put(
             serde_json::json!({"entry": "end", "id": id, "end": end, "wall_s": 1.0, "run": null, "at_ms": 0}),

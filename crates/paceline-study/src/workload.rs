@@ -7,8 +7,9 @@ use paceline_data::Dataset;
 use paceline_explore::schedule::{End, PlannedRun, Role};
 use paceline_plan::study::MetricsFile;
 use paceline_plan::{Plan, Point, Study, StudyError, Value, Workload, nearest};
+use paceline_record::RunLabels;
 use paceline_record::figures::{COST, Figures, INFER};
-use paceline_resolve::{DEFAULT_EPOCHS, PlanSettings, TypedPlan, resolve};
+use paceline_resolve::{DEFAULT_EPOCHS, PlanSettings, TypedPlan, command_line, resolve};
 use regex::Regex;
 
 use crate::acting::OF_SEVERAL;
@@ -103,7 +104,10 @@ pub(crate) fn call(
                 PlanSettings::from_values(&registries.settings, &settings(study, registries, fixed, job))?;
             let recording = Some(settings.recording()?);
             let task = TrialTask::Train { store: store.to_owned(), recording };
-            Call::own(&TrialDocument::new(task, resolve(&settings)?, &settings))
+            let (name, command) = (study.name.clone(), command_line("train", &settings, &[]));
+            let workload = study.workload_name().map(str::to_owned);
+            let labels = RunLabels { study: Some(name), workload, command, ..RunLabels::default() };
+            Call::own(&TrialDocument::new(task, resolve(&settings)?, &settings).labelled(labels))
         }
         Workload::Command { run, .. } => {
             let (levels, seed) = (levels(study, job), study.seed.wrapping_add(job.repeat));
@@ -178,7 +182,7 @@ pub(crate) fn workers(study: &Study, job: &PlannedRun) -> Option<f64> {
 
 /// Whether one worker alone has to be run apart from the control.
 pub(crate) fn needs_baseline(study: &Study) -> bool {
-    let control = PlannedRun { id: 0, role: Role::Control, levels: Vec::new(), share: 1.0, repeat: 0 };
+    let control = PlannedRun::control(0);
     matches!(study.workload, Workload::Train(_))
         && (study.control_every == 0 || workers(study, &control) != Some(1.0))
 }
@@ -207,18 +211,25 @@ pub fn check(study: &Study, registries: &AllRegistries) -> Result<(), StudyError
 
 /// Everything that keeps runs of a study from being run.
 pub fn mistakes(study: &Study, registries: &AllRegistries) -> Vec<StudyError> {
-    let figures = &registries.figures;
     let sampler = paceline_explore::samplers::find(&registries.samplers, &study.sampler);
     let mut all: Vec<StudyError> =
         sampler.err().map(|e| study.source.error("sampler", e.0)).into_iter().collect();
-    all.extend(match &study.workload {
+    for part in crate::parts(study, registries) {
+        all.extend(mistakes_of(&part, registries));
+    }
+    // What is wrong with an axis is wrong for every workload.
+    paceline_statistics::distinct(all)
+}
+
+fn mistakes_of(study: &Study, registries: &AllRegistries) -> Vec<StudyError> {
+    let figures = &registries.figures;
+    match &study.workload {
         Workload::Train(fixed) => check_train(study, fixed, registries),
         Workload::Command { metrics: MetricsFile::Patterns(patterns), .. } => {
             check_patterns(study, patterns, figures)
         }
         Workload::Command { .. } => check_figures(study, &|name| !name.starts_with(INFER), &[]),
-    });
-    all
+    }
 }
 
 fn check_patterns(study: &Study, patterns: &BTreeMap<String, String>, figures: &Figures) -> Vec<StudyError> {
@@ -264,15 +275,18 @@ fn check_train(
 ) -> Vec<StudyError> {
     let figures = &registries.figures;
     let source = &study.source;
-    let check = |place: &str, name: &String, value: &Value| {
+    let check = |key: String, name: &String, value: &Value| {
         let problem = check_setting(registries, name, value).err()?;
-        Some(source.error(&format!("{place}.{name}"), problem))
+        Some(source.error(&key, problem))
     };
-    let mut all: Vec<StudyError> =
-        fixed.iter().filter_map(|(name, value)| check("workload", name, value)).collect();
+    let flag = |(name, value): (&String, &Value)| check(study.workload_key(name), name, value);
+    let mut all: Vec<StudyError> = fixed.iter().filter_map(flag).collect();
     for axis in study.space.axes() {
-        let mut wrong: Vec<_> =
-            axis.levels.iter().filter_map(|value| check("axes", &axis.name, value)).collect();
+        let mut wrong: Vec<_> = axis
+            .levels
+            .iter()
+            .filter_map(|value| check(format!("axes.{}", axis.name), &axis.name, value))
+            .collect();
         // Of an axis that is no setting, every level says the same.
         wrong.dedup();
         all.extend(wrong);
@@ -282,7 +296,9 @@ fn check_train(
     let named = |name: &str| fixed.contains_key(name) || study.space.axes().iter().any(|a| a.name == name);
     for (i, objective) in study.objectives.iter().enumerate() {
         if objective.metric == "time_to_accuracy_s" && !named("target-accuracy") {
-            let problem = "needs a target: write target-accuracy = 0.9 into [workload]";
+            let place =
+                study.workload_name().map_or("[workload]".into(), |name| format!("the workload {name}"));
+            let problem = format!("needs a target: write target-accuracy = 0.9 into {place}");
             all.push(source.error(&format!("objectives[{i}].metric"), problem));
         }
     }
@@ -321,11 +337,17 @@ fn check_control(
     let settings = joined(study, registries, fixed, study.control.clone());
     try_plan(&settings, registries, &mut Datasets::new()).map(drop).map_err(|problem| {
         let problem = format!(
-            "the control cannot be run: {problem}; it is [workload] with the defaults: write what it needs into point \
-             of [control]"
+            "the control{} cannot be run: {problem}; it is [workload] with the defaults: write what it needs into \
+             point of [control]",
+            of_workload(study)
         );
         study.source.error("control", problem)
     })
+}
+
+/// Which of several workloads, in a sentence.
+fn of_workload(study: &Study) -> String {
+    study.workload_name().map(|name| format!(" of the workload {name}")).unwrap_or_default()
 }
 
 /// Every point as a plan, as far as there are not too many: what is wrong with them, each problem once.
@@ -356,9 +378,10 @@ fn check_points(
     let told = |(problem, levels, points): (String, BTreeMap<String, Value>, usize)| {
         let words: Vec<String> = levels.iter().map(|(name, value)| format!("{name} {value}")).collect();
         let problem = format!(
-            "{points} of {} points cannot be run, e.g. {}: {problem}; exclude them with a constraint, or give the \
+            "{points} of {} points{} cannot be run, e.g. {}: {problem}; exclude them with a constraint, or give the \
              axis a `when`",
             tried.len(),
+            of_workload(study),
             words.join(", ")
         );
         study.source.error(key, problem)

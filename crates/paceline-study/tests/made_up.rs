@@ -179,6 +179,7 @@ impl Truth {
                 point.iter().enumerate().map(|(i, l)| (!(alone && i == 1)).then_some(*l as u32)).collect()
             };
             let job = PlannedRun {
+                workload: None,
                 id: id as u64,
                 role,
                 levels: point.map(level).unwrap_or_default(),

@@ -16,7 +16,7 @@ use paceline_record::export::{Exported, FORMATS, Target};
 use paceline_record::metric::{Metric, MetricKind, ProcessReading};
 use paceline_record::process::Started;
 use paceline_record::store::{Build, Record};
-use paceline_record::{Checkpoints, Event, Recording, RunResult, Store};
+use paceline_record::{Checkpoints, Event, NewRun, Recording, RunLabels, RunOrigin, RunResult, Store};
 use paceline_registry::Registry;
 use paceline_resolve::{PlanSettings, Registries, SettingTable, TypedPlan, resolve};
 use paceline_study::AllRegistries;
@@ -120,13 +120,18 @@ fn settings_name_them_and_the_program_alone_does_not() {
     assert!(refused.contains("detour has no even; valid: bsp"), "{refused}");
 }
 
+fn record(store: &std::path::Path, plan: &Plan, origin: RunOrigin, registries: &Registries) -> Record {
+    let new = NewRun { id: "r1", plan, labels: &RunLabels::default(), origin };
+    Record::create(store, &new, BUILD, &registries.metrics, None).unwrap()
+}
+
 /// Trains for real, with ranks as threads, and records it.
 fn trained(plan: &Plan, registries: &Registries, store: &std::path::Path) -> RunResult {
     let typed = TypedPlan::new(plan, registries).unwrap();
     let dataset = digits(&typed);
     let checkpointing =
         CheckpointContext { checkpoints: Checkpoints::of(store), resumed: None, interrupt: Arc::default() };
-    let mut record = Record::create(store, "r1", plan, BUILD, &registries.metrics, None).unwrap();
+    let mut record = record(store, plan, RunOrigin::Measured, registries);
     let launched = Launch {
         plan: &typed,
         registries,
@@ -186,8 +191,7 @@ fn prices_and_what_ifs_know_them() {
         assert!(slow > 6.0 * 0.25 && usual < 0.25, "its own price, nobody else's: {slow} {usual}");
 
         let folder = tempfile::tempdir().unwrap();
-        let mut record =
-            Record::simulated(folder.path(), "r1", &plan, BUILD, &registries.metrics, None).unwrap();
+        let mut record = record(folder.path(), &plan, RunOrigin::Simulated, registries);
         let (plan, terms, started) = (&plan, terms(registries), Started::now());
         let scenario =
             Scenario { plan, dataset: &dataset, terms, learn: false, trace: 1000, run: "r1", started };
@@ -210,7 +214,9 @@ fn studies_know_them() {
                 goal = \"maximize\"\n[control]\nevery = 0\n";
     let study = Study::read("s.toml", "s", text).unwrap();
     paceline_study::check(&study, &registries).unwrap();
-    assert_eq!(paceline_study::schedule(&study, &registries, 0).unwrap().known().unwrap().len(), 2);
+    let schedule = paceline_study::schedule(&study, &registries, 0).unwrap();
+    assert!(schedule.known());
+    assert_eq!(schedule.expected(), 4, "a warm-up, one worker alone, and a point per strategy");
     let refused = paceline_study::check(&study, &AllRegistries::default()).unwrap_err().to_string();
     assert!(refused.contains("there is no sampler `last`"), "{refused}");
 }

@@ -82,8 +82,8 @@ enum Verb {
     Report(Box<verbs::report::Args>),
     /// Show studies and runs in a browser, live and read-only
     Serve(verbs::serve::Args),
-    /// List the recorded runs
-    Runs(verbs::runs::Args),
+    /// List the recorded runs; name, tag, archive and delete them
+    Runs(Box<verbs::runs::Args>),
     /// Show where a run's time went, its links, evaluations and resources
     Show(verbs::show::Args),
     /// Show what is under way, and how far studies are

@@ -7,11 +7,16 @@ use paceline_data::{Dataset, Folders};
 use paceline_launch::run::{self, Launch};
 use paceline_launch::{CheckpointContext, Interrupt, capacity};
 use paceline_plan::Plan;
+use paceline_record::event::SCHEMA;
 use paceline_record::process::Started;
-use paceline_record::store::{EventSink, OutOfSpace, scarce};
-use paceline_record::{Checkpoints, Damaged, Event, Record, Recording, RunOrigin, RunResult};
+use paceline_record::store::{EventSink, OutOfSpace, run_folder, scarce};
+use paceline_record::{
+    Checkpoints, Damaged, Event, EventWords, NewRun, Record, Recording, RunLabels, RunOrigin, RunResult,
+    plan_lines,
+};
 use paceline_resolve::TypedPlan;
-use paceline_train::{model, weights};
+use paceline_train::{Layout, model, weights, worker};
+use serde_json::json;
 
 use crate::failure::Failure;
 use crate::flags::registries;
@@ -30,11 +35,8 @@ pub struct RunRequest {
     pub resumes: bool,
     /// What is recorded, if anything is.
     pub recording: Option<Recording>,
-}
-
-/// The folder of a run's files, in the store's.
-pub fn folder(store: &Path, run: &str) -> PathBuf {
-    store.join("runs").join(run)
+    /// What people call it; a run that goes on has its own already.
+    pub labels: RunLabels,
 }
 
 /// Stores the end of a run that ended well, and prints its result whether or not the store took it.
@@ -60,6 +62,36 @@ pub fn conclude(
     kept.map_err(|error| Failure::not_recorded(&error))
 }
 
+/// Tells what would be run: everything is checked, and nothing is started or recorded.
+pub fn dry_run(plan: &Plan, folders: &Folders, labels: &RunLabels, show: Show) -> Result<(), Failure> {
+    let typed = TypedPlan::new(plan, registries().runs())?;
+    let dataset = loaded(&typed, folders, show)?;
+    let graph = model::graph(&typed, &dataset)?;
+    let setup = worker::setup(&typed, &Layout::of(&graph), dataset.train.len());
+    let (parameters, steps) = (setup.params, setup.end());
+    let kernels = paceline_nn::accel::Level::detect().to_string();
+    let (hash, run) = (plan.hash(), "");
+    let words = || {
+        let plan_sha256 = hash.clone();
+        let start = Event::Start { schema: SCHEMA, run, plan, plan_sha256, parameters, steps, kernels };
+        let what = EventWords::default().line(&start).unwrap_or_default();
+        let command = labels.command.as_deref().unwrap_or_default();
+        format!("{what}\nplan {hash}:{}\n{command}\nnothing was started\n", plan_lines(plan))
+    };
+    let document = json!({"type": "plan", "plan": plan, "plan_sha256": hash, "parameters": parameters,
+        "steps": steps, "samples": plan.total_samples(dataset.train.len()), "labels": labels});
+    show.print(&document, words)
+}
+
+/// The plan's dataset, if it fits the plan.
+fn loaded(plan: &TypedPlan<'_>, folders: &Folders, show: Show) -> Result<Dataset, Failure> {
+    let dataset = plan.dataset.load(folders, &model::settings(plan))?;
+    plan.check(dataset.train.len())?;
+    plan.check_test(dataset.test.len())?;
+    weights::check(plan, &dataset)?.iter().for_each(|note| show.note(note));
+    Ok(dataset)
+}
+
 impl RunRequest {
     /// Runs it, and prints the result and its summary.
     pub fn execute(self, listening: &Listening, show: Show, started: Started) -> Result<(), Failure> {
@@ -68,7 +100,7 @@ impl RunRequest {
         let done = self.run(listening, show, started, &mut record, &mut follow);
         follow.finish();
         // It may hold nothing: a key that went with the run, checkpoints that were never made.
-        let _ = std::fs::remove_dir(folder(&self.store, &self.run));
+        let _ = std::fs::remove_dir(run_folder(&self.store, &self.run));
         let mut result = match done {
             Ok(result) => result,
             Err(failure) => {
@@ -97,10 +129,7 @@ impl RunRequest {
         let Self { plan, folders, run: id, recording, .. } = self;
         let interrupt = Interrupt::on_signals()?;
         let typed = TypedPlan::new(plan, registries().runs())?;
-        let dataset = typed.dataset.load(folders, &model::settings(plan))?;
-        plan.check(dataset.train.len())?;
-        plan.check_test(dataset.test.len())?;
-        weights::check(&typed, &dataset)?.iter().for_each(|note| show.note(note));
+        let dataset = loaded(&typed, folders, show)?;
         self.check_space(&typed, &dataset)?;
         capacity::check(&typed, &dataset, recording.is_some(), listening.given())?;
         if recording.is_some() {
@@ -108,7 +137,7 @@ impl RunRequest {
             interrupt.arm();
         }
         *record = self.record(show)?;
-        let folder = folder(&self.store, id);
+        let folder = run_folder(&self.store, id);
         show.detail(|| {
             let (train, test) = (dataset.train.len(), dataset.test.len());
             let record = match record {
@@ -177,8 +206,12 @@ impl RunRequest {
             // A reader that has gone away is noticed when the result is written.
             Box::new(|line: &str| drop(output::json_line(line))) as EventSink
         });
-        let open = if self.resumes { Record::reopen } else { Record::create };
-        Ok(Some(open(&self.store, &self.run, &self.plan, BUILD, &registries().runs().metrics, told)?))
+        let (store, id, plan, metrics) = (&self.store, &self.run, &self.plan, &registries().runs().metrics);
+        if self.resumes {
+            return Ok(Some(Record::reopen(store, id, plan, BUILD, metrics, told)?));
+        }
+        let new = NewRun { id, plan, labels: &self.labels, origin: RunOrigin::Measured };
+        Ok(Some(Record::create(store, &new, BUILD, metrics, told)?))
     }
 
     /// Where the run's checkpoints are, what it goes on from, and what ends it early.

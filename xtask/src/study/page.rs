@@ -189,7 +189,7 @@ fn chart(block: &str, file: &str, database: &Connection) -> Outcome<(String, Str
         title: asked.title.clone(),
         reading: String::new(),
         n: format!("{} points", rows.len()),
-        panels: vec![Panel { title: String::new(), x, y: axis(&asked.y, 'y'), marks }],
+        panels: vec![Panel::new(x, axis(&asked.y, 'y'), marks)],
     };
     Ok((figure.svg(), format!("![{}]({file})\n", asked.title)))
 }

@@ -5,7 +5,7 @@ use paceline_plan::Goal;
 use super::{ChartInput, dot};
 use crate::best::means;
 use crate::figure::{ChartAxis, ChartMark, Dot, Figure, Panel};
-use crate::table::{Run, RunRole, number};
+use crate::table::{Run, RunRole, number, short};
 
 pub fn history(drawn: &ChartInput<'_>) -> Option<Figure> {
     let mut runs = drawn.measured();
@@ -64,11 +64,12 @@ fn ends(values: &[f64]) -> (f64, f64) {
 /// Every run as a line over all factors.
 pub fn parallel(drawn: &ChartInput<'_>) -> Option<Figure> {
     const PARTS: [&str; 5] = ["best fifth", "second fifth", "middle fifth", "fourth fifth", "worst fifth"];
-    let (factors, scale) = (drawn.by_importance(), &drawn.table.responses[0]);
+    let (factors, scale) = (drawn.configured(), &drawn.table.responses[0]);
     if factors.is_empty() {
         return None;
     }
-    let mut runs = drawn.measured();
+    let mut runs = drawn.levelled(drawn.table);
+    runs.iter_mut().for_each(|(_, value)| *value = scale.unscaled(*value));
     runs.sort_by(|a, b| {
         let order = a.1.total_cmp(&b.1);
         if scale.goal == Goal::Minimize { order } else { order.reverse() }
@@ -84,7 +85,7 @@ pub fn parallel(drawn: &ChartInput<'_>) -> Option<Figure> {
     let mut names: Vec<String> = Vec::new();
     for f in &factors {
         let factor = &drawn.table.factors[*f];
-        let (first, last) = (&factor.levels[0].text, &factor.levels[factor.levels.len() - 1].text);
+        let [first, last] = [0, factor.levels.len() - 1].map(|i| short(&factor.levels[i].text));
         names.push(format!("{} ({first} … {last})", factor.name));
     }
     let (least, greatest) = ends(&values);
@@ -107,29 +108,35 @@ pub fn parallel(drawn: &ChartInput<'_>) -> Option<Figure> {
     }
     // The best on top: drawn last.
     let marks = PARTS.iter().zip(lines).rev().map(|(name, points)| ChartMark::curve(name, points)).collect();
-    let place = "place between the least (0) and the greatest (1), log where they span a factor of 10";
     let x = ChartAxis::names("factor (least … greatest level)", names);
-    let panel = Panel::new(x, ChartAxis::linear(place), marks);
-    let reading = "Each line is a run, from factor to factor to what it measured: follow the best fifth to see which \
-                   levels they have in common.";
-    drawn.figure("parallel", "Parallel coordinates", reading, vec![panel])
+    let panel = Panel::new(x, ChartAxis::linear("from least (0) to greatest (1)"), marks);
+    let reading = format!(
+        "Each line is a run, from factor to factor to what it measured: follow the best fifth to see which levels they \
+         have in common. Where numbers span a factor of 10, steps are even in their logarithms.{}",
+        drawn.levelled_words()
+    );
+    drawn.figure("parallel", "Parallel coordinates", &reading, vec![panel])
 }
 
 /// Every run by each factor alone.
 pub fn slice(drawn: &ChartInput<'_>) -> Option<Figure> {
-    let runs = drawn.measured();
+    let scale = &drawn.table.responses[0];
+    let runs = drawn.levelled(drawn.table);
     let panel = |f: &usize| {
         let factor = &drawn.table.factors[*f];
         let points = runs.iter().map(|(run, value)| {
             let label = format!("{}: {}", run.id, drawn.table.configuration(&run.levels));
-            Dot::new(run.levels[*f] as f64, *value, label)
+            Dot::new(run.levels[*f] as f64, scale.unscaled(*value), label)
         });
-        let y = ChartAxis::fitting(&drawn.response(), runs.iter().map(|(_, v)| *v));
+        let y = drawn.response_axis(&drawn.levelled_response());
         Panel::new(factor.axis(), y, vec![ChartMark::dots("", points.collect())]).titled(&factor.name)
     };
-    let panels: Vec<Panel> = drawn.by_importance().iter().take(9).map(panel).collect();
-    let reading = "Each dot is a run: a factor matters where the dots move as a whole from level to level.";
-    drawn.figure("slice", "Slices", reading, panels)
+    let panels: Vec<Panel> = drawn.configured().iter().take(9).map(panel).collect();
+    let reading = format!(
+        "Each dot is a run: a factor matters where the dots move as a whole from level to level.{}",
+        drawn.levelled_words()
+    );
+    drawn.figure("slice", "Slices", &reading, panels)
 }
 
 /// The part of the runs that stay below a value.

@@ -1,13 +1,17 @@
 //! A chart as data, whatever draws it: an interactive page, an SVG, or a table of its numbers.
 
+mod layout;
 mod plotly;
+mod ruler;
 mod svg;
+mod text;
 
 use paceline_plan::{Terminator, to_csv};
 use paceline_statistics::distinct;
 
 use crate::chart::ChartUnit;
 use crate::statistics::Spread;
+use crate::table::number;
 
 pub use plotly::SCRIPT;
 
@@ -35,17 +39,36 @@ pub struct Panel {
     pub x: ChartAxis,
     pub y: ChartAxis,
     pub marks: Vec<ChartMark>,
+    /// Points whose labels are written beside the panel, the most important first: those for which there is no room
+    /// are left out.
+    pub notes: Vec<Dot>,
+    /// What its upright axis shows at least.
+    pub span: Option<(f64, f64)>,
 }
 
 impl Panel {
     /// Marks between two axes, without a title.
     pub fn new(x: ChartAxis, y: ChartAxis, marks: Vec<ChartMark>) -> Self {
-        Self { title: String::new(), x, y, marks }
+        Self { title: String::new(), x, y, marks, notes: Vec::new(), span: None }
     }
 
     /// The same with a title.
     pub fn titled(self, title: impl Into<String>) -> Self {
         Self { title: title.into(), ..self }
+    }
+
+    /// Panels whose upright axes are the same, so that what is steep in one is steep in all.
+    pub fn on_one_scale(mut panels: Vec<Self>) -> Vec<Self> {
+        let values: Vec<f64> = panels.iter().flat_map(|panel| panel.values(false)).collect();
+        let ends = |(low, high): (f64, f64), v: &f64| (low.min(*v), high.max(*v));
+        let span = values.iter().filter(|v| v.is_finite()).fold((f64::INFINITY, f64::NEG_INFINITY), ends);
+        panels.iter_mut().for_each(|panel| panel.span = (span.0 <= span.1).then_some(span));
+        panels
+    }
+
+    /// The same with labels beside it.
+    pub fn noted(self, notes: Vec<Dot>) -> Self {
+        Self { notes, ..self }
     }
 }
 
@@ -222,6 +245,29 @@ impl Figure {
         distinct(marks.map(ChartMark::name).filter(|name| !name.is_empty()))
     }
 
+    /// What is counted, and what cells say.
+    fn counted(&self) -> String {
+        let heat = self.panels.iter().flat_map(|panel| &panel.marks).find_map(|mark| match mark {
+            ChartMark::Heat { value, .. } => Some(format!("; in each cell: {value}")),
+            _ => None,
+        });
+        format!("n = {}{}", self.n, heat.unwrap_or_default())
+    }
+
+    /// Whether points of a name have a shape of their own: those on lines.
+    fn shaped(&self, name: &str) -> bool {
+        self.has(name, |mark| matches!(mark, ChartMark::Points { line: true, dots: true, .. }))
+    }
+
+    /// Whether points of a name stand alone.
+    fn dotted(&self, name: &str) -> bool {
+        self.has(name, |mark| matches!(mark, ChartMark::Points { line: false, .. }))
+    }
+
+    fn has(&self, name: &str, kind: fn(&ChartMark) -> bool) -> bool {
+        self.panels.iter().flat_map(|panel| &panel.marks).any(|mark| kind(mark) && mark.name() == name)
+    }
+
     fn columns(&self) -> usize {
         match self.panels.len() {
             0 | 1 => 1,
@@ -267,6 +313,17 @@ impl Figure {
         }
         to_csv(Terminator::Any(b'\n'), rows)
     }
+}
+
+/// Which of four shapes the points of a line have: lines that share a colour differ in it.
+fn shape_of(series: usize) -> usize {
+    (series + series / 8) % 4
+}
+
+/// Whether every cell has room for its number.
+fn heat_fits(cells: &[Vec<Option<f64>>], (wide, tall): (f64, f64), size: f64) -> bool {
+    let longest = cells.iter().flatten().flatten().map(|cell| text::width(&number(*cell), size));
+    longest.fold(0.0, f64::max) + 4.0 <= wide && 1.2 * size <= tall
 }
 
 /// A field of comma-separated values. What spreadsheets would take for a formula is quoted as text.

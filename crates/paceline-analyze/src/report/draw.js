@@ -34,5 +34,6 @@
     root.querySelectorAll("figure.chart").forEach(function (figure) { if (seen) seen.observe(figure); else draw(figure); });
   };
   window.pacelineSee(document);
-  window.addEventListener("beforeprint", all);
+  // Charts with a drawing for paper need no other there.
+  window.addEventListener("beforeprint", function () { document.querySelectorAll("figure.chart:not(:has(.still))").forEach(draw); });
 })();

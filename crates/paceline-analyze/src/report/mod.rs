@@ -1,5 +1,7 @@
 //! A report: what a study found, its charts and tables, as one HTML file that needs nothing else, and as Markdown.
 
+mod method;
+
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -9,10 +11,36 @@ use crate::figure::{self, Figure};
 use crate::findings::{Finding, FindingKind};
 use crate::sheet::{TextTable, escape, markdown};
 
+pub use method::{Method, MethodAxis, MethodWorkload, plural_of};
+
 /// The look of pages.
 pub const STYLE: &str = include_str!("style.css");
 /// What draws the charts of a page.
 pub const DRAW: &str = include_str!("draw.js");
+/// What findings are told under, in the order in which they are read.
+const GROUPS: [&str; 5] = [
+    "Best",
+    "What mattered",
+    "Does it carry over?",
+    "How noisy the runs were",
+    "What these runs do not tell",
+];
+
+/// The group of a finding.
+fn group(kind: FindingKind) -> &'static str {
+    match kind {
+        FindingKind::Best | FindingKind::Alone | FindingKind::Missed | FindingKind::Comparison => GROUPS[0],
+        FindingKind::Shares
+        | FindingKind::Effect
+        | FindingKind::Together
+        | FindingKind::Scaling
+        | FindingKind::NoEffect => GROUPS[1],
+        FindingKind::Transfer => GROUPS[2],
+        FindingKind::Noise => GROUPS[3],
+        FindingKind::CannotTell => GROUPS[4],
+    }
+}
+
 /// Runs of a finding that are named.
 const MOST_RUNS: usize = 200;
 
@@ -29,6 +57,8 @@ pub struct Report<'a> {
     /// Why single runs took as long as they did.
     pub explanations: Vec<Explanation>,
     pub figures: Vec<Figure>,
+    /// How the runs were made.
+    pub method: Method,
     pub sheets: Vec<TextTable>,
     pub version: &'a str,
 }
@@ -38,7 +68,7 @@ pub fn embedded(value: &serde_json::Value) -> String {
     value.to_string().replace('<', "\\u003c").replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029")
 }
 
-/// A chart in a page; a drawing where scripts do not run.
+/// A chart in a page; with a drawing for paper, and for where scripts do not run.
 pub fn figure_html(figure: &Figure, still: bool) -> String {
     let (id, title) = (escape(&figure.id), escape(&figure.title));
     let chart = figure.plotly();
@@ -46,11 +76,12 @@ pub fn figure_html(figure: &Figure, still: bool) -> String {
     let mut html = format!(
         "<figure id=\"{id}\" class=\"chart\"><h3>{title}</h3>\n\
          <figcaption>{} <span class=\"n\">n = {}</span></figcaption>\n\
-         <div class=\"plot\" role=\"img\" aria-label=\"{title}\" style=\"min-height:{}px\"></div>\n\
-         <script type=\"application/json\">{}</script>\n",
+         <div class=\"wide\"><div class=\"plot\" role=\"img\" aria-label=\"{title}\" \
+         style=\"min-height:{}px;min-width:{}px\"></div></div>\n<script type=\"application/json\">{}</script>\n",
         escape(&figure.reading),
         escape(&figure.n),
         chart["layout"]["height"],
+        chart["layout"]["meta"]["width"],
         embedded(&chart)
     );
     if still {
@@ -60,7 +91,14 @@ pub fn figure_html(figure: &Figure, still: bool) -> String {
         };
         let svg = figure.svg();
         let files = [link("csv", "text/csv", &figure.csv()), link("svg", "image/svg+xml", &svg)];
-        let _ = writeln!(html, "<noscript>{svg}</noscript>\n<p class=\"files\">{}</p>", files.join(" "));
+        // On paper, and where scripts do not run, the drawing stands for the chart.
+        let _ = writeln!(
+            html,
+            "<img class=\"still\" alt=\"{title}\" src=\"data:image/svg+xml;charset=utf-8,{}\">\n\
+             <p class=\"files\">{}</p>",
+            percent(&figure.untitled_svg()),
+            files.join(" ")
+        );
     }
     html + "</figure>\n"
 }
@@ -75,13 +113,19 @@ fn percent(text: &str) -> String {
     out
 }
 
-/// Sentences, each with the runs behind it.
+/// The chance of a finding, where it has one.
+fn chance(finding: &Finding) -> String {
+    finding.p.map_or_else(String::new, |p| match p {
+        p if p < 1e-4 => " (p < 0.0001)".into(),
+        p => format!(" (p = {})", crate::table::number(p)),
+    })
+}
+
+/// Sentences by what they are about, each with the runs behind it.
 pub fn findings_html(findings: &[Finding], run_link: Option<&dyn Fn(&str) -> String>) -> String {
     let item = |finding: &Finding| {
         let mut html = format!("<li>{}", escape(&finding.sentence));
-        if let Some(p) = finding.p {
-            let _ = write!(html, " <span class=\"n\">p = {}</span>", crate::table::number(p));
-        }
+        let _ = write!(html, " <span class=\"n\">{}</span>", escape(chance(finding).trim()));
         if !finding.runs.is_empty() {
             let n = finding.runs.len();
             let _ = write!(html, "<details><summary>{n} {}</summary>", if n == 1 { "run" } else { "runs" });
@@ -101,14 +145,12 @@ pub fn findings_html(findings: &[Finding], run_link: Option<&dyn Fn(&str) -> Str
     };
     let list =
         |which: &dyn Fn(&&Finding) -> bool| findings.iter().filter(which).map(item).collect::<String>();
-    if findings.is_empty() {
-        return String::new();
-    }
-    let unknown = |f: &&Finding| f.kind == FindingKind::CannotTell;
-    let mut html = format!("<section><h2>Findings</h2><ol>{}</ol></section>\n", list(&|f| !unknown(f)));
-    let gaps = list(&unknown);
-    if !gaps.is_empty() {
-        let _ = writeln!(html, "<section><h2>What these runs do not tell</h2><ul>{gaps}</ul></section>");
+    let mut html = String::new();
+    for title in GROUPS {
+        let told = list(&|finding| group(finding.kind) == title);
+        if !told.is_empty() {
+            let _ = writeln!(html, "<section class=\"finding\"><h2>{title}</h2><ul>{told}</ul></section>");
+        }
     }
     html
 }
@@ -155,11 +197,16 @@ impl Report<'_> {
         }
         html += "</nav>\n";
         self.figures.iter().for_each(|figure| html += &figure_html(figure, true));
-        html += "</section>\n<section><h2>Tables</h2>\n";
-        self.sheets.iter().for_each(|sheet: &TextTable| html += &sheet.html());
+        html += "</section>\n";
+        html += &self.method.html();
+        if !self.sheets.is_empty() {
+            html += "<section id=\"tables\"><h2>Tables</h2>\n";
+            self.sheets.iter().for_each(|sheet: &TextTable| html += &sheet.html());
+            html += "</section>\n";
+        }
         let _ = write!(
             html,
-            "</section>\n</main>\n<footer><p>paceline {}</p></footer>\n<script>{}</script>\n<script>{DRAW}</script>\n\
+            "</main>\n<footer><p>paceline {}</p></footer>\n<script>{}</script>\n<script>{DRAW}</script>\n\
              </body>\n</html>\n",
             escape(self.version),
             figure::SCRIPT
@@ -188,12 +235,16 @@ impl Report<'_> {
     /// The same as Markdown, with the charts as files beside it.
     pub fn markdown(&self, charts: &str) -> String {
         let mut text = format!("# {}\n\n{}\n", markdown(&self.title), markdown(&self.about));
-        for (unknown, title) in [(false, "Findings"), (true, "What these runs do not tell")] {
-            let mut told =
-                self.findings.iter().filter(|f| (f.kind == FindingKind::CannotTell) == unknown).peekable();
+        for note in &self.notes {
+            let _ = writeln!(text, "\n{}", markdown(note));
+        }
+        for title in GROUPS {
+            let mut told = self.findings.iter().filter(|finding| group(finding.kind) == title).peekable();
             if told.peek().is_some() {
                 let _ = writeln!(text, "\n## {title}\n");
-                told.for_each(|f| text += &format!("- {}\n", markdown(&f.sentence)));
+                told.for_each(|finding| {
+                    text += &format!("- {}{}\n", markdown(&finding.sentence), chance(finding))
+                });
             }
         }
         for explanation in &self.explanations {
@@ -220,7 +271,10 @@ impl Report<'_> {
                 "### {title}\n\n{reading} (n = {n}; [numbers]({charts}/{id}.csv))\n\n![{title}]({charts}/{id}.svg)\n\n"
             );
         }
-        text += "## Tables\n\n";
+        text += &self.method.markdown();
+        if !self.sheets.is_empty() {
+            text += "\n## Tables\n\n";
+        }
         self.sheets.iter().for_each(|sheet| text += &sheet.markdown());
         let _ = writeln!(text, "paceline {}", self.version);
         text
@@ -258,6 +312,7 @@ mod tests {
             findings: analysis.findings.clone(),
             explanations: Vec::new(),
             figures,
+            method: Method::default().or_of_table(&table),
             sheets: analysis.sheets(),
             version: "0",
         };
@@ -271,7 +326,7 @@ mod tests {
             assert!(!page.contains(loaded), "{loaded}");
         }
         let markdown = report.markdown("charts");
-        assert!(markdown.contains("](charts/history.svg)") && markdown.contains("## Findings"));
+        assert!(markdown.contains("](charts/history.svg)") && markdown.contains("## Best"));
         assert!(markdown.contains("# &lt;b&gt;t&lt;/b&gt;") && !markdown.contains("<img"), "{markdown}");
     }
 }

@@ -4,6 +4,7 @@
 mod csv;
 mod recorded;
 mod response;
+mod workloads;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -13,8 +14,9 @@ use crate::figure::ChartAxis;
 
 pub use csv::{ColumnRoles, MOST_ROWS, RowSample, StudyTableError, read};
 pub use paceline_plan::Goal;
-pub use recorded::{NONE, recorded, settings, varied};
+pub use recorded::{NONE, all_settings, recorded, settings, varied};
 pub use response::{Response, number, short};
+pub use workloads::WorkloadTraits;
 
 /// Runs, what varied between them, and what they measured.
 #[derive(Clone, Debug, Serialize)]
@@ -33,6 +35,11 @@ pub struct StudyTable {
     /// What runs had one worker alone, whatever their levels say.
     #[serde(skip)]
     pub alone: Vec<RunRole>,
+    /// The factor whose levels are workloads: given, not chosen, so that its own effect is a block's. It never counts as
+    /// something that mattered and never competes as the best; how other factors act on each workload does count.
+    pub workload: Option<usize>,
+    /// What is known about the workloads; none where nobody says.
+    pub workloads: Vec<WorkloadTraits>,
     /// What one more run of every configuration would take, where somebody knows.
     pub repeats: Option<RepeatCost>,
     /// What was left out on the way, in words.
@@ -59,6 +66,9 @@ pub enum RunRole {
     /// One worker alone, to be compared with.
     Baseline,
 }
+
+/// The factor that a study of several workloads has.
+pub const WORKLOAD: &str = "workload";
 
 /// The level of a factor that cannot act in a run, such as the strategy of one worker.
 pub const ABSENT: &str = "–";
@@ -164,7 +174,7 @@ impl StudyTable {
             // Controls may sit outside of the space that is analysed.
             let texts: HashSet<&str> = raw
                 .iter()
-                .filter(|run| run.role == RunRole::Point)
+                .filter(|run| run.role == RunRole::Point || name == WORKLOAD)
                 .map(|run| written(&run.levels[i]))
                 .collect();
             let mut levels: Vec<FactorLevel> = texts.into_iter().map(FactorLevel::read).collect();
@@ -191,8 +201,29 @@ impl StudyTable {
             Run { id, levels, values, bounds, order, block, role, forbidden }
         };
         let runs = raw.into_iter().map(place).collect();
-        let (timed, alone, repeats, notes) = (false, Vec::new(), None, Vec::new());
-        Self { name: name.into(), factors, responses, runs, timed, alone, repeats, notes }
+        let workload = factors.iter().position(|factor| factor.name == WORKLOAD);
+        Self {
+            name: name.into(),
+            factors,
+            responses,
+            runs,
+            timed: false,
+            alone: Vec::new(),
+            workload,
+            workloads: Vec::new(),
+            repeats: None,
+            notes: Vec::new(),
+        }
+    }
+
+    /// The factor whose levels are workloads, where there are several of them.
+    pub fn several_workloads(&self) -> Option<usize> {
+        self.workload.filter(|f| self.factors[*f].levels.len() > 1)
+    }
+
+    /// A run's workload, where there are several.
+    pub(crate) fn workload_of(&self, run: &Run) -> Option<usize> {
+        self.several_workloads().map(|f| run.levels[f])
     }
 
     /// Runs of points that have a value of the response, on its scale.

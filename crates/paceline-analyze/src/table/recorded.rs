@@ -16,6 +16,13 @@ pub const NONE: &str = "none";
 
 /// A plan's settings by name, one level deep; those that name repeats are left out.
 pub fn settings(run: &RunRow) -> Vec<(String, String)> {
+    let mut settings = all_settings(run);
+    settings.retain(|(name, _)| !NO_FACTORS.contains(&name.as_str()));
+    settings
+}
+
+/// Every setting of a plan by name, one level deep.
+pub fn all_settings(run: &RunRow) -> Vec<(String, String)> {
     let Some(Value::Object(plan)) = run.plan.as_ref().and_then(|plan| serde_json::to_value(plan).ok()) else {
         return Vec::new();
     };
@@ -25,7 +32,7 @@ pub fn settings(run: &RunRow) -> Vec<(String, String)> {
         other => other.to_string(),
     };
     let mut found = Vec::new();
-    for (name, value) in plan.iter().filter(|(name, _)| !NO_FACTORS.contains(&name.as_str())) {
+    for (name, value) in &plan {
         match value {
             Value::Object(parts) if name == "options" || name == "work" => {
                 found.extend(parts.iter().map(|(part, value)| (part.clone(), text(value))));

@@ -34,8 +34,13 @@ pub struct StudyFile {
     /// Conditions on axes (`servers <= workers`) and on what runs measure (`final_accuracy >= 0.9`).
     #[serde(default)]
     pub constraints: Vec<String>,
-    /// Flags of `paceline train` that are the same in every run.
-    pub workload: Option<BTreeMap<String, Value>>,
+    /// Flags of `paceline train` that are the same in every run; or, as `[[workload]]`, several workloads, each with a
+    /// `name` and flags of its own.
+    pub workload: Option<WorkloadFile>,
+    /// Flags that several workloads have in common; a workload's own come first.
+    pub common: Option<BTreeMap<String, Value>>,
+    /// Which points several workloads are run at.
+    pub points: Option<PointsFile>,
     /// Another program as the workload.
     pub command: Option<CommandFile>,
     /// What varies.
@@ -61,6 +66,27 @@ fn sampler() -> String {
 
 fn one() -> u64 {
     1
+}
+
+/// `[workload]`, or one `[[workload]]` after the other.
+#[derive(Clone, Debug, JsonSchema)]
+#[schemars(untagged)]
+pub enum WorkloadFile {
+    /// Flags of the only one.
+    One(BTreeMap<String, Value>),
+    /// Flags of each, and its `name`.
+    Several(Vec<BTreeMap<String, Value>>),
+}
+
+/// Which points several workloads are run at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum PointsFile {
+    /// The same for all: what is best for one can be compared with what is best for another.
+    #[default]
+    Paired,
+    /// Each has a sampler of its own.
+    Own,
 }
 
 /// Another program as the workload.
@@ -290,6 +316,25 @@ impl<'de> Deserialize<'de> for AxisFile {
             }
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<AxisFile, A::Error> {
                 Deserialize::deserialize(MapAccessDeserializer::new(map)).map(AxisFile::Table)
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
+}
+
+impl<'de> Deserialize<'de> for WorkloadFile {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = WorkloadFile;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a table [workload], or several [[workload]]")
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<WorkloadFile, A::Error> {
+                Deserialize::deserialize(SeqAccessDeserializer::new(seq)).map(WorkloadFile::Several)
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<WorkloadFile, A::Error> {
+                Deserialize::deserialize(MapAccessDeserializer::new(map)).map(WorkloadFile::One)
             }
         }
         deserializer.deserialize_any(Either)

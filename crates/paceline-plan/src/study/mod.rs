@@ -2,6 +2,7 @@
 //! key, and say what would be right.
 
 mod file;
+mod settings_file;
 mod source;
 
 use std::collections::BTreeMap;
@@ -11,8 +12,10 @@ use crate::space::{Axis, Scale, Space, SpaceError};
 use crate::value::Value;
 
 pub use file::{
-    AxisFile, AxisTable, Goal, Infer, MetricsFile, Objective, Prices, PriorFile, ScaleFile, StudyFile,
+    AxisFile, AxisTable, Goal, Infer, MetricsFile, Objective, PointsFile, Prices, PriorFile, ScaleFile,
+    StudyFile, WorkloadFile,
 };
+pub use settings_file::SettingsFile;
 use source::Mistakes;
 pub use source::{StudyError, StudySource};
 
@@ -25,6 +28,17 @@ pub enum Workload {
     /// that a run may take.
     #[allow(missing_docs, reason = "the text above says what they are")]
     Command { run: Vec<String>, metrics: MetricsFile, timeout_s: Option<f64> },
+}
+
+/// One of several workloads.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NamedWorkload {
+    /// Its name.
+    pub name: String,
+    /// Its flags of `paceline train`, common ones included.
+    pub flags: BTreeMap<String, Value>,
+    /// Those that stand in `[common]`.
+    pub inherited: Vec<String>,
 }
 
 /// A study, read and checked as far as it can be without knowing what can be run.
@@ -44,8 +58,14 @@ pub struct Study {
     pub repeats: u64,
     /// How often noisy points may be run.
     pub max_repeats: u64,
-    /// What its runs are.
+    /// What its runs are; with several workloads, those of the first.
     pub workload: Workload,
+    /// Its workloads, where they have names; a part has all of them too.
+    pub workloads: Vec<NamedWorkload>,
+    /// Of a part (`Study::parts`): which of the workloads it is.
+    pub part: Option<usize>,
+    /// Which points they are run at.
+    pub points: PointsFile,
     /// Axes, and constraints on them.
     pub space: Space,
     /// Conditions on what runs measure, with their number in the file.
@@ -78,6 +98,10 @@ pub fn schema() -> serde_json::Value {
 /// A run beyond so many times the best can no longer win, whatever the machine does meanwhile.
 const GIVE_UP: f64 = 3.0;
 
+const NAMES: &str =
+    "letters, digits, `-`, `_` and `.` are possible, up to 64, the first one a letter or digit";
+const OF_WORKLOADS: &str = "is what the names of [[workload]] are called: give the axis another name";
+
 /// Names that are safe as a folder's.
 fn good_name(name: &str) -> bool {
     let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
@@ -100,9 +124,7 @@ impl Study {
         let (raw, mut mistakes) = source.read();
         let Some(raw) = raw else { return (None, mistakes.all) };
         let name = raw.name.unwrap_or_else(|| stem.into());
-        let possible =
-            "letters, digits, `-`, `_` and `.` are possible, up to 64, the first one a letter or digit";
-        mistakes.need(good_name(&name), "name", possible);
+        mistakes.need(good_name(&name), "name", NAMES);
         mistakes.need((1..=1000).contains(&raw.repeats), "repeats", "must be between 1 and 1000");
         let max_repeats = raw.max_repeats.unwrap_or(raw.repeats);
         let range = raw.repeats..=1000.max(raw.repeats);
@@ -117,11 +139,12 @@ impl Study {
         mistakes.need(minutes, "budget.minutes", "must be a number above 0");
         if raw.prior.is_some() {
             mistakes.need(raw.sampler == "bayes", "prior", "belongs to `sampler = \"bayes\"`");
-            let predictable = raw.objectives.len() == 1 && raw.workload.is_some();
+            let one = matches!(raw.workload, Some(WorkloadFile::One(_)));
+            let predictable = raw.objectives.len() == 1 && one;
             mistakes.need(
                 predictable,
                 "prior",
-                "needs one objective, and runs of paceline train ([workload])",
+                "needs one objective, and runs of one workload of paceline train ([workload])",
             );
         }
         let give_up = raw.budget.give_up.unwrap_or(GIVE_UP);
@@ -132,8 +155,17 @@ impl Study {
         let seconds = (0.01..=3600.0).contains(&raw.infer.seconds);
         mistakes.need(seconds, "infer.seconds", "must be between 0.01 and 3600 seconds");
         let space = space(&source, &raw.axes.0, &raw.constraints, &mut mistakes);
+        let several = matches!(raw.workload, Some(WorkloadFile::Several(_)));
+        for (key, there) in [("common", raw.common.is_some()), ("points", raw.points.is_some())] {
+            mistakes.need(!there || several, key, "belongs to several workloads, each a table [[workload]]");
+        }
+        let mut workloads = Vec::new();
         let workload = match (raw.workload, raw.command) {
-            (Some(flags), None) => Some(Workload::Train(flags)),
+            (Some(WorkloadFile::One(flags)), None) => Some(Workload::Train(flags)),
+            (Some(WorkloadFile::Several(tables)), None) => {
+                workloads = named(tables, &raw.common.unwrap_or_default(), &mut mistakes);
+                workloads.first().map(|first| Workload::Train(first.flags.clone()))
+            }
             (None, Some(command)) => {
                 if let Some((space, _)) = &space {
                     mistakes.take(check_command(&source, &command, space));
@@ -153,9 +185,7 @@ impl Study {
         let (Some((space, outcomes)), Some(workload)) = (space, workload) else {
             return (None, mistakes.all);
         };
-        check_levels(&space, &workload, &raw.control.point, &mut mistakes);
         mistakes.take(check_prices(&source, raw.prices.as_ref(), &workload));
-        let all = mistakes.all;
         let study = Self {
             name,
             sampler: raw.sampler,
@@ -165,6 +195,9 @@ impl Study {
             repeats: raw.repeats,
             max_repeats,
             workload,
+            workloads,
+            part: None,
+            points: raw.points.unwrap_or_default(),
             space,
             outcomes,
             objectives: raw.objectives,
@@ -177,7 +210,37 @@ impl Study {
             prices: raw.prices,
             source: source.clone(),
         };
-        (Some(study), all)
+        study.check_levels(&mut mistakes);
+        (Some(study), mistakes.all)
+    }
+
+    /// The study of each workload alone, in the order of the file; of one workload, the study itself.
+    pub fn parts(&self) -> Vec<Self> {
+        if self.workloads.is_empty() {
+            return vec![self.clone()];
+        }
+        let part = |(i, one): (usize, &NamedWorkload)| Self {
+            workload: Workload::Train(one.flags.clone()),
+            part: Some(i),
+            ..self.clone()
+        };
+        self.workloads.iter().enumerate().map(part).collect()
+    }
+
+    /// The workload that a part is of.
+    pub fn workload_name(&self) -> Option<&str> {
+        Some(&self.workloads.get(self.part?)?.name)
+    }
+
+    /// Where a flag of the workload stands in the file.
+    pub fn workload_key(&self, flag: &str) -> String {
+        match self.part {
+            Some(i) if self.workloads[i].inherited.iter().any(|name| name == flag) => {
+                format!("common.{flag}")
+            }
+            Some(i) => format!("workload[{i}].{flag}"),
+            None => format!("workload.{flag}"),
+        }
     }
 
     /// The same with other names of figures; those of axes stay.
@@ -188,6 +251,31 @@ impl Study {
         let outcomes = self.outcomes.into_iter();
         self.outcomes = outcomes.map(|(i, condition)| (i, condition.renamed(&figure))).collect();
         self
+    }
+
+    /// Whether settings are axes or not, and the control's levels are levels.
+    fn check_levels(&self, mistakes: &mut Mistakes<'_>) {
+        let axis = |name: &str| self.space.axes().iter().find(|axis| axis.name == name);
+        for part in self.parts() {
+            let Workload::Train(flags) = &part.workload else { continue };
+            for name in flags.keys().filter(|name| axis(name).is_some()) {
+                mistakes.add(&part.workload_key(name), "is an axis too: leave one of them out");
+            }
+        }
+        let free = self.workloads.is_empty() || axis("workload").is_none();
+        mistakes.need(free, "axes.workload", OF_WORKLOADS);
+        for (name, value) in &self.control {
+            let key = format!("control.point.{name}");
+            let Some(axis) = axis(name) else {
+                mistakes.add(&key, "is not an axis; what never varies belongs into [workload]");
+                continue;
+            };
+            if matches!(self.workload, Workload::Command { .. }) && !axis.levels.contains(value) {
+                let levels: Vec<_> = axis.levels.iter().map(ToString::to_string).collect();
+                let levels = levels.join(", ");
+                mistakes.add(&key, &format!("{value} is not a level of the axis; levels: {levels}"));
+            }
+        }
     }
 
     /// Every figure that objectives and conditions name, with where they do.
@@ -203,31 +291,31 @@ impl Study {
     }
 }
 
-/// Whether settings are axes or not, and the control's levels are levels.
-fn check_levels(
-    space: &Space,
-    workload: &Workload,
-    control: &BTreeMap<String, Value>,
+/// Workloads with the flags that they have in common.
+fn named(
+    tables: Vec<BTreeMap<String, Value>>,
+    common: &BTreeMap<String, Value>,
     mistakes: &mut Mistakes<'_>,
-) {
-    let axis = |name: &str| space.axes().iter().find(|axis| axis.name == name);
-    if let Workload::Train(flags) = workload {
-        for name in flags.keys().filter(|name| axis(name).is_some()) {
-            mistakes.add(&format!("workload.{name}"), "is an axis too: leave one of them out");
-        }
-    }
-    for (name, value) in control {
-        let key = format!("control.point.{name}");
-        let Some(axis) = axis(name) else {
-            mistakes.add(&key, "is not an axis; what never varies belongs into [workload]");
-            continue;
+) -> Vec<NamedWorkload> {
+    let mut all: Vec<NamedWorkload> = Vec::new();
+    for (i, mut own) in tables.into_iter().enumerate() {
+        let key = format!("workload[{i}]");
+        let name = match own.remove("name") {
+            Some(name) => name.to_string(),
+            None => {
+                mistakes.add(&key, "the key `name` is missing: one of several workloads needs a name");
+                format!("workload-{i}")
+            }
         };
-        if matches!(workload, Workload::Command { .. }) && !axis.levels.contains(value) {
-            let levels: Vec<_> = axis.levels.iter().map(ToString::to_string).collect();
-            let levels = levels.join(", ");
-            mistakes.add(&key, &format!("{value} is not a level of the axis; levels: {levels}"));
-        }
+        mistakes.need(good_name(&name), &format!("{key}.name"), NAMES);
+        let new = all.iter().all(|other| other.name != name);
+        mistakes.need(new, &format!("{key}.name"), "another workload has this name");
+        let inherited = common.keys().filter(|flag| !own.contains_key(*flag)).cloned().collect();
+        let flags = common.clone().into_iter().chain(own).collect();
+        all.push(NamedWorkload { name, flags, inherited });
     }
+    mistakes.need(!all.is_empty(), "workload", "at least one [[workload]] is needed");
+    all
 }
 
 /// The space, and the conditions that are not on axes alone.

@@ -85,7 +85,7 @@ impl StudySource {
     }
 
     /// A mistake that the TOML reader found.
-    fn toml_error(&self, error: &toml::de::Error) -> StudyError {
+    pub(super) fn toml_error(&self, error: &toml::de::Error) -> StudyError {
         let at = error.span().map_or(0, |span| span.start);
         let key = DeTable::parse(&self.text).ok().and_then(|root| key_at(root.get_ref(), at));
         let key = key.unwrap_or_default();

@@ -71,7 +71,7 @@ fn typical_mistakes_are_named_with_line_and_key_and_what_would_be_right() {
             "repeats = 2\n",
             "repaets = 2\n",
             "study.toml:4: repaets: there is no key `repaets`; did you mean `repeats`? possible: name, sampler, \
-             prior, calibration, seed, repeats, max-repeats, constraints, workload, command, axes, objectives, budget, control, infer, prices",
+             prior, calibration, seed, repeats, max-repeats, constraints, workload, common, points, command, axes, objectives, budget, control, infer, prices",
         ),
         // A typo in a key of an axis.
         (

@@ -10,6 +10,9 @@ pub fn write(exported: &Exported<'_>, out: &mut dyn Write) -> Result<(), ExportE
     for line in summary.lines() {
         writeln!(out, "- {line}")?;
     }
+    if let Some(command) = summary.command() {
+        writeln!(out, "\n```sh\n{command}\n```")?;
+    }
     for (title, head, rows) in summary.sections() {
         writeln!(out, "\n## {title}\n\n| {} |\n|{}", head.join(" | "), "---|".repeat(head.len()))?;
         for row in rows {

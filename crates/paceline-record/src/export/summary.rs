@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::Exported;
-use crate::store::{RecordError, Value, number};
+use crate::store::{RecordError, RunLabels, Value, number};
 
 /// A run in a few figures.
 #[derive(Clone, Debug, Serialize)]
@@ -32,6 +32,13 @@ pub struct RunSummary {
     pub samples_per_s: Option<f64>,
     /// Rows that are missing from the record.
     pub dropped_rows: u64,
+    /// What people call it, where it belongs, and its command line.
+    #[serde(flatten)]
+    pub labels: RunLabels,
+    /// Whether lists leave it out.
+    pub archived: bool,
+    /// SHA-256 of its plan.
+    pub plan_sha256: Option<String>,
     /// Version, commit and compiler of the program.
     pub build: [String; 3],
     /// Machines.
@@ -118,20 +125,6 @@ impl RunSummary {
     /// Sums a run up.
     pub fn of(exported: &Exported<'_>) -> Result<Self, RecordError> {
         let run = exported.run;
-        let what = run.plan.as_ref().map_or_else(String::new, |p| {
-            let counted = |n, one| if n == 1 { format!("{n} {one}") } else { format!("{n} {one}s") };
-            let servers =
-                if p.servers > 0 { format!(" and {}", counted(p.servers, "server")) } else { String::new() };
-            format!(
-                "{} on {}, {} ({}), {}{servers}, batch {}",
-                p.model,
-                p.data,
-                p.strategy,
-                p.sync,
-                counted(p.workers, "worker"),
-                p.batch
-            )
-        });
         let hosts = exported.table("hosts")?;
         let text = |row: &[Value], name: &str| match &row[hosts.column(name)] {
             Value::Text(text) => text.clone(),
@@ -154,11 +147,14 @@ impl RunSummary {
             started_s: run.started_s,
             seconds: run.age_s(),
             attempts: run.attempts,
-            what,
+            what: run.what(),
             steps: run.steps,
             steps_done: run.steps_done,
             samples_per_s: run.samples_per_s(),
             dropped_rows: run.dropped_rows,
+            labels: run.labels.clone(),
+            archived: run.archived,
+            plan_sha256: run.plan.as_ref().map(paceline_plan::Plan::hash),
             build: run.build.clone(),
             hosts: hosts.rows.iter().map(host).collect(),
             ranks: ranks(exported)?,
@@ -237,6 +233,11 @@ impl RunSummary {
         all.into_iter().filter(|(_, _, rows)| !rows.is_empty()).collect()
     }
 
+    /// The command line that gives the same plan again, in lines that a shell joins.
+    pub fn command(&self) -> Option<String> {
+        Some(in_shell_lines(self.labels.command.as_deref()?, COMMAND_WIDTH))
+    }
+
     /// What there is to say before the tables.
     pub fn lines(&self) -> Vec<String> {
         let steps = self.steps.map_or_else(|| "?".into(), |n| n.to_string());
@@ -249,6 +250,17 @@ impl RunSummary {
                 self.state, self.steps_done, self.seconds
             ),
         ];
+        let labels = &self.labels;
+        lines.extend(labels.name.iter().map(|name| format!("name: {name}")));
+        if !labels.tags.is_empty() {
+            lines.push(format!("tags: {}", labels.tags.join(", ")));
+        }
+        lines.extend(labels.study.iter().map(|study| match &labels.workload {
+            Some(workload) => format!("of the study {study}, workload {workload}"),
+            None => format!("of the study {study}"),
+        }));
+        lines.extend(labels.note.iter().map(|note| format!("note: {}", note.replace('\n', "\n  "))));
+        lines.extend(self.archived.then(|| "archived: lists leave it out".to_owned()));
         if self.attempts > 1 {
             lines.push(format!("started {} times", self.attempts));
         }
@@ -260,6 +272,34 @@ impl RunSummary {
         }
         lines
     }
+}
+
+/// Columns of a line of a command.
+const COMMAND_WIDTH: usize = 76;
+
+/// A command line in lines that a shell joins: broken before flags, never within quotes.
+fn in_shell_lines(command: &str, width: usize) -> String {
+    let (mut lines, mut line, mut quoted) = (Vec::new(), String::new(), false);
+    for piece in command.split(" --") {
+        let more = if lines.is_empty() && line.is_empty() { piece.to_owned() } else { format!("--{piece}") };
+        let fits = line.is_empty() || line.chars().count() + more.chars().count() < width;
+        if fits || quoted {
+            line += if line.is_empty() { "" } else { " " };
+            line += &more;
+        } else {
+            lines.push(std::mem::replace(&mut line, format!("  {more}")));
+        }
+        let mut chars = piece.chars();
+        while let Some(c) = chars.next() {
+            match c {
+                '\'' => quoted = !quoted,
+                '\\' if !quoted => drop(chars.next()),
+                _ => {}
+            }
+        }
+    }
+    lines.push(line);
+    lines.join(" \\\n")
 }
 
 /// Sums are the database's: a run may have more rows than memory has room for.
@@ -350,4 +390,19 @@ fn evaluations(exported: &Exported<'_>) -> Result<Vec<EvaluationSummary>, Record
         accuracy: row[3],
     };
     Ok(rows.iter().map(one).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_command_goes_on_in_the_next_line_and_a_shell_joins_it() {
+        let command = "paceline train --data-dir '/a b/it'\\''s --here --and there' --batch 32 --seed 1";
+        assert_eq!(in_shell_lines(command, 200), command);
+        let broken = in_shell_lines(command, 30);
+        let lines: Vec<&str> = broken.split(" \\\n").collect();
+        let quoted = "  --data-dir '/a b/it'\\''s --here --and there'";
+        assert_eq!(lines, ["paceline train", quoted, "  --batch 32 --seed 1"]);
+    }
 }

@@ -4,11 +4,14 @@
 //! - `record`: [`Record`], the record of a run under way
 //! - `write`: the thread that writes it
 //! - `read`: what was recorded
+//! - `labels`: what people call runs; `edit`: naming, archiving and deleting them
 //! - `space`: whether the disk has room
 //!
 //! Several processes write at once: every run has its own rows, transactions are short, and whoever finds the
 //! database busy waits.
 
+mod edit;
+mod labels;
 mod read;
 mod record;
 mod schema;
@@ -23,13 +26,20 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::metric::Metrics;
 
+pub use edit::{RunEdit, RunRemains};
+pub use labels::{RunLabels, run_name, run_note, run_tag};
 pub use read::{RunRow, TableRows, number};
-pub use record::{Build, EventSink, Record};
+pub use record::{Build, EventSink, NewRun, Record};
 pub use rusqlite::types::Value;
 pub use space::{OutOfSpace, scarce};
 
 /// Name of the database in the store's folder.
 pub const FILE: &str = "paceline.db";
+
+/// The folder of a run's files (its checkpoints), in the store's.
+pub fn run_folder(store: &Path, run: &str) -> PathBuf {
+    store.join("runs").join(run)
+}
 
 /// How long a busy database is waited for.
 const BUSY: Duration = Duration::from_secs(30);
@@ -53,6 +63,9 @@ pub enum RecordError {
     /// No run, or several, are called so.
     #[error("{problem}")]
     Which { problem: String },
+    /// A run that is under way cannot be deleted.
+    #[error("run {run} is under way: process {pid} on {host}")]
+    Running { run: String, pid: u32, host: String },
     /// The database's content is not what SQLite wrote.
     #[error("{} is damaged: {problem}", path.display())]
     Damaged { path: PathBuf, problem: String },
@@ -69,6 +82,7 @@ impl RecordError {
     pub fn hint(&self) -> String {
         match self {
             Self::Which { .. } => "`paceline runs` lists them; `last` is the latest".into(),
+            Self::Running { .. } => "interrupt it first, or wait until it has ended".into(),
             Self::Empty { .. } => "--store DIR or PACELINE_STORE choose another folder".into(),
             Self::Damaged { .. } => {
                 "move it and its -wal and -shm files away, or choose another --store DIR; the \
@@ -201,7 +215,7 @@ pub(crate) mod tests {
     use paceline_plan::Plan;
 
     use super::*;
-    use crate::event::Event;
+    use crate::event::{Event, RunOrigin};
     use crate::row::{Batch, StepRow};
 
     const BUILD: Build = Build { version: "1.0", commit: "abc", rustc: "rustc" };
@@ -212,7 +226,13 @@ pub(crate) mod tests {
 
     /// The record of a run that has just begun.
     pub(crate) fn begun(folder: &Path, run: &str) -> Record {
-        Record::create(folder, run, &plan(), BUILD, &Metrics::default(), None).unwrap()
+        begun_as(folder, run, &RunLabels::default())
+    }
+
+    /// The same, of a run that people have words for.
+    pub(crate) fn begun_as(folder: &Path, id: &str, labels: &RunLabels) -> Record {
+        let new = NewRun { id, plan: &plan(), labels, origin: RunOrigin::Measured };
+        Record::create(folder, &new, BUILD, &Metrics::default(), None).unwrap()
     }
 
     fn batch(first: u64, steps: u64) -> Batch {
@@ -321,8 +341,9 @@ pub(crate) mod tests {
             let events = store.rows("events", &store.find("r1").unwrap()).unwrap();
             kept.lock().unwrap().push((line.to_owned(), events.rows.len()));
         });
-        let mut record =
-            Record::create(folder.path(), "r1", &plan(), BUILD, &Metrics::default(), Some(told)).unwrap();
+        let (plan, labels) = (plan(), RunLabels::default());
+        let new = NewRun { id: "r1", plan: &plan, labels: &labels, origin: RunOrigin::Measured };
+        let mut record = Record::create(folder.path(), &new, BUILD, &Metrics::default(), Some(told)).unwrap();
         for step in 1..=20 {
             record.event(&Event::Checkpoint { step });
             record.event(&Event::Progress { step, samples: step, train_s: 0.0, train_loss: 1.0 });

@@ -1,9 +1,12 @@
 //! What was recorded.
 
+use std::collections::HashSet;
+
 use paceline_plan::Plan;
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, Params, Row, params};
 
+use super::labels::RunLabels;
 use super::{RecordError, Store, at};
 use crate::event::RunResult;
 use crate::figures::RunFigure;
@@ -58,12 +61,28 @@ pub struct RunRow {
     pub launcher_cpu_s: Option<f64>,
     /// Version, commit and compiler of the program.
     pub build: [String; 3],
+    /// What people call it, and where it belongs.
+    pub labels: RunLabels,
+    /// Whether lists leave it out.
+    pub archived: bool,
 }
 
 impl RunRow {
     /// Samples per second of the training clock so far.
     pub fn samples_per_s(&self) -> Option<f64> {
         self.samples_done.zip(self.train_s).filter(|(_, s)| *s > 0.0).map(|(n, s)| n as f64 / s)
+    }
+
+    /// What was run, in words; empty where its plan cannot be read.
+    pub fn what(&self) -> String {
+        let Some(plan) = &self.plan else { return String::new() };
+        let counted = |n, one| if n == 1 { format!("{n} {one}") } else { format!("{n} {one}s") };
+        let servers = match plan.servers {
+            0 => String::new(),
+            servers => format!(" and {}", counted(servers, "server")),
+        };
+        let (path, workers) = (format!("{} ({})", plan.strategy, plan.sync), counted(plan.workers, "worker"));
+        format!("{} on {}, {path}, {workers}{servers}, batch {}", plan.model, plan.data, plan.batch)
     }
 
     /// A figure of its result, or what is known of it so far.
@@ -82,7 +101,7 @@ impl RunRow {
 
 const COLUMNS: &str = "id, run, state, started_s, seen_s, ended_s, plan, steps, steps_done, samples_done, train_s, \
                        train_loss, accuracy, result, error, dropped_rows, launcher_cpu_s, version, git_commit, rustc, \
-                       attempts, host, pid, origin";
+                       attempts, host, pid, origin, name, tags, note, study, workload, command, archived";
 
 fn run_row(row: &Row<'_>) -> rusqlite::Result<RunRow> {
     let count = |i: usize| Ok::<_, rusqlite::Error>(row.get::<_, Option<i64>>(i)?.map(|n| n as u64));
@@ -112,6 +131,15 @@ fn run_row(row: &Row<'_>) -> rusqlite::Result<RunRow> {
         host: json(21)?,
         pid: row.get::<_, Option<u32>>(22)?.unwrap_or(0),
         origin: json(23)?,
+        labels: RunLabels {
+            name: text(24)?,
+            tags: serde_json::from_str(&json(25)?).unwrap_or_default(),
+            note: text(26)?,
+            study: text(27)?,
+            workload: text(28)?,
+            command: text(29)?,
+        },
+        archived: row.get::<_, Option<bool>>(30)?.unwrap_or(false),
     })
 }
 
@@ -154,6 +182,31 @@ pub fn number(value: &Value) -> Option<f64> {
     }
 }
 
+/// The run of a number, if it is there.
+pub(super) fn by_id(connection: &Connection, id: i64) -> rusqlite::Result<Option<RunRow>> {
+    let sql = format!("SELECT {COLUMNS} FROM runs WHERE id = ?");
+    connection.query_row(&sql, [id], run_row).optional()
+}
+
+/// Candidates that an ambiguous name is told with.
+const CANDIDATES: usize = 5;
+
+/// Stands for the latest run.
+pub(super) const LAST: &str = "last";
+
+/// What a name that fits several runs could mean.
+fn candidates(text: &str, found: &[RunRow]) -> RecordError {
+    let called = |run: &RunRow| match &run.labels.name {
+        Some(name) => format!("{} ({name})", run.run),
+        None => run.run.clone(),
+    };
+    let mut names: Vec<String> = found.iter().take(CANDIDATES).map(called).collect();
+    if found.len() > CANDIDATES {
+        names.push("…".into());
+    }
+    RecordError::Which { problem: format!("{text} could be {}", names.join(", ")) }
+}
+
 impl Store {
     /// What `read` makes of each row that a query gives.
     fn query<T>(
@@ -172,10 +225,18 @@ impl Store {
         self.query(&format!("SELECT {COLUMNS} FROM runs ORDER BY id"), [], run_row)
     }
 
-    /// Runs that have written since a time (in seconds since 1970), and those of these numbers; the latest last.
+    /// The numbers of all runs: others are deleted.
+    pub fn ids(&self) -> Result<HashSet<i64>, RecordError> {
+        Ok(self.query("SELECT id FROM runs", [], |row| row.get(0))?.into_iter().collect())
+    }
+
+    /// Runs that have written or were edited since a time (in seconds since 1970), and those of these numbers; the
+    /// latest last.
     pub fn runs_since(&self, seen_s: f64, also: &[i64]) -> Result<Vec<RunRow>, RecordError> {
         let also = also.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-        let sql = format!("SELECT {COLUMNS} FROM runs WHERE seen_s >= ? OR id IN ({also}) ORDER BY id");
+        let sql = format!(
+            "SELECT {COLUMNS} FROM runs WHERE seen_s >= ?1 OR edited_s >= ?1 OR id IN ({also}) ORDER BY id"
+        );
         self.query(&sql, [seen_s], run_row)
     }
 
@@ -185,26 +246,29 @@ impl Store {
         version.map_err(at(&self.path))
     }
 
-    /// The run whose id begins so; `last` is the latest.
-    pub fn find(&self, name: &str) -> Result<RunRow, RecordError> {
+    /// The run of this id or name, or the only one whose id or name begins so; `last` is the latest.
+    pub fn find(&self, text: &str) -> Result<RunRow, RecordError> {
         let sql = |condition: &str| format!("SELECT {COLUMNS} FROM runs {condition}");
-        if name == "last" {
-            let last = self.connection.query_row(&sql("ORDER BY id DESC LIMIT 1"), [], run_row).optional();
+        if text == LAST {
+            let sql = sql("ORDER BY coalesce(archived, 0), id DESC LIMIT 1");
+            let last = self.connection.query_row(&sql, [], run_row).optional();
             let empty = || RecordError::Empty { path: self.path.clone() };
             return last.map_err(at(&self.path))?.ok_or_else(empty);
         }
-        let sql = sql("WHERE substr(run, 1, length(?1)) = ?1 ORDER BY run = ?1 DESC, id LIMIT 3");
-        let mut found = self.query(&sql, [name], run_row)?;
-        match found.len() {
-            0 => Err(RecordError::Which {
-                problem: format!("no run is called {name} in {}", self.path.display()),
-            }),
-            1 => Ok(found.remove(0)),
-            _ if found[0].run == name => Ok(found.remove(0)),
-            _ => {
-                let names: Vec<&str> = found.iter().map(|r| r.run.as_str()).collect();
-                Err(RecordError::Which { problem: format!("{name} could be {}", names.join(", ")) })
+        let begins = "substr(run, 1, length(?1)) = ?1 OR substr(name, 1, length(?1)) = ?1";
+        let exact_first = "run = ?1 DESC, coalesce(name = ?1, 0) DESC, id";
+        let sql = sql(&format!("WHERE {begins} ORDER BY {exact_first} LIMIT {}", CANDIDATES + 1));
+        let mut found = self.query(&sql, [text], run_row)?;
+        let called = |run: &&RunRow| run.labels.name.as_deref() == Some(text);
+        match (found.iter().filter(called).count(), found.len()) {
+            (_, 0) => {
+                let problem = format!("no run is called {text} in {}", self.path.display());
+                Err(RecordError::Which { problem })
             }
+            (_, 1) | (1, _) => Ok(found.remove(0)),
+            _ if found[0].run == text => Ok(found.remove(0)),
+            (0, _) => Err(candidates(text, &found)),
+            (same, _) => Err(candidates(text, &found[..same])),
         }
     }
 

@@ -13,6 +13,7 @@ use std::thread::JoinHandle;
 use paceline_plan::Plan;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
 
+use super::labels::RunLabels;
 use super::write::{End, Job, Writer};
 use super::{BUSY, RecordError, Store, at};
 use crate::event::{Event, EventLine, RunOrigin, RunResult, SCHEMA};
@@ -33,6 +34,19 @@ pub struct Build {
     pub commit: &'static str,
     /// The compiler.
     pub rustc: &'static str,
+}
+
+/// A run that begins.
+#[derive(Clone, Copy, Debug)]
+pub struct NewRun<'a> {
+    /// Its id.
+    pub id: &'a str,
+    /// Its plan.
+    pub plan: &'a Plan,
+    /// What people call it, and where it belongs.
+    pub labels: &'a RunLabels,
+    /// Whether it is measured, or made in virtual time.
+    pub origin: RunOrigin,
 }
 
 /// Is told each event, as a line of JSON, once it is stored.
@@ -75,41 +89,16 @@ impl Record {
     /// Begins the record of a run; what it is about is stored when this returns.
     pub fn create(
         folder: &Path,
-        run: &str,
-        plan: &Plan,
+        new: &NewRun<'_>,
         build: Build,
         metrics: &Metrics,
         told: Option<EventSink>,
-    ) -> Result<Self, RecordError> {
-        Self::begin(folder, run, plan, build, metrics, told, RunOrigin::Measured)
-    }
-
-    /// Begins the record of a run in virtual time.
-    pub fn simulated(
-        folder: &Path,
-        run: &str,
-        plan: &Plan,
-        build: Build,
-        metrics: &Metrics,
-        told: Option<EventSink>,
-    ) -> Result<Self, RecordError> {
-        Self::begin(folder, run, plan, build, metrics, told, RunOrigin::Simulated)
-    }
-
-    fn begin(
-        folder: &Path,
-        run: &str,
-        plan: &Plan,
-        build: Build,
-        metrics: &Metrics,
-        told: Option<EventSink>,
-        origin: RunOrigin,
     ) -> Result<Self, RecordError> {
         let store = Store::create_with(folder, metrics)?;
         store.check_quickly()?;
         let site = RunEnvironment::own();
-        let beginning = begin(&store.connection, run, plan, build, &site, origin).map_err(at(&store.path))?;
-        Self::start(store, run, site, plan, beginning, told, origin)
+        let beginning = begin(&store.connection, new, build, &site).map_err(at(&store.path))?;
+        Self::start(store, new.id, site, new.plan, beginning, told, new.origin)
     }
 
     /// Goes on with the record of a run that did not end well and is not under way.
@@ -392,19 +381,19 @@ impl Drop for Record {
 /// Writes the row of a run that begins.
 fn begin(
     connection: &Connection,
-    run: &str,
-    plan: &Plan,
+    new: &NewRun<'_>,
     build: Build,
     site: &RunEnvironment,
-    origin: RunOrigin,
 ) -> rusqlite::Result<Beginning> {
+    let NewRun { id: run, plan, labels, origin } = *new;
     let now = realtime_ns() as f64 * 1e-9;
     let text = serde_json::to_string(plan).expect("a plan is plain data");
     connection.execute(
         "INSERT INTO runs (run, schema, origin, state, started_s, seen_s, attempts, host, boot_id, pid, \
          pid_started, strategy, sync, transport, data, model, workers, servers, batch, seed, plan, plan_sha256, \
-         dropped_rows, steps_done, version, git_commit, rustc) \
-         VALUES (?, ?, ?, 'running', ?4, ?4, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, ?, ?, ?)",
+         dropped_rows, steps_done, version, git_commit, rustc, name, tags, note, study, workload, command) \
+         VALUES (?, ?, ?, 'running', ?4, ?4, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, ?, ?, ?, \
+         ?, ?, ?, ?, ?, ?)",
         params![
             run,
             SCHEMA,
@@ -428,6 +417,12 @@ fn begin(
             build.version,
             build.commit,
             build.rustc,
+            labels.name,
+            labels.tags_json(),
+            labels.note,
+            labels.study,
+            labels.workload,
+            labels.command,
         ],
     )?;
     let (id, began_ns) = (connection.last_insert_rowid(), monotonic_ns() as i64);

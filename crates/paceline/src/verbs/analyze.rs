@@ -90,6 +90,11 @@ impl AnalysisQuery {
         Self { seed: importance::SEED, ..Self::default() }
     }
 
+    /// Whether runs of a file are looked at.
+    pub fn of_file(&self) -> bool {
+        self.table.is_some()
+    }
+
     /// Reads the table, the study's runs, or all recorded ones.
     pub fn table(&self, store: &Where, study: Option<&str>) -> Result<StudyTable, Failure> {
         if let Some(name) = study {

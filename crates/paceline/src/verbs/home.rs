@@ -2,7 +2,7 @@
 
 use paceline_record::process::{self, Started};
 
-use paceline_study::{Findings, StudyState, journal};
+use paceline_study::{Findings, StudyState};
 
 use super::explore::Running;
 use crate::failure::Failure;
@@ -23,26 +23,18 @@ pub fn run(show: Show, started: Started) -> Result<(), Failure> {
              300 Mbit/s between them (emulated), averaged in different ways, each three times. About a minute:",
         );
     }
-    let (running, store) = (Running::default(), super::store::Where::default());
-    let folder = store.folder();
+    let running = Running::reported();
+    let folder = running.store.folder();
     running.go(StudyState::create(&folder, study, registries().clone())?, show)?;
     let known = StudyState::peek(&folder, &name, registries())?;
     if !show.json {
         output::text(&format!("\n{}", Findings::new(&known).chart()))?;
     }
-    let out = journal(&folder, &name).with_file_name("report");
-    let report = super::report::of_study(&store, &name, show)?;
-    report.write(&out).map_err(|(path, error)| Failure::file(&path, &error))?;
     if !show.quiet {
-        let page = out.join("report.html");
         output::note(&format!(
-            "the report with all charts: {}  ({:.0} s in all)",
-            page.display(),
+            "{:.0} s in all; next: `paceline analyze {name}`, `paceline serve`, `paceline explain last`; `paceline init` writes a study \
+             file of your own",
             started.seconds()
-        ));
-        output::note(&format!(
-            "next: `paceline analyze {name}`, `paceline serve`, `paceline explain last`; `paceline init` writes a study \
-             file of your own"
         ));
     }
     Ok(())

@@ -18,11 +18,18 @@ pub struct Args {
     /// A study of another program instead of `paceline train`
     #[arg(long)]
     command: bool,
+    /// A study of several workloads: does the best configuration of one carry over to another?
+    #[arg(long, conflicts_with = "command")]
+    workloads: bool,
 }
 
 /// `paceline init`.
 pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
-    let text = if args.command { COMMAND } else { TRAIN };
+    let text = match args {
+        Args { command: true, .. } => COMMAND,
+        Args { workloads: true, .. } => WORKLOADS,
+        _ => TRAIN,
+    };
     let written = OpenOptions::new()
         .write(true)
         .create_new(true)
@@ -40,5 +47,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
 
 /// A study of `paceline train`.
 pub const TRAIN: &str = include_str!("init/train.toml");
+/// A study of several workloads.
+pub const WORKLOADS: &str = include_str!("init/workloads.toml");
 /// A study of another program.
 pub const COMMAND: &str = include_str!("init/command.toml");

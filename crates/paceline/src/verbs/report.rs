@@ -4,7 +4,11 @@ use std::path::PathBuf;
 
 use paceline_analyze::RecordedRun;
 use paceline_analyze::charts::{self, ChartInput};
-use paceline_analyze::report::Report;
+use paceline_analyze::report::{Method, Report, plural_of};
+use paceline_analyze::table::NONE;
+use paceline_analyze::{AnalysisRequest, StudyTable};
+use paceline_record::store::RunRow;
+use paceline_study::StudyState;
 use serde_json::json;
 
 use super::analyze::AnalysisQuery;
@@ -33,8 +37,10 @@ pub struct Args {
 
 const HELP: &str = "\
 report.html is one file that loads nothing from elsewhere; charts/ has each chart as SVG and its
-numbers as CSV, which report.md shows. Of many runs it tells what `paceline analyze` does; of
-single ones, where their time went.
+numbers as CSV, which report.md shows. Both say the same: findings first, then charts, the method
+(data, model, settings, axes, sampler, seeds, repeats, machine, version, and the command that
+makes it again), and tables. Of many runs it tells what `paceline analyze` does; of single ones,
+where their time went. A browser prints report.html, or saves it as PDF, with charts for paper.
 
 Examples:
   paceline report
@@ -72,6 +78,13 @@ fn of_table(
     show: Show,
 ) -> Result<Report<'static>, Failure> {
     let (table, ask, analysis) = asked.analysis(store, study, show)?;
+    let method = match study {
+        Some(name) => {
+            paceline_study::method(&StudyState::peek(&store.folder(), name, registries())?, &store.folder())?
+        }
+        None if asked.of_file() => of_file(&table),
+        None => recorded(store, &table, ask)?,
+    };
     let figures = charts::charts(&ChartInput { table: &table, analysis: &analysis, ask });
     let (used, all) = analysis.runs;
     Ok(Report {
@@ -79,11 +92,45 @@ fn of_table(
         about: format!("{} in {used} of {all} runs", analysis.response.words()),
         notes: analysis.notes.clone(),
         figures,
+        method,
         sheets: analysis.sheets(),
         findings: analysis.findings,
         explanations: Vec::new(),
         version: env!("CARGO_PKG_VERSION"),
     })
+}
+
+/// How the runs of a table were made: the table knows little of it.
+fn of_file(table: &StudyTable) -> Method {
+    Method { unknown: "the table does not tell".into(), commands: vec![command_line()], ..Method::default() }
+        .or_of_table(table)
+}
+
+/// How the recorded runs of a table were made.
+fn recorded(store: &Where, table: &StudyTable, ask: AnalysisRequest) -> Result<Method, Failure> {
+    let store = store.open()?;
+    let rows = store.runs()?;
+    let workload = |row: &RunRow| {
+        let factor = &table.factors[ask.workload?];
+        let own = paceline_analyze::table::settings(row).into_iter().find(|(name, _)| *name == factor.name);
+        Some(own.map_or_else(|| NONE.to_owned(), |(_, value)| value))
+    };
+    let named = |row: &'_ RunRow| workload(row).unwrap_or_else(|| "all runs".into());
+    let ended: Vec<(String, &RunRow)> = rows
+        .iter()
+        .filter(|row| row.result.is_some() && row.plan.is_some())
+        .map(|row| (named(row), row))
+        .collect();
+    let mut method = Method::of_records(&store, &ended)?;
+    let without = rows.len() - ended.len();
+    let without =
+        if without > 0 { format!("; {without} without a result are left out") } else { String::new() };
+    method.runs = Some(format!("{} with a result{without}", plural_of(ended.len(), "run")));
+    method.sampler = Some("none: runs that somebody made one by one, or of several studies".into());
+    method.controls = Some("none".into());
+    method.commands = vec![command_line()];
+    paceline_study::described(&mut method, registries());
+    Ok(method.or_of_table(table))
 }
 
 fn of_runs(args: &Args) -> Result<Report<'static>, Failure> {
@@ -104,7 +151,16 @@ fn of_runs(args: &Args) -> Result<Report<'static>, Failure> {
             figures.push(figure);
         }
     }
-    let names: Vec<&str> = runs.iter().map(|r| r.run.as_str()).collect();
+    let named: Vec<(String, &RunRow)> = runs.iter().map(|run| (run.run.clone(), run)).collect();
+    let mut method = Method::of_records(&store, &named)?;
+    method.measured = Some("where the time of each run went; accuracy on the test split".into());
+    method.runs = Some(plural_of(runs.len(), "run"));
+    [method.sampler, method.controls] = ["none: single runs".to_owned(), "none".into()].map(Some);
+    method.repeats = Some("none: each run is looked at alone".into());
+    method.commands = names_of(&runs).map(|run| format!("paceline show {run}")).collect();
+    method.commands.push(command_line());
+    paceline_study::described(&mut method, registries());
+    let names: Vec<&str> = names_of(&runs).collect();
     Ok(Report {
         title: names.join(", "),
         about: format!("{} recorded {}", runs.len(), if runs.len() == 1 { "run" } else { "runs" }),
@@ -112,7 +168,27 @@ fn of_runs(args: &Args) -> Result<Report<'static>, Failure> {
         findings: Vec::new(),
         explanations,
         figures,
+        method,
         sheets: Vec::new(),
         version: env!("CARGO_PKG_VERSION"),
     })
+}
+
+fn names_of(runs: &[RunRow]) -> impl Iterator<Item = &str> {
+    runs.iter().map(|run| run.run.as_str())
+}
+
+/// The command that this process was started with, as a shell reads it.
+fn command_line() -> String {
+    let word = |word: std::ffi::OsString| {
+        let word = word.to_string_lossy().into_owned();
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+".contains(c);
+        if !word.is_empty() && word.chars().all(plain) {
+            word
+        } else {
+            format!("'{}'", word.replace('\'', "'\\''"))
+        }
+    };
+    let words: Vec<String> = std::env::args_os().skip(1).map(word).collect();
+    format!("paceline {}", words.join(" "))
 }

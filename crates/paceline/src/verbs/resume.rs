@@ -84,6 +84,7 @@ fn resume_run(args: &Args, show: Show, started: Started) -> Result<(), Failure> 
         run,
         resumes: true,
         recording: Some(args.kept.0.recording()?),
+        labels: found.labels,
     };
     request.execute(&args.listening, show, started)
 }

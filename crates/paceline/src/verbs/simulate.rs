@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use paceline_plan::PlanError;
 use paceline_record::process::{self, Started};
 use paceline_record::store::EventSink;
-use paceline_record::{Event, Record, RunOrigin};
-use paceline_resolve::{TypedPlan, resolve};
+use paceline_record::{Event, NewRun, Record, RunOrigin};
+use paceline_resolve::{TypedPlan, command_line};
 use paceline_train::{model, weights};
 use paceline_virtual::run::{self, Scenario};
 use paceline_virtual::{Calibration, Cluster, Terms, reservations, words};
@@ -16,7 +16,7 @@ use super::train;
 use crate::failure::Failure;
 use crate::flags::registries;
 use crate::output::{self, Follow, Show};
-use crate::request::conclude;
+use crate::request::{conclude, dry_run};
 
 /// Flags of `paceline simulate`.
 #[derive(clap::Args, Debug)]
@@ -53,6 +53,17 @@ pub struct HardwareModel {
 }
 
 impl Hardware {
+    /// The flags, with absolute paths.
+    fn words(&self) -> Vec<String> {
+        let file = |flag: &str, path: &Option<PathBuf>| {
+            let path = std::path::absolute(path.as_ref()?).ok()?;
+            Some([format!("--{flag}"), path.to_str()?.to_owned()])
+        };
+        let files = [file("cluster", &self.cluster), file("calibration", &self.calibration)];
+        let jitter = self.jitter.clone().map(|jitter| ["--jitter".to_owned(), jitter]);
+        files.into_iter().flatten().chain(jitter).flatten().collect()
+    }
+
     /// Reads the files that the flags name.
     pub fn read(&self) -> Result<HardwareModel, Failure> {
         Ok(HardwareModel {
@@ -89,7 +100,7 @@ impl HardwareModel {
 
 /// `paceline simulate`: the summary for people, the result line for programs.
 pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
-    let plan = resolve(&args.train.settings.0)?;
+    let train::ResolvedRun { plan, settings, mut labels } = args.train.resolved()?;
     if plan.stop_at_target && !args.learn {
         let problem = "nothing is evaluated in virtual time without --learn";
         return Err(PlanError::new("--stop-at-target", "", problem).into());
@@ -101,7 +112,13 @@ pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
         let problem = "says where ranks sit; give --network, e.g. 1gbit,200us, or --cluster FILE";
         checked.map_err(|error| PlanError { problem: problem.into(), ..error })?;
     }
-    let folders = args.train.settings.0.data_folders();
+    let folders = settings.data_folders();
+    let mut more = args.hardware.words();
+    more.extend(args.learn.then(|| "--learn".to_owned()));
+    labels.command = command_line("simulate", &settings, &more);
+    if args.train.dry_run {
+        return dry_run(&plan, &folders, &labels, show);
+    }
     let typed = TypedPlan::new(&plan, registries().runs())?;
     let dataset = typed.dataset.load(&folders, &model::settings(&plan))?;
     plan.check(dataset.train.len())?;
@@ -112,13 +129,16 @@ pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
     });
     let id = process::new_run_id();
     let terms = known.terms();
-    let recording = args.train.recording()?;
+    let recording = args.train.recording(&settings)?;
     let trace = recording.as_ref().map_or(0, |(_, recording)| recording.trace);
     let scenario =
         Scenario { plan: &plan, dataset: &dataset, terms, learn: args.learn, trace, run: &id, started };
     let told = show.json.then(|| Box::new(|line: &str| drop(output::json_line(line))) as EventSink);
     let mut record = recording
-        .map(|(store, _)| Record::simulated(&store, &id, &plan, BUILD, &registries().runs().metrics, told))
+        .map(|(store, _)| {
+            let new = NewRun { id: &id, plan: &plan, labels: &labels, origin: RunOrigin::Simulated };
+            Record::create(&store, &new, BUILD, &registries().runs().metrics, told)
+        })
         .transpose()?;
     let mut follow = Follow::new(show, RunOrigin::Simulated, record.is_none());
     let result = run::run(&scenario, &mut |event: Event<'_>| {

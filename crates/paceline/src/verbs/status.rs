@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use paceline_analyze::ListedRun;
 use paceline_analyze::sheet::aligned;
 use paceline_explore::schedule::{End, Role, StudyRun};
 use paceline_record::RecordError;
@@ -9,7 +10,6 @@ use paceline_study::{Findings, StudyState, duration, find_or_fail, journal, name
 use serde::Serialize;
 use serde_json::json;
 
-use super::runs::{ListedRun, listed, table};
 use super::store::Where;
 use crate::failure::Failure;
 use crate::flags::registries;
@@ -53,7 +53,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
         runs => runs?,
     };
     runs.retain(|run| run.state == "running");
-    let runs: Vec<ListedRun<'_>> = runs.iter().map(listed).collect();
+    let runs: Vec<ListedRun<'_>> = runs.iter().map(ListedRun::new).collect();
     if show.json {
         return Ok(output::json(&json!({"type": "result", "runs": runs, "studies": studies}))?);
     }
@@ -75,7 +75,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
         output::note("no run is under way");
     } else {
         text += if text.is_empty() { "" } else { "\n" };
-        text += &table(&runs);
+        text += &ListedRun::table(&runs, None);
     }
     Ok(output::text(&text)?)
 }

@@ -2,52 +2,119 @@
 
 use std::path::PathBuf;
 
+use paceline_plan::{Plan, StudyError};
 use paceline_protocol::SINGLE;
-use paceline_record::Recording;
 use paceline_record::process::{self, Started};
+use paceline_record::store::{run_name, run_note, run_tag};
+use paceline_record::{FailureKind, Recording, RunLabels};
+use paceline_resolve::{PlanSettings, RunConfig, command_line, resolve};
 
 use super::listen::Listening;
 use super::store::Where;
 use crate::failure::Failure;
-use crate::flags::{PlanFlags, RecordingFlags};
+use crate::flags::{PlanFlags, RecordingFlags, registries};
 use crate::output::Show;
-use crate::request::RunRequest;
+use crate::request::{RunRequest, dry_run};
 
 /// Flags of `paceline train`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
-    pub settings: PlanFlags,
+    settings: PlanFlags,
+    /// Settings from a file, keys as in [workload] of a study; flags win (name, tag and note are possible too)
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Check everything and print the plan; nothing is started or recorded
+    #[arg(long)]
+    pub dry_run: bool,
     #[command(flatten)]
     store: Where,
     #[command(flatten)]
     kept: RecordingFlags,
     /// Leave no record of the run, and no checkpoint: it cannot be resumed
-    #[arg(long, conflicts_with_all = ["store", "sample-hz", "trace", "checkpoint-every", "on-loss"])]
+    #[arg(long, conflicts_with_all = ["store", "sample-hz", "trace", "checkpoint-every", "on-loss", "name", "tags", "note"])]
     no_record: bool,
+    #[command(flatten)]
+    labels: LabelFlags,
     #[command(flatten)]
     pub listening: Listening,
 }
 
+/// What people call a run.
+#[derive(clap::Args, Clone, Debug)]
+pub struct LabelFlags {
+    /// Name of the run: verbs take it in place of the run's id. No part of the plan
+    #[arg(long, value_name = "NAME", value_parser = run_name)]
+    name: Option<String>,
+    /// A tag of the run; may be given several times
+    #[arg(long = "tag", value_name = "TAG", value_parser = run_tag)]
+    tags: Vec<String>,
+    /// A note about the run
+    #[arg(long, value_name = "TEXT", value_parser = run_note)]
+    note: Option<String>,
+}
+
+impl LabelFlags {
+    pub fn labels(&self) -> RunLabels {
+        let Self { name, tags, note } = self.clone();
+        let mut labels = RunLabels { name, note, ..RunLabels::default() };
+        labels.add_tags(&tags);
+        labels
+    }
+}
+
+/// A run as flags and file describe it.
+pub struct ResolvedRun {
+    pub plan: Plan,
+    pub settings: PlanSettings,
+    pub labels: RunLabels,
+}
+
 impl Args {
+    /// The run that the flags describe, over what the file says.
+    pub fn resolved(&self) -> Result<ResolvedRun, Failure> {
+        let flags = self.settings.0.clone().overridden_by(&self.kept.0);
+        let mut labels = self.labels.labels();
+        let Some(path) = &self.config else {
+            return Ok(ResolvedRun { plan: resolve(&flags)?, settings: flags, labels });
+        };
+        let hint = "its keys are flags of `paceline train`, whose --help lists them; name, tag and note, too";
+        let wrong = |error: StudyError| Failure::new(FailureKind::Plan, error.to_string(), hint);
+        let config = RunConfig::read(path, &registries().settings).map_err(wrong)?;
+        let words = |key, check| config.labels(key, check).map_err(wrong);
+        labels.name = labels.name.or(words("name", run_name)?.pop());
+        labels.note = labels.note.or(words("note", run_note)?.pop());
+        labels.add_tags(&words("tag", run_tag)?);
+        let settings = config.settings.clone().overridden_by(&flags);
+        let plan = resolve(&settings);
+        let plan = plan.map_err(|error| config.place(error, &flags).map_or_else(Failure::from, wrong))?;
+        Ok(ResolvedRun { plan, settings, labels })
+    }
+
     /// Where the run is recorded, and what; nothing if it is not to be.
-    pub fn recording(&self) -> Result<Option<(PathBuf, Recording)>, Failure> {
-        let recording = self.kept.0.recording()?;
+    pub fn recording(&self, settings: &PlanSettings) -> Result<Option<(PathBuf, Recording)>, Failure> {
+        let recording = settings.recording()?;
         Ok((!self.no_record).then(|| (self.store.folder(), recording)))
     }
 }
 
 /// `paceline train`: runs the plan that the flags describe.
 pub fn train(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
-    let plan = paceline_resolve::resolve(&args.settings.0)?;
+    let ResolvedRun { plan, settings, mut labels } = args.resolved()?;
     args.listening.check(&plan, plan.strategy == SINGLE)?;
+    labels.command = command_line("train", &settings, &[]);
+    let folders = settings.data_folders();
+    if args.dry_run {
+        return dry_run(&plan, &folders, &labels, show);
+    }
     let request = RunRequest {
         plan,
-        folders: args.settings.0.data_folders(),
+        folders,
         store: args.store.folder(),
         run: process::new_run_id(),
         resumes: false,
-        recording: args.recording()?.map(|(_, recording)| recording),
+        recording: args.recording(&settings)?.map(|(_, recording)| recording),
+        labels,
     };
     request.execute(&args.listening, show, started)
 }

@@ -18,12 +18,12 @@ pub fn run(started: Started) -> Result<(), Failure> {
         let hint = "it is started by `paceline explore` and `paceline resume`";
         Failure::new(FailureKind::Usage, format!("the document of this run cannot be read: {error}"), hint)
     })?;
-    let TrialDocument { task, plan, folders, json, quiet } = document;
+    let TrialDocument { task, plan, folders, json, quiet, labels } = document;
     let (folders, show) = (Folders(folders), Show { json, quiet, verbose: false });
     match task {
         TrialTask::Train { store, recording } => {
             let run = process::new_run_id();
-            let request = RunRequest { plan, folders, store, run, resumes: false, recording };
+            let request = RunRequest { plan, folders, store, run, resumes: false, recording, labels };
             request.execute(&Listening::default(), show, started)
         }
         TrialTask::Infer { batch, threads, seconds } => {

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use paceline_plan::Plan;
+use paceline_record::store::run_folder;
 use paceline_record::{Checkpoint, Checkpoints, Damaged, Store};
 use paceline_resolve::TypedPlan;
 use paceline_train::{model, native, weights};
@@ -13,7 +14,6 @@ use super::store::Where;
 use crate::failure::Failure;
 use crate::flags::{PlaceFlags, registries};
 use crate::output::{self, Show};
-use crate::request;
 use paceline_record::FailureKind;
 
 /// Flags of `paceline export-weights`.
@@ -59,7 +59,7 @@ fn checkpoint(args: &Args) -> Result<(Plan, Checkpoint), Failure> {
     let found = args.store.open()?.find(&args.run)?;
     let run = found.run;
     let plan = found.plan.ok_or_else(|| Failure::plan(&run))?;
-    let folder = request::folder(&args.store.folder(), &run);
+    let folder = run_folder(&args.store.folder(), &run);
     let (found, unusable) = Checkpoints::of(&folder).latest(&plan.hash())?;
     for Damaged { path, problem } in unusable {
         output::note(&format!("{} cannot be used: {problem}", path.display()));

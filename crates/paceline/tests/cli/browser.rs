@@ -132,4 +132,11 @@ fn a_report_opens_from_disk_without_a_network_and_its_charts_are_drawn() {
     assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
     let charts = ran.result()["charts"].as_array().unwrap().len();
     assert!(charts >= 8, "{}", ran.stdout);
+    // The charts of a study and of a single run: no text meets another one.
+    let single = at(&["report", "last", "--out", "single"]);
+    assert_eq!(single.code, 0, "{}", single.stderr);
+    let folders = ["report", "single"].map(|name| folder.path().join(name));
+    let [study, single] = folders.each_ref().map(|folder| folder.to_str().unwrap());
+    let measured = script(&browser, "texts.mjs", &[SHOTS, study, single]);
+    assert_eq!(measured.code, 0, "{}{}", measured.stdout, measured.stderr);
 }

@@ -43,3 +43,4 @@ mod terminal;
 mod train;
 mod transports;
 mod weights;
+mod workloads;

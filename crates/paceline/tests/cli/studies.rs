@@ -11,35 +11,35 @@ use serde_json::Value;
 
 use crate::support::{PATIENCE, Ran, gone, joined, run, signal};
 
-struct Place {
+pub(crate) struct Place {
     folder: tempfile::TempDir,
 }
 
 impl Place {
-    fn new(study: &str) -> Self {
+    pub(crate) fn new(study: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("s.toml"), study).unwrap();
         Self { folder }
     }
 
-    fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.folder.path()
     }
 
-    fn command(&self, words: &[&str]) -> Command {
+    pub(crate) fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_paceline"));
         command.args(words).current_dir(self.path());
         command
     }
 
-    fn run(&self, words: &[&str]) -> Ran {
+    pub(crate) fn run(&self, words: &[&str]) -> Ran {
         let store = self.path().join("store");
         let store = store.to_str().unwrap();
         run(self.command(words).args(["--store", store]))
     }
 
     /// Runs that must end well; the result line.
-    fn result(&self, words: &[&str]) -> Value {
+    pub(crate) fn result(&self, words: &[&str]) -> Value {
         let ran = self.run(&[words, &["--json"]].concat());
         assert_eq!(ran.code, 0, "{words:?}: {}", ran.stderr);
         ran.result()
@@ -50,7 +50,7 @@ impl Place {
     }
 
     /// The journal's entries, as far as they are whole lines.
-    fn entries(&self) -> Vec<Value> {
+    pub(crate) fn entries(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.journal()).unwrap_or_default();
         let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
         whole.map(|line| serde_json::from_str::<Value>(line).unwrap()["entry"].clone()).collect()
@@ -222,7 +222,11 @@ fn a_study_of_real_runs_is_analysed_and_reported() {
 #[test]
 fn files_written_by_init_are_right_and_are_not_overwritten() {
     let place = Place::new("");
-    for words in [&["init", "new.toml"][..], &["init", "other.toml", "--command"]] {
+    for words in [
+        &["init", "new.toml"][..],
+        &["init", "other.toml", "--command"],
+        &["init", "several.toml", "--workloads"],
+    ] {
         let ran = run(&mut place.command(words));
         assert_eq!(ran.code, 0, "{}", ran.stderr);
         let ran = run(&mut place.command(&["check", words[1]]));
@@ -539,7 +543,7 @@ fn ends(entries: &[Value]) -> BTreeMap<u64, Vec<&Value>> {
 
 /// Kills the study, or something that it started, when the journal has grown to a random length; again and again,
 /// until it ends by itself. Each planned run must have ended well exactly once. What was killed.
-fn survive(
+pub(crate) fn survive(
     place: &Place,
     seed: u64,
     kills: usize,
@@ -600,8 +604,7 @@ fn survive(
     let entries = place.entries();
     let mut jobs: BTreeMap<u64, String> = BTreeMap::new();
     for entry in entries.iter().filter(|entry| entry["entry"] == "begin") {
-        let job = &entry["job"];
-        let name = format!("{} {} {}", job["role"], job["levels"], job["repeat"]);
+        let (job, name) = (&entry["job"], job_name(entry));
         let known = jobs.insert(job["id"].as_u64().unwrap(), name.clone());
         assert!(known.is_none_or(|known| known == name), "seed {seed}: a run changed");
     }
@@ -614,14 +617,18 @@ fn survive(
     killed
 }
 
+/// A run that begins, without its number.
+pub(crate) fn job_name(entry: &Value) -> String {
+    let job = &entry["job"];
+    format!("{} {} {} {}", job["workload"], job["role"], job["levels"], job["repeat"])
+}
+
 /// What an undisturbed study begins.
-fn planned(study: &str) -> Vec<String> {
+pub(crate) fn planned(study: &str) -> Vec<String> {
     let place = Place::new(study);
     place.result(&["explore", "s.toml"]);
     let begun = place.entries().into_iter().filter(|e| e["entry"] == "begin");
-    let mut all: Vec<String> = begun
-        .map(|e| format!("{} {} {}", e["job"]["role"], e["job"]["levels"], e["job"]["repeat"]))
-        .collect();
+    let mut all: Vec<String> = begun.map(|entry| job_name(&entry)).collect();
     all.sort();
     all
 }

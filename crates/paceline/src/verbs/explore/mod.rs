@@ -38,13 +38,17 @@ pub struct Running {
     /// Runs side by side, each on its part of the cores
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub parallel: u32,
+    /// Write a report when the study is over [default folder: beside its journal]
+    #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    pub report: Option<PathBuf>,
     #[command(flatten)]
     pub store: Where,
 }
 
-impl Default for Running {
-    fn default() -> Self {
-        Self { parallel: 1, store: Where::default() }
+impl Running {
+    /// One after the other, with a report beside the journal.
+    pub fn reported() -> Self {
+        Self { parallel: 1, report: Some(PathBuf::new()), store: Where::default() }
     }
 }
 
@@ -57,7 +61,17 @@ impl Running {
         watch.bar.clear();
         done?;
         tell(&state, show)?;
-        Ok(check_records(&state.known, &store)?)
+        check_records(&state.known, &store)?;
+        let Some(out) = &self.report else { return Ok(()) };
+        let out = if out.as_os_str().is_empty() { &state.folder().join("report") } else { out };
+        let (name, journal) = (state.known.study.name.clone(), state);
+        drop(journal);
+        let report = super::report::of_study(&self.store, &name, show)?;
+        report.write(out).map_err(|(path, error)| Failure::file(&path, &error))?;
+        if !show.quiet {
+            output::note(&format!("the report with all charts: {}", out.join("report.html").display()));
+        }
+        Ok(())
     }
 }
 

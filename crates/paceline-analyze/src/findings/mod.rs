@@ -8,6 +8,7 @@ use paceline_plan::Goal;
 use serde::Serialize;
 
 use crate::alone::AloneOrTogether;
+use crate::analysis::WorkloadBest;
 use crate::anova::{Anova, Estimate, FactorEffect, LevelContrast, VarianceSource};
 use crate::best::Ranking;
 use crate::chart::duration;
@@ -18,6 +19,10 @@ use crate::phrases::{BestWords, amount, list, one_at_a_time, signed, times_as_fa
 use crate::scaling::{Rung, Series};
 use crate::table::{Response, StudyTable, number};
 use crate::transfer::WorkloadTransfer;
+
+mod transfer;
+
+use transfer::lost;
 
 /// The chance below which something is told.
 pub const LEVEL: f64 = 0.05;
@@ -40,6 +45,8 @@ pub enum FindingKind {
     Together,
     Scaling,
     Transfer,
+    /// Levels of a factor, each at its own best setting.
+    Comparison,
     Noise,
     /// A factor whose effect is small at most.
     NoEffect,
@@ -67,6 +74,8 @@ pub struct Evidence<'a> {
     pub table: &'a StudyTable,
     pub response: usize,
     pub ranking: &'a Ranking,
+    /// By workload, where there are several.
+    pub each: &'a [WorkloadBest],
     pub alone: Option<&'a AloneOrTogether>,
     pub misses: Option<&'a Misses>,
     pub anova: Option<&'a Anova>,
@@ -85,22 +94,40 @@ fn assured(change: &Estimate) -> f64 {
     }
 }
 
-/// Findings, the most important first.
+/// Findings, the most important first. Those of several workloads begin with what a first page has to say: the best, what
+/// mattered, transfer, and what cannot be told.
 pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
-    let mut told = Vec::new();
-    told.extend(evidence.effects());
+    let mut told = evidence.effects();
     told.extend(evidence.scaling());
-    told.extend(evidence.transfer());
     told.sort_by(|a, b| b.assured.total_cmp(&a.assured));
-    let mut all: Vec<Finding> = evidence.missed().into_iter().collect();
-    all.extend(evidence.best());
-    all.extend(evidence.alone());
-    all.extend(evidence.shares());
-    all.extend(told);
-    all.extend(evidence.machine());
     let (small, unknown) = evidence.without_effect();
-    all.extend(small);
-    all.extend(evidence.cannot_tell(&unknown));
+    let gaps = evidence.cannot_tell(&unknown);
+    let mut all = Vec::new();
+    if evidence.each.is_empty() {
+        all.extend(evidence.missed());
+        all.extend(evidence.best());
+        all.extend(evidence.alone.map(|alone| evidence.alone(alone, "")));
+        all.extend(evidence.shares());
+        all.extend(evidence.transfer());
+        all.extend(told);
+        all.extend(evidence.machine());
+        all.extend(small);
+        all.extend(gaps);
+    } else {
+        all.extend(evidence.best_of_each());
+        all.extend(evidence.shares());
+        all.extend(evidence.transfer());
+        all.extend(gaps);
+        all.extend(evidence.missed());
+        let alone = |one: &WorkloadBest| {
+            let workload = format!("{}: ", one.workload);
+            Some(evidence.alone(one.alone.as_ref()?, &workload))
+        };
+        all.extend(evidence.each.iter().filter_map(alone));
+        all.extend(told);
+        all.extend(evidence.machine());
+        all.extend(small);
+    }
     all
 }
 
@@ -160,8 +187,46 @@ impl Evidence<'_> {
         Some(Finding { runs, ..self.finding(FindingKind::Best, sentence, Vec::new()) })
     }
 
-    fn alone(&self) -> Option<Finding> {
-        let AloneOrTogether { one, several, difference, distribution_loses } = self.alone?;
+    /// The best of each workload, and the best for all of them.
+    fn best_of_each(&self) -> Vec<Finding> {
+        let (scale, few) =
+            (self.scale(), if self.scale().goal == Goal::Minimize { "lowest" } else { "highest" });
+        let words = |one: &WorkloadBest| {
+            let BestWords { configuration, figure, n, beside } =
+                BestWords::new(scale, &one.best, self.noise)?;
+            Some(format!("{}: {figure} with {configuration} ({n}{beside})", one.workload))
+        };
+        let parts: Vec<String> = self.each.iter().filter_map(words).collect();
+        let mut found = Vec::new();
+        if !parts.is_empty() {
+            let sentence = format!("The {few} {} on each workload: {}", scale.name, parts.join("; "));
+            let runs = self.each.iter().filter_map(|one| one.best.configurations.first());
+            let runs = runs.flat_map(|best| best.runs.clone()).collect();
+            found.push(Finding { runs, ..self.finding(FindingKind::Best, sentence, Vec::new()) });
+        }
+        found.extend(self.best_for_all());
+        found
+    }
+
+    fn best_for_all(&self) -> Option<Finding> {
+        let BestWords { configuration, n, beside, .. } =
+            BestWords::new(self.scale(), self.ranking, self.noise)?;
+        let losses = &self.transfer?.for_all;
+        let worst = losses.iter().max_by(|a, b| a.loss.total_cmp(&b.loss))?;
+        let mean = losses.iter().map(|l| l.loss).sum::<f64>() / losses.len() as f64;
+        let sentence = format!(
+            "One configuration for all workloads: {configuration} ({n}) loses {}% against each one's own best on average, \
+             {} on {} at most{beside}",
+            number(100.0 * mean),
+            lost(worst),
+            worst.to,
+        );
+        let runs = self.ranking.configurations[0].runs.clone();
+        Some(Finding { runs, ..self.finding(FindingKind::Best, sentence, Vec::new()) })
+    }
+
+    fn alone(&self, sides: &AloneOrTogether, workload: &str) -> Finding {
+        let AloneOrTogether { one, several, difference, distribution_loses } = sides;
         let scale = self.scale();
         let sides = format!(
             "{} ({}) against {} ({})",
@@ -196,7 +261,7 @@ impl Evidence<'_> {
                 format!("Whether one worker alone is as good as the best of several cannot be told: {sides}")
             }
         };
-        Some(self.finding(FindingKind::Alone, sentence, Vec::new()))
+        self.finding(FindingKind::Alone, format!("{workload}{sentence}"), Vec::new())
     }
 
     fn shares(&self) -> Option<Finding> {
@@ -207,7 +272,17 @@ impl Evidence<'_> {
             format!("{name} {percents}% [{}, {}]", percent(share.low), percent(share.high))
         };
         let parts: Vec<String> = importance.percents().iter().map(part).collect();
-        let sentence = format!("What the variation of {} is due to: {}", self.scale().name, parts.join(", "));
+        // What a share of an axis by workload means is said once.
+        let (beyond, meaning) = match &importance.by_workload[..] {
+            [] if self.each.is_empty() => ("", ""),
+            [] => (", the workloads' own aside,", ""),
+            _ => (", the workloads' own aside,", "; by workload: that it acts differently on each"),
+        };
+        let sentence = format!(
+            "What the variation of {}{beyond} is due to: {}{meaning}",
+            self.scale().name,
+            parts.join(", ")
+        );
         Some(self.finding(FindingKind::Shares, sentence, Vec::new()))
     }
 
@@ -269,7 +344,10 @@ impl Evidence<'_> {
     fn together(&self, anova: &Anova, source: &VarianceSource, f: usize, g: usize) -> Option<Finding> {
         let (scale, table) = (self.scale(), self.table);
         let mut widest: Option<(f64, String)> = None;
-        for (own, other) in [(f, g), (g, f)] {
+        let given = |i: usize| self.table.several_workloads() == Some(i);
+        // A workload is given: what is asked is how others act on it.
+        for (own, other) in [(f, g), (g, f)].into_iter().filter(|(own, _)| !given(*own)) {
+            let workload = given(other);
             let (levels, others) = (anova.design.told_levels(own), anova.design.told_levels(other));
             let count = levels.len();
             for (from, to) in (0..count).flat_map(|i| levels[i + 1..].iter().map(move |to| (i, *to))) {
@@ -288,12 +366,21 @@ impl Evidence<'_> {
                 let (own, other) = (&table.factors[own], &table.factors[other]);
                 let at = |(level, change): &(usize, Estimate)| {
                     let seen = if change.signed() { "" } else { ", no sure effect" };
-                    format!("{} with {}{seen}", signed(scale, change), other.at(*level).replace(" = ", " "))
+                    let at = if workload {
+                        format!("on {}", other.levels[*level].text)
+                    } else {
+                        format!("with {}", other.at(*level).replace(" = ", " "))
+                    };
+                    format!("{} {at}{seen}", signed(scale, change))
+                };
+                let begin = if workload {
+                    let [a, b] = [least.0, most.0].map(|level| &other.levels[level].text);
+                    format!("{} acts differently on {a} and {b}", own.name)
+                } else {
+                    format!("What {} does depends on {}", own.name, other.name)
                 };
                 let words = format!(
-                    "What {} does depends on {}: {} instead of {} changes {} by {}, but by {} (n = {} runs)",
-                    own.name,
-                    other.name,
+                    "{begin}: {} instead of {} changes {} by {}, but by {} (n = {} runs)",
                     own.levels[to].text,
                     own.levels[from].text,
                     scale.name,
@@ -368,25 +455,6 @@ impl Evidence<'_> {
         }
         let size = top.speed_up.max(1.0).ln();
         Some(Finding { assured: size, ..self.finding(FindingKind::Scaling, sentence, Vec::new()) })
-    }
-
-    fn transfer(&self) -> Vec<Finding> {
-        let Some(transfer) = self.transfer else { return Vec::new() };
-        let worst = transfer.losses.iter().max_by(|a, b| a.loss.total_cmp(&b.loss));
-        let Some(worst) = worst else { return Vec::new() };
-        let carried = transfer.losses.iter().filter(|l| l.loss < 0.05).count();
-        let sentence = format!(
-            "The best configuration of {} {} loses {}% on {} against the best one there (n = {} configurations); \
-             {carried} of {} such changes lose less than 5%",
-            transfer.workload,
-            worst.from,
-            number(100.0 * worst.loss),
-            worst.to,
-            worst.n,
-            transfer.losses.len(),
-        );
-        let finding = self.finding(FindingKind::Transfer, sentence, vec![transfer.workload.clone()]);
-        vec![Finding { assured: worst.loss.ln_1p(), ..finding }]
     }
 
     /// Noise and drift, with their evidence.
@@ -475,6 +543,12 @@ impl Evidence<'_> {
         }
         if self.noise.is_none() {
             gaps.push("noise and drift (too few runs are repeats of each other)".into());
+        }
+        gaps.extend(self.transfer_gaps());
+        if gaps.is_empty() && !self.each.is_empty() {
+            let n = self.table.measured(self.response).len();
+            let sentence = format!("Nothing was asked that these {n} runs do not tell");
+            return Some(self.finding(FindingKind::CannotTell, sentence, Vec::new()));
         }
         if gaps.is_empty() {
             return None;
