@@ -40,15 +40,9 @@ pub fn again(_: &Setup) -> Outcome<Report> {
     let kept = repeats::kept()?;
     let (mut lines, mut runs) = (Vec::new(), Vec::new());
     for study in &kept {
-        let claim = format!(
-            "{}: repeats of each of {} configurations ({} runs kept)",
-            study.name,
-            study.configurations(),
-            study.runs()
-        );
+        let (name, configurations, made) = (&study.name, study.configurations(), study.runs());
+        let claim = format!("{name}: repeats of {configurations} configurations ({made} runs)");
         lines.push(Line::new(&claim, study.least() as f64, repeats::LEAST as f64, false));
-        let claim = format!("{}: its page is that of its runs", study.name);
-        lines.push(Line::new(&claim, f64::from(u8::from(study.pages_agree)), 1.0, false));
         for (part, repeats) in &study.parts {
             let why = study.exception(part);
             runs.push(json!({"study": study.name, "part": part, "repeats": repeats, "exception": why}));
@@ -57,5 +51,7 @@ pub fn again(_: &Setup) -> Outcome<Report> {
             }
         }
     }
+    let agree = kept.iter().filter(|study| study.pages_agree).count();
+    lines.push(Line::new("pages that are those of their runs", agree as f64, kept.len() as f64, false));
     Ok(Report { lines, runs })
 }

@@ -180,11 +180,20 @@ impl Rerun {
         fs::create_dir_all(&self.place).map_err(|e| format!("{}: {e}", self.place.display()))
     }
 
-    /// Whether the store has runs of this study file.
+    /// Whether the store has runs of this study file; those of another text under its name are refused.
     fn has(&self, text: &str) -> Outcome<bool> {
         let study: toml::Table = toml::from_str(text).map_err(|e| e.to_string())?;
         let name = study.get("name").and_then(toml::Value::as_str).ok_or("a study of studies/ has a name")?;
-        Ok(self.store.join("studies").join(name).is_dir())
+        let journal = self.store.join("studies").join(name).join("journal.ndjson");
+        if !journal.is_file() {
+            return Ok(false);
+        }
+        let first = read(&journal)?.lines().next().unwrap_or_default().to_owned();
+        let first: serde_json::Value = serde_json::from_str(&first).unwrap_or_default();
+        match first["entry"]["text"].as_str() == Some(text) {
+            true => Ok(true),
+            false => Err(format!("{} is of another study file named {name}", journal.display())),
+        }
     }
 
     fn paceline(&self, words: &[&str]) -> Command {
@@ -325,6 +334,26 @@ mod tests {
         {
             assert!(Asked::parse(wrong).unwrap_err().starts_with("cargo xtask study "), "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn runs_of_another_study_file_are_not_taken_in() {
+        let store = std::env::temp_dir().join(format!("paceline-taken-{}", std::process::id()));
+        let rerun = |store: &Path| Rerun {
+            program: PathBuf::new(),
+            place: PathBuf::new(),
+            store: store.into(),
+            quick: false,
+            with_data: |_| {},
+        };
+        let (text, journal) = ("name = \"a\"\n", store.join("studies/a/journal.ndjson"));
+        assert_eq!(rerun(&store).has(text), Ok(false));
+        fs::create_dir_all(journal.parent().unwrap()).unwrap();
+        fs::write(&journal, serde_json::json!({"entry": {"entry": "study", "text": text}}).to_string())
+            .unwrap();
+        assert_eq!(rerun(&store).has(text), Ok(true));
+        assert!(rerun(&store).has("name = \"a\"\nseed = 2\n").unwrap_err().contains("another study file"));
+        fs::remove_dir_all(&store).unwrap();
     }
 
     #[test]

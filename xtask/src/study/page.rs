@@ -126,21 +126,19 @@ pub fn rows(query: &str, database: &Connection) -> Outcome<(Vec<String>, Vec<Vec
 fn table(query: &str, database: &Connection) -> Outcome<String> {
     let (names, rows) = rows(query, database)?;
     let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
-    let sides: Vec<String> =
-        rows[0]
-            .iter()
-            .map(|value| {
-                if matches!(value, Value::Text(text) if text.parse::<f64>().is_err()) {
-                    "---"
-                } else {
-                    "---:"
-                }
-            })
-            .map(String::from)
-            .collect();
+    let sides: Vec<String> = rows[0]
+        .iter()
+        .map(|value| if matches!(value, Value::Text(text) if !is_figure(text)) { "---" } else { "---:" })
+        .map(String::from)
+        .collect();
     let mut text = line(names) + &line(sides);
     rows.iter().for_each(|row| text += &line(row.iter().map(shown).collect()));
     Ok(text)
+}
+
+/// Whether a cell is a number, alone or with its interval and its mark.
+fn is_figure(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_digit() || "+−-".contains(c)) && !text.contains(char::is_alphabetic)
 }
 
 #[derive(Deserialize)]
