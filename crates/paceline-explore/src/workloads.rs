@@ -13,60 +13,49 @@ use crate::schedule::{End, Next, PlannedRun, Role, StudyRun, WorkloadSchedule};
 pub struct StudySchedule {
     /// The workloads; one without a name where there is one only.
     workloads: Vec<Option<String>>,
-    turns: Turns,
-}
-
-enum Turns {
-    /// One schedule whose runs are made once per workload.
-    Paired(WorkloadSchedule),
-    Own(Vec<WorkloadSchedule>),
+    /// One for each workload, or one whose runs are made once for each.
+    schedules: Vec<WorkloadSchedule>,
+    paired: bool,
 }
 
 impl StudySchedule {
     /// Of the only workload.
     pub fn one(schedule: WorkloadSchedule) -> Self {
-        Self { workloads: vec![None], turns: Turns::Own(vec![schedule]) }
+        Self { workloads: vec![None], schedules: vec![schedule], paired: false }
     }
 
     /// Of several workloads that are run at the same points.
     pub fn paired(names: Vec<String>, schedule: WorkloadSchedule) -> Self {
-        Self { workloads: names.into_iter().map(Some).collect(), turns: Turns::Paired(schedule) }
+        Self { workloads: names.into_iter().map(Some).collect(), schedules: vec![schedule], paired: true }
     }
 
     /// Of several workloads, each with points of its own.
     pub fn own(all: Vec<(String, WorkloadSchedule)>) -> Self {
-        let (names, schedules): (Vec<_>, Vec<_>) = all.into_iter().map(|(name, s)| (Some(name), s)).unzip();
-        Self { workloads: names, turns: Turns::Own(schedules) }
-    }
-
-    fn schedules(&self) -> &[WorkloadSchedule] {
-        match &self.turns {
-            Turns::Paired(one) => std::slice::from_ref(one),
-            Turns::Own(all) => all,
-        }
+        let (workloads, schedules) = all.into_iter().map(|(name, schedule)| (Some(name), schedule)).unzip();
+        Self { workloads, schedules, paired: false }
     }
 
     /// What samplers say about their points.
     pub fn notes(&self) -> Vec<String> {
-        paceline_statistics::distinct(self.schedules().iter().flat_map(WorkloadSchedule::notes))
+        paceline_statistics::distinct(self.schedules.iter().flat_map(WorkloadSchedule::notes))
     }
 
     /// Whether every point is known beforehand.
     pub fn known(&self) -> bool {
-        self.schedules().iter().all(|schedule| schedule.known().is_some())
+        self.schedules.iter().all(|schedule| schedule.known().is_some())
     }
 
     /// How many runs there will be, all kinds together, as far as can be said.
     pub fn expected(&self) -> u64 {
-        let each: u64 = self.schedules().iter().map(WorkloadSchedule::expected).sum();
-        if let Turns::Paired(_) = self.turns { each * self.workloads.len() as u64 } else { each }
+        let each: u64 = self.schedules.iter().map(WorkloadSchedule::expected).sum();
+        if self.paired { each * self.workloads.len() as u64 } else { each }
     }
 
     /// What to do after these runs, in the order in which they began.
     pub fn next(&mut self, made: &[StudyRun]) -> Next {
-        let next = match &mut self.turns {
-            Turns::Own(schedules) => next_of_own(&self.workloads, schedules, made),
-            Turns::Paired(schedule) => next_of_pairs(&self.workloads, schedule, made),
+        let next = match self.paired {
+            true => next_of_pairs(&self.workloads, &mut self.schedules[0], made),
+            false => next_of_own(&self.workloads, &mut self.schedules, made),
         };
         match next {
             Next::Run(job) => Next::Run(PlannedRun { id: made.len() as u64, ..job }),
@@ -76,7 +65,7 @@ impl StudySchedule {
 
     /// The next control that closes the bracket around a workload's last points, of a study that ends before its time.
     pub fn closing(&self, made: &[StudyRun]) -> Option<PlannedRun> {
-        let mut schedules = self.schedules().iter().cycle();
+        let mut schedules = self.schedules.iter().cycle();
         self.workloads.iter().find_map(|workload| {
             let job = schedules.next()?.closing(&of(workload, made))?;
             Some(PlannedRun { id: made.len() as u64, workload: workload.clone(), ..job })
@@ -125,9 +114,12 @@ fn next_of_pairs(workloads: &[Option<String>], schedule: &mut WorkloadSchedule, 
     }
 }
 
+/// What runs that differ in their workload alone have in common: role, levels, share, repeat.
+type Common<'a> = (u8, &'a [Option<u32>], u64, u64);
+
 /// The same run of all workloads, in the order in which the first of each began.
 fn groups(made: &[StudyRun]) -> Vec<Vec<&StudyRun>> {
-    let mut places: BTreeMap<(u8, &[Option<u32>], u64, u64), usize> = BTreeMap::new();
+    let mut places: BTreeMap<Common<'_>, usize> = BTreeMap::new();
     let mut groups: Vec<Vec<&StudyRun>> = Vec::new();
     for run in made {
         let PlannedRun { role, levels, share, repeat, .. } = &run.job;
@@ -184,11 +176,11 @@ fn together(problem: &Problem, runs: &[&StudyRun], units: &Units) -> Option<End>
     }
     let all: Option<Vec<&BTreeMap<String, f64>>> = runs.iter().map(|run| run.metrics()).collect();
     let Some(all) = all else {
-        let causes = runs.iter().filter_map(|run| match &run.end {
+        let mut causes = runs.iter().filter_map(|run| match &run.end {
             Some(End::Failed { cause } | End::Refused { cause } | End::Diverged { cause }) => Some(cause),
             _ => None,
         });
-        return Some(End::Failed { cause: causes.cloned().next().unwrap_or_default() });
+        return Some(End::Failed { cause: causes.next().cloned().unwrap_or_default() });
     };
     let everywhere = all[0].keys().filter(|name| all.iter().all(|metrics| metrics.contains_key(*name)));
     let of_all = |name: &String| (name.clone(), mean(&all.iter().map(|m| m[name]).collect::<Vec<_>>()));

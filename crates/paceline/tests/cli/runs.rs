@@ -179,7 +179,7 @@ fn deleting_takes_rows_and_checkpoints_and_is_not_done_by_accident() {
     assert_eq!(place.listed("").len(), 2);
     let told = place.ok(&format!("runs delete {gone} --yes")).stdout;
     assert!(told.starts_with(&format!("deleted {gone}: ")), "{told}");
-    assert_eq!(place.listed(""), [stays.clone()]);
+    assert_eq!(place.listed(""), std::slice::from_ref(&stays));
     assert!(!folder(&gone).exists() && folder(&stays).is_dir());
     assert!(place.refused(&format!("show {gone}")).contains("no run is called"));
 
