@@ -37,7 +37,7 @@ impl LevelGroups {
         let group = |g: usize| {
             let mut own = (0..all).filter(|i| of[*i] == g);
             let first = own.next().unwrap_or_default();
-            format!("{}…{}", text(first), text(own.last().unwrap_or(first)))
+            format!("{}…{}", text(first), text(own.next_back().unwrap_or(first)))
         };
         Self { factor: name, names: (0..GROUPS).map(group).collect(), of }
     }

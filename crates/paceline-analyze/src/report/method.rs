@@ -285,10 +285,10 @@ impl Method {
         self.sheets().iter().for_each(|sheet| html += &sheet.html());
         if !self.commands.is_empty() {
             let _ =
-                write!(html, "<h3>To make it again</h3><pre>{}</pre>\n", escape(&self.commands.join("\n")));
+                writeln!(html, "<h3>To make it again</h3><pre>{}</pre>", escape(&self.commands.join("\n")));
         }
         if let Some((name, text)) = &self.file {
-            let _ = write!(html, "<p class=\"note\">{}:</p><pre>{}</pre>\n", escape(name), escape(text));
+            let _ = writeln!(html, "<p class=\"note\">{}:</p><pre>{}</pre>", escape(name), escape(text));
         }
         html + "</section>\n"
     }
