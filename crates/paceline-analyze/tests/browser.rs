@@ -216,7 +216,6 @@ fn no_text_of_any_chart_of_any_kind_of_study_meets_another_or_is_cut_off() {
     let folders: Vec<PathBuf> = tables.iter().map(report).collect();
     let Some((apart, text)) = measured(&folders) else { return };
     assert!(apart, "{text}");
-    eprintln!("{text}");
 }
 
 #[test]

@@ -46,7 +46,7 @@ fn axis(of: &ChartAxis, ruler: &Ruler<'_>, labels: &TickLabels, title: &[String]
             // Decades, of few their halves and fifths too; of less than that, labels stay where they are.
             match (ruler.high / ruler.low).log10() {
                 decades if decades >= 3.0 => axis["dtick"] = json!((decades / 6.0).ceil()),
-                decades if decades >= 0.8 => axis["dtick"] = "D2".into(),
+                decades if decades >= 1.2 => axis["dtick"] = "D2".into(),
                 _ => {
                     let ticks = ruler.ticks();
                     axis["tickvals"] = ticks.iter().map(|(at, _)| *at).collect();

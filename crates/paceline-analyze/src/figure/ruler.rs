@@ -74,8 +74,8 @@ impl<'a> Ruler<'a> {
                 let all = decades.iter().flat_map(|d| parts.iter().map(|p| p * 10f64.powi(*d)));
                 let shown: Vec<(f64, String)> =
                     all.filter(|t| (self.low..=self.high).contains(t)).map(|t| (t, number(t))).collect();
-                // What spans less than from 2 to 5 would have no labels.
-                if shown.len() < 2 { self.even() } else { shown }
+                // What spans little has hardly a label there.
+                if shown.len() < 3 { self.even() } else { shown }
             }
             AxisScale::Linear => self.even(),
         }
@@ -115,7 +115,9 @@ mod tests {
             assert!(ticks.windows(2).all(|pair| pair[0].1 != pair[1].1), "{ticks:?}");
         }
         let log = ChartAxis { scale: AxisScale::Log, ..axis };
-        let ticks = Ruler::new(&log, [2.2, 4.4].into_iter(), (0.0, 300.0)).ticks();
-        assert!(ticks.len() >= 2, "{ticks:?}");
+        for values in [[2.2, 4.4], [7.0, 26.0], [0.6, 1.9]] {
+            let ticks = Ruler::new(&log, values.into_iter(), (0.0, 300.0)).ticks();
+            assert!(ticks.len() >= 3, "{ticks:?}");
+        }
     }
 }
