@@ -18,8 +18,10 @@ use crate::noise::Noise;
 use crate::ranks::{Correlation, kendall, spearman, spearman_interval};
 use crate::table::{Response, Run, StudyTable, WorkloadTraits};
 
-/// Draws behind the bounds of comparisons.
+/// Draws behind the bounds of comparisons; fewer of very many configurations.
 const DRAWS: u64 = 500;
+const FEWEST_DRAWS: u64 = 100;
+const MOST_ERRORS: u64 = 1_000_000;
 
 /// Two workloads beside each other.
 #[derive(Clone, Debug, Serialize)]
@@ -134,7 +136,8 @@ impl Rivals<'_> {
             let sizes = others.map(|i| (drawn[one] - drawn[i]) / errors[i]);
             sizes.map(|t| if both_sides { t.abs() } else { t }).fold(0.0, f64::max)
         };
-        quantile(&sorted(&(0..DRAWS).map(greatest).collect::<Vec<_>>()), 1.0 - LEVEL)
+        let draws = (MOST_ERRORS / means.len().max(1) as u64).clamp(FEWEST_DRAWS, DRAWS);
+        quantile(&sorted(&(0..draws).map(greatest).collect::<Vec<_>>()), 1.0 - LEVEL)
     }
 
     /// Those that may be the best.

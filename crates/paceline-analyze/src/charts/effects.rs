@@ -123,8 +123,6 @@ pub fn half_normal(drawn: &ChartInput<'_>) -> Option<Figure> {
     let mut sizes: Vec<(f64, String)> = Vec::new();
     for (column, along) in anova.fit.directions() {
         let term = anova.design.terms.iter().find(|t| t.columns.contains(&column));
-        // What a workload takes by itself is no effect of a configuration.
-        let term = term.filter(|term| drawn.ask.workload.is_none_or(|workload| term.factors != [workload]));
         sizes.extend(term.map(|term| (along.abs(), term.name.replace(':', " × "))));
     }
     sizes.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -161,12 +159,12 @@ pub fn importance(drawn: &ChartInput<'_>) -> Option<Figure> {
         from: 0.0,
         to: 100.0 * share.share,
         range: Some((100.0 * share.low, 100.0 * share.high)),
-        label: format!("{}: {percent}%", share.term),
+        label: format!("{}: {percent}%", importance.label(share)),
     };
     let bars = shown.iter().enumerate().map(bar).collect();
     let panel = Panel::new(
         ChartAxis::linear("share of the variation, %"),
-        ChartAxis::names("factor", shown.iter().map(|(share, _)| share.term.clone())),
+        ChartAxis::names("factor", shown.iter().map(|(share, _)| importance.label(share))),
         vec![ChartMark::Bars { name: String::new(), lying: true, bars }],
     );
     let reading = "How much of the variation each factor alone, factors acting together, and noise are responsible for: \

@@ -12,7 +12,6 @@ use crate::analysis::{Analysis, AnalysisRequest};
 use crate::figure::{AxisScale, ChartAxis, Dot, Figure, Panel};
 use crate::report::plural_of;
 use crate::table::{Run, StudyTable};
-use paceline_statistics::mean;
 
 /// What charts are drawn from.
 #[allow(missing_docs, reason = "the names say what the fields are")]
@@ -60,20 +59,15 @@ impl ChartInput<'_> {
     /// all: what is left compares configurations.
     fn levelled<'b>(&self, table: &'b StudyTable) -> Vec<(&'b Run, f64)> {
         let runs = table.measured(0);
-        let Some(workload) = self.ask.workload else { return runs };
-        let values = |of: Option<usize>| {
-            let own = runs.iter().filter(|(run, _)| of.is_none_or(|level| run.levels[workload] == level));
-            own.map(|(_, value)| *value).collect::<Vec<f64>>()
-        };
-        let all = mean(&values(None));
-        let levels = table.factors[workload].levels.len();
-        let moved: Vec<f64> = (0..levels).map(|level| all - mean(&values(Some(level)))).collect();
-        runs.iter().map(|(run, value)| (*run, value + moved[run.levels[workload]])).collect()
+        let given = table.several_workloads().zip(self.analysis.anova.as_ref());
+        let Some((workload, anova)) = given else { return runs };
+        let effects = anova.workload_effects(table.factors[workload].levels.len());
+        runs.iter().map(|(run, value)| (*run, value - effects[run.levels[workload]])).collect()
     }
 
     /// What stands at an axis of levelled values.
     fn levelled_response(&self) -> String {
-        match self.ask.workload {
+        match self.table.several_workloads() {
             Some(_) => format!("{}, as on the mean workload", self.response()),
             None => self.response(),
         }
@@ -81,7 +75,7 @@ impl ChartInput<'_> {
 
     /// What a caption says about levelled values.
     fn levelled_words(&self) -> String {
-        let factor = self.ask.workload.map(|workload| &self.table.factors[workload].name);
+        let factor = self.table.several_workloads().map(|workload| &self.table.factors[workload].name);
         factor.map_or_else(String::new, |name| {
             format!(" The own mean of each {name} is taken out first: what is left compares configurations.")
         })
@@ -105,7 +99,7 @@ impl ChartInput<'_> {
 
     /// Factors of configurations that varied, the most important first.
     fn configured(&self) -> Vec<usize> {
-        self.by_importance().into_iter().filter(|f| Some(*f) != self.ask.workload).collect()
+        self.by_importance().into_iter().filter(|f| Some(*f) != self.table.several_workloads()).collect()
     }
 
     /// Factors that varied, the most important first.
@@ -194,9 +188,10 @@ mod tests {
     fn the_workloads_own_level_is_taken_out_of_effects_and_the_caption_says_so() {
         let table = table();
         let ask = AnalysisRequest { workload: Some(2), workers: Some(0), seed: 1 };
-        let analysis = Analysis::new(&table, ask);
-        let of = |ask| charts(&drawn(&table, &analysis, ask));
-        let (with, without) = (of(ask), of(AnalysisRequest { workload: None, ..ask }));
+        let of = |table: &StudyTable| charts(&drawn(table, &Analysis::new(table, ask), ask));
+        // Given, not chosen; as an axis that is chosen, it is a factor like others.
+        let given = StudyTable { workload: Some(2), ..table.clone() };
+        let (with, without) = (of(&given), of(&table));
         let find = |all: &[Figure], id: &str| all.iter().find(|f| f.id == id).unwrap().clone();
         for id in ["main-effects", "interactions", "slice", "contour", "parallel"] {
             assert!(find(&with, id).reading.contains("own mean of each model is taken out"), "{id}");

@@ -99,7 +99,14 @@ impl Evidence<'_> {
         let ranks = by_group(&transfer.groups).or_else(|| by_pair(&transfer.agreements));
         let mut found: Vec<Finding> = ranks.map(told).into_iter().collect();
         found.extend(self.worst_loss());
-        let fails = |pair: &&WorkloadAgreement| pair.spearman_interval.is_some_and(|(_, high)| high < ALIKE);
+        let costs = |loss: &TransferLoss, pair: &WorkloadAgreement| {
+            let between = [(&pair.a, &pair.b), (&pair.b, &pair.a)].contains(&(&loss.from, &loss.to));
+            between && loss.interval.is_some_and(|(low, _)| low > LITTLE)
+        };
+        let fails = |pair: &&WorkloadAgreement| {
+            let differ = pair.spearman_interval.is_some_and(|(_, high)| high < ALIKE);
+            differ || transfer.losses.iter().any(|loss| costs(loss, pair))
+        };
         let mut apart: Vec<&WorkloadAgreement> = transfer.agreements.iter().filter(fails).collect();
         let alike = |pair: &WorkloadAgreement| pair.spearman.map_or(1.0, |c| c.value);
         apart.sort_by(|a, b| alike(a).total_cmp(&alike(b)));

@@ -42,6 +42,7 @@ mod tables;
 mod targets;
 mod terminal;
 mod train;
+mod transfer;
 mod transports;
 mod weights;
 mod workloads;
