@@ -320,7 +320,7 @@ fn runs_and_studies_are_shown_beside_each_other() {
         "Test loss against steps:",
         "Test loss against samples:",
         "Test loss against training clock:",
-        "Test loss over the run",
+        "Test loss from the first evaluation to the last",
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
@@ -330,8 +330,8 @@ fn runs_and_studies_are_shown_beside_each_other() {
     let mixed = place.json("show widths fast");
     assert_eq!(mixed["items"][0]["label"], "widths");
     let members = place.listed("--study widths");
-    assert_eq!(mixed["items"][0]["runs"].as_array().unwrap().len(), members.len());
-    assert!(members.len() >= 4, "{members:?}");
+    assert_eq!(mixed["items"][0]["runs"].as_array().unwrap().len(), 4, "its points");
+    assert_eq!(members.len(), 6, "a warm-up and one worker alone, too: {members:?}");
     let text = place.ok("show widths fast").stdout;
     assert!(text.contains("median (least to greatest)") && text.contains(" runs"), "{text}");
     let told = place.json(&format!("show {}", members[0]));
