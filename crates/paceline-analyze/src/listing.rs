@@ -70,10 +70,11 @@ impl<'a> ListedRun<'a> {
         Self { figure: figure.and_then(|figure| run.figure(figure)), ..Self::new(run) }
     }
 
-    /// Its name and its tags.
+    /// Its name and its tags, as far as a narrow column can show them.
     fn called(&self) -> String {
         let tags = self.labels.tags.iter().map(|tag| format!("#{tag}"));
-        self.labels.name.iter().cloned().chain(tags).collect::<Vec<_>>().join(" ")
+        let words = self.labels.name.iter().cloned().chain(tags).map(|word| clipped(&word));
+        words.collect::<Vec<_>>().join(" ")
     }
 
     /// The table that a terminal shows: the rest is in `--json` and `paceline show`; why runs failed stands below.
@@ -113,4 +114,15 @@ impl<'a> ListedRun<'a> {
         }
         text
     }
+}
+
+/// Characters of a name or a tag that a table shows: a column of words may be as narrow.
+const SHOWN: usize = 16;
+
+/// A word, or its beginning: that names a run, too.
+fn clipped(word: &str) -> String {
+    if word.chars().count() <= SHOWN {
+        return word.to_owned();
+    }
+    word.chars().take(SHOWN - 1).chain(['…']).collect()
 }

@@ -142,7 +142,7 @@ fn lists_are_filtered_ordered_and_cut_and_fit_a_terminal() {
     assert!(cut.stderr.contains("… and 2 more"), "{}", cut.stderr);
     let said = place.refused("runs --sort wrkers");
     assert!(said.contains("did you mean `workers`?"), "{said}");
-    assert!(place.refused("runs --where lr").contains("lr"), "a name alone is yes or no, and no run says so");
+    assert!(place.refused("runs --where lr<").contains("lr<"), "a condition that is none");
 
     let long = format!("{}-{}", "n".repeat(30), "m".repeat(30));
     place.ok(&format!(
