@@ -319,7 +319,6 @@ fn runs_and_studies_are_shown_beside_each_other() {
         "Figures:",
         "Test loss against steps:",
         "Test loss against samples:",
-        "Test loss against training clock:",
         "Test loss from the first evaluation to the last",
     ] {
         assert!(text.contains(part), "{part}: {text}");
