@@ -28,14 +28,14 @@ pub fn reason(variable: &str) -> String {
 
 /// What reads the exports and the store: TensorBoard's own reader, pyarrow and pandas, by name from PyPI; and what
 /// builds the Python package.
-const READERS: &[&str] = &["tensorboard", "pyarrow", "pandas", "setuptools"];
+const READERS: &[&str] = &["tensorboard", "pyarrow", "pandas", "setuptools", "wheel"];
 
 /// Makes a virtual environment with the readers once, in `target/readers`.
 pub fn readers() -> Outcome<PathBuf> {
     let home = target().join("readers");
     let python = home.join("bin/python");
     let works = || {
-        let imports = "import pandas, pyarrow.parquet, setuptools.build_meta, \
+        let imports = "import pandas, pyarrow.parquet, setuptools.build_meta, wheel, \
                        tensorboard.backend.event_processing.event_accumulator";
         let tried = Command::new(&python).args(["-c", imports]).output();
         tried.is_ok_and(|out| out.status.success())

@@ -8,7 +8,7 @@ use paceline_statistics::{distinct, median};
 use serde::Serialize;
 
 use crate::sheet::aligned;
-use crate::table::{all_settings, number, short, varied};
+use crate::table::{NONE, all_settings, number, short, varied};
 
 /// Values that a cell lists before it only counts them.
 const LISTED: usize = 4;
@@ -133,7 +133,6 @@ impl ComparedRuns {
         };
         let setting = |setting: &ComparedSetting| {
             let values = setting.values.iter().map(|values| match values.len() {
-                0 => "-".to_owned(),
                 n if n > LISTED => format!("{n} values"),
                 _ => values.iter().map(|value| short(value)).collect::<Vec<_>>().join(", "),
             });
@@ -168,7 +167,7 @@ impl ComparedRuns {
         }
         let drawings = self.drawings();
         if !drawings.is_empty() {
-            text += "\nTest loss over the run, from its first evaluation to its last (all on one scale):\n";
+            text += "\nTest loss from the first evaluation to the last, all on one scale:\n";
         }
         for (item, drawing, first, last) in drawings {
             text += &format!("{:<4}{drawing}  {first:.4} to {last:.4}\n", letters[item]);
@@ -178,7 +177,12 @@ impl ComparedRuns {
 
     /// Each item's loss at points that all items have reached: of several runs, the median.
     fn at_common_points(&self, place: usize) -> Vec<(f64, Vec<Option<f64>>)> {
-        let ends: Vec<(f64, f64)> = self.curves.iter().filter_map(|curve| curve.range(place)).collect();
+        // An item reaches from where its first run begins to where its last one ends.
+        let reach = |item: usize| {
+            let own = self.curves.iter().filter(|curve| curve.item == item);
+            own.filter_map(|curve| curve.range(place)).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
+        };
+        let ends: Vec<(f64, f64)> = (0..self.items.len()).filter_map(reach).collect();
         let first = ends.iter().map(|(first, _)| *first).fold(f64::NEG_INFINITY, f64::max);
         let last = ends.iter().map(|(_, last)| *last).fold(f64::INFINITY, f64::min);
         if !(first < last && last.is_finite()) {
@@ -250,9 +254,11 @@ fn settings(items: &[ComparedItem]) -> Vec<ComparedSetting> {
         items.iter().map(|item| item.runs.iter().map(all_settings).collect()).collect();
     let flat: Vec<&[(String, String)]> = all.iter().flatten().map(Vec::as_slice).collect();
     let of = |name: &String| {
-        let value = |own: &Vec<(String, String)>| own.iter().find(|(n, _)| n == name).map(|(_, v)| v.clone());
+        let value = |own: &Vec<(String, String)>| {
+            own.iter().find(|(n, _)| n == name).map_or_else(|| NONE.to_owned(), |(_, v)| v.clone())
+        };
         let values = all.iter().map(|item| {
-            let mut values = distinct(item.iter().filter_map(value));
+            let mut values = distinct(item.iter().map(value));
             values.sort_by(|a, b| match (a.parse::<f64>(), b.parse::<f64>()) {
                 (Ok(a), Ok(b)) => a.total_cmp(&b),
                 _ => a.cmp(b),

@@ -70,10 +70,11 @@ impl<'a> ListedRun<'a> {
         Self { figure: figure.and_then(|figure| run.figure(figure)), ..Self::new(run) }
     }
 
-    /// Its name and its tags.
+    /// Its name and its tags, as far as a narrow column can show them.
     fn called(&self) -> String {
         let tags = self.labels.tags.iter().map(|tag| format!("#{tag}"));
-        self.labels.name.iter().cloned().chain(tags).collect::<Vec<_>>().join(" ")
+        let words = self.labels.name.iter().cloned().chain(tags).map(|word| clipped(&word));
+        words.collect::<Vec<_>>().join(" ")
     }
 
     /// The table that a terminal shows: the rest is in `--json` and `paceline show`; why runs failed stands below.
@@ -87,19 +88,21 @@ impl<'a> ListedRun<'a> {
             let servers = if r.servers > 0 { format!("+{}", r.servers) } else { String::new() };
             let mut cells = vec![r.run.to_owned()];
             cells.extend(called.then(|| r.called()));
-            cells.extend([
-                state.into(),
-                // One column of words: where the table is too wide, it goes on in the next line.
-                format!("{} on {}, {} {}{servers}", r.model, r.data, r.strategy, r.workers),
-                if r.steps == Some(r.steps_done) { steps } else { format!("{}/{steps}", r.steps_done) },
-                r.accuracy.map_or_else(|| "-".into(), |accuracy| format!("{:.2}", 100.0 * accuracy)),
-            ]);
+            // One column of words: where the table is too wide, it goes on in the next line.
+            let what = format!("{} on {}, {} {}{servers}", r.model, r.data, r.strategy, r.workers);
+            cells.extend([state.into(), what]);
+            let done =
+                if r.steps == Some(r.steps_done) { steps } else { format!("{}/{steps}", r.steps_done) };
+            cells.extend(figure.is_none().then_some(done));
+            cells.push(r.accuracy.map_or_else(|| "-".into(), |accuracy| format!("{:.2}", 100.0 * accuracy)));
             cells.extend(figure.map(|_| r.figure.map_or_else(|| "-".into(), number)));
             cells
         };
         let mut head = vec!["run".to_owned()];
         head.extend(called.then(|| "name #tags".to_owned()));
-        head.extend(["state", "what, ranks", "steps", "acc. %"].map(str::to_owned));
+        head.extend(["state", "what, ranks"].map(str::to_owned));
+        head.extend(figure.is_none().then(|| "steps".to_owned()));
+        head.push("acc. %".into());
         head.extend(figure.map(|figure| match figure.unit {
             "" => figure.name.to_owned(),
             unit => format!("{} ({unit})", figure.name),
@@ -111,4 +114,15 @@ impl<'a> ListedRun<'a> {
         }
         text
     }
+}
+
+/// Characters of a name or a tag that a table shows: a column of words may be as narrow.
+const SHOWN: usize = 16;
+
+/// A word, or its beginning: that names a run, too.
+fn clipped(word: &str) -> String {
+    if word.chars().count() <= SHOWN {
+        return word.to_owned();
+    }
+    word.chars().take(SHOWN - 1).chain(['…']).collect()
 }

@@ -31,13 +31,10 @@ pub fn runs(known: &StudyHistory, recorded: &[RunRow]) -> StudySheet {
     let names: BTreeSet<&String> =
         known.made.iter().filter_map(StudyRun::metrics).flatten().map(|(n, _)| n).collect();
     let of = |run: &Option<String>| recorded.iter().find(|row| Some(&row.run) == run.as_ref());
-    let said: Vec<(&str, ReadColumn)> = OF_RECORDS
-        .iter()
-        .copied()
-        .filter(|(name, read)| {
-            !axes.iter().any(|axis| axis == name) && recorded.iter().any(|r| read(r).is_some())
-        })
-        .collect();
+    let own: Vec<&RunRow> = known.runs.iter().filter_map(of).collect();
+    let is_axis = |name: &str| axes.iter().any(|axis| *axis == name);
+    let mut said = OF_RECORDS.to_vec();
+    said.retain(|(name, read)| !is_axis(name) && own.iter().any(|run| read(run).is_some()));
     let mut columns: Vec<String> =
         ["number", "for", "state", "share", "repeat", "run"].map(String::from).into();
     columns.extend(said.iter().map(|(name, _)| (*name).to_owned()));

@@ -1,8 +1,11 @@
 //! `paceline show`: where a run's time went, its links, evaluations and resources; or several runs and studies beside
 //! each other.
 
+use std::collections::HashSet;
+
 use paceline_analyze::sheet::aligned;
 use paceline_analyze::{ComparedItem, ComparedRuns};
+use paceline_explore::schedule::Role;
 use paceline_record::Store;
 use paceline_record::export::{Exported, RunSummary};
 use paceline_record::store::RunRow;
@@ -36,15 +39,20 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     show.print(&compared, || compared.text())
 }
 
-/// The runs of a study that are recorded, or one run; and whether it is a study.
+/// The recorded runs of a study's points, or one run; and whether it is a study.
 fn item(args: &Args, store: &Store, text: &str) -> Result<(ComparedItem, bool), Failure> {
     let folder = args.store.folder();
     if let Some(study) = paceline_study::find(&folder, text, registries())? {
         let known = StudyState::peek(&folder, &study, registries())?;
         let mut runs = store.runs()?;
-        runs.retain(|run| known.runs.iter().flatten().any(|known| *known == run.run));
+        let all = known.made.iter().zip(&known.runs);
+        let points: HashSet<&String> = all
+            .filter(|(made, _)| made.job.role == Role::Point)
+            .filter_map(|(_, run)| run.as_ref())
+            .collect();
+        runs.retain(|run| points.contains(&run.run));
         if runs.is_empty() {
-            return Err(Failure::usage(format!("{study}: none of its runs is recorded")));
+            return Err(Failure::usage(format!("{study}: no run of its points is recorded")));
         }
         return Ok((ComparedItem { label: study, runs }, true));
     }
