@@ -103,9 +103,9 @@ impl Column {
         }
     }
 
-    /// Whether runs differ in it.
+    /// Whether runs differ in it; one alone is told whole.
     fn differs(self, members: &[&Member]) -> bool {
-        members.windows(2).any(|pair| self.text(pair[0]) != self.text(pair[1]))
+        members.len() == 1 || members.windows(2).any(|pair| self.text(pair[0]) != self.text(pair[1]))
     }
 
     /// Room that it takes, in pixels.
@@ -201,6 +201,13 @@ mod tests {
         let (shown, constants) = chosen(4, "");
         assert_eq!(shown, ["lr", "setting-1", "setting-2", "time_s"], "known settings come first");
         assert_eq!(constants, [("setting-0".to_owned(), "same".to_owned())]);
+    }
+
+    #[test]
+    fn one_run_alone_has_its_settings_in_columns() {
+        let group = group(3);
+        let columns = TableColumns::choose(&group, &[&group.members[0]], &Query::default());
+        assert_eq!((columns.shown.len(), columns.constants.len()), (4, 0));
     }
 
     #[test]
