@@ -9,7 +9,7 @@ use crate::group::{Group, Member, by_level};
 use crate::query::Query;
 
 /// Settings that tell runs apart at a glance: they are shown before others.
-pub const FIRST: [&str; 7] = ["workload", "model", "data", "strategy", "workers", "batch", "lr"];
+pub const FIRST: [&str; 8] = ["study", "workload", "model", "data", "strategy", "workers", "batch", "lr"];
 /// Characters that a level is cut to; the whole stands in its title.
 pub const LONGEST: usize = 18;
 /// Room for columns on a page of 1,400 pixels, in pixels.
