@@ -9,7 +9,7 @@ use crate::group::{Group, Member, by_level};
 use crate::query::Query;
 
 /// Settings that tell runs apart at a glance: they are shown before others.
-pub const FIRST: [&str; 7] = ["workload", "model", "data", "strategy", "workers", "batch", "lr"];
+pub const FIRST: [&str; 8] = ["study", "workload", "model", "data", "strategy", "workers", "batch", "lr"];
 /// Characters that a level is cut to; the whole stands in its title.
 pub const LONGEST: usize = 18;
 /// Room for columns on a page of 1,400 pixels, in pixels.
@@ -22,7 +22,7 @@ const ALWAYS: usize = 3 + 20 + 12 + 9;
 
 /// A column.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Column {
+pub enum RunColumn {
     Run,
     Began,
     State,
@@ -32,7 +32,7 @@ pub enum Column {
     Response(usize),
 }
 
-impl Column {
+impl RunColumn {
     /// The column of a name in an address.
     pub fn named(group: &Group, name: &str) -> Option<Self> {
         let factor = || group.factors.iter().position(|f| f == name).map(Self::Factor);
@@ -103,9 +103,9 @@ impl Column {
         }
     }
 
-    /// Whether runs differ in it.
+    /// Whether runs differ in it; one alone is told whole.
     fn differs(self, members: &[&Member]) -> bool {
-        members.windows(2).any(|pair| self.text(pair[0]) != self.text(pair[1]))
+        members.len() == 1 || members.windows(2).any(|pair| self.text(pair[0]) != self.text(pair[1]))
     }
 
     /// Room that it takes, in pixels.
@@ -124,9 +124,9 @@ impl Column {
 /// The columns of a table of some runs.
 pub struct TableColumns {
     /// Those that are shown, beside the run and its state.
-    pub shown: Vec<Column>,
+    pub shown: Vec<RunColumn>,
     /// Those that can be shown, in the same order.
-    pub all: Vec<Column>,
+    pub all: Vec<RunColumn>,
     /// What is the same for all of these runs.
     pub constants: Vec<(String, String)>,
 }
@@ -137,20 +137,21 @@ impl TableColumns {
         let mut factors: Vec<usize> = (0..group.factors.len()).collect();
         let place = |name: &str| FIRST.iter().position(|first| *first == name).unwrap_or(FIRST.len());
         factors.sort_by_key(|f| place(&group.factors[*f]));
-        let has = |response: &Column| members.iter().any(|member| response.number(member).is_some());
-        let responses: Vec<Column> = (0..group.responses.len()).map(Column::Response).filter(has).collect();
-        let belongs = [Column::Study, Column::Workload].into_iter();
+        let has = |response: &RunColumn| members.iter().any(|member| response.number(member).is_some());
+        let responses: Vec<RunColumn> =
+            (0..group.responses.len()).map(RunColumn::Response).filter(has).collect();
+        let belongs = [RunColumn::Study, RunColumn::Workload].into_iter();
         let belongs = belongs.filter(|column| members.iter().any(|member| !column.text(member).is_empty()));
-        let settings: Vec<Column> = belongs.chain(factors.into_iter().map(Column::Factor)).collect();
+        let settings: Vec<RunColumn> = belongs.chain(factors.into_iter().map(RunColumn::Factor)).collect();
         let mut all = Vec::new();
         if members.iter().any(|member| member.began_s.is_some()) {
-            all.push(Column::Began);
+            all.push(RunColumn::Began);
         }
         all.extend(settings.iter().copied().chain(responses.iter().copied()));
         let asked: HashSet<&str> = query.all("col").collect();
         let mut left = ROOM - CHARACTER * ALWAYS as f64 - 4.0 * SIDES;
         left -= responses.iter().map(|column| column.width(group, members)).sum::<f64>();
-        let mut fits = |column: &Column| {
+        let mut fits = |column: &RunColumn| {
             let width = column.width(group, members);
             let shown = column.differs(members) && width <= left;
             left -= if shown { width } else { 0.0 };
@@ -158,13 +159,13 @@ impl TableColumns {
         };
         let shown = all.iter().filter(|column| match column {
             _ if !asked.is_empty() => asked.contains(column.name(group)),
-            Column::Began | Column::Response(_) => true,
+            RunColumn::Began | RunColumn::Response(_) => true,
             column => fits(column),
         });
         let shown = shown.copied().collect();
         // What no run here has is not worth a word.
-        let same = |column: &&Column| !column.differs(members) && !members.is_empty();
-        let value = |column: &Column| (column.name(group).to_owned(), column.text(members[0]).to_owned());
+        let same = |column: &&RunColumn| !column.differs(members) && !members.is_empty();
+        let value = |column: &RunColumn| (column.name(group).to_owned(), column.text(members[0]).to_owned());
         let of_these = settings.iter().filter(same).map(value);
         let mut constants: Vec<(String, String)> = of_these.chain(group.constants.iter().cloned()).collect();
         constants.retain(|(_, level)| !level.is_empty() && level != NONE);
@@ -201,6 +202,13 @@ mod tests {
         let (shown, constants) = chosen(4, "");
         assert_eq!(shown, ["lr", "setting-1", "setting-2", "time_s"], "known settings come first");
         assert_eq!(constants, [("setting-0".to_owned(), "same".to_owned())]);
+    }
+
+    #[test]
+    fn one_run_alone_has_its_settings_in_columns() {
+        let group = group(3);
+        let columns = TableColumns::choose(&group, &[&group.members[0]], &Query::default());
+        assert_eq!((columns.shown.len(), columns.constants.len()), (4, 0));
     }
 
     #[test]

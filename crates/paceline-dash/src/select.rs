@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use paceline_analyze::table::NONE;
 use paceline_plan::{Condition, Value};
 
-use crate::columns::Column;
+use crate::columns::RunColumn;
 use crate::group::{Group, Member};
 use crate::query::Query;
 
@@ -22,8 +22,8 @@ const WORDS: [&str; 3] = ["state", "study", "workload"];
 pub struct RunFilter<'a> {
     group: &'a Group,
     levels: Vec<(usize, HashSet<String>)>,
-    ranges: Vec<(Column, f64, f64)>,
-    words: Vec<(Column, HashSet<String>)>,
+    ranges: Vec<(RunColumn, f64, f64)>,
+    words: Vec<(RunColumn, HashSet<String>)>,
     tags: Vec<String>,
     /// What a run's names must contain, in small letters.
     find: Option<String>,
@@ -62,14 +62,15 @@ impl<'a> RunFilter<'a> {
         for name in group.factors.iter().map(String::as_str).chain(responses) {
             let end = |which: &str| query.get(&format!("{which}.{name}")).and_then(|v| v.parse::<f64>().ok());
             let (least, most) = (end("min"), end("max"));
-            if let Some(figure) = Column::named(group, name).filter(|_| least.is_some() || most.is_some()) {
+            if let Some(figure) = RunColumn::named(group, name).filter(|_| least.is_some() || most.is_some())
+            {
                 ranges.push((figure, least.unwrap_or(f64::NEG_INFINITY), most.unwrap_or(f64::INFINITY)));
             }
         }
         let mut words = Vec::new();
         for name in WORDS {
             let wanted: HashSet<String> = query.all(name).map(String::from).collect();
-            if let Some(column) = Column::named(group, name).filter(|_| !wanted.is_empty()) {
+            if let Some(column) = RunColumn::named(group, name).filter(|_| !wanted.is_empty()) {
                 words.push((column, wanted));
             }
         }
@@ -132,15 +133,17 @@ impl<'a> RunFilter<'a> {
 
 /// Whether conditions can be about a name.
 fn known(group: &Group, name: &str) -> bool {
-    name == "name" || Column::named(group, name).is_some() || group.constants.iter().any(|(n, _)| n == name)
+    name == "name"
+        || RunColumn::named(group, name).is_some()
+        || group.constants.iter().any(|(n, _)| n == name)
 }
 
 /// What a run's label, setting or figure is.
 fn value(group: &Group, member: &Member, name: &str) -> Option<Value> {
-    let text = match (name, Column::named(group, name)) {
+    let text = match (name, RunColumn::named(group, name)) {
         ("name", _) => member.given_name.as_deref().unwrap_or_default(),
         ("run", _) => member.run.as_deref().unwrap_or_default(),
-        (_, Some(Column::Response(r))) => return member.value(r).map(Value::Number),
+        (_, Some(RunColumn::Response(r))) => return member.value(r).map(Value::Number),
         (_, Some(column)) => column.text(member),
         (_, None) => group.constants.iter().find(|(known, _)| known == name).map_or("", |(_, level)| level),
     };
@@ -151,7 +154,7 @@ fn value(group: &Group, member: &Member, name: &str) -> Option<Value> {
 pub fn sort(group: &Group, members: &mut [&Member], wanted: Option<&str>) {
     let wanted = wanted.unwrap_or("-run");
     let (name, falling) = wanted.strip_prefix('-').map_or((wanted, false), |name| (name, true));
-    if let Some(column) = Column::named(group, name) {
+    if let Some(column) = RunColumn::named(group, name) {
         members.sort_by(|a, b| column.compare(a, b, falling));
     }
 }

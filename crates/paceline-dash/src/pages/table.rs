@@ -7,7 +7,7 @@ use paceline_analyze::table::{number, short};
 
 use super::compare::MOST;
 use super::parts::{badge, day, study_link, tags};
-use crate::columns::{Column, LONGEST, TableColumns};
+use crate::columns::{LONGEST, RunColumn, TableColumns};
 use crate::group::{Group, Member};
 use crate::query::{Query, encode};
 use crate::select::{ROWS, limit, sort};
@@ -78,7 +78,7 @@ pub fn html(base: &str, group: &Group, mut chosen: Vec<&Member>, query: &Query) 
     html += "</div>\n";
     html += "<form method=\"get\" action=\"/compare\" id=\"picks\"><div class=\"wide\"><table><thead><tr>\
              <th scope=\"col\"><span class=\"unseen\">pick to compare</span></th>";
-    for column in [Column::Run, Column::State].iter().chain(&columns.shown) {
+    for column in [RunColumn::Run, RunColumn::State].iter().chain(&columns.shown) {
         html += &head(place, group, *column, wanted);
     }
     html += "</tr></thead><tbody>\n";
@@ -148,7 +148,7 @@ fn chooser(place: Place<'_>, group: &Group, columns: &TableColumns) -> String {
     html
 }
 
-fn head(place: Place<'_>, group: &Group, column: Column, wanted: Option<&str>) -> String {
+fn head(place: Place<'_>, group: &Group, column: RunColumn, wanted: Option<&str>) -> String {
     let name = column.name(group);
     let (rising, falling) = (wanted == Some(name), wanted == Some(&format!("-{name}")));
     let next = if rising { format!("-{name}") } else { name.to_owned() };
@@ -157,7 +157,7 @@ fn head(place: Place<'_>, group: &Group, column: Column, wanted: Option<&str>) -
         (_, true) => " aria-sort=\"descending\"",
         _ => "",
     };
-    let class = if matches!(column, Column::Response(_)) { " class=\"figure\"" } else { "" };
+    let class = if matches!(column, RunColumn::Response(_)) { " class=\"figure\"" } else { "" };
     // Long names may break where their words meet.
     let words = escape(name).replace('_', "_<wbr>").replace('.', ".<wbr>");
     let mut html = format!("<th scope=\"col\"{class}{sorted}>{}", place.link("sort", &next, &words));
@@ -168,7 +168,7 @@ fn head(place: Place<'_>, group: &Group, column: Column, wanted: Option<&str>) -
     html + "</th>"
 }
 
-fn row(place: Place<'_>, member: &Member, columns: &[Column], picks: &[&str]) -> String {
+fn row(place: Place<'_>, member: &Member, columns: &[RunColumn], picks: &[&str]) -> String {
     let (name, mut html) = (escape(&member.name()), String::new());
     html += if member.archived { "<tr class=\"archived\">" } else { "<tr>" };
     let called = member.given_name.as_deref().map_or_else(|| name.clone(), escape);
@@ -215,13 +215,13 @@ fn row(place: Place<'_>, member: &Member, columns: &[Column], picks: &[&str]) ->
     html + "</tr>\n"
 }
 
-fn cell(column: Column, member: &Member) -> String {
+fn cell(column: RunColumn, member: &Member) -> String {
     match column {
-        Column::Response(r) => {
+        RunColumn::Response(r) => {
             format!("<td class=\"figure\">{}</td>", member.value(r).map_or_else(|| "–".into(), number))
         }
-        Column::Began => format!("<td class=\"n\">{}</td>", member.began_s.map_or_else(String::new, day)),
-        Column::Study => match &member.study {
+        RunColumn::Began => format!("<td class=\"n\">{}</td>", member.began_s.map_or_else(String::new, day)),
+        RunColumn::Study => match &member.study {
             Some(study) => format!("<td>{}</td>", study_link(study)),
             None => "<td>–</td>".into(),
         },

@@ -142,11 +142,7 @@ fn figures_table(runs: &[RunRow], of: &Figures) -> BesideTable {
         rows.push((name, cells));
     }
     let aside = mixed && runs.iter().any(|run| run.origin != MEASURED);
-    let note = if aside {
-        "The best measured one of each row is marked."
-    } else {
-        "The best of each row is marked."
-    };
+    let note = if aside { "The best measured one of each is marked." } else { "The best of each is marked." };
     let title = "Figures";
     BesideTable { id: "figures", title, note, heads, figures: true, rows }
 }

@@ -102,7 +102,7 @@ fn found(studies: &[Named]) -> BesideTable {
         rows.push((format!("middle half of {}", response.named()), measured.iter().map(quartiles).collect()));
     }
     let (title, note) =
-        ("What they found", "The best of each row is marked; a study's best is its best single run.");
+        ("What they found", "The best of each is marked; a study's best is its best single run.");
     BesideTable { id: "found", title, note, heads: heads(studies), figures: false, rows }
 }
 
