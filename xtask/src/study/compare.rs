@@ -21,12 +21,15 @@ use super::page::{number, rows, shown};
 use crate::process::Outcome;
 
 /// The chance of being wrong that is accepted.
-const OUTSIDE: f64 = 0.05;
+pub const OUTSIDE: f64 = 0.05;
 
+/// How figures are compared.
 #[derive(Clone, Copy, Deserialize, PartialEq)]
 #[serde(rename_all = "kebab-case")]
-enum FigureScale {
+pub enum FigureScale {
+    /// By factors.
     Log,
+    /// By differences.
     Linear,
 }
 
@@ -130,12 +133,22 @@ pub fn compare(block: &str, database: &Connection) -> Outcome {
     };
     let levels = levels(&answers, groups, asked.scale)?;
     let lines = lines(&asked, &levels)?;
-    let head: Vec<String> = columns[..=groups].iter().map(|column| format!("\"{column}\"")).collect();
-    let figures = "n, deviation, mean, low, high, beside, beside_low, beside_high, p, real";
-    let make = format!("CREATE TABLE {} ({}, {figures})", asked.name, head.join(", "));
-    database.execute_batch(&make).map_err(|e| e.to_string())?;
-    let places = vec!["?"; groups + 1 + figures.split(", ").count()].join(", ");
-    let insert = format!("INSERT INTO {} VALUES ({places})", asked.name);
+    let figures =
+        ["n", "deviation", "mean", "low", "high", "beside", "beside_low", "beside_high", "p", "real"];
+    make(&asked.name, columns[..=groups].iter().map(String::as_str).chain(figures), lines, database)
+}
+
+/// Makes a table that queries below it can ask.
+pub fn make<'a>(
+    name: &str,
+    columns: impl Iterator<Item = &'a str>,
+    lines: Vec<Vec<Value>>,
+    database: &Connection,
+) -> Outcome {
+    let columns: Vec<String> = columns.map(|column| format!("\"{column}\"")).collect();
+    let table = format!("CREATE TABLE {name} ({})", columns.join(", "));
+    database.execute_batch(&table).map_err(|e| e.to_string())?;
+    let insert = format!("INSERT INTO {name} VALUES ({})", vec!["?"; columns.len()].join(", "));
     for line in lines {
         database.execute(&insert, params_from_iter(line)).map_err(|e| e.to_string())?;
     }

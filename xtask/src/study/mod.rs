@@ -10,12 +10,14 @@
 //! - [`machine`]: where runs were made
 //! - [`page`]: prose with queries in it becomes a page
 //! - [`repeats`]: how often each configuration was run
+//! - [`tuned`]: techniques at their own best settings
 
 mod compare;
 mod data;
 mod machine;
 mod page;
 pub mod repeats;
+mod tuned;
 
 use std::fs;
 use std::path::{Path, PathBuf};

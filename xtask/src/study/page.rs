@@ -1,6 +1,7 @@
 //! Prose with queries in it becomes a page. `{{SQL}}` is the query's first value; a block marked `table` is a query
 //! shown as a table; one marked `sql` makes views for those below it, one marked `compare` a table of differences and
-//! which of them are real (see [`super::compare`]); one marked `chart` is TOML with `title`, `x`, `y`, `log` and a query
+//! which of them are real (see [`super::compare`]), one marked `tuned` the same of techniques at their own settings (see
+//! [`super::tuned`]); one marked `chart` is TOML with `title`, `x`, `y`, `log` and a query
 //! of series, x, y, and the interval of y if it has one. A number that is typed into the prose is an error: it could
 //! disagree with the data.
 
@@ -10,6 +11,7 @@ use rusqlite::types::Value;
 use serde::Deserialize;
 
 use super::compare::compare;
+use super::tuned::tuned;
 use crate::docs::MARK;
 use crate::process::Outcome;
 
@@ -41,6 +43,10 @@ pub fn render(template: &str, database: &Connection) -> Outcome<Rendered> {
                     }
                     "compare" => {
                         compare(&block, database).map_err(at)?;
+                        String::new()
+                    }
+                    "tuned" => {
+                        tuned(&block, database).map_err(at)?;
                         String::new()
                     }
                     "table" => table(&block, database).map_err(at)?,
