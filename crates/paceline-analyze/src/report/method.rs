@@ -157,6 +157,55 @@ impl Method {
         self.settings = common.into_iter().filter(|s| set(s) && s.0 != target).map(with_unit).collect();
     }
 
+    /// Of several studies that are looked at together, each with its name: what they share is told once.
+    pub fn together(all: Vec<(String, Self)>) -> Self {
+        let names: Vec<&String> = all.iter().map(|(name, _)| name).collect();
+        let text = |of: &dyn Fn(&Self) -> Option<String>| {
+            let told: Vec<Option<String>> = all.iter().map(|(_, method)| of(method)).collect();
+            if told.iter().all(|one| *one == told[0]) {
+                return told.into_iter().next().flatten();
+            }
+            let each = names.iter().zip(told).filter_map(|(name, one)| Some(format!("{name}: {}", one?)));
+            Some(each.collect::<Vec<_>>().join("; "))
+        };
+        let shared = |setting: &(String, String)| all.iter().all(|(_, m)| m.settings.contains(setting));
+        let mut axes: Vec<MethodAxis> = Vec::new();
+        for axis in all.iter().flat_map(|(_, method)| &method.axes) {
+            match axes.iter_mut().find(|known| known.name == axis.name) {
+                Some(known) => known.levels = distinct(known.levels.iter().chain(&axis.levels).cloned()),
+                None => axes.push(axis.clone()),
+            }
+        }
+        let workloads = all.iter().flat_map(|(_, method)| {
+            let own: Vec<_> = method.settings.iter().filter(|setting| !shared(setting)).cloned().collect();
+            method.workloads.iter().map(move |workload| {
+                let settings = workload.settings.iter().cloned().chain(own.clone()).collect();
+                MethodWorkload { settings, ..workload.clone() }
+            })
+        });
+        let every =
+            |of: &dyn Fn(&Self) -> Vec<String>| distinct(all.iter().flat_map(|(_, method)| of(method)));
+        let periods = all.iter().filter_map(|(_, method)| method.period_s);
+        Self {
+            workloads: workloads.collect(),
+            settings: all[0].1.settings.iter().filter(|setting| shared(setting)).cloned().collect(),
+            axes,
+            measured: text(&|m| m.measured.clone()),
+            conditions: text(&|m| m.conditions.clone()),
+            runs: text(&|m| m.runs.clone()),
+            sampler: text(&|m| m.sampler.clone()),
+            seeds: text(&|m| m.seeds.clone()),
+            repeats: text(&|m| m.repeats.clone()),
+            controls: text(&|m| m.controls.clone()),
+            machines: every(&|m| m.machines.clone()),
+            versions: every(&|m| m.versions.clone()),
+            period_s: periods.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1))),
+            commands: every(&|m| m.commands.clone()),
+            file: None,
+            unknown: text(&|m| Some(m.unknown.clone())).unwrap_or_default(),
+        }
+    }
+
     /// Axes, what was measured, runs and repeats, as a table tells them; only what is not yet known is taken.
     pub fn or_of_table(mut self, table: &StudyTable) -> Self {
         if self.axes.is_empty() {

@@ -239,7 +239,7 @@ fn factor(table: &StudyTable, flag: &str, name: &str) -> Result<usize, Failure> 
 }
 
 impl Failure {
-    fn ask(flag: &str, value: &str, problem: &str) -> Self {
+    pub(super) fn ask(flag: &str, value: &str, problem: &str) -> Self {
         Self::new(
             FailureKind::Usage,
             // A flag that was not given has no value.

@@ -22,8 +22,8 @@ use crate::output::Show;
 #[derive(clap::Args, Debug)]
 #[command(after_long_help = HELP)]
 pub struct Args {
-    /// A study's name or file, or single recorded runs: beginnings of their ids, or `last` [default: all recorded runs
-    /// together]
+    /// Names or files of studies, or single recorded runs: beginnings of their ids, their names, or `last` [default: all
+    /// recorded runs together]
     #[arg(value_name = "STUDY|RUN", conflicts_with = "table")]
     what: Vec<String>,
     #[command(flatten)]
@@ -45,6 +45,7 @@ where their time went. A browser prints report.html, or saves it as PDF, with ch
 Examples:
   paceline report
   paceline report my-study
+  paceline report digits-study mnist-study
   paceline report --table runs.csv --factor workers --factor sync --response 'log(step_s)'
   paceline report --table runs.csv --factor model --factor workers --response step_s \\
       --workload model --workers workers --out monday
@@ -52,12 +53,15 @@ Examples:
 
 /// `paceline report`.
 pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
-    let study = match &args.what[..] {
-        [name] => paceline_study::find(&args.store.folder(), name, registries())?,
-        _ => None,
-    };
-    let report = if args.what.is_empty() || study.is_some() {
-        of_table(&args.asked, &args.store, study.as_deref(), show)?
+    let find = |name: &String| paceline_study::find(&args.store.folder(), name, registries());
+    let found = args.what.iter().map(find).collect::<Result<Vec<_>, _>>()?;
+    let studies: Vec<String> = found.iter().flatten().cloned().collect();
+    if let (Some(run), [_, ..]) = (found.iter().position(Option::is_none), &studies[..]) {
+        let problem = "is no study: a report is of studies, or of runs";
+        return Err(Failure::ask("STUDY", &args.what[run], problem));
+    }
+    let report = if args.what.is_empty() || !studies.is_empty() {
+        of_table(&args.asked, &args.store, &studies, show)?
     } else {
         of_runs(args)?
     };
@@ -68,22 +72,26 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
 
 /// The report of a study.
 pub fn of_study(store: &Where, name: &str, show: Show) -> Result<Report<'static>, Failure> {
-    of_table(&AnalysisQuery::of_study(), store, Some(name), show)
+    of_table(&AnalysisQuery::of_study(), store, &[name.into()], show)
 }
 
 fn of_table(
     asked: &AnalysisQuery,
     store: &Where,
-    study: Option<&str>,
+    studies: &[String],
     show: Show,
 ) -> Result<Report<'static>, Failure> {
-    let (table, ask, analysis) = asked.analysis(store, study, show)?;
-    let method = match study {
-        Some(name) => {
-            paceline_study::method(&StudyState::peek(&store.folder(), name, registries())?, &store.folder())?
-        }
-        None if asked.of_file() => of_file(&table),
-        None => recorded(store, &table, ask)?,
+    let (table, ask, analysis) = asked.analysis(store, studies, show)?;
+    let of_study = |name: &String| -> Result<(String, Method), Failure> {
+        let known = StudyState::peek(&store.folder(), name, registries())?;
+        Ok((name.clone(), paceline_study::method(&known, &store.folder())?))
+    };
+    let mut methods = studies.iter().map(of_study).collect::<Result<Vec<_>, _>>()?;
+    let method = match methods.len() {
+        0 if asked.of_file() => of_file(&table),
+        0 => recorded(store, &table, ask)?,
+        1 => methods.remove(0).1,
+        _ => Method::together(methods),
     };
     let figures = charts::charts(&ChartInput { table: &table, analysis: &analysis, ask });
     let (used, all) = analysis.runs;
@@ -157,7 +165,9 @@ fn of_runs(args: &Args) -> Result<Report<'static>, Failure> {
     method.runs = Some(plural_of(runs.len(), "run"));
     [method.sampler, method.controls] = ["none: single runs".to_owned(), "none".into()].map(Some);
     method.repeats = Some("none: each run is looked at alone".into());
-    method.commands = names_of(&runs).map(|run| format!("paceline show {run}")).collect();
+    let again =
+        |run: &RunRow| run.labels.command.clone().unwrap_or_else(|| format!("paceline show {}", run.run));
+    method.commands = runs.iter().map(again).collect();
     method.commands.push(command_line());
     paceline_study::described(&mut method, registries());
     let names: Vec<&str> = names_of(&runs).collect();

@@ -154,3 +154,32 @@ fn points_of_several_workloads_are_predicted() {
     assert_eq!(points.len(), 12, "{predicted}");
     assert_eq!(points.iter().filter(|p| p["levels"]["workload"] == "series-mlp").count(), 6);
 }
+
+#[test]
+fn several_studies_are_analysed_and_reported_as_one() {
+    let one = |data: &str, name: &str| {
+        let study = study("own", "grid").replace("repeats = 2", &format!("name = \"{name}\"\nrepeats = 2"));
+        let (head, rest) = study.split_once("[common]").unwrap();
+        let (_, axes) = rest.split_once("[axes]").unwrap();
+        let head = head.replace("points = \"own\"", "");
+        format!(
+            "{head}[workload]\nsteps = 4\ntransport = \"inproc\"\ndata = \"{data}\"\nmodel = \"mlp\"\n[axes]{axes}"
+        )
+    };
+    let place = Place::new(&one("digits", "a"));
+    fs::write(place.path().join("b.toml"), one("series", "b")).unwrap();
+    for file in ["s.toml", "b.toml"] {
+        place.result(&["explore", file]);
+    }
+    let analysed = place.result(&["analyze", "a", "b"]);
+    assert_eq!(analysed["transfer"]["agreements"].as_array().unwrap().len(), 1, "{analysed}");
+    let reported = place.run(&["report", "a", "b", "--out", "both"]);
+    assert_eq!(reported.code, 0, "{}", reported.stderr);
+    let text = fs::read_to_string(place.path().join("both/report.md")).unwrap();
+    for told in ["Does it carry over?", "paceline explore s.toml", "paceline explore b.toml", "series"] {
+        assert!(text.contains(told), "{told}\n{text}");
+    }
+    let mixed = place.run(&["report", "a", "nowhere"]);
+    assert_eq!(mixed.code, 2, "{}", mixed.stderr);
+    assert!(mixed.stderr.contains("nowhere"), "{}", mixed.stderr);
+}
