@@ -96,7 +96,6 @@ fn a_table_of_several_workloads_begins_with_best_mattered_transfer_and_what_cann
     let analysis = analysed(&made.table(true));
     let all: Vec<String> =
         analysis.findings.iter().map(|f| format!("{:?}: {}", f.kind, f.sentence)).collect();
-    println!("{}", all.join("\n"));
     let mut kinds: Vec<FindingKind> = analysis.findings.iter().map(|f| f.kind).collect();
     kinds.dedup();
     use FindingKind::{Best, CannotTell, Shares, Transfer};
@@ -192,7 +191,6 @@ fn intervals_of_transfer_losses_hold_the_truth() {
             sure += u32::from(low > 0.0);
         }
     }
-    println!("transfer loss: {hit} of {all}, {sure} certainly above 0");
     assert!(f64::from(hit) >= 0.9 * f64::from(all), "{hit} of {all}");
     assert!(f64::from(sure) >= 0.2 * f64::from(all), "intervals that say something: {sure} of {all}");
 }
@@ -249,7 +247,6 @@ fn techniques_at_their_own_learning_rates_are_compared_honestly() {
         }
         wrong += u32::from(mistaken);
     }
-    println!("levels: {hit} of {all}; pairs: {held} of {pairs}; wrong orders: {wrong}");
     assert!(f64::from(hit) >= 0.9 * f64::from(all), "{hit} of {all}");
     assert!(f64::from(held) >= 0.9 * f64::from(pairs), "{held} of {pairs}");
     assert!(f64::from(wrong) <= 0.05 * STUDIES as f64, "{wrong}");
@@ -264,7 +261,6 @@ fn a_comparison_says_how_it_chose_and_who_had_fewer_settings() {
         found.map(|f| f.sentence.clone()).unwrap()
     };
     let sentence = told(&table);
-    println!("{sentence}");
     assert!(sentence.starts_with("strategy, each at its own best lr: "), "{sentence}");
     assert!(
         sentence.contains("over 3 repeats, each judged with the setting that the others choose"),
