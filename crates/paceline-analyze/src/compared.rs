@@ -317,14 +317,14 @@ mod tests {
     #[test]
     fn losses_are_told_where_all_runs_have_been() {
         let both = compared(vec![
-            curve(0, &[(10.0, 2.0), (20.0, 1.0), (50.0, 0.4)]),
+            curve(0, &[(10.0, 2.0), (20.0, 1.0), (60.0, 0.5)]),
             curve(1, &[(0.0, 3.0), (40.0, 1.0)]),
         ]);
         let steps = both.at_common_points(0);
         let points: Vec<f64> = steps.iter().map(|(x, _)| *x).collect();
         assert_eq!(points, [10.0, 17.5, 25.0, 32.5, 40.0], "from the later first to the earlier last");
         assert_eq!(steps[0].1, [Some(2.0), Some(2.5)]);
-        assert_eq!(steps[4].1, [Some(0.6), Some(1.0)]);
+        assert_eq!(steps[4].1, [Some(0.75), Some(1.0)]);
         assert_eq!(both.at_common_points(2)[4].0, 20.0, "half a second a step");
         let apart = compared(vec![curve(0, &[(1.0, 2.0), (2.0, 1.0)]), curve(1, &[(5.0, 3.0), (9.0, 1.0)])]);
         assert_eq!(apart.at_common_points(0), []);

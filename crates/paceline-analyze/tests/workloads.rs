@@ -11,14 +11,14 @@ const STUDIES: u64 = 200;
 const WORKLOADS: [&str; 4] = ["lenet-a", "lenet-b", "mlp-a", "mlp-b"];
 
 /// Logarithms of times: workloads differ a lot; batch acts in opposite ways on the two models.
-struct Made {
+struct MadeUpTable {
     batches: usize,
     repeats: usize,
     deviation: f64,
     seed: u64,
 }
 
-impl Made {
+impl MadeUpTable {
     fn truth(&self, workload: usize, batch: usize, servers: usize) -> f64 {
         let draws = Stream::new(self.seed, Purpose::Bench).fork(1000 + (workload / 2) as u64);
         let own = [0.0, 1.0, 4.0, 5.5][workload];
@@ -92,7 +92,7 @@ fn analysed(table: &StudyTable) -> Analysis {
 
 #[test]
 fn a_table_of_several_workloads_begins_with_best_mattered_transfer_and_what_cannot_be_told() {
-    let made = Made { batches: 8, repeats: 3, deviation: 0.05, seed: 3 };
+    let made = MadeUpTable { batches: 8, repeats: 3, deviation: 0.05, seed: 3 };
     let analysis = analysed(&made.table(true));
     let all: Vec<String> =
         analysis.findings.iter().map(|f| format!("{:?}: {}", f.kind, f.sentence)).collect();
@@ -136,7 +136,7 @@ fn a_table_of_several_workloads_begins_with_best_mattered_transfer_and_what_cann
 
 #[test]
 fn ranks_follow_the_model_and_the_record_says_why() {
-    let analysis = analysed(&Made { batches: 8, repeats: 3, deviation: 0.02, seed: 3 }.table(true));
+    let analysis = analysed(&MadeUpTable { batches: 8, repeats: 3, deviation: 0.02, seed: 3 }.table(true));
     let transfer = analysis.transfer.as_ref().unwrap();
     let group = |shared| transfer.groups.iter().find(|g| g.shared == shared).unwrap();
     let (model, data) = (group(SharedTrait::Model), group(SharedTrait::Data));
@@ -156,7 +156,7 @@ fn ranks_follow_the_model_and_the_record_says_why() {
         "{told:?}"
     );
     // Without a difference in the record, no reason is given.
-    let mut table = Made { batches: 8, repeats: 3, deviation: 0.02, seed: 3 }.table(true);
+    let mut table = MadeUpTable { batches: 8, repeats: 3, deviation: 0.02, seed: 3 }.table(true);
     table.workloads.iter_mut().for_each(|w| w.wait_share = Some(0.3));
     let silent = analysed(&table);
     assert!(silent.findings.iter().all(|f| !f.sentence.contains("FLOPs")));
@@ -166,7 +166,7 @@ fn ranks_follow_the_model_and_the_record_says_why() {
 fn intervals_of_transfer_losses_hold_the_truth() {
     let (mut all, mut hit, mut sure) = (0u32, 0u32, 0u32);
     for seed in 0..STUDIES {
-        let made = Made {
+        let made = MadeUpTable {
             batches: 3 + (seed % 4) as usize,
             repeats: 2 + (seed % 2) as usize,
             deviation: 0.03 + 0.02 * (seed % 5) as f64,
