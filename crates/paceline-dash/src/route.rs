@@ -50,7 +50,7 @@ impl ServerState {
         let style = format!("{STYLE}\n{}", include_str!("assets/dash.css"));
         let text = |text: &'static str| Bytes::from_static(text.as_bytes());
         let assets = vec![
-            ("/assets/plotly.js", SCRIPT, text(paceline_analyze::figure::SCRIPT)),
+            ("/assets/plotly.js", SCRIPT, text(&paceline_analyze::figure::SCRIPT)),
             ("/assets/draw.js", SCRIPT, text(DRAW)),
             ("/assets/parallel.js", SCRIPT, text(include_str!("assets/parallel.js"))),
             ("/assets/live.js", SCRIPT, text(include_str!("assets/live.js"))),

@@ -1,5 +1,7 @@
 //! A chart for plotly's script, which ships inside a crate: nothing is loaded from elsewhere.
 
+use std::sync::LazyLock;
+
 use paceline_plan::printable;
 use serde_json::{Value, json};
 
@@ -21,7 +23,13 @@ const SHAPES: [&str; 4] = ["circle", "square", "triangle-up", "diamond"];
 const SIZE: f64 = 12.0;
 
 /// Plotly's script, as the build took it out of the crate that ships it. Static: a binary has it once.
-pub static SCRIPT: &str = include_str!(concat!(env!("OUT_DIR"), "/plotly.js"));
+static PACKED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/plotly.js.z"));
+
+/// Plotly's script.
+pub static SCRIPT: LazyLock<String> = LazyLock::new(|| {
+    let script = std::io::read_to_string(flate2::read::ZlibDecoder::new(PACKED));
+    script.expect("the build packed it")
+});
 
 /// The colour and the dash of the name at this place of a legend.
 pub fn line_style(at: usize) -> (&'static str, &'static str) {

@@ -209,7 +209,7 @@ impl Report<'_> {
             "</main>\n<footer><p>paceline {}</p></footer>\n<script>{}</script>\n<script>{DRAW}</script>\n\
              </body>\n</html>\n",
             escape(self.version),
-            figure::SCRIPT
+            *figure::SCRIPT
         );
         html
     }
@@ -317,7 +317,7 @@ mod tests {
             version: "0",
         };
         let html = report.html();
-        let page = html.replace(figure::SCRIPT, "");
+        let page = html.replace(figure::SCRIPT.as_str(), "");
         assert!(
             !page.contains("<img src=x") && !page.contains("<b>t</b>") && !page.contains("<script>alert")
         );
