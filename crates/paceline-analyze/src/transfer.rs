@@ -190,7 +190,7 @@ impl Rivals<'_> {
             configuration: self.table.others(&one.levels, self.workload),
             value: one.value,
             best: best.value,
-            loss: part(self.worse(chosen, ideal)),
+            loss: part(self.worse(chosen, ideal)) + 0.0,
             interval: interval.map(|(low, high)| (part(low), part(high))),
             missed: one.missed,
             n: self.all.len(),

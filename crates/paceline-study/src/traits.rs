@@ -12,7 +12,7 @@ use paceline_resolve::{PlanSettings, TypedPlan, resolve};
 
 use crate::registries::AllRegistries;
 use crate::state::StudyHistory;
-use crate::workload::workers;
+use crate::workload::{alone, workers};
 
 /// Bytes of a parameter's gradient.
 const BYTES: f64 = 4.0;
@@ -39,7 +39,9 @@ fn of_flags(study: &Study, flags: &BTreeMap<String, Value>, registries: &AllRegi
     let given = flags.iter().map(|(name, value)| (name.clone(), value.to_string()));
     let mut settings: BTreeMap<String, String> = defaults.chain(given).collect();
     settings.retain(|name, _| axis(name).is_none());
-    let plan = PlanSettings::from_values(&registries.settings, flags).ok().and_then(|s| resolve(&s).ok());
+    // What belongs to several workers would be refused without an axis that says how many there are.
+    let own = alone(flags, registries);
+    let plan = PlanSettings::from_values(&registries.settings, &own).ok().and_then(|s| resolve(&s).ok());
     let Some(plan) = plan else { return WorkloadTraits { settings, ..WorkloadTraits::default() } };
     // What varies is no trait.
     let batch = match axis("batch") {

@@ -162,7 +162,7 @@ fn number(study: &Study, job: &PlannedRun, name: &str) -> Option<f64> {
 }
 
 /// Settings of the workload that make sense for one worker alone.
-fn alone(fixed: &BTreeMap<String, Value>, registries: &AllRegistries) -> BTreeMap<String, Value> {
+pub(crate) fn alone(fixed: &BTreeMap<String, Value>, registries: &AllRegistries) -> BTreeMap<String, Value> {
     let of_strategies = registries.settings.registries.protocols.parameters();
     let own = |name: &str| {
         OF_SEVERAL.split_whitespace().chain(["workers"]).all(|several| several != name)

@@ -41,7 +41,7 @@ pub fn measure(setup: &Setup) -> Outcome<Report> {
             Line::new("its configurations, each three times", points as f64, 32.0, false),
             Line::new("its runs that failed", result["failed"].as_f64().unwrap_or(f64::NAN), 0.0, true),
             Line::new("parts of the report's first page, of four", told as f64, 4.0, false),
-            Line::new("words of the report's first page", words as f64, 600.0, true),
+            Line::new("words of the report's first page", words as f64, 700.0, true),
         ],
         runs: vec![json!({"seconds": seconds, "result": result, "first_page": first})],
     })

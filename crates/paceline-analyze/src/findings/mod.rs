@@ -106,7 +106,7 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
     if evidence.each.is_empty() {
         all.extend(evidence.missed());
         all.extend(evidence.best());
-        all.extend(evidence.alone.map(|alone| evidence.alone(alone, "")));
+        all.extend(evidence.alone.map(|alone| evidence.alone(alone)));
         all.extend(evidence.shares());
         all.extend(evidence.transfer());
         all.extend(told);
@@ -119,11 +119,7 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
         all.extend(evidence.transfer());
         all.extend(gaps);
         all.extend(evidence.missed());
-        let alone = |one: &WorkloadBest| {
-            let workload = format!("{}: ", one.workload);
-            Some(evidence.alone(one.alone.as_ref()?, &workload))
-        };
-        all.extend(evidence.each.iter().filter_map(alone));
+        all.extend(evidence.alone_on_each());
         all.extend(told);
         all.extend(evidence.machine());
         all.extend(small);
@@ -225,7 +221,48 @@ impl Evidence<'_> {
         Some(Finding { runs, ..self.finding(FindingKind::Best, sentence, Vec::new()) })
     }
 
-    fn alone(&self, sides: &AloneOrTogether, workload: &str) -> Finding {
+    /// How many times as good as the other whatever is better is, or how much better.
+    fn gained(&self, change: Estimate) -> String {
+        let scale = self.scale();
+        match (scale.log, change.low.zip(change.high)) {
+            (true, Some((low, high))) => {
+                let [value, low, high] = [change.value, low, high].map(|v| number(v.exp()));
+                format!("{value} times [{low}, {high}]")
+            }
+            (true, None) => format!("{} times", number(change.value.exp())),
+            (false, _) => amount(scale, &change),
+        }
+    }
+
+    /// One worker beside several, on each of several workloads.
+    fn alone_on_each(&self) -> Option<Finding> {
+        let as_good = if self.scale().log { " as good" } else { "" };
+        let on = |wanted: Option<bool>| {
+            let told = self.each.iter().filter_map(|one| Some((one, one.alone.as_ref()?)));
+            let told = told.filter(|(_, sides)| sides.distribution_loses == wanted);
+            let words = told.map(|(one, sides)| {
+                // The difference is that of the scale: of whatever is better, it is a gain.
+                let gain =
+                    if sides.difference.value < 0.0 { sides.difference.negated() } else { sides.difference };
+                let size = wanted.map(|_| format!(" ({}{as_good})", self.gained(gain)));
+                format!("{}{}", one.workload, size.unwrap_or_default())
+            });
+            let words: Vec<String> = words.collect();
+            (!words.is_empty()).then(|| list(&words, "and"))
+        };
+        let parts = [
+            on(Some(true)).map(|on| format!("one worker alone beats the best of several on {on}")),
+            on(Some(false)).map(|on| format!("the best of several workers beats one alone on {on}")),
+            on(None)
+                .map(|on| format!("one worker alone and the best of several cannot be told apart on {on}")),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        let mut sentence = parts.join("; ");
+        sentence.get_mut(..1)?.make_ascii_uppercase();
+        Some(self.finding(FindingKind::Alone, sentence, Vec::new()))
+    }
+
+    fn alone(&self, sides: &AloneOrTogether) -> Finding {
         let AloneOrTogether { one, several, difference, distribution_loses } = sides;
         let scale = self.scale();
         let sides = format!(
@@ -235,25 +272,18 @@ impl Evidence<'_> {
             scale.show(one.value),
             one.configuration
         );
-        // Of whatever is better, how many times as much or how much more.
-        let size = |change: Estimate| match (scale.log, change.low.zip(change.high)) {
-            (true, Some((low, high))) => {
-                let [value, low, high] = [change.value, low, high].map(|v| number(v.exp()));
-                format!("{value} times [{low}, {high}]")
-            }
-            (true, None) => format!("{} times", number(change.value.exp())),
-            (false, _) => amount(scale, &change),
-        };
         let gain = if scale.goal == Goal::Minimize { difference.negated() } else { *difference };
         let good = if scale.log { " as good as" } else { " better than" };
         let sentence = match distribution_loses {
             Some(true) => {
                 format!(
                     "One worker alone is {}{good} the best of several: {sides}: distribution loses here",
-                    size(gain.negated())
+                    self.gained(gain.negated())
                 )
             }
-            Some(false) => format!("The best of several workers is {}{good} one alone: {sides}", size(gain)),
+            Some(false) => {
+                format!("The best of several workers is {}{good} one alone: {sides}", self.gained(gain))
+            }
             None if difference.low.is_some() => {
                 format!("One worker alone and the best of several cannot be told apart: {sides}")
             }
@@ -261,7 +291,7 @@ impl Evidence<'_> {
                 format!("Whether one worker alone is as good as the best of several cannot be told: {sides}")
             }
         };
-        self.finding(FindingKind::Alone, format!("{workload}{sentence}"), Vec::new())
+        self.finding(FindingKind::Alone, sentence, Vec::new())
     }
 
     fn shares(&self) -> Option<Finding> {

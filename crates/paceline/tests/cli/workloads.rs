@@ -17,6 +17,7 @@ fn study(points: &str, sampler: &str) -> String {
         [common]
         steps = 6
         transport = "inproc"
+        network = "1gbit,10us"
         [[workload]]
         name = "digits-mlp"
         data = "digits"
@@ -96,6 +97,9 @@ fn runs_journal_exports_and_pages_carry_the_workload() {
     );
     let analysed = place.result(&["analyze", "s"]);
     assert_eq!(analysed["transfer"]["workload"], "workload", "{analysed}");
+    let traits = &analysed["transfer"]["traits"][1];
+    assert_eq!((&traits["data"], &traits["model"]), (&"series".into(), &"mlp".into()), "{traits}");
+    assert!(traits["bytes_per_flop"].as_f64().is_some_and(|bytes| bytes > 0.0), "{traits}");
     let plan = place.run(&["plan", "s.toml", "--no-probe"]);
     assert!(plan.stdout.contains("series-mlp, batch"), "{}", plan.stdout);
 }
