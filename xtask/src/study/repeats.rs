@@ -11,12 +11,6 @@ use crate::process::{Outcome, root};
 /// The repeats that every configuration has.
 pub const LEAST: usize = 3;
 
-/// Parts whose configurations have fewer, and why; a study's page says so too.
-const EXCEPTIONS: &[(&str, &str)] = &[(
-    "placement/namespaces",
-    "two repeats on two cores: the machine with 16 cores has no network namespaces",
-)];
-
 /// The kept runs of a study, counted.
 pub struct KeptStudy {
     /// Its name.
@@ -28,10 +22,9 @@ pub struct KeptStudy {
 }
 
 impl KeptStudy {
-    /// How often each configuration was run; parts that are listed as exceptions do not count.
+    /// How often each configuration was run.
     fn counted(&self) -> impl Iterator<Item = usize> + '_ {
-        let counted = self.parts.iter().filter(|(part, _)| self.exception(part).is_none());
-        counted.flat_map(|(_, counts)| counts.iter().copied())
+        self.parts.values().flatten().copied()
     }
 
     /// Configurations.
@@ -47,12 +40,6 @@ impl KeptStudy {
     /// Repeats of the configuration that has the fewest.
     pub fn least(&self) -> usize {
         self.counted().min().unwrap_or(0)
-    }
-
-    /// Why a part has fewer repeats.
-    pub fn exception(&self, part: &str) -> Option<&'static str> {
-        let name = format!("{}/{part}", self.name);
-        EXCEPTIONS.iter().find(|(exception, _)| *exception == name).map(|(_, why)| *why)
     }
 }
 
@@ -115,16 +102,5 @@ mod tests {
         assert_eq!(repeats(study, &path).unwrap(), [2, 1, 3]);
         assert!(repeats("[axes]\nbatch = [1]\n", &path).unwrap_err().contains("no column `batch`"));
         fs::remove_file(&path).unwrap();
-    }
-
-    #[test]
-    fn every_exception_is_a_part_that_needs_one() {
-        for (exception, why) in EXCEPTIONS {
-            let (study, part) = exception.split_once('/').unwrap();
-            let folder = Folder::open(study).unwrap();
-            let runs = folder.path.join("data").join(part).join("runs.csv");
-            let counts = repeats(&folder.text(part).unwrap(), &runs).unwrap();
-            assert!(counts.iter().any(|count| *count < LEAST), "{exception} has enough repeats: {why}");
-        }
     }
 }
