@@ -64,9 +64,7 @@ impl Running {
         check_records(&state.known, &store)?;
         let Some(out) = &self.report else { return Ok(()) };
         let out = if out.as_os_str().is_empty() { &state.folder().join("report") } else { out };
-        let (name, journal) = (state.known.study.name.clone(), state);
-        drop(journal);
-        let report = super::report::of_study(&self.store, &name, show)?;
+        let report = super::report::of_study(&self.store, &state.known.study.name, show)?;
         report.write(out).map_err(|(path, error)| Failure::file(&path, &error))?;
         if !show.quiet {
             output::note(&format!("the report with all charts: {}", out.join("report.html").display()));
