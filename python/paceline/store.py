@@ -65,7 +65,7 @@ def load(store: Optional[PathLike] = None, *, archived: bool = False) -> "pandas
     ``workload``), how it ended (``state``, ``error``, …), its settings under the names of ``paceline train``'s flags,
     and its figures under the names that studies use. A figure that is called like a setting is ``result.NAME``.
     """
-    import pandas
+    pandas = _pandas()
 
     with closing(_open(store)) as connection:
         found = connection.execute("SELECT * FROM runs ORDER BY id").fetchall()
@@ -105,7 +105,7 @@ def evaluations(store: Optional[PathLike], run: str) -> "pandas.DataFrame":
 
 
 def _table(store: Optional[PathLike], run: str, table: str) -> "pandas.DataFrame":
-    import pandas
+    pandas = _pandas()
 
     with closing(_open(store)) as connection:
         number = _find(connection, run)
@@ -114,6 +114,15 @@ def _table(store: Optional[PathLike], run: str, table: str) -> "pandas.DataFrame
         names = [column[0] for column in rows.description]
         frame = pandas.DataFrame([tuple(row) for row in rows], columns=names)
     return frame.drop(columns="run")
+
+
+def _pandas() -> Any:
+    """pandas, which only the functions of this module need."""
+    try:
+        import pandas
+    except ImportError:
+        raise ImportError("reading the store needs pandas: pip install pandas") from None
+    return pandas
 
 
 def _path(store: Optional[PathLike]) -> Path:

@@ -3,6 +3,7 @@
 //! - [`skip`]: a test, or a part of one, is left out for want of a [`Need`]
 //! - [`process`]: running other programs
 //! - [`install`]: what tests can use is installed where the user may
+//! - [`wheel`]: the program and the Python package in one file for pip
 //! - `main.rs`: the words of `cargo xtask`; `suite.rs`: its `test`; `tally.rs`: the closing summary
 //!
 //! Deliberately absent: dependencies. `cargo xtask test` starts within seconds of a fresh clone.
@@ -11,6 +12,7 @@
 
 pub mod install;
 pub mod process;
+pub mod wheel;
 
 use std::fmt::{self, Display};
 use std::fs::OpenOptions;
@@ -22,6 +24,9 @@ pub const HELP: &str = "\
 cargo xtask test            format, clippy, doc tests, all tests; installs what they can use where the user may;
                             ends with what was skipped and `N passed, M failed, K skipped`
 cargo xtask test --quick    the loop while editing: format and the fast tests
+cargo xtask wheel           builds the program and packs it with the Python package, for pip install ./FILE.whl;
+                            prints where it lies (target/wheel)
+    --binary PROGRAM        packs this program: nothing is built
 cargo xtask docs            writes docs/ out of the registries and the measurements
 cargo xtask docs --check    fails if docs/ is out of date
 cargo xtask accept [NAME…]  measurements against the contract and the peers; raw runs in bench/accept/

@@ -1,6 +1,6 @@
-//! `cargo xtask test | docs | accept | study | bench | fuzz`: how this repository is tested and measured.
+//! `cargo xtask test | wheel | docs | accept | study | bench | fuzz`: how this repository is tested and measured.
 //!
-//! `test` is here (see `suite.rs`). The other words are those of the package `xtask`, which needs the whole workspace:
+//! `test` is here (see `suite.rs`), `wheel` in this crate's library. The other words are those of the package `xtask`, which needs the whole workspace:
 //! it is built in the tests' profile when it is asked for.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool for developers")]
@@ -10,8 +10,8 @@ mod tally;
 
 use std::process::{Command, ExitCode};
 
-use paceline_testing::HELP;
 use paceline_testing::process::{Outcome, PROFILE, cargo, run, target};
+use paceline_testing::{HELP, wheel};
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -19,6 +19,8 @@ fn main() -> ExitCode {
     let done = match words.as_slice() {
         ["test"] => suite::whole(),
         ["test", "--quick"] => suite::quick(),
+        ["wheel"] => wheel::release().map(|()| ExitCode::SUCCESS),
+        ["wheel", "--binary", program] => wheel::of(program.as_ref()).map(|()| ExitCode::SUCCESS),
         ["docs" | "accept" | "study" | "bench" | "fuzz", ..] => measure(&words),
         ["help" | "--help" | "-h"] => {
             println!("{HELP}");

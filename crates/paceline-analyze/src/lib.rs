@@ -58,9 +58,9 @@ pub use best::{Configuration, Ranking};
 pub use compared::{ComparedFigure, ComparedItem, ComparedRuns, ComparedSetting, ItemHead, LossCurve};
 pub use distributions::{f_tail, holm, t_quantile};
 pub use explain::{
-    Cause, ExactFigures, ExplainError, Explanation, GainSource, Message, RankTimes, RecordedLink,
-    RecordedPause, RecordedRank, RecordedRun, RecordedStep, RecordedWait, RunComparison, Sentence, SlowGroup,
-    WhatIf,
+    Cause, ExactFigures, ExplainError, Explanation, GainSource, GradientReady, Message, RankTimes,
+    RecordedLink, RecordedPause, RecordedRank, RecordedRun, RecordedStep, RecordedWait, RunComparison,
+    Sentence, SlowGroup, WhatIf,
 };
 pub use findings::{Finding, FindingKind};
 pub use influence::InfluenceModel;

@@ -1,6 +1,6 @@
 //! Runs as a list: for programs, and as a table that fits a terminal.
 
-use paceline_plan::printable;
+use paceline_plan::{Plan, printable};
 use paceline_record::RunLabels;
 use paceline_record::figures::RunFigure;
 use paceline_record::store::RunRow;
@@ -22,7 +22,10 @@ pub struct ListedRun<'a> {
     seconds: f64,
     strategy: &'a str,
     model: &'a str,
-    data: &'a str,
+    /// None where a script has its own.
+    data: Option<&'a str>,
+    #[serde(skip)]
+    subject: String,
     workers: usize,
     servers: usize,
     steps: Option<u64>,
@@ -51,7 +54,8 @@ impl<'a> ListedRun<'a> {
             seconds: run.age_s(),
             strategy: plan.map_or("?", |p| &p.strategy),
             model: plan.map_or("?", |p| &p.model),
-            data: plan.map_or("?", |p| &p.data),
+            subject: plan.map_or_else(|| "?".into(), Plan::subject),
+            data: plan.filter(|p| p.script.is_none()).map(|p| p.data.as_str()),
             workers: plan.map_or(0, |p| p.workers),
             servers: plan.map_or(0, |p| p.servers),
             steps: run.steps,
@@ -83,16 +87,19 @@ impl<'a> ListedRun<'a> {
         let called = rows.iter().any(|row| !row.called().is_empty());
         let figure = figure.filter(|figure| figure.name != "final_accuracy");
         let cells = |r: &Self| {
-            let steps = r.steps.map_or_else(|| "?".into(), |n| n.to_string());
             let state = if r.origin == "simulated" && r.state == "ok" { r.origin } else { r.state };
             let servers = if r.servers > 0 { format!("+{}", r.servers) } else { String::new() };
             let mut cells = vec![r.run.to_owned()];
             cells.extend(called.then(|| r.called()));
             // One column of words: where the table is too wide, it goes on in the next line.
-            let what = format!("{} on {}, {} {}{servers}", r.model, r.data, r.strategy, r.workers);
+            let what = format!("{}, {} {}{servers}", r.subject, r.strategy, r.workers);
             cells.extend([state.into(), what]);
-            let done =
-                if r.steps == Some(r.steps_done) { steps } else { format!("{}/{steps}", r.steps_done) };
+            let done = match r.steps {
+                Some(steps) if steps != r.steps_done => format!("{}/{steps}", r.steps_done),
+                // A script that has ended was as long as it is.
+                None if r.state != "ok" => format!("{}/?", r.steps_done),
+                _ => r.steps_done.to_string(),
+            };
             cells.extend(figure.is_none().then_some(done));
             cells.push(r.accuracy.map_or_else(|| "-".into(), |accuracy| format!("{:.2}", 100.0 * accuracy)));
             cells.extend(figure.map(|_| r.figure.map_or_else(|| "-".into(), number)));

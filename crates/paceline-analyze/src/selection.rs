@@ -128,7 +128,7 @@ impl RunSelection {
             && any(&self.studies, labels.study.as_deref())
             && any(&self.workloads, labels.workload.as_deref())
             && any(&self.models, plan.map(|plan| plan.model.as_str()))
-            && any(&self.data, plan.map(|plan| plan.data.as_str()))
+            && any(&self.data, plan.filter(|plan| plan.script.is_none()).map(|plan| plan.data.as_str()))
             && any(&self.strategies, plan.map(|plan| plan.strategy.as_str()))
             && any(&self.states, Some(state))
             && self.tags.iter().all(|tag| labels.tags.contains(tag))

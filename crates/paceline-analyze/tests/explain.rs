@@ -5,7 +5,9 @@ use paceline_analyze::{
     Cause, Explanation, Message, RecordedLink, RecordedPause, RecordedRank, RecordedRun, RecordedStep,
     RecordedWait, RunComparison, WhatIf,
 };
+use paceline_plan::{Plan, Script};
 use paceline_random::{Purpose, Stream};
+use paceline_record::{ScriptRecord, ScriptStaging};
 
 /// A synchronous run with one server.
 #[derive(Clone)]
@@ -409,4 +411,62 @@ fn workers_that_are_as_fast_as_one_are_not_1_times_faster() {
     said.predict(&|what_if| (what_if == WhatIf::OneWorker).then_some(1.01));
     let alone = &said.alone.as_ref().unwrap().sentence;
     assert!(alone.contains("are about as fast as one would be"), "{alone}");
+}
+
+fn of_script(delegated: Option<&str>) -> RecordedRun {
+    let mut recorded = Model::usual(4).run(40);
+    recorded.params = 30;
+    recorded.script = Some(ScriptRecord {
+        tensors: vec![("first".into(), 10), ("middle".into(), 12), ("last".into(), 8)],
+        staging: vec![ScriptStaging {
+            rank: 0,
+            staging_s: 0.1,
+            ready_s: vec![Some(0.004), None, Some(0.001)],
+        }],
+        observed: delegated.is_none(),
+        ..ScriptRecord::default()
+    });
+    recorded.steps.iter_mut().for_each(|step| step.backward_s = step.compute_s / 2.0);
+    let script = Script {
+        file: "/train.py".into(),
+        sha256: String::new(),
+        args: Vec::new(),
+        python: "python3".into(),
+        apply: "worker".into(),
+        delegated: delegated.map(str::to_owned),
+    };
+    recorded.plan = Some(Plan { workers: 2, script: Some(script), ..Plan::example() });
+    recorded
+}
+
+#[test]
+fn what_a_scripts_own_framework_waits_for_is_said_to_be_unknown() {
+    let said = Explanation::new(&of_script(Some("gloo"))).unwrap();
+    assert_eq!(said.verdict.cause, Cause::NotObserved);
+    assert!(said.verdict.changes.is_empty(), "nothing is advised of what was not seen");
+    let text = said.text();
+    assert!(
+        text.contains("was not observed") && text.contains("Links and waits were not observed"),
+        "{text}"
+    );
+    let rows = &said.sheets()[0].rows;
+    let workers = rows.iter().filter(|row| row[1] == "worker");
+    assert!(
+        workers.clone().count() > 1 && workers.clone().all(|row| row[5..7] == ["not observed"; 2]),
+        "{rows:?}"
+    );
+}
+
+#[test]
+fn gradients_of_a_script_are_sent_from_the_end_and_what_is_late_holds_up_what_lies_before() {
+    let said = Explanation::new(&of_script(None)).unwrap();
+    let at: Vec<(usize, f64)> = said.ready.iter().map(|ready| (ready.from, ready.at)).collect();
+    // Backward is the second half of a pass; one that was not used is known with the last.
+    assert_eq!(at.iter().map(|(from, _)| *from).collect::<Vec<_>>(), [22, 10, 0]);
+    assert!((at[0].1 - 0.625).abs() < 1e-9 && at[1].1 == 1.0 && at[2].1 == 1.0, "{at:?}");
+    let late: Vec<&str> = said.late_gradients.iter().map(|(name, ..)| name.as_str()).collect();
+    assert_eq!(late, ["first", "last"]);
+    assert!(said.text().contains("Gradients that were ready last"));
+    let words = said.verdict.changes.iter().map(|change| change.words().to_string()).collect::<String>();
+    assert!(!words.contains("--batch") && !words.contains("--decoders"), "a script decides that: {words}");
 }

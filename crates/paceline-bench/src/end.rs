@@ -1,6 +1,7 @@
 //! A rank's end of its channels: whole messages out of the parts that a transport moves.
 
 use std::collections::VecDeque;
+use std::ops::Deref;
 use std::time::Instant;
 
 use paceline_train::TrainError;
@@ -16,11 +17,13 @@ pub(crate) const MEMORY: usize = 128 * MESSAGE;
 /// The first byte of the meta data of a part that others follow; of the last one it is the kind of message.
 const PART: u8 = 0;
 
-pub(crate) struct End {
+pub(crate) struct End<B = Vec<f32>> {
     transport: Box<dyn Transport>,
     /// CPU time so far of what this rank is: a process or a thread.
     pub cpu_seconds: fn() -> f64,
-    pub memory: Flat,
+    pub memory: Flat<B>,
+    /// Where bodies are taken in that stay in their sender's memory.
+    room: Vec<f32>,
     /// What errors say where the exchange was.
     pub step: u64,
     events: Vec<Event>,
@@ -34,11 +37,22 @@ pub(crate) struct End {
     pub leaving: usize,
 }
 
-impl End {
-    pub fn new(transport: Box<dyn Transport>, memory: Flat, world: usize, cpu_seconds: fn() -> f64) -> Self {
+impl<B: Deref<Target = [f32]>> End<B> {
+    pub fn new(
+        transport: Box<dyn Transport>,
+        memory: Flat<B>,
+        world: usize,
+        cpu_seconds: fn() -> f64,
+    ) -> Self {
         let (events, inbox) = (Vec::new(), VecDeque::new());
         let (partial, lost) = (vec![0; world], vec![None; world]);
-        Self { transport, cpu_seconds, memory, step: 0, events, inbox, partial, lost, leaving: 0 }
+        let room = Vec::new();
+        Self { transport, cpu_seconds, memory, room, step: 0, events, inbox, partial, lost, leaving: 0 }
+    }
+
+    /// Takes bodies in, out of their sender's memory, as training does.
+    pub fn take_bodies_in(&mut self) {
+        self.room.resize(MESSAGE, 0.0);
     }
 
     /// Queues a message, in parts where it is longer than the messages of training.
@@ -76,13 +90,16 @@ impl End {
                 Event::Sent { .. } => self.leaving -= 1,
                 Event::Message { from, meta, body } => {
                     self.partial[from] += body.len();
+                    if !self.room.is_empty() {
+                        body.copy_to(0, &mut self.room[..body.len()]);
+                    }
                     if meta[0] != PART {
                         let elements = std::mem::take(&mut self.partial[from]);
                         self.inbox.push_back((from, meta[0], elements));
                     }
                 }
                 Event::Lost { rank, cause } => self.lost[rank] = Some(cause),
-                Event::Refused { .. } => {}
+                Event::Refused { .. } | Event::Woken => {}
             }
         }
         Ok(())

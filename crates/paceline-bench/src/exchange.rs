@@ -1,6 +1,7 @@
 //! Measurements of the exchange itself: all-reduce through the real engine, and point to point as its
 //! floor. Every rank times each repetition; a repetition takes as long as its slowest rank.
 
+use std::ops::{Deref, DerefMut};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,11 +10,12 @@ use paceline_launch::{
     EmulatedNetwork, LaunchError, ProcessEvent, RankAccount, RankCommand, RankEvent, RankProcesses, RankTask,
     run,
 };
+use paceline_memory::{Allocator, TensorStorage};
 use paceline_plan::NetworkLimits;
-use paceline_protocol::{Action, Buf, Input, Region, Setup};
+use paceline_protocol::{Action, Buf, Input, Region, Setup, Topology, choose_paths};
 use paceline_record::process;
 use paceline_resolve::Registries;
-use paceline_train::memory::{Bodies, Memory, add};
+use paceline_train::memory::{Bodies, Memory};
 use paceline_train::worker::MESSAGE;
 use paceline_train::{Begin, Engine, Segment, TrainError};
 use paceline_wire::registry::Mesh;
@@ -21,6 +23,7 @@ use paceline_wire::{Interfaces, Key, Source, Span, Transport, identity};
 use serde::{Deserialize, Serialize};
 
 use crate::end::{End, MEMORY};
+use crate::explain::Timed;
 use crate::{channels, ps};
 
 /// Repetitions that are not counted.
@@ -47,6 +50,8 @@ pub enum Task {
     /// A strategy's all-reduce, or point to point.
     #[default]
     Exchange,
+    /// A strategy's all-reduce, with what its time is spent on.
+    Explain,
     /// Messages within pairs of ranks.
     Channel(channels::Task),
     /// Pushes to parameter servers, and pulls.
@@ -92,6 +97,8 @@ pub struct Bench {
     /// Point to point: bytes that each side touches before every exchange, as a pass before it would: what is sent
     /// is then in no core's own cache.
     pub touched: usize,
+    /// Point to point: bodies stay in the sender's memory, and the receiver takes them in from there.
+    pub lent: bool,
     /// Lengths, in elements.
     pub sizes: Vec<usize>,
     /// Seconds per size, roughly.
@@ -112,9 +119,26 @@ pub struct Row {
     pub busbw_bytes_per_s: f64,
 }
 
+/// Rows for people.
+pub fn table(rows: &[Row]) -> String {
+    let mut text =
+        format!("{:>12} {:>12} {:>12} {:>12} {:>12}\n", "bytes", "median µs", "p95 µs", "MB/s", "bus MB/s");
+    for r in rows {
+        text += &format!(
+            "{:>12} {:>12.1} {:>12.1} {:>12.0} {:>12.0}\n",
+            r.bytes,
+            r.seconds_median * 1e6,
+            r.seconds_p95 * 1e6,
+            r.algbw_bytes_per_s / 1e6,
+            r.busbw_bytes_per_s / 1e6
+        );
+    }
+    text
+}
+
 impl Bench {
     /// Repetitions of a size: the same on every rank, without asking.
-    fn repetitions(&self, size: usize) -> usize {
+    pub(crate) fn repetitions(&self, size: usize) -> usize {
         let (latency, rate) = self.network.map_or((40e-6, 0.8e9), |network| {
             (40e-6 + 2e-9 * network.latency_ns as f64, (network.bits_per_s as f64 / 8.0).min(0.8e9))
         });
@@ -122,8 +146,14 @@ impl Bench {
         ((self.seconds / guess) as usize).clamp(5, 5_000)
     }
 
-    fn setup(&self, size: usize, round: usize) -> Setup {
+    fn setup(&self, size: usize, round: usize, registries: &Registries) -> Setup {
+        // Emulated links are between hosts: then each rank has its own.
+        let hosts = if self.network.is_some() { Vec::new() } else { vec![0; self.workers] };
+        let memory = registries.transports.find(&self.transport).is_some_and(|kind| kind.memory);
+        let topology = if hosts.is_empty() { Topology::apart(self.workers) } else { Topology::of(&hosts) };
         Setup {
+            hosts,
+            paths: choose_paths(&topology, memory, false),
             message: MESSAGE,
             generation: round as u32,
             ..Setup::new(self.workers, 0, size, (WARM_UP + self.repetitions(size)) as u64)
@@ -138,14 +168,14 @@ impl Bench {
     pub fn world(&self) -> usize {
         match &self.task {
             Task::Serve(task) => self.workers + task.servers,
-            Task::Exchange | Task::Channel(_) => self.workers,
+            Task::Exchange | Task::Explain | Task::Channel(_) => self.workers,
         }
     }
 
     /// Bytes that are moved however little time was asked for.
     fn least_bytes(&self) -> u64 {
         let elements = match &self.task {
-            Task::Exchange => 0,
+            Task::Exchange | Task::Explain => 0,
             Task::Channel(task) => 6 * task.sizes.iter().sum::<usize>() * self.workers,
             Task::Serve(task) => 2 * task.params * self.workers * (WARM_UP + task.rounds as usize),
         };
@@ -154,19 +184,21 @@ impl Bench {
 
     fn links(&self, rank: usize, registries: &Registries) -> Vec<usize> {
         match &self.task {
-            Task::Exchange => {}
+            Task::Exchange | Task::Explain => {}
             Task::Channel(_) => return channels::links(self.workers, rank),
             Task::Serve(task) => return task.links(self.workers, rank, &registries.protocols),
         }
         match registries.protocols.strategies.find(&self.what) {
-            Some(strategy) => (strategy.links)(&self.setup(1, 0), rank),
+            Some(strategy) => (strategy.links)(&self.setup(1, 0, registries), rank),
             None => vec![1 - rank],
         }
     }
 
     fn play(&self, part: RankPart<'_>) -> Result<Account, TrainError> {
         match &self.task {
-            Task::Exchange => self.exchange(part).map(|times| (RankAccount::default(), times)),
+            Task::Exchange | Task::Explain => {
+                self.exchange(part).map(|times| (RankAccount::default(), times))
+            }
             Task::Channel(task) => task.play(self, part),
             Task::Serve(task) => task.play(self.workers, part),
         }
@@ -185,69 +217,102 @@ impl Bench {
         }
     }
 
-    /// The seconds of every repetition of every size, one after the other.
+    /// The seconds of every repetition of every size, one after the other; then what explains them, if that is asked for.
     fn exchange(&self, part: RankPart<'_>) -> Result<Vec<f32>, TrainError> {
-        let RankPart { rank, transport, registries, .. } = part;
-        let mut all = Vec::new();
+        let RankPart { rank, transport, registries, cpu_seconds } = part;
+        let (mut all, mut figures) = (Vec::new(), Vec::new());
         let Some(strategy) = registries.protocols.strategies.find(&self.what) else {
-            self.point_to_point(rank, transport, &mut all)?;
+            let cpu_seconds = process::thread_cpu_seconds;
+            if self.lent {
+                let storage = self.storage(Allocator::Shared)?;
+                let mut transport = transport;
+                let unlent = |source| TrainError::Memory { numbers: storage.len(), source };
+                if let Some(file) = storage.descriptor_to_read().map_err(unlent)? {
+                    transport.lend(0, file)?;
+                }
+                let mut end = End::new(transport, Flat(storage), self.workers, cpu_seconds);
+                end.take_bodies_in();
+                self.point_to_point(rank, end, |memory, len| memory.0[..len].fill(1.0), &mut all)?;
+            } else {
+                let end = End::new(transport, Flat(Vec::new()), self.workers, cpu_seconds);
+                self.point_to_point(rank, end, |memory, len| *memory = Flat(vec![1.0; len]), &mut all)?;
+            }
             return Ok(all);
         };
-        let participant = |round: usize| strategy.participant(&self.setup(self.sizes[round], round), rank);
+        let participant =
+            |round: usize| strategy.participant(&self.setup(self.sizes[round], round, registries), rank);
         let mut engine = Engine::new(participant(0), transport, self.links(rank, registries), self.workers);
+        let storage = self.storage(if engine.lends() { Allocator::Shared } else { Allocator::Private })?;
+        engine.lend(Buf::Grad, &storage)?;
+        let explained = matches!(self.task, Task::Explain).then_some(cpu_seconds);
+        let mut memory = Timed::new(Flat(storage), explained);
         for (round, &size) in self.sizes.iter().enumerate() {
             if round > 0 {
                 engine = engine.succeed(participant(round), round as u32);
             }
-            self.allreduce(&mut engine, rank, size, &mut all)?;
+            memory.inner.0[..size].fill((rank + 1) as f32);
+            self.allreduce(&mut engine, &mut memory, rank, size, &mut all)?;
+            figures.extend(memory.figures(size, self.repetitions(size)));
         }
-        engine.finish(&mut Flat(Vec::new()))?;
+        engine.finish(&mut memory)?;
+        all.extend(figures);
         Ok(all)
+    }
+
+    /// Memory for the longest message.
+    fn storage(&self, allocator: Allocator) -> Result<TensorStorage, TrainError> {
+        let numbers = self.sizes.iter().copied().max().unwrap_or(0);
+        allocator.zeros(numbers).map_err(|source| TrainError::Memory { numbers, source })
     }
 
     /// All-reduces of one size, checked once and timed after the warm-up.
     fn allreduce(
         &self,
         engine: &mut Engine,
+        memory: &mut Timed<Flat<TensorStorage>>,
         rank: usize,
         size: usize,
         all: &mut Vec<f32>,
     ) -> Result<(), TrainError> {
-        let mut memory = Flat(vec![(rank + 1) as f32; size]);
-        engine.start(&mut memory)?;
-        while let Some(Begin { step, .. }) = engine.next_step(&mut memory)? {
+        engine.start(memory)?;
+        while let Some(Begin { step, .. }) = engine.next_step(memory)? {
+            if step == WARM_UP as u64 {
+                memory.begin();
+            }
             let start = Instant::now();
-            engine.input(Input::GradReady { from: 0 }, &mut memory)?;
-            engine.input(Input::BackwardDone, &mut memory)?;
-            engine.step_over(&mut memory)?;
+            engine.input(Input::GradReady { from: 0 }, memory)?;
+            engine.input(Input::BackwardDone, memory)?;
+            engine.step_over(memory)?;
             if step >= WARM_UP as u64 {
                 all.push(start.elapsed().as_secs_f32());
             }
             if step == 0 {
                 let sum = (self.workers * (self.workers + 1) / 2) as f32;
-                if let Some(wrong) = memory.0.iter().position(|&v| v != sum) {
-                    panic!("rank {rank}: element {wrong} of {size} is {} instead of {sum}", memory.0[wrong]);
+                let numbers = &mut memory.inner.0[..size];
+                if let Some(wrong) = numbers.iter().position(|&v| v != sum) {
+                    panic!("rank {rank}: element {wrong} of {size} is {} instead of {sum}", numbers[wrong]);
                 }
-                memory.0.fill(0.0);
+                numbers.fill(0.0);
             }
         }
         Ok(())
     }
 
-    fn point_to_point(
+    /// Messages of every size; `fill` writes as many elements before each.
+    fn point_to_point<B: Deref<Target = [f32]>>(
         &self,
         rank: usize,
-        transport: Box<dyn Transport>,
+        mut end: End<B>,
+        fill: impl Fn(&mut Flat<B>, usize),
         all: &mut Vec<f32>,
     ) -> Result<(), TrainError> {
-        let memory = Flat(Vec::new());
-        let (peer, mut end) =
-            (1 - rank, End::new(transport, memory, self.workers, process::thread_cpu_seconds));
+        let peer = 1 - rank;
         let mut touched = vec![0u8; self.touched];
         for (size, repetition) in
             self.sizes.iter().flat_map(|&s| (0..WARM_UP + self.repetitions(s)).map(move |r| (s, r)))
         {
-            (end.memory, end.step) = (Flat(vec![1.0; size.min(MEMORY)]), repetition as u64);
+            fill(&mut end.memory, size.min(MEMORY));
+            end.step = repetition as u64;
             if !touched.is_empty() {
                 touched.iter_mut().step_by(LINE).for_each(|byte| *byte = byte.wrapping_add(1));
                 std::hint::black_box(&mut touched);
@@ -346,7 +411,13 @@ impl Bench {
                             let interfaces = interfaces.as_ref().and_then(Interfaces::path);
                             let segment = Segment { from: 0, to: 0, generation: 0 };
                             let addresses = addresses.clone();
-                            let order = RankCommand::Peers { addresses, interfaces, segment, restored: None };
+                            let order = RankCommand::Peers {
+                                addresses,
+                                interfaces,
+                                segment,
+                                restored: None,
+                                script: None,
+                            };
                             processes.tell(rank, &order, &[]).map_err(|source| LaunchError::System {
                                 what: format!("telling rank {rank}"),
                                 source,
@@ -416,22 +487,22 @@ pub fn play(
 }
 
 /// A gradient buffer without a model.
-pub(crate) struct Flat(pub(crate) Vec<f32>);
+pub(crate) struct Flat<B = Vec<f32>>(pub(crate) B);
 
-impl Source for Flat {
+impl<B: Deref<Target = [f32]>> Source for Flat<B> {
     fn slices<'a>(&'a self, span: Span, f: &mut dyn FnMut(&'a [f32])) {
         f(&self.0[span.offset..span.offset + span.len]);
     }
 }
 
-impl Memory for Flat {
+impl<B: DerefMut<Target = [f32]>> Memory for Flat<B> {
     fn compute(&mut self, action: &Action, bodies: Bodies<'_>) -> bool {
         match *action {
             Action::Reduce { dst, src: Region { buf: Buf::Msg(msg), .. } } => {
-                add(&mut self.0[dst.range()], bodies.get(msg));
+                bodies.add_to(msg, 0, &mut self.0[dst.range()]);
             }
             Action::Copy { dst, src: Region { buf: Buf::Msg(msg), .. } } => {
-                self.0[dst.range()].copy_from_slice(bodies.get(msg));
+                bodies.copy_to(msg, 0, &mut self.0[dst.range()]);
             }
             // There is no model to update.
             Action::Apply { .. } => {}

@@ -216,7 +216,7 @@ impl Agent<'_> {
         recording: Option<Recording>,
     ) -> Result<RankProcesses, LaunchError> {
         let address = Some(self.line.local().ip());
-        let orders = orders(plan, &self.run, key, &self.join.folders.0, ranks, address, recording);
+        let orders = orders(plan, &self.run, key, &self.join.folders.0, ranks, address, recording, None);
         let (program, word) = &self.join.program;
         let mut processes = RankProcesses::start_ranks(program, word, orders)?;
         let (news, sender) = (processes.take_news(), self.sender.clone());

@@ -58,24 +58,28 @@ enum TaskLimit {
 /// Refuses a run whose ranks on this machine do not fit; with `joined`, other machines take their part of them.
 pub fn check(
     plan: &TypedPlan<'_>,
-    dataset: &Dataset,
+    dataset: Option<&Dataset>,
     recorded: bool,
     joined: bool,
 ) -> Result<(), LaunchError> {
     let world = plan.workers + plan.servers;
     let ranks = if joined { plan.layout().iter().filter(|host| **host == 0).count() } else { world };
-    let processes = plan.document.strategy != SINGLE && plan.transport.mesh.is_none();
-    let graph = model::graph(plan, dataset)?;
-    let pass = graph.pass_memory().bytes(plan.batch.div_ceil(plan.micro_batches), 1);
-    let model = 2 * size_of::<f32>() * graph.param_count();
-    let own = if processes { dataset.train.memory_bytes() + dataset.test.memory_bytes() } else { 0 };
+    let thread = plan.document.strategy == SINGLE && plan.script.is_none();
+    let processes = !thread && plan.transport.mesh.is_none();
     let base = if processes { PROCESS_BYTES } else { 0 };
+    let mut model = 0;
+    if let Some(dataset) = dataset {
+        let graph = model::graph(plan, dataset)?;
+        let pass = graph.pass_memory().bytes(plan.batch.div_ceil(plan.micro_batches), 1);
+        let own = if processes { dataset.train.memory_bytes() + dataset.test.memory_bytes() } else { 0 };
+        model = own + pass + 2 * size_of::<f32>() * graph.param_count();
+    }
     let demand = Demand {
         ranks: ranks as u64,
         processes,
         recorded,
         threads: plan.threads as u64,
-        bytes: base + (own + model + pass) as u64,
+        bytes: base + model as u64,
     };
     demand.check(&Room::here())
 }

@@ -7,9 +7,10 @@ use std::io::{self, Read, Write};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use paceline_attach::ScriptOptimizer;
 use paceline_plan::{NetworkLimits, Plan};
 use paceline_record::{Batch, FailureKind, Recording};
-use paceline_train::Segment;
+use paceline_train::{Layout, Segment};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -65,6 +66,8 @@ pub enum RankCommand {
         folders: Vec<PathBuf>,
         place: Option<Place>,
         recording: Option<Recording>,
+        /// Where the scripts' own framework meets, if that averages: a port of rank 0's machine.
+        meeting: Option<u16>,
     },
     /// Do a task that is no training.
     Task { task: RankTask, rank: usize, key: [u8; 32] },
@@ -83,7 +86,18 @@ pub enum RankCommand {
         interfaces: Option<String>,
         segment: Segment,
         restored: Option<PackedState>,
+        /// What all scripts have in common, if there are some; the parameters that all start from follow behind.
+        script: Option<ScriptCommon>,
     },
+}
+
+/// What the scripts of a run have in common.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ScriptCommon {
+    /// Their tensors.
+    pub layout: Layout,
+    /// Rank 0's optimiser, where servers need it.
+    pub optimizer: Option<ScriptOptimizer>,
 }
 
 /// An event that a rank reports to the launcher.
@@ -100,7 +114,17 @@ pub enum RankEvent {
     /// Its first step begins.
     Started,
     /// This many steps are done (not every step is reported), with the mean loss of its share and its training clock.
-    Step { step: u64, loss: f64, train_s: f64 },
+    Step { step: u64, samples: u64, loss: Option<f64>, train_s: f64 },
+    /// Its script, a process that leads a group of its own, has been started; or has ended (0).
+    Script { pid: u32 },
+    /// Its script has written a line.
+    Said { line: String },
+    /// Its script is waited for: where it is.
+    Waiting { text: String },
+    /// Its script has attached: what it is; its parameters follow, where they count.
+    Attached { common: ScriptCommon, framework: String },
+    /// Its script has reported figures after this many steps; those that are no numbers are absent.
+    Reported { step: u64, samples: u64, train_s: f64, values: Vec<(String, Option<f64>)> },
     /// It has evaluated its part of the test split after this many steps; the loss is summed over its samples.
     Evaluated { step: u64, train_s: f64, loss: f64, correct: usize, predictions: usize, samples: usize },
     /// Its model, or its part of it, at an evaluation; the numbers follow. Only workers have a training clock.
@@ -159,6 +183,12 @@ pub struct RankAccount {
     pub host: String,
     /// Versions between reading and writing, of every update (servers).
     pub staleness: Vec<u64>,
+    /// Copying gradients in its script.
+    #[serde(default)]
+    pub staging_s: f64,
+    /// Microseconds from the start of backward until each of its script's tensors was final.
+    #[serde(default)]
+    pub ready_us: Vec<u32>,
 }
 
 pub fn write(to: &mut impl Write, message: &impl Serialize, numbers: &[f32]) -> io::Result<()> {

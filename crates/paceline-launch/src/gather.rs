@@ -20,6 +20,9 @@ struct Account {
     curve: Vec<(f64, f64)>,
     /// Loss, hits, predictions and samples of the last one.
     last: Option<(f64, usize, usize, usize)>,
+    /// What a script has reported.
+    #[serde(default)]
+    reported: BTreeMap<String, f64>,
 }
 
 /// The accounts of all ranks.
@@ -34,12 +37,15 @@ pub struct Gather<'a> {
     /// Each rank's numbers: a server's shard; the state of a worker's positions, after its parameters where they
     /// count.
     pub numbers: Vec<Vec<f32>>,
-    order: Order,
+    /// The order of samples; none where scripts have their own.
+    order: Option<Order>,
+    /// Figures of rank 0's script, the last of each name.
+    reported: BTreeMap<String, f64>,
 }
 
 impl<'a> Gather<'a> {
-    /// Nothing yet, or what was there when the run paused; `samples` are those of the training split.
-    pub fn new(plan: &'a Plan, samples: usize, account: Option<&str>) -> Self {
+    /// Nothing yet, or what was there when the run paused; `samples` are those of the training split, if there is one.
+    pub fn new(plan: &'a Plan, samples: Option<usize>, account: Option<&str>) -> Self {
         let world = plan.workers + plan.servers;
         let account: Account = account.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
         let outcome = |(loss, correct, predictions, samples)| Outcome { loss, correct, predictions, samples };
@@ -50,14 +56,16 @@ impl<'a> Gather<'a> {
             last: account.last.map(outcome),
             done: vec![None; world],
             numbers: vec![Vec::new(); world],
-            order: Order::new(plan.seed, samples, plan.global_batch(), plan.total_samples(samples)),
+            order: samples.map(|n| Order::new(plan.seed, n, plan.global_batch(), plan.total_samples(n))),
+            reported: account.reported,
         }
     }
 
     /// What is to be kept at a pause.
     pub fn account(&self) -> String {
         let last = self.last.map(|o| (o.loss, o.correct, o.predictions, o.samples));
-        let account = Account { curve: self.curve.points().to_vec(), last };
+        let reported = self.reported.clone();
+        let account = Account { curve: self.curve.points().to_vec(), last, reported };
         serde_json::to_string(&account).expect("an account is plain data")
     }
 
@@ -97,7 +105,8 @@ impl<'a> Gather<'a> {
     ) {
         self.curve.push(train_s, outcome.accuracy());
         self.last = Some(outcome);
-        let (loss, accuracy, samples) = (outcome.mean_loss(), outcome.accuracy(), self.samples_before(step));
+        let samples = self.samples_before(step, 0);
+        let (loss, accuracy) = (outcome.mean_loss(), outcome.accuracy());
         report(Event::Evaluation { step, samples, train_s, loss, accuracy });
     }
 
@@ -106,9 +115,36 @@ impl<'a> Gather<'a> {
         self.last = Some(outcome);
     }
 
-    /// Samples of the steps before this one.
-    pub fn samples_before(&self, step: u64) -> u64 {
-        self.order.samples_before(step)
+    /// Adds what rank 0's script has reported.
+    pub fn report(
+        &mut self,
+        step: u64,
+        samples: u64,
+        train_s: f64,
+        values: &[(String, Option<f64>)],
+        report: &mut dyn FnMut(Event<'_>),
+    ) {
+        let number = |value: Option<f64>| value.unwrap_or(f64::NAN);
+        self.reported.extend(values.iter().map(|(name, value)| (name.clone(), number(*value))));
+        let told = values.iter().map(|(name, value)| (&name[..], *value)).collect();
+        report(Event::Reported { step, samples, train_s, values: told });
+        let known = |name: &str| values.iter().find(|(n, _)| n == name).map(|(_, value)| number(*value));
+        let (loss, accuracy) = (known("loss"), known("accuracy"));
+        if loss.is_some() || accuracy.is_some() {
+            if let Some(accuracy) = accuracy.filter(|accuracy| accuracy.is_finite()) {
+                self.curve.push(train_s, accuracy);
+            }
+            let (loss, accuracy) = (loss.unwrap_or(f64::NAN), accuracy.unwrap_or(f64::NAN));
+            report(Event::Evaluation { step, samples, train_s, loss, accuracy });
+        }
+    }
+
+    /// Samples of the steps before this one; where scripts have their own data, as many as rank 0 has done for each worker.
+    pub fn samples_before(&self, step: u64, own: u64) -> u64 {
+        match &self.order {
+            Some(order) => order.samples_before(step),
+            None => own * self.plan.workers as u64,
+        }
     }
 
     /// Whether every rank has given its account.
@@ -141,6 +177,11 @@ impl<'a> Gather<'a> {
     pub fn phases(&self, report: &mut dyn FnMut(Event<'_>)) {
         for (rank, done) in self.done[..self.plan.workers].iter().enumerate() {
             let Some(done) = done else { continue };
+            if self.plan.script.is_some() {
+                let seconds = |us: &u32| Some(*us).filter(|us| *us < u32::MAX).map(|us| f64::from(us) * 1e-6);
+                let ready_s = done.ready_us.iter().map(seconds).collect();
+                report(Event::Staging { rank, staging_s: done.staging_s, ready_s });
+            }
             let [data_s, forward_s, backward_s] = done.phases;
             report(Event::Phases {
                 rank,
@@ -165,11 +206,18 @@ impl<'a> Gather<'a> {
         let samples: u64 = self.accounts().map(|d| d.samples).sum();
         let sha = if let Some(model) = model {
             model
-        } else if plan.servers > 0 {
+        } else if plan.servers > 0 && plan.script.is_none() {
             params_sha256(&self.server_params())
         } else {
             self.accounts().next().map_or_else(String::new, |d| d.params_sha256.clone())
         };
+        let own = |name: &str| self.reported.get(name).copied().unwrap_or(f64::NAN);
+        let (final_loss, final_accuracy) = match plan.script {
+            None => (outcome.mean_loss(), outcome.accuracy()),
+            Some(_) => (own("loss"), own("accuracy")),
+        };
+        let mut reported = self.reported.clone();
+        reported.retain(|name, value| name != "loss" && name != "accuracy" && value.is_finite());
         RunResult {
             run: run.to_owned(),
             strategy: plan.strategy.clone(),
@@ -178,8 +226,10 @@ impl<'a> Gather<'a> {
             seconds: Seconds { total: started.seconds(), startup, train },
             samples_per_s: samples as f64 / train,
             train_loss: loss / count.max(1) as f64,
-            final_loss: outcome.mean_loss(),
-            final_accuracy: outcome.accuracy(),
+            final_loss,
+            final_accuracy,
+            reported,
+            exchange_unobserved: plan.delegated(),
             replicas: self.replicas(),
             stopped_at_target: self.stopped_at_target(),
             time_to_accuracy_s: plan.target_accuracy.and_then(|target| self.curve.time_to(target)),
@@ -194,7 +244,8 @@ impl<'a> Gather<'a> {
 
     /// Where reaching the target ended the run, if it did.
     fn stopped_at_target(&self) -> Option<u64> {
-        let planned = self.order.steps().min(self.plan.stop_after_step.unwrap_or(u64::MAX));
+        let planned = self.order.as_ref().map_or(u64::MAX, Order::steps);
+        let planned = planned.min(self.plan.stop_after_step.unwrap_or(u64::MAX));
         let stops = self.plan.stop_at_target && self.reached();
         Some(self.steps()).filter(|steps| stops && *steps < planned)
     }

@@ -42,6 +42,7 @@ mod ranks;
 mod recorder;
 mod rendezvous;
 pub mod run;
+mod scripts;
 mod threads;
 pub mod trial;
 mod watch;

@@ -5,16 +5,18 @@
 //! gone. Dropping them ends and reaps every child.
 
 use std::borrow::Borrow;
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use paceline_wire::identity;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
 use crate::control::{self, RankCommand, RankEvent};
 use crate::error::LaunchError;
@@ -41,6 +43,8 @@ pub struct RankProcesses {
     ranks: Vec<usize>,
     children: Vec<Child>,
     orders: Vec<Option<ChildStdin>>,
+    /// The process groups of the ranks' scripts: they end with the ranks.
+    scripts: Arc<Mutex<HashMap<usize, Pid>>>,
     /// What comes from the ranks.
     pub news: Receiver<ProcessEvent>,
 }
@@ -59,7 +63,8 @@ impl RankProcesses {
     ) -> Result<Self, LaunchError> {
         let _blocked = Blocked::new();
         let (sender, news) = channel();
-        let mut processes = Self { ranks: Vec::new(), children: Vec::new(), orders: Vec::new(), news };
+        let (ranks, children, scripts) = (Vec::new(), Vec::new(), Arc::default());
+        let mut processes = Self { ranks, children, orders: Vec::new(), scripts, news };
         let mut watched = Vec::new();
         for (rank, order) in orders {
             let order = order.borrow();
@@ -93,8 +98,16 @@ impl RankProcesses {
         self.tell(rank, order, &[])?;
         let sender = sender.clone();
         let mut stdout = stdout.expect("standard output is a pipe");
+        let scripts = Arc::clone(&self.scripts);
         std::thread::Builder::new().spawn(move || {
             while let Ok(Some((said, numbers))) = control::read(&mut stdout) {
+                if let RankEvent::Script { pid } = said {
+                    let mut scripts = scripts.lock().unwrap_or_else(PoisonError::into_inner);
+                    match Pid::from_raw(pid as i32) {
+                        Some(group) => scripts.insert(rank, group),
+                        None => scripts.remove(&rank),
+                    };
+                }
                 if sender.send(ProcessEvent::Rank(rank, said, numbers)).is_err() {
                     return;
                 }
@@ -165,6 +178,12 @@ impl RankProcesses {
         for child in &mut self.children {
             // An error means that it has ended already.
             let _ = child.kill();
+        }
+        for (_, group) in self.scripts.lock().unwrap_or_else(PoisonError::into_inner).drain() {
+            // A rank that was killed leaves its script behind, and what that has started.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        for child in &mut self.children {
             let _ = child.wait();
         }
     }

@@ -5,29 +5,31 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
+use paceline_attach::{Gives, ScriptListener, ScriptOptimizer, Takes};
 use paceline_data::{Dataset, Folders};
 use paceline_nn::{Compute, Graph, Outcome};
 use paceline_plan::Plan;
 use paceline_protocol::{ReplicaAgreement, Setup, Strategy};
-use paceline_record::{RankState, process};
+use paceline_record::{FailureKind, RankState, process};
 use paceline_resolve::{Registries, TypedPlan, unknown};
 use paceline_train::server::ServerEvent;
 use paceline_train::worker::WorkerEvent;
 use paceline_train::{
-    Layout, NativeSource, Pause, Segment, SegmentControl, StepGate, Times, TrainError, VERDICT, model,
-    server, worker,
+    GradientSource, GroupOptimiser, Layout, NativeSource, Pause, ScriptSource, Segment, SegmentControl,
+    StepGate, Times, TrainError, Update, VERDICT, model, script_exchange, server, weights, worker,
 };
 use paceline_wire::{Door, Identity, Interfaces, Key, StreamOptions, Transport, WireError, identity};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use sha2::{Digest, Sha256};
 
-use crate::control::{self, RankAccount, RankCommand, RankEvent, RankTask};
+use crate::control::{self, RankAccount, RankCommand, RankEvent, RankTask, ScriptCommon};
 use crate::emulated::EmulatedNetwork;
 use crate::fault;
 use crate::interrupt;
 use crate::liveness;
 use crate::pauses::{pack, unpack};
 use crate::recorder::{self, RankRecorder};
+use crate::scripts;
 
 /// How long ranks may take to find each other.
 const CONNECT: Duration = Duration::from_secs(20);
@@ -35,6 +37,8 @@ const CONNECT: Duration = Duration::from_secs(20);
 const FAR_HANDSHAKE: Duration = Duration::from_secs(5);
 /// Pieces of the wait for a verdict: a process that was suspended has waited no longer than one.
 const VERDICT_PIECES: u32 = 1200;
+/// Parameters of a script's model, as long as it has not attached.
+const UNKNOWN: usize = 1 << 20;
 /// Time between two reports of steps.
 const REPORT: Duration = Duration::from_millis(50);
 
@@ -48,23 +52,56 @@ fn model_hash(plan: &Plan) -> [u8; 32] {
     Sha256::digest(plan.hash().as_bytes()).into()
 }
 
+/// What the ranks of a run train.
+#[derive(Clone)]
+pub(crate) enum RankModel<'a> {
+    /// A network of this program.
+    Native { dataset: &'a Dataset, graph: Arc<Graph> },
+    /// A script's, of which only sizes are known, and how its optimiser is set.
+    Script { layout: Layout, optimizer: Option<ScriptOptimizer> },
+}
+
 /// A rank's view of a run.
 pub(crate) struct RankContext<'a> {
     pub plan: TypedPlan<'a>,
-    pub dataset: &'a Dataset,
-    pub graph: Arc<Graph>,
+    pub model: RankModel<'a>,
     pub strategy: &'static Strategy,
     pub setup: Setup,
     pub rank: usize,
 }
 
 impl<'a> RankContext<'a> {
-    pub fn new(plan: &TypedPlan<'a>, dataset: &'a Dataset, rank: usize) -> Result<Self, TrainError> {
+    /// The view of a rank; of a script nothing is known yet where there is no dataset.
+    pub fn new(plan: &TypedPlan<'a>, dataset: Option<&'a Dataset>, rank: usize) -> Result<Self, TrainError> {
+        let Some(dataset) = dataset else {
+            let unknown = Layout { params: UNKNOWN, ..Layout::default() };
+            return Ok(Self::of_script(plan, unknown, None, rank));
+        };
         let plan = plan.clone();
         let graph = Arc::new(model::graph(&plan, dataset)?);
         let (strategy, setup) =
             (plan.strategy, worker::setup(&plan, &Layout::of(&graph), dataset.train.len()));
-        Ok(Self { plan, dataset, graph, strategy, setup, rank })
+        Ok(Self { plan, model: RankModel::Native { dataset, graph }, strategy, setup, rank })
+    }
+
+    /// The view of a rank of a run whose scripts have attached.
+    pub fn of_script(
+        plan: &TypedPlan<'a>,
+        layout: Layout,
+        optimizer: Option<ScriptOptimizer>,
+        rank: usize,
+    ) -> Self {
+        let plan = plan.clone();
+        let (strategy, setup) = (plan.strategy, worker::setup(&plan, &layout, 0));
+        Self { plan, model: RankModel::Script { layout, optimizer }, strategy, setup, rank }
+    }
+
+    /// Numbers of state that the model has besides its parameters.
+    pub fn state_count(&self) -> usize {
+        match &self.model {
+            RankModel::Native { graph, .. } => graph.state_count(),
+            RankModel::Script { .. } => 0,
+        }
     }
 
     /// The part of the parameters that a server owns.
@@ -85,16 +122,17 @@ impl<'a> RankContext<'a> {
     /// Whether workers stand still at each evaluation but the last until the launcher has said what came of it: where
     /// batch norm's statistics are averaged first, and where steps are made together and a target ends the run.
     pub fn awaits_verdicts(&self) -> bool {
-        let averaged = self.agreement() != ReplicaAgreement::Apart
-            && self.graph.state_count() > 0
-            && self.plan.workers > 1;
-        averaged || self.plan.stop_at_target && self.together()
+        let averaged =
+            self.agreement() != ReplicaAgreement::Apart && self.state_count() > 0 && self.plan.workers > 1;
+        // A script reports when it likes; its target ends the run as a request to stop does.
+        averaged || self.plan.stop_at_target && self.together() && self.plan.script.is_none()
     }
 
     /// Plays the rank's part to the end; `say` takes what it tells, the last thing being its account.
     pub fn play(
         &self,
         transport: Box<dyn Transport>,
+        start: RankStart,
         control: RankControl,
         recorder: &RankRecorder,
         say: &mut dyn FnMut(RankEvent, &[f32]),
@@ -119,9 +157,9 @@ impl<'a> RankContext<'a> {
             if self.awaits_verdicts() { Some(verdict) } else { None };
         let control = &mut SegmentControl { restored, segment, gate, pause, verdict };
         let played = if self.rank < self.plan.workers {
-            self.work(transport, control, recorder, &say)
+            self.work(transport, start, control, recorder, &say)
         } else {
-            self.serve(transport, control, recorder, &say)
+            self.serve(transport, &start, control, recorder, &say)
         };
         recorder.close();
         if let Err(error) = played {
@@ -132,28 +170,50 @@ impl<'a> RankContext<'a> {
     fn work(
         &self,
         transport: Box<dyn Transport>,
+        start: RankStart,
         control: &mut SegmentControl<'_>,
         recorder: &RankRecorder,
         say: &dyn Fn(RankEvent, &[f32]),
     ) -> Result<(), TrainError> {
-        let Self { plan, dataset, strategy, setup, rank, .. } = self;
+        let Self { plan, strategy, setup, rank, .. } = self;
         let compute = Arc::new(Compute::new(plan.threads, plan.pin));
-        let (graph, samples) = (Arc::clone(&self.graph), dataset.train.len());
-        let mut source = NativeSource::new(plan, setup, dataset, graph, Arc::clone(&compute), *rank);
+        let (mut native, mut attached) = (None, start.source);
+        let samples = match &self.model {
+            RankModel::Native { dataset, graph } => {
+                let graph = Arc::clone(graph);
+                native = Some(NativeSource::new(plan, setup, dataset, graph, Arc::clone(&compute), *rank));
+                dataset.train.len()
+            }
+            RankModel::Script { .. } => 0,
+        };
+        if let Some(script) = &mut attached {
+            script.start_from(start.params);
+        }
+        let source: &mut dyn GradientSource = match (&mut native, &mut attached) {
+            (Some(native), _) => native,
+            (None, Some(script)) => script,
+            (None, None) => unreachable!("a worker has a network or a script"),
+        };
         let observer = recorder.observer();
         let job =
             worker::Job { plan, samples, compute, strategy, setup, rank: *rank, observer, traced: false };
         let mut told = Instant::now();
-        let ran = worker::run(&job, &mut source, transport, control, &mut |said| match said {
+        let ran = worker::run(&job, source, transport, control, &mut |said| match said {
             WorkerEvent::Refused(cause) => say(RankEvent::Refused { cause }, &[]),
             WorkerEvent::Started => say(RankEvent::Started, &[]),
-            WorkerEvent::Step { step, row, train_s } => {
+            WorkerEvent::Step { step, samples, row, train_s } => {
                 fault::strike(*rank, step);
                 if told.elapsed() >= REPORT || step == 1 {
                     told = Instant::now();
-                    say(RankEvent::Step { step, loss: row.loss, train_s }, &[]);
+                    let loss = Some(row.loss).filter(|loss| loss.is_finite());
+                    say(RankEvent::Step { step, samples, loss, train_s }, &[]);
                 }
                 recorder.step(row);
+            }
+            WorkerEvent::Reported { step, samples, train_s, values } => {
+                let values =
+                    values.into_iter().map(|(name, value)| (name, Some(value).filter(|v| v.is_finite())));
+                say(RankEvent::Reported { step, samples, train_s, values: values.collect() }, &[]);
             }
             WorkerEvent::Evaluated { step, train_s, outcome } => {
                 let Outcome { loss, correct, predictions, samples } = outcome;
@@ -166,6 +226,7 @@ impl<'a> RankContext<'a> {
         // The last rows come before the account.
         recorder.close();
         let Some(summary) = ran else { return Ok(()) };
+        let (own, beside) = (account(&summary.times, summary.traffic), summary.beside);
         let account = RankAccount {
             steps: summary.steps,
             samples: summary.samples,
@@ -175,9 +236,14 @@ impl<'a> RankContext<'a> {
             params_sha256: model::params_sha256(&summary.params),
             accuracy: summary.accuracy,
             phases: summary.phases,
-            ..account(&summary.times, summary.traffic)
+            staging_s: beside.staging.as_secs_f64(),
+            ready_us: beside.ready_us,
+            cpu_s: own.cpu_s + beside.cpu_s,
+            rss_peak_bytes: own.rss_peak_bytes + beside.rss_peak_bytes,
+            ..own
         };
         // The launcher evaluates the mean of models that differ, and any on samples that evaluations left out.
+        // (A script's own are nobody's to evaluate.)
         let left_out = plan.eval_samples.is_some() && plan.servers == 0 && *rank == 0;
         let params = if summary.accuracy.is_some() || left_out { &summary.params[..] } else { &[] };
         say(RankEvent::Done(Box::new(account)), &[params, &summary.state].concat());
@@ -187,14 +253,32 @@ impl<'a> RankContext<'a> {
     fn serve(
         &self,
         transport: Box<dyn Transport>,
+        start: &RankStart,
         control: &mut SegmentControl<'_>,
         recorder: &RankRecorder,
         say: &dyn Fn(RankEvent, &[f32]),
     ) -> Result<(), TrainError> {
-        let Self { plan, graph, strategy, setup, rank, dataset } = self;
-        let samples = dataset.train.len();
+        let Self { plan, strategy, setup, rank, .. } = self;
+        let (params, frozen) = match &self.model {
+            RankModel::Native { graph, .. } => (&model::start(plan, graph)?.0, weights::frozen(plan, graph)?),
+            RankModel::Script { .. } => (&start.params, Vec::new()),
+        };
+        self.server_update(Arc::new(Compute::new(1, false)))?;
+        let update =
+            &|compute: Arc<Compute>| self.server_update(compute).unwrap_or_else(|_| Update::by_scripts());
         let observer = recorder.observer();
-        let job = server::Job { plan, graph, samples, strategy, setup, rank: *rank, observer, traced: false };
+        let (start, frozen) = (&params[..], &frozen[..]);
+        let job = server::Job {
+            plan,
+            start,
+            frozen,
+            update,
+            strategy,
+            setup,
+            rank: *rank,
+            observer,
+            traced: false,
+        };
         let shard = self.shard();
         let every = self.snapshot_every();
         let shares = setup.shares() as u64;
@@ -225,19 +309,41 @@ impl<'a> RankContext<'a> {
         Ok(())
     }
 
+    /// What a server makes of gradients.
+    fn server_update(&self, compute: Arc<Compute>) -> Result<Update, TrainError> {
+        let (layout, optimizer) = match &self.model {
+            RankModel::Native { dataset, .. } => {
+                return Ok(Update::new(&self.plan, dataset.train.len(), compute));
+            }
+            RankModel::Script { layout, optimizer } => (layout, optimizer),
+        };
+        let (gives, takes) = script_exchange(&self.plan);
+        let ranges: Vec<_> = layout.tensors.iter().map(|tensor| tensor.range.clone()).collect();
+        let described =
+            optimizer.as_ref().filter(|_| gives == Gives::Gradients && takes == Takes::Parameters);
+        let grouped = described.map(|described| {
+            GroupOptimiser::new(described, &self.plan.optimisers, &ranges, compute).map_err(|problem| {
+                let hint = "leave --apply out: then the script's own optimiser makes the updates".into();
+                TrainError::Script { message: problem, hint, kind: FailureKind::Plan }
+            })
+        });
+        Ok(Update::for_scripts(gives, takes, grouped.transpose()?))
+    }
+
     /// Whether the model is evaluated before the end: servers do not see its state.
     pub fn evaluates_on_the_way(&self) -> bool {
         let servers = self.agreement() == ReplicaAgreement::Apart && self.plan.servers > 0;
-        !servers || self.graph.state_count() == 0
+        !servers || self.state_count() == 0
     }
 
     /// Units of work between two snapshots of the servers' model; none where workers evaluate by themselves,
     /// or where the model has state that servers do not see.
     fn snapshot_every(&self) -> Option<u64> {
+        let RankModel::Native { dataset, .. } = &self.model else { return None };
         if self.agreement() != ReplicaAgreement::Apart || !self.evaluates_on_the_way() {
             return None;
         }
-        let per_epoch = self.dataset.train.len().div_ceil(self.plan.global_batch()) as u64;
+        let per_epoch = dataset.train.len().div_ceil(self.plan.global_batch()) as u64;
         Some(self.plan.eval_every.unwrap_or(per_epoch) * self.plan.shares() as u64)
     }
 }
@@ -352,14 +458,33 @@ fn life(
     let door = door.map_err(|e| failed(&e.into()))?;
     say(RankEvent::Bound { address: door.address() }, &[]);
     match order {
-        RankCommand::Config { plan, run, rank, key, folders, recording, .. } => {
+        RankCommand::Config { plan, run, rank, key, folders, recording, meeting, .. } => {
             if plan.pin {
                 keep_to_own_cores(place.map_or(rank, |place| place.index), plan.threads);
             }
             let typed = TypedPlan::new(&plan, registries).map_err(|error| failed(&error.into()))?;
-            let loaded = typed.dataset.load(&Folders(folders), &model::settings(&plan));
-            let dataset = loaded.map_err(|error| failed(&error.into()))?;
-            let context = RankContext::new(&typed, &dataset, rank).map_err(|e| failed(&e))?;
+            let mut dataset = None;
+            if plan.script.is_none() {
+                let kind = typed.dataset().map_err(|error| failed(&error.into()))?;
+                let loaded = kind.load(&Folders(folders), &model::settings(&plan));
+                dataset = Some(loaded.map_err(|error| failed(&error.into()))?);
+            }
+            let mut context = RankContext::new(&typed, dataset.as_ref(), rank).map_err(|e| failed(&e))?;
+            let mut start = RankStart::default();
+            if plan.script.is_some() && rank < plan.workers {
+                let listener: ScriptListener = Arc::new(|event| {
+                    let told = scripts::event(event);
+                    // A launcher that does not listen any more has ended: nothing is left to tell.
+                    let _ = control::write(&mut std::io::stdout().lock(), &told, &[]);
+                });
+                start.source =
+                    Some(scripts::attach(&typed, rank, recording.is_some(), meeting, listener, say)?);
+            }
+            let peers = peers(&mut orders);
+            if let Some(known) = peers.script {
+                start.params = known.params;
+                context = RankContext::of_script(&typed, known.layout, known.optimizer, rank);
+            }
             let identity = Identity {
                 run,
                 rank,
@@ -371,14 +496,18 @@ fn life(
             let links = context.strategy.links_of(&context.setup, rank);
             let emulated = EmulatedNetwork::of(&plan);
             let ranks = place.map_or(identity.world, |place| place.ranks);
-            let mut options = options(ranks * plan.threads, buffer);
+            // A script's rank has a process beside it that computes.
+            let processes = if plan.script.is_some() { 2 } else { 1 };
+            let mut options = options(processes * ranks * plan.threads, buffer);
             if place.is_some() {
                 // Packets between machines may have to be sent again.
                 options.handshake = FAR_HANDSHAKE;
             }
-            let (transport, control) = connect(door, orders, identity, &links, options, emulated)?;
+            let (transport, control) =
+                connect(door, orders, peers.known, identity, &links, options, emulated)?;
             context.play(
                 transport,
+                start,
                 control,
                 &RankRecorder::open(recording, &registries.metrics, recorder::to_launcher),
                 say,
@@ -399,7 +528,8 @@ fn life(
             };
             let emulated = task.network.map(|network| EmulatedNetwork::apart(network, task.world));
             let options = options(task.world, buffer);
-            let (transport, _) = connect(door, orders, identity, &task.links, options, emulated)?;
+            let peers = peers(&mut orders).known;
+            let (transport, _) = connect(door, orders, peers, identity, &task.links, options, emulated)?;
             let (account, times) = play(&task, rank, transport, registries).map_err(|e| failed(&e))?;
             say(RankEvent::Done(Box::new(account)), &times);
         }
@@ -481,22 +611,61 @@ enum PauseCommand {
     Next(Option<Segment>),
 }
 
-/// Waits for everybody's address and connects to the linked ranks. What the launcher says from then on goes to the
-/// control; its end is this process's.
+/// What a rank begins with, where it is no native network: its script, and the parameters that all start from.
+#[derive(Default)]
+pub(crate) struct RankStart {
+    pub source: Option<ScriptSource>,
+    pub params: Vec<f32>,
+}
+
+/// What a rank is told of the others.
+struct PeersKnown {
+    addresses: Vec<String>,
+    interfaces: Option<String>,
+    segment: Segment,
+    restored: Option<RankState>,
+}
+
+/// The same, and what is known of the scripts of the run.
+struct Peers {
+    known: PeersKnown,
+    script: Option<ScriptKnown>,
+}
+
+/// What is known of a run's scripts once all have attached.
+pub(crate) struct ScriptKnown {
+    pub layout: Layout,
+    pub optimizer: Option<ScriptOptimizer>,
+    pub params: Vec<f32>,
+}
+
+/// Waits for everybody's address.
+fn peers(orders: &mut std::io::Stdin) -> Peers {
+    let Ok(Some((RankCommand::Peers { addresses, interfaces, segment, restored, script }, mut numbers))) =
+        control::read(orders)
+    else {
+        paceline_attach::end_scripts();
+        std::process::exit(4)
+    };
+    let script = script.map(|ScriptCommon { layout, optimizer }| {
+        let params = numbers.split_off(numbers.len().saturating_sub(layout.params));
+        ScriptKnown { layout, optimizer, params }
+    });
+    let restored = restored.and_then(|packed| unpack(packed, &numbers));
+    Peers { known: PeersKnown { addresses, interfaces, segment, restored }, script }
+}
+
+/// Connects to the linked ranks. What the launcher says from then on goes to the control; its end is this process's.
 fn connect(
     door: Box<dyn Door>,
     mut orders: std::io::Stdin,
+    peers: PeersKnown,
     identity: Identity,
     links: &[usize],
     options: StreamOptions,
     emulated: Option<EmulatedNetwork>,
 ) -> Result<(Box<dyn Transport>, RankControl), RankEvent> {
-    let Ok(Some((RankCommand::Peers { addresses, interfaces, segment, restored }, numbers))) =
-        control::read(&mut orders)
-    else {
-        std::process::exit(4)
-    };
-    let restored = restored.and_then(|packed| unpack(packed, &numbers));
+    let PeersKnown { addresses, interfaces, segment, restored } = peers;
     let (control, mailbox) = RankControl::new(segment, restored);
     std::thread::spawn(move || {
         while let Ok(Some((command, _))) = control::read(&mut orders) {
@@ -505,6 +674,7 @@ fn connect(
                 let _ = control::write(&mut std::io::stdout().lock(), &answer, &[]);
             }
         }
+        paceline_attach::end_scripts();
         std::process::exit(4);
     });
     let peers: Vec<(usize, String)> = links.iter().map(|&peer| (peer, addresses[peer].clone())).collect();

@@ -102,7 +102,9 @@ impl Ranks {
         let world = plan.workers + plan.servers;
         let layout = if hosts.is_some() { plan.layout() } else { vec![0; world] };
         let ends = vec![None; world];
-        let alone = (plan.document.strategy == SINGLE).then_some(inproc::KIND.mesh).flatten();
+        // A script is a process already, and ends with its rank's.
+        let thread = plan.document.strategy == SINGLE && plan.script.is_none();
+        let alone = thread.then_some(inproc::KIND.mesh).flatten();
         if let Some(mesh) = alone.or(plan.transport.mesh) {
             let local = LocalRanks::Threads(RankThreads::start(scope, launch, mesh(world), sender));
             return Ok(Self { local, layout, hosts, heard, ends, refused: 0 });
@@ -110,7 +112,8 @@ impl Ranks {
         let key = *Key::generate().map_err(TrainError::from)?.as_bytes();
         let of = |host: usize| -> Vec<usize> { (0..world).filter(|&rank| layout[rank] == host).collect() };
         let here = hosts.as_ref().map(|hosts| hosts.here.ip());
-        let orders = orders(plan, launch.run, key, &launch.folders.0, &of(0), here, launch.recording);
+        let orders =
+            orders(plan, launch.run, key, &launch.folders.0, &of(0), here, launch.recording, launch.meeting);
         let mut processes = RankProcesses::start_ranks(&launch.program.0, launch.program.1, orders)?;
         let news = processes.take_news();
         std::thread::spawn(move || {
@@ -303,6 +306,7 @@ impl Ranks {
 }
 
 /// The orders of a machine's ranks.
+#[allow(clippy::too_many_arguments, reason = "an order holds all that a rank needs to know")]
 pub(crate) fn orders(
     plan: &paceline_plan::Plan,
     run: &str,
@@ -311,13 +315,14 @@ pub(crate) fn orders(
     ranks: &[usize],
     address: Option<IpAddr>,
     recording: Option<Recording>,
+    meeting: Option<u16>,
 ) -> Vec<(usize, RankCommand)> {
     let order = |(index, &rank): (usize, &usize)| {
         let place = address.map(|address| Place { address, index, ranks: ranks.len() });
         let (plan, run, folders) = (Box::new(plan.clone()), run.to_owned(), folders.to_vec());
         // Of several ranks on one machine, one tells of it.
         let recording = recording.map(|recording| Recording { host: index == 0, ..recording });
-        (rank, RankCommand::Config { plan, run, rank, key, folders, place, recording })
+        (rank, RankCommand::Config { plan, run, rank, key, folders, place, recording, meeting })
     };
     ranks.iter().enumerate().map(order).collect()
 }

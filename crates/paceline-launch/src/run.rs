@@ -41,8 +41,8 @@ pub struct Launch<'a> {
     pub plan: &'a TypedPlan<'a>,
     /// What its names are looked up in.
     pub registries: &'a Registries,
-    /// The dataset, loaded.
-    pub dataset: &'a Dataset,
+    /// The dataset, loaded; none where scripts have their own.
+    pub dataset: Option<&'a Dataset>,
     /// Where ranks find it.
     pub folders: &'a Folders,
     /// The run's id.
@@ -55,6 +55,13 @@ pub struct Launch<'a> {
     pub checkpointing: &'a CheckpointContext,
     /// What to record of each rank, if anything.
     pub recording: Option<Recording>,
+    /// The port at which the scripts' own framework meets, if that averages.
+    pub meeting: Option<u16>,
+}
+
+/// A free port of this machine, where a script's own framework can meet.
+pub fn meeting_port() -> std::io::Result<u16> {
+    Ok(std::net::TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }
 
 /// The transport that a run asks for, if its buffers can be what it asks for.
@@ -94,6 +101,14 @@ pub fn check_hosts(plan: &Plan, transports: &Registry<TransportKind>, joined: bo
             _ => Ok(()),
         };
     }
+    if let Some(network) = plan.network {
+        return refuse("--network", &network, "emulates links on one machine; --listen has real ones".into());
+    }
+    let hosts = plan.host_count();
+    if hosts < 2 {
+        let problem = "with --listen at least 2 hosts are needed, this one included: --hosts 2".into();
+        return refuse("--hosts", &hosts, problem);
+    }
     let kind = transport(transports, &plan.transport, plan.buffer)?;
     if kind.bind_at.is_none() {
         let far: Vec<_> = transports.iter().filter(|k| k.bind_at.is_some()).map(|k| k.name).collect();
@@ -104,14 +119,6 @@ pub fn check_hosts(plan: &Plan, transports: &Registry<TransportKind>, joined: bo
         );
         return refuse("--transport", &kind.name, problem);
     }
-    if let Some(network) = plan.network {
-        return refuse("--network", &network, "emulates links on one machine; --listen has real ones".into());
-    }
-    let hosts = plan.host_count();
-    if hosts < 2 {
-        let problem = "with --listen at least 2 hosts are needed, this one included: --hosts 2".into();
-        return refuse("--hosts", &hosts, problem);
-    }
     let layout = plan.layout();
     if let Some(idle) = (0..hosts).find(|host| !layout.contains(host)) {
         let problem = format!("host {idle} would have nothing to do; give more --workers or fewer hosts");
@@ -120,9 +127,28 @@ pub fn check_hosts(plan: &Plan, transports: &Registry<TransportKind>, joined: bo
     Ok(())
 }
 
+/// Most ranks of a real run: each is a process, or a thread of one.
+const MOST_PROCESSES: usize = 4096;
+
+/// Whether there can be as many processes as the plan has ranks; virtual time needs none.
+pub fn check_processes(plan: &Plan) -> Result<(), PlanError> {
+    if plan.workers.saturating_add(plan.servers) <= MOST_PROCESSES {
+        return Ok(());
+    }
+    let problem =
+        format!("at most {MOST_PROCESSES} processes in all; `paceline simulate` runs more in virtual time");
+    Err(PlanError::new("--workers", plan.workers, problem))
+}
+
 /// Whether the plan can be run: its strategy, and its evaluations on this dataset.
-pub fn check(plan: &TypedPlan<'_>, registries: &Registries, dataset: &Dataset) -> Result<(), LaunchError> {
-    plan.check_test(dataset.test.len())?;
+pub fn check(
+    plan: &TypedPlan<'_>,
+    registries: &Registries,
+    dataset: Option<&Dataset>,
+) -> Result<(), LaunchError> {
+    if let Some(dataset) = dataset {
+        plan.check_test(dataset.test.len())?;
+    }
     if plan.document.strategy == SINGLE {
         return Ok(());
     }
@@ -146,10 +172,15 @@ pub fn run(
     report: &mut dyn FnMut(Event<'_>),
 ) -> Result<RunResult, LaunchError> {
     let plan = launch.plan;
+    check_processes(plan)?;
     if plan.document.strategy != SINGLE {
         check_hosts(plan, &launch.registries.transports, listen.is_some())?;
     }
     check(plan, launch.registries, launch.dataset)?;
+    if let (Some(_), true) = (plan.strategy.delegated, listen.is_some()) {
+        let problem = "the script's framework meets on this machine: not with --listen";
+        return Err(PlanError::new("--strategy", &plan.document.strategy, problem).into());
+    }
     if plan.restarts > 0 && listen.is_some() {
         let problem = "a machine that is lost does not come back by itself: not with --listen";
         return Err(PlanError::new("--on-loss", "restart", problem).into());
@@ -188,7 +219,8 @@ fn attempt(
         let (done, results) = channel();
         // Snapshots are evaluated beside the run: watching it must not wait.
         scope.spawn(move || {
-            let samples = evaluation_samples(launch.plan, launch.dataset.test.len());
+            let test = launch.dataset.map_or(0, |dataset| dataset.test.len());
+            let samples = evaluation_samples(launch.plan, test);
             for job in to_do {
                 let Snapshot { step, train_s, params, state } = job;
                 let outcome = evaluate(launch, &params, state, &samples, 1);
@@ -206,8 +238,12 @@ fn attempt(
 fn longest_word(launch: &Launch<'_>) -> Result<usize, LaunchError> {
     let context = RankContext::new(launch.plan, launch.dataset, 0)?;
     // Parameters, what the optimiser remembers and what a strategy puts by; and a line for each update.
-    let numbers = 8 * context.setup.params + context.graph.state_count();
-    let updates = 24 * context.setup.end() as usize * launch.plan.shares();
+    let numbers = 8 * context.setup.params + context.state_count();
+    let updates = 24_usize.saturating_mul(context.setup.end() as usize).saturating_mul(launch.plan.shares());
+    if launch.plan.script.is_some() {
+        // How large a script's model is, and what it keeps, is not known yet.
+        return Ok(joining::LARGEST);
+    }
     Ok(joining::DOCUMENT + size_of::<f32>() * numbers + updates)
 }
 

@@ -1,22 +1,26 @@
 //! The ranks of a run as threads of this process: one worker alone, and transports that stay inside a process.
 
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::Scope;
 
+use paceline_attach::ScriptListener;
 use paceline_record::{Batch, Recording};
 use paceline_wire::Transport;
 
-use crate::control::{RankCommand, RankEvent};
+use crate::control::{RankCommand, RankEvent, ScriptCommon};
 use crate::emulated::EmulatedNetwork;
 use crate::pauses::unpack;
 use crate::processes::ProcessEvent;
-use crate::rank::{self, RankContext, RankControl, RankMailbox};
+use crate::rank::{self, RankContext, RankControl, RankMailbox, RankStart, ScriptKnown};
 use crate::ranks::Incoming;
 use crate::recorder::RankRecorder;
 use crate::run::Launch;
+use crate::scripts;
 
-/// What a thread waits for before it begins: its control, and where the emulated hosts' interfaces are, if there are some.
-type Start = (RankControl, Option<String>);
+/// What a thread waits for before it begins: its control, where the emulated hosts' interfaces are, if there are some, and
+/// what is known of the run's scripts.
+type Start = (RankControl, Option<String>, Option<ScriptKnown>);
 
 /// The launcher's end of one thread.
 struct RankThread {
@@ -57,12 +61,22 @@ impl RankThreads {
     /// Gives a rank a command.
     pub(crate) fn tell(&mut self, rank: usize, command: RankCommand, numbers: &[f32]) {
         let thread = &mut self.threads[rank];
-        if let RankCommand::Peers { interfaces, segment, restored, .. } = command {
+        if let RankCommand::Peers { interfaces, segment, restored, script, .. } = command {
+            let split = script
+                .as_ref()
+                .map_or(numbers.len(), |script| numbers.len().saturating_sub(script.layout.params));
+            let (numbers, params) = numbers.split_at(split);
+            let script = script.map(|ScriptCommon { layout, optimizer }| ScriptKnown {
+                layout,
+                optimizer,
+                params: params.to_vec(),
+            });
             let restored = restored.and_then(|packed| unpack(packed, numbers));
             let (control, mailbox) = RankControl::new(segment, restored);
             thread.mailbox = Some(mailbox);
             // A thread that has ended already has said why.
-            let _ = thread.start.take().map(|start| start.send((control, interfaces)));
+            let _ =
+                thread.start.take().is_some_and(|start| start.send((control, interfaces, script)).is_ok());
         } else if let Some(answer) = thread.mailbox.as_ref().and_then(|mailbox| mailbox.deliver(command)) {
             // Whoever gives commands listens.
             let _ = self.events.send(Incoming::Here(ProcessEvent::Rank(rank, answer, Vec::new())));
@@ -104,9 +118,25 @@ fn run(
     started: &Receiver<Start>,
 ) -> Result<(), RankEvent> {
     let (plan, rank) = (launch.plan, events.rank);
-    let context = RankContext::new(plan, launch.dataset, rank).map_err(|error| rank::failed(&error))?;
+    let mut context = RankContext::new(plan, launch.dataset, rank).map_err(|error| rank::failed(&error))?;
+    let mut start = RankStart::default();
+    if plan.script.is_some() && rank < plan.workers {
+        let told = events.events.clone();
+        let listener: ScriptListener = Arc::new(move |event| {
+            let said = ProcessEvent::Rank(rank, scripts::event(event), Vec::new());
+            // After a failure nobody listens any more.
+            let _ = told.send(Incoming::Here(said));
+        });
+        let (recorded, meeting) = (launch.recording.is_some(), launch.meeting);
+        let say = &mut |said, numbers: &[f32]| events.say(said, numbers);
+        start.source = Some(scripts::attach(plan, rank, recorded, meeting, listener, say)?);
+    }
     // A launcher that has given the run up starts nobody.
-    let Ok((control, interfaces)) = started.recv() else { return Ok(()) };
+    let Ok((control, interfaces, script)) = started.recv() else { return Ok(()) };
+    if let Some(ScriptKnown { layout, optimizer, params }) = script {
+        start.params = params;
+        context = RankContext::of_script(plan, layout, optimizer, rank);
+    }
     let options = rank::options(context.setup.world() * plan.threads, None);
     let transport = rank::emulate(transport, EmulatedNetwork::of(plan), interfaces, options)?;
     // Of several ranks in one process, one tells of it.
@@ -117,6 +147,6 @@ fn run(
         shipped.send(Incoming::Here(ProcessEvent::Rank(rank, said, batch.numbers()))).is_ok()
     };
     let recorder = RankRecorder::open(recording, &launch.registries.metrics, || Box::new(ship));
-    context.play(transport, control, &recorder, &mut |said, numbers| events.say(said, numbers));
+    context.play(transport, start, control, &recorder, &mut |said, numbers| events.say(said, numbers));
     Ok(())
 }

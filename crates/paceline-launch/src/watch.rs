@@ -7,20 +7,21 @@ use std::time::{Duration, Instant};
 
 use paceline_data::order;
 use paceline_nn::{Compute, Outcome};
-use paceline_protocol::ReplicaAgreement;
+use paceline_plan::PlanError;
+use paceline_protocol::{Refusal, ReplicaAgreement, SINGLE};
 use paceline_record::event::SCHEMA;
-use paceline_record::{Event, RunResult};
+use paceline_record::{Event, FailureKind, RunResult};
 use paceline_train::model::params_sha256;
 use paceline_train::native::mean;
-use paceline_train::{Replica, TrainError, model};
+use paceline_train::{Replica, TensorLayout, TrainError, USED_TENSORS, model};
 
 use crate::agent;
-use crate::control::{RankCommand, RankEvent};
+use crate::control::{RankCommand, RankEvent, ScriptCommon};
 use crate::error::LaunchError;
 use crate::gather::Gather;
 use crate::liveness::{self, LivenessChange, Missing};
 use crate::pauses::{PauseDecision, Pauses, pack, unpack};
-use crate::rank::{RankContext, role};
+use crate::rank::{RankContext, RankModel, role};
 use crate::ranks::Ranks;
 use crate::run::Launch;
 
@@ -88,6 +89,9 @@ pub(crate) struct Watch<'a> {
     pub(crate) verdicts: Vec<RankCommand>,
     /// How long parts of an evaluation that workers wait for have been missing.
     missing: Missing,
+    /// What each worker's script is, and the parameters of the first one.
+    attached: Vec<Option<ScriptCommon>>,
+    start: Vec<f32>,
     params: usize,
     state: usize,
     /// Snapshots of which parts are missing.
@@ -114,17 +118,20 @@ impl<'a> Watch<'a> {
             "{}" => &checkpoint.parts[0].account[..],
             account => account,
         });
-        let gather = Gather::new(launch.plan, launch.dataset.train.len(), account);
+        let samples = launch.dataset.map(|dataset| dataset.train.len());
+        let gather = Gather::new(launch.plan, samples, account);
         let mut watch = Self {
             pauses: Pauses::new(launch.plan, launch.checkpointing, steps_in_all, together),
             steps_in_all,
             agreement: context.as_ref().map_or(ReplicaAgreement::Apart, RankContext::agreement),
-            state: context.as_ref().map_or(0, |context| context.graph.state_count()),
+            state: context.as_ref().map_or(0, RankContext::state_count),
             together,
             awaited: context.as_ref().is_ok_and(RankContext::awaits_verdicts),
             verdicts: Vec::new(),
             missing: Missing::default(),
             params: context.map_or(0, |context| context.setup.params),
+            attached: vec![None; launch.plan.workers],
+            start: Vec::new(),
             under_way: 0,
             launch,
             gather,
@@ -145,7 +152,8 @@ impl<'a> Watch<'a> {
 
     /// Workers that do not make their steps together end where they can once the target is reached.
     fn look_at_target(&mut self) {
-        if self.launch.plan.stop_at_target && !self.together && self.gather.reached() {
+        let apart = !self.together || self.launch.plan.script.is_some();
+        if self.launch.plan.stop_at_target && apart && self.gather.reached() {
             self.pauses.end_at_target();
         }
     }
@@ -161,6 +169,10 @@ impl<'a> Watch<'a> {
     }
 
     pub(crate) fn announce(&self, report: &mut dyn FnMut(Event<'_>)) {
+        if self.launch.plan.script.is_some() {
+            // How large it is will be known when every script has attached.
+            return;
+        }
         if let Ok(context) = RankContext::new(self.launch.plan, self.launch.dataset, 0) {
             report(Event::Start {
                 schema: SCHEMA,
@@ -179,7 +191,84 @@ impl<'a> Watch<'a> {
         let packed = self.pauses.restored(rank).map(pack);
         let (restored, numbers) = packed.unzip();
         let (addresses, segment) = (self.addresses.clone(), self.pauses.segment());
-        (RankCommand::Peers { addresses, interfaces, segment, restored }, numbers.unwrap_or_default())
+        let script = self.attached.first().and_then(Clone::clone);
+        let mut numbers = numbers.unwrap_or_default();
+        numbers.extend_from_slice(&self.start);
+        (RankCommand::Peers { addresses, interfaces, segment, restored, script }, numbers)
+    }
+
+    /// Whether every rank listens, and every script has attached.
+    fn ready(&mut self) -> Reaction {
+        let attached = self.launch.plan.script.is_none() || self.attached.iter().all(Option::is_some);
+        self.connected = attached && self.addresses.iter().all(|a| !a.is_empty());
+        if self.connected { Reaction::Connect } else { Reaction::Nothing }
+    }
+
+    /// A worker's script has attached; what is wrong with it, if it is another one than the first worker's.
+    fn attach(
+        &mut self,
+        rank: usize,
+        common: ScriptCommon,
+        framework: &str,
+        params: Vec<f32>,
+        report: &mut dyn FnMut(Event<'_>),
+    ) -> Result<Reaction, LaunchError> {
+        let plan = self.launch.plan;
+        if rank == 0 {
+            self.start = params;
+        }
+        self.attached[rank] = Some(common);
+        if let Some((rank, problem)) = self.misfit() {
+            let hint =
+                "all workers run the same script: does its model depend on the rank, or on the machine?";
+            let (role, kind) = (role(plan, rank), FailureKind::Plan);
+            return Err(LaunchError::Failed { role, rank, message: problem, hint: hint.into(), kind });
+        }
+        let reaction = self.ready();
+        if let (Reaction::Connect, Some(Some(common))) = (&reaction, self.attached.first()) {
+            let context = RankContext::of_script(plan, common.layout.clone(), None, 0);
+            let refused = |Refusal { flag, value, problem }| PlanError { flag, value, problem };
+            if plan.document.strategy != SINGLE {
+                context.strategy.check(&context.setup).map_err(refused)?;
+            }
+            self.params = context.setup.params;
+            self.began = Instant::now();
+            // Flags of use are no parameters.
+            let own = common.layout.tensors.iter().filter(|tensor| tensor.name != USED_TENSORS);
+            let tensors: Vec<_> = own.map(|tensor| (&tensor.name[..], tensor.range.len())).collect();
+            report(Event::Start {
+                schema: SCHEMA,
+                run: self.launch.run,
+                plan,
+                plan_sha256: plan.hash(),
+                parameters: tensors.iter().map(|(_, len)| len).sum(),
+                steps: context.setup.end(),
+                kernels: paceline_nn::accel::Level::detect().to_string(),
+            });
+            report(Event::Attached { framework, tensors });
+        }
+        Ok(reaction)
+    }
+
+    /// A worker whose script has other tensors than the first worker's, and which.
+    fn misfit(&self) -> Option<(usize, String)> {
+        let first = self.attached.first()?.as_ref()?;
+        let other = |(rank, common): (usize, &Option<ScriptCommon>)| {
+            let common = common.as_ref().filter(|common| common.layout != first.layout)?;
+            let words = |common: &ScriptCommon| -> Vec<String> {
+                let own = common.layout.tensors.iter().filter(|tensor| tensor.name != USED_TENSORS);
+                own.map(|TensorLayout { name, shape, .. }| format!("{name} {shape:?}")).collect()
+            };
+            let (ours, theirs) = (words(common), words(first));
+            let at =
+                ours.iter().zip(&theirs).position(|(a, b)| a != b).unwrap_or(ours.len().min(theirs.len()));
+            let [own, zero] = [&ours, &theirs].map(|all| all.get(at).map_or("no more", String::as_str));
+            Some((
+                rank,
+                format!("its script has another model than rank 0's: tensor {at} is {own}, there {zero}"),
+            ))
+        };
+        self.attached.iter().enumerate().find_map(other)
     }
 
     /// What to tell every rank if it is to stop early, and all of them know their peers.
@@ -227,8 +316,20 @@ impl<'a> Watch<'a> {
             RankEvent::Bound { address } => {
                 report(Event::Bound { rank, address: &address });
                 self.addresses[rank] = address;
-                self.connected = self.addresses.iter().all(|a| !a.is_empty());
-                return Ok(if self.connected { Reaction::Connect } else { Reaction::Nothing });
+                return Ok(self.ready());
+            }
+            RankEvent::Attached { common, framework } => {
+                return self.attach(rank, common, &framework, numbers, report);
+            }
+            RankEvent::Script { .. } => {}
+            RankEvent::Said { line } => report(Event::Script { rank, line: &line }),
+            RankEvent::Waiting { text } => report(Event::ScriptWait { rank, text: &text }),
+            RankEvent::Reported { step, samples, train_s, values } => {
+                if rank == 0 {
+                    let samples = self.gather.samples_before(step, samples);
+                    self.gather.report(step, samples, train_s, &values, report);
+                    self.look_at_target();
+                }
             }
             RankEvent::Started => {
                 self.begun += 1;
@@ -237,11 +338,12 @@ impl<'a> Watch<'a> {
                     self.began = Instant::now();
                 }
             }
-            RankEvent::Step { step, loss, train_s } => {
+            RankEvent::Step { step, samples, loss, train_s } => {
                 self.steps[rank] = step;
                 if rank == 0 {
-                    let samples = self.gather.samples_before(step);
-                    report(Event::Progress { step, samples, train_s, train_loss: loss });
+                    let samples = self.gather.samples_before(step, samples);
+                    let train_loss = loss.unwrap_or(f64::NAN);
+                    report(Event::Progress { step, samples, train_s, train_loss });
                 }
             }
             RankEvent::Evaluated { step, train_s, loss, correct, predictions, samples } => {
@@ -397,6 +499,10 @@ impl<'a> Watch<'a> {
         let awaited = self.awaited_part();
         let overdue = self.missing.look(now, awaited.is_some(), EVALUATION);
         let (rank, what, limit) = match awaited {
+            // A script may take minutes before it attaches; a notice says so.
+            _ if self.startup.is_none() && self.launch.plan.script.is_some() && !self.connected => {
+                return None;
+            }
             _ if self.startup.is_none() && self.began.elapsed() >= START => {
                 (self.addresses.iter().position(String::is_empty).unwrap_or(0), "begin".into(), START)
             }
@@ -429,7 +535,8 @@ impl<'a> Watch<'a> {
         }
         let (plan, launch) = (self.launch.plan, self.launch);
         let mut model = None;
-        let apart = self.agreement == ReplicaAgreement::Apart;
+        let test = launch.dataset.map_or(0, |dataset| dataset.test.len());
+        let apart = self.agreement == ReplicaAgreement::Apart && launch.dataset.is_some();
         // Workers whose models agree have evaluated the last step themselves, on what evaluations take.
         if apart || plan.eval_samples.is_some() {
             let workers = &self.gather.numbers[..plan.workers];
@@ -439,13 +546,13 @@ impl<'a> Watch<'a> {
             };
             if apart {
                 model = Some(params_sha256(&params));
-                let samples = model::evaluation_samples(plan, launch.dataset.test.len());
+                let samples = model::evaluation_samples(plan, test);
                 let outcome = evaluate(launch, &params, state.clone(), &samples, 1)?;
                 let (steps, train_s) = (self.gather.steps(), self.gather.train_s());
                 self.gather.evaluation(steps, train_s, outcome, report);
             }
             if plan.eval_samples.is_some() {
-                let samples = model::all_samples(launch.dataset.test.len());
+                let samples = model::all_samples(test);
                 // Summed up as it would be if evaluations took them all.
                 let shares = if apart || self.state > 0 { 1 } else { plan.workers };
                 self.gather.final_outcome(evaluate(launch, &params, state, &samples, shares)?);
@@ -464,17 +571,19 @@ pub(crate) fn evaluate(
     samples: &[u32],
     shares: usize,
 ) -> Result<Outcome, TrainError> {
-    let context = RankContext::new(launch.plan, launch.dataset, 0)?;
+    let RankModel::Native { dataset, graph } = RankContext::new(launch.plan, launch.dataset, 0)?.model else {
+        return Ok(Outcome::default());
+    };
     let compute = Arc::new(Compute::new(1, false));
     let mut state = match state {
         Some(state) => state,
-        None => model::start(launch.plan, &context.graph)?.1,
+        None => model::start(launch.plan, &graph)?.1,
     };
-    let mut replica = Replica::new(launch.plan, context.graph, compute);
+    let mut replica = Replica::new(launch.plan, graph, compute);
     let mut total = Outcome::default();
     for share in 0..shares {
         let part = &samples[order::share(samples.len(), share, shares)];
-        total += replica.evaluate(launch.dataset, part, params, &mut state)?;
+        total += replica.evaluate(dataset, part, params, &mut state)?;
     }
     Ok(total)
 }

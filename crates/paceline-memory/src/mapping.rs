@@ -9,8 +9,9 @@ use std::ptr::{self, NonNull};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
-/// The size stays what it is: an access beyond the end of a file that was cut would end the process.
-const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+/// The size stays what it is: an access beyond the end of a file that was cut would end the process. (Seals are never
+/// taken back.)
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
 /// Private memory from this length on asks for huge pages: a pass over it then misses the TLB less often.
 const HUGE: usize = 4 << 20;
@@ -54,28 +55,28 @@ impl Mapping {
         })?;
         ftruncate(&file, len as u64)?;
         fcntl_add_seals(&file, SEALS)?;
-        Ok((Self::map(&file, len)?, file))
+        Ok((Self::map(&file, len, ProtFlags::READ | ProtFlags::WRITE)?, file))
     }
 
     /// Maps a memory file that another process made; nothing of it is believed. `fits` judges its length.
     pub fn open(file: &impl AsFd, fits: impl Fn(usize) -> Result<(), String>) -> io::Result<Self> {
-        let wrong = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
-        // Anything but a memory file has no seals.
-        let seals = fcntl_get_seals(file).unwrap_or(SealFlags::empty());
-        if !seals.contains(SEALS) {
-            let found = seals.bits();
-            return Err(wrong(format!("expected shared memory of sealed size, found seals {found:#x}")));
-        }
-        let len = usize::try_from(fstat(file)?.st_size).unwrap_or(0);
-        fits(len).map_err(wrong)?;
-        Self::map(file, len)
+        Self::map(file, sealed_length(file, fits)?, ProtFlags::READ | ProtFlags::WRITE)
+    }
+
+    /// The same for reading only: writing to it would end this process.
+    pub fn open_to_read(file: &impl AsFd, fits: impl Fn(usize) -> Result<(), String>) -> io::Result<Self> {
+        Self::map(file, sealed_length(file, fits)?, ProtFlags::READ)
+    }
+
+    /// From now on nobody else can map the file to write to it. Who has done so before still can.
+    pub fn seal_against_writers(file: &impl AsFd) -> io::Result<()> {
+        Ok(fcntl_add_seals(file, SealFlags::FUTURE_WRITE | SealFlags::SEAL)?)
     }
 
     /// Maps a file that has and keeps that length.
-    fn map(file: &impl AsFd, len: usize) -> io::Result<Self> {
-        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+    fn map(file: &impl AsFd, len: usize, access: ProtFlags) -> io::Result<Self> {
         // SAFETY: a new mapping at an address of the kernel's choice aliases no memory of this program.
-        Ok(Self::new(unsafe { mmap(ptr::null_mut(), len, access, flags, file, 0) }?, len))
+        Ok(Self::new(unsafe { mmap(ptr::null_mut(), len, access, MapFlags::SHARED, file, 0) }?, len))
     }
 
     fn new(base: *mut std::ffi::c_void, len: usize) -> Self {
@@ -127,6 +128,20 @@ impl Drop for Mapping {
     }
 }
 
+/// The length of a memory file, if that cannot change and fits.
+fn sealed_length(file: &impl AsFd, fits: impl Fn(usize) -> Result<(), String>) -> io::Result<usize> {
+    let wrong = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
+    // Anything but a memory file has no seals.
+    let seals = fcntl_get_seals(file).unwrap_or(SealFlags::empty());
+    if !seals.contains(SEALS) {
+        let found = seals.bits();
+        return Err(wrong(format!("expected shared memory of sealed size, found seals {found:#x}")));
+    }
+    let len = usize::try_from(fstat(file)?.st_size).unwrap_or(0);
+    fits(len).map_err(wrong)?;
+    Ok(len)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -134,7 +149,7 @@ mod tests {
     #[test]
     fn a_file_that_can_shrink_is_refused() {
         // It would turn a read into a signal.
-        for seals in [SealFlags::empty(), SealFlags::GROW, SealFlags::GROW | SealFlags::SHRINK] {
+        for seals in [SealFlags::empty(), SealFlags::GROW, SealFlags::SHRINK] {
             let file = memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
             ftruncate(&file, 4096).unwrap();
             fcntl_add_seals(&file, seals).unwrap();
@@ -142,5 +157,16 @@ mod tests {
             assert!(error.starts_with("expected shared memory of sealed size, found seals"), "{error}");
         }
         assert!(Mapping::open(&std::fs::File::open("/dev/zero").unwrap(), |_| Ok(())).is_err());
+    }
+
+    #[test]
+    fn a_file_that_is_sealed_against_writers_can_only_be_read() {
+        let (ours, file) = Mapping::create(4096).unwrap();
+        Mapping::seal_against_writers(&file).unwrap();
+        assert!(Mapping::open(&file, |_| Ok(())).is_err(), "no new writer");
+        let theirs = Mapping::open_to_read(&file, |_| Ok(())).unwrap();
+        let mut ours = ours;
+        ours.numbers_mut()[7] = 2.5;
+        assert_eq!(theirs.numbers()[7], 2.5);
     }
 }

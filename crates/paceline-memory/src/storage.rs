@@ -57,6 +57,14 @@ impl TensorStorage {
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.file.as_ref().map(|file| file.as_fd())
     }
+
+    /// The descriptor by which others can read the same numbers; nobody else can map them to write from now on. None if
+    /// they are not shared.
+    pub fn descriptor_to_read(&self) -> io::Result<Option<BorrowedFd<'_>>> {
+        let Some(file) = &self.file else { return Ok(None) };
+        Mapping::seal_against_writers(file)?;
+        Ok(Some(file.as_fd()))
+    }
 }
 
 impl Deref for TensorStorage {

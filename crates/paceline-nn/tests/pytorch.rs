@@ -198,7 +198,7 @@ fn compare<T: Precision>(
     let Optimiser { name: ref optimiser, lr, momentum, nesterov, weight_decay } = recording.optimiser;
     let known = Registry::<optim::Optimiser>::default().find(optimiser);
     let optimiser = known.unwrap_or_else(|| panic!("{run}: no optimiser {optimiser}"));
-    let settings = Settings { momentum, nesterov, weight_decay };
+    let settings = Settings { momentum, nesterov, weight_decay, ..Settings::default() };
 
     let compute = Arc::new(Compute::with_level(level, 1, false));
     let mut net = Network::<T>::new(Arc::clone(graph), samples, Arc::clone(&compute));

@@ -16,6 +16,8 @@ pub enum TrainingLength {
     Epochs(f64),
     /// Steps of the full global batch: `steps · workers · batch` samples.
     Steps(u64),
+    /// Until a worker's script has no more work.
+    UntilScriptEnds,
 }
 
 /// Injected slowness: a worker's computation is stretched.
@@ -77,10 +79,44 @@ pub struct Weights {
     pub partial: bool,
 }
 
+/// A program of the user's that computes the gradients in place of a native network.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Script {
+    /// The file, at the same place on every machine.
+    pub file: String,
+    /// SHA-256 of its content, in hexadecimal: every rank must find the same.
+    pub sha256: String,
+    /// What it is started with.
+    pub args: Vec<String>,
+    /// The program that runs it.
+    pub python: String,
+    /// Who updates the parameters: `worker` (the script's own optimiser) or `server`.
+    pub apply: String,
+    /// The backend of the script's own framework, where that averages: then links and waits are not observed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delegated: Option<String>,
+}
+
+/// The averaging path of buckets below a length.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct PathRule {
+    /// The bytes that a bucket has to be below; absent in the last rule, which takes what is left.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub below_bytes: Option<usize>,
+    /// The strategy whose path it is.
+    pub path: String,
+}
+
 /// One run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Plan {
+    /// The script that is trained with; then dataset, model, batch, optimiser and its settings are the script's own, and
+    /// what stands here of them means nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub script: Option<Script>,
     /// Dataset.
     pub data: String,
     /// Side of the squares that images on disk are made to; the dataset's own if absent.
@@ -110,8 +146,11 @@ pub struct Plan {
     pub micro_batches: usize,
     /// Number of servers.
     pub servers: usize,
-    /// Averaging path; `single` for one worker alone.
+    /// Averaging path; `single` for one worker alone, `auto` where each bucket takes one of `paths`.
     pub strategy: String,
+    /// The paths that buckets take, with `auto`: the first one that a bucket's bytes are below.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub paths: Vec<PathRule>,
     /// Consistency model.
     pub sync: String,
     /// Parameters of the strategy and the consistency model, by their flags.
@@ -182,6 +221,45 @@ pub struct Plan {
     pub pin: bool,
 }
 
+/// Settings of native networks, their data and their optimiser.
+const OF_NATIVE: &[&str] = &[
+    "data",
+    "image-size",
+    "window",
+    "decoders",
+    "model-file",
+    "init",
+    "frozen",
+    "shares",
+    "micro-batches",
+    "shard",
+    "batch",
+    "optimizer",
+    "lr",
+    "lr-scaling",
+    "schedule",
+    "warmup",
+    "momentum",
+    "nesterov",
+    "weight-decay",
+    "eval-every",
+    "eval-samples",
+];
+
+/// Settings of this program's own exchange.
+const OF_OWN_EXCHANGE: &[&str] = &[
+    "paths",
+    "averages",
+    "compression",
+    "transport",
+    "buffer",
+    "network",
+    "hosts",
+    "placement",
+    "bucket",
+    "straggler",
+];
+
 fn one() -> usize {
     1
 }
@@ -210,12 +288,16 @@ impl PlanError {
     }
 }
 
+/// Most ranks of a plan, in real or virtual time.
+const MOST_RANKS: usize = 1 << 20;
+
 impl Plan {
     /// Samples that the run trains on, for a training split of `samples`.
     pub fn total_samples(&self, samples: usize) -> u64 {
         match self.work {
             TrainingLength::Epochs(epochs) => (epochs * samples as f64).round() as u64,
             TrainingLength::Steps(steps) => steps.saturating_mul(self.global_batch() as u64),
+            TrainingLength::UntilScriptEnds => u64::MAX,
         }
     }
 
@@ -247,7 +329,8 @@ impl Plan {
         let problem = format!("the training split has only {samples} samples: at most {samples} shares");
         need(self.shares() <= samples, "--shares", &self.shares(), &problem)?;
         let ranks = self.workers.saturating_add(self.servers);
-        need(ranks <= 4096, "--workers", &self.workers, "at most 4096 processes in all")?;
+        let problem = format!("at most {MOST_RANKS} ranks in all");
+        need(ranks <= MOST_RANKS, "--workers", &self.workers, &problem)?;
         self.check_hosts()?;
         need(self.bucket >= size_of::<f32>(), "--bucket", &self.bucket, "at least 4 bytes")?;
         if let Some(Straggler::One { rank, .. }) = self.straggler {
@@ -271,6 +354,7 @@ impl Plan {
         let (flag, value, problem): (_, &dyn ToString, _) = match &self.work {
             TrainingLength::Epochs(epochs) => ("--epochs", epochs, "comes to no sample at all"),
             TrainingLength::Steps(steps) => ("--steps", steps, "at least 1 is needed"),
+            TrainingLength::UntilScriptEnds => ("--steps", &"", ""),
         };
         need(self.total_samples(samples) > 0, flag, value, problem)?;
         if let Some(target) = self.target_accuracy {
@@ -297,6 +381,64 @@ impl Plan {
             self.data
         );
         Err(PlanError::new("--eval-samples", count, problem))
+    }
+
+    /// What is trained, in words.
+    pub fn subject(&self) -> String {
+        match &self.script {
+            Some(_) => self.model.clone(),
+            None => format!("{} on {}", self.model, self.data),
+        }
+    }
+
+    /// How workers average, in words: with `auto`, which buckets take which path.
+    pub fn averaging(&self) -> String {
+        if self.paths.is_empty() {
+            return self.strategy.clone();
+        }
+        format!("{}: {}", self.strategy, self.path_rules())
+    }
+
+    /// Which buckets take which path, in words.
+    fn path_rules(&self) -> String {
+        let rule = |PathRule { below_bytes, path }: &PathRule| match below_bytes {
+            Some(bytes) if bytes.is_multiple_of(1024) => format!("{path} below {} KiB", bytes / 1024),
+            Some(bytes) => format!("{path} below {bytes} bytes"),
+            None => path.clone(),
+        };
+        let rules: Vec<String> = self.paths.iter().map(rule).collect();
+        rules.join(", else ")
+    }
+
+    /// Whether the script's own framework averages: then links and waits are not observed.
+    pub fn delegated(&self) -> bool {
+        self.script.as_ref().is_some_and(|script| script.delegated.is_some())
+    }
+
+    /// The settings that count, by name: with a script, what it decides itself is not among them, and what it is
+    /// started with stands beside the others.
+    pub fn settings(&self) -> serde_json::Map<String, serde_json::Value> {
+        let document = serde_json::to_value(self).expect("a plan is plain data");
+        let serde_json::Value::Object(mut all) = document else { unreachable!("a plan is a table") };
+        if !self.paths.is_empty() {
+            all.insert("paths".into(), self.path_rules().into());
+        }
+        let Some(script) = &self.script else { return all };
+        all.retain(|name, _| !OF_NATIVE.contains(&name.as_str()));
+        if self.delegated() {
+            all.retain(|name, _| !OF_OWN_EXCHANGE.contains(&name.as_str()));
+        }
+        let Script { file, sha256, args, python, apply, delegated: _ } = script;
+        for (name, value) in [
+            ("script", file),
+            ("script-sha256", sha256),
+            ("args", &args.join(" ")),
+            ("python", python),
+            ("apply", apply),
+        ] {
+            all.insert(name.into(), value.clone().into());
+        }
+        all
     }
 
     /// A small plan, for tests to change: one worker trains the mlp on the digits for ten steps.
@@ -399,9 +541,55 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn with_a_script_only_what_is_the_plans_own_counts() {
+        assert_eq!(plan().settings()["batch"], 64);
+        let script = Script {
+            file: "/a/train.py".into(),
+            sha256: "00".into(),
+            args: vec!["--lr".into(), "0.1".into()],
+            python: "python3".into(),
+            apply: "worker".into(),
+            delegated: None,
+        };
+        let ours = Plan { model: "train.py".into(), script: Some(script.clone()), ..plan() };
+        assert_eq!(ours.subject(), "train.py");
+        let settings = ours.settings();
+        assert!(OF_NATIVE.iter().all(|name| !settings.contains_key(*name)), "{settings:?}");
+        assert_eq!((&settings["args"], &settings["transport"]), (&"--lr 0.1".into(), &"tcp".into()));
+        let theirs = Script { delegated: Some("gloo".into()), ..script };
+        let theirs = Plan { script: Some(theirs), ..ours };
+        assert!(theirs.delegated() && !theirs.settings().contains_key("transport"));
+        // Every name is one of a plan.
+        let all = Plan { script: None, ..theirs };
+        let document = serde_json::to_value(&all).unwrap();
+        let left_out = ["paths", "model-file", "init", "frozen", "shares", "micro-batches", "eval-samples"];
+        for name in OF_NATIVE.iter().chain(OF_OWN_EXCHANGE).filter(|name| !left_out.contains(name)) {
+            assert!(document.get(name).is_some(), "{name}");
+        }
+    }
+
+    #[test]
     fn the_hash_tells_plans_apart() {
         assert_eq!(plan().hash(), plan().hash());
         assert_ne!(plan().hash(), Plan { seed: 2, ..plan() }.hash());
         assert_ne!(plan().hash(), Plan { eval_samples: Some(9), ..plan() }.hash());
+        let ring = PathRule { below_bytes: None, path: "ring-allreduce".into() };
+        assert_ne!(plan().hash(), Plan { paths: vec![ring], ..plan() }.hash());
+    }
+
+    #[test]
+    fn the_paths_of_buckets_are_told_in_words_and_absent_where_there_is_no_choice() {
+        let rule = |below_bytes, path: &str| PathRule { below_bytes, path: path.into() };
+        let paths = vec![rule(Some(65_536), "halving-doubling"), rule(None, "ring-allreduce")];
+        let chosen = Plan { strategy: "auto".into(), paths, ..plan() };
+        assert_eq!(chosen.averaging(), "auto: halving-doubling below 64 KiB, else ring-allreduce");
+        let document = serde_json::to_value(&chosen).unwrap();
+        assert_eq!(
+            document["paths"][0],
+            serde_json::json!({"below-bytes": 65_536, "path": "halving-doubling"})
+        );
+        assert_eq!(serde_json::from_value::<Plan>(document).unwrap(), chosen);
+        assert_eq!(plan().averaging(), "single");
+        assert!(serde_json::to_value(plan()).unwrap().get("paths").is_none());
     }
 }

@@ -5,7 +5,7 @@
 use crate::vocabulary::{Action, Actions, Input, MessageHead, Outcome, Participant, Rank, Tag, Time};
 
 /// The phase of the message that a worker leaves: no strategy uses it.
-pub const LEAVE: u16 = u16::MAX - 3;
+pub const LEAVE: u32 = u32::MAX - 3;
 
 /// A participant whose run can end because a worker leaves.
 pub struct Departure {
@@ -71,6 +71,10 @@ impl Participant for Departure {
     fn on(&mut self, now: Time, input: Input, out: &mut Actions) {
         match input {
             Input::Leave => {
+                let step = self.step.unwrap_or_default();
+                return self.leave(now, self.rank, step, None, out);
+            }
+            Input::RunOut if !self.inner.goes_alone() => {
                 let step = self.step.unwrap_or_default();
                 return self.leave(now, self.rank, step, None, out);
             }

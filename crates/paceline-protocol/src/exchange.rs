@@ -3,17 +3,20 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::codec::{Accumulate, Coder};
-use crate::schedule::{Combine, Move, Piece, Schedule};
+use crate::schedule::{
+    CollectiveCall, CollectivePath, Combine, Move, Piece, Schedule, ScheduleOf, SizedPath,
+};
 use crate::setup::{Setup, part, pieces};
+use crate::topology::Topology;
 use crate::vocabulary::{Action, Actions, Buf, MessageHead, MsgId, OpId, Rank, Region, Tag};
 
 /// A collective over lanes of one buffer.
 pub struct Exchange {
-    schedule: Schedule,
     /// Phases from here on are this exchange's rounds.
-    phase: u16,
+    phase: u32,
     generation: u32,
     step: u64,
     lanes: Vec<Lane>,
@@ -32,12 +35,13 @@ pub struct Exchange {
 /// A region that runs the schedule by itself.
 struct Lane {
     region: Region,
+    schedule: Arc<Schedule>,
     state: State,
     /// The next move, and whether its send was made.
     at: usize,
     sent: bool,
-    /// Chunks that are still being sent.
-    leaving: Vec<(OpId, Range<usize>)>,
+    /// What is still being sent.
+    leaving: Vec<(OpId, Piece)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -55,19 +59,65 @@ struct Hops {
     starts: Vec<usize>,
 }
 
-/// The lanes of a run's parameters: pieces of the buckets, in the order in which backward finishes them, cut
-/// so that no message of the schedule is longer than the setup allows.
-pub fn lanes(setup: &Setup, schedule: &Schedule) -> Vec<Range<usize>> {
-    let most = setup.message * schedule.chunks / schedule.piece.max(1);
-    setup.buckets().iter().flat_map(|bucket| pieces(bucket, most)).collect()
+/// What a rank does with each bucket, by its length: schedules are made once and shared.
+pub struct Schedules {
+    make: ScheduleOf,
+    rank: Rank,
+    topology: Topology,
+    paths: Vec<SizedPath>,
+    made: Vec<(usize, Arc<Schedule>)>,
+}
+
+impl Schedules {
+    /// A rank's, of one of a path's two collectives.
+    pub fn new(make: ScheduleOf, setup: &Setup, rank: Rank) -> Self {
+        Self { make, rank, topology: setup.topology(), paths: setup.paths.clone(), made: Vec::new() }
+    }
+
+    /// The schedule for a bucket of so many elements.
+    pub fn of(&mut self, elements: usize) -> Arc<Schedule> {
+        if let Some((_, schedule)) = self.made.iter().find(|(len, _)| *len == elements) {
+            return Arc::clone(schedule);
+        }
+        let bytes = elements * size_of::<f32>();
+        let call = CollectiveCall { topology: &self.topology, bytes, paths: &self.paths };
+        let schedule = Arc::new((self.make)(self.rank, &call));
+        self.made.push((elements, Arc::clone(&schedule)));
+        schedule
+    }
+
+    /// Cuts a range that is exchanged together into lanes, so that no message of its schedule is longer than the
+    /// setup allows.
+    pub fn cut(&mut self, setup: &Setup, range: &Range<usize>) -> Vec<(Range<usize>, Arc<Schedule>)> {
+        let schedule = self.of(range.len());
+        let most = setup.message * schedule.chunks / schedule.piece.max(1);
+        pieces(range, most).into_iter().map(|lane| (lane, Arc::clone(&schedule))).collect()
+    }
+}
+
+/// The lanes of a run's parameters and how a rank sums each: pieces of the buckets, in the order in which backward
+/// finishes them.
+pub fn lanes(
+    setup: &Setup,
+    path: CollectivePath,
+    rank: Rank,
+) -> impl Iterator<Item = (Range<usize>, Arc<Schedule>)> {
+    let mut schedules = Schedules::new(path.reduce, setup, rank);
+    setup.buckets().into_iter().flat_map(move |bucket| schedules.cut(setup, &bucket))
 }
 
 impl Exchange {
     /// An exchange over `lanes`, whose phases begin at `phase`.
-    pub fn new(setup: &Setup, schedule: Schedule, lanes: Vec<Region>, phase: u16) -> Self {
-        let idle = |region| Lane { region, state: State::Idle, at: 0, sent: false, leaving: Vec::new() };
-        Self {
+    pub fn new(setup: &Setup, lanes: impl IntoIterator<Item = (Region, Arc<Schedule>)>, phase: u32) -> Self {
+        let idle = |(region, schedule)| Lane {
+            region,
             schedule,
+            state: State::Idle,
+            at: 0,
+            sent: false,
+            leaving: Vec::new(),
+        };
+        Self {
             phase,
             generation: setup.generation,
             step: 0,
@@ -83,7 +133,7 @@ impl Exchange {
 
     /// Encodes every message, in a scratch buffer of [`Exchange::outbox_len`] elements.
     pub fn with_hops(mut self, coder: Coder, outbox: Buf) -> Self {
-        let lens = self.lanes.iter().map(|lane| coder.words(lane.region.len) + self.schedule.chunks);
+        let lens = self.lanes.iter().map(|lane| coder.words(lane.region.len) + lane.schedule.chunks);
         let starts = lens.scan(0, |at, len| Some(std::mem::replace(at, *at + len))).collect();
         self.hops = Some(Hops { coder, outbox, starts });
         self
@@ -96,7 +146,7 @@ impl Exchange {
 
     /// Elements that [`Exchange::with_hops`] needs.
     pub fn outbox_len(&self, coder: Coder) -> usize {
-        self.lanes.iter().map(|lane| coder.words(lane.region.len) + self.schedule.chunks).sum()
+        self.lanes.iter().map(|lane| coder.words(lane.region.len) + lane.schedule.chunks).sum()
     }
 
     /// Number of lanes.
@@ -151,7 +201,7 @@ impl Exchange {
     /// For whom the first lane that has not ended waits.
     pub fn waiting_for(&self) -> Option<Rank> {
         let lane = self.lanes.get(self.first).filter(|lane| lane.state == State::Running)?;
-        self.schedule.moves.get(lane.at)?.receive.map(|piece| piece.peer)
+        lane.schedule.moves.get(lane.at)?.receive.map(|piece| piece.peer)
     }
 
     /// Gives back every message that is held.
@@ -159,30 +209,31 @@ impl Exchange {
         self.early.drain().for_each(|(_, msg)| out.push(Action::Release(msg)));
     }
 
-    fn tag(&self, lane: usize, round: u16) -> Tag {
+    fn tag(&self, lane: usize, round: u32) -> Tag {
         let (generation, step) = (self.generation, self.step as u32);
         Tag { generation, step, bucket: lane as u32, phase: self.phase + round }
     }
 
     /// The elements of a piece.
     fn of(&self, lane: usize, piece: Piece) -> Region {
-        let Region { buf, .. } = self.lanes[lane].region;
-        let whole = self.lanes[lane].region.range();
-        let chunk = |i| part(&whole, self.schedule.chunks, i);
-        Region::new(buf, chunk(piece.first).start..chunk(piece.first + piece.count - 1).end)
+        let Lane { region, schedule, .. } = &self.lanes[lane];
+        let whole = region.range();
+        let chunk = |i| part(&whole, schedule.chunks, i);
+        Region::new(region.buf, chunk(piece.first).start..chunk(piece.first + piece.count - 1).end)
     }
 
     /// Whether a chunk of the piece is still being sent: it must not change.
     fn leaving(&self, i: usize, piece: Piece) -> bool {
         let chunks = piece.first..piece.first + piece.count;
-        let overlaps = |(_, read): &(OpId, Range<usize>)| read.start < chunks.end && chunks.start < read.end;
+        let overlaps =
+            |(_, read): &(OpId, Piece)| read.first < chunks.end && chunks.start < read.first + read.count;
         self.lanes[i].leaving.iter().any(overlaps)
     }
 
     /// Makes the moves of a lane as far as messages and sends allow; true when the last one is made.
     fn advance(&mut self, i: usize, out: &mut Actions) -> bool {
         while self.lanes[i].state == State::Running {
-            let Some(&step) = self.schedule.moves.get(self.lanes[i].at) else {
+            let Some(&step) = self.lanes[i].schedule.moves.get(self.lanes[i].at) else {
                 if self.patient && !self.lanes[i].leaving.is_empty() {
                     return false;
                 }
@@ -205,13 +256,10 @@ impl Exchange {
     /// Makes one move; false if something is missing.
     fn make(&mut self, i: usize, step: Move, out: &mut Actions) -> bool {
         if let (Some(piece), false) = (step.send, self.lanes[i].sent) {
-            if self.hops.is_some() && self.leaving(i, piece) {
-                return false;
-            }
-            let body = self.body(i, piece, out);
+            let Some(body) = self.body(i, piece, out) else { return false };
             let op = out.send(piece.peer, self.tag(i, step.round), MessageHead::default(), Some(body));
             self.sends.insert(op, i);
-            self.lanes[i].leaving.push((op, piece.first..piece.first + piece.count));
+            self.lanes[i].leaving.push((op, piece));
             self.lanes[i].sent = true;
         }
         let Some(piece) = step.receive else { return true };
@@ -227,19 +275,25 @@ impl Exchange {
         true
     }
 
-    /// What is sent of a piece.
-    fn body(&self, i: usize, piece: Piece, out: &mut Actions) -> Region {
+    /// What is sent of a piece; nothing yet if another code still lies in its place.
+    fn body(&self, i: usize, piece: Piece, out: &mut Actions) -> Option<Region> {
         let src = self.of(i, piece);
-        let Some(Hops { coder, outbox, starts }) = &self.hops else { return src };
+        let Some(Hops { coder, outbox, starts }) = &self.hops else { return Some(src) };
         let before = src.offset - self.lanes[i].region.offset;
         // Codes of neighbouring pieces do not overlap: each chunk has an element to spare for rounding up.
         let offset = starts[i] + coder.words(before) + piece.first;
         let code = Region { buf: *outbox, offset, len: coder.words(src.len) };
+        if self.leaving(i, piece) {
+            // On their way to somebody else, the same chunks cannot have changed: their code is still right.
+            let same = |(_, sent): &(OpId, Piece)| Piece { peer: piece.peer, ..*sent } == piece;
+            let spread = piece.combine == Combine::Replace && self.lanes[i].leaving.iter().any(same);
+            return spread.then_some(code);
+        }
         out.push(Action::Encode { coder: *coder, dst: code, src, feedback: false });
         if piece.combine == Combine::Replace {
             // Everybody must end up with the same numbers, the sender too.
             out.push(Action::Decode { coder: *coder, dst: src, src: code, into: Accumulate::Set });
         }
-        code
+        Some(code)
     }
 }

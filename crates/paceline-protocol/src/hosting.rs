@@ -52,7 +52,7 @@ struct Position {
 impl Hosting {
     /// The positions of a rank.
     pub fn new(strategy: &Strategy, setup: &Setup, rank: Rank) -> Self {
-        let inner = Setup { workers: setup.shares(), shares: None, ..setup.clone() };
+        let inner = setup.between_positions();
         let mut scratch = 0;
         let position = |position| {
             let participant = (strategy.make)(&inner, position);
@@ -83,7 +83,7 @@ impl Hosting {
 
     /// The ranks that a rank's positions exchange messages with.
     pub fn links(strategy: &Strategy, setup: &Setup, rank: Rank) -> Vec<Rank> {
-        let inner = Setup { workers: setup.shares(), shares: None, ..setup.clone() };
+        let inner = setup.between_positions();
         let peers = setup.positions(rank).flat_map(|position| (strategy.links)(&inner, position));
         let mut links: Vec<_> = peers.map(|peer| setup.host(peer)).filter(|host| *host != rank).collect();
         links.sort_unstable();
@@ -232,7 +232,7 @@ impl Participant for Hosting {
                 let lost = Input::Lost(self.setup.positions(rank).start);
                 (0..self.positions.len()).for_each(|i| self.inbox.push_back((i, lost)));
             }
-            Input::Start | Input::StopAt(_) | Input::Leave => {
+            Input::Start | Input::StopAt(_) | Input::Leave | Input::RunOut => {
                 (0..self.positions.len()).for_each(|i| self.inbox.push_back((i, input)));
             }
         }

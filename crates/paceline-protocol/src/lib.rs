@@ -9,6 +9,7 @@
 //! - [`setup`]: what a strategy is told about a run; buckets and shards of the flat buffer
 //! - [`options`]: parameters that users can set; [`consistency`]: when a worker may go on
 //! - `schedule`: the rounds of a collective as data; [`exchange`]: the one executor of schedules
+//! - `topology`: who sits where
 //! - `hosting`: several positions on one rank; `departure`: how a run ends when a worker leaves
 //! - `step_driver`: what the workers of all serverless strategies have in common
 //! - [`collective`]: workers of the exact paths: gradients, weights, codes, factors
@@ -35,6 +36,7 @@ mod schedule;
 pub mod setup;
 mod step_driver;
 mod strategies;
+mod topology;
 mod trace;
 mod vocabulary;
 
@@ -42,11 +44,13 @@ pub use codec::{Accumulate, CODECS, Codec, Coder, Family};
 pub use consistency::{CONSISTENCIES, Consistency};
 pub use memory::{Buffer, Buffers};
 pub use options::{Options, Parameter};
-pub use schedule::{CollectivePath, Combine, Move, Piece, Schedule};
+pub use schedule::{CollectiveCall, CollectivePath, Combine, Move, Piece, Schedule, SizedPath};
 pub use setup::{Averages, Refusal, Setup, Tensor};
 pub use strategies::{
-    COLLECTIVE, Protocols, ReplicaAgreement, SINGLE, STRATEGIES, Strategy, find, ps_messages,
+    AUTO, COLLECTIVE, DELEGATED, Protocols, ReplicaAgreement, SINGLE, STRATEGIES, Strategy, choose_paths,
+    find, ps_messages,
 };
+pub use topology::Topology;
 pub use trace::Trace;
 pub use vocabulary::{
     Action, Actions, Buf, GradientScale, Input, Matrix, MessageHead, MsgId, OpId, Outcome, Participant, Rank,

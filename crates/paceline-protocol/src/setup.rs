@@ -5,6 +5,8 @@ use std::ops::Range;
 use crate::codec::Coder;
 use crate::consistency::Consistency;
 use crate::options::Options;
+use crate::schedule::SizedPath;
+use crate::topology::Topology;
 use crate::vocabulary::{Rank, WorkUnit};
 
 /// What is averaged.
@@ -47,6 +49,10 @@ pub struct Setup {
     /// Shares of a global batch, where they are not one per worker: each is a position of the strategy, and a rank
     /// hosts one or more positions.
     pub shares: Option<usize>,
+    /// The host of each worker; empty if each has one of its own.
+    pub hosts: Vec<usize>,
+    /// What buckets may take, by their bytes, where the strategy is a choice between paths.
+    pub paths: Vec<SizedPath>,
     /// Length of the parameter buffer.
     pub params: usize,
     /// Its tensors, where a strategy looks at them.
@@ -100,6 +106,8 @@ impl Setup {
             workers,
             servers,
             shares: None,
+            hosts: Vec::new(),
+            paths: Vec::new(),
             params,
             tensors: Vec::new(),
             bucket: params,
@@ -155,6 +163,19 @@ impl Setup {
             None => (0..self.workers).find(|rank| self.positions(*rank).contains(&position)).unwrap_or(0),
             Some(shard) => self.server(shard),
         }
+    }
+
+    /// Where positions sit.
+    pub fn topology(&self) -> Topology {
+        let placed = if self.hosts.is_empty() { 0 } else { self.workers };
+        Topology::of_workers(&self.hosts[..placed], self.shares())
+    }
+
+    /// The same run as a protocol between positions, with a rank for each.
+    pub(crate) fn between_positions(&self) -> Self {
+        let topology = self.topology();
+        let hosts = (0..self.shares()).map(|position| topology.seat(position).0).collect();
+        Self { workers: self.shares(), shares: None, hosts, ..self.clone() }
     }
 
     /// Which of the positions of a rank computes a unit: the number of its gradient buffer.

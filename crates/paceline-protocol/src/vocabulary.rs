@@ -72,7 +72,7 @@ pub struct Tag {
     /// The lane (or part) of the flat buffer.
     pub bucket: u32,
     /// Round of a schedule, or kind of message.
-    pub phase: u16,
+    pub phase: u32,
 }
 
 /// The few numbers that travel with a message.
@@ -166,6 +166,8 @@ pub enum Input {
     /// This worker has run out of work: the step that it was asked for will not be computed, and the run ends
     /// before that step for everybody.
     Leave,
+    /// This worker has run out of work: where the others can do without it they go on, elsewhere it leaves.
+    RunOut,
 }
 
 /// How a participant ended.
@@ -449,6 +451,11 @@ impl Actions {
 pub trait Participant: Send {
     /// Takes an input and answers with actions.
     fn on(&mut self, now: Time, input: Input, out: &mut Actions);
+
+    /// Whether the others can go on without this worker: then [`Input::RunOut`] comes to it.
+    fn goes_alone(&self) -> bool {
+        false
+    }
 
     /// Lengths of the scratch buffers it needs.
     fn scratch(&self) -> Vec<usize> {

@@ -1,9 +1,10 @@
 //! The events of a run. As JSON, each is one line whose `type` says which it is.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use paceline_plan::Plan;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::failure::FailureKind;
 use crate::row::Batch;
@@ -35,16 +36,18 @@ pub struct EventLine<'a, T: Serialize> {
 /// One fact of a run. Times are in seconds, `train_s` by the training clock.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "type", rename_all = "kebab-case")]
+#[allow(clippy::large_enum_variant, reason = "an event is passed on at once, and kept by nobody")]
 #[allow(missing_docs, reason = "what an event reports says what its fields are")]
 pub enum Event<'a> {
     /// The run begins: version of the schema ([`SCHEMA`]), the run's id, its plan and the plan's SHA-256, length of the
-    /// parameter buffer, steps of the whole run, instruction set of the kernels.
+    /// parameter buffer, steps of the whole run (null: until a script ends), instruction set of the kernels.
     Start {
         schema: u32,
         run: &'a str,
         plan: &'a Plan,
         plan_sha256: String,
         parameters: usize,
+        #[serde(serialize_with = "known_end")]
         steps: u64,
         kernels: String,
     },
@@ -68,6 +71,18 @@ pub enum Event<'a> {
         wait_for_s: Vec<f64>,
         apply_s: f64,
     },
+    /// The scripts of the workers have attached: what they compute with, and the names and lengths of their tensors, in
+    /// the order of the parameters.
+    Attached { framework: &'a str, tensors: Vec<(&'a str, usize)> },
+    /// The script of a rank has written a line.
+    Script { rank: usize, line: &'a str },
+    /// The script of a rank is waited for: where it is.
+    ScriptWait { rank: usize, text: &'a str },
+    /// Rank 0's script has reported figures; those that are no numbers are null.
+    Reported { step: u64, samples: u64, train_s: f64, values: BTreeMap<&'a str, Option<f64>> },
+    /// What a worker's script spent on copying gradients, in seconds in all, and how long after the start of backward each
+    /// tensor was final in the last step that it told of, in the order of the parameters; null where it was not used.
+    Staging { rank: usize, staging_s: f64, ready_s: Vec<Option<f64>> },
     /// The run waits at an address for other machines: how many hosts it needs, the launcher's included, and how many
     /// are there.
     Waiting { hosts: usize, joined: usize, address: &'a str },
@@ -142,6 +157,12 @@ pub struct RunResult {
     pub params_sha256: String,
     /// How old the parameters were that updates came from.
     pub staleness: Staleness,
+    /// Further figures that rank 0's script has reported, the last of each name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub reported: BTreeMap<String, f64>,
+    /// Whether a script's own framework averaged: then bytes, sending and waiting were not observed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub exchange_unobserved: bool,
     /// Rows of the record that there was no room for, steps, samples and traces together.
     #[serde(default)]
     pub dropped_rows: u64,
@@ -150,6 +171,12 @@ pub struct RunResult {
     /// What only simulated runs tell.
     #[serde(flatten)]
     pub simulated: Option<Box<SimulationDetails>>,
+}
+
+/// Steps of a run; of one that ends when a script does, nobody knows them.
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
+fn known_end<S: Serializer>(steps: &u64, to: S) -> Result<S::Ok, S::Error> {
+    Some(steps).filter(|steps| **steps != u64::MAX).serialize(to)
 }
 
 /// A number; what is none is written as null.

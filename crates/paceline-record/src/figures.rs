@@ -103,6 +103,11 @@ fn total(result: &RunResult, of: fn(&RankTotals) -> f64) -> Option<f64> {
     Some(result.ranks.iter().map(of).sum())
 }
 
+/// A result that knows what was exchanged: not where a script's own framework averaged.
+fn observed(result: &RunResult) -> Option<&RunResult> {
+    Some(result).filter(|result| !result.exchange_unobserved)
+}
+
 /// The figure that says how much of a run is exchange.
 pub const WAIT_SHARE: &str = "wait_share";
 
@@ -145,16 +150,16 @@ pub static FIGURES: &[RunFigure] = &[
         .of_commands("CPU time of the program and all that it started and waited for")
         .read(|r| total(r, |rank| rank.cpu_s)),
     less("sent_bytes", "bytes", Amount, "sent by all ranks")
-        .read(|r| total(r, |rank| rank.sent_bytes as f64))
+        .read(|r| observed(r).and_then(|r| total(r, |rank| rank.sent_bytes as f64)))
         .predicted(Timing),
     less("received_bytes", "bytes", Amount, "received by all ranks")
-        .read(|r| total(r, |rank| rank.received_bytes as f64))
+        .read(|r| observed(r).and_then(|r| total(r, |rank| rank.received_bytes as f64)))
         .predicted(Timing),
     less("rss_peak_bytes", "bytes", Amount, "peak memory of the largest rank")
         .of_commands("most memory of the process tree at a moment, sampled five times a second")
         .read(|r| r.ranks.iter().map(|rank| rank.rss_peak_bytes as f64).reduce(f64::max)),
     less(WAIT_SHARE, "", Amount, "part of the workers' time in which they send or wait for others, 0 to 1")
-        .read(|r| wait_share(&r.ranks)),
+        .read(|r| observed(r).and_then(|r| wait_share(&r.ranks))),
     less("staleness.mean", "versions", Amount, "mean age of parameters").read(|r| Some(r.staleness.mean)),
     less("staleness.p95", "versions", Amount, "95th percentile of the age of parameters")
         .read(|r| Some(r.staleness.p95)),
@@ -182,6 +187,9 @@ pub const COST: &str = "cost";
 
 /// Begins the figures that `paceline infer` measures after a run.
 pub const INFER: &str = "infer.";
+
+/// Begins the figures that a script reports: `reported.perplexity` is the last `run.report(perplexity=…)` of rank 0.
+pub const REPORTED: &str = "reported.";
 
 /// Units of names that the registry does not have, by how they end.
 const UNITS: &[(&str, &str)] = &[

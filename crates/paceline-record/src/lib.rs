@@ -9,6 +9,7 @@
 //! - [`metric`]: the registry of what is sampled, and the readers
 //! - `recorder`, `observer`: recording inside a rank, beside the thread that trains
 //! - [`process`], `machine`, `site`: this process, this machine, and both together
+//! - `script_record`: what the record says of the scripts of a run
 //! - `tree`: what another program and its children take
 //! - `table`: the registry of the store's tables
 //! - [`store`]: the database of runs, and the one writer of each run
@@ -33,6 +34,7 @@ mod observer;
 pub mod process;
 mod recorder;
 mod row;
+mod script_record;
 mod site;
 pub mod store;
 mod table;
@@ -50,7 +52,8 @@ pub use machine::Machine;
 pub use observer::Observer;
 pub use recorder::{Recorder, Recording, SAMPLE_HZ, Ship, WaitForRoom};
 pub use row::{Batch, NOBODY, RankSample, StepRow, TraceKind, TraceRow};
+pub use script_record::{NOT_OBSERVED, ScriptRecord, ScriptReport, ScriptStaging};
 pub use store::{NewRun, Record, RecordError, RunLabels, Store};
 pub use table::{Column, Table, VIEWS, tables};
 pub use tree::{ProcessTree, TreeSummary};
-pub use words::{EventWords, plan_lines};
+pub use words::{EventWords, plan_lines, short as short_number};

@@ -114,7 +114,7 @@ fn below(root: u32) -> Vec<u32> {
 }
 
 /// What a process has taken, and when it was born in the kernel's ticks.
-fn read(pid: u32) -> Option<(Reading, u64)> {
+pub(crate) fn read(pid: u32) -> Option<(Reading, u64)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name is in parentheses and may hold anything.
     let (head, tail) = stat.rsplit_once(") ")?;

@@ -1,6 +1,6 @@
 //! What a run reports, in words: a line for an event, a summary for its end.
 
-use paceline_plan::Plan;
+use paceline_plan::{Plan, TrainingLength};
 
 use crate::event::{Event, RunResult};
 
@@ -13,20 +13,49 @@ pub struct EventWords {
     /// Where the workers' time went: sums over the workers, in the order of [`PHASES`].
     phases: [f64; PHASES.len()],
     workers: f64,
+    /// Whether a script is trained.
+    scripted: bool,
 }
 
 impl EventWords {
     /// Takes an event in; what it says, where that is worth a line.
     pub fn line(&mut self, event: &Event<'_>) -> Option<String> {
+        if let Event::Start { plan, .. } = event {
+            self.scripted = plan.script.is_some();
+        }
         Some(match *event {
+            Event::Start { plan, parameters, steps, .. } if plan.script.is_some() => {
+                let length = match plan.work {
+                    TrainingLength::UntilScriptEnds => "until the script ends".into(),
+                    _ => format!("{steps} steps"),
+                };
+                let threads = if plan.threads == 1 { "thread" } else { "threads" };
+                let subject = plan.subject();
+                format!("{subject}: {parameters} parameters, {length}, {} {threads} each", plan.threads)
+            }
+            Event::Attached { framework, .. } if !framework.is_empty() => {
+                format!("every script has attached ({framework})")
+            }
+            Event::Script { rank: 0, line } => line.to_owned(),
+            Event::Script { rank, line } => format!("[{rank}] {line}"),
+            Event::ScriptWait { rank, text } => format!("waiting for rank {rank}: {text}"),
+            Event::Reported { step, train_s, ref values, .. } => {
+                let value = |(name, value): (&&str, &Option<f64>)| match value {
+                    Some(value) => format!("  {name} {}", short(*value)),
+                    None => format!("  {name} no number"),
+                };
+                let values: String = values.iter().map(value).collect();
+                format!("step {step:>6}  {train_s:>8.2} s{values}")
+            }
             Event::Start { plan, parameters, steps, ref kernels, .. } => format!(
-                "{} on {}: {parameters} parameters, {steps} steps of {} samples, {} {} ({kernels})",
-                plan.model,
-                plan.data,
+                "{}: {parameters} parameters, {steps} steps of {} samples, {} {} ({kernels})",
+                plan.subject(),
                 plan.global_batch(),
                 plan.threads,
                 if plan.threads == 1 { "thread" } else { "threads" },
             ),
+            // A script's own report has said so.
+            Event::Evaluation { .. } if self.scripted => return None,
             Event::Evaluation { step, train_s, loss, accuracy, .. } => {
                 let percent = 100.0 * accuracy;
                 format!("step {step:>6}  {train_s:>8.2} s  test loss {loss:.4}  accuracy {percent:.2}%")
@@ -79,13 +108,18 @@ impl EventWords {
 
     /// What came of the run, and where its time went.
     pub fn summary(&self, result: &RunResult) -> String {
-        let mut text = format!(
-            "accuracy {:.2}% on the test split (loss {:.4}) after {} samples in {} steps\n\
-             training {:.2} s at {:.0} samples/s, startup {:.2} s, peak memory {:.0} MB\n",
-            100.0 * result.final_accuracy,
-            result.final_loss,
-            result.samples,
-            result.steps,
+        let mut text = match self.scripted {
+            false => format!(
+                "accuracy {:.2}% on the test split (loss {:.4}) after {} samples in {} steps\n",
+                100.0 * result.final_accuracy,
+                result.final_loss,
+                result.samples,
+                result.steps
+            ),
+            true => reported(result),
+        };
+        text += &format!(
+            "training {:.2} s at {:.0} samples/s, startup {:.2} s, peak memory {:.0} MB\n",
             result.seconds.train,
             result.samples_per_s,
             result.seconds.startup,
@@ -108,10 +142,38 @@ impl EventWords {
     }
 }
 
+/// What a script has reported, in words.
+fn reported(result: &RunResult) -> String {
+    let mut words = Vec::new();
+    if result.final_accuracy.is_finite() {
+        words.push(format!("accuracy {:.2}%", 100.0 * result.final_accuracy));
+    }
+    if result.final_loss.is_finite() {
+        words.push(format!("loss {}", short(result.final_loss)));
+    }
+    words.extend(result.reported.iter().map(|(name, value)| format!("{name} {}", short(*value))));
+    let (samples, steps) = (result.samples, result.steps);
+    match words.is_empty() {
+        true => format!(
+            "nothing was reported (run.report(accuracy=…)) after {samples} samples in {steps} steps\n"
+        ),
+        false => format!("{} after {samples} samples in {steps} steps\n", words.join(", ")),
+    }
+}
+
+/// A figure whose size is not known before, in at most five digits.
+pub fn short(value: f64) -> String {
+    match value.abs() {
+        size if size != 0.0 && !(1e-3..1e6).contains(&size) => format!("{value:.3e}"),
+        size if size >= 100.0 => format!("{value:.1}"),
+        _ => format!("{value:.4}"),
+    }
+}
+
 /// What a plan says, a line each.
 pub fn plan_lines(plan: &Plan) -> String {
-    let document = serde_json::to_value(plan).expect("a plan is plain data");
-    let all = document.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());
+    let settings = plan.settings();
+    let all = settings.iter().filter(|(_, value)| !value.is_null());
     let text = |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), Into::into);
     all.map(|(name, value)| format!("\n  {name} {}", text(value))).collect()
 }

@@ -27,7 +27,7 @@ pub fn command_line(verb: &str, settings: &PlanSettings, more: &[String]) -> Opt
         }
     }
     let mut words = vec!["paceline".to_owned(), verb.to_owned()];
-    for (setting, text) in settings.iter().filter(|(setting, _)| setting.name != "seed") {
+    for (setting, text) in settings.iter().filter(|(setting, _)| !["seed", "args"].contains(&setting.name)) {
         if !kept.given(setting.name) && !INIT.contains(&setting.name) {
             continue;
         }
@@ -47,6 +47,11 @@ pub fn command_line(verb: &str, settings: &PlanSettings, more: &[String]) -> Opt
     }
     words.extend(["--seed".into(), settings.text("seed")?.to_owned()]);
     words.extend_from_slice(more);
+    let arguments = settings.script_args().ok()?;
+    if !arguments.is_empty() {
+        words.push("--".into());
+        words.extend(arguments);
+    }
     Some(words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" "))
 }
 

@@ -32,7 +32,10 @@ pub use command::{command_line, quoted};
 pub use config::RunConfig;
 pub use environment::{data_folders, own_data_folder, store_folder, variable};
 pub use registries::Registries;
-pub use resolve::{DEFAULT_EPOCHS, model_description, resolve};
-pub use settings::{PlanSettings, SettingError};
+pub use resolve::{
+    AUTO_TRANSPORT, DEFAULT_EPOCHS, OWN_CONDITIONS, OWN_EXCHANGE, auto_transport, model_description, paths,
+    resolve,
+};
+pub use settings::{PlanSettings, SCRIPT_ARGUMENT, SettingError};
 pub use table::{RunSetting, SettingKind, SettingSection, SettingTable, byte_count};
 pub use typed::{TypedPlan, unknown};

@@ -6,8 +6,10 @@ use std::path::Path;
 
 use paceline_data::{BadSetting, DatasetSettings, Sharding};
 use paceline_nn::Schedule;
-use paceline_plan::{Hosts, NetworkLimits, Plan, PlanError, TrainingLength, Weights};
-use paceline_protocol::{Averages, Coder, Options, Refusal, SINGLE};
+use paceline_plan::{Hosts, NetworkLimits, PathRule, Plan, PlanError, Script, TrainingLength, Weights};
+use paceline_protocol::{AUTO, Averages, Coder, Options, Refusal, SINGLE, Topology, choose_paths};
+use paceline_registry::Registry;
+use paceline_wire::TransportKind;
 
 use crate::registries::Registries;
 use crate::settings::PlanSettings;
@@ -16,6 +18,9 @@ use crate::typed::unknown;
 
 /// Epochs that are trained where nothing else is set.
 pub const DEFAULT_EPOCHS: f64 = 5.0;
+
+/// What stands for the dataset where a script has its own.
+pub const SCRIPT_DATA: &str = "script";
 
 /// Longest model file that is read, in bytes.
 const LONGEST_MODEL_FILE: u64 = 1 << 20;
@@ -28,14 +33,21 @@ fn refuse(Refusal { flag, value, problem }: Refusal) -> PlanError {
 /// wrong with it whatever the dataset holds.
 pub fn resolve(given: &PlanSettings) -> Result<Plan, PlanError> {
     given.check_pairs()?;
+    let script = given.path("script").map(|file| script(file, given)).transpose()?;
     let (workers, servers): (usize, usize) = (given.required("workers")?, given.required("servers")?);
     let sync: String = given.required("sync")?;
     let lr_scaling: String = given.required("lr-scaling")?;
     let shares: Option<usize> = given.optional("shares")?.filter(|shares| *shares != workers);
     let alone = shares.unwrap_or(workers) == 1 && servers == 0;
-    let strategy = given.text("strategy").unwrap_or(if alone { SINGLE } else { "ring-allreduce" }).to_owned();
+    let strategy = match given.text("strategy") {
+        None | Some(AUTO) if alone => SINGLE,
+        given => given.unwrap_or(AUTO),
+    };
+    let strategy = strategy.to_owned();
     let model_file = given.path("model-file").map(model_description).transpose()?;
     let (options, averages) = strategy_options(given, &strategy, &sync)?;
+    let delegated = given.registries().protocols.of_plan(&strategy).and_then(|strategy| strategy.delegated);
+    let script = script.map(|script| Script { delegated: delegated.map(str::to_owned), ..script });
     let consistencies = &given.registries().protocols.consistencies;
     let whole_batches = consistencies.find(&sync).is_none_or(|model| model.whole_batches);
     if !whole_batches && lr_scaling == "linear" {
@@ -43,18 +55,20 @@ pub fn resolve(given: &PlanSettings) -> Result<Plan, PlanError> {
         return Err(refuse(Refusal::new("--lr-scaling", "linear", problem)));
     }
     let epochs = || given.optional("epochs").map(|epochs| epochs.unwrap_or(DEFAULT_EPOCHS));
-    let plan = Plan {
+    let open = script.is_some() && !given.given("steps");
+    let mut plan = Plan {
         options: options.0,
         averages: given.text("averages").unwrap_or(averages.name()).into(),
         compression: given.optional::<Coder>("compression")?.map(|coder| coder.to_string()),
         shard: given.required::<Sharding>("shard")?.to_string(),
-        data: given.required("data")?,
+        data: if script.is_some() { SCRIPT_DATA.into() } else { given.required("data")? },
         image_size: given.optional("image-size")?,
         window: given.optional("window")?,
         decoders: given.optional("decoders")?,
-        model: match &model_file {
-            Some((name, _)) => name.clone(),
-            None => given.required("model")?,
+        model: match (&script, &model_file) {
+            (Some(script), _) => file_name(Path::new(&script.file)),
+            (_, Some((name, _))) => name.clone(),
+            _ => given.required("model")?,
         },
         model_file: model_file.map(|(_, text)| text),
         init: given.path("init").map(|file| weights(file, given.given("init-partial"))).transpose()?,
@@ -64,8 +78,9 @@ pub fn resolve(given: &PlanSettings) -> Result<Plan, PlanError> {
         micro_batches: given.required("micro-batches")?,
         servers,
         strategy,
+        paths: Vec::new(),
         sync,
-        transport: given.required("transport")?,
+        transport: transport(given, alone)?,
         buffer: given.read("buffer", byte_count)?,
         network: given.optional::<NetworkLimits>("network")?,
         hosts: given.optional::<Hosts>("hosts")?,
@@ -73,7 +88,8 @@ pub fn resolve(given: &PlanSettings) -> Result<Plan, PlanError> {
         bucket: given.read("bucket", byte_count)?.unwrap_or_default(),
         straggler: given.optional("straggler")?,
         stop_after_step: given.optional("stop-after-step")?,
-        batch: given.required("batch")?,
+        // How many samples a script takes is known once it runs.
+        batch: if script.is_some() { 1 } else { given.required("batch")? },
         optimizer: given.required("optimizer")?,
         lr: given.required("lr")?,
         lr_scaling,
@@ -83,6 +99,7 @@ pub fn resolve(given: &PlanSettings) -> Result<Plan, PlanError> {
         nesterov: given.given("nesterov"),
         weight_decay: given.required("weight-decay")?,
         work: match given.optional("steps")? {
+            None if open => TrainingLength::UntilScriptEnds,
             Some(steps) => TrainingLength::Steps(steps),
             None => TrainingLength::Epochs(epochs()?),
         },
@@ -96,10 +113,50 @@ pub fn resolve(given: &PlanSettings) -> Result<Plan, PlanError> {
         seed: given.required("seed")?,
         threads: given.required("threads")?,
         pin: given.given("pin"),
+        script,
     };
     plan.check(usize::MAX)?;
-    check_dataset(&plan, given.registries())?;
+    plan.paths = paths(&plan, &given.registries().transports);
+    if plan.script.is_some() {
+        check_script(&plan, given)?;
+    } else {
+        check_dataset(&plan, given.registries())?;
+    }
     Ok(plan)
+}
+
+/// The name that leaves the transport to where ranks sit.
+pub const AUTO_TRANSPORT: &str = "auto";
+
+/// What it stands for, in help texts.
+pub(crate) const AUTO_TRANSPORT_ABOUT: &str =
+    "shm: shared memory within a machine, TCP between machines (--listen)";
+
+/// The transport of ranks that share machines, or of ranks each of which is on a machine of its own.
+pub fn auto_transport(all_apart: bool) -> &'static str {
+    if all_apart { "tcp" } else { "shm" }
+}
+
+/// What a plan's processes talk over.
+fn transport(given: &PlanSettings, alone: bool) -> Result<String, PlanError> {
+    let name: String = given.required("transport")?;
+    if name != AUTO_TRANSPORT {
+        return Ok(name);
+    }
+    // One worker alone sends nothing: its plans have the name that they always had.
+    Ok(auto_transport(alone).into())
+}
+
+/// The paths that a plan's buckets take, where it leaves the choice: from the number of positions, where they sit, what
+/// they talk over and whether messages are encoded.
+pub fn paths(plan: &Plan, transports: &Registry<TransportKind>) -> Vec<PathRule> {
+    if plan.strategy != AUTO {
+        return Vec::new();
+    }
+    let topology = Topology::of_workers(&plan.layout()[..plan.workers], plan.shares());
+    let memory = transports.find(&plan.transport).is_some_and(|kind| kind.memory);
+    let chosen = choose_paths(&topology, memory, plan.compression.is_some());
+    chosen.iter().map(|sized| PathRule { below_bytes: sized.below_bytes, path: sized.name.into() }).collect()
 }
 
 /// The parameters of a strategy and a consistency model, and what is averaged where nothing else is set.
@@ -114,7 +171,10 @@ fn strategy_options(
         return Ok((options, Averages::Gradients));
     }
     let protocols = &given.registries().protocols;
-    let strategy = protocols.strategies.find(strategy).ok_or_else(|| unknown("strategy", strategy))?;
+    let strategy = protocols.of_plan(strategy).ok_or_else(|| unknown("strategy", strategy))?;
+    if strategy.delegated.is_some() {
+        check_delegated(given, strategy.name).map_err(refuse)?;
+    }
     protocols.resolve(strategy, sync, &mut options).map_err(refuse)?;
     Ok((options, strategy.averages[0]))
 }
@@ -138,6 +198,56 @@ fn check_alone(given: &PlanSettings, sync: &str, options: &Options) -> Result<()
     Ok(())
 }
 
+/// How this program exchanges: it means nothing where a script's own framework averages.
+pub const OWN_EXCHANGE: [&str; 5] = ["compression", "transport", "buffer", "averages", "bucket"];
+/// What runs are made to meet by this program, and not where a script's own framework averages.
+pub const OWN_CONDITIONS: [&str; 3] = ["network", "hosts", "straggler"];
+
+/// Refuses what means nothing where a script's own framework averages.
+fn check_delegated(given: &PlanSettings, strategy: &str) -> Result<(), Refusal> {
+    if !given.given("script") {
+        let problem = "is averaging by the framework of a script: give --script FILE";
+        return Err(Refusal::new("--strategy", strategy, problem));
+    }
+    for name in OWN_EXCHANGE.into_iter().chain(OWN_CONDITIONS) {
+        if given.given(name) {
+            let problem =
+                format!("means nothing with --strategy {strategy}: the script's framework averages");
+            return Err(Refusal::new(&format!("--{name}"), given.text(name).unwrap_or_default(), problem));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses what a script decides itself, and what cannot be done with one.
+fn check_script(plan: &Plan, given: &PlanSettings) -> Result<(), PlanError> {
+    let native = given.iter().find(|(setting, _)| setting.native);
+    if let Some((setting, text)) = native {
+        let problem = format!(
+            "the script decides that; its own arguments stand behind --, e.g. -- --{} {}",
+            setting.name,
+            text.to_string_lossy()
+        );
+        return Err(PlanError::new(&format!("--{}", setting.name), text.to_string_lossy(), problem));
+    }
+    let Some(script) = &plan.script else { return Ok(()) };
+    if script.apply == "server" && plan.servers == 0 {
+        let problem =
+            "needs servers: --strategy ps --servers 1, or leave it out for the script's own optimiser";
+        return Err(PlanError::new("--apply", "server", problem));
+    }
+    if script.apply == "server" && plan.averages == "weights" {
+        let problem = "servers that average weights make no updates; leave --apply or --averages out";
+        return Err(PlanError::new("--apply", "server", problem));
+    }
+    let counted = plan.options.keys().any(|name| name == "switch-at");
+    if counted && plan.work == TrainingLength::UntilScriptEnds {
+        let problem = "switches after a part of the run: give its --steps";
+        return Err(PlanError::new("--sync", &plan.sync, problem));
+    }
+    Ok(())
+}
+
 /// Refuses settings that the dataset does not take.
 fn check_dataset(plan: &Plan, registries: &Registries) -> Result<(), PlanError> {
     let source = registries.datasets.find(&plan.data).ok_or_else(|| unknown("data", &plan.data))?;
@@ -155,16 +265,40 @@ pub fn model_description(path: &Path) -> Result<(String, String), PlanError> {
     if text.len() as u64 > LONGEST_MODEL_FILE {
         return Err(refused(format!("a model file has at most {LONGEST_MODEL_FILE} bytes")));
     }
-    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-    Ok((name, text))
+    Ok((file_name(path), text))
+}
+
+/// A script, as plans name it.
+fn script(file: &Path, given: &PlanSettings) -> Result<Script, PlanError> {
+    let refused = |problem: String| PlanError::new("--script", file.display(), problem);
+    let (file, sha256) = named_file(file).map_err(refused)?;
+    let python = given.text("python").map(str::to_owned).or_else(|| std::env::var("PACELINE_PYTHON").ok());
+    Ok(Script {
+        file,
+        sha256,
+        args: given.script_args()?,
+        python: python.unwrap_or_else(|| "python3".into()),
+        apply: given.text("apply").unwrap_or("worker").into(),
+        delegated: None,
+    })
+}
+
+/// The absolute path of a file, and the SHA-256 of its content.
+fn named_file(file: &Path) -> Result<(String, String), String> {
+    let path = fs::canonicalize(file).map_err(|e| e.to_string())?;
+    let (_, sha256) =
+        paceline_files::open(&path).and_then(paceline_files::sha256).map_err(|e| e.to_string())?;
+    let file = path.into_os_string().into_string().map_err(|_| "its path is not UTF-8".to_owned())?;
+    Ok((file, sha256))
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }
 
 /// A file of weights, as plans name it.
 fn weights(file: &Path, partial: bool) -> Result<Weights, PlanError> {
     let refused = |problem: String| PlanError::new("--init", file.display(), problem);
-    let path = fs::canonicalize(file).map_err(|e| refused(e.to_string()))?;
-    let (_, sha256) =
-        paceline_files::open(&path).and_then(paceline_files::sha256).map_err(|e| refused(e.to_string()))?;
-    let file = path.into_os_string().into_string().map_err(|_| refused("its path is not UTF-8".into()))?;
+    let (file, sha256) = named_file(file).map_err(refused)?;
     Ok(Weights { file, sha256, partial })
 }

@@ -13,11 +13,22 @@ use paceline_record::Recording;
 
 use crate::environment::data_folders;
 use crate::registries::Registries;
-use crate::table::{RunSetting, SettingKind, SettingSection, SettingTable};
+use crate::table::{RunSetting, SettingKind, SettingSection, SettingTable, words_of};
 
 /// Flags of `paceline train` that are no settings: they say where and how, not what is run.
 const OTHER_FLAGS: &[&str] =
     &["store", "no-record", "listen", "key-file", "join-timeout", "config", "dry-run", "name", "tag", "note"];
+
+/// How a setting begins that is an argument of the script: `args.lr` is its `--lr`.
+pub const SCRIPT_ARGUMENT: &str = "args.";
+
+/// Marks a switch of the script that is taken away.
+const ABSENT_ARGUMENT: &str = "\u{0}";
+
+/// Whether something can be the name of a script's argument.
+fn argument_name(name: &str) -> bool {
+    !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
+}
 
 /// A setting that does not exist, or whose value cannot be.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -67,6 +78,14 @@ impl PlanSettings {
     /// Gives a setting a value; `false` takes it away.
     pub fn set(&mut self, name: &str, value: &Value) -> Result<(), SettingError> {
         let table = Arc::clone(&self.table);
+        if name.strip_prefix(SCRIPT_ARGUMENT).is_some_and(argument_name) {
+            match value {
+                Value::Flag(false) => self.given.insert(name.into(), ABSENT_ARGUMENT.into()),
+                Value::Flag(true) => self.given.insert(name.into(), OsString::new()),
+                value => self.given.insert(name.into(), value.to_string().into()),
+            };
+            return Ok(());
+        }
         let Some(setting) = table.find(name) else {
             let known = self.table.iter().map(|setting| setting.name).chain(OTHER_FLAGS.iter().copied());
             let hint = nearest(name, known).map(|near| format!("; did you mean `{near}`?"));
@@ -131,6 +150,22 @@ impl PlanSettings {
         self.given.insert(name.into(), text.into());
     }
 
+    /// What the script is started with: its arguments, and those that are settings of their own (`args.NAME`) behind them.
+    pub(crate) fn script_args(&self) -> Result<Vec<String>, PlanError> {
+        let mut words = self.read("args", words_of)?.unwrap_or_default();
+        for (name, text) in &self.given {
+            let Some(name) = name.strip_prefix(SCRIPT_ARGUMENT) else { continue };
+            let flag = format!("--{name}");
+            match text.to_str() {
+                Some(ABSENT_ARGUMENT) => words.retain(|word| *word != flag),
+                Some("") => words.push(flag),
+                Some(text) => words.extend([flag, text.to_owned()]),
+                None => {}
+            }
+        }
+        Ok(words)
+    }
+
     /// The settings of strategies and consistency models that are given.
     pub(crate) fn parameters(&self) -> BTreeMap<String, String> {
         let own = self.table.iter().filter(|setting| setting.section == SettingSection::Parameters);
@@ -188,6 +223,11 @@ impl PlanSettings {
     /// Refuses settings that cannot be given together, and those that need another one.
     pub(crate) fn check_pairs(&self) -> Result<(), PlanError> {
         let given = |name: &Option<&'static str>| name.filter(|name| self.given(name));
+        let argument = self.given.keys().find_map(|name| name.strip_prefix(SCRIPT_ARGUMENT));
+        if let Some(argument) = argument.filter(|_| !self.given("script")) {
+            let flag = format!("--{argument}");
+            return Err(PlanError::new("--args", flag, "is an argument of a script: it needs --script"));
+        }
         for setting in self.table.iter().filter(|setting| self.given(setting.name)) {
             let value = self.given.get(setting.name).map(OsString::as_os_str).unwrap_or(OsStr::new(""));
             let refuse = |problem: String| {

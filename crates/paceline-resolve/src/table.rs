@@ -7,10 +7,40 @@ use std::str::FromStr;
 use paceline_data::Sharding;
 use paceline_nn::Schedule;
 use paceline_plan::{Hosts, NetworkLimits, Placement, Straggler};
-use paceline_protocol::{Coder, Parameter, Protocols};
+use paceline_protocol::{Coder, DELEGATED, Parameter, Protocols};
 use paceline_registry::{Entry, Registry};
 
 use crate::registries::Registries;
+use crate::resolve::{AUTO_TRANSPORT, AUTO_TRANSPORT_ABOUT};
+
+/// Settings of native networks, their data and their optimiser.
+const NATIVE: &[&str] = &[
+    "data",
+    "data-dir",
+    "image-size",
+    "window",
+    "decoders",
+    "model",
+    "model-file",
+    "init",
+    "init-partial",
+    "freeze",
+    "shares",
+    "shard",
+    "batch",
+    "micro-batches",
+    "lr",
+    "lr-scaling",
+    "schedule",
+    "warmup",
+    "optimizer",
+    "momentum",
+    "nesterov",
+    "weight-decay",
+    "epochs",
+    "eval-every",
+    "eval-samples",
+];
 
 /// Names and what each stands for.
 type Names = Vec<(&'static str, &'static str)>;
@@ -35,6 +65,8 @@ pub struct RunSetting {
     pub conflicts: Option<&'static str>,
     /// A setting that must be given with this one.
     pub requires: Option<&'static str>,
+    /// Whether it is about a native network, its data or its optimiser: a script decides that itself.
+    pub native: bool,
 }
 
 /// How a setting's value is read.
@@ -80,6 +112,7 @@ impl RunSetting {
             section: SettingSection::Plan,
             conflicts: None,
             requires: None,
+            native: NATIVE.contains(&name),
         }
     }
 
@@ -167,6 +200,9 @@ fn words(names: [&'static str; 2]) -> SettingKind {
 fn of_plans(registries: &Registries) -> Vec<RunSetting> {
     use SettingKind::{List, Path, Switch};
     let new = RunSetting::new;
+    let delegated = DELEGATED.iter().map(|strategy| (strategy.name, strategy.about));
+    let strategies = registries.protocols.strategies.described().chain(delegated);
+    let transports = registries.transports.described().chain([(AUTO_TRANSPORT, AUTO_TRANSPORT_ABOUT)]);
     vec![
         new("data", "Dataset", names(&registries.datasets)).default("digits"),
         new("data-dir", "Folder of datasets, tried as DIR/<name> and as the dataset's own folder (or file) [default: \
@@ -180,6 +216,17 @@ fn of_plans(registries: &Registries) -> Vec<RunSetting> {
         new("model", "Network", names(&registries.models)).default("mlp"),
         RunSetting { conflicts: Some("model"), ..new("model-file",
             "Network from a file: a list of layers in TOML, e.g. examples/models/lenet.toml", Path) },
+        RunSetting { conflicts: Some("model-file"), ..new("script",
+            "Train what this Python script computes, one process for each worker (docs/pytorch.md); what is written \
+            behind -- are its arguments", Path) },
+        RunSetting { requires: Some("script"), ..new("python",
+            "Program that runs the script [default: PACELINE_PYTHON, else python3]", text::<String>()) }.called("PROGRAM"),
+        RunSetting { requires: Some("script"), ..new("args",
+            "The script's arguments as one text, as a shell reads it: for files; a command line has them behind --",
+            SettingKind::Text(|text| words_of(text).map(drop))) }.called("TEXT"),
+        RunSetting { requires: Some("script"), ..new("apply",
+            "Who updates the parameters of a script: its own optimiser, or servers with a native one that is set as \
+            the script's is (SGD, Adam, AdamW) [default: worker]", words(["worker", "server"])) },
         new("init", "Start from these weights: a PyTorch state_dict saved as safetensors", Path),
         RunSetting { requires: Some("init"), ..new("init-partial",
             "Take what fits of --init and start the rest from the seed", Switch) },
@@ -189,8 +236,8 @@ fn of_plans(registries: &Registries) -> Vec<RunSetting> {
         new("shares", "Shares of a global batch, --batch samples each [default: one per worker]: 2 workers with 4 shares \
             train exactly as 4 workers would (exact paths and ps, with --sync bsp)", text::<usize>()).called("S"),
         new("servers", "Number of parameter servers (with --strategy ps)", text::<usize>()).default("0"),
-        new("strategy", "How the workers average [default: none with one worker, ring-allreduce with more]",
-            names(&registries.protocols.strategies)),
+        new("strategy", "How the workers average [default: none with one worker, auto with more]",
+            SettingKind::Name(strategies.collect())),
         new("sync", "When a worker may go on", names(&registries.protocols.consistencies))
             .default("bsp"),
         new("averages", "What is averaged [default: gradients; weights with stepwise, gossip and local]",
@@ -199,8 +246,8 @@ fn of_plans(registries: &Registries) -> Vec<RunSetting> {
             text::<Coder>()),
         new("shard", "Which worker sees which samples: iid, by-label or dirichlet(A) (small A: few classes per worker)",
             text::<Sharding>()).default("iid"),
-        new("transport", "What the workers talk over", names(&registries.transports))
-            .default("tcp"),
+        new("transport", "What the workers talk over", SettingKind::Name(transports.collect()))
+            .default(AUTO_TRANSPORT),
         new("buffer", "Bytes of each connection's buffer, e.g. 256KiB (tcp and uds: the kernel's; shm: the ring; grpc: \
             the window)", SettingKind::Text(|text| byte_count(text).map(drop))),
         new("network", "Emulate links between hosts: BANDWIDTH,LATENCY, e.g. 1gbit,200us (each worker is its own host \
@@ -267,6 +314,32 @@ fn of_recordings() -> Vec<RunSetting> {
         .recorded(),
         RunSetting { bare: Some("50000"), ..trace }.recorded(),
     ]
+}
+
+/// The words of a text, as a shell reads it: spaces separate, quotes and backslashes keep together.
+pub fn words_of(text: &str) -> Result<Vec<String>, String> {
+    let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
+    let mut rest = text.chars();
+    while let Some(c) = rest.next() {
+        match (c, quote) {
+            (c, Some(open)) if c == open => quote = None,
+            ('\'' | '"', None) => {
+                quote = Some(c);
+                word.get_or_insert_default();
+            }
+            ('\\', None | Some('"')) => {
+                let next = rest.next().ok_or("it ends with a backslash that nothing follows")?;
+                word.get_or_insert_default().push(next);
+            }
+            (c, None) if c.is_whitespace() => words.extend(word.take()),
+            (c, _) => word.get_or_insert_default().push(c),
+        }
+    }
+    if let Some(quote) = quote {
+        return Err(format!("the quote {quote} is not closed"));
+    }
+    words.extend(word);
+    Ok(words)
 }
 
 /// A number of bytes with an optional unit.

@@ -6,9 +6,9 @@ use paceline_data::{DatasetKind, Sharding};
 use paceline_nn::models::Model;
 use paceline_nn::optim::Optimiser;
 use paceline_nn::{LrScaling, Schedule};
-use paceline_plan::{Plan, PlanError};
+use paceline_plan::{PathRule, Plan, PlanError};
 use paceline_protocol::consistency::ConsistencyModel;
-use paceline_protocol::{Averages, Coder, Strategy};
+use paceline_protocol::{AUTO, Averages, Coder, Protocols, SizedPath, Strategy};
 use paceline_registry::{Entry, Registry};
 use paceline_wire::TransportKind;
 
@@ -19,12 +19,14 @@ use crate::registries::Registries;
 pub struct TypedPlan<'a> {
     /// The document.
     pub document: &'a Plan,
-    /// Dataset.
-    pub dataset: &'static DatasetKind,
-    /// Network; none where a file describes it.
+    /// Dataset; none where a script has its own.
+    dataset: Option<&'static DatasetKind>,
+    /// Network; none where a file describes it or a script has it.
     pub model: Option<&'static Model>,
     /// Averaging path; one worker alone has one without peers.
     pub strategy: &'static Strategy,
+    /// The paths that buckets take, where the strategy is a choice between several.
+    pub paths: Vec<SizedPath>,
     /// Consistency model, still without its parameters: they depend on the number of steps.
     pub consistency: &'static ConsistencyModel,
     /// What is averaged.
@@ -37,6 +39,8 @@ pub struct TypedPlan<'a> {
     pub transport: &'static TransportKind,
     /// Optimiser.
     pub optimiser: &'static Optimiser,
+    /// What a script's optimiser is looked up in, where servers run it.
+    pub optimisers: Registry<Optimiser>,
     /// How the learning rate changes over the run.
     pub schedule: Schedule,
     /// How the learning rate follows the number of workers.
@@ -64,12 +68,16 @@ impl<'a> TypedPlan<'a> {
         let linear = one_of("lr-scaling", &plan.lr_scaling, ["none", "linear"])?;
         Ok(Self {
             document: plan,
-            dataset: known("data", &plan.data, datasets)?,
-            model: match plan.model_file {
+            dataset: match plan.script {
                 Some(_) => None,
-                None => Some(known("model", &plan.model, models)?),
+                None => Some(known("data", &plan.data, datasets)?),
+            },
+            model: match (&plan.model_file, &plan.script) {
+                (None, None) => Some(known("model", &plan.model, models)?),
+                _ => None,
             },
             strategy: protocols.of_plan(&plan.strategy).ok_or_else(|| unknown("strategy", &plan.strategy))?,
+            paths: paths(plan, protocols)?,
             consistency: known("sync", &plan.sync, &protocols.consistencies)?,
             averages: if weights { Averages::Weights } else { Averages::Gradients },
             coder,
@@ -77,10 +85,45 @@ impl<'a> TypedPlan<'a> {
             sharding: if plan.shares() == 1 { Sharding::Iid } else { parsed("shard", &plan.shard)? },
             transport: known("transport", &plan.transport, transports)?,
             optimiser: known("optimizer", &plan.optimizer, optimisers)?,
+            optimisers: optimisers.clone(),
             schedule: parsed("schedule", &plan.schedule)?,
             scaling: if linear { LrScaling::Linear } else { LrScaling::None },
         })
     }
+}
+
+impl TypedPlan<'_> {
+    /// The dataset of a native network.
+    pub fn dataset(&self) -> Result<&'static DatasetKind, PlanError> {
+        let script = self.script.as_ref().map_or("", |script| &script.file);
+        let refused = || {
+            PlanError::new(
+                "--script",
+                script,
+                "a script has its own data: this is for native networks. What a script takes is known from a recorded run \
+                       of it: `paceline explain` and `paceline predict STUDY.toml` answer from one",
+            )
+        };
+        self.dataset.ok_or_else(refused)
+    }
+}
+
+/// What a plan's rules stand for. A choice needs them; the last one takes whatever bytes are left.
+fn paths(plan: &Plan, protocols: &Protocols) -> Result<Vec<SizedPath>, PlanError> {
+    let refused = || {
+        let problem =
+            "the plan's `paths` do not say which path every bucket takes; was it made by another version?";
+        PlanError::new("--strategy", &plan.strategy, problem)
+    };
+    let sized = |PathRule { below_bytes, path }: &PathRule| {
+        let strategy = protocols.strategies.find(path).filter(|strategy| strategy.name != AUTO);
+        let strategy = strategy.ok_or_else(|| unknown("strategy", path))?;
+        let path = strategy.path.ok_or_else(refused)?;
+        Ok(SizedPath { below_bytes: *below_bytes, name: strategy.name, path })
+    };
+    let paths = plan.paths.iter().map(sized).collect::<Result<Vec<_>, _>>()?;
+    let whole = paths.last().is_some_and(|last| last.below_bytes.is_none());
+    if whole == (plan.strategy == AUTO) { Ok(paths) } else { Err(refused()) }
 }
 
 /// The refusal of a name that no registry has.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use paceline_resolve::{
-    PlanSettings, Registries, RunSetting, SettingKind, SettingTable, command_line, resolve,
+    PlanSettings, Registries, RunSetting, SettingKind, SettingTable, command_line, quoted, resolve,
 };
 
 /// Numbers that look random, the same in every run.
@@ -29,6 +29,8 @@ const TEXTS: &[(&str, &[&str])] = &[
     ("image-size", &["32", "224"]),
     ("window", &["16", "64"]),
     ("decoders", &["1", "2"]),
+    ("python", &["python3", "my python"]),
+    ("args", &["--lr 0.1", "--name 'it'\\''s a name' --switch"]),
     ("workers", &["1", "2", "4"]),
     ("shares", &["1", "2", "4", "8"]),
     ("servers", &["0", "1", "2"]),
@@ -103,6 +105,11 @@ fn read(line: &str, table: &Arc<SettingTable>) -> PlanSettings {
     assert_eq!(all[..2], ["paceline", "train"]);
     let (mut settings, mut rest) = (PlanSettings::new(table), all[2..].iter());
     while let Some(flag) = rest.next() {
+        if flag == "--" {
+            let arguments: Vec<String> = rest.map(|word| quoted(word)).collect();
+            settings.put("args", arguments.join(" "));
+            break;
+        }
         let name = flag.strip_prefix("--").unwrap();
         let setting = table.find(name).unwrap();
         let switch = matches!(setting.kind, SettingKind::Switch);
@@ -124,6 +131,13 @@ fn a_command_line_gives_the_plan_again_and_says_nothing_twice() {
         for _ in 0..numbers.below(7) {
             let setting = all[numbers.below(all.len())];
             settings.put(setting.name, value(setting, &mut numbers, folder.path()));
+            if ["image-size", "decoders"].contains(&setting.name) {
+                settings.put("data", "image-folder");
+            }
+            // What belongs to a script means nothing without one.
+            if setting.requires == Some("script") {
+                settings.put("script", folder.path().join("a file.toml"));
+            }
             // A parameter belongs to few strategies and consistency models.
             if let SettingKind::Parameter(_) = setting.kind {
                 settings.put("workers", "4");
@@ -156,7 +170,8 @@ fn only_what_differs_from_the_defaults_is_said() {
     let mut settings = PlanSettings::new(&table);
     for (name, text) in [
         ("workers", "2"),
-        ("strategy", "ring-allreduce"),
+        ("strategy", "auto"),
+        ("transport", "shm"),
         ("epochs", "5"),
         ("lr", "0.050"),
         ("batch", "32"),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use paceline_plan::{Plan, Value};
+use paceline_plan::{PathRule, Plan, Value};
 use paceline_record::Recording;
 use paceline_resolve::{PlanSettings, Registries, SettingTable, TypedPlan, resolve};
 
@@ -48,5 +48,80 @@ fn a_name_of_another_version_is_refused_with_its_flag() {
         ("--compression", Plan { compression: Some("zip".into()), ..plan.clone() }),
     ] {
         assert_eq!(TypedPlan::new(&plan, &Registries::default()).map(drop).unwrap_err().flag, flag);
+    }
+}
+
+fn planned(settings: &str) -> Plan {
+    let mut all = PlanSettings::new(&table());
+    for setting in settings.split_whitespace() {
+        let (name, value) = setting.split_once('=').unwrap();
+        all.set(name, &Value::Text(value.into())).unwrap();
+    }
+    resolve(&all).unwrap()
+}
+
+#[test]
+fn the_choice_of_paths_is_in_the_plan_and_in_no_plan_of_a_named_strategy() {
+    for (settings, averaging) in [
+        ("workers=4 transport=shm", "auto: direct"),
+        ("workers=4 transport=inproc", "auto: direct"),
+        ("workers=4 transport=tcp", "auto: halving-doubling below 64 KiB, else ring-allreduce"),
+        (
+            "workers=4 transport=shm network=10gbit",
+            "auto: halving-doubling below 64 KiB, else ring-allreduce",
+        ),
+        ("workers=6 transport=tcp", "auto: tree below 16 KiB, else ring-allreduce"),
+        ("workers=4 transport=shm network=10gbit hosts=2", "auto: hierarchical"),
+        ("workers=4 transport=tcp hosts=0,0,0,1", "auto: hierarchical"),
+        ("workers=2 transport=tcp", "auto: direct"),
+        (
+            "workers=2 transport=tcp compression=fp16",
+            "auto: halving-doubling below 64 KiB, else ring-allreduce",
+        ),
+        // Whoever computes the shares, the sums are made along the same paths.
+        ("workers=2 shares=4 transport=shm", "auto: direct"),
+        ("workers=2 shares=4 transport=tcp", "auto: halving-doubling below 64 KiB, else ring-allreduce"),
+        ("workers=1 transport=tcp", "single"),
+    ] {
+        let plan = planned(&format!("strategy=auto {settings}"));
+        assert_eq!(plan.averaging(), averaging, "{settings}");
+        let typed = TypedPlan::new(&plan, &Registries::default()).unwrap();
+        let names: Vec<&str> = typed.paths.iter().map(|sized| sized.name).collect();
+        assert_eq!(names, plan.paths.iter().map(|rule| &rule.path).collect::<Vec<_>>(), "{settings}");
+    }
+    assert!(planned("strategy=tree workers=4").paths.is_empty());
+}
+
+#[test]
+fn a_choice_that_leaves_buckets_without_a_path_is_refused() {
+    let plan = planned("strategy=auto workers=6 transport=tcp");
+    let rule = |below_bytes, path: &str| PathRule { below_bytes, path: path.into() };
+    let whole = vec![rule(None, "tree")];
+    for (strategy, paths) in [
+        ("auto", vec![]),
+        ("auto", vec![rule(Some(100), "tree")]),
+        ("auto", vec![rule(None, "gossip")]),
+        ("auto", vec![rule(None, "auto")]),
+        ("auto", vec![rule(None, "telepathy")]),
+        ("tree", whole.clone()),
+    ] {
+        let plan = Plan { strategy: strategy.into(), paths, ..plan.clone() };
+        let refused = TypedPlan::new(&plan, &Registries::default()).map(drop).unwrap_err();
+        assert_eq!(refused.flag, "--strategy", "{:?}", plan.paths);
+    }
+    assert!(TypedPlan::new(&Plan { paths: whole, ..plan }, &Registries::default()).is_ok());
+}
+
+#[test]
+fn auto_is_shared_memory_wherever_ranks_share_a_machine() {
+    for (settings, transport) in [
+        ("workers=4", "shm"),
+        ("workers=4 strategy=ps servers=2", "shm"),
+        ("workers=4 network=1gbit,1ms", "shm"),
+        ("workers=4 network=1gbit,1ms hosts=2", "shm"),
+        ("workers=4 hosts=2", "shm"),
+        ("workers=1", "tcp"),
+    ] {
+        assert_eq!(planned(&format!("transport=auto {settings}")).transport, transport, "{settings}");
     }
 }

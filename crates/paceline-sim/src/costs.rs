@@ -224,6 +224,17 @@ impl Costs {
         pass + self.pause(rank, step, pass)
     }
 
+    /// How many steps behind `first` are alike with those `period` steps later, one after the other, in a run that ends
+    /// before `end`.
+    pub(crate) fn repeats(&self, workers: usize, first: u64, period: u64, end: u64) -> u64 {
+        let cost = |rank: Rank, step: u64| {
+            let pass = self.pass(rank, rank, step);
+            (pass, self.pause(rank, step, pass))
+        };
+        let same = |step: u64| (0..workers).all(|rank| cost(rank, step) == cost(rank, step + period));
+        (first + 1..).take_while(|step| step + period < end && same(*step)).count() as u64
+    }
+
     /// How many times the usual latency a rank's `n`-th transfer takes.
     pub(crate) fn delay(&self, rank: Rank, n: u64, latency: Time) -> Time {
         if self.spread == 0.0 { latency } else { (latency as f64 * self.segment(1, rank, n)) as Time }

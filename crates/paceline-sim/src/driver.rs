@@ -6,6 +6,7 @@
 //! which they come to each.
 
 mod pass;
+mod repetition;
 
 use std::collections::{HashMap, VecDeque};
 
@@ -15,11 +16,12 @@ use paceline_protocol::{
 };
 
 use crate::costs::{Costs, Host, PassPart};
-use crate::memory::{RankMemory, StepStart};
+use crate::memory::{RankMemory, SizesOnly, StepStart};
 use crate::notes::{MessageDirection, Notes};
 use crate::queue::{Event, Queue, Slab};
 use crate::report::{Arrival, SimulatedTimes, SimulationReport};
 use pass::Pass;
+use repetition::Repetition;
 
 /// Most ranks of a run whose waiting is told by the rank that was waited for.
 const FEW: usize = 64;
@@ -66,6 +68,8 @@ struct RankContext {
     held: Slab<usize>,
     /// What its sends under way read, where somebody checks.
     leaving: Vec<(OpId, Region)>,
+    /// The number of its next send.
+    next_op: u64,
     transfers: u64,
     waits_for: Option<Rank>,
     /// The step that it has begun, if that is not over.
@@ -103,9 +107,20 @@ struct Driver<'a, M: RankMemory> {
     waiting: Vec<(Rank, StepStart)>,
     /// Whether servers were told to stop.
     stopped: bool,
+    /// What is known of states that repeat, where the run is one in which they can.
+    repetition: Option<Repetition>,
+    /// Steps that were left out because they repeat others, and the time that they take.
+    skipped: u64,
+    shift: Time,
     detailed: bool,
     report: SimulationReport,
 }
+
+/// Steps and virtual time so far, told now and then.
+pub type Progress<'a> = &'a mut dyn FnMut(u64, Time);
+
+/// Events between two tellings.
+const TELLING: u64 = 1 << 16;
 
 /// Runs the participants of `setup` until all have ended or nothing is left to happen, keeping every detail.
 /// `inputs` are given to every rank right before its start.
@@ -123,7 +138,7 @@ pub fn simulate<M: RankMemory>(
         driver.crash = Some(crash);
         driver.queue.push(crash.at, Event::Crash);
     }
-    driver.finish()
+    driver.finish(&mut |_, _| {})
 }
 
 /// Runs the participants of `setup` without keeping details.
@@ -133,18 +148,49 @@ pub fn run<M: RankMemory>(
     costs: &Costs,
     memory: &mut M,
 ) -> SimulationReport {
-    let mut driver = Driver::new(setup, participants, costs, memory, false);
-    driver.start(&[]);
-    driver.finish()
+    run_telling(setup, participants, costs, memory, &mut |_, _| {})
 }
 
-/// Runs the participants of `setup`, noting every step of each rank, and up to `trace` of its messages and waits.
+/// The same, telling how far it is.
+pub fn run_telling<M: RankMemory>(
+    setup: &Setup,
+    participants: Vec<Box<dyn Participant>>,
+    costs: &Costs,
+    memory: &mut M,
+    progress: Progress<'_>,
+) -> SimulationReport {
+    let mut driver = Driver::new(setup, participants, costs, memory, false);
+    driver.start(&[]);
+    driver.finish(progress)
+}
+
+/// Runs participants that begin every step anew, all workers one together with the others, and without numbers:
+/// steps that repeat are driven once. The report is the one of [`run`].
+pub fn run_repeating(
+    setup: &Setup,
+    participants: Vec<Box<dyn Participant>>,
+    costs: &Costs,
+    progress: Progress<'_>,
+) -> SimulationReport {
+    let mut memory = SizesOnly;
+    let mut driver = Driver::new(setup, participants, costs, &mut memory, false);
+    let drawn = costs.spread > 0.0 || !costs.jitter.is_empty();
+    if !drawn && setup.servers == 0 && setup.one_position_each() && setup.steps.is_some() {
+        driver.repetition = Some(Repetition::new(setup.workers, setup.from));
+    }
+    driver.start(&[]);
+    driver.finish(progress)
+}
+
+/// Runs the participants of `setup`, noting every step of each rank, and up to `trace` of its messages and waits, and
+/// telling how far it is.
 pub fn record<M: RankMemory>(
     setup: &Setup,
     participants: Vec<Box<dyn Participant>>,
     costs: &Costs,
     memory: &mut M,
     trace: usize,
+    progress: Progress<'_>,
 ) -> SimulationReport {
     let world = participants.len();
     let mut driver = Driver::new(setup, participants, costs, memory, false);
@@ -152,7 +198,7 @@ pub fn record<M: RankMemory>(
         |from: Rank| (0..world).map(|to| driver.empty(from, to) + driver.empty(to, from)).collect();
     driver.report.notes = (0..world).map(|rank| Notes::new(round_trips(rank), trace)).collect();
     driver.start(&[]);
-    driver.finish()
+    driver.finish(progress)
 }
 
 impl<'a, M: RankMemory> Driver<'a, M> {
@@ -166,15 +212,15 @@ impl<'a, M: RankMemory> Driver<'a, M> {
         let world = participants.len();
         let last = |rank: Rank| costs.host_of(rank).max(costs.machine_of(rank));
         let hosts = (0..world).map(last).max().map_or(0, |last| last + 1);
-        let site = |host: usize| Site {
-            host: costs.host(host),
-            shared: (0..world).filter(|rank| costs.host_of(*rank) == host).nth(1).is_some(),
-            sends: 0,
-            receives: 0,
-            crowd: match costs.host(host).slowdown.is_empty() {
-                true => Vec::new(),
-                false => (0..world).filter(|rank| costs.machine_of(*rank) == host).collect(),
-            },
+        let (mut ranks, mut crowds) = (vec![0; hosts], vec![Vec::new(); hosts]);
+        for rank in 0..world {
+            ranks[costs.host_of(rank)] += 1;
+            crowds[costs.machine_of(rank)].push(rank);
+        }
+        let site = |(host, crowd): (usize, Vec<Rank>)| {
+            let own = costs.host(host);
+            let crowd = if own.slowdown.is_empty() { Vec::new() } else { crowd };
+            Site { host: own, shared: ranks[host] > 1, sends: 0, receives: 0, crowd }
         };
         let context = |(rank, participant)| RankContext {
             participant,
@@ -186,6 +232,7 @@ impl<'a, M: RankMemory> Driver<'a, M> {
             inbox: VecDeque::new(),
             held: Slab::default(),
             leaving: Vec::new(),
+            next_op: 0,
             transfers: 0,
             waits_for: None,
             step: None,
@@ -203,7 +250,7 @@ impl<'a, M: RankMemory> Driver<'a, M> {
             parts: costs.division(setup.params),
             memory,
             members: participants.into_iter().enumerate().map(context).collect(),
-            sites: (0..hosts).map(site).collect(),
+            sites: crowds.into_iter().enumerate().map(site).collect(),
             queue: Queue::default(),
             inputs: Slab::default(),
             flights: Slab::default(),
@@ -211,6 +258,9 @@ impl<'a, M: RankMemory> Driver<'a, M> {
             crash: None,
             waiting: Vec::new(),
             stopped: false,
+            repetition: None,
+            skipped: 0,
+            shift: 0,
             detailed,
             report: SimulationReport {
                 spent: vec![spent; world],
@@ -249,10 +299,19 @@ impl<'a, M: RankMemory> Driver<'a, M> {
         }
     }
 
-    fn finish(mut self) -> SimulationReport {
+    fn finish(mut self, progress: Progress<'_>) -> SimulationReport {
+        let mut events = 0;
         while let Some((now, event)) = self.queue.pop() {
-            self.report.end = now;
+            self.report.end = now + self.shift;
             self.event(now, event);
+            if self.repetition.is_some() {
+                self.repeat(now);
+            }
+            events += 1;
+            if events % TELLING == 0 {
+                let steps: usize = self.report.finished.iter().map(Vec::len).sum();
+                progress((steps / self.setup.workers.max(1)) as u64, now + self.shift);
+            }
             if !self.waiting.is_empty() {
                 self.end_waits();
             }
@@ -265,6 +324,7 @@ impl<'a, M: RankMemory> Driver<'a, M> {
                 break;
             }
         }
+        self.report.repeated = self.skipped;
         let last = self.report.spent.iter().map(|spent| spent.end).max();
         self.report.end = self.report.end.max(last.unwrap_or(0));
         let open = |rank: &Rank| !self.members[*rank].dead && self.report.outcomes[*rank].is_none();
@@ -385,6 +445,9 @@ impl<'a, M: RankMemory> Driver<'a, M> {
                 self.costs.header,
             );
         }
+        if let Some(repetition) = &mut self.repetition {
+            repetition.tell(rank, context.step, input);
+        }
         let mut actions = std::mem::take(&mut context.actions);
         context.participant.on(context.busy, input, &mut actions);
         for action in actions.drain() {
@@ -434,6 +497,7 @@ impl<'a, M: RankMemory> Driver<'a, M> {
                 let time = self.work(rank, self.costs.handling(bytes, speed));
                 self.report.spent[rank].exchange += time;
                 let context = &mut self.members[rank];
+                context.next_op = op.0 + 1;
                 if cfg!(debug_assertions) {
                     src.into_iter().for_each(|src| context.leaving.push((op, src)));
                 }
@@ -501,7 +565,7 @@ impl<'a, M: RankMemory> Driver<'a, M> {
             Action::Finish(outcome) => {
                 self.step_over(rank);
                 self.report.outcomes[rank] = Some(outcome);
-                self.report.spent[rank].end = self.members[rank].busy;
+                self.report.spent[rank].end = self.members[rank].busy + self.shift;
             }
             action => self.compute(rank, &action),
         }

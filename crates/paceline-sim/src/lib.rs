@@ -3,7 +3,8 @@
 //!
 //! # Layout
 //! - `driver`: the participants, event by event; `report`: what happened; `notes`: as real runs record it
-//! - `recurrence`: collectives that are one schedule, evaluated without their participants
+//!   (`driver/repetition`: steps that repeat are driven once)
+//! - `recurrence`: collectives that are schedules, evaluated without their participants
 //! - `costs`: what things cost in virtual time: passes, links, hosts, a rank's own work
 //! - `memory`: what stands behind regions: nothing, or real numbers
 //! - `queue`: what happens when
@@ -22,7 +23,7 @@ mod recurrence;
 mod report;
 
 pub use costs::{Costs, HEADER, Host, PassPart, StepFactor, WorkCost};
-pub use driver::{Crash, record, run, simulate};
+pub use driver::{Crash, Progress, record, run, run_repeating, run_telling, simulate};
 pub use memory::{NumericMemory, RankMemory, SizesOnly, StepStart};
 pub use notes::{MessageDirection, Note, StepTimes};
 pub use recurrence::{RecurrenceRefusal, evaluate};

@@ -65,6 +65,13 @@ impl Queue {
         self.next += 1;
     }
 
+    /// All that will happen, in order.
+    pub fn sorted(&self) -> Vec<(Time, Event)> {
+        let mut entries: Vec<&Entry> = self.heap.iter().collect();
+        entries.sort_unstable_by(|a, b| b.cmp(a));
+        entries.into_iter().map(|entry| (entry.at, entry.event)).collect()
+    }
+
     pub fn pop(&mut self) -> Option<(Time, Event)> {
         self.heap.pop().map(|entry| (entry.at, entry.event))
     }

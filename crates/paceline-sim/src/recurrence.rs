@@ -7,22 +7,32 @@
 //! one, there is none.
 //!
 //! Ranks whose moves are alike (the same distance to the peer, neighbouring chunks) are evaluated together.
+//!
+//! Schedules that every rank follows from its own place (`rotation`) have any number of lanes: a rank that hears from
+//! one other only takes its messages in the order in which that one sends them.
+
+mod blocks;
+mod evaluation;
+mod rotation;
+mod stream;
 
 use std::ops::Range;
 
 use paceline_protocol::setup::part;
 use paceline_protocol::{
-    Action, Buf, CollectivePath, Combine, Outcome, Piece, Rank, Region, Setup, Time, exchange,
+    Action, Buf, CollectiveCall, CollectivePath, Combine, Outcome, Piece, Rank, Region, Setup, Time, exchange,
 };
 
 use crate::costs::{Costs, Host};
 use crate::report::{SimulatedTimes, SimulationReport};
+use evaluation::Evaluation;
+use rotation::Rotation;
 
 /// Why a run has to be driven event by event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecurrenceRefusal {
-    /// Lanes share interfaces.
-    #[error("gradients travel in several lanes (a larger --bucket makes it one)")]
+    /// Lanes share interfaces, and messages of several senders have no order that is known before.
+    #[error("gradients travel in several lanes, and workers hear from several others")]
     Lanes,
     /// Rounds are not in order, or several moves share one.
     #[error("the schedule's rounds do not follow one another")]
@@ -93,18 +103,24 @@ pub fn evaluate(
     costs: &Costs,
 ) -> Result<SimulationReport, RecurrenceRefusal> {
     let p = setup.workers;
-    let first = (path.reduce)(0, p);
-    let [lane] = <[Range<usize>; 1]>::try_from(exchange::lanes(setup, &first))
-        .map_err(|_| RecurrenceRefusal::Lanes)?;
+    let lanes: Vec<Range<usize>> = exchange::lanes(setup, path, 0).map(|(lane, _)| lane).collect();
+    if costs.spread != 0.0 || costs.slowness.is_some() {
+        return Err(RecurrenceRefusal::Variation);
+    }
+    let host = alike(setup, costs)?;
+    let mut refusal = RecurrenceRefusal::Lanes;
+    if let Some(rotation) = Rotation::of(setup, path) {
+        match Evaluation::new(setup, costs, &host, &lanes, rotation).and_then(Evaluation::run) {
+            Err(why) => refusal = why,
+            happened => return happened,
+        }
+    }
+    let [lane] = <[Range<usize>; 1]>::try_from(lanes).map_err(|_| refusal)?;
     let whole = |part: &crate::PassPart| part.announces.is_some_and(|from| from <= lane.start);
     let parts = costs.division(setup.params);
     if parts[..parts.len() - 1].iter().any(whole) || parts[parts.len() - 1].end != 1.0 {
         return Err(RecurrenceRefusal::Lanes);
     }
-    if costs.spread != 0.0 || costs.slowness.is_some() {
-        return Err(RecurrenceRefusal::Variation);
-    }
-    let host = alike(setup, costs)?;
     let compiled = Compiled::new(setup, path, costs, &host, &lane)?;
     let params = Region::new(Buf::Param, lane.clone());
     let update = Action::Apply { params, grad: Region { buf: Buf::Grad, ..params }, step: 0, whole: true };
@@ -185,8 +201,12 @@ impl Compiled {
         let mut places: Vec<Option<usize>> = Vec::new();
         let (mut spent, mut sent_bytes, mut messages) = (vec![SimulatedTimes::default(); p], vec![0; p], 0);
         let mut needed: Vec<bool> = Vec::new();
+        let topology = setup.topology();
+        // One lane is one bucket.
+        let bytes = lane.len() * size_of::<f32>();
+        let call = CollectiveCall { topology: &topology, bytes, paths: &setup.paths };
         for rank in 0..p {
-            let schedule = (path.reduce)(rank, p);
+            let schedule = (path.reduce)(rank, &call);
             let mut before = None;
             // The last round in which this rank sent each chunk.
             let mut sent = vec![NOTHING; schedule.chunks];
@@ -199,7 +219,7 @@ impl Compiled {
                 base + piece.first
             };
             for step in &schedule.moves {
-                let round = usize::from(step.round);
+                let round = step.round as usize;
                 if before.is_some_and(|before| before >= round) {
                     return Err(RecurrenceRefusal::StepProtocol);
                 }
@@ -221,7 +241,7 @@ impl Compiled {
                     mixed: false,
                 };
                 if let Some(piece) = &step.send {
-                    sent[piece.first..piece.first + piece.count].fill(step.round.into());
+                    sent[piece.first..piece.first + piece.count].fill(step.round);
                     let at = place(piece);
                     extend(&mut rounds[round].sends, run(piece, at, NOTHING));
                     messages += 1;

@@ -47,6 +47,17 @@ pub struct SimulatedTimes {
 }
 
 impl SimulatedTimes {
+    /// Spends what was spent since `before` so many times again.
+    pub(crate) fn repeat(&mut self, before: &Self, times: u64) {
+        let again = |now: &mut u64, before: u64| *now += times * (*now - before);
+        again(&mut self.compute, before.compute);
+        again(&mut self.exchange, before.exchange);
+        again(&mut self.apply, before.apply);
+        again(&mut self.sent_bytes, before.sent_bytes);
+        again(&mut self.received_bytes, before.received_bytes);
+        self.wait_for.iter_mut().zip(&before.wait_for).for_each(|(now, before)| again(now, *before));
+    }
+
     /// Time without anything to do.
     pub fn wait(&self) -> Time {
         self.end.saturating_sub(self.compute + self.exchange + self.apply)
@@ -72,6 +83,8 @@ pub struct SimulationReport {
     pub messages: u64,
     /// Virtual time at the end.
     pub end: Time,
+    /// Steps that repeat earlier ones and were not driven themselves.
+    pub repeated: u64,
     // The rest is empty unless it was asked for.
     /// Every arrival, in time.
     pub arrivals: Vec<Arrival>,

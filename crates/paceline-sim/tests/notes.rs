@@ -20,7 +20,7 @@ fn simulated(name: &str, trace: Option<usize>) -> (Setup, SimulationReport) {
     };
     let participants = (0..setup.world()).map(|rank| strategy.participant(&setup, rank)).collect();
     let report = match trace {
-        Some(trace) => record(&setup, participants, &costs, &mut SizesOnly, trace),
+        Some(trace) => record(&setup, participants, &costs, &mut SizesOnly, trace, &mut |_, _| {}),
         None => run(&setup, participants, &costs, &mut SizesOnly),
     };
     (setup, report)

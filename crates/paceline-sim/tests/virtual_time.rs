@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use paceline_protocol::{
-    CollectivePath, Move, Participant, Piece, STRATEGIES, Schedule, Setup, Time, collective, find,
+    CollectiveCall, CollectivePath, Move, Participant, Piece, STRATEGIES, Schedule, Setup, Time, collective,
+    find,
 };
 use paceline_sim::{
     Costs, Host, RecurrenceRefusal, SimulationReport, SizesOnly, StepFactor, WorkCost, evaluate, run,
+    run_repeating,
 };
 
 fn along(path: CollectivePath, setup: &Setup) -> Vec<Box<dyn Participant>> {
@@ -61,7 +63,8 @@ fn schedules_evaluated_as_data_take_the_time_of_their_participants_to_the_nanose
                         assert!(same(&fast, &slow), "{} p = {p} seed {seed}", strategy.name);
                         both += 1;
                     }
-                    Err(RecurrenceRefusal::Order) => refused += 1,
+                    // Messages that pass one another have no order of rounds.
+                    Err(RecurrenceRefusal::Order | RecurrenceRefusal::StepProtocol) => refused += 1,
                     Err(why) => panic!("{} p = {p}: {why}", strategy.name),
                 }
             }
@@ -70,15 +73,103 @@ fn schedules_evaluated_as_data_take_the_time_of_their_participants_to_the_nanose
     assert!(both > 100 && refused > 0, "{both} compared, {refused} refused");
 }
 
+#[test]
+fn several_lanes_round_a_ring_take_the_time_of_their_participants_to_the_nanosecond() {
+    let (mut both, mut refused) = (0, 0);
+    for name in ["ring-allreduce", "auto"] {
+        for (p, elements) in [(2, 4_096), (3, 1_000), (8, 6_400), (13, 5_001), (30, 6_413), (260, 20_011)] {
+            // The largest one is cut into blocks.
+            let (steps, cases) = if p > 100 { (1, 1) } else { (5, 3) };
+            for seed in 0..8u64 {
+                // Alike; uneven passes; drawn ones; short ones; one host; hosts of four; large buffers; no latency.
+                let jitter = if seed == 2 { costly(p, seed).jitter } else { Vec::new() };
+                let mut costs = Costs { jitter, ..costly(p, seed) };
+                match seed {
+                    1 => costs.compute = (0..p as u64).map(|r| 90_000 + 1_000 * (r * 7 % 11)).collect(),
+                    3 => costs.compute = vec![500; p],
+                    4 => (costs.layout, costs.local_latency) = (vec![0; p], 3_000),
+                    5 => (costs.layout, costs.local_latency) = ((0..p).map(|rank| rank / 4).collect(), 900),
+                    6 => costs.buffer = 1 << 20,
+                    7 => costs.latency = 0,
+                    _ => {}
+                }
+                let buckets =
+                    [(elements / 2, elements), (elements / 3 + 1, elements / 3), (elements, elements)];
+                for (bucket, message) in buckets.into_iter().take(cases) {
+                    let hosts = costs.layout.clone();
+                    let setup = Setup { hosts, bucket, message, ..Setup::new(p, 0, elements, steps) };
+                    let Some(path) = find(name).unwrap().sums_along(&setup) else { continue };
+                    match evaluate(&setup, path, &costs) {
+                        Ok(fast) => {
+                            let slow = event_by_event(name, &setup, &costs);
+                            assert!(same(&fast, &slow), "{name} p = {p}, case {seed}, buckets of {bucket}");
+                            both += 1;
+                        }
+                        Err(_) => refused += 1,
+                    }
+                }
+            }
+        }
+    }
+    assert!(both > 60, "{both} compared, {refused} refused");
+}
+
+/// Hosts with several ranks that share an interface, and cores where there is a slowdown.
+fn shared(p: usize, each: usize, slowdown: &[f64]) -> Costs {
+    let host = Host { speed: 1.0, slowdown: slowdown.to_vec(), latency: 4_000, per_byte: 1.5 };
+    let layout: Vec<usize> = (0..p).map(|rank| rank / each).collect();
+    let hosts = vec![host; p.div_ceil(each)];
+    Costs { layout, hosts, local_latency: 900, jitter: Vec::new(), ..costly(p, 1) }
+}
+
+#[test]
+fn steps_that_repeat_are_driven_once_and_take_the_time_of_all_to_the_nanosecond() {
+    let (mut repeated, mut driven) = (0, 0);
+    // A tail at the end of each epoch of ten steps, of which some workers have no sample.
+    let tail = |rank: usize, step: u64| if step % 10 < 9 { 1.0 } else { 0.1 * (rank % 3) as f64 };
+    for strategy in STRATEGIES {
+        for (p, elements) in [(1, 50), (2, 4_096), (5, 3_001), (8, 640)] {
+            let plain = Costs { jitter: Vec::new(), ..costly(p, 1) };
+            let uneven =
+                Costs { compute: (0..p as u64).map(|r| 60_000 + 7_000 * r).collect(), ..plain.clone() };
+            let tails = Costs { size: Some(StepFactor(Arc::new(tail))), ..plain.clone() };
+            let short = Costs { compute: vec![3_000; p], ..plain.clone() };
+            let slow = StepFactor(Arc::new(|rank, _| if rank == 1 { 3.0 } else { 1.0 }));
+            let held_up = Costs { slowness: Some(slow), ..plain.clone() };
+            let crowded = [shared(p, 4, &[]), shared(p, 4, &[1.0, 1.3, 2.0]), shared(p, 24, &[1.0, 1.5])];
+            for costs in [plain, uneven, tails, short, held_up].into_iter().chain(crowded) {
+                for (bucket, message) in
+                    [(elements, elements), (elements / 3, elements), (elements / 2, elements / 7)]
+                {
+                    let hosts = costs.layout.clone();
+                    let setup =
+                        Setup { hosts, bucket, message: message.max(1), ..Setup::new(p, 0, elements, 25) };
+                    if strategy.sums_along(&setup).is_none() {
+                        continue;
+                    }
+                    let all = event_by_event(strategy.name, &setup, &costs);
+                    let participants = (0..p).map(|rank| strategy.participant(&setup, rank)).collect();
+                    let once = run_repeating(&setup, participants, &costs, &mut |_, _| {});
+                    assert!(same(&once, &all), "{} p = {p}, buckets of {bucket}: {costs:?}", strategy.name);
+                    assert_eq!(once.spent, all.spent, "{} p = {p}", strategy.name);
+                    (repeated, driven) = (repeated + once.repeated, driven + 25 - once.repeated);
+                }
+            }
+        }
+    }
+    assert!(repeated > driven, "{repeated} steps repeated, {driven} driven");
+}
+
 /// Everybody sends its buffer to everybody after it, round by round: no strategy of the registry does that.
-fn broadcast(rank: usize, p: usize) -> Schedule {
+fn broadcast(rank: usize, call: &CollectiveCall<'_>) -> Schedule {
+    let p = call.positions();
     let moves = (1..p).map(|k| Move {
-        round: k as u16,
+        round: k as u32,
         send: Piece::add((rank + k) % p, (rank + k) % p, 1),
         receive: Piece::add((rank + p - k) % p, rank, 1),
     });
     let spread = (1..p).map(|k| Move {
-        round: (p + k) as u16,
+        round: (p + k) as u32,
         send: Piece::replace((rank + k) % p, rank, 1),
         receive: Piece::replace((rank + p - k) % p, (rank + p - k) % p, 1),
     });

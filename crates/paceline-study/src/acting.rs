@@ -1,17 +1,24 @@
 //! Where axes can act. With one worker there is nobody to talk to, so strategy, transport, servers and the like mean
-//! nothing; servers belong to strategies that have them, and parameters to strategies and consistency models. Points
-//! that differ in such an axis alone are one point.
+//! nothing; servers belong to strategies that have them, and parameters to strategies and consistency models; where a
+//! script's own framework averages, nothing that is about our exchange acts. Points that differ in such an axis alone
+//! are one point.
 
 use std::collections::BTreeMap;
 
 use paceline_plan::{Axis, Condition, Space, Study, Value, Workload};
-use paceline_protocol::{Parameter, Strategy};
+use paceline_protocol::{DELEGATED, Parameter, Strategy};
+use paceline_resolve::{OWN_CONDITIONS, OWN_EXCHANGE, SCRIPT_ARGUMENT};
 
 use crate::registries::AllRegistries;
 
 /// Settings that mean nothing for one worker alone, apart from the parameters of strategies.
 pub(crate) const OF_SEVERAL: &str = "servers strategy sync transport compression buffer bucket network hosts averages \
-                                     placement shard lr-scaling";
+                                     placement shard lr-scaling apply";
+
+/// Whether a strategy leaves averaging to a script's own framework.
+pub(crate) fn delegated(strategy: &Value) -> bool {
+    DELEGATED.iter().any(|one| matches!(strategy, Value::Text(name) if name == one.name))
+}
 
 /// The same study, its axes only there where they can act; of several workloads, where they can for each.
 pub(crate) fn collapsed(mut study: Study, registries: &AllRegistries) -> Study {
@@ -77,7 +84,15 @@ fn where_it_acts(
     };
     let strategies = |which: &dyn Fn(&Strategy) -> bool| {
         let names: Vec<&str> = protocols.strategies.iter().filter(|s| which(s)).map(|s| s.name).collect();
-        is_one("strategy", "ring-allreduce", &names)
+        is_one("strategy", paceline_protocol::AUTO, &names)
+    };
+    // Whether this program exchanges, and not a script's framework.
+    let ours = || match (axis("strategy"), fixed.get("strategy")) {
+        (Some(axis), _) => {
+            let other = |level: &Value| Holds::Where(format!("strategy != \"{level}\""));
+            axis.levels.iter().filter(|level| delegated(level)).map(other).fold(Holds::Always, Holds::and)
+        }
+        (None, strategy) => fact(!strategy.is_some_and(delegated)),
     };
     let has = |parameters: &[&Parameter]| parameters.iter().any(|p| p.name == name);
     let of_parameter = || {
@@ -87,10 +102,15 @@ fn where_it_acts(
         strategies(&|s| has(s.parameters)).or(by_sync)
     };
     let parameter = protocols.parameters().iter().any(|p| p.name == name);
+    let script = fixed.contains_key("script") || axis("script").is_some();
+    let native = registries.settings.find(name).is_some_and(|setting| setting.native);
     let own = match name {
-        "servers" | "placement" => strategies(&|s| s.servers),
+        _ if native => fact(!script),
+        _ if name.starts_with(SCRIPT_ARGUMENT) => fact(script),
+        "servers" | "placement" | "apply" => strategies(&|s| s.servers),
         "sync" => strategies(&|s| s.gated),
         _ if parameter => of_parameter(),
+        _ if OWN_EXCHANGE.contains(&name) || OWN_CONDITIONS.contains(&name) => ours(),
         _ => Holds::Always,
     };
     let several = if !parameter && OF_SEVERAL.split_whitespace().all(|several| several != name) {
@@ -141,6 +161,36 @@ mod tests {
                 .map(named)
                 .all(|p| p.contains_key("staleness") == (p.get("sync") == Some(&Value::Text("ssp".into()))))
         );
+    }
+
+    #[test]
+    fn what_is_about_our_exchange_is_not_there_where_a_scripts_framework_averages() {
+        let axes = "workers = [1, 2]\nstrategy = [\"ring-allreduce\", \"ps\", \"ddp-gloo\"]\nservers = [1, 2]\n\
+                    sync = [\"bsp\", \"asp\"]\ntransport = [\"tcp\", \"shm\"]\nnetwork = [\"1gbit,1ms\", \"10gbit,1ms\"]\n\
+                    apply = [\"worker\", \"server\"]\nargs.lr = [0.01, 0.1]\nstraggler = [\"moving,factor=2\"]";
+        let space = space("script = \"train.py\"", axes);
+        let (ring, ps, ddp) = (2 * 2, 2 * 2 * 2 * 2 * 2, 1);
+        let points = space.points(1000).unwrap();
+        assert_eq!(points.len(), 2 * (1 + ring + ps + ddp));
+        let ddp: Vec<_> = points
+            .iter()
+            .map(|point| space.named(point))
+            .filter(|levels| levels.get("strategy") == Some(&Value::Text("ddp-gloo".into())))
+            .collect();
+        let names = |levels: &BTreeMap<String, Value>| levels.keys().cloned().collect::<Vec<_>>();
+        assert!(ddp.iter().all(|levels| names(levels) == ["args.lr", "strategy", "workers"]), "{ddp:?}");
+    }
+
+    #[test]
+    fn what_means_nothing_to_one_of_several_workloads_is_not_there_for_it() {
+        let text = "sampler = \"grid\"\n[[workload]]\nname = \"a\"\nscript = \"a.py\"\n[[workload]]\nname = \"b\"\n\
+                    model = \"mlp\"\n[axes]\nargs.lr = [1, 2, 3]\nbatch = [8, 16]\n[[objectives]]\n\
+                    metric = \"step_s\"\ngoal = \"minimize\"\n";
+        let registries = AllRegistries::default();
+        let study = collapsed(Study::read("s.toml", "s", text).unwrap(), &registries);
+        let parts = crate::parts(&study, &registries);
+        let points: Vec<usize> = parts.iter().map(|part| part.space.points(100).unwrap().len()).collect();
+        assert_eq!(points, [3, 2]);
     }
 
     #[test]

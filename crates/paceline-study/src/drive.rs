@@ -282,7 +282,10 @@ fn end(
             }
             End::Beaten { metrics }
         }
-        (None, Some(0)) if reader.complete => End::Ok { metrics },
+        (None, Some(0)) if reader.complete => match workload::unreported(study, &metrics) {
+            Some(cause) => End::Failed { cause },
+            None => End::Ok { metrics },
+        },
         _ if reader.failure == Some(FailureKind::Diverged) => {
             End::Diverged { cause: ended.last_words().unwrap_or_default().into() }
         }

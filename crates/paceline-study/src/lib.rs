@@ -9,12 +9,14 @@
 //! - `outline`: what would be run
 //! - `report`: what came of them; `table`: the same as the input of an analysis, `traits`: what its workloads are;
 //!   `group`: as the live page shows it
+//! - `script_file`: a study file to start from, for a script
 //! - `members`: which study a recorded run belongs to
 //! - `method`: how they were made, for the report
 //! - `export`: for other tools
 //! - `registries`: whatever runs and studies can name
 //! - `overhead`: what recording costs, by pairs of runs
-//! - `predict`: what they would take, in virtual time; `prior`: samplers that begin with that
+//! - `calibrate`: the passes of their points, measured for that
+//! - `predict`: what they would take, in virtual time; `recorded_scripts`: what is known of scripts; `prior`: samplers that begin with that
 //!
 //! # Deliberately absent
 //! Command lines, terminals, training: a run is the program that calls this library, started again.
@@ -22,6 +24,7 @@
 #![forbid(unsafe_code)]
 
 mod acting;
+mod calibrate;
 mod document;
 mod drive;
 mod error;
@@ -34,8 +37,10 @@ mod overhead;
 mod predict;
 mod prior;
 mod reader;
+mod recorded_scripts;
 mod registries;
 mod report;
+mod script_file;
 mod state;
 mod table;
 #[cfg(test)]
@@ -43,6 +48,7 @@ mod tests;
 mod traits;
 mod workload;
 
+pub use calibrate::{CalibrationRequest, CalibrationSummary, complete_calibration};
 pub use document::{TrialDocument, TrialTask};
 pub use drive::{StudyEvent, StudyObserver, drive};
 pub use error::StudyFailure;
@@ -57,12 +63,13 @@ pub use predict::{
     MetricComparison, PointPrediction, all_points, compare, document as prediction_document, measured_points,
     predictions, words as prediction_words,
 };
-pub use prior::calibration;
+pub use prior::{calibration, calibration_file};
 pub use registries::{AllRegistries, Registrable};
 pub use report::Findings;
+pub use script_file::{ScriptStudy, script_study};
 pub use state::{StudyHistory, StudyState, journal, names};
 pub use table::table;
-pub use workload::check;
+pub use workload::{check, notes};
 
 use std::collections::HashSet;
 use std::path::Path;

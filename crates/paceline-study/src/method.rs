@@ -10,6 +10,7 @@ use paceline_plan::{Axis, Study, Value, Workload};
 use paceline_record::store::RunRow;
 use paceline_record::{RecordError, Store};
 
+use crate::acting::delegated;
 use crate::error::StudyFailure;
 use crate::registries::AllRegistries;
 use crate::state::StudyHistory;
@@ -51,7 +52,22 @@ pub fn method(known: &StudyHistory, store: &Path) -> Result<Method, StudyFailure
     method.commands.push(format!("paceline report {}", study.name));
     method.file = Some((file, study.source.text.clone()));
     described(&mut method, &known.registries);
-    Ok(method.or_of_table(&table(known)))
+    let mut method = method.or_of_table(&table(known));
+    if let Some(measured) = method.measured.as_mut().filter(|_| delegates(study)) {
+        *measured +=
+            "; where the script's own framework averages (ddp-gloo), links and waits were not observed";
+    }
+    Ok(method)
+}
+
+/// Whether a script's own framework averages in some runs of a study.
+fn delegates(study: &Study) -> bool {
+    let axis = study.space.axes().iter().find(|axis| axis.name == "strategy");
+    let of = |study: &Study| match &study.workload {
+        Workload::Train(fixed) => fixed.get("strategy").is_some_and(delegated),
+        Workload::Command { .. } => false,
+    };
+    axis.is_some_and(|axis| axis.levels.iter().any(delegated)) || study.parts().iter().any(of)
 }
 
 /// What the store still has of the study's runs.

@@ -1,11 +1,12 @@
 //! Predictions of a study's points in virtual time.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use paceline_analyze::distinct;
 use paceline_analyze::table::WORKLOAD;
 use paceline_explore::schedule::{End, Role, StudyRun};
-use paceline_plan::{Goal, Point, Study, Value, Workload};
+use paceline_plan::{Goal, Point, Study, StudyError, Value, Workload};
 use paceline_virtual::compare::{self, PredictedPoint, PredictionQuality};
 use paceline_virtual::words::{self, NOT_MODELLED};
 use paceline_virtual::{MedianEstimate, Prediction, Terms, predict};
@@ -13,6 +14,7 @@ use serde_json::{Value as Json, json};
 
 use crate::drive::{StudyEvent, StudyObserver};
 use crate::error::StudyFailure;
+use crate::recorded_scripts::RecordedScripts;
 use crate::registries::AllRegistries;
 use crate::report::configuration;
 use crate::state::StudyHistory;
@@ -51,6 +53,11 @@ pub fn all_points(study: &Study) -> Result<Vec<Point>, StudyFailure> {
     points.ok_or_else(|| refuse("axes", "more than 20000 points: use fewer levels, or constraints"))
 }
 
+/// A point that cannot be run, with its place in the study file.
+pub(crate) fn refused(study: &Study, levels: &BTreeMap<String, Value>, problem: &str) -> StudyError {
+    study.source.error("axes", format!("{}: {problem}", configuration(levels)))
+}
+
 /// The points of a study that were measured.
 pub fn measured_points(study: &Study, known: &StudyHistory) -> Result<Vec<Point>, StudyFailure> {
     let [own, other] =
@@ -70,9 +77,10 @@ pub fn predictions(
     points: &[Point],
     terms: &Terms<'_>,
     learn: bool,
+    store: Option<&Path>,
     observer: StudyObserver<'_>,
 ) -> Result<Vec<PointPrediction>, StudyFailure> {
-    let mut datasets = Datasets::new();
+    let (mut datasets, mut scripts) = (Datasets::new(), RecordedScripts::new(store));
     let parts = crate::parts(study, registries);
     let mut all: Vec<PointPrediction> = Vec::with_capacity(parts.len() * points.len());
     for (study, point) in parts.iter().flat_map(|part| points.iter().map(move |point| (part, point))) {
@@ -84,15 +92,30 @@ pub fn predictions(
         study.space.settle(&mut point);
         let workload = study.workload_name().map(str::to_owned);
         let mut levels = study.space.named(&point);
-        let (plan, dataset) =
-            workload::planned(study, registries, &levels, &mut datasets).map_err(|problem| {
-                study.source.error("axes", format!("{}: {problem}", configuration(&levels)))
-            })?;
+        let prediction = if workload::scripted(study) {
+            let plan = workload::planned_script(study, registries, &levels);
+            let plan = plan.map_err(|problem| refused(study, &levels, &problem))?;
+            match scripts.of(&plan)? {
+                Some(script) => script.predict(&plan, terms)?,
+                None => continue,
+            }
+        } else {
+            let planned = workload::planned(study, registries, &levels, &mut datasets);
+            let (plan, dataset) = planned.map_err(|problem| refused(study, &levels, &problem))?;
+            predict(&plan, dataset, terms, learn)?
+        };
         levels.extend(workload.clone().map(|name| (WORKLOAD.to_owned(), Value::Text(name))));
-        let prediction = predict(&plan, dataset, terms, learn)?;
         all.push(PointPrediction { workload, point, levels, prediction });
     }
-    Ok(all)
+    for note in scripts.notes() {
+        observer(StudyEvent::Note(&note))?;
+    }
+    match scripts.unknown.first() {
+        Some(unknown) if all.is_empty() => {
+            Err(study.source.error("workload.script", unknown.problem()).into())
+        }
+        _ => Ok(all),
+    }
 }
 
 /// Predictions beside a study's runs: the time of a step, then every objective that is predicted.

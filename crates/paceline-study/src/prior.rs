@@ -1,12 +1,13 @@
 //! What the simulator expects of a study's points, for samplers that begin with that.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use paceline_explore::Prior;
 use paceline_plan::Study;
 use paceline_record::figures::PredictionBasis;
 use paceline_virtual::{Calibration, Terms};
 
+use crate::calibrate::StudyPasses;
 use crate::drive::{StudyEvent, StudyObserver};
 use crate::error::StudyFailure;
 use crate::predict::{PointPrediction, all_points, predictions};
@@ -50,10 +51,14 @@ fn expected(
         jitter: None,
     };
     let points = all_points(study)?;
+    if let (Some(calibration), Some(file)) = (&calibration, calibration_file(study)) {
+        let passes = StudyPasses::of_points(study, registries, &points)?;
+        passes.offer(calibration, &file).map_or(Ok(()), |line| observer(StudyEvent::Note(&line)))?;
+    }
     let metric = &study.objectives[0].metric;
     let basis = figures.find(metric).and_then(|figure| figure.predicted);
     let learn = basis == Some(PredictionBasis::Learning);
-    let all = predictions(study, registries, &points, &terms, learn, observer)?;
+    let all = predictions(study, registries, &points, &terms, learn, None, observer)?;
     let figure = |one: PointPrediction| {
         let figure = one.prediction.figure(figures, metric)?.median;
         figure.is_finite().then_some((one.point, figure))
@@ -61,9 +66,13 @@ fn expected(
     Ok(Prior(all.into_iter().filter_map(figure).collect()))
 }
 
-/// The calibration that a study names, looked for beside its file.
-pub fn calibration(study: &Study) -> Result<Option<Calibration>, StudyFailure> {
+/// The calibration's file that a study names, looked for beside its own.
+pub fn calibration_file(study: &Study) -> Option<PathBuf> {
     let beside = Path::new(&study.source.file).parent().unwrap_or(Path::new(""));
-    let load = |file: &String| Calibration::load(&beside.join(file));
-    Ok(study.calibration.as_ref().map(load).transpose()?)
+    study.calibration.as_ref().map(|file| beside.join(file))
+}
+
+/// The calibration that a study names.
+pub fn calibration(study: &Study) -> Result<Option<Calibration>, StudyFailure> {
+    Ok(calibration_file(study).map(|file| Calibration::load(&file)).transpose()?)
 }

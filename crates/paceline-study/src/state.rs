@@ -298,8 +298,10 @@ impl StudyState {
             let same = there.study.source.text == study.source.text;
             return Err(StudyFailure::Exists { name: study.name, finished: there.finished, same });
         }
+        // Files that the study names lie beside it, wherever it is resumed from.
+        let file = std::path::absolute(&study.source.file)?;
         journal.append(&Entry::Study {
-            file: study.source.file.clone(),
+            file: file.to_string_lossy().into_owned(),
             name: study.name.clone(),
             text: study.source.text.clone(),
             version: env!("CARGO_PKG_VERSION").into(),

@@ -12,7 +12,7 @@ use paceline_resolve::{PlanSettings, TypedPlan, resolve};
 
 use crate::registries::AllRegistries;
 use crate::state::StudyHistory;
-use crate::workload::{alone, workers};
+use crate::workload::{alone, beside, scripted, workers};
 
 /// Bytes of a parameter's gradient.
 const BYTES: f64 = 4.0;
@@ -34,13 +34,16 @@ pub fn traits(known: &StudyHistory) -> Vec<WorkloadTraits> {
 
 fn of_flags(study: &Study, flags: &BTreeMap<String, Value>, registries: &AllRegistries) -> WorkloadTraits {
     let axis = |name: &str| study.space.axes().iter().find(|axis| axis.name == name);
-    let defaults =
-        registries.settings.iter().filter_map(|s| Some((s.name.to_owned(), s.default?.to_owned())));
+    // A script decides itself what is about networks, data and optimisers.
+    let script = scripted(study);
+    let counts = registries.settings.iter().filter(|setting| !(script && setting.native));
+    let defaults = counts.filter_map(|s| Some((s.name.to_owned(), s.default?.to_owned())));
     let given = flags.iter().map(|(name, value)| (name.clone(), value.to_string()));
     let mut settings: BTreeMap<String, String> = defaults.chain(given).collect();
     settings.retain(|name, _| axis(name).is_none());
     // What belongs to several workers would be refused without an axis that says how many there are.
-    let own = alone(flags, registries);
+    let mut own = alone(flags, registries);
+    own.iter_mut().for_each(|(name, value)| *value = beside(study, registries, name, value));
     let plan = PlanSettings::from_values(&registries.settings, &own).ok().and_then(|s| resolve(&s).ok());
     let Some(plan) = plan else { return WorkloadTraits { settings, ..WorkloadTraits::default() } };
     // What varies is no trait.
@@ -51,9 +54,9 @@ fn of_flags(study: &Study, flags: &BTreeMap<String, Value>, registries: &AllRegi
             logarithms.map(|of| paceline_statistics::mean(&of).exp())
         }
     };
-    let fixed = axis("model").is_none() && axis("data").is_none();
+    let fixed = axis("model").is_none() && axis("data").is_none() && !script;
     WorkloadTraits {
-        data: axis("data").is_none().then(|| plan.data.clone()),
+        data: (axis("data").is_none() && !script).then(|| plan.data.clone()),
         model: axis("model").is_none().then(|| plan.model.clone()),
         bytes_per_flop: batch.filter(|_| fixed).and_then(|batch| bytes_per_flop(&plan, batch, registries)),
         settings,
@@ -64,7 +67,7 @@ fn of_flags(study: &Study, flags: &BTreeMap<String, Value>, registries: &AllRegi
 /// Bytes of a gradient over the operations of a step; none where only the dataset's files tell what a sample is.
 fn bytes_per_flop(plan: &Plan, batch: f64, registries: &AllRegistries) -> Option<f64> {
     let typed = TypedPlan::new(plan, &registries.settings.registries).ok()?;
-    let SampleForm::Fixed { shape: [h, w, c], classes } = typed.dataset.form else { return None };
+    let SampleForm::Fixed { shape: [h, w, c], classes } = typed.dataset().ok()?.form else { return None };
     let graph = typed.model?.build(Shape::new(h, w, c), classes).ok()?;
     Some(BYTES * graph.param_count() as f64 / (graph.training_flops() as f64 * batch))
 }

@@ -8,11 +8,14 @@ use paceline_explore::schedule::{End, PlannedRun, Role};
 use paceline_plan::study::MetricsFile;
 use paceline_plan::{Plan, Point, Study, StudyError, Value, Workload, nearest};
 use paceline_record::RunLabels;
-use paceline_record::figures::{COST, Figures, INFER};
-use paceline_resolve::{DEFAULT_EPOCHS, PlanSettings, TypedPlan, command_line, resolve};
+use paceline_record::figures::{COST, Figures, INFER, REPORTED};
+use paceline_resolve::{
+    DEFAULT_EPOCHS, OWN_EXCHANGE, PlanSettings, SCRIPT_ARGUMENT, SettingKind, TypedPlan, command_line,
+    resolve,
+};
 use regex::Regex;
 
-use crate::acting::OF_SEVERAL;
+use crate::acting::{OF_SEVERAL, delegated};
 use crate::document::{TrialDocument, TrialTask};
 use crate::error::StudyFailure;
 use crate::registries::AllRegistries;
@@ -52,7 +55,8 @@ impl Call {
 }
 
 /// Settings of the workload, and those that a run has instead. What belongs to several workers means nothing where an
-/// axis says that there is one.
+/// axis says that there is one, and how this program exchanges means nothing where an axis leaves that to a script's
+/// framework.
 fn joined(
     study: &Study,
     registries: &AllRegistries,
@@ -62,8 +66,30 @@ fn joined(
     let axis = study.space.axes().iter().any(|axis| axis.name == "workers");
     let one =
         axis && own.get("workers").or_else(|| fixed.get("workers")).is_none_or(|n| n.number() == Some(1.0));
-    let base = if one { alone(fixed, registries) } else { fixed.clone() };
-    base.into_iter().chain(own).collect()
+    let mut base = if one { alone(fixed, registries) } else { fixed.clone() };
+    if own.get("strategy").is_some_and(delegated) {
+        base.retain(|name, _| !OWN_EXCHANGE.contains(&name.as_str()));
+    }
+    let mut all: BTreeMap<String, Value> = base.into_iter().chain(own).collect();
+    all.iter_mut().for_each(|(name, value)| *value = beside(study, registries, name, value));
+    all
+}
+
+/// A setting that names a file: relative to the study's own, where it lies there, or else to the current folder.
+pub(crate) fn beside(study: &Study, registries: &AllRegistries, name: &str, value: &Value) -> Value {
+    let file =
+        registries.settings.find(name).is_some_and(|setting| matches!(setting.kind, SettingKind::Path));
+    let Value::Text(text) = value else { return value.clone() };
+    let program = name == "python" && text.contains('/');
+    let folder = Path::new(&study.source.file).parent().filter(|_| file || program);
+    let found = folder.map(|folder| folder.join(text)).filter(|path| path.exists());
+    found.map_or_else(|| value.clone(), |path| Value::Text(path.to_string_lossy().into_owned()))
+}
+
+/// Whether a workload is a script.
+pub(crate) fn scripted(study: &Study) -> bool {
+    let Workload::Train(fixed) = &study.workload else { return false };
+    fixed.contains_key("script") || study.space.axes().iter().any(|axis| axis.name == "script")
 }
 
 /// The settings of a run of `paceline train`.
@@ -76,7 +102,8 @@ fn settings(
     let base = if job.role == Role::Baseline { &alone(fixed, registries) } else { fixed };
     let mut settings = joined(study, registries, base, levels(study, job));
     if job.share < 1.0 {
-        for (name, default) in [("steps", None), ("epochs", Some(DEFAULT_EPOCHS))] {
+        let epochs = Some(DEFAULT_EPOCHS).filter(|_| !scripted(study));
+        for (name, default) in [("steps", None), ("epochs", epochs)] {
             let whole = settings.get(name).and_then(Value::number).or(default);
             if let Some(whole) = whole.filter(|_| name == "steps" || !settings.contains_key("steps")) {
                 let part = whole * job.share;
@@ -214,11 +241,34 @@ pub fn mistakes(study: &Study, registries: &AllRegistries) -> Vec<StudyError> {
     let sampler = paceline_explore::samplers::find(&registries.samplers, &study.sampler);
     let mut all: Vec<StudyError> =
         sampler.err().map(|e| study.source.error("sampler", e.0)).into_iter().collect();
-    for part in crate::parts(study, registries) {
-        all.extend(mistakes_of(&part, registries));
+    let parts = crate::parts(study, registries);
+    if matches!(study.workload, Workload::Train(_)) {
+        all.extend(check_axes(study, &parts, registries));
+    }
+    for part in &parts {
+        all.extend(mistakes_of(part, registries));
     }
     // What is wrong with an axis is wrong for every workload.
     paceline_statistics::distinct(all)
+}
+
+/// Whether every axis can act for one of the workloads, where they are scripts or native networks.
+fn check_axes(study: &Study, parts: &[Study], registries: &AllRegistries) -> Vec<StudyError> {
+    let scripts = parts.iter().filter(|part| scripted(part)).count();
+    let wrong = |axis: &paceline_plan::Axis| {
+        let native = registries.settings.find(&axis.name).is_some_and(|setting| setting.native);
+        let problem = match axis.name.strip_prefix(SCRIPT_ARGUMENT) {
+            Some(name) if scripts == 0 => {
+                format!("--{name} is an argument of a script: write script = \"train.py\" into [workload]")
+            }
+            None if native && scripts == parts.len() => {
+                format!("the script decides that; if it has such an argument, the axis is args.{}", axis.name)
+            }
+            _ => return None,
+        };
+        Some(study.source.error(&format!("axes.{}", axis.name), problem))
+    };
+    study.space.axes().iter().filter_map(wrong).collect()
 }
 
 fn mistakes_of(study: &Study, registries: &AllRegistries) -> Vec<StudyError> {
@@ -257,7 +307,15 @@ fn check_figures(study: &Study, known: &dyn Fn(&str) -> bool, names: &[&str]) ->
             let near = nearest(name, names.iter().copied());
             let hint = near.map(|n| format!("did you mean `{n}`? ")).unwrap_or_default();
             let all = if names.is_empty() { "what the command prints".into() } else { names.join(", ") };
-            format!("`{name}` is not measured; {hint}possible: {all}")
+            let script = if scripted(study) {
+                format!(
+                    ", and what the script reports: {REPORTED}{}",
+                    name.rsplit('.').next().unwrap_or(name)
+                )
+            } else {
+                String::new()
+            };
+            format!("`{name}` is not measured; {hint}possible: {all}{script}")
         } else if name == COST && study.prices.is_none() {
             "needs prices: write worker-hour = 0.5 (or another price) into [prices]".into()
         } else {
@@ -291,8 +349,14 @@ fn check_train(
         wrong.dedup();
         all.extend(wrong);
     }
-    let names: Vec<&str> = figures.of_runs().map(|f| f.name).collect();
-    all.extend(check_figures(study, &|name| names.contains(&name), &names));
+    let script = scripted(study);
+    let of_run = figures.of_runs().map(|f| f.name).filter(|name| !(script && name.starts_with(INFER)));
+    let names: Vec<&str> = of_run.collect();
+    let reported = |name: &str| script && name.strip_prefix(REPORTED).is_some_and(|name| !name.is_empty());
+    all.extend(check_figures(study, &|name| names.contains(&name) || reported(name), &names));
+    if script {
+        all.extend(check_script(study, fixed, registries));
+    }
     let named = |name: &str| fixed.contains_key(name) || study.space.axes().iter().any(|a| a.name == name);
     for (i, objective) in study.objectives.iter().enumerate() {
         if objective.metric == "time_to_accuracy_s" && !named("target-accuracy") {
@@ -315,6 +379,53 @@ fn check_train(
         all.extend(check_points(study, registries, fixed));
     }
     all
+}
+
+/// What cannot be with a script, whatever its points are.
+fn check_script(
+    study: &Study,
+    fixed: &BTreeMap<String, Value>,
+    registries: &AllRegistries,
+) -> Vec<StudyError> {
+    let mut all = Vec::new();
+    let mut refuse = |key: &str, problem: &str| all.push(study.source.error(key, problem));
+    if study.prior.is_some() {
+        let problem = "the simulator knows nothing of a script before it has run: leave it out (`paceline explain` \
+                       answers what-ifs from a recorded run)";
+        refuse("prior", problem);
+    }
+    let shortens = paceline_explore::samplers::find(&registries.samplers, &study.sampler);
+    let counted = fixed.contains_key("steps") || study.space.axes().iter().any(|axis| axis.name == "steps");
+    if shortens.is_ok_and(|(kind, _)| kind.shortens) && !counted {
+        let problem = "it begins with shorter runs, and only the script knows how long it is: write steps = 300 (or \
+                       another number) into [workload]";
+        refuse("sampler", problem);
+    }
+    all
+}
+
+/// Why a run of a script cannot be judged: it has not reported what is wanted.
+pub(crate) fn unreported(study: &Study, metrics: &BTreeMap<String, f64>) -> Option<String> {
+    let name = |figure: &str| match figure {
+        "final_accuracy" => Some("accuracy".to_owned()),
+        "final_loss" => Some("loss".to_owned()),
+        figure => figure.strip_prefix(REPORTED).map(str::to_owned),
+    };
+    let wanted = study.objectives.iter().map(|objective| objective.metric.as_str());
+    let missing = wanted.filter(|figure| !metrics.contains_key(*figure)).find_map(name);
+    let missing = missing.filter(|_| scripted(study))?;
+    Some(format!(
+        "the script reported no {missing}, which is an objective: call run.report({missing}=…) in it, or choose another"
+    ))
+}
+
+/// What a check of a study cannot know before runs are made.
+pub fn notes(study: &Study) -> Vec<String> {
+    let reported = study.figures().into_iter().filter_map(|(_, name)| name.strip_prefix(REPORTED));
+    let note = |name: &str| {
+        format!("whether the script reports {name} shows when it runs: run.report({name}=…) in the script")
+    };
+    paceline_statistics::distinct(reported.map(note))
 }
 
 /// Whether runs can have a setting with this value.
@@ -411,8 +522,25 @@ pub(crate) fn planned<'d>(
     let plan = try_plan(&settings, registries, datasets)?;
     let missing =
         || format!("the dataset {} is not at hand (`paceline data` says where it is looked for)", plan.data);
-    let dataset = datasets.get(&asked(&plan)).and_then(Option::as_ref).ok_or_else(missing)?;
+    let dataset = loaded(&plan, datasets).ok_or_else(missing)?;
     Ok((plan, dataset))
+}
+
+/// The dataset of a plan, where it was looked for and is at hand.
+pub(crate) fn loaded<'d>(plan: &Plan, datasets: &'d Datasets) -> Option<&'d Dataset> {
+    datasets.get(&asked(plan)).and_then(Option::as_ref)
+}
+
+/// The plan of a point of a script.
+pub(crate) fn planned_script(
+    study: &Study,
+    registries: &AllRegistries,
+    levels: &BTreeMap<String, Value>,
+) -> Result<Plan, String> {
+    let Workload::Train(fixed) = &study.workload else { return Err("it is no script".into()) };
+    let mut settings = joined(study, registries, fixed, levels.clone());
+    settings.entry("seed".into()).or_insert(Value::Number(study.seed as f64));
+    try_plan(&settings, registries, &mut Datasets::new())
 }
 
 fn try_plan(
@@ -423,12 +551,17 @@ fn try_plan(
     let settings = PlanSettings::from_values(&registries.settings, values).map_err(|e| e.to_string())?;
     let plan = resolve(&settings).map_err(|e| e.to_string())?;
     let typed = TypedPlan::new(&plan, settings.registries()).map_err(|e| e.to_string())?;
+    if plan.script.is_some() {
+        paceline_launch::run::check(&typed, settings.registries(), None).map_err(|e| e.to_string())?;
+        return Ok(plan);
+    }
     // Where the dataset is not at hand, the runs will tell.
     let wanted = paceline_train::model::settings(&plan);
-    let load = || typed.dataset.load(&settings.data_folders(), &wanted).ok();
+    let load = || typed.dataset().ok()?.load(&settings.data_folders(), &wanted).ok();
     if let Some(dataset) = datasets.entry(asked(&plan)).or_insert_with(load) {
         plan.check(dataset.train.len()).map_err(|e| e.to_string())?;
-        paceline_launch::run::check(&typed, settings.registries(), dataset).map_err(|e| e.to_string())?;
+        paceline_launch::run::check(&typed, settings.registries(), Some(dataset))
+            .map_err(|e| e.to_string())?;
     }
     Ok(plan)
 }

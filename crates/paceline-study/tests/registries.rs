@@ -101,7 +101,7 @@ const EVENLY: &[(&str, &str)] = &[
 ];
 
 fn digits(plan: &TypedPlan<'_>) -> Dataset {
-    plan.dataset.load(&Default::default(), &model::settings(plan)).unwrap()
+    plan.dataset().unwrap().load(&Default::default(), &model::settings(plan)).unwrap()
 }
 
 #[test]
@@ -135,7 +135,8 @@ fn trained(plan: &Plan, registries: &Registries, store: &std::path::Path) -> Run
     let launched = Launch {
         plan: &typed,
         registries,
-        dataset: &dataset,
+        dataset: Some(&dataset),
+        meeting: None,
         folders: &Default::default(),
         run: "r1",
         program: ("nowhere".into(), "rank"),

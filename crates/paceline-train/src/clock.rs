@@ -62,6 +62,12 @@ impl Clock {
         (all - self.spent[Phase::Evaluate as usize]).as_secs_f64()
     }
 
+    /// Counts time that somebody else has measured as spent in `phase`; what has passed here meanwhile is nobody's.
+    pub fn spend(&mut self, time: Duration, phase: Phase) {
+        self.spent[phase as usize] += time;
+        self.last = Instant::now();
+    }
+
     /// Counts time that was spent in the one phase as spent in the other.
     pub fn shift(&mut self, time: Duration, from: Phase, to: Phase) {
         let time = time.min(self.spent[from as usize]);

@@ -4,8 +4,11 @@
 //! sends what is finished and takes in what has come; after backward it waits for what is missing.
 
 use std::collections::VecDeque;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use paceline_memory::TensorStorage;
 use paceline_protocol::{
     Action, Actions, Buf, GradientScale, Input, MessageHead, MsgId, OpId, Outcome, Participant, Rank, Region,
     Tag, Time, Trace, WorkUnit,
@@ -15,7 +18,7 @@ use paceline_wire::{Body, Event, Span, Transport, WireError};
 
 use crate::error::TrainError;
 use crate::memory::{Bodies, Memory, span};
-use crate::meta::{ANSWER, GOODBYE, GREETING, pack, unpack};
+use crate::meta::{ANSWER, GOODBYE, GREETING, RATE, pack, unpack};
 use crate::observe::Watch;
 
 /// Longest single wait, so that deadlines are looked at.
@@ -23,6 +26,9 @@ const WAIT: Duration = Duration::from_millis(100);
 
 /// Least time without any progress before a run is given up.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Longest wait beside a computation where its side cannot end the wait.
+const UNWOKEN: Duration = Duration::from_micros(200);
 
 /// Numbers of the goodbyes' sends, far from the participant's.
 const GOODBYES: u64 = 1 << 63;
@@ -94,6 +100,10 @@ pub struct Engine {
     /// Time waited since something of use came.
     silence: Duration,
     patience: Duration,
+    /// Whether the transport can be woken by something else.
+    woken: bool,
+    /// The learning rate of each rank, as a multiple of its first one; the own one is what the others were told.
+    rates: Vec<f64>,
     /// Time spent on others.
     pub times: Times,
     /// Staleness of every update.
@@ -139,6 +149,8 @@ impl Engine {
             clock: now,
             silence: Duration::ZERO,
             patience: PATIENCE,
+            woken: false,
+            rates: vec![1.0; world],
             times: Times { wait_for: vec![Duration::ZERO; world], ..Times::default() },
             staleness: Vec::new(),
             refused: Vec::new(),
@@ -156,9 +168,23 @@ impl Engine {
     /// Lets another participant take over, of a later generation. What has come for it already is not
     /// lost: a faster peer may have begun with it.
     pub fn succeed(self, participant: Box<dyn Participant>, generation: u32) -> Self {
-        let Self { later, departed, times, staleness, refused, trace, watch, patience, .. } = self;
+        let Self { later, departed, times, staleness, refused, trace, watch, patience, woken, rates, .. } =
+            self;
         let next = Self::new(participant, self.transport, self.links, departed.len());
-        Self { generation, later, departed, times, staleness, refused, trace, watch, patience, ..next }
+        Self {
+            generation,
+            later,
+            departed,
+            times,
+            staleness,
+            refused,
+            trace,
+            watch,
+            patience,
+            woken,
+            rates,
+            ..next
+        }
     }
 
     /// Lengths of the scratch buffers that the participant needs.
@@ -403,7 +429,7 @@ impl Engine {
         self.transport.progress(&*memory, wait, &mut events)?;
         let moved = !events.is_empty();
         // Strangers who knock do not bring a run forward.
-        let progress = events.iter().any(|event| !matches!(event, Event::Refused { .. }));
+        let progress = events.iter().any(|event| !matches!(event, Event::Refused { .. } | Event::Woken));
         for event in events.drain(..) {
             self.event(event, memory)?;
         }
@@ -434,6 +460,10 @@ impl Engine {
                     self.answered(from, tag.step);
                     return Ok(());
                 }
+                if tag.phase == RATE {
+                    self.rates[from] = f64::from_bits(head.unit);
+                    return Ok(());
+                }
                 if tag.generation > self.generation || !self.greeted.is_empty() {
                     self.later.push(Event::Message { from, meta, body });
                     return Ok(());
@@ -442,6 +472,7 @@ impl Engine {
                     watch.message(TraceKind::Receive, from, tag, body.len());
                 }
                 let body = has_body.then(|| self.hold(body));
+                memory.set_rate(self.rates[from]);
                 self.input(Input::Message { from, tag, head, body }, memory)
             }
             Event::Sent { op } if op >= GOODBYES => {
@@ -473,6 +504,7 @@ impl Engine {
                 self.refused.push(cause);
                 Ok(())
             }
+            Event::Woken => Ok(()),
         }
     }
 
@@ -504,6 +536,62 @@ impl Engine {
             self.wait(memory)?;
         }
         Ok(())
+    }
+
+    /// The next step's work, if it is known already.
+    pub fn next_begin(&self) -> Option<&Begin> {
+        self.begin.as_ref()
+    }
+
+    /// Exchanges what can be exchanged while somebody else computes, waiting a while for a message, or for what the
+    /// computing side has said. Time spent waiting here is nobody's. Whether the run is over.
+    pub fn wait_beside(&mut self, wait: Duration, memory: &mut dyn Memory) -> Result<bool, TrainError> {
+        self.poll(memory)?;
+        if self.outcome.is_some() {
+            return Ok(true);
+        }
+        let wait = if self.woken { wait } else { wait.min(UNWOKEN) };
+        // The core is theirs who compute.
+        self.transport.keep_busy(false);
+        let waited = self.exchange(Some(wait), memory);
+        self.transport.keep_busy(true);
+        waited?;
+        self.silence = Duration::ZERO;
+        Ok(self.outcome.is_some())
+    }
+
+    /// Tells every peer what this rank's learning rate is from now on, as a multiple of its first one.
+    pub fn tell_rate(&mut self, rank: Rank, rate: f64) -> Result<(), TrainError> {
+        if self.rates[rank] == rate {
+            return Ok(());
+        }
+        self.rates[rank] = rate;
+        let tag = Tag { generation: self.generation, step: 0, bucket: 0, phase: RATE };
+        let head = MessageHead { unit: rate.to_bits(), ..MessageHead::default() };
+        for &to in &self.links {
+            self.transport.send(to, pack(tag, head, false), Span::EMPTY, GREETINGS)?;
+        }
+        Ok(())
+    }
+
+    /// Whether bodies of this rank can stay where they are while peers take them in.
+    pub fn lends(&self) -> bool {
+        self.transport.lends()
+    }
+
+    /// Lets peers read a buffer of this rank's, if it lies in memory that can be shared.
+    pub fn lend(&mut self, buf: Buf, storage: &TensorStorage) -> Result<(), TrainError> {
+        let numbers = storage.len();
+        let file = storage.descriptor_to_read().map_err(|source| TrainError::Memory { numbers, source })?;
+        if let Some(file) = file {
+            self.transport.lend(span(Region { buf, offset: 0, len: 0 }).buffer, file)?;
+        }
+        Ok(())
+    }
+
+    /// Lets waits beside a computation end when a stream has something to read; none takes that back.
+    pub fn wake_by(&mut self, stream: Option<Arc<UnixStream>>) {
+        self.woken = self.transport.wake_by(stream);
     }
 
     /// Whether the participant has finished; an error if it could not go on.

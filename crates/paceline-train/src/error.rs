@@ -106,6 +106,16 @@ pub enum TrainError {
         /// Why not.
         problem: String,
     },
+    /// A script cannot go on.
+    #[error("{message}")]
+    Script {
+        /// What happened.
+        message: String,
+        /// What to do.
+        hint: String,
+        /// Which kind of failure it is.
+        kind: FailureKind,
+    },
     /// The model file describes no network for the dataset's samples.
     #[error("model file {file} on {data}, {source}")]
     Description {
@@ -129,6 +139,7 @@ impl TrainError {
             Self::Lost { .. } | Self::Silent { .. } | Self::Verdict { .. } => FailureKind::Lost,
             Self::Wire(_) => FailureKind::Protocol,
             Self::Memory { .. } => FailureKind::Other,
+            Self::Script { kind, .. } => *kind,
         }
     }
 
@@ -153,6 +164,7 @@ impl TrainError {
             TrainError::Plan(_) => "`paceline train --help` lists what this version knows",
             TrainError::Restore { .. } => "was it made by another version? start the run again without it",
             TrainError::Data(error) => return error.hint(),
+            TrainError::Script { hint, .. } => hint,
             TrainError::Positions { .. } => {
                 "text asks for the next character at every position: take a model of sequences for it, and \
                  only for it; `paceline model list` shows them"

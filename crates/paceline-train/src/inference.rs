@@ -79,7 +79,7 @@ impl InferRequest {
     ) -> Result<InferenceReport, TrainError> {
         let Self { mut plan, folders, batches, threads, seconds } = self;
         let typed = TypedPlan::new(&plan, registries)?;
-        let dataset = typed.dataset.load(&folders, &model::settings(&plan))?;
+        let dataset = typed.dataset()?.load(&folders, &model::settings(&plan))?;
         weights::check(&typed, &dataset)?.iter().for_each(|note| tell(note));
         let graph = Arc::new(model::graph(&typed, &dataset)?);
         let parameters = graph.param_count();

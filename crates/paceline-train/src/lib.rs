@@ -31,6 +31,7 @@ mod meta;
 pub mod model;
 pub mod native;
 mod observe;
+mod script;
 mod segment;
 pub mod server;
 mod source;
@@ -45,6 +46,9 @@ pub use error::TrainError;
 pub use inference::InferRequest;
 pub use model::Replica;
 pub use native::NativeSource;
+pub use script::{ScriptRequest, ScriptSource, USED_TENSORS, script_exchange, script_failed, script_layout};
 pub use segment::{Pause, Segment, SegmentControl, StepGate, VERDICT};
-pub use source::{Announce, GradientSource, Layout, TensorLayout};
-pub use update::Update;
+pub use source::{
+    AfterStep, Announce, GradientSink, GradientSource, Layout, SourceCosts, SourceReport, TensorLayout,
+};
+pub use update::{GroupOptimiser, Update};

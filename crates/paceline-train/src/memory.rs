@@ -45,9 +45,38 @@ pub fn region(span: Span) -> Region {
 pub struct Bodies<'a>(pub &'a [Option<Body>]);
 
 impl<'a> Bodies<'a> {
-    /// A body that was not released.
-    pub fn get(self, msg: MsgId) -> &'a [f32] {
+    fn body(self, msg: MsgId) -> &'a Body {
         self.0[msg.0 as usize].as_ref().expect("a body that was not released")
+    }
+
+    /// The elements of a body that was not released.
+    pub fn get(self, msg: MsgId) -> &'a [f32] {
+        self.body(msg)
+    }
+
+    /// `dst += ` elements of a body, from `at` on: straight out of its sender's memory if it is lent.
+    pub fn add_to(self, msg: MsgId, at: usize, dst: &mut [f32]) {
+        self.body(msg).add_to(at, dst, add);
+    }
+
+    /// `dst = ` elements of a body, from `at` on.
+    pub fn copy_to(self, msg: MsgId, at: usize, dst: &mut [f32]) {
+        self.body(msg).copy_to(at, dst);
+    }
+
+    /// Sums or copies a whole body into its place.
+    fn take(self, msg: MsgId, action: &Action, dst: &mut [f32]) {
+        assert_eq!(self.body(msg).len(), dst.len(), "a body of the region's length");
+        if let Action::Reduce { .. } = action { self.add_to(msg, 0, dst) } else { self.copy_to(msg, 0, dst) }
+    }
+}
+
+/// The body that an action sums or copies, and where to.
+fn taken(action: &Action) -> Option<(Region, MsgId)> {
+    match *action {
+        Action::Reduce { dst, src: Region { buf: Buf::Msg(msg), .. } }
+        | Action::Copy { dst, src: Region { buf: Buf::Msg(msg), .. } } => Some((dst, msg)),
+        _ => None,
     }
 }
 
@@ -55,6 +84,9 @@ impl<'a> Bodies<'a> {
 pub trait Memory: Source {
     /// Does a computation or an update; false if that cannot be done yet.
     fn compute(&mut self, action: &Action, bodies: Bodies<'_>) -> bool;
+
+    /// Takes the learning rate of the worker whose message comes next, as a multiple of the first one.
+    fn set_rate(&mut self, _rate: f64) {}
 }
 
 /// `dst += src`.
@@ -124,13 +156,10 @@ impl<'g> FinishedGradients<'g> {
         })
     }
 
-    /// Lets `f` change the parts of a region, each beside its part of `src`.
-    fn change(&mut self, dst: Region, src: &[f32], f: impl Fn(&mut [f32], &[f32])) {
+    /// Lets `f` change the parts of a region, with their offset in it.
+    fn change(&mut self, dst: Region, mut f: impl FnMut(usize, &mut [f32])) {
         let parts: Vec<_> = self.parts(dst).collect();
-        for (i, range, at) in parts {
-            let len = range.len();
-            f(&mut self.slices[i].1[range], &src[at..at + len]);
-        }
+        parts.into_iter().for_each(|(i, range, at)| f(at, &mut self.slices[i].1[range]));
     }
 
     /// Shows `f` the parts of a region, with their offset in it.
@@ -192,17 +221,9 @@ impl Memory for BackwardMemory<'_, '_> {
     fn compute(&mut self, action: &Action, bodies: Bodies<'_>) -> bool {
         // Gradients of other positions take what comes from other ranks; what lies in two buffers of this one waits.
         if action.regions().into_iter().flatten().any(|region| self.other(region.buf).is_some()) {
-            let (dst, msg) = match *action {
-                Action::Reduce { dst, src: Region { buf: Buf::Msg(msg), .. } }
-                | Action::Copy { dst, src: Region { buf: Buf::Msg(msg), .. } } => (dst, msg),
-                _ => return false,
-            };
+            let Some((dst, msg)) = taken(action) else { return false };
             let Some(whole) = self.other(dst.buf) else { return false };
-            let (dst, body) = (&mut whole[dst.range()], bodies.get(msg));
-            match action {
-                Action::Reduce { .. } => add(dst, body),
-                _ => dst.copy_from_slice(body),
-            }
+            bodies.take(msg, action, &mut whole[dst.range()]);
             return true;
         }
         let own =
@@ -210,10 +231,10 @@ impl Memory for BackwardMemory<'_, '_> {
         let Self { grads, scratch: Scratch { buffers, work, piece }, .. } = self;
         match *action {
             Action::Reduce { dst, src: Region { buf: Buf::Msg(msg), .. } } if dst.buf == own => {
-                grads.change(dst, bodies.get(msg), add);
+                grads.change(dst, |at, part| bodies.add_to(msg, at, part));
             }
             Action::Copy { dst, src: Region { buf: Buf::Msg(msg), .. } } if dst.buf == own => {
-                grads.change(dst, bodies.get(msg), <[f32]>::copy_from_slice);
+                grads.change(dst, |at, part| bodies.copy_to(msg, at, part));
             }
             Action::Reduce { dst: Region { buf: Buf::Scratch(n), offset, .. }, src } if src.buf == own => {
                 let dst = &mut buffers[usize::from(n)][offset..];
@@ -221,11 +242,11 @@ impl Memory for BackwardMemory<'_, '_> {
             }
             Action::Copy { dst: Region { buf: Buf::Scratch(n), offset, len }, src } => {
                 let Buf::Msg(msg) = src.buf else { return false };
-                buffers[usize::from(n)][offset..offset + len].copy_from_slice(bodies.get(msg));
+                bodies.take(msg, action, &mut buffers[usize::from(n)][offset..offset + len]);
             }
             Action::Reduce { dst: Region { buf: Buf::Scratch(n), offset, len }, src } => {
                 let Buf::Msg(msg) = src.buf else { return false };
-                add(&mut buffers[usize::from(n)][offset..offset + len], bodies.get(msg));
+                bodies.take(msg, action, &mut buffers[usize::from(n)][offset..offset + len]);
             }
             Action::Encode { coder, dst, src, feedback: false } if src.buf == own => {
                 let Buf::Scratch(n) = dst.buf else { return false };
@@ -242,8 +263,10 @@ impl Memory for BackwardMemory<'_, '_> {
                 piece.resize(dst.len, 0.0);
                 coder.decode(code, piece, Accumulate::Set);
                 match into {
-                    Accumulate::Set => grads.change(dst, piece, <[f32]>::copy_from_slice),
-                    Accumulate::Add => grads.change(dst, piece, add),
+                    Accumulate::Set => {
+                        grads.change(dst, |at, part| part.copy_from_slice(&piece[at..at + part.len()]));
+                    }
+                    Accumulate::Add => grads.change(dst, |at, part| add(part, &piece[at..at + part.len()])),
                     Accumulate::Subtract => return false,
                 }
             }
@@ -295,6 +318,10 @@ impl Source for WholeMemory<'_> {
 }
 
 impl Memory for WholeMemory<'_> {
+    fn set_rate(&mut self, rate: f64) {
+        self.update.set_rate(rate);
+    }
+
     fn compute(&mut self, action: &Action, bodies: Bodies<'_>) -> bool {
         let Self { params: param, grads, scratch: Scratch { buffers: scratch, work, .. }, update } = self;
         if let Action::Apply { params, grad: from, step, whole } = *action {
@@ -305,8 +332,17 @@ impl Memory for WholeMemory<'_> {
             update.apply(params.offset, &mut param[params.range()], grad, step, whole);
             return true;
         }
-        let mut all = Buffers { param: &mut **param, grads, scratch, work, accumulate: add };
-        all.compute(action, &|msg| bodies.get(msg));
+        if let Some((dst, msg)) = taken(action) {
+            let whole = match dst.buf {
+                Buf::Param => &mut **param,
+                Buf::Scratch(n) => &mut scratch[usize::from(n)],
+                buf => &mut grads[slot(buf).expect("a buffer of this rank")],
+            };
+            bodies.take(msg, action, &mut whole[dst.range()]);
+        } else {
+            let mut all = Buffers { param: &mut **param, grads, scratch, work, accumulate: add };
+            all.compute(action, &|msg| bodies.get(msg));
+        }
         // Averages of equal numbers are not always equal to them, codes even less.
         if let Some(dst) = written(action).filter(|dst| dst.buf == Buf::Param) {
             update.hold(dst.offset, &mut param[dst.range()]);

@@ -239,7 +239,7 @@ impl Replica {
 }
 
 /// Puts a sample into its place of the network's input, and what should be answered behind the others.
-fn load(
+pub fn load(
     network: &mut Network<f32>,
     classes: &mut Vec<u16>,
     dataset: &Dataset,

@@ -13,7 +13,7 @@ use crate::clock::Clock;
 use crate::engine::Begin;
 use crate::error::TrainError;
 use crate::model::{self, Replica, SampleBatch};
-use crate::source::{Announce, GradientSource, Layout};
+use crate::source::{GradientSink, GradientSource, Layout};
 use crate::weights;
 
 /// The order of a plan's samples.
@@ -144,7 +144,7 @@ impl GradientSource for NativeSource<'_> {
         slot: usize,
         params: &[f32],
         grads: &'g mut [f32],
-        announce: Announce<'_, 'g>,
+        sink: &mut dyn GradientSink<'g>,
         clock: &mut Clock,
     ) -> Result<Option<Outcome>, TrainError> {
         // Micro-batches are read ahead by themselves.
@@ -155,6 +155,7 @@ impl GradientSource for NativeSource<'_> {
         let samples = order.samples_before(begin.unit.step);
         let batch = batch(plan, setup, order, *rank, begin);
         let state = &mut state[slot * layout.state..(slot + 1) * layout.state];
+        let announce = &mut |offset, slice| sink.finished(offset, slice);
         let outcome = replica.gradient(dataset, &batch, params, state, grads, announce, clock)?;
         if !outcome.loss.is_finite() {
             return Err(TrainError::Diverged { step: begin.step + 1, samples, loss: outcome.loss });
@@ -184,8 +185,14 @@ impl GradientSource for NativeSource<'_> {
         &self.state
     }
 
-    fn state_mut(&mut self) -> &mut [f32] {
-        &mut self.state
+    fn restore(&mut self, state: &[f32]) -> Result<(), TrainError> {
+        let (expected, found) = (self.state.len(), state.len());
+        if expected != found {
+            let problem = format!("state: {expected} numbers were expected, {found} were found");
+            return Err(TrainError::Restore { problem });
+        }
+        self.state.copy_from_slice(state);
+        Ok(())
     }
 }
 

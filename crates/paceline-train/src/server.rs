@@ -1,9 +1,11 @@
 //! A server of a distributed run: one shard of the parameters.
 
+use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use paceline_memory::Allocator;
-use paceline_nn::{Compute, Graph};
+use paceline_nn::Compute;
 use paceline_protocol::{Input, Rank, Setup, Strategy, Trace};
 use paceline_record::{Observer, StepRow};
 use paceline_resolve::TypedPlan;
@@ -16,7 +18,6 @@ use crate::memory::{Scratch, WholeMemory};
 use crate::observe::{Steps, Watch};
 use crate::segment::{Account, Pause, Segment, SegmentControl, VERDICT, part, restore};
 use crate::update::Update;
-use crate::weights;
 
 /// What came of a server.
 pub struct Summary {
@@ -36,10 +37,12 @@ pub struct Summary {
 pub struct Job<'a> {
     /// The plan.
     pub plan: &'a TypedPlan<'a>,
-    /// The network.
-    pub graph: &'a Graph,
-    /// Samples of the training split.
-    pub samples: usize,
+    /// The parameters that training starts from.
+    pub start: &'a [f32],
+    /// Ranges of them that stay as they are.
+    pub frozen: &'a [Range<usize>],
+    /// What is made of gradients; made anew for each run.
+    pub update: &'a dyn Fn(Arc<Compute>) -> Update,
     /// The strategy.
     pub strategy: &'static Strategy,
     /// What it is told.
@@ -69,13 +72,13 @@ pub fn run(
 ) -> Result<Option<Summary>, TrainError> {
     let Job { plan, setup, rank, .. } = *job;
     let compute = Arc::new(Compute::new(plan.threads, plan.pin));
-    let mut update = Update::new(plan, job.samples, compute);
+    let mut update = (job.update)(compute);
     let numbers = setup.params;
     let refused = |source| TrainError::Memory { numbers, source };
     let zeros = || Allocator::Private.zeros(numbers).map_err(refused);
-    let (mut params, mut grads, mut state) = (zeros()?, [zeros()?], vec![0.0; job.graph.state_count()]);
-    weights::start(plan, job.graph, &mut params, &mut state)?;
-    update.freeze(&weights::frozen(plan, job.graph)?, &params);
+    let (mut params, mut grads) = (zeros()?, [zeros()?]);
+    params.copy_from_slice(job.start);
+    update.freeze(job.frozen, &params);
     let participant = |Segment { from, to, generation }: Segment| {
         let steps = Some(to).filter(|to| *to < u64::MAX);
         job.strategy.participant(&Setup { from, steps, generation, ..setup.clone() }, rank)
@@ -84,6 +87,10 @@ pub fn run(
     let mut engine = Engine::new(participant(control.segment), transport, links, setup.world());
     engine.trace = job.traced.then(Trace::default);
     engine.watch = job.observer.clone().map(|observer| Watch::new(observer, setup.world()));
+    if plan.script.is_some() {
+        // How long a script takes between two exchanges is watched where it runs.
+        engine.be_patient(Duration::MAX);
+    }
     if control.verdict.is_some() {
         // Workers that wait for a verdict are silent.
         engine.be_patient(VERDICT);

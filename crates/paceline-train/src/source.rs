@@ -1,16 +1,23 @@
 //! What computes gradients for a worker: a network of this process, or something else that fills the same buffers.
 
+use std::io;
 use std::ops::Range;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
 
+use paceline_memory::{Allocator, TensorStorage};
 use paceline_nn::{Graph, Outcome};
-use paceline_protocol::Tensor;
+use paceline_protocol::{GradientScale, Tensor};
+use paceline_record::process::thread_cpu_seconds;
+use serde::{Deserialize, Serialize};
 
 use crate::clock::Clock;
 use crate::engine::Begin;
 use crate::error::TrainError;
 
 /// Names, shapes and places of a model's tensors: all that is known of a model where only sizes matter.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Layout {
     /// The parameters, in the order of the flat buffer.
     pub tensors: Vec<TensorLayout>,
@@ -21,7 +28,7 @@ pub struct Layout {
 }
 
 /// A tensor of the flat parameter buffer.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TensorLayout {
     /// Layer and tensor, e.g. `conv1.weight`.
     pub name: String,
@@ -62,10 +69,68 @@ fn matrix(shape: &[usize], offset: usize) -> Tensor {
 /// again.
 pub type Announce<'a, 'g> = &'a mut dyn FnMut(usize, &'g mut [f32]);
 
+/// Takes what a source has finished, and exchanges it.
+pub trait GradientSink<'g> {
+    /// Takes a part of the gradient buffer that is final, as [`Announce`] does.
+    fn finished(&mut self, offset: usize, slice: &'g mut [f32]);
+
+    /// Tells the servers what the learning rate is from now on, as a multiple of the first one.
+    fn rate(&mut self, rate: f64);
+
+    /// Exchanges what can be exchanged while a source that computes elsewhere has nothing to say, at most for a while.
+    /// Whether the run has ended meanwhile.
+    fn wait(&mut self, wait: Duration) -> bool;
+}
+
+/// What follows a step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum AfterStep {
+    /// Another one, whose gradient is weighted so.
+    Next(GradientScale),
+    /// A pause: what the source needs to go on is asked for.
+    Pause,
+    /// Nothing: the run is over.
+    End,
+}
+
+/// Figures that a source reports.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SourceReport {
+    /// Steps that the source had done.
+    pub step: u64,
+    /// The training clock, in seconds.
+    pub train_s: f64,
+    /// Names and figures.
+    pub values: Vec<(String, f64)>,
+}
+
+/// What a source beside this process has taken.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SourceCosts {
+    /// Time spent on copying gradients.
+    pub staging: Duration,
+    /// Microseconds after the start of backward at which each tensor was final.
+    pub ready_us: Vec<u32>,
+    /// CPU time, in seconds.
+    pub cpu_s: f64,
+    /// Most resident memory.
+    pub rss_peak_bytes: u64,
+}
+
 /// What computes gradients.
 pub trait GradientSource {
     /// The model's tensors.
     fn layout(&self) -> &Layout;
+
+    /// The parameters and the gradients of each position, where the source may work on them too.
+    fn buffers(
+        &mut self,
+        positions: usize,
+        allocator: Allocator,
+    ) -> io::Result<(TensorStorage, Vec<TensorStorage>)> {
+        let zeros = || allocator.zeros(self.layout().params);
+        Ok((zeros()?, (0..positions).map(|_| zeros()).collect::<io::Result<_>>()?))
+    }
 
     /// Fills in the parameters that training starts from.
     fn start(&mut self, params: &mut [f32]) -> Result<(), TrainError>;
@@ -84,9 +149,44 @@ pub trait GradientSource {
         slot: usize,
         params: &[f32],
         grads: &'g mut [f32],
-        announce: Announce<'_, 'g>,
+        sink: &mut dyn GradientSink<'g>,
         clock: &mut Clock,
     ) -> Result<Option<Outcome>, TrainError>;
+
+    /// The step is exchanged: what it has come to lies in the buffers.
+    fn settled(&mut self, _step: u64, _next: AfterStep) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    /// Whether the source computes beside this thread, and what then ends a wait for it.
+    fn beside(&self) -> Option<Arc<UnixStream>> {
+        None
+    }
+
+    /// CPU time that the source has taken, in seconds.
+    fn cpu_seconds(&self) -> f64 {
+        thread_cpu_seconds()
+    }
+
+    /// Figures that it has reported since this was asked last.
+    fn reports(&mut self) -> Vec<SourceReport> {
+        Vec::new()
+    }
+
+    /// What it has taken, where it computes beside this process.
+    fn costs(&self) -> SourceCosts {
+        SourceCosts::default()
+    }
+
+    /// The run is over: waits until the source has ended as well; the parameters that it ends with, if it has its own.
+    fn finish(&mut self, _clock: &mut Clock) -> Result<Option<Vec<f32>>, TrainError> {
+        Ok(None)
+    }
+
+    /// Whether evaluations are made here: otherwise the source makes and reports its own.
+    fn evaluates(&self) -> bool {
+        true
+    }
 
     /// Sums over this worker's part of the samples that evaluations during the run take; over the whole test split if
     /// it is the `only` one that evaluates.
@@ -101,6 +201,11 @@ pub trait GradientSource {
     /// The state of all positions, one behind the other: saved with the parameters.
     fn state(&self) -> &[f32];
 
+    /// Brings the state up to date before it is saved.
+    fn save(&mut self) -> Result<(), TrainError> {
+        Ok(())
+    }
+
     /// Takes up a state that was saved.
-    fn state_mut(&mut self) -> &mut [f32];
+    fn restore(&mut self, state: &[f32]) -> Result<(), TrainError>;
 }

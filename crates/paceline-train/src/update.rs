@@ -4,21 +4,44 @@ use std::collections::HashMap;
 use std::ops;
 use std::sync::Arc;
 
+use paceline_attach::{Gives, ScriptOptimizer, Takes};
 use paceline_data::Order;
 use paceline_nn::optim::{Optimiser, Settings, Step};
 use paceline_nn::{Compute, Progress, Schedule};
+use paceline_registry::Registry;
 use paceline_resolve::TypedPlan;
+
+use crate::memory::add;
 
 /// Applies gradients as a plan says.
 pub struct Update {
-    optimiser: &'static Optimiser,
-    settings: Settings,
-    rate: Rate,
-    compute: Arc<Compute>,
+    rule: Rule,
     /// What the optimiser remembers of each range, by the range's start.
     ranges: HashMap<usize, Range>,
     /// Parameters that stay as they are: where they start, and what they are.
     frozen: Vec<(usize, Vec<f32>)>,
+}
+
+/// What is made of a gradient.
+enum Rule {
+    /// The optimiser moves the parameters.
+    Optimise(Box<PlanOptimiser>),
+    /// A script's optimiser on a server moves the parameters.
+    Script(Box<GroupOptimiser>),
+    /// A script makes its own update: the gradient is settled where it lies.
+    Settled,
+    /// The sum is what workers want back: it takes the place of the parameters.
+    Replace,
+    /// It is a worker's own update: the parameters move by it.
+    Add,
+}
+
+/// The optimiser of a plan.
+struct PlanOptimiser {
+    optimiser: &'static Optimiser,
+    settings: Settings,
+    rate: Rate,
+    compute: Arc<Compute>,
 }
 
 #[derive(Default)]
@@ -51,17 +74,43 @@ impl Update {
             order: Order::new(plan.seed, samples, plan.global_batch(), total),
             total,
         };
-        Self {
+        let settings = Settings {
+            momentum: plan.momentum,
+            nesterov: plan.nesterov,
+            weight_decay: plan.weight_decay,
+            ..Settings::default()
+        };
+        Self::by(Rule::Optimise(Box::new(PlanOptimiser {
             optimiser: plan.optimiser,
-            settings: Settings {
-                momentum: plan.momentum,
-                nesterov: plan.nesterov,
-                weight_decay: plan.weight_decay,
-            },
+            settings,
             rate,
             compute,
-            ranges: HashMap::new(),
-            frozen: Vec::new(),
+        })))
+    }
+
+    /// Leaves updates to the scripts of the workers: gradients are settled where they lie.
+    pub fn by_scripts() -> Self {
+        Self::by(Rule::Settled)
+    }
+
+    /// What a server does for workers whose scripts give and take this.
+    pub fn for_scripts(gives: Gives, takes: Takes, optimiser: Option<GroupOptimiser>) -> Self {
+        Self::by(match (gives, takes, optimiser) {
+            (_, Takes::GradientsFromParameters, _) => Rule::Replace,
+            (Gives::Updates, ..) => Rule::Add,
+            (_, _, Some(optimiser)) => Rule::Script(Box::new(optimiser)),
+            _ => Rule::Settled,
+        })
+    }
+
+    fn by(rule: Rule) -> Self {
+        Self { rule, ranges: HashMap::new(), frozen: Vec::new() }
+    }
+
+    /// Sets the present learning rate of the worker whose gradient comes next, as a multiple of the first one.
+    pub fn set_rate(&mut self, rate: f64) {
+        if let Rule::Script(optimiser) = &mut self.rule {
+            optimiser.rate = rate;
         }
     }
 
@@ -110,13 +159,90 @@ impl Update {
         if params.is_empty() {
             return;
         }
-        let lr = self.rate.at(step) * if whole { self.rate.whole } else { 1.0 };
-        let range = self.ranges.entry(offset).or_default();
-        range.memory.resize((self.optimiser.memory)(&self.settings) * params.len(), 0.0);
-        range.updates += 1;
-        let update = Step { params: &mut *params, grads, memory: &mut range.memory, lr, step: range.updates };
-        self.optimiser.apply(&self.compute, &self.settings, update);
+        match &self.rule {
+            Rule::Settled => return,
+            Rule::Replace => params.copy_from_slice(grads),
+            Rule::Add => add(params, grads),
+            Rule::Optimise(own) => {
+                let lr = own.rate.at(step) * if whole { own.rate.whole } else { 1.0 };
+                let range = self.ranges.entry(offset).or_default();
+                range.apply(own.optimiser, &own.settings, &own.compute, lr, params, grads);
+            }
+            Rule::Script(own) => {
+                let end = offset + params.len();
+                for group in
+                    own.groups.iter().filter(|group| group.range.start < end && group.range.end > offset)
+                {
+                    let (from, to) = (group.range.start.max(offset), group.range.end.min(end));
+                    let (part, lr) = (from - offset..to - offset, group.lr * own.rate);
+                    let range = self.ranges.entry(from).or_default();
+                    let (params, grads) = (&mut params[part.clone()], &grads[part]);
+                    range.apply(own.optimiser, &group.settings, &own.compute, lr, params, grads);
+                }
+            }
+        }
         self.hold(offset, params);
+    }
+}
+
+impl Range {
+    /// One update of the range.
+    fn apply(
+        &mut self,
+        optimiser: &Optimiser,
+        settings: &Settings,
+        compute: &Compute,
+        lr: f64,
+        params: &mut [f32],
+        grads: &[f32],
+    ) {
+        self.memory.resize((optimiser.memory)(settings) * params.len(), 0.0);
+        self.updates += 1;
+        let update = Step { params, grads, memory: &mut self.memory, lr, step: self.updates };
+        optimiser.apply(compute, settings, update);
+    }
+}
+
+/// A script's optimiser: each of its tensors has settings and a rate of its own.
+pub struct GroupOptimiser {
+    optimiser: &'static Optimiser,
+    groups: Vec<TensorGroup>,
+    compute: Arc<Compute>,
+    /// What the rate is now, as a multiple of what it was at first.
+    rate: f64,
+}
+
+struct TensorGroup {
+    range: ops::Range<usize>,
+    settings: Settings,
+    lr: f64,
+}
+
+impl GroupOptimiser {
+    /// The optimiser that a script has described, for tensors of these ranges.
+    pub fn new(
+        described: &ScriptOptimizer,
+        optimisers: &Registry<Optimiser>,
+        ranges: &[ops::Range<usize>],
+        compute: Arc<Compute>,
+    ) -> Result<Self, String> {
+        let optimiser =
+            optimisers.find(&described.kind).ok_or_else(|| format!("no server knows {}", described.kind))?;
+        let mut groups = Vec::new();
+        for group in &described.groups {
+            let settings = Settings {
+                momentum: group.momentum,
+                nesterov: group.nesterov,
+                weight_decay: group.weight_decay,
+                betas: group.betas,
+                eps: group.eps,
+            };
+            for &tensor in &group.tensors {
+                let range = ranges.get(tensor).ok_or_else(|| format!("there is no tensor {tensor}"))?.clone();
+                groups.push(TensorGroup { range, settings, lr: group.lr });
+            }
+        }
+        Ok(Self { optimiser, groups, compute, rate: 1.0 })
     }
 }
 

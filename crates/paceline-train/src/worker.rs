@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 use paceline_data::Order;
 use paceline_memory::{Allocator, TensorStorage};
 use paceline_nn::{Compute, Outcome};
-use paceline_plan::Straggler;
-use paceline_protocol::{Input, Options, Rank, ReplicaAgreement, SINGLE, Setup, Strategy, Trace, WorkerLoad};
+use paceline_plan::{Straggler, TrainingLength};
+use paceline_protocol::{
+    Buf, Input, Options, Rank, ReplicaAgreement, SINGLE, Setup, Strategy, Trace, WorkerLoad,
+};
 use paceline_random::{Purpose, Stream};
-use paceline_record::process::thread_cpu_seconds;
 use paceline_record::{Observer, StepRow};
 use paceline_resolve::TypedPlan;
 use paceline_wire::Transport;
@@ -20,7 +21,7 @@ use crate::error::TrainError;
 use crate::memory::{BackwardMemory, FinishedGradients, Scratch, WholeMemory};
 use crate::observe::{Steps, Watch};
 use crate::segment::{Account, Pause, Segment, SegmentControl, part, restore};
-use crate::source::{GradientSource, Layout};
+use crate::source::{AfterStep, GradientSink, GradientSource, Layout, SourceCosts, SourceReport};
 use crate::update::Update;
 
 /// Most elements of one message: half a megabyte stays in cache between receiving and summing.
@@ -28,17 +29,25 @@ pub const MESSAGE: usize = 128 * 1024;
 
 /// What a strategy is told about a plan.
 pub fn setup(plan: &TypedPlan<'_>, layout: &Layout, samples: usize) -> Setup {
-    let total = plan.total_samples(samples);
-    let order = Order::new(plan.seed, samples, plan.global_batch(), total);
-    let steps = order.steps().min(plan.stop_after_step.unwrap_or(u64::MAX));
+    let planned = match (&plan.script, plan.work) {
+        (None, _) => {
+            let total = plan.total_samples(samples);
+            Order::new(plan.seed, samples, plan.global_batch(), total).steps()
+        }
+        (Some(_), TrainingLength::Steps(steps)) => steps,
+        (Some(_), _) => u64::MAX,
+    };
+    let steps = planned.min(plan.stop_after_step.unwrap_or(u64::MAX));
     let options = Options(plan.options.clone());
     // Where a run switches is a fraction of the whole plan, wherever it is stopped.
-    let sync = (plan.consistency.make)(&options, order.steps());
+    let sync = (plan.consistency.make)(&options, planned);
     // One worker alone sends nothing: its gradient is one piece.
     let bucket =
         if plan.document.strategy == SINGLE { layout.params } else { plan.bucket / size_of::<f32>() };
     Setup {
         shares: plan.shares,
+        hosts: plan.layout(),
+        paths: plan.paths.clone(),
         bucket: bucket.max(1),
         message: MESSAGE,
         tensors: layout.matrices(),
@@ -47,6 +56,7 @@ pub fn setup(plan: &TypedPlan<'_>, layout: &Layout, samples: usize) -> Setup {
         coder: plan.coder,
         options,
         seed: plan.seed,
+        steps: Some(steps).filter(|steps| *steps < u64::MAX),
         ..Setup::new(plan.workers, plan.servers, layout.params, steps)
     }
 }
@@ -62,6 +72,8 @@ pub enum WorkerEvent {
     Step {
         /// Steps done, in the count of the whole run.
         step: u64,
+        /// Samples that this worker has done.
+        samples: u64,
         /// What it took, in the worker's own count.
         row: StepRow,
         /// Its training clock, in seconds.
@@ -75,6 +87,17 @@ pub enum WorkerEvent {
         train_s: f64,
         /// Sums over its part.
         outcome: Outcome,
+    },
+    /// Figures that its source has reported.
+    Reported {
+        /// Steps done.
+        step: u64,
+        /// Samples that this worker has done.
+        samples: u64,
+        /// Its training clock, in seconds.
+        train_s: f64,
+        /// Names and figures.
+        values: Vec<(String, f64)>,
     },
     /// Its model at an evaluation that it cannot make alone: parameters (where they count) and state.
     Snapshot {
@@ -109,6 +132,8 @@ pub struct Summary {
     pub phases: [f64; 3],
     /// Bytes sent and received.
     pub traffic: (u64, u64),
+    /// What a source beside has taken.
+    pub beside: SourceCosts,
     /// The worker that ran out of work, if that ended the run.
     pub left: Option<Rank>,
     /// What was done, if asked for.
@@ -145,6 +170,18 @@ struct Buffers {
 }
 
 impl Buffers {
+    /// Lets the peers read all of them.
+    fn lend_to_peers(&self, engine: &mut Engine) -> Result<(), TrainError> {
+        engine.lend(Buf::Param, &self.params)?;
+        for (n, grads) in self.grads.iter().enumerate() {
+            engine.lend(if n == 0 { Buf::Grad } else { Buf::HostedGrad(n as u16) }, grads)?;
+        }
+        for (n, scratch) in self.scratch.buffers.iter().enumerate() {
+            engine.lend(Buf::Scratch(n as u16), scratch)?;
+        }
+        Ok(())
+    }
+
     fn whole(&mut self) -> WholeMemory<'_> {
         let Self { params, grads, scratch, update } = self;
         WholeMemory { params, grads, scratch, update }
@@ -168,16 +205,29 @@ pub fn run(
     let mut engine = Engine::new(participant(control.segment), transport, links, setup.world());
     engine.trace = job.traced.then(Trace::default);
     engine.watch = job.observer.clone().map(|observer| Watch::new(observer, setup.world()));
+    if let Some(stream) = source.beside() {
+        engine.wake_by(Some(stream));
+        // How long a script takes between two exchanges is watched where it runs.
+        engine.be_patient(Duration::MAX);
+    }
     let positions = setup.positions(rank).len();
     let numbers = setup.params;
     let refused = |source| TrainError::Memory { numbers, source };
-    let zeros = || Allocator::Private.zeros(numbers).map_err(refused);
+    let lends = engine.lends() && job.strategy.lends(setup.coder);
+    let allocator = if lends { Allocator::Shared } else { Allocator::Private };
+    let (params, grads) = source.buffers(positions, allocator).map_err(refused)?;
     let mut buffers = Buffers {
-        params: zeros()?,
-        grads: (0..positions).map(|_| zeros()).collect::<Result<_, _>>()?,
-        scratch: Scratch::new(engine.scratch(), Allocator::Private).map_err(refused)?,
-        update: Update::new(plan, job.samples, Arc::clone(&job.compute)),
+        params,
+        grads,
+        scratch: Scratch::new(engine.scratch(), allocator).map_err(refused)?,
+        update: match plan.script {
+            None => Update::new(plan, job.samples, Arc::clone(&job.compute)),
+            Some(_) => Update::by_scripts(),
+        },
     };
+    if lends {
+        buffers.lend_to_peers(&mut engine)?;
+    }
     source.start(&mut buffers.params)?;
     buffers.update.freeze(&source.frozen()?, &buffers.params);
     let slowness = Slowness { straggler: plan.straggler, rank, workers: plan.workers, seed: plan.seed };
@@ -186,15 +236,16 @@ pub fn run(
 
     let mut account = Account::default();
     if let Some(part) = control.restored.take() {
-        let named = &mut [("params", &mut buffers.params[..]), ("state", source.state_mut())];
+        let named = &mut [("params", &mut buffers.params[..])];
         account = restore(&part, named, &mut buffers.update, &mut buffers.scratch)?;
+        source.restore(part.numbers("state"))?;
         engine.times = account.times(setup.world());
     }
     engine.greet(&mut buffers.whole())?;
     engine.start(&mut buffers.whole())?;
     say(WorkerEvent::Started);
     let (mut done, mut own, mut taken) = (account.steps, account.own_steps, account.samples);
-    if setup.world() == 1 {
+    if setup.world() == 1 && source.evaluates() {
         // Checkpoints of one worker alone did not always say.
         (own, taken) = (done, source.samples_before(done));
     }
@@ -202,18 +253,21 @@ pub fn run(
     let mut clock = Clock::resumed(&account.clock);
     let mut steps = Steps::begin(&clock, &engine.times);
     let mut evaluated = None;
+    let alone = setup.servers == 0;
+    // Where steps are not made together, only the launcher knows whether all work is done.
+    let finished = |control: &SegmentControl<'_>, done: u64| {
+        let stopped = control.gate.stop().is_some();
+        control.segment.to == setup.end() && (!stopped || (alone || together) && done == setup.end())
+    };
     'run: loop {
         let Some(begin) = engine.next_step(&mut buffers.whole())? else {
             clock.lap(Phase::Exchange);
-            let alone = setup.servers == 0;
-            let (segment, stopped) = (control.segment, control.gate.stop().is_some());
-            // Where steps are not made together, only the launcher knows whether all work is done.
-            let finished =
-                segment.to == setup.end() && (!stopped || (alone || together) && done == setup.end());
-            if finished || engine.left().is_some() {
+            if finished(control, done) || engine.left().is_some() {
                 break;
             }
             engine.settle(&mut buffers.whole())?;
+            source.save()?;
+            tell_reports(source, taken, say);
             let account = Account {
                 steps: done,
                 own_steps: own,
@@ -246,7 +300,11 @@ pub fn run(
         if let Some(stop) = stop {
             engine.input(Input::StopAt(stop), &mut buffers.whole())?;
         }
-        clock.lap(Phase::Exchange);
+        let beside = source.beside().is_some();
+        if !beside {
+            // A source beside has begun its step already.
+            clock.lap(Phase::Exchange);
+        }
         let mut overlap = Duration::ZERO;
         let mut units = Outcome::default();
         let mut next = Some(begin);
@@ -254,12 +312,15 @@ pub fn run(
             // Units of one step follow each other without anybody else's help, unless the run ends.
             let unit = if slot == 0 { next.take() } else { engine.next_step(&mut buffers.whole())? };
             let Some(begin) = unit else { continue 'run };
-            let (began, cpu) = (Instant::now(), thread_cpu_seconds());
-            steps.pass_begins();
+            let (began, cpu) = (Instant::now(), source.cpu_seconds());
+            if !beside {
+                steps.pass_begins();
+            }
             let Some((outcome, exchanged)) =
-                compute(source, &mut engine, &mut buffers, &begin, slot, &mut clock)?
+                compute(rank, source, &mut engine, &mut buffers, &begin, slot, &mut clock)?
             else {
-                engine.input(Input::Leave, &mut buffers.whole())?;
+                let ends = if source.beside().is_some() { Input::RunOut } else { Input::Leave };
+                engine.input(ends, &mut buffers.whole())?;
                 continue 'run;
             };
             steps.pass_ends();
@@ -269,12 +330,15 @@ pub fn run(
             let pause = slowness.pause(step, began.elapsed().saturating_sub(exchanged));
             std::thread::sleep(pause);
             clock.lap(Phase::Backward);
-            clock.shift(exchanged, Phase::Backward, Phase::Exchange);
+            if !beside {
+                clock.shift(exchanged, Phase::Backward, Phase::Exchange);
+            }
 
             let memory = &mut buffers.whole();
             engine.catch_up(memory)?;
             let step_s = began.elapsed().saturating_sub(exchanged).as_secs_f64();
-            let cpu = (thread_cpu_seconds() - cpu - exchanged.as_secs_f64()).max(0.0) / step_s;
+            let own = if beside { 0.0 } else { exchanged.as_secs_f64() };
+            let cpu = (source.cpu_seconds() - cpu - own).max(0.0) / step_s;
             engine.input(Input::Load(WorkerLoad { cpu: cpu as f32, step_s: step_s as f32 }), memory)?;
             engine.input_of_pass(Input::BackwardDone, memory)?;
         }
@@ -286,6 +350,15 @@ pub fn run(
         }
         clock.lap(Phase::Exchange);
         (done, own) = (step + 1, own + 1);
+        source.settled(
+            step,
+            match engine.next_begin() {
+                Some(begin) => AfterStep::Next(begin.scale),
+                None if finished(control, done) => AfterStep::End,
+                None => AfterStep::Pause,
+            },
+        )?;
+        tell_reports(source, taken, say);
         engine.refused.drain(..).for_each(|cause| say(WorkerEvent::Refused(cause)));
         let row = StepRow {
             overlap_ns: overlap.as_nanos() as u64,
@@ -293,8 +366,8 @@ pub fn run(
             loss: last.mean_loss(),
             ..steps.end(own, &clock, &engine.times)
         };
-        say(WorkerEvent::Step { step: done, row, train_s: clock.train() });
-        if source.evaluates_after(step) || done == setup.end() {
+        say(WorkerEvent::Step { step: done, samples: taken, row, train_s: clock.train() });
+        if source.evaluates() && (source.evaluates_after(step) || done == setup.end()) {
             let verdict = control.verdict.as_mut().filter(|_| done < setup.end());
             if verdict.is_some() {
                 // Nothing moves while this worker stands still, and others may need what has not left yet.
@@ -321,12 +394,17 @@ pub fn run(
     }
     let left = engine.left().map(|(worker, _)| worker);
     engine.finish(&mut buffers.whole())?;
-    if left.is_some() && evaluated != Some(done) {
+    let own_params = source.finish(&mut clock)?;
+    tell_reports(source, taken, say);
+    if source.evaluates() && left.is_some() && evaluated != Some(done) {
         evaluate(job, source, agreement, &buffers.params, &mut clock, done, say)?;
+    }
+    if source.beside().is_some() {
+        engine.times.apply += Duration::from_secs_f64(clock.seconds(Phase::Apply));
     }
     let train_s = clock.train();
     let apart = agreement == ReplicaAgreement::Apart && setup.servers == 0;
-    let accuracy = match apart {
+    let accuracy = match apart && source.evaluates() {
         true => Some(source.evaluate(&buffers.params, true)?.accuracy()),
         false => None,
     };
@@ -336,20 +414,76 @@ pub fn run(
         samples: taken,
         train_s,
         last,
-        params: buffers.params.to_vec(),
+        params: own_params.unwrap_or_else(|| buffers.params.to_vec()),
         state: source.state().to_vec(),
         traffic: engine.traffic(),
         times: engine.times,
         accuracy,
         phases,
+        beside: source.costs(),
         left,
         trace: engine.trace,
     }))
 }
 
+/// Tells what a source has reported.
+fn tell_reports(source: &mut dyn GradientSource, samples: u64, say: &mut dyn FnMut(WorkerEvent)) {
+    for SourceReport { step, train_s, values } in source.reports() {
+        say(WorkerEvent::Reported { step, samples, train_s, values });
+    }
+}
+
+/// Exchanges what a source finishes while it computes.
+struct BackwardExchange<'a, 'g> {
+    rank: Rank,
+    engine: &'a mut Engine,
+    update: &'a Update,
+    finished: FinishedGradients<'g>,
+    others: [&'a mut [TensorStorage]; 2],
+    scratch: &'a mut Scratch,
+    failed: Option<TrainError>,
+}
+
+impl BackwardExchange<'_, '_> {
+    /// Lets the engine work on what is finished, unless it has failed.
+    fn exchange<T>(
+        &mut self,
+        f: impl FnOnce(&mut Engine, &mut BackwardMemory<'_, '_>) -> Result<T, TrainError>,
+    ) -> Option<T> {
+        if self.failed.is_some() {
+            return None;
+        }
+        let [before, behind] = &mut self.others;
+        let others = [&mut **before, &mut **behind];
+        let mut memory = BackwardMemory { grads: &mut self.finished, others, scratch: self.scratch };
+        f(self.engine, &mut memory).map_err(|error| self.failed = Some(error)).ok()
+    }
+}
+
+impl<'g> GradientSink<'g> for BackwardExchange<'_, 'g> {
+    fn finished(&mut self, offset: usize, slice: &'g mut [f32]) {
+        self.update.quiet(offset, slice);
+        let Some(from) = self.finished.push(offset, slice) else { return };
+        self.exchange(|engine, memory| {
+            engine.input_of_pass(Input::GradReady { from }, memory)?;
+            engine.poll(memory)
+        });
+    }
+
+    fn rate(&mut self, rate: f64) {
+        let rank = self.rank;
+        self.exchange(|engine, _| engine.tell_rate(rank, rate));
+    }
+
+    fn wait(&mut self, wait: Duration) -> bool {
+        self.exchange(|engine, memory| engine.wait_beside(wait, memory)).unwrap_or(true)
+    }
+}
+
 /// Computes a unit's gradient while what is final is exchanged: sums over its samples, and the time that the exchange
 /// took meanwhile. None if the source has run out of work.
 fn compute(
+    rank: Rank,
     source: &mut dyn GradientSource,
     engine: &mut Engine,
     buffers: &mut Buffers,
@@ -360,28 +494,14 @@ fn compute(
     let Buffers { params, grads, scratch, update } = buffers;
     let (before, rest) = grads.split_at_mut(slot);
     let (own, behind) = rest.split_first_mut().expect("a buffer for every position");
-    let mut finished = FinishedGradients::of(own.len());
-    let (mut failed, exchanged) = (None, engine.times.send);
-    let outcome = source.gradient(
-        begin,
-        slot,
-        params,
-        own,
-        &mut |offset, slice| {
-            update.quiet(offset, slice);
-            let Some(from) = finished.push(offset, slice) else { return };
-            if failed.is_none() {
-                let others = [&mut *before, &mut *behind];
-                let mut memory = BackwardMemory { grads: &mut finished, others, scratch };
-                let input = engine.input_of_pass(Input::GradReady { from }, &mut memory);
-                failed = input.and_then(|()| engine.poll(&mut memory)).err();
-            }
-        },
-        clock,
-    )?;
-    match failed {
+    let finished = FinishedGradients::of(own.len());
+    let exchanged = engine.times.send;
+    let mut sink =
+        BackwardExchange { rank, engine, update, finished, others: [before, behind], scratch, failed: None };
+    let outcome = source.gradient(begin, slot, params, own, &mut sink, clock);
+    match sink.failed {
         Some(error) => Err(error),
-        None => Ok(outcome.map(|outcome| (outcome, engine.times.send - exchanged))),
+        None => Ok(outcome?.map(|outcome| (outcome, engine.times.send - exchanged))),
     }
 }
 

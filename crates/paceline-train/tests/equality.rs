@@ -11,10 +11,10 @@ use std::sync::Arc;
 use paceline_data::{Dataset, Order, order};
 use paceline_nn::optim::{self, Settings, Step};
 use paceline_nn::{Compute, Graph, Network, Pass, Targets};
-use paceline_plan::{Plan, TrainingLength};
+use paceline_plan::{Hosts, PathRule, Plan, TrainingLength};
 use paceline_protocol::{
-    Action, Actions, Averages, Coder, Input, Participant, Protocols, ReplicaAgreement, STRATEGIES, Strategy,
-    Time, Trace, find,
+    AUTO, Action, Actions, Averages, Coder, Input, Participant, Protocols, ReplicaAgreement, STRATEGIES,
+    Strategy, Time, Trace, find,
 };
 use paceline_record::RankState;
 use paceline_train::{Layout, Segment, model, worker};
@@ -152,15 +152,22 @@ fn exact_plans(base: &Plan, weights: bool) -> Vec<Plan> {
     let mut plans = Vec::new();
     for strategy in STRATEGIES.iter().filter(|s| s.path.is_some() || s.servers) {
         for servers in shards(strategy) {
-            let plan = choose(Plan { servers, ..base.clone() }, strategy.name, "bsp", &[]);
-            if weights {
-                plans.push(Plan { averages: "weights".into(), ..plan.clone() });
-            } else {
-                plans.push(plan);
-            }
+            plans.push(choose(Plan { servers, ..base.clone() }, strategy.name, "bsp", &[]));
         }
     }
+    // Hosts with several workers, even and uneven; and buckets that take different paths: the last one is a short one.
+    for strategy in [AUTO, "hierarchical"] {
+        let last = base.workers - 1;
+        let uneven = (0..=last).map(|rank| usize::from(rank == last)).collect();
+        for hosts in [Hosts::Count(2.min(base.workers)), Hosts::Each(uneven)].into_iter().take(last) {
+            plans.push(choose(Plan { hosts: Some(hosts), ..base.clone() }, strategy, "bsp", &[]));
+        }
+    }
+    let rule = |below_bytes, path: &str| PathRule { below_bytes, path: path.into() };
+    let paths = vec![rule(Some(base.bucket), "tree"), rule(None, "direct")];
+    plans.push(Plan { paths, ..choose(base.clone(), AUTO, "bsp", &[]) });
     if weights {
+        plans.iter_mut().for_each(|plan| plan.averages = "weights".into());
         plans.push(choose(base.clone(), "local", "bsp", &[("local-steps", "1")]));
         for variant in ["naive", "push-sum", "chunked"] {
             plans.push(choose(base.clone(), "stepwise", "bsp", &[("variant", variant), ("sync-every", "1")]));
@@ -177,7 +184,9 @@ fn check_equality(model: &str, epochs: f64, workers: impl Iterator<Item = usize>
         for plan in exact_plans(&base, weights) {
             let strategy = find(&plan.strategy).unwrap();
             let (name, servers) = (strategy.name, plan.servers);
-            let what = format!("{model}, {name} of {} with {p} workers and {servers} servers", plan.averages);
+            let (layout, averages) = (plan.layout(), &plan.averages);
+            let what =
+                format!("{model}, {name} of {averages} with {p} workers and {servers} servers, {layout:?}");
             let mut errors = Vec::new();
             for (i, seed) in SEEDS.into_iter().enumerate() {
                 if references.len() <= i {
@@ -260,6 +269,7 @@ fn mutants_are_caught_by_the_tolerance() {
         averages: &[Averages::Gradients],
         parameters: &[],
         path: None,
+        delegated: None,
     };
     let dataset = digits();
     let plan = plan("mlp", "ring-allreduce", 3, 0);
@@ -296,6 +306,7 @@ fn actions_over_every_transport_are_the_same_as_in_virtual_time() {
             for (p, servers, over) in [
                 (2, 1, "tcp"),
                 (4, 3, "tcp"),
+                (4, 3, "shm"),
                 (3, 2, "tcp"),
                 (3, 2, "uds"),
                 (3, 2, "shm"),
@@ -305,7 +316,9 @@ fn actions_over_every_transport_are_the_same_as_in_virtual_time() {
                 let servers = if strategy.servers { servers } else { 0 };
                 let base = Plan { work: TrainingLength::Steps(3), ..plan("mlp", strategy.name, p, servers) };
                 let compression = coder.map(|c| c.parse::<Coder>().unwrap().to_string());
-                let plan = Plan { compression, ..choose(base, strategy.name, "bsp", &[]) };
+                // Four workers sit on two hosts.
+                let hosts = (p == 4).then_some(Hosts::Count(2));
+                let plan = choose(Plan { compression, hosts, ..base }, strategy.name, "bsp", &[]);
                 let ran = distributed(&plan, &dataset, strategy, over);
                 let same = ran.traces == virtual_traces(&plan, &dataset, strategy);
                 assert!(same, "{} {coder:?} with {p} workers over {over}", strategy.name);

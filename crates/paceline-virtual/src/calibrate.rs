@@ -1,6 +1,7 @@
 //! Measures a machine: passes, computations on elements, transports, shared cores, startup.
 
 mod sharing;
+mod subject;
 mod transports;
 
 use std::path::Path;
@@ -9,29 +10,28 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use paceline_bench::BenchProgram;
-use paceline_data::{DatasetKind, SampleForm};
+use paceline_data::{Dataset, DatasetKind, SampleForm};
 use paceline_launch::LaunchError;
-use paceline_nn::optim::{OPTIMISERS, Optimiser, Settings, Step};
-use paceline_nn::{Compute, Graph, Network, Pass as Batch, Shape, Targets};
+use paceline_nn::optim::{Optimiser, Settings, Step};
+use paceline_nn::{Compute, Shape};
 use paceline_protocol::{
     Accumulate, Action, Buf, Buffers, CODECS, Coder, Family, Matrix, MsgId, Region, Transposed,
 };
 use paceline_random::{Purpose, Stream};
 use paceline_registry::Registry;
-use paceline_resolve::Registries;
+use paceline_resolve::{Registries, TypedPlan};
 
-use crate::calibration::{Calibration, ElementCost, LARGE, Layer, MedianEstimate, PassTime, SMALL};
+use crate::calibration::{Calibration, ElementCost, LARGE, MedianEstimate, SMALL};
 use crate::error::VirtualError;
+use crate::pass::{CLASSES, PassKey, PassTime};
 use sharing::sharing;
+use subject::{Samples, Subject, summed_up};
 use transports::Transports;
 
-/// Classes of the networks that are measured.
-const CLASSES: usize = 10;
 /// Operations of a sample beyond which a model is measured on inputs of its own size only.
 const HEAVY: u64 = 30_000_000;
 /// Bytes of a dataset that samples are taken from: more than a core's own cache holds.
 const DATASET: usize = 32 << 20;
-const POINTS: usize = 21;
 
 #[derive(Clone, Copy)]
 struct Effort {
@@ -69,6 +69,35 @@ const QUICK: Effort = Effort {
     exchange_s: 0.003,
 };
 
+/// The effort for a pass of a plan: seconds, of which the longest part is not lost to a moment in which something else
+/// ran.
+const OF_PLAN: Effort = Effort { each: Duration::from_millis(1200), ..FULL };
+
+/// Measures the pass of a plan on samples of its dataset, alone and on as many workers at once as `workers` says.
+pub fn pass(
+    plan: &TypedPlan<'_>,
+    dataset: &Dataset,
+    workers: &[usize],
+    quick: bool,
+) -> Result<PassTime, VirtualError> {
+    let effort = if quick { &QUICK } else { &OF_PLAN };
+    let graph = Arc::new(paceline_train::model::graph(plan, dataset)?);
+    let key = PassKey::new(plan, &graph);
+    let make = || Subject::new(Arc::clone(&graph), key.batch, key.threads, Samples::of(dataset));
+    let mut subject = make();
+    let laps = repeat(effort, || subject.run());
+    let laps = laps.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let data: Vec<f64> = laps.iter().map(|lap| lap.data).collect();
+    let sharing = sharing::of_pass(&make, effort.each / 2, workers);
+    let data_s = Some(MedianEstimate::of(&data));
+    Ok(PassTime { data_s, sharing, ..summed_up(key.clone(), &graph, &laps) })
+}
+
+/// The machine's name and how many cores it has: a calibration is one machine's.
+pub fn machine() -> (String, usize) {
+    (cpu(), std::thread::available_parallelism().map_or(1, usize::from))
+}
+
 /// Measures this machine and whatever a program knows, telling `say` what comes next.
 pub fn measure(
     by: &BenchProgram<'_>,
@@ -76,7 +105,7 @@ pub fn measure(
     say: &mut dyn FnMut(&str),
 ) -> Result<Calibration, VirtualError> {
     let effort = if quick { QUICK } else { FULL };
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let (cpu, cores) = machine();
     say("passes of the models, and transports in between");
     let mut transports = Transports::new(effort, by);
     let draws = Stream::new(1, Purpose::Bench);
@@ -93,7 +122,7 @@ pub fn measure(
     let [data_ns_per_byte, flops_per_s] = [&data, &rates].map(|values| MedianEstimate::of(values));
     let defaults = Calibration::defaults();
     Ok(Calibration {
-        cpu: cpu(),
+        cpu,
         cores,
         startup_s,
         data_ns_per_byte,
@@ -110,82 +139,6 @@ fn cpu() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = info.lines().find_map(|line| line.strip_prefix("model name"));
     name.unwrap_or("unknown").trim_start_matches([' ', '\t', ':']).to_owned()
-}
-
-struct Subject {
-    network: Network<f32>,
-    params: Vec<f32>,
-    state: Vec<f32>,
-    grads: Vec<f32>,
-    dataset: Arc<[u8]>,
-    classes: Vec<u16>,
-    ids: Vec<u32>,
-    step: u64,
-    /// What updates between them remember.
-    velocity: Vec<f32>,
-}
-
-struct Lap {
-    data: f64,
-    forward: Vec<f64>,
-    backward: Vec<f64>,
-}
-
-impl Subject {
-    fn new(graph: Arc<Graph>, batch: usize, threads: usize, dataset: &Arc<[u8]>) -> Self {
-        let (mut params, mut state) = (vec![0.0; graph.param_count()], vec![0.0; graph.state_count()]);
-        graph.init(1, &mut params, &mut state);
-        Self {
-            grads: vec![0.0; params.len()],
-            velocity: vec![0.0; params.len()],
-            dataset: Arc::clone(dataset),
-            classes: (0..batch).map(|i| (i % CLASSES) as u16).collect(),
-            ids: (0..batch as u32).collect(),
-            network: Network::new(graph, batch, Arc::new(Compute::new(threads, false))),
-            params,
-            state,
-            step: 0,
-        }
-    }
-
-    /// A pass, after an update as between any two: it leaves other things in the caches.
-    fn run(&mut self) -> Lap {
-        let Self { network, params, state, grads, dataset, classes, ids, step, velocity } = self;
-        let settings = Settings { momentum: 0.9, nesterov: false, weight_decay: 0.0 };
-        let update = Step { params, grads, memory: velocity, lr: 1e-6, step: *step + 1 };
-        OPTIMISERS[0].apply(&Compute::new(1, false), &settings, update);
-        let graph = Arc::clone(network.graph());
-        let sample = graph.input().size();
-        let order = Stream::new(1, Purpose::Bench).fork(*step);
-        *step += 1;
-        let mut clock = Instant::now();
-        let mut lap = || std::mem::replace(&mut clock, Instant::now()).elapsed().as_secs_f64();
-        for i in 0..ids.len() {
-            let first = sample * order.below(i as u64, (dataset.len() / sample) as u64) as usize;
-            network.input_bytes(0, i, &dataset[first..first + sample], &[1.0 / 128.0], &[-1.0]);
-        }
-        let data = lap();
-        let pass = Batch::training(1, 0, ids);
-        let mut forward = Vec::with_capacity(graph.nodes().len());
-        network.forward_watched(&pass, params, state, &mut |_| forward.push(lap()));
-        network.loss(0, Targets::Classes(classes), 1.0 / ids.len() as f64);
-        if let Some(last) = forward.last_mut() {
-            *last += lap();
-        }
-        // Layers without parameters are done when the next gradient below them is final.
-        let owner = |offset: usize| {
-            let has = |tensor: &paceline_nn::Tensor| tensor.range.start == offset;
-            graph.nodes().iter().position(|node| graph.params()[node.params.clone()].iter().any(has))
-        };
-        let mut backward = vec![0.0; graph.nodes().len()];
-        let mut last = 0;
-        network.backward(&pass, params, grads, &mut |offset, _| {
-            last = owner(offset).unwrap_or(last);
-            backward[last] += lap();
-        });
-        backward[last] += lap();
-        Lap { data, forward, backward }
-    }
 }
 
 /// Repeats something for as long as the effort says; the first repetitions are not counted.
@@ -230,10 +183,19 @@ fn passes(
                 let mut threads = vec![1, cores];
                 threads.dedup();
                 for threads in threads {
-                    let mut subject = Subject::new(Arc::clone(&graph), batch, threads, dataset);
-                    let laps = repeat(effort, || subject.run());
+                    let samples = Samples::Drawn(Arc::clone(dataset));
+                    let mut subject = Subject::new(Arc::clone(&graph), batch, threads, samples);
+                    let laps = repeat(effort, || subject.run()).into_iter().collect::<Result<Vec<_>, _>>()?;
                     data.extend(laps.iter().map(|lap| 1e9 * lap.data / (batch * shape.size()) as f64));
-                    let pass = summed_up(model.name, &graph, batch, threads, &laps);
+                    let key = PassKey {
+                        model: model.name.into(),
+                        network: None,
+                        input: [h, w, c],
+                        classes: CLASSES,
+                        batch,
+                        threads,
+                    };
+                    let pass = summed_up(key, &graph, &laps);
                     if threads == 1 && graph.training_flops() > 1_000_000 {
                         let flops = (graph.training_flops() * batch as u64) as f64;
                         rates.push(flops / pass.seconds.median);
@@ -245,37 +207,6 @@ fn passes(
         }
     }
     Ok((passes, data, rates))
-}
-
-fn summed_up(model: &str, graph: &Graph, batch: usize, threads: usize, laps: &[Lap]) -> PassTime {
-    let whole: Vec<f64> = laps.iter().map(|lap| lap.forward.iter().chain(&lap.backward).sum()).collect();
-    let seconds = MedianEstimate::of(&whole);
-    let median = |f: &dyn Fn(&Lap) -> f64| MedianEstimate::of(&laps.iter().map(f).collect::<Vec<_>>()).median;
-    let layer = graph.nodes().iter().enumerate().map(|(i, node)| Layer {
-        name: node.name.clone(),
-        forward_s: median(&|lap| lap.forward[i]),
-        backward_s: median(&|lap| lap.backward[i]),
-    });
-    let shape = graph.input();
-    PassTime {
-        model: model.into(),
-        input: [shape.h, shape.w, shape.c],
-        batch,
-        threads,
-        repetitions: laps.len(),
-        seconds,
-        quantiles: quantiles(&whole, seconds.median),
-        layer: layer.collect(),
-    }
-}
-
-/// Values relative to their median, at equally spaced probabilities.
-fn quantiles(values: &[f64], median: f64) -> Vec<f64> {
-    let sorted = paceline_statistics::sorted(values);
-    let points = POINTS.min(sorted.len());
-    let at = |i: usize| sorted[i * (sorted.len() - 1) / (points - 1).max(1)];
-    // Three digits are more than a repetition would give again.
-    (0..points).map(|i| (1e3 * at(i) / median).round() / 1e3).collect()
 }
 
 /// Computations on few and on many elements.
@@ -352,7 +283,7 @@ fn work_on(effort: &Effort, count: usize, optimisers: &Registry<Optimiser>) -> V
         work.push((what, MedianEstimate::of(&laps)));
     }
     let compute = Compute::new(1, false);
-    let settings = Settings { momentum: 0.9, nesterov: false, weight_decay: 0.0 };
+    let settings = Settings::default();
     for optimiser in optimisers.iter() {
         let mut memory = vec![0.0; (optimiser.memory)(&settings) * count];
         let mut step = 0;

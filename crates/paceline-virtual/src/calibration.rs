@@ -2,12 +2,13 @@
 
 use std::path::Path;
 
-use paceline_plan::Plan;
 use paceline_statistics::{quantile, sorted};
 use paceline_wire::{TransportDefaults, TransportKind};
 use serde::{Deserialize, Serialize};
 
+use crate::calibrate::machine;
 use crate::error::{VirtualError, read, refuse};
+use crate::pass::{PassTime, count};
 
 /// The form of the file.
 const VERSION: u32 = 1;
@@ -103,6 +104,11 @@ pub struct ElementCost {
     pub large_ns_per_element: Option<MedianEstimate>,
 }
 
+/// The name in a calibration of a transport whose bodies stay in their sender's memory.
+pub fn lent_name(transport: &str) -> String {
+    format!("{transport} lent")
+}
+
 /// What ranks of one machine talk over.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -132,23 +138,6 @@ pub struct MessageTime {
     pub median_s: f64,
     /// 95th percentile.
     pub p95_s: f64,
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct PassTime {
-    pub model: String,
-    /// Height, width and channels of a sample.
-    pub input: [usize; 3],
-    pub batch: usize,
-    pub threads: usize,
-    pub repetitions: usize,
-    /// Seconds of forward, loss and backward.
-    pub seconds: MedianEstimate,
-    /// Seconds relative to the median, at equally spaced probabilities from 0 to 1.
-    pub quantiles: Vec<f64>,
-    /// The layers, in the order of the forward pass.
-    pub layer: Vec<Layer>,
 }
 
 /// A layer's medians; in the file `[name, forward, backward]`.
@@ -244,6 +233,12 @@ impl TransportCost {
         }
     }
 
+    /// What bodies cost that stay in their sender's memory; none if nobody has measured that.
+    pub fn lent<'a>(kind: &TransportKind, calibration: &'a Calibration) -> Option<&'a Self> {
+        let name = lent_name(kind.name);
+        calibration.transport.iter().find(|transport| kind.lends && transport.name == name)
+    }
+
     /// Nanoseconds of a rank's own time per byte of a model with so many elements.
     pub fn ns_per_byte(&self, elements: usize) -> f64 {
         at_size(self.ns_per_byte, self.large_ns_per_byte, elements)
@@ -259,12 +254,34 @@ impl Calibration {
         } else if found.cores == 0 || !found.flops_per_s.is_positive() {
             "cores and flops-per-s must be positive".into()
         } else if let Some(pass) = found.pass.iter().find(|pass| !pass.seconds.is_positive()) {
-            format!("the pass of {} with a batch of {} takes no time", pass.model, pass.batch)
+            format!("the pass of {} takes no time", pass.key)
         } else {
             return Ok(found);
         };
         let problem = format!("{problem}; `paceline calibrate --out FILE` writes one");
         Err(refuse("--calibration", path, problem).into())
+    }
+
+    /// Refuses to add to what another machine costs.
+    pub fn check_machine(&self, path: &Path) -> Result<(), VirtualError> {
+        let told = |cpu: &str, cores: usize| format!("{cpu} with {}", count(cores, "core"));
+        let (cpu, cores) = machine();
+        let (theirs, own) = (told(&self.cpu, self.cores), told(&cpu, cores));
+        if theirs == own {
+            return Ok(());
+        }
+        Err(VirtualError::OtherMachine { path: path.to_owned(), theirs, own })
+    }
+
+    /// Writes the file: whole, or not at all where it is a regular one.
+    pub fn save(&self, path: &Path) -> Result<(), VirtualError> {
+        let failed = |source| VirtualError::File { path: path.to_owned(), source };
+        if path.metadata().is_ok_and(|found| !found.is_file()) {
+            return std::fs::write(path, self.text()).map_err(failed);
+        }
+        let mut fresh = path.as_os_str().to_owned();
+        fresh.push(format!(".{}", std::process::id()));
+        std::fs::write(&fresh, self.text()).and_then(|()| std::fs::rename(&fresh, path)).map_err(failed)
     }
 
     /// The file.
@@ -317,11 +334,12 @@ impl Calibration {
         [&mut bound.startup_s, &mut bound.data_ns_per_byte].into_iter().for_each(of);
         let rate = self.flops_per_s;
         bound.flops_per_s = MedianEstimate::round(if slow { rate.low } else { rate.high });
-        for sharing in &mut bound.sharing {
+        let of_sharing = |sharing: &mut CoreSharing| {
             of(&mut sharing.slowdown);
             sharing.in_step.as_mut().map(of);
             sharing.in_step_long.as_mut().map(of);
-        }
+        };
+        bound.sharing.iter_mut().for_each(of_sharing);
         for work in &mut bound.work {
             of(&mut work.ns_per_element);
             work.large_ns_per_element.as_mut().map(of);
@@ -331,19 +349,12 @@ impl Calibration {
             own.into_iter().for_each(of);
             transport.large_ns_per_byte.as_mut().map(of);
         }
-        bound.pass.iter_mut().for_each(|pass| of(&mut pass.seconds));
+        for pass in &mut bound.pass {
+            of(&mut pass.seconds);
+            pass.data_s.as_mut().map(of);
+            pass.sharing.iter_mut().for_each(of_sharing);
+        }
         bound
-    }
-
-    /// Passes of a plan's model that were measured on this input, with `threads` threads.
-    pub(crate) fn passes<'a>(
-        &'a self,
-        plan: &'a Plan,
-        input: [usize; 3],
-        threads: usize,
-    ) -> impl Iterator<Item = &'a PassTime> {
-        let wanted = (&plan.model, input, threads);
-        self.pass.iter().filter(move |pass| (&pass.model, pass.input, pass.threads) == wanted)
     }
 
     /// Nanoseconds per element of a computation on a model with `elements` elements: that of the name in full, else of
@@ -389,6 +400,7 @@ impl Calibration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pass::PassKey;
 
     #[test]
     fn a_median_comes_with_the_order_statistics_around_it() {
@@ -429,14 +441,20 @@ mod tests {
         };
         calibration.sharing = vec![sharing(1, 1.0, None), sharing(2, 1.5, Some(round(2.0)))];
         calibration.pass.push(PassTime {
-            model: "mlp".into(),
-            input: [28, 28, 1],
-            batch: 64,
-            threads: 1,
+            key: PassKey {
+                model: "mlp".into(),
+                network: Some("abc".into()),
+                input: [28, 28, 1],
+                classes: 26,
+                batch: 64,
+                threads: 1,
+            },
             repetitions: 9,
             seconds: MedianEstimate { median: 2e-3, low: 1e-3, high: 3e-3 },
+            data_s: Some(round(1e-4)),
             quantiles: vec![0.9, 1.0, 1.4],
             layer: vec![Layer { name: "fc1".into(), forward_s: 1e-3, backward_s: 1e-3 }],
+            sharing: calibration.sharing.clone(),
         });
         assert_eq!(toml::from_str::<Calibration>(&calibration.text()).unwrap(), calibration);
     }

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use paceline_plan::{Hosts, NetworkLimits, Plan};
+use paceline_resolve::auto_transport;
 use serde::Deserialize;
 
 use crate::error::{VirtualError, read, refuse};
@@ -106,6 +107,10 @@ impl Cluster {
         }
         placed.check(usize::MAX)?;
         let used = placed.host_count();
+        // Memory is not shared between hosts: what would be chosen for them is.
+        if used > 1 && placed.transport == auto_transport(false) {
+            placed.transport = auto_transport(true).into();
+        }
         if used > hosts.len() {
             let value = placed.hosts.as_ref().map_or_else(String::new, ToString::to_string);
             let problem = format!("uses {used} hosts; the cluster has {}", hosts.len());

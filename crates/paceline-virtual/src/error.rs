@@ -17,6 +17,9 @@ pub enum VirtualError {
     /// A file cannot be read or written.
     #[error("{}: {source}", path.display())]
     File { path: PathBuf, source: std::io::Error },
+    /// What a machine costs cannot be added to what another one does.
+    #[error("{} was measured on another machine: {theirs}; this is {own}", path.display())]
+    OtherMachine { path: PathBuf, theirs: String, own: String },
     /// Training failed.
     #[error(transparent)]
     Train(#[from] TrainError),

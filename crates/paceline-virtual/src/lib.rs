@@ -4,10 +4,12 @@
 //! # Layout
 //! - `cluster`: the hosts of a cluster that need not be there, as a file
 //! - `calibration`: what things cost on a machine, as a file; the defaults where there is none
-//! - [`calibrate`]: measures a machine
+//! - `pass`: passes of networks, and how far a calibration knows them
+//! - [`calibrate`]: measures a machine, and passes of plans
 //! - `price`: a plan's costs, out of the two
 //! - `learn`: real gradients in the simulated order
 //! - [`run`]: a plan from its costs to its result; `rows`: its steps, messages and waits for the record
+//! - `script`: a plan whose script was recorded, by what that run tells of it
 //! - `predict`: what a plan will take, and how sure that is; [`compare`]: how right that was
 //! - [`words`]: what comes out, for people
 //! - [`whatif`]: what a recorded run would take if something were different
@@ -24,15 +26,19 @@ mod cluster;
 pub mod compare;
 mod error;
 mod learn;
+mod pass;
 mod predict;
 mod price;
 mod rows;
 pub mod run;
+mod script;
 pub mod whatif;
 pub mod words;
 
 pub use calibration::{Calibration, MedianEstimate};
 pub use cluster::Cluster;
 pub use error::VirtualError;
+pub use pass::{PassCoverage, PassKey};
 pub use predict::{Prediction, predict, reservations};
-pub use price::Terms;
+pub use price::{HardwareModel, Terms};
+pub use script::RecordedScript;

@@ -12,8 +12,9 @@ use paceline_sim::{Costs, HEADER, Host, PassPart, StepFactor, WorkCost};
 use paceline_statistics::quantile;
 use paceline_train::worker::Slowness;
 
-use crate::calibration::{Calibration, PassTime, StartPattern, TransportCost};
+use crate::calibration::{Calibration, CoreSharing, StartPattern, TransportCost};
 use crate::cluster::{Cluster, HostGroup};
+use crate::pass::{PassKey, PassTime};
 
 /// Bytes that an interface takes before they can leave, where the plan does not say.
 pub(crate) const BUFFER: usize = 1 << 20;
@@ -40,6 +41,29 @@ pub struct Terms<'a> {
     pub jitter: Option<bool>,
 }
 
+/// What a cluster's and a calibration's file say, read.
+pub struct HardwareModel {
+    /// The hosts.
+    pub cluster: Option<Cluster>,
+    /// A machine's costs.
+    pub calibration: Option<Calibration>,
+    /// Whether compute times vary.
+    pub jitter: Option<bool>,
+}
+
+impl HardwareModel {
+    /// The same, with this calibration where there is none.
+    pub fn or(self, calibration: Option<Calibration>) -> Self {
+        Self { calibration: self.calibration.or(calibration), ..self }
+    }
+
+    /// What runs are priced with.
+    pub fn terms<'a>(&'a self, registries: &'a Registries) -> Terms<'a> {
+        let Self { cluster, calibration, jitter } = self;
+        Terms { registries, calibration: calibration.as_ref(), cluster: cluster.as_ref(), jitter: *jitter }
+    }
+}
+
 /// A pass of a worker: its time on the calibrated machine, and where that goes.
 #[derive(Clone, Debug)]
 pub struct PassTiming {
@@ -51,16 +75,16 @@ pub struct PassTiming {
     pub parts: Vec<PassPart>,
     /// Times relative to the median.
     pub quantiles: Vec<f64>,
+    /// How much slower it is on several workers at once; empty: as other computations.
+    pub sharing: Vec<CoreSharing>,
 }
 
 pub fn timing(plan: &Plan, graph: &Graph, calibration: &Calibration) -> PassTiming {
-    let shape = graph.input();
-    let input = [shape.h, shape.w, shape.c];
-    let data_s = calibration.data_ns_per_byte.median * 1e-9 * (shape.size() * plan.batch) as f64;
+    let key = PassKey::new(plan, graph);
     let known = |threads: usize| {
-        let alike = calibration.passes(plan, input, threads);
-        let mut known: Vec<_> = alike.filter(|pass| pass.layer.len() == graph.nodes().len()).collect();
-        known.sort_by_key(|pass| pass.batch);
+        let mut known = calibration.passes(&PassKey { threads, ..key.clone() });
+        known.retain(|pass| pass.layer.len() == graph.nodes().len());
+        known.sort_by_key(|pass| pass.key.batch);
         known
     };
     let mut passes = known(plan.threads);
@@ -71,7 +95,12 @@ pub fn timing(plan: &Plan, graph: &Graph, calibration: &Calibration) -> PassTimi
         scale = 1.0 / plan.threads as f64;
     }
     // A batch of several micro-batches is as many passes.
-    let (micro, passes_of_batch) = (plan.batch.div_ceil(plan.micro_batches), plan.micro_batches as f64);
+    let (micro, passes_of_batch) = (key.batch, plan.micro_batches as f64);
+    let data_s = nearest(&passes, micro)
+        .and_then(|near| Some(near.data_s?.median / near.key.batch as f64))
+        .unwrap_or(calibration.data_ns_per_byte.median * 1e-9 * graph.input().size() as f64)
+        * plan.batch as f64;
+    let sharing = nearest(&passes, micro).map_or_else(Vec::new, |near| near.sharing.clone());
     let (pass_s, layers, quantiles) = match nearest(&passes, micro) {
         Some(near) => {
             let layers: Vec<_> = near.layer.iter().map(|l| (l.forward_s, l.backward_s)).collect();
@@ -104,20 +133,20 @@ pub fn timing(plan: &Plan, graph: &Graph, calibration: &Calibration) -> PassTimi
     if let Some(last) = parts.last_mut() {
         last.end = 1.0;
     }
-    PassTiming { seconds, data: data_s / seconds, forward: forward / seconds, parts, quantiles }
+    PassTiming { seconds, data: data_s / seconds, forward: forward / seconds, parts, quantiles, sharing }
 }
 
 fn nearest<'a>(passes: &[&'a PassTime], batch: usize) -> Option<&'a PassTime> {
-    passes.iter().min_by_key(|pass| pass.batch.abs_diff(batch)).copied()
+    passes.iter().min_by_key(|pass| pass.key.batch.abs_diff(batch)).copied()
 }
 
 /// Seconds at a batch: on the line between its neighbours, or through the two that are nearest.
 fn between(passes: &[&PassTime], batch: usize) -> f64 {
-    let at = |pass: &PassTime| (pass.batch as f64, pass.seconds.median);
+    let at = |pass: &PassTime| (pass.key.batch as f64, pass.seconds.median);
     let [(x0, y0), (x1, y1)] = match passes {
         [only] => return at(only).1 * batch as f64 / at(only).0,
         _ => {
-            let above = passes.partition_point(|pass| pass.batch < batch).clamp(1, passes.len() - 1);
+            let above = passes.partition_point(|pass| pass.key.batch < batch).clamp(1, passes.len() - 1);
             [at(passes[above - 1]), at(passes[above])]
         }
     };
@@ -133,14 +162,33 @@ pub fn costs(
     order: Order,
     terms: &Terms<'_>,
 ) -> (Costs, PassTiming) {
+    let timing = timing(placed, graph, terms.calibration.unwrap_or(&Calibration::defaults()));
+    let (batch, shares) = (placed.batch as f64, setup.shares());
+    let size = move |position, step: u64| {
+        let step = step % order.steps().max(1);
+        order::share(order.batch_len(step), position, shares).len() as f64 / batch
+    };
+    let size = Some(StepFactor(Arc::new(size)));
+    (costs_of(placed, graph.param_count(), setup, &timing, size, terms), timing)
+}
+
+/// The same, of `params` parameters, with passes that take what `timing` says.
+pub(crate) fn costs_of(
+    placed: &TypedPlan<'_>,
+    params: usize,
+    setup: &Setup,
+    timing: &PassTiming,
+    size: Option<StepFactor>,
+    terms: &Terms<'_>,
+) -> Costs {
     let defaults = Calibration::defaults();
     let calibration = terms.calibration.unwrap_or(&defaults);
-    let timing = timing(placed, graph, calibration);
+    let shared = calibration.with_sharing(&timing.sharing, placed.threads);
     let layout = placed.layout();
     let hosts = hosts(
         placed,
         &layout,
-        calibration,
+        &shared,
         terms,
         beginning(setup.sync.always_together(setup.end()), timing.seconds),
     );
@@ -149,6 +197,14 @@ pub fn costs(
     let kind = placed.transport;
     let measured = calibration.transport.iter().find(|t| t.name == kind.name);
     let transport = measured.cloned().unwrap_or_else(|| TransportCost::unmeasured(kind));
+    let work = work(placed, setup.coder, calibration, params);
+    // Emulated links keep what is under way.
+    let lends = kind.lends && placed.strategy.lends(setup.coder) && placed.network.is_none();
+    let (transport, byte) = match TransportCost::lent(kind, calibration).filter(|_| lends) {
+        // What was measured includes taking a body in, which is work of its own here: both ends share the rest.
+        Some(lent) => (lent.clone(), (lent.ns_per_byte(params) - work.copy / 8.0).max(0.0)),
+        None => (transport.clone(), transport.ns_per_byte(params)),
+    };
     let jitter = match (terms.jitter, &terms.calibration) {
         (Some(false), _) | (None, None) => Vec::new(),
         _ if timing.quantiles.len() > 1 => timing.quantiles.clone(),
@@ -157,16 +213,11 @@ pub fn costs(
     let slowness =
         Slowness { straggler: placed.straggler, rank: 0, workers: placed.workers, seed: placed.seed };
     let slowness = move |rank, step| Slowness { rank, ..slowness }.factor(step);
-    let (batch, shares) = (placed.batch as f64, setup.shares());
-    let size = move |position, step: u64| {
-        let step = step % order.steps().max(1);
-        order::share(order.batch_len(step), position, shares).len() as f64 / batch
-    };
     let network = link(placed);
-    let costs = Costs {
+    Costs {
         compute: (0..setup.workers).map(compute).collect(),
         parts: timing.parts.clone(),
-        size: Some(StepFactor(Arc::new(size))),
+        size,
         slowness: placed.straggler.map(|_| StepFactor(Arc::new(slowness))),
         jitter,
         spread: 0.0,
@@ -177,13 +228,12 @@ pub fn costs(
         local_latency: (transport.latency_s.median * 1e9) as u64,
         header: HEADER,
         message: (transport.message_s.median * 1e9) as u64,
-        byte: transport.ns_per_byte(graph.param_count()),
-        work: work(placed, setup.coder, calibration, graph.param_count()),
+        byte,
+        work,
         machines: (0..setup.world()).map(|rank| machine(terms, &layout, rank)).collect(),
         layout,
         hosts,
-    };
-    (costs, timing)
+    }
 }
 
 /// The host whose cores a rank uses: emulated ones are all on this machine, which is written down as the first.
@@ -210,12 +260,13 @@ fn hosts(
     beginning: StartPattern,
 ) -> Vec<Host> {
     let threads = placed.threads as f64;
+    let mut ranks = vec![0; placed.host_count()];
+    (0..layout.len()).for_each(|rank| ranks[machine(terms, layout, rank)] += 1);
     let slowdown = |host: usize, cores: usize| {
-        let ranks = (0..layout.len()).filter(|rank| machine(terms, layout, *rank) == host).count();
         // A pass was measured with its threads alone on the machine.
         let alone = calibration.slowdown(threads, cores, beginning);
         let slower = |n: usize| (calibration.slowdown(n as f64 * threads, cores, beginning) / alone).max(1.0);
-        (1..=ranks).map(slower).collect()
+        (1..=ranks[host]).map(slower).collect()
     };
     let host = |speed: f64, slowdown: Vec<f64>, link: NetworkLimits| Host {
         speed,
@@ -275,14 +326,20 @@ mod tests {
 
     fn pass(batch: usize, seconds: f64) -> PassTime {
         PassTime {
-            model: "mlp".into(),
-            input: [8, 8, 1],
-            batch,
-            threads: 1,
+            key: PassKey {
+                model: "mlp".into(),
+                network: None,
+                input: [8, 8, 1],
+                classes: 10,
+                batch,
+                threads: 1,
+            },
             repetitions: 1,
             seconds: MedianEstimate::round(seconds),
+            data_s: None,
             quantiles: Vec::new(),
             layer: Vec::new(),
+            sharing: Vec::new(),
         }
     }
 
@@ -294,7 +351,7 @@ mod tests {
             assert!((between(&passes, batch) - want).abs() < 1e-12, "{batch}: {}", between(&passes, batch));
         }
         assert_eq!(between(&passes[..1], 30), 6.0);
-        assert_eq!(nearest(&passes, 29).unwrap().batch, 20);
+        assert_eq!(nearest(&passes, 29).unwrap().key.batch, 20);
     }
 
     #[test]

@@ -9,11 +9,12 @@ use paceline_launch::gather::Gather;
 use paceline_launch::run::{check, check_hosts};
 use paceline_nn::Graph;
 use paceline_plan::Plan;
-use paceline_protocol::{Participant, ReplicaAgreement, Setup, Strategy};
+use paceline_protocol::exchange::lanes;
+use paceline_protocol::{Participant, ReplicaAgreement, Schedule, Setup, Strategy};
 use paceline_record::event::SCHEMA;
 use paceline_record::process::{self, Started};
 use paceline_record::{Event, HostsUsed, RunResult, Simulation, SimulationDetails};
-use paceline_resolve::TypedPlan;
+use paceline_resolve::{TypedPlan, paths};
 use paceline_sim::{Costs, SimulationReport, SizesOnly, evaluate};
 use paceline_train::model::{self, params_sha256};
 use paceline_train::{Layout, native, worker};
@@ -38,6 +39,36 @@ pub struct Scenario<'a> {
     pub started: Started,
 }
 
+/// Messages that are driven one by one in a second of real time.
+const MESSAGES_PER_S: f64 = 5e5;
+/// Ranks whose messages are counted to estimate those of all.
+const COUNTED: usize = 64;
+
+/// What is told of a run that goes event by event.
+#[derive(Clone, Debug, PartialEq)]
+pub enum DrivenEvent {
+    /// It begins.
+    Begins {
+        /// Why it has to.
+        why: String,
+        /// Its messages, about.
+        messages: f64,
+        /// Seconds of real time, about.
+        seconds: f64,
+        /// Whether it takes less if steps repeat.
+        at_most: bool,
+    },
+    /// So many steps are done.
+    Step(u64),
+}
+
+/// Samples that a split counts as: where no gradient is computed, it need not have one for every worker, and each step
+/// then has whole batches.
+pub fn samples(plan: &Plan, dataset: &Dataset, learn: bool) -> usize {
+    let there = dataset.train.len();
+    if !learn && plan.shares() > there { plan.global_batch() } else { there }
+}
+
 /// A scenario that can be run: everything that follows from it.
 struct Stage {
     placed: Plan,
@@ -45,6 +76,7 @@ struct Stage {
     strategy: &'static Strategy,
     setup: Setup,
     order: Order,
+    samples: usize,
     costs: Costs,
     timing: PassTiming,
 }
@@ -54,19 +86,26 @@ impl Stage {
         let Scenario { plan, dataset, terms, .. } = scenario;
         let registries = terms.registries;
         let placed = match terms.cluster {
-            Some(cluster) => cluster.place(plan)?,
+            Some(cluster) => {
+                let placed = cluster.place(plan)?;
+                // The cluster says who sits where, so that another path may be the right one.
+                Plan { paths: paths(&placed, &registries.transports), ..placed }
+            }
             None => (*plan).clone(),
         };
         check_hosts(&placed, &registries.transports, false)?;
         let plan = TypedPlan::new(plan, registries)?;
         let typed = TypedPlan::new(&placed, registries)?;
-        check(&typed, registries, dataset)?;
+        check(&typed, registries, Some(dataset))?;
         let graph = Arc::new(model::graph(&plan, dataset)?);
-        let setup = worker::setup(&plan, &Layout::of(&graph), dataset.train.len());
-        let order = native::sample_order(&plan, dataset);
-        let (costs, timing) =
-            price::costs(&typed, &graph, &setup, native::sample_order(&plan, dataset), terms);
-        Ok(Self { placed, graph, strategy: plan.strategy, setup, order, costs, timing })
+        let samples = samples(&plan, dataset, scenario.learn);
+        let setup = worker::setup(&typed, &Layout::of(&graph), samples);
+        let order = || match samples == dataset.train.len() {
+            true => native::sample_order(&plan, dataset),
+            false => Order::new(plan.seed, samples, plan.global_batch(), plan.total_samples(samples)),
+        };
+        let (costs, timing) = price::costs(&typed, &graph, &setup, order(), terms);
+        Ok(Self { placed, graph, strategy: plan.strategy, setup, order: order(), samples, costs, timing })
     }
 
     fn participants(&self) -> Vec<Box<dyn Participant>> {
@@ -76,6 +115,15 @@ impl Stage {
 
 /// Runs it, telling `report` what happens in virtual time.
 pub fn run(scenario: &Scenario<'_>, report: &mut dyn FnMut(Event<'_>)) -> Result<RunResult, VirtualError> {
+    run_watched(scenario, report, &mut |_| {})
+}
+
+/// The same, telling `watch` how far it is if that may take a while.
+pub fn run_watched(
+    scenario: &Scenario<'_>,
+    report: &mut dyn FnMut(Event<'_>),
+    watch: &mut dyn FnMut(DrivenEvent),
+) -> Result<RunResult, VirtualError> {
     let stage = Stage::new(scenario)?;
     let Stage { placed, setup, .. } = &stage;
     let plan = scenario.plan;
@@ -88,13 +136,13 @@ pub fn run(scenario: &Scenario<'_>, report: &mut dyn FnMut(Event<'_>)) -> Result
         steps: setup.end(),
         kernels: paceline_nn::accel::Level::detect().to_string(),
     });
-    let gather = Gather::new(placed, scenario.dataset.train.len(), None);
+    let gather = Gather::new(placed, Some(stage.samples), None);
     let began = Instant::now();
     let mut by = "events";
     let (happened, mut gather, model) = if scenario.learn {
         learn(scenario, &stage, gather, report)?
     } else {
-        let (happened, as_schedule) = time(&stage, scenario.trace);
+        let (happened, as_schedule) = time(&stage, scenario.trace, watch);
         by = if as_schedule { "schedule" } else { by };
         (happened, gather, None)
     };
@@ -133,18 +181,49 @@ pub fn run(scenario: &Scenario<'_>, report: &mut dyn FnMut(Event<'_>)) -> Result
 
 /// Time alone: as a recurrence where the run is one and nobody asks for single messages, event by event otherwise;
 /// whether it is one.
-fn time(stage: &Stage, trace: u64) -> (SimulationReport, bool) {
+fn time(stage: &Stage, trace: u64, watch: &mut dyn FnMut(DrivenEvent)) -> (SimulationReport, bool) {
     let Stage { strategy, setup, costs, .. } = stage;
-    if trace > 0 {
-        let happened =
-            paceline_sim::record(setup, stage.participants(), costs, &mut SizesOnly, trace as usize);
-        return (happened, false);
-    }
     let path = strategy.sums_along(setup);
-    match path.and_then(|path| evaluate(setup, path, costs).ok()) {
-        Some(happened) => (happened, true),
-        None => (paceline_sim::run(setup, stage.participants(), costs, &mut SizesOnly), false),
-    }
+    let why = match path {
+        _ if trace > 0 => "single messages are to be recorded".into(),
+        None => "gradients are not summed along a path".into(),
+        Some(path) => match evaluate(setup, path, costs) {
+            Ok(happened) => return (happened, true),
+            Err(why) => why.to_string(),
+        },
+    };
+    let messages = messages(strategy, setup);
+    let repeats = path.is_some() && trace == 0 && costs.jitter.is_empty();
+    watch(DrivenEvent::Begins { why, messages, seconds: messages / MESSAGES_PER_S, at_most: repeats });
+    let progress = &mut |step, _| watch(DrivenEvent::Step(step));
+    let (all, memory) = (stage.participants(), &mut SizesOnly);
+    let happened = match path {
+        _ if trace > 0 => paceline_sim::record(setup, all, costs, memory, trace as usize, progress),
+        Some(_) => paceline_sim::run_repeating(setup, all, costs, progress),
+        None => paceline_sim::run_telling(setup, all, costs, memory, progress),
+    };
+    (happened, false)
+}
+
+/// About how many messages there are: those of some ranks, as if all were like them.
+fn messages(strategy: &Strategy, setup: &Setup) -> f64 {
+    let p = setup.workers;
+    let counted = (0..p).step_by(p.div_ceil(COUNTED));
+    let ranks = counted.len();
+    let of = |rank: usize| match strategy.path {
+        Some(path) => {
+            let sends =
+                |schedule: &Schedule| schedule.moves.iter().filter(|step| step.send.is_some()).count();
+            lanes(setup, path, rank).map(|(_, schedule)| sends(&schedule)).sum()
+        }
+        // Each link carries every piece, there and back where there are servers.
+        None => {
+            let pieces = setup.buckets().len().max(setup.params.div_ceil(setup.message.max(1)));
+            (strategy.links_of(setup, rank).len() * pieces) << usize::from(setup.servers > 0)
+        }
+    };
+    let per_rank = counted.map(of).sum::<usize>() as f64 / ranks.max(1) as f64;
+    per_rank * p as f64 * (setup.end() - setup.from) as f64
 }
 
 /// Time and learning; the hash of the evaluated model, where that is no rank's own.
@@ -170,7 +249,9 @@ fn learn<'a>(
     let mut learning = Learning::new(lesson, scratch, gather, report)?;
     let happened = match scenario.trace {
         0 => paceline_sim::run(setup, participants, costs, &mut learning),
-        trace => paceline_sim::record(setup, participants, costs, &mut learning, trace as usize),
+        trace => {
+            paceline_sim::record(setup, participants, costs, &mut learning, trace as usize, &mut |_, _| {})
+        }
     };
     if let Some(failed) = learning.failed.take() {
         return Err(failed.into());

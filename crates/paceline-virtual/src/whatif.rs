@@ -1,11 +1,11 @@
 //! What would a recorded run take if something were different? Its plan is run in virtual time, with costs that come
 //! from its own events: what the plan says of slow workers and links is not looked at.
 
-use paceline_analyze::{Explanation, RankTimes, SlowGroup, WhatIf};
+use paceline_analyze::{ExplainError, Explanation, GradientReady, RankTimes, RecordedRun, SlowGroup, WhatIf};
 use paceline_plan::{NetworkLimits, Plan};
 use paceline_protocol::{Averages, Options, Setup, Strategy};
-use paceline_resolve::Registries;
-use paceline_sim::{Costs, Host, SizesOnly};
+use paceline_resolve::{Registries, TypedPlan, paths};
+use paceline_sim::{Costs, Host, PassPart, SizesOnly};
 use paceline_train::worker::MESSAGE;
 
 use crate::calibration::{Calibration, TransportCost};
@@ -39,6 +39,8 @@ pub struct FittedRun {
     /// How compute times vary.
     jitter: Vec<f64>,
     cores: Option<usize>,
+    /// When gradients are final, where a script told.
+    parts: Vec<PassPart>,
     simulated: bool,
     /// How fast ranks handle messages by what they spent on that, however long they waited.
     own_speed: [f64; 2],
@@ -109,6 +111,7 @@ impl FittedRun {
             slow: said.verdict.slow.clone(),
             jitter: said.jitter.clone(),
             cores: said.cores,
+            parts: parts(&said.ready),
             simulated: said.origin != "measured",
             own_speed: [1.0; 2],
             spread: said.origin != "measured" || wires.bytes_per_s.is_some() || wires.latency_s >= FAR_S,
@@ -221,6 +224,17 @@ impl FittedRun {
                 WhatIf::NoCodec => pace.longer = true,
                 // What another codec costs is not known from this run.
                 WhatIf::Half if self.plan.compression.is_some() => (pace.codec, pace.longer) = (1.0, true),
+                // A script's batch is its own: twice the workers have twice the samples.
+                WhatIf::MoreWorkers if self.plan.script.is_some() => {
+                    pace.compute = pace.compute.repeat(2);
+                    samples = 2.0;
+                }
+                WhatIf::FewerWorkers if self.plan.script.is_some() => {
+                    let own: Vec<f64> = self.workers.iter().map(|r| 1e9 * r.on_core_s()).collect();
+                    pace.compute = vec![paceline_statistics::mean(&own); plan.workers];
+                    samples = plan.workers as f64 / own.len() as f64;
+                    self.uncrowd(&mut pace);
+                }
                 WhatIf::MoreWorkers => {
                     pace.compute = pace.compute.iter().chain(&pace.compute).map(|c| c / 2.0).collect();
                 }
@@ -247,7 +261,12 @@ impl FittedRun {
         }
     }
 
-    fn built(&self, plan: Plan, pace: Pace, samples: f64, steps: u64) -> Option<Variant> {
+    fn built(&self, mut plan: Plan, pace: Pace, samples: f64, steps: u64) -> Option<Variant> {
+        let asked = |plan: &Plan| (plan.workers, plan.hosts.clone(), plan.compression.is_some());
+        if asked(&plan) != asked(&self.plan) {
+            let hosts = plan.hosts.clone().filter(|_| !self.resized(&plan));
+            plan.paths = paths(&Plan { hosts, ..plan.clone() }, &self.registries.transports);
+        }
         let strategy = self.registries.protocols.strategies.find(&plan.strategy)?;
         let setup = self.setup(&plan, strategy, steps)?;
         Some(Variant { plan, strategy, setup, pace, samples })
@@ -266,6 +285,8 @@ impl FittedRun {
         };
         let setup = Setup {
             shares: plan.shares,
+            hosts: if self.resized(plan) { Vec::new() } else { plan.layout() },
+            paths: TypedPlan::new(plan, &self.registries).ok()?.paths,
             bucket: (plan.bucket / size_of::<f32>()).max(1),
             message: MESSAGE,
             sync,
@@ -280,9 +301,14 @@ impl FittedRun {
         (known && strategy.check(&setup).is_ok()).then_some(setup)
     }
 
+    /// Whether the plan's hosts are those of another number of workers.
+    fn resized(&self, plan: &Plan) -> bool {
+        plan.hosts.is_some() && plan.workers != self.plan.workers
+    }
+
     /// Who sits where: each rank by itself, unless messages leave hosts and the plan puts ranks together.
     fn layout(&self, plan: &Plan, world: usize) -> Vec<usize> {
-        if !self.spread || plan.hosts.as_ref().is_some_and(|_| plan.workers != self.plan.workers) {
+        if !self.spread || self.resized(plan) {
             return (0..world).collect();
         }
         let network = Some(NetworkLimits { bits_per_s: u64::MAX, latency_ns: 0 });
@@ -323,6 +349,7 @@ impl FittedRun {
             message: (transport.message_s.median * 1e9) as u64,
             byte,
             work,
+            parts: self.parts.clone(),
             // Interfaces are those of the hosts; every rank has a core of its own.
             hosts: (0..hosts)
                 .map(|_| host(1.0))
@@ -351,6 +378,14 @@ impl FittedRun {
     }
 }
 
+/// A pass as a script's gradients were final in it.
+pub(crate) fn parts(ready: &[GradientReady]) -> Vec<PassPart> {
+    let first = ready.iter().map(|one| one.at).fold(f64::INFINITY, f64::min);
+    let forward = PassPart { end: 0.999 * first, announces: None };
+    let own = ready.iter().map(|one| PassPart { end: one.at, announces: Some(one.from) });
+    ready.first().map(|_| forward).into_iter().chain(own).collect()
+}
+
 /// How many times as long each worker's updates take as those of the others, of the workers that are slow machines.
 fn slow_updates(workers: &[RankTimes], slow: Option<&SlowGroup>) -> Vec<f64> {
     let is_slow = |r: &&RankTimes| slow.is_some_and(|slow| slow.ranks.contains(&r.rank));
@@ -372,6 +407,15 @@ fn pass_after(worker: &RankTimes, what_if: WhatIf, step_s: f64) -> Option<f64> {
         WhatIf::NoDecoding => compute_s - data_s,
         _ => return None,
     })
+}
+
+/// Why a recorded run took as long as it did, and what would help according to the simulator.
+pub fn explained(recorded: &RecordedRun, registries: &Registries) -> Result<Explanation, ExplainError> {
+    let mut said = Explanation::new(recorded)?;
+    if let Some(plan) = recorded.plan.as_ref().filter(|_| recorded.params > 0) {
+        predict(&mut said, plan, registries, recorded.params);
+    }
+    Ok(said)
 }
 
 /// Asks the simulator about every change that an explanation names, and about one worker alone.

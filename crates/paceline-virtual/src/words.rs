@@ -2,6 +2,8 @@
 
 use paceline_record::{HostsUsed, RankTotals, RunResult, SimulationDetails};
 
+use crate::run::DrivenEvent;
+
 /// What is not modelled, whatever is simulated.
 pub const NOT_MODELLED: &str = "evaluations, checkpoints, restarts, decoding of images, memory, the kernel's and the \
                                 sockets' buffers (--buffer), lost packets";
@@ -24,6 +26,37 @@ pub fn summary(result: &RunResult, reservations: &[String], learned: Option<Stri
     let by = if made.by == "schedule" { "as one schedule" } else { "event by event" };
     text += &format!("not modelled: {NOT_MODELLED}\n");
     text + &format!("simulated in {:.2} s of real time, {by}, {} messages\n", made.real_s, made.messages)
+}
+
+/// Why a run goes event by event, and how long that takes.
+pub fn driven(event: &DrivenEvent) -> String {
+    let DrivenEvent::Begins { why, messages, seconds, at_most } = event else { return String::new() };
+    let about = if *at_most { "at most about" } else { "about" };
+    let repeats = if *at_most { ", less if steps repeat" } else { "" };
+    format!(
+        "event by event, because {why}: {about} {} messages, {}{repeats}",
+        count(*messages),
+        duration(*seconds)
+    )
+}
+
+/// A large number: `4.0 billion`.
+fn count(number: f64) -> String {
+    match number {
+        1e9.. => format!("{:.1} billion", number / 1e9),
+        1e6.. => format!("{:.1} million", number / 1e6),
+        _ => format!("{number:.0}"),
+    }
+}
+
+/// A rough time: `27 min`.
+fn duration(seconds: f64) -> String {
+    match seconds {
+        7200.0.. => format!("{:.0} hours", seconds / 3600.0),
+        120.0.. => format!("{:.0} min", seconds / 60.0),
+        2.0.. => format!("{seconds:.0} s"),
+        _ => "less than 2 s".into(),
+    }
 }
 
 fn timing(result: &RunResult) -> String {
@@ -61,4 +94,30 @@ pub fn hosts(used: &[HostsUsed]) -> String {
     let count: usize = used.iter().map(|group| group.count).sum();
     let names: Vec<String> = used.iter().map(|group| format!("{} {}", group.count, group.name)).collect();
     format!("{count} {} ({})", if count == 1 { "host" } else { "hosts" }, names.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn estimates_have_their_units() {
+        let begins = |messages: f64, at_most| {
+            let why = "latencies vary".into();
+            driven(&DrivenEvent::Begins { why, messages, seconds: messages / 1e6, at_most })
+        };
+        assert_eq!(
+            begins(4.0e9, true),
+            "event by event, because latencies vary: at most about 4.0 billion messages, 67 min, less if steps repeat"
+        );
+        assert_eq!(
+            begins(8.9e6, false),
+            "event by event, because latencies vary: about 8.9 million messages, 9 s"
+        );
+        assert_eq!(
+            begins(1e3, false),
+            "event by event, because latencies vary: about 1000 messages, less than 2 s"
+        );
+        assert_eq!(duration(36_000.0), "10 hours");
+    }
 }

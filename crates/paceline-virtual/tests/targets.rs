@@ -45,7 +45,7 @@ impl Ran {
 fn train(plan: &Plan, folder: &Path, interrupted: Option<u64>) -> Result<Ran, LaunchError> {
     let registries = Registries::default();
     let typed = TypedPlan::new(plan, &registries).unwrap();
-    let dataset = typed.dataset.load(&Default::default(), &model::settings(plan)).unwrap();
+    let dataset = typed.dataset().unwrap().load(&Default::default(), &model::settings(plan)).unwrap();
     let checkpoints = Checkpoints::of(folder);
     let resumed = checkpoints.latest(&plan.hash()).unwrap().0.map(Arc::new);
     let interrupt = Arc::new(Interrupt::default());
@@ -53,7 +53,8 @@ fn train(plan: &Plan, folder: &Path, interrupted: Option<u64>) -> Result<Ran, La
     let launched = Launch {
         plan: &typed,
         registries: &registries,
-        dataset: &dataset,
+        dataset: Some(&dataset),
+        meeting: None,
         folders: &Default::default(),
         run: "r1",
         program: ("nowhere".into(), "rank"),
@@ -82,7 +83,7 @@ fn trained(plan: &Plan) -> Ran {
 fn simulated(plan: &Plan) -> Ran {
     let registries = Registries::default();
     let typed = TypedPlan::new(plan, &registries).unwrap();
-    let dataset = typed.dataset.load(&Default::default(), &model::settings(plan)).unwrap();
+    let dataset = typed.dataset().unwrap().load(&Default::default(), &model::settings(plan)).unwrap();
     let terms = Terms { registries: &registries, calibration: None, cluster: None, jitter: None };
     let (run, started) = ("r1", Started::now());
     let scenario = Scenario { plan, dataset: &dataset, terms, learn: true, trace: 0, run, started };

@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use crate::shm::Lent;
 
 /// New buffers are this much longer than asked for at most, so that nearly equal messages share them.
 const ROUND: usize = 1024;
@@ -12,23 +14,90 @@ const BUFFERS: usize = 256;
 /// Elements that rest in a pool at most (256 MiB).
 const ELEMENTS: usize = 64 << 20;
 
-/// A received body. Its memory goes back to the pool when it is dropped.
+/// A received body. Its memory goes back to the pool when it is dropped. One that its sender has lent lies in the sender's
+/// memory until then: it can be added and copied from there; who wants to look at it gets a copy.
 #[derive(Default)]
 pub struct Body {
-    /// May be longer than the body: it is never shortened, so that reuse need not fill it again.
-    buffer: Vec<f32>,
     len: usize,
+    elements: Elements,
+}
+
+enum Elements {
+    /// May be longer than the body: it is never shortened, so that reuse need not fill it again.
+    Own(Pooled),
+    /// The sender's, and the copy for those who look at them.
+    Lent(Lent, OnceLock<Vec<f32>>),
+}
+
+impl Default for Elements {
+    fn default() -> Self {
+        Self::Own(Pooled::default())
+    }
+}
+
+/// Memory that returns to its pool.
+#[derive(Default)]
+struct Pooled {
+    buffer: Vec<f32>,
     pool: Option<Arc<Pool>>,
 }
 
+impl Drop for Pooled {
+    fn drop(&mut self) {
+        if let Some(pool) = self.pool.take() {
+            pool.put(std::mem::take(&mut self.buffer));
+        }
+    }
+}
+
 impl Body {
+    /// A body in its sender's memory.
+    pub(crate) fn lent(lent: Lent, len: usize) -> Self {
+        Self { len, elements: Elements::Lent(lent, OnceLock::new()) }
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// `dst = ` the elements from `at` on.
+    pub fn copy_to(&self, at: usize, dst: &mut [f32]) {
+        self.check(at, dst.len());
+        match &self.elements {
+            Elements::Own(own) => dst.copy_from_slice(&own.buffer[at..at + dst.len()]),
+            Elements::Lent(lent, _) => lent.copy_to(at, dst),
+        }
+    }
+
+    /// `dst += ` the elements from `at` on; `add` does that for elements that lie here.
+    pub fn add_to(&self, at: usize, dst: &mut [f32], add: fn(&mut [f32], &[f32])) {
+        self.check(at, dst.len());
+        match &self.elements {
+            Elements::Own(own) => add(dst, &own.buffer[at..at + dst.len()]),
+            Elements::Lent(lent, _) => lent.add_to(at, dst),
+        }
+    }
+
+    fn check(&self, at: usize, len: usize) {
+        assert!(at <= self.len && len <= self.len - at, "elements of the body");
+    }
+
     /// The whole body as bytes to be received.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        bytemuck::cast_slice_mut(&mut self.buffer[..self.len])
+        bytemuck::cast_slice_mut(self.as_mut_slice())
     }
 
     pub(crate) fn as_mut_slice(&mut self) -> &mut [f32] {
-        &mut self.buffer[..self.len]
+        match &mut self.elements {
+            Elements::Own(own) => &mut own.buffer[..self.len],
+            Elements::Lent(..) => unreachable!("nobody receives into a peer's memory"),
+        }
     }
 }
 
@@ -36,22 +105,21 @@ impl Deref for Body {
     type Target = [f32];
 
     fn deref(&self) -> &[f32] {
-        &self.buffer[..self.len]
+        match &self.elements {
+            Elements::Own(own) => &own.buffer[..self.len],
+            Elements::Lent(lent, copy) => copy.get_or_init(|| {
+                let mut copy = vec![0.0; self.len];
+                lent.copy_to(0, &mut copy);
+                copy
+            }),
+        }
     }
 }
 
 /// A body that belongs to no pool.
 impl From<Vec<f32>> for Body {
     fn from(buffer: Vec<f32>) -> Self {
-        Self { len: buffer.len(), buffer, pool: None }
-    }
-}
-
-impl Drop for Body {
-    fn drop(&mut self) {
-        if let Some(pool) = self.pool.take() {
-            pool.put(std::mem::take(&mut self.buffer));
-        }
+        Self { len: buffer.len(), elements: Elements::Own(Pooled { buffer, pool: None }) }
     }
 }
 
@@ -88,7 +156,7 @@ impl Pool {
         rest.elements -= buffer.as_ref().map_or(0, Vec::len);
         drop(rest);
         let buffer = buffer.unwrap_or_else(|| vec![0.0; len.next_multiple_of(ROUND)]);
-        Body { buffer, len, pool: Some(Arc::clone(self)) }
+        Body { len, elements: Elements::Own(Pooled { buffer, pool: Some(Arc::clone(self)) }) }
     }
 
     fn put(&self, buffer: Vec<f32>) {

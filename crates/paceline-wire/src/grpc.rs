@@ -37,9 +37,11 @@ use runtime::Runtime;
 /// Its line in the registry.
 pub const KIND: TransportKind = TransportKind {
     name: "grpc",
+    memory: false,
     about: "processes over gRPC",
     buffer: Some("the HTTP/2 window of each connection and direction, and the queues at its ends"),
     defaults: TransportDefaults { latency_us: 100.0, message_us: 20.0, ns_per_byte: 0.2 },
+    lends: false,
     mesh: None,
     bind: Some(door::<Rpc>),
     bind_at: None,

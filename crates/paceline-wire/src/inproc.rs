@@ -13,9 +13,11 @@ use crate::transport::{Event, Meta, Source, Span, Traffic, Transport, lent};
 /// Its line in the registry.
 pub const KIND: TransportKind = TransportKind {
     name: "inproc",
+    memory: true,
     about: "threads of one process",
     buffer: None,
     defaults: TransportDefaults { latency_us: 5.0, message_us: 1.0, ns_per_byte: 0.2 },
+    lends: false,
     mesh: Some(|world| mesh(world).into_iter().map(|end| Box::new(end) as Box<dyn Transport>).collect()),
     bind: None,
     bind_at: None,

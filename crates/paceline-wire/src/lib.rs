@@ -10,7 +10,8 @@
 //! - [`inproc`]: the trait between threads of one process
 //! - [`stream`]: the trait between processes, over any stream of bytes: listening, dialling, strangers, one
 //!   file each
-//! - `tcp`, `uds`, `shm`, `grpc`: what such streams are made of; `tls`: the same between machines
+//! - `tcp`, `uds`, `shm`, `grpc`: what such streams are made of; `tls`: the same between machines;
+//!   `mixed`: shared memory within a machine, `tls` between machines
 //! - `shared`: memory that several processes have mapped
 //! - `shaped`: any transport with the bandwidth and latency of an emulated network
 //! - [`line`]: documents and heartbeats between the machines of a run, and the port where they join
@@ -41,6 +42,7 @@ pub mod identity;
 pub mod inproc;
 mod kernel;
 pub mod line;
+mod mixed;
 pub mod registry;
 mod shaped;
 mod shared;
@@ -53,7 +55,7 @@ mod uds;
 
 pub use body::Body;
 pub use error::WireError;
-pub use frame::{HEADER, Header, VERSION};
+pub use frame::{HEADER, Header, LentPlace, VERSION, checksum};
 pub use grpc::Rpc;
 pub use handshake::{Handshake, HandshakeState, Side, VERDICT};
 pub use hello::{HELLO, Hello};

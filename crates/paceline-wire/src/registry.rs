@@ -36,10 +36,14 @@ pub struct TransportKind {
     pub name: &'static str,
     /// What the ranks are, and what they talk over.
     pub about: &'static str,
+    /// Whether what is sent stays in the memory of this machine.
+    pub memory: bool,
     /// What [`Options::buffer`] sizes; none if there is nothing to size.
     pub buffer: Option<&'static str>,
     /// What it costs where nothing was measured.
     pub defaults: TransportDefaults,
+    /// Whether bodies can stay in their sender's memory.
+    pub lends: bool,
     /// How ranks that are threads of one process are connected; none if ranks are processes.
     pub mesh: Option<Mesh>,
     /// How a rank's process listens; none if ranks are threads of one process.

@@ -14,6 +14,7 @@ mod interfaces;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU64;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -237,6 +238,14 @@ impl Transport for Shaped {
 
     fn traffic(&self) -> &[Traffic] {
         self.inner.traffic()
+    }
+
+    fn wake_by(&mut self, stream: Option<Arc<UnixStream>>) -> bool {
+        self.inner.wake_by(stream)
+    }
+
+    fn keep_busy(&mut self, busy: bool) {
+        self.inner.keep_busy(busy);
     }
 
     fn kernel(&self, peer: usize) -> Option<KernelView> {

@@ -54,6 +54,48 @@ impl Shared {
     }
 }
 
+/// Numbers that another process has and keeps changing: they can be added or copied, never borrowed.
+pub(crate) struct LentMemory(Mapping);
+
+impl LentMemory {
+    /// Maps what another process has handed over, to read it.
+    pub(crate) fn open(file: &impl AsFd) -> io::Result<Self> {
+        let whole = |len: usize| match len > 0 && len.is_multiple_of(4) {
+            true => Ok(()),
+            false => Err(format!("expected memory of numbers, found {len} bytes")),
+        };
+        Mapping::open_to_read(file, whole).map(Self)
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len() / size_of::<f32>()
+    }
+
+    fn from(&self, offset: usize, len: usize) -> *const f32 {
+        assert!(offset <= self.len() && len <= self.len() - offset, "numbers within");
+        // SAFETY: the offset is within the mapping.
+        unsafe { self.0.base().as_ptr().cast_const().cast::<f32>().add(offset) }
+    }
+
+    /// `dst = ` the numbers from `offset` on.
+    pub(crate) fn copy_to(&self, offset: usize, dst: &mut [f32]) {
+        let from = self.from(offset, dst.len());
+        // SAFETY: so many numbers are there, and nothing in this process refers to them. Their owner may change them
+        // meanwhile, if it breaks the rules; then any numbers will do.
+        unsafe { copy(from.cast(), dst.as_mut_ptr().cast(), size_of_val(dst)) }
+    }
+
+    /// `dst += ` the numbers from `offset` on.
+    pub(crate) fn add_to(&self, offset: usize, dst: &mut [f32]) {
+        let from = self.from(offset, dst.len());
+        for (i, number) in dst.iter_mut().enumerate() {
+            // SAFETY: as above; each number is read once.
+            *number += unsafe { from.add(i).read() };
+        }
+    }
+}
+
 /// Copies block by block. The C library takes another way for long copies (string instructions), which is a
 /// tenth slower here: it does not like lines that another core has just used.
 ///
@@ -83,6 +125,26 @@ mod tests {
         assert_eq!(bytes, [0, 1, 2, 3]);
         ours.word(64).store(7, std::sync::atomic::Ordering::SeqCst);
         assert_eq!(theirs.word(64).load(std::sync::atomic::Ordering::SeqCst), 7);
+    }
+
+    #[test]
+    fn numbers_of_another_are_added_and_copied() {
+        let (ours, file) = Shared::create(16).unwrap();
+        let numbers: Vec<u8> = [1.0_f32, 2.0, 3.0, 4.0].iter().flat_map(|x| x.to_ne_bytes()).collect();
+        ours.copy_in(0, &numbers);
+        let lent = LentMemory::open(&file).unwrap();
+        let mut sum = [10.0; 3];
+        lent.add_to(1, &mut sum);
+        assert_eq!((lent.len(), sum), (4, [12.0, 13.0, 14.0]));
+        lent.copy_to(0, &mut sum);
+        assert_eq!(sum, [1.0, 2.0, 3.0]);
+        assert!(LentMemory::open(&Shared::create(6).unwrap().1).is_err());
+    }
+
+    #[test]
+    #[should_panic(expected = "numbers within")]
+    fn numbers_beyond_the_end_are_refused() {
+        LentMemory::open(&Shared::create(16).unwrap().1).unwrap().add_to(2, &mut [0.0; 3]);
     }
 
     #[test]

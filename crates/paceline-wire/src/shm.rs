@@ -3,28 +3,38 @@
 //! Ranks find and prove each other over Unix sockets. Then the dialler makes a segment, which has no name and
 //! goes with its last user, and hands its descriptor over; from there on bytes go through its rings. The
 //! socket stays as doorbell for whoever sleeps, and as the sign of life: its end is the peer's.
+//!
+//! Bodies can stay where they are. A rank hands the descriptors of its memory files over, and peers map them to read; a
+//! frame then only says where its body lies, and the receiver says in a word of the segment when it has done with it.
 
+mod lent;
 mod ring;
 mod segment;
+
+pub(crate) use lent::Lent;
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::PollFd;
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, recv, recvmsg, send, sendmsg,
+    SendFlags, recvmsg, send, sendmsg,
 };
 
+use crate::body::Body;
 use crate::error::WireError;
-use crate::frame::HEADER;
+use crate::frame::{HEADER, LentPlace};
 use crate::handshake::Side;
 use crate::identity::Key;
+use crate::mixed;
 use crate::registry::{TransportDefaults, TransportKind, door};
+use crate::shared::LentMemory;
 use crate::stream::READABLE;
 use crate::stream::StreamOptions;
 use crate::stream::medium::{self, Medium};
@@ -35,12 +45,14 @@ use segment::Segment;
 /// Its line in the registry.
 pub const KIND: TransportKind = TransportKind {
     name: "shm",
-    about: "processes of one machine through shared memory",
+    memory: true,
+    about: "processes of one machine through shared memory, those of different machines over TCP",
     buffer: Some("the ring of each connection and direction, rounded up to a power of two"),
     defaults: TransportDefaults { latency_us: 5.0, message_us: 1.0, ns_per_byte: 0.2 },
+    lends: true,
     mesh: None,
     bind: Some(door::<SharedMemory>),
-    bind_at: None,
+    bind_at: Some(mixed::door_at),
 };
 
 /// Bytes of a ring where nothing else is said.
@@ -48,6 +60,8 @@ const RING: usize = 1 << 20;
 /// Reads that find nothing before the socket is asked whether the peer lives: that costs a call to the
 /// kernel, a look into the ring costs next to nothing.
 const PATIENCE: u32 = 64;
+/// Memory files that a peer may hand over.
+const FILES: usize = 64;
 
 /// Connections made of shared memory.
 pub struct SharedMemory;
@@ -85,17 +99,20 @@ impl Medium for SharedMemory {
         let rings = match side {
             Side::Dialler => {
                 let (segment, file) = Segment::create(options.buffer.unwrap_or(RING))?;
-                hand_over(&socket, &file)?;
+                hand_over(&socket, file.as_fd())?;
                 Some(Rings::new(segment, side))
             }
             Side::Acceptor => None,
         };
-        Ok(Stream { socket, rings, ask: false, idle: 0, closed: false })
+        let socket = Arc::new(socket);
+        Ok(Stream { socket, rings, lent: Vec::new(), ask: false, idle: 0, closed: false })
     }
 }
 
 pub struct Stream {
-    socket: UnixStream,
+    socket: Arc<UnixStream>,
+    /// What the peer has handed over after the segment, in that order.
+    lent: Vec<Arc<LentMemory>>,
     /// None as long as an acceptor waits for the dialler's segment.
     rings: Option<Rings>,
     /// Whether to ask the socket at the next occasion.
@@ -109,24 +126,37 @@ pub struct Stream {
 impl Stream {
     /// Takes the segment if it has come.
     fn take_over(&mut self) -> io::Result<()> {
-        if let Some(file) = receive(&self.socket)? {
-            self.rings = Some(Rings::new(Segment::open(&file)?, Side::Acceptor));
-        } else {
-            self.closed = true;
+        match receive(&self.socket, &mut [0])? {
+            (_, Some(file)) => self.rings = Some(Rings::new(Segment::open(&file)?, Side::Acceptor)),
+            (0, None) => self.closed = true,
+            (_, None) => {
+                let what = "expected shared memory, found no descriptor";
+                return Err(io::Error::new(ErrorKind::InvalidData, what));
+            }
         }
         Ok(())
     }
 
-    /// Hears the bell out; notices if the peer is gone.
+    /// Hears the bell out; takes memory that is handed over; notices if the peer is gone.
     fn listen(&mut self) -> io::Result<()> {
         let mut bytes = [0; 64];
         loop {
-            match recv(&self.socket, &mut bytes, RecvFlags::DONTWAIT) {
-                Ok((_, 0)) | Err(Errno::CONNRESET) => self.closed = true,
+            match receive(&self.socket, &mut bytes) {
+                Ok((_, Some(file))) => {
+                    if self.lent.len() == FILES {
+                        let what = format!("expected at most {FILES} memory files, found another one");
+                        return Err(io::Error::new(ErrorKind::InvalidData, what));
+                    }
+                    // There may be another one.
+                    self.lent.push(Arc::new(LentMemory::open(&file)?));
+                    continue;
+                }
+                Ok((0, None)) => self.closed = true,
                 // More than that is not the bell; what is left rings at the next sleep.
-                Ok(_) | Err(Errno::AGAIN) => {}
-                Err(Errno::INTR) => continue,
-                Err(e) => return Err(e.into()),
+                Ok((_, None)) => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+                Err(e) => return Err(e),
             }
             return Ok(());
         }
@@ -194,13 +224,41 @@ impl AsFd for Stream {
 impl medium::Stream for Stream {
     const AHEAD: usize = HEADER;
     const SUMMED: bool = false;
+    const LENDS: bool = true;
+
+    fn hand_over(&mut self, file: BorrowedFd<'_>) -> io::Result<()> {
+        hand_over(&self.socket, file)
+    }
+
+    fn lent(&mut self, place: LentPlace, len: usize, number: u64) -> io::Result<Body> {
+        let file = usize::from(place.file);
+        if file >= self.lent.len() {
+            self.listen()?;
+        }
+        let wrong = |what: String| Err(io::Error::new(ErrorKind::InvalidData, what));
+        let (Some(memory), Some(rings)) = (self.lent.get(file), &self.rings) else {
+            return wrong(format!("expected a body in memory that was handed over, found file {file}"));
+        };
+        let offset = place.offset as usize;
+        if offset + len > memory.len() {
+            let most = memory.len();
+            return wrong(format!("expected a body within {most} elements, found {len} from {offset} on"));
+        }
+        let back = rings.return_of(place.slot, number);
+        let lent = Lent::new(Arc::clone(memory), offset, back, Arc::clone(&self.socket));
+        Ok(Body::lent(lent, len))
+    }
+
+    fn released(&self, slot: u8) -> u64 {
+        self.rings.as_ref().map_or(0, |rings| rings.released(slot))
+    }
 
     fn lie_down(&mut self, writing: bool) -> bool {
         self.rings.as_mut().is_some_and(|rings| rings.lie_down(writing))
     }
 
     fn interest(&self, _: bool) -> PollFd<'_> {
-        PollFd::new(&self.socket, READABLE)
+        PollFd::new(&*self.socket, READABLE)
     }
 
     fn get_up(&mut self) {
@@ -212,8 +270,8 @@ impl medium::Stream for Stream {
 }
 
 /// Gives the peer a descriptor, with a byte since nothing travels alone. The socket's buffer is empty.
-fn hand_over(socket: &UnixStream, file: &OwnedFd) -> io::Result<()> {
-    let files = [file.as_fd()];
+fn hand_over(socket: &UnixStream, file: BorrowedFd<'_>) -> io::Result<()> {
+    let files = [file];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !control.push(SendAncillaryMessage::ScmRights(&files)) {
@@ -223,14 +281,13 @@ fn hand_over(socket: &UnixStream, file: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// The descriptor from the peer; none if the peer is gone.
-fn receive(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
+/// What has come from the peer: how many bytes (none if the peer is gone), and a descriptor if it sent one.
+fn receive(socket: &UnixStream, bytes: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut byte = [0];
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    let came = match recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, flags) {
-        Err(Errno::CONNRESET) => return Ok(None),
+    let came = match recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, flags) {
+        Err(Errno::CONNRESET) => return Ok((0, None)),
         came => came?,
     };
     // Those after the first are closed here.
@@ -238,11 +295,8 @@ fn receive(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
         RecvAncillaryMessage::ScmRights(files) => Some(files),
         _ => None,
     });
-    match files.next().and_then(|mut files| files.next()) {
-        None if came.bytes == 0 => Ok(None),
-        None => Err(io::Error::new(ErrorKind::InvalidData, "expected shared memory, found no descriptor")),
-        file => Ok(file),
-    }
+    let file = files.next().and_then(|mut files| files.next());
+    Ok((came.bytes, file))
 }
 
 #[cfg(test)]
@@ -320,7 +374,7 @@ mod tests {
 
         let [a, b] = sockets();
         let mut b = SharedMemory::stream(b, Side::Acceptor, &StreamOptions::default()).unwrap();
-        hand_over(&a, &std::fs::File::open("/dev/null").unwrap().into()).unwrap();
+        hand_over(&a, std::fs::File::open("/dev/null").unwrap().as_fd()).unwrap();
         let error = b.read(&mut [0]).unwrap_err().to_string();
         assert!(error.starts_with("expected shared memory of sealed size"), "{error}");
 

@@ -5,7 +5,7 @@
 //! - `connect`: from a list of peers to connections
 //! - `shake`: one handshake on one socket; `strangers`: whoever knocks at the listener
 //! - [`fed`]: frames out of bytes in memory
-//! - `peer`: one connection; `outbound` and `inbound`: its two directions
+//! - `peer`: one connection; `outbound` and `inbound`: its two directions; `lending`: bodies that stay where they are
 //!
 //! Dropping a [`StreamTransport`] closes its connections. Over TCP the kernel forgets what it still has to send if
 //! something unread came from the same peer, so ranks say goodbye to each other before they drop theirs.
@@ -13,6 +13,7 @@
 mod connect;
 pub mod fed;
 mod inbound;
+mod lending;
 pub mod medium;
 mod outbound;
 mod peer;
@@ -20,6 +21,8 @@ mod shake;
 mod strangers;
 
 use std::io::{self, ErrorKind};
+use std::os::fd::BorrowedFd;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -125,6 +128,9 @@ pub struct StreamTransport<M: Medium> {
     looked: Instant,
     /// Refusals from before the first `progress`.
     early: Vec<Event>,
+    /// What ends a wait besides messages.
+    wakes: Option<Arc<UnixStream>>,
+    spin: Spin,
 }
 
 impl<M: Medium> StreamTransport<M> {
@@ -162,33 +168,135 @@ impl<M: Medium> StreamTransport<M> {
         }
         Ok(())
     }
+}
 
-    /// Sleeps until a socket is ready, at most for `wait`.
-    fn sleep(&mut self, wait: Duration) -> Result<(), WireError> {
+/// Connections that move in turns, and are waited for together with others.
+pub(crate) trait Turns {
+    /// One round over all connections.
+    fn turn(&mut self, source: &dyn Source, events: &mut Vec<Event>) -> Result<(), WireError>;
+    /// To be called before a sleep: whether there is something to do already.
+    fn lie_down(&mut self) -> bool;
+    /// Adds the sockets to wait for.
+    fn interests<'a>(&'a self, sockets: &mut Vec<PollFd<'a>>);
+    /// When to look again even if no socket is ready.
+    fn next_deadline(&self) -> Option<Instant>;
+    /// To be called after a sleep, with whether each socket was ready.
+    fn get_up(&mut self, ready: &[bool]);
+}
+
+impl<M: Medium> Turns for StreamTransport<M> {
+    fn turn(&mut self, source: &dyn Source, events: &mut Vec<Event>) -> Result<(), WireError> {
+        events.append(&mut self.early);
+        self.round(source, events)
+    }
+
+    fn lie_down(&mut self) -> bool {
         // Every peer must know, even if one of them has something already.
-        let peers = self.slots.iter_mut().filter_map(Slot::connected);
-        if peers.fold(false, |ready, peer| peer.lie_down() | ready) {
-            self.slots.iter_mut().filter_map(Slot::connected).for_each(Peer::get_up);
-            return Ok(());
-        }
-        let mut sockets = Vec::with_capacity(self.slots.len() + 1);
+        self.slots.iter_mut().filter_map(Slot::connected).fold(false, |ready, peer| peer.lie_down() | ready)
+    }
+
+    fn interests<'a>(&'a self, sockets: &mut Vec<PollFd<'a>>) {
         for slot in &self.slots {
             if let Slot::Connected(peer) = slot {
                 sockets.push(peer.interest());
             }
         }
-        let own = sockets.len();
-        self.strangers.interests(&mut sockets);
-        let now = Instant::now();
-        let wait =
-            self.strangers.next_deadline().map_or(wait, |at| wait.min(at.saturating_duration_since(now)));
-        await_any(&mut sockets, wait)?;
-        let knocked = sockets[own..].iter().any(|socket| !socket.revents().is_empty());
-        drop(sockets);
-        self.slots.iter_mut().filter_map(Slot::connected).for_each(Peer::get_up);
-        self.knocked |= knocked || self.strangers.next_deadline().is_some_and(|at| at <= Instant::now());
-        Ok(())
+        self.strangers.interests(sockets);
     }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        self.strangers.next_deadline()
+    }
+
+    fn get_up(&mut self, ready: &[bool]) {
+        let mut peers = 0;
+        for peer in self.slots.iter_mut().filter_map(Slot::connected) {
+            peer.get_up();
+            peers += 1;
+        }
+        let knocked = ready.iter().skip(peers).any(|ready| *ready);
+        self.knocked |= knocked || self.next_deadline().is_some_and(|at| at <= Instant::now());
+    }
+}
+
+/// How long a wait asks again before it sleeps: keeping its core busy, and then leaving it to whoever has work.
+#[derive(Clone, Copy)]
+pub(crate) struct Spin {
+    pub(crate) busy: Duration,
+    pub(crate) yielding: Duration,
+}
+
+impl Spin {
+    /// Sleeps at once.
+    pub(crate) const NONE: Self = Self { busy: Duration::ZERO, yielding: Duration::ZERO };
+
+    /// What suits a medium.
+    pub(crate) fn of<M: Medium>(options: &StreamOptions) -> Self {
+        let busy = options.own_core && !M::OWN_THREAD;
+        Self { busy: if busy { OWN_CORE_SPIN } else { Duration::ZERO }, yielding: M::SPIN }
+    }
+}
+
+/// Moves connections of several kinds: see [`Transport::progress`].
+pub(crate) fn progress(
+    parts: &mut [&mut dyn Turns],
+    wakes: Option<&UnixStream>,
+    spin: Spin,
+    source: &dyn Source,
+    wait: Option<Duration>,
+    events: &mut Vec<Event>,
+) -> Result<(), WireError> {
+    let before = events.len();
+    let begun = Instant::now();
+    loop {
+        for part in parts.iter_mut() {
+            part.turn(source, events)?;
+        }
+        let Some(wait) = wait.filter(|_| events.len() == before) else { return Ok(()) };
+        let elapsed = begun.elapsed();
+        if elapsed >= wait {
+            return Ok(());
+        }
+        if elapsed < spin.busy {
+            std::hint::spin_loop();
+        } else if elapsed < spin.yielding {
+            // The peer may be waiting for this very core.
+            rustix::thread::sched_yield();
+        } else if sleep(parts, wakes, wait - elapsed)? {
+            events.push(Event::Woken);
+        }
+    }
+}
+
+/// Sleeps until a socket is ready, at most for `wait`; whether it was what the caller asked to be woken by.
+fn sleep(
+    parts: &mut [&mut dyn Turns],
+    wakes: Option<&UnixStream>,
+    wait: Duration,
+) -> Result<bool, WireError> {
+    if parts.iter_mut().fold(false, |ready, part| part.lie_down() | ready) {
+        parts.iter_mut().for_each(|part| part.get_up(&[]));
+        return Ok(false);
+    }
+    let mut sockets: Vec<PollFd<'_>> =
+        wakes.map(|stream| PollFd::new(stream, PollFlags::IN)).into_iter().collect();
+    let mut ends = Vec::with_capacity(parts.len());
+    for part in parts.iter() {
+        part.interests(&mut sockets);
+        ends.push(sockets.len());
+    }
+    let now = Instant::now();
+    let due = parts.iter().filter_map(|part| part.next_deadline());
+    let wait = due.fold(wait, |wait, at| wait.min(at.saturating_duration_since(now)));
+    await_any(&mut sockets, wait)?;
+    let ready: Vec<bool> = sockets.iter().map(|socket| !socket.revents().is_empty()).collect();
+    drop(sockets);
+    let own = usize::from(wakes.is_some());
+    let starts = [own].into_iter().chain(ends.iter().copied());
+    for ((part, start), end) in parts.iter_mut().zip(starts).zip(&ends) {
+        part.get_up(&ready[start..*end]);
+    }
+    Ok(own == 1 && ready[0])
 }
 
 impl<M: Medium> Transport for StreamTransport<M> {
@@ -214,29 +322,32 @@ impl<M: Medium> Transport for StreamTransport<M> {
         wait: Option<Duration>,
         events: &mut Vec<Event>,
     ) -> Result<(), WireError> {
-        let before = events.len();
-        let begun = Instant::now();
-        events.append(&mut self.early);
-        loop {
-            self.round(source, events)?;
-            let Some(wait) = wait.filter(|_| events.len() == before) else { return Ok(()) };
-            let elapsed = begun.elapsed();
-            if elapsed >= wait {
-                return Ok(());
-            }
-            if self.options.own_core && !M::OWN_THREAD && elapsed < OWN_CORE_SPIN {
-                std::hint::spin_loop();
-            } else if elapsed < M::SPIN {
-                // The peer may be waiting for this very core.
-                rustix::thread::sched_yield();
-            } else {
-                self.sleep(wait - elapsed)?;
-            }
-        }
+        let (wakes, spin) = (self.wakes.clone(), self.spin);
+        progress(&mut [self], wakes.as_deref(), spin, source, wait, events)
     }
 
     fn traffic(&self) -> &[Traffic] {
         &self.traffic
+    }
+
+    fn lends(&self) -> bool {
+        <M::Stream as medium::Stream>::LENDS
+    }
+
+    fn lend(&mut self, buffer: u32, file: BorrowedFd<'_>) -> Result<(), WireError> {
+        for peer in self.slots.iter_mut().filter_map(Slot::connected) {
+            peer.lend(buffer, file).map_err(WireError::system("hand memory over"))?;
+        }
+        Ok(())
+    }
+
+    fn wake_by(&mut self, stream: Option<Arc<UnixStream>>) -> bool {
+        self.wakes = stream;
+        true
+    }
+
+    fn keep_busy(&mut self, busy: bool) {
+        self.spin = if busy { Spin::of::<M>(&self.options) } else { Spin::NONE };
     }
 
     fn kernel(&self, peer: usize) -> Option<KernelView> {

@@ -21,9 +21,11 @@ use crate::tls::Secure;
 /// Its line in the registry.
 pub const KIND: TransportKind = TransportKind {
     name: "tcp",
+    memory: false,
     about: "processes over TCP",
     buffer: Some("the kernel's buffer of each connection and direction"),
     defaults: TransportDefaults { latency_us: 25.0, message_us: 5.0, ns_per_byte: 0.2 },
+    lends: false,
     mesh: None,
     bind: Some(door::<Net>),
     bind_at: Some(door_at::<Secure>),

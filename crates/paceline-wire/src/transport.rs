@@ -1,5 +1,8 @@
 //! What every transport does: the trait, its events, and how bodies are lent to it.
 
+use std::os::fd::BorrowedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::body::Body;
@@ -47,6 +50,8 @@ pub enum Event {
     /// A peer is gone; said once per peer, after the last message that came from it. What was still queued
     /// for it is dropped: those spans are free, and no `Sent` follows for them.
     Lost { rank: usize, cause: String },
+    /// What the caller asked to be woken by ([`Transport::wake_by`]) has something.
+    Woken,
     /// A stranger was turned away; the run goes on. The cause names the stranger, and what both sides said of
     /// themselves.
     Refused { cause: String },
@@ -98,6 +103,27 @@ pub trait Transport: Send {
 
     /// Bytes and messages sent and received so far, by the peer's rank.
     fn traffic(&self) -> &[Traffic];
+
+    /// Whether bodies can stay in the memory of whoever sends them: see [`Transport::lend`].
+    fn lends(&self) -> bool {
+        false
+    }
+
+    /// Lets every peer read a buffer (the number in [`Span`]), a memory file that nobody else writes to. Longer bodies
+    /// from it are not copied any more: [`Event::Sent`] comes when the receiver has dropped the [`Body`].
+    fn lend(&mut self, _buffer: u32, _file: BorrowedFd<'_>) -> Result<(), WireError> {
+        Ok(())
+    }
+
+    /// Lets a wait end when a stream of the caller's has something to read, too; none takes that back. Whether this
+    /// transport can do that.
+    fn wake_by(&mut self, _stream: Option<Arc<UnixStream>>) -> bool {
+        false
+    }
+
+    /// Whether a wait may keep its core busy for a moment before it sleeps, which is so at first: not where somebody else
+    /// computes on that core meanwhile.
+    fn keep_busy(&mut self, _busy: bool) {}
 
     /// What the kernel knows of the connection to a peer, where it is one that the kernel measures.
     fn kernel(&self, _peer: usize) -> Option<KernelView> {

@@ -22,9 +22,11 @@ use crate::tcp::buffers;
 /// Its line in the registry.
 pub const KIND: TransportKind = TransportKind {
     name: "uds",
+    memory: false,
     about: "processes of one machine over Unix sockets",
     buffer: Some("the kernel's buffer of each connection and direction"),
     defaults: TransportDefaults { latency_us: 15.0, message_us: 3.0, ns_per_byte: 0.2 },
+    lends: false,
     mesh: None,
     bind: Some(door::<Unix>),
     bind_at: None,

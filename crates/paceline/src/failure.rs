@@ -183,6 +183,9 @@ impl From<VirtualError> for Failure {
             VirtualError::File { .. } => {
                 (FailureKind::Storage, "is the path right, and the file yours to read or write?")
             }
+            VirtualError::OtherMachine { .. } => {
+                (FailureKind::Storage, "name another file: this machine is measured into it first")
+            }
             VirtualError::Stuck { .. } => {
                 (FailureKind::Other, "this is a fault of the strategy; please report it")
             }

@@ -232,7 +232,7 @@ pub struct Follow {
     origin: RunOrigin,
     /// Whether the stream of `--json` is written here; if a run is recorded, its record does, once events are stored.
     streams: bool,
-    bar: Bar,
+    pub bar: Bar,
     words: EventWords,
 }
 

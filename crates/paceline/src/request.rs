@@ -16,6 +16,7 @@ use paceline_record::{
 };
 use paceline_resolve::TypedPlan;
 use paceline_train::{Layout, model, weights, worker};
+use paceline_virtual::run::samples;
 use serde_json::json;
 
 use crate::failure::Failure;
@@ -62,12 +63,17 @@ pub fn conclude(
     kept.map_err(|error| Failure::not_recorded(&error))
 }
 
-/// Tells what would be run: everything is checked, and nothing is started or recorded.
-pub fn dry_run(plan: &Plan, folders: &Folders, labels: &RunLabels, show: Show) -> Result<(), Failure> {
+/// Tells what would be run (`data`: where samples are, and whether it learns): everything is checked, nothing started.
+pub fn dry_run(plan: &Plan, data: (&Folders, bool), labels: &RunLabels, show: Show) -> Result<(), Failure> {
     let typed = TypedPlan::new(plan, registries().runs())?;
-    let dataset = loaded(&typed, folders, show)?;
+    if plan.script.is_some() {
+        run::check(&typed, registries().runs(), None)?;
+        return dry_run_script(plan, labels, show);
+    }
+    let dataset = loaded(&typed, data.0, data.1, show)?;
     let graph = model::graph(&typed, &dataset)?;
-    let setup = worker::setup(&typed, &Layout::of(&graph), dataset.train.len());
+    let samples = samples(plan, &dataset, data.1);
+    let setup = worker::setup(&typed, &Layout::of(&graph), samples);
     let (parameters, steps) = (setup.params, setup.end());
     let kernels = paceline_nn::accel::Level::detect().to_string();
     let (hash, run) = (plan.hash(), "");
@@ -79,14 +85,25 @@ pub fn dry_run(plan: &Plan, folders: &Folders, labels: &RunLabels, show: Show) -
         format!("{what}\nplan {hash}:{}\n{command}\nnothing was started\n", plan_lines(plan))
     };
     let document = json!({"type": "plan", "plan": plan, "plan_sha256": hash, "parameters": parameters,
-        "steps": steps, "samples": plan.total_samples(dataset.train.len()), "labels": labels});
+        "steps": steps, "samples": plan.total_samples(samples), "labels": labels});
+    show.print(&document, words)
+}
+
+/// The same for a script, of which nothing is known before it runs.
+fn dry_run_script(plan: &Plan, labels: &RunLabels, show: Show) -> Result<(), Failure> {
+    let hash = plan.hash();
+    let words = || {
+        let command = labels.command.as_deref().unwrap_or_default();
+        format!("plan {hash}:{}\n{command}\nnothing was started\n", plan_lines(plan))
+    };
+    let document = json!({"type": "plan", "plan": plan, "plan_sha256": hash, "labels": labels});
     show.print(&document, words)
 }
 
 /// The plan's dataset, if it fits the plan.
-fn loaded(plan: &TypedPlan<'_>, folders: &Folders, show: Show) -> Result<Dataset, Failure> {
-    let dataset = plan.dataset.load(folders, &model::settings(plan))?;
-    plan.check(dataset.train.len())?;
+fn loaded(plan: &TypedPlan<'_>, folders: &Folders, learn: bool, show: Show) -> Result<Dataset, Failure> {
+    let dataset = plan.dataset()?.load(folders, &model::settings(plan))?;
+    plan.check(samples(plan, &dataset, learn))?;
     plan.check_test(dataset.test.len())?;
     weights::check(plan, &dataset)?.iter().for_each(|note| show.note(note));
     Ok(dataset)
@@ -129,9 +146,12 @@ impl RunRequest {
         let Self { plan, folders, run: id, recording, .. } = self;
         let interrupt = Interrupt::on_signals()?;
         let typed = TypedPlan::new(plan, registries().runs())?;
-        let dataset = loaded(&typed, folders, show)?;
-        self.check_space(&typed, &dataset)?;
-        capacity::check(&typed, &dataset, recording.is_some(), listening.given())?;
+        let dataset = match plan.script {
+            None => Some(loaded(&typed, folders, true, show)?),
+            Some(_) => None,
+        };
+        self.check_space(&typed, dataset.as_ref())?;
+        capacity::check(&typed, dataset.as_ref(), recording.is_some(), listening.given())?;
         if recording.is_some() {
             // From its row in the store on, a run that is interrupted saves itself and says so.
             interrupt.arm();
@@ -139,16 +159,15 @@ impl RunRequest {
         *record = self.record(show)?;
         let folder = run_folder(&self.store, id);
         show.detail(|| {
-            let (train, test) = (dataset.train.len(), dataset.test.len());
             let record = match record {
                 Some(record) => format!("recorded in {}", record.path().display()),
                 None => "not recorded".into(),
             };
-            format!(
-                "{train} training and {test} test samples of {}; {record}, files in {}",
-                plan.data,
-                folder.display()
-            )
+            let what = dataset.as_ref().map_or("a script with its own data".into(), |dataset| {
+                let (train, test) = (dataset.train.len(), dataset.test.len());
+                format!("{train} training and {test} test samples of {}", plan.data)
+            });
+            format!("{what}; {record}, files in {}", folder.display())
         });
         let checkpointing = self.checkpointing(&folder, interrupt, show)?;
         let report = &mut |event: Event<'_>| {
@@ -162,7 +181,8 @@ impl RunRequest {
         let launch = Launch {
             plan: &typed,
             registries: registries().runs(),
-            dataset: &dataset,
+            dataset: dataset.as_ref(),
+            meeting: typed.strategy.delegated.map(|_| run::meeting_port()).transpose()?,
             folders,
             run: id,
             program: (std::env::current_exe()?, "rank"),
@@ -176,10 +196,8 @@ impl RunRequest {
     }
 
     /// Refuses a run whose record and checkpoints the disk has no room for, before anything starts.
-    fn check_space(&self, plan: &TypedPlan<'_>, dataset: &Dataset) -> Result<(), Failure> {
-        if self.recording.is_none() {
-            return Ok(());
-        }
+    fn check_space(&self, plan: &TypedPlan<'_>, dataset: Option<&Dataset>) -> Result<(), Failure> {
+        let Some(dataset) = dataset.filter(|_| self.recording.is_some()) else { return Ok(()) };
         // Parameters and what an optimiser remembers of each, at most twice as much; servers share one model.
         let model = 3 * size_of::<f32>() as u64 * model::graph(plan, dataset)?.param_count() as u64;
         let checkpoint = model * (plan.workers as u64 + u64::from(plan.servers > 0));

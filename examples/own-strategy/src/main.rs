@@ -8,7 +8,7 @@ use paceline::nn::models::{Model, Output};
 use paceline::nn::{Graph, Shape};
 use paceline::record::figures::{FigureKind, RunFigure, less};
 
-mod direct;
+mod pairwise;
 
 /// One hidden layer of 32.
 static NARROW: Model = Model {
@@ -34,5 +34,7 @@ static SENT_PER_SAMPLE: RunFigure =
     );
 
 fn main() -> ExitCode {
-    paceline::main_with(AllRegistries::default().with(&direct::DIRECT).with(&NARROW).with(&SENT_PER_SAMPLE))
+    paceline::main_with(
+        AllRegistries::default().with(&pairwise::PAIRWISE).with(&NARROW).with(&SENT_PER_SAMPLE),
+    )
 }

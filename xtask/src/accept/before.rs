@@ -29,7 +29,7 @@ const SIDES: &[(&str, &str, &str, bool)] = &[
         "/samples_per_s",
         false,
     ),
-    ("all-reduce, tcp", "bench allreduce --json --seconds 1 --workers 2", ALLREDUCE, true),
+    ("all-reduce, tcp", "bench allreduce --json --seconds 1 --workers 2 --transport tcp", ALLREDUCE, true),
     (
         "all-reduce, shared memory",
         "bench allreduce --json --seconds 1 --workers 2 --transport shm",

@@ -34,8 +34,8 @@ pub fn allreduce(setup: &Setup) -> Outcome<Report> {
         let mut mpi_command = peers.script("mpi_allreduce.py");
         mpi_command.args(["--workers", "2", "--btl", "tcp", "--budget", "1"]);
         let sides: [(&str, Command, &mut Times); 4] = [
-            ("paceline allreduce", bench(&["allreduce", "--workers", "2"]), &mut ours),
-            ("paceline p2p duplex", bench(&["p2p", "--duplex"]), &mut floor),
+            ("paceline allreduce", bench(&["allreduce", "--workers", "2", "--transport", "tcp"]), &mut ours),
+            ("paceline p2p duplex", bench(&["p2p", "--duplex", "--transport", "tcp"]), &mut floor),
             ("gloo", gloo_command, &mut gloo),
             ("openmpi tcp", mpi_command, &mut mpi),
         ];
@@ -105,7 +105,7 @@ pub fn shared_memory(setup: &Setup) -> Outcome<Report> {
 }
 
 /// A size's median in microseconds, from our form or the peers'.
-fn time_of(result: &Value, size: usize) -> Outcome<f64> {
+pub fn time_of(result: &Value, size: usize) -> Outcome<f64> {
     let rows = result.get("results").or_else(|| result.get("rows")).and_then(Value::as_array);
     let row = rows.into_iter().flatten().find(|row| row["bytes"].as_u64() == Some(size as u64));
     let row = row.ok_or_else(|| format!("no row of {size} bytes in {result}"))?;

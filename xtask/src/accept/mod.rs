@@ -14,10 +14,12 @@ mod compute;
 mod coverage;
 mod datasets;
 mod drift;
+mod ecosystem;
 mod exchange;
 mod explain;
 mod first_run;
 mod footprint;
+mod many_workers;
 mod need;
 mod network;
 mod options;
@@ -32,6 +34,7 @@ mod setup;
 mod simulate;
 mod stragglers;
 mod studies;
+mod torch;
 
 use std::fs;
 use std::path::Path;
@@ -134,6 +137,20 @@ const MEASUREMENTS: &[Measurement] = &[
         run: exchange::allreduce,
     },
     Measurement {
+        name: "exchange",
+        about: "all-reduce of 2, 4 and 8 workers over shared memory and TCP beside gloo (16 cores)",
+        needs: &[Paceline, Cores(8), Script("gloo_allreduce.py"), Python("torch, numpy, psutil")],
+        flags: &[],
+        run: many_workers::exchange,
+    },
+    Measurement {
+        name: "scaling",
+        about: "2 to 14 workers beside the same ones without any exchange, and DDP's own efficiency (16 cores)",
+        needs: &[Paceline, Cores(14), File(torch::LOOP), Python("torch, numpy")],
+        flags: &[],
+        run: many_workers::scaling,
+    },
+    Measurement {
         name: "shared-memory",
         about: "all-reduce through shared memory beside OpenMPI's",
         needs: &[
@@ -175,6 +192,39 @@ const MEASUREMENTS: &[Measurement] = &[
         run: exchange::training,
     },
     Measurement {
+        name: "torch",
+        about: "scripts as workers beside DDP over gloo; CPU seconds of a script that is attached",
+        needs: &[Paceline, Cores(2), File(torch::LOOP), Python("torch, numpy")],
+        flags: &[],
+        run: torch::speed::measure,
+    },
+    Measurement {
+        name: "torch-numbers",
+        about: "parameters of scripts as workers: DDP's bit for bit, close to one worker's",
+        needs: &[Paceline, File(torch::LOOP), Python("torch, numpy")],
+        flags: &[],
+        run: torch::numbers::measure,
+    },
+    Measurement {
+        name: "torch-learning",
+        about: "a script learns MNIST with every strategy and consistency model, or is refused",
+        needs: &[Paceline, File(torch::learning::SCRIPT), Dataset("mnist"), Python("torch, numpy")],
+        flags: &[],
+        run: torch::learning::measure,
+    },
+    Measurement {
+        name: "ecosystem",
+        about: "scripts as people write them: lines changed, a study of each beside DDP, explained",
+        needs: &[
+            Paceline,
+            Cores(2),
+            File("examples/pytorch/mnist.py"),
+            Python("torch, numpy, transformers, accelerate, lightning"),
+        ],
+        flags: &[],
+        run: ecosystem::measure,
+    },
+    Measurement {
         name: "averaging",
         about: "every averaging technique on digits, alike data and split by label",
         needs: &[Paceline],
@@ -212,7 +262,15 @@ const MEASUREMENTS: &[Measurement] = &[
     Measurement {
         name: "prediction",
         about: "predictions of a study beside its runs",
-        needs: &[Paceline, Cores(2), File("bench/prediction/mlp.toml")],
+        needs: &[
+            Paceline,
+            Cores(2),
+            File("bench/prediction/mlp.toml"),
+            File("bench/prediction/lenet.toml"),
+            File("bench/prediction/gru.toml"),
+            File("bench/prediction/network.toml"),
+            File("bench/prediction/layers.toml"),
+        ],
         flags: &[],
         run: prediction::errors,
     },

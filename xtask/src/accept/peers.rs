@@ -10,7 +10,13 @@ use super::Setup;
 use crate::process::{self, Outcome, root, with_data};
 
 /// What pip installs for a module where its name alone does not say it: versions that figures refer to.
-const REQUIREMENTS: &[(&str, &str)] = &[("torch", "torch==2.13.0"), ("optuna", "optuna==5.0.0")];
+const REQUIREMENTS: &[(&str, &str)] = &[
+    ("torch", "torch==2.13.0"),
+    ("optuna", "optuna==5.0.0"),
+    ("transformers", "transformers==5.22.2"),
+    ("accelerate", "accelerate==1.15.0"),
+    ("lightning", "lightning==2.6.6"),
+];
 
 /// Where peers are installed.
 fn home() -> PathBuf {

@@ -15,6 +15,9 @@ const SEEDS: usize = 50;
 /// Studies, the one that predictions are held against first.
 const STUDIES: &[&str] = &["mlp", "lenet"];
 
+/// Studies whose models or inputs `calibrate` does not measure by itself.
+const UNKNOWN: &[&str] = &["gru", "network"];
+
 /// Where calibrations, runs and predictions are kept.
 fn folder(setup: &Setup) -> Outcome<PathBuf> {
     let folder = setup.kept("prediction");
@@ -31,35 +34,92 @@ fn calibrate(setup: &Setup, report: &mut Report) -> Outcome<PathBuf> {
     Ok(file)
 }
 
-/// Makes a study's runs, predicts them, and keeps both; the predictions' document.
-fn study(setup: &Setup, name: &str, calibration: &Path) -> Outcome<Value> {
-    let (file, folder) = (root().join(format!("bench/prediction/{name}.toml")), folder(setup)?);
-    let store = setup.work("prediction");
-    let study = format!("prediction-{name}");
-    let kept = store.join("studies").join(&study);
-    if kept.is_dir() {
-        fs::remove_dir_all(&kept).map_err(|e| format!("{}: {e}", kept.display()))?;
+/// The file of a study.
+fn file(name: &str) -> PathBuf {
+    root().join(format!("bench/prediction/{name}.toml"))
+}
+
+/// The store that a study's runs are made in.
+fn store(setup: &Setup) -> PathBuf {
+    setup.work("prediction")
+}
+
+/// Makes a study's runs, and keeps them.
+fn runs(setup: &Setup, name: &str) -> Outcome<()> {
+    let study = store(setup).join("studies").join(format!("prediction-{name}"));
+    if study.is_dir() {
+        fs::remove_dir_all(&study).map_err(|e| format!("{}: {e}", study.display()))?;
     }
     let mut explore = setup.program();
-    process::run(explore.arg("explore").arg(&file).arg("--quiet").arg("--store").arg(&store))?;
+    process::run(explore.arg("explore").arg(file(name)).arg("--quiet").arg("--store").arg(store(setup)))?;
+    let (from, to) = (study.join("journal.ndjson"), folder(setup)?.join(format!("{name}.runs.ndjson")));
+    fs::copy(&from, &to).map_err(|e| format!("{} to {}: {e}", from.display(), to.display()))?;
+    Ok(())
+}
+
+/// Predicts a study's runs beside what they took; the predictions' document.
+fn predictions(setup: &Setup, name: &str, calibration: &Path) -> Outcome<Value> {
     let mut predict = setup.program();
-    predict.arg("predict").arg(&file).args([
-        "--json",
-        "--quiet",
-        "--against",
-        "--time-only",
-        "--calibration",
-    ]);
-    let document = last_json(predict.arg(calibration).arg("--store").arg(&store))?;
-    let keep = |from: PathBuf, to: &str| {
-        let to = folder.join(to);
-        fs::copy(&from, &to).map_err(|e| format!("{} to {}: {e}", from.display(), to.display()))
-    };
-    keep(kept.join("journal.ndjson"), &format!("{name}.runs.ndjson"))?;
-    let text = serde_json::to_string_pretty(&document).expect("plain data") + "\n";
-    let path = folder.join(format!("{name}.predictions.json"));
-    fs::write(&path, text).map_err(|e| format!("{}: {e}", path.display()))?;
+    predict.arg("predict").arg(file(name)).args(["--json", "--quiet", "--against", "--time-only"]);
+    last_json(predict.arg("--calibration").arg(calibration).arg("--store").arg(store(setup)))
+}
+
+/// Makes a study's runs, predicts them, and keeps both; the predictions' document.
+fn study(setup: &Setup, name: &str, calibration: &Path) -> Outcome<Value> {
+    runs(setup, name)?;
+    let document = predictions(setup, name, calibration)?;
+    keep(setup, name, &document)?;
     Ok(document)
+}
+
+fn keep(setup: &Setup, name: &str, document: &Value) -> Outcome<()> {
+    let text = serde_json::to_string_pretty(document).expect("plain data") + "\n";
+    let path = folder(setup)?.join(format!("{name}.predictions.json"));
+    fs::write(&path, text).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+/// How right predictions of a figure were.
+fn compared(document: &Value, metric: &str) -> Outcome<Value> {
+    let all = document["compared"].as_array().into_iter().flatten();
+    let mut found = all.filter(|compared| compared["metric"] == metric).map(|c| c["comparison"].clone());
+    found.next_back().ok_or_else(|| format!("{metric} was not compared"))
+}
+
+/// A study of what the calibration lacks: measured with `calibrate --study`, then predicted.
+fn unknown(setup: &Setup, name: &str, calibration: &Path, report: &mut Report) -> Outcome<()> {
+    // The machine's own calibration stays as it was measured.
+    let own = setup.work(&format!("calibration-{name}.toml"));
+    fs::copy(calibration, &own).map_err(|e| format!("{}: {e}", own.display()))?;
+    let mut calibrate = setup.program();
+    calibrate.args(["calibrate", "--quiet", "--study"]).arg(file(name)).arg("--out").arg(&own);
+    let added = last_json(&mut calibrate)?;
+    let passes = added["added"].as_array().map_or(0, Vec::len);
+    if passes == 0 {
+        return Err(format!("the calibration has all of {name} already: it says nothing of what it lacks"));
+    }
+    runs(setup, name)?;
+    let without = compared(&predictions(setup, name, calibration)?, "step_s")?;
+    let document = predictions(setup, name, &own)?;
+    keep(setup, name, &document)?;
+    let steps = compared(&document, "step_s")?;
+    println!(
+        "     {name}: {passes} passes measured in {:.0} s; mean error {:.1}% without them; run to run {:.1}%",
+        number(&added, "/seconds")?,
+        100.0 * number(&without, "/mean_error")?,
+        100.0 * number(&steps, "/noise_floor")?
+    );
+    let mut line = |claim: &str, reached: f64, wanted: f64, at_most: bool| {
+        let claim = format!("{name}, after calibrate --study: {claim}");
+        report.lines.push(Line { claim, reached, wanted, at_most });
+    };
+    line("s per pass that was measured", number(&added, "/seconds")? / passes as f64, 10.0, true);
+    line("step time: mean error", number(&steps, "/mean_error")?, 0.08, true);
+    line("step time: rank correlation", number(&steps, "/rank_correlation")?, 0.95, false);
+    line("step time: fraction inside the intervals", number(&steps, "/covered")?, 0.9, false);
+    report
+        .runs
+        .push(json!({"study": name, "comparison": steps, "without": without, "added": added["added"]}));
+    Ok(())
 }
 
 /// Errors, order and regret of predictions.
@@ -67,12 +127,7 @@ pub fn errors(setup: &Setup) -> Outcome<Report> {
     let mut report = Report { lines: Vec::new(), runs: Vec::new() };
     let calibration = calibrate(setup, &mut report)?;
     let document = study(setup, STUDIES[0], &calibration)?;
-    let of = |metric: &str| {
-        let all = document["compared"].as_array().into_iter().flatten();
-        let mut found = all.filter(|compared| compared["metric"] == metric).map(|c| c["comparison"].clone());
-        found.next_back().ok_or_else(|| format!("{metric} was not compared"))
-    };
-    let (steps, rate) = (of("step_s")?, of("samples_per_s")?);
+    let (steps, rate) = (compared(&document, "step_s")?, compared(&document, "samples_per_s")?);
     let noise = number(&steps, "/noise_floor")?;
     println!("     run to run, step times differ by {:.1}%", 100.0 * noise);
     let mut line = |claim: &str, reached: f64, wanted: f64, at_most: bool| {
@@ -84,6 +139,13 @@ pub fn errors(setup: &Setup) -> Outcome<Report> {
     line("step time: rank correlation", number(&steps, "/rank_correlation")?, 0.9, false);
     line("samples per second: regret of the predicted best", number(&rate, "/regret")?, 0.05, true);
     report.runs.push(json!({"comparisons": [steps, rate], "runs": "bench/prediction/mlp.runs.ndjson"}));
+    let lenet = compared(&study(setup, "lenet", &calibration)?, "step_s")?;
+    line("lenet, step time: mean error", number(&lenet, "/mean_error")?, 0.08, true);
+    line("lenet, step time: p90 of the errors", number(&lenet, "/p90_error")?, 0.2, true);
+    report.runs.push(json!({"study": "lenet", "comparison": lenet}));
+    for name in UNKNOWN {
+        unknown(setup, name, &calibration, &mut report)?;
+    }
     Ok(report)
 }
 

@@ -16,11 +16,12 @@ const LARGE: usize = 1 << 20;
 /// Every transport, and how they compare.
 pub fn page(measured: Option<&Channels>) -> String {
     let mut page = Page::new("Channels");
-    page.text(&format!(
-        "What ranks talk over: `--transport NAME`. The default is `{}`. Handshake, frames and checksums are the \
-         same over all that connect processes, and so are the results of a run.",
-        TRANSPORTS[0].name
-    ));
+    page.text(
+        "What ranks talk over: `--transport NAME`. The default, `auto`, is `shm`: shared memory within a machine, TCP \
+         between machines. Handshake, frames and checksums are the same over all that connect processes, \
+         and so are the results of a run along a named path (`--strategy auto` may take another one for another \
+         transport: sums are then rounded in another order).",
+    );
     let Some(measured) = measured.map(Figures) else {
         let row = |kind: &TransportKind| vec![code(kind.name), kind.about.into(), sized(kind)];
         page.table(

@@ -144,7 +144,8 @@ fn index() -> String {
          runs say: [analysis](analysis.md), and [the live pages](serve.md).",
     );
     page.text(
-        "By hand: [every verb by example](commands.md), [what works today](status.md), [how fast](speed.md).",
+        "Scripts as workers: [PyTorch](pytorch.md), and [the protocol](attach.md) behind it. By hand: [every verb by \
+         example](commands.md), [what works today](status.md), [how fast](speed.md).",
     );
     page.text(
         "`cargo xtask docs` writes the rest out of the registries in `crates/paceline-protocol`, \

@@ -35,6 +35,12 @@ pub fn page() -> String {
             "Ranks are sampled 10 times per second (`--sample-hz HZ`, 0 for none); `--trace` adds single messages and \
              waits; `--no-record` leaves no record at all. Ranks that are threads of one process \
              (`--transport inproc`) are sampled as one, under rank 0.",
+            "**Scripts tell what only they know**, as `events`: `attached` (framework, names and lengths of the tensors), \
+             `reported` (what rank 0's script reported, with step and training clock), `staging` (seconds that a \
+             worker's script spent on copying gradients, and when each tensor was final after the start of backward, in \
+             the last step that it told of), `script` (a line that it wrote), `script-wait` (that it is waited for). \
+             Where the script's own framework averages (`ddp-gloo`), links and waits are not observed: `links` and \
+             `waits` are empty, and `backward_ns` holds the exchange.",
         ]
         .map(str::to_owned),
     );

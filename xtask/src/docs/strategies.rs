@@ -18,7 +18,7 @@ pub fn index(measured: &Measured) -> Outcome<String> {
     let mut page = Page::new("Strategies");
     page.text(
         "A strategy is the path along which workers average: `--strategy NAME`. The default, with more than \
-         one worker, is `ring-allreduce`.",
+         one worker, is `auto`.",
     );
     let row = |s: &Strategy| {
         let syncs: Vec<_> = sync_names(s).into_iter().map(sync_link).collect();

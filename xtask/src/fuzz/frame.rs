@@ -47,6 +47,7 @@ fn listed(mut rest: &[u8]) -> Vec<u8> {
             bytes: if flaws & 4 == 0 { whole.len() as u32 } else { (said as u32) << 16 },
             checksum: crc32fast::hash(whole) ^ u32::from(flaws & 8),
             meta: [flaws; 48],
+            place: None,
         };
         bytes.extend(header.encode());
         bytes.extend(whole);

@@ -77,6 +77,7 @@ impl WhatIf {
                 new.options.clear();
             }
             (new.strategy, new.servers, new.sync) = (strategy.into(), servers, sync.into());
+            new.paths.clear();
         };
         let together = plan.workers > 1;
         match self {
@@ -91,11 +92,17 @@ impl WhatIf {
             Self::NoCodec => new.compression = None,
             Self::Bucket => new.bucket = plan.bucket.max(BUCKET),
             Self::Local if together => to(&mut new, "local", 0, "bsp"),
+            // A script's batch is its own: it stays what it is.
+            Self::MoreWorkers if plan.script.is_some() => new.workers *= 2,
             Self::MoreWorkers if plan.batch.is_multiple_of(2) => {
                 (new.workers, new.batch) = (2 * plan.workers, plan.batch / 2);
             }
             Self::FewerWorkers => {
                 let fewer = cores.filter(|cores| (1..plan.workers).contains(cores))?;
+                if plan.script.is_some() {
+                    new.workers = fewer;
+                    return Some(new);
+                }
                 let samples = plan.workers * plan.batch;
                 if plan.shares.is_some() || !samples.is_multiple_of(fewer) {
                     return None;
@@ -113,7 +120,9 @@ impl WhatIf {
                 new.network = Some(NetworkLimits { bits_per_s, latency_ns: latency_ns / NETWORK as u64 });
             }
             Self::NoStraggler if plan.straggler.is_some() => new.straggler = None,
-            Self::MoreDecoders => new.decoders = Some(2 * plan.decoders.unwrap_or(1)),
+            Self::MoreDecoders if plan.script.is_none() => {
+                new.decoders = Some(2 * plan.decoders.unwrap_or(1))
+            }
             Self::OneWorker if plan.shares.is_none() => {
                 (new.batch, new.workers) = (plan.workers * plan.batch, 1);
                 to(&mut new, "single", 0, "bsp");
@@ -152,6 +161,7 @@ impl WhatIf {
             Some(value) => Part::Sentence(Sentence::new(words, [count(id(what), value)])),
             None => Part::Words(""),
         };
+        let script = plan.is_some_and(|plan| plan.script.is_some());
         let strategy = || new.as_ref().map_or("tree", |new| new.strategy.as_str()).to_owned();
         Some(match self {
             Self::LetGo => {
@@ -189,6 +199,24 @@ impl WhatIf {
             Self::Local => Sentence::new(
                 "exchange every {} steps: `--strategy local` (another algorithm: look at the accuracy)",
                 [count(id("steps"), EVERY)],
+            ),
+            Self::MoreWorkers if script => Sentence::new(
+                "twice the workers{}, on cores of their own: twice the samples per step (look at the accuracy)",
+                [flag(" (`--workers {}`)", "workers", of(|new| new.workers))],
+            ),
+            Self::FewerWorkers if script => Sentence::new(
+                "as many workers as cores{}: fewer samples per step",
+                [flag(" (`--workers {}`)", "workers", of(|new| new.workers))],
+            ),
+            Self::LargerBatch if script => Sentence::new(
+                "twice the batch, by the script's own arguments: parameters are moved once for twice the samples (look \
+                 at the accuracy)",
+                [],
+            ),
+            Self::NoDecoding if script => Sentence::new(
+                "samples that are ready sooner: more `num_workers` of the script's DataLoader where cores are left, or \
+                 samples that are decoded beforehand",
+                [],
             ),
             Self::MoreWorkers => Sentence::new(
                 "twice the workers, each with half of the batch{}{}, on cores of their own",
@@ -238,6 +266,7 @@ pub(super) fn alike(a: &Plan, b: &Plan) -> bool {
             == (b.workers, b.servers, b.batch, b.bucket, b.shares, b.micro_batches, b.threads)
         && (a.image_size, a.window, a.decoders, a.placement, &a.hosts)
             == (b.image_size, b.window, b.decoders, b.placement, &b.hosts)
+        && a.script == b.script
         && (codec(a), a.network, a.straggler) == (codec(b), b.network, b.straggler)
 }
 

@@ -18,6 +18,7 @@ mod words;
 mod work;
 
 use paceline_plan::Plan;
+use paceline_record::ScriptRecord;
 use paceline_statistics::{mean, median};
 use serde::Serialize;
 
@@ -56,6 +57,8 @@ pub struct RecordedRun {
     pub links: Vec<RecordedLink>,
     /// Its settings: nothing is blamed because of them, but what is so already is not advised.
     pub plan: Option<Plan>,
+    /// What is known of its scripts, where it has any.
+    pub script: Option<ScriptRecord>,
 }
 
 /// What a rank has to do with another over the whole run.
@@ -94,6 +97,8 @@ pub struct RecordedStep {
     pub compute_s: f64,
     /// The part of it until the batch was there.
     pub data_s: f64,
+    /// The part of it in which gradients were computed.
+    pub backward_s: f64,
     /// The part of it in which there was no core to go on with, where that is known.
     pub core_wait_s: Option<f64>,
     /// Sending, receiving and summing.
@@ -236,6 +241,22 @@ pub struct Explanation {
     /// Cores that each worker's machine has for the run.
     #[serde(skip)]
     pub cores: Option<usize>,
+    /// When parts of the gradient were final, where a script told.
+    #[serde(skip)]
+    pub ready: Vec<GradientReady>,
+    /// The tensors of a script whose gradients were final last: names, numbers of elements, and seconds after backward
+    /// began.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub late_gradients: Vec<(String, usize, f64)>,
+}
+
+/// From when on a part of the gradient was final.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GradientReady {
+    /// As a part of the pass: data, forward and backward.
+    pub at: f64,
+    /// The first element of the end of the gradient that is final then.
+    pub from: usize,
 }
 
 /// A run that cannot be explained.
@@ -246,6 +267,10 @@ pub struct ExplainError {
     pub run: String,
     /// Why not, and what to do.
     pub problem: String,
+}
+
+fn late_gradients(script: &ScriptRecord) -> Vec<(String, usize, f64)> {
+    script.late().into_iter().map(|(name, len, ready_s)| (name.to_owned(), len, ready_s)).collect()
 }
 
 fn workers(ranks: &[RankTimes]) -> Vec<&RankTimes> {
@@ -278,6 +303,37 @@ impl RecordedRun {
         let all: Vec<f64> = self.workers().into_iter().flat_map(of).collect();
         let at = |i: usize| links::quantile(all.clone(), i as f64 / (JITTER - 1) as f64);
         (0..JITTER).filter_map(at).collect()
+    }
+
+    /// When ends of the gradient were final, where a script told: they are sent from the end to the start, so that the
+    /// latest tensor behind an element decides.
+    fn ready(&self) -> Vec<GradientReady> {
+        let Some(script) = &self.script else { return Vec::new() };
+        let steps: Vec<RecordedStep> =
+            self.workers().into_iter().flat_map(|rank| self.steady(rank)).collect();
+        let typical = |of: fn(&RecordedStep) -> f64| median(&steps.iter().map(of).collect::<Vec<_>>());
+        if steps.is_empty() || script.tensors.is_empty() || typical(|s| s.compute_s) <= 0.0 {
+            return Vec::new();
+        }
+        let (whole, backward) = (typical(|s| s.compute_s), typical(|s| s.backward_s));
+        let latest = script.ready_s().into_iter().flatten().fold(0.0, f64::max);
+        if latest <= 0.0 || backward <= 0.0 {
+            return Vec::new();
+        }
+        let (mut from, mut behind) = (self.params, 0.0_f64);
+        let mut all = Vec::new();
+        for ((_, len), ready) in script.tensors.iter().zip(script.ready_s()).rev() {
+            from = from.saturating_sub(*len);
+            behind = behind.max(ready.unwrap_or(latest));
+            // A step differs from the typical one: parts of its backward pass are parts of that.
+            let at = (whole - backward + backward * behind / latest) / whole;
+            all.push(GradientReady { at: at.min(1.0), from });
+        }
+        // What lies before the first tensor says which ones were used, and is final with them.
+        if let Some(last) = all.last_mut() {
+            *last = GradientReady { at: 1.0, from: 0 };
+        }
+        all
     }
 
     /// Cores of the workers' machines, where they all have as many.
@@ -386,8 +442,16 @@ impl Explanation {
             ));
         }
         let steady_rate = workers.iter().map(|r| rate(*r)).sum();
+        let delegated = recorded.plan.as_ref().is_some_and(Plan::delegated);
+        if delegated {
+            cannot_tell = vec![Sentence::new(
+                "Links and waits were not observed: the script's own framework averages, within its backward pass. How \
+                 much of that is waiting cannot be told; a run with another `--strategy` shows it",
+                [],
+            )];
+        }
         let case = Case { recorded, ranks: &ranks, step_s, path: path.as_ref(), wires: wires.as_ref() };
-        let verdict = Verdict::new(&case);
+        let verdict = if delegated { Verdict::not_observed(&case) } else { Verdict::new(&case) };
         if let Some(wires) = wires.as_mut().filter(|_| path.is_none() && verdict.cause == Cause::Bandwidth) {
             wires.bytes_per_s = Some(wires.bytes_per_step / (verdict.share * step_s));
         }
@@ -407,6 +471,8 @@ impl Explanation {
             plan: recorded.plan.clone(),
             jitter: recorded.jitter(),
             cores: recorded.cores(),
+            ready: recorded.ready(),
+            late_gradients: recorded.script.iter().flat_map(late_gradients).collect(),
         })
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use paceline_record::store::{RunRow, TableRows};
-use paceline_record::{RecordError, Store};
+use paceline_record::{RecordError, ScriptRecord, Store};
 
 use super::links::machine;
 use super::{Message, RecordedLink, RecordedPause, RecordedRank, RecordedRun, RecordedStep, RecordedWait};
@@ -36,6 +36,11 @@ impl RecordedRun {
         }
         recorded.read_trace(&store.rows("trace", run)?);
         recorded.read_links(&store.rows("links", run)?);
+        recorded.script = ScriptRecord::read(store, run)?;
+        if recorded.script.is_some() {
+            // It is the script that computes: whether it had a core is not seen from its rank.
+            recorded.steps.iter_mut().for_each(|step| step.core_wait_s = None);
+        }
         Ok(recorded)
     }
 
@@ -79,6 +84,7 @@ impl RecordedRun {
                     begin_s: 1e-9 * t,
                     compute_s: 1e-9 * compute,
                     data_s: 1e-9 * data,
+                    backward_s: 1e-9 * backward,
                     core_wait_s: core_waits
                         .get(i)
                         .copied()

@@ -38,6 +38,8 @@ pub enum Cause {
     SmallMessages,
     /// Exchanging itself: copying, summing, waking up; links are as fast as ranks are.
     Exchange,
+    /// A script's own framework averages: what it waits for is not seen.
+    NotObserved,
 }
 
 impl Cause {
@@ -57,6 +59,7 @@ impl Cause {
             Self::Latency => "the latency of links",
             Self::SmallMessages => "many small messages",
             Self::Exchange => "exchanging",
+            Self::NotObserved => "the script, which averages by itself",
         }
     }
 
@@ -112,6 +115,17 @@ impl Verdict {
     /// The same, about one rank.
     pub(super) fn about(self, rank: usize) -> Self {
         Self { rank: Some(rank), ranks: vec![rank], ..self }
+    }
+
+    /// Of a run whose exchange is part of its scripts.
+    pub(super) fn not_observed(case: &Case<'_>) -> Self {
+        let share = case.part(|r| r.compute_s);
+        let sentence = Sentence::new(
+            "Workers are in their scripts for {} of the time, and what of it is exchange was not observed: their own \
+             framework averages while they compute",
+            [percent("script_share", share)],
+        );
+        Self::of(Cause::NotObserved, share, sentence, Vec::new())
     }
 
     pub(super) fn new(case: &Case<'_>) -> Self {

@@ -1,13 +1,17 @@
 //! Explanations in words.
 
 use super::sentence::{ExactFigures, Sentence, count, name, plain, seconds, show_seconds};
-use super::{Explanation, Shares};
+use super::{Cause, Explanation, Shares};
 use crate::sheet::TextTable;
 
 impl Explanation {
     /// For people.
     pub fn text(&self) -> String {
-        let mut text = format!("{}\n\n{}\n", self.summary(), self.verdict.sentence);
+        let mut text = format!("{}\n", self.summary());
+        if let Some(plan) = self.plan.as_ref().filter(|plan| !plan.paths.is_empty()) {
+            text += &format!("averaged along {}\n", plan.averaging());
+        }
+        text += &format!("\n{}\n", self.verdict.sentence);
         if !self.verdict.changes.is_empty() {
             text += "\nWhat would help most comes first\n";
             for change in &self.verdict.changes {
@@ -51,6 +55,21 @@ impl Explanation {
         self.sentences().iter().flat_map(|sentence| sentence.figures().clone()).collect()
     }
 
+    /// Gradients of a script that were final last: nothing can be sent of them before.
+    fn late_gradients(&self) -> Option<TextTable> {
+        let mut sheet = TextTable::new(
+            "Gradients that were ready last",
+            &["tensor", "numbers", "ready after backward began"],
+            1,
+            "in the slowest worker's last step; what is ready late is sent late",
+        );
+        let row = |(name, len, ready_s): &(String, usize, f64)| {
+            vec![name.clone(), len.to_string(), show_seconds(*ready_s)]
+        };
+        sheet.rows = self.late_gradients.iter().map(row).collect();
+        (!sheet.rows.is_empty()).then_some(sheet)
+    }
+
     /// Tables of an explanation.
     pub fn sheets(&self) -> Vec<TextTable> {
         let mut ranks = TextTable::new(
@@ -70,6 +89,8 @@ impl Explanation {
             3,
             "medians over steps; of a server means over its updates",
         );
+        let observed = self.verdict.cause != Cause::NotObserved;
+        let seen = |shown: String| if observed { shown } else { "not observed".to_owned() };
         for r in &self.ranks {
             let waits = r
                 .waits_for
@@ -80,14 +101,15 @@ impl Explanation {
                 r.host.clone(),
                 show_seconds(r.step_s),
                 show_seconds(r.compute_s),
-                show_seconds(r.send_s),
-                show_seconds(r.wait_s),
+                seen(show_seconds(r.send_s)),
+                seen(show_seconds(r.wait_s)),
                 show_seconds(r.apply_s),
-                format!("{:.0}%", 100.0 * r.busy),
+                seen(format!("{:.0}%", 100.0 * r.busy)),
                 waits,
             ]);
         }
         let mut sheets = vec![ranks];
+        sheets.extend(self.late_gradients());
         if let Some(path) = &self.path {
             let mut sheet =
                 TextTable::new("The chain that sets the pace", &["part", "share"], 1, &path.about());

@@ -143,7 +143,10 @@ impl Method {
                 !common.contains(setting) && set(setting) && setting.0 != target
             };
             self.workloads.push(MethodWorkload {
-                data: find("data").unwrap_or_else(|| "several".into()),
+                data: match find("script") {
+                    Some(_) => "the script's own".into(),
+                    None => find("data").unwrap_or_else(|| "several".into()),
+                },
                 model: find("model").unwrap_or_else(|| "several".into()),
                 target: find(target).filter(|t| t != crate::table::NONE).unwrap_or_default(),
                 settings: own.iter().filter(differs).cloned().collect(),

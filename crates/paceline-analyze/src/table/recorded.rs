@@ -21,18 +21,16 @@ pub fn settings(run: &RunRow) -> Vec<(String, String)> {
     settings
 }
 
-/// Every setting of a plan by name, one level deep.
+/// Every setting of a plan by name, one level deep. (Which paths buckets take follows from the others.)
 pub fn all_settings(run: &RunRow) -> Vec<(String, String)> {
-    let Some(Value::Object(plan)) = run.plan.as_ref().and_then(|plan| serde_json::to_value(plan).ok()) else {
-        return Vec::new();
-    };
+    let Some(plan) = run.plan.as_ref().map(paceline_plan::Plan::settings) else { return Vec::new() };
     let text = |value: &Value| match value {
         Value::Null => NONE.to_owned(),
         Value::String(text) => text.clone(),
         other => other.to_string(),
     };
     let mut found = Vec::new();
-    for (name, value) in &plan {
+    for (name, value) in plan.iter().filter(|(name, _)| *name != "paths") {
         match value {
             Value::Object(parts) if name == "options" || name == "work" => {
                 found.extend(parts.iter().map(|(part, value)| (part.clone(), text(value))));

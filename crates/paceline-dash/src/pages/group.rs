@@ -161,7 +161,7 @@ fn head_of_study(study: &StudyOverview, members: &[&Member]) -> String {
         badge(study.state),
         escape(&objectives.join(", ")),
         escape(&study.sampler),
-        progress(ended, expected, "runs"),
+        progress(ended, Some(expected), "runs"),
     );
     html += &tile("time left", &left, &format!("{ended} of {expected} runs ended"));
     html += &tile("running", &count(&all, &["running"]).to_string(), "now");

@@ -51,7 +51,7 @@ pub fn page(site: &ServerState) -> PageResult {
 
 fn row(run: &RunRow) -> String {
     let plan = run.plan.as_ref();
-    let what = plan.map_or_else(|| "?".into(), |p| format!("{} on {}", p.model, p.data));
+    let what = plan.map_or_else(|| "?".into(), paceline_plan::Plan::subject);
     let ranks = plan.map_or_else(String::new, |p| {
         if p.servers > 0 { format!("{} + {} servers", p.workers, p.servers) } else { p.workers.to_string() }
     });
@@ -74,7 +74,7 @@ fn row(run: &RunRow) -> String {
 /// How many runs of a study have ended.
 fn ended(study: &StudyOverview) -> String {
     let ended = study.group.members.iter().filter(|m| m.state != "running").count() as u64;
-    progress(ended, study.expected.max(ended), "runs")
+    progress(ended, Some(study.expected.max(ended)), "runs")
 }
 
 type Named = (String, Result<std::sync::Arc<StudyOverview>, String>);
@@ -104,7 +104,7 @@ fn under_way(runs: &[std::sync::Arc<RunRow>], studies: &[Named]) -> String {
             cards,
             "<li class=\"card\"><h3>Run {}</h3>{}<p class=\"note\">{}</p></li>",
             link(run),
-            progress(run.steps_done, run.steps.unwrap_or(0), "steps"),
+            progress(run.steps_done, run.steps, "steps"),
             escape(&figures.join(", "))
         );
     }

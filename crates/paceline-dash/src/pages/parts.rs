@@ -63,17 +63,22 @@ pub fn tile(name: &str, value: &str, below: &str) -> String {
     format!("<div class=\"tile\"><dt>{name}</dt><dd>{value}<small>{below}</small></dd></div>\n")
 }
 
-pub fn progress(done: u64, all: u64, what: &str) -> String {
+pub fn progress(done: u64, all: Option<u64>, what: &str) -> String {
     let what = escape(what);
-    let (most, words) = match all {
-        0 => (1, "starting".into()),
-        all => (all, format!("{} of {} {what}", count(done), count(all))),
+    let bar = |most: u64, done: u64, words: String| {
+        format!(
+            "<span class=\"progress\"><progress max=\"{most}\" value=\"{done}\" aria-label=\"{what}\"></progress> \
+             <span class=\"n\">{words}</span></span>"
+        )
     };
-    format!(
-        "<span class=\"progress\"><progress max=\"{most}\" value=\"{}\" aria-label=\"{what}\"></progress> \
-         <span class=\"n\">{words}</span></span>",
-        done.min(all)
-    )
+    match all {
+        None | Some(0) if done == 0 => bar(1, 0, "starting".into()),
+        // How long a script goes on is not known.
+        None | Some(0) => {
+            format!("<span class=\"progress\"><span class=\"n\">{} {what} so far</span></span>", count(done))
+        }
+        Some(all) => bar(all, done.min(all), format!("{} of {} {what}", count(done), count(all))),
+    }
 }
 
 /// A count, its digits in groups of three.

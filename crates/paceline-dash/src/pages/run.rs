@@ -9,7 +9,7 @@ use paceline_analyze::sheet::{TextTable, escape};
 use paceline_analyze::table::{number, settings};
 use paceline_analyze::{Explanation, RecordedRun};
 use paceline_record::store::RunRow;
-use paceline_record::{RecordError, Store};
+use paceline_record::{RecordError, ScriptRecord, ScriptReport, Store};
 
 use super::parts::{self, bytes, called, moment, progress, seconds, state, study_link, tagged, tags, tile};
 use super::{Page, PageResult, Room, failed, frame, note, of_store};
@@ -54,10 +54,11 @@ fn explained(site: &ServerState, run: &RunRow) -> BackgroundResult {
 
 fn fragment(store: &Store, run: &RunRow) -> Result<Fragment, RecordError> {
     let recorded = RecordedRun { run: called(run).to_owned(), ..RecordedRun::read(store, run)? };
-    let told = match Explanation::new(&recorded) {
+    let mut told = match Explanation::new(&recorded) {
         Ok(explanation) => explanation_html(&explanation),
         Err(error) => note(&error) + "\n",
     };
+    told += &recorded.script.as_ref().map(script).unwrap_or_default();
     let one = std::slice::from_ref(run);
     let mut figures: Vec<Figure> =
         [drawn::loss(store, one)?, drawn::accuracy(store, one)?].into_iter().flatten().collect();
@@ -66,12 +67,13 @@ fn fragment(store: &Store, run: &RunRow) -> Result<Fragment, RecordError> {
 }
 
 fn head(run: &RunRow, study: Option<&str>) -> String {
-    let steps = run.steps.unwrap_or(run.steps_done);
+    let steps = run.steps.or_else(|| (run.state == "ok").then_some(run.steps_done));
     let news = format!("run {}: {}", run.run, run.state);
     let what = run.plan.as_ref().map_or_else(String::new, |p| {
         let servers = if p.servers > 0 { format!(" and {} servers", p.servers) } else { String::new() };
         let workers = if p.workers == 1 { "1 worker".into() } else { format!("{} workers", p.workers) };
-        format!("{} on {}, {workers}{servers}, {}, {}, {}", p.model, p.data, p.strategy, p.sync, p.transport)
+        let transport = if p.delegated() { String::new() } else { format!(", {}", p.transport) };
+        format!("{}, {workers}{servers}, {}, {}{transport}", p.subject(), p.strategy, p.sync)
     });
     let noted = run.labels.note.as_ref();
     let noted = noted.map_or_else(String::new, |note| format!("<p class=\"noted\">{}</p>\n", escape(note)));
@@ -127,6 +129,24 @@ fn belongs(run: &RunRow, study: Option<&str>) -> String {
     html
 }
 
+/// What a run's scripts are, what they reported, and which of their gradients were ready last.
+fn script(record: &ScriptRecord) -> String {
+    let mut html = String::new();
+    record.lines().iter().for_each(|line| html += &format!("<p class=\"note\">{}</p>\n", escape(line)));
+    let mut reported =
+        TextTable::new("Reported", &["step", "training, s", "figures"], 3, "by rank 0's script");
+    let report = |one: &ScriptReport| vec![one.step.to_string(), number(one.train_s), one.words()];
+    reported.rows = record.reported.iter().map(report).collect();
+    let head = ["tensor", "numbers", "ready after backward began, ms"];
+    let about = "the last ones, in the slowest worker's last step: what is ready late is sent late";
+    let mut late = TextTable::new("Gradients that were ready last", &head, 1, about);
+    let row =
+        |(name, len, ready): (&str, usize, f64)| vec![name.into(), len.to_string(), number(1e3 * ready)];
+    late.rows = record.late().into_iter().map(row).collect();
+    [reported, late].iter().filter(|sheet| !sheet.rows.is_empty()).for_each(|sheet| html += &sheet.html());
+    html
+}
+
 /// How the run is made again, how it gets a name, and what it can be compared with.
 fn commands(run: &RunRow) -> String {
     let mut html = String::from("<section id=\"commands\" data-live>");
@@ -169,10 +189,13 @@ fn ranks(run: &RunRow) -> String {
         "peak memory",
     ];
     let mut sheet = TextTable::new("Ranks", &head, 3, "Where each rank's time went over the whole run.");
+    let delegated = run.plan.as_ref().is_some_and(paceline_plan::Plan::delegated);
     for rank in &result.ranks {
         let mut row = vec![rank.rank.to_string(), rank.role.to_string(), rank.host.to_string()];
-        row.extend([rank.compute_s, rank.send_s, rank.wait_s, rank.apply_s].map(number));
-        row.extend([rank.sent_bytes, rank.received_bytes].map(|b| bytes(b as f64)));
+        let seen = |shown: String| if delegated { "not observed".to_owned() } else { shown };
+        let [send, wait] = [rank.send_s, rank.wait_s].map(|s| seen(number(s)));
+        row.extend([number(rank.compute_s), send, wait, number(rank.apply_s)]);
+        row.extend([rank.sent_bytes, rank.received_bytes].map(|b| seen(bytes(b as f64))));
         row.extend([number(rank.cpu_s), bytes(rank.rss_peak_bytes as f64)]);
         sheet.rows.push(row);
     }

@@ -205,7 +205,8 @@ fn row(place: Place<'_>, member: &Member, columns: &[RunColumn], picks: &[&str])
         }
     }
     if let Some((done, all)) = member.progress {
-        let _ = write!(html, " <span class=\"n\">{done}/{all} steps</span>");
+        let all = if all == 0 { String::new() } else { format!("/{all}") };
+        let _ = write!(html, " <span class=\"n\">{done}{all} steps</span>");
     }
     if let Some(error) = &member.error {
         let _ = write!(html, "<details><summary>why</summary>{}</details>", escape(error));

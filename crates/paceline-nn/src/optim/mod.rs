@@ -18,11 +18,15 @@ pub struct Settings {
     pub nesterov: bool,
     /// Weight decay.
     pub weight_decay: f64,
+    /// How much of its two means Adam keeps at each step.
+    pub betas: [f64; 2],
+    /// What Adam adds to the root of the second one.
+    pub eps: f64,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { momentum: 0.9, nesterov: false, weight_decay: 0.0 }
+        Self { momentum: 0.9, nesterov: false, weight_decay: 0.0, betas: [0.9, 0.999], eps: 1e-8 }
     }
 }
 

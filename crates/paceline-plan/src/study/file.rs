@@ -1,9 +1,10 @@
 //! The study file as users write it. Its JSON schema comes from these types.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
@@ -38,7 +39,7 @@ pub struct StudyFile {
     /// `name` and flags of its own.
     pub workload: Option<WorkloadFile>,
     /// Flags that several workloads have in common; a workload's own come first.
-    pub common: Option<BTreeMap<String, Value>>,
+    pub common: Option<FlagsFile>,
     /// Which points several workloads are run at.
     pub points: Option<PointsFile>,
     /// Another program as the workload.
@@ -73,9 +74,9 @@ fn one() -> u64 {
 #[schemars(untagged)]
 pub enum WorkloadFile {
     /// Flags of the only one.
-    One(BTreeMap<String, Value>),
+    One(FlagsFile),
     /// Flags of each, and its `name`.
-    Several(Vec<BTreeMap<String, Value>>),
+    Several(Vec<FlagsFile>),
 }
 
 /// Which points several workloads are run at.
@@ -115,10 +116,17 @@ pub enum MetricsFile {
     Patterns(BTreeMap<String, String>),
 }
 
-/// The axes, in the order in which they are written.
-#[derive(Clone, Debug, JsonSchema)]
-#[schemars(transparent, rename = "Axes")]
-pub struct AxesFile(#[schemars(with = "BTreeMap<String, AxisFile>")] pub Vec<(String, AxisFile)>);
+/// Flags of `paceline train`. What stands in the table `args` are arguments of the script, each a flag `args.NAME`.
+#[derive(Clone, Debug, Default)]
+pub struct FlagsFile(pub BTreeMap<String, Value>);
+
+/// The axes, in the order in which they are written. What stands in the table `args` are arguments of the script, each
+/// an axis `args.NAME`.
+#[derive(Clone, Debug)]
+pub struct AxesFile(pub Vec<(String, AxisFile)>);
+
+/// The table, or the key before the dot, of a script's arguments.
+const ARGUMENTS: &str = "args";
 
 /// One axis: a list of levels, or a table.
 #[derive(Clone, Debug, JsonSchema)]
@@ -226,12 +234,12 @@ pub struct ControlFile {
     pub every: u64,
     /// Its levels; the workload's defaults (for a command, each axis's first level) where left out.
     #[serde(default)]
-    pub point: BTreeMap<String, Value>,
+    pub point: FlagsFile,
 }
 
 impl Default for ControlFile {
     fn default() -> Self {
-        Self { every: every(), point: BTreeMap::new() }
+        Self { every: every(), point: FlagsFile::default() }
     }
 }
 
@@ -293,13 +301,143 @@ impl<'de> Deserialize<'de> for AxesFile {
             }
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<AxesFile, A::Error> {
                 let mut axes = Vec::new();
-                while let Some(entry) = map.next_entry()? {
-                    axes.push(entry);
+                while let Some(name) = map.next_key::<String>()? {
+                    if name != ARGUMENTS {
+                        axes.push((name, map.next_value()?));
+                        continue;
+                    }
+                    match map.next_value()? {
+                        Arguments::Whole(axis) => axes.push((name, axis)),
+                        Arguments::Each(each) => {
+                            axes.extend(each.into_iter().map(|(own, axis)| (format!("{name}.{own}"), axis)));
+                        }
+                    }
                 }
                 Ok(AxesFile(axes))
             }
         }
         deserializer.deserialize_map(Table)
+    }
+}
+
+/// A script's arguments: all of them as one, or each with its name, in the order in which they are written.
+enum Arguments<T> {
+    Whole(T),
+    Each(Vec<(String, T)>),
+}
+
+impl<'de> Deserialize<'de> for Arguments<AxisFile> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = Arguments<AxisFile>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an axis for each argument, e.g. args.lr = [0.01, 0.1], or a list of whole texts")
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<Self::Value, A::Error> {
+                let levels = Deserialize::deserialize(SeqAccessDeserializer::new(seq))?;
+                Ok(Arguments::Whole(AxisFile::List(levels)))
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+                entries(map).map(Arguments::Each)
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
+}
+
+impl<'de> Deserialize<'de> for Arguments<Value> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = Arguments<Value>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("text in quotes, e.g. \"--epochs 1\", or a value for each argument")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
+                Ok(Arguments::Whole(Value::Text(text.into())))
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+                entries(map).map(Arguments::Each)
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
+}
+
+/// The entries of a table, in their order.
+fn entries<'de, T: Deserialize<'de>, A: MapAccess<'de>>(mut map: A) -> Result<Vec<(String, T)>, A::Error> {
+    let mut all = Vec::new();
+    while let Some(entry) = map.next_entry()? {
+        all.push(entry);
+    }
+    Ok(all)
+}
+
+impl<'de> Deserialize<'de> for FlagsFile {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Table;
+        impl<'de> Visitor<'de> for Table {
+            type Value = FlagsFile;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a table of flags of paceline train, e.g. workers = 2")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<FlagsFile, A::Error> {
+                let mut flags = BTreeMap::new();
+                while let Some(name) = map.next_key::<String>()? {
+                    if name != ARGUMENTS {
+                        flags.insert(name, map.next_value()?);
+                        continue;
+                    }
+                    match map.next_value()? {
+                        Arguments::Whole(text) => drop(flags.insert(name, text)),
+                        Arguments::Each(each) => {
+                            flags.extend(
+                                each.into_iter().map(|(own, value)| (format!("{name}.{own}"), value)),
+                            );
+                        }
+                    }
+                }
+                Ok(FlagsFile(flags))
+            }
+        }
+        deserializer.deserialize_map(Table)
+    }
+}
+
+/// The schema of a table whose entries are `T`s, and whose `args` may be a table of them.
+fn with_arguments<T: JsonSchema>(generator: &mut SchemaGenerator, about: &str) -> Schema {
+    let one = generator.subschema_for::<T>();
+    json_schema!({
+        "description": about,
+        "type": "object",
+        "properties": {
+            "args": {
+                "description": "All arguments of the script, or a table with each of them.",
+                "anyOf": [one, { "type": "object", "additionalProperties": one }],
+            },
+        },
+        "additionalProperties": one,
+    })
+}
+
+impl JsonSchema for AxesFile {
+    fn schema_name() -> Cow<'static, str> {
+        "Axes".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        with_arguments::<AxisFile>(generator, "The axes, in the order in which they are written.")
+    }
+}
+
+impl JsonSchema for FlagsFile {
+    fn schema_name() -> Cow<'static, str> {
+        "Flags".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        with_arguments::<Value>(generator, "Flags of `paceline train`.")
     }
 }
 

@@ -12,8 +12,8 @@ use crate::space::{Axis, Scale, Space, SpaceError};
 use crate::value::Value;
 
 pub use file::{
-    AxisFile, AxisTable, Goal, Infer, MetricsFile, Objective, PointsFile, Prices, PriorFile, ScaleFile,
-    StudyFile, WorkloadFile,
+    AxisFile, AxisTable, FlagsFile, Goal, Infer, MetricsFile, Objective, PointsFile, Prices, PriorFile,
+    ScaleFile, StudyFile, WorkloadFile,
 };
 pub use settings_file::SettingsFile;
 use source::Mistakes;
@@ -161,9 +161,9 @@ impl Study {
         }
         let mut workloads = Vec::new();
         let workload = match (raw.workload, raw.command) {
-            (Some(WorkloadFile::One(flags)), None) => Some(Workload::Train(flags)),
+            (Some(WorkloadFile::One(flags)), None) => Some(Workload::Train(flags.0)),
             (Some(WorkloadFile::Several(tables)), None) => {
-                workloads = named(tables, &raw.common.unwrap_or_default(), &mut mistakes);
+                workloads = named(tables, &raw.common.unwrap_or_default().0, &mut mistakes);
                 workloads.first().map(|first| Workload::Train(first.flags.clone()))
             }
             (None, Some(command)) => {
@@ -205,7 +205,7 @@ impl Study {
             minutes: raw.budget.minutes,
             give_up,
             control_every: raw.control.every,
-            control: raw.control.point,
+            control: raw.control.point.0,
             infer: raw.infer,
             prices: raw.prices,
             source: source.clone(),
@@ -293,12 +293,12 @@ impl Study {
 
 /// Workloads with the flags that they have in common.
 fn named(
-    tables: Vec<BTreeMap<String, Value>>,
+    tables: Vec<FlagsFile>,
     common: &BTreeMap<String, Value>,
     mistakes: &mut Mistakes<'_>,
 ) -> Vec<NamedWorkload> {
     let mut all: Vec<NamedWorkload> = Vec::new();
-    for (i, mut own) in tables.into_iter().enumerate() {
+    for (i, FlagsFile(mut own)) in tables.into_iter().enumerate() {
         let key = format!("workload[{i}]");
         let name = match own.remove("name") {
             Some(name) => name.to_string(),

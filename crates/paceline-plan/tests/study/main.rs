@@ -344,3 +344,61 @@ rnus = 3
     let endless: String = (0..5000).map(|i| format!("k{i} = 1\n")).collect();
     assert_eq!(mistakes(&endless).len(), 101, "there is an end to it");
 }
+
+#[test]
+fn arguments_of_a_script_are_axes_and_flags_by_their_names() {
+    let text = r#"
+[workload]
+script = "train.py"
+args.epochs = 2
+[axes]
+workers = [1, 2]
+args.lr = { from = 0.01, to = 1, count = 3, scale = "log" }
+args.amsgrad = [true, false]
+args.beta = { values = [1, 2], when = "args.amsgrad" }
+[[objectives]]
+metric = "reported.perplexity"
+goal = "minimize"
+[control]
+point = { args.lr = 0.1 }
+"#;
+    let study = Study::read("s.toml", "s", text).unwrap();
+    let names: Vec<&str> = study.space.axes().iter().map(|axis| axis.name.as_str()).collect();
+    assert_eq!(names, ["workers", "args.lr", "args.amsgrad", "args.beta"]);
+    assert_eq!(study.space.points(100).unwrap().len(), 2 * 3 * (2 + 1));
+    let Workload::Train(flags) = &study.workload else { panic!("it is a script") };
+    assert_eq!(flags["args.epochs"], Value::Number(2.0));
+    assert_eq!(study.control["args.lr"], Value::Number(0.1));
+    // All arguments as one text, as a flag and as an axis.
+    let whole = text.replace("args.epochs = 2", "args = \"--epochs 2\"");
+    let study = Study::read("s.toml", "s", &whole).unwrap();
+    let Workload::Train(flags) = &study.workload else { panic!("it is a script") };
+    assert_eq!(flags["args"], Value::Text("--epochs 2".into()));
+    let texts = "sampler = \"grid\"\n[workload]\nscript = \"train.py\"\n[axes]\nargs = [\"--a 1\", \"--b 2\"]\n\
+                 [[objectives]]\nmetric = \"step_s\"\ngoal = \"minimize\"\n";
+    assert_eq!(Study::read("s.toml", "s", texts).unwrap().space.axes()[0].name, "args");
+}
+
+#[test]
+fn mistakes_in_a_scripts_arguments_name_line_and_key() {
+    let said = |axes: &str| {
+        let text = format!(
+            "[workload]\nscript = \"train.py\"\n[axes]\n{axes}\n[[objectives]]\nmetric = \"step_s\"\ngoal = \"minimize\"\n"
+        );
+        Study::read("s.toml", "s", &text).unwrap_err().to_string()
+    };
+    let wrong = said("args.lr = 0.1");
+    assert!(
+        wrong.starts_with("s.toml:4: axes.args.lr: found ") && wrong.contains("a list of levels"),
+        "{wrong}"
+    );
+    assert!(
+        said("args.lr = []").starts_with("s.toml:4: axes.args.lr: at least one level"),
+        "{}",
+        said("args.lr = []")
+    );
+    assert!(said("args = 3").contains("an axis for each argument"), "{}", said("args = 3"));
+    let flag =
+        Study::read("s.toml", "s", "[workload]\nlr.a = 1\n[axes]\nworkers = [1]\n").unwrap_err().to_string();
+    assert!(flag.starts_with("s.toml:2: workload.lr"), "{flag}");
+}

@@ -34,9 +34,8 @@ impl Average {
         every: u64,
         outer: Option<Outer>,
     ) -> LaneWorker<Self> {
-        let schedule = (path.reduce)(rank, setup.workers);
-        let lanes = regions(Buf::Param, lanes(setup, &schedule));
-        let mut exchange = Exchange::new(setup, schedule, lanes, 0).patient();
+        let lanes = regions(Buf::Param, lanes(setup, path, rank));
+        let mut exchange = Exchange::new(setup, lanes, 0).patient();
         let mut scratch = Vec::new();
         if outer.is_some() {
             scratch.extend([setup.params; 2]);

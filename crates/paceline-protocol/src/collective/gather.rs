@@ -3,10 +3,11 @@
 //! on every hop would lose what no residual could bring back.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::by_lane::{LaneProtocol, LaneWorker};
 use crate::codec::{Accumulate, Coder};
-use crate::exchange::Exchange;
+use crate::exchange::{Exchange, Schedules};
 use crate::schedule::{CollectivePath, Schedule};
 use crate::setup::{Setup, pieces};
 use crate::vocabulary::{Action, Actions, Buf, GradientScale, Rank, Region};
@@ -25,24 +26,34 @@ pub struct Gather {
     params: usize,
 }
 
-/// The lanes: short enough that the codes which travel together fit into a message.
-fn lanes(setup: &Setup, schedule: &Schedule, coder: Coder) -> Vec<Range<usize>> {
-    let most = coder.fitting(setup.message, setup.message / schedule.piece);
-    setup.buckets().iter().flat_map(|bucket| pieces(bucket, most)).collect()
+/// The lanes and how a rank gathers each: short enough that the codes which travel together fit into a message.
+fn lanes(
+    setup: &Setup,
+    path: CollectivePath,
+    rank: Rank,
+    coder: Coder,
+) -> Vec<(Range<usize>, Arc<Schedule>)> {
+    let mut schedules = Schedules::new(path.gather, setup, rank);
+    let cut = |bucket: Range<usize>| {
+        let schedule = schedules.of(bucket.len());
+        let most = coder.fitting(setup.message, setup.message / schedule.piece);
+        pieces(&bucket, most).into_iter().map(move |lane| (lane, Arc::clone(&schedule)))
+    };
+    setup.buckets().into_iter().flat_map(cut).collect()
 }
 
 impl Gather {
     /// A worker's part along a path.
     pub fn along(path: CollectivePath, setup: &Setup, rank: Rank, coder: Coder) -> LaneWorker<Self> {
-        let schedule = (path.gather)(rank, setup.workers);
-        let lanes = lanes(setup, &schedule, coder);
+        let lanes = lanes(setup, path, rank, coder);
         let mut at = 0;
-        let slots = lanes.iter().map(|lane| {
+        let slots = lanes.iter().map(|(lane, schedule)| {
             let len = coder.words(lane.len()) * setup.workers;
             at += len;
-            Region { buf: CODES, offset: at - len, len }
+            (Region { buf: CODES, offset: at - len, len }, Arc::clone(schedule))
         });
-        let exchange = Exchange::new(setup, schedule, slots.collect(), 0);
+        let exchange = Exchange::new(setup, slots, 0);
+        let lanes = lanes.into_iter().map(|(lane, _)| lane).collect();
         let (workers, params) = (setup.workers, setup.params);
         LaneWorker::new(Self { lanes, coder, rank, workers, params }, exchange)
     }

@@ -2,10 +2,11 @@
 //! over the workers and made orthonormal, then Q = Mᵀ·P is summed; Q starts the next step warm. What P·Qᵀ
 //! misses stays with the workers. Vectors, and matrices too small to gain, travel as they are.
 
+use super::regions;
 use crate::codec::Coder;
-use crate::exchange::Exchange;
+use crate::exchange::{Exchange, Schedules};
 use crate::schedule::CollectivePath;
-use crate::setup::{Setup, Tensor, pieces};
+use crate::setup::{Setup, Tensor};
 use crate::step_driver::StepProtocol;
 use crate::vocabulary::{
     Action, Actions, Buf, GradientScale, Matrix, MsgId, OpId, Rank, Region, Tag, Transposed,
@@ -18,7 +19,7 @@ const P: Buf = Buf::Scratch(1);
 const Q: Buf = Buf::Scratch(2);
 
 /// Phases from here on belong to the second exchange: far beyond the rounds of any schedule.
-const SECOND: u16 = u16::MAX / 2;
+const SECOND: u32 = u32::MAX / 2;
 
 /// Sums factors of gradients.
 pub struct LowRank {
@@ -73,15 +74,15 @@ impl LowRank {
             q_len += cols * columns;
         }
         plain.push(at..setup.params);
-        let schedule = (path.reduce)(rank, setup.workers);
-        let most = setup.message * schedule.chunks / schedule.piece.max(1);
-        let cut = |buf, range: std::ops::Range<usize>| {
-            let cuts = if range.is_empty() { Vec::new() } else { pieces(&range, most) };
-            cuts.into_iter().map(move |range| Region::new(buf, range))
+        let mut schedules = Schedules::new(path.reduce, setup, rank);
+        let mut cut = |buf, range: std::ops::Range<usize>| {
+            let lanes = if range.is_empty() { Vec::new() } else { schedules.cut(setup, &range) };
+            regions(buf, lanes).collect::<Vec<_>>()
         };
-        let lanes = plain.into_iter().flat_map(|range| cut(Buf::Grad, range)).chain(cut(P, 0..p_len));
-        let first = Exchange::new(setup, schedule.clone(), lanes.collect(), 0);
-        let second = Exchange::new(setup, schedule, cut(Q, 0..q_len).collect(), SECOND);
+        let mut lanes: Vec<_> = plain.into_iter().flat_map(|range| cut(Buf::Grad, range)).collect();
+        lanes.extend(cut(P, 0..p_len));
+        let first = Exchange::new(setup, lanes, 0);
+        let second = Exchange::new(setup, cut(Q, 0..q_len), SECOND);
         let (workers, params, seed) = (setup.workers, setup.params, setup.seed);
         let (step, halfway, applied) = (0, false, false);
         Self { first, second, matrices, workers, params, seed, step, halfway, applied }

@@ -12,8 +12,11 @@ pub mod gather;
 pub mod low_rank;
 pub mod sum;
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use crate::codec::Family;
-use crate::schedule::CollectivePath;
+use crate::schedule::{CollectivePath, Schedule};
 use crate::setup::{Averages, Refusal, Setup};
 use crate::step_driver::StepDriver;
 use crate::strategies::ReplicaAgreement;
@@ -56,7 +59,10 @@ pub fn agreement(setup: &Setup) -> ReplicaAgreement {
     if setup.coder.is_none() { ReplicaAgreement::Exact } else { ReplicaAgreement::Common }
 }
 
-/// Ranges of a buffer as regions.
-fn regions(buf: Buf, ranges: Vec<std::ops::Range<usize>>) -> Vec<Region> {
-    ranges.into_iter().map(|range| Region::new(buf, range)).collect()
+/// Lanes as regions of a buffer.
+fn regions(
+    buf: Buf,
+    lanes: impl IntoIterator<Item = (Range<usize>, Arc<Schedule>)>,
+) -> impl Iterator<Item = (Region, Arc<Schedule>)> {
+    lanes.into_iter().map(move |(range, schedule)| (Region::new(buf, range), schedule))
 }

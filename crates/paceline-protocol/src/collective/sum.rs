@@ -17,9 +17,7 @@ pub struct Sum {
 impl Sum {
     /// A worker's part along a path.
     pub fn along(path: CollectivePath, setup: &Setup, rank: Rank) -> LaneWorker<Self> {
-        let schedule = (path.reduce)(rank, setup.workers);
-        let lanes = regions(Buf::Grad, lanes(setup, &schedule));
-        let mut exchange = Exchange::new(setup, schedule, lanes, 0);
+        let mut exchange = Exchange::new(setup, regions(Buf::Grad, lanes(setup, path, rank)), 0);
         let mut outbox = None;
         if let Some(coder) = setup.coder {
             outbox = Some(exchange.outbox_len(coder));

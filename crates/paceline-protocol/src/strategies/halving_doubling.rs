@@ -2,7 +2,7 @@
 
 use super::{COLLECTIVE, Strategy};
 use crate::collective;
-use crate::schedule::{CollectivePath, Move, Piece, Schedule};
+use crate::schedule::{CollectiveCall, CollectivePath, Move, Piece, Schedule};
 use crate::vocabulary::Rank;
 
 pub(super) const HALVING_DOUBLING: Strategy = Strategy {
@@ -31,7 +31,7 @@ pub(super) const HALVING_DOUBLING: Strategy = Strategy {
     ..COLLECTIVE
 };
 
-const PATH: CollectivePath = CollectivePath { reduce, gather };
+pub(super) const PATH: CollectivePath = CollectivePath { reduce, gather };
 
 /// The largest power of two among p workers, and how many there are beyond it.
 fn folded(p: usize) -> (usize, usize) {
@@ -39,10 +39,11 @@ fn folded(p: usize) -> (usize, usize) {
     (core, p - core)
 }
 
-fn reduce(rank: Rank, p: usize) -> Schedule {
+fn reduce(rank: Rank, call: &CollectiveCall<'_>) -> Schedule {
+    let p = call.positions();
     let (core, extra) = folded(p);
     let bits = core.trailing_zeros();
-    let last = (2 * bits + 1) as u16;
+    let last = 2 * bits + 1;
     let piece = if extra > 0 { core } else { (core / 2).max(1) };
     let mut moves = Vec::new();
     if rank >= core {
@@ -59,7 +60,7 @@ fn reduce(rank: Rank, p: usize) -> Schedule {
         let half = core >> (k + 1);
         let own = rank & !(half - 1);
         let (partner, theirs) = (rank ^ half, own ^ half);
-        let round = (1 + k) as u16;
+        let round = 1 + k;
         moves.push(Move {
             round,
             send: Piece::add(partner, theirs, half),
@@ -71,7 +72,7 @@ fn reduce(rank: Rank, p: usize) -> Schedule {
         let own = rank & !(half - 1);
         let (partner, theirs) = (rank ^ half, own ^ half);
         let (send, receive) = (Piece::replace(partner, own, half), Piece::replace(partner, theirs, half));
-        moves.push(Move { round: (2 * bits - k) as u16, send, receive });
+        moves.push(Move { round: 2 * bits - k, send, receive });
     }
     if rank < extra {
         moves.push(Move { round: last, send: Piece::replace(rank + core, 0, core), receive: None });
@@ -79,10 +80,11 @@ fn reduce(rank: Rank, p: usize) -> Schedule {
     Schedule { chunks: core, piece, moves }
 }
 
-fn gather(rank: Rank, p: usize) -> Schedule {
+fn gather(rank: Rank, call: &CollectiveCall<'_>) -> Schedule {
+    let p = call.positions();
     let (core, extra) = folded(p);
     let bits = core.trailing_zeros();
-    let last = (2 * bits + 1) as u16;
+    let last = 2 * bits + 1;
     let mut moves = Vec::new();
     if rank >= core {
         let partner = rank - core;
@@ -98,7 +100,7 @@ fn gather(rank: Rank, p: usize) -> Schedule {
         let (own, partner) = (rank & !(size - 1), rank ^ size);
         let theirs = own ^ size;
         let (send, receive) = (Piece::replace(partner, own, size), Piece::replace(partner, theirs, size));
-        moves.push(Move { round: (1 + 2 * k) as u16, send, receive });
+        moves.push(Move { round: 1 + 2 * k, send, receive });
         // The chunks that were folded into each block.
         let folded = |first: usize| {
             let count = size.min(extra.saturating_sub(first));
@@ -106,7 +108,7 @@ fn gather(rank: Rank, p: usize) -> Schedule {
         };
         let (send, receive) = (folded(own), folded(theirs));
         if send.or(receive).is_some() {
-            moves.push(Move { round: (2 + 2 * k) as u16, send, receive });
+            moves.push(Move { round: 2 + 2 * k, send, receive });
         }
     }
     if rank < extra {

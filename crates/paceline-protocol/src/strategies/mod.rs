@@ -1,8 +1,12 @@
 //! The registry of strategies. To add one: write its file, then add its line to [`STRATEGIES`]; it then
 //! appears in the command line's help, the plan's checks, the simulator, the docs and the conformance suite.
 
+mod auto;
+mod delegated;
+mod direct;
 mod gossip;
 mod halving_doubling;
+mod hierarchical;
 mod local;
 mod ps;
 mod ring_allreduce;
@@ -10,11 +14,12 @@ mod ring_reduce;
 mod stepwise;
 mod tree;
 
+pub use auto::choose_paths;
 pub use ps::messages as ps_messages;
 
 use paceline_registry::Registry;
 
-use crate::codec;
+use crate::codec::{self, Coder};
 use crate::collective;
 use crate::consistency::{BSP, Consistency, ConsistencyModel};
 use crate::departure::Departure;
@@ -58,6 +63,8 @@ pub struct Strategy {
     pub links: fn(&Setup, Rank) -> Vec<Rank>,
     /// The path, where the strategy is an exact average along one.
     pub path: Option<CollectivePath>,
+    /// The backend of the script's own framework, where that averages in place of this program.
+    pub delegated: Option<&'static str>,
 }
 
 /// How far the workers' models agree after a step.
@@ -89,6 +96,7 @@ pub const COLLECTIVE: Strategy = Strategy {
     make: |_, _| unreachable!("every strategy makes its own participants"),
     links: ring_links,
     path: None,
+    delegated: None,
 };
 
 /// Every strategy.
@@ -97,6 +105,9 @@ pub static STRATEGIES: &[Strategy] = &[
     ring_reduce::RING_REDUCE,
     tree::TREE,
     halving_doubling::HALVING_DOUBLING,
+    direct::DIRECT,
+    hierarchical::HIERARCHICAL,
+    auto::AUTO,
     stepwise::STEPWISE,
     gossip::GOSSIP,
     local::LOCAL,
@@ -105,10 +116,16 @@ pub static STRATEGIES: &[Strategy] = &[
 
 paceline_registry::entries!(Strategy, STRATEGIES);
 
+/// What scripts can leave averaging to: their own framework, beside which this program is measured.
+pub static DELEGATED: &[Strategy] = &[delegated::DDP_GLOO];
+
 /// The strategy of that name.
 pub fn find(name: &str) -> Option<&'static Strategy> {
     STRATEGIES.iter().find(|s| s.name == name)
 }
+
+/// The name of the choice between paths that a plan holds.
+pub const AUTO: &str = auto::AUTO.name;
 
 /// The name in a plan of plain training by one worker.
 pub const SINGLE: &str = "single";
@@ -122,11 +139,20 @@ pub struct Protocols {
     pub consistencies: Registry<ConsistencyModel>,
 }
 
+impl Strategy {
+    /// Whether bodies may stay in their sender's memory until the receiver has taken them in: along an exact path, whoever
+    /// sends waits for its receiver anyway. Elsewhere nobody slow may hold others up, and codes are short.
+    pub fn lends(&self, coder: Option<Coder>) -> bool {
+        self.path.is_some() && coder.is_none()
+    }
+}
+
 impl Protocols {
     /// The strategy that carries out a plan of this name. One worker alone takes an exact path: between no ranks all
     /// paths are the same.
     pub fn of_plan(&self, name: &str) -> Option<&'static Strategy> {
-        if name == SINGLE { Some(&STRATEGIES[0]) } else { self.strategies.find(name) }
+        let delegated = || DELEGATED.iter().find(|strategy| strategy.name == name);
+        if name == SINGLE { Some(&STRATEGIES[0]) } else { self.strategies.find(name).or_else(delegated) }
     }
 
     /// When workers may go on, in a run of so many steps; with everybody if nobody knows the name.
@@ -263,7 +289,7 @@ impl Strategy {
             averages: self.averages[0],
             ..Setup::new(2, usize::from(self.servers), 100, 1)
         };
-        let coders = codec::CODECS.iter().map(codec::Coder::new);
+        let coders = codec::CODECS.iter().map(Coder::new);
         coders.filter(|coder| (self.check)(&setup(*coder)).is_ok()).map(|coder| coder.codec.name).collect()
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{COLLECTIVE, Strategy, ring_links};
 use crate::collective;
-use crate::schedule::{CollectivePath, Move, Piece, Schedule};
+use crate::schedule::{CollectiveCall, CollectivePath, Move, Piece, Schedule};
 use crate::vocabulary::Rank;
 
 pub(super) const RING_ALLREDUCE: Strategy = Strategy {
@@ -23,28 +23,32 @@ pub(super) const RING_ALLREDUCE: Strategy = Strategy {
 /// Also what `local` averages along.
 pub(super) const PATH: CollectivePath = CollectivePath { reduce, gather };
 
-fn reduce(rank: Rank, p: usize) -> Schedule {
+fn reduce(rank: Rank, call: &CollectiveCall<'_>) -> Schedule {
+    let p = call.positions();
     let (next, before) = ((rank + 1) % p, (rank + p - 1) % p);
-    let chunk = |back: usize| (rank + 2 * p - back) % p;
+    // (Schedules of many thousand workers are made to be simulated: no divisions.)
+    let chunk = |back: usize| if back <= rank { rank - back } else { rank + p - back };
+    let after = |chunk: usize| if chunk + 1 < p { chunk + 1 } else { 0 };
     let rounds = p - 1;
     let scatter = (0..rounds).map(|k| Move {
-        round: k as u16,
+        round: k as u32,
         send: Piece::add(next, chunk(k), 1),
         receive: Piece::add(before, chunk(k + 1), 1),
     });
     let spread = (0..rounds).map(|k| Move {
-        round: (rounds + k) as u16,
-        send: Piece::replace(next, (chunk(k) + 1) % p, 1),
+        round: (rounds + k) as u32,
+        send: Piece::replace(next, after(chunk(k)), 1),
         receive: Piece::replace(before, chunk(k), 1),
     });
     Schedule { chunks: p, piece: 1, moves: scatter.chain(spread).collect() }
 }
 
-fn gather(rank: Rank, p: usize) -> Schedule {
+fn gather(rank: Rank, call: &CollectiveCall<'_>) -> Schedule {
+    let p = call.positions();
     let (next, before) = ((rank + 1) % p, (rank + p - 1) % p);
     let chunk = |back: usize| (rank + p - back) % p;
     let moves = (0..p - 1).map(|k| Move {
-        round: k as u16,
+        round: k as u32,
         send: Piece::replace(next, chunk(k), 1),
         receive: Piece::replace(before, chunk(k + 1), 1),
     });
@@ -57,7 +61,8 @@ mod tests {
 
     #[test]
     fn two_times_p_minus_1_chunks_go_to_one_neighbour() {
-        let s = reduce(2, 5);
+        let topology = crate::topology::Topology::apart(5);
+        let s = reduce(2, &CollectiveCall { topology: &topology, bytes: 0, paths: &[] });
         assert_eq!((s.moves.len(), s.chunks), (8, 5));
         assert!(s.moves.iter().all(|m| m.send.unwrap().peer == 3 && m.receive.unwrap().peer == 1));
     }

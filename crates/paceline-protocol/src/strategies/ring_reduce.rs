@@ -2,7 +2,7 @@
 
 use super::{COLLECTIVE, Strategy, ring_links};
 use crate::collective;
-use crate::schedule::{CollectivePath, Move, Piece, Schedule};
+use crate::schedule::{CollectiveCall, CollectivePath, Move, Piece, Schedule};
 use crate::vocabulary::Rank;
 
 pub(super) const RING_REDUCE: Strategy = Strategy {
@@ -32,27 +32,29 @@ fn round_trip(rank: Rank, p: usize, inward: impl Fn(Rank, Rank) -> Option<Piece>
         let turn = if rank == 0 { p } else { rank };
         if turn >= 2 {
             let receive = inward(before, before);
-            moves.push(Move { round: (turn - 2) as u16, send: None, receive });
+            moves.push(Move { round: (turn - 2) as u32, send: None, receive });
         }
         if rank != 0 {
-            moves.push(Move { round: (turn - 1) as u16, send: inward(rank, next), receive: None });
+            moves.push(Move { round: (turn - 1) as u32, send: inward(rank, next), receive: None });
             let receive = Piece::replace(before, 0, all);
-            moves.push(Move { round: (p + rank - 2) as u16, send: None, receive });
+            moves.push(Move { round: (p + rank - 2) as u32, send: None, receive });
         }
         if rank != p - 1 {
             let send = Piece::replace(next, 0, all);
-            moves.push(Move { round: (p + rank - 1) as u16, send, receive: None });
+            moves.push(Move { round: (p + rank - 1) as u32, send, receive: None });
         }
     }
     moves
 }
 
-fn reduce(rank: Rank, p: usize) -> Schedule {
+fn reduce(rank: Rank, call: &CollectiveCall<'_>) -> Schedule {
+    let p = call.positions();
     let moves = round_trip(rank, p, |_, peer| Piece::add(peer, 0, 1), 1);
     Schedule { chunks: 1, piece: 1, moves }
 }
 
-fn gather(rank: Rank, p: usize) -> Schedule {
+fn gather(rank: Rank, call: &CollectiveCall<'_>) -> Schedule {
+    let p = call.positions();
     let moves = round_trip(rank, p, |sender, peer| Piece::replace(peer, 1, sender), p);
     Schedule { chunks: p, piece: p, moves }
 }

@@ -2,7 +2,7 @@
 
 use super::{COLLECTIVE, Strategy};
 use crate::collective;
-use crate::schedule::{CollectivePath, Move, Piece, Schedule};
+use crate::schedule::{CollectiveCall, CollectivePath, Move, Piece, Schedule};
 use crate::vocabulary::Rank;
 
 pub(super) const TREE: Strategy = Strategy {
@@ -24,7 +24,7 @@ pub(super) const TREE: Strategy = Strategy {
     ..COLLECTIVE
 };
 
-const PATH: CollectivePath = CollectivePath { reduce, gather };
+pub(super) const PATH: CollectivePath = CollectivePath { reduce, gather };
 
 fn levels(p: usize) -> u32 {
     p.next_power_of_two().trailing_zeros()
@@ -45,16 +45,15 @@ fn children(rank: Rank, p: usize) -> impl DoubleEndedIterator<Item = (u32, Rank)
 /// end.
 fn up_and_down(rank: Rank, p: usize, up: impl Fn(Rank, Rank) -> Option<Piece>, all: usize) -> Vec<Move> {
     let levels = levels(p);
-    let inward = |k: u32| k as u16;
-    let outward = |k: u32| (2 * levels - 1 - k) as u16;
+    let outward = |k: u32| 2 * levels - 1 - k;
     let mut moves = Vec::new();
     for (k, child) in children(rank, p) {
         let receive = up(child, child);
-        moves.push(Move { round: inward(k), send: None, receive });
+        moves.push(Move { round: k, send: None, receive });
     }
     if let Some(parent) = parent(rank) {
         let k = rank.trailing_zeros();
-        moves.push(Move { round: inward(k), send: up(rank, parent), receive: None });
+        moves.push(Move { round: k, send: up(rank, parent), receive: None });
         moves.push(Move { round: outward(k), send: None, receive: Piece::replace(parent, 0, all) });
     }
     for (k, child) in children(rank, p).rev() {
@@ -63,12 +62,14 @@ fn up_and_down(rank: Rank, p: usize, up: impl Fn(Rank, Rank) -> Option<Piece>, a
     moves
 }
 
-fn reduce(rank: Rank, p: usize) -> Schedule {
+fn reduce(rank: Rank, call: &CollectiveCall<'_>) -> Schedule {
+    let p = call.positions();
     let moves = up_and_down(rank, p, |_, peer| Piece::add(peer, 0, 1), 1);
     Schedule { chunks: 1, piece: 1, moves }
 }
 
-fn gather(rank: Rank, p: usize) -> Schedule {
+fn gather(rank: Rank, call: &CollectiveCall<'_>) -> Schedule {
+    let p = call.positions();
     let subtree = |r: Rank| (r + (1 << r.trailing_zeros())).min(p) - r;
     let moves = up_and_down(rank, p, |sender, peer| Piece::replace(peer, sender, subtree(sender)), p);
     Schedule { chunks: p, piece: p, moves }

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::Exported;
+use crate::script_record::{ScriptRecord, ScriptReport, ScriptStaging};
 use crate::store::{RecordError, RunLabels, Value, number};
 
 /// A run in a few figures.
@@ -49,6 +50,9 @@ pub struct RunSummary {
     pub links: Vec<LinkSummary>,
     /// Evaluations.
     pub evaluations: Vec<EvaluationSummary>,
+    /// Its scripts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub script: Option<ScriptRecord>,
 }
 
 /// A rank.
@@ -160,6 +164,7 @@ impl RunSummary {
             ranks: ranks(exported)?,
             links: links(exported)?,
             evaluations: evaluations(exported)?,
+            script: ScriptRecord::read(exported.store, run)?,
         })
     }
 
@@ -170,7 +175,11 @@ impl RunSummary {
         let time = |r: &RankSummary| {
             let mut row = vec![format!("{} {}", r.role, r.rank), r.steps.to_string()];
             let phases = [r.data_s, r.forward_s, r.backward_s, r.send_s, r.wait_s, r.apply_s];
-            row.extend(phases.map(|s| ms(s, r.steps)));
+            let observed = self.script.as_ref().is_none_or(|script| script.observed);
+            let shown = |(i, s): (usize, f64)| {
+                if observed || ![3, 4].contains(&i) { ms(s, r.steps) } else { "-".into() }
+            };
+            row.extend(phases.into_iter().enumerate().map(shown));
             row.extend([some(r.wait_for), some(r.staleness)]);
             row
         };
@@ -194,8 +203,10 @@ impl RunSummary {
             vec![format!("{} → {}", l.from, l.to), mb, l.messages.to_string(), trip, some(l.retransmits)]
         };
         let evaluation = |e: &EvaluationSummary| {
-            let accuracy = format!("{:.2}", 100.0 * e.accuracy);
-            vec![e.step.to_string(), format!("{:.2}", e.train_s), format!("{:.4}", e.loss), accuracy]
+            let known = |value: f64, text: String| if value.is_nan() { "-".to_owned() } else { text };
+            let accuracy = known(e.accuracy, format!("{:.2}", 100.0 * e.accuracy));
+            let loss = known(e.loss, format!("{:.4}", e.loss));
+            vec![e.step.to_string(), format!("{:.2}", e.train_s), loss, accuracy]
         };
         let all = vec![
             (
@@ -227,10 +238,51 @@ impl RunSummary {
             (
                 "Evaluations".into(),
                 vec!["step", "training s", "test loss", "accuracy %"],
-                self.evaluations.iter().map(evaluation).collect(),
+                // A script's reports say the same, and more.
+                self.evaluations.iter().filter(|_| self.script.is_none()).map(evaluation).collect(),
             ),
         ];
-        all.into_iter().filter(|(_, _, rows)| !rows.is_empty()).collect()
+        let of_script = self.script.iter().flat_map(|script| self.of_script(script));
+        all.into_iter().chain(of_script).filter(|(_, _, rows)| !rows.is_empty()).collect()
+    }
+
+    /// The tables of a script: what it reported, and when its gradients were ready.
+    fn of_script(&self, script: &ScriptRecord) -> Vec<Section> {
+        let ms = |seconds: f64| format!("{:.3}", 1e3 * seconds);
+        let report = |report: &ScriptReport| {
+            vec![report.step.to_string(), format!("{:.2}", report.train_s), report.words()]
+        };
+        let staging = |own: &ScriptStaging| {
+            let rank = self.ranks.iter().find(|r| r.rank == own.rank as u64);
+            let (steps, backward) = rank.map_or((0, 0.0), |r| (r.steps, r.backward_s));
+            let share =
+                if backward > 0.0 { format!("{:.0}", 100.0 * own.staging_s / backward) } else { "-".into() };
+            vec![format!("worker {}", own.rank), ms(own.staging_s / steps.max(1) as f64), share]
+        };
+        let late = |(name, len, ready): (&str, usize, f64)| vec![name.to_owned(), len.to_string(), ms(ready)];
+        let (late_tensors, all) = (script.late(), script.tensors.len());
+        vec![
+            (
+                "Reported by the script".into(),
+                vec!["step", "training s", "figures"],
+                script.reported.iter().map(report).collect(),
+            ),
+            (
+                "Copying gradients (staging)".into(),
+                vec!["rank", "ms per step", "% of backward"],
+                script
+                    .staging
+                    .iter()
+                    .filter(|own| script.observed && own.staging_s > 0.0)
+                    .map(staging)
+                    .collect(),
+            ),
+            (
+                format!("Gradients that were ready last ({} of {all} tensors)", late_tensors.len()),
+                vec!["tensor", "numbers", "ms after backward began"],
+                late_tensors.into_iter().map(late).collect(),
+            ),
+        ]
     }
 
     /// The command line that gives the same plan again, in lines that a shell joins.
@@ -240,15 +292,17 @@ impl RunSummary {
 
     /// What there is to say before the tables.
     pub fn lines(&self) -> Vec<String> {
-        let steps = self.steps.map_or_else(|| "?".into(), |n| n.to_string());
+        let steps = match self.steps {
+            Some(steps) => format!("{} of {steps} steps", self.steps_done),
+            // A script's end is not known before.
+            None if self.script.is_some() => format!("{} steps", self.steps_done),
+            None => format!("{} of ? steps", self.steps_done),
+        };
         let rate = self.samples_per_s.map_or_else(String::new, |rate| format!(", {rate:.0} samples/s"));
         let virtually = if self.origin == "simulated" { " in virtual time" } else { "" };
         let mut lines = vec![
             self.what.clone(),
-            format!(
-                "{}{virtually}: {} of {steps} steps in {:.1} s{rate}",
-                self.state, self.steps_done, self.seconds
-            ),
+            format!("{}{virtually}: {steps} in {:.1} s{rate}", self.state, self.seconds),
         ];
         let labels = &self.labels;
         lines.extend(labels.name.iter().map(|name| format!("name: {name}")));
@@ -265,6 +319,7 @@ impl RunSummary {
             lines.push(format!("started {} times", self.attempts));
         }
         lines.extend(self.error.iter().map(|error| format!("error: {error}")));
+        lines.extend(self.script.iter().flat_map(ScriptRecord::lines));
         lines.extend(self.hosts.clone());
         lines.push(format!("paceline {} ({}, {})", self.build[0], self.build[1], self.build[2]));
         if self.dropped_rows > 0 {

@@ -14,7 +14,7 @@ pub mod process;
 
 pub use host::{HOST, HostReading, INTERFACE, InterfaceReading};
 pub use link::{LINK, LinkReading, TcpReading};
-pub use process::{PROCESS, ProcessReading};
+pub use process::{PROCESS, ProcessReading, sample_script};
 
 use std::str::FromStr;
 

@@ -1,12 +1,14 @@
 //! What is sampled of a rank's process.
 
 use std::fs;
+use std::sync::{Mutex, PoisonError};
 
 use nix::sys::resource::{Usage, UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 
 use super::cgroup::{Cgroup, CgroupReading};
 use super::{Metric, counter, field, gauge};
+use crate::tree;
 
 /// What the kernel says of this process at a moment.
 #[derive(Clone, Debug, Default)]
@@ -18,6 +20,23 @@ pub struct ProcessReading {
     io: String,
     /// Its cgroup.
     pub cgroup: CgroupReading,
+    /// CPU time in seconds and resident bytes of the scripts beside it, if there are some.
+    script: Option<(f64, f64)>,
+}
+
+/// The scripts beside this process.
+static SCRIPTS: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+
+/// Lets what a script's process takes be sampled with this one.
+pub fn sample_script(pid: u32) {
+    SCRIPTS.lock().unwrap_or_else(PoisonError::into_inner).push(pid);
+}
+
+/// Sums over the scripts: CPU time and memory.
+fn scripts() -> Option<(f64, f64)> {
+    let pids = SCRIPTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let readings = pids.iter().filter_map(|pid| Some(tree::read(*pid)?.0));
+    readings.map(|r| (r.cpu_s, r.resident_bytes as f64)).reduce(|a, b| (a.0 + b.0, a.1 + b.1))
 }
 
 impl ProcessReading {
@@ -29,6 +48,7 @@ impl ProcessReading {
             status: fs::read_to_string("/proc/self/status").unwrap_or_default(),
             io: fs::read_to_string("/proc/self/io").unwrap_or_default(),
             cgroup: cgroup.now(),
+            script: scripts(),
         }
     }
 
@@ -47,6 +67,10 @@ pub static PROCESS: &[Metric<ProcessReading>] = &[
         .read("/proc/self/status VmRSS", |r| field(&r.status, "VmRSS").map(|kib: f64| kib * 1024.0)),
     gauge("resident_peak_bytes", "bytes", "most resident memory so far")
         .read("/proc/self/status VmHWM", |r| field(&r.status, "VmHWM").map(|kib: f64| kib * 1024.0)),
+    counter("script_cpu_s", "s", "CPU time of the script beside the rank, without what it has started")
+        .read("/proc/PID/stat", |r| r.script.map(|(cpu_s, _)| cpu_s)),
+    gauge("script_resident_bytes", "bytes", "resident memory of the script beside the rank")
+        .read("/proc/PID/stat", |r| r.script.map(|(_, bytes)| bytes)),
     counter("minor_faults", "faults", "page faults without reading from a disk")
         .read("getrusage", |r| r.usage(|u| u.minor_page_faults() as f64)),
     counter("major_faults", "faults", "page faults that read from a disk")

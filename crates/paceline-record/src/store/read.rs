@@ -81,8 +81,11 @@ impl RunRow {
             0 => String::new(),
             servers => format!(" and {}", counted(servers, "server")),
         };
-        let (path, workers) = (format!("{} ({})", plan.strategy, plan.sync), counted(plan.workers, "worker"));
-        format!("{} on {}, {path}, {workers}{servers}, batch {}", plan.model, plan.data, plan.batch)
+        let (path, workers) =
+            (format!("{} ({})", plan.averaging(), plan.sync), counted(plan.workers, "worker"));
+        // How many samples a script takes is its own affair.
+        let batch = if plan.script.is_some() { String::new() } else { format!(", batch {}", plan.batch) };
+        format!("{}, {path}, {workers}{servers}{batch}", plan.subject())
     }
 
     /// A figure of its result, or what is known of it so far.
@@ -298,6 +301,15 @@ impl Store {
                 .map(|i| Ok(number(&row.get::<_, Value>(i)?).unwrap_or(f64::NAN)))
                 .collect()
         })
+    }
+
+    /// The documents of a run's events of these types, in their order.
+    pub fn events(&self, run: &RunRow, types: &[&str]) -> Result<Vec<String>, RecordError> {
+        let places = vec!["?"; types.len()].join(", ");
+        let sql = format!("SELECT event FROM events WHERE run = ? AND type IN ({places}) ORDER BY n");
+        let id = run.id.to_string();
+        let values = std::iter::once(id.as_str()).chain(types.iter().copied());
+        self.query(&sql, rusqlite::params_from_iter(values), |row| row.get(0))
     }
 
     /// Whether the database is whole.

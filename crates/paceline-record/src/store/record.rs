@@ -218,6 +218,8 @@ impl Record {
                 Some(Job::Restarted { step })
             }
             Event::Waiting { .. } | Event::Host { .. } | Event::Liveness { .. } => None,
+            Event::Attached { .. } | Event::Script { .. } | Event::ScriptWait { .. } => None,
+            Event::Reported { .. } | Event::Staging { .. } => None,
             Event::Refused { .. } | Event::Failed { .. } => None,
         };
         self.push(Job::Event { at_ns, text: text(), reported: true });
@@ -406,11 +408,11 @@ fn begin(
             plan.strategy,
             plan.sync,
             plan.transport,
-            plan.data,
+            plan.script.is_none().then_some(&plan.data),
             plan.model,
             plan.workers as i64,
             plan.servers as i64,
-            plan.batch as i64,
+            plan.script.is_none().then_some(plan.batch as i64),
             plan.seed as i64,
             text,
             plan.hash(),

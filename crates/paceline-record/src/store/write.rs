@@ -163,7 +163,12 @@ impl Writer {
             Job::Sync(_) => Ok(()),
             Job::Start { parameters, steps, kernels } => self.execute(
                 "UPDATE runs SET parameters = ?, steps = ?, kernels = ? WHERE id = ?",
-                params![*parameters as i64, *steps as i64, kernels, self.run],
+                params![
+                    *parameters as i64,
+                    Some(*steps as i64).filter(|_| *steps != u64::MAX),
+                    kernels,
+                    self.run
+                ],
             ),
             Job::Progress { step, samples, train_s, train_loss, .. } => self.execute(
                 "UPDATE runs SET steps_done = ?, samples_done = ?, train_s = ?, train_loss = ? WHERE id = ?",

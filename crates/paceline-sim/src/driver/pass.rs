@@ -25,6 +25,13 @@ pub(super) struct Pass {
     took: Time,
 }
 
+impl Pass {
+    /// How far it is, whichever step's it is.
+    pub(super) fn words(&self) -> [u64; 5] {
+        [self.whole, self.pause, self.part as u64, self.done, self.took]
+    }
+}
+
 impl<M: RankMemory> Driver<'_, M> {
     /// A worker has finished a step, if it has begun one.
     pub(super) fn step_over(&mut self, rank: Rank) {
@@ -36,7 +43,7 @@ impl<M: RankMemory> Driver<'_, M> {
             notes.over(context.busy, &self.report.spent[rank]);
         }
         let times = &mut self.report.finished[rank];
-        times.push(context.busy);
+        times.push(context.busy + self.shift);
         self.memory.step_over(rank, times.len() as u64, context.busy);
     }
 
@@ -76,10 +83,17 @@ impl<M: RankMemory> Driver<'_, M> {
             return self.put_by(self.members[rank].busy, rank, Input::Leave);
         }
         let position = if self.setup.one_position_each() { rank } else { unit.share };
-        let whole = self.costs.pass(rank, position, step);
         let context = &mut self.members[rank];
+        if let Some(repetition) = &mut self.repetition
+            && !repetition.begin(rank, step, context.next_op)
+        {
+            self.repetition = None;
+        }
+        // The participants do not know of steps that were left out.
+        let step_in_run = step + self.skipped;
+        let whole = self.costs.pass(rank, position, step_in_run);
         (context.pass, context.step) =
-            (Some(Pass { step, whole, pause: 0, part: 0, done: 0, took: 0 }), Some(step));
+            (Some(Pass { step: step_in_run, whole, pause: 0, part: 0, done: 0, took: 0 }), Some(step));
         self.next_part(rank);
     }
 

@@ -17,9 +17,9 @@ fn cases() -> Vec<Case> {
     all().into_iter().filter(spreads).collect()
 }
 
-/// A drawn setup whose workers are positions, and the same with so many ranks.
+/// A drawn setup whose workers are positions, each on a host of its own, and the same with so many ranks.
 fn spread(case: &Case, seed: u64, workers: usize) -> (Setup, Setup) {
-    let whole = case.draw(seed);
+    let whole = Setup { hosts: Vec::new(), ..case.draw(seed) };
     let hosted = Setup { shares: Some(whole.workers), workers: workers.min(whole.workers), ..whole.clone() };
     (whole, hosted)
 }
@@ -30,7 +30,9 @@ fn every_exact_path_and_synchronous_servers_spread_their_shares_and_nobody_else_
     names.dedup();
     names.sort_unstable();
     names.dedup();
-    assert_eq!(names, ["halving-doubling", "ps", "ring-allreduce", "ring-reduce", "tree"]);
+    let exact =
+        ["auto", "direct", "halving-doubling", "hierarchical", "ps", "ring-allreduce", "ring-reduce", "tree"];
+    assert_eq!(names, exact);
     assert!(cases().iter().all(|case| case.sync == "bsp" || case.options.0.contains_key("switch-at")));
     let with_codecs = cases().iter().filter(|case| case.coder.is_some()).count();
     assert!(with_codecs >= 20, "{with_codecs} cases with a codec");

@@ -12,7 +12,7 @@ mod stepwise;
 
 use paceline_protocol::{
     Averages, CODECS, Coder, Family, GradientScale, Options, Participant, Protocols, ReplicaAgreement,
-    STRATEGIES, Setup, Strategy, Tensor, WorkUnit, consistency as models,
+    STRATEGIES, Setup, SizedPath, Strategy, Tensor, WorkUnit, consistency as models,
 };
 use paceline_random::{Purpose, Stream};
 use paceline_sim::{Costs, Crash, NumericMemory, SimulationReport, WorkCost, simulate};
@@ -48,12 +48,14 @@ impl Case {
         Setup { sync, options, averages, coder, ..base }
     }
 
-    /// A setup drawn from a seed: 1 to 8 workers, 1 to 3 servers, sizes that divide nothing evenly.
+    /// A setup drawn from a seed: 1 to 8 workers, 1 to 3 servers, hosts, sizes that divide nothing evenly.
     fn draw(&self, seed: u64) -> Setup {
         let s = Stream::new(seed, Purpose::Virtual).fork(9);
         let workers = 1 + s.below(0, 8) as usize;
         let servers = if self.strategy.servers { 1 + s.below(1, 3) as usize } else { 0 };
         let params = 3 + s.below(2, 60) as usize;
+        // Each worker its own host, hosts with several, one with all.
+        let group = [1, 2, 3, 8][s.below(6, 4) as usize];
         // A vector in front of a matrix.
         let (front, cols) = (params % 5, 3);
         let tensor = |offset, rows, cols| Tensor { offset, rows, cols };
@@ -62,6 +64,8 @@ impl Case {
             bucket: 1 + s.below(3, 40) as usize,
             message: 1 + s.below(4, 20) as usize,
             tensors,
+            hosts: (0..8).map(|rank| rank / group).collect(),
+            paths: paths(),
             generation: 3,
             seed,
             ..Setup::new(workers, servers, params, 1 + s.below(5, 25))
@@ -71,6 +75,20 @@ impl Case {
     fn agreement(&self, setup: &Setup) -> ReplicaAgreement {
         (self.strategy.agreement)(setup)
     }
+}
+
+/// Lengths of buckets are drawn between 4 and 160 bytes: each of these paths gets some.
+fn paths() -> Vec<SizedPath> {
+    let sized = |below_bytes, name| {
+        let strategy = paceline_protocol::find(name).unwrap();
+        SizedPath { below_bytes, name: strategy.name, path: strategy.path.unwrap() }
+    };
+    vec![
+        sized(Some(32), "direct"),
+        sized(Some(64), "tree"),
+        sized(Some(96), "hierarchical"),
+        sized(None, "ring-allreduce"),
+    ]
 }
 
 /// Every strategy with every consistency model, and the variants of those that have some.

@@ -11,17 +11,18 @@ use paceline_nn::{Compute, Outcome};
 use paceline_plan::{Placement, Plan, TrainingLength};
 use paceline_protocol::{Options, Protocols, Setup, Strategy, Trace, find};
 use paceline_record::RankState;
-use paceline_resolve::{Registries, TypedPlan};
+use paceline_resolve::{Registries, TypedPlan, paths};
 use paceline_train::worker::WorkerEvent;
 use paceline_train::{
-    Announce, Begin, Clock, GradientSource, Layout, NativeSource, Pause, Segment, SegmentControl, StepGate,
-    TrainError, model, server, worker,
+    Begin, Clock, GradientSink, GradientSource, Layout, NativeSource, Pause, Segment, SegmentControl,
+    StepGate, TrainError, Update, model, server, weights, worker,
 };
 use paceline_wire::{Door, Identity, Key, StreamOptions as Wire, Transport, inproc};
 
 /// A small plan on the digits.
 pub fn plan(model: &str, strategy: &str, workers: usize, servers: usize) -> Plan {
-    Plan {
+    with_paths(Plan {
+        script: None,
         data: "digits".into(),
         image_size: None,
         window: None,
@@ -35,6 +36,7 @@ pub fn plan(model: &str, strategy: &str, workers: usize, servers: usize) -> Plan
         micro_batches: 1,
         servers,
         strategy: strategy.into(),
+        paths: Vec::new(),
         sync: "bsp".into(),
         options: BTreeMap::new(),
         averages: "gradients".into(),
@@ -68,7 +70,12 @@ pub fn plan(model: &str, strategy: &str, workers: usize, servers: usize) -> Plan
         seed: 5,
         threads: 1,
         pin: false,
-    }
+    })
+}
+
+/// The plan with the paths that its buckets take, where it leaves the choice.
+pub fn with_paths(plan: Plan) -> Plan {
+    Plan { paths: paths(&plan, &Registries::default().transports), ..plan }
 }
 
 /// A plan with its names looked up.
@@ -106,7 +113,7 @@ pub fn choose(plan: Plan, strategy: &str, sync: &str, options: &[(&str, &str)]) 
     let mut options = Options::of(options);
     Protocols::default().resolve(found, sync, &mut options).unwrap();
     let averages = found.averages[0].name().into();
-    Plan { strategy: strategy.into(), sync: sync.into(), options: options.0, averages, ..plan }
+    with_paths(Plan { strategy: strategy.into(), sync: sync.into(), options: options.0, averages, ..plan })
 }
 
 /// Connects the ranks of a run over a transport between processes.
@@ -172,7 +179,7 @@ impl GradientSource for RunsOut<'_> {
         slot: usize,
         params: &[f32],
         grads: &'g mut [f32],
-        announce: Announce<'_, 'g>,
+        sink: &mut dyn GradientSink<'g>,
         clock: &mut Clock,
     ) -> Result<Option<Outcome>, TrainError> {
         match &mut self.units {
@@ -183,7 +190,7 @@ impl GradientSource for RunsOut<'_> {
             Some((_, left)) => *left -= 1,
             None => {}
         }
-        self.native.gradient(begin, slot, params, grads, announce, clock)
+        self.native.gradient(begin, slot, params, grads, sink, clock)
     }
 
     fn evaluate(&mut self, params: &[f32], only: bool) -> Result<Outcome, TrainError> {
@@ -202,8 +209,8 @@ impl GradientSource for RunsOut<'_> {
         self.native.state()
     }
 
-    fn state_mut(&mut self) -> &mut [f32] {
-        self.native.state_mut()
+    fn restore(&mut self, state: &[f32]) -> Result<(), TrainError> {
+        self.native.restore(state)
     }
 }
 
@@ -281,10 +288,12 @@ pub fn run(
             } else {
                 servers.push(scope.spawn(move || {
                     let samples = dataset.train.len();
+                    let (start, _) = model::start(plan, graph).unwrap();
                     let job = server::Job {
                         plan,
-                        graph,
-                        samples,
+                        start: &start,
+                        frozen: &weights::frozen(plan, graph).unwrap(),
+                        update: &|compute| Update::new(plan, samples, compute),
                         strategy,
                         setup,
                         rank,

@@ -5,9 +5,10 @@
 use std::time::Instant;
 
 use paceline_bench::{Bench, BenchProgram, Row};
+use paceline_wire::TransportKind;
 
 use super::Effort;
-use crate::calibration::{LARGE, MedianEstimate, MessageTime, SMALL, TransportCost};
+use crate::calibration::{LARGE, MedianEstimate, MessageTime, SMALL, TransportCost, lent_name};
 use crate::error::VirtualError;
 
 /// Bytes that a pass touches between two exchanges: more than a core's own cache holds.
@@ -23,7 +24,9 @@ pub(super) struct Transports<'a> {
 }
 
 struct Exchanged {
-    name: &'static str,
+    name: String,
+    transport: &'static str,
+    lent: bool,
     /// Seconds of a small message, one way.
     there: Vec<f64>,
     /// Nanoseconds of each end's work per byte, of few and of many elements.
@@ -35,9 +38,17 @@ struct Exchanged {
 impl<'a> Transports<'a> {
     /// Nothing is measured yet.
     pub(super) fn new(effort: Effort, by: &'a BenchProgram<'a>) -> Self {
-        let nothing =
-            |name| Exchanged { name, there: vec![], per_byte: vec![], large: vec![], measured: vec![] };
-        let each = by.registries.transports.iter().map(|kind| nothing(kind.name)).collect();
+        let nothing = |kind: &TransportKind, lent: bool| Exchanged {
+            name: if lent { lent_name(kind.name) } else { kind.name.to_owned() },
+            transport: kind.name,
+            lent,
+            there: vec![],
+            per_byte: vec![],
+            large: vec![],
+            measured: vec![],
+        };
+        let ways = |kind| [Some(nothing(kind, false)), kind.lends.then(|| nothing(kind, true))];
+        let each = by.registries.transports.iter().flat_map(ways).flatten().collect();
         Self { effort, by, rounds: 0, last: Instant::now(), each }
     }
 
@@ -54,11 +65,11 @@ impl<'a> Transports<'a> {
         while self.rounds < self.effort.rounds {
             self.round()?;
         }
-        let summed_up = |Exchanged { name, there, per_byte, large, measured }| {
+        let summed_up = |Exchanged { name, there, per_byte, large, measured, .. }| {
             // Who waits for a small message cannot tell its latency from both ends' work: half is taken as latency.
             let one_way = MedianEstimate::mean(&there);
             TransportCost {
-                name: String::from(name),
+                name,
                 latency_s: one_way.times(0.5),
                 message_s: one_way.times(0.25),
                 ns_per_byte: MedianEstimate::mean(&per_byte),
@@ -74,7 +85,8 @@ impl<'a> Transports<'a> {
             for duplex in [false, true] {
                 let bench = Bench {
                     what: "p2p".into(),
-                    transport: exchanged.name.into(),
+                    transport: exchanged.transport.into(),
+                    lent: exchanged.lent,
                     workers: 2,
                     duplex,
                     touched: PASS,

@@ -10,6 +10,7 @@
 //! other.
 
 use std::io::{self, IoSlice, IoSliceMut};
+use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use super::segment::{Segment, Word};
@@ -21,10 +22,12 @@ const PIECE: u64 = 32 << 10;
 const BYTES: u64 = 1;
 /// A sleeper waits for room to write.
 const ROOM: u64 = 2;
+/// A sleeper waits for what it has lent.
+const RELEASES: u64 = 4;
 
 /// One side's ends of both rings.
 pub(super) struct Rings {
-    segment: Segment,
+    segment: Arc<Segment>,
     capacity: u64,
     /// The ring that this side writes, which is also the number of this side.
     ours: usize,
@@ -41,6 +44,7 @@ impl Rings {
     pub(super) fn new(segment: Segment, side: Side) -> Self {
         let ours = usize::from(side == Side::Acceptor);
         let capacity = segment.capacity() as u64;
+        let segment = Arc::new(segment);
         Self { segment, capacity, ours, theirs: 1 - ours, head: 0, tail_seen: 0, tail: 0, head_seen: 0 }
     }
 
@@ -114,7 +118,7 @@ impl Rings {
     /// Says that this side is going to sleep until there is something to read or, if `writing`, room to
     /// write; true if there is already.
     pub(super) fn lie_down(&mut self, writing: bool) -> bool {
-        let wanted = if writing { BYTES | ROOM } else { BYTES };
+        let wanted = if writing { BYTES | ROOM | RELEASES } else { BYTES | RELEASES };
         self.segment.word(Word::Asleep(self.ours)).store(wanted, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         // A position that cannot be is news too.
@@ -129,6 +133,16 @@ impl Rings {
     /// Says that this side is awake.
     pub(super) fn get_up(&mut self) {
         self.segment.word(Word::Asleep(self.ours)).store(0, Ordering::SeqCst);
+    }
+
+    /// The last body lent in a slot that the other side has released.
+    pub(super) fn released(&self, slot: u8) -> u64 {
+        self.segment.word(Word::Released(self.ours, slot)).load(Ordering::Acquire)
+    }
+
+    /// Where a body that the other side has lent is given back.
+    pub(super) fn return_of(&self, slot: u8, number: u64) -> LentReturn {
+        LentReturn { segment: Arc::clone(&self.segment), lender: self.theirs, slot, number }
     }
 
     /// How far the other side has written.
@@ -155,13 +169,34 @@ impl Rings {
 
     /// Publishes a position and wakes the other side if it sleeps for that.
     fn publish(&self, word: Word, position: u64, wakes: u64, ring: &mut impl FnMut()) {
-        self.segment.word(word).store(position, Ordering::Release);
-        fence(Ordering::SeqCst);
-        let asleep = self.segment.word(Word::Asleep(self.theirs));
-        if asleep.load(Ordering::Relaxed) & wakes != 0 {
-            asleep.store(0, Ordering::Relaxed);
-            ring();
-        }
+        publish(&self.segment, word, position, self.theirs, wakes, ring);
+    }
+}
+
+/// Stores a word and wakes a side if it sleeps for that.
+fn publish(segment: &Segment, word: Word, value: u64, side: usize, wakes: u64, ring: &mut impl FnMut()) {
+    segment.word(word).store(value, Ordering::Release);
+    fence(Ordering::SeqCst);
+    let asleep = segment.word(Word::Asleep(side));
+    if asleep.load(Ordering::Relaxed) & wakes != 0 {
+        asleep.store(0, Ordering::Relaxed);
+        ring();
+    }
+}
+
+/// Where a lent body is given back.
+pub(super) struct LentReturn {
+    segment: Arc<Segment>,
+    lender: usize,
+    slot: u8,
+    number: u64,
+}
+
+impl LentReturn {
+    /// Tells the lender; `ring` is called if it sleeps for that.
+    pub(super) fn give_back(&self, mut ring: impl FnMut()) {
+        let word = Word::Released(self.lender, self.slot);
+        publish(&self.segment, word, self.number, self.lender, RELEASES, &mut ring);
     }
 }
 

@@ -1,16 +1,20 @@
-//! The memory of one connection: a page of control words, each on cache lines of its own, and two rings of
+//! The memory of one connection: a page of control words, positions on cache lines of their own, and two rings of
 //! equal, known size. No position that the other side wrote leads to an address outside the rings.
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicU64;
 
+use crate::frame::LentPlace;
 use crate::shared::Shared;
 
 /// Bytes of the control words' page.
 const CONTROL: usize = 4096;
 /// Distance of two control words: a pair of cache lines, since they are fetched in pairs.
 const LINE: usize = 128;
+/// Where the words of lent bodies begin, and how many there are in each direction.
+const RELEASED: usize = 1024;
+const SLOTS: usize = LentPlace::SLOTS as usize;
 /// The smallest and the largest ring.
 const SMALLEST: usize = 4 << 10;
 const LARGEST: usize = 1 << 30;
@@ -23,6 +27,8 @@ pub(super) enum Word {
     Tail(usize),
     /// What the writer of a ring sleeps for.
     Asleep(usize),
+    /// The last body that the writer of a ring has lent in a slot, and got back.
+    Released(usize, u8),
 }
 
 pub(super) struct Segment {
@@ -59,12 +65,13 @@ impl Segment {
     }
 
     pub(super) fn word(&self, word: Word) -> &AtomicU64 {
-        let (kind, ring) = match word {
-            Word::Head(ring) => (0, ring),
-            Word::Tail(ring) => (1, ring),
-            Word::Asleep(ring) => (2, ring),
-        };
-        self.memory.word(LINE * (2 * kind + ring))
+        let line = |kind: usize, ring: usize| LINE * (2 * kind + ring);
+        self.memory.word(match word {
+            Word::Head(ring) => line(0, ring),
+            Word::Tail(ring) => line(1, ring),
+            Word::Asleep(ring) => line(2, ring),
+            Word::Released(ring, slot) => RELEASED + 8 * (SLOTS * ring + usize::from(slot) % SLOTS),
+        })
     }
 
     /// Copies bytes into a ring, from a position that is taken modulo its size.

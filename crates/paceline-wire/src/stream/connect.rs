@@ -7,7 +7,7 @@ use super::medium::{Medium, Stream};
 use super::peer::Peer;
 use super::shake::{Shake, Shaken};
 use super::strangers::{Strangers, Visit};
-use super::{Slot, StreamOptions, StreamTransport, await_any};
+use super::{Slot, Spin, StreamOptions, StreamTransport, await_any};
 use crate::error::{MissingPeer, WireError};
 use crate::handshake::{Handshake, Side};
 use crate::identity::{Identity, random};
@@ -103,6 +103,8 @@ pub(super) fn connect<M: Medium>(
         knocked: true,
         looked: Instant::now(),
         early: refused.into_iter().map(|cause| Event::Refused { cause }).collect(),
+        wakes: None,
+        spin: Spin::of::<M>(&options),
     })
 }
 

@@ -3,6 +3,7 @@
 use std::io::{ErrorKind, IoSliceMut};
 use std::sync::Arc;
 
+use super::lending::lent_number;
 use super::medium::Stream;
 use crate::body::{Body, Pool};
 use crate::error::WireError;
@@ -79,7 +80,7 @@ impl Inbound {
             };
             total += n;
             self.place(n);
-            self.digest::<S>(pool, &mut deliver).map_err(|e| e.to_string())?;
+            self.digest(stream, pool, &mut deliver).map_err(|e| e.to_string())?;
             if n < room {
                 break;
             }
@@ -100,6 +101,7 @@ impl Inbound {
     /// Turns bytes into messages as far as they go.
     fn digest<S: Stream>(
         &mut self,
+        stream: &mut S,
         pool: &Arc<Pool>,
         deliver: &mut impl FnMut(Meta, Body),
     ) -> Result<(), WireError> {
@@ -118,9 +120,17 @@ impl Inbound {
                 deliver(partial.header.meta, partial.body);
             }
             let Some(bytes) = self.staging[self.start..self.end].first_chunk::<HEADER>() else { break };
-            let header = Header::decode(bytes, self.sequence, self.max_body)?;
+            let header = Header::decode(bytes, self.sequence, self.max_body, S::LENDS)?;
             self.start += HEADER;
+            let number = lent_number(self.sequence);
             self.sequence = self.sequence.wrapping_add(1);
+            if let Some(place) = header.place {
+                let len = header.bytes as usize / 4;
+                let body =
+                    stream.lent(place, len, number).map_err(WireError::system("take what a peer lends"))?;
+                deliver(header.meta, body);
+                continue;
+            }
             let body = pool.take(header.bytes as usize / 4);
             let sum = S::SUMMED.then(crc32fast::Hasher::new);
             self.partial = Some(Partial { header, body, filled: 0, sum });

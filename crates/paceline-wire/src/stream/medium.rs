@@ -10,7 +10,9 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::net::sockopt;
 
 use super::{BOTH, READABLE, StreamOptions, await_any};
+use crate::body::Body;
 use crate::error::WireError;
+use crate::frame::LentPlace;
 use crate::handshake::Side;
 use crate::identity::Key;
 use crate::kernel::KernelView;
@@ -72,6 +74,24 @@ pub trait Stream: Read + Write + AsFd + Send {
     const CHUNK: usize = 256 << 10;
     /// Bytes to move in one direction before the other direction and the other peers get their turn.
     const TURN: usize = 4 << 20;
+
+    /// Whether bodies can stay in the sender's memory.
+    const LENDS: bool = false;
+
+    /// Hands the peer a memory file that bodies will lie in.
+    fn hand_over(&mut self, _file: BorrowedFd<'_>) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// A body of `len` elements that stays in the peer's memory: the one with this number in its slot.
+    fn lent(&mut self, _place: LentPlace, _len: usize, _number: u64) -> io::Result<Body> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// The number of the last body lent in a slot that the peer has done with.
+    fn released(&self, _slot: u8) -> u64 {
+        0
+    }
 
     /// Whether a connection that was dialled is open by now.
     fn opened(&mut self) -> io::Result<bool> {

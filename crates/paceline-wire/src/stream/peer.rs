@@ -1,5 +1,7 @@
 //! One connection that has been proved to be a peer's.
 
+use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use rustix::event::PollFd;
@@ -41,7 +43,14 @@ impl<M: Medium> Peer<M> {
 
     /// To be called before a sleep: whether there is something to do already.
     pub(super) fn lie_down(&mut self) -> bool {
-        self.stream.lie_down(!self.outbound.is_empty())
+        self.stream.lie_down(!self.outbound.is_empty()) || self.outbound.lending.returned(&self.stream)
+    }
+
+    /// Lets the peer read a buffer of the caller's.
+    pub(super) fn lend(&mut self, buffer: u32, file: BorrowedFd<'_>) -> io::Result<()> {
+        self.stream.hand_over(file)?;
+        self.outbound.lending.hand_over(buffer);
+        Ok(())
     }
 
     /// To be called after a sleep.
@@ -59,8 +68,9 @@ impl<M: Medium> Peer<M> {
     ) -> Result<Option<String>, WireError> {
         let written = self.outbound.write(&mut self.stream, source, |op, bytes| {
             traffic.count_sent(bytes);
-            events.push(Event::Sent { op });
+            events.extend(op.map(|op| Event::Sent { op }));
         })?;
+        self.outbound.lending.take_back(&self.stream, |op| events.push(Event::Sent { op }));
         let from = self.rank;
         let read = self.inbound.read(&mut self.stream, pool, |meta, body| {
             traffic.count_received(HEADER + 4 * body.len());

@@ -186,6 +186,11 @@ fn a_frame_that_comes_twice_is_delivered_once<M: Medium>() {
 /// Rank 2 says something to rank 0 after a valid handshake; returns why rank 0 dropped it. Ranks 0 and 1
 /// go on.
 fn dropped_for<M: Medium>(bytes: &[u8]) -> String {
+    dropped_after::<M>(|_| {}, bytes)
+}
+
+/// The same, after it has done something with its connection.
+pub fn dropped_after<M: Medium>(before: impl FnOnce(&mut M::Stream), bytes: &[u8]) -> String {
     let (listeners, addresses) = listeners::<M>(3);
     let mut listeners = listeners.into_iter();
     let (zero, one) = (listeners.next().unwrap(), listeners.next().unwrap());
@@ -197,6 +202,7 @@ fn dropped_for<M: Medium>(bytes: &[u8]) -> String {
     let (mut to_zero, _to_one) = (join::<M>(&addresses[0].1, 0), join::<M>(&addresses[1].1, 1));
     let (mut zero, mut one) = (zero.join().unwrap(), one.join().unwrap());
 
+    before(&mut to_zero.0);
     to_zero.write_all(bytes).unwrap();
     let memory = Memory::new(vec![numbers(1, 1000)]);
     let events = until(&mut zero, &memory, |e| !lost(e).is_empty());
@@ -214,7 +220,7 @@ const SUM: u32 = 0x3fca_88c5;
 pub fn framed<M: Medium>(change: impl FnOnce(&mut Header)) -> Vec<u8> {
     let body = [1, 2, 3, 4, 5, 6, 7, 8];
     let checksum = if <M::Stream as Stream>::SUMMED { SUM } else { 0 };
-    let mut header = Header { sequence: 0, bytes: 8, checksum, meta: meta(0) };
+    let mut header = Header { sequence: 0, bytes: 8, checksum, meta: meta(0), place: None };
     change(&mut header);
     [&header.encode()[..], &body].concat()
 }

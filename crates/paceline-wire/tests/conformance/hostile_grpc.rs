@@ -226,7 +226,7 @@ fn any_implementation_of_grpc_with_the_key_is_a_peer() {
     zero.send(2, [5; 48], memory.span(0), 0).unwrap();
     until(&mut zero, &memory, |e| !e.is_empty());
     let heard: [u8; paceline_wire::HEADER] = two.hears();
-    assert_eq!(Header::decode(&heard, 0, 1000).unwrap().meta, [5; 48]);
+    assert_eq!(Header::decode(&heard, 0, 1000, false).unwrap().meta, [5; 48]);
     assert_eq!(two.hears::<8>(), [1f32.to_le_bytes(), 2f32.to_le_bytes()].concat()[..]);
     drop(two);
     until(&mut zero, &memory, |e| !lost(e).is_empty());

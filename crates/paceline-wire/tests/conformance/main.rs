@@ -3,6 +3,7 @@
 mod hand;
 mod hostile;
 mod hostile_grpc;
+mod lending;
 mod line;
 mod memory;
 mod rpc;

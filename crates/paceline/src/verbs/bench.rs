@@ -5,7 +5,10 @@ mod ps;
 mod sweep;
 
 use clap::Subcommand;
-use paceline_bench::{Bench as Exchange, BenchProgram, Row, Task, compute};
+use paceline_bench::{Bench as Exchange, BenchProgram, ExchangeBreakdown, Row};
+use paceline_bench::{compute, measuring_seconds, message_length, table};
+use paceline_protocol::AUTO;
+use paceline_resolve::{AUTO_TRANSPORT, auto_transport};
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -43,8 +46,11 @@ struct ExchangeArgs {
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=256))]
     workers: u32,
     /// How they average
-    #[arg(long, default_value = "ring-allreduce", value_parser = collectives())]
+    #[arg(long, default_value = AUTO, value_parser = collectives())]
     strategy: String,
+    /// Where its time goes, beside what this machine copies and adds with as many processes at once
+    #[arg(long)]
+    explain: bool,
     #[command(flatten)]
     over: ChannelAxes,
 }
@@ -61,7 +67,7 @@ struct PointArgs {
 #[derive(clap::Args, Clone, Debug)]
 struct ChannelAxes {
     /// What they talk over
-    #[arg(long, default_value = "tcp", value_parser = names(registries().runs().transports.described()))]
+    #[arg(long, default_value = AUTO_TRANSPORT, value_parser = transports())]
     transport: String,
     /// Bytes of each connection's buffer, e.g. 256KiB (tcp and uds: the kernel's; shm: the ring; grpc: the window)
     #[arg(long, value_parser = paceline_resolve::byte_count)]
@@ -70,20 +76,16 @@ struct ChannelAxes {
     #[arg(long, value_parser = |s: &str| s.parse::<paceline_plan::NetworkLimits>())]
     network: Option<paceline_plan::NetworkLimits>,
     /// Lengths in bytes, multiples of 4
-    #[arg(long, value_delimiter = ',', default_value = "4KiB,64KiB,1MiB,16MiB,64MiB", value_parser = length)]
+    #[arg(long, value_delimiter = ',', default_value = "4KiB,64KiB,1MiB,16MiB,64MiB", value_parser = message_length)]
     sizes: Vec<usize>,
     /// Seconds per length, roughly
-    #[arg(long, default_value_t = 2.0, value_parser = seconds)]
+    #[arg(long, default_value_t = 2.0, value_parser = measuring_seconds)]
     seconds: f64,
 }
 
-fn length(text: &str) -> Result<usize, String> {
-    let bytes = paceline_resolve::byte_count(text)?;
-    if bytes % 4 == 0 && bytes <= 1 << 30 {
-        Ok(bytes / 4)
-    } else {
-        Err("a multiple of 4, at most 1GiB".into())
-    }
+fn transports() -> clap::builder::PossibleValuesParser {
+    let all = registries().runs().transports.described();
+    names(all.chain([(AUTO_TRANSPORT, "shm: all ranks are on this machine")]))
 }
 
 fn collectives() -> clap::builder::PossibleValuesParser {
@@ -96,33 +98,30 @@ pub fn program() -> std::io::Result<BenchProgram<'static>> {
 }
 
 #[derive(Serialize)]
-struct Exchanged {
-    results: Vec<Row>,
+struct Exchanged<'a> {
+    results: &'a [Row],
+}
+
+impl ChannelAxes {
+    /// The measurement of a strategy, or of `p2p`.
+    fn bench(&self, what: &str, workers: usize, duplex: bool) -> Exchange {
+        let Self { mut transport, buffer, network, sizes, seconds } = self.clone();
+        if transport == AUTO_TRANSPORT {
+            transport = auto_transport(false).into();
+        }
+        let what = what.into();
+        Exchange { what, transport, buffer, network, workers, duplex, sizes, seconds, ..Exchange::default() }
+    }
 }
 
 /// `paceline bench allreduce` and `paceline bench p2p`.
-fn exchange(what: &str, workers: usize, duplex: bool, over: &ChannelAxes, show: Show) -> Result<(), Failure> {
-    let ChannelAxes { transport, buffer, network, sizes, seconds } = over.clone();
-    let (what, task) = (what.into(), Task::Exchange);
-    let bench =
-        Exchange { what, task, transport, buffer, network, workers, duplex, touched: 0, sizes, seconds };
+fn exchange(bench: &Exchange, explain: bool, show: Show) -> Result<(), Failure> {
+    if explain {
+        let found = ExchangeBreakdown::measure(bench, &program()?)?;
+        return show.print(&found, || found.text());
+    }
     let results = bench.run(&program()?)?;
-    if show.json {
-        return Ok(output::json(&Exchanged { results })?);
-    }
-    let mut text =
-        format!("{:>12} {:>12} {:>12} {:>12} {:>12}\n", "bytes", "median µs", "p95 µs", "MB/s", "bus MB/s");
-    for r in &results {
-        text += &format!(
-            "{:>12} {:>12.1} {:>12.1} {:>12.0} {:>12.0}\n",
-            r.bytes,
-            r.seconds_median * 1e6,
-            r.seconds_p95 * 1e6,
-            r.algbw_bytes_per_s / 1e6,
-            r.busbw_bytes_per_s / 1e6
-        );
-    }
-    Ok(output::text(&text)?)
+    show.print(&Exchanged { results: &results }, || table(&results))
 }
 
 #[derive(clap::Args, Debug)]
@@ -140,13 +139,8 @@ struct ComputeArgs {
     #[arg(long)]
     pin: bool,
     /// Seconds of measurement
-    #[arg(long, default_value_t = 3.0, value_parser = seconds)]
+    #[arg(long, default_value_t = 3.0, value_parser = measuring_seconds)]
     seconds: f64,
-}
-
-fn seconds(text: &str) -> Result<f64, String> {
-    let value = text.parse::<f64>().ok().filter(|s| *s > 0.0 && *s <= 3600.0);
-    value.ok_or_else(|| "a number of seconds above 0, at most 3600, is needed".into())
 }
 
 /// `paceline bench`.
@@ -154,11 +148,12 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     let args = match &args.what {
         What::Compute(args) => args,
         What::Allreduce(args) => {
-            return exchange(&args.strategy, args.workers as usize, false, &args.over, show);
+            let bench = args.over.bench(&args.strategy, args.workers as usize, false);
+            return exchange(&bench, args.explain, show);
         }
         What::Samplers(args) => return super::explore::table::bench(args, show),
         What::Overhead(args) => return super::overhead::run(args, show),
-        What::P2p(args) => return exchange("p2p", 2, args.duplex, &args.over, show),
+        What::P2p(args) => return exchange(&args.over.bench("p2p", 2, args.duplex), false, show),
         What::Channels(args) => return channels::run(args, show),
         What::Ps(args) => return ps::run(args, show),
     };

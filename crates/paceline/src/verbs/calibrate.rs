@@ -1,64 +1,40 @@
-//! `paceline calibrate`: what things cost on this machine, for `simulate`.
+//! `paceline calibrate`: what things cost on this machine, for `simulate` and `predict`.
 
 use std::path::PathBuf;
 
-use paceline_virtual::{VirtualError, calibrate};
-use serde::Serialize;
+use paceline_study::CalibrationRequest;
+use paceline_virtual::calibrate;
 
 use crate::failure::Failure;
+use crate::flags::registries;
 use crate::output::{self, Show};
 
 /// Flags of `paceline calibrate`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// File to write
+    /// File to write; with --study, what is there stays, and what the study lacks is added
     #[arg(long, value_name = "FILE", default_value = "calibration.toml")]
     out: PathBuf,
+    /// Measure the models, inputs, batches and threads of a study that the file lacks, in seconds each
+    #[arg(long, value_name = "STUDY.toml")]
+    study: Option<PathBuf>,
+    /// List what would be measured for the study
+    #[arg(long, requires = "study")]
+    dry_run: bool,
     /// A few seconds instead of a minute: one model, wider intervals
     #[arg(long)]
     quick: bool,
 }
 
-#[derive(Serialize)]
-struct Summary<'a> {
-    r#type: &'static str,
-    out: String,
-    seconds: f64,
-    passes: usize,
-    transports: usize,
-    cpu: &'a str,
-    cores: usize,
-}
-
 /// `paceline calibrate`.
 pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
-    let start = std::time::Instant::now();
-    // A file that cannot be written is told of before a minute is spent.
-    let written = |text: &str| {
-        std::fs::write(&args.out, text)
-            .map_err(|source| VirtualError::File { path: args.out.clone(), source })
-    };
-    if !args.out.exists() {
-        written("")?;
-    }
-    let say = &mut |what: &str| {
-        show.note(&format!("{:>6.1} s  {what}", start.elapsed().as_secs_f64()));
-    };
-    let measured = calibrate::measure(&super::bench::program()?, args.quick, say)?;
-    written(&measured.text())?;
-    let (seconds, out) = (start.elapsed().as_secs_f64(), args.out.display().to_string());
-    show.note(&format!("wrote {out} after {seconds:.1} s"));
+    let Args { out, study, dry_run, quick } = args;
+    let request = CalibrationRequest { out, study: study.as_deref(), dry_run: *dry_run, quick: *quick };
+    let program = super::bench::program()?;
+    let machine = |say: &mut dyn FnMut(&str)| calibrate::measure(&program, *quick, say);
+    let summary = request.execute(registries(), &machine, &|line| show.note(line))?;
     if show.to_people() {
         return Ok(());
     }
-    output::json(&Summary {
-        r#type: "calibration",
-        out,
-        seconds,
-        passes: measured.pass.len(),
-        transports: measured.transport.len(),
-        cpu: &measured.cpu,
-        cores: measured.cores,
-    })?;
-    Ok(())
+    Ok(output::json(&summary)?)
 }

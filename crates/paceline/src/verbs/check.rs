@@ -31,10 +31,13 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
         Some(study) if mistakes.is_empty() => study,
         _ => return Err(refused(path, &mistakes, show)?),
     };
+    let notes = paceline_study::notes(&study);
+    notes.iter().for_each(|note| show.note(note));
     let points = study.space.points(paceline_plan::ENUMERABLE).map(|points| points.len());
     if show.json {
         return Ok(output::json(&json!({
             "type": "result", "study": study.name, "axes": study.space.axes().len(), "points": points,
+            "notes": notes,
         }))?);
     }
     let many = points

@@ -1,9 +1,8 @@
 //! `paceline explain`: why a run took as long as it did, and what would help.
 
 use paceline_analyze::{ExplainError, Explanation, RecordedRun, RunComparison};
-use paceline_plan::Plan;
 use paceline_record::Store;
-use paceline_virtual::whatif;
+use paceline_virtual::whatif::explained;
 use serde_json::json;
 
 use super::store::Where;
@@ -42,18 +41,9 @@ impl From<ExplainError> for Failure {
     }
 }
 
-/// Why a recorded run took as long as it did, and what would help according to the simulator.
-pub fn explained(recorded: &RecordedRun, plan: Option<&Plan>) -> Result<Explanation, ExplainError> {
-    let mut said = Explanation::new(recorded)?;
-    if let Some(plan) = plan.filter(|_| recorded.params > 0) {
-        whatif::predict(&mut said, plan, registries().runs(), recorded.params);
-    }
-    Ok(said)
-}
-
 fn explanation(store: &Store, name: &str) -> Result<Explanation, Failure> {
     let run = store.find(name)?;
-    Ok(explained(&RecordedRun::read(store, &run)?, run.plan.as_ref())?)
+    Ok(explained(&RecordedRun::read(store, &run)?, registries().runs())?)
 }
 
 /// `paceline explain`.

@@ -21,14 +21,25 @@ pub struct Args {
     /// A study of several workloads: does the best configuration of one carry over to another?
     #[arg(long, conflicts_with = "command")]
     workloads: bool,
+    /// A study of a Python script; what is written behind -- are its arguments
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["command", "workloads"])]
+    script: Option<PathBuf>,
+    /// Arguments of the script
+    #[arg(last = true, requires = "script", value_name = "ARGS")]
+    args: Vec<String>,
 }
 
 /// `paceline init`.
 pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
-    let text = match args {
-        Args { command: true, .. } => COMMAND,
-        Args { workloads: true, .. } => WORKLOADS,
-        _ => TRAIN,
+    let text: String = match args {
+        Args { command: true, .. } => include_str!("init/command.toml").into(),
+        Args { workloads: true, .. } => include_str!("init/workloads.toml").into(),
+        Args { script: Some(script), .. } => {
+            let written = paceline_study::script_study(&args.file, script, &args.args)?;
+            written.note.iter().for_each(|note| show.note(note));
+            written.text
+        }
+        _ => include_str!("init/train.toml").into(),
     };
     let written = OpenOptions::new()
         .write(true)
@@ -44,10 +55,3 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     }
     Ok(())
 }
-
-/// A study of `paceline train`.
-pub const TRAIN: &str = include_str!("init/train.toml");
-/// A study of several workloads.
-pub const WORKLOADS: &str = include_str!("init/workloads.toml");
-/// A study of another program.
-pub const COMMAND: &str = include_str!("init/command.toml");

@@ -113,11 +113,14 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
         output::json(&json!({ "type": "joined", "run": run, "host": host, "result": result }))?;
     } else if !show.quiet {
         let number = |name: &str| joined.result[name].as_f64().unwrap_or(f64::NAN);
+        // A script need not report one.
+        let accuracy = joined.result["final_accuracy"].as_f64();
+        let accuracy =
+            accuracy.map_or("".into(), |accuracy| format!("accuracy {:.2}% after ", 100.0 * accuracy));
         output::note(&format!(
-            "run {} ended well: accuracy {:.2}% after {} samples in {} steps, {:.2} s of training; this was host {} \
+            "run {} ended well: {accuracy}{} samples in {} steps, {:.2} s of training; this was host {} \
              with {}",
             joined.run,
-            100.0 * number("final_accuracy"),
             number("samples"),
             number("steps"),
             joined.result["seconds"]["train"].as_f64().unwrap_or(f64::NAN),

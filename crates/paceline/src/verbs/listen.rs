@@ -94,6 +94,7 @@ impl Listening {
 
     /// Refuses what cannot be, before anything is loaded or made.
     pub fn check(&self, plan: &Plan, single: bool) -> Result<(), Failure> {
+        run::check_processes(plan)?;
         let Some(address) = &self.listen else {
             return if single {
                 Ok(())

@@ -12,11 +12,11 @@ use paceline_study::StudyState;
 use serde_json::json;
 
 use super::analyze::AnalysisQuery;
-use super::explain::explained;
 use super::store::Where;
 use crate::failure::Failure;
 use crate::flags::registries;
 use crate::output::Show;
+use paceline_virtual::whatif::explained;
 
 /// Flags of `paceline report`.
 #[derive(clap::Args, Debug)]
@@ -147,7 +147,7 @@ fn of_runs(args: &Args) -> Result<Report<'static>, Failure> {
     let (mut explanations, mut notes) = (Vec::new(), Vec::new());
     let mut figures: Vec<_> = charts::run::accuracy(&store, &runs)?.into_iter().collect();
     for (i, run) in runs.iter().enumerate() {
-        match explained(&RecordedRun::read(&store, run)?, run.plan.as_ref()) {
+        match explained(&RecordedRun::read(&store, run)?, registries().runs()) {
             Ok(explanation) => explanations.push(explanation),
             Err(error) => notes.push(error.to_string()),
         }

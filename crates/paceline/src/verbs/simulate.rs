@@ -1,5 +1,6 @@
 //! `paceline simulate`: one run in virtual time.
 
+use std::cell::RefCell;
 use std::path::PathBuf;
 
 use paceline_plan::PlanError;
@@ -8,8 +9,8 @@ use paceline_record::store::EventSink;
 use paceline_record::{Event, NewRun, Record, RunOrigin};
 use paceline_resolve::{TypedPlan, command_line};
 use paceline_train::{model, weights};
-use paceline_virtual::run::{self, Scenario};
-use paceline_virtual::{Calibration, Cluster, Terms, reservations, words};
+use paceline_virtual::run::{self, DrivenEvent, Scenario};
+use paceline_virtual::{Calibration, Cluster, HardwareModel, reservations, words};
 
 use super::store::BUILD;
 use super::train;
@@ -39,17 +40,10 @@ pub struct Hardware {
     cluster: Option<PathBuf>,
     /// What things cost, as `paceline calibrate` measured it [default: round numbers]
     #[arg(long, value_name = "FILE")]
-    calibration: Option<PathBuf>,
+    pub calibration: Option<PathBuf>,
     /// Whether compute times vary [default: on with a calibration]
     #[arg(long, value_parser = ["on", "off"])]
     jitter: Option<String>,
-}
-
-/// What the flags name, read.
-pub struct HardwareModel {
-    cluster: Option<Cluster>,
-    calibration: Option<Calibration>,
-    jitter: Option<bool>,
 }
 
 impl Hardware {
@@ -74,27 +68,13 @@ impl Hardware {
     }
 }
 
-impl HardwareModel {
-    /// The same, with this calibration where the flags name none.
-    pub fn or(self, calibration: Option<Calibration>) -> Self {
-        Self { calibration: self.calibration.or(calibration), ..self }
-    }
-
-    /// What runs are priced with.
-    pub fn terms(&self) -> Terms<'_> {
-        let Self { cluster, calibration, jitter } = self;
-        let (calibration, cluster) = (calibration.as_ref(), cluster.as_ref());
-        Terms { registries: registries().runs(), calibration, cluster, jitter: *jitter }
-    }
-
-    /// Says where times come from, if from nowhere.
-    pub fn tell(&self, show: Show) {
-        if self.calibration.is_none() && !show.quiet {
-            output::note(
-                "no --calibration: times come from round numbers (docs/simulate.md lists them); \
-                 `paceline calibrate --out FILE` measures this machine",
-            );
-        }
+/// Says where times come from, if from nowhere.
+pub fn tell(known: &HardwareModel, show: Show) {
+    if known.calibration.is_none() {
+        show.note(
+            "no --calibration: times come from round numbers (docs/simulate.md lists them); \
+             `paceline calibrate --out FILE` measures this machine",
+        );
     }
 }
 
@@ -117,18 +97,18 @@ pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
     more.extend(args.learn.then(|| "--learn".to_owned()));
     labels.command = command_line("simulate", &settings, &more);
     if args.train.dry_run {
-        return dry_run(&plan, &folders, &labels, show);
+        return dry_run(&plan, (&folders, args.learn), &labels, show);
     }
     let typed = TypedPlan::new(&plan, registries().runs())?;
-    let dataset = typed.dataset.load(&folders, &model::settings(&plan))?;
-    plan.check(dataset.train.len())?;
+    let dataset = typed.dataset()?.load(&folders, &model::settings(&plan))?;
+    plan.check(run::samples(&plan, &dataset, args.learn))?;
     weights::check(&typed, &dataset)?.iter().for_each(|note| show.note(note));
-    known.tell(show);
+    tell(&known, show);
     show.detail(|| {
         format!("{} training and {} test samples of {}", dataset.train.len(), dataset.test.len(), plan.data)
     });
     let id = process::new_run_id();
-    let terms = known.terms();
+    let terms = known.terms(registries().runs());
     let recording = args.train.recording(&settings)?;
     let trace = recording.as_ref().map_or(0, |(_, recording)| recording.trace);
     let scenario =
@@ -140,15 +120,20 @@ pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
             Record::create(&store, &new, BUILD, &registries().runs().metrics, told)
         })
         .transpose()?;
-    let mut follow = Follow::new(show, RunOrigin::Simulated, record.is_none());
-    let result = run::run(&scenario, &mut |event: Event<'_>| {
+    let follow = RefCell::new(Follow::new(show, RunOrigin::Simulated, record.is_none()));
+    let mut report = |event: Event<'_>| {
+        let mut follow = follow.borrow_mut();
         if let Some(record) = &mut record {
             record.event(&event);
             record.trouble().into_iter().for_each(|error| follow.unrecorded(error));
         }
         follow.event(&event);
+    };
+    let result = run::run_watched(&scenario, &mut report, &mut |driven| match driven {
+        DrivenEvent::Step(step) => follow.borrow().bar.position(step),
+        begins @ DrivenEvent::Begins { .. } => follow.borrow().bar.note(&words::driven(&begins)),
     });
-    follow.finish();
+    follow.borrow().finish();
     let result = match result {
         Ok(result) => result,
         Err(error) => {
@@ -158,7 +143,8 @@ pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
             return Err(failure);
         }
     };
-    let learned = args.learn.then(|| follow.summary(&result));
-    let text = words::summary(&result, &reservations(&plan, &dataset, &known.terms())?, learned);
+    let learned = args.learn.then(|| follow.borrow().summary(&result));
+    let text =
+        words::summary(&result, &reservations(&plan, &dataset, &known.terms(registries().runs()))?, learned);
     conclude(result, text, record, &id, RunOrigin::Simulated, show)
 }

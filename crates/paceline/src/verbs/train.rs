@@ -7,7 +7,7 @@ use paceline_protocol::SINGLE;
 use paceline_record::process::{self, Started};
 use paceline_record::store::{run_name, run_note, run_tag};
 use paceline_record::{FailureKind, Recording, RunLabels};
-use paceline_resolve::{PlanSettings, RunConfig, command_line, resolve};
+use paceline_resolve::{PlanSettings, RunConfig, command_line, quoted, resolve};
 
 use super::listen::Listening;
 use super::store::Where;
@@ -38,6 +38,9 @@ pub struct Args {
     labels: LabelFlags,
     #[command(flatten)]
     pub listening: Listening,
+    /// Arguments of the script
+    #[arg(last = true, value_name = "ARGS", requires = "script")]
+    script_args: Vec<String>,
 }
 
 /// What people call a run.
@@ -73,7 +76,11 @@ pub struct ResolvedRun {
 impl Args {
     /// The run that the flags describe, over what the file says.
     pub fn resolved(&self) -> Result<ResolvedRun, Failure> {
-        let flags = self.settings.0.clone().overridden_by(&self.kept.0);
+        let mut flags = self.settings.0.clone().overridden_by(&self.kept.0);
+        if !self.script_args.is_empty() {
+            let words: Vec<String> = self.script_args.iter().map(|word| quoted(word)).collect();
+            flags.put("args", words.join(" "));
+        }
         let mut labels = self.labels.labels();
         let Some(path) = &self.config else {
             return Ok(ResolvedRun { plan: resolve(&flags)?, settings: flags, labels });
@@ -105,7 +112,7 @@ pub fn train(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
     labels.command = command_line("train", &settings, &[]);
     let folders = settings.data_folders();
     if args.dry_run {
-        return dry_run(&plan, &folders, &labels, show);
+        return dry_run(&plan, (&folders, true), &labels, show);
     }
     let request = RunRequest {
         plan,

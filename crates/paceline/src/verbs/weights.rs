@@ -76,7 +76,7 @@ pub fn export(args: &Args, show: Show) -> Result<(), Failure> {
     let (plan, checkpoint) = checkpoint(args)?;
     let plan = TypedPlan::new(&plan, registries().runs())?;
     // The shapes of a network's layers follow from its samples.
-    let dataset = plan.dataset.load(&args.place.0.data_folders(), &model::settings(&plan))?;
+    let dataset = plan.dataset()?.load(&args.place.0.data_folders(), &model::settings(&plan))?;
     let graph = model::graph(&plan, &dataset)?;
     let workers = &checkpoint.parts[..plan.workers.min(checkpoint.parts.len())];
     let servers = &checkpoint.parts[workers.len()..];

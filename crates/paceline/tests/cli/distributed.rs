@@ -16,6 +16,8 @@ fn processes_over_tcp_give_the_parameters_of_threads_bit_for_bit() {
                 "ring-reduce",
                 "tree",
                 "halving-doubling",
+                "direct",
+                "hierarchical",
                 "ps --servers 1",
                 "ps --servers 2",
                 "ps --servers 3",
@@ -24,7 +26,7 @@ fn processes_over_tcp_give_the_parameters_of_threads_bit_for_bit() {
                     "train --quiet --model {model} --workers {workers} --strategy {strategy} --steps 6 --batch 24 --bucket 64KiB"
                 );
                 let threads = result(&format!("{words} --transport inproc"));
-                let processes = result(&words);
+                let processes = result(&format!("{words} --transport tcp"));
                 assert_eq!(threads["params_sha256"], processes["params_sha256"], "{words}");
                 let ranks = processes["ranks"].as_array().unwrap();
                 let workers: Vec<_> = ranks.iter().filter(|r| r["role"] == "worker").collect();
@@ -37,7 +39,8 @@ fn processes_over_tcp_give_the_parameters_of_threads_bit_for_bit() {
 
 /// Whether processes and threads end with the same model, and what each said.
 fn same_model(words: &str) -> Value {
-    let (threads, processes) = (result(&format!("{words} --transport inproc")), result(words));
+    let over = |transport: &str| result(&format!("{words} --transport {transport}"));
+    let (threads, processes) = (over("inproc"), over("tcp"));
     assert_eq!(threads["params_sha256"], processes["params_sha256"], "{words}");
     assert_eq!(threads["final_accuracy"], processes["final_accuracy"], "{words}");
     processes
@@ -46,7 +49,7 @@ fn same_model(words: &str) -> Value {
 #[test]
 fn what_is_averaged_and_how_it_is_encoded_gives_the_same_over_tcp_as_between_threads() {
     let train = "train --quiet --workers 3 --steps 6 --batch 24 --bucket 64KiB";
-    for strategy in ["ring-allreduce", "ring-reduce", "tree", "halving-doubling", "ps --servers 2"] {
+    for strategy in ["ring-allreduce", "tree", "halving-doubling", "direct", "ps --servers 2"] {
         same_model(&format!("{train} --strategy {strategy} --averages weights"));
         for codec in ["fp16", "int8", "2bit,threshold=0.001", "topk", "sign", "powersgd"] {
             if !(strategy.starts_with("ps") && codec == "powersgd") {
@@ -195,7 +198,7 @@ fn impossible_plans_are_refused_with_what_would_be_valid() {
         ("--workers 4 --strategy stepwise --variant naive --debias push-sum", "as good as zero"),
         ("--workers 2 --servers 1 --strategy ps --sync switch --straggler-policy greedy", "at least 3"),
         ("--compression fp16", "sends nothing"),
-        ("--workers 2 --servers 1", "ring-allreduce has no servers"),
+        ("--workers 2 --servers 1", "auto has no servers"),
         ("--workers 2 --strategy ps", "needs at least 1 server"),
         ("--workers 2 --sync asp", "valid: bsp"),
         ("--workers 2 --sync ssp", "valid: bsp"),

@@ -20,6 +20,7 @@ fn machines_that_join_give_the_parameters_of_one_machine_bit_for_bit() {
         (2, "--workers 3 --servers 2 --strategy ps"),
         (2, "--workers 2 --servers 1 --strategy ps --placement dedicated"),
         (3, "--workers 3 --strategy tree"),
+        (2, "--workers 4 --transport shm --strategy ring-allreduce"),
     ] {
         let words = format!("{words} --steps 6 --batch 24 --bucket 64KiB");
         let alone = result(&format!("train --quiet {}", words.replace("--placement dedicated", "")));
@@ -124,8 +125,7 @@ fn a_key_file_must_be_private_and_hold_a_key() {
 #[test]
 fn plans_that_cannot_leave_one_machine_are_refused_before_anything_starts() {
     for (words, reason) in [
-        ("--hosts 2 --workers 2 --transport uds", "valid with --listen: tcp"),
-        ("--hosts 2 --workers 2 --transport shm", "valid with --listen: tcp"),
+        ("--hosts 2 --workers 2 --transport uds", "valid with --listen: tcp, shm"),
         ("--hosts 2 --workers 2 --transport inproc", "valid with --listen: tcp"),
         ("--hosts 2 --workers 2 --network 1gbit,1ms", "--listen has real ones"),
         ("--hosts 1 --workers 2", "at least 2 hosts"),

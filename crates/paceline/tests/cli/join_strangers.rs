@@ -305,7 +305,7 @@ fn listens(pid: u32) -> Vec<String> {
 
 #[test]
 fn nobody_listens_beyond_loopback_unless_told_to() {
-    let alone = Process::start(&[], &format!("train --json --workers 2 {ENDLESS}"), &[]);
+    let alone = Process::start(&[], &format!("train --json --workers 2 --transport tcp {ENDLESS}"), &[]);
     alone.trains_on();
     assert_eq!(listens(alone.id()), [""; 0], "the launcher has no port of its own");
     let listening = Listening::start(&[], HERE, &format!("--hosts 2 --workers 2 {ENDLESS}"));

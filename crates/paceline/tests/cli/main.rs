@@ -31,6 +31,8 @@ mod resume;
 #[path = "../../../paceline-wire/tests/conformance/rpc.rs"]
 mod rpc;
 mod runs;
+mod script_studies;
+mod scripts;
 mod serve;
 mod simulate;
 mod special_files;
@@ -45,4 +47,5 @@ mod train;
 mod transfer;
 mod transports;
 mod weights;
+mod wheel;
 mod workloads;

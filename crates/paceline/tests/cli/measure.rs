@@ -48,6 +48,34 @@ fn bench_compute_prints_the_fields_of_the_contract() {
 }
 
 #[test]
+fn bench_allreduce_explains_where_its_time_goes() {
+    let words = "bench allreduce --workers 2 --sizes 4KiB,1MiB --seconds 0.05 --explain";
+    for (transport, copies, checksums) in [("tcp", 2.0, 2.0), ("shm", 0.0, 0.0), ("inproc", 1.0, 0.0)] {
+        let told = json(&format!("{words} --transport {transport} --json"));
+        assert_eq!((&told["strategy"], &told["workers"]), (&"auto".into(), &2.into()));
+        let rows = told["results"].as_array().unwrap();
+        assert_eq!(
+            rows.iter().map(|row| row["bytes"].as_u64().unwrap()).collect::<Vec<_>>(),
+            [4096, 1 << 20]
+        );
+        for row in rows {
+            let figure = |name: &str| row[name].as_f64().unwrap_or_else(|| panic!("{name}: {row}"));
+            // Of two workers each receives one half to add it and the other one to take it in.
+            assert_eq!(figure("moved_bytes"), figure("bytes"), "{row}");
+            assert!(figure("summing_s") > 0.0 && figure("taking_in_s") > 0.0, "{row}");
+            for rate in ["copy_bytes_per_s", "add_bytes_per_s", "checksum_bytes_per_s"] {
+                assert!(figure(rate) > 0.0, "{rate}: {row}");
+            }
+            assert_eq!(figure("copying_s") > 0.0, copies > 0.0, "{transport}: {row}");
+            assert_eq!(figure("checksums_s") > 0.0, checksums > 0.0, "{transport}: {row}");
+        }
+        let text = paceline(&format!("{words} --transport {transport}")).stdout;
+        let says = format!("({copies} copies and {checksums} checksums of each byte, both ends together)");
+        assert!(text.contains(&says) && text.contains("measured: ") && text.contains("computed: "), "{text}");
+    }
+}
+
+#[test]
 fn bench_overhead_compares_pairs_by_throughput_and_cpu_time() {
     let measured = json("bench overhead --pairs 2 --steps 20 --data digits --json --quiet");
     for field in ["loss_fraction", "loss_fraction_upper95", "cpu_fraction", "cpu_fraction_upper95"] {

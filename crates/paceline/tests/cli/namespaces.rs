@@ -165,10 +165,12 @@ impl Run {
 
 const RING: &str = "--workers 3 --strategy ring-allreduce";
 const PS: &str = "--workers 3 --servers 2 --strategy ps";
+/// Shared memory within a machine, TCP between them.
+const MIXED: &str = "--workers 5 --transport shm --strategy ring-allreduce";
 
 #[test]
 fn machines_of_their_own_give_the_parameters_of_one_machine_bit_for_bit() {
-    for (hosts, words) in [(2, RING), (2, PS), (3, RING), (3, PS)] {
+    for (hosts, words) in [(2, RING), (2, PS), (2, MIXED), (3, RING), (3, PS)] {
         let Some(machines) = Machines::new(hosts) else { return };
         let before = lying_about();
         let words = format!("{words} --steps 6 --batch 24 --bucket 64KiB");
@@ -202,7 +204,9 @@ fn machines_of_their_own_give_the_parameters_of_one_machine_bit_for_bit() {
 
 #[test]
 fn a_joiner_that_is_killed_is_named_everywhere() {
-    for (hosts, words, ranks) in [(2, RING, "worker 2"), (3, PS, "worker 1, server 4")] {
+    for (hosts, words, ranks) in
+        [(2, RING, "worker 2"), (2, MIXED, "worker 3, worker 4"), (3, PS, "worker 1, server 4")]
+    {
         let Some(machines) = Machines::new(hosts) else { return };
         let run = Run::start(&machines, &format!("{words} {ENDLESS}"));
         run.listening.launcher.trains_on();

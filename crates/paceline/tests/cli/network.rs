@@ -19,6 +19,7 @@ fn an_emulated_network_changes_no_number() {
         ("tcp", "--workers 2 --servers 2 --strategy ps --placement dedicated"),
         ("inproc", "--workers 3 --servers 1 --strategy ps --placement colocated"),
         ("shm", "--workers 3 --strategy stepwise"),
+        ("shm", "--workers 4 --strategy direct --hosts 2"),
     ] {
         let train =
             format!("train --quiet --steps 4 --batch 16 --transport {transport} --bucket 64KiB {words}");
@@ -88,5 +89,32 @@ fn networks_and_hosts_that_cannot_be_are_refused_with_the_reason() {
         let ran = paceline(words);
         assert_eq!((ran.code, ran.stdout.as_str()), (code, ""), "{words}: {}", ran.stderr);
         assert!(ran.stderr.contains(reason), "{words}: {}", ran.stderr);
+    }
+}
+
+#[test]
+fn the_choice_of_paths_is_the_same_in_virtual_time_and_is_shown_and_explained() {
+    for (words, averaging) in [
+        ("--transport shm", "auto: direct"),
+        ("--transport tcp", "auto: halving-doubling below 64 KiB, else ring-allreduce"),
+        ("--network 10gbit,20us", "auto: halving-doubling below 64 KiB, else ring-allreduce"),
+        ("--network 10gbit,20us --hosts 2", "auto: hierarchical"),
+    ] {
+        let store = tempfile::tempdir().unwrap();
+        let here = |words: &str| {
+            let ran = paceline(&format!("{words} --store {}", store.path().display()));
+            assert_eq!(ran.code, 0, "{words}: {}", ran.stderr);
+            ran
+        };
+        let flags = format!("--quiet --strategy auto --workers 4 --steps 3 --trace {words}");
+        let made = [here(&format!("train {flags}")), here(&format!("simulate --learn {flags}"))];
+        assert_eq!(made[0].result()["params_sha256"], made[1].result()["params_sha256"], "{words}");
+        for ran in made {
+            let run = ran.result()["run"].as_str().unwrap().to_owned();
+            let shown = here(&format!("show {run}")).stdout;
+            assert!(shown.contains(&format!("{averaging} (bsp), 4 workers")), "{words}: {shown}");
+            let explained = here(&format!("explain {run}")).stdout;
+            assert!(explained.contains(&format!("averaged along {averaging}\n")), "{words}: {explained}");
+        }
     }
 }

@@ -154,3 +154,44 @@ fn a_prior_that_cannot_be_is_named_with_its_line() {
         assert!([3, 5].contains(&ran.code) && ran.stderr.contains(says), "{says}: {}", ran.stderr);
     }
 }
+
+#[test]
+fn what_a_study_needs_is_measured_once_and_predictions_rest_on_it() {
+    let place = Place::new("grid", "");
+    let file = place.0.path().join("s.toml");
+    let text = fs::read_to_string(&file).unwrap().replace("\"digits\"", "\"series\"\nmodel = \"gru\"");
+    fs::write(&file, text).unwrap();
+    let calibrate = |words: &str| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_paceline"));
+        let ran = run(command.args(format!("calibrate {words}").split(' ')).current_dir(place.0.path()));
+        assert_eq!(ran.code, 0, "{words}: {}", ran.stderr);
+        ran
+    };
+    calibrate("--quick --out here.toml --quiet");
+    let before = place.run("predict s.toml --time-only --calibration here.toml");
+    let command = "`paceline calibrate --study s.toml --out here.toml`";
+    assert!(before.stderr.contains("here.toml lacks 2 passes of this study"), "{}", before.stderr);
+    assert!(before.stderr.contains(command), "{}", before.stderr);
+    assert!(before.stdout.contains("not calibrated: passes of gru on 1×32×3"), "{}", before.stdout);
+
+    let planned = calibrate("--study s.toml --out here.toml --dry-run").result();
+    assert_eq!((&planned["known"], planned["missing"].as_array().unwrap().len()), (&0.into(), 2));
+    let first = calibrate("--study s.toml --out here.toml --quick").result();
+    assert_eq!(first["added"][1]["model"], "gru");
+    assert_eq!(first["added"][1]["batch"], 16);
+    assert!(number(&first, "/added/1/pass_s") > 0.0 && number(&first, "/added/1/seconds") > 0.0);
+    let again = calibrate("--study s.toml --out here.toml");
+    assert_eq!((&again.result()["known"], &again.result()["added"]), (&2.into(), &Value::Array(Vec::new())));
+    assert!(again.stderr.contains("all were measured before"), "{}", again.stderr);
+
+    let after = place.run("predict s.toml --time-only --calibration here.toml");
+    assert!(!after.stderr.contains("lacks") && !after.stdout.contains("not calibrated"), "{}", after.stdout);
+    // The same by `predict` itself, for one batch more.
+    let more = fs::read_to_string(&file).unwrap().replace("[8, 16]", "[8, 16, 24]");
+    fs::write(&file, more).unwrap();
+    let ran = place.run("predict s.toml --time-only --calibration here.toml --calibrate");
+    assert!(ran.stderr.contains("2 measured before, 1 to measure"), "{}", ran.stderr);
+    assert!(ran.code == 0 && !ran.stdout.contains("not calibrated"), "{}", ran.stdout);
+    let without = place.run("predict s.toml --calibrate");
+    assert!(without.code == 3 && without.stderr.contains("--calibrate"), "{}", without.stderr);
+}

@@ -127,7 +127,8 @@ fn links_count_what_ranks_exchange_and_tcp_has_the_kernels_view() {
 #[test]
 fn ranks_of_machines_that_join_are_in_the_record_like_any_other() {
     let store = tempfile::tempdir().unwrap();
-    let words = format!("--hosts 2 --workers 2 --epochs 2 --store {}", store.path().display());
+    let words =
+        format!("--hosts 2 --workers 2 --transport tcp --epochs 2 --store {}", store.path().display());
     let listening = Listening::start(&[], "127.0.0.1:0", &words);
     let joiner = listening.join(&[], "");
     let result = listening.launcher.result();
@@ -387,7 +388,8 @@ fn sampled_cpu_memory_and_network_agree_with_what_the_kernel_says_from_outside()
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/python/independent.py");
     // Messages of hundreds of kilobytes: the headers of TCP and IP are small beside them. Both of the processes do
     // a known amount of work, and counters are compared at its end, however long it took.
-    let words = "train --quiet --data synthetic --model mlp --workers 2 --steps 300 --eval-every 100000 --sample-hz 20";
+    let words = "train --quiet --data synthetic --model mlp --workers 2 --steps 300 --eval-every 100000 --sample-hz 20 \
+                 --transport tcp";
     let seen = run(Command::new("unshare")
         .args(["--net", "python3", script, env!("CARGO_BIN_EXE_paceline")])
         .args(words.split(' '))

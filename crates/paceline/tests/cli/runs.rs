@@ -117,7 +117,7 @@ fn lists_are_filtered_ordered_and_cut_and_fit_a_terminal() {
         ("--model mlp", &[0, 2]),
         ("--model mlp --model softmax --data digits", &[0, 1, 2]),
         ("--data mnist", &[]),
-        ("--strategy ring-allreduce", &[2]),
+        ("--strategy auto", &[2]),
         ("--state ok", &[0, 1, 2]),
         ("--state failed", &[]),
         ("--where workers>=2", &[2]),
@@ -345,11 +345,12 @@ fn runs_and_studies_are_shown_beside_each_other() {
 fn installed(python: &Path, folder: &Path) -> PathBuf {
     let (source, target) = (folder.join("python"), folder.join("installed"));
     let own = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../python"));
-    fs::create_dir_all(source.join("paceline")).unwrap();
-    for file in
-        ["pyproject.toml", "README.md", "paceline/__init__.py", "paceline/store.py", "paceline/py.typed"]
-    {
-        fs::copy(own.join(file), source.join(file)).unwrap();
+    for part in ["", "paceline", "paceline/torch"] {
+        fs::create_dir_all(source.join(part)).unwrap();
+        let files = fs::read_dir(own.join(part)).unwrap().map(|entry| entry.unwrap().path());
+        for file in files.filter(|path| path.is_file()) {
+            fs::copy(&file, source.join(part).join(file.file_name().unwrap())).unwrap();
+        }
     }
     let quietly =
         ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps"];

@@ -126,6 +126,46 @@ fn time_alone_needs_no_gradients_and_a_thousand_workers_no_time() {
 }
 
 #[test]
+fn virtual_time_has_more_workers_than_processes_or_samples() {
+    let words =
+        "--data digits --model mlp --strategy tree --workers 5000 --batch 4 --steps 2 --network 10gbit";
+    // 1,438 samples: where nothing is learned, every step has its whole batches.
+    let simulated = result(&format!("simulate --quiet {words}"));
+    assert_eq!((&simulated["steps"], &simulated["samples"]), (&2.into(), &40_000.into()));
+    assert_eq!(simulated["ranks"].as_array().unwrap().len(), 5000);
+    assert_eq!(result(&format!("simulate --quiet --dry-run --json {words}"))["steps"], 2);
+    let learned = paceline(&format!("simulate --learn {words}"));
+    assert!(learned.stderr.contains("the training split has only 1438 samples"), "{}", learned.stderr);
+    let real = paceline(&format!("train {words}"));
+    assert!(real.stderr.contains("--workers 5000: at most 4096 processes in all"), "{}", real.stderr);
+    assert!(real.stderr.contains("`paceline simulate`"), "{}", real.stderr);
+}
+
+#[test]
+fn what_goes_event_by_event_says_so_before_and_how_long_it_takes() {
+    let told = |words: &str| {
+        let ran =
+            paceline(&format!("simulate --data synthetic --workers 4 --steps 8 --network 10gbit {words}"));
+        assert_eq!(ran.code, 0, "{}", ran.stderr);
+        let lines: Vec<String> = ran.stderr.lines().map(str::to_owned).collect();
+        let at = |what: &str| lines.iter().position(|line| line.starts_with(what));
+        let said = at("event by event, because ");
+        assert!(said.is_none_or(|said| Some(said) < at("in virtual time:")), "{}", ran.stderr);
+        said.map(|said| lines[said].clone()).unwrap_or_default()
+    };
+    assert_eq!(told("--strategy ring-allreduce"), "");
+    let slowed = told("--strategy ring-allreduce --straggler rank=1,factor=3");
+    assert!(
+        slowed.contains("workers are slowed down on purpose") && slowed.contains("less than 2 s"),
+        "{slowed}"
+    );
+    let traced = told("--strategy ring-allreduce --trace 5");
+    assert!(traced.contains("single messages are to be recorded: about "), "{traced}");
+    assert!(told("--strategy ps --servers 1").contains("gradients are not summed along a path"));
+    assert_eq!(told("--strategy ps --servers 1 --quiet"), "");
+}
+
+#[test]
 fn a_cluster_has_links_cores_speeds_and_prices() {
     let cluster = |name: &str, cores: usize, speed: f64, bandwidth: &str| {
         let host = "[[host]]\nname = \"box\"\nlatency = \"50us\"\nprice-per-hour = 3.6\n";
@@ -236,7 +276,9 @@ fn a_machine_is_measured_and_its_file_used() {
     let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("here.toml");
     let out = out.to_str().unwrap();
     let measured = result(&format!("calibrate --quick --quiet --out {out}"));
-    let transports = paceline_wire::TRANSPORTS.len();
+    // Those that lend are measured both ways.
+    let ways = |kind: &paceline_wire::TransportKind| 1 + usize::from(kind.lends);
+    let transports: usize = paceline_wire::TRANSPORTS.iter().map(ways).sum();
     assert_eq!((&measured["type"], &measured["transports"]), (&"calibration".into(), &transports.into()));
     let text = std::fs::read_to_string(out).unwrap();
     for part in ["[[pass]]", "[[work]]", "[[transport]]", "[[sharing]]", "startup-s = ["] {

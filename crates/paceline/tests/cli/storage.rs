@@ -164,7 +164,12 @@ fn a_file_size_limit_is_told_as_one() {
     for (blocks, words, result) in [
         (8, "train --quiet --steps 5", false),
         (8, "train --quiet --steps 5 --workers 2", false),
-        (700, "train --quiet --steps 5 --model lenet --workers 2 --checkpoint-every 2", false),
+        // Shared memory is a file, too.
+        (
+            700,
+            "train --quiet --steps 5 --model lenet --workers 2 --checkpoint-every 2 --transport tcp",
+            false,
+        ),
         (300, "train --quiet --epochs 20 --batch 8", true),
     ] {
         let ran = limited(blocks, &format!("{words} --store {place}"));

@@ -220,7 +220,7 @@ fn nor_do_they_over_grpc() {
 
 /// Lets strangers knock at a run, which must come to the same as undisturbed.
 fn disturb(transport: &str, words: &str) {
-    let undisturbed = paceline(&format!("train --quiet {words}")).result();
+    let undisturbed = paceline(&format!("train --quiet {words} --transport {transport}")).result();
     let run = Running::start(&format!("{words} --transport {transport}"));
     let ranks = run.ranks();
     let mut expected = Vec::new();

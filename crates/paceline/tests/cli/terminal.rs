@@ -135,7 +135,7 @@ fn tables_and_the_rows_of_studies_fit_80_columns() {
 
 #[test]
 fn verbose_tells_the_plan_the_paths_the_addresses_and_when() {
-    let ran = paceline("train -v --workers 2 --steps 3");
+    let ran = paceline("train -v --workers 2 --steps 3 --transport tcp");
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     for said in [
         " s] run r",

@@ -90,12 +90,12 @@ fn back(setup: &Setup) -> Option<Coder> {
 
 /// Kinds of messages: a part of a gradient, a part of the parameters (asked for, or fresh by itself), a
 /// worker's and a server's last words, and shard 0's word that a worker may go on.
-const PUSH: u16 = 0;
-const PULL: u16 = 1;
-const FRESH: u16 = 2;
-const BYE: u16 = 3;
-const FAREWELL: u16 = 4;
-const GO: u16 = 5;
+const PUSH: u32 = 0;
+const PULL: u32 = 1;
+const FRESH: u32 = 2;
+const BYE: u32 = 3;
+const FAREWELL: u32 = 4;
+const GO: u32 = 5;
 
 /// "No more work" in place of a unit.
 const NONE: u64 = u64::MAX;

@@ -126,7 +126,7 @@ impl Server {
         self.setup.sync.is_bsp() && back(&self.setup).is_none()
     }
 
-    fn tag(&self, step: u64, part: usize, phase: u16) -> Tag {
+    fn tag(&self, step: u64, part: usize, phase: u32) -> Tag {
         let bucket = self.parts[part].0 as u32;
         Tag { generation: self.setup.generation, step: step as u32, bucket, phase }
     }

@@ -70,7 +70,7 @@ impl Worker {
         }
     }
 
-    fn tag(&self, bucket: usize, phase: u16) -> Tag {
+    fn tag(&self, bucket: usize, phase: u32) -> Tag {
         Tag { generation: self.setup.generation, step: self.step as u32, bucket: bucket as u32, phase }
     }
 
@@ -211,9 +211,17 @@ impl Participant for Worker {
             }
             Input::Lost(rank) => return self.finish(Outcome::Lost(rank), out),
             Input::Load(load) => self.load = load,
+            Input::RunOut => {
+                self.next = (NONE, false);
+                self.begin(out);
+            }
             Input::StopAt(_) | Input::Leave => {}
         }
         self.end_step(out);
+    }
+
+    fn goes_alone(&self) -> bool {
+        !self.together && self.leaving.is_none()
     }
 
     fn scratch(&self) -> Vec<usize> {

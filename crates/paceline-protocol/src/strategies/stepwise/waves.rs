@@ -9,9 +9,9 @@ use crate::step_driver::StepProtocol;
 use crate::vocabulary::{Action, Actions, Buf, GradientScale, MessageHead, MsgId, OpId, Rank, Region, Tag};
 
 /// Kinds of messages: a running sum, a full average, and "your sums of that step were taken".
-const SUM: u16 = 0;
-const MEAN: u16 = 1;
-const TAKEN: u16 = 2;
+const SUM: u32 = 0;
+const MEAN: u32 = 1;
+const TAKEN: u32 = 2;
 
 /// Steps whose sums the next worker may leave untaken: nothing else keeps a start worker from running away
 /// from those behind it and filling their memory.
@@ -34,8 +34,8 @@ pub(super) struct Waves {
     codes: Buf,
     scratch: Vec<usize>,
     /// Bodies that have come, by wave, step and kind.
-    held: HashMap<(usize, u32, u16), MsgId>,
-    sends: HashMap<OpId, (usize, u16)>,
+    held: HashMap<(usize, u32, u32), MsgId>,
+    sends: HashMap<OpId, (usize, u32)>,
     /// Waves whose own part in this step is not over.
     open: usize,
     /// Steps whose sums the next worker has not taken yet.
@@ -153,7 +153,7 @@ impl Waves {
         prefix_weight(&self.weights[chunk], start, position)
     }
 
-    fn send(&mut self, i: usize, kind: u16, src: Region, out: &mut Actions) {
+    fn send(&mut self, i: usize, kind: u32, src: Region, out: &mut Actions) {
         let body = self.coder.map_or(src, |coder| {
             let dst = Region { buf: self.codes, offset: self.waves[i].code, len: coder.words(src.len) };
             out.push(Action::Encode { coder, dst, src, feedback: false });

@@ -20,7 +20,7 @@ pub struct Args {
         value_delimiter = ',',
         value_name = "BYTES,…",
         default_value = "64,4KiB,64KiB,1MiB,16MiB",
-        value_parser = super::length
+        value_parser = paceline_bench::message_length
     )]
     sizes: Vec<usize>,
     /// Pairs of processes that exchange messages at the same time

@@ -35,7 +35,7 @@ pub struct Args {
     )]
     servers: Vec<u32>,
     /// Bytes of the model, multiples of 4 [default: the size of --model]
-    #[arg(long, value_delimiter = ',', value_name = "BYTES,…", value_parser = super::length)]
+    #[arg(long, value_delimiter = ',', value_name = "BYTES,…", value_parser = paceline_bench::message_length)]
     sizes: Vec<usize>,
     /// The model: its size, if --sizes names none, and its tensors, which are the skewed sizes
     #[arg(long, default_value = "lenet", value_parser = models())]

@@ -28,7 +28,7 @@ pub struct Common {
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
     /// Seconds per repeat, roughly; at least one round of sizes is always measured
-    #[arg(long, default_value_t = 0.4, value_parser = super::seconds)]
+    #[arg(long, default_value_t = 0.4, value_parser = paceline_bench::measuring_seconds)]
     seconds: f64,
     /// Seed of the order of points and of random sizes
     #[arg(long, default_value_t = 1)]

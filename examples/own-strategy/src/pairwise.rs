@@ -1,15 +1,18 @@
-//! Direct all-reduce: everybody sends each chunk straight to its owner, and each owner sends the sum straight back.
+//! Pairwise all-reduce: everybody sends each chunk straight to its owner, and each owner sends the sum straight back.
 //!
 //! As many bytes as round the ring, and each number travels two hops instead of 2(p − 1); but every worker talks with
 //! every other.
 
-use paceline::protocol::{COLLECTIVE, CollectivePath, Move, Piece, Rank, Schedule, Strategy, collective};
+use paceline::protocol::{
+    COLLECTIVE, CollectiveCall, CollectivePath, Move, Piece, Rank, Schedule, Strategy, collective,
+};
 
-pub static DIRECT: Strategy = Strategy {
-    name: "direct",
-    about: "each chunk straight to its owner, the sums straight back: two hops",
+pub static PAIRWISE: Strategy = Strategy {
+    name: "pairwise",
+    about: "each chunk to its owner and back, round by round",
     detail: "The buffer is cut into p chunks, chunk r being worker r's. Everybody sends its part of chunk r to \
-             worker r, which adds up what comes and sends the sum to everybody.",
+             worker r, which adds up what comes and sends the sum to everybody; in each round everybody sends one \
+             message and waits for one. Paceline's own direct does not wait in between.",
     cost: "2(p−1)α + 2·(p−1)/p·n/B",
     good: "Few workers that all reach each other.",
     bad: "Many workers: p(p − 1) links.",
@@ -22,21 +25,24 @@ pub static DIRECT: Strategy = Strategy {
 const PATH: CollectivePath = CollectivePath { reduce, gather };
 
 /// In the end everybody has every chunk's sum.
-fn reduce(rank: Rank, p: usize) -> Schedule {
+fn reduce(rank: Rank, call: &CollectiveCall<'_>) -> Schedule {
+    let p = call.positions();
     // In round k everybody sends to the k-th worker after it, and hears from the k-th before it.
     let scatter = (1..p).map(|k| {
         let (to, from) = peers(rank, p, k);
-        Move { round: k as u16, send: Piece::add(to, to, 1), receive: Piece::add(from, rank, 1) }
+        Move { round: k as u32, send: Piece::add(to, to, 1), receive: Piece::add(from, rank, 1) }
     });
-    let spread = gather(rank, p).moves.into_iter().map(|each| Move { round: each.round + p as u16, ..each });
+    let spread =
+        gather(rank, call).moves.into_iter().map(|each| Move { round: each.round + p as u32, ..each });
     Schedule { chunks: p, piece: 1, moves: scatter.chain(spread).collect() }
 }
 
 /// Everybody has one chunk; in the end everybody has all.
-fn gather(rank: Rank, p: usize) -> Schedule {
+fn gather(rank: Rank, call: &CollectiveCall<'_>) -> Schedule {
+    let p = call.positions();
     let moves = (1..p).map(|k| {
         let (to, from) = peers(rank, p, k);
-        Move { round: k as u16, send: Piece::replace(to, rank, 1), receive: Piece::replace(from, from, 1) }
+        Move { round: k as u32, send: Piece::replace(to, rank, 1), receive: Piece::replace(from, from, 1) }
     });
     Schedule { chunks: p, piece: 1, moves: moves.collect() }
 }
