@@ -32,9 +32,10 @@ const TAIL: usize = 20;
 const LINE: usize = 2000;
 /// Time that the watching thread has to find out why the script is gone.
 const VERDICT: Duration = Duration::from_secs(3);
-/// Time in which a script's last words are waited for once it has ended: its output, and its connection.
-const LAST_WORDS: Duration = Duration::from_millis(500);
-
+/// Time in which the last output of a script that has ended is waited for.
+const LAST_OUTPUT: Duration = Duration::from_millis(500);
+/// Time in which the rank is given to read the last messages of a script that has ended: they tell where it was.
+const LAST_MESSAGES: Duration = Duration::from_secs(3);
 /// Time that a script has to end by itself once it may.
 const END: Duration = Duration::from_secs(2);
 
@@ -359,11 +360,12 @@ fn watch(mut child: Child, pidfd: &OwnedFd, shared: &Shared, silent: &Receiver<(
     let status = child.wait();
     lock(&SCRIPTS).retain(|other| *other != group);
     // What it wrote last; somebody who left its group may hold the pipes open.
-    let _ = silent.recv_timeout(LAST_WORDS);
-    // What it said last tells where it was; whoever takes that in may be busy with its peers.
+    let _ = silent.recv_timeout(LAST_OUTPUT);
+    // During an exchange the rank is busy with its peers, and the script has nothing to say.
     let state = lock(&shared.state);
     let unheard = |state: &mut State| !state.heard_out && !state.released && state.failure.is_none();
-    let waited = shared.changed.wait_timeout_while(state, LAST_WORDS, unheard);
+    let patience = if state.place == ScriptPlace::Exchange { LAST_OUTPUT } else { LAST_MESSAGES };
+    let waited = shared.changed.wait_timeout_while(state, patience, unheard);
     let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
     let failure = (!state.released && state.failure.is_none()).then(|| died(&state, status.as_ref().ok()));
     drop(state);

@@ -32,6 +32,12 @@ def note(pid):
 note(os.getpid())
 rank = int(os.environ["PACELINE_RANK"])
 bad = args.misbehave if rank == args.who else ""
+if bad in ("never", "version"):
+    # The run ends at once: the test wants to see every script's process gone, so all of them must have begun.
+    deadline = time.monotonic() + 60
+    while len(open(args.pids).readlines()) < int(os.environ["PACELINE_WORKERS"]):
+        assert time.monotonic() < deadline, "the other scripts did not begin"
+        time.sleep(0.01)
 if bad == "version":
     attach.PROTOCOL = 7
 if bad == "other-model":
