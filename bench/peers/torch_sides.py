@@ -30,6 +30,7 @@ parser.add_argument("--threads", type=int, help="of each worker; else PyTorch's 
 parser.add_argument("--channels-last", action="store_true")
 parser.add_argument("--bucket-mb", type=float, default=25.0)
 parser.add_argument("--bucket-view", action="store_true")
+parser.add_argument("--keep-memory", action="store_true", help="of DDP, or apart: malloc as Paceline sets it for scripts")
 parser.add_argument("--keep", help="writes the final parameters to FILE.RANK, as f32")
 words = parser.parse_args()
 
@@ -123,6 +124,8 @@ def start_workers():
     environment["GLOO_SOCKET_IFNAME"] = "lo"
     if words.threads:
         environment["OMP_NUM_THREADS"] = str(words.threads)
+    if words.keep_memory:
+        environment.update(MALLOC_TRIM_THRESHOLD_=str(16 << 30), MALLOC_MMAP_THRESHOLD_=str(32 << 20))
     workers = [
         subprocess.Popen([sys.executable, *sys.argv], env=dict(environment, RANK=str(rank)))
         for rank in range(words.workers)

@@ -35,6 +35,20 @@ const WAIT: Duration = Duration::from_millis(100);
 /// Most numbers of a model: 8 GiB.
 const LARGEST: usize = 2 << 30;
 
+/// Settings of glibc's allocator: memory that a script frees stays with it. Otherwise each step of a network on CPUs
+/// gives its activations back to the system and has them cleared page by page again. (glibc takes no larger second value
+/// in some versions.)
+const KEPT_MEMORY: [(&str, &str); 2] =
+    [("MALLOC_TRIM_THRESHOLD_", "17179869184"), ("MALLOC_MMAP_THRESHOLD_", "33554432")];
+/// Variables by which a user has made a choice of allocator already.
+const ALLOCATOR_CHOICES: [&str; 5] = [
+    "MALLOC_TRIM_THRESHOLD_",
+    "MALLOC_MMAP_THRESHOLD_",
+    "MALLOC_TOP_PAD_",
+    "GLIBC_TUNABLES",
+    "LD_PRELOAD",
+];
+
 /// What the scripts of a plan hand over and take back.
 pub fn script_exchange(plan: &TypedPlan<'_>) -> (Gives, Takes) {
     let apply_server = plan.script.as_ref().is_some_and(|script| script.apply == "server");
@@ -681,11 +695,15 @@ fn command(plan: &Plan, script: &Script, rank: Rank, request: &ScriptRequest<'_>
         ("OMP_NUM_THREADS", threads.clone()),
         ("MKL_NUM_THREADS", threads),
     ];
+    let set = |name: &str| std::env::var_os(name).is_some();
+    let chosen = ALLOCATOR_CHOICES.iter().any(|name| set(name));
+    let allocator = KEPT_MEMORY.iter().filter(|_| !chosen).map(|(name, value)| (*name, (*value).to_owned()));
+    let environment = environment.into_iter().chain(allocator);
     ScriptCommand {
         python: script.python.clone(),
         file: script.file.clone(),
         args: script.args.clone(),
-        environment: environment.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+        environment: environment.map(|(name, value)| (name.to_owned(), value)).collect(),
         packages: request.packages.clone(),
     }
 }

@@ -196,6 +196,21 @@ fn killing_a_rank_a_script_or_the_launcher_leaves_no_process_behind() {
 }
 
 #[test]
+fn scripts_keep_the_memory_that_they_free_unless_the_user_chose_an_allocator() {
+    if !has_python() {
+        return;
+    }
+    for (chosen, told) in [(None, "17179869184"), (Some(("MALLOC_TOP_PAD_", "0")), "None")] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_paceline"));
+        command.args(["train", "--no-record", "--script"]).arg(script()).envs(chosen);
+        let ran = run(command.args(["--", "--steps", "2", "--environment", "MALLOC_TRIM_THRESHOLD_"]));
+        assert_eq!(ran.code, 0, "{}", ran.stderr);
+        let told = format!("MALLOC_TRIM_THRESHOLD_ is {told}");
+        assert!(ran.stderr.contains(&told), "{told}: {}", ran.stderr);
+    }
+}
+
+#[test]
 fn a_script_that_has_no_more_work_ends_the_run_for_all() {
     if !has_python() {
         return;

@@ -19,6 +19,7 @@ parser.add_argument("--pids", help="a file that gets a line for each process")
 parser.add_argument("--misbehave", default="")
 parser.add_argument("--at", type=int, default=3, help="the step at which it does")
 parser.add_argument("--who", type=int, default=1, help="the rank that does")
+parser.add_argument("--environment", help="a variable whose value is printed")
 parser.add_argument("--report-every", type=int, default=0)
 args = parser.parse_args()
 
@@ -30,6 +31,8 @@ def note(pid):
 
 
 note(os.getpid())
+if args.environment:
+    print(f"{args.environment} is {os.environ.get(args.environment)}")
 rank = int(os.environ["PACELINE_RANK"])
 bad = args.misbehave if rank == args.who else ""
 if bad in ("never", "version"):
