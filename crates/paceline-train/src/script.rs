@@ -41,13 +41,8 @@ const LARGEST: usize = 2 << 30;
 const KEPT_MEMORY: [(&str, &str); 2] =
     [("MALLOC_TRIM_THRESHOLD_", "17179869184"), ("MALLOC_MMAP_THRESHOLD_", "33554432")];
 /// Variables by which a user has made a choice of allocator already.
-const ALLOCATOR_CHOICES: [&str; 5] = [
-    "MALLOC_TRIM_THRESHOLD_",
-    "MALLOC_MMAP_THRESHOLD_",
-    "MALLOC_TOP_PAD_",
-    "GLIBC_TUNABLES",
-    "LD_PRELOAD",
-];
+const ALLOCATOR_CHOICES: [&str; 5] =
+    ["MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES", "LD_PRELOAD"];
 
 /// What the scripts of a plan hand over and take back.
 pub fn script_exchange(plan: &TypedPlan<'_>) -> (Gives, Takes) {

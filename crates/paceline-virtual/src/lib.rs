@@ -6,7 +6,7 @@
 //! - `calibration`: what things cost on a machine, as a file; the defaults where there is none
 //! - `pass`: passes of networks, and how far a calibration knows them
 //! - [`calibrate`]: measures a machine, and passes of plans
-//! - `price`: a plan's costs, out of the two
+//! - `price`: a plan's costs, out of the two; `paths`: the averaging paths that cost the least
 //! - `learn`: real gradients in the simulated order
 //! - [`run`]: a plan from its costs to its result; `rows`: its steps, messages and waits for the record
 //! - `script`: a plan whose script was recorded, by what that run tells of it
@@ -27,6 +27,7 @@ pub mod compare;
 mod error;
 mod learn;
 mod pass;
+mod paths;
 mod predict;
 mod price;
 mod rows;
@@ -39,6 +40,7 @@ pub use calibration::{Calibration, MedianEstimate};
 pub use cluster::Cluster;
 pub use error::VirtualError;
 pub use pass::{PassCoverage, PassKey};
+pub use paths::calibrated_paths;
 pub use predict::{Prediction, predict, reservations};
 pub use price::{HardwareModel, Terms};
 pub use script::RecordedScript;

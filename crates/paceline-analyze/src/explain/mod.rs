@@ -17,7 +17,7 @@ mod whatif;
 mod words;
 mod work;
 
-use paceline_plan::Plan;
+use paceline_plan::{PathRule, Plan};
 use paceline_record::ScriptRecord;
 use paceline_statistics::{mean, median};
 use serde::Serialize;
@@ -232,6 +232,9 @@ pub struct Explanation {
     /// What one worker alone does, where that was simulated or measured.
     pub alone: Option<SingleWorker>,
     pub cannot_tell: Vec<Sentence>,
+    /// The paths that buckets took, where `--strategy auto` chose them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub paths: Vec<PathRule>,
     /// The run's settings, for changes of them.
     #[serde(skip)]
     pub plan: Option<Plan>,
@@ -468,6 +471,7 @@ impl Explanation {
             verdict,
             alone: None,
             cannot_tell,
+            paths: recorded.plan.iter().flat_map(|plan| plan.paths.clone()).collect(),
             plan: recorded.plan.clone(),
             jitter: recorded.jitter(),
             cores: recorded.cores(),

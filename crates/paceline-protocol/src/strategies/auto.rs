@@ -13,10 +13,11 @@ pub(super) const AUTO: Strategy = Strategy {
              they sit on (emulated ones too), the transport and the codec; the plan holds the choice, in `paths`. On \
              one host through memory: direct for up to 16 workers. Several workers on several hosts: hierarchical. \
              Two workers without a codec: direct. Otherwise halving-doubling for buckets below 64 KiB if the number \
-             of workers is a power of two, tree below 16 KiB if it is none, and ring-allreduce for longer ones.",
+             of workers is a power of two, tree below 16 KiB if it is none, and ring-allreduce for longer ones. With \
+             `--calibration FILE`, up to 64 workers take the paths that are clearly the fastest in virtual time by it.",
     cost: "that of the path taken",
     good: "Whoever has not measured which path is the fastest.",
-    bad: "Networks whose latency and bandwidth are far from those of ordinary ones: name a path.",
+    bad: "Networks whose latency and bandwidth are far from those of ordinary ones: name a path, or a calibration.",
     make: |setup, rank| collective::make(PATH, setup, rank),
     links: |setup, rank| {
         let topology = setup.topology();

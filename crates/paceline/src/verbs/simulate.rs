@@ -10,7 +10,7 @@ use paceline_record::{Event, NewRun, Record, RunOrigin};
 use paceline_resolve::{TypedPlan, command_line};
 use paceline_train::{model, weights};
 use paceline_virtual::run::{self, DrivenEvent, Scenario};
-use paceline_virtual::{Calibration, Cluster, HardwareModel, reservations, words};
+use paceline_virtual::{Calibration, Cluster, HardwareModel, calibrated_paths, reservations, words};
 
 use super::store::BUILD;
 use super::train;
@@ -24,7 +24,7 @@ use crate::request::{conclude, dry_run};
 #[group(skip)]
 pub struct Args {
     #[command(flatten)]
-    train: train::Args,
+    train: train::RunArgs,
     /// Compute real gradients in the simulated order: accuracy against virtual time
     #[arg(long)]
     learn: bool,
@@ -49,13 +49,10 @@ pub struct Hardware {
 impl Hardware {
     /// The flags, with absolute paths.
     fn words(&self) -> Vec<String> {
-        let file = |flag: &str, path: &Option<PathBuf>| {
-            let path = std::path::absolute(path.as_ref()?).ok()?;
-            Some([format!("--{flag}"), path.to_str()?.to_owned()])
-        };
-        let files = [file("cluster", &self.cluster), file("calibration", &self.calibration)];
-        let jitter = self.jitter.clone().map(|jitter| ["--jitter".to_owned(), jitter]);
-        files.into_iter().flatten().chain(jitter).flatten().collect()
+        let files = [("cluster", &self.cluster), ("calibration", &self.calibration)];
+        let files = files.into_iter().filter_map(|(flag, path)| Some(train::file_flag(flag, path.as_ref()?)));
+        let jitter = self.jitter.iter().flat_map(|jitter| ["--jitter".to_owned(), jitter.clone()]);
+        files.flatten().chain(jitter).collect()
     }
 
     /// Reads the files that the flags name.
@@ -80,7 +77,7 @@ pub fn tell(known: &HardwareModel, show: Show) {
 
 /// `paceline simulate`: the summary for people, the result line for programs.
 pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
-    let train::ResolvedRun { plan, settings, mut labels } = args.train.resolved()?;
+    let train::ResolvedRun { mut plan, settings, mut labels } = args.train.resolved()?;
     if plan.stop_at_target && !args.learn {
         let problem = "nothing is evaluated in virtual time without --learn";
         return Err(PlanError::new("--stop-at-target", "", problem).into());
@@ -91,6 +88,9 @@ pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
         let checked = paceline_launch::run::check_hosts(&plan, &registries().runs().transports, false);
         let problem = "says where ranks sit; give --network, e.g. 1gbit,200us, or --cluster FILE";
         checked.map_err(|error| PlanError { problem: problem.into(), ..error })?;
+    }
+    if known.cluster.is_none() && known.calibration.is_some() {
+        plan.paths = calibrated_paths(&plan, &known.terms(registries().runs()));
     }
     let folders = settings.data_folders();
     let mut more = args.hardware.words();

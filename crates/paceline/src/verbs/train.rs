@@ -1,6 +1,6 @@
 //! `paceline train`: one run.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use paceline_plan::{Plan, StudyError};
 use paceline_protocol::SINGLE;
@@ -8,6 +8,7 @@ use paceline_record::process::{self, Started};
 use paceline_record::store::{run_name, run_note, run_tag};
 use paceline_record::{FailureKind, Recording, RunLabels};
 use paceline_resolve::{PlanSettings, RunConfig, command_line, quoted, resolve};
+use paceline_virtual::{Calibration, HardwareModel, calibrated_paths};
 
 use super::listen::Listening;
 use super::store::Where;
@@ -18,7 +19,20 @@ use crate::request::{RunRequest, dry_run};
 
 /// Flags of `paceline train`.
 #[derive(clap::Args, Debug)]
+#[group(skip)]
 pub struct Args {
+    #[command(flatten)]
+    run: RunArgs,
+    /// What this machine costs, as `paceline calibrate` measured it: --strategy auto takes the paths that are the fastest
+    /// by it [default: by rule]
+    #[arg(long, value_name = "FILE")]
+    calibration: Option<PathBuf>,
+}
+
+/// Flags of a run, real or in virtual time.
+#[derive(clap::Args, Debug)]
+#[group(skip)]
+pub struct RunArgs {
     #[command(flatten)]
     settings: PlanFlags,
     /// Settings from a file, keys as in [workload] of a study; flags win (name, tag and note are possible too)
@@ -66,6 +80,12 @@ impl LabelFlags {
     }
 }
 
+/// A flag that names a file, with its absolute path.
+pub fn file_flag(flag: &str, path: &Path) -> Vec<String> {
+    let path = std::path::absolute(path).ok().and_then(|path| path.to_str().map(str::to_owned));
+    path.into_iter().flat_map(|path| [format!("--{flag}"), path]).collect()
+}
+
 /// A run as flags and file describe it.
 pub struct ResolvedRun {
     pub plan: Plan,
@@ -73,7 +93,7 @@ pub struct ResolvedRun {
     pub labels: RunLabels,
 }
 
-impl Args {
+impl RunArgs {
     /// The run that the flags describe, over what the file says.
     pub fn resolved(&self) -> Result<ResolvedRun, Failure> {
         let mut flags = self.settings.0.clone().overridden_by(&self.kept.0);
@@ -106,10 +126,17 @@ impl Args {
 }
 
 /// `paceline train`: runs the plan that the flags describe.
-pub fn train(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
-    let ResolvedRun { plan, settings, mut labels } = args.resolved()?;
+pub fn train(Args { run: args, calibration }: &Args, show: Show, started: Started) -> Result<(), Failure> {
+    let ResolvedRun { mut plan, settings, mut labels } = args.resolved()?;
     args.listening.check(&plan, plan.strategy == SINGLE)?;
-    labels.command = command_line("train", &settings, &[]);
+    let mut more = Vec::new();
+    if let Some(file) = calibration {
+        let calibration = Some(Calibration::load(file)?);
+        let known = HardwareModel { cluster: None, calibration, jitter: None };
+        plan.paths = calibrated_paths(&plan, &known.terms(registries().runs()));
+        more = file_flag("calibration", file);
+    }
+    labels.command = command_line("train", &settings, &more);
     let folders = settings.data_folders();
     if args.dry_run {
         return dry_run(&plan, (&folders, true), &labels, show);

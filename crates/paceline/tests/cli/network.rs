@@ -118,3 +118,61 @@ fn the_choice_of_paths_is_the_same_in_virtual_time_and_is_shown_and_explained() 
         }
     }
 }
+
+/// A machine on which a message takes 50 ms of its sender's and its receiver's time, and bytes next to none.
+const DEAR_MESSAGES: &str = r#"
+version = 1
+cpu = "made up"
+cores = 4
+startup-s = [0.1, 0.1, 0.1]
+data-ns-per-byte = [1.0, 1.0, 1.0]
+flops-per-s = [5e10, 5e10, 5e10]
+sharing = []
+work = []
+
+[[transport]]
+name = "tcp"
+latency-s = [1e-5, 1e-5, 1e-5]
+message-s = [0.05, 0.05, 0.05]
+ns-per-byte = [0.01, 0.01, 0.01]
+"#;
+
+#[test]
+fn a_calibration_that_is_named_decides_the_paths_of_real_and_virtual_runs_alike() {
+    let store = tempfile::tempdir().unwrap();
+    let file = store.path().join("machine.toml");
+    std::fs::write(&file, DEAR_MESSAGES).unwrap();
+    let named = format!("--calibration {}", file.display());
+    let flags = "--quiet --workers 6 --steps 3 --transport tcp";
+    let made = ["train", "simulate --learn"].map(|verb| {
+        let words = format!("{verb} {flags} {named} --store {}", store.path().display());
+        let ran = paceline(&words);
+        assert_eq!(ran.code, 0, "{words}: {}", ran.stderr);
+        ran.result()
+    });
+    assert_eq!(made[0]["params_sha256"], made[1]["params_sha256"]);
+    let chosen = made.map(|result| {
+        let run = result["run"].as_str().unwrap().to_owned();
+        let explained = paceline(&format!("explain {run} --json --store {}", store.path().display()));
+        explained.result()["paths"].clone()
+    });
+    assert_eq!(chosen[0], chosen[1]);
+    // By rule, long buckets of six workers go round a ring: ten messages each.
+    let last = chosen[0].as_array().unwrap().last().unwrap()["path"].clone();
+    assert!(last.is_string() && last != "ring-allreduce", "{chosen:?}");
+    // The run's command line gives its plan again.
+    let plans = [named.as_str(), ""].map(|named| {
+        let dry = paceline(&format!("train --dry-run --json {flags} {named}"));
+        assert_eq!(dry.code, 0, "{}", dry.stderr);
+        dry.result()
+    });
+    assert_ne!(plans[0]["plan_sha256"], plans[1]["plan_sha256"]);
+    let line = plans[0]["labels"]["command"].as_str().unwrap();
+    assert!(line.contains("--calibration /"), "{line}");
+    let missing = paceline("train --calibration no-such-file.toml");
+    assert!(
+        missing.code == 3 && missing.stderr.contains("--calibration no-such-file.toml"),
+        "{}",
+        missing.stderr
+    );
+}
