@@ -36,6 +36,10 @@ const VERDICT: Duration = Duration::from_secs(3);
 const LAST_OUTPUT: Duration = Duration::from_millis(500);
 /// Time in which the rank is given to read the last messages of a script that has ended: they tell where it was.
 const LAST_MESSAGES: Duration = Duration::from_secs(3);
+/// Time that a script has to end by itself once it has told of its failure: threads, children and exit handlers of its own
+/// may hold it up for long.
+const FAULTED: Duration = Duration::from_secs(1);
+
 /// Time that a script has to end by itself once it may.
 const END: Duration = Duration::from_secs(2);
 
@@ -424,6 +428,8 @@ struct Watchdog {
     moves: u64,
     here: Duration,
     stopped: Duration,
+    /// Since it told of its failure.
+    faulted: Duration,
     noticed: Duration,
     last: Option<Instant>,
 }
@@ -437,7 +443,14 @@ impl Watchdog {
             return None;
         }
         if state.moves != self.moves {
-            *self = Self { moves: state.moves, last: self.last, ..Self::default() };
+            let (moves, faulted, last) = (state.moves, self.faulted, self.last);
+            *self = Self { moves, faulted, last, ..Self::default() };
+        }
+        if state.fault.is_some() {
+            self.faulted += passed;
+            if self.faulted >= FAULTED {
+                return Some(died(&state, None));
+            }
         }
         self.here += passed;
         self.stopped = if stopped(pid) { self.stopped + passed } else { Duration::ZERO };

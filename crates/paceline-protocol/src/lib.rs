@@ -47,8 +47,8 @@ pub use options::{Options, Parameter};
 pub use schedule::{CollectiveCall, CollectivePath, Combine, Move, Piece, Schedule, SizedPath};
 pub use setup::{Averages, Refusal, Setup, Tensor};
 pub use strategies::{
-    AUTO, COLLECTIVE, DELEGATED, Protocols, ReplicaAgreement, SINGLE, STRATEGIES, Strategy, choose_paths,
-    find, ps_messages,
+    AUTO, AUTO_PATHS, COLLECTIVE, DELEGATED, Protocols, ReplicaAgreement, SINGLE, STRATEGIES, Strategy,
+    choose_paths, find, ps_messages,
 };
 pub use topology::Topology;
 pub use trace::Trace;

@@ -1,7 +1,7 @@
 //! The paths of a plan's buckets by what a machine costs: each candidate is driven in virtual time.
 
 use paceline_plan::{PathRule, Plan, TrainingLength};
-use paceline_protocol::{AUTO, Setup};
+use paceline_protocol::{AUTO, AUTO_PATHS, Setup};
 use paceline_resolve::TypedPlan;
 use paceline_sim::{PassPart, SizesOnly};
 use paceline_train::{Layout, TensorLayout, worker};
@@ -26,17 +26,9 @@ pub fn calibrated_paths(plan: &Plan, terms: &Terms<'_>) -> Vec<PathRule> {
     if plan.strategy != AUTO || usual.is_empty() || plan.workers > MOST_WORKERS {
         return usual.clone();
     }
-    let candidates: Vec<&'static str> = terms
-        .registries
-        .protocols
-        .strategies
-        .iter()
-        .filter(|strategy| strategy.path.is_some() && strategy.name != AUTO)
-        .map(|strategy| strategy.name)
-        .collect();
     let sizes = std::iter::successors(Some(LEAST_BYTES), |bytes| Some(bytes * 4));
     let sizes: Vec<usize> = sizes.take_while(|bytes| *bytes <= MOST_BYTES).collect();
-    let best: Vec<String> = sizes.iter().map(|bytes| best(plan, terms, &candidates, *bytes)).collect();
+    let best: Vec<String> = sizes.iter().map(|bytes| best(plan, terms, *bytes)).collect();
     let mut rules: Vec<PathRule> = Vec::new();
     for (bytes, path) in sizes.iter().zip(best).rev() {
         match rules.last_mut() {
@@ -51,13 +43,13 @@ pub fn calibrated_paths(plan: &Plan, terms: &Terms<'_>) -> Vec<PathRule> {
 }
 
 /// The path of a bucket of so many bytes.
-fn best(plan: &Plan, terms: &Terms<'_>, candidates: &[&'static str], bytes: usize) -> String {
+fn best(plan: &Plan, terms: &Terms<'_>, bytes: usize) -> String {
     let fits = |rule: &&PathRule| rule.below_bytes.is_none_or(|below| bytes < below);
     let usual = plan.paths.iter().find(fits).map_or("ring-allreduce", |rule| &rule.path);
     let time = |path: &str| seconds(plan, terms, path, bytes);
     let limit = time(usual).map_or(f64::MAX, |usual| CLEARLY_LESS * usual);
     let others =
-        candidates.iter().filter(|path| **path != usual).filter_map(|path| Some((time(path)?, *path)));
+        AUTO_PATHS.iter().filter(|path| **path != usual).filter_map(|path| Some((time(path)?, *path)));
     let fastest = others.min_by(|a, b| a.0.total_cmp(&b.0));
     fastest.filter(|(time, _)| *time < limit).map_or(usual, |(_, path)| path).to_owned()
 }
@@ -134,8 +126,9 @@ mod tests {
     fn a_machine_on_which_messages_are_dear_takes_few_hops_and_one_on_which_bytes_are_moves_few() {
         let plan = plan("workers=6 transport=tcp");
         let dear_messages = chosen(&plan, &machine(0.05, 0.01));
-        // A tree's ranks handle at most five messages; those of a ring ten.
-        assert!(dear_messages.iter().all(|rule| rule.path != "ring-allreduce"), "{dear_messages:?}");
+        // By rule, a tree takes buckets below 16 KiB.
+        let PathRule { below_bytes, path } = &dear_messages[0];
+        assert!(path == "tree" && below_bytes.is_none_or(|below| below > 16 << 10), "{dear_messages:?}");
         let dear_bytes = chosen(&plan, &machine(1e-9, 100.0));
         assert!(["ring-allreduce", "direct"].contains(&&*dear_bytes.last().unwrap().path), "{dear_bytes:?}");
         assert_eq!(

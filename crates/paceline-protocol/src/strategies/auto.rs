@@ -36,6 +36,15 @@ const PATH: CollectivePath = CollectivePath {
     gather: |rank, call| (pick(call).gather)(rank, call),
 };
 
+/// The paths that are chosen from.
+pub const AUTO_PATHS: &[&str] = &[
+    ring_allreduce::RING_ALLREDUCE.name,
+    halving_doubling::HALVING_DOUBLING.name,
+    tree::TREE.name,
+    direct::DIRECT.name,
+    hierarchical::HIERARCHICAL.name,
+];
+
 const KIB: usize = 1024;
 
 /// Most workers of one host that all read each other's memory.

@@ -14,7 +14,7 @@ mod ring_reduce;
 mod stepwise;
 mod tree;
 
-pub use auto::choose_paths;
+pub use auto::{AUTO_PATHS, choose_paths};
 pub use ps::messages as ps_messages;
 
 use paceline_registry::Registry;

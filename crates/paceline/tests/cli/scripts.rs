@@ -109,6 +109,8 @@ fn a_script_that_does_not_keep_to_the_protocol_is_named_and_nothing_is_left() {
     }
     for (bad, code, told) in [
         ("raise", 1, "its script failed after step 3: ValueError: a test asked for it"),
+        ("end-slowly", 1, "its script failed after step 3: ValueError: a test asked for it"),
+        ("close-slowly", 1, "its script failed after step 3: ValueError: a test asked for it"),
         ("exit", 1, "its script failed after step 3: the script ended itself: sys.exit(3)"),
         ("vanish", 1, "its script ended after step 3 (exit status 0)"),
         ("kill", 4, "its script ended after step 3 (signal 9 (SIGKILL))"),

@@ -1,11 +1,13 @@
 """A script in plain Python: three tensors that move towards a target, and ways to misbehave."""
 
 import argparse
+import atexit
 import json
 import os
 import signal
 import struct
 import sys
+import threading
 import time
 from array import array
 
@@ -66,6 +68,13 @@ if args.misbehave == "fork-late":
 
 def misbehave():
     if bad == "raise":
+        raise ValueError("a test asked for it")
+    if bad in ("end-slowly", "close-slowly"):
+        # Something of its own holds the interpreter up, before or after its connection is closed.
+        if bad == "close-slowly":
+            atexit.register(time.sleep, 60)
+        else:
+            threading.Thread(target=time.sleep, args=(60,)).start()
         raise ValueError("a test asked for it")
     if bad == "exit":
         sys.exit(3)
