@@ -109,35 +109,20 @@ fn hosts_with_several_ranks_take_the_time_of_single_events_to_the_nanosecond() {
                 both += 1;
                 lanes += usize::from(paceline_protocol::exchange::lanes(setup, path, 0).count() > 1);
             }
-            Err(why) => *refused.entry(format!("{why:?}")).or_insert(0) += 1,
+            Err(why) => {
+                *refused
+                    .entry(format!(
+                        "{name} {why:?} {} {} {}",
+                        setup.topology().hosts() == 1,
+                        setup.topology().most_per_host() == 1,
+                        (0..setup.topology().hosts())
+                            .any(|h| setup.topology().members(h).len() < setup.topology().most_per_host())
+                    ))
+                    .or_insert(0) += 1
+            }
         }
     }
     println!("{both} {lanes} {refused:?}");
     assert!(both > 1_000 && lanes > 500, "{both} compared, {lanes} with several lanes, refused: {refused:?}");
     let _ = RecurrenceRefusal::Order;
-}
-
-#[test]
-fn debug_two() {
-    for (bucket, message, compute, plain) in [
-        (477, 477, 1_000_000, true),
-        (477, 477, 0, true),
-        (239, 477, 1_000_000, true),
-        (239, 477, 1_000_000, false),
-        (239, 477, 0, true),
-        (96, 159, 1_000_000, true),
-        (96, 159, 1_000_000, false),
-    ] {
-        let mut case = drawn(0);
-        (case.setup.bucket, case.setup.message) = (bucket, message);
-        case.setup.steps = Some(2);
-        case.costs.compute = vec![compute; 3];
-        if plain {
-            case.costs.parts = vec![PassPart { end: 1.0, announces: Some(0) }];
-        }
-        let path = find(case.name).unwrap().sums_along(&case.setup).unwrap();
-        let fast = evaluate(&case.setup, path, &case.costs);
-        let slow = event_by_event(&case);
-        println!("# {bucket} {message} {compute} {plain} {:?} {:?}", fast.map(|f| f.finished), slow.finished);
-    }
 }

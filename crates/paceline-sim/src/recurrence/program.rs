@@ -330,25 +330,30 @@ impl Program {
                     if waiting[usize::from(!out)] > 0 {
                         return None;
                     }
+                    let mut last_inside = None;
                     for chunk in &mut unreplaced[span(out, first, count)] {
                         let Unreplaced { inside, outside } = std::mem::take(chunk);
                         waiting[usize::from(out)] -= usize::from(inside.or(outside).is_some());
-                        if let Some(sent) = inside {
-                            // It has left if what comes was sent by one who had it.
-                            let told = relative[seat][sent].send.filter(|(to, ..)| *to == from)?;
-                            let round = relative[seat][sent].round;
-                            let there = numbers.get(&(told.0, seat as u32, round))?.1;
-                            let answered = *sent_at.get(&(seat as u32, from, step.round))?;
-                            if there >= answered {
-                                return None;
-                            }
-                        }
+                        last_inside = last_inside.max(inside);
                         if let Some(sent) = outside {
                             let mark = sent.div_ceil(stride);
                             if mark * stride >= sent_out {
                                 return None;
                             }
                             needs = if needs == NOTHING { mark as u32 } else { needs.max(mark as u32) };
+                        }
+                    }
+                    if let Some(sent) = last_inside {
+                        // Sends inside a host leave one after the other: all have left if what comes was sent by one who
+                        // had the last one, or a later one.
+                        let answered = *sent_at.get(&(seat as u32, from, step.round))?;
+                        let had = |before: &Relative| {
+                            let there = numbers.get(&(from, seat as u32, before.round));
+                            before.send.is_some_and(|(to, ..)| to == from)
+                                && there.is_some_and(|(_, there)| *there < answered)
+                        };
+                        if !moves[sent..at].iter().any(had) {
+                            return None;
                         }
                     }
                     let piece = if out { first as u32 } else { number(first, count) };
