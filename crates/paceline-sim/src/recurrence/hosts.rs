@@ -257,7 +257,12 @@ impl<'a> Hosts<'a> {
                 member.begin(pass, sends, self.terms.parts);
             }
             site.over = false;
-            site.bound = site.members[self.terms.gate].time;
+            site.bound = 0;
+        }
+        for place in 0..self.sites.len() {
+            let Self { sites, lanes, terms, .. } = self;
+            let site = &mut sites[place];
+            site.bound = site.first_bit(NEVER, place, &lanes[site.size], terms);
         }
     }
 
@@ -399,13 +404,19 @@ impl Site {
             moved = true;
             horizons = self.horizons(place, lanes, terms, &mut inside);
         }
-        let known = horizons.of(terms.gate);
-        let gate = self.seat(terms.gate, place, lanes, terms, &mut inside);
-        let bound = gate.earliest(known) + terms.least.0 + terms.latency;
+        let bound = self.first_bit(horizons.of(terms.gate), place, lanes, terms);
         moved |= bound > self.bound;
         self.bound = bound;
         self.over = self.members.iter().all(|member| member.stage == Stage::Over);
         Ok(moved)
+    }
+
+    /// Nothing that it sends from now on is at the next host before; nothing that is not known comes to its gate from
+    /// inside before `horizon`.
+    fn first_bit(&mut self, horizon: Time, place: usize, lanes: &[HostLane<'_>], terms: &Terms<'_>) -> Time {
+        let mut inside = Vec::new();
+        let gate = self.seat(terms.gate, place, lanes, terms, &mut inside);
+        gate.earliest(horizon) + terms.least.0 + terms.latency
     }
 
     fn seat<'s>(

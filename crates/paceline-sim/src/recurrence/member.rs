@@ -158,6 +158,12 @@ impl Member {
         self.done = done;
     }
 
+    /// How long it takes from the end of the present part until a part ends that announces gradients.
+    fn until_announced(&self, parts: &[PassPart]) -> Time {
+        let announcing = parts[self.part..].iter().find(|part| part.announces.is_some());
+        announcing.map_or(0, |part| (self.whole as f64 * part.end) as Time - self.done)
+    }
+
     pub(super) fn deliver(&mut self, message: (Time, u32, u32)) {
         self.queue.push(Reverse(message));
     }
@@ -174,7 +180,7 @@ impl Seat<'_> {
     pub(super) fn earliest(&self, horizon: Time) -> Time {
         let inside = self.member.queue.peek().map_or(horizon, |Reverse((there, ..))| horizon.min(*there));
         match self.member.stage {
-            Stage::Part(end) => end,
+            Stage::Part(end) => end + self.member.until_announced(self.terms.parts),
             Stage::Waiting => self.member.time.max(inside.min(self.from_outside().0)),
             Stage::Over => NEVER,
         }
@@ -304,6 +310,10 @@ impl Seat<'_> {
             }
             self.take(there, &next)?;
         }
+        if self.member.queue.is_empty() {
+            // Not all hosts have so many messages under way at once.
+            self.member.queue = BinaryHeap::new();
+        }
         self.member.looked = end;
         self.part_over();
         Ok(())
@@ -321,6 +331,7 @@ impl Seat<'_> {
     fn over(&mut self) {
         let member = &mut *self.member;
         member.stage = Stage::Over;
+        member.queue = BinaryHeap::new();
         member.before = member.looked.max(member.left);
         member.time = member.time.max(member.left);
     }
