@@ -59,8 +59,9 @@ struct LaneState {
     heard: u32,
 }
 
-/// A message inside a host: when it is there, its lane, and for which receive it is.
-type Inside = Reverse<(Time, u32, u32)>;
+/// A message inside a host: when it is there, when its sender did what it came of, its lane, and for which receive it
+/// is. Of messages that come at the same time, the first is the one that was sent first.
+pub(super) type Inside = (Time, Time, u32, u32);
 
 pub(super) struct Member {
     pub(super) stage: Stage,
@@ -73,6 +74,10 @@ pub(super) struct Member {
     pub(super) left: Time,
     /// When what it has taken in came.
     looked: Time,
+    /// When it began with what it does.
+    now: Time,
+    /// When it set out on the present part of its pass, if that is known.
+    set_out: Option<Time>,
     /// What came before was taken in within the step before.
     pub(super) before: Time,
     open: usize,
@@ -82,7 +87,7 @@ pub(super) struct Member {
     /// Which messages inside the host have come, by lane.
     come: Vec<u64>,
     words: usize,
-    queue: BinaryHeap<Inside>,
+    queue: BinaryHeap<Reverse<Inside>>,
 }
 
 /// A host's interface, as its gate uses it.
@@ -103,7 +108,7 @@ pub(super) struct Interface {
 }
 
 /// A message that a rank sends inside its host: to whom, and what it is there.
-pub(super) type Delivery = (u32, (Time, u32, u32));
+pub(super) type Delivery = (u32, Inside);
 
 /// A rank at work.
 pub(super) struct Seat<'a> {
@@ -134,6 +139,8 @@ impl Member {
             time: 0,
             left: 0,
             looked: 0,
+            now: 0,
+            set_out: None,
             before: 0,
             open: 0,
             unsent: 0,
@@ -148,7 +155,7 @@ impl Member {
         self.lanes.fill(LaneState::default());
         self.come.fill(0);
         (self.part, self.whole, self.done, self.left) = (0, whole, 0, 0);
-        (self.open, self.unsent) = (self.lanes.len(), sends);
+        (self.open, self.unsent, self.set_out) = (self.lanes.len(), sends, None);
         self.next_part(parts);
     }
 
@@ -164,12 +171,18 @@ impl Member {
         announcing.map_or(0, |part| (self.whole as f64 * part.end) as Time - self.done)
     }
 
-    pub(super) fn deliver(&mut self, message: (Time, u32, u32)) {
+    pub(super) fn deliver(&mut self, message: Inside) {
         self.queue.push(Reverse(message));
     }
 }
 
-/// What comes next to a rank.
+/// Something that comes to a rank: when it is there, and when that was set off.
+struct Come {
+    there: Time,
+    sent: Time,
+    next: Next,
+}
+
 enum Next {
     Inside(u32, u32),
     Outside(u32),
@@ -215,21 +228,29 @@ impl Seat<'_> {
         if at < self.terms.hosts { at } else { at - self.terms.hosts }
     }
 
-    /// What comes next, if it is known, and when: nothing from inside that is not known comes before `horizon`.
-    fn next(&self, horizon: Time) -> Result<(Time, Option<Next>), RecurrenceRefusal> {
+    /// What comes next, if it is known: nothing from inside that is not known comes before `horizon`.
+    fn next(&self, horizon: Time) -> Result<Option<Come>, RecurrenceRefusal> {
         let (out_there, lane) = self.from_outside();
+        // Its last bit is there so long after the first.
+        let first_bit =
+            self.interface.stream.get(self.interface.taken).map_or(0, |(_, first_bit)| *first_bit);
         let inside = self.member.queue.peek().map(|Reverse(message)| *message);
         match (inside, lane) {
-            (Some((there, own, _)), Some(other)) if there == out_there && own != other => {
+            (Some((there, sent, own, _)), Some(other))
+                if (there, sent) == (out_there, first_bit) && own != other =>
+            {
                 Err(RecurrenceRefusal::Order)
             }
-            (Some((there, own, number)), _)
-                if there < horizon && (there < out_there || there == out_there && lane == Some(own)) =>
+            (Some((there, sent, lane_inside, number)), _)
+                if there < horizon
+                    && (there < out_there || lane.is_some() && (there, sent) <= (out_there, first_bit)) =>
             {
-                Ok((there, Some(Next::Inside(own, number))))
+                Ok(Some(Come { there, sent, next: Next::Inside(lane_inside, number) }))
             }
-            (_, Some(lane)) if out_there < horizon => Ok((out_there, Some(Next::Outside(lane)))),
-            _ => Ok((out_there.min(horizon), None)),
+            (_, Some(lane)) if out_there < horizon => {
+                Ok(Some(Come { there: out_there, sent: first_bit, next: Next::Outside(lane) }))
+            }
+            _ => Ok(None),
         }
     }
 
@@ -262,8 +283,9 @@ impl Seat<'_> {
                         let taken = self.take_stream()?;
                         moved |= taken > 0;
                     }
-                    let (there, Some(next)) = self.next(horizon)? else { return Ok(moved) };
-                    self.take(there, &next)?;
+                    let Some(come) = self.next(horizon)? else { return Ok(moved) };
+                    self.member.now = self.member.time.max(come.there);
+                    self.take(&come)?;
                     moved = true;
                 }
                 Stage::Over => return Ok(moved),
@@ -284,31 +306,32 @@ impl Seat<'_> {
     /// A part of the pass is over that announces gradients: lanes start, then what has come is taken in.
     fn part_ends(&mut self, end: Time, from: usize) -> Result<(), RecurrenceRefusal> {
         // What came in the step before was taken in then.
-        while let (there, Some(next)) = self.next(NEVER)? {
-            if there > self.member.before || there >= end {
+        while let Some(come) = self.next(NEVER)? {
+            if come.there > self.member.before || come.there >= end {
                 break;
             }
-            if there == self.member.before {
+            if come.there == self.member.before {
                 return Err(RecurrenceRefusal::Order);
             }
-            self.note(&next, there);
+            self.note(&come);
         }
         self.member.before = 0;
-        self.member.time = end;
+        (self.member.time, self.member.now) = (end, end);
         for lane in 0..self.lanes.len() {
             if !self.member.lanes[lane].started && self.lanes[lane].outside.start >= from {
                 self.member.lanes[lane].started = true;
                 self.advance(lane)?;
             }
         }
-        while let (there, Some(next)) = self.next(NEVER)? {
-            if there == end {
+        while let Some(come) = self.next(NEVER)? {
+            if come.there == end && self.member.set_out.is_none_or(|set_out| set_out == come.sent) {
                 return Err(RecurrenceRefusal::Order);
             }
-            if there > end {
+            // Of what happens at the same time, the first is what was set off first.
+            if (come.there, Some(come.sent)) > (end, self.member.set_out) {
                 break;
             }
-            self.take(there, &next)?;
+            self.take(&come)?;
         }
         if self.member.queue.is_empty() {
             // Not all hosts have so many messages under way at once.
@@ -320,6 +343,9 @@ impl Seat<'_> {
     }
 
     fn part_over(&mut self) {
+        if let Stage::Part(end) = self.member.stage {
+            self.member.set_out = Some(end);
+        }
         self.member.part += 1;
         if self.member.part < self.terms.parts.len() {
             self.member.next_part(self.terms.parts);
@@ -337,8 +363,8 @@ impl Seat<'_> {
     }
 
     /// Notes that a message is there; its lane.
-    fn note(&mut self, next: &Next, there: Time) -> usize {
-        match *next {
+    fn note(&mut self, come: &Come) -> usize {
+        match come.next {
             Next::Inside(lane, number) => {
                 self.member.queue.pop();
                 let word = lane as usize * self.member.words + number as usize / 64;
@@ -347,22 +373,22 @@ impl Seat<'_> {
             }
             Next::Outside(lane) => {
                 self.interface.taken += 1;
-                self.interface.receives = there;
+                self.interface.receives = come.there;
                 self.member.lanes[lane as usize].heard += 1;
                 lane as usize
             }
         }
     }
 
-    fn take(&mut self, there: Time, next: &Next) -> Result<(), RecurrenceRefusal> {
-        let lane = self.note(next, there);
-        if let Some(Reverse((then, other, _))) = self.member.queue.peek()
-            && (*then, *other as usize != lane) == (there, true)
+    fn take(&mut self, come: &Come) -> Result<(), RecurrenceRefusal> {
+        let lane = self.note(come);
+        if let Some(Reverse((there, sent, other, _))) = self.member.queue.peek()
+            && (*there, *sent, *other as usize != lane) == (come.there, come.sent, true)
         {
             return Err(RecurrenceRefusal::Order);
         }
-        self.member.looked = there;
-        self.member.time = self.member.time.max(there);
+        self.member.looked = come.there;
+        self.member.time = self.member.time.max(come.there);
         if self.member.lanes[lane].started { self.advance(lane) } else { Ok(()) }
     }
 
@@ -415,7 +441,7 @@ impl Seat<'_> {
             self.member.time += Time::from(inside[send.piece as usize].send);
             self.member.left = self.member.left.max(self.member.time);
             let there = self.member.time + self.terms.local_latency;
-            self.inside.push((send.to, (there, lane as u32, send.lands)));
+            self.inside.push((send.to, (there, self.member.now, lane as u32, send.lands)));
             return;
         }
         let costs = outside.chunks[self.own(send.piece)];
