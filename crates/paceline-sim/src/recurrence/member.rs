@@ -194,13 +194,13 @@ impl Seat<'_> {
         let inside = self.member.queue.peek().map_or(horizon, |Reverse((there, ..))| horizon.min(*there));
         match self.member.stage {
             Stage::Part(end) => end + self.member.until_announced(self.terms.parts),
-            Stage::Waiting => self.member.time.max(inside.min(self.from_outside().0)),
+            Stage::Waiting => self.member.time.max(inside.min(self.next_outside().0)),
             Stage::Over => NEVER,
         }
     }
 
     /// When the next message from outside is there, and whether it is known which one.
-    fn from_outside(&self) -> (Time, Option<u32>) {
+    fn next_outside(&self) -> (Time, Option<u32>) {
         if self.seat != self.terms.gate || self.terms.hosts == 1 {
             return (NEVER, None);
         }
@@ -230,7 +230,7 @@ impl Seat<'_> {
 
     /// What comes next, if it is known: nothing from inside that is not known comes before `horizon`.
     fn next(&self, horizon: Time) -> Result<Option<Come>, RecurrenceRefusal> {
-        let (out_there, lane) = self.from_outside();
+        let (out_there, lane) = self.next_outside();
         // Its last bit is there so long after the first.
         let first_bit =
             self.interface.stream.get(self.interface.taken).map_or(0, |(_, first_bit)| *first_bit);
