@@ -218,6 +218,7 @@ impl<'a> Gather<'a> {
         };
         let mut reported = self.reported.clone();
         reported.retain(|name, value| name != "loss" && name != "accuracy" && value.is_finite());
+        let layout = self.plan.layout();
         RunResult {
             run: run.to_owned(),
             strategy: plan.strategy.clone(),
@@ -237,7 +238,13 @@ impl<'a> Gather<'a> {
             params_sha256: sha,
             staleness: staleness(self.accounts().flat_map(|d| &d.staleness).copied().collect()),
             dropped_rows: 0,
-            ranks: self.done.iter().flatten().enumerate().map(|(rank, d)| self.rank(rank, d)).collect(),
+            ranks: self
+                .done
+                .iter()
+                .flatten()
+                .enumerate()
+                .map(|(rank, d)| self.rank(rank, d, &layout))
+                .collect(),
             simulated: None,
         }
     }
@@ -258,12 +265,12 @@ impl<'a> Gather<'a> {
         })
     }
 
-    fn rank(&self, rank: usize, d: &RankAccount) -> RankTotals {
+    fn rank(&self, rank: usize, d: &RankAccount, layout: &[usize]) -> RankTotals {
         RankTotals {
             rank,
             role: role(self.plan, rank).into(),
             host: match self.plan.network {
-                Some(_) => format!("{}#{}", d.host, self.plan.layout()[rank]),
+                Some(_) => format!("{}#{}", d.host, layout[rank]),
                 None => d.host.clone(),
             },
             params_sha256: d.params_sha256.clone(),

@@ -9,6 +9,8 @@ pub struct Topology {
     seats: Vec<(usize, usize)>,
     /// The positions of each host, in rising order.
     members: Vec<Vec<Rank>>,
+    /// The most that one of them has: every rank's schedule asks for it.
+    most: usize,
 }
 
 impl Topology {
@@ -17,6 +19,7 @@ impl Topology {
         Self {
             seats: (0..positions).map(|position| (position, 0)).collect(),
             members: (0..positions).map(|position| vec![position]).collect(),
+            most: positions.min(1),
         }
     }
 
@@ -32,7 +35,9 @@ impl Topology {
             members[number].push(position);
             (number, members[number].len() - 1)
         };
-        Self { seats: hosts.iter().enumerate().map(&mut seat).collect(), members }
+        let seats = hosts.iter().enumerate().map(&mut seat).collect();
+        let most = members.iter().map(Vec::len).max().unwrap_or(0);
+        Self { seats, members, most }
     }
 
     /// Positions of workers that sit on `hosts`. Where shares are spread over fewer workers of several hosts, each counts
@@ -57,7 +62,7 @@ impl Topology {
 
     /// Most positions of one host.
     pub fn most_per_host(&self) -> usize {
-        self.members.iter().map(Vec::len).max().unwrap_or(0)
+        self.most
     }
 
     /// The positions of a host; the first one is its leader.

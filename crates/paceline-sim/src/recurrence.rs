@@ -13,6 +13,9 @@
 
 mod blocks;
 mod evaluation;
+mod hosts;
+mod member;
+mod program;
 mod rotation;
 mod stream;
 
@@ -26,6 +29,8 @@ use paceline_protocol::{
 use crate::costs::{Costs, Host};
 use crate::report::{SimulatedTimes, SimulationReport};
 use evaluation::Evaluation;
+use hosts::Hosts;
+use program::Circle;
 use rotation::Rotation;
 
 /// Why a run has to be driven event by event.
@@ -102,7 +107,6 @@ pub fn evaluate(
     path: CollectivePath,
     costs: &Costs,
 ) -> Result<SimulationReport, RecurrenceRefusal> {
-    let p = setup.workers;
     let lanes: Vec<Range<usize>> = exchange::lanes(setup, path, 0).map(|(lane, _)| lane).collect();
     if costs.spread != 0.0 || costs.slowness.is_some() {
         return Err(RecurrenceRefusal::Variation);
@@ -115,20 +119,61 @@ pub fn evaluate(
             happened => return happened,
         }
     }
-    let [lane] = <[Range<usize>; 1]>::try_from(lanes).map_err(|_| refusal)?;
+    if let [lane] = &lanes[..] {
+        match one_lane(setup, path, costs, &host, lane) {
+            Err(why) => refusal = why,
+            happened => return happened,
+        }
+    }
+    circle_of_hosts(setup, path, costs, &host, lanes).ok_or(refusal)?
+}
+
+/// Evaluates a run in which ranks exchange messages inside their hosts, and one of each with the next host; nothing if
+/// it is no such run.
+fn circle_of_hosts(
+    setup: &Setup,
+    path: CollectivePath,
+    costs: &Costs,
+    host: &Host,
+    lanes: Vec<Range<usize>>,
+) -> Option<Result<SimulationReport, RecurrenceRefusal>> {
+    let buckets = setup.buckets();
+    let bytes = |lane: &Range<usize>| {
+        let bucket = buckets.iter().find(|bucket| bucket.contains(&lane.start));
+        bucket.map_or(0, Range::len) * size_of::<f32>()
+    };
+    let lanes: Vec<(Range<usize>, usize)> =
+        lanes.into_iter().map(|lane| (bytes(&lane), lane)).map(|(bytes, lane)| (lane, bytes)).collect();
+    let circle = Circle::of(setup, path, costs, &lanes)?;
+    let parts = costs.division(setup.params);
+    let happened = hosts::between(costs, host, &lanes, circle.hosts.len()).and_then(|outside| {
+        Hosts::new(setup, costs, host, &parts, &circle, &outside, &lanes).and_then(Hosts::run)
+    });
+    Some(happened)
+}
+
+/// Evaluates a run with one lane whose rounds follow one another.
+fn one_lane(
+    setup: &Setup,
+    path: CollectivePath,
+    costs: &Costs,
+    host: &Host,
+    lane: &Range<usize>,
+) -> Result<SimulationReport, RecurrenceRefusal> {
+    let p = setup.workers;
     let whole = |part: &crate::PassPart| part.announces.is_some_and(|from| from <= lane.start);
     let parts = costs.division(setup.params);
     if parts[..parts.len() - 1].iter().any(whole) || parts[parts.len() - 1].end != 1.0 {
         return Err(RecurrenceRefusal::Lanes);
     }
-    let compiled = Compiled::new(setup, path, costs, &host, &lane)?;
+    let compiled = Compiled::new(setup, path, costs, host, lane)?;
     let params = Region::new(Buf::Param, lane.clone());
     let update = Action::Apply { params, grad: Region { buf: Buf::Grad, ..params }, step: 0, whole: true };
     let apply = (costs.work.of(&update) / host.speed) as Time;
 
     let end = setup.steps.ok_or(RecurrenceRefusal::OpenEnd)?;
     let steps = end - setup.from;
-    let mut ranks = Ranks::new(p, compiled.kept, costs, &host);
+    let mut ranks = Ranks::new(p, compiled.kept, costs, host);
     let mut report = SimulationReport {
         spent: compiled.spent.clone(),
         finished: vec![Vec::with_capacity(steps as usize); p],

@@ -10,7 +10,7 @@ use paceline_launch::run::{check, check_hosts};
 use paceline_nn::Graph;
 use paceline_plan::Plan;
 use paceline_protocol::exchange::lanes;
-use paceline_protocol::{Participant, ReplicaAgreement, Schedule, Setup, Strategy};
+use paceline_protocol::{Participant, ReplicaAgreement, Schedule, Setup, Strategy, Topology};
 use paceline_record::event::SCHEMA;
 use paceline_record::process::{self, Started};
 use paceline_record::{Event, HostsUsed, RunResult, Simulation, SimulationDetails};
@@ -41,8 +41,9 @@ pub struct Scenario<'a> {
 
 /// Messages that are driven one by one in a second of real time.
 const MESSAGES_PER_S: f64 = 5e5;
-/// Ranks whose messages are counted to estimate those of all.
+/// Hosts whose messages are counted to estimate those of all, and ranks of each behind the first.
 const COUNTED: usize = 64;
+const COUNTED_OF_HOST: usize = 4;
 
 /// What is told of a run that goes event by event.
 #[derive(Clone, Debug, PartialEq)]
@@ -205,11 +206,10 @@ fn time(stage: &Stage, trace: u64, watch: &mut dyn FnMut(DrivenEvent)) -> (Simul
     (happened, false)
 }
 
-/// About how many messages there are: those of some ranks, as if all were like them.
+/// About how many messages there are: those of some hosts' ranks, an odd number apart, as if all were like them (paths
+/// like powers of two). A host's first rank may
+/// send for all.
 fn messages(strategy: &Strategy, setup: &Setup) -> f64 {
-    let p = setup.workers;
-    let counted = (0..p).step_by(p.div_ceil(COUNTED));
-    let ranks = counted.len();
     let of = |rank: usize| match strategy.path {
         Some(path) => {
             let sends =
@@ -222,8 +222,20 @@ fn messages(strategy: &Strategy, setup: &Setup) -> f64 {
             (strategy.links_of(setup, rank).len() * pieces) << usize::from(setup.servers > 0)
         }
     };
-    let per_rank = counted.map(of).sum::<usize>() as f64 / ranks.max(1) as f64;
-    per_rank * p as f64 * (setup.end() - setup.from) as f64
+    let apart: Vec<usize> = (0..setup.workers).collect();
+    let hosts = if setup.hosts.is_empty() { &apart } else { &setup.hosts[..setup.workers] };
+    let topology = Topology::of(hosts);
+    let counted = (0..topology.hosts()).step_by(topology.hosts().div_ceil(COUNTED) | 1);
+    let (mut messages, mut ranks) = (0.0, 0);
+    for host in counted {
+        let [first, others @ ..] = topology.members(host) else { continue };
+        let some = || others.iter().step_by(others.len().div_ceil(COUNTED_OF_HOST) | 1);
+        let each = some().map(|rank| of(*rank)).sum::<usize>() as f64 / some().count().max(1) as f64;
+        messages += of(*first) as f64 + each * others.len() as f64;
+        ranks += 1 + others.len();
+    }
+    let all = messages * setup.workers as f64 / ranks.max(1) as f64;
+    all * (setup.end() - setup.from) as f64
 }
 
 /// Time and learning; the hash of the evaluated model, where that is no rank's own.
@@ -353,4 +365,29 @@ fn hosts(scenario: &Scenario<'_>, placed: &Plan, seconds: f64) -> (Vec<HostsUsed
     }
     let prices = used.iter().map(|host| host.price_per_hour);
     (groups, prices.sum::<Option<f64>>().map(|per_hour| per_hour * seconds / 3600.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_counted_as_they_are_sent() {
+        for (name, p, hosts) in [
+            ("hierarchical", 64, 8),
+            ("hierarchical", 256, 128),
+            ("direct", 32, 1),
+            ("ring-allreduce", 100, 100),
+            ("tree", 128, 128),
+        ] {
+            let hosts = (0..p).map(|rank| rank * hosts / p).collect();
+            let setup = Setup { hosts, bucket: 500, ..Setup::new(p, 0, 1_000, 3) };
+            let strategy = paceline_protocol::find(name).unwrap();
+            let all = (0..p).map(|rank| strategy.participant(&setup, rank)).collect();
+            let costs = Costs::constant(p, 1_000, 1_000, 1.0);
+            let sent = paceline_sim::run(&setup, all, &costs, &mut SizesOnly).messages as f64;
+            let told = messages(strategy, &setup);
+            assert!((told / sent - 1.0).abs() < 0.05, "{name}: {told} told, {sent} sent");
+        }
+    }
 }

@@ -20,7 +20,7 @@ struct SpeedCase {
 }
 
 /// A thousand workers, with one bucket and with the default ones; 64 whose compute times vary widely; as many as no
-/// machine has.
+/// machine has, each on its own host and sixteen on each.
 const SPEED: &[SpeedCase] = &[
     SpeedCase {
         what: "ring-allreduce, 1,000 workers × 1,000 steps, 6.65 MB, jitter",
@@ -63,6 +63,14 @@ const SPEED: &[SpeedCase] = &[
         memory_mb: None,
         runs: 3,
     },
+    SpeedCase {
+        what: "hierarchical, 65,536 workers on 4,096 hosts × 10 steps, 10gbit",
+        data: "synthetic",
+        words: "--strategy hierarchical --workers 65536 --hosts 4096 --steps 10 --network 10gbit",
+        seconds: 30.0,
+        memory_mb: Some(1000.0),
+        runs: 3,
+    },
 ];
 
 /// Workers of runs that are simulated both ways, as schedules and event by event.
@@ -73,6 +81,9 @@ const BOTH: &[&str] = &[
     "--workers 33 --batch 20 --steps 20",
     "--workers 64 --batch 20 --steps 20",
     "--workers 64 --batch 20 --steps 20 --bucket 8MiB --jitter on",
+    "--workers 64 --batch 20 --steps 10 --strategy hierarchical --hosts 8",
+    "--workers 60 --batch 20 --steps 10 --strategy hierarchical --hosts 7 --bucket 8MiB",
+    "--workers 16 --batch 20 --steps 20 --strategy direct --hosts 1",
 ];
 
 /// Seconds, memory and messages per second; whether a seed decides everything, and both ways agree.

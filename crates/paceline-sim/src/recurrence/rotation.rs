@@ -86,7 +86,7 @@ impl Rotation {
 }
 
 /// Whether something holds for all ranks: schedules of many thousand are long, and made on all cores.
-fn everywhere(p: usize, holds: impl Fn(Rank) -> bool + Sync) -> bool {
+pub(super) fn everywhere(p: usize, holds: impl Fn(Rank) -> bool + Sync) -> bool {
     let cores = thread::available_parallelism().map_or(1, usize::from).min(p.div_ceil(RANKS_PER_CORE));
     let own = &|core: usize| (core..p).step_by(cores).all(&holds);
     thread::scope(|scope| {
@@ -121,6 +121,21 @@ pub(super) struct ChunkCosts {
 }
 
 impl ChunkCosts {
+    /// Of a message with so many elements; none if it takes seconds.
+    pub(super) fn new(costs: &Costs, host: &Host, len: usize) -> Option<Self> {
+        let work = |action: Action| (costs.work.of(&action) / host.speed) as Time;
+        let bytes = costs.bytes(len);
+        let handling = costs.handling(bytes, host.speed);
+        let [dst, src] = [Buf::Grad, Buf::Scratch(0)].map(|buf| Region { buf, offset: 0, len });
+        let small = |time: Time| u32::try_from(time).ok();
+        Some(Self {
+            send: small(handling)?,
+            transfer: small(host.transfer(bytes))?,
+            add: small(work(Action::Reduce { dst, src }) + handling)?,
+            replace: small(work(Action::Copy { dst, src }) + handling)?,
+        })
+    }
+
     pub(super) fn take(self, combine: Combine) -> Time {
         match combine {
             Combine::Add => self.add.into(),
@@ -145,19 +160,7 @@ impl LaneCosts {
         let params = Region { buf: Buf::Param, ..whole };
         let apply = work(Action::Apply { params, grad: whole, step: 0, whole: true });
         let lens: Vec<usize> = (0..chunks).map(|chunk| part(lane, chunks, chunk).len()).collect();
-        let chunk = |len: &usize| {
-            let bytes = costs.bytes(*len);
-            let handling = costs.handling(bytes, host.speed);
-            let [dst, src] = [Buf::Grad, Buf::Scratch(0)].map(|buf| Region { buf, offset: 0, len: *len });
-            let small = |time: Time| u32::try_from(time).ok();
-            Some(ChunkCosts {
-                send: small(handling)?,
-                transfer: small(host.transfer(bytes))?,
-                add: small(work(Action::Reduce { dst, src }) + handling)?,
-                replace: small(work(Action::Copy { dst, src }) + handling)?,
-            })
-        };
-        let chunks = lens.iter().map(chunk).collect::<Option<_>>()?;
+        let chunks = lens.iter().map(|len| ChunkCosts::new(costs, host, *len)).collect::<Option<_>>()?;
         Some(Self { start: lane.start, lens, chunks, apply })
     }
 }
