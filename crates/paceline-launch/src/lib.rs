@@ -9,6 +9,7 @@
 //! - [`run`]: the whole run; `watch`: what is known of it while it is under way
 //! - `ranks`: all ranks, on this machine and on those that joined; `rendezvous`: waiting for them; [`agent`]: what
 //!   such a machine does; `joining`: what they say to each other; [`key_file`]: the key that lets them in
+//! - `address`: where a machine can be reached
 //! - [`capacity`]: whether the ranks fit on this machine
 //! - `emulated`: emulated hosts and the links between them
 //! - `liveness`: signs of life of the ranks
@@ -23,6 +24,7 @@
 
 #![forbid(unsafe_code)]
 
+mod address;
 pub mod agent;
 pub mod capacity;
 mod control;
@@ -47,6 +49,7 @@ mod threads;
 pub mod trial;
 mod watch;
 
+pub use address::HostAddress;
 pub use control::{RankAccount, RankCommand, RankEvent, RankTask};
 pub use emulated::EmulatedNetwork;
 pub use error::{LaunchError, start_hint};
@@ -54,4 +57,4 @@ pub use exit::Exit;
 pub use interrupt::Interrupt;
 pub use pauses::CheckpointContext;
 pub use processes::{ProcessEvent, RankProcesses};
-pub use rendezvous::Listen;
+pub use rendezvous::{Listen, how_to_join};

@@ -1,6 +1,7 @@
 //! Waiting until every machine of a run has come.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
@@ -202,4 +203,18 @@ pub(crate) fn refuse(link: Link, message: &str, hint: &str) {
 
 pub(crate) fn name(greeting: &[u8]) -> String {
     joining::decode::<Greeting>(greeting).map_or("somebody".into(), |(greeting, _)| excerpt(&greeting.name))
+}
+
+/// What to type on the other machines; `made` says whether the key is new.
+pub fn how_to_join(join_listener: &JoinListener, others: usize, path: &Path, made: bool) -> String {
+    let (at, file) = (join_listener.address(), path.display());
+    let reached = match at.ip().is_unspecified() {
+        true => format!("ADDRESS_OF_THIS_MACHINE:{}", at.port()),
+        false => at.to_string(),
+    };
+    let who =
+        if others == 1 { "the other machine".into() } else { format!("each of the {others} other machines") };
+    let made = if made { "a new key is in" } else { "the key is in" };
+    let copy = if at.ip().is_loopback() { "" } else { "; copy it there first, e.g. with scp -p" };
+    format!("listening at {at}; {made} {file}{copy}\non {who}:\n  paceline join {reached} --key-file {file}")
 }

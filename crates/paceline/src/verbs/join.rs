@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use paceline_launch::agent::{self, Join};
-use paceline_launch::{Interrupt, LaunchError, key_file};
+use paceline_launch::{HostAddress, Interrupt, LaunchError, key_file};
 use serde_json::json;
 
-use super::listen::{Address, key_path, seconds};
+use super::listen::{key_path, seconds};
 use crate::failure::Failure;
 use crate::flags::PlaceFlags;
 use crate::output::{self, Show};
@@ -23,8 +23,8 @@ per machine by torchrun or a scheduler, the environment is enough:
   MASTER_ADDR=10.0.0.1 MASTER_PORT=7700 WORLD_SIZE=2 RANK=1 PACELINE_KEY_FILE=run.key paceline join")]
 pub struct Args {
     /// Where `paceline train --listen` waits [default: MASTER_ADDR and MASTER_PORT]
-    #[arg(value_name = "ADDR[:PORT]", value_parser = |s: &str| s.parse::<Address>())]
-    address: Option<Address>,
+    #[arg(value_name = "ADDR[:PORT]", value_parser = |s: &str| s.parse::<HostAddress>())]
+    address: Option<HostAddress>,
     /// File with the launcher's key [default: PACELINE_KEY_FILE]
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
@@ -54,7 +54,7 @@ fn number(name: &str) -> Result<Option<usize>, Failure> {
 
 impl Args {
     /// The flag, else the environment.
-    fn address(&self) -> Result<Address, Failure> {
+    fn address(&self) -> Result<HostAddress, Failure> {
         if let Some(address) = &self.address {
             return Ok(address.clone());
         }

@@ -1,12 +1,10 @@
 //! The flags of a run that other machines join, and what the user must know to let them.
 
-use std::fmt;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use paceline_launch::key_file::{self, Temporary};
-use paceline_launch::{LaunchError, Listen, run};
+use paceline_launch::{HostAddress, LaunchError, Listen, how_to_join, run};
 use paceline_plan::{Plan, PlanError};
 use paceline_wire::line::join_listener::JoinListener;
 
@@ -15,8 +13,6 @@ use crate::flags::registries;
 use crate::output::Show;
 use paceline_record::FailureKind;
 
-/// The port where nothing else is said.
-const PORT: u16 = 7700;
 /// The environment's name of the key file.
 const KEY_FILE: &str = "PACELINE_KEY_FILE";
 
@@ -25,8 +21,8 @@ const KEY_FILE: &str = "PACELINE_KEY_FILE";
 pub struct Listening {
     /// Wait here for other machines that `paceline join`, until there are as many --hosts (this one included);
     /// what they say to each other is encrypted (TLS 1.3)
-    #[arg(long, value_name = "ADDR[:PORT]", value_parser = |s: &str| s.parse::<Address>())]
-    listen: Option<Address>,
+    #[arg(long, value_name = "ADDR[:PORT]", value_parser = |s: &str| s.parse::<HostAddress>())]
+    listen: Option<HostAddress>,
     /// File with the key that lets machines join; made if there is none [default: PACELINE_KEY_FILE]. Needed
     /// unless --listen is on loopback
     #[arg(long, value_name = "FILE", requires = "listen")]
@@ -44,40 +40,6 @@ pub fn seconds(text: &str) -> Result<f64, String> {
 /// The flag, else the environment.
 pub fn key_path(flag: Option<&PathBuf>) -> Option<PathBuf> {
     flag.cloned().or_else(|| std::env::var_os(KEY_FILE).filter(|v| !v.is_empty()).map(PathBuf::from))
-}
-
-/// An address as the user wrote it, and what it stands for.
-#[derive(Clone, Debug)]
-pub struct Address {
-    text: String,
-    /// What it stands for, at least one.
-    pub all: Vec<SocketAddr>,
-}
-
-impl std::str::FromStr for Address {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let all = if let Ok(address) = text.parse::<IpAddr>() {
-            vec![SocketAddr::new(address, PORT)]
-        } else {
-            let named = if text.contains(':') { text.to_owned() } else { format!("{text}:{PORT}") };
-            let found = named.to_socket_addrs().map_err(|e| {
-                format!("{e}; an address and a port are needed, e.g. 10.0.0.1:{PORT} or [fd00::1]:{PORT}")
-            })?;
-            found.collect()
-        };
-        if all.is_empty() {
-            return Err("no address has that name".into());
-        }
-        Ok(Self { text: text.to_owned(), all })
-    }
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
 }
 
 impl Listening {
@@ -137,35 +99,5 @@ impl Listening {
         show.note(&how_to_join(&join_listener, plan.host_count() - 1, &path, made && given.is_some()));
         let timeout = Duration::from_secs_f64(self.join_timeout);
         Ok((Some(Listen { join_listener, key, timeout }), temporary))
-    }
-}
-
-/// What to type on the other machines.
-fn how_to_join(join_listener: &JoinListener, others: usize, path: &Path, made: bool) -> String {
-    let (at, file) = (join_listener.address(), path.display());
-    let reached = match at.ip().is_unspecified() {
-        true => format!("ADDRESS_OF_THIS_MACHINE:{}", at.port()),
-        false => at.to_string(),
-    };
-    let who =
-        if others == 1 { "the other machine".into() } else { format!("each of the {others} other machines") };
-    let made = if made { "a new key is in" } else { "the key is in" };
-    let copy = if at.ip().is_loopback() { "" } else { "; copy it there first, e.g. with scp -p" };
-    format!("listening at {at}; {made} {file}{copy}\non {who}:\n  paceline join {reached} --key-file {file}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_have_a_port_or_get_one() {
-        let first = |text: &str| text.parse::<Address>().map(|a| a.all[0].to_string());
-        assert_eq!(first("10.0.0.1").unwrap(), "10.0.0.1:7700");
-        assert_eq!(first("10.0.0.1:80").unwrap(), "10.0.0.1:80");
-        assert_eq!(first("::1").unwrap(), "[::1]:7700");
-        assert_eq!(first("[::1]:0").unwrap(), "[::1]:0");
-        assert!(first("10.0.0.1:99999").unwrap_err().contains("a port are needed"));
-        assert!(first("").is_err());
     }
 }
