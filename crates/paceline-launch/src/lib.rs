@@ -11,6 +11,7 @@
 //!   such a machine does; `joining`: what they say to each other; [`key_file`]: the key that lets them in
 //! - `address`: where a machine can be reached
 //! - [`capacity`]: whether the ranks fit on this machine
+//! - [`engine`]: processes that a scheduler or launcher has started as one job; hosts over ssh
 //! - `emulated`: emulated hosts and the links between them
 //! - `liveness`: signs of life of the ranks
 //! - `interrupt`: requests to stop, by signals
@@ -29,6 +30,7 @@ pub mod agent;
 pub mod capacity;
 mod control;
 mod emulated;
+pub mod engine;
 mod error;
 mod exit;
 mod fault;
