@@ -23,8 +23,11 @@ const SETTINGS: &[&str] = &["PACELINE_DATA", "PACELINE_STORE", "PACELINE_MIRROR"
 
 /// Installs what is missing where the user may, then checks and tests.
 pub fn whole() -> Outcome<ExitCode> {
-    let mut settings =
-        vec![installed(install::PYTHON, install::readers()), installed(install::BROWSER, install::browser())];
+    let mut settings = vec![
+        installed(install::PYTHON, install::readers()),
+        installed(install::LINTERS, install::linters()),
+        installed(install::BROWSER, install::browser()),
+    ];
     for missing in PACKAGES.iter().filter_map(|group| install::packages(group).err()) {
         println!("{missing}");
     }

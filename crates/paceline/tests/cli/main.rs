@@ -47,6 +47,7 @@ mod support;
 mod tables;
 mod targets;
 mod terminal;
+mod three_nodes;
 mod train;
 mod transfer;
 mod transports;
