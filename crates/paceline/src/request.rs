@@ -147,7 +147,7 @@ impl RunRequest {
         let Self { plan, folders, run: id, recording, .. } = self;
         let interrupt = Interrupt::on_signals()?;
         if let Some(task) = listening.task() {
-            watch_parent(task.engine, Arc::clone(&interrupt), |line| output::note(&line));
+            watch_parent(task, Arc::clone(&interrupt), |line| output::note(&line));
         }
         let typed = TypedPlan::new(plan, registries().runs())?;
         let dataset = match plan.script {

@@ -84,17 +84,18 @@ fn bind_own(task: &EngineTask) -> Result<JoinListener, LaunchError> {
     }
     let named = task.leader.iter().filter_map(|name| (name.as_str(), 0).to_socket_addrs().ok()).flatten();
     let outside = named.map(|address| address.ip()).filter(|address| !address.is_loopback());
-    // Only addresses of this machine can be bound.
-    let bound = outside.chain(route()).find_map(|ip| JoinListener::bind(SocketAddr::new(ip, 0)).ok());
+    // Where no machine is known, an address for documentation: it only has to be somewhere else. Only addresses of this
+    // machine can be bound.
+    let routes = task.peer.as_deref().into_iter().chain(["192.0.2.1"]).filter_map(route);
+    let bound = outside.chain(routes).find_map(|ip| JoinListener::bind(SocketAddr::new(ip, 0)).ok());
     bound.map_or_else(|| Ok(JoinListener::bind(SocketAddr::new(loopback, 0))?), Ok)
 }
 
-/// The address by which this machine reaches the rest of the world; nothing is sent.
-fn route() -> Option<IpAddr> {
+/// The address by which this machine reaches another one; nothing is sent.
+fn route(to: &str) -> Option<IpAddr> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
-    // An address for documentation: it only has to be somewhere else.
-    socket.connect(("192.0.2.1", 9)).ok()?;
-    Some(socket.local_addr().ok()?.ip()).filter(|address| !address.is_unspecified())
+    socket.connect((to, 9)).ok()?;
+    Some(socket.local_addr().ok()?.ip()).filter(|address| !address.is_unspecified() && !address.is_loopback())
 }
 
 /// Finds the leader of a job, within a time: what an earlier job of that name left leads nowhere, so the file is read
@@ -181,7 +182,8 @@ mod tests {
 
     fn task(rank: usize) -> EngineTask {
         let job = "test-1".into();
-        EngineTask { engine: "mpi", rank, size: 2, job, leader: None, one_machine: true }
+        let (leader, peer) = (None, None);
+        EngineTask { engine: "mpi", rank, size: 2, job, leader, peer, one_machine: true, supervised: false }
     }
 
     fn folder(name: &str) -> PathBuf {

@@ -101,8 +101,12 @@ pub struct EngineTask {
     pub job: String,
     /// Where process 0 is, as far as the engine says: a name or an address.
     pub leader: Option<String>,
+    /// Another machine of the job, as far as the engine says.
+    pub peer: Option<String>,
     /// Whether all processes are on one machine.
     pub one_machine: bool,
+    /// Whether the engine's own process has started this one: its end ends the run.
+    pub supervised: bool,
 }
 
 type Reader = fn(Variables<'_>) -> Result<EngineTask, EngineError>;
@@ -145,22 +149,21 @@ fn first(variables: Variables<'_>, names: &[&str]) -> Option<String> {
     names.iter().find_map(|name| variables(name))
 }
 
+/// A task whose number makes sense; what else the engine says is added to it.
 fn task(
     engine: &'static str,
-    rank: (&'static str, usize),
+    (variable, rank): (&'static str, usize),
     size: usize,
     job: &str,
-    leader: Option<String>,
-    one_machine: bool,
 ) -> Result<EngineTask, EngineError> {
-    let (variable, rank) = rank;
     if rank >= size {
         let problem = "it must be below the number of processes";
         return Err(EngineError::Bad { engine, variable, value: rank.to_string(), problem });
     }
     let fit = |c: char| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' };
     let job = format!("{engine}-{job}").chars().map(fit).take(200).collect();
-    Ok(EngineTask { engine, rank, size, job, leader, one_machine })
+    let (leader, peer) = (None, None);
+    Ok(EngineTask { engine, rank, size, job, leader, peer, one_machine: false, supervised: true })
 }
 
 fn slurm(variables: Variables<'_>) -> Result<EngineTask, EngineError> {
@@ -169,19 +172,18 @@ fn slurm(variables: Variables<'_>) -> Result<EngineTask, EngineError> {
     let size = number(engine, "SLURM_STEP_NUM_TASKS", variables)?;
     let rank = number(engine, "SLURM_PROCID", variables)?;
     let named = ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"];
-    let mut leader = None;
-    let mut one_machine = false;
-    if let Some((variable, value)) = named.iter().find_map(|name| Some((*name, variables(name)?))) {
-        let problem = "it is no list of nodes";
-        let bad = EngineError::Bad { engine, variable, value: value.clone(), problem };
-        let nodes = node_list(&value).ok_or(bad)?;
-        // Whatever the distribution, task 0 is on the first node.
-        one_machine = nodes.len() == 1;
-        leader = nodes.into_iter().next();
-    }
     let part = |name: &str| variables(name).unwrap_or_else(|| "0".into());
     let job = format!("{}-{}-{}", part("SLURM_JOB_ID"), part("SLURM_STEP_ID"), part("SLURM_RESTART_COUNT"));
-    task(engine, ("SLURM_PROCID", rank), size, &job, leader, one_machine)
+    let task = task(engine, ("SLURM_PROCID", rank), size, &job)?;
+    let Some((variable, value)) = named.iter().find_map(|name| Some((*name, variables(name)?))) else {
+        return Ok(task);
+    };
+    let problem = "it is no list of nodes";
+    let bad = EngineError::Bad { engine, variable, value: value.clone(), problem };
+    // Whatever the distribution, task 0 is on the first node.
+    let mut nodes = node_list(&value).ok_or(bad)?.into_iter();
+    let (leader, peer) = (nodes.next(), nodes.next());
+    Ok(EngineTask { one_machine: peer.is_none(), leader, peer, ..task })
 }
 
 fn mpi(variables: Variables<'_>) -> Result<EngineTask, EngineError> {
@@ -193,10 +195,11 @@ fn mpi(variables: Variables<'_>) -> Result<EngineTask, EngineError> {
     };
     let count = number(engine, size, variables)?;
     let one_machine = number(engine, local, variables).is_ok_and(|local| local == count);
-    // MPICH names no job: its processes find each other by the command that all have in common.
+    // MPICH names no job: two of them at a time need two folders to meet in.
     let job = first(variables, &["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID", "PMI_PORT"]);
     let job = job.unwrap_or_else(|| "job".into());
-    task(engine, (rank, number(engine, rank, variables)?), count, &job, None, one_machine)
+    let task = task(engine, (rank, number(engine, rank, variables)?), count, &job)?;
+    Ok(EngineTask { one_machine, ..task })
 }
 
 fn torchrun(variables: Variables<'_>) -> Result<EngineTask, EngineError> {
@@ -208,7 +211,10 @@ fn torchrun(variables: Variables<'_>) -> Result<EngineTask, EngineError> {
     let part = |name: &str| variables(name).unwrap_or_default();
     let job =
         format!("{leader}-{port}-{}-{}", part("TORCHELASTIC_RUN_ID"), part("TORCHELASTIC_RESTART_COUNT"));
-    task(engine, ("RANK", rank), size, &job, Some(leader), one_machine)
+    // Variables that were set by hand, or by a container's description, come from nobody whose end would mean something.
+    let supervised = variables("TORCHELASTIC_RUN_ID").is_some();
+    let task = task(engine, ("RANK", rank), size, &job)?;
+    Ok(EngineTask { leader: Some(leader), one_machine, supervised, ..task })
 }
 
 #[cfg(test)]
@@ -247,18 +253,48 @@ mod tests {
 
     #[test]
     fn every_engine_says_which_of_how_many_a_process_is() {
-        for (asked, set, engine, rank, size, job, leader, one_machine) in [
-            ("auto", SRUN, "slurm", 2, 3, "slurm-77-1-0", Some("gpu07"), false),
-            ("slurm", SRUN, "slurm", 2, 3, "slurm-77-1-0", Some("gpu07"), false),
-            ("mpi", SRUN, "mpi", 2, 3, "mpi-job", None, false),
-            ("auto", MPIRUN, "mpi", 1, 3, "mpi-prterun-a_1", None, true),
-            ("auto", TORCHRUN, "torchrun", 0, 2, "torchrun-10.0.0.1-29500--", Some("10.0.0.1"), false),
+        let slurm = EngineTask {
+            engine: "slurm",
+            rank: 2,
+            size: 3,
+            job: "slurm-77-1-0".into(),
+            leader: Some("gpu07".into()),
+            peer: Some("gpu08".into()),
+            one_machine: false,
+            supervised: true,
+        };
+        let mpi = EngineTask {
+            engine: "mpi",
+            rank: 1,
+            job: "mpi-prterun-a_1".into(),
+            leader: None,
+            peer: None,
+            one_machine: true,
+            ..slurm.clone()
+        };
+        let by_hand = EngineTask {
+            engine: "torchrun",
+            rank: 0,
+            size: 2,
+            job: "torchrun-10.0.0.1-29500--".into(),
+            leader: Some("10.0.0.1".into()),
+            one_machine: false,
+            supervised: false,
+            ..mpi.clone()
+        };
+        let pmi = EngineTask { rank: 2, job: "mpi-job".into(), one_machine: false, ..mpi.clone() };
+        for (asked, set, expected) in [
+            ("auto", SRUN, slurm.clone()),
+            ("slurm", SRUN, slurm),
+            ("mpi", SRUN, pmi),
+            ("auto", MPIRUN, mpi),
+            ("auto", TORCHRUN, by_hand.clone()),
         ] {
-            let leader = leader.map(str::to_owned);
-            let job = job.to_owned();
-            let expected = EngineTask { engine, rank, size, job, leader, one_machine };
             assert_eq!(find(asked, set), Ok(Some(expected)), "{asked}");
         }
+        let torchrun = [TORCHRUN, &[("TORCHELASTIC_RUN_ID", "r")]].concat();
+        let job = "torchrun-10.0.0.1-29500-r-".into();
+        assert_eq!(find("auto", &torchrun), Ok(Some(EngineTask { job, supervised: true, ..by_hand })));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::getppid;
 
+use super::EngineTask;
 use crate::interrupt::Interrupt;
 
 /// How often the parent is looked for.
@@ -12,10 +13,13 @@ const LOOK: Duration = Duration::from_millis(250);
 /// Time to save the run without an engine, before this process ends as it is.
 const GRACE: Duration = Duration::from_secs(4);
 
-/// From now on, the end of this process's parent asks the run to save itself and stop, and ends this process where that
+/// From now on, where the engine itself has started this process, its end asks the run to save itself and stop, and ends this process where that
 /// takes too long. `tell` is called once, with what happened.
-pub fn watch_parent(engine: &'static str, interrupt: Arc<Interrupt>, tell: impl Fn(String) + Send + 'static) {
-    let parent = getppid();
+pub fn watch_parent(task: &EngineTask, interrupt: Arc<Interrupt>, tell: impl Fn(String) + Send + 'static) {
+    let (parent, engine) = (getppid(), task.engine);
+    if !task.supervised {
+        return;
+    }
     // A process that cannot start a thread is ended by the machine that leads, or by its own end.
     let _ = std::thread::Builder::new().name("parent".into()).spawn(move || {
         while getppid() == parent {

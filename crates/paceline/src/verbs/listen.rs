@@ -102,7 +102,7 @@ impl Listening {
             return Ok(false);
         }
         let (interrupt, key) = (Interrupt::on_signals()?, key_path(self.key_file.as_ref()));
-        watch_parent(task.engine, Arc::clone(&interrupt), |line| output::note(&line));
+        watch_parent(task, Arc::clone(&interrupt), |line| output::note(&line));
         let join = Join::of_task(task, folders, self.timeout(), interrupt)?;
         task.take_part(folder, key.as_deref(), &join, &mut |line| show.detail(|| line.into()))?;
         Ok(true)
