@@ -4,7 +4,8 @@
 >>> runs = paceline.load(".paceline")          # doctest: +SKIP
 >>> steps = paceline.steps(".paceline", "last")  # doctest: +SKIP
 
-``paceline.torch`` makes a PyTorch script a worker; ``paceline.attach`` does it for any script.
+``paceline.torch`` makes a PyTorch script a worker; ``paceline.attach`` does it for any script. ``paceline.ray`` and
+``paceline.spark`` train on the nodes of a Ray cluster or a Spark application.
 """
 
 from .store import StoreError, evaluations, load, steps

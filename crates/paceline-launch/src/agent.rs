@@ -15,6 +15,7 @@ use paceline_wire::Key;
 use paceline_wire::line::{HeartbeatTiming, Line, LineEvent, Link, may_come_yet};
 
 use crate::control::RankEvent;
+use crate::engine::EngineTask;
 use crate::error::LaunchError;
 use crate::interrupt::Interrupt;
 use crate::joining::{self, Greeting, HostCommand, HostEvent, RunEnd, Version, excerpt};
@@ -29,10 +30,6 @@ const ATTEMPT: Duration = Duration::from_secs(5);
 
 /// What joining needs from outside.
 pub struct Join {
-    /// Where the launcher may be; the first that answers is taken.
-    pub addresses: Vec<SocketAddr>,
-    /// The key that it holds too.
-    pub key: Key,
     /// Where datasets lie on this machine.
     pub folders: Folders,
     /// Which host to be, if it matters.
@@ -45,6 +42,22 @@ pub struct Join {
     pub patience: Duration,
     /// The request to stop; it is passed on to the launcher.
     pub interrupt: Arc<Interrupt>,
+    /// Who started this process and the launcher as one job, and which of them this is.
+    pub task: Option<EngineTask>,
+}
+
+impl Join {
+    /// What the task of an engine needs.
+    pub fn of_task(
+        task: &EngineTask,
+        folders: Folders,
+        patience: Duration,
+        interrupt: Arc<Interrupt>,
+    ) -> io::Result<Self> {
+        let program = (std::env::current_exe()?, "rank");
+        let (host, hosts, task) = (Some(task.rank), Some(task.size), Some(task.clone()));
+        Ok(Self { folders, host, hosts, program, patience, interrupt, task })
+    }
 }
 
 /// What came of it.
@@ -65,9 +78,20 @@ enum AgentInput {
     Rank(ProcessEvent),
 }
 
-/// Joins a run and takes part until it is over; `tell` gets lines for people.
-pub fn join(join: &Join, tell: &mut dyn FnMut(&str)) -> Result<Joined, LaunchError> {
-    let mut link = dial(join, tell)?;
+/// Joins a run and takes part until it is over: at the first of these addresses that answers, with the key that the
+/// launcher holds too. `tell` gets lines for people.
+pub fn join(
+    addresses: &[SocketAddr],
+    key: &Key,
+    join: &Join,
+    tell: &mut dyn FnMut(&str),
+) -> Result<Joined, LaunchError> {
+    let link = dial(addresses, key, join, tell)?;
+    join_over(link, join, tell)
+}
+
+/// The same over a connection to the launcher that is there already.
+pub fn join_over(mut link: Link, join: &Join, tell: &mut dyn FnMut(&str)) -> Result<Joined, LaunchError> {
     let (host, hosts) = (join.host, join.hosts);
     let greeting = Greeting { version: Version::own(), name: process::host(), host, hosts };
     link.queue(&joining::encode(&greeting, &[]));
@@ -86,13 +110,18 @@ pub fn join(join: &Join, tell: &mut dyn FnMut(&str)) -> Result<Joined, LaunchErr
 }
 
 /// Dials until somebody answers who holds the key.
-fn dial(join: &Join, tell: &mut dyn FnMut(&str)) -> Result<Link, LaunchError> {
+fn dial(
+    addresses: &[SocketAddr],
+    key: &Key,
+    join: &Join,
+    tell: &mut dyn FnMut(&str),
+) -> Result<Link, LaunchError> {
     let end = Instant::now() + join.patience;
     let mut told = false;
     loop {
         let mut why = None;
-        for &address in &join.addresses {
-            match Link::dial(address, &join.key, ATTEMPT.min(left(end).max(REDIAL))) {
+        for &address in addresses {
+            match Link::dial(address, key, ATTEMPT.min(left(end).max(REDIAL))) {
                 Ok(link) => return Ok(link),
                 Err(e) if may_come_yet(&e) => why = why.or(Some((address, e))),
                 Err(e) => {
@@ -229,6 +258,11 @@ impl Agent<'_> {
 
     /// Asks the launcher to save the run and stop, in the name of a rank of this machine.
     fn interrupted(&self) {
+        if let Some(task) = &self.join.task {
+            let asked = || format!("{} was asked to end", task.label());
+            let cause = self.join.interrupt.cause().map_or_else(asked, str::to_owned);
+            self.line.say(joining::encode(&HostEvent::Ending { cause }, &[]));
+        }
         if let Some(rank) = self.processes.as_ref().and_then(|(processes, _)| processes.first_rank()) {
             self.line.say(joining::encode(&HostEvent::Rank { rank, said: RankEvent::Interrupted }, &[]));
         }

@@ -18,9 +18,9 @@ const RECORDED_PER_CORE: u64 = 256;
 /// The same where nothing is recorded.
 const PER_CORE: u64 = 2 * RECORDED_PER_CORE;
 /// Files that the launcher has open for each process: two pipes, and what tells of its end.
-const FILES_PER_RANK: u64 = 3;
+pub const FILES_PER_RANK: u64 = 3;
 /// Files that the launcher opens besides.
-const FILES: u64 = 8;
+pub const FILES: u64 = 8;
 /// Threads of a rank besides those that compute, and the launcher's that listens to it.
 const THREADS_PER_RANK: u64 = 4;
 /// Memory of a process that has neither model nor data yet, in bytes.
@@ -40,18 +40,23 @@ struct Demand {
 
 /// What is left of one machine; nothing where there is no limit.
 #[derive(Clone, Debug, Default)]
-struct Room {
-    cores: u64,
+pub struct Room {
+    /// Cores that this process may use.
+    pub cores: u64,
     /// Files that one process may have open, and those that this one has.
-    files: Option<(u64, u64)>,
+    pub files: Option<(u64, u64)>,
     /// Processes and threads that may be added, and whose limit that is.
-    tasks: Option<(u64, TaskLimit)>,
-    bytes: Option<u64>,
+    pub tasks: Option<(u64, TaskLimit)>,
+    /// Memory in bytes.
+    pub bytes: Option<u64>,
 }
 
+/// Whose limit of processes and threads it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum TaskLimit {
+pub enum TaskLimit {
+    /// The user's (`ulimit -u`).
     User,
+    /// The control group's (`pids.max`).
     ControlGroup,
 }
 
@@ -144,7 +149,8 @@ pub(crate) fn counted(count: u64, what: &str) -> String {
 }
 
 impl Room {
-    fn here() -> Self {
+    /// What is left of this machine now.
+    pub fn here() -> Self {
         let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let open = fs::read_dir("/proc/self/fd").map_or(0, |files| files.count() as u64);
         let of_user = tasks_of_user().map(|left| (left, TaskLimit::User));
@@ -185,8 +191,12 @@ fn memory_of_group(groups: &str) -> Option<u64> {
     let free = |folder: &String| {
         let stat = fs::read_to_string(format!("{folder}/memory.stat")).unwrap_or_default();
         let cached = field(&stat, "inactive_file ").unwrap_or(0) + field(&stat, "active_file ").unwrap_or(0);
-        let used = number(&format!("{folder}/memory.current"))?.saturating_sub(cached);
-        Some(number(&format!("{folder}/memory.max"))?.saturating_sub(used))
+        // The names of version 2, or those of version 1.
+        let either = |two: &str, one: &str| {
+            number(&format!("{folder}/{two}")).or_else(|| number(&format!("{folder}/{one}")))
+        };
+        let used = either("memory.current", "memory.usage_in_bytes")?.saturating_sub(cached);
+        Some(either("memory.max", "memory.limit_in_bytes")?.saturating_sub(used))
     };
     folders(groups, "memory").iter().filter_map(free).min()
 }

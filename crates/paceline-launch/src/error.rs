@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 use crate::capacity::counted;
+use crate::engine::EngineError;
 use crate::key_file::KeyError;
 
 /// A run that did not come to its end.
@@ -59,6 +60,15 @@ pub enum LaunchError {
         came.len() + 1, present(came), turned_away(*refused)
     )]
     Missing { hosts: usize, came: Vec<String>, address: String, seconds: f64, refused: usize },
+    /// A process that an engine has started cannot be told from others.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The leader of a job left no word of where it is.
+    #[error("{task}: nobody has left word of where task 0 is in {} within {seconds:.0} s", path.display())]
+    NoLeader { task: String, path: std::path::PathBuf, seconds: f64 },
+    /// A host that was started over ssh ended before it had joined.
+    #[error("host {host} could not be started over ssh: {how}")]
+    HostNotStarted { host: String, how: String },
     /// A machine is gone.
     #[error("host {host} with {ranks} was lost {when}: {cause}")]
     HostLost { host: String, ranks: String, when: String, cause: String },
@@ -87,6 +97,8 @@ impl LaunchError {
                 FailureKind::Other
             }
             Self::Plan(_) | Self::TooMany { .. } => FailureKind::Plan,
+            Self::Engine(_) => FailureKind::Usage,
+            Self::NoLeader { .. } | Self::HostNotStarted { .. } => FailureKind::Lost,
             Self::Train(error) => error.kind(),
             Self::Interrupted { .. } | Self::Abandoned { .. } => FailureKind::Interrupted,
             Self::Record(_) => FailureKind::Storage,
@@ -126,6 +138,17 @@ impl LaunchError {
             Self::Late { .. } => "is the machine overloaded, or out of memory?".into(),
             Self::Missing { .. } => {
                 "start `paceline join` on the other machines; --join-timeout SECONDS waits longer".into()
+            }
+            Self::Engine(error) => error.hint(),
+            Self::NoLeader { .. } => {
+                "the folder must be one that all machines of the job share: --store DIR or PACELINE_STORE; \
+                 --join-timeout SECONDS waits longer"
+                    .into()
+            }
+            Self::HostNotStarted { host, .. } => {
+                format!(
+                    "does `ssh {host}` work without a password, and has that host this program at the same path?"
+                )
             }
             Self::HostLost { .. } => {
                 "the run was ended everywhere; are that machine and the network to it up?".into()

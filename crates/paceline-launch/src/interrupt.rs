@@ -6,8 +6,8 @@
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigSet, Signal};
@@ -31,20 +31,28 @@ const ABANDONED: u8 = 3;
 
 /// Whether a run was asked to stop, and how urgently.
 #[derive(Debug)]
-pub struct Interrupt(AtomicU8);
+pub struct Interrupt {
+    state: AtomicU8,
+    /// Why, where it was no signal.
+    cause: OnceLock<String>,
+}
 
 impl Default for Interrupt {
     /// One that only [`request`](Self::request) raises.
     fn default() -> Self {
-        Self(AtomicU8::new(ARMED))
+        Self::new(ARMED)
     }
 }
 
 impl Interrupt {
+    fn new(state: u8) -> Self {
+        Self { state: AtomicU8::new(state), cause: OnceLock::new() }
+    }
+
     /// One that SIGINT and SIGTERM raise: the first asks for a stop, the next one for a stop at once. Until it is
     /// [armed](Self::arm), a signal ends the process.
     pub fn on_signals() -> io::Result<Arc<Self>> {
-        let interrupt = Arc::new(Self(AtomicU8::new(UNARMED)));
+        let interrupt = Arc::new(Self::new(UNARMED));
         let (receiver, sender) = UnixStream::pair()?;
         for signal in [SIGINT, SIGTERM] {
             pipe::register(signal, sender.try_clone()?)?;
@@ -58,7 +66,7 @@ impl Interrupt {
     fn listen(&self, mut signals: UnixStream) {
         let (mut first, mut byte) = (None::<Instant>, [0]);
         while signals.read_exact(&mut byte).is_ok() {
-            if self.0.load(Ordering::SeqCst) == UNARMED {
+            if self.state.load(Ordering::SeqCst) == UNARMED {
                 low_level::exit(EXIT);
             }
             match first {
@@ -67,33 +75,47 @@ impl Interrupt {
                     self.request();
                 }
                 Some(at) if at.elapsed() < SAME_REQUEST => {}
-                Some(_) => {
-                    self.0.store(ABANDONED, Ordering::SeqCst);
-                    std::thread::sleep(ABANDON);
-                    low_level::exit(EXIT);
-                }
+                Some(_) => self.abandon(),
             }
         }
     }
 
     /// From now on there is something to save: the first signal asks for that.
     pub fn arm(&self) {
-        let _ = self.0.compare_exchange(UNARMED, ARMED, Ordering::SeqCst, Ordering::SeqCst);
+        let _ = self.state.compare_exchange(UNARMED, ARMED, Ordering::SeqCst, Ordering::SeqCst);
     }
 
     /// Asks for a stop, as the first signal does.
     pub fn request(&self) {
-        let _ = self.0.compare_exchange(ARMED, REQUESTED, Ordering::SeqCst, Ordering::SeqCst);
+        let _ = self.state.compare_exchange(ARMED, REQUESTED, Ordering::SeqCst, Ordering::SeqCst);
+    }
+
+    /// Asks for a stop, and says why.
+    pub(crate) fn request_because(&self, cause: String) {
+        let _ = self.cause.set(cause);
+        self.request();
+    }
+
+    /// Why a stop was asked for, where it was no signal.
+    pub(crate) fn cause(&self) -> Option<&str> {
+        self.cause.get().map(String::as_str)
+    }
+
+    /// Stops the run without saving, and ends this process.
+    pub(crate) fn abandon(&self) {
+        self.state.store(ABANDONED, Ordering::SeqCst);
+        std::thread::sleep(ABANDON);
+        low_level::exit(EXIT);
     }
 
     /// Whether the run is to stop.
     pub fn requested(&self) -> bool {
-        self.0.load(Ordering::SeqCst) >= REQUESTED
+        self.state.load(Ordering::SeqCst) >= REQUESTED
     }
 
     /// Whether the run is to stop without saving.
     pub fn abandoned(&self) -> bool {
-        self.0.load(Ordering::SeqCst) == ABANDONED
+        self.state.load(Ordering::SeqCst) == ABANDONED
     }
 }
 
@@ -140,7 +162,7 @@ mod tests {
 
     #[test]
     fn the_first_request_counts_and_only_once_there_is_something_to_save() {
-        let interrupt = Interrupt(AtomicU8::new(UNARMED));
+        let interrupt = Interrupt::new(UNARMED);
         interrupt.request();
         assert!(!interrupt.requested());
         interrupt.arm();

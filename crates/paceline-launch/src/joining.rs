@@ -83,6 +83,8 @@ pub enum HostEvent {
     Closed { rank: usize },
     /// The process of one of its ranks has ended.
     Exited { rank: usize, pid: u32, status: String },
+    /// It was asked to end by whoever started it.
+    Ending { cause: String },
     /// It cannot do what it was asked to.
     Failed { message: String },
 }

@@ -71,12 +71,21 @@ pub fn read(path: &Path) -> Result<Key, KeyError> {
         Err(e) if e.kind() == ErrorKind::InvalidData => return Err(content()),
         done => done.map_err(failed)?,
     };
-    let text = text.trim();
+    parse(text.trim()).ok_or_else(content)
+}
+
+/// The key that these digits are.
+pub(crate) fn parse(text: &str) -> Option<Key> {
     if text.len() != DIGITS || !text.bytes().all(|b| b.is_ascii_hexdigit()) {
-        return Err(content());
+        return None;
     }
     let byte = |i: usize| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).expect("they are digits");
-    Ok(Key::from(std::array::from_fn(byte)))
+    Some(Key::from(std::array::from_fn(byte)))
+}
+
+/// A key as digits.
+pub(crate) fn digits(key: &Key) -> String {
+    key.as_bytes().iter().map(|b| format!("{b:02x}")).collect()
 }
 
 /// Reads a key, or makes a new one where there is no file yet; whether it was made.
@@ -88,8 +97,7 @@ pub fn read_or_create(path: &Path) -> Result<(Key, bool), KeyError> {
         Err(e) => return Err(failed(e)),
     };
     let key = Key::generate()?;
-    let digits: String = key.as_bytes().iter().map(|b| format!("{b:02x}")).collect();
-    file.write_all((digits + "\n").as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
+    file.write_all((digits(&key) + "\n").as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
     Ok((key, true))
 }
 

@@ -9,7 +9,9 @@
 //! - [`run`]: the whole run; `watch`: what is known of it while it is under way
 //! - `ranks`: all ranks, on this machine and on those that joined; `rendezvous`: waiting for them; [`agent`]: what
 //!   such a machine does; `joining`: what they say to each other; [`key_file`]: the key that lets them in
+//! - `address`: where a machine can be reached
 //! - [`capacity`]: whether the ranks fit on this machine
+//! - [`engine`]: processes that a scheduler or launcher has started as one job; hosts over ssh
 //! - `emulated`: emulated hosts and the links between them
 //! - `liveness`: signs of life of the ranks
 //! - `interrupt`: requests to stop, by signals
@@ -23,10 +25,12 @@
 
 #![forbid(unsafe_code)]
 
+mod address;
 pub mod agent;
 pub mod capacity;
 mod control;
 mod emulated;
+pub mod engine;
 mod error;
 mod exit;
 mod fault;
@@ -47,6 +51,7 @@ mod threads;
 pub mod trial;
 mod watch;
 
+pub use address::HostAddress;
 pub use control::{RankAccount, RankCommand, RankEvent, RankTask};
 pub use emulated::EmulatedNetwork;
 pub use error::{LaunchError, start_hint};
@@ -54,4 +59,4 @@ pub use exit::Exit;
 pub use interrupt::Interrupt;
 pub use pauses::CheckpointContext;
 pub use processes::{ProcessEvent, RankProcesses};
-pub use rendezvous::Listen;
+pub use rendezvous::{Listen, how_to_join};

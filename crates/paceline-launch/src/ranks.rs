@@ -13,6 +13,7 @@ use paceline_wire::line::{Line, LineEvent};
 use paceline_wire::{Key, inproc};
 
 use crate::control::{Place, RankCommand, RankEvent};
+use crate::engine::EngineTask;
 use crate::error::LaunchError;
 use crate::joining::{self, HostCommand, HostEvent, RunEnd};
 use crate::processes::{ProcessEvent, RankProcesses};
@@ -42,6 +43,8 @@ pub enum RanksEvent {
     HostLost { host: usize, cause: String },
     /// A machine is under suspicion (`false`), or there again.
     HostLiveness { host: usize, there: bool },
+    /// A machine was asked to end by whoever started it.
+    HostEnding { host: usize, cause: String },
     /// Somebody was turned away where machines join: who, and why.
     Refused { cause: String },
     /// Nothing that concerns the run.
@@ -53,6 +56,8 @@ pub(crate) struct Host {
     pub name: String,
     pub line: Line,
     pub quiet: bool,
+    /// Why whoever started it has asked it to end.
+    pub ending: Option<String>,
 }
 
 impl Host {
@@ -69,6 +74,8 @@ pub(crate) struct Hosts {
     /// Where the others reach this machine.
     pub here: SocketAddr,
     pub door: JoinPort,
+    /// Who started all of them as one job, and which of them this is.
+    pub task: Option<EngineTask>,
 }
 
 /// The ranks of this machine.
@@ -167,7 +174,10 @@ impl Ranks {
                 others[at].quiet = !there;
                 RanksEvent::HostLiveness { host, there }
             }
-            LineEvent::Lost { cause } => RanksEvent::HostLost { host, cause },
+            LineEvent::Lost { cause } => {
+                let ending = others[at].ending.take().map_or(String::new(), |ending| format!("{ending}; "));
+                RanksEvent::HostLost { host, cause: ending + &cause }
+            }
         }
     }
 
@@ -175,6 +185,13 @@ impl Ranks {
         let rank = match &said {
             HostEvent::Rank { rank, .. } | HostEvent::Closed { rank } | HostEvent::Exited { rank, .. } => {
                 *rank
+            }
+            HostEvent::Ending { cause } => {
+                let cause = joining::excerpt(cause);
+                if let Some(hosts) = &mut self.hosts {
+                    hosts.others[host - 1].ending = Some(cause.clone());
+                }
+                return RanksEvent::HostEnding { host, cause };
             }
             HostEvent::Failed { message } => {
                 return RanksEvent::HostLost { host, cause: joining::excerpt(message) };
@@ -201,7 +218,7 @@ impl Ranks {
                 self.ends[rank] = Some((pid, joining::excerpt(&status)));
                 ProcessEvent::Exited(rank)
             }
-            HostEvent::Failed { .. } => unreachable!("it was looked at above"),
+            HostEvent::Failed { .. } | HostEvent::Ending { .. } => unreachable!("they were looked at above"),
         })
     }
 
@@ -255,6 +272,16 @@ impl Ranks {
             [(&own, hosts.here.ip())].into_iter().chain(all()).nth(host).unwrap_or((&own, hosts.here.ip()));
         let namesakes = all().filter(|other| other.0 == name).count() + usize::from(*name == own);
         if namesakes > 1 { format!("{name} ({address})") } else { name.clone() }
+    }
+
+    /// This machine's name and why it stops (`cause`, unless it was simply asked to), where it was started as a task of a
+    /// job and no other has been asked to end.
+    pub fn own_ending(&self, cause: Option<&str>) -> Option<(String, String)> {
+        let hosts = self.hosts.as_ref()?;
+        let asked = hosts.others.iter().any(|host| host.ending.is_some());
+        let task = hosts.task.as_ref().filter(|_| !asked)?;
+        let cause = cause.map_or_else(|| format!("{} was asked to end", task.label()), str::to_owned);
+        Some((self.host_name(0), cause))
     }
 
     /// What this host is called in results, if there are others.

@@ -1,6 +1,7 @@
 //! Waiting until every machine of a run has come.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
@@ -9,6 +10,7 @@ use paceline_wire::Key;
 use paceline_wire::line::join_listener::{JoinListener, Visit};
 use paceline_wire::line::{HeartbeatTiming, Line, LineEvent, Link};
 
+use crate::engine::EngineTask;
 use crate::error::LaunchError;
 use crate::joining::{self, Greeting, HostCommand, Version, excerpt};
 use crate::ranks::{Host, Hosts, Incoming, left};
@@ -20,6 +22,9 @@ pub(crate) const TOLD: usize = 1000;
 /// How often a request to stop is looked for.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// Why somebody who is waited for will not come, once that is known.
+pub type TroubleWatch = Box<dyn FnMut() -> Option<LaunchError> + Send>;
+
 /// How other machines come to a run.
 pub struct Listen {
     /// Where.
@@ -28,6 +33,10 @@ pub struct Listen {
     pub key: Key,
     /// How long to wait for them.
     pub timeout: Duration,
+    /// Who started this process and the others as one job, and which of them this is.
+    pub task: Option<EngineTask>,
+    /// Why somebody will not come, once that is known.
+    pub trouble: Option<TroubleWatch>,
 }
 
 /// Those who are here so far.
@@ -45,7 +54,7 @@ struct Rendezvous<'a> {
 /// Waits for all machines that the plan counts besides this one. `limit`: most bytes of what one may say.
 pub(crate) fn rendezvous(
     launch: &Launch<'_>,
-    listen: Listen,
+    mut listen: Listen,
     limit: usize,
     sender: Sender<Incoming>,
     heard: &Receiver<Incoming>,
@@ -58,7 +67,7 @@ pub(crate) fn rendezvous(
     let mut rendezvous = Rendezvous { launch, members, here: given, sender: sender.clone(), limit, ids: 0 };
     let door =
         listen.join_listener.attend(listen.key, move |visit| drop(sender.send(Incoming::Door(visit))))?;
-    let end = Instant::now() + listen.timeout;
+    let (end, mut trouble) = (Instant::now() + listen.timeout, listen.trouble.take());
     let text = address.to_string();
     report(Event::Waiting { hosts, joined: 1, address: &text });
     let mut refused = 0;
@@ -73,6 +82,10 @@ pub(crate) fn rendezvous(
             rendezvous.send_home("the run was interrupted", FailureKind::Interrupted);
             let (when, run) = ("while waiting for other machines".into(), launch.run.to_owned());
             return Err(LaunchError::Abandoned { when, run });
+        }
+        if let Some(error) = trouble.as_mut().and_then(|trouble| trouble()) {
+            rendezvous.send_home(&error.to_string(), error.kind());
+            return Err(error);
         }
         match heard.recv_timeout(left(end).min(LOOK)) {
             Ok(Incoming::Door(Visit::Refused { cause })) => turned_away(&cause),
@@ -101,7 +114,8 @@ pub(crate) fn rendezvous(
         }
     }
     let here = rendezvous.here.unwrap_or(address);
-    Ok(Hosts { others: rendezvous.members.into_iter().flatten().collect(), here, door })
+    let others = rendezvous.members.into_iter().flatten().collect();
+    Ok(Hosts { others, here, door, task: listen.task })
 }
 
 impl Rendezvous<'_> {
@@ -159,7 +173,7 @@ impl Rendezvous<'_> {
             .map_err(|e| format!("{remote}: {e}"))?;
         let (name, run) = (process::host(), self.launch.run.to_owned());
         line.say(joining::encode(&HostCommand::Welcome { name, run, host: context + 1, hosts }, &[]));
-        let host = Host { id, name: excerpt(&greeting.name), line, quiet: false };
+        let host = Host { id, name: excerpt(&greeting.name), line, quiet: false, ending: None };
         let label = host.label();
         self.members[context] = Some(host);
         Ok((context + 1, label))
@@ -202,4 +216,18 @@ pub(crate) fn refuse(link: Link, message: &str, hint: &str) {
 
 pub(crate) fn name(greeting: &[u8]) -> String {
     joining::decode::<Greeting>(greeting).map_or("somebody".into(), |(greeting, _)| excerpt(&greeting.name))
+}
+
+/// What to type on the other machines; `made` says whether the key is new.
+pub fn how_to_join(join_listener: &JoinListener, others: usize, path: &Path, made: bool) -> String {
+    let (at, file) = (join_listener.address(), path.display());
+    let reached = match at.ip().is_unspecified() {
+        true => format!("ADDRESS_OF_THIS_MACHINE:{}", at.port()),
+        false => at.to_string(),
+    };
+    let who =
+        if others == 1 { "the other machine".into() } else { format!("each of the {others} other machines") };
+    let made = if made { "a new key is in" } else { "the key is in" };
+    let copy = if at.ip().is_loopback() { "" } else { "; copy it there first, e.g. with scp -p" };
+    format!("listening at {at}; {made} {file}{copy}\non {who}:\n  paceline join {reached} --key-file {file}")
 }

@@ -336,6 +336,11 @@ fn lead(
                 report(Event::Host { host, name: &name, state: if there { "back" } else { "quiet" } });
                 None
             }
+            Some(RanksEvent::HostEnding { host, cause }) => {
+                let (name, _) = ranks.host(host);
+                report(Event::Host { host, name: &format!("{name}: {cause}"), state: "ending" });
+                None
+            }
             Some(RanksEvent::Refused { cause }) => {
                 report(Event::Refused { rank: None, cause: &cause });
                 None
@@ -350,6 +355,9 @@ fn lead(
             (0..launch.plan.workers).for_each(|rank| ranks.tell(rank, verdict.clone(), &[]));
         }
         if let Some(order) = watch.interrupted()? {
+            if let Some((name, cause)) = ranks.own_ending(launch.checkpointing.interrupt.cause()) {
+                report(Event::Host { host: 0, name: &format!("{name}: {cause}"), state: "ending" });
+            }
             watch.pauses.asked_first().into_iter().for_each(|rank| ranks.tell(rank, order.clone(), &[]));
         }
         // Of a machine that is under suspicion it is soon known whether it is lost: then that is the cause.

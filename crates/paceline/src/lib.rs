@@ -92,6 +92,8 @@ enum Verb {
     Export(verbs::export::Args),
     /// Tell why a run took as long as it did, and what would help
     Explain(verbs::explain::Args),
+    /// Tell what of this machine, and of the links to others, will hurt runs, and how to mend it
+    Doctor(verbs::doctor::Args),
     /// Measure this machine
     Bench(verbs::bench::Args),
     /// Write a script that completes verbs and flags in a shell
@@ -146,6 +148,7 @@ pub fn main_with(registries: AllRegistries) -> ExitCode {
         Some(Verb::Show(args)) => verbs::show::run(&args, show),
         Some(Verb::Export(args)) => verbs::export::run(&args, show),
         Some(Verb::Explain(args)) => verbs::explain::run(&args, show),
+        Some(Verb::Doctor(args)) => verbs::doctor::run(&args, show),
         Some(Verb::Bench(args)) => verbs::bench::run(&args, show),
         Some(Verb::Completions(args)) => verbs::completions::run(&args, Cli::command()),
     };

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use paceline_data::{Dataset, Folders};
+use paceline_launch::engine::watch_parent;
 use paceline_launch::run::{self, Launch};
 use paceline_launch::{CheckpointContext, Interrupt, capacity};
 use paceline_plan::Plan;
@@ -145,6 +146,9 @@ impl RunRequest {
     ) -> Result<RunResult, Failure> {
         let Self { plan, folders, run: id, recording, .. } = self;
         let interrupt = Interrupt::on_signals()?;
+        if let Some(task) = listening.task() {
+            watch_parent(task, Arc::clone(&interrupt), |line| output::note(&line));
+        }
         let typed = TypedPlan::new(plan, registries().runs())?;
         let dataset = match plan.script {
             None => Some(loaded(&typed, folders, true, show)?),
@@ -177,7 +181,7 @@ impl RunRequest {
             }
             follow.event(&event);
         };
-        let (listen, _key) = listening.open(plan, &folder, show)?;
+        let (listen, _invitation) = listening.open(plan, &folder, show)?;
         let launch = Launch {
             plan: &typed,
             registries: registries().runs(),

@@ -15,6 +15,7 @@ mod coverage;
 mod datasets;
 mod drift;
 mod ecosystem;
+mod engines;
 mod exchange;
 mod explain;
 mod first_run;
@@ -223,6 +224,19 @@ const MEASUREMENTS: &[Measurement] = &[
         ],
         flags: &[],
         run: ecosystem::measure,
+    },
+    Measurement {
+        name: "engines",
+        about: "three processes on local clusters of Ray and Spark: the bits of one machine",
+        needs: &[
+            Paceline,
+            Cores(2),
+            File("examples/engines/on_ray.py"),
+            Program("java"),
+            Python("ray, pyspark"),
+        ],
+        flags: &[],
+        run: engines::measure,
     },
     Measurement {
         name: "averaging",

@@ -44,6 +44,7 @@ pub enum Need {
 const DEBIAN: &[(Need, &str)] = &[
     (Need::Program("mpirun"), "openmpi-bin"),
     (Need::Program("mpicc"), "libopenmpi-dev"),
+    (Need::Program("java"), "default-jre-headless"),
     (Need::Program("ip"), "iproute2"),
     (Need::Program("tc"), "iproute2"),
     (Need::Dataset("fashion-mnist"), "dataset-fashion-mnist"),

@@ -3,6 +3,7 @@
 mod csv;
 mod json;
 mod markdown;
+mod node;
 mod parquet;
 mod prometheus;
 mod summary;
@@ -15,6 +16,7 @@ use std::path::{Path, PathBuf};
 use crate::store::{RecordError, RunRow, Store, TableRows};
 use crate::table::tables;
 
+pub use node::NodeSummary;
 pub use parquet::parquet;
 pub use summary::{EvaluationSummary, LinkSummary, RankSummary, RunSummary};
 

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::Exported;
+use super::node::{self, NodeSummary};
 use crate::script_record::{ScriptRecord, ScriptReport, ScriptStaging};
 use crate::store::{RecordError, RunLabels, Value, number};
 
@@ -46,6 +47,8 @@ pub struct RunSummary {
     pub hosts: Vec<String>,
     /// Ranks.
     pub ranks: Vec<RankSummary>,
+    /// What each machine used.
+    pub nodes: Vec<NodeSummary>,
     /// Links that bytes went over.
     pub links: Vec<LinkSummary>,
     /// Evaluations.
@@ -162,6 +165,7 @@ impl RunSummary {
             build: run.build.clone(),
             hosts: hosts.rows.iter().map(host).collect(),
             ranks: ranks(exported)?,
+            nodes: node::nodes(exported)?,
             links: links(exported)?,
             evaluations: evaluations(exported)?,
             script: ScriptRecord::read(exported.store, run)?,
@@ -242,8 +246,9 @@ impl RunSummary {
                 self.evaluations.iter().filter(|_| self.script.is_none()).map(evaluation).collect(),
             ),
         ];
+        let of_nodes = node::section(&self.nodes);
         let of_script = self.script.iter().flat_map(|script| self.of_script(script));
-        all.into_iter().chain(of_script).filter(|(_, _, rows)| !rows.is_empty()).collect()
+        all.into_iter().chain(of_nodes).chain(of_script).filter(|(_, _, rows)| !rows.is_empty()).collect()
     }
 
     /// The tables of a script: what it reported, and when its gradients were ready.

@@ -47,6 +47,18 @@ impl Group {
         fs::read_to_string(path).ok()
     }
 
+    /// This group and those around it, as far as they can be seen.
+    fn and_around(&self) -> Vec<Self> {
+        let (Self::One(folder) | Self::Two(folder)) = self;
+        let seen = folder.ancestors().take_while(|folder| folder.join("cgroup.procs").exists());
+        let of = |folder: &Path| match self {
+            Self::One(_) => Self::One(folder.into()),
+            Self::Two(_) => Self::Two(folder.into()),
+        };
+        let around = seen.skip(1).map(of);
+        std::iter::once(self.clone()).chain(around).collect()
+    }
+
     /// A file with one number.
     fn number(&self, one: &str, two: &str) -> Option<f64> {
         self.text(one, two)?.trim().parse().ok()
@@ -101,7 +113,7 @@ impl Cgroup {
     }
 
     fn limits(&self) -> CgroupReading {
-        let quota = || match self.cpu.as_ref()? {
+        let quota = |group: &Group| match group {
             Group::One(folder) => {
                 let quota = number(&folder.join("cpu.cfs_quota_us")).filter(|quota| *quota > 0.0)?;
                 Some(quota / number(&folder.join("cpu.cfs_period_us"))?)
@@ -112,10 +124,14 @@ impl Cgroup {
                 Some(words.next()?? / words.next()??)
             }
         };
-        let memory = || self.memory.as_ref()?.number("memory.limit_in_bytes", "memory.max");
+        let memory = |group: &Group| group.number("memory.limit_in_bytes", "memory.max");
+        // A group has no more than the groups around it.
+        let least = |group: &Option<Group>, limit: &dyn Fn(&Group) -> Option<f64>| {
+            group.iter().flat_map(Group::and_around).filter_map(|group| limit(&group)).reduce(f64::min)
+        };
         CgroupReading {
-            cpu_limit: quota(),
-            memory_limit_bytes: memory().filter(|limit| *limit < NO_LIMIT),
+            cpu_limit: least(&self.cpu, &quota),
+            memory_limit_bytes: least(&self.memory, &memory).filter(|limit| *limit < NO_LIMIT),
             ..CgroupReading::default()
         }
     }
@@ -285,6 +301,15 @@ mod tests {
         let root = tree(TWO);
         let mounts = mounts(root.path(), &[("/", "", "cgroup2", "")]);
         assert_eq!(Cgroup::of("0::/a/b\n", &mounts).now(), READ_TWO);
+    }
+
+    #[test]
+    fn limits_of_the_groups_around_hold_too() {
+        let around = [("a/cpu.max", "50000 100000\n"), ("a/memory.max", "1000\n")];
+        let seen = [("a/b/cgroup.procs", ""), ("a/cgroup.procs", ""), ("cgroup.procs", "")];
+        let root = tree(&[TWO, &around, &seen].concat());
+        let read = Cgroup::of("0::/a/b\n", &mounts(root.path(), &[("/", "", "cgroup2", "")])).now();
+        assert_eq!((read.cpu_limit, read.memory_limit_bytes), (Some(0.5), Some(1000.0)));
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub use labels::{RunLabels, run_name, run_note, run_tag};
 pub use read::{RunRow, TableRows, number};
 pub use record::{Build, EventSink, NewRun, Record};
 pub use rusqlite::types::Value;
-pub use space::{OutOfSpace, scarce};
+pub use space::{OutOfSpace, free_bytes, scarce};
 
 /// Name of the database in the store's folder.
 pub const FILE: &str = "paceline.db";

@@ -20,12 +20,12 @@ pub struct OutOfSpace {
 /// or if the system does not say.
 pub fn scarce(folder: &Path, checkpoints: u64, bytes: u64) -> Option<OutOfSpace> {
     let needed = RECORD.saturating_add(checkpoints.saturating_mul(bytes));
-    let free = free(folder)?;
+    let free = free_bytes(folder)?;
     (free < needed).then_some(OutOfSpace { needed, free })
 }
 
 /// Bytes that are free where a folder is, or would be.
-fn free(folder: &Path) -> Option<u64> {
+pub fn free_bytes(folder: &Path) -> Option<u64> {
     let here = std::path::absolute(folder).ok()?;
     let found = here.ancestors().find_map(|place| statvfs(place).ok())?;
     Some(found.f_bavail.saturating_mul(found.f_frsize))

@@ -4,10 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use paceline_launch::agent::{self, Join};
-use paceline_launch::{Interrupt, LaunchError, key_file};
+use paceline_launch::engine::{key_from, leader_address};
+use paceline_launch::{HostAddress, Interrupt, LaunchError, key_file};
 use serde_json::json;
 
-use super::listen::{Address, key_path, seconds};
+use super::listen::{key_path, seconds};
 use crate::failure::Failure;
 use crate::flags::PlaceFlags;
 use crate::output::{self, Show};
@@ -23,11 +24,14 @@ per machine by torchrun or a scheduler, the environment is enough:
   MASTER_ADDR=10.0.0.1 MASTER_PORT=7700 WORLD_SIZE=2 RANK=1 PACELINE_KEY_FILE=run.key paceline join")]
 pub struct Args {
     /// Where `paceline train --listen` waits [default: MASTER_ADDR and MASTER_PORT]
-    #[arg(value_name = "ADDR[:PORT]", value_parser = |s: &str| s.parse::<Address>())]
-    address: Option<Address>,
+    #[arg(value_name = "ADDR[:PORT]", value_parser = |s: &str| s.parse::<HostAddress>())]
+    address: Option<HostAddress>,
     /// File with the launcher's key [default: PACELINE_KEY_FILE]
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
+    /// Read the key from standard input, as `train --hosts-file` sends it
+    #[arg(long, conflicts_with = "key_file")]
+    key_stdin: bool,
     /// Which host to be, from 1 up; 0 is the launcher's [default: RANK, else the first that is free]
     #[arg(long, value_name = "N")]
     host: Option<usize>,
@@ -41,43 +45,11 @@ pub struct Args {
     place: PlaceFlags,
 }
 
-fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.is_empty())
-}
-
-/// A number from the environment.
-fn number(name: &str) -> Result<Option<usize>, Failure> {
-    let wrong =
-        |value: &str| Failure::new(FailureKind::Usage, format!("{name}={value}: a number is needed"), "");
-    variable(name).map(|value| value.trim().parse().map_err(|_| wrong(&value))).transpose()
-}
-
-impl Args {
-    /// The flag, else the environment.
-    fn address(&self) -> Result<Address, Failure> {
-        if let Some(address) = &self.address {
-            return Ok(address.clone());
-        }
-        let Some(name) = variable("MASTER_ADDR") else {
-            let message = "where is the launcher? No ADDR was given, and MASTER_ADDR is not set";
-            let hint = "paceline join ADDR:PORT --key-file FILE, as `paceline train --listen` says";
-            return Err(Failure::new(FailureKind::Usage, message, hint));
-        };
-        let text = match variable("MASTER_PORT") {
-            Some(port) if name.contains(':') => format!("[{name}]:{port}"),
-            Some(port) => format!("{name}:{port}"),
-            None => name,
-        };
-        text.parse().map_err(|e| {
-            let message = format!("MASTER_ADDR and MASTER_PORT say {text:?}: {e}");
-            Failure::new(FailureKind::Usage, message, "give the launcher's ADDR:PORT")
-        })
-    }
-}
-
 /// `paceline join`.
 pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
-    let address = args.address()?;
+    let bad = |message: String| Failure::new(FailureKind::Usage, message, "give the launcher's ADDR:PORT");
+    let number = |name| paceline_launch::engine::number_of(name).map_err(bad);
+    let address = args.address.clone().map_or_else(|| leader_address().map_err(bad), Ok)?;
     let host = args.host.map_or_else(|| number("RANK"), |host| Ok(Some(host)))?;
     let hosts = args.hosts.map_or_else(|| number("WORLD_SIZE"), |hosts| Ok(Some(hosts)))?;
     if host == Some(0) {
@@ -88,26 +60,29 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
             "the others join as 1 and up, or without a number",
         ));
     }
-    let Some(path) = key_path(args.key_file.as_ref()) else {
-        let message = "joining needs the launcher's key";
-        let hint = "--key-file FILE or PACELINE_KEY_FILE; `paceline train --listen` says where its key is";
-        return Err(Failure::new(FailureKind::Protocol, message, hint));
+    let key = match key_path(args.key_file.as_ref()) {
+        _ if args.key_stdin => key_from(std::io::stdin())?,
+        Some(path) => key_file::read(&path).map_err(LaunchError::from)?,
+        None => {
+            let message = "joining needs the launcher's key";
+            let hint =
+                "--key-file FILE or PACELINE_KEY_FILE; `paceline train --listen` says where its key is";
+            return Err(Failure::new(FailureKind::Protocol, message, hint));
+        }
     };
-    let key = key_file::read(&path).map_err(LaunchError::from)?;
     let join = Join {
-        addresses: address.all,
-        key,
         folders: args.place.0.data_folders(),
         host,
         hosts,
         program: (std::env::current_exe()?, "rank"),
         patience: Duration::from_secs_f64(args.join_timeout),
         interrupt: Interrupt::on_signals()?,
+        task: None,
     };
     let tell = &mut |line: &str| {
         show.note(line);
     };
-    let joined = agent::join(&join, tell)?;
+    let joined = agent::join(&address.all, &key, &join, tell)?;
     if show.json {
         let (run, host, result) = (&joined.run, joined.host, &joined.result);
         output::json(&json!({ "type": "joined", "run": run, "host": host, "result": result }))?;

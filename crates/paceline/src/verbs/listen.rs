@@ -1,39 +1,50 @@
 //! The flags of a run that other machines join, and what the user must know to let them.
 
-use std::fmt;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use paceline_data::Folders;
+use paceline_launch::agent::Join;
+use paceline_launch::engine::{
+    ENGINES, EngineJob, EngineTask, HostsFile, Invitation, environment, watch_parent,
+};
 use paceline_launch::key_file::{self, Temporary};
-use paceline_launch::{LaunchError, Listen, run};
+use paceline_launch::{HostAddress, Interrupt, LaunchError, Listen, how_to_join, run};
 use paceline_plan::{Plan, PlanError};
 use paceline_wire::line::join_listener::JoinListener;
 
 use crate::failure::Failure;
-use crate::flags::registries;
-use crate::output::Show;
+use crate::flags::{names, registries};
+use crate::output::{self, Show};
 use paceline_record::FailureKind;
 
-/// The port where nothing else is said.
-const PORT: u16 = 7700;
 /// The environment's name of the key file.
 const KEY_FILE: &str = "PACELINE_KEY_FILE";
 
 /// Flags of runs that other machines join.
-#[derive(clap::Args, Debug, Default)]
+#[derive(clap::Args, Clone, Debug, Default)]
 pub struct Listening {
     /// Wait here for other machines that `paceline join`, until there are as many --hosts (this one included);
     /// what they say to each other is encrypted (TLS 1.3)
-    #[arg(long, value_name = "ADDR[:PORT]", value_parser = |s: &str| s.parse::<Address>())]
-    listen: Option<Address>,
+    #[arg(long, value_name = "ADDR[:PORT]", value_parser = |s: &str| s.parse::<HostAddress>())]
+    listen: Option<HostAddress>,
     /// File with the key that lets machines join; made if there is none [default: PACELINE_KEY_FILE]. Needed
-    /// unless --listen is on loopback
-    #[arg(long, value_name = "FILE", requires = "listen")]
+    /// unless --listen is on loopback, or an engine or ssh starts the others
+    #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
-    /// Seconds to wait for the other machines
-    #[arg(long, default_value_t = 300.0, value_parser = seconds, requires = "listen")]
-    join_timeout: f64,
+    /// Seconds to wait for the other machines [default: 300]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    join_timeout: Option<f64>,
+    /// Who starts this process as one of several: process 0 leads, the others join it; each is a host [default: auto]
+    #[arg(long, value_name = "NAME", value_parser = names(ENGINES.iter().copied()))]
+    engine: Option<String>,
+    /// Start the other hosts over ssh: a file with a host per line, this machine (as the others reach it) first
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "engine"])]
+    hosts_file: Option<PathBuf>,
+    /// Who starts the processes, once that is known.
+    #[arg(skip)]
+    job: Option<EngineJob>,
 }
 
 pub fn seconds(text: &str) -> Result<f64, String> {
@@ -46,67 +57,87 @@ pub fn key_path(flag: Option<&PathBuf>) -> Option<PathBuf> {
     flag.cloned().or_else(|| std::env::var_os(KEY_FILE).filter(|v| !v.is_empty()).map(PathBuf::from))
 }
 
-/// An address as the user wrote it, and what it stands for.
-#[derive(Clone, Debug)]
-pub struct Address {
-    text: String,
-    /// What it stands for, at least one.
-    pub all: Vec<SocketAddr>,
-}
-
-impl std::str::FromStr for Address {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let all = if let Ok(address) = text.parse::<IpAddr>() {
-            vec![SocketAddr::new(address, PORT)]
-        } else {
-            let named = if text.contains(':') { text.to_owned() } else { format!("{text}:{PORT}") };
-            let found = named.to_socket_addrs().map_err(|e| {
-                format!("{e}; an address and a port are needed, e.g. 10.0.0.1:{PORT} or [fd00::1]:{PORT}")
-            })?;
-            found.collect()
-        };
-        if all.is_empty() {
-            return Err("no address has that name".into());
-        }
-        Ok(Self { text: text.to_owned(), all })
-    }
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
 impl Listening {
     /// Whether other machines are waited for.
     pub fn given(&self) -> bool {
-        self.listen.is_some()
+        self.listen.is_some() || self.job.is_some()
     }
 
     /// Refuses to listen at all.
     pub fn refuse(&self, problem: &str) -> Result<(), PlanError> {
-        let Some(address) = &self.listen else { return Ok(()) };
-        Err(PlanError { flag: "--listen".into(), value: address.to_string(), problem: problem.into() })
+        let listen = self.listen.as_ref().map(|address| ("--listen", address.to_string()));
+        let engine = || self.engine.as_ref().map(|engine| ("--engine", engine.clone()));
+        let hosts = || self.hosts_file.as_ref().map(|file| ("--hosts-file", file.display().to_string()));
+        let Some((flag, value)) = listen.or_else(engine).or_else(hosts) else { return Ok(()) };
+        Err(PlanError::new(flag, value, problem))
+    }
+
+    /// The same, with who starts the processes: looked up in the environment and in the file of hosts. `store` is where
+    /// the processes of an engine meet.
+    pub fn with_job(&self, store: &Path) -> Result<Self, Failure> {
+        let asked = self.engine.as_deref().unwrap_or(if self.listen.is_some() { "none" } else { "auto" });
+        let job = match &self.hosts_file {
+            Some(file) => Some(EngineJob::Ssh(HostsFile::read(file)?)),
+            None => EngineTask::find(asked, &environment)
+                .map_err(LaunchError::from)?
+                .map(|task| EngineJob::Task(task, store.to_owned())),
+        };
+        Ok(Self { job, ..self.clone() })
+    }
+
+    /// How many hosts there are, where an engine or a file says so.
+    pub fn hosts(&self) -> Option<usize> {
+        self.job.as_ref().map(EngineJob::size)
+    }
+
+    /// The task of an engine that this process is.
+    pub fn task(&self) -> Option<&EngineTask> {
+        self.job.as_ref().and_then(EngineJob::task)
+    }
+
+    /// Takes part in the run of task 0, if this process is another task of its job; whether it was.
+    pub fn take_part(&self, folders: Folders, show: Show) -> Result<bool, Failure> {
+        let Some(EngineJob::Task(task, folder)) = &self.job else { return Ok(false) };
+        if task.rank == 0 {
+            return Ok(false);
+        }
+        let (interrupt, key) = (Interrupt::on_signals()?, key_path(self.key_file.as_ref()));
+        watch_parent(task, Arc::clone(&interrupt), |line| output::note(&line));
+        let join = Join::of_task(task, folders, self.timeout(), interrupt)?;
+        task.take_part(folder, key.as_deref(), &join, &mut |line| show.detail(|| line.into()))?;
+        Ok(true)
+    }
+
+    fn timeout(&self) -> Duration {
+        Duration::from_secs_f64(self.join_timeout.unwrap_or(300.0))
     }
 
     /// Refuses what cannot be, before anything is loaded or made.
     pub fn check(&self, plan: &Plan, single: bool) -> Result<(), Failure> {
         run::check_processes(plan)?;
+        let transports = &registries().runs().transports;
+        if let Some(size) = self.hosts() {
+            if single || plan.host_count() != size {
+                let problem =
+                    format!("{size} processes were started, and each is a host with at least one rank");
+                return Err(PlanError::new("--hosts", plan.host_count(), problem).into());
+            }
+            return Ok(run::check_hosts(plan, transports, true)?);
+        }
         let Some(address) = &self.listen else {
-            return if single {
-                Ok(())
-            } else {
-                Ok(run::check_hosts(plan, &registries().runs().transports, false)?)
-            };
+            if self.key_file.is_some() || self.join_timeout.is_some() {
+                let problem = "--key-file and --join-timeout are for machines that join";
+                return Err(Failure::usage(format!(
+                    "{problem}: give --listen, --engine or --hosts-file too"
+                )));
+            }
+            return if single { Ok(()) } else { Ok(run::check_hosts(plan, transports, false)?) };
         };
         if single {
             let problem = "one worker alone runs on one machine; give more --workers, and --hosts".into();
             return Err(PlanError { flag: "--listen".into(), value: address.to_string(), problem }.into());
         }
-        run::check_hosts(plan, &registries().runs().transports, true)?;
+        run::check_hosts(plan, transports, true)?;
         if !address.all[0].ip().is_loopback() && key_path(self.key_file.as_ref()).is_none() {
             let message = format!(
                 "other machines can reach {}: without a key this would let anybody in",
@@ -124,48 +155,23 @@ impl Listening {
         plan: &Plan,
         folder: &Path,
         show: Show,
-    ) -> Result<(Option<Listen>, Option<Temporary>), Failure> {
-        let Some(address) = &self.listen else { return Ok((None, None)) };
+    ) -> Result<(Option<Listen>, Option<Invitation>), Failure> {
         let given = key_path(self.key_file.as_ref());
+        if let Some(job) = &self.job {
+            let at = self.listen.as_ref().map(|address| address.all[0]);
+            let (listen, invitation) = job.invite(given.as_deref(), at, self.timeout())?;
+            return Ok((Some(listen), Some(invitation)));
+        }
+        let Some(address) = &self.listen else { return Ok((None, None)) };
         let path = given.clone().unwrap_or_else(|| folder.join("join.key"));
         if given.is_none() {
             std::fs::create_dir_all(folder).map_err(|e| Failure::file(folder, &e))?;
         }
         let (key, made) = key_file::read_or_create(&path).map_err(LaunchError::from)?;
-        let temporary = given.is_none().then(|| Temporary(path.clone()));
+        let temporary = given.is_none().then(|| Temporary(path.clone()).into());
         let join_listener = JoinListener::bind(address.all[0]).map_err(LaunchError::from)?;
         show.note(&how_to_join(&join_listener, plan.host_count() - 1, &path, made && given.is_some()));
-        let timeout = Duration::from_secs_f64(self.join_timeout);
-        Ok((Some(Listen { join_listener, key, timeout }), temporary))
-    }
-}
-
-/// What to type on the other machines.
-fn how_to_join(join_listener: &JoinListener, others: usize, path: &Path, made: bool) -> String {
-    let (at, file) = (join_listener.address(), path.display());
-    let reached = match at.ip().is_unspecified() {
-        true => format!("ADDRESS_OF_THIS_MACHINE:{}", at.port()),
-        false => at.to_string(),
-    };
-    let who =
-        if others == 1 { "the other machine".into() } else { format!("each of the {others} other machines") };
-    let made = if made { "a new key is in" } else { "the key is in" };
-    let copy = if at.ip().is_loopback() { "" } else { "; copy it there first, e.g. with scp -p" };
-    format!("listening at {at}; {made} {file}{copy}\non {who}:\n  paceline join {reached} --key-file {file}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_have_a_port_or_get_one() {
-        let first = |text: &str| text.parse::<Address>().map(|a| a.all[0].to_string());
-        assert_eq!(first("10.0.0.1").unwrap(), "10.0.0.1:7700");
-        assert_eq!(first("10.0.0.1:80").unwrap(), "10.0.0.1:80");
-        assert_eq!(first("::1").unwrap(), "[::1]:7700");
-        assert_eq!(first("[::1]:0").unwrap(), "[::1]:0");
-        assert!(first("10.0.0.1:99999").unwrap_err().contains("a port are needed"));
-        assert!(first("").is_err());
+        let listen = Listen { join_listener, key, timeout: self.timeout(), task: None, trouble: None };
+        Ok((Some(listen), temporary))
     }
 }

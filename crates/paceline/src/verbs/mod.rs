@@ -6,6 +6,7 @@ pub mod calibrate;
 pub mod check;
 pub mod completions;
 pub mod data;
+pub mod doctor;
 pub mod explain;
 pub mod explore;
 pub mod export;

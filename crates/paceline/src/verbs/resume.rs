@@ -62,6 +62,10 @@ fn resume_run(args: &Args, show: Show, started: Started) -> Result<(), Failure> 
     if let Some((flag, _)) = of_studies.iter().find(|(_, given)| *given) {
         return Err(Failure::for_studies(flag, &store, &args.what));
     }
+    let listening = args.listening.with_job(&store)?;
+    if listening.take_part(args.place.0.data_folders(), show)? {
+        return Ok(());
+    }
     let found = args.running.store.open().and_then(|store| store.find(&args.what));
     let found = found.map_err(|error| Failure::from(error).neither(&store))?;
     let run = found.run;
@@ -76,7 +80,7 @@ fn resume_run(args: &Args, show: Show, started: Started) -> Result<(), Failure> 
     }
     let plan = found.plan.ok_or_else(|| Failure::plan(&run))?;
     plan.check(usize::MAX)?;
-    args.listening.check(&plan, plan.strategy == paceline_protocol::SINGLE)?;
+    listening.check(&plan, plan.strategy == paceline_protocol::SINGLE)?;
     let request = RunRequest {
         plan,
         folders: args.place.0.data_folders(),
@@ -86,7 +90,7 @@ fn resume_run(args: &Args, show: Show, started: Started) -> Result<(), Failure> 
         recording: Some(args.kept.0.recording()?),
         labels: found.labels,
     };
-    request.execute(&args.listening, show, started)
+    request.execute(&listening, show, started)
 }
 
 fn resume_study(args: &Args, name: &str, show: Show) -> Result<(), Failure> {

@@ -96,6 +96,14 @@ pub struct ResolvedRun {
 impl RunArgs {
     /// The run that the flags describe, over what the file says.
     pub fn resolved(&self) -> Result<ResolvedRun, Failure> {
+        self.resolved_on(None)
+    }
+
+    /// The same where an engine or a file says how many hosts there are: as many workers unless something else is said.
+    fn resolved_on(&self, hosts: Option<usize>) -> Result<ResolvedRun, Failure> {
+        let mut started = PlanSettings::new(&registries().settings);
+        let number = |name| hosts.map(|hosts| (name, hosts.to_string()));
+        [number("hosts"), number("workers")].into_iter().flatten().for_each(|(name, n)| started.put(name, n));
         let mut flags = self.settings.0.clone().overridden_by(&self.kept.0);
         if !self.script_args.is_empty() {
             let words: Vec<String> = self.script_args.iter().map(|word| quoted(word)).collect();
@@ -103,7 +111,8 @@ impl RunArgs {
         }
         let mut labels = self.labels.labels();
         let Some(path) = &self.config else {
-            return Ok(ResolvedRun { plan: resolve(&flags)?, settings: flags, labels });
+            let settings = started.overridden_by(&flags);
+            return Ok(ResolvedRun { plan: resolve(&settings)?, settings, labels });
         };
         let hint = "its keys are flags of `paceline train`, whose --help lists them; name, tag and note, too";
         let wrong = |error: StudyError| Failure::new(FailureKind::Plan, error.to_string(), hint);
@@ -112,7 +121,7 @@ impl RunArgs {
         labels.name = labels.name.or(words("name", run_name)?.pop());
         labels.note = labels.note.or(words("note", run_note)?.pop());
         labels.add_tags(&words("tag", run_tag)?);
-        let settings = config.settings.clone().overridden_by(&flags);
+        let settings = started.overridden_by(&config.settings).overridden_by(&flags);
         let plan = resolve(&settings);
         let plan = plan.map_err(|error| config.place(error, &flags).map_or_else(Failure::from, wrong))?;
         Ok(ResolvedRun { plan, settings, labels })
@@ -127,8 +136,15 @@ impl RunArgs {
 
 /// `paceline train`: runs the plan that the flags describe.
 pub fn train(Args { run: args, calibration }: &Args, show: Show, started: Started) -> Result<(), Failure> {
-    let ResolvedRun { mut plan, settings, mut labels } = args.resolved()?;
-    args.listening.check(&plan, plan.strategy == SINGLE)?;
+    let listening = args.listening.with_job(&args.store.folder())?;
+    if listening.task().is_some_and(|task| task.rank > 0) && args.dry_run {
+        return Ok(());
+    }
+    if listening.take_part(args.settings.0.data_folders(), show)? {
+        return Ok(());
+    }
+    let ResolvedRun { mut plan, settings, mut labels } = args.resolved_on(listening.hosts())?;
+    listening.check(&plan, plan.strategy == SINGLE)?;
     let mut more = Vec::new();
     if let Some(file) = calibration {
         let calibration = Some(Calibration::load(file)?);
@@ -150,5 +166,5 @@ pub fn train(Args { run: args, calibration }: &Args, show: Show, started: Starte
         recording: args.recording(&settings)?.map(|(_, recording)| recording),
         labels,
     };
-    request.execute(&args.listening, show, started)
+    request.execute(&listening, show, started)
 }

@@ -35,14 +35,14 @@ fn done(program: &str, words: &str) -> bool {
 
 /// Machines on one switch, in namespaces of their own; nothing of this machine's network is touched. Dropping
 /// them removes them.
-struct Machines {
+pub struct Machines {
     /// The switch, then the machines.
     names: Vec<String>,
 }
 
 impl Machines {
     /// So many machines; `None` and a counted skip where they cannot be made.
-    fn new(count: usize) -> Option<Self> {
+    pub fn new(count: usize) -> Option<Self> {
         static MADE: AtomicUsize = AtomicUsize::new(0);
         if !has_network_namespaces() {
             return None;
@@ -69,12 +69,12 @@ impl Machines {
         Some(machines)
     }
 
-    fn address(&self, host: usize) -> String {
+    pub fn address(&self, host: usize) -> String {
         format!("10.77.0.{}", host + 1)
     }
 
     /// What starts a program on a machine.
-    fn on(&self, host: usize) -> [&str; 4] {
+    pub fn on(&self, host: usize) -> [&str; 4] {
         ["ip", "netns", "exec", &self.names[host + 1]]
     }
 
@@ -89,7 +89,7 @@ impl Machines {
     }
 
     /// Lets a machine send no more than 1 Mbit/s, or as much as it likes again.
-    fn slow(&self, host: usize, slow: bool) {
+    pub fn slow(&self, host: usize, slow: bool) {
         let name = &self.names[host + 1];
         let words = if slow {
             format!("-n {name} qdisc add dev eth0 root tbf rate 1mbit burst 32kbit latency 400ms")
@@ -100,7 +100,7 @@ impl Machines {
     }
 
     /// Nobody is left on any machine, and nobody listens or talks there.
-    fn are_empty(&self) {
+    pub fn are_empty(&self) {
         for name in &self.names[1..] {
             let out = |words: &[&str]| {
                 let out = Command::new("ip").args(["netns"]).args(words).output().unwrap();
