@@ -206,9 +206,8 @@ fn time(stage: &Stage, trace: u64, watch: &mut dyn FnMut(DrivenEvent)) -> (Simul
     (happened, false)
 }
 
-/// About how many messages there are: those of some hosts' ranks, an odd number apart, as if all were like them (paths
-/// like powers of two). A host's first rank may
-/// send for all.
+/// About how many messages there are: those of some hosts' ranks, as if all were like them. A host's first rank may send
+/// for all; the others, and the hosts, are an odd number apart, as paths like powers of two.
 fn messages(strategy: &Strategy, setup: &Setup) -> f64 {
     let of = |rank: usize| match strategy.path {
         Some(path) => {
