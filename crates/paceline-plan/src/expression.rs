@@ -3,7 +3,8 @@
 //! Numbers with `+ - * /`, text in quotes, `true` and `false`; comparisons `= == != < <= > >=`; `and`, `or`,
 //! `not`, parentheses. A name may hold dashes (`lr-scaling`), so a minus has spaces around it; any other name
 //! goes into backquotes. A name without a value (an axis that is not active, a figure not yet measured)
-//! makes a comparison *unknown*, and a condition holds unless it is false.
+//! makes a comparison *unknown*, and a condition holds unless it is false. Formulas (of strategy files) have a little
+//! more.
 
 use std::fmt;
 
@@ -20,6 +21,9 @@ pub struct Condition {
 enum Node {
     Constant(Value),
     Name(String),
+    Call(String, Vec<Node>),
+    /// The first where the second holds, else the third.
+    Choice(Box<Node>, Box<Node>, Box<Node>),
     Arithmetic(char, Box<Node>, Box<Node>),
     Compare(Sign, Box<Node>, Box<Node>),
     And(Box<Node>, Box<Node>),
@@ -52,23 +56,92 @@ pub struct ConditionError {
 /// Characters of a condition: parentheses nest, and the stack is finite.
 const LONGEST: usize = 1000;
 
-/// Where names get their values.
+/// Where names and functions get their values.
+pub trait Scope {
+    /// The value of a name.
+    fn value(&self, name: &str) -> Option<Value>;
+
+    /// The value of a function.
+    fn call(&self, _name: &str, _arguments: &[Value]) -> Option<Value> {
+        None
+    }
+}
+
+impl<F: Fn(&str) -> Option<Value>> Scope for F {
+    fn value(&self, name: &str) -> Option<Value> {
+        self(name)
+    }
+}
+
+/// Where the names of a condition get their values.
 type Lookup<'a> = &'a dyn Fn(&str) -> Option<Value>;
+
+fn parse(text: &str, formula: bool) -> Result<Node, ConditionError> {
+    let fail = |(column, problem): (usize, String)| ConditionError { text: text.into(), column, problem };
+    if text.chars().count() > LONGEST {
+        return Err(fail((1, format!("at most {LONGEST} characters are possible"))));
+    }
+    let tokens = tokens(text, formula).map_err(fail)?;
+    let mut parser = Parser { tokens, at: 0, end: text.chars().count() + 1, formula };
+    let root = parser.choice().map_err(fail)?;
+    if let Some((column, token)) = parser.tokens.get(parser.at) {
+        let whole = if formula { "formula" } else { "condition" };
+        let problem = format!("nothing is expected after a whole {whole}, found {token}");
+        return Err(fail((*column, problem)));
+    }
+    Ok(root)
+}
+
+/// A formula: what conditions are made of, and `mod`, functions with their arguments in parentheses, and
+/// `A if CONDITION else B`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Formula {
+    text: String,
+    root: Node,
+}
+
+impl Formula {
+    /// Reads a formula.
+    pub fn parse(text: &str) -> Result<Self, ConditionError> {
+        Ok(Self { text: text.into(), root: parse(text, true)? })
+    }
+
+    /// The same value everywhere.
+    pub fn constant(value: Value) -> Self {
+        Self { text: value.to_string(), root: Node::Constant(value) }
+    }
+
+    /// The names in it, each once.
+    pub fn names(&self) -> Vec<&str> {
+        let mut names = Vec::new();
+        self.root.names(&mut names);
+        names
+    }
+
+    /// The functions in it: each use with its number of arguments.
+    pub fn calls(&self) -> Vec<(&str, usize)> {
+        let mut calls = Vec::new();
+        self.root.calls(&mut calls);
+        calls
+    }
+
+    /// Its value; none where a name or a function has none, or kinds do not fit.
+    pub fn value(&self, scope: &dyn Scope) -> Option<Value> {
+        self.root.value(scope)
+    }
+}
+
+impl fmt::Display for Formula {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
 
 impl Condition {
     /// Reads a condition.
     pub fn parse(text: &str) -> Result<Self, ConditionError> {
         let fail = |(column, problem): (usize, String)| ConditionError { text: text.into(), column, problem };
-        if text.chars().count() > LONGEST {
-            return Err(fail((1, format!("at most {LONGEST} characters are possible"))));
-        }
-        let tokens = tokens(text).map_err(fail)?;
-        let mut parser = Parser { tokens, at: 0, end: text.chars().count() + 1 };
-        let root = parser.or().map_err(fail)?;
-        if let Some((column, token)) = parser.tokens.get(parser.at) {
-            let problem = format!("nothing is expected after a whole condition, found {token}");
-            return Err(fail((*column, problem)));
-        }
+        let root = parse(text, false)?;
         if !root.is_condition() {
             let problem = "a comparison is needed, e.g. `servers <= workers`".into();
             return Err(fail((1, problem)));
@@ -97,7 +170,7 @@ impl Condition {
 
     /// Whether it holds; `None` where a value is missing.
     pub fn truth(&self, lookup: Lookup<'_>) -> Option<bool> {
-        self.root.truth(lookup)
+        self.root.truth(&lookup)
     }
 
     /// Whether it holds or could.
@@ -108,12 +181,12 @@ impl Condition {
     /// By how much it holds: 0 or more if it does, below 0 if not; `None` where a value is missing. Of text,
     /// 1 and -1.
     pub fn margin(&self, lookup: Lookup<'_>) -> Option<f64> {
-        self.root.margin(lookup)
+        self.root.margin(&lookup)
     }
 
     /// Compares values of one kind only; the first comparison of different kinds, in words.
     pub fn mixed_kinds(&self, lookup: Lookup<'_>) -> Option<String> {
-        self.root.mixed_kinds(lookup)
+        self.root.mixed_kinds(&lookup)
     }
 }
 
@@ -128,7 +201,7 @@ impl Node {
         match self {
             Node::Compare(..) | Node::And(..) | Node::Or(..) | Node::Not(_) | Node::Name(_) => true,
             Node::Constant(value) => matches!(value, Value::Flag(_)),
-            Node::Arithmetic(..) => false,
+            Node::Arithmetic(..) | Node::Call(..) | Node::Choice(..) => false,
         }
     }
 
@@ -138,9 +211,27 @@ impl Node {
             Node::Name(name) if names.contains(&name.as_str()) => {}
             Node::Name(name) => names.push(name),
             Node::Not(a) => a.names(names),
+            Node::Call(_, arguments) => arguments.iter().for_each(|argument| argument.names(names)),
+            Node::Choice(a, b, c) => [a, b, c].into_iter().for_each(|node| node.names(names)),
             Node::Arithmetic(_, a, b) | Node::Compare(_, a, b) | Node::And(a, b) | Node::Or(a, b) => {
                 a.names(names);
                 b.names(names);
+            }
+        }
+    }
+
+    fn calls<'a>(&'a self, calls: &mut Vec<(&'a str, usize)>) {
+        match self {
+            Node::Constant(_) | Node::Name(_) => {}
+            Node::Not(a) => a.calls(calls),
+            Node::Call(name, arguments) => {
+                calls.push((name, arguments.len()));
+                arguments.iter().for_each(|argument| argument.calls(calls));
+            }
+            Node::Choice(a, b, c) => [a, b, c].into_iter().for_each(|node| node.calls(calls)),
+            Node::Arithmetic(_, a, b) | Node::Compare(_, a, b) | Node::And(a, b) | Node::Or(a, b) => {
+                a.calls(calls);
+                b.calls(calls);
             }
         }
     }
@@ -150,6 +241,8 @@ impl Node {
             Node::Constant(_) => {}
             Node::Name(name) => *name = rename(name),
             Node::Not(a) => a.rename(rename),
+            Node::Call(_, arguments) => arguments.iter_mut().for_each(|argument| argument.rename(rename)),
+            Node::Choice(a, b, c) => [a, b, c].into_iter().for_each(|node| node.rename(rename)),
             Node::Arithmetic(_, a, b) | Node::Compare(_, a, b) | Node::And(a, b) | Node::Or(a, b) => {
                 a.rename(rename);
                 b.rename(rename);
@@ -157,16 +250,28 @@ impl Node {
         }
     }
 
-    fn value(&self, lookup: Lookup<'_>) -> Option<Value> {
+    fn value(&self, lookup: &dyn Scope) -> Option<Value> {
         match self {
             Node::Constant(value) => Some(value.clone()),
-            Node::Name(name) => lookup(name),
+            Node::Name(name) => lookup.value(name),
+            Node::Call(name, arguments) => {
+                let arguments = arguments.iter().map(|argument| argument.value(lookup));
+                lookup.call(name, &arguments.collect::<Option<Vec<_>>>()?)
+            }
+            Node::Choice(a, condition, b) => {
+                if condition.truth(lookup)? {
+                    a.value(lookup)
+                } else {
+                    b.value(lookup)
+                }
+            }
             Node::Arithmetic(sign, a, b) => {
                 let (a, b) = (a.value(lookup)?.number()?, b.value(lookup)?.number()?);
                 let result = match sign {
                     '+' => a + b,
                     '-' => a - b,
                     '*' => a * b,
+                    '%' => a.rem_euclid(b),
                     _ => a / b,
                 };
                 result.is_finite().then_some(Value::Number(result))
@@ -175,7 +280,7 @@ impl Node {
         }
     }
 
-    fn truth(&self, lookup: Lookup<'_>) -> Option<bool> {
+    fn truth(&self, lookup: &dyn Scope) -> Option<bool> {
         match self {
             Node::And(a, b) => match (a.truth(lookup), b.truth(lookup)) {
                 (Some(false), _) | (_, Some(false)) => Some(false),
@@ -194,7 +299,7 @@ impl Node {
         }
     }
 
-    fn margin(&self, lookup: Lookup<'_>) -> Option<f64> {
+    fn margin(&self, lookup: &dyn Scope) -> Option<f64> {
         match self {
             Node::And(a, b) => Some(a.margin(lookup)?.min(b.margin(lookup)?)),
             Node::Or(a, b) => Some(a.margin(lookup)?.max(b.margin(lookup)?)),
@@ -213,7 +318,7 @@ impl Node {
         }
     }
 
-    fn mixed_kinds(&self, lookup: Lookup<'_>) -> Option<String> {
+    fn mixed_kinds(&self, lookup: &dyn Scope) -> Option<String> {
         match self {
             Node::And(a, b) | Node::Or(a, b) => a.mixed_kinds(lookup).or_else(|| b.mixed_kinds(lookup)),
             Node::Not(a) => a.mixed_kinds(lookup),
@@ -268,6 +373,7 @@ impl fmt::Display for Token {
             Token::Name(name) => write!(f, "`{name}`"),
             Token::Word(word) => write!(f, "`{word}`"),
             Token::Sign(_) => f.write_str("a comparison"),
+            Token::Mark('%') => f.write_str("`mod`"),
             Token::Mark(mark) => write!(f, "`{mark}`"),
         }
     }
@@ -275,7 +381,7 @@ impl fmt::Display for Token {
 
 type Problem = (usize, String);
 
-fn tokens(text: &str) -> Result<Vec<(usize, Token)>, Problem> {
+fn tokens(text: &str, formula: bool) -> Result<Vec<(usize, Token)>, Problem> {
     let chars: Vec<char> = text.chars().collect();
     let (mut found, mut i) = (Vec::new(), 0);
     while let Some(&c) = chars.get(i) {
@@ -287,6 +393,7 @@ fn tokens(text: &str) -> Result<Vec<(usize, Token)>, Problem> {
                 continue;
             }
             '(' | ')' | '+' | '*' | '/' => (Token::Mark(c), 1),
+            ',' if formula => (Token::Mark(c), 1),
             '<' | '>' | '=' | '!' => {
                 let sign = match (c, next) {
                     ('<', Some('=')) => (Sign::AtMost, 2),
@@ -337,6 +444,9 @@ fn tokens(text: &str) -> Result<Vec<(usize, Token)>, Problem> {
                     "not" => Token::Word("not"),
                     "true" => Token::Value(Value::Flag(true)),
                     "false" => Token::Value(Value::Flag(false)),
+                    "mod" if formula => Token::Mark('%'),
+                    "if" if formula => Token::Word("if"),
+                    "else" if formula => Token::Word("else"),
                     _ => Token::Name(word),
                 };
                 (token, length)
@@ -357,6 +467,8 @@ struct Parser {
     tokens: Vec<(usize, Token)>,
     at: usize,
     end: usize,
+    /// Whether functions and choices are read.
+    formula: bool,
 }
 
 impl Parser {
@@ -368,6 +480,36 @@ impl Parser {
         let there = self.peek() == Some(wanted);
         self.at += usize::from(there);
         there
+    }
+
+    fn choice(&mut self) -> Result<Node, Problem> {
+        let first = self.or()?;
+        if !self.take(&Token::Word("if")) {
+            return Ok(first);
+        }
+        let condition = self.or()?;
+        if !self.take(&Token::Word("else")) {
+            let column = self.tokens.get(self.at).map_or(self.end, |(column, _)| *column);
+            return Err((column, "`else` is missing: write `A if CONDITION else B`".into()));
+        }
+        Ok(Node::Choice(Box::new(first), Box::new(condition), Box::new(self.choice()?)))
+    }
+
+    /// What stands in parentheses behind a function's name.
+    fn arguments(&mut self, column: usize) -> Result<Vec<Node>, Problem> {
+        let mut arguments = Vec::new();
+        if self.take(&Token::Mark(')')) {
+            return Ok(arguments);
+        }
+        loop {
+            arguments.push(self.choice()?);
+            if self.take(&Token::Mark(')')) {
+                return Ok(arguments);
+            }
+            if !self.take(&Token::Mark(',')) {
+                return Err((column, "the ( of this function has no partner".into()));
+            }
+        }
     }
 
     fn or(&mut self) -> Result<Node, Problem> {
@@ -412,7 +554,7 @@ impl Parser {
 
     fn product(&mut self) -> Result<Node, Problem> {
         let mut left = self.atom()?;
-        while let Some(&Token::Mark(mark @ ('*' | '/'))) = self.peek() {
+        while let Some(&Token::Mark(mark @ ('*' | '/' | '%'))) = self.peek() {
             self.at += 1;
             left = Node::Arithmetic(mark, Box::new(left), Box::new(self.atom()?));
         }
@@ -426,13 +568,16 @@ impl Parser {
         self.at += 1;
         match token {
             Token::Value(value) => Ok(Node::Constant(value)),
+            Token::Name(name) if self.formula && self.take(&Token::Mark('(')) => {
+                Ok(Node::Call(name, self.arguments(column)?))
+            }
             Token::Name(name) => Ok(Node::Name(name)),
             Token::Mark('-') => {
                 let zero = Node::Constant(Value::Number(0.0));
                 Ok(Node::Arithmetic('-', Box::new(zero), Box::new(self.atom()?)))
             }
             Token::Mark('(') => {
-                let inner = self.or()?;
+                let inner = self.choice()?;
                 if self.take(&Token::Mark(')')) {
                     return Ok(inner);
                 }
