@@ -73,8 +73,9 @@ pub fn one_worker_is_plain_gradient_descent(case: &StrategyCase) {
     assert_eq!(params[0], want, "{}", case.name());
 }
 
-/// Results and actions of a deterministic strategy do not depend on timing.
-pub fn timing_decides_nothing(case: &StrategyCase, seeds: u64) {
+/// Results of a deterministic strategy do not depend on timing, and with `actions` neither does what each rank does. (How
+/// often a schedule's code of the same chunks is made anew may.)
+pub fn timing_decides_nothing(case: &StrategyCase, seeds: u64, actions: bool) {
     for seed in 0..seeds {
         let setup = case.draw(seed);
         if !case.strategy.deterministic(&setup) {
@@ -83,7 +84,7 @@ pub fn timing_decides_nothing(case: &StrategyCase, seeds: u64) {
         let (one, params) = run(case, &setup, &costs(&setup, seed), None);
         let (two, again) = run(case, &setup, &costs(&setup, seed + 1_000), None);
         assert_eq!(params, again, "{} seed {seed}", case.name());
-        assert!(one.traces == two.traces, "{} seed {seed}: other actions", case.name());
+        assert!(!actions || one.traces == two.traces, "{} seed {seed}: other actions", case.name());
     }
 }
 

@@ -16,7 +16,7 @@ use paceline_wire::TransportKind;
 use crate::registries::Registries;
 use crate::settings::PlanSettings;
 use crate::table::{byte_count, is_strategy_file};
-use crate::typed::{strategy_program, unknown};
+use crate::typed::{strategy_program, unknown, wrong_strategy};
 
 /// Epochs that are trained where nothing else is set.
 pub const DEFAULT_EPOCHS: f64 = 5.0;
@@ -215,12 +215,9 @@ fn file_options(
 fn check_rounds(plan: &Plan) -> Result<(), PlanError> {
     let Some(text) = &plan.strategy_file else { return Ok(()) };
     let program = strategy_program(&plan.strategy, text)?;
-    let checked = program.check(plan.workers, &plan.layout(), plan.seed, FIRST_STEPS);
-    checked.map(drop).map_err(|error| {
-        let place = format!("line {}", error.line);
-        let key = if error.key.is_empty() { String::new() } else { format!("{}: ", error.key) };
-        PlanError::new("--strategy-file", &plan.strategy, format!("{place}: {key}{}", error.problem))
-    })
+    let scripts = if plan.script.is_some() { program.check_scripts() } else { Ok(()) };
+    let checked = scripts.and_then(|()| program.check(plan.workers, &plan.layout(), plan.seed, FIRST_STEPS));
+    checked.map(drop).map_err(|error| wrong_strategy(&plan.strategy, &error))
 }
 
 /// Refuses what makes no sense without anybody to talk to.

@@ -11,7 +11,7 @@ use paceline_plan::{PathRule, Plan, PlanError};
 use paceline_protocol::consistency::ConsistencyModel;
 use paceline_protocol::{AUTO, Averages, Coder, FROM_FILE, Protocols, SizedPath, Strategy, StrategyProgram};
 use paceline_registry::{Entry, Registry};
-use paceline_rounds::Program;
+use paceline_rounds::{Program, StrategyFileError};
 use paceline_wire::TransportKind;
 
 use crate::registries::Registries;
@@ -127,10 +127,13 @@ pub fn program_of(plan: &Plan) -> Result<Option<Arc<dyn StrategyProgram>>, PlanE
 
 /// Reads the rounds of a strategy file.
 pub fn strategy_program(name: &str, text: &str) -> Result<Arc<Program>, PlanError> {
-    Program::parse(name, text).map(Arc::new).map_err(|error| {
-        let key = if error.key.is_empty() { String::new() } else { format!("{}: ", error.key) };
-        PlanError::new("--strategy-file", name, format!("line {}: {key}{}", error.line, error.problem))
-    })
+    Program::parse(name, text).map(Arc::new).map_err(|error| wrong_strategy(name, &error))
+}
+
+/// The refusal of a strategy file.
+pub fn wrong_strategy(name: &str, error: &StrategyFileError) -> PlanError {
+    let key = if error.key.is_empty() { String::new() } else { format!("{}: ", error.key) };
+    PlanError::new("--strategy-file", name, format!("line {}: {key}{}", error.line, error.problem))
 }
 
 /// What a plan's rules stand for. A choice needs them; the last one takes whatever bytes are left.

@@ -81,18 +81,15 @@ fn line_of(compiled: &Compiled, is: impl Fn(&Statement) -> bool) -> usize {
 /// Every worker makes one update in each iteration.
 fn updates(compiled: &Compiled, state: &State, step: u64) -> Result<(), StrategyFileError> {
     let workers = compiled.world.workers;
-    for values in &state.values {
-        for (at, times) in values.updates.iter().enumerate().filter(|(_, times)| **times != 1) {
-            let line = line_of(compiled, |s| matches!(s.kind, Kind::Update { .. }));
-            let problem = format!(
-                "worker {} makes {times} updates in step {step} (with {workers} workers): each iteration needs \
-                 one {{ update = \"x\" }}, or its gradient counts for nothing or twice",
-                at % workers,
-            );
-            return Err(fail(compiled, line, "update", problem));
-        }
-    }
-    Ok(())
+    let updates = state.values.iter().flat_map(|values| values.updates.iter().enumerate());
+    let Some((at, times)) = updates.into_iter().find(|(_, times)| **times != 1) else { return Ok(()) };
+    let line = line_of(compiled, |s| matches!(s.kind, Kind::Update { .. }));
+    let problem = format!(
+        "worker {} makes {times} updates in step {step} (with {workers} workers): each iteration needs one \
+         {{ update = \"x\" }}, or its gradient counts for nothing or twice",
+        at % workers,
+    );
+    Err(fail(compiled, line, "update", problem))
 }
 
 /// Models keep their size: rows sum to one.

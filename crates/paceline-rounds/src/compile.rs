@@ -527,11 +527,12 @@ struct Message<'a> {
     sent: Vec<Option<usize>>,
 }
 
-/// Whether an operation has to wait for the gradient: it reads or changes it, or changes the model, which backward reads.
+/// Whether an operation has to wait for the gradient: it reads or changes it, changes the model, which backward reads, or
+/// sends it: the buffer is lent to whatever computes the gradient.
 pub fn needs_gradient(op: &Op) -> bool {
     let g = crate::statement::G;
     match *op {
-        Op::Send { register, .. } => register == g,
+        Op::Send { register, .. } => register == X || register == g,
         Op::Receive { register, .. } => register == X || register == g,
         Op::Set { dst, src, .. } => dst == X || dst == g || src == g,
         Op::Scale { dst, .. } => dst == X || dst == g,

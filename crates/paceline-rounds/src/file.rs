@@ -26,6 +26,9 @@ pub struct StrategyFileError {
 
 /// Longest strategy file, in bytes.
 const LONGEST: usize = 1 << 20;
+/// Most names for expressions, and what one of them may unfold to: each is evaluated for every worker.
+const MOST_LETS: usize = 64;
+const LONGEST_UNFOLDED: usize = 5_000;
 /// Most scratch registers: each is as long as the model.
 const MOST_REGISTERS: usize = 16;
 
@@ -96,7 +99,14 @@ enum Receivers {
 
 /// Reads a file.
 pub fn read(file: &str, text: &str) -> Result<Description, StrategyFileError> {
-    let reader = Reader { file, text, registers: Vec::new(), scalars: Vec::new(), lets: Vec::new() };
+    let reader = Reader {
+        file,
+        text,
+        registers: Vec::new(),
+        scalars: Vec::new(),
+        lets: Vec::new(),
+        unfolded: Vec::new(),
+    };
     if text.len() > LONGEST {
         return Err(reader.fail(1, "", format!("a strategy file has at most {LONGEST} bytes")));
     }
@@ -114,6 +124,8 @@ struct Reader<'a> {
     registers: Vec<String>,
     scalars: Vec<(String, f64)>,
     lets: Vec<(String, Expr)>,
+    /// To how many words each of these unfolds.
+    unfolded: Vec<usize>,
 }
 
 type Read<T> = Result<T, StrategyFileError>;
@@ -161,7 +173,11 @@ impl Reader<'_> {
         for (name, value) in lets {
             let line = self.line(value.span().start);
             self.new_name(&name, line, "let")?;
+            if self.lets.len() == MOST_LETS {
+                return Err(self.fail(line, "let", format!("at most {MOST_LETS} names are possible")));
+            }
             let expr = self.expr(value, "let")?;
+            self.unfolded.push(self.unfolds_to(&expr.formula));
             self.lets.push((name, expr));
         }
         let chunks = raw.chunks.map(|chunks| self.expr(chunks, "chunks")).transpose()?;
@@ -260,7 +276,24 @@ impl Reader<'_> {
                 return Err(self.fail(line, key, problem));
             }
         }
+        if self.unfolds_to(&formula) > LONGEST_UNFOLDED {
+            let problem = format!(
+                "unfolds to more than {LONGEST_UNFOLDED} words, with what its names stand for: name less, or less often"
+            );
+            return Err(self.fail(line, key, problem));
+        }
         Ok(Expr { formula, line, key })
+    }
+
+    /// The words of a formula, where names are what they stand for.
+    fn unfolds_to(&self, formula: &Formula) -> usize {
+        let text = formula.to_string();
+        let words = text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty());
+        let one = |word: &str| {
+            let known = self.lets.iter().position(|(name, _)| name == word);
+            known.map_or(1, |i| self.unfolded[i])
+        };
+        words.map(one).fold(1, usize::saturating_add)
     }
 
     fn optional(&self, value: Option<Spanned<Value>>, key: &'static str) -> Read<Option<Expr>> {
@@ -283,7 +316,7 @@ impl Reader<'_> {
     }
 
     /// `REGISTER`, or `REGISTER if CONDITION else REGISTER`.
-    fn into_register(&self, text: &Spanned<String>) -> Read<(Register, Option<(Expr, Register)>)> {
+    fn receiving_register(&self, text: &Spanned<String>) -> Read<(Register, Option<(Expr, Register)>)> {
         let line = self.line(text.span().start);
         let Some((first, rest)) = text.get_ref().split_once(" if ") else {
             return Ok((self.register(text.get_ref(), line, "into")?, None));
@@ -362,7 +395,7 @@ impl Reader<'_> {
                 register: own,
                 to: to.collect::<Read<_>>()?,
                 list,
-                into: raw.into.map_or(Ok((own, None)), |into| self.into_register(&into))?,
+                into: raw.into.map_or(Ok((own, None)), |into| self.receiving_register(&into))?,
                 keep,
                 add,
                 relay: raw.relay.is_some_and(Spanned::into_inner),

@@ -97,6 +97,17 @@ impl Program {
         self.compiled(workers, hosts, seed)?.check(steps)
     }
 
+    /// Refuses what cannot be done with scripts, which make their updates by themselves.
+    pub fn check_scripts(&self) -> Result<(), StrategyFileError> {
+        let fail = |(line, problem): (usize, &str)| StrategyFileError {
+            file: self.description.file.clone(),
+            line,
+            key: "update".into(),
+            problem: problem.into(),
+        };
+        self.description.takes_scripts().map_err(fail)
+    }
+
     /// The program for a number of workers.
     pub(crate) fn compiled(
         &self,

@@ -158,7 +158,32 @@ impl Description {
 
     /// Whether the model is averaged, and not gradients alone: something but the update touches it.
     pub fn touches_model(&self) -> bool {
-        self.statements().any(|statement| match &statement.kind {
+        self.statements().any(Statement::touches_model)
+    }
+
+    /// Whether scripts, which make their updates by themselves, can be averaged like this: where models are averaged the
+    /// update comes first, where gradients are it comes last and takes `g`.
+    pub fn takes_scripts(&self) -> Result<(), (usize, &'static str)> {
+        let update = |s: &&Statement| matches!(s.kind, Kind::Update { .. });
+        let Some(own) = self.statements().find(update) else { return Ok(()) };
+        if self.touches_model() {
+            let first = self.statements().find(|s| s.touches_model() || update(s));
+            let begins = first.is_some_and(|s| update(&s) && s.when.is_none());
+            let problem =
+                "a script updates by itself, before anything is averaged: begin with { update = \"x\" }";
+            return if begins { Ok(()) } else { Err((own.line, problem)) };
+        }
+        let ends = self.statements().last().is_some_and(|s| matches!(s.kind, Kind::Update { with: G }));
+        let problem = "a script takes the averaged gradient and updates by itself: end with \
+                       { update = \"x\", with = \"g\" }";
+        if ends { Ok(()) } else { Err((own.line, problem)) }
+    }
+}
+
+impl Statement {
+    /// Whether it reads or changes the model, and is not its update.
+    fn touches_model(&self) -> bool {
+        match &self.kind {
             Kind::Send(send) => {
                 send.register == X || send.into.0 == X || send.into.1.as_ref().is_some_and(|(_, r)| *r == X)
             }
@@ -166,6 +191,6 @@ impl Description {
             Kind::Scale { dst, .. } => *dst == X,
             Kind::Swap(a, b) => *a == X || *b == X,
             Kind::Update { .. } | Kind::Let { .. } => false,
-        })
+        }
     }
 }

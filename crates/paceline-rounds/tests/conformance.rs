@@ -14,6 +14,27 @@ fn check(file: &str) {
     case(&StrategyCase { coder: "fp16".parse().ok(), ..plain }, FAULT_SEEDS / 5);
 }
 
+/// What is exchanged while the gradient is computed, what is kept from one iteration to the next, and swaps.
+#[test]
+fn early_exchanges_carried_registers_and_swaps() {
+    let early = r#"
+        name = "early, late and swapped"
+        registers = ["own", "theirs", "older"]
+        [[round]]
+        do = [
+            { copy = "own", of = "x" },
+            { send = "own", to = ["(rank + 1) mod workers"], into = "theirs", keep = 0 },
+            { copy = "theirs", of = "own", when = "workers == 1" },
+            { copy = "older", of = "theirs", when = "step == 0" },
+            { swap = ["older", "theirs"] },
+            { update = "x" },
+            { set = "x", of = "theirs", keep = 0.5, add = 0.5, when = "workers > 1" },
+        ]
+    "#;
+    let program = Arc::new(Program::parse("early.toml", early).unwrap());
+    case(&StrategyCase::of_file(program), FAULT_SEEDS);
+}
+
 macro_rules! examples {
     ($($name:ident $file:literal)*) => {
         $(
