@@ -28,7 +28,7 @@ mod space;
 pub mod study;
 mod value;
 
-pub use expression::Condition;
+pub use expression::{Condition, ConditionError, Formula, Scope};
 pub use hosts::{Hosts, NetworkLimits, Placement};
 pub use plan::{PathRule, Plan, PlanError, Script, Straggler, TrainingLength, Weights};
 pub use printable::{printable, printable_lines};

@@ -146,8 +146,12 @@ pub struct Plan {
     pub micro_batches: usize,
     /// Number of servers.
     pub servers: usize,
-    /// Averaging path; `single` for one worker alone, `auto` where each bucket takes one of `paths`.
+    /// Averaging path; `single` for one worker alone, `auto` where each bucket takes one of `paths`; the file's name where
+    /// a file describes it.
     pub strategy: String,
+    /// What the file says: the rounds themselves, so that every rank makes the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub strategy_file: Option<String>,
     /// The paths that buckets take, with `auto`: the first one that a bucket's bytes are below.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<PathRule>,
@@ -249,6 +253,7 @@ const OF_NATIVE: &[&str] = &[
 /// Settings of this program's own exchange.
 const OF_OWN_EXCHANGE: &[&str] = &[
     "paths",
+    "strategy-file",
     "averages",
     "compression",
     "transport",
@@ -562,7 +567,16 @@ pub(crate) mod tests {
         // Every name is one of a plan.
         let all = Plan { script: None, ..theirs };
         let document = serde_json::to_value(&all).unwrap();
-        let left_out = ["paths", "model-file", "init", "frozen", "shares", "micro-batches", "eval-samples"];
+        let left_out = [
+            "paths",
+            "strategy-file",
+            "model-file",
+            "init",
+            "frozen",
+            "shares",
+            "micro-batches",
+            "eval-samples",
+        ];
         for name in OF_NATIVE.iter().chain(OF_OWN_EXCHANGE).filter(|name| !left_out.contains(name)) {
             assert!(document.get(name).is_some(), "{name}");
         }
@@ -575,6 +589,9 @@ pub(crate) mod tests {
         assert_ne!(plan().hash(), Plan { eval_samples: Some(9), ..plan() }.hash());
         let ring = PathRule { below_bytes: None, path: "ring-allreduce".into() };
         assert_ne!(plan().hash(), Plan { paths: vec![ring], ..plan() }.hash());
+        let file = |text: &str| Plan { strategy_file: Some(text.into()), ..plan() }.hash();
+        assert_ne!(plan().hash(), file("name = \"a\""));
+        assert_ne!(file("name = \"b\""), file("name = \"a\""));
     }
 
     #[test]
@@ -591,5 +608,6 @@ pub(crate) mod tests {
         assert_eq!(serde_json::from_value::<Plan>(document).unwrap(), chosen);
         assert_eq!(plan().averaging(), "single");
         assert!(serde_json::to_value(plan()).unwrap().get("paths").is_none());
+        assert!(serde_json::to_value(plan()).unwrap().get("strategy-file").is_none());
     }
 }

@@ -46,13 +46,14 @@ pub use memory::{Buffer, Buffers};
 pub use options::{Options, Parameter};
 pub use schedule::{CollectiveCall, CollectivePath, Combine, Move, Piece, Schedule, SizedPath};
 pub use setup::{Averages, Refusal, Setup, Tensor};
+pub use step_driver::{StepDriver, StepProtocol};
 pub use strategies::{
-    AUTO, AUTO_PATHS, COLLECTIVE, DELEGATED, Protocols, ReplicaAgreement, SINGLE, STRATEGIES, Strategy,
-    choose_paths, find, ps_messages,
+    AUTO, AUTO_PATHS, COLLECTIVE, DELEGATED, FROM_FILE, Protocols, ReplicaAgreement, SINGLE, STRATEGIES,
+    Strategy, StrategyProgram, choose_paths, find, ps_messages,
 };
 pub use topology::Topology;
 pub use trace::Trace;
 pub use vocabulary::{
     Action, Actions, Buf, GradientScale, Input, Matrix, MessageHead, MsgId, OpId, Outcome, Participant, Rank,
-    Region, Tag, Time, Transposed, WorkUnit, WorkerLoad,
+    Region, TAKEN, Tag, Time, Transposed, WorkUnit, WorkerLoad,
 };

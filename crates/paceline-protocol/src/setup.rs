@@ -1,11 +1,13 @@
 //! What a strategy is told about a run, and how it cuts up the flat buffer.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::codec::Coder;
 use crate::consistency::Consistency;
 use crate::options::Options;
 use crate::schedule::SizedPath;
+use crate::strategies::StrategyProgram;
 use crate::topology::Topology;
 use crate::vocabulary::{Rank, WorkUnit};
 
@@ -75,6 +77,8 @@ pub struct Setup {
     pub coder: Option<Coder>,
     /// The strategy's parameters.
     pub options: Options,
+    /// The rounds of a strategy that a file describes.
+    pub program: Option<Arc<dyn StrategyProgram>>,
     /// Seed of a strategy's choices.
     pub seed: u64,
     /// Generation of this run's messages.
@@ -119,6 +123,7 @@ impl Setup {
             averages: Averages::Gradients,
             coder: None,
             options: Options::default(),
+            program: None,
             seed: 0,
             generation: 0,
         }

@@ -10,6 +10,7 @@ use crate::vocabulary::{
 pub trait StepProtocol: Send {
     /// How the gradient is weighted.
     fn scale(&self) -> GradientScale;
+    /// A step begins.
     fn begin(&mut self, step: u64, out: &mut Actions);
     /// Every gradient at or behind this offset is final.
     fn gradients(&mut self, from: usize, out: &mut Actions);
@@ -17,6 +18,7 @@ pub trait StepProtocol: Send {
     fn backward_done(&mut self, out: &mut Actions);
     /// A message of this run has come; `msg` is to be released.
     fn message(&mut self, from: Rank, tag: Tag, msg: Option<MsgId>, out: &mut Actions);
+    /// A send is over.
     fn sent(&mut self, op: OpId, out: &mut Actions);
     /// Whether the next step may begin.
     fn over(&self) -> bool;

@@ -75,6 +75,10 @@ pub struct Tag {
     pub phase: u32,
 }
 
+/// The phase of a message without a body that says "your messages of that step were taken", by which a sender that
+/// nobody else holds back does not fill its receiver's memory.
+pub const TAKEN: u32 = u32::MAX - 64;
+
 /// The few numbers that travel with a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct MessageHead {

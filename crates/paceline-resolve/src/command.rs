@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::resolve::resolve;
 use crate::settings::PlanSettings;
-use crate::table::{SettingKind, SettingSection};
+use crate::table::{SettingKind, SettingSection, is_strategy_file};
 
 /// The weights that training starts from: the file is read to resolve a plan, which may take seconds.
 const INIT: [&str; 2] = ["init", "init-partial"];
@@ -38,7 +38,12 @@ pub fn command_line(verb: &str, settings: &PlanSettings, more: &[String]) -> Opt
                 continue;
             }
             SettingKind::Path => std::path::absolute(Path::new(text)).ok()?.to_str()?.to_owned(),
-            _ => text.to_str()?.to_owned(),
+            _ => match text.to_str()? {
+                file if setting.name == "strategy" && is_strategy_file(file) => {
+                    std::path::absolute(file).ok()?.to_str()?.to_owned()
+                }
+                text => text.to_owned(),
+            },
         };
         match text.starts_with('-') {
             true => words.push(format!("{flag}={text}")),

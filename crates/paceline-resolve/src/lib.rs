@@ -34,8 +34,8 @@ pub use environment::{data_folders, own_data_folder, store_folder, variable};
 pub use registries::Registries;
 pub use resolve::{
     AUTO_TRANSPORT, DEFAULT_EPOCHS, OWN_CONDITIONS, OWN_EXCHANGE, auto_transport, model_description, paths,
-    resolve,
+    resolve, strategy_description,
 };
 pub use settings::{PlanSettings, SCRIPT_ARGUMENT, SettingError};
-pub use table::{RunSetting, SettingKind, SettingSection, SettingTable, byte_count};
-pub use typed::{TypedPlan, unknown};
+pub use table::{RunSetting, SettingKind, SettingSection, SettingTable, byte_count, is_strategy_file};
+pub use typed::{TypedPlan, program_of, strategy_of, strategy_program, unknown};

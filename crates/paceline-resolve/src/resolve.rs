@@ -2,19 +2,21 @@
 
 use std::fs;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use paceline_data::{BadSetting, DatasetSettings, Sharding};
 use paceline_nn::Schedule;
 use paceline_plan::{Hosts, NetworkLimits, PathRule, Plan, PlanError, Script, TrainingLength, Weights};
-use paceline_protocol::{AUTO, Averages, Coder, Options, Refusal, SINGLE, Topology, choose_paths};
+use paceline_protocol::{
+    AUTO, Averages, Coder, FROM_FILE, Options, Refusal, SINGLE, StrategyProgram, Topology, choose_paths,
+};
 use paceline_registry::Registry;
 use paceline_wire::TransportKind;
 
 use crate::registries::Registries;
 use crate::settings::PlanSettings;
-use crate::table::byte_count;
-use crate::typed::unknown;
+use crate::table::{byte_count, is_strategy_file};
+use crate::typed::{strategy_program, unknown, wrong_strategy};
 
 /// Epochs that are trained where nothing else is set.
 pub const DEFAULT_EPOCHS: f64 = 5.0;
@@ -22,8 +24,11 @@ pub const DEFAULT_EPOCHS: f64 = 5.0;
 /// What stands for the dataset where a script has its own.
 pub const SCRIPT_DATA: &str = "script";
 
-/// Longest model file that is read, in bytes.
-const LONGEST_MODEL_FILE: u64 = 1 << 20;
+/// Longest model or strategy file that is read, in bytes.
+const LONGEST_FILE: u64 = 1 << 20;
+
+/// Steps of a strategy file that are looked at when a plan is resolved.
+const FIRST_STEPS: u64 = 64;
 
 fn refuse(Refusal { flag, value, problem }: Refusal) -> PlanError {
     PlanError { flag, value, problem }
@@ -43,10 +48,15 @@ pub fn resolve(given: &PlanSettings) -> Result<Plan, PlanError> {
         None | Some(AUTO) if alone => SINGLE,
         given => given.unwrap_or(AUTO),
     };
-    let strategy = strategy.to_owned();
+    let strategy_file = strategy_path(given).map(|path| strategy_description(&path)).transpose()?;
+    let strategy = strategy_file.as_ref().map_or(strategy, |(name, _)| name).to_owned();
     let model_file = given.path("model-file").map(model_description).transpose()?;
-    let (options, averages) = strategy_options(given, &strategy, &sync)?;
-    let delegated = given.registries().protocols.of_plan(&strategy).and_then(|strategy| strategy.delegated);
+    let (options, averages) = match &strategy_file {
+        Some((name, text)) => file_options(given, name, text, &sync)?,
+        None => strategy_options(given, &strategy, &sync)?,
+    };
+    let of_name = || given.registries().protocols.of_plan(&strategy).and_then(|strategy| strategy.delegated);
+    let delegated = if strategy_file.is_some() { None } else { of_name() };
     let script = script.map(|script| Script { delegated: delegated.map(str::to_owned), ..script });
     let consistencies = &given.registries().protocols.consistencies;
     let whole_batches = consistencies.find(&sync).is_none_or(|model| model.whole_batches);
@@ -78,6 +88,7 @@ pub fn resolve(given: &PlanSettings) -> Result<Plan, PlanError> {
         micro_batches: given.required("micro-batches")?,
         servers,
         strategy,
+        strategy_file: strategy_file.map(|(_, text)| text),
         paths: Vec::new(),
         sync,
         transport: transport(given, alone)?,
@@ -116,6 +127,7 @@ pub fn resolve(given: &PlanSettings) -> Result<Plan, PlanError> {
         script,
     };
     plan.check(usize::MAX)?;
+    check_rounds(&plan)?;
     plan.paths = paths(&plan, &given.registries().transports);
     if plan.script.is_some() {
         check_script(&plan, given)?;
@@ -177,6 +189,35 @@ fn strategy_options(
     }
     protocols.resolve(strategy, sync, &mut options).map_err(refuse)?;
     Ok((options, strategy.averages[0]))
+}
+
+/// The file of the strategy, if one describes it.
+fn strategy_path(given: &PlanSettings) -> Option<PathBuf> {
+    let named = given.text("strategy").filter(|name| is_strategy_file(name)).map(PathBuf::from);
+    given.path("strategy-file").map(Path::to_owned).or(named)
+}
+
+/// The parameters of a run whose strategy a file describes, and what it averages.
+fn file_options(
+    given: &PlanSettings,
+    name: &str,
+    text: &str,
+    sync: &str,
+) -> Result<(Options, Averages), PlanError> {
+    let mut options = Options(given.parameters());
+    let program = strategy_program(name, text)?;
+    given.registries().protocols.resolve(&FROM_FILE, sync, &mut options).map_err(refuse)?;
+    Ok((options, program.averages()))
+}
+
+/// Refuses rounds that these workers cannot make. How many steps there are is not known here: the launcher, which
+/// knows, looks at all of them.
+fn check_rounds(plan: &Plan) -> Result<(), PlanError> {
+    let Some(text) = &plan.strategy_file else { return Ok(()) };
+    let program = strategy_program(&plan.strategy, text)?;
+    let scripts = if plan.script.is_some() { program.check_scripts() } else { Ok(()) };
+    let checked = scripts.and_then(|()| program.check(plan.workers, &plan.layout(), plan.seed, FIRST_STEPS));
+    checked.map(drop).map_err(|error| wrong_strategy(&plan.strategy, &error))
 }
 
 /// Refuses what makes no sense without anybody to talk to.
@@ -258,12 +299,21 @@ fn check_dataset(plan: &Plan, registries: &Registries) -> Result<(), PlanError> 
 
 /// The name and the text of a model file.
 pub fn model_description(path: &Path) -> Result<(String, String), PlanError> {
-    let refused = |problem: String| PlanError::new("--model-file", path.display(), problem);
+    described(path, "--model-file", "a model file")
+}
+
+/// The name and the text of a strategy file.
+pub fn strategy_description(path: &Path) -> Result<(String, String), PlanError> {
+    described(path, "--strategy-file", "a strategy file")
+}
+
+fn described(path: &Path, flag: &str, what: &str) -> Result<(String, String), PlanError> {
+    let refused = |problem: String| PlanError::new(flag, path.display(), problem);
     let mut text = String::new();
     let file = paceline_files::open(path).map_err(|e| refused(e.to_string()))?;
-    file.take(LONGEST_MODEL_FILE + 1).read_to_string(&mut text).map_err(|e| refused(e.to_string()))?;
-    if text.len() as u64 > LONGEST_MODEL_FILE {
-        return Err(refused(format!("a model file has at most {LONGEST_MODEL_FILE} bytes")));
+    file.take(LONGEST_FILE + 1).read_to_string(&mut text).map_err(|e| refused(e.to_string()))?;
+    if text.len() as u64 > LONGEST_FILE {
+        return Err(refused(format!("{what} has at most {LONGEST_FILE} bytes")));
     }
     Ok((file_name(path), text))
 }

@@ -145,6 +145,7 @@ impl RunSetting {
     pub fn check(&self, value: &str) -> Result<(), String> {
         match &self.kind {
             SettingKind::Switch | SettingKind::Path | SettingKind::List => Ok(()),
+            SettingKind::Name(_) if self.name == "strategy" && is_strategy_file(value) => Ok(()),
             SettingKind::Name(names) => {
                 let names: Vec<&str> = names.iter().map(|(name, _)| *name).collect();
                 let possible = || format!("[possible values: {}]", names.join(", "));
@@ -181,6 +182,11 @@ impl SettingTable {
     pub fn find(&self, name: &str) -> Option<&RunSetting> {
         self.iter().find(|setting| setting.name == name)
     }
+}
+
+/// Whether a strategy is named by its file.
+pub fn is_strategy_file(value: &str) -> bool {
+    value.ends_with(".toml")
 }
 
 /// Text that reads as a `T`.
@@ -238,6 +244,9 @@ fn of_plans(registries: &Registries) -> Vec<RunSetting> {
         new("servers", "Number of parameter servers (with --strategy ps)", text::<usize>()).default("0"),
         new("strategy", "How the workers average [default: none with one worker, auto with more]",
             SettingKind::Name(strategies.collect())),
+        RunSetting { conflicts: Some("strategy"), ..new("strategy-file",
+            "Average as a file's rounds say (docs/own-strategy.md), e.g. examples/strategies/gossip.toml; \
+            --strategy FILE.toml is the same", Path) },
         new("sync", "When a worker may go on", names(&registries.protocols.consistencies))
             .default("bsp"),
         new("averages", "What is averaged [default: gradients; weights with stepwise, gossip and local]",

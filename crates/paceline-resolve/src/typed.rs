@@ -1,6 +1,7 @@
 //! A plan with its names looked up in the registries.
 
 use std::ops::Deref;
+use std::sync::Arc;
 
 use paceline_data::{DatasetKind, Sharding};
 use paceline_nn::models::Model;
@@ -8,8 +9,9 @@ use paceline_nn::optim::Optimiser;
 use paceline_nn::{LrScaling, Schedule};
 use paceline_plan::{PathRule, Plan, PlanError};
 use paceline_protocol::consistency::ConsistencyModel;
-use paceline_protocol::{AUTO, Averages, Coder, Protocols, SizedPath, Strategy};
+use paceline_protocol::{AUTO, Averages, Coder, FROM_FILE, Protocols, SizedPath, Strategy, StrategyProgram};
 use paceline_registry::{Entry, Registry};
+use paceline_rounds::{Program, StrategyFileError};
 use paceline_wire::TransportKind;
 
 use crate::registries::Registries;
@@ -25,6 +27,8 @@ pub struct TypedPlan<'a> {
     pub model: Option<&'static Model>,
     /// Averaging path; one worker alone has one without peers.
     pub strategy: &'static Strategy,
+    /// The rounds of a strategy that a file describes.
+    pub program: Option<Arc<dyn StrategyProgram>>,
     /// The paths that buckets take, where the strategy is a choice between several.
     pub paths: Vec<SizedPath>,
     /// Consistency model, still without its parameters: they depend on the number of steps.
@@ -76,7 +80,8 @@ impl<'a> TypedPlan<'a> {
                 (None, None) => Some(known("model", &plan.model, models)?),
                 _ => None,
             },
-            strategy: protocols.of_plan(&plan.strategy).ok_or_else(|| unknown("strategy", &plan.strategy))?,
+            strategy: strategy_of(plan, protocols).ok_or_else(|| unknown("strategy", &plan.strategy))?,
+            program: program_of(plan)?,
             paths: paths(plan, protocols)?,
             consistency: known("sync", &plan.sync, &protocols.consistencies)?,
             averages: if weights { Averages::Weights } else { Averages::Gradients },
@@ -106,6 +111,29 @@ impl TypedPlan<'_> {
         };
         self.dataset.ok_or_else(refused)
     }
+}
+
+/// The strategy that carries out a plan, whether it has a name or a file.
+pub fn strategy_of(plan: &Plan, protocols: &Protocols) -> Option<&'static Strategy> {
+    if plan.strategy_file.is_some() { Some(&FROM_FILE) } else { protocols.of_plan(&plan.strategy) }
+}
+
+/// The rounds of a plan whose strategy a file describes.
+pub fn program_of(plan: &Plan) -> Result<Option<Arc<dyn StrategyProgram>>, PlanError> {
+    let program = |text: &String| strategy_program(&plan.strategy, text);
+    let program = plan.strategy_file.as_ref().map(program).transpose()?;
+    Ok(program.map(|program| program as Arc<dyn StrategyProgram>))
+}
+
+/// Reads the rounds of a strategy file.
+pub fn strategy_program(name: &str, text: &str) -> Result<Arc<Program>, PlanError> {
+    Program::parse(name, text).map(Arc::new).map_err(|error| wrong_strategy(name, &error))
+}
+
+/// The refusal of a strategy file.
+pub fn wrong_strategy(name: &str, error: &StrategyFileError) -> PlanError {
+    let key = if error.key.is_empty() { String::new() } else { format!("{}: ", error.key) };
+    PlanError::new("--strategy-file", name, format!("line {}: {key}{}", error.line, error.problem))
 }
 
 /// What a plan's rules stand for. A choice needs them; the last one takes whatever bytes are left.

@@ -55,6 +55,7 @@ pub fn setup(plan: &TypedPlan<'_>, layout: &Layout, samples: usize) -> Setup {
         averages: plan.averages,
         coder: plan.coder,
         options,
+        program: plan.program.clone(),
         seed: plan.seed,
         steps: Some(steps).filter(|steps| *steps < u64::MAX),
         ..Setup::new(plan.workers, plan.servers, layout.params, steps)

@@ -130,6 +130,7 @@ impl RecordedScript {
             averages: plan.averages,
             coder: plan.coder,
             options,
+            program: plan.program.clone(),
             seed: plan.seed,
             ..Setup::new(plan.workers, plan.servers, self.params, steps)
         }

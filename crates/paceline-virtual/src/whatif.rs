@@ -4,7 +4,7 @@
 use paceline_analyze::{ExplainError, Explanation, GradientReady, RankTimes, RecordedRun, SlowGroup, WhatIf};
 use paceline_plan::{NetworkLimits, Plan};
 use paceline_protocol::{Averages, Options, Setup, Strategy};
-use paceline_resolve::{Registries, TypedPlan, paths};
+use paceline_resolve::{Registries, TypedPlan, paths, strategy_of};
 use paceline_sim::{Costs, Host, PassPart, SizesOnly};
 use paceline_train::worker::MESSAGE;
 
@@ -85,7 +85,7 @@ impl FittedRun {
     /// Of a run; none if its strategy is not known, or nothing was exchanged.
     pub fn new(plan: &Plan, registries: &Registries, params: usize, said: &Explanation) -> Option<Self> {
         let wires = said.wires.as_ref()?;
-        registries.protocols.strategies.find(&plan.strategy)?;
+        of_registry_or_file(plan, registries)?;
         let workers: Vec<RankTimes> = said.ranks.iter().filter(|r| r.role == "worker").cloned().collect();
         let per_step = wires.messages_per_step.max(1.0) * said.ranks.len() as f64;
         let work: Vec<f64> =
@@ -267,7 +267,7 @@ impl FittedRun {
             let hosts = plan.hosts.clone().filter(|_| !self.resized(&plan));
             plan.paths = paths(&Plan { hosts, ..plan.clone() }, &self.registries.transports);
         }
-        let strategy = self.registries.protocols.strategies.find(&plan.strategy)?;
+        let strategy = of_registry_or_file(&plan, &self.registries)?;
         let setup = self.setup(&plan, strategy, steps)?;
         Some(Variant { plan, strategy, setup, pace, samples })
     }
@@ -283,10 +283,12 @@ impl FittedRun {
             (true, _) => Averages::Gradients,
             (false, _) => strategy.averages[0],
         };
+        let typed = TypedPlan::new(plan, &self.registries).ok()?;
         let setup = Setup {
             shares: plan.shares,
             hosts: if self.resized(plan) { Vec::new() } else { plan.layout() },
-            paths: TypedPlan::new(plan, &self.registries).ok()?.paths,
+            paths: typed.paths,
+            program: typed.program,
             bucket: (plan.bucket / size_of::<f32>()).max(1),
             message: MESSAGE,
             sync,
@@ -387,6 +389,13 @@ pub(crate) fn parts(ready: &[GradientReady]) -> Vec<PassPart> {
 }
 
 /// How many times as long each worker's updates take as those of the others, of the workers that are slow machines.
+/// The strategy of a run whose exchange is this program's: one of the registry, or a file's.
+fn of_registry_or_file(plan: &Plan, registries: &Registries) -> Option<&'static Strategy> {
+    let exchanges =
+        plan.strategy_file.is_some() || registries.protocols.strategies.find(&plan.strategy).is_some();
+    strategy_of(plan, &registries.protocols).filter(|_| exchanges)
+}
+
 fn slow_updates(workers: &[RankTimes], slow: Option<&SlowGroup>) -> Vec<f64> {
     let is_slow = |r: &&RankTimes| slow.is_some_and(|slow| slow.ranks.contains(&r.rank));
     let others: Vec<f64> = workers.iter().filter(|r| !is_slow(r)).map(|r| r.apply_s).collect();

@@ -1,11 +1,12 @@
 //! The settings of a run as flags: clap's arguments, made from the table of `paceline_resolve`.
 
+use std::ffi::OsStr;
 use std::sync::OnceLock;
 
-use clap::builder::{PathBufValueParser, PossibleValue, PossibleValuesParser, ValueParser};
+use clap::builder::{PathBufValueParser, PossibleValue, PossibleValuesParser, TypedValueParser, ValueParser};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use paceline_resolve::{PlanSettings, RunSetting, SettingKind, SettingSection};
+use paceline_resolve::{PlanSettings, RunSetting, SettingKind, SettingSection, is_strategy_file};
 use paceline_study::AllRegistries;
 
 /// What the program's names stand for. One per process: clap makes and reads derived arguments by functions without
@@ -46,6 +47,25 @@ pub fn names(entries: impl Iterator<Item = (&'static str, &'static str)>) -> Pos
     PossibleValuesParser::new(entries.map(value).collect::<Vec<_>>())
 }
 
+/// A parser of registered names that takes a strategy file as well.
+#[derive(Clone)]
+struct NameOrFile(PossibleValuesParser);
+
+impl TypedValueParser for NameOrFile {
+    type Value = String;
+
+    fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<String, clap::Error> {
+        match value.to_str().filter(|text| is_strategy_file(text)) {
+            Some(file) => Ok(file.to_owned()),
+            None => self.0.parse_ref(command, arg, value),
+        }
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        self.0.possible_values()
+    }
+}
+
 fn arg(setting: &'static RunSetting) -> Arg {
     let mut arg = Arg::new(setting.name).long(setting.name).help(setting.about.as_ref());
     if let SettingKind::Switch = setting.kind {
@@ -53,6 +73,9 @@ fn arg(setting: &'static RunSetting) -> Arg {
     } else {
         arg = arg.value_name(setting.value_name.as_ref()).default_value(setting.default);
         arg = arg.value_parser(match &setting.kind {
+            SettingKind::Name(all) if setting.name == "strategy" => {
+                ValueParser::new(NameOrFile(names(all.iter().copied())))
+            }
             SettingKind::Name(all) => ValueParser::new(names(all.iter().copied())),
             SettingKind::Path => ValueParser::new(PathBufValueParser::new()),
             _ => ValueParser::new(move |text: &str| setting.check(text).map(|()| text.to_owned())),
@@ -88,7 +111,7 @@ impl<const GROUP: usize> clap::FromArgMatches for SettingFlags<GROUP> {
                 .into_iter()
                 .flatten()
                 .filter(|_| !matches!(setting.kind, SettingKind::Switch));
-            given.put(setting.name, texts.collect::<Vec<_>>().join(std::ffi::OsStr::new(",")));
+            given.put(setting.name, texts.collect::<Vec<_>>().join(OsStr::new(",")));
         }
         Ok(Self(given))
     }

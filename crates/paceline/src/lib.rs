@@ -23,6 +23,7 @@ use std::sync::{Arc, LazyLock};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use paceline_record::process::Started;
 
+pub use paceline_conformance as conformance;
 pub use paceline_data as data;
 pub use paceline_explore as explore;
 pub use paceline_nn as nn;
@@ -64,6 +65,8 @@ enum Verb {
     Infer(verbs::infer::Args),
     /// List the models, or show one layer by layer
     Model(verbs::model::Args),
+    /// Check, show and begin strategy files: averaging rules of your own
+    Strategy(verbs::strategy::Args),
     /// List, fetch and describe the datasets
     Data(verbs::data::Args),
     /// Write a commented study file
@@ -135,6 +138,7 @@ pub fn main_with(registries: AllRegistries) -> ExitCode {
         Some(Verb::ExportWeights(args)) => verbs::weights::export(&args, show),
         Some(Verb::Infer(args)) => verbs::infer::run(&args, show),
         Some(Verb::Model(args)) => verbs::model::run(&args, show),
+        Some(Verb::Strategy(args)) => verbs::strategy::run(&args, show),
         Some(Verb::Data(args)) => verbs::data::run(&args, show),
         Some(Verb::Init(args)) => verbs::init::run(&args, show),
         Some(Verb::Check(args)) => verbs::check::run(&args, show),

@@ -51,3 +51,11 @@ fn gather(rank: Rank, call: &CollectiveCall<'_>) -> Schedule {
 fn peers(rank: Rank, p: usize, k: usize) -> (Rank, Rank) {
     ((rank + k) % p, (rank + p - k) % p)
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn it_passes_the_conformance_suite() {
+        paceline::conformance::strategy(&super::PAIRWISE);
+    }
+}

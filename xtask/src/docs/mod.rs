@@ -148,6 +148,9 @@ fn index() -> String {
          example](commands.md), [what works today](status.md), [how fast](speed.md).",
     );
     page.text(
+        "[An averaging rule of your own](own-strategy.md): strategies from files, checked before they run.",
+    );
+    page.text(
         "`cargo xtask docs` writes the rest out of the registries in `crates/paceline-protocol`, \
          `crates/paceline-wire`, `crates/paceline-data`, `crates/paceline-nn`, `crates/paceline-record` and \
          `crates/paceline-explore`, and the raw runs in `bench/`; \

@@ -78,6 +78,7 @@ impl WhatIf {
             }
             (new.strategy, new.servers, new.sync) = (strategy.into(), servers, sync.into());
             new.paths.clear();
+            new.strategy_file = None;
         };
         let together = plan.workers > 1;
         match self {
@@ -260,8 +261,17 @@ impl WhatIf {
 /// Whether two plans are the same configuration, however long they train and whatever their seed is.
 pub(super) fn alike(a: &Plan, b: &Plan) -> bool {
     let codec = |plan: &Plan| plan.compression.as_ref().map(|text| text.split(',').next().map(str::to_owned));
-    (&a.data, &a.model, &a.model_file, &a.strategy, &a.sync, &a.transport, &a.optimizer)
-        == (&b.data, &b.model, &b.model_file, &b.strategy, &b.sync, &b.transport, &b.optimizer)
+    (&a.data, &a.model, &a.model_file, &a.strategy, &a.strategy_file, &a.sync, &a.transport, &a.optimizer)
+        == (
+            &b.data,
+            &b.model,
+            &b.model_file,
+            &b.strategy,
+            &b.strategy_file,
+            &b.sync,
+            &b.transport,
+            &b.optimizer,
+        )
         && (a.workers, a.servers, a.batch, a.bucket, a.shares, a.micro_batches, a.threads)
             == (b.workers, b.servers, b.batch, b.bucket, b.shares, b.micro_batches, b.threads)
         && (a.image_size, a.window, a.decoders, a.placement, &a.hosts)

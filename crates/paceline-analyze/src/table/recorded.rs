@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::{RawRun, Response, StudyTable, StudyTableError};
 
 /// What of a plan is no factor: it names repeats, or where a run ends early.
-const NO_FACTORS: [&str; 3] = ["seed", "stop-after-step", "model-file"];
+const NO_FACTORS: [&str; 4] = ["seed", "stop-after-step", "model-file", "strategy-file"];
 
 /// The level of a setting that a plan does not have.
 pub const NONE: &str = "none";

@@ -4,6 +4,7 @@
 mod auto;
 mod delegated;
 mod direct;
+mod from_file;
 mod gossip;
 mod halving_doubling;
 mod hierarchical;
@@ -15,6 +16,7 @@ mod stepwise;
 mod tree;
 
 pub use auto::{AUTO_PATHS, choose_paths};
+pub use from_file::{FROM_FILE, StrategyProgram};
 pub use ps::messages as ps_messages;
 
 use paceline_registry::Registry;

@@ -2,8 +2,7 @@
 
 use paceline_protocol::{Averages, Setup};
 
-use super::exact::norm;
-use super::{Case, costs, run, start};
+use super::{Case, costs, norm, run, start};
 
 /// Whether two cases end with the same parameters on every worker, bit for bit.
 fn same(one: &Case, two: &Case, servers: usize) {

@@ -1,6 +1,6 @@
 //! Gossip and local SGD are what their definitions say, computed here directly.
 
-use paceline_protocol::{Action, Actions, GradientScale, Input, MsgId, STRATEGIES, Setup, Tag, WorkUnit};
+use paceline_protocol::{GradientScale, STRATEGIES, Setup, WorkUnit};
 use paceline_sim::{Costs, NumericMemory, simulate};
 
 use super::{Case, make};
@@ -106,23 +106,8 @@ fn local_averages_every_h_steps_and_diloco_adds_nesterov() {
 
 #[test]
 fn a_message_of_another_generation_is_given_back_and_changes_nothing() {
-    for strategy in STRATEGIES {
-        let case = Case::new(strategy.name, "bsp", &[]);
-        let setup = case.setup(Setup { generation: 5, ..Setup::new(3, usize::from(strategy.servers), 9, 4) });
-        for rank in 0..setup.world() {
-            let mut participant = strategy.participant(&setup, rank);
-            let mut out = Actions::default();
-            participant.on(0, Input::Start, &mut out);
-            out.drain().count();
-            for generation in [4, 6] {
-                let tag = Tag { generation, step: 0, bucket: 0, phase: 0 };
-                let (from, head, body) = ((rank + 1) % 3, Default::default(), Some(MsgId(1)));
-                participant.on(1, Input::Message { from, tag, head, body }, &mut out);
-                let done: Vec<Action> = out.drain().collect();
-                let released = done.iter().filter(|a| **a == Action::Release(MsgId(1))).count();
-                let others = done.iter().all(|a| matches!(a, Action::Release(_) | Action::WaitingFor(_)));
-                assert!(released == 1 && others, "{} rank {rank}: {done:?}", strategy.name);
-            }
-        }
-    }
+    STRATEGIES
+        .iter()
+        .map(|strategy| Case::new(strategy.name, "bsp", &[]))
+        .for_each(|case| paceline_conformance::checks::other_generations_change_nothing(&case));
 }

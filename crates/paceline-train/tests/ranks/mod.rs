@@ -37,6 +37,7 @@ pub fn plan(model: &str, strategy: &str, workers: usize, servers: usize) -> Plan
         servers,
         strategy: strategy.into(),
         paths: Vec::new(),
+        strategy_file: None,
         sync: "bsp".into(),
         options: BTreeMap::new(),
         averages: "gradients".into(),

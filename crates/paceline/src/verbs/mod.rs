@@ -27,6 +27,7 @@ pub mod show;
 pub mod simulate;
 pub mod status;
 pub mod store;
+pub mod strategy;
 pub mod train;
 pub mod trial;
 pub mod weights;

@@ -42,6 +42,7 @@ mod slurm;
 mod special_files;
 mod storage;
 mod strangers;
+mod strategy_files;
 mod studies;
 mod support;
 mod tables;

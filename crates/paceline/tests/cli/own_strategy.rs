@@ -1,5 +1,9 @@
 //! A program of somebody else (`examples/own-strategy`): Paceline with a strategy, a network and a figure more.
 
+/// Its strategy, with the test that calls the conformance suite.
+#[path = "../../../../examples/own-strategy/src/pairwise.rs"]
+mod pairwise;
+
 use std::path::Path;
 use std::process::Command;
 

@@ -6,12 +6,13 @@ use super::Axes;
 use crate::codec::{Accumulate, Coder};
 use crate::setup::{Averages, Setup, pieces, split};
 use crate::step_driver::StepProtocol;
-use crate::vocabulary::{Action, Actions, Buf, GradientScale, MessageHead, MsgId, OpId, Rank, Region, Tag};
+use crate::vocabulary::{
+    Action, Actions, Buf, GradientScale, MessageHead, MsgId, OpId, Rank, Region, TAKEN, Tag,
+};
 
-/// Kinds of messages: a running sum, a full average, and "your sums of that step were taken".
+/// Kinds of messages besides [`TAKEN`]: a running sum, and a full average.
 const SUM: u32 = 0;
 const MEAN: u32 = 1;
-const TAKEN: u32 = 2;
 
 /// Steps whose sums the next worker may leave untaken: nothing else keeps a start worker from running away
 /// from those behind it and filling their memory.
@@ -143,14 +144,16 @@ impl Waves {
         }
     }
 
-    /// What a position's parameters are divided by, once it has added its own.
+    /// What a position's parameters are divided by, once it has added its own: with push-sum, Σ over the positions up to
+    /// it of w/(p − j), which becomes its weight.
     fn divisor(&self, i: usize, position: usize) -> f64 {
         if !self.axes.push_sum {
             return (position + 1) as f64;
         }
         let chunk = self.waves[i].chunk;
         let start = self.axes.start(self.step, chunk);
-        prefix_weight(&self.weights[chunk], start, position)
+        let (weights, p) = (&self.weights[chunk], self.axes.workers);
+        (0..=position).map(|j| weights[(start + j) % p] * self.axes.share(j)).sum()
     }
 
     fn send(&mut self, i: usize, kind: u32, src: Region, out: &mut Actions) {
@@ -234,7 +237,8 @@ impl Waves {
         match (position < last, by == 1.0) {
             // At the start of an unweighted wave the sum is the worker's own.
             (true, true) if position == 0 && share == 1.0 => {}
-            (true, _) => out.push(Action::Mix { dst: own, keep: 0.0, src: outbox, add: by }),
+            (true, true) => out.push(Action::Copy { dst: own, src: outbox }),
+            (true, false) => out.push(Action::Mix { dst: own, keep: 0.0, src: outbox, add: by }),
             (false, true) => {}
             (false, false) => out.push(Action::Scale { dst: own, by }),
         }
@@ -293,17 +297,11 @@ impl Waves {
             let mut sum = 0.0;
             for position in 0..p {
                 let worker = (start + position) % p;
-                sum += weights[worker] / (p - position) as f64;
+                sum += weights[worker] * self.axes.share(position);
                 weights[worker] = sum;
             }
         }
     }
-}
-
-/// Σ over the positions up to `position` of w/(p − j): what push-sum's weight becomes there.
-fn prefix_weight(weights: &[f64], start: Rank, position: usize) -> f64 {
-    let p = weights.len();
-    (0..=position).map(|j| weights[(start + j) % p] / (p - j) as f64).sum()
 }
 
 impl StepProtocol for Waves {

@@ -1,0 +1,258 @@
+//! `paceline strategy`: an averaging rule in a file: what it does, its rounds, and a file to begin with.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::Subcommand;
+use paceline_analyze::sheet::aligned;
+use paceline_plan::NetworkLimits;
+use paceline_record::FailureKind;
+use paceline_resolve::strategy_description;
+use paceline_rounds::{
+    LinkConditions, Program, SquareMatrix, StrategyFileError, StrategyReport, TEMPLATE, rounds_svg,
+};
+
+use crate::failure::Failure;
+use crate::output::Show;
+
+/// Flags of `paceline strategy`.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand, Debug)]
+enum What {
+    /// Check a strategy file and tell what it does: matrices, contraction, bias, bytes, period, losses
+    Check(CheckArgs),
+    /// Show the rounds of a strategy file, as text or as a picture
+    Show(ShowArgs),
+    /// Write a strategy file to begin with
+    New(NewArgs),
+}
+
+#[derive(clap::Args, Debug)]
+struct CheckArgs {
+    /// The strategy file
+    #[arg(value_name = "FILE.toml")]
+    file: PathBuf,
+    /// Numbers of workers: one, a list (2,4,8) or a range (2..64)
+    #[arg(long, default_value = "2..16", value_parser = counts)]
+    workers: Counts,
+    /// Seed of the file's random numbers
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Parameters of the model whose iterations are timed
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
+    params: u64,
+    /// Milliseconds of a forward and backward pass
+    #[arg(long, value_name = "MS", default_value_t = 20.0, value_parser = milliseconds)]
+    compute: f64,
+    /// The link of each worker: BANDWIDTH,LATENCY
+    #[arg(long, default_value = "1gbit,200us")]
+    network: NetworkLimits,
+}
+
+#[derive(clap::Args, Debug)]
+struct ShowArgs {
+    /// The strategy file
+    #[arg(value_name = "FILE.toml")]
+    file: PathBuf,
+    /// Number of workers
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    workers: u16,
+    /// The iteration, from 0
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(..2048))]
+    step: u64,
+    /// Seed of the file's random numbers
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Write a picture of the rounds to this file
+    #[arg(long, value_name = "FILE.svg")]
+    svg: Option<PathBuf>,
+}
+
+#[derive(clap::Args, Debug)]
+struct NewArgs {
+    /// The file to write; an existing one is never overwritten
+    #[arg(value_name = "FILE.toml", default_value = "strategy.toml")]
+    file: PathBuf,
+}
+
+/// Numbers of workers.
+#[derive(Clone, Debug)]
+struct Counts(Vec<usize>);
+
+/// Most workers that are checked.
+const MOST: usize = 1024;
+
+fn counts(text: &str) -> Result<Counts, String> {
+    let form = || format!("numbers from 1 to {MOST} are needed, e.g. 4, 2,4,8 or 2..64");
+    let one =
+        |text: &str| text.trim().parse::<usize>().ok().filter(|n| (1..=MOST).contains(n)).ok_or_else(form);
+    let mut all = Vec::new();
+    for part in text.split(',') {
+        match part.split_once("..") {
+            Some((first, last)) => {
+                let (first, last) = (one(first)?, one(last.trim_start_matches('='))?);
+                if first > last {
+                    return Err(form());
+                }
+                all.extend(first..=last);
+            }
+            None => all.push(one(part)?),
+        }
+    }
+    Ok(Counts(all))
+}
+
+fn milliseconds(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|ms| (0.0..=1e6).contains(ms));
+    number.ok_or_else(|| "a number of milliseconds from 0 to 1000000 is needed".into())
+}
+
+/// `paceline strategy`.
+pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
+    match &args.what {
+        What::Check(args) => check(args, show),
+        What::Show(args) => show_rounds(args, show),
+        What::New(args) => new(args, show),
+    }
+}
+
+/// Reads a file. Mistakes name it as the user did.
+fn read(file: &Path) -> Result<Arc<Program>, Failure> {
+    let (_, text) = strategy_description(file)?;
+    Program::parse(&file.display().to_string(), &text).map(Arc::new).map_err(wrong)
+}
+
+fn wrong(error: StrategyFileError) -> Failure {
+    let hint = "docs/own-strategy.md says what a strategy file can say; `paceline strategy new` writes one that works";
+    Failure::new(FailureKind::Plan, error.to_string(), hint)
+}
+
+fn check(args: &CheckArgs, show: Show) -> Result<(), Failure> {
+    let program = read(&args.file)?;
+    let conditions = LinkConditions {
+        params: args.params as usize,
+        compute_s: 1e-3 * args.compute,
+        bits_per_s: args.network.bits_per_s as f64,
+        latency_s: 1e-9 * args.network.latency_ns as f64,
+    };
+    let file = args.file.display().to_string();
+    let report = |workers: &usize| {
+        StrategyReport::new(&file, &program, *workers, args.seed, conditions).map_err(wrong)
+    };
+    let reports = args.workers.0.iter().map(report).collect::<Result<Vec<_>, _>>()?;
+    let broken = reports.iter().find(|r| !r.virtual_time.stuck.is_empty() || !r.virtual_time.hung.is_empty());
+    show.print(&reports, || text(&program, &reports))?;
+    match broken {
+        None => Ok(()),
+        Some(report) => {
+            let message = format!("{file}: with {} workers some worker never ends", report.workers);
+            Err(Failure::new(FailureKind::Plan, message, "this is a bug of Paceline: please report the file"))
+        }
+    }
+}
+
+fn text(program: &Program, reports: &[StrategyReport]) -> String {
+    let mut text = format!("{}: {}\n", program.name(), program.about());
+    if let [report] = reports {
+        text.push_str(&format!("{} workers\n", report.workers));
+        text.push_str(&report.text());
+        if let Some(mixing) = report.mixing.as_ref().filter(|_| report.workers <= 8) {
+            for (step, matrix) in mixing.iterations.iter().take(4).enumerate() {
+                let what = if mixing.carried { "from the start to the end of" } else { "of" };
+                text.push_str(&format!("\nmatrix {what} iteration {step}\n{}", rows(matrix)));
+            }
+            if let Some(product) = mixing.over_period.as_ref().filter(|_| mixing.period != Some(1)) {
+                text.push_str(&format!("\nmatrix of a period\n{}", rows(product)));
+            }
+        }
+        return text;
+    }
+    let number = |value: Option<f64>| value.map_or_else(|| "-".into(), |value| format!("{value:.3}"));
+    let row = |report: &StrategyReport| {
+        let mixing = report.mixing.as_ref();
+        let contraction = mixing.map(|mixing| mixing.contraction);
+        vec![
+            report.workers.to_string(),
+            report.agreement.to_owned(),
+            mixing.and_then(|m| m.period).map_or_else(|| "-".into(), |period| period.to_string()),
+            number(contraction.and_then(|c| c.variance_left)),
+            number(contraction.map(|c| c.per_iteration)),
+            number(mixing.and_then(|m| m.bias)),
+            number(mixing.and_then(|m| m.noise)),
+            format!("{:.2}", report.traffic[0].models),
+            format!("{:.1}", report.traffic[0].messages),
+            format!("{:.2}", 1e3 * report.virtual_time.period_s),
+            format!("{:.2}", 1e3 * report.virtual_time.ring_allreduce_s),
+        ]
+    };
+    let head = [
+        "workers",
+        "replicas",
+        "period",
+        "variance left",
+        "per iteration",
+        "bias",
+        "noise",
+        "models sent",
+        "messages",
+        "ms",
+        "ring ms",
+    ];
+    text.push_str(&aligned(&head, 2, &reports.iter().map(row).collect::<Vec<_>>()));
+    text.push_str(
+        "Every run ends, nothing is sent to nobody or to the finished, and rows sum to one; a lost worker ends the run, \
+         and all others name it.\nvariance left: of the workers' disagreement, after one iteration in the worst case; per \
+         iteration: what distances shrink to in the long run;\nbias: the share of the worker that counts most, 1 if all \
+         count the same; noise: 1 is the mean of all, p one worker alone;\nmodels sent, messages: per worker and \
+         iteration; ms, ring ms: an iteration behind the link, and one of ring all-reduce\n",
+    );
+    text
+}
+
+fn rows(matrix: &SquareMatrix) -> String {
+    let row = |row: &[f64]| {
+        let cells: Vec<String> = row.iter().map(|value| format!("{value:7.4}")).collect();
+        format!("  {}\n", cells.join(" "))
+    };
+    matrix.rows().map(row).collect()
+}
+
+fn show_rounds(args: &ShowArgs, show: Show) -> Result<(), Failure> {
+    let program = read(&args.file)?;
+    let (workers, step) = (usize::from(args.workers), args.step);
+    let rounds = program.rounds(workers, step, args.seed).map_err(wrong)?;
+    if let Some(file) = &args.svg {
+        let svg = rounds_svg(&program, workers, step, args.seed).map_err(wrong)?;
+        std::fs::write(file, svg).map_err(|error| Failure::file(file, &error))?;
+        show.note(&format!("wrote {}", file.display()));
+    }
+    show.print(&rounds, || {
+        let mut text = format!("{}: {}\n", program.name(), program.about());
+        for worker in &rounds {
+            text.push_str(&format!("worker {}, step {step}\n", worker.rank));
+            worker.does.iter().for_each(|line| text.push_str(&format!("  {line}\n")));
+        }
+        text
+    })
+}
+
+fn new(args: &NewArgs, show: Show) -> Result<(), Failure> {
+    let written = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .open(&args.file)
+        .and_then(|mut file| file.write_all(TEMPLATE.as_bytes()));
+    written.map_err(|error| Failure::file(&args.file, &error))?;
+    let file = args.file.display();
+    show.note(&format!(
+        "wrote {file}; next: `paceline strategy check {file}`, `paceline train --strategy-file {file} --workers 4`"
+    ));
+    Ok(())
+}
