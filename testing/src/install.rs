@@ -139,5 +139,5 @@ pub fn packages(names: &[&str]) -> Outcome {
     };
     process::run_within(LIMIT, &mut apt(&["update"]))?;
     // Never killed: packages would be left half installed.
-    process::run(apt(&["install", "-y", "--no-install-recommends"]).args(&missing))
+    process::run(apt(&["install", "-y"]).args(&missing))
 }

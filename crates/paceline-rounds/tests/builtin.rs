@@ -12,8 +12,11 @@ use paceline_random::{Purpose, Stream};
 use paceline_rounds::Program;
 use paceline_sim::{Costs, NumericMemory, WorkCost, simulate};
 
+/// A strategy's parameters: names and values.
+type Parameters = &'static [(&'static str, &'static str)];
+
 /// Files, and the built-in strategies that they are.
-const COUNTERPARTS: &[(&str, &str, &[(&str, &str)])] = &[
+const COUNTERPARTS: &[(&str, &str, Parameters)] = &[
     ("ring-allreduce", "ring-allreduce", &[]),
     ("ring-reduce", "ring-reduce", &[]),
     ("gossip", "gossip", &[]),

@@ -14,8 +14,11 @@ use paceline_wire::TRANSPORTS;
 
 use ranks::{Ran, Way, choose, digits, plan, typed};
 
+/// A strategy's parameters: names and values.
+type Parameters = &'static [(&'static str, &'static str)];
+
 /// Files, and the built-in strategies that they are.
-const COUNTERPARTS: &[(&str, &str, &[(&str, &str)])] = &[
+const COUNTERPARTS: &[(&str, &str, Parameters)] = &[
     ("ring-allreduce.toml", "ring-allreduce", &[]),
     ("ring-reduce.toml", "ring-reduce", &[]),
     ("gossip.toml", "gossip", &[]),
