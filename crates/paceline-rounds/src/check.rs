@@ -2,10 +2,10 @@
 
 use paceline_protocol::{GradientScale, ReplicaAgreement};
 
-use crate::compile::{Iteration, Op, State};
+use crate::compile::{Iteration, RoundOp, State};
 use crate::file::StrategyFileError;
 use crate::program::Compiled;
-use crate::statement::{Kind, Statement};
+use crate::statement::{Statement, StatementKind};
 use crate::values::Detail;
 
 /// Most steps that are looked at before a run.
@@ -41,7 +41,7 @@ pub fn check(compiled: &Compiled, steps: u64, coded: bool) -> Result<CheckedStep
         carried: false,
         weighted: None,
     };
-    let mut traffic = Traffic { edges: vec![Vec::new(); workers] };
+    let mut traffic = SentTo { edges: vec![Vec::new(); workers] };
     let mut ops = 0;
     let last = if compiled.steady { steps.min(2) } else { steps };
     for step in 0..last {
@@ -83,7 +83,7 @@ fn updates(compiled: &Compiled, state: &State, step: u64) -> Result<(), Strategy
     let workers = compiled.world.workers;
     let updates = state.values.iter().flat_map(|values| values.updates.iter().enumerate());
     let Some((at, times)) = updates.into_iter().find(|(_, times)| **times != 1) else { return Ok(()) };
-    let line = line_of(compiled, |s| matches!(s.kind, Kind::Update { .. }));
+    let line = line_of(compiled, |s| matches!(s.kind, StatementKind::Update { .. }));
     let problem = format!(
         "worker {} makes {times} updates in step {step} (with {workers} workers): each iteration needs one \
          {{ update = \"x\" }}, or its gradient counts for nothing or twice",
@@ -96,8 +96,10 @@ fn updates(compiled: &Compiled, state: &State, step: u64) -> Result<(), Strategy
 fn rows(compiled: &Compiled, state: &State, step: u64) -> Result<(), StrategyFileError> {
     let workers = compiled.world.workers;
     let touches = |s: &Statement| match &s.kind {
-        Kind::Send(send) => send.into.0 == crate::statement::X || send.register != crate::statement::X,
-        Kind::Set { dst, .. } | Kind::Scale { dst, .. } => *dst <= crate::statement::G,
+        StatementKind::Send(send) => {
+            send.into.0 == crate::statement::X || send.register != crate::statement::X
+        }
+        StatementKind::Set { dst, .. } | StatementKind::Scale { dst, .. } => *dst <= crate::statement::G,
         _ => false,
     };
     let line = line_of(compiled, touches);
@@ -131,7 +133,7 @@ fn rows(compiled: &Compiled, state: &State, step: u64) -> Result<(), StrategyFil
         }
     }
     if !compiled.weights && !same_gradients(state, workers) {
-        let line = line_of(compiled, |s| matches!(s.kind, Kind::Update { .. }));
+        let line = line_of(compiled, |s| matches!(s.kind, StatementKind::Update { .. }));
         let problem = format!(
             "workers apply different gradients in step {step} (with {workers} workers), and nothing ever contracts \
              their models: they drift apart for ever; average x, or give every worker the same gradient"
@@ -194,25 +196,28 @@ fn worse(a: ReplicaAgreement, b: ReplicaAgreement) -> ReplicaAgreement {
 /// Whether some message is neither just added nor just copied.
 fn weighs(iteration: &Iteration) -> bool {
     iteration.ops.iter().flatten().flatten().any(|op| {
-        matches!(op, Op::Receive { keep, add, .. } if ![(0.0, 1.0), (1.0, 1.0)].contains(&(*keep, *add)))
+        matches!(op, RoundOp::Receive { keep, add, .. } if ![(0.0, 1.0), (1.0, 1.0)].contains(&(*keep, *add)))
     })
 }
 
 fn weighing_line(compiled: &Compiled) -> usize {
-    line_of(compiled, |s| matches!(&s.kind, Kind::Send(send) if send.keep.is_some() || send.add.is_some()))
+    line_of(
+        compiled,
+        |s| matches!(&s.kind, StatementKind::Send(send) if send.keep.is_some() || send.add.is_some()),
+    )
 }
 
 /// Who sends to whom, over all steps that were looked at.
-struct Traffic {
+struct SentTo {
     /// By sender: the receiver, and whether a window bounds it.
     edges: Vec<Vec<(usize, bool)>>,
 }
 
-impl Traffic {
+impl SentTo {
     fn note(&mut self, iteration: &Iteration) {
         for (rank, edges) in self.edges.iter_mut().enumerate() {
             for op in iteration.of(rank) {
-                let Op::Send { to, window, .. } = op else { continue };
+                let RoundOp::Send { to, window, .. } = op else { continue };
                 edges.extend(to.iter().map(|peer| (*peer, window.is_some())));
             }
             edges.sort_unstable();
@@ -229,7 +234,8 @@ impl Traffic {
             else {
                 continue;
             };
-            let line = line_of(compiled, |s| matches!(&s.kind, Kind::Send(send) if send.window.is_none()));
+            let line =
+                line_of(compiled, |s| matches!(&s.kind, StatementKind::Send(send) if send.window.is_none()));
             let problem = format!(
                 "worker {sender} sends to worker {receiver} and never hears of it, not even through others (with \
                  {workers} workers): it may run ahead without bound; give the send window = 8, so that at most 8 steps \

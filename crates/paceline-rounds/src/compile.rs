@@ -6,8 +6,8 @@ use paceline_protocol::Rank;
 
 use crate::file::StrategyFileError;
 use crate::scope::{Place, World};
-use crate::statement::{Chunks, Description, Kind, Register, Round, Send, Statement, X};
-use crate::values::{Detail, Values};
+use crate::statement::{Chunks, Description, Register, Round, Send, Statement, StatementKind, X};
+use crate::values::{Detail, RegisterValues};
 
 /// Most statements of an iteration, repeats counted.
 pub const MOST_STATEMENTS: usize = 100_000;
@@ -18,7 +18,7 @@ pub const MOST_CHUNKS: usize = 4096;
 
 /// What a worker does: the next operation begins when this one is done.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Op {
+pub enum RoundOp {
     /// Sends chunks of a register.
     Send {
         to: Vec<Rank>,
@@ -65,14 +65,14 @@ pub struct Iteration {
     /// Chunks of a lane that one worker's operations name.
     pub chunks: usize,
     /// The operations of each worker, for each chunk that runs by itself.
-    pub ops: Vec<Vec<Vec<Op>>>,
+    pub ops: Vec<Vec<Vec<RoundOp>>>,
     /// The round of each phase, by its name.
     pub phases: Vec<String>,
 }
 
 impl Iteration {
     /// A worker's operations of all chunks that run by themselves.
-    pub fn of(&self, rank: Rank) -> impl Iterator<Item = &Op> {
+    pub fn of(&self, rank: Rank) -> impl Iterator<Item = &RoundOp> {
         self.ops.iter().flat_map(move |workers| &workers[rank])
     }
 }
@@ -83,7 +83,7 @@ pub struct State {
     /// Scalars by independent chunk, worker and number.
     pub scalars: Vec<Vec<Vec<f64>>>,
     /// What registers hold, by independent chunk.
-    pub values: Vec<Values>,
+    pub values: Vec<RegisterValues>,
 }
 
 /// How a lane is cut.
@@ -139,7 +139,7 @@ impl State {
         let registers = description.registers.len();
         Self {
             scalars: vec![vec![first; world.workers]; cut.independent],
-            values: vec![Values::new(detail, world.workers, registers, cut.each()); cut.independent],
+            values: vec![RegisterValues::new(detail, world.workers, registers, cut.each()); cut.independent],
         }
     }
 }
@@ -177,9 +177,9 @@ pub fn compile(
 struct Run<'a> {
     place: Place<'a>,
     cut: Cut,
-    ops: Vec<Vec<Op>>,
+    ops: Vec<Vec<RoundOp>>,
     phases: Vec<String>,
-    values: &'a mut Values,
+    values: &'a mut RegisterValues,
     scalars: &'a mut Vec<Vec<f64>>,
     statements: usize,
 }
@@ -239,7 +239,7 @@ impl Run<'_> {
         }
         for statement in &round.statements {
             match &statement.kind {
-                Kind::Send(send) => self.send(statement, send, round)?,
+                StatementKind::Send(send) => self.send(statement, send, round)?,
                 _ => (0..self.ops.len()).try_for_each(|rank| self.local(statement, rank))?,
             }
         }
@@ -285,34 +285,34 @@ impl Run<'_> {
         let chunks = self.chunks(statement, rank)?;
         let step = self.place.step;
         match &statement.kind {
-            Kind::Send(_) => unreachable!("sends are made by all workers together"),
-            Kind::Set { dst, src, keep, add } => {
+            StatementKind::Send(_) => unreachable!("sends are made by all workers together"),
+            StatementKind::Set { dst, src, keep, add } => {
                 let (keep, add) = self.at(rank, None, chunks.start, |place| {
                     Ok((place.weight(keep.as_ref(), 0.0)?, place.weight(add.as_ref(), 1.0)?))
                 })?;
                 let what = self.read(statement, chunks.clone(), rank, *src)?;
                 self.mix(statement, chunks.clone(), rank, *dst, keep, &what, add)?;
                 let (keep, add) = (keep as f32, add as f32);
-                self.ops[rank].push(Op::Set { dst: *dst, src: *src, chunks, keep, add });
+                self.ops[rank].push(RoundOp::Set { dst: *dst, src: *src, chunks, keep, add });
             }
-            Kind::Scale { dst, by } => {
+            StatementKind::Scale { dst, by } => {
                 let by = self.at(rank, None, chunks.start, |place| place.number(by))?;
                 if !self.values.scale(chunks.clone(), rank, *dst, by) {
                     return Err(self.unset(statement, rank, *dst));
                 }
                 // Nothing is done where nothing changes.
                 if by as f32 != 1.0 {
-                    self.ops[rank].push(Op::Scale { dst: *dst, chunks, by: by as f32 });
+                    self.ops[rank].push(RoundOp::Scale { dst: *dst, chunks, by: by as f32 });
                 }
             }
-            Kind::Swap(a, b) => {
+            StatementKind::Swap(a, b) => {
                 let first = self.read(statement, chunks.clone(), rank, *a)?;
                 let second = self.read(statement, chunks.clone(), rank, *b)?;
                 self.values.mix(chunks.clone(), rank, *a, step, 0.0, &second, 1.0);
                 self.values.mix(chunks.clone(), rank, *b, step, 0.0, &first, 1.0);
-                self.ops[rank].push(Op::Swap(*a, *b, chunks));
+                self.ops[rank].push(RoundOp::Swap(*a, *b, chunks));
             }
-            Kind::Update { with } => {
+            StatementKind::Update { with } => {
                 for chunk in chunks {
                     if let Err(problem) = self.values.update(chunk, rank, *with) {
                         let name = &self.place.description.registers[*with];
@@ -320,9 +320,9 @@ impl Run<'_> {
                         return Err(self.fail_at(statement, rank, "with", &problem));
                     }
                 }
-                self.ops[rank].push(Op::Update(*with));
+                self.ops[rank].push(RoundOp::Update(*with));
             }
-            Kind::Let { scalar, be } => {
+            StatementKind::Let { scalar, be } => {
                 let value = self.at(rank, None, chunks.start, |place| place.number(be))?;
                 self.scalars[rank][*scalar] = value;
             }
@@ -463,7 +463,7 @@ impl Run<'_> {
     fn lose(&mut self, message: &Message<'_>) {
         for (rank, sent) in message.sent.iter().enumerate() {
             if let Some(at) = sent
-                && let Op::Send { register, chunks, copied: true, .. } = &self.ops[rank][*at]
+                && let RoundOp::Send { register, chunks, copied: true, .. } = &self.ops[rank][*at]
             {
                 self.values.lose(chunks.clone(), rank, *register);
             }
@@ -480,7 +480,7 @@ impl Run<'_> {
         message.bodies[rank] = self.values.encoded(body);
         message.sent[rank] = Some(self.ops[rank].len());
         let phase = message.phase;
-        self.ops[rank].push(Op::Send { to, register, chunks, phase, copied: true, window });
+        self.ops[rank].push(RoundOp::Send { to, register, chunks, phase, copied: true, window });
         // What receivers do with it is evaluated where they are, and told to the sender then.
         Ok(())
     }
@@ -501,13 +501,13 @@ impl Run<'_> {
             message.bodies[from] = body;
             let same = (keep, add) == (0.0, 1.0) && register == message.send.register;
             if let (false, Some(at)) = (same, message.sent[from])
-                && let Op::Send { copied, .. } = &mut self.ops[from][at]
+                && let RoundOp::Send { copied, .. } = &mut self.ops[from][at]
             {
                 *copied = false;
             }
             let (keep, add, phase) = (keep as f32, add as f32, message.phase);
             let window = window.is_some();
-            self.ops[rank].push(Op::Receive { from, register, chunks, phase, keep, add, window });
+            self.ops[rank].push(RoundOp::Receive { from, register, chunks, phase, keep, add, window });
         }
         Ok(())
     }
@@ -529,14 +529,14 @@ struct Message<'a> {
 
 /// Whether an operation has to wait for the gradient: it reads or changes it, changes the model, which backward reads, or
 /// sends it: the buffer is lent to whatever computes the gradient.
-pub fn needs_gradient(op: &Op) -> bool {
+pub fn needs_gradient(op: &RoundOp) -> bool {
     let g = crate::statement::G;
     match *op {
-        Op::Send { register, .. } => register == X || register == g,
-        Op::Receive { register, .. } => register == X || register == g,
-        Op::Set { dst, src, .. } => dst == X || dst == g || src == g,
-        Op::Scale { dst, .. } => dst == X || dst == g,
-        Op::Swap(a, b, _) => [a, b].iter().any(|register| *register == X || *register == g),
-        Op::Update(_) => true,
+        RoundOp::Send { register, .. } => register == X || register == g,
+        RoundOp::Receive { register, .. } => register == X || register == g,
+        RoundOp::Set { dst, src, .. } => dst == X || dst == g || src == g,
+        RoundOp::Scale { dst, .. } => dst == X || dst == g,
+        RoundOp::Swap(a, b, _) => [a, b].iter().any(|register| *register == X || *register == g),
+        RoundOp::Update(_) => true,
     }
 }

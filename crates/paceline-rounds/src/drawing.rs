@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt::Write;
 
-use crate::compile::{Iteration, Op};
+use crate::compile::{Iteration, RoundOp};
 use crate::file::StrategyFileError;
 use crate::program::Program;
 
@@ -53,10 +53,10 @@ fn arrows(iteration: &Iteration, workers: usize) -> Vec<Arrow> {
             for rank in 0..workers {
                 while let Some(op) = ops[rank].get(at[rank]) {
                     match op {
-                        Op::Send { to, phase, .. } => {
+                        RoundOp::Send { to, phase, .. } => {
                             sent.extend(to.iter().map(|peer| ((rank, *peer, *phase), now[rank])));
                         }
-                        Op::Receive { from, phase, chunks, keep, .. } => {
+                        RoundOp::Receive { from, phase, chunks, keep, .. } => {
                             let Some(begun) = sent.get(&(*from, rank, *phase)).copied() else { break };
                             now[rank] = now[rank].max(begun + 1);
                             let chunk = independent.max(chunks.start);

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::scope::{FUNCTIONS, VARIABLES};
-use crate::statement::{Chunks, Description, Expr, G, Kind, Register, Round, Send, Statement, X};
+use crate::statement::{Chunks, Description, Expr, G, Register, Round, Send, Statement, StatementKind, X};
 
 /// A mistake in a strategy file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -371,7 +371,7 @@ impl Reader<'_> {
         Ok(Statement { line, when, chunks, kind: self.kind(raw, line)? })
     }
 
-    fn kind(&self, raw: RawStatement, line: usize) -> Read<Kind> {
+    fn kind(&self, raw: RawStatement, line: usize) -> Read<StatementKind> {
         let missing = |key: &str, what: &str| self.fail(line, key, format!("is missing: {what}"));
         if let Some(register) = raw.send {
             let (keep, add) = (self.optional(raw.keep, "keep")?, self.optional(raw.add, "add")?);
@@ -391,7 +391,7 @@ impl Reader<'_> {
                     return Err(self.fail(self.line(window.span().start), "window", problem));
                 }
             };
-            return Ok(Kind::Send(Box::new(Send {
+            return Ok(StatementKind::Send(Box::new(Send {
                 register: own,
                 to: to.collect::<Read<_>>()?,
                 list,
@@ -411,11 +411,11 @@ impl Reader<'_> {
                 return Err(self.fail(line, key, problem));
             }
             let (keep, add) = (self.optional(raw.keep, "keep")?, self.optional(raw.add, "add")?);
-            return Ok(Kind::Set { dst, src, keep, add });
+            return Ok(StatementKind::Set { dst, src, keep, add });
         }
         if let Some(dst) = raw.scale {
             let by = raw.by.ok_or_else(|| missing("by", "the factor, e.g. by = \"1 / workers\""))?;
-            return Ok(Kind::Scale { dst: self.named(&dst, "scale")?, by: self.expr(by, "by")? });
+            return Ok(StatementKind::Scale { dst: self.named(&dst, "scale")?, by: self.expr(by, "by")? });
         }
         if let Some(pair) = raw.swap {
             let line = self.line(pair.span().start);
@@ -430,7 +430,7 @@ impl Reader<'_> {
             if a == b {
                 return Err(self.fail(line, "swap", "two different registers are needed"));
             }
-            return Ok(Kind::Swap(a, b));
+            return Ok(StatementKind::Swap(a, b));
         }
         if let Some(model) = raw.update {
             if self.named(&model, "update")? != X {
@@ -441,7 +441,7 @@ impl Reader<'_> {
             if with == X {
                 return Err(self.fail(line, "with", "the model is updated with a gradient: with = \"g\""));
             }
-            return Ok(Kind::Update { with });
+            return Ok(StatementKind::Update { with });
         }
         let Some(scalar) = raw.scalar else { unreachable!("a statement has one of its keys") };
         let name = scalar.get_ref();
@@ -450,7 +450,7 @@ impl Reader<'_> {
             self.fail(line, "let", problem)
         })?;
         let be = raw.be.ok_or_else(|| missing("be", "the scalar's new value"))?;
-        Ok(Kind::Let { scalar: number, be: self.expr(be, "be")? })
+        Ok(StatementKind::Let { scalar: number, be: self.expr(be, "be")? })
     }
 
     /// A statement is one thing, and has the keys that belong to it.

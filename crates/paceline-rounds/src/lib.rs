@@ -43,5 +43,5 @@ pub use file::StrategyFileError;
 pub use listing::WorkerRounds;
 pub use matrix::SquareMatrix;
 pub use program::{Program, TEMPLATE};
-pub use report::{LinkConditions, StrategyReport, Traffic};
+pub use report::{LinkConditions, StrategyReport, WorkerTraffic};
 pub use timing::VirtualRuns;

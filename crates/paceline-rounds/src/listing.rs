@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::compile::Op;
+use crate::compile::RoundOp;
 use crate::file::StrategyFileError;
 use crate::program::Program;
 
@@ -42,7 +42,7 @@ impl Program {
     }
 }
 
-fn told(op: &Op, names: &[String], chunks: usize, phases: &[String]) -> String {
+fn told(op: &RoundOp, names: &[String], chunks: usize, phases: &[String]) -> String {
     let of = |register: &usize, range: &std::ops::Range<usize>| match (range.len(), chunks) {
         (len, chunks) if len == chunks => names[*register].clone(),
         (1, _) => format!("{}[{}]", names[*register], range.start),
@@ -56,18 +56,18 @@ fn told(op: &Op, names: &[String], chunks: usize, phases: &[String]) -> String {
         (keep, add) => format!("{dst} = {keep} · {dst} + {add} · {src}"),
     };
     match op {
-        Op::Send { to, register, chunks, phase, window, .. } => {
+        RoundOp::Send { to, register, chunks, phase, window, .. } => {
             let to: Vec<String> = to.iter().map(ToString::to_string).collect();
             let window = window.map_or_else(String::new, |steps| format!(", at most {steps} steps untaken"));
             format!("send {} to {} ({}{window})", of(register, chunks), to.join(", "), round(phase))
         }
-        Op::Receive { from, register, chunks, phase, keep, add, .. } => {
+        RoundOp::Receive { from, register, chunks, phase, keep, add, .. } => {
             let dst = of(register, chunks);
             format!("{} ({})", mixed(dst, *keep, *add, format!("message of {from}")), round(phase))
         }
-        Op::Set { dst, src, chunks, keep, add } => mixed(of(dst, chunks), *keep, *add, of(src, chunks)),
-        Op::Scale { dst, chunks, by } => format!("{0} = {by} · {0}", of(dst, chunks)),
-        Op::Swap(a, b, chunks) => format!("swap {} and {}", of(a, chunks), of(b, chunks)),
-        Op::Update(with) => format!("update x with {}", names[*with]),
+        RoundOp::Set { dst, src, chunks, keep, add } => mixed(of(dst, chunks), *keep, *add, of(src, chunks)),
+        RoundOp::Scale { dst, chunks, by } => format!("{0} = {by} · {0}", of(dst, chunks)),
+        RoundOp::Swap(a, b, chunks) => format!("swap {} and {}", of(a, chunks), of(b, chunks)),
+        RoundOp::Update(with) => format!("update x with {}", names[*with]),
     }
 }

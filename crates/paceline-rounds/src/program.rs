@@ -9,10 +9,10 @@ use paceline_protocol::{
 };
 
 use crate::check::{CheckedSteps, check};
-use crate::compile::{Cut, Iteration, Op, State, compile, cut};
+use crate::compile::{Cut, Iteration, RoundOp, State, compile, cut};
 use crate::file::{StrategyFileError, read};
 use crate::scope::{Place, World};
-use crate::statement::{Chunks, Description, Expr, Kind};
+use crate::statement::{Chunks, Description, Expr, StatementKind};
 use crate::values::Detail;
 use crate::worker::RoundsWorker;
 
@@ -187,14 +187,14 @@ impl StrategyProgram for Program {
 impl Compiled {
     fn new(description: &Arc<Description>, world: World) -> Result<Self, StrategyFileError> {
         let cut = cut(description, &world)?;
-        let sends = description.statements().filter(|s| matches!(s.kind, Kind::Send(_)));
+        let sends = description.statements().filter(|s| matches!(s.kind, StatementKind::Send(_)));
         let several = sends.filter(|s| !matches!(s.chunks, Chunks::One(_))).count() > 0;
         let weights = description.touches_model();
         let stateful = !description.scalars.is_empty() || description.uses("mass");
         let scale = if weights { GradientScale::Even } else { GradientScale::Part };
         Ok(Self {
             piece: if several && !description.independent { cut.chunks } else { 1 },
-            swaps: description.statements().any(|s| matches!(s.kind, Kind::Swap(..))),
+            swaps: description.statements().any(|s| matches!(s.kind, StatementKind::Swap(..))),
             scale: description.gradient.unwrap_or(scale),
             weights,
             steady: !stateful && !description.uses("step"),
@@ -265,8 +265,8 @@ impl Compiled {
         if self.steady {
             let iteration = self.iteration(0);
             let peers = iteration.of(rank).flat_map(|op| match op {
-                Op::Send { to, .. } => to.clone(),
-                Op::Receive { from, .. } => vec![*from],
+                RoundOp::Send { to, .. } => to.clone(),
+                RoundOp::Receive { from, .. } => vec![*from],
                 _ => Vec::new(),
             });
             return peers.collect::<BTreeSet<_>>().into_iter().collect();
@@ -276,7 +276,7 @@ impl Compiled {
         for round in &self.description.rounds {
             let varies = round.repeat.iter().chain(&round.until).any(|expr| self.varies(expr));
             for statement in &round.statements {
-                let Kind::Send(send) = &statement.kind else { continue };
+                let StatementKind::Send(send) = &statement.kind else { continue };
                 if varies || send.to.iter().any(|to| self.varies(to)) {
                     return all();
                 }

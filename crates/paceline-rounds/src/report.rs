@@ -7,7 +7,7 @@ use paceline_protocol::{Averages, ReplicaAgreement, StrategyProgram};
 use serde::Serialize;
 
 use crate::analysis::{MixingReport, analyse};
-use crate::compile::Op;
+use crate::compile::RoundOp;
 use crate::file::StrategyFileError;
 use crate::program::Program;
 use crate::timing::{VirtualRuns, virtual_runs};
@@ -41,7 +41,7 @@ impl Default for LinkConditions {
 
 /// What a worker sends in an iteration; the mean over the iterations that were followed.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Traffic {
+pub struct WorkerTraffic {
     /// Messages of one lane.
     pub messages: f64,
     /// Models: 1 is the whole model once.
@@ -72,7 +72,7 @@ pub struct StrategyReport {
     /// Matrices, contraction and bias; none with more workers than these are computed for.
     pub mixing: Option<MixingReport>,
     /// What a worker sends per iteration: the mean over workers, the one that sends least, and the one that sends most.
-    pub traffic: [Traffic; 3],
+    pub traffic: [WorkerTraffic; 3],
     /// What iterations are timed with.
     pub conditions: LinkConditions,
     /// Virtual time.
@@ -216,7 +216,7 @@ fn mixing_lines(mixing: &MixingReport, workers: usize, line: &mut impl FnMut(&st
     }
 }
 
-fn traffic(compiled: &crate::program::Compiled, params: usize, steps: u64) -> [Traffic; 3] {
+fn traffic(compiled: &crate::program::Compiled, params: usize, steps: u64) -> [WorkerTraffic; 3] {
     let workers = compiled.world.workers;
     let steps = if compiled.steady { 1 } else { steps.max(1) };
     let mut each = vec![(0usize, 0.0); workers];
@@ -225,7 +225,7 @@ fn traffic(compiled: &crate::program::Compiled, params: usize, steps: u64) -> [T
         let chunks = (iteration.chunks * iteration.ops.len()) as f64;
         for (rank, (messages, models)) in each.iter_mut().enumerate() {
             for op in iteration.of(rank) {
-                let Op::Send { to, chunks: sent, .. } = op else { continue };
+                let RoundOp::Send { to, chunks: sent, .. } = op else { continue };
                 *messages += to.len();
                 *models += (to.len() * sent.len()) as f64 / chunks;
             }
@@ -233,7 +233,7 @@ fn traffic(compiled: &crate::program::Compiled, params: usize, steps: u64) -> [T
     }
     let of = |(messages, models): (f64, f64)| {
         let (messages, models) = (messages / steps as f64, models / steps as f64);
-        Traffic { messages, models, bytes: models * 4.0 * params as f64 }
+        WorkerTraffic { messages, models, bytes: models * 4.0 * params as f64 }
     };
     let sum = each.iter().fold((0.0, 0.0), |(m, n), (messages, models)| (m + *messages as f64, n + models));
     let by = |a: &&(usize, f64), b: &&(usize, f64)| a.1.total_cmp(&b.1);

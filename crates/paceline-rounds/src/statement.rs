@@ -49,11 +49,11 @@ pub struct Statement {
     /// The workers that it is for.
     pub when: Option<Expr>,
     pub chunks: Chunks,
-    pub kind: Kind,
+    pub kind: StatementKind,
 }
 
 #[derive(Clone, Debug)]
-pub enum Kind {
+pub enum StatementKind {
     Send(Box<Send>),
     /// `dst = keep·dst + add·src`.
     Set {
@@ -136,14 +136,14 @@ impl Description {
                 Chunks::Some(first, count) => all.extend([first, count]),
             }
             match &statement.kind {
-                Kind::Send(send) => {
+                StatementKind::Send(send) => {
                     all.extend(send.to.iter().chain(&send.keep).chain(&send.add));
                     all.extend(send.into.1.iter().map(|(expr, _)| expr));
                 }
-                Kind::Set { keep, add, .. } => all.extend(keep.iter().chain(add)),
-                Kind::Scale { by, .. } => all.push(by),
-                Kind::Let { be, .. } => all.push(be),
-                Kind::Swap(..) | Kind::Update { .. } => {}
+                StatementKind::Set { keep, add, .. } => all.extend(keep.iter().chain(add)),
+                StatementKind::Scale { by, .. } => all.push(by),
+                StatementKind::Let { be, .. } => all.push(be),
+                StatementKind::Swap(..) | StatementKind::Update { .. } => {}
             }
         }
         all
@@ -164,7 +164,7 @@ impl Description {
     /// Whether scripts, which make their updates by themselves, can be averaged like this: where models are averaged the
     /// update comes first, where gradients are it comes last and takes `g`.
     pub fn takes_scripts(&self) -> Result<(), (usize, &'static str)> {
-        let update = |s: &&Statement| matches!(s.kind, Kind::Update { .. });
+        let update = |s: &&Statement| matches!(s.kind, StatementKind::Update { .. });
         let Some(own) = self.statements().find(update) else { return Ok(()) };
         if self.touches_model() {
             let first = self.statements().find(|s| s.touches_model() || update(s));
@@ -173,7 +173,8 @@ impl Description {
                 "a script updates by itself, before anything is averaged: begin with { update = \"x\" }";
             return if begins { Ok(()) } else { Err((own.line, problem)) };
         }
-        let ends = self.statements().last().is_some_and(|s| matches!(s.kind, Kind::Update { with: G }));
+        let ends =
+            self.statements().last().is_some_and(|s| matches!(s.kind, StatementKind::Update { with: G }));
         let problem = "a script takes the averaged gradient and updates by itself: end with \
                        { update = \"x\", with = \"g\" }";
         if ends { Ok(()) } else { Err((own.line, problem)) }
@@ -184,13 +185,13 @@ impl Statement {
     /// Whether it reads or changes the model, and is not its update.
     fn touches_model(&self) -> bool {
         match &self.kind {
-            Kind::Send(send) => {
+            StatementKind::Send(send) => {
                 send.register == X || send.into.0 == X || send.into.1.as_ref().is_some_and(|(_, r)| *r == X)
             }
-            Kind::Set { dst, src, .. } => *dst == X || *src == X,
-            Kind::Scale { dst, .. } => *dst == X,
-            Kind::Swap(a, b) => *a == X || *b == X,
-            Kind::Update { .. } | Kind::Let { .. } => false,
+            StatementKind::Set { dst, src, .. } => *dst == X || *src == X,
+            StatementKind::Scale { dst, .. } => *dst == X,
+            StatementKind::Swap(a, b) => *a == X || *b == X,
+            StatementKind::Update { .. } | StatementKind::Let { .. } => false,
         }
     }
 }

@@ -27,7 +27,7 @@ const PROBES: usize = 12;
 
 /// What every worker's registers hold, by chunk.
 #[derive(Clone, Debug)]
-pub struct Values {
+pub struct RegisterValues {
     pub detail: Detail,
     workers: usize,
     registers: usize,
@@ -50,7 +50,7 @@ const MASS_X: usize = 0;
 const MASS_G: usize = 1;
 const FIRST: usize = 2;
 
-impl Values {
+impl RegisterValues {
     pub fn new(detail: Detail, workers: usize, registers: usize, chunks: usize) -> Self {
         let columns = match detail {
             Detail::Nothing | Detail::Masses => 0,

@@ -10,7 +10,7 @@ use paceline_protocol::{
     StepProtocol, TAKEN, Tag,
 };
 
-use crate::compile::{Iteration, Op, needs_gradient};
+use crate::compile::{Iteration, RoundOp, needs_gradient};
 use crate::program::Compiled;
 use crate::statement::{G, Register, X};
 
@@ -159,9 +159,9 @@ impl RoundsWorker {
     }
 
     /// Makes one operation; false if something is missing.
-    fn make(&mut self, i: usize, op: &Op, out: &mut Actions) -> bool {
+    fn make(&mut self, i: usize, op: &RoundOp, out: &mut Actions) -> bool {
         match op {
-            Op::Send { to, register, chunks, phase, copied, window } => {
+            RoundOp::Send { to, register, chunks, phase, copied, window } => {
                 let src = self.region(i, *register, chunks);
                 let Some(body) = self.body(i, src, chunks.start, *copied, out) else { return false };
                 let tag = self.tag(i, *phase);
@@ -176,7 +176,7 @@ impl RoundsWorker {
                     }
                 }
             }
-            Op::Receive { from, register, chunks, phase, keep, add, window } => {
+            RoundOp::Receive { from, register, chunks, phase, keep, add, window } => {
                 let dst = self.region(i, *register, chunks);
                 let key = (*from, self.tag(i, *phase));
                 if !self.held.contains_key(&key) || self.leaves(i, dst) {
@@ -189,7 +189,7 @@ impl RoundsWorker {
                     self.owe_one_less(*from, out);
                 }
             }
-            Op::Set { dst, src, chunks, keep, add } => {
+            RoundOp::Set { dst, src, chunks, keep, add } => {
                 let (dst, src) = (self.region(i, *dst, chunks), self.region(i, *src, chunks));
                 if self.leaves(i, dst) {
                     return false;
@@ -201,14 +201,14 @@ impl RoundsWorker {
                     (keep, add) => out.push(Action::Mix { dst, keep, src, add }),
                 }
             }
-            Op::Scale { dst, chunks, by } => {
+            RoundOp::Scale { dst, chunks, by } => {
                 let dst = self.region(i, *dst, chunks);
                 if self.leaves(i, dst) {
                     return false;
                 }
                 out.push(Action::Scale { dst, by: *by });
             }
-            Op::Swap(a, b, chunks) => {
+            RoundOp::Swap(a, b, chunks) => {
                 let (a, b) = (self.region(i, *a, chunks), self.region(i, *b, chunks));
                 if self.leaves(i, a) || self.leaves(i, b) {
                     return false;
@@ -218,7 +218,7 @@ impl RoundsWorker {
                 out.push(Action::Copy { dst: a, src: b });
                 out.push(Action::Copy { dst: b, src: spare });
             }
-            Op::Update(with) => {
+            RoundOp::Update(with) => {
                 let all = 0..self.iteration.chunks;
                 let (params, grad) = (self.region(i, X, &all), self.region(i, *with, &all));
                 if self.leaves(i, params) {
@@ -296,7 +296,7 @@ impl StepProtocol for RoundsWorker {
         self.owed.clear();
         for lane in &self.lanes {
             for op in &self.iteration.ops[lane.chunk][self.rank] {
-                if let Op::Receive { from, window: true, .. } = op {
+                if let RoundOp::Receive { from, window: true, .. } = op {
                     *self.owed.entry(*from).or_default() += 1;
                 }
             }
@@ -355,7 +355,7 @@ impl StepProtocol for RoundsWorker {
     fn waiting_for(&self) -> Option<Rank> {
         if let Some(lane) = self.lanes.get(self.first) {
             return match self.iteration.ops[lane.chunk][self.rank].get(lane.at) {
-                Some(Op::Receive { from, .. }) => Some(*from),
+                Some(RoundOp::Receive { from, .. }) => Some(*from),
                 _ => None,
             };
         }
