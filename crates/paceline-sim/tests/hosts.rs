@@ -72,6 +72,21 @@ fn drawn(seed: u64) -> Case {
         ..Costs::constant(p, 0, draws.one(&[0, 4_000, 90_001]), draws.one(&[0.0, 0.8, 1.5]))
     };
     let setup = Setup { hosts, bucket, message, ..Setup::new(p, 0, elements, 4) };
+    if seed % 3 > 0 {
+        return Case { name, setup, costs };
+    }
+    // Everything takes whole microseconds: much happens at the same time.
+    let whole = |time: Time| time / 1_000 * 1_000;
+    let costs = Costs {
+        compute: costs.compute.iter().map(|time| whole(*time)).collect(),
+        message: 1_000 * draws.one(&[1, 2]),
+        byte: 0.0,
+        per_byte: 0.0,
+        latency: whole(costs.latency),
+        local_latency: whole(costs.local_latency),
+        work: WorkCost { apply: 1.0, ..WorkCost::default() },
+        ..costs
+    };
     Case { name, setup, costs }
 }
 
@@ -91,7 +106,7 @@ fn told(report: &SimulationReport) -> impl PartialEq + std::fmt::Debug {
 #[test]
 fn hosts_with_several_ranks_take_the_time_of_single_events_to_the_nanosecond() {
     let (mut both, mut lanes, mut refused) = (0, 0, 0);
-    for seed in 0..1_500 {
+    for seed in 0..3_000 {
         let case = drawn(seed);
         let Case { name, setup, costs } = &case;
         let path = find(name).unwrap().sums_along(setup).unwrap();
@@ -114,7 +129,7 @@ fn hosts_with_several_ranks_take_the_time_of_single_events_to_the_nanosecond() {
             }
         }
     }
-    assert!(both > 1_000 && lanes > 800, "{both} compared, {lanes} with several lanes, {refused} refused");
+    assert!(both > 1_800 && lanes > 1_500, "{both} compared, {lanes} with several lanes, {refused} refused");
 }
 
 /// Lanes, hosts and passes as a run of lenet has them without a calibration.
