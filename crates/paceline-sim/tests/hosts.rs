@@ -72,7 +72,7 @@ fn drawn(seed: u64) -> Case {
         ..Costs::constant(p, 0, draws.one(&[0, 4_000, 90_001]), draws.one(&[0.0, 0.8, 1.5]))
     };
     let setup = Setup { hosts, bucket, message, ..Setup::new(p, 0, elements, 4) };
-    if seed % 3 > 0 {
+    if !seed.is_multiple_of(3) {
         return Case { name, setup, costs };
     }
     // Everything takes whole microseconds: much happens at the same time.

@@ -12,7 +12,7 @@ use std::thread;
 use paceline_protocol::{Combine, Outcome, Rank, Setup, Time};
 
 use super::RecurrenceRefusal;
-use super::member::{Delivery, HostLane, Interface, Member, NEVER, Seat, Stage, Terms};
+use super::member::{Delivery, HostLane, Interface, Member, MemberRun, NEVER, Stage, Terms};
 use super::program::{Circle, OUTSIDE};
 use super::rotation::{ChunkCosts, LaneCosts};
 use super::stream::Flying;
@@ -426,9 +426,9 @@ impl Site {
         lanes: &'s [HostLane<'s>],
         terms: &'s Terms<'s>,
         inside: &'s mut Vec<Delivery>,
-    ) -> Seat<'s> {
+    ) -> MemberRun<'s> {
         let Self { members, interface, .. } = self;
-        Seat { seat, place, member: &mut members[seat], interface, lanes, terms, inside }
+        MemberRun { seat, place, member: &mut members[seat], interface, lanes, terms, inside }
     }
 
     /// Before when nobody gets anything from inside that is not known.

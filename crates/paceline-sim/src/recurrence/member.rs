@@ -111,7 +111,7 @@ pub(super) struct Interface {
 pub(super) type Delivery = (u32, Inside);
 
 /// A rank at work.
-pub(super) struct Seat<'a> {
+pub(super) struct MemberRun<'a> {
     pub(super) seat: usize,
     /// The place of its host.
     pub(super) place: usize,
@@ -188,7 +188,7 @@ enum Next {
     Outside(u32),
 }
 
-impl Seat<'_> {
+impl MemberRun<'_> {
     /// It does nothing before, if nothing that is not known comes from inside before `horizon`.
     pub(super) fn earliest(&self, horizon: Time) -> Time {
         let inside = self.member.queue.peek().map_or(horizon, |Reverse((there, ..))| horizon.min(*there));
@@ -457,7 +457,7 @@ impl Seat<'_> {
         }
     }
 
-    /// Takes in messages from outside while nothing comes from inside; how many. What [`Seat::take`] does for each,
+    /// Takes in messages from outside while nothing comes from inside; how many. What [`MemberRun::take`] does for each,
     /// where a message is the one that its lane waits for and another one follows it: nearly all come through here.
     fn take_stream(&mut self) -> Result<usize, RecurrenceRefusal> {
         let (place, hosts) = (self.place, self.terms.hosts);
