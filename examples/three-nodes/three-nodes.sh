@@ -6,19 +6,20 @@
 # usage: three-nodes.sh PROGRAM STORE [FLAG...]         e.g. three-nodes.sh paceline /tmp/store --epochs 20
 #   CORES=0.5  MEMORY_MB=512  RATE=200mbit  DISK_MB_S=1000   limits of each node
 #   WRITE_MB=0                                               what each node writes to STORE's disk first
+#   NAME=paceline-trio-PID                                   what namespaces and groups are called
 #
 # Needs root, ip and tc (iproute2), nsenter (util-linux). Leaves nothing behind.
 set -eu
 
 if [ $# -lt 2 ]; then
-    sed -n '2,11s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,12s/^# \{0,1\}//p' "$0" >&2
     exit 2
 fi
 program=$1 store=$2
 shift 2
 cores=${CORES:-0.5} memory_mb=${MEMORY_MB:-512} rate=${RATE:-200mbit}
 disk_mb_s=${DISK_MB_S:-1000} write_mb=${WRITE_MB:-0}
-name=paceline-trio-$$
+name=${NAME:-paceline-trio-$$}
 work=$(mktemp -d)
 mkdir -p "$store"
 

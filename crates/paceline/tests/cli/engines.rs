@@ -135,8 +135,10 @@ fn a_job_that_was_interrupted_is_resumed_as_a_job() {
         ];
         Process::start(&[], &format!("{verb} --store {folder} --json"), &environment)
     };
-    let endless = "train --epochs 40 --eval-every 1000000000 --batch 8";
-    let (leader, other) = (start(endless, "0"), start(endless, "1"));
+    // Slowed down, so that it is under way for seconds on any machine.
+    let work = "--steps 1500 --eval-every 1000000000 --batch 8";
+    let slow = format!("train {work} --straggler rank=1,factor=200");
+    let (leader, other) = (start(&slow, "0"), start(&slow, "1"));
     leader.trains_on();
     // The engine asks one of its tasks to end, e.g. at the end of its time.
     assert!(signal("TERM", other.id()));
@@ -149,7 +151,7 @@ fn a_job_that_was_interrupted_is_resumed_as_a_job() {
     let (leader, other) = (start("resume last", "0"), start("resume last", "1"));
     let resumed = leader.result();
     assert_eq!(other.end().0, 0);
-    let alone = result("train --quiet --epochs 40 --eval-every 1000000000 --batch 8 --workers 2");
+    let alone = result(&format!("train --quiet {work} --workers 2"));
     assert_eq!(alone["params_sha256"], resumed["params_sha256"]);
 }
 

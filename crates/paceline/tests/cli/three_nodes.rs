@@ -44,11 +44,12 @@ fn what_is_recorded_of_each_node_is_what_its_control_group_and_interface_count()
     let store = folder.path().join("store").display().to_string();
     let words =
         "--quiet --model lenet --data synthetic --steps 45 --batch 256 --eval-every 100000 --sample-hz 20";
+    let name = format!("paceline-trio-test-{}", std::process::id());
     let ran = run(Command::new("sh")
         .arg(example("three-nodes.sh"))
         .args([PROGRAM, &store])
         .args(words.split(' '))
-        .envs([("RATE", "1gbit"), ("WRITE_MB", "128")]));
+        .envs([("RATE", "1gbit"), ("WRITE_MB", "128"), ("NAME", &name)]));
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     let lines: Vec<Value> = ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let [result, nodes @ ..] = &lines[..] else { panic!("{}", ran.stdout) };
@@ -93,7 +94,7 @@ fn what_is_recorded_of_each_node_is_what_its_control_group_and_interface_count()
     let text = paceline(&format!("show last --store {store}")).stdout;
     assert!(text.contains("\nMachines\n") && text.contains("(10.78.0.3)"), "{text}");
     let left = Command::new("ip").args(["netns", "list"]).output().unwrap();
-    assert!(!String::from_utf8_lossy(&left.stdout).contains("paceline-trio-"), "namespaces are left");
+    assert!(!String::from_utf8_lossy(&left.stdout).contains(&name), "namespaces are left");
 }
 
 #[test]
