@@ -1,7 +1,7 @@
 //! A rank's end of its channels: whole messages out of the parts that a transport moves.
 
 use std::collections::VecDeque;
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 use std::time::Instant;
 
 use paceline_train::TrainError;
@@ -13,6 +13,9 @@ use crate::exchange::{Flat, PATIENCE};
 /// Elements that messages are sent from: far more than caches hold, and no more than needed. Longer messages
 /// begin again at its start.
 pub(crate) const MEMORY: usize = 128 * MESSAGE;
+
+/// Numbers of a cache line.
+const LINE: usize = 16;
 
 /// The first byte of the meta data of a part that others follow; of the last one it is the kind of message.
 const PART: u8 = 0;
@@ -50,9 +53,22 @@ impl<B: Deref<Target = [f32]>> End<B> {
         Self { transport, cpu_seconds, memory, room, step: 0, events, inbox, partial, lost, leaving: 0 }
     }
 
-    /// Takes bodies in, out of their sender's memory, as training does.
-    pub fn take_bodies_in(&mut self) {
-        self.room.resize(MESSAGE, 0.0);
+    /// Takes bodies of up to so many elements in, out of their sender's memory, as training does.
+    pub fn take_bodies_in(&mut self, longest: usize) {
+        self.room.resize(longest.clamp(MESSAGE, MEMORY), 0.0);
+    }
+
+    /// Reads what was taken in of so many elements, and writes what is sent next: one number of each cache line. Seconds.
+    pub fn use_bodies(&mut self, elements: usize) -> f32
+    where
+        B: DerefMut,
+    {
+        let start = Instant::now();
+        let (own, room) = (&mut self.memory.0, &self.room);
+        let own = &mut own[..elements.min(MEMORY)];
+        own.iter_mut().step_by(LINE).zip(room.iter().step_by(LINE)).for_each(|(own, there)| *own += *there);
+        std::hint::black_box(own);
+        start.elapsed().as_secs_f32()
     }
 
     /// Queues a message, in parts where it is longer than the messages of training.
@@ -89,10 +105,11 @@ impl<B: Deref<Target = [f32]>> End<B> {
             match event {
                 Event::Sent { .. } => self.leaving -= 1,
                 Event::Message { from, meta, body } => {
-                    self.partial[from] += body.len();
-                    if !self.room.is_empty() {
-                        body.copy_to(0, &mut self.room[..body.len()]);
+                    if !self.room.is_empty() && !body.is_empty() {
+                        let at = self.partial[from] % (self.room.len() - body.len() + 1);
+                        body.copy_to(0, &mut self.room[at..at + body.len()]);
                     }
+                    self.partial[from] += body.len();
                     if meta[0] != PART {
                         let elements = std::mem::take(&mut self.partial[from]);
                         self.inbox.push_back((from, meta[0], elements));

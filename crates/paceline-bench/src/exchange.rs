@@ -231,11 +231,22 @@ impl Bench {
                     transport.lend(0, file)?;
                 }
                 let mut end = End::new(transport, Flat(storage), self.workers, cpu_seconds);
-                end.take_bodies_in();
-                self.point_to_point(rank, end, |memory, len| memory.0[..len].fill(1.0), &mut all)?;
+                end.take_bodies_in(self.sizes.iter().copied().max().unwrap_or(0));
+                // What the peer has read is written more slowly than before, what it wrote is read more slowly: that is
+                // the price of memory that is shared, and it is paid in the passes between two exchanges.
+                let used = |end: &mut End<TensorStorage>, size: usize, evict: &mut dyn FnMut()| {
+                    let first = end.use_bodies(size);
+                    evict();
+                    (first - end.use_bodies(size)).max(0.0)
+                };
+                self.point_to_point(rank, end, used, &mut all)?;
             } else {
                 let end = End::new(transport, Flat(Vec::new()), self.workers, cpu_seconds);
-                self.point_to_point(rank, end, |memory, len| *memory = Flat(vec![1.0; len]), &mut all)?;
+                let fresh = |end: &mut End, size: usize, _: &mut dyn FnMut()| {
+                    end.memory = Flat(vec![1.0; size.min(MEMORY)]);
+                    0.0
+                };
+                self.point_to_point(rank, end, fresh, &mut all)?;
             }
             return Ok(all);
         };
@@ -298,12 +309,13 @@ impl Bench {
         Ok(())
     }
 
-    /// Messages of every size; `fill` writes as many elements before each.
+    /// Messages of every size; `between` uses the memory of as many elements before each, and says how many seconds of
+    /// that the exchange before has to answer for.
     fn point_to_point<B: Deref<Target = [f32]>>(
         &self,
         rank: usize,
         mut end: End<B>,
-        fill: impl Fn(&mut Flat<B>, usize),
+        between: impl Fn(&mut End<B>, usize, &mut dyn FnMut()) -> f32,
         all: &mut Vec<f32>,
     ) -> Result<(), TrainError> {
         let peer = 1 - rank;
@@ -311,11 +323,14 @@ impl Bench {
         for (size, repetition) in
             self.sizes.iter().flat_map(|&s| (0..WARM_UP + self.repetitions(s)).map(move |r| (s, r)))
         {
-            fill(&mut end.memory, size.min(MEMORY));
-            end.step = repetition as u64;
-            if !touched.is_empty() {
+            let mut evict = || {
                 touched.iter_mut().step_by(LINE).for_each(|byte| *byte = byte.wrapping_add(1));
                 std::hint::black_box(&mut touched);
+            };
+            let later = between(&mut end, size, &mut evict);
+            end.step = repetition as u64;
+            evict();
+            if !touched.is_empty() {
                 // Both begin when both are ready.
                 end.send(peer, READY, 0)?;
                 end.receive(peer, READY)?;
@@ -339,7 +354,7 @@ impl Bench {
             }
             end.drain(peer, 0)?;
             if repetition >= WARM_UP {
-                all.push(start.elapsed().as_secs_f32());
+                all.push(start.elapsed().as_secs_f32() + later);
             }
         }
         Ok(())

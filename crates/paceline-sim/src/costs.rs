@@ -68,8 +68,10 @@ pub struct PassPart {
 pub struct Host {
     /// How fast its ranks handle messages, relative to the costs. (Their passes are in `compute`.)
     pub speed: f64,
-    /// How much slower each of 1, 2, … computing ranks is; beyond the last, they share what it had.
+    /// How much slower each of 1, 2, … ranks at work is; beyond the last, they share what it had.
     pub slowdown: Vec<f64>,
+    /// The same of passes; empty: as everything else. (Passes of large networks are in each other's way at the caches.)
+    pub pass_slowdown: Vec<f64>,
     /// Nanoseconds that a bit is under way to or from it; between two hosts the longer counts.
     pub latency: Time,
     /// Nanoseconds that its interface needs per byte, in each direction.
@@ -184,8 +186,13 @@ impl Costs {
 
     /// A host.
     pub fn host(&self, host: usize) -> Host {
-        let alike =
-            || Host { speed: 1.0, slowdown: Vec::new(), latency: self.latency, per_byte: self.per_byte };
+        let alike = || Host {
+            speed: 1.0,
+            slowdown: Vec::new(),
+            pass_slowdown: Vec::new(),
+            latency: self.latency,
+            per_byte: self.per_byte,
+        };
         self.hosts.get(host).cloned().unwrap_or_else(alike)
     }
 
@@ -257,13 +264,27 @@ impl Host {
         (self.per_byte * bytes as f64) as Time
     }
 
-    /// How much slower each of so many computing ranks is.
+    /// How much slower each of so many ranks at work is.
     pub(crate) fn shared_by(&self, ranks: usize) -> f64 {
-        match (self.slowdown.get(ranks.max(1) - 1), self.slowdown.last()) {
-            (Some(factor), _) => *factor,
-            (None, Some(last)) => last * ranks as f64 / self.slowdown.len() as f64,
-            (None, None) => 1.0,
-        }
+        shared_by(&self.slowdown, ranks)
+    }
+
+    /// How much slower the pass of each of so many ranks at work is.
+    pub(crate) fn pass_shared_by(&self, ranks: usize) -> f64 {
+        shared_by(if self.pass_slowdown.is_empty() { &self.slowdown } else { &self.pass_slowdown }, ranks)
+    }
+
+    /// The same host as if nobody shared it.
+    pub(crate) fn unshared(self) -> Self {
+        Self { slowdown: Vec::new(), pass_slowdown: Vec::new(), ..self }
+    }
+}
+
+fn shared_by(slowdown: &[f64], ranks: usize) -> f64 {
+    match (slowdown.get(ranks.max(1) - 1), slowdown.last()) {
+        (Some(factor), _) => *factor,
+        (None, Some(last)) => last * ranks as f64 / slowdown.len() as f64,
+        (None, None) => 1.0,
     }
 }
 
@@ -284,8 +305,11 @@ mod tests {
 
     #[test]
     fn beyond_the_measured_number_ranks_share_what_there_is() {
-        let host = Host { speed: 1.0, slowdown: vec![1.0, 1.2], latency: 0, per_byte: 0.0 };
+        let host = Host { slowdown: vec![1.0, 1.2], ..Costs::constant(1, 0, 0, 0.0).host(0) };
         assert_eq!([1, 2, 4].map(|n| host.shared_by(n)), [1.0, 1.2, 2.4]);
+        assert_eq!([1, 2, 4].map(|n| host.pass_shared_by(n)), [1.0, 1.2, 2.4]);
+        let own = Host { pass_slowdown: vec![1.0, 1.5], ..host };
+        assert_eq!(([1, 2, 4].map(|n| own.pass_shared_by(n)), own.shared_by(2)), ([1.0, 1.5, 3.0], 1.2));
         assert_eq!(Costs::constant(1, 0, 0, 0.0).host(0).shared_by(9), 1.0);
     }
 }

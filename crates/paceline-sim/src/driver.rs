@@ -5,14 +5,14 @@
 //! hosts pass through the sender's and the receiver's interface, whole and one after the other, in the order in
 //! which they come to each.
 
+mod flight;
 mod pass;
 mod repetition;
 
 use std::collections::{HashMap, VecDeque};
 
 use paceline_protocol::{
-    Action, Actions, Input, MessageHead, MsgId, OpId, Outcome, Participant, Rank, Region, Setup, Tag, Time,
-    Trace,
+    Action, Actions, Input, MsgId, OpId, Outcome, Participant, Rank, Region, Setup, Time, Trace,
 };
 
 use crate::costs::{Costs, Host, PassPart};
@@ -20,6 +20,7 @@ use crate::memory::{RankMemory, SizesOnly, StepStart};
 use crate::notes::{MessageDirection, Notes};
 use crate::queue::{Event, Queue, Slab};
 use crate::report::{Arrival, SimulatedTimes, SimulationReport};
+use flight::Flight;
 use pass::Pass;
 use repetition::Repetition;
 
@@ -35,22 +36,6 @@ pub struct Crash {
     pub at: Time,
     /// How long until the others are told.
     pub noticed_after: Time,
-}
-
-struct Flight<B> {
-    from: Rank,
-    to: Rank,
-    op: OpId,
-    tag: Tag,
-    head: MessageHead,
-    src: Option<Region>,
-    bytes: usize,
-    /// What was read when it had left.
-    body: Option<B>,
-    /// Whether it has left: a rank that dies before that has sent nothing.
-    left: bool,
-    /// When its last bit leaves the sender's interface and is under way no more.
-    last_bit: Time,
 }
 
 struct RankContext {
@@ -458,7 +443,7 @@ impl<'a, M: RankMemory> Driver<'a, M> {
 
     /// Time that work takes for a rank whose host is shared: as long as those make it that are at work when it
     /// begins.
-    fn stretched(&self, rank: Rank, time: Time) -> Time {
+    fn stretched(&self, rank: Rank, time: Time, shared_by: fn(&Host, usize) -> f64) -> Time {
         let Site { host, crowd, .. } = &self.sites[self.members[rank].machine];
         if crowd.len() < 2 {
             return time;
@@ -468,12 +453,12 @@ impl<'a, M: RankMemory> Driver<'a, M> {
             !context.asleep && !context.dead && (context.pass.is_some() || context.busy > begin)
         };
         let others = crowd.iter().filter(|other| **other != rank && at_work(&self.members[**other]));
-        (time as f64 * host.shared_by(1 + others.count())) as Time
+        (time as f64 * shared_by(host, 1 + others.count())) as Time
     }
 
-    /// Lets a rank work on something.
+    /// Lets a rank work on something besides its pass.
     fn work(&mut self, rank: Rank, time: Time) -> Time {
-        let time = self.stretched(rank, time);
+        let time = self.stretched(rank, time, Host::shared_by);
         self.members[rank].busy += time;
         time
     }
@@ -589,48 +574,5 @@ impl<'a, M: RankMemory> Driver<'a, M> {
             notes.codec += time;
         }
         self.memory.compute(rank, action);
-    }
-
-    /// A message comes to the interface of its sender's host.
-    fn depart(&mut self, at: Time, place: u32) {
-        let Flight { from, to, bytes, .. } = *self.flights.get(place);
-        let there = self.sites[self.members[to].host].host.latency;
-        let site = &mut self.sites[self.members[from].host];
-        let (begin, time) = (site.sends.max(at), site.host.transfer(bytes));
-        site.sends = begin + time;
-        let room = site.host.transfer(self.costs.buffer);
-        let latency = there.max(site.host.latency);
-        self.queue.push(at.max((begin + time).saturating_sub(room)), Event::Sent(place));
-        let first_bit = self.under_way(from, to, begin, latency);
-        self.flights.get(place).last_bit = first_bit + time;
-        self.queue.push(first_bit, Event::Reaches(place));
-    }
-
-    /// When something that leaves now is there; what one rank sends to another does not overtake.
-    fn under_way(&mut self, from: Rank, to: Rank, now: Time, latency: Time) -> Time {
-        let count = &mut self.members[from].transfers;
-        let there = now + self.costs.delay(from, *count, latency);
-        *count += 1;
-        if self.costs.spread == 0.0 {
-            return there;
-        }
-        let last = self.last.entry((from, to)).or_default();
-        *last = there.max(*last);
-        *last
-    }
-
-    /// A message has left: its body is read, and the sender told.
-    fn sent(&mut self, now: Time, place: u32) {
-        let Flight { from, op, src, .. } = *self.flights.get(place);
-        if self.members[from].dead {
-            return;
-        }
-        if cfg!(debug_assertions) {
-            self.members[from].leaving.retain(|(leaving, _)| *leaving != op);
-        }
-        let body = src.map(|src| self.memory.read(from, src));
-        let flight = self.flights.get(place);
-        (flight.body, flight.left) = (body, true);
-        self.take(now, from, Input::Done(op));
     }
 }

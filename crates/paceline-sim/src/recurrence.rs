@@ -17,21 +17,24 @@ mod hosts;
 mod member;
 mod program;
 mod rotation;
+mod steps;
 mod stream;
 
 use std::ops::Range;
 
 use paceline_protocol::setup::part;
 use paceline_protocol::{
-    Action, Buf, CollectiveCall, CollectivePath, Combine, Outcome, Piece, Rank, Region, Setup, Time, exchange,
+    Action, Buf, CollectiveCall, CollectivePath, Combine, Piece, Rank, Region, Setup, Time, exchange,
 };
 
 use crate::costs::{Costs, Host};
+use crate::driver::Progress;
 use crate::report::{SimulatedTimes, SimulationReport};
 use evaluation::Evaluation;
 use hosts::Hosts;
-use program::Circle;
+use program::HostRing;
 use rotation::Rotation;
+use steps::{StepCosts, Together};
 
 /// Why a run has to be driven event by event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -101,11 +104,12 @@ struct Compiled {
     messages: u64,
 }
 
-/// Evaluates a run in which gradients are summed along `path` and then applied.
+/// Evaluates a run in which gradients are summed along `path` and then applied, telling `progress` how far it is.
 pub fn evaluate(
     setup: &Setup,
     path: CollectivePath,
     costs: &Costs,
+    progress: Progress<'_>,
 ) -> Result<SimulationReport, RecurrenceRefusal> {
     let lanes: Vec<Range<usize>> = exchange::lanes(setup, path, 0).map(|(lane, _)| lane).collect();
     if costs.spread != 0.0 || costs.slowness.is_some() {
@@ -114,28 +118,29 @@ pub fn evaluate(
     let host = alike(setup, costs)?;
     let mut refusal = RecurrenceRefusal::Lanes;
     if let Some(rotation) = Rotation::of(setup, path) {
-        match Evaluation::new(setup, costs, &host, &lanes, rotation).and_then(Evaluation::run) {
+        match Evaluation::new(setup, costs, &host, &lanes, rotation).and_then(|all| all.run(progress)) {
             Err(why) => refusal = why,
             happened => return happened,
         }
     }
     if let [lane] = &lanes[..] {
-        match one_lane(setup, path, costs, &host, lane) {
+        match one_lane(setup, path, costs, &host, lane, progress) {
             Err(why) => refusal = why,
             happened => return happened,
         }
     }
-    circle_of_hosts(setup, path, costs, &host, lanes).ok_or(refusal)?
+    ring_of_hosts(setup, path, costs, &host, lanes, progress).ok_or(refusal)?
 }
 
 /// Evaluates a run in which ranks exchange messages inside their hosts, and one of each with the next host; nothing if
 /// it is no such run.
-fn circle_of_hosts(
+fn ring_of_hosts(
     setup: &Setup,
     path: CollectivePath,
     costs: &Costs,
     host: &Host,
     lanes: Vec<Range<usize>>,
+    progress: Progress<'_>,
 ) -> Option<Result<SimulationReport, RecurrenceRefusal>> {
     let buckets = setup.buckets();
     let bytes = |lane: &Range<usize>| {
@@ -144,10 +149,10 @@ fn circle_of_hosts(
     };
     let lanes: Vec<(Range<usize>, usize)> =
         lanes.into_iter().map(|lane| (bytes(&lane), lane)).map(|(bytes, lane)| (lane, bytes)).collect();
-    let circle = Circle::of(setup, path, costs, &lanes)?;
+    let ring = HostRing::of(setup, path, costs, &lanes)?;
     let parts = costs.division(setup.params);
-    let happened = hosts::between(costs, host, &lanes, circle.hosts.len()).and_then(|outside| {
-        Hosts::new(setup, costs, host, &parts, &circle, &outside, &lanes).and_then(Hosts::run)
+    let happened = hosts::between(costs, host, &lanes, ring.hosts.len()).and_then(|outside| {
+        Hosts::new(setup, costs, host, &parts, &ring, &outside, &lanes).and_then(|all| all.run(progress))
     });
     Some(happened)
 }
@@ -159,8 +164,8 @@ fn one_lane(
     costs: &Costs,
     host: &Host,
     lane: &Range<usize>,
+    progress: Progress<'_>,
 ) -> Result<SimulationReport, RecurrenceRefusal> {
-    let p = setup.workers;
     let whole = |part: &crate::PassPart| part.announces.is_some_and(|from| from <= lane.start);
     let parts = costs.division(setup.params);
     if parts[..parts.len() - 1].iter().any(whole) || parts[parts.len() - 1].end != 1.0 {
@@ -171,44 +176,55 @@ fn one_lane(
     let update = Action::Apply { params, grad: Region { buf: Buf::Grad, ..params }, step: 0, whole: true };
     let apply = (costs.work.of(&update) / host.speed) as Time;
 
-    let end = setup.steps.ok_or(RecurrenceRefusal::OpenEnd)?;
-    let steps = end - setup.from;
-    let mut ranks = Ranks::new(p, compiled.kept, costs, host);
-    let mut report = SimulationReport {
+    let mut each = StepCosts {
         spent: compiled.spent.clone(),
-        finished: vec![Vec::with_capacity(steps as usize); p],
-        outcomes: vec![Some(Outcome::Completed); p],
-        staleness: vec![Vec::new(); p],
-        sent_bytes: compiled.sent_bytes.iter().map(|bytes| bytes * steps).collect(),
-        messages: compiled.messages * steps,
-        ..SimulationReport::default()
+        sent_bytes: compiled.sent_bytes.clone(),
+        messages: compiled.messages,
     };
-    for step in setup.from..end {
-        for rank in 0..p {
-            let pass = costs.pass(rank, rank, step);
-            report.spent[rank].compute += pass;
-            ranks.time[rank] += pass as f64;
-        }
+    each.spent.iter_mut().for_each(|spent| spent.apply = apply);
+    let ranks = Ranks::new(setup.workers, compiled.kept, costs, host);
+    steps::run(setup, costs, each, &mut OneLane { compiled, ranks, apply: apply as f64 }, progress)
+}
+
+/// All ranks of a run with one lane.
+struct OneLane {
+    compiled: Compiled,
+    ranks: Ranks,
+    apply: f64,
+}
+
+impl Together for OneLane {
+    fn step(&mut self, passes: &[Time]) -> Result<(), RecurrenceRefusal> {
+        let Self { compiled, ranks, apply } = self;
+        ranks.time.iter_mut().zip(passes).for_each(|(time, pass)| *time += *pass as f64);
         for round in &compiled.rounds {
             round.sends.iter().for_each(|run| ranks.send(run, &compiled.table));
             for run in &round.receives {
                 ranks.receive(run, &compiled.table)?;
             }
         }
-        for rank in 0..p {
-            ranks.time[rank] = (ranks.time[rank] + apply as f64).max(ranks.left[rank]);
-            report.finished[rank].push(ranks.time[rank] as Time);
+        ranks.time.iter_mut().zip(&ranks.left).for_each(|(time, left)| *time = larger(*time + *apply, *left));
+        Ok(())
+    }
+
+    fn ends(&self, ends: &mut Vec<Time>) {
+        ends.extend(self.ranks.time.iter().map(|time| *time as Time));
+    }
+
+    fn state(&self, first: Time) -> Vec<Time> {
+        let Ranks { time, sends, receives, latest, .. } = &self.ranks;
+        let free = sends.iter().chain(receives).map(|time| (*time as Time).max(first) - first);
+        // Messages of several senders must come later than the last one, which may have been there long ago.
+        let latest = latest.iter().map(|time| (*time as Time).wrapping_sub(first));
+        time.iter().map(|time| *time as Time - first).chain(free).chain(latest).collect()
+    }
+
+    fn move_on(&mut self, by: Time) {
+        let Ranks { time, sends, receives, latest, left, .. } = &mut self.ranks;
+        for times in [time, sends, receives, latest, left] {
+            times.iter_mut().for_each(|time| *time += by as f64);
         }
     }
-    for (rank, spent) in report.spent.iter_mut().enumerate() {
-        spent.exchange *= steps;
-        spent.sent_bytes *= steps;
-        spent.received_bytes *= steps;
-        spent.apply = apply * steps;
-        spent.end = ranks.time[rank] as Time;
-        report.end = report.end.max(spent.end);
-    }
-    Ok(report)
 }
 
 /// What all hosts are, if they are alike and nobody shares their cores.
@@ -221,11 +237,11 @@ fn alike(setup: &Setup, costs: &Costs) -> Result<Host, RecurrenceRefusal> {
         ranks[costs.machine_of(rank)] += 1;
         all(rank).into_iter().for_each(|host| used[host] = true);
     }
-    let first = Host { slowdown: Vec::new(), ..costs.host(costs.host_of(0)) };
+    let first = costs.host(costs.host_of(0)).unshared();
     for (host, count) in ranks.into_iter().enumerate().filter(|(host, _)| used[*host]) {
         let own = costs.host(host);
-        let shared = (1..=count).any(|n| own.shared_by(n) != 1.0);
-        if shared || (Host { slowdown: Vec::new(), ..own }) != first {
+        let shared = (1..=count).any(|n| own.shared_by(n) != 1.0 || own.pass_shared_by(n) != 1.0);
+        if shared || own.unshared() != first {
             return Err(RecurrenceRefusal::Hosts);
         }
     }

@@ -110,7 +110,7 @@ fn hosts_with_several_ranks_take_the_time_of_single_events_to_the_nanosecond() {
         let case = drawn(seed);
         let Case { name, setup, costs } = &case;
         let path = find(name).unwrap().sums_along(setup).unwrap();
-        match evaluate(setup, path, costs) {
+        match evaluate(setup, path, costs, &mut |_, _| {}) {
             Ok(fast) => {
                 let slow = event_by_event(&case);
                 assert!(
@@ -168,7 +168,7 @@ fn a_network_of_thirteen_lanes_is_evaluated_on_hosts_of_any_size() {
         let Case { name, setup, costs } = &case;
         let path = find(name).unwrap().sums_along(setup).unwrap();
         let what = format!("{name}, {} workers", setup.workers);
-        let fast = evaluate(setup, path, costs).unwrap_or_else(|why| panic!("{what}: {why}"));
+        let fast = evaluate(setup, path, costs, &mut |_, _| {}).unwrap_or_else(|why| panic!("{what}: {why}"));
         let slow = event_by_event(&case);
         assert!(told(&fast) == told(&slow), "{what}");
     }

@@ -57,7 +57,7 @@ fn schedules_evaluated_as_data_take_the_time_of_their_participants_to_the_nanose
                 let Some(path) = strategy.sums_along(&setup) else { continue };
                 let jitter = if seed == 0 { Vec::new() } else { costly(p, seed).jitter };
                 let costs = Costs { jitter, ..costly(p, seed) };
-                match evaluate(&setup, path, &costs) {
+                match evaluate(&setup, path, &costs, &mut |_, _| {}) {
                     Ok(fast) => {
                         let slow = event_by_event(strategy.name, &setup, &costs);
                         assert!(same(&fast, &slow), "{} p = {p} seed {seed}", strategy.name);
@@ -99,7 +99,7 @@ fn several_lanes_round_a_ring_take_the_time_of_their_participants_to_the_nanosec
                     let hosts = costs.layout.clone();
                     let setup = Setup { hosts, bucket, message, ..Setup::new(p, 0, elements, steps) };
                     let Some(path) = find(name).unwrap().sums_along(&setup) else { continue };
-                    match evaluate(&setup, path, &costs) {
+                    match evaluate(&setup, path, &costs, &mut |_, _| {}) {
                         Ok(fast) => {
                             let slow = event_by_event(name, &setup, &costs);
                             assert!(same(&fast, &slow), "{name} p = {p}, case {seed}, buckets of {bucket}");
@@ -116,7 +116,12 @@ fn several_lanes_round_a_ring_take_the_time_of_their_participants_to_the_nanosec
 
 /// Hosts with several ranks that share an interface, and cores where there is a slowdown.
 fn shared(p: usize, each: usize, slowdown: &[f64]) -> Costs {
-    let host = Host { speed: 1.0, slowdown: slowdown.to_vec(), latency: 4_000, per_byte: 1.5 };
+    let host = Host {
+        slowdown: slowdown.to_vec(),
+        latency: 4_000,
+        per_byte: 1.5,
+        ..Costs::constant(p, 0, 0, 0.0).host(0)
+    };
     let layout: Vec<usize> = (0..p).map(|rank| rank / each).collect();
     let hosts = vec![host; p.div_ceil(each)];
     Costs { layout, hosts, local_latency: 900, jitter: Vec::new(), ..costly(p, 1) }
@@ -182,7 +187,7 @@ fn a_strategy_that_only_this_test_knows_is_evaluated_as_data() {
     for (p, elements) in [(2, 1_000), (5, 1_003), (16, 9_000)] {
         let setup = Setup::new(p, 0, elements, 5);
         let costs = Costs { jitter: Vec::new(), ..costly(p, 3) };
-        let fast = evaluate(&setup, path, &costs).unwrap();
+        let fast = evaluate(&setup, path, &costs, &mut |_, _| {}).unwrap();
         assert!(same(&fast, &run(&setup, along(path, &setup), &costs, &mut SizesOnly)), "p = {p}");
         // Each round takes a message's latency and time, and what both ends do with it.
         assert_eq!(fast.messages, (5 * p * 2 * (p - 1)) as u64);
@@ -216,7 +221,7 @@ fn one_step(name: &str, p: usize, elements: usize, alpha: Time, per_byte: f64) -
     let costs = Costs { header: 0, ..Costs::constant(p, 12_000, alpha, per_byte) };
     let slow = event_by_event(name, &setup, &costs);
     let path = find(name).unwrap().sums_along(&setup).unwrap();
-    let fast = evaluate(&setup, path, &costs).unwrap();
+    let fast = evaluate(&setup, path, &costs, &mut |_, _| {}).unwrap();
     assert!(same(&slow, &fast), "{name} p = {p}");
     fast.end - 12_000
 }
@@ -287,7 +292,12 @@ fn ranks_of_a_host_share_its_interface_and_its_cores() {
     // Ranks placed crosswise: every message leaves its host, and two ranks share each interface.
     let crosswise = took(&Costs { layout: vec![0, 1, 0, 1], ..base.clone() });
     assert!(crosswise > apart, "{crosswise} {apart}");
-    let host = Host { speed: 1.0, slowdown: vec![1.0, 2.0], latency: 1_000, per_byte: 2.0 };
+    let host = Host {
+        slowdown: vec![1.0, 2.0],
+        latency: 1_000,
+        per_byte: 2.0,
+        ..Costs::constant(1, 0, 0, 0.0).host(0)
+    };
     let layout = vec![0, 0, 1, 1];
     let one_core = took(&Costs { layout, hosts: vec![host.clone(), host], ..base });
     assert!(

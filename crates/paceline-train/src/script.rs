@@ -1,22 +1,24 @@
 //! Gradients of a script: a process beside, attached by shared memory and a socket (`docs/attach.md`).
 
+mod failing;
+mod flat;
+mod starting;
+
 use std::collections::VecDeque;
 use std::io;
-use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_attach::{
-    AttachError, Attached, DelegatedGroup, Gives, PROTOCOL, RankMessage, ScriptCommand, ScriptFailure,
-    ScriptListener, ScriptMessage, ScriptPlace, ScriptProcess, ScriptSocket, StepAccount, Takes, Welcome,
+    AttachError, Attached, Gives, PROTOCOL, RankMessage, ScriptListener, ScriptMessage, ScriptPlace,
+    ScriptProcess, ScriptSocket, StepAccount, Takes, Welcome,
 };
 use paceline_memory::{Allocator, TensorStorage};
 use paceline_nn::Outcome;
-use paceline_plan::{Plan, Script, TrainingLength};
-use paceline_protocol::{GradientScale, Rank, SINGLE};
+use paceline_plan::TrainingLength;
+use paceline_protocol::{GradientScale, SINGLE};
 use paceline_record::FailureKind;
 use paceline_resolve::TypedPlan;
 
@@ -27,23 +29,18 @@ use crate::source::{
     AfterStep, GradientSink, GradientSource, Layout, SourceCosts, SourceReport, TensorLayout,
 };
 
+pub use failing::script_failed;
+pub use starting::ScriptRequest;
+
+use failing::{gone, refuse, refuse_script};
+use flat::{OpenRanges, merged, packed, unpacked};
+use starting::{check, check_file, check_version, command};
+
 /// The name in a layout of the numbers that say which tensors were used; they come before the script's own.
 pub const USED_TENSORS: &str = "(used)";
 
 /// Longest single wait for a script, so that other things are looked at.
 const WAIT: Duration = Duration::from_millis(100);
-/// Most numbers of a model: 8 GiB.
-const LARGEST: usize = 2 << 30;
-
-/// Settings of glibc's allocator: memory that a script frees stays with it. Otherwise each step of a network on CPUs
-/// gives its activations back to the system and has them cleared page by page again. (glibc takes no larger second value
-/// in some versions.)
-const KEPT_MEMORY: [(&str, &str); 2] =
-    [("MALLOC_TRIM_THRESHOLD_", "17179869184"), ("MALLOC_MMAP_THRESHOLD_", "33554432")];
-/// Variables by which a user has made a choice of allocator already.
-const ALLOCATOR_CHOICES: [&str; 5] =
-    ["MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES", "LD_PRELOAD"];
-
 /// What the scripts of a plan hand over and take back.
 pub fn script_exchange(plan: &TypedPlan<'_>) -> (Gives, Takes) {
     let apply_server = plan.script.as_ref().is_some_and(|script| script.apply == "server");
@@ -78,20 +75,6 @@ pub fn script_layout(plan: &TypedPlan<'_>, attached: &Attached) -> Layout {
     }
     attached.tensors.iter().for_each(|tensor| push(&tensor.name, &tensor.shape));
     layout
-}
-
-/// A script to be started.
-pub struct ScriptRequest<'a> {
-    /// The plan.
-    pub plan: &'a TypedPlan<'a>,
-    /// This worker.
-    pub rank: Rank,
-    /// Whether it is to tell when each tensor was ready.
-    pub times: bool,
-    /// A folder that Python looks for packages in first.
-    pub packages: Option<PathBuf>,
-    /// Where the scripts' own framework meets, if that averages.
-    pub delegated: Option<DelegatedGroup>,
 }
 
 /// What a script waits for.
@@ -623,218 +606,5 @@ impl GradientSource for ScriptSource {
     fn restore(&mut self, state: &[f32]) -> Result<(), TrainError> {
         self.state = state.to_vec();
         Ok(())
-    }
-}
-
-/// Parts of a buffer that are not announced yet.
-struct OpenRanges<'g>(Vec<(usize, &'g mut [f32])>);
-
-impl<'g> OpenRanges<'g> {
-    /// Takes a range out; none if some of it is gone already.
-    fn take(&mut self, range: Range<usize>) -> Option<&'g mut [f32]> {
-        let inside = |(offset, slice): &(usize, &mut [f32])| {
-            *offset <= range.start && range.end <= offset + slice.len()
-        };
-        let at = self.0.iter().position(inside)?;
-        let (offset, slice) = self.0.swap_remove(at);
-        let (before, rest) = slice.split_at_mut(range.start - offset);
-        let (taken, behind) = rest.split_at_mut(range.len());
-        for (offset, slice) in [(offset, before), (range.end, behind)] {
-            if !slice.is_empty() {
-                self.0.push((offset, slice));
-            }
-        }
-        Some(taken)
-    }
-}
-
-/// Ranges from the last to the first, those that touch each other as one.
-fn merged(ranges: impl Iterator<Item = Range<usize>>) -> Vec<Range<usize>> {
-    let mut all: Vec<Range<usize>> = ranges.collect();
-    all.sort_unstable_by_key(|range| std::cmp::Reverse(range.start));
-    let mut merged: Vec<Range<usize>> = Vec::with_capacity(all.len());
-    for range in all {
-        match merged.last_mut().filter(|last| last.start == range.end) {
-            Some(last) => last.start = range.start,
-            None => merged.push(range),
-        }
-    }
-    merged
-}
-
-/// Bytes as numbers: how many there are, in two, and then the bytes, four to each.
-fn packed(bytes: &[u8]) -> Vec<f32> {
-    let len = (bytes.len() as u64).to_le_bytes();
-    let word = |four: &[u8]| {
-        let mut all = [0; 4];
-        all[..four.len()].copy_from_slice(four);
-        f32::from_bits(u32::from_le_bytes(all))
-    };
-    len.chunks(4).chain(bytes.chunks(4)).map(word).collect()
-}
-
-/// The bytes that were packed.
-fn unpacked(numbers: &[f32]) -> Vec<u8> {
-    let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_bits().to_le_bytes()).collect();
-    let Some((len, rest)) = bytes.split_first_chunk::<8>() else { return Vec::new() };
-    rest[..(u64::from_le_bytes(*len) as usize).min(rest.len())].to_vec()
-}
-
-/// How the script of a rank is started.
-fn command(plan: &Plan, script: &Script, rank: Rank, request: &ScriptRequest<'_>) -> ScriptCommand {
-    let threads = plan.threads.to_string();
-    let environment = [
-        ("PACELINE_RANK", rank.to_string()),
-        ("PACELINE_WORKERS", plan.workers.to_string()),
-        ("PACELINE_SEED", plan.seed.to_string()),
-        ("OMP_NUM_THREADS", threads.clone()),
-        ("MKL_NUM_THREADS", threads),
-    ];
-    let set = |name: &str| std::env::var_os(name).is_some();
-    let chosen = ALLOCATOR_CHOICES.iter().any(|name| set(name));
-    let allocator = KEPT_MEMORY.iter().filter(|_| !chosen).map(|(name, value)| (*name, (*value).to_owned()));
-    let environment = environment.into_iter().chain(allocator);
-    ScriptCommand {
-        python: script.python.clone(),
-        file: script.file.clone(),
-        args: script.args.clone(),
-        environment: environment.map(|(name, value)| (name.to_owned(), value)).collect(),
-        packages: request.packages.clone(),
-    }
-}
-
-/// Whether the script is the one that the plan was made with.
-fn check_file(script: &Script) -> Result<(), TrainError> {
-    let found = paceline_files::open(Path::new(&script.file)).and_then(paceline_files::sha256);
-    let problem = match found {
-        Ok((_, sha256)) if sha256 == script.sha256 => return Ok(()),
-        Ok(_) => "it is not the file that the run was planned with: it has changed".to_owned(),
-        Err(error) => error.to_string(),
-    };
-    let hint = "every machine needs the same script at the same place";
-    let message = format!("{}: {problem}", script.file);
-    Err(TrainError::Script { message, hint: hint.into(), kind: FailureKind::Plan })
-}
-
-/// Whether script and program speak the same version of the protocol.
-fn check_version(attached: &Attached) -> Result<(), (String, String)> {
-    let Attached { protocol, package, .. } = attached;
-    if *protocol != PROTOCOL {
-        let ours = env!("CARGO_PKG_VERSION");
-        return Err((
-            format!(
-                "the script speaks version {protocol} of the attach protocol (its package is {package}), this program \
-                 version {PROTOCOL} ({ours})"
-            ),
-            "install the package that came with this program: pip install ./paceline-….whl, or ./python"
-                .into(),
-        ));
-    }
-    Ok(())
-}
-
-/// What a script says of itself, if the run can do with it.
-fn check(plan: &TypedPlan<'_>, attached: &Attached) -> Result<(), (String, String)> {
-    let Attached { tensors, optimizer, .. } = attached;
-    let numbers: Option<usize> = tensors.iter().try_fold(0, |sum: usize, tensor| {
-        let size = tensor.shape.iter().try_fold(1, |n: usize, side| n.checked_mul(*side))?;
-        sum.checked_add(size)
-    });
-    if tensors.is_empty() || numbers == Some(0) {
-        let hint = "attach the model after its parameters are made, and leave some of them trainable";
-        return Err(("the script's model has no parameters that are trained".into(), hint.into()));
-    }
-    if numbers.is_none_or(|numbers| numbers > LARGEST) {
-        let message = format!("the script's model has more than {LARGEST} parameters");
-        return Err((message, "that is more than this program shares with a script".into()));
-    }
-    if script_exchange(plan) == (Gives::Gradients, Takes::Parameters) {
-        let hint =
-            "leave --apply out: then the script's own optimiser makes the updates, and servers add them up";
-        let Some(optimizer) = optimizer else {
-            let message = "the script's optimiser is none that servers know (SGD, Adam, AdamW)";
-            return Err((message.into(), hint.into()));
-        };
-        let mut known = vec![0; tensors.len()];
-        for &tensor in optimizer.groups.iter().flat_map(|group| &group.tensors) {
-            *known
-                .get_mut(tensor)
-                .ok_or_else(|| (format!("its optimiser has a tensor {tensor}"), hint.into()))? += 1;
-        }
-        if let Some(at) = known.iter().position(|count| *count != 1) {
-            let message = format!("its optimiser has {} {} times", tensors[at].name, known[at]);
-            return Err((message, hint.into()));
-        }
-    }
-    Ok(())
-}
-
-/// The failure of a script whose connection has failed.
-fn gone(process: &ScriptProcess, socket: &mut ScriptSocket, error: AttachError) -> TrainError {
-    match error {
-        AttachError::Nonsense(what) => refuse(socket, what),
-        AttachError::Closed { torn } => {
-            let why = process.why();
-            let cut = if torn > 0 {
-                format!("; {torn} bytes of a frame that did not come whole")
-            } else {
-                String::new()
-            };
-            script_failed(ScriptFailure { message: why.message + &cut, ..why })
-        }
-        AttachError::System(error) => TrainError::Script {
-            message: format!("its script's connection failed: {error}"),
-            hint: "is the machine out of memory or descriptors?".into(),
-            kind: FailureKind::Other,
-        },
-    }
-}
-
-/// The failure of a script's process.
-pub fn script_failed(failure: ScriptFailure) -> TrainError {
-    let ScriptFailure { message, hint, lost } = failure;
-    let kind = if lost { FailureKind::Lost } else { FailureKind::Other };
-    TrainError::Script { message, hint, kind }
-}
-
-/// Ends the conversation with a script that does not keep to the protocol.
-fn refuse(socket: &mut ScriptSocket, what: String) -> TrainError {
-    let message = format!("its script said what the attach protocol does not know: {what}");
-    let hint = "docs/attach.md says what a script may say, and when".into();
-    refuse_script(socket, (message, hint), FailureKind::Protocol)
-}
-
-fn refuse_script(
-    socket: &mut ScriptSocket,
-    (message, hint): (String, String),
-    kind: FailureKind,
-) -> TrainError {
-    // A script that is gone has nobody to be told.
-    let _ = socket.say(&RankMessage::Refused { message: &format!("{message}; {hint}") });
-    TrainError::Script { message, hint, kind }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bytes_come_back_from_numbers_whatever_they_are() {
-        for len in 0..40_usize {
-            let bytes: Vec<u8> = (0..len).map(|i| (i * 83 + 7) as u8 | 0x80).collect();
-            assert_eq!(unpacked(&packed(&bytes)), bytes);
-        }
-        assert_eq!(unpacked(&[]), [0; 0]);
-    }
-
-    #[test]
-    fn ranges_are_taken_once_and_joined() {
-        assert_eq!(merged([4..6, 0..2, 6..9, 2..3].into_iter()), [4..9, 0..3]);
-        let mut numbers = [0.0; 10];
-        let mut open = OpenRanges(vec![(0, &mut numbers)]);
-        assert_eq!(open.take(4..6).map(|slice| slice.len()), Some(2));
-        assert!(open.take(5..7).is_none());
-        assert_eq!(open.take(6..10).map(|slice| slice.len()), Some(4));
-        assert_eq!(open.0.iter().map(|(offset, slice)| (*offset, slice.len())).collect::<Vec<_>>(), [(0, 4)]);
     }
 }

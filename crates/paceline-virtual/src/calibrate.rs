@@ -3,6 +3,7 @@
 mod sharing;
 mod subject;
 mod transports;
+mod work;
 
 use std::path::Path;
 use std::process::Command;
@@ -12,16 +13,11 @@ use std::time::{Duration, Instant};
 use paceline_bench::BenchProgram;
 use paceline_data::{Dataset, DatasetKind, SampleForm};
 use paceline_launch::LaunchError;
-use paceline_nn::optim::{Optimiser, Settings, Step};
-use paceline_nn::{Compute, Shape};
-use paceline_protocol::{
-    Accumulate, Action, Buf, Buffers, CODECS, Coder, Family, Matrix, MsgId, Region, Transposed,
-};
+use paceline_nn::Shape;
 use paceline_random::{Purpose, Stream};
-use paceline_registry::Registry;
 use paceline_resolve::{Registries, TypedPlan};
 
-use crate::calibration::{Calibration, ElementCost, LARGE, MedianEstimate, SMALL};
+use crate::calibration::{Calibration, MedianEstimate};
 use crate::error::VirtualError;
 use crate::pass::{CLASSES, PassKey, PassTime};
 use sharing::sharing;
@@ -52,7 +48,7 @@ struct Effort {
 const FULL: Effort = Effort {
     each: Duration::from_millis(450),
     least: 7,
-    batches: &[16, 64, 256],
+    batches: &[8, 64, 256],
     models: &["softmax", "mlp", "lenet", "resnet20", "resnet32"],
     rounds: 9,
     apart: Duration::from_secs(8),
@@ -112,7 +108,7 @@ pub fn measure(
     let dataset: Arc<[u8]> = (0..DATASET as u64).map(|i| draws.at(i) as u8).collect();
     let (pass, data, rates) = passes(&effort, cores, by.registries, &dataset, &mut || transports.between())?;
     say("computations on elements");
-    let work = work(&effort, &by.registries.optimisers);
+    let work = work::work(&effort, cores, &by.registries.optimisers);
     say("processes that share the cores");
     let sharing = sharing(&effort, cores, &by.registries.models, &dataset);
     say("the rest of the transports");
@@ -207,96 +203,6 @@ fn passes(
         }
     }
     Ok((passes, data, rates))
-}
-
-/// Computations on few and on many elements.
-fn work(effort: &Effort, optimisers: &Registry<Optimiser>) -> Vec<ElementCost> {
-    let each = Effort { each: effort.each / 2, ..*effort };
-    let both = work_on(&each, SMALL, optimisers).into_iter().zip(work_on(&each, LARGE, optimisers));
-    let both = both.map(|((what, small), (_, large))| ElementCost {
-        what,
-        ns_per_element: small,
-        large_ns_per_element: Some(large),
-    });
-    both.collect()
-}
-
-/// Computations on so many elements: nanoseconds per element.
-fn work_on(effort: &Effort, count: usize, optimisers: &Registry<Optimiser>) -> Vec<(String, MedianEstimate)> {
-    let numbers = |seed: u64| -> Vec<f32> {
-        let draws = Stream::new(seed, Purpose::Bench);
-        (0..count as u64).map(|i| draws.uniform(i, -1.0, 1.0) as f32).collect()
-    };
-    let body = numbers(1);
-    let (mut param, mut grad, mut work) = (numbers(2), numbers(3), Vec::new());
-    let mut scratch = vec![numbers(4), vec![0.0; 2 * count]];
-    let region = |buf| Region { buf, offset: 0, len: count };
-    let (dst, src) = (region(Buf::Grad), region(Buf::Msg(MsgId(0))));
-    let matrix = |buf, rows: usize, cols: usize| Matrix {
-        region: Region { buf, offset: 0, len: rows * cols },
-        rows,
-        cols,
-    };
-    let (rows, columns) = (512, 4);
-    let mut all = vec![
-        ("reduce".to_owned(), Action::Reduce { dst, src }, count),
-        ("copy".to_owned(), Action::Copy { dst, src }, count),
-        ("mix".to_owned(), Action::Mix { dst, keep: 0.5, src, add: 0.5 }, count),
-        (
-            "product".to_owned(),
-            Action::MatMul {
-                dst: matrix(Buf::Scratch(1), rows, columns),
-                a: matrix(Buf::Grad, rows, count / rows),
-                b: matrix(Buf::Param, count / rows, columns),
-                transposed: Transposed::None,
-            },
-            count * columns,
-        ),
-    ];
-    for codec in CODECS.iter().filter(|codec| codec.family != Family::LowRank) {
-        let coder = Coder::new(codec);
-        let code = Region { buf: Buf::Scratch(1), offset: 0, len: coder.words(count) };
-        let feedback = codec.family == Family::Gathered;
-        let encode = Action::Encode { coder, dst: code, src: region(Buf::Scratch(0)), feedback };
-        all.push((format!("encode {}", codec.name), encode, count));
-        let decode = Action::Decode { coder, dst, src: code, into: Accumulate::Add };
-        all.push((format!("decode {}", codec.name), decode, count));
-    }
-    for (what, action, elements) in all {
-        let mut codes = Vec::new();
-        let accumulate = paceline_train::memory::add;
-        let laps = repeat(effort, || {
-            let mut buffers = Buffers {
-                param: &mut param,
-                grads: std::slice::from_mut(&mut grad),
-                scratch: &mut scratch,
-                work: &mut codes,
-                accumulate,
-            };
-            let start = Instant::now();
-            buffers.compute(&action, &|_| body.as_slice());
-            1e9 * start.elapsed().as_secs_f64() / elements as f64
-        });
-        // Sums must not grow without bounds, nor residuals vanish.
-        grad.copy_from_slice(&body);
-        scratch[0].copy_from_slice(&body);
-        work.push((what, MedianEstimate::of(&laps)));
-    }
-    let compute = Compute::new(1, false);
-    let settings = Settings::default();
-    for optimiser in optimisers.iter() {
-        let mut memory = vec![0.0; (optimiser.memory)(&settings) * count];
-        let mut step = 0;
-        let laps = repeat(effort, || {
-            step += 1;
-            let update = Step { params: &mut param, grads: &grad, memory: &mut memory, lr: 1e-6, step };
-            let start = Instant::now();
-            optimiser.apply(&compute, &settings, update);
-            1e9 * start.elapsed().as_secs_f64() / count as f64
-        });
-        work.push((format!("apply {}", optimiser.name), MedianEstimate::of(&laps)));
-    }
-    work
 }
 
 /// Seconds from a run's start to its first step.

@@ -102,6 +102,9 @@ pub struct ElementCost {
     /// The same of [`LARGE`] elements.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub large_ns_per_element: Option<MedianEstimate>,
+    /// The same of [`LARGE`] elements on every core at once: cores share the way to memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub crowded_ns_per_element: Option<MedianEstimate>,
 }
 
 /// The name in a calibration of a transport whose bodies stay in their sender's memory.
@@ -310,6 +313,7 @@ impl Calibration {
             what: what.into(),
             ns_per_element: round(ns),
             large_ns_per_element: None,
+            crowded_ns_per_element: None,
         };
         Self {
             version: VERSION,
@@ -343,6 +347,7 @@ impl Calibration {
         for work in &mut bound.work {
             of(&mut work.ns_per_element);
             work.large_ns_per_element.as_mut().map(of);
+            work.crowded_ns_per_element.as_mut().map(of);
         }
         for transport in &mut bound.transport {
             let own = [&mut transport.latency_s, &mut transport.message_s, &mut transport.ns_per_byte];
@@ -358,13 +363,18 @@ impl Calibration {
     }
 
     /// Nanoseconds per element of a computation on a model with `elements` elements: that of the name in full, else of
-    /// its first word.
-    pub fn ns_per_element(&self, what: &str, elements: usize) -> f64 {
+    /// its first word. `at_once` of the other cores do such things, too (0 to 1).
+    pub fn ns_per_element(&self, what: &str, elements: usize, at_once: f64) -> f64 {
         let found = |name: &str| self.work.iter().find(|work| work.what == name);
         let kind = what.split(' ').next().unwrap_or(what);
         let alike = || self.work.iter().find(|work| work.what.starts_with(kind));
         let found = found(what).or_else(|| found(kind)).or_else(alike);
-        found.map_or(1.0, |work| at_size(work.ns_per_element, work.large_ns_per_element, elements))
+        found.map_or(1.0, |work| {
+            let alone = work.large_ns_per_element.unwrap_or(work.ns_per_element).median;
+            let crowded = work.crowded_ns_per_element.map_or(alone, |crowded| crowded.median.max(alone));
+            let large = MedianEstimate::round(alone + (crowded - alone) * at_once);
+            at_size(work.ns_per_element, Some(large), elements)
+        })
     }
 
     /// How many times as long each of several computing processes takes on a machine with so many cores, by how they
@@ -489,7 +499,7 @@ mod tests {
     #[test]
     fn what_was_not_measured_costs_what_is_most_like_it() {
         let calibration = Calibration::defaults();
-        let ns = |what| calibration.ns_per_element(what, 1000);
+        let ns = |what| calibration.ns_per_element(what, 1000, 0.0);
         assert_eq!(ns("apply adam"), ns("apply"));
         assert!(ns("encode int8") > ns("copy"));
     }

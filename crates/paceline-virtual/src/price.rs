@@ -185,19 +185,15 @@ pub(crate) fn costs_of(
     let calibration = terms.calibration.unwrap_or(&defaults);
     let shared = calibration.with_sharing(&timing.sharing, placed.threads);
     let layout = placed.layout();
-    let hosts = hosts(
-        placed,
-        &layout,
-        &shared,
-        terms,
-        beginning(setup.sync.always_together(setup.end()), timing.seconds),
-    );
+    let pattern = beginning(setup.sync.always_together(setup.end()), timing.seconds);
+    let hosts = hosts(placed, &layout, [calibration, &shared], terms, pattern);
     let own = |rank: usize| hosts.get(machine(terms, &layout, rank)).map_or(1.0, |host| host.speed);
     let compute = |rank: usize| (timing.seconds * 1e9 / own(rank)) as u64;
     let kind = placed.transport;
     let measured = calibration.transport.iter().find(|t| t.name == kind.name);
     let transport = measured.cloned().unwrap_or_else(|| TransportCost::unmeasured(kind));
-    let work = work(placed, setup.coder, calibration, params);
+    let at_once = cores_in_use(placed, &layout, calibration, terms);
+    let work = work(placed, setup.coder, calibration, params, at_once);
     // Emulated links keep what is under way.
     let lends = kind.lends && placed.strategy.lends(setup.coder) && placed.network.is_none();
     let (transport, byte) = match TransportCost::lent(kind, calibration).filter(|_| lends) {
@@ -255,22 +251,26 @@ fn beginning(together: bool, pass_s: f64) -> StartPattern {
 fn hosts(
     placed: &Plan,
     layout: &[usize],
-    calibration: &Calibration,
+    // The machine, and the machine as this pass finds it.
+    measured: [&Calibration; 2],
     terms: &Terms<'_>,
     beginning: StartPattern,
 ) -> Vec<Host> {
     let threads = placed.threads as f64;
-    let mut ranks = vec![0; placed.host_count()];
-    (0..layout.len()).for_each(|rank| ranks[machine(terms, layout, rank)] += 1);
+    let ranks = ranks_of_machines(placed, layout, terms);
     let slowdown = |host: usize, cores: usize| {
-        // A pass was measured with its threads alone on the machine.
-        let alone = calibration.slowdown(threads, cores, beginning);
-        let slower = |n: usize| (calibration.slowdown(n as f64 * threads, cores, beginning) / alone).max(1.0);
-        (1..=ranks[host]).map(slower).collect()
+        measured.map(|measured| {
+            // A pass was measured with its threads alone on the machine.
+            let alone = measured.slowdown(threads, cores, beginning);
+            let slower =
+                |n: usize| (measured.slowdown(n as f64 * threads, cores, beginning) / alone).max(1.0);
+            (1..=ranks[host]).map(slower).collect()
+        })
     };
-    let host = |speed: f64, slowdown: Vec<f64>, link: NetworkLimits| Host {
+    let host = |speed: f64, [slowdown, pass_slowdown]: [Vec<f64>; 2], link: NetworkLimits| Host {
         speed,
         slowdown,
+        pass_slowdown,
         latency: link.latency_ns,
         per_byte: per_byte(link),
     };
@@ -284,20 +284,43 @@ fn hosts(
     (0..placed.host_count()).map(|i| host(1.0, own(i).unwrap_or_default(), link(placed))).collect()
 }
 
+/// How many ranks use the cores of each host.
+fn ranks_of_machines(placed: &Plan, layout: &[usize], terms: &Terms<'_>) -> Vec<usize> {
+    let mut ranks = vec![0; placed.host_count()];
+    (0..layout.len()).for_each(|rank| ranks[machine(terms, layout, rank)] += 1);
+    ranks
+}
+
+/// How many of a host's other cores are in use when one rank is at work: 0 for none, 1 for all, where that is the most.
+fn cores_in_use(placed: &Plan, layout: &[usize], calibration: &Calibration, terms: &Terms<'_>) -> f64 {
+    let kinds = terms.cluster.map(|cluster| cluster.hosts());
+    let cores = |host: usize| {
+        let kind = kinds.as_ref().and_then(|kinds| kinds.get(host));
+        kind.map_or(calibration.cores, |kind| kind.cores)
+    };
+    let ranks = ranks_of_machines(placed, layout, terms);
+    let others = |(host, ranks): (usize, usize)| match cores(host) {
+        0 | 1 => 0.0,
+        cores => ((ranks * placed.threads).min(cores).max(1) - 1) as f64 / (cores - 1) as f64,
+    };
+    ranks.into_iter().enumerate().map(others).fold(0.0, f64::max)
+}
+
 /// The plan's link between hosts; without limits if it has none.
 fn link(plan: &Plan) -> NetworkLimits {
     plan.network.unwrap_or(NetworkLimits { bits_per_s: u64::MAX, latency_ns: 0 })
 }
 
-/// Costs of computations on a model with `elements` elements.
+/// Costs of computations on a model with `elements` elements, `at_once` of the other cores being in use (0 to 1).
 pub(crate) fn work(
     plan: &Plan,
     coder: Option<Coder>,
     calibration: &Calibration,
     elements: usize,
+    at_once: f64,
 ) -> WorkCost {
     let codec = coder.map_or("", |coder| coder.codec.name);
-    let ns = |what: &str| calibration.ns_per_element(what, elements);
+    let ns = |what: &str| calibration.ns_per_element(what, elements, at_once);
     WorkCost {
         reduce: ns("reduce"),
         copy: ns("copy"),

@@ -45,10 +45,10 @@ const MESSAGES_PER_S: f64 = 5e5;
 const COUNTED: usize = 64;
 const COUNTED_OF_HOST: usize = 4;
 
-/// What is told of a run that goes event by event.
+/// What is told of a run while it is simulated.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DrivenEvent {
-    /// It begins.
+    /// It goes event by event, from the start.
     Begins {
         /// Why it has to.
         why: String,
@@ -188,7 +188,7 @@ fn time(stage: &Stage, trace: u64, watch: &mut dyn FnMut(DrivenEvent)) -> (Simul
     let why = match path {
         _ if trace > 0 => "single messages are to be recorded".into(),
         None => "gradients are not summed along a path".into(),
-        Some(path) => match evaluate(setup, path, costs) {
+        Some(path) => match evaluate(setup, path, costs, &mut |step, _| watch(DrivenEvent::Step(step))) {
             Ok(happened) => return (happened, true),
             Err(why) => why.to_string(),
         },

@@ -174,7 +174,8 @@ impl FittedRun {
     pub fn ratio(&self, what_if: WhatIf) -> Option<f64> {
         if what_if == WhatIf::OneWorker {
             // Its pass, on a core of its own, and an update: nothing is exchanged.
-            let apply = Calibration::defaults().ns_per_element("apply", self.params) * self.params as f64;
+            let apply =
+                Calibration::defaults().ns_per_element("apply", self.params, 0.0) * self.params as f64;
             let mut all: Vec<f64> = self.workers.iter().map(RankTimes::on_core_s).collect();
             all.sort_by(f64::total_cmp);
             let alone = all[(all.len() - 1) / 2] + 1e-9 * apply / self.pace.speed[0].max(1.0);
@@ -328,6 +329,7 @@ impl FittedRun {
         let host = |speed: f64| Host {
             speed,
             slowdown: Vec::new(),
+            pass_slowdown: Vec::new(),
             latency: *latency_ns as u64,
             per_byte: *ns_per_byte,
         };
@@ -337,7 +339,7 @@ impl FittedRun {
         };
         let layout = self.layout(plan, setup.world());
         let hosts = layout.iter().max().map_or(0, |last| last + 1);
-        let mut work = price::work(plan, setup.coder, &defaults, self.params);
+        let mut work = price::work(plan, setup.coder, &defaults, self.params, 0.0);
         if setup.coder.is_some() {
             // Measured: it does not follow how fast messages are handled.
             [&mut work.encode, &mut work.decode, &mut work.product]

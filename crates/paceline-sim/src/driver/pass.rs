@@ -3,7 +3,7 @@
 use paceline_protocol::{Buf, Input, Rank, Time, WorkerLoad};
 
 use super::Driver;
-use crate::costs::PassPart;
+use crate::costs::{Host, PassPart};
 use crate::memory::{RankMemory, StepStart};
 use crate::queue::Event;
 use crate::report::StartedStep;
@@ -102,10 +102,11 @@ impl<M: RankMemory> Driver<'_, M> {
     fn next_part(&mut self, rank: Rank) {
         let Some(Pass { whole, part, done, .. }) = self.members[rank].pass else { return };
         let mut time = (whole as f64 * self.parts[part].end) as Time - done;
-        if !self.sites[self.members[rank].machine].host.slowdown.is_empty() {
+        if !self.sites[self.members[rank].machine].crowd.is_empty() {
             time = time.min(whole / SLICES + 1);
         }
-        let took = self.work(rank, time);
+        let took = self.stretched(rank, time, Host::pass_shared_by);
+        self.members[rank].busy += took;
         self.report.spent[rank].compute += took;
         if let Some(notes) = self.report.notes.get_mut(rank) {
             notes.core_wait += took.saturating_sub(time);

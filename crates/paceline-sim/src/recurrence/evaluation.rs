@@ -8,13 +8,15 @@
 
 use std::ops::Range;
 
-use paceline_protocol::{Combine, Outcome, Rank, Setup, Time};
+use paceline_protocol::{Combine, Rank, Setup, Time};
 
 use super::RecurrenceRefusal;
 use super::blocks::Blocks;
 use super::rotation::{ChunkCosts, LaneCosts, MARKS, Rotation, Turn};
+use super::steps::{self, StepCosts, Together};
 use super::stream::{Flying, LaneState, RankRun, RankState, Stage};
 use crate::costs::{Costs, Host, PassPart};
+use crate::driver::Progress;
 use crate::report::{SimulatedTimes, SimulationReport};
 
 /// A run that is a rotation.
@@ -108,61 +110,14 @@ impl<'a> Evaluation<'a> {
         if shared { Err(RecurrenceRefusal::Hosts) } else { Ok(()) }
     }
 
-    pub(super) fn run(mut self) -> Result<SimulationReport, RecurrenceRefusal> {
-        let (setup, costs, p) = (self.setup, self.costs, self.setup.workers);
-        let end = setup.steps.ok_or(RecurrenceRefusal::OpenEnd)?;
-        let steps = end - setup.from;
-        let mut report = SimulationReport {
+    pub(super) fn run(self, progress: Progress<'_>) -> Result<SimulationReport, RecurrenceRefusal> {
+        let each = StepCosts {
             spent: self.spent(),
-            finished: vec![Vec::with_capacity(steps as usize); p],
-            outcomes: vec![Some(Outcome::Completed); p],
-            staleness: vec![Vec::new(); p],
-            messages: (p * self.rotation.turns.len() * self.lanes.len()) as u64 * steps,
+            messages: (self.ranks.len() * self.rotation.turns.len() * self.lanes.len()) as u64,
             sent_bytes: self.sum(|turn| Some(turn.send), |lane, chunk| 4 * lane.lens[chunk] as u64),
-            ..SimulationReport::default()
         };
-        report.sent_bytes.iter_mut().for_each(|bytes| *bytes *= steps);
-        let blocks = Blocks::new(&self);
-        let mut before: Vec<[Time; 3]> = Vec::new();
-        let mut step = setup.from;
-        while step < end {
-            for rank in 0..p {
-                let pass = costs.pass(rank, rank, step);
-                report.spent[rank].compute += pass;
-                self.begin(rank, pass);
-            }
-            match blocks.step(&self) {
-                Ok(times) => self.set(&times),
-                Err(_) => self.step()?,
-            }
-            for (state, finished) in self.ranks.iter_mut().zip(&mut report.finished) {
-                state.time = state.time.max(state.left);
-                finished.push(state.time);
-            }
-            step += 1;
-            let (state, took) = self.relative(&report.finished);
-            if state == before {
-                let again = costs.repeats(p, step - 2, 1, end);
-                for (rank, finished) in report.finished.iter_mut().enumerate() {
-                    let last = finished[finished.len() - 1];
-                    finished.extend((1..=again).map(|n| last + n * took));
-                    report.spent[rank].compute += again * costs.pass(rank, rank, step - 1);
-                }
-                self.move_on(again * took);
-                step += again;
-                report.repeated += again;
-            }
-            before = state;
-        }
-        for (rank, spent) in report.spent.iter_mut().enumerate() {
-            spent.exchange *= steps;
-            spent.sent_bytes *= steps;
-            spent.received_bytes *= steps;
-            spent.apply *= steps;
-            spent.end = self.ranks[rank].time;
-            report.end = report.end.max(spent.end);
-        }
-        Ok(report)
+        let (setup, costs, blocks) = (self.setup, self.costs, Blocks::new(&self));
+        steps::run(setup, costs, each, &mut InBlocks { evaluation: self, blocks }, progress)
     }
 
     /// Sums over all moves of each rank: `of` gives what a chunk counts; moves without a chunk are not counted.
@@ -215,20 +170,6 @@ impl<'a> Evaluation<'a> {
         (0..self.ranks.len()).map(own).collect()
     }
 
-    /// Where everybody is at the end of a step, relative to the first, and how much later that is than a step before.
-    fn relative(&self, finished: &[Vec<Time>]) -> (Vec<[Time; 3]>, Time) {
-        let first = self.ranks.iter().map(|rank| rank.time).min().unwrap_or(0);
-        let own = |rank: &RankState| {
-            let times = [rank.time, rank.sends.max(rank.time), rank.receives.max(first)];
-            times.map(|time| time - first)
-        };
-        let took = |times: &Vec<Time>| match times[..] {
-            [.., before, last] => last - before,
-            _ => 0,
-        };
-        (self.ranks.iter().map(own).collect(), finished.first().map_or(0, took))
-    }
-
     /// The step is over for everybody, as blocks of ranks have found.
     fn set(&mut self, times: &[[Time; 4]]) {
         for (rank, [time, sends, receives, left]) in self.ranks.iter_mut().zip(times) {
@@ -238,14 +179,6 @@ impl<'a> Evaluation<'a> {
 
     pub(super) fn latency_of(&self, out: bool) -> Time {
         if out { self.latency } else { self.costs.local_latency }
-    }
-
-    fn move_on(&mut self, by: Time) {
-        for rank in &mut self.ranks {
-            rank.time += by;
-            rank.sends += by;
-            rank.receives += by;
-        }
     }
 
     fn begin(&mut self, rank: Rank, whole: Time) {
@@ -259,7 +192,7 @@ impl<'a> Evaluation<'a> {
     }
 
     /// Evaluates all ranks until each is at the end of the step.
-    fn step(&mut self) -> Result<(), RecurrenceRefusal> {
+    fn one_by_one(&mut self) -> Result<(), RecurrenceRefusal> {
         let p = self.ranks.len();
         let mut spare = Vec::new();
         loop {
@@ -327,5 +260,41 @@ impl<'a> Evaluation<'a> {
         *spare = stream;
         spare.clear();
         Ok(moved)
+    }
+}
+
+/// A rotation whose steps are evaluated in blocks of ranks where that is possible, rank by rank otherwise.
+struct InBlocks<'a> {
+    evaluation: Evaluation<'a>,
+    blocks: Blocks,
+}
+
+impl Together for InBlocks<'_> {
+    fn step(&mut self, passes: &[Time]) -> Result<(), RecurrenceRefusal> {
+        let Self { evaluation, blocks } = self;
+        passes.iter().enumerate().for_each(|(rank, pass)| evaluation.begin(rank, *pass));
+        match blocks.step(evaluation) {
+            Ok(times) => evaluation.set(&times),
+            Err(_) => evaluation.one_by_one()?,
+        }
+        evaluation.ranks.iter_mut().for_each(|rank| rank.time = rank.time.max(rank.left));
+        Ok(())
+    }
+
+    fn ends(&self, ends: &mut Vec<Time>) {
+        ends.extend(self.evaluation.ranks.iter().map(|rank| rank.time));
+    }
+
+    fn state(&self, first: Time) -> Vec<Time> {
+        let own = |rank: &RankState| [rank.time, rank.sends.max(rank.time), rank.receives.max(first)];
+        self.evaluation.ranks.iter().flat_map(own).map(|time| time - first).collect()
+    }
+
+    fn move_on(&mut self, by: Time) {
+        for rank in &mut self.evaluation.ranks {
+            rank.time += by;
+            rank.sends += by;
+            rank.receives += by;
+        }
     }
 }

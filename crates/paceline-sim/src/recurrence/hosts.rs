@@ -1,22 +1,24 @@
-//! Runs whose hosts form a circle: inside a host ranks exchange messages with any others, between hosts one rank of
+//! Runs whose hosts form a ring: inside a host ranks exchange messages with any others, between hosts one rank of
 //! each does, with the one before and the one behind.
 //!
 //! What happens inside a host follows from its ranks' passes and from the stream of messages that comes to it. So
 //! hosts are evaluated one after the other, each as far as its stream goes, round and round until all are at the end
 //! of the step. Inside a host, a rank goes on as far as nobody else can send it anything that comes before: sending
-//! takes time, and so does the way. Several cores have a part of the circle each.
+//! takes time, and so does the way. Several cores have a part of the ring each.
 
 use std::ops::Range;
 use std::thread;
 
-use paceline_protocol::{Combine, Outcome, Rank, Setup, Time};
+use paceline_protocol::{Combine, Rank, Setup, Time};
 
 use super::RecurrenceRefusal;
 use super::member::{Delivery, HostLane, Interface, Member, MemberRun, NEVER, Stage, Terms};
-use super::program::{Circle, OUTSIDE};
+use super::program::{HostRing, OUTSIDE};
 use super::rotation::{ChunkCosts, LaneCosts};
+use super::steps::{self, StepCosts, Together};
 use super::stream::Flying;
 use crate::costs::{Costs, Host, PassPart};
+use crate::driver::Progress;
 use crate::report::{SimulatedTimes, SimulationReport};
 
 /// Fewer ranks are not worth a thread.
@@ -33,11 +35,11 @@ struct Site {
     over: bool,
 }
 
-/// A run that is a circle of hosts.
+/// A run that is a ring of hosts.
 pub(super) struct Hosts<'a> {
     setup: &'a Setup,
     costs: &'a Costs,
-    circle: &'a Circle,
+    ring: &'a HostRing,
     sites: Vec<Site>,
     /// What lanes cost, by the size of hosts.
     lanes: Vec<Vec<HostLane<'a>>>,
@@ -61,17 +63,17 @@ impl<'a> Hosts<'a> {
         costs: &'a Costs,
         host: &Host,
         parts: &'a [PassPart],
-        circle: &'a Circle,
+        ring: &'a HostRing,
         outside: &'a [LaneCosts],
         ranges: &[(Range<usize>, usize)],
     ) -> Result<Self, RecurrenceRefusal> {
         if parts.last().is_none_or(|last| last.announces != Some(0) || last.end != 1.0) {
             return Err(RecurrenceRefusal::StepProtocol);
         }
-        let sizes = circle.programs.first().map_or(0, Vec::len);
+        let sizes = ring.programs.first().map_or(0, Vec::len);
         let mut lanes: Vec<Vec<HostLane<'a>>> = (0..sizes).map(|_| Vec::new()).collect();
         for (i, (lane, _)) in ranges.iter().enumerate() {
-            for (size, program) in circle.programs[circle.kinds[i]].iter().enumerate() {
+            for (size, program) in ring.programs[ring.kinds[i]].iter().enumerate() {
                 let lens = program.lens(lane);
                 let inside = lens.iter().map(|len| ChunkCosts::new(costs, host, *len)).collect::<Option<_>>();
                 let inside = inside.ok_or(RecurrenceRefusal::Variation)?;
@@ -89,89 +91,49 @@ impl<'a> Hosts<'a> {
             local_latency: costs.local_latency,
             room: host.transfer(costs.buffer),
             least: (least(|chunk| chunk.send), least(|chunk| chunk.transfer)),
-            gate: circle.gate,
-            hosts: circle.hosts.len(),
+            leader: ring.leader,
+            hosts: ring.hosts.len(),
         };
         // What takes no time has no order that is known here.
         if setup.workers > 1 && terms.least.0 == 0 {
             return Err(RecurrenceRefusal::Order);
         }
         let site = |size: &usize| Site {
-            members: (0..circle.programs[0][*size].seats.len())
-                .map(|seat| Member::new(seat, &lanes[*size]))
+            members: (0..ring.programs[0][*size].local_ranks.len())
+                .map(|local| Member::new(local, &lanes[*size]))
                 .collect(),
             interface: Interface::new(ranges.len()),
             size: *size,
             bound: 0,
             over: true,
         };
-        let sites = circle.size.iter().map(site).collect();
-        Ok(Self { setup, costs, circle, sites, lanes, terms })
+        let sites = ring.size.iter().map(site).collect();
+        Ok(Self { setup, costs, ring, sites, lanes, terms })
     }
 
-    pub(super) fn run(mut self) -> Result<SimulationReport, RecurrenceRefusal> {
-        let (setup, costs, p) = (self.setup, self.costs, self.setup.workers);
-        let end = setup.steps.ok_or(RecurrenceRefusal::OpenEnd)?;
-        let steps = end - setup.from;
-        let mut report = SimulationReport {
-            spent: vec![SimulatedTimes::default(); p],
-            finished: vec![Vec::with_capacity(steps as usize); p],
-            outcomes: vec![Some(Outcome::Completed); p],
-            staleness: vec![Vec::new(); p],
-            sent_bytes: vec![0; p],
-            ..SimulationReport::default()
-        };
-        self.count(&mut report);
-        let mut before = Vec::new();
-        let mut step = setup.from;
-        while step < end {
-            self.begin(step, &mut report);
-            self.step()?;
-            self.each(|rank, member| report.finished[rank].push(member.time));
-            step += 1;
-            let (state, took) = self.relative(&report.finished);
-            if state == before {
-                let again = costs.repeats(p, step - 2, 1, end);
-                for (rank, finished) in report.finished.iter_mut().enumerate() {
-                    let last = finished[finished.len() - 1];
-                    finished.extend((1..=again).map(|n| last + n * took));
-                    report.spent[rank].compute += again * costs.pass(rank, rank, step - 1);
-                }
-                self.move_on(again * took);
-                step += again;
-                report.repeated += again;
-            }
-            before = state;
-        }
-        report.messages *= steps;
-        report.sent_bytes.iter_mut().for_each(|bytes| *bytes *= steps);
-        let spent = &mut report.spent;
-        self.each(|rank, member| spent[rank].end = member.time);
-        for spent in spent {
-            spent.exchange *= steps;
-            spent.sent_bytes *= steps;
-            spent.received_bytes *= steps;
-            spent.apply *= steps;
-            report.end = report.end.max(spent.end);
-        }
-        Ok(report)
+    pub(super) fn run(mut self, progress: Progress<'_>) -> Result<SimulationReport, RecurrenceRefusal> {
+        let (setup, costs, each) = (self.setup, self.costs, self.count());
+        steps::run(setup, costs, each, &mut self, progress)
     }
 
     fn each(&self, mut of: impl FnMut(Rank, &Member)) {
-        for (site, ranks) in self.sites.iter().zip(&self.circle.hosts) {
+        for (site, ranks) in self.sites.iter().zip(&self.ring.hosts) {
             site.members.iter().zip(ranks).for_each(|(member, rank)| of(*rank, member));
         }
     }
 
     /// What a step takes of each rank besides its pass, and its messages.
-    fn count(&self, report: &mut SimulationReport) {
-        // Inside hosts, by size and seat; then what leaves them, by place.
+    fn count(&self) -> StepCosts {
+        let p = self.setup.workers;
+        let mut each =
+            StepCosts { spent: vec![SimulatedTimes::default(); p], sent_bytes: vec![0; p], messages: 0 };
+        // Inside hosts, by size and local rank; then what leaves them, by place.
         for (size, lanes) in self.lanes.iter().enumerate() {
-            let seats = lanes.first().map_or(0, |lane| lane.program.seats.len());
-            for seat in 0..seats {
+            let local_ranks = lanes.first().map_or(0, |lane| lane.program.local_ranks.len());
+            for local in 0..local_ranks {
                 let (mut own, mut body, mut messages) = (SimulatedTimes::default(), 0, 0);
                 for HostLane { program, inside, lens, outside } in lanes {
-                    for step in &program.seats[seat] {
+                    for step in &program.local_ranks[local] {
                         if let Some(send) = step.send.filter(|send| send.to != OUTSIDE) {
                             let len = lens[send.piece as usize];
                             own.exchange += Time::from(inside[send.piece as usize].send);
@@ -186,22 +148,20 @@ impl<'a> Hosts<'a> {
                     }
                     own.apply += outside.apply;
                 }
-                for (ranks, _) in
-                    self.circle.hosts.iter().zip(&self.circle.size).filter(|(_, of)| **of == size)
-                {
-                    report.spent[ranks[seat]] = own.clone();
-                    report.sent_bytes[ranks[seat]] = body;
-                    report.messages += messages;
+                for (ranks, _) in self.ring.hosts.iter().zip(&self.ring.size).filter(|(_, of)| **of == size) {
+                    each.spent[ranks[local]] = own.clone();
+                    each.sent_bytes[ranks[local]] = body;
+                    each.messages += messages;
                 }
             }
         }
         // All sizes of hosts send and receive the same places.
         for HostLane { program, outside, .. } in self.lanes.first().into_iter().flatten() {
-            let gate = &program.seats[self.terms.gate];
-            let sent = gate.iter().filter_map(|step| step.send).filter(|send| send.to == OUTSIDE);
+            let leader = &program.local_ranks[self.terms.leader];
+            let sent = leader.iter().filter_map(|step| step.send).filter(|send| send.to == OUTSIDE);
             let sent: Vec<u32> = sent.map(|send| send.piece).collect();
             let received = |combine| -> Vec<u32> {
-                let of = gate.iter().filter_map(|step| step.receive);
+                let of = leader.iter().filter_map(|step| step.receive);
                 of.filter(|got| got.outside && got.combine == combine).map(|got| got.piece).collect()
             };
             let [added, replaced] = [Combine::Add, Combine::Replace].map(received);
@@ -214,16 +174,17 @@ impl<'a> Hosts<'a> {
             let bodies = self.around(&sent, |place| 4 * outside.lens[place] as u64);
             let sent_bytes = self.around(&sent, bytes);
             let received_bytes = [self.around(&added, bytes), self.around(&replaced, bytes)];
-            for (place, ranks) in self.circle.hosts.iter().enumerate() {
-                let rank = ranks[self.terms.gate];
-                let spent = &mut report.spent[rank];
+            for (place, ranks) in self.ring.hosts.iter().enumerate() {
+                let rank = ranks[self.terms.leader];
+                let spent = &mut each.spent[rank];
                 spent.exchange += exchange.iter().map(|sums| sums[place]).sum::<Time>();
                 spent.sent_bytes += sent_bytes[place];
                 spent.received_bytes += received_bytes.iter().map(|sums| sums[place]).sum::<u64>();
-                report.sent_bytes[rank] += bodies[place];
-                report.messages += sent.len() as u64;
+                each.sent_bytes[rank] += bodies[place];
+                each.messages += sent.len() as u64;
             }
         }
+        each
     }
 
     /// For each host the sum over places that are further on by its own.
@@ -247,14 +208,12 @@ impl<'a> Hosts<'a> {
         (0..hosts).map(own).collect()
     }
 
-    fn begin(&mut self, step: u64, report: &mut SimulationReport) {
-        for (site, ranks) in self.sites.iter_mut().zip(&self.circle.hosts) {
+    fn begin(&mut self, passes: &[Time]) {
+        for (site, ranks) in self.sites.iter_mut().zip(&self.ring.hosts) {
             let lanes = &self.lanes[site.size];
-            for (seat, (member, rank)) in site.members.iter_mut().zip(ranks).enumerate() {
-                let pass = self.costs.pass(*rank, *rank, step);
-                report.spent[*rank].compute += pass;
-                let sends = lanes.iter().map(|lane| lane.program.sends[seat]).sum();
-                member.begin(pass, sends, self.terms.parts);
+            for (local, (member, rank)) in site.members.iter_mut().zip(ranks).enumerate() {
+                let sends = lanes.iter().map(|lane| lane.program.sends[local]).sum();
+                member.begin(passes[*rank], sends, self.terms.parts);
             }
             site.over = false;
             site.bound = 0;
@@ -267,7 +226,7 @@ impl<'a> Hosts<'a> {
     }
 
     /// Evaluates all hosts until each is at the end of the step.
-    fn step(&mut self) -> Result<(), RecurrenceRefusal> {
+    fn sweeps(&mut self) -> Result<(), RecurrenceRefusal> {
         let Self { setup, sites, lanes, terms, .. } = self;
         let count = sites.len();
         let cores = thread::available_parallelism().map_or(1, usize::from);
@@ -304,22 +263,27 @@ impl<'a> Hosts<'a> {
             }
         }
     }
+}
 
-    /// Where everybody is at the end of a step, relative to the first, and how much later that is than a step before.
-    fn relative(&self, finished: &[Vec<Time>]) -> (Vec<Time>, Time) {
-        let mut first = Time::MAX;
-        self.each(|_, member| first = first.min(member.time));
+impl Together for Hosts<'_> {
+    fn step(&mut self, passes: &[Time]) -> Result<(), RecurrenceRefusal> {
+        self.begin(passes);
+        self.sweeps()
+    }
+
+    fn ends(&self, ends: &mut Vec<Time>) {
+        ends.resize(self.setup.workers, 0);
+        self.each(|rank, member| ends[rank] = member.time);
+    }
+
+    fn state(&self, first: Time) -> Vec<Time> {
         let mut state = Vec::new();
         self.each(|_, member| state.extend([member.time - first, member.before.max(first) - first]));
         let interfaces = self.sites.iter().map(|site| &site.interface);
         state.extend(
             interfaces.flat_map(|own| [own.sends.max(first) - first, own.receives.max(first) - first]),
         );
-        let took = |times: &Vec<Time>| match times[..] {
-            [.., before, last] => last - before,
-            _ => 0,
-        };
-        (state, finished.first().map_or(0, took))
+        state
     }
 
     fn move_on(&mut self, by: Time) {
@@ -387,13 +351,13 @@ impl Site {
         let mut horizons = self.horizons(place, lanes, terms, &mut inside);
         loop {
             let mut further = false;
-            for seat in 0..self.members.len() {
-                if self.members[seat].stage == Stage::Over {
+            for local in 0..self.members.len() {
+                if self.members[local].stage == Stage::Over {
                     continue;
                 }
                 let (horizon, answered) =
-                    (horizons.of(seat), horizons.senders > usize::from(self.members[seat].unsent > 0));
-                further |= self.seat(seat, place, lanes, terms, &mut inside).go_on(horizon, answered)?;
+                    (horizons.of(local), horizons.senders > usize::from(self.members[local].unsent > 0));
+                further |= self.member(local, place, lanes, terms, &mut inside).go_on(horizon, answered)?;
                 for (to, message) in inside.drain(..) {
                     self.members[to as usize].deliver(message);
                 }
@@ -404,31 +368,31 @@ impl Site {
             moved = true;
             horizons = self.horizons(place, lanes, terms, &mut inside);
         }
-        let bound = self.first_bit(horizons.of(terms.gate), place, lanes, terms);
+        let bound = self.first_bit(horizons.of(terms.leader), place, lanes, terms);
         moved |= bound > self.bound;
         self.bound = bound;
         self.over = self.members.iter().all(|member| member.stage == Stage::Over);
         Ok(moved)
     }
 
-    /// Nothing that it sends from now on is at the next host before; nothing that is not known comes to its gate from
+    /// Nothing that it sends from now on is at the next host before; nothing that is not known comes to its leader from
     /// inside before `horizon`.
     fn first_bit(&mut self, horizon: Time, place: usize, lanes: &[HostLane<'_>], terms: &Terms<'_>) -> Time {
         let mut inside = Vec::new();
-        let gate = self.seat(terms.gate, place, lanes, terms, &mut inside);
-        gate.earliest(horizon) + terms.least.0 + terms.latency
+        let leader = self.member(terms.leader, place, lanes, terms, &mut inside);
+        leader.earliest(horizon) + terms.least.0 + terms.latency
     }
 
-    fn seat<'s>(
+    fn member<'s>(
         &'s mut self,
-        seat: usize,
+        local: usize,
         place: usize,
         lanes: &'s [HostLane<'s>],
         terms: &'s Terms<'s>,
         inside: &'s mut Vec<Delivery>,
     ) -> MemberRun<'s> {
         let Self { members, interface, .. } = self;
-        MemberRun { seat, place, member: &mut members[seat], interface, lanes, terms, inside }
+        MemberRun { local, place, member: &mut members[local], interface, lanes, terms, inside }
     }
 
     /// Before when nobody gets anything from inside that is not known.
@@ -439,17 +403,17 @@ impl Site {
         terms: &Terms<'_>,
         inside: &mut Vec<Delivery>,
     ) -> Horizons {
-        let mut horizons = Horizons { first: NEVER, seat: usize::MAX, second: NEVER, senders: 0 };
-        for seat in 0..self.members.len() {
-            if self.members[seat].unsent == 0 {
+        let mut horizons = Horizons { first: NEVER, local: usize::MAX, second: NEVER, senders: 0 };
+        for local in 0..self.members.len() {
+            if self.members[local].unsent == 0 {
                 continue;
             }
             horizons.senders += 1;
-            let own = self.seat(seat, place, lanes, terms, inside).earliest(NEVER);
+            let own = self.member(local, place, lanes, terms, inside).earliest(NEVER);
             let there = own + terms.least.0 + terms.local_latency;
             if there < horizons.first {
                 horizons.second = horizons.first;
-                (horizons.first, horizons.seat) = (there, seat);
+                (horizons.first, horizons.local) = (there, local);
             } else {
                 horizons.second = horizons.second.min(there);
             }
@@ -461,14 +425,14 @@ impl Site {
 /// When the first message that is not known is there, by whom, and the first of all others.
 struct Horizons {
     first: Time,
-    seat: usize,
+    local: usize,
     second: Time,
     /// Ranks that may still send something.
     senders: usize,
 }
 
 impl Horizons {
-    fn of(&self, seat: usize) -> Time {
-        if seat == self.seat { self.second } else { self.first }
+    fn of(&self, local: usize) -> Time {
+        if local == self.local { self.second } else { self.first }
     }
 }

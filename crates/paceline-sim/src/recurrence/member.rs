@@ -1,4 +1,4 @@
-//! A rank of a host in a circle of hosts: what it does with what comes to it.
+//! A rank of a host in a ring of hosts: what it does with what comes to it.
 //!
 //! What comes is taken in in the order in which it comes, whoever sent it; in a pass, when a part of it is over. Two
 //! messages of different lanes that come at the same time have an order of their own in events, which is not known
@@ -10,7 +10,7 @@ use std::collections::BinaryHeap;
 use paceline_protocol::Time;
 
 use super::RecurrenceRefusal;
-use super::program::{OUTSIDE, Program, SeatMove, Sent};
+use super::program::{LocalMove, OUTSIDE, Program, Sent};
 use super::rotation::{ChunkCosts, LaneCosts, MARKS, NOTHING};
 use super::stream::Flying;
 use crate::costs::PassPart;
@@ -35,7 +35,7 @@ pub(super) struct Terms<'a> {
     pub(super) room: Time,
     /// The least time of sending, and of passing an interface.
     pub(super) least: (Time, Time),
-    pub(super) gate: usize,
+    pub(super) leader: usize,
     pub(super) hosts: usize,
 }
 
@@ -90,7 +90,7 @@ pub(super) struct Member {
     queue: BinaryHeap<Reverse<Inside>>,
 }
 
-/// A host's interface, as its gate uses it.
+/// A host's interface, as its leader uses it.
 #[derive(Default)]
 pub(super) struct Interface {
     /// When it is free to send, and to receive.
@@ -112,7 +112,7 @@ pub(super) type Delivery = (u32, Inside);
 
 /// A rank at work.
 pub(super) struct MemberRun<'a> {
-    pub(super) seat: usize,
+    pub(super) local: usize,
     /// The place of its host.
     pub(super) place: usize,
     pub(super) member: &'a mut Member,
@@ -129,8 +129,8 @@ impl Interface {
 }
 
 impl Member {
-    pub(super) fn new(seat: usize, lanes: &[HostLane<'_>]) -> Self {
-        let words = lanes.iter().map(|lane| lane.program.receives[seat].div_ceil(64)).max().unwrap_or(0);
+    pub(super) fn new(local: usize, lanes: &[HostLane<'_>]) -> Self {
+        let words = lanes.iter().map(|lane| lane.program.receives[local].div_ceil(64)).max().unwrap_or(0);
         Self {
             stage: Stage::Over,
             part: 0,
@@ -201,7 +201,7 @@ impl MemberRun<'_> {
 
     /// When the next message from outside is there, and whether it is known which one.
     fn next_outside(&self) -> (Time, Option<u32>) {
-        if self.seat != self.terms.gate || self.terms.hosts == 1 {
+        if self.local != self.terms.leader || self.terms.hosts == 1 {
             return (NEVER, None);
         }
         let receives = self.interface.receives;
@@ -295,7 +295,7 @@ impl MemberRun<'_> {
 
     /// Nothing that is not in the stream comes from outside before.
     fn outside_horizon(&self) -> Time {
-        if self.seat != self.terms.gate || self.terms.hosts == 1 {
+        if self.local != self.terms.leader || self.terms.hosts == 1 {
             return NEVER;
         }
         let Interface { receives, heard, stream, .. } = &*self.interface;
@@ -395,10 +395,10 @@ impl MemberRun<'_> {
     /// Makes the moves of a lane as far as messages allow.
     fn advance(&mut self, lane: usize) -> Result<(), RecurrenceRefusal> {
         let HostLane { program, inside, outside, .. } = &self.lanes[lane];
-        let moves = &program.seats[self.seat];
+        let moves = &program.local_ranks[self.local];
         loop {
             let LaneState { at, sent, heard, .. } = self.member.lanes[lane];
-            let Some(SeatMove { send, receive }) = moves.get(at as usize) else {
+            let Some(LocalMove { send, receive }) = moves.get(at as usize) else {
                 self.member.time += outside.apply;
                 self.member.open -= 1;
                 return Ok(());

@@ -1,5 +1,5 @@
-//! Schedules of hosts that form a circle: ranks exchange messages inside their host, and one rank of each host sends
-//! to one of the next. Hosts of one size do the same, each from its own place in the circle.
+//! Schedules of hosts that form a ring: ranks exchange messages inside their host, and one rank of each host sends
+//! to one of the next. Hosts of one size do the same, each from its own place in the ring.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -20,7 +20,7 @@ const MOST_MOVES: usize = 1 << 24;
 /// A piece that is sent.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sent {
-    /// The seat that it goes to, or [`OUTSIDE`].
+    /// The local rank that it goes to, or [`OUTSIDE`].
     pub(super) to: u32,
     /// Its number among the pieces of the program, or its place as host 0 has it.
     pub(super) piece: u32,
@@ -42,16 +42,16 @@ pub(super) struct Received {
     pub(super) needs: u32,
 }
 
-/// A move of a seat.
+/// A move of a local rank.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct SeatMove {
+pub(super) struct LocalMove {
     pub(super) send: Option<Sent>,
     pub(super) receive: Option<Received>,
 }
 
-/// What the gate receives from outside, and sends there then: places as host 0 has them.
+/// What the leader receives from outside, and sends there then: places as host 0 has them.
 #[derive(Clone, Copy)]
-pub(super) struct CircleTurn {
+pub(super) struct LeaderTurn {
     /// [`NOTHING`] where a move is another one.
     pub(super) receive: u32,
     pub(super) number: u32,
@@ -61,8 +61,8 @@ pub(super) struct CircleTurn {
     pub(super) mark: u32,
 }
 
-impl CircleTurn {
-    fn new(step: &SeatMove, next: Option<&SeatMove>) -> Self {
+impl LeaderTurn {
+    fn new(step: &LocalMove, next: Option<&LocalMove>) -> Self {
         let received = step.receive.filter(|receive| receive.outside);
         let next = next.filter(|next| next.receive.is_some());
         let sent = next.and_then(|next| next.send).filter(|send| send.to == OUTSIDE);
@@ -77,28 +77,28 @@ impl CircleTurn {
 
 /// What the ranks of a host do with a lane.
 pub(super) struct Program {
-    /// The moves of each seat.
-    pub(super) seats: Vec<Vec<SeatMove>>,
-    /// How many receives and sends inside the host each seat has.
+    /// The moves of each local rank.
+    pub(super) local_ranks: Vec<Vec<LocalMove>>,
+    /// How many receives and sends inside the host each local rank has.
     pub(super) receives: Vec<usize>,
     pub(super) sends: Vec<usize>,
     /// The places of what comes from outside, in order.
     pub(super) heard: Vec<u32>,
-    /// The gate's moves, where one receives from outside and the next one sends there and receives.
-    pub(super) turns: Vec<CircleTurn>,
+    /// The leader's moves, where one receives from outside and the next one sends there and receives.
+    pub(super) turns: Vec<LeaderTurn>,
     /// Pieces inside the host: their first chunk, and how many.
     pieces: Vec<(usize, usize)>,
     chunks: usize,
 }
 
-/// The hosts of a run, in the order of the circle.
-pub(super) struct Circle {
+/// The hosts of a run, in the order of the ring.
+pub(super) struct HostRing {
     /// The ranks of each host.
     pub(super) hosts: Vec<Vec<Rank>>,
     /// For each host its size's number.
     pub(super) size: Vec<usize>,
-    /// The seat that sends to the next host and hears from the one before.
-    pub(super) gate: usize,
+    /// The local rank that sends to the next host and hears from the one before.
+    pub(super) leader: usize,
     /// For each kind of lane and each size of host, what its ranks do.
     pub(super) programs: Vec<Vec<Program>>,
     /// The kind of each lane.
@@ -114,12 +114,12 @@ struct Relative {
 }
 
 /// Who sits where.
-struct Seats {
+struct LocalRanks {
     hosts: Vec<Vec<Rank>>,
     of: Vec<(usize, usize)>,
 }
 
-impl Seats {
+impl LocalRanks {
     fn new(workers: usize, costs: &Costs) -> Self {
         let mut numbers = HashMap::new();
         let (mut hosts, mut of): (Vec<Vec<Rank>>, _) = (Vec::new(), Vec::with_capacity(workers));
@@ -134,19 +134,19 @@ impl Seats {
         Self { hosts, of }
     }
 
-    /// A rank's schedule, as all ranks of its seat have it in hosts of this size. None if it sends outside to others
-    /// than the next host's gate, or pieces that are not its place's.
+    /// A rank's schedule, as all ranks of its local rank have it in hosts of this size. None if it sends outside to others
+    /// than the next host's leader, or pieces that are not its place's.
     fn relative(&self, rank: Rank, schedule: &Schedule, out: (usize, usize)) -> Option<Vec<Relative>> {
-        let ((host, seat), (gate, distance), count) = (self.of[rank], out, self.hosts.len());
+        let ((host, local), (leader, distance), count) = (self.of[rank], out, self.hosts.len());
         let unit = schedule.chunks / count;
         let piece = |piece: &Option<Piece>, further: usize| {
             let Some(Piece { peer, first, count: chunks, combine }) = *piece else { return Some(None) };
-            let (their_host, their_seat) = self.of[peer];
+            let (their_host, their_local) = self.of[peer];
             if their_host == host {
-                return Some(Some((their_seat as u32, first, chunks, combine)));
+                return Some(Some((their_local as u32, first, chunks, combine)));
             }
             let in_place = unit * count == schedule.chunks && chunks == unit && first % unit == 0;
-            let next = (host + further) % count == their_host && (seat, their_seat) == (gate, gate);
+            let next = (host + further) % count == their_host && (local, their_local) == (leader, leader);
             (in_place && next).then(|| Some((OUTSIDE, (first / unit + count - host) % count, 1, combine)))
         };
         let own = |step: &Move| {
@@ -156,22 +156,22 @@ impl Seats {
         schedule.moves.iter().map(own).collect()
     }
 
-    /// The seat that sends outside, and how far.
-    fn gate(&self, schedule: impl Fn(Rank) -> Schedule) -> (usize, usize) {
+    /// The local rank that sends outside, and how far.
+    fn leader(&self, schedule: impl Fn(Rank) -> Schedule) -> (usize, usize) {
         let count = self.hosts.len();
-        for (seat, rank) in self.hosts[0].iter().enumerate() {
+        for (local, rank) in self.hosts[0].iter().enumerate() {
             let schedule = schedule(*rank);
             let sent = schedule.moves.iter().filter_map(|step| step.send.map(|piece| self.of[piece.peer].0));
             if let Some(host) = sent.into_iter().find(|host| *host != 0) {
-                return (seat, host % count);
+                return (local, host % count);
             }
         }
         (0, 0)
     }
 }
 
-impl Circle {
-    /// The circle of hosts that a run is, if it is one.
+impl HostRing {
+    /// The ring of hosts that a run is, if it is one.
     pub(super) fn of(
         setup: &Setup,
         path: CollectivePath,
@@ -179,7 +179,7 @@ impl Circle {
         lanes: &[(Range<usize>, usize)],
     ) -> Option<Self> {
         let (p, topology) = (setup.workers, setup.topology());
-        let seats = Seats::new(p, costs);
+        let local_ranks = LocalRanks::new(p, costs);
         let mut bytes: Vec<usize> = lanes.iter().map(|(_, bytes)| *bytes).collect();
         bytes.sort_unstable();
         bytes.dedup();
@@ -192,12 +192,12 @@ impl Circle {
                 sizes.len() - 1
             })
         };
-        let size: Vec<usize> = seats.hosts.iter().enumerate().map(size).collect();
+        let size: Vec<usize> = local_ranks.hosts.iter().enumerate().map(size).collect();
         let mut out = None;
         let mut programs = Vec::with_capacity(bytes.len());
         for bytes in bytes {
             let schedule = |rank: Rank| schedule(path, &topology, bytes, setup, rank);
-            let out = *out.get_or_insert_with(|| seats.gate(schedule));
+            let out = *out.get_or_insert_with(|| local_ranks.leader(schedule));
             if out.1 > 1 {
                 return None;
             }
@@ -205,32 +205,33 @@ impl Circle {
             let mut chunks = 0;
             for (host, _) in &sizes {
                 let mut own = Vec::new();
-                for rank in &seats.hosts[*host] {
+                for rank in &local_ranks.hosts[*host] {
                     let schedule = schedule(*rank);
                     moves += schedule.moves.len();
                     if moves > MOST_MOVES {
                         return None;
                     }
                     chunks = schedule.chunks;
-                    own.push(seats.relative(*rank, &schedule, out)?);
+                    own.push(local_ranks.relative(*rank, &schedule, out)?);
                 }
                 relative.push(own);
             }
             let alike = |rank: Rank| {
-                let (host, seat) = seats.of[rank];
+                let (host, local) = local_ranks.of[rank];
                 let schedule = schedule(rank);
-                let found = seats.relative(rank, &schedule, out);
-                schedule.chunks == chunks && found.as_ref() == Some(&relative[size[host]][seat])
+                let found = local_ranks.relative(rank, &schedule, out);
+                schedule.chunks == chunks && found.as_ref() == Some(&relative[size[host]][local])
             };
             if !everywhere(p, alike) || !in_order(&relative) {
                 return None;
             }
-            let of_size =
-                |relative: &Vec<Vec<Relative>>| Program::new(relative, chunks, chunks / seats.hosts.len());
+            let of_size = |relative: &Vec<Vec<Relative>>| {
+                Program::new(relative, chunks, chunks / local_ranks.hosts.len())
+            };
             programs.push(relative.iter().map(of_size).collect::<Option<Vec<_>>>()?);
         }
-        let (gate, _) = out?;
-        Some(Self { hosts: seats.hosts, size, gate, programs, kinds })
+        let (leader, _) = out?;
+        Some(Self { hosts: local_ranks.hosts, size, leader, programs, kinds })
     }
 }
 
@@ -241,13 +242,13 @@ fn schedule(path: CollectivePath, topology: &Topology, bytes: usize, setup: &Set
 /// Whether hosts of all sizes send outside in the order in which the next one receives.
 fn in_order(sizes: &[Vec<Vec<Relative>>]) -> bool {
     let outside = |piece: &Option<(u32, usize, usize, Combine)>| piece.is_some_and(|(to, ..)| to == OUTSIDE);
-    let rounds = |of: &dyn Fn(&Relative) -> bool, seats: &Vec<Vec<Relative>>| -> Vec<u32> {
-        seats.iter().flatten().filter(|step| of(step)).map(|step| step.round).collect()
+    let rounds = |of: &dyn Fn(&Relative) -> bool, local_ranks: &Vec<Vec<Relative>>| -> Vec<u32> {
+        local_ranks.iter().flatten().filter(|step| of(step)).map(|step| step.round).collect()
     };
     let first = rounds(&|step| outside(&step.send), &sizes[0]);
-    sizes.iter().all(|seats| {
-        rounds(&|step| outside(&step.send), seats) == first
-            && rounds(&|step| outside(&step.receive), seats) == first
+    sizes.iter().all(|local_ranks| {
+        rounds(&|step| outside(&step.send), local_ranks) == first
+            && rounds(&|step| outside(&step.receive), local_ranks) == first
     })
 }
 
@@ -265,20 +266,20 @@ impl Program {
         let mut pieces = HashMap::new();
         let mut numbers: HashMap<(u32, u32, u32), (u32, usize)> = HashMap::new();
         let mut receives = vec![0; relative.len()];
-        for (seat, moves) in relative.iter().enumerate() {
+        for (local, moves) in relative.iter().enumerate() {
             for (at, step) in moves.iter().enumerate() {
                 if let Some((from, ..)) = step.receive.filter(|(from, ..)| *from != OUTSIDE) {
-                    numbers.insert((seat as u32, from, step.round), (receives[seat] as u32, at));
-                    receives[seat] += 1;
+                    numbers.insert((local as u32, from, step.round), (receives[local] as u32, at));
+                    receives[local] += 1;
                 }
             }
         }
         // Of each message inside the host, the move that sends it.
         let mut sent_at = HashMap::new();
-        for (seat, moves) in relative.iter().enumerate() {
+        for (local, moves) in relative.iter().enumerate() {
             for (at, step) in moves.iter().enumerate() {
                 if let Some((to, ..)) = step.send.filter(|(to, ..)| *to != OUTSIDE) {
-                    sent_at.insert((to, seat as u32, step.round), at);
+                    sent_at.insert((to, local as u32, step.round), at);
                 }
             }
         }
@@ -289,8 +290,8 @@ impl Program {
             let next = pieces.len() as u32;
             *pieces.entry((first, count)).or_insert(next)
         };
-        let mut seats = Vec::with_capacity(relative.len());
-        for (seat, moves) in relative.iter().enumerate() {
+        let mut local_ranks = Vec::with_capacity(relative.len());
+        for (local, moves) in relative.iter().enumerate() {
             let outside = |step: &&Relative| step.send.is_some_and(|(to, ..)| to == OUTSIDE);
             let stride = moves.iter().filter(outside).count().div_ceil(MARKS).max(1);
             let (mut sent_out, mut heard) = (0, 0);
@@ -303,7 +304,7 @@ impl Program {
             let mut waiting = [0; 2];
             let mut own = Vec::with_capacity(moves.len());
             for (at, step) in moves.iter().enumerate() {
-                let mut next = SeatMove::default();
+                let mut next = LocalMove::default();
                 if let Some((to, first, count, _)) = step.send {
                     let out = to == OUTSIDE;
                     for chunk in &mut unreplaced[span(out, first, count)] {
@@ -319,7 +320,7 @@ impl Program {
                             Sent { to, piece: first as u32, lands: 0, mark }
                         }
                         false => {
-                            let lands = numbers.get(&(to, seat as u32, step.round))?.0;
+                            let lands = numbers.get(&(to, local as u32, step.round))?.0;
                             Sent { to, piece: number(first, count), lands, mark: NOTHING }
                         }
                     });
@@ -346,9 +347,9 @@ impl Program {
                     if let Some(sent) = last_inside {
                         // Sends inside a host leave one after the other: all have left if what comes was sent by one who
                         // had the last one, or a later one.
-                        let answered = *sent_at.get(&(seat as u32, from, step.round))?;
+                        let answered = *sent_at.get(&(local as u32, from, step.round))?;
                         let had = |before: &Relative| {
-                            let there = numbers.get(&(from, seat as u32, before.round));
+                            let there = numbers.get(&(from, local as u32, before.round));
                             before.send.is_some_and(|(to, ..)| to == from)
                                 && there.is_some_and(|(_, there)| *there < answered)
                         };
@@ -359,26 +360,27 @@ impl Program {
                     let piece = if out { first as u32 } else { number(first, count) };
                     let number = match out {
                         true => heard,
-                        false => numbers.get(&(seat as u32, from, step.round))?.0,
+                        false => numbers.get(&(local as u32, from, step.round))?.0,
                     };
                     heard += u32::from(out);
                     next.receive = Some(Received { outside: out, piece, combine, number, needs });
                 }
                 own.push(next);
             }
-            seats.push(own);
+            local_ranks.push(own);
         }
         let mut all = vec![(0, 0); pieces.len()];
         pieces.into_iter().for_each(|(piece, number)| all[number as usize] = piece);
-        let inside = |step: &&SeatMove| step.send.is_some_and(|send| send.to != OUTSIDE);
-        let sends = seats.iter().map(|moves: &Vec<SeatMove>| moves.iter().filter(inside).count()).collect();
-        let outside = |step: &SeatMove| step.receive.filter(|receive| receive.outside);
-        let gate = seats.iter().find(|moves| moves.iter().any(|step| outside(step).is_some()));
-        let gate: &[SeatMove] = gate.map_or(&[], |moves| moves);
-        let heard = gate.iter().filter_map(outside).map(|receive| receive.piece).collect();
+        let inside = |step: &&LocalMove| step.send.is_some_and(|send| send.to != OUTSIDE);
+        let sends =
+            local_ranks.iter().map(|moves: &Vec<LocalMove>| moves.iter().filter(inside).count()).collect();
+        let outside = |step: &LocalMove| step.receive.filter(|receive| receive.outside);
+        let leader = local_ranks.iter().find(|moves| moves.iter().any(|step| outside(step).is_some()));
+        let leader: &[LocalMove] = leader.map_or(&[], |moves| moves);
+        let heard = leader.iter().filter_map(outside).map(|receive| receive.piece).collect();
         let turns =
-            gate.iter().enumerate().map(|(at, step)| CircleTurn::new(step, gate.get(at + 1))).collect();
-        Some(Self { receives, sends, heard, turns, seats, pieces: all, chunks })
+            leader.iter().enumerate().map(|(at, step)| LeaderTurn::new(step, leader.get(at + 1))).collect();
+        Some(Self { receives, sends, heard, turns, local_ranks, pieces: all, chunks })
     }
 
     /// Elements of the pieces inside a host.
