@@ -55,7 +55,7 @@ pub struct Listening {
 /// Seconds that the other hosts of a study's run have to join it.
 const SOON: f64 = 60.0;
 /// Seconds that tasks have to come, of a job that has nothing for them to do.
-const DISMISSAL: f64 = 10.0;
+const DISMISSAL: f64 = 20.0;
 
 pub fn seconds(text: &str) -> Result<f64, String> {
     let value = text.parse::<f64>().ok().filter(|s| *s > 0.0 && *s <= 1e6);

@@ -136,6 +136,9 @@ goal = "maximize"
 every = 0
 "#;
 
+/// A warm-up, two repeats of four points, and two of one worker alone.
+const RUNS: usize = 11;
+
 /// A run of a store: the hash of its plan, of its parameters, and how many rows there are of what does not depend on
 /// time.
 type Fact = (String, String, Vec<usize>);
@@ -169,13 +172,11 @@ fn alone(study: &str) -> Vec<Fact> {
 fn a_study_over_three_nodes_has_the_points_parameters_and_records_of_one_node() {
     let alone = alone(TRAIN);
     let mut cluster = Cluster::start(TRAIN, 3, "explore STUDY --parallel 3 --json");
-    let leader = cluster.tasks[0].id();
     let said = cluster.ends(&[0, 0, 0]);
-    // A warm-up and two repeats of four points, two of them of one worker.
-    cluster.is_whole(9);
+    cluster.is_whole(RUNS);
     assert_eq!(facts(&cluster.place.path().join("store")), alone);
     assert!(said.contains("node 2 (") && said.contains("has come"), "{said}");
-    let ends = cluster.journal("end", 9);
+    let ends = cluster.journal("end", RUNS);
     for node in ["node 0 (", "node 1 (", "node 2 ("] {
         let made = ends.iter().filter(|end| end["node"].as_str().unwrap().starts_with(node)).count();
         assert!(made > 0, "{node}: {ends:#?}");
@@ -187,7 +188,6 @@ fn a_study_over_three_nodes_has_the_points_parameters_and_records_of_one_node() 
         let ranks = store.rows("ranks", &row).unwrap();
         let there = |name: &str| ranks.numbers(name).iter().flatten().filter(|value| **value > 0.0).count();
         assert_eq!((there("compute_s"), there("rss_peak_bytes")), (workers, workers), "{}", row.run);
-        assert_ne!(row.pid, leader);
     }
     let shown = cluster.place.run(&["show", "last"]);
     assert_eq!(shown.code, 0, "{}", shown.stderr);
@@ -247,6 +247,8 @@ fn a_lost_node_costs_nothing_but_time_and_may_come_back() {
     for words in ["is made again: node 1 (", "is made again: node 2 (", "node 1 ("] {
         assert!(joined(&said).contains(words), "{words}: {said}");
     }
+    let status = cluster.place.result(&["status", "s"]);
+    assert_eq!((&status["nodes_lost"], &status["failed"]), (&2.into(), &0.into()), "{status}");
     // No run sees the variables of the engine: a `paceline train` would wait for others.
     let seen = fs::read_to_string(folder.path().join("seen")).unwrap();
     assert!(seen.lines().count() >= 7 && seen.lines().all(|line| line.starts_with("rank none ")), "{seen}");
@@ -366,7 +368,7 @@ every = 0
         let rows = store.runs().unwrap();
         let run = rows.iter().find(|row| {
             let plan = row.plan.as_ref().unwrap();
-            plan.workers == 4 && (f64::from(plan.lr) - lr).abs() < 1e-6
+            plan.workers == 4 && (plan.lr - lr).abs() < 1e-6
         });
         let run = run.unwrap_or_else(|| panic!("no run of {lr}"));
         assert_eq!(alone["params_sha256"], run.result.as_ref().unwrap().params_sha256.as_str(), "{lr}");
@@ -429,7 +431,7 @@ fn processes_of_mpirun_and_hosts_of_a_file_are_nodes() {
     let temporary = cluster.temporary.path().to_str().unwrap();
     let (code, _, text) = Process::start(&[], &words, &[("PATH", &path), ("TMPDIR", temporary)]).end();
     assert_eq!(code, 0, "{text}");
-    cluster.is_whole(9);
+    cluster.is_whole(RUNS);
     assert_eq!(facts(&cluster.place.path().join("store")), alone);
     let told = fs::read_to_string(ssh.path().join("told")).unwrap();
     let long = told.split(|c: char| !c.is_ascii_hexdigit()).map(str::len).max().unwrap();
@@ -439,10 +441,9 @@ fn processes_of_mpirun_and_hosts_of_a_file_are_nodes() {
         return;
     }
     let cluster = Cluster::new(TRAIN, 3);
-    let (code, _, text) =
-        Process::start(MPIRUN, &cluster.words("explore STUDY --parallel 3"), &[("TMPDIR", temporary)]).end();
+    let (code, _, text) = Process::start(MPIRUN, &cluster.words("explore STUDY --parallel 3"), &[]).end();
     assert_eq!(code, 0, "{text}");
-    cluster.is_whole(9);
+    cluster.is_whole(RUNS);
     assert_eq!(facts(&cluster.place.path().join("store")), alone);
 }
 
