@@ -202,7 +202,10 @@ impl Agent<'_> {
         let (over, runs) = node.serve(folder, heard, tell)?;
         match over.failure {
             None => Ok(Joined::Study { node: self.host, runs }),
-            Some(_) => self.over(over),
+            Some(kind) => {
+                let (launcher, RunEnd { message, hint, .. }) = (self.launcher.clone(), over);
+                Err(LaunchError::Elsewhere { what: "study", launcher, message, hint, kind })
+            }
         }
     }
 
@@ -310,7 +313,7 @@ impl Agent<'_> {
             }
             _ => {
                 let (launcher, kind) = (self.launcher.clone(), failure.unwrap_or(FailureKind::Other));
-                Err(LaunchError::Elsewhere { launcher, message, hint, kind })
+                Err(LaunchError::Elsewhere { what: "run", launcher, message, hint, kind })
             }
         }
     }

@@ -90,9 +90,9 @@ pub enum LaunchError {
     /// The launcher is gone.
     #[error("the launcher {launcher} was lost by host {host}, {ranks}: {cause}")]
     LauncherLost { launcher: String, host: usize, ranks: String, cause: String },
-    /// The run that this machine took part in failed.
-    #[error("the run led by {launcher} failed: {message}")]
-    Elsewhere { launcher: String, message: String, hint: String, kind: FailureKind },
+    /// The run or study that this machine took part in failed.
+    #[error("the {what} led by {launcher} failed: {message}")]
+    Elsewhere { what: &'static str, launcher: String, message: String, hint: String, kind: FailureKind },
 }
 
 impl LaunchError {

@@ -120,7 +120,7 @@ impl Cluster {
 }
 
 /// Real runs of one and of two workers; the way is the same on one machine and on several.
-const TRAIN: &str = r#"
+pub(crate) const TRAIN: &str = r#"
 sampler = "grid"
 repeats = 2
 [workload]
@@ -137,7 +137,7 @@ every = 0
 "#;
 
 /// A warm-up, two repeats of four points, and two of one worker alone.
-const RUNS: usize = 11;
+pub(crate) const RUNS: usize = 11;
 
 /// A run of a store: the hash of its plan, of its parameters, and how many rows there are of what does not depend on
 /// time.
