@@ -118,7 +118,7 @@ fn make_runs(
     let minutes = study.minutes.map(|minutes| minutes + state.known.added_minutes);
     let (started, earlier_s) = (Instant::now(), state.known.wall_s / lanes.most() as f64);
     let mut active: Vec<Active> = Vec::new();
-    observer(progress(state, expected, lanes, 0))?;
+    observer(progress(state, expected, lanes))?;
     loop {
         if interrupt.requested() {
             // Dropping the runs ends them; they are begun again when the study is resumed.
@@ -127,6 +127,7 @@ fn make_runs(
         }
         for change in lanes.changes() {
             observer(StudyEvent::Note(&node_words(&change)))?;
+            observer(progress(state, expected, lanes))?;
         }
         let spent_s = earlier_s + started.elapsed().as_secs_f64();
         let over = minutes.is_some_and(|minutes| spent_s > 60.0 * minutes);
@@ -160,7 +161,7 @@ fn make_runs(
                     let ended = refused(&refusal);
                     let end = End::Refused { cause: ended.cause() };
                     settle(state, &job, (end, None), &ended, None, observer)?;
-                    observer(progress(state, expected, lanes, active.len()))?;
+                    observer(progress(state, expected, lanes))?;
                     continue;
                 }
             };
@@ -186,9 +187,6 @@ fn make_runs(
             let reader = FigureReader::new(&study, &state.known.registries.figures);
             let (others, stopped, trained, doubted) = (Vec::new(), None, None, None);
             active.push(Active { job, lanes: free, call, trial, others, reader, stopped, trained, doubted });
-            if lanes.size() > 1 {
-                observer(progress(state, expected, lanes, active.len()))?;
-            }
         }
         if finished {
             if over && schedule.next(&state.known.made) != Next::Finished {
@@ -259,7 +257,7 @@ fn make_runs(
             let Active { job, reader, stopped, lanes: own, .. } = active.swap_remove(i);
             let end = end(state.known.of(&job), &job, &reader, stopped, trained.as_ref(), &ended);
             settle(state, &job, (end, reader.run), &ended, lanes.node(own[0]), observer)?;
-            observer(progress(state, expected, lanes, active.len()))?;
+            observer(progress(state, expected, lanes))?;
         }
     }
 }
@@ -476,7 +474,7 @@ fn settle(
 }
 
 /// Done, left, best, how long the rest will take, and the nodes.
-fn progress(state: &StudyState, expected: u64, lanes: &Lanes, active: usize) -> StudyEvent<'static> {
+fn progress(state: &StudyState, expected: u64, lanes: &Lanes) -> StudyEvent<'static> {
     let made = &state.known.made;
     let done: Vec<&StudyRun> = made.iter().filter(|m| m.end.is_some()).collect();
     let walls: Vec<f64> = done.iter().filter_map(|m| m.metrics()?.get("wall_s").copied()).collect();
@@ -487,7 +485,7 @@ fn progress(state: &StudyState, expected: u64, lanes: &Lanes, active: usize) -> 
         .map(|best| format!("best {best}, "));
     let side_by_side = lanes.most().min(lanes.present()).max(1);
     let about = duration(each * left as f64 / side_by_side as f64);
-    let nodes = lanes.words(active).map(|words| format!(", {words}")).unwrap_or_default();
+    let nodes = lanes.words().map(|words| format!(", {words}")).unwrap_or_default();
     let message = format!("{left} left, {}about {about}{nodes}", best.unwrap_or_default());
     StudyEvent::Progress { done: done.len() as u64, expected, message }
 }

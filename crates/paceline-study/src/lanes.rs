@@ -134,9 +134,9 @@ impl Lanes {
     }
 
     /// Which nodes are there, in words; nothing where there are none.
-    pub fn words(&self, runs: usize) -> Option<String> {
+    pub fn words(&self) -> Option<String> {
         self.nodes.as_ref()?;
-        Some(format!("{runs} runs on {} of {} nodes", self.present(), self.size()))
+        Some(format!("{} of {} nodes", self.present(), self.size()))
     }
 
     /// Ends the nodes, with word of how the study ended.

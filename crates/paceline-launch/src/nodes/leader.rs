@@ -19,7 +19,7 @@ use crate::error::LaunchError;
 use crate::interrupt::Interrupt;
 use crate::joining::{self, DOCUMENT, Greeting, HostCommand, RunEnd, excerpt};
 use crate::ranks::left;
-use crate::rendezvous::{Listen, check_greeting, refuse};
+use crate::rendezvous::{Listen, TOLD, check_greeting, refuse};
 use crate::trial::{self, Ended, TrialEvent};
 
 /// How often a request to stop is looked for.
@@ -92,6 +92,8 @@ pub struct Nodes {
     /// The cores of each node, once all are here.
     shares: Vec<Vec<usize>>,
     serve: (PathBuf, bool),
+    /// How many were turned away.
+    refused: usize,
     heard: Receiver<Incoming>,
     sender: Sender<Incoming>,
     _door: JoinPort,
@@ -135,17 +137,17 @@ impl Nodes {
             labels,
             shares: Vec::new(),
             serve,
+            refused: 0,
             heard,
             sender,
             _door: door,
             _invitation: invitation,
         };
-        let mut refused = 0;
         while nodes.present() < size {
             let trouble = listen.trouble.as_mut().and_then(|trouble| trouble());
             let late = || {
                 let came = nodes.seats.iter().flatten().map(|member| member.label.clone()).collect();
-                let seconds = listen.timeout.as_secs_f64();
+                let (seconds, refused) = (listen.timeout.as_secs_f64(), nodes.refused);
                 LaunchError::Missing { hosts: size, came, address: address.clone(), seconds, refused }
             };
             let asked = || {
@@ -162,7 +164,6 @@ impl Nodes {
                 nodes.end(RunEnd::failed(&error));
                 return Err(error);
             }
-            refused += usize::from(matches!(change, NodeChange::Refused { .. }));
             tell(change);
         }
         let own = (boot_id(), trial::cores());
@@ -251,9 +252,14 @@ impl Nodes {
             };
             let label = |seat: usize| self.seats[seat].as_ref().map(|member| member.label.clone());
             match news {
-                Incoming::Door(Visit::Refused { cause }) => return Some(NodeChange::Refused { cause }),
-                Incoming::Door(Visit::Arrived { link, greeting }) => {
-                    if let Err(cause) = self.admit(*link, &greeting) {
+                Incoming::Door(visit) => {
+                    let refused = match visit {
+                        Visit::Refused { cause } => Some(cause),
+                        Visit::Arrived { link, greeting } => self.admit(*link, &greeting).err(),
+                    };
+                    let Some(cause) = refused else { continue };
+                    self.refused += 1;
+                    if self.refused <= TOLD {
                         return Some(NodeChange::Refused { cause });
                     }
                 }
