@@ -39,14 +39,14 @@ pub fn measure(setup: &Setup) -> Outcome<Report> {
     Ok(report)
 }
 
-/// A warm-up, a baseline and 58 points, each a run of some tenths of a second.
+/// A warm-up, a baseline and 58 points, each a run of about half a second.
 const STUDY: &str = r#"
 name = "nodes"
 sampler = "random"
 [budget]
 runs = 58
 [workload]
-steps = 150
+steps = 1500
 batch = 32
 [axes]
 lr = { from = 0.01, to = 0.2, count = 40, scale = "log" }

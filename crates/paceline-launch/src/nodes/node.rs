@@ -216,13 +216,15 @@ impl Node<'_> {
 
     fn ship_file(&self, work: u64, path: &Path, name: &str) -> io::Result<()> {
         let mut file = File::open(path)?;
-        loop {
-            let mut part = Vec::new();
-            file.by_ref().take(PART as u64).read_to_end(&mut part)?;
-            if part.is_empty() {
-                return Ok(());
+        // An empty file is one part.
+        for part in 0.. {
+            let mut bytes = Vec::new();
+            file.by_ref().take(PART as u64).read_to_end(&mut bytes)?;
+            if bytes.is_empty() && part > 0 {
+                break;
             }
-            self.say(&NodeEvent::File { work, name: name.to_owned(), bytes: part.len() }, &part);
+            self.say(&NodeEvent::File { work, name: name.to_owned(), bytes: bytes.len() }, &bytes);
         }
+        Ok(())
     }
 }

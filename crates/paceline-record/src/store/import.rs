@@ -96,7 +96,7 @@ mod tests {
         // The numbers of runs differ between stores.
         begun(here.path(), "r0").fail("", 1).unwrap();
         let mut store = Store::open(here.path()).unwrap();
-        assert_eq!(store.import(there.path()).unwrap(), [run.run.clone()]);
+        assert_eq!(store.import(there.path()).unwrap(), [run.run.as_str()]);
         let taken = store.find(&run.run).unwrap();
         assert_ne!(taken.id, run.id);
         assert_eq!((&taken.state, &taken.labels), (&run.state, &run.labels));
