@@ -119,6 +119,11 @@ impl Lanes {
             let document = call.document.as_ref().map(serde_json::to_value).transpose()?.unwrap_or_default();
             let words = if call.document.is_some() { Vec::new() } else { call.words.clone() };
             let work = NodeWork { words, document, tree: tree.is_some() };
+            // A node that was lost may have sent a part of what its run has left.
+            match fs::remove_dir_all(&into) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
             return Ok(nodes.start(lane, work, into).map(LaneTrial::There));
         }
         let shared = self.nodes.as_ref().map(|nodes| nodes.cores(0));

@@ -199,7 +199,10 @@ impl Nodes {
 
     /// The cores that a run on a node may use; none named: all that it has.
     pub fn cores(&self, node: usize) -> &[usize] {
-        self.shares.get(node).map_or(&[], Vec::as_slice)
+        let share = self.shares.get(node).map_or(&[][..], Vec::as_slice);
+        // One that has come back may be on another machine.
+        let has = |member: &Member| share.iter().all(|core| member.machine.1.contains(core));
+        if self.member(node).is_none_or(has) { share } else { &[] }
     }
 
     /// How many cores a run on a node may use.
