@@ -329,6 +329,9 @@ fn what_cannot_be_is_refused_by_every_process_at_once() {
         assert_eq!(ran.code, 2, "{words}: {}", ran.stderr);
         assert!(joined(&ran.stderr).contains("give --engine or --hosts-file too"), "{}", ran.stderr);
     }
+    let ran = cluster.place.run(&["explore", "--table", "t.csv", "--hosts-file", "hosts"]);
+    assert_eq!(ran.code, 3, "{}", ran.stderr);
+    assert!(ran.stderr.contains("a table has no runs that other machines could make"), "{}", ran.stderr);
     // Whoever does not come is waited for as long as was said.
     let cluster = Cluster::new(TRAIN, 2);
     let (code, _, said) = cluster.task(0, "explore STUDY --join-timeout 0.5").end();

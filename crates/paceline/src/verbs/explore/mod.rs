@@ -152,7 +152,10 @@ pub fn tell(state: &StudyState, show: Show) -> Result<(), Failure> {
 pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     match (&args.study, &args.table) {
         (Some(path), _) => explore(path, args, show),
-        (None, Some(table)) => table::explore(table, &args.sampler, &args.asked, show),
+        (None, Some(table)) => {
+            args.listening.refuse("a table has no runs that other machines could make")?;
+            table::explore(table, &args.sampler, &args.asked, show)
+        }
         (None, None) => Err(Failure::usage("a study file or --table FILE is needed")),
     }
 }
