@@ -3,7 +3,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
@@ -19,6 +19,7 @@ use crate::engine::EngineTask;
 use crate::error::LaunchError;
 use crate::interrupt::Interrupt;
 use crate::joining::{self, Greeting, HostCommand, HostEvent, RunEnd, Version, excerpt};
+use crate::nodes::node::Node;
 use crate::processes::{ProcessEvent, RankProcesses};
 use crate::rank::role;
 use crate::ranks::{left, orders};
@@ -62,18 +63,15 @@ impl Join {
 
 /// What came of it.
 #[derive(Debug)]
-pub struct Joined {
-    /// The run's id.
-    pub run: String,
-    /// Which host this was.
-    pub host: usize,
-    /// The ranks that it had, in words.
-    pub ranks: String,
-    /// The run's result.
-    pub result: serde_json::Value,
+#[allow(missing_docs, reason = "the names say what the fields are")]
+pub enum Joined {
+    /// A run has ended well; the ranks that this host had are told in words.
+    Run { run: String, host: usize, ranks: String, result: serde_json::Value },
+    /// A study is over, of which this was a node that made so many runs.
+    Study { node: usize, runs: u64 },
 }
 
-enum AgentInput {
+pub(crate) enum AgentInput {
     Launcher(LineEvent),
     Rank(ProcessEvent),
 }
@@ -157,7 +155,7 @@ struct Agent<'a> {
 impl Agent<'_> {
     fn take_part(
         &mut self,
-        heard: &Receiver<AgentInput>,
+        heard_of: &Receiver<AgentInput>,
         tell: &mut dyn FnMut(&str),
     ) -> Result<Joined, LaunchError> {
         let mut passed_on = false;
@@ -166,7 +164,7 @@ impl Agent<'_> {
             if self.join.interrupt.requested() && !std::mem::replace(&mut passed_on, true) {
                 self.interrupted();
             }
-            let heard = match heard.recv_timeout(LOOK) {
+            let heard = match heard_of.recv_timeout(LOOK) {
                 Ok(heard) => heard,
                 Err(RecvTimeoutError::Timeout) => continue,
                 Err(RecvTimeoutError::Disconnected) => {
@@ -176,6 +174,9 @@ impl Agent<'_> {
             match heard {
                 AgentInput::Launcher(LineEvent::Document(document)) => {
                     let (said, numbers) = joining::decode(&document).map_err(|cause| self.lost(cause))?;
+                    if let HostCommand::Serve { folder, needed } = said {
+                        return self.serve((&folder, needed), heard_of, tell);
+                    }
                     if let Some(over) = self.obey(said, &numbers, tell)? {
                         return self.over(over);
                     }
@@ -186,6 +187,24 @@ impl Agent<'_> {
                 AgentInput::Launcher(LineEvent::Back) => tell("the launcher is there again"),
                 AgentInput::Launcher(LineEvent::Lost { cause }) => return Err(self.lost(cause)),
                 AgentInput::Rank(news) => self.pass_on(news),
+            }
+        }
+    }
+
+    /// Makes runs of a study until that is over.
+    fn serve(
+        &self,
+        folder: (&Path, bool),
+        heard: &Receiver<AgentInput>,
+        tell: &mut dyn FnMut(&str),
+    ) -> Result<Joined, LaunchError> {
+        let node = Node { line: &self.line, join: self.join, number: self.host, leader: &self.launcher };
+        let (over, runs) = node.serve(folder, heard, tell)?;
+        match over.failure {
+            None => Ok(Joined::Study { node: self.host, runs }),
+            Some(kind) => {
+                let (launcher, RunEnd { message, hint, .. }) = (self.launcher.clone(), over);
+                Err(LaunchError::Elsewhere { what: "study", launcher, message, hint, kind })
             }
         }
     }
@@ -233,6 +252,7 @@ impl Agent<'_> {
                 }
             }
             HostCommand::RunEnd(over) => return Ok(Some(over)),
+            HostCommand::Serve { .. } => unreachable!("the caller has looked at it"),
         }
         Ok(None)
     }
@@ -289,11 +309,11 @@ impl Agent<'_> {
         let ranks = self.processes.as_ref().map_or_else(String::new, |(_, ranks)| ranks.clone());
         match result {
             Some(result) if failure.is_none() => {
-                Ok(Joined { run: self.run.clone(), host: self.host, ranks, result })
+                Ok(Joined::Run { run: self.run.clone(), host: self.host, ranks, result })
             }
             _ => {
                 let (launcher, kind) = (self.launcher.clone(), failure.unwrap_or(FailureKind::Other));
-                Err(LaunchError::Elsewhere { launcher, message, hint, kind })
+                Err(LaunchError::Elsewhere { what: "run", launcher, message, hint, kind })
             }
         }
     }

@@ -69,6 +69,12 @@ pub enum LaunchError {
     /// A host that was started over ssh ended before it had joined.
     #[error("host {host} could not be started over ssh: {how}")]
     HostNotStarted { host: String, how: String },
+    /// A node of a study is gone before the study has begun.
+    #[error("{node} was lost before the study began: {cause}")]
+    NodeLost { node: String, cause: String },
+    /// This node of a study was asked to end.
+    #[error("node {node} ends before its study does: {cause}")]
+    NodeEnded { node: usize, cause: String },
     /// A machine is gone.
     #[error("host {host} with {ranks} was lost {when}: {cause}")]
     HostLost { host: String, ranks: String, when: String, cause: String },
@@ -84,9 +90,9 @@ pub enum LaunchError {
     /// The launcher is gone.
     #[error("the launcher {launcher} was lost by host {host}, {ranks}: {cause}")]
     LauncherLost { launcher: String, host: usize, ranks: String, cause: String },
-    /// The run that this machine took part in failed.
-    #[error("the run led by {launcher} failed: {message}")]
-    Elsewhere { launcher: String, message: String, hint: String, kind: FailureKind },
+    /// The run or study that this machine took part in failed.
+    #[error("the {what} led by {launcher} failed: {message}")]
+    Elsewhere { what: &'static str, launcher: String, message: String, hint: String, kind: FailureKind },
 }
 
 impl LaunchError {
@@ -98,7 +104,8 @@ impl LaunchError {
             }
             Self::Plan(_) | Self::TooMany { .. } => FailureKind::Plan,
             Self::Engine(_) => FailureKind::Usage,
-            Self::NoLeader { .. } | Self::HostNotStarted { .. } => FailureKind::Lost,
+            Self::NoLeader { .. } | Self::HostNotStarted { .. } | Self::NodeLost { .. } => FailureKind::Lost,
+            Self::NodeEnded { .. } => FailureKind::Interrupted,
             Self::Train(error) => error.kind(),
             Self::Interrupted { .. } | Self::Abandoned { .. } => FailureKind::Interrupted,
             Self::Record(_) => FailureKind::Storage,
@@ -163,6 +170,11 @@ impl LaunchError {
                 "this machine's processes were ended; are the launcher and the network to it up?".into()
             }
             Self::Interrupted { run, .. } => format!("`paceline resume {run}` goes on from there"),
+            Self::NodeLost { .. } => "nothing was started; start all nodes again once that is mended".into(),
+            Self::NodeEnded { .. } => {
+                "the study goes on; the run that was under way here is made elsewhere".into()
+            }
+            Self::Abandoned { run, .. } if run.is_empty() => "nothing was started".into(),
             Self::Abandoned { run, .. } => {
                 format!("`paceline resume {run}` goes on from its last checkpoint, or begins again")
             }

@@ -1,6 +1,7 @@
 //! What the launcher and the machines that join it say to each other, over an encrypted line.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use paceline_plan::{Plan, printable};
 use paceline_record::{FailureKind, Recording};
@@ -9,6 +10,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::control::{self, RankCommand, RankEvent};
+use crate::error::LaunchError;
 
 /// What a machine says first. Every version must be able to read it, so that both can be named.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -56,21 +58,33 @@ pub enum HostCommand {
     Welcome { name: String, run: String, host: usize, hosts: usize },
     /// What to do, once everybody is here; the key is the run's own.
     Start { plan: Box<Plan>, ranks: Vec<usize>, key: [u8; 32], recording: Option<Recording> },
+    /// It is a node of a study: from now on it is told in words of `nodes`. Where the study is led from, and whether that
+    /// folder must be here, too.
+    Serve { folder: PathBuf, needed: bool },
     /// A command for one of its ranks.
     Tell { rank: usize, order: Box<RankCommand> },
     /// The run is over.
     RunEnd(RunEnd),
 }
 
+/// How a run or a study ended, as the other machines are told it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct RunEnd {
     /// Which kind of failure it was, if it did not end well.
     pub failure: Option<FailureKind>,
     /// What happened, if it did not end well.
     pub message: String,
+    /// What to do about it.
     pub hint: String,
     /// The result, if it ended well.
     pub result: Option<serde_json::Value>,
+}
+
+impl RunEnd {
+    /// The end of a run that failed.
+    pub fn failed(error: &LaunchError) -> Self {
+        Self { failure: Some(error.kind()), message: error.to_string(), hint: error.hint(), result: None }
+    }
 }
 
 /// An event that a machine reports to the launcher.

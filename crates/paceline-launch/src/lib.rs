@@ -12,6 +12,7 @@
 //! - `address`: where a machine can be reached
 //! - [`capacity`]: whether the ranks fit on this machine
 //! - [`engine`]: processes that a scheduler or launcher has started as one job; hosts over ssh
+//! - [`nodes`]: machines that make whole runs of a study
 //! - `emulated`: emulated hosts and the links between them
 //! - `liveness`: signs of life of the ranks
 //! - `interrupt`: requests to stop, by signals
@@ -39,6 +40,7 @@ mod interrupt;
 mod joining;
 pub mod key_file;
 mod liveness;
+pub mod nodes;
 mod pauses;
 mod processes;
 pub mod rank;
@@ -57,6 +59,7 @@ pub use emulated::EmulatedNetwork;
 pub use error::{LaunchError, start_hint};
 pub use exit::Exit;
 pub use interrupt::Interrupt;
+pub use joining::RunEnd;
 pub use pauses::CheckpointContext;
 pub use processes::{ProcessEvent, RankProcesses};
 pub use rendezvous::{Listen, how_to_join};

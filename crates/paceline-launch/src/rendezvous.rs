@@ -136,16 +136,9 @@ impl Rendezvous<'_> {
             Ok((greeting, _)) => greeting,
             Err(cause) => return refuse(link, &format!("the greeting: {cause}"), ""),
         };
-        let (ours, theirs) = (Version::own(), &greeting.version);
-        if *theirs != ours {
-            let message = format!("versions differ: the launcher has {ours}; the joiner has {theirs}");
-            return refuse(link, &message, "install the same version on both machines");
-        }
         let hosts = self.members.len() + 1;
-        if let Some(expected) = greeting.hosts.filter(|&expected| expected != hosts) {
-            let message =
-                format!("the number of hosts differs: the launcher has {hosts}; the joiner has {expected}");
-            return refuse(link, &message, "--hosts (or WORLD_SIZE) must be the same on both sides");
+        if let Err((message, hint)) = check_greeting(&greeting, hosts) {
+            return refuse(link, &message, &hint);
         }
         if let Some(here) = self.here.filter(|here| here.ip() != local.ip()) {
             let message = format!("it came to {local}, but others reach this machine at {here}");
@@ -202,6 +195,23 @@ impl Rendezvous<'_> {
         for host in self.members.into_iter().flatten() {
             host.line.say(document.clone());
             host.line.close();
+        }
+    }
+}
+
+/// Whether a machine fits a job of so many hosts; why not, and what to do, otherwise.
+pub(crate) fn check_greeting(greeting: &Greeting, hosts: usize) -> Result<(), (String, String)> {
+    let (ours, theirs) = (Version::own(), &greeting.version);
+    if *theirs != ours {
+        let message = format!("versions differ: the launcher has {ours}; the joiner has {theirs}");
+        return Err((message, "install the same version on both machines".into()));
+    }
+    match greeting.hosts.filter(|&expected| expected != hosts) {
+        None => Ok(()),
+        Some(expected) => {
+            let message =
+                format!("the number of hosts differs: the launcher has {hosts}; the joiner has {expected}");
+            Err((message, "--hosts (or WORLD_SIZE) must be the same on both sides".into()))
         }
     }
 }

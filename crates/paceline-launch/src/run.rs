@@ -260,7 +260,7 @@ fn supervise<'scope>(
     let done = lead(launch, &mut watch, &mut ranks, report).and_then(|()| watch.finish(report));
     ranks.dismiss(match &done {
         Ok(result) => RunEnd { result: serde_json::to_value(result).ok(), ..RunEnd::default() },
-        Err(e) => RunEnd { failure: Some(e.kind()), message: e.to_string(), hint: e.hint(), result: None },
+        Err(e) => RunEnd::failed(e),
     });
     done
 }

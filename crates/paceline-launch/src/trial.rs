@@ -9,14 +9,16 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use paceline_record::process::children_cpu_seconds;
-use paceline_record::{ProcessTree, TreeSummary};
+use paceline_record::{FailureKind, ProcessTree, TreeSummary};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 
@@ -31,8 +33,21 @@ pub enum TrialEvent {
     Ended(Ended),
 }
 
+/// Where a run's program is started.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TrialPlace<'a> {
+    /// The cores that it may use; all that this process may use if none is named.
+    pub cores: &'a [usize],
+    /// What its process tree takes is sampled into this file.
+    pub tree: Option<&'a Path>,
+    /// A folder of its own, which is removed when this process is gone, however it went.
+    pub scratch: Option<&'a Path>,
+    /// Whether it must not see the variables with which an engine numbers its processes: it is none of them.
+    pub unnumbered: bool,
+}
+
 /// How a run's program ended.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Ended {
     /// How its process ended.
     pub exit: Exit,
@@ -56,6 +71,14 @@ impl Ended {
         match self.last_words() {
             Some(words) => format!("{words} ({})", self.exit),
             None => format!("{}, with nothing on standard error", self.exit),
+        }
+    }
+
+    /// Its record could not be kept: that is how it ended, if it ended well.
+    pub(crate) fn not_recorded(&mut self, error: &io::Error) {
+        if self.exit.code == Some(0) {
+            self.exit.code = Some(FailureKind::Storage.code().into());
+            self.stderr = format!("error: the run ended well, but its record could not be kept: {error}");
         }
     }
 
@@ -106,21 +129,26 @@ enum StreamInput {
 }
 
 impl Trial {
-    /// Starts `command` under `program WORD`, on these cores if any are named. Its standard input is `document`. What
-    /// its process tree takes is sampled into `record`, if there is one.
+    /// Starts `command` under `program WORD`. Its standard input is `document`.
     pub fn start(
         program: &Path,
         word: &str,
-        cores: &[usize],
-        record: Option<&Path>,
+        place: TrialPlace<'_>,
         command: &[String],
         document: &str,
     ) -> io::Result<Self> {
         let mark = format!("{:x}-{:p}", std::process::id(), &command);
         let mut keeper = Command::new(program);
         keeper.arg(word).arg(&mark);
-        keeper.arg(cores.iter().map(ToString::to_string).collect::<Vec<_>>().join(","));
-        keeper.arg(record.unwrap_or(Path::new(""))).arg(document.len().to_string());
+        keeper.arg(place.cores.iter().map(ToString::to_string).collect::<Vec<_>>().join(","));
+        keeper.args([place.tree, place.scratch].map(|path| path.unwrap_or(Path::new(""))));
+        keeper.arg(document.len().to_string());
+        if place.unnumbered {
+            let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+            names.filter(|name| paceline_attach::of_engines(name)).for_each(|name| {
+                keeper.env_remove(name);
+            });
+        }
         keeper.args(command).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut keeper = keeper.process_group(0).spawn()?;
         let group = Pid::from_child(&keeper);
@@ -262,12 +290,13 @@ pub fn cores() -> Vec<usize> {
 /// Time between two samples of a process tree.
 const SAMPLE: Duration = Duration::from_millis(200);
 
-/// Inside the keeper: `MARK CORES RECORD LENGTH PROGRAM ARGS…`, and the document on standard input. Returns the exit
-/// code.
+/// Inside the keeper: `MARK CORES TREE SCRATCH LENGTH PROGRAM ARGS…`, and the document on standard input. Returns the
+/// exit code.
 pub fn keep(words: &[String]) -> io::Result<u8> {
-    let needed =
-        || io::Error::new(io::ErrorKind::InvalidInput, "MARK CORES RECORD LENGTH PROGRAM ARGS… are needed");
-    let [mark, cores, record, length, program, arguments @ ..] = words else { return Err(needed()) };
+    let needed = || {
+        io::Error::new(io::ErrorKind::InvalidInput, "MARK CORES TREE SCRATCH LENGTH PROGRAM ARGS… are needed")
+    };
+    let [mark, cores, record, scratch, length, program, arguments @ ..] = words else { return Err(needed()) };
     let mut document = vec![0; length.parse().map_err(|_| needed())?];
     io::stdin().read_exact(&mut document)?;
     let mut set = CpuSet::new();
@@ -275,17 +304,26 @@ pub fn keep(words: &[String]) -> io::Result<u8> {
     if set.count() > 0 {
         sched_setaffinity(None, &set)?;
     }
-    thread::spawn(|| {
-        let mut nothing = [0; 64];
-        while let Ok(1..) = io::stdin().read(&mut nothing) {}
-        let _ = kill_process_group(rustix::process::getpgrp(), Signal::KILL);
-    });
     // Whoever loses its parent stays below this process, and is sampled and ended with the others.
     let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
     let kills = out_of_memory_kills();
     let input = if document.is_empty() { Stdio::null() } else { Stdio::piped() };
     let child = Command::new(program).args(arguments).stdin(input).spawn();
     let mut child = child.map_err(|error| io::Error::new(error.kind(), format!("{program}: {error}")))?;
+    let (deserted, program, scratch) =
+        (Arc::new(AtomicBool::new(false)), Pid::from_child(&child), scratch.clone());
+    let ending = Arc::clone(&deserted);
+    thread::spawn(move || {
+        let mut nothing = [0; 64];
+        while let Ok(1..) = io::stdin().read(&mut nothing) {}
+        ending.store(true, Ordering::SeqCst);
+        if !scratch.is_empty() {
+            // Who writes there goes first.
+            let _ = kill_process(program, Signal::KILL);
+            remove(Path::new(&scratch));
+        }
+        let _ = kill_process_group(rustix::process::getpgrp(), Signal::KILL);
+    });
     if let Some(mut input) = child.stdin.take() {
         // A program that does not read it ends, and says why.
         let _ = input.write_all(&document);
@@ -308,6 +346,10 @@ pub fn keep(words: &[String]) -> io::Result<u8> {
         drop(over);
         (status, watch.join().unwrap_or_default())
     };
+    while deserted.load(Ordering::SeqCst) {
+        // The other thread removes what is left, and ends this process.
+        thread::park();
+    }
     let out_of_memory = kills.zip(out_of_memory_kills()).is_some_and(|(before, after)| after > before);
     let exit = Exit { out_of_memory, ..status.into() };
     let kept = KeeperReport { paceline_keeper: mark.clone(), exit, cpu_s: children_cpu_seconds(), tree };
@@ -315,4 +357,14 @@ pub fn keep(words: &[String]) -> io::Result<u8> {
     let text = format!("\n{}\n", serde_json::to_string(&kept).expect("plain data"));
     io::stdout().write_all(text.as_bytes())?;
     Ok(status.code().map_or(1, |code| code as u8))
+}
+
+/// Removes a folder that somebody who is about to end may still write to.
+fn remove(folder: &Path) {
+    for _ in 0..100 {
+        if std::fs::remove_dir_all(folder).is_ok() || !folder.exists() {
+            return;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
 }

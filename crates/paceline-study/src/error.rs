@@ -37,6 +37,10 @@ pub enum StudyFailure {
     Interrupted { name: String },
     #[error("--parallel {parallel}: there are {cores} cores, and each run needs one")]
     Parallel { parallel: usize, cores: usize },
+    #[error("--parallel {parallel}: there are {nodes} nodes, and each run needs one of its own")]
+    ParallelNodes { parallel: usize, nodes: usize },
+    #[error("run {id} needs {needed} nodes, and {present} of {size} are left: the others were lost")]
+    NodesLost { name: String, id: u64, needed: usize, present: usize, size: usize },
     /// A run has a setting that it cannot have.
     #[error(transparent)]
     Setting(#[from] SettingError),
@@ -70,7 +74,8 @@ impl StudyFailure {
             Self::File { .. } | Self::Damaged { .. } | Self::Unrecorded { .. } => FailureKind::Storage,
             Self::Journal(_) | Self::Record(_) => FailureKind::Storage,
             Self::Exists { .. } | Self::Setting(_) | Self::Plan(_) | Self::Study(_) => FailureKind::Plan,
-            Self::Missing { .. } | Self::Parallel { .. } => FailureKind::Usage,
+            Self::Missing { .. } | Self::Parallel { .. } | Self::ParallelNodes { .. } => FailureKind::Usage,
+            Self::NodesLost { .. } => FailureKind::Lost,
             Self::Interrupted { .. } => FailureKind::Interrupted,
             Self::FirstRun { .. } | Self::NotStarted { .. } | Self::NotMeasured { .. } => FailureKind::Other,
             Self::Virtual(_) | Self::Io(_) => FailureKind::Other,
@@ -102,6 +107,16 @@ impl StudyFailure {
                 format!("everything so far is recorded; `paceline resume {name}` goes on")
             }
             Self::Parallel { .. } => "--help lists every flag".into(),
+            Self::ParallelNodes { nodes, .. } => {
+                format!(
+                    "--parallel {nodes} takes all of them; start more processes, or add hosts to the file, for more"
+                )
+            }
+            Self::NodesLost { name, .. } => {
+                format!(
+                    "everything so far is recorded; `paceline resume {name}` goes on, on as many nodes as it gets"
+                )
+            }
             _ => String::new(),
         }
     }

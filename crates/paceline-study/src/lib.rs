@@ -5,7 +5,7 @@
 //! - `acting`: where axes can act
 //! - `workload`: what one run is: how it is started, its checks; `document`: what it is told; `reader`: its figures
 //! - `state`: the study in the store
-//! - `drive`: making the runs
+//! - `drive`: making the runs; `lanes`: where
 //! - `outline`: what would be run
 //! - `report`: what came of them; `table`: the same as the input of an analysis, `traits`: what its workloads are;
 //!   `group`: as the live page shows it
@@ -30,6 +30,7 @@ mod drive;
 mod error;
 mod export;
 mod group;
+mod lanes;
 mod members;
 mod method;
 mod outline;
@@ -49,11 +50,12 @@ mod traits;
 mod workload;
 
 pub use calibrate::{CalibrationRequest, CalibrationSummary, complete_calibration};
-pub use document::{TrialDocument, TrialTask};
-pub use drive::{StudyEvent, StudyObserver, drive};
+pub use document::{TrialDocument, TrialMeeting, TrialTask};
+pub use drive::{StudyEvent, StudyObserver, drive, node_words};
 pub use error::StudyFailure;
 pub use export::{StudySheet, ranks, run_folders, runs};
 pub use group::StudyStore;
+pub use lanes::Places;
 pub use members::name_studies;
 pub use method::{described, method};
 pub use outline::{StudyOutline, probe};
@@ -69,7 +71,7 @@ pub use report::Findings;
 pub use script_file::{ScriptStudy, script_study};
 pub use state::{StudyHistory, StudyState, journal, names};
 pub use table::table;
-pub use workload::{check, notes};
+pub use workload::{check, needs_folder, notes};
 
 use std::collections::HashSet;
 use std::path::Path;

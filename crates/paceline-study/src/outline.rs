@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use paceline_explore::schedule::{End, Next, PlannedRun, Role, StudyRun};
-use paceline_launch::trial::{self, Trial, TrialEvent};
+use paceline_launch::trial::{self, Trial, TrialEvent, TrialPlace};
 use paceline_plan::Study;
 use serde_json::{Value as Json, json};
 
@@ -100,7 +100,7 @@ fn probe_one(study: &Study, registries: &AllRegistries, store: &Path) -> Result<
     let job = PlannedRun::control(0);
     let call = workload::call(study, registries, &job, store, trial::cores().len())?;
     let program = std::env::current_exe()?;
-    let mut trial = Trial::start(&program, "keeper", &[], None, &call.words, &call.document)?;
+    let mut trial = Trial::start(&program, "keeper", TrialPlace::default(), &call.words, &call.text()?)?;
     let mut reader = FigureReader::new(study, &registries.figures);
     loop {
         match trial.hear(Duration::from_secs(1)) {

@@ -130,7 +130,7 @@ impl OverheadRequest {
             settings.set(name, &paceline_plan::Value::Text(value.into()))?;
         }
         let recording = record.then(|| settings.recording()).transpose()?;
-        let task = TrialTask::Train { store: store.to_owned(), recording };
+        let task = TrialTask::Train { store: store.to_owned(), recording, meeting: None };
         let document = TrialDocument::new(task, resolve(&settings)?, &settings);
         Ok(TrialDocument { json: false, ..document }.text()?)
     }

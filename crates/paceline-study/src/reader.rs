@@ -1,6 +1,7 @@
 //! The figures of a run, from what it prints.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 use paceline_plan::study::MetricsFile;
 use paceline_plan::{Study, Workload};
@@ -25,6 +26,8 @@ pub(crate) struct FigureReader {
     pub failure: Option<FailureKind>,
     /// Whether it is the network's answers that are listened to.
     pub answers: bool,
+    /// Where its other hosts join it, once it waits for them.
+    pub address: Option<SocketAddr>,
     train: bool,
 }
 
@@ -68,6 +71,7 @@ impl FigureReader {
         }
         self.train_s = event["train_s"].as_f64().unwrap_or(self.train_s);
         match event["type"].as_str() {
+            Some("waiting") => self.address = event["address"].as_str().and_then(|text| text.parse().ok()),
             Some("start") => self.run = event["run"].as_str().map(str::to_owned),
             Some("evaluation") => {
                 for (from, to) in [("accuracy", "final_accuracy"), ("loss", "final_loss")] {

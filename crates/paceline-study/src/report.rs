@@ -211,6 +211,7 @@ impl<'a> Findings<'a> {
             "refused": self.count(|e| matches!(e, End::Refused { .. })),
             "diverged": self.count(|e| matches!(e, End::Diverged { .. })),
             "beaten": self.count(|e| matches!(e, End::Beaten { .. })),
+            "nodes_lost": self.known.nodes_lost,
             "points": self.points(),
             "failures": self.failures().map(|(made, state, cause)| json!({
                 "number": made.job.id, "levels": self.known.levels(&made.job), "state": state, "cause": cause,
@@ -255,6 +256,7 @@ impl<'a> Findings<'a> {
             ("refused", self.count(|e| matches!(e, End::Refused { .. }))),
             ("diverged", self.count(|e| matches!(e, End::Diverged { .. }))),
             ("ended early because they could no longer win", self.count(|e| matches!(e, End::Beaten { .. }))),
+            ("begun again because their nodes were lost", self.known.nodes_lost as usize),
         ] {
             if count > 0 {
                 text += &format!(", {count} {what}");

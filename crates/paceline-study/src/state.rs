@@ -42,6 +42,16 @@ enum Entry {
         /// Older journals do not have it.
         #[serde(default)]
         exit: Option<Exit>,
+        /// The node that made it, of a study over several.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        node: Option<String>,
+        at_ms: u64,
+    },
+    /// The node that was making a run is gone: the run is no worse for it, and begins again.
+    NodeLost {
+        id: u64,
+        node: String,
+        cause: String,
         at_ms: u64,
     },
     Budget {
@@ -97,6 +107,8 @@ pub struct StudyHistory {
     pub finished: bool,
     /// Whether its minutes were over before its runs were.
     pub time_over: bool,
+    /// How often a node was lost with a run under way, which then began again.
+    pub nodes_lost: u64,
 }
 
 impl StudyHistory {
@@ -116,6 +128,7 @@ impl StudyHistory {
             period_s: None,
             finished: false,
             time_over: false,
+            nodes_lost: 0,
         }
     }
 
@@ -165,6 +178,10 @@ impl StudyHistory {
                     self.wall_s += wall_s;
                 }
                 _ => return Err("a run ends that is not under way"),
+            },
+            Entry::NodeLost { id, .. } => match self.made.get(id as usize) {
+                Some(made) if made.end.is_none() => self.nodes_lost += 1,
+                _ => return Err("a node is lost with a run that is not under way"),
             },
             Entry::Budget { runs, minutes } => {
                 self.added += runs;
@@ -336,6 +353,11 @@ impl StudyState {
         self.folder.join("trees").join(format!("{id}.ndjson"))
     }
 
+    /// Where nodes' runs leave what they have recorded, until it is in the store.
+    pub(crate) fn incoming(&self) -> PathBuf {
+        self.folder.join("incoming")
+    }
+
     /// Its folder.
     pub fn folder(&self) -> &Path {
         &self.folder
@@ -352,9 +374,21 @@ impl StudyState {
     }
 
     /// A run has ended.
-    pub fn end(&mut self, id: u64, end: End, ended: &Ended, run: Option<String>) -> Result<(), StudyFailure> {
+    pub fn end(
+        &mut self,
+        id: u64,
+        end: End,
+        ended: &Ended,
+        run: Option<String>,
+        node: Option<String>,
+    ) -> Result<(), StudyFailure> {
         let (wall_s, exit) = (ended.wall_s, Some(ended.exit));
-        self.write(Entry::End { id, end, wall_s, run, exit, at_ms: now_ms() })
+        self.write(Entry::End { id, end, wall_s, run, exit, node, at_ms: now_ms() })
+    }
+
+    /// The node of a run is gone.
+    pub fn node_lost(&mut self, id: u64, node: String, cause: String) -> Result<(), StudyFailure> {
+        self.write(Entry::NodeLost { id, node, cause, at_ms: now_ms() })
     }
 
     /// Adds runs and minutes to the budget.

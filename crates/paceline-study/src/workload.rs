@@ -1,12 +1,14 @@
 //! What one run of a study is: how it is started, whether it can be run, and the figures it gives.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::Path;
 
 use paceline_data::Dataset;
 use paceline_explore::schedule::{End, PlannedRun, Role};
 use paceline_plan::study::MetricsFile;
 use paceline_plan::{Plan, Point, Study, StudyError, Value, Workload, nearest};
+use paceline_protocol::SINGLE;
 use paceline_record::RunLabels;
 use paceline_record::figures::{COST, Figures, INFER, REPORTED};
 use paceline_resolve::{
@@ -42,15 +44,27 @@ pub fn levels(study: &Study, job: &PlannedRun) -> BTreeMap<String, Value> {
 }
 
 /// The program of a run, its arguments, and what it reads.
+#[derive(Clone)]
 pub(crate) struct Call {
     pub words: Vec<String>,
-    pub document: String,
+    pub document: Option<TrialDocument>,
+    /// Machines that it wants for itself.
+    pub hosts: usize,
 }
 
 impl Call {
     /// This program with work from a document.
-    fn own(document: &TrialDocument) -> Result<Self, StudyFailure> {
-        Ok(Self { words: TrialDocument::words()?.into(), document: document.text()? })
+    pub fn own(document: TrialDocument) -> Result<Self, StudyFailure> {
+        let plan = &document.plan;
+        // With a network hosts are emulated on one machine.
+        let several = plan.hosts.is_some() && plan.network.is_none() && plan.strategy != SINGLE;
+        let hosts = if several { plan.host_count() } else { 1 };
+        Ok(Self { words: TrialDocument::words()?.into(), document: Some(document), hosts })
+    }
+
+    /// What the program reads.
+    pub fn text(&self) -> io::Result<String> {
+        self.document.as_ref().map_or_else(|| Ok(String::new()), TrialDocument::text)
     }
 }
 
@@ -92,6 +106,12 @@ pub(crate) fn scripted(study: &Study) -> bool {
     fixed.contains_key("script") || study.space.axes().iter().any(|axis| axis.name == "script")
 }
 
+/// Whether runs of a study name files or programs by where the study is led from.
+pub fn needs_folder(study: &Study, registries: &AllRegistries) -> bool {
+    let own = |part: &Study| matches!(part.workload, Workload::Command { .. }) || scripted(part);
+    crate::parts(study, registries).iter().any(own)
+}
+
 /// The settings of a run of `paceline train`.
 fn settings(
     study: &Study,
@@ -130,11 +150,11 @@ pub(crate) fn call(
             let settings =
                 PlanSettings::from_values(&registries.settings, &settings(study, registries, fixed, job))?;
             let recording = Some(settings.recording()?);
-            let task = TrialTask::Train { store: store.to_owned(), recording };
+            let task = TrialTask::Train { store: store.to_owned(), recording, meeting: None };
             let (name, command) = (study.name.clone(), command_line("train", &settings, &[]));
             let workload = study.workload_name().map(str::to_owned);
             let labels = RunLabels { study: Some(name), workload, command, ..RunLabels::default() };
-            Call::own(&TrialDocument::new(task, resolve(&settings)?, &settings).labelled(labels))
+            Call::own(TrialDocument::new(task, resolve(&settings)?, &settings).labelled(labels))
         }
         Workload::Command { run, .. } => {
             let (levels, seed) = (levels(study, job), study.seed.wrapping_add(job.repeat));
@@ -148,7 +168,7 @@ pub(crate) fn call(
                 }
                 filled
             };
-            Ok(Call { words: run.iter().map(fill).collect(), document: String::new() })
+            Ok(Call { words: run.iter().map(fill).collect(), document: None, hosts: 1 })
         }
     }
 }
@@ -168,7 +188,7 @@ pub(crate) fn inference(
     let settings = PlanSettings::from_values(&registries.settings, &values)?;
     let paceline_plan::study::Infer { batch, threads, seconds } = study.infer;
     let task = TrialTask::Infer { batch: batch as usize, threads: threads as usize, seconds };
-    Call::own(&TrialDocument::new(task, resolve(&settings)?, &settings)).map(Some)
+    Call::own(TrialDocument::new(task, resolve(&settings)?, &settings)).map(Some)
 }
 
 /// What a run costs by the study's prices.

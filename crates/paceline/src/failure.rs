@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 use paceline_data::DataError;
 use paceline_explore::ExplorationError;
-use paceline_launch::LaunchError;
+use paceline_launch::{LaunchError, RunEnd};
 use paceline_nn::ShapeError;
 use paceline_plan::{PlanError, StudyError, TableError};
 use paceline_record::export::ExportError;
@@ -62,6 +62,12 @@ impl Failure {
     /// The failure as an event of its run.
     pub fn event(&self) -> Event<'_> {
         Event::Failed { kind: self.kind, code: self.code(), message: &self.message, hint: &self.hint }
+    }
+
+    /// The failure as other processes of a job are told it.
+    pub fn run_end(&self) -> RunEnd {
+        let (message, hint) = (self.message.clone(), self.hint.clone());
+        RunEnd { failure: Some(self.kind), message, hint, result: None }
     }
 
     /// Which kind of failure it is, what happened, and what to do.

@@ -78,7 +78,7 @@ enum Verb {
     /// Explore a space of configurations: a study of real runs, or a table of runs made by others
     Explore(Box<verbs::explore::Args>),
     /// Go on with a run from its last checkpoint, or with a study
-    Resume(verbs::resume::Args),
+    Resume(Box<verbs::resume::Args>),
     /// Tell what runs say: best configurations, effects with intervals, what matters and what cannot be told
     Analyze(Box<verbs::analyze::Args>),
     /// Write what runs say as a page that needs nothing else, as Markdown, and charts as SVG and CSV

@@ -5,12 +5,14 @@
 //! - `write`: the thread that writes it
 //! - `read`: what was recorded
 //! - `labels`: what people call runs; `edit`: naming, archiving and deleting them
+//! - `import`: runs of another store
 //! - `space`: whether the disk has room
 //!
 //! Several processes write at once: every run has its own rows, transactions are short, and whoever finds the
 //! database busy waits.
 
 mod edit;
+mod import;
 mod labels;
 mod read;
 mod record;

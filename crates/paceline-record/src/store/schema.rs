@@ -90,16 +90,17 @@ fn version(connection: &Connection) -> rusqlite::Result<i64> {
     connection.pragma_query_value(None, "user_version", |row| row.get(0))
 }
 
-fn columns(connection: &Connection, table: &str) -> rusqlite::Result<Vec<String>> {
-    let mut query = connection.prepare(&format!("SELECT name FROM pragma_table_info('{table}')"))?;
-    query.query_map([], |row| row.get(0))?.collect()
+/// The columns of a table; `database` is `main`, or what an attached one is called.
+pub(super) fn columns(connection: &Connection, database: &str, table: &str) -> rusqlite::Result<Vec<String>> {
+    let mut query = connection.prepare("SELECT name FROM pragma_table_info(?, ?)")?;
+    query.query_map([table, database], |row| row.get(0))?.collect()
 }
 
 /// Statements that make the tables and columns that the registry has and the database has not.
 fn missing(connection: &Connection, metrics: &Metrics) -> rusqlite::Result<Vec<String>> {
     let mut statements = Vec::new();
     for table in tables(metrics) {
-        let there = columns(connection, table.name)?;
+        let there = columns(connection, "main", table.name)?;
         if there.is_empty() {
             statements.push(create(&table));
             continue;
@@ -130,7 +131,7 @@ mod tests {
             .query_row("SELECT t_ns, minor_faults FROM samples", [], |row| Ok((row.get(0)?, row.get(1)?)))
             .unwrap();
         assert_eq!(kept, (5, None));
-        assert_eq!(columns(&store.connection, "cpu").unwrap().len(), 5);
+        assert_eq!(columns(&store.connection, "main", "cpu").unwrap().len(), 5);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use paceline_record::process::{self, Started};
 use paceline_study::{Findings, StudyState};
 
 use super::explore::Running;
+use super::listen::Listening;
 use crate::failure::Failure;
 use crate::flags::registries;
 use crate::output::{self, Show};
@@ -25,7 +26,8 @@ pub fn run(show: Show, started: Started) -> Result<(), Failure> {
     }
     let running = Running::reported();
     let folder = running.store.folder();
-    running.go(StudyState::create(&folder, study, registries().clone())?, show)?;
+    let ready = running.prepare(&study, &Listening::default(), show)?;
+    running.go(StudyState::create(&folder, study, registries().clone())?, ready, show)?;
     let known = StudyState::peek(&folder, &name, registries())?;
     if !show.json {
         output::text(&format!("\n{}", Findings::new(&known).chart()))?;

@@ -10,8 +10,10 @@ use paceline_launch::engine::{
     ENGINES, EngineJob, EngineTask, HostsFile, Invitation, environment, watch_parent,
 };
 use paceline_launch::key_file::{self, Temporary};
-use paceline_launch::{HostAddress, Interrupt, LaunchError, Listen, how_to_join, run};
+use paceline_launch::nodes::{NodeChange, Nodes};
+use paceline_launch::{HostAddress, Interrupt, LaunchError, Listen, RunEnd, how_to_join, run};
 use paceline_plan::{Plan, PlanError};
+use paceline_study::{StudyFailure, TrialMeeting};
 use paceline_wire::line::join_listener::JoinListener;
 
 use crate::failure::Failure;
@@ -45,7 +47,15 @@ pub struct Listening {
     /// Who starts the processes, once that is known.
     #[arg(skip)]
     job: Option<EngineJob>,
+    /// Where the other hosts join, of a run that a study makes on several nodes.
+    #[arg(skip)]
+    meeting: Option<TrialMeeting>,
 }
+
+/// Seconds that the other hosts of a study's run have to join it.
+const SOON: f64 = 60.0;
+/// Seconds that tasks have to come, of a job that has nothing for them to do.
+const DISMISSAL: f64 = 20.0;
 
 pub fn seconds(text: &str) -> Result<f64, String> {
     let value = text.parse::<f64>().ok().filter(|s| *s > 0.0 && *s <= 1e6);
@@ -60,7 +70,64 @@ pub fn key_path(flag: Option<&PathBuf>) -> Option<PathBuf> {
 impl Listening {
     /// Whether other machines are waited for.
     pub fn given(&self) -> bool {
-        self.listen.is_some() || self.job.is_some()
+        self.listen.is_some() || self.job.is_some() || self.meeting.is_some()
+    }
+
+    /// How a run of a study listens, if it does.
+    pub fn of_study(meeting: Option<TrialMeeting>) -> Self {
+        Self { meeting, join_timeout: Some(SOON), ..Self::default() }
+    }
+
+    /// The number of nodes of a study; none if it stays on this machine.
+    pub fn nodes(&self, parallel: Option<u32>) -> Result<Option<usize>, Failure> {
+        let nodes = self.hosts();
+        if nodes.is_none()
+            && (self.listen.is_some() || self.key_file.is_some() || self.join_timeout.is_some())
+        {
+            let problem = "--listen, --key-file and --join-timeout are for nodes, and the nodes of a study are started by \
+                           an engine (srun, mpirun, torchrun) or over ssh";
+            return Err(Failure::usage(format!("{problem}: give --engine or --hosts-file too")));
+        }
+        match (nodes, parallel.map(|parallel| parallel as usize)) {
+            (Some(nodes), Some(parallel)) if parallel > nodes => {
+                Err(StudyFailure::ParallelNodes { parallel, nodes }.into())
+            }
+            _ => Ok(nodes),
+        }
+    }
+
+    /// Passes an outcome on; one that keeps a study from beginning is told to the other tasks of the job first, which would
+    /// wait for it.
+    pub fn or_dismiss<T>(&self, outcome: Result<T, Failure>) -> Result<T, Failure> {
+        if let Err(failure) = &outcome {
+            self.dismiss(failure.run_end());
+        }
+        outcome
+    }
+
+    /// Sends the other tasks of the job home, those that come within some seconds.
+    pub fn dismiss(&self, over: RunEnd) {
+        let Some(EngineJob::Task(..)) = &self.job else { return };
+        let short = Self { join_timeout: Some(DISMISSAL), ..self.clone() };
+        // Who does not come is told by its own timeout.
+        if let Ok(Some(mut nodes)) = short.gather(false, &Interrupt::default(), &mut |_| {}) {
+            nodes.end(over);
+        }
+    }
+
+    /// Waits for the nodes of a study, if it has any. `needed`: whether its runs cannot do without the folder that it is led from.
+    pub fn gather(
+        &self,
+        needed: bool,
+        interrupt: &Interrupt,
+        tell: &mut dyn FnMut(NodeChange),
+    ) -> Result<Option<Nodes>, Failure> {
+        let Some(job) = &self.job else { return Ok(None) };
+        let at = self.listen.as_ref().map(|address| address.all[0]);
+        let (listen, invitation) =
+            job.invite(key_path(self.key_file.as_ref()).as_deref(), at, self.timeout())?;
+        let serve = (std::env::current_dir()?, needed);
+        Ok(Some(Nodes::gather(listen, invitation, job.size(), serve, interrupt, tell)?))
     }
 
     /// Refuses to listen at all.
@@ -156,6 +223,11 @@ impl Listening {
         folder: &Path,
         show: Show,
     ) -> Result<(Option<Listen>, Option<Invitation>), Failure> {
+        if let Some(TrialMeeting { address, key }) = self.meeting.clone() {
+            let join_listener = JoinListener::bind(address).map_err(LaunchError::from)?;
+            let (key, timeout) = (key.into(), self.timeout());
+            return Ok((Some(Listen { join_listener, key, timeout, task: None, trouble: None }), None));
+        }
         let given = key_path(self.key_file.as_ref());
         if let Some(job) = &self.job {
             let at = self.listen.as_ref().map(|address| address.all[0]);

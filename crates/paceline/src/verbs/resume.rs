@@ -1,5 +1,6 @@
 //! `paceline resume`: goes on with a run from its last checkpoint, or with a study where it was left.
 
+use paceline_launch::RunEnd;
 use paceline_record::RunOrigin;
 use paceline_record::process::Started;
 use paceline_study::StudyState;
@@ -25,7 +26,7 @@ pub struct Args {
     place: PlaceFlags,
     #[command(flatten, next_help_heading = "Of runs")]
     kept: RecordingFlags,
-    #[command(flatten, next_help_heading = "Of runs")]
+    #[command(flatten, next_help_heading = "Over several machines")]
     listening: Listening,
 }
 
@@ -45,26 +46,27 @@ struct StudyArgs {
 
 /// `paceline resume`.
 pub fn run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
-    match paceline_study::find(&args.running.store.folder(), &args.what, registries())? {
-        Some(name) => resume_study(args, &name, show),
-        None => resume_run(args, show, started),
+    let store = args.running.store.folder();
+    let listening = args.listening.with_job(&store)?;
+    if listening.take_part(args.place.0.data_folders(), show)? {
+        return Ok(());
+    }
+    match paceline_study::find(&store, &args.what, registries())? {
+        Some(name) => resume_study(args, &name, &listening, show),
+        None => resume_run(args, &listening, show, started),
     }
 }
 
-fn resume_run(args: &Args, show: Show, started: Started) -> Result<(), Failure> {
+fn resume_run(args: &Args, listening: &Listening, show: Show, started: Started) -> Result<(), Failure> {
     let store = args.running.store.folder();
     let of_studies = [
         ("--failed", args.study.failed),
         ("--add-budget", args.study.add_budget > 0),
         ("--add-minutes", args.study.add_minutes > 0),
-        ("--parallel", args.running.parallel > 1),
+        ("--parallel", args.running.parallel.is_some_and(|parallel| parallel > 1)),
     ];
     if let Some((flag, _)) = of_studies.iter().find(|(_, given)| *given) {
         return Err(Failure::for_studies(flag, &store, &args.what));
-    }
-    let listening = args.listening.with_job(&store)?;
-    if listening.take_part(args.place.0.data_folders(), show)? {
-        return Ok(());
     }
     let found = args.running.store.open().and_then(|store| store.find(&args.what));
     let found = found.map_err(|error| Failure::from(error).neither(&store))?;
@@ -90,14 +92,29 @@ fn resume_run(args: &Args, show: Show, started: Started) -> Result<(), Failure> 
         recording: Some(args.kept.0.recording()?),
         labels: found.labels,
     };
-    request.execute(&listening, show, started)
+    request.execute(listening, show, started)
 }
 
-fn resume_study(args: &Args, name: &str, show: Show) -> Result<(), Failure> {
-    if args.listening.given() || args.place.0.given("data-dir") {
-        let problem = "is a study: its file says where its data are, and its runs stay on this machine";
-        return Err(Failure::usage(format!("{name} {problem}; leave --listen and --data-dir out")));
+fn resume_study(args: &Args, name: &str, listening: &Listening, show: Show) -> Result<(), Failure> {
+    if args.place.0.given("data-dir") {
+        let problem = "is a study: its file says where its data are";
+        return Err(Failure::usage(format!("{name} {problem}; leave --data-dir out")));
     }
+    listening.nodes(args.running.parallel)?;
+    let state = listening.or_dismiss(opened(args, name))?;
+    if state.known.finished {
+        listening.dismiss(RunEnd::default());
+        if !show.quiet {
+            output::note("the study is finished; --add-budget adds runs, --failed repeats those that failed");
+        }
+        return tell(&state, show);
+    }
+    let ready = args.running.prepare(&state.known.study, listening, show)?;
+    args.running.go(state, ready, show)
+}
+
+/// A study with what is added to it.
+fn opened(args: &Args, name: &str) -> Result<StudyState, Failure> {
     let mut state = StudyState::open(&args.running.store.folder(), name, registries())?;
     let (runs, minutes) = (args.study.add_budget, f64::from(args.study.add_minutes));
     if runs > 0 && state.known.study.runs.is_none() {
@@ -114,11 +131,5 @@ fn resume_study(args: &Args, name: &str, show: Show) -> Result<(), Failure> {
             state.retry(id)?;
         }
     }
-    if state.known.finished {
-        if !show.quiet {
-            output::note("the study is finished; --add-budget adds runs, --failed repeats those that failed");
-        }
-        return tell(&state, show);
-    }
-    args.running.go(state, show)
+    Ok(state)
 }

@@ -16,7 +16,7 @@ use crate::scripts::has_python;
 use crate::support::{ENDLESS, PATIENCE, gone, paceline, result, run, signal};
 
 /// Three processes on one machine, whoever runs the tests.
-const MPIRUN: &[&str] = &["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "3"];
+pub(crate) const MPIRUN: &[&str] = &["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "3"];
 
 /// A run that is soon over; the way is the same on one machine and on several.
 const SHORT: &str = "--steps 6 --batch 24 --bucket 64KiB --strategy ring-allreduce";
@@ -229,7 +229,7 @@ fn nothing_is_left_when_mpirun_or_one_of_its_processes_is_killed() {
 }
 
 /// The children of a process, of all its threads.
-fn children(pid: u32) -> Vec<u32> {
+pub(crate) fn children(pid: u32) -> Vec<u32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).map(|tasks| tasks.flatten().collect::<Vec<_>>());
     let texts = tasks.unwrap_or_default().into_iter().map(|task| task.path().join("children"));
     let text: String = texts.filter_map(|path| fs::read_to_string(path).ok()).collect();
@@ -324,7 +324,7 @@ fn scripts_see_nothing_of_the_engine() {
 }
 
 /// A folder with an `ssh` that runs the command here, or fails; it writes down what it was told.
-fn fake_ssh(body: &str) -> tempfile::TempDir {
+pub(crate) fn fake_ssh(body: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("ssh");
     let text = format!("#!/bin/sh\necho \"$@\" >> {}/told\n{body}\n", folder.path().display());

@@ -44,6 +44,7 @@ mod storage;
 mod strangers;
 mod strategy_files;
 mod studies;
+mod study_nodes;
 mod support;
 mod tables;
 mod targets;

@@ -11,6 +11,7 @@ use paceline_testing::process::in_path;
 use paceline_testing::{Need, is_root, skip};
 
 use crate::machines::{Process, all_gone};
+use crate::study_nodes;
 use crate::support::{ENDLESS, gone, result, signal};
 
 /// From a loss to the end of everybody: 6 s, and threefold where a busy machine is no fault.
@@ -192,6 +193,16 @@ fn three_nodes_of_slurm_are_three_hosts_and_nothing_is_left_when_a_part_is_kille
     for field in ["params_sha256", "steps", "samples", "final_accuracy"] {
         assert_eq!(alone[field], together[field], "{field}");
     }
+    // The same nodes make the runs of a study.
+    let study = cluster.folder.path().join("nodes.toml");
+    fs::write(&study, study_nodes::TRAIN).unwrap();
+    let explored = cluster.srun(&format!("explore {} --parallel 3 --json", study.display())).result();
+    let runs = study_nodes::RUNS as u64;
+    assert_eq!(
+        (explored["ended"].as_u64(), explored["failed"].as_u64()),
+        (Some(runs), Some(0)),
+        "{explored}"
+    );
     for victim in ["task", "leader", "slurmstepd"] {
         let job = cluster.srun(&format!("train --json {ENDLESS}"));
         job.trains_on();

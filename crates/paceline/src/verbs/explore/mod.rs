@@ -3,12 +3,19 @@
 pub mod table;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::ArgGroup;
 use paceline_analyze::sheet::{WIDTH, wrapped};
-use paceline_plan::printable_lines;
-use paceline_study::{Findings, StudyEvent, StudyState, check_records, drive};
+use paceline_launch::Interrupt;
+use paceline_launch::engine::watch_parent;
+use paceline_plan::{Study, printable_lines};
+use paceline_resolve::data_folders;
+use paceline_study::{
+    Findings, Places, StudyEvent, StudyState, check_records, drive, needs_folder, node_words,
+};
 
+use super::listen::Listening;
 use super::store::Where;
 use crate::failure::Failure;
 use crate::flags::registries;
@@ -23,6 +30,8 @@ pub struct Args {
     study: Option<PathBuf>,
     #[command(flatten)]
     running: Running,
+    #[command(flatten, next_help_heading = "Over several machines")]
+    listening: Listening,
     /// A table as the workload: comma-separated values with a header, also gzipped
     #[arg(long, value_name = "FILE", group = "workload", help_heading = "Instead of a study, a table")]
     table: Option<PathBuf>,
@@ -35,9 +44,10 @@ pub struct Args {
 /// How runs are made.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Running {
-    /// Runs side by side, each on its part of the cores
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub parallel: u32,
+    /// Runs side by side: each on its part of the cores; under an engine or with --hosts-file, each on nodes of its own
+    /// [default: 1, or the number of nodes]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub parallel: Option<u32>,
     /// Write a report when the study is over [default folder: beside its journal]
     #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     pub report: Option<PathBuf>,
@@ -48,16 +58,44 @@ pub struct Running {
 impl Running {
     /// One after the other, with a report beside the journal.
     pub fn reported() -> Self {
-        Self { parallel: 1, report: Some(PathBuf::new()), store: Where::default() }
+        Self { parallel: None, report: Some(PathBuf::new()), store: Where::default() }
     }
 }
 
+/// What has made ready for a study's runs.
+pub struct Ready {
+    places: Places,
+    interrupt: Arc<Interrupt>,
+}
+
 impl Running {
+    /// Listens for requests to stop, and waits for the nodes of a study, if it has any.
+    pub fn prepare(&self, study: &Study, listening: &Listening, show: Show) -> Result<Ready, Failure> {
+        let nodes = listening.nodes(self.parallel)?;
+        let (interrupt, parallel) =
+            (Interrupt::on_signals()?, self.parallel.map(|parallel| parallel as usize));
+        interrupt.arm();
+        if let Some(task) = listening.task() {
+            watch_parent(task, Arc::clone(&interrupt), |line| output::note(&line));
+        }
+        nodes.iter().for_each(|size| show.note(&format!("waiting for {} of {size} nodes", size - 1)));
+        let tell = &mut |change| show.note(&node_words(&change));
+        let places = match listening.gather(needs_folder(study, registries()), &interrupt, tell)? {
+            Some(nodes) => {
+                let all = nodes.size();
+                Places::Nodes(Box::new(nodes), parallel.unwrap_or(all))
+            }
+            None => Places::Here(parallel.unwrap_or(1)),
+        };
+        Ok(Ready { places, interrupt })
+    }
+
     /// Makes the runs that are left, and tells what came of them.
-    pub fn go(&self, mut state: StudyState, show: Show) -> Result<(), Failure> {
+    pub fn go(&self, mut state: StudyState, ready: Ready, show: Show) -> Result<(), Failure> {
         let (store, watch) = (self.store.folder(), StudyProgress::new(show));
         show.detail(|| format!("the study's journal is in {}", state.folder().display()));
-        let done = drive(&mut state, &store, self.parallel as usize, &mut |event| watch.take(event));
+        let Ready { places, interrupt } = ready;
+        let done = drive(&mut state, &store, places, &interrupt, &mut |event| watch.take(event));
         watch.bar.clear();
         done?;
         tell(&state, show)?;
@@ -114,15 +152,31 @@ pub fn tell(state: &StudyState, show: Show) -> Result<(), Failure> {
 pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     match (&args.study, &args.table) {
         (Some(path), _) => explore(path, args, show),
-        (None, Some(table)) => table::explore(table, &args.sampler, &args.asked, show),
+        (None, Some(table)) => {
+            args.listening.refuse("a table has no runs that other machines could make")?;
+            table::explore(table, &args.sampler, &args.asked, show)
+        }
         (None, None) => Err(Failure::usage("a study file or --table FILE is needed")),
     }
 }
 
 fn explore(path: &Path, args: &Args, show: Show) -> Result<(), Failure> {
-    let study = paceline_study::read(path, registries())?;
+    let store = args.running.store.folder();
+    let listening = args.listening.with_job(&store)?;
+    listening.nodes(args.running.parallel)?;
+    if listening.take_part(data_folders(None), show)? {
+        return Ok(());
+    }
+    let study = listening.or_dismiss(paceline_study::read(path, registries()).map_err(Failure::from))?;
     if !show.quiet {
         paceline_study::schedule(&study, registries(), 0)?.notes().iter().for_each(|note| output::note(note));
     }
-    args.running.go(StudyState::create(&args.running.store.folder(), study, registries().clone())?, show)
+    let ready = args.running.prepare(&study, &listening, show)?;
+    match StudyState::create(&store, study, registries().clone()) {
+        Ok(state) => args.running.go(state, ready, show),
+        Err(failure) => {
+            ready.places.end(&failure);
+            Err(failure.into())
+        }
+    }
 }
