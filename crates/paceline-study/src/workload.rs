@@ -18,6 +18,7 @@ use regex::Regex;
 use crate::acting::{OF_SEVERAL, delegated};
 use crate::document::{TrialDocument, TrialTask};
 use crate::error::StudyFailure;
+use crate::prepare::of_study;
 use crate::registries::AllRegistries;
 
 /// The levels of a run, by name; the workload's own settings not among them.
@@ -148,7 +149,9 @@ pub(crate) fn call(
                 }
                 filled
             };
-            Ok(Call { words: run.iter().map(fill).collect(), document: String::new() })
+            // An axis of such a name wins.
+            let words = of_study(study, &run.iter().map(fill).collect::<Vec<_>>())?;
+            Ok(Call { words, document: String::new() })
         }
     }
 }

@@ -120,5 +120,6 @@ fn resume_study(args: &Args, name: &str, show: Show) -> Result<(), Failure> {
         }
         return tell(&state, show);
     }
+    paceline_study::prepare(&state.known.study)?;
     args.running.go(state, show)
 }

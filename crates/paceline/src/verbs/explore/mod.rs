@@ -124,5 +124,6 @@ fn explore(path: &Path, args: &Args, show: Show) -> Result<(), Failure> {
     if !show.quiet {
         paceline_study::schedule(&study, registries(), 0)?.notes().iter().for_each(|note| output::note(note));
     }
+    paceline_study::prepare(&study)?;
     args.running.go(StudyState::create(&args.running.store.folder(), study, registries().clone())?, show)
 }
