@@ -55,7 +55,8 @@ fn array(
     fill: &mut dyn FnMut(&mut Output, &Path) -> Result<(), DataError>,
 ) -> Result<NumpyFile, DataError> {
     let path = folder.join(name);
-    let file = OpenOptions::new().write(true).create_new(true).open(&path).map_err(DataError::write(&path))?;
+    let file =
+        OpenOptions::new().write(true).create_new(true).open(&path).map_err(DataError::write(&path))?;
     let mut out = BufWriter::new(file);
     out.write_all(&header(numbers, &shape)).map_err(DataError::write(&path))?;
     fill(&mut out, &path)?;

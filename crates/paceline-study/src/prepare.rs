@@ -22,7 +22,11 @@ pub fn prepare(study: &Study) -> Result<(), StudyFailure> {
     let said = String::from_utf8_lossy(&ended.stderr);
     let last = said.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or("nothing was said");
     let last = last.trim_start_matches("error: ");
-    Err(failed(if ended.status.code().is_some() { last.to_owned() } else { format!("{last} ({})", ended.status) }))
+    Err(failed(if ended.status.code().is_some() {
+        last.to_owned()
+    } else {
+        format!("{last} ({})", ended.status)
+    }))
 }
 
 /// Words with what is the same in every run of a study filled in.

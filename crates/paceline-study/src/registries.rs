@@ -26,7 +26,12 @@ pub struct AllRegistries {
 impl Default for AllRegistries {
     fn default() -> Self {
         let settings = Arc::new(SettingTable::new(Registries::default()));
-        Self { settings, samplers: Registry::default(), figures: Figures::default(), peers: Registry::default() }
+        Self {
+            settings,
+            samplers: Registry::default(),
+            figures: Figures::default(),
+            peers: Registry::default(),
+        }
     }
 }
 

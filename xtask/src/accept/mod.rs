@@ -35,6 +35,7 @@ mod setup;
 mod simulate;
 mod stragglers;
 mod studies;
+mod systems;
 mod torch;
 
 use std::fs;
@@ -237,6 +238,13 @@ const MEASUREMENTS: &[Measurement] = &[
         ],
         flags: &[],
         run: engines::measure,
+    },
+    Measurement {
+        name: "peers",
+        about: "PyTorch's DDP, TensorFlow's parameter server and, if it builds, Horovod in one study with ours: docs/peers.md",
+        needs: &[Paceline, Cores(2), Python("torch, numpy, tensorflow")],
+        flags: &[],
+        run: systems::measure,
     },
     Measurement {
         name: "averaging",

@@ -5,10 +5,13 @@ mod horovod;
 mod tf_ps;
 mod torch_ddp;
 
+use std::collections::HashSet;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
+use serde_json::ser::{PrettyFormatter, Serializer};
 use serde_json::{Map, Value as Json, json};
 
 use crate::error::StudyFailure;
@@ -59,16 +62,17 @@ pub struct PeerStudy(Vec<(PathBuf, String)>);
 
 /// A study of these peers in the file `study`; their programs lie in a folder beside it.
 pub fn peer_study(study: &Path, peers: &[&'static Peer], python: &str) -> PeerStudy {
-    let mut peers = peers.to_vec();
-    peers.sort_by_key(|peer| peer.name);
-    peers.dedup_by_key(|peer| peer.name);
+    let mut named = HashSet::new();
+    let peers: Vec<_> = peers.iter().copied().filter(|peer| named.insert(peer.name)).collect();
     let stem = study.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
     let folder = format!("{stem}-peers");
-    let beside: Vec<_> = OURS.iter().filter(|(name, _)| peers.iter().any(|p| p.beside.contains(name))).collect();
+    let beside: Vec<_> =
+        OURS.iter().filter(|(name, _)| peers.iter().any(|p| p.beside.contains(name))).collect();
     let names = beside.iter().map(|(name, _)| *name).chain(peers.iter().map(|peer| peer.name));
     let ours: Map<String, Json> =
         beside.iter().map(|(name, flags)| ((*name).to_owned(), json!(flags))).collect();
-    let theirs: Map<String, Json> = peers.iter().map(|peer| (peer.name.to_owned(), described(peer))).collect();
+    let theirs: Map<String, Json> =
+        peers.iter().map(|peer| (peer.name.to_owned(), described(peer))).collect();
     let about = peers.iter().map(|peer| format!("#   {}: {}\n", peer.name, peer.about));
     let text = STUDY
         .replace("{STUDY}", &study.display().to_string())
@@ -100,8 +104,10 @@ fn described(peer: &Peer) -> Json {
 
 /// A table as Python writes it.
 fn table(table: &Map<String, Json>) -> String {
-    let text = serde_json::to_string_pretty(table).expect("plain data");
-    text.replace("\n  ", "\n    ").replace("\n      ", "\n        ")
+    let mut text = Vec::new();
+    let indented = PrettyFormatter::with_indent(b"    ");
+    table.serialize(&mut Serializer::with_formatter(&mut text, indented)).expect("plain data");
+    String::from_utf8(text).expect("JSON is UTF-8")
 }
 
 impl PeerStudy {
@@ -174,7 +180,11 @@ mod tests {
         for peer in &PEERS {
             assert!(peer.start.contains("{script}") && peer.start.contains("{workers}"), "{}", peer.name);
             assert!(peer.files[0].0.ends_with(".py") && !peer.packages.is_empty(), "{}", peer.name);
-            assert!(peer.beside.iter().all(|name| OURS.iter().any(|(ours, _)| ours == name)), "{}", peer.name);
+            assert!(
+                peer.beside.iter().all(|name| OURS.iter().any(|(ours, _)| ours == name)),
+                "{}",
+                peer.name
+            );
         }
     }
 }

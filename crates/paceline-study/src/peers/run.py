@@ -5,6 +5,7 @@ import ctypes
 import fcntl
 import json
 import os
+import re
 import shlex
 import shutil
 import socket
@@ -51,7 +52,7 @@ def give_up(problem):
 
 def version_of(peer, module, package):
     """A module's version; where it cannot be imported, what to install."""
-    code = f"import {module}, importlib.metadata as m; print(m.version({package!r}))"
+    code = f"import sys, {module}; print(getattr(sys.modules[{module.split('.')[0]!r}], '__version__', 'unknown'))"
     tried = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True)
     if tried.returncode == 0:
         return tried.stdout.split()[-1]
@@ -106,9 +107,13 @@ def loopback_bytes():
 
 def last_object(words):
     """Runs a program; the last line of its output that is a JSON object."""
-    ran = subprocess.run(words, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
+    ran = subprocess.run(words, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    sys.stderr.write(ran.stderr)
     if ran.returncode != 0:
-        give_up(f"{words[0]} ended with status {ran.returncode}")
+        said = [line.strip() for line in ran.stderr.splitlines() if line.strip()]
+        causes = [line for line in said if re.search(r"(Error|error|Exception)\b.*: ", line)]
+        why = (causes or said or ["nothing was said"])[-1].removeprefix("error: ")
+        give_up(f"{why} ({' '.join(words[:3])} … ended with status {ran.returncode})")
     for line in reversed(ran.stdout.splitlines()):
         try:
             found = json.loads(line)
@@ -128,7 +133,8 @@ def workload(args, data):
 
 def ours(args):
     """`paceline train`: its result has the figures. It records nothing, as the others do not."""
-    words = [args.paceline, "train", "--workers", str(args.workers), "--threads", "1", "--no-record", "--json"]
+    words = [args.paceline, "train", "--workers", str(args.workers), "--threads", "1", "--no-record", "--json",
+             "--quiet"]
     result = last_object(words + shlex.split(OURS[args.system]) + workload(args, args.data))
     names = ["steps", "samples", "samples_per_s", "train_loss", "final_loss", "final_accuracy"]
     figures = {name: result[name] for name in names}

@@ -26,7 +26,8 @@ def network(name, shape, classes):
 
 def tensors(samples, classes):
     """Arrays of a dataset as PyTorch has them: channels before height and width."""
-    return torch.from_numpy(samples).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(classes)
+    samples = torch.from_numpy(samples).permute(0, 3, 1, 2)
+    return samples.clone(memory_format=torch.contiguous_format), torch.from_numpy(classes)
 
 
 def evaluate(model, x, y, batch=500):

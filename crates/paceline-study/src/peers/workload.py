@@ -1,7 +1,9 @@
 """What the programs of all peers have in common: arguments, data, and the figures that they print."""
 
 import argparse
+import ctypes
 import json
+import signal
 import time
 
 import numpy
@@ -19,9 +21,15 @@ def arguments():
     parser.add_argument("--momentum", type=float, default=0.9)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
+    die_with_parent()
     if args.steps < 2:
         parser.error("--steps must be at least 2: the first step is start-up")
     return args
+
+
+def die_with_parent():
+    """Ends this process when the one that started it is gone: launchers start workers in sessions of their own."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
 def load(folder, split):

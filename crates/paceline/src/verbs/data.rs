@@ -165,7 +165,8 @@ fn export(args: &Export, show: Show) -> Result<(), Failure> {
     let source = source(&args.one.name);
     let dataset = source.load(&args.one.place.0.data_folders(), &DatasetSettings::default())?;
     let files = paceline_data::export(&dataset, &args.to)?;
-    let document = json!({"name": source.name, "folder": args.to, "classes": dataset.classes, "files": files});
+    let document =
+        json!({"name": source.name, "folder": args.to, "classes": dataset.classes, "files": files});
     show.print(&document, || format!("{}\n", args.to.display()))
 }
 
