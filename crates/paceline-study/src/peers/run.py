@@ -111,7 +111,7 @@ def last_object(words):
     sys.stderr.write(ran.stderr)
     if ran.returncode != 0:
         said = [line.strip() for line in ran.stderr.splitlines() if line.strip()]
-        causes = [line for line in said if re.search(r"(Error|error|Exception)\b.*: ", line)]
+        causes = [line for line in said if re.search(r"(Error|error|Exception)\b.*: |(Signal|exitcode) ", line)]
         why = (causes or said or ["nothing was said"])[-1].removeprefix("error: ")
         give_up(f"{why} ({' '.join(words[:3])} … ended with status {ran.returncode})")
     for line in reversed(ran.stdout.splitlines()):
