@@ -51,15 +51,19 @@ pub fn measure(setup: &Setup) -> Outcome<Report> {
     let text = edited(&folder.join("peers.toml"))?;
     let run = |words: &[&str]| {
         let mut command = Command::new(peers::python(setup));
-        stdout(command.arg(folder.join("peers-peers/run.py")).arg("--paceline").arg(&setup.binary).args(words))
+        stdout(
+            command.arg(folder.join("peers-peers/run.py")).arg("--paceline").arg(&setup.binary).args(words),
+        )
     };
     let versions: Value = serde_json::from_str(run(&["--prepare"])?.trim()).map_err(|e| e.to_string())?;
     let load = || fs::read_to_string("/proc/loadavg").unwrap_or_default().trim().to_owned();
     let before = load();
     let told = stdout(program().args(["explore", "peers.toml", "--json", "--quiet"]))?;
     let version = stdout(program().arg("--version"))?.trim().to_owned();
+    // A program with assertions on is slower: the folder that cargo leaves it in is its profile.
+    let profile = setup.binary.parent().and_then(Path::file_name).map(|name| name.to_string_lossy());
     let about = json!({
-        "paceline": version, "versions": versions, "load": [before, load()],
+        "paceline": version, "profile": profile, "versions": versions, "load": [before, load()],
         "left_out": left_out.map(|why| json!({BUILT: why})), "study": text,
     });
     let mut runs = vec![about];
@@ -144,7 +148,9 @@ fn built(setup: &Setup) -> Outcome {
         };
         pip(&["cmake", "setuptools", "wheel", "packaging"])?;
         pip(&["--no-build-isolation", BUILT]).map_err(|_| {
-            format!("pip could not build {BUILT} with this PyTorch (pip install --no-build-isolation {BUILT})")
+            format!(
+                "pip could not build {BUILT} with this PyTorch (pip install --no-build-isolation {BUILT})"
+            )
         })?;
     }
     if works() { Ok(()) } else { Err(format!("{BUILT}.torch cannot be imported")) }

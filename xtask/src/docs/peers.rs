@@ -47,7 +47,8 @@ pub fn page(document: Option<&Value>) -> Outcome<String> {
          systems as levels of an axis, each in its own program, with the figures that our runs have.",
     );
     page.code(&[
-        "paceline init --peer torch-ddp,tf-ps peers.toml      # or horovod; the programs lie in peers-peers/".into(),
+        "paceline init --peer torch-ddp,tf-ps peers.toml      # or horovod; the programs lie in peers-peers/"
+            .into(),
         "paceline explore peers.toml --report".into(),
     ]);
     page.items(SYSTEMS.iter().map(|(name, about)| format!("{}: {about}.", code(name))));
@@ -87,7 +88,7 @@ const SAME: &[&str] = &[
 
 const LIMITS: &[&str] = &[
     "The kernels differ: ours are Paceline's own engine's, PyTorch's and TensorFlow's are oneDNN's and Eigen's. A faster step \
-     is mostly a faster convolution on this machine, not a better exchange; `--strategy ddp-gloo` of a script \
+     is mostly a faster convolution or product on this machine, not a better exchange; `--strategy ddp-gloo` of a script \
      ([pytorch.md](pytorch.md)) compares exchanges with the same kernels.",
     "Two workers on one machine: nothing is said about networks, GPUs or many workers. The peers are made for those.",
     "Asynchronous steps are not those of exact averaging: compare within a table.",
@@ -97,6 +98,9 @@ const LIMITS: &[&str] = &[
     "Memory is the sum over processes of what is resident: pages that several share are counted in each.",
 ];
 
+/// What was tried by hand, beside the reason that a measurement keeps.
+const HOROVOD: &str = "What came of building it is in `bench/peers/horovod-build.txt`.";
+
 fn measured(page: &mut Page, document: &Value, about: &Value, runs: &[&Value]) -> Outcome {
     let machine = &document["machine"];
     let text = |value: &Value| value.as_str().unwrap_or("?").to_owned();
@@ -105,6 +109,7 @@ fn measured(page: &mut Page, document: &Value, about: &Value, runs: &[&Value]) -
     let points: Vec<&Value> = runs.iter().copied().filter(|run| run["role"] == "point").collect();
     let failed = points.iter().filter(|run| run["end"]["state"] != "ok").count();
     let study = about["study"].as_str().unwrap_or_default();
+    let built = if about["profile"] == "checked" { " (built with assertions on: slower)" } else { "" };
     page.text(&format!(
         "{} runs of one study on {} ({} cores): {} workers, {} samples per worker and step, {} steps; {failed} failed. {}, {}. Load \
          average before and after: {} and {}. Every run is in `bench/accept/peers.json`.",
@@ -114,13 +119,13 @@ fn measured(page: &mut Page, document: &Value, about: &Value, runs: &[&Value]) -
         given(study, "--workers"),
         given(study, "--batch"),
         given(study, "--steps"),
-        text(&about["paceline"]),
+        text(&about["paceline"]) + built,
         versions.join(", "),
         load(&about["load"][0]),
         load(&about["load"][1]),
     ));
     for (name, why) in about["left_out"].as_object().into_iter().flatten() {
-        page.text(&format!("Without {name}: {}.", text(why)));
+        page.text(&format!("Without {name}: {}. {HOROVOD}", text(why)));
     }
     let mut models: Vec<&str> = points.iter().filter_map(|run| run["model"].as_str()).collect();
     models.sort_unstable();
@@ -186,7 +191,8 @@ fn table(page: &mut Page, title: &str, family: &Family, model: &str, points: &[&
             let range = low.zip(high).map(|(low, high)| format!(" ({low:.digits$} to {high:.digits$})"));
             Ok(format!("{middle:.digits$}{unit}{}", range.unwrap_or_default()))
         };
-        let middle = |figure: &str| Some(of(system, figure)).filter(|all| !all.is_empty()).map(|all| mean(&all));
+        let middle =
+            |figure: &str| Some(of(system, figure)).filter(|all| !all.is_empty()).map(|all| mean(&all));
         let cell = |value: Option<f64>, show: &dyn Fn(f64) -> String| value.map_or("–".into(), show);
         let told_apart = one("real")? != Some(0.0);
         let sign = if told_apart { "" } else { "≈ " };
@@ -246,9 +252,12 @@ mod tests {
         }
         let text = page(Some(&json!({"runs": runs, "machine": {"cpu": "X", "cores": 2}}))).unwrap();
         assert!(text.contains("| paceline-auto | 200 (") && text.contains("| 2.00× ("), "{text}");
-        assert!(text.contains("| 2.0 MB |") && text.contains("Without horovod: no compiler."), "{text}");
+        assert!(text.contains("| 2.0 MB |") && text.contains("Without horovod: no compiler. What"), "{text}");
         assert!(text.contains("3 workers, ? samples per worker and step, 10 steps"), "{text}");
-        assert!(!text.contains("| paceline-ps |"), "without its peer there is nothing to hold it beside: {text}");
+        assert!(
+            !text.contains("| paceline-ps |"),
+            "without its peer there is nothing to hold it beside: {text}"
+        );
         assert!(page(None).unwrap().contains("Nothing has been measured yet"));
     }
 }
