@@ -29,6 +29,12 @@ pub enum DataError {
     /// The content is not what the format says.
     #[error("{}: expected {expected}, found {found}", path.display())]
     Content { path: PathBuf, expected: String, found: String },
+    /// A file cannot be written.
+    #[error("{}: {source}", path.display())]
+    Write { path: PathBuf, source: std::io::Error },
+    /// Other programs would not know what to do with it.
+    #[error("{dataset} is a text: only samples with one class each are exported")]
+    NotExported { dataset: &'static str },
 }
 
 fn list(folders: &[PathBuf]) -> String {
@@ -47,6 +53,11 @@ impl DataError {
     /// For `map_err` where a file is read.
     pub(crate) fn read(path: &Path) -> impl Fn(std::io::Error) -> Self {
         move |source| Self::Read { path: path.to_owned(), source }
+    }
+
+    /// For `map_err` where a file is written.
+    pub(crate) fn write(path: &Path) -> impl Fn(std::io::Error) -> Self {
+        move |source| Self::Write { path: path.to_owned(), source }
     }
 
     pub(crate) fn content(path: &Path, expected: impl Into<String>, found: impl Into<String>) -> Self {
@@ -79,6 +90,8 @@ impl DataError {
                 "the file is damaged or of another kind: mend it or fetch it again".into()
             }
             DataError::Image { .. } => "replace the file or take it out of the folder".into(),
+            DataError::Write { .. } => "choose another folder: existing files are not overwritten".into(),
+            DataError::NotExported { .. } => "`paceline data` lists the datasets".into(),
         }
     }
 }

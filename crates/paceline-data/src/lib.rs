@@ -11,6 +11,7 @@
 //! - `dataset`: a loaded dataset
 //! - `reader`: reading samples, varied for training by `augment`; `decoders` decode ahead what lies on disk
 //! - [`content`], `idx`, `uea`, `picture`: files, gzipped or not, and their formats
+//! - `numpy`: datasets as files for other programs
 //! - `folders`: where files are looked for
 //! - [`order`]: the global batch of each step, the same for any number of workers
 //! - `sharding`: which samples each worker holds, where they are not drawn from the whole
@@ -37,6 +38,7 @@ mod idx;
 mod image_folder;
 mod letters;
 mod mnist;
+mod numpy;
 pub mod order;
 pub mod origin;
 mod picture;
@@ -53,6 +55,7 @@ pub use contents::{DatasetContents, FileState, common_path};
 pub use dataset::{Dataset, Normalisation, Split};
 pub use error::DataError;
 pub use folders::Folders;
+pub use numpy::{NumpyFile, export};
 pub use order::Order;
 pub use origin::Origin;
 pub use reader::{Reader, Sample, SampleVariation};

@@ -27,6 +27,8 @@ pub enum StudyFailure {
     Missing { store: PathBuf, name: String },
     #[error("{missing} of {named} runs of the study are not recorded in {}: it was deleted or replaced", .store.join(FILE).display())]
     Unrecorded { missing: usize, named: usize, store: PathBuf },
+    #[error("the study cannot be run here: {cause}")]
+    Unprepared { command: String, cause: String },
     #[error("the warm-up run failed, so the others would: {cause}")]
     FirstRun { name: String, cause: String },
     #[error("run {id} of the study could not be started: {source}")]
@@ -78,7 +80,7 @@ impl StudyFailure {
             Self::NodesLost { .. } => FailureKind::Lost,
             Self::Interrupted { .. } => FailureKind::Interrupted,
             Self::FirstRun { .. } | Self::NotStarted { .. } | Self::NotMeasured { .. } => FailureKind::Other,
-            Self::Virtual(_) | Self::Io(_) => FailureKind::Other,
+            Self::Virtual(_) | Self::Io(_) | Self::Unprepared { .. } => FailureKind::Other,
         }
     }
 
@@ -99,6 +101,9 @@ impl StudyFailure {
                 there => format!("there are: {}", there.join(", ")),
             },
             Self::Unrecorded { .. } => "the figures of all runs are in the study's journal".into(),
+            Self::Unprepared { command, .. } => {
+                format!("nothing was run; `prepare` in [command] of the study file is: {command}")
+            }
             Self::FirstRun { name, .. } => {
                 format!("mend the study file, or go on regardless with `paceline resume {name}`")
             }

@@ -5,11 +5,11 @@
 //! - `acting`: where axes can act
 //! - `workload`: what one run is: how it is started, its checks; `document`: what it is told; `reader`: its figures
 //! - `state`: the study in the store
-//! - `drive`: making the runs; `lanes`: where
+//! - `prepare`: what comes before the first run; `drive`: making the runs; `lanes`: where
 //! - `outline`: what would be run
 //! - `report`: what came of them; `table`: the same as the input of an analysis, `traits`: what its workloads are;
 //!   `group`: as the live page shows it
-//! - `script_file`: a study file to start from, for a script
+//! - `script_file`: a study file to start from, for a script; `peers`: one of other systems beside ours, with their programs
 //! - `members`: which study a recorded run belongs to
 //! - `method`: how they were made, for the report
 //! - `export`: for other tools
@@ -35,7 +35,9 @@ mod members;
 mod method;
 mod outline;
 mod overhead;
+mod peers;
 mod predict;
+mod prepare;
 mod prior;
 mod reader;
 mod recorded_scripts;
@@ -61,10 +63,12 @@ pub use method::{described, method};
 pub use outline::{StudyOutline, probe};
 pub use overhead::{OverheadPair, OverheadRequest, RecordingOverhead};
 pub use paceline_analyze::chart::duration;
+pub use peers::{Peer, PeerStudy, peer_study};
 pub use predict::{
     MetricComparison, PointPrediction, all_points, compare, document as prediction_document, measured_points,
     predictions, words as prediction_words,
 };
+pub use prepare::prepare;
 pub use prior::{calibration, calibration_file};
 pub use registries::{AllRegistries, Registrable};
 pub use report::Findings;

@@ -91,6 +91,7 @@ impl StudyOutline {
 
 /// Runs the control of every workload once: its wall seconds, in the mean.
 pub fn probe(study: &Study, registries: &AllRegistries, store: &Path) -> Result<f64, StudyFailure> {
+    crate::prepare(study)?;
     let parts = crate::parts(study, registries);
     let seconds: Result<Vec<f64>, _> = parts.iter().map(|part| probe_one(part, registries, store)).collect();
     Ok(paceline_statistics::mean(&seconds?))

@@ -8,6 +8,8 @@ use paceline_record::metric::{self, Metric};
 use paceline_registry::Registry;
 use paceline_resolve::{Registries, SettingTable};
 
+use crate::peers::Peer;
+
 /// Whatever runs and studies can name. [`Default`] has what the program brings.
 #[derive(Clone)]
 pub struct AllRegistries {
@@ -17,12 +19,19 @@ pub struct AllRegistries {
     pub samplers: Registry<SamplerKind>,
     /// Figures that are measured.
     pub figures: Figures,
+    /// Systems beside which ours is studied.
+    pub peers: Registry<Peer>,
 }
 
 impl Default for AllRegistries {
     fn default() -> Self {
         let settings = Arc::new(SettingTable::new(Registries::default()));
-        Self { settings, samplers: Registry::default(), figures: Figures::default() }
+        Self {
+            settings,
+            samplers: Registry::default(),
+            figures: Figures::default(),
+            peers: Registry::default(),
+        }
     }
 }
 
@@ -69,4 +78,5 @@ registrable! {
     Metric<metric::InterfaceReading> => |runs, _all| runs.metrics.interface;
     SamplerKind => |_runs, all| all.samplers;
     RunFigure => |_runs, all| all.figures;
+    Peer => |_runs, all| all.peers;
 }

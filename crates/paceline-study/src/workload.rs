@@ -20,6 +20,7 @@ use regex::Regex;
 use crate::acting::{OF_SEVERAL, delegated};
 use crate::document::{TrialDocument, TrialTask};
 use crate::error::StudyFailure;
+use crate::prepare::of_study;
 use crate::registries::AllRegistries;
 
 /// The levels of a run, by name; the workload's own settings not among them.
@@ -168,7 +169,9 @@ pub(crate) fn call(
                 }
                 filled
             };
-            Ok(Call { words: run.iter().map(fill).collect(), document: None, hosts: 1 })
+            // An axis of such a name wins.
+            let words = of_study(study, &run.iter().map(fill).collect::<Vec<_>>())?;
+            Ok(Call { words, document: None, hosts: 1 })
         }
     }
 }

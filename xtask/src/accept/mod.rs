@@ -35,6 +35,7 @@ mod setup;
 mod simulate;
 mod stragglers;
 mod studies;
+mod systems;
 #[cfg(test)]
 mod tests;
 mod torch;
@@ -253,6 +254,13 @@ const MEASUREMENTS: &[Measurement] = &[
         needs: &[Paceline, Cores(16)],
         flags: &[],
         run: engines::beside_one_node,
+    },
+    Measurement {
+        name: "peers",
+        about: "PyTorch's DDP, TensorFlow's parameter server and, if it builds, Horovod in one study with ours: docs/peers.md",
+        needs: &[Paceline, Cores(2), Python("torch, numpy, tensorflow")],
+        flags: &[],
+        run: systems::measure,
     },
     Measurement {
         name: "averaging",

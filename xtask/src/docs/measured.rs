@@ -20,6 +20,8 @@ pub struct Measured {
     averaging: Option<Value>,
     stragglers: Option<Value>,
     compression: Option<Value>,
+    /// Other systems beside ours.
+    pub peers: Option<Value>,
     /// Channels, out of a folder of their own.
     pub channels: Option<Channels>,
 }
@@ -38,6 +40,7 @@ impl Measured {
             averaging: read("averaging")?,
             stragglers: read("stragglers")?,
             compression: read("compression")?,
+            peers: read("peers")?,
             channels: None,
         })
     }
@@ -166,7 +169,8 @@ impl Measured {
     }
 }
 
-fn nothing(name: &str) -> String {
+/// The sentence for what has no runs.
+pub fn nothing(name: &str) -> String {
     format!(
         "Nothing has been measured yet. `cargo xtask accept {name}`, then `cargo xtask docs`, puts it here."
     )

@@ -5,6 +5,7 @@
 //! - `networks`: the page of models and layers
 //! - `studies`: the page of studies, its words from `studies.md`
 //! - pages of the studies that are kept in `studies/` come from [`crate::study`]
+//! - `peers`: the page of other systems beside ours, out of a study that is kept there too
 //! - `measured`: tables out of `bench/accept/`
 //! - `markdown`: headings, paragraphs, tables
 
@@ -15,6 +16,7 @@ mod datasets;
 mod markdown;
 mod measured;
 mod networks;
+mod peers;
 mod record;
 mod strategies;
 mod studies;
@@ -58,6 +60,11 @@ pub fn write() -> Outcome {
 /// Fails if a page on disk is not what would be written.
 pub fn check() -> Outcome {
     compare(&root(), &generated()?)
+}
+
+/// The page of other systems beside ours, from a kept measurement.
+pub fn peers_page(document: &serde_json::Value) -> Outcome<String> {
+    peers::page(Some(document))
 }
 
 fn generated() -> Outcome<Pages> {
@@ -106,6 +113,7 @@ fn pages(measured: &Measured) -> Outcome<Pages> {
         ("docs/datasets.md".into(), datasets::page()),
         ("docs/models.md".into(), networks::page()?),
         ("docs/studies.md".into(), studies::page()),
+        ("docs/peers.md".into(), peers::page(measured.peers.as_ref())?),
         ("docs/strategies/README.md".into(), strategies::index(measured)?),
     ]);
     if let Some(measured) = &measured.channels {
@@ -137,7 +145,7 @@ fn index() -> String {
     page.text(
         "What they train is on a page of its own: [models and layers](models.md); how a global batch is cut up on \
          another: [shares and micro-batches](batches.md). Which combination is the best is a question for \
-         [studies](studies.md).",
+         [studies](studies.md), and so is whether another system is better: [other systems beside ours](peers.md).",
     );
     page.text(
         "What every run leaves behind: [the record](record.md), its tables, its metrics and where they come from. What \
@@ -230,7 +238,7 @@ mod tests {
     #[test]
     fn there_is_a_page_per_strategy_and_each_says_that_it_is_generated() {
         let pages = all();
-        assert_eq!(pages.len(), 9 + STRATEGIES.len());
+        assert_eq!(pages.len(), 10 + STRATEGIES.len());
         for (path, text) in &pages {
             assert!(text.starts_with(MARK) && text.ends_with('\n') && !text.ends_with("\n\n"), "{path}");
         }

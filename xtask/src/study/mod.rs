@@ -27,6 +27,7 @@ use paceline_testing::is_root;
 use paceline_testing::process::target;
 
 use crate::process::{self, Outcome, cargo, program, root};
+pub use compare::compare;
 
 /// What a reduced run changes in every part: a few steps of a few points.
 const QUICK: &str = include_str!("quick.toml");

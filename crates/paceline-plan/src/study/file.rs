@@ -94,8 +94,13 @@ pub enum PointsFile {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct CommandFile {
-    /// The program and its arguments; `{AXIS}`, `{seed}` and `{cores}` are filled in.
+    /// The program and its arguments; `{AXIS}`, `{seed}`, `{cores}`, `{paceline}` (this program) and `{folder}` (of the
+    /// study file) are filled in.
     pub run: Vec<String>,
+    /// A program that is run once before the first run; if it fails, nothing is run. `{paceline}` and `{folder}` are
+    /// filled in.
+    #[serde(default)]
+    pub prepare: Vec<String>,
     /// How figures are read from what it prints on standard output.
     #[serde(default)]
     pub metrics: MetricsFile,

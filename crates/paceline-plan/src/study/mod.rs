@@ -24,10 +24,10 @@ pub use source::{StudyError, StudySource};
 pub enum Workload {
     /// `paceline train` with these flags.
     Train(BTreeMap<String, Value>),
-    /// Another program and its arguments, with placeholders; how figures are read from its output; and the seconds
-    /// that a run may take.
+    /// Another program and its arguments, with placeholders; one that is run before all runs, if any; how figures are
+    /// read from its output; and the seconds that a run may take.
     #[allow(missing_docs, reason = "the text above says what they are")]
-    Command { run: Vec<String>, metrics: MetricsFile, timeout_s: Option<f64> },
+    Command { run: Vec<String>, prepare: Vec<String>, metrics: MetricsFile, timeout_s: Option<f64> },
 }
 
 /// One of several workloads.
@@ -170,8 +170,8 @@ impl Study {
                 if let Some((space, _)) = &space {
                     mistakes.take(check_command(&source, &command, space));
                 }
-                let file::CommandFile { run, metrics, timeout_s } = command;
-                Some(Workload::Command { run, metrics, timeout_s })
+                let file::CommandFile { run, prepare, metrics, timeout_s } = command;
+                Some(Workload::Command { run, prepare, metrics, timeout_s })
             }
             (None, None) => {
                 mistakes.add("", "a table [workload] (flags of paceline train) or [command] is missing");
@@ -431,6 +431,9 @@ fn spread(from: f64, to: f64, count: u64, log: bool) -> Vec<Value> {
     (0..count).map(|i| Value::Number(at(i))).collect()
 }
 
+/// Placeholders that are the same in every run of a study: this program, and the folder of the study file.
+pub const OF_STUDIES: [&str; 2] = ["paceline", "folder"];
+
 /// Every axis appears in the command, and every placeholder is an axis.
 fn check_command(source: &StudySource, command: &file::CommandFile, space: &Space) -> Result<(), StudyError> {
     let fail = |key: &str, problem: &str| Err(source.error(key, problem));
@@ -456,10 +459,17 @@ fn check_command(source: &StudySource, command: &file::CommandFile, space: &Spac
     }
     let used: Vec<&str> = command.run.iter().flat_map(|word| placeholders(word)).collect();
     let names: Vec<&str> = space.axes().iter().map(|a| a.name.as_str()).collect();
-    if let Some(name) = used.iter().find(|n| !["seed", "cores"].contains(n) && !names.contains(n)) {
+    let known = |name: &str| ["seed", "cores"].contains(&name) || OF_STUDIES.contains(&name);
+    if let Some(name) = used.iter().find(|n| !known(n) && !names.contains(n)) {
         let hint = crate::value::nearest(name, names.iter().copied());
         let hint = hint.map(|n| format!("; did you mean {{{n}}}?")).unwrap_or_default();
         return fail("command.run", &format!("{{{name}}} is not an axis{hint}"));
+    }
+    if let Some(name) =
+        command.prepare.iter().flat_map(|word| placeholders(word)).find(|n| !OF_STUDIES.contains(n))
+    {
+        let problem = format!("{{{name}}} cannot be filled in: it is run once, before any axis has a level");
+        return fail("command.prepare", &problem);
     }
     if let Some(unused) = names.iter().find(|name| !used.contains(name)) {
         let problem = format!("the command does not use it: write {{{unused}}} where its level belongs");

@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 use paceline_analyze::sheet::aligned;
 use paceline_data::origin::{DownloadItem, Origin};
-use paceline_data::{DatasetContents, DatasetKind, FileState, SampleForm, common_path};
+use paceline_data::{DatasetContents, DatasetKind, DatasetSettings, FileState, SampleForm, common_path};
 use paceline_fetch::{Client, FetchEvent};
 use paceline_resolve::{own_data_folder, variable};
 use serde::Serialize;
+use serde_json::json;
 
 use crate::failure::Failure;
 use crate::flags::{PlaceFlags, names, registries};
@@ -35,6 +36,8 @@ enum What {
     Path(One),
     /// Show what is in a dataset: samples, shape, classes, files, licence
     Info(One),
+    /// Write a dataset as NumPy's files, for other programs: normalised samples and their classes
+    Export(Export),
 }
 
 /// A dataset, and where to look for it.
@@ -62,11 +65,20 @@ struct Get {
     mirror: Vec<String>,
 }
 
+#[derive(clap::Args, Debug)]
+struct Export {
+    #[command(flatten)]
+    one: One,
+    /// Folder to write train-x.npy, train-y.npy, test-x.npy and test-y.npy into; existing files are not overwritten
+    #[arg(long, value_name = "DIR")]
+    to: PathBuf,
+}
+
 fn source(name: &str) -> &'static DatasetKind {
     registries().runs().datasets.find(name).expect("clap lets registered names pass only")
 }
 
-/// `paceline data list | get | path | info`.
+/// `paceline data list | get | path | info | export`.
 pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     match &args.what {
         None => list(&args.place, show),
@@ -74,6 +86,7 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
         Some(What::Get(args)) => get(args, show),
         Some(What::Path(args)) => path(args, show),
         Some(What::Info(args)) => info(args, show),
+        Some(What::Export(args)) => export(args, show),
     }
 }
 
@@ -146,6 +159,15 @@ fn info(args: &One, show: Show) -> Result<(), Failure> {
         return Ok(output::json(&contents)?);
     }
     Ok(output::text(&contents.text())?)
+}
+
+fn export(args: &Export, show: Show) -> Result<(), Failure> {
+    let source = source(&args.one.name);
+    let dataset = source.load(&args.one.place.0.data_folders(), &DatasetSettings::default())?;
+    let files = paceline_data::export(&dataset, &args.to)?;
+    let document =
+        json!({"name": source.name, "folder": args.to, "classes": dataset.classes, "files": files});
+    show.print(&document, || format!("{}\n", args.to.display()))
 }
 
 #[derive(Serialize)]

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use paceline_study::StudyFailure;
 
 use crate::failure::Failure;
+use crate::flags::{names, registries};
 use crate::output::{self, Show};
 
 /// Flags of `paceline init`.
@@ -27,10 +28,18 @@ pub struct Args {
     /// Arguments of the script
     #[arg(last = true, requires = "script", value_name = "ARGS")]
     args: Vec<String>,
+    /// A study of other systems beside ours, each in its own program, which lie in a folder beside the file; several
+    /// are separated by commas
+    #[arg(long, value_delimiter = ',', value_parser = names(registries().peers.described()))]
+    #[arg(conflicts_with_all = ["command", "workloads", "script"])]
+    peer: Vec<String>,
 }
 
 /// `paceline init`.
 pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
+    if !args.peer.is_empty() {
+        return peers(args, show);
+    }
     let text: String = match args {
         Args { command: true, .. } => include_str!("init/command.toml").into(),
         Args { workloads: true, .. } => include_str!("init/workloads.toml").into(),
@@ -47,11 +56,26 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
         .open(&args.file)
         .and_then(|mut file| file.write_all(text.as_bytes()));
     written.map_err(|source| StudyFailure::File { path: args.file.clone(), source })?;
+    written_note(args, show);
+    Ok(())
+}
+
+/// Tells what comes next.
+fn written_note(args: &Args, show: Show) {
     if !show.quiet {
         let file = args.file.display();
         output::note(&format!(
             "wrote {file}; next: `paceline check {file}`, `paceline plan {file}`, `paceline explore {file}`"
         ));
     }
+}
+
+fn peers(args: &Args, show: Show) -> Result<(), Failure> {
+    let peers: Vec<_> = args.peer.iter().filter_map(|name| registries().peers.find(name)).collect();
+    let python = std::env::var("PACELINE_PYTHON").ok().filter(|python| !python.is_empty());
+    let study = paceline_study::peer_study(&args.file, &peers, python.as_deref().unwrap_or("python3"));
+    study.write()?;
+    show.note(&format!("the programs of all systems are in {}", study.programs().display()));
+    written_note(args, show);
     Ok(())
 }

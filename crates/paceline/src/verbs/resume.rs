@@ -109,6 +109,7 @@ fn resume_study(args: &Args, name: &str, listening: &Listening, show: Show) -> R
         }
         return tell(&state, show);
     }
+    listening.or_dismiss(paceline_study::prepare(&state.known.study).map_err(Failure::from))?;
     let ready = args.running.prepare(&state.known.study, listening, show)?;
     args.running.go(state, ready, show)
 }

@@ -233,3 +233,27 @@ fn the_real_files_have_the_sizes_that_are_promised() {
         assert!(info["files"].as_array().unwrap().iter().all(|file| file["hash"] == "verified"), "{info}");
     }
 }
+
+#[test]
+fn a_dataset_is_exported_for_other_programs_and_nothing_is_overwritten() {
+    let folder = tempfile::tempdir().unwrap();
+    let to = folder.path().join("digits");
+    let words = format!("data export digits --to {}", to.display());
+    let exported = json(&format!("{words} --json"));
+    assert_eq!(
+        (&exported["classes"], &exported["files"][0]["shape"]),
+        (&10.into(), &vec![1438, 8, 8, 1].into())
+    );
+    let bytes = |name: &str| fs::metadata(to.join(name)).unwrap().len();
+    assert_eq!(bytes("train-x.npy"), 128 + 4 * 64 * 1438);
+    assert_eq!(bytes("test-y.npy"), 128 + 8 * 359);
+    let again = paceline(&words);
+    assert_ne!(again.code, 0);
+    assert!(
+        again.stderr.contains("train-x.npy") && again.stderr.contains("not overwritten"),
+        "{}",
+        again.stderr
+    );
+    let text = paceline(&format!("data export letters --to {}", folder.path().display()));
+    assert!(text.code != 0 && text.stderr.contains("letters is a text"), "{}", text.stderr);
+}

@@ -27,6 +27,7 @@ mod namespaces;
 mod network;
 mod one_story;
 mod own_strategy;
+mod peers;
 mod predict;
 mod record;
 mod resume;

@@ -171,6 +171,7 @@ fn explore(path: &Path, args: &Args, show: Show) -> Result<(), Failure> {
     if !show.quiet {
         paceline_study::schedule(&study, registries(), 0)?.notes().iter().for_each(|note| output::note(note));
     }
+    listening.or_dismiss(paceline_study::prepare(&study).map_err(Failure::from))?;
     let ready = args.running.prepare(&study, &listening, show)?;
     match StudyState::create(&store, study, registries().clone()) {
         Ok(state) => args.running.go(state, ready, show),
