@@ -137,8 +137,8 @@ fn measured(page: &mut Page, document: &Value, about: &Value, runs: &[&Value]) -
         }
     }
     page.text(
-        "Throughput and how many times the peer's it is are means of the repeats with intervals of 95% (geometric means, each \
-         system with its own deviation); `≈` where the two are not told apart, corrected for all comparisons of a table. The \
+        "Throughput and how many times the peer's it is are means of the repeats with intervals of 95% (geometric means; the \
+         systems of a table share one deviation, that of their repeats); `≈` where the two are not told apart, corrected for all comparisons of a table. The \
          other columns are plain means.",
     );
     Ok(())
@@ -174,7 +174,7 @@ fn table(page: &mut Page, title: &str, family: &Family, model: &str, points: &[&
         }
     }
     let asked = format!(
-        "name = \"told\"\nscale = \"log\"\nnoise = \"own\"\nreference = \"{}\"\nsql = \"SELECT system, rate FROM runs\"",
+        "name = \"told\"\nscale = \"log\"\nnoise = \"pooled\"\nreference = \"{}\"\nsql = \"SELECT system, rate FROM runs\"",
         family.reference
     );
     compare(&asked, &database)?;
