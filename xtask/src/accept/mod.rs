@@ -257,9 +257,9 @@ const MEASUREMENTS: &[Measurement] = &[
     },
     Measurement {
         name: "peers",
-        about: "PyTorch's DDP, TensorFlow's parameter server and, if it builds, Horovod in one study with ours: docs/peers.md",
+        about: "PyTorch's DDP, TensorFlow's parameter server and, if it builds, Horovod in one study with ours: peers [--rounds N]",
         needs: &[Paceline, Cores(2), Python("torch, numpy, tensorflow")],
-        flags: &[],
+        flags: &["--rounds"],
         run: systems::measure,
     },
     Measurement {

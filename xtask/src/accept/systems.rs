@@ -22,11 +22,8 @@ const BUILT: &str = "horovod";
 /// Longest that building it may take.
 const BUILD_LIMIT: Duration = Duration::from_secs(900);
 
-/// The networks of the study, instead of the one that `init` writes.
-const MODELS: [&str; 2] = ["lenet", "mlp"];
-
-/// How often `init` has each system run, with each network.
-const REPEATS: usize = 5;
+/// How often `init` has each system run; `--rounds` says otherwise.
+const REPEATS: u64 = 5;
 
 /// Figures that every system has: fewer would be a name that has changed on one side only.
 const FIGURES: f64 = 15.0;
@@ -48,7 +45,8 @@ pub fn measure(setup: &Setup) -> Outcome<Report> {
         program
     };
     stdout(program().args(["init", "--peer", &all.join(","), "peers.toml"]))?;
-    let text = edited(&folder.join("peers.toml"))?;
+    let repeats = setup.rounds.unwrap_or(REPEATS);
+    let text = edited(&folder.join("peers.toml"), repeats)?;
     let run = |words: &[&str]| {
         let mut command = Command::new(peers::python(setup));
         stdout(
@@ -68,7 +66,7 @@ pub fn measure(setup: &Setup) -> Outcome<Report> {
     });
     let mut runs = vec![about];
     runs.extend(told.lines().filter_map(|line| kept(&serde_json::from_str(line).ok()?)));
-    let lines = judged(&all, &runs)?;
+    let lines = judged(&all, repeats, &runs)?;
     Ok(Report { lines, runs })
 }
 
@@ -81,7 +79,7 @@ fn kept(told: &Value) -> Option<Value> {
     }))
 }
 
-fn judged(peers: &[&str], runs: &[Value]) -> Outcome<Vec<Line>> {
+fn judged(peers: &[&str], repeats: u64, runs: &[Value]) -> Outcome<Vec<Line>> {
     let points: Vec<&Value> = runs.iter().filter(|run| run["role"] == "point").collect();
     let systems: BTreeSet<&str> = points.iter().filter_map(|run| run["system"].as_str()).collect();
     let well = |run: &&&Value| run["end"]["state"] == "ok";
@@ -89,7 +87,7 @@ fn judged(peers: &[&str], runs: &[Value]) -> Outcome<Vec<Line>> {
     for system in &systems {
         let of_system = points.iter().filter(|run| run["system"] == *system).filter(well).count();
         let claim = format!("{system}: runs that ended well");
-        lines.push(Line::new(&claim, of_system as f64, (REPEATS * MODELS.len()) as f64, false));
+        lines.push(Line::new(&claim, of_system as f64, repeats as f64, false));
     }
     let figures = points.iter().filter_map(|run| run["end"]["metrics"].as_object());
     let names = |metrics: &Map<String, Value>| metrics.keys().cloned().collect::<BTreeSet<String>>();
@@ -106,13 +104,12 @@ fn judged(peers: &[&str], runs: &[Value]) -> Outcome<Vec<Line>> {
     Ok(lines)
 }
 
-/// The study file with the networks of this measurement.
-fn edited(file: &Path) -> Outcome<String> {
+/// The study file with as many repeats.
+fn edited(file: &Path, repeats: u64) -> Outcome<String> {
     let wrong = |error: &dyn std::fmt::Display| format!("{}: {error}", file.display());
     let text = fs::read_to_string(file).map_err(|error| wrong(&error))?;
-    let models = MODELS.map(|model| format!("\"{model}\"")).join(", ");
-    let edited = text.replace("model = [\"lenet\"]    # or \"mlp\"", &format!("model = [{models}]"));
-    if edited == text || !text.contains(&format!("repeats = {REPEATS}")) {
+    let edited = text.replace(&format!("repeats = {REPEATS}\n"), &format!("repeats = {repeats}\n"));
+    if !edited.contains(&format!("repeats = {repeats}\n")) {
         return Err(wrong(&"it is not what `init --peer` wrote when this measurement was made"));
     }
     fs::write(file, &edited).map_err(|error| wrong(&error))?;

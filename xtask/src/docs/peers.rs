@@ -31,9 +31,9 @@ const FAMILIES: &[Family] = &[
 
 /// What the names stand for.
 const SYSTEMS: &[(&str, &str)] = &[
-    ("paceline-auto", "`paceline train` as it is: `--strategy auto` over shared memory"),
+    ("paceline-auto", "`paceline train` as it is: --strategy auto over shared memory"),
     ("paceline-tcp", "the same over TCP (`--transport tcp`), which is what gloo uses"),
-    ("paceline-ps", "`--strategy ps --servers 1 --sync asp`: workers push to one server and wait for nobody"),
+    ("paceline-ps", "--strategy ps --servers 1 --sync asp: workers push to one server and wait for nobody"),
     ("torch-ddp", "PyTorch's DistributedDataParallel over gloo, started by torchrun"),
     ("horovod", "Horovod's DistributedOptimizer with PyTorch over gloo, started by horovodrun"),
     ("tf-ps", "TensorFlow's ParameterServerStrategy: a coordinator, workers and one server, over gRPC"),
@@ -43,7 +43,7 @@ const SYSTEMS: &[(&str, &str)] = &[
 pub fn page(document: Option<&Value>) -> Outcome<String> {
     let mut page = Page::new("Other systems beside ours");
     page.text(
-        "Is another system faster for what you train? A study can tell: `init --peer` writes one with the other \
+        "Is another system faster for what you train? A study can tell: `paceline init` writes one (`--peer`), with the other \
          systems as levels of an axis, each in its own program, with the figures that our runs have.",
     );
     page.code(&[
@@ -74,7 +74,7 @@ pub fn page(document: Option<&Value>) -> Outcome<String> {
 const SAME: &[&str] = &[
     "Network (`mlp` or `lenet`, layer by layer), samples and their normalisation (the built-in dataset `synthetic`), \
      samples per worker and step, steps, learning rate, momentum, one thread per worker, one machine. Each system \
-     shuffles with its own generator and starts from its own random weights of the same distribution family.",
+     shuffles with its own generator and starts from its own random weights.",
     "Every system is run once, in random order, before any is run again; our default is run again in between as \
      the control. A repeat has its own seed.",
     "`samples_per_s` and `step_s` are of the training clock: steps alone, no start-up and no evaluation. A peer's clock \
@@ -124,6 +124,14 @@ fn measured(page: &mut Page, document: &Value, about: &Value, runs: &[&Value]) -
         load(&about["load"][0]),
         load(&about["load"][1]),
     ));
+    let busiest =
+        [0, 1].map(|i| load(&about["load"][i]).parse::<f64>().unwrap_or(0.0)).into_iter().fold(0.0, f64::max);
+    if busiest > 2.0 * machine["cores"].as_f64().unwrap_or(f64::MAX) {
+        page.text(
+            "**The machine had other work to do** all the while: times are those of a crowded machine and intervals are wide; \
+             accuracies, bytes and memory do not depend on that. `cargo xtask accept peers` on a quiet machine replaces them.",
+        );
+    }
     for (name, why) in about["left_out"].as_object().into_iter().flatten() {
         page.text(&format!("Without {name}: {}. {HOROVOD}", text(why)));
     }
@@ -137,8 +145,8 @@ fn measured(page: &mut Page, document: &Value, about: &Value, runs: &[&Value]) -
         }
     }
     page.text(
-        "Throughput and how many times the peer's it is are means of the repeats with intervals of 95% (geometric means, each \
-         system with its own deviation); `≈` where the two are not told apart, corrected for all comparisons of a table. The \
+        "Throughput and how many times the peer's it is are means of the repeats with intervals of 95% (geometric means; the \
+         systems of a table share one deviation, that of their repeats); `≈` where the two are not told apart, corrected for all comparisons of a table. The \
          other columns are plain means.",
     );
     Ok(())
@@ -174,7 +182,7 @@ fn table(page: &mut Page, title: &str, family: &Family, model: &str, points: &[&
         }
     }
     let asked = format!(
-        "name = \"told\"\nscale = \"log\"\nnoise = \"own\"\nreference = \"{}\"\nsql = \"SELECT system, rate FROM runs\"",
+        "name = \"told\"\nscale = \"log\"\nnoise = \"pooled\"\nreference = \"{}\"\nsql = \"SELECT system, rate FROM runs\"",
         family.reference
     );
     compare(&asked, &database)?;
