@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::OnceLock;
 
+use paceline_compare::CompareFailure;
 use paceline_data::DataError;
 use paceline_explore::ExplorationError;
 use paceline_launch::LaunchError;
@@ -148,6 +149,17 @@ impl From<StudyFailure> for Failure {
             StudyFailure::Journal(error) => error.into(),
             StudyFailure::Record(error) => error.into(),
             StudyFailure::Io(error) => error.into(),
+            error => Self::new(error.kind(), error.to_string(), error.hint()),
+        }
+    }
+}
+
+impl From<CompareFailure> for Failure {
+    fn from(error: CompareFailure) -> Self {
+        match error {
+            CompareFailure::Virtual(error) => error.into(),
+            CompareFailure::Journal(error) => error.into(),
+            CompareFailure::Io(error) => error.into(),
             error => Self::new(error.kind(), error.to_string(), error.hint()),
         }
     }
