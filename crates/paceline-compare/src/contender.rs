@@ -8,6 +8,8 @@ use paceline_protocol::options::Kind;
 use paceline_resolve::{Registries, is_strategy_file, strategy_description, strategy_program};
 use serde::{Deserialize, Serialize};
 
+use crate::error::CompareFailure;
+
 /// Whom a rule is compared with unless somebody says otherwise; the first one sets the targets.
 pub const DEFAULT_RIVALS: [&str; 4] = ["ring-allreduce", "ps", "local", "stepwise"];
 
@@ -47,8 +49,22 @@ impl ContenderVariant {
 }
 
 impl Contender {
+    /// A rule and its rivals, each with a label of its own.
+    pub fn parse_all(
+        mine: &str,
+        rivals: &[String],
+        registries: &Registries,
+    ) -> Result<Vec<Self>, CompareFailure> {
+        let mut all = vec![Self::parse(mine, "MINE", registries)?];
+        for rival in rivals {
+            all.push(Self::parse(rival, "--against", registries)?);
+        }
+        Self::tell_apart(&mut all);
+        Ok(all)
+    }
+
     /// A strategy file, or the name of a strategy: the best of its variants where it has some, or one (`stepwise:naive`).
-    pub fn parse(word: &str, flag: &str, registries: &Registries) -> Result<Self, PlanError> {
+    fn parse(word: &str, flag: &str, registries: &Registries) -> Result<Self, PlanError> {
         if is_strategy_file(word) {
             return Self::of_file(word);
         }
@@ -101,7 +117,7 @@ impl Contender {
     }
 
     /// Gives each contender a label of its own: a second one of the same is numbered.
-    pub(crate) fn tell_apart(all: &mut [Self]) {
+    fn tell_apart(all: &mut [Self]) {
         for i in 1..all.len() {
             let taken = all[..i].iter().filter(|other| other.label == all[i].label).count();
             if taken > 0 {

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use paceline_data::DataError;
 use paceline_launch::{LaunchError, start_hint};
 use paceline_plan::PlanError;
+use paceline_record::store::write_hint;
 use paceline_record::{FailureKind, JournalError};
 use paceline_train::TrainError;
 use paceline_virtual::VirtualError;
@@ -52,6 +53,8 @@ impl CompareFailure {
             Self::Launch(error) => error.kind(),
             Self::Data(_) | Self::Damaged { .. } | Self::Journal(_) => FailureKind::Storage,
             Self::Interrupted => FailureKind::Interrupted,
+            Self::Virtual(VirtualError::Plan(_)) => FailureKind::Plan,
+            Self::Virtual(VirtualError::File { .. }) => FailureKind::Storage,
             Self::Virtual(_) | Self::NotStarted { .. } | Self::Io(_) => FailureKind::Other,
         }
     }
@@ -69,6 +72,14 @@ impl CompareFailure {
             Self::Launch(error) => error.hint(),
             Self::Damaged { .. } => "the comparison cannot go on; --seed makes another one".into(),
             Self::NotStarted { source } => start_hint(source),
+            Self::Journal(JournalError { source, .. }) if source.kind() == io::ErrorKind::WouldBlock => {
+                "wait for it, or interrupt it first".into()
+            }
+            Self::Journal(JournalError { source, .. }) => write_hint(source),
+            Self::Virtual(VirtualError::Plan(_)) => "nothing was started".into(),
+            Self::Virtual(VirtualError::File { .. }) => {
+                "is the path right, and the file yours to read?".into()
+            }
             Self::Interrupted => "every run so far is kept; the same command goes on".into(),
             _ => String::new(),
         }

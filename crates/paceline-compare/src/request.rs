@@ -100,12 +100,11 @@ pub struct StrategyComparison<'a> {
 impl<'a> StrategyComparison<'a> {
     /// Checks that every contender can be run in every cell; nothing is started.
     pub fn new(
-        mut contenders: Vec<Contender>,
+        contenders: Vec<Contender>,
         flags: ComparisonFlags,
         command: String,
         registries: &'a AllRegistries,
     ) -> Result<Self, CompareFailure> {
-        Contender::tell_apart(&mut contenders);
         let ComparisonFlags { base, few, many, network, steps, seed, minutes, most_seeds, calibration } =
             flags;
         if few == 0 && many == 0 {
@@ -204,6 +203,9 @@ impl<'a> StrategyComparison<'a> {
         if cell.link {
             put("network", self.document.network.clone());
         }
+        // Over shared memory, built-in exact paths sum out of their peers' memory and others copy: that would compare
+        // how rules are carried out.
+        put("transport", "tcp".into());
         put("lr", rate(key.rate).to_string());
         put("steps", steps.to_string());
         put("eval-every", (steps / EVALUATIONS).max(1).to_string());

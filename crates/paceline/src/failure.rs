@@ -131,6 +131,7 @@ failure_from! {
     PlanError => |e| (FailureKind::Plan, format!("this plan cannot be run: {e}"), plan_hint());
     StudyError => |e| (FailureKind::Plan, e.to_string(),
         "`paceline init` writes a commented study file; `paceline check FILE` tells every mistake");
+    CompareFailure => |e| (e.kind(), e.to_string(), e.hint());
     DataError => |e| (FailureKind::Storage, e.to_string(), e.hint());
     TrainError => |e| (e.kind(), e.to_string(), e.hint());
     JournalError => |e| (FailureKind::Storage, format!("the study's journal: {e}"), journal_hint(&e));
@@ -149,17 +150,6 @@ impl From<StudyFailure> for Failure {
             StudyFailure::Journal(error) => error.into(),
             StudyFailure::Record(error) => error.into(),
             StudyFailure::Io(error) => error.into(),
-            error => Self::new(error.kind(), error.to_string(), error.hint()),
-        }
-    }
-}
-
-impl From<CompareFailure> for Failure {
-    fn from(error: CompareFailure) -> Self {
-        match error {
-            CompareFailure::Virtual(error) => error.into(),
-            CompareFailure::Journal(error) => error.into(),
-            CompareFailure::Io(error) => error.into(),
             error => Self::new(error.kind(), error.to_string(), error.hint()),
         }
     }

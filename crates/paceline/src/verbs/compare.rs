@@ -67,14 +67,7 @@ fn minutes(text: &str) -> Result<f64, String> {
 
 /// `paceline compare`.
 pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
-    let runs = registries().runs();
-    let mut contenders =
-        vec![Contender::parse(&args.mine, "MINE", runs).map_err(paceline_compare::CompareFailure::from)?];
-    for rival in &args.against {
-        let rival =
-            Contender::parse(rival, "--against", runs).map_err(paceline_compare::CompareFailure::from)?;
-        contenders.push(rival);
-    }
+    let contenders = Contender::parse_all(&args.mine, &args.against, registries().runs())?;
     let mut base = args.network_and_data.0.clone();
     base.put("batch", args.batch.to_string());
     let flags = ComparisonFlags {
