@@ -255,9 +255,9 @@ fn notes(known: &ComparisonHistory, standings: &[Standing]) -> Vec<String> {
 /// A ratio of times in words.
 fn of_time(ratio: f64) -> String {
     match ratio {
-        r if r > 9.95 => format!("{r:.0} times"),
-        r if r > 1.995 => format!("{r:.1} times"),
-        r => format!("{:.0}%", 100.0 * r),
+        r if r > 9.95 => format!("{r:.0} ×"),
+        r if r > 1.995 => format!("{r:.1} ×"),
+        r => format!("{:.0}% of", 100.0 * r),
     }
 }
 
@@ -307,15 +307,14 @@ fn sentence(difference: &JudgedDifference, contenders: &[String], choices: Optio
             let missed = match difference.missed {
                 (0, 0) => String::new(),
                 (own, other) => format!(
-                    "; {own} of its runs and {other} of {rival}'s do not reach it and count with the time that they \
-                     took at least"
+                    "; {own} of its runs and {other} of {rival}'s do not reach it and count with the time that they took"
                 ),
             };
             format!(
-                "{place}: {target:.0}% accuracy in {} of {rival}'s time ({} to {}, n = {n}{chance}){missed}{negligible}",
+                "{place}: {target:.0}% accuracy in {} {rival}'s time ({} to {}, n = {n}{chance}){missed}{negligible}",
                 of_time(estimate),
-                of_time(low),
-                of_time(high)
+                of_time(low).trim_end_matches(" of"),
+                of_time(high).trim_end_matches(" of")
             )
         }
     }

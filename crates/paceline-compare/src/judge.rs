@@ -178,13 +178,14 @@ fn corrected(all: Vec<Raw>) -> Vec<JudgedDifference> {
     let judged = |(Raw { mut difference, sample, margin }, kind): (Raw, usize)| {
         difference.p_holm = Some(corrected[kind]).filter(|p| !p.is_nan());
         let better = (sample.mean() > 0.0) == (difference.figure == JudgedFigure::Accuracy);
+        // A time that is only a bound speaks for the other side alone: it may be any longer.
+        let (mine_missed, rival_missed) = difference.missed;
+        let within = sample.interval().is_some_and(|(low, high)| -margin < low && high < margin);
         difference.verdict = match difference.p_holm {
             Some(_) if difference.identical => DifferenceVerdict::Same,
-            Some(p) if p <= LEVEL && better => DifferenceVerdict::Better,
-            Some(p) if p <= LEVEL => DifferenceVerdict::Worse,
-            Some(_) if sample.interval().is_some_and(|(low, high)| -margin < low && high < margin) => {
-                DifferenceVerdict::Same
-            }
+            Some(p) if p <= LEVEL && better && mine_missed == 0 => DifferenceVerdict::Better,
+            Some(p) if p <= LEVEL && !better && rival_missed == 0 => DifferenceVerdict::Worse,
+            Some(_) if within && mine_missed + rival_missed == 0 => DifferenceVerdict::Same,
             _ => DifferenceVerdict::Unclear,
         };
         difference
@@ -267,16 +268,14 @@ fn times(pairs: &[(Judged<'_>, Judged<'_>)], target: f64, missed: &mut (usize, u
         let (own, other) = (reached(mine), reached(theirs));
         missed.0 += usize::from(own.is_none());
         missed.1 += usize::from(other.is_none());
-        // A run that diverged tells no time: it took at least as long as the other.
-        let at_least = |run: &Judged<'_>, other: Option<f64>| match run {
-            Judged::Whole(figures) => Some(figures.seconds.max(other.unwrap_or(0.0))),
-            Judged::Diverged => other,
+        // A run that diverged tells no time at all.
+        let at_least = |run: &Judged<'_>| match run {
+            Judged::Whole(figures) => Some(figures.seconds),
+            Judged::Diverged => None,
         };
         let bounds = match (own, other) {
             (None, None) => None,
-            (own, other) => {
-                own.or_else(|| at_least(mine, other)).zip(other.or_else(|| at_least(theirs, own)))
-            }
+            (own, other) => own.or_else(|| at_least(mine)).zip(other.or_else(|| at_least(theirs))),
         };
         let Some((own, other)) = bounds.filter(|(a, b)| *a > 0.0 && *b > 0.0) else { continue };
         differences.push((own / other).ln());
@@ -374,6 +373,25 @@ mod tests {
     }
 
     #[test]
+    fn a_bound_on_a_time_speaks_for_one_side_only() {
+        let verdict = |mean: f64, missed: (usize, usize)| {
+            let mut raw = made_up(JudgedFigure::Time, (0..6).map(|k| mean + 0.001 * f64::from(k)).collect());
+            raw.difference.missed = missed;
+            corrected(vec![raw])[0].verdict
+        };
+        assert_eq!(
+            verdict(-0.7, (0, 6)),
+            DifferenceVerdict::Better,
+            "the rival takes at least twice as long"
+        );
+        assert_eq!(verdict(-0.7, (1, 0)), DifferenceVerdict::Unclear, "mine may take as long as it likes");
+        assert_eq!(verdict(0.7, (6, 0)), DifferenceVerdict::Worse);
+        assert_eq!(verdict(0.7, (0, 1)), DifferenceVerdict::Unclear);
+        assert_eq!(verdict(0.0, (0, 0)), DifferenceVerdict::Same);
+        assert_eq!(verdict(0.0, (0, 1)), DifferenceVerdict::Unclear);
+    }
+
+    #[test]
     fn the_same_numbers_count_once_in_the_correction() {
         let differences = vec![0.030, 0.036, 0.041, 0.028, 0.035];
         let alone = corrected(vec![made_up(JudgedFigure::Accuracy, differences.clone())]);
@@ -404,8 +422,8 @@ mod tests {
         let sample = times(&pairs, 0.9, &mut missed);
         assert_eq!(missed, (2, 2));
         let ratios: Vec<f64> = sample.differences.iter().map(|d| d.exp()).collect();
-        assert_eq!(ratios.len(), 3, "{ratios:?}");
-        for (ratio, wanted) in ratios.iter().zip([1.0 / 3.0, 0.25, 1.0]) {
+        assert_eq!(ratios.len(), 2, "{ratios:?}");
+        for (ratio, wanted) in ratios.iter().zip([1.0 / 3.0, 0.25]) {
             assert!((ratio - wanted).abs() < 1e-12, "{ratios:?}");
         }
     }

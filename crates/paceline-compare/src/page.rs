@@ -207,8 +207,8 @@ fn method(known: &ComparisonHistory) -> Vec<String> {
         format!(
             "Differences are of pairs of runs with one seed: the same initial values, order of samples and split. \
              Accuracy is judged by its difference, time to the target by its ratio (t intervals of the logarithm); a run \
-             that does not reach the target counts with the time that it took at least. A difference is said to be real \
-             if it is larger than what matters: 0.5 points of accuracy, {margin_virtual:.0}% of a time in virtual time, \
+             that does not reach the target counts with the time that it took at least, which speaks for the other side \
+             only. A difference is said to be real if it is larger than what matters: 0.5 points of accuracy, {margin_virtual:.0}% of a time in virtual time, \
              {margin_real:.0}% of a real one (t test against that margin, corrected by Holm over all cells, rivals and \
              figures, together at most {:.0}% wrong). It is said not to matter if its 95% interval lies within these \
              margins. Below {LEAST_PAIRS} pairs nothing is judged. Intervals are not corrected.",
