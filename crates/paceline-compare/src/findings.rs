@@ -268,16 +268,23 @@ fn sentence(difference: &JudgedDifference, contenders: &[String], choices: Optio
         true => ", p < 0.0001".into(),
         false => format!(", p = {p:.2}").replace("p = 0.00", "p < 0.01"),
     });
+    if difference.missed != (0, 0) && difference.verdict == DifferenceVerdict::Unclear {
+        let target = choices.map_or(0.0, |choices| 100.0 * choices.target(cell));
+        let ((own, other), pairs) = (difference.missed, difference.pairs);
+        return format!(
+            "{place}: {target:.0}% accuracy is reached in {} of {pairs} runs, by {rival} in {} of {pairs}: which of them \
+             is sooner cannot be told",
+            pairs - own,
+            pairs - other
+        );
+    }
     let (Some(estimate), Some((low, high))) = (difference.estimate, difference.interval) else {
         let what = match figure {
             JudgedFigure::Accuracy => "accuracy",
             JudgedFigure::Time => "time to the target",
         };
-        let why = match (n, difference.missed) {
-            (0, (mine, rival)) if mine + rival > 0 => "neither reaches the target in any pair of runs".into(),
-            _ => format!("{n} pairs of runs"),
-        };
-        return format!("{place}: {what} against {rival}: {why}");
+        let pairs = if n == 1 { "pair" } else { "pairs" };
+        return format!("{place}: {what} against {rival}: {n} {pairs} of runs");
     };
     if difference.identical && n >= LEAST_PAIRS {
         let what = if figure == JudgedFigure::Accuracy { "parameters" } else { "parameters and times" };

@@ -117,7 +117,8 @@ pub struct JudgedDifference {
     /// The rival's place among the contenders.
     pub rival: usize,
     pub figure: JudgedFigure,
-    /// Pairs of runs.
+    /// Pairs of runs, and those of them that say something.
+    pub pairs: usize,
     pub n: usize,
     /// The mean difference of accuracies, or the ratio of times (mine to the rival's); none without pairs.
     pub estimate: Option<f64>,
@@ -244,6 +245,7 @@ fn raw(
         cell,
         rival,
         figure,
+        pairs: pairs.len(),
         n: sample.n(),
         estimate: (sample.n() > 0).then(|| told(sample.mean())),
         interval: sample.interval().map(|(low, high)| (told(low), told(high))),
@@ -301,6 +303,7 @@ mod tests {
             cell,
             rival: 1,
             figure,
+            pairs: sample.n(),
             n: sample.n(),
             estimate: None,
             interval: None,

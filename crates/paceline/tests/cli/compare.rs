@@ -109,7 +109,7 @@ fn what_cannot_be_compared_is_refused_before_anything_starts() {
     std::fs::write(&broken, "name = \"b\"\n[[round]]\ndo = [{ update = \"x\" }]\n").unwrap();
     let broken = broken.display().to_string();
     for (words, why) in [
-        (broken.as_str(), "drift"),
+        (broken.as_str(), "does not sum to one"),
         ("rung", "is neither a strategy file"),
         ("gossip --against stepwise:x", "there is no such variant"),
         ("gossip --workers 1", "at least 2"),
