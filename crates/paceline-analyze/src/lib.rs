@@ -56,7 +56,7 @@ pub use analysis::{Analysis, AnalysisRequest, WorkloadBest};
 pub use anova::{Anova, Estimate, FactorEffect, LevelContrast, LevelEffect};
 pub use best::{Configuration, Ranking};
 pub use compared::{ComparedFigure, ComparedItem, ComparedRuns, ComparedSetting, ItemHead, LossCurve};
-pub use distributions::{f_tail, holm, t_quantile};
+pub use distributions::{f_tail, holm, t_quantile, t_two_sided};
 pub use explain::{
     Cause, ExactFigures, ExplainError, Explanation, GainSource, GradientReady, Message, RankTimes,
     RecordedLink, RecordedPause, RecordedRank, RecordedRun, RecordedStep, RecordedWait, RunComparison,

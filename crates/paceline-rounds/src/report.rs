@@ -185,6 +185,7 @@ fn mixing_lines(mixing: &MixingReport, workers: usize, line: &mut impl FnMut(&st
         format!("{} (column sums {}: {kept})", range(mixing.row_sums), range(mixing.column_sums)),
     );
     let period = match (mixing.period, mixing.carried) {
+        (Some(1), _) => "period of 1 iteration".into(),
         (Some(period), _) => format!("period of {period} iterations"),
         (None, true) => "registers carry something from one iteration to the next".into(),
         (None, false) => format!("no period within {} iterations", mixing.followed),

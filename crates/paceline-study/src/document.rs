@@ -38,7 +38,7 @@ pub struct TrialDocument {
 
 impl TrialDocument {
     /// A document for a child whose output programs read.
-    pub(crate) fn new(task: TrialTask, plan: Plan, settings: &PlanSettings) -> Self {
+    pub fn new(task: TrialTask, plan: Plan, settings: &PlanSettings) -> Self {
         Self {
             task,
             plan,
@@ -51,16 +51,17 @@ impl TrialDocument {
     }
 
     /// The same, of a study.
-    pub(crate) fn labelled(self, labels: RunLabels) -> Self {
+    pub fn labelled(self, labels: RunLabels) -> Self {
         Self { labels, ..self }
     }
 
     /// This program as the child that reads it: its words.
-    pub(crate) fn words() -> io::Result<[String; 2]> {
+    pub fn words() -> io::Result<[String; 2]> {
         Ok([std::env::current_exe()?.to_string_lossy().into_owned(), TRIAL.into()])
     }
 
-    pub(crate) fn text(&self) -> io::Result<String> {
+    /// The document as the child reads it.
+    pub fn text(&self) -> io::Result<String> {
         Ok(serde_json::to_string(self)?)
     }
 }

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::OnceLock;
 
+use paceline_compare::CompareFailure;
 use paceline_data::DataError;
 use paceline_explore::ExplorationError;
 use paceline_launch::{LaunchError, RunEnd};
@@ -136,6 +137,7 @@ failure_from! {
     PlanError => |e| (FailureKind::Plan, format!("this plan cannot be run: {e}"), plan_hint());
     StudyError => |e| (FailureKind::Plan, e.to_string(),
         "`paceline init` writes a commented study file; `paceline check FILE` tells every mistake");
+    CompareFailure => |e| (e.kind(), e.to_string(), e.hint());
     DataError => |e| (FailureKind::Storage, e.to_string(), e.hint());
     TrainError => |e| (e.kind(), e.to_string(), e.hint());
     JournalError => |e| (FailureKind::Storage, format!("the study's journal: {e}"), journal_hint(&e));

@@ -67,6 +67,8 @@ enum Verb {
     Model(verbs::model::Args),
     /// Check, show and begin strategy files: averaging rules of your own
     Strategy(verbs::strategy::Args),
+    /// Compare an averaging rule with others, each at its own learning rate: one page of which differences are real
+    Compare(Box<verbs::compare::Args>),
     /// List, fetch and describe the datasets
     Data(verbs::data::Args),
     /// Write a commented study file
@@ -139,6 +141,7 @@ pub fn main_with(registries: AllRegistries) -> ExitCode {
         Some(Verb::Infer(args)) => verbs::infer::run(&args, show),
         Some(Verb::Model(args)) => verbs::model::run(&args, show),
         Some(Verb::Strategy(args)) => verbs::strategy::run(&args, show),
+        Some(Verb::Compare(args)) => verbs::compare::run(&args, show),
         Some(Verb::Data(args)) => verbs::data::run(&args, show),
         Some(Verb::Init(args)) => verbs::init::run(&args, show),
         Some(Verb::Check(args)) => verbs::check::run(&args, show),

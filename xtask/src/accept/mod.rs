@@ -9,6 +9,7 @@ mod averaging;
 mod before;
 mod build;
 mod chaos;
+mod compare;
 mod compression;
 mod compute;
 mod coverage;
@@ -268,6 +269,13 @@ const MEASUREMENTS: &[Measurement] = &[
         needs: &[Paceline],
         flags: &[],
         run: averaging::measure,
+    },
+    Measurement {
+        name: "compare",
+        about: "`paceline compare`: a copy never differs, a full comparison ends in time, another seed agrees (80 min)",
+        needs: &[Paceline, Cores(2)],
+        flags: &["--rounds", "--seed"],
+        run: compare::measure,
     },
     Measurement {
         name: "stragglers",

@@ -156,7 +156,8 @@ fn index() -> String {
          example](commands.md), [what works today](status.md), [how fast](speed.md).",
     );
     page.text(
-        "[An averaging rule of your own](own-strategy.md): strategies from files, checked before they run.",
+        "[An averaging rule of your own](own-strategy.md): strategies from files, checked before they run, and \
+         [compared with others](compare.md).",
     );
     page.text(
         "`cargo xtask docs` writes the rest out of the registries in `crates/paceline-protocol`, \

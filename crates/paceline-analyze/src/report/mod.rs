@@ -1,17 +1,21 @@
 //! A report: what a study found, its charts and tables, as one HTML file that needs nothing else, and as Markdown.
 
 mod method;
+mod page;
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use crate::explain::Explanation;
-use crate::figure::{self, Figure};
+use crate::figure::Figure;
 use crate::findings::{Finding, FindingKind};
 use crate::sheet::{TextTable, escape, markdown};
 
+use page::{figure_files, figure_markdown, foot_html, head_html, write_files};
+
 pub use method::{Method, MethodAxis, MethodWorkload, plural_of};
+pub use page::{PageSection, ResultPage};
 
 /// The look of pages.
 pub const STYLE: &str = include_str!("style.css");
@@ -180,12 +184,7 @@ pub fn explanation_html(explanation: &Explanation) -> String {
 impl Report<'_> {
     /// One file that needs nothing else: its policy lets it load nothing.
     pub fn html(&self) -> String {
-        let mut html = format!(
-            include_str!("head.html"),
-            title = escape(&self.title),
-            about = escape(&self.about),
-            style = STYLE,
-        );
+        let mut html = head_html(&self.title, &self.about);
         for note in &self.notes {
             let _ = writeln!(html, "<p class=\"note\">{}</p>", escape(note));
         }
@@ -204,14 +203,7 @@ impl Report<'_> {
             self.sheets.iter().for_each(|sheet: &TextTable| html += &sheet.html());
             html += "</section>\n";
         }
-        let _ = write!(
-            html,
-            "</main>\n<footer><p>paceline {}</p></footer>\n<script>{}</script>\n<script>{DRAW}</script>\n\
-             </body>\n</html>\n",
-            escape(self.version),
-            *figure::SCRIPT
-        );
-        html
+        html + &foot_html(self.version)
     }
 
     /// Writes the page, the Markdown, and each chart as SVG and CSV into a folder; the files, or the one that could not
@@ -221,15 +213,8 @@ impl Report<'_> {
         fs::create_dir_all(&charts).map_err(|error| (charts.clone(), error))?;
         let pages = [("report.html", self.html()), ("report.md", self.markdown("charts"))];
         let mut files: Vec<(PathBuf, String)> = pages.map(|(name, text)| (folder.join(name), text)).into();
-        for figure in &self.figures {
-            files.push((charts.join(format!("{}.svg", figure.id)), figure.svg()));
-            files.push((charts.join(format!("{}.csv", figure.id)), figure.csv()));
-        }
-        let put = |(path, text): (PathBuf, String)| match fs::write(&path, text) {
-            Ok(()) => Ok(path),
-            Err(error) => Err((path, error)),
-        };
-        files.into_iter().map(put).collect()
+        files.extend(figure_files(&charts, &self.figures.iter().collect::<Vec<_>>()));
+        write_files(files)
     }
 
     /// The same as Markdown, with the charts as files beside it.
@@ -263,14 +248,7 @@ impl Report<'_> {
             explanation.sheets().iter().for_each(|sheet| text += &format!("\n{}", sheet.markdown()));
         }
         text += "\n## Charts\n\n";
-        for figure in &self.figures {
-            let Figure { id, .. } = figure;
-            let [title, reading, n] = [&figure.title, &figure.reading, &figure.n].map(|t| markdown(t));
-            let _ = write!(
-                text,
-                "### {title}\n\n{reading} (n = {n}; [numbers]({charts}/{id}.csv))\n\n![{title}]({charts}/{id}.svg)\n\n"
-            );
-        }
+        self.figures.iter().for_each(|figure| text += &figure_markdown(figure, charts));
         text += &self.method.markdown();
         if !self.sheets.is_empty() {
             text += "\n## Tables\n\n";
@@ -284,6 +262,7 @@ impl Report<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::figure;
     use crate::table::{RawRun, Response, StudyTable};
     use crate::{Analysis, AnalysisRequest, charts};
 

@@ -4,6 +4,7 @@ pub mod analyze;
 pub mod bench;
 pub mod calibrate;
 pub mod check;
+pub mod compare;
 pub mod completions;
 pub mod data;
 pub mod doctor;

@@ -6,6 +6,7 @@ mod analyze;
 mod bad_input;
 mod batches;
 mod browser;
+mod compare;
 mod control_groups;
 mod data;
 mod distributed;
