@@ -52,6 +52,9 @@ for lap in [8, 16, 32]:
         name = f"travelling-lap-{lap}-learn-{round(100 * learn)}-forget-{round(100 * forget)}.toml"
         (HERE / "candidates" / name).write_text(TEXT.format(lap=lap, learn=learn, forget=forget))
 
+# The rule without drift: the same, with nothing learnt.
+(HERE / "candidates" / "travelling-lap-16-learn-0-forget-0.toml").write_text(TEXT.format(lap=16, learn=0, forget=0))
+
 LOCAL = """\
 # Known: local SGD whose workers correct their own drift (SCAFFOLD, Scaffnew), averaged every {h} steps.
 name = "local SGD with drift correction, every {h} steps"

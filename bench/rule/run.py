@@ -73,6 +73,32 @@ def once(row):
             "sent": round(sum(rank["sent_bytes"] for rank in ranks) / len(ranks) / max(1, result["steps"])), "reached": reached}
 
 
+def timed(row):
+    """Virtual time alone: nothing is learnt."""
+    cell = [str(row["workers"]) if word == "WORKERS" else word for word in CELLS[row["cell"]]]
+    words = [PROGRAM, "simulate", "--no-record", "--json", "--quiet", *row["how"], "--workers", str(row["workers"]), "--batch", "8",
+             "--epochs", "30", "--seed", "11", *cell]
+    lock = ["flock", "-s", os.environ["LOCK"]] if "LOCK" in os.environ else []
+    ran = subprocess.run([*lock, "nice", "-n", "10", *words], capture_output=True, text=True)
+    result = json.loads(ran.stdout.splitlines()[-1])
+    ranks = [rank for rank in result["ranks"] if rank["role"] == "worker"]
+    return {"rule": row["rule"], "workers": row["workers"], "cell": row["cell"], "steps": result["steps"],
+            "seconds": round(result["seconds"]["train"], 6),
+            "sent": round(sum(rank["sent_bytes"] for rank in ranks) / len(ranks) / result["steps"])}
+
+
+def times(workers):
+    path = HERE / "times.ndjson"
+    known = {(r["rule"], r["workers"], r["cell"]) for r in load(path)}
+    with path.open("a") as out:
+        for p in workers:
+            for rule, how in {**RULES, **RIVALS}.items():
+                for cell in CELLS:
+                    if (rule, p, cell) not in known:
+                        out.write(json.dumps(timed(dict(rule=rule, how=how, workers=p, cell=cell)), separators=(",", ":")) + "\n")
+                        out.flush()
+
+
 def load(path):
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -110,13 +136,120 @@ def laps(workers):
     """How long a lap, how much drift: time to the target, one development seed."""
     some = {name: RIVALS[name] for name in ["ring-allreduce", "local 8", "local 32", "local 8, drift", "local 16, drift", "local 32, drift",
                                             "step-wise chunked"]}
-    new = {name: how for name, how in CANDIDATES.items() if name.startswith("travelling")}
+    # At first all of them, of which 16 workers with alike data were made; then these, since the machine was busy.
+    few = ["travelling-delta", "travelling-lap-8-learn-50-forget-10", "travelling-lap-16-learn-50-forget-0",
+           "travelling-lap-16-learn-50-forget-10", "travelling-lap-16-learn-100-forget-20", "travelling-lap-32-learn-50-forget-10"]
+    new = {name: CANDIDATES[name] for name in few}
     return [row(rule, how, p, shard, "link", rate, 1, epochs=120, more=TO_TARGET)
-            for p in workers for shard in ["iid", "by-label"] for rule, how in {**some, **new}.items() for rate in RATES[1:]]
+            for p in workers for shard in ["by-label", "iid"] for rule, how in {**new, **(some if p == 16 else {})}.items() for rate in RATES[1:4]]
 
 
-PHASES = {"screen": screen, "laps": laps}
+def rates(workers):
+    """The search for each rival's own rate, on the development seed; what the screening has is not made again."""
+    screened = {(r["rule"], r["workers"], r["shard"], r["rate"]) for r in load(HERE / "screen.ndjson")}
+    return [row(rule, how, p, shard, "link", rate, seed) for p in workers for shard in ["iid", "by-label"]
+            for rule, how in rivals(p).items() for rate in RATES[1:] for seed in [1]
+            if (rule, p, shard, rate) not in screened]
+
+
+# What `ps` learns is what ring all-reduce learns, bit by bit but for rounding: of it only times are needed.
+FIRST = ["ring-allreduce", "local 8", "local 32", "local 8, drift", "local 32, drift", "step-wise chunked", "step-wise random-start",
+         "step-wise push-sum", "one-peer exponential"]
+FEWER = [name for name in FIRST if name != "local 32, drift"]
+# Those that the screening or earlier studies showed to be behind them: with 16 workers only, on three seeds.
+SECOND = ["gossip", "push-sum", "step-wise naive", "step-wise rotate", "step-wise periodic", "streaming local"]
+
+
+def rivals(workers):
+    return {name: RIVALS[name] for name in (FIRST + SECOND if workers == 16 else FEWER)}
+
+
+RULES = {
+    "travelling averages": ["--strategy-file", str(EXAMPLES / "travelling-averages.toml")],
+    "travelling, no drift": ["--strategy-file", str(HERE / "candidates/travelling-lap-16-learn-0-forget-0.toml")],
+}
+SEEDS = [11, 12, 13, 14, 15]
+# On five seeds; others on three.
+BASE = {"travelling averages", "ring-allreduce", "local 8", "local 32", "local 8, drift", "local 32, drift", "step-wise chunked",
+        "one-peer exponential"}
+
+
+def own_rates(workers):
+    """The same search for the chosen rule, with and without drift."""
+    return [row(rule, how, p, shard, "link", rate, 1) for p in workers for shard in ["iid", "by-label"]
+            for rule, how in own(p).items() for rate in RATES[1:]]
+
+
+def own(workers):
+    return RULES if workers == 16 else {"travelling averages": RULES["travelling averages"]}
+
+
+def chosen_rate(rows):
+    """The fewest steps to the target; where none reaches it, the highest accuracy."""
+    rows = [r for r in rows if r.get("accuracy") is not None]
+    there = [r for r in rows if "0.95" in r["reached"]]
+    if there:
+        return min(there, key=lambda r: (r["reached"]["0.95"][0], -r["accuracy"]))["rate"]
+    return max(rows, key=lambda r: r["accuracy"])["rate"]
+
+
+def searched(*names):
+    """Each configuration's own rate."""
+    found = {}
+    for r in [r for name in names for r in load(HERE / f"{name}.ndjson")]:
+        if r["rate"] in RATES[1:] and r["epochs"] == 30 and r["seed"] == 1:
+            found.setdefault((r["rule"], r["data"], r["model"], r["workers"], r["shard"]), []).append(r)
+    return {key: chosen_rate(rows) for key, rows in found.items()}
+
+
+def judge(workers):
+    """Every rule at its own rate, on seeds that nothing was chosen by."""
+    rate = searched("screen", "rates", "own_rates")
+    return [row(rule, how, p, shard, "link", rate[rule, "digits", "mlp", p, shard], seed)
+            for p in workers for seed in SEEDS for shard in ["iid", "by-label"] for rule, how in {**own(p), **rivals(p)}.items()
+            if rule in BASE or seed < 14]
+
+
+def longer(workers):
+    """Those that have not reached the target within 30 passes: at most 120."""
+    return [row(r["rule"], {**RULES, **RIVALS}[r["rule"]], r["workers"], r["shard"], "link", r["rate"], r["seed"], epochs=120, more=TO_TARGET)
+            for r in load(HERE / "judge.ndjson") if r["workers"] in workers and "0.95" not in r.get("reached", {})]
+
+
+# Cases that nothing was chosen by: other data, other models, other numbers of workers.
+CASES = [
+    dict(data="synthetic", model="mlp", workers=12, epochs=2),
+    dict(data="digits", model="lenet", workers=6, epochs=15),
+    dict(data="series", model="conv1d", workers=24, epochs=20),
+]
+CASE_RULES = ["ring-allreduce", "step-wise chunked", "local 8", "local 8, drift", "one-peer exponential"]
+
+
+def case_row(case, rule, shard, rate, seed):
+    more = ["--eval-samples", "500"] if case["data"] == "synthetic" else []
+    how = {**RULES, **RIVALS}[rule]
+    return row(rule, how, case["workers"], shard, "link", rate, seed, data=case["data"], model=case["model"], epochs=case["epochs"], more=more)
+
+
+def case_rates(_):
+    return [case_row(case, rule, shard, rate, 1) for case in CASES for shard in ["iid", "by-label"]
+            for rule in ["travelling averages", *CASE_RULES] for rate in RATES[1:4]]
+
+
+def cases(_):
+    found = {}
+    for r in load(HERE / "case_rates.ndjson"):
+        found.setdefault((r["data"], r["rule"], r["shard"]), []).append(r)
+    rate = {key: chosen_rate(rows) for key, rows in found.items()}
+    return [case_row(case, rule, shard, rate[case["data"], rule, shard], seed) for case in CASES for seed in [11, 12, 13]
+            for shard in ["iid", "by-label"] for rule in ["travelling averages", *CASE_RULES]]
+
+
+PHASES = {"case_rates": case_rates, "cases": cases, "own_rates": own_rates, "judge": judge, "longer": longer, "screen": screen, "laps": laps, "rates": rates}
 
 if __name__ == "__main__":
     phase = sys.argv[1]
+    if phase == "times":
+        times([int(p) for p in sys.argv[2:]] or [4, 8, 16, 32])
+        sys.exit()
     run(phase, PHASES[phase]([int(p) for p in sys.argv[2:]] or [4, 8, 16, 32]))
