@@ -163,7 +163,8 @@ SECOND = ["gossip", "push-sum", "step-wise naive", "step-wise rotate", "step-wis
 
 
 def rivals(workers):
-    return {name: RIVALS[name] for name in (FIRST + SECOND if workers == 16 else FEWER)}
+    few = {16: FIRST + SECOND, 8: ["ring-allreduce", "step-wise chunked", "local 8"]}
+    return {name: RIVALS[name] for name in few.get(workers, FEWER)}
 
 
 RULES = {

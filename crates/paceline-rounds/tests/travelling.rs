@@ -114,7 +114,10 @@ fn the_file_is_the_rule_written_down_a_second_time() {
 fn off(models: &[Vec<f32>]) -> f32 {
     let workers = models.len();
     let mean = |i| (0..workers).map(|rank| optimum(rank, i)).sum::<f32>() / workers as f32;
-    models.iter().flat_map(|model| model.iter().enumerate().map(|(i, x)| (x - mean(i)).abs())).fold(0.0, f32::max)
+    models
+        .iter()
+        .flat_map(|model| model.iter().enumerate().map(|(i, x)| (x - mean(i)).abs()))
+        .fold(0.0, f32::max)
 }
 
 #[test]
@@ -123,6 +126,9 @@ fn every_worker_comes_to_the_mean_of_all_optima_and_drift_is_corrected() {
     let without = replaced(&with, "\"0.5 * hops", "\"0 * hops");
     for workers in [2, 4, 7] {
         let (with, without) = (off(&of_file(&with, workers, 900)), off(&of_file(&without, workers, 900)));
-        assert!(3.0 * with < without && with < 0.2, "{workers} workers: off by {with}, without drift by {without}");
+        assert!(
+            3.0 * with < without && with < 0.2,
+            "{workers} workers: off by {with}, without drift by {without}"
+        );
     }
 }

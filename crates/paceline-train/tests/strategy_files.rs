@@ -98,8 +98,8 @@ fn examples_without_a_counterpart_do_the_same_over_every_transport_and_in_virtua
     let dataset = digits();
     for file in WITHOUT_COUNTERPART {
         for p in [2, 4] {
-            // 35 steps: two laps of travelling averages.
-            let base = Plan { batch: 16, work: TrainingLength::Steps(35), ..plan("mlp", "single", p, 0) };
+            // 35 steps: two laps of travelling averages, within an epoch.
+            let base = Plan { batch: 8, work: TrainingLength::Steps(35), ..plan("mlp", "single", p, 0) };
             let plan = of_file(base, file);
             let threads = run(&plan, &dataset, &FROM_FILE, "inproc", &[35]);
             let what = format!("{file} with {p} workers");
