@@ -247,7 +247,12 @@ def cases(_):
             for shard in ["iid", "by-label"] for rule in ["travelling averages", *CASE_RULES]]
 
 
-PHASES = {"case_rates": case_rates, "cases": cases, "own_rates": own_rates, "judge": judge, "longer": longer, "screen": screen, "laps": laps, "rates": rates}
+def half_rate(_):
+    """Looked at afterwards: where the rate that the search chose diverges, half of it."""
+    return [case_row(CASES[0], "travelling averages", "iid", 0.05, seed) for seed in [11, 12, 13]]
+
+
+PHASES = {"half_rate": half_rate, "case_rates": case_rates, "cases": cases, "own_rates": own_rates, "judge": judge, "longer": longer, "screen": screen, "laps": laps, "rates": rates}
 
 if __name__ == "__main__":
     phase = sys.argv[1]

@@ -182,11 +182,13 @@ def accuracy_table(judged, of_column):
     rows = []
     own = [f"**{OWN}**"]
     for column in columns(judged):
-        runs = judged.runs.get((OWN, *column), {}).values()
-        ours = [100 * r["accuracy"] for r in runs]
-        mean, half, _ = interval(ours, SAMPLE)
-        lowest = 100 * sum(r["lowest"] for r in runs) / len(ours)
-        own.append(f"{mean:.1f} ± {half:.1f} (lowest replica {lowest:.0f})")
+        every = judged.runs.get((OWN, *column), {}).values()
+        runs = [run for run in every if run.get("accuracy") is not None]
+        ours = [100 * run["accuracy"] for run in runs]
+        mean, half, _ = interval(ours, SAMPLE) if ours else (0, 0, 1)
+        lowest = 100 * sum(run["lowest"] for run in runs) / max(1, len(ours))
+        lost = f"; {len(every) - len(ours)} of {len(every)} runs diverge" if len(ours) < len(every) else ""
+        own.append(f"{mean:.1f} ± {half:.1f} (lowest replica {lowest:.0f}){lost}")
     rows.append(own)
     for rule in rules(judged):
         row = []
@@ -196,7 +198,10 @@ def accuracy_table(judged, of_column):
                 continue
             _, both = cells[rule, *column]
             mean, half, _ = interval(both, SAMPLE)
-            row.append(f"{mean:+.1f} ± {half:.1f}{' *' if (rule, *column) in real else ''}")
+            every = judged.runs[rule, *column].values()
+            lost = sum(1 for run in every if run.get("accuracy") is None)
+            diverged = f"; {lost} of {len(every)} runs diverge" if lost else ""
+            row.append(f"{mean:+.1f} ± {half:.1f}{' *' if (rule, *column) in real else ''}{diverged}")
         rows.append([rule, *row])
     return table(["rule"] + [of_column(*c) for c in columns(judged)], rows)
 
