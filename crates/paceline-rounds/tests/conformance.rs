@@ -35,6 +35,17 @@ fn early_exchanges_carried_registers_and_swaps() {
     case(&StrategyCase::of_file(program), FAULT_SEEDS);
 }
 
+/// Several hops per step, which otherwise begin with 32 workers.
+#[test]
+fn travelling_averages_with_a_short_lap() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/strategies");
+    let text = std::fs::read_to_string(folder.join("travelling-averages.toml")).unwrap();
+    let short = text.replace("lap = 16", "lap = 2");
+    assert_ne!(short, text);
+    let program = Arc::new(Program::parse("short-lap.toml", &short).unwrap());
+    case(&StrategyCase::of_file(program), FAULT_SEEDS);
+}
+
 macro_rules! examples {
     ($($name:ident $file:literal)*) => {
         $(
@@ -71,4 +82,5 @@ examples! {
     stepwise_push_sum "stepwise-push-sum.toml"
     stepwise_random_start "stepwise-random-start.toml"
     stepwise_rotate "stepwise-rotate.toml"
+    travelling_averages "travelling-averages.toml"
 }

@@ -33,6 +33,9 @@ const COUNTERPARTS: &[(&str, &str, Parameters)] = &[
     ("stepwise-chunked.toml", "stepwise", &[("variant", "chunked")]),
 ];
 
+/// Files that no built-in strategy is.
+const WITHOUT_COUNTERPART: [&str; 2] = ["push-sum.toml", "travelling-averages.toml"];
+
 /// A plan whose strategy an example describes.
 fn of_file(plan: Plan, file: &str) -> Plan {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/strategies");
@@ -91,6 +94,26 @@ fn examples_give_their_counterparts_parameters_and_traces_over_every_transport()
 }
 
 #[test]
+fn examples_without_a_counterpart_do_the_same_over_every_transport_and_in_virtual_time() {
+    let dataset = digits();
+    for file in WITHOUT_COUNTERPART {
+        for p in [2, 4] {
+            // 35 steps: two laps of travelling averages, within an epoch.
+            let base = Plan { batch: 8, work: TrainingLength::Steps(35), ..plan("mlp", "single", p, 0) };
+            let plan = of_file(base, file);
+            let threads = run(&plan, &dataset, &FROM_FILE, "inproc", &[35]);
+            let what = format!("{file} with {p} workers");
+            assert!(virtual_traces(&plan, &dataset) == threads.traces, "{what}: traces in virtual time");
+            for over in TRANSPORTS.iter().map(|transport| transport.name).filter(|name| *name != "inproc") {
+                let ours = run(&plan, &dataset, &FROM_FILE, over, &[35]);
+                assert!(ours.params == threads.params, "{what} over {over}: parameters");
+                assert!(ours.traces == threads.traces, "{what} over {over}: traces");
+            }
+        }
+    }
+}
+
+#[test]
 fn half_precision_is_that_of_the_counterparts() {
     let dataset = digits();
     for (file, name, options) in COUNTERPARTS {
@@ -111,7 +134,7 @@ fn half_precision_is_that_of_the_counterparts() {
 #[test]
 fn a_run_that_pauses_ends_with_the_same_numbers() {
     let dataset = digits();
-    let files = COUNTERPARTS.iter().map(|(file, ..)| *file).chain(["push-sum.toml"]);
+    let files = COUNTERPARTS.iter().map(|(file, ..)| *file).chain(WITHOUT_COUNTERPART);
     for file in files {
         let base = Plan { batch: 16, work: TrainingLength::Steps(9), ..plan("mlp", "single", 3, 0) };
         let plan = of_file(base, file);
