@@ -7,7 +7,7 @@
 //!
 //! # Layout
 //! - `graph`: a network as data: layers, connections, tensors, cost, initial values
-//! - [`description`]: a network as text
+//! - [`description`]: a network as text; `summary`: what it is, for tables and documents
 //! - `part`: consecutive layers that are computed apart, and what goes in and out
 //! - `network`: a graph or a part with memory: forward, loss, backward; `gradient_plan`: where gradients of values lie
 //! - [`layers`]: one file per layer
@@ -36,6 +36,7 @@ mod part;
 mod real;
 mod schedule;
 mod shape;
+mod summary;
 
 pub use compute::Compute;
 pub use graph::{Graph, Node, PassMemory, ShapeError, Tensor, ValueId};
@@ -46,3 +47,4 @@ pub use part::{GraphPart, PartEdge};
 pub use real::Real;
 pub use schedule::{LrScaling, Progress, Schedule};
 pub use shape::Shape;
+pub use summary::{GraphSummary, LayerSummary, TensorSummary};
