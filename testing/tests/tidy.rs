@@ -150,6 +150,7 @@ const PROGRAMS_OWN: &[&str] = &[
     "DATASETS.",
     "MODELS.",
     "OPTIMISERS.",
+    "PIPELINES.",
     "SAMPLERS.",
     "FIGURES.",
     "Registry::default()",

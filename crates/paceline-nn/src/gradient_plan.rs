@@ -1,6 +1,7 @@
 //! Where gradients of values lie during the backward pass.
 
 use crate::graph::{Graph, ValueId};
+use crate::part::GraphPart;
 
 /// What happens to a layer's output gradient in the backward pass.
 #[derive(Debug)]
@@ -31,20 +32,35 @@ pub struct GradientPlan {
     /// Numbers per sample of each buffer.
     pub sizes: Vec<usize>,
     free: Vec<usize>,
+    /// One for each layer of the part.
     pub flows: Vec<Flow>,
-    /// The buffer that the loss writes the output's gradient to.
-    pub output: usize,
+    /// The buffers that gradients come into before the pass, by value: the loss's, and those of later parts.
+    pub incoming: Vec<Option<usize>>,
+    /// The buffers that hold gradients after the pass, by value: those that earlier parts wait for are among them.
+    pub outgoing: Vec<Option<usize>>,
 }
 
 impl GradientPlan {
-    pub fn new(graph: &Graph) -> Self {
-        let trained = graph.trained();
-        let mut plan = Self { sizes: Vec::new(), free: Vec::new(), flows: Vec::new(), output: 0 };
-        let mut held: Vec<Option<usize>> = vec![None; graph.nodes().len() + 1];
-        plan.output = plan.take(graph.output().size());
-        held[graph.nodes().len()] = Some(plan.output);
-        for (i, node) in graph.nodes().iter().enumerate().rev() {
-            if !trained[i + 1] && i + 1 < graph.nodes().len() {
+    pub fn new(graph: &Graph, part: &GraphPart) -> Self {
+        let (trained, layers) = (graph.trained(), graph.nodes().len());
+        let mut plan = Self {
+            sizes: Vec::new(),
+            free: Vec::new(),
+            flows: Vec::new(),
+            incoming: vec![None; layers + 1],
+            outgoing: Vec::new(),
+        };
+        if part.nodes.end == layers {
+            plan.incoming[layers] = Some(plan.take(graph.output().size()));
+        }
+        // Later readers have added up their part of these gradients: what follows is added to it.
+        for edge in part.sends.iter().filter(|edge| edge.gradient) {
+            plan.incoming[edge.value.0] = Some(plan.take(edge.size));
+        }
+        let mut held = plan.incoming.clone();
+        for i in part.nodes.clone().rev() {
+            let node = &graph.nodes()[i];
+            if !trained[i + 1] && i + 1 < layers {
                 plan.flows.push(Flow { from: 0, to: Vec::new() });
                 continue;
             }
@@ -74,6 +90,7 @@ impl GradientPlan {
             plan.flows.push(Flow { from, to });
         }
         plan.flows.reverse();
+        plan.outgoing = held;
         plan
     }
 

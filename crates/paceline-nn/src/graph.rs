@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use paceline_random::{Purpose, Stream};
 
-use crate::gradient_plan::GradientPlan;
 use crate::layers::{Init, Op};
 use crate::real::Real;
 use crate::shape::Shape;
@@ -12,6 +11,13 @@ use crate::shape::Shape;
 /// A value inside a network: the input, or a layer's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ValueId(pub(crate) usize);
+
+impl ValueId {
+    /// Its place: 0 is the network's input, i the output of layer i − 1.
+    pub fn index(self) -> usize {
+        self.0
+    }
+}
 
 /// A named tensor inside one of the flat buffers.
 #[derive(Clone, Debug, PartialEq)]
@@ -193,16 +199,9 @@ impl Graph {
         if value.0 == 0 { self.input } else { self.nodes[value.0 - 1].output }
     }
 
-    /// The shapes of all values: the input, then each layer's output.
-    pub(crate) fn values(&self) -> impl Iterator<Item = Shape> {
-        std::iter::once(self.input).chain(self.nodes.iter().map(|node| node.output))
-    }
-
     /// Memory of a training pass in `f32`.
     pub fn pass_memory(&self) -> PassMemory {
-        let values: usize = self.values().map(Shape::size).sum();
-        let saved: usize = self.nodes.iter().map(|node| node.saved(f32::FAST)).sum();
-        PassMemory { slot: values + saved, shared: GradientPlan::new(self).sizes.iter().sum() }
+        self.whole().pass_memory(self)
     }
 
     /// The layers, in the order of the forward pass.

@@ -7,8 +7,9 @@
 //!
 //! # Layout
 //! - `graph`: a network as data: layers, connections, tensors, cost, initial values
-//! - [`description`]: a network as text
-//! - `network`: a graph with memory: forward, loss, backward; `gradient_plan`: where gradients of values lie
+//! - [`description`]: a network as text; `summary`: what it is, for tables and documents
+//! - `part`: consecutive layers that are computed apart, and what goes in and out
+//! - `network`: a graph or a part with memory: forward, loss, backward; `gradient_plan`: where gradients of values lie
 //! - [`layers`]: one file per layer
 //! - [`models`]: the registry of networks, one file per family
 //! - [`optim`]: the registry of optimisers; `schedule`: the learning rate over time
@@ -31,15 +32,19 @@ mod loss;
 pub mod models;
 mod network;
 pub mod optim;
+mod part;
 mod real;
 mod schedule;
 mod shape;
+mod summary;
 
 pub use compute::Compute;
-pub use graph::{Graph, Node, PassMemory, ShapeError, Tensor};
+pub use graph::{Graph, Node, PassMemory, ShapeError, Tensor, ValueId};
 pub use layers::Pass;
 pub use loss::{Outcome, Targets};
 pub use network::Network;
+pub use part::{GraphPart, PartEdge};
 pub use real::Real;
 pub use schedule::{LrScaling, Progress, Schedule};
 pub use shape::Shape;
+pub use summary::{GraphSummary, LayerSummary, TensorSummary};

@@ -1,19 +1,23 @@
-//! A graph with memory for its activations: forward, loss, backward. No pass allocates.
+//! A graph, or a part of it, with memory for its activations: forward, loss, backward. No pass allocates.
 //!
 //! Parameters, gradients and state are the caller's memory, handed in for each pass.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::compute::{Buffer, Compute};
 use crate::gradient_plan::{GradientPlan, Hop};
-use crate::graph::Graph;
+use crate::graph::{Graph, ValueId};
 use crate::layers::{Backward, Forward, InputGradient, Layer, Pass, Place};
 use crate::loss::{Outcome, Targets};
+use crate::part::GraphPart;
 use crate::real::Real;
 
-/// A network that can be run on up to a given number of samples at once.
+/// A network that can be run on up to a given number of samples at once. One of a part of a graph has the part's
+/// parameters, gradients and state; values go in and out beside the passes.
 pub struct Network<T: Real> {
     graph: Arc<Graph>,
+    part: GraphPart,
     compute: Arc<Compute>,
     capacity: usize,
     layers: Vec<Box<dyn Layer<T>>>,
@@ -28,7 +32,7 @@ pub struct Network<T: Real> {
 
 /// What a forward pass leaves for the backward pass.
 struct Slot<T> {
-    /// The values: the input, then each layer's output.
+    /// The values: the input, then each layer's output; empty where the part has not got it.
     values: Vec<Buffer<T>>,
     /// What each layer keeps besides.
     saved: Vec<Buffer<T>>,
@@ -42,9 +46,20 @@ impl<T: Real> Network<T> {
 
     /// Memory and kernels for passes of up to `capacity` samples, `slots` of them under way at once.
     pub fn with_slots(graph: Arc<Graph>, capacity: usize, slots: usize, compute: Arc<Compute>) -> Self {
-        let trained = graph.trained();
-        let layers: Vec<_> = graph
-            .nodes()
+        let part = graph.whole();
+        Self::of_part(graph, part, capacity, slots, compute)
+    }
+
+    /// Memory and kernels for passes through a part of a graph.
+    pub fn of_part(
+        graph: Arc<Graph>,
+        part: GraphPart,
+        capacity: usize,
+        slots: usize,
+        compute: Arc<Compute>,
+    ) -> Self {
+        let (trained, nodes) = (graph.trained(), &graph.nodes()[part.nodes.clone()]);
+        let layers: Vec<_> = nodes
             .iter()
             .map(|node| {
                 let place = Place {
@@ -59,23 +74,31 @@ impl<T: Real> Network<T> {
                 (T::kernels().layer)(&node.op, place)
             })
             .collect();
-        let saved: Vec<usize> = graph.nodes().iter().map(|node| node.saved(T::FAST)).collect();
+        let saved: Vec<usize> = nodes.iter().map(|node| node.saved(T::FAST)).collect();
+        let mut sizes = vec![0; graph.nodes().len() + 1];
+        part.values().for_each(|value| sizes[value.0] = graph.shape(value).size());
         let slot = |_| Slot {
-            values: graph.values().map(|value| Buffer::new(capacity * value.size())).collect(),
+            values: sizes.iter().map(|size| Buffer::new(capacity * size)).collect(),
             saved: saved.iter().map(|each| Buffer::new(capacity * each)).collect(),
         };
-        let plan = GradientPlan::new(&graph);
+        let plan = GradientPlan::new(&graph, &part);
         Self {
             slots: (0..slots).map(slot).collect(),
             saved,
             gradients: plan.sizes.iter().map(|size| Buffer::new(capacity * size)).collect(),
             scratch: Buffer::new(layers.iter().map(|l| l.scratch()).max().unwrap_or(0)),
             graph,
+            part,
             compute,
             capacity,
             layers,
             plan,
         }
+    }
+
+    /// The layers that it has.
+    pub fn part(&self) -> &GraphPart {
+        &self.part
     }
 
     /// The network as data.
@@ -113,6 +136,36 @@ impl<T: Real> Network<T> {
         &values[values.len() - 1][..samples * size]
     }
 
+    /// A value of the first `samples` samples of a slot: one that the part made or was handed.
+    pub fn value(&self, slot: usize, value: ValueId, samples: usize) -> &[T] {
+        &self.slots[slot].values[value.0][..samples * self.graph.shape(value).size()]
+    }
+
+    /// The place of a value that an earlier part hands over, to be filled before [`Network::forward`].
+    pub fn value_mut(&mut self, slot: usize, value: ValueId, samples: usize) -> &mut [T] {
+        &mut self.slots[slot].values[value.0][..samples * self.graph.shape(value).size()]
+    }
+
+    /// The place of a gradient that a later part hands back, to be filled right before [`Network::backward`]: slots
+    /// share it.
+    ///
+    /// # Panics
+    /// If no later part has it.
+    pub fn incoming_gradient(&mut self, value: ValueId, samples: usize) -> &mut [T] {
+        let buffer = self.plan.incoming[value.0].expect("the gradient of a value that a later part reads");
+        &mut self.gradients[buffer][..samples * self.graph.shape(value).size()]
+    }
+
+    /// The gradient of a value that an earlier part handed over, until the next [`Network::backward`] or
+    /// [`Network::loss`].
+    ///
+    /// # Panics
+    /// If the value has none.
+    pub fn outgoing_gradient(&self, value: ValueId, samples: usize) -> &[T] {
+        let buffer = self.plan.outgoing[value.0].expect("a value whose gradient an earlier part needs");
+        &self.gradients[buffer][..samples * self.graph.shape(value).size()]
+    }
+
     /// Runs the layers forward on the input. Training updates `state`.
     pub fn forward(&mut self, pass: &Pass<'_>, params: &[T], state: &mut [T]) {
         self.forward_watched(pass, params, state, &mut |_| {});
@@ -127,13 +180,16 @@ impl<T: Real> Network<T> {
         done: &mut dyn FnMut(usize),
     ) {
         assert!(pass.samples <= self.capacity, "a pass within the network's capacity");
-        assert_eq!(params.len(), self.graph.param_count(), "the parameter buffer's length");
-        assert_eq!(state.len(), self.graph.state_count(), "the state buffer's length");
+        assert_eq!(params.len(), self.part.params.len(), "the parameter buffer's length");
+        assert_eq!(state.len(), self.part.state.len(), "the state buffer's length");
         if pass.samples == 0 {
             return;
         }
         let Slot { values, saved } = &mut self.slots[pass.slot];
-        for (i, (node, layer)) in self.graph.nodes().iter().zip(&mut self.layers).enumerate() {
+        let first = self.part.nodes.start;
+        let nodes = self.graph.nodes()[self.part.nodes.clone()].iter();
+        for (k, (node, layer)) in nodes.zip(&mut self.layers).enumerate() {
+            let i = first + k;
             let (before, after) = values.split_at_mut(i + 1);
             let read = |k: usize| {
                 node.inputs
@@ -146,9 +202,9 @@ impl<T: Real> Network<T> {
                 x: read(0),
                 x2: read(1),
                 y: &mut after[0][..pass.samples * node.output.size()],
-                params: &params[self.graph.param_range(node)],
-                state: &mut state[self.graph.state_range(node)],
-                saved: &mut saved[i][..pass.samples * self.saved[i]],
+                params: &params[within(self.graph.param_range(node), &self.part.params)],
+                state: &mut state[within(self.graph.state_range(node), &self.part.state)],
+                saved: &mut saved[k][..pass.samples * self.saved[k]],
                 scratch: &mut self.scratch,
             });
             done(i);
@@ -158,10 +214,11 @@ impl<T: Real> Network<T> {
     /// The loss of a slot's forward pass, summed over the samples, and how many predictions (one per pixel of the
     /// output) were right. Leaves `scale` × the loss's gradient for the slot's [`Network::backward`], which must come
     /// next: with `scale = 1 / samples of the global batch`, the gradients of workers and of micro-batches add up to
-    /// the mean.
+    /// the mean. Only the last part of a graph has an output.
     pub fn loss(&mut self, slot: usize, targets: Targets<'_, T>, scale: f64) -> Outcome {
         let values = &self.slots[slot].values;
-        let gradient = &mut self.gradients[self.plan.output];
+        let buffer = self.plan.incoming[values.len() - 1].expect("the last part of a graph");
+        let gradient = &mut self.gradients[buffer];
         let output = &values[values.len() - 1];
         (T::kernels().loss_with_gradient)(output, self.graph.output(), targets, T::of(scale), gradient)
     }
@@ -175,7 +232,7 @@ impl<T: Real> Network<T> {
     /// first pass, added to by those that follow ([`Pass::before`]), which must come in the order of their samples.
     /// Without batch norm, whose statistics are those of a pass, the gradient is bit for bit that of a single pass.
     ///
-    /// In the batch's last pass ([`Pass::after`]), `ready(offset, slice)` is called with each tensor's gradient as
+    /// In the batch's last pass ([`Pass::after`]), `ready(offset in grads, slice)` is called with each tensor's gradient as
     /// soon as it is final, and may keep the slice: nothing of it will be touched again. An empty pass does nothing,
     /// unless it is the whole batch.
     pub fn backward<'g>(
@@ -185,14 +242,15 @@ impl<T: Real> Network<T> {
         grads: &'g mut [T],
         ready: &mut dyn FnMut(usize, &'g mut [T]),
     ) {
-        assert_eq!(grads.len(), self.graph.param_count(), "the gradient buffer's length");
+        assert_eq!(grads.len(), self.part.params.len(), "the gradient buffer's length");
         if pass.samples == 0 && pass.before + pass.after > 0 {
             return;
         }
         let mut rest = grads;
         let graph = Arc::clone(&self.graph);
-        for (i, node) in graph.nodes().iter().enumerate().rev() {
-            let range = graph.param_range(node);
+        for i in self.part.nodes.clone().rev() {
+            let node = &graph.nodes()[i];
+            let range = within(graph.param_range(node), &self.part.params);
             let at = if range.is_empty() { rest.len() } else { range.start };
             let (before, own) = rest.split_at_mut(at);
             rest = before;
@@ -206,15 +264,17 @@ impl<T: Real> Network<T> {
             }
             let mut own = own;
             for tensor in graph.params()[node.params.clone()].iter().rev() {
-                let (before, last) = own.split_at_mut(tensor.range.start - range.start);
+                let offset = tensor.range.start - self.part.params.start;
+                let (before, last) = own.split_at_mut(offset - range.start);
                 own = before;
-                ready(tensor.range.start, last);
+                ready(offset, last);
             }
         }
     }
 
     fn node_backward(&mut self, i: usize, pass: &Pass<'_>, params: &[T], own: &mut [T]) {
-        let (node, flow, n) = (&self.graph.nodes()[i], &self.plan.flows[i], pass.samples);
+        let k = i - self.part.nodes.start;
+        let (node, flow, n) = (&self.graph.nodes()[i], &self.plan.flows[k], pass.samples);
         let Slot { values, saved } = &mut self.slots[pass.slot];
         let (x_size, y_size) = (n * node.input.size(), n * node.output.size());
         let (dy, dx) = match flow.to.first() {
@@ -225,16 +285,16 @@ impl<T: Real> Network<T> {
             }
             _ => (&mut self.gradients[flow.from], None),
         };
-        self.layers[i].backward(Backward {
+        self.layers[k].backward(Backward {
             compute: &self.compute,
             pass,
             x: &values[node.inputs[0].0][..x_size],
             y: &values[i + 1][..y_size],
             dy: &mut dy[..y_size],
-            params: &params[self.graph.param_range(node)],
+            params: &params[within(self.graph.param_range(node), &self.part.params)],
             grads: own,
             dx,
-            saved: &mut saved[i][..n * self.saved[i]],
+            saved: &mut saved[k][..n * self.saved[k]],
             scratch: &mut self.scratch,
         });
         let (compute, gradients) = (&self.compute, &mut self.gradients);
@@ -251,4 +311,9 @@ impl<T: Real> Network<T> {
             });
         }
     }
+}
+
+/// A layer's range of a whole buffer as one of its part's.
+fn within(range: Range<usize>, part: &Range<usize>) -> Range<usize> {
+    if range.is_empty() { 0..0 } else { range.start - part.start..range.end - part.start }
 }

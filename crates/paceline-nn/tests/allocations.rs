@@ -1,5 +1,5 @@
-//! No pass allocates: forward, loss, backward, with micro-batches, slots and threads. A slot takes what the graph
-//! tells.
+//! No pass allocates: forward, loss, backward, with micro-batches, slots and threads, of whole graphs and of parts. A
+//! slot takes what the graph or the part tells.
 
 #![allow(unsafe_code, reason = "an allocator that counts")]
 
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use every_layer::{Case, layers, models};
-use paceline_nn::{Compute, Network, Pass};
+use paceline_nn::{Compute, GraphPart, Network, Pass};
 
 struct Counting;
 
@@ -41,9 +41,9 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Allocations of a batch in three passes, each in a slot of its own: the fewest of some rounds, since the thread that
-/// runs the tests is counted too.
-fn allocations(case: &Case) -> usize {
+/// Allocations of a batch in three passes through the parts of a cut graph, each in a slot of its own: the fewest of some
+/// rounds, since the thread that runs the tests is counted too.
+fn allocations(case: &Case, cuts: &[usize]) -> usize {
     const SAMPLES: usize = 8;
     const PASSES: usize = 3;
     let graph = &case.graph;
@@ -51,7 +51,12 @@ fn allocations(case: &Case) -> usize {
     graph.init(1, &mut params, &mut state);
     let mut grads = vec![0.0; params.len()];
     let compute = Arc::new(Compute::new(2, false));
-    let mut net = Network::with_slots(Arc::clone(graph), SAMPLES.div_ceil(PASSES), PASSES, compute);
+    let parts = graph.parts(cuts);
+    let net = |part: &GraphPart| {
+        let capacity = SAMPLES.div_ceil(PASSES);
+        Network::of_part(Arc::clone(graph), part.clone(), capacity, PASSES, Arc::clone(&compute))
+    };
+    let mut nets: Vec<Network<f32>> = parts.iter().map(net).collect();
     let ids: Vec<u32> = (0..SAMPLES as u32).collect();
     let whole = Pass::training(1, 1, &ids);
     let classes: Vec<_> = (0..PASSES).map(|i| case.classes(whole.micro_batch(i, PASSES).ids)).collect();
@@ -60,24 +65,39 @@ fn allocations(case: &Case) -> usize {
         let before = ALLOCATIONS.load(Ordering::Relaxed);
         for slot in 0..PASSES {
             let pass = Pass { slot, ..whole.micro_batch(slot, PASSES) };
-            case.load(&mut net, slot, pass.ids);
-            net.forward(&pass, &params, &mut state);
+            case.load(&mut nets[0], slot, pass.ids);
+            for (i, part) in parts.iter().enumerate() {
+                let (earlier, own) = nets.split_at_mut(i);
+                for edge in &part.receives {
+                    let value = earlier[edge.part].value(slot, edge.value, pass.samples);
+                    own[0].value_mut(slot, edge.value, pass.samples).copy_from_slice(value);
+                }
+                own[0].forward(&pass, &params[part.params.clone()], &mut state[part.state.clone()]);
+            }
         }
         for (slot, classes) in classes.iter().enumerate() {
             let pass = Pass { slot, ..whole.micro_batch(slot, PASSES) };
-            case.loss(&mut net, slot, classes, 1.0 / SAMPLES as f64);
-            net.backward(&pass, &params, &mut grads, &mut |_, _| {});
+            case.loss(nets.last_mut().unwrap(), slot, classes, 1.0 / SAMPLES as f64);
+            for (i, part) in parts.iter().enumerate().rev() {
+                let (own, later) = nets[i..].split_at_mut(1);
+                for edge in part.sends.iter().filter(|edge| edge.gradient) {
+                    let gradient = later[edge.part - i - 1].outgoing_gradient(edge.value, pass.samples);
+                    own[0].incoming_gradient(edge.value, pass.samples).copy_from_slice(gradient);
+                }
+                let grads = &mut grads[part.params.clone()];
+                own[0].backward(&pass, &params[part.params.clone()], grads, &mut |_, _| {});
+            }
         }
         fewest = fewest.min(ALLOCATIONS.load(Ordering::Relaxed) - before);
     }
     fewest
 }
 
-/// Bytes of a network for four samples and this many slots.
-fn bytes(case: &Case, slots: usize) -> usize {
-    let compute = Arc::new(Compute::new(1, false));
+/// Bytes of the network of a part for four samples and this many slots.
+fn bytes(case: &Case, part: &GraphPart, slots: usize) -> usize {
+    let (compute, part) = (Arc::new(Compute::new(1, false)), part.clone());
     let before = BYTES.get();
-    drop(Network::<f32>::with_slots(Arc::clone(&case.graph), 4, slots, compute));
+    drop(Network::<f32>::of_part(Arc::clone(&case.graph), part, 4, slots, compute));
     BYTES.get() - before
 }
 
@@ -89,10 +109,17 @@ fn no_pass_allocates_and_a_slot_takes_what_the_graph_tells() {
     drop(std::hint::black_box(Box::new(1)));
     assert!(ALLOCATIONS.load(Ordering::Relaxed) > before);
     for case in layers().iter().chain(&models()).filter(|case| case.name != "resnet50") {
-        assert_eq!(allocations(case), 0, "{}", case.name);
-        let (slot, told) = (bytes(case, 3) - bytes(case, 2), 16 * case.graph.pass_memory().slot);
-        // What a layer's buffers take beside their numbers, and batch norm's statistics.
-        let more = case.graph.nodes().len() * 400 + case.graph.state_count() * 6 + 200;
-        assert!((told..=told + more).contains(&slot), "{}: {slot} instead of {told}", case.name);
+        let (graph, layers) = (&case.graph, case.graph.nodes().len());
+        let third = [layers / 3, 2 * layers / 3];
+        for cuts in [&[][..], &third].into_iter().filter(|cuts| cuts.first() != Some(&0)) {
+            assert_eq!(allocations(case, cuts), 0, "{}, cut before {cuts:?}", case.name);
+            for part in graph.parts(cuts) {
+                let (slot, told) =
+                    (bytes(case, &part, 3) - bytes(case, &part, 2), 16 * part.pass_memory(graph).slot);
+                // What a layer's buffers take beside their numbers, and batch norm's statistics.
+                let more = layers * 400 + graph.state_count() * 6 + 200;
+                assert!((told..=told + more).contains(&slot), "{}: {slot} instead of {told}", case.name);
+            }
+        }
     }
 }

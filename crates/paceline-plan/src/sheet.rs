@@ -91,6 +91,23 @@ impl Sheet {
     }
 }
 
+impl SheetRow {
+    /// Reads a file without a header: rows of any length.
+    pub fn read_all(path: &Path) -> Result<Vec<Self>, String> {
+        Self::parse_all(&text(path)?)
+    }
+
+    /// Parses a text without a header: rows of any length. Empty lines are no rows.
+    pub fn parse_all(text: &str) -> Result<Vec<Self>, String> {
+        let mut rows = Vec::new();
+        each_record(text, |line, fields| {
+            rows.push(Self { line, fields: fields.iter().map(str::to_owned).collect() });
+            Ok(())
+        })?;
+        Ok(rows)
+    }
+}
+
 /// What is in a file, unpacked.
 fn text(path: &Path) -> Result<String, String> {
     let mut bytes = Vec::new();
@@ -167,6 +184,15 @@ mod tests {
         assert_eq!(sheet.columns, ["a", "b"]);
         let row = |line, a: &str, b: &str| SheetRow { line, fields: vec![a.into(), b.into()] };
         assert_eq!(sheet.rows, [row(2, "1,\n2", "say \"so\""), row(5, "3", "4")]);
+    }
+
+    #[test]
+    fn rows_without_a_header_have_any_length() {
+        let rows = SheetRow::parse_all("a,,b\n\nc\r\n").unwrap();
+        let row =
+            |line, fields: &[&str]| SheetRow { line, fields: fields.iter().map(|f| (*f).into()).collect() };
+        assert_eq!(rows, [row(1, &["a", "", "b"]), row(3, &["c"])]);
+        assert_eq!(SheetRow::parse_all("").unwrap(), []);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use paceline_data::DatasetKind;
 use paceline_nn::models::Model;
 use paceline_nn::optim::Optimiser;
+use paceline_pipeline::Pipeline;
 use paceline_protocol::Protocols;
 use paceline_record::metric::Metrics;
 use paceline_registry::Registry;
@@ -21,6 +22,8 @@ pub struct Registries {
     pub models: Registry<Model>,
     /// Optimisers.
     pub optimisers: Registry<Optimiser>,
+    /// Orders of the work of a pipeline's stages.
+    pub pipelines: Registry<Pipeline>,
     /// What is sampled while a run goes on.
     pub metrics: Metrics,
 }

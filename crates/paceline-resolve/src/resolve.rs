@@ -126,11 +126,14 @@ pub fn resolve(given: &PlanSettings) -> Result<Plan, PlanError> {
         pin: given.given("pin"),
         script,
     };
+    if plan.script.is_some() {
+        check_native(given)?;
+    }
     plan.check(usize::MAX)?;
     check_rounds(&plan)?;
     plan.paths = paths(&plan, &given.registries().transports);
     if plan.script.is_some() {
-        check_script(&plan, given)?;
+        check_script(&plan)?;
     } else {
         check_dataset(&plan, given.registries())?;
     }
@@ -260,17 +263,17 @@ fn check_delegated(given: &PlanSettings, strategy: &str) -> Result<(), Refusal> 
     Ok(())
 }
 
-/// Refuses what a script decides itself, and what cannot be done with one.
-fn check_script(plan: &Plan, given: &PlanSettings) -> Result<(), PlanError> {
-    let native = given.iter().find(|(setting, _)| setting.native);
-    if let Some((setting, text)) = native {
-        let problem = format!(
-            "the script decides that; its own arguments stand behind --, e.g. -- --{} {}",
-            setting.name,
-            text.to_string_lossy()
-        );
-        return Err(PlanError::new(&format!("--{}", setting.name), text.to_string_lossy(), problem));
-    }
+/// Refuses what a script decides itself.
+fn check_native(given: &PlanSettings) -> Result<(), PlanError> {
+    let Some((setting, text)) = given.iter().find(|(setting, _)| setting.native) else { return Ok(()) };
+    let (name, text) = (setting.name, text.to_string_lossy());
+    let problem =
+        format!("the script decides that; its own arguments stand behind --, e.g. -- --{name} {text}");
+    Err(PlanError::new(&format!("--{name}"), text, problem))
+}
+
+/// Refuses what cannot be done with a script.
+fn check_script(plan: &Plan) -> Result<(), PlanError> {
     let Some(script) = &plan.script else { return Ok(()) };
     if script.apply == "server" && plan.servers == 0 {
         let problem =

@@ -72,6 +72,7 @@ registrable! {
     paceline_data::DatasetKind => |runs, _all| runs.datasets;
     paceline_nn::models::Model => |runs, _all| runs.models;
     paceline_nn::optim::Optimiser => |runs, _all| runs.optimisers;
+    paceline_pipeline::Pipeline => |runs, _all| runs.pipelines;
     Metric<metric::ProcessReading> => |runs, _all| runs.metrics.process;
     Metric<metric::LinkReading> => |runs, _all| runs.metrics.link;
     Metric<metric::HostReading> => |runs, _all| runs.metrics.host;

@@ -45,15 +45,21 @@ pub(crate) fn count(number: usize, what: &str) -> String {
 impl PassKey {
     /// The pass of a plan, whose batch may be cut into several.
     pub fn new(plan: &Plan, graph: &Graph) -> Self {
+        let batch = plan.batch.div_ceil(plan.micro_batches);
+        Self::of(&plan.model, plan.model_file.as_deref(), graph, batch, plan.threads)
+    }
+
+    /// The pass of a network that is registered by this name, or described by this text.
+    pub fn of(model: &str, text: Option<&str>, graph: &Graph, batch: usize, threads: usize) -> Self {
         let shape = graph.input();
-        let hash = |text: &String| paceline_files::sha256(text.as_bytes()).expect("memory can be read").1;
+        let hash = |text: &str| paceline_files::sha256(text.as_bytes()).expect("memory can be read").1;
         Self {
-            model: plan.model.clone(),
-            network: plan.model_file.as_ref().map(hash),
+            model: model.to_owned(),
+            network: text.map(hash),
             input: [shape.h, shape.w, shape.c],
             classes: graph.output().c,
-            batch: plan.batch.div_ceil(plan.micro_batches),
-            threads: plan.threads,
+            batch,
+            threads,
         }
     }
 

@@ -136,6 +136,20 @@ pub fn timing(plan: &Plan, graph: &Graph, calibration: &Calibration) -> PassTimi
     PassTiming { seconds, data: data_s / seconds, forward: forward / seconds, parts, quantiles, sharing }
 }
 
+impl Calibration {
+    /// Seconds of forward and of backward in each of a network's layers; nothing if no pass of it with so many threads was
+    /// measured.
+    pub fn layer_seconds(&self, key: &PassKey, layers: usize) -> Option<Vec<(f64, f64)>> {
+        let mut passes = self.passes(key);
+        passes.retain(|pass| pass.layer.len() == layers);
+        passes.sort_by_key(|pass| pass.key.batch);
+        let near = nearest(&passes, key.batch)?;
+        let measured: f64 = near.layer.iter().map(|layer| layer.forward_s + layer.backward_s).sum();
+        let scale = between(&passes, key.batch) / measured;
+        Some(near.layer.iter().map(|layer| (scale * layer.forward_s, scale * layer.backward_s)).collect())
+    }
+}
+
 fn nearest<'a>(passes: &[&'a PassTime], batch: usize) -> Option<&'a PassTime> {
     passes.iter().min_by_key(|pass| pass.key.batch.abs_diff(batch)).copied()
 }

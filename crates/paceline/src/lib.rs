@@ -27,6 +27,7 @@ pub use paceline_conformance as conformance;
 pub use paceline_data as data;
 pub use paceline_explore as explore;
 pub use paceline_nn as nn;
+pub use paceline_pipeline as pipeline;
 pub use paceline_plan as plan;
 pub use paceline_protocol as protocol;
 pub use paceline_random as random;

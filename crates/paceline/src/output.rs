@@ -91,6 +91,12 @@ fn shown(text: &str, stream: &(impl IsTerminal + AsFd)) -> String {
     if colours(stream) { text.split_inclusive('\n').map(coloured).collect() } else { text }
 }
 
+/// Columns of standard output.
+pub fn width() -> usize {
+    terminal_size::terminal_size_of(std::io::stdout())
+        .map_or(WIDTH, |(width, _)| usize::from(width.0).max(40))
+}
+
 /// Whether a stream is a terminal that may be written to in colours.
 fn colours(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && may_colour() == clap::ColorChoice::Auto

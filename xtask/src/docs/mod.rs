@@ -2,7 +2,7 @@
 //! them is written by hand, so nothing in them can say what the program does not do.
 //!
 //! - `strategies`, `consistency`, `codecs`, `channels`, `datasets`, `record`: one function per page
-//! - `networks`: the page of models and layers
+//! - `networks`: the page of models and layers; `pipelines`: the page of stages and schedules
 //! - `studies`: the page of studies, its words from `studies.md`
 //! - pages of the studies that are kept in `studies/` come from [`crate::study`]
 //! - `peers`: the page of other systems beside ours, out of a study that is kept there too
@@ -17,6 +17,7 @@ mod markdown;
 mod measured;
 mod networks;
 mod peers;
+mod pipelines;
 mod record;
 mod strategies;
 mod studies;
@@ -112,6 +113,7 @@ fn pages(measured: &Measured) -> Outcome<Pages> {
         ("docs/channels.md".into(), channels::page(measured.channels.as_ref())),
         ("docs/datasets.md".into(), datasets::page()),
         ("docs/models.md".into(), networks::page()?),
+        ("docs/pipelines.md".into(), pipelines::page()?),
         ("docs/studies.md".into(), studies::page()),
         ("docs/peers.md".into(), peers::page(measured.peers.as_ref())?),
         ("docs/strategies/README.md".into(), strategies::index(measured)?),
@@ -144,7 +146,8 @@ fn index() -> String {
     ]);
     page.text(
         "What they train is on a page of its own: [models and layers](models.md); how a global batch is cut up on \
-         another: [shares and micro-batches](batches.md). Which combination is the best is a question for \
+         another: [shares and micro-batches](batches.md); and how a network is cut into stages on a third: \
+         [pipelines](pipelines.md). Which combination is the best is a question for \
          [studies](studies.md), and so is whether another system is better: [other systems beside ours](peers.md).",
     );
     page.text(
@@ -161,8 +164,8 @@ fn index() -> String {
     );
     page.text(
         "`cargo xtask docs` writes the rest out of the registries in `crates/paceline-protocol`, \
-         `crates/paceline-wire`, `crates/paceline-data`, `crates/paceline-nn`, `crates/paceline-record` and \
-         `crates/paceline-explore`, and the raw runs in `bench/`; \
+         `crates/paceline-wire`, `crates/paceline-data`, `crates/paceline-nn`, `crates/paceline-pipeline`, \
+         `crates/paceline-record` and `crates/paceline-explore`, and the raw runs in `bench/`; \
          `cargo xtask test` fails if a page is out of date.",
     );
     page.done()

@@ -3,13 +3,14 @@
 //! A target is one file and one line of [`TARGETS`]. Its inputs are the files in `xtask/corpus/NAME/` and mutations
 //! of them, each a function of (seed, number): what fails can be replayed. Tests run a bounded number of them.
 //!
-//! - `frame`, `handshake`, `manifest`, `study`: the targets
+//! - `frame`, `handshake`, `manifest`, `pipeline`, `study`: the targets
 //! - `mutate`: an input out of the corpus, a seed and a number
 
 mod frame;
 mod handshake;
 mod manifest;
 mod mutate;
+mod pipeline;
 mod study;
 
 use std::fs;
@@ -53,6 +54,13 @@ pub const TARGETS: &[Target] = &[
         about: "a checkpoint's manifest and files",
         run: manifest::run,
         seeds: manifest::seeds,
+        bounded: 20_000,
+    },
+    Target {
+        name: "pipeline",
+        about: "the table of a pipeline's program",
+        run: pipeline::run,
+        seeds: pipeline::seeds,
         bounded: 20_000,
     },
     Target { name: "study", about: "a study file", run: study::run, seeds: study::seeds, bounded: 2_000 },

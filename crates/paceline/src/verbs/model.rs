@@ -1,4 +1,6 @@
-//! `paceline model`: the models, and one of them layer by layer.
+//! `paceline model`: the models, and one of them layer by layer or as a pipeline of stages.
+
+mod stages;
 
 use std::path::PathBuf;
 
@@ -6,7 +8,8 @@ use clap::Subcommand;
 use paceline_analyze::sheet::aligned;
 use paceline_data::{DatasetSettings, SampleForm};
 use paceline_nn::models::Model;
-use paceline_nn::{Graph, Shape};
+use paceline_nn::{GraphSummary, LayerSummary, Shape};
+use paceline_pipeline::PipelineReport;
 use paceline_record::FailureKind;
 use serde::Serialize;
 
@@ -25,14 +28,14 @@ pub struct Args {
 enum What {
     /// List the models
     List,
-    /// Show a model's layers, shapes, parameters and cost
-    Show(ShowArgs),
+    /// Show a model's layers, shapes, parameters and cost, or a pipeline of its stages
+    Show(Box<ShowArgs>),
 }
 
 #[derive(clap::Args, Debug)]
 struct ShowArgs {
     /// The model
-    #[arg(required_unless_present = "model_file", value_parser = names(registries().runs().models.described()))]
+    #[arg(required_unless_present_any = ["model_file", "stages", "program"], value_parser = names(registries().runs().models.described()))]
     model: Option<String>,
     /// The network that a file describes: a list of layers in TOML
     #[arg(long, value_name = "FILE", conflicts_with = "model")]
@@ -52,9 +55,11 @@ struct ShowArgs {
     /// Samples of a worker's batch, for the memory of a training pass
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     batch: u32,
-    /// Passes in which the batch is computed (as `train --micro-batches`)
-    #[arg(long, value_name = "M", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
-    micro_batches: u32,
+    /// Passes in which the batch is computed, as `train --micro-batches` [default: 1, or those of --program]
+    #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
+    micro_batches: Option<u32>,
+    #[command(flatten)]
+    stages: stages::StageFlags,
 }
 
 fn parse_shape(text: &str) -> Result<Shape, String> {
@@ -74,35 +79,14 @@ struct ListedModel {
 }
 
 #[derive(Serialize)]
-struct Layer {
-    name: String,
-    kind: &'static str,
-    settings: String,
-    relu: bool,
-    output: [usize; 3],
-    parameters: usize,
-}
-
-#[derive(Serialize)]
-struct Tensor<'a> {
-    name: &'a str,
-    shape: &'a [usize],
-    offset: usize,
-}
-
-#[derive(Serialize)]
 struct Shown<'a> {
     model: &'a str,
-    input: [usize; 3],
-    layers: Vec<Layer>,
-    tensors: Vec<Tensor<'a>>,
-    parameters: usize,
-    state: usize,
-    forward_flops_per_sample: u64,
-    training_flops_per_sample: u64,
-    gradient_bytes_per_step: usize,
+    #[serde(flatten)]
+    network: GraphSummary,
     micro_batch: usize,
     pass_bytes: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pipeline: Option<PipelineReport>,
 }
 
 /// `paceline model list` and `paceline model show`.
@@ -125,6 +109,12 @@ fn list(show: Show) -> Result<(), Failure> {
 }
 
 fn show_one(args: &ShowArgs, show: Show) -> Result<(), Failure> {
+    let (batch, given) = (args.batch as usize, args.micro_batches.map(|passes| passes as usize));
+    if args.model.is_none() && args.model_file.is_none() {
+        let report =
+            args.stages.report(None, batch, given, show)?.expect("clap asks for a model or a schedule");
+        return show.print(&report, || stages::text(&report));
+    }
     let file = args.model_file.as_deref().map(paceline_resolve::model_description).transpose()?;
     // clap lets registered names pass only.
     let model = args.model.as_deref().and_then(|name| registries().runs().models.find(name));
@@ -153,22 +143,30 @@ fn show_one(args: &ShowArgs, show: Show) -> Result<(), Failure> {
             (model.name, model.build(input, classes)?)
         }
     };
-    if args.micro_batches > args.batch {
-        let (passes, batch) = (args.micro_batches, args.batch);
+    let text = file.as_ref().map(|(_, text)| text.as_str());
+    let report = args.stages.report(Some((&graph, name, text)), batch, given, show)?;
+    let passes = report.as_ref().map_or(given.unwrap_or(1), |report| report.micro_batches);
+    if passes > batch {
         let message = format!("--micro-batches {passes}: must be between 1 and --batch ({batch})");
         return Err(Failure::new(FailureKind::Plan, message, "each pass needs a sample"));
     }
-    let shown = describe(name, &graph, args.batch.div_ceil(args.micro_batches) as usize);
+    let micro_batch = batch.div_ceil(passes);
+    let (network, pass_bytes) = (graph.summary(), graph.pass_memory().bytes(micro_batch, 1));
+    let shown = Shown { model: name, network, micro_batch, pass_bytes, pipeline: report };
     if show.json {
         return Ok(output::json(&shown)?);
     }
+    if let Some(report) = &shown.pipeline {
+        let head = format!("{name} on {input}, micro-batches of up to {} samples", shown.micro_batch);
+        return Ok(output::text(&format!("{head}\n{}", stages::text(report)))?);
+    }
     let mut text = format!("{name} on {input}\n\n");
-    let row = |(layer, node): (&Layer, &paceline_nn::Node)| {
+    let row = |(layer, node): (&LayerSummary, &paceline_nn::Node)| {
         let kind = if layer.relu { format!("{} + relu", layer.kind) } else { layer.kind.to_owned() };
         let (output, parameters) = (node.output.to_string(), layer.parameters.to_string());
         vec![layer.name.clone(), kind, layer.settings.clone(), output, parameters]
     };
-    let rows: Vec<_> = shown.layers.iter().zip(graph.nodes()).map(row).collect();
+    let rows: Vec<_> = shown.network.layers.iter().zip(graph.nodes()).map(row).collect();
     text += &aligned(&["layer", "kind", "settings", "output", "parameters"], 3, &rows);
     text += &format!(
         "\nparameters         {:>12}   ({:.2} MB; as many bytes of gradient per step)\n\
@@ -176,20 +174,20 @@ fn show_one(args: &ShowArgs, show: Show) -> Result<(), Failure> {
          forward pass       {:>12.3} MFLOP per sample\n\
          training           {:>12.3} MFLOP per sample\n\
          a pass of {:<8} {:>12.3} MB for activations and their gradients\n",
-        shown.parameters,
-        shown.gradient_bytes_per_step as f64 / 1e6,
-        shown.state,
-        shown.forward_flops_per_sample as f64 / 1e6,
-        shown.training_flops_per_sample as f64 / 1e6,
+        shown.network.parameters,
+        shown.network.gradient_bytes_per_step as f64 / 1e6,
+        shown.network.state,
+        shown.network.forward_flops_per_sample as f64 / 1e6,
+        shown.network.training_flops_per_sample as f64 / 1e6,
         shown.micro_batch,
         shown.pass_bytes as f64 / 1e6,
     );
-    if args.micro_batches > 1 {
+    if passes > 1 {
         let normalised = graph.nodes().iter().any(|node| node.op.kind() == "batch-norm");
         text += &format!(
             "\na batch of {} in {} passes: gradients are added up{}\n",
-            args.batch,
-            args.micro_batches,
+            batch,
+            passes,
             match normalised {
                 true => "; batch norm sees one pass at a time, so training is not that of one pass",
                 false => ", bit for bit those of one pass",
@@ -197,36 +195,4 @@ fn show_one(args: &ShowArgs, show: Show) -> Result<(), Failure> {
         );
     }
     Ok(output::text(&text)?)
-}
-
-fn describe<'a>(model: &'a str, graph: &'a Graph, micro_batch: usize) -> Shown<'a> {
-    let sides = |s: Shape| [s.h, s.w, s.c];
-    let tensors = graph.params();
-    Shown {
-        model,
-        input: sides(graph.input()),
-        layers: graph
-            .nodes()
-            .iter()
-            .map(|node| Layer {
-                name: node.name.clone(),
-                kind: node.op.kind(),
-                settings: node.op.describe(),
-                relu: node.relu,
-                output: sides(node.output),
-                parameters: tensors[node.params.clone()].iter().map(|t| t.range.len()).sum(),
-            })
-            .collect(),
-        tensors: tensors
-            .iter()
-            .map(|t| Tensor { name: &t.name, shape: &t.shape, offset: t.range.start })
-            .collect(),
-        parameters: graph.param_count(),
-        state: graph.state_count(),
-        forward_flops_per_sample: graph.forward_flops(),
-        training_flops_per_sample: graph.training_flops(),
-        gradient_bytes_per_step: graph.param_count() * size_of::<f32>(),
-        micro_batch,
-        pass_bytes: graph.pass_memory().bytes(micro_batch, 1),
-    }
 }

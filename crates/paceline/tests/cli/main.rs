@@ -29,6 +29,7 @@ mod network;
 mod one_story;
 mod own_strategy;
 mod peers;
+mod pipelines;
 mod predict;
 mod record;
 mod resume;

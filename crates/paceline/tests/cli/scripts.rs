@@ -294,6 +294,7 @@ fn what_a_script_decides_is_refused_as_a_flag_and_errors_say_what_to_do() {
     for (flags, words) in [
         ("--batch 64", &["--batch 64", "the script decides that", "-- --batch 64"][..]),
         ("--model lenet", &["--model lenet", "the script decides that"]),
+        ("--micro-batches 2", &["--micro-batches 2", "the script decides that"]),
         ("--shares 4 --workers 2", &["--shares 4"]),
         ("--apply server", &["--apply server", "needs servers"]),
         ("--python no-such-python", &["no-such-python cannot be started", "--python PROGRAM"]),

@@ -1,0 +1,38 @@
+//! Pipelines: a network cut into stages, and the order of each stage's work as data.
+//!
+//! # Layout
+//! - [`pipelines`]: the registry, one file per pipeline
+//! - `work`: one pass of a micro-batch through a stage; `program`: the work of each rank, in order
+//! - `check`: what must hold of a program, and what follows from it: slots, an order of all work
+//! - `table`: programs as comma-separated values, in PyTorch's form
+//! - `timeline`: when the work of a program is done, with constant times
+//! - `cuts`: where a graph is cut; `costs`: what its layers cost, counted
+//! - `request`: a pipeline as it is asked for
+//! - `report`: a program for a network: balance, bubble, memory; `drawing`: as text and as SVG
+//!
+//! # Deliberately absent
+//! Running anything; measuring; messages.
+
+#![forbid(unsafe_code)]
+
+mod check;
+mod costs;
+mod cuts;
+mod drawing;
+pub mod pipelines;
+mod program;
+mod report;
+mod request;
+mod table;
+mod timeline;
+mod work;
+
+pub use check::CheckedProgram;
+pub use costs::{LayerCost, counted_costs};
+pub use cuts::{CutError, Cuts};
+pub use pipelines::{PIPELINES, Pipeline};
+pub use program::{PipelineProgram, ProgramError, RankProgram};
+pub use report::{PipelineReport, StagePart, StageReport, TimeUnit};
+pub use request::{MeasuredCosts, PipelineError, PipelineRequest, ProgramSource};
+pub use timeline::{PipelineTimeline, StageTimes, TimedWork};
+pub use work::{Work, WorkKind};

@@ -1,0 +1,100 @@
+//! The page of pipelines: stages, schedules, tables.
+
+use paceline_nn::models::MODELS;
+use paceline_pipeline::{Cuts, PIPELINES, PipelineRequest, ProgramSource};
+
+use super::markdown::{Page, code};
+use crate::process::Outcome;
+
+pub fn page() -> Outcome<String> {
+    let mut page = Page::new("Pipelines: a network cut into stages");
+    page.text(
+        "A network can be cut into *stages*: consecutive layers, each computed by a rank of its own. The batch is cut \
+         into *micro-batches* that follow each other through the stages, forward and then backward. Which rank does \
+         what when is a *program*, and programs are data: shown, checked, read and written by `paceline model show`. \
+         Training in stages between processes is not there yet; one worker computes with --micro-batches M what the \
+         stages of a pipeline would compute together.",
+    );
+    page.heading("Programs");
+    page.text(
+        "What `--pipeline` can name. s is the number of stages, m that of micro-batches, i a stage from 0.",
+    );
+    let row = |pipeline: &paceline_pipeline::Pipeline| {
+        vec![
+            code(pipeline.name),
+            pipeline.about.to_owned(),
+            pipeline.bubble.to_owned(),
+            pipeline.slots.to_owned(),
+        ]
+    };
+    page.table(
+        &["pipeline", "what it does", "bubble", "slots of stage i"],
+        &PIPELINES.iter().map(row).collect::<Vec<_>>(),
+    );
+    page.text(
+        "The *bubble* is the idle part of the ranks' time; the formula holds where all stages take the same time and \
+         messages take none, and is met to the nanosecond. A *slot* holds what a micro-batch leaves in a stage \
+         between its forward and its backward pass.",
+    );
+    page.text("Stages that all take the same, backward twice as long as forward:");
+    page.code(&drawn("paceline model show --stages 4 --micro-batches 8", None)?);
+    page.text("A network in stages, each as long as its counted operations:");
+    page.code(&drawn("paceline model show resnet20 --stages 4 --micro-batches 8", Some("resnet20"))?);
+    page.items([
+        "--svg FILE.svg draws the same as a picture.".into(),
+        "--json: every figure, and the program.".into(),
+        "--csv FILE.csv writes the program as a table: a line for each rank, a cell for each pass, as \
+         `torch.distributed.pipelining` reads it (`0F0,0F1,0B0,…`: stage, forward or backward, micro-batch)."
+            .into(),
+        "--program FILE.csv reads such a table, checks it and draws it. Empty cells and `REDUCE_GRAD` say nothing \
+         here. A rank may have several stages."
+            .into(),
+    ]);
+    page.text(
+        "A program is refused, with line, stage and cell, unless every stage has every micro-batch once forward and \
+         once backward, each stage lies on one rank, micro-batches ascend in both directions (so that sums and running \
+         statistics are those of one worker), and no ranks wait for each other in a circle.",
+    );
+    page.heading("Cuts");
+    page.text(
+        "--cuts auto cuts so that the longest stage is as short as possible; of several such cuts, so that the fewest \
+         numbers are handed over. What layers cost is counted: floating-point operations, and bytes that are read and \
+         written, a byte as eight operations; --calibration FILE takes what `paceline calibrate` has measured instead, \
+         and the times are nanoseconds. --cuts layer2.0,layer3.1 cuts before these layers; a name may be that of \
+         a group of layers (`layer2.0` is the first of `layer2.0.…`). A cut may lie inside a residual block: a value \
+         that several stages read goes from reader to reader, and its gradient back the same way.",
+    );
+    page.text(
+        "*sent*, *returned*: activations that go on and gradients that go back, of one micro-batch. *per slot*: what a micro-batch \
+         takes while it is under way. *activations*: all slots of the stage, and the gradients of activations, which \
+         slots share. Parameters, gradients and the optimiser's memory come on top.",
+    );
+    page.heading("Exactness");
+    page.text(
+        "Stages along any of these programs give what one worker gives with the same micro-batches, bit for bit: \
+         losses, parameters and running statistics, with batch norm, dropout and Adam, for uneven batches, wherever \
+         the cuts are. Tested in one process for mlp, lenet, resnet20, transformer and gru in up to four stages, and \
+         for every kind of layer (`crates/paceline-pipeline/tests/exactness.rs`).",
+    );
+    Ok(page.done())
+}
+
+/// What a command draws.
+fn drawn(command: &str, model: Option<&str>) -> Outcome<Vec<String>> {
+    let pipeline = PIPELINES.iter().find(|pipeline| pipeline.name == "1f1b").ok_or("no 1f1b")?;
+    let model = model.and_then(|name| MODELS.iter().find(|model| model.name == name));
+    let graph = model.map(|model| model.build(model.native_input, 10)).transpose();
+    let graph = graph.map_err(|error| error.to_string())?;
+    let request = PipelineRequest {
+        program: ProgramSource::Named(pipeline, 4),
+        micro_batches: Some(8),
+        cuts: &Cuts::Auto,
+        batch: 64,
+        measured: None,
+    };
+    let (_, report) = request.report(graph.as_ref()).map_err(|error| error.to_string())?;
+    let (head, words, rows) = report.table();
+    let table = paceline_analyze::sheet::aligned(&head, words, &rows);
+    let text = format!("$ {command}\n{}\n\n{}\n{table}", report.headline(), report.text(80));
+    Ok(text.trim_end().lines().map(str::to_owned).collect())
+}
