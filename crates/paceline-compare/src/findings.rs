@@ -317,8 +317,14 @@ fn sentence(difference: &JudgedDifference, contenders: &[String], choices: Optio
                     "; {own} of its runs and {other} of {rival}'s do not reach it and count with the time that they took"
                 ),
             };
+            // Real differences with a miss are bounds of one side.
+            let bound = match difference.missed {
+                (0, 0) => "",
+                (0, _) => "at most ",
+                _ => "at least ",
+            };
             format!(
-                "{place}: {target:.0}% accuracy in {} {rival}'s time ({} to {}, n = {n}{chance}){missed}{negligible}",
+                "{place}: {target:.0}% accuracy in {bound}{} {rival}'s time ({} to {}, n = {n}{chance}){missed}{negligible}",
                 of_time(estimate),
                 of_time(low).trim_end_matches(" of"),
                 of_time(high).trim_end_matches(" of")
