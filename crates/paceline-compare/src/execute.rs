@@ -6,7 +6,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use paceline_launch::trial::{Trial, TrialEvent, cores};
+use paceline_launch::trial::{Trial, TrialEvent, TrialPlace, cores};
 use paceline_record::process::Started;
 use paceline_record::{Event, FailureKind, Recording, RunLabels, RunResult};
 use paceline_study::{TrialDocument, TrialTask};
@@ -179,10 +179,12 @@ impl StrategyComparison<'_> {
         // Nothing samples the ranks: the comparison asks for their time alone.
         let recording = Some(Recording { sample_hz: 0.0, ..Recording::default() });
         let labels = RunLabels { tags: vec![self.name()], command: command.clone(), ..RunLabels::default() };
-        let task = TrialTask::Train { store: store.to_owned(), recording };
+        let task = TrialTask::Train { store: store.to_owned(), recording, meeting: None };
         let document = TrialDocument::new(task, plan, &settings).labelled(labels).text()?;
         let program = std::env::current_exe()?;
-        let mut trial = Trial::start(&program, "keeper", &[], None, &TrialDocument::words()?, &document)
+        // Under an engine, the run is none of its processes.
+        let place = TrialPlace { unnumbered: true, ..TrialPlace::default() };
+        let mut trial = Trial::start(&program, "keeper", place, &TrialDocument::words()?, &document)
             .map_err(|source| CompareFailure::NotStarted { source })?;
         let (mut told, mut late) = (RealRun::default(), false);
         loop {
