@@ -86,7 +86,7 @@ fn lines(folder: &Path) -> Vec<(String, usize)> {
 fn the_program_is_thin_logic_lives_in_libraries() {
     let source = root().join("crates/paceline/src");
     let all: usize = lines(&source).iter().map(|(_, lines)| lines).sum();
-    assert!(all < 5500, "crates/paceline/src has {all} lines");
+    assert!(all < 6000, "crates/paceline/src has {all} lines");
     let long: Vec<_> = lines(&source.join("verbs")).into_iter().filter(|(_, lines)| *lines > 300).collect();
     assert!(long.is_empty(), "verbs of more than 300 lines: {long:?}");
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::cell::ComparedCell;
 use crate::execute::RunFigures;
-use crate::journal::{ComparisonHistory, RunEnd, RunKey};
+use crate::journal::{ComparedEnd, ComparisonHistory, RunKey};
 use crate::search::{SearchScore, TunedRate, best, next, rate};
 
 /// How far a target lies below what the first rival reaches in the search.
@@ -139,7 +139,7 @@ impl ComparisonHistory {
 
     pub(crate) fn figures(&self, key: &RunKey) -> Option<&RunFigures> {
         match self.end(key)? {
-            RunEnd::Ok { figures } => Some(figures),
+            ComparedEnd::Ok { figures } => Some(figures),
             _ => None,
         }
     }
@@ -181,9 +181,9 @@ impl ComparisonHistory {
     }
 }
 
-fn score(end: &RunEnd) -> SearchScore {
+fn score(end: &ComparedEnd) -> SearchScore {
     match end {
-        RunEnd::Ok { figures } => {
+        ComparedEnd::Ok { figures } => {
             let (accuracy, loss) = figures.later_half();
             SearchScore { accuracy, loss }
         }

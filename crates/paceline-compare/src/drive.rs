@@ -15,7 +15,7 @@ use crate::budget::{Extent, Pace, extent, rounds};
 use crate::cell::{CellClock, ComparedCell};
 use crate::choice::Choices;
 use crate::error::CompareFailure;
-use crate::journal::{ComparisonState, EndedRun, RunEnd, RunKey};
+use crate::journal::{ComparedEnd, ComparisonState, EndedRun, RunKey};
 use crate::request::StrategyComparison;
 
 /// What happens while runs are made.
@@ -146,9 +146,9 @@ impl Driver<'_, '_> {
                         &self.interrupted,
                     )?;
                     let train_s = match &run.end {
-                        RunEnd::Ok { figures } => figures.seconds,
-                        RunEnd::Diverged => run.wall_s,
-                        RunEnd::Failed { cause } => {
+                        ComparedEnd::Ok { figures } => figures.seconds,
+                        ComparedEnd::Diverged => run.wall_s,
+                        ComparedEnd::Failed { cause } => {
                             let label = &document.contenders[key.contender].label;
                             let note = format!("{label}, {}: a first run failed: {cause}", key.cell.words());
                             (self.observer)(CompareEvent::Note(&note))?;
@@ -290,7 +290,7 @@ impl Driver<'_, '_> {
             self.progress(format!("{what}: {} of {} runs", made + 1, keys.len()))?;
             let patience = self.patience_s();
             let run = self.comparison.real_run(key, steps, self.store, patience, &self.interrupted)?;
-            if let EndedRun { end: RunEnd::Failed { cause }, .. } = &run {
+            if let EndedRun { end: ComparedEnd::Failed { cause }, .. } = &run {
                 let label = &self.comparison.document.contenders[key.contender].label;
                 let note = format!("{label}, {}: a run failed: {cause}", key.cell.words());
                 (self.observer)(CompareEvent::Note(&note))?;

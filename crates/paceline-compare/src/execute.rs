@@ -6,7 +6,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use paceline_launch::trial::{Trial, TrialEvent, cores};
+use paceline_launch::trial::{Trial, TrialEvent, TrialPlace, cores};
 use paceline_record::process::Started;
 use paceline_record::{Event, FailureKind, Recording, RunLabels, RunResult};
 use paceline_study::{TrialDocument, TrialTask};
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
 use crate::error::CompareFailure;
-use crate::journal::{EndedRun, RunEnd, RunKey};
+use crate::journal::{ComparedEnd, EndedRun, RunKey};
 use crate::request::StrategyComparison;
 
 /// How long one look for news takes.
@@ -69,10 +69,10 @@ impl RunFigures {
     }
 
     /// The end of the run; numbers that are none mean that it has diverged.
-    fn end(self) -> RunEnd {
+    fn end(self) -> ComparedEnd {
         let curve = self.curve.iter().flat_map(|point| [point.seconds, point.loss, point.accuracy]);
         let finite = curve.chain([self.accuracy, self.loss, self.seconds]).all(f64::is_finite);
-        if finite { RunEnd::Ok { figures: self } } else { RunEnd::Diverged }
+        if finite { ComparedEnd::Ok { figures: self } } else { ComparedEnd::Diverged }
     }
 
     /// When its accuracy was this for the first time, on the training clock.
@@ -119,7 +119,7 @@ impl StrategyComparison<'_> {
         });
         let end = match result {
             Ok(result) => RunFigures::new(&result, curve).end(),
-            Err(VirtualError::Train(error)) if error.kind() == FailureKind::Diverged => RunEnd::Diverged,
+            Err(VirtualError::Train(error)) if error.kind() == FailureKind::Diverged => ComparedEnd::Diverged,
             Err(error) => return Err(error.into()),
         };
         let (wall_s, command) = (started.elapsed().as_secs_f64(), self.command(key, &settings));
@@ -179,10 +179,12 @@ impl StrategyComparison<'_> {
         // Nothing samples the ranks: the comparison asks for their time alone.
         let recording = Some(Recording { sample_hz: 0.0, ..Recording::default() });
         let labels = RunLabels { tags: vec![self.name()], command: command.clone(), ..RunLabels::default() };
-        let task = TrialTask::Train { store: store.to_owned(), recording };
+        let task = TrialTask::Train { store: store.to_owned(), recording, meeting: None };
         let document = TrialDocument::new(task, plan, &settings).labelled(labels).text()?;
         let program = std::env::current_exe()?;
-        let mut trial = Trial::start(&program, "keeper", &[], None, &TrialDocument::words()?, &document)
+        // Under an engine, the run is none of its processes.
+        let place = TrialPlace { unnumbered: true, ..TrialPlace::default() };
+        let mut trial = Trial::start(&program, "keeper", place, &TrialDocument::words()?, &document)
             .map_err(|source| CompareFailure::NotStarted { source })?;
         let (mut told, mut late) = (RealRun::default(), false);
         loop {
@@ -201,9 +203,11 @@ impl StrategyComparison<'_> {
                         Some(result) if ended.exit.code == Some(0) => {
                             RunFigures::new(&result, told.curve).end()
                         }
-                        _ if late => RunEnd::Failed { cause: "the minutes were over while it ran".into() },
-                        _ if told.failure == Some(FailureKind::Diverged) => RunEnd::Diverged,
-                        _ => RunEnd::Failed { cause: ended.cause() },
+                        _ if late => {
+                            ComparedEnd::Failed { cause: "the minutes were over while it ran".into() }
+                        }
+                        _ if told.failure == Some(FailureKind::Diverged) => ComparedEnd::Diverged,
+                        _ => ComparedEnd::Failed { cause: ended.cause() },
                     };
                     return Ok(EndedRun { end, wall_s: ended.wall_s, command, run: told.run });
                 }
@@ -274,7 +278,7 @@ mod tests {
 
     #[test]
     fn numbers_that_are_none_mean_that_a_run_has_diverged() {
-        assert!(matches!(figures(&[0.1, 0.2]).end(), RunEnd::Ok { .. }));
-        assert_eq!(figures(&[0.1, f64::NAN]).end(), RunEnd::Diverged);
+        assert!(matches!(figures(&[0.1, 0.2]).end(), ComparedEnd::Ok { .. }));
+        assert_eq!(figures(&[0.1, f64::NAN]).end(), ComparedEnd::Diverged);
     }
 }

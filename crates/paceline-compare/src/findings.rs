@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::cell::{CellClock, ComparedCell};
 use crate::choice::{Choice, Choices};
 use crate::execute::RunFigures;
-use crate::journal::{ComparisonHistory, RunEnd};
+use crate::journal::{ComparedEnd, ComparisonHistory};
 use crate::judge::{DifferenceVerdict, JudgedDifference, JudgedFigure, LEAST_PAIRS, differences};
 
 /// A mean over seeds, and its 95% interval where there are at least two.
@@ -169,11 +169,11 @@ fn standings(known: &ComparisonHistory, choices: &Choices) -> Vec<Standing> {
         for (contender, entry) in document.contenders.iter().enumerate() {
             let choice: Choice = choices.get(cell, contender);
             let seeds = (0..document.most_seeds).map(|round| document.round_seed(round));
-            let ends: Vec<&RunEnd> =
+            let ends: Vec<&ComparedEnd> =
                 seeds.filter_map(|seed| known.end(&choices.key(cell, contender, seed))).collect();
             let whole: Vec<&RunFigures> = ends
                 .iter()
-                .filter_map(|end| if let RunEnd::Ok { figures } = end { Some(figures) } else { None })
+                .filter_map(|end| if let ComparedEnd::Ok { figures } = end { Some(figures) } else { None })
                 .collect();
             let of = |figure: &dyn Fn(&RunFigures) -> f64| {
                 SeedMean::of(&whole.iter().map(|run| figure(run)).collect::<Vec<_>>())
@@ -187,8 +187,8 @@ fn standings(known: &ComparisonHistory, choices: &Choices) -> Vec<Standing> {
                 learning_rate: choice.rate(),
                 rate_at_edge: choice.tuned.edge,
                 target,
-                n: ends.iter().filter(|end| !matches!(end, RunEnd::Failed { .. })).count(),
-                diverged: ends.iter().filter(|end| matches!(end, RunEnd::Diverged)).count(),
+                n: ends.iter().filter(|end| !matches!(end, ComparedEnd::Failed { .. })).count(),
+                diverged: ends.iter().filter(|end| matches!(end, ComparedEnd::Diverged)).count(),
                 accuracy: of(&|run| run.accuracy),
                 loss: of(&|run| run.loss),
                 reached: times.len(),
@@ -317,8 +317,14 @@ fn sentence(difference: &JudgedDifference, contenders: &[String], choices: Optio
                     "; {own} of its runs and {other} of {rival}'s do not reach it and count with the time that they took"
                 ),
             };
+            // Real differences with a miss are bounds of one side.
+            let bound = match difference.missed {
+                (0, 0) => "",
+                (0, _) => "at most ",
+                _ => "at least ",
+            };
             format!(
-                "{place}: {target:.0}% accuracy in {} {rival}'s time ({} to {}, n = {n}{chance}){missed}{negligible}",
+                "{place}: {target:.0}% accuracy in {bound}{} {rival}'s time ({} to {}, n = {n}{chance}){missed}{negligible}",
                 of_time(estimate),
                 of_time(low).trim_end_matches(" of"),
                 of_time(high).trim_end_matches(" of")

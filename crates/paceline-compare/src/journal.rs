@@ -29,7 +29,7 @@ pub struct RunKey {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "how", rename_all = "kebab-case")]
 #[allow(missing_docs, reason = "the names say what the fields are")]
-pub enum RunEnd {
+pub enum ComparedEnd {
     Ok { figures: RunFigures },
     Diverged,
     Failed { cause: String },
@@ -50,7 +50,7 @@ enum Entry {
     },
     Run {
         key: RunKey,
-        end: RunEnd,
+        end: ComparedEnd,
         wall_s: f64,
         /// The command line that makes it again, and the id of its record where it has one.
         command: Option<String>,
@@ -71,7 +71,7 @@ struct Timed {
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs, reason = "the names say what the fields are")]
 pub(crate) struct EndedRun {
-    pub end: RunEnd,
+    pub end: ComparedEnd,
     pub wall_s: f64,
     pub command: Option<String>,
     pub run: Option<String>,
@@ -143,14 +143,14 @@ impl ComparisonHistory {
     }
 
     /// How a run ended, if it has.
-    pub fn end(&self, key: &RunKey) -> Option<&RunEnd> {
+    pub fn end(&self, key: &RunKey) -> Option<&ComparedEnd> {
         self.runs.get(key).map(|run| &run.end)
     }
 
     /// Runs that failed, with why.
     pub(crate) fn failed(&self) -> impl Iterator<Item = (&RunKey, &str)> {
         self.runs.iter().filter_map(|(key, run)| match &run.end {
-            RunEnd::Failed { cause } => Some((key, cause.as_str())),
+            ComparedEnd::Failed { cause } => Some((key, cause.as_str())),
             _ => None,
         })
     }

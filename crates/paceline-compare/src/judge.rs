@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::cell::{CellClock, ComparedCell};
 use crate::choice::Choices;
 use crate::execute::RunFigures;
-use crate::journal::{ComparisonHistory, RunEnd};
+use crate::journal::{ComparedEnd, ComparisonHistory};
 
 /// The chance that any difference of a comparison is wrongly said to be real.
 pub(crate) const LEVEL: f64 = 0.05;
@@ -215,9 +215,9 @@ fn raw(
 ) -> Raw {
     let document = &known.document;
     let judged = |contender: usize, seed: u64| match known.end(&choices.key(cell, contender, seed))? {
-        RunEnd::Ok { figures } => Some(Judged::Whole(figures)),
-        RunEnd::Diverged => Some(Judged::Diverged),
-        RunEnd::Failed { .. } => None,
+        ComparedEnd::Ok { figures } => Some(Judged::Whole(figures)),
+        ComparedEnd::Diverged => Some(Judged::Diverged),
+        ComparedEnd::Failed { .. } => None,
     };
     let seeds = (0..document.most_seeds).map(|round| document.round_seed(round));
     let pairs: Vec<(Judged<'_>, Judged<'_>)> =

@@ -35,7 +35,7 @@ pub use drive::{CompareEvent, CompareObserver, drive};
 pub use error::CompareFailure;
 pub use execute::{CurvePoint, RunFigures};
 pub use findings::{ComparisonFindings, SeedMean, Standing};
-pub use journal::{ComparisonHistory, ComparisonState, RunEnd, RunKey};
+pub use journal::{ComparedEnd, ComparisonHistory, ComparisonState, RunKey};
 pub use judge::{DifferenceVerdict, JudgedDifference, JudgedFigure, PairedSample};
 pub use page::{page, write};
 pub use request::{ComparisonDocument, ComparisonFlags, StrategyComparison};

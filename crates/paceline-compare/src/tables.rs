@@ -6,7 +6,7 @@ use paceline_plan::{Terminator, to_csv};
 
 use crate::cell::CellClock;
 use crate::findings::{ComparisonFindings, SeedMean};
-use crate::journal::{ComparisonHistory, RunEnd};
+use crate::journal::{ComparedEnd, ComparisonHistory};
 use crate::judge::{DifferenceVerdict, JudgedFigure};
 use crate::search::rate;
 
@@ -179,9 +179,9 @@ pub(crate) fn runs_csv(known: &ComparisonHistory) -> String {
     for (key, run) in &known.runs {
         let contender = &document.contenders[key.contender];
         let (end, figures) = match &run.end {
-            RunEnd::Ok { figures } => ("ok".to_owned(), Some(figures)),
-            RunEnd::Diverged => ("diverged".to_owned(), None),
-            RunEnd::Failed { cause } => (format!("failed: {cause}"), None),
+            ComparedEnd::Ok { figures } => ("ok".to_owned(), Some(figures)),
+            ComparedEnd::Diverged => ("diverged".to_owned(), None),
+            ComparedEnd::Failed { cause } => (format!("failed: {cause}"), None),
         };
         let number = |value: Option<f64>| value.map_or_else(String::new, |value| value.to_string());
         rows.push(vec![

@@ -39,7 +39,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 16)]
     virtual_workers: usize,
     /// The link of each worker, in the cells that have one: BANDWIDTH,LATENCY
-    #[arg(long, default_value = "100mbit,1ms")]
+    #[arg(long, default_value = "1gbit,200us")]
     network: NetworkLimits,
     /// Steps of each run; fewer where the minutes do not suffice
     #[arg(long, default_value_t = 160, value_parser = clap::value_parser!(u64).range(1..))]
