@@ -249,7 +249,7 @@ def cases(_):
 
 def half_rate(_):
     """Looked at afterwards: where the rate that the search chose diverges, half of it."""
-    return [case_row(CASES[0], "travelling averages", "iid", 0.05, seed) for seed in [11, 12, 13]]
+    return [case_row(case, "travelling averages", "iid", 0.05, seed) for case in CASES for seed in [11, 12, 13]]
 
 
 PHASES = {"half_rate": half_rate, "case_rates": case_rates, "cases": cases, "own_rates": own_rates, "judge": judge, "longer": longer, "screen": screen, "laps": laps, "rates": rates}
