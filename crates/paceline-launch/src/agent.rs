@@ -13,6 +13,7 @@ use paceline_plan::Plan;
 use paceline_record::{FailureKind, Recording, process};
 use paceline_wire::Key;
 use paceline_wire::line::{HeartbeatTiming, Line, LineEvent, Link, may_come_yet};
+use serde_json::json;
 
 use crate::control::RankEvent;
 use crate::engine::EngineTask;
@@ -69,6 +70,39 @@ pub enum Joined {
     Run { run: String, host: usize, ranks: String, result: serde_json::Value },
     /// A study is over, of which this was a node that made so many runs.
     Study { node: usize, runs: u64 },
+}
+
+impl Joined {
+    /// For programs.
+    pub fn document(&self) -> serde_json::Value {
+        match self {
+            Self::Run { run, host, result, .. } => {
+                json!({ "type": "joined", "run": run, "host": host, "result": result })
+            }
+            Self::Study { node, runs } => json!({ "type": "served", "node": node, "runs": runs }),
+        }
+    }
+
+    /// For people.
+    pub fn words(&self) -> String {
+        let (run, host, ranks, result) = match self {
+            Self::Run { run, host, ranks, result } => (run, host, ranks, result),
+            Self::Study { node, runs } => {
+                return format!("the study is over; this was node {node}, and made {runs} of its runs");
+            }
+        };
+        let number = |name: &str| result[name].as_f64().unwrap_or(f64::NAN);
+        // A script need not report one.
+        let accuracy = result["final_accuracy"].as_f64();
+        let accuracy =
+            accuracy.map_or(String::new(), |accuracy| format!("accuracy {:.2}% after ", 100.0 * accuracy));
+        let (samples, steps) = (number("samples"), number("steps"));
+        let train_s = result["seconds"]["train"].as_f64().unwrap_or(f64::NAN);
+        format!(
+            "run {run} ended well: {accuracy}{samples} samples in {steps} steps, {train_s:.2} s of training; this \
+             was host {host} with {ranks}"
+        )
+    }
 }
 
 pub(crate) enum AgentInput {

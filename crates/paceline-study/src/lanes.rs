@@ -25,6 +25,28 @@ pub enum Places {
 }
 
 impl Places {
+    /// On nodes where there are any; as many runs at a time as was said, else one, or one for each node.
+    pub fn new(nodes: Option<Nodes>, parallel: Option<u32>) -> Self {
+        let most = |otherwise: usize| parallel.map_or(otherwise, |parallel| parallel as usize);
+        match nodes {
+            Some(nodes) => {
+                let most = most(nodes.size());
+                Self::Nodes(Box::new(nodes), most)
+            }
+            None => Self::Here(most(1)),
+        }
+    }
+
+    /// Refuses more runs at a time than there are nodes.
+    pub fn check(nodes: Option<usize>, parallel: Option<u32>) -> Result<(), StudyFailure> {
+        match (nodes, parallel.map(|parallel| parallel as usize)) {
+            (Some(nodes), Some(parallel)) if parallel > nodes => {
+                Err(StudyFailure::ParallelNodes { parallel, nodes })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Ends the nodes of a study that cannot begin.
     pub fn end(self, failure: &StudyFailure) {
         if let Self::Nodes(mut nodes, _) = self {

@@ -10,7 +10,10 @@ use super::ssh::{HostsFile, SshHosts};
 use super::{EngineTask, meeting};
 use crate::agent::{self, Join, Joined};
 use crate::error::LaunchError;
+use crate::interrupt::Interrupt;
+use crate::joining::RunEnd;
 use crate::key_file::{self, Temporary};
+use crate::nodes::{NodeChange, Nodes};
 use crate::rendezvous::{Listen, TroubleWatch};
 
 /// Who starts the processes of a run.
@@ -76,6 +79,36 @@ impl EngineJob {
                 let invitation = Invitation { _file: None, _ssh: Some(started) };
                 Ok((Listen { join_listener, key, timeout, task: None, trouble }, invitation))
             }
+        }
+    }
+}
+
+/// Time that tasks have to come, of a job that has nothing for them to do.
+const DISMISSAL: Duration = Duration::from_secs(20);
+
+impl EngineJob {
+    /// Waits for the other processes as nodes of a study. `needed`: whether its runs cannot do without the current folder.
+    pub fn gather(
+        &self,
+        (key, listen): (Option<&Path>, Option<SocketAddr>),
+        timeout: Duration,
+        needed: bool,
+        interrupt: &Interrupt,
+        tell: &mut dyn FnMut(NodeChange),
+    ) -> Result<Nodes, LaunchError> {
+        let folder = std::env::current_dir();
+        let folder =
+            folder.map_err(|source| LaunchError::System { what: "the current folder".into(), source })?;
+        let (listen, invitation) = self.invite(key, listen, timeout)?;
+        Nodes::gather(listen, invitation, self.size(), (folder, needed), interrupt, tell)
+    }
+
+    /// Sends the other tasks home, those that come within some seconds; hosts that nobody has started need no word.
+    pub fn dismiss(&self, at: (Option<&Path>, Option<SocketAddr>), over: RunEnd) {
+        let Self::Task(..) = self else { return };
+        // Who does not come is told by its own timeout.
+        if let Ok(mut nodes) = self.gather(at, DISMISSAL, false, &Interrupt::default(), &mut |_| {}) {
+            nodes.end(over);
         }
     }
 }

@@ -3,10 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use paceline_launch::agent::{self, Join, Joined};
+use paceline_launch::agent::{self, Join};
 use paceline_launch::engine::{key_from, leader_address};
 use paceline_launch::{HostAddress, Interrupt, LaunchError, key_file};
-use serde_json::json;
 
 use super::listen::{key_path, seconds};
 use crate::failure::Failure;
@@ -82,30 +81,11 @@ pub fn run(args: &Args, show: Show) -> Result<(), Failure> {
     let tell = &mut |line: &str| {
         show.note(line);
     };
-    match agent::join(&address.all, &key, &join, tell)? {
-        Joined::Run { run, host, result, .. } if show.json => {
-            output::json(&json!({ "type": "joined", "run": run, "host": host, "result": result }))?;
-        }
-        Joined::Study { node, runs } if show.json => {
-            output::json(&json!({ "type": "served", "node": node, "runs": runs }))?;
-        }
-        Joined::Study { node, runs } => {
-            show.note(&format!("the study is over; this was node {node}, and made {runs} of its runs"));
-        }
-        Joined::Run { run, host, ranks, result } => {
-            let number = |name: &str| result[name].as_f64().unwrap_or(f64::NAN);
-            // A script need not report one.
-            let accuracy = result["final_accuracy"].as_f64();
-            let accuracy =
-                accuracy.map_or("".into(), |accuracy| format!("accuracy {:.2}% after ", 100.0 * accuracy));
-            show.note(&format!(
-                "run {run} ended well: {accuracy}{} samples in {} steps, {:.2} s of training; this was host {host} \
-                 with {ranks}",
-                number("samples"),
-                number("steps"),
-                result["seconds"]["train"].as_f64().unwrap_or(f64::NAN),
-            ));
-        }
+    let joined = agent::join(&address.all, &key, &join, tell)?;
+    if show.json {
+        output::json(&joined.document())?;
+    } else {
+        show.note(&joined.words());
     }
     Ok(())
 }

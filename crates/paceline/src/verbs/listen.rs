@@ -1,5 +1,6 @@
 //! The flags of a run that other machines join, and what the user must know to let them.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,10 +11,10 @@ use paceline_launch::engine::{
     ENGINES, EngineJob, EngineTask, HostsFile, Invitation, environment, watch_parent,
 };
 use paceline_launch::key_file::{self, Temporary};
-use paceline_launch::nodes::{NodeChange, Nodes};
+use paceline_launch::nodes::NodeChange;
 use paceline_launch::{HostAddress, Interrupt, LaunchError, Listen, RunEnd, how_to_join, run};
 use paceline_plan::{Plan, PlanError};
-use paceline_study::{StudyFailure, TrialMeeting};
+use paceline_study::{Places, TrialMeeting};
 use paceline_wire::line::join_listener::JoinListener;
 
 use crate::failure::Failure;
@@ -54,8 +55,8 @@ pub struct Listening {
 
 /// Seconds that the other hosts of a study's run have to join it.
 const SOON: f64 = 60.0;
-/// Seconds that tasks have to come, of a job that has nothing for them to do.
-const DISMISSAL: f64 = 20.0;
+const NO_NODES: &str = "--listen, --key-file and --join-timeout are for nodes, and the nodes of a study are started by an \
+                        engine (srun, mpirun, torchrun) or over ssh: give --engine or --hosts-file too";
 
 pub fn seconds(text: &str) -> Result<f64, String> {
     let value = text.parse::<f64>().ok().filter(|s| *s > 0.0 && *s <= 1e6);
@@ -84,50 +85,40 @@ impl Listening {
         if nodes.is_none()
             && (self.listen.is_some() || self.key_file.is_some() || self.join_timeout.is_some())
         {
-            let problem = "--listen, --key-file and --join-timeout are for nodes, and the nodes of a study are started by \
-                           an engine (srun, mpirun, torchrun) or over ssh";
-            return Err(Failure::usage(format!("{problem}: give --engine or --hosts-file too")));
+            return Err(Failure::usage(NO_NODES));
         }
-        match (nodes, parallel.map(|parallel| parallel as usize)) {
-            (Some(nodes), Some(parallel)) if parallel > nodes => {
-                Err(StudyFailure::ParallelNodes { parallel, nodes }.into())
-            }
-            _ => Ok(nodes),
-        }
+        Places::check(nodes, parallel)?;
+        Ok(nodes)
     }
 
-    /// Passes an outcome on; one that keeps a study from beginning is told to the other tasks of the job first, which would
-    /// wait for it.
-    pub fn or_dismiss<T>(&self, outcome: Result<T, Failure>) -> Result<T, Failure> {
-        if let Err(failure) = &outcome {
-            self.dismiss(failure.run_end());
-        }
-        outcome
-    }
-
-    /// Sends the other tasks of the job home, those that come within some seconds.
-    pub fn dismiss(&self, over: RunEnd) {
-        let Some(EngineJob::Task(..)) = &self.job else { return };
-        let short = Self { join_timeout: Some(DISMISSAL), ..self.clone() };
-        // Who does not come is told by its own timeout.
-        if let Ok(Some(mut nodes)) = short.gather(false, &Interrupt::default(), &mut |_| {}) {
-            nodes.end(over);
-        }
-    }
-
-    /// Waits for the nodes of a study, if it has any. `needed`: whether its runs cannot do without the folder that it is led from.
-    pub fn gather(
+    /// Where a study's runs are made, once its nodes are here. `needed`: whether its runs need the folder that it is led from.
+    pub fn places(
         &self,
+        parallel: Option<u32>,
         needed: bool,
         interrupt: &Interrupt,
         tell: &mut dyn FnMut(NodeChange),
-    ) -> Result<Option<Nodes>, Failure> {
-        let Some(job) = &self.job else { return Ok(None) };
-        let at = self.listen.as_ref().map(|address| address.all[0]);
-        let (listen, invitation) =
-            job.invite(key_path(self.key_file.as_ref()).as_deref(), at, self.timeout())?;
-        let serve = (std::env::current_dir()?, needed);
-        Ok(Some(Nodes::gather(listen, invitation, job.size(), serve, interrupt, tell)?))
+    ) -> Result<Places, Failure> {
+        let (key, at) = self.at();
+        let gather =
+            |job: &EngineJob| job.gather((key.as_deref(), at), self.timeout(), needed, interrupt, tell);
+        Ok(Places::new(self.job.as_ref().map(gather).transpose()?, parallel))
+    }
+
+    /// Passes an outcome on; one that keeps a study from beginning is told to the other tasks first, which would wait for it.
+    pub fn or_dismiss<T>(&self, outcome: Result<T, Failure>) -> Result<T, Failure> {
+        outcome.inspect_err(|failure| self.dismiss(failure.run_end()))
+    }
+
+    /// Sends the other tasks of the job home.
+    pub fn dismiss(&self, over: RunEnd) {
+        let (key, at) = self.at();
+        self.job.iter().for_each(|job| job.dismiss((key.as_deref(), at), over.clone()));
+    }
+
+    /// The file with the key, and the address, as far as they were given.
+    fn at(&self) -> (Option<PathBuf>, Option<SocketAddr>) {
+        (key_path(self.key_file.as_ref()), self.listen.as_ref().map(|address| address.all[0]))
     }
 
     /// Refuses to listen at all.

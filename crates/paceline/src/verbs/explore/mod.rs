@@ -72,21 +72,15 @@ impl Running {
     /// Listens for requests to stop, and waits for the nodes of a study, if it has any.
     pub fn prepare(&self, study: &Study, listening: &Listening, show: Show) -> Result<Ready, Failure> {
         let nodes = listening.nodes(self.parallel)?;
-        let (interrupt, parallel) =
-            (Interrupt::on_signals()?, self.parallel.map(|parallel| parallel as usize));
+        let interrupt = Interrupt::on_signals()?;
         interrupt.arm();
         if let Some(task) = listening.task() {
             watch_parent(task, Arc::clone(&interrupt), |line| output::note(&line));
         }
         nodes.iter().for_each(|size| show.note(&format!("waiting for {} of {size} nodes", size - 1)));
         let tell = &mut |change| show.note(&node_words(&change));
-        let places = match listening.gather(needs_folder(study, registries()), &interrupt, tell)? {
-            Some(nodes) => {
-                let all = nodes.size();
-                Places::Nodes(Box::new(nodes), parallel.unwrap_or(all))
-            }
-            None => Places::Here(parallel.unwrap_or(1)),
-        };
+        let needed = needs_folder(study, registries());
+        let places = listening.places(self.parallel, needed, &interrupt, tell)?;
         Ok(Ready { places, interrupt })
     }
 
