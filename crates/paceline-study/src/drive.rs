@@ -73,7 +73,7 @@ enum Stop {
 }
 
 /// What was heard of a run.
-enum Heard {
+enum LaneEvent {
     Nothing,
     Ended(Ended),
     /// The node of this lane is gone.
@@ -207,20 +207,20 @@ fn make_runs(
             let one = &mut active[i];
             let not_started = |id| move |source| StudyFailure::NotStarted { id, source };
             let ended = match listen(one, &state.known, patience) {
-                Heard::Nothing => {
+                LaneEvent::Nothing => {
                     match one.invite(lanes, &state.incoming()).map_err(not_started(one.job.id))? {
                         None => {
                             i += 1;
                             continue;
                         }
-                        Some(lane) => Heard::NodeLost(lane, "it was gone when the run began".into()),
+                        Some(lane) => LaneEvent::NodeLost(lane, "it was gone when the run began".into()),
                     }
                 }
                 heard => heard,
             };
             let ended = match ended {
-                Heard::Nothing => continue,
-                Heard::NodeLost(lane, cause) => {
+                LaneEvent::Nothing => continue,
+                LaneEvent::NodeLost(lane, cause) => {
                     let Active { job, .. } = active.swap_remove(i);
                     let node = lanes.node(lane).unwrap_or_default();
                     let note = format!("run {} is made again: {node} was lost with it: {cause}", job.id);
@@ -229,7 +229,7 @@ fn make_runs(
                     again.push_front(job);
                     continue;
                 }
-                Heard::Ended(ended) => ended,
+                LaneEvent::Ended(ended) => ended,
             };
             one.trial.take_in(store, &state.known.registries.runs().metrics, &state.tree(one.job.id))?;
             let well = ended.exit.code == Some(0) && one.stopped.is_none() && one.reader.complete;
@@ -321,22 +321,22 @@ pub fn node_words(change: &NodeChange) -> String {
 }
 
 /// Takes in what a run says; its end, when it has come.
-fn listen(one: &mut Active, known: &StudyHistory, patience: Duration) -> Heard {
+fn listen(one: &mut Active, known: &StudyHistory, patience: Duration) -> LaneEvent {
     let study = known.of(&one.job);
     let deadline = Instant::now() + patience;
     for (other, lane) in one.others.iter_mut().zip(&one.lanes[1..]) {
         // What another host says is said by the first as well.
         while let Some(heard) = other.hear(Duration::ZERO) {
             match heard {
-                Err(cause) => return Heard::NodeLost(*lane, cause),
+                Err(cause) => return LaneEvent::NodeLost(*lane, cause),
                 Ok(TrialEvent::Ended(_)) => break,
                 Ok(TrialEvent::Line(_)) => {}
             }
         }
     }
     if let Some((since, ended)) = &one.doubted {
-        let ended = (since.elapsed() > ALL_KNOW).then(|| Heard::Ended(ended.clone()));
-        return ended.unwrap_or(Heard::Nothing);
+        let ended = (since.elapsed() > ALL_KNOW).then(|| LaneEvent::Ended(ended.clone()));
+        return ended.unwrap_or(LaneEvent::Nothing);
     }
     loop {
         match one.trial.hear(deadline.saturating_duration_since(Instant::now())) {
@@ -345,16 +345,16 @@ fn listen(one: &mut Active, known: &StudyHistory, patience: Duration) -> Heard {
                 let lost = one.reader.failure == Some(FailureKind::Lost) && one.stopped.is_none();
                 if lost && one.lanes.len() > 1 {
                     one.doubted = Some((Instant::now(), ended));
-                    return Heard::Nothing;
+                    return LaneEvent::Nothing;
                 }
-                return Heard::Ended(ended);
+                return LaneEvent::Ended(ended);
             }
-            Some(Err(cause)) => return Heard::NodeLost(one.lanes[0], cause),
+            Some(Err(cause)) => return LaneEvent::NodeLost(one.lanes[0], cause),
             None => break,
         }
     }
     if one.stopped.is_some() || one.reader.complete {
-        return Heard::Nothing;
+        return LaneEvent::Nothing;
     }
     let late = matches!(&study.workload, Workload::Command { timeout_s: Some(limit), .. } if one.trial.seconds() > *limit);
     if late {
@@ -365,7 +365,7 @@ fn listen(one: &mut Active, known: &StudyHistory, patience: Duration) -> Heard {
     if one.stopped.is_some() {
         one.trial.kill();
     }
-    Heard::Nothing
+    LaneEvent::Nothing
 }
 
 /// Whether a run's clock is already far beyond the best.
