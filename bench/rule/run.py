@@ -252,7 +252,14 @@ def half_rate(_):
     return [case_row(case, "travelling averages", "iid", 0.05, seed) for case in CASES for seed in [11, 12, 13]]
 
 
-PHASES = {"half_rate": half_rate, "case_rates": case_rates, "cases": cases, "own_rates": own_rates, "judge": judge, "longer": longer, "screen": screen, "laps": laps, "rates": rates}
+def verify(_):
+    """The same learnt in another cell: it must be the same, and arrive when steps times the period say."""
+    rate = searched("screen", "rates", "own_rates")
+    return [row(rule, {**RULES, **RIVALS}[rule], 16, "by-label", "slow, straggler", rate[rule, "digits", "mlp", 16, "by-label"], 11)
+            for rule in ["travelling averages", "ring-allreduce", "local 8", "step-wise chunked"]]
+
+
+PHASES = {"verify": verify, "half_rate": half_rate, "case_rates": case_rates, "cases": cases, "own_rates": own_rates, "judge": judge, "longer": longer, "screen": screen, "laps": laps, "rates": rates}
 
 if __name__ == "__main__":
     phase = sys.argv[1]
