@@ -16,12 +16,12 @@ pub(crate) const REFERENCE: usize = 1;
 
 /// A contender in a cell, as the search has tuned it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Choice {
+pub(crate) struct TunedSettings {
     pub variant: usize,
     pub tuned: TunedRate,
 }
 
-impl Choice {
+impl TunedSettings {
     pub fn rate(&self) -> f64 {
         rate(self.tuned.place)
     }
@@ -30,13 +30,13 @@ impl Choice {
 /// What the search has decided.
 #[derive(Clone, Debug)]
 pub(crate) struct Choices {
-    of: BTreeMap<(ComparedCell, usize), Choice>,
+    of: BTreeMap<(ComparedCell, usize), TunedSettings>,
     targets: BTreeMap<ComparedCell, f64>,
 }
 
 impl Choices {
     /// A contender in a cell.
-    pub fn get(&self, cell: ComparedCell, contender: usize) -> Choice {
+    pub fn get(&self, cell: ComparedCell, contender: usize) -> TunedSettings {
         self.of[&(cell, contender)]
     }
 
@@ -47,7 +47,7 @@ impl Choices {
 
     /// A contender's run in a cell.
     pub fn key(&self, cell: ComparedCell, contender: usize, seed: u64) -> RunKey {
-        let Choice { variant, tuned } = self.get(cell, contender);
+        let TunedSettings { variant, tuned } = self.get(cell, contender);
         RunKey { cell, contender, variant, rate: tuned.place, seed }
     }
 }
@@ -160,8 +160,10 @@ impl ComparisonHistory {
                 let mut candidates = Vec::new();
                 for variant in 0..entry.variants.len() {
                     let tuned = self.tuned(cell, (contender, variant))?;
-                    candidates
-                        .push((self.rank(cell, (contender, variant), target)?, Choice { variant, tuned }));
+                    candidates.push((
+                        self.rank(cell, (contender, variant), target)?,
+                        TunedSettings { variant, tuned },
+                    ));
                 }
                 candidates.sort_by(|a, b| a.0.partial_cmp(&b.0).unwrap_or(std::cmp::Ordering::Equal));
                 of.insert((cell, contender), candidates.first()?.1);

@@ -5,7 +5,7 @@ use paceline_statistics::mean;
 use serde::Serialize;
 
 use crate::cell::{CellClock, ComparedCell};
-use crate::choice::{Choice, Choices};
+use crate::choice::{Choices, TunedSettings};
 use crate::execute::RunFigures;
 use crate::journal::{ComparedEnd, ComparisonHistory};
 use crate::judge::{DifferenceVerdict, JudgedDifference, JudgedFigure, LEAST_PAIRS, differences};
@@ -167,7 +167,7 @@ fn standings(known: &ComparisonHistory, choices: &Choices) -> Vec<Standing> {
     let mut all = Vec::new();
     for cell in document.cells() {
         for (contender, entry) in document.contenders.iter().enumerate() {
-            let choice: Choice = choices.get(cell, contender);
+            let choice: TunedSettings = choices.get(cell, contender);
             let seeds = (0..document.most_seeds).map(|round| document.round_seed(round));
             let ends: Vec<&ComparedEnd> =
                 seeds.filter_map(|seed| known.end(&choices.key(cell, contender, seed))).collect();

@@ -135,7 +135,7 @@ pub struct JudgedDifference {
 }
 
 /// A difference before it is corrected.
-struct Raw {
+struct UncorrectedDifference {
     difference: JudgedDifference,
     sample: PairedSample,
     margin: f64,
@@ -157,8 +157,8 @@ pub(crate) fn differences(known: &ComparisonHistory, choices: &Choices) -> Vec<J
 
 /// Corrects chances over all differences and judges them. Differences that are the same numbers, as those of learning
 /// without and behind a link are, are one.
-fn corrected(all: Vec<Raw>) -> Vec<JudgedDifference> {
-    let bits = |raw: &Raw| {
+fn corrected(all: Vec<UncorrectedDifference>) -> Vec<JudgedDifference> {
+    let bits = |raw: &UncorrectedDifference| {
         let numbers = raw.sample.differences.iter().chain([&raw.margin, &raw.sample.resolution]);
         numbers.map(|d| d.to_bits()).collect::<Vec<u64>>()
     };
@@ -176,21 +176,22 @@ fn corrected(all: Vec<Raw>) -> Vec<JudgedDifference> {
         })
         .collect();
     let corrected = holm(&chances);
-    let judged = |(Raw { mut difference, sample, margin }, kind): (Raw, usize)| {
-        difference.p_holm = Some(corrected[kind]).filter(|p| !p.is_nan());
-        let better = (sample.mean() > 0.0) == (difference.figure == JudgedFigure::Accuracy);
-        // A time that is only a bound speaks for the other side alone: it may be any longer.
-        let (mine_missed, rival_missed) = difference.missed;
-        let within = sample.interval().is_some_and(|(low, high)| -margin < low && high < margin);
-        difference.verdict = match difference.p_holm {
-            Some(_) if difference.identical => DifferenceVerdict::Same,
-            Some(p) if p <= LEVEL && better && mine_missed == 0 => DifferenceVerdict::Better,
-            Some(p) if p <= LEVEL && !better && rival_missed == 0 => DifferenceVerdict::Worse,
-            Some(_) if within && mine_missed + rival_missed == 0 => DifferenceVerdict::Same,
-            _ => DifferenceVerdict::Unclear,
+    let judged =
+        |(UncorrectedDifference { mut difference, sample, margin }, kind): (UncorrectedDifference, usize)| {
+            difference.p_holm = Some(corrected[kind]).filter(|p| !p.is_nan());
+            let better = (sample.mean() > 0.0) == (difference.figure == JudgedFigure::Accuracy);
+            // A time that is only a bound speaks for the other side alone: it may be any longer.
+            let (mine_missed, rival_missed) = difference.missed;
+            let within = sample.interval().is_some_and(|(low, high)| -margin < low && high < margin);
+            difference.verdict = match difference.p_holm {
+                Some(_) if difference.identical => DifferenceVerdict::Same,
+                Some(p) if p <= LEVEL && better && mine_missed == 0 => DifferenceVerdict::Better,
+                Some(p) if p <= LEVEL && !better && rival_missed == 0 => DifferenceVerdict::Worse,
+                Some(_) if within && mine_missed + rival_missed == 0 => DifferenceVerdict::Same,
+                _ => DifferenceVerdict::Unclear,
+            };
+            difference
         };
-        difference
-    };
     all.into_iter().zip(of).map(judged).collect()
 }
 
@@ -212,7 +213,7 @@ fn raw(
     cell: ComparedCell,
     rival: usize,
     figure: JudgedFigure,
-) -> Raw {
+) -> UncorrectedDifference {
     let document = &known.document;
     let judged = |contender: usize, seed: u64| match known.end(&choices.key(cell, contender, seed))? {
         ComparedEnd::Ok { figures } => Some(Judged::Whole(figures)),
@@ -255,7 +256,7 @@ fn raw(
         identical,
         verdict: DifferenceVerdict::Unclear,
     };
-    Raw { difference, sample, margin }
+    UncorrectedDifference { difference, sample, margin }
 }
 
 /// Logarithms of the ratio of times to a target. A run that does not reach it counts with the time that it took at least;
@@ -296,7 +297,7 @@ mod tests {
     use super::*;
     use paceline_random::{Purpose, Stream};
 
-    fn made_up(figure: JudgedFigure, differences: Vec<f64>) -> Raw {
+    fn made_up(figure: JudgedFigure, differences: Vec<f64>) -> UncorrectedDifference {
         let cell = ComparedCell { clock: CellClock::Virtual, workers: 16, by_label: false, link: false };
         let (margin, sample) = (figure.margin(cell.clock), PairedSample::new(differences, 1e-3));
         let difference = JudgedDifference {
@@ -313,7 +314,7 @@ mod tests {
             identical: false,
             verdict: DifferenceVerdict::Unclear,
         };
-        Raw { difference, sample, margin }
+        UncorrectedDifference { difference, sample, margin }
     }
 
     /// Families of 64 differences whose truth is at the margin, where errors are the most frequent.
@@ -358,7 +359,7 @@ mod tests {
     fn large_differences_are_found_small_ones_are_said_to_be_small_and_few_pairs_say_nothing() {
         let stream = Stream::new(9, Purpose::Analysis);
         let around = |mean: f64, n: u64| (0..n).map(|k| mean + 0.002 * stream.normal(k)).collect::<Vec<_>>();
-        let verdict = |raw: Raw| corrected(vec![raw])[0].verdict;
+        let verdict = |raw: UncorrectedDifference| corrected(vec![raw])[0].verdict;
         let (accuracy, time) = (JudgedFigure::Accuracy, JudgedFigure::Time);
         assert_eq!(verdict(made_up(accuracy, around(0.05, 6))), DifferenceVerdict::Better);
         assert_eq!(verdict(made_up(accuracy, around(-0.05, 6))), DifferenceVerdict::Worse);

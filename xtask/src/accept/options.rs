@@ -116,7 +116,10 @@ mod tests {
             (&["overhead", "--fast"], "accept has no flag --fast"),
             (&["--binary"], "--binary needs a value"),
             (&["--binary", "--python", "python3"], "--binary needs a value"),
-            (&["overhead", "--seed", "1"], "--seed is a flag of one measurement alone: chaos or attack"),
+            (
+                &["overhead", "--seed", "1"],
+                "--seed is a flag of one measurement alone: compare or chaos or attack",
+            ),
             (&["--rounds", "1"], "--rounds is a flag of one measurement alone"),
             (&["chaos", "attack", "--seed", "1"], "--seed is a flag of one measurement alone"),
             (&["build", "--only", "debug"], "--only has release, test, warm, not debug"),

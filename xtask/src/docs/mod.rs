@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn there_is_a_page_per_strategy_and_each_says_that_it_is_generated() {
         let pages = all();
-        assert_eq!(pages.len(), 10 + STRATEGIES.len());
+        assert_eq!(pages.len(), 11 + STRATEGIES.len());
         for (path, text) in &pages {
             assert!(text.starts_with(MARK) && text.ends_with('\n') && !text.ends_with("\n\n"), "{path}");
         }
