@@ -217,12 +217,21 @@ impl Figure {
             // What stands left of a panel decides how wide its plot is, and that what fits below.
             let mut begun: Vec<PanelLayout> = Vec::new();
             for (column, panel) in row.iter().enumerate() {
-                let (_, y_ruler) = panel.rulers((0.0, 1.0), (plot, 0.0));
+                let (x_ruler, y_ruler) = panel.rulers((0.0, 1.0), (plot, 0.0));
                 let (y, notes) = (beside(panel, &y_ruler, style), notes(panel, &y_ruler, plot, style));
                 let y_title = lines(&panel.y.title, style.size, plot - style.size, 2);
                 let left = y.room + line * y_title.len() as f64 + 6.0;
                 let noted = notes.iter().map(|note| width(&note.text, style.size) + 26.0).fold(0.0, f64::max);
-                let right = noted.max(if panel.is_heat() { style.scale } else { 0.0 }) + 1.4 * style.size;
+                let beside = noted.max(if panel.is_heat() { style.scale } else { 0.0 });
+                let usual = 1.4 * style.size;
+                // How far the last number below reaches beyond the plot.
+                let ticks =
+                    if let AxisScale::Names(_) = panel.x.scale { Vec::new() } else { x_ruler.ticks() };
+                let over = ticks.last().map_or(0.0, |(at, text)| {
+                    let plot_width = wide - left - beside - usual;
+                    width(text, style.size) / 2.0 + 2.0 - (1.0 - x_ruler.at(*at)) * plot_width
+                });
+                let right = beside + usual.max(over);
                 let (from, to) = (wide * column as f64 + left, wide * (column + 1) as f64 - right);
                 let (x_ruler, _) = panel.rulers((from, to), (plot, 0.0));
                 begun.push(PanelLayout {

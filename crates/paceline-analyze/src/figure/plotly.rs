@@ -146,6 +146,10 @@ impl Figure {
             layout[&x_axis] = axis(&panel.x, &x, &at.x, &at.x_title);
             layout[&x_axis]["domain"] = json!([across(at.left), across(at.right)]);
             layout[&x_axis]["anchor"] = format!("y{suffix}").into();
+            // Unseen marks keep the first label here apart from the lowest one of the other axis, wherever that is.
+            layout[&x_axis]["ticks"] = "outside".into();
+            layout[&x_axis]["ticklen"] = 4.into();
+            layout[&x_axis]["tickcolor"] = "rgba(0,0,0,0)".into();
             layout[&y_axis] = axis(&panel.y, &y, &at.y, &at.y_title);
             layout[&y_axis]["domain"] = json!([up(at.bottom), up(at.top)]);
             layout[&y_axis]["anchor"] = format!("x{suffix}").into();
