@@ -326,6 +326,7 @@ impl Engine {
                 self.step = step;
                 true
             }
+            Action::Run { work, .. } => unreachable!("{work}: no stage runs here"),
             Action::WaitingFor(rank) => {
                 self.waiting_for = Some(rank);
                 true
