@@ -15,8 +15,8 @@ use paceline_resolve::{Registries, TypedPlan, unknown};
 use paceline_train::server::ServerEvent;
 use paceline_train::worker::WorkerEvent;
 use paceline_train::{
-    GradientSource, GroupOptimiser, Layout, NativeSource, Pause, ScriptSource, Segment, SegmentControl,
-    StepGate, Times, TrainError, Update, VERDICT, model, script_exchange, server, weights, worker,
+    GradientSource, GroupOptimiser, Layout, NativeSource, PartRanges, Pause, ScriptSource, Segment, SegmentControl,
+    StageSource, StepGate, Times, TrainError, Update, VERDICT, model, script_exchange, server, weights, worker,
 };
 use paceline_wire::{Door, Identity, Interfaces, Key, StreamOptions, Transport, WireError, identity};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -67,6 +67,8 @@ pub(crate) struct RankContext<'a> {
     pub model: RankModel<'a>,
     pub strategy: &'static Strategy,
     pub setup: Setup,
+    /// Where the model is cut, if it is.
+    pub stages: Option<StagePlan>,
     pub rank: usize,
 }
 
@@ -79,9 +81,12 @@ impl<'a> RankContext<'a> {
         };
         let plan = plan.clone();
         let graph = Arc::new(model::graph(&plan, dataset)?);
-        let (strategy, setup) =
-            (plan.strategy, worker::setup(&plan, &Layout::of(&graph), dataset.train.len()));
-        Ok(Self { plan, model: RankModel::Native { dataset, graph }, strategy, setup, rank })
+        let stages = plan.stage_plan(&graph)?;
+        let (strategy, setup) = (
+            plan.strategy,
+            worker::setup(&plan, &Layout::of(&graph), stages.as_ref(), dataset.train.len()),
+        );
+        Ok(Self { plan, model: RankModel::Native { dataset, graph }, strategy, setup, stages, rank })
     }
 
     /// The view of a rank of a run whose scripts have attached.
@@ -93,7 +98,7 @@ impl<'a> RankContext<'a> {
     ) -> Self {
         let plan = plan.clone();
         let (strategy, setup) = (plan.strategy, worker::setup(&plan, &layout, 0));
-        Self { plan, model: RankModel::Script { layout, optimizer }, strategy, setup, rank }
+        Self { plan, model: RankModel::Script { layout, optimizer }, strategy, setup, stages: None, rank }
     }
 
     /// Numbers of state that the model has besides its parameters.
@@ -106,7 +111,18 @@ impl<'a> RankContext<'a> {
 
     /// The part of the parameters that a server owns.
     pub fn shard(&self) -> std::ops::Range<usize> {
-        self.setup.shards()[self.rank - self.plan.workers].clone()
+        self.setup.shard_of(self.rank)
+    }
+
+    /// The part of the model that each rank of a replica has: one, if it is not cut into stages.
+    pub fn part_ranges(&self) -> Vec<PartRanges> {
+        match (&self.stages, &self.model) {
+            (Some(stages), _) => stages.parts.iter().map(PartRanges::of).collect(),
+            (None, RankModel::Native { graph, .. }) => vec![PartRanges::of(&graph.whole())],
+            (None, RankModel::Script { layout, .. }) => {
+                vec![PartRanges { params: 0..layout.params, state: 0..layout.state }]
+            }
+        }
     }
 
     /// How far the workers' models agree.
@@ -125,7 +141,9 @@ impl<'a> RankContext<'a> {
         let averaged =
             self.agreement() != ReplicaAgreement::Apart && self.state_count() > 0 && self.plan.workers > 1;
         // A script reports when it likes; its target ends the run as a request to stop does.
-        averaged || self.plan.stop_at_target && self.together() && self.plan.script.is_none()
+        // Stages are put together and evaluated elsewhere, while nobody else uses the cores.
+        let staged = self.setup.stages.is_some();
+        averaged || staged || self.plan.stop_at_target && self.together() && self.plan.script.is_none()
     }
 
     /// Plays the rank's part to the end; `say` takes what it tells, the last thing being its account.
@@ -177,11 +195,16 @@ impl<'a> RankContext<'a> {
     ) -> Result<(), TrainError> {
         let Self { plan, strategy, setup, rank, .. } = self;
         let compute = Arc::new(Compute::new(plan.threads, plan.pin));
-        let (mut native, mut attached) = (None, start.source);
+        let (mut native, mut staged, mut attached) = (None, None, start.source);
         let samples = match &self.model {
             RankModel::Native { dataset, graph } => {
-                let graph = Arc::clone(graph);
-                native = Some(NativeSource::new(plan, setup, dataset, graph, Arc::clone(&compute), *rank));
+                let (graph, compute) = (Arc::clone(graph), Arc::clone(&compute));
+                match &self.stages {
+                    None => native = Some(NativeSource::new(plan, setup, dataset, graph, compute, *rank)),
+                    Some(stages) => {
+                        staged = Some(StageSource::new(plan, setup, stages, dataset, graph, compute, *rank));
+                    }
+                }
                 dataset.train.len()
             }
             RankModel::Script { .. } => 0,
@@ -189,10 +212,11 @@ impl<'a> RankContext<'a> {
         if let Some(script) = &mut attached {
             script.start_from(start.params);
         }
-        let source: &mut dyn GradientSource = match (&mut native, &mut attached) {
-            (Some(native), _) => native,
-            (None, Some(script)) => script,
-            (None, None) => unreachable!("a worker has a network or a script"),
+        let source: &mut dyn GradientSource = match (&mut native, &mut staged, &mut attached) {
+            (Some(native), ..) => native,
+            (_, Some(stage), _) => stage,
+            (_, _, Some(script)) => script,
+            (None, None, None) => unreachable!("a worker has a network or a script"),
         };
         let observer = recorder.observer();
         let job =
@@ -245,7 +269,10 @@ impl<'a> RankContext<'a> {
         // The launcher evaluates the mean of models that differ, and any on samples that evaluations left out.
         // (A script's own are nobody's to evaluate.)
         let left_out = plan.eval_samples.is_some() && plan.servers == 0 && *rank == 0;
-        let params = if summary.accuracy.is_some() || left_out { &summary.params[..] } else { &[] };
+        // Stages are put together there, those of the first replica.
+        let stage = setup.stages.is_some() && *rank < setup.stage_count();
+        let shown = summary.accuracy.is_some() || left_out || stage;
+        let params = if shown { &summary.params[..] } else { &[] };
         say(RankEvent::Done(Box::new(account)), &[params, &summary.state].concat());
         Ok(())
     }

@@ -183,7 +183,7 @@ impl Replica {
         let look = SampleVariation::Training { seed: pass.seed, step: pass.step };
         self.classes.clear();
         let Self { network, classes, training, .. } = self;
-        let take = &mut |place: usize, sample: Sample<'_>| load(network, classes, dataset, place, sample);
+        let take = &mut |place: usize, sample: Sample<'_>| load(network, 0, classes, dataset, place, sample);
         training.read(&dataset.train, look, pass.ids, take)?;
         clock.lap(Phase::Data);
         self.network.forward(pass, params, state);
@@ -202,7 +202,7 @@ impl Replica {
     ) -> Result<Duration, TrainError> {
         self.classes.clear();
         let Self { network, classes, testing, .. } = self;
-        let take = &mut |place: usize, sample: Sample<'_>| load(network, classes, dataset, place, sample);
+        let take = &mut |place: usize, sample: Sample<'_>| load(network, 0, classes, dataset, place, sample);
         testing.read(&dataset.test, SampleVariation::Plain, ids, take)?;
         let begun = Instant::now();
         self.network.forward(&Pass::evaluation(ids.len()), params, state);
@@ -228,7 +228,7 @@ impl Replica {
                 [ids, next].iter().for_each(|ids| testing.ahead(test, SampleVariation::Plain, ids));
             }
             classes.clear();
-            let take = &mut |place: usize, sample: Sample<'_>| load(network, classes, dataset, place, sample);
+            let take = &mut |place: usize, sample: Sample<'_>| load(network, 0, classes, dataset, place, sample);
             testing.read(test, SampleVariation::Plain, ids, take)?;
             let pass = Pass::evaluation(ids.len());
             self.network.forward(&pass, params, state);
@@ -238,9 +238,10 @@ impl Replica {
     }
 }
 
-/// Puts a sample into its place of the network's input, and what should be answered behind the others.
+/// Puts a sample into its place of the network's input in a slot, and what should be answered behind the others.
 pub fn load(
     network: &mut Network<f32>,
+    slot: usize,
     classes: &mut Vec<u16>,
     dataset: &Dataset,
     place: usize,
@@ -250,15 +251,15 @@ pub fn load(
     match sample {
         Sample::Bytes(bytes, class) => {
             let normalisation = &dataset.normalisation;
-            network.input_bytes(0, place, bytes, &normalisation.scale, &normalisation.shift);
+            network.input_bytes(slot, place, bytes, &normalisation.scale, &normalisation.shift);
             classes.push(class);
         }
         Sample::Numbers(numbers, class) => {
-            network.input(0, place + 1)[place * size..].copy_from_slice(numbers);
+            network.input(slot, place + 1)[place * size..].copy_from_slice(numbers);
             classes.push(class);
         }
         Sample::Tokens(window) => {
-            let input = &mut network.input(0, place + 1)[place * size..];
+            let input = &mut network.input(slot, place + 1)[place * size..];
             input.iter_mut().zip(window).for_each(|(x, &token)| *x = f32::from(token));
             classes.extend_from_slice(&window[1..]);
         }

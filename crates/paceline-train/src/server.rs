@@ -14,6 +14,7 @@ use paceline_wire::Transport;
 use crate::clock::Clock;
 use crate::engine::{Engine, Times};
 use crate::error::TrainError;
+use crate::crossings::Crossings;
 use crate::memory::{Scratch, WholeMemory};
 use crate::observe::{Steps, Watch};
 use crate::segment::{Account, Pause, Segment, SegmentControl, VERDICT, part, restore};
@@ -104,8 +105,13 @@ pub fn run(
         engine.staleness = account.staleness;
     }
 
-    let mut memory =
-        WholeMemory { params: &mut params, grads: &mut grads, scratch: &mut scratch, update: &mut update };
+    let mut memory = WholeMemory {
+        params: &mut params,
+        grads: &mut grads,
+        crossings: &mut Crossings::default(),
+        scratch: &mut scratch,
+        update: &mut update,
+    };
     // What workers push while peers are greeted is applied at the start, and looked at like everything else.
     let (mut seen, mut told) = (engine.staleness.len(), false);
     engine.greet(&mut memory)?;

@@ -247,7 +247,7 @@ impl RunRequest {
         let mut resumed = None;
         if self.resumes {
             checkpoints.tidy()?;
-            let (found, damaged) = checkpoints.latest(&self.plan.hash())?;
+            let (found, damaged) = checkpoints.latest(&self.plan.checkpoint_hash())?;
             for Damaged { path, problem } in damaged {
                 output::note(&format!("{} cannot be used: {problem}", path.display()));
             }
