@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use paceline_data::{BadSetting, DatasetSettings, Sharding};
 use paceline_nn::Schedule;
+use paceline_pipeline::Cuts;
 use paceline_plan::{Hosts, NetworkLimits, PathRule, Plan, PlanError, Script, TrainingLength, Weights};
 use paceline_protocol::{
     AUTO, Averages, Coder, FROM_FILE, Options, Refusal, SINGLE, StrategyProgram, Topology, choose_paths,
@@ -20,6 +21,9 @@ use crate::typed::{strategy_program, unknown, wrong_strategy};
 
 /// Epochs that are trained where nothing else is set.
 pub const DEFAULT_EPOCHS: f64 = 5.0;
+
+/// In which order stages pass micro-batches where nothing else is set: fewer slots than gpipe, and no longer a bubble.
+const DEFAULT_PIPELINE: &str = "1f1b";
 
 /// What stands for the dataset where a script has its own.
 pub const SCRIPT_DATA: &str = "script";
@@ -39,11 +43,14 @@ fn refuse(Refusal { flag, value, problem }: Refusal) -> PlanError {
 pub fn resolve(given: &PlanSettings) -> Result<Plan, PlanError> {
     given.check_pairs()?;
     let script = given.path("script").map(|file| script(file, given)).transpose()?;
-    let (workers, servers): (usize, usize) = (given.required("workers")?, given.required("servers")?);
+    let servers: usize = given.required("servers")?;
+    let stages: usize = given.required("stages")?;
+    let workers = if given.given("workers") { given.required("workers")? } else { stages.max(1) };
     let sync: String = given.required("sync")?;
     let lr_scaling: String = given.required("lr-scaling")?;
     let shares: Option<usize> = given.optional("shares")?.filter(|shares| *shares != workers);
-    let alone = shares.unwrap_or(workers) == 1 && servers == 0;
+    let replicas = workers / stages.max(1);
+    let alone = shares.unwrap_or(replicas) == 1 && servers == 0;
     let strategy = match given.text("strategy") {
         None | Some(AUTO) if alone => SINGLE,
         given => given.unwrap_or(AUTO),
@@ -84,6 +91,12 @@ pub fn resolve(given: &PlanSettings) -> Result<Plan, PlanError> {
         init: given.path("init").map(|file| weights(file, given.given("init-partial"))).transpose()?,
         frozen: given.text("freeze").map_or_else(Vec::new, |l| l.split(',').map(str::to_owned).collect()),
         workers,
+        stages,
+        pipeline: (stages > 1).then(|| given.text("pipeline").unwrap_or(DEFAULT_PIPELINE).to_owned()),
+        cuts: match given.optional::<Cuts>("cuts")? {
+            Some(Cuts::Before(layers)) => layers,
+            Some(Cuts::Auto) | None => Vec::new(),
+        },
         shares,
         micro_batches: given.required("micro-batches")?,
         servers,
@@ -91,7 +104,7 @@ pub fn resolve(given: &PlanSettings) -> Result<Plan, PlanError> {
         strategy_file: strategy_file.map(|(_, text)| text),
         paths: Vec::new(),
         sync,
-        transport: transport(given, alone)?,
+        transport: transport(given, alone && stages == 1)?,
         buffer: given.read("buffer", byte_count)?,
         network: given.optional::<NetworkLimits>("network")?,
         hosts: given.optional::<Hosts>("hosts")?,
