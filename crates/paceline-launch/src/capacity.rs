@@ -5,6 +5,7 @@
 use std::fs;
 
 use paceline_data::Dataset;
+use paceline_nn::GraphPart;
 use paceline_resolve::TypedPlan;
 use paceline_train::model;
 use rustix::process::{Resource, getrlimit, getuid};
@@ -78,10 +79,14 @@ pub fn check(
         model = own
             + match plan.stage_plan(&graph)? {
                 // The smallest stage: at least so much for each.
-                Some(stages) => (0..plan.stages)
-                    .map(|stage| paceline_train::StageMemory::of(&stages, &graph, stage).least_bytes())
-                    .min()
-                    .unwrap_or(0),
+                Some(stages) => {
+                    let bytes = |(part, slots): (&GraphPart, usize)| {
+                        let pass = part.pass_memory(&graph).bytes(stages.capacity, slots);
+                        pass + 2 * size_of::<f32>() * part.params.len()
+                    };
+                    let slots = (0..plan.stages).map(|stage| stages.program.slots(stage));
+                    stages.parts.iter().zip(slots).map(bytes).min().unwrap_or(0)
+                }
                 None => {
                     let pass = graph.pass_memory().bytes(plan.batch.div_ceil(plan.micro_batches), 1);
                     pass + 2 * size_of::<f32>() * graph.param_count()

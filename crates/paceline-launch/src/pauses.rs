@@ -141,7 +141,11 @@ impl<'a> Pauses<'a> {
     /// does not know of the stop by then would take the end of its work for the end of the run.
     pub fn asked_first(&self) -> Vec<usize> {
         let (workers, world) = (self.plan.workers, self.parts.len());
-        (0..world).filter(|&rank| rank != workers).collect()
+        match self.plan.stages {
+            1 => (0..world).filter(|&rank| rank != workers).collect(),
+            // Each stage has a server of its own that would choose.
+            _ => (0..workers).collect(),
+        }
     }
 
     /// The run has reached its target: it ends at the next step that all reach.
@@ -156,8 +160,9 @@ impl<'a> Pauses<'a> {
             return None;
         }
         self.stopping = true;
-        // Servers choose the step by themselves; workers without any have to agree on one.
-        Some(if self.plan.servers > 0 { RankCommand::StopAt { step: 0 } } else { RankCommand::Hold })
+        // Servers choose the step by themselves; workers without any, and stages, have to agree on one.
+        let servers = self.plan.servers > 0 && self.plan.stages == 1;
+        Some(if servers { RankCommand::StopAt { step: 0 } } else { RankCommand::Hold })
     }
 
     /// A rank says where it could stop; what to tell everybody once all that were asked have.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use paceline_attach::{Gives, ScriptListener, ScriptOptimizer, Takes};
 use paceline_data::{Dataset, Folders};
 use paceline_nn::{Compute, Graph, Outcome};
+use paceline_pipeline::StagePlan;
 use paceline_plan::Plan;
 use paceline_protocol::{ReplicaAgreement, Setup, Strategy};
 use paceline_record::{FailureKind, RankState, process};
@@ -84,7 +85,7 @@ impl<'a> RankContext<'a> {
         let stages = plan.stage_plan(&graph)?;
         let (strategy, setup) = (
             plan.strategy,
-            worker::setup(&plan, &Layout::of(&graph), stages.as_ref(), dataset.train.len()),
+            worker::staged_setup(&plan, &Layout::of(&graph), stages.as_ref(), dataset.train.len()),
         );
         Ok(Self { plan, model: RankModel::Native { dataset, graph }, strategy, setup, stages, rank })
     }
@@ -111,7 +112,13 @@ impl<'a> RankContext<'a> {
 
     /// The part of the parameters that a server owns.
     pub fn shard(&self) -> std::ops::Range<usize> {
-        self.setup.shard_of(self.rank)
+        let own = self.own_setup();
+        own.shards()[(self.rank - self.plan.workers) / self.setup.stage_count()].clone()
+    }
+
+    /// What the ranks of one's own stage are told that average among themselves.
+    fn own_setup(&self) -> Setup {
+        self.setup.of_stage(self.setup.stage_of(self.rank))
     }
 
     /// The part of the model that each rank of a replica has: one, if it is not cut into stages.
@@ -286,8 +293,12 @@ impl<'a> RankContext<'a> {
         say: &dyn Fn(RankEvent, &[f32]),
     ) -> Result<(), TrainError> {
         let Self { plan, strategy, setup, rank, .. } = self;
+        let stage = setup.stage_of(*rank);
         let (params, frozen) = match &self.model {
-            RankModel::Native { graph, .. } => (&model::start(plan, graph)?.0, weights::frozen(plan, graph)?),
+            RankModel::Native { graph, .. } => {
+                let part = self.stages.as_ref().map_or(graph.whole(), |stages| stages.parts[stage].clone());
+                (&model::start_part(plan, graph, &part)?.0, weights::frozen_part(plan, graph, &part)?)
+            }
             RankModel::Script { .. } => (&start.params, Vec::new()),
         };
         self.server_update(Arc::new(Compute::new(1, false)))?;
@@ -308,7 +319,7 @@ impl<'a> RankContext<'a> {
         };
         let shard = self.shard();
         let every = self.snapshot_every();
-        let shares = setup.shares() as u64;
+        let shares = self.own_setup().shares() as u64;
         let all = setup.end().saturating_mul(shares);
         let mut round = every.map_or(0, |every| control.segment.from * shares / every);
         let ran = server::run(&job, transport, control, &mut |seen| match seen {

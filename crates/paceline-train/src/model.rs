@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use paceline_data::{Dataset, DatasetSettings, Reader, Sample, SampleVariation};
-use paceline_nn::{Compute, Graph, Network, Outcome, Pass, Shape, Targets, description};
+use paceline_nn::{Compute, Graph, GraphPart, Network, Outcome, Pass, Shape, Targets, description};
 use paceline_plan::Plan;
 use paceline_random::{Purpose, Stream};
 use paceline_resolve::{TypedPlan, unknown};
@@ -62,8 +62,17 @@ pub fn graph(plan: &TypedPlan<'_>, dataset: &Dataset) -> Result<Graph, TrainErro
 
 /// The parameters and the state that training starts from.
 pub fn start(plan: &Plan, graph: &Graph) -> Result<(Vec<f32>, Vec<f32>), TrainError> {
-    let (mut params, mut state) = (vec![0.0; graph.param_count()], vec![0.0; graph.state_count()]);
-    weights::start(plan, graph, &mut params, &mut state)?;
+    start_part(plan, graph, &graph.whole())
+}
+
+/// Those of a part.
+pub fn start_part(
+    plan: &Plan,
+    graph: &Graph,
+    part: &GraphPart,
+) -> Result<(Vec<f32>, Vec<f32>), TrainError> {
+    let (mut params, mut state) = (vec![0.0; part.params.len()], vec![0.0; part.state.len()]);
+    weights::start_part(plan, graph, part, &mut params, &mut state)?;
     Ok((params, state))
 }
 

@@ -203,10 +203,7 @@ impl GradientSource for StageSource<'_> {
     }
 
     fn frozen(&self) -> Result<Vec<Range<usize>>, TrainError> {
-        let own = &self.part.params;
-        let all = weights::frozen(self.plan, &self.graph)?.into_iter();
-        let inside = all.filter(|range| own.start <= range.start && range.end <= own.end);
-        Ok(inside.map(|range| range.start - own.start..range.end - own.start).collect())
+        weights::frozen_part(self.plan, &self.graph, &self.part)
     }
 
     fn gradient<'g>(

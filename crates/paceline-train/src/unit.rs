@@ -88,7 +88,7 @@ impl<'g> GradientSink<'g> for BackwardExchange<'_, 'g> {
     }
 
     fn between_layers(&mut self) {
-        self.exchange(Engine::poll);
+        self.exchange(|engine, memory| engine.poll(memory));
     }
 
     fn pass_over(&mut self) -> Duration {

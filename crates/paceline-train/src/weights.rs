@@ -339,3 +339,11 @@ pub fn frozen(plan: &Plan, graph: &Graph) -> Result<Vec<Range<usize>>, TrainErro
     let tensors = trained().filter(still).flat_map(|node| &graph.params()[node.params.clone()]);
     Ok(tensors.map(|tensor| tensor.range.clone()).collect())
 }
+
+/// Those of a part, counted from its first parameter.
+pub fn frozen_part(plan: &Plan, graph: &Graph, part: &GraphPart) -> Result<Vec<Range<usize>>, TrainError> {
+    let own = &part.params;
+    let inside = |range: &Range<usize>| own.start <= range.start && range.end <= own.end;
+    let all = frozen(plan, graph)?.into_iter().filter(inside);
+    Ok(all.map(|range| range.start - own.start..range.end - own.start).collect())
+}

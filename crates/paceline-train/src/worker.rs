@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 use paceline_data::Order;
 use paceline_memory::{Allocator, TensorStorage};
 use paceline_nn::{Compute, Outcome};
+use paceline_pipeline::StagePlan;
 use paceline_plan::TrainingLength;
 use paceline_protocol::{
-    Buf, Input, Options, Rank, ReplicaAgreement, SINGLE, Setup, Strategy, Trace, WorkerLoad,
+    BatchLengths, Buf, Input, Options, Rank, ReplicaAgreement, SINGLE, Setup, Strategy, Trace, WorkerLoad,
 };
 use paceline_record::{Observer, StepRow};
 use paceline_resolve::TypedPlan;
@@ -65,6 +66,18 @@ pub fn setup(plan: &TypedPlan<'_>, layout: &Layout, samples: usize) -> Setup {
         steps: Some(steps).filter(|steps| *steps < u64::MAX),
         ..Setup::new(plan.workers, plan.servers, layout.params, steps)
     }
+}
+
+/// The same where the network is cut into stages.
+pub fn staged_setup(
+    plan: &TypedPlan<'_>,
+    layout: &Layout,
+    stages: Option<&StagePlan>,
+    samples: usize,
+) -> Setup {
+    let order = Order::new(plan.seed, samples, plan.global_batch(), plan.total_samples(samples));
+    let batches = || BatchLengths(Arc::new(move |step| order.batch_len(step)));
+    Setup { stages: stages.map(|stages| Arc::new(stages.setup(batches()))), ..setup(plan, layout, samples) }
 }
 
 /// What a worker tells while it trains.
