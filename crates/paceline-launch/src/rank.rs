@@ -16,8 +16,9 @@ use paceline_resolve::{Registries, TypedPlan, unknown};
 use paceline_train::server::ServerEvent;
 use paceline_train::worker::WorkerEvent;
 use paceline_train::{
-    GradientSource, GroupOptimiser, Layout, NativeSource, PartRanges, Pause, ScriptSource, Segment, SegmentControl,
-    StageSource, StepGate, Times, TrainError, Update, VERDICT, model, script_exchange, server, weights, worker,
+    GradientSource, GroupOptimiser, Layout, NativeSource, PartRanges, Pause, ScriptSource, Segment,
+    SegmentControl, StageSource, StepGate, Times, TrainError, Update, VERDICT, model, script_exchange,
+    server, weights, worker,
 };
 use paceline_wire::{Door, Identity, Interfaces, Key, StreamOptions, Transport, WireError, identity};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};

@@ -66,11 +66,7 @@ pub fn start(plan: &Plan, graph: &Graph) -> Result<(Vec<f32>, Vec<f32>), TrainEr
 }
 
 /// Those of a part.
-pub fn start_part(
-    plan: &Plan,
-    graph: &Graph,
-    part: &GraphPart,
-) -> Result<(Vec<f32>, Vec<f32>), TrainError> {
+pub fn start_part(plan: &Plan, graph: &Graph, part: &GraphPart) -> Result<(Vec<f32>, Vec<f32>), TrainError> {
     let (mut params, mut state) = (vec![0.0; part.params.len()], vec![0.0; part.state.len()]);
     weights::start_part(plan, graph, part, &mut params, &mut state)?;
     Ok((params, state))
@@ -237,7 +233,8 @@ impl Replica {
                 [ids, next].iter().for_each(|ids| testing.ahead(test, SampleVariation::Plain, ids));
             }
             classes.clear();
-            let take = &mut |place: usize, sample: Sample<'_>| load(network, 0, classes, dataset, place, sample);
+            let take =
+                &mut |place: usize, sample: Sample<'_>| load(network, 0, classes, dataset, place, sample);
             testing.read(test, SampleVariation::Plain, ids, take)?;
             let pass = Pass::evaluation(ids.len());
             self.network.forward(&pass, params, state);

@@ -67,7 +67,9 @@ impl WholeModel {
             for ((offset, updates, memory), end) in ranges.into_iter().zip(ends) {
                 let own = end.checked_sub(offset).filter(|own| *own > 0).unwrap_or(1);
                 let blocks = memory.len() / own;
-                if memory.len() != blocks * own || *counted.get_or_insert((updates, blocks)) != (updates, blocks) {
+                if memory.len() != blocks * own
+                    || *counted.get_or_insert((updates, blocks)) != (updates, blocks)
+                {
                     return Err(refused(
                         "its ranks have made different updates of different parameters: it goes on with its own stages only",
                     ));
@@ -137,11 +139,15 @@ pub fn recut(
     }
     let mut cut = Vec::new();
     for replica in 0..replicas {
-        let own: Vec<_> = (replica * old..(replica + 1) * old).map(|rank| (&parts[rank], &accounts[rank])).collect();
+        let own: Vec<_> =
+            (replica * old..(replica + 1) * old).map(|rank| (&parts[rank], &accounts[rank])).collect();
         let whole = WholeModel::of(&own)?;
         let end = ranges.last().map_or(0, |range| range.params.end);
         if whole.params.len() != end {
-            return Err(refused(format!("params: {end} numbers were expected, {} were found", whole.params.len())));
+            return Err(refused(format!(
+                "params: {end} numbers were expected, {} were found",
+                whole.params.len()
+            )));
         }
         for (stage, range) in ranges.iter().enumerate() {
             // The last stage counts samples and knows the loss.

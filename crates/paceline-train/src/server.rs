@@ -12,9 +12,9 @@ use paceline_resolve::TypedPlan;
 use paceline_wire::Transport;
 
 use crate::clock::Clock;
+use crate::crossings::Crossings;
 use crate::engine::{Engine, Times};
 use crate::error::TrainError;
-use crate::crossings::Crossings;
 use crate::memory::{Scratch, WholeMemory};
 use crate::observe::{Steps, Watch};
 use crate::segment::{Account, Pause, Segment, SegmentControl, VERDICT, part, restore};

@@ -50,11 +50,12 @@ impl Layout {
     pub fn of_part(graph: &Graph, part: &GraphPart) -> Self {
         let own = &part.params;
         let inside = |range: &Range<usize>| own.start <= range.start && range.end <= own.end;
-        let tensors = graph.params().iter().filter(|tensor| inside(&tensor.range)).map(|tensor| TensorLayout {
-            name: tensor.name.clone(),
-            shape: tensor.shape.clone(),
-            range: tensor.range.start - own.start..tensor.range.end - own.start,
-        });
+        let tensors =
+            graph.params().iter().filter(|tensor| inside(&tensor.range)).map(|tensor| TensorLayout {
+                name: tensor.name.clone(),
+                shape: tensor.shape.clone(),
+                range: tensor.range.start - own.start..tensor.range.end - own.start,
+            });
         Self { tensors: tensors.collect(), params: own.len(), state: part.state.len() }
     }
 

@@ -19,7 +19,8 @@ const STEPS: u64 = 4;
 fn staged(model: &str, strategy: &str, replicas: usize, stages: usize, micro_batches: usize) -> Plan {
     let servers = if strategy == "ps" { 2 } else { 0 };
     let base = choose(plan(model, strategy, replicas, servers), strategy, "bsp", &[]);
-    let base = Plan { averages: "gradients".into(), optimizer: "adam".into(), weight_decay: 0.01, lr: 0.01, ..base };
+    let base =
+        Plan { averages: "gradients".into(), optimizer: "adam".into(), weight_decay: 0.01, lr: 0.01, ..base };
     Plan {
         workers: replicas * stages,
         stages,
@@ -50,7 +51,8 @@ fn go(plan: &Plan, dataset: &Dataset, over: &str) -> Ran {
 
 /// The parameters and the state of each replica.
 fn replicas(ran: &Ran, stages: usize) -> Vec<(Vec<f32>, Vec<f32>)> {
-    let whole = |numbers: &[Vec<f32>]| -> Vec<Vec<f32>> { numbers.chunks(stages).map(<[_]>::concat).collect() };
+    let whole =
+        |numbers: &[Vec<f32>]| -> Vec<Vec<f32>> { numbers.chunks(stages).map(<[_]>::concat).collect() };
     whole(&ran.params).into_iter().zip(whole(&ran.states)).collect()
 }
 
@@ -58,9 +60,14 @@ fn replicas(ran: &Ran, stages: usize) -> Vec<(Vec<f32>, Vec<f32>)> {
 fn check(plan: &Plan, dataset: &Dataset, over: &str, want: &[(Vec<f32>, Vec<f32>)]) {
     let ran = go(plan, dataset, over);
     let Plan { model, strategy, stages, micro_batches, pipeline, .. } = plan;
-    let what = format!("{model} {strategy} {stages} stages {micro_batches} micro-batches {pipeline:?} over {over}");
+    let what =
+        format!("{model} {strategy} {stages} stages {micro_batches} micro-batches {pipeline:?} over {over}");
     assert!(replicas(&ran, *stages) == want, "{what}");
-    assert!(ran.ends.iter().all(|end| *end == (plan.stop_after_step.unwrap(), None)), "{what}: {:?}", ran.ends);
+    assert!(
+        ran.ends.iter().all(|end| *end == (plan.stop_after_step.unwrap(), None)),
+        "{what}: {:?}",
+        ran.ends
+    );
 }
 
 /// What the same run comes to without stages.

@@ -275,7 +275,11 @@ pub fn run(
                         }
                         None => {
                             let native = NativeSource::new(plan, setup, dataset, graph, own, rank);
-                            Box::new(RunsOut { native, units: leaves.filter(|(who, _)| *who == rank), left_at })
+                            Box::new(RunsOut {
+                                native,
+                                units: leaves.filter(|(who, _)| *who == rank),
+                                left_at,
+                            })
                         }
                     };
                     let job = worker::Job {

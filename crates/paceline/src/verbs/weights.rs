@@ -86,7 +86,12 @@ pub fn export(args: &Args, show: Show) -> Result<(), Failure> {
     };
     let params = match servers {
         [] => mean("params", graph.param_count()),
-        shards => shards.iter().flat_map(|part| part.numbers("params")).copied().collect(),
+        // Server `i` has stage `i mod stages`.
+        shards => (0..plan.stages)
+            .flat_map(|stage| shards.iter().skip(stage).step_by(plan.stages))
+            .flat_map(|part| part.numbers("params"))
+            .copied()
+            .collect(),
     };
     let state = mean("state", graph.state_count());
     if (params.len(), state.len()) != (graph.param_count(), graph.state_count()) {
