@@ -11,6 +11,7 @@
 //! - `schedule`: the rounds of a collective as data; [`exchange`]: the one executor of schedules
 //! - `topology`: who sits where
 //! - `work`: one pass of a micro-batch through a stage; `stages`: a model that is cut into stages: who has which part
+//! - `staged`: participants of a run with stages
 //! - `hosting`: several positions on one rank; `departure`: how a run ends when a worker leaves
 //! - `step_driver`: what the workers of all serverless strategies have in common
 //! - [`collective`]: workers of the exact paths: gradients, weights, codes, factors
@@ -35,6 +36,7 @@ mod memory;
 pub mod options;
 mod schedule;
 pub mod setup;
+mod staged;
 mod stages;
 mod step_driver;
 mod strategies;

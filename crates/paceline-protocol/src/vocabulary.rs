@@ -317,8 +317,7 @@ pub enum Action {
     /// Pass a micro-batch of the step that has begun through this rank's stage; `Ran(op)` when that is done. No other
     /// pass is asked for before. What goes in lies in [`Buf::Value`] (forward) or [`Buf::Slope`] (backward) of the slot;
     /// what comes out lies there afterwards. Until `Ran(op)` nothing else changes values or slopes; sends may read those
-    /// of other slots, and values of this one during its backward pass. The last micro-batch's backward pass announces
-    /// gradients, as that of an unstaged step does.
+    /// of other slots. The last micro-batch's backward pass announces gradients, as that of an unstaged step does.
     Run {
         /// Reported when done.
         op: OpId,
