@@ -231,6 +231,11 @@ pub trait GradientSource {
         Ok(())
     }
 
+    /// Bytes of what one slot keeps of its micro-batch, where the model is cut into stages.
+    fn slot_bytes(&self) -> usize {
+        0
+    }
+
     /// Which part of the model this is, if it is cut into stages.
     fn place(&self) -> Option<StagePlace> {
         None

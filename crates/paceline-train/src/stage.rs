@@ -278,6 +278,11 @@ impl GradientSource for StageSource<'_> {
         &self.state
     }
 
+    fn slot_bytes(&self) -> usize {
+        let slot = self.part.pass_memory(&self.graph).slot;
+        size_of::<f32>() * self.stage.network.capacity() * slot
+    }
+
     fn place(&self) -> Option<StagePlace> {
         let (params, state) = (self.part.params.start, self.part.state.start);
         Some(StagePlace { stages: self.setup.stage_count(), params, state })

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use paceline_memory::TensorStorage;
 use paceline_nn::Outcome;
 use paceline_plan::Straggler;
-use paceline_protocol::{Input, OpId, Rank};
+use paceline_protocol::{Input, OpId, Rank, WorkKind};
 use paceline_random::{Purpose, Stream};
 
 use crate::clock::Clock;
@@ -32,6 +32,9 @@ struct BackwardExchange<'a, 'g> {
     step: u64,
     /// When the pass under way began, and what had been exchanged by then.
     pass_began: (Instant, Duration),
+    pass: Option<StagePass>,
+    /// Micro-batches between forward and backward now, and at most.
+    live: [u64; 2],
     /// Time of all passes, and what was exchanged during them.
     passes: Duration,
     exchanged: Duration,
@@ -80,6 +83,11 @@ impl<'g> GradientSink<'g> for BackwardExchange<'_, 'g> {
     fn next_pass(&mut self) -> Option<StagePass> {
         let pass = self.exchange(|engine, memory| engine.next_pass(memory)).flatten();
         self.pass_began = (Instant::now(), self.engine.times.send);
+        self.pass = pass;
+        if pass.is_some_and(|pass| pass.work.kind == WorkKind::Forward) {
+            self.live[0] += 1;
+            self.live[1] = self.live[1].max(self.live[0]);
+        }
         pass
     }
 
@@ -96,8 +104,15 @@ impl<'g> GradientSink<'g> for BackwardExchange<'_, 'g> {
         let exchanged = self.engine.times.send - sent;
         let pause = self.slowness.pause(self.step, began.elapsed().saturating_sub(exchanged));
         std::thread::sleep(pause);
-        self.passes += began.elapsed().saturating_sub(exchanged);
+        let took = began.elapsed();
+        self.passes += took.saturating_sub(exchanged);
         self.exchanged += exchanged;
+        if let Some(pass) = self.pass {
+            self.live[0] -= u64::from(pass.work.kind == WorkKind::Backward).min(self.live[0]);
+            if let Some(watch) = &self.engine.watch {
+                watch.pass(self.step, &pass, took);
+            }
+        }
         exchanged
     }
 
@@ -117,6 +132,8 @@ pub(crate) struct Computed {
     pub(crate) exchanged: Duration,
     /// Time of the passes of a stage.
     pub(crate) passes: Duration,
+    /// Most micro-batches of a stage that were between forward and backward at once.
+    pub(crate) live_slots: u64,
 }
 
 /// Computes a unit's gradient for a position while what is final is exchanged. None if the source has run out of work.
@@ -146,17 +163,19 @@ pub(crate) fn compute(
         slowness,
         step: begin.step,
         pass_began: (Instant::now(), sent),
+        pass: None,
+        live: [0; 2],
         passes: Duration::ZERO,
         exchanged: Duration::ZERO,
     };
     let outcome = source.gradient(begin, slot, params, own, &mut sink, clock);
-    let BackwardExchange { failed, passes, exchanged, .. } = sink;
+    let BackwardExchange { failed, passes, exchanged, live: [_, live_slots], .. } = sink;
     if let Some(error) = failed {
         return Err(error);
     }
     // Between the passes of a stage, what is exchanged is no part of any.
     let exchanged = if passes.is_zero() { engine.times.send - sent } else { exchanged };
-    Ok(outcome?.map(|outcome| Computed { outcome, exchanged, passes }))
+    Ok(outcome?.map(|outcome| Computed { outcome, exchanged, passes, live_slots }))
 }
 
 /// Stretches a worker's computation.

@@ -11,7 +11,7 @@ use paceline_plan::TrainingLength;
 use paceline_protocol::{
     BatchLengths, Buf, Input, Options, Rank, ReplicaAgreement, SINGLE, Setup, Strategy, Trace, WorkerLoad,
 };
-use paceline_record::{Observer, StepRow};
+use paceline_record::{Observer, StageRow, StepRow};
 use paceline_resolve::TypedPlan;
 use paceline_wire::Transport;
 
@@ -334,7 +334,7 @@ pub fn run(
             clock.lap(Phase::Exchange);
         }
         let mut overlap = Duration::ZERO;
-        let mut units = Outcome::default();
+        let (mut units, mut live) = (Outcome::default(), 0);
         let mut next = Some(begin);
         for slot in 0..positions {
             // Units of one step follow each other without anybody else's help, unless the run ends.
@@ -344,7 +344,7 @@ pub fn run(
             if !beside {
                 steps.pass_begins();
             }
-            let Some(Computed { outcome, exchanged, passes }) =
+            let Some(Computed { outcome, exchanged, passes, live_slots }) =
                 compute(rank, source, &mut engine, &mut buffers, &slowness, (&begin, slot), &mut clock)?
             else {
                 let ends = if source.beside().is_some() { Input::RunOut } else { Input::Leave };
@@ -353,6 +353,7 @@ pub fn run(
             };
             steps.pass_ends();
             units += outcome;
+            live = live_slots;
             taken += outcome.samples as u64;
             overlap += exchanged;
             if stages.is_none() {
@@ -392,7 +393,17 @@ pub fn run(
         )?;
         tell_reports(source, taken, say);
         engine.refused.drain(..).for_each(|cause| say(WorkerEvent::Refused(cause)));
+        let stage = stages.map(|_| {
+            let first = rank - setup.stage_of(rank);
+            StageRow {
+                wait_up_ns: steps.waited(&engine.times, first..rank),
+                wait_down_ns: steps.waited(&engine.times, rank + 1..first + setup.stage_count()),
+                live_slots: live,
+                activation_bytes: live * source.slot_bytes() as u64,
+            }
+        });
         let row = StepRow {
+            stage,
             overlap_ns: overlap.as_nanos() as u64,
             samples: last.samples as u64,
             loss: last.mean_loss(),

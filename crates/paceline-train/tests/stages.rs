@@ -91,3 +91,95 @@ fn stages_give_the_parameters_of_one_worker_along_every_pipeline() {
         }
     }
 }
+
+#[test]
+fn so_it_is_over_every_transport() {
+    let dataset = digits();
+    for (transport, pipeline) in TRANSPORTS.iter().zip(PIPELINES.iter().cycle()) {
+        let pipeline = Some(pipeline.name.into());
+        // More numbers go over a crossing than one message takes.
+        let plan = Plan { batch: 160, pipeline, ..staged("lenet", "single", 1, 3, 5) };
+        check(&plan, &dataset, transport.name, &whole(&plan, &dataset));
+    }
+}
+
+#[test]
+fn batch_norm_recurrence_and_attention_have_the_bits_of_one_worker() {
+    let dataset = digits();
+    for (model, stages, micro_batches) in [("resnet20", 3, 2), ("gru", 2, 3), ("transformer", 4, 3)] {
+        for pipeline in PIPELINES {
+            let pipeline = Some(pipeline.name.into());
+            let plan = Plan {
+                batch: 5,
+                stop_after_step: Some(2),
+                pipeline,
+                ..staged(model, "single", 1, stages, micro_batches)
+            };
+            check(&plan, &dataset, "inproc", &whole(&plan, &dataset));
+        }
+    }
+}
+
+#[test]
+fn replicas_in_stages_are_so_many_workers_along_every_exact_path_and_over_servers() {
+    let dataset = digits();
+    let spread = STRATEGIES.iter().filter(|s| (s.path.is_some() || s.servers) && s.name != "single");
+    for strategy in spread {
+        let plan = staged("lenet", strategy.name, 2, 2, 3);
+        check(&plan, &dataset, "inproc", &whole(&plan, &dataset));
+    }
+}
+
+/// The last batch has fewer samples than replicas have micro-batches, or none for a replica.
+#[test]
+fn uneven_and_empty_batches_end_as_without_stages() {
+    let dataset = digits();
+    for (batch, samples) in [(13, 30), (2, 33), (4, 33)] {
+        let fraction = f64::from(samples) / dataset.train.len() as f64;
+        let base = staged("mlp", "ring-allreduce", 2, 2, 2);
+        let plan = Plan { batch, work: TrainingLength::Epochs(fraction), stop_after_step: None, ..base };
+        let steps = samples.div_ceil(2 * batch as u32);
+        let ran = go(&plan, &dataset, "inproc");
+        assert!(replicas(&ran, 2) == whole(&plan, &dataset), "batch {batch}, {samples} samples");
+        assert!(ran.ends.iter().all(|end| end.0 == u64::from(steps)), "{:?}", ran.ends);
+    }
+}
+
+/// The ranks' parts at a pause before this step.
+fn paused(plan: &Plan, dataset: &Dataset, before: u64) -> Vec<RankState> {
+    let strategy = find(&plan.strategy).unwrap();
+    let way = way(plan, dataset, 0, Some(before), Vec::new());
+    match ranks::run(plan, dataset, strategy, "inproc", way, &mut Vec::new()) {
+        Ok(_) => panic!("it pauses"),
+        Err(parts) => parts,
+    }
+}
+
+#[test]
+fn a_run_goes_on_from_a_pause_with_its_stages_with_others_and_with_none() {
+    let dataset = digits();
+    for (model, strategy, replicas_in_all) in [("lenet", "single", 1), ("resnet20", "ring-allreduce", 2)] {
+        let base = Plan { batch: 6, ..staged(model, strategy, replicas_in_all, 2, 3) };
+        let want = whole(&base, &dataset);
+        let graph = model::graph(&typed(&base), &dataset).unwrap();
+        let cut = |stages: usize| {
+            let pipeline = (stages > 1).then(|| "gpipe".into());
+            Plan { workers: stages * replicas_in_all, stages, pipeline, ..base.clone() }
+        };
+        for (before, after) in [(2, 2), (2, 3), (3, 2), (2, 1), (1, 3)] {
+            let (old, new) = (cut(before), cut(after));
+            let parts = paused(&old, &dataset, 2);
+            let ranges: Vec<PartRanges> = match typed(&new).stage_plan(&graph).unwrap() {
+                Some(stages) => stages.parts.iter().map(PartRanges::of).collect(),
+                None => vec![PartRanges::of(&graph.whole())],
+            };
+            let cut = recut(&parts, new.workers, &ranges).unwrap();
+            assert_eq!(cut.is_none(), before == after, "{before} stages, then {after}");
+            let way = way(&new, &dataset, 2, None, cut.unwrap_or(parts));
+            let strategy = find(strategy).unwrap();
+            let ran = ranks::run(&new, &dataset, strategy, "inproc", way, &mut Vec::new());
+            let ran = ran.unwrap_or_else(|_| panic!("it ends"));
+            assert!(replicas(&ran, after) == want, "{model}: {before} stages, then {after}");
+        }
+    }
+}
