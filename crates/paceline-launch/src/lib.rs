@@ -18,6 +18,7 @@
 //! - `interrupt`: requests to stop, by signals
 //! - `pauses`: checkpoints, and where a run goes on or stops
 //! - [`gather`]: evaluations and results of all ranks put together
+//! - `staged`: models that are cut into stages, put together
 //! - [`trial`]: one run of a study, under a keeper
 //! - `error`: how a run fails
 //!
@@ -49,6 +50,7 @@ mod recorder;
 mod rendezvous;
 pub mod run;
 mod scripts;
+mod staged;
 mod threads;
 pub mod trial;
 mod watch;

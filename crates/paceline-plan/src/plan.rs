@@ -325,6 +325,16 @@ impl Plan {
         self.workers / self.stages.max(1)
     }
 
+    /// Which stage a rank has, in words; none without stages.
+    pub fn stage_words(&self, rank: usize) -> Option<String> {
+        let stage = rank.checked_sub(self.workers).unwrap_or(rank) % self.stages.max(1);
+        let replica = match rank / self.stages.max(1) {
+            replica if rank < self.workers && self.replicas() > 1 => format!(" of replica {replica}"),
+            _ => String::new(),
+        };
+        (self.stages > 1).then(|| format!("stage {stage} of {}{replica}", self.stages))
+    }
+
     /// Shares of a global batch.
     pub fn shares(&self) -> usize {
         self.shares.unwrap_or(self.replicas())

@@ -24,7 +24,7 @@ use crate::typed::{strategy_program, unknown, wrong_strategy};
 pub const DEFAULT_EPOCHS: f64 = 5.0;
 
 /// In which order stages pass micro-batches where nothing else is set: fewer slots than gpipe, and no longer a bubble.
-const DEFAULT_PIPELINE: &str = "1f1b";
+pub const DEFAULT_PIPELINE: &str = "1f1b";
 
 /// What stands for the dataset where a script has its own.
 pub const SCRIPT_DATA: &str = "script";

@@ -230,7 +230,14 @@ impl RunRequest {
         });
         let (store, id, plan, metrics) = (&self.store, &self.run, &self.plan, &registries().runs().metrics);
         if self.resumes {
-            return Ok(Some(Record::reopen(store, id, plan, BUILD, metrics, told)?));
+            return Ok(Some(Record::reopen(
+                store,
+                id,
+                (plan, self.labels.command.as_deref()),
+                BUILD,
+                metrics,
+                told,
+            )?));
         }
         let new = NewRun { id, plan, labels: &self.labels, origin: RunOrigin::Measured };
         Ok(Some(Record::create(store, &new, BUILD, metrics, told)?))
@@ -247,7 +254,7 @@ impl RunRequest {
         let mut resumed = None;
         if self.resumes {
             checkpoints.tidy()?;
-            let (found, damaged) = checkpoints.latest(&self.plan.hash())?;
+            let (found, damaged) = checkpoints.latest(&self.plan.checkpoint_hash())?;
             for Damaged { path, problem } in damaged {
                 output::note(&format!("{} cannot be used: {problem}", path.display()));
             }
