@@ -27,8 +27,9 @@ pub struct StepTimes {
     pub wait: Time,
     /// Who was waited for the longest.
     pub wait_for: Option<Rank>,
-    /// Of a stage: what was waited for earlier stages of its replica, and for later ones; as far as it is known for whom.
+    /// Of a stage: what was waited for earlier stages of its replica, as far as it is known for whom.
     pub wait_up: Time,
+    /// The same for later stages.
     pub wait_down: Time,
 }
 

@@ -36,11 +36,11 @@ pub fn tell(
     };
     for (rank, notes) in happened.notes.iter().enumerate() {
         let timing = &timings[setup.stage_of(rank)];
-        let row = |took: &StepTimes| StepRow {
+        let step_row = |took: &StepTimes| StepRow {
             stage: stage_row(run, rank, took),
             ..step(took, timing, samples(rank, took.step - 1))
         };
-        let steps: Vec<StepRow> = notes.steps.iter().map(row).collect();
+        let steps: Vec<StepRow> = notes.steps.iter().map(step_row).collect();
         for part in steps.chunks(BATCH) {
             let batch = Batch { steps: part.to_vec(), ..Batch::default() };
             report(Event::Batch { rank, batch: &batch });

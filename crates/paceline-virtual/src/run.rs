@@ -144,7 +144,7 @@ pub fn run_watched(
     watch: &mut dyn FnMut(DrivenEvent),
 ) -> Result<RunResult, VirtualError> {
     let prepared = PreparedRun::new(scenario)?;
-    let PreparedRun { placed, setup, .. } = &stage;
+    let PreparedRun { placed, setup, .. } = &prepared;
     let plan = scenario.plan;
     report(Event::Start {
         schema: SCHEMA,
@@ -155,13 +155,13 @@ pub fn run_watched(
         steps: setup.end(),
         kernels: paceline_nn::accel::Level::detect().to_string(),
     });
-    let gather = Gather::new(placed, Some(stage.samples), None);
+    let gather = Gather::new(placed, Some(prepared.samples), None);
     let began = Instant::now();
     let mut by = "events";
     let (happened, mut gather, model) = if scenario.learn {
-        learn(scenario, &stage, gather, report)?
+        learn(scenario, &prepared, gather, report)?
     } else {
-        let (happened, as_schedule) = time(&stage, scenario.trace, watch);
+        let (happened, as_schedule) = time(&prepared, scenario.trace, watch);
         by = if as_schedule { "schedule" } else { by };
         (happened, gather, None)
     };
@@ -170,7 +170,7 @@ pub fn run_watched(
         let steps = happened.finished.iter().map(Vec::len).min().unwrap_or(0);
         return Err(VirtualError::Stuck { ranks: happened.stuck, steps });
     }
-    tell(scenario, &stage, &happened, &mut gather, report);
+    tell(scenario, &prepared, &happened, &mut gather, report);
     let startup =
         scenario.terms.calibration.map_or_else(|| Calibration::defaults().startup_s, |c| c.startup_s).median;
     let mut result = gather.result(scenario.run, startup, scenario.started, model);
