@@ -37,41 +37,45 @@ pub fn links(strategy: &Strategy, setup: &Setup, rank: Rank) -> Vec<Rank> {
     links
 }
 
-/// What a strategy cannot do in a run with stages.
-pub fn check(strategy: &Strategy, setup: &Setup) -> Result<(), Refusal> {
-    let Some(stages) = &setup.stages else { return Ok(()) };
-    let count = stages.stages.len();
-    let refuse = |flag: &str, value: &dyn ToString, problem: String| {
-        Err(Refusal::new(flag, value.to_string(), problem))
+/// What a strategy cannot do in a run with so many stages, whatever the network.
+pub fn check_settings(strategy: &Strategy, setup: &Setup, count: usize) -> Result<(), Refusal> {
+    let refuse = |flag: &str, value: &dyn ToString, problem: &str| {
+        Err(Refusal::new(flag, value.to_string(), format!("{problem}, or leave --stages out")))
     };
-    if !(strategy.path.is_some() || strategy.servers) {
+    if setup.program.is_some() || !(strategy.path.is_some() || strategy.servers) {
         let problem = "replicas of a model in stages average gradients along an exact path or over servers: use e.g. \
-                       ring-allreduce or ps, or leave --stages out";
-        return refuse("--strategy", &strategy.name, problem.into());
+                       ring-allreduce or ps";
+        return refuse("--strategy", &strategy.name, problem);
     }
     if setup.shares.is_some() {
-        let problem = "with --stages there is one share per replica: leave it out, or leave --stages out";
-        return refuse("--shares", &setup.shares(), problem.into());
+        let problem = "with --stages there is one share per replica of the model: leave it out";
+        return refuse("--shares", &setup.shares(), problem);
     }
     if !setup.sync.is_bsp() {
-        let problem = "stages of a model make every step together: use --sync bsp, or leave --stages out";
-        return refuse("--sync", &"asynchronous", problem.into());
+        let problem = "stages of a model make every step together: use --sync bsp";
+        return refuse("--sync", &"other than bsp", problem);
     }
     if setup.averages == Averages::Weights {
-        let problem = "with --stages gradients are averaged: leave --averages out, or leave --stages out";
-        return refuse("--averages", &setup.averages.name(), problem.into());
+        let problem = "replicas of a model in stages average gradients: leave it out";
+        return refuse("--averages", &setup.averages.name(), problem);
     }
     if let Some(coder) = setup.coder.filter(|coder| strategy.servers || coder.codec.family != Family::PerHop)
     {
-        let problem = "with --stages there is no place for what this code leaves out (a run can be cut anew, and what is \
-                       left out belongs to a rank): use fp16 along an exact path, leave --compression out, or leave --stages \
-                       out";
-        return refuse("--compression", &coder, problem.into());
+        let problem = "what this code leaves out is kept by a rank for its own part of the model, and lost where a run is cut \
+                       anew: use fp16 along an exact path, leave it out";
+        return refuse("--compression", &coder, problem);
     }
     if !setup.servers.is_multiple_of(count) {
         let problem = format!("each of the {count} stages has servers of its own: use a multiple of {count}");
-        return refuse("--servers", &setup.servers, problem);
+        return refuse("--servers", &setup.servers, &problem);
     }
+    Ok(())
+}
+
+/// What a strategy cannot do in a run with stages.
+pub fn check(strategy: &Strategy, setup: &Setup) -> Result<(), Refusal> {
+    let Some(stages) = &setup.stages else { return Ok(()) };
+    check_settings(strategy, setup, stages.stages.len())?;
     for (stage, own) in stages.stages.iter().enumerate() {
         let inner = setup.of_stage(stage);
         if inner.servers > own.params.len() {
@@ -80,7 +84,7 @@ pub fn check(strategy: &Strategy, setup: &Setup) -> Result<(), Refusal> {
                 inner.servers,
                 own.params.len()
             );
-            return refuse("--servers", &setup.servers, problem);
+            return Err(Refusal::new("--servers", setup.servers, problem));
         }
         if !own.params.is_empty() {
             strategy.check_unstaged(&inner)?;

@@ -254,6 +254,11 @@ impl Strategy {
         if setup.stages.is_some() { staged::check(self, setup) } else { self.check_unstaged(setup) }
     }
 
+    /// Whether replicas of a model in so many stages can average with it, as far as that can be told without the model.
+    pub fn check_stages(&self, setup: &Setup, stages: usize) -> Result<(), Refusal> {
+        staged::check_settings(self, setup, stages)
+    }
+
     /// Whether the ranks of one stage can average, or those of a run without stages.
     pub(crate) fn check_unstaged(&self, setup: &Setup) -> Result<(), Refusal> {
         match (self.servers, setup.servers) {
