@@ -29,7 +29,7 @@ mod timeline;
 
 pub use check::CheckedProgram;
 pub use costs::{LayerCost, counted_costs};
-pub use cuts::{CutError, Cuts};
+pub use cuts::{CutError, Cuts, better_cuts};
 pub use paceline_protocol::{Work, WorkKind};
 pub use pipelines::{PIPELINES, Pipeline};
 pub use program::{PipelineProgram, ProgramError, RankProgram};

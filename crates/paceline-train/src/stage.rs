@@ -118,6 +118,7 @@ pub struct StageSource<'a> {
     reader: Reader,
     classes: Vec<u16>,
     state: Vec<f32>,
+    slot_bytes: usize,
 }
 
 impl<'a> StageSource<'a> {
@@ -145,6 +146,7 @@ impl<'a> StageSource<'a> {
             reader: Reader::default(),
             classes: Vec::with_capacity(stages.capacity * dataset.positions),
             state: vec![0.0; part.state.len()],
+            slot_bytes: size_of::<f32>() * stages.capacity * part.pass_memory(&graph).slot,
             graph,
             part,
         }
@@ -279,8 +281,7 @@ impl GradientSource for StageSource<'_> {
     }
 
     fn slot_bytes(&self) -> usize {
-        let slot = self.part.pass_memory(&self.graph).slot;
-        size_of::<f32>() * self.stage.network.capacity() * slot
+        self.slot_bytes
     }
 
     fn place(&self) -> Option<StagePlace> {

@@ -134,7 +134,7 @@ fn replicas_in_stages_are_so_many_workers_along_every_exact_path_and_over_server
 #[test]
 fn uneven_and_empty_batches_end_as_without_stages() {
     let dataset = digits();
-    for (batch, samples) in [(13, 30), (2, 33), (4, 33)] {
+    for (batch, samples) in [(13, 30_u32), (2, 33), (4, 33)] {
         let fraction = f64::from(samples) / dataset.train.len() as f64;
         let base = staged("mlp", "ring-allreduce", 2, 2, 2);
         let plan = Plan { batch, work: TrainingLength::Epochs(fraction), stop_after_step: None, ..base };

@@ -427,7 +427,7 @@ fn pass_after(worker: &RankTimes, what_if: WhatIf, step_s: f64) -> Option<f64> {
 /// Why a recorded run took as long as it did, and what would help according to the simulator.
 pub fn explained(recorded: &RecordedRun, registries: &Registries) -> Result<Explanation, ExplainError> {
     let mut said = Explanation::new(recorded)?;
-    if let Some(plan) = recorded.plan.as_ref().filter(|_| recorded.params > 0) {
+    if let Some(plan) = recorded.plan.as_ref().filter(|plan| recorded.params > 0 && plan.stages == 1) {
         predict(&mut said, plan, registries, recorded.params);
     }
     Ok(said)
