@@ -203,7 +203,9 @@ pub(crate) fn costs_of(
     let calibration = terms.calibration.unwrap_or(&defaults);
     let shared = calibration.with_sharing(&timing.sharing, placed.threads);
     let layout = placed.layout();
-    let pattern = beginning(setup.sync.always_together(setup.end()), timing.seconds);
+    // Stages begin their passes as micro-batches come.
+    let together = setup.stages.is_none() && setup.sync.always_together(setup.end());
+    let pattern = beginning(together, timing.seconds);
     let hosts = hosts(placed, &layout, [calibration, &shared], terms, pattern);
     let own = |rank: usize| hosts.get(machine(terms, &layout, rank)).map_or(1.0, |host| host.speed);
     let compute = |rank: usize| (timing.seconds * 1e9 / own(rank)) as u64;
