@@ -17,7 +17,7 @@ const STEPS: u64 = 4;
 
 /// A plan of so many replicas in stages that trains a few steps.
 fn staged(model: &str, strategy: &str, replicas: usize, stages: usize, micro_batches: usize) -> Plan {
-    let servers = if strategy == "ps" { 2 } else { 0 };
+    let servers = if strategy == "ps" { 6 } else { 0 };
     let base = choose(plan(model, strategy, replicas, servers), strategy, "bsp", &[]);
     let base =
         Plan { averages: "gradients".into(), optimizer: "adam".into(), weight_decay: 0.01, lr: 0.01, ..base };
@@ -158,7 +158,9 @@ fn paused(plan: &Plan, dataset: &Dataset, before: u64) -> Vec<RankState> {
 #[test]
 fn a_run_goes_on_from_a_pause_with_its_stages_with_others_and_with_none() {
     let dataset = digits();
-    for (model, strategy, replicas_in_all) in [("lenet", "single", 1), ("resnet20", "ring-allreduce", 2)] {
+    for (model, strategy, replicas_in_all) in
+        [("lenet", "single", 1), ("resnet20", "ring-allreduce", 2), ("lenet", "ps", 2)]
+    {
         let base = Plan { batch: 6, ..staged(model, strategy, replicas_in_all, 2, 3) };
         let want = whole(&base, &dataset);
         let graph = model::graph(&typed(&base), &dataset).unwrap();
@@ -173,7 +175,7 @@ fn a_run_goes_on_from_a_pause_with_its_stages_with_others_and_with_none() {
                 Some(stages) => stages.parts.iter().map(PartRanges::of).collect(),
                 None => vec![PartRanges::of(&graph.whole())],
             };
-            let cut = recut(&parts, new.workers, &ranges).unwrap();
+            let cut = recut(&parts, (new.workers, new.servers), &ranges).unwrap();
             assert_eq!(cut.is_none(), before == after, "{before} stages, then {after}");
             let way = way(&new, &dataset, 2, None, cut.unwrap_or(parts));
             let strategy = find(strategy).unwrap();
