@@ -65,3 +65,4 @@ pub use joining::RunEnd;
 pub use pauses::CheckpointContext;
 pub use processes::{ProcessEvent, RankProcesses};
 pub use rendezvous::{Listen, how_to_join};
+pub use staged::whole_model;

@@ -8,6 +8,7 @@
 //! - `timeline`: when the work of a program is done, with constant times
 //! - `cuts`: where a graph is cut; `costs`: what its layers cost, counted
 //! - `request`: a pipeline as it is asked for; `stage_plan`: the stages of a plan, as strategies are told of them
+//! - `memory`: what a rank of each stage needs, known before anything runs
 //! - `report`: a program for a network: balance, bubble, memory; `drawing`: as text and as SVG
 //!
 //! # Deliberately absent
@@ -19,6 +20,7 @@ mod check;
 mod costs;
 mod cuts;
 mod drawing;
+mod memory;
 pub mod pipelines;
 mod program;
 mod report;
@@ -30,6 +32,7 @@ mod timeline;
 pub use check::CheckedProgram;
 pub use costs::{LayerCost, counted_costs};
 pub use cuts::{CutError, Cuts, better_cuts};
+pub use memory::StageMemory;
 pub use paceline_protocol::{Work, WorkKind};
 pub use pipelines::{PIPELINES, Pipeline};
 pub use program::{PipelineProgram, ProgramError, RankProgram};

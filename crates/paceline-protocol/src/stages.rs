@@ -162,6 +162,12 @@ impl Setup {
         }
     }
 
+    /// A server's shard of its stage's parameters.
+    pub fn shard_of(&self, server: Rank) -> Range<usize> {
+        let own = self.of_stage(self.stage_of(server));
+        own.shards()[(server - self.workers) / self.stage_count()].clone()
+    }
+
     /// The number of a rank among those of its stage, as [`Setup::of_stage`] counts them.
     pub(crate) fn rank_in_stage(&self, rank: Rank) -> Rank {
         match rank.checked_sub(self.workers) {

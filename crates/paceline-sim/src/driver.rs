@@ -185,7 +185,13 @@ pub fn record<M: RankMemory>(
     let mut driver = Driver::new(setup, participants, costs, memory, false);
     let round_trips =
         |from: Rank| (0..world).map(|to| driver.empty(from, to) + driver.empty(to, from)).collect();
-    driver.report.notes = (0..world).map(|rank| Notes::new(round_trips(rank), trace)).collect();
+    let notes = |rank: Rank| {
+        let notes = Notes::new(round_trips(rank), trace);
+        let first = rank - setup.stage_of(rank).min(rank);
+        let staged = setup.stages.is_some() && rank < setup.workers;
+        if staged { notes.of_stage(rank, first..first + setup.stage_count()) } else { notes }
+    };
+    driver.report.notes = (0..world).map(notes).collect();
     driver.start(&[]);
     driver.finish(progress)
 }

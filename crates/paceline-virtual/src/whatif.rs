@@ -274,6 +274,10 @@ impl FittedRun {
     }
 
     fn setup(&self, plan: &Plan, strategy: &'static Strategy, steps: u64) -> Option<Setup> {
+        // Where a network is cut is not at hand either.
+        if plan.stages > 1 {
+            return None;
+        }
         let mut options = Options(plan.options.clone());
         let protocols = &self.registries.protocols;
         protocols.resolve(strategy, &plan.sync, &mut options).ok()?;

@@ -231,7 +231,10 @@ impl<M: RankMemory> Driver<'_, M> {
         }
         let context = &mut self.members[rank];
         (context.pass, context.asleep) = (None, false);
-        if let Some(StageRun { op, work, .. }) = run {
+        if let Some(StageRun { op, work, slot }) = run {
+            if let Some(notes) = self.report.notes.get_mut(rank) {
+                notes.pass(begin, now - begin, step, work, slot);
+            }
             if self.detailed {
                 self.report.passes.push(SimulatedPass { rank, step, work, start: begin, end: now });
             }

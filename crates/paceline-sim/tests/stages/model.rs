@@ -285,7 +285,10 @@ impl StageAtWork<'_> {
         let mut back = [0.0f32; WIDTH];
         for (k, a) in a.into_iter().enumerate() {
             let outs = if last { received..received + 1 } else { received..count };
-            for n in outs.filter(|n| last || self.handed_on(*n).is_none()) {
+            for n in outs {
+                if !last && self.handed_on(n).is_some() {
+                    continue;
+                }
                 let p = self.own.param[(k + n) % PARAMS];
                 let slope = if last { 0.1 } else { self.own.slopes[n][at + k] };
                 let inside = slope * (a * p).cos();
