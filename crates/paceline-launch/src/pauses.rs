@@ -33,7 +33,9 @@ impl CheckpointContext {
             return Ok(());
         };
         let context = RankContext::new(launch.plan, launch.dataset, 0)?;
-        if let Some(parts) = recut(&resumed.parts, launch.plan.workers, &context.part_ranges())? {
+        if let Some(parts) =
+            recut(&resumed.parts, (launch.plan.workers, launch.plan.servers), &context.part_ranges())?
+        {
             self.resumed = Some(Arc::new(Checkpoint { parts, ..(**resumed).clone() }));
         }
         Ok(())

@@ -17,7 +17,7 @@ use crate::engine::{Engine, Times};
 use crate::error::TrainError;
 use crate::memory::{Scratch, WholeMemory};
 use crate::observe::{Steps, Watch};
-use crate::segment::{Account, Pause, Segment, SegmentControl, VERDICT, part, restore};
+use crate::segment::{Account, Pause, Segment, SegmentControl, StagePlace, VERDICT, part, restore};
 use crate::update::Update;
 
 /// What came of a server.
@@ -131,7 +131,12 @@ pub fn run(
                 break;
             }
             engine.settle(&mut memory)?;
-            let account = Account { staleness: engine.staleness.clone(), ..Account::default() };
+            let place = setup.stages.as_ref().map(|stages| StagePlace {
+                stages: setup.stage_count(),
+                params: stages.stages[setup.stage_of(rank)].params.start,
+                state: 0,
+            });
+            let account = Account { staleness: engine.staleness.clone(), place, ..Account::default() };
             let account = account.note(&clock, &engine.times);
             let part =
                 part(account, &[("params", &memory.params[shard.clone()])], memory.update, memory.scratch);

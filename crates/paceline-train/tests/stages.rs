@@ -6,7 +6,7 @@ mod ranks;
 use paceline_data::Dataset;
 use paceline_pipeline::PIPELINES;
 use paceline_plan::{Plan, TrainingLength};
-use paceline_protocol::{STRATEGIES, find};
+use paceline_protocol::{SINGLE, STRATEGIES};
 use paceline_record::RankState;
 use paceline_train::{Layout, PartRanges, Segment, model, recut, worker};
 use paceline_wire::TRANSPORTS;
@@ -17,8 +17,9 @@ const STEPS: u64 = 4;
 
 /// A plan of so many replicas in stages that trains a few steps.
 fn staged(model: &str, strategy: &str, replicas: usize, stages: usize, micro_batches: usize) -> Plan {
-    let servers = if strategy == "ps" { 2 } else { 0 };
-    let base = choose(plan(model, strategy, replicas, servers), strategy, "bsp", &[]);
+    let servers = if strategy == "ps" { 6 } else { 0 };
+    let base = plan(model, strategy, replicas, servers);
+    let base = if strategy == SINGLE { base } else { choose(base, strategy, "bsp", &[]) };
     let base =
         Plan { averages: "gradients".into(), optimizer: "adam".into(), weight_decay: 0.01, lr: 0.01, ..base };
     Plan {
@@ -43,7 +44,7 @@ fn way(plan: &Plan, dataset: &Dataset, from: u64, to: Option<u64>, restored: Vec
 }
 
 fn go(plan: &Plan, dataset: &Dataset, over: &str) -> Ran {
-    let strategy = find(&plan.strategy).unwrap();
+    let strategy = typed(plan).strategy;
     let way = way(plan, dataset, 0, None, Vec::new());
     let ran = ranks::run(plan, dataset, strategy, over, way, &mut Vec::new());
     ran.unwrap_or_else(|_| panic!("it does not stop"))
@@ -80,7 +81,7 @@ fn whole(plan: &Plan, dataset: &Dataset) -> Vec<(Vec<f32>, Vec<f32>)> {
 fn stages_give_the_parameters_of_one_worker_along_every_pipeline() {
     let dataset = digits();
     for micro_batches in [1, 3, 8] {
-        let base = staged("lenet", "single", 1, 2, micro_batches);
+        let base = staged("lenet", SINGLE, 1, 2, micro_batches);
         let want = whole(&base, &dataset);
         for pipeline in PIPELINES {
             for stages in [2, 3] {
@@ -98,7 +99,7 @@ fn so_it_is_over_every_transport() {
     for (transport, pipeline) in TRANSPORTS.iter().zip(PIPELINES.iter().cycle()) {
         let pipeline = Some(pipeline.name.into());
         // More numbers go over a crossing than one message takes.
-        let plan = Plan { batch: 160, pipeline, ..staged("lenet", "single", 1, 3, 5) };
+        let plan = Plan { batch: 160, pipeline, ..staged("lenet", SINGLE, 1, 3, 5) };
         check(&plan, &dataset, transport.name, &whole(&plan, &dataset));
     }
 }
@@ -113,7 +114,7 @@ fn batch_norm_recurrence_and_attention_have_the_bits_of_one_worker() {
                 batch: 5,
                 stop_after_step: Some(2),
                 pipeline,
-                ..staged(model, "single", 1, stages, micro_batches)
+                ..staged(model, SINGLE, 1, stages, micro_batches)
             };
             check(&plan, &dataset, "inproc", &whole(&plan, &dataset));
         }
@@ -123,7 +124,7 @@ fn batch_norm_recurrence_and_attention_have_the_bits_of_one_worker() {
 #[test]
 fn replicas_in_stages_are_so_many_workers_along_every_exact_path_and_over_servers() {
     let dataset = digits();
-    let spread = STRATEGIES.iter().filter(|s| (s.path.is_some() || s.servers) && s.name != "single");
+    let spread = STRATEGIES.iter().filter(|s| (s.path.is_some() || s.servers) && s.name != SINGLE);
     for strategy in spread {
         let plan = staged("lenet", strategy.name, 2, 2, 3);
         check(&plan, &dataset, "inproc", &whole(&plan, &dataset));
@@ -147,7 +148,7 @@ fn uneven_and_empty_batches_end_as_without_stages() {
 
 /// The ranks' parts at a pause before this step.
 fn paused(plan: &Plan, dataset: &Dataset, before: u64) -> Vec<RankState> {
-    let strategy = find(&plan.strategy).unwrap();
+    let strategy = typed(plan).strategy;
     let way = way(plan, dataset, 0, Some(before), Vec::new());
     match ranks::run(plan, dataset, strategy, "inproc", way, &mut Vec::new()) {
         Ok(_) => panic!("it pauses"),
@@ -158,7 +159,9 @@ fn paused(plan: &Plan, dataset: &Dataset, before: u64) -> Vec<RankState> {
 #[test]
 fn a_run_goes_on_from_a_pause_with_its_stages_with_others_and_with_none() {
     let dataset = digits();
-    for (model, strategy, replicas_in_all) in [("lenet", "single", 1), ("resnet20", "ring-allreduce", 2)] {
+    for (model, strategy, replicas_in_all) in
+        [("lenet", SINGLE, 1), ("resnet20", "ring-allreduce", 2), ("lenet", "ps", 2)]
+    {
         let base = Plan { batch: 6, ..staged(model, strategy, replicas_in_all, 2, 3) };
         let want = whole(&base, &dataset);
         let graph = model::graph(&typed(&base), &dataset).unwrap();
@@ -173,10 +176,10 @@ fn a_run_goes_on_from_a_pause_with_its_stages_with_others_and_with_none() {
                 Some(stages) => stages.parts.iter().map(PartRanges::of).collect(),
                 None => vec![PartRanges::of(&graph.whole())],
             };
-            let cut = recut(&parts, new.workers, &ranges).unwrap();
+            let cut = recut(&parts, (new.workers, new.servers), &ranges).unwrap();
             assert_eq!(cut.is_none(), before == after, "{before} stages, then {after}");
             let way = way(&new, &dataset, 2, None, cut.unwrap_or(parts));
-            let strategy = find(strategy).unwrap();
+            let strategy = typed(&new).strategy;
             let ran = ranks::run(&new, &dataset, strategy, "inproc", way, &mut Vec::new());
             let ran = ran.unwrap_or_else(|_| panic!("it ends"));
             assert!(replicas(&ran, after) == want, "{model}: {before} stages, then {after}");

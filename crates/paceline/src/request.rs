@@ -73,6 +73,7 @@ pub fn dry_run(plan: &Plan, data: (&Folders, bool), labels: &RunLabels, show: Sh
     }
     let dataset = loaded(&typed, data.0, data.1, show)?;
     let graph = model::graph(&typed, &dataset)?;
+    typed.stage_plan(&graph)?;
     let samples = samples(plan, &dataset, data.1);
     let setup = worker::setup(&typed, &Layout::of(&graph), samples);
     let (parameters, steps) = (setup.params, setup.end());

@@ -104,7 +104,7 @@ fn running(page: &mut Page) {
             .into(),
         "Checkpoints hold each rank's range of the parameters. `paceline resume RUN --stages N` goes on with other stages (--pipeline, \
          --cuts: other ones too), or with --stages 1 with none, bit for bit; a checkpoint of a run without stages goes on in stages \
-         as well. With three replicas or more, the ring's chunks move with the cuts, and sums agree within rounding. Parts of servers are not cut anew."
+         as well. With three replicas or more, the ring's chunks move with the cuts, and sums agree within rounding."
             .into(),
         "The record has, per step and rank, what it waited for earlier stages (`wait_up_ns`) and for later ones (`wait_down_ns`), the \
          slots that were in use (`live_slots`) and their bytes; with --trace each pass is a bar in `paceline export \

@@ -74,10 +74,9 @@ impl CutArgs {
         if plan.script.is_some() {
             return refuse("a script's model is its own, and is not cut; leave --stages out");
         }
-        if plan.servers > 0 {
-            return refuse(
-                "the run has servers, and their parts of the model are not cut anew; leave --stages out",
-            );
+        if !plan.servers.is_multiple_of(stages) {
+            let problem = format!("the run has {} servers, and each stage needs as many", plan.servers);
+            return refuse(&problem);
         }
         if plan.shares.is_some() {
             return refuse(
