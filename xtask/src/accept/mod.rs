@@ -28,7 +28,6 @@ mod options;
 mod overhead;
 mod pages;
 mod peers;
-mod pipeline;
 mod prediction;
 mod project;
 mod report;
@@ -263,32 +262,6 @@ const MEASUREMENTS: &[Measurement] = &[
         needs: &[Paceline, Cores(2), Python("torch, numpy, tensorflow")],
         flags: &["--rounds"],
         run: systems::measure,
-    },
-    Measurement {
-        name: "pipeline",
-        about: "two stages on two cores: part of what their cuts allow, beside PyTorch's Schedule1F1B over gloo",
-        needs: &[
-            Paceline,
-            Cores(2),
-            File("bench/peers/torch_pipeline.py"),
-            Dataset("cifar-10"),
-            Python("torch, numpy"),
-        ],
-        flags: &[],
-        run: pipeline::two_stages,
-    },
-    Measurement {
-        name: "pipeline-many",
-        about: "the same with four and eight stages (16 cores)",
-        needs: &[
-            Paceline,
-            Cores(8),
-            File("bench/peers/torch_pipeline.py"),
-            Dataset("cifar-10"),
-            Python("torch, numpy"),
-        ],
-        flags: &[],
-        run: pipeline::many_stages,
     },
     Measurement {
         name: "averaging",
