@@ -94,7 +94,7 @@ fn died(store: &Path, victim: usize) -> (Value, String) {
     let want = whole(base);
     let text = format!("train --quiet {base} --stages 3 --checkpoint-every 4");
     let ran = run(words(store, &text).env("PACELINE_TEST_DIE", format!("{victim}:9")));
-    assert_eq!((ran.code, ran.stdout.as_str()), (3, ""), "{}", ran.stderr);
+    assert_eq!((ran.code, ran.stdout.as_str()), (4, ""), "{}", ran.stderr);
     (want, ran.stderr)
 }
 
@@ -180,7 +180,7 @@ fn what_stages_do_and_wait_for_is_recorded() {
     // What a slot takes is known before the run.
     let shown = result("model show lenet --data digits --stages 2 --micro-batches 3 --batch 20 --json");
     let slot = |rank: u64| shown["pipeline"]["stage"][rank as usize]["slot_bytes"].as_u64().unwrap();
-    let rows = export("json")["steps"].as_array().unwrap().clone();
+    let rows = export("json")["tables"]["steps"].as_array().unwrap().clone();
     assert_eq!(rows.len(), 14);
     for row in rows {
         let number = |name: &str| row[name].as_u64().unwrap_or_else(|| panic!("{name}: {row}"));
