@@ -225,7 +225,10 @@ fn attempt(
             let samples = evaluation_samples(launch.plan, test);
             for job in to_do {
                 let Snapshot { step, train_s, params, state } = job;
-                let outcome = evaluate(launch, &params, state, &samples, 1);
+                // Summed up as workers without stages would, each on its share.
+                let together = launch.plan.stages > 1 && state.as_ref().is_none_or(Vec::is_empty);
+                let shares = if together { launch.plan.replicas() } else { 1 };
+                let outcome = evaluate(launch, &params, state, &samples, shares);
                 if done.send((step, train_s, outcome)).is_err() {
                     return;
                 }

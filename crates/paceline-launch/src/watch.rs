@@ -573,7 +573,7 @@ impl<'a> Watch<'a> {
             if plan.eval_samples.is_some() {
                 let samples = model::all_samples(test);
                 // Summed up as it would be if evaluations took them all.
-                let shares = if apart || self.state > 0 { 1 } else { plan.workers };
+                let shares = if apart || self.state > 0 { 1 } else { plan.replicas() };
                 self.gather.final_outcome(evaluate(launch, &params, state, &samples, shares)?);
             }
         }

@@ -116,6 +116,12 @@ impl<T: Real> Network<T> {
         self.capacity
     }
 
+    /// Bytes of its slots and of the values' gradients.
+    pub fn pass_bytes(&self) -> usize {
+        let of_slots = self.slots.iter().flat_map(|slot| slot.values.iter().chain(&slot.saved));
+        of_slots.chain(&self.gradients).map(|buffer| size_of_val(&buffer[..])).sum()
+    }
+
     /// The input of the first `samples` samples of a slot, to be filled before [`Network::forward`].
     pub fn input(&mut self, slot: usize, samples: usize) -> &mut [T] {
         let size = self.graph.input().size();

@@ -236,6 +236,11 @@ pub trait GradientSource {
         0
     }
 
+    /// Bytes that it has for passes, where the model is cut into stages.
+    fn pass_bytes(&self) -> usize {
+        0
+    }
+
     /// Which part of the model this is, if it is cut into stages.
     fn place(&self) -> Option<StagePlace> {
         None

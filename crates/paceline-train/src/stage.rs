@@ -284,6 +284,10 @@ impl GradientSource for StageSource<'_> {
         self.slot_bytes
     }
 
+    fn pass_bytes(&self) -> usize {
+        self.stage.network.pass_bytes()
+    }
+
     fn place(&self) -> Option<StagePlace> {
         let (params, state) = (self.part.params.start, self.part.state.start);
         Some(StagePlace { stages: self.setup.stage_count(), params, state })

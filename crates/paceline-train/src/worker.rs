@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use paceline_data::Order;
 use paceline_memory::{Allocator, TensorStorage};
 use paceline_nn::{Compute, Outcome};
-use paceline_pipeline::StagePlan;
+use paceline_pipeline::{StageMemory, StagePlan};
 use paceline_plan::TrainingLength;
 use paceline_protocol::{
     BatchLengths, Buf, Input, Options, Rank, ReplicaAgreement, SINGLE, Setup, Strategy, Trace, WorkerLoad,
@@ -155,6 +155,8 @@ pub struct Summary {
     pub beside: SourceCosts,
     /// The worker that ran out of work, if that ended the run.
     pub left: Option<Rank>,
+    /// The buffers that it had at the end, where the model is cut into stages; bodies under way are not counted.
+    pub memory: Option<StageMemory>,
     /// What was done, if asked for.
     pub trace: Option<Trace>,
 }
@@ -200,6 +202,18 @@ impl Buffers {
             engine.lend(Buf::Scratch(n as u16), scratch)?;
         }
         self.crossings.buffers().try_for_each(|(buf, storage)| engine.lend(buf, storage))
+    }
+
+    /// The bytes of all of them, with those of a stage's passes.
+    fn counted(&self, passes: usize) -> StageMemory {
+        let grads: usize = self.grads.iter().map(|grads| size_of_val(&grads[..])).sum();
+        StageMemory {
+            parameters: size_of_val(&self.params[..]) + grads,
+            optimiser: self.update.remembered().map(|(_, _, memory)| size_of_val(memory)).sum(),
+            passes,
+            crossings: self.crossings.bytes(),
+            held: 0,
+        }
     }
 
     fn whole(&mut self) -> WholeMemory<'_> {
@@ -452,6 +466,7 @@ pub fn run(
         false => None,
     };
     let phases = [Phase::Data, Phase::Forward, Phase::Backward].map(|p| clock.seconds(p));
+    let memory = stages.map(|_| buffers.counted(source.pass_bytes()));
     Ok(Some(Summary {
         steps: done,
         samples: taken,
@@ -465,6 +480,7 @@ pub fn run(
         phases,
         beside: source.costs(),
         left,
+        memory,
         trace: engine.trace,
     }))
 }

@@ -4,7 +4,7 @@
 mod ranks;
 
 use paceline_data::Dataset;
-use paceline_pipeline::PIPELINES;
+use paceline_pipeline::{PIPELINES, StageMemory};
 use paceline_plan::{Plan, TrainingLength};
 use paceline_protocol::{SINGLE, STRATEGIES};
 use paceline_record::RankState;
@@ -183,6 +183,24 @@ fn a_run_goes_on_from_a_pause_with_its_stages_with_others_and_with_none() {
             let ran = ranks::run(&new, &dataset, strategy, "inproc", way, &mut Vec::new());
             let ran = ran.unwrap_or_else(|_| panic!("it ends"));
             assert!(replicas(&ran, after) == want, "{model}: {before} stages, then {after}");
+        }
+    }
+}
+
+#[test]
+fn buffers_of_a_rank_are_what_was_computed_before_the_run() {
+    let dataset = digits();
+    for pipeline in PIPELINES {
+        for (model, stages) in [("lenet", 3), ("resnet20", 2)] {
+            let pipeline = Some(pipeline.name.into());
+            let plan = Plan { pipeline, ..staged(model, SINGLE, 1, stages, 5) };
+            let graph = model::graph(&typed(&plan), &dataset).unwrap();
+            let computed = typed(&plan).stage_plan(&graph).unwrap().unwrap().memory(&graph, 2);
+            let counted = go(&plan, &dataset, "inproc").memory;
+            assert_eq!(counted.len(), stages);
+            for (counted, computed) in counted.into_iter().zip(computed) {
+                assert_eq!(counted, Some(StageMemory { held: 0, ..computed }), "{model}");
+            }
         }
     }
 }

@@ -205,7 +205,7 @@ impl RunRequest {
         let Some(dataset) = dataset.filter(|_| self.recording.is_some()) else { return Ok(()) };
         // Parameters and what an optimiser remembers of each, at most twice as much; servers share one model.
         let model = 3 * size_of::<f32>() as u64 * model::graph(plan, dataset)?.param_count() as u64;
-        let checkpoint = model * (plan.workers as u64 + u64::from(plan.servers > 0));
+        let checkpoint = model * (plan.replicas() as u64 + u64::from(plan.servers > 0));
         // One is written before the oldest goes; without any, an interrupt may ask for one.
         let kept = plan.checkpoint_every.map_or(1, |_| plan.keep as u64 + 1);
         let Some(OutOfSpace { needed, free }) = scarce(&self.store, kept, checkpoint) else { return Ok(()) };

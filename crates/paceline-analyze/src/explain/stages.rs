@@ -72,3 +72,54 @@ impl Case<'_> {
         Verdict::of(Cause::Bubble, share, sentence, Vec::new())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Explanation, RecordedRank};
+    use super::*;
+
+    /// Ten steps of two stages that compute for so long, with so many micro-batches.
+    fn run(compute: [f64; 2], micro_batches: usize) -> RecordedRun {
+        let plan = Plan { workers: 2, stages: 2, micro_batches, ..Plan::example() };
+        let longest = compute[0].max(compute[1]);
+        let step_s = longest * (micro_batches + 1) as f64 / micro_batches as f64;
+        let step = |(step, rank): (u64, usize)| RecordedStep {
+            rank,
+            step,
+            begin_s: step_s * step as f64,
+            compute_s: compute[rank],
+            wait_s: step_s - compute[rank],
+            samples: if rank == 1 { 64 } else { 0 },
+            ..RecordedStep::default()
+        };
+        let rank = RecordedRank { worker: true, host: "a".into(), cores: Some(2) };
+        RecordedRun {
+            run: "r".into(),
+            ranks: vec![rank; 2],
+            steps: (1..=10).flat_map(|at| [(at, 0), (at, 1)]).map(step).collect(),
+            plan: Some(plan),
+            ..RecordedRun::default()
+        }
+    }
+
+    #[test]
+    fn the_longest_stage_is_named_with_a_better_cut() {
+        let uneven = RecordedRun { better_cuts: vec!["layer3.1".into()], ..run([1.0, 2.0], 8) };
+        let said = Explanation::new(&uneven).unwrap().verdict;
+        assert_eq!(said.cause, Cause::Stage);
+        let sentence = said.sentence.to_string();
+        assert!(sentence.contains("Stage 1 is the bottleneck"), "{sentence}");
+        assert!(sentence.contains("33% longer than the mean"), "{sentence}");
+        assert!(sentence.ends_with("cut before `layer3.1`"), "{sentence}");
+        assert_eq!(uneven.stage_seconds(), Some(vec![1.0, 2.0]));
+    }
+
+    #[test]
+    fn even_stages_with_few_micro_batches_fill_and_drain() {
+        let said = Explanation::new(&run([1.0, 1.0], 1)).unwrap().verdict;
+        assert_eq!(said.cause, Cause::Bubble, "{said:?}");
+        assert!(said.sentence.contains("are idle for 50% of a step"), "{}", said.sentence);
+        let said = Explanation::new(&run([1.0, 1.0], 30)).unwrap().verdict;
+        assert_eq!(said.cause, Cause::Compute, "{said:?}");
+    }
+}

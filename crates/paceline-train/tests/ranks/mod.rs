@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use paceline_data::{Dataset, Folders};
 use paceline_nn::{Compute, Outcome};
+use paceline_pipeline::StageMemory;
 use paceline_plan::{Placement, Plan, TrainingLength};
 use paceline_protocol::{Options, Protocols, Setup, Strategy, Trace, find};
 use paceline_record::RankState;
@@ -107,6 +108,8 @@ pub struct Ran {
     pub staleness: Vec<Vec<u64>>,
     /// Steps that each worker has done, and whom it has seen leave.
     pub ends: Vec<(u64, Option<usize>)>,
+    /// The buffers that each worker of a stage had.
+    pub memory: Vec<Option<StageMemory>>,
     /// How long everybody took to end after a worker had run out of work.
     pub ended_in: Option<Duration>,
 }
@@ -335,6 +338,7 @@ pub fn run(
             states: workers.iter().map(|w| w.state.clone()).collect(),
             ended_in: left_at.lock().unwrap().map(|at| at.elapsed()),
             ends: workers.iter().map(|w| (w.steps, w.left)).collect(),
+            memory: workers.iter().map(|w| w.memory).collect(),
             params: workers.into_iter().map(|w| w.params).collect(),
         })
     });
