@@ -22,9 +22,9 @@ mod queue;
 mod recurrence;
 mod report;
 
-pub use costs::{Costs, HEADER, Host, PassPart, StepFactor, WorkCost};
+pub use costs::{Costs, HEADER, Host, PassPart, StageCost, StepFactor, WorkCost};
 pub use driver::{Crash, Progress, record, run, run_repeating, run_telling, simulate};
 pub use memory::{NumericMemory, RankMemory, SizesOnly, StepStart};
 pub use notes::{MessageDirection, Note, StepTimes};
 pub use recurrence::{RecurrenceRefusal, evaluate};
-pub use report::{SimulationReport, StartedStep};
+pub use report::{SimulatedPass, SimulationReport, StartedStep};

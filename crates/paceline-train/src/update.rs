@@ -18,6 +18,8 @@ pub struct Update {
     rule: Rule,
     /// What the optimiser remembers of each range, by the range's start.
     ranges: HashMap<usize, Range>,
+    /// What was remembered of all parameters by somebody who had other ranges, until there are own ones.
+    inherited: Option<Range>,
     /// Parameters that stay as they are: where they start, and what they are.
     frozen: Vec<(usize, Vec<f32>)>,
 }
@@ -104,7 +106,7 @@ impl Update {
     }
 
     fn by(rule: Rule) -> Self {
-        Self { rule, ranges: HashMap::new(), frozen: Vec::new() }
+        Self { rule, ranges: HashMap::new(), inherited: None, frozen: Vec::new() }
     }
 
     /// Sets the present learning rate of the worker whose gradient comes next, as a multiple of the first one.
@@ -153,6 +155,17 @@ impl Update {
         self.ranges.insert(start, Range { memory: memory.to_vec(), updates });
     }
 
+    /// What was inherited, if nothing was made of it yet: its updates, its numbers.
+    pub(crate) fn inherited(&self) -> Option<(u64, &[f32])> {
+        let inherited = self.inherited.as_ref().filter(|_| self.ranges.is_empty())?;
+        Some((inherited.updates, &inherited.memory))
+    }
+
+    /// Takes up what was remembered of all parameters, one block of the flat buffer's length after the other.
+    pub(crate) fn inherit(&mut self, updates: u64, memory: &[f32]) {
+        self.inherited = Some(Range { memory: memory.to_vec(), updates });
+    }
+
     /// Updates the parameters that start at `offset` of the flat buffer, at the rate of global step `step`;
     /// `whole` if the gradient is that of a whole global batch.
     pub fn apply(&mut self, offset: usize, params: &mut [f32], grads: &[f32], step: u64, whole: bool) {
@@ -165,7 +178,12 @@ impl Update {
             Rule::Add => add(params, grads),
             Rule::Optimise(own) => {
                 let lr = own.rate.at(step) * if whole { own.rate.whole } else { 1.0 };
-                let range = self.ranges.entry(offset).or_default();
+                let blocks = (own.optimiser.memory)(&own.settings);
+                let inherited = || match &self.inherited {
+                    Some(all) => all.part(offset, params.len(), blocks),
+                    None => Range::default(),
+                };
+                let range = self.ranges.entry(offset).or_insert_with(inherited);
                 range.apply(own.optimiser, &own.settings, &own.compute, lr, params, grads);
             }
             Rule::Script(own) => {
@@ -186,6 +204,13 @@ impl Update {
 }
 
 impl Range {
+    /// What is remembered of a part of the range, in so many blocks.
+    fn part(&self, offset: usize, len: usize, blocks: usize) -> Self {
+        let whole = self.memory.len() / blocks.max(1);
+        let block = |n: usize| &self.memory[n * whole + offset..n * whole + offset + len];
+        Self { memory: (0..blocks).flat_map(block).copied().collect(), updates: self.updates }
+    }
+
     /// One update of the range.
     fn apply(
         &mut self,
