@@ -197,6 +197,9 @@ impl From<VirtualError> for Failure {
             VirtualError::OtherMachine { .. } => {
                 (FailureKind::Storage, "name another file: this machine is measured into it first")
             }
+            VirtualError::Script { .. } => {
+                (FailureKind::Other, "nothing of it was written; does `paceline train --script FILE` work?")
+            }
             VirtualError::Stuck { .. } => {
                 (FailureKind::Other, "this is a fault of the strategy; please report it")
             }

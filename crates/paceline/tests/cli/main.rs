@@ -15,6 +15,7 @@ mod engines;
 mod explain;
 mod explain_sentences;
 mod faults;
+mod gpus;
 mod home;
 mod hostile_text;
 mod join;
@@ -37,6 +38,8 @@ mod resume;
 #[path = "../../../paceline-wire/tests/conformance/rpc.rs"]
 mod rpc;
 mod runs;
+mod script_auto;
+mod script_calibration;
 mod script_studies;
 mod scripts;
 mod serve;
