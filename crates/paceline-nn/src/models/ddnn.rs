@@ -29,7 +29,7 @@ pub(super) const DDNN_EDGE: Model = Model {
 const COLUMNS: usize = 3;
 const ROWS: usize = 2;
 /// How often a view is blank while training, so that the others learn to do without it.
-const BLANK: f64 = 0.1;
+const BLANK: f64 = 0.02;
 /// Channels inside a device.
 const STEM: usize = 8;
 /// Channels whose signs a device hands on.
